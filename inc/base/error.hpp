@@ -1,0 +1,44 @@
+/// @file The one exception type; its failure is also the exit code of the job.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace brume {
+
+/// Why a job ends early. The value is the exit code; job templates branch on it.
+enum class Failure : int {
+  input = 2,       ///< the user's deck, plan, data or command line
+  infeasible = 3,  ///< no plan fits the machine
+  resource = 4,    ///< memory, cores or a device could not be had
+  network = 5,     ///< MPI or NCCL failed, or a peer fell silent
+  storage = 6,     ///< a file could not be written or read back
+  bug = 70,        ///< a promise of our own code is broken
+  stopped = 75,    ///< stopped by a signal after a checkpoint: requeue me
+};
+
+/// An error that says what was expected, what was found, and where.
+class Error : public std::runtime_error {
+ public:
+  Error(Failure failure, const std::string& what) : std::runtime_error(what), failure_(failure) {}
+  template <typename... Args>
+  Error(Failure failure, fmt::format_string<Args...> format, Args&&... args)
+      : Error(failure, fmt::format(format, std::forward<Args>(args)...)) {}
+
+  Failure failure() const { return failure_; }
+
+ private:
+  Failure failure_;
+};
+
+/// Throws `Error(failure, message)` unless `holds`; the message is formatted only then.
+template <typename... Args>
+void require(bool holds, Failure failure, fmt::format_string<Args...> format, Args&&... args) {
+  if (!holds) [[unlikely]]
+    throw Error(failure, fmt::format(format, std::forward<Args>(args)...));
+}
+
+}  // namespace brume

@@ -1,0 +1,20 @@
+/// @file Log lines for people, on stderr. Results go to stdout or into files, never here.
+#pragma once
+
+#include <spdlog/spdlog.h>
+
+namespace brume::log {
+
+using spdlog::debug;
+using spdlog::error;
+using spdlog::info;
+using spdlog::warn;
+
+/// Sends log lines to stderr. A rank other than 0 logs warnings and errors only.
+///
+/// @param rank     rank in the job, written before each line when the job has several ranks
+/// @param size     ranks in the job
+/// @param verbose  also debug lines
+void start(int rank, int size, bool verbose);
+
+}  // namespace brume::log

@@ -1,0 +1,38 @@
+/// @file Numbers with units, aligned tables and spelling help: text for people.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace brume {
+
+std::string format_bytes(double bytes);     ///< "1.50 GiB"
+std::string format_seconds(double time_s);  ///< "12.3 ms"
+std::string format_count(double count);     ///< "1.24 M"
+
+/// Divides rounding up.
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// The next multiple of `step` at or above `value`.
+constexpr std::int64_t round_up(std::int64_t value, std::int64_t step) {
+  return ceil_div(value, step) * step;
+}
+
+/// The candidate with the smallest edit distance to `word`; empty when none is near.
+std::string nearest(std::string_view word, std::span<const std::string> candidates);
+
+/// A table with a header line; columns are as wide as their widest cell, numbers to the right.
+class Table {
+ public:
+  explicit Table(std::vector<std::string> header) : rows_{std::move(header)} {}
+  void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  std::string text() const;
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+}  // namespace brume

@@ -1,0 +1,73 @@
+#include "symbolic/expr.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "base/error.hpp"
+
+namespace brume::symbolic {
+namespace {
+
+const Expr x = Expr::variable("x");
+const Expr y = Expr::variable("y");
+
+TEST(Expr, EvaluatesArithmetic) {
+  const Expr e = max(x * y + 2.0, x / y) - floor(x) + min(x, 1.0);
+  EXPECT_DOUBLE_EQ(e.evaluate({{"x", 3.5}, {"y", 2.0}}), 9.0 - 3.0 + 1.0);
+}
+
+TEST(Expr, FoldsConstantsAndNeutralElements) {
+  EXPECT_EQ((x * 1.0 + 0.0).text(), "x");
+  EXPECT_EQ((x * 0.0).text(), "0");
+  EXPECT_EQ((Expr(2.0) * Expr(3.0)).text(), "6");
+}
+
+TEST(Expr, PrintsNoNeedlessBrackets) {
+  EXPECT_EQ((x + y * 2.0).text(), "x + y 2");
+  EXPECT_EQ(((x + y) * 2.0).text(), "(x + y) 2");
+  EXPECT_EQ((x - (y - 1.0)).text(), "x - (y - 1)");
+  EXPECT_EQ((x / (y * 2.0)).text(), "x / (y 2)");
+}
+
+TEST(Expr, SelectAndCeil) {
+  const Expr e = select(less(x, 2.0), y, ceil(y));
+  EXPECT_DOUBLE_EQ(e.evaluate({{"x", 1.0}, {"y", 0.5}}), 0.5);
+  EXPECT_DOUBLE_EQ(e.evaluate({{"x", 2.0}, {"y", 0.5}}), 1.0);
+}
+
+TEST(Expr, MissingVariableIsABug) { EXPECT_THROW(x.evaluate({{"y", 1.0}}), Error); }
+
+// The tape against direct arithmetic, over more candidates than one block holds.
+TEST(Tape, EvaluatesManyCandidatesAndCallsFunctions) {
+  const auto hypotenuse = std::make_shared<const Function>(
+      Function{"hypot", [](std::span<const double> v) { return std::hypot(v[0], v[1]); }});
+  const Expr shared = x * y;
+  const std::vector<Expr> outputs{shared + 1.0, shared * shared, Expr::call(hypotenuse, {x, y})};
+  const Tape tape(outputs, {"x", "y"});
+  std::mt19937 random(7);
+  std::uniform_real_distribution<double> number(-5.0, 5.0);
+  const std::size_t count = 1000;
+  std::vector<double> xs(count), ys(count), a(count), b(count), c(count);
+  for (std::size_t i = 0; i < count; ++i) xs[i] = number(random), ys[i] = number(random);
+  const std::vector<const double*> in{xs.data(), ys.data()};
+  const std::vector<double*> out{a.data(), b.data(), c.data()};
+
+  tape.evaluate(in, out, count);
+
+  for (std::size_t i = 0; i < count; ++i) {
+    ASSERT_NEAR(a[i], xs[i] * ys[i] + 1.0, 1e-13);
+    ASSERT_NEAR(b[i], xs[i] * ys[i] * (xs[i] * ys[i]), 1e-11);
+    ASSERT_DOUBLE_EQ(c[i], std::hypot(xs[i], ys[i]));
+  }
+}
+
+TEST(Tape, SharesEqualSteps) {
+  const std::vector<Expr> outputs{x * y + 1.0, x * y + 2.0};
+  // x, y, x y, 1, sum, 2, sum
+  EXPECT_EQ(Tape(outputs, {"x", "y"}).steps(), 7u);
+}
+
+}  // namespace
+}  // namespace brume::symbolic

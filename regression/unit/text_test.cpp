@@ -1,0 +1,46 @@
+#include "base/text.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace brume {
+namespace {
+
+TEST(Text, BytesCarryBinaryUnits) {
+  EXPECT_EQ(format_bytes(512), "512 B");
+  EXPECT_EQ(format_bytes(1.5 * 1024 * 1024), "1.50 MiB");
+}
+
+TEST(Text, SecondsPickAReadableUnit) {
+  EXPECT_EQ(format_seconds(2.5e-5), "25.0 us");
+  EXPECT_EQ(format_seconds(0.0123), "12.30 ms");
+  EXPECT_EQ(format_seconds(180), "3.0 min");
+}
+
+TEST(Text, CountsCarryDecimalUnits) {
+  EXPECT_EQ(format_count(1'240'000), "1.24 M");
+  EXPECT_EQ(format_count(7), "7");
+}
+
+TEST(Text, NearestForgivesATypingError) {
+  const std::vector<std::string> keys{"num_layers", "num_heads", "hidden_size"};
+  EXPECT_EQ(nearest("num_layer", keys), "num_layers");
+  EXPECT_EQ(nearest("colour", keys), "");
+}
+
+TEST(Text, TableAlignsNumbersRightAndWordsLeft) {
+  Table table({"step", "name"});
+  table.add({"1", "a"});
+  table.add({"100", "bc"});
+  EXPECT_EQ(table.text(), "step  name\n   1  a\n 100  bc\n");
+}
+
+TEST(Text, RoundUpReachesTheNextMultiple) {
+  EXPECT_EQ(round_up(0, 8), 0);
+  EXPECT_EQ(round_up(9, 8), 16);
+}
+
+}  // namespace
+}  // namespace brume

@@ -1,0 +1,102 @@
+#include "base/text.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+namespace brume {
+namespace {
+
+std::string scaled(double value, double step, std::span<const char* const> units) {
+  std::size_t unit = 0;
+  while (unit + 1 < units.size() && std::abs(value) >= step) {
+    value /= step;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{:g} {}", value, units[0])
+                   : fmt::format("{:.2f} {}", value, units[unit]);
+}
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t substituted = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+    }
+  }
+  return row.back();
+}
+
+bool is_number(std::string_view cell) {
+  return !cell.empty() && (std::isdigit(static_cast<unsigned char>(cell[0])) || cell[0] == '-' ||
+                           cell[0] == '+' || cell[0] == '.');
+}
+
+}  // namespace
+
+std::string format_bytes(double bytes) {
+  static constexpr std::array units{"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  return scaled(bytes, 1024.0, units);
+}
+
+std::string format_count(double count) {
+  static constexpr std::array units{"", "k", "M", "G", "T", "P"};
+  std::string text = scaled(count, 1000.0, units);
+  if (text.back() == ' ') text.pop_back();
+  return text;
+}
+
+std::string format_seconds(double time_s) {
+  const double size_s = std::abs(time_s);
+  if (size_s == 0.0) return "0 s";
+  if (size_s < 1e-3) return fmt::format("{:.1f} us", time_s * 1e6);
+  if (size_s < 1.0) return fmt::format("{:.2f} ms", time_s * 1e3);
+  if (size_s < 120.0) return fmt::format("{:.2f} s", time_s);
+  return fmt::format("{:.1f} min", time_s / 60.0);
+}
+
+std::string nearest(std::string_view word, std::span<const std::string> candidates) {
+  std::size_t best = std::max<std::size_t>(2, word.size() / 3) + 1;
+  std::string found;
+  for (const std::string& candidate : candidates) {
+    if (const std::size_t distance = edit_distance(word, candidate); distance < best) {
+      best = distance;
+      found = candidate;
+    }
+  }
+  return found;
+}
+
+std::string Table::text() const {
+  std::vector<std::size_t> width;
+  for (const auto& row : rows_) {
+    width.resize(std::max(width.size(), row.size()));
+    for (std::size_t c = 0; c < row.size(); ++c) width[c] = std::max(width[c], row[c].size());
+  }
+  std::string out;
+  for (std::size_t r = 0; r < rows_.size(); ++r) {
+    std::string line;
+    for (std::size_t c = 0; c < rows_[r].size(); ++c) {
+      const std::string& cell = rows_[r][c];
+      // A header stands over its column as the first row below it does.
+      const std::string& model =
+          r == 0 && rows_.size() > 1 && c < rows_[1].size() ? rows_[1][c] : cell;
+      line += is_number(model) ? fmt::format("{:>{}}", cell, width[c])
+                               : fmt::format("{:<{}}", cell, width[c]);
+      line += "  ";
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    out += line + "\n";
+  }
+  return out;
+}
+
+}  // namespace brume
