@@ -1,0 +1,104 @@
+/// @file The input deck: everything a job is asked to do, typed and checked.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "deck/schema.hpp"
+
+namespace brume::deck {
+
+struct ModelKeys {
+  std::string family = "gpt";
+  int num_layers = 0;
+  int hidden_size = 0;
+  int num_heads = 0;
+  int ffn_size = 0;  ///< 0: 4 hidden_size
+  int seq_len = 0;   ///< tokens
+  int vocab_size = 0;
+  bool tied_head = true;  ///< the output head shares the token embedding's weights
+  double norm_eps = 1e-5;
+  double init_std = 0.02;
+};
+
+struct OptimizerKeys {
+  std::string name = "adamw";
+  double lr = 3e-4;
+  double min_lr_ratio = 0.1;  ///< of lr, reached at the last step
+  int warmup_steps = 0;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+  double clip_norm = 1.0;  ///< 0: no clipping
+};
+
+struct TrainingKeys {
+  int steps = 0;
+  int global_batch = 0;  ///< sequences an iteration
+  std::string precision = "fp32";
+  std::int64_t seed = 1;
+  OptimizerKeys optimizer;
+};
+
+struct DataKeys {
+  std::string train;
+  std::string valid;               ///< empty: no validation
+  std::string order = "shuffled";  ///< sequential | shuffled
+  int eval_every = 0;              ///< iterations; 0: at the end only
+  int eval_sequences = 64;
+};
+
+struct ClusterKeys {
+  int nodes = 1;
+  int devices_per_node = 1;
+  double memory_gib = 0.0;       ///< per device, what a plan may use
+  double host_memory_gib = 0.0;  ///< per node, for what is offloaded
+  std::string profile;           ///< empty: measured when needed and cached
+};
+
+/// Each list is searched whole; one entry fixes the choice; an empty list searches all that make
+/// sense.
+struct SearchKeys {
+  std::vector<int> stages;
+  std::vector<int> dp;
+  std::vector<int> tp;
+  std::vector<int> microbatch;
+  std::vector<int> zero_levels = {0, 1};
+  bool recompute = true;
+  std::vector<double> optim_offload = {0.0, 0.5, 1.0};
+  std::vector<double> act_offload = {0.0, 0.5, 1.0};
+  double time_limit_s = 60.0;
+  int simulate_top = 5;  ///< plans re-ranked by simulation
+};
+
+struct OutputKeys {
+  std::string directory = "runs/run";
+  int checkpoint_every = 0;  ///< iterations; 0: at the end only
+  int log_every = 1;
+  bool trace = false;  ///< trace.json of the last step
+};
+
+/// One input deck. `schema()` is the one table of its keys.
+struct Deck {
+  ModelKeys model;
+  TrainingKeys training;
+  DataKeys data;
+  ClusterKeys cluster;
+  SearchKeys search;
+  OutputKeys output;
+};
+
+const Schema<Deck>& schema();
+
+/// Reads a deck, applies overrides in order, checks what single keys cannot show (for example that
+/// num_heads divides hidden_size). File names in it are relative to the working directory.
+///
+/// @param overrides  "key=value", as after --set
+/// @throws Error(input)
+Deck load(const std::string& path, const std::vector<std::string>& overrides = {});
+Deck parse(const std::string& text, const std::string& origin,
+           const std::vector<std::string>& overrides = {});
+
+}  // namespace brume::deck

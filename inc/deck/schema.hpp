@@ -1,0 +1,151 @@
+/// @file Checked TOML: one schema table gives keys, types, units, defaults, bounds and help.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace brume::deck {
+
+/// A parsed TOML text that remembers where each value stood. toml++ stays behind this door.
+class Document {
+ public:
+  /// @param text    at most 16 MiB, nested at most 64 deep
+  /// @param origin  the file's name, for messages
+  /// @throws Error(input) with origin, line and column when the text is not TOML
+  static Document parse(std::string_view text, std::string origin);
+
+  /// @throws Error(input) when the file cannot be read
+  static Document load(const std::string& path);
+
+  /// Replaces one value, as `--set training.steps=10` does; the right side is TOML, or a bare
+  /// string.
+  void set(std::string_view assignment);
+
+  const std::string& origin() const { return origin_; }
+
+  /// Where "table.key" got its value: "inputs/a.toml:3:14", or "--set table.key=1", or the origin
+  /// alone when nothing gave it one.
+  std::string where(std::string_view path) const;
+
+  struct Node;  ///< the parsed tree, private to the sources
+  const Node& root() const { return *root_; }
+
+ private:
+  std::string origin_;
+  std::shared_ptr<Node> root_;
+};
+
+/// What the schema says about one key besides its type.
+struct Key {
+  std::string unit = {};  ///< "tokens", "GiB", "s"; empty for a plain number or a name
+  std::string help = {};  ///< one sentence
+  bool required = false;
+  double min =
+      -std::numeric_limits<double>::infinity();  ///< for a number, or each number of a list
+  double max = std::numeric_limits<double>::infinity();
+  std::vector<std::string> choices = {};  ///< for a word, or each word of a list
+};
+
+namespace detail {
+using Value =
+    std::variant<bool*, int*, std::int64_t*, double*, std::string*, std::vector<int>*,
+                 std::vector<std::int64_t>*, std::vector<double>*, std::vector<std::string>*>;
+/// A schema without its type: what the sources work on.
+struct Fields {
+  struct Field {
+    std::string name;
+    Key key;
+    std::function<Value(void* object)> value = {};              ///< a plain key, or
+    std::shared_ptr<const Fields> table = {};                   ///< a table, or a list of tables:
+    std::function<void*(void* object)> member = {};             ///< the table's object
+    std::function<void*(void* object)> append = {};             ///< a new last element of the list
+    std::function<std::size_t(const void* object)> count = {};  ///< elements of the list
+    std::function<const void*(const void* object, std::size_t)> at = {};  ///< one element
+  };
+  std::vector<Field> fields;
+};
+void read(const Fields& fields, const Document& document, void* object);
+std::string write(const Fields& fields, const void* object, bool with_help);
+std::vector<std::string> help(const Fields& fields, void* defaults);
+}  // namespace detail
+
+/// The keys of a struct. Defaults are what a default-made T holds.
+template <typename T>
+class Schema {
+ public:
+  /// A plain key bound to a member: bool, int, int64_t, double, string, or a vector of these.
+  template <typename V>
+  Schema& key(std::string name, V T::*member, Key key) {
+    fields_->fields.push_back(
+        {.name = std::move(name), .key = std::move(key), .value = [member](void* object) {
+           return detail::Value(&(static_cast<T*>(object)->*member));
+         }});
+    return *this;
+  }
+
+  /// A table: `[name]`.
+  template <typename U>
+  Schema& table(std::string name, U T::*member, const Schema<U>& schema, std::string help) {
+    fields_->fields.push_back({.name = std::move(name),
+                               .key = {.help = std::move(help)},
+                               .table = schema.fields(),
+                               .member = [member](void* object) -> void* {
+                                 return &(static_cast<T*>(object)->*member);
+                               }});
+    return *this;
+  }
+
+  /// A list of tables: `[[name]]`.
+  template <typename U>
+  Schema& tables(std::string name, std::vector<U> T::*member, const Schema<U>& schema,
+                 std::string help) {
+    fields_->fields.push_back({.name = std::move(name),
+                               .key = {.help = std::move(help)},
+                               .table = schema.fields(),
+                               .append = [member](void* object) -> void* {
+                                 return &(static_cast<T*>(object)->*member).emplace_back();
+                               },
+                               .count =
+                                   [member](const void* object) {
+                                     return (static_cast<const T*>(object)->*member).size();
+                                   },
+                               .at = [member](const void* object, std::size_t i) -> const void* {
+                                 return &(static_cast<const T*>(object)->*member)[i];
+                               }});
+    return *this;
+  }
+
+  /// @throws Error(input) for an unknown, doubled, missing, ill-typed or out-of-range key: file,
+  ///         line, key, what was expected and found, and the nearest known key
+  T read(const Document& document) const {
+    T value{};
+    detail::read(*fields_, document, &value);
+    return value;
+  }
+
+  /// TOML that `read` gives the same value back from, floating-point numbers exactly.
+  /// @param with_help  each key with its unit and help as a comment
+  std::string write(const T& value, bool with_help = false) const {
+    return detail::write(*fields_, &value, with_help);
+  }
+
+  /// One line a key: path, type, unit, default, help.
+  std::vector<std::string> help() const {
+    T defaults{};
+    return detail::help(*fields_, &defaults);
+  }
+
+  std::shared_ptr<const detail::Fields> fields() const { return fields_; }
+
+ private:
+  std::shared_ptr<detail::Fields> fields_ = std::make_shared<detail::Fields>();
+};
+
+}  // namespace brume::deck

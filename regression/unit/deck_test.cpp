@@ -1,0 +1,180 @@
+#include "deck/deck.hpp"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <random>
+#include <sstream>
+
+#include "base/error.hpp"
+
+namespace brume::deck {
+namespace {
+
+const std::string smallest = R"([model]
+num_layers  = 2
+hidden_size = 64
+num_heads   = 4
+seq_len     = 32
+vocab_size  = 256
+
+[training]
+steps        = 10
+global_batch = 8
+
+[data]
+train = "data/train.tok"
+
+[cluster]
+memory_gib      = 0.5
+host_memory_gib = 1
+)";
+
+std::string refused(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  try {
+    parse(text, "a.toml", overrides);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.failure(), Failure::input);
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was refused";
+  return "";
+}
+
+TEST(Deck, TheSmallestDeckGetsItsDefaults) {
+  const Deck deck = parse(smallest, "a.toml");
+  EXPECT_EQ(deck.model.num_layers, 2);
+  EXPECT_EQ(deck.model.ffn_size, 4 * 64);
+  EXPECT_EQ(deck.training.optimizer.beta2, 0.95);
+  EXPECT_EQ(deck.cluster.devices_per_node, 1);
+  EXPECT_EQ(deck.search.zero_levels, (std::vector<int>{0, 1}));
+  EXPECT_EQ(deck.output.directory, "runs/run");
+}
+
+TEST(Deck, EachRequiredKeyIsMissed) {
+  for (const char* key : {"num_layers", "hidden_size", "num_heads", "seq_len", "vocab_size",
+                          "steps", "global_batch", "train", "memory_gib", "host_memory_gib"}) {
+    std::string text = smallest;
+    const std::size_t start = text.find(std::string("\n") + key + " ") + 1;
+    text.erase(start, text.find('\n', start) + 1 - start);
+    EXPECT_NE(refused(text).find(std::string("missing key '") + key + "'"), std::string::npos)
+        << key;
+  }
+  EXPECT_EQ(refused(""), "a.toml: table 'model': missing key 'num_layers': transformer layers");
+}
+
+TEST(Deck, OverridesApplyInOrder) {
+  const Deck deck = parse(smallest, "a.toml",
+                          {"training.steps=3", "training.steps=4", "training.optimizer.lr=1e-2",
+                           "search.dp=[2]", "output.directory=runs/b"});
+  EXPECT_EQ(deck.training.steps, 4);
+  EXPECT_EQ(deck.training.optimizer.lr, 1e-2);
+  EXPECT_EQ(deck.search.dp, (std::vector<int>{2}));
+  EXPECT_EQ(deck.output.directory, "runs/b");
+}
+
+TEST(Deck, KeysAreCheckedTogether) {
+  EXPECT_EQ(refused(smallest, {"model.num_heads=5"}),
+            "--set model.num_heads=5: 'model.num_heads' must divide hidden_size = 64, found 5");
+  EXPECT_EQ(refused(smallest, {"model.hidden_size=30"}),
+            "a.toml:4:15: 'model.num_heads' must divide hidden_size = 30, found 4");
+  EXPECT_EQ(
+      refused(smallest, {"training.optimizer.warmup_steps=11"}),
+      "--set training.optimizer.warmup_steps=11: 'training.optimizer.warmup_steps' must be at "
+      "most steps = 10, found 11");
+  EXPECT_NE(refused(smallest, {"training.optimizer.beta1=1"}).find("must be below 1"),
+            std::string::npos);
+  EXPECT_NE(refused(smallest, {"training.optimizer.beta2=1"}).find("must be below 1"),
+            std::string::npos);
+  EXPECT_NE(refused(smallest, {"data.train="}).find("must name a file"), std::string::npos);
+  EXPECT_NE(refused(smallest, {"output.directory="}).find("must name a directory"),
+            std::string::npos);
+}
+
+TEST(Deck, BoundsHold) {
+  for (const char* wrong :
+       {"model.vocab_size=65537", "model.family=llama", "training.precision=bf16",
+        "training.optimizer.name=sgd", "training.optimizer.min_lr_ratio=1.5",
+        "training.optimizer.beta1=-0.1", "training.optimizer.lr=-1", "search.zero_levels=[2]",
+        "search.stages=[0]", "search.dp=[-1]", "search.optim_offload=[1.5]",
+        "search.act_offload=[-0.5]", "cluster.memory_gib=0", "cluster.nodes=0", "training.seed=-1",
+        "data.order=random", "output.log_every=0", "training.steps=ten"})
+    EXPECT_TRUE(refused(smallest, {wrong}).starts_with(std::string("--set ") + wrong)) << wrong;
+}
+
+TEST(Deck, TheResolvedDeckReadsBackTheSame) {
+  const Deck deck =
+      parse(smallest, "a.toml",
+            {"search.act_offload=[0.1, 0.30000000000000004]", "data.valid=\"a \\\"b\\\"\""});
+  for (const bool with_help : {false, true}) {
+    const std::string text = schema().write(deck, with_help);
+    const Deck back = parse(text, "b.toml");
+    EXPECT_EQ(schema().write(back, with_help), text);
+    EXPECT_EQ(back.search.act_offload, deck.search.act_offload);
+    EXPECT_EQ(back.data.valid, "a \"b\"");
+    EXPECT_EQ(back.model.ffn_size, 256);
+  }
+}
+
+TEST(Deck, EveryKeySaysWhatItIs) {
+  const std::string text = schema().write(Deck{}, true);
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);)
+    EXPECT_TRUE(line.empty() || line.find("  # ") != std::string::npos) << line;
+  EXPECT_EQ(schema().help().size(), 10u + 4 + 9 + 5 + 5 + 10 + 4);
+}
+
+TEST(Deck, TheQuickStartIsValid) {
+  const auto inputs = std::filesystem::path(__FILE__).parent_path() / "../../inputs";
+  const Deck deck = load((inputs / "quickstart.toml").string(), {"training.steps=20"});
+  EXPECT_EQ(deck.training.steps, 20);
+  EXPECT_EQ(deck.model.ffn_size, 768);
+}
+
+/// Changes, drops, doubles or moves a few bytes.
+std::string mutated(std::string text, std::mt19937& random) {
+  static const std::string special = "[]{}=\"'#.,\n\\\r\t_-+eEiftnxob0:TZ\xff\xc3\x80";
+  for (unsigned n = 1 + random() % 4; n > 0 && !text.empty(); --n) {
+    const std::size_t at = random() % text.size();
+    switch (random() % 5) {
+      case 0:
+        text[at] = static_cast<char>(random());
+        break;
+      case 1:
+        text[at] = special[random() % special.size()];
+        break;
+      case 2:
+        text.erase(at, 1 + random() % 8);
+        break;
+      case 3:
+        text.insert(at, 1, special[random() % special.size()]);
+        break;
+      default:
+        text.insert(at, text.substr(random() % text.size(), random() % 24));
+        break;
+    }
+  }
+  return text;
+}
+
+TEST(Deck, NoDamagedTextDoesMoreThanFail) {
+  std::mt19937 random(20240229);
+  const std::string whole = schema().write(parse(smallest, "a.toml"), true);
+  int refusals = 0;
+  for (int round = 0; round < 6000; ++round) {
+    const std::string text = mutated(round % 2 == 0 ? whole : smallest, random);
+    try {
+      const Deck deck = parse(text, "a.toml");
+      EXPECT_NO_THROW(parse(schema().write(deck), "b.toml")) << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.failure(), Failure::input) << error.what();
+      EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+      ++refusals;
+    }
+  }
+  EXPECT_GT(refusals, 1000);
+  EXPECT_LT(refusals, 5900);
+}
+
+}  // namespace
+}  // namespace brume::deck

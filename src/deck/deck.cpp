@@ -1,0 +1,202 @@
+#include "deck/deck.hpp"
+
+#include <fmt/format.h>
+
+#include "base/error.hpp"
+
+namespace brume::deck {
+namespace {
+
+const Schema<ModelKeys>& model_schema() {
+  static const auto schema =
+      Schema<ModelKeys>()
+          .key("family", &ModelKeys::family, {.help = "kind of transformer", .choices = {"gpt"}})
+          .key("num_layers", &ModelKeys::num_layers,
+               {.help = "transformer layers", .required = true, .min = 1, .max = 10000})
+          .key("hidden_size", &ModelKeys::hidden_size,
+               {.help = "width of a token's state", .required = true, .min = 1, .max = 1 << 20})
+          .key("num_heads", &ModelKeys::num_heads,
+               {.help = "attention heads; divides hidden_size", .required = true, .min = 1})
+          .key("ffn_size", &ModelKeys::ffn_size,
+               {.help = "width inside the MLP; 0: 4 hidden_size", .min = 0, .max = 1 << 22})
+          .key("seq_len", &ModelKeys::seq_len,
+               {.unit = "tokens",
+                .help = "length of a sequence",
+                .required = true,
+                .min = 1,
+                .max = 1 << 24})
+          .key("vocab_size", &ModelKeys::vocab_size,
+               {.help = "different tokens", .required = true, .min = 1, .max = 65536})
+          .key("tied_head", &ModelKeys::tied_head,
+               {.help = "the output head shares the token embedding's weights"})
+          .key("norm_eps", &ModelKeys::norm_eps,
+               {.help = "added to the variance in layer norms", .min = 1e-12, .max = 1})
+          .key("init_std", &ModelKeys::init_std,
+               {.help = "standard deviation of the first weights", .min = 0, .max = 10});
+  return schema;
+}
+
+const Schema<OptimizerKeys>& optimizer_schema() {
+  static const auto schema =
+      Schema<OptimizerKeys>()
+          .key("name", &OptimizerKeys::name, {.help = "update rule", .choices = {"adamw"}})
+          .key("lr", &OptimizerKeys::lr, {.help = "learning rate after warm-up", .min = 0})
+          .key("min_lr_ratio", &OptimizerKeys::min_lr_ratio,
+               {.help = "share of lr left at the last step", .min = 0, .max = 1})
+          .key("warmup_steps", &OptimizerKeys::warmup_steps,
+               {.unit = "iterations", .help = "lr rises linearly over these", .min = 0})
+          .key("beta1", &OptimizerKeys::beta1,
+               {.help = "decay of the first moment, below 1", .min = 0, .max = 1})
+          .key("beta2", &OptimizerKeys::beta2,
+               {.help = "decay of the second moment, below 1", .min = 0, .max = 1})
+          .key("eps", &OptimizerKeys::eps,
+               {.help = "added to the root of the second moment", .min = 1e-30, .max = 1})
+          .key("weight_decay", &OptimizerKeys::weight_decay,
+               {.help = "decoupled from the gradient", .min = 0})
+          .key("clip_norm", &OptimizerKeys::clip_norm,
+               {.help = "largest global gradient norm; 0: no clipping", .min = 0});
+  return schema;
+}
+
+const Schema<TrainingKeys>& training_schema() {
+  static const auto schema =
+      Schema<TrainingKeys>()
+          .key("steps", &TrainingKeys::steps,
+               {.unit = "iterations", .help = "length of the training", .required = true, .min = 1})
+          .key("global_batch", &TrainingKeys::global_batch,
+               {.unit = "sequences",
+                .help = "batch of an iteration, over all devices",
+                .required = true,
+                .min = 1,
+                .max = 1 << 24})
+          .key("precision", &TrainingKeys::precision,
+               {.help = "number format of the computation", .choices = {"fp32"}})
+          .key("seed", &TrainingKeys::seed,
+               {.help = "of the first weights and of the data's order", .min = 0})
+          .table("optimizer", &TrainingKeys::optimizer, optimizer_schema(),
+                 "How weights are updated");
+  return schema;
+}
+
+const Schema<DataKeys>& data_schema() {
+  static const auto schema =
+      Schema<DataKeys>()
+          .key("train", &DataKeys::train, {.help = "token file to train on", .required = true})
+          .key("valid", &DataKeys::valid, {.help = "token file to evaluate on; empty: none"})
+          .key("order", &DataKeys::order,
+               {.help = "order of the windows", .choices = {"sequential", "shuffled"}})
+          .key("eval_every", &DataKeys::eval_every,
+               {.unit = "iterations", .help = "between evaluations; 0: at the end only", .min = 0})
+          .key("eval_sequences", &DataKeys::eval_sequences,
+               {.unit = "sequences", .help = "read by an evaluation", .min = 1, .max = 1 << 24});
+  return schema;
+}
+
+const Schema<ClusterKeys>& cluster_schema() {
+  static const auto schema =
+      Schema<ClusterKeys>()
+          .key("nodes", &ClusterKeys::nodes, {.help = "computers", .min = 1, .max = 100000})
+          .key("devices_per_node", &ClusterKeys::devices_per_node,
+               {.help = "GPUs, or ranks on processors", .min = 1, .max = 1024})
+          .key("memory_gib", &ClusterKeys::memory_gib,
+               {.unit = "GiB",
+                .help = "per device, what a plan may use",
+                .required = true,
+                .min = 0.001,
+                .max = 1e6})
+          .key("host_memory_gib", &ClusterKeys::host_memory_gib,
+               {.unit = "GiB",
+                .help = "per node, for what is offloaded",
+                .required = true,
+                .min = 0,
+                .max = 1e6})
+          .key("profile", &ClusterKeys::profile,
+               {.help = "measured times; empty: measured when needed and cached"});
+  return schema;
+}
+
+const Schema<SearchKeys>& search_schema() {
+  static const auto schema =
+      Schema<SearchKeys>()
+          .key("stages", &SearchKeys::stages, {.help = "pipeline stages; []: all", .min = 1})
+          .key("dp", &SearchKeys::dp, {.help = "data-parallel sizes; []: all", .min = 1})
+          .key("tp", &SearchKeys::tp, {.help = "tensor-parallel sizes; []: all", .min = 1})
+          .key("microbatch", &SearchKeys::microbatch,
+               {.unit = "sequences", .help = "per device and microbatch; []: all", .min = 1})
+          .key("zero_levels", &SearchKeys::zero_levels,
+               {.help = "1 shards optimizer state", .min = 0, .max = 1})
+          .key("recompute", &SearchKeys::recompute,
+               {.help = "layers may be recomputed in backward"})
+          .key("optim_offload", &SearchKeys::optim_offload,
+               {.help = "shares of optimizer state on the host", .min = 0, .max = 1})
+          .key("act_offload", &SearchKeys::act_offload,
+               {.help = "shares of saved activations on the host", .min = 0, .max = 1})
+          .key("time_limit_s", &SearchKeys::time_limit_s,
+               {.unit = "s", .help = "of the search", .min = 0})
+          .key("simulate_top", &SearchKeys::simulate_top,
+               {.help = "plans re-ranked by simulation", .min = 0, .max = 1000});
+  return schema;
+}
+
+const Schema<OutputKeys>& output_schema() {
+  static const auto schema =
+      Schema<OutputKeys>()
+          .key("directory", &OutputKeys::directory, {.help = "where the run's files go"})
+          .key("checkpoint_every", &OutputKeys::checkpoint_every,
+               {.unit = "iterations", .help = "between checkpoints; 0: at the end only", .min = 0})
+          .key("log_every", &OutputKeys::log_every,
+               {.unit = "iterations", .help = "between log lines", .min = 1})
+          .key("trace", &OutputKeys::trace, {.help = "write trace.json of the last step"});
+  return schema;
+}
+
+/// Checks what no single key shows, and fills in what follows from other keys.
+Deck resolved(Deck deck, const Document& document) {
+  const auto check = [&](bool holds, const char* path, const std::string& what) {
+    require(holds, Failure::input, "{}: '{}' {}", document.where(path), path, what);
+  };
+  ModelKeys& model = deck.model;
+  check(model.hidden_size % model.num_heads == 0, "model.num_heads",
+        fmt::format("must divide hidden_size = {}, found {}", model.hidden_size, model.num_heads));
+  if (model.ffn_size == 0) model.ffn_size = 4 * model.hidden_size;
+
+  const OptimizerKeys& optimizer = deck.training.optimizer;
+  check(optimizer.warmup_steps <= deck.training.steps, "training.optimizer.warmup_steps",
+        fmt::format("must be at most steps = {}, found {}", deck.training.steps,
+                    optimizer.warmup_steps));
+  check(optimizer.beta1 < 1.0, "training.optimizer.beta1", "must be below 1");
+  check(optimizer.beta2 < 1.0, "training.optimizer.beta2", "must be below 1");
+  check(!deck.data.train.empty(), "data.train", "must name a file, found \"\"");
+  check(!deck.output.directory.empty(), "output.directory", "must name a directory, found \"\"");
+  return deck;
+}
+
+Deck read(Document document, const std::vector<std::string>& overrides) {
+  for (const std::string& assignment : overrides) document.set(assignment);
+  return resolved(schema().read(document), document);
+}
+
+}  // namespace
+
+const Schema<Deck>& schema() {
+  static const auto schema =
+      Schema<Deck>()
+          .table("model", &Deck::model, model_schema(), "The transformer")
+          .table("training", &Deck::training, training_schema(), "How it is trained")
+          .table("data", &Deck::data, data_schema(), "On what")
+          .table("cluster", &Deck::cluster, cluster_schema(), "The machine")
+          .table("search", &Deck::search, search_schema(), "The plans to look at")
+          .table("output", &Deck::output, output_schema(), "What a run leaves behind");
+  return schema;
+}
+
+Deck load(const std::string& path, const std::vector<std::string>& overrides) {
+  return read(Document::load(path), overrides);
+}
+
+Deck parse(const std::string& text, const std::string& origin,
+           const std::vector<std::string>& overrides) {
+  return read(Document::parse(text, origin), overrides);
+}
+
+}  // namespace brume::deck

@@ -1,0 +1,150 @@
+#include "deck/schema.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "base/error.hpp"
+#include "deck/node.hpp"
+#include "deck/text.hpp"
+
+namespace brume::deck {
+namespace {
+
+std::string_view trimmed(std::string_view text) {
+  const auto first = text.find_first_not_of(" \t");
+  if (first == std::string_view::npos) return "";
+  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
+}
+
+/// Cuts text for a message, not inside a UTF-8 character.
+std::string shortened(const std::string& text, std::size_t width) {
+  if (text.size() <= width) return text;
+  while (width > 0 && (static_cast<unsigned char>(text[width]) & 0xc0) == 0x80) --width;
+  return text.substr(0, width) + "...";
+}
+
+/// "a.b.c" as its parts. @throws Error(input) unless each is a bare key
+std::vector<std::string> split_path(std::string_view path, const std::string& origin) {
+  std::vector<std::string> parts(1);
+  for (const char c : path) {
+    const bool bare = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                      c == '_' || c == '-';
+    require(bare || c == '.', Failure::input, "{}: expected key=value", origin);
+    if (c == '.')
+      parts.emplace_back();
+    else
+      parts.back() += c;
+  }
+  for (const std::string& part : parts)
+    require(!part.empty(), Failure::input, "{}: expected key=value", origin);
+  require(parts.size() < 64, Failure::input, "{}: a key of more than 64 parts", origin);
+  return parts;
+}
+
+/// The right side of an assignment: TOML if it is, else a bare string.
+Document::Node parse_value(std::string_view text, const std::string& origin) {
+  const auto single = [&](const std::string& toml) {
+    auto items = std::get<Document::Node::Table>(parse_toml("value = " + toml, origin).value).items;
+    require(items.size() == 1, Failure::input, "{}: expected one value", origin);
+    return std::move(items[0]);
+  };
+  try {
+    return single(std::string(text));
+  } catch (const Error&) {
+    return single(quote(text));  // refuses what is no UTF-8
+  }
+}
+
+void mark(Document::Node& node, const std::shared_ptr<const std::string>& assignment) {
+  node.assignment = assignment;
+  if (auto* list = std::get_if<Document::Node::List>(&node.value))
+    for (Document::Node& item : list->items) mark(item, assignment);
+  if (auto* table = std::get_if<Document::Node::Table>(&node.value))
+    for (Document::Node& item : table->items) mark(item, assignment);
+}
+
+}  // namespace
+
+const Document::Node* Document::Node::find(std::string_view name) const {
+  const auto* table = std::get_if<Table>(&value);
+  if (table == nullptr) return nullptr;
+  const auto found = std::ranges::find(table->items, name, &Node::key);
+  return found == table->items.end() ? nullptr : &*found;
+}
+
+Document::Node* Document::Node::find(std::string_view name) {
+  return const_cast<Node*>(std::as_const(*this).find(name));
+}
+
+Document Document::parse(std::string_view text, std::string origin) {
+  Document document;
+  document.root_ = std::make_shared<Node>(parse_toml(text, origin));
+  document.origin_ = std::move(origin);
+  return document;
+}
+
+Document Document::load(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  require(file.is_open(), Failure::input, "{}: cannot be opened", path);
+  std::string text(max_bytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  require(!file.bad() && (file.gcount() > 0 || file.eof()), Failure::input, "{}: cannot be read",
+          path);
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  return parse(text, path);
+}
+
+void Document::set(std::string_view assignment) {
+  std::string said = "--set " + shortened(std::string(assignment), 80);
+  std::ranges::replace_if(
+      said, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
+  const auto source = std::make_shared<const std::string>(std::move(said));
+  const auto equals = assignment.find('=');
+  require(equals != std::string_view::npos, Failure::input, "{}: expected key=value", *source);
+  const auto parts = split_path(trimmed(assignment.substr(0, equals)), *source);
+  Node value = parse_value(trimmed(assignment.substr(equals + 1)), *source);
+  value.key = parts.back();
+  mark(value, source);
+
+  root_ = std::make_shared<Node>(*root_);  // copies of this document keep their tree
+  Node* table = root_.get();
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    auto* entries = std::get_if<Node::Table>(&table->value);
+    require(entries != nullptr, Failure::input, "{}: '{}' is not a table", *source, table->key);
+    Node* next = table->find(parts[i]);
+    if (next == nullptr)
+      next = &entries->items.emplace_back(
+          Node{.key = parts[i], .value = Node::Table{}, .assignment = source});
+    table = next;
+  }
+  *table = std::move(value);
+}
+
+std::string Document::where(std::string_view path) const {
+  const Node* node = root_.get();
+  for (const std::string& part : split_path(path, origin_))
+    if (node != nullptr) node = node->find(part);
+  return describe_place(*this, node, false);
+}
+
+std::string describe_place(const Document& document, const Document::Node* node, bool of_key) {
+  if (node == nullptr) return document.origin();
+  if (node->assignment) return *node->assignment;
+  const Place place = of_key ? node->key_place : node->place;
+  if (place.line == 0) return document.origin();
+  return fmt::format("{}:{}:{}", document.origin(), place.line, place.column);
+}
+
+std::string describe_value(const Document::Node& node) {
+  using Node = Document::Node;
+  if (const auto* truth = std::get_if<bool>(&node.value)) return *truth ? "true" : "false";
+  if (const auto* whole = std::get_if<std::int64_t>(&node.value)) return fmt::to_string(*whole);
+  if (const auto* real = std::get_if<double>(&node.value)) return fmt::format("{:#}", *real);
+  if (const auto* text = std::get_if<std::string>(&node.value)) return quote(shortened(*text, 40));
+  if (std::holds_alternative<Node::List>(node.value)) return "a list";
+  return std::holds_alternative<Node::Table>(node.value) ? "a table" : "a date or time";
+}
+
+}  // namespace brume::deck
