@@ -1,0 +1,210 @@
+#include "data/token_file.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <bit>
+#include <cstdlib>
+#include <fstream>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "base/error.hpp"
+
+namespace brume::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+class TokenFiles : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "brume-tokens-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    directory_ = name;
+    path_ = directory_ / "a.tok";
+  }
+  void TearDown() override { fs::remove_all(directory_); }
+
+  std::string bytes() const {
+    std::ifstream file(path_, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  void put(const std::string& bytes) const {
+    std::ofstream(path_, std::ios::binary | std::ios::trunc) << bytes;
+  }
+  /// What opening says; it must be an Error(input) that names the file.
+  std::string refused() const {
+    try {
+      TokenFile file(path_);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.failure(), Failure::input);
+      EXPECT_TRUE(std::string(error.what()).starts_with(path_.string())) << error.what();
+      return error.what();
+    }
+    ADD_FAILURE() << "nothing was refused";
+    return "";
+  }
+
+  fs::path directory_;
+  fs::path path_;
+};
+
+std::vector<std::uint16_t> counting(std::size_t count) {
+  std::vector<std::uint16_t> tokens(count);
+  std::iota(tokens.begin(), tokens.end(), std::uint16_t{0});
+  return tokens;
+}
+
+// 16 tokens fill the four lanes of the checksum once; the counts around it leave each lane part
+// full.
+TEST_F(TokenFiles, WhatIsWrittenReadsBack) {
+  for (const std::size_t count : {0, 1, 3, 4, 5, 15, 16, 17, 1000}) {
+    const auto tokens = counting(count);
+    write_token_file(path_, tokens, 1000);
+    const TokenFile file(path_);
+    EXPECT_EQ(std::vector<std::uint16_t>(file.tokens().begin(), file.tokens().end()), tokens);
+    EXPECT_EQ(file.vocab_size(), 1000);
+    EXPECT_EQ(fs::file_size(path_), 64 + 2 * count);
+  }
+  EXPECT_EQ(std::distance(fs::directory_iterator(directory_), {}), 1)
+      << "a temporary file was left";
+}
+
+TEST_F(TokenFiles, TheLayoutIsTheDocumentedOne) {
+  write_token_file(path_, std::vector<std::uint16_t>{0x0102, 7}, 300);
+  const std::string file = bytes();
+  EXPECT_EQ(file.substr(0, 8), "BRUMETOK");
+  EXPECT_EQ(file.substr(8, 4), std::string("\1\0\0\0", 4));
+  EXPECT_EQ(file.substr(12, 4), std::string("\2\0\0\0", 4));
+  EXPECT_EQ(file.substr(16, 4), std::string("\x2c\1\0\0", 4));
+  EXPECT_EQ(file.substr(24, 8), std::string("\2\0\0\0\0\0\0\0", 8));
+  EXPECT_EQ(file.substr(64), std::string("\2\1\7\0", 4));
+}
+
+TEST_F(TokenFiles, TheMappingOutlivesAReplacedFile) {
+  write_token_file(path_, counting(9), 16);
+  const TokenFile file = TokenFile(path_);
+  write_token_file(path_, std::vector<std::uint16_t>(9, 3), 16);
+  EXPECT_EQ(file.tokens()[8], 8);
+  EXPECT_EQ(TokenFile(path_).tokens()[8], 3);
+}
+
+TEST_F(TokenFiles, EveryFlippedBitIsFound) {
+  write_token_file(path_, counting(21), 65536);
+  const std::string whole = bytes();
+  for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
+    std::string damaged = whole;
+    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << (bit % 8)));
+    put(damaged);
+    EXPECT_THROW(TokenFile{path_}, Error) << "bit " << bit;
+  }
+}
+
+TEST_F(TokenFiles, EveryTruncationIsFound) {
+  write_token_file(path_, counting(21), 64);
+  const std::string whole = bytes();
+  for (std::size_t size = 0; size < whole.size(); ++size) {
+    put(whole.substr(0, size));
+    refused();
+  }
+  put(whole + "ab");
+  EXPECT_NE(refused().find("promises 21 tokens, but 44 bytes follow"), std::string::npos);
+}
+
+// count = 2^63 + 21: twice that wraps around to 42, the true number of bytes.
+TEST_F(TokenFiles, ALengthThatWrapsAroundIsRefused) {
+  write_token_file(path_, counting(21), 64);
+  std::string file = bytes();
+  file[31] = '\x80';
+  put(file);
+  EXPECT_NE(refused().find("promises"), std::string::npos);
+}
+
+TEST_F(TokenFiles, DamageSaysItsKind) {
+  write_token_file(path_, counting(21), 64);
+  const std::string whole = bytes();
+  const auto with = [&](std::size_t at, char byte) {
+    std::string file = whole;
+    file[at] = byte;
+    put(file);
+    return refused();
+  };
+  EXPECT_NE(with(0, 'X').find("does not begin with BRUMETOK"), std::string::npos);
+  EXPECT_NE(with(8, 2).find("layout version 2, this program reads 1"), std::string::npos);
+  EXPECT_NE(with(12, 4).find("tokens of 4 bytes, expected 2"), std::string::npos);
+  EXPECT_NE(with(18, 2).find("a vocabulary of 131136"), std::string::npos);
+  EXPECT_NE(with(70, 9).find("is damaged: checksum"), std::string::npos);
+}
+
+/// The checksum as src/data/README.md defines it, word by word from the bytes of a whole file.
+std::uint64_t checksum_of(const std::string& file) {
+  const auto stir = [](std::uint64_t sum, std::uint64_t word) {
+    return std::rotl(sum ^ word, 29) * 0x100000001b3;
+  };
+  const auto word = [&](std::size_t at) {
+    std::uint64_t value = 0;
+    for (std::size_t i = 0; i < 8 && at + i < file.size(); ++i)
+      value |= std::uint64_t{static_cast<unsigned char>(file[at + i])} << (8 * i);
+    return value;
+  };
+  constexpr std::uint64_t start = 0xcbf29ce484222325;
+  std::uint64_t sums[4] = {start, start + 1, start + 2, start + 3};
+  for (std::size_t i = 0; 64 + 8 * i < file.size(); ++i)
+    sums[i % 4] = stir(sums[i % 4], word(64 + 8 * i));
+  std::uint64_t sum = start;
+  for (std::size_t i = 0; i < 4; ++i) sum = stir(sum, word(8 * i));
+  for (const std::uint64_t lane : sums) sum = stir(sum, lane);
+  return sum;
+}
+
+TEST_F(TokenFiles, ATokenOutsideTheVocabularyIsRefused) {
+  for (const std::size_t count : {1, 6, 21, 40}) {
+    write_token_file(path_, counting(count), static_cast<int>(count));
+    std::string file = bytes();
+    const auto seal = [&] {
+      const std::uint64_t sum = checksum_of(file);
+      for (std::size_t i = 0; i < 8; ++i) file[32 + i] = static_cast<char>(sum >> (8 * i));
+      put(file);
+    };
+    const std::string whole = file;
+    seal();
+    EXPECT_EQ(file, whole) << "the checksum is not the documented one";
+    file[64] = static_cast<char>(count);
+    seal();
+    EXPECT_NE(refused().find(fmt::format("holds token {0}, outside its vocabulary of {0}", count)),
+              std::string::npos);
+  }
+}
+
+TEST_F(TokenFiles, WhatIsNoRegularFileIsRefused) {
+  EXPECT_NE(refused().find("cannot be opened"), std::string::npos);
+  fs::create_directory(path_);
+  EXPECT_NE(refused().find("is not a regular file"), std::string::npos);
+  fs::remove(path_);
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_NE(refused().find("is not a regular file"), std::string::npos);
+}
+
+TEST_F(TokenFiles, FailedWritingLeavesNothing) {
+  try {
+    write_token_file(directory_ / "missing" / "a.tok", counting(3), 8);
+    ADD_FAILURE() << "nothing was refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.failure(), Failure::storage);
+  }
+  fs::create_directories(path_ / "full");
+  EXPECT_THROW(write_token_file(path_, counting(3), 8), Error);  // its name is a directory
+  EXPECT_EQ(std::distance(fs::directory_iterator(directory_), {}), 1);
+}
+
+TEST_F(TokenFiles, TokensOutsideTheVocabularyAreNotWritten) {
+  EXPECT_THROW(write_token_file(path_, counting(9), 8), Error);
+  EXPECT_THROW(write_token_file(path_, counting(9), 0), Error);
+  EXPECT_THROW(write_token_file(path_, counting(9), 65537), Error);
+  EXPECT_FALSE(fs::exists(path_));
+}
+
+}  // namespace
+}  // namespace brume::data

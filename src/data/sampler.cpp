@@ -1,0 +1,73 @@
+#include "data/sampler.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "base/error.hpp"
+
+namespace brume::data {
+namespace {
+
+/// A bijection of 64 bits that spreads each bit over all.
+/// @source  splitmix64: Steele, Lea and Flood 2014; constants of Stafford's variant 13
+std::uint64_t mix(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+/// A permutation of 2 half_bits bits, keyed: a Feistel network of six rounds.
+std::uint64_t scramble(std::uint64_t x, int half_bits, std::uint64_t key) {
+  const std::uint64_t mask = (std::uint64_t{1} << half_bits) - 1;
+  std::uint64_t left = x >> half_bits;
+  std::uint64_t right = x & mask;
+  for (std::uint64_t round = 1; round <= 6; ++round) {
+    const std::uint64_t turned = left ^ (mix(key + (right << 3) + round) & mask);
+    left = std::exchange(right, turned);
+  }
+  return left << half_bits | right;
+}
+
+/// A permutation of 0 .. count-1. The network's range is below 4 count, so few walks are needed.
+std::int64_t permute(std::int64_t index, std::int64_t count, std::uint64_t key) {
+  const int bits = std::bit_width(static_cast<std::uint64_t>(count - 1));
+  auto x = static_cast<std::uint64_t>(index);
+  do {
+    x = scramble(x, (bits + 1) / 2, key);
+  } while (x >= static_cast<std::uint64_t>(count));
+  return static_cast<std::int64_t>(x);
+}
+
+}  // namespace
+
+Sampler::Sampler(TokenFile file, Order order, std::uint64_t seed, int seq_len)
+    : file_(std::move(file)), order_(order), seed_(seed), seq_len_(seq_len) {
+  require(seq_len >= 1, Failure::bug, "a window of {} tokens", seq_len);
+  const auto count = static_cast<std::int64_t>(file_.tokens().size());
+  require(count > seq_len, Failure::input,
+          "{}: holds {} tokens, but one sequence takes {} (seq_len + 1)", file_.path().string(),
+          count, std::int64_t{seq_len} + 1);
+  num_windows_ = (count - 1) / seq_len;
+}
+
+void Sampler::sample(std::int64_t index, std::span<std::int32_t> inputs,
+                     std::span<std::int32_t> targets) const {
+  const auto length = static_cast<std::size_t>(seq_len_);
+  require(index >= 0, Failure::bug, "sample {}", index);
+  require(inputs.size() == length && targets.size() == length, Failure::bug,
+          "a sample of {} tokens into {} inputs and {} targets", length, inputs.size(),
+          targets.size());
+  const auto from = static_cast<std::size_t>(window(index)) * length;
+  std::ranges::copy(file_.tokens().subspan(from, length), inputs.begin());
+  std::ranges::copy(file_.tokens().subspan(from + 1, length), targets.begin());
+}
+
+std::int64_t Sampler::window(std::int64_t index) const {
+  const std::int64_t within = index % num_windows_;
+  if (order_ == Order::sequential) return within;
+  const auto epoch = static_cast<std::uint64_t>(index / num_windows_);
+  return permute(within, num_windows_, mix(mix(seed_ + 0x9e3779b97f4a7c15) + epoch));
+}
+
+}  // namespace brume::data
