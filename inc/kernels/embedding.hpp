@@ -1,0 +1,23 @@
+/// @file Token and learned position embedding.
+#pragma once
+
+#include "kernels/types.hpp"
+
+namespace brume::kernels {
+
+/// x[n,c] = token_table[tokens[n],c] + position_table[n mod T,c],  T = position_table.extent(0)
+///
+/// @param tokens          [N] 0 <= tokens[n] < V
+/// @param token_table     [V, C]
+/// @param position_table  [T, C]
+/// @param x               [N, C]
+/// @throws Error(bug)     when a token lies outside the table
+void embedding_forward(ConstTokens tokens, ConstMatrix token_table, ConstMatrix position_table,
+                       Matrix x);
+
+/// Adds dx to the rows it came from, tokens in order. The tables' gradients are always accumulated:
+/// rows no token names must hold a value already.
+void embedding_backward(ConstTokens tokens, ConstMatrix dx, Matrix d_token_table,
+                        Matrix d_position_table);
+
+}  // namespace brume::kernels

@@ -1,0 +1,39 @@
+/// @file Array types of the kernels, by rank. Memory belongs to the caller: a view only points.
+#pragma once
+
+#include <Kokkos_Core.hpp>
+
+#include <cstdint>
+
+namespace brume::kernels {
+
+using Unmanaged = Kokkos::MemoryTraits<Kokkos::Unmanaged>;
+using Vector = Kokkos::View<float*, Kokkos::LayoutRight, Unmanaged>;
+using ConstVector = Kokkos::View<const float*, Kokkos::LayoutRight, Unmanaged>;
+using Matrix = Kokkos::View<float**, Kokkos::LayoutRight, Unmanaged>;
+using ConstMatrix = Kokkos::View<const float**, Kokkos::LayoutRight, Unmanaged>;
+using ConstTokens = Kokkos::View<const std::int32_t*, Kokkos::LayoutRight, Unmanaged>;
+
+/// What a kernel does with what its output already holds.
+enum class Write { replace, accumulate };
+
+/// Starts Kokkos for the whole process: the first Runtime starts it, later ones find it running,
+/// and it ends with the process, because Kokkos cannot be started twice. May be made on any thread.
+class Runtime {
+ public:
+  /// @param threads  cores one rank computes with, see `use_threads`
+  explicit Runtime(int threads);
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+};
+
+/// Sets how many cores the kernels called from this thread may use.
+///
+/// OpenMP keeps this number per calling thread, and a new thread begins with all cores: a worker
+/// thread that calls kernels must call this first. Another number may also give other last bits.
+///
+/// @param threads  >= 1
+/// @throws Error(bug)  when threads is below 1
+void use_threads(int threads);
+
+}  // namespace brume::kernels

@@ -1,0 +1,88 @@
+/// @file Plain causal attention that stores all scores.
+#pragma once
+
+#include "kernels/attention.hpp"
+#include "reference/arrays.hpp"
+
+namespace brume::reference {
+
+/// Where feature d of head h of token n (over the batch) lies; part 0 is q, 1 k, 2 v.
+inline std::size_t at(const kernels::AttentionShape& s, int part, int n, int h, int d) {
+  const std::size_t width = std::size_t(s.heads) * s.head_dim;
+  return n * 3 * width + part * width + h * s.head_dim + d;
+}
+
+/// Probabilities [T, T] of one head in the sequence that begins at token `first`, and lse [T].
+inline Doubles probabilities(const kernels::AttentionShape& s, const Doubles& qkv, int first, int h,
+                             double* lse) {
+  const int T = s.seq_len;
+  Doubles p(std::size_t(T) * T, 0.0);
+  for (int n = 0; n < T; ++n) {
+    double sum = 0.0;
+    for (int m = 0; m <= n; ++m) {
+      double score = 0.0;
+      for (int d = 0; d < s.head_dim; ++d)
+        score += qkv[at(s, 0, first + n, h, d)] * qkv[at(s, 1, first + m, h, d)];
+      p[n * T + m] = std::exp(score / std::sqrt(double(s.head_dim)));
+      sum += p[n * T + m];
+    }
+    for (int m = 0; m <= n; ++m) p[n * T + m] /= sum;
+    lse[n] = std::log(sum);
+  }
+  return p;
+}
+
+struct Attention {
+  Doubles o, lse;
+};
+
+inline Attention attention_forward(const kernels::AttentionShape& s, const Doubles& qkv) {
+  const int T = s.seq_len;
+  const int width = s.heads * s.head_dim;
+  Attention out{Doubles(std::size_t(s.batch) * T * width, 0.0),
+                Doubles(std::size_t(s.batch) * s.heads * T)};
+  for (int b = 0; b < s.batch; ++b)
+    for (int h = 0; h < s.heads; ++h) {
+      const Doubles p = probabilities(s, qkv, b * T, h, &out.lse[(b * s.heads + h) * T]);
+      for (int n = 0; n < T; ++n)
+        for (int m = 0; m <= n; ++m)
+          for (int d = 0; d < s.head_dim; ++d)
+            out.o[(b * T + n) * width + h * s.head_dim + d] +=
+                p[n * T + m] * qkv[at(s, 2, b * T + m, h, d)];
+    }
+  return out;
+}
+
+inline Doubles attention_backward(const kernels::AttentionShape& s, const Doubles& qkv,
+                                  const Doubles& d_o) {
+  const int T = s.seq_len;
+  const int width = s.heads * s.head_dim;
+  const double scale = 1.0 / std::sqrt(double(s.head_dim));
+  Doubles grad(qkv.size(), 0.0);
+  Doubles lse(T);
+  for (int b = 0; b < s.batch; ++b)
+    for (int h = 0; h < s.heads; ++h) {
+      const Doubles p = probabilities(s, qkv, b * T, h, lse.data());
+      for (int n = 0; n < T; ++n) {
+        const double* const out_grad = &d_o[(b * T + n) * width + h * s.head_dim];
+        Doubles d_p(T, 0.0);
+        double mean = 0.0;
+        for (int m = 0; m <= n; ++m) {
+          for (int d = 0; d < s.head_dim; ++d)
+            d_p[m] += out_grad[d] * qkv[at(s, 2, b * T + m, h, d)];
+          mean += p[n * T + m] * d_p[m];
+        }
+        for (int m = 0; m <= n; ++m) {
+          const double d_score = p[n * T + m] * (d_p[m] - mean) * scale;
+          for (int d = 0; d < s.head_dim; ++d) {
+            grad[at(s, 0, b * T + n, h, d)] += d_score * qkv[at(s, 1, b * T + m, h, d)];
+            grad[at(s, 1, b * T + m, h, d)] += d_score * qkv[at(s, 0, b * T + n, h, d)];
+            grad[at(s, 2, b * T + m, h, d)] += p[n * T + m] * out_grad[d];
+          }
+        }
+      }
+    }
+  return grad;
+}
+
+}  // namespace brume::reference

@@ -1,0 +1,82 @@
+#include "kernels/adamw.hpp"
+
+#include <gtest/gtest.h>
+
+#include "reference/adamw.hpp"
+
+namespace brume::kernels {
+namespace {
+
+using reference::Array;
+using reference::random_array;
+
+AdamW step_number(int t) {
+  return {.lr = 1e-2f,
+          .beta1 = 0.9f,
+          .beta2 = 0.95f,
+          .eps = 1e-8f,
+          .weight_decay = 0.1f,
+          .bias_correction1 = float(1.0 - std::pow(0.9, t)),
+          .bias_correction2 = float(1.0 - std::pow(0.95, t)),
+          .grad_scale = 0.7f};
+}
+
+/// Weights and zero moments.
+struct Case {
+  explicit Case(int count) : weight{random_array(1, count, 1)}, m(1, count), v(1, count) {
+    for (int i = 0; i < count; ++i) m(0, i) = v(0, i) = 0.0f;
+  }
+  void step(int t, Array& grad) {
+    adamw_step(step_number(t), grad.vector(), weight.vector(), m.vector(), v.vector());
+  }
+
+  Array weight, m, v;
+};
+
+TEST(AdamW, EqualsItsTwinOverFiveSteps) {
+  for (const int count : {1, 15, 100, 4097, 10000}) {
+    Case c(count);
+    reference::Doubles weight = c.weight.doubles(), m = c.m.doubles(), v = c.v.doubles();
+    for (int t = 1; t <= 5; ++t) {
+      Array grad = random_array(1, count, 10 + t);
+      reference::adamw_step(step_number(t), grad.doubles(), weight, m, v);
+      c.step(t, grad);
+    }
+    EXPECT_LT(reference::relative_error(c.weight.values(), weight), 1e-6);
+    EXPECT_LT(reference::relative_error(c.m.values(), m), 1e-6);
+    EXPECT_LT(reference::relative_error(c.v.values(), v), 1e-6);
+  }
+}
+
+// At t = 1 the corrected moments are g and g^2, so w moves by lr in the direction of -g, and
+// decays.
+TEST(AdamW, FirstStepMovesByTheLearningRate) {
+  Case c(2);
+  c.weight(0, 0) = 1.0f, c.weight(0, 1) = -2.0f;
+  Array grad(1, 2);
+  grad(0, 0) = 0.5f, grad(0, 1) = -3.0f;
+  c.step(1, grad);
+  EXPECT_NEAR(c.weight(0, 0), 1.0 * (1 - 1e-3) - 1e-2, 1e-6);
+  EXPECT_NEAR(c.weight(0, 1), -2.0 * (1 - 1e-3) + 1e-2, 1e-6);
+}
+
+TEST(AdamW, WithoutGradientOnlyDecayActs) {
+  Case c(1);
+  c.weight(0, 0) = 1.0f;
+  Array grad(1, 1);
+  grad(0, 0) = 0.0f;
+  c.step(1, grad);
+  EXPECT_FLOAT_EQ(c.weight(0, 0), 0.999f);
+}
+
+TEST(AdamW, RepeatsBitwiseAlsoAmongThreads) {
+  reference::expect_same_bits([] {
+    Case c(9001);
+    Array grad = random_array(1, 9001, 2);
+    for (int t = 1; t <= 3; ++t) c.step(t, grad);
+    return c.weight.values();
+  });
+}
+
+}  // namespace
+}  // namespace brume::kernels

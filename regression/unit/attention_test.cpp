@@ -1,0 +1,121 @@
+#include "kernels/attention.hpp"
+
+#include <gtest/gtest.h>
+
+#include "base/error.hpp"
+#include "reference/attention.hpp"
+
+namespace brume::kernels {
+namespace {
+
+using reference::Array;
+using reference::random_array;
+
+// One token, less than a block, exactly one, one more, several of both kinds, odd head sizes.
+const AttentionShape shapes[] = {{1, 1, 1, 1},    {2, 7, 3, 5},    {1, 64, 2, 32},  {2, 65, 1, 33},
+                                 {1, 200, 2, 16}, {1, 256, 1, 64}, {1, 333, 1, 24}, {1, 577, 1, 8}};
+
+struct Case {
+  explicit Case(const AttentionShape& s, float spread = 1.0f, int gap = 0)
+      : shape{s},
+        qkv{random_array(s.batch * s.seq_len, 3 * s.heads * s.head_dim, 1, spread, gap)},
+        d_o{random_array(s.batch * s.seq_len, s.heads * s.head_dim, 2, 1.0f, gap)},
+        o(s.batch * s.seq_len, s.heads * s.head_dim, gap),
+        dqkv(s.batch * s.seq_len, 3 * s.heads * s.head_dim, gap),
+        lse(1, s.batch * s.heads * s.seq_len),
+        workspace(1, int(attention_workspace_bytes(s) / sizeof(float))) {}
+  void forward() {
+    attention_forward(shape, qkv.matrix(), workspace.vector(), o.matrix(), lse.vector());
+  }
+  void backward() {
+    attention_backward(shape, qkv.matrix(), o.matrix(), lse.vector(), d_o.matrix(),
+                       workspace.vector(), dqkv.matrix());
+  }
+
+  AttentionShape shape;
+  Array qkv, d_o, o, dqkv, lse, workspace;
+};
+
+void expect_twin(Case& c) {
+  SCOPED_TRACE(testing::Message() << c.shape.batch << " x " << c.shape.seq_len << " x "
+                                  << c.shape.heads << " x " << c.shape.head_dim);
+  c.forward();
+  const reference::Attention expected = reference::attention_forward(c.shape, c.qkv.doubles());
+  EXPECT_LT(reference::relative_error(c.o.values(), expected.o), 3e-6);
+  EXPECT_LT(reference::relative_error(c.lse.values(), expected.lse), 3e-6);
+  EXPECT_TRUE(c.o.gaps_untouched());
+  c.backward();
+  const auto gradient = reference::attention_backward(c.shape, c.qkv.doubles(), c.d_o.doubles());
+  EXPECT_LT(reference::relative_error(c.dqkv.values(), gradient), 5e-6);
+  EXPECT_TRUE(c.dqkv.gaps_untouched());
+}
+
+TEST(Attention, EqualsItsTwin) {
+  for (const AttentionShape& shape : shapes) {
+    Case c(shape);
+    expect_twin(c);
+  }
+}
+
+TEST(Attention, HonoursRowStrides) {
+  Case c({2, 70, 2, 12}, 1.0f, 5);
+  expect_twin(c);
+}
+
+TEST(Attention, GradientIsTheSlopeOfTheTwin) {
+  Case c({2, 5, 2, 3});
+  c.forward();
+  c.backward();
+  const auto slope = reference::slope_of(
+      [&](auto& at) {
+        return reference::dot(c.d_o.doubles(), reference::attention_forward(c.shape, at).o);
+      },
+      c.qkv.doubles());
+  EXPECT_LT(reference::relative_error(c.dqkv.values(), slope), 1e-5);
+}
+
+// Scores of some hundreds overflow exp in fp32 unless the largest is taken off; a later block
+// raises it.
+TEST(Attention, LargeScoresStayFinite) {
+  Case c({1, 300, 1, 16});
+  for (int n = 0; n < 300; ++n)
+    for (int d = 0; d < 32; ++d) c.qkv(n, d) = float(n) / 20.0f;
+  c.forward();
+  const auto expected = reference::attention_forward(c.shape, [&] {
+    auto shifted = c.qkv.doubles();  // the twin takes nothing off, so its keys are made smaller
+    for (int n = 0; n < 300; ++n)
+      for (int d = 16; d < 32; ++d) shifted[n * 48 + d] -= 7.5;
+    return shifted;
+  }());
+  EXPECT_LT(reference::relative_error(c.o.values(), expected.o), 1e-4);
+}
+
+TEST(Attention, ATokenSeesNoLaterToken) {
+  Case c({1, 150, 2, 8});
+  c.forward();
+  const Array before = c.o;
+  for (int i = 0; i < 48; ++i) c.qkv(100, i) = 5.0f;
+  c.forward();
+  for (int n = 0; n < 150; ++n) {
+    // Hidden keys weigh exactly nothing, so earlier tokens keep their bits.
+    EXPECT_EQ(c.o(n, 3) == before(n, 3), n < 100) << n;
+  }
+}
+
+TEST(Attention, RepeatsBitwiseAlsoAmongThreads) {
+  reference::expect_same_bits([] {
+    Case c({2, 150, 2, 24});
+    c.forward();
+    c.backward();
+    return c.dqkv.values();
+  });
+}
+
+TEST(Attention, ASmallWorkspaceBreaksAPromise) {
+  Case c({1, 8, 1, 4});
+  c.workspace = Array(1, 8);
+  EXPECT_THROW(c.forward(), Error);
+}
+
+}  // namespace
+}  // namespace brume::kernels

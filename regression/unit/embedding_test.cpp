@@ -1,0 +1,86 @@
+#include "kernels/embedding.hpp"
+
+#include <gtest/gtest.h>
+
+#include "base/error.hpp"
+#include "reference/embedding.hpp"
+
+namespace brume::kernels {
+namespace {
+
+using reference::Array;
+using reference::random_array;
+
+constexpr int V = 11, T = 4;
+const std::vector<std::int32_t> tokens{3, 0, 3, 10,
+                                       7, 7, 3, 1};  // two sequences; some tokens twice
+
+TEST(Embedding, ForwardEqualsItsTwin) {
+  for (const int C : {1, 7, 64, 2500}) {
+    Array table = random_array(V, C, 1, 1.0f, 3), positions = random_array(T, C, 2, 1.0f, 1);
+    Array x(int(tokens.size()), C, 2);
+    embedding_forward(reference::view(tokens), table.matrix(), positions.matrix(), x.matrix());
+    const auto expected =
+        reference::embedding_forward(tokens, table.doubles(), positions.doubles(), T, C);
+    EXPECT_LT(reference::relative_error(x.values(), expected), 1e-7);
+    EXPECT_TRUE(x.gaps_untouched());
+  }
+}
+
+TEST(Embedding, BackwardAddsToWhatTheTablesHold) {
+  for (const int C : {1, 7, 64, 2500}) {
+    Array dx = random_array(int(tokens.size()), C, 1, 1.0f, 2);
+    Array table = random_array(V, C, 2, 1.0f, 3), positions = random_array(T, C, 3, 1.0f, 1);
+    reference::Doubles expected = table.doubles(), expected_positions = positions.doubles();
+    reference::embedding_backward(tokens, dx.doubles(), T, C, expected, expected_positions);
+    embedding_backward(reference::view(tokens), dx.matrix(), table.matrix(), positions.matrix());
+    EXPECT_LT(reference::relative_error(table.values(), expected), 1e-6);
+    EXPECT_LT(reference::relative_error(positions.values(), expected_positions), 1e-6);
+    EXPECT_TRUE(table.gaps_untouched());
+  }
+}
+
+TEST(Embedding, GradientIsTheSlopeOfTheTwin) {
+  constexpr int C = 3;
+  Array dx = random_array(int(tokens.size()), C, 1), table = random_array(V, C, 2),
+        positions = random_array(T, C, 3), d_table(V, C), d_positions(T, C);
+  for (int r = 0; r < V; ++r) std::fill_n(&d_table(r, 0), C, 0.0f);
+  for (int r = 0; r < T; ++r) std::fill_n(&d_positions(r, 0), C, 0.0f);
+  embedding_backward(reference::view(tokens), dx.matrix(), d_table.matrix(), d_positions.matrix());
+  const auto loss = [&](const reference::Doubles& at, const reference::Doubles& at_positions) {
+    return reference::dot(dx.doubles(),
+                          reference::embedding_forward(tokens, at, at_positions, T, C));
+  };
+  const auto slope =
+      reference::slope_of([&](auto& at) { return loss(at, positions.doubles()); }, table.doubles());
+  const auto slope_positions =
+      reference::slope_of([&](auto& at) { return loss(table.doubles(), at); }, positions.doubles());
+  EXPECT_LT(reference::relative_error(d_table.values(), slope), 1e-6);
+  EXPECT_LT(reference::relative_error(d_positions.values(), slope_positions), 1e-6);
+}
+
+TEST(Embedding, ATokenOutsideTheTableBreaksAPromise) {
+  Array table = random_array(V, 4, 1), positions = random_array(T, 4, 2), x(1, 4);
+  for (const std::int32_t token : {-1, V}) {
+    const std::vector<std::int32_t> wrong{token};
+    EXPECT_THROW(
+        embedding_forward(reference::view(wrong), table.matrix(), positions.matrix(), x.matrix()),
+        Error);
+    EXPECT_THROW(
+        embedding_backward(reference::view(wrong), x.matrix(), table.matrix(), positions.matrix()),
+        Error);
+  }
+}
+
+TEST(Embedding, RepeatsBitwiseAlsoAmongThreads) {
+  reference::expect_same_bits([] {
+    Array dx = random_array(int(tokens.size()), 301, 1), table = random_array(V, 301, 2),
+          positions = random_array(T, 301, 3);
+    embedding_backward(reference::view(tokens), dx.matrix(), table.matrix(), positions.matrix());
+    embedding_forward(reference::view(tokens), table.matrix(), positions.matrix(), dx.matrix());
+    return dx.values();
+  });
+}
+
+}  // namespace
+}  // namespace brume::kernels

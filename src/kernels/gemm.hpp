@@ -1,0 +1,25 @@
+/// @file The matrix product below linear layers and attention.
+#pragma once
+
+#include <cstdint>
+
+namespace brume::kernels {
+
+enum class Transpose : char { no = 'N', yes = 'T' };
+
+/// A row-major factor: op(A) = A or its transpose; rows lie `stride` floats apart.
+struct Factor {
+  const float* data;
+  std::int64_t stride;
+  Transpose transpose = Transpose::no;
+};
+
+/// C = alpha op(A) op(B) + beta C,  C [m, n], op(A) [m, k], op(B) [k, n]; with beta = 0 C is not
+/// read. Sizes may be 0.
+///
+/// @throws Error(bug)       when a stride is shorter than its row
+/// @throws Error(resource)  when oneDNN finds no memory for its packed copies
+void gemm(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Factor a, Factor b,
+          float beta, float* c, std::int64_t stride);
+
+}  // namespace brume::kernels

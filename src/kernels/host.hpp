@@ -1,0 +1,96 @@
+/// @file Launches and row sums that the host kernels share.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "base/error.hpp"
+#include "kernels/types.hpp"
+
+namespace brume::kernels {
+
+/// Breaks with the kernel's name when a promise on its arguments does not hold.
+inline void promise(bool holds, const char* kernel, const char* what) {
+  require(holds, Failure::bug, "{}: {}", kernel, what);
+}
+
+template <class A, class B>
+bool same_extents(const A& a, const B& b) {
+  return a.extent(0) == b.extent(0) && a.extent(1) == b.extent(1);
+}
+
+/// Calls body(i) for 0 <= i < count, in any order.
+template <class Body>
+void for_each(const char* name, std::int64_t count, Body body) {
+  using Range = Kokkos::RangePolicy<Kokkos::DefaultHostExecutionSpace>;
+  Kokkos::parallel_for(name, Range(0, count), body);
+}
+
+/// Calls body(begin, end) for pieces of [0, count), in any order.
+template <class Body>
+void for_each_piece(const char* name, std::int64_t count, std::int64_t piece, Body body) {
+  for_each(name, (count + piece - 1) / piece,
+           [=](std::int64_t i) { body(i * piece, std::min(count, (i + 1) * piece)); });
+}
+
+/// sum_i term(i) for 0 <= i < count, added in the order of i whatever the execution space does.
+///
+/// Not a parallel_reduce: that one's scratch is shared by the threads of a process in Kokkos 3.4.
+template <class Term>
+double ordered_sum(const char* name, std::int64_t count, Term term) {
+  std::array<double, 64> terms;
+  double sum = 0.0;
+  for (std::int64_t first = 0; first < count; first += std::int64_t(terms.size())) {
+    const std::int64_t block = std::min(count - first, std::int64_t(terms.size()));
+    double* const out = terms.data();
+    for_each(name, block, [=](std::int64_t i) { out[i] = term(first + i); });
+    for (std::int64_t i = 0; i < block; ++i) sum += out[i];
+  }
+  return sum;
+}
+
+/// As many floats as the widest vector register; narrower machines take several for one.
+using Lanes = float __attribute__((vector_size(64)));
+constexpr int lanes = sizeof(Lanes) / sizeof(float);
+
+template <class Term>
+inline void load_lanes(Term term, int first, Lanes& out) {
+#pragma omp simd
+  for (int j = 0; j < lanes; ++j) out[j] = term(first + j);
+}
+
+/// Folds term(0) ... term(count - 1) by the associative `join(into, next)`, in an order that only
+/// `count` decides. Four folds side by side, else each step waits for the last.
+template <class Term, class Join>
+inline float fold_terms(int count, float start, Term term, Join join) {
+  Lanes f0 = start - Lanes{}, f1 = f0, f2 = f0, f3 = f0, next;
+  int i = 0;
+  for (; i + 4 * lanes <= count; i += 4 * lanes) {
+    load_lanes(term, i, next), join(f0, next);
+    load_lanes(term, i + lanes, next), join(f1, next);
+    load_lanes(term, i + 2 * lanes, next), join(f2, next);
+    load_lanes(term, i + 3 * lanes, next), join(f3, next);
+  }
+  for (; i + lanes <= count; i += lanes) load_lanes(term, i, next), join(f0, next);
+  join(f0, f1), join(f2, f3), join(f0, f2);
+  float folded = start;
+  for (; i < count; ++i) join(folded, term(i));
+  for (int j = 0; j < lanes; ++j) join(folded, float(f0[j]));
+  return folded;
+}
+
+/// sum_i term(i) for 0 <= i < count, in fp32.
+template <class Term>
+inline float sum_terms(int count, Term term) {
+  return fold_terms(count, 0.0f, term, [](auto& into, const auto& next) { into += next; });
+}
+
+/// max_i x[i], count >= 1; a NaN need not win.
+inline float largest(const float* x, int count) {
+  return fold_terms(
+      count, x[0], [=](int i) { return x[i]; },
+      [](auto& into, const auto& next) { into = next > into ? next : into; });
+}
+
+}  // namespace brume::kernels

@@ -1,0 +1,78 @@
+#include "kernels/pointwise.hpp"
+
+#include "kernels/host.hpp"
+
+namespace brume::kernels {
+namespace {
+
+constexpr std::int64_t piece =
+    4096;  // elements of one launch index: 16 KiB an array, so L1 holds two
+
+}  // namespace
+
+void add_bias(ConstMatrix x, ConstVector bias, Matrix y) {
+  promise(same_extents(x, y) && bias.extent(0) == x.extent(1), "add_bias",
+          "x [N, C], bias [C] and y [N, C] must fit");
+  const int width = x.extent_int(1);
+  for_each("add_bias", x.extent(0), [=](std::int64_t n) {
+    const float* const in = &x(n, 0);
+    const float* const b = bias.data();
+    float* const out = &y(n, 0);
+#pragma omp simd
+    for (int c = 0; c < width; ++c) out[c] = in[c] + b[c];
+  });
+}
+
+void bias_backward(ConstMatrix dy, Write write, Vector db) {
+  promise(db.extent(0) == dy.extent(1), "bias_backward", "dy [N, C] and db [C] must fit");
+  const int tokens = dy.extent_int(0);
+  // Wide pieces: rows are read in long runs while the sums stay in L1. Four rows at a time, because
+  // every addition to a sum waits for the store of the last one.
+  for_each_piece("bias_backward", dy.extent(1), 2048, [=](std::int64_t begin, std::int64_t end) {
+    float* const sum = db.data();
+    if (write == Write::replace) std::fill(sum + begin, sum + end, 0.0f);
+    int n = 0;
+    for (; n + 4 <= tokens; n += 4) {
+      const float *const r0 = &dy(n, 0), *const r1 = &dy(n + 1, 0);
+      const float *const r2 = &dy(n + 2, 0), *const r3 = &dy(n + 3, 0);
+#pragma omp simd
+      for (std::int64_t c = begin; c < end; ++c) sum[c] += (r0[c] + r1[c]) + (r2[c] + r3[c]);
+    }
+    for (; n < tokens; ++n) {
+      const float* const row = &dy(n, 0);
+#pragma omp simd
+      for (std::int64_t c = begin; c < end; ++c) sum[c] += row[c];
+    }
+  });
+}
+
+void add(ConstVector x, Vector y) {
+  promise(x.extent(0) == y.extent(0), "add", "x and y must have one length");
+  for_each_piece("add", x.extent(0), piece, [=](std::int64_t begin, std::int64_t end) {
+    const float* const in = x.data();
+    float* const out = y.data();
+#pragma omp simd
+    for (std::int64_t i = begin; i < end; ++i) out[i] += in[i];
+  });
+}
+
+void fill(float value, Vector y) {
+  for_each_piece("fill", y.extent(0), piece, [=](std::int64_t begin, std::int64_t end) {
+    std::fill(y.data() + begin, y.data() + end, value);
+  });
+}
+
+double sum_squares(ConstVector x) {
+  const std::int64_t count = x.extent(0);
+  return ordered_sum("sum_squares", (count + piece - 1) / piece, [=](std::int64_t i) {
+    const std::int64_t begin = i * piece;
+    const std::int64_t end = std::min(count, begin + piece);
+    const float* const in = x.data();
+    double sum = 0.0;
+#pragma omp simd reduction(+ : sum)
+    for (std::int64_t j = begin; j < end; ++j) sum += double(in[j]) * double(in[j]);
+    return sum;
+  });
+}
+
+}  // namespace brume::kernels

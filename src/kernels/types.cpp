@@ -1,0 +1,27 @@
+#include "kernels/types.hpp"
+
+#include <omp.h>
+
+#include <cstdlib>
+#include <mutex>
+
+#include "base/error.hpp"
+
+namespace brume::kernels {
+
+Runtime::Runtime(int threads) {
+  use_threads(threads);
+  static std::once_flag started;
+  std::call_once(started, [] {
+    if (Kokkos::is_initialized()) return;  // whoever started it ends it
+    Kokkos::initialize();
+    std::atexit([] { Kokkos::finalize(); });
+  });
+}
+
+void use_threads(int threads) {
+  require(threads >= 1, Failure::bug, "kernels need at least 1 thread, found {}", threads);
+  omp_set_num_threads(threads);
+}
+
+}  // namespace brume::kernels
