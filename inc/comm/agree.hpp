@@ -1,0 +1,44 @@
+/// @file Failing together: ranks agree on an error between communications.
+#pragma once
+
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "base/error.hpp"
+#include "comm/communicator.hpp"
+
+namespace brume::comm {
+
+/// An error that all ranks hold alike: one of them prints it, all finalize and leave with its code.
+class AgreedError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Ends a stage of the job: either every rank goes on, or every rank throws the same AgreedError.
+///
+/// Collective over `comm`. The lowest failing rank speaks for all, so the log holds one message.
+///
+/// @param mine            what failed on this rank, if anything
+/// @throws AgreedError    on every rank, when any rank failed
+/// @throws Error(network) when the transport itself fails
+void agree(Communicator& comm, const std::optional<Error>& mine);
+
+/// Runs `stage` on every rank and agrees on its end. `stage` itself must not communicate.
+template <typename Stage>
+void together(Communicator& comm, Stage&& stage) {
+  std::optional<Error> mine;
+  try {
+    std::forward<Stage>(stage)();
+  } catch (const Error& error) {
+    mine = error;
+  } catch (const std::bad_alloc&) {
+    mine = Error(Failure::resource, "memory ran out");
+  } catch (const std::exception& error) {
+    mine = Error(Failure::bug, "{}", error.what());
+  }
+  agree(comm, mine);
+}
+
+}  // namespace brume::comm

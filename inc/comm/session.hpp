@@ -1,0 +1,34 @@
+/// @file MPI for the life of the process.
+#pragma once
+
+#include <memory>
+
+#include "comm/communicator.hpp"
+
+namespace brume::comm {
+
+/// Initialises MPI with MPI_THREAD_MULTIPLE and finalizes it; one per process.
+class Session {
+ public:
+  /// @throws Error(network) when MPI cannot be started or does not give MPI_THREAD_MULTIPLE
+  Session();
+  ~Session();  ///< finalizes; after a failure that not all ranks share, abort() must come first
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  /// All ranks of the job, on a communicator of its own.
+  std::unique_ptr<Communicator> world();
+
+  int ranks_per_node() const { return ranks_per_node_; }  ///< on this rank's node
+  int node_rank() const { return node_rank_; }            ///< this rank's place on its node
+  int num_nodes() const { return num_nodes_; }
+
+  static std::string library_version();  ///< e.g. "Open MPI v4.1.4"
+
+ private:
+  int ranks_per_node_ = 1;
+  int node_rank_ = 0;
+  int num_nodes_ = 1;
+};
+
+}  // namespace brume::comm

@@ -1,0 +1,40 @@
+/// @file Memory tiers of one rank: one block per tier, taken once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace brume::device {
+
+/// A block of memory, aligned to 4096 bytes, touched at once so that it is really there.
+class Memory {
+ public:
+  Memory() = default;
+  /// @throws Error(resource) when the system does not give the bytes; the message names them
+  explicit Memory(std::int64_t bytes);
+
+  std::byte* data() const { return data_.get(); }
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* block) const;
+  };
+  std::unique_ptr<std::byte[], Free> data_;
+  std::int64_t bytes_ = 0;
+};
+
+std::int64_t resident_bytes();       ///< resident set of this process now [bytes]
+std::int64_t peak_resident_bytes();  ///< its maximum so far [bytes]
+
+/// Processor name, cores this process may use, and how it is bound; part of a profile's key.
+struct Processor {
+  std::string name;
+  int cores = 1;       ///< cores this process may run on
+  int node_cores = 1;  ///< cores of the node
+};
+Processor this_processor();
+
+}  // namespace brume::device

@@ -1,0 +1,311 @@
+/// @file What every communicator promises, as tests by value on 1 to 4 ranks.
+///
+/// The including program says what `run` is: ranks that are threads, or MPI processes. Bodies use
+/// EXPECT only: a rank that returned early would leave the others waiting.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <thread>
+
+#include "base/error.hpp"
+#include "comm/communicator.hpp"
+
+namespace brume::comm {
+
+/// Runs `body` on `size` ranks.
+void run(int size, const std::function<void(Communicator&)>& body);
+
+class Communicators : public testing::TestWithParam<int> {};
+
+// Short and long, around the sizes where an MPI library changes its algorithm.
+inline constexpr std::size_t lengths[] = {1, 7, 1000, 70'001};
+
+// sum_r (r + 1) (i % 13 + 1) = n (n + 1) / 2 (i % 13 + 1), exact in fp32
+inline float term(int rank, std::size_t i) {
+  return static_cast<float>(rank + 1) * static_cast<float>(i % 13 + 1);
+}
+inline float sum_of_terms(int size, std::size_t i) {
+  return static_cast<float>(size * (size + 1) / 2) * static_cast<float>(i % 13 + 1);
+}
+inline std::vector<float> terms(int rank, std::size_t count) {
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; ++i) values[i] = term(rank, i);
+  return values;
+}
+
+/// Values of all magnitudes: their fp32 sum shows any change of order.
+inline std::vector<float> rough_values(int rank, std::size_t count) {
+  std::minstd_rand random(static_cast<unsigned>(rank + 1));
+  std::uniform_real_distribution<float> exponent(-10, 10);
+  std::vector<float> values(count);
+  for (float& value : values) {
+    value = std::pow(2.0f, exponent(random)) * (random() % 2 ? 1.0f : -1.0f);
+  }
+  return values;
+}
+
+/// How many of `values` differ from `expected(i)`.
+template <typename T, typename Expected>
+std::size_t differences(const std::vector<T>& values, const Expected& expected) {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) count += values[i] != expected(i) ? 1 : 0;
+  return count;
+}
+
+TEST_P(Communicators, RanksAreNumbered) {
+  run(GetParam(), [&](Communicator& comm) {
+    EXPECT_EQ(comm.size(), GetParam());
+    const std::vector<std::string> names = comm.gather(std::to_string(comm.rank()));
+    for (int r = 0; r < comm.size(); ++r) {
+      EXPECT_EQ(names.at(static_cast<std::size_t>(r)), std::to_string(r));
+    }
+  });
+}
+
+TEST_P(Communicators, AllReduceSums) {
+  run(GetParam(), [](Communicator& comm) {
+    for (const std::size_t count : lengths) {
+      std::vector<float> values = terms(comm.rank(), count);
+      comm.all_reduce(values);
+      EXPECT_EQ(differences(values, [&](auto i) { return sum_of_terms(comm.size(), i); }), 0u);
+    }
+  });
+}
+
+TEST_P(Communicators, AllReduceOfDoublesSumsAndFindsTheLimits) {
+  run(GetParam(), [](Communicator& comm) {
+    const double mine = comm.rank();
+    const int n = comm.size();
+    std::vector<double> sums{mine, 1.0, 0.5 * mine};
+    std::vector<double> least{mine, -mine};
+    std::vector<double> most{mine, -mine};
+    comm.all_reduce(sums, Reduction::sum);
+    comm.all_reduce(least, Reduction::min);
+    comm.all_reduce(most, Reduction::max);
+    EXPECT_EQ(sums, (std::vector<double>{n * (n - 1) / 2.0, 1.0 * n, n * (n - 1) / 4.0}));
+    EXPECT_EQ(least, (std::vector<double>{0.0, 1.0 - n}));
+    EXPECT_EQ(most, (std::vector<double>{n - 1.0, 0.0}));
+  });
+}
+
+TEST_P(Communicators, ReduceScatterLeavesTheOwnPartInItsPlace) {
+  run(GetParam(), [](Communicator& comm) {
+    for (const std::size_t part : lengths) {
+      const auto size = static_cast<std::size_t>(comm.size());
+      std::vector<float> values = terms(comm.rank(), part * size);
+      comm.reduce_scatter(values);
+      const std::size_t begin = part * static_cast<std::size_t>(comm.rank());
+      const std::vector<float> mine(values.begin() + static_cast<std::ptrdiff_t>(begin),
+                                    values.begin() + static_cast<std::ptrdiff_t>(begin + part));
+      EXPECT_EQ(differences(mine, [&](auto i) { return sum_of_terms(comm.size(), begin + i); }),
+                0u);
+    }
+  });
+}
+
+TEST_P(Communicators, AllGatherFillsAllParts) {
+  run(GetParam(), [](Communicator& comm) {
+    for (const std::size_t part : lengths) {
+      const auto rank = static_cast<std::size_t>(comm.rank());
+      std::vector<float> values(part * static_cast<std::size_t>(comm.size()), -1.0f);
+      for (std::size_t i = 0; i < part; ++i) values[rank * part + i] = term(comm.rank(), i);
+      comm.all_gather(values);
+      const auto expected = [&](auto i) { return term(static_cast<int>(i / part), i % part); };
+      EXPECT_EQ(differences(values, expected), 0u);
+    }
+  });
+}
+
+TEST_P(Communicators, PartsMustBeEqual) {
+  run(GetParam(), [](Communicator& comm) {
+    if (comm.size() == 1) return;
+    std::vector<float> values(static_cast<std::size_t>(comm.size()) + 1);
+    EXPECT_THROW(comm.reduce_scatter(values), Error);
+    EXPECT_THROW(comm.all_gather(values), Error);
+  });
+}
+
+TEST_P(Communicators, BroadcastComesFromAnyRoot) {
+  run(GetParam(), [](Communicator& comm) {
+    for (int root = 0; root < comm.size(); ++root) {
+      std::vector<std::uint16_t> values(5000, static_cast<std::uint16_t>(comm.rank() + 7));
+      comm.broadcast(std::as_writable_bytes(std::span(values)), root);
+      EXPECT_EQ(differences(values, [&](auto) { return root + 7; }), 0u);
+    }
+  });
+}
+
+TEST_P(Communicators, TextsOfAnyLengthAreGatheredAndBroadcast) {
+  run(GetParam(), [](Communicator& comm) {
+    // Rank 0 says nothing, the others 10, 1000 and 100,000 letters.
+    const auto text = [](int rank) {
+      return std::string(rank == 0 ? 0 : static_cast<std::size_t>(std::pow(10, 2 * rank - 1)),
+                         static_cast<char>('a' + rank));
+    };
+    const std::vector<std::string> all = comm.gather(text(comm.rank()));
+    EXPECT_EQ(all.size(), static_cast<std::size_t>(comm.size()));
+    for (int r = 0; r < comm.size(); ++r) {
+      EXPECT_TRUE(all.at(static_cast<std::size_t>(r)) == text(r)) << "text of rank " << r;
+      EXPECT_TRUE(broadcast(comm, comm.rank() == r ? text(r) : "other", r) == text(r));
+    }
+  });
+}
+
+TEST_P(Communicators, MessagesOfAPairArriveInOrder) {
+  run(GetParam(), [](Communicator& comm) {
+    const int next = comm.rank() + 1;
+    for (const std::size_t count : lengths) {
+      for (int message = 0; message < 5; ++message) {
+        std::vector<float> values(count, -1.0f);
+        if (comm.rank() > 0) {
+          comm.recv(values, comm.rank() - 1);
+          EXPECT_EQ(differences(values, [&](auto i) { return term(message, i); }), 0u);
+        }
+        if (next < comm.size()) comm.send(terms(message, count), next);
+      }
+    }
+  });
+}
+
+TEST_P(Communicators, AMessageHasTheExpectedLength) {
+  run(GetParam(), [](Communicator& comm) {
+    std::vector<float> values(8);
+    if (comm.size() > 1 && comm.rank() == 0) comm.send(std::span(values).first(5), 1);
+    if (comm.rank() == 1) {
+      EXPECT_THROW(comm.recv(values, 0), Error);
+    }
+  });
+}
+
+TEST_P(Communicators, NobodyPassesABarrierAlone) {
+  run(GetParam(), [](Communicator& comm) {
+    // A clock is common to all: nobody may leave before the last one came.
+    const auto now_s = [] {
+      return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+          .count();
+    };
+    std::this_thread::sleep_for(std::chrono::milliseconds(5 * comm.rank()));
+    std::vector<double> came{now_s()};
+    comm.barrier();
+    std::vector<double> left{now_s()};
+    comm.all_reduce(came, Reduction::max);
+    comm.all_reduce(left, Reduction::min);
+    EXPECT_LE(came[0], left[0]);
+  });
+}
+
+TEST_P(Communicators, SplitOrdersByKeyAndNegativeColoursGetNothing) {
+  run(GetParam(), [](Communicator& comm) {
+    // Even ranks, backwards; odd ranks stay out.
+    const bool even = comm.rank() % 2 == 0;
+    const auto group = comm.split(even ? 3 : -1, -comm.rank());
+    EXPECT_EQ(group == nullptr, !even);
+    if (!group) return;
+    const int members = (comm.size() + 1) / 2;
+    EXPECT_EQ(group->size(), members);
+    EXPECT_EQ(group->rank(), members - 1 - comm.rank() / 2);
+    const std::vector<std::string> names = group->gather(std::to_string(comm.rank()));
+    for (int r = 0; r < members; ++r) {
+      EXPECT_EQ(names.at(static_cast<std::size_t>(r)), std::to_string(2 * (members - 1 - r)));
+    }
+  });
+}
+
+// A mesh of 2 x 2: sums over rows, then over columns.
+TEST_P(Communicators, GroupsOfASplitDoNotMeet) {
+  run(GetParam(), [](Communicator& comm) {
+    const auto row = comm.split(comm.rank() / 2, comm.rank());
+    const auto column = comm.split(comm.rank() % 2, comm.rank());
+    std::vector<float> values{static_cast<float>(comm.rank()), 1.0f};
+    row->all_reduce(values);
+    column->all_reduce(values);
+    if (comm.size() == 4) {
+      EXPECT_EQ(values, (std::vector<float>{6.0f, 4.0f}));
+    }
+  });
+}
+
+// As the channels of a rank do it: one thread and one communicator per stream of transfers.
+TEST_P(Communicators, TwoThreadsUseTwoCommunicatorsAtOnce) {
+  run(GetParam(), [](Communicator& comm) {
+    const auto first = comm.split(0, comm.rank());
+    const auto second = comm.split(0, comm.rank());
+    const auto stream = [](Communicator& own, std::size_t count) {
+      std::size_t wrong = 0;
+      for (int i = 0; i < 30; ++i) {
+        std::vector<float> values = terms(own.rank(), count);
+        own.all_reduce(values);
+        wrong += differences(values, [&](auto k) { return sum_of_terms(own.size(), k); });
+        own.barrier();
+      }
+      EXPECT_EQ(wrong, 0u);
+    };
+    std::thread beside(stream, std::ref(*first), 20'000);
+    stream(*second, 300);
+    beside.join();
+  });
+}
+
+// However long the message and wherever the value in it: x_0 + x_1 + x_2 + ..., from the left.
+TEST_P(Communicators, SumsAreTakenInRankOrder) {
+  run(GetParam(), [](Communicator& comm) {
+    for (const std::size_t count : {std::size_t{12}, std::size_t{12'000}, std::size_t{2'400'000}}) {
+      std::vector<float> expected = rough_values(0, count);
+      for (int r = 1; r < comm.size(); ++r) {
+        const std::vector<float> next = rough_values(r, count);
+        for (std::size_t i = 0; i < count; ++i) expected[i] += next[i];
+      }
+      std::vector<float> values = rough_values(comm.rank(), count);
+      comm.all_reduce(values);
+      EXPECT_EQ(differences(values, [&](auto i) { return expected[i]; }), 0u);
+
+      values = rough_values(comm.rank(), count);
+      comm.reduce_scatter(values);
+      const std::size_t part = count / static_cast<std::size_t>(comm.size());
+      const std::size_t begin = part * static_cast<std::size_t>(comm.rank());
+      std::size_t wrong = 0;
+      for (std::size_t i = begin; i < begin + part; ++i) wrong += values[i] != expected[i] ? 1 : 0;
+      EXPECT_EQ(wrong, 0u);
+    }
+  });
+}
+
+TEST_P(Communicators, ReductionsGiveTheSameBitsEverywhereAndEveryTime) {
+  run(GetParam(), [](Communicator& comm) {
+    for (const std::size_t count : {std::size_t{60}, std::size_t{60'000}}) {
+      const std::vector<float> mine = rough_values(comm.rank(), count);
+      std::vector<float> first = mine;
+      comm.all_reduce(first);
+      std::vector<float> of_rank_0 = first;
+      comm.broadcast(std::as_writable_bytes(std::span(of_rank_0)), 0);
+      EXPECT_EQ(differences(first, [&](auto i) { return of_rank_0[i]; }), 0u);
+
+      const auto part = static_cast<std::ptrdiff_t>(count) / comm.size();
+      std::vector<float> part_before;
+      for (int again = 0; again < 5; ++again) {
+        std::vector<float> values = mine;
+        comm.all_reduce(values);
+        EXPECT_EQ(differences(values, [&](auto i) { return first[i]; }), 0u);
+
+        values = mine;
+        comm.reduce_scatter(values);
+        const auto begin = values.begin() + part * comm.rank();
+        const std::vector<float> own(begin, begin + part);
+        if (again > 0) {
+          EXPECT_EQ(differences(own, [&](auto i) { return part_before[i]; }), 0u);
+        }
+        part_before = own;
+      }
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Communicators, testing::Values(1, 2, 3, 4));
+
+}  // namespace brume::comm

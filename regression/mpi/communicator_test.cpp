@@ -1,0 +1,67 @@
+#include "communicator_cases.hpp"
+#include "mpi_main.hpp"
+
+namespace brume::comm {
+
+void run(int size, const std::function<void(Communicator&)>& body) { run_on_first(size, body); }
+
+namespace {
+
+TEST(Session, KnowsTheNode) {
+  const Session& session = mpi_job().session;
+  EXPECT_EQ(world().size(), 4);
+  EXPECT_EQ(session.ranks_per_node(), 4);
+  EXPECT_EQ(session.node_rank(), world().rank());
+  EXPECT_EQ(session.num_nodes(), 1);
+}
+
+TEST(Session, VersionNamesTheLibraryOnly) {
+  const std::string version = Session::library_version();
+  EXPECT_NE(version.find("MPI"), std::string::npos);
+  EXPECT_EQ(version.find(','), std::string::npos);
+}
+
+TEST(Session, IsOnePerProcess) { EXPECT_THROW(Session(), Error); }
+
+TEST(Session, WorldsAreApart) {
+  const auto other = mpi_job().session.world();
+  std::vector<float> mine(8, 1.0f);
+  std::vector<float> theirs(8, 2.0f);
+  other->all_reduce(theirs);
+  world().all_reduce(mine);
+  EXPECT_EQ(mine[7], 4.0f);
+  EXPECT_EQ(theirs[7], 8.0f);
+}
+
+TEST(MpiCommunicator, AnImpossiblePeerIsANetworkErrorNotTheEnd) {
+  std::vector<float> values(4);
+  try {
+    world().send(values, 99);
+    ADD_FAILURE() << "rank 99 of 4 took a message";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.failure(), Failure::network);
+    EXPECT_NE(std::string(error.what()).find("MPI_ERR_RANK"), std::string::npos) << error.what();
+  }
+  world().barrier();
+}
+
+TEST(MpiCommunicator, AMessageLongerThanExpectedIsAnError) {
+  std::vector<float> values(8, 1.0f);
+  if (world().rank() == 0) world().send(values, 1);
+  if (world().rank() == 1) {
+    EXPECT_THROW(world().recv(std::span(values).first(5), 0), Error);
+  }
+  world().barrier();
+}
+
+TEST(MpiCommunicator, MoreValuesThanOneCallCarriesAreRefused) {
+  // Only the count is looked at before the refusal, so no such memory is needed.
+  static float one = 0;
+  const std::span<float> too_many(&one, (std::size_t{1} << 31) + 8);
+  EXPECT_THROW(world().all_reduce(too_many), Error);
+  EXPECT_THROW(world().all_gather(too_many), Error);
+  EXPECT_THROW(world().send(too_many, 0), Error);
+}
+
+}  // namespace
+}  // namespace brume::comm

@@ -1,0 +1,90 @@
+#include "device/memory.hpp"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "base/error.hpp"
+
+namespace brume::device {
+namespace {
+
+constexpr std::int64_t mib = std::int64_t{1} << 20;
+
+TEST(Memory, BlockIsAlignedAndWritableToItsLastByte) {
+  const Memory block(3 * 4096 + 1);
+  ASSERT_NE(block.data(), nullptr);
+  EXPECT_EQ(block.bytes(), 3 * 4096 + 1);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block.data()) % 4096, 0u);
+  block.data()[block.bytes() - 1] = std::byte{42};
+  EXPECT_EQ(block.data()[block.bytes() - 1], std::byte{42});
+}
+
+TEST(Memory, NoBytesNeedNoBlock) {
+  EXPECT_EQ(Memory(0).data(), nullptr);
+  EXPECT_EQ(Memory().bytes(), 0);
+  EXPECT_THROW(Memory(-1), Error);
+}
+
+TEST(Memory, MovingKeepsTheBlockInPlace) {
+  Memory block(mib);
+  std::byte* const place = block.data();
+  const Memory moved = std::move(block);
+  EXPECT_EQ(moved.data(), place);
+  EXPECT_EQ(moved.bytes(), mib);
+}
+
+TEST(Memory, WhatCannotBeHadIsAResourceErrorWithTheBytes) {
+  const std::int64_t bytes = std::int64_t{1} << 50;
+  try {
+    const Memory block(bytes);
+    FAIL() << "a pebibyte was granted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.failure(), Failure::resource);
+    EXPECT_NE(std::string(error.what()).find(std::to_string(bytes)), std::string::npos);
+  }
+}
+
+// The block is really there at once, and goes when its owner goes.
+TEST(Memory, ResidentSetFollowsTheBlock) {
+  const std::int64_t before = resident_bytes();
+  {
+    const Memory block(64 * mib);
+    EXPECT_GE(resident_bytes(), before + 62 * mib);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // those add memory and keep it
+    EXPECT_LE(resident_bytes(), before + 72 * mib);
+  }
+  EXPECT_LE(resident_bytes(), before + 8 * mib);
+#else
+  }
+#endif
+  EXPECT_GE(peak_resident_bytes(), before + 62 * mib);
+}
+
+TEST(Processor, CoresFollowTheBinding) {
+  const Processor unbound = this_processor();
+  EXPECT_FALSE(unbound.name.empty());
+  EXPECT_GE(unbound.cores, 1);
+  EXPECT_GE(unbound.node_cores, unbound.cores);
+
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  int first = 0;
+  while (!CPU_ISSET(first, &before)) ++first;
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(first, &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  const Processor bound = this_processor();
+  sched_setaffinity(0, sizeof(before), &before);
+
+  EXPECT_EQ(bound.cores, 1);
+  EXPECT_EQ(bound.node_cores, unbound.node_cores);
+  EXPECT_EQ(bound.name, unbound.name);
+}
+
+}  // namespace
+}  // namespace brume::device

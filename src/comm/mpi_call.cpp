@@ -1,0 +1,70 @@
+#include "comm/mpi_call.hpp"
+
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <limits>
+#include <string_view>
+#include <thread>
+
+#include "base/error.hpp"
+
+namespace brume::comm {
+
+namespace {
+
+/// Lets this thread sleep for microseconds: Linux adds 50 us of slack to every sleep unless told
+/// not to (measured: 86 us for a sleep of 1 us with it, 21 us without).
+void sleep_precisely() {
+  static thread_local const int told = prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
+  static_cast<void>(told);
+}
+
+/// Calls `test` until it says done, with sleeps in between.
+template <typename Test>
+void poll(const Test& test) {
+  using std::chrono::nanoseconds;
+  sleep_precisely();
+  const auto begin = std::chrono::steady_clock::now();
+  for (int done = 0; test(&done), !done;) {
+    // In proportion to the time waited, so a wait is never much longer than what it waits for.
+    const nanoseconds waited = std::chrono::steady_clock::now() - begin;
+    std::this_thread::sleep_for(std::clamp(waited / 8, nanoseconds(1'000), nanoseconds(200'000)));
+  }
+}
+
+}  // namespace
+
+void check_mpi(int code, std::source_location where) {
+  if (code == MPI_SUCCESS) return;
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  MPI_Error_string(code, text.data(), &length);
+  std::string_view file = where.file_name();
+  file.remove_prefix(file.rfind('/') + 1);
+  throw Error(Failure::network, "an MPI call failed ({}:{}): {}", file, where.line(), text.data());
+}
+
+int mpi_count(std::size_t count) {
+  constexpr auto most = static_cast<std::size_t>(std::numeric_limits<int>::max());
+  require(count <= most, Failure::bug, "a message of {} values, MPI takes at most {} at once",
+          count, most);
+  return static_cast<int>(count);
+}
+
+MPI_Status wait(MPI_Request request, std::source_location where) {
+  MPI_Status status{};
+  poll([&](int* done) { check_mpi(MPI_Test(&request, done, &status), where); });
+  return status;
+}
+
+void wait(std::span<MPI_Request> requests, std::source_location where) {
+  const int count = mpi_count(requests.size());
+  poll([&](int* done) {
+    check_mpi(MPI_Testall(count, requests.data(), done, MPI_STATUSES_IGNORE), where);
+  });
+}
+
+}  // namespace brume::comm

@@ -1,0 +1,26 @@
+/// @file The way every MPI call takes: checked, and waited for without occupying a core.
+#pragma once
+
+#include <mpi.h>
+
+#include <cstddef>
+#include <source_location>
+#include <span>
+
+namespace brume::comm {
+
+/// @throws Error(network) with MPI's own words when `code` is not MPI_SUCCESS
+void check_mpi(int code, std::source_location where = std::source_location::current());
+
+/// The count as MPI takes it.
+/// @throws Error(bug) above INT_MAX, which one MPI call cannot carry
+int mpi_count(std::size_t count);
+
+/// Waits for a request by MPI_Test and sleeps that grow with the time waited, from 1 to 200 us.
+MPI_Status wait(MPI_Request request, std::source_location where = std::source_location::current());
+
+/// The same for several requests: until all are done.
+void wait(std::span<MPI_Request> requests,
+          std::source_location where = std::source_location::current());
+
+}  // namespace brume::comm

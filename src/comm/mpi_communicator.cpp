@@ -1,0 +1,111 @@
+#include "comm/mpi_communicator.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.hpp"
+#include "comm/mpi_call.hpp"
+#include "comm/mpi_reduce.hpp"
+#include "comm/parts.hpp"
+
+namespace brume::comm {
+
+MpiGroup::~MpiGroup() {
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (group_ != MPI_COMM_NULL && !finalized) MPI_Comm_free(&group_);
+}
+
+MpiCommunicator::MpiCommunicator(MpiGroup group) : group_(std::move(group)) {
+  check_mpi(MPI_Comm_rank(group_.get(), &rank_));
+  check_mpi(MPI_Comm_size(group_.get(), &size_));
+}
+
+void MpiCommunicator::barrier() {
+  MPI_Request request;
+  check_mpi(MPI_Ibarrier(group_.get(), &request));
+  wait(request);
+}
+
+void MpiCommunicator::all_reduce(std::span<float> values) {
+  reduce_to_all(group_.get(), values, Reduction::sum);
+}
+
+void MpiCommunicator::all_reduce(std::span<double> values, Reduction reduction) {
+  reduce_to_all(group_.get(), values, reduction);
+}
+
+void MpiCommunicator::reduce_scatter(std::span<float> values) {
+  part_size(values.size(), size_);
+  reduce_own_part(group_.get(), values, Reduction::sum);
+}
+
+void MpiCommunicator::all_gather(std::span<float> values) {
+  const std::size_t part = part_size(values.size(), size_);
+  mpi_count(values.size());
+  MPI_Request request;
+  check_mpi(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, values.data(), mpi_count(part),
+                           MPI_FLOAT, group_.get(), &request));
+  wait(request);
+}
+
+void MpiCommunicator::broadcast(std::span<std::byte> bytes, int root) {
+  MPI_Request request;
+  check_mpi(
+      MPI_Ibcast(bytes.data(), mpi_count(bytes.size()), MPI_BYTE, root, group_.get(), &request));
+  wait(request);
+}
+
+std::vector<std::string> MpiCommunicator::gather(const std::string& mine) {
+  const auto ranks = static_cast<std::size_t>(size_);
+  std::vector<int> lengths(ranks);
+  const int my_length = mpi_count(mine.size());
+  MPI_Request request;
+  check_mpi(
+      MPI_Iallgather(&my_length, 1, MPI_INT, lengths.data(), 1, MPI_INT, group_.get(), &request));
+  wait(request);
+
+  mpi_count(std::accumulate(lengths.begin(), lengths.end(), std::size_t{0}));
+  std::vector<int> offsets(ranks);
+  std::exclusive_scan(lengths.begin(), lengths.end(), offsets.begin(), 0);
+  std::string all(static_cast<std::size_t>(offsets.back() + lengths.back()), '\0');
+  check_mpi(MPI_Iallgatherv(mine.data(), my_length, MPI_CHAR, all.data(), lengths.data(),
+                            offsets.data(), MPI_CHAR, group_.get(), &request));
+  wait(request);
+
+  std::vector<std::string> texts;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    texts.push_back(
+        all.substr(static_cast<std::size_t>(offsets[r]), static_cast<std::size_t>(lengths[r])));
+  }
+  return texts;
+}
+
+void MpiCommunicator::send(std::span<const float> values, int peer) {
+  MPI_Request request;
+  check_mpi(MPI_Isend(values.data(), mpi_count(values.size()), MPI_FLOAT, peer, 0, group_.get(),
+                      &request));
+  wait(request);
+}
+
+void MpiCommunicator::recv(std::span<float> values, int peer) {
+  MPI_Request request;
+  check_mpi(MPI_Irecv(values.data(), mpi_count(values.size()), MPI_FLOAT, peer, 0, group_.get(),
+                      &request));
+  const MPI_Status status = wait(request);
+  int received = 0;
+  check_mpi(MPI_Get_count(&status, MPI_FLOAT, &received));
+  require(static_cast<std::size_t>(received) == values.size(), Failure::bug,
+          "rank {} of the group sent {} values, {} were expected", peer, received, values.size());
+}
+
+std::unique_ptr<Communicator> MpiCommunicator::split(int colour, int key) {
+  MPI_Comm part = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split(group_.get(), colour < 0 ? MPI_UNDEFINED : colour, key, &part));
+  if (part == MPI_COMM_NULL) return nullptr;
+  return std::make_unique<MpiCommunicator>(MpiGroup(part));
+}
+
+void MpiCommunicator::abort(int exit_code) { MPI_Abort(MPI_COMM_WORLD, exit_code); }
+
+}  // namespace brume::comm

@@ -1,0 +1,53 @@
+/// @file The communicator of MPI processes.
+#pragma once
+
+#include <mpi.h>
+
+#include <memory>
+#include <utility>
+
+#include "comm/communicator.hpp"
+
+namespace brume::comm {
+
+/// Owns an MPI communicator.
+class MpiGroup {
+ public:
+  explicit MpiGroup(MPI_Comm group) : group_(group) {}
+  ~MpiGroup();
+  MpiGroup(MpiGroup&& other) noexcept : group_(std::exchange(other.group_, MPI_COMM_NULL)) {}
+  MpiGroup& operator=(MpiGroup&&) = delete;
+
+  MPI_Comm get() const { return group_; }
+
+ private:
+  MPI_Comm group_;
+};
+
+/// Non-blocking MPI calls only, each polled until it is done.
+class MpiCommunicator final : public Communicator {
+ public:
+  explicit MpiCommunicator(MpiGroup group);
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  void barrier() override;
+  void all_reduce(std::span<float> values) override;
+  void all_reduce(std::span<double> values, Reduction reduction) override;
+  void reduce_scatter(std::span<float> values) override;
+  void all_gather(std::span<float> values) override;
+  void broadcast(std::span<std::byte> bytes, int root) override;
+  std::vector<std::string> gather(const std::string& mine) override;
+  void send(std::span<const float> values, int peer) override;
+  void recv(std::span<float> values, int peer) override;
+  std::unique_ptr<Communicator> split(int colour, int key) override;
+  void abort(int exit_code) override;
+
+ private:
+  MpiGroup group_;
+  int rank_ = 0;
+  int size_ = 1;
+};
+
+}  // namespace brume::comm

@@ -1,0 +1,27 @@
+/// @file Reductions over MPI whose order is ours: rank 0, 1, 2, ..., for every value alike.
+#pragma once
+
+#include <mpi.h>
+
+#include <span>
+
+#include "comm/communicator.hpp"
+
+namespace brume::comm {
+
+/// values[i] = x_0[i] op x_1[i] op ... op x_{n-1}[i], on every rank
+///
+/// The bits depend neither on the length of a message nor on a value's place in it, and are those
+/// of the communicator of threads; the library's own reductions change their order with the length.
+/// Collective over `group`. T is float or double.
+template <typename T>
+void reduce_to_all(MPI_Comm group, std::span<T> values, Reduction reduction);
+
+/// The same for part `rank` of `size` parts only; the other parts keep this rank's values.
+///
+/// Each rank sends every other one its part: values.size() (n - 1) / n leave and reach a rank,
+/// which no algorithm does with less, and there is one wait per segment where a ring has n - 1.
+template <typename T>
+void reduce_own_part(MPI_Comm group, std::span<T> values, Reduction reduction);
+
+}  // namespace brume::comm

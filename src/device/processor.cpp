@@ -1,0 +1,67 @@
+#include "device/memory.hpp"
+
+#include <memory>
+
+#include <hwloc.h>
+
+#include "base/error.hpp"
+
+namespace brume::device {
+
+namespace {
+
+struct FreeTopology {
+  void operator()(hwloc_topology* topology) const { hwloc_topology_destroy(topology); }
+};
+using Topology = std::unique_ptr<hwloc_topology, FreeTopology>;
+
+struct FreeBitmap {
+  void operator()(hwloc_bitmap_s* bitmap) const { hwloc_bitmap_free(bitmap); }
+};
+using Bitmap = std::unique_ptr<hwloc_bitmap_s, FreeBitmap>;
+
+Topology load_topology() {
+  hwloc_topology_t topology = nullptr;
+  require(hwloc_topology_init(&topology) == 0, Failure::resource, "hwloc does not start");
+  Topology owner(topology);
+  // The node's own size, whatever part of it the batch system gives to this job.
+  hwloc_topology_set_flags(topology, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
+  require(hwloc_topology_load(topology) == 0, Failure::resource,
+          "hwloc cannot read this node's topology");
+  return owner;
+}
+
+/// The cores with at least one hardware thread in `allowed`.
+int count_cores(hwloc_topology_t topology, hwloc_const_bitmap_t allowed) {
+  int cores = 0;
+  hwloc_obj_t core = nullptr;
+  while ((core = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, core)) != nullptr) {
+    cores += hwloc_bitmap_intersects(core->cpuset, allowed) ? 1 : 0;
+  }
+  // Some virtual machines show hardware threads but no cores.
+  if (core == nullptr && cores == 0) cores = hwloc_bitmap_weight(allowed);
+  return cores;
+}
+
+std::string model_name(hwloc_topology_t topology) {
+  const hwloc_obj_t package = hwloc_get_obj_by_type(topology, HWLOC_OBJ_PACKAGE, 0);
+  const char* name = package ? hwloc_obj_get_info_by_name(package, "CPUModel") : nullptr;
+  return name ? name : "unknown processor";
+}
+
+}  // namespace
+
+Processor this_processor() {
+  const Topology topology = load_topology();
+  const hwloc_const_bitmap_t node = hwloc_topology_get_topology_cpuset(topology.get());
+  const Bitmap bound(hwloc_bitmap_dup(node));
+  // Without an answer the process is taken as unbound.
+  if (hwloc_get_cpubind(topology.get(), bound.get(), HWLOC_CPUBIND_PROCESS) != 0) {
+    hwloc_bitmap_copy(bound.get(), node);
+  }
+  return {.name = model_name(topology.get()),
+          .cores = count_cores(topology.get(), bound.get()),
+          .node_cores = count_cores(topology.get(), node)};
+}
+
+}  // namespace brume::device
