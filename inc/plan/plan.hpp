@@ -1,0 +1,74 @@
+/// @file The plan: how each stage splits the model and saves memory. The waist between planner and runtime.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "hardware/cluster.hpp"
+#include "model/model.hpp"
+
+namespace brume::plan {
+
+/// One pipeline stage and its strategy.
+struct Stage {
+  int first_layer = 0;
+  int layers = 0;
+  int nodes = 1;             ///< mesh: nodes x devices_per_node = dp * tp
+  int devices_per_node = 1;
+  int microbatch = 1;        ///< sequences per microbatch and data-parallel rank
+  int dp = 1;
+  int tp = 1;
+  int zero_level = 0;        ///< 0 none, 1 optimizer state sharded
+  int ckpt_layers = 0;       ///< last layers of the stage whose activations are recomputed
+  double weight_offload_ratio = 0.0;
+  double grad_offload_ratio = 0.0;
+  double optim_offload_ratio = 0.0;
+  double act_offload_ratio = 0.0;
+
+  int devices() const { return dp * tp; }
+};
+
+struct Plan {
+  int version = 1;
+  int global_batch = 0;  ///< sequences an iteration
+  int microbatches = 1;  ///< G, an iteration; microbatch * dp * G = global_batch in every stage
+  std::vector<Stage> stages;
+
+  int num_stages() const { return int(stages.size()); }
+  int devices() const;
+};
+
+bool operator==(const Stage&, const Stage&);
+bool operator==(const Plan&, const Plan&);
+
+/// The text form: TOML, exact. `parse` names origin, line and key of what is wrong.
+std::string text(const Plan& plan);
+Plan parse(const std::string& text, const std::string& origin);
+Plan load(const std::string& path);
+
+/// Checks a plan against the model and the cluster: layers add up, meshes fill the cluster and lie
+/// within nodes or on whole nodes, tp divides heads and FFN, every knob is one that executes.
+/// @throws Error(input) naming the stage, the key, what was expected and found
+void check(const Plan& plan, const model::Config& model, const hardware::Cluster& cluster);
+
+/// A table for people, one line a stage.
+std::string table(const Plan& plan);
+
+/// Where a rank stands: stages in order own consecutive ranks; tp ranks are neighbours.
+struct Place {
+  int stage;
+  int dp_rank;
+  int tp_rank;
+};
+Place place(const Plan& plan, int rank);
+int rank_of(const Plan& plan, int stage, int dp_rank, int tp_rank);
+
+/// Blocks of the model a stage holds, as indices: 0 embedding, 1..L layers, L + 1 head.
+struct BlockRange {
+  int first;
+  int last;  ///< inclusive
+};
+BlockRange block_range(const Plan& plan, int stage);
+
+}  // namespace brume::plan

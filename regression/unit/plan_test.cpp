@@ -1,0 +1,173 @@
+#include "plan/plan.hpp"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "base/error.hpp"
+
+namespace brume::plan {
+namespace {
+
+const model::Config small{.num_layers = 5,
+                          .hidden_size = 64,
+                          .num_heads = 4,
+                          .ffn_size = 256,
+                          .seq_len = 32,
+                          .vocab_size = 100};
+const hardware::Cluster two_nodes{.nodes = 2, .devices_per_node = 4};
+
+/// Two stages of 3 and 2 layers, each on one node of 4: dp 2, tp 2.
+Plan sample() {
+  const Stage stage{.first_layer = 0,
+                    .layers = 3,
+                    .nodes = 1,
+                    .devices_per_node = 4,
+                    .microbatch = 2,
+                    .dp = 2,
+                    .tp = 2,
+                    .zero_level = 1,
+                    .ckpt_layers = 2,
+                    .optim_offload_ratio = 0.1 + 0.2,
+                    .act_offload_ratio = 1.0 / 3.0};
+  Plan plan{.version = 1, .global_batch = 16, .microbatches = 4, .stages = {stage, stage}};
+  plan.stages[1].first_layer = 3;
+  plan.stages[1].layers = 2;
+  return plan;
+}
+
+std::string refusal(const std::function<void(Plan&)>& spoil) {
+  Plan plan = sample();
+  spoil(plan);
+  try {
+    check(plan, small, two_nodes);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.failure(), Failure::input);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Plan, TextComesBackExactly) {
+  const Plan back = parse(text(sample()), "plan.toml");
+  EXPECT_TRUE(back == sample());
+  EXPECT_EQ(back.stages[0].optim_offload_ratio, 0.1 + 0.2);
+}
+
+TEST(Plan, EqualityLooksAtEveryKnob) {
+  for (const auto& change : std::vector<std::function<void(Plan&)>>{
+           [](Plan& p) { p.microbatches = 5; }, [](Plan& p) { p.stages[1].ckpt_layers = 0; },
+           [](Plan& p) { p.stages[0].act_offload_ratio = 0; },
+           [](Plan& p) { p.stages.pop_back(); }}) {
+    Plan other = sample();
+    change(other);
+    EXPECT_FALSE(other == sample());
+  }
+}
+
+TEST(Plan, UnknownVersionIsRefused) {
+  Plan plan = sample();
+  plan.version = 2;
+  EXPECT_THROW(parse(text(plan), "plan.toml"), Error);
+}
+
+TEST(Plan, UnknownKeyIsRefusedByName) {
+  try {
+    parse(text(sample()) + "micro = 3\n", "plan.toml");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.failure(), Failure::input);
+    EXPECT_NE(std::string(error.what()).find("plan.toml"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("micro"), std::string::npos) << error.what();
+  }
+}
+
+TEST(PlanCheck, AcceptsAPlanThatRuns) {
+  EXPECT_EQ(refusal([](Plan&) {}), "");
+}
+
+TEST(PlanCheck, NamesWhatIsWrong) {
+  const std::vector<std::pair<std::function<void(Plan&)>, std::string>> cases{
+      {[](Plan& p) { p.stages[1].layers = 1; }, "add up to 4, the model has 5"},
+      {[](Plan& p) { p.stages[1].first_layer = 2; }, "stage 1: first_layer must be 3"},
+      {[](Plan& p) { p.stages[0].dp = 1; }, "stage 0: dp x tp = 1 x 2"},
+      {[](Plan& p) { p.stages[1].microbatch = 1; },
+       "stage 1: microbatch, dp and tp must be those of stage 0"},
+      {[](Plan& p) { p.microbatches = 3; }, "2 x 2 x 3 must be global_batch = 16"},
+      {[](Plan& p) { p.stages[0].zero_level = 2; }, "stage 0: zero_level must be 0 or 1"},
+      {[](Plan& p) { p.stages[1].ckpt_layers = 3; },
+       "stage 1: ckpt_layers must be from 0 to its 2 layers"},
+      {[](Plan& p) { p.stages[0].weight_offload_ratio = 0.5; }, "weight_offload_ratio must be 0"},
+      {[](Plan& p) { p.stages[0].grad_offload_ratio = 0.5; }, "grad_offload_ratio must be 0"},
+      {[](Plan& p) { p.stages[0].optim_offload_ratio = 1.5; },
+       "optim_offload_ratio must be from 0 to 1"},
+      {[](Plan& p) { p.stages[0].act_offload_ratio = -0.1; },
+       "act_offload_ratio must be from 0 to 1"},
+      {[](Plan& p) { p.stages.pop_back(); }, "add up to 3"},
+      {[](Plan& p) { p.stages.clear(); }, "at least one stage"},
+  };
+  for (const auto& [spoil, says] : cases) {
+    const std::string message = refusal(spoil);
+    EXPECT_NE(message.find(says), std::string::npos)
+        << "'" << message << "' lacks '" << says << "'";
+  }
+}
+
+TEST(PlanCheck, TensorParallelGroupsDivideTheModel) {
+  const std::string message = refusal([](Plan& p) {
+    for (Stage& s : p.stages) s.dp = 1, s.tp = 8, s.nodes = 1, s.devices_per_node = 8;
+  });
+  EXPECT_NE(message.find("straddle"), std::string::npos) << message;
+  Plan plan = sample();
+  model::Config odd = small;
+  odd.num_heads = 3;
+  EXPECT_THROW(check(plan, odd, two_nodes), Error);
+  odd = small;
+  odd.ffn_size = 255;
+  EXPECT_THROW(check(plan, odd, two_nodes), Error);
+}
+
+// One stage of 3 devices on nodes of 4 puts the next one astride.
+TEST(PlanCheck, MeshesStayWithinNodes) {
+  const hardware::Cluster nodes_of_3{.nodes = 2, .devices_per_node = 3};
+  Plan plan = sample();
+  plan.stages.push_back(plan.stages[1]);
+  for (Stage& s : plan.stages) s.dp = 2, s.tp = 1, s.devices_per_node = 2;
+  plan.stages[0].layers = 2, plan.stages[0].ckpt_layers = 0;
+  plan.stages[1].first_layer = 2;
+  plan.stages[2].first_layer = 4, plan.stages[2].layers = 1, plan.stages[2].ckpt_layers = 0;
+  EXPECT_THROW(check(plan, small, nodes_of_3), Error);
+  EXPECT_NO_THROW(check(plan, small, {.nodes = 1, .devices_per_node = 6}));
+}
+
+TEST(PlanCheck, UsesEveryDevice) {
+  EXPECT_THROW(check(sample(), small, {.nodes = 3, .devices_per_node = 4}), Error);
+}
+
+TEST(Plan, PlaceAndRankAreInverse) {
+  for (int rank = 0; rank < sample().devices(); ++rank) {
+    const Place where = place(sample(), rank);
+    EXPECT_EQ(rank_of(sample(), where.stage, where.dp_rank, where.tp_rank), rank);
+  }
+  const Place where = place(sample(), 6);  // stage 1 owns 4..7; tp ranks are neighbours
+  EXPECT_EQ(where.stage, 1);
+  EXPECT_EQ(where.dp_rank, 1);
+  EXPECT_EQ(where.tp_rank, 0);
+  EXPECT_THROW(place(sample(), 8), Error);
+}
+
+TEST(Plan, StagesCoverAllBlocksOnce) {
+  EXPECT_EQ(block_range(sample(), 0).first, 0);
+  EXPECT_EQ(block_range(sample(), 0).last, 3);
+  EXPECT_EQ(block_range(sample(), 1).first, 4);
+  EXPECT_EQ(block_range(sample(), 1).last, 6);  // 5 layers: the head is block 6
+}
+
+TEST(Plan, TableHasALinePerStage) {
+  const std::string lines = table(sample());
+  EXPECT_NE(lines.find("0-2"), std::string::npos) << lines;
+  EXPECT_NE(lines.find("3-4"), std::string::npos) << lines;
+}
+
+}  // namespace
+}  // namespace brume::plan

@@ -1,0 +1,138 @@
+#include "hardware/profile.hpp"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.hpp"
+#include "hardware/cluster.hpp"
+
+namespace brume::hardware {
+namespace {
+
+namespace fs = std::filesystem;
+
+Profile sample() {
+  Profile profile;
+  profile.key = {"some CPU", "dnnl 2.6", 4, 2, "by core", "C 64 T 32"};
+  profile.origin = "a test";
+  profile.flops_per_s = 1e11 / 3.0;
+  profile.bytes_per_s = 1e10;
+  profile.task_overhead_s = 5.1e-6;
+  profile.operators = {{"matmul", {100, 64, 32}, 1e-3, 2e-3},
+                       {"matmul", {300, 64, 32}, 2e-3, 6e-3},
+                       {"attention", {2, 64, 4, 16}, 4e-3, 1e-2},
+                       {"embedding", {64, 32, 500}, 1e-4, 2e-4}};
+  profile.links = {{"all_reduce", 1, 2, 1000, 1e-4},
+                   {"all_reduce", 1, 2, 3000, 2e-4},
+                   {"all_reduce", 1, 2, 5000, 4e-4},
+                   {"send", 1, 2, 1000, 5e-5},
+                   {"all_reduce", 2, 1, 1000, 9e-4}};
+  profile.copies = {{"copy_in", 1000, 1e-5}, {"copy_in", 2000, 1.5e-5}};
+  profile.interference[1] = 0.1 + 0.2;
+  return profile;
+}
+
+Time matmul(std::vector<std::int64_t> dims, bool backward = false) {
+  return operator_time(sample(), "matmul", dims, backward, 1e6, 1e5);
+}
+
+TEST(OperatorTime, MeasuredRowIsTakenAsItIs) {
+  EXPECT_EQ(matmul({100, 64, 32}).seconds, 1e-3);
+  EXPECT_EQ(matmul({100, 64, 32}, true).seconds, 2e-3);
+  EXPECT_EQ(matmul({100, 64, 32}).source, Source::measured);
+}
+
+TEST(OperatorTime, InterpolatesInTheOneDimensionThatDiffers) {
+  EXPECT_NEAR(matmul({200, 64, 32}).seconds, 1.5e-3, 1e-15);
+  EXPECT_NEAR(matmul({150, 64, 32}, true).seconds, 3e-3, 1e-15);
+  EXPECT_EQ(matmul({200, 64, 32}).source, Source::interpolated);
+}
+
+// Twice the work of the row {300, 64, 32}, at its efficiency.
+TEST(OperatorTime, OutsideTheTableTheNearestEfficiencyHolds) {
+  EXPECT_NEAR(matmul({600, 64, 32}).seconds, 4e-3, 1e-15);
+  EXPECT_EQ(matmul({600, 64, 32}).source, Source::roofline);
+}
+
+// Attention work grows with T squared, an embedding's not with its vocabulary.
+TEST(OperatorTime, WorkFollowsTheKind) {
+  const std::vector<std::int64_t> twice_seq{2, 128, 4, 16}, large_table{64, 32, 5000};
+  EXPECT_NEAR(operator_time(sample(), "attention", twice_seq, false, 0, 0).seconds, 1.6e-2, 1e-15);
+  EXPECT_NEAR(operator_time(sample(), "embedding", large_table, true, 0, 0).seconds, 2e-4, 1e-15);
+}
+
+TEST(OperatorTime, AKindWithoutRowsTakesTheRoofline) {
+  const std::vector<std::int64_t> dims{64, 64};
+  const Time time = operator_time(sample(), "gelu", dims, false, 1e6, 2e5);
+  EXPECT_NEAR(time.seconds, 1e6 * 3.0 / 1e11 + 2e5 / 1e10, 1e-15);
+  EXPECT_THROW(operator_time(Profile{}, "gelu", dims, false, 1e6, 2e5), Error);
+}
+
+TEST(LinkTime, LinearBetweenConstantBelowSlopeAbove) {
+  EXPECT_NEAR(link_time(sample(), "all_reduce", 1, 2, 10), 1e-4, 1e-15);
+  EXPECT_NEAR(link_time(sample(), "all_reduce", 1, 2, 1000), 1e-4, 1e-15);
+  EXPECT_NEAR(link_time(sample(), "all_reduce", 1, 2, 2000), 1.5e-4, 1e-15);
+  EXPECT_NEAR(link_time(sample(), "all_reduce", 1, 2, 3000), 2e-4, 1e-15);
+  EXPECT_NEAR(link_time(sample(), "all_reduce", 1, 2, 9000), 8e-4, 1e-15);
+}
+
+TEST(LinkTime, AGroupOfOneIsFree) { EXPECT_EQ(link_time(Profile{}, "all_reduce", 1, 1, 1e9), 0.0); }
+
+// A ring of 4 carries 3/4 of the buffer per link, one of 2 carries 1/2.
+TEST(LinkTime, OtherGroupsFollowTheRing) {
+  EXPECT_NEAR(link_time(sample(), "all_reduce", 1, 4, 1000), 1e-4 * 0.75 / 0.5, 1e-15);
+  EXPECT_NEAR(link_time(sample(), "all_reduce", 2, 2, 1000), 9e-4 * 0.75 / 0.5, 1e-15);
+}
+
+TEST(LinkTime, AnUnmeasuredKindIsAnError) {
+  EXPECT_THROW(link_time(sample(), "all_gather", 1, 2, 1000), Error);
+  EXPECT_THROW(copy_time(sample(), "copy_out", 1000), Error);
+}
+
+TEST(CopyTime, ReadsItsOwnCurve) {
+  EXPECT_NEAR(copy_time(sample(), "copy_in", 4000), 2.5e-5, 1e-15);
+  EXPECT_EQ(copy_time(sample(), "copy_out", 0), 0.0);
+}
+
+TEST(ProfileFile, ComesBackExactly) {
+  const fs::path directory = fs::path(testing::TempDir()) / "brume_profile_test";
+  fs::create_directories(directory);
+  const std::string path = directory / "profile.toml";
+  save_profile(sample(), path);
+  const Profile back = load_profile(path);
+  EXPECT_EQ(profile_schema().write(back), profile_schema().write(sample()));
+  EXPECT_EQ(back.flops_per_s, 1e11 / 3.0);
+  EXPECT_EQ(back.interference[1], 0.1 + 0.2);
+  EXPECT_EQ(back.operators[2].dims, sample().operators[2].dims);
+  EXPECT_EQ(std::distance(fs::directory_iterator(directory), fs::directory_iterator()), 1);
+  fs::remove_all(directory);
+}
+
+TEST(ProfileFile, AShortInterferenceTableIsRefused) {
+  const fs::path path = fs::path(testing::TempDir()) / "brume_profile_short.toml";
+  std::ofstream(path) << "interference = [0.0, 0.0]\n";
+  EXPECT_THROW(load_profile(path), Error);
+  fs::remove(path);
+}
+
+TEST(ProfileFile, AFolderThatIsNotThereIsAStorageError) {
+  try {
+    save_profile(sample(), "/nonexistent/profile.toml");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.failure(), Failure::storage);
+  }
+}
+
+TEST(Cluster, TurnsGibIntoBytes) {
+  const Cluster c = cluster(
+      {.nodes = 2, .devices_per_node = 4, .memory_gib = 1.5, .host_memory_gib = 3, .profile = ""});
+  EXPECT_EQ(c.devices(), 8);
+  EXPECT_EQ(c.memory_bytes, 1610612736);
+  EXPECT_EQ(c.host_memory_bytes, 3221225472);
+}
+
+}  // namespace
+}  // namespace brume::hardware

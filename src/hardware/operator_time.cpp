@@ -1,0 +1,98 @@
+/// @file Operator times: measured, interpolated, or scaled by the roofline.
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "base/error.hpp"
+#include "hardware/profile.hpp"
+
+namespace brume::hardware {
+namespace {
+
+using Dims = std::span<const std::int64_t>;
+
+double time_of(const OperatorRow& row, bool backward) {
+  return backward ? row.backward_s : row.forward_s;
+}
+
+/// The only dimension in which two operators differ; none when it is not exactly one.
+std::optional<std::size_t> only_difference(Dims a, Dims b) {
+  std::optional<std::size_t> dim;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (a[i] == b[i]) continue;
+    if (dim) return std::nullopt;
+    dim = i;
+  }
+  return dim;
+}
+
+/// What FLOPs and bytes of an operator grow with. Attention reads dims {batch, T, heads, head_dim}
+/// and scores T x T; an embedding {N, C, V} touches N rows however long the table is.
+double work(const std::string& kind, Dims dims) {
+  double product = 1.0;
+  for (std::size_t i = 0; i < dims.size(); ++i)
+    if (kind != "embedding" || i < 2) product *= double(dims[i]);
+  return kind == "attention" && dims.size() > 1 ? product * double(dims[1]) : product;
+}
+
+/// Distance of shapes: sum of |log| of the ratios of their dimensions.
+double distance(Dims a, Dims b) {
+  double sum = 0.0;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    sum += std::abs(std::log(double(std::max<std::int64_t>(a[i], 1))) -
+                    std::log(double(std::max<std::int64_t>(b[i], 1))));
+  return sum;
+}
+
+/// Linear between the closest rows below and above in one dimension, all others equal.
+std::optional<double> interpolated_s(const Profile& profile, const std::string& kind, Dims dims,
+                                     bool backward) {
+  for (std::size_t dim = 0; dim < dims.size(); ++dim) {
+    const OperatorRow *below = nullptr, *above = nullptr;
+    for (const OperatorRow& row : profile.operators) {
+      if (row.kind != kind || row.dims.size() != dims.size()) continue;
+      if (only_difference(row.dims, dims) != dim) continue;
+      const std::int64_t at = row.dims[dim];
+      if (at < dims[dim] && (!below || at > below->dims[dim])) below = &row;
+      if (at > dims[dim] && (!above || at < above->dims[dim])) above = &row;
+    }
+    if (!below || !above) continue;
+    const double part =
+        double(dims[dim] - below->dims[dim]) / double(above->dims[dim] - below->dims[dim]);
+    return std::lerp(time_of(*below, backward), time_of(*above, backward), part);
+  }
+  return std::nullopt;
+}
+
+const OperatorRow* nearest_row(const Profile& profile, const std::string& kind, Dims dims,
+                               bool backward) {
+  const OperatorRow* nearest = nullptr;
+  for (const OperatorRow& row : profile.operators) {
+    if (row.kind != kind || row.dims.size() != dims.size() || time_of(row, backward) <= 0.0)
+      continue;
+    if (!nearest || distance(row.dims, dims) < distance(nearest->dims, dims)) nearest = &row;
+  }
+  return nearest;
+}
+
+}  // namespace
+
+Time operator_time(const Profile& profile, const std::string& kind,
+                   std::span<const std::int64_t> dims, bool backward, double flops, double bytes) {
+  for (const OperatorRow& row : profile.operators)
+    if (row.kind == kind && std::ranges::equal(row.dims, dims))
+      return {time_of(row, backward), Source::measured};
+  if (const auto seconds = interpolated_s(profile, kind, dims, backward))
+    return {*seconds, Source::interpolated};
+
+  // The nearest row's roofline is that of these dims scaled by its work, so its efficiency carries
+  // over when its time is scaled back.
+  if (const OperatorRow* row = nearest_row(profile, kind, dims, backward))
+    return {time_of(*row, backward) * work(kind, dims) / work(kind, row->dims), Source::roofline};
+  require(profile.flops_per_s > 0.0 && profile.bytes_per_s > 0.0, Failure::input,
+          "profile '{}' has neither a '{}' row nor flops_per_s and bytes_per_s", profile.origin,
+          kind);
+  return {flops / profile.flops_per_s + bytes / profile.bytes_per_s, Source::roofline};
+}
+
+}  // namespace brume::hardware

@@ -1,0 +1,124 @@
+#include "hardware/profile.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "base/error.hpp"
+
+namespace brume::hardware {
+namespace {
+
+deck::Schema<ProfileKey> key_schema() {
+  deck::Schema<ProfileKey> schema;
+  schema.key("processor", &ProfileKey::processor, {.help = "CPU or GPU"})
+      .key("packages", &ProfileKey::packages, {.help = "versions that matter for speed"})
+      .key("ranks_per_node", &ProfileKey::ranks_per_node, {.help = "ranks on each node", .min = 1})
+      .key("threads_per_rank", &ProfileKey::threads_per_rank,
+           {.help = "threads that compute", .min = 1})
+      .key("binding", &ProfileKey::binding, {.help = "how ranks are pinned"})
+      .key("model", &ProfileKey::model, {.help = "the shapes that were measured"});
+  return schema;
+}
+
+deck::Schema<OperatorRow> operator_schema() {
+  deck::Schema<OperatorRow> schema;
+  schema.key("kind", &OperatorRow::kind, {.help = "kind of operator", .required = true})
+      .key("dims", &OperatorRow::dims, {.help = "its sizes", .required = true, .min = 0})
+      .key("forward_s", &OperatorRow::forward_s,
+           {.unit = "s", .help = "forward", .required = true, .min = 0})
+      .key("backward_s", &OperatorRow::backward_s, {.unit = "s", .help = "backward", .min = 0});
+  return schema;
+}
+
+deck::Schema<LinkRow> link_schema() {
+  deck::Schema<LinkRow> schema;
+  schema
+      .key("kind", &LinkRow::kind,
+           {.help = "collective or message",
+            .required = true,
+            .choices = {"all_reduce", "reduce_scatter", "all_gather", "send"}})
+      .key("nodes", &LinkRow::nodes, {.help = "nodes the group spans", .min = 1})
+      .key("ranks_per_node", &LinkRow::ranks_per_node,
+           {.help = "ranks of the group on each", .min = 1})
+      .key("bytes", &LinkRow::bytes,
+           {.unit = "bytes", .help = "whole buffer", .required = true, .min = 1})
+      .key("time_s", &LinkRow::time_s,
+           {.unit = "s", .help = "measured", .required = true, .min = 0});
+  return schema;
+}
+
+deck::Schema<CopyRow> copy_schema() {
+  deck::Schema<CopyRow> schema;
+  schema
+      .key("kind", &CopyRow::kind,
+           {.help = "direction", .required = true, .choices = {"copy_in", "copy_out"}})
+      .key("bytes", &CopyRow::bytes, {.unit = "bytes", .help = "size", .required = true, .min = 1})
+      .key("time_s", &CopyRow::time_s,
+           {.unit = "s", .help = "measured", .required = true, .min = 0});
+  return schema;
+}
+
+/// Writes and brings to the disk. @throws Error(storage)
+void write_file(const std::string& path, const std::string& text) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  require(file >= 0, Failure::storage, "cannot write '{}': {}", path, std::strerror(errno));
+  std::size_t done = 0;
+  ssize_t wrote = 0;
+  while (done < text.size() && (wrote = ::write(file, text.data() + done, text.size() - done)) > 0)
+    done += std::size_t(wrote);
+  const bool whole = done == text.size() && ::fsync(file) == 0;
+  const int cause = errno;
+  ::close(file);
+  if (whole) return;
+  ::unlink(path.c_str());
+  throw Error(Failure::storage, "cannot write '{}': {}", path, std::strerror(cause));
+}
+
+}  // namespace
+
+const deck::Schema<Profile>& profile_schema() {
+  static const deck::Schema<Profile> schema = [] {
+    deck::Schema<Profile> s;
+    s.table("key", &Profile::key, key_schema(), "what the profile is valid for")
+        .key("origin", &Profile::origin, {.help = "who measured what, when"})
+        .key("flops_per_s", &Profile::flops_per_s,
+             {.unit = "1/s", .help = "large matrix product, per rank", .min = 0})
+        .key("bytes_per_s", &Profile::bytes_per_s,
+             {.unit = "bytes/s", .help = "memory bandwidth, per rank", .min = 0})
+        .key("task_overhead_s", &Profile::task_overhead_s,
+             {.unit = "s", .help = "hand-over of a task", .min = 0})
+        .key("interference", &Profile::interference,
+             {.help =
+                  "slowdown of compute, communication, copy in, copy out by each other, row by row",
+              .min = 0})
+        .tables("operators", &Profile::operators, operator_schema(), "measured operators")
+        .tables("links", &Profile::links, link_schema(), "measured collectives and messages")
+        .tables("copies", &Profile::copies, copy_schema(), "measured copies");
+    return s;
+  }();
+  return schema;
+}
+
+Profile load_profile(const std::string& path) {
+  const Profile profile = profile_schema().read(deck::Document::load(path));
+  require(profile.interference.size() == num_resources * num_resources, Failure::input,
+          "{}: interference needs {} numbers, found {}", path, num_resources * num_resources,
+          profile.interference.size());
+  return profile;
+}
+
+void save_profile(const Profile& profile, const std::string& path) {
+  const std::string unfinished = path + "." + std::to_string(::getpid()) + ".tmp";
+  write_file(unfinished, profile_schema().write(profile));
+  if (std::rename(unfinished.c_str(), path.c_str()) == 0) return;
+  const int cause = errno;
+  ::unlink(unfinished.c_str());
+  throw Error(Failure::storage, "cannot rename '{}' to '{}': {}", unfinished, path,
+              std::strerror(cause));
+}
+
+}  // namespace brume::hardware

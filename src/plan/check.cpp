@@ -1,0 +1,118 @@
+/// @file Whether a plan can run: against itself, the model and the cluster.
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/error.hpp"
+#include "plan/plan.hpp"
+
+namespace brume::plan {
+namespace {
+
+/// `plan: stage 2: tp ...`
+template <typename... Args>
+void stage_needs(bool holds, int stage, fmt::format_string<Args...> format, Args&&... args) {
+  if (!holds)
+    throw Error(Failure::input, "plan: stage {}: {}", stage,
+                fmt::format(format, std::forward<Args>(args)...));
+}
+
+void check_layers(const Plan& plan, const model::Config& model) {
+  int next = 0;
+  for (int i = 0; i < plan.num_stages(); ++i) {
+    const Stage& s = plan.stages[std::size_t(i)];
+    stage_needs(s.layers >= 1, i, "layers must be at least 1, found {}", s.layers);
+    stage_needs(s.first_layer == next, i,
+                "first_layer must be {}, where the stage before it ends, found {}", next,
+                s.first_layer);
+    next += s.layers;
+  }
+  require(next == model.num_layers, Failure::input,
+          "plan: the layers of its stages add up to {}, the model has {}", next, model.num_layers);
+}
+
+/// A mesh lies within one node, or on whole nodes.
+void check_meshes(const Plan& plan, const hardware::Cluster& cluster) {
+  int first = 0;
+  for (int i = 0; i < plan.num_stages(); ++i) {
+    const Stage& s = plan.stages[std::size_t(i)];
+    stage_needs(s.dp >= 1 && s.tp >= 1 && s.nodes >= 1 && s.devices_per_node >= 1, i,
+                "dp, tp, nodes and devices_per_node must be at least 1, found {}, {}, {}, {}", s.dp,
+                s.tp, s.nodes, s.devices_per_node);
+    stage_needs(s.dp * s.tp == s.nodes * s.devices_per_node, i,
+                "dp x tp = {} x {} must be the {} x {} devices of its mesh", s.dp, s.tp, s.nodes,
+                s.devices_per_node);
+    stage_needs(s.devices_per_node % s.tp == 0, i,
+                "tp = {} must divide devices_per_node = {}, so that its groups stay within nodes",
+                s.tp, s.devices_per_node);
+    const int on_node = first % cluster.devices_per_node;
+    if (s.nodes == 1)
+      stage_needs(on_node + s.devices_per_node <= cluster.devices_per_node, i,
+                  "its {} devices from rank {} on straddle nodes of {}", s.devices_per_node, first,
+                  cluster.devices_per_node);
+    else
+      stage_needs(
+          on_node == 0 && s.devices_per_node == cluster.devices_per_node, i,
+          "a mesh of several nodes must be whole nodes of {} devices, found {} from rank {} on",
+          cluster.devices_per_node, s.devices_per_node, first);
+    first += s.devices();
+  }
+  require(first == cluster.devices(), Failure::input,
+          "plan: its stages use {} devices, the cluster has {} ({} x {})", first, cluster.devices(),
+          cluster.nodes, cluster.devices_per_node);
+}
+
+void check_split(const Plan& plan, const model::Config& model) {
+  const Stage& first = plan.stages.front();
+  for (int i = 0; i < plan.num_stages(); ++i) {
+    const Stage& s = plan.stages[std::size_t(i)];
+    stage_needs(s.microbatch == first.microbatch && s.dp == first.dp && s.tp == first.tp, i,
+                "microbatch, dp and tp must be those of stage 0 ({}, {}, {}), found {}, {}, {}",
+                first.microbatch, first.dp, first.tp, s.microbatch, s.dp, s.tp);
+    stage_needs(s.microbatch >= 1, i, "microbatch must be at least 1, found {}", s.microbatch);
+    // In 64 bits: a hand-written plan may hold any three ints.
+    const std::int64_t sequences = std::int64_t{s.microbatch} * s.dp * plan.microbatches;
+    stage_needs(sequences == plan.global_batch, i,
+                "microbatch x dp x microbatches = {} x {} x {} must be global_batch = {}",
+                s.microbatch, s.dp, plan.microbatches, plan.global_batch);
+    stage_needs(model.num_heads % s.tp == 0, i, "tp = {} must divide num_heads = {}", s.tp,
+                model.num_heads);
+    stage_needs(model.ffn_size % s.tp == 0, i, "tp = {} must divide ffn_size = {}", s.tp,
+                model.ffn_size);
+  }
+}
+
+void check_memory_knobs(const Plan& plan) {
+  const auto is_ratio = [](double ratio) { return ratio >= 0.0 && ratio <= 1.0; };
+  for (int i = 0; i < plan.num_stages(); ++i) {
+    const Stage& s = plan.stages[std::size_t(i)];
+    stage_needs(s.zero_level == 0 || s.zero_level == 1, i,
+                "zero_level must be 0 or 1, the levels that execute, found {}", s.zero_level);
+    stage_needs(s.ckpt_layers >= 0 && s.ckpt_layers <= s.layers, i,
+                "ckpt_layers must be from 0 to its {} layers, found {}", s.layers, s.ckpt_layers);
+    stage_needs(s.weight_offload_ratio == 0.0, i,
+                "weight_offload_ratio must be 0, the only value that executes, found {}",
+                s.weight_offload_ratio);
+    stage_needs(s.grad_offload_ratio == 0.0, i,
+                "grad_offload_ratio must be 0, the only value that executes, found {}",
+                s.grad_offload_ratio);
+    stage_needs(is_ratio(s.optim_offload_ratio), i,
+                "optim_offload_ratio must be from 0 to 1, found {}", s.optim_offload_ratio);
+    stage_needs(is_ratio(s.act_offload_ratio), i, "act_offload_ratio must be from 0 to 1, found {}",
+                s.act_offload_ratio);
+  }
+}
+
+}  // namespace
+
+void check(const Plan& plan, const model::Config& model, const hardware::Cluster& cluster) {
+  require(!plan.stages.empty(), Failure::input, "plan: it needs at least one stage");
+  require(plan.microbatches >= 1, Failure::input, "plan: microbatches must be at least 1, found {}",
+          plan.microbatches);
+  check_layers(plan, model);
+  check_meshes(plan, cluster);
+  check_split(plan, model);
+  check_memory_knobs(plan);
+}
+
+}  // namespace brume::plan
