@@ -1,0 +1,84 @@
+/// @file Time and peak memory of a stage as expressions over its strategy; time of an iteration.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "analyzer/pipeline_time.hpp"
+#include "hardware/cluster.hpp"
+#include "hardware/profile.hpp"
+#include "model/model.hpp"
+#include "plan/plan.hpp"
+#include "symbolic/expr.hpp"
+
+namespace brume::analyzer {
+
+using symbolic::Expr;
+
+/// What is fixed while a stage's strategy varies.
+struct StageRole {
+  bool first = true;  ///< holds the embedding
+  bool last = true;   ///< holds the head
+};
+
+/// The variables of a stage's expressions, in the order in which tapes take their columns.
+///
+///   l layers · c recomputed layers · b microbatch · dp · tp · z ZeRO level · o, a offload ratios ·
+///   p earlier microbatches in flight · G microbatches · S stages · n nodes and m ranks per node of the stage's mesh
+const std::vector<std::string>& variables();
+
+/// A term of a sum, with the name under which --explain shows it.
+struct Term {
+  std::string name;
+  Expr value;
+};
+
+/// One stage role under one model and profile.
+struct StageExpressions {
+  std::vector<Term> stable_terms;  ///< [s] summed: a middle microbatch
+  std::vector<Term> delta_terms;   ///< [s] summed: what the first and last microbatch add
+  Expr stable_s;
+  Expr delta_s;
+  Expr peak_forward_bytes;   ///< device memory per rank
+  Expr peak_backward_bytes;
+  Expr host_bytes;           ///< host memory per rank
+};
+
+StageExpressions stage_expressions(const model::Config& model, const hardware::Profile& profile,
+                                   StageRole role);
+
+/// Prediction for one stage of a plan.
+struct StagePrediction {
+  StageTime time;
+  std::int64_t peak_forward_bytes;
+  std::int64_t peak_backward_bytes;
+  std::int64_t host_bytes;  ///< per rank
+};
+
+struct Prediction {
+  double iteration_s;
+  std::vector<StagePrediction> stages;
+};
+
+Prediction analyze(const plan::Plan& plan, const model::Config& model, const hardware::Profile& profile);
+
+StageRole role_of(const plan::Plan& plan, int stage);
+
+/// The values of `variables()` for one stage of a plan.
+std::map<std::string, double, std::less<>> bindings(const plan::Plan& plan, int stage);
+
+/// Formula, terms in numbers and what binds, for people.
+std::string explain(const plan::Plan& plan, const model::Config& model, const hardware::Profile& profile,
+                    const hardware::Cluster& cluster);
+
+/// Seconds of one segment on one rank, tensor-parallel collectives not included.
+enum class Pass { forward, backward, recompute };
+double segment_s(const model::Config& model, const hardware::Profile& profile, model::SegmentKind kind,
+                 Pass pass, int microbatch, int tp);
+
+/// Seconds of the optimizer step over `elements` parameters on one rank.
+double optimizer_s(const hardware::Profile& profile, double elements);
+
+}  // namespace brume::analyzer

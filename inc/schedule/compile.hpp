@@ -1,0 +1,25 @@
+/// @file Plan to Program: what a rank does in an iteration, in 1F1B order.
+#pragma once
+
+#include "model/model.hpp"
+#include "plan/plan.hpp"
+#include "schedule/program.hpp"
+
+namespace brume::schedule {
+
+enum class Mode { train, evaluate };
+
+struct Options {
+  Mode mode = Mode::train;
+  bool overlap = true;  ///< false: transfers run only while nothing computes
+};
+
+/// Compiles, places and links the Program of one rank. Pure: any process can make any rank's.
+///
+/// Tasks are made in an order in which one thread could run them; what a transfer reads is emitted
+/// one slot late and what it writes one slot early, so that buffers live long enough to overlap.
+/// Waits follow from the bytes that tasks touch.
+Program compile(const plan::Plan& plan, const model::Config& model, int rank,
+                const Options& options = {});
+
+}  // namespace brume::schedule

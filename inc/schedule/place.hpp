@@ -1,0 +1,29 @@
+/// @file Gives every buffer its address, and every task the waits that its bytes ask for.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "schedule/program.hpp"
+
+namespace brume::schedule {
+
+/// Bytes left free behind each buffer, filled with a pattern that the executor checks.
+inline constexpr std::int64_t guard_bytes = 64;
+
+/// Sets offsets, arena and live-peak bytes. Persistent buffers come first, in the order in which
+/// they were made, so all Programs of a rank agree on where they are; buffers whose lives do not
+/// meet share bytes.
+void place(Program& program);
+
+/// Bytes of its arena that an operand touches: [first, end). One that reaches its buffer's end may
+/// also write and check the guard behind it.
+std::pair<std::int64_t, std::int64_t> touched_bytes(const Buffer& buffer, const Operand& operand);
+
+/// Sets `waits`: a task waits for the last tasks on other channels that touched its bytes, where
+/// one of both writes. Waits that follow from others are left out. Call after place().
+///
+/// @param overlap  false: nothing computes while a transfer emitted before it runs, and the reverse
+void link(Program& program, bool overlap = true);
+
+}  // namespace brume::schedule

@@ -1,0 +1,137 @@
+/// @file The Program of one rank: tasks on channels, what they wait for, the buffers they touch.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/model.hpp"
+
+namespace brume::schedule {
+
+/// Tasks of one channel run in order; channels run beside each other.
+enum class Channel : std::uint8_t {
+  compute,
+  collective_tp,
+  collective_dp,  ///< apart from tp: a gradient reduction never stands before a layer's all-reduce
+  p2p_forward,    ///< activations; each p2p channel is acyclic in stage order, so none can deadlock
+  p2p_backward,   ///< gradients
+  h2d,
+  d2h,
+};
+inline constexpr int num_channels = 7;
+const char* name(Channel channel);
+
+enum class Tier : std::uint8_t { device, host };
+inline constexpr int num_tiers = 2;
+
+/// What a buffer holds.
+enum class Content : std::uint8_t {
+  weights,
+  grads,
+  optimizer,
+  stream,
+  saved,
+  workspace,
+  staging,
+  batch,
+  totals,
+};
+
+struct Buffer {
+  std::string name;  ///< "layers.3.grads", "layers.3.qkv#5" (of microbatch 5)
+  Tier tier;
+  Content content;
+  std::int64_t bytes;
+  bool persistent;      ///< lives from step to step; else from its first to its last task
+  int block = -1;       ///< model block it belongs to
+  int first_task = -1;  ///< of its life, in the order of Program::tasks
+  int last_task = -1;
+  std::int64_t offset = -1;  ///< in the arena of its tier, set by place()
+};
+
+enum class Operation : std::uint8_t {
+  forward,    ///< a segment: input -> output, saved
+  backward,   ///< a segment: output gradient -> input gradient (same buffer), weight gradients
+  recompute,  ///< forward again for what it saves; without an output when nobody needs it
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  send,
+  recv,
+  copy_in,     ///< host -> device
+  copy_out,    ///< device -> host
+  clear,       ///< gradients of a block become zero
+  accumulate,  ///< destination += source
+  norm,        ///< this rank's share of loss and squared gradient norm
+  optimizer_step,
+};
+const char* name(Operation operation);
+
+enum class Group : std::uint8_t { none, tp, dp, world };
+
+/// Tasks of phase `update` apply the last iteration's gradients: the executor skips them while
+/// there are none, and runs them alone when weights must be final (checkpoint, evaluation, end).
+enum class Phase : std::uint8_t { train, update };
+
+/// What an operand is to its task.
+enum class Role : std::uint8_t {
+  input,     ///< residual stream into the segment [N, C]; tokens for the embedding
+  output,    ///< residual stream out of it
+  gradient,  ///< gradient of the stream: d output on entry, d input on return
+  saved,     ///< the segment's saved tensors, numbered as in model::Segment
+  weights,   ///< flat block; index 1: the tied token table
+  grads,     ///< flat block; index 1: the gradient of the tied token table
+  moments,   ///< first and second moments, side by side, of the part that stays on the device
+  staged,    ///< the same of the part that is kept on the host, while it is on the device
+  workspace,
+  targets,  ///< tokens to predict, for the head
+  loss,     ///< this rank's part of the loss so far, a double
+  totals,   ///< {loss, squared gradient norm} of the iteration, doubles
+  source,
+  destination,
+};
+
+struct Operand {
+  Role role;
+  int buffer;
+  std::int64_t first_byte;  ///< of the range within the buffer
+  std::int64_t bytes;
+  bool reads;
+  bool writes;
+  int index = 0;  ///< of a saved tensor, of a pair of source and destination
+};
+
+struct Task {
+  Channel channel;
+  Operation operation;
+  Phase phase = Phase::train;
+  model::SegmentKind segment = model::SegmentKind::embedding;
+  int block = -1;  ///< model block
+  int microbatch = -1;
+  Group group = Group::none;
+  int peer = -1;               ///< rank in the job, of send and recv
+  bool backward_pass = false;  ///< part of a backward pass, for the peaks
+  bool replaces = false;  ///< the first contribution to gradients or loss: replace instead of add
+  std::vector<Operand> operands;
+  std::vector<int> waits;  ///< tasks on other channels that must be done first
+
+  const Operand* find(Role role, int index = 0) const;
+  const Operand& at(Role role, int index = 0) const;  ///< @throws Error(bug) when there is none
+};
+
+std::string label(const Task& task);  ///< "backward layers.3 mlp, microbatch 5"
+
+/// Everything one rank does in an iteration.
+struct Program {
+  int rank = 0;
+  std::vector<Buffer> buffers;
+  std::vector<Task> tasks;  ///< in an order in which one thread could run them
+  std::array<std::int64_t, num_tiers> arena_bytes{};      ///< set by place(), guards included
+  std::array<std::int64_t, num_tiers> live_peak_bytes{};  ///< largest sum of live buffers
+  std::int64_t live_peak_forward_bytes = 0;   ///< device, over forward passes and updates
+  std::int64_t live_peak_backward_bytes = 0;  ///< device, over backward passes
+};
+
+}  // namespace brume::schedule

@@ -1,0 +1,41 @@
+/// @file Event simulation of all ranks' Programs: when each task runs, how long the iteration
+/// takes.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "hardware/profile.hpp"
+#include "model/model.hpp"
+#include "plan/plan.hpp"
+#include "schedule/program.hpp"
+
+namespace brume::schedule {
+
+/// When a task ran [s] since the start of the iteration.
+struct Span {
+  double start_s = 0.0;
+  double end_s = 0.0;
+};
+
+struct Simulation {
+  double iteration_s = 0.0;              ///< last task of any rank
+  std::vector<std::vector<Span>> spans;  ///< [rank][task]
+};
+
+/// Ranks of a group that `rank` belongs to, in group order.
+std::vector<int> group_ranks(const plan::Plan& plan, int rank, Group group);
+
+/// Time of a task by itself [s], from the profile.
+double task_s(const Task& task, const Program& program, const plan::Plan& plan,
+              const model::Config& model, const hardware::Profile& profile);
+
+/// Runs all Programs (in rank order) against the clock: a task starts when its channel, its waits
+/// and, for transfers between ranks, its partners are ready; tasks of one rank slow each other down
+/// as the profile's interference model says.
+///
+/// @throws Error(bug) when the Programs deadlock
+Simulation simulate(std::span<const Program> programs, const plan::Plan& plan,
+                    const model::Config& model, const hardware::Profile& profile);
+
+}  // namespace brume::schedule

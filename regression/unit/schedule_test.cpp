@@ -1,0 +1,198 @@
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <set>
+
+#include "random_plan.hpp"
+#include "schedule/compile.hpp"
+#include "schedule/place.hpp"
+#include "schedule/simulate.hpp"
+#include "schedule/verify.hpp"
+
+namespace brume::schedule {
+namespace {
+
+std::vector<Program> compile_all(const plan::Plan& plan, const model::Config& model,
+                                 const Options& options = {}) {
+  std::vector<Program> programs;
+  for (int rank = 0; rank < plan.devices(); ++rank)
+    programs.push_back(compile(plan, model, rank, options));
+  return programs;
+}
+
+/// One rank, two layers: small enough to read.
+model::Config small_model() {
+  return {.num_layers = 2,
+          .hidden_size = 16,
+          .num_heads = 2,
+          .ffn_size = 64,
+          .seq_len = 8,
+          .vocab_size = 32};
+}
+
+plan::Plan small_plan(int stages, int dp, int tp, int microbatches) {
+  plan::Plan plan{
+      .version = 1, .global_batch = dp * microbatches, .microbatches = microbatches, .stages = {}};
+  for (int s = 0; s < stages; ++s) {
+    plan::Stage stage;
+    stage.first_layer = s * (2 / stages);
+    stage.layers = 2 / stages;
+    stage.devices_per_node = dp * tp;
+    stage.dp = dp;
+    stage.tp = tp;
+    plan.stages.push_back(stage);
+  }
+  return plan;
+}
+
+class RandomPlans : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    std::mt19937 random(unsigned(GetParam()) + 1);
+    model = test::random_model(random);
+    plan = test::random_plan(random, model, 8);
+  }
+  model::Config model;
+  plan::Plan plan;
+};
+
+TEST_P(RandomPlans, AreOrderedAndFreeOfDeadlock) {
+  for (const Options& options :
+       {Options{}, Options{.overlap = false}, Options{.mode = Mode::evaluate}}) {
+    const std::vector<Program> programs = compile_all(plan, model, options);
+    for (const Program& program : programs)
+      EXPECT_EQ(verify(program), std::vector<std::string>{}) << plan::text(plan);
+    EXPECT_EQ(verify(programs, plan), std::vector<std::string>{}) << plan::text(plan);
+  }
+}
+
+// No two buffers that live at the same time share a byte, guards included.
+TEST_P(RandomPlans, PlaceLiveBuffersApart) {
+  const Program program = compile(plan, model, 0);
+  for (std::size_t i = 0; i < program.buffers.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j) {
+      const Buffer &a = program.buffers[i], &b = program.buffers[j];
+      const bool meet =
+          a.tier == b.tier && (a.persistent || b.persistent ||
+                               (a.first_task <= b.last_task && b.first_task <= a.last_task));
+      if (!meet || a.offset < 0 || b.offset < 0) continue;
+      EXPECT_TRUE(a.offset + a.bytes + guard_bytes <= b.offset ||
+                  b.offset + b.bytes + guard_bytes <= a.offset)
+          << a.name << " and " << b.name;
+    }
+}
+
+TEST_P(RandomPlans, TrainAndEvaluateAgreeOnPersistentBuffers) {
+  const Program train = compile(plan, model, plan.devices() - 1);
+  const Program evaluate = compile(plan, model, plan.devices() - 1, {.mode = Mode::evaluate});
+  std::map<std::string, std::int64_t> offsets;
+  for (const Buffer& buffer : train.buffers)
+    if (buffer.persistent) offsets[buffer.name] = buffer.offset;
+  for (const Buffer& buffer : evaluate.buffers) {
+    if (buffer.persistent) {
+      EXPECT_EQ(offsets.at(buffer.name), buffer.offset) << buffer.name;
+    }
+  }
+  EXPECT_LE(evaluate.arena_bytes[0], train.arena_bytes[0]);
+}
+
+// The waits are all needed: without any one of them two tasks touch the same bytes in no order.
+TEST_P(RandomPlans, MissingWaitIsFound) {
+  Program program = compile(plan, model, plan.devices() / 2);
+  for (std::size_t id = 0; id < program.tasks.size(); ++id)
+    for (std::size_t w = 0; w < program.tasks[id].waits.size(); ++w) {
+      const std::vector<int> waits = program.tasks[id].waits;
+      program.tasks[id].waits.erase(program.tasks[id].waits.begin() + std::ptrdiff_t(w));
+      EXPECT_FALSE(verify(program).empty()) << label(program.tasks[id]) << "\n" << plan::text(plan);
+      program.tasks[id].waits = waits;
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedule, RandomPlans, ::testing::Range(0, 60));
+
+// Placement close to the largest sum of live bytes, on buffers large enough that guards do not
+// count.
+TEST(Place, ArenaIsCloseToLiveBytes) {
+  std::mt19937 random(5);
+  for (int i = 0; i < 40; ++i) {
+    model::Config model = test::random_model(random);
+    model.hidden_size *= 8;
+    model.ffn_size *= 8;
+    model.seq_len *= 8;
+    const plan::Plan plan = test::random_plan(random, model, 8);
+    for (int stage = 0; stage < plan.num_stages(); ++stage) {
+      const Program program = compile(plan, model, plan::rank_of(plan, stage, 0, 0));
+      EXPECT_LE(double(program.arena_bytes[0]), 1.02 * double(program.live_peak_bytes[0]))
+          << plan::text(plan);
+      EXPECT_GE(program.arena_bytes[0], program.live_peak_bytes[0]);
+    }
+  }
+}
+
+TEST(Verify, SwappedMessagesAreFound) {
+  const plan::Plan plan = small_plan(2, 1, 1, 3);
+  std::vector<Program> programs = compile_all(plan, small_model());
+  std::vector<std::size_t> sends;
+  for (std::size_t id = 0; id < programs[1].tasks.size(); ++id)
+    if (programs[1].tasks[id].channel == Channel::p2p_backward) sends.push_back(id);
+  ASSERT_GE(sends.size(), 3u);
+  // The tied table's gradient is larger than a microbatch's: sent first, it meets the wrong
+  // receive.
+  std::swap(programs[1].tasks[sends.front()], programs[1].tasks[sends.back()]);
+  EXPECT_FALSE(verify(programs, plan).empty());
+}
+
+TEST(Verify, MissingPartnerIsFound) {
+  const plan::Plan plan = small_plan(1, 2, 1, 1);
+  std::vector<Program> programs = compile_all(plan, small_model());
+  std::erase_if(programs[1].tasks, [](const Task& task) { return task.group == Group::world; });
+  EXPECT_FALSE(verify(programs, plan).empty());
+}
+
+// 1F1B: stage i of S never holds more than S - i microbatches between forward and backward.
+TEST(Compile, InFlightMicrobatchesAreBounded) {
+  model::Config model = small_model();
+  model.num_layers = 4;
+  plan::Plan plan = small_plan(2, 1, 1, 8);
+  plan.stages.resize(4, plan.stages[0]);
+  for (int s = 0; s < 4; ++s)
+    plan.stages[std::size_t(s)].first_layer = s, plan.stages[std::size_t(s)].layers = 1;
+  for (int s = 0; s < 4; ++s) {
+    const Program program = compile(plan, model, s);
+    std::set<int> in_flight;
+    std::size_t most = 0;
+    for (const Task& task : program.tasks) {
+      if (task.operation == Operation::forward) in_flight.insert(task.microbatch);
+      if (task.operation == Operation::backward && task.segment == model::SegmentKind::attention)
+        in_flight.erase(task.microbatch);
+      most = std::max(most, in_flight.size());
+    }
+    EXPECT_EQ(most, std::size_t(4 - s));
+  }
+}
+
+TEST(Compile, KnobsAddTheirTasks) {
+  const auto count = [](const plan::Plan& plan, Operation operation) {
+    int n = 0;
+    for (const Task& task : compile(plan, small_model(), 0).tasks) n += task.operation == operation;
+    return n;
+  };
+  plan::Plan plan = small_plan(1, 2, 1, 2);
+  const int blocks = 4;
+  EXPECT_EQ(count(plan, Operation::recompute), 0);
+  EXPECT_EQ(count(plan, Operation::all_reduce), blocks + 1);  // gradients, and loss with norm
+  plan.stages[0].zero_level = 1;
+  EXPECT_EQ(count(plan, Operation::reduce_scatter), blocks);
+  EXPECT_EQ(count(plan, Operation::all_gather), blocks);
+  plan.stages[0].ckpt_layers = 1;
+  EXPECT_EQ(count(plan, Operation::recompute), 2 * 2);  // two segments, two microbatches
+  plan.stages[0].optim_offload_ratio = 1.0;
+  EXPECT_EQ(count(plan, Operation::copy_in), blocks);
+  EXPECT_EQ(count(plan, Operation::copy_out), blocks);
+  plan.stages[0].act_offload_ratio = 1.0;  // of one layer: the last one is needed at once
+  EXPECT_EQ(count(plan, Operation::copy_out), blocks + 2);
+}
+
+}  // namespace
+}  // namespace brume::schedule

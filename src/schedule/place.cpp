@@ -1,0 +1,232 @@
+#include "schedule/place.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/text.hpp"
+
+namespace brume::schedule {
+namespace {
+
+constexpr std::int64_t alignment_bytes = 64;
+
+std::int64_t slot_bytes(const Buffer& buffer) {
+  return round_up(buffer.bytes + guard_bytes, alignment_bytes);
+}
+
+bool lives_meet(const Buffer& a, const Buffer& b) {
+  return a.first_task <= b.last_task && b.first_task <= a.last_task;
+}
+
+/// Gives each buffer the lowest offset that is free during its whole life, in the given order.
+/// @return the end of the last one
+std::int64_t first_fit(std::vector<Buffer>& buffers, const std::vector<int>& order,
+                       std::int64_t base) {
+  std::vector<int> placed;  // by offset
+  std::int64_t end = base;
+  for (int id : order) {
+    Buffer& buffer = buffers[std::size_t(id)];
+    std::int64_t offset = base;
+    for (int other_id : placed) {
+      const Buffer& other = buffers[std::size_t(other_id)];
+      if (!lives_meet(buffer, other)) continue;
+      if (other.offset >= offset + slot_bytes(buffer)) break;
+      offset = std::max(offset, other.offset + slot_bytes(other));
+    }
+    buffer.offset = offset;
+    end = std::max(end, offset + slot_bytes(buffer));
+    const auto place =
+        std::upper_bound(placed.begin(), placed.end(), offset,
+                         [&](std::int64_t o, int b) { return o < buffers[std::size_t(b)].offset; });
+    placed.insert(place, id);
+  }
+  return end;
+}
+
+/// Tries the orders that are good for different kinds of plans and keeps the shortest arena.
+std::int64_t place_transient(std::vector<Buffer>& buffers, std::vector<int> ids, std::int64_t base,
+                             std::int64_t live_bytes) {
+  const auto life = [&](int id) {
+    return std::int64_t(buffers[std::size_t(id)].last_task - buffers[std::size_t(id)].first_task);
+  };
+  const auto bytes = [&](int id) { return buffers[std::size_t(id)].bytes; };
+  const std::vector<std::function<std::int64_t(int)>> keys{
+      bytes, [&](int id) { return bytes(id) * (life(id) + 1); }, life,
+      [&](int id) { return -std::int64_t(buffers[std::size_t(id)].first_task); }};
+  std::optional<std::int64_t> best;
+  std::vector<std::int64_t> offsets(buffers.size());
+  for (const auto& key : keys) {
+    std::stable_sort(ids.begin(), ids.end(), [&](int a, int b) { return key(a) > key(b); });
+    const std::int64_t end = first_fit(buffers, ids, base);
+    if (best && end >= *best) continue;
+    best = end;
+    for (int id : ids) offsets[std::size_t(id)] = buffers[std::size_t(id)].offset;
+    if (double(end) <= 1.005 * double(live_bytes)) break;  // nothing left to win
+  }
+  for (int id : ids) buffers[std::size_t(id)].offset = offsets[std::size_t(id)];
+  return best.value_or(base);
+}
+
+/// Sum of live bytes at each task, of one tier.
+std::vector<std::int64_t> live_bytes(const Program& program, Tier tier) {
+  std::vector<std::int64_t> change(program.tasks.size() + 1, 0);
+  std::int64_t always = 0;
+  for (const Buffer& buffer : program.buffers) {
+    if (buffer.tier != tier) continue;
+    if (buffer.persistent) {
+      always += buffer.bytes;
+    } else if (buffer.first_task >= 0) {
+      change[std::size_t(buffer.first_task)] += buffer.bytes;
+      change[std::size_t(buffer.last_task) + 1] -= buffer.bytes;
+    }
+  }
+  change[0] += always;
+  std::partial_sum(change.begin(), change.end(), change.begin());
+  change.resize(std::max<std::size_t>(1, program.tasks.size()));
+  return change;
+}
+
+// --- link
+// -----------------------------------------------------------------------------------------
+
+/// Who touched a range of bytes: the last writer, and since then the last reader on each channel.
+struct Touched {
+  std::int64_t end;
+  int writer = -1;
+  std::array<int, num_channels> readers;
+};
+
+/// The bytes of one tier, cut where accesses begin and end.
+class Bytes {
+ public:
+  /// Calls `visit` with the record of each part of [first, end), which it may change.
+  template <typename Visit>
+  void touch(std::int64_t first, std::int64_t end, Visit&& visit) {
+    split(first);
+    split(end);
+    auto at = parts_.lower_bound(first);
+    while (first < end) {
+      if (at == parts_.end() || at->first > first) {  // never touched so far
+        const std::int64_t gap_end = at == parts_.end() ? end : std::min(end, at->first);
+        Touched fresh{.end = gap_end, .readers = {}};
+        fresh.readers.fill(-1);
+        at = parts_.emplace_hint(at, first, fresh);
+      }
+      visit(at->second);
+      first = at->second.end;
+      ++at;
+    }
+  }
+
+ private:
+  void split(std::int64_t where) {
+    auto after = parts_.upper_bound(where);
+    if (after == parts_.begin()) return;
+    auto part = std::prev(after);
+    if (part->first == where || part->second.end <= where) return;
+    Touched tail = part->second;
+    part->second.end = where;
+    parts_.emplace_hint(after, where, tail);
+  }
+  std::map<std::int64_t, Touched> parts_;  ///< by first byte
+};
+
+/// For each channel the last task known to be done.
+using Clock = std::array<int, num_channels>;
+
+void merge(Clock& clock, const Clock& other) {
+  for (int c = 0; c < num_channels; ++c)
+    clock[std::size_t(c)] = std::max(clock[std::size_t(c)], other[std::size_t(c)]);
+}
+
+}  // namespace
+
+std::pair<std::int64_t, std::int64_t> touched_bytes(const Buffer& buffer, const Operand& operand) {
+  const std::int64_t first = buffer.offset + operand.first_byte;
+  const bool reaches_end = operand.first_byte + operand.bytes == buffer.bytes;
+  return {first, first + operand.bytes + (reaches_end ? guard_bytes : 0)};
+}
+
+void place(Program& program) {
+  for (int t = 0; t < num_tiers; ++t) {
+    const Tier tier = Tier(t);
+    const std::vector<std::int64_t> live = live_bytes(program, tier);
+    program.live_peak_bytes[std::size_t(t)] = *std::max_element(live.begin(), live.end());
+    if (tier == Tier::device)
+      for (std::size_t i = 0; i < program.tasks.size(); ++i) {
+        std::int64_t& peak = program.tasks[i].backward_pass ? program.live_peak_backward_bytes
+                                                            : program.live_peak_forward_bytes;
+        peak = std::max(peak, live[i]);
+      }
+
+    std::int64_t end = 0;
+    std::vector<int> transient;
+    for (std::size_t id = 0; id < program.buffers.size(); ++id) {
+      Buffer& buffer = program.buffers[id];
+      if (buffer.tier != tier) continue;
+      if (!buffer.persistent) {
+        if (buffer.first_task >= 0) transient.push_back(int(id));
+        continue;
+      }
+      buffer.offset = end;
+      end += slot_bytes(buffer);
+    }
+    program.arena_bytes[std::size_t(t)] =
+        place_transient(program.buffers, transient, end, program.live_peak_bytes[std::size_t(t)]);
+  }
+}
+
+void link(Program& program, bool overlap) {
+  std::array<Bytes, num_tiers> bytes;
+  std::vector<Clock> done(program.tasks.size());  ///< what is done once the task is done
+  Clock last{};                                   ///< last task of each channel so far
+  last.fill(-1);
+  for (std::size_t id = 0; id < program.tasks.size(); ++id) {
+    Task& task = program.tasks[id];
+    const auto mine = std::size_t(task.channel);
+    std::vector<int> needed;
+    for (const Operand& operand : task.operands) {
+      const Buffer& buffer = program.buffers[std::size_t(operand.buffer)];
+      const auto [first, end] = touched_bytes(buffer, operand);
+      bytes[std::size_t(buffer.tier)].touch(first, end, [&](Touched& touched) {
+        if (touched.writer >= 0) needed.push_back(touched.writer);
+        if (!operand.writes) {
+          touched.readers[mine] = int(id);
+          return;
+        }
+        for (int reader : touched.readers)
+          if (reader >= 0) needed.push_back(reader);
+        touched.readers.fill(-1);
+        touched.writer = int(id);
+      });
+    }
+    if (!overlap) {
+      const bool computes = task.channel == Channel::compute;
+      for (int c = 0; c < num_channels; ++c)
+        if (computes != (Channel(c) == Channel::compute) && last[std::size_t(c)] >= 0)
+          needed.push_back(last[std::size_t(c)]);
+    }
+    // Latest first: it usually implies the earlier ones.
+    std::sort(needed.begin(), needed.end(), std::greater<>());
+    Clock clock;
+    clock.fill(-1);
+    if (last[mine] >= 0) clock = done[std::size_t(last[mine])];
+    task.waits.clear();
+    for (int other : needed) {
+      const auto channel = std::size_t(program.tasks[std::size_t(other)].channel);
+      if (std::size_t(other) == id || clock[channel] >= other) continue;
+      task.waits.push_back(other);
+      merge(clock, done[std::size_t(other)]);
+    }
+    clock[mine] = int(id);
+    done[id] = clock;
+    last[mine] = int(id);
+  }
+}
+
+}  // namespace brume::schedule

@@ -1,0 +1,88 @@
+#include "schedule/program.hpp"
+
+#include <fmt/format.h>
+
+#include "base/error.hpp"
+
+namespace brume::schedule {
+
+const char* name(Channel channel) {
+  switch (channel) {
+    case Channel::compute:
+      return "compute";
+    case Channel::collective_tp:
+      return "collective_tp";
+    case Channel::collective_dp:
+      return "collective_dp";
+    case Channel::p2p_forward:
+      return "p2p_forward";
+    case Channel::p2p_backward:
+      return "p2p_backward";
+    case Channel::h2d:
+      return "h2d";
+    case Channel::d2h:
+      return "d2h";
+  }
+  return "";
+}
+
+const char* name(Operation operation) {
+  switch (operation) {
+    case Operation::forward:
+      return "forward";
+    case Operation::backward:
+      return "backward";
+    case Operation::recompute:
+      return "recompute";
+    case Operation::all_reduce:
+      return "all-reduce";
+    case Operation::reduce_scatter:
+      return "reduce-scatter";
+    case Operation::all_gather:
+      return "all-gather";
+    case Operation::send:
+      return "send";
+    case Operation::recv:
+      return "recv";
+    case Operation::copy_in:
+      return "copy in";
+    case Operation::copy_out:
+      return "copy out";
+    case Operation::clear:
+      return "clear";
+    case Operation::accumulate:
+      return "accumulate";
+    case Operation::norm:
+      return "norm";
+    case Operation::optimizer_step:
+      return "optimizer step";
+  }
+  return "";
+}
+
+const Operand* Task::find(Role role, int index) const {
+  for (const Operand& operand : operands)
+    if (operand.role == role && operand.index == index) return &operand;
+  return nullptr;
+}
+
+const Operand& Task::at(Role role, int index) const {
+  const Operand* operand = find(role, index);
+  require(operand != nullptr, Failure::bug, "{} has no operand of role {}", label(*this),
+          int(role));
+  return *operand;
+}
+
+std::string label(const Task& task) {
+  std::string text = name(task.operation);
+  if (task.block >= 0) text += fmt::format(" block {}", task.block);
+  const bool computes = task.operation == Operation::forward ||
+                        task.operation == Operation::backward ||
+                        task.operation == Operation::recompute;
+  if (computes) text += fmt::format(" {}", model::name(task.segment));
+  if (task.microbatch >= 0) text += fmt::format(", microbatch {}", task.microbatch);
+  if (task.peer >= 0) text += fmt::format(", peer {}", task.peer);
+  return text;
+}
+
+}  // namespace brume::schedule

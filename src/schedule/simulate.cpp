@@ -1,0 +1,236 @@
+#include "schedule/simulate.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "activities.hpp"
+#include "analyzer/analyzer.hpp"
+#include "base/error.hpp"
+
+namespace brume::schedule {
+namespace {
+
+/// A group's shape: nodes it spans, ranks on each.
+struct Shape {
+  int nodes;
+  int ranks_per_node;
+};
+
+Shape shape(const plan::Plan& plan, const plan::Stage& stage, const Task& task) {
+  if (task.group == Group::tp) return {1, stage.tp};
+  if (task.group == Group::dp) {
+    const int per_node = std::max(1, std::min(stage.dp, stage.devices_per_node / stage.tp));
+    return {std::max(1, stage.dp / per_node), per_node};
+  }
+  int nodes = 1;
+  for (const plan::Stage& s : plan.stages) nodes = std::max(nodes, s.nodes);
+  if (task.group == Group::world) return {nodes, plan.devices() / nodes};
+  return nodes > 1 ? Shape{2, 1} : Shape{1, 2};
+}
+
+std::int64_t bytes_of(const Task& task, Role role) {
+  std::int64_t bytes = 0;
+  for (const Operand& operand : task.operands)
+    if (operand.role == role) bytes += operand.bytes;
+  return bytes;
+}
+
+std::int64_t written_bytes(const Task& task) {
+  std::int64_t bytes = 0;
+  for (const Operand& operand : task.operands)
+    if (operand.writes) bytes += operand.bytes;
+  return bytes;
+}
+
+double work_s(const Task& task, const plan::Plan& plan, const plan::Stage& stage,
+              const model::Config& model, const hardware::Profile& profile) {
+  using analyzer::Pass;
+  const auto segment = [&](Pass pass) {
+    return analyzer::segment_s(model, profile, task.segment, pass, stage.microbatch, stage.tp);
+  };
+  const auto link = [&](const char* kind, std::int64_t bytes) {
+    const Shape group = shape(plan, stage, task);
+    return hardware::link_time(profile, kind, group.nodes, group.ranks_per_node, double(bytes));
+  };
+  switch (task.operation) {
+    case Operation::forward:
+      return segment(Pass::forward);
+    case Operation::backward:
+      return segment(Pass::backward);
+    case Operation::recompute:
+      return segment(task.find(Role::output) ? Pass::forward : Pass::recompute);
+    case Operation::all_reduce:
+      return link("all_reduce", task.operands[0].bytes);
+    case Operation::reduce_scatter:
+      return link("reduce_scatter", task.operands[0].bytes);
+    case Operation::all_gather:
+      return link("all_gather", task.operands[0].bytes);
+    case Operation::send:
+    case Operation::recv:
+      return link("send", task.operands[0].bytes);
+    case Operation::copy_in:
+      return hardware::copy_time(profile, "copy_in", double(written_bytes(task)));
+    case Operation::copy_out:
+      return hardware::copy_time(profile, "copy_out", double(written_bytes(task)));
+    case Operation::clear:
+    case Operation::accumulate:
+      return 3.0 * double(written_bytes(task)) / profile.bytes_per_s;
+    case Operation::norm:
+      return double(bytes_of(task, Role::grads)) / profile.bytes_per_s;
+    case Operation::optimizer_step:
+      return analyzer::optimizer_s(profile, double(bytes_of(task, Role::weights)) / 4.0);
+  }
+  return 0.0;
+}
+
+/// Which of the four resources of the interference model a channel uses.
+int resource(Channel channel) {
+  switch (channel) {
+    case Channel::compute:
+      return 0;
+    case Channel::h2d:
+      return 2;
+    case Channel::d2h:
+      return 3;
+    default:
+      return 1;
+  }
+}
+
+/// Activities in flight, slowed by what else runs on their ranks.
+class Clockwork {
+ public:
+  Clockwork(std::span<const Program> programs, const Activities& activities,
+            const hardware::Interference& slow)
+      : programs_(programs), activities_(activities), slow_(slow), busy_(programs.size()) {}
+
+  void start(int activity, double work_s) {
+    running_.push_back({activity, work_s});
+    count(activity, 1);
+  }
+
+  bool idle() const { return running_.empty(); }
+
+  /// Lets time pass until the next activity ends. @return that activity
+  int next(double& now_s) {
+    double least_s = std::numeric_limits<double>::infinity();
+    std::size_t ends = 0;
+    for (std::size_t i = 0; i < running_.size(); ++i) {
+      running_[i].slowdown = slowdown(running_[i].activity);
+      const double left_s = running_[i].work_s * running_[i].slowdown;
+      if (left_s < least_s) least_s = left_s, ends = i;
+    }
+    for (Running& r : running_) r.work_s = std::max(0.0, r.work_s - least_s / r.slowdown);
+    now_s += least_s;
+    const int activity = running_[ends].activity;
+    running_[ends] = running_.back();
+    running_.pop_back();
+    count(activity, -1);
+    return activity;
+  }
+
+ private:
+  struct Running {
+    int activity;
+    double work_s;  ///< left, at full speed
+    double slowdown = 1.0;
+  };
+
+  Channel channel(const Member& member) const {
+    return programs_[std::size_t(member.rank)].tasks[std::size_t(member.task)].channel;
+  }
+  void count(int activity, int change) {
+    for (const Member& member : activities_.members[std::size_t(activity)])
+      busy_[std::size_t(member.rank)][std::size_t(resource(channel(member)))] += change;
+  }
+  /// The slowest member holds the others.
+  double slowdown(int activity) const {
+    double worst = 1.0;
+    for (const Member& member : activities_.members[std::size_t(activity)]) {
+      const auto mine = std::size_t(resource(channel(member)));
+      double sum = 1.0;
+      for (std::size_t other = 0; other < hardware::num_resources; ++other)
+        if (other != mine && busy_[std::size_t(member.rank)][other] > 0)
+          sum += slow_.added[mine][other];
+      worst = std::max(worst, sum);
+    }
+    return worst;
+  }
+
+  std::span<const Program> programs_;
+  const Activities& activities_;
+  const hardware::Interference& slow_;
+  std::vector<std::array<int, hardware::num_resources>>
+      busy_;  ///< [rank] tasks in flight a resource
+  std::vector<Running> running_;
+};
+
+}  // namespace
+
+std::vector<int> group_ranks(const plan::Plan& plan, int rank, Group group) {
+  const plan::Place place = plan::place(plan, rank);
+  const plan::Stage& stage = plan.stages[std::size_t(place.stage)];
+  std::vector<int> ranks;
+  switch (group) {
+    case Group::none:
+      return {rank};
+    case Group::tp:
+      for (int t = 0; t < stage.tp; ++t)
+        ranks.push_back(plan::rank_of(plan, place.stage, place.dp_rank, t));
+      return ranks;
+    case Group::dp:
+      for (int d = 0; d < stage.dp; ++d)
+        ranks.push_back(plan::rank_of(plan, place.stage, d, place.tp_rank));
+      return ranks;
+    case Group::world:
+      ranks.resize(std::size_t(plan.devices()));
+      std::iota(ranks.begin(), ranks.end(), 0);
+      return ranks;
+  }
+  return ranks;
+}
+
+double task_s(const Task& task, const Program& program, const plan::Plan& plan,
+              const model::Config& model, const hardware::Profile& profile) {
+  const plan::Stage& stage = plan.stages[std::size_t(plan::place(plan, program.rank).stage)];
+  return profile.task_overhead_s + work_s(task, plan, stage, model, profile);
+}
+
+Simulation simulate(std::span<const Program> programs, const plan::Plan& plan,
+                    const model::Config& model, const hardware::Profile& profile) {
+  const Activities activities(programs, plan);
+  require(activities.unmatched.empty(), Failure::bug, "{}",
+          activities.unmatched.empty() ? "" : activities.unmatched[0]);
+  Readiness readiness(programs, activities);
+  const hardware::Interference slow = profile.interference_model();
+  Clockwork clockwork(programs, activities, slow);
+  Simulation simulation;
+  for (const Program& program : programs) simulation.spans.emplace_back(program.tasks.size());
+
+  double now_s = 0.0;
+  const auto start = [&](const std::vector<int>& started) {
+    for (int activity : started) {
+      const auto& members = activities.members[std::size_t(activity)];
+      const Program& program = programs[std::size_t(members[0].rank)];
+      const Task& task = program.tasks[std::size_t(members[0].task)];
+      clockwork.start(activity, task_s(task, program, plan, model, profile));
+      for (const Member& m : members)
+        simulation.spans[std::size_t(m.rank)][std::size_t(m.task)].start_s = now_s;
+    }
+  };
+  start(readiness.start());
+  while (!clockwork.idle()) {
+    const int activity = clockwork.next(now_s);
+    for (const Member& m : activities.members[std::size_t(activity)])
+      simulation.spans[std::size_t(m.rank)][std::size_t(m.task)].end_s = now_s;
+    start(readiness.finish(activity));
+  }
+  const std::vector<std::string> blocked = readiness.blocked();
+  require(blocked.empty(), Failure::bug, "the schedule deadlocks: {}",
+          blocked.empty() ? "" : blocked[0]);
+  simulation.iteration_s = now_s;
+  return simulation;
+}
+
+}  // namespace brume::schedule
