@@ -1,0 +1,111 @@
+/// @file Executes the Programs of a plan: one rank's memory, channels and training steps.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.hpp"
+#include "data/sampler.hpp"
+#include "model/model.hpp"
+#include "plan/plan.hpp"
+#include "schedule/program.hpp"
+
+namespace brume::engine {
+
+/// AdamW with warm-up and cosine decay.
+struct Optimizer {
+  double lr = 3e-4;
+  double min_lr_ratio = 0.1;  ///< of lr, reached at the last step
+  int warmup_steps = 0;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.1;  ///< not on norms and biases
+  double clip_norm = 1.0;     ///< 0: no clipping
+};
+
+struct Settings {
+  std::int64_t steps = 1;  ///< of the whole training, for the learning rate
+  Optimizer optimizer;
+  std::uint64_t seed = 1;
+  int threads = 1;      ///< cores this rank computes with
+  bool overlap = true;  ///< false: transfers run only while nothing computes
+  bool check_memory =
+      false;  ///< poison buffers at birth, check the guards behind them after each task
+};
+
+/// lr(i) = warm-up: lr (i + 1) / w for i < w; then cosine from lr at i = w to min_lr_ratio lr at
+/// the last step.
+double learning_rate(const Optimizer& optimizer, std::int64_t step, std::int64_t steps);
+
+/// What a step gave. Times are this rank's; loss and norm are the same on all ranks.
+struct StepMetrics {
+  std::int64_t step = 0;   ///< counted from 0
+  double loss = 0.0;       ///< mean over the target tokens of the global batch, before the update
+  double grad_norm = 0.0;  ///< before clipping
+  double lr = 0.0;
+  double iteration_s = 0.0;
+  std::array<double, schedule::num_channels> busy_s{};  ///< each channel at work
+  std::array<double, schedule::num_channels>
+      hidden_s{};  ///< of this, while compute was at work too
+};
+
+/// When a task ran [s] since the start of its step.
+struct TaskTime {
+  double start_s = 0.0;
+  double end_s = 0.0;
+};
+
+/// A piece of a parameter or of its optimizer state on this rank. It is the flat range
+/// [first, first + elements) of the slice [offset, offset + shape) of the whole tensor.
+struct Slab {
+  std::string name;  ///< of the parameter
+  std::string kind;  ///< "weight", "m" or "v"
+  std::vector<std::int64_t> global_shape;
+  std::vector<std::int64_t> offset;
+  std::vector<std::int64_t> shape;
+  std::int64_t first = 0;
+  std::int64_t elements = 0;
+  float* data = nullptr;
+  bool owned = false;  ///< this rank writes it to a checkpoint; others hold a copy
+};
+
+class Engine {
+ public:
+  /// Makes communicators, takes memory, sets initial weights. Collective over `world`, which must
+  /// live as long as the engine and is used for aborting only.
+  ///
+  /// @throws Error(resource) when memory cannot be had
+  Engine(const plan::Plan& plan, const model::Config& model, const Settings& settings,
+         comm::Communicator& world);
+  ~Engine();
+
+  /// One iteration: applies the last one's update, trains on the next global batch. Collective.
+  StepMetrics step(const data::Sampler& data);
+
+  /// Applies the update that is still to come, so that weights are final. Collective.
+  void flush();
+
+  /// Mean loss over `sequences` samples from sample `first` on; flushes first. Collective.
+  double evaluate(const data::Sampler& data, std::int64_t first, std::int64_t sequences);
+
+  std::int64_t steps_done() const;
+  /// Goes on after `steps` steps, with weights and moments that the caller put into slabs().
+  void resume(std::int64_t steps);
+
+  /// Everything a checkpoint must hold; call flush() first. Pointers stay valid with the engine.
+  std::vector<Slab> slabs();
+
+  const schedule::Program& program() const;         ///< of training
+  const std::vector<TaskTime>& last_times() const;  ///< of the last step, by task
+  std::string in_flight() const;  ///< tasks running now, for the watchdog; any thread
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace brume::engine

@@ -1,0 +1,94 @@
+/// @file The numerical contract on MPI ranks: fixed plans that together cover every knob and pair
+/// of knobs.
+#include "contract.hpp"
+#include "kernels/types.hpp"
+#include "mpi_main.hpp"
+
+namespace brume::engine {
+namespace {
+
+/// Four layers, so that every number of stages divides them unevenly or evenly.
+model::Config model_config(bool tied_head) {
+  return {.num_layers = 4,
+          .hidden_size = 32,
+          .num_heads = 4,
+          .ffn_size = 96,
+          .seq_len = 16,
+          .vocab_size = 53,
+          .tied_head = tied_head};
+}
+
+struct Case {
+  int stages, dp, tp, zero_level;
+  int ckpt_layers;  ///< of the first stage; the others have one less
+  double optim_offload, act_offload;
+};
+
+plan::Plan plan_of(const Case& c, int global_batch, int microbatch) {
+  plan::Plan plan;
+  plan.global_batch = global_batch;
+  plan.microbatches = global_batch / (microbatch * c.dp);
+  for (int s = 0; s < c.stages; ++s) {
+    plan::Stage stage;
+    // Unequal stages: 4; 3 + 1; 2 + 1 + 1 is left to four stages of one layer each.
+    stage.layers = c.stages == 2 ? (s == 0 ? 3 : 1) : 4 / c.stages;
+    stage.first_layer = s == 0 ? 0 : plan.stages.back().first_layer + plan.stages.back().layers;
+    stage.devices_per_node = c.dp * c.tp;
+    stage.microbatch = microbatch;
+    stage.dp = c.dp;
+    stage.tp = c.tp;
+    stage.zero_level = c.zero_level;
+    stage.ckpt_layers = std::min(stage.layers, std::max(0, c.ckpt_layers - s));
+    stage.optim_offload_ratio = c.optim_offload;
+    stage.act_offload_ratio = c.act_offload;
+    plan.stages.push_back(stage);
+  }
+  return plan;
+}
+
+const std::vector<Case> cases{
+    // stages dp tp zero ckpt optim act
+    {1, 1, 1, 0, 2, 0.0, 0.0}, {1, 1, 1, 1, 4, 1.0, 0.5}, {1, 1, 1, 0, 1, 0.5, 1.0},
+    {1, 2, 1, 0, 0, 0.0, 0.0}, {1, 2, 1, 1, 0, 0.0, 1.0}, {1, 2, 1, 1, 3, 1.0, 0.0},
+    {1, 1, 2, 0, 0, 0.0, 0.0}, {1, 1, 2, 0, 2, 0.5, 1.0}, {2, 1, 1, 0, 0, 0.0, 0.0},
+    {2, 1, 1, 0, 2, 1.0, 0.5}, {1, 4, 1, 1, 2, 0.5, 0.5}, {1, 4, 1, 0, 4, 1.0, 1.0},
+    {1, 2, 2, 1, 1, 1.0, 1.0}, {1, 2, 2, 0, 3, 0.0, 0.5}, {1, 1, 4, 0, 2, 1.0, 1.0},
+    {2, 2, 1, 1, 1, 0.5, 1.0}, {2, 2, 1, 0, 3, 1.0, 0.0}, {2, 1, 2, 0, 2, 1.0, 1.0},
+    {2, 1, 2, 0, 0, 0.0, 0.0}, {4, 1, 1, 0, 1, 1.0, 1.0}, {4, 1, 1, 0, 0, 0.0, 0.0},
+};
+
+class Contract : public ::testing::TestWithParam<std::tuple<std::size_t, bool>> {};
+
+TEST_P(Contract, PlanTrainsLikeOneRank) {
+  const auto [index, tied] = GetParam();
+  const kernels::Runtime runtime(1);
+  const model::Config model = model_config(tied);
+  const plan::Plan plan = plan_of(cases[index], 8, index % 2 == 0 ? 1 : 2);
+  const Settings settings = test::contract_settings(20);
+  // All ranks read the one file of rank 0.
+  std::optional<test::TokenFixture> tokens;
+  if (world().rank() == 0) tokens.emplace(model.vocab_size);
+  const std::string path =
+      comm::broadcast(world(), tokens ? tokens->path().string() : std::string(), 0);
+  const data::Sampler data(data::TokenFile(path), data::Order::shuffled, 11, model.seq_len);
+
+  const auto members = world().split(world().rank() < plan.devices() ? 0 : -1, world().rank());
+  if (members) {
+    test::Trained one;
+    comm::run_local(1, [&](comm::Communicator& alone) {
+      one = test::train(test::one_rank_plan(model, 8), model, settings, alone, data);
+    });
+    const test::Trained all = test::train(plan, model, settings, *members, data);
+    EXPECT_LT(one.losses[19], 0.9 * one.losses[0]);
+    EXPECT_LE(test::largest_difference(all.losses, one.losses), 1e-5) << plan::text(plan);
+    EXPECT_LE(test::largest_difference(all.norms, one.norms), 1e-4) << plan::text(plan);
+  }
+  world().barrier();
+}
+
+INSTANTIATE_TEST_SUITE_P(Mpi, Contract,
+                         ::testing::Combine(::testing::Range(std::size_t{0}, cases.size()),
+                                            ::testing::Bool()));
+
+}  // namespace
+}  // namespace brume::engine

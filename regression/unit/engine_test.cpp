@@ -1,0 +1,87 @@
+#include "engine/engine.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "base/error.hpp"
+#include "contract.hpp"
+#include "kernels/types.hpp"
+
+namespace brume::engine {
+namespace {
+
+test::Trained train(const plan::Plan& plan, const model::Config& model,
+                           const Settings& settings, const data::Sampler& data) {
+  test::Trained result;
+  comm::run_local(plan.devices(), [&](comm::Communicator& world) {
+    const test::Trained mine = test::train(plan, model, settings, world, data);
+    if (world.rank() == 0) result = mine;
+  });
+  return result;
+}
+
+TEST(LearningRate, WarmsUpThenDecaysToTheRatio) {
+  const Optimizer o{.lr = 1.0, .min_lr_ratio = 0.1, .warmup_steps = 4};
+  EXPECT_DOUBLE_EQ(learning_rate(o, 0, 20), 0.25);
+  EXPECT_DOUBLE_EQ(learning_rate(o, 3, 20), 1.0);
+  EXPECT_DOUBLE_EQ(learning_rate(o, 4, 20), 1.0);
+  EXPECT_NEAR(learning_rate(o, 19, 20), 0.1, 1e-12);
+}
+
+class Contract : public ::testing::TestWithParam<int> {};
+
+// Ranks are threads here. Every plan gives the losses, norms and validation loss of the one-rank
+// run.
+TEST_P(Contract, RandomPlanTrainsLikeOneRank) {
+  std::mt19937 random(unsigned(GetParam()) * 7919 + 13);
+  const model::Config model = test::random_model(random);
+  const plan::Plan plan = test::random_plan(random, model, 4);
+  const test::TokenFixture tokens(model.vocab_size);
+  const data::Sampler data = tokens.sampler(model.seq_len);
+  const Settings settings = test::contract_settings(20);
+
+  const test::Trained one =
+      train(test::one_rank_plan(model, plan.global_batch), model, settings, data);
+  const test::Trained all = train(plan, model, settings, data);
+
+  EXPECT_LT(one.losses[19], 0.9 * one.losses[0]);
+  EXPECT_LE(test::largest_difference(all.losses, one.losses), 1e-5) << plan::text(plan);
+  EXPECT_LE(test::largest_difference(all.norms, one.norms), 1e-4) << plan::text(plan);
+}
+
+INSTANTIATE_TEST_SUITE_P(Engine, Contract, ::testing::Range(0, 24));
+
+TEST(Engine, WithoutOverlapTheBitsAreTheSame) {
+  std::mt19937 random(4);
+  const model::Config model = test::random_model(random);
+  const test::TokenFixture tokens(model.vocab_size);
+  const data::Sampler data = tokens.sampler(model.seq_len);
+  plan::Plan plan = test::random_plan(random, model, 4);
+  Settings settings = test::contract_settings(4);
+
+  const test::Trained overlapped = train(plan, model, settings, data);
+  settings.overlap = false;
+  const test::Trained serial = train(plan, model, settings, data);
+  EXPECT_EQ(serial.losses, overlapped.losses);
+  EXPECT_EQ(serial.norms, overlapped.norms);
+}
+
+TEST(Engine, RefusesAWorldOfTheWrongSize) {
+  std::mt19937 random(4);
+  const model::Config model = test::random_model(random);
+  comm::run_local(2, [&](comm::Communicator& world) {
+    EXPECT_THROW(Engine(test::one_rank_plan(model, 2), model, {}, world), Error);
+  });
+}
+
+}  // namespace
+}  // namespace brume::engine
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  const brume::kernels::Runtime runtime(1);
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,232 @@
+#include "engine/engine.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numbers>
+#include <numeric>
+#include <optional>
+
+#include "base/error.hpp"
+#include "executor.hpp"
+#include "schedule/compile.hpp"
+#include "state.hpp"
+
+namespace brume::engine {
+
+using schedule::Buffer;
+using schedule::Channel;
+using schedule::Program;
+
+double learning_rate(const Optimizer& optimizer, std::int64_t step, std::int64_t steps) {
+  if (step < optimizer.warmup_steps)
+    return optimizer.lr * double(step + 1) / optimizer.warmup_steps;
+  const std::int64_t decay_steps = std::max<std::int64_t>(1, steps - 1 - optimizer.warmup_steps);
+  const double progress =
+      std::min(1.0, double(step - optimizer.warmup_steps) / double(decay_steps));
+  const double cosine = 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
+  return optimizer.lr * (optimizer.min_lr_ratio + (1.0 - optimizer.min_lr_ratio) * cosine);
+}
+
+namespace {
+
+/// Seconds in which each channel worked, and of these, in which compute worked too.
+void add_times(const Program& program, const std::vector<TaskTime>& times, StepMetrics& metrics) {
+  std::vector<TaskTime> computing;
+  for (std::size_t id = 0; id < times.size(); ++id)
+    if (program.tasks[id].channel == Channel::compute) computing.push_back(times[id]);
+  for (std::size_t id = 0; id < times.size(); ++id) {
+    const auto channel = std::size_t(program.tasks[id].channel);
+    const TaskTime& time = times[id];
+    metrics.busy_s[channel] += time.end_s - time.start_s;
+    if (program.tasks[id].channel == Channel::compute) continue;
+    auto at = std::lower_bound(computing.begin(), computing.end(), time.start_s,
+                               [](const TaskTime& c, double start_s) { return c.end_s < start_s; });
+    for (; at != computing.end() && at->start_s < time.end_s; ++at)
+      metrics.hidden_s[channel] +=
+          std::max(0.0, std::min(at->end_s, time.end_s) - std::max(at->start_s, time.start_s));
+  }
+}
+
+const Buffer* named(const Program& program, std::string_view name) {
+  for (const Buffer& buffer : program.buffers)
+    if (buffer.persistent && buffer.name == name) return &buffer;
+  return nullptr;
+}
+
+}  // namespace
+
+struct Engine::Impl {
+  Impl(const plan::Plan& plan, const model::Config& model, const Settings& settings,
+       comm::Communicator& world)
+      : plan(plan),
+        model(model),
+        settings(settings),
+        place(plan::place(plan, world.rank())),
+        train(schedule::compile(plan, model, world.rank(), {.overlap = settings.overlap})),
+        evaluation(
+            schedule::compile(plan, model, world.rank(),
+                              {.mode = schedule::Mode::evaluate, .overlap = settings.overlap})),
+        arena(largest(train.arena_bytes, evaluation.arena_bytes)),
+        compute(this->plan, this->model, world.rank(), arena),
+        groups(this->plan, world),
+        executor(arena, compute, groups, settings.threads,
+                 [&world](std::exception_ptr failure) { leave(world, failure); }) {
+    if (settings.check_memory) {
+      guards.emplace(train, arena);
+      evaluation_guards.emplace(evaluation, arena);
+    }
+    std::vector<Slab> state = engine::slabs(train, plan, model, arena);
+    initialise(state, model, settings.seed);
+  }
+
+  static std::array<std::int64_t, schedule::num_tiers> largest(
+      std::array<std::int64_t, schedule::num_tiers> a,
+      const std::array<std::int64_t, schedule::num_tiers>& b) {
+    for (std::size_t t = 0; t < a.size(); ++t) a[t] = std::max(a[t], b[t]);
+    return a;
+  }
+
+  /// Nobody can agree any more: peers may wait for this rank in any of their channels.
+  static void leave(comm::Communicator& world, std::exception_ptr failure) {
+    try {
+      std::rethrow_exception(failure);
+    } catch (const Error& error) {
+      world.abort(int(error.failure()));
+    } catch (...) {
+      world.abort(int(Failure::bug));
+    }
+  }
+
+  /// Loads this rank's tokens of `plan.global_batch` samples; those from `count` on are ignored.
+  void load_batch(const data::Sampler& data, std::int64_t first, std::int64_t count) {
+    const plan::Stage& stage = plan.stages[std::size_t(place.stage)];
+    const Buffer* inputs = named(train, "inputs");
+    const Buffer* targets = named(train, "targets");
+    const auto seq_len = std::size_t(model.seq_len);
+    std::vector<std::int32_t> in(seq_len), out(seq_len);
+    for (int m = 0; m < plan.microbatches; ++m)
+      for (int j = 0; j < stage.microbatch; ++j) {
+        const std::int64_t in_batch =
+            std::int64_t(m) * stage.dp * stage.microbatch + place.dp_rank * stage.microbatch + j;
+        data.sample(first + in_batch, in, out);
+        if (in_batch >= count) std::fill(out.begin(), out.end(), -1);
+        const std::size_t slot_bytes =
+            std::size_t(m * stage.microbatch + j) * seq_len * sizeof(std::int32_t);
+        if (inputs)
+          std::memcpy(arena.at(*inputs) + slot_bytes, in.data(), seq_len * sizeof(std::int32_t));
+        if (targets)
+          std::memcpy(arena.at(*targets) + slot_bytes, out.data(), seq_len * sizeof(std::int32_t));
+      }
+  }
+
+  /// Constants of the update that step `i` asked for.
+  StepScalars scalars(std::int64_t i) const {
+    const Optimizer& o = settings.optimizer;
+    StepScalars step;
+    step.loss_scale = float(1.0 / (double(plan.global_batch) * model.seq_len));
+    step.clip_norm = o.clip_norm;
+    step.weight_decay = float(o.weight_decay);
+    step.adamw = {.lr = float(learning_rate(o, i, settings.steps)),
+                  .beta1 = float(o.beta1),
+                  .beta2 = float(o.beta2),
+                  .eps = float(o.eps),
+                  .weight_decay = 0.0f,
+                  .bias_correction1 = float(1.0 - std::pow(o.beta1, double(i + 1))),
+                  .bias_correction2 = float(1.0 - std::pow(o.beta2, double(i + 1))),
+                  .grad_scale = 1.0f};
+    return step;
+  }
+
+  const double* totals() const {
+    return reinterpret_cast<const double*>(arena.at(*named(train, "totals")));
+  }
+
+  plan::Plan plan;
+  model::Config model;
+  Settings settings;
+  plan::Place place;
+  Program train;
+  Program evaluation;
+  Arena arena;
+  Compute compute;
+  Groups groups;
+  std::optional<GuardCheck> guards, evaluation_guards;
+  std::int64_t done = 0;        ///< steps whose gradients were made
+  bool update_pending = false;  ///< ... and those of the last one are not applied yet
+  std::vector<TaskTime> times;
+  Executor executor;  ///< last: its threads use the rest
+};
+
+Engine::Engine(const plan::Plan& plan, const model::Config& model, const Settings& settings,
+               comm::Communicator& world) {
+  require(plan.devices() == world.size(), Failure::input,
+          "the plan is for {} ranks, the job has {}", plan.devices(), world.size());
+  impl_ = std::make_unique<Impl>(plan, model, settings, world);
+}
+
+Engine::~Engine() = default;
+
+StepMetrics Engine::step(const data::Sampler& data) {
+  Impl& e = *impl_;
+  e.load_batch(data, e.done * e.plan.global_batch, e.plan.global_batch);
+  // The update of the last step is part of this one's first forward.
+  const StepScalars scalars = e.scalars(e.done - 1);
+  const auto parts = e.update_pending ? Parts::both : Parts::train;
+  const GuardCheck* guards = e.guards ? &*e.guards : nullptr;
+  e.executor.run(e.train, parts, scalars, guards, e.times);
+
+  StepMetrics metrics;
+  metrics.step = e.done;
+  metrics.loss = e.totals()[0];
+  metrics.grad_norm = std::sqrt(e.totals()[1]);
+  metrics.lr = learning_rate(e.settings.optimizer, e.done, e.settings.steps);
+  for (const TaskTime& time : e.times)
+    metrics.iteration_s = std::max(metrics.iteration_s, time.end_s);
+  add_times(e.train, e.times, metrics);
+  ++e.done;
+  e.update_pending = true;
+  return metrics;
+}
+
+void Engine::flush() {
+  Impl& e = *impl_;
+  if (!e.update_pending) return;
+  std::vector<TaskTime> times;
+  const GuardCheck* guards = e.guards ? &*e.guards : nullptr;
+  e.executor.run(e.train, Parts::update, e.scalars(e.done - 1), guards, times);
+  e.update_pending = false;
+}
+
+double Engine::evaluate(const data::Sampler& data, std::int64_t first, std::int64_t sequences) {
+  flush();
+  Impl& e = *impl_;
+  StepScalars scalars = e.scalars(0);
+  scalars.loss_scale = float(1.0 / (double(sequences) * e.model.seq_len));
+  double loss = 0.0;
+  std::vector<TaskTime> times;
+  for (std::int64_t done = 0; done < sequences; done += e.plan.global_batch) {
+    e.load_batch(data, first + done, sequences - done);
+    e.executor.run(e.evaluation, Parts::train, scalars,
+                   e.evaluation_guards ? &*e.evaluation_guards : nullptr, times);
+    loss += e.totals()[0];
+  }
+  return loss;
+}
+
+std::int64_t Engine::steps_done() const { return impl_->done; }
+
+void Engine::resume(std::int64_t steps) {
+  impl_->done = steps;
+  impl_->update_pending = false;
+}
+
+std::vector<Slab> Engine::slabs() {
+  return engine::slabs(impl_->train, impl_->plan, impl_->model, impl_->arena);
+}
+
+const Program& Engine::program() const { return impl_->train; }
+const std::vector<TaskTime>& Engine::last_times() const { return impl_->times; }
+std::string Engine::in_flight() const { return impl_->executor.in_flight(); }
+
+}  // namespace brume::engine

@@ -1,0 +1,159 @@
+#include "executor.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstring>
+
+#include "base/error.hpp"
+
+namespace brume::engine {
+
+using schedule::Channel;
+using schedule::Operation;
+using schedule::Role;
+
+namespace {
+
+std::vector<std::string> channel_names() {
+  std::vector<std::string> names;
+  for (int c = 0; c < schedule::num_channels; ++c) names.emplace_back(schedule::name(Channel(c)));
+  return names;
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+Groups::Groups(const plan::Plan& plan, comm::Communicator& world) {
+  const plan::Place place = plan::place(plan, world.rank());
+  const plan::Stage& stage = plan.stages[std::size_t(place.stage)];
+  // A colour is the first rank of the group: unlike for different groups of one split.
+  tp_ = world.split(plan::rank_of(plan, place.stage, place.dp_rank, 0), place.tp_rank);
+  dp_ = world.split(plan::rank_of(plan, place.stage, 0, place.tp_rank), place.dp_rank);
+  world_ = world.split(0, world.rank());
+  p2p_forward_ = world.split(0, world.rank());
+  p2p_backward_ = world.split(0, world.rank());
+  require(tp_->size() == stage.tp && dp_->size() == stage.dp, Failure::bug, "groups of wrong size");
+}
+
+comm::Communicator& Groups::of(const schedule::Task& task) const {
+  switch (task.group) {
+    case schedule::Group::tp:
+      return *tp_;
+    case schedule::Group::dp:
+      return *dp_;
+    case schedule::Group::world:
+      return *world_;
+    case schedule::Group::none:
+      break;
+  }
+  return task.channel == Channel::p2p_forward ? *p2p_forward_ : *p2p_backward_;
+}
+
+Executor::Executor(const Arena& arena, const Compute& compute, const Groups& groups, int threads,
+                   std::function<void(std::exception_ptr)> on_failure)
+    : arena_(arena),
+      compute_(compute),
+      groups_(groups),
+      channels_(channel_names(), std::move(on_failure)) {
+  for (auto& running : running_) running = -1;
+  channels_.enqueue(int(Channel::compute), [threads] { kernels::use_threads(threads); });
+}
+
+void Executor::run(const schedule::Program& program, Parts parts, const StepScalars& step,
+                   const GuardCheck* guards, std::vector<TaskTime>& times) {
+  const auto start = std::chrono::steady_clock::now();
+  times.assign(program.tasks.size(), {});
+  program_ = &program;
+  std::vector<char> waited_for(program.tasks.size(), 0);
+  for (const schedule::Task& task : program.tasks)
+    for (int other : task.waits) waited_for[std::size_t(other)] = 1;
+
+  std::vector<device::Event> events(program.tasks.size());
+  for (std::size_t id = 0; id < program.tasks.size(); ++id) {
+    const schedule::Task& task = program.tasks[id];
+    const int channel = int(task.channel);
+    for (int other : task.waits) channels_.wait(channel, events[std::size_t(other)]);
+    const bool works =
+        parts == Parts::both || (task.phase == schedule::Phase::update) == (parts == Parts::update);
+    if (works)
+      channels_.enqueue(channel, [&, id, channel] {
+        running_[std::size_t(channel)] = int(id);
+        times[id].start_s = seconds_since(start);
+        if (guards) guards->before(int(id));
+        execute(program, int(id), step);
+        if (guards) guards->after(int(id));
+        times[id].end_s = seconds_since(start);
+        running_[std::size_t(channel)] = -1;
+      });
+    if (waited_for[id]) events[id] = channels_.record(channel);
+  }
+  channels_.synchronize();
+}
+
+void Executor::execute(const schedule::Program& program, int id, const StepScalars& step) {
+  const schedule::Task& task = program.tasks[std::size_t(id)];
+  switch (task.channel) {
+    case Channel::compute:
+      return compute_.run(program, task, step);
+    case Channel::h2d:
+    case Channel::d2h:
+      return copy(program, task);
+    default:
+      return communicate(program, task);
+  }
+}
+
+void Executor::communicate(const schedule::Program& program, const schedule::Task& task) const {
+  const schedule::Operand& operand = task.operands[0];
+  std::byte* data = arena_.at(program.buffers[std::size_t(operand.buffer)]) + operand.first_byte;
+  comm::Communicator& group = groups_.of(task);
+  if (operand.role == Role::totals)
+    return group.all_reduce(
+        std::span(reinterpret_cast<double*>(data), std::size_t(operand.bytes) / sizeof(double)),
+        comm::Reduction::sum);
+  const std::span values(reinterpret_cast<float*>(data),
+                         std::size_t(operand.bytes) / sizeof(float));
+  switch (task.operation) {
+    case Operation::all_reduce:
+      return group.all_reduce(values);
+    case Operation::reduce_scatter:
+      return group.reduce_scatter(values);
+    case Operation::all_gather:
+      return group.all_gather(values);
+    case Operation::send:
+      return group.send(values, task.peer);
+    case Operation::recv:
+      return group.recv(values, task.peer);
+    default:
+      throw Error(Failure::bug, "'{}' does not communicate", schedule::label(task));
+  }
+}
+
+void Executor::copy(const schedule::Program& program, const schedule::Task& task) const {
+  for (const schedule::Operand& source : task.operands) {
+    if (source.role != Role::source) continue;
+    const schedule::Operand& destination = task.at(Role::destination, source.index);
+    std::memcpy(
+        arena_.at(program.buffers[std::size_t(destination.buffer)]) + destination.first_byte,
+        arena_.at(program.buffers[std::size_t(source.buffer)]) + source.first_byte,
+        std::size_t(source.bytes));
+  }
+}
+
+std::string Executor::in_flight() const {
+  std::string text;
+  const schedule::Program* program = program_;
+  for (std::size_t c = 0; program != nullptr && c < running_.size(); ++c) {
+    const int task = running_[c];
+    if (task < 0) continue;
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", schedule::name(Channel(c)),
+                        schedule::label(program->tasks[std::size_t(task)]));
+  }
+  return text.empty() ? "nothing in flight" : text;
+}
+
+}  // namespace brume::engine

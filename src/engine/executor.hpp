@@ -1,0 +1,56 @@
+/// @file Runs a Program: a channel for each of its channels, an event for each wait.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "comm/communicator.hpp"
+#include "compute.hpp"
+#include "device/channels.hpp"
+
+namespace brume::engine {
+
+/// Communicators of a rank, one per group and channel, so that no two channels ever meet in one.
+class Groups {
+ public:
+  Groups(const plan::Plan& plan, comm::Communicator& world);  ///< collective over `world`
+  comm::Communicator& of(const schedule::Task& task) const;
+
+ private:
+  std::unique_ptr<comm::Communicator> tp_, dp_, world_, p2p_forward_, p2p_backward_;
+};
+
+/// Which tasks of a Program do their work; the others only keep their place in the order.
+enum class Parts { train, update, both };
+
+/// Executes Programs of one rank on the rank's channels. Adds no ordering of its own.
+class Executor {
+ public:
+  Executor(const Arena& arena, const Compute& compute, const Groups& groups, int threads,
+           std::function<void(std::exception_ptr)> on_failure);
+
+  /// Runs `program` to its end; `times` gets an entry per task. @throws what a task threw
+  void run(const schedule::Program& program, Parts parts, const StepScalars& step,
+           const GuardCheck* guards, std::vector<TaskTime>& times);
+
+  std::string in_flight() const;
+
+ private:
+  void execute(const schedule::Program& program, int task, const StepScalars& step);
+  void communicate(const schedule::Program& program, const schedule::Task& task) const;
+  void copy(const schedule::Program& program, const schedule::Task& task) const;
+
+  const Arena& arena_;
+  const Compute& compute_;
+  const Groups& groups_;
+  std::array<std::atomic<int>, schedule::num_channels> running_;  ///< task, or -1
+  std::atomic<const schedule::Program*> program_ = nullptr;
+  device::Channels channels_;  ///< last: its threads use the rest
+};
+
+}  // namespace brume::engine

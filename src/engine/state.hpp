@@ -1,0 +1,18 @@
+/// @file What a rank holds between steps, by parameter: initial values, slabs for checkpoints.
+#pragma once
+
+#include <vector>
+
+#include "arena.hpp"
+#include "engine/engine.hpp"
+
+namespace brume::engine {
+
+/// Slabs of all parameters and moments this rank holds.
+std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan,
+                        const model::Config& model, const Arena& arena);
+
+/// Sets weights from the seed by global parameter index, moments to zero.
+void initialise(std::vector<Slab>& slabs, const model::Config& model, std::uint64_t seed);
+
+}  // namespace brume::engine
