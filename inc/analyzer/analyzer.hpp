@@ -26,7 +26,8 @@ struct StageRole {
 /// The variables of a stage's expressions, in the order in which tapes take their columns.
 ///
 ///   l layers · c recomputed layers · b microbatch · dp · tp · z ZeRO level · o, a offload ratios ·
-///   p earlier microbatches in flight · G microbatches · S stages · n nodes and m ranks per node of the stage's mesh
+///   p earlier microbatches in flight · G microbatches · S stages · n nodes and m ranks per node of
+///   the stage's mesh
 const std::vector<std::string>& variables();
 
 /// A term of a sum, with the name under which --explain shows it.
@@ -41,11 +42,12 @@ struct StageExpressions {
   std::vector<Term> delta_terms;   ///< [s] summed: what the first and last microbatch add
   Expr stable_s;
   Expr delta_s;
-  Expr peak_forward_bytes;   ///< device memory per rank
+  Expr peak_forward_bytes;  ///< device memory per rank
   Expr peak_backward_bytes;
-  Expr host_bytes;           ///< host memory per rank
+  Expr host_bytes;  ///< host memory per rank
 };
 
+/// Their functions remember values, so expressions of one call belong to one thread.
 StageExpressions stage_expressions(const model::Config& model, const hardware::Profile& profile,
                                    StageRole role);
 
@@ -62,7 +64,8 @@ struct Prediction {
   std::vector<StagePrediction> stages;
 };
 
-Prediction analyze(const plan::Plan& plan, const model::Config& model, const hardware::Profile& profile);
+Prediction analyze(const plan::Plan& plan, const model::Config& model,
+                   const hardware::Profile& profile);
 
 StageRole role_of(const plan::Plan& plan, int stage);
 
@@ -70,13 +73,13 @@ StageRole role_of(const plan::Plan& plan, int stage);
 std::map<std::string, double, std::less<>> bindings(const plan::Plan& plan, int stage);
 
 /// Formula, terms in numbers and what binds, for people.
-std::string explain(const plan::Plan& plan, const model::Config& model, const hardware::Profile& profile,
-                    const hardware::Cluster& cluster);
+std::string explain(const plan::Plan& plan, const model::Config& model,
+                    const hardware::Profile& profile, const hardware::Cluster& cluster);
 
 /// Seconds of one segment on one rank, tensor-parallel collectives not included.
 enum class Pass { forward, backward, recompute };
-double segment_s(const model::Config& model, const hardware::Profile& profile, model::SegmentKind kind,
-                 Pass pass, int microbatch, int tp);
+double segment_s(const model::Config& model, const hardware::Profile& profile,
+                 model::SegmentKind kind, Pass pass, int microbatch, int tp);
 
 /// Seconds of the optimizer step over `elements` parameters on one rank.
 double optimizer_s(const hardware::Profile& profile, double elements);

@@ -17,4 +17,7 @@ using spdlog::warn;
 /// @param verbose  also debug lines
 void start(int rank, int size, bool verbose);
 
+/// What the last start() asked for.
+bool verbose();
+
 }  // namespace brume::log

@@ -4,6 +4,7 @@
 #include <Kokkos_Core.hpp>
 
 #include <cstdint>
+#include <string>
 
 namespace brume::kernels {
 
@@ -35,5 +36,8 @@ class Runtime {
 /// @param threads  >= 1
 /// @throws Error(bug)  when threads is below 1
 void use_threads(int threads);
+
+/// Packages that decide how fast kernels are: "oneDNN 2.6.0, Kokkos 3.4.0 Serial".
+std::string versions();
 
 }  // namespace brume::kernels

@@ -1,4 +1,5 @@
-/// @file The plan: how each stage splits the model and saves memory. The waist between planner and runtime.
+/// @file The plan: how each stage splits the model and saves memory. The waist between planner and
+/// runtime.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +15,13 @@ namespace brume::plan {
 struct Stage {
   int first_layer = 0;
   int layers = 0;
-  int nodes = 1;             ///< mesh: nodes x devices_per_node = dp * tp
+  int nodes = 1;  ///< mesh: nodes x devices_per_node = dp * tp
   int devices_per_node = 1;
-  int microbatch = 1;        ///< sequences per microbatch and data-parallel rank
+  int microbatch = 1;  ///< sequences per microbatch and data-parallel rank
   int dp = 1;
   int tp = 1;
-  int zero_level = 0;        ///< 0 none, 1 optimizer state sharded
-  int ckpt_layers = 0;       ///< last layers of the stage whose activations are recomputed
+  int zero_level = 0;   ///< 0 none, 1 optimizer state sharded
+  int ckpt_layers = 0;  ///< last layers of the stage whose activations are recomputed
   double weight_offload_ratio = 0.0;
   double grad_offload_ratio = 0.0;
   double optim_offload_ratio = 0.0;

@@ -3,15 +3,25 @@
 #include <fmt/format.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 
+#include <memory>
+
 namespace brume::log {
+namespace {
+bool asked_verbose = false;
+}
 
 void start(int rank, int size, bool verbose) {
-  spdlog::set_default_logger(spdlog::stderr_color_mt(fmt::format("brume.{}", rank)));
+  asked_verbose = verbose;
+  // A logger of no registered name: a job starts its log again once it knows its rank.
+  const auto sink = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>("", sink));
   // Rank 0 speaks for the job; the others say who they are when something is wrong.
   spdlog::set_pattern(rank == 0 || size == 1 ? "%^%v%$" : fmt::format("%^rank {}: %v%$", rank));
   spdlog::set_level(rank != 0 ? spdlog::level::warn
                     : verbose ? spdlog::level::debug
                               : spdlog::level::info);
 }
+
+bool verbose() { return asked_verbose; }
 
 }  // namespace brume::log

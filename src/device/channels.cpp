@@ -18,8 +18,8 @@ namespace brume::device {
 namespace {
 
 /// Looks for a short while before the caller goes to sleep, giving its core away between looks.
-/// A hand-over takes 2-4 us this way; a sleeper on another core of a virtual machine takes 25-40 us
-/// to wake. Measured with 2-4 times more busy threads than cores, the looks cost nothing.
+/// Measured on a virtual machine: with a core to spare a hand-over takes 2-4 us, where waking a
+/// sleeper on another core takes 25-40 us; with more busy threads than cores both take 10-35 us.
 template <typename Condition>
 void look_briefly(const Condition& holds) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(20);

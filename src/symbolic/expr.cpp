@@ -185,7 +185,8 @@ void Tape::evaluate(std::span<const double* const> inputs, std::span<double* con
   require(inputs.size() == num_variables_ && outputs.size() == outputs_.size(), Failure::bug,
           "a tape of {} variables and {} outputs got {} and {}", num_variables_, outputs_.size(),
           inputs.size(), outputs.size());
-  constexpr std::size_t block = 256;  // registers of a block stay in the second-level cache
+  // Registers of a block stay in the second-level cache.
+  const std::size_t block = std::min<std::size_t>(256, count);
   std::vector<double> registers(steps_.size() * block);
   std::vector<double> values;
   for (std::size_t first = 0; first < count; first += block) {

@@ -1,0 +1,68 @@
+# Brume: `make run` plans and trains the quick start, `make check` runs all tests. Both install what is
+# missing (Debian, apt) and build first.
+#
+#   SAN=address|undefined|thread   check under a sanitizer, in a build folder of its own
+#   NATIVE=OFF                     portable binaries instead of ones for this processor
+#   PREFIX=DIR                     where `make install` puts the program (/usr/local)
+
+SAN    ?=
+NATIVE ?= ON
+PREFIX ?= /usr/local
+BUILD  := build$(if $(SAN),-$(SAN))
+JOBS   := $(shell nproc)
+
+PACKAGES := g++ cmake pkg-config clang-format libopenmpi-dev openmpi-bin libhdf5-dev hdf5-tools \
+  libglpk-dev libdnnl-dev libtrilinos-kokkos-dev libtomlplusplus-dev libcli11-dev nlohmann-json3-dev \
+  libfmt-dev libspdlog-dev libhwloc-dev libxxhash-dev libgtest-dev
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+
+# Open MPI refuses to start for root unless told twice.
+ifeq ($(shell id -u),0)
+  export OMPI_ALLOW_RUN_AS_ROOT := 1
+  export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+endif
+
+# What sanitizers can say something about: ranks as threads of one process for `thread`, all unit
+# tests and those on two MPI ranks for the others.
+TESTS_thread    := -L local
+TESTS_address   := -L 'unit|two_ranks'
+TESTS_undefined := -L 'unit|two_ranks'
+
+.PHONY: all deps configure run check perf format format-check install clean
+
+all: configure
+	cmake --build $(BUILD) -j $(JOBS)
+
+deps:
+	@command -v apt-get >/dev/null || { echo "deps: no apt here; CMake looks for the site's packages"; exit 0; }; \
+	missing=; for p in $(PACKAGES); do \
+	  dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || missing="$$missing $$p"; done; \
+	if [ -z "$$missing" ]; then echo "deps: all packages are there"; exit 0; fi; \
+	echo "deps: installing$$missing"; $(SUDO) apt-get update -q && \
+	DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install -q -y --no-install-recommends $$missing
+
+configure: deps
+	cmake -S . -B $(BUILD) -DBRUME_NATIVE=$(NATIVE) -DBRUME_SANITIZE=$(SAN) -DCMAKE_INSTALL_PREFIX=$(PREFIX)
+
+# The project's own text is what the quick start learns from.
+run: all
+	$(BUILD)/brume import tokens -o data --valid 0.1 README.md Makefile CMakeLists.txt src inc regression perf inputs jobs
+	mpirun -n 4 --oversubscribe $(BUILD)/brume run inputs/quickstart.toml
+
+check: all format-check
+	cd $(BUILD) && ctest --output-on-failure -j $(JOBS) $(if $(SAN),$(TESTS_$(SAN)),-LE slow)
+
+perf: all
+	@for p in $(BUILD)/perf/perf_*; do echo "== $$(basename $$p)"; $$p || exit 1; done
+
+SOURCES = $(shell git ls-files -co --exclude-standard '*.cpp' '*.hpp')
+format:
+	clang-format -i $(SOURCES)
+format-check: deps
+	@clang-format --dry-run -Werror $(SOURCES)
+
+install: all
+	cmake --install $(BUILD)
+
+clean:
+	rm -rf build build-address build-undefined build-thread

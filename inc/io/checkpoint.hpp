@@ -1,0 +1,60 @@
+/// @file Checkpoints: one HDF5 file a rank, a manifest with hashes, committed by a rename.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.hpp"
+#include "engine/engine.hpp"
+
+namespace brume::io {
+
+/// What a checkpoint says about itself.
+struct CheckpointInfo {
+  std::int64_t step = 0;  ///< steps done
+  std::string deck_text;
+  std::string plan_text;
+  std::string profile_text;
+  std::string model_text;  ///< what must not change: sizes of the model
+  std::filesystem::path directory;
+  int ranks = 0;  ///< files rank-0.h5 ... in it
+};
+
+/// Writes directory/checkpoints/step-N: every rank's owned slabs into step-N.tmp/rank-R.h5 (HDF5
+/// image in memory, then own write and fsync), hashes gathered, manifest.json by rank 0, rename,
+/// fsync of the parent. A background thread writes from a snapshot while training goes on. Keeps
+/// two generations.
+class CheckpointWriter {
+ public:
+  /// @param world  split for the writer's own messages; collective
+  CheckpointWriter(std::filesystem::path directory, comm::Communicator& world);
+  ~CheckpointWriter();  ///< waits for a write under way
+
+  /// Copies the slabs and starts writing; waits first for an earlier write. Collective.
+  /// @throws AgreedError(storage) on all ranks when the earlier write failed on any
+  void start(const CheckpointInfo& info, const std::vector<engine::Slab>& slabs);
+
+  /// Waits until the checkpoint is committed. Collective. @throws AgreedError(storage)
+  void finish();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// The newest checkpoint whose manifest and hashes verify; damaged ones are named in the log and
+/// passed over.
+std::optional<CheckpointInfo> find_checkpoint(const std::filesystem::path& run_directory);
+
+/// Opens one checkpoint directory. @throws Error(storage) naming what is damaged
+CheckpointInfo open_checkpoint(const std::filesystem::path& checkpoint);
+
+/// Fills all slabs, owned or not, from the checkpoint's files, whatever plan wrote them. Each
+/// tensor must be covered completely. @throws Error(storage)
+void load_slabs(const CheckpointInfo& info, std::vector<engine::Slab>& slabs);
+
+}  // namespace brume::io

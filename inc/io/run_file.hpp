@@ -1,0 +1,75 @@
+/// @file run.h5: what a run did, step by step, described by itself. Layout in src/io/README.md.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "engine/engine.hpp"
+#include "schedule/program.hpp"
+
+namespace brume::io {
+
+/// What is known before the first step; stored as attributes.
+struct RunDescription {
+  std::string deck_text;  ///< resolved deck
+  std::string plan_text;
+  std::string profile_text;
+  std::string version;  ///< of brume
+  int ranks = 1;
+  double predicted_iteration_s = 0.0;
+  std::vector<std::int64_t> predicted_bytes;  ///< [rank] placed device memory
+  std::vector<std::int64_t> host_bytes;       ///< [rank] placed host memory
+};
+
+/// One step of the whole job, as rank 0 knows it.
+struct Row {
+  engine::StepMetrics metrics;  ///< rank 0's, with the slowest rank's iteration time
+  double tokens_per_s = 0.0;
+  std::vector<std::int64_t> peak_bytes;  ///< [rank] resident set
+  double predicted_s = 0.0;  ///< iteration time of the plan of that step; 0: the description's
+};
+
+/// One evaluation on held-out data.
+struct EvaluationRow {
+  std::int64_t step;
+  double loss;
+};
+
+/// Rows are kept in memory; the file is rebuilt as an in-memory image and replaced by write, fsync
+/// and rename. Rank 0 only.
+class RunFile {
+ public:
+  /// Goes on with the rows up to `resumed_step` of a file that is there already; 0 starts anew.
+  /// Writes the file, so that a directory that cannot be written shows before the first step.
+  /// @throws Error(storage) when the directory cannot be made or written
+  /// @throws Error(input) when the file that is there cannot be read
+  RunFile(std::filesystem::path directory, RunDescription description, std::int64_t resumed_step);
+
+  /// Written at most every 10 s and in at most a twentieth of the time; a failure to write is
+  /// logged and tried again, because the rows are still here.
+  void add(Row row);
+  void add(EvaluationRow row);  ///< in place of one of the same step
+  void write();                 ///< now, e.g. with a checkpoint. @throws Error(storage)
+
+ private:
+  std::filesystem::path path_;
+  RunDescription description_;
+  std::vector<Row> rows_;
+  std::vector<EvaluationRow> evaluations_;
+  std::int64_t next_write_ns_ = 0;  ///< on the monotonic clock
+};
+
+/// What a run.h5 holds.
+struct RunContent {
+  RunDescription description;
+  std::vector<Row> rows;
+  std::vector<EvaluationRow> evaluations;
+};
+
+/// Reads a run.h5 back; refuses a version it does not know. @throws Error(input)
+RunContent read_run_file(const std::filesystem::path& path);
+
+}  // namespace brume::io

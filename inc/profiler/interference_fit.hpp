@@ -1,0 +1,31 @@
+/// @file Interference coefficients from pairs of tasks that were timed together.
+#pragma once
+
+#include <array>
+#include <span>
+
+#include "hardware/profile.hpp"
+
+namespace brume::profiler {
+
+/// Work on two resources, started together; the times of the absent ones are 0.
+struct CoRun {
+  std::array<double, hardware::num_resources> alone_s{};  ///< [s] each by itself
+  std::array<double, hardware::num_resources> done_s{};   ///< [s] from the start until it was done
+};
+
+/// Fits how much slower each resource of a pair runs beside the other.
+///
+/// Resource q, done first, shows its slowdown directly, and j's follows from what j had left:
+///
+///   1 + a[q][j] = done_q / alone_q,   1 + a[j][q] = done_q / (alone_j - (done_j - done_q))
+///
+/// Over several co-runs of a pair with slowdowns s_k, the x that minimises sum_k (x / s_k - 1)^2:
+///
+///   1 + a = sum_k s_k^-1 / sum_k s_k^-2,   a >= 0
+///
+/// @return  0 for pairs without a co-run
+/// @throws Error(bug)  when a co-run has not two resources with positive times
+hardware::Interference fit_interference(std::span<const CoRun> co_runs);
+
+}  // namespace brume::profiler

@@ -1,0 +1,42 @@
+/// @file Measures this machine for a model: operators, links, copies, interference.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.hpp"
+#include "hardware/cluster.hpp"
+#include "hardware/profile.hpp"
+#include "model/model.hpp"
+
+namespace brume::profiler {
+
+/// What a search may need to know about: the profiler measures these shapes and no others.
+struct Shapes {
+  std::vector<int> microbatches;  ///< b
+  std::vector<int> tp;            ///< degrees
+  std::vector<int> groups;        ///< ranks of collectives, from 2 to all
+};
+
+/// What a profile of this machine, model and rank count is valid for. Collective over `world`.
+hardware::ProfileKey key(comm::Communicator& world, int ranks_per_node, int threads_per_rank,
+                         const model::Config& model, const Shapes& shapes);
+
+/// Measures. Collective over `world`: all ranks work at the same time, as they do in training.
+/// A measurement that fails costs its own entry only, and is named in the log.
+hardware::Profile measure(comm::Communicator& world, const hardware::ProfileKey& key,
+                          const hardware::Cluster& cluster, const model::Config& model,
+                          const Shapes& shapes);
+
+/// 64-bit FNV-1a over all fields of the key.
+std::uint64_t hash(const hardware::ProfileKey& key);
+
+/// Where a profile with this key is cached: $XDG_CACHE_HOME or ~/.cache, brume/profile-<hash>.toml.
+std::string cache_path(const hardware::ProfileKey& key);
+
+/// Saves a profile at its cache path and makes the folders.
+/// @throws Error(storage)
+void cache(const hardware::Profile& profile);
+
+}  // namespace brume::profiler

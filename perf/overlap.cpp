@@ -1,0 +1,150 @@
+/// @file The same plans with overlap on and off, interleaved in one run: what the overlap wins.
+///
+/// hidden share = 1 - (time with overlap - time of computation alone) / sum of transfer times
+///
+/// Computation alone and transfers are the busy times of the run without overlap, where nothing
+/// disturbs them. Per channel the table shows which share of its time computation ran beside it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <random>
+#include <vector>
+
+#include "base/text.hpp"
+#include "comm/session.hpp"
+#include "data/sampler.hpp"
+#include "engine/engine.hpp"
+#include "kernels/types.hpp"
+#include "plan/plan.hpp"
+
+namespace {
+
+using namespace brume;
+
+constexpr int steps = 9;  // of which the first warms up
+
+struct Case {
+  const char* name;
+  int stages, dp, tp, zero_level;
+  double optim_offload, act_offload;
+  int microbatches;
+};
+
+const std::vector<Case> cases{
+    {"optimizer offload", 1, 1, 1, 0, 1.0, 0.0, 2}, {"activation offload", 1, 1, 1, 0, 0.0, 1.0, 4},
+    {"both offloads", 1, 1, 1, 0, 1.0, 1.0, 4},     {"dp 2", 1, 2, 1, 0, 0.0, 0.0, 2},
+    {"dp 2, ZeRO-1", 1, 2, 1, 1, 0.0, 0.0, 2},      {"pp 2", 2, 1, 1, 0, 0.0, 0.0, 4},
+    {"pp 2, offloads", 2, 1, 1, 0, 1.0, 1.0, 4},    {"dp 4, ZeRO-1", 1, 4, 1, 1, 0.0, 0.0, 2},
+    {"dp 2 x pp 2", 2, 2, 1, 1, 0.0, 0.0, 4},       {"dp 2 x tp 2", 1, 2, 2, 1, 0.5, 0.0, 2},
+};
+
+model::Config bench_model() {
+  return {.num_layers = 4,
+          .hidden_size = 384,
+          .num_heads = 6,
+          .ffn_size = 1536,
+          .seq_len = 256,
+          .vocab_size = 256};
+}
+
+plan::Plan plan_of(const Case& c) {
+  const int microbatch = 2;
+  plan::Plan plan;
+  plan.microbatches = c.microbatches;
+  plan.global_batch = microbatch * c.dp * c.microbatches;
+  for (int s = 0; s < c.stages; ++s) {
+    plan::Stage stage;
+    stage.layers = 4 / c.stages;
+    stage.first_layer = s * stage.layers;
+    stage.devices_per_node = c.dp * c.tp;
+    stage.microbatch = microbatch;
+    stage.dp = c.dp;
+    stage.tp = c.tp;
+    stage.zero_level = c.zero_level;
+    stage.optim_offload_ratio = c.optim_offload;
+    stage.act_offload_ratio = c.act_offload;
+    plan.stages.push_back(stage);
+  }
+  return plan;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+/// A step's figures of the slowest rank, one number each.
+std::vector<double> slowest(comm::Communicator& world, const engine::StepMetrics& m) {
+  std::vector<double> figures{m.iteration_s};
+  figures.insert(figures.end(), m.busy_s.begin(), m.busy_s.end());
+  figures.insert(figures.end(), m.hidden_s.begin(), m.hidden_s.end());
+  world.all_reduce(figures, comm::Reduction::max);
+  return figures;
+}
+
+/// Medians over the steps, figure by figure.
+std::vector<double> medians(const std::vector<std::vector<double>>& rows) {
+  std::vector<double> result;
+  for (std::size_t f = 0; f < rows[0].size(); ++f) {
+    std::vector<double> column;
+    for (const auto& row : rows) column.push_back(row[f]);
+    result.push_back(median(column));
+  }
+  return result;
+}
+
+void run(const Case& c, comm::Communicator& world, int threads, const data::Sampler& data) {
+  engine::Settings settings;
+  settings.steps = 100;
+  settings.threads = threads;
+  engine::Engine overlapped(plan_of(c), bench_model(), settings, world);
+  settings.overlap = false;
+  engine::Engine serial(plan_of(c), bench_model(), settings, world);
+  std::vector<std::vector<double>> on, off;
+  for (int step = 0; step < steps; ++step) {
+    const std::vector<double> a = slowest(world, overlapped.step(data)),
+                              b = slowest(world, serial.step(data));
+    if (step == 0) continue;
+    on.push_back(a);
+    off.push_back(b);
+  }
+  if (world.rank() != 0) return;
+  const std::vector<double> with = medians(on), without = medians(off);
+  double transfers_s = 0.0;
+  std::string channels;
+  for (int ch = 1; ch < schedule::num_channels; ++ch) {
+    const auto i = std::size_t(ch);
+    transfers_s += without[1 + i];
+    if (with[1 + i] > 0.0)
+      channels += fmt::format(" {} {:.0f}%", schedule::name(schedule::Channel(ch)),
+                              100.0 * with[1 + schedule::num_channels + i] / with[1 + i]);
+  }
+  const double hidden = 1.0 - (with[0] - without[1]) / transfers_s;
+  fmt::print("{:>5}  {:<20} {:>10} {:>10} {:>6.2f} {:>10} {:>10} {:>7.0f}% {}\n", world.size(),
+             c.name, format_seconds(without[0]), format_seconds(with[0]), without[0] / with[0],
+             format_seconds(without[1]), format_seconds(transfers_s), 100.0 * hidden, channels);
+}
+
+}  // namespace
+
+int main() {
+  comm::Session session;
+  const auto world = session.world();
+  const kernels::Runtime runtime(1);
+  const std::filesystem::path path =
+      std::filesystem::temp_directory_path() / fmt::format("brume-perf-{}.tok", world->rank());
+  std::mt19937 random(1);
+  std::vector<std::uint16_t> tokens(100000);
+  for (std::uint16_t& token : tokens) token = std::uint16_t(random() % 256);
+  data::write_token_file(path, tokens, 256);
+  const data::Sampler data(data::TokenFile(path), data::Order::sequential, 1,
+                           bench_model().seq_len);
+  std::filesystem::remove(path);
+  if (world->rank() == 0)
+    fmt::print("{:>5}  {:<20} {:>10} {:>10} {:>6} {:>10} {:>10} {:>8}  {}\n", "ranks", "plan",
+               "off", "on", "ratio", "compute", "transfers", "hidden",
+               "time beside computation, by channel");
+  for (const Case& c : cases)
+    if (c.stages * c.dp * c.tp == world->size()) run(c, *world, 1, data);
+}

@@ -1,0 +1,130 @@
+/// @file Small checkpoints of known values, without an engine: for tests that damage, fill and
+/// kill.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.hpp"
+#include "io/checkpoint.hpp"
+
+namespace brume::io {
+
+namespace fs = std::filesystem;
+
+inline constexpr int num_ranks = 2;
+inline constexpr std::int64_t rows = 40, cols = 30;
+
+/// Element of the state after `step` steps; exact in float.
+inline float value(std::int64_t step, std::int64_t kind, std::int64_t element) {
+  return float(step * 4096 + kind * 2000 + element);
+}
+
+/// A rank's memory: some rows of a matrix and of its moments.
+struct Memory {
+  Memory(std::int64_t first_row, std::int64_t num_rows) {
+    for (const char* kind : {"weight", "m", "v"}) {
+      values.emplace_back(std::size_t(num_rows * cols), -1.0f);
+      slabs.push_back({.name = "table",
+                       .kind = kind,
+                       .global_shape = {rows, cols},
+                       .offset = {first_row, 0},
+                       .shape = {num_rows, cols},
+                       .first = 0,
+                       .elements = num_rows * cols,
+                       .data = values.back().data(),
+                       .owned = true});
+    }
+  }
+
+  void fill(std::int64_t step) {
+    for (std::size_t kind = 0; kind < slabs.size(); ++kind)
+      for (std::int64_t i = 0; i < slabs[kind].elements; ++i)
+        values[kind][std::size_t(i)] =
+            value(step, std::int64_t(kind), slabs[kind].offset[0] * cols + i);
+  }
+
+  bool holds(std::int64_t step) const {
+    Memory other(slabs[0].offset[0], slabs[0].shape[0]);
+    other.fill(step);
+    return values == other.values;
+  }
+
+  std::vector<std::vector<float>> values;
+  std::vector<engine::Slab> slabs;
+};
+
+inline CheckpointInfo info_of(std::int64_t step) {
+  CheckpointInfo info;
+  info.step = step;
+  info.deck_text = "[training]\nsteps = 100\n";
+  info.model_text = "gpt";
+  return info;
+}
+
+inline void save(const fs::path& directory, std::vector<std::int64_t> steps,
+                 CheckpointInfo base = {}) {
+  comm::run_local(num_ranks, [&](comm::Communicator& world) {
+    CheckpointWriter writer(directory, world);
+    Memory memory(world.rank() * rows / num_ranks, rows / num_ranks);
+    for (const std::int64_t step : steps) {
+      memory.fill(step);
+      CheckpointInfo info = base.deck_text.empty() ? info_of(step) : base;
+      info.step = step;
+      writer.start(info, memory.slabs);
+      memory.fill(-1);  // training goes on: what is written is the snapshot
+    }
+    writer.finish();
+  });
+}
+
+/// The step of the newest checkpoint whose content is right; -1 when there is none.
+inline std::int64_t newest(const fs::path& directory) {
+  const std::optional<CheckpointInfo> info = find_checkpoint(directory);
+  if (!info) return -1;
+  Memory memory(0, rows);
+  load_slabs(*info, memory.slabs);
+  EXPECT_TRUE(memory.holds(info->step)) << info->step;
+  return info->step;
+}
+
+inline std::set<std::string> names_in(const fs::path& directory) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(directory))
+    names.insert(entry.path().filename().string());
+  return names;
+}
+
+inline std::string content(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+inline void put(const fs::path& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
+}
+
+/// Checkpoints in a run directory of its own, removed at the end.
+class CheckpointFault : public ::testing::Test {
+ protected:
+  CheckpointFault() {
+    std::string pattern = (fs::temp_directory_path() / "brume-fault-XXXXXX").string();
+    directory_ = ::mkdtemp(pattern.data());
+  }
+  ~CheckpointFault() override { fs::remove_all(directory_); }
+  fs::path checkpoints() const { return directory_ / "checkpoints"; }
+  fs::path step(int number) const { return checkpoints() / ("step-" + std::to_string(number)); }
+
+  fs::path directory_;
+};
+
+}  // namespace brume::io

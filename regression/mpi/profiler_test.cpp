@@ -1,0 +1,213 @@
+#include "profiler/profiler.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <map>
+#include <set>
+#include <thread>
+
+#include "../../src/profiler/bench.hpp"
+#include "base/error.hpp"
+#include "mpi_main.hpp"
+
+namespace brume::profiler {
+namespace {
+
+const model::Config tiny{.num_layers = 2,
+                         .hidden_size = 64,
+                         .num_heads = 4,
+                         .ffn_size = 256,
+                         .seq_len = 32,
+                         .vocab_size = 96};
+const Shapes few{.microbatches = {1, 8}, .tp = {1, 2}, .groups = {2}};
+
+const hardware::Cluster cluster{
+    .nodes = 1, .devices_per_node = 2, .memory_bytes = std::int64_t{64} << 20};
+
+/// Measured once, by whichever test is first; on all ranks alike.
+const hardware::Profile& profile() {
+  static const hardware::Profile measured =
+      measure(world(), key(world(), world().size(), 1, tiny, few), cluster, tiny, few);
+  return measured;
+}
+
+std::vector<std::int64_t> dims_at(const model::Operator& op, int microbatch, int tp) {
+  const std::map<std::string, double, std::less<>> values{{"b", microbatch}, {"tp", tp}};
+  std::vector<std::int64_t> dims;
+  for (const model::Expr& dim : op.dims) dims.push_back(std::llround(dim.evaluate(values)));
+  return dims;
+}
+
+/// The row with this name, or one of zeros.
+hardware::OperatorRow row_of(const std::string& kind, const std::vector<std::int64_t>& dims) {
+  for (const hardware::OperatorRow& row : profile().operators)
+    if (row.kind == kind && row.dims == dims) return row;
+  return {};
+}
+
+bool is_time(double seconds) { return std::isfinite(seconds) && seconds > 0.0 && seconds < 10.0; }
+
+TEST(Profiler, AllRanksHoldTheSameText) {
+  const std::string mine = hardware::profile_schema().write(profile());
+  for (const std::string& text : world().gather(mine)) EXPECT_EQ(text, mine);
+  EXPECT_NE(profile().origin.find("2 ranks"), std::string::npos);
+}
+
+TEST(Profiler, EveryOperatorOfEverySegmentIsMeasured) {
+  using model::OperatorKind, model::SegmentKind;
+  for (SegmentKind kind :
+       {SegmentKind::embedding, SegmentKind::attention, SegmentKind::mlp, SegmentKind::head})
+    for (const model::Operator& op : model::segment(tiny, kind).operators)
+      for (int microbatch : few.microbatches)
+        for (int tp : few.tp) {
+          const auto row = row_of(model::name(op.kind), dims_at(op, microbatch, tp));
+          EXPECT_TRUE(is_time(row.forward_s)) << op.name << " b " << microbatch << " tp " << tp;
+          const bool fused = op.kind == OperatorKind::cross_entropy;
+          EXPECT_TRUE(fused ? row.backward_s == 0.0 : is_time(row.backward_s)) << op.name;
+        }
+}
+
+TEST(Profiler, NoOperatorHasTwoRows) {
+  std::set<std::pair<std::string, std::vector<std::int64_t>>> rows;
+  for (const hardware::OperatorRow& row : profile().operators)
+    EXPECT_TRUE(rows.emplace(row.kind, row.dims).second) << row.kind;
+}
+
+TEST(Profiler, LargerMicrobatchesTakeLonger) {
+  // [b T, C] x [C, F]: 8 times the work takes longer, however noisy the machine is.
+  const auto one = row_of("matmul", {32, 256, 64}), eight = row_of("matmul", {256, 256, 64});
+  EXPECT_GT(eight.forward_s, one.forward_s);
+  EXPECT_GT(eight.backward_s, one.backward_s);
+  EXPECT_GT(row_of("attention", {8, 32, 4, 16}).forward_s,
+            row_of("attention", {1, 32, 4, 16}).forward_s);
+}
+
+TEST(Profiler, AdamWIsMeasuredUpToTheLargestBlock) {
+  const std::int64_t elements = model::layout(model::blocks(tiny)[1], 1, 0, 1).elements;
+  const auto whole = row_of("adamw", {elements}), part = row_of("adamw", {elements / 64 / 16 * 16});
+  EXPECT_TRUE(is_time(whole.forward_s));
+  int rows = 0;
+  for (const hardware::OperatorRow& row : profile().operators) rows += row.kind == "adamw";
+  EXPECT_EQ(rows, 3);
+  EXPECT_LT(part.forward_s, whole.forward_s);
+}
+
+TEST(Profiler, EveryKindOfLinkIsMeasuredAtSeveralSizes) {
+  const std::int64_t block_bytes = 4 * model::layout(model::blocks(tiny)[1], 1, 0, 1).elements;
+  std::map<std::string, std::vector<hardware::LinkRow>> kinds;
+  for (const hardware::LinkRow& row : profile().links) {
+    EXPECT_EQ(row.nodes, 1);
+    EXPECT_EQ(row.ranks_per_node, 2);
+    EXPECT_TRUE(is_time(row.time_s)) << row.kind << ' ' << row.bytes;
+    kinds[row.kind].push_back(row);
+  }
+  EXPECT_EQ(kinds.size(), 4u);
+  for (const char* kind : {"all_reduce", "reduce_scatter", "all_gather"}) {
+    EXPECT_EQ(kinds[kind].size(), 5u) << kind;
+    EXPECT_EQ(kinds[kind].back().bytes, block_bytes) << kind;
+  }
+  EXPECT_EQ(kinds["send"].size(), 4u);
+  EXPECT_EQ(kinds["send"].back().bytes, 8 * 32 * 64 * 4);  // b T C floats
+}
+
+TEST(Profiler, CopiesAreMeasuredBothWays) {
+  std::map<std::string, int> kinds;
+  for (const hardware::CopyRow& row : profile().copies) {
+    EXPECT_TRUE(is_time(row.time_s)) << row.kind << ' ' << row.bytes;
+    ++kinds[row.kind];
+  }
+  EXPECT_EQ(kinds, (std::map<std::string, int>{{"copy_in", 4}, {"copy_out", 4}}));
+}
+
+TEST(Profiler, RatesAreThoseOfAComputer) {
+  EXPECT_GT(profile().flops_per_s, 1e8);
+  EXPECT_LT(profile().flops_per_s, 1e14);
+  EXPECT_GT(profile().bytes_per_s, 1e8);
+  EXPECT_LT(profile().bytes_per_s, 1e13);
+  EXPECT_GT(profile().task_overhead_s, 1e-8);
+  EXPECT_LT(profile().task_overhead_s, 1e-2);
+}
+
+TEST(Profiler, InterferenceIsATableOfNonNegativeNumbers) {
+  const hardware::Interference model = profile().interference_model();
+  double sum = 0.0;
+  for (int q = 0; q < hardware::num_resources; ++q) {
+    EXPECT_EQ(model.added[q][q], 0.0);
+    for (int j = 0; j < hardware::num_resources; ++j) {
+      EXPECT_GE(model.added[q][j], 0.0);
+      EXPECT_TRUE(std::isfinite(model.added[q][j]));
+      sum += model.added[q][j];
+    }
+  }
+  EXPECT_GT(sum, 0.0);  // all of it uses the same memory
+}
+
+TEST(ProfilerKey, IsTheSameOnAllRanksAndNamesWhatMatters) {
+  const hardware::ProfileKey mine = key(world(), 2, 1, tiny, few);
+  for (const std::string& text : world().gather(std::to_string(hash(mine))))
+    EXPECT_EQ(text, std::to_string(hash(mine)));
+  EXPECT_EQ(mine.model, "gpt C64 H4 F256 T32 V96 tied; b 1 8; tp 1 2; groups 2");
+  EXPECT_NE(mine.processor.find("cores"), std::string::npos);
+  for (const char* package : {"oneDNN", "Kokkos", "MPI"})
+    EXPECT_NE(mine.packages.find(package), std::string::npos) << package;
+  EXPECT_NE(mine.binding.find("2 ranks"), std::string::npos);
+}
+
+// A limit below what an operator touches leaves its row out, and the rest is still measured.
+TEST(Profiler, WhatNoPlanCanHoldIsNotMeasured) {
+  hardware::Cluster small = cluster;
+  small.memory_bytes = 4 * (256 * 64 + 64 * 256 + 256 * 256) - 1;  // the widest product at b = 8
+  const Shapes large{.microbatches = {8}, .tp = {1}, .groups = {}};
+  const hardware::Profile measured =
+      measure(world(), key(world(), world().size(), 1, tiny, large), small, tiny, large);
+  const auto has = [&](const std::vector<std::int64_t>& dims) {
+    return std::ranges::any_of(measured.operators,
+                               [&](const auto& row) { return row.dims == dims; });
+  };
+  EXPECT_FALSE(has({256, 256, 64}));
+  EXPECT_TRUE(has({256, 64, 64}));
+}
+
+// --- the bench ----------------------------------------------------------------------------------
+
+void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+
+TEST(ProfilerBench, TheSlowestRankCountsOnAllRanks) {
+  Bench bench(world(), world().size());
+  const double time_s =
+      bench.seconds("sleep", [] { sleep_ms(world().rank() == 1 ? 20 : 1); }).value();
+  EXPECT_GE(time_s, 0.020);
+  for (const std::string& text : world().gather(fmt::format("{}", time_s)))
+    EXPECT_EQ(text, fmt::format("{}", time_s));
+}
+
+TEST(ProfilerBench, AFailureOnOneRankCostsOneEntryOnAll) {
+  Bench bench(world(), world().size());
+  for (int failing_call : {0, 1, 2, 5}) {
+    int calls = 0;
+    const auto work = [&] {
+      sleep_ms(1);
+      require(world().rank() != 1 || calls++ != failing_call, Failure::bug, "call {}",
+              failing_call);
+    };
+    EXPECT_FALSE(bench.seconds("failing", work).has_value()) << failing_call;
+    EXPECT_TRUE(bench.seconds("working", [] { sleep_ms(1); }).has_value());
+  }
+  EXPECT_FALSE(bench.prepared("failing", [] {
+    if (world().rank() == 0) throw std::bad_alloc();
+  }));
+  EXPECT_TRUE(bench.prepared("working", [] {}));
+}
+
+TEST(ProfilerBench, ARankThatLooksOnDoesNotCount) {
+  Bench bench(world(), world().size());
+  int calls = 0;
+  const Work work = [&] { ++calls, sleep_ms(2); };
+  const auto time_s = bench.seconds("sleep of one", world().rank() == 0 ? work : Work());
+  EXPECT_GE(time_s.value_or(0.0), 0.002);
+  EXPECT_LE(calls, 20);
+}
+
+}  // namespace
+}  // namespace brume::profiler

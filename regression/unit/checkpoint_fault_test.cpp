@@ -1,0 +1,189 @@
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/error.hpp"
+#include "checkpoint_samples.hpp"
+#include "io/checkpoint.hpp"
+
+namespace brume::io {
+namespace {
+
+TEST_F(CheckpointFault, KeepsTwoGenerations) {
+  save(directory_, {10, 20, 30, 40});
+  EXPECT_EQ(names_in(checkpoints()), (std::set<std::string>{"step-30", "step-40"}));
+  EXPECT_EQ(newest(directory_), 40);
+}
+
+// The damaged one does not count as a generation, so the one before it stays.
+TEST_F(CheckpointFault, RetentionCountsWholeGenerationsOnly) {
+  save(directory_, {10, 20});
+  put(step(20) / "rank-1.h5", "damaged");
+  save(directory_, {30});
+  EXPECT_EQ(names_in(checkpoints()), (std::set<std::string>{"step-10", "step-30"}));
+}
+
+TEST_F(CheckpointFault, NoCheckpointIsNoError) {
+  EXPECT_EQ(newest(directory_), -1);
+  EXPECT_EQ(newest(directory_ / "missing"), -1);
+}
+
+// A flip in a space between JSON tokens may be no damage; then all values must be right.
+TEST_F(CheckpointFault, FlippedBitsFallBackToTheGenerationBefore) {
+  save(directory_, {10, 20});
+  const std::vector<fs::path> files = {step(20) / "rank-0.h5", step(20) / "rank-1.h5",
+                                       step(20) / "manifest.json"};
+  std::mt19937 random(17);
+  int detected = 0;
+  for (int i = 0; i < 300; ++i) {
+    const fs::path& file = files[std::size_t(i) % files.size()];
+    const std::string whole = content(file);
+    std::string damaged = whole;
+    char& victim = damaged[random() % damaged.size()];
+    victim = char(victim ^ (1 << random() % 8));
+    put(file, damaged);
+    const std::int64_t found = newest(directory_);
+    if (file.extension() == ".h5") {
+      EXPECT_EQ(found, 10);
+      EXPECT_THROW(open_checkpoint(step(20)), Error);
+    }
+    EXPECT_TRUE(found == 10 || found == 20);
+    detected += found == 10;
+    put(file, whole);
+  }
+  EXPECT_GE(detected, 250);
+  EXPECT_EQ(newest(directory_), 20);
+}
+
+TEST_F(CheckpointFault, CutFilesFallBack) {
+  save(directory_, {10, 20});
+  std::mt19937 random(23);
+  for (int i = 0; i < 100; ++i) {
+    const fs::path file = step(20) / (i % 2 == 0 ? "rank-1.h5" : "manifest.json");
+    const std::string whole = content(file);
+    // Without its last character, a line feed, the manifest is whole.
+    put(file, whole.substr(0, i < 2 ? 0 : random() % (whole.size() - 1)));
+    EXPECT_EQ(newest(directory_), 10);
+    put(file, whole);
+  }
+}
+
+TEST_F(CheckpointFault, MissingFilesFallBack) {
+  save(directory_, {10, 20});
+  fs::remove(step(20) / "rank-1.h5");
+  EXPECT_EQ(newest(directory_), 10);
+  fs::remove(step(10) / "manifest.json");
+  EXPECT_EQ(newest(directory_), -1);
+}
+
+TEST_F(CheckpointFault, SwappedFilesFallBack) {
+  save(directory_, {10, 20});
+  fs::rename(step(20) / "rank-0.h5", step(20) / "aside");
+  fs::rename(step(20) / "rank-1.h5", step(20) / "rank-0.h5");
+  fs::rename(step(20) / "aside", step(20) / "rank-1.h5");
+  EXPECT_EQ(newest(directory_), 10);
+}
+
+TEST_F(CheckpointFault, FilesOfAnotherStepFallBack) {
+  save(directory_, {10, 20});
+  fs::copy_file(step(10) / "rank-0.h5", step(20) / "rank-0.h5",
+                fs::copy_options::overwrite_existing);
+  EXPECT_EQ(newest(directory_), 10);
+  fs::copy_file(step(10) / "rank-1.h5", step(20) / "rank-1.h5",
+                fs::copy_options::overwrite_existing);
+  fs::copy_file(step(10) / "manifest.json", step(20) / "manifest.json",
+                fs::copy_options::overwrite_existing);
+  EXPECT_EQ(newest(directory_), 10);
+}
+
+TEST_F(CheckpointFault, LinksInPlaceOfFilesAreNotFollowed) {
+  save(directory_, {10, 20});
+  fs::rename(step(20) / "rank-0.h5", directory_ / "elsewhere.h5");
+  fs::create_symlink(directory_ / "elsewhere.h5", step(20) / "rank-0.h5");
+  EXPECT_EQ(newest(directory_), 10);
+}
+
+// Damage between finding and loading is found while loading.
+TEST_F(CheckpointFault, LoadingVerifiesWhatItReads) {
+  save(directory_, {10});
+  const CheckpointInfo info = find_checkpoint(directory_).value();
+  std::string damaged = content(step(10) / "rank-1.h5");
+  damaged[damaged.size() / 2] ^= 1;
+  put(step(10) / "rank-1.h5", damaged);
+  Memory first_half(0, rows / num_ranks), all(0, rows);
+  load_slabs(info, first_half.slabs);  // needs rank-0.h5 only
+  EXPECT_TRUE(first_half.holds(10));
+  EXPECT_THROW(load_slabs(info, all.slabs), Error);
+}
+
+TEST_F(CheckpointFault, MissingElementsAreNamed) {
+  save(directory_, {10});
+  const CheckpointInfo info = find_checkpoint(directory_).value();
+  Memory memory(0, rows);
+  memory.slabs[1].name = "bias";
+  try {
+    load_slabs(info, memory.slabs);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.failure(), Failure::storage);
+    EXPECT_NE(std::string(error.what()).find("holds no m of bias"), std::string::npos);
+  }
+}
+
+// Rank 1 writes only half of its rows.
+TEST_F(CheckpointFault, GapsAreNamed) {
+  comm::run_local(num_ranks, [&](comm::Communicator& world) {
+    CheckpointWriter writer(directory_, world);
+    Memory memory(world.rank() * 20, world.rank() == 0 ? 20 : 10);
+    memory.fill(10);
+    writer.start(info_of(10), memory.slabs);
+    writer.finish();
+  });
+  const CheckpointInfo info = find_checkpoint(directory_).value();
+  Memory first(0, 30), all(0, rows);
+  load_slabs(info, first.slabs);
+  EXPECT_TRUE(first.holds(10));
+  EXPECT_THROW(load_slabs(info, all.slabs), Error);
+}
+
+// Rows 15 to 24 are there twice, the last ten never: the number of elements alone is right.
+TEST_F(CheckpointFault, DoubleElementsAreRefused) {
+  comm::run_local(num_ranks, [&](comm::Communicator& world) {
+    CheckpointWriter writer(directory_, world);
+    Memory memory(world.rank() * 15, world.rank() == 0 ? 25 : 15);
+    memory.fill(10);
+    writer.start(info_of(10), memory.slabs);
+    writer.finish();
+  });
+  const CheckpointInfo info = find_checkpoint(directory_).value();
+  Memory all(0, rows);
+  EXPECT_THROW(load_slabs(info, all.slabs), Error);
+}
+
+TEST_F(CheckpointFault, SameCheckpointIsKeptAndADamagedOneReplaced) {
+  save(directory_, {10});
+  const auto written = fs::last_write_time(step(10) / "rank-0.h5");
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  save(directory_, {10});
+  EXPECT_EQ(fs::last_write_time(step(10) / "rank-0.h5"), written);
+
+  put(step(10) / "rank-0.h5", "damaged");
+  save(directory_, {10});
+  EXPECT_EQ(newest(directory_), 10);
+
+  CheckpointInfo other = info_of(10);
+  other.deck_text = "another deck";
+  save(directory_, {10}, other);
+  EXPECT_EQ(find_checkpoint(directory_)->deck_text, "another deck");
+  EXPECT_EQ(names_in(checkpoints()), std::set<std::string>{"step-10"});
+}
+
+}  // namespace
+}  // namespace brume::io

@@ -1,0 +1,240 @@
+#include "io/checkpoint.hpp"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.hpp"
+#include "contract.hpp"
+#include "kernels/types.hpp"
+
+namespace brume::io {
+namespace {
+
+namespace fs = std::filesystem;
+using engine::Engine;
+using engine::Slab;
+
+/// A run directory of its own, removed at the end.
+class CheckpointTest : public ::testing::Test {
+ protected:
+  CheckpointTest() {
+    std::string pattern = (fs::temp_directory_path() / "brume-checkpoint-XXXXXX").string();
+    directory_ = ::mkdtemp(pattern.data());
+  }
+  ~CheckpointTest() override { fs::remove_all(directory_); }
+
+  fs::path directory_;
+};
+
+constexpr model::Config small_model = {.num_layers = 4,
+                                       .hidden_size = 32,
+                                       .num_heads = 4,
+                                       .ffn_size = 96,
+                                       .seq_len = 12,
+                                       .vocab_size = 61,
+                                       .tied_head = true};
+constexpr int global_batch = 12;
+
+plan::Plan make_plan(int pp, int dp, int tp, int zero_level, double optim_offload,
+                     double act_offload = 0.0, int ckpt_layers = 0) {
+  plan::Plan plan;
+  plan.global_batch = global_batch;
+  plan.microbatches = global_batch / dp;
+  for (int s = 0; s < pp; ++s) {
+    plan::Stage stage;
+    stage.first_layer = s * (small_model.num_layers / pp);
+    stage.layers = small_model.num_layers / pp;
+    stage.devices_per_node = dp * tp;
+    stage.dp = dp;
+    stage.tp = tp;
+    stage.zero_level = zero_level;
+    stage.optim_offload_ratio = optim_offload;
+    stage.act_offload_ratio = act_offload;
+    stage.ckpt_layers = ckpt_layers;
+    plan.stages.push_back(stage);
+  }
+  return plan;
+}
+
+const std::vector<plan::Plan>& plans() {
+  static const std::vector<plan::Plan> all = {
+      make_plan(1, 1, 1, 0, 0.0),  make_plan(1, 2, 1, 1, 0.5),
+      make_plan(1, 1, 2, 0, 0.0),  make_plan(2, 1, 2, 0, 0.25, 0.5),
+      make_plan(1, 3, 1, 1, 0.0),  make_plan(2, 2, 1, 1, 1.0, 0.0, 1),
+      make_plan(1, 2, 2, 1, 0.25), make_plan(4, 1, 1, 0, 0.0),
+  };
+  return all;
+}
+
+/// Whole tensors by name and kind, put together from slabs.
+using State = std::map<std::pair<std::string, std::string>, std::vector<float>>;
+
+/// Calls use(tensor element, slab element) for each element of a slab, one by one.
+template <typename Use>
+void for_each_element(const Slab& slab, Use&& use) {
+  for (std::int64_t i = 0; i < slab.elements; ++i) {
+    std::int64_t rest = slab.first + i, global = 0, stride = 1;
+    for (std::size_t d = slab.shape.size(); d-- > 0;) {
+      global += (slab.offset[d] + rest % slab.shape[d]) * stride;
+      rest /= slab.shape[d];
+      stride *= slab.global_shape[d];
+    }
+    use(std::size_t(global), slab.data[i]);
+  }
+}
+
+void collect(State& state, const std::vector<Slab>& slabs) {
+  for (const Slab& slab : slabs) {
+    std::size_t elements = 1;
+    for (const std::int64_t extent : slab.global_shape) elements *= std::size_t(extent);
+    std::vector<float>& tensor = state[{slab.name, slab.kind}];
+    tensor.resize(elements, NAN);
+    if (slab.owned)
+      for_each_element(slab, [&](std::size_t at, float value) { tensor[at] = value; });
+  }
+}
+
+/// Elements of slabs, owned or copies, whose bits differ from the state.
+int different(const State& state, const std::vector<Slab>& slabs) {
+  int count = 0;
+  for (const Slab& slab : slabs)
+    for_each_element(slab, [&](std::size_t at, float value) {
+      count += std::memcmp(&state.at({slab.name, slab.kind})[at], &value, sizeof(value)) != 0;
+    });
+  return count;
+}
+
+bool same_bits(const State& a, const State& b) {
+  if (a.size() != b.size()) return false;
+  for (const auto& [tensor, values] : a)
+    if (values.size() != b.at(tensor).size() ||
+        std::memcmp(values.data(), b.at(tensor).data(), values.size() * sizeof(float)) != 0)
+      return false;
+  return true;
+}
+
+/// What a part of a training gave.
+struct Part {
+  std::vector<double> losses;
+  std::vector<double> norms;
+  State state;
+};
+
+/// Trains up to `last_step`, from the checkpoint when `resume`, and writes one at the end when
+/// `save`.
+Part train(const fs::path& directory, const plan::Plan& plan, bool resume, std::int64_t last_step,
+           bool save) {
+  const test::TokenFixture tokens(small_model.vocab_size);
+  const data::Sampler data = tokens.sampler(small_model.seq_len);
+  Part part;
+  std::mutex mutex;
+  comm::run_local(plan.devices(), [&](comm::Communicator& world) {
+    Engine engine(plan, small_model, test::contract_settings(20), world);
+    std::vector<Slab> slabs = engine.slabs();
+    if (resume) {
+      const CheckpointInfo info = find_checkpoint(directory).value();
+      load_slabs(info, slabs);
+      engine.resume(info.step);
+    }
+    while (engine.steps_done() < last_step) {
+      const engine::StepMetrics metrics = engine.step(data);
+      if (world.rank() != 0) continue;
+      part.losses.push_back(metrics.loss);
+      part.norms.push_back(metrics.grad_norm);
+    }
+    engine.flush();
+    {
+      const std::lock_guard lock(mutex);
+      collect(part.state, slabs);
+    }
+    if (!save) return;
+    CheckpointWriter writer(directory, world);
+    CheckpointInfo info;
+    info.step = last_step;
+    info.plan_text = plan::text(plan);
+    writer.start(info, slabs);
+    writer.finish();
+  });
+  return part;
+}
+
+class AnyPlan : public CheckpointTest, public ::testing::WithParamInterface<int> {};
+
+// 8 plans, each written once and read under all 8: 64 pairs. Copies are filled as well.
+TEST_P(AnyPlan, LoadsBitwiseUnderEveryPlan) {
+  const plan::Plan& saved = plans()[std::size_t(GetParam())];
+  const Part part = train(directory_, saved, false, 2, true);
+  const CheckpointInfo info = find_checkpoint(directory_).value();
+  EXPECT_EQ(info.step, 2);
+  EXPECT_EQ(info.ranks, saved.devices());
+  EXPECT_EQ(plan::parse(info.plan_text, "manifest"), saved);
+  for (const plan::Plan& loaded : plans()) {
+    comm::run_local(loaded.devices(), [&](comm::Communicator& world) {
+      Engine engine(loaded, small_model, test::contract_settings(20), world);
+      std::vector<Slab> slabs = engine.slabs();
+      load_slabs(info, slabs);
+      EXPECT_EQ(different(part.state, slabs), 0) << plan::text(saved) << "to\n"
+                                                 << plan::text(loaded) << "rank " << world.rank();
+    });
+  }
+}
+
+TEST_P(AnyPlan, ResumedRunIsBitwiseTheOneNeverStopped) {
+  const plan::Plan& plan = plans()[std::size_t(GetParam())];
+  const Part straight = train(directory_, plan, false, 8, false);
+  const Part before = train(directory_, plan, false, 5, true);
+  Part after = train(directory_, plan, true, 8, false);
+  after.losses.insert(after.losses.begin(), before.losses.begin(), before.losses.end());
+  after.norms.insert(after.norms.begin(), before.norms.begin(), before.norms.end());
+  EXPECT_EQ(after.losses, straight.losses);
+  EXPECT_EQ(after.norms, straight.norms);
+  EXPECT_TRUE(same_bits(after.state, straight.state));
+}
+
+TEST_P(AnyPlan, ResumedUnderAnotherPlanGivesTheSameLosses) {
+  const plan::Plan& first = plans()[std::size_t(GetParam())];
+  const plan::Plan& second = plans()[(std::size_t(GetParam()) + 3) % plans().size()];
+  const Part straight = train(directory_, first, false, 10, false);
+  train(directory_, first, false, 5, true);
+  const Part after = train(directory_, second, true, 10, false);
+  const std::vector<double> expected(straight.losses.begin() + 5, straight.losses.end());
+  EXPECT_LE(test::largest_difference(after.losses, expected), 1e-5);
+}
+
+INSTANTIATE_TEST_SUITE_P(Checkpoint, AnyPlan, ::testing::Range(0, 8));
+
+TEST_F(CheckpointTest, AnotherModelIsRefusedByTensor) {
+  train(directory_, plans()[0], false, 1, true);
+  const CheckpointInfo info = find_checkpoint(directory_).value();
+  model::Config wider = small_model;
+  wider.ffn_size *= 2;
+  comm::run_local(1, [&](comm::Communicator& world) {
+    Engine engine(plans()[0], wider, test::contract_settings(20), world);
+    std::vector<Slab> slabs = engine.slabs();
+    try {
+      load_slabs(info, slabs);
+      ADD_FAILURE();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.failure(), Failure::storage);
+      EXPECT_NE(std::string(error.what()).find("layers.0.mlp"), std::string::npos) << error.what();
+    }
+  });
+}
+
+}  // namespace
+}  // namespace brume::io
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  const brume::kernels::Runtime runtime(1);
+  return RUN_ALL_TESTS();
+}

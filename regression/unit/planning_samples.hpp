@@ -1,0 +1,75 @@
+/// @file Models, profiles and random plans for tests of the planner.
+#pragma once
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "hardware/profile.hpp"
+#include "plan/plan.hpp"
+
+namespace brume::samples {
+
+inline model::Config small_model(int num_layers = 4, bool tied_head = true) {
+  return {.num_layers = num_layers,
+          .hidden_size = 64,
+          .num_heads = 4,
+          .ffn_size = 256,
+          .seq_len = 64,
+          .vocab_size = 320,
+          .tied_head = tied_head};
+}
+
+/// A machine with round numbers: no operator rows, so compute follows the roofline; links and
+/// copies have latency and bandwidth.
+inline hardware::Profile round_profile(int ranks_per_node = 8) {
+  hardware::Profile profile;
+  profile.key.ranks_per_node = ranks_per_node;
+  profile.origin = "round numbers";
+  profile.flops_per_s = 1e10;
+  profile.bytes_per_s = 1e10;
+  profile.task_overhead_s = 1e-6;
+  for (const char* kind : {"all_reduce", "reduce_scatter", "all_gather", "send"})
+    for (std::int64_t bytes : {1000, 1000000})
+      profile.links.push_back({kind, 1, 2, bytes, 5e-6 + double(bytes) / 4e9});
+  for (const char* kind : {"copy_in", "copy_out"})
+    for (std::int64_t bytes : {1000, 1000000})
+      profile.copies.push_back({kind, bytes, 2e-6 + double(bytes) / 5e9});
+  profile.interference = {0.0, 0.1, 0.05, 0.05, 0.2, 0.0, 0.1, 0.1,
+                          0.1, 0.2, 0.0,  0.3,  0.1, 0.2, 0.3, 0.0};
+  return profile;
+}
+
+template <typename T>
+T pick(std::mt19937& random, const std::vector<T>& choices) {
+  return choices[random() % choices.size()];
+}
+
+/// A plan that `plan::check` accepts, for a model whose heads and FFN 1, 2 and 4 divide.
+inline plan::Plan random_plan(std::mt19937& random, int num_layers, int max_stages = 4) {
+  const int num_stages = 1 + int(random() % unsigned(std::min(max_stages, num_layers)));
+  const int dp = pick<int>(random, {1, 2, 4}), tp = pick<int>(random, {1, 2, 4});
+  const int b = pick<int>(random, {1, 2, 4}), microbatches = 1 + int(random() % 6);
+  plan::Plan plan{
+      .global_batch = b * dp * microbatches, .microbatches = microbatches, .stages = {}};
+  int next = 0;
+  for (int i = 0; i < num_stages; ++i) {
+    const int after = num_stages - 1 - i, left = num_layers - next;
+    const int layers = after == 0 ? left : 1 + int(random() % unsigned(left - after));
+    plan.stages.push_back({.first_layer = next,
+                           .layers = layers,
+                           .nodes = 1,
+                           .devices_per_node = dp * tp,
+                           .microbatch = b,
+                           .dp = dp,
+                           .tp = tp,
+                           .zero_level = int(random() % 2),
+                           .ckpt_layers = int(random() % unsigned(layers + 1)),
+                           .optim_offload_ratio = pick<double>(random, {0.0, 0.0, 0.3, 0.5, 1.0}),
+                           .act_offload_ratio = pick<double>(random, {0.0, 0.0, 0.25, 0.5, 1.0})});
+    next += layers;
+  }
+  return plan;
+}
+
+}  // namespace brume::samples

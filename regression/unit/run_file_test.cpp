@@ -1,0 +1,250 @@
+#include "io/run_file.hpp"
+
+#include <gtest/gtest.h>
+#include <hdf5.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/error.hpp"
+
+namespace brume::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A directory of its own, removed at the end.
+class RunFileTest : public ::testing::Test {
+ protected:
+  RunFileTest() {
+    std::string pattern = (fs::temp_directory_path() / "brume-run-file-XXXXXX").string();
+    directory_ = ::mkdtemp(pattern.data());
+  }
+  ~RunFileTest() override { fs::remove_all(directory_); }
+  fs::path file() const { return directory_ / "run.h5"; }
+
+  fs::path directory_;
+};
+
+RunDescription description() {
+  RunDescription d;
+  d.deck_text = "[model]\nfamily = \"gpt\"  # größe\n";
+  d.plan_text = "version = 1\n";
+  d.profile_text = std::string(200'000, 'p');  // more than an attribute of fixed length can hold
+  d.version = "0.1.0";
+  d.ranks = 2;
+  d.predicted_iteration_s = 0.75;
+  d.predicted_bytes = {1 << 20, 1 << 21};
+  d.host_bytes = {0, 4096};
+  return d;
+}
+
+Row row(std::int64_t step) {
+  Row row;
+  row.metrics.step = step;
+  row.metrics.loss = 1.0 / double(step + 3);
+  row.metrics.grad_norm = 0.1 * double(step);
+  row.metrics.lr = 3e-4;
+  row.metrics.iteration_s = 0.5;
+  for (std::size_t c = 0; c < row.metrics.busy_s.size(); ++c) {
+    row.metrics.busy_s[c] = double(step) + 0.01 * double(c);
+    row.metrics.hidden_s[c] = row.metrics.busy_s[c] / 3.0;
+  }
+  row.tokens_per_s = 1e5 / 3.0;
+  row.peak_bytes = {1000 + step, 2000 + step};
+  return row;
+}
+
+void expect_equal(const Row& a, const Row& b) {
+  EXPECT_EQ(a.metrics.step, b.metrics.step);
+  EXPECT_EQ(a.metrics.loss, b.metrics.loss);
+  EXPECT_EQ(a.metrics.grad_norm, b.metrics.grad_norm);
+  EXPECT_EQ(a.metrics.lr, b.metrics.lr);
+  EXPECT_EQ(a.metrics.iteration_s, b.metrics.iteration_s);
+  EXPECT_EQ(a.metrics.busy_s, b.metrics.busy_s);
+  EXPECT_EQ(a.metrics.hidden_s, b.metrics.hidden_s);
+  EXPECT_EQ(a.tokens_per_s, b.tokens_per_s);
+  EXPECT_EQ(a.peak_bytes, b.peak_bytes);
+}
+
+TEST_F(RunFileTest, GivesBackWhatWasWritten) {
+  RunFile run(directory_ / "made" / "anew", description(), 0);
+  for (int step = 0; step < 7; ++step) run.add(row(step));
+  run.add(EvaluationRow{4, 2.5});
+  run.add(EvaluationRow{7, 2.25});
+  run.write();
+
+  const RunContent content = read_run_file(directory_ / "made" / "anew" / "run.h5");
+  EXPECT_EQ(content.description.deck_text, description().deck_text);
+  EXPECT_EQ(content.description.plan_text, description().plan_text);
+  EXPECT_EQ(content.description.profile_text, description().profile_text);
+  EXPECT_EQ(content.description.version, "0.1.0");
+  EXPECT_EQ(content.description.ranks, 2);
+  EXPECT_EQ(content.description.predicted_iteration_s, 0.75);
+  EXPECT_EQ(content.description.predicted_bytes, description().predicted_bytes);
+  EXPECT_EQ(content.description.host_bytes, description().host_bytes);
+  ASSERT_EQ(content.rows.size(), 7u);
+  for (int step = 0; step < 7; ++step) {
+    expect_equal(content.rows[std::size_t(step)], row(step));
+    EXPECT_EQ(content.rows[std::size_t(step)].predicted_s, 0.75);
+  }
+  ASSERT_EQ(content.evaluations.size(), 2u);
+  EXPECT_EQ(content.evaluations[1].step, 7);
+  EXPECT_EQ(content.evaluations[1].loss, 2.25);
+}
+
+TEST_F(RunFileTest, IsThereBeforeTheFirstStep) {
+  RunFile run(directory_, description(), 0);
+  EXPECT_TRUE(read_run_file(file()).rows.empty());
+}
+
+// A checkpoint after 3 steps holds steps 0, 1, 2. The new plan promises another time.
+TEST_F(RunFileTest, ResumedRunDropsLaterRows) {
+  {
+    RunFile run(directory_, description(), 0);
+    for (int step = 0; step < 6; ++step) run.add(row(step));
+    run.add(EvaluationRow{3, 2.5});
+    run.add(EvaluationRow{6, 2.0});
+    run.write();
+  }
+  RunDescription replanned = description();
+  replanned.predicted_iteration_s = 0.25;
+  RunFile run(directory_, replanned, 3);
+  run.add(row(3));
+  run.write();
+
+  const RunContent content = read_run_file(file());
+  ASSERT_EQ(content.rows.size(), 4u);
+  for (int step = 0; step < 4; ++step) expect_equal(content.rows[std::size_t(step)], row(step));
+  EXPECT_EQ(content.rows[2].predicted_s, 0.75);
+  EXPECT_EQ(content.rows[3].predicted_s, 0.25);
+  ASSERT_EQ(content.evaluations.size(), 1u);
+  EXPECT_EQ(content.evaluations[0].step, 3);
+}
+
+TEST_F(RunFileTest, StartingAnewDropsAllRows) {
+  {
+    RunFile run(directory_, description(), 0);
+    run.add(row(0));
+    run.write();
+  }
+  RunFile run(directory_, description(), 0);
+  EXPECT_TRUE(read_run_file(file()).rows.empty());
+}
+
+TEST_F(RunFileTest, RefusesAnotherVersion) {
+  { RunFile run(directory_, description(), 0); }
+  const hid_t opened = H5Fopen(file().c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+  const hid_t version = H5Aopen(opened, "version", H5P_DEFAULT);
+  const std::int64_t next[] = {2, 0};
+  ASSERT_GE(H5Awrite(version, H5T_NATIVE_INT64, next), 0);
+  H5Aclose(version);
+  H5Fclose(opened);
+  try {
+    read_run_file(file());
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.failure(), Failure::input);
+    EXPECT_NE(std::string(error.what()).find("layout version 2.0"), std::string::npos);
+  }
+}
+
+TEST_F(RunFileTest, RefusesLinksToOtherFiles) {
+  { RunFile run(directory_, description(), 0); }
+  const hid_t opened = H5Fopen(file().c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+  ASSERT_GE(H5Lcreate_external("other.h5", "/", opened, "elsewhere", H5P_DEFAULT, H5P_DEFAULT), 0);
+  H5Fclose(opened);
+  EXPECT_THROW(read_run_file(file()), Error);
+}
+
+TEST_F(RunFileTest, RefusesDataOfOtherFiles) {
+  {
+    RunFile run(directory_, description(), 0);
+    run.add(EvaluationRow{3, 2.5});
+    run.write();
+  }
+  const hid_t opened = H5Fopen(file().c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+  ASSERT_GE(H5Ldelete(opened, "/evaluations/loss", H5P_DEFAULT), 0);
+  const hid_t creation = H5Pcreate(H5P_DATASET_CREATE);
+  H5Pset_external(creation, "/etc/passwd", 0, 8);
+  const hsize_t length = 1;
+  const hid_t space = H5Screate_simple(1, &length, nullptr);
+  const hid_t set = H5Dcreate2(opened, "/evaluations/loss", H5T_IEEE_F64LE, space, H5P_DEFAULT,
+                               creation, H5P_DEFAULT);
+  ASSERT_GE(set, 0);
+  H5Dclose(set);
+  H5Sclose(space);
+  H5Pclose(creation);
+  H5Fclose(opened);
+  EXPECT_THROW(read_run_file(file()), Error);
+}
+
+TEST_F(RunFileTest, WhatIsNoRunFileIsAnInputError) {
+  EXPECT_THROW(read_run_file(directory_ / "missing.h5"), Error);
+  std::ofstream(file()) << "no HDF5 at all";
+  try {
+    read_run_file(file());
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.failure(), Failure::input);
+  }
+  std::ofstream(file(), std::ios::trunc).close();
+  EXPECT_THROW(read_run_file(file()), Error);
+}
+
+// Every length of a cut file is refused; none crashes.
+TEST_F(RunFileTest, RefusesCutFiles) {
+  { RunFile run(directory_, description(), 0); }
+  std::ifstream in(file(), std::ios::binary);
+  const std::string whole{std::istreambuf_iterator<char>(in), {}};
+  std::mt19937 random(5);
+  for (int i = 0; i < 100; ++i) {
+    std::ofstream(file(), std::ios::binary | std::ios::trunc)
+        << whole.substr(0, random() % whole.size());
+    EXPECT_THROW(read_run_file(file()), Error);
+  }
+}
+
+void expect_storage_error(const fs::path& directory) {
+  try {
+    RunFile run(directory, description(), 0);
+    FAIL() << directory;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.failure(), Failure::storage);
+    EXPECT_NE(std::string(error.what()).find(directory.filename().string()), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST_F(RunFileTest, DirectoryThatCannotBeWrittenIsAStorageError) {
+  std::ofstream(directory_ / "a-file") << "in the way";
+  expect_storage_error(directory_ / "a-file");
+  expect_storage_error(directory_ / "a-file" / "run");
+  fs::create_directory_symlink("nowhere", directory_ / "dangling");
+  expect_storage_error(directory_ / "dangling");
+  if (::geteuid() == 0) return;  // no permission stops root
+  fs::create_directory(directory_ / "locked");
+  ::chmod((directory_ / "locked").c_str(), 0500);
+  expect_storage_error(directory_ / "locked");
+}
+
+TEST_F(RunFileTest, LeavesNothingButTheFile) {
+  std::ofstream(directory_ / "run.h5.tmp") << "of a killed job";
+  {
+    RunFile run(directory_, description(), 0);
+    run.add(row(0));
+    run.write();
+  }
+  std::vector<fs::path> names;
+  for (const auto& entry : fs::directory_iterator(directory_))
+    names.push_back(entry.path().filename());
+  EXPECT_EQ(names, std::vector<fs::path>{"run.h5"});
+}
+
+}  // namespace
+}  // namespace brume::io

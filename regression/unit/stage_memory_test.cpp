@@ -1,0 +1,46 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+
+#include "analyzer/analyzer.hpp"
+#include "planning_samples.hpp"
+#include "schedule/compile.hpp"
+
+namespace brume::analyzer {
+namespace {
+
+/// Within 1 %, the promise of the design. The 1 MiB it also allows would hide everything at this
+/// size.
+void expect_close(std::int64_t predicted, std::int64_t live, const char* what,
+                  const plan::Plan& plan, int stage) {
+  EXPECT_LE(std::abs(double(predicted - live)), 0.01 * double(live))
+      << what << " of stage " << stage << ": predicted " << predicted << ", live " << live
+      << ", off " << predicted - live << "\n"
+      << plan::text(plan);
+}
+
+void compare(const plan::Plan& plan, const model::Config& model) {
+  const Prediction prediction = analyze(plan, model, samples::round_profile());
+  for (int i = 0; i < plan.num_stages(); ++i) {
+    const schedule::Program program = schedule::compile(plan, model, plan::rank_of(plan, i, 0, 0));
+    const StagePrediction& stage = prediction.stages[std::size_t(i)];
+    expect_close(stage.peak_forward_bytes, program.live_peak_forward_bytes, "forward peak", plan,
+                 i);
+    expect_close(stage.peak_backward_bytes, program.live_peak_backward_bytes, "backward peak", plan,
+                 i);
+    expect_close(stage.host_bytes, program.live_peak_bytes[1], "host", plan, i);
+  }
+}
+
+TEST(StageMemory, MatchesLiveBytesOfRandomPlans) {
+  std::mt19937 random(1);
+  for (int trial = 0; trial < 300 && !testing::Test::HasFailure(); ++trial) {
+    const int num_layers = 1 + int(random() % 7);
+    compare(samples::random_plan(random, num_layers),
+            samples::small_model(num_layers, random() % 2 == 0));
+  }
+}
+
+}  // namespace
+}  // namespace brume::analyzer

@@ -1,0 +1,198 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "analyzer/analyzer.hpp"
+#include "planning_samples.hpp"
+#include "schedule/compile.hpp"
+#include "schedule/simulate.hpp"
+
+namespace brume::analyzer {
+namespace {
+
+using model::SegmentKind;
+
+constexpr double ms = 1e-3;
+
+/// Every operator takes 1 ms forward and 2 ms backward, whatever b and tp; no overheads, no
+/// slowdown.
+hardware::Profile unit_profile(const model::Config& model) {
+  hardware::Profile profile = samples::round_profile();
+  profile.task_overhead_s = 0.0;
+  profile.interference.assign(16, 0.0);
+  for (SegmentKind kind :
+       {SegmentKind::embedding, SegmentKind::attention, SegmentKind::mlp, SegmentKind::head})
+    for (const model::Operator& op : model::segment(model, kind).operators)
+      for (double b : {1.0, 2.0})
+        for (double tp : {1.0, 2.0}) {
+          hardware::OperatorRow row{model::name(op.kind), {}, 1 * ms, 2 * ms};
+          for (const Expr& dim : op.dims)
+            row.dims.push_back(std::llround(dim.evaluate({{"b", b}, {"tp", tp}})));
+          profile.operators.push_back(row);
+        }
+  return profile;
+}
+
+plan::Plan one_stage(int layers) {
+  plan::Plan plan{.global_batch = 4, .microbatches = 4, .stages = {}};
+  plan.stages.push_back({.layers = layers, .devices_per_node = 1});
+  return plan;
+}
+
+StageTime times(const plan::Plan& plan, const model::Config& model,
+                const hardware::Profile& profile) {
+  return analyze(plan, model, profile).stages[0].time;
+}
+
+std::int64_t elements(const model::Config& model, std::size_t block) {
+  return model::layout(model::blocks(model)[block], 1, 0, 1).elements;
+}
+
+// Operators: embedding 1, attention 6, MLP 5, head and loss 3; each 1 + 2 ms.
+TEST(StageTime, StableAddsUpOperators) {
+  const model::Config model = samples::small_model(2);
+  const double stable_s = times(one_stage(2), model, unit_profile(model)).stable_s;
+  EXPECT_NEAR(stable_s, (1 + 2 * 11 + 3) * 3 * ms, 1e-12);
+}
+
+// Again attention (6) and the MLP without its last product (4).
+TEST(StageTime, RecomputationAddsAForwardWithoutItsLastProduct) {
+  const model::Config model = samples::small_model(2);
+  plan::Plan plan = one_stage(2);
+  const double without_s = times(plan, model, unit_profile(model)).stable_s;
+  plan.stages[0].ckpt_layers = 2;
+  EXPECT_NEAR(times(plan, model, unit_profile(model)).stable_s - without_s, 2 * 10 * ms, 1e-12);
+}
+
+// Two all-reduces of the stream in each pass of each layer.
+TEST(StageTime, TensorParallelismPaysItsAllReduces) {
+  const model::Config model = samples::small_model(2);
+  const hardware::Profile profile = unit_profile(model);
+  plan::Plan plan = one_stage(2);
+  const double alone_s = times(plan, model, profile).stable_s;
+  plan.stages[0].tp = plan.stages[0].devices_per_node = 2;
+  const double all_reduce_s = hardware::link_time(profile, "all_reduce", 1, 2, 4.0 * 64 * 64);
+  EXPECT_NEAR(times(plan, model, profile).stable_s - alone_s, 2 * 4 * all_reduce_s, 1e-12);
+}
+
+// One rank: what the first and last microbatch add is the update, the norm and clearing the tables.
+TEST(StageTime, DeltaOfOneRankIsItsUpdate) {
+  const model::Config model = samples::small_model(1);
+  const hardware::Profile profile = unit_profile(model);
+  const double table = double(elements(model, 0));
+  const double all = table + double(elements(model, 1) + elements(model, 2));
+  const double expected_s = all * (16.0 / profile.flops_per_s + 28.0 / profile.bytes_per_s) +
+                            4.0 * all / profile.bytes_per_s + 12.0 * table / profile.bytes_per_s;
+  EXPECT_NEAR(times(one_stage(1), model, profile).delta_s, expected_s, 1e-12);
+}
+
+// Every reduction but the embedding's hides behind computation that takes longer.
+TEST(StageTime, OnlyTheLastReductionIsExposed) {
+  const model::Config model = samples::small_model(2);
+  const hardware::Profile profile = unit_profile(model);
+  plan::Plan plan = one_stage(2);
+  const double alone_s = times(plan, model, profile).delta_s;
+  plan.stages[0].dp = plan.stages[0].devices_per_node = 2;
+  const auto all_reduce_s = [&](double bytes) {
+    return hardware::link_time(profile, "all_reduce", 1, 2, bytes);
+  };
+  const double all = double(elements(model, 0) + 2 * elements(model, 1) + elements(model, 3));
+  const double norm_halved_s = 0.5 * 4.0 * all / profile.bytes_per_s;
+  EXPECT_NEAR(times(plan, model, profile).delta_s - alone_s,
+              all_reduce_s(4.0 * double(elements(model, 0))) + all_reduce_s(16.0) - norm_halved_s,
+              1e-9);
+}
+
+TEST(StageTime, TermsAddUpToTheirSums) {
+  const model::Config model = samples::small_model();
+  std::mt19937 random(3);
+  for (int trial = 0; trial < 20; ++trial) {
+    const plan::Plan plan = samples::random_plan(random, 4);
+    for (int i = 0; i < plan.num_stages(); ++i) {
+      const StageExpressions stage =
+          stage_expressions(model, samples::round_profile(), role_of(plan, i));
+      const auto values = bindings(plan, i);
+      double stable_s = 0.0, delta_s = 0.0;
+      for (const Term& term : stage.stable_terms) stable_s += term.value.evaluate(values);
+      for (const Term& term : stage.delta_terms) delta_s += term.value.evaluate(values);
+      EXPECT_NEAR(stage.stable_s.evaluate(values), stable_s, 1e-12);
+      EXPECT_NEAR(stage.delta_s.evaluate(values), delta_s, 1e-12);
+    }
+  }
+}
+
+TEST(StageTime, ExplainNamesWhatBinds) {
+  const model::Config model = samples::small_model(2);
+  const std::string text =
+      explain(one_stage(2), model, unit_profile(model), {.memory_bytes = 1 << 30});
+  EXPECT_NE(text.find("binds: 'layers backward' of stage 0"), std::string::npos) << text;
+}
+
+// --- against the event simulation ----------------------------------------------------------------
+
+/// Predicted over simulated iteration time.
+double ratio(const plan::Plan& plan, const model::Config& model, const hardware::Profile& profile) {
+  std::vector<schedule::Program> programs;
+  for (int rank = 0; rank < plan.devices(); ++rank)
+    programs.push_back(schedule::compile(plan, model, rank));
+  return analyze(plan, model, profile).iteration_s /
+         schedule::simulate(programs, plan, model, profile).iteration_s;
+}
+
+/// Compute `times` faster, so that transfers matter more.
+hardware::Profile faster(double times) {
+  hardware::Profile profile = samples::round_profile(64);
+  profile.flops_per_s *= times;
+  profile.bytes_per_s *= times;
+  return profile;
+}
+
+TEST(StageTime, OneStageIsWithinFivePercentOfTheSimulation) {
+  std::mt19937 random(4);
+  double sum = 0.0;
+  const int trials = 40;
+  for (int trial = 0; trial < trials; ++trial) {
+    const int num_layers = 1 + int(random() % 6);
+    const plan::Plan plan = samples::random_plan(random, num_layers, 1);
+    const double off =
+        std::abs(ratio(plan, samples::small_model(num_layers), faster(trial % 2 ? 1 : 10)) - 1.0);
+    EXPECT_LE(off, 0.05) << plan::text(plan);
+    sum += off;
+  }
+  EXPECT_LE(sum / trials, 0.01);
+}
+
+/// The stages of `plan` with the same strategy and the same number of layers.
+plan::Plan balanced(plan::Plan plan, int layers) {
+  for (int i = 0; i < plan.num_stages(); ++i) {
+    plan.stages[std::size_t(i)] = plan.stages[0];
+    plan.stages[std::size_t(i)].layers = layers;
+    plan.stages[std::size_t(i)].first_layer = i * layers;
+    plan.stages[std::size_t(i)].ckpt_layers = std::min(plan.stages[0].ckpt_layers, layers);
+  }
+  return plan;
+}
+
+TEST(StageTime, BalancedPipelinesAreWithinTenPercentOfTheSimulation) {
+  std::mt19937 random(5);
+  for (int trial = 0; trial < 30; ++trial) {
+    const plan::Plan plan = balanced(samples::random_plan(random, 4), 3);
+    const double found =
+        ratio(plan, samples::small_model(3 * plan.num_stages()), faster(trial % 2 ? 1 : 10));
+    EXPECT_NEAR(found, 1.0, 0.10) << plan::text(plan);
+  }
+}
+
+// The formula takes the whole fill as lost, so it errs on the slow side.
+TEST(StageTime, UnbalancedPipelinesAreNotUnderestimated) {
+  std::mt19937 random(6);
+  for (int trial = 0; trial < 30; ++trial) {
+    const plan::Plan plan = samples::random_plan(random, 6);
+    const double found = ratio(plan, samples::small_model(6), faster(1));
+    EXPECT_GE(found, 0.97) << plan::text(plan);
+    EXPECT_LE(found, 1.30) << plan::text(plan);
+  }
+}
+
+}  // namespace
+}  // namespace brume::analyzer

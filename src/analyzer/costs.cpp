@@ -1,0 +1,137 @@
+#include "costs.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "base/text.hpp"
+
+namespace brume::analyzer {
+namespace {
+
+using hardware::Profile;
+
+int whole(double number) { return int(std::lround(number)); }
+
+const char* word(Pass pass) {
+  return pass == Pass::forward ? "forward" : pass == Pass::backward ? "backward" : "recompute";
+}
+
+/// Whether a message between neighbouring stages of this mesh leaves the node. Stages that fill
+/// their node always have their neighbour on another one.
+bool leaves_node(const Profile& profile, double nodes, double ranks_per_node) {
+  return nodes > 1 || ranks_per_node >= profile.key.ranks_per_node;
+}
+
+double world_all_reduce_s(const Profile& profile, int ranks, double bytes) {
+  const int per_node = std::max(1, std::min(ranks, profile.key.ranks_per_node));
+  return hardware::link_time(profile, "all_reduce", int(ceil_div(ranks, per_node)), per_node,
+                             bytes);
+}
+
+}  // namespace
+
+std::shared_ptr<const symbolic::Function> remembering(std::string name,
+                                                      std::function<double(Arguments)> value) {
+  struct Memory {
+    std::map<std::vector<double>, double> values;
+    std::vector<double> last_arguments;
+    double last_value = 0.0;
+  };
+  auto memory = std::make_shared<Memory>();
+  const auto recall = [memory, value = std::move(value)](Arguments arguments) {
+    if (std::ranges::equal(arguments, memory->last_arguments)) return memory->last_value;
+    std::vector<double> key(arguments.begin(), arguments.end());
+    auto entry = memory->values.find(key);
+    if (entry == memory->values.end()) entry = memory->values.emplace(key, value(arguments)).first;
+    memory->last_arguments = std::move(key);
+    return memory->last_value = entry->second;
+  };
+  return std::make_shared<symbolic::Function>(symbolic::Function{std::move(name), recall});
+}
+
+Costs::Costs(const model::Config& model, const Profile& profile)
+    : model_(std::make_shared<model::Config>(model)), profile_(std::make_shared<Profile>(profile)) {
+  // The functions outlive this object, so they hold what they read.
+  const auto priced = [overhead_s = profile.task_overhead_s](const char* name, auto seconds) {
+    return remembering(name, [=](Arguments x) {
+      const double work_s = seconds(x);
+      return work_s > 0.0 ? work_s + overhead_s : 0.0;
+    });
+  };
+  const auto link = [shared = profile_](const char* kind, Arguments x) {
+    return hardware::link_time(*shared, kind, whole(x[0]), whole(x[1]), x[2]);
+  };
+  const auto copy = [shared = profile_](const char* kind, Arguments x) {
+    return hardware::copy_time(*shared, kind, x[0]);
+  };
+  optimizer_ = priced("adamw", [p = profile_](Arguments x) { return optimizer_s(*p, x[0]); });
+  tp_all_reduce_ = priced("all_reduce", [=](Arguments x) { return link("all_reduce", x); });
+  gradient_reduction_ = priced("reduce_gradients", [=](Arguments x) {
+    return link(x[3] >= 1.0 ? "reduce_scatter" : "all_reduce", x);
+  });
+  weight_gather_ = priced("all_gather", [=](Arguments x) { return link("all_gather", x); });
+  send_ = priced("send", [p = profile_](Arguments x) {
+    const bool leaves = leaves_node(*p, x[0], x[1]);
+    return hardware::link_time(*p, "send", leaves ? 2 : 1, leaves ? 1 : 2, x[2]);
+  });
+  world_all_reduce_ = priced("all_reduce_world", [p = profile_](Arguments x) {
+    return world_all_reduce_s(*p, whole(x[0]), x[1]);
+  });
+  copy_in_ = priced("copy_in", [=](Arguments x) { return copy("copy_in", x); });
+  copy_out_ = priced("copy_out", [=](Arguments x) { return copy("copy_out", x); });
+  memory_pass_ = priced("memory", [bytes_per_s = profile.bytes_per_s](Arguments x) {
+    return bytes_per_s > 0.0 ? x[0] / bytes_per_s : 0.0;
+  });
+  overlapped_ = remembering("overlapped", [model = profile.interference_model()](Arguments x) {
+    return model.overlapped_s({x[0], x[1], x[2], x[3]});
+  });
+}
+
+Expr Costs::segment(model::SegmentKind kind, Pass pass) const {
+  auto function =
+      remembering(std::string(model::name(kind)) + "_" + word(pass),
+                  [model = model_, profile = profile_, kind, pass](Arguments x) {
+                    return profile->task_overhead_s +
+                           segment_s(*model, *profile, kind, pass, whole(x[0]), whole(x[1]));
+                  });
+  return Expr::call(std::move(function), {v_.b, v_.tp});
+}
+
+Expr Costs::optimizer(const Expr& elements) const { return Expr::call(optimizer_, {elements}); }
+
+Expr Costs::tp_all_reduce(const Expr& bytes) const {
+  return Expr::call(tp_all_reduce_, {1.0, v_.tp, bytes});
+}
+
+Expr Costs::gradient_reduction(const Expr& bytes) const {
+  return Expr::call(gradient_reduction_, {v_.n, v_.m / v_.tp, bytes, v_.z});
+}
+
+Expr Costs::weight_gather(const Expr& bytes) const {
+  return Expr::call(weight_gather_, {v_.n, v_.m / v_.tp, bytes * min(v_.z, 1.0)});
+}
+
+Expr Costs::send(const Expr& bytes) const { return Expr::call(send_, {v_.n, v_.m, bytes}); }
+
+Expr Costs::world_all_reduce(const Expr& bytes) const {
+  return Expr::call(world_all_reduce_, {v_.S * v_.n * v_.m, bytes});
+}
+
+Expr Costs::copy_in(const Expr& bytes) const { return Expr::call(copy_in_, {bytes}); }
+Expr Costs::copy_out(const Expr& bytes) const { return Expr::call(copy_out_, {bytes}); }
+
+Expr Costs::clear_or_add(const Expr& bytes) const {
+  return Expr::call(memory_pass_, {3.0 * bytes});
+}
+
+Expr Costs::norm(const Expr& bytes) const { return Expr::call(memory_pass_, {bytes}); }
+
+Expr Costs::overlapped(const Expr& compute_s, const Expr& comm_s, const Expr& in_s,
+                       const Expr& out_s) const {
+  return Expr::call(overlapped_, {compute_s, comm_s, in_s, out_s});
+}
+
+}  // namespace brume::analyzer

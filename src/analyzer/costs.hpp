@@ -1,0 +1,62 @@
+/// @file Prices of a stage's parts as expressions: what the profile measured, behind names.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "analyzer/analyzer.hpp"
+
+namespace brume::analyzer {
+
+/// The plan variables, by name.
+struct Variables {
+  Expr l = Expr::variable("l"), c = Expr::variable("c"), b = Expr::variable("b"),
+       dp = Expr::variable("dp"), tp = Expr::variable("tp"), z = Expr::variable("z"),
+       o = Expr::variable("o"), a = Expr::variable("a"), p = Expr::variable("p"),
+       G = Expr::variable("G"), S = Expr::variable("S"), n = Expr::variable("n"),
+       m = Expr::variable("m");
+};
+
+using Arguments = std::span<const double>;
+
+/// A function that looks its earlier values up, the last one first: a grid asks for the same
+/// arguments many times in a row. Not for several threads at once.
+std::shared_ptr<const symbolic::Function> remembering(std::string name,
+                                                      std::function<double(Arguments)> value);
+
+/// Prices in seconds, the overhead of their task included; what does not happen costs nothing.
+/// Expressions made of them remember values and belong to one thread. Each
+/// keeps the values it has given: a grid asks for the same ones many times in a row. So expressions
+/// made from one object belong to one thread.
+class Costs {
+ public:
+  Costs(const model::Config& model, const hardware::Profile& profile);
+
+  Expr segment(model::SegmentKind kind, Pass pass) const;  ///< at (b, tp)
+  Expr optimizer(const Expr& elements) const;
+  Expr tp_all_reduce(const Expr& bytes) const;
+  Expr gradient_reduction(
+      const Expr& bytes) const;                 ///< over dp: all-reduce, with ZeRO reduce-scatter
+  Expr weight_gather(const Expr& bytes) const;  ///< over dp, with ZeRO
+  Expr send(const Expr& bytes) const;           ///< to the next stage
+  Expr world_all_reduce(const Expr& bytes) const;
+  Expr copy_in(const Expr& bytes) const;
+  Expr copy_out(const Expr& bytes) const;
+  Expr clear_or_add(const Expr& bytes) const;  ///< gradients set to zero, or others added to them
+  Expr norm(const Expr& bytes) const;          ///< of gradients
+
+  /// All four started together, under interference.
+  Expr overlapped(const Expr& compute_s, const Expr& comm_s, const Expr& in_s,
+                  const Expr& out_s) const;
+
+ private:
+  std::shared_ptr<const model::Config> model_;
+  std::shared_ptr<const hardware::Profile> profile_;
+  Variables v_;
+  std::shared_ptr<const symbolic::Function> optimizer_, tp_all_reduce_, gradient_reduction_,
+      weight_gather_, send_, world_all_reduce_, copy_in_, copy_out_, memory_pass_, overlapped_;
+};
+
+}  // namespace brume::analyzer

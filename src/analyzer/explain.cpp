@@ -1,0 +1,96 @@
+/// @file A prediction for people: formula, terms in numbers, and what binds.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "analyzer/analyzer.hpp"
+#include "base/text.hpp"
+
+namespace brume::analyzer {
+namespace {
+
+using Values = std::map<std::string, double, std::less<>>;
+
+/// Longer formulas say less than their name.
+constexpr std::size_t longest_formula = 900;
+
+void add_terms(Table& table, const char* of, const std::vector<Term>& terms, double sum_s,
+               const Values& values) {
+  for (const Term& term : terms) {
+    const double term_s = term.value.evaluate(values);
+    table.add({of, term.name, format_seconds(term_s),
+               sum_s > 0.0 ? fmt::format("{:.1f} %", 100.0 * term_s / sum_s) : "-"});
+  }
+  table.add({of, "sum", format_seconds(sum_s), ""});
+}
+
+std::string formulas(const StageExpressions& stage) {
+  std::string lines;
+  const auto add = [&](const char* of, const std::vector<Term>& terms) {
+    for (const Term& term : terms)
+      if (const std::string formula = term.value.text(); formula.size() <= longest_formula)
+        lines += fmt::format("  {} {} = {}\n", of, term.name, formula);
+  };
+  add("t:", stage.stable_terms);
+  add("d:", stage.delta_terms);
+  return lines;
+}
+
+std::string memory_line(const StagePrediction& stage, const hardware::Cluster& cluster) {
+  const std::int64_t peak = std::max(stage.peak_forward_bytes, stage.peak_backward_bytes);
+  const std::int64_t left = cluster.memory_bytes - peak;
+  return fmt::format("memory: forward {}, backward {}, {} {} of {}; host {}\n",
+                     format_bytes(double(stage.peak_forward_bytes)),
+                     format_bytes(double(stage.peak_backward_bytes)),
+                     format_bytes(double(std::abs(left))), left >= 0 ? "left" : "over",
+                     format_bytes(double(cluster.memory_bytes)),
+                     format_bytes(double(stage.host_bytes)));
+}
+
+/// The stage whose stable time every microbatch waits for, and its largest term.
+std::string binding(const plan::Plan& plan, const Prediction& prediction,
+                    const model::Config& model, const hardware::Profile& profile) {
+  const auto slowest = std::ranges::max_element(
+      prediction.stages, {}, [](const StagePrediction& s) { return s.time.stable_s; });
+  const int index = int(slowest - prediction.stages.begin());
+  const StageExpressions stage = stage_expressions(model, profile, role_of(plan, index));
+  const Values values = bindings(plan, index);
+  const auto largest = std::ranges::max_element(
+      stage.stable_terms, {}, [&](const Term& term) { return term.value.evaluate(values); });
+  return fmt::format("binds: '{}' of stage {}, {} of its {} a microbatch, {} microbatches\n",
+                     largest->name, index, format_seconds(largest->value.evaluate(values)),
+                     format_seconds(slowest->time.stable_s), plan.microbatches);
+}
+
+}  // namespace
+
+std::string explain(const plan::Plan& plan, const model::Config& model,
+                    const hardware::Profile& profile, const hardware::Cluster& cluster) {
+  const Prediction prediction = analyze(plan, model, profile);
+  double filled_s = 0.0, slowest_s = 0.0;
+  for (const StagePrediction& stage : prediction.stages) {
+    filled_s += stage.time.stable_s;
+    slowest_s = std::max(slowest_s, stage.time.stable_s);
+  }
+  const double steady_s = (plan.microbatches - 1) * slowest_s;
+  std::string text = fmt::format(
+      "T = (G - 1) max t + sum t + max(0, max(d - sum of earlier t))\n"
+      "  = {} + {} + {} = {}\n",
+      format_seconds(steady_s), format_seconds(filled_s),
+      format_seconds(prediction.iteration_s - steady_s - filled_s),
+      format_seconds(prediction.iteration_s));
+  text += binding(plan, prediction, model, profile);
+  for (int i = 0; i < plan.num_stages(); ++i) {
+    const StageExpressions stage = stage_expressions(model, profile, role_of(plan, i));
+    const StagePrediction& predicted = prediction.stages[std::size_t(i)];
+    Table table({"", "term", "time", "share"});
+    add_terms(table, "t", stage.stable_terms, predicted.time.stable_s, bindings(plan, i));
+    add_terms(table, "d", stage.delta_terms, predicted.time.delta_s, bindings(plan, i));
+    text += fmt::format("\nstage {}\n{}{}{}", i, table.text(), memory_line(predicted, cluster),
+                        formulas(stage));
+  }
+  return text;
+}
+
+}  // namespace brume::analyzer

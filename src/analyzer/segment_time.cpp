@@ -1,0 +1,47 @@
+/// @file Seconds of what a rank computes: segments and the optimizer step.
+#include <cmath>
+#include <map>
+
+#include "analyzer/analyzer.hpp"
+
+namespace brume::analyzer {
+namespace {
+
+using Values = std::map<std::string, double, std::less<>>;
+
+double operator_s(const hardware::Profile& profile, const model::Operator& op, bool backward,
+                  const Values& values) {
+  std::vector<std::int64_t> dims;
+  for (const Expr& dim : op.dims) dims.push_back(std::llround(dim.evaluate(values)));
+  const Expr& flops = backward ? op.backward_flops : op.forward_flops;
+  const Expr& bytes = backward ? op.backward_bytes : op.forward_bytes;
+  return hardware::operator_time(profile, model::name(op.kind), dims, backward,
+                                 flops.evaluate(values), bytes.evaluate(values))
+      .seconds;
+}
+
+}  // namespace
+
+double segment_s(const model::Config& model, const hardware::Profile& profile,
+                 model::SegmentKind kind, Pass pass, int microbatch, int tp) {
+  const model::Segment segment = model::segment(model, kind);
+  const Values values{{"b", microbatch}, {"tp", tp}};
+  std::size_t count = segment.operators.size();
+  // A recomputed MLP ends before its last product: nobody reads the output.
+  if (pass == Pass::recompute && kind == model::SegmentKind::mlp) --count;
+  double sum_s = 0.0;
+  for (std::size_t i = 0; i < count; ++i)
+    sum_s += operator_s(profile, segment.operators[i], pass == Pass::backward, values);
+  return sum_s;
+}
+
+double optimizer_s(const hardware::Profile& profile, double elements) {
+  if (elements <= 0.0) return 0.0;
+  // AdamW reads weight, gradient and both moments, and writes all but the gradient: 7 fp32.
+  const std::int64_t dims[] = {std::llround(elements)};
+  return hardware::operator_time(profile, model::name(model::OperatorKind::adamw), dims, false,
+                                 16.0 * elements, 28.0 * elements)
+      .seconds;
+}
+
+}  // namespace brume::analyzer

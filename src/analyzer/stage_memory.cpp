@@ -1,0 +1,256 @@
+#include "stage_memory.hpp"
+
+#include "costs.hpp"
+#include "stage_time.hpp"
+
+namespace brume::analyzer {
+namespace {
+
+using model::SegmentKind;
+
+constexpr double fp32_bytes = 4.0;
+constexpr double shard_alignment_elements = 16.0;
+
+/// [b] as a number: 1 where a <= b.
+Expr at_most(const Expr& a, const Expr& b) { return 1.0 - less(b, a); }
+
+/// Bytes of a segment's transient buffers on one rank.
+struct SegmentBytes {
+  SegmentBytes(const model::Config& model, SegmentKind kind) {
+    const model::Segment segment = model::segment(model, kind);
+    for (const model::Saved& tensor : segment.saved) saved += fp32_bytes * tensor.elements;
+    forward = fp32_bytes * segment.forward_workspace_elements;
+    backward = fp32_bytes * segment.backward_workspace_elements;
+  }
+  Expr saved, forward, backward;  ///< kept tensors, workspace of each pass
+};
+
+/// Builds the peaks of one stage role. Layers are numbered 1..l; the last c are recomputed. `j`
+/// below is a layer's number as an expression, so that the same formula serves every candidate for
+/// the peak.
+class StageMemoryBuilder {
+ public:
+  StageMemoryBuilder(const model::Config& model, StageRole role);
+  MemoryExpressions build() const;
+
+ private:
+  Expr optimizer_bytes(const model::Block& block, bool host) const;
+  Expr persistent_bytes() const;
+
+  Expr is_recomputed(const Expr& j) const { return less(v_.l - v_.c, j); }
+  Expr moved(const Expr& j) const;
+  Expr kept_before(const Expr& j) const;
+  Expr forward_peak(const Expr& j) const;
+  Expr backward_peak(const Expr& j) const;
+
+  Expr others_bytes() const;
+  Expr steady_forward(const Expr& j) const;
+  Expr first_forward() const;
+  Expr head_forward() const;
+  Expr steady_backward(const Expr& j) const;
+  Expr beside_one_layer(const Expr& j) const;
+  Expr drains_at_once() const;
+  Expr head_backward() const;
+
+  const model::Config& model_;
+  StageRole role_;
+  Variables v_;
+  std::vector<model::Block> blocks_;
+  SegmentBytes attention_, mlp_, head_;
+  Expr stream_, full_kept_, full_moved_, recomputed_moved_;
+  Expr table_bytes_;  ///< of the token table
+};
+
+StageMemoryBuilder::StageMemoryBuilder(const model::Config& model, StageRole role)
+    : model_(model),
+      role_(role),
+      blocks_(model::blocks(model)),
+      attention_(model, SegmentKind::attention),
+      mlp_(model, SegmentKind::mlp),
+      head_(model, SegmentKind::head),
+      stream_(fp32_bytes * model::stream_elements(model)),
+      full_kept_(2.0 * stream_ + attention_.saved + mlp_.saved),
+      full_moved_(moved_bytes(model, false)),
+      recomputed_moved_(moved_bytes(model, true)),
+      table_bytes_(fp32_bytes * double(blocks_.front().parameters.front().elements())) {}
+
+// --- what lives from step to step ---------------------------------------------------------------
+
+/// First and second moments of this rank's shard; the offloaded part is cut at whole cache lines.
+Expr StageMemoryBuilder::optimizer_bytes(const model::Block& block, bool host) const {
+  const Expr shard = model::layout_elements(block) / select(min(v_.z, 1.0), v_.dp, 1.0);
+  const Expr offloaded = floor(v_.o * shard / shard_alignment_elements) * shard_alignment_elements;
+  return 2.0 * fp32_bytes * (host ? offloaded : shard - offloaded);
+}
+
+Expr StageMemoryBuilder::persistent_bytes() const {
+  const auto block_bytes = [&](const model::Block& block) {
+    return 2.0 * fp32_bytes * model::layout_elements(block) + optimizer_bytes(block, false);
+  };
+  const Expr batch = fp32_bytes * v_.b * double(model_.seq_len) * v_.G;  // tokens are int32
+  Expr sum = v_.l * block_bytes(blocks_[1]) + 2.0 * sizeof(double);
+  if (role_.first) sum += block_bytes(blocks_.front()) + batch;
+  if (role_.last) sum += block_bytes(blocks_.back()) + batch + double(sizeof(double));
+  if (role_.last && !role_.first && model_.tied_head) sum += 2.0 * table_bytes_;
+  return sum;
+}
+
+// --- a microbatch on its way ---------------------------------------------------------------------
+
+/// What offload moves of layer j. The last layer of the last stage stays.
+Expr StageMemoryBuilder::moved(const Expr& j) const {
+  const Expr of_layer = select(is_recomputed(j), recomputed_moved_, full_moved_);
+  const Expr exists = at_most(1.0, j);
+  return exists * (role_.last ? less(j, v_.l) * of_layer : of_layer);
+}
+
+/// What layers 1..j-1 keep on the device for one microbatch, once their copies are done.
+Expr StageMemoryBuilder::kept_before(const Expr& j) const {
+  const Expr full = min(j - 1.0, v_.l - v_.c);
+  const Expr recomputed = max(j - 1.0 - (v_.l - v_.c), 0.0);
+  const Expr kept = full * (full_kept_ - full_moved_) + recomputed * (stream_ - recomputed_moved_);
+  if (!role_.last) return kept;
+  const Expr last = select(is_recomputed(v_.l), recomputed_moved_, full_moved_);
+  return kept + less(v_.l, j) * last;
+}
+
+/// Layer j in forward: its input, what it saves, scratch, and its output.
+Expr StageMemoryBuilder::forward_peak(const Expr& j) const {
+  const Expr attention = 2.0 * stream_ + attention_.saved + attention_.forward;
+  const Expr mlp = 3.0 * stream_ + mlp_.saved + mlp_.forward;
+  // A recomputed layer has let go of what attention saved by the time its MLP runs.
+  return select(is_recomputed(j), max(attention, mlp), max(attention, mlp + attention_.saved));
+}
+
+/// Layer j in backward: input, saved tensors, scratch, and the gradient of the stream.
+Expr StageMemoryBuilder::backward_peak(const Expr& j) const {
+  const Expr mlp = full_kept_ + mlp_.backward;
+  const Expr attention = stream_ + attention_.saved + attention_.backward;
+  const Expr again =
+      max(2.0 * stream_ + attention_.saved + attention_.forward, full_kept_ + mlp_.forward);
+  const Expr both = max(mlp, attention);
+  return stream_ + select(is_recomputed(j), max(both, again), both);
+}
+
+/// Microbatches whose forward is done and whose backward has not begun.
+Expr StageMemoryBuilder::others_bytes() const { return v_.p * kept_before(v_.l + 1.0); }
+
+// --- forward -------------------------------------------------------------------------------------
+
+/// Layer j in a microbatch after the first; the layer before it is still being drained. Beside the
+/// last layer the next backward's gradient and prefetched tensors arrive already, beside the first
+/// what was sent just before is still on its way out.
+Expr StageMemoryBuilder::steady_forward(const Expr& j) const {
+  Expr sum = others_bytes() + kept_before(j) + moved(j - 1.0) + forward_peak(j);
+  if (!role_.last) sum += at_most(v_.l, j) * (stream_ + moved(j));
+  if (!role_.first) sum += at_most(j, 1.0) * stream_;
+  // A stage of one layer drains it beside itself, in the next microbatch.
+  if (!role_.first && !role_.last) sum += at_most(v_.l, 1.0) * at_most(2.0, v_.p) * moved(j);
+  return at_most(1.0, j) * sum;
+}
+
+/// The first microbatch has no other beside it, but the staged optimizer state of the next two
+/// blocks; beside the first block also that block's own.
+Expr StageMemoryBuilder::first_forward() const {
+  const Expr staged = optimizer_bytes(blocks_[1], true);
+  const Expr staged_head = role_.last ? optimizer_bytes(blocks_.back(), true) : Expr(0.0);
+  const auto layer = [&](const Expr& j, const Expr& beside) {
+    const Expr own = role_.first ? Expr(0.0) : at_most(j, 1.0) * staged;
+    return at_most(1.0, j) * (kept_before(j) + moved(j - 1.0) + forward_peak(j) + own + beside);
+  };
+  const Expr arriving = role_.last ? Expr(0.0) : at_most(v_.G, 1.0) * stream_;
+  Expr peak = layer(v_.l, staged_head + arriving);
+  peak = max(peak, layer(v_.l - 1.0, staged + staged_head));
+  peak = max(peak, layer(v_.l - 2.0, 2.0 * staged));
+  // Where recomputed layers begin, what is kept grows more slowly, or not at all.
+  peak = max(peak, layer(v_.l - v_.c, min(v_.c, 2.0) * staged));
+  peak = max(peak, less(0.0, v_.c) * layer(v_.l - v_.c + 1.0, min(v_.c - 1.0, 2.0) * staged));
+  // The stage's first three blocks: an embedding and two, or layers and perhaps the head.
+  const Expr second = select(less(1.0, v_.l), staged, staged_head);
+  const Expr third = select(less(2.0, v_.l), staged, less(1.0, v_.l) * staged_head);
+  if (!role_.first) return max(peak, layer(1.0, second + third));
+  return max(peak, optimizer_bytes(blocks_.front(), true) + staged + second + stream_);
+}
+
+Expr StageMemoryBuilder::head_forward() const {
+  return kept_before(v_.l + 1.0) + stream_ + head_.saved + head_.forward;
+}
+
+// --- backward ------------------------------------------------------------------------------------
+
+/// Whether a lone microbatch's tensors are waited for before they are fetched again.
+Expr StageMemoryBuilder::drains_at_once() const { return at_most(v_.G, 1.0) * less(0.0, v_.a); }
+
+/// Layer j in backward; what offload took of the layer below comes back meanwhile. Beside the last
+/// layer the stage's output may still be on its way out, beside the first the next input on its way
+/// in.
+Expr StageMemoryBuilder::steady_backward(const Expr& j) const {
+  Expr sum = others_bytes() + kept_before(j) + moved(j - 1.0) + backward_peak(j);
+  Expr beside_last = 0.0, beside_first = 0.0;
+  if (!role_.last) beside_last = at_most(v_.l, j) * (stream_ + moved(j)) * (1.0 - drains_at_once());
+  if (!role_.first) beside_first = at_most(j, 1.0) * less(1.0, v_.G) * stream_;
+  Expr beside = beside_last + beside_first;
+  if (!role_.first && !role_.last) beside = select(at_most(v_.l, 1.0), beside_one_layer(j), beside);
+  return at_most(1.0, j) * (sum + beside);
+}
+
+/// The same for the only layer of a middle stage: slots of different microbatches touch there.
+Expr StageMemoryBuilder::beside_one_layer(const Expr& j) const {
+  const Expr sends = stream_ + moved(j);
+  const Expr many = sends + max(less(v_.p + 1.0, v_.G) * stream_, moved(j));
+  // With one microbatch beside it, offload waits for the first copy and nothing else overlaps it.
+  const Expr one = select(less(0.0, v_.a), moved(j) + min(v_.G - 2.0, 2.0) * stream_,
+                          sends + less(2.0, v_.G) * stream_);
+  const Expr none = sends * (1.0 - drains_at_once());
+  return select(less(1.0, v_.p), many, select(less(0.0, v_.p), one, none));
+}
+
+Expr StageMemoryBuilder::head_backward() const {
+  return kept_before(v_.l + 1.0) + 2.0 * stream_ + head_.saved + head_.backward;
+}
+
+MemoryExpressions StageMemoryBuilder::build() const {
+  const Expr persistent = persistent_bytes();
+  const Expr later = less(1.0, v_.G);  // there is a microbatch after the first
+  // What is kept grows up to the last layer, but more slowly where recomputed layers begin.
+  const auto highest = [&](auto&& peak) {
+    const Expr last_full = v_.l - v_.c;
+    return max(peak(v_.l), max(peak(last_full), less(0.0, v_.c) * peak(last_full + 1.0)));
+  };
+  Expr forward =
+      max(first_forward(), later * highest([&](const Expr& j) { return steady_forward(j); }));
+  Expr backward = highest([&](const Expr& j) { return steady_backward(j); });
+  if (role_.last) {
+    forward = max(forward, head_forward());
+    backward = max(backward, head_backward());
+  }
+  if (role_.first && !role_.last && model_.tied_head) backward = max(backward, table_bytes_);
+
+  Expr host = v_.l * optimizer_bytes(blocks_[1], true);
+  if (role_.first) host += optimizer_bytes(blocks_.front(), true);
+  if (role_.last) host += optimizer_bytes(blocks_.back(), true);
+  const Expr of_microbatch = (v_.l - v_.c) * full_moved_ + v_.c * recomputed_moved_;
+  if (role_.last) {
+    host += of_microbatch - select(is_recomputed(v_.l), recomputed_moved_, full_moved_);
+  } else {
+    // The oldest microbatch's last layers are back on the device when the newest one's arrive.
+    const Expr back = moved(v_.l) + min(moved(v_.l), moved(v_.l - 1.0));
+    Expr times_back = less(0.0, v_.p);
+    if (!role_.first) {
+      // In a stage of one layer the first exchange comes later, and the cool-down may come before
+      // it.
+      const Expr one_layer = less(1.0, v_.p) * (1.0 + at_most(v_.G, v_.p + 1.0));
+      times_back = select(at_most(v_.l, 1.0), one_layer, times_back);
+    }
+    host += (v_.p + 1.0) * of_microbatch - times_back * back;
+  }
+  return {persistent + forward, persistent + backward, host};
+}
+
+}  // namespace
+
+MemoryExpressions stage_memory(const model::Config& model, StageRole role) {
+  return StageMemoryBuilder(model, role).build();
+}
+
+}  // namespace brume::analyzer

@@ -1,0 +1,17 @@
+/// @file Peak memory of a stage as expressions: the live bytes of schedule's Programs in closed
+/// form.
+#pragma once
+
+#include "analyzer/analyzer.hpp"
+
+namespace brume::analyzer {
+
+struct MemoryExpressions {
+  Expr peak_forward_bytes;   ///< device, over forward passes and updates
+  Expr peak_backward_bytes;  ///< device, over backward passes
+  Expr host_bytes;
+};
+
+MemoryExpressions stage_memory(const model::Config& model, StageRole role);
+
+}  // namespace brume::analyzer

@@ -1,0 +1,21 @@
+/// @file The stable time and the delta of a stage, term by term.
+#pragma once
+
+#include <vector>
+
+#include "analyzer/analyzer.hpp"
+
+namespace brume::analyzer {
+
+struct TimeTerms {
+  std::vector<Term> stable;  ///< [s] a middle microbatch, forward + backward
+  std::vector<Term> delta;   ///< [s] what the first and last microbatch add
+};
+
+TimeTerms stage_time(const model::Config& model, const hardware::Profile& profile, StageRole role);
+
+/// Bytes of a layer's saved tensors that activation offload moves: tensors are moved whole, in the
+/// order of model::kept_tensors, while their sum stays within the ratio.
+Expr moved_bytes(const model::Config& model, bool recomputed);
+
+}  // namespace brume::analyzer

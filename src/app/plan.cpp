@@ -1,0 +1,169 @@
+/// @file The verbs that plan without training: plan, analyze, simulate, check, and those beside
+/// them.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "all_ranks.hpp"
+#include "base/error.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "comm/agree.hpp"
+#include "interop/tokens.hpp"
+#include "io/trace.hpp"
+#include "planning.hpp"
+#include "profiles.hpp"
+#include "schedule/simulate.hpp"
+#include "tuner/tuner.hpp"
+#include "verbs.hpp"
+
+namespace brume::app {
+namespace {
+
+using nlohmann::json;
+
+/// One plan with its prediction in the form every planning verb prints.
+json described(const plan::Plan& plan, const analyzer::Prediction& prediction) {
+  json stages = json::array();
+  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    const plan::Stage& s = plan.stages[i];
+    const analyzer::StagePrediction& p = prediction.stages[i];
+    stages.push_back({{"layers", s.layers},
+                      {"first_layer", s.first_layer},
+                      {"nodes", s.nodes},
+                      {"devices_per_node", s.devices_per_node},
+                      {"microbatch", s.microbatch},
+                      {"dp", s.dp},
+                      {"tp", s.tp},
+                      {"zero_level", s.zero_level},
+                      {"ckpt_layers", s.ckpt_layers},
+                      {"weight_offload_ratio", s.weight_offload_ratio},
+                      {"grad_offload_ratio", s.grad_offload_ratio},
+                      {"optim_offload_ratio", s.optim_offload_ratio},
+                      {"act_offload_ratio", s.act_offload_ratio},
+                      {"stable_s", p.time.stable_s},
+                      {"delta_s", p.time.delta_s},
+                      {"peak_forward_bytes", p.peak_forward_bytes},
+                      {"peak_backward_bytes", p.peak_backward_bytes}});
+  }
+  return {{"iteration_s", prediction.iteration_s},
+          {"microbatches", plan.microbatches},
+          {"stages", stages}};
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text;
+  require(bool(file.flush()), Failure::storage, "cannot write {}", path);
+}
+
+/// A deck with what follows from it.
+struct Given {
+  explicit Given(const PlanOptions& options)
+      : deck(deck::load(options.deck, options.sets)),
+        model(model::config(deck.model)),
+        cluster(hardware::cluster(deck.cluster)),
+        profile(obtain_profile_alone(deck, model)) {}
+  deck::Deck deck;
+  model::Config model;
+  hardware::Cluster cluster;
+  hardware::Profile profile;
+};
+
+plan::Plan load_plan(const PlanOptions& options, const Given& given) {
+  plan::Plan plan = plan::load(options.plan);
+  plan::check(plan, given.model, given.cluster);
+  return plan;
+}
+
+}  // namespace
+
+int plan(const PlanOptions& options) {
+  const Given given(options);
+  deck::SearchKeys search = given.deck.search;
+  search.simulate_top = std::max(search.simulate_top, options.top);
+  const tuner::Result result = tuner::tune(given.model, given.deck.training.global_batch,
+                                           given.cluster, given.profile, search);
+  const tuner::Candidate& best = result.best.front();
+  log::info("{}", tuner::report(result, given.cluster));
+  if (options.explain)
+    log::info("{}", analyzer::explain(best.plan, given.model, given.profile, given.cluster));
+  if (!options.output.empty()) write_text(options.output, plan::text(best.plan));
+  if (options.json) {
+    json object = described(best.plan, best.prediction);
+    const tuner::Search& s = result.search;
+    object["search"] = {{"seconds", s.seconds},
+                        {"policies", s.policies},
+                        {"evaluations", s.evaluations},
+                        {"milp_solves", s.milp_solves},
+                        {"gap", s.gap}};
+    fmt::print("{}\n", object.dump(2));
+  } else if (options.output.empty()) {
+    fmt::print("{}", plan::text(best.plan));
+  }
+  return 0;
+}
+
+int analyze(const PlanOptions& options) {
+  const Given given(options);
+  const plan::Plan plan = load_plan(options, given);
+  const analyzer::Prediction prediction = analyzer::analyze(plan, given.model, given.profile);
+  if (options.json) {
+    fmt::print("{}\n", described(plan, prediction).dump(2));
+    return 0;
+  }
+  fmt::print("{}iteration time: {}\n", plan::table(plan), format_seconds(prediction.iteration_s));
+  if (options.explain)
+    fmt::print("{}", analyzer::explain(plan, given.model, given.profile, given.cluster));
+  return 0;
+}
+
+int simulate(const PlanOptions& options) {
+  const Given given(options);
+  const plan::Plan plan = load_plan(options, given);
+  const std::vector<schedule::Program> programs = compile_all(plan, given.model);
+  check_memory(programs, plan, given.cluster);
+  const schedule::Simulation simulation =
+      schedule::simulate(programs, plan, given.model, given.profile);
+  if (!options.trace.empty()) io::write_trace(options.trace, {}, timelines(programs, simulation));
+  if (options.json) {
+    json object = described(plan, analyzer::analyze(plan, given.model, given.profile));
+    object["iteration_s"] = simulation.iteration_s;
+    fmt::print("{}\n", object.dump(2));
+    return 0;
+  }
+  fmt::print("{}simulated iteration time: {}\n", plan::table(plan),
+             format_seconds(simulation.iteration_s));
+  return 0;
+}
+
+int check(const DeckOptions& options) {
+  fmt::print("{}", deck::schema().write(deck::load(options.deck, options.sets), true));
+  return 0;
+}
+
+int profile(const DeckOptions& options, const std::string& output) {
+  return on_all_ranks([&](comm::Session& session, comm::Communicator& world) {
+    deck::Deck deck;
+    comm::together(world, [&] { deck = deck::load(options.deck, options.sets); });
+    const hardware::Profile measured =
+        measure_profile(world, session.ranks_per_node(), deck, model::config(deck.model));
+    comm::together(world, [&] {
+      if (world.rank() == 0) hardware::save_profile(measured, output);
+    });
+    return 0;
+  });
+}
+
+int import_tokens(const ImportOptions& options) {
+  const std::vector<std::filesystem::path> files(options.files.begin(), options.files.end());
+  const interop::PackedText packed =
+      interop::pack_bytes(files, options.directory, options.valid_ratio);
+  log::info("packed {} tokens into {} and {} held out into {}", packed.train_tokens,
+            packed.train.string(), packed.valid_tokens, packed.valid.string());
+  return 0;
+}
+
+}  // namespace brume::app

@@ -1,0 +1,118 @@
+#include "planning.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "hardware/cluster.hpp"
+#include "schedule/compile.hpp"
+#include "tuner/tuner.hpp"
+
+namespace brume::app {
+namespace {
+
+const char* name(schedule::Content content) {
+  using schedule::Content;
+  switch (content) {
+    case Content::weights: return "weights";
+    case Content::grads: return "gradients";
+    case Content::optimizer: return "optimizer state";
+    case Content::stream: return "layer inputs";
+    case Content::saved: return "saved activations";
+    case Content::workspace: return "workspace";
+    case Content::staging: return "staging";
+    case Content::batch: return "tokens";
+    case Content::totals: return "totals";
+  }
+  return "";
+}
+
+/// The kinds of buffers that take most where a rank needs most, for the user to know what to
+/// change.
+std::string largest_contributors(const schedule::Program& program) {
+  std::vector<std::int64_t> live(program.tasks.size() + 1, 0);
+  for (const schedule::Buffer& b : program.buffers) {
+    if (b.tier != schedule::Tier::device || b.persistent || b.first_task < 0) continue;
+    live[std::size_t(b.first_task)] += b.bytes;
+    live[std::size_t(b.last_task) + 1] -= b.bytes;
+  }
+  std::int64_t sum = 0, most = -1;
+  int peak = 0;
+  for (std::size_t t = 0; t < program.tasks.size(); ++t)
+    if ((sum += live[t]) > most) most = sum, peak = int(t);
+  std::map<schedule::Content, std::int64_t> bytes;
+  for (const schedule::Buffer& b : program.buffers)
+    if (b.tier == schedule::Tier::device &&
+        (b.persistent || (b.first_task <= peak && peak <= b.last_task)))
+      bytes[b.content] += b.bytes;
+  std::vector<std::pair<std::int64_t, schedule::Content>> order;
+  for (const auto& [content, size] : bytes) order.emplace_back(size, content);
+  std::sort(order.rbegin(), order.rend());
+  std::string text;
+  for (std::size_t i = 0; i < std::min<std::size_t>(3, order.size()); ++i)
+    text += fmt::format("{}{} {}", i ? ", " : "", name(order[i].second),
+                        format_bytes(double(order[i].first)));
+  return text;
+}
+
+}  // namespace
+
+plan::Plan search_plan(const deck::Deck& deck, const model::Config& model,
+                       const hardware::Profile& profile) {
+  const hardware::Cluster cluster = hardware::cluster(deck.cluster);
+  const tuner::Result result =
+      tuner::tune(model, deck.training.global_batch, cluster, profile, deck.search);
+  log::info("{}", tuner::report(result, cluster));
+  return result.best.front().plan;
+}
+
+std::vector<schedule::Program> compile_all(const plan::Plan& plan, const model::Config& model) {
+  std::vector<schedule::Program> programs;
+  for (int rank = 0; rank < plan.devices(); ++rank)
+    programs.push_back(schedule::compile(plan, model, rank));
+  return programs;
+}
+
+std::vector<io::RankTimeline> timelines(const std::vector<schedule::Program>& programs,
+                                        const schedule::Simulation& simulation) {
+  std::vector<io::RankTimeline> all;
+  for (std::size_t rank = 0; rank < programs.size(); ++rank) {
+    io::RankTimeline timeline{.rank = int(rank), .labels = {}, .channels = {}, .times = {}};
+    for (std::size_t id = 0; id < programs[rank].tasks.size(); ++id) {
+      timeline.labels.push_back(schedule::label(programs[rank].tasks[id]));
+      timeline.channels.push_back(programs[rank].tasks[id].channel);
+      const schedule::Span& span = simulation.spans[rank][id];
+      timeline.times.push_back({span.start_s, span.end_s});
+    }
+    all.push_back(std::move(timeline));
+  }
+  return all;
+}
+
+void check_memory(const std::vector<schedule::Program>& programs, const plan::Plan& plan,
+                  const hardware::Cluster& cluster) {
+  std::map<int, std::int64_t> host_bytes;  // by node
+  for (const schedule::Program& program : programs) {
+    const std::int64_t needed = program.arena_bytes[std::size_t(schedule::Tier::device)];
+    require(needed <= cluster.memory_bytes, Failure::infeasible,
+            "the plan needs {} of device memory on rank {} (stage {}), cluster.memory_gib gives "
+            "{}: {} too little; "
+            "most is {}",
+            format_bytes(double(needed)), program.rank, plan::place(plan, program.rank).stage,
+            format_bytes(double(cluster.memory_bytes)),
+            format_bytes(double(needed - cluster.memory_bytes)), largest_contributors(program));
+    host_bytes[program.rank / cluster.devices_per_node] +=
+        program.arena_bytes[std::size_t(schedule::Tier::host)];
+  }
+  for (const auto& [node, needed] : host_bytes)
+    require(needed <= cluster.host_memory_bytes, Failure::infeasible,
+            "the plan needs {} of host memory on node {}, cluster.host_memory_gib gives {}: "
+            "offload less or raise it",
+            format_bytes(double(needed)), node, format_bytes(double(cluster.host_memory_bytes)));
+}
+
+}  // namespace brume::app

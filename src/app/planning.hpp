@@ -1,0 +1,34 @@
+/// @file From deck to plan: what `run` and `plan` share.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "analyzer/analyzer.hpp"
+#include "deck/deck.hpp"
+#include "hardware/profile.hpp"
+#include "io/trace.hpp"
+#include "model/model.hpp"
+#include "plan/plan.hpp"
+#include "schedule/program.hpp"
+#include "schedule/simulate.hpp"
+
+namespace brume::app {
+
+/// Searches a plan for the deck and shows it in the log with the reasons. @throws Error(infeasible)
+plan::Plan search_plan(const deck::Deck& deck, const model::Config& model,
+                       const hardware::Profile& profile);
+
+/// The Programs of all ranks.
+std::vector<schedule::Program> compile_all(const plan::Plan& plan, const model::Config& model);
+
+/// Refuses a plan whose Programs need more memory than the cluster gives. @throws Error(infeasible)
+/// naming rank, bytes needed, bytes there, and the three largest contributors
+void check_memory(const std::vector<schedule::Program>& programs, const plan::Plan& plan,
+                  const hardware::Cluster& cluster);
+
+/// A simulation as timelines of all ranks.
+std::vector<io::RankTimeline> timelines(const std::vector<schedule::Program>& programs,
+                                        const schedule::Simulation& simulation);
+
+}  // namespace brume::app

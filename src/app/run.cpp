@@ -1,0 +1,354 @@
+/// @file The verb `run`: deck -> profile -> plan -> engine -> results, on one page.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "all_ranks.hpp"
+#include "base/error.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "comm/agree.hpp"
+#include "comm/session.hpp"
+#include "comm/watchdog.hpp"
+#include "device/memory.hpp"
+#include "io/checkpoint.hpp"
+#include "io/run_file.hpp"
+#include "kernels/types.hpp"
+#include "planning.hpp"
+#include "profiles.hpp"
+#include "screen.hpp"
+#include "signals.hpp"
+#include "verbs.hpp"
+
+namespace brume::app {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// What a checkpoint must agree with to be trained on.
+std::string model_text(const model::Config& m) {
+  return fmt::format("gpt layers={} hidden={} heads={} ffn={} seq={} vocab={} tied={} eps={}",
+                     m.num_layers, m.hidden_size, m.num_heads, m.ffn_size, m.seq_len, m.vocab_size,
+                     m.tied_head, m.norm_eps);
+}
+
+engine::Settings settings(const deck::Deck& deck, int threads) {
+  const deck::OptimizerKeys& o = deck.training.optimizer;
+  engine::Settings s;
+  s.steps = deck.training.steps;
+  s.optimizer = {.lr = o.lr,
+                 .min_lr_ratio = o.min_lr_ratio,
+                 .warmup_steps = o.warmup_steps,
+                 .beta1 = o.beta1,
+                 .beta2 = o.beta2,
+                 .eps = o.eps,
+                 .weight_decay = o.weight_decay,
+                 .clip_norm = o.clip_norm};
+  s.seed = std::uint64_t(deck.training.seed);
+  s.threads = threads;
+  return s;
+}
+
+/// One training job on one rank. Its steps in order are `run`.
+class Job {
+ public:
+  Job(const RunOptions& options, comm::Session& session, comm::Communicator& world)
+      : options_(options), session_(session), world_(world), leader_(world.rank() == 0) {}
+
+  int run() {
+    read_deck();
+    find_resume();
+    choose_plan();
+    check_plan();
+    if (options_.dry_run) return 0;
+    start_engine();
+    const int code = train();
+    finish(code);
+    return code;
+  }
+
+ private:
+  // --- before the first step ---
+
+  void read_deck() {
+    std::string text;
+    comm::together(world_, [&] {
+      if (leader_) text = deck::schema().write(deck::load(options_.deck, options_.sets));
+    });
+    text = comm::broadcast(world_, text, 0);
+    deck_ = deck::parse(text, options_.deck);
+    model_ = model::config(deck_.model);
+    cluster_ = hardware::cluster(deck_.cluster);
+    last_step_ = options_.steps.value_or(deck_.training.steps);
+    comm::together(world_, [&] {
+      require(world_.size() == cluster_.devices(), Failure::input,
+              "the deck's cluster has {} x {} devices, the job has {} ranks: start {} ranks, or "
+              "change cluster.nodes "
+              "or cluster.devices_per_node",
+              cluster_.nodes, cluster_.devices_per_node, world_.size(), cluster_.devices());
+      train_data_.emplace(open(deck_.data.train, "data.train"));
+      if (!deck_.data.valid.empty()) valid_data_.emplace(open(deck_.data.valid, "data.valid"));
+    });
+  }
+
+  data::Sampler open(const std::string& path, const char* key) const {
+    const data::TokenFile file(path);
+    require(file.vocab_size() <= model_.vocab_size, Failure::input,
+            "{} = {}: its vocabulary of {} is larger than model.vocab_size = {}", key, path,
+            file.vocab_size(), model_.vocab_size);
+    const auto order =
+        deck_.data.order == "shuffled" ? data::Order::shuffled : data::Order::sequential;
+    return data::Sampler(file, order, std::uint64_t(deck_.training.seed), model_.seq_len);
+  }
+
+  void find_resume() {
+    if (options_.resume == "none") return;
+    std::string directory;
+    comm::together(world_, [&] {
+      if (!leader_) return;
+      if (options_.resume != "auto") {
+        resume_ = io::open_checkpoint(options_.resume);
+      } else {
+        resume_ = io::find_checkpoint(deck_.output.directory);
+      }
+      if (!resume_) return;
+      require(resume_->model_text == model_text(model_), Failure::input,
+              "checkpoint {} is of another model ({}), the deck asks for ({}): use --resume none "
+              "or another "
+              "output.directory",
+              resume_->directory.string(), resume_->model_text, model_text(model_));
+      directory = resume_->directory.string();
+    });
+    directory = comm::broadcast(world_, directory, 0);
+    if (directory.empty()) return;
+    comm::together(world_, [&] { resume_ = io::open_checkpoint(directory); });
+    if (leader_) log::info("resuming from {} after {} steps", directory, resume_->step);
+  }
+
+  void choose_plan() {
+    const bool keep = resume_ && !options_.replan && options_.plan.empty();
+    if (keep) {
+      plan_ = plan::parse(resume_->plan_text, resume_->directory.string());
+      if (plan_.devices() == world_.size()) {
+        profile_ = hardware::profile_schema().read(
+            deck::Document::parse(resume_->profile_text, "checkpoint"));
+        return;
+      }
+      if (leader_)
+        log::warn("the checkpoint's plan needs {} ranks: searching a new one", plan_.devices());
+    }
+    profile_ = obtain_profile(world_, session_.ranks_per_node(), deck_, model_);
+    std::string text;
+    comm::together(world_, [&] {
+      if (!leader_) return;
+      searched_ = options_.plan.empty();
+      text =
+          plan::text(searched_ ? search_plan(deck_, model_, profile_) : plan::load(options_.plan));
+    });
+    plan_ = plan::parse(comm::broadcast(world_, text, 0), "plan");
+  }
+
+  void check_plan() {
+    std::vector<schedule::Program> programs;
+    comm::together(world_, [&] {
+      require(plan_.devices() == world_.size(), Failure::input,
+              "the plan is for {} ranks, the job has {}", plan_.devices(), world_.size());
+      require(plan_.global_batch == deck_.training.global_batch, Failure::input,
+              "the plan is for a global batch of {}, the deck asks for training.global_batch = {}",
+              plan_.global_batch, deck_.training.global_batch);
+      plan::check(plan_, model_, cluster_);
+      programs = compile_all(plan_, model_);
+      check_memory(programs, plan_, cluster_);
+    });
+    const schedule::Simulation simulation = schedule::simulate(programs, plan_, model_, profile_);
+    predicted_ = timelines(programs, simulation);
+    description_ = {.deck_text = deck::schema().write(deck_),
+                    .plan_text = plan::text(plan_),
+                    .profile_text = hardware::profile_schema().write(profile_),
+                    .version = BRUME_VERSION,
+                    .ranks = world_.size(),
+                    .predicted_iteration_s = simulation.iteration_s,
+                    .predicted_bytes = {},
+                    .host_bytes = {}};
+    for (const schedule::Program& program : programs) {
+      description_.predicted_bytes.push_back(
+          program.arena_bytes[std::size_t(schedule::Tier::device)]);
+      description_.host_bytes.push_back(program.arena_bytes[std::size_t(schedule::Tier::host)]);
+    }
+    if (!leader_) return;
+    if (!searched_) log::info("{}", plan::table(plan_));
+    log::info("{} parameters, {} tokens to train on; predicted iteration time {}",
+              format_count(double(model::num_parameters(model_))),
+              format_count(double(train_data_->num_windows()) * model_.seq_len),
+              format_seconds(simulation.iteration_s));
+  }
+
+  void start_engine() {
+    const int threads = threads_per_rank(session_.ranks_per_node());
+    runtime_.emplace(threads);
+    engine_.emplace(plan_, model_, settings(deck_, threads), world_);
+    if (resume_) {
+      comm::together(world_, [&] {
+        std::vector<engine::Slab> slabs = engine_->slabs();
+        io::load_slabs(*resume_, slabs);
+        engine_->resume(resume_->step);
+      });
+    }
+    comm::together(world_, [&] {
+      if (leader_) run_file_.emplace(deck_.output.directory, description_, engine_->steps_done());
+    });
+    writer_.emplace(deck_.output.directory, world_);
+  }
+
+  // --- training ---
+
+  /// @return 0, or 75 when stopped early
+  int train() {
+    const Clock::time_point start = Clock::now();
+    const Signals signals;
+    if (leader_)
+      screen_.emplace(engine_->steps_done(), last_step_, deck_.output.log_every,
+                      description_.predicted_iteration_s);
+    comm::Watchdog watchdog(silence_limit_s, [this](double silence_s) {
+      log::error("rank {}, step {}: no progress for {}: {}", world_.rank(), engine_->steps_done(),
+                 format_seconds(silence_s), engine_->in_flight());
+      world_.abort(int(Failure::network));
+    });
+    bool stopped = false;
+    while (engine_->steps_done() < last_step_ && !stopped) {
+      const engine::StepMetrics metrics = engine_->step(*train_data_);
+      watchdog.beat();
+      const bool out_of_time =
+          options_.max_minutes > 0.0 && seconds_since(start) > 60.0 * options_.max_minutes;
+      stopped = share(metrics, signals.pending() || out_of_time);
+      after_step(stopped);
+      watchdog.beat();
+    }
+    return stopped && engine_->steps_done() < last_step_ ? int(Failure::stopped) : 0;
+  }
+
+  /// Tells all ranks of each other's step. @return whether any rank was asked to stop
+  bool share(engine::StepMetrics metrics, bool stop) {
+    std::vector<double> shared(2 + std::size_t(world_.size()), 0.0);
+    shared[0] = metrics.iteration_s;
+    shared[1] = stop ? 1.0 : 0.0;
+    shared[2 + std::size_t(world_.rank())] = double(device::resident_bytes());
+    world_.all_reduce(shared, comm::Reduction::max);
+    if (!std::isfinite(metrics.loss) || !std::isfinite(metrics.grad_norm))
+      throw comm::AgreedError(
+          Failure::input,
+          "step {}: loss {} and gradient norm {} are not finite: lower training.optimizer.lr or "
+          "raise warmup_steps, then resume from the last checkpoint",
+          metrics.step + 1, metrics.loss, metrics.grad_norm);
+    metrics.iteration_s = shared[0];
+    if (leader_) {
+      io::Row row{.metrics = metrics,
+                  .tokens_per_s = double(plan_.global_batch) * model_.seq_len / metrics.iteration_s,
+                  .peak_bytes = std::vector<std::int64_t>(shared.begin() + 2, shared.end())};
+      screen_->show(row);
+      run_file_->add(std::move(row));
+    }
+    return shared[1] > 0.0;
+  }
+
+  void after_step(bool stopped) {
+    const std::int64_t done = engine_->steps_done();
+    const bool last = done >= last_step_ || stopped;
+    const auto due = [&](int every) { return every > 0 && done % every == 0; };
+    if (valid_data_ && (due(deck_.data.eval_every) || (last && !stopped))) evaluate();
+    if (due(deck_.output.checkpoint_every) || last) checkpoint();
+  }
+
+  void evaluate() {
+    const double loss = engine_->evaluate(*valid_data_, 0, deck_.data.eval_sequences);
+    if (!leader_) return;
+    screen_->show_evaluation(engine_->steps_done(), loss);
+    run_file_->add(io::EvaluationRow{engine_->steps_done(), loss});
+  }
+
+  void checkpoint() {
+    engine_->flush();
+    writer_->start({.step = engine_->steps_done(),
+                    .deck_text = description_.deck_text,
+                    .plan_text = description_.plan_text,
+                    .profile_text = description_.profile_text,
+                    .model_text = model_text(model_),
+                    .directory = {},
+                    .ranks = world_.size()},
+                   engine_->slabs());
+    comm::together(world_, [&] {
+      if (leader_) run_file_->write();
+    });
+  }
+
+  // --- after the last step ---
+
+  void finish(int code) {
+    writer_->finish();
+    if (deck_.output.trace && !engine_->last_times().empty()) write_trace();
+    if (!leader_) return;
+    run_file_->write();
+    screen_->close(description_);
+    if (code != 0)
+      log::info("stopped after {} of {} steps; start the same job again to go on",
+                engine_->steps_done(), last_step_);
+    log::info("results in {}: run.h5, checkpoints/", deck_.output.directory);
+  }
+
+  void write_trace() {
+    io::RankTimeline mine{
+        .rank = world_.rank(), .labels = {}, .channels = {}, .times = engine_->last_times()};
+    for (const schedule::Task& task : engine_->program().tasks) {
+      mine.labels.push_back(schedule::label(task));
+      mine.channels.push_back(task.channel);
+    }
+    std::vector<io::RankTimeline> measured;
+    for (const std::string& text : world_.gather(io::pack(mine)))
+      measured.push_back(io::unpack(text));
+    comm::together(world_, [&] {
+      if (leader_)
+        io::write_trace(std::filesystem::path(deck_.output.directory) / "trace.json", measured,
+                        predicted_);
+    });
+  }
+
+  static constexpr double silence_limit_s = 300.0;  ///< a step or a checkpoint takes less
+
+  const RunOptions& options_;
+  comm::Session& session_;
+  comm::Communicator& world_;
+  const bool leader_;
+
+  deck::Deck deck_;
+  model::Config model_;
+  hardware::Cluster cluster_;
+  std::int64_t last_step_ = 0;
+  std::optional<data::Sampler> train_data_, valid_data_;
+  std::optional<io::CheckpointInfo> resume_;
+  hardware::Profile profile_;
+  plan::Plan plan_;
+  bool searched_ = false;  ///< and so shown already
+  std::vector<io::RankTimeline> predicted_;
+  io::RunDescription description_;
+  std::optional<kernels::Runtime> runtime_;
+  std::optional<engine::Engine> engine_;
+  std::optional<io::RunFile> run_file_;
+  std::optional<io::CheckpointWriter> writer_;
+  std::optional<Screen> screen_;
+};
+
+}  // namespace
+
+int run(const RunOptions& options) {
+  return on_all_ranks([&](comm::Session& session, comm::Communicator& world) {
+    return Job(options, session, world).run();
+  });
+}
+
+}  // namespace brume::app

@@ -1,0 +1,112 @@
+#include "screen.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "schedule/program.hpp"
+
+namespace brume::app {
+namespace {
+
+constexpr const char* header =
+    "  step      loss  grad_norm         lr   tokens/s  iteration  peak memory per rank";
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + std::ptrdiff_t(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+std::int64_t largest(const std::vector<std::int64_t>& values) {
+  return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
+}
+
+}  // namespace
+
+Screen::Screen(std::int64_t first_step, std::int64_t steps, int log_every, double predicted_s)
+    : first_step_(first_step),
+      steps_(steps),
+      log_every_(log_every),
+      predicted_s_(predicted_s),
+      terminal_(isatty(STDERR_FILENO) == 1) {
+  log::info("{}", header);
+}
+
+void Screen::show(const io::Row& row) {
+  rows_.push_back(row);
+  const engine::StepMetrics& m = row.metrics;
+  clear_progress();
+  if (m.step == first_step_ || (m.step + 1) % log_every_ == 0 || m.step + 1 == steps_)
+    log::info("{:>6}  {:>8.4f}  {:>9.4f}  {:>9.3e}  {:>9.0f}  {:>9}  {:>10}", m.step + 1, m.loss,
+              m.grad_norm, m.lr, row.tokens_per_s, format_seconds(m.iteration_s),
+              format_bytes(double(largest(row.peak_bytes))));
+  if (terminal_) progress(row);
+}
+
+void Screen::show_evaluation(std::int64_t step, double loss) {
+  clear_progress();
+  log::info("{:>6}  {:>8.4f}  validation loss", step, loss);
+}
+
+void Screen::progress(const io::Row& row) {
+  constexpr int width = 40;
+  const double share = double(row.metrics.step + 1 - first_step_) /
+                       double(std::max<std::int64_t>(1, steps_ - first_step_));
+  const int filled = int(share * width);
+  fmt::print(stderr, "\r[{:=<{}}>{: <{}}] {}/{}  {} left ", "", filled, "", width - filled,
+             row.metrics.step + 1, steps_,
+             format_seconds(double(steps_ - row.metrics.step - 1) * row.metrics.iteration_s));
+  std::fflush(stderr);
+  progress_shown_ = true;
+}
+
+void Screen::clear_progress() {
+  if (progress_shown_) fmt::print(stderr, "\r\033[K");
+  progress_shown_ = false;
+}
+
+void Screen::close(const io::RunDescription& description) {
+  clear_progress();
+  if (rows_.empty()) return;
+  std::vector<double> measured_s;
+  engine::StepMetrics sum;
+  for (const io::Row& row : rows_) {
+    measured_s.push_back(row.metrics.iteration_s);
+    for (std::size_t c = 0; c < sum.busy_s.size(); ++c) {
+      sum.busy_s[c] += row.metrics.busy_s[c];
+      sum.hidden_s[c] += row.metrics.hidden_s[c];
+    }
+  }
+  const double typical_s = median(measured_s);
+  log::info("");
+  log::info("iteration time: predicted {}, measured {} (median of {}), ratio {:.2f}",
+            format_seconds(predicted_s_), format_seconds(typical_s), measured_s.size(),
+            typical_s / predicted_s_);
+
+  Table memory({"rank", "device arena", "host pool", "resident set"});
+  const io::Row& last = rows_.back();
+  for (std::size_t rank = 0; rank < description.predicted_bytes.size(); ++rank)
+    memory.add({std::to_string(rank), format_bytes(double(description.predicted_bytes[rank])),
+                format_bytes(double(description.host_bytes[rank])),
+                rank < last.peak_bytes.size() ? format_bytes(double(last.peak_bytes[rank])) : "-"});
+  log::info("memory: reserved = allocated = predicted; beside it what the process holds in all");
+  log::info("{}", memory.text());
+
+  Table channels({"channel of rank 0", "busy per iteration", "hidden behind computation"});
+  for (int c = 0; c < schedule::num_channels; ++c) {
+    const auto i = std::size_t(c);
+    if (sum.busy_s[i] == 0.0) continue;
+    const bool computes = schedule::Channel(c) == schedule::Channel::compute;
+    channels.add(
+        {schedule::name(schedule::Channel(c)), format_seconds(sum.busy_s[i] / double(rows_.size())),
+         computes ? "-" : fmt::format("{:.0f} %", 100.0 * sum.hidden_s[i] / sum.busy_s[i])});
+  }
+  log::info("{}", channels.text());
+}
+
+}  // namespace brume::app

@@ -1,0 +1,269 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <exception>
+#include <set>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/log.hpp"
+#include "comm/agree.hpp"
+#include "failpoint.hpp"
+#include "files.hpp"
+#include "io/checkpoint.hpp"
+#include "manifest.hpp"
+#include "rank_file.hpp"
+
+namespace brume::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Removes what killed jobs and replaced generations leave: all step-*.tmp.
+void remove_leftovers(const fs::path& checkpoints) {
+  std::error_code error;
+  std::vector<fs::path> found;
+  for (fs::directory_iterator at(checkpoints, error), end; !error && at != end;
+       at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (name.starts_with("step-") && name.ends_with(".tmp")) found.push_back(at->path());
+  }
+  for (const fs::path& path : found) {
+    fs::remove_all(path, error);
+    if (error) log::warn("{}: cannot be removed: {}", path.string(), error.message());
+  }
+}
+
+/// Gives `made` its final name. What had that name before has that of `made` afterwards.
+void move_into_place(const fs::path& made, const fs::path& final_name) {
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(final_name, error))) return rename_to(made, final_name);
+  // An exchange leaves no moment without a checkpoint of that name; not every file system has it.
+  if (::renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, final_name.c_str(), RENAME_EXCHANGE) == 0)
+    return;
+  const fs::path aside = final_name.string() + ".old.tmp";
+  rename_to(final_name, aside);
+  rename_to(made, final_name);
+  rename_to(aside, made);
+}
+
+}  // namespace
+
+struct CheckpointWriter::Impl {
+  fs::path root;  ///< .../checkpoints
+  std::unique_ptr<comm::Communicator> comm;
+  std::thread thread;
+  std::exception_ptr failure;     ///< of the last write, once its thread has ended
+  std::set<std::int64_t> proven;  ///< steps this writer has read back and found whole
+
+  // What is being written.
+  Manifest manifest;
+  std::vector<std::vector<float>> values;
+  bool in_place = false;  ///< rank 0: step-N has been renamed
+
+  int rank() const { return comm->rank(); }
+  fs::path final_name() const { return step_directory(root, manifest.info.step); }
+  fs::path temporary() const { return final_name().string() + ".tmp"; }
+
+  void wait();
+  void snapshot(const CheckpointInfo& info, const std::vector<engine::Slab>& slabs);
+  void run() noexcept;
+  void write();
+  void commit();
+  bool is_there() const;
+  void prepare();
+  RankEntry write_rank_file();
+  void publish(const std::vector<std::string>& entries);
+  void prove() const;
+  void discard();
+  void keep_two();
+  void remove(std::int64_t step);
+};
+
+void CheckpointWriter::Impl::wait() {
+  if (thread.joinable()) thread.join();
+  // Failures are agreed on where they happen, so all ranks throw here or none.
+  if (failure) std::rethrow_exception(std::exchange(failure, nullptr));
+}
+
+void CheckpointWriter::Impl::snapshot(const CheckpointInfo& info,
+                                      const std::vector<engine::Slab>& slabs) {
+  manifest = {};
+  manifest.info = info;
+  manifest.files.resize(std::size_t(comm->size()));
+  std::vector<engine::Slab>& mine = manifest.files[std::size_t(rank())].slabs;
+  values.clear();
+  for (const engine::Slab& slab : slabs) {
+    if (!slab.owned) continue;
+    mine.push_back(slab);
+    values.emplace_back(slab.data, slab.data + slab.elements);
+  }
+}
+
+void CheckpointWriter::Impl::run() noexcept {
+  try {
+    write();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  values.clear();
+}
+
+void CheckpointWriter::Impl::write() {
+  in_place = false;
+  int there = rank() == 0 && is_there() ? 1 : 0;
+  comm->broadcast(std::as_writable_bytes(std::span(&there, 1)), 0);
+  if (there == 1) return;
+  try {
+    commit();
+  } catch (const comm::AgreedError&) {
+    // All ranks have left the directory, because they agreed.
+    if (rank() == 0) discard();
+    throw;
+  }
+  if (rank() == 0) keep_two();
+}
+
+void CheckpointWriter::Impl::commit() {
+  comm::together(*comm, [&] {
+    if (rank() == 0) prepare();
+  });
+  std::string mine;
+  comm::together(*comm, [&] { mine = entry_text(write_rank_file()); });
+  const std::vector<std::string> entries = comm->gather(mine);
+  comm::together(*comm, [&] {
+    if (rank() == 0) publish(entries);
+  });
+  comm::together(*comm, [&] { prove(); });
+}
+
+/// Whether the same checkpoint is there and whole, as after a resume without a step.
+bool CheckpointWriter::Impl::is_there() const {
+  try {
+    std::error_code error;
+    if (!fs::exists(final_name(), error)) return false;
+    const CheckpointInfo found = open_step(root, manifest.info.step).info;
+    const CheckpointInfo& info = manifest.info;
+    return found.ranks == comm->size() && found.deck_text == info.deck_text &&
+           found.plan_text == info.plan_text && found.profile_text == info.profile_text &&
+           found.model_text == info.model_text;
+  } catch (const std::exception& error) {
+    log::warn("{} is replaced: {}", final_name().string(), error.what());
+    return false;
+  }
+}
+
+void CheckpointWriter::Impl::prepare() {
+  std::error_code error;
+  fs::remove_all(temporary(), error);
+  make_directory(temporary());
+}
+
+RankEntry CheckpointWriter::Impl::write_rank_file() {
+  RankEntry entry = std::move(manifest.files[std::size_t(rank())]);
+  const Bytes image = rank_image(manifest.info.step, rank(), entry.slabs, values);
+  entry.digest = digest(image);
+  NewFile file(temporary() / rank_file_name(rank()));
+  failpoint("checkpoint_after_open", rank());
+  file.write(image);
+  failpoint("after_write", rank());
+  file.sync();
+  file.close();
+  failpoint("after_fsync", rank());
+  return entry;
+}
+
+void CheckpointWriter::Impl::publish(const std::vector<std::string>& entries) {
+  for (std::size_t r = 0; r < entries.size(); ++r) manifest.files[r] = parse_entry(entries[r]);
+  NewFile file(temporary() / manifest_name);
+  file.write(as_bytes(manifest_text(manifest)));
+  file.sync();
+  file.close();
+  sync_directory(temporary());
+  failpoint("after_manifest", rank());
+  failpoint("before_rename", rank());
+  move_into_place(temporary(), final_name());
+  in_place = true;
+  failpoint("after_rename", rank());
+  sync_directory(root);
+}
+
+/// Reads back what this rank wrote.
+void CheckpointWriter::Impl::prove() const {
+  const Manifest stored = read_manifest(final_name());
+  require(stored.info.step == manifest.info.step && stored.info.ranks == comm->size(),
+          Failure::storage, "{}: holds step {} of {} ranks", final_name().string(),
+          stored.info.step, stored.info.ranks);
+  verify_file(stored, rank());
+}
+
+void CheckpointWriter::Impl::discard() {
+  std::error_code error;
+  if (in_place) {
+    fs::rename(final_name(), final_name().string() + ".old.tmp", error);
+    fs::rename(temporary(), final_name(), error);  // what had the name before, if anything
+  }
+  remove_leftovers(root);
+}
+
+/// Keeps the generation just proven and the newest whole one before it. Later steps, of a run that
+/// was resumed from before them, are left alone.
+void CheckpointWriter::Impl::keep_two() {
+  proven.insert(manifest.info.step);
+  bool kept = false;
+  for (const std::int64_t step : steps_in(root)) {
+    if (step >= manifest.info.step) continue;
+    try {
+      if (!kept && !proven.contains(step)) open_step(root, step);
+      if (!kept) proven.insert(step);
+      if (!std::exchange(kept, true)) continue;
+    } catch (const std::exception& error) {
+      log::warn("checkpoint of step {} is removed: {}", step, error.what());
+    }
+    remove(step);
+  }
+  remove_leftovers(root);
+}
+
+/// By rename first, so that a kill leaves no half of a generation.
+void CheckpointWriter::Impl::remove(std::int64_t step) {
+  const fs::path path = step_directory(root, step);
+  std::error_code error;
+  fs::rename(path, path.string() + ".old.tmp", error);
+  if (error) log::warn("{}: cannot be removed: {}", path.string(), error.message());
+}
+
+CheckpointWriter::CheckpointWriter(fs::path directory, comm::Communicator& world)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->root = directory / "checkpoints";
+  impl_->comm = world.split(0, world.rank());
+  comm::together(*impl_->comm, [&] {
+    if (world.rank() != 0) return;
+    make_directory(impl_->root);
+    sync_directory(impl_->root.parent_path());
+    remove_leftovers(impl_->root);
+  });
+}
+
+CheckpointWriter::~CheckpointWriter() {
+  try {
+    impl_->wait();
+  } catch (const std::exception& error) {
+    log::error("the last checkpoint was not written: {}", error.what());
+  }
+}
+
+void CheckpointWriter::start(const CheckpointInfo& info, const std::vector<engine::Slab>& slabs) {
+  impl_->wait();
+  comm::together(*impl_->comm, [&] { impl_->snapshot(info, slabs); });
+  impl_->thread = std::thread([this] { impl_->run(); });
+}
+
+void CheckpointWriter::finish() { impl_->wait(); }
+
+}  // namespace brume::io

@@ -1,0 +1,170 @@
+#include "files.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <cerrno>
+#include <memory>
+#include <new>
+#include <system_error>
+#include <utility>
+
+namespace brume::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string last_error() { return std::generic_category().message(errno); }
+
+class Descriptor {
+ public:
+  explicit Descriptor(int number) : number_(number) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (number_ >= 0) ::close(number_);
+  }
+  int get() const { return number_; }
+
+ private:
+  int number_;
+};
+
+/// Opens a regular file for reading and tells its length.
+int open_regular(const fs::path& path, Failure failure, std::int64_t& bytes) {
+  // O_NONBLOCK: a pipe without a writer must not hang the job.
+  const int file = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+  require(file >= 0, failure, "{}: cannot be opened: {}", path.string(), last_error());
+  struct stat status = {};
+  const bool regular = ::fstat(file, &status) == 0 && S_ISREG(status.st_mode);
+  if (!regular) ::close(file);
+  require(regular, failure, "{}: is not a regular file", path.string());
+  bytes = status.st_size;
+  return file;
+}
+
+/// Reads until `room` is full or the file ends. @return bytes read
+std::size_t read_some(int file, std::span<std::byte> room, const fs::path& path, Failure failure) {
+  std::size_t filled = 0;
+  while (filled < room.size()) {
+    const ssize_t got = ::read(file, room.data() + filled, room.size() - filled);
+    if (got < 0 && errno == EINTR) continue;
+    require(got >= 0, failure, "{}: cannot be read: {}", path.string(), last_error());
+    if (got == 0) break;
+    filled += std::size_t(got);
+  }
+  return filled;
+}
+
+std::string hexadecimal(XXH128_hash_t hash) {
+  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+}
+
+}  // namespace
+
+NewFile::NewFile(const fs::path& path)
+    : name_(path.string()),
+      descriptor_(
+          ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0640)) {
+  require(descriptor_ >= 0, Failure::storage, "{}: cannot be created: {}", name_, last_error());
+}
+
+NewFile::~NewFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void NewFile::write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    require(written >= 0, Failure::storage, "{}: cannot be written: {}", name_, last_error());
+    bytes = bytes.subspan(std::size_t(written));
+  }
+}
+
+void NewFile::sync() {
+  require(::fsync(descriptor_) == 0, Failure::storage, "{}: cannot be synced: {}", name_,
+          last_error());
+}
+
+void NewFile::close() {
+  require(::close(std::exchange(descriptor_, -1)) == 0, Failure::storage,
+          "{}: cannot be closed: {}", name_, last_error());
+}
+
+void replace_file(const fs::path& path, std::span<const std::byte> bytes) {
+  fs::path temporary = path;
+  temporary += ".tmp";
+  ::unlink(temporary.c_str());  // of a killed job
+  try {
+    NewFile file(temporary);
+    file.write(bytes);
+    file.sync();
+    file.close();
+    rename_to(temporary, path);
+  } catch (const Error&) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+  sync_directory(path.parent_path());
+}
+
+Bytes read_file(const fs::path& path, Failure failure, std::int64_t max_bytes) {
+  std::int64_t bytes = 0;
+  const Descriptor file(open_regular(path, failure, bytes));
+  require(bytes <= max_bytes, failure, "{}: has {} bytes, expected at most {}", path.string(),
+          bytes, max_bytes);
+  Bytes content(std::size_t(bytes), std::byte{});
+  content.resize(read_some(file.get(), content, path, failure));
+  return content;
+}
+
+Digest digest(std::span<const std::byte> bytes) {
+  return {std::int64_t(bytes.size()), hexadecimal(XXH3_128bits(bytes.data(), bytes.size()))};
+}
+
+Digest digest_of_file(const fs::path& path) {
+  std::int64_t ignored = 0;
+  const Descriptor file(open_regular(path, Failure::storage, ignored));
+  // Synced pages can be dropped, so that this reads what the disk holds.
+  ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
+                                                                       &XXH3_freeState);
+  if (!state) throw std::bad_alloc();
+  XXH3_128bits_reset(state.get());
+  Bytes buffer(std::size_t{1} << 20);
+  Digest result;
+  while (const std::size_t got = read_some(file.get(), buffer, path, Failure::storage)) {
+    XXH3_128bits_update(state.get(), buffer.data(), got);
+    result.bytes += std::int64_t(got);
+  }
+  result.hash = hexadecimal(XXH3_128bits_digest(state.get()));
+  return result;
+}
+
+void make_directory(const fs::path& path) {
+  std::error_code ignored;
+  if (path.empty() || fs::is_directory(path, ignored)) return;
+  make_directory(path.parent_path());
+  const bool made = ::mkdir(path.c_str(), 0750) == 0;
+  const std::string reason = last_error();
+  require(made || fs::is_directory(path, ignored), Failure::storage,
+          "{}: the directory cannot be made: {}", path.string(), reason);
+}
+
+void rename_to(const fs::path& from, const fs::path& to) {
+  require(::rename(from.c_str(), to.c_str()) == 0, Failure::storage,
+          "{}: cannot be renamed to {}: {}", from.string(), to.string(), last_error());
+}
+
+void sync_directory(const fs::path& path) {
+  const Descriptor directory(
+      ::open(path.empty() ? "." : path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // Some file systems know no fsync of a directory and say EINVAL: there is nothing more to do.
+  require(directory.get() >= 0 && (::fsync(directory.get()) == 0 || errno == EINVAL),
+          Failure::storage, "{}: the directory cannot be synced: {}", path.string(), last_error());
+}
+
+}  // namespace brume::io

@@ -1,0 +1,67 @@
+/// @file Files that a kill leaves either old or new, never between, and their hashes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.hpp"
+
+namespace brume::io {
+
+using Bytes = std::vector<std::byte>;
+
+inline std::span<const std::byte> as_bytes(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+
+/// A file in the making. Its name must be free; nothing is promised before close() returned.
+///
+/// @throws Error(storage)  from every call, naming the file and the system's reason
+class NewFile {
+ public:
+  explicit NewFile(const std::filesystem::path& path);
+  ~NewFile();
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+
+  void write(std::span<const std::byte> bytes);
+  void sync();
+  void close();  ///< a network file system may say only here that writing failed
+
+ private:
+  std::string name_;
+  int descriptor_;
+};
+
+/// Replaces the content of `path` by write, fsync and rename, through `path`.tmp.
+/// @throws Error(storage)
+void replace_file(const std::filesystem::path& path, std::span<const std::byte> bytes);
+
+/// All of a regular file; symbolic links are not followed.
+/// @throws Error(failure) when it cannot be read or is longer than `max_bytes`
+Bytes read_file(const std::filesystem::path& path, Failure failure, std::int64_t max_bytes);
+
+/// Length and XXH3-128, as 32 hexadecimal digits.
+struct Digest {
+  std::int64_t bytes = 0;
+  std::string hash;
+  bool operator==(const Digest&) const = default;
+};
+Digest digest(std::span<const std::byte> bytes);
+Digest digest_of_file(const std::filesystem::path& path);  ///< @throws Error(storage)
+
+/// Makes a directory and those above it. @throws Error(storage)
+void make_directory(const std::filesystem::path& path);
+
+/// Renames; an existing `to` of the same kind is replaced. @throws Error(storage)
+void rename_to(const std::filesystem::path& from, const std::filesystem::path& to);
+
+/// Makes names in a directory durable. @throws Error(storage)
+void sync_directory(const std::filesystem::path& path);
+
+}  // namespace brume::io

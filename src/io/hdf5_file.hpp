@@ -1,0 +1,122 @@
+/// @file HDF5 files as images in memory: the library never holds a file descriptor, so a full disk
+/// or a kill cannot catch it half way.
+#pragma once
+
+#include <hdf5.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.hpp"
+#include "files.hpp"
+
+namespace brume::io {
+
+/// An HDF5 handle that closes itself.
+class Handle {
+ public:
+  using Close = herr_t (*)(hid_t);
+  Handle() = default;
+  Handle(hid_t id, Close close) : id_(id), close_(close) {}
+  Handle(Handle&& other) noexcept : id_(std::exchange(other.id_, -1)), close_(other.close_) {}
+  Handle& operator=(Handle&& other) noexcept {
+    std::swap(id_, other.id_);
+    std::swap(close_, other.close_);
+    return *this;
+  }
+  ~Handle() {
+    if (id_ >= 0) close_(id_);
+  }
+  hid_t get() const { return id_; }
+
+ private:
+  hid_t id_ = -1;
+  Close close_ = nullptr;
+};
+
+/// The right to call HDF5, which is not safe for threads: one owner in the process at a time.
+/// Makes the library silent and forbids it to load plugins.
+class Hdf5Turn {
+ public:
+  Hdf5Turn();
+
+ private:
+  std::unique_lock<std::mutex> lock_;
+};
+
+/// Builds a file. Holds the turn as long as it lives, so a thread must have one at a time only.
+///
+/// @throws Error(resource)  when HDF5 fails, which in memory means that memory ran out
+class Hdf5Writer {
+ public:
+  explicit Hdf5Writer(std::size_t expected_bytes);
+
+  void group(const std::string& path);
+  /// A contiguous dataset, values slowest index first; groups on the way are made.
+  void dataset(const std::string& path, std::span<const float> values,
+               const std::vector<hsize_t>& shape);
+  void dataset(const std::string& path, std::span<const double> values,
+               const std::vector<hsize_t>& shape);
+  void dataset(const std::string& path, std::span<const std::int64_t> values,
+               const std::vector<hsize_t>& shape);
+
+  void attribute(const std::string& object, const char* name, const std::string& text);
+  void attribute(const std::string& object, const char* name, std::vector<const char*> texts);
+  void attribute(const std::string& object, const char* name, double value);
+  void attribute(const std::string& object, const char* name, std::span<const std::int64_t> values);
+
+  Bytes image();
+
+ private:
+  void write_dataset(const std::string& path, const void* values, const std::vector<hsize_t>& shape,
+                     hid_t file_type, hid_t memory_type);
+  void write_attribute(const std::string& object, const char* name, const void* values, hid_t space,
+                       hid_t file_type, hid_t memory_type);
+
+  Hdf5Turn turn_;
+  Handle file_;
+};
+
+/// Reads a file of this program: links out of the file, external, virtual, chunked and filtered
+/// data are refused. Holds the turn as long as it lives.
+///
+/// @throws Error(failure)  naming `name` and the object, from every call
+class Hdf5Reader {
+ public:
+  Hdf5Reader(Bytes image, std::string name, Failure failure);
+
+  std::vector<hsize_t> shape(const std::string& dataset) const;
+  void read(const std::string& dataset, std::vector<float>& values) const;
+  void read(const std::string& dataset, std::vector<double>& values) const;
+  void read(const std::string& dataset, std::vector<std::int64_t>& values) const;
+
+  std::string text(const std::string& object, const char* attribute) const;
+  double real(const std::string& object, const char* attribute) const;
+  std::vector<std::int64_t> integers(const std::string& object, const char* attribute) const;
+
+ private:
+  Handle open_dataset(const std::string& path) const;
+  Handle open_attribute(const std::string& object, const char* attribute,
+                        H5T_class_t expected) const;
+  std::size_t points(const Handle& space, const std::string& what) const;
+  template <typename T>
+  void read_dataset(const std::string& path, std::vector<T>& values, hid_t memory_type,
+                    H5T_class_t expected) const;
+  Handle opened(hid_t id, Handle::Close close, const std::string& what) const;
+
+  Hdf5Turn turn_;
+  Bytes image_;  ///< HDF5 reads from here; before file_, which must close first
+  std::string name_;
+  Failure failure_;
+  Handle file_;
+};
+
+/// What HDF5 says about its last failure: its innermost message.
+std::string hdf5_message();
+
+}  // namespace brume::io

@@ -1,0 +1,152 @@
+#include <algorithm>
+
+#include "hdf5_file.hpp"
+
+namespace brume::io {
+namespace {
+
+// HDF5 copies an image twice when it is opened. These callbacks hand it our own bytes instead; they
+// stay ours, and a file opened for reading never changes or resizes them.
+void* give(size_t, H5FD_file_image_op_t, void* bytes) { return bytes; }
+void* copy(void* to, const void* from, size_t, H5FD_file_image_op_t, void*) {
+  return to == from ? to : nullptr;
+}
+void* resize(void*, size_t, H5FD_file_image_op_t, void*) { return nullptr; }
+herr_t release(void*, H5FD_file_image_op_t, void*) { return 0; }
+void* share(void* bytes) { return bytes; }
+herr_t forget(void*) { return 0; }
+
+/// Notes a link that could lead out of the file.
+herr_t find_foreign(hid_t, const char* name, const H5L_info_t* link, void* found) {
+  if (link->type == H5L_TYPE_HARD) return 0;
+  *static_cast<std::string*>(found) = name;
+  return 1;
+}
+
+}  // namespace
+
+Handle Hdf5Reader::opened(hid_t id, Handle::Close close, const std::string& what) const {
+  require(id >= 0, failure_, "{}: {} cannot be read: {}", name_, what, hdf5_message());
+  return {id, close};
+}
+
+Hdf5Reader::Hdf5Reader(Bytes image, std::string name, Failure failure)
+    : image_(std::move(image)), name_(std::move(name)), failure_(failure) {
+  const Handle access = opened(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "the file");
+  H5FD_file_image_callbacks_t ours = {give, copy, resize, release, share, forget, image_.data()};
+  require(!image_.empty() && H5Pset_fapl_core(access.get(), 1 << 16, 0) >= 0 &&
+              H5Pset_file_image_callbacks(access.get(), &ours) >= 0 &&
+              H5Pset_file_image(access.get(), image_.data(), image_.size()) >= 0,
+          failure_, "{}: cannot be opened: {} bytes", name_, image_.size());
+  file_ = opened(H5Fopen("image", H5F_ACC_RDONLY, access.get()), H5Fclose, "the file");
+
+  std::string foreign;
+  const herr_t result =
+      H5Lvisit(file_.get(), H5_INDEX_NAME, H5_ITER_NATIVE, find_foreign, &foreign);
+  require(result >= 0, failure_, "{}: its links cannot be read: {}", name_, hdf5_message());
+  require(result == 0, failure_, "{}: {} is a link that may lead elsewhere; refused", name_,
+          foreign);
+}
+
+/// Elements of a dataspace. A file cannot hold more than it has bytes, whatever it claims.
+std::size_t Hdf5Reader::points(const Handle& space, const std::string& what) const {
+  const hssize_t count = H5Sget_simple_extent_npoints(space.get());
+  require(count >= 0 && std::uint64_t(count) <= image_.size(), failure_,
+          "{}: {} claims {} elements in a file of {} bytes", name_, what, count, image_.size());
+  return std::size_t(count);
+}
+
+Handle Hdf5Reader::open_dataset(const std::string& path) const {
+  Handle set = opened(H5Dopen2(file_.get(), path.c_str(), H5P_DEFAULT), H5Dclose, path);
+  const Handle creation = opened(H5Dget_create_plist(set.get()), H5Pclose, path);
+  const H5D_layout_t layout = H5Pget_layout(creation.get());
+  const bool plain = (layout == H5D_CONTIGUOUS || layout == H5D_COMPACT) &&
+                     H5Pget_external_count(creation.get()) == 0 &&
+                     H5Pget_nfilters(creation.get()) == 0;
+  require(plain, failure_, "{}: {} is external, virtual, chunked or filtered; refused", name_,
+          path);
+  return set;
+}
+
+std::vector<hsize_t> Hdf5Reader::shape(const std::string& dataset) const {
+  const Handle set = open_dataset(dataset);
+  const Handle space = opened(H5Dget_space(set.get()), H5Sclose, dataset);
+  points(space, dataset);
+  const int dims = H5Sget_simple_extent_ndims(space.get());
+  require(dims >= 0, failure_, "{}: {} has no shape", name_, dataset);
+  std::vector<hsize_t> result(std::size_t(dims), 0);
+  H5Sget_simple_extent_dims(space.get(), result.data(), nullptr);
+  return result;
+}
+
+template <typename T>
+void Hdf5Reader::read_dataset(const std::string& path, std::vector<T>& values, hid_t memory_type,
+                              H5T_class_t expected) const {
+  const Handle set = open_dataset(path);
+  const Handle type = opened(H5Dget_type(set.get()), H5Tclose, path);
+  require(H5Tget_class(type.get()) == expected && H5Tget_size(type.get()) == sizeof(T), failure_,
+          "{}: {} is of another type than expected", name_, path);
+  const Handle space = opened(H5Dget_space(set.get()), H5Sclose, path);
+  values.resize(points(space, path));
+  require(H5Dread(set.get(), memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()) >= 0,
+          failure_, "{}: {} cannot be read: {}", name_, path, hdf5_message());
+}
+
+void Hdf5Reader::read(const std::string& dataset, std::vector<float>& values) const {
+  read_dataset(dataset, values, H5T_NATIVE_FLOAT, H5T_FLOAT);
+}
+
+void Hdf5Reader::read(const std::string& dataset, std::vector<double>& values) const {
+  read_dataset(dataset, values, H5T_NATIVE_DOUBLE, H5T_FLOAT);
+}
+
+void Hdf5Reader::read(const std::string& dataset, std::vector<std::int64_t>& values) const {
+  read_dataset(dataset, values, H5T_NATIVE_INT64, H5T_INTEGER);
+}
+
+Handle Hdf5Reader::open_attribute(const std::string& object, const char* attribute,
+                                  H5T_class_t expected) const {
+  const std::string what = object + " " + attribute;
+  Handle found =
+      opened(H5Aopen_by_name(file_.get(), object.c_str(), attribute, H5P_DEFAULT, H5P_DEFAULT),
+             H5Aclose, "attribute " + what);
+  const Handle type = opened(H5Aget_type(found.get()), H5Tclose, what);
+  require(H5Tget_class(type.get()) == expected, failure_,
+          "{}: attribute {} is of another type than expected", name_, what);
+  return found;
+}
+
+std::string Hdf5Reader::text(const std::string& object, const char* attribute) const {
+  const Handle found = open_attribute(object, attribute, H5T_STRING);
+  const Handle type = opened(H5Aget_type(found.get()), H5Tclose, attribute);
+  const Handle space = opened(H5Aget_space(found.get()), H5Sclose, attribute);
+  require(H5Tis_variable_str(type.get()) > 0 && points(space, attribute) == 1, failure_,
+          "{}: attribute {} {} is no single text", name_, object, attribute);
+  char* first = nullptr;
+  require(H5Aread(found.get(), type.get(), &first) >= 0, failure_,
+          "{}: attribute {} {} cannot be read: {}", name_, object, attribute, hdf5_message());
+  std::string result = first == nullptr ? "" : first;
+  H5free_memory(first);
+  return result;
+}
+
+double Hdf5Reader::real(const std::string& object, const char* attribute) const {
+  const Handle found = open_attribute(object, attribute, H5T_FLOAT);
+  const Handle space = opened(H5Aget_space(found.get()), H5Sclose, attribute);
+  double value = 0.0;
+  require(points(space, attribute) == 1 && H5Aread(found.get(), H5T_NATIVE_DOUBLE, &value) >= 0,
+          failure_, "{}: attribute {} {} is no single number", name_, object, attribute);
+  return value;
+}
+
+std::vector<std::int64_t> Hdf5Reader::integers(const std::string& object,
+                                               const char* attribute) const {
+  const Handle found = open_attribute(object, attribute, H5T_INTEGER);
+  const Handle space = opened(H5Aget_space(found.get()), H5Sclose, attribute);
+  std::vector<std::int64_t> values(points(space, attribute), 0);
+  require(H5Aread(found.get(), H5T_NATIVE_INT64, values.data()) >= 0, failure_,
+          "{}: attribute {} {} cannot be read: {}", name_, object, attribute, hdf5_message());
+  return values;
+}
+
+}  // namespace brume::io

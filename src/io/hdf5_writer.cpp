@@ -1,0 +1,136 @@
+#include <algorithm>
+#include <array>
+
+#include "hdf5_file.hpp"
+
+namespace brume::io {
+namespace {
+
+std::mutex one_caller;
+
+void check(std::int64_t result, const std::string& what) {
+  require(result >= 0, Failure::resource, "{} of an HDF5 image cannot be made: {}", what,
+          hdf5_message());
+}
+
+Handle made(hid_t id, Handle::Close close, const std::string& what) {
+  check(id, what);
+  return {id, close};
+}
+
+Handle simple_space(const std::vector<hsize_t>& shape) {
+  return made(H5Screate_simple(int(shape.size()), shape.data(), nullptr), H5Sclose, "a dataspace");
+}
+
+/// Texts are of variable length, because an attribute of fixed length ends at 64 KiB.
+Handle text_type() {
+  Handle type = made(H5Tcopy(H5T_C_S1), H5Tclose, "a text type");
+  check(H5Tset_size(type.get(), H5T_VARIABLE), "a text type");
+  check(H5Tset_cset(type.get(), H5T_CSET_UTF8), "a text type");
+  return type;
+}
+
+}  // namespace
+
+std::string hdf5_message() {
+  std::string message = "no reason given";
+  const H5E_walk2_t innermost = [](unsigned n, const H5E_error2_t* error, void* out) -> herr_t {
+    if (n == 0 && error->desc != nullptr) *static_cast<std::string*>(out) = error->desc;
+    return 0;
+  };
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, innermost, &message);
+  return message;
+}
+
+Hdf5Turn::Hdf5Turn() : lock_(one_caller) {
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+  H5PLset_loading_state(0);
+}
+
+Hdf5Writer::Hdf5Writer(std::size_t expected_bytes) {
+  const Handle access = made(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "the file");
+  // The image grows in steps of the expected size, so that it is moved once at most.
+  check(H5Pset_fapl_core(access.get(), std::max<std::size_t>(expected_bytes, 1 << 16), 0),
+        "the file");
+  file_ = made(H5Fcreate("image", H5F_ACC_TRUNC, H5P_DEFAULT, access.get()), H5Fclose, "the file");
+}
+
+void Hdf5Writer::group(const std::string& path) {
+  made(H5Gcreate2(file_.get(), path.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Gclose,
+       path);
+}
+
+void Hdf5Writer::write_dataset(const std::string& path, const void* values,
+                               const std::vector<hsize_t>& shape, hid_t file_type,
+                               hid_t memory_type) {
+  const Handle space = simple_space(shape);
+  const Handle links = made(H5Pcreate(H5P_LINK_CREATE), H5Pclose, path);
+  check(H5Pset_create_intermediate_group(links.get(), 1), path);
+  // Without times the same values give the same bytes.
+  const Handle creation = made(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, path);
+  check(H5Pset_obj_track_times(creation.get(), false), path);
+  const Handle set = made(H5Dcreate2(file_.get(), path.c_str(), file_type, space.get(), links.get(),
+                                     creation.get(), H5P_DEFAULT),
+                          H5Dclose, path);
+  check(H5Dwrite(set.get(), memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values), path);
+}
+
+void Hdf5Writer::dataset(const std::string& path, std::span<const float> values,
+                         const std::vector<hsize_t>& shape) {
+  write_dataset(path, values.data(), shape, H5T_IEEE_F32LE, H5T_NATIVE_FLOAT);
+}
+
+void Hdf5Writer::dataset(const std::string& path, std::span<const double> values,
+                         const std::vector<hsize_t>& shape) {
+  write_dataset(path, values.data(), shape, H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE);
+}
+
+void Hdf5Writer::dataset(const std::string& path, std::span<const std::int64_t> values,
+                         const std::vector<hsize_t>& shape) {
+  write_dataset(path, values.data(), shape, H5T_STD_I64LE, H5T_NATIVE_INT64);
+}
+
+void Hdf5Writer::write_attribute(const std::string& object, const char* name, const void* values,
+                                 hid_t space, hid_t file_type, hid_t memory_type) {
+  const std::string what = object + " " + name;
+  const Handle attribute = made(H5Acreate_by_name(file_.get(), object.c_str(), name, file_type,
+                                                  space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
+                                H5Aclose, what);
+  check(H5Awrite(attribute.get(), memory_type, values), what);
+}
+
+void Hdf5Writer::attribute(const std::string& object, const char* name, const std::string& text) {
+  const Handle type = text_type();
+  const Handle space = made(H5Screate(H5S_SCALAR), H5Sclose, "a dataspace");
+  const char* first = text.c_str();
+  write_attribute(object, name, &first, space.get(), type.get(), type.get());
+}
+
+void Hdf5Writer::attribute(const std::string& object, const char* name,
+                           std::vector<const char*> texts) {
+  const Handle type = text_type();
+  const Handle space = simple_space({texts.size()});
+  write_attribute(object, name, texts.data(), space.get(), type.get(), type.get());
+}
+
+void Hdf5Writer::attribute(const std::string& object, const char* name, double value) {
+  const Handle space = made(H5Screate(H5S_SCALAR), H5Sclose, "a dataspace");
+  write_attribute(object, name, &value, space.get(), H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE);
+}
+
+void Hdf5Writer::attribute(const std::string& object, const char* name,
+                           std::span<const std::int64_t> values) {
+  const Handle space = simple_space({values.size()});
+  write_attribute(object, name, values.data(), space.get(), H5T_STD_I64LE, H5T_NATIVE_INT64);
+}
+
+Bytes Hdf5Writer::image() {
+  check(H5Fflush(file_.get(), H5F_SCOPE_GLOBAL), "the file");
+  const ssize_t bytes = H5Fget_file_image(file_.get(), nullptr, 0);
+  check(bytes, "the file");
+  Bytes result(std::size_t(bytes), std::byte{});
+  check(H5Fget_file_image(file_.get(), result.data(), result.size()), "the file");
+  return result;
+}
+
+}  // namespace brume::io

@@ -1,0 +1,60 @@
+/// @file The datasets of run.h5, one table for writer and reader.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "io/run_file.hpp"
+
+namespace brume::io {
+
+inline constexpr const char* run_filetype = "brume run";
+inline constexpr std::array<std::int64_t, 2> run_version = {1, 0};  ///< readers know the first
+
+/// A dataset with one value a step.
+struct Column {
+  const char* path;
+  const char* units;
+  const char* description;
+  double& (*at)(Row&);
+};
+
+inline constexpr std::array columns = {
+    Column{"/steps/loss", "nat/token",
+           "mean over the target tokens of the global batch, before the step's update",
+           [](Row& row) -> double& { return row.metrics.loss; }},
+    Column{"/steps/grad_norm", "1", "2-norm of the gradient of all parameters, before clipping",
+           [](Row& row) -> double& { return row.metrics.grad_norm; }},
+    Column{"/steps/lr", "1", "learning rate of the step's update",
+           [](Row& row) -> double& { return row.metrics.lr; }},
+    Column{"/steps/tokens_per_s", "tokens/s", "tokens trained on in a second by the whole job",
+           [](Row& row) -> double& { return row.tokens_per_s; }},
+    Column{"/steps/iteration_measured_s", "s", "time of the step on the slowest rank",
+           [](Row& row) -> double& { return row.metrics.iteration_s; }},
+    Column{"/steps/iteration_predicted_s", "s", "time of a step that the plan promised",
+           [](Row& row) -> double& { return row.predicted_s; }},
+};
+
+/// A dataset with one value a step and channel.
+struct ChannelColumn {
+  const char* path;
+  const char* units;
+  const char* description;
+  std::array<double, schedule::num_channels>& (*at)(Row&);
+};
+
+inline constexpr std::array channel_columns = {
+    ChannelColumn{"/steps/busy_s", "s", "[step, channel] rank 0's channel at work",
+                  [](Row& row) -> auto& {return row.metrics.busy_s;
+}  // namespace brume::io
+}
+, ChannelColumn{"/steps/hidden_s", "s",
+                "[step, channel] of busy_s, while rank 0's compute channel was at work too",
+                [](Row& row) -> auto& {return row.metrics.hidden_s;
+}
+}
+,
+}
+;
+
+}  // namespace brume::io

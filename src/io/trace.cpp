@@ -1,0 +1,103 @@
+#include "io/trace.hpp"
+
+#include <fmt/format.h>
+
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "files.hpp"
+
+namespace brume::io {
+namespace {
+
+using nlohmann::json;
+
+std::string quoted(const std::string& text) {
+  return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+/// A metadata event: what a process or thread is called, or where it stands.
+void add_metadata(std::string& out, const char* what, int process, int thread,
+                  const std::string& arguments) {
+  fmt::format_to(std::back_inserter(out),
+                 "{{\"ph\":\"M\",\"name\":\"{}\",\"pid\":{},\"tid\":{},\"args\":{{{}}}}},\n", what,
+                 process, thread, arguments);
+}
+
+void add_names(std::string& out, const char* kind, int rank, int process) {
+  add_metadata(out, "process_name", process, 0, fmt::format("\"name\":\"{} rank {}\"", kind, rank));
+  add_metadata(out, "process_sort_index", process, 0, fmt::format("\"sort_index\":{}", process));
+  for (int c = 0; c < schedule::num_channels; ++c) {
+    const char* name = schedule::name(schedule::Channel(c));
+    add_metadata(out, "thread_name", process, c, fmt::format("\"name\":\"{}\"", name));
+    add_metadata(out, "thread_sort_index", process, c, fmt::format("\"sort_index\":{}", c));
+  }
+}
+
+void add_timeline(std::string& out, const RankTimeline& timeline, const char* kind, int process) {
+  constexpr double us_per_s = 1e6;
+  add_names(out, kind, timeline.rank, process);
+  for (std::size_t task = 0; task < timeline.times.size(); ++task) {
+    const engine::TaskTime& time = timeline.times[task];
+    if (!(time.end_s > time.start_s)) continue;
+    fmt::format_to(std::back_inserter(out),
+                   "{{\"ph\":\"X\",\"cat\":\"{}\",\"name\":{},\"pid\":{},\"tid\":{},\"ts\":{:.3f},"
+                   "\"dur\":{:.3f}}},\n",
+                   kind, quoted(timeline.labels.at(task)), process, int(timeline.channels.at(task)),
+                   time.start_s * us_per_s, (time.end_s - time.start_s) * us_per_s);
+  }
+}
+
+}  // namespace
+
+void write_trace(const std::filesystem::path& path, std::span<const RankTimeline> measured,
+                 std::span<const RankTimeline> predicted) {
+  std::string out = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+  // Odd and even process numbers put prediction and measurement of a rank one below the other.
+  for (const RankTimeline& timeline : measured)
+    add_timeline(out, timeline, "measured", 2 * timeline.rank);
+  for (const RankTimeline& timeline : predicted)
+    add_timeline(out, timeline, "predicted", 2 * timeline.rank + 1);
+  if (out.ends_with(",\n")) out.resize(out.size() - 2);
+  out += "\n]}\n";
+  replace_file(path, as_bytes(out));
+}
+
+std::string pack(const RankTimeline& timeline) {
+  json channels = json::array(), times = json::array();
+  for (const schedule::Channel channel : timeline.channels) channels.push_back(int(channel));
+  for (const engine::TaskTime& time : timeline.times)
+    times.push_back(json::array({time.start_s, time.end_s}));
+  return json{{"rank", timeline.rank},
+              {"labels", timeline.labels},
+              {"channels", std::move(channels)},
+              {"times", std::move(times)}}
+      .dump();
+}
+
+RankTimeline unpack(const std::string& text) {
+  try {
+    const json object = json::parse(text);
+    RankTimeline timeline;
+    object.at("rank").get_to(timeline.rank);
+    object.at("labels").get_to(timeline.labels);
+    for (const json& channel : object.at("channels")) {
+      const int number = channel.get<int>();
+      require(number >= 0 && number < schedule::num_channels, Failure::bug,
+              "a timeline has channel {}", number);
+      timeline.channels.push_back(schedule::Channel(number));
+    }
+    for (const json& time : object.at("times"))
+      timeline.times.push_back({time.at(0).get<double>(), time.at(1).get<double>()});
+    require(timeline.labels.size() == timeline.times.size() &&
+                timeline.channels.size() == timeline.times.size(),
+            Failure::bug, "a timeline has {} labels, {} channels and {} times",
+            timeline.labels.size(), timeline.channels.size(), timeline.times.size());
+    return timeline;
+  } catch (const json::exception& error) {
+    throw Error(Failure::bug, "a timeline cannot be read: {}", error.what());
+  }
+}
+
+}  // namespace brume::io

@@ -1,0 +1,132 @@
+#include "bench.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
+
+namespace brume::profiler {
+namespace {
+
+constexpr double window_s = 2e-3;  ///< of a rank that has a core for itself
+constexpr double most_calls = 5000.0;
+
+/// A longer call has averaged over more by itself.
+int repetitions(double call_s) { return call_s < window_s ? 5 : call_s < 0.1 ? 3 : 1; }
+
+/// Cheap, and spread well enough for operands.
+std::uint32_t scramble(std::uint32_t i) {
+  i *= 0x9E3779B1u;
+  return i ^ (i >> 15);
+}
+
+}  // namespace
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + std::ptrdiff_t(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+void Bench::report(const std::string& what) {
+  const double taken_s = now_s() - std::exchange(reported_s_, now_s());
+  if (world_.rank() == 0) log::info("profile: {} in {}", what, format_seconds(taken_s));
+}
+
+bool Bench::attempt(const std::string& name, const Work& work) {
+  try {
+    work();
+    return true;
+  } catch (const Error& error) {
+    if (error.failure() == Failure::network) throw;
+    log::warn("profile: {} on rank {}: {}", name, world_.rank(), error.what());
+  } catch (const std::exception& error) {
+    log::warn("profile: {} on rank {}: {}", name, world_.rank(), error.what());
+  }
+  return false;
+}
+
+bool Bench::all(bool mine) {
+  std::array<double, 1> fine{mine ? 1.0 : 0.0};
+  world_.all_reduce(fine, comm::Reduction::min);
+  return fine[0] > 0.0;
+}
+
+bool Bench::prepared(const std::string& name, const Work& prepare) {
+  return all(attempt(name, prepare));
+}
+
+void Bench::agree(double start_s, std::span<double> ends_s) {
+  std::vector<double> moments_s(ends_s.begin(), ends_s.end());
+  moments_s.push_back(-start_s);  // its maximum is the earliest start
+  node_->all_reduce(moments_s, comm::Reduction::max);
+  for (std::size_t i = 0; i < ends_s.size(); ++i) ends_s[i] = moments_s[i] + moments_s.back();
+  world_.all_reduce(ends_s, comm::Reduction::max);
+}
+
+std::optional<double> Bench::seconds(const std::string& name, const Work& work) {
+  bool fine = true;
+  const auto loop = [&](int calls) {
+    for (int i = 0; work && i < calls && fine; ++i) fine = attempt(name, work);
+  };
+  loop(1);
+  world_.barrier();
+  const double before_s = now_s();
+  loop(1);
+  // The fastest rank did not wait for a core; those that look on do not count.
+  const double once_s = work ? now_s() - before_s : std::numeric_limits<double>::infinity();
+  std::array<double, 2> agreed{once_s, fine ? 1.0 : 0.0};
+  world_.all_reduce(agreed, comm::Reduction::min);
+  if (agreed[1] == 0.0) return std::nullopt;
+  const int calls = int(std::clamp(std::ceil(window_s / agreed[0]), 1.0, most_calls));
+
+  std::vector<double> times_s;
+  for (int i = 0; i < repetitions(agreed[0]); ++i) {
+    world_.barrier();
+    const double start_s = now_s();
+    loop(calls);
+    std::array<double, 1> end{now_s()};
+    agree(start_s, end);
+    times_s.push_back(end[0] / calls);
+  }
+  return all(fine) ? std::optional(median(times_s)) : std::nullopt;
+}
+
+std::span<float> Operands::take(std::int64_t count) {
+  const std::int64_t bytes = std::max<std::int64_t>(count, 1) * std::int64_t(sizeof(float));
+  if (next_ == slots_.size()) slots_.emplace_back();
+  device::Memory& slot = slots_[next_++];
+  if (slot.bytes() < bytes) {
+    slot = {};  // the old block first: both need not fit at once
+    slot = device::Memory(bytes);
+  }
+  return {reinterpret_cast<float*>(slot.data()), std::size_t(count)};
+}
+
+std::span<float> Operands::floats(std::int64_t count) {
+  const std::span<float> values = take(count);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = float(std::int32_t(scramble(std::uint32_t(i)))) * 0x1p-31f;
+  return values;
+}
+
+std::span<float> Operands::zeros(std::int64_t count) {
+  const std::span<float> values = take(count);
+  std::ranges::fill(values, 0.0f);
+  return values;
+}
+
+std::span<std::int32_t> Operands::tokens(std::int64_t count, std::int64_t below) {
+  const std::span<float> memory = take(count);
+  const std::span values(reinterpret_cast<std::int32_t*>(memory.data()), memory.size());
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = std::int32_t(scramble(std::uint32_t(i)) % std::uint64_t(below));
+  return values;
+}
+
+}  // namespace brume::profiler

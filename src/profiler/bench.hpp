@@ -1,0 +1,80 @@
+/// @file Times work on all ranks at once: they share cores and memory in training too.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.hpp"
+#include "device/memory.hpp"
+
+namespace brume::profiler {
+
+using Work = std::function<void()>;
+
+/// The monotonic clock, which all processes of a node share [s].
+inline double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double median(std::vector<double> values);
+
+/// All members are collective over `world`, and what they return is the same on all ranks.
+class Bench {
+ public:
+  Bench(comm::Communicator& world, int ranks_per_node)
+      : world_(world), node_(world.split(world.rank() / ranks_per_node, world.rank())) {}
+
+  comm::Communicator& world() const { return world_; }
+
+  /// Logs on rank 0 what was measured since the last call, with the time it took.
+  void report(const std::string& what);
+
+  /// Runs `prepare`; false when it threw on some rank, which then names it in the log.
+  bool prepared(const std::string& name, const Work& prepare);
+
+  /// Seconds that one call of `work` takes while all ranks call it as often: after a warm-up, the
+  /// median over repetitions of loops that start after a barrier, each timed from the first rank's
+  /// start to the last rank's end. Nothing when `work` threw on some rank, which then names it.
+  ///
+  /// @param work  empty on ranks that have no part in it: they look on
+  /// @throws Error(network) as `work` does: a group that lost a message cannot go on
+  std::optional<double> seconds(const std::string& name, const Work& work);
+
+  /// Makes durations of moments: from the first start on a node to its last end, on the slowest
+  /// node. A rank that waits for a core starts late: its own clock would not show that it waited.
+  ///
+  /// @param ends_s  [s] in: this rank's moments of `now_s`; out: what all ranks agree on
+  void agree(double start_s, std::span<double> ends_s);
+
+ private:
+  bool attempt(const std::string& name, const Work& work);
+  bool all(bool mine);
+
+  comm::Communicator& world_;
+  std::unique_ptr<comm::Communicator> node_;
+  double reported_s_ = now_s();
+};
+
+/// Arrays of one measurement after another. The k-th array takes the memory of the last one's k-th
+/// when that is large enough, so the system is asked for memory only when something grows.
+class Operands {
+ public:
+  void restart() { next_ = 0; }
+  std::span<float> floats(std::int64_t count);  ///< values in [-1, 1)
+  std::span<float> zeros(std::int64_t count);
+  std::span<std::int32_t> tokens(std::int64_t count, std::int64_t below);
+
+ private:
+  std::span<float> take(std::int64_t count);
+
+  std::vector<device::Memory> slots_;
+  std::size_t next_ = 0;
+};
+
+}  // namespace brume::profiler

@@ -1,0 +1,100 @@
+/// @file What a profile is valid for, and where it is kept.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <string_view>
+
+#include "base/error.hpp"
+#include "comm/session.hpp"
+#include "device/memory.hpp"
+#include "kernels/types.hpp"
+#include "profiler/profiler.hpp"
+
+namespace brume::profiler {
+namespace {
+
+/// 64-bit FNV-1a.
+class Fnv1a {
+ public:
+  void add(std::string_view text) {
+    for (unsigned char c : text) hash_ = (hash_ ^ c) * 0x100000001B3u;
+    hash_ = (hash_ ^ 0xFFu) * 0x100000001B3u;  // ends a field: no text holds this byte
+  }
+  std::uint64_t value() const { return hash_; }
+
+ private:
+  std::uint64_t hash_ = 0xCBF29CE484222325u;
+};
+
+/// What the ranks say, each answer once.
+std::string distinct(comm::Communicator& world, const std::string& mine) {
+  std::vector<std::string> answers = world.gather(mine);
+  std::ranges::sort(answers);
+  answers.erase(std::unique(answers.begin(), answers.end()), answers.end());
+  return fmt::format("{}", fmt::join(answers, "; "));
+}
+
+std::string binding(const device::Processor& processor) {
+  return processor.cores == processor.node_cores
+             ? "not bound"
+             : fmt::format("bound to {} of {} cores", processor.cores, processor.node_cores);
+}
+
+/// All that decides which rows a profile has.
+std::string describe(const model::Config& m, const Shapes& shapes) {
+  return fmt::format("gpt C{} H{} F{} T{} V{}{}; b {}; tp {}; groups {}", m.hidden_size,
+                     m.num_heads, m.ffn_size, m.seq_len, m.vocab_size, m.tied_head ? " tied" : "",
+                     fmt::join(shapes.microbatches, " "), fmt::join(shapes.tp, " "),
+                     fmt::join(shapes.groups, " "));
+}
+
+std::filesystem::path cache_directory() {
+  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache == '/')
+    return cache;  // the convention: a relative path is no answer
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0')
+    return std::filesystem::path(home) / ".cache";
+  return std::filesystem::temp_directory_path();
+}
+
+}  // namespace
+
+hardware::ProfileKey key(comm::Communicator& world, int ranks_per_node, int threads_per_rank,
+                         const model::Config& model, const Shapes& shapes) {
+  const device::Processor processor = device::this_processor();
+  return {.processor =
+              distinct(world, fmt::format("{}, {} cores", processor.name, processor.node_cores)),
+          .packages = distinct(
+              world, fmt::format("{}, {}", kernels::versions(), comm::Session::library_version())),
+          .ranks_per_node = ranks_per_node,
+          .threads_per_rank = threads_per_rank,
+          .binding = fmt::format("{} ranks, {}", world.size(), distinct(world, binding(processor))),
+          .model = describe(model, shapes)};
+}
+
+std::uint64_t hash(const hardware::ProfileKey& key) {
+  Fnv1a hash;
+  hash.add(key.processor);
+  hash.add(key.packages);
+  hash.add(std::to_string(key.ranks_per_node));
+  hash.add(std::to_string(key.threads_per_rank));
+  hash.add(key.binding);
+  hash.add(key.model);
+  return hash.value();
+}
+
+std::string cache_path(const hardware::ProfileKey& key) {
+  return cache_directory() / "brume" / fmt::format("profile-{:016x}.toml", hash(key));
+}
+
+void cache(const hardware::Profile& profile) {
+  const std::filesystem::path path = cache_path(profile.key);
+  std::error_code failed;
+  std::filesystem::create_directories(path.parent_path(), failed);
+  require(!failed, Failure::storage, "cannot make '{}': {}", path.parent_path().string(),
+          failed.message());
+  hardware::save_profile(profile, path);
+}
+
+}  // namespace brume::profiler

@@ -1,0 +1,149 @@
+#include "overlap.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "base/log.hpp"
+#include "device/channels.hpp"
+#include "kernels/types.hpp"
+#include "passes.hpp"
+#include "profiler/interference_fit.hpp"
+
+namespace brume::profiler {
+namespace {
+
+using hardware::num_resources;
+using PerResource = std::array<double, num_resources>;
+using Counts = std::array<int, num_resources>;
+
+constexpr int compute = 0, communication = 1, copy_in = 2, copy_out = 3;
+constexpr double window_s = 40e-3;  // many time slices of ranks that share a core
+constexpr double most_calls = 10000.0;
+constexpr int repetitions = 3;
+
+/// One channel a resource, each with a task of its own kind to repeat. Collective over the ranks.
+class Streams {
+ public:
+  Streams(Bench& bench, const Loads& loads);
+
+  bool has(int resource) const { return tasks_[std::size_t(resource)] != nullptr; }
+
+  /// Starts so many tasks of each resource at once.
+  /// @return  [s] until each was done on all ranks
+  PerResource run(const Counts& counts);
+
+ private:
+  Bench& bench_;
+  Operands product_, reduced_, copied_in_, copied_out_;
+  std::array<Work, num_resources> tasks_;
+  device::Channels channels_{{"compute", "collective", "h2d", "d2h"}};
+};
+
+Work make_copy(std::int64_t bytes, Operands& operands) {
+  const std::span<float> from = operands.floats(bytes / std::int64_t(sizeof(float)));
+  const std::span<float> to = operands.floats(bytes / std::int64_t(sizeof(float)));
+  return [=] { std::memcpy(to.data(), from.data(), from.size_bytes()); };
+}
+
+Streams::Streams(Bench& bench, const Loads& loads) : bench_(bench) {
+  const Item product{
+      model::OperatorKind::matmul, {loads.tokens, loads.outputs, loads.inputs}, loads.tokens};
+  tasks_[compute] = make_passes(product, {}, product_).forward;
+  tasks_[copy_in] = make_copy(loads.copy_bytes, copied_in_);
+  tasks_[copy_out] = make_copy(loads.copy_bytes, copied_out_);
+  if (loads.group != nullptr) {
+    const std::span<float> values =
+        reduced_.zeros(loads.reduce_bytes / std::int64_t(sizeof(float)));
+    tasks_[communication] = [values, group = loads.group] { group->all_reduce(values); };
+  }
+  channels_.enqueue(compute, [threads = loads.threads] { kernels::use_threads(threads); });
+  channels_.synchronize();
+}
+
+PerResource Streams::run(const Counts& counts) {
+  PerResource done_s{};
+  bench_.world().barrier();
+  const double start_s = now_s();
+  for (int q = 0; q < num_resources; ++q)
+    if (counts[q] > 0)
+      channels_.enqueue(q, [&, q] {
+        for (int i = 0; i < counts[q]; ++i) tasks_[q]();
+        done_s[q] = now_s();
+      });
+  channels_.synchronize();
+  bench_.agree(start_s, done_s);
+  return done_s;
+}
+
+Counts only(int q, int calls) {
+  Counts counts{};
+  counts[q] = calls;
+  return counts;
+}
+
+/// Repeats each resource's task until it fills the window, and times it alone.
+void measure_alone(Streams& streams, Counts& calls, PerResource& alone_s) {
+  for (int q = 0; q < num_resources; ++q) {
+    if (!streams.has(q)) continue;
+    streams.run(only(q, 1));
+    const double once_s = streams.run(only(q, 3))[q] / 3.0;
+    calls[q] = int(std::clamp(std::ceil(window_s / once_s), 1.0, most_calls));
+    std::vector<double> times_s;
+    for (int i = 0; i < repetitions; ++i) times_s.push_back(streams.run(only(q, calls[q]))[q]);
+    alone_s[q] = median(times_s);
+  }
+}
+
+std::vector<CoRun> run_pairs(Streams& streams) {
+  Counts calls{};
+  PerResource alone_s{};
+  measure_alone(streams, calls, alone_s);
+  std::vector<CoRun> co_runs;
+  for (int q = 0; q < num_resources; ++q)
+    for (int j = q + 1; j < num_resources; ++j)
+      for (int i = 0; i < repetitions && calls[q] > 0 && calls[j] > 0; ++i) {
+        Counts both{};
+        CoRun co_run;
+        for (int present : {q, j}) {
+          both[present] = calls[present];
+          co_run.alone_s[present] = alone_s[present];
+        }
+        co_run.done_s = streams.run(both);
+        co_runs.push_back(co_run);
+      }
+  return co_runs;
+}
+
+}  // namespace
+
+double measure_hand_over(Bench& bench) {
+  constexpr int rounds = 100;
+  device::Channels channels({"first", "second"});
+  const auto hand_over = [&](int from, int to) {
+    channels.enqueue(from, [] {});
+    channels.wait(to, channels.record(from));
+  };
+  const auto time_s = bench.seconds("hand-over of tasks", [&] {
+    for (int i = 0; i < rounds; ++i) {
+      hand_over(0, 1);
+      hand_over(1, 0);
+    }
+    channels.synchronize();
+  });
+  return time_s.value_or(0.0) / (2 * rounds);
+}
+
+std::vector<double> measure_interference(Bench& bench, const Loads& loads) {
+  std::vector<double> added(num_resources * num_resources, 0.0);
+  std::unique_ptr<Streams> streams;
+  if (!bench.prepared("interference", [&] { streams = std::make_unique<Streams>(bench, loads); }))
+    return added;
+  const hardware::Interference model = fit_interference(run_pairs(*streams));
+  for (int q = 0; q < num_resources; ++q)
+    std::ranges::copy(model.added[q], added.begin() + q * num_resources);
+  return added;
+}
+
+}  // namespace brume::profiler

@@ -1,0 +1,31 @@
+/// @file The kernel calls of one operator, with operands, ready to be timed.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "bench.hpp"
+#include "model/model.hpp"
+
+namespace brume::profiler {
+
+/// An operator at one shape.
+struct Item {
+  model::OperatorKind kind;
+  std::vector<std::int64_t> dims;  ///< as in model::Operator
+  std::int64_t tokens;             ///< b T, rows of a pointwise operator
+};
+
+/// What is timed; it points into the operands. No backward: the forward has done it.
+struct Passes {
+  Work forward;
+  Work backward;
+};
+
+/// @throws Error(resource) when there is no memory for the operands
+Passes make_passes(const Item& item, const model::Config& model, Operands& operands);
+
+/// y += x, element by element.
+Work make_sum(std::int64_t elements, Operands& operands);
+
+}  // namespace brume::profiler

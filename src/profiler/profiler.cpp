@@ -1,0 +1,100 @@
+#include "profiler/profiler.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+
+#include "base/text.hpp"
+#include "bench.hpp"
+#include "kernels/types.hpp"
+#include "operators.hpp"
+#include "overlap.hpp"
+#include "transfers.hpp"
+
+namespace brume::profiler {
+namespace {
+
+/// Sizes that the transfers of a search reach.
+struct Sizes {
+  std::int64_t block_bytes;   ///< the largest block's gradients
+  std::int64_t stream_bytes;  ///< activations between stages
+  std::int64_t copy_bytes;    ///< moments of the largest block, or the widest saved activation
+};
+
+int largest_of(const std::vector<int>& numbers) {
+  return numbers.empty() ? 1 : std::ranges::max(numbers);
+}
+
+Sizes transfer_sizes(const model::Config& model, const Shapes& shapes) {
+  constexpr std::int64_t fp32_bytes = sizeof(float);
+  const std::int64_t tokens = std::int64_t(largest_of(shapes.microbatches)) * model.seq_len;
+  const std::int64_t block_bytes = fp32_bytes * largest_block_elements(model);
+  return {.block_bytes = block_bytes,
+          .stream_bytes = fp32_bytes * tokens * model.hidden_size,
+          .copy_bytes = std::max(2 * block_bytes, fp32_bytes * tokens * model.ffn_size)};
+}
+
+/// "4 ranks on node17, 2024-05-01 12:00 UTC", as rank 0 sees it.
+std::string origin(comm::Communicator& world) {
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  ::gmtime_r(&now, &utc);
+  std::array<char, 32> when{};
+  std::strftime(when.data(), when.size(), "%Y-%m-%d %H:%M UTC", &utc);
+  return comm::broadcast(
+      world, fmt::format("{} ranks on {}, {}", world.size(), host.data(), when.data()), 0);
+}
+
+/// The middle microbatch's product beside the largest group's all-reduce and copies of activations.
+std::vector<double> interference(Bench& bench, const hardware::ProfileKey& key,
+                                 const model::Config& model, const Shapes& shapes,
+                                 const Sizes& sizes) {
+  constexpr std::int64_t least = 64 << 10, most = 4 << 20;
+  const int middle =
+      shapes.microbatches.empty() ? 1 : shapes.microbatches[shapes.microbatches.size() / 2];
+  const Group all = make_group(bench.world(), largest_of(shapes.groups), key.ranks_per_node);
+  return measure_interference(bench, {.tokens = std::int64_t(middle) * model.seq_len,
+                                      .inputs = model.hidden_size,
+                                      .outputs = model.ffn_size,
+                                      .reduce_bytes = std::clamp(sizes.block_bytes, least, most),
+                                      .copy_bytes = std::clamp(sizes.stream_bytes, least, most),
+                                      .group = all.group.get(),
+                                      .threads = key.threads_per_rank});
+}
+
+}  // namespace
+
+hardware::Profile measure(comm::Communicator& world, const hardware::ProfileKey& key,
+                          const hardware::Cluster& cluster, const model::Config& model,
+                          const Shapes& shapes) {
+  const kernels::Runtime runtime(key.threads_per_rank);
+  Bench bench(world, key.ranks_per_node);
+  const Sizes sizes = transfer_sizes(model, shapes);
+  hardware::Profile profile;
+  profile.key = key;
+  profile.origin = origin(world);
+
+  measure_rates(bench, profile);
+  profile.task_overhead_s = measure_hand_over(bench);
+  bench.report(fmt::format("{}FLOP/s, {}/s, {} a task", format_count(profile.flops_per_s),
+                           format_bytes(profile.bytes_per_s),
+                           format_seconds(profile.task_overhead_s)));
+  profile.operators = measure_operators(bench, model, shapes, cluster.memory_bytes);
+  profile.links = measure_links(bench, shapes.groups, key.ranks_per_node, sizes.block_bytes,
+                                sizes.stream_bytes);
+  profile.copies = measure_copies(bench, sizes.copy_bytes);
+  bench.report(fmt::format("{} copies", profile.copies.size()));
+  profile.interference = interference(bench, key, model, shapes, sizes);
+  bench.report("interference");
+
+  // All ranks plan with the same numbers, bit by bit.
+  const std::string text = comm::broadcast(world, hardware::profile_schema().write(profile), 0);
+  return hardware::profile_schema().read(deck::Document::parse(text, "measured profile"));
+}
+
+}  // namespace brume::profiler

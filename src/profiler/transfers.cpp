@@ -1,0 +1,153 @@
+#include "transfers.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/text.hpp"
+
+namespace brume::profiler {
+namespace {
+
+constexpr std::int64_t most_link_bytes = std::int64_t{64} << 20;
+constexpr std::int64_t most_copy_bytes = std::int64_t{32} << 20;
+
+/// `count` sizes from `least` to `most`, each the same factor larger than the one before.
+std::vector<std::int64_t> sizes(std::int64_t least, std::int64_t most, int count) {
+  if (most <= least) return {most};
+  std::vector<std::int64_t> all;
+  for (int i = 0; i < count; ++i)
+    all.push_back(
+        std::llround(double(least) * std::pow(double(most) / double(least), i / (count - 1.0))));
+  return all;
+}
+
+/// Elements of about `bytes` that cut into `parts` equal parts.
+std::int64_t elements_of(std::int64_t bytes, int parts) {
+  return round_up(ceil_div(bytes, sizeof(float)), parts);
+}
+
+/// Measures one kind of link at several sizes: `call` gets the values to transfer.
+template <typename Call>
+void measure_sizes(Bench& bench, const char* kind, const Group& at, int parts,
+                   const std::vector<std::int64_t>& bytes, Operands& operands, Call call,
+                   std::vector<hardware::LinkRow>& rows) {
+  for (std::int64_t size : bytes) {
+    const std::int64_t elements = elements_of(size, parts);
+    const std::string name = fmt::format("{} of {} x {} ranks, {} bytes", kind, at.nodes,
+                                         at.ranks_per_node, elements * 4);
+    std::span<float> values;
+    const auto prepare = [&] {
+      operands.restart();
+      values = operands.zeros(elements);  // sums of zeros stay finite however often they are made
+    };
+    if (!bench.prepared(name, prepare)) continue;
+    const Work transfer = [&] { call(*at.group, values); };
+    const auto time_s = bench.seconds(name, at.group ? transfer : Work());
+    if (time_s)
+      rows.push_back(
+          {kind, at.nodes, at.ranks_per_node, std::int64_t(values.size_bytes()), *time_s});
+  }
+}
+
+void measure_collectives(Bench& bench, const Group& at, std::int64_t block_bytes,
+                         Operands& operands, std::vector<hardware::LinkRow>& rows) {
+  using comm::Communicator;
+  const auto bytes = sizes(4096, std::min(block_bytes, most_link_bytes), 5);
+  const int ranks = at.nodes * at.ranks_per_node;
+  measure_sizes(
+      bench, "all_reduce", at, ranks, bytes, operands,
+      [](Communicator& group, std::span<float> values) { group.all_reduce(values); }, rows);
+  measure_sizes(
+      bench, "reduce_scatter", at, ranks, bytes, operands,
+      [](Communicator& group, std::span<float> values) { group.reduce_scatter(values); }, rows);
+  measure_sizes(
+      bench, "all_gather", at, ranks, bytes, operands,
+      [](Communicator& group, std::span<float> values) { group.all_gather(values); }, rows);
+}
+
+/// Messages to and fro between the two ranks of each pair; a row is one way.
+void measure_messages(Bench& bench, const Group& pair, std::int64_t stream_bytes,
+                      Operands& operands, std::vector<hardware::LinkRow>& rows) {
+  const auto there_and_back = [](comm::Communicator& group, std::span<float> values) {
+    if (group.rank() == 0) {
+      group.send(values, 1);
+      group.recv(values, 1);
+    } else {
+      group.recv(values, 0);
+      group.send(values, 0);
+    }
+  };
+  const std::size_t before = rows.size();
+  measure_sizes(bench, "send", pair, 1, sizes(4096, std::min(stream_bytes, most_link_bytes), 4),
+                operands, there_and_back, rows);
+  for (std::size_t i = before; i < rows.size(); ++i) rows[i].time_s /= 2.0;
+}
+
+/// Pairs of ranks with the same place on neighbouring nodes.
+Group make_pair_across(comm::Communicator& world, int ranks_per_node) {
+  const int nodes = world.size() / ranks_per_node;
+  const int node = world.rank() / ranks_per_node, local = world.rank() % ranks_per_node;
+  const bool left_over = node / 2 * 2 + 1 >= nodes;
+  return {2, 1, world.split(left_over ? -1 : node / 2 * ranks_per_node + local, world.rank())};
+}
+
+}  // namespace
+
+Group make_group(comm::Communicator& world, int ranks, int ranks_per_node) {
+  const bool within = ranks <= ranks_per_node;
+  if (ranks < 2 || ranks > world.size() || (!within && ranks % ranks_per_node != 0))
+    return {.nodes = 0, .ranks_per_node = 0, .group = nullptr};
+  const int space = within ? std::min(ranks_per_node, world.size()) : world.size();
+  const int first = world.rank() / space * space;  // of the node, or of the job
+  const int index = (world.rank() - first) / ranks;
+  const int end = std::min(first + space, world.size());
+  const bool left_over = first + (index + 1) * ranks > end;
+  return {within ? 1 : ranks / ranks_per_node, within ? ranks : ranks_per_node,
+          world.split(left_over ? -1 : first + index, world.rank())};
+}
+
+std::vector<hardware::LinkRow> measure_links(Bench& bench, const std::vector<int>& groups,
+                                             int ranks_per_node, std::int64_t block_bytes,
+                                             std::int64_t stream_bytes) {
+  std::vector<hardware::LinkRow> rows;
+  Operands operands;
+  for (int ranks : groups) {
+    const Group group = make_group(bench.world(), ranks, ranks_per_node);
+    if (group.nodes > 0) measure_collectives(bench, group, block_bytes, operands, rows);
+    bench.report(fmt::format("collectives of {} ranks{}", ranks,
+                             group.nodes > 0 ? "" : " left out: there are no such groups,"));
+  }
+  if (const Group pair = make_group(bench.world(), 2, ranks_per_node); pair.nodes == 1)
+    measure_messages(bench, pair, stream_bytes, operands, rows);
+  if (bench.world().size() >= 2 * ranks_per_node)
+    measure_messages(bench, make_pair_across(bench.world(), ranks_per_node), stream_bytes, operands,
+                     rows);
+  bench.report("messages");
+  return rows;
+}
+
+std::vector<hardware::CopyRow> measure_copies(Bench& bench, std::int64_t most_bytes) {
+  std::vector<hardware::CopyRow> rows;
+  Operands operands;
+  for (std::int64_t size : sizes(std::int64_t{64} << 10, std::min(most_bytes, most_copy_bytes), 4))
+    for (const char* kind : {"copy_in", "copy_out"}) {
+      const std::string name = fmt::format("{} of {} bytes", kind, size);
+      std::span<float> device, host;
+      const auto prepare = [&] {
+        operands.restart();
+        device = operands.floats(elements_of(size, 1));
+        host = operands.floats(elements_of(size, 1));
+        if (kind == std::string_view("copy_in")) std::swap(device, host);  // from -> to
+      };
+      if (!bench.prepared(name, prepare)) continue;
+      const auto time_s = bench.seconds(
+          name, [&] { std::memcpy(host.data(), device.data(), device.size_bytes()); });
+      if (time_s) rows.push_back({kind, std::int64_t(device.size_bytes()), *time_s});
+    }
+  return rows;
+}
+
+}  // namespace brume::profiler

@@ -1,0 +1,34 @@
+/// @file Measures collectives, messages and copies.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "bench.hpp"
+#include "hardware/profile.hpp"
+#include "profiler/profiler.hpp"
+
+namespace brume::profiler {
+
+/// All groups of a size work at once, as in training; `group` is null on ranks that are left over.
+struct Group {
+  int nodes = 1;
+  int ranks_per_node = 1;
+  std::unique_ptr<comm::Communicator> group;
+};
+
+/// Cuts the ranks into groups of `ranks` consecutive ones that span whole nodes or lie within one.
+/// Collective over `world`.
+///
+/// @return  nodes = 0 when there is no such group
+Group make_group(comm::Communicator& world, int ranks, int ranks_per_node);
+
+/// Collectives of each group size up to `block_bytes`, messages up to `stream_bytes`.
+std::vector<hardware::LinkRow> measure_links(Bench& bench, const std::vector<int>& groups,
+                                             int ranks_per_node, std::int64_t block_bytes,
+                                             std::int64_t stream_bytes);
+
+/// Copies between two arrays of up to `most_bytes`.
+std::vector<hardware::CopyRow> measure_copies(Bench& bench, std::int64_t most_bytes);
+
+}  // namespace brume::profiler

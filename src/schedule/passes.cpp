@@ -1,0 +1,182 @@
+/// @file What a slot computes: the update of a block, its forward, its backward.
+#include <fmt/format.h>
+
+#include "base/error.hpp"
+#include "compiler.hpp"
+
+namespace brume::schedule {
+
+void Compiler::update(const Slot& slot) {
+  const BlockBuffers& b = buffers_.at(slot.block);
+  const std::int64_t first = b.shard_first * fp32_bytes, bytes = b.shard_elements * fp32_bytes;
+  add_task(Channel::compute, Operation::optimizer_step, slot);
+  range(Role::weights, b.weights, first, bytes, true, true);
+  range(Role::grads, b.grads, first, bytes, true, false);
+  if (b.moments >= 0) operand(Role::moments, b.moments, true, true);
+  if (b.host_moments >= 0) operand(Role::staged, staged_.at(slot.block), true, true);
+  operand(Role::totals, totals_, true, false);
+  if (stage_.zero_level >= 1 && stage_.dp > 1) {
+    add_task(Channel::collective_dp, Operation::all_gather, slot).group = Group::dp;
+    operand(Role::destination, b.weights, true, true);
+  }
+  if (slot.block == 0 && tied_across_stages()) send_tied_weights(slot);
+}
+
+void Compiler::forward(const Slot& slot) {
+  const int m = slot.microbatch;
+  Activations& kept = activations(m, slot.block);
+  kept.drained = !offloads(slot.block);
+  const auto new_stream = [&](const char* what) {
+    return add_buffer(fmt::format("{}.{}#{}", blocks_[std::size_t(slot.block)].name, what, m),
+                      Tier::device, Content::stream, stream_bytes_, slot.block);
+  };
+  if (!is_layer(slot.block) && !is_head(slot.block)) {
+    const int output = new_stream("output");
+    run_forward(slot, SegmentKind::embedding, Operation::forward, inputs_, output,
+                kept.saved[SegmentKind::embedding]);
+    stream_[m] = output;
+  } else if (is_head(slot.block)) {
+    kept.input = stream_.at(m);
+    stream_.erase(m);
+    run_forward(slot, SegmentKind::head, Operation::forward, kept.input, -1,
+                kept.saved[SegmentKind::head]);
+  } else {
+    kept.input = stream_.at(m);
+    kept.middle = new_stream("middle");
+    run_forward(slot, SegmentKind::attention, Operation::forward, kept.input, kept.middle,
+                kept.saved[SegmentKind::attention]);
+    stream_[m] = new_stream("output");
+    run_forward(slot, SegmentKind::mlp, Operation::forward, kept.middle, stream_.at(m),
+                kept.saved[SegmentKind::mlp]);
+    if (recomputes(slot.block)) {
+      kept.middle = -1;
+      kept.saved.clear();
+    }
+  }
+  if (sends_on(slot)) {
+    add_task(Channel::p2p_forward, Operation::send, slot).peer = neighbour(place_.stage + 1);
+    operand(Role::source, stream_.at(m), true, false);
+  }
+}
+
+void Compiler::run_forward(const Slot& slot, SegmentKind kind, Operation operation, int input,
+                           int output, std::vector<int>& saved) {
+  const SegmentBytes& sizes = segments_.at(kind);
+  const std::int64_t batch_first = slot.microbatch * batch_bytes_;
+  saved.clear();
+  for (const auto& [name, bytes] : sizes.saved)
+    saved.push_back(add_buffer(
+        fmt::format("{}.{}#{}", blocks_[std::size_t(slot.block)].name, name, slot.microbatch),
+        Tier::device, Content::saved, bytes, slot.block));
+  const int workspace = sizes.forward_workspace == 0
+                            ? -1
+                            : add_buffer("workspace", Tier::device, Content::workspace,
+                                         sizes.forward_workspace, slot.block);
+
+  add_task(Channel::compute, operation, slot).segment = kind;
+  if (kind == SegmentKind::embedding)
+    range(Role::input, input, batch_first, batch_bytes_, true, false);
+  else
+    operand(Role::input, input, true, false);
+  operand(Role::weights, buffers_.at(slot.block).weights, true, false);
+  for (std::size_t i = 0; i < saved.size(); ++i)
+    operand(Role::saved, saved[i], false, true, int(i));
+  if (workspace >= 0) operand(Role::workspace, workspace, false, true);
+  if (output >= 0) operand(Role::output, output, false, true);
+  if (kind == SegmentKind::head) {
+    if (model_.tied_head) table_operand(Role::weights, true, false);
+    range(Role::targets, targets_, batch_first, batch_bytes_, true, false);
+    program_.tasks.back().replaces = slot.microbatch == 0;
+    operand(Role::loss, loss_, slot.microbatch > 0, true);
+  }
+  if (output >= 0 && kind != SegmentKind::embedding) tp_all_reduce(slot, output);
+}
+
+void Compiler::table_operand(Role role, bool reads, bool writes) {
+  const bool weights = role == Role::weights;
+  if (tied_across_stages())
+    return operand(role, weights ? tied_weights_ : tied_grads_, reads, writes, 1);
+  const BlockBuffers& embedding = buffers_.at(0);
+  range(role, weights ? embedding.weights : embedding.grads, table_first_byte_, table_bytes_, reads,
+        writes, 1);
+}
+
+void Compiler::backward(const Slot& slot) {
+  const int m = slot.microbatch;
+  Activations& kept = activations(m, slot.block);
+  clear_gradients(slot);
+  if (is_head(slot.block)) {
+    gradient_[m] = add_buffer(fmt::format("gradient#{}", m), Tier::device, Content::stream,
+                              stream_bytes_, slot.block);
+    run_backward(slot, SegmentKind::head, kept.input, kept.saved[SegmentKind::head]);
+  } else if (is_layer(slot.block)) {
+    if (recomputes(slot.block)) {
+      kept.middle =
+          add_buffer(fmt::format("{}.middle#{}", blocks_[std::size_t(slot.block)].name, m),
+                     Tier::device, Content::stream, stream_bytes_, slot.block);
+      run_forward(slot, SegmentKind::attention, Operation::recompute, kept.input, kept.middle,
+                  kept.saved[SegmentKind::attention]);
+      run_forward(slot, SegmentKind::mlp, Operation::recompute, kept.middle, -1,
+                  kept.saved[SegmentKind::mlp]);
+    }
+    run_backward(slot, SegmentKind::mlp, kept.middle, kept.saved[SegmentKind::mlp]);
+    run_backward(slot, SegmentKind::attention, kept.input, kept.saved[SegmentKind::attention]);
+  } else {
+    run_backward(slot, SegmentKind::embedding, inputs_, kept.saved[SegmentKind::embedding]);
+  }
+  if (sends_on(slot)) {
+    add_task(Channel::p2p_backward, Operation::send, slot).peer = neighbour(place_.stage - 1);
+    operand(Role::source, gradient_.at(m), true, false);
+  }
+  if (m == plan_.microbatches - 1) reduce_gradients(slot);
+  activations_.erase({m, slot.block});
+}
+
+/// The token and position tables get their gradients by adding rows, so they start from zero.
+void Compiler::clear_gradients(const Slot& slot) {
+  if (slot.microbatch != 0) return;
+  const bool same_stage = model_.tied_head && !tied_across_stages();
+  if (is_head(slot.block) && tied_across_stages()) {
+    add_task(Channel::compute, Operation::clear, slot);
+    operand(Role::grads, tied_grads_, false, true);
+  }
+  const bool first_touch = same_stage ? is_head(slot.block) : slot.block == 0;
+  if (!first_touch) return;
+  add_task(Channel::compute, Operation::clear, {slot.kind, slot.microbatch, 0});
+  operand(Role::grads, buffers_.at(0).grads, false, true);
+}
+
+void Compiler::run_backward(const Slot& slot, SegmentKind kind, int input,
+                            const std::vector<int>& saved) {
+  const SegmentBytes& sizes = segments_.at(kind);
+  const int workspace = sizes.backward_workspace == 0
+                            ? -1
+                            : add_buffer("workspace", Tier::device, Content::workspace,
+                                         sizes.backward_workspace, slot.block);
+  const int gradient = gradient_.at(slot.microbatch);
+  const BlockBuffers& b = buffers_.at(slot.block);
+  const bool first = slot.microbatch == 0;
+
+  Task& task = add_task(Channel::compute, Operation::backward, slot);
+  task.segment = kind;
+  task.replaces = first;
+  if (kind == SegmentKind::embedding)
+    range(Role::input, input, slot.microbatch * batch_bytes_, batch_bytes_, true, false);
+  else
+    operand(Role::input, input, true, false);
+  operand(Role::weights, b.weights, true, false);
+  operand(Role::grads, b.grads, !first || kind == SegmentKind::embedding, true);
+  for (std::size_t i = 0; i < saved.size(); ++i)
+    operand(Role::saved, saved[i], true, false, int(i));
+  if (workspace >= 0) operand(Role::workspace, workspace, false, true);
+  operand(Role::gradient, gradient, kind != SegmentKind::head, kind != SegmentKind::embedding);
+  if (kind == SegmentKind::head && model_.tied_head) {
+    table_operand(Role::weights, true, false);
+    table_operand(Role::grads, true, true);
+  }
+  if (kind == SegmentKind::attention || kind == SegmentKind::mlp) tp_all_reduce(slot, gradient);
+}
+
+/// After the last microbatch a block's gradients are complete on this rank: sum them over the
+/// others.
+}  // namespace brume::schedule

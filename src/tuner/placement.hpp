@@ -1,0 +1,27 @@
+/// @file Whether a plan's compiled Programs fit the machine.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "schedule/program.hpp"
+#include "tuner/tuner.hpp"
+
+namespace brume::tuner {
+
+/// All ranks' Programs and what their arenas take.
+struct Placement {
+  std::vector<schedule::Program> programs;  ///< [rank]
+  std::int64_t device_bytes = 0;            ///< largest arena of any rank
+  std::int64_t host_bytes = 0;              ///< largest sum over a node's ranks
+  std::optional<int> misfit;  ///< a stage that does not fit; `programs` may then be empty
+};
+
+/// The same from one rank of each stage, which differ little: no Programs, no sum over nodes.
+Placement sample(const plan::Plan& plan, const model::Config& model,
+                 const hardware::Cluster& cluster);
+
+Placement place(const plan::Plan& plan, const model::Config& model,
+                const hardware::Cluster& cluster);
+
+}  // namespace brume::tuner

@@ -1,0 +1,100 @@
+/// @file What the search found, for people.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/text.hpp"
+#include "tuner/tuner.hpp"
+
+namespace brume::tuner {
+namespace {
+
+std::string strategy(const plan::Plan& plan) {
+  const plan::Stage& s = plan.stages[0];
+  int recomputed = 0;
+  double optim = 0.0, act = 0.0;
+  int zero_level = 0;
+  for (const plan::Stage& stage : plan.stages) {
+    recomputed += stage.ckpt_layers;
+    optim = std::max(optim, stage.optim_offload_ratio);
+    act = std::max(act, stage.act_offload_ratio);
+    zero_level = std::max(zero_level, stage.zero_level);
+  }
+  return fmt::format("S {}  dp {}  tp {}  b {}  G {}  ZeRO {}  recomputed {}  offload {:g}/{:g}",
+                     plan.num_stages(), s.dp, s.tp, s.microbatch, plan.microbatches, zero_level,
+                     recomputed, optim, act);
+}
+
+/// Where the iteration's time goes by the model: the slowest stage, the fill, the deltas.
+std::string time_lines(const Candidate& best) {
+  double filled_s = 0.0, slowest_s = 0.0;
+  std::size_t slowest = 0;
+  for (std::size_t i = 0; i < best.prediction.stages.size(); ++i) {
+    const double stable_s = best.prediction.stages[i].time.stable_s;
+    filled_s += stable_s;
+    if (stable_s <= slowest_s) continue;
+    slowest_s = stable_s;
+    slowest = i;
+  }
+  const double steady_s = (best.plan.microbatches - 1) * slowest_s;
+  return fmt::format(
+      "time    {} predicted, {} simulated: {} steady ({} x {}, bound by stage {}), {} fill, {} "
+      "update "
+      "and reduction\n",
+      format_seconds(best.prediction.iteration_s), format_seconds(best.simulated_s),
+      format_seconds(steady_s), best.plan.microbatches - 1, format_seconds(slowest_s), slowest,
+      format_seconds(filled_s), format_seconds(best.prediction.iteration_s - steady_s - filled_s));
+}
+
+std::string memory_lines(const Candidate& best, const hardware::Cluster& cluster) {
+  const auto share = [](std::int64_t part, std::int64_t whole) {
+    return whole > 0 ? 100.0 * double(part) / double(whole) : 0.0;
+  };
+  return fmt::format(
+      "memory  {} of {} per device placed ({:.1f} %), {} of {} host memory per node\n",
+      format_bytes(double(best.placed_device_bytes)), format_bytes(double(cluster.memory_bytes)),
+      share(best.placed_device_bytes, cluster.memory_bytes),
+      format_bytes(double(best.placed_host_bytes)),
+      format_bytes(double(cluster.host_memory_bytes)));
+}
+
+std::string ablation_lines(const Result& result) {
+  if (result.ablations.empty()) return "why     no knob of the search would be missed\n";
+  const double base_s = result.best[0].prediction.iteration_s;
+  std::string text;
+  for (const Ablation& ablation : result.ablations)
+    text += ablation.iteration_s ? fmt::format("why     without {}: {} ({:+.1f} %)\n",
+                                               ablation.knob, format_seconds(*ablation.iteration_s),
+                                               100.0 * (*ablation.iteration_s / base_s - 1.0))
+                                 : fmt::format("why     without {}: nothing fits\n", ablation.knob);
+  return text;
+}
+
+std::string next_best(const Result& result) {
+  std::string text;
+  for (std::size_t i = 1; i < result.best.size(); ++i) {
+    const Candidate& other = result.best[i];
+    text += fmt::format("next    {:+6.1f} %  {}\n",
+                        100.0 * (other.simulated_s / result.best[0].simulated_s - 1.0),
+                        strategy(other.plan));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string report(const Result& result, const hardware::Cluster& cluster) {
+  const Candidate& best = result.best[0];
+  std::string text = plan::table(best.plan) + time_lines(best) + memory_lines(best, cluster) +
+                     ablation_lines(result) + next_best(result);
+  if (!result.nearest_infeasible.empty()) text += "misses  " + result.nearest_infeasible;
+  const Search& s = result.search;
+  return text + fmt::format(
+                    "search  {} strategies ({} fit), {} evaluations, {} MILP solves, {} struck by "
+                    "placement, gap {:.2g} %, {}\n",
+                    format_count(double(s.policies)), format_count(double(s.feasible)),
+                    format_count(double(s.evaluations)), s.milp_solves, s.struck, 100.0 * s.gap,
+                    format_seconds(s.seconds));
+}
+
+}  // namespace brume::tuner
