@@ -151,7 +151,8 @@ struct Kept {
 };
 
 /// What a layer keeps, in the order in which activation offload takes it: with ratio a the longest
-/// prefix that holds at most a of all elements moves to the host. A recomputed layer keeps its input.
+/// prefix that holds at most a of all elements moves to the host. A recomputed layer keeps its
+/// input.
 std::vector<Kept> kept_tensors(const Config& config, bool recomputed);
 
 /// Elements of the residual stream, b T C.

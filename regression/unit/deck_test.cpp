@@ -137,21 +137,11 @@ std::string mutated(std::string text, std::mt19937& random) {
   for (unsigned n = 1 + random() % 4; n > 0 && !text.empty(); --n) {
     const std::size_t at = random() % text.size();
     switch (random() % 5) {
-      case 0:
-        text[at] = static_cast<char>(random());
-        break;
-      case 1:
-        text[at] = special[random() % special.size()];
-        break;
-      case 2:
-        text.erase(at, 1 + random() % 8);
-        break;
-      case 3:
-        text.insert(at, 1, special[random() % special.size()]);
-        break;
-      default:
-        text.insert(at, text.substr(random() % text.size(), random() % 24));
-        break;
+      case 0: text[at] = static_cast<char>(random()); break;
+      case 1: text[at] = special[random() % special.size()]; break;
+      case 2: text.erase(at, 1 + random() % 8); break;
+      case 3: text.insert(at, 1, special[random() % special.size()]); break;
+      default: text.insert(at, text.substr(random() % text.size(), random() % 24)); break;
     }
   }
   return text;

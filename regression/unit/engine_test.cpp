@@ -13,8 +13,8 @@
 namespace brume::engine {
 namespace {
 
-test::Trained train(const plan::Plan& plan, const model::Config& model,
-                           const Settings& settings, const data::Sampler& data) {
+test::Trained train(const plan::Plan& plan, const model::Config& model, const Settings& settings,
+                    const data::Sampler& data) {
   test::Trained result;
   comm::run_local(plan.devices(), [&](comm::Communicator& world) {
     const test::Trained mine = test::train(plan, model, settings, world, data);

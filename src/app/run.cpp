@@ -238,7 +238,7 @@ class Job {
     std::vector<double> shared(2 + std::size_t(world_.size()), 0.0);
     shared[0] = metrics.iteration_s;
     shared[1] = stop ? 1.0 : 0.0;
-    shared[2 + std::size_t(world_.rank())] = double(device::resident_bytes());
+    shared[2 + std::size_t(world_.rank())] = double(device::peak_resident_bytes());
     world_.all_reduce(shared, comm::Reduction::max);
     if (!std::isfinite(metrics.loss) || !std::isfinite(metrics.grad_norm))
       throw comm::AgreedError(

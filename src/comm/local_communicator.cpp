@@ -50,8 +50,7 @@ class LocalCommunicator final : public Communicator {
 
   void all_reduce(std::span<double> values, Reduction reduction) override {
     switch (reduction) {
-      case Reduction::sum:
-        return reduce_to_all(values, std::plus<>());
+      case Reduction::sum: return reduce_to_all(values, std::plus<>());
       case Reduction::min:
         return reduce_to_all(values, [](double a, double b) { return std::min(a, b); });
       case Reduction::max:

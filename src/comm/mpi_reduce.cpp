@@ -72,12 +72,9 @@ void combine(std::span<const T* const> sources, std::span<T> out, Operation oper
 template <typename T>
 void combine(std::span<const T* const> sources, std::span<T> out, Reduction reduction) {
   switch (reduction) {
-    case Reduction::sum:
-      return combine(sources, out, std::plus<>());
-    case Reduction::min:
-      return combine(sources, out, [](T a, T b) { return std::min(a, b); });
-    case Reduction::max:
-      return combine(sources, out, [](T a, T b) { return std::max(a, b); });
+    case Reduction::sum: return combine(sources, out, std::plus<>());
+    case Reduction::min: return combine(sources, out, [](T a, T b) { return std::min(a, b); });
+    case Reduction::max: return combine(sources, out, [](T a, T b) { return std::max(a, b); });
   }
 }
 

@@ -130,26 +130,18 @@ void Compute::run(const schedule::Program& program, const schedule::Task& task,
     case Operation::forward:
     case Operation::recompute:
       switch (task.segment) {
-        case SegmentKind::embedding:
-          return embedding_forward(o);
-        case SegmentKind::attention:
-          return attention_forward(o);
-        case SegmentKind::mlp:
-          return mlp_forward(o);
-        case SegmentKind::head:
-          return head_forward(o, step);
+        case SegmentKind::embedding: return embedding_forward(o);
+        case SegmentKind::attention: return attention_forward(o);
+        case SegmentKind::mlp: return mlp_forward(o);
+        case SegmentKind::head: return head_forward(o, step);
       }
       break;
     case Operation::backward:
       switch (task.segment) {
-        case SegmentKind::embedding:
-          return embedding_backward(o);
-        case SegmentKind::attention:
-          return attention_backward(o);
-        case SegmentKind::mlp:
-          return mlp_backward(o);
-        case SegmentKind::head:
-          return head_backward(o);
+        case SegmentKind::embedding: return embedding_backward(o);
+        case SegmentKind::attention: return attention_backward(o);
+        case SegmentKind::mlp: return mlp_backward(o);
+        case SegmentKind::head: return head_backward(o);
       }
       break;
     case Operation::clear:
@@ -158,12 +150,9 @@ void Compute::run(const schedule::Program& program, const schedule::Task& task,
       return kernels::add(
           part(static_cast<const float*>(o.data(Role::source)), o.elements(Role::source)),
           part(o.data(Role::destination), o.elements(Role::destination)));
-    case Operation::norm:
-      return norm(o);
-    case Operation::optimizer_step:
-      return optimizer_step(o, step);
-    default:
-      break;
+    case Operation::norm: return norm(o);
+    case Operation::optimizer_step: return optimizer_step(o, step);
+    default: break;
   }
   throw Error(Failure::bug, "'{}' is not a compute task", schedule::label(task));
 }

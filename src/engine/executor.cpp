@@ -41,14 +41,10 @@ Groups::Groups(const plan::Plan& plan, comm::Communicator& world) {
 
 comm::Communicator& Groups::of(const schedule::Task& task) const {
   switch (task.group) {
-    case schedule::Group::tp:
-      return *tp_;
-    case schedule::Group::dp:
-      return *dp_;
-    case schedule::Group::world:
-      return *world_;
-    case schedule::Group::none:
-      break;
+    case schedule::Group::tp: return *tp_;
+    case schedule::Group::dp: return *dp_;
+    case schedule::Group::world: return *world_;
+    case schedule::Group::none: break;
   }
   return task.channel == Channel::p2p_forward ? *p2p_forward_ : *p2p_backward_;
 }
@@ -97,13 +93,10 @@ void Executor::run(const schedule::Program& program, Parts parts, const StepScal
 void Executor::execute(const schedule::Program& program, int id, const StepScalars& step) {
   const schedule::Task& task = program.tasks[std::size_t(id)];
   switch (task.channel) {
-    case Channel::compute:
-      return compute_.run(program, task, step);
+    case Channel::compute: return compute_.run(program, task, step);
     case Channel::h2d:
-    case Channel::d2h:
-      return copy(program, task);
-    default:
-      return communicate(program, task);
+    case Channel::d2h: return copy(program, task);
+    default: return communicate(program, task);
   }
 }
 
@@ -118,18 +111,12 @@ void Executor::communicate(const schedule::Program& program, const schedule::Tas
   const std::span values(reinterpret_cast<float*>(data),
                          std::size_t(operand.bytes) / sizeof(float));
   switch (task.operation) {
-    case Operation::all_reduce:
-      return group.all_reduce(values);
-    case Operation::reduce_scatter:
-      return group.reduce_scatter(values);
-    case Operation::all_gather:
-      return group.all_gather(values);
-    case Operation::send:
-      return group.send(values, task.peer);
-    case Operation::recv:
-      return group.recv(values, task.peer);
-    default:
-      throw Error(Failure::bug, "'{}' does not communicate", schedule::label(task));
+    case Operation::all_reduce: return group.all_reduce(values);
+    case Operation::reduce_scatter: return group.reduce_scatter(values);
+    case Operation::all_gather: return group.all_gather(values);
+    case Operation::send: return group.send(values, task.peer);
+    case Operation::recv: return group.recv(values, task.peer);
+    default: throw Error(Failure::bug, "'{}' does not communicate", schedule::label(task));
   }
 }
 

@@ -130,36 +130,24 @@ Segment head(const Sizes& s) {
 
 const char* name(OperatorKind kind) {
   switch (kind) {
-    case OperatorKind::matmul:
-      return "matmul";
-    case OperatorKind::attention:
-      return "attention";
-    case OperatorKind::layer_norm:
-      return "layer_norm";
-    case OperatorKind::gelu:
-      return "gelu";
-    case OperatorKind::pointwise:
-      return "pointwise";
-    case OperatorKind::embedding:
-      return "embedding";
-    case OperatorKind::cross_entropy:
-      return "cross_entropy";
-    case OperatorKind::adamw:
-      return "adamw";
+    case OperatorKind::matmul: return "matmul";
+    case OperatorKind::attention: return "attention";
+    case OperatorKind::layer_norm: return "layer_norm";
+    case OperatorKind::gelu: return "gelu";
+    case OperatorKind::pointwise: return "pointwise";
+    case OperatorKind::embedding: return "embedding";
+    case OperatorKind::cross_entropy: return "cross_entropy";
+    case OperatorKind::adamw: return "adamw";
   }
   return "";
 }
 
 const char* name(SegmentKind kind) {
   switch (kind) {
-    case SegmentKind::embedding:
-      return "embedding";
-    case SegmentKind::attention:
-      return "attention";
-    case SegmentKind::mlp:
-      return "mlp";
-    case SegmentKind::head:
-      return "head";
+    case SegmentKind::embedding: return "embedding";
+    case SegmentKind::attention: return "attention";
+    case SegmentKind::mlp: return "mlp";
+    case SegmentKind::head: return "head";
   }
   return "";
 }
@@ -167,26 +155,19 @@ const char* name(SegmentKind kind) {
 Segment segment(const Config& config, SegmentKind kind) {
   const Sizes sizes(config);
   switch (kind) {
-    case SegmentKind::embedding:
-      return embedding(sizes);
-    case SegmentKind::attention:
-      return attention(sizes);
-    case SegmentKind::mlp:
-      return mlp(sizes);
-    case SegmentKind::head:
-      return head(sizes);
+    case SegmentKind::embedding: return embedding(sizes);
+    case SegmentKind::attention: return attention(sizes);
+    case SegmentKind::mlp: return mlp(sizes);
+    case SegmentKind::head: return head(sizes);
   }
   throw Error(Failure::bug, "unknown segment");
 }
 
 std::vector<SegmentKind> segment_kinds(BlockKind kind) {
   switch (kind) {
-    case BlockKind::embedding:
-      return {SegmentKind::embedding};
-    case BlockKind::layer:
-      return {SegmentKind::attention, SegmentKind::mlp};
-    case BlockKind::head:
-      return {SegmentKind::head};
+    case BlockKind::embedding: return {SegmentKind::embedding};
+    case BlockKind::layer: return {SegmentKind::attention, SegmentKind::mlp};
+    case BlockKind::head: return {SegmentKind::head};
   }
   return {};
 }

@@ -50,12 +50,9 @@ Program Compiler::compile() {
 
 void Compiler::compute(const Slot& slot) {
   switch (slot.kind) {
-    case Slot::Kind::update:
-      return update(slot);
-    case Slot::Kind::forward:
-      return forward(slot);
-    case Slot::Kind::backward:
-      return backward(slot);
+    case Slot::Kind::update: return update(slot);
+    case Slot::Kind::forward: return forward(slot);
+    case Slot::Kind::backward: return backward(slot);
   }
 }
 

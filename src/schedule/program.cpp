@@ -8,54 +8,33 @@ namespace brume::schedule {
 
 const char* name(Channel channel) {
   switch (channel) {
-    case Channel::compute:
-      return "compute";
-    case Channel::collective_tp:
-      return "collective_tp";
-    case Channel::collective_dp:
-      return "collective_dp";
-    case Channel::p2p_forward:
-      return "p2p_forward";
-    case Channel::p2p_backward:
-      return "p2p_backward";
-    case Channel::h2d:
-      return "h2d";
-    case Channel::d2h:
-      return "d2h";
+    case Channel::compute: return "compute";
+    case Channel::collective_tp: return "collective_tp";
+    case Channel::collective_dp: return "collective_dp";
+    case Channel::p2p_forward: return "p2p_forward";
+    case Channel::p2p_backward: return "p2p_backward";
+    case Channel::h2d: return "h2d";
+    case Channel::d2h: return "d2h";
   }
   return "";
 }
 
 const char* name(Operation operation) {
   switch (operation) {
-    case Operation::forward:
-      return "forward";
-    case Operation::backward:
-      return "backward";
-    case Operation::recompute:
-      return "recompute";
-    case Operation::all_reduce:
-      return "all-reduce";
-    case Operation::reduce_scatter:
-      return "reduce-scatter";
-    case Operation::all_gather:
-      return "all-gather";
-    case Operation::send:
-      return "send";
-    case Operation::recv:
-      return "recv";
-    case Operation::copy_in:
-      return "copy in";
-    case Operation::copy_out:
-      return "copy out";
-    case Operation::clear:
-      return "clear";
-    case Operation::accumulate:
-      return "accumulate";
-    case Operation::norm:
-      return "norm";
-    case Operation::optimizer_step:
-      return "optimizer step";
+    case Operation::forward: return "forward";
+    case Operation::backward: return "backward";
+    case Operation::recompute: return "recompute";
+    case Operation::all_reduce: return "all-reduce";
+    case Operation::reduce_scatter: return "reduce-scatter";
+    case Operation::all_gather: return "all-gather";
+    case Operation::send: return "send";
+    case Operation::recv: return "recv";
+    case Operation::copy_in: return "copy in";
+    case Operation::copy_out: return "copy out";
+    case Operation::clear: return "clear";
+    case Operation::accumulate: return "accumulate";
+    case Operation::norm: return "norm";
+    case Operation::optimizer_step: return "optimizer step";
   }
   return "";
 }

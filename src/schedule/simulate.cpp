@@ -54,30 +54,22 @@ double work_s(const Task& task, const plan::Plan& plan, const plan::Stage& stage
     return hardware::link_time(profile, kind, group.nodes, group.ranks_per_node, double(bytes));
   };
   switch (task.operation) {
-    case Operation::forward:
-      return segment(Pass::forward);
-    case Operation::backward:
-      return segment(Pass::backward);
+    case Operation::forward: return segment(Pass::forward);
+    case Operation::backward: return segment(Pass::backward);
     case Operation::recompute:
       return segment(task.find(Role::output) ? Pass::forward : Pass::recompute);
-    case Operation::all_reduce:
-      return link("all_reduce", task.operands[0].bytes);
-    case Operation::reduce_scatter:
-      return link("reduce_scatter", task.operands[0].bytes);
-    case Operation::all_gather:
-      return link("all_gather", task.operands[0].bytes);
+    case Operation::all_reduce: return link("all_reduce", task.operands[0].bytes);
+    case Operation::reduce_scatter: return link("reduce_scatter", task.operands[0].bytes);
+    case Operation::all_gather: return link("all_gather", task.operands[0].bytes);
     case Operation::send:
-    case Operation::recv:
-      return link("send", task.operands[0].bytes);
+    case Operation::recv: return link("send", task.operands[0].bytes);
     case Operation::copy_in:
       return hardware::copy_time(profile, "copy_in", double(written_bytes(task)));
     case Operation::copy_out:
       return hardware::copy_time(profile, "copy_out", double(written_bytes(task)));
     case Operation::clear:
-    case Operation::accumulate:
-      return 3.0 * double(written_bytes(task)) / profile.bytes_per_s;
-    case Operation::norm:
-      return double(bytes_of(task, Role::grads)) / profile.bytes_per_s;
+    case Operation::accumulate: return 3.0 * double(written_bytes(task)) / profile.bytes_per_s;
+    case Operation::norm: return double(bytes_of(task, Role::grads)) / profile.bytes_per_s;
     case Operation::optimizer_step:
       return analyzer::optimizer_s(profile, double(bytes_of(task, Role::weights)) / 4.0);
   }
@@ -87,14 +79,10 @@ double work_s(const Task& task, const plan::Plan& plan, const plan::Stage& stage
 /// Which of the four resources of the interference model a channel uses.
 int resource(Channel channel) {
   switch (channel) {
-    case Channel::compute:
-      return 0;
-    case Channel::h2d:
-      return 2;
-    case Channel::d2h:
-      return 3;
-    default:
-      return 1;
+    case Channel::compute: return 0;
+    case Channel::h2d: return 2;
+    case Channel::d2h: return 3;
+    default: return 1;
   }
 }
 
@@ -173,8 +161,7 @@ std::vector<int> group_ranks(const plan::Plan& plan, int rank, Group group) {
   const plan::Stage& stage = plan.stages[std::size_t(place.stage)];
   std::vector<int> ranks;
   switch (group) {
-    case Group::none:
-      return {rank};
+    case Group::none: return {rank};
     case Group::tp:
       for (int t = 0; t < stage.tp; ++t)
         ranks.push_back(plan::rank_of(plan, place.stage, place.dp_rank, t));

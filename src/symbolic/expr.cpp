@@ -14,24 +14,15 @@ namespace {
 
 double apply(Op op, double a, double b) {
   switch (op) {
-    case Op::add:
-      return a + b;
-    case Op::subtract:
-      return a - b;
-    case Op::multiply:
-      return a * b;
-    case Op::divide:
-      return a / b;
-    case Op::max:
-      return std::max(a, b);
-    case Op::min:
-      return std::min(a, b);
-    case Op::floor:
-      return std::floor(a);
-    case Op::less:
-      return a < b ? 1.0 : 0.0;
-    default:
-      throw Error(Failure::bug, "not an arithmetic operation");
+    case Op::add: return a + b;
+    case Op::subtract: return a - b;
+    case Op::multiply: return a * b;
+    case Op::divide: return a / b;
+    case Op::max: return std::max(a, b);
+    case Op::min: return std::min(a, b);
+    case Op::floor: return std::floor(a);
+    case Op::less: return a < b ? 1.0 : 0.0;
+    default: throw Error(Failure::bug, "not an arithmetic operation");
   }
 }
 
@@ -112,28 +103,17 @@ Expr select(const Expr& condition, const Expr& yes, const Expr& no) {
 std::string Expr::text() const {
   const Node& n = *node_;
   switch (n.op) {
-    case Op::constant:
-      return fmt::format("{:g}", n.constant);
-    case Op::variable:
-      return n.name;
-    case Op::add:
-      return infix(*this, " + ");
-    case Op::subtract:
-      return infix(*this, " - ");
-    case Op::multiply:
-      return infix(*this, " ");
-    case Op::divide:
-      return infix(*this, " / ");
-    case Op::max:
-      return listed("max", n.arguments);
-    case Op::min:
-      return listed("min", n.arguments);
-    case Op::floor:
-      return listed("floor", n.arguments);
-    case Op::less:
-      return fmt::format("[{} < {}]", n.arguments[0].text(), n.arguments[1].text());
-    case Op::call:
-      return listed(n.function->name, n.arguments);
+    case Op::constant: return fmt::format("{:g}", n.constant);
+    case Op::variable: return n.name;
+    case Op::add: return infix(*this, " + ");
+    case Op::subtract: return infix(*this, " - ");
+    case Op::multiply: return infix(*this, " ");
+    case Op::divide: return infix(*this, " / ");
+    case Op::max: return listed("max", n.arguments);
+    case Op::min: return listed("min", n.arguments);
+    case Op::floor: return listed("floor", n.arguments);
+    case Op::less: return fmt::format("[{} < {}]", n.arguments[0].text(), n.arguments[1].text());
+    case Op::call: return listed(n.function->name, n.arguments);
   }
   return {};
 }
@@ -203,36 +183,18 @@ void Tape::evaluate(std::span<const double* const> inputs, std::span<double* con
         for (std::size_t i = 0; i < size; ++i) out[i] = f(a[i], b[i]);
       };
       switch (step.op) {
-        case Op::constant:
-          std::fill_n(out, size, step.constant);
-          break;
+        case Op::constant: std::fill_n(out, size, step.constant); break;
         case Op::variable:
           std::copy_n(inputs[std::size_t(step.variable)] + first, size, out);
           break;
-        case Op::add:
-          each([](double a, double b) { return a + b; });
-          break;
-        case Op::subtract:
-          each([](double a, double b) { return a - b; });
-          break;
-        case Op::multiply:
-          each([](double a, double b) { return a * b; });
-          break;
-        case Op::divide:
-          each([](double a, double b) { return a / b; });
-          break;
-        case Op::max:
-          each([](double a, double b) { return a < b ? b : a; });
-          break;
-        case Op::min:
-          each([](double a, double b) { return b < a ? b : a; });
-          break;
-        case Op::floor:
-          each([](double a, double) { return std::floor(a); });
-          break;
-        case Op::less:
-          each([](double a, double b) { return a < b ? 1.0 : 0.0; });
-          break;
+        case Op::add: each([](double a, double b) { return a + b; }); break;
+        case Op::subtract: each([](double a, double b) { return a - b; }); break;
+        case Op::multiply: each([](double a, double b) { return a * b; }); break;
+        case Op::divide: each([](double a, double b) { return a / b; }); break;
+        case Op::max: each([](double a, double b) { return a < b ? b : a; }); break;
+        case Op::min: each([](double a, double b) { return b < a ? b : a; }); break;
+        case Op::floor: each([](double a, double) { return std::floor(a); }); break;
+        case Op::less: each([](double a, double b) { return a < b ? 1.0 : 0.0; }); break;
         case Op::call:
           values.resize(step.arguments.size());
           for (std::size_t i = 0; i < size; ++i) {

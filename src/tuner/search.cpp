@@ -8,6 +8,7 @@ namespace {
 
 constexpr int most_points = 60;  ///< of one front and number of layers, for the MILP
 constexpr double closed_gap = 1e-6;
+constexpr std::size_t small_points = 400;  ///< so many GLPK settles in milliseconds
 
 /// One stage: G t + max(0, d), read off.
 Solution best_single(const Pipeline& pipeline) {
@@ -35,6 +36,16 @@ bool host_can_bind(const Pipeline& pipeline) {
     largest.push_back(points.empty() ? Point{}
                                      : *std::ranges::max_element(points, {}, &Point::host_bytes));
   return !fits_host(pipeline, largest);
+}
+
+/// Whether what may beat `known` is little enough for GLPK to prove, whatever else proved it
+/// already.
+bool small_for_glpk(Pipeline fronts, const Choice& known) {
+  if (fronts.num_stages() == 1) return false;
+  prune(fronts, known.iteration_s);
+  std::size_t count = 0;
+  for (const auto& points : fronts.points) count += points.size();
+  return count <= small_points;
 }
 
 }  // namespace
@@ -115,7 +126,8 @@ void Searcher::estimate(Candidate& candidate) {
   const Pipeline fronts = fronts_of(candidate.feasible);
   candidate.solution = candidate.shape.num_stages == 1 ? best_single(fronts) : relax(fronts);
   const Solution& s = candidate.solution;
-  candidate.solved = s.best && s.bound_s >= s.best->iteration_s * (1.0 - closed_gap);
+  candidate.solved = s.best && s.bound_s >= s.best->iteration_s * (1.0 - closed_gap) &&
+                     !small_for_glpk(fronts, *s.best);
 }
 
 /// Closes what the estimate left open, as far as time allows.
