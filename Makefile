@@ -53,7 +53,8 @@ check: all format-check
 	cd $(BUILD) && ctest --output-on-failure -j $(JOBS) $(if $(SAN),$(TESTS_$(SAN)),-LE slow)
 
 perf: all
-	@for p in $(BUILD)/perf/perf_*; do echo "== $$(basename $$p)"; $$p || exit 1; done
+	$(BUILD)/perf/perf_kernels
+	for ranks in 1 2 4; do mpirun -n $$ranks --oversubscribe --bind-to none $(BUILD)/perf/perf_overlap; done
 
 SOURCES = $(shell git ls-files -co --exclude-standard '*.cpp' '*.hpp')
 format:

@@ -1,4 +1,4 @@
-/// @file Interference coefficients from pairs of tasks that were timed together.
+/// @file Interference coefficients from tasks that were timed together.
 #pragma once
 
 #include <array>
@@ -8,13 +8,15 @@
 
 namespace brume::profiler {
 
-/// Work on two resources, started together; the times of the absent ones are 0.
+/// Work on two or more resources, started together; the times of the absent ones are 0.
 struct CoRun {
   std::array<double, hardware::num_resources> alone_s{};  ///< [s] each by itself
   std::array<double, hardware::num_resources> done_s{};   ///< [s] from the start until it was done
 };
 
-/// Fits how much slower each resource of a pair runs beside the other.
+/// Fits how much slower each resource runs beside others.
+///
+/// Pairs give a first model in closed form.
 ///
 /// Resource q, done first, shows its slowdown directly, and j's follows from what j had left:
 ///
@@ -24,8 +26,11 @@ struct CoRun {
 ///
 ///   1 + a = sum_k s_k^-1 / sum_k s_k^-2,   a >= 0
 ///
+/// With co-runs of more than two, coefficients then move one at a time to lower the relative errors
+/// of the time until all were done, over all co-runs.
+///
 /// @return  0 for pairs without a co-run
-/// @throws Error(bug)  when a co-run has not two resources with positive times
+/// @throws Error(bug)  when a co-run has fewer than two resources with positive times
 hardware::Interference fit_interference(std::span<const CoRun> co_runs);
 
 }  // namespace brume::profiler

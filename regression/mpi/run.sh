@@ -17,6 +17,11 @@ for word in units deck plan profile version filetype loss iteration_predicted_s 
   grep -q "\"$word\"" header || { echo "run.h5 lacks '$word'"; exit 1; }
 done
 grep -q '"traceEvents"' whole/trace.json
+# A rank's resident set stays within arena + host pool + 100 MB.
+numbers() { h5dump -y -d "$1" whole/run.h5 | sed -n '/DATA/,/}/p' | grep -oE '[0-9]+' | sort -n | tail -1; }
+resident=$(numbers /steps/peak_resident_bytes)
+placed=$(($(numbers /memory/placed_device_bytes) + $(numbers /memory/placed_host_bytes)))
+[ "$resident" -le $((placed + 100000000)) ] || { echo "resident set $resident, placed $placed"; exit 1; }
 ls whole/checkpoints | grep -qx step-12
 
 run --set output.directory=parts --steps 5

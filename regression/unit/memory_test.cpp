@@ -64,6 +64,15 @@ TEST(Memory, ResidentSetFollowsTheBlock) {
   EXPECT_GE(peak_resident_bytes(), before + 62 * mib);
 }
 
+TEST(Memory, PeakStartsAnewAfterRelease) {
+  const std::int64_t bytes = 64 << 20;
+  { const Memory block(bytes); }
+  const std::int64_t with_block = peak_resident_bytes();
+  release_unused();
+  EXPECT_LE(peak_resident_bytes(), with_block - bytes / 2);
+  EXPECT_GE(peak_resident_bytes(), resident_bytes() / 2);
+}
+
 TEST(Processor, CoresFollowTheBinding) {
   const Processor unbound = this_processor();
   EXPECT_FALSE(unbound.name.empty());

@@ -144,6 +144,24 @@ TEST(InterferenceFit, NoiseOfAFewPercentStaysThatSmall) {
 }
 
 // Two slowdowns 2 and 4: sum 1/s = 3/4, sum 1/s^2 = 5/16, so 1 + a = 12/5.
+// Three at once that take longer than pairs explain: the fit gives way towards them.
+TEST(InterferenceFit, LearnsFromMoreThanPairs) {
+  Interference model;
+  for (int q = 0; q < hardware::num_resources; ++q)
+    for (int j = 0; j < hardware::num_resources; ++j) model.added[q][j] = q == j ? 0.0 : 0.5;
+  std::vector<CoRun> runs = simulate_all(model);
+  CoRun three;
+  three.alone_s = {1.0, 1.0, 1.0, 0.0};
+  const double by_pairs_s = model.overlapped_s(three.alone_s);
+  three.done_s = {1.5 * by_pairs_s, 1.5 * by_pairs_s, 1.5 * by_pairs_s, 0.0};
+  runs.insert(runs.end(), 20, three);
+
+  const double fitted_s = fit_interference(runs).overlapped_s(three.alone_s);
+
+  EXPECT_GT(fitted_s, 1.25 * by_pairs_s);
+  EXPECT_LE(fitted_s, 1.55 * by_pairs_s);
+}
+
 TEST(InterferenceFit, ErrorsAreRelative) {
   CoRun twice, four_times;
   twice.alone_s = four_times.alone_s = {1.0, 0.0, 8.0, 0.0};

@@ -1,5 +1,6 @@
 /// @file The command line: reads options, calls a verb, turns its end into an exit code.
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <functional>
 
 #include "base/error.hpp"
@@ -134,6 +135,8 @@ int main(int argc, char** argv) {
     return line.cli.exit(error) == 0 ? 0 : int(Failure::input);
   }
   log::start(0, 1, line.verbose);
+  // A file size limit then shows as a failed write, which names the file.
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     return line.verb();
   } catch (const Error& error) {

@@ -155,7 +155,11 @@ class Job {
   }
 
   void check_plan() {
-    std::vector<schedule::Program> programs;
+    description_.deck_text = deck::schema().write(deck_);
+    description_.plan_text = plan::text(plan_);
+    description_.profile_text = hardware::profile_schema().write(profile_);
+    description_.version = BRUME_VERSION;
+    description_.ranks = world_.size();
     comm::together(world_, [&] {
       require(plan_.devices() == world_.size(), Failure::input,
               "the plan is for {} ranks, the job has {}", plan_.devices(), world_.size());
@@ -163,25 +167,22 @@ class Job {
               "the plan is for a global batch of {}, the deck asks for training.global_batch = {}",
               plan_.global_batch, deck_.training.global_batch);
       plan::check(plan_, model_, cluster_);
-      programs = compile_all(plan_, model_);
-      check_memory(programs, plan_, cluster_);
+      if (leader_) predict();
     });
+  }
+
+  /// What the plan will need and how long an iteration will take.
+  void predict() {
+    const std::vector<schedule::Program> programs = compile_all(plan_, model_);
+    check_memory(programs, plan_, cluster_);
     const schedule::Simulation simulation = schedule::simulate(programs, plan_, model_, profile_);
     predicted_ = timelines(programs, simulation);
-    description_ = {.deck_text = deck::schema().write(deck_),
-                    .plan_text = plan::text(plan_),
-                    .profile_text = hardware::profile_schema().write(profile_),
-                    .version = BRUME_VERSION,
-                    .ranks = world_.size(),
-                    .predicted_iteration_s = simulation.iteration_s,
-                    .predicted_bytes = {},
-                    .host_bytes = {}};
+    description_.predicted_iteration_s = simulation.iteration_s;
     for (const schedule::Program& program : programs) {
       description_.predicted_bytes.push_back(
           program.arena_bytes[std::size_t(schedule::Tier::device)]);
       description_.host_bytes.push_back(program.arena_bytes[std::size_t(schedule::Tier::host)]);
     }
-    if (!leader_) return;
     if (!searched_) log::info("{}", plan::table(plan_));
     log::info("{} parameters, {} tokens to train on; predicted iteration time {}",
               format_count(double(model::num_parameters(model_))),
@@ -190,6 +191,7 @@ class Job {
   }
 
   void start_engine() {
+    device::release_unused();
     const int threads = threads_per_rank(session_.ranks_per_node());
     runtime_.emplace(threads);
     engine_.emplace(plan_, model_, settings(deck_, threads), world_);

@@ -1,5 +1,6 @@
 #include "device/memory.hpp"
 
+#include <malloc.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -63,6 +64,11 @@ std::int64_t resident_bytes() {
 std::int64_t peak_resident_bytes() {
   // Not getrusage: its maximum also counts the program that started this one.
   return kib_entry("/proc/self/status", "VmHWM:");
+}
+
+void release_unused() {
+  malloc_trim(0);
+  std::ofstream("/proc/self/clear_refs") << "5";  // 5: the peak resident set becomes the present one
 }
 
 }  // namespace brume::device

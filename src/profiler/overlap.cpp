@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -96,23 +97,28 @@ void measure_alone(Streams& streams, Counts& calls, PerResource& alone_s) {
   }
 }
 
-std::vector<CoRun> run_pairs(Streams& streams) {
+/// Every set of two and more resources at once.
+std::vector<CoRun> run_together(Streams& streams) {
   Counts calls{};
   PerResource alone_s{};
   measure_alone(streams, calls, alone_s);
   std::vector<CoRun> co_runs;
-  for (int q = 0; q < num_resources; ++q)
-    for (int j = q + 1; j < num_resources; ++j)
-      for (int i = 0; i < repetitions && calls[q] > 0 && calls[j] > 0; ++i) {
-        Counts both{};
-        CoRun co_run;
-        for (int present : {q, j}) {
-          both[present] = calls[present];
-          co_run.alone_s[present] = alone_s[present];
-        }
-        co_run.done_s = streams.run(both);
-        co_runs.push_back(co_run);
-      }
+  for (unsigned set = 0; set < 1u << num_resources; ++set) {
+    if (std::popcount(set) < 2) continue;
+    Counts together{};
+    CoRun co_run;
+    bool all = true;
+    for (int q = 0; q < num_resources; ++q) {
+      if (!(set >> q & 1u)) continue;
+      together[q] = calls[q];
+      co_run.alone_s[q] = alone_s[q];
+      all = all && calls[q] > 0;
+    }
+    for (int i = 0; i < repetitions && all; ++i) {
+      co_run.done_s = streams.run(together);
+      co_runs.push_back(co_run);
+    }
+  }
   return co_runs;
 }
 
@@ -140,7 +146,7 @@ std::vector<double> measure_interference(Bench& bench, const Loads& loads) {
   std::unique_ptr<Streams> streams;
   if (!bench.prepared("interference", [&] { streams = std::make_unique<Streams>(bench, loads); }))
     return added;
-  const hardware::Interference model = fit_interference(run_pairs(*streams));
+  const hardware::Interference model = fit_interference(run_together(*streams));
   for (int q = 0; q < num_resources; ++q)
     std::ranges::copy(model.added[q], added.begin() + q * num_resources);
   return added;
