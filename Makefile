@@ -5,6 +5,8 @@
 #   NATIVE=OFF                     portable binaries instead of ones for this processor
 #   PREFIX=DIR                     where `make install` puts the program (/usr/local)
 
+MAKEFLAGS += --no-print-directory
+
 SAN    ?=
 NATIVE ?= ON
 PREFIX ?= /usr/local
@@ -49,7 +51,7 @@ run: all
 	$(BUILD)/brume import tokens -o data --valid 0.1 README.md Makefile CMakeLists.txt src inc regression perf inputs jobs
 	mpirun -n 4 --oversubscribe $(BUILD)/brume run inputs/quickstart.toml
 
-check: all format-check
+check: format-check all
 	cd $(BUILD) && ctest --output-on-failure -j $(JOBS) $(if $(SAN),$(TESTS_$(SAN)),-LE slow)
 
 perf: all

@@ -29,8 +29,8 @@ class Memory {
 std::int64_t resident_bytes();       ///< resident set of this process now [bytes]
 std::int64_t peak_resident_bytes();  ///< its maximum so far [bytes]
 
-/// Gives memory that was freed back to the system and starts peak_resident_bytes() anew, where the system
-/// allows it: what planning took is then not counted against training.
+/// Gives memory that was freed back to the system and starts peak_resident_bytes() anew, where the
+/// system allows it: what planning took is then not counted against training.
 void release_unused();
 
 /// Processor name, cores this process may use, and how it is bound; part of a profile's key.

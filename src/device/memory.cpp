@@ -68,7 +68,8 @@ std::int64_t peak_resident_bytes() {
 
 void release_unused() {
   malloc_trim(0);
-  std::ofstream("/proc/self/clear_refs") << "5";  // 5: the peak resident set becomes the present one
+  std::ofstream("/proc/self/clear_refs")
+      << "5";  // 5: the peak resident set becomes the present one
 }
 
 }  // namespace brume::device
