@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 
 #include "base/log.hpp"
 #include "base/text.hpp"
@@ -22,6 +24,16 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
+/// Whether a person watches: stderr is a terminal, or that of mpirun is, which passes ours on.
+bool on_terminal() {
+  if (isatty(STDERR_FILENO) == 1) return true;
+  std::error_code unreadable;
+  const auto target = std::filesystem::read_symlink(
+      fmt::format("/proc/{}/fd/{}", getppid(), STDERR_FILENO), unreadable);
+  return !unreadable &&
+         (target.string().starts_with("/dev/pts/") || target.string().starts_with("/dev/tty"));
+}
+
 std::int64_t largest(const std::vector<std::int64_t>& values) {
   return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
 }
@@ -33,7 +45,7 @@ Screen::Screen(std::int64_t first_step, std::int64_t steps, int log_every, doubl
       steps_(steps),
       log_every_(log_every),
       predicted_s_(predicted_s),
-      terminal_(isatty(STDERR_FILENO) == 1) {
+      terminal_(on_terminal()) {
   log::info("{}", header);
 }
 
