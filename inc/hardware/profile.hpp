@@ -62,6 +62,9 @@ struct Interference {
   /// @param alone_s  time each would take by itself; 0: absent
   /// @source         Mist (EuroSys'25), interference model; pairwise-additive form
   double overlapped_s(const std::array<double, num_resources>& alone_s) const;
+
+  /// The same, until each is done; 0 for absent ones.
+  std::array<double, num_resources> done_s(const std::array<double, num_resources>& alone_s) const;
 };
 
 struct Profile {

@@ -8,7 +8,12 @@
 namespace brume::hardware {
 
 double Interference::overlapped_s(const std::array<double, num_resources>& alone_s) const {
-  std::array<double, num_resources> left_s = alone_s;
+  return std::ranges::max(done_s(alone_s));
+}
+
+std::array<double, num_resources> Interference::done_s(
+    const std::array<double, num_resources>& alone_s) const {
+  std::array<double, num_resources> left_s = alone_s, done_s{};
   double total_s = 0.0;
   // Each phase finishes at least one resource, so there are at most four.
   for (int phase = 0; phase < num_resources; ++phase) {
@@ -27,11 +32,15 @@ double Interference::overlapped_s(const std::array<double, num_resources>& alone
     }
     if (first_done < 0) break;
     total_s += phase_s;
-    for (int q = 0; q < num_resources; ++q)
-      if (left_s[q] > 0.0) left_s[q] = std::max(0.0, left_s[q] - phase_s / slowdown[q]);
-    left_s[first_done] = 0.0;  // whatever rounding left of it
+    for (int q = 0; q < num_resources; ++q) {
+      if (left_s[q] <= 0.0) continue;
+      left_s[q] -= phase_s / slowdown[q];
+      if (q != first_done && left_s[q] > 0.0) continue;
+      left_s[q] = 0.0;  // whatever rounding left of it
+      done_s[q] = total_s;
+    }
   }
-  return total_s;
+  return done_s;
 }
 
 Interference Profile::interference_model() const {

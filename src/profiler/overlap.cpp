@@ -8,9 +8,9 @@
 
 #include "base/log.hpp"
 #include "device/channels.hpp"
+#include "hardware/interference_fit.hpp"
 #include "kernels/types.hpp"
 #include "passes.hpp"
-#include "profiler/interference_fit.hpp"
 
 namespace brume::profiler {
 namespace {
@@ -32,7 +32,7 @@ class Streams {
   bool has(int resource) const { return tasks_[std::size_t(resource)] != nullptr; }
 
   /// Starts so many tasks of each resource at once.
-  /// @return  [s] until each was done on all ranks
+  /// @return  [s] until each was done on all ranks; 0 for those without tasks
   PerResource run(const Counts& counts);
 
  private:
@@ -75,6 +75,8 @@ PerResource Streams::run(const Counts& counts) {
       });
   channels_.synchronize();
   bench_.agree(start_s, done_s);
+  for (int q = 0; q < num_resources; ++q)
+    if (counts[q] == 0) done_s[q] = 0.0;
   return done_s;
 }
 
@@ -98,15 +100,15 @@ void measure_alone(Streams& streams, Counts& calls, PerResource& alone_s) {
 }
 
 /// Every set of two and more resources at once.
-std::vector<CoRun> run_together(Streams& streams) {
+std::vector<hardware::CoRun> run_together(Streams& streams) {
   Counts calls{};
   PerResource alone_s{};
   measure_alone(streams, calls, alone_s);
-  std::vector<CoRun> co_runs;
+  std::vector<hardware::CoRun> co_runs;
   for (unsigned set = 0; set < 1u << num_resources; ++set) {
     if (std::popcount(set) < 2) continue;
     Counts together{};
-    CoRun co_run;
+    hardware::CoRun co_run;
     bool all = true;
     for (int q = 0; q < num_resources; ++q) {
       if (!(set >> q & 1u)) continue;
@@ -116,6 +118,7 @@ std::vector<CoRun> run_together(Streams& streams) {
     }
     for (int i = 0; i < repetitions && all; ++i) {
       co_run.done_s = streams.run(together);
+      co_run.together_s = std::ranges::max(co_run.done_s);
       co_runs.push_back(co_run);
     }
   }
@@ -146,7 +149,7 @@ std::vector<double> measure_interference(Bench& bench, const Loads& loads) {
   std::unique_ptr<Streams> streams;
   if (!bench.prepared("interference", [&] { streams = std::make_unique<Streams>(bench, loads); }))
     return added;
-  const hardware::Interference model = fit_interference(run_together(*streams));
+  const hardware::Interference model = hardware::fit_interference(run_together(*streams));
   for (int q = 0; q < num_resources; ++q)
     std::ranges::copy(model.added[q], added.begin() + q * num_resources);
   return added;

@@ -20,8 +20,8 @@ struct Loads {
   int threads;                ///< that compute
 };
 
-/// Coefficients a[q][j], row by row as hardware::Profile keeps them, from co-runs of all pairs; all
-/// 0 when they could not be measured.
+/// Coefficients a[q][j], row by row as hardware::Profile keeps them, from co-runs of all sets;
+/// all 0 when they could not be measured.
 std::vector<double> measure_interference(Bench& bench, const Loads& loads);
 
 }  // namespace brume::profiler
