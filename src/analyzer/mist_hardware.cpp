@@ -1,0 +1,87 @@
+/// @file Mist's interference model, collectives and copies.
+#include "analyzer/mist.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/error.hpp"
+
+namespace brume::analyzer {
+namespace {
+
+constexpr double absent_s = 1e-8;
+constexpr double absent_gib = 1e-5;
+
+/// The sets of two or more resources in the order of MistSlowdowns; bit q stands for resource q.
+constexpr std::array<unsigned, 11> sets{0b1111, 0b0111, 0b1011, 0b1101, 0b1110, 0b0011,
+                                        0b0101, 0b1001, 0b0110, 0b1010, 0b1100};
+
+unsigned present(const std::array<double, 4>& left_s) {
+  unsigned set = 0;
+  for (unsigned q = 0; q < 4; ++q)
+    if (left_s[q] > absent_s) set |= 1U << q;
+  return set;
+}
+
+/// Runs the tasks of `set` until the first of them ends; returns how long that takes.
+double run_phase(unsigned set, const double* slowdown, std::array<double, 4>& left_s) {
+  std::array<double, 4> factor{1.0, 1.0, 1.0, 1.0};
+  double phase_s = 0.0;
+  bool first = true;
+  for (unsigned q = 0; q < 4; ++q) {
+    if ((set >> q & 1U) == 0) continue;
+    factor[q] = *slowdown++;
+    const double end_s = left_s[q] * factor[q];
+    phase_s = first ? end_s : std::min(phase_s, end_s);
+    first = false;
+  }
+  for (unsigned q = 0; q < 4; ++q)
+    if ((set >> q & 1U) != 0) left_s[q] = (left_s[q] * factor[q] - phase_s) / factor[q];
+  return phase_s;
+}
+
+std::size_t row_of(int size) {
+  require(size > 0 && std::has_single_bit(static_cast<unsigned>(size)), Failure::input,
+          "a group spans a power of two of nodes and of ranks on each, not {}", size);
+  return std::min(3, std::countr_zero(static_cast<unsigned>(size)));
+}
+
+double weight_of(MistCollective kind) {
+  switch (kind) {
+    case MistCollective::all_gather: return 1.0;
+    case MistCollective::reduce_scatter: return 1.1;
+    case MistCollective::all_reduce: return 2.1;
+  }
+  throw Error(Failure::bug, "unknown collective");
+}
+
+}  // namespace
+
+double mist_overlapped_s(const MistSlowdowns& slowdowns, std::array<double, 4> alone_s) {
+  double total_s = 0.0;
+  const double* slowdown = slowdowns.data();
+  for (const unsigned set : sets) {
+    if (present(alone_s) == set) total_s += run_phase(set, slowdown, alone_s);
+    slowdown += std::popcount(set);
+  }
+  for (const double left_s : alone_s) total_s += left_s;
+  return total_s;
+}
+
+double mist_collective_s(const MistHardware& hardware, MistCollective kind, double gib, int nodes,
+                         int ranks) {
+  const int group = nodes * ranks;
+  if (group == 1 || gib < absent_gib) return 0.0;
+  const MistLink& link = hardware.links[row_of(nodes)][row_of(ranks)];
+  return weight_of(kind) * (gib / link.gib_per_s * (group - 1) / group + link.latency_s);
+}
+
+double mist_send_s(const MistHardware& hardware, double gib, bool between_nodes) {
+  return gib / hardware.links[between_nodes ? 1 : 0][between_nodes ? 0 : 1].gib_per_s;
+}
+
+double mist_copy_s(const MistLink& link, double gib) {
+  return gib == 0.0 ? 0.0 : gib / link.gib_per_s + link.latency_s;
+}
+
+}  // namespace brume::analyzer
