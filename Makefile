@@ -49,16 +49,17 @@ configure: deps
 # The project's own text is what the quick start learns from.
 run: all
 	$(BUILD)/brume import tokens -o data --valid 0.1 README.md Makefile CMakeLists.txt src inc regression perf inputs jobs
-	mpirun -n 4 --oversubscribe $(BUILD)/brume run inputs/quickstart.toml
+	mpirun -n 4 --oversubscribe $(BUILD)/brume run inputs/quickstart.toml --resume none
 
 check: format-check all
 	cd $(BUILD) && ctest --output-on-failure -j $(JOBS) $(if $(SAN),$(TESTS_$(SAN)),-LE slow)
 
 perf: all
 	$(BUILD)/perf/perf_kernels
+	$(BUILD)/perf/perf_interference
 	for ranks in 1 2 4; do mpirun -n $$ranks --oversubscribe --bind-to none $(BUILD)/perf/perf_overlap; done
 
-SOURCES = $(shell git ls-files -co --exclude-standard '*.cpp' '*.hpp')
+SOURCES = $(wildcard $(shell git ls-files -co --exclude-standard '*.cpp' '*.hpp'))
 format:
 	clang-format -i $(SOURCES)
 format-check: deps

@@ -57,4 +57,13 @@ CheckpointInfo open_checkpoint(const std::filesystem::path& checkpoint);
 /// tensor must be covered completely. @throws Error(storage)
 void load_slabs(const CheckpointInfo& info, std::vector<engine::Slab>& slabs);
 
+/// Moves what a run that goes on after `step` does not continue to previous-K of the run directory,
+/// K the first free number: checkpoints of later steps, and run.h5 too when `step` is 0. Nothing is
+/// deleted.
+///
+/// @return  the folder, if anything was moved
+/// @throws Error(storage)
+std::optional<std::filesystem::path> set_aside(const std::filesystem::path& run_directory,
+                                               std::int64_t step);
+
 }  // namespace brume::io

@@ -203,7 +203,11 @@ class Job {
       });
     }
     comm::together(world_, [&] {
-      if (leader_) run_file_.emplace(deck_.output.directory, description_, engine_->steps_done());
+      if (!leader_) return;
+      if (const auto folder = io::set_aside(deck_.output.directory, engine_->steps_done()))
+        log::info("results of an earlier run that this one does not continue are now in {}",
+                  folder->string());
+      run_file_.emplace(deck_.output.directory, description_, engine_->steps_done());
     });
     writer_.emplace(deck_.output.directory, world_);
   }

@@ -75,7 +75,6 @@ struct CheckpointWriter::Impl {
   void run() noexcept;
   void write();
   void commit();
-  bool is_there() const;
   void prepare();
   RankEntry write_rank_file();
   void publish(const std::vector<std::string>& entries);
@@ -116,9 +115,6 @@ void CheckpointWriter::Impl::run() noexcept {
 
 void CheckpointWriter::Impl::write() {
   in_place = false;
-  int there = rank() == 0 && is_there() ? 1 : 0;
-  comm->broadcast(std::as_writable_bytes(std::span(&there, 1)), 0);
-  if (there == 1) return;
   try {
     commit();
   } catch (const comm::AgreedError&) {
@@ -140,22 +136,6 @@ void CheckpointWriter::Impl::commit() {
     if (rank() == 0) publish(entries);
   });
   comm::together(*comm, [&] { prove(); });
-}
-
-/// Whether the same checkpoint is there and whole, as after a resume without a step.
-bool CheckpointWriter::Impl::is_there() const {
-  try {
-    std::error_code error;
-    if (!fs::exists(final_name(), error)) return false;
-    const CheckpointInfo found = open_step(root, manifest.info.step).info;
-    const CheckpointInfo& info = manifest.info;
-    return found.ranks == comm->size() && found.deck_text == info.deck_text &&
-           found.plan_text == info.plan_text && found.profile_text == info.profile_text &&
-           found.model_text == info.model_text;
-  } catch (const std::exception& error) {
-    log::warn("{} is replaced: {}", final_name().string(), error.what());
-    return false;
-  }
 }
 
 void CheckpointWriter::Impl::prepare() {
@@ -211,8 +191,7 @@ void CheckpointWriter::Impl::discard() {
   remove_leftovers(root);
 }
 
-/// Keeps the generation just proven and the newest whole one before it. Later steps, of a run that
-/// was resumed from before them, are left alone.
+/// Keeps the generation just proven and the newest whole one before it.
 void CheckpointWriter::Impl::keep_two() {
   proven.insert(manifest.info.step);
   bool kept = false;
