@@ -86,6 +86,9 @@ class Job {
     model_ = model::config(deck_.model);
     cluster_ = hardware::cluster(deck_.cluster);
     last_step_ = options_.steps.value_or(deck_.training.steps);
+    if (leader_ && session_.num_nodes() != cluster_.nodes)
+      log::warn("cluster.nodes = {}, but the job runs on {}: limits and times are the deck's",
+                cluster_.nodes, session_.num_nodes());
     comm::together(world_, [&] {
       require(world_.size() == cluster_.devices(), Failure::input,
               "the deck's cluster has {} x {} devices, the job has {} ranks: start {} ranks, or "
