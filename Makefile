@@ -30,7 +30,7 @@ TESTS_thread    := -L local
 TESTS_address   := -L 'unit|two_ranks'
 TESTS_undefined := -L 'unit|two_ranks'
 
-.PHONY: all deps configure run check perf format format-check install clean
+.PHONY: all deps configure run check golden-update perf format format-check install clean
 
 all: configure
 	cmake --build $(BUILD) -j $(JOBS)
@@ -53,6 +53,10 @@ run: all
 
 check: format-check all
 	cd $(BUILD) && ctest --output-on-failure -j $(JOBS) $(if $(SAN),$(TESTS_$(SAN)),-LE slow)
+
+# Rewrites the expected plans; git shows what changed.
+golden-update: all
+	cd $(BUILD) && GOLDEN_UPDATE=1 ctest -L golden --output-on-failure
 
 perf: all
 	$(BUILD)/perf/perf_kernels
