@@ -18,4 +18,10 @@ cat out
 [ "$got" -eq "$code" ] || { echo "expected exit code $code, got $got"; exit 1; }
 said=$(grep -cF -- "$sentence" out)
 [ "$said" -eq 1 ] || { echo "expected one line with '$sentence', found $said"; exit 1; }
-if pgrep -f "$work" > /dev/null; then echo "left processes behind:"; pgrep -af "$work"; exit 1; fi
+for process in /proc/[0-9]*; do
+  [ "$(readlink "$process/cwd" 2> /dev/null)" = "$work" ] || continue
+  case "$(cat "$process/comm" 2> /dev/null)" in
+    brume | mpiexec* | mpirun* | orte*) echo "left behind: $(tr '\0' ' ' < "$process/cmdline")"; exit 1 ;;
+  esac
+done
+exit 0
