@@ -13,14 +13,16 @@ namespace {
 
 /// A row: bounds and coefficients by column (from 1, as GLPK counts).
 struct Row {
-  int type;  ///< GLP_FX, GLP_LO or GLP_UP
-  double bound;
-  std::vector<int> columns;
-  std::vector<double> values;
+  int type = GLP_FX;  ///< or GLP_LO, GLP_UP
+  double bound = 0.0;
+  // GLPK reads both from index 1.
+  std::vector<int> columns{0};
+  std::vector<double> values{0.0};
 
-  void add(int column, double value) {
+  Row& add(int column, double value) {
     columns.push_back(column);
     values.push_back(value);
+    return *this;
   }
 };
 
@@ -69,9 +71,7 @@ glp_prob* load(const Program& program) {
   for (int r = 1; r <= int(program.rows.size()); ++r) {
     const Row& row = program.rows[std::size_t(r) - 1];
     glp_set_row_bnds(problem, r, row.type, row.bound, row.bound);
-    // GLPK reads both arrays from index 1.
-    glp_set_mat_row(problem, r, int(row.columns.size()), row.columns.data() - 1,
-                    row.values.data() - 1);
+    glp_set_mat_row(problem, r, int(row.columns.size()) - 1, row.columns.data(), row.values.data());
   }
   return problem;
 }
@@ -137,7 +137,7 @@ class Formulation {
 
   /// Only choices faster than this.
   void cut(double below_s) {
-    Row row{GLP_UP, below_s / unit_s_, {}, {}};
+    Row row{.type = GLP_UP, .bound = below_s / unit_s_};
     for (std::size_t c = 0; c < program_.cost.size(); ++c)
       if (program_.cost[c] != 0.0) row.add(int(c) + 1, program_.cost[c]);
     program_.rows.push_back(std::move(row));
@@ -157,10 +157,10 @@ class Formulation {
  private:
   /// Each stage has one number of layers and one point of that number; layers add up.
   void add_layer_rows() {
-    Row total{GLP_FX, double(pipeline_.num_layers), {}, {}};
+    Row total{.type = GLP_FX, .bound = double(pipeline_.num_layers)};
     for (std::size_t stage = 0; stage < chosen_.size(); ++stage) {
       std::map<int, int> with_layers;  // column by number of layers
-      Row one{GLP_FX, 1.0, {}, {}};
+      Row one{.type = GLP_FX, .bound = 1.0};
       std::map<int, Row> points_of;
       for (std::size_t k = 0; k < chosen_[stage].size(); ++k) {
         const int layers = pipeline_.points[stage][k].layers;
@@ -168,7 +168,7 @@ class Formulation {
           const int column = with_layers[layers] = program_.add_column(0.0, true);
           one.add(column, 1.0);
           total.add(column, layers);
-          points_of[layers] = Row{GLP_FX, 0.0, {column}, {-1.0}};
+          points_of[layers] = Row().add(column, -1.0);
         }
         points_of[layers].add(chosen_[stage][k], 1.0);
       }
@@ -181,8 +181,10 @@ class Formulation {
   /// slowest >= t_i; exposed >= d_i - sum_{j<i} t_j.
   void add_time_rows(int stage) {
     const auto s = std::size_t(stage);
-    Row slowest{GLP_LO, 0.0, {slowest_}, {1.0}};
-    Row exposed{GLP_LO, 0.0, {exposed_}, {1.0}};
+    Row slowest{.type = GLP_LO};
+    slowest.add(slowest_, 1.0);
+    Row exposed{.type = GLP_LO};
+    exposed.add(exposed_, 1.0);
     for (std::size_t k = 0; k < chosen_[s].size(); ++k) {
       slowest.add(chosen_[s][k], -pipeline_.points[s][k].stable_s / unit_s_);
       exposed.add(chosen_[s][k], -pipeline_.points[s][k].delta_s / unit_s_);
@@ -197,7 +199,7 @@ class Formulation {
   void add_host_rows() {
     const auto per_node = std::size_t(pipeline_.stages_per_node);
     for (std::size_t first = 0; first < chosen_.size(); first += per_node) {
-      Row row{GLP_UP, 1.0, {}, {}};
+      Row row{.type = GLP_UP, .bound = 1.0};
       for (std::size_t stage = first; stage < std::min(first + per_node, chosen_.size()); ++stage)
         for (std::size_t k = 0; k < chosen_[stage].size(); ++k)
           if (const double bytes = pipeline_.ranks_on_node * pipeline_.points[stage][k].host_bytes;
