@@ -11,6 +11,7 @@
 #include <random>
 #include <vector>
 
+#include "base/statistics.hpp"
 #include "base/text.hpp"
 #include "comm/session.hpp"
 #include "data/sampler.hpp"
@@ -67,11 +68,6 @@ plan::Plan plan_of(const Case& c) {
     plan.stages.push_back(stage);
   }
   return plan;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 /// A step's figures of the slowest rank, one number each.

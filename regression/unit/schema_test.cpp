@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/error.hpp"
+#include "refusal.hpp"
 
 namespace brume::deck {
 namespace {
@@ -59,20 +60,7 @@ const Schema<Outer>& outer() {
 
 Outer read(const std::string& text) { return outer().read(Document::parse(text, "a.toml")); }
 
-/// The message of the refusal; every one must be an Error(input) of one line.
-template <typename Action>
-std::string refusal(Action action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.failure(), Failure::input);
-    const std::string what = error.what();
-    EXPECT_EQ(what.find('\n'), std::string::npos) << what;
-    return what;
-  }
-  ADD_FAILURE() << "nothing was refused";
-  return "";
-}
+using test::refusal;
 
 std::string refused(const std::string& text) {
   return refusal([&] { read(text); });

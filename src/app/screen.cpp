@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "base/log.hpp"
+#include "base/statistics.hpp"
 #include "base/text.hpp"
 #include "schedule/program.hpp"
 
@@ -17,12 +18,6 @@ namespace {
 
 constexpr const char* header =
     "  step      loss  grad_norm         lr   tokens/s  iteration  peak memory per rank";
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + std::ptrdiff_t(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 /// Whether a person watches: stderr is a terminal, or that of mpirun is, which passes ours on.
 bool on_terminal() {

@@ -116,7 +116,7 @@ void RunFile::add(Row row) {
   try {
     write();
   } catch (const Error& failure) {
-    log::warn("metrics are kept in memory for now: {}", failure.what());
+    log::warn("metrics stay in memory until the next try: {}", failure.what());
   }
 }
 

@@ -27,12 +27,6 @@ std::uint32_t scramble(std::uint32_t i) {
 
 }  // namespace
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + std::ptrdiff_t(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 void Bench::report(const std::string& what) {
   const double taken_s = now_s() - std::exchange(reported_s_, now_s());
   if (world_.rank() == 0) log::info("profile: {} in {}", what, format_seconds(taken_s));

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/statistics.hpp"
 #include "comm/communicator.hpp"
 #include "device/memory.hpp"
 
@@ -21,8 +22,6 @@ using Work = std::function<void()>;
 inline double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
-
-double median(std::vector<double> values);
 
 /// All members are collective over `world`, and what they return is the same on all ranks.
 class Bench {

@@ -1,0 +1,27 @@
+/// @file What a user sees of input that is refused.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "base/error.hpp"
+
+namespace brume::test {
+
+/// The message of the refusal; every one must be an Error(input) of one line.
+template <typename Action>
+std::string refusal(Action action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.failure(), Failure::input);
+    const std::string what = error.what();
+    EXPECT_EQ(what.find('\n'), std::string::npos) << what;
+    return what;
+  }
+  ADD_FAILURE() << "nothing was refused";
+  return "";
+}
+
+}  // namespace brume::test
