@@ -7,16 +7,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <random>
 #include <vector>
 
 #include "base/statistics.hpp"
 #include "base/text.hpp"
 #include "comm/session.hpp"
-#include "data/sampler.hpp"
 #include "engine/engine.hpp"
 #include "kernels/types.hpp"
+#include "measure.hpp"
 #include "plan/plan.hpp"
 
 namespace {
@@ -128,15 +126,7 @@ int main() {
   comm::Session session;
   const auto world = session.world();
   const kernels::Runtime runtime(1);
-  const std::filesystem::path path =
-      std::filesystem::temp_directory_path() / fmt::format("brume-perf-{}.tok", world->rank());
-  std::mt19937 random(1);
-  std::vector<std::uint16_t> tokens(100000);
-  for (std::uint16_t& token : tokens) token = std::uint16_t(random() % 256);
-  data::write_token_file(path, tokens, 256);
-  const data::Sampler data(data::TokenFile(path), data::Order::sequential, 1,
-                           bench_model().seq_len);
-  std::filesystem::remove(path);
+  const data::Sampler data = perf::random_tokens(bench_model());
   if (world->rank() == 0)
     fmt::print("{:>5}  {:<20} {:>10} {:>10} {:>6} {:>10} {:>10} {:>8}  {}\n", "ranks", "plan",
                "off", "on", "ratio", "compute", "transfers", "hidden",

@@ -1,0 +1,226 @@
+/// @file Brume's plan beside the best that narrower searches find, at equal memory limits,
+/// measured.
+///
+///   mpirun -n 2|4 perf_alternatives [rounds]
+///
+/// megatron-like: equal stages, all or no layers recomputed, ZeRO-0 or 1, nothing offloaded.
+/// deepspeed-like: data parallelism only, any ZeRO level, all or no layers recomputed, optimizer
+/// state (and with ZeRO-3 weights) wholly on the host or not at all.
+/// Both are enumerated; what fits and is predicted fastest is measured.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "comm/session.hpp"
+#include "device/memory.hpp"
+#include "hardware/cluster.hpp"
+#include "kernels/types.hpp"
+#include "measure.hpp"
+#include "plan/plan.hpp"
+#include "profiler/profiler.hpp"
+#include "schedule/compile.hpp"
+#include "schedule/simulate.hpp"
+#include "tuner/tuner.hpp"
+
+namespace {
+
+using namespace brume;
+
+constexpr int global_batch = 16;
+const std::vector<int> microbatches{1, 2, 4, 8};
+
+model::Config bench_model() {
+  return {.num_layers = 8,
+          .hidden_size = 256,
+          .num_heads = 8,
+          .ffn_size = 1024,
+          .seq_len = 128,
+          .vocab_size = 4096};
+}
+
+/// A plan with what it is predicted to take.
+struct Candidate {
+  plan::Plan plan;
+  double iteration_s;
+  std::int64_t device_bytes;
+};
+
+struct Bench {
+  model::Config model;
+  hardware::Cluster cluster;
+  hardware::Profile profile;
+
+  /// Nothing for a plan that does not execute.
+  std::optional<Candidate> candidate(const plan::Plan& plan) const try {
+    plan::check(plan, model, cluster);
+    std::vector<schedule::Program> programs;
+    std::int64_t bytes = 0;
+    for (int rank = 0; rank < plan.devices(); ++rank) {
+      programs.push_back(schedule::compile(plan, model, rank));
+      bytes = std::max(bytes, programs.back().arena_bytes[std::size_t(schedule::Tier::device)]);
+    }
+    return Candidate{plan, schedule::simulate(programs, plan, model, profile).iteration_s, bytes};
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+
+  plan::Plan equal_stages(int stages, int dp, int tp, int b, const plan::Stage& knobs) const {
+    plan::Plan plan;
+    plan.global_batch = global_batch;
+    plan.microbatches = global_batch / (dp * b);
+    for (int s = 0; s < stages; ++s) {
+      plan::Stage stage = knobs;
+      stage.layers = model.num_layers / stages;
+      stage.first_layer = s * stage.layers;
+      stage.devices_per_node = dp * tp;
+      stage.microbatch = b;
+      stage.dp = dp;
+      stage.tp = tp;
+      stage.ckpt_layers = knobs.ckpt_layers > 0 ? stage.layers : 0;
+      plan.stages.push_back(stage);
+    }
+    return plan;
+  }
+
+  std::vector<Candidate> megatron_like() const {
+    std::vector<Candidate> all;
+    const int ranks = cluster.devices();
+    for (int stages = 1; stages <= ranks; ++stages)
+      for (int tp = 1; stages * tp <= ranks; ++tp) {
+        const int dp = ranks / (stages * tp);
+        if (dp * stages * tp != ranks || model.num_layers % stages != 0) continue;
+        for (int b : microbatches)
+          for (int zero = 0; zero <= (dp > 1 ? 1 : 0); ++zero)
+            for (int recomputed : {0, 1}) {
+              plan::Stage knobs;
+              knobs.zero_level = zero;
+              knobs.ckpt_layers = recomputed;
+              if (auto found = candidate(equal_stages(stages, dp, tp, b, knobs)))
+                all.push_back(*found);
+            }
+      }
+    return all;
+  }
+
+  std::vector<Candidate> deepspeed_like() const {
+    std::vector<Candidate> all;
+    for (int b : microbatches)
+      for (int zero = 0; zero <= 3; ++zero)
+        for (int recomputed : {0, 1})
+          for (int offload = 0; offload <= (zero == 3 ? 2 : 1); ++offload) {
+            plan::Stage knobs;
+            knobs.zero_level = zero;
+            knobs.ckpt_layers = recomputed;
+            knobs.optim_offload_ratio = offload > 0 ? 1.0 : 0.0;
+            knobs.weight_offload_ratio = offload > 1 ? 1.0 : 0.0;
+            if (auto found = candidate(equal_stages(1, cluster.devices(), 1, b, knobs)))
+              all.push_back(*found);
+          }
+    return all;
+  }
+
+  std::optional<Candidate> tuned() const try {
+    deck::SearchKeys search;
+    search.microbatch = microbatches;
+    return candidate(tuner::tune(model, global_batch, cluster, profile, search).best[0].plan);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+};
+
+std::optional<Candidate> fastest(const std::vector<Candidate>& all, std::int64_t limit_bytes) {
+  std::optional<Candidate> best;
+  for (const Candidate& c : all)
+    if (c.device_bytes <= limit_bytes && (!best || c.iteration_s < best->iteration_s)) best = c;
+  return best;
+}
+
+/// What one search found under one limit.
+struct Row {
+  std::int64_t limit_bytes;
+  const char* search;
+  std::optional<Candidate> found;
+};
+
+/// Limits from what nothing narrower than Brume's search can meet up to what everything can.
+std::vector<Row> search_all(Bench bench) {
+  const std::vector<Candidate> megatron = bench.megatron_like(), deepspeed = bench.deepspeed_like();
+  std::int64_t least = megatron[0].device_bytes, most = 0;
+  for (const auto* all : {&megatron, &deepspeed})
+    for (const Candidate& c : *all) {
+      least = std::min(least, c.device_bytes);
+      most = std::max(most, c.device_bytes);
+    }
+  std::vector<Row> rows;
+  for (double share : {-0.1, 0.05, 0.2, 0.4, 1.0}) {
+    bench.cluster.memory_bytes = least + std::int64_t(share * double(most - least));
+    rows.push_back({bench.cluster.memory_bytes, "brume", bench.tuned()});
+    rows.push_back({bench.cluster.memory_bytes, "megatron-like",
+                    fastest(megatron, bench.cluster.memory_bytes)});
+    rows.push_back({bench.cluster.memory_bytes, "deepspeed-like",
+                    fastest(deepspeed, bench.cluster.memory_bytes)});
+  }
+  return rows;
+}
+
+void run(comm::Session& session, comm::Communicator& world, int rounds) {
+  const model::Config model = bench_model();
+  const int threads = std::max(1, device::this_processor().node_cores / session.ranks_per_node());
+  const kernels::Runtime runtime(threads);
+  const hardware::Cluster cluster{.nodes = 1,
+                                  .devices_per_node = world.size(),
+                                  .memory_bytes = std::int64_t{4} << 30,
+                                  .host_memory_bytes = std::int64_t{8} << 30};
+  profiler::Shapes shapes{.microbatches = microbatches, .tp = {}, .groups = {}};
+  for (int size = 1; size <= world.size(); size *= 2) {
+    shapes.tp.push_back(size);
+    if (size > 1) shapes.groups.push_back(size);
+  }
+  const hardware::ProfileKey key =
+      profiler::key(world, session.ranks_per_node(), threads, model, shapes);
+  const hardware::Profile profile = profiler::measure(world, key, cluster, model, shapes);
+
+  std::vector<Row> rows;
+  std::string texts;  // of the plans to measure, from rank 0 to all
+  if (world.rank() == 0) {
+    rows = search_all({model, cluster, profile});
+    for (const Row& row : rows)
+      if (row.found) texts += plan::text(row.found->plan) + '\f';
+  }
+  texts = comm::broadcast(world, texts, 0);
+  std::vector<plan::Plan> plans;
+  for (std::size_t at = 0; at < texts.size();) {
+    const std::size_t end = texts.find('\f', at);
+    plans.push_back(plan::parse(texts.substr(at, end - at), "plan"));
+    at = end + 1;
+  }
+  const std::vector<double> measured_s =
+      perf::iteration_times(plans, model, threads, world, rounds);
+  if (world.rank() != 0) return;
+  Table table({"limit", "search", "placed", "predicted", "measured"});
+  std::size_t next = 0;
+  for (const Row& row : rows) {
+    if (!row.found) {
+      table.add({format_bytes(double(row.limit_bytes)), row.search, "nothing fits", "", ""});
+      continue;
+    }
+    table.add({format_bytes(double(row.limit_bytes)), row.search,
+               format_bytes(double(row.found->device_bytes)),
+               format_seconds(row.found->iteration_s), format_seconds(measured_s[next++])});
+  }
+  fmt::print("{}", table.text());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  comm::Session session;
+  const auto world = session.world();
+  run(session, *world, argc > 1 ? std::atoi(argv[1]) : 7);
+}

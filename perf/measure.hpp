@@ -1,0 +1,58 @@
+/// @file Plans measured side by side in one run: their engines take steps in turn.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include <unistd.h>
+
+#include "base/statistics.hpp"
+#include "comm/communicator.hpp"
+#include "data/sampler.hpp"
+#include "engine/engine.hpp"
+
+namespace brume::perf {
+
+/// Random tokens, enough for any benchmark here.
+inline data::Sampler random_tokens(const model::Config& model) {
+  const std::filesystem::path path =
+      std::filesystem::temp_directory_path() / fmt::format("brume-perf-{}.tok", ::getpid());
+  std::mt19937 random(1);
+  std::vector<std::uint16_t> tokens(100000);
+  for (std::uint16_t& token : tokens) token = std::uint16_t(random() % unsigned(model.vocab_size));
+  data::write_token_file(path, tokens, model.vocab_size);
+  data::Sampler sampler(data::TokenFile(path), data::Order::sequential, 1, model.seq_len);
+  std::filesystem::remove(path);
+  return sampler;
+}
+
+/// Seconds of an iteration of each plan, of its slowest rank: the median over `rounds`, in each of
+/// which every plan takes one step. A first round warms up. Collective over `world`.
+inline std::vector<double> iteration_times(const std::vector<plan::Plan>& plans,
+                                           const model::Config& model, int threads,
+                                           comm::Communicator& world, int rounds) {
+  const data::Sampler data = random_tokens(model);
+  engine::Settings settings;
+  settings.steps = rounds + 1;
+  settings.threads = threads;
+  std::vector<std::unique_ptr<engine::Engine>> engines;
+  for (const plan::Plan& plan : plans)
+    engines.push_back(std::make_unique<engine::Engine>(plan, model, settings, world));
+  std::vector<std::vector<double>> times_s(plans.size());
+  for (int round = 0; round <= rounds; ++round)
+    for (std::size_t i = 0; i < plans.size(); ++i) {
+      std::vector<double> slowest_s{engines[i]->step(data).iteration_s};
+      world.all_reduce(slowest_s, comm::Reduction::max);
+      if (round > 0) times_s[i].push_back(slowest_s[0]);
+    }
+  std::vector<double> medians_s;
+  for (const std::vector<double>& values : times_s) medians_s.push_back(median(values));
+  return medians_s;
+}
+
+}  // namespace brume::perf

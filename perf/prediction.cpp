@@ -1,0 +1,210 @@
+/// @file How well the simulation predicts: plans of every kind, predicted and measured in one run.
+///
+///   mpirun -n 1|2|4 perf_prediction [rounds]
+///
+/// Prints each plan's predicted and measured iteration time, the median error, the rank
+/// correlation, the noise floor (each twentieth plan is measured twice), and what the tuner would
+/// choose among them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "base/text.hpp"
+#include "comm/session.hpp"
+#include "device/memory.hpp"
+#include "hardware/cluster.hpp"
+#include "kernels/types.hpp"
+#include "measure.hpp"
+#include "plan/plan.hpp"
+#include "profiler/profiler.hpp"
+#include "schedule/compile.hpp"
+#include "schedule/simulate.hpp"
+#include "tuner/tuner.hpp"
+
+namespace {
+
+using namespace brume;
+
+constexpr int global_batch = 16;
+
+model::Config bench_model() {
+  return {.num_layers = 6,
+          .hidden_size = 256,
+          .num_heads = 8,
+          .ffn_size = 1024,
+          .seq_len = 128,
+          .vocab_size = 4096};
+}
+
+/// A plan of equal stages; `change` sets the knobs of each.
+template <typename Change>
+plan::Plan plan_of(const model::Config& model, int stages, int dp, int tp, int microbatch,
+                   Change&& change) {
+  plan::Plan plan;
+  plan.global_batch = global_batch;
+  plan.microbatches = global_batch / (dp * microbatch);
+  for (int s = 0; s < stages; ++s) {
+    plan::Stage stage;
+    stage.layers = model.num_layers / stages;
+    stage.first_layer = s * stage.layers;
+    stage.devices_per_node = dp * tp;
+    stage.microbatch = microbatch;
+    stage.dp = dp;
+    stage.tp = tp;
+    change(stage);
+    plan.stages.push_back(stage);
+  }
+  return plan;
+}
+
+/// Every way to split over `ranks`, with each memory knob alone and all together.
+std::vector<plan::Plan> plans(const model::Config& model, int ranks) {
+  using Change = void (*)(plan::Stage&);
+  const std::vector<Change> knobs{
+      [](plan::Stage&) {},
+      [](plan::Stage& s) { s.ckpt_layers = s.layers; },
+      [](plan::Stage& s) { s.optim_offload_ratio = 1.0; },
+      [](plan::Stage& s) { s.act_offload_ratio = 1.0; },
+      [](plan::Stage& s) { s.zero_level = 1; },
+      [](plan::Stage& s) {
+        s.zero_level = 1;
+        s.ckpt_layers = s.layers / 2;
+        s.optim_offload_ratio = s.act_offload_ratio = 0.5;
+      },
+  };
+  std::vector<plan::Plan> all;
+  for (int stages = 1; stages <= std::min(ranks, 3); ++stages)
+    for (int tp = 1; tp * stages <= ranks; ++tp)
+      for (int b : {1, 4}) {
+        const int dp = ranks / (stages * tp);
+        if (stages * tp * dp != ranks || model.num_layers % stages || model.num_heads % tp ||
+            global_batch % (dp * b))
+          continue;
+        for (const Change& knob : knobs) {
+          const plan::Plan plan = plan_of(model, stages, dp, tp, b, knob);
+          if (dp > 1 || plan.stages[0].zero_level == 0) all.push_back(plan);
+        }
+      }
+  return all;
+}
+
+std::vector<double> ranks_of(const std::vector<double>& values) {
+  std::vector<std::size_t> order(values.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::sort(order, {}, [&](std::size_t i) { return values[i]; });
+  std::vector<double> ranks(values.size());
+  for (std::size_t i = 0; i < order.size(); ++i) ranks[order[i]] = double(i);
+  return ranks;
+}
+
+/// Spearman's rank correlation.
+double rank_correlation(const std::vector<double>& a, const std::vector<double>& b) {
+  const std::vector<double> x = ranks_of(a), y = ranks_of(b);
+  double squares = 0.0;
+  for (std::size_t i = 0; i < x.size(); ++i) squares += (x[i] - y[i]) * (x[i] - y[i]);
+  const auto n = double(x.size());
+  return 1.0 - 6.0 * squares / (n * (n * n - 1.0));
+}
+
+std::string described(const plan::Plan& plan) {
+  const plan::Stage& s = plan.stages[0];
+  std::string text =
+      fmt::format("pp {} dp {} tp {} b {}", plan.num_stages(), s.dp, s.tp, s.microbatch);
+  const auto add = [&](const char* what, double value) {
+    if (value > 0.0) text += fmt::format(" {} {:g}", what, value);
+  };
+  add("zero", s.zero_level);
+  add("ckpt", s.ckpt_layers);
+  add("w", s.weight_offload_ratio);
+  add("g", s.grad_offload_ratio);
+  add("o", s.optim_offload_ratio);
+  add("a", s.act_offload_ratio);
+  return text;
+}
+
+double predicted_s(const plan::Plan& plan, const model::Config& model,
+                   const hardware::Profile& profile) {
+  std::vector<schedule::Program> programs;
+  for (int rank = 0; rank < plan.devices(); ++rank)
+    programs.push_back(schedule::compile(plan, model, rank));
+  return schedule::simulate(programs, plan, model, profile).iteration_s;
+}
+
+hardware::Cluster cluster_of(int ranks) {
+  return {.nodes = 1,
+          .devices_per_node = ranks,
+          .memory_bytes = std::int64_t{4} << 30,
+          .host_memory_bytes = std::int64_t{8} << 30};
+}
+
+void print(const std::vector<plan::Plan>& all, const std::vector<double>& predicted,
+           const std::vector<double>& measured, std::size_t twins) {
+  Table table({"plan", "predicted", "measured", "predicted / measured"});
+  std::vector<double> errors;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    table.add({described(all[i]), format_seconds(predicted[i]), format_seconds(measured[i]),
+               fmt::format("{:.3f}", predicted[i] / measured[i])});
+    errors.push_back(std::abs(predicted[i] / measured[i] - 1.0));
+  }
+  std::vector<double> noise;
+  for (std::size_t i = 0; i < twins; ++i)
+    noise.push_back(std::abs(measured[all.size() + i] / measured[20 * i] - 1.0));
+  const std::vector<double> own(measured.begin(), measured.begin() + std::ptrdiff_t(all.size()));
+  fmt::print("{}{} plans: median error {:.1f} %, rank correlation {:.3f}, noise {:.1f} %\n",
+             table.text(), all.size(), 100.0 * median(errors), rank_correlation(predicted, own),
+             100.0 * *std::ranges::max_element(noise));
+}
+
+void run(comm::Session& session, comm::Communicator& world, int rounds) {
+  const model::Config model = bench_model();
+  const int ranks = world.size();
+  const device::Processor processor = device::this_processor();
+  const int threads = std::max(1, processor.node_cores / session.ranks_per_node());
+  const kernels::Runtime runtime(threads);
+  profiler::Shapes shapes{.microbatches = {1, 2, 4}, .tp = {}, .groups = {}};
+  for (int size = 1; size <= ranks; size *= 2) {
+    shapes.tp.push_back(size);
+    if (size > 1) shapes.groups.push_back(size);
+  }
+  const hardware::Cluster cluster = cluster_of(ranks);
+  const hardware::ProfileKey key =
+      profiler::key(world, session.ranks_per_node(), threads, model, shapes);
+  const std::string text = comm::broadcast(
+      world,
+      hardware::profile_schema().write(profiler::measure(world, key, cluster, model, shapes)), 0);
+  const hardware::Profile profile =
+      hardware::profile_schema().read(deck::Document::parse(text, "profile"));
+
+  std::vector<plan::Plan> all = plans(model, ranks);
+  deck::SearchKeys search;
+  search.microbatch = shapes.microbatches;
+  std::string chosen;
+  if (world.rank() == 0)
+    chosen = plan::text(tuner::tune(model, global_batch, cluster, profile, search).best[0].plan);
+  all.push_back(plan::parse(comm::broadcast(world, chosen, 0), "plan"));
+  std::vector<double> predicted;
+  for (const plan::Plan& plan : all) predicted.push_back(predicted_s(plan, model, profile));
+
+  std::vector<plan::Plan> measured_plans = all;
+  for (std::size_t i = 0; i < all.size(); i += 20) measured_plans.push_back(all[i]);
+  const std::vector<double> measured =
+      perf::iteration_times(measured_plans, model, threads, world, rounds);
+  if (world.rank() != 0) return;
+  print(all, predicted, measured, measured_plans.size() - all.size());
+  const double best_s = *std::min_element(measured.begin(), measured.end());
+  fmt::print("the tuner's choice ({}) takes {:.3f} of the best plan's time\n\n",
+             described(all.back()), measured[all.size() - 1] / best_s);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  comm::Session session;
+  const auto world = session.world();
+  run(session, *world, argc > 1 ? std::atoi(argv[1]) : 7);
+}
