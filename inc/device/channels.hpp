@@ -8,15 +8,20 @@
 #include <string>
 #include <vector>
 
+#include "device/stream.hpp"
+
 namespace brume::device {
 
 /// The completion of everything enqueued on a channel before it was recorded.
 struct Event {
   int channel = -1;
   std::int64_t sequence = 0;
+  std::shared_ptr<Mark> mark =
+      nullptr;  ///< of the channel's stream, if it has one; set by its worker
 };
 
-/// A worker thread per channel (host backend).
+/// A worker thread per channel. On the host it does the work itself; on an accelerator it puts the
+/// work into the channel's stream, and an event between two streams is waited for by the streams.
 ///
 /// Work that throws ends the run: what is enqueued on any channel is then skipped, not executed,
 /// `on_failure` is called once on the failing thread, and `synchronize` rethrows the exception.
@@ -27,8 +32,10 @@ class Channels {
 
   /// @param names       [channels] shown by debuggers; at most 15 characters count
   /// @param on_failure  told of the first failure, e.g. to release peers that wait for this rank
+  /// @param streams     [channels] or none; null for a channel that works on the host
   explicit Channels(std::vector<std::string> names,
-                    std::function<void(std::exception_ptr)> on_failure = {});
+                    std::function<void(std::exception_ptr)> on_failure = {},
+                    std::vector<std::unique_ptr<Stream>> streams = {});
   ~Channels();  ///< waits for running work, drops what has not started
   Channels(const Channels&) = delete;
   Channels& operator=(const Channels&) = delete;

@@ -6,9 +6,14 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
 #include <random>
 #include <stdexcept>
 #include <thread>
+#include <vector>
 
 #include "base/error.hpp"
 
@@ -234,6 +239,80 @@ TEST(Channels, WrongNumbersBreakAPromise) {
   EXPECT_THROW(channels.enqueue(1, [] {}), Error);
   EXPECT_THROW(channels.enqueue(0, nullptr), Error);
   EXPECT_THROW(channels.wait(0, {0, 5}), Error);
+}
+
+/// A stream that works on a thread of its own, late: what an accelerator does, on the host.
+class LateStream final : public Stream {
+ public:
+  void bind() override { current = this; }
+  Mark record() override {
+    auto done = std::make_shared<std::promise<void>>();
+    auto mark = std::make_shared<std::shared_future<void>>(done->get_future());
+    put([done] { done->set_value(); });
+    return mark;
+  }
+  void wait(const Mark& mark) override {
+    put([mark] { future_of(mark).wait(); });
+  }
+  void synchronize() override { synchronize(record()); }
+  void synchronize(const Mark& mark) override { future_of(mark).wait(); }
+
+  void put(std::function<void()> work) {
+    const std::lock_guard lock(mutex_);
+    // Each piece begins when the one before has ended.
+    last_ = std::async(std::launch::async, [before = std::move(last_), work = std::move(work)] {
+              if (before.valid()) before.wait();
+              std::this_thread::sleep_for(std::chrono::microseconds(300));
+              work();
+            }).share();
+  }
+
+  static thread_local LateStream* current;
+
+ private:
+  static const std::shared_future<void>& future_of(const Mark& mark) {
+    return *static_cast<const std::shared_future<void>*>(mark.get());
+  }
+  std::mutex mutex_;
+  std::shared_future<void> last_;
+};
+
+thread_local LateStream* LateStream::current = nullptr;
+
+/// Two streams and a host channel hand one number around; each must see what the one before wrote,
+/// though a worker is done with its work long before its stream is.
+TEST(ChannelStreams, EventsOrderWhatStreamsDoLater) {
+  std::vector<std::unique_ptr<Stream>> streams;
+  streams.push_back(std::make_unique<LateStream>());
+  streams.push_back(std::make_unique<LateStream>());
+  streams.push_back(nullptr);
+  Channels channels({"first", "second", "host"}, {}, std::move(streams));
+  int number = 0;
+  for (int round = 0; round < 20; ++round) {
+    const auto put = [&number, round](int before, int after) {
+      return [&number, before, after, round] {
+        number = number == 3 * round + before ? 3 * round + after : -1000;
+      };
+    };
+    channels.enqueue(0, [work = put(0, 1)] { LateStream::current->put(work); });
+    channels.wait(1, channels.record(0));
+    channels.enqueue(1, [work = put(1, 2)] { LateStream::current->put(work); });
+    channels.wait(2, channels.record(1));
+    channels.enqueue(2, put(2, 3));
+    channels.wait(0, channels.record(2));
+  }
+  channels.synchronize();
+  EXPECT_EQ(number, 60);
+}
+
+TEST(ChannelStreams, SynchronizeWaitsForTheStreams) {
+  std::vector<std::unique_ptr<Stream>> streams;
+  streams.push_back(std::make_unique<LateStream>());
+  Channels channels({"late"}, {}, std::move(streams));
+  bool done = false;
+  channels.enqueue(0, [&] { LateStream::current->put([&] { done = true; }); });
+  channels.synchronize();
+  EXPECT_TRUE(done);
 }
 
 }  // namespace

@@ -26,10 +26,12 @@ void look_briefly(const Condition& holds) {
   while (!holds() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
 }
 
-/// What a worker takes off its queue: work, or an event to wait for.
+/// What a worker takes off its queue.
 struct Item {
-  Channels::Work work;  ///< empty: wait for `event`
-  Event event;
+  enum class Kind { work, wait, record };
+  Kind kind = Kind::work;
+  Channels::Work work;
+  Event event;  ///< to wait for, or to mark
 };
 
 /// One worker, its queue and how far it got.
@@ -99,6 +101,8 @@ class Channel {
 
   std::int64_t enqueued() const { return enqueued_; }
 
+  std::unique_ptr<Stream> stream;  ///< null: the worker does the work itself
+
  private:
   // Changed under the mutex only; atomic so that a brief look needs no lock.
   std::atomic<std::int64_t> enqueued_ = 0;
@@ -142,22 +146,45 @@ struct Channels::Impl {
   }
 
   void serve(Channel& channel) {
+    guarded([&] {
+      if (channel.stream) channel.stream->bind();
+    });
     for (Item item; channel.pop(item);) {
-      run(item);
+      guarded([&] { run(channel, item); });
       item.work = nullptr;  // what it holds is free before anyone hears that it is done
       channel.complete_one();
     }
   }
 
-  void run(Item& item) {
+  template <typename Body>
+  void guarded(Body&& body) {
     // Skipped items still count as done, so whoever waits for them is released.
     if (failed.load(std::memory_order_relaxed)) return;
-    if (!item.work) return at(item.event.channel).await(item.event.sequence);
     try {
-      item.work();
+      body();
     } catch (...) {
       fail(std::current_exception());
     }
+  }
+
+  void run(Channel& channel, Item& item) {
+    switch (item.kind) {
+      case Item::Kind::work: return item.work();
+      case Item::Kind::record: *item.event.mark = channel.stream->record(); return;
+      case Item::Kind::wait: return await(channel, item.event);
+    }
+  }
+
+  /// First until the other worker has come so far; what it only put into its stream by then is left
+  /// to this channel's stream, or waited for here when this channel has none.
+  void await(Channel& channel, const Event& event) {
+    Channel& other = at(event.channel);
+    other.await(event.sequence);
+    if (!event.mark || !*event.mark) return;  // the other one failed before it came there
+    if (channel.stream)
+      channel.stream->wait(*event.mark);
+    else
+      other.stream->synchronize(*event.mark);
   }
 
   void fail(std::exception_ptr thrown) {
@@ -172,9 +199,12 @@ struct Channels::Impl {
 };
 
 Channels::Channels(std::vector<std::string> names,
-                   std::function<void(std::exception_ptr)> on_failure)
+                   std::function<void(std::exception_ptr)> on_failure,
+                   std::vector<std::unique_ptr<Stream>> streams)
     : impl_(std::make_unique<Impl>(names.size())) {
   impl_->on_failure = std::move(on_failure);
+  // All of them first: a worker may look at any other channel.
+  for (std::size_t c = 0; c < streams.size(); ++c) impl_->at(int(c)).stream = std::move(streams[c]);
   for (std::size_t c = 0; c < names.size(); ++c) {
     Channel& channel = impl_->channels[c];
     channel.start([impl = impl_.get(), &channel, name = std::move(names[c])] {
@@ -188,21 +218,29 @@ Channels::~Channels() = default;
 
 void Channels::enqueue(int channel, Work work) {
   require(work != nullptr, Failure::bug, "no work was given to channel {}", channel);
-  impl_->at(channel).push({std::move(work), {}});
+  impl_->at(channel).push({Item::Kind::work, std::move(work), {}});
 }
 
-Event Channels::record(int channel) { return {channel, impl_->at(channel).enqueued()}; }
+Event Channels::record(int channel) {
+  Channel& from = impl_->at(channel);
+  if (!from.stream) return {channel, from.enqueued(), nullptr};
+  Event event{channel, from.enqueued() + 1, std::make_shared<Mark>()};
+  from.push({Item::Kind::record, {}, event});
+  return event;
+}
 
 void Channels::wait(int channel, const Event& event) {
   Channel& to = impl_->at(channel);
-  require(event.sequence <= record(event.channel).sequence, Failure::bug,
+  require(event.sequence <= impl_->at(event.channel).enqueued(), Failure::bug,
           "event {} of channel {} was never recorded", event.sequence, event.channel);
   // A channel is in order: what came before on itself is no reason to stop.
-  if (event.channel != channel) to.push({nullptr, event});
+  if (event.channel != channel) to.push({Item::Kind::wait, {}, event});
 }
 
 void Channels::synchronize() {
   for (Channel& channel : impl_->channels) channel.await(channel.enqueued());
+  for (Channel& channel : impl_->channels)
+    if (channel.stream && !impl_->failed) channel.stream->synchronize();
   const std::lock_guard lock(impl_->failure_mutex);
   if (impl_->failure) std::rethrow_exception(impl_->failure);
 }

@@ -1,0 +1,93 @@
+/// @file Linear layers on a device against the plain sums, in each number format.
+#include "kernels/cublas.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "gpu.hpp"
+
+namespace brume::kernels {
+namespace {
+
+constexpr std::int64_t tokens = 96, in = 80, out = 112;
+
+std::vector<float> random_values(std::int64_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
+  std::vector<float> values(std::size_t(count), 0.0f);
+  for (float& value : values) value = uniform(random);
+  return values;
+}
+
+double largest_difference(const std::vector<float>& a, const std::vector<double>& b) {
+  double worst = 0.0;
+  for (std::size_t i = 0; i < b.size(); ++i) worst = std::max(worst, std::abs(a[i] - b[i]));
+  return worst;
+}
+
+class Cublas : public testing::Test {
+ protected:
+  void SetUp() override { BRUME_NEEDS_GPU(); }
+};
+
+TEST_F(Cublas, PassesOfALinearLayerMatchPlainSums) {
+  device::CudaStream stream(0);
+  device::CudaMemory workspace(0, 32 << 20);
+  CublasLinear linear(workspace.data(), workspace.bytes());
+  const auto x = random_values(tokens * in, 1), w = random_values(out * in, 2),
+             dy = random_values(tokens * out, 3), old = random_values(out * in, 4);
+  const test::OnDevice dx_x(x, stream.native()), dx_w(w, stream.native()),
+      dx_dy(dy, stream.native()), y(std::vector<float>(tokens * out), stream.native()),
+      dx(std::vector<float>(tokens * in), stream.native()), dw(old, stream.native());
+  const auto matrix = [](const test::OnDevice& m, std::int64_t rows, std::int64_t columns) {
+    return DeviceMatrix{m.data(), rows, columns, ElementType::fp32};
+  };
+  linear.forward(matrix(dx_x, tokens, in), matrix(dx_w, out, in), Epilogue::none, nullptr,
+                 matrix(y, tokens, out), stream.native());
+  linear.backward_input(matrix(dx_dy, tokens, out), matrix(dx_w, out, in), matrix(dx, tokens, in),
+                        stream.native());
+  linear.backward_weight(matrix(dx_dy, tokens, out), matrix(dx_x, tokens, in), true,
+                         matrix(dw, out, in), stream.native());
+
+  std::vector<double> y_sum(tokens * out), dx_sum(tokens * in), dw_sum(old.begin(), old.end());
+  for (std::int64_t n = 0; n < tokens; ++n)
+    for (std::int64_t o = 0; o < out; ++o)
+      for (std::int64_t i = 0; i < in; ++i) {
+        const auto no = std::size_t(n * out + o), ni = std::size_t(n * in + i),
+                   oi = std::size_t(o * in + i);
+        y_sum[no] += double(x[ni]) * w[oi];
+        dx_sum[ni] += double(dy[no]) * w[oi];
+        dw_sum[oi] += double(dy[no]) * x[ni];
+      }
+  EXPECT_LT(largest_difference(y.values(), y_sum), 1e-4);
+  EXPECT_LT(largest_difference(dx.values(), dx_sum), 1e-4);
+  EXPECT_LT(largest_difference(dw.values(), dw_sum), 1e-4);
+}
+
+TEST_F(Cublas, BiasAndGeluAreAppliedToTheProduct) {
+  device::CudaStream stream(0);
+  device::CudaMemory workspace(0, 32 << 20);
+  CublasLinear linear(workspace.data(), workspace.bytes());
+  const auto x = random_values(tokens * in, 5), w = random_values(out * in, 6),
+             bias = random_values(out, 7);
+  const test::OnDevice on_x(x, stream.native()), on_w(w, stream.native()),
+      on_bias(bias, stream.native()), y(std::vector<float>(tokens * out), stream.native());
+  linear.forward({on_x.data(), tokens, in, ElementType::fp32},
+                 {on_w.data(), out, in, ElementType::fp32}, Epilogue::bias_gelu, on_bias.data(),
+                 {y.data(), tokens, out, ElementType::fp32}, stream.native());
+  std::vector<double> expected(tokens * out);
+  for (std::int64_t n = 0; n < tokens; ++n)
+    for (std::int64_t o = 0; o < out; ++o) {
+      double sum = bias[std::size_t(o)];
+      for (std::int64_t i = 0; i < in; ++i)
+        sum += double(x[std::size_t(n * in + i)]) * w[std::size_t(o * in + i)];
+      const double inner = std::sqrt(2.0 / M_PI) * (sum + 0.044715 * sum * sum * sum);
+      expected[std::size_t(n * out + o)] = 0.5 * sum * (1.0 + std::tanh(inner));
+    }
+  EXPECT_LT(largest_difference(y.values(), expected), 1e-4);
+}
+
+}  // namespace
+}  // namespace brume::kernels

@@ -1,0 +1,66 @@
+/// @file Channels over CUDA streams: order within and between channels, copies both ways at once.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "base/error.hpp"
+#include "device/channels.hpp"
+#include "gpu.hpp"
+
+namespace brume::device {
+namespace {
+
+std::vector<std::unique_ptr<Stream>> streams(int count) {
+  std::vector<std::unique_ptr<Stream>> all;
+  for (int i = 0; i < count; ++i) all.push_back(std::make_unique<CudaStream>(0));
+  return all;
+}
+
+/// Host -> device -> device -> host on four channels, many times through the same memory: any copy
+/// that runs before the one it waits for shows in the values.
+TEST(Streams, EventsOrderCopiesOfDifferentChannels) {
+  BRUME_NEEDS_GPU();
+  constexpr std::int64_t count = 1 << 20, bytes = count * std::int64_t(sizeof(int));
+  PinnedMemory in(bytes), out(bytes);
+  CudaMemory first(0, bytes), second(0, bytes);
+  Channels channels({"h2d", "compute", "d2h", "host"}, {}, [] {
+    auto all = streams(3);
+    all.push_back(nullptr);  // checks on the host
+    return all;
+  }());
+  int wrong = 0;
+
+  for (int round = 0; round < 50; ++round) {
+    channels.enqueue(3, [&, round] {
+      int* values = reinterpret_cast<int*>(in.data());
+      std::iota(values, values + count, round);
+    });
+    channels.wait(0, channels.record(3));
+    channels.enqueue(0, [&] { cuda_copy(first.data(), in.data(), bytes, cuda_stream()); });
+    channels.wait(1, channels.record(0));
+    channels.enqueue(1, [&] { cuda_copy(second.data(), first.data(), bytes, cuda_stream()); });
+    channels.wait(2, channels.record(1));
+    channels.enqueue(2, [&] { cuda_copy(out.data(), second.data(), bytes, cuda_stream()); });
+    channels.wait(3, channels.record(2));
+    channels.enqueue(3, [&, round] {
+      const int* values = reinterpret_cast<const int*>(out.data());
+      for (std::int64_t i = 0; i < count; ++i) wrong += values[i] != round + int(i);
+    });
+  }
+  channels.synchronize();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(Streams, TooMuchMemoryIsAnErrorThatNamesTheBytes) {
+  BRUME_NEEDS_GPU();
+  try {
+    CudaMemory memory(0, std::int64_t{1} << 50);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.failure(), Failure::resource);
+    EXPECT_NE(std::string(error.what()).find("free"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace brume::device

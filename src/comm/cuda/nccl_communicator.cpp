@@ -1,0 +1,112 @@
+/// @file NCCL behind the communicator's interface.
+#include <nccl.h>
+
+#include <chrono>
+#include <thread>
+
+#include "../parts.hpp"
+#include "base/error.hpp"
+#include "comm/cuda.hpp"
+#include "host_half.hpp"
+
+namespace brume::comm {
+namespace {
+
+void nccl_check(ncclResult_t result, const char* what) {
+  if (result == ncclSuccess || result == ncclInProgress) return;
+  throw Error(Failure::network, "NCCL: {} failed: {} ({})", what, ncclGetErrorString(result),
+              ncclGetLastError(nullptr));
+}
+
+class NcclCommunicator final : public HostHalf {
+ public:
+  NcclCommunicator(std::unique_ptr<Communicator> host, int device, double timeout_s)
+      : HostHalf(std::move(host)), device_(device), timeout_s_(timeout_s) {
+    ncclUniqueId id{};
+    if (rank() == 0) nccl_check(ncclGetUniqueId(&id), "making a unique id");
+    host_->broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;  // so that a lost peer is an error and not a hang
+    device::cuda_check(cudaSetDevice(device_), "choosing a device");
+    nccl_check(ncclCommInitRankConfig(&group_, size(), id, rank(), &config), "starting");
+    settle("starting");
+  }
+
+  ~NcclCommunicator() override {
+    // Without a peer's help: it may be gone already.
+    if (group_ != nullptr) ncclCommAbort(group_);
+  }
+
+  void all_reduce(std::span<float> values) override {
+    nccl_check(ncclAllReduce(values.data(), values.data(), values.size(), ncclFloat, ncclSum,
+                             group_, device::cuda_stream()),
+               "all-reduce");
+    settle("all-reduce");
+  }
+  void reduce_scatter(std::span<float> values) override {
+    const std::size_t part = part_size(values.size(), size());
+    nccl_check(ncclReduceScatter(values.data(), values.data() + part * std::size_t(rank()), part,
+                                 ncclFloat, ncclSum, group_, device::cuda_stream()),
+               "reduce-scatter");
+    settle("reduce-scatter");
+  }
+  void all_gather(std::span<float> values) override {
+    const std::size_t part = part_size(values.size(), size());
+    nccl_check(ncclAllGather(values.data() + part * std::size_t(rank()), values.data(), part,
+                             ncclFloat, group_, device::cuda_stream()),
+               "all-gather");
+    settle("all-gather");
+  }
+  void send(std::span<const float> values, int peer) override {
+    nccl_check(
+        ncclSend(values.data(), values.size(), ncclFloat, peer, group_, device::cuda_stream()),
+        "send");
+    settle("send");
+  }
+  void recv(std::span<float> values, int peer) override {
+    nccl_check(
+        ncclRecv(values.data(), values.size(), ncclFloat, peer, group_, device::cuda_stream()),
+        "recv");
+    settle("recv");
+  }
+
+  std::unique_ptr<Communicator> split(int colour, int key) override {
+    auto host = host_->split(colour, key);
+    return host ? nccl_communicator(std::move(host), device_, timeout_s_) : nullptr;
+  }
+
+  void abort(int exit_code) override {
+    if (group_ != nullptr) ncclCommAbort(std::exchange(group_, nullptr));
+    HostHalf::abort(exit_code);
+  }
+
+ private:
+  /// Calls return before NCCL has taken the work; waits until it has.
+  void settle(const char* what) {
+    using Clock = std::chrono::steady_clock;
+    const auto until = Clock::now() + std::chrono::duration<double>(timeout_s_);
+    for (ncclResult_t state = ncclInProgress; state == ncclInProgress;) {
+      nccl_check(ncclCommGetAsyncError(group_, &state), what);
+      nccl_check(state, what);
+      require(Clock::now() < until, Failure::network,
+              "NCCL: {} of {} ranks took more than {} s: a rank may be missing", what, size(),
+              timeout_s_);
+      if (state == ncclInProgress) std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  }
+
+  ncclComm_t group_ = nullptr;
+  int device_;
+  double timeout_s_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> nccl_communicator(std::unique_ptr<Communicator> host, int device,
+                                                double timeout_s) {
+  require(devices_differ(*host, device), Failure::network,
+          "NCCL: ranks share a device, which it does not support: start one rank per device");
+  return std::make_unique<NcclCommunicator>(std::move(host), device, timeout_s);
+}
+
+}  // namespace brume::comm

@@ -1,0 +1,75 @@
+/// @file Device memory over a communicator of host memory.
+#include <unistd.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.hpp"
+#include "comm/cuda.hpp"
+#include "host_half.hpp"
+
+namespace brume::comm {
+namespace {
+
+/// The calling thread's stream is waited for twice a call: before and after the host's work.
+class StagedCommunicator final : public HostHalf {
+ public:
+  using HostHalf::HostHalf;
+
+  void all_reduce(std::span<float> values) override {
+    staged(values, values, [&](std::span<float> here) { host_->all_reduce(here); });
+  }
+  void reduce_scatter(std::span<float> values) override {
+    staged(values, values, [&](std::span<float> here) { host_->reduce_scatter(here); });
+  }
+  void all_gather(std::span<float> values) override {
+    staged(values, values, [&](std::span<float> here) { host_->all_gather(here); });
+  }
+  void send(std::span<const float> values, int peer) override {
+    staged(values, {}, [&](std::span<float> here) { host_->send(here, peer); });
+  }
+  void recv(std::span<float> values, int peer) override {
+    staged({}, values, [&](std::span<float> here) { host_->recv(here, peer); });
+  }
+  std::unique_ptr<Communicator> split(int colour, int key) override {
+    auto host = host_->split(colour, key);
+    return host ? staged_communicator(std::move(host)) : nullptr;
+  }
+
+ private:
+  template <typename Body>
+  void staged(std::span<const float> out, std::span<float> in, Body&& body) {
+    const std::size_t count = std::max(out.size(), in.size());
+    const auto bytes = std::int64_t(count * sizeof(float));
+    if (bytes > staging_.bytes()) staging_ = device::PinnedMemory(bytes);
+    const cudaStream_t stream = device::cuda_stream();
+    if (!out.empty())
+      device::cuda_copy(staging_.data(), reinterpret_cast<const std::byte*>(out.data()), bytes,
+                        stream);
+    device::cuda_check(cudaStreamSynchronize(stream), "copying out for a transfer");
+    body(std::span(reinterpret_cast<float*>(staging_.data()), count));
+    if (in.empty()) return;
+    device::cuda_copy(reinterpret_cast<std::byte*>(in.data()), staging_.data(), bytes, stream);
+    // The next call may overwrite the staging memory.
+    device::cuda_check(cudaStreamSynchronize(stream), "copying in after a transfer");
+  }
+
+  device::PinnedMemory staging_;  ///< as large as the largest transfer so far
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> staged_communicator(std::unique_ptr<Communicator> host) {
+  return std::make_unique<StagedCommunicator>(std::move(host));
+}
+
+bool devices_differ(Communicator& host, int device) {
+  char bus[32] = {};
+  device::cuda_check(cudaDeviceGetPCIBusId(bus, sizeof bus, device), "asking for a bus id");
+  char node[256] = {};
+  gethostname(node, sizeof node - 1);
+  const std::vector<std::string> all = host.gather(std::string(node) + ' ' + bus);
+  return std::set<std::string>(all.begin(), all.end()).size() == all.size();
+}
+
+}  // namespace brume::comm

@@ -1,0 +1,174 @@
+#include "kernels/cublas.hpp"
+
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "base/error.hpp"
+
+namespace brume::kernels {
+namespace {
+
+void check(cublasStatus_t status, const char* what) {
+  require(status == CUBLAS_STATUS_SUCCESS, Failure::resource, "cuBLASLt: {} failed: {}", what,
+          cublasLtGetStatusString(status));
+}
+
+cudaDataType_t data_type(ElementType type) {
+  switch (type) {
+    case ElementType::fp32:
+    case ElementType::tf32: return CUDA_R_32F;
+    case ElementType::bf16: return CUDA_R_16BF;
+    case ElementType::fp16: return CUDA_R_16F;
+  }
+  return CUDA_R_32F;
+}
+
+/// A handle of cuBLASLt and the call that destroys it.
+template <typename Handle, cublasStatus_t (*destroy)(Handle)>
+class Owned {
+ public:
+  Owned() = default;
+  Owned(const Owned&) = delete;
+  Owned& operator=(const Owned&) = delete;
+  ~Owned() {
+    if (handle) destroy(handle);
+  }
+  Handle handle = nullptr;
+};
+using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+using Operation = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
+using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
+
+/// C = A B or with transposed factors, all row-major: for cuBLASLt, which counts in columns, the
+/// transposed product C^T = B^T A^T of the same memory.
+struct Product {
+  DeviceMatrix a, b, c;
+  bool transpose_a, transpose_b, accumulate;
+  Epilogue epilogue;
+
+  auto key() const {
+    return std::tuple(a.rows, a.columns, a.type, b.rows, b.columns, c.type, transpose_a,
+                      transpose_b, accumulate, epilogue);
+  }
+};
+
+/// What a shape needs, made once.
+struct Prepared {
+  Operation operation;
+  Layout a, b, c;
+  cublasLtMatmulAlgo_t algorithm{};
+};
+
+void make_layout(Layout& layout, const DeviceMatrix& matrix) {
+  check(cublasLtMatrixLayoutCreate(&layout.handle, data_type(matrix.type),
+                                   std::uint64_t(matrix.columns), std::uint64_t(matrix.rows),
+                                   matrix.columns),
+        "describing a matrix");
+}
+
+template <typename Value>
+void set(Operation& operation, cublasLtMatmulDescAttributes_t attribute, Value value) {
+  check(cublasLtMatmulDescSetAttribute(operation.handle, attribute, &value, sizeof value),
+        "describing a product");
+}
+
+cublasLtEpilogue_t native(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::none: return CUBLASLT_EPILOGUE_DEFAULT;
+    case Epilogue::bias: return CUBLASLT_EPILOGUE_BIAS;
+    case Epilogue::bias_gelu: return CUBLASLT_EPILOGUE_GELU_BIAS;
+  }
+  return CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+}  // namespace
+
+struct CublasLinear::Impl {
+  Impl(void* memory, std::int64_t bytes) : workspace(memory), workspace_bytes(bytes) {
+    check(cublasLtCreate(&handle), "starting");
+  }
+  ~Impl() {
+    prepared.clear();
+    cublasLtDestroy(handle);
+  }
+
+  void prepare(const Product& product, Prepared& p) const {
+    const bool tf32 = product.a.type == ElementType::tf32;
+    check(cublasLtMatmulDescCreate(&p.operation.handle,
+                                   tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
+                                   CUDA_R_32F),
+          "describing a product");
+    const auto transposed = [](bool yes) { return yes ? CUBLAS_OP_T : CUBLAS_OP_N; };
+    // Factors change places, see Product.
+    set(p.operation, CUBLASLT_MATMUL_DESC_TRANSA, transposed(product.transpose_b));
+    set(p.operation, CUBLASLT_MATMUL_DESC_TRANSB, transposed(product.transpose_a));
+    set(p.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, native(product.epilogue));
+    make_layout(p.a, product.b);
+    make_layout(p.b, product.a);
+    make_layout(p.c, product.c);
+    Preference preference;
+    check(cublasLtMatmulPreferenceCreate(&preference.handle), "stating a preference");
+    const auto bytes = std::uint64_t(workspace_bytes);
+    check(cublasLtMatmulPreferenceSetAttribute(
+              preference.handle, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes),
+          "stating a preference");
+    cublasLtMatmulHeuristicResult_t found{};
+    int count = 0;
+    check(cublasLtMatmulAlgoGetHeuristic(handle, p.operation.handle, p.a.handle, p.b.handle,
+                                         p.c.handle, p.c.handle, preference.handle, 1, &found,
+                                         &count),
+          "looking for an algorithm");
+    require(count == 1, Failure::resource, "cuBLASLt: no algorithm for [{}, {}] x [{}, {}]",
+            product.a.rows, product.a.columns, product.b.rows, product.b.columns);
+    p.algorithm = found.algo;
+  }
+
+  void run(const Product& product, const void* bias, cudaStream_t stream) {
+    const auto [entry, fresh] = prepared.try_emplace(product.key());
+    Prepared& p = entry->second;
+    if (fresh) prepare(product, p);
+    if (bias) set(p.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    const float alpha = 1.0f, beta = product.accumulate ? 1.0f : 0.0f;
+    check(cublasLtMatmul(handle, p.operation.handle, &alpha, product.b.data, p.a.handle,
+                         product.a.data, p.b.handle, &beta, product.c.data, p.c.handle,
+                         product.c.data, p.c.handle, &p.algorithm, workspace,
+                         std::size_t(workspace_bytes), stream),
+          "a product");
+  }
+
+  cublasLtHandle_t handle = nullptr;
+  void* workspace;
+  std::int64_t workspace_bytes;
+  std::map<decltype(std::declval<Product>().key()), Prepared> prepared;
+};
+
+CublasLinear::CublasLinear(void* workspace, std::int64_t workspace_bytes)
+    : impl_(std::make_unique<Impl>(workspace, workspace_bytes)) {}
+
+CublasLinear::~CublasLinear() = default;
+
+void CublasLinear::forward(DeviceMatrix x, DeviceMatrix w, Epilogue epilogue, const void* bias,
+                           DeviceMatrix y, cudaStream_t stream) {
+  require(x.columns == w.columns && y.rows == x.rows && y.columns == w.rows, Failure::bug,
+          "linear: x [N, I], w [O, I] and y [N, O] must fit");
+  require((epilogue == Epilogue::none) == (bias == nullptr), Failure::bug,
+          "linear: a bias comes with its epilogue");
+  impl_->run({x, w, y, false, true, false, epilogue}, bias, stream);
+}
+
+void CublasLinear::backward_input(DeviceMatrix dy, DeviceMatrix w, DeviceMatrix dx,
+                                  cudaStream_t stream) {
+  require(dy.columns == w.rows && dx.rows == dy.rows && dx.columns == w.columns, Failure::bug,
+          "linear: dy [N, O], w [O, I] and dx [N, I] must fit");
+  impl_->run({dy, w, dx, false, false, false, Epilogue::none}, nullptr, stream);
+}
+
+void CublasLinear::backward_weight(DeviceMatrix dy, DeviceMatrix x, bool accumulate,
+                                   DeviceMatrix dw, cudaStream_t stream) {
+  require(dy.rows == x.rows && dw.rows == dy.columns && dw.columns == x.columns, Failure::bug,
+          "linear: dy [N, O], x [N, I] and dw [O, I] must fit");
+  impl_->run({dy, x, dw, true, false, accumulate, Epilogue::none}, nullptr, stream);
+}
+
+}  // namespace brume::kernels
