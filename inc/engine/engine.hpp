@@ -53,12 +53,6 @@ struct StepMetrics {
       hidden_s{};  ///< of this, while compute was at work too
 };
 
-/// When a task ran [s] since the start of its step.
-struct TaskTime {
-  double start_s = 0.0;
-  double end_s = 0.0;
-};
-
 /// A piece of a parameter or of its optimizer state on this rank. It is the flat range
 /// [first, first + elements) of the slice [offset, offset + shape) of the whole tensor.
 struct Slab {
@@ -99,8 +93,8 @@ class Engine {
   /// Everything a checkpoint must hold; call flush() first. Pointers stay valid with the engine.
   std::vector<Slab> slabs();
 
-  const schedule::Program& program() const;         ///< of training
-  const std::vector<TaskTime>& last_times() const;  ///< of the last step, by task
+  const schedule::Program& program() const;               ///< of training
+  const std::vector<schedule::Span>& last_times() const;  ///< of the last step, by task
   std::string in_flight() const;  ///< tasks running now, for the watchdog; any thread
 
  private:

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine.hpp"
 #include "schedule/program.hpp"
 
 namespace brume::io {
@@ -17,7 +16,7 @@ struct RankTimeline {
   int rank;
   std::vector<std::string> labels;          ///< [task]
   std::vector<schedule::Channel> channels;  ///< [task]
-  std::vector<engine::TaskTime> times;      ///< [task]; tasks that did not run have no length
+  std::vector<schedule::Span> times;        ///< [task]; tasks that did not run have no length
 };
 
 /// Writes a Chrome trace: process "predicted" or "measured" rank R, a thread per channel. @throws

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "deck/deck.hpp"
@@ -13,6 +14,18 @@ namespace brume::model {
 using symbolic::Expr;
 
 enum class Family { gpt };
+
+/// Number format of weights and activations. Gradients are summed, and optimizer state is kept, in
+/// fp32 whatever it is.
+enum class Precision { fp32, bf16, fp16 };
+
+/// Bytes of an element, by what it belongs to.
+inline constexpr int token_bytes = 4;
+inline constexpr int grad_bytes = 4;
+constexpr int weight_bytes(Precision precision) { return precision == Precision::fp32 ? 4 : 2; }
+constexpr int activation_bytes(Precision precision) { return weight_bytes(precision); }
+/// Of a parameter: two moments, and below fp32 a master weight.
+constexpr int optimizer_bytes(Precision precision) { return precision == Precision::fp32 ? 8 : 12; }
 
 /// Sizes of a model, all per whole model (not per rank).
 struct Config {
@@ -26,11 +39,13 @@ struct Config {
   bool tied_head = true;
   double norm_eps = 1e-5;
   double init_std = 0.02;
+  Precision precision = Precision::fp32;
 
   int head_dim() const { return hidden_size / num_heads; }
 };
 
-Config config(const deck::ModelKeys& keys);
+/// @param precision  training.precision of the deck
+Config config(const deck::ModelKeys& keys, std::string_view precision);
 
 // --- parameters ---------------------------------------------------------------------------------
 
@@ -119,22 +134,22 @@ struct Operator {
   std::vector<Expr> dims;
   Expr forward_flops;
   Expr backward_flops;
-  Expr forward_bytes;  ///< read and written
+  Expr forward_bytes;  ///< read and written in fp32
   Expr backward_bytes;
 };
 
 /// A tensor that a segment's forward keeps for its backward, beside its input.
 struct Saved {
   std::string name;
-  Expr elements;  ///< fp32, on one tp rank, in "b" and "tp"
+  Expr elements;  ///< on one tp rank, in "b" and "tp"
 };
 
 struct Segment {
   SegmentKind kind;
   std::vector<Operator> operators;
   std::vector<Saved> saved;          ///< in the order in which kernels expect them
-  Expr forward_workspace_elements;   ///< fp32 scratch during forward, beside input, saved, output
-  Expr backward_workspace_elements;  ///< fp32 scratch during backward, beside input, saved, d
+  Expr forward_workspace_elements;   ///< scratch during forward, beside input, saved, output
+  Expr backward_workspace_elements;  ///< scratch during backward, beside input, saved, d
                                      ///< output, d input
 };
 

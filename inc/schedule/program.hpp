@@ -123,6 +123,12 @@ struct Task {
 
 std::string label(const Task& task);  ///< "backward layers.3 mlp, microbatch 5"
 
+/// When a task ran, or would run [s], since the start of its iteration.
+struct Span {
+  double start_s = 0.0;
+  double end_s = 0.0;
+};
+
 /// Everything one rank does in an iteration.
 struct Program {
   int rank = 0;

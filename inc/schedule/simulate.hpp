@@ -12,12 +12,6 @@
 
 namespace brume::schedule {
 
-/// When a task ran [s] since the start of the iteration.
-struct Span {
-  double start_s = 0.0;
-  double end_s = 0.0;
-};
-
 struct Simulation {
   double iteration_s = 0.0;              ///< last task of any rank
   std::vector<std::vector<Span>> spans;  ///< [rank][task]

@@ -93,7 +93,7 @@ TEST(Deck, KeysAreCheckedTogether) {
 
 TEST(Deck, BoundsHold) {
   for (const char* wrong :
-       {"model.vocab_size=65537", "model.family=llama", "training.precision=bf16",
+       {"model.vocab_size=65537", "model.family=llama", "training.precision=fp8",
         "training.optimizer.name=sgd", "training.optimizer.min_lr_ratio=1.5",
         "training.optimizer.beta1=-0.1", "training.optimizer.lr=-1", "search.zero_levels=[2]",
         "search.stages=[0]", "search.dp=[-1]", "search.optim_offload=[1.5]",

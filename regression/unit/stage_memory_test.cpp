@@ -37,8 +37,11 @@ TEST(StageMemory, MatchesLiveBytesOfRandomPlans) {
   std::mt19937 random(1);
   for (int trial = 0; trial < 300 && !testing::Test::HasFailure(); ++trial) {
     const int num_layers = 1 + int(random() % 7);
-    compare(samples::random_plan(random, num_layers),
-            samples::small_model(num_layers, random() % 2 == 0));
+    const plan::Plan plan = samples::random_plan(random, num_layers);
+    model::Config model = samples::small_model(num_layers, random() % 2 == 0);
+    compare(plan, model);
+    model.precision = model::Precision::bf16;
+    compare(plan, model);
   }
 }
 

@@ -9,14 +9,16 @@ namespace {
 
 using Values = std::map<std::string, double, std::less<>>;
 
-double operator_s(const hardware::Profile& profile, const model::Operator& op, bool backward,
-                  const Values& values) {
+double operator_s(const model::Config& model, const hardware::Profile& profile,
+                  const model::Operator& op, bool backward, const Values& values) {
   std::vector<std::int64_t> dims;
   for (const Expr& dim : op.dims) dims.push_back(std::llround(dim.evaluate(values)));
   const Expr& flops = backward ? op.backward_flops : op.forward_flops;
-  const Expr& bytes = backward ? op.backward_bytes : op.forward_bytes;
+  const Expr& fp32_bytes = backward ? op.backward_bytes : op.forward_bytes;
+  const double bytes =
+      fp32_bytes.evaluate(values) * model::activation_bytes(model.precision) / sizeof(float);
   return hardware::operator_time(profile, model::name(op.kind), dims, backward,
-                                 flops.evaluate(values), bytes.evaluate(values))
+                                 flops.evaluate(values), bytes)
       .seconds;
 }
 
@@ -31,7 +33,7 @@ double segment_s(const model::Config& model, const hardware::Profile& profile,
   if (pass == Pass::recompute && kind == model::SegmentKind::mlp) --count;
   double sum_s = 0.0;
   for (std::size_t i = 0; i < count; ++i)
-    sum_s += operator_s(profile, segment.operators[i], pass == Pass::backward, values);
+    sum_s += operator_s(model, profile, segment.operators[i], pass == Pass::backward, values);
   return sum_s;
 }
 

@@ -8,7 +8,6 @@ namespace {
 
 using model::SegmentKind;
 
-constexpr double fp32_bytes = 4.0;
 constexpr double shard_alignment_elements = 16.0;
 
 /// [b] as a number: 1 where a <= b.
@@ -18,9 +17,10 @@ Expr at_most(const Expr& a, const Expr& b) { return 1.0 - less(b, a); }
 struct SegmentBytes {
   SegmentBytes(const model::Config& model, SegmentKind kind) {
     const model::Segment segment = model::segment(model, kind);
-    for (const model::Saved& tensor : segment.saved) saved += fp32_bytes * tensor.elements;
-    forward = fp32_bytes * segment.forward_workspace_elements;
-    backward = fp32_bytes * segment.backward_workspace_elements;
+    const double bytes = model::activation_bytes(model.precision);
+    for (const model::Saved& tensor : segment.saved) saved += bytes * tensor.elements;
+    forward = bytes * segment.forward_workspace_elements;
+    backward = bytes * segment.backward_workspace_elements;
   }
   Expr saved, forward, backward;  ///< kept tensors, workspace of each pass
 };
@@ -58,7 +58,8 @@ class StageMemoryBuilder {
   std::vector<model::Block> blocks_;
   SegmentBytes attention_, mlp_, head_;
   Expr stream_, full_kept_, full_moved_, recomputed_moved_;
-  Expr table_bytes_;  ///< of the token table
+  double table_elements_;  ///< of the token table
+  double weight_bytes_;    ///< of an element
 };
 
 StageMemoryBuilder::StageMemoryBuilder(const model::Config& model, StageRole role)
@@ -68,30 +69,33 @@ StageMemoryBuilder::StageMemoryBuilder(const model::Config& model, StageRole rol
       attention_(model, SegmentKind::attention),
       mlp_(model, SegmentKind::mlp),
       head_(model, SegmentKind::head),
-      stream_(fp32_bytes * model::stream_elements(model)),
+      stream_(double(model::activation_bytes(model.precision)) * model::stream_elements(model)),
       full_kept_(2.0 * stream_ + attention_.saved + mlp_.saved),
       full_moved_(moved_bytes(model, false)),
       recomputed_moved_(moved_bytes(model, true)),
-      table_bytes_(fp32_bytes * double(blocks_.front().parameters.front().elements())) {}
+      table_elements_(double(blocks_.front().parameters.front().elements())),
+      weight_bytes_(model::weight_bytes(model.precision)) {}
 
 // --- what lives from step to step ---------------------------------------------------------------
 
-/// First and second moments of this rank's shard; the offloaded part is cut at whole cache lines.
+/// Optimizer state of this rank's shard; the offloaded part is cut at whole cache lines.
 Expr StageMemoryBuilder::optimizer_bytes(const model::Block& block, bool host) const {
   const Expr shard = model::layout_elements(block) / select(min(v_.z, 1.0), v_.dp, 1.0);
   const Expr offloaded = floor(v_.o * shard / shard_alignment_elements) * shard_alignment_elements;
-  return 2.0 * fp32_bytes * (host ? offloaded : shard - offloaded);
+  return double(model::optimizer_bytes(model_.precision)) * (host ? offloaded : shard - offloaded);
 }
 
 Expr StageMemoryBuilder::persistent_bytes() const {
   const auto block_bytes = [&](const model::Block& block) {
-    return 2.0 * fp32_bytes * model::layout_elements(block) + optimizer_bytes(block, false);
+    return (weight_bytes_ + model::grad_bytes) * model::layout_elements(block) +
+           optimizer_bytes(block, false);
   };
-  const Expr batch = fp32_bytes * v_.b * double(model_.seq_len) * v_.G;  // tokens are int32
+  const Expr batch = double(model::token_bytes) * v_.b * double(model_.seq_len) * v_.G;
   Expr sum = v_.l * block_bytes(blocks_[1]) + 2.0 * sizeof(double);
   if (role_.first) sum += block_bytes(blocks_.front()) + batch;
   if (role_.last) sum += block_bytes(blocks_.back()) + batch + double(sizeof(double));
-  if (role_.last && !role_.first && model_.tied_head) sum += 2.0 * table_bytes_;
+  if (role_.last && !role_.first && model_.tied_head)
+    sum += (weight_bytes_ + model::grad_bytes) * table_elements_;
   return sum;
 }
 
@@ -224,7 +228,8 @@ MemoryExpressions StageMemoryBuilder::build() const {
     forward = max(forward, head_forward());
     backward = max(backward, head_backward());
   }
-  if (role_.first && !role_.last && model_.tied_head) backward = max(backward, table_bytes_);
+  if (role_.first && !role_.last && model_.tied_head)
+    backward = max(backward, model::grad_bytes * table_elements_);
 
   Expr host = v_.l * optimizer_bytes(blocks_[1], true);
   if (role_.first) host += optimizer_bytes(blocks_.front(), true);

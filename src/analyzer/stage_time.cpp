@@ -7,9 +7,8 @@
 namespace brume::analyzer {
 namespace {
 
+using model::grad_bytes;
 using model::SegmentKind;
-
-constexpr double fp32_bytes = 4.0;
 
 /// What one block's update and gradient reduction cost.
 struct Update {
@@ -55,6 +54,7 @@ class StageTimeBuilder {
   Costs costs_;
   Variables v_;
   std::vector<model::Block> blocks_;
+  double weight_bytes_;  ///< of an element
   Expr stream_bytes_;
   Update embedding_, block_, head_;
   Layer full_, recomputed_;
@@ -63,8 +63,12 @@ class StageTimeBuilder {
 
 StageTimeBuilder::StageTimeBuilder(const model::Config& model, const hardware::Profile& profile,
                                    StageRole role)
-    : model_(model), role_(role), costs_(model, profile), blocks_(model::blocks(model)) {
-  stream_bytes_ = fp32_bytes * model::stream_elements(model);
+    : model_(model),
+      role_(role),
+      costs_(model, profile),
+      blocks_(model::blocks(model)),
+      weight_bytes_(model::weight_bytes(model.precision)) {
+  stream_bytes_ = double(model::activation_bytes(model.precision)) * model::stream_elements(model);
   embedding_ = update(blocks_.front());
   block_ = update(blocks_[1]);
   head_ = update(blocks_.back());
@@ -79,10 +83,10 @@ StageTimeBuilder::StageTimeBuilder(const model::Config& model, const hardware::P
 Update StageTimeBuilder::update(const model::Block& block) const {
   const Expr elements = model::layout_elements(block);
   const Expr shard = elements / select(v_.z, v_.dp, 1.0);
-  const Expr staged_bytes = 2.0 * fp32_bytes * shard * v_.o;
-  return {costs_.optimizer(shard), costs_.weight_gather(fp32_bytes * elements),
+  const Expr staged_bytes = double(model::optimizer_bytes(model_.precision)) * shard * v_.o;
+  return {costs_.optimizer(shard), costs_.weight_gather(weight_bytes_ * elements),
           costs_.copy_in(staged_bytes), costs_.copy_out(staged_bytes),
-          costs_.gradient_reduction(fp32_bytes * elements)};
+          costs_.gradient_reduction(grad_bytes * elements)};
 }
 
 Layer StageTimeBuilder::layer(bool recomputed) const {
@@ -216,7 +220,7 @@ void StageTimeBuilder::delta(TimeTerms& terms) const {
       {"last gradient reduction", role_.first ? embedding_.reduce_s : block_.reduce_s});
   // It stands before the next block's all-reduces, which wait for that block's MLP anyway.
   const double partial = double(model::layout(blocks_[1], 1, 0, 1).partial_elements);
-  const Expr partial_s = costs_.tp_all_reduce(fp32_bytes * partial);
+  const Expr partial_s = costs_.tp_all_reduce(grad_bytes * partial);
   const Expr mlp_backward_s = costs_.segment(SegmentKind::mlp, Pass::backward);
   terms.delta.push_back({"gradients partial over tp", v_.l * max(partial_s - mlp_backward_s, 0.0) +
                                                           min(partial_s, mlp_backward_s)});
@@ -226,23 +230,25 @@ void StageTimeBuilder::delta(TimeTerms& terms) const {
   if (role_.last) elements += model::layout_elements(blocks_.back());
   terms.delta.push_back(
       {"loss and gradient norm",
-       costs_.norm(fp32_bytes * elements / v_.dp) + costs_.world_all_reduce(2.0 * sizeof(double))});
+       costs_.norm(grad_bytes * elements / v_.dp) + costs_.world_all_reduce(2.0 * sizeof(double))});
   if (role_.first)
     terms.delta.push_back(
         {"clearing table gradients",
-         costs_.clear_or_add(fp32_bytes * model::layout_elements(blocks_.front()))});
+         costs_.clear_or_add(grad_bytes * model::layout_elements(blocks_.front()))});
 }
 
 /// A tied head on another stage: its table comes before the first head, its gradient goes home
 /// last.
 void StageTimeBuilder::tied(TimeTerms& terms) const {
   if (!model_.tied_head || role_.first == role_.last) return;
-  const double bytes = fp32_bytes * double(blocks_.front().parameters.front().elements());
-  const Expr send_s = costs_.send(bytes);
+  const double elements = double(blocks_.front().parameters.front().elements());
+  const double bytes = grad_bytes * elements;
   if (role_.last) {
-    terms.delta.push_back({"tied table from the first stage", send_s});
+    terms.delta.push_back(
+        {"tied table from the first stage", costs_.send(weight_bytes_ * elements)});
     terms.delta.push_back({"clearing tied gradients", costs_.clear_or_add(bytes)});
   } else {
+    const Expr send_s = costs_.send(bytes);
     // It travels while this stage still computes its last backward.
     const Expr hidden = backward_layers() + embedding_backward_s_;
     terms.delta.push_back({"tied gradient from the last stage",
@@ -261,7 +267,8 @@ TimeTerms StageTimeBuilder::build() {
 }  // namespace
 
 Expr moved_bytes(const model::Config& model, bool recomputed) {
-  const auto bytes = [kept = model::kept_tensors(model, recomputed)](Arguments x) {
+  const auto bytes = [kept = model::kept_tensors(model, recomputed),
+                      element_bytes = model::activation_bytes(model.precision)](Arguments x) {
     const std::map<std::string, double, std::less<>> values{{"b", x[1]}, {"tp", x[2]}};
     double total = 0.0, prefix = 0.0, moved = 0.0;
     for (const model::Kept& tensor : kept) total += tensor.elements.evaluate(values);
@@ -270,7 +277,7 @@ Expr moved_bytes(const model::Config& model, bool recomputed) {
       if (prefix > x[0] * total + 0.5) break;
       moved = prefix;
     }
-    return fp32_bytes * moved;
+    return element_bytes * moved;
   };
   const Variables v;
   return Expr::call(remembering(recomputed ? "moved_inputs" : "moved_activations", bytes),

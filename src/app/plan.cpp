@@ -63,7 +63,7 @@ void write_text(const std::string& path, const std::string& text) {
 struct Given {
   explicit Given(const PlanOptions& options)
       : deck(deck::load(options.deck, options.sets)),
-        model(model::config(deck.model)),
+        model(model::config(deck.model, deck.training.precision)),
         cluster(hardware::cluster(deck.cluster)),
         profile(obtain_profile_alone(deck, model)) {}
   deck::Deck deck;
@@ -148,8 +148,8 @@ int profile(const DeckOptions& options, const std::string& output) {
   return on_all_ranks([&](comm::Session& session, comm::Communicator& world) {
     deck::Deck deck;
     comm::together(world, [&] { deck = deck::load(options.deck, options.sets); });
-    const hardware::Profile measured =
-        measure_profile(world, session.ranks_per_node(), deck, model::config(deck.model));
+    const hardware::Profile measured = measure_profile(
+        world, session.ranks_per_node(), deck, model::config(deck.model, deck.training.precision));
     comm::together(world, [&] {
       if (world.rank() == 0) hardware::save_profile(measured, output);
     });

@@ -85,9 +85,8 @@ std::vector<io::RankTimeline> timelines(const std::vector<schedule::Program>& pr
     for (std::size_t id = 0; id < programs[rank].tasks.size(); ++id) {
       timeline.labels.push_back(schedule::label(programs[rank].tasks[id]));
       timeline.channels.push_back(programs[rank].tasks[id].channel);
-      const schedule::Span& span = simulation.spans[rank][id];
-      timeline.times.push_back({span.start_s, span.end_s});
     }
+    timeline.times = simulation.spans[rank];
     all.push_back(std::move(timeline));
   }
   return all;

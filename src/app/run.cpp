@@ -83,13 +83,16 @@ class Job {
     });
     text = comm::broadcast(world_, text, 0);
     deck_ = deck::parse(text, options_.deck);
-    model_ = model::config(deck_.model);
+    model_ = model::config(deck_.model, deck_.training.precision);
     cluster_ = hardware::cluster(deck_.cluster);
     last_step_ = options_.steps.value_or(deck_.training.steps);
     if (leader_ && session_.num_nodes() != cluster_.nodes)
       log::warn("cluster.nodes = {}, but the job runs on {}: limits and times are the deck's",
                 cluster_.nodes, session_.num_nodes());
     comm::together(world_, [&] {
+      require(model_.precision == model::Precision::fp32, Failure::input,
+              "training.precision = {}: only fp32 trains; plan, analyze and simulate take it",
+              deck_.training.precision);
       require(world_.size() == cluster_.devices(), Failure::input,
               "the deck's cluster has {} x {} devices, the job has {} ranks: start {} ranks, or "
               "change cluster.nodes "

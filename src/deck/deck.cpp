@@ -70,7 +70,7 @@ const Schema<TrainingKeys>& training_schema() {
                 .min = 1,
                 .max = 1 << 24})
           .key("precision", &TrainingKeys::precision,
-               {.help = "number format of the computation", .choices = {"fp32"}})
+               {.help = "number format of the computation", .choices = {"fp32", "bf16", "fp16"}})
           .key("seed", &TrainingKeys::seed,
                {.help = "of the first weights and of the data's order", .min = 0})
           .table("optimizer", &TrainingKeys::optimizer, optimizer_schema(),

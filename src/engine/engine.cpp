@@ -17,6 +17,7 @@ namespace brume::engine {
 using schedule::Buffer;
 using schedule::Channel;
 using schedule::Program;
+using schedule::Span;
 
 double learning_rate(const Optimizer& optimizer, std::int64_t step, std::int64_t steps) {
   if (step < optimizer.warmup_steps)
@@ -31,17 +32,17 @@ double learning_rate(const Optimizer& optimizer, std::int64_t step, std::int64_t
 namespace {
 
 /// Seconds in which each channel worked, and of these, in which compute worked too.
-void add_times(const Program& program, const std::vector<TaskTime>& times, StepMetrics& metrics) {
-  std::vector<TaskTime> computing;
+void add_times(const Program& program, const std::vector<Span>& times, StepMetrics& metrics) {
+  std::vector<Span> computing;
   for (std::size_t id = 0; id < times.size(); ++id)
     if (program.tasks[id].channel == Channel::compute) computing.push_back(times[id]);
   for (std::size_t id = 0; id < times.size(); ++id) {
     const auto channel = std::size_t(program.tasks[id].channel);
-    const TaskTime& time = times[id];
+    const Span& time = times[id];
     metrics.busy_s[channel] += time.end_s - time.start_s;
     if (program.tasks[id].channel == Channel::compute) continue;
     auto at = std::lower_bound(computing.begin(), computing.end(), time.start_s,
-                               [](const TaskTime& c, double start_s) { return c.end_s < start_s; });
+                               [](const Span& c, double start_s) { return c.end_s < start_s; });
     for (; at != computing.end() && at->start_s < time.end_s; ++at)
       metrics.hidden_s[channel] +=
           std::max(0.0, std::min(at->end_s, time.end_s) - std::max(at->start_s, time.start_s));
@@ -154,7 +155,7 @@ struct Engine::Impl {
   std::optional<GuardCheck> guards, evaluation_guards;
   std::int64_t done = 0;        ///< steps whose gradients were made
   bool update_pending = false;  ///< ... and those of the last one are not applied yet
-  std::vector<TaskTime> times;
+  std::vector<Span> times;
   Executor executor;  ///< last: its threads use the rest
 };
 
@@ -181,8 +182,7 @@ StepMetrics Engine::step(const data::Sampler& data) {
   metrics.loss = e.totals()[0];
   metrics.grad_norm = std::sqrt(e.totals()[1]);
   metrics.lr = learning_rate(e.settings.optimizer, e.done, e.settings.steps);
-  for (const TaskTime& time : e.times)
-    metrics.iteration_s = std::max(metrics.iteration_s, time.end_s);
+  for (const Span& time : e.times) metrics.iteration_s = std::max(metrics.iteration_s, time.end_s);
   add_times(e.train, e.times, metrics);
   ++e.done;
   e.update_pending = true;
@@ -192,7 +192,7 @@ StepMetrics Engine::step(const data::Sampler& data) {
 void Engine::flush() {
   Impl& e = *impl_;
   if (!e.update_pending) return;
-  std::vector<TaskTime> times;
+  std::vector<Span> times;
   const GuardCheck* guards = e.guards ? &*e.guards : nullptr;
   e.executor.run(e.train, Parts::update, e.scalars(e.done - 1), guards, times);
   e.update_pending = false;
@@ -204,7 +204,7 @@ double Engine::evaluate(const data::Sampler& data, std::int64_t first, std::int6
   StepScalars scalars = e.scalars(0);
   scalars.loss_scale = float(1.0 / (double(sequences) * e.model.seq_len));
   double loss = 0.0;
-  std::vector<TaskTime> times;
+  std::vector<Span> times;
   for (std::int64_t done = 0; done < sequences; done += e.plan.global_batch) {
     e.load_batch(data, first + done, sequences - done);
     e.executor.run(e.evaluation, Parts::train, scalars,
@@ -226,7 +226,7 @@ std::vector<Slab> Engine::slabs() {
 }
 
 const Program& Engine::program() const { return impl_->train; }
-const std::vector<TaskTime>& Engine::last_times() const { return impl_->times; }
+const std::vector<Span>& Engine::last_times() const { return impl_->times; }
 std::string Engine::in_flight() const { return impl_->executor.in_flight(); }
 
 }  // namespace brume::engine

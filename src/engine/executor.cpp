@@ -60,7 +60,7 @@ Executor::Executor(const Arena& arena, const Compute& compute, const Groups& gro
 }
 
 void Executor::run(const schedule::Program& program, Parts parts, const StepScalars& step,
-                   const GuardCheck* guards, std::vector<TaskTime>& times) {
+                   const GuardCheck* guards, std::vector<schedule::Span>& times) {
   const auto start = std::chrono::steady_clock::now();
   times.assign(program.tasks.size(), {});
   program_ = &program;

@@ -36,7 +36,7 @@ class Executor {
 
   /// Runs `program` to its end; `times` gets an entry per task. @throws what a task threw
   void run(const schedule::Program& program, Parts parts, const StepScalars& step,
-           const GuardCheck* guards, std::vector<TaskTime>& times);
+           const GuardCheck* guards, std::vector<schedule::Span>& times);
 
   std::string in_flight() const;
 

@@ -39,7 +39,7 @@ void add_timeline(std::string& out, const RankTimeline& timeline, const char* ki
   constexpr double us_per_s = 1e6;
   add_names(out, kind, timeline.rank, process);
   for (std::size_t task = 0; task < timeline.times.size(); ++task) {
-    const engine::TaskTime& time = timeline.times[task];
+    const schedule::Span& time = timeline.times[task];
     if (!(time.end_s > time.start_s)) continue;
     fmt::format_to(std::back_inserter(out),
                    "{{\"ph\":\"X\",\"cat\":\"{}\",\"name\":{},\"pid\":{},\"tid\":{},\"ts\":{:.3f},"
@@ -67,7 +67,7 @@ void write_trace(const std::filesystem::path& path, std::span<const RankTimeline
 std::string pack(const RankTimeline& timeline) {
   json channels = json::array(), times = json::array();
   for (const schedule::Channel channel : timeline.channels) channels.push_back(int(channel));
-  for (const engine::TaskTime& time : timeline.times)
+  for (const schedule::Span& time : timeline.times)
     times.push_back(json::array({time.start_s, time.end_s}));
   return json{{"rank", timeline.rank},
               {"labels", timeline.labels},

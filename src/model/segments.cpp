@@ -203,7 +203,7 @@ double flops_per_sequence(const Config& config) {
   return flops;
 }
 
-Config config(const deck::ModelKeys& keys) {
+Config config(const deck::ModelKeys& keys, std::string_view precision) {
   return {.family = Family::gpt,
           .num_layers = keys.num_layers,
           .hidden_size = keys.hidden_size,
@@ -213,7 +213,10 @@ Config config(const deck::ModelKeys& keys) {
           .vocab_size = keys.vocab_size,
           .tied_head = keys.tied_head,
           .norm_eps = keys.norm_eps,
-          .init_std = keys.init_std};
+          .init_std = keys.init_std,
+          .precision = precision == "bf16"   ? Precision::bf16
+                       : precision == "fp16" ? Precision::fp16
+                                             : Precision::fp32};
 }
 
 }  // namespace brume::model

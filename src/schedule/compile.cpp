@@ -68,7 +68,7 @@ void Compiler::finish() {
   for (const auto& [block, b] : buffers_) {
     if (!train) break;
     // Each data-parallel rank counts its part of the block, whether or not the rest is here too.
-    const std::int64_t part_bytes = b.layout.elements / stage_.dp * fp32_bytes;
+    const std::int64_t part_bytes = b.layout.elements / stage_.dp * model::grad_bytes;
     range(Role::grads, b.grads, place_.dp_rank * part_bytes, part_bytes, true, false, block);
   }
   operand(Role::totals, totals_, false, true);

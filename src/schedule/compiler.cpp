@@ -6,7 +6,6 @@
 namespace brume::schedule {
 namespace {
 
-constexpr std::int64_t token_bytes = 4;
 constexpr std::int64_t shard_alignment_elements = 16;
 
 /// How many of a layer's kept tensors offload moves; see model::kept_tensors.
@@ -34,12 +33,14 @@ Compiler::Compiler(const plan::Plan& plan, const model::Config& model, int rank,
       place_(plan::place(plan, rank)),
       stage_(plan.stages[std::size_t(place_.stage)]),
       range_(plan::block_range(plan, place_.stage)),
-      blocks_(model::blocks(model)) {
+      blocks_(model::blocks(model)),
+      weight_bytes_(model::weight_bytes(model.precision)),
+      optimizer_bytes_(model::optimizer_bytes(model.precision)) {
   program_.rank = rank;
   const std::map<std::string, double, std::less<>> values{{"b", stage_.microbatch},
                                                           {"tp", stage_.tp}};
   const auto bytes = [&](const model::Expr& elements) {
-    return std::int64_t(elements.evaluate(values)) * fp32_bytes;
+    return std::int64_t(elements.evaluate(values)) * model::activation_bytes(model.precision);
   };
   for (SegmentKind kind :
        {SegmentKind::embedding, SegmentKind::attention, SegmentKind::mlp, SegmentKind::head}) {
@@ -51,7 +52,7 @@ Compiler::Compiler(const plan::Plan& plan, const model::Config& model, int rank,
     sizes.backward_workspace = bytes(segment.backward_workspace_elements);
   }
   stream_bytes_ = bytes(model::stream_elements(model));
-  batch_bytes_ = std::int64_t(stage_.microbatch) * model.seq_len * token_bytes;
+  batch_bytes_ = std::int64_t(stage_.microbatch) * model.seq_len * model::token_bytes;
   for (int recomputed : {0, 1})
     num_moved_[std::size_t(recomputed)] = moved_tensors(model::kept_tensors(model, recomputed == 1),
                                                         stage_.act_offload_ratio, values);
@@ -110,15 +111,15 @@ void Compiler::make_block_buffers(int block) {
       std::int64_t(stage_.optim_offload_ratio * double(b.shard_elements) /
                    shard_alignment_elements) *
       shard_alignment_elements;
-  b.host_bytes = 2 * host_elements * fp32_bytes;
-  const std::int64_t device_bytes = 2 * (b.shard_elements - host_elements) * fp32_bytes;
+  b.host_bytes = host_elements * optimizer_bytes_;
+  const std::int64_t device_bytes = (b.shard_elements - host_elements) * optimizer_bytes_;
   const auto make = [&](const char* what, Tier tier, Content content, std::int64_t bytes) {
     if (bytes == 0) return -1;
     return add_buffer(fmt::format("{}.{}", described.name, what), tier, content, bytes, block,
                       true);
   };
-  b.weights = make("weights", Tier::device, Content::weights, b.layout.elements * fp32_bytes);
-  b.grads = make("grads", Tier::device, Content::grads, b.layout.elements * fp32_bytes);
+  b.weights = make("weights", Tier::device, Content::weights, b.layout.elements * weight_bytes_);
+  b.grads = make("grads", Tier::device, Content::grads, b.layout.elements * model::grad_bytes);
   b.moments = make("moments", Tier::device, Content::optimizer, device_bytes);
   b.host_moments = make("host_moments", Tier::host, Content::optimizer, b.host_bytes);
 }
@@ -127,11 +128,13 @@ void Compiler::make_tied_buffers() {
   if (!model_.tied_head) return;
   const model::Layout layout = model::layout(blocks_[0], stage_.tp, place_.tp_rank, stage_.dp);
   const model::Piece& table = layout.piece(blocks_[0], ".token");
-  table_first_byte_ = table.first * fp32_bytes;
-  table_bytes_ = table.elements * fp32_bytes;
+  table_first_ = table.first;
+  table_elements_ = table.elements;
   if (!tied_across_stages() || !last_stage()) return;
-  tied_weights_ = add_buffer("tied.weights", Tier::device, Content::weights, table_bytes_, 0, true);
-  tied_grads_ = add_buffer("tied.grads", Tier::device, Content::grads, table_bytes_, 0, true);
+  tied_weights_ = add_buffer("tied.weights", Tier::device, Content::weights,
+                             table_elements_ * weight_bytes_, 0, true);
+  tied_grads_ = add_buffer("tied.grads", Tier::device, Content::grads,
+                           table_elements_ * model::grad_bytes, 0, true);
 }
 
 // --- which blocks save memory how ---------------------------------------------------------------

@@ -16,8 +16,6 @@ namespace brume::schedule {
 using model::BlockKind;
 using model::SegmentKind;
 
-inline constexpr std::int64_t fp32_bytes = 4;
-
 /// What a segment takes on this rank, in bytes.
 struct SegmentBytes {
   std::vector<std::pair<std::string, std::int64_t>> saved;
@@ -109,6 +107,8 @@ class Compiler {
   plan::BlockRange range_;
   std::vector<model::Block> blocks_;
   std::map<SegmentKind, SegmentBytes> segments_;
+  std::int64_t weight_bytes_;     ///< of an element
+  std::int64_t optimizer_bytes_;  ///< of a parameter
   std::int64_t stream_bytes_ = 0;
   std::int64_t batch_bytes_ = 0;  ///< tokens of a microbatch
   std::array<int, 2>
@@ -118,7 +118,7 @@ class Compiler {
   std::map<int, BlockBuffers> buffers_;
   int inputs_ = -1, targets_ = -1, loss_ = -1, totals_ = -1;
   int tied_weights_ = -1, tied_grads_ = -1;
-  std::int64_t table_first_byte_ = 0, table_bytes_ = 0;  ///< token table within its flat block
+  std::int64_t table_first_ = 0, table_elements_ = 0;  ///< token table within its flat block
   std::map<std::pair<int, int>, Activations> activations_;
   std::map<int, int> stream_;    ///< by microbatch: output of the last block that ran
   std::map<int, int> gradient_;  ///< by microbatch: gradient of the stream

@@ -8,10 +8,11 @@ namespace brume::schedule {
 
 void Compiler::update(const Slot& slot) {
   const BlockBuffers& b = buffers_.at(slot.block);
-  const std::int64_t first = b.shard_first * fp32_bytes, bytes = b.shard_elements * fp32_bytes;
   add_task(Channel::compute, Operation::optimizer_step, slot);
-  range(Role::weights, b.weights, first, bytes, true, true);
-  range(Role::grads, b.grads, first, bytes, true, false);
+  range(Role::weights, b.weights, b.shard_first * weight_bytes_, b.shard_elements * weight_bytes_,
+        true, true);
+  range(Role::grads, b.grads, b.shard_first * model::grad_bytes,
+        b.shard_elements * model::grad_bytes, true, false);
   if (b.moments >= 0) operand(Role::moments, b.moments, true, true);
   if (b.host_moments >= 0) operand(Role::staged, staged_.at(slot.block), true, true);
   operand(Role::totals, totals_, true, false);
@@ -97,8 +98,9 @@ void Compiler::table_operand(Role role, bool reads, bool writes) {
   if (tied_across_stages())
     return operand(role, weights ? tied_weights_ : tied_grads_, reads, writes, 1);
   const BlockBuffers& embedding = buffers_.at(0);
-  range(role, weights ? embedding.weights : embedding.grads, table_first_byte_, table_bytes_, reads,
-        writes, 1);
+  const std::int64_t element_bytes = weights ? weight_bytes_ : model::grad_bytes;
+  range(role, weights ? embedding.weights : embedding.grads, table_first_ * element_bytes,
+        table_elements_ * element_bytes, reads, writes, 1);
 }
 
 void Compiler::backward(const Slot& slot) {

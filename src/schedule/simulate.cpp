@@ -71,7 +71,8 @@ double work_s(const Task& task, const plan::Plan& plan, const plan::Stage& stage
     case Operation::accumulate: return 3.0 * double(written_bytes(task)) / profile.bytes_per_s;
     case Operation::norm: return double(bytes_of(task, Role::grads)) / profile.bytes_per_s;
     case Operation::optimizer_step:
-      return analyzer::optimizer_s(profile, double(bytes_of(task, Role::weights)) / 4.0);
+      return analyzer::optimizer_s(
+          profile, double(bytes_of(task, Role::weights)) / model::weight_bytes(model.precision));
   }
   return 0.0;
 }

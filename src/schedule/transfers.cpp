@@ -102,7 +102,8 @@ void Compiler::drain(const Slot& slot) {
 
 void Compiler::send_tied_weights(const Slot& slot) {
   add_task(Channel::p2p_forward, Operation::send, slot).peer = neighbour(plan_.num_stages() - 1);
-  range(Role::source, buffers_.at(0).weights, table_first_byte_, table_bytes_, true, false);
+  range(Role::source, buffers_.at(0).weights, table_first_ * weight_bytes_,
+        table_elements_ * weight_bytes_, true, false);
 }
 
 void Compiler::tp_all_reduce(const Slot& slot, int buffer) {
@@ -116,7 +117,7 @@ void Compiler::reduce_gradients(const Slot& slot) {
   const BlockBuffers& b = buffers_.at(slot.block);
   if (stage_.tp > 1 && b.layout.partial_elements > 0) {
     add_task(Channel::collective_tp, Operation::all_reduce, slot).group = Group::tp;
-    range(Role::destination, b.grads, 0, b.layout.partial_elements * fp32_bytes, true, true);
+    range(Role::destination, b.grads, 0, b.layout.partial_elements * model::grad_bytes, true, true);
   }
   if (stage_.dp == 1) return;
   const bool shard = stage_.zero_level >= 1;
@@ -126,12 +127,14 @@ void Compiler::reduce_gradients(const Slot& slot) {
 }
 
 void Compiler::receive_tied_gradients(const Slot& slot) {
-  const int incoming = add_buffer("tied.incoming", Tier::device, Content::staging, table_bytes_, 0);
+  const std::int64_t bytes = table_elements_ * model::grad_bytes;
+  const int incoming = add_buffer("tied.incoming", Tier::device, Content::staging, bytes, 0);
   add_task(Channel::p2p_backward, Operation::recv, slot).peer = neighbour(plan_.num_stages() - 1);
   operand(Role::destination, incoming, false, true);
   add_task(Channel::compute, Operation::accumulate, slot);
   operand(Role::source, incoming, true, false);
-  range(Role::destination, buffers_.at(0).grads, table_first_byte_, table_bytes_, true, true);
+  range(Role::destination, buffers_.at(0).grads, table_first_ * model::grad_bytes, bytes, true,
+        true);
 }
 
 /// After the last slot: the head's share of a tied gradient goes home, then loss and norm are
