@@ -9,10 +9,17 @@ namespace brume::kernels {
 
 /// Sizes of one attention call; N = batch * seq_len tokens.
 struct AttentionShape {
-  int batch;     ///< sequences
-  int seq_len;   ///< tokens a sequence
-  int heads;     ///< heads on this rank
-  int head_dim;  ///< features a head, D
+  int batch;           ///< sequences
+  int seq_len;         ///< tokens a sequence
+  int heads;           ///< query heads on this rank, H
+  int head_dim;        ///< features a head, D
+  int kv_heads = 0;    ///< key and value heads on this rank, K; 0: as many as query heads
+  int group = 1;       ///< query heads that share one of them
+  int first_head = 0;  ///< of the query heads, counted from the first that shares key head 0
+
+  int keys() const { return kv_heads == 0 ? heads : kv_heads; }
+  int key_head(int head) const { return (first_head + head) / group; }
+  int width() const { return (heads + 2 * keys()) * head_dim; }  ///< of q, k and v side by side
 };
 
 /// Scratch that one forward or backward call needs, 128 KiB; the caller gives it from its arena.
@@ -20,15 +27,19 @@ std::size_t attention_workspace_bytes(const AttentionShape& shape);
 
 /// o[n,h,:] = sum_{m <= n} softmax_m(q[n,h,:] . k[m,h,:] / sqrt(D)) v[m,h,:]  within each sequence
 ///
-/// @param qkv        [N, 3 * H * D] q, k and v side by side, heads in order in each
+/// With fewer key heads than query heads, k and v are those of key head (first_head + h) / group.
+///
+/// @param qkv        [N, (H + 2 K) * D] q, k and v side by side, heads in order in each
 /// @param workspace  attention_workspace_bytes(shape) / 4 floats
 /// @param o          [N, H * D]
 /// @param lse        [batch, H, T] flat: log of the sum of the exponentials, kept for backward
-/// @source           Dao 2023 (FlashAttention-2), algorithms 1 and 2
+/// @source           Dao 2023 (FlashAttention-2), algorithms 1 and 2; shared key heads: Ainslie et
+///                   al. 2023
 void attention_forward(const AttentionShape& shape, ConstMatrix qkv, Vector workspace, Matrix o,
                        Vector lse);
 
-/// Gradient of the above; dqkv [N, 3 * H * D] is written, not accumulated.
+/// Gradient of the above; dqkv [N, (H + 2 K) * D] is written, not accumulated. A key head's
+/// gradient is the sum over its query heads, in their order.
 void attention_backward(const AttentionShape& shape, ConstMatrix qkv, ConstMatrix o,
                         ConstVector lse, ConstMatrix d_o, Vector workspace, Matrix dqkv);
 

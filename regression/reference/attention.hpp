@@ -6,10 +6,12 @@
 
 namespace brume::reference {
 
-/// Where feature d of head h of token n (over the batch) lies; part 0 is q, 1 k, 2 v.
+/// Where feature d of token n (over the batch) lies that query head h reads; part 0 is q, 1 k, 2 v.
 inline std::size_t at(const kernels::AttentionShape& s, int part, int n, int h, int d) {
-  const std::size_t width = std::size_t(s.heads) * s.head_dim;
-  return n * 3 * width + part * width + h * s.head_dim + d;
+  const int keys = s.kv_heads == 0 ? s.heads : s.kv_heads;
+  const int shared = (s.first_head + h) / s.group;
+  const int heads_before = part == 0 ? h : s.heads + (part - 1) * keys + shared;
+  return std::size_t(n) * (s.heads + 2 * keys) * s.head_dim + heads_before * s.head_dim + d;
 }
 
 /// Probabilities [T, T] of one head in the sequence that begins at token `first`, and lse [T].

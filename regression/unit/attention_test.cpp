@@ -18,10 +18,10 @@ const AttentionShape shapes[] = {{1, 1, 1, 1},    {2, 7, 3, 5},    {1, 64, 2, 32
 struct Case {
   explicit Case(const AttentionShape& s, float spread = 1.0f, int gap = 0)
       : shape{s},
-        qkv{random_array(s.batch * s.seq_len, 3 * s.heads * s.head_dim, 1, spread, gap)},
+        qkv{random_array(s.batch * s.seq_len, s.width(), 1, spread, gap)},
         d_o{random_array(s.batch * s.seq_len, s.heads * s.head_dim, 2, 1.0f, gap)},
         o(s.batch * s.seq_len, s.heads * s.head_dim, gap),
-        dqkv(s.batch * s.seq_len, 3 * s.heads * s.head_dim, gap),
+        dqkv(s.batch * s.seq_len, s.width(), gap),
         lse(1, s.batch * s.heads * s.seq_len),
         workspace(1, int(attention_workspace_bytes(s) / sizeof(float))) {}
   void forward() {
@@ -55,6 +55,34 @@ TEST(Attention, EqualsItsTwin) {
     Case c(shape);
     expect_twin(c);
   }
+}
+
+// One key head for all, groups of two, and the second half of the heads on a rank that holds all
+// key heads, of which it reads the last one only.
+TEST(Attention, SharedKeyHeadsEqualTheirTwin) {
+  for (const AttentionShape& shape :
+       {AttentionShape{2, 70, 4, 8, 1, 4}, AttentionShape{1, 130, 4, 12, 2, 2},
+        AttentionShape{2, 33, 2, 8, 2, 2, 2}, AttentionShape{1, 9, 1, 4, 3, 2, 3}}) {
+    Case c(shape, 1.0f, 3);
+    expect_twin(c);
+  }
+}
+
+TEST(Attention, SharedKeyHeadsHaveTheSlopeOfTheTwin) {
+  Case c({2, 5, 4, 3, 2, 2});
+  c.forward();
+  c.backward();
+  const auto slope = reference::slope_of(
+      [&](auto& at) {
+        return reference::dot(c.d_o.doubles(), reference::attention_forward(c.shape, at).o);
+      },
+      c.qkv.doubles());
+  EXPECT_LT(reference::relative_error(c.dqkv.values(), slope), 1e-5);
+}
+
+TEST(Attention, AGroupWithoutItsKeyHeadBreaksAPromise) {
+  Case c({1, 8, 4, 4, 1, 2});
+  EXPECT_THROW(c.forward(), Error);
 }
 
 TEST(Attention, HonoursRowStrides) {

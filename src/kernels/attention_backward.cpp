@@ -53,10 +53,6 @@ void backward_tile(const Tile& tile, int head_dim, const Head<const float>& in,
 
 void backward_head(const Head<const float>& in, int seq_len, int head_dim, const Output& output,
                    float* workspace, const Head<float>& grad) {
-  for (int n = 0; n < seq_len; ++n) {
-    std::fill_n(grad.k + n * grad.stride, head_dim, 0.0f);
-    std::fill_n(grad.v + n * grad.stride, head_dim, 0.0f);
-  }
   for (int first_key = 0; first_key < seq_len; first_key += key_block)
     for (int first_query = first_key; first_query < seq_len; first_query += query_block)
       backward_tile(tile_at(first_query, first_key, seq_len), head_dim, in, output, workspace,
@@ -70,6 +66,9 @@ void attention_backward(const AttentionShape& shape, ConstMatrix qkv, ConstMatri
   check_attention("attention_backward", shape, qkv, o, lse, workspace);
   promise(same_extents(dqkv, qkv) && same_extents(d_o, o), "attention_backward",
           "dqkv must be as qkv, d_o as o");
+  const std::int64_t first_key = std::int64_t(shape.heads) * shape.head_dim;
+  for (std::size_t n = 0; n < dqkv.extent(0); ++n)
+    std::fill_n(&dqkv(n, first_key), shape.width() - first_key, 0.0f);
   for (int b = 0; b < shape.batch; ++b)
     for (int h = 0; h < shape.heads; ++h) {
       const std::int64_t token = std::int64_t(b) * shape.seq_len;

@@ -52,10 +52,11 @@ inline int hide_later_keys(const Tile& tile, int r, float* row, float hidden) {
 
 template <class View>
 auto head_of(const View& qkv, const AttentionShape& shape, int sequence, int head) {
-  auto* const q = &qkv(std::int64_t(sequence) * shape.seq_len, head * shape.head_dim);
-  const int width = shape.heads * shape.head_dim;
-  return Head<std::remove_pointer_t<decltype(q)>>{q, q + width, q + 2 * width,
-                                                  std::int64_t(qkv.stride(0))};
+  auto* const row = &qkv(std::int64_t(sequence) * shape.seq_len, 0);
+  auto* const k = row + (shape.heads + shape.key_head(head)) * shape.head_dim;
+  return Head<std::remove_pointer_t<decltype(row)>>{row + head * shape.head_dim, k,
+                                                    k + shape.keys() * shape.head_dim,
+                                                    std::int64_t(qkv.stride(0))};
 }
 
 inline float score_scale(int head_dim) { return 1.0f / std::sqrt(float(head_dim)); }
@@ -89,9 +90,12 @@ inline void check_attention(const char* kernel, const AttentionShape& shape, con
                             const ConstMatrix& o, const ConstVector& lse, const Vector& workspace) {
   const std::size_t tokens = std::size_t(shape.batch) * shape.seq_len;
   const std::size_t width = std::size_t(shape.heads) * shape.head_dim;
-  promise(qkv.extent(0) == tokens && qkv.extent(1) == 3 * width && o.extent(0) == tokens &&
-              o.extent(1) == width && lse.extent(0) == tokens * shape.heads,
-          kernel, "qkv [N, 3 H D], o [N, H D] and lse [batch H T] must fit the shape");
+  promise(qkv.extent(0) == tokens && qkv.extent(1) == std::size_t(shape.width()) &&
+              o.extent(0) == tokens && o.extent(1) == width &&
+              lse.extent(0) == tokens * shape.heads,
+          kernel, "qkv [N, (H + 2 K) D], o [N, H D] and lse [batch H T] must fit the shape");
+  promise(shape.key_head(shape.heads - 1) < shape.keys(), kernel,
+          "each group of query heads needs a key head");
   promise(workspace.extent(0) * sizeof(float) >= attention_workspace_bytes(shape), kernel,
           "the workspace is too small");
 }
