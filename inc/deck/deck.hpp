@@ -9,17 +9,36 @@
 
 namespace brume::deck {
 
+/// How rotary angles are stretched for sequences longer than those of an earlier training.
+struct RopeScalingKeys {
+  std::string kind = "none";  ///< none | linear | llama3
+  double factor = 1.0;
+  double low_freq_factor = 1.0;  ///< of llama3, as the next two
+  double high_freq_factor = 4.0;
+  int original_seq_len = 8192;
+};
+
 struct ModelKeys {
+  std::string config;  ///< config.json of a Hugging Face model; the keys given beside it win
   std::string family = "gpt";
-  int num_layers = 0;
+  int num_layers = 0;  ///< with `config` these may be 0: what the file says
   int hidden_size = 0;
   int num_heads = 0;
-  int ffn_size = 0;  ///< 0: 4 hidden_size
-  int seq_len = 0;   ///< tokens
+  int num_kv_heads = 0;  ///< 0: num_heads
+  int head_dim = 0;      ///< 0: hidden_size / num_heads
+  int ffn_size = 0;      ///< 0: 4 hidden_size
+  int seq_len = 0;       ///< tokens
   int vocab_size = 0;
-  bool tied_head = true;  ///< the output head shares the token embedding's weights
+  bool tied_head = true;    ///< the output head shares the token embedding's weights
+  bool qkv_bias = true;     ///< of llama and falcon: false, unless given
+  bool linear_bias = true;  ///< of the other linear layers, alike
+  int layer_norms = 0;      ///< norms a layer has; 0: 1 for falcon, else 2
   double norm_eps = 1e-5;
+  double rope_theta = 10000.0;
+  RopeScalingKeys rope_scaling;
+  double dropout = 0.0;
   double init_std = 0.02;
+  std::vector<std::string> given;  ///< not a key itself: those the deck gave a value
 };
 
 struct OptimizerKeys {

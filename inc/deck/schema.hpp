@@ -34,10 +34,15 @@ class Document {
   /// alone when nothing gave it one.
   std::string where(std::string_view path) const;
 
+  /// Whether something gave "table.key" a value.
+  bool has(std::string_view path) const;
+
   struct Node;  ///< the parsed tree, private to the sources
   const Node& root() const { return *root_; }
 
  private:
+  const Node* find(std::string_view path) const;
+
   std::string origin_;
   std::shared_ptr<Node> root_;
 };

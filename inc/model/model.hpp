@@ -13,7 +13,24 @@ namespace brume::model {
 
 using symbolic::Expr;
 
-enum class Family { gpt };
+/// gpt: learned positions, layer norms, GELU (tanh); attention, then MLP.
+/// llama: rotary positions, RMS norms, SwiGLU; attention, then MLP.
+/// falcon: rotary positions, layer norms, GELU (erf); attention beside MLP, from one input.
+enum class Family { gpt, llama, falcon };
+const char* name(Family family);
+
+enum class NormKind { layer, rms };
+enum class MlpKind { gelu_tanh, gelu_erf, swiglu };
+
+/// How rotary angles are stretched for sequences longer than those of an earlier training.
+struct RopeScaling {
+  enum class Kind { none, linear, llama3 };
+  Kind kind = Kind::none;
+  double factor = 1.0;            ///< linear: of all frequencies; llama3: of the low ones
+  double low_freq_factor = 1.0;   ///< llama3: turns within original_seq_len below which a frequency
+  double high_freq_factor = 4.0;  ///< is divided whole, above which it is left alone
+  int original_seq_len = 8192;
+};
 
 /// Number format of weights and activations. Gradients are summed, and optimizer state is kept, in
 /// fp32 whatever it is.
@@ -31,21 +48,56 @@ constexpr int optimizer_bytes(Precision precision) { return precision == Precisi
 struct Config {
   Family family = Family::gpt;
   int num_layers = 0;
-  int hidden_size = 0;  ///< C
-  int num_heads = 0;    ///< H
-  int ffn_size = 0;     ///< F
-  int seq_len = 0;      ///< T [tokens]
-  int vocab_size = 0;   ///< V
+  int hidden_size = 0;   ///< C
+  int num_heads = 0;     ///< H
+  int num_kv_heads = 0;  ///< K, shared by groups of H / K query heads; 0: H
+  int head_size = 0;     ///< D; 0: C / H
+  int ffn_size = 0;      ///< F
+  int seq_len = 0;       ///< T [tokens]
+  int vocab_size = 0;    ///< V
   bool tied_head = true;
+  bool qkv_bias = true;
+  bool linear_bias = true;  ///< of the other linear layers
+  int layer_norms = 2;      ///< norms of a layer; falcon's attention and MLP may share one
   double norm_eps = 1e-5;
+  double rope_theta = 10000.0;
+  RopeScaling rope_scaling = {};
   double init_std = 0.02;
   Precision precision = Precision::fp32;
 
-  int head_dim() const { return hidden_size / num_heads; }
+  int head_dim() const { return head_size > 0 ? head_size : hidden_size / num_heads; }
+  int kv_heads() const { return num_kv_heads > 0 ? num_kv_heads : num_heads; }
+  int attention_size() const { return num_heads * head_dim(); }  ///< H D, of all query heads
+  bool rotary() const { return family != Family::gpt; }
+  bool parallel() const { return family == Family::falcon; }
+  NormKind norm() const { return family == Family::llama ? NormKind::rms : NormKind::layer; }
+  MlpKind mlp() const;
+  /// Width of what the MLP's first product makes: gate and value side by side for SwiGLU.
+  int mlp_in_size() const { return mlp() == MlpKind::swiglu ? 2 * ffn_size : ffn_size; }
 };
 
+/// @param keys       of a deck without `config`, or what `resolved` made of them
 /// @param precision  training.precision of the deck
+/// @throws Error(input) when sizes do not fit each other or the family
 Config config(const deck::ModelKeys& keys, std::string_view precision);
+
+/// The keys with those of their config.json filled in, `config` itself empty then. Keys that the
+/// deck gave win. Keys of the file that mean nothing here are warned about once.
+///
+/// @throws Error(input) for an architecture or feature that does not run here, naming it
+deck::ModelKeys resolved(const deck::ModelKeys& keys);
+
+/// One line with all that decides what is computed: what a checkpoint must agree with.
+std::string text(const Config& config);
+
+/// Angle per token of each pair of features (i, i + D/2), [D / 2].
+///
+///   f_i = theta^(-2 i / D);  linear: f_i / factor;  llama3: as linear where f_i makes fewer than
+///   low_freq_factor turns in original_seq_len, f_i where more than high_freq_factor, between them
+///   mixed linearly in the turns
+///
+/// @source  Su et al. 2021, eq. (15); Chen et al. 2023; Llama 3 model card, reference code
+std::vector<double> rope_frequencies(const Config& config);
 
 // --- parameters ---------------------------------------------------------------------------------
 
@@ -55,7 +107,9 @@ enum class Init { zeros, ones, normal };
 struct Parameter {
   std::string name;                 ///< "layers.3.attention.qkv.weight"
   std::vector<std::int64_t> shape;  ///< global
-  int split_dim = -1;       ///< dimension that tensor parallelism cuts; -1: every tp rank holds all
+  int split_dim = -1;   ///< dimension that tensor parallelism cuts; -1: every tp rank holds all
+  int split_heads = 0;  ///< along split_dim, kept whole; every tp rank holds all that tp does not
+                        ///< divide. 0: any tp
   bool tp_partial = false;  ///< each tp rank's gradient is a part of the sum
   bool decays = false;      ///< weight decay applies
   Init init = Init::zeros;
@@ -63,6 +117,10 @@ struct Parameter {
   std::int64_t first_index = 0;  ///< global index of its first element, for initial values
 
   std::int64_t elements() const;
+  bool splits(int tp) const {
+    return split_dim >= 0 && (split_heads == 0 || split_heads % tp == 0);
+  }
+  bool is_partial(int tp) const { return tp_partial || (split_dim >= 0 && !splits(tp)); }
 };
 
 /// A parameter's piece on one tp rank, and where it lies in the block's flat buffers.
@@ -103,21 +161,39 @@ Layout layout(const Block& block, int tp, int tp_rank, int shards);
 
 /// Elements of the flat buffer as an expression in variables "tp" and "dp" (shards).
 Expr layout_elements(const Block& block);
+/// Of these, the leading ones whose gradients are partial over tp; in variable "tp".
+Expr layout_partial_elements(const Block& block);
 
 // --- segments -----------------------------------------------------------------------------------
 // A segment maps the residual stream [N, C] to the next one; with tp > 1 each tp rank computes a
 // part of the sum and an all-reduce of its output follows. Its backward maps d output to d input
-// alike.
+// alike. A layer is two segments, attention and mlp, or the one segment `parallel`, whose branches
+// read the same input.
 
-enum class SegmentKind { embedding, attention, mlp, head };
+enum class SegmentKind { embedding, attention, mlp, parallel, head };
 const char* name(SegmentKind kind);
+
+enum class BranchKind { attention, mlp };
+
+/// A way through a layer's segment, from one of its norms to a part of the output.
+struct Branch {
+  BranchKind kind;
+  int norm;  ///< 1 or 2: of the parameters "norm1" and "norm2"
+};
+
+/// Branches of a layer's segment, those of one norm next to each other; none for other segments.
+std::vector<Branch> branches(const Config& config, SegmentKind kind);
 
 /// What an operator is, for the profile: its kind and dims name a row of measured times.
 enum class OperatorKind {
   matmul,
   attention,
   layer_norm,
+  rms_norm,
+  rope,
   gelu,
+  gelu_erf,
+  swiglu,
   pointwise,
   embedding,
   cross_entropy,
@@ -126,8 +202,9 @@ enum class OperatorKind {
 const char* name(OperatorKind kind);
 
 /// One operator of a segment. Dims, FLOPs and bytes are expressions in "b" (microbatch) and "tp".
-/// Dims by kind: matmul {M, N, K}; attention {batch, T, heads, head_dim}; layer_norm, gelu {N, C};
-/// pointwise {elements}; embedding {N, C, V}; cross_entropy {N, V}; adamw {elements}.
+/// Dims by kind: matmul {M, N, K}; attention {batch, T, heads, head_dim}; norms, gelu, gelu_erf and
+/// swiglu {N, C}; rope {N, heads, head_dim}; pointwise {elements}; embedding {N, C, V};
+/// cross_entropy {N, V}; adamw {elements}.
 struct Operator {
   std::string name;
   OperatorKind kind;
@@ -136,6 +213,7 @@ struct Operator {
   Expr backward_flops;
   Expr forward_bytes;  ///< read and written in fp32
   Expr backward_bytes;
+  bool output_only = false;  ///< not needed where a layer's last segment is recomputed
 };
 
 /// A tensor that a segment's forward keeps for its backward, beside its input.
@@ -155,8 +233,11 @@ struct Segment {
 
 Segment segment(const Config& config, SegmentKind kind);
 
-/// Segments of a block in forward order: one, or attention and mlp for a layer.
-std::vector<SegmentKind> segment_kinds(BlockKind kind);
+/// Segments of a block in forward order: one, or attention and mlp for a layer whose branches are
+/// not parallel.
+std::vector<SegmentKind> segment_kinds(const Config& config, BlockKind kind);
+/// All kinds of segments that a model has, in forward order.
+std::vector<SegmentKind> segment_kinds(const Config& config);
 
 /// A tensor of a layer that is kept from forward to backward: a segment's input, or one it saved.
 struct Kept {
@@ -165,9 +246,9 @@ struct Kept {
   Expr elements;
 };
 
-/// What a layer keeps, in the order in which activation offload takes it: with ratio a the longest
-/// prefix that holds at most a of all elements moves to the host. A recomputed layer keeps its
-/// input.
+/// What a layer keeps, in the order in which activation offload takes it, large tensors first: with
+/// ratio a the longest prefix that holds at most a of all elements moves to the host. A recomputed
+/// layer keeps its input.
 std::vector<Kept> kept_tensors(const Config& config, bool recomputed);
 
 /// Elements of the residual stream, b T C.

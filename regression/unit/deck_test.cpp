@@ -60,7 +60,24 @@ TEST(Deck, EachRequiredKeyIsMissed) {
     EXPECT_NE(refused(text).find(std::string("missing key '") + key + "'"), std::string::npos)
         << key;
   }
-  EXPECT_EQ(refused(""), "a.toml: table 'model': missing key 'num_layers': transformer layers");
+  EXPECT_EQ(refused(""), "a.toml: table 'training': missing key 'steps': length of the training");
+}
+
+// Biases are a GPT's; a configuration file may stand for the sizes, and the deck remembers which
+// keys it gave itself.
+TEST(Deck, WhatFollowsFromTheFamily) {
+  EXPECT_TRUE(parse(smallest, "a.toml").model.qkv_bias);
+  const Deck llama = parse(smallest, "a.toml", {"model.family=llama", "model.qkv_bias=true"});
+  EXPECT_TRUE(llama.model.qkv_bias);
+  EXPECT_FALSE(llama.model.linear_bias);
+  EXPECT_EQ(parse(smallest, "a.toml", {"model.vocab_size=128256"}).model.vocab_size, 128256);
+
+  std::string text = smallest;
+  text.replace(text.find("num_layers"), text.find("[training]") - text.find("num_layers"),
+               "config = \"config.json\"\nseq_len = 32\n");
+  const Deck deck = parse(text, "a.toml");
+  EXPECT_EQ(deck.model.num_layers, 0);
+  EXPECT_EQ(deck.model.given, (std::vector<std::string>{"config", "seq_len"}));
 }
 
 TEST(Deck, OverridesApplyInOrder) {
@@ -75,9 +92,16 @@ TEST(Deck, OverridesApplyInOrder) {
 
 TEST(Deck, KeysAreCheckedTogether) {
   EXPECT_EQ(refused(smallest, {"model.num_heads=5"}),
-            "--set model.num_heads=5: 'model.num_heads' must divide hidden_size = 64, found 5");
+            "--set model.num_heads=5: 'model.num_heads' must divide hidden_size = 64 unless "
+            "head_dim is given, found 5");
+  EXPECT_EQ(parse(smallest, "a.toml", {"model.num_heads=5", "model.head_dim=8"}).model.num_heads,
+            5);
   EXPECT_EQ(refused(smallest, {"model.hidden_size=30"}),
-            "a.toml:4:15: 'model.num_heads' must divide hidden_size = 30, found 4");
+            "a.toml:4:15: 'model.num_heads' must divide hidden_size = 30 unless head_dim is given, "
+            "found 4");
+  EXPECT_EQ(refused(smallest, {"model.vocab_size=0"}),
+            "--set model.vocab_size=0: 'model.vocab_size' must be at least 1 without model.config, "
+            "found 0");
   EXPECT_EQ(
       refused(smallest, {"training.optimizer.warmup_steps=11"}),
       "--set training.optimizer.warmup_steps=11: 'training.optimizer.warmup_steps' must be at "
@@ -93,12 +117,13 @@ TEST(Deck, KeysAreCheckedTogether) {
 
 TEST(Deck, BoundsHold) {
   for (const char* wrong :
-       {"model.vocab_size=65537", "model.family=llama", "training.precision=fp8",
-        "training.optimizer.name=sgd", "training.optimizer.min_lr_ratio=1.5",
-        "training.optimizer.beta1=-0.1", "training.optimizer.lr=-1", "search.zero_levels=[2]",
-        "search.stages=[0]", "search.dp=[-1]", "search.optim_offload=[1.5]",
-        "search.act_offload=[-0.5]", "cluster.memory_gib=0", "cluster.nodes=0", "training.seed=-1",
-        "data.order=random", "output.log_every=0", "training.steps=ten"})
+       {"model.vocab_size=2147483648", "model.family=bert", "model.dropout=0.1",
+        "training.precision=fp8", "training.optimizer.name=sgd",
+        "training.optimizer.min_lr_ratio=1.5", "training.optimizer.beta1=-0.1",
+        "training.optimizer.lr=-1", "search.zero_levels=[2]", "search.stages=[0]", "search.dp=[-1]",
+        "search.optim_offload=[1.5]", "search.act_offload=[-0.5]", "cluster.memory_gib=0",
+        "cluster.nodes=0", "training.seed=-1", "data.order=random", "output.log_every=0",
+        "training.steps=ten"})
     EXPECT_TRUE(refused(smallest, {wrong}).starts_with(std::string("--set ") + wrong)) << wrong;
 }
 
@@ -121,7 +146,7 @@ TEST(Deck, EveryKeySaysWhatItIs) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);)
     EXPECT_TRUE(line.empty() || line.find("  # ") != std::string::npos) << line;
-  EXPECT_EQ(schema().help().size(), 10u + 4 + 9 + 5 + 5 + 10 + 4);
+  EXPECT_EQ(schema().help().size(), 23u + 4 + 9 + 5 + 5 + 10 + 4);
 }
 
 TEST(Deck, TheQuickStartIsValid) {

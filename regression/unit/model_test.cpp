@@ -29,6 +29,92 @@ TEST(Model, CountsTheParametersOfGpt2) {
   EXPECT_EQ(num_parameters(gpt2), 124'439'808);
 }
 
+/// A llama whose two key heads tp = 4 does not divide, and falcons with one norm and with two.
+std::vector<Config> other_families() {
+  Config llama = small(false);
+  llama.family = Family::llama;
+  llama.num_kv_heads = 2;
+  llama.linear_bias = false;
+  Config falcon = small();
+  falcon.family = Family::falcon;
+  falcon.num_kv_heads = falcon.layer_norms = 1;
+  Config grouped = falcon;
+  grouped.num_kv_heads = grouped.layer_norms = 2;
+  return {llama, falcon, grouped};
+}
+
+std::vector<Config> all_families() {
+  std::vector<Config> all = other_families();
+  all.push_back(small());
+  return all;
+}
+
+// The published sizes of Llama 2 7B, Llama 3 8B, Falcon 7B and Falcon 40B.
+TEST(Model, CountsTheParametersOfOtherFamilies) {
+  Config llama{.family = Family::llama,
+               .num_layers = 32,
+               .hidden_size = 4096,
+               .num_heads = 32,
+               .ffn_size = 11008,
+               .seq_len = 4096,
+               .vocab_size = 32000,
+               .tied_head = false,
+               .qkv_bias = false,
+               .linear_bias = false};
+  EXPECT_EQ(num_parameters(llama), 6'738'415'616);
+  llama.num_kv_heads = 8;
+  llama.ffn_size = 14336;
+  llama.vocab_size = 128256;
+  EXPECT_EQ(num_parameters(llama), 8'030'261'248);
+  Config falcon{.family = Family::falcon,
+                .num_layers = 32,
+                .hidden_size = 4544,
+                .num_heads = 71,
+                .num_kv_heads = 1,
+                .ffn_size = 4 * 4544,
+                .seq_len = 2048,
+                .vocab_size = 65024,
+                .qkv_bias = false,
+                .linear_bias = false,
+                .layer_norms = 1};
+  EXPECT_EQ(num_parameters(falcon), 6'921'720'704);
+  falcon.num_layers = 60;
+  falcon.hidden_size = 8192;
+  falcon.num_heads = 128;
+  falcon.num_kv_heads = 8;
+  falcon.ffn_size = 4 * 8192;
+  falcon.layer_norms = 2;
+  EXPECT_EQ(num_parameters(falcon), 41'303'293'952);
+}
+
+TEST(Model, ASegmentListPerFamily) {
+  using enum SegmentKind;
+  EXPECT_EQ(segment_kinds(small()), (std::vector{embedding, attention, mlp, head}));
+  for (const Config& m : other_families())
+    EXPECT_EQ(segment_kinds(m, BlockKind::layer),
+              m.parallel() ? std::vector{parallel} : (std::vector{attention, mlp}));
+}
+
+// Plain angles; all divided; and of llama3's three ranges one of each: 8192 tokens are 1304 turns
+// of the first, 4.12 and 0.0013 of others at theta 10000 and D = 64.
+TEST(Model, RotaryFrequenciesAreStretched) {
+  Config m = other_families().front();
+  m.head_size = 64;
+  const std::vector<double> plain = rope_frequencies(m);
+  ASSERT_EQ(plain.size(), 32u);
+  EXPECT_DOUBLE_EQ(plain[0], 1.0);
+  EXPECT_NEAR(plain[16], 0.01, 1e-15);
+  m.rope_scaling = {.kind = RopeScaling::Kind::linear, .factor = 4.0};
+  EXPECT_NEAR(rope_frequencies(m)[16], 0.0025, 1e-15);
+  m.rope_scaling = {.kind = RopeScaling::Kind::llama3, .factor = 8.0};
+  const std::vector<double> mixed = rope_frequencies(m);
+  EXPECT_DOUBLE_EQ(mixed[0], 1.0);
+  EXPECT_NEAR(mixed[31], plain[31] / 8.0, 1e-18);
+  const double turns = 8192.0 * plain[22] / (2.0 * M_PI), kept = (turns - 1.0) / 3.0;
+  ASSERT_TRUE(kept > 0.0 && kept < 1.0) << turns;
+  EXPECT_NEAR(mixed[22], plain[22] * (kept + (1.0 - kept) / 8.0), 1e-15);
+}
+
 TEST(Model, UntiedHeadHasATableOfItsOwn) {
   EXPECT_EQ(num_parameters(small(false)) - num_parameters(small(true)), 37 * 24);
 }
@@ -42,31 +128,35 @@ TEST(Model, FlopsAreSixPerWeightAndTokenAndMore) {
 }
 
 TEST(Model, PiecesTileEveryTensorOverTensorParallelRanks) {
-  for (const Block& block : blocks(small()))
-    for (std::size_t p = 0; p < block.parameters.size(); ++p) {
-      const Parameter& parameter = block.parameters[p];
-      std::int64_t elements = 0;
-      std::set<std::vector<std::int64_t>> offsets;
-      for (int rank = 0; rank < 4; ++rank) {
-        const Layout parts = layout(block, 4, rank, 1);
-        elements += parts.pieces[p].elements;
-        offsets.insert(parts.pieces[p].offset);
+  for (const Config& m : all_families())
+    for (const Block& block : blocks(m))
+      for (std::size_t p = 0; p < block.parameters.size(); ++p) {
+        const Parameter& parameter = block.parameters[p];
+        std::int64_t elements = 0;
+        std::set<std::vector<std::int64_t>> offsets;
+        for (int rank = 0; rank < 4; ++rank) {
+          const Layout parts = layout(block, 4, rank, 1);
+          elements += parts.pieces[p].elements;
+          offsets.insert(parts.pieces[p].offset);
+        }
+        const bool split = parameter.splits(4);
+        EXPECT_EQ(elements, parameter.elements() * (split ? 1 : 4)) << parameter.name;
+        EXPECT_EQ(offsets.size(), split ? 4u : 1u) << parameter.name;
       }
-      const bool split = parameter.split_dim >= 0;
-      EXPECT_EQ(elements, parameter.elements() * (split ? 1 : 4)) << parameter.name;
-      EXPECT_EQ(offsets.size(), split ? 4u : 1u) << parameter.name;
-    }
 }
 
 TEST(Model, LayoutIsAlignedDisjointAndHasPartialGradientsFirst) {
-  for (const Block& block : blocks(small())) {
+  std::vector<Block> all;
+  for (const Config& m : all_families())
+    for (Block& block : blocks(m)) all.push_back(std::move(block));
+  for (const Block& block : all) {
     const Layout flat = layout(block, 2, 1, 3);
     std::int64_t end = 0;
     for (const Piece& piece : flat.pieces) {
       EXPECT_EQ(piece.first % 16, 0);
       EXPECT_GE(piece.first, end);
       end = piece.first + piece.elements;
-      const bool partial = block.parameters[std::size_t(piece.parameter)].tp_partial;
+      const bool partial = block.parameters[std::size_t(piece.parameter)].is_partial(2);
       EXPECT_EQ(partial, piece.first < flat.partial_elements);
     }
     EXPECT_GE(flat.elements, end);
@@ -75,13 +165,17 @@ TEST(Model, LayoutIsAlignedDisjointAndHasPartialGradientsFirst) {
 }
 
 TEST(Model, LayoutExpressionEqualsTheLayout) {
-  for (const Block& block : blocks(small()))
-    for (int tp : {1, 2, 4})
-      for (int dp : {1, 2, 3, 8}) {
-        const double elements =
-            layout_elements(block).evaluate({{"tp", double(tp)}, {"dp", double(dp)}});
-        EXPECT_EQ(elements, double(layout(block, tp, 0, dp).elements)) << block.name;
-      }
+  for (const Config& m : all_families())
+    for (const Block& block : blocks(m))
+      for (int tp : {1, 2, 4})
+        for (int dp : {1, 2, 3, 8}) {
+          const std::map<std::string, double, std::less<>> values{{"tp", double(tp)},
+                                                                  {"dp", double(dp)}};
+          const Layout flat = layout(block, tp, 0, dp);
+          EXPECT_EQ(layout_elements(block).evaluate(values), double(flat.elements)) << block.name;
+          EXPECT_EQ(layout_partial_elements(block).evaluate(values), double(flat.partial_elements))
+              << block.name << " at tp " << tp;
+        }
 }
 
 TEST(Model, InitialValuesFollowSeedAndPlaceOnly) {
@@ -104,15 +198,18 @@ TEST(Model, InitialValuesFollowSeedAndPlaceOnly) {
 
 // What a layer keeps is its segments' inputs and all they save, each once.
 TEST(Model, KeptTensorsAreInputsAndSaved) {
-  const Config m = small();
   const std::map<std::string, double, std::less<>> values{{"b", 2.0}, {"tp", 2.0}};
-  double kept = 0.0, expected = 2.0 * stream_elements(m).evaluate(values);
-  for (const Kept& tensor : kept_tensors(m, false)) kept += tensor.elements.evaluate(values);
-  for (SegmentKind kind : {SegmentKind::attention, SegmentKind::mlp})
-    for (const Saved& saved : segment(m, kind).saved) expected += saved.elements.evaluate(values);
-  EXPECT_EQ(kept, expected);
-  ASSERT_EQ(kept_tensors(m, true).size(), 1u);
-  EXPECT_EQ(kept_tensors(m, true)[0].elements.evaluate(values), 2.0 * 10 * 24);
+  for (const Config& m : all_families()) {
+    double kept = 0.0, expected = 0.0;
+    for (const Kept& tensor : kept_tensors(m, false)) kept += tensor.elements.evaluate(values);
+    for (SegmentKind kind : segment_kinds(m, BlockKind::layer)) {
+      expected += stream_elements(m).evaluate(values);
+      for (const Saved& saved : segment(m, kind).saved) expected += saved.elements.evaluate(values);
+    }
+    EXPECT_EQ(kept, expected);
+    ASSERT_EQ(kept_tensors(m, true).size(), 1u);
+    EXPECT_EQ(kept_tensors(m, true)[0].elements.evaluate(values), 2.0 * 10 * 24);
+  }
 }
 
 }  // namespace

@@ -20,6 +20,23 @@ inline model::Config small_model(int num_layers = 4, bool tied_head = true) {
           .tied_head = tied_head};
 }
 
+/// The same sizes in another family, with so many key heads.
+inline model::Config small_llama(int num_layers, int kv_heads) {
+  model::Config model = small_model(num_layers, false);
+  model.family = model::Family::llama;
+  model.num_kv_heads = kv_heads;
+  model.qkv_bias = model.linear_bias = false;
+  return model;
+}
+inline model::Config small_falcon(int num_layers, int kv_heads, int layer_norms) {
+  model::Config model = small_model(num_layers, true);
+  model.family = model::Family::falcon;
+  model.num_kv_heads = kv_heads;
+  model.layer_norms = layer_norms;
+  model.qkv_bias = model.linear_bias = false;
+  return model;
+}
+
 /// A machine with round numbers: no operator rows, so compute follows the roofline; links and
 /// copies have latency and bandwidth.
 inline hardware::Profile round_profile(int ranks_per_node = 8) {

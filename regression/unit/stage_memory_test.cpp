@@ -45,5 +45,18 @@ TEST(StageMemory, MatchesLiveBytesOfRandomPlans) {
   }
 }
 
+// A falcon's layer is one segment; a llama's key heads are cut or repeated by tp.
+TEST(StageMemory, MatchesLiveBytesOfOtherFamilies) {
+  std::mt19937 random(2);
+  for (int trial = 0; trial < 200 && !testing::Test::HasFailure(); ++trial) {
+    const int num_layers = 1 + int(random() % 7), kv_heads = 1 << (random() % 3);
+    const plan::Plan plan = samples::random_plan(random, num_layers);
+    if (random() % 3 == 0)
+      compare(plan, samples::small_llama(num_layers, kv_heads));
+    else
+      compare(plan, samples::small_falcon(num_layers, kv_heads, 1 + int(random() % 2)));
+  }
+}
+
 }  // namespace
 }  // namespace brume::analyzer

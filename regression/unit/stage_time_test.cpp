@@ -20,8 +20,7 @@ hardware::Profile unit_profile(const model::Config& model) {
   hardware::Profile profile = samples::round_profile();
   profile.task_overhead_s = 0.0;
   profile.interference.assign(16, 0.0);
-  for (SegmentKind kind :
-       {SegmentKind::embedding, SegmentKind::attention, SegmentKind::mlp, SegmentKind::head})
+  for (SegmentKind kind : model::segment_kinds(model))
     for (const model::Operator& op : model::segment(model, kind).operators)
       for (double b : {1.0, 2.0})
         for (double tp : {1.0, 2.0}) {

@@ -28,12 +28,13 @@ double segment_s(const model::Config& model, const hardware::Profile& profile,
                  model::SegmentKind kind, Pass pass, int microbatch, int tp) {
   const model::Segment segment = model::segment(model, kind);
   const Values values{{"b", microbatch}, {"tp", tp}};
-  std::size_t count = segment.operators.size();
-  // A recomputed MLP ends before its last product: nobody reads the output.
-  if (pass == Pass::recompute && kind == model::SegmentKind::mlp) --count;
+  // Where a layer's last segment is recomputed nobody reads its output.
+  const bool no_output = pass == Pass::recompute &&
+                         kind == model::segment_kinds(model, model::BlockKind::layer).back();
   double sum_s = 0.0;
-  for (std::size_t i = 0; i < count; ++i)
-    sum_s += operator_s(model, profile, segment.operators[i], pass == Pass::backward, values);
+  for (const model::Operator& op : segment.operators)
+    if (!(no_output && op.output_only))
+      sum_s += operator_s(model, profile, op, pass == Pass::backward, values);
   return sum_s;
 }
 

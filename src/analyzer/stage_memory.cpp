@@ -56,7 +56,8 @@ class StageMemoryBuilder {
   StageRole role_;
   Variables v_;
   std::vector<model::Block> blocks_;
-  SegmentBytes attention_, mlp_, head_;
+  std::vector<SegmentBytes> segments_;  ///< of a layer, in forward order
+  SegmentBytes head_;
   Expr stream_, full_kept_, full_moved_, recomputed_moved_;
   double table_elements_;  ///< of the token table
   double weight_bytes_;    ///< of an element
@@ -66,15 +67,17 @@ StageMemoryBuilder::StageMemoryBuilder(const model::Config& model, StageRole rol
     : model_(model),
       role_(role),
       blocks_(model::blocks(model)),
-      attention_(model, SegmentKind::attention),
-      mlp_(model, SegmentKind::mlp),
       head_(model, SegmentKind::head),
       stream_(double(model::activation_bytes(model.precision)) * model::stream_elements(model)),
-      full_kept_(2.0 * stream_ + attention_.saved + mlp_.saved),
       full_moved_(moved_bytes(model, false)),
       recomputed_moved_(moved_bytes(model, true)),
       table_elements_(double(blocks_.front().parameters.front().elements())),
-      weight_bytes_(model::weight_bytes(model.precision)) {}
+      weight_bytes_(model::weight_bytes(model.precision)) {
+  for (SegmentKind kind : model::segment_kinds(model, model::BlockKind::layer)) {
+    segments_.emplace_back(model, kind);
+    full_kept_ += stream_ + segments_.back().saved;
+  }
+}
 
 // --- what lives from step to step ---------------------------------------------------------------
 
@@ -118,22 +121,31 @@ Expr StageMemoryBuilder::kept_before(const Expr& j) const {
   return kept + less(v_.l, j) * last;
 }
 
-/// Layer j in forward: its input, what it saves, scratch, and its output.
+/// Layer j in forward, the largest of its segments: the layer's input, what the segments so far
+/// kept, scratch, and the output.
 Expr StageMemoryBuilder::forward_peak(const Expr& j) const {
-  const Expr attention = 2.0 * stream_ + attention_.saved + attention_.forward;
-  const Expr mlp = 3.0 * stream_ + mlp_.saved + mlp_.forward;
-  // A recomputed layer has let go of what attention saved by the time its MLP runs.
-  return select(is_recomputed(j), max(attention, mlp), max(attention, mlp + attention_.saved));
+  Expr kept = stream_, full = 0.0, recomputed = 0.0;
+  for (const SegmentBytes& segment : segments_) {
+    const Expr own = segment.saved + segment.forward + stream_;
+    full = max(full, kept + own);
+    // A recomputed layer has let go of what earlier segments saved, but for its input.
+    recomputed = max(recomputed, stream_ + own + (&segment == &segments_.front() ? 0.0 : stream_));
+    kept += segment.saved + stream_;
+  }
+  return select(is_recomputed(j), recomputed, full);
 }
 
-/// Layer j in backward: input, saved tensors, scratch, and the gradient of the stream.
+/// Layer j in backward, the largest of its segments: inputs and saved tensors of it and those
+/// before it, scratch, and the gradient of the stream.
 Expr StageMemoryBuilder::backward_peak(const Expr& j) const {
-  const Expr mlp = full_kept_ + mlp_.backward;
-  const Expr attention = stream_ + attention_.saved + attention_.backward;
-  const Expr again =
-      max(2.0 * stream_ + attention_.saved + attention_.forward, full_kept_ + mlp_.forward);
-  const Expr both = max(mlp, attention);
-  return stream_ + select(is_recomputed(j), max(both, again), both);
+  Expr kept = 0.0, backward = 0.0, again = 0.0;
+  for (const SegmentBytes& segment : segments_) {
+    kept += stream_ + segment.saved;
+    backward = max(backward, kept + segment.backward);
+    // The last segment's output is not made again.
+    again = max(again, kept + segment.forward + (&segment == &segments_.back() ? 0.0 : stream_));
+  }
+  return stream_ + select(is_recomputed(j), max(backward, again), backward);
 }
 
 /// Microbatches whose forward is done and whose backward has not begun.
@@ -230,6 +242,10 @@ MemoryExpressions StageMemoryBuilder::build() const {
   }
   if (role_.first && !role_.last && model_.tied_head)
     backward = max(backward, model::grad_bytes * table_elements_);
+  // A lone microbatch's gradient has its place already while the only layer is still updated.
+  if (!role_.first && !role_.last)
+    backward = max(backward, at_most(v_.l, 1.0) * at_most(v_.G, 1.0) *
+                                 (2.0 * stream_ + optimizer_bytes(blocks_[1], true)));
 
   Expr host = v_.l * optimizer_bytes(blocks_[1], true);
   if (role_.first) host += optimizer_bytes(blocks_.front(), true);

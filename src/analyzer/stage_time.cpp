@@ -54,7 +54,8 @@ class StageTimeBuilder {
   Costs costs_;
   Variables v_;
   std::vector<model::Block> blocks_;
-  double weight_bytes_;  ///< of an element
+  std::vector<SegmentKind> kinds_;  ///< of a layer
+  double weight_bytes_;             ///< of an element
   Expr stream_bytes_;
   Update embedding_, block_, head_;
   Layer full_, recomputed_;
@@ -67,6 +68,7 @@ StageTimeBuilder::StageTimeBuilder(const model::Config& model, const hardware::P
       role_(role),
       costs_(model, profile),
       blocks_(model::blocks(model)),
+      kinds_(model::segment_kinds(model, model::BlockKind::layer)),
       weight_bytes_(model::weight_bytes(model.precision)) {
   stream_bytes_ = double(model::activation_bytes(model.precision)) * model::stream_elements(model);
   embedding_ = update(blocks_.front());
@@ -90,23 +92,27 @@ Update StageTimeBuilder::update(const model::Block& block) const {
 }
 
 Layer StageTimeBuilder::layer(bool recomputed) const {
-  const auto both = [&](Pass pass) {
-    return costs_.segment(SegmentKind::attention, pass) + costs_.segment(SegmentKind::mlp, pass);
+  const double count = double(kinds_.size());
+  const auto all = [&](Pass pass) {
+    Expr sum = 0.0;
+    for (SegmentKind kind : kinds_) sum += costs_.segment(kind, pass);
+    return sum;
   };
   const Expr all_reduce_s = costs_.tp_all_reduce(stream_bytes_);
   const Expr moved = moved_bytes(model_, recomputed);
-  Layer layer{.forward_s = both(Pass::forward),
-              .backward_s = both(Pass::backward),
-              .forward_tp_s = 2.0 * all_reduce_s,
-              .backward_tp_s = 2.0 * all_reduce_s,
+  Layer layer{.forward_s = all(Pass::forward),
+              .backward_s = all(Pass::backward),
+              .forward_tp_s = count * all_reduce_s,
+              .backward_tp_s = count * all_reduce_s,
               .hidden_tp_s = 0.0,
               .out_s = costs_.copy_out(moved),
               .in_s = costs_.copy_in(moved)};
   if (recomputed) {
-    layer.backward_s += both(Pass::recompute);
-    layer.backward_tp_s += all_reduce_s;  // after attention; the MLP's output is not made
-    // Attention is recomputed without waiting for the gradient, which is still being summed.
-    layer.hidden_tp_s = min(all_reduce_s, costs_.segment(SegmentKind::attention, Pass::recompute));
+    layer.backward_s += all(Pass::recompute);
+    layer.backward_tp_s += (count - 1.0) * all_reduce_s;  // the last one's output is not made
+    // The first segment is recomputed without waiting for the gradient, which is still being
+    // summed.
+    layer.hidden_tp_s = min(all_reduce_s, costs_.segment(kinds_.front(), Pass::recompute));
   }
   return layer;
 }
@@ -218,12 +224,12 @@ void StageTimeBuilder::delta(TimeTerms& terms) const {
       {"gradient reduction beside the last backward", last_backward_layers() - backward});
   terms.delta.push_back(
       {"last gradient reduction", role_.first ? embedding_.reduce_s : block_.reduce_s});
-  // It stands before the next block's all-reduces, which wait for that block's MLP anyway.
-  const double partial = double(model::layout(blocks_[1], 1, 0, 1).partial_elements);
-  const Expr partial_s = costs_.tp_all_reduce(grad_bytes * partial);
-  const Expr mlp_backward_s = costs_.segment(SegmentKind::mlp, Pass::backward);
-  terms.delta.push_back({"gradients partial over tp", v_.l * max(partial_s - mlp_backward_s, 0.0) +
-                                                          min(partial_s, mlp_backward_s)});
+  // It stands before the next block's all-reduces, which wait for that block's last segment anyway.
+  const Expr partial_s =
+      costs_.tp_all_reduce(grad_bytes * model::layout_partial_elements(blocks_[1]));
+  const Expr last_backward_s = costs_.segment(kinds_.back(), Pass::backward);
+  terms.delta.push_back({"gradients partial over tp", v_.l * max(partial_s - last_backward_s, 0.0) +
+                                                          min(partial_s, last_backward_s)});
 
   Expr elements = v_.l * model::layout_elements(blocks_[1]);
   if (role_.first) elements += model::layout_elements(blocks_.front());

@@ -62,7 +62,7 @@ void write_text(const std::string& path, const std::string& text) {
 /// A deck with what follows from it.
 struct Given {
   explicit Given(const PlanOptions& options)
-      : deck(deck::load(options.deck, options.sets)),
+      : deck(load_deck(options.deck, options.sets)),
         model(model::config(deck.model, deck.training.precision)),
         cluster(hardware::cluster(deck.cluster)),
         profile(obtain_profile_alone(deck, model)) {}
@@ -140,14 +140,15 @@ int simulate(const PlanOptions& options) {
 }
 
 int check(const DeckOptions& options) {
-  fmt::print("{}", deck::schema().write(deck::load(options.deck, options.sets), true));
+  const deck::Deck deck = load_deck(options.deck, options.sets);
+  model::config(deck.model, deck.training.precision);  // its sizes fit each other
+  fmt::print("{}", deck::schema().write(deck, true));
   return 0;
 }
 
 int profile(const DeckOptions& options, const std::string& output) {
   return on_all_ranks([&](comm::Session& session, comm::Communicator& world) {
-    deck::Deck deck;
-    comm::together(world, [&] { deck = deck::load(options.deck, options.sets); });
+    const deck::Deck deck = load_deck(world, options.deck, options.sets);
     const hardware::Profile measured = measure_profile(
         world, session.ranks_per_node(), deck, model::config(deck.model, deck.training.precision));
     comm::together(world, [&] {

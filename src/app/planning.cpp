@@ -8,6 +8,7 @@
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "comm/agree.hpp"
 #include "hardware/cluster.hpp"
 #include "schedule/compile.hpp"
 #include "tuner/tuner.hpp"
@@ -60,6 +61,21 @@ std::string largest_contributors(const schedule::Program& program) {
 }
 
 }  // namespace
+
+deck::Deck load_deck(const std::string& path, const std::vector<std::string>& overrides) {
+  deck::Deck deck = deck::load(path, overrides);
+  deck.model = model::resolved(deck.model);
+  return deck;
+}
+
+deck::Deck load_deck(comm::Communicator& world, const std::string& path,
+                     const std::vector<std::string>& overrides) {
+  std::string text;
+  comm::together(world, [&] {
+    if (world.rank() == 0) text = deck::schema().write(load_deck(path, overrides));
+  });
+  return deck::parse(comm::broadcast(world, text, 0), path);
+}
 
 plan::Plan search_plan(const deck::Deck& deck, const model::Config& model,
                        const hardware::Profile& profile) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "analyzer/analyzer.hpp"
+#include "comm/communicator.hpp"
 #include "deck/deck.hpp"
 #include "hardware/profile.hpp"
 #include "io/trace.hpp"
@@ -14,6 +15,12 @@
 #include "schedule/simulate.hpp"
 
 namespace brume::app {
+
+/// Reads a deck and what its model.config names.
+deck::Deck load_deck(const std::string& path, const std::vector<std::string>& overrides);
+/// The same on rank 0, for all. Collective over `world`.
+deck::Deck load_deck(comm::Communicator& world, const std::string& path,
+                     const std::vector<std::string>& overrides);
 
 /// Searches a plan for the deck and shows it in the log with the reasons. @throws Error(infeasible)
 plan::Plan search_plan(const deck::Deck& deck, const model::Config& model,

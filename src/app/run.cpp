@@ -31,13 +31,6 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// What a checkpoint must agree with to be trained on.
-std::string model_text(const model::Config& m) {
-  return fmt::format("gpt layers={} hidden={} heads={} ffn={} seq={} vocab={} tied={} eps={}",
-                     m.num_layers, m.hidden_size, m.num_heads, m.ffn_size, m.seq_len, m.vocab_size,
-                     m.tied_head, m.norm_eps);
-}
-
 engine::Settings settings(const deck::Deck& deck, int threads) {
   const deck::OptimizerKeys& o = deck.training.optimizer;
   engine::Settings s;
@@ -77,12 +70,7 @@ class Job {
   // --- before the first step ---
 
   void read_deck() {
-    std::string text;
-    comm::together(world_, [&] {
-      if (leader_) text = deck::schema().write(deck::load(options_.deck, options_.sets));
-    });
-    text = comm::broadcast(world_, text, 0);
-    deck_ = deck::parse(text, options_.deck);
+    deck_ = load_deck(world_, options_.deck, options_.sets);
     model_ = model::config(deck_.model, deck_.training.precision);
     cluster_ = hardware::cluster(deck_.cluster);
     last_step_ = options_.steps.value_or(deck_.training.steps);
@@ -124,11 +112,11 @@ class Job {
         resume_ = io::find_checkpoint(deck_.output.directory);
       }
       if (!resume_) return;
-      require(resume_->model_text == model_text(model_), Failure::input,
+      require(resume_->model_text == model::text(model_), Failure::input,
               "checkpoint {} is of another model ({}), the deck asks for ({}): use --resume none "
               "or another "
               "output.directory",
-              resume_->directory.string(), resume_->model_text, model_text(model_));
+              resume_->directory.string(), resume_->model_text, model::text(model_));
       directory = resume_->directory.string();
     });
     directory = comm::broadcast(world_, directory, 0);
@@ -290,7 +278,7 @@ class Job {
                     .deck_text = description_.deck_text,
                     .plan_text = description_.plan_text,
                     .profile_text = description_.profile_text,
-                    .model_text = model_text(model_),
+                    .model_text = model::text(model_),
                     .directory = {},
                     .ranks = world_.size()},
                    engine_->slabs());

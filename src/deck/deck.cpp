@@ -7,30 +7,66 @@
 namespace brume::deck {
 namespace {
 
+const Schema<RopeScalingKeys>& rope_scaling_schema() {
+  static const auto schema =
+      Schema<RopeScalingKeys>()
+          .key("kind", &RopeScalingKeys::kind,
+               {.help = "linear divides all frequencies, llama3 the low ones",
+                .choices = {"none", "linear", "llama3"}})
+          .key("factor", &RopeScalingKeys::factor,
+               {.help = "what frequencies are divided by", .min = 1, .max = 1e6})
+          .key("low_freq_factor", &RopeScalingKeys::low_freq_factor,
+               {.help = "llama3: fewer turns than this are divided whole", .min = 1e-3, .max = 1e6})
+          .key("high_freq_factor", &RopeScalingKeys::high_freq_factor,
+               {.help = "llama3: more turns than this are left alone", .min = 1e-3, .max = 1e6})
+          .key("original_seq_len", &RopeScalingKeys::original_seq_len,
+               {.unit = "tokens",
+                .help = "llama3: length in which turns are counted",
+                .min = 1,
+                .max = 1 << 24});
+  return schema;
+}
+
 const Schema<ModelKeys>& model_schema() {
   static const auto schema =
       Schema<ModelKeys>()
-          .key("family", &ModelKeys::family, {.help = "kind of transformer", .choices = {"gpt"}})
+          .key("config", &ModelKeys::config,
+               {.help = "config.json of a Hugging Face model; keys given here win over it"})
+          .key("family", &ModelKeys::family,
+               {.help = "kind of transformer", .choices = {"gpt", "llama", "falcon"}})
           .key("num_layers", &ModelKeys::num_layers,
-               {.help = "transformer layers", .required = true, .min = 1, .max = 10000})
+               {.help = "transformer layers", .min = 0, .max = 10000})
           .key("hidden_size", &ModelKeys::hidden_size,
-               {.help = "width of a token's state", .required = true, .min = 1, .max = 1 << 20})
+               {.help = "width of a token's state", .min = 0, .max = 1 << 20})
           .key("num_heads", &ModelKeys::num_heads,
-               {.help = "attention heads; divides hidden_size", .required = true, .min = 1})
+               {.help = "attention heads; divides hidden_size unless head_dim is given", .min = 0})
+          .key("num_kv_heads", &ModelKeys::num_kv_heads,
+               {.help = "key and value heads, shared by groups of heads; 0: num_heads", .min = 0})
+          .key("head_dim", &ModelKeys::head_dim,
+               {.help = "features a head; 0: hidden_size / num_heads", .min = 0, .max = 1 << 16})
           .key("ffn_size", &ModelKeys::ffn_size,
                {.help = "width inside the MLP; 0: 4 hidden_size", .min = 0, .max = 1 << 22})
           .key("seq_len", &ModelKeys::seq_len,
-               {.unit = "tokens",
-                .help = "length of a sequence",
-                .required = true,
-                .min = 1,
-                .max = 1 << 24})
-          .key("vocab_size", &ModelKeys::vocab_size,
-               {.help = "different tokens", .required = true, .min = 1, .max = 65536})
+               {.unit = "tokens", .help = "length of a sequence", .min = 0, .max = 1 << 24})
+          .key("vocab_size", &ModelKeys::vocab_size, {.help = "different tokens", .min = 0})
           .key("tied_head", &ModelKeys::tied_head,
                {.help = "the output head shares the token embedding's weights"})
+          .key("qkv_bias", &ModelKeys::qkv_bias,
+               {.help = "queries, keys and values have a bias; llama, falcon: false unless given"})
+          .key("linear_bias", &ModelKeys::linear_bias,
+               {.help = "the other linear layers have one; llama, falcon: false unless given"})
+          .key("layer_norms", &ModelKeys::layer_norms,
+               {.help = "norms a layer has, 1 or 2; 0: 1 for falcon, else 2", .min = 0, .max = 2})
           .key("norm_eps", &ModelKeys::norm_eps,
-               {.help = "added to the variance in layer norms", .min = 1e-12, .max = 1})
+               {.help = "added to the variance in norms", .min = 1e-12, .max = 1})
+          .key("rope_theta", &ModelKeys::rope_theta,
+               {.help = "base of the rotary angles", .min = 1, .max = 1e12})
+          .table("rope_scaling", &ModelKeys::rope_scaling, rope_scaling_schema(),
+                 "Rotary angles for longer sequences")
+          .key("dropout", &ModelKeys::dropout,
+               {.help = "0, which a config.json with another value must be told",
+                .min = 0,
+                .max = 0})
           .key("init_std", &ModelKeys::init_std,
                {.help = "standard deviation of the first weights", .min = 0, .max = 10});
   return schema;
@@ -150,15 +186,40 @@ const Schema<OutputKeys>& output_schema() {
   return schema;
 }
 
+/// Sizes that only a config.json may leave to itself.
+void check_given(const ModelKeys& model, const Document& document) {
+  const std::pair<const char*, int> sizes[] = {{"num_layers", model.num_layers},
+                                               {"hidden_size", model.hidden_size},
+                                               {"num_heads", model.num_heads},
+                                               {"seq_len", model.seq_len},
+                                               {"vocab_size", model.vocab_size}};
+  for (const auto& [name, size] : sizes) {
+    const std::string path = std::string("model.") + name;
+    require(document.has(path), Failure::input,
+            "{}: table 'model': missing key '{}', which only model.config can stand for",
+            document.where("model"), name);
+    require(size >= 1, Failure::input, "{}: '{}' must be at least 1 without model.config, found 0",
+            document.where(path), path);
+  }
+}
+
 /// Checks what no single key shows, and fills in what follows from other keys.
 Deck resolved(Deck deck, const Document& document) {
   const auto check = [&](bool holds, const char* path, const std::string& what) {
     require(holds, Failure::input, "{}: '{}' {}", document.where(path), path, what);
   };
   ModelKeys& model = deck.model;
-  check(model.hidden_size % model.num_heads == 0, "model.num_heads",
-        fmt::format("must divide hidden_size = {}, found {}", model.hidden_size, model.num_heads));
-  if (model.ffn_size == 0) model.ffn_size = 4 * model.hidden_size;
+  for (const auto& field : model_schema().fields()->fields)
+    if (document.has("model." + field.name)) model.given.push_back(field.name);
+  if (model.config.empty()) {
+    check_given(model, document);
+    check(model.head_dim > 0 || model.hidden_size % model.num_heads == 0, "model.num_heads",
+          fmt::format("must divide hidden_size = {} unless head_dim is given, found {}",
+                      model.hidden_size, model.num_heads));
+    if (model.ffn_size == 0) model.ffn_size = 4 * model.hidden_size;
+    if (model.family != "gpt" && !document.has("model.qkv_bias")) model.qkv_bias = false;
+    if (model.family != "gpt" && !document.has("model.linear_bias")) model.linear_bias = false;
+  }
 
   const OptimizerKeys& optimizer = deck.training.optimizer;
   check(optimizer.warmup_steps <= deck.training.steps, "training.optimizer.warmup_steps",

@@ -123,10 +123,16 @@ void Document::set(std::string_view assignment) {
 }
 
 std::string Document::where(std::string_view path) const {
+  return describe_place(*this, find(path), false);
+}
+
+bool Document::has(std::string_view path) const { return find(path) != nullptr; }
+
+const Document::Node* Document::find(std::string_view path) const {
   const Node* node = root_.get();
   for (const std::string& part : split_path(path, origin_))
     if (node != nullptr) node = node->find(part);
-  return describe_place(*this, node, false);
+  return node;
 }
 
 std::string describe_place(const Document& document, const Document::Node* node, bool of_key) {

@@ -69,7 +69,10 @@ Overlap overlap(std::int64_t first_a, std::int64_t elements_a, std::int64_t firs
 Compute::Compute(const plan::Plan& plan, const model::Config& model, int rank, const Arena& arena)
     : arena_(arena), place_(plan::place(plan, rank)) {
   const plan::Stage& stage = plan.stages[std::size_t(place_.stage)];
+  require(model.family == model::Family::gpt, Failure::input,
+          "a {} can be planned but not trained yet", model::name(model.family));
   tokens_ = stage.microbatch * model.seq_len;
+  tp_ = stage.tp;
   hidden_ = model.hidden_size;
   hidden_tp_ = model.hidden_size / stage.tp;
   ffn_tp_ = model.ffn_size / stage.tp;
@@ -133,6 +136,7 @@ void Compute::run(const schedule::Program& program, const schedule::Task& task,
         case SegmentKind::embedding: return embedding_forward(o);
         case SegmentKind::attention: return attention_forward(o);
         case SegmentKind::mlp: return mlp_forward(o);
+        case SegmentKind::parallel: break;
         case SegmentKind::head: return head_forward(o, step);
       }
       break;
@@ -141,6 +145,7 @@ void Compute::run(const schedule::Program& program, const schedule::Task& task,
         case SegmentKind::embedding: return embedding_backward(o);
         case SegmentKind::attention: return attention_backward(o);
         case SegmentKind::mlp: return mlp_backward(o);
+        case SegmentKind::parallel: break;
         case SegmentKind::head: return head_backward(o);
       }
       break;
@@ -384,8 +389,8 @@ void Compute::norm(const Operands& o) const {
     const float* grads = o.data(Role::grads, operand.index);
     const std::int64_t first_element = operand.first_byte / std::int64_t(sizeof(float));
     for (const model::Piece& piece : pieces.layout.pieces) {
-      const bool replicated = pieces.block.parameters[std::size_t(piece.parameter)].split_dim < 0;
-      if (replicated && place_.tp_rank != 0) continue;
+      const model::Parameter& parameter = pieces.block.parameters[std::size_t(piece.parameter)];
+      if (!parameter.splits(tp_) && place_.tp_rank != 0) continue;
       const auto [first, elements] = overlap(piece.first, piece.elements, first_element,
                                              operand.bytes / std::int64_t(sizeof(float)));
       if (elements > 0)

@@ -58,7 +58,8 @@ class Compute {
 
   const Arena& arena_;
   plan::Place place_;
-  int tokens_;     ///< N, of a microbatch
+  int tokens_;  ///< N, of a microbatch
+  int tp_;
   int hidden_;     ///< C
   int hidden_tp_;  ///< of this rank's heads
   int ffn_tp_;

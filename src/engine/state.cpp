@@ -38,7 +38,7 @@ Slab whole_piece(const model::Parameter& parameter, const model::Piece& piece) {
 /// Adds the part of each piece that lies in `data`, which holds elements [first, first + elements)
 /// of the block.
 void add_range(std::vector<Slab>& slabs, const model::Block& block, const model::Layout& layout,
-               const char* kind, std::int64_t first, std::int64_t elements, float* data,
+               const char* kind, std::int64_t first, std::int64_t elements, float* data, int tp,
                int tp_rank, bool dp_owner) {
   for (const model::Piece& piece : layout.pieces) {
     const std::int64_t begin = std::max(first, piece.first);
@@ -50,7 +50,7 @@ void add_range(std::vector<Slab>& slabs, const model::Block& block, const model:
     slab.first = begin - piece.first;
     slab.elements = end - begin;
     slab.data = data + (begin - first);
-    slab.owned = dp_owner && (parameter.split_dim >= 0 || tp_rank == 0);
+    slab.owned = dp_owner && (parameter.splits(tp) || tp_rank == 0);
     slabs.push_back(std::move(slab));
   }
 }
@@ -82,8 +82,8 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
       return reinterpret_cast<float*>(arena.at(buffer));
     };
     const Buffer* weights = find(program, Content::weights, Tier::device, block, described.name);
-    add_range(all, described, layout, "weight", 0, layout.elements, data(*weights), place.tp_rank,
-              place.dp_rank == 0);
+    add_range(all, described, layout, "weight", 0, layout.elements, data(*weights), stage.tp,
+              place.tp_rank, place.dp_rank == 0);
 
     const bool sharded = stage.zero_level >= 1;
     std::int64_t next = sharded ? place.dp_rank * (layout.elements / stage.dp) : 0;
@@ -92,8 +92,9 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
       if (moments == nullptr) continue;
       const std::int64_t elements = moments->bytes / 2 / std::int64_t(sizeof(float));
       const bool owner = sharded || place.dp_rank == 0;
-      add_range(all, described, layout, "m", next, elements, data(*moments), place.tp_rank, owner);
-      add_range(all, described, layout, "v", next, elements, data(*moments) + elements,
+      add_range(all, described, layout, "m", next, elements, data(*moments), stage.tp,
+                place.tp_rank, owner);
+      add_range(all, described, layout, "v", next, elements, data(*moments) + elements, stage.tp,
                 place.tp_rank, owner);
       next += elements;
     }

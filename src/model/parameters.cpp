@@ -7,6 +7,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "heads.hpp"
 #include "model/model.hpp"
 
 namespace brume::model {
@@ -14,83 +15,97 @@ namespace {
 
 constexpr std::int64_t alignment_elements = 16;  // one cache line of fp32
 
+/// A table or weight that every tp rank holds, unless `split_dim` and `split_heads` are set.
+Parameter matrix(std::string name, std::vector<std::int64_t> shape, double std) {
+  return {.name = std::move(name),
+          .shape = std::move(shape),
+          .decays = true,
+          .init = Init::normal,
+          .std = std};
+}
+
 Block embedding_block(const Config& m) {
-  return {.kind = BlockKind::embedding,
-          .name = "embedding",
-          .parameters = {
-              {.name = "embedding.token",
-               .shape = {m.vocab_size, m.hidden_size},
-               .decays = true,
-               .init = Init::normal,
-               .std = m.init_std},
-              {.name = "embedding.position",
-               .shape = {m.seq_len, m.hidden_size},
-               .decays = true,
-               .init = Init::normal,
-               .std = m.init_std},
-          }};
+  Block block{.kind = BlockKind::embedding, .name = "embedding", .parameters = {}};
+  block.parameters.push_back(matrix("embedding.token", {m.vocab_size, m.hidden_size}, m.init_std));
+  if (!m.rotary())
+    block.parameters.push_back(
+        matrix("embedding.position", {m.seq_len, m.hidden_size}, m.init_std));
+  return block;
+}
+
+void add_norm(std::vector<Parameter>& parameters, const Config& m, const std::string& name,
+              bool tp_partial) {
+  parameters.push_back({.name = name + ".gain",
+                        .shape = {m.hidden_size},
+                        .tp_partial = tp_partial,
+                        .init = Init::ones});
+  if (m.norm() == NormKind::layer)
+    parameters.push_back(
+        {.name = name + ".bias", .shape = {m.hidden_size}, .tp_partial = tp_partial});
+}
+
+/// Weight [..., I] and, if it has one, bias [...] of a linear layer whose outputs tp cuts.
+void add_cut(std::vector<Parameter>& parameters, const std::string& name, bool bias,
+             std::vector<std::int64_t> shape, int split_dim, int split_heads, double std) {
+  Parameter weight = matrix(name + ".weight", shape, std);
+  weight.split_dim = split_dim;
+  weight.split_heads = split_heads;
+  parameters.push_back(std::move(weight));
+  shape.pop_back();
+  if (bias)
+    parameters.push_back({.name = name + ".bias",
+                          .shape = std::move(shape),
+                          .split_dim = split_dim,
+                          .split_heads = split_heads});
+}
+
+/// Weight [C, I] of which tp cuts the inputs, and, if it has one, bias [C].
+void add_out(std::vector<Parameter>& parameters, const Config& m, const std::string& name,
+             int inputs) {
+  // What flows back into the residual stream starts smaller, so its variance does not grow with
+  // depth.
+  Parameter weight =
+      matrix(name + ".weight", {m.hidden_size, inputs}, m.init_std / std::sqrt(2.0 * m.num_layers));
+  weight.split_dim = 1;
+  parameters.push_back(std::move(weight));
+  if (m.linear_bias) parameters.push_back({.name = name + ".bias", .shape = {m.hidden_size}});
+}
+
+/// q, k and v are a dimension of their own, so that tp cuts each of them by heads. Fewer key heads
+/// are a tensor apart, right behind the norms: where tp does not divide them its gradient is
+/// partial as theirs are.
+void add_qkv(std::vector<Parameter>& p, const Config& m) {
+  const std::int64_t q = m.attention_size(), kv = std::int64_t{m.kv_heads()} * m.head_dim();
+  const std::int64_t hidden = m.hidden_size;
+  if (q == kv) return add_cut(p, "attention.qkv", m.qkv_bias, {3, q, hidden}, 1, 0, m.init_std);
+  add_cut(p, "attention.kv", m.qkv_bias, {2, kv, hidden}, 1, m.kv_heads(), m.init_std);
+  add_cut(p, "attention.q", m.qkv_bias, {q, hidden}, 0, 0, m.init_std);
 }
 
 Block layer_block(const Config& m, int layer) {
-  const std::int64_t hidden = m.hidden_size, ffn = m.ffn_size;
-  // What flows back into the residual stream starts smaller, so its variance does not grow with
-  // depth.
-  const double output_std = m.init_std / std::sqrt(2.0 * m.num_layers);
   Block block{.kind = BlockKind::layer,
               .layer = layer,
               .name = "layers." + std::to_string(layer),
-              .parameters = {
-                  {.name = "norm1.gain", .shape = {hidden}, .tp_partial = true, .init = Init::ones},
-                  {.name = "norm1.bias", .shape = {hidden}, .tp_partial = true},
-                  {.name = "norm2.gain", .shape = {hidden}, .tp_partial = true, .init = Init::ones},
-                  {.name = "norm2.bias", .shape = {hidden}, .tp_partial = true},
-                  // q, k and v are a dimension of their own, so that tp cuts each of them by heads.
-                  {.name = "attention.qkv.weight",
-                   .shape = {3, hidden, hidden},
-                   .split_dim = 1,
-                   .decays = true,
-                   .init = Init::normal,
-                   .std = m.init_std},
-                  {.name = "attention.qkv.bias", .shape = {3, hidden}, .split_dim = 1},
-                  {.name = "attention.out.weight",
-                   .shape = {hidden, hidden},
-                   .split_dim = 1,
-                   .decays = true,
-                   .init = Init::normal,
-                   .std = output_std},
-                  {.name = "attention.out.bias", .shape = {hidden}},
-                  {.name = "mlp.in.weight",
-                   .shape = {ffn, hidden},
-                   .split_dim = 0,
-                   .decays = true,
-                   .init = Init::normal,
-                   .std = m.init_std},
-                  {.name = "mlp.in.bias", .shape = {ffn}, .split_dim = 0},
-                  {.name = "mlp.out.weight",
-                   .shape = {hidden, ffn},
-                   .split_dim = 1,
-                   .decays = true,
-                   .init = Init::normal,
-                   .std = output_std},
-                  {.name = "mlp.out.bias", .shape = {hidden}},
-              }};
-  for (Parameter& parameter : block.parameters) parameter.name = block.name + "." + parameter.name;
+              .parameters = {}};
+  std::vector<Parameter>& p = block.parameters;
+  for (int norm = 1; norm <= m.layer_norms; ++norm)
+    add_norm(p, m, "norm" + std::to_string(norm), true);
+  add_qkv(p, m);
+  add_out(p, m, "attention.out", m.attention_size());
+  if (m.mlp() == MlpKind::swiglu)
+    add_cut(p, "mlp.in", m.linear_bias, {2, m.ffn_size, m.hidden_size}, 1, 0, m.init_std);
+  else
+    add_cut(p, "mlp.in", m.linear_bias, {m.ffn_size, m.hidden_size}, 0, 0, m.init_std);
+  add_out(p, m, "mlp.out", m.ffn_size);
+  for (Parameter& parameter : p) parameter.name = block.name + "." + parameter.name;
   return block;
 }
 
 Block head_block(const Config& m) {
-  Block block{.kind = BlockKind::head,
-              .name = "head",
-              .parameters = {
-                  {.name = "head.norm.gain", .shape = {m.hidden_size}, .init = Init::ones},
-                  {.name = "head.norm.bias", .shape = {m.hidden_size}},
-              }};
+  Block block{.kind = BlockKind::head, .name = "head", .parameters = {}};
+  add_norm(block.parameters, m, "head.norm", false);
   if (!m.tied_head)
-    block.parameters.push_back({.name = "head.weight",
-                                .shape = {m.vocab_size, m.hidden_size},
-                                .decays = true,
-                                .init = Init::normal,
-                                .std = m.init_std});
+    block.parameters.push_back(matrix("head.weight", {m.vocab_size, m.hidden_size}, m.init_std));
   return block;
 }
 
@@ -100,6 +115,10 @@ std::uint64_t mix(std::uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
   return x ^ (x >> 31);
+}
+
+Expr aligned(const Expr& elements) {
+  return ceil(elements / double(alignment_elements)) * double(alignment_elements);
 }
 
 double uniform(std::uint64_t bits) { return (double(bits >> 11) + 0.5) * 0x1.0p-53; }
@@ -133,7 +152,7 @@ Layout layout(const Block& block, int tp, int tp_rank, int shards) {
                 .offset = std::vector<std::int64_t>(parameter.shape.size(), 0),
                 .first = layout.elements,
                 .elements = parameter.elements()};
-    if (parameter.split_dim >= 0) {
+    if (parameter.splits(tp)) {
       std::int64_t& extent = piece.shape[std::size_t(parameter.split_dim)];
       require(extent % tp == 0, Failure::bug, "tp {} does not divide {}", tp, parameter.name);
       extent /= tp;
@@ -141,7 +160,7 @@ Layout layout(const Block& block, int tp, int tp_rank, int shards) {
       piece.offset[std::size_t(parameter.split_dim)] = extent * tp_rank;
     }
     layout.elements += round_up(piece.elements, alignment_elements);
-    if (parameter.tp_partial) layout.partial_elements = layout.elements;
+    if (parameter.is_partial(tp)) layout.partial_elements = layout.elements;
     layout.pieces.push_back(std::move(piece));
   }
   layout.elements = round_up(layout.elements, alignment_elements * shards);
@@ -159,11 +178,24 @@ Expr layout_elements(const Block& block) {
   Expr elements = 0.0;
   for (const Parameter& parameter : block.parameters) {
     const Expr whole = double(parameter.elements());
-    const Expr local = parameter.split_dim >= 0 ? whole / tp : whole;
-    elements += ceil(local / double(alignment_elements)) * double(alignment_elements);
+    const Expr heads = local_heads(parameter.split_heads);
+    const Expr local = parameter.split_dim < 0     ? whole
+                       : parameter.split_heads > 0 ? whole / double(parameter.split_heads) * heads
+                                                   : whole / tp;
+    elements += aligned(local);
   }
   const Expr step = dp * double(alignment_elements);
   return ceil(elements / step) * step;
+}
+
+Expr layout_partial_elements(const Block& block) {
+  Expr elements = 0.0;
+  for (const Parameter& parameter : block.parameters) {
+    const Expr whole = aligned(double(parameter.elements()));
+    if (parameter.tp_partial) elements += whole;
+    if (parameter.split_heads > 0) elements += heads_are_whole(parameter.split_heads) * whole;
+  }
+  return elements;
 }
 
 std::int64_t num_parameters(const Config& config) {

@@ -1,5 +1,10 @@
-/// @file What each segment of a GPT computes, saves and needs, as expressions in b and tp.
+/// @file What each segment computes, saves and needs, as expressions in b and tp.
+#include <algorithm>
+#include <functional>
+#include <utility>
+
 #include "base/error.hpp"
+#include "heads.hpp"
 #include "model/model.hpp"
 
 namespace brume::model {
@@ -17,12 +22,18 @@ struct Sizes {
         seq(m.seq_len),
         tokens(b * seq),
         hidden(m.hidden_size),
-        hidden_tp(hidden / tp),
-        ffn_tp(Expr(m.ffn_size) / tp),
         heads_tp(Expr(m.num_heads) / tp),
         head_dim(m.head_dim()),
+        attended_tp(Expr(m.attention_size()) / tp),
+        keys_tp(m.kv_heads() == m.num_heads ? attended_tp : local_heads(m.kv_heads()) * head_dim),
+        qkv_tp(m.kv_heads() == m.num_heads ? 3.0 * attended_tp : attended_tp + 2.0 * keys_tp),
+        ffn_tp(Expr(m.ffn_size) / tp),
+        mlp_in_tp(Expr(m.mlp_in_size()) / tp),
         vocab(m.vocab_size) {}
-  Expr b, tp, seq, tokens, hidden, hidden_tp, ffn_tp, heads_tp, head_dim, vocab;
+  Expr b, tp, seq, tokens, hidden, heads_tp, head_dim;
+  Expr attended_tp, keys_tp,
+      qkv_tp;  ///< features of this rank's query heads, key heads, q, k and v
+  Expr ffn_tp, mlp_in_tp, vocab;
 };
 
 /// [M, K] x [K, N]: backward makes both gradients, so it costs twice the forward.
@@ -44,17 +55,91 @@ Operator streaming(std::string name, OperatorKind kind, std::vector<Expr> dims,
           4.0 * backward_accesses * elements};
 }
 
-Operator layer_norm(std::string name, const Sizes& s) {
-  return streaming(std::move(name), OperatorKind::layer_norm, {s.tokens, s.hidden},
-                   s.tokens * s.hidden, 2, 5);
-}
-
 Operator bias_and_residual(std::string name, const Expr& elements) {
   return streaming(std::move(name), OperatorKind::pointwise, {elements}, elements, 2, 1);
 }
 
-std::vector<Saved> norm_statistics(const Sizes& s) {
-  return {{"mean", s.tokens}, {"rstd", s.tokens}};
+/// Adds a norm and what it saves.
+void add_norm(Segment& segment, const Config& m, const Sizes& s, const std::string& name) {
+  const bool layer = m.norm() == NormKind::layer;
+  segment.operators.push_back(streaming(name,
+                                        layer ? OperatorKind::layer_norm : OperatorKind::rms_norm,
+                                        {s.tokens, s.hidden}, s.tokens * s.hidden, 2, 5));
+  if (layer) segment.saved.push_back({name + ".mean", s.tokens});
+  segment.saved.push_back({name + ".rstd", s.tokens});
+}
+
+void add_attention(Segment& segment, const Config& m, const Sizes& s) {
+  segment.operators.push_back(matmul("qkv", s.tokens, s.qkv_tp, s.hidden));
+  if (m.qkv_bias) segment.operators.push_back(bias_and_residual("qkv bias", s.tokens * s.qkv_tp));
+  if (m.rotary()) {
+    const Expr turned = s.attended_tp + s.keys_tp;
+    segment.operators.push_back(streaming("rope", OperatorKind::rope,
+                                          {s.tokens, turned / s.head_dim, s.head_dim},
+                                          s.tokens * turned, 2, 2));
+  }
+  const Expr flops = 2.0 * s.tokens * s.seq * s.attended_tp;  // half of the square: causal
+  segment.operators.push_back({"attention",
+                               OperatorKind::attention,
+                               {s.b, s.seq, s.heads_tp, s.head_dim},
+                               flops,
+                               2.5 * flops,
+                               16.0 * s.tokens * s.attended_tp,
+                               32.0 * s.tokens * s.attended_tp});
+  segment.saved.push_back({"qkv", s.tokens * s.qkv_tp});
+  segment.saved.push_back({"attended", s.tokens * s.attended_tp});
+  segment.saved.push_back({"lse", s.b * s.heads_tp * s.seq});
+}
+
+void add_mlp(Segment& segment, const Config& m, const Sizes& s) {
+  static constexpr OperatorKind kinds[] = {OperatorKind::gelu, OperatorKind::gelu_erf,
+                                           OperatorKind::swiglu};
+  segment.operators.push_back(matmul("in", s.tokens, s.mlp_in_tp, s.hidden));
+  const OperatorKind kind = kinds[std::size_t(m.mlp())];
+  segment.operators.push_back(
+      streaming(name(kind), kind, {s.tokens, s.ffn_tp}, s.tokens * s.mlp_in_tp, 2, 5));
+  segment.saved.push_back({"wide", s.tokens * s.mlp_in_tp});
+}
+
+/// Scratch of a branch [elements]: what its inner part needs at once in either pass, and the
+/// gradient that backward keeps until its norm's turn.
+struct Scratch {
+  Expr forward, backward, gradient;
+};
+Scratch scratch(const Sizes& s, BranchKind kind) {
+  const Expr activated = s.tokens * s.ffn_tp;
+  if (kind == BranchKind::mlp) return {activated, activated, s.tokens * s.mlp_in_tp};
+  // Per token and head one number, and blocks of scores; d attended beside them in backward.
+  const Expr blocks = s.tokens * s.heads_tp + attention_block_elements;
+  return {blocks, s.tokens * s.attended_tp + blocks, s.tokens * s.qkv_tp};
+}
+
+/// Forward: a normed input, later each branch's scratch, in one place. Backward: the gradients of
+/// all branches' first products, and beside them in one place each branch's scratch, later a normed
+/// input and its gradient.
+Segment layer_segment(const Config& m, const Sizes& s, SegmentKind kind) {
+  Segment segment{kind, {}, {}, s.tokens * s.hidden, s.tokens * s.hidden};
+  const std::vector<Branch> all = branches(m, kind);
+  Expr gradients = 0.0;
+  int norm = 0;
+  for (const Branch& branch : all) {
+    if (branch.norm != norm) add_norm(segment, m, s, "norm" + std::to_string(branch.norm));
+    norm = branch.norm;
+    (branch.kind == BranchKind::attention ? add_attention : add_mlp)(segment, m, s);
+    const Scratch needs = scratch(s, branch.kind);
+    segment.forward_workspace_elements = max(segment.forward_workspace_elements, needs.forward);
+    segment.backward_workspace_elements = max(segment.backward_workspace_elements, needs.backward);
+    gradients += needs.gradient;
+  }
+  segment.backward_workspace_elements = gradients + segment.backward_workspace_elements;
+  segment.operators.push_back(bias_and_residual("residual", s.tokens * s.hidden));
+  for (const Branch& branch : all) {
+    const bool attention = branch.kind == BranchKind::attention;
+    segment.operators.push_back(
+        matmul("out", s.tokens, s.hidden, attention ? s.attended_tp : s.ffn_tp));
+    segment.operators.back().output_only = true;
+  }
+  return segment;
 }
 
 Segment embedding(const Sizes& s) {
@@ -67,62 +152,13 @@ Segment embedding(const Sizes& s) {
           0.0};
 }
 
-Segment attention(const Sizes& s) {
-  Segment segment{SegmentKind::attention, {}, norm_statistics(s), 0.0, 0.0};
-  segment.operators.push_back(layer_norm("norm1", s));
-  segment.operators.push_back(matmul("qkv", s.tokens, 3.0 * s.hidden_tp, s.hidden));
-  segment.operators.push_back(bias_and_residual("qkv bias", 3.0 * s.tokens * s.hidden_tp));
-  const Expr flops = 2.0 * s.tokens * s.seq * s.hidden_tp;  // half of the square: causal
-  segment.operators.push_back({"attention",
-                               OperatorKind::attention,
-                               {s.b, s.seq, s.heads_tp, s.head_dim},
-                               flops,
-                               2.5 * flops,
-                               16.0 * s.tokens * s.hidden_tp,
-                               32.0 * s.tokens * s.hidden_tp});
-  segment.operators.push_back(bias_and_residual("residual", s.tokens * s.hidden));
-  segment.operators.push_back(matmul("out", s.tokens, s.hidden, s.hidden_tp));
-
-  segment.saved.push_back({"qkv", 3.0 * s.tokens * s.hidden_tp});
-  segment.saved.push_back({"attended", s.tokens * s.hidden_tp});
-  segment.saved.push_back({"lse", s.b * s.heads_tp * s.seq});
-  // Per token and head one number, and blocks of scores.
-  const Expr scratch = s.tokens * s.heads_tp + attention_block_elements;
-  // Forward: the normed input, later the attention's scratch. Backward: d qkv beside d attended and
-  // scratch, later beside the normed input, whose place its gradient takes.
-  segment.forward_workspace_elements = max(s.tokens * s.hidden, scratch);
-  segment.backward_workspace_elements =
-      3.0 * s.tokens * s.hidden_tp + max(s.tokens * s.hidden_tp + scratch, s.tokens * s.hidden);
-  return segment;
-}
-
-Segment mlp(const Sizes& s) {
-  Segment segment{SegmentKind::mlp, {}, norm_statistics(s), 0.0, 0.0};
-  const Expr wide = s.tokens * s.ffn_tp;
-  segment.operators.push_back(layer_norm("norm2", s));
-  segment.operators.push_back(matmul("in", s.tokens, s.ffn_tp, s.hidden));
-  segment.operators.push_back(
-      streaming("gelu", OperatorKind::gelu, {s.tokens, s.ffn_tp}, wide, 2, 5));
-  segment.operators.push_back(bias_and_residual("residual", s.tokens * s.hidden));
-  segment.operators.push_back(matmul("out", s.tokens, s.hidden, s.ffn_tp));
-
-  segment.saved.push_back({"wide", wide});
-  // Forward: the normed input, later gelu's output. Backward: d wide beside gelu's output, later
-  // beside the normed input.
-  segment.forward_workspace_elements = max(s.tokens * s.hidden, wide);
-  segment.backward_workspace_elements = wide + max(s.tokens * s.hidden, wide);
-  return segment;
-}
-
-Segment head(const Sizes& s) {
-  Segment segment{SegmentKind::head, {}, norm_statistics(s), 0.0, 0.0};
-  segment.operators.push_back(layer_norm("norm", s));
+Segment head(const Config& m, const Sizes& s) {
+  Segment segment{SegmentKind::head, {}, {}, s.tokens * s.hidden, s.tokens * s.hidden};
+  add_norm(segment, m, s, "norm");
   segment.operators.push_back(matmul("logits", s.tokens, s.vocab, s.hidden));
   segment.operators.push_back(streaming("cross_entropy", OperatorKind::cross_entropy,
                                         {s.tokens, s.vocab}, s.tokens * s.vocab, 3, 0));
   segment.saved.push_back({"d_logits", s.tokens * s.vocab});
-  segment.forward_workspace_elements = s.tokens * s.hidden;
-  segment.backward_workspace_elements = s.tokens * s.hidden;
   return segment;
 }
 
@@ -133,7 +169,11 @@ const char* name(OperatorKind kind) {
     case OperatorKind::matmul: return "matmul";
     case OperatorKind::attention: return "attention";
     case OperatorKind::layer_norm: return "layer_norm";
+    case OperatorKind::rms_norm: return "rms_norm";
+    case OperatorKind::rope: return "rope";
     case OperatorKind::gelu: return "gelu";
+    case OperatorKind::gelu_erf: return "gelu_erf";
+    case OperatorKind::swiglu: return "swiglu";
     case OperatorKind::pointwise: return "pointwise";
     case OperatorKind::embedding: return "embedding";
     case OperatorKind::cross_entropy: return "cross_entropy";
@@ -147,43 +187,69 @@ const char* name(SegmentKind kind) {
     case SegmentKind::embedding: return "embedding";
     case SegmentKind::attention: return "attention";
     case SegmentKind::mlp: return "mlp";
+    case SegmentKind::parallel: return "parallel";
     case SegmentKind::head: return "head";
   }
   return "";
+}
+
+std::vector<Branch> branches(const Config& config, SegmentKind kind) {
+  switch (kind) {
+    case SegmentKind::attention: return {{BranchKind::attention, 1}};
+    case SegmentKind::mlp: return {{BranchKind::mlp, 2}};
+    case SegmentKind::parallel:
+      return {{BranchKind::attention, 1}, {BranchKind::mlp, config.layer_norms}};
+    default: return {};
+  }
 }
 
 Segment segment(const Config& config, SegmentKind kind) {
   const Sizes sizes(config);
   switch (kind) {
     case SegmentKind::embedding: return embedding(sizes);
-    case SegmentKind::attention: return attention(sizes);
-    case SegmentKind::mlp: return mlp(sizes);
-    case SegmentKind::head: return head(sizes);
+    case SegmentKind::attention:
+    case SegmentKind::mlp:
+    case SegmentKind::parallel: return layer_segment(config, sizes, kind);
+    case SegmentKind::head: return head(config, sizes);
   }
   throw Error(Failure::bug, "unknown segment");
 }
 
-std::vector<SegmentKind> segment_kinds(BlockKind kind) {
+std::vector<SegmentKind> segment_kinds(const Config& config, BlockKind kind) {
   switch (kind) {
     case BlockKind::embedding: return {SegmentKind::embedding};
-    case BlockKind::layer: return {SegmentKind::attention, SegmentKind::mlp};
+    case BlockKind::layer:
+      if (config.parallel()) return {SegmentKind::parallel};
+      return {SegmentKind::attention, SegmentKind::mlp};
     case BlockKind::head: return {SegmentKind::head};
   }
   return {};
 }
 
+std::vector<SegmentKind> segment_kinds(const Config& config) {
+  std::vector<SegmentKind> all;
+  for (BlockKind block : {BlockKind::embedding, BlockKind::layer, BlockKind::head})
+    for (SegmentKind kind : segment_kinds(config, block)) all.push_back(kind);
+  return all;
+}
+
 std::vector<Kept> kept_tensors(const Config& config, bool recomputed) {
   const Expr stream = stream_elements(config);
-  if (recomputed) return {{SegmentKind::attention, -1, stream}};
-  const auto saved = [&](SegmentKind kind, int index) {
-    return Kept{kind, index, segment(config, kind).saved[std::size_t(index)].elements};
-  };
-  // Large tensors first: fewer, longer copies.
-  return {saved(SegmentKind::mlp, 2),           saved(SegmentKind::attention, 2),
-          {SegmentKind::mlp, -1, stream},       saved(SegmentKind::attention, 3),
-          {SegmentKind::attention, -1, stream}, saved(SegmentKind::attention, 4),
-          saved(SegmentKind::attention, 0),     saved(SegmentKind::attention, 1),
-          saved(SegmentKind::mlp, 0),           saved(SegmentKind::mlp, 1)};
+  std::vector<SegmentKind> kinds = segment_kinds(config, BlockKind::layer);
+  if (recomputed) return {{kinds.front(), -1, stream}};
+  std::vector<Kept> kept;
+  std::ranges::reverse(kinds);
+  for (SegmentKind kind : kinds) {
+    const Segment described = segment(config, kind);
+    for (std::size_t i = 0; i < described.saved.size(); ++i)
+      kept.push_back({kind, int(i), described.saved[i].elements});
+    kept.push_back({kind, -1, stream});
+  }
+  // Fewer, longer copies. The order must not depend on the plan, so sizes are those of b = tp = 1.
+  std::ranges::stable_sort(kept, std::greater<>{}, [](const Kept& tensor) {
+    return tensor.elements.evaluate({{"b", 1.0}, {"tp", 1.0}});
+  });
+  return kept;
 }
 
 Expr stream_elements(const Config& config) {
@@ -193,30 +259,13 @@ Expr stream_elements(const Config& config) {
 
 double flops_per_sequence(const Config& config) {
   double flops = 0.0;
-  const auto add = [&](SegmentKind kind, double times) {
+  for (SegmentKind kind : segment_kinds(config)) {
+    if (kind == SegmentKind::embedding) continue;
+    const double times = kind == SegmentKind::head ? 1.0 : config.num_layers;
     for (const Operator& op : segment(config, kind).operators)
       flops += times * (op.forward_flops + op.backward_flops).evaluate({{"b", 1.0}, {"tp", 1.0}});
-  };
-  add(SegmentKind::attention, config.num_layers);
-  add(SegmentKind::mlp, config.num_layers);
-  add(SegmentKind::head, 1.0);
+  }
   return flops;
-}
-
-Config config(const deck::ModelKeys& keys, std::string_view precision) {
-  return {.family = Family::gpt,
-          .num_layers = keys.num_layers,
-          .hidden_size = keys.hidden_size,
-          .num_heads = keys.num_heads,
-          .ffn_size = keys.ffn_size == 0 ? 4 * keys.hidden_size : keys.ffn_size,
-          .seq_len = keys.seq_len,
-          .vocab_size = keys.vocab_size,
-          .tied_head = keys.tied_head,
-          .norm_eps = keys.norm_eps,
-          .init_std = keys.init_std,
-          .precision = precision == "bf16"   ? Precision::bf16
-                       : precision == "fp16" ? Precision::fp16
-                                             : Precision::fp32};
 }
 
 }  // namespace brume::model

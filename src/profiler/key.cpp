@@ -44,10 +44,14 @@ std::string binding(const device::Processor& processor) {
 
 /// All that decides which rows a profile has.
 std::string describe(const model::Config& m, const Shapes& shapes) {
-  return fmt::format("gpt C{} H{} F{} T{} V{}{}; b {}; tp {}; groups {}", m.hidden_size,
-                     m.num_heads, m.ffn_size, m.seq_len, m.vocab_size, m.tied_head ? " tied" : "",
-                     fmt::join(shapes.microbatches, " "), fmt::join(shapes.tp, " "),
-                     fmt::join(shapes.groups, " "));
+  std::string heads = fmt::format("H{}", m.num_heads);
+  if (m.kv_heads() != m.num_heads) heads += fmt::format(" K{}", m.kv_heads());
+  if (m.attention_size() != m.hidden_size) heads += fmt::format(" D{}", m.head_dim());
+  if (m.rotary() && m.qkv_bias) heads += " qkv_bias";
+  return fmt::format("{} C{} {} F{} T{} V{}{}; b {}; tp {}; groups {}", model::name(m.family),
+                     m.hidden_size, heads, m.ffn_size, m.seq_len, m.vocab_size,
+                     m.tied_head ? " tied" : "", fmt::join(shapes.microbatches, " "),
+                     fmt::join(shapes.tp, " "), fmt::join(shapes.groups, " "));
 }
 
 std::filesystem::path cache_directory() {

@@ -18,9 +18,6 @@ namespace {
 using model::OperatorKind;
 using model::SegmentKind;
 
-constexpr SegmentKind all_segments[] = {SegmentKind::embedding, SegmentKind::attention,
-                                        SegmentKind::mlp, SegmentKind::head};
-
 /// The operator's dims at (b, tp); nothing when tp does not divide them.
 std::optional<std::vector<std::int64_t>> whole_dims(
     const model::Operator& op, const std::map<std::string, double, std::less<>>& values) {
@@ -65,7 +62,7 @@ void OperatorBench::measure(const Item& item) {
 void measure_segments(OperatorBench& operators, const model::Config& model, int microbatch, int tp,
                       std::int64_t memory_bytes) {
   const std::map<std::string, double, std::less<>> values{{"b", microbatch}, {"tp", tp}};
-  for (SegmentKind kind : all_segments)
+  for (SegmentKind kind : model::segment_kinds(model))
     for (const model::Operator& op : model::segment(model, kind).operators) {
       if (op.forward_bytes.evaluate(values) > double(memory_bytes)) continue;
       if (const auto dims = whole_dims(op, values))

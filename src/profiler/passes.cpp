@@ -130,6 +130,10 @@ Passes make_passes(const Item& item, const model::Config& model, Operands& opera
     case OperatorKind::attention:
       return attention(make, {int(d[0]), int(d[1]), int(d[2]), int(d[3])});
     case OperatorKind::layer_norm: return layer_norm(make, d[0], d[1], float(model.norm_eps));
+    case OperatorKind::rms_norm:
+    case OperatorKind::rope:
+    case OperatorKind::gelu_erf:
+    case OperatorKind::swiglu: break;
     case OperatorKind::gelu: return gelu(make, d[0], d[1]);
     case OperatorKind::pointwise: return pointwise(make, item.tokens, d[0] / item.tokens);
     case OperatorKind::embedding: return embedding(make, d[0], d[1], d[2], model.seq_len);

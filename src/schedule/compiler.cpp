@@ -42,8 +42,7 @@ Compiler::Compiler(const plan::Plan& plan, const model::Config& model, int rank,
   const auto bytes = [&](const model::Expr& elements) {
     return std::int64_t(elements.evaluate(values)) * model::activation_bytes(model.precision);
   };
-  for (SegmentKind kind :
-       {SegmentKind::embedding, SegmentKind::attention, SegmentKind::mlp, SegmentKind::head}) {
+  for (SegmentKind kind : model::segment_kinds(model)) {
     const model::Segment segment = model::segment(model, kind);
     SegmentBytes& sizes = segments_[kind];
     for (const model::Saved& saved : segment.saved)
@@ -155,11 +154,9 @@ bool Compiler::offloads(int block) const {
 std::vector<int*> Compiler::movable(int microbatch, int block) {
   Activations& kept = activations(microbatch, block);
   std::vector<int*> tensors;
-  for (const model::Kept& tensor : model::kept_tensors(model_, recomputes(block))) {
-    const bool attention = tensor.segment == SegmentKind::attention;
-    tensors.push_back(tensor.saved < 0 ? (attention ? &kept.input : &kept.middle)
+  for (const model::Kept& tensor : model::kept_tensors(model_, recomputes(block)))
+    tensors.push_back(tensor.saved < 0 ? &kept.input.at(tensor.segment)
                                        : &kept.saved.at(tensor.segment)[std::size_t(tensor.saved)]);
-  }
   return tensors;
 }
 

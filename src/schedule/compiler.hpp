@@ -37,8 +37,7 @@ struct BlockBuffers {
 
 /// Buffers one block keeps for the backward of one microbatch; -1: not kept.
 struct Activations {
-  int input = -1;
-  int middle = -1;  ///< of a layer: the MLP's input
+  std::map<SegmentKind, int> input;
   std::map<SegmentKind, std::vector<int>> saved;
   std::vector<int> on_host;  ///< offloaded tensors, in the order of model::kept_tensors
   bool drained = false;      ///< what offload moves is on its way
@@ -73,6 +72,7 @@ class Compiler {
 
   void update(const Slot& slot);
   void forward(const Slot& slot);
+  void forward_segments(const Slot& slot, Operation operation);
   void backward(const Slot& slot);
   void run_forward(const Slot& slot, SegmentKind kind, Operation operation, int input, int output,
                    std::vector<int>& saved);
@@ -86,6 +86,9 @@ class Compiler {
   void send_tied_weights(const Slot& slot);
   void receive_tied_gradients(const Slot& slot);
 
+  std::vector<SegmentKind> segment_kinds(int block) const {
+    return model::segment_kinds(model_, blocks_[std::size_t(block)].kind);
+  }
   bool is_layer(int block) const { return blocks_[std::size_t(block)].kind == BlockKind::layer; }
   bool is_head(int block) const { return blocks_[std::size_t(block)].kind == BlockKind::head; }
   bool recomputes(int block) const;

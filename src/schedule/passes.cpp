@@ -1,6 +1,8 @@
 /// @file What a slot computes: the update of a block, its forward, its backward.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/error.hpp"
 #include "compiler.hpp"
 
@@ -27,36 +29,42 @@ void Compiler::forward(const Slot& slot) {
   const int m = slot.microbatch;
   Activations& kept = activations(m, slot.block);
   kept.drained = !offloads(slot.block);
-  const auto new_stream = [&](const char* what) {
-    return add_buffer(fmt::format("{}.{}#{}", blocks_[std::size_t(slot.block)].name, what, m),
-                      Tier::device, Content::stream, stream_bytes_, slot.block);
-  };
-  if (!is_layer(slot.block) && !is_head(slot.block)) {
-    const int output = new_stream("output");
-    run_forward(slot, SegmentKind::embedding, Operation::forward, inputs_, output,
-                kept.saved[SegmentKind::embedding]);
-    stream_[m] = output;
-  } else if (is_head(slot.block)) {
-    kept.input = stream_.at(m);
-    stream_.erase(m);
-    run_forward(slot, SegmentKind::head, Operation::forward, kept.input, -1,
-                kept.saved[SegmentKind::head]);
+  const std::vector<SegmentKind> kinds = segment_kinds(slot.block);
+  if (kinds.front() == SegmentKind::embedding) {
+    kept.input[kinds.front()] = inputs_;
   } else {
-    kept.input = stream_.at(m);
-    kept.middle = new_stream("middle");
-    run_forward(slot, SegmentKind::attention, Operation::forward, kept.input, kept.middle,
-                kept.saved[SegmentKind::attention]);
-    stream_[m] = new_stream("output");
-    run_forward(slot, SegmentKind::mlp, Operation::forward, kept.middle, stream_.at(m),
-                kept.saved[SegmentKind::mlp]);
-    if (recomputes(slot.block)) {
-      kept.middle = -1;
-      kept.saved.clear();
-    }
+    kept.input[kinds.front()] = stream_.at(m);
+    stream_.erase(m);
+  }
+  forward_segments(slot, Operation::forward);
+  if (recomputes(slot.block)) {
+    kept.input = {{kinds.front(), kept.input.at(kinds.front())}};
+    kept.saved.clear();
   }
   if (sends_on(slot)) {
     add_task(Channel::p2p_forward, Operation::send, slot).peer = neighbour(place_.stage + 1);
     operand(Role::source, stream_.at(m), true, false);
+  }
+}
+
+/// Runs the segments of a block, each from the output of the one before it. The last one's output
+/// goes to the next block; where it is only recomputed nobody needs it.
+void Compiler::forward_segments(const Slot& slot, Operation operation) {
+  const int m = slot.microbatch;
+  Activations& kept = activations(m, slot.block);
+  const std::vector<SegmentKind> kinds = segment_kinds(slot.block);
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    const bool last = i + 1 == kinds.size();
+    int output = -1;
+    if (!is_head(slot.block) && !(last && operation == Operation::recompute))
+      output = add_buffer(fmt::format("{}.{}#{}", blocks_[std::size_t(slot.block)].name,
+                                      last ? "output" : "middle", m),
+                          Tier::device, Content::stream, stream_bytes_, slot.block);
+    if (!last)
+      kept.input[kinds[i + 1]] = output;
+    else if (output >= 0)
+      stream_[m] = output;
+    run_forward(slot, kinds[i], operation, kept.input.at(kinds[i]), output, kept.saved[kinds[i]]);
   }
 }
 
@@ -110,22 +118,11 @@ void Compiler::backward(const Slot& slot) {
   if (is_head(slot.block)) {
     gradient_[m] = add_buffer(fmt::format("gradient#{}", m), Tier::device, Content::stream,
                               stream_bytes_, slot.block);
-    run_backward(slot, SegmentKind::head, kept.input, kept.saved[SegmentKind::head]);
-  } else if (is_layer(slot.block)) {
-    if (recomputes(slot.block)) {
-      kept.middle =
-          add_buffer(fmt::format("{}.middle#{}", blocks_[std::size_t(slot.block)].name, m),
-                     Tier::device, Content::stream, stream_bytes_, slot.block);
-      run_forward(slot, SegmentKind::attention, Operation::recompute, kept.input, kept.middle,
-                  kept.saved[SegmentKind::attention]);
-      run_forward(slot, SegmentKind::mlp, Operation::recompute, kept.middle, -1,
-                  kept.saved[SegmentKind::mlp]);
-    }
-    run_backward(slot, SegmentKind::mlp, kept.middle, kept.saved[SegmentKind::mlp]);
-    run_backward(slot, SegmentKind::attention, kept.input, kept.saved[SegmentKind::attention]);
-  } else {
-    run_backward(slot, SegmentKind::embedding, inputs_, kept.saved[SegmentKind::embedding]);
   }
+  if (recomputes(slot.block)) forward_segments(slot, Operation::recompute);
+  std::vector<SegmentKind> kinds = segment_kinds(slot.block);
+  std::ranges::reverse(kinds);
+  for (SegmentKind kind : kinds) run_backward(slot, kind, kept.input.at(kind), kept.saved.at(kind));
   if (sends_on(slot)) {
     add_task(Channel::p2p_backward, Operation::send, slot).peer = neighbour(place_.stage - 1);
     operand(Role::source, gradient_.at(m), true, false);
@@ -176,7 +173,7 @@ void Compiler::run_backward(const Slot& slot, SegmentKind kind, int input,
     table_operand(Role::weights, true, false);
     table_operand(Role::grads, true, true);
   }
-  if (kind == SegmentKind::attention || kind == SegmentKind::mlp) tp_all_reduce(slot, gradient);
+  if (is_layer(slot.block)) tp_all_reduce(slot, gradient);
 }
 
 /// After the last microbatch a block's gradients are complete on this rank: sum them over the

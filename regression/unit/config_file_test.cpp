@@ -1,0 +1,168 @@
+/// @file Models from the config.json of Hugging Face: what is read, what is refused and how.
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "base/error.hpp"
+#include "model/model.hpp"
+
+namespace brume::model {
+namespace {
+
+Config fp32(const deck::ModelKeys& keys) { return config(keys, "fp32"); }
+
+const std::string gpt2 = R"({"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2",
+  "n_layer": 12, "n_embd": 768, "n_head": 12, "n_inner": null, "n_positions": 1024,
+  "vocab_size": 50257, "layer_norm_epsilon": 1e-05, "initializer_range": 0.02,
+  "activation_function": "gelu_new", "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1})";
+const std::string llama = R"({"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 32,
+  "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
+  "intermediate_size": 14336, "max_position_embeddings": 131072, "vocab_size": 128256,
+  "rms_norm_eps": 1e-05, "rope_theta": 500000.0, "attention_bias": false, "mlp_bias": false,
+  "attention_dropout": 0.0, "hidden_act": "silu", "tie_word_embeddings": false, "rope_scaling":
+  {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+   "original_max_position_embeddings": 8192}})";
+const std::string falcon = R"({"architectures": ["FalconForCausalLM"], "num_hidden_layers": 32,
+  "hidden_size": 4544, "num_attention_heads": 71, "vocab_size": 65024, "multi_query": true,
+  "parallel_attn": true, "bias": false, "alibi": false, "new_decoder_architecture": false,
+  "hidden_dropout": 0.0, "attention_dropout": 0.0, "layer_norm_epsilon": 1e-05})";
+
+/// `text` with `from` replaced, or with a key more.
+std::string with(std::string text, const std::string& from, const std::string& to) {
+  EXPECT_NE(text.find(from), std::string::npos) << from;
+  return text.replace(text.find(from), from.size(), to);
+}
+std::string and_also(const std::string& text, const std::string& key) {
+  return with(text, "\"architectures\"", key + ", \"architectures\"");
+}
+
+deck::ModelKeys read(const std::string& text, deck::ModelKeys keys = {}) {
+  const std::filesystem::path path = std::filesystem::temp_directory_path() /
+                                     ("brume-config-" + std::to_string(::getpid()) + ".json");
+  std::ofstream(path) << text;
+  keys.config = path;
+  try {
+    keys = resolved(keys);
+  } catch (...) {
+    std::filesystem::remove(path);
+    throw;
+  }
+  std::filesystem::remove(path);
+  EXPECT_EQ(keys.config, "");
+  return keys;
+}
+
+void expect_refused(const std::string& text, const std::string& says) {
+  try {
+    read(text);
+    ADD_FAILURE() << "not refused, expected: " << says;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.failure(), Failure::input);
+    EXPECT_NE(std::string(error.what()).find(says), std::string::npos) << error.what();
+  }
+}
+
+TEST(ConfigFile, ReadsGpt2) {
+  deck::ModelKeys keys;
+  keys.given = {"dropout"};
+  const Config m = fp32(read(gpt2, keys));
+  EXPECT_EQ(m.family, Family::gpt);
+  EXPECT_EQ(m.ffn_size, 3072);
+  EXPECT_TRUE(m.tied_head && m.qkv_bias && m.linear_bias);
+  EXPECT_EQ(num_parameters(m), 124'439'808);
+}
+
+TEST(ConfigFile, ReadsLlama3) {
+  const Config m = fp32(read(llama));
+  EXPECT_EQ(m.family, Family::llama);
+  EXPECT_EQ(m.kv_heads(), 8);
+  EXPECT_EQ(m.rope_theta, 500000.0);
+  EXPECT_EQ(m.rope_scaling.kind, RopeScaling::Kind::llama3);
+  EXPECT_EQ(m.rope_scaling.factor, 8.0);
+  EXPECT_EQ(num_parameters(m), 8'030'261'248);
+  // The same scaling and base in one table, as newer files have it.
+  const Config newer =
+      fp32(read(with(with(llama, "\"rope_theta\": 500000.0,", ""), "\"rope_scaling\":\n  {",
+                     "\"rope_parameters\": {\"rope_theta\": 500000.0,")));
+  EXPECT_EQ(text(newer), text(m));
+}
+
+TEST(ConfigFile, ReadsWhatIsALlamaUnderAnotherName) {
+  const Config qwen = fp32(read(with(llama, "LlamaForCausalLM", "Qwen2ForCausalLM")));
+  EXPECT_TRUE(qwen.qkv_bias);
+  EXPECT_FALSE(qwen.linear_bias);
+  const std::string mistral =
+      and_also(with(llama, "LlamaForCausalLM", "MistralForCausalLM"), "\"sliding_window\": 4096");
+  expect_refused(mistral, "'sliding_window' is 4096, shorter than the 131072 tokens");
+  deck::ModelKeys keys;
+  keys.seq_len = 4096;
+  keys.given = {"seq_len"};
+  EXPECT_EQ(fp32(read(mistral, keys)).seq_len, 4096);
+}
+
+TEST(ConfigFile, ReadsFalcons) {
+  const Config m = fp32(read(falcon));
+  EXPECT_EQ(m.kv_heads(), 1);
+  EXPECT_EQ(m.layer_norms, 1);
+  EXPECT_EQ(num_parameters(m), 6'921'720'704);
+  std::string grouped = with(falcon, "\"new_decoder_architecture\": false",
+                             "\"new_decoder_architecture\": true, \"num_kv_heads\": 8");
+  grouped = with(with(grouped, "71", "128"), "4544", "8192");
+  const Config forty =
+      fp32(read(with(grouped, "\"num_hidden_layers\": 32", "\"num_hidden_layers\": 60")));
+  EXPECT_EQ(forty.layer_norms, 2);
+  EXPECT_EQ(num_parameters(forty), 41'303'293'952);
+}
+
+TEST(ConfigFile, KeysOfTheDeckWin) {
+  deck::ModelKeys keys;
+  keys.num_layers = 2;
+  keys.seq_len = 64;
+  keys.tied_head = true;
+  keys.given = {"num_layers", "seq_len", "tied_head"};
+  const Config m = fp32(read(llama, keys));
+  EXPECT_EQ(m.num_layers, 2);
+  EXPECT_EQ(m.seq_len, 64);
+  EXPECT_TRUE(m.tied_head);
+  EXPECT_EQ(m.hidden_size, 4096);
+}
+
+TEST(ConfigFile, RefusesWhatDoesNotRun) {
+  expect_refused(with(llama, "LlamaForCausalLM", "BertModel"),
+                 "architecture \"BertModel\" does not run here, but GPT2LMHeadModel, "
+                 "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, FalconForCausalLM do");
+  expect_refused(gpt2, "'resid_pdrop' is 0.1, but training here has no dropout: say dropout = 0");
+  expect_refused(with(falcon, "\"alibi\": false", "\"alibi\": true"), "'alibi' must be false");
+  expect_refused(with(falcon, "\"parallel_attn\": true", "\"parallel_attn\": false"),
+                 "'parallel_attn' must be true");
+  expect_refused(and_also(llama, "\"num_local_experts\": 8"), "mixtures of experts");
+  expect_refused(with(llama, "\"attention_bias\": false", "\"attention_bias\": true"),
+                 "'attention_bias' must be false");
+  expect_refused(with(llama, "\"silu\"", "\"gelu\""), "'hidden_act' must be silu or swish");
+  expect_refused(with(llama, "\"llama3\"", "\"yarn\""), "'rope_type' must be default, linear");
+  expect_refused(with(llama, "\"num_key_value_heads\": 8", "\"num_key_value_heads\": 5"),
+                 "num_kv_heads = 5 must divide num_heads = 32");
+  expect_refused(with(llama, "4096,", "\"wide\","), "'hidden_size' must be a whole number");
+  expect_refused(with(llama, "\"hidden_size\": 4096,", ""), "missing key 'hidden_size'");
+  expect_refused("[1]", "is not a JSON object");
+  expect_refused("{", "is not a JSON object");
+  expect_refused("{}", "'architectures' must be a list of one name, found nothing");
+}
+
+TEST(ConfigFile, IsMissed) {
+  deck::ModelKeys keys;
+  keys.config = "nowhere/config.json";
+  try {
+    resolved(keys);
+    ADD_FAILURE() << "nothing was refused";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "model.config: cannot read 'nowhere/config.json'");
+  }
+}
+
+}  // namespace
+}  // namespace brume::model

@@ -1,0 +1,143 @@
+/// @file Sizes of a model: from deck keys, as text, and what follows from them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <utility>
+
+#include "base/error.hpp"
+#include "model/model.hpp"
+
+namespace brume::model {
+namespace {
+
+template <typename... Args>
+void needs(bool holds, fmt::format_string<Args...> format, Args&&... args) {
+  if (!holds)
+    throw Error(Failure::input, "model: {}", fmt::format(format, std::forward<Args>(args)...));
+}
+
+void check(const Config& m) {
+  needs(m.head_size > 0 || m.hidden_size % m.num_heads == 0,
+        "num_heads = {} must divide hidden_size = {} unless head_dim is given", m.num_heads,
+        m.hidden_size);
+  needs(m.num_heads % m.kv_heads() == 0, "num_kv_heads = {} must divide num_heads = {}",
+        m.kv_heads(), m.num_heads);
+  needs(!m.rotary() || m.head_dim() % 2 == 0,
+        "rotary positions turn pairs of features: head_dim must be even, found {}", m.head_dim());
+  needs(m.parallel() || m.layer_norms == 2, "layer_norms must be 2 for {}, found {}",
+        name(m.family), m.layer_norms);
+  needs(m.mlp() != MlpKind::swiglu || !m.linear_bias, "linear_bias must be false for {}",
+        name(m.family));
+  needs(m.mlp() != MlpKind::gelu_tanh || m.linear_bias, "linear_bias must be true for {}",
+        name(m.family));
+  needs(m.rope_scaling.kind != RopeScaling::Kind::llama3 ||
+            m.rope_scaling.low_freq_factor < m.rope_scaling.high_freq_factor,
+        "rope_scaling.low_freq_factor = {} must be below high_freq_factor = {}",
+        m.rope_scaling.low_freq_factor, m.rope_scaling.high_freq_factor);
+}
+
+RopeScaling rope_scaling(const deck::RopeScalingKeys& keys) {
+  using Kind = RopeScaling::Kind;
+  return {.kind = keys.kind == "linear"   ? Kind::linear
+                  : keys.kind == "llama3" ? Kind::llama3
+                                          : Kind::none,
+          .factor = keys.factor,
+          .low_freq_factor = keys.low_freq_factor,
+          .high_freq_factor = keys.high_freq_factor,
+          .original_seq_len = keys.original_seq_len};
+}
+
+}  // namespace
+
+const char* name(Family family) {
+  switch (family) {
+    case Family::gpt: return "gpt";
+    case Family::llama: return "llama";
+    case Family::falcon: return "falcon";
+  }
+  return "";
+}
+
+MlpKind Config::mlp() const {
+  switch (family) {
+    case Family::gpt: return MlpKind::gelu_tanh;
+    case Family::llama: return MlpKind::swiglu;
+    case Family::falcon: return MlpKind::gelu_erf;
+  }
+  return MlpKind::gelu_tanh;
+}
+
+Config config(const deck::ModelKeys& keys, std::string_view precision) {
+  require(keys.config.empty(), Failure::bug, "model: config = \"{}\" was not read", keys.config);
+  const Family family = keys.family == "llama"    ? Family::llama
+                        : keys.family == "falcon" ? Family::falcon
+                                                  : Family::gpt;
+  const int usual_norms = family == Family::falcon ? 1 : 2;
+  const Config config{.family = family,
+                      .num_layers = keys.num_layers,
+                      .hidden_size = keys.hidden_size,
+                      .num_heads = keys.num_heads,
+                      .num_kv_heads = keys.num_kv_heads,
+                      .head_size = keys.head_dim,
+                      .ffn_size = keys.ffn_size == 0 ? 4 * keys.hidden_size : keys.ffn_size,
+                      .seq_len = keys.seq_len,
+                      .vocab_size = keys.vocab_size,
+                      .tied_head = keys.tied_head,
+                      .qkv_bias = keys.qkv_bias,
+                      .linear_bias = keys.linear_bias,
+                      .layer_norms = keys.layer_norms == 0 ? usual_norms : keys.layer_norms,
+                      .norm_eps = keys.norm_eps,
+                      .rope_theta = keys.rope_theta,
+                      .rope_scaling = rope_scaling(keys.rope_scaling),
+                      .init_std = keys.init_std,
+                      .precision = precision == "bf16"   ? Precision::bf16
+                                   : precision == "fp16" ? Precision::fp16
+                                                         : Precision::fp32};
+  check(config);
+  return config;
+}
+
+std::string text(const Config& m) {
+  std::string line = fmt::format(
+      "{} layers={} hidden={} heads={} ffn={} seq={} vocab={} tied={} "
+      "eps={}",
+      name(m.family), m.num_layers, m.hidden_size, m.num_heads, m.ffn_size, m.seq_len, m.vocab_size,
+      m.tied_head, m.norm_eps);
+  // What every GPT had before there were choices goes without saying.
+  if (m.num_heads * m.head_dim() != m.hidden_size)
+    line += fmt::format(" head_dim={}", m.head_dim());
+  if (m.kv_heads() != m.num_heads) line += fmt::format(" kv_heads={}", m.kv_heads());
+  if (m.rotary() || !m.qkv_bias)
+    line += fmt::format(" qkv_bias={} linear_bias={}", m.qkv_bias, m.linear_bias);
+  if (m.parallel()) line += fmt::format(" layer_norms={}", m.layer_norms);
+  if (!m.rotary()) return line;
+  line += fmt::format(" rope_theta={}", m.rope_theta);
+  const RopeScaling& scaling = m.rope_scaling;
+  if (scaling.kind == RopeScaling::Kind::linear)
+    line += fmt::format(" rope=linear/{}", scaling.factor);
+  if (scaling.kind == RopeScaling::Kind::llama3)
+    line += fmt::format(" rope=llama3/{}/{}/{}/{}", scaling.factor, scaling.low_freq_factor,
+                        scaling.high_freq_factor, scaling.original_seq_len);
+  return line;
+}
+
+std::vector<double> rope_frequencies(const Config& m) {
+  const RopeScaling& scaling = m.rope_scaling;
+  std::vector<double> frequencies;
+  for (int i = 0; i < m.head_dim() / 2; ++i) {
+    const double plain = std::pow(m.rope_theta, -2.0 * i / m.head_dim());
+    double kept = scaling.kind == RopeScaling::Kind::none ? 1.0 : 0.0;  // share left alone
+    if (scaling.kind == RopeScaling::Kind::llama3) {
+      const double turns = scaling.original_seq_len * plain / (2.0 * std::numbers::pi);
+      kept = std::clamp(
+          (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor),
+          0.0, 1.0);
+    }
+    frequencies.push_back(kept * plain + (1.0 - kept) * plain / scaling.factor);
+  }
+  return frequencies;
+}
+
+}  // namespace brume::model

@@ -1,0 +1,300 @@
+/// @file Deck keys from the config.json of a Hugging Face model.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <fstream>
+#include <initializer_list>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "base/log.hpp"
+#include "model/model.hpp"
+
+namespace brume::model {
+namespace {
+
+using nlohmann::json;
+
+/// Keys that say nothing about what is computed, or nothing that training would change.
+const std::set<std::string> silent_keys{"architectures",
+                                        "model_type",
+                                        "torch_dtype",
+                                        "dtype",
+                                        "transformers_version",
+                                        "use_cache",
+                                        "bos_token_id",
+                                        "eos_token_id",
+                                        "pad_token_id",
+                                        "unk_token_id",
+                                        "pretraining_tp",
+                                        "n_ctx",
+                                        "task_specific_params",
+                                        "reorder_and_upcast_attn",
+                                        "auto_map",
+                                        "max_window_layers"};
+
+/// A JSON object that remembers which of its keys were asked for.
+class ConfigFile {
+ public:
+  ConfigFile(json object, std::string path) : object_(std::move(object)), path_(std::move(path)) {}
+
+  template <typename... Args>
+  void needs(bool holds, fmt::format_string<Args...> format, Args&&... args) const {
+    if (!holds)
+      throw Error(Failure::input, "{}: {}", path_,
+                  fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  /// The key's value; null counts as absent.
+  const json* find(const std::string& key) {
+    met_.insert(key);
+    const auto found = object_.find(key);
+    return found == object_.end() || found->is_null() ? nullptr : &*found;
+  }
+
+  int size(const std::string& key, int fallback) {
+    const json* value = find(key);
+    if (value == nullptr) return fallback;
+    needs(value->is_number_integer() && *value >= 1 && *value <= 2147483647,
+          "'{}' must be a whole number from 1 on, found {}", key, value->dump());
+    return value->get<int>();
+  }
+  int size(const std::string& key) {
+    needs(find(key) != nullptr, "missing key '{}'", key);
+    return size(key, 0);
+  }
+  double number(const std::string& key, double fallback) {
+    const json* value = find(key);
+    needs(value == nullptr || value->is_number(), "'{}' must be a number, found {}", key,
+          value ? value->dump() : "");
+    return value ? value->get<double>() : fallback;
+  }
+  bool truth(const std::string& key, bool fallback) {
+    const json* value = find(key);
+    needs(value == nullptr || value->is_boolean(), "'{}' must be true or false, found {}", key,
+          value ? value->dump() : "");
+    return value ? value->get<bool>() : fallback;
+  }
+  std::string word(const std::string& key, const std::string& fallback) {
+    const json* value = find(key);
+    needs(value == nullptr || value->is_string(), "'{}' must be a string, found {}", key,
+          value ? value->dump() : "");
+    return value ? value->get<std::string>() : fallback;
+  }
+
+  const std::string& path() const { return path_; }
+  const json& object() const { return object_; }
+
+  std::vector<std::string> unknown() const {
+    std::vector<std::string> keys;
+    for (const auto& [key, value] : object_.items())
+      if (!met_.contains(key) && !silent_keys.contains(key) && !key.starts_with("_") &&
+          !key.starts_with("summary_"))
+        keys.push_back(key);
+    return keys;
+  }
+
+ private:
+  json object_;
+  std::string path_;
+  std::set<std::string> met_;
+};
+
+ConfigFile load(const std::string& path) {
+  std::ifstream stream(path);
+  require(bool(stream), Failure::input, "model.config: cannot read '{}'", path);
+  json object = json::parse(stream, nullptr, false);
+  require(object.is_object(), Failure::input, "model.config: '{}' is not a JSON object", path);
+  return {std::move(object), path};
+}
+
+/// Fills in the keys that the deck did not give.
+class KeyWriter {
+ public:
+  explicit KeyWriter(deck::ModelKeys& keys) : keys_(keys) {}
+  bool given(const char* key) const { return std::ranges::count(keys_.given, key) > 0; }
+  template <typename T>
+  void set(const char* key, T deck::ModelKeys::*member, T value) {
+    if (!given(key)) keys_.*member = std::move(value);
+  }
+  deck::ModelKeys& keys() { return keys_; }
+
+ private:
+  deck::ModelKeys& keys_;
+};
+
+using Keys = deck::ModelKeys;
+
+/// Brume trains without dropout; a file that asks for it must be told so.
+void refuse_dropout(ConfigFile& file, const KeyWriter& out,
+                    std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    const double dropout = file.number(name, 0.0);
+    file.needs(dropout == 0.0 || out.given("dropout"),
+               "'{}' is {}, but training here has no dropout: say dropout = 0 under [model] in the "
+               "deck to train without it",
+               name, dropout);
+  }
+}
+
+void refuse_activation(ConfigFile& file, const char* key, const std::string& usual,
+                       std::initializer_list<const char*> known) {
+  const std::string found = file.word(key, usual);
+  file.needs(std::ranges::count(known, found) > 0, "'{}' must be {}, found \"{}\"", key,
+             fmt::join(known, " or "), found);
+}
+
+void set_common(ConfigFile& file, KeyWriter& out, const char* family, bool tied_head) {
+  out.set("family", &Keys::family, std::string(family));
+  out.set("tied_head", &Keys::tied_head, file.truth("tie_word_embeddings", tied_head));
+  out.set("vocab_size", &Keys::vocab_size, file.size("vocab_size"));
+  out.set("init_std", &Keys::init_std, file.number("initializer_range", 0.02));
+}
+
+/// Sizes under the names that all but GPT-2 use.
+void set_sizes(ConfigFile& file, KeyWriter& out) {
+  out.set("num_layers", &Keys::num_layers, file.size("num_hidden_layers"));
+  out.set("hidden_size", &Keys::hidden_size, file.size("hidden_size"));
+  out.set("num_heads", &Keys::num_heads, file.size("num_attention_heads"));
+  out.set("head_dim", &Keys::head_dim, file.size("head_dim", 0));
+  out.set("seq_len", &Keys::seq_len, file.size("max_position_embeddings", 2048));
+}
+
+/// `rope_scaling` beside `rope_theta`, or both in `rope_parameters`, as newer files have it.
+void set_rope(ConfigFile& file, KeyWriter& out) {
+  double theta = file.number("rope_theta", 10000.0);
+  const json* table = file.find("rope_parameters");
+  if (table == nullptr) table = file.find("rope_scaling");
+  if (table != nullptr) {
+    file.needs(table->is_object(), "rotary scaling must be an object, found {}", table->dump());
+    ConfigFile rope(*table, file.path() + ": rope_scaling");
+    theta = rope.number("rope_theta", theta);
+    const std::string kind = rope.word("rope_type", rope.word("type", "default"));
+    rope.needs(kind == "default" || kind == "linear" || kind == "llama3",
+               "'rope_type' must be default, linear or llama3, found \"{}\"", kind);
+    rope.needs(rope.number("partial_rotary_factor", 1.0) == 1.0,
+               "'partial_rotary_factor' must be 1: all features of a head are turned");
+    const deck::RopeScalingKeys usual;
+    if (!out.given("rope_scaling"))
+      out.keys().rope_scaling = {
+          .kind = kind == "default" ? "none" : kind,
+          .factor = rope.number("factor", usual.factor),
+          .low_freq_factor = rope.number("low_freq_factor", usual.low_freq_factor),
+          .high_freq_factor = rope.number("high_freq_factor", usual.high_freq_factor),
+          .original_seq_len =
+              rope.size("original_max_position_embeddings", usual.original_seq_len)};
+  }
+  out.set("rope_theta", &Keys::rope_theta, theta);
+}
+
+void read_gpt2(ConfigFile& file, KeyWriter& out) {
+  set_common(file, out, "gpt", true);
+  out.set("num_layers", &Keys::num_layers, file.size("n_layer"));
+  out.set("hidden_size", &Keys::hidden_size, file.size("n_embd"));
+  out.set("num_heads", &Keys::num_heads, file.size("n_head"));
+  out.set("ffn_size", &Keys::ffn_size, file.size("n_inner", 0));
+  out.set("seq_len", &Keys::seq_len, file.size("n_positions", 1024));
+  out.set("norm_eps", &Keys::norm_eps, file.number("layer_norm_epsilon", 1e-5));
+  refuse_activation(file, "activation_function", "gelu_new", {"gelu_new", "gelu_pytorch_tanh"});
+  refuse_dropout(file, out, {"resid_pdrop", "embd_pdrop", "attn_pdrop"});
+  file.needs(file.truth("scale_attn_weights", true), "'scale_attn_weights' must be true");
+  file.needs(!file.truth("scale_attn_by_inverse_layer_idx", false),
+             "'scale_attn_by_inverse_layer_idx' must be false");
+}
+
+void read_llama(ConfigFile& file, KeyWriter& out, bool qkv_bias) {
+  set_common(file, out, "llama", false);
+  set_sizes(file, out);
+  set_rope(file, out);
+  out.set("num_kv_heads", &Keys::num_kv_heads, file.size("num_key_value_heads", 0));
+  out.set("ffn_size", &Keys::ffn_size, file.size("intermediate_size"));
+  out.set("norm_eps", &Keys::norm_eps, file.number("rms_norm_eps", 1e-6));
+  out.set("qkv_bias", &Keys::qkv_bias, qkv_bias);
+  out.set("linear_bias", &Keys::linear_bias, false);
+  refuse_activation(file, "hidden_act", "silu", {"silu", "swish"});
+  refuse_dropout(file, out, {"attention_dropout"});
+  for (const char* key : {"attention_bias", "mlp_bias"})
+    file.needs(!file.truth(key, false),
+               "'{}' must be false: a llama's only biases here are those of queries, keys and "
+               "values",
+               key);
+  const int window = file.size("sliding_window", 0);
+  const bool active = file.truth("use_sliding_window", true) && window > 0;
+  file.needs(!active || window >= out.keys().seq_len,
+             "'sliding_window' is {}, shorter than the {} tokens of a sequence: windowed attention "
+             "does not run here; a seq_len of at most {} needs none",
+             window, out.keys().seq_len, window);
+}
+
+void read_falcon(ConfigFile& file, KeyWriter& out) {
+  set_common(file, out, "falcon", true);
+  set_sizes(file, out);
+  set_rope(file, out);
+  const bool grouped = file.truth("new_decoder_architecture", false);
+  const bool one_key_head = file.truth("multi_query", true) && !grouped;
+  const int key_heads = file.size("num_kv_heads", 0);
+  out.set("num_kv_heads", &Keys::num_kv_heads, one_key_head ? 1 : grouped ? key_heads : 0);
+  out.set("layer_norms", &Keys::layer_norms, file.size("num_ln_in_parallel_attn", grouped ? 2 : 1));
+  out.set("ffn_size", &Keys::ffn_size, file.size("ffn_hidden_size", 0));
+  out.set("norm_eps", &Keys::norm_eps, file.number("layer_norm_epsilon", 1e-5));
+  const bool bias = file.truth("bias", false);
+  out.set("qkv_bias", &Keys::qkv_bias, bias);
+  out.set("linear_bias", &Keys::linear_bias, bias);
+  refuse_activation(file, "activation", "gelu", {"gelu"});
+  refuse_dropout(file, out, {"hidden_dropout", "attention_dropout"});
+  file.needs(!file.truth("alibi", false),
+             "'alibi' must be false: a falcon's positions are rotary here");
+  file.needs(grouped || file.truth("parallel_attn", true),
+             "'parallel_attn' must be true: a falcon's attention and MLP are parallel here");
+  file.needs(!file.truth("apply_residual_connection_post_layernorm", false),
+             "'apply_residual_connection_post_layernorm' must be false");
+}
+
+using Read = void (*)(ConfigFile&, KeyWriter&);
+const std::vector<std::pair<std::string, Read>> architectures{
+    {"GPT2LMHeadModel", read_gpt2},
+    {"LlamaForCausalLM", [](ConfigFile& f, KeyWriter& out) { read_llama(f, out, false); }},
+    {"MistralForCausalLM", [](ConfigFile& f, KeyWriter& out) { read_llama(f, out, false); }},
+    {"Qwen2ForCausalLM", [](ConfigFile& f, KeyWriter& out) { read_llama(f, out, true); }},
+    {"FalconForCausalLM", read_falcon},
+};
+
+std::string architecture(ConfigFile& file) {
+  const json* names = file.find("architectures");
+  file.needs(names != nullptr && names->is_array() && names->size() == 1 && (*names)[0].is_string(),
+             "'architectures' must be a list of one name, found {}",
+             names ? names->dump() : "nothing");
+  return (*names)[0].get<std::string>();
+}
+
+}  // namespace
+
+deck::ModelKeys resolved(const deck::ModelKeys& keys) {
+  if (keys.config.empty()) return keys;
+  deck::ModelKeys filled = keys;
+  ConfigFile file = load(keys.config);
+  const std::string name = architecture(file);
+  const auto found = std::ranges::find(architectures, name, &std::pair<std::string, Read>::first);
+  std::vector<std::string> known;
+  for (const auto& [architecture, read] : architectures) known.push_back(architecture);
+  file.needs(found != architectures.end(), "architecture \"{}\" does not run here, but {} do", name,
+             fmt::join(known, ", "));
+  for (const char* key : {"num_local_experts", "num_experts", "n_routed_experts"})
+    file.needs(file.size(key, 1) == 1, "'{}': mixtures of experts do not run here", key);
+  KeyWriter writer(filled);
+  found->second(file, writer);
+  if (const auto unknown = file.unknown(); !unknown.empty())
+    log::warn("{}: keys without meaning here: {}", keys.config, fmt::join(unknown, ", "));
+  if (filled.ffn_size == 0) filled.ffn_size = 4 * filled.hidden_size;
+  filled.config.clear();
+  config(filled, "fp32");  // sizes must fit each other
+  return filled;
+}
+
+}  // namespace brume::model
