@@ -106,6 +106,8 @@ struct MistStrategy {
   double offload_grads = 0.0;
   double offload_optimizer = 0.0;
   double offload_saved = 0.0;
+
+  bool operator==(const MistStrategy&) const = default;
 };
 
 struct MistStage {

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
+#include "analyzer/mist_stage.hpp"
 #include "base/error.hpp"
-#include "mist_stage.hpp"
 
 namespace brume::analyzer {
 namespace {
@@ -19,13 +19,18 @@ void check(const MistCase& mist) {
 }
 
 MistStagePrediction stage_of(const MistCase& mist, std::size_t i) {
+  const MistStage& stage = mist.stages[i];
   const std::size_t behind = mist.stages.size() - 1 - i;
   const MistPlace place{i == 0, behind == 0, static_cast<int>(behind)};
-  MistStagePrediction prediction = mist_stage_memory(mist, mist.stages[i], place);
-  const MistStagePrediction time = mist_stage_time(mist, mist.stages[i], place);
-  prediction.stable_s = time.stable_s;
-  prediction.delta_s = time.delta_s;
-  return prediction;
+  const MistTime time =
+      MistStageTimer(mist, stage).of(stage.strategy).at(stage.layers, stage.recomputed, place);
+  const MistStageMemory memory(mist, stage);
+  const MistPeaks peaks = memory.peaks(stage.layers, stage.recomputed, place);
+  const double earlier_mib = place.earlier * peaks.each_earlier;
+  const double forward_mib = peaks.forward + earlier_mib;
+  const double backward_mib = peaks.backward + earlier_mib;
+  return {time.stable_s, time.delta_s, forward_mib, backward_mib,
+          memory.margin(place) * std::max(forward_mib, backward_mib)};
 }
 
 /// Extras of a stage hide behind the time that the stages before it take.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 #include "base/error.hpp"
 
@@ -12,31 +13,27 @@ namespace {
 constexpr double absent_s = 1e-8;
 constexpr double absent_gib = 1e-5;
 
-/// The sets of two or more resources in the order of MistSlowdowns; bit q stands for resource q.
-constexpr std::array<unsigned, 11> sets{0b1111, 0b0111, 0b1011, 0b1101, 0b1110, 0b0011,
-                                        0b0101, 0b1001, 0b0110, 0b1010, 0b1100};
+/// Where the slowdowns of a set begin in MistSlowdowns; bit q stands for resource q.
+constexpr std::array<std::size_t, 16> begin_of_set{0, 0,  0,  16, 0,  18, 22, 4,
+                                                   0, 20, 24, 7,  26, 10, 13, 0};
 
 unsigned present(const std::array<double, 4>& left_s) {
   unsigned set = 0;
-  for (unsigned q = 0; q < 4; ++q)
-    if (left_s[q] > absent_s) set |= 1U << q;
+  for (unsigned q = 0; q < 4; ++q) set |= left_s[q] > absent_s ? 1U << q : 0U;
   return set;
 }
 
 /// Runs the tasks of `set` until the first of them ends; returns how long that takes.
 double run_phase(unsigned set, const double* slowdown, std::array<double, 4>& left_s) {
-  std::array<double, 4> factor{1.0, 1.0, 1.0, 1.0};
-  double phase_s = 0.0;
-  bool first = true;
+  std::array<double, 4> end_s{};
+  double phase_s = std::numeric_limits<double>::infinity();
   for (unsigned q = 0; q < 4; ++q) {
     if ((set >> q & 1U) == 0) continue;
-    factor[q] = *slowdown++;
-    const double end_s = left_s[q] * factor[q];
-    phase_s = first ? end_s : std::min(phase_s, end_s);
-    first = false;
+    end_s[q] = left_s[q] * *slowdown++;
+    phase_s = std::min(phase_s, end_s[q]);
   }
   for (unsigned q = 0; q < 4; ++q)
-    if ((set >> q & 1U) != 0) left_s[q] = (left_s[q] * factor[q] - phase_s) / factor[q];
+    if ((set >> q & 1U) != 0) left_s[q] *= 1.0 - phase_s / end_s[q];
   return phase_s;
 }
 
@@ -59,11 +56,8 @@ double weight_of(MistCollective kind) {
 
 double mist_overlapped_s(const MistSlowdowns& slowdowns, std::array<double, 4> alone_s) {
   double total_s = 0.0;
-  const double* slowdown = slowdowns.data();
-  for (const unsigned set : sets) {
-    if (present(alone_s) == set) total_s += run_phase(set, slowdown, alone_s);
-    slowdown += std::popcount(set);
-  }
+  for (unsigned set = present(alone_s); std::popcount(set) > 1; set = present(alone_s))
+    total_s += run_phase(set, slowdowns.data() + begin_of_set[set], alone_s);
   for (const double left_s : alone_s) total_s += left_s;
   return total_s;
 }
