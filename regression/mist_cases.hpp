@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -56,7 +57,7 @@ inline std::map<std::string, MistHardware> mist_hardware() {
 class MistOperators {
  public:
   MistOperators() {
-    for (const char* file : {"l4_operators.csv", "analyzer_operators.csv"})
+    for (const char* file : {"l4_operators.csv", "analyzer_operators.csv", "tuner_operators.csv"})
       for (std::istringstream& line : mist_lines(file)) add(line);
   }
 
@@ -78,6 +79,13 @@ class MistOperators {
       operators.back().reduce_backward_s = reduce_s(row.backward_gib);
     }
     return mist_layer_time(operators, accumulate_s);
+  }
+
+  /// The same, if there is such a set.
+  std::optional<MistLayerTime> find(const std::string& set, const std::string& layer,
+                                    const MistHardware& hardware, int tp) const {
+    if (!rows_.contains(set + "/" + layer)) return {};
+    return time(set, layer, hardware, tp);
   }
 
  private:

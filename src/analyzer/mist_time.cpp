@@ -79,8 +79,8 @@ const MistStageTime& MistStageTimer::of(const MistStrategy& strategy) {
     // One microbatch only is the first and the last.
     time_.stable[r] = mist_.microbatches == 1 ? ends : bundles(forward_[r], backward_[r]);
     time_.delta[r] = difference(ends, time_.stable[r]);
-    if (!same) time_.head[r] = head(r == 1);
   }
+  if (!same) time_.head = {head(false), head(true)};
   return time_;
 }
 

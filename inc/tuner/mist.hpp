@@ -1,0 +1,69 @@
+/// @file Tuning as Mist counts, in Mist's search space or a wider one.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "analyzer/mist.hpp"
+
+namespace brume::tuner {
+
+/// What a search may choose from. As it stands: Mist's own space, without tensor parallelism.
+///
+/// Stages share mesh, microbatch, dp and tp; each has its own layers, recomputed layers, ZeRO level
+/// and offload ratios. Weights are offloaded with gradients only.
+struct MistSpace {
+  std::vector<int> tp{1};
+  std::vector<int> microbatch{1, 2, 4};
+  std::vector<int> stages;        ///< empty: each number that divides the devices
+  std::vector<int> microbatches;  ///< G; empty: each power of two that divides the batch
+  std::vector<int> zero_levels{1, 2, 3};
+  bool recompute_some = true;          ///< else every stage recomputes all its layers
+  bool recompute_all_but_one = false;  ///< Mist's memory falls short there
+  int uneven_layers = 2;               ///< most that a stage differs from the rounded mean
+  std::vector<double> offload_weights{0.0, 0.25, 0.375, 0.5, 0.75, 1.0};
+  std::vector<double> offload_grads{0.0, 0.25, 0.375, 0.5, 0.75, 1.0};
+  std::vector<double> offload_optimizer{0.0, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0};
+  std::vector<double> offload_saved{0.0, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0};
+};
+
+enum class MistLayer { block, embedding, head };
+
+/// Times of a layer at (microbatch, tp); none where it was not measured: such plans are left out.
+using MistLayerTimes =
+    std::function<std::optional<analyzer::MistLayerTime>(MistLayer, int microbatch, int tp)>;
+
+struct MistJob {
+  analyzer::MistModel model;
+  analyzer::MistHardware hardware;
+  int num_layers = 1;
+  int global_batch = 1;
+  int nodes = 1;
+  int ranks_per_node = 1;
+  MistLayerTimes time;
+};
+
+/// How a search went.
+struct MistSearch {
+  int shapes = 0;               ///< ways to cut devices and batch
+  int searched = 0;             ///< of these, not excluded by their bound
+  std::int64_t strategies = 0;  ///< of stages, priced
+  std::int64_t candidates = 0;  ///< (strategy, layers, recomputed layers) that fit and may win
+  std::int64_t programs = 0;    ///< dynamic programs over stages and layers
+};
+
+struct MistTuned {
+  analyzer::MistCase plan;
+  analyzer::MistPrediction prediction;  ///< of that plan, by `analyze_mist`
+  MistSearch search;
+};
+
+/// The fastest plan of the space that fits, by `analyze_mist`; exact.
+///
+/// As Mist tunes, embedding and head are replicated over all devices of their stage.
+/// @throws Error(infeasible) when nothing fits, Error(input) for empty lists
+MistTuned tune_mist(const MistJob& job, const MistSpace& space);
+
+}  // namespace brume::tuner

@@ -1,0 +1,82 @@
+#include "tuner/mist.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.hpp"
+#include "mist_pipeline.hpp"
+
+namespace brume::tuner {
+namespace {
+
+using analyzer::MistStrategy;
+
+/// The fastest choice so far, and of which shape and strategies.
+struct Best {
+  const MistShape* shape = nullptr;
+  std::vector<MistStrategy> strategies;
+  MistChoice choice;
+};
+
+void check(const MistJob& job, const MistSpace& space) {
+  require(job.num_layers > 0 && job.global_batch > 0 && job.nodes > 0 && job.ranks_per_node > 0,
+          Failure::input, "a search has layers, sequences, nodes and devices");
+  require(!space.tp.empty() && !space.microbatch.empty() && !space.zero_levels.empty() &&
+              !space.offload_weights.empty() && !space.offload_grads.empty() &&
+              !space.offload_optimizer.empty() && !space.offload_saved.empty(),
+          Failure::input, "a list of the search space is empty");
+}
+
+/// Nothing offloaded: few strategies, and often not far from the best.
+MistSpace on_device(MistSpace space) {
+  for (auto* ratios : {&space.offload_weights, &space.offload_grads, &space.offload_optimizer,
+                       &space.offload_saved})
+    *ratios = {*std::ranges::min_element(*ratios)};
+  return space;
+}
+
+void search_shape(const MistShape& shape, const MistSpace& space, Best& best, MistSearch& search) {
+  if (shape.bound_s >= best.choice.iteration_s) return;
+  ++search.searched;
+  std::vector<MistStrategy> strategies = mist_strategies(shape, space);
+  const MistFronts fronts = mist_fronts(shape, space, strategies, best.choice.iteration_s, search);
+  MistChoice choice = mist_pipeline(shape, fronts, best.choice.iteration_s, search);
+  if (!choice.stages.empty()) best = {&shape, std::move(strategies), std::move(choice)};
+}
+
+analyzer::MistCase plan_of(const Best& best) {
+  analyzer::MistCase plan = best.shape->mist;
+  for (std::size_t i = 0; i < best.choice.stages.size(); ++i) {
+    analyzer::MistStage stage = best.shape->stage;
+    stage.layers = best.choice.layers[i];
+    stage.recomputed = best.choice.stages[i].recomputed;
+    stage.strategy = best.strategies[std::size_t(best.choice.stages[i].strategy)];
+    plan.stages.push_back(stage);
+  }
+  return plan;
+}
+
+}  // namespace
+
+MistTuned tune_mist(const MistJob& job, const MistSpace& space) {
+  check(job, space);
+  const std::vector<MistShape> shapes = mist_shapes(job, space);
+  Best best;
+  MistSearch search;
+  for (const MistSpace& part : {on_device(space), space}) {
+    search.searched = 0;
+    for (const MistShape& shape : shapes) search_shape(shape, part, best, search);
+  }
+  require(best.shape != nullptr, Failure::infeasible,
+          "by Mist's counting no plan fits {} devices of {} GiB", job.nodes * job.ranks_per_node,
+          job.hardware.memory_gib);
+  search.shapes = int(shapes.size());
+  MistTuned tuned{plan_of(best), {}, search};
+  tuned.prediction = analyzer::analyze_mist(tuned.plan);
+  for (const auto& stage : tuned.prediction.stages)
+    require(stage.needed_mib <= analyzer::mist_usable_mib(job.hardware), Failure::bug,
+            "a tuned stage needs {} MiB", stage.needed_mib);
+  return tuned;
+}
+
+}  // namespace brume::tuner
