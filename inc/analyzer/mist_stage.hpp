@@ -35,6 +35,9 @@ struct MistStageTime {
   std::array<MistTime, 2> head;              ///< the last stage, [does it recompute a layer]
 
   MistTime at(int layers, int recomputed, const MistPlace& place) const;
+
+  /// t of a stage between others.
+  double stable_s(int layers, int recomputed) const;
 };
 
 /// Prices the strategies of stages on one mesh with one microbatch, dp and tp.

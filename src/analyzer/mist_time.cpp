@@ -47,6 +47,10 @@ MistTime MistStageTime::at(int layers, int recomputed, const MistPlace& place) c
   return time;
 }
 
+double MistStageTime::stable_s(int layers, int recomputed) const {
+  return sum(stable, layers, recomputed);
+}
+
 MistStageTimer::MistStageTimer(const MistCase& mist, const MistStage& stage)
     : mist_(mist), stage_(stage) {
   const MistStrategy& s = stage.strategy;

@@ -1,6 +1,7 @@
 #include "tuner/mist.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/error.hpp"
@@ -44,6 +45,25 @@ void search_shape(const MistShape& shape, const MistSpace& space, Best& best, Mi
   if (!choice.stages.empty()) best = {&shape, std::move(strategies), std::move(choice)};
 }
 
+/// The shapes, those first whose plans without offload are fast: the sooner a fast plan is known,
+/// the less there is to look at.
+std::vector<const MistShape*> promising_first(const std::vector<MistShape>& shapes,
+                                              const MistSpace& space, Best& best,
+                                              MistSearch& search) {
+  std::vector<std::pair<double, const MistShape*>> keys;
+  for (const MistShape& shape : shapes) {
+    Best alone;
+    search_shape(shape, on_device(space), alone, search);
+    const double s = alone.choice.iteration_s;
+    keys.emplace_back(std::isfinite(s) ? s : 1.5 * shape.bound_s, &shape);
+    if (s < best.choice.iteration_s) best = std::move(alone);
+  }
+  std::ranges::sort(keys);
+  std::vector<const MistShape*> ordered;
+  for (const auto& key : keys) ordered.push_back(key.second);
+  return ordered;
+}
+
 analyzer::MistCase plan_of(const Best& best) {
   analyzer::MistCase plan = best.shape->mist;
   for (std::size_t i = 0; i < best.choice.stages.size(); ++i) {
@@ -63,10 +83,9 @@ MistTuned tune_mist(const MistJob& job, const MistSpace& space) {
   const std::vector<MistShape> shapes = mist_shapes(job, space);
   Best best;
   MistSearch search;
-  for (const MistSpace& part : {on_device(space), space}) {
-    search.searched = 0;
-    for (const MistShape& shape : shapes) search_shape(shape, part, best, search);
-  }
+  const auto ordered = promising_first(shapes, space, best, search);
+  search.searched = 0;
+  for (const MistShape* shape : ordered) search_shape(*shape, space, best, search);
   require(best.shape != nullptr, Failure::infeasible,
           "by Mist's counting no plan fits {} devices of {} GiB", job.nodes * job.ranks_per_node,
           job.hardware.memory_gib);

@@ -49,7 +49,7 @@ class Collector {
         space_(space),
         cutoff_s_(cutoff_s * (1.0 + 1e-9)),  // sums in another order
         roles_(roles_of(shape.num_stages)),
-        usable_mib_(analyzer::mist_usable_mib(shape.mist.hardware) * (1.0 - 1e-12)) {
+        shape_mib_(analyzer::mist_usable_mib(shape.mist.hardware) * (1.0 - 1e-12)) {
     const int after_first = shape.mist.microbatches - 1;
     if (after_first > 0) slowest_s_ = (cutoff_s_ - shape.compute_s) / after_first;
     candidates_.resize(roles_.size());
@@ -57,15 +57,20 @@ class Collector {
       of_role.resize(std::size_t(shape.most_layers - shape.least_layers + 1));
   }
 
-  /// Whether stages with these times can be fast enough; t does not depend on the optimizer.
-  bool may_win(const MistStageTime& time) const {
-    return least_stable_s(time, shape_.least_layers) <= slowest_s_;
+  /// Takes up strategies with these t. Whether stages with them can be fast enough.
+  bool begin(const MistStageTime& time) {
+    most_layers_ = shape_.least_layers - 1;
+    while (most_layers_ < shape_.most_layers &&
+           least_stable_s(time, most_layers_ + 1) <= slowest_s_)
+      ++most_layers_;
+    return most_layers_ >= shape_.least_layers;
   }
 
   void add(int strategy, const MistStageTime& time, const MistStageMemory& memory) {
-    for (int layers = shape_.least_layers; layers <= shape_.most_layers; ++layers) {
-      if (least_stable_s(time, layers) > slowest_s_) return;
-      for (std::size_t r = 0; r < roles_.size(); ++r) add(strategy, time, memory, layers, r);
+    for (std::size_t r = 0; r < roles_.size(); ++r) {
+      usable_mib_ = shape_mib_ / memory.margin(roles_[r].place);
+      for (int layers = shape_.least_layers; layers <= most_layers_; ++layers)
+        add(strategy, time, memory, layers, r);
     }
   }
 
@@ -76,7 +81,7 @@ class Collector {
   static double least_stable_s(const MistStageTime& time, int layers) {
     double least_s = infinity;
     for (const int c : {0, std::min(1, layers), layers - 1, layers})
-      least_s = std::min(least_s, time.at(layers, c, {false, false, 0}).stable_s);
+      least_s = std::min(least_s, time.stable_s(layers, c));
     return least_s;
   }
 
@@ -85,8 +90,7 @@ class Collector {
 
   int earlier(const MistStageMemory& memory, int layers, int recomputed, const Role& role) const {
     const analyzer::MistPeaks peaks = memory.peaks(layers, recomputed, role.place);
-    const double left_mib =
-        usable_mib_ / memory.margin(role.place) - std::max(peaks.forward, peaks.backward);
+    const double left_mib = usable_mib_ - std::max(peaks.forward, peaks.backward);
     if (left_mib < role.place.earlier * peaks.each_earlier) return -1;
     return int(std::min(double(role.most_earlier), left_mib / peaks.each_earlier));
   }
@@ -114,7 +118,9 @@ class Collector {
   double cutoff_s_;
   double slowest_s_ = infinity;  ///< t of a stage
   std::vector<Role> roles_;
-  double usable_mib_;
+  double shape_mib_;         ///< what a stage may need
+  double usable_mib_ = 0.0;  ///< the same without the margin of strategy and role
+  int most_layers_ = 0;      ///< with which the strategies at hand are fast enough
   std::vector<std::vector<std::vector<Candidate>>> candidates_;  ///< [role][layers]
 };
 
@@ -207,16 +213,17 @@ MistFronts mist_fronts(const MistShape& shape, const MistSpace& space,
   Collector collector(shape, space, cutoff_s);
   analyzer::MistStageTimer timer(shape.mist, shape.stage);
   analyzer::MistStage stage = shape.stage;
-  bool slow = false;
+  bool may_win = false;
   for (std::size_t i = 0; i < strategies.size(); ++i) {
     MistStrategy like_before = stage.strategy;
     like_before.offload_optimizer = strategies[i].offload_optimizer;
-    if (slow && shape.mist.microbatches > 1 && like_before == strategies[i]) continue;
+    const bool same_stable = i > 0 && shape.mist.microbatches > 1 && like_before == strategies[i];
+    if (same_stable && !may_win) continue;
     stage.strategy = strategies[i];
     const MistStageTime& time = timer.of(stage.strategy);
     ++search.strategies;
-    slow = !collector.may_win(time);
-    if (!slow) collector.add(int(i), time, MistStageMemory(shape.mist, stage));
+    if (!same_stable) may_win = collector.begin(time);
+    if (may_win) collector.add(int(i), time, MistStageMemory(shape.mist, stage));
   }
   return collector.fronts(search);
 }
