@@ -53,6 +53,14 @@ inline std::map<std::string, MistHardware> mist_hardware() {
   return all;
 }
 
+/// A measured operator, and what a collective over tp attached to it reduces.
+struct MistOperatorRow {
+  std::string name;
+  MistOperator op;
+  double forward_gib = 0.0;
+  double backward_gib = 0.0;
+};
+
 /// The operators of each layer by the name of their set and the layer: block, embedding or head.
 class MistOperators {
  public:
@@ -66,7 +74,7 @@ class MistOperators {
                      int tp) const {
     std::vector<MistOperator> operators;
     double accumulate_s = 0.0;
-    for (const Row& row : rows_.at(set + "/" + layer)) {
+    for (const MistOperatorRow& row : rows(set, layer)) {
       if (row.name == "accumulate") {
         accumulate_s = row.op.forward_s;
         continue;
@@ -81,6 +89,10 @@ class MistOperators {
     return mist_layer_time(operators, accumulate_s);
   }
 
+  const std::vector<MistOperatorRow>& rows(const std::string& set, const std::string& layer) const {
+    return rows_.at(set + "/" + layer);
+  }
+
   /// The same, if there is such a set.
   std::optional<MistLayerTime> find(const std::string& set, const std::string& layer,
                                     const MistHardware& hardware, int tp) const {
@@ -89,23 +101,16 @@ class MistOperators {
   }
 
  private:
-  struct Row {
-    std::string name;
-    MistOperator op;
-    double forward_gib;
-    double backward_gib;
-  };
-
   void add(std::istringstream& line) {
     std::string set, layer;
-    Row row;
+    MistOperatorRow row;
     line >> set >> layer >> row.name >> row.op.count >> row.op.forward_s >> row.op.backward_s >>
         row.forward_gib >> row.backward_gib;
     require(!line.fail(), Failure::bug, "an operator has 8 columns");
     rows_[set + "/" + layer].push_back(row);
   }
 
-  std::map<std::string, std::vector<Row>> rows_;
+  std::map<std::string, std::vector<MistOperatorRow>> rows_;
 };
 
 /// A plan, and what Mist prints for it.
