@@ -60,6 +60,7 @@ golden-update: all
 
 perf: all
 	$(BUILD)/perf/perf_kernels
+	$(BUILD)/perf/perf_step
 	$(BUILD)/perf/perf_interference
 	$(BUILD)/perf/perf_mist_tuner
 	$(BUILD)/perf/perf_mist_measured

@@ -1,0 +1,249 @@
+/// @file A training step of GPT-2 124M on this machine's cores, beside PyTorch: interleaved,
+/// medians.
+///
+/// Two splits of the cores each: one rank of all cores, and as many data-parallel ranks of one core
+/// each. Brume's ranks are threads of this process, PyTorch's are processes. BRUME_PYTHON names a
+/// Python with torch; without one the table has no PyTorch.
+#include <fmt/format.h>
+#include <stdio.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "base/statistics.hpp"
+#include "base/text.hpp"
+#include "comm/communicator.hpp"
+#include "data/sampler.hpp"
+#include "device/memory.hpp"
+#include "engine/engine.hpp"
+#include "kernels/matmul.hpp"
+#include "kernels/types.hpp"
+#include "plan/plan.hpp"
+
+namespace {
+
+using namespace brume;
+using Clock = std::chrono::steady_clock;
+
+constexpr int batch = 4;
+
+struct Case {
+  int seq_len;
+  int steps;  ///< measured in each round, after one that warms up
+};
+
+struct Split {
+  int ranks, threads;
+};
+
+/// Seconds of a step: whole steps, and the tasks of rank 0 by kind, both one number a step.
+struct Steps {
+  std::vector<double> step_s;
+  std::map<std::string, std::vector<double>> task_s;
+};
+
+model::Config gpt2(int seq_len) {
+  return {.num_layers = 12,
+          .hidden_size = 768,
+          .num_heads = 12,
+          .ffn_size = 3072,
+          .seq_len = seq_len,
+          .vocab_size = 50257};
+}
+
+plan::Plan plan_of(const Split& split) {
+  plan::Stage stage;
+  stage.layers = 12;
+  stage.devices_per_node = stage.dp = split.ranks;
+  stage.microbatch = batch / split.ranks;
+  plan::Plan plan;
+  plan.global_batch = batch;
+  plan.stages = {stage};
+  return plan;
+}
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+data::Sampler random_tokens(int seq_len) {
+  const auto path = std::filesystem::temp_directory_path() / "brume-perf-step.tok";
+  std::mt19937 random(1);
+  std::vector<std::uint16_t> tokens(100000);
+  for (std::uint16_t& token : tokens) token = std::uint16_t(random() % 50257);
+  data::write_token_file(path, tokens, 50257);
+  const data::Sampler sampler(data::TokenFile(path), data::Order::sequential, 1, seq_len);
+  std::filesystem::remove(path);
+  return sampler;
+}
+
+// --- one round of each ---------------------------------------------------------------------------
+
+/// "backward mlp", or the operation alone where there is no segment.
+std::string kind(const schedule::Task& task) {
+  const bool of_segment = task.operation == schedule::Operation::forward ||
+                          task.operation == schedule::Operation::backward;
+  return of_segment ? fmt::format("{} {}", name(task.operation), model::name(task.segment))
+                    : name(task.operation);
+}
+
+void add_brume(const Case& c, const Split& split, Steps& steps) {
+  const data::Sampler data = random_tokens(c.seq_len);
+  comm::run_local(split.ranks, [&](comm::Communicator& world) {
+    engine::Settings settings;
+    settings.steps = 100;
+    settings.threads = split.threads;
+    engine::Engine engine(plan_of(split), gpt2(c.seq_len), settings, world);
+    for (int step = 0; step <= c.steps; ++step) {
+      world.barrier();
+      const auto start = Clock::now();
+      engine.step(data);
+      world.barrier();
+      if (step == 0 || world.rank() != 0) continue;
+      steps.step_s.push_back(seconds_since(start));
+      std::map<std::string, double> sums;
+      for (std::size_t id = 0; id < engine.last_times().size(); ++id)
+        sums[kind(engine.program().tasks[id])] +=
+            engine.last_times()[id].end_s - engine.last_times()[id].start_s;
+      for (const auto& [kind, sum_s] : sums) steps.task_s[kind].push_back(sum_s);
+    }
+  });
+}
+
+/// @return false when there is no PyTorch
+bool add_pytorch(const Case& c, const Split& split, Steps& steps) {
+  const char* const python = std::getenv("BRUME_PYTHON");
+  if (python == nullptr) return false;
+  const std::string command =
+      fmt::format("{} {} --batch {} --seq_len {} --ranks {} --threads {} --steps {}", python,
+                  BRUME_STEP_PY, batch, c.seq_len, split.ranks, split.threads, c.steps);
+  FILE* const output = ::popen(command.c_str(), "r");
+  if (output == nullptr) return false;
+  for (double step_s = 0.0; std::fscanf(output, "%lf", &step_s) == 1;)
+    steps.step_s.push_back(step_s);
+  return ::pclose(output) == 0;
+}
+
+// --- the roof ------------------------------------------------------------------------------------
+
+/// Seconds of one product, forward and backward, in the shortest of three runs.
+double product_s(int m, int n, int k, bool backward) {
+  std::vector<float> x(std::size_t(m) * k, 0.5f), w(std::size_t(n) * k, 0.5f),
+      y(std::size_t(m) * n, 0.5f);
+  const kernels::Matrix mx(x.data(), m, k), mw(w.data(), n, k), my(y.data(), m, n);
+  double shortest_s = 1e30;
+  for (int i = 0; i < 3; ++i) {
+    const auto start = Clock::now();
+    if (backward) {
+      kernels::linear_backward_input(my, mw, kernels::Write::replace, mx);
+      kernels::linear_backward_weight(my, mx, kernels::Write::replace, mw);
+    } else {
+      kernels::linear_forward(mx, mw, kernels::Write::replace, my);
+    }
+    shortest_s = std::min(shortest_s, seconds_since(start));
+  }
+  return shortest_s;
+}
+
+/// The step's products, each measured alone but on all ranks at once [s], by kind of task.
+std::map<std::string, double> products_s(const Case& c, const Split& split) {
+  std::map<std::string, double> sums;
+  comm::run_local(split.ranks, [&](comm::Communicator& world) {
+    kernels::use_threads(split.threads);
+    const model::Config model = gpt2(c.seq_len);
+    for (const auto segment :
+         {model::SegmentKind::attention, model::SegmentKind::mlp, model::SegmentKind::head})
+      for (const model::Operator& op : model::segment(model, segment).operators) {
+        if (op.kind != model::OperatorKind::matmul) continue;
+        const auto dim = [&](int d) {
+          return int(
+              op.dims[std::size_t(d)].evaluate({{"b", double(batch) / split.ranks}, {"tp", 1.0}}));
+        };
+        const double times = segment == model::SegmentKind::head ? 1.0 : model.num_layers;
+        for (const bool backward : {false, true}) {
+          world.barrier();
+          const double time_s = times * product_s(dim(0), dim(1), dim(2), backward);
+          if (world.rank() == 0)
+            sums[fmt::format("{} {}", backward ? "backward" : "forward", model::name(segment))] +=
+                time_s;
+        }
+      }
+  });
+  return sums;
+}
+
+// --- tables --------------------------------------------------------------------------------------
+
+void print_tasks(const Case& c, const Split& split, const Steps& steps) {
+  const std::map<std::string, double> alone = products_s(c, split);
+  Table table({"task", "time", "its products alone", "share"});
+  double sum_s = 0.0;
+  const auto share = [](double part, double whole) {
+    return fmt::format("{:.0f} %", 100.0 * part / whole);
+  };
+  for (const auto& [kind, times_s] : steps.task_s) {
+    const auto products = alone.find(kind);
+    const double time_s = median(times_s);
+    if (products == alone.end()) {
+      table.add({kind, format_seconds(time_s), "", ""});
+      continue;
+    }
+    sum_s += products->second;
+    table.add({kind, format_seconds(time_s), format_seconds(products->second),
+               share(products->second, time_s)});
+  }
+  const double step_s = median(steps.step_s);
+  table.add({"step", format_seconds(step_s), format_seconds(sum_s), share(sum_s, step_s)});
+  fmt::print("\nBrume, {} x {} threads:\n{}\n", split.ranks, split.threads, table.text());
+}
+
+void compare(const Case& c, const std::vector<Split>& splits, int rounds) {
+  std::vector<Steps> brume(splits.size()), pytorch(splits.size());
+  bool beside = true;
+  for (int round = 0; round < rounds; ++round)
+    for (std::size_t s = 0; s < splits.size(); ++s) {
+      add_brume(c, splits[s], brume[s]);
+      beside = beside && add_pytorch(c, splits[s], pytorch[s]);
+    }
+
+  Table table({"ranks x threads", "Brume", "PyTorch"});
+  double best_s = 1e30, best_pytorch_s = 1e30;
+  std::size_t best = 0;
+  for (std::size_t s = 0; s < splits.size(); ++s) {
+    const double time_s = median(brume[s].step_s);
+    if (time_s < best_s) best_s = time_s, best = s;
+    std::string other = "-";
+    if (beside) {
+      const double pytorch_s = median(pytorch[s].step_s);
+      best_pytorch_s = std::min(best_pytorch_s, pytorch_s);
+      other = format_seconds(pytorch_s);
+    }
+    table.add({fmt::format("{} x {}", splits[s].ranks, splits[s].threads), format_seconds(time_s),
+               other});
+  }
+  fmt::print("GPT-2 124M, {} x {} tokens a step, fp32, AdamW:\n{}", batch, c.seq_len, table.text());
+  if (beside)
+    fmt::print("best of each: {:.2f} x PyTorch's speed\n", best_pytorch_s / best_s);
+  else
+    fmt::print("no PyTorch: set BRUME_PYTHON to a Python that has torch\n");
+  print_tasks(c, splits[best], brume[best]);
+}
+
+}  // namespace
+
+/// perf_step [rounds [seq_len...]]
+int main(int argc, char** argv) {
+  const int rounds = argc > 1 ? std::max(1, std::atoi(argv[1])) : 3;
+  std::vector<int> lengths;
+  for (int i = 2; i < argc; ++i) lengths.push_back(std::atoi(argv[i]));
+  if (lengths.empty()) lengths = {64, 1024};
+  const int cores = device::this_processor().cores;
+  const kernels::Runtime runtime(cores);
+  std::vector<Split> splits{{1, cores}};
+  if (cores > 1) splits.push_back({std::min(cores, batch), cores / std::min(cores, batch)});
+  for (const int seq_len : lengths) compare({seq_len, seq_len > 256 ? 1 : 3}, splits, rounds);
+}

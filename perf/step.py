@@ -1,0 +1,84 @@
+"""One training step of GPT-2 124M with PyTorch on the cores of this machine, for perf_step.
+
+Prints the time of each step after the first in seconds, one a line. Ranks are processes that
+average their gradients (gloo).
+"""
+import argparse
+import os
+import time
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+import torch.nn.functional as F
+from torch import nn
+
+HIDDEN, HEADS, LAYERS, VOCABULARY = 768, 12, 12, 50257
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(HIDDEN), nn.LayerNorm(HIDDEN)
+        self.qkv, self.out = nn.Linear(HIDDEN, 3 * HIDDEN), nn.Linear(HIDDEN, HIDDEN)
+        self.wide, self.narrow = nn.Linear(HIDDEN, 4 * HIDDEN), nn.Linear(4 * HIDDEN, HIDDEN)
+
+    def forward(self, x):
+        b, t, c = x.shape
+        q, k, v = (y.view(b, t, HEADS, c // HEADS).transpose(1, 2)
+                   for y in self.qkv(self.norm1(x)).split(c, dim=2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(b, t, c))
+        return x + self.narrow(F.gelu(self.wide(self.norm2(x)), approximate="tanh"))
+
+
+class Gpt(nn.Module):
+    def __init__(self, seq_len):
+        super().__init__()
+        self.token, self.position = nn.Embedding(VOCABULARY, HIDDEN), nn.Embedding(seq_len, HIDDEN)
+        self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
+        self.norm = nn.LayerNorm(HIDDEN)
+        nn.init.normal_(self.token.weight, std=0.02)
+
+    def forward(self, tokens, targets):
+        x = self.token(tokens) + self.position.weight[:tokens.shape[1]]
+        for layer in self.layers:
+            x = layer(x)
+        logits = self.norm(x) @ self.token.weight.T
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def train(rank, o):
+    torch.set_num_threads(o.threads)
+    torch.manual_seed(1)
+    model = Gpt(o.seq_len)
+    if o.ranks > 1:
+        dist.init_process_group("gloo", rank=rank, world_size=o.ranks)
+        model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, fused=True)
+    shape = (o.batch // o.ranks, o.seq_len)
+    low = torch.autocast("cpu", dtype=torch.bfloat16, enabled=o.precision == "bf16")
+    for step in range(o.steps + 1):
+        tokens, targets = torch.randint(VOCABULARY, shape), torch.randint(VOCABULARY, shape)
+        start = time.perf_counter()
+        with low:
+            loss = model(tokens, targets)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if rank == 0 and step > 0:
+            print(time.perf_counter() - start, flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    for name, value in dict(batch=4, seq_len=64, ranks=1, threads=1, steps=3).items():
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
+    options = parser.parse_args()
+    if options.ranks == 1:
+        train(0, options)
+    else:
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(20000 + os.getpid() % 20000))
+        mp.spawn(train, args=(options,), nprocs=options.ranks)
