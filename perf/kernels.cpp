@@ -180,14 +180,14 @@ void measure_attention(Report& report, int batch, int seq_len, int heads, int he
   const int tokens = batch * seq_len;
   const int width = heads * head_dim;
   Array qkv(tokens, 3 * width), o(tokens, width), d_o(tokens, width), dqkv(tokens, 3 * width);
-  Array lse(1, tokens * heads), workspace(1, int(attention_workspace_bytes(shape) / sizeof(float)));
+  Array lse(1, tokens * heads);
   const std::string text = fmt::format("B {} T {} H {} D {}", batch, seq_len, heads, head_dim);
   // Only scores on or below the diagonal count: 2 products forward, 5 backward.
   const double product = 2.0 * batch * heads * head_dim * (0.5 * seq_len * (seq_len + 1.0));
   report.products("attention_forward", text, 2 * product,
-                  [&] { attention_forward(shape, qkv, workspace, o, lse); });
+                  [&] { attention_forward(shape, qkv, o, lse); });
   report.products("attention_backward", text, 5 * product,
-                  [&] { attention_backward(shape, qkv, o, lse, d_o, workspace, dqkv); });
+                  [&] { attention_backward(shape, qkv, o, lse, d_o, dqkv); });
 }
 
 void measure_all() {

@@ -1,8 +1,6 @@
 /// @file Causal self-attention by blocks with streaming softmax: the s x s scores are never stored.
 #pragma once
 
-#include <cstddef>
-
 #include "kernels/types.hpp"
 
 namespace brume::kernels {
@@ -22,25 +20,20 @@ struct AttentionShape {
   int width() const { return (heads + 2 * keys()) * head_dim; }  ///< of q, k and v side by side
 };
 
-/// Scratch that one forward or backward call needs, 128 KiB; the caller gives it from its arena.
-std::size_t attention_workspace_bytes(const AttentionShape& shape);
-
 /// o[n,h,:] = sum_{m <= n} softmax_m(q[n,h,:] . k[m,h,:] / sqrt(D)) v[m,h,:]  within each sequence
 ///
 /// With fewer key heads than query heads, k and v are those of key head (first_head + h) / group.
 ///
 /// @param qkv        [N, (H + 2 K) * D] q, k and v side by side, heads in order in each
-/// @param workspace  attention_workspace_bytes(shape) / 4 floats
 /// @param o          [N, H * D]
 /// @param lse        [batch, H, T] flat: log of the sum of the exponentials, kept for backward
 /// @source           Dao 2023 (FlashAttention-2), algorithms 1 and 2; shared key heads: Ainslie et
 ///                   al. 2023
-void attention_forward(const AttentionShape& shape, ConstMatrix qkv, Vector workspace, Matrix o,
-                       Vector lse);
+void attention_forward(const AttentionShape& shape, ConstMatrix qkv, Matrix o, Vector lse);
 
 /// Gradient of the above; dqkv [N, (H + 2 K) * D] is written, not accumulated. A key head's
 /// gradient is the sum over its query heads, in their order.
 void attention_backward(const AttentionShape& shape, ConstMatrix qkv, ConstMatrix o,
-                        ConstVector lse, ConstMatrix d_o, Vector workspace, Matrix dqkv);
+                        ConstVector lse, ConstMatrix d_o, Matrix dqkv);
 
 }  // namespace brume::kernels

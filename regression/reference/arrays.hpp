@@ -121,10 +121,16 @@ inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) 
 }
 
 /// `compute` makes its own arrays and returns what a kernel wrote: the same bits every time, also
-/// when four threads compute at once.
-inline void expect_same_bits(const std::function<std::vector<float>()>& compute) {
+/// when four threads compute at once, and with any number of `teams`' threads for one call.
+inline void expect_same_bits(const std::function<std::vector<float>()>& compute,
+                             const std::vector<int>& teams = {1, 2, 3}) {
+  kernels::use_threads(1);
   const std::vector<float> expected = compute();
-  EXPECT_TRUE(same_bits(compute(), expected)) << "a second call gives other bits";
+  for (const int team : teams) {
+    kernels::use_threads(team);
+    EXPECT_TRUE(same_bits(compute(), expected)) << team << " threads give other bits";
+  }
+  kernels::use_threads(1);
   std::vector<int> wrong(4, 0);
   std::vector<std::thread> threads;
   for (int& count : wrong)

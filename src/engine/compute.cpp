@@ -92,15 +92,6 @@ Compute::Compute(const plan::Plan& plan, const model::Config& model, int rank, c
       pieces.by_suffix[name.substr(pieces.block.name.size() + 1)] = &piece;
     }
   }
-  const model::Segment segment = model::segment(model, model::SegmentKind::attention);
-  const std::map<std::string, double, std::less<>> values{{"b", stage.microbatch},
-                                                          {"tp", stage.tp}};
-  const double given =
-      (segment.backward_workspace_elements.evaluate(values) - 4.0 * tokens_ * hidden_tp_) *
-      sizeof(float);
-  require(double(kernels::attention_workspace_bytes(attention_)) <= given, Failure::bug,
-          "attention needs {} bytes of scratch, the model gives {}",
-          kernels::attention_workspace_bytes(attention_), given);
 }
 
 const model::Piece& Compute::piece(int block, std::string_view suffix) const {
@@ -194,8 +185,7 @@ void Compute::write_output(const Operands& o, std::string_view prefix, ConstMatr
 
 void Compute::attention_forward(const Operands& o) const {
   const float* w = o.data(Role::weights);
-  float* workspace = o.data(Role::workspace);
-  const Matrix normed = rows(workspace, tokens_, hidden_);
+  const Matrix normed = rows(o.data(Role::workspace), tokens_, hidden_);
   const Matrix qkv = rows(o.data(Role::saved, 2), tokens_, 3 * hidden_tp_);
   const Matrix attended = rows(o.data(Role::saved, 3), tokens_, hidden_tp_);
   kernels::layer_norm_forward(
@@ -205,8 +195,8 @@ void Compute::attention_forward(const Operands& o) const {
   kernels::linear_forward(normed, matrix(w, o.block(), "attention.qkv.weight"), Write::replace,
                           qkv);
   kernels::add_bias(qkv, vector(w, o.block(), "attention.qkv.bias"), qkv);
-  kernels::attention_forward(attention_, qkv, part(workspace, o.elements(Role::workspace)),
-                             attended, part(o.data(Role::saved, 4), o.elements(Role::saved, 4)));
+  kernels::attention_forward(attention_, qkv, attended,
+                             part(o.data(Role::saved, 4), o.elements(Role::saved, 4)));
   if (o.task.find(Role::output)) write_output(o, "attention.out", attended);
 }
 
@@ -222,8 +212,6 @@ void Compute::attention_backward(const Operands& o) const {
   const Matrix d_qkv = rows(o.data(Role::workspace), tokens_, 3 * hidden_tp_);
   float* rest = d_qkv.data() + d_qkv.size();
   const Matrix d_attended = rows(rest, tokens_, hidden_tp_);
-  const std::int64_t used = std::int64_t(d_qkv.size() + d_attended.size());
-  const Vector scratch = part(rest + d_attended.size(), o.elements(Role::workspace) - used);
 
   kernels::linear_backward_input(dy, matrix(w, o.block(), "attention.out.weight"), Write::replace,
                                  d_attended);
@@ -232,7 +220,7 @@ void Compute::attention_backward(const Operands& o) const {
   kernels::bias_backward(dy, o.write(), vector(g, o.block(), "attention.out.bias"));
   kernels::attention_backward(attention_, qkv, attended,
                               part(o.data(Role::saved, 4), o.elements(Role::saved, 4)), d_attended,
-                              scratch, d_qkv);
+                              d_qkv);
   const Matrix normed = rows(rest, tokens_, hidden_);  // where d attended was
   kernels::layer_norm_apply(x, vector(w, o.block(), "norm1.gain"),
                             vector(w, o.block(), "norm1.bias"), mean, rstd, normed);

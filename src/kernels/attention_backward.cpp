@@ -19,7 +19,7 @@ struct Output {
 void softmax_backward_tile(const Tile& tile, int head_dim, const Output& output, float* scores,
                            float* d_p) {
   const float scale = score_scale(head_dim);
-  for_each("attention_softmax_backward", tile.rows, [=](std::int64_t r) {
+  for (int r = 0; r < tile.rows; ++r) {
     const std::int64_t query = tile.first_query + r;
     const float* const o = output.o + query * output.o_stride;
     const float* const d_o = output.d_o + query * output.d_o_stride;
@@ -27,58 +27,61 @@ void softmax_backward_tile(const Tile& tile, int head_dim, const Output& output,
     const float lse = output.lse[query];
     float* const p = scores + r * key_block;
     float* const ds = d_p + r * key_block;
-    const int visible = hide_later_keys(tile, int(r), p, -INFINITY);
-    hide_later_keys(tile, int(r), ds, 0.0f);
+    const int visible = hide_later_keys(tile, r, p, -INFINITY);
+    hide_later_keys(tile, r, ds, 0.0f);
 #pragma omp simd
     for (int c = 0; c < visible; ++c) {
       p[c] = vector_exp(p[c] - lse);
       ds[c] = p[c] * (ds[c] - mean) * scale;
     }
-  });
+  }
 }
 
 void backward_tile(const Tile& tile, int head_dim, const Head<const float>& in,
-                   const Output& output, float* workspace, const Head<float>& grad) {
-  float* const p = workspace;
-  float* const d_s = workspace + tile_floats;
+                   const Output& output, const Head<float>& grad) {
+  alignas(Lanes) float p[tile_floats];
+  alignas(Lanes) float d_s[tile_floats];
   const Factor q{in.q, in.stride}, k{in.k, in.stride}, v{in.v, in.stride};
   const Factor d_o{output.d_o, output.d_o_stride};
   scores_of(tile, head_dim, score_scale(head_dim), q, k, p);
   scores_of(tile, head_dim, 1.0f, d_o, v, d_s);
   softmax_backward_tile(tile, head_dim, output, p, d_s);
-  tile_transposed_times(tile, head_dim, p, d_o, grad.v, grad.stride);
-  tile_transposed_times(tile, head_dim, d_s, q, grad.k, grad.stride);
-  tile_times(tile, head_dim, d_s, k, tile.first_key == 0, grad.q, grad.stride);
+  add_tile_transposed_times(tile, head_dim, p, d_o, grad.v, grad.stride);
+  add_tile_transposed_times(tile, head_dim, d_s, q, grad.k, grad.stride);
+  add_tile_times(tile, head_dim, d_s, k, grad.q, grad.stride);
 }
 
 void backward_head(const Head<const float>& in, int seq_len, int head_dim, const Output& output,
-                   float* workspace, const Head<float>& grad) {
+                   const Head<float>& grad) {
   for (int first_key = 0; first_key < seq_len; first_key += key_block)
     for (int first_query = first_key; first_query < seq_len; first_query += query_block)
-      backward_tile(tile_at(first_query, first_key, seq_len), head_dim, in, output, workspace,
-                    grad);
+      backward_tile(tile_at(first_query, first_key, seq_len), head_dim, in, output, grad);
 }
 
 }  // namespace
 
 void attention_backward(const AttentionShape& shape, ConstMatrix qkv, ConstMatrix o,
-                        ConstVector lse, ConstMatrix d_o, Vector workspace, Matrix dqkv) {
-  check_attention("attention_backward", shape, qkv, o, lse, workspace);
+                        ConstVector lse, ConstMatrix d_o, Matrix dqkv) {
+  check_attention("attention_backward", shape, qkv, o, lse);
   promise(same_extents(dqkv, qkv) && same_extents(d_o, o), "attention_backward",
           "dqkv must be as qkv, d_o as o");
-  const std::int64_t first_key = std::int64_t(shape.heads) * shape.head_dim;
-  for (std::size_t n = 0; n < dqkv.extent(0); ++n)
-    std::fill_n(&dqkv(n, first_key), shape.width() - first_key, 0.0f);
-  for (int b = 0; b < shape.batch; ++b)
+  for_each("attention_backward_clear", dqkv.extent(0),
+           [=](std::int64_t n) { std::fill_n(&dqkv(n, 0), dqkv.extent(1), 0.0f); });
+  // A thread takes all query heads of a key head, in order: they add to the same gradient.
+  const std::int64_t units = std::int64_t(shape.batch) * shape.keys();
+  for_each("attention_backward", units, [=](std::int64_t unit) {
+    const int b = int(unit / shape.keys()), key_head = int(unit % shape.keys());
     for (int h = 0; h < shape.heads; ++h) {
+      if (shape.key_head(h) != key_head) continue;
       const std::int64_t token = std::int64_t(b) * shape.seq_len;
       const int column = h * shape.head_dim;
       const Output output{&o(token, column), std::int64_t(o.stride(0)), &d_o(token, column),
                           std::int64_t(d_o.stride(0)),
                           lse.data() + (std::int64_t(b) * shape.heads + h) * shape.seq_len};
       backward_head(head_of(qkv, shape, b, h), shape.seq_len, shape.head_dim, output,
-                    workspace.data(), head_of(dqkv, shape, b, h));
+                    head_of(dqkv, shape, b, h));
     }
+  });
 }
 
 }  // namespace brume::kernels

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "kernels/attention.hpp"
+#include "kernels/causal_product.hpp"
 #include "kernels/gemm.hpp"
 #include "kernels/host.hpp"
 
@@ -38,15 +39,18 @@ inline Tile tile_at(int first_query, int first_key, int seq_len) {
           std::min(first_key + key_block, last_query) - first_key};
 }
 
-/// Gives `hidden` to the keys after the query of row r, up to a full vector, and 0 to those further
-/// on.
+/// Keys of the tile that its query r sees: the first so many.
+inline int visible_keys(const Tile& tile, int r) {
+  return std::min(tile.cols, tile.first_query + r - tile.first_key + 1);
+}
+
+/// Gives `hidden` to the keys after the query of row r, up to a full vector.
 ///
 /// @return  the length to work on: whole vectors, so that a row of any length costs no scalar rest
 inline int hide_later_keys(const Tile& tile, int r, float* row, float hidden) {
-  const int visible = std::min(tile.cols, tile.first_query + r - tile.first_key + 1);
-  const int whole = (visible + lanes - 1) / lanes * lanes;
+  const int visible = visible_keys(tile, r);
+  const int whole = int(round_up(visible, lanes));
   std::fill(row + visible, row + whole, hidden);
-  if (whole < tile.cols) std::fill(row + whole, row + tile.cols, 0.0f);
   return whole;
 }
 
@@ -70,24 +74,78 @@ inline void scores_of(const Tile& tile, int head_dim, float alpha, Factor a, Fac
   gemm(tile.rows, tile.cols, head_dim, alpha, a, b, 0.0f, scores, key_block);
 }
 
-/// out (+)= tile x: one row of `out` a query, one row of `x` a key; `out` is not read when `fresh`
-inline void tile_times(const Tile& tile, int head_dim, const float* weights, Factor x, bool fresh,
-                       float* out, std::int64_t stride) {
+/// The first query of the tile that sees its key c.
+inline int first_seeing(const Tile& tile, int c) {
+  return std::clamp(tile.first_key + c - tile.first_query, 0, tile.rows);
+}
+
+/// Keys of the tile that all its queries see.
+inline int shared_keys(const Tile& tile) {
+  return std::clamp(tile.first_query - tile.first_key, 0, tile.cols);
+}
+
+// A hidden key has no weight, not the weight 0: what is not finite there must not reach a query
+// that does not see it. Where all see all, a matrix product; on the diagonal, rows of a group share
+// what all of them see and each adds the rest alone.
+
+/// out += tile x: one row of `out` a query, one row of `x` a key
+inline void add_tile_times(const Tile& tile, int head_dim, const float* weights, Factor x,
+                           float* out, std::int64_t stride) {
+  const int dense = shared_keys(tile);
   x.data += tile.first_key * x.stride;
-  gemm(tile.rows, head_dim, tile.cols, 1.0f, {weights, key_block}, x, fresh ? 0.0f : 1.0f,
-       out + tile.first_query * stride, stride);
+  out += tile.first_query * stride;
+  gemm(tile.rows, head_dim, dense, 1.0f, {weights, key_block}, x, 1.0f, out, stride);
+  const auto keys = [&](int r, int first, int last) {
+    return Weighed{.weights = weights + r * key_block + first,
+                   .row_step = key_block,
+                   .next_step = 1,
+                   .x = x.data + first * x.stride,
+                   .x_stride = x.stride,
+                   .count = last - first};
+  };
+  int r = 0;
+  for (; r + sum_rows <= tile.rows; r += sum_rows) {
+    const int shared = visible_keys(tile, r);
+    add_weighed_rows<sum_rows>(keys(r, dense, shared), head_dim, out + r * stride, stride);
+    for (int j = r + 1; j < r + sum_rows; ++j)
+      add_weighed_rows<1>(keys(j, shared, visible_keys(tile, j)), head_dim, out + j * stride,
+                          stride);
+  }
+  for (; r < tile.rows; ++r)
+    add_weighed_rows<1>(keys(r, dense, visible_keys(tile, r)), head_dim, out + r * stride, stride);
 }
 
 /// out += tile^T x: one row of `out` a key, one row of `x` a query
-inline void tile_transposed_times(const Tile& tile, int head_dim, const float* weights, Factor x,
-                                  float* out, std::int64_t stride) {
+inline void add_tile_transposed_times(const Tile& tile, int head_dim, const float* weights,
+                                      Factor x, float* out, std::int64_t stride) {
+  const int dense = shared_keys(tile);
   x.data += tile.first_query * x.stride;
-  gemm(tile.cols, head_dim, tile.rows, 1.0f, {weights, key_block, Transpose::yes}, x, 1.0f,
-       out + tile.first_key * stride, stride);
+  out += tile.first_key * stride;
+  gemm(dense, head_dim, tile.rows, 1.0f, {weights, key_block, Transpose::yes}, x, 1.0f, out,
+       stride);
+  const auto queries = [&](int c, int first, int last) {
+    return Weighed{.weights = weights + first * key_block + c,
+                   .row_step = 1,
+                   .next_step = key_block,
+                   .x = x.data + first * x.stride,
+                   .x_stride = x.stride,
+                   .count = last - first};
+  };
+  int c = dense;
+  for (; c + sum_rows <= tile.cols; c += sum_rows) {
+    const int shared = first_seeing(tile, c + sum_rows - 1);
+    for (int j = c; j < c + sum_rows - 1; ++j)
+      add_weighed_rows<1>(queries(j, first_seeing(tile, j), shared), head_dim, out + j * stride,
+                          stride);
+    add_weighed_rows<sum_rows>(queries(c, shared, tile.rows), head_dim, out + c * stride, stride);
+  }
+  for (; c < tile.cols; ++c)
+    add_weighed_rows<1>(queries(c, first_seeing(tile, c), tile.rows), head_dim, out + c * stride,
+                        stride);
 }
 
 inline void check_attention(const char* kernel, const AttentionShape& shape, const ConstMatrix& qkv,
-                            const ConstMatrix& o, const ConstVector& lse, const Vector& workspace) {
+                            const ConstMatrix& o, const ConstVector& lse) {
   const std::size_t tokens = std::size_t(shape.batch) * shape.seq_len;
   const std::size_t width = std::size_t(shape.heads) * shape.head_dim;
   promise(qkv.extent(0) == tokens && qkv.extent(1) == std::size_t(shape.width()) &&
@@ -96,8 +154,6 @@ inline void check_attention(const char* kernel, const AttentionShape& shape, con
           kernel, "qkv [N, (H + 2 K) D], o [N, H D] and lse [batch H T] must fit the shape");
   promise(shape.key_head(shape.heads - 1) < shape.keys(), kernel,
           "each group of query heads needs a key head");
-  promise(workspace.extent(0) * sizeof(float) >= attention_workspace_bytes(shape), kernel,
-          "the workspace is too small");
 }
 
 }  // namespace brume::kernels

@@ -39,19 +39,18 @@ void embedding_backward(ConstTokens tokens, ConstMatrix dx, Matrix d_token_table
   const std::int64_t count = dx.extent(0);
   const std::int64_t length = d_position_table.extent(0);
   // Columns side by side, tokens in order: a row named twice is added to in the same order always.
-  for_each_piece("embedding_backward", dx.extent(1), 2048,
-                 [=](std::int64_t begin, std::int64_t end) {
-                   for (std::int64_t n = 0; n < count; ++n) {
-                     const float* const grad = &dx(n, 0);
-                     float* const token = &d_token_table(tokens(n), 0);
-                     float* const position = &d_position_table(n % length, 0);
+  for_each_columns("embedding_backward", dx.extent(1), [=](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t n = 0; n < count; ++n) {
+      const float* const grad = &dx(n, 0);
+      float* const token = &d_token_table(tokens(n), 0);
+      float* const position = &d_position_table(n % length, 0);
 #pragma omp simd
-                     for (std::int64_t c = begin; c < end; ++c) {
-                       token[c] += grad[c];
-                       position[c] += grad[c];
-                     }
-                   }
-                 });
+      for (std::int64_t c = begin; c < end; ++c) {
+        token[c] += grad[c];
+        position[c] += grad[c];
+      }
+    }
+  });
 }
 
 }  // namespace brume::kernels

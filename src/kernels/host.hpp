@@ -1,11 +1,14 @@
 /// @file Launches and row sums that the host kernels share.
 #pragma once
 
+#include <omp.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
 
 #include "base/error.hpp"
+#include "base/text.hpp"
 #include "kernels/types.hpp"
 
 namespace brume::kernels {
@@ -20,11 +23,23 @@ bool same_extents(const A& a, const B& b) {
   return a.extent(0) == b.extent(0) && a.extent(1) == b.extent(1);
 }
 
-/// Calls body(i) for 0 <= i < count, in any order.
+/// Calls body(i) for 0 <= i < count: in contiguous parts, one a thread of `use_threads`.
+///
+/// By OpenMP, whose team of the calling thread oneDNN computes with too: a second pool would fight
+/// with it for the cores. A caller with one thread meets no other: ranks may be threads of one
+/// process.
 template <class Body>
 void for_each(const char* name, std::int64_t count, Body body) {
-  using Range = Kokkos::RangePolicy<Kokkos::DefaultHostExecutionSpace>;
-  Kokkos::parallel_for(name, Range(0, count), body);
+  const bool named = Kokkos::Profiling::profileLibraryLoaded();
+  if (named) Kokkos::Profiling::pushRegion(name);
+  const int threads = int(std::min<std::int64_t>(count, omp_get_max_threads()));
+  if (threads > 1) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (std::int64_t i = 0; i < count; ++i) body(i);
+  } else {
+    for (std::int64_t i = 0; i < count; ++i) body(i);
+  }
+  if (named) Kokkos::Profiling::popRegion();
 }
 
 /// Calls body(begin, end) for pieces of [0, count), in any order.
@@ -34,12 +49,18 @@ void for_each_piece(const char* name, std::int64_t count, std::int64_t piece, Bo
            [=](std::int64_t i) { body(i * piece, std::min(count, (i + 1) * piece)); });
 }
 
-/// sum_i term(i) for 0 <= i < count, added in the order of i whatever the execution space does.
-///
-/// Not a parallel_reduce: that one's scratch is shared by the threads of a process in Kokkos 3.4.
+/// Calls body(begin, end) for ranges of columns that sum over rows: wide, so that rows are read in
+/// long runs while 2048 sums stay in L1, but at least one a thread.
+template <class Body>
+void for_each_columns(const char* name, std::int64_t columns, Body body) {
+  const std::int64_t share = ceil_div(columns, omp_get_max_threads());
+  for_each_piece(name, columns, std::clamp<std::int64_t>(round_up(share, 16), 16, 2048), body);
+}
+
+/// sum_i term(i) for 0 <= i < count, added in the order of i whatever the number of threads.
 template <class Term>
 double ordered_sum(const char* name, std::int64_t count, Term term) {
-  std::array<double, 64> terms;
+  std::array<double, 1024> terms;
   double sum = 0.0;
   for (std::int64_t first = 0; first < count; first += std::int64_t(terms.size())) {
     const std::int64_t block = std::min(count - first, std::int64_t(terms.size()));

@@ -24,22 +24,22 @@ inline void apply_row(const float* x, const ConstVector& gain, const ConstVector
 
 /// dgain += sum_n dy xhat, dbias += sum_n dy over the rows, in their order.
 void add_column_sums(const Rows& rows, const Vector& dgain, const Vector& dbias) {
-  for_each_piece("layer_norm_backward_sums", rows.x.extent(1), 2048,
-                 [=](std::int64_t begin, std::int64_t end) {
-                   float* const gain_sum = dgain.data();
-                   float* const bias_sum = dbias.data();
-                   for (std::int64_t n = rows.first; n < rows.last; ++n) {
-                     const float* const grad = &rows.dy(n, 0);
-                     const float* const in = &rows.x(n, 0);
-                     const float mean = rows.mean(n);
-                     const float rstd = rows.rstd(n);
+  for_each_columns("layer_norm_backward_sums", rows.x.extent(1),
+                   [=](std::int64_t begin, std::int64_t end) {
+                     float* const gain_sum = dgain.data();
+                     float* const bias_sum = dbias.data();
+                     for (std::int64_t n = rows.first; n < rows.last; ++n) {
+                       const float* const grad = &rows.dy(n, 0);
+                       const float* const in = &rows.x(n, 0);
+                       const float mean = rows.mean(n);
+                       const float rstd = rows.rstd(n);
 #pragma omp simd
-                     for (std::int64_t c = begin; c < end; ++c) {
-                       gain_sum[c] += grad[c] * ((in[c] - mean) * rstd);
-                       bias_sum[c] += grad[c];
+                       for (std::int64_t c = begin; c < end; ++c) {
+                         gain_sum[c] += grad[c] * ((in[c] - mean) * rstd);
+                         bias_sum[c] += grad[c];
+                       }
                      }
-                   }
-                 });
+                   });
 }
 
 void write_dx(const Rows& rows, const ConstMatrix& residual, const Matrix& dx) {
@@ -115,8 +115,8 @@ void layer_norm_backward(ConstMatrix dy, ConstMatrix x, ConstVector gain, ConstV
   }
   // dx may overwrite dy, so the sums come first; in blocks that stay in L2 between the two passes.
   const std::int64_t tokens = x.extent(0);
-  const std::int64_t block =
-      std::max<std::int64_t>(1, 32768 / std::max<std::int64_t>(1, x.extent(1)));
+  const std::int64_t block = std::max<std::int64_t>(
+      1, 32768 * omp_get_max_threads() / std::max<std::int64_t>(1, x.extent(1)));
   for (std::int64_t first = 0; first < tokens; first += block) {
     const Rows rows{dy, x, gain, mean, rstd, first, std::min(tokens, first + block)};
     add_column_sums(rows, dgain, dbias);

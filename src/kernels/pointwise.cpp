@@ -26,9 +26,8 @@ void add_bias(ConstMatrix x, ConstVector bias, Matrix y) {
 void bias_backward(ConstMatrix dy, Write write, Vector db) {
   promise(db.extent(0) == dy.extent(1), "bias_backward", "dy [N, C] and db [C] must fit");
   const int tokens = dy.extent_int(0);
-  // Wide pieces: rows are read in long runs while the sums stay in L1. Four rows at a time, because
-  // every addition to a sum waits for the store of the last one.
-  for_each_piece("bias_backward", dy.extent(1), 2048, [=](std::int64_t begin, std::int64_t end) {
+  // Four rows at a time, because every addition to a sum waits for the store of the last one.
+  for_each_columns("bias_backward", dy.extent(1), [=](std::int64_t begin, std::int64_t end) {
     float* const sum = db.data();
     if (write == Write::replace) std::fill(sum + begin, sum + end, 0.0f);
     int n = 0;

@@ -56,10 +56,8 @@ Passes attention(Maker make, const kernels::AttentionShape& shape) {
   const Matrix qkv = make.matrix(rows, 3 * columns), o = make.matrix(rows, columns);
   const Matrix d_o = make.matrix(rows, columns), dqkv = make.matrix(rows, 3 * columns);
   const Vector lse = make.vector(rows * shape.heads);
-  const Vector scratch =
-      make.vector(std::int64_t(kernels::attention_workspace_bytes(shape) / sizeof(float)));
-  return {[=] { kernels::attention_forward(shape, qkv, scratch, o, lse); },
-          [=] { kernels::attention_backward(shape, qkv, o, lse, d_o, scratch, dqkv); }};
+  return {[=] { kernels::attention_forward(shape, qkv, o, lse); },
+          [=] { kernels::attention_backward(shape, qkv, o, lse, d_o, dqkv); }};
 }
 
 /// Backward makes the normed input again, as a segment's backward does.
