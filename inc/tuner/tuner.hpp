@@ -22,18 +22,23 @@ struct Search {
   std::int64_t policies = 0;     ///< stage strategies evaluated
   std::int64_t feasible = 0;     ///< of these, within the memory limits
   std::int64_t evaluations = 0;  ///< expression evaluations
+  std::int64_t dynamic_programs = 0;
   int milp_solves = 0;
-  double gap = 0.0;  ///< proven relative distance to the optimum of the model
-  int struck = 0;    ///< plans that placement refused
+  double gap = 0.0;        ///< proven relative distance to the optimum of the model
+  bool confirmed = false;  ///< GLPK came to the same bound as the dynamic program
+  int struck = 0;          ///< plans that placement refused
 };
 
 /// A plan with its prediction.
 struct Candidate {
   plan::Plan plan;
   analyzer::Prediction prediction;
-  double simulated_s = 0.0;              ///< event simulation of its Programs
+  std::optional<double> simulated_s;  ///< event simulation of all ranks' Programs; none: too many
   std::int64_t placed_device_bytes = 0;  ///< largest arena of any rank
   std::int64_t placed_host_bytes = 0;    ///< largest sum over a node's ranks
+
+  /// What plans are ranked by [s].
+  double seconds() const { return simulated_s.value_or(prediction.iteration_s); }
 };
 
 /// What the best plan would cost without one knob.
@@ -54,6 +59,9 @@ struct Result {
 /// and what would fit
 Result tune(const model::Config& model, int global_batch, const hardware::Cluster& cluster,
             const hardware::Profile& profile, const deck::SearchKeys& search);
+
+/// A plan in one line.
+std::string summary(const plan::Plan& plan);
 
 /// For people: the plan as a table, why it was chosen, next best, what did not fit.
 std::string report(const Result& result, const hardware::Cluster& cluster);

@@ -160,13 +160,25 @@ const Schema<SearchKeys>& search_schema() {
           .key("microbatch", &SearchKeys::microbatch,
                {.unit = "sequences", .help = "per device and microbatch; []: all", .min = 1})
           .key("zero_levels", &SearchKeys::zero_levels,
-               {.help = "1 shards optimizer state", .min = 0, .max = 1})
+               {.help = "0 none; 1 shards optimizer state, 2 also gradients, 3 also weights",
+                .min = 0,
+                .max = 3})
           .key("recompute", &SearchKeys::recompute,
                {.help = "layers may be recomputed in backward"})
+          .key("weight_offload", &SearchKeys::weight_offload,
+               {.help = "shares of weights on the host", .min = 0, .max = 1})
+          .key("grad_offload", &SearchKeys::grad_offload,
+               {.help = "shares of gradients on the host", .min = 0, .max = 1})
           .key("optim_offload", &SearchKeys::optim_offload,
                {.help = "shares of optimizer state on the host", .min = 0, .max = 1})
           .key("act_offload", &SearchKeys::act_offload,
                {.help = "shares of saved activations on the host", .min = 0, .max = 1})
+          .key("unequal_stages", &SearchKeys::unequal_stages,
+               {.help = "stages may differ in devices, microbatch, dp and tp"})
+          .key("gap", &SearchKeys::gap,
+               {.help = "relative; the search may stop when no plan is faster by more",
+                .min = 0,
+                .max = 1})
           .key("time_limit_s", &SearchKeys::time_limit_s,
                {.unit = "s", .help = "of the search", .min = 0})
           .key("simulate_top", &SearchKeys::simulate_top,

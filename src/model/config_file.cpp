@@ -250,7 +250,7 @@ void read_falcon(ConfigFile& file, KeyWriter& out) {
   refuse_dropout(file, out, {"hidden_dropout", "attention_dropout"});
   file.needs(!file.truth("alibi", false),
              "'alibi' must be false: a falcon's positions are rotary here");
-  file.needs(grouped || file.truth("parallel_attn", true),
+  file.needs(file.truth("parallel_attn", true) || grouped,
              "'parallel_attn' must be true: a falcon's attention and MLP are parallel here");
   file.needs(!file.truth("apply_residual_connection_post_layernorm", false),
              "'apply_residual_connection_post_layernorm' must be false");

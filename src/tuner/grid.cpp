@@ -1,8 +1,10 @@
 #include "grid.hpp"
 
 #include <algorithm>
-#include <array>
-#include <tuple>
+#include <functional>
+#include <random>
+
+#include "base/error.hpp"
 
 namespace brume::tuner {
 namespace {
@@ -10,86 +12,56 @@ namespace {
 using symbolic::Expr;
 using symbolic::Tape;
 
-/// Columns for a tape, one a variable, in the order of analyzer::variables().
-class Columns {
- public:
-  Columns(const std::vector<Point>& points, const Shape& shape, int stage)
-      : shape_(shape), stage_(stage) {
-    for (const std::string& name : analyzer::variables()) {
-      std::vector<double>& column = columns_.emplace_back();
-      column.reserve(points.size());
-      for (const Point& point : points) column.push_back(value(name, point));
-    }
-    for (const auto& column : columns_) inputs_.push_back(column.data());
-  }
-  std::span<const double* const> inputs() const { return inputs_; }
+constexpr int probes = 12;          ///< strategies looked at along each axis
+constexpr double rounding = 1e-12;  ///< relative; sums in another order
 
- private:
-  double value(const std::string& name, const Point& point) const {
-    if (name == "l") return point.layers;
-    if (name == "c") return point.ckpt_layers;
-    if (name == "z") return point.zero_level;
-    if (name == "o") return point.optim_offload_ratio;
-    if (name == "a") return point.act_offload_ratio;
-    if (name == "b") return shape_.microbatch;
-    if (name == "dp") return shape_.dp;
-    if (name == "tp") return shape_.tp;
-    if (name == "p") return shape_.in_flight(stage_);
-    if (name == "G") return shape_.microbatches;
-    if (name == "S") return shape_.num_stages;
-    return name == "n" ? shape_.nodes : shape_.devices_per_node;
-  }
-
-  const Shape& shape_;
-  int stage_;
-  std::vector<std::vector<double>> columns_;
-  std::vector<const double*> inputs_;
-};
-
-template <std::size_t N>
-std::array<std::vector<double>, N> evaluate(const Tape& tape, const Columns& columns,
-                                            std::size_t count) {
-  std::array<std::vector<double>, N> results;
-  std::array<double*, N> outputs;
-  for (std::size_t i = 0; i < N; ++i) {
-    results[i].resize(count);
-    outputs[i] = results[i].data();
-  }
-  tape.evaluate(columns.inputs(), outputs, count);
-  return results;
+/// How a plan variable follows from a seat and a strategy.
+std::function<double(const Point&)> column(const std::string& name, const Seat& seat) {
+  const auto same = [](double value) { return [value](const Point&) { return value; }; };
+  const auto ratio = [](std::size_t i) { return [i](const Point& p) { return p.ratios[i]; }; };
+  const Layout& mesh = seat.mesh();
+  if (name == "l") return [](const Point& p) { return double(p.layers); };
+  if (name == "c") return [](const Point& p) { return double(p.ckpt_layers); };
+  if (name == "z") return [](const Point& p) { return double(p.zero_level); };
+  if (name == "w") return ratio(0);
+  if (name == "g") return ratio(1);
+  if (name == "o") return ratio(2);
+  if (name == "a") return ratio(3);
+  if (name == "b") return same(mesh.microbatch);
+  if (name == "dp") return same(mesh.dp);
+  if (name == "tp") return same(mesh.tp);
+  if (name == "p") return same(seat.frame.in_flight(seat.after));
+  if (name == "G") return same(seat.frame.microbatches);
+  if (name == "S") return same(seat.frame.num_stages);
+  if (name == "n") return same(mesh.nodes);
+  if (name == "m") return same(mesh.devices_per_node);
+  throw Error(Failure::bug, "the tuner knows no plan variable '{}'", name);
 }
 
-/// The grid without its costs. Layers vary fastest: functions of the other knobs keep their last
-/// value.
-std::vector<Point> strategies(const Shape& shape, const model::Config& model,
-                              const deck::SearchKeys& search) {
-  const int most = model.num_layers - shape.num_stages + 1;
-  const int least = shape.num_stages == 1 ? most : 1;
-  std::vector<int> zero_levels = search.zero_levels;
-  if (zero_levels.empty()) zero_levels = {0, 1};
-  if (shape.dp == 1) zero_levels.resize(1);  // nothing to shard over
-  std::vector<Point> points;
-  for (int zero_level : zero_levels)
-    for (double o : search.optim_offload.empty() ? std::vector{0.0} : search.optim_offload)
-      for (double a : search.act_offload.empty() ? std::vector{0.0} : search.act_offload)
-        for (int l = least; l <= most; ++l)
-          for (int c = 0; c <= (search.recompute ? l : 0); ++c)
-            points.push_back({.layers = l,
-                              .ckpt_layers = c,
-                              .zero_level = zero_level,
-                              .optim_offload_ratio = o,
-                              .act_offload_ratio = a});
-  return points;
+std::vector<double> sorted(std::vector<double> ratios) {
+  if (ratios.empty()) ratios = {0.0};
+  std::ranges::sort(ratios);
+  ratios.erase(std::unique(ratios.begin(), ratios.end()), ratios.end());
+  return ratios;
 }
 
-auto costs(const Point& p) { return std::tie(p.layers, p.stable_s, p.delta_s, p.host_bytes); }
+bool falls(double from, double to) { return to < from - rounding * std::abs(from); }
 
 }  // namespace
 
+Axes::Axes(const deck::SearchKeys& search)
+    : zero_levels(search.zero_levels),
+      ratios{sorted(search.weight_offload), sorted(search.grad_offload),
+             sorted(search.optim_offload), sorted(search.act_offload)},
+      recompute(search.recompute) {
+  if (zero_levels.empty()) zero_levels = {0, 1};
+  std::ranges::sort(zero_levels);
+  zero_levels.erase(std::unique(zero_levels.begin(), zero_levels.end()), zero_levels.end());
+}
+
 bool Point::same_strategy(const Point& other) const {
   const auto knobs = [](const Point& p) {
-    return std::tie(p.layers, p.ckpt_layers, p.zero_level, p.optim_offload_ratio,
-                    p.act_offload_ratio);
+    return std::tie(p.layout, p.layers, p.ckpt_layers, p.zero_level, p.ratios);
   };
   return knobs(*this) == knobs(other);
 }
@@ -109,61 +81,78 @@ const Grid::Role& Grid::role(analyzer::StageRole wanted) {
   return *role;
 }
 
-std::vector<Point> Grid::points(const Shape& shape, int stage, const deck::SearchKeys& search) {
-  const Role& tapes = role({.first = stage == 0, .last = stage + 1 == shape.num_stages});
-  std::vector<Point> points = strategies(shape, model_, search);
-  const Columns columns(points, shape, stage);
-  const auto time = evaluate<2>(tapes.time, columns, points.size());
-  const auto memory = evaluate<3>(tapes.memory, columns, points.size());
+void Grid::evaluate(const Tape& tape, const Seat& seat, std::span<const Point> points) {
+  const auto& names = analyzer::variables();
+  inputs_.resize(names.size());
+  outputs_.resize(3);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const auto value = column(names[i], seat);
+    inputs_[i].resize(points.size());
+    std::ranges::transform(points, inputs_[i].begin(), value);
+  }
+  std::vector<const double*> inputs;
+  std::vector<double*> outputs;
+  for (auto& values : inputs_) inputs.push_back(values.data());
+  const std::size_t count = &tape == &role(seat.role()).time ? 2 : 3;
+  for (std::size_t i = 0; i < count; ++i) {
+    outputs_[i].resize(points.size());
+    outputs.push_back(outputs_[i].data());
+  }
+  tape.evaluate(inputs, outputs, points.size());
+  evaluations_ += std::int64_t(points.size() * count);
+}
+
+void Grid::price_time(const Seat& seat, std::span<Point> points) {
+  evaluate(role(seat.role()).time, seat, points);
   for (std::size_t i = 0; i < points.size(); ++i) {
-    points[i].stable_s = time[0][i];
-    points[i].delta_s = time[1][i];
-    points[i].device_bytes = std::max(memory[0][i], memory[1][i]);
-    points[i].host_bytes = memory[2][i];
+    points[i].stable_s = outputs_[0][i];
+    points[i].delta_s = outputs_[1][i];
   }
-  return points;
 }
 
-std::vector<Point> pareto_front(std::vector<Point> points, bool host_matters) {
-  std::ranges::stable_sort(points,
-                           [](const Point& a, const Point& b) { return costs(a) < costs(b); });
-  std::vector<Point> front;
-  std::size_t first = 0;  // of the same layers
-  for (const Point& point : points) {
-    if (!front.empty() && front.back().layers != point.layers) first = front.size();
-    // What stands before it is no slower; without host bytes the last one has the smallest delta.
-    const auto beats = [&](const Point& other) {
-      return other.delta_s <= point.delta_s &&
-             (!host_matters || other.host_bytes <= point.host_bytes);
-    };
-    const std::size_t from = host_matters || first == front.size() ? first : front.size() - 1;
-    if (std::none_of(front.begin() + std::ptrdiff_t(from), front.end(), beats))
-      front.push_back(point);
+void Grid::price_memory(const Seat& seat, std::span<Point> points) {
+  evaluate(role(seat.role()).memory, seat, points);
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    points[i].device_bytes = std::max(outputs_[0][i], outputs_[1][i]);
+    points[i].host_bytes = outputs_[2][i];
   }
-  return front;
 }
 
-double thin(std::vector<Point>& front, int most) {
-  std::vector<Point> kept;
-  double lost_s = 0.0;
-  for (std::size_t begin = 0; begin < front.size();) {
-    std::size_t end = begin;
-    while (end < front.size() && front[end].layers == front[begin].layers) ++end;
-    const double range_s = front[end - 1].stable_s - front[begin].stable_s;
-    const double step_s = int(end - begin) <= most ? 0.0 : range_s / (most - 1);
-    // The last point of each step stands for those before it; the fastest one stays anyway.
-    for (std::size_t i = begin; i < end;) {
-      std::size_t last = i;
-      while (i > begin && last + 1 < end && front[last + 1].stable_s <= front[i].stable_s + step_s)
-        ++last;
-      lost_s = std::max(lost_s, front[last].stable_s - front[i].stable_s);
-      kept.push_back(front[last]);
-      i = last + 1;
+Rising Grid::rising(const Seat& seat, const Axes& axes) {
+  const Layout& mesh = seat.mesh();
+  const auto key = std::tuple{seat.role().first, seat.role().last,      mesh.microbatch, mesh.dp,
+                              mesh.tp,           mesh.devices_per_node, mesh.nodes};
+  if (const auto known = rising_.find(key); known != rising_.end()) return known->second;
+  std::mt19937 random(7);
+  const auto any = [&](std::size_t size) { return std::size_t(random() % size); };
+  std::vector<Point> points;  // in pairs
+  std::vector<std::size_t> axis_of;
+  const int most = model_.num_layers - seat.frame.num_stages + 1;
+  for (std::size_t axis = 0; axis < axes.ratios.size(); ++axis)
+    for (int probe = 0; probe < probes && axes.ratios[axis].size() > 1; ++probe) {
+      Point p{.layout = seat.layout};
+      p.layers = probe < 3 ? std::min(probe + 1, most) : 1 + int(any(std::size_t(most)));
+      p.ckpt_layers = axes.recompute ? int(any(std::size_t(p.layers) + 1)) : 0;
+      p.zero_level = axes.zero_levels[any(axes.zero_levels.size())];
+      for (std::size_t i = 0; i < axes.ratios.size(); ++i)
+        p.ratios[i] = axes.ratios[i][any(axes.ratios[i].size())];
+      const std::size_t step = any(axes.ratios[axis].size() - 1);
+      for (std::size_t side : {step, step + 1}) {
+        p.ratios[axis] = axes.ratios[axis][side];
+        points.push_back(p);
+      }
+      axis_of.push_back(axis);
     }
-    begin = end;
+  price_time(seat, points);
+  price_memory(seat, points);
+  Rising rising{true, true, true, true};
+  for (std::size_t i = 0; i < axis_of.size(); ++i) {
+    const Point &from = points[2 * i], &to = points[2 * i + 1];
+    if (falls(from.stable_s, to.stable_s) || falls(from.whole_s(), to.whole_s()) ||
+        falls(from.host_bytes, to.host_bytes))
+      rising[axis_of[i]] = false;
   }
-  front = std::move(kept);
-  return lost_s;
+  return rising_[key] = rising;
 }
 
 }  // namespace brume::tuner

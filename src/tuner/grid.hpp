@@ -1,8 +1,12 @@
-/// @file All strategies of one stage, evaluated in blocks.
+/// @file Costs of many strategies at once: the analyzer's expressions, compiled.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -10,30 +14,62 @@
 
 namespace brume::tuner {
 
+/// Offload ratios: of weights, gradients, optimizer state and activations.
+using Ratios = std::array<double, 4>;
+
 /// One strategy of a stage and what it costs.
 struct Point {
+  int layout = 0;  ///< of the frame
   int layers = 0;
   int ckpt_layers = 0;
   int zero_level = 0;
-  double optim_offload_ratio = 0.0;
-  double act_offload_ratio = 0.0;
+  Ratios ratios{};
   double stable_s = 0.0;
   double delta_s = 0.0;
   double device_bytes = 0.0;  ///< peak, per rank
   double host_bytes = 0.0;    ///< per rank
 
+  /// A stage alone from its first forward to its last backward and update, for one microbatch [s].
+  double whole_s() const { return stable_s + std::max(delta_s, 0.0); }
   bool same_strategy(const Point& other) const;
 };
 
-/// The expressions of all stage roles of one model on one machine, compiled.
+/// Where in a pipeline a stage stands.
+struct Seat {
+  const Frame& frame;
+  int layout;
+  int after;  ///< stages after it
+
+  const Layout& mesh() const { return frame.layouts[std::size_t(layout)]; }
+  analyzer::StageRole role() const {
+    return {.first = after + 1 == frame.num_stages, .last = after == 0};
+  }
+};
+
+/// The strategies a search may choose from, each list in rising order.
+struct Axes {
+  Axes(const deck::SearchKeys& search);
+  std::vector<int> zero_levels;
+  std::array<std::vector<double>, 4> ratios;
+  bool recompute;
+};
+
+/// Along which axes neither time nor host bytes fall; where one may fall, all values are tried.
+using Rising = std::array<bool, 4>;
+
+/// The expressions of all stage roles of one model on one machine.
 class Grid {
  public:
   Grid(const model::Config& model, const hardware::Profile& profile);
 
-  /// Every strategy of stage `stage` of `shape` that the search allows, feasible or not.
-  std::vector<Point> points(const Shape& shape, int stage, const deck::SearchKeys& search);
+  void price_time(const Seat& seat, std::span<Point> points);    ///< sets stable and delta
+  void price_memory(const Seat& seat, std::span<Point> points);  ///< sets device and host bytes
 
-  static constexpr int num_expressions = 5;  ///< evaluated for each point
+  /// Looks at random strategies of a seat and the next one along each axis of ratios.
+  Rising rising(const Seat& seat, const Axes& axes);
+
+  std::int64_t evaluations() const { return evaluations_; }
+  const model::Config& model() const { return model_; }
 
  private:
   struct Role {
@@ -41,18 +77,14 @@ class Grid {
     symbolic::Tape memory;  ///< forward peak, backward peak, host
   };
   const Role& role(analyzer::StageRole wanted);
+  void evaluate(const symbolic::Tape& tape, const Seat& seat, std::span<const Point> points);
 
   const model::Config& model_;
   const hardware::Profile& profile_;
   std::map<std::pair<bool, bool>, std::unique_ptr<Role>> roles_;
+  std::map<std::tuple<bool, bool, int, int, int, int, int>, Rising> rising_;
+  std::vector<std::vector<double>> inputs_, outputs_;  ///< columns of the last evaluation
+  std::int64_t evaluations_ = 0;
 };
-
-/// Keeps the points that no other one beats in stable time, delta and, when it matters, host bytes.
-/// Points of different layers do not compete. @return by layers, then by stable time
-std::vector<Point> pareto_front(std::vector<Point> points, bool host_matters);
-
-/// Leaves out points of long fronts, so that at most `most` of each number of layers remain: each
-/// one left out has a kept one of no larger delta that is slower by at most the returned seconds.
-double thin(std::vector<Point>& front, int most);
 
 }  // namespace brume::tuner

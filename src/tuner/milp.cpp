@@ -5,6 +5,7 @@
 #include <cmath>
 #include <csetjmp>
 #include <map>
+#include <utility>
 
 #include "pipeline.hpp"
 
@@ -118,21 +119,22 @@ Answer solve(const Program& program) {
 
 // --- the program --------------------------------------------------------------------------------
 
-/// Binaries: one for each (stage, number of layers) and one for each point; continuous: the slowest
-/// stage's time and the exposed delta. Times are in units of `unit_s`, so numbers lie near one.
+/// Binaries: one for each (stage, mesh size and number of layers) and one for each point;
+/// continuous: the slowest stage's time and the exposed delta. Times are in units of `unit_s`, so
+/// numbers lie near one.
 class Formulation {
  public:
   Formulation(const Pipeline& pipeline, double unit_s) : pipeline_(pipeline), unit_s_(unit_s) {
-    slowest_ = program_.add_column(pipeline.microbatches - 1, false);
+    slowest_ = program_.add_column(pipeline.frame.microbatches - 1, false);
     exposed_ = program_.add_column(1.0, false);
-    for (const auto& points : pipeline.points) {
-      std::vector<int>& columns = chosen_.emplace_back();
-      for (const Point& point : points)
-        columns.push_back(program_.add_column(point.stable_s / unit_s_, true));
+    for (auto cells = pipeline.cells.rbegin(); cells != pipeline.cells.rend(); ++cells) {
+      std::vector<Chosen>& stage = chosen_.emplace_back();
+      for (const Cell& cell : *cells)
+        for (const Point& point : cell.points)
+          stage.push_back({program_.add_column(point.stable_s / unit_s_, true), &point});
     }
-    add_layer_rows();
-    for (int stage = 0; stage < pipeline.num_stages(); ++stage) add_time_rows(stage);
-    if (pipeline.host_matters) add_host_rows();
+    add_sum_rows();
+    for (std::size_t stage = 0; stage < chosen_.size(); ++stage) add_time_rows(stage);
   }
 
   /// Only choices faster than this.
@@ -147,105 +149,106 @@ class Formulation {
 
   std::vector<Point> read(const Answer& answer) const {
     std::vector<Point> stages;
-    for (std::size_t stage = 0; stage < chosen_.size(); ++stage)
-      for (std::size_t k = 0; k < chosen_[stage].size(); ++k)
-        if (answer.values[std::size_t(chosen_[stage][k]) - 1] > 0.5)
-          stages.push_back(pipeline_.points[stage][k]);
+    for (const auto& stage : chosen_)
+      for (const Chosen& chosen : stage)
+        if (answer.values[std::size_t(chosen.column) - 1] > 0.5) stages.push_back(*chosen.point);
     return stages;
   }
 
  private:
-  /// Each stage has one number of layers and one point of that number; layers add up.
-  void add_layer_rows() {
-    Row total{.type = GLP_FX, .bound = double(pipeline_.num_layers)};
-    for (std::size_t stage = 0; stage < chosen_.size(); ++stage) {
-      std::map<int, int> with_layers;  // column by number of layers
+  struct Chosen {
+    int column;
+    const Point* point;
+  };
+
+  /// Each stage has one mesh size and number of layers and one point of these; both add up.
+  void add_sum_rows() {
+    Row layers{.type = GLP_FX, .bound = double(pipeline_.num_layers)};
+    Row devices{.type = GLP_FX, .bound = double(pipeline_.devices)};
+    for (const auto& stage : chosen_) {
+      std::map<std::pair<int, int>, int> group;  // column
+      std::map<std::pair<int, int>, Row> points_of;
       Row one{.type = GLP_FX, .bound = 1.0};
-      std::map<int, Row> points_of;
-      for (std::size_t k = 0; k < chosen_[stage].size(); ++k) {
-        const int layers = pipeline_.points[stage][k].layers;
-        if (!with_layers.contains(layers)) {
-          const int column = with_layers[layers] = program_.add_column(0.0, true);
+      for (const Chosen& chosen : stage) {
+        const int size = pipeline_.frame.layouts[std::size_t(chosen.point->layout)].devices();
+        const std::pair key{size, chosen.point->layers};
+        if (!group.contains(key)) {
+          const int column = group[key] = program_.add_column(0.0, true);
           one.add(column, 1.0);
-          total.add(column, layers);
-          points_of[layers] = Row().add(column, -1.0);
+          layers.add(column, key.second);
+          devices.add(column, key.first);
+          points_of[key] = Row().add(column, -1.0);
         }
-        points_of[layers].add(chosen_[stage][k], 1.0);
+        points_of[key].add(chosen.column, 1.0);
       }
       program_.rows.push_back(std::move(one));
-      for (auto& [layers, row] : points_of) program_.rows.push_back(std::move(row));
+      for (auto& [key, row] : points_of) program_.rows.push_back(std::move(row));
     }
-    program_.rows.push_back(std::move(total));
+    program_.rows.push_back(std::move(layers));
+    program_.rows.push_back(std::move(devices));
   }
 
   /// slowest >= t_i; exposed >= d_i - sum_{j<i} t_j.
-  void add_time_rows(int stage) {
-    const auto s = std::size_t(stage);
+  void add_time_rows(std::size_t stage) {
     Row slowest{.type = GLP_LO};
     slowest.add(slowest_, 1.0);
     Row exposed{.type = GLP_LO};
     exposed.add(exposed_, 1.0);
-    for (std::size_t k = 0; k < chosen_[s].size(); ++k) {
-      slowest.add(chosen_[s][k], -pipeline_.points[s][k].stable_s / unit_s_);
-      exposed.add(chosen_[s][k], -pipeline_.points[s][k].delta_s / unit_s_);
+    for (const Chosen& chosen : chosen_[stage]) {
+      slowest.add(chosen.column, -chosen.point->stable_s / unit_s_);
+      exposed.add(chosen.column, -chosen.point->delta_s / unit_s_);
     }
-    for (std::size_t j = 0; j < s; ++j)
-      for (std::size_t k = 0; k < chosen_[j].size(); ++k)
-        exposed.add(chosen_[j][k], pipeline_.points[j][k].stable_s / unit_s_);
+    for (std::size_t j = 0; j < stage; ++j)
+      for (const Chosen& chosen : chosen_[j])
+        exposed.add(chosen.column, chosen.point->stable_s / unit_s_);
     program_.rows.push_back(std::move(slowest));
     program_.rows.push_back(std::move(exposed));
-  }
-
-  void add_host_rows() {
-    const auto per_node = std::size_t(pipeline_.stages_per_node);
-    for (std::size_t first = 0; first < chosen_.size(); first += per_node) {
-      Row row{.type = GLP_UP, .bound = 1.0};
-      for (std::size_t stage = first; stage < std::min(first + per_node, chosen_.size()); ++stage)
-        for (std::size_t k = 0; k < chosen_[stage].size(); ++k)
-          if (const double bytes = pipeline_.ranks_on_node * pipeline_.points[stage][k].host_bytes;
-              bytes > 0.0)
-            row.add(chosen_[stage][k], bytes / std::max(pipeline_.host_limit_bytes, 1.0));
-      program_.rows.push_back(std::move(row));
-    }
   }
 
   const Pipeline& pipeline_;
   double unit_s_;
   Program program_;
   int slowest_, exposed_;
-  std::vector<std::vector<int>> chosen_;  ///< [stage][point] column
+  std::vector<std::vector<Chosen>> chosen_;  ///< [stage]
 };
+
+/// Whether every mesh lies within a node or begins at one.
+bool packs(const Pipeline& pipeline, const std::vector<Point>& stages) {
+  int first = 0;
+  for (const Point& point : stages) {
+    const int devices = pipeline.frame.layouts[std::size_t(point.layout)].devices();
+    if (!may_begin(first, devices, pipeline.devices_per_node)) return false;
+    first += devices;
+  }
+  return true;
+}
 
 }  // namespace
 
-Solution solve_milp(const Pipeline& pipeline, const Solution& known, double time_limit_s,
-                    int& solves) {
+Proof solve_milp(const Pipeline& pipeline, double known_s, double time_limit_s) {
   double unit_s = 0.0;
-  for (const auto& points : pipeline.points)
-    for (const Point& point : points) unit_s = std::max(unit_s, point.stable_s);
+  for (const auto& cells : pipeline.cells)
+    for (const Cell& cell : cells)
+      for (const Point& point : cell.points) unit_s = std::max(unit_s, point.stable_s);
+  if (unit_s == 0.0) return {};
   Formulation formulation(pipeline, unit_s);
   // Faster by less than this is not told apart from as fast.
-  const double least_gain_s = known.best ? 1e-7 * known.best->iteration_s : 0.0;
-  if (known.best) formulation.cut(known.best->iteration_s - least_gain_s);
+  const double least_gain_s = 1e-7 * known_s;
+  formulation.cut(known_s - least_gain_s);
   formulation.program().time_limit_ms = int(std::clamp(time_limit_s * 1000.0, 1.0, 1e9));
-  ++solves;
   const Answer answer = solve(formulation.program());
 
-  Solution solution = known;
-  if (answer.feasible) {
-    const std::vector<Point> stages = formulation.read(answer);
-    const double iteration_s = iteration_time(stages, pipeline.microbatches);
-    if (int(stages.size()) == pipeline.num_stages() && fits_host(pipeline, stages) &&
-        (!known.best || iteration_s < known.best->iteration_s))
-      solution.best = Choice{stages, iteration_s};
-  }
-  const double proven_s =
-      answer.proven && !answer.feasible && known.best ? known.best->iteration_s - least_gain_s
-      : answer.proven && !answer.feasible             ? std::numeric_limits<double>::infinity()
-                                                      : answer.bound * unit_s;
-  solution.bound_s = std::max(known.bound_s, proven_s);
-  if (solution.best) solution.bound_s = std::min(solution.bound_s, solution.best->iteration_s);
-  return solution;
+  Proof proof;
+  proof.bound_s =
+      answer.proven && !answer.feasible ? known_s - least_gain_s : answer.bound * unit_s;
+  if (!answer.feasible) return proof;
+  std::vector<Point> stages = formulation.read(answer);
+  if (int(stages.size()) != pipeline.frame.num_stages || !packs(pipeline, stages) ||
+      !fits_host(pipeline, stages))
+    return proof;
+  const double iteration_s = iteration_time(stages, pipeline.frame.microbatches);
+  if (iteration_s < known_s) proof.better = Choice{std::move(stages), iteration_s};
+  return proof;
 }
 
 }  // namespace brume::tuner

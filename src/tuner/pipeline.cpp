@@ -1,125 +1,191 @@
 #include "pipeline.hpp"
 
 #include <algorithm>
-#include <utility>
+#include <map>
 
 namespace brume::tuner {
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
-constexpr std::size_t most_thresholds = 256;
+constexpr std::size_t most_labels = 64;  ///< of one state; more are merged
 
-using Row = std::vector<double>;  ///< by layers
-
-/// For each number of layers the best point under a threshold, and its cost.
-struct Best {
-  Row cost;
-  std::vector<int> point;
+/// A way to place the last stages.
+struct Label {
+  double sum_s;       ///< sum of their stable times
+  double least_s;     ///< max over them of whole time + later stable times
+  double host_bytes;  ///< on the node of the first of them, when it is shared
+  int next = -1;      ///< label of the stages after
+  const Point* point = nullptr;
 };
 
-/// The first stage has nothing to hide its delta behind, so it counts in full there.
-double exposed_s(const Point& point, int stage) {
-  return point.stable_s + (stage == 0 ? std::max(point.delta_s, 0.0) : 0.0);
-}
-
-Best best_under(const Pipeline& pipeline, int stage, double threshold_s, bool count_deltas) {
-  Best best{Row(std::size_t(pipeline.num_layers) + 1, infinity),
-            std::vector<int>(std::size_t(pipeline.num_layers) + 1, -1)};
-  const std::vector<Point>& points = pipeline.points[std::size_t(stage)];
-  for (std::size_t i = 0; i < points.size(); ++i) {
-    if (points[i].stable_s > threshold_s) continue;
-    const double cost_s = exposed_s(points[i], count_deltas ? 0 : stage);
-    const auto layers = std::size_t(points[i].layers);
-    if (cost_s >= best.cost[layers]) continue;
-    best.cost[layers] = cost_s;
-    best.point[layers] = int(i);
-  }
-  return best;
-}
-
-/// Fewest seconds of all stages together, no stage above the threshold.
-struct Cheapest {
-  double sum_s = infinity;
-  std::vector<Point> stages;
+/// Points of one mesh size and number of layers under the threshold.
+struct Arc {
+  int devices;
+  int layers;
+  std::vector<const Point*> points;
 };
 
-Cheapest cheapest_under(const Pipeline& pipeline, double threshold_s, bool count_deltas) {
-  const auto size = std::size_t(pipeline.num_layers) + 1;
-  const auto num_stages = std::size_t(pipeline.num_stages());
-  Row used(size, infinity);
-  used[0] = 0.0;
-  std::vector<std::vector<int>> layers_of(num_stages, std::vector<int>(size, 0));
-  std::vector<Best> best;
-  for (std::size_t stage = 0; stage < num_stages; ++stage) {
-    best.push_back(best_under(pipeline, int(stage), threshold_s, count_deltas));
-    Row next(size, infinity);
-    for (std::size_t before = 0; before < size; ++before)
-      for (std::size_t l = 1; before + l < size && used[before] < infinity; ++l)
-        if (const double sum_s = used[before] + best[stage].cost[l]; sum_s < next[before + l]) {
-          next[before + l] = sum_s;
-          layers_of[stage][before + l] = int(l);
-        }
-    used = std::move(next);
+class DynamicProgram {
+ public:
+  DynamicProgram(const Pipeline& pipeline, double threshold_s, double cutoff_s)
+      : pipeline_(pipeline), cutoff_s_(cutoff_s) {
+    for (const auto& cells : pipeline.cells) arcs_.push_back(arcs(cells, threshold_s));
+    capacity_ = capacity(pipeline, [&](int layout, int after) {
+      int most = 0;
+      const int devices = pipeline.frame.layouts[std::size_t(layout)].devices();
+      for (const Arc& arc : arcs_[std::size_t(after)])
+        if (arc.devices == devices) most = std::max(most, arc.layers);
+      return most;
+    });
+    bound_rest();
   }
-  Cheapest found{used.back(), {}};
-  if (found.sum_s == infinity) return found;
-  found.stages.resize(num_stages);
-  std::size_t left = size - 1;
-  for (std::size_t stage = num_stages; stage-- > 0;) {
-    const auto l = std::size_t(layers_of[stage][left]);
-    found.stages[stage] = pipeline.points[stage][std::size_t(best[stage].point[l])];
-    left -= l;
+
+  Least solve();
+
+ private:
+  using State = std::pair<int, int>;  ///< devices, layers used
+  using States = std::map<State, std::vector<int>>;
+
+  std::vector<Arc> arcs(const std::vector<Cell>& cells, double threshold_s) const;
+  void bound_rest();
+  void extend(int after, const State& state, const std::vector<int>& from, States& next);
+  void offer(std::vector<int>& labels, const Label& label, bool shares_node);
+  bool beats(const Label& a, const Label& b, bool shares_node) const {
+    return a.sum_s <= b.sum_s && a.least_s <= b.least_s &&
+           (!shares_node || a.host_bytes <= b.host_bytes);
   }
-  return found;
-}
 
-/// Stable times that the slowest stage can have, thinned to a few hundred.
-Row thresholds(const Pipeline& pipeline) {
-  Row all;
-  for (const auto& points : pipeline.points)
-    for (const Point& point : points) all.push_back(point.stable_s);
-  std::ranges::sort(all);
-  all.erase(std::unique(all.begin(), all.end()), all.end());
-  if (all.size() <= most_thresholds) return all;
-  Row few;
-  for (std::size_t i = 1; i <= most_thresholds; ++i)
-    few.push_back(all[i * all.size() / most_thresholds - 1]);
-  return few;
-}
-
-/// For stages before (or, `from_end`, after) a stage and layers used by them: fewest seconds
-/// together, and the least that the slowest of them takes.
-struct Rest {
-  std::vector<Row> sum_s, slowest_s;  ///< [stage][layers]
+  const Pipeline& pipeline_;
+  double cutoff_s_;
+  std::vector<std::vector<Arc>> arcs_;  ///< [stages after]
+  Capacity capacity_;
+  std::vector<double> rest_s_;  ///< [stages placed] least sum of the other stages' stable times
+  std::vector<double> rest_layer_s_;  ///< the same a layer
+  std::vector<Label> labels_;
 };
 
-Rest rest(const Pipeline& pipeline, bool from_end) {
-  const auto size = std::size_t(pipeline.num_layers) + 1;
-  const int num_stages = pipeline.num_stages();
-  Row sum(size, infinity), slowest(size, infinity);
-  sum[0] = slowest[0] = 0.0;
-  Rest found{std::vector<Row>(std::size_t(num_stages)), std::vector<Row>(std::size_t(num_stages))};
-  for (int k = 0; k < num_stages; ++k) {
-    const int stage = from_end ? num_stages - 1 - k : k;
-    found.sum_s[std::size_t(stage)] = sum;
-    found.slowest_s[std::size_t(stage)] = slowest;
-    Row least(size, infinity), cheapest(size, infinity);
-    for (const Point& p : pipeline.points[std::size_t(stage)]) {
-      const auto l = std::size_t(p.layers);
-      least[l] = std::min(least[l], p.stable_s);
-      cheapest[l] = std::min(cheapest[l], exposed_s(p, stage));
+std::vector<Arc> DynamicProgram::arcs(const std::vector<Cell>& cells, double threshold_s) const {
+  std::map<State, std::vector<Point>> merged;
+  std::map<State, std::vector<const Point*>> all;
+  for (const Cell& cell : cells) {
+    auto& points = all[{pipeline_.frame.layouts[std::size_t(cell.layout)].devices(), cell.layers}];
+    for (const Point& point : cell.points)
+      if (point.stable_s <= threshold_s) points.push_back(&point);
+  }
+  std::vector<Arc> found;
+  for (auto& [mesh, points] : all) {
+    std::ranges::stable_sort(points, {}, [](const Point* p) {
+      return std::pair{p->stable_s, p->whole_s()};
+    });
+    Arc arc{mesh.first, mesh.second, {}};
+    for (const Point* p : points) {
+      const bool shared = pipeline_.host_matters && mesh.first < pipeline_.devices_per_node;
+      if (shared || arc.points.empty() || p->whole_s() < arc.points.back()->whole_s())
+        arc.points.push_back(p);
     }
-    Row next_sum(size, infinity), next_slowest(size, infinity);
-    for (std::size_t before = 0; before < size; ++before)
-      for (std::size_t l = 1; before + l < size; ++l) {
-        next_sum[before + l] = std::min(next_sum[before + l], sum[before] + cheapest[l]);
-        next_slowest[before + l] =
-            std::min(next_slowest[before + l], std::max(slowest[before], least[l]));
-      }
-    sum = std::move(next_sum);
-    slowest = std::move(next_slowest);
+    if (!arc.points.empty()) found.push_back(std::move(arc));
   }
   return found;
+}
+
+/// Whatever stages come before, they take at least so long together.
+void DynamicProgram::bound_rest() {
+  const std::size_t count = arcs_.size();
+  rest_s_.assign(count + 1, 0.0);
+  rest_layer_s_.assign(count + 1, infinity);
+  for (std::size_t after = count; after-- > 0;) {
+    double least_s = infinity, layer_s = rest_layer_s_[after + 1];
+    for (const Arc& arc : arcs_[after]) {
+      least_s = std::min(least_s, arc.points[0]->stable_s);
+      layer_s = std::min(layer_s, arc.points[0]->stable_s / arc.layers);
+    }
+    rest_s_[after] = rest_s_[after + 1] + least_s;
+    rest_layer_s_[after] = layer_s;
+  }
+}
+
+void DynamicProgram::offer(std::vector<int>& labels, const Label& label, bool shares_node) {
+  for (int id : labels)
+    if (beats(labels_[std::size_t(id)], label, shares_node)) return;
+  std::erase_if(labels,
+                [&](int id) { return beats(label, labels_[std::size_t(id)], shares_node); });
+  if (labels.size() < most_labels) {
+    labels.push_back(int(labels_.size()));
+    labels_.push_back(label);
+    return;
+  }
+  // Too many: one that is at least as good as both keeps the bound a bound.
+  Label merged = labels_[std::size_t(labels.back())];
+  merged.sum_s = std::min(merged.sum_s, label.sum_s);
+  merged.least_s = std::min(merged.least_s, label.least_s);
+  merged.host_bytes = std::min(merged.host_bytes, label.host_bytes);
+  labels.back() = int(labels_.size());
+  labels_.push_back(merged);
+}
+
+void DynamicProgram::extend(int after, const State& state, const std::vector<int>& from,
+                            States& next) {
+  const auto [used, layers_used] = state;
+  const auto placed = std::size_t(after) + 1;
+  const int per_node = pipeline_.devices_per_node;
+  for (const Arc& arc : arcs_[std::size_t(after)]) {
+    const int begin = pipeline_.devices - used - arc.devices;
+    const int left = pipeline_.num_layers - layers_used - arc.layers;
+    const bool is_first = placed == arcs_.size();
+    if (begin < 0 || left < 0 || is_first != (left == 0) || is_first != (begin == 0)) continue;
+    if (!may_begin(begin, arc.devices, per_node)) continue;
+    if (capacity_.first[placed][std::size_t(used + arc.devices)] < left) continue;
+    const double rest_s = std::max(rest_s_[placed], left == 0 ? 0.0 : left * rest_layer_s_[placed]);
+    const bool shares_node = pipeline_.host_matters && begin % per_node != 0;
+    const bool joins_node = pipeline_.host_matters && (pipeline_.devices - used) % per_node != 0;
+    std::vector<int>* labels = nullptr;
+    for (const int id : from)
+      for (const Point* point : arc.points) {
+        const Label later = labels_[std::size_t(id)];
+        Label label{.sum_s = point->stable_s + later.sum_s,
+                    .least_s = std::max(point->whole_s() + later.sum_s, later.least_s),
+                    .host_bytes = 0.0,
+                    .next = id,
+                    .point = point};
+        if (std::max(label.least_s, label.sum_s + rest_s) >= cutoff_s_) continue;
+        if (pipeline_.host_matters && arc.devices <= per_node) {
+          label.host_bytes =
+              arc.devices * point->host_bytes + (joins_node ? later.host_bytes : 0.0);
+          if (label.host_bytes > pipeline_.node_host_bytes) continue;
+        }
+        if (!labels) labels = &next[{used + arc.devices, layers_used + arc.layers}];
+        offer(*labels, label, shares_node);
+      }
+  }
+}
+
+Least DynamicProgram::solve() {
+  Least least{.sum_s = cutoff_s_, .stages = {}};
+  if (!capacity_.enough(pipeline_.num_layers)) return {};
+  States states{{{0, 0}, {0}}};
+  labels_.push_back({0.0, 0.0, 0.0});
+  for (int after = 0; after < pipeline_.frame.num_stages; ++after) {
+    States next;
+    for (const auto& [state, labels] : states) extend(after, state, labels, next);
+    states = std::move(next);
+  }
+  const auto all = states.find({pipeline_.devices, pipeline_.num_layers});
+  if (all == states.end()) return least;
+  int best = -1;
+  for (int id : all->second)
+    if (best < 0 || labels_[std::size_t(id)].least_s < labels_[std::size_t(best)].least_s)
+      best = id;
+  if (best < 0) return least;
+  least.sum_s = labels_[std::size_t(best)].least_s;
+  for (int id = best; labels_[std::size_t(id)].point; id = labels_[std::size_t(id)].next)
+    least.stages.push_back(*labels_[std::size_t(id)].point);
+  // What merged labels promised may not hold for the choice itself.
+  double later_s = 0.0;
+  least.choice_s = 0.0;
+  for (auto stage = least.stages.rbegin(); stage != least.stages.rend(); ++stage) {
+    least.choice_s = std::max(least.choice_s, stage->whole_s() + later_s);
+    later_s += stage->stable_s;
+  }
+  return least;
 }
 
 }  // namespace
@@ -131,81 +197,56 @@ double iteration_time(const std::vector<Point>& stages, int microbatches) {
 }
 
 bool fits_host(const Pipeline& pipeline, const std::vector<Point>& stages) {
-  const auto per_node = std::size_t(pipeline.stages_per_node);
-  for (std::size_t first = 0; first < stages.size(); first += per_node) {
-    double sum = 0.0;
-    for (std::size_t i = first; i < std::min(first + per_node, stages.size()); ++i)
-      sum += pipeline.ranks_on_node * stages[i].host_bytes;
-    if (sum > pipeline.host_limit_bytes) return false;
+  int first = 0;
+  double on_node = 0.0;
+  for (const Point& point : stages) {
+    const Layout& mesh = pipeline.frame.layouts[std::size_t(point.layout)];
+    if (first % pipeline.devices_per_node == 0) on_node = 0.0;
+    on_node += point.host_bytes * mesh.devices_per_node;
+    if (on_node > pipeline.node_host_bytes) return false;
+    first += mesh.devices();
   }
   return true;
 }
 
-Solution relax(const Pipeline& pipeline) {
-  Solution solution;
-  const auto offer = [&](const Cheapest& found) {
-    if (found.sum_s == infinity || !fits_host(pipeline, found.stages)) return;
-    const double iteration_s = iteration_time(found.stages, pipeline.microbatches);
-    if (!solution.best || iteration_s < solution.best->iteration_s)
-      solution.best = Choice{found.stages, iteration_s};
+Capacity capacity(const Pipeline& pipeline, const std::function<int(int, int)>& most_layers) {
+  const auto stages = std::size_t(pipeline.frame.num_stages), size = std::size_t(pipeline.devices);
+  Capacity found{std::vector(stages + 1, std::vector<int>(size + 1, -1)),
+                 std::vector(stages + 1, std::vector<int>(size + 1, -1))};
+  std::vector<std::map<int, int>> meshes(stages);  // by devices
+  for (std::size_t after = 0; after < stages; ++after)
+    for (std::size_t j = 0; j < pipeline.frame.layouts.size(); ++j)
+      if (const int most = most_layers(int(j), int(after)); most > 0) {
+        int& layers = meshes[after][pipeline.frame.layouts[j].devices()];
+        layers = std::max(layers, most);
+      }
+  // One stage more, on the devices before those in use.
+  const auto step = [&](std::size_t used, int devices) {
+    const int begin = pipeline.devices - int(used) - devices;
+    return begin >= 0 && may_begin(begin, devices, pipeline.devices_per_node);
   };
-  const Row slowest = thresholds(pipeline);
-  const bool all = slowest.size() < most_thresholds;
-  double below_s = 0.0;  // the slowest stage of what the last threshold did not allow takes longer
-  for (double threshold_s : slowest) {
-    const Cheapest found = cheapest_under(pipeline, threshold_s, false);
-    const double least_s = all ? threshold_s : below_s;
-    solution.bound_s =
-        std::min(solution.bound_s, (pipeline.microbatches - 1) * least_s + found.sum_s);
-    below_s = threshold_s;
-    if (found.sum_s == infinity) continue;
-    offer(found);
-    offer(cheapest_under(pipeline, threshold_s, true));
-  }
-  if (solution.best) solution.bound_s = std::min(solution.bound_s, solution.best->iteration_s);
-  return solution;
+  found.last[0][0] = 0;
+  for (std::size_t after = 0; after < stages; ++after)
+    for (std::size_t used = 0; used <= size; ++used)
+      if (const int layers = found.last[after][used]; layers >= 0)
+        for (const auto& [devices, most] : meshes[after])
+          if (step(used, devices)) {
+            int& next = found.last[after + 1][used + std::size_t(devices)];
+            next = std::max(next, layers + most);
+          }
+  found.first[stages][size] = 0;
+  for (std::size_t after = stages; after-- > 0;)
+    for (std::size_t used = 0; used <= size; ++used)
+      if (found.last[after][used] >= 0)
+        for (const auto& [devices, most] : meshes[after])
+          if (step(used, devices))
+            if (const int rest = found.first[after + 1][used + std::size_t(devices)]; rest >= 0)
+              found.first[after][used] = std::max(found.first[after][used], rest + most);
+  return found;
 }
 
-std::vector<Point> emptiest(const Pipeline& pipeline) {
-  const auto size = std::size_t(pipeline.num_layers) + 1;
-  // For each number of layers used so far: bytes of the fullest stage, and the stages.
-  std::vector<std::pair<double, std::vector<Point>>> used(size, {infinity, {}});
-  used[0].first = 0.0;
-  for (const auto& points : pipeline.points) {
-    std::vector<std::optional<Point>> least(size);
-    for (const Point& p : points)
-      if (auto& l = least[std::size_t(p.layers)]; !l || p.device_bytes < l->device_bytes) l = p;
-    std::vector<std::pair<double, std::vector<Point>>> next(size, {infinity, {}});
-    for (std::size_t before = 0; before < size; ++before)
-      for (std::size_t l = 1; before + l < size; ++l) {
-        if (used[before].first == infinity || !least[l]) continue;
-        const double bytes = std::max(used[before].first, least[l]->device_bytes);
-        if (bytes >= next[before + l].first) continue;
-        next[before + l] = {bytes, used[before].second};
-        next[before + l].second.push_back(*least[l]);
-      }
-    used = std::move(next);
-  }
-  return used.back().second;
-}
-
-void prune(Pipeline& pipeline, double cutoff_s) {
-  const Rest before = rest(pipeline, false), after = rest(pipeline, true);
-  for (int stage = 0; stage < pipeline.num_stages(); ++stage) {
-    const auto s = std::size_t(stage);
-    std::erase_if(pipeline.points[s], [&](const Point& point) {
-      double bound_s = infinity;
-      for (int used = 0; used + point.layers <= pipeline.num_layers; ++used) {
-        const auto u = std::size_t(used);
-        const auto left = std::size_t(pipeline.num_layers - used - point.layers);
-        const double slowest_s =
-            std::max({before.slowest_s[s][u], point.stable_s, after.slowest_s[s][left]});
-        bound_s = std::min(bound_s, (pipeline.microbatches - 1) * slowest_s + before.sum_s[s][u] +
-                                        exposed_s(point, stage) + after.sum_s[s][left]);
-      }
-      return bound_s > cutoff_s * (1.0 + 1e-9);  // sums in another order
-    });
-  }
+Least least_sum(const Pipeline& pipeline, double threshold_s, double cutoff_s) {
+  return DynamicProgram(pipeline, threshold_s, cutoff_s).solve();
 }
 
 }  // namespace brume::tuner

@@ -1,59 +1,79 @@
-/// @file The inter-stage problem: one point for each stage so that layers add up and an iteration
-/// is short.
+/// @file The inter-stage problem: one point for each stage, so that layers and devices add up and
+/// an iteration is short.
 #pragma once
 
+#include <functional>
 #include <limits>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "grid.hpp"
 
 namespace brume::tuner {
 
-struct Pipeline {
-  int num_layers = 0;
-  int microbatches = 1;
-  std::vector<std::vector<Point>> points;  ///< [stage]
-  int stages_per_node = 1;
-  int ranks_on_node = 1;  ///< of one stage, on each of its nodes
-  double host_limit_bytes = 0.0;
-  bool host_matters = false;  ///< stages of a node together may exceed the limit
+inline constexpr double infinity = std::numeric_limits<double>::infinity();
 
-  int num_stages() const { return int(points.size()); }
+/// Points that a stage may take, all of one layout and number of layers.
+struct Cell {
+  int layout;
+  int layers;
+  std::span<const Point> points;
 };
 
-/// One point of each stage.
+struct Pipeline {
+  const Frame& frame;
+  int num_layers = 0;
+  int devices = 0;
+  int devices_per_node = 1;
+  double node_host_bytes = infinity;
+  bool host_matters = false;             ///< a node's stages share its host memory
+  std::vector<std::vector<Cell>> cells;  ///< [stages after]
+};
+
+/// One point of each stage, first stage first.
 struct Choice {
   std::vector<Point> stages;
-  double iteration_s = std::numeric_limits<double>::infinity();
-};
-
-struct Solution {
-  std::optional<Choice> best;
-  double bound_s = std::numeric_limits<double>::infinity();  ///< no choice is faster
+  double iteration_s = infinity;
 };
 
 /// [s], by the analyzer's formula.
 double iteration_time(const std::vector<Point>& stages, int microbatches);
 
+/// Devices stand in the order of stages; a node's stages together must not exceed its host memory.
 bool fits_host(const Pipeline& pipeline, const std::vector<Point>& stages);
 
-/// Dynamic program over (stage, layers used) under each threshold of the slowest stage: exact but
-/// for the deltas of later stages and for host memory, so it gives a bound and usually the best
-/// choice.
-Solution relax(const Pipeline& pipeline);
+/// Most layers that the last stages can hold, by the devices they use; -1 where devices do not add
+/// up or meshes would straddle nodes.
+struct Capacity {
+  std::vector<std::vector<int>> last;   ///< [stages][devices used]
+  std::vector<std::vector<int>> first;  ///< [stages after][devices used by those]
+  bool enough(int num_layers) const { return first[0][0] >= num_layers; }
+};
 
-/// The choice whose fullest device needs least; empty when layers cannot add up.
-std::vector<Point> emptiest(const Pipeline& pipeline);
+/// @param most_layers  (layout, stages after) -> most layers a stage can hold, 0: none
+Capacity capacity(const Pipeline& pipeline, const std::function<int(int, int)>& most_layers);
 
-/// Leaves out points that no choice faster than `cutoff_s` can contain.
-void prune(Pipeline& pipeline, double cutoff_s);
+/// Least max_i (whole_i + sum_{j>i} t_j) over choices whose stages take at most `threshold_s` each.
+struct Least {
+  double sum_s = infinity;     ///< proven lower bound; at most `cutoff_s`
+  std::vector<Point> stages;   ///< a choice; empty when none is below the cutoff
+  double choice_s = infinity;  ///< of that choice
+};
 
-/// The mixed-integer program, by GLPK. An abort of GLPK costs this solve only.
-///
-/// @param known  a choice to beat; it is returned when nothing is faster
-/// @param solves  counts calls of the solver
-Solution solve_milp(const Pipeline& pipeline, const Solution& known, double time_limit_s,
-                    int& solves);
+/// Dynamic program over (stages after, devices used, layers used), from the last stage on, with
+/// labels (sum of t, max of whole + later t, host bytes on the current node) that do not beat each
+/// other.
+Least least_sum(const Pipeline& pipeline, double threshold_s, double cutoff_s);
+
+/// What GLPK says of a pipeline.
+struct Proof {
+  std::optional<Choice> better;  ///< than the one known
+  double bound_s = -infinity;    ///< no choice is faster
+};
+
+/// The mixed-integer program, by GLPK. Meshes may straddle nodes in it, so it bounds from below;
+/// only a choice that does not is returned. An abort of GLPK costs this solve only.
+Proof solve_milp(const Pipeline& pipeline, double known_s, double time_limit_s);
 
 }  // namespace brume::tuner

@@ -9,18 +9,20 @@
 
 namespace brume::tuner {
 
-/// All ranks' Programs and what their arenas take.
+/// Ranks' Programs and what their arenas take.
 struct Placement {
-  std::vector<schedule::Program> programs;  ///< [rank]
+  std::vector<schedule::Program> programs;  ///< [rank], or none when only some were compiled
   std::int64_t device_bytes = 0;            ///< largest arena of any rank
   std::int64_t host_bytes = 0;              ///< largest sum over a node's ranks
   std::optional<int> misfit;  ///< a stage that does not fit; `programs` may then be empty
 };
 
-/// The same from one rank of each stage, which differ little: no Programs, no sum over nodes.
+/// From the first and last rank of each stage, which differ only in their places: the others are
+/// like the larger one. Leaves no Programs.
 Placement sample(const plan::Plan& plan, const model::Config& model,
                  const hardware::Cluster& cluster);
 
+/// From all ranks.
 Placement place(const plan::Plan& plan, const model::Config& model,
                 const hardware::Cluster& cluster);
 

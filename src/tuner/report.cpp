@@ -9,20 +9,19 @@
 namespace brume::tuner {
 namespace {
 
-std::string strategy(const plan::Plan& plan) {
-  const plan::Stage& s = plan.stages[0];
-  int recomputed = 0;
-  double optim = 0.0, act = 0.0;
-  int zero_level = 0;
-  for (const plan::Stage& stage : plan.stages) {
-    recomputed += stage.ckpt_layers;
-    optim = std::max(optim, stage.optim_offload_ratio);
-    act = std::max(act, stage.act_offload_ratio);
-    zero_level = std::max(zero_level, stage.zero_level);
+/// "8" or, where stages differ, "8 x3, 4".
+std::string of_stages(const plan::Plan& plan, int plan::Stage::*member) {
+  std::string all;
+  for (std::size_t first = 0; first < plan.stages.size();) {
+    std::size_t end = first;
+    while (end < plan.stages.size() && plan.stages[end].*member == plan.stages[first].*member)
+      ++end;
+    const bool whole = end - first == plan.stages.size();
+    all += fmt::format("{}{}", all.empty() ? "" : ", ", plan.stages[first].*member);
+    if (!whole && end - first > 1) all += fmt::format(" x{}", end - first);
+    first = end;
   }
-  return fmt::format("S {}  dp {}  tp {}  b {}  G {}  ZeRO {}  recomputed {}  offload {:g}/{:g}",
-                     plan.num_stages(), s.dp, s.tp, s.microbatch, plan.microbatches, zero_level,
-                     recomputed, optim, act);
+  return all;
 }
 
 /// Where the iteration's time goes by the model: the slowest stage, the fill, the deltas.
@@ -38,10 +37,13 @@ std::string time_lines(const Candidate& best) {
   }
   const double steady_s = (best.plan.microbatches - 1) * slowest_s;
   return fmt::format(
-      "time    {} predicted, {} simulated: {} steady ({} x {}, bound by stage {}), {} fill, {} "
+      "time    {} predicted, {}: {} steady ({} x {}, bound by stage {}), {} fill, {} "
       "update "
       "and reduction\n",
-      format_seconds(best.prediction.iteration_s), format_seconds(best.simulated_s),
+      format_seconds(best.prediction.iteration_s),
+      best.simulated_s ? format_seconds(*best.simulated_s) + " simulated"
+                       : "not simulated (two ranks of each stage were placed)",
+
       format_seconds(steady_s), best.plan.microbatches - 1, format_seconds(slowest_s), slowest,
       format_seconds(filled_s), format_seconds(best.prediction.iteration_s - steady_s - filled_s));
 }
@@ -75,13 +77,32 @@ std::string next_best(const Result& result) {
   for (std::size_t i = 1; i < result.best.size(); ++i) {
     const Candidate& other = result.best[i];
     text += fmt::format("next    {:+6.1f} %  {}\n",
-                        100.0 * (other.simulated_s / result.best[0].simulated_s - 1.0),
-                        strategy(other.plan));
+                        100.0 * (other.seconds() / result.best[0].seconds() - 1.0),
+                        summary(other.plan));
   }
   return text;
 }
 
 }  // namespace
+
+std::string summary(const plan::Plan& plan) {
+  using plan::Stage;
+  int recomputed = 0, zero_level = 0;
+  double weight = 0.0, grad = 0.0, optim = 0.0, act = 0.0;
+  for (const Stage& stage : plan.stages) {
+    recomputed += stage.ckpt_layers;
+    weight = std::max(weight, stage.weight_offload_ratio);
+    grad = std::max(grad, stage.grad_offload_ratio);
+    optim = std::max(optim, stage.optim_offload_ratio);
+    act = std::max(act, stage.act_offload_ratio);
+    zero_level = std::max(zero_level, stage.zero_level);
+  }
+  return fmt::format(
+      "S {}  dp {}  tp {}  b {}  G {}  ZeRO {}  recomputed {}  offload {:g}/{:g}/{:g}/{:g}",
+      plan.num_stages(), of_stages(plan, &Stage::dp), of_stages(plan, &Stage::tp),
+      of_stages(plan, &Stage::microbatch), plan.microbatches, zero_level, recomputed, weight, grad,
+      optim, act);
+}
 
 std::string report(const Result& result, const hardware::Cluster& cluster) {
   const Candidate& best = result.best[0];
@@ -89,12 +110,13 @@ std::string report(const Result& result, const hardware::Cluster& cluster) {
                      ablation_lines(result) + next_best(result);
   if (!result.nearest_infeasible.empty()) text += "misses  " + result.nearest_infeasible;
   const Search& s = result.search;
-  return text + fmt::format(
-                    "search  {} strategies ({} fit), {} evaluations, {} MILP solves, {} struck by "
-                    "placement, gap {:.2g} %, {}\n",
-                    format_count(double(s.policies)), format_count(double(s.feasible)),
-                    format_count(double(s.evaluations)), s.milp_solves, s.struck, 100.0 * s.gap,
-                    format_seconds(s.seconds));
+  return text +
+         fmt::format(
+             "search  {} strategies ({} fit), {} evaluations, {} struck by placement, {}; gap "
+             "{:.2g} % by {} dynamic programs{}\n",
+             format_count(double(s.policies)), format_count(double(s.feasible)),
+             format_count(double(s.evaluations)), s.struck, format_seconds(s.seconds),
+             100.0 * s.gap, s.dynamic_programs, s.confirmed ? ", confirmed by GLPK" : "");
 }
 
 }  // namespace brume::tuner

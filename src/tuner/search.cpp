@@ -1,236 +1,356 @@
 #include "search.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <set>
 #include <utility>
 
 namespace brume::tuner {
 namespace {
 
-constexpr int most_points = 60;  ///< of one front and number of layers, for the MILP
-constexpr double closed_gap = 1e-6;
 constexpr std::size_t small_points = 400;  ///< so many GLPK settles in milliseconds
+constexpr double glpk_seconds = 2.0;
+constexpr double rounding = 1e-9;
 
-/// One stage: G t + max(0, d), read off.
-Solution best_single(const Pipeline& pipeline) {
-  Solution solution;
-  for (const Point& point : pipeline.points[0]) {
-    const double iteration_s = iteration_time({point}, pipeline.microbatches);
-    if (!solution.best || iteration_s < solution.best->iteration_s)
-      solution.best = Choice{{point}, iteration_s};
-  }
-  if (solution.best) solution.bound_s = solution.best->iteration_s;
-  return solution;
+/// Ends of the first intervals, in units of the fastest possible slowest stage.
+constexpr double first_ends[] = {1.02, 1.1, 1.3, 2.0, 4.0, infinity};
+
+std::size_t role_of(const Frame& frame, int after) {
+  return (after + 1 == frame.num_stages ? 2u : 0u) + (after == 0 ? 1u : 0u);
 }
 
-Pipeline fronts_of(const Pipeline& feasible) {
-  Pipeline fronts = feasible;
-  for (auto& points : fronts.points)
-    points = pareto_front(std::move(points), feasible.host_matters);
-  return fronts;
+/// Most layers of a stage whose points (one a number of layers) take at most this long.
+int most_layers(const std::vector<Point>& points, double threshold_s) {
+  for (auto point = points.rbegin(); point != points.rend(); ++point)
+    if (point->stable_s <= threshold_s) return point->layers;
+  return 0;
 }
 
-/// Whether the largest host bytes of a node's stages could exceed the limit together.
-bool host_can_bind(const Pipeline& pipeline) {
-  std::vector<Point> largest;
-  for (const auto& points : pipeline.points)
-    largest.push_back(points.empty() ? Point{}
-                                     : *std::ranges::max_element(points, {}, &Point::host_bytes));
-  return !fits_host(pipeline, largest);
-}
-
-/// Whether what may beat `known` is little enough for GLPK to prove, whatever else proved it
-/// already.
-bool small_for_glpk(Pipeline fronts, const Choice& known) {
-  if (fronts.num_stages() == 1) return false;
-  prune(fronts, known.iteration_s);
-  std::size_t count = 0;
-  for (const auto& points : fronts.points) count += points.size();
-  return count <= small_points;
+/// Stable times of a pipeline's points within (over_s, below_s), in rising order.
+std::vector<double> times_between(const Pipeline& pipeline, double over_s, double below_s) {
+  std::vector<double> times;
+  for (const auto& cells : pipeline.cells)
+    for (const Cell& cell : cells)
+      for (const Point& p : cell.points)
+        if (p.stable_s > over_s && p.stable_s < below_s) times.push_back(p.stable_s);
+  std::ranges::sort(times);
+  times.erase(std::unique(times.begin(), times.end()), times.end());
+  return times;
 }
 
 }  // namespace
 
-deck::SearchKeys saving_nothing(deck::SearchKeys keys) {
-  const auto least = [](std::vector<double>& ratios) {
-    if (!ratios.empty()) ratios = {*std::ranges::min_element(ratios)};
-  };
-  keys.recompute = false;
-  least(keys.optim_offload);
-  least(keys.act_offload);
-  return keys;
+plan::Plan plan_of(const Question& question, const Frame& frame, const std::vector<Point>& stages) {
+  plan::Plan plan{
+      .global_batch = question.global_batch, .microbatches = frame.microbatches, .stages = {}};
+  int first_layer = 0;
+  for (const Point& point : stages) {
+    const Layout& mesh = frame.layouts[std::size_t(point.layout)];
+    plan.stages.push_back({.first_layer = first_layer,
+                           .layers = point.layers,
+                           .nodes = mesh.nodes,
+                           .devices_per_node = mesh.devices_per_node,
+                           .microbatch = mesh.microbatch,
+                           .dp = mesh.dp,
+                           .tp = mesh.tp,
+                           .zero_level = point.zero_level,
+                           .ckpt_layers = point.ckpt_layers,
+                           .weight_offload_ratio = point.ratios[0],
+                           .grad_offload_ratio = point.ratios[1],
+                           .optim_offload_ratio = point.ratios[2],
+                           .act_offload_ratio = point.ratios[3]});
+    first_layer += point.layers;
+  }
+  return plan;
 }
 
 Searcher::Searcher(Question question, Grid& grid, const Stopwatch& watch)
-    : question_(std::move(question)), watch_(watch), grid_(grid) {
-  for (const Shape& shape :
-       shapes(question_.model, question_.global_batch, question_.cluster, question_.keys))
-    bound(candidates_.emplace_back(
-        Candidate{.shape = shape, .feasible = pipeline_of(shape), .solution = {}}));
+    : question_(std::move(question)),
+      watch_(watch),
+      grid_(grid),
+      axes_(question_.keys),
+      limits_{double(question_.cluster.memory_bytes), double(question_.cluster.host_memory_bytes)} {
+  for (Frame& frame :
+       frames(question_.model, question_.global_batch, question_.cluster, question_.keys)) {
+    candidates_.emplace_back(std::move(frame), grid_, axes_, limits_);
+    bound(candidates_.back());
+  }
 }
 
 double Searcher::seconds_left() const {
   return std::max(0.0, question_.keys.time_limit_s - watch_.seconds());
 }
 
-Pipeline Searcher::pipeline_of(const Shape& shape) const {
-  Pipeline pipeline;
-  pipeline.num_layers = question_.model.num_layers;
-  pipeline.microbatches = shape.microbatches;
-  pipeline.points.resize(std::size_t(shape.num_stages));
-  pipeline.ranks_on_node = shape.devices_per_node;
-  pipeline.stages_per_node =
-      shape.nodes > 1 ? 1
-                      : std::max(1, question_.cluster.devices_per_node / shape.devices_per_node);
-  pipeline.host_limit_bytes = double(question_.cluster.host_memory_bytes);
+// --- bounds without memory limits ----------------------------------------------------------------
+
+const std::vector<Point>& Searcher::unlimited(const Candidate& candidate, int layout,
+                                              int after) const {
+  return candidate.unlimited[std::size_t(layout)][role_of(candidate.frame, after)];
+}
+
+Pipeline Searcher::pipeline_of(const Candidate& candidate) const {
+  Pipeline pipeline{.frame = candidate.frame,
+                    .num_layers = question_.model.num_layers,
+                    .devices = question_.cluster.devices(),
+                    .devices_per_node = question_.cluster.devices_per_node,
+                    .node_host_bytes = limits_.node_host_bytes,
+                    .host_matters = candidate.host_matters,
+                    .cells = {}};
+  pipeline.cells.resize(std::size_t(candidate.frame.num_stages));
   return pipeline;
 }
 
-std::vector<Point> Searcher::points(const Shape& shape, int stage, const deck::SearchKeys& keys) {
-  std::vector<Point> points = grid_.points(shape, stage, keys);
-  statistics_.policies += std::int64_t(points.size());
-  statistics_.evaluations += std::int64_t(points.size()) * Grid::num_expressions;
-  return points;
+Pipeline Searcher::unlimited_pipeline(const Candidate& candidate) const {
+  Pipeline pipeline = pipeline_of(candidate);
+  pipeline.host_matters = false;
+  for (int after = 0; after < candidate.frame.num_stages; ++after)
+    for (int layout = 0; layout < int(candidate.frame.layouts.size()); ++layout)
+      for (const Point& point : unlimited(candidate, layout, after))
+        pipeline.cells[std::size_t(after)].push_back({layout, point.layers, std::span(&point, 1)});
+  return pipeline;
 }
 
-/// What the shape takes at least, were memory no matter: few strategies show whether it deserves
-/// more.
+/// The fastest slowest stage that can hold all layers, and what all stages take together.
 void Searcher::bound(Candidate& candidate) {
-  Pipeline pipeline = candidate.feasible;
-  const deck::SearchKeys keys = saving_nothing(question_.keys);
-  for (int stage = 0; stage < candidate.shape.num_stages; ++stage)
-    pipeline.points[std::size_t(stage)] = points(candidate.shape, stage, keys);
-  candidate.solution = {.best = {}, .bound_s = relax(pipeline).bound_s};
-}
-
-/// Evaluates all strategies and keeps those that fit.
-void Searcher::expand(Candidate& candidate) {
-  candidate.expanded = true;
-  candidate.solution = {};
-  Pipeline& pipeline = candidate.feasible;
-  for (int stage = 0; stage < candidate.shape.num_stages; ++stage) {
-    auto& fit = pipeline.points[std::size_t(stage)] =
-        points(candidate.shape, stage, question_.keys);
-    std::erase_if(fit, [&](const Point& p) {
-      return p.device_bytes > double(question_.cluster.memory_bytes) ||
-             p.host_bytes * pipeline.ranks_on_node > pipeline.host_limit_bytes;
-    });
-    statistics_.feasible += std::int64_t(fit.size());
-    if (fit.empty()) return;
-  }
-  pipeline.host_matters = host_can_bind(pipeline);
-  estimate(candidate);
-}
-
-/// Bound and a first choice, without the MILP.
-void Searcher::estimate(Candidate& candidate) {
-  const Pipeline fronts = fronts_of(candidate.feasible);
-  candidate.solution = candidate.shape.num_stages == 1 ? best_single(fronts) : relax(fronts);
-  const Solution& s = candidate.solution;
-  candidate.solved = s.best && s.bound_s >= s.best->iteration_s * (1.0 - closed_gap) &&
-                     !small_for_glpk(fronts, *s.best);
-}
-
-/// Closes what the estimate left open, as far as time allows.
-void Searcher::solve(Candidate& candidate) {
-  Pipeline fronts = fronts_of(candidate.feasible);
-  if (candidate.solution.best) prune(fronts, candidate.solution.best->iteration_s);
-  double slower_s = 0.0, slowest_s = 0.0;
-  if (!fronts.host_matters)
-    for (auto& points : fronts.points) {
-      const double lost_s = thin(points, most_points);
-      slower_s += lost_s;
-      slowest_s = std::max(slowest_s, lost_s);
+  const Frame& frame = candidate.frame;
+  candidate.unlimited.assign(frame.layouts.size(), std::vector<std::vector<Point>>(4));
+  std::set<double> times;
+  double layer_s = infinity, stage_s = infinity;
+  for (int layout = 0; layout < int(frame.layouts.size()); ++layout)
+    for (int after : {0, std::min(1, frame.num_stages - 1), frame.num_stages - 1}) {
+      auto& points = candidate.unlimited[std::size_t(layout)][role_of(frame, after)];
+      if (points.empty()) points = candidate.fronts.unlimited(layout, after);
+      for (const Point& p : points) {
+        times.insert(p.stable_s);
+        layer_s = std::min(layer_s, p.stable_s / p.layers);
+        stage_s = std::min(stage_s, p.stable_s);
+      }
     }
-  // A choice of points left out is at most this much faster than one of those that stand for them.
-  const double thinned_s = slower_s + (fronts.microbatches - 1) * slowest_s;
-  if (seconds_left() > 0.0) {
-    const double before_s = candidate.solution.bound_s;
-    candidate.solution =
-        solve_milp(fronts, candidate.solution, seconds_left(), statistics_.milp_solves);
-    candidate.solution.bound_s = std::max(before_s, candidate.solution.bound_s - thinned_s);
+  const Pipeline pipeline = pipeline_of(candidate);
+  const std::vector<double> ends(times.begin(), times.end());
+  const auto enough = [&](double threshold_s) {
+    return capacity(pipeline,
+                    [&](int layout, int after) {
+                      return most_layers(unlimited(candidate, layout, after), threshold_s);
+                    })
+        .enough(question_.model.num_layers);
+  };
+  const auto fastest = std::ranges::partition_point(ends, [&](double s) { return !enough(s); });
+  if (fastest == ends.end()) return;  // devices do not add up
+  candidate.fastest_stage_s = *fastest;
+  candidate.other_s =
+      std::max(layer_s * question_.model.num_layers, *fastest + (frame.num_stages - 1) * stage_s);
+  candidate.least_bound_s = (frame.microbatches - 1) * *fastest + candidate.other_s;
+  reopen(candidate);
+}
+
+/// All intervals again, under the bound that is known.
+void Searcher::reopen(Candidate& candidate) {
+  const Frame& frame = candidate.frame;
+  candidate.open.clear();
+  const double fastest_s = candidate.fastest_stage_s;
+  double over_s = 0.0;
+  for (double end : first_ends) {
+    // The slowest stage counts only beside other microbatches.
+    if (frame.microbatches == 1 || frame.num_stages == 1) end = infinity;
+    const double most_s = end * fastest_s;
+    const double slowest_s = std::max(over_s, fastest_s);
+    candidate.open.push_back(
+        {.over_s = over_s,
+         .most_s = most_s,
+         .bound_s = std::max(candidate.least_bound_s,
+                             (frame.microbatches - 1) * slowest_s + candidate.other_s)});
+    over_s = most_s;
+    if (end == infinity) break;
   }
-  candidate.solved = candidate.solution.best.has_value();
+}
+
+// --- one interval --------------------------------------------------------------------------------
+
+/// The points that stages of at most `most_s` may take, as far as layers and devices can add up.
+Pipeline Searcher::limited_pipeline(Candidate& candidate, double most_s) {
+  Pipeline pipeline = pipeline_of(candidate);
+  const auto most = [&](int layout, int after) {
+    return most_layers(unlimited(candidate, layout, after), most_s);
+  };
+  const Capacity room = capacity(pipeline, most);
+  for (int after = 0; after < candidate.frame.num_stages; ++after)
+    for (int layout = 0; layout < int(candidate.frame.layouts.size()); ++layout) {
+      const int devices = candidate.frame.layouts[std::size_t(layout)].devices();
+      int others = -1;
+      for (int used = 0; used + devices <= pipeline.devices; ++used) {
+        const int last = room.last[std::size_t(after)][std::size_t(used)];
+        const int first = room.first[std::size_t(after) + 1][std::size_t(used + devices)];
+        if (last >= 0 && first >= 0) others = std::max(others, last + first);
+      }
+      const int most_here = most(layout, after);
+      const int least_here = std::max(1, pipeline.num_layers - others);
+      if (others < 0 || least_here > most_here) continue;
+      candidate.fronts.prepare(layout, after, least_here, most_here);
+      for (int layers = least_here; layers <= most_here; ++layers) {
+        const auto& front = candidate.fronts.front(layout, after, layers);
+        if (!front.empty()) pipeline.cells[std::size_t(after)].push_back({layout, layers, front});
+      }
+    }
+  return pipeline;
+}
+
+void Searcher::work_on(Candidate& candidate, std::size_t index) {
+  Interval interval = candidate.open[index];
+  candidate.open.erase(candidate.open.begin() + std::ptrdiff_t(index));
+  const double slowest_s = std::max(interval.over_s, candidate.fastest_stage_s);
+  const double steady_s = (candidate.frame.microbatches - 1) * slowest_s;
+  const Pipeline pipeline = interval.limited ? limited_pipeline(candidate, interval.most_s)
+                                             : unlimited_pipeline(candidate);
+  const Least least = least_sum(pipeline, interval.most_s, known_s() - steady_s);
+  ++programs_;
+  if (least.sum_s == infinity) return;  // no choice at all
+  interval.bound_s = std::max(interval.bound_s, steady_s + least.sum_s);
+  if (interval.limited && !least.stages.empty()) return take(candidate, interval, pipeline, least);
+  interval.limited = true;
+  candidate.open.push_back(interval);
+}
+
+/// Keeps a choice; what is left open are slowest stages faster than its own.
+void Searcher::take(Candidate& candidate, Interval interval, const Pipeline& pipeline,
+                    const Least& least) {
+  const int steps = candidate.frame.microbatches - 1;
+  if (!candidate.host_matters && !fits_host(pipeline, least.stages)) {
+    candidate.host_matters = true;
+    candidate.fronts.count_host();
+    candidate.open.push_back(interval);
+    return;
+  }
+  const double iteration_s = iteration_time(least.stages, candidate.frame.microbatches);
+  if (!candidate.best || iteration_s < candidate.best->iteration_s) {
+    candidate.best = Choice{least.stages, iteration_s};
+    candidate.confirmed = false;
+  }
+  const double slowest_s = std::ranges::max_element(least.stages, {}, &Point::stable_s)->stable_s;
+  if (steps == 0) return;
+  const std::vector<double> faster = times_between(pipeline, interval.over_s, slowest_s);
+  if (faster.empty()) return;
+  const auto open = [&](double over_s, double next_s, double most_s) {
+    candidate.open.push_back({.over_s = over_s,
+                              .most_s = most_s,
+                              .bound_s = std::max(interval.bound_s, steps * next_s + least.sum_s),
+                              .limited = true});
+  };
+  const auto middle = std::ranges::lower_bound(faster, (faster.front() + slowest_s) / 2.0);
+  if (middle != faster.begin()) open(interval.over_s, faster.front(), *std::prev(middle));
+  if (middle != faster.end())
+    open(middle == faster.begin() ? interval.over_s : *std::prev(middle), *middle, faster.back());
+}
+
+// --- all frames ----------------------------------------------------------------------------------
+
+Searcher::Front Searcher::most_promising() {
+  Front front;
+  for (Candidate& candidate : candidates_)
+    for (std::size_t i = 0; i < candidate.open.size(); ++i)
+      if (candidate.open[i].bound_s < front.bound_s)
+        front = {&candidate, i, candidate.open[i].bound_s};
+  return front;
+}
+
+Searcher::Candidate* Searcher::fastest() {
+  Candidate* best = nullptr;
+  for (Candidate& candidate : candidates_)
+    if (candidate.best && (!best || candidate.best->iteration_s < best->best->iteration_s))
+      best = &candidate;
+  return best;
+}
+
+double Searcher::known_s() const {
+  double known_s = infinity;
+  for (const Candidate& candidate : candidates_)
+    if (candidate.best) known_s = std::min(known_s, candidate.best->iteration_s);
+  return known_s;
 }
 
 std::optional<Found> Searcher::next() {
   while (true) {
-    std::erase_if(candidates_, [](const Candidate& c) { return c.hopeless(); });
-    if (candidates_.empty()) return std::nullopt;
-    const auto first = std::ranges::min_element(candidates_, {}, &Candidate::key_s);
-    if (first->solved) {
-      double bound_s = first->solution.bound_s;
-      for (const Candidate& other : candidates_)
-        bound_s = std::min(bound_s, other.solution.bound_s);
-      const Choice& best = *first->solution.best;
-      return Found{.plan = plan_of(first->shape, best.stages),
-                   .shape = int(first - candidates_.begin()),
-                   .iteration_s = best.iteration_s,
-                   .bound_s = bound_s};
+    const Front front = most_promising();
+    Candidate* best = fastest();
+    if (!best && !front.candidate) return std::nullopt;
+    const double gap = std::max(question_.keys.gap, rounding * 1e-3);
+    const bool closed = best && front.bound_s >= best->best->iteration_s * (1.0 - gap);
+    if (best && (closed || seconds_left() == 0.0)) {
+      const double before_s = best->best->iteration_s;
+      confirm(*best);
+      if (best->best->iteration_s < before_s) continue;
+      std::size_t index = 0;
+      while (&candidates_[index] != best) ++index;
+      return Found{.plan = plan_of(question_, best->frame, best->best->stages),
+                   .frame = index,
+                   .iteration_s = before_s,
+                   .bound_s = std::min(front.bound_s, before_s),
+                   .confirmed = best->confirmed};
     }
-    if (!first->expanded) {
-      expand(*first);
-      continue;
-    }
-    solve(*first);
-    if (!first->solved) candidates_.erase(first);  // infeasible together, or out of time
+    work_on(*front.candidate, front.interval);
   }
+}
+
+/// Asks GLPK for a faster choice where the points that may be part of one are few.
+void Searcher::confirm(Candidate& candidate) {
+  const Frame& frame = candidate.frame;
+  if (candidate.confirmed || frame.num_stages == 1 || frame.microbatches == 1) return;
+  const double known_s = candidate.best->iteration_s;
+  const int steps = frame.microbatches - 1;
+  const double other_s = candidate.other_s;
+  if (double(frame.num_stages) * double(frame.layouts.size()) > double(small_points)) return;
+  const Pipeline all = limited_pipeline(candidate, (known_s - other_s) / steps);
+  std::deque<std::vector<Point>> kept;
+  Pipeline pipeline = pipeline_of(candidate);
+  std::size_t count = 0;
+  for (std::size_t after = 0; after < all.cells.size(); ++after)
+    for (const Cell& cell : all.cells[after]) {
+      std::vector<Point>& points = kept.emplace_back();
+      std::ranges::copy_if(cell.points, std::back_inserter(points), [&](const Point& p) {
+        return steps * std::max(p.stable_s, candidate.fastest_stage_s) +
+                   std::max(other_s, p.whole_s()) <=
+               known_s;
+      });
+      count += points.size();
+      if (!points.empty())
+        pipeline.cells[after].push_back({cell.layout, cell.layers, std::span(points)});
+    }
+  if (count > small_points) return;
+  const Proof proof =
+      solve_milp(pipeline, known_s, std::min(glpk_seconds, std::max(0.1, seconds_left())));
+  ++milp_solves_;
+  if (proof.better)
+    candidate.best = proof.better;
+  else
+    candidate.confirmed = proof.bound_s >= known_s * (1.0 - 1e-6);
 }
 
 void Searcher::strike(const Found& found, int stage) {
-  Candidate& candidate = candidates_[std::size_t(found.shape)];
-  auto& points = candidate.feasible.points[std::size_t(stage)];
-  const Point struck = candidate.solution.best->stages[std::size_t(stage)];
-  std::erase_if(points, [&](const Point& point) { return point.same_strategy(struck); });
-  candidate.solved = false;
-  candidate.solution = {};
-  if (!points.empty()) estimate(candidate);
+  Candidate& candidate = candidates_[found.frame];
+  const Point point = candidate.best->stages[std::size_t(stage)];
+  candidate.fronts.strike(candidate.frame.num_stages - 1 - stage, point);
+  // Without one of its strategies a frame is not faster than with it.
+  double least_s = candidate.best->iteration_s;
+  for (const Interval& interval : candidate.open) least_s = std::min(least_s, interval.bound_s);
+  candidate.best.reset();
+  candidate.confirmed = false;
+  candidate.least_bound_s = std::max(candidate.least_bound_s, least_s);
+  reopen(candidate);
 }
 
-void Searcher::drop(const Found& found) { candidates_.erase(candidates_.begin() + found.shape); }
-
-plan::Plan Searcher::plan_of(const Shape& shape, const std::vector<Point>& stages) const {
-  plan::Plan plan{
-      .global_batch = question_.global_batch, .microbatches = shape.microbatches, .stages = {}};
-  int first_layer = 0;
-  for (const Point& point : stages) {
-    plan.stages.push_back({.first_layer = first_layer,
-                           .layers = point.layers,
-                           .nodes = shape.nodes,
-                           .devices_per_node = shape.devices_per_node,
-                           .microbatch = shape.microbatch,
-                           .dp = shape.dp,
-                           .tp = shape.tp,
-                           .zero_level = point.zero_level,
-                           .ckpt_layers = point.ckpt_layers,
-                           .optim_offload_ratio = point.optim_offload_ratio,
-                           .act_offload_ratio = point.act_offload_ratio});
-    first_layer += point.layers;
-  }
-  return plan;
+void Searcher::drop(const Found& found) {
+  candidates_[found.frame].open.clear();
+  candidates_[found.frame].best.reset();
 }
 
-std::optional<plan::Plan> Searcher::smallest() {
-  std::optional<plan::Plan> smallest;
-  double least_bytes = std::numeric_limits<double>::infinity();
-  for (const Shape& shape :
-       shapes(question_.model, question_.global_batch, question_.cluster, question_.keys)) {
-    Pipeline pipeline = pipeline_of(shape);
-    for (int stage = 0; stage < shape.num_stages; ++stage) {
-      auto& points = pipeline.points[std::size_t(stage)] =
-          grid_.points(shape, stage, question_.keys);
-      std::erase_if(points, [&](const Point& p) {
-        return p.host_bytes * pipeline.ranks_on_node * pipeline.stages_per_node >
-               pipeline.host_limit_bytes;
-      });
-    }
-    const std::vector<Point> stages = emptiest(pipeline);
-    if (stages.empty()) continue;
-    const double bytes = std::ranges::max_element(stages, {}, &Point::device_bytes)->device_bytes;
-    if (bytes >= least_bytes) continue;
-    least_bytes = bytes;
-    smallest = plan_of(shape, stages);
+void Searcher::add_to(Search& statistics) const {
+  for (const Candidate& candidate : candidates_) {
+    statistics.policies += candidate.fronts.strategies();
+    statistics.feasible += candidate.fronts.feasible();
   }
-  return smallest;
+  statistics.evaluations = grid_.evaluations();
+  statistics.milp_solves += milp_solves_;
+  statistics.dynamic_programs += programs_;
 }
 
 }  // namespace brume::tuner

@@ -1,6 +1,8 @@
 #include "space.hpp"
 
 #include <algorithm>
+#include <map>
+#include <optional>
 
 namespace brume::tuner {
 namespace {
@@ -14,47 +16,75 @@ bool allows(const std::vector<int>& list, int value) {
 
 std::vector<int> divisors(int number) {
   std::vector<int> found;
-  for (int d = 1; d <= number; ++d)
-    if (number % d == 0) found.push_back(d);
+  for (int d = 1; d <= number / d; ++d) {
+    if (number % d != 0) continue;
+    found.push_back(d);
+    if (d != number / d) found.push_back(number / d);
+  }
+  std::ranges::sort(found);
   return found;
 }
 
-/// Puts a stage of so many devices within a node or on whole nodes. @return whether that is
-/// possible
-bool lay_out(Shape& shape, const hardware::Cluster& cluster) {
-  const int devices = shape.dp * shape.tp, per_node = cluster.devices_per_node;
-  shape.nodes = std::max(1, devices / per_node);
-  shape.devices_per_node = devices / shape.nodes;
-  const bool within = devices <= per_node && (cluster.nodes == 1 || per_node % devices == 0);
-  const bool whole = devices > per_node && devices % per_node == 0;
-  return (within || whole) && shape.devices_per_node % shape.tp == 0;
+/// A mesh of so many devices, within a node or of whole nodes.
+std::optional<Layout> mesh(int devices, const hardware::Cluster& cluster) {
+  const int per_node = cluster.devices_per_node;
+  if (devices <= per_node) return Layout{.nodes = 1, .devices_per_node = devices};
+  if (devices > cluster.devices() || devices % per_node != 0) return std::nullopt;
+  return Layout{.nodes = devices / per_node, .devices_per_node = per_node};
+}
+
+/// All layouts, by number of microbatches.
+std::map<int, std::vector<Layout>> layouts(const model::Config& model, int global_batch,
+                                           const hardware::Cluster& cluster,
+                                           const deck::SearchKeys& search) {
+  std::map<int, std::vector<Layout>> found;
+  for (int tp = 1; tp <= cluster.devices_per_node; ++tp) {
+    if (!allows(search.tp, tp) || model.num_heads % tp != 0 || model.ffn_size % tp != 0) continue;
+    for (int dp : divisors(global_batch)) {
+      if (!allows(search.dp, dp) || dp > cluster.devices() / tp) continue;
+      std::optional<Layout> layout = mesh(dp * tp, cluster);
+      if (!layout || layout->devices_per_node % tp != 0) continue;
+      layout->dp = dp;
+      layout->tp = tp;
+      const int sequences = global_batch / dp;  // of one data-parallel rank, an iteration
+      for (int b : divisors(sequences)) {
+        if (!allows(search.microbatch, b)) continue;
+        if (search.microbatch.empty() && b > largest_microbatch) continue;
+        layout->microbatch = b;
+        found[sequences / b].push_back(*layout);
+      }
+    }
+  }
+  return found;
 }
 
 }  // namespace
 
-int Shape::in_flight(int stage) const { return std::min(num_stages - 1 - stage, microbatches - 1); }
+int Frame::in_flight(int after) const { return std::min(after, microbatches - 1); }
 
-std::vector<Shape> shapes(const model::Config& model, int global_batch,
+bool may_begin(int first_device, int devices, int devices_per_node) {
+  const int on_node = first_device % devices_per_node;
+  return devices <= devices_per_node ? on_node + devices <= devices_per_node : on_node == 0;
+}
+
+std::vector<Frame> frames(const model::Config& model, int global_batch,
                           const hardware::Cluster& cluster, const deck::SearchKeys& search) {
-  std::vector<Shape> found;
-  for (int num_stages : divisors(cluster.devices())) {
-    if (!allows(search.stages, num_stages) || num_stages > model.num_layers) continue;
-    const int devices = cluster.devices() / num_stages;
-    for (int tp : divisors(devices)) {
-      Shape shape{.num_stages = num_stages, .dp = devices / tp, .tp = tp};
-      if (!allows(search.tp, tp) || !allows(search.dp, shape.dp)) continue;
-      if (model.num_heads % tp != 0 || model.ffn_size % tp != 0) continue;
-      if (!lay_out(shape, cluster) || global_batch % shape.dp != 0) continue;
-      const int sequences = global_batch / shape.dp;  // of one data-parallel rank, an iteration
-      for (int b : divisors(sequences)) {
-        if (!allows(search.microbatch, b)) continue;
-        if (search.microbatch.empty() && b > largest_microbatch) continue;
-        shape.microbatch = b;
-        shape.microbatches = sequences / b;
-        found.push_back(shape);
+  std::vector<Frame> found;
+  const int devices = cluster.devices(), most = std::min(model.num_layers, devices);
+  for (const auto& [microbatches, all] : layouts(model, global_batch, cluster, search))
+    for (int num_stages = 1; num_stages <= most; ++num_stages) {
+      if (!allows(search.stages, num_stages)) continue;
+      Frame frame{.num_stages = num_stages, .microbatches = microbatches, .layouts = {}};
+      for (const Layout& layout : all) {
+        const bool equal = layout.devices() * num_stages == devices;
+        if (search.unequal_stages ? layout.devices() > devices - num_stages + 1 : !equal) continue;
+        frame.layouts.push_back(layout);
+        if (search.unequal_stages) continue;
+        found.push_back(frame);
+        frame.layouts.clear();
       }
+      if (!frame.layouts.empty()) found.push_back(std::move(frame));
     }
-  }
   return found;
 }
 

@@ -1,4 +1,4 @@
-/// @file The outer loops of the search: what all stages of a plan share.
+/// @file The outer loops of the search: what all stages of a plan share, and where a stage may run.
 #pragma once
 
 #include <vector>
@@ -7,22 +7,33 @@
 
 namespace brume::tuner {
 
-/// One way to cut devices and batch: equal meshes, one dp, tp and microbatch for all stages.
-struct Shape {
-  int num_stages = 1;
+/// Where a stage runs and how it is split.
+struct Layout {
+  int nodes = 1;  ///< mesh: within a node, or whole nodes
+  int devices_per_node = 1;
+  int microbatch = 1;
   int dp = 1;
   int tp = 1;
-  int microbatch = 1;
-  int microbatches = 1;
-  int nodes = 1;  ///< of a stage's mesh
-  int devices_per_node = 1;
 
-  /// Earlier microbatches in flight on a stage.
-  int in_flight(int stage) const;
+  int devices() const { return nodes * devices_per_node; }
 };
 
-/// All shapes the search lists allow and the model and cluster can take.
-std::vector<Shape> shapes(const model::Config& model, int global_batch,
+/// Stages and microbatches of a plan, and the layouts its stages choose from; b dp G = B in each.
+struct Frame {
+  int num_stages = 1;
+  int microbatches = 1;
+  std::vector<Layout> layouts;
+
+  /// Earlier microbatches in flight on a stage with so many stages after it.
+  int in_flight(int after) const;
+};
+
+/// All frames the search lists allow and the model and cluster can take. Stages of one layout each,
+/// or, with `search.unequal_stages`, all layouts of a number of microbatches together.
+std::vector<Frame> frames(const model::Config& model, int global_batch,
                           const hardware::Cluster& cluster, const deck::SearchKeys& search);
+
+/// Whether a mesh may begin at this device: within a node, or at a node's first device.
+bool may_begin(int first_device, int devices, int devices_per_node);
 
 }  // namespace brume::tuner

@@ -7,7 +7,6 @@
 #include <functional>
 #include <limits>
 #include <map>
-#include <tuple>
 
 #include "base/error.hpp"
 #include "base/text.hpp"
@@ -19,7 +18,9 @@ namespace brume::tuner {
 namespace {
 
 /// More plans of one shape would only differ in knobs that hardly matter.
-constexpr int most_plans_of_a_shape = 2;
+constexpr int most_plans_of_a_frame = 2;
+/// Of larger plans two ranks of each stage are placed and none is simulated.
+constexpr int most_simulated_ranks = 64;
 
 std::int64_t peak_bytes(const analyzer::StagePrediction& stage) {
   return std::max(stage.peak_forward_bytes, stage.peak_backward_bytes);
@@ -29,35 +30,38 @@ std::int64_t peak_bytes(const analyzer::StagePrediction& stage) {
 std::vector<Candidate> best_plans(const Question& question, Searcher& searcher, Search& statistics,
                                   const Stopwatch& watch) {
   std::vector<Candidate> best;
-  std::map<std::tuple<int, int, int, int>, int> of_shape;
+  std::map<std::size_t, int> of_frame;
   const auto wanted = std::size_t(std::max(1, question.keys.simulate_top));
   while (best.size() < wanted) {
     if (!best.empty() && watch.seconds() > question.keys.time_limit_s) break;
     const std::optional<Found> found = searcher.next();
     if (!found) break;
-    Placement placed = place(found->plan, question.model, question.cluster);
+    const bool few = found->plan.devices() <= most_simulated_ranks;
+    Placement placed = (few ? place : sample)(found->plan, question.model, question.cluster);
     if (placed.misfit) {
       ++statistics.struck;
       searcher.strike(*found, *placed.misfit);
       continue;
     }
+    if (best.empty()) statistics.confirmed = found->confirmed;
     if (best.empty())
       statistics.gap = std::max(0.0, (found->iteration_s - found->bound_s) / found->iteration_s);
     const plan::Plan& plan = found->plan;
     best.push_back(
         {.plan = plan,
          .prediction = analyzer::analyze(plan, question.model, question.profile),
-         .simulated_s = schedule::simulate(placed.programs, plan, question.model, question.profile)
-                            .iteration_s,
+         .simulated_s = few ? std::optional(schedule::simulate(placed.programs, plan,
+                                                               question.model, question.profile)
+                                                .iteration_s)
+                            : std::nullopt,
          .placed_device_bytes = placed.device_bytes,
          .placed_host_bytes = placed.host_bytes});
-    const plan::Stage& s = plan.stages[0];
-    if (++of_shape[{plan.num_stages(), s.dp, s.tp, s.microbatch}] < most_plans_of_a_shape)
+    if (++of_frame[found->frame] < most_plans_of_a_frame)
       searcher.strike(*found, 0);
     else
       searcher.drop(*found);
   }
-  std::ranges::stable_sort(best, {}, &Candidate::simulated_s);
+  std::ranges::stable_sort(best, {}, &Candidate::seconds);
   return best;
 }
 
@@ -119,6 +123,19 @@ std::vector<Ablation> ablations(const Question& question, Grid& grid, const Cand
   return found;
 }
 
+/// The search without savings. Saving memory costs time, so it holds the fastest plan of a machine
+/// without limits.
+deck::SearchKeys saving_nothing(deck::SearchKeys keys) {
+  const auto least = [](std::vector<double>& ratios) {
+    if (!ratios.empty()) ratios = {*std::ranges::min_element(ratios)};
+  };
+  keys.recompute = false;
+  for (auto* ratios :
+       {&keys.weight_offload, &keys.grad_offload, &keys.optim_offload, &keys.act_offload})
+    least(*ratios);
+  return keys;
+}
+
 /// The fastest plan of an unlimited machine, when it does not fit this one.
 std::string nearest_infeasible(const Question& question, Grid& grid, const Stopwatch& watch) {
   Question unlimited = question;
@@ -137,8 +154,8 @@ std::string nearest_infeasible(const Question& question, Grid& grid, const Stopw
       fullest - prediction.stages.begin(), plan::table(found->plan));
 }
 
-[[noreturn]] void nothing_fits(const Question& question, Searcher& searcher) {
-  const std::optional<plan::Plan> smallest = searcher.smallest();
+[[noreturn]] void nothing_fits(const Question& question, Grid& grid) {
+  const std::optional<plan::Plan> smallest = smallest_plan(question, grid);
   if (!smallest)
     throw Error(
         Failure::infeasible,
@@ -174,13 +191,9 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
   Searcher searcher(question, grid, watch);
   Result result;
   result.best = best_plans(question, searcher, result.search, watch);
-  if (result.best.empty()) nothing_fits(question, searcher);
+  if (result.best.empty()) nothing_fits(question, grid);
 
-  const Search& statistics = searcher.statistics();
-  result.search.policies = statistics.policies;
-  result.search.feasible = statistics.feasible;
-  result.search.evaluations = statistics.evaluations;
-  result.search.milp_solves = statistics.milp_solves;
+  searcher.add_to(result.search);
   result.ablations = ablations(question, grid, result.best[0], watch);
   result.nearest_infeasible = nearest_infeasible(question, grid, watch);
   result.search.seconds = watch.seconds();

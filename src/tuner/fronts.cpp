@@ -1,0 +1,295 @@
+#include "fronts.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "base/error.hpp"
+
+namespace brume::tuner {
+namespace {
+
+constexpr double rounding = 1e-12;
+
+/// The next value of a list; none at its end.
+const double* next_value(const std::vector<double>& list, double value) {
+  const auto at = std::ranges::upper_bound(list, value);
+  return at == list.end() ? nullptr : &*at;
+}
+
+auto strategy(const Point& p) { return std::tie(p.layers, p.zero_level, p.ratios); }
+
+struct ByStrategy {
+  bool operator()(const Point& a, const Point& b) const { return strategy(a) < strategy(b); }
+};
+
+}  // namespace
+
+std::vector<Point> pareto_front(std::vector<Point> points, bool host_matters) {
+  std::ranges::stable_sort(points, {}, [](const Point& p) {
+    return std::tuple{p.stable_s, p.whole_s(), p.host_bytes};
+  });
+  std::vector<Point> front;
+  for (const Point& point : points) {
+    const auto beats = [&](const Point& other) {
+      return other.whole_s() <= point.whole_s() &&
+             (!host_matters || other.host_bytes <= point.host_bytes);
+    };
+    // Those before it are no slower; without host bytes the last one has the least whole time.
+    const bool beaten =
+        host_matters ? std::ranges::any_of(front, beats) : !front.empty() && beats(front.back());
+    if (!beaten) front.push_back(point);
+  }
+  return front;
+}
+
+Fronts::Key Fronts::key(int layout, int after, int layers) const {
+  const analyzer::StageRole role = Seat{frame_, layout, after}.role();
+  return {role.first, role.last, frame_.in_flight(after), layout, layers};
+}
+
+const std::vector<Point>& Fronts::front(int layout, int after, int layers) const {
+  const auto found = fronts_.find(key(layout, after, layers));
+  require(found != fronts_.end(), Failure::bug, "the front of {} layers was not prepared", layers);
+  return found->second;
+}
+
+bool Fronts::fits(const Point& point, const Layout& mesh) const {
+  return point.device_bytes <= limits_.device_bytes &&
+         point.host_bytes * mesh.devices_per_node <= limits_.node_host_bytes;
+}
+
+bool Fronts::struck(const Seat& seat, const Point& point) const {
+  const auto list = struck_.find(key(seat.layout, seat.after, point.layers));
+  return list != struck_.end() &&
+         std::ranges::any_of(list->second, [&](const Point& p) { return p.same_strategy(point); });
+}
+
+void Fronts::prepare(int layout, int after, int least_layers, int most_layers) {
+  const Seat seat{frame_, layout, after};
+  std::vector<int> missing;
+  std::vector<Point> found;
+  for (int layers = least_layers; layers <= most_layers; ++layers) {
+    const Key cell = key(layout, after, layers);
+    if (!fronts_.try_emplace(cell).second) continue;
+    if (!struck_.contains(cell)) {
+      missing.push_back(layers);
+      continue;
+    }
+    const std::vector<Point> all = everything(seat, layers);
+    found.insert(found.end(), all.begin(), all.end());
+  }
+  const std::vector<Point> climbed = climb(seat, missing);
+  found.insert(found.end(), climbed.begin(), climbed.end());
+  feasible_ += std::int64_t(found.size());
+  std::map<int, std::vector<Point>> by_layers;
+  for (const Point& point : found) by_layers[point.layers].push_back(point);
+  for (auto& [layers, points] : by_layers)
+    fronts_[key(layout, after, layers)] = pareto_front(std::move(points), host_matters_);
+}
+
+/// Strategies without savings, one for each combination of the values that no order is known of.
+std::vector<Point> Fronts::lowest(const Seat& seat, int layers) {
+  const Rising rising = grid_.rising(seat, axes_);
+  std::vector<Point> rows;
+  for (int zero_level : axes_.zero_levels) {
+    rows.push_back({.layout = seat.layout, .layers = layers, .zero_level = zero_level});
+    if (seat.mesh().dp == 1) break;  // nothing to shard over
+  }
+  for (std::size_t axis = 0; axis < rising.size(); ++axis) {
+    std::vector<Point> all;
+    for (double ratio : axes_.ratios[axis]) {
+      for (Point row : rows) {
+        row.ratios[axis] = ratio;
+        all.push_back(row);
+      }
+      if (rising[axis]) break;
+    }
+    rows = std::move(all);
+  }
+  return rows;
+}
+
+std::vector<Point> Fronts::climb(const Seat& seat, const std::vector<int>& layers) {
+  const Rising rising = grid_.rising(seat, axes_);
+  std::vector<Point> found, level;
+  for (int l : layers) {
+    const std::vector<Point> rows = lowest(seat, l);
+    level.insert(level.end(), rows.begin(), rows.end());
+  }
+  while (!level.empty()) {
+    std::vector<char> may_climb;
+    const std::vector<Point> fit = smallest_fits(seat, level, may_climb);
+    found.insert(found.end(), fit.begin(), fit.end());
+    std::set<Point, ByStrategy> next;
+    for (std::size_t i = 0; i < level.size(); ++i)
+      for (std::size_t axis = 0; axis < rising.size() && may_climb[i]; ++axis) {
+        const double* ratio = next_value(axes_.ratios[axis], level[i].ratios[axis]);
+        if (!rising[axis] || !ratio) continue;
+        Point higher = level[i];
+        higher.ratios[axis] = *ratio;
+        next.insert(higher);
+      }
+    level.assign(next.begin(), next.end());
+  }
+  return found;
+}
+
+/// For each row the fewest recomputed layers that fit, priced; more where time falls with them.
+/// `may_climb`: higher ratios may do better.
+std::vector<Point> Fronts::smallest_fits(const Seat& seat, std::vector<Point> rows,
+                                         std::vector<char>& may_climb) {
+  const Layout& mesh = seat.mesh();
+  struct Bracket {
+    std::size_t row;
+    int unfit, fit;  ///< numbers of recomputed layers
+    double unfit_bytes, fit_bytes;
+  };
+  strategies_ += std::int64_t(rows.size());
+  may_climb.assign(rows.size(), 1);
+  std::vector<Point> found;
+  grid_.price_memory(seat, rows);
+  std::vector<Point> most;
+  std::vector<std::size_t> row_of;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (fits(rows[i], mesh)) {
+      may_climb[i] = 0;
+      found.push_back(rows[i]);
+    } else if (axes_.recompute) {
+      most.push_back(rows[i]);
+      most.back().ckpt_layers = rows[i].layers;
+      row_of.push_back(i);
+    } else if (rows[i].device_bytes <= limits_.device_bytes) {
+      may_climb[i] = 0;  // short of host memory, which higher ratios only need more of
+    }
+  }
+  grid_.price_memory(seat, most);
+  std::vector<Bracket> open;
+  for (std::size_t i = 0; i < most.size(); ++i) {
+    if (fits(most[i], mesh))
+      open.push_back({row_of[i], 0, most[i].ckpt_layers, std::numeric_limits<double>::infinity(),
+                      most[i].device_bytes});
+    else if (most[i].host_bytes * mesh.devices_per_node > limits_.node_host_bytes)
+      may_climb[row_of[i]] = 0;
+  }
+  while (!open.empty()) {
+    std::vector<Point> middle;
+    for (const Bracket& b : open) {
+      middle.push_back(rows[b.row]);
+      middle.back().ckpt_layers = (b.unfit + b.fit) / 2;
+    }
+    grid_.price_memory(seat, middle);
+    std::vector<Bracket> still;
+    for (std::size_t i = 0; i < open.size(); ++i) {
+      Bracket b = open[i];
+      const Point& m = middle[i];
+      const double slack = rounding * m.device_bytes;
+      if (b.fit - b.unfit == 1) {
+        rows[b.row].ckpt_layers = b.fit;
+        found.push_back(rows[b.row]);
+      } else if (m.device_bytes > b.unfit_bytes + slack || m.device_bytes < b.fit_bytes - slack) {
+        try_all(seat, rows[b.row], 1, found);  // bytes do not fall with recomputed layers
+      } else {
+        (fits(m, mesh) ? b.fit : b.unfit) = m.ckpt_layers;
+        (fits(m, mesh) ? b.fit_bytes : b.unfit_bytes) = m.device_bytes;
+        still.push_back(b);
+      }
+    }
+    open = std::move(still);
+  }
+
+  // Price them, one more recomputed layer, and all: where time or host bytes fall, try all.
+  std::vector<Point> priced;
+  for (const Point& p : found)
+    for (int c : {p.ckpt_layers, p.ckpt_layers + 1, p.layers}) {
+      priced.push_back(p);
+      priced.back().ckpt_layers = std::min(c, axes_.recompute ? p.layers : p.ckpt_layers);
+    }
+  grid_.price_time(seat, priced);
+  grid_.price_memory(seat, priced);
+  std::vector<Point> result;
+  for (std::size_t i = 0; i < priced.size(); i += 3) {
+    result.push_back(priced[i]);
+    bool falls = false;
+    for (std::size_t k = i; k + 1 < i + 3; ++k) {
+      const Point &from = priced[k], &to = priced[k + 1];
+      falls |= to.stable_s < from.stable_s * (1.0 - rounding) ||
+               to.whole_s() < from.whole_s() * (1.0 - rounding) ||
+               (host_matters_ && to.host_bytes < from.host_bytes);
+    }
+    if (falls) try_all(seat, priced[i], priced[i].ckpt_layers + 1, result);
+  }
+  return result;
+}
+
+/// Adds what fits of a row with `from` and more recomputed layers, priced.
+void Fronts::try_all(const Seat& seat, const Point& row, int from, std::vector<Point>& found) {
+  std::vector<Point> all;
+  for (int c = from; c <= (axes_.recompute ? row.layers : 0); ++c) {
+    all.push_back(row);
+    all.back().ckpt_layers = c;
+  }
+  grid_.price_memory(seat, all);
+  grid_.price_time(seat, all);
+  std::ranges::copy_if(all, std::back_inserter(found),
+                       [&](const Point& p) { return fits(p, seat.mesh()); });
+}
+
+/// All strategies that fit and are not struck.
+std::vector<Point> Fronts::everything(const Seat& seat, int layers) {
+  std::vector<Point> rows{{.layout = seat.layout, .layers = layers}};
+  std::vector<Point> found;
+  const auto spread = [&](const auto& values, const auto& set) {
+    std::vector<Point> all;
+    for (const Point& row : rows)
+      for (auto value : values) set(all.emplace_back(row), value);
+    rows = std::move(all);
+  };
+  for (std::size_t axis = 0; axis < axes_.ratios.size(); ++axis)
+    spread(axes_.ratios[axis], [&](Point& p, double ratio) { p.ratios[axis] = ratio; });
+  const auto levels = seat.mesh().dp == 1 ? std::vector{axes_.zero_levels[0]} : axes_.zero_levels;
+  spread(levels, [](Point& p, int level) { p.zero_level = level; });
+  strategies_ += std::int64_t(rows.size());
+  for (const Point& row : rows) try_all(seat, row, 0, found);
+  std::erase_if(found, [&](const Point& p) { return struck(seat, p); });
+  return found;
+}
+
+std::vector<Point> Fronts::unlimited(int layout, int after) {
+  const Seat seat{frame_, layout, after};
+  const int most = grid_.model().num_layers - frame_.num_stages + 1;
+  std::vector<Point> rows;
+  for (int layers = frame_.num_stages == 1 ? most : 1; layers <= most; ++layers)
+    for (Point row : lowest(seat, layers))
+      for (int c : {0, layers}) {
+        row.ckpt_layers = c;
+        if (c == 0 || axes_.recompute) rows.push_back(row);
+      }
+  strategies_ += std::int64_t(rows.size());
+  grid_.price_time(seat, rows);
+  std::vector<Point> fastest;
+  for (const Point& row : rows) {
+    if (fastest.empty() || fastest.back().layers != row.layers) {
+      fastest.push_back(row);
+      continue;
+    }
+    Point& least = fastest.back();
+    const double whole_s = std::min(least.whole_s(), row.whole_s());
+    least.stable_s = std::min(least.stable_s, row.stable_s);
+    least.delta_s = whole_s - least.stable_s;
+  }
+  return fastest;
+}
+
+void Fronts::strike(int after, const Point& point) {
+  const Key cell = key(point.layout, after, point.layers);
+  struck_[cell].push_back(point);
+  fronts_.erase(cell);
+}
+
+void Fronts::count_host() {
+  host_matters_ = true;
+  fronts_.clear();
+}
+
+}  // namespace brume::tuner

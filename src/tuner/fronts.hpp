@@ -1,0 +1,80 @@
+/// @file Intra-stage search: which strategies of a stage may be part of a fastest plan.
+#pragma once
+
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "grid.hpp"
+
+namespace brume::tuner {
+
+/// What a stage may take.
+struct Limits {
+  double device_bytes;
+  double node_host_bytes;
+};
+
+/// Drops points that another one beats: no slower in a middle microbatch nor alone, and, where it
+/// matters, no hungrier for host memory. @return by rising stable time
+///
+/// An iteration takes (G - 1) max t + max_i (whole_i + sum_{j>i} t_j), with whole = t + max(d, 0):
+/// it does not fall when t or whole of a stage grows, so points compete in these two.
+std::vector<Point> pareto_front(std::vector<Point> points, bool host_matters);
+
+/// Pareto fronts of the stages of one frame, computed when asked for and kept.
+///
+/// Time rises with each ratio (Grid::rising checks), so a strategy that fits hides all that save
+/// more; the search climbs from the smallest ratios and stops where a stage fits without
+/// recomputation. Of the numbers of recomputed layers the smallest that fits counts, found by
+/// bisection; where bytes or times contradict that, all numbers are tried.
+class Fronts {
+ public:
+  Fronts(Grid& grid, const Frame& frame, const Axes& axes, Limits limits)
+      : grid_(grid), frame_(frame), axes_(axes), limits_(limits) {}
+
+  /// Computes what is missing among [least, most] layers.
+  void prepare(int layout, int after, int least_layers, int most_layers);
+
+  /// Valid until strategies are struck. Prepared before.
+  const std::vector<Point>& front(int layout, int after, int layers) const;
+
+  /// The fastest time of each number of layers 1..L were memory no matter: one point each, of
+  /// least stable and whole time. No strategy is faster.
+  std::vector<Point> unlimited(int layout, int after);
+
+  /// Never offers a strategy again for stages as far from the end.
+  void strike(int after, const Point& point);
+
+  /// From now on a node's stages share its host memory, so its bytes count in the fronts.
+  void count_host();
+
+  std::int64_t strategies() const { return strategies_; }
+  std::int64_t feasible() const { return feasible_; }
+
+ private:
+  struct Node;
+  struct Climb;
+  using Key = std::tuple<bool, bool, int, int, int>;  ///< role, in flight, layout, layers
+
+  Key key(int layout, int after, int layers) const;
+  bool fits(const Point& point, const Layout& mesh) const;
+  bool struck(const Seat& seat, const Point& point) const;
+  std::vector<Point> lowest(const Seat& seat, int layers);
+  std::vector<Point> climb(const Seat& seat, const std::vector<int>& layers);
+  std::vector<Point> smallest_fits(const Seat& seat, std::vector<Point> rows,
+                                   std::vector<char>& may_climb);
+  void try_all(const Seat& seat, const Point& row, int from, std::vector<Point>& found);
+  std::vector<Point> everything(const Seat& seat, int layers);
+
+  Grid& grid_;
+  const Frame& frame_;
+  const Axes& axes_;
+  Limits limits_;
+  bool host_matters_ = false;
+  std::map<Key, std::vector<Point>> fronts_;
+  std::map<Key, std::vector<Point>> struck_;
+  std::int64_t strategies_ = 0, feasible_ = 0;
+};
+
+}  // namespace brume::tuner

@@ -1,0 +1,129 @@
+/// @file The plan that needs least memory, to say what would fit where nothing does.
+#include <algorithm>
+
+#include "search.hpp"
+
+namespace brume::tuner {
+namespace {
+
+constexpr std::size_t frames_looked_at = 4;
+
+/// Ends of all lists in all combinations, with no and with all layers recomputed.
+std::vector<Point> corners(int layout, int layers, const Axes& axes) {
+  std::vector<Point> rows{{.layout = layout, .layers = layers}};
+  const auto both = [&](auto set, auto low, auto high) {
+    std::vector<Point> all;
+    for (const Point& row : rows) {
+      set(all.emplace_back(row), low);
+      if (high != low) set(all.emplace_back(row), high);
+    }
+    rows = std::move(all);
+  };
+  for (std::size_t i = 0; i < axes.ratios.size(); ++i)
+    both([i](Point& p, double r) { p.ratios[i] = r; }, axes.ratios[i].front(),
+         axes.ratios[i].back());
+  both([](Point& p, int z) { p.zero_level = z; }, axes.zero_levels.front(),
+       axes.zero_levels.back());
+  both([](Point& p, int c) { p.ckpt_layers = c; }, 0, axes.recompute ? layers : 0);
+  return rows;
+}
+
+/// For each number of layers the strategy that needs least device memory within the host's. Bytes
+/// stand in the place of seconds, so that the dynamic program minimises them.
+std::vector<Point> leanest(const Question& question, Grid& grid, const Axes& axes, const Seat& seat,
+                           int least_layers, int most_layers) {
+  std::vector<Point> found;
+  for (int layers = least_layers; layers <= most_layers; ++layers) {
+    std::vector<Point> rows = corners(seat.layout, layers, axes);
+    grid.price_memory(seat, rows);
+    std::erase_if(rows, [&](const Point& p) {
+      return p.host_bytes * seat.mesh().devices_per_node >
+             double(question.cluster.host_memory_bytes);
+    });
+    if (rows.empty()) continue;
+    Point& least = *std::ranges::min_element(rows, {}, &Point::device_bytes);
+    least.stable_s = least.device_bytes;
+    least.delta_s = 0.0;
+    found.push_back(least);
+  }
+  return found;
+}
+
+struct Lean {
+  Frame frame;
+  double guess_bytes;  ///< of its fullest stage, were layers spread evenly
+};
+
+std::vector<Lean> leanest_frames(const Question& question, Grid& grid, const Axes& axes) {
+  std::vector<Lean> all;
+  for (const Frame& frame :
+       frames(question.model, question.global_batch, question.cluster, question.keys)) {
+    const int layers = (question.model.num_layers + frame.num_stages - 1) / frame.num_stages;
+    double fullest = 0.0;
+    for (int after : {0, frame.num_stages - 1}) {
+      double least = infinity;
+      for (int layout = 0; layout < int(frame.layouts.size()); ++layout)
+        for (const Point& p : leanest(question, grid, axes, {frame, layout, after}, layers, layers))
+          least = std::min(least, p.device_bytes);
+      fullest = std::max(fullest, least);
+    }
+    if (fullest < infinity) all.push_back({frame, fullest});
+  }
+  std::ranges::stable_sort(all, {}, &Lean::guess_bytes);
+  return all;
+}
+
+/// The choice of a frame whose fullest device needs least.
+std::vector<Point> emptiest(const Question& question, Grid& grid, const Axes& axes,
+                            const Frame& frame) {
+  Pipeline pipeline{.frame = frame,
+                    .num_layers = question.model.num_layers,
+                    .devices = question.cluster.devices(),
+                    .devices_per_node = question.cluster.devices_per_node,
+                    .node_host_bytes = double(question.cluster.host_memory_bytes),
+                    .host_matters = true,
+                    .cells = {}};
+  std::vector<double> sizes;
+  std::vector<std::vector<Point>> points;  // [stages after x layout]
+  const int most = pipeline.num_layers - frame.num_stages + 1;
+  for (int after = 0; after < frame.num_stages; ++after)
+    for (int layout = 0; layout < int(frame.layouts.size()); ++layout)
+      points.push_back(leanest(question, grid, axes, {frame, layout, after},
+                               frame.num_stages == 1 ? most : 1, most));
+  for (int after = 0; after < frame.num_stages; ++after) {
+    auto& cells = pipeline.cells.emplace_back();
+    for (std::size_t layout = 0; layout < frame.layouts.size(); ++layout)
+      for (const Point& p : points[std::size_t(after) * frame.layouts.size() + layout]) {
+        cells.push_back({int(layout), p.layers, std::span(&p, 1)});
+        sizes.push_back(p.device_bytes);
+      }
+  }
+  std::ranges::sort(sizes);
+  const auto possible = [&](double bytes) {
+    return !least_sum(pipeline, bytes, infinity).stages.empty();
+  };
+  const auto least = std::ranges::partition_point(sizes, [&](double b) { return !possible(b); });
+  return least == sizes.end() ? std::vector<Point>{} : least_sum(pipeline, *least, infinity).stages;
+}
+
+}  // namespace
+
+std::optional<plan::Plan> smallest_plan(const Question& question, Grid& grid) {
+  const Axes axes(question.keys);
+  std::optional<plan::Plan> smallest;
+  double least_bytes = infinity;
+  std::size_t looked_at = 0;
+  for (const Lean& lean : leanest_frames(question, grid, axes)) {
+    if (looked_at == frames_looked_at) break;
+    const std::vector<Point> stages = emptiest(question, grid, axes, lean.frame);
+    if (stages.empty()) continue;
+    ++looked_at;
+    const double bytes = std::ranges::max_element(stages, {}, &Point::device_bytes)->device_bytes;
+    if (bytes >= least_bytes) continue;
+    least_bytes = bytes;
+    smallest = plan_of(question, lean.frame, stages);
+  }
+  return smallest;
+}
+
+}  // namespace brume::tuner
