@@ -25,7 +25,41 @@ inline model::Config random_model(std::mt19937& random) {
           .tied_head = pick(random, {0, 1}) == 1};
 }
 
-/// A plan of at most `max_ranks` ranks with any combination of knobs.
+/// How a stage cuts a microbatch and its layers.
+struct Split {
+  int dp, tp, microbatch;
+};
+
+/// A plan of stages that are cut so, with any number of layers and any combination of knobs.
+inline plan::Plan plan_of(std::mt19937& random, const model::Config& model,
+                          const std::vector<Split>& splits) {
+  const int stages = int(splits.size());
+  plan::Plan plan;
+  plan.microbatches = pick(random, {1, 2, 3, 4, 5});
+  plan.global_batch = splits[0].microbatch * splits[0].dp * plan.microbatches;
+  std::vector<int> layers(splits.size(), 1);
+  for (int left = model.num_layers - stages; left > 0; --left)
+    ++layers[std::size_t(pick(random, {0, 1, 2, 3}) % stages)];
+  int first = 0;
+  for (std::size_t i = 0; i < splits.size(); ++i) {
+    plan::Stage stage;
+    stage.first_layer = first;
+    stage.layers = layers[i];
+    stage.devices_per_node = splits[i].dp * splits[i].tp;
+    stage.microbatch = splits[i].microbatch;
+    stage.dp = splits[i].dp;
+    stage.tp = splits[i].tp;
+    stage.zero_level = pick(random, {0, 1});
+    stage.ckpt_layers = std::uniform_int_distribution<int>(0, stage.layers)(random);
+    stage.optim_offload_ratio = pick(random, {0, 0, 1, 2, 4}) / 4.0;
+    stage.act_offload_ratio = pick(random, {0, 0, 1, 2, 4}) / 4.0;
+    plan.stages.push_back(stage);
+    first += stage.layers;
+  }
+  return plan;
+}
+
+/// A plan of at most `max_ranks` ranks whose stages are cut alike.
 inline plan::Plan random_plan(std::mt19937& random, const model::Config& model, int max_ranks) {
   int stages, dp, tp;
   do {
@@ -34,29 +68,26 @@ inline plan::Plan random_plan(std::mt19937& random, const model::Config& model, 
     tp = pick(random, {1, 1, 2, 4});
   } while (stages * dp * tp > max_ranks || stages > model.num_layers || model.num_heads % tp != 0);
   const int microbatch = pick(random, {1, 2});
-  plan::Plan plan;
-  plan.microbatches = pick(random, {1, 2, 3, 4, 5});
-  plan.global_batch = microbatch * dp * plan.microbatches;
-  std::vector<int> layers(std::size_t(stages), 1);
-  for (int left = model.num_layers - stages; left > 0; --left)
-    ++layers[std::size_t(pick(random, {0, 1, 2, 3}) % stages)];
-  int first = 0;
-  for (int count : layers) {
-    plan::Stage stage;
-    stage.first_layer = first;
-    stage.layers = count;
-    stage.devices_per_node = dp * tp;
-    stage.microbatch = microbatch;
-    stage.dp = dp;
-    stage.tp = tp;
-    stage.zero_level = pick(random, {0, 1});
-    stage.ckpt_layers = std::uniform_int_distribution<int>(0, count)(random);
-    stage.optim_offload_ratio = pick(random, {0, 0, 1, 2, 4}) / 4.0;
-    stage.act_offload_ratio = pick(random, {0, 0, 1, 2, 4}) / 4.0;
-    plan.stages.push_back(stage);
-    first += count;
+  return plan_of(random, model, std::vector(std::size_t(stages), Split{dp, tp, microbatch}));
+}
+
+/// A plan of at most `max_ranks` >= 3 ranks whose stages differ in b, dp, tp or mesh.
+inline plan::Plan mixed_plan(std::mt19937& random, const model::Config& model, int max_ranks) {
+  while (true) {
+    const int sequences = pick(random, {1, 2, 3, 4, 6});  // b dp of every stage
+    const int stages = std::min(model.num_layers, pick(random, {2, 2, 3, 4}));
+    std::vector<Split> splits;
+    int ranks = 0;
+    bool differ = false, valid = true;
+    for (int i = 0; i < stages; ++i) {
+      const int dp = pick(random, {1, 2, 3, 4, 6}), tp = pick(random, {1, 1, 2, 4});
+      valid = valid && sequences % dp == 0 && model.num_heads % tp == 0;
+      splits.push_back({dp, tp, sequences / dp});
+      differ = differ || dp != splits[0].dp || tp != splits[0].tp;
+      ranks += dp * tp;
+    }
+    if (valid && differ && ranks <= max_ranks) return plan_of(random, model, splits);
   }
-  return plan;
 }
 
 }  // namespace brume::test

@@ -57,13 +57,40 @@ const std::vector<Case> cases{
     {2, 1, 2, 0, 0, 0.0, 0.0}, {4, 1, 1, 0, 1, 1.0, 1.0}, {4, 1, 1, 0, 0, 0.0, 0.0},
 };
 
+/// Stages that differ in b, dp and tp, on 3 and 4 ranks.
+std::vector<plan::Plan> mixed_plans() {
+  const auto stage = [](int first_layer, int layers, int microbatch, int dp, int tp) {
+    plan::Stage s{.first_layer = first_layer, .layers = layers, .devices_per_node = dp * tp};
+    s.microbatch = microbatch, s.dp = dp, s.tp = tp;
+    s.zero_level = first_layer == 0 ? 1 : 0;
+    s.ckpt_layers = 1;
+    s.act_offload_ratio = 0.5;
+    return s;
+  };
+  return {{.global_batch = 8,
+           .microbatches = 4,
+           .stages = {stage(0, 2, 1, 2, 1), stage(2, 2, 2, 1, 1)}},
+          {.global_batch = 8,
+           .microbatches = 2,
+           .stages = {stage(0, 1, 4, 1, 2), stage(1, 3, 2, 2, 1)}},
+          {.global_batch = 8,
+           .microbatches = 4,
+           .stages = {stage(0, 1, 2, 1, 1), stage(1, 2, 1, 2, 1), stage(3, 1, 2, 1, 1)}}};
+}
+
+/// Those of `cases`, then the mixed ones.
+plan::Plan plan_number(std::size_t index) {
+  if (index >= cases.size()) return mixed_plans()[index - cases.size()];
+  return plan_of(cases[index], 8, index % 2 == 0 ? 1 : 2);
+}
+
 class Contract : public ::testing::TestWithParam<std::tuple<std::size_t, bool>> {};
 
 TEST_P(Contract, PlanTrainsLikeOneRank) {
   const auto [index, tied] = GetParam();
   const kernels::Runtime runtime(1);
   const model::Config model = model_config(tied);
-  const plan::Plan plan = plan_of(cases[index], 8, index % 2 == 0 ? 1 : 2);
+  const plan::Plan plan = plan_number(index);
   if (plan.devices() > world().size()) GTEST_SKIP() << "needs " << plan.devices() << " ranks";
   const Settings settings = test::contract_settings(20);
   // All ranks read the one file of rank 0.
@@ -88,7 +115,7 @@ TEST_P(Contract, PlanTrainsLikeOneRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Mpi, Contract,
-                         ::testing::Combine(::testing::Range(std::size_t{0}, cases.size()),
+                         ::testing::Combine(::testing::Range(std::size_t{0}, cases.size() + 3),
                                             ::testing::Bool()));
 
 }  // namespace

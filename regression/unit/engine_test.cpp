@@ -31,6 +31,9 @@ TEST(LearningRate, WarmsUpThenDecaysToTheRatio) {
   EXPECT_NEAR(learning_rate(o, 19, 20), 0.1, 1e-12);
 }
 
+/// The first ones have equal stages and at most 4 ranks, the others differ in b, dp, tp and mesh.
+constexpr int num_equal_plans = 24, num_plans = 40;
+
 class Contract : public ::testing::TestWithParam<int> {};
 
 // Ranks are threads here. Every plan gives the losses, norms and validation loss of the one-rank
@@ -38,7 +41,8 @@ class Contract : public ::testing::TestWithParam<int> {};
 TEST_P(Contract, RandomPlanTrainsLikeOneRank) {
   std::mt19937 random(unsigned(GetParam()) * 7919 + 13);
   const model::Config model = test::random_model(random);
-  const plan::Plan plan = test::random_plan(random, model, 4);
+  const plan::Plan plan = GetParam() < num_equal_plans ? test::random_plan(random, model, 4)
+                                                       : test::mixed_plan(random, model, 8);
   const test::TokenFixture tokens(model.vocab_size);
   const data::Sampler data = tokens.sampler(model.seq_len);
   const Settings settings = test::contract_settings(20);
@@ -52,7 +56,7 @@ TEST_P(Contract, RandomPlanTrainsLikeOneRank) {
   EXPECT_LE(test::largest_difference(all.norms, one.norms), 1e-4) << plan::text(plan);
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, Contract, ::testing::Range(0, 24));
+INSTANTIATE_TEST_SUITE_P(Engine, Contract, ::testing::Range(0, num_plans));
 
 TEST(Engine, WithoutOverlapTheBitsAreTheSame) {
   std::mt19937 random(4);

@@ -92,7 +92,7 @@ TEST(PlanCheck, NamesWhatIsWrong) {
       {[](Plan& p) { p.stages[1].first_layer = 2; }, "stage 1: first_layer must be 3"},
       {[](Plan& p) { p.stages[0].dp = 1; }, "stage 0: dp x tp = 1 x 2"},
       {[](Plan& p) { p.stages[1].microbatch = 1; },
-       "stage 1: microbatch, dp and tp must be those of stage 0"},
+       "stage 1: microbatch x dp x microbatches = 1 x 2 x 4 must be global_batch = 16"},
       {[](Plan& p) { p.microbatches = 3; }, "2 x 2 x 3 must be global_batch = 16"},
       {[](Plan& p) { p.stages[0].zero_level = 2; }, "stage 0: zero_level must be 0 or 1"},
       {[](Plan& p) { p.stages[1].ckpt_layers = 3; },

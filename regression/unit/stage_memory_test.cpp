@@ -5,6 +5,7 @@
 
 #include "analyzer/analyzer.hpp"
 #include "planning_samples.hpp"
+#include "random_plan.hpp"
 #include "schedule/compile.hpp"
 
 namespace brume::analyzer {
@@ -55,6 +56,14 @@ TEST(StageMemory, MatchesLiveBytesOfOtherFamilies) {
       compare(plan, samples::small_llama(num_layers, kv_heads));
     else
       compare(plan, samples::small_falcon(num_layers, kv_heads, 1 + int(random() % 2)));
+  }
+}
+
+TEST(StageMemory, MatchesLiveBytesOfStagesThatDiffer) {
+  std::mt19937 random(2);
+  for (int trial = 0; trial < 200 && !testing::Test::HasFailure(); ++trial) {
+    const model::Config model = samples::small_model(2 + int(random() % 5), random() % 2 == 0);
+    compare(test::mixed_plan(random, model, 16), model);
   }
 }
 

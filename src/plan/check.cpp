@@ -63,12 +63,8 @@ void check_meshes(const Plan& plan, const hardware::Cluster& cluster) {
 }
 
 void check_split(const Plan& plan, const model::Config& model) {
-  const Stage& first = plan.stages.front();
   for (int i = 0; i < plan.num_stages(); ++i) {
     const Stage& s = plan.stages[std::size_t(i)];
-    stage_needs(s.microbatch == first.microbatch && s.dp == first.dp && s.tp == first.tp, i,
-                "microbatch, dp and tp must be those of stage 0 ({}, {}, {}), found {}, {}, {}",
-                first.microbatch, first.dp, first.tp, s.microbatch, s.dp, s.tp);
     stage_needs(s.microbatch >= 1, i, "microbatch must be at least 1, found {}", s.microbatch);
     // In 64 bits: a hand-written plan may hold any three ints.
     const std::int64_t sequences = std::int64_t{s.microbatch} * s.dp * plan.microbatches;

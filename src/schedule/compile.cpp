@@ -18,11 +18,7 @@ Program Compiler::compile() {
   totals_ = add_buffer("totals", Tier::device, Content::totals, 2 * sizeof(double), -1, true);
 
   const std::vector<Slot> order = slots(plan_, place_.stage, options_.mode);
-  if (tied_weights_ >= 0 && options_.mode == Mode::train) {
-    // Before the first activation on this channel, as stage 0 sends it before its first one.
-    add_task(Channel::p2p_forward, Operation::recv, {Slot::Kind::update, 0, 0}).peer = neighbour(0);
-    operand(Role::destination, tied_weights_, false, true);
-  }
+  if (options_.mode == Mode::train) receive_tied_weights();
   const auto at = [&](std::size_t i) -> const Slot& { return order[i]; };
   receive(at(0));
   prefetch(at(0));
@@ -59,10 +55,7 @@ void Compiler::compute(const Slot& slot) {
 void Compiler::finish() {
   const bool train = options_.mode == Mode::train;
   const Slot last{train ? Slot::Kind::backward : Slot::Kind::forward, plan_.microbatches - 1, -1};
-  if (train && tied_grads_ >= 0) {
-    add_task(Channel::p2p_backward, Operation::send, last).peer = neighbour(0);
-    operand(Role::source, tied_grads_, true, false);
-  }
+  if (train) send_tied_gradients(last);
   add_task(Channel::compute, Operation::norm, last);
   if (loss_ >= 0) operand(Role::loss, loss_, true, false);
   for (const auto& [block, b] : buffers_) {

@@ -52,6 +52,7 @@ Compiler::Compiler(const plan::Plan& plan, const model::Config& model, int rank,
   }
   stream_bytes_ = bytes(model::stream_elements(model));
   batch_bytes_ = std::int64_t(stage_.microbatch) * model.seq_len * model::token_bytes;
+  make_messages();
   for (int recomputed : {0, 1})
     num_moved_[std::size_t(recomputed)] = moved_tensors(model::kept_tensors(model, recomputed == 1),
                                                         stage_.act_offload_ratio, values);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "plan/messages.hpp"
 #include "schedule/compile.hpp"
 #include "slots.hpp"
 
@@ -43,6 +44,12 @@ struct Activations {
   bool drained = false;      ///< what offload moves is on its way
 };
 
+/// One rank's messages, in the order in which it sends and receives them.
+struct Messages {
+  void add(const std::vector<plan::Message>& all, int rank);  ///< those of the rank
+  std::vector<plan::Message> sends, receives;
+};
+
 class Compiler {
  public:
   Compiler(const plan::Plan& plan, const model::Config& model, int rank, const Options& options);
@@ -58,6 +65,12 @@ class Compiler {
              bool writes, int index = 0);
   void keep_until_now(int buffer);
 
+  // --- messages between stages ---
+  void make_messages();
+  const Messages& stream_messages(Channel channel) const {
+    return channel == Channel::p2p_forward ? activation_messages_ : gradient_messages_;
+  }
+
   // --- buffers that live from step to step ---
   void make_block_buffers(int block);
   void make_tied_buffers();
@@ -67,6 +80,7 @@ class Compiler {
   bool prefetch(const Slot& slot);
   void compute(const Slot& slot);
   void drain(const Slot& slot);
+  void send_stream(const Slot& slot);
   std::optional<Channel> sends_on(const Slot& slot) const;
   std::optional<Channel> receives_on(const Slot& slot) const;
 
@@ -84,6 +98,8 @@ class Compiler {
 
   void table_operand(Role role, bool reads, bool writes);
   void send_tied_weights(const Slot& slot);
+  void receive_tied_weights();
+  void send_tied_gradients(const Slot& slot);
   void receive_tied_gradients(const Slot& slot);
 
   std::vector<SegmentKind> segment_kinds(int block) const {
@@ -95,9 +111,6 @@ class Compiler {
   bool offloads(int block) const;
   bool last_stage() const { return place_.stage == plan_.num_stages() - 1; }
   bool tied_across_stages() const { return model_.tied_head && plan_.num_stages() > 1; }
-  int neighbour(int stage) const {
-    return plan::rank_of(plan_, stage, place_.dp_rank, place_.tp_rank);
-  }
   Activations& activations(int microbatch, int block) { return activations_[{microbatch, block}]; }
   /// Buffers of the tensors that offload moves for a block, in order; may be assigned.
   std::vector<int*> movable(int microbatch, int block);
@@ -114,6 +127,8 @@ class Compiler {
   std::int64_t optimizer_bytes_;  ///< of a parameter
   std::int64_t stream_bytes_ = 0;
   std::int64_t batch_bytes_ = 0;  ///< tokens of a microbatch
+  /// Of a microbatch's activations and gradients [sequences]; of the tied table and its gradient.
+  Messages activation_messages_, gradient_messages_, tied_weight_messages_, tied_grad_messages_;
   std::array<int, 2>
       num_moved_{};  ///< tensors that offload moves: of a full, of a recomputed layer
 

@@ -41,10 +41,7 @@ void Compiler::forward(const Slot& slot) {
     kept.input = {{kinds.front(), kept.input.at(kinds.front())}};
     kept.saved.clear();
   }
-  if (sends_on(slot)) {
-    add_task(Channel::p2p_forward, Operation::send, slot).peer = neighbour(place_.stage + 1);
-    operand(Role::source, stream_.at(m), true, false);
-  }
+  send_stream(slot);
 }
 
 /// Runs the segments of a block, each from the output of the one before it. The last one's output
@@ -123,10 +120,7 @@ void Compiler::backward(const Slot& slot) {
   std::vector<SegmentKind> kinds = segment_kinds(slot.block);
   std::ranges::reverse(kinds);
   for (SegmentKind kind : kinds) run_backward(slot, kind, kept.input.at(kind), kept.saved.at(kind));
-  if (sends_on(slot)) {
-    add_task(Channel::p2p_backward, Operation::send, slot).peer = neighbour(place_.stage - 1);
-    operand(Role::source, gradient_.at(m), true, false);
-  }
+  send_stream(slot);
   if (m == plan_.microbatches - 1) reduce_gradients(slot);
   activations_.erase({m, slot.block});
 }

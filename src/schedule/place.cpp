@@ -1,10 +1,12 @@
 #include "schedule/place.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <numeric>
 #include <optional>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -14,6 +16,11 @@ namespace brume::schedule {
 namespace {
 
 constexpr std::int64_t alignment_bytes = 64;
+
+/// Packings to try when the usual orders leave holes: more where one takes little time.
+std::size_t most_tries(std::size_t buffers) {
+  return std::clamp<std::size_t>(100000 / buffers, 16, 2000);
+}
 
 std::int64_t slot_bytes(const Buffer& buffer) {
   return round_up(buffer.bytes + guard_bytes, alignment_bytes);
@@ -48,41 +55,86 @@ std::int64_t first_fit(std::vector<Buffer>& buffers, const std::vector<int>& ord
   return end;
 }
 
-/// Tries the orders that are good for different kinds of plans and keeps the shortest arena.
-std::int64_t place_transient(std::vector<Buffer>& buffers, std::vector<int> ids, std::int64_t base,
-                             std::int64_t live_bytes) {
-  const auto life = [&](int id) {
-    return std::int64_t(buffers[std::size_t(id)].last_task - buffers[std::size_t(id)].first_task);
-  };
-  const auto bytes = [&](int id) { return buffers[std::size_t(id)].bytes; };
-  const std::vector<std::function<std::int64_t(int)>> keys{
-      bytes, [&](int id) { return bytes(id) * (life(id) + 1); }, life,
-      [&](int id) { return -std::int64_t(buffers[std::size_t(id)].first_task); }};
-  std::optional<std::int64_t> best;
-  std::vector<std::int64_t> offsets(buffers.size());
-  for (const auto& key : keys) {
-    std::stable_sort(ids.begin(), ids.end(), [&](int a, int b) { return key(a) > key(b); });
-    const std::int64_t end = first_fit(buffers, ids, base);
-    if (best && end >= *best) continue;
-    best = end;
-    for (int id : ids) offsets[std::size_t(id)] = buffers[std::size_t(id)].offset;
-    if (double(end) <= 1.005 * double(live_bytes)) break;  // nothing left to win
-  }
-  for (int id : ids) buffers[std::size_t(id)].offset = offsets[std::size_t(id)];
-  return best.value_or(base);
+/// An order of buffers, the end of the arena it leads to, and where it puts them.
+struct Packing {
+  std::vector<int> order;
+  std::int64_t end;
+  std::vector<std::int64_t> offsets;  ///< in order
+};
+
+Packing pack(std::vector<Buffer>& buffers, std::vector<int> order, std::int64_t base) {
+  const std::int64_t end = first_fit(buffers, order, base);
+  std::vector<std::int64_t> offsets;
+  for (int id : order) offsets.push_back(buffers[std::size_t(id)].offset);
+  return {std::move(order), end, std::move(offsets)};
 }
 
-/// Sum of live bytes at each task, of one tier.
-std::vector<std::int64_t> live_bytes(const Program& program, Tier tier) {
+/// The best of the orders that are good for different kinds of plans.
+Packing best_of_orders(std::vector<Buffer>& buffers, std::vector<int> ids, std::int64_t base,
+                       double enough_bytes) {
+  const auto first = [&](int id) { return double(buffers[std::size_t(id)].first_task); };
+  const auto last = [&](int id) { return double(buffers[std::size_t(id)].last_task); };
+  const auto life = [&](int id) { return last(id) - first(id) + 1.0; };
+  const auto bytes = [&](int id) { return double(buffers[std::size_t(id)].bytes); };
+  const std::vector<std::function<double(int)>> keys{
+      bytes,
+      [&](int id) { return bytes(id) * life(id); },
+      life,
+      [&](int id) { return -first(id); },
+      last,
+      [&](int id) { return std::sqrt(bytes(id)) * life(id); },
+      [&](int id) { return bytes(id) * std::sqrt(life(id)); }};
+  std::optional<Packing> best;
+  for (const auto& key : keys) {
+    std::stable_sort(ids.begin(), ids.end(), [&](int a, int b) { return key(a) > key(b); });
+    Packing next = pack(buffers, ids, base);
+    if (!best || next.end < best->end) best = std::move(next);
+    if (double(best->end) <= enough_bytes) break;  // nothing left to win
+  }
+  return *best;
+}
+
+/// Lets one buffer go first in place of another, again and again, while the arena does not grow:
+/// half of the time one that reaches its end.
+void improve(std::vector<Buffer>& buffers, Packing& best, std::int64_t base, double enough_bytes) {
+  std::mt19937 random(1);  // its numbers are the same everywhere, unlike those of distributions
+  const auto below = [&](std::size_t bound) { return std::size_t(random()) % bound; };
+  const std::size_t count = best.order.size();
+  for (std::size_t left = most_tries(count); left > 0 && double(best.end) > enough_bytes; --left) {
+    std::size_t from = below(count);
+    if (random() % 2 == 0)
+      for (std::size_t i = 0; i < count; ++i)
+        if (best.offsets[i] + slot_bytes(buffers[std::size_t(best.order[i])]) == best.end) from = i;
+    std::vector<int> order = best.order;
+    const auto to = order.begin() + std::ptrdiff_t(below(from + 1));
+    std::iter_swap(to, order.begin() + std::ptrdiff_t(from));
+    Packing next = pack(buffers, std::move(order), base);
+    if (next.end <= best.end) best = std::move(next);
+  }
+}
+
+std::int64_t place_transient(std::vector<Buffer>& buffers, const std::vector<int>& ids,
+                             std::int64_t base, std::int64_t least_bytes) {
+  if (ids.empty()) return base;
+  Packing best = best_of_orders(buffers, ids, base, 1.005 * double(least_bytes));
+  improve(buffers, best, base, 1.018 * double(least_bytes));
+  for (std::size_t i = 0; i < best.order.size(); ++i)
+    buffers[std::size_t(best.order[i])].offset = best.offsets[i];
+  return best.end;
+}
+
+/// Sum at each task of what the live buffers of one tier take, by `size`.
+template <typename Size>
+std::vector<std::int64_t> live_bytes(const Program& program, Tier tier, Size&& size) {
   std::vector<std::int64_t> change(program.tasks.size() + 1, 0);
   std::int64_t always = 0;
   for (const Buffer& buffer : program.buffers) {
     if (buffer.tier != tier) continue;
     if (buffer.persistent) {
-      always += buffer.bytes;
+      always += size(buffer);
     } else if (buffer.first_task >= 0) {
-      change[std::size_t(buffer.first_task)] += buffer.bytes;
-      change[std::size_t(buffer.last_task) + 1] -= buffer.bytes;
+      change[std::size_t(buffer.first_task)] += size(buffer);
+      change[std::size_t(buffer.last_task) + 1] -= size(buffer);
     }
   }
   change[0] += always;
@@ -155,7 +207,8 @@ std::pair<std::int64_t, std::int64_t> touched_bytes(const Buffer& buffer, const 
 void place(Program& program) {
   for (int t = 0; t < num_tiers; ++t) {
     const Tier tier = Tier(t);
-    const std::vector<std::int64_t> live = live_bytes(program, tier);
+    const std::vector<std::int64_t> live =
+        live_bytes(program, tier, [](const Buffer& buffer) { return buffer.bytes; });
     program.live_peak_bytes[std::size_t(t)] = *std::max_element(live.begin(), live.end());
     if (tier == Tier::device)
       for (std::size_t i = 0; i < program.tasks.size(); ++i) {
@@ -176,8 +229,9 @@ void place(Program& program) {
       buffer.offset = end;
       end += slot_bytes(buffer);
     }
+    const std::vector<std::int64_t> least = live_bytes(program, tier, slot_bytes);
     program.arena_bytes[std::size_t(t)] =
-        place_transient(program.buffers, transient, end, program.live_peak_bytes[std::size_t(t)]);
+        place_transient(program.buffers, transient, end, *std::ranges::max_element(least));
   }
 }
 

@@ -7,6 +7,7 @@
 #include "activities.hpp"
 #include "analyzer/analyzer.hpp"
 #include "base/error.hpp"
+#include "base/text.hpp"
 
 namespace brume::schedule {
 namespace {
@@ -17,16 +18,15 @@ struct Shape {
   int ranks_per_node;
 };
 
-Shape shape(const plan::Plan& plan, const plan::Stage& stage, const Task& task) {
+Shape shape(const plan::Plan& plan, int rank, const Task& task, int node_ranks) {
+  const plan::Stage& stage = plan.stages[std::size_t(plan::place(plan, rank).stage)];
   if (task.group == Group::tp) return {1, stage.tp};
-  if (task.group == Group::dp) {
-    const int per_node = std::max(1, std::min(stage.dp, stage.devices_per_node / stage.tp));
-    return {std::max(1, stage.dp / per_node), per_node};
+  if (task.group == Group::dp) return {stage.nodes, stage.devices_per_node / stage.tp};
+  if (task.group == Group::world) {
+    const int per_node = std::min(plan.devices(), node_ranks);
+    return {int(ceil_div(plan.devices(), per_node)), per_node};
   }
-  int nodes = 1;
-  for (const plan::Stage& s : plan.stages) nodes = std::max(nodes, s.nodes);
-  if (task.group == Group::world) return {nodes, plan.devices() / nodes};
-  return nodes > 1 ? Shape{2, 1} : Shape{1, 2};
+  return rank / node_ranks == task.peer / node_ranks ? Shape{1, 2} : Shape{2, 1};
 }
 
 std::int64_t bytes_of(const Task& task, Role role) {
@@ -43,14 +43,15 @@ std::int64_t written_bytes(const Task& task) {
   return bytes;
 }
 
-double work_s(const Task& task, const plan::Plan& plan, const plan::Stage& stage,
-              const model::Config& model, const hardware::Profile& profile) {
+double work_s(const Task& task, const plan::Plan& plan, int rank, const model::Config& model,
+              const hardware::Profile& profile) {
   using analyzer::Pass;
+  const plan::Stage& stage = plan.stages[std::size_t(plan::place(plan, rank).stage)];
   const auto segment = [&](Pass pass) {
     return analyzer::segment_s(model, profile, task.segment, pass, stage.microbatch, stage.tp);
   };
   const auto link = [&](const char* kind, std::int64_t bytes) {
-    const Shape group = shape(plan, stage, task);
+    const Shape group = shape(plan, rank, task, profile.key.ranks_per_node);
     return hardware::link_time(profile, kind, group.nodes, group.ranks_per_node, double(bytes));
   };
   switch (task.operation) {
@@ -181,8 +182,7 @@ std::vector<int> group_ranks(const plan::Plan& plan, int rank, Group group) {
 
 double task_s(const Task& task, const Program& program, const plan::Plan& plan,
               const model::Config& model, const hardware::Profile& profile) {
-  const plan::Stage& stage = plan.stages[std::size_t(plan::place(plan, program.rank).stage)];
-  return profile.task_overhead_s + work_s(task, plan, stage, model, profile);
+  return profile.task_overhead_s + work_s(task, plan, program.rank, model, profile);
 }
 
 Simulation simulate(std::span<const Program> programs, const plan::Plan& plan,

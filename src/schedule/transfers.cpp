@@ -5,6 +5,28 @@
 
 namespace brume::schedule {
 
+void Messages::add(const std::vector<plan::Message>& all, int rank) {
+  for (const plan::Message& message : all) {
+    if (message.source == rank) sends.push_back(message);
+    if (message.destination == rank) receives.push_back(message);
+  }
+}
+
+void Compiler::make_messages() {
+  const int stage = place_.stage, rank = program_.rank;
+  if (stage > 0) {
+    activation_messages_.add(plan::stream_messages(plan_, stage - 1, stage), rank);
+    gradient_messages_.add(plan::stream_messages(plan_, stage, stage - 1), rank);
+  }
+  if (!last_stage()) {
+    activation_messages_.add(plan::stream_messages(plan_, stage, stage + 1), rank);
+    gradient_messages_.add(plan::stream_messages(plan_, stage + 1, stage), rank);
+  }
+  if (!tied_across_stages()) return;
+  tied_weight_messages_.add(plan::tied_weight_messages(plan_), rank);
+  tied_grad_messages_.add(plan::tied_gradient_messages(plan_), rank);
+}
+
 std::optional<Channel> Compiler::sends_on(const Slot& slot) const {
   if (slot.kind == Slot::Kind::forward && slot.block == range_.last && !last_stage())
     return Channel::p2p_forward;
@@ -28,10 +50,26 @@ bool Compiler::receive(const Slot& slot) {
   const int buffer =
       add_buffer(fmt::format("{}#{}", forward ? "stream" : "gradient", slot.microbatch),
                  Tier::device, Content::stream, stream_bytes_, slot.block);
-  add_task(*channel, Operation::recv, slot).peer = neighbour(place_.stage + (forward ? -1 : 1));
-  operand(Role::destination, buffer, false, true);
+  const std::int64_t sequence_bytes = stream_bytes_ / stage_.microbatch;
+  for (const plan::Message& message : stream_messages(*channel).receives) {
+    add_task(*channel, Operation::recv, slot).peer = message.source;
+    range(Role::destination, buffer, message.destination_first * sequence_bytes,
+          message.count * sequence_bytes, false, true);
+  }
   (forward ? stream_ : gradient_)[slot.microbatch] = buffer;
   return true;
+}
+
+void Compiler::send_stream(const Slot& slot) {
+  const std::optional<Channel> channel = sends_on(slot);
+  if (!channel) return;
+  const int buffer = (*channel == Channel::p2p_forward ? stream_ : gradient_).at(slot.microbatch);
+  const std::int64_t sequence_bytes = stream_bytes_ / stage_.microbatch;
+  for (const plan::Message& message : stream_messages(*channel).sends) {
+    add_task(*channel, Operation::send, slot).peer = message.destination;
+    range(Role::source, buffer, message.source_first * sequence_bytes,
+          message.count * sequence_bytes, true, false);
+  }
 }
 
 bool Compiler::prefetch(const Slot& slot) {
@@ -101,9 +139,27 @@ void Compiler::drain(const Slot& slot) {
 }
 
 void Compiler::send_tied_weights(const Slot& slot) {
-  add_task(Channel::p2p_forward, Operation::send, slot).peer = neighbour(plan_.num_stages() - 1);
-  range(Role::source, buffers_.at(0).weights, table_first_ * weight_bytes_,
-        table_elements_ * weight_bytes_, true, false);
+  for (const plan::Message& message : tied_weight_messages_.sends) {
+    add_task(Channel::p2p_forward, Operation::send, slot).peer = message.destination;
+    range(Role::source, buffers_.at(0).weights, table_first_ * weight_bytes_,
+          table_elements_ * weight_bytes_, true, false);
+  }
+}
+
+/// Before the first activation on this channel, as stage 0 sends it before its first one.
+void Compiler::receive_tied_weights() {
+  for (const plan::Message& message : tied_weight_messages_.receives) {
+    add_task(Channel::p2p_forward, Operation::recv, {Slot::Kind::update, 0, 0}).peer =
+        message.source;
+    operand(Role::destination, tied_weights_, false, true);
+  }
+}
+
+void Compiler::send_tied_gradients(const Slot& slot) {
+  for (const plan::Message& message : tied_grad_messages_.sends) {
+    add_task(Channel::p2p_backward, Operation::send, slot).peer = message.destination;
+    operand(Role::source, tied_grads_, true, false);
+  }
 }
 
 void Compiler::tp_all_reduce(const Slot& slot, int buffer) {
@@ -128,13 +184,15 @@ void Compiler::reduce_gradients(const Slot& slot) {
 
 void Compiler::receive_tied_gradients(const Slot& slot) {
   const std::int64_t bytes = table_elements_ * model::grad_bytes;
-  const int incoming = add_buffer("tied.incoming", Tier::device, Content::staging, bytes, 0);
-  add_task(Channel::p2p_backward, Operation::recv, slot).peer = neighbour(plan_.num_stages() - 1);
-  operand(Role::destination, incoming, false, true);
-  add_task(Channel::compute, Operation::accumulate, slot);
-  operand(Role::source, incoming, true, false);
-  range(Role::destination, buffers_.at(0).grads, table_first_ * model::grad_bytes, bytes, true,
-        true);
+  for (const plan::Message& message : tied_grad_messages_.receives) {
+    const int incoming = add_buffer("tied.incoming", Tier::device, Content::staging, bytes, 0);
+    add_task(Channel::p2p_backward, Operation::recv, slot).peer = message.source;
+    operand(Role::destination, incoming, false, true);
+    add_task(Channel::compute, Operation::accumulate, slot);
+    operand(Role::source, incoming, true, false);
+    range(Role::destination, buffers_.at(0).grads, table_first_ * model::grad_bytes, bytes, true,
+          true);
+  }
 }
 
 /// After the last slot: the head's share of a tied gradient goes home, then loss and norm are

@@ -1,0 +1,37 @@
+/// @file Who sends what to whom between pipeline stages, whose b, dp and tp may differ.
+#pragma once
+
+#include <vector>
+
+#include "plan/plan.hpp"
+
+namespace brume::plan {
+
+/// One message: `count` units that lie side by side in what both ranks hold.
+struct Message {
+  int source = -1;            ///< rank in the job
+  int destination = -1;       ///< rank in the job
+  int source_first = 0;       ///< first unit, counted in what the source holds
+  int destination_first = 0;  ///< ... in what the destination holds
+  int count = 0;
+};
+
+// All lists are in lexicographic order of (source, destination). Each rank sends and receives in
+// that order, so the messages of a list cannot wait for each other in a circle.
+
+/// The messages of one microbatch from one stage to a neighbour, in sequences.
+///
+/// A microbatch is cut by global index: data-parallel rank d of a stage holds sequences
+/// [d b, (d + 1) b) of its B / G. A destination takes each sequence from the data-parallel rank
+/// that holds it; tensor-parallel ranks, which all hold the same, are spread over those that ask.
+std::vector<Message> stream_messages(const Plan& plan, int from, int to);
+
+/// The table of a tied head, from the first stage to each rank of the last; the unit is the table.
+std::vector<Message> tied_weight_messages(const Plan& plan);
+
+/// Its gradients, from the last stage to the first: each data-parallel rank's part of the sum goes
+/// to one data-parallel rank (to each of its tensor-parallel ranks), whose reduction over dp then
+/// sums all.
+std::vector<Message> tied_gradient_messages(const Plan& plan);
+
+}  // namespace brume::plan

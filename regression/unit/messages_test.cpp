@@ -1,0 +1,136 @@
+#include "plan/messages.hpp"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <set>
+#include <tuple>
+
+#include "random_plan.hpp"
+
+namespace brume::plan {
+namespace {
+
+/// Plans of two to four stages that differ in b, dp and tp, with odd cuts among them.
+std::vector<Plan> mixed_plans() {
+  std::mt19937 random(17);
+  std::vector<Plan> plans;
+  for (int i = 0; i < 200; ++i)
+    plans.push_back(test::mixed_plan(random, test::random_model(random), 16));
+  return plans;
+}
+
+const Stage& stage_of(const Plan& plan, int rank) {
+  return plan.stages[std::size_t(place(plan, rank).stage)];
+}
+
+/// Place within the microbatch of all data-parallel ranks.
+int global_sequence(const Plan& plan, int rank, int sequence) {
+  return place(plan, rank).dp_rank * stage_of(plan, rank).microbatch + sequence;
+}
+
+bool in_order(const std::vector<Message>& messages) {
+  return std::ranges::is_sorted(
+      messages, {}, [](const Message& m) { return std::pair(m.source, m.destination); });
+}
+
+/// Each sequence of each destination rank comes once, from a rank of the other stage that holds it.
+void expect_each_sequence_once(const Plan& plan, int from, int to) {
+  const std::vector<Message> messages = stream_messages(plan, from, to);
+  EXPECT_TRUE(in_order(messages));
+  std::set<std::pair<int, int>> reached;  // rank, its sequence
+  for (const Message& m : messages) {
+    EXPECT_EQ(place(plan, m.source).stage, from);
+    EXPECT_EQ(place(plan, m.destination).stage, to);
+    for (int i = 0; i < m.count; ++i) {
+      const int mine = m.source_first + i, theirs = m.destination_first + i;
+      ASSERT_TRUE(mine >= 0 && mine < stage_of(plan, m.source).microbatch);
+      ASSERT_TRUE(theirs >= 0 && theirs < stage_of(plan, m.destination).microbatch);
+      EXPECT_EQ(global_sequence(plan, m.source, mine),
+                global_sequence(plan, m.destination, theirs));
+      EXPECT_TRUE(reached.emplace(m.destination, theirs).second);
+    }
+  }
+  const Stage& stage = plan.stages[std::size_t(to)];
+  EXPECT_EQ(int(reached.size()), stage.devices() * stage.microbatch);
+}
+
+TEST(StreamMessages, BringEachSequenceOnce) {
+  for (const Plan& plan : mixed_plans())
+    for (int i = 0; i + 1 < plan.num_stages(); ++i) {
+      expect_each_sequence_once(plan, i, i + 1);
+      expect_each_sequence_once(plan, i + 1, i);
+    }
+}
+
+TEST(StreamMessages, EqualStagesExchangeOneMessageARank) {
+  std::mt19937 random(2);
+  Plan plan = test::plan_of(random, {.num_layers = 4}, {{2, 2, 3}, {2, 2, 3}});
+  const std::vector<Message> messages = stream_messages(plan, 0, 1);
+  ASSERT_EQ(messages.size(), 4u);
+  for (int rank = 0; rank < 4; ++rank) {
+    const Message& m = messages[std::size_t(rank)];
+    EXPECT_EQ(std::tie(m.source, m.source_first, m.destination_first, m.count),
+              std::tuple(rank, 0, 0, 3));
+    EXPECT_EQ(m.destination, 4 + rank);
+  }
+}
+
+// Microbatches of 6 sequences as 3 + 3 and as 2 + 2 + 2: ranks 0, 1 and 2, 3, 4.
+TEST(StreamMessages, CutWhereEitherSideIsCut) {
+  std::mt19937 random(2);
+  const Plan plan = test::plan_of(random, {.num_layers = 2}, {{2, 1, 3}, {3, 1, 2}});
+  std::vector<std::tuple<int, int, int, int, int>> found;
+  for (const Message& m : stream_messages(plan, 0, 1))
+    found.emplace_back(m.source, m.destination, m.source_first, m.destination_first, m.count);
+  const std::vector<std::tuple<int, int, int, int, int>> expected{
+      {0, 2, 0, 0, 2}, {0, 3, 2, 0, 1}, {1, 3, 0, 1, 1}, {1, 4, 1, 0, 2}};
+  EXPECT_EQ(found, expected);
+}
+
+// tp 2 to tp 4: each source serves two; back again every other one of the four sends.
+TEST(StreamMessages, TensorParallelRanksShareTheWork) {
+  std::mt19937 random(2);
+  const Plan plan = test::plan_of(random, {.num_layers = 2}, {{1, 2, 1}, {1, 4, 1}});
+  std::vector<std::pair<int, int>> found;
+  for (const Message& m : stream_messages(plan, 0, 1)) found.emplace_back(m.source, m.destination);
+  for (const Message& m : stream_messages(plan, 1, 0)) found.emplace_back(m.source, m.destination);
+  const std::vector<std::pair<int, int>> expected{{0, 2}, {0, 3}, {1, 4}, {1, 5}, {2, 0}, {4, 1}};
+  EXPECT_EQ(found, expected);
+}
+
+TEST(TiedMessages, EveryRankOfTheLastStageGetsTheTableOnce) {
+  for (const Plan& plan : mixed_plans()) {
+    std::map<int, int> received;
+    const std::vector<Message> messages = tied_weight_messages(plan);
+    EXPECT_TRUE(in_order(messages));
+    for (const Message& m : messages) {
+      EXPECT_EQ(place(plan, m.source).stage, 0);
+      EXPECT_EQ(place(plan, m.destination).stage, plan.num_stages() - 1);
+      ++received[m.destination];
+    }
+    EXPECT_EQ(int(received.size()), plan.stages.back().devices());
+    for (const auto& [rank, times] : received) EXPECT_EQ(times, 1);
+  }
+}
+
+// The sum over the first stage's dp then counts each data-parallel rank of the last stage once, on
+// every tensor-parallel rank.
+TEST(TiedMessages, EveryPartOfTheGradientComesHomeOnce) {
+  for (const Plan& plan : mixed_plans()) {
+    std::map<std::pair<int, int>, int> counted;  // tp rank of the first, dp rank of the last stage
+    const std::vector<Message> messages = tied_gradient_messages(plan);
+    EXPECT_TRUE(in_order(messages));
+    for (const Message& m : messages) {
+      EXPECT_EQ(place(plan, m.source).stage, plan.num_stages() - 1);
+      EXPECT_EQ(place(plan, m.destination).stage, 0);
+      ++counted[{place(plan, m.destination).tp_rank, place(plan, m.source).dp_rank}];
+    }
+    EXPECT_EQ(int(counted.size()), plan.stages.front().tp * plan.stages.back().dp);
+    for (const auto& [pair, times] : counted) EXPECT_EQ(times, 1);
+  }
+}
+
+}  // namespace
+}  // namespace brume::plan
