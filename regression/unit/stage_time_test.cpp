@@ -4,6 +4,7 @@
 
 #include "analyzer/analyzer.hpp"
 #include "planning_samples.hpp"
+#include "random_plan.hpp"
 #include "schedule/compile.hpp"
 #include "schedule/simulate.hpp"
 
@@ -189,6 +190,18 @@ TEST(StageTime, UnbalancedPipelinesAreNotUnderestimated) {
     const plan::Plan plan = samples::random_plan(random, 6);
     const double found = ratio(plan, samples::small_model(6), faster(1));
     EXPECT_GE(found, 0.97) << plan::text(plan);
+    EXPECT_LE(found, 1.30) << plan::text(plan);
+  }
+}
+
+// Each stage prices messages as if its neighbours were like itself.
+TEST(StageTime, StagesThatDifferAreCloseToTheSimulation) {
+  std::mt19937 random(7);
+  for (int trial = 0; trial < 30; ++trial) {
+    const model::Config model = samples::small_model(6);
+    const plan::Plan plan = test::mixed_plan(random, model, 12);
+    const double found = ratio(plan, model, faster(1));
+    EXPECT_GE(found, 0.95) << plan::text(plan);
     EXPECT_LE(found, 1.30) << plan::text(plan);
   }
 }
