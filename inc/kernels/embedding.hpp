@@ -1,4 +1,4 @@
-/// @file Token and learned position embedding.
+/// @file Token embedding, with learned positions or without.
 #pragma once
 
 #include "kernels/types.hpp"
@@ -6,6 +6,8 @@
 namespace brume::kernels {
 
 /// x[n,c] = token_table[tokens[n],c] + position_table[n mod T,c],  T = position_table.extent(0)
+///
+/// An empty position table adds nothing, also in backward.
 ///
 /// @param tokens          [N] 0 <= tokens[n] < V
 /// @param token_table     [V, C]

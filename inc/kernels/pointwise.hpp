@@ -25,6 +25,9 @@ void gelu_backward(ConstMatrix u, ConstVector bias, ConstMatrix da, Matrix du);
 /// y += x, element by element.
 void add(ConstVector x, Vector y);
 
+/// y = x, element by element.
+void copy(ConstVector x, Vector y);
+
 /// y = value, element by element.
 void fill(float value, Vector y);
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 namespace brume::kernels {
 
@@ -14,6 +15,11 @@ using ConstVector = Kokkos::View<const float*, Kokkos::LayoutRight, Unmanaged>;
 using Matrix = Kokkos::View<float**, Kokkos::LayoutRight, Unmanaged>;
 using ConstMatrix = Kokkos::View<const float**, Kokkos::LayoutRight, Unmanaged>;
 using ConstTokens = Kokkos::View<const std::int32_t*, Kokkos::LayoutRight, Unmanaged>;
+
+/// Columns [first, first + count) of a matrix; rows stay as far apart.
+inline Matrix columns(const Matrix& matrix, int first, int count) {
+  return Kokkos::subview(matrix, Kokkos::ALL(), std::make_pair(first, first + count));
+}
 
 /// What a kernel does with what its output already holds.
 enum class Write { replace, accumulate };

@@ -40,6 +40,22 @@ TEST(Embedding, BackwardAddsToWhatTheTablesHold) {
   }
 }
 
+// Positions of zero are the twin of none at all.
+TEST(Embedding, WithoutPositionsOnlyTokensCount) {
+  constexpr int C = 7;
+  Array table = random_array(V, C, 1, 1.0f, 3), x(int(tokens.size()), C, 2);
+  const reference::Doubles zeros(std::size_t(T) * C, 0.0);
+  embedding_forward(reference::view(tokens), table.matrix(), {}, x.matrix());
+  EXPECT_EQ(reference::relative_error(
+                x.values(), reference::embedding_forward(tokens, table.doubles(), zeros, T, C)),
+            0.0);
+  reference::Doubles expected = table.doubles(), unused = zeros;
+  reference::embedding_backward(tokens, x.doubles(), T, C, expected, unused);
+  embedding_backward(reference::view(tokens), x.matrix(), table.matrix(), {});
+  EXPECT_LT(reference::relative_error(table.values(), expected), 1e-6);
+  EXPECT_TRUE(table.gaps_untouched() && x.gaps_untouched());
+}
+
 TEST(Embedding, GradientIsTheSlopeOfTheTwin) {
   constexpr int C = 3;
   Array dx = random_array(int(tokens.size()), C, 1), table = random_array(V, C, 2),

@@ -124,6 +124,12 @@ TEST(Pointwise, AddFillAndSumSquares) {
   }
 }
 
+TEST(Pointwise, CopyKeepsTheBits) {
+  Array x = random_array(1, 5000, 1), y(1, 5000);
+  copy(x.vector(), y.vector());
+  EXPECT_TRUE(reference::same_bits(x.values(), y.values()));
+}
+
 TEST(Pointwise, RepeatsBitwiseAlsoAmongThreads) {
   reference::expect_same_bits([] {
     Array u = random_array(37, 301, 1), bias = random_array(1, 301, 2),

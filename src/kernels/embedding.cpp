@@ -15,16 +15,22 @@ void check_tokens(const ConstTokens& tokens, std::size_t vocab) {
 
 void embedding_forward(ConstTokens tokens, ConstMatrix token_table, ConstMatrix position_table,
                        Matrix x) {
-  promise(x.extent(0) == tokens.extent(0) && x.extent(1) == token_table.extent(1) &&
-              x.extent(1) == position_table.extent(1) && position_table.extent(0) > 0,
-          "embedding_forward", "tokens [N], tables [V, C] and [T, C], x [N, C] must fit");
+  const bool learned = position_table.data() != nullptr;
+  promise(
+      x.extent(0) == tokens.extent(0) && x.extent(1) == token_table.extent(1) &&
+          (!learned || (x.extent(1) == position_table.extent(1) && position_table.extent(0) > 0)),
+      "embedding_forward", "tokens [N], tables [V, C] and [T, C], x [N, C] must fit");
   check_tokens(tokens, token_table.extent(0));
   const int width = x.extent_int(1);
   const std::int64_t length = position_table.extent(0);
   for_each("embedding_forward", x.extent(0), [=](std::int64_t n) {
     const float* const token = &token_table(tokens(n), 0);
-    const float* const position = &position_table(n % length, 0);
     float* const out = &x(n, 0);
+    if (!learned) {
+      std::copy(token, token + width, out);
+      return;
+    }
+    const float* const position = &position_table(n % length, 0);
 #pragma omp simd
     for (int c = 0; c < width; ++c) out[c] = token[c] + position[c];
   });
@@ -32,8 +38,10 @@ void embedding_forward(ConstTokens tokens, ConstMatrix token_table, ConstMatrix 
 
 void embedding_backward(ConstTokens tokens, ConstMatrix dx, Matrix d_token_table,
                         Matrix d_position_table) {
+  const bool learned = d_position_table.data() != nullptr;
   promise(dx.extent(0) == tokens.extent(0) && dx.extent(1) == d_token_table.extent(1) &&
-              dx.extent(1) == d_position_table.extent(1) && d_position_table.extent(0) > 0,
+              (!learned ||
+               (dx.extent(1) == d_position_table.extent(1) && d_position_table.extent(0) > 0)),
           "embedding_backward", "tokens [N], dx [N, C], tables [V, C] and [T, C] must fit");
   check_tokens(tokens, d_token_table.extent(0));
   const std::int64_t count = dx.extent(0);
@@ -43,6 +51,11 @@ void embedding_backward(ConstTokens tokens, ConstMatrix dx, Matrix d_token_table
     for (std::int64_t n = 0; n < count; ++n) {
       const float* const grad = &dx(n, 0);
       float* const token = &d_token_table(tokens(n), 0);
+      if (!learned) {
+#pragma omp simd
+        for (std::int64_t c = begin; c < end; ++c) token[c] += grad[c];
+        continue;
+      }
       float* const position = &d_position_table(n % length, 0);
 #pragma omp simd
       for (std::int64_t c = begin; c < end; ++c) {

@@ -55,6 +55,13 @@ void add(ConstVector x, Vector y) {
   });
 }
 
+void copy(ConstVector x, Vector y) {
+  promise(x.extent(0) == y.extent(0), "copy", "x and y must have one length");
+  for_each_piece("copy", x.extent(0), piece, [=](std::int64_t begin, std::int64_t end) {
+    std::copy(x.data() + begin, x.data() + end, y.data() + begin);
+  });
+}
+
 void fill(float value, Vector y) {
   for_each_piece("fill", y.extent(0), piece, [=](std::int64_t begin, std::int64_t end) {
     std::fill(y.data() + begin, y.data() + end, value);

@@ -1,13 +1,20 @@
 #include "passes.hpp"
 
+#include <memory>
+#include <vector>
+
 #include "base/error.hpp"
 #include "kernels/adamw.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/cross_entropy.hpp"
 #include "kernels/embedding.hpp"
+#include "kernels/gelu_erf.hpp"
 #include "kernels/layer_norm.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/pointwise.hpp"
+#include "kernels/rms_norm.hpp"
+#include "kernels/rope.hpp"
+#include "kernels/swiglu.hpp"
 
 namespace brume::profiler {
 namespace {
@@ -50,11 +57,23 @@ Passes matmul(Maker make, std::int64_t m, std::int64_t n, std::int64_t k) {
           }};
 }
 
+/// The model's key heads, as many as this rank's query heads share.
+kernels::AttentionShape attention_shape(const std::vector<std::int64_t>& dims,
+                                        const model::Config& model) {
+  const int heads = int(dims[2]), group = model.num_heads / model.kv_heads();
+  return {.batch = int(dims[0]),
+          .seq_len = int(dims[1]),
+          .heads = heads,
+          .head_dim = int(dims[3]),
+          .kv_heads = (heads + group - 1) / group,
+          .group = group};
+}
+
 Passes attention(Maker make, const kernels::AttentionShape& shape) {
   const std::int64_t rows = std::int64_t(shape.batch) * shape.seq_len;
   const std::int64_t columns = std::int64_t(shape.heads) * shape.head_dim;
-  const Matrix qkv = make.matrix(rows, 3 * columns), o = make.matrix(rows, columns);
-  const Matrix d_o = make.matrix(rows, columns), dqkv = make.matrix(rows, 3 * columns);
+  const Matrix qkv = make.matrix(rows, shape.width()), o = make.matrix(rows, columns);
+  const Matrix d_o = make.matrix(rows, columns), dqkv = make.matrix(rows, shape.width());
   const Vector lse = make.vector(rows * shape.heads);
   return {[=] { kernels::attention_forward(shape, qkv, o, lse); },
           [=] { kernels::attention_backward(shape, qkv, o, lse, d_o, dqkv); }};
@@ -75,15 +94,50 @@ Passes layer_norm(Maker make, std::int64_t rows, std::int64_t columns, float eps
           }};
 }
 
-/// Backward makes gelu's output again, and its bias's gradient: no other operator counts them.
-Passes gelu(Maker make, std::int64_t rows, std::int64_t columns) {
+Passes rms_norm(Maker make, std::int64_t rows, std::int64_t columns, float eps) {
+  const Matrix x = make.matrix(rows, columns), y = make.matrix(rows, columns);
+  const Matrix dx = make.matrix(rows, columns);
+  const Vector gain = make.vector(columns), rstd = make.vector(rows), dgain = make.zeros(columns);
+  return {[=] { kernels::rms_norm_forward(x, gain, eps, y, rstd); },
+          [=] {
+            kernels::rms_norm_apply(x, gain, rstd, y);
+            kernels::rms_norm_backward(y, x, gain, rstd, dx, dx, Write::accumulate, dgain);
+          }};
+}
+
+Passes rope(Maker make, std::int64_t rows, std::int64_t heads, const model::Config& model) {
+  const auto table = std::make_shared<std::vector<float>>(
+      kernels::rope_table(model::rope_frequencies(model), model.seq_len));
+  const Matrix x = make.matrix(rows, heads * model.head_dim());
+  const auto angles = [table, columns = std::size_t(model.head_dim())] {
+    return kernels::ConstMatrix(table->data(), table->size() / columns, columns);
+  };
+  return {[=] { kernels::rope_forward(angles(), x); },
+          [=] { kernels::rope_backward(angles(), x); }};
+}
+
+/// Backward makes the output again, as a segment's backward does; here and in gelu.
+Passes swiglu(Maker make, std::int64_t rows, std::int64_t columns) {
+  const Matrix u = make.matrix(rows, 2 * columns), a = make.matrix(rows, columns);
+  const Matrix da = make.matrix(rows, columns), du = make.matrix(rows, 2 * columns);
+  return {[=] { kernels::swiglu_forward(u, a); },
+          [=] {
+            kernels::swiglu_forward(u, a);
+            kernels::swiglu_backward(u, da, du);
+          }};
+}
+
+/// Backward makes gelu's bias's gradient too: no other operator counts it.
+Passes gelu(Maker make, std::int64_t rows, std::int64_t columns, bool exact) {
+  const auto forward = exact ? kernels::gelu_erf_forward : kernels::gelu_forward;
+  const auto backward = exact ? kernels::gelu_erf_backward : kernels::gelu_backward;
   const Matrix u = make.matrix(rows, columns), a = make.matrix(rows, columns);
   const Matrix da = make.matrix(rows, columns), du = make.matrix(rows, columns);
   const Vector bias = make.vector(columns), db = make.zeros(columns);
-  return {[=] { kernels::gelu_forward(u, bias, a); },
+  return {[=] { forward(u, bias, a); },
           [=] {
-            kernels::gelu_forward(u, bias, a);
-            kernels::gelu_backward(u, bias, da, du);
+            forward(u, bias, a);
+            backward(u, bias, da, du);
             kernels::bias_backward(du, Write::accumulate, db);
           }};
 }
@@ -96,11 +150,15 @@ Passes pointwise(Maker make, std::int64_t rows, std::int64_t columns) {
 }
 
 Passes embedding(Maker make, std::int64_t rows, std::int64_t columns, std::int64_t vocab,
-                 std::int64_t seq_len) {
+                 const model::Config& model) {
   const ConstTokens tokens = make.tokens(rows, vocab);
-  const Matrix table = make.matrix(vocab, columns), positions = make.matrix(seq_len, columns);
+  const Matrix table = make.matrix(vocab, columns), d_table = make.matrix(vocab, columns);
   const Matrix x = make.matrix(rows, columns);
-  const Matrix d_table = make.matrix(vocab, columns), d_positions = make.matrix(seq_len, columns);
+  Matrix positions, d_positions;
+  if (!model.rotary()) {
+    positions = make.matrix(model.seq_len, columns);
+    d_positions = make.matrix(model.seq_len, columns);
+  }
   return {[=] { kernels::embedding_forward(tokens, table, positions, x); },
           [=] { kernels::embedding_backward(tokens, x, d_table, d_positions); }};
 }
@@ -125,16 +183,15 @@ Passes make_passes(const Item& item, const model::Config& model, Operands& opera
   const std::vector<std::int64_t>& d = item.dims;
   switch (item.kind) {
     case OperatorKind::matmul: return matmul(make, d[0], d[1], d[2]);
-    case OperatorKind::attention:
-      return attention(make, {int(d[0]), int(d[1]), int(d[2]), int(d[3])});
+    case OperatorKind::attention: return attention(make, attention_shape(d, model));
     case OperatorKind::layer_norm: return layer_norm(make, d[0], d[1], float(model.norm_eps));
-    case OperatorKind::rms_norm:
-    case OperatorKind::rope:
-    case OperatorKind::gelu_erf:
-    case OperatorKind::swiglu: break;
-    case OperatorKind::gelu: return gelu(make, d[0], d[1]);
+    case OperatorKind::rms_norm: return rms_norm(make, d[0], d[1], float(model.norm_eps));
+    case OperatorKind::rope: return rope(make, d[0], d[1], model);
+    case OperatorKind::gelu:
+    case OperatorKind::gelu_erf: return gelu(make, d[0], d[1], item.kind == OperatorKind::gelu_erf);
+    case OperatorKind::swiglu: return swiglu(make, d[0], d[1]);
     case OperatorKind::pointwise: return pointwise(make, item.tokens, d[0] / item.tokens);
-    case OperatorKind::embedding: return embedding(make, d[0], d[1], d[2], model.seq_len);
+    case OperatorKind::embedding: return embedding(make, d[0], d[1], d[2], model);
     case OperatorKind::cross_entropy: return cross_entropy(make, d[0], d[1]);
     case OperatorKind::adamw: return adamw(make, d[0]);
   }

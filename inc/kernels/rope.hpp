@@ -1,0 +1,29 @@
+/// @file Rotary positions, forward and backward in place.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/types.hpp"
+
+namespace brume::kernels {
+
+/// Cosines and sines of all angles, [T, D]: row t holds cos(t f_i), then sin(t f_i).
+///
+/// @param frequencies  f, [D / 2]
+std::vector<float> rope_table(const std::vector<double>& frequencies, int seq_len);
+
+/// Turns features i and i + D/2 of every head by the angle of the token's place t = n mod T:
+///
+///   x_i' = x_i cos(t f_i) - x_{i+D/2} sin(t f_i),  x_{i+D/2}' = x_{i+D/2} cos(t f_i) + x_i sin(t
+///   f_i)
+///
+/// @param table  [T, D] as above
+/// @param x      [N, H * D] heads in order, changed in place
+/// @source       Su et al. 2021 (RoFormer), eq. (34), pairs as in Llama
+void rope_forward(ConstMatrix table, Matrix x);
+
+/// The gradient of the input in the place of that of the output: the same turn, backwards.
+void rope_backward(ConstMatrix table, Matrix dx);
+
+}  // namespace brume::kernels

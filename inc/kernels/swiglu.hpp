@@ -1,0 +1,20 @@
+/// @file SwiGLU: a value gated by its sigmoid-weighted neighbour.
+#pragma once
+
+#include "kernels/types.hpp"
+
+namespace brume::kernels {
+
+/// a[n,f] = silu(u[n,f]) u[n,F+f],  silu(z) = z / (1 + e^-z)
+///
+/// @param u  [N, 2 F] gate and value side by side
+/// @param a  [N, F]
+/// @source   Shazeer 2020, eq. (5)
+void swiglu_forward(ConstMatrix u, Matrix a);
+
+/// du[n,f] = da[n,f] u[n,F+f] silu'(u[n,f]),  du[n,F+f] = da[n,f] silu(u[n,f])
+///
+/// @param du  [N, 2 F] may be u itself
+void swiglu_backward(ConstMatrix u, ConstMatrix da, Matrix du);
+
+}  // namespace brume::kernels

@@ -1,0 +1,83 @@
+#include "kernels/rope.hpp"
+
+#include <gtest/gtest.h>
+
+#include <utility>
+
+#include "base/error.hpp"
+#include "reference/rope.hpp"
+
+namespace brume::kernels {
+namespace {
+
+using reference::Array;
+using reference::random_array;
+
+struct Shape {
+  int sequences, T, heads, head_dim, gap;
+};
+const Shape shapes[] = {{1, 1, 1, 2, 0}, {2, 9, 3, 6, 5}, {3, 40, 2, 64, 0}, {1, 17, 5, 34, 1}};
+
+struct Case {
+  explicit Case(const Shape& s)
+      : shape{s}, x{random_array(s.sequences * s.T, s.heads * s.head_dim, 1, 1.0f, s.gap)} {
+    for (int i = 0; i < s.head_dim / 2; ++i)
+      frequencies.push_back(std::pow(10000.0, -2.0 * i / s.head_dim));
+    floats = rope_table(frequencies, s.T);
+  }
+  ConstMatrix table() const {
+    return ConstMatrix(floats.data(), std::size_t(shape.T), std::size_t(shape.head_dim));
+  }
+  reference::Doubles twin(const reference::Doubles& of, double direction) const {
+    return reference::rope(of, frequencies, shape.T, shape.heads * shape.head_dim, direction);
+  }
+  Shape shape;
+  Array x;
+  std::vector<double> frequencies;
+  std::vector<float> floats;
+};
+
+TEST(Rope, EqualsItsTwinInBothDirections) {
+  for (const Shape& shape : shapes) {
+    for (const double direction : {1.0, -1.0}) {
+      Case c(shape);
+      const auto expected = c.twin(c.x.doubles(), direction);
+      (direction > 0.0 ? rope_forward : rope_backward)(c.table(), c.x.matrix());
+      EXPECT_LT(reference::relative_error(c.x.values(), expected), 1e-6);
+      EXPECT_TRUE(c.x.gaps_untouched());
+    }
+  }
+}
+
+TEST(Rope, BackwardIsTheSlopeOfTheTwin) {
+  Case c({2, 3, 2, 4, 0});
+  const reference::Doubles x = random_array(6, 8, 7).doubles(), dy = c.x.doubles();
+  const auto slope =
+      reference::slope_of([&](auto& at) { return reference::dot(dy, c.twin(at, 1.0)); }, x);
+  rope_backward(c.table(), c.x.matrix());
+  EXPECT_LT(reference::relative_error(c.x.values(), slope), 1e-6);
+}
+
+// What makes the positions relative: q at t and k at u give a score that only t - u decides.
+TEST(Rope, ScoresDependOnDistanceOnly) {
+  Case c({1, 12, 1, 16, 0});
+  for (int n = 1; n < 12; ++n)
+    for (int i = 0; i < 16; ++i) c.x(n, i) = c.x(0, i);
+  rope_forward(c.table(), c.x.matrix());
+  const auto score = [&](int t, int u) {
+    double sum = 0.0;
+    for (int i = 0; i < 16; ++i) sum += double(c.x(t, i)) * c.x(u, i);
+    return sum;
+  };
+  EXPECT_NEAR(score(11, 8), score(3, 0), 1e-5);
+  EXPECT_GT(std::abs(score(11, 8) - score(11, 0)), 1e-2);
+}
+
+TEST(Rope, AnOddHeadBreaksAPromise) {
+  Array x(2, 6);
+  const std::vector<float> floats(6, 0.0f);
+  EXPECT_THROW(rope_forward(ConstMatrix(floats.data(), 2, 3), x.matrix()), Error);
+}
+
+}  // namespace
+}  // namespace brume::kernels

@@ -1,0 +1,48 @@
+#include "kernels/rope.hpp"
+
+#include <cmath>
+
+#include "kernels/host.hpp"
+
+namespace brume::kernels {
+namespace {
+
+/// @param direction  1 forwards, -1 backwards
+void turn(const char* kernel, const ConstMatrix& table, const Matrix& x, float direction) {
+  const int head_dim = table.extent_int(1), half = head_dim / 2;
+  promise(
+      table.extent(0) > 0 && head_dim > 0 && head_dim % 2 == 0 && x.extent_int(1) % head_dim == 0,
+      kernel, "the table must be [T, D] with an even D, x [N, H D]");
+  const std::int64_t length = table.extent(0);
+  const int width = x.extent_int(1);
+  for_each(kernel, x.extent(0), [=](std::int64_t n) {
+    const float* const cosine = &table(n % length, 0);
+    const float* const sine = cosine + half;
+    for (int first = 0; first < width; first += head_dim) {
+      float* const low = &x(n, first);
+      float* const high = low + half;
+#pragma omp simd
+      for (int i = 0; i < half; ++i) {
+        const float a = low[i], b = high[i], s = direction * sine[i];
+        low[i] = a * cosine[i] - b * s;
+        high[i] = b * cosine[i] + a * s;
+      }
+    }
+  });
+}
+
+}  // namespace
+
+std::vector<float> rope_table(const std::vector<double>& frequencies, int seq_len) {
+  std::vector<float> table;
+  for (int t = 0; t < seq_len; ++t) {
+    for (double f : frequencies) table.push_back(float(std::cos(t * f)));
+    for (double f : frequencies) table.push_back(float(std::sin(t * f)));
+  }
+  return table;
+}
+
+void rope_forward(ConstMatrix table, Matrix x) { turn("rope_forward", table, x, 1.0f); }
+void rope_backward(ConstMatrix table, Matrix dx) { turn("rope_backward", table, dx, -1.0f); }
+
+}  // namespace brume::kernels
