@@ -25,6 +25,18 @@ inline model::Config random_model(std::mt19937& random) {
           .tied_head = pick(random, {0, 1}) == 1};
 }
 
+/// A small model of one of the families that share key heads, or not, and of every other choice.
+inline model::Config random_family_model(std::mt19937& random) {
+  model::Config model = random_model(random);
+  model.family = pick(random, {0, 1}) == 1 ? model::Family::llama : model::Family::falcon;
+  model.num_kv_heads = pick(random, {1, 2, model.num_heads});
+  if (pick(random, {0, 1, 2}) == 0) model.head_size = 10;
+  model.qkv_bias = pick(random, {0, 1}) == 1;
+  model.linear_bias = model.parallel() && pick(random, {0, 1}) == 1;
+  model.layer_norms = model.parallel() ? pick(random, {1, 2}) : 2;
+  return model;
+}
+
 /// How a stage cuts a microbatch and its layers.
 struct Split {
   int dp, tp, microbatch;

@@ -112,8 +112,12 @@ def learning_rate(step):
 
 
 def train(tied, dtype):
-    """Loss and gradient norm of each step, then the loss on a further batch."""
     w = initial_weights(tied, dtype)
+    return train_with(w, lambda inputs, targets: loss_of(w, inputs, targets))
+
+
+def train_with(w, loss_of_batch):
+    """Loss and gradient norm of each step, then the loss on a further batch."""
     still = [p for name, p in w.items() if name.endswith(("gain", "bias"))]
     decaying = [p for name, p in w.items() if not name.endswith(("gain", "bias"))]
     optimizer = torch.optim.AdamW(
@@ -125,13 +129,13 @@ def train(tied, dtype):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step)
         optimizer.zero_grad()
-        loss = loss_of(w, *batch(step))
+        loss = loss_of_batch(*batch(step))
         loss.backward()
         norms.append(torch.nn.utils.clip_grad_norm_(w.values(), OPTIMIZER["clip_norm"]).item())
         losses.append(loss.item())
         optimizer.step()
     with torch.no_grad():
-        return dict(losses=losses, grad_norms=norms, final_loss=loss_of(w, *batch(STEPS)).item())
+        return dict(losses=losses, grad_norms=norms, final_loss=loss_of_batch(*batch(STEPS)).item())
 
 
 def spread(a, b):

@@ -38,11 +38,7 @@ class Contract : public ::testing::TestWithParam<int> {};
 
 // Ranks are threads here. Every plan gives the losses, norms and validation loss of the one-rank
 // run.
-TEST_P(Contract, RandomPlanTrainsLikeOneRank) {
-  std::mt19937 random(unsigned(GetParam()) * 7919 + 13);
-  const model::Config model = test::random_model(random);
-  const plan::Plan plan = GetParam() < num_equal_plans ? test::random_plan(random, model, 4)
-                                                       : test::mixed_plan(random, model, 8);
+void expect_contract(const model::Config& model, const plan::Plan& plan) {
   const test::TokenFixture tokens(model.vocab_size);
   const data::Sampler data = tokens.sampler(model.seq_len);
   const Settings settings = test::contract_settings(20);
@@ -52,8 +48,26 @@ TEST_P(Contract, RandomPlanTrainsLikeOneRank) {
   const test::Trained all = train(plan, model, settings, data);
 
   EXPECT_LT(one.losses[19], 0.9 * one.losses[0]);
-  EXPECT_LE(test::largest_difference(all.losses, one.losses), 1e-5) << plan::text(plan);
-  EXPECT_LE(test::largest_difference(all.norms, one.norms), 1e-4) << plan::text(plan);
+  const std::string both = model::text(model) + "\n" + plan::text(plan);
+  EXPECT_LE(test::largest_difference(all.losses, one.losses), 1e-5) << both;
+  EXPECT_LE(test::largest_difference(all.norms, one.norms), 1e-4) << both;
+}
+
+plan::Plan plan_number(int i, std::mt19937& random, const model::Config& model) {
+  return i < num_equal_plans ? test::random_plan(random, model, 4)
+                             : test::mixed_plan(random, model, 8);
+}
+
+TEST_P(Contract, RandomPlanTrainsLikeOneRank) {
+  std::mt19937 random(unsigned(GetParam()) * 7919 + 13);
+  const model::Config model = test::random_model(random);
+  expect_contract(model, plan_number(GetParam(), random, model));
+}
+
+TEST_P(Contract, RandomPlanOfAnotherFamilyTrainsLikeOneRank) {
+  std::mt19937 random(unsigned(GetParam()) * 104729 + 7);
+  const model::Config model = test::random_family_model(random);
+  expect_contract(model, plan_number(GetParam(), random, model));
 }
 
 INSTANTIATE_TEST_SUITE_P(Engine, Contract, ::testing::Range(0, num_plans));

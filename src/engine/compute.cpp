@@ -4,54 +4,19 @@
 #include <cmath>
 
 #include "base/error.hpp"
-#include "kernels/cross_entropy.hpp"
-#include "kernels/embedding.hpp"
-#include "kernels/layer_norm.hpp"
-#include "kernels/matmul.hpp"
 #include "kernels/pointwise.hpp"
+#include "kernels/rope.hpp"
 
 namespace brume::engine {
 
 using kernels::ConstMatrix;
-using kernels::ConstTokens;
 using kernels::ConstVector;
 using kernels::Matrix;
 using kernels::Vector;
-using kernels::Write;
 using schedule::Operation;
 using schedule::Role;
 
-/// A task's operands as typed pointers.
-struct Compute::Operands {
-  const schedule::Program& program;
-  const schedule::Task& task;
-  const Arena& arena;
-
-  template <typename T = float>
-  T* data(Role role, int index = 0) const {
-    const schedule::Operand& operand = task.at(role, index);
-    return reinterpret_cast<T*>(arena.at(program.buffers[std::size_t(operand.buffer)]) +
-                                operand.first_byte);
-  }
-  float* optional(Role role, int index = 0) const {
-    return task.find(role, index) ? data(role, index) : nullptr;
-  }
-  std::int64_t elements(Role role, int index = 0) const {
-    return task.at(role, index).bytes / std::int64_t(sizeof(float));
-  }
-  int block() const { return task.block; }
-  Write write() const { return task.replaces ? Write::replace : Write::accumulate; }
-};
-
 namespace {
-
-ConstVector part(const float* data, std::int64_t elements) {
-  return ConstVector(data, std::size_t(elements));
-}
-Vector part(float* data, std::int64_t elements) { return Vector(data, std::size_t(elements)); }
-Matrix rows(float* data, int num_rows, int num_columns) {
-  return Matrix(data, num_rows, num_columns);
-}
 
 /// The overlap of two ranges of elements.
 struct Overlap {
@@ -69,16 +34,46 @@ Overlap overlap(std::int64_t first_a, std::int64_t elements_a, std::int64_t firs
 Compute::Compute(const plan::Plan& plan, const model::Config& model, int rank, const Arena& arena)
     : arena_(arena), place_(plan::place(plan, rank)) {
   const plan::Stage& stage = plan.stages[std::size_t(place_.stage)];
-  require(model.family == model::Family::gpt, Failure::input,
-          "a {} can be planned but not trained yet", model::name(model.family));
-  tokens_ = stage.microbatch * model.seq_len;
   tp_ = stage.tp;
+  tokens_ = stage.microbatch * model.seq_len;
   hidden_ = model.hidden_size;
-  hidden_tp_ = model.hidden_size / stage.tp;
+  attended_tp_ = model.attention_size() / stage.tp;
   ffn_tp_ = model.ffn_size / stage.tp;
   vocab_ = model.vocab_size;
   eps_ = float(model.norm_eps);
-  attention_ = {stage.microbatch, model.seq_len, model.num_heads / stage.tp, model.head_dim()};
+  norm_kind_ = model.norm();
+  mlp_kind_ = model.mlp();
+  mlp_in_ = {{"mlp.in", 0, model.mlp_in_size() / stage.tp}};
+  if (model.rotary()) rope_ = kernels::rope_table(model::rope_frequencies(model), model.seq_len);
+  for (model::SegmentKind kind : model::segment_kinds(model)) {
+    SegmentParts& parts = segments_[kind];
+    parts.branches = model::branches(model, kind);
+    for (const model::Saved& saved : model::segment(model, kind).saved)
+      parts.saved.emplace(saved.name, int(parts.saved.size()));
+  }
+  describe_attention(stage, model);
+  describe_blocks(plan, model);
+}
+
+void Compute::describe_attention(const plan::Stage& stage, const model::Config& model) {
+  const int heads = model.num_heads / stage.tp, keys = model.kv_heads();
+  const bool cut = keys % stage.tp == 0;  // else every tensor-parallel rank holds all key heads
+  attention_ = {.batch = stage.microbatch,
+                .seq_len = model.seq_len,
+                .heads = heads,
+                .head_dim = model.head_dim(),
+                .kv_heads = cut ? keys / stage.tp : keys,
+                .group = model.num_heads / keys,
+                .first_head = cut ? 0 : place_.tp_rank * heads};
+  const int width = attention_.width();
+  if (keys == model.num_heads)
+    qkv_ = {{"attention.qkv", 0, width}};
+  else
+    qkv_ = {{"attention.q", 0, attended_tp_}, {"attention.kv", attended_tp_, width - attended_tp_}};
+}
+
+void Compute::describe_blocks(const plan::Plan& plan, const model::Config& model) {
+  const plan::Stage& stage = plan.stages[std::size_t(place_.stage)];
   const std::vector<model::Block> all = model::blocks(model);
   const auto [first, last] = plan::block_range(plan, place_.stage);
   for (int block = 0; block < int(all.size()); ++block) {
@@ -94,6 +89,9 @@ Compute::Compute(const plan::Plan& plan, const model::Config& model, int rank, c
   }
 }
 
+bool Compute::has(int block, std::string_view suffix) const {
+  return blocks_.at(block).by_suffix.contains(suffix);
+}
 const model::Piece& Compute::piece(int block, std::string_view suffix) const {
   return *blocks_.at(block).by_suffix.find(suffix)->second;
 }
@@ -115,6 +113,10 @@ Matrix Compute::matrix(float* flat, int block, std::string_view suffix) const {
   const auto columns = std::size_t(p.shape.back());
   return Matrix(flat + p.first, std::size_t(p.elements) / columns, columns);
 }
+Vector Compute::saved(const Operands& o, std::string_view name) const {
+  const int index = segments_.at(o.task.segment).saved.find(name)->second;
+  return part(o.data(Role::saved, index), o.elements(Role::saved, index));
+}
 
 void Compute::run(const schedule::Program& program, const schedule::Task& task,
                   const StepScalars& step) const {
@@ -123,23 +125,13 @@ void Compute::run(const schedule::Program& program, const schedule::Task& task,
   switch (task.operation) {
     case Operation::forward:
     case Operation::recompute:
-      switch (task.segment) {
-        case SegmentKind::embedding: return embedding_forward(o);
-        case SegmentKind::attention: return attention_forward(o);
-        case SegmentKind::mlp: return mlp_forward(o);
-        case SegmentKind::parallel: break;
-        case SegmentKind::head: return head_forward(o, step);
-      }
-      break;
+      if (task.segment == SegmentKind::embedding) return embedding_forward(o);
+      if (task.segment == SegmentKind::head) return head_forward(o, step);
+      return layer_forward(o);
     case Operation::backward:
-      switch (task.segment) {
-        case SegmentKind::embedding: return embedding_backward(o);
-        case SegmentKind::attention: return attention_backward(o);
-        case SegmentKind::mlp: return mlp_backward(o);
-        case SegmentKind::parallel: break;
-        case SegmentKind::head: return head_backward(o);
-      }
-      break;
+      if (task.segment == SegmentKind::embedding) return embedding_backward(o);
+      if (task.segment == SegmentKind::head) return head_backward(o);
+      return layer_backward(o);
     case Operation::clear:
       return kernels::fill(0.0f, part(o.data(Role::grads), o.elements(Role::grads)));
     case Operation::accumulate:
@@ -151,186 +143,6 @@ void Compute::run(const schedule::Program& program, const schedule::Task& task,
     default: break;
   }
   throw Error(Failure::bug, "'{}' is not a compute task", schedule::label(task));
-}
-
-// --- segments: the sequences of kernels that model/segments.cpp describes -----------------------
-
-void Compute::embedding_forward(const Operands& o) const {
-  const float* w = o.data(Role::weights);
-  kernels::embedding_forward(ConstTokens(o.data<std::int32_t>(Role::input), std::size_t(tokens_)),
-                             matrix(w, o.block(), "token"), matrix(w, o.block(), "position"),
-                             rows(o.data(Role::output), tokens_, hidden_));
-}
-
-void Compute::embedding_backward(const Operands& o) const {
-  float* g = o.data(Role::grads);
-  kernels::embedding_backward(ConstTokens(o.data<std::int32_t>(Role::input), std::size_t(tokens_)),
-                              rows(o.data(Role::gradient), tokens_, hidden_),
-                              matrix(g, o.block(), "token"), matrix(g, o.block(), "position"));
-}
-
-/// output = residual + bias + inner W^T on tensor-parallel rank 0, inner W^T on the others: their
-/// sum is the new residual stream.
-void Compute::write_output(const Operands& o, std::string_view prefix, ConstMatrix inner) const {
-  const float* w = o.data(Role::weights);
-  const std::string name(prefix);
-  const Matrix output = rows(o.data(Role::output), tokens_, hidden_);
-  const bool carries_residual = place_.tp_rank == 0;
-  if (carries_residual)
-    kernels::add_bias(rows(o.data(Role::input), tokens_, hidden_),
-                      vector(w, o.block(), name + ".bias"), output);
-  kernels::linear_forward(inner, matrix(w, o.block(), name + ".weight"),
-                          carries_residual ? Write::accumulate : Write::replace, output);
-}
-
-void Compute::attention_forward(const Operands& o) const {
-  const float* w = o.data(Role::weights);
-  const Matrix normed = rows(o.data(Role::workspace), tokens_, hidden_);
-  const Matrix qkv = rows(o.data(Role::saved, 2), tokens_, 3 * hidden_tp_);
-  const Matrix attended = rows(o.data(Role::saved, 3), tokens_, hidden_tp_);
-  kernels::layer_norm_forward(
-      rows(o.data(Role::input), tokens_, hidden_), vector(w, o.block(), "norm1.gain"),
-      vector(w, o.block(), "norm1.bias"), eps_, normed, part(o.data(Role::saved, 0), tokens_),
-      part(o.data(Role::saved, 1), tokens_));
-  kernels::linear_forward(normed, matrix(w, o.block(), "attention.qkv.weight"), Write::replace,
-                          qkv);
-  kernels::add_bias(qkv, vector(w, o.block(), "attention.qkv.bias"), qkv);
-  kernels::attention_forward(attention_, qkv, attended,
-                             part(o.data(Role::saved, 4), o.elements(Role::saved, 4)));
-  if (o.task.find(Role::output)) write_output(o, "attention.out", attended);
-}
-
-void Compute::attention_backward(const Operands& o) const {
-  const float* w = o.data(Role::weights);
-  float* g = o.data(Role::grads);
-  const Matrix dy = rows(o.data(Role::gradient), tokens_, hidden_);
-  const Matrix qkv = rows(o.data(Role::saved, 2), tokens_, 3 * hidden_tp_);
-  const Matrix attended = rows(o.data(Role::saved, 3), tokens_, hidden_tp_);
-  const Vector mean = part(o.data(Role::saved, 0), tokens_),
-               rstd = part(o.data(Role::saved, 1), tokens_);
-  const Matrix x = rows(o.data(Role::input), tokens_, hidden_);
-  const Matrix d_qkv = rows(o.data(Role::workspace), tokens_, 3 * hidden_tp_);
-  float* rest = d_qkv.data() + d_qkv.size();
-  const Matrix d_attended = rows(rest, tokens_, hidden_tp_);
-
-  kernels::linear_backward_input(dy, matrix(w, o.block(), "attention.out.weight"), Write::replace,
-                                 d_attended);
-  kernels::linear_backward_weight(dy, attended, o.write(),
-                                  matrix(g, o.block(), "attention.out.weight"));
-  kernels::bias_backward(dy, o.write(), vector(g, o.block(), "attention.out.bias"));
-  kernels::attention_backward(attention_, qkv, attended,
-                              part(o.data(Role::saved, 4), o.elements(Role::saved, 4)), d_attended,
-                              d_qkv);
-  const Matrix normed = rows(rest, tokens_, hidden_);  // where d attended was
-  kernels::layer_norm_apply(x, vector(w, o.block(), "norm1.gain"),
-                            vector(w, o.block(), "norm1.bias"), mean, rstd, normed);
-  kernels::linear_backward_weight(d_qkv, normed, o.write(),
-                                  matrix(g, o.block(), "attention.qkv.weight"));
-  kernels::bias_backward(d_qkv, o.write(), vector(g, o.block(), "attention.qkv.bias"));
-  kernels::linear_backward_input(d_qkv, matrix(w, o.block(), "attention.qkv.weight"),
-                                 Write::replace, normed);
-  kernels::layer_norm_backward(normed, x, vector(w, o.block(), "norm1.gain"), mean, rstd,
-                               place_.tp_rank == 0 ? ConstMatrix(dy) : ConstMatrix(), dy, o.write(),
-                               vector(g, o.block(), "norm1.gain"),
-                               vector(g, o.block(), "norm1.bias"));
-}
-
-void Compute::mlp_forward(const Operands& o) const {
-  const float* w = o.data(Role::weights);
-  const Matrix normed = rows(o.data(Role::workspace), tokens_, hidden_);
-  const Matrix wide = rows(o.data(Role::saved, 2), tokens_, ffn_tp_);
-  kernels::layer_norm_forward(
-      rows(o.data(Role::input), tokens_, hidden_), vector(w, o.block(), "norm2.gain"),
-      vector(w, o.block(), "norm2.bias"), eps_, normed, part(o.data(Role::saved, 0), tokens_),
-      part(o.data(Role::saved, 1), tokens_));
-  kernels::linear_forward(normed, matrix(w, o.block(), "mlp.in.weight"), Write::replace, wide);
-  if (!o.task.find(Role::output)) return;
-  const Matrix activated = rows(o.data(Role::workspace), tokens_, ffn_tp_);  // where normed was
-  kernels::gelu_forward(wide, vector(w, o.block(), "mlp.in.bias"), activated);
-  write_output(o, "mlp.out", activated);
-}
-
-void Compute::mlp_backward(const Operands& o) const {
-  const float* w = o.data(Role::weights);
-  float* g = o.data(Role::grads);
-  const Matrix dy = rows(o.data(Role::gradient), tokens_, hidden_);
-  const Matrix wide = rows(o.data(Role::saved, 2), tokens_, ffn_tp_);
-  const Vector mean = part(o.data(Role::saved, 0), tokens_),
-               rstd = part(o.data(Role::saved, 1), tokens_);
-  const Matrix x = rows(o.data(Role::input), tokens_, hidden_);
-  const ConstVector in_bias = vector(w, o.block(), "mlp.in.bias");
-  const Matrix d_wide = rows(o.data(Role::workspace), tokens_, ffn_tp_);
-  float* rest = d_wide.data() + d_wide.size();
-
-  const Matrix activated = rows(rest, tokens_, ffn_tp_);
-  kernels::linear_backward_input(dy, matrix(w, o.block(), "mlp.out.weight"), Write::replace,
-                                 d_wide);
-  kernels::gelu_forward(wide, in_bias, activated);
-  kernels::linear_backward_weight(dy, activated, o.write(), matrix(g, o.block(), "mlp.out.weight"));
-  kernels::bias_backward(dy, o.write(), vector(g, o.block(), "mlp.out.bias"));
-  kernels::gelu_backward(wide, in_bias, d_wide, d_wide);
-  const Matrix normed = rows(rest, tokens_, hidden_);  // where gelu's output was
-  kernels::layer_norm_apply(x, vector(w, o.block(), "norm2.gain"),
-                            vector(w, o.block(), "norm2.bias"), mean, rstd, normed);
-  kernels::linear_backward_weight(d_wide, normed, o.write(), matrix(g, o.block(), "mlp.in.weight"));
-  kernels::bias_backward(d_wide, o.write(), vector(g, o.block(), "mlp.in.bias"));
-  kernels::linear_backward_input(d_wide, matrix(w, o.block(), "mlp.in.weight"), Write::replace,
-                                 normed);
-  kernels::layer_norm_backward(normed, x, vector(w, o.block(), "norm2.gain"), mean, rstd,
-                               place_.tp_rank == 0 ? ConstMatrix(dy) : ConstMatrix(), dy, o.write(),
-                               vector(g, o.block(), "norm2.gain"),
-                               vector(g, o.block(), "norm2.bias"));
-}
-
-void Compute::head_forward(const Operands& o, const StepScalars& step) const {
-  const float* w = o.data(Role::weights);
-  const float* tied = o.optional(Role::weights, 1);
-  const Matrix normed = rows(o.data(Role::workspace), tokens_, hidden_);
-  const Matrix logits = rows(o.data(Role::saved, 2), tokens_, vocab_);
-  kernels::layer_norm_forward(rows(o.data(Role::input), tokens_, hidden_),
-                              vector(w, o.block(), "norm.gain"), vector(w, o.block(), "norm.bias"),
-                              eps_, normed, part(o.data(Role::saved, 0), tokens_),
-                              part(o.data(Role::saved, 1), tokens_));
-  kernels::linear_forward(normed,
-                          tied ? ConstMatrix(tied, std::size_t(vocab_), std::size_t(hidden_))
-                               : matrix(w, o.block(), "weight"),
-                          Write::replace, logits);
-  const double loss = kernels::cross_entropy(
-      logits, ConstTokens(o.data<std::int32_t>(Role::targets), std::size_t(tokens_)),
-      step.loss_scale, true);
-  // Tensor-parallel ranks compute the same loss: one of them counts it.
-  double& sum = *o.data<double>(Role::loss);
-  sum = (o.task.replaces ? 0.0 : sum) + (place_.tp_rank == 0 ? loss : 0.0);
-}
-
-void Compute::head_backward(const Operands& o) const {
-  const float* w = o.data(Role::weights);
-  float* g = o.data(Role::grads);
-  const float* tied = o.optional(Role::weights, 1);
-  float* tied_grads = o.optional(Role::grads, 1);
-  const Matrix d_logits = rows(o.data(Role::saved, 2), tokens_, vocab_);
-  const Vector mean = part(o.data(Role::saved, 0), tokens_),
-               rstd = part(o.data(Role::saved, 1), tokens_);
-  const Matrix x = rows(o.data(Role::input), tokens_, hidden_);
-  const Matrix normed = rows(o.data(Role::workspace), tokens_, hidden_);
-  kernels::layer_norm_apply(x, vector(w, o.block(), "norm.gain"), vector(w, o.block(), "norm.bias"),
-                            mean, rstd, normed);
-  if (tied) {
-    // The table's gradient was cleared: the embedding adds to it too.
-    kernels::linear_backward_weight(d_logits, normed, Write::accumulate,
-                                    rows(tied_grads, vocab_, hidden_));
-    kernels::linear_backward_input(d_logits,
-                                   ConstMatrix(tied, std::size_t(vocab_), std::size_t(hidden_)),
-                                   Write::replace, normed);
-  } else {
-    kernels::linear_backward_weight(d_logits, normed, o.write(), matrix(g, o.block(), "weight"));
-    kernels::linear_backward_input(d_logits, matrix(w, o.block(), "weight"), Write::replace,
-                                   normed);
-  }
-  kernels::layer_norm_backward(normed, x, vector(w, o.block(), "norm.gain"), mean, rstd,
-                               ConstMatrix(), rows(o.data(Role::gradient), tokens_, hidden_),
-                               o.write(), vector(g, o.block(), "norm.gain"),
-                               vector(g, o.block(), "norm.bias"));
 }
 
 // --- update -------------------------------------------------------------------------------------

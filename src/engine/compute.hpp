@@ -2,13 +2,15 @@
 #pragma once
 
 #include <map>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "arena.hpp"
 #include "engine/engine.hpp"
 #include "kernels/adamw.hpp"
 #include "kernels/attention.hpp"
-#include "kernels/types.hpp"
+#include "operands.hpp"
 
 namespace brume::engine {
 
@@ -22,7 +24,7 @@ struct StepScalars {
 };
 
 /// Runs forward, backward and optimizer tasks of one rank. Operands give the memory, model and plan
-/// the sizes.
+/// the sizes, and the model's description the sequence of kernels.
 class Compute {
  public:
   Compute(const plan::Plan& plan, const model::Config& model, int rank, const Arena& arena);
@@ -31,41 +33,97 @@ class Compute {
            const StepScalars& step) const;
 
  private:
-  struct Operands;  ///< a task's operands as pointers and views
   /// A block's parameters within its flat buffers.
   struct BlockPieces {
     model::Block block;
     model::Layout layout;
     std::map<std::string, const model::Piece*, std::less<>> by_suffix;
   };
+  /// A linear layer, and the columns of its input or output that are its own.
+  struct Linear {
+    std::string name;
+    int first_column, columns;
+  };
+  /// A kind of segment: the ways through it, and where its saved tensors stand among its operands.
+  struct SegmentParts {
+    std::vector<model::Branch> branches;
+    std::map<std::string, int, std::less<>> saved;
+  };
+
+  void describe_blocks(const plan::Plan& plan, const model::Config& model);
+  void describe_attention(const plan::Stage& stage, const model::Config& model);
+
+  // --- what a task works on ---
+  bool has(int block, std::string_view suffix) const;
   const model::Piece& piece(int block, std::string_view suffix) const;
   kernels::ConstVector vector(const float* flat, int block, std::string_view suffix) const;
   kernels::Vector vector(float* flat, int block, std::string_view suffix) const;
   kernels::ConstMatrix matrix(const float* flat, int block, std::string_view suffix) const;
   kernels::Matrix matrix(float* flat, int block, std::string_view suffix) const;
+  kernels::Vector saved(const Operands& o, std::string_view name) const;
+  kernels::Matrix stream(const Operands& o, schedule::Role role) const {
+    return rows(o.data(role), tokens_, hidden_);
+  }
 
+  // --- parts of segments ---
+  void norm_forward(const Operands& o, const std::string& name, kernels::Matrix y) const;
+  void norm_again(const Operands& o, const std::string& name, kernels::Matrix y) const;
+  void norm_backward(const Operands& o, const std::string& name, kernels::ConstMatrix dy,
+                     kernels::ConstMatrix residual, kernels::Matrix dx) const;
+  void linear_backward_parameters(const Operands& o, const std::string& name,
+                                  kernels::ConstMatrix dy, kernels::ConstMatrix x) const;
+
+  // --- a layer's segment: norms, branches, and what they add to the stream ---
+  void layer_forward(const Operands& o) const;
+  void layer_backward(const Operands& o) const;
+  void write_output(const Operands& o) const;
+  const std::vector<Linear>& inputs_of(model::BranchKind kind) const {
+    return kind == model::BranchKind::attention ? qkv_ : mlp_in_;
+  }
+  int input_width(model::BranchKind kind) const;
+  template <typename Each>
+  void for_inputs(const std::vector<model::Branch>& branches,
+                  const std::vector<kernels::Matrix>& gradients, std::size_t first,
+                  std::size_t last, Each each) const;
+  kernels::ConstMatrix rope_table() const {
+    const auto columns = std::size_t(attention_.head_dim);
+    return kernels::ConstMatrix(rope_.data(), rope_.size() / columns, columns);
+  }
+  /// Queries and keys of [N, q k v]: what positions turn.
+  kernels::Matrix turned(const kernels::Matrix& qkv) const {
+    return kernels::columns(qkv, 0, (attention_.heads + attention_.keys()) * attention_.head_dim);
+  }
+  void project(const Operands& o, model::BranchKind kind, kernels::ConstMatrix normed) const;
+  void attend(const Operands& o) const;
+  void activate(kernels::ConstMatrix wide, kernels::ConstVector bias, kernels::Matrix a) const;
+  kernels::ConstVector activation_bias(const Operands& o) const;
+  void attention_inner_backward(const Operands& o, kernels::Matrix d_qkv, float* scratch) const;
+  void mlp_inner_backward(const Operands& o, kernels::Matrix d_wide, float* scratch) const;
+
+  // --- the first and the last segment ---
   void embedding_forward(const Operands& o) const;
   void embedding_backward(const Operands& o) const;
-  void attention_forward(const Operands& o) const;
-  void attention_backward(const Operands& o) const;
-  void mlp_forward(const Operands& o) const;
-  void mlp_backward(const Operands& o) const;
   void head_forward(const Operands& o, const StepScalars& step) const;
   void head_backward(const Operands& o) const;
-  void write_output(const Operands& o, std::string_view prefix, kernels::ConstMatrix inner) const;
+
   void optimizer_step(const Operands& o, const StepScalars& step) const;
   void norm(const Operands& o) const;
 
   const Arena& arena_;
   plan::Place place_;
-  int tokens_;  ///< N, of a microbatch
   int tp_;
-  int hidden_;     ///< C
-  int hidden_tp_;  ///< of this rank's heads
+  int tokens_;       ///< N, of a microbatch
+  int hidden_;       ///< C
+  int attended_tp_;  ///< features of this rank's query heads
   int ffn_tp_;
   int vocab_;
   float eps_;
+  model::NormKind norm_kind_;
+  model::MlpKind mlp_kind_;
   kernels::AttentionShape attention_;
+  std::vector<float> rope_;  ///< table of kernels::rope_forward; empty: positions are learned
+  std::vector<Linear> qkv_, mlp_in_;
+  std::map<model::SegmentKind, SegmentParts> segments_;
   std::map<int, BlockPieces> blocks_;
 };
 

@@ -37,7 +37,8 @@ const std::set<std::string> silent_keys{"architectures",
                                         "task_specific_params",
                                         "reorder_and_upcast_attn",
                                         "auto_map",
-                                        "max_window_layers"};
+                                        "max_window_layers",
+                                        "layer_types"};
 
 /// A JSON object that remembers which of its keys were asked for.
 class ConfigFile {
@@ -287,6 +288,7 @@ deck::ModelKeys resolved(const deck::ModelKeys& keys) {
              fmt::join(known, ", "));
   for (const char* key : {"num_local_experts", "num_experts", "n_routed_experts"})
     file.needs(file.size(key, 1) == 1, "'{}': mixtures of experts do not run here", key);
+  file.needs(!file.truth("add_cross_attention", false), "'add_cross_attention' must be false");
   KeyWriter writer(filled);
   found->second(file, writer);
   if (const auto unknown = file.unknown(); !unknown.empty())

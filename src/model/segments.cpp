@@ -10,10 +10,6 @@
 namespace brume::model {
 namespace {
 
-/// Scratch of one attention call beside its per-token numbers [elements]; see
-/// kernels/attention.hpp.
-constexpr double attention_block_elements = 64 * 1024;
-
 /// Sizes a segment's formulas speak of.
 struct Sizes {
   explicit Sizes(const Config& m)
@@ -101,37 +97,26 @@ void add_mlp(Segment& segment, const Config& m, const Sizes& s) {
   segment.saved.push_back({"wide", s.tokens * s.mlp_in_tp});
 }
 
-/// Scratch of a branch [elements]: what its inner part needs at once in either pass, and the
-/// gradient that backward keeps until its norm's turn.
-struct Scratch {
-  Expr forward, backward, gradient;
-};
-Scratch scratch(const Sizes& s, BranchKind kind) {
-  const Expr activated = s.tokens * s.ffn_tp;
-  if (kind == BranchKind::mlp) return {activated, activated, s.tokens * s.mlp_in_tp};
-  // Per token and head one number, and blocks of scores; d attended beside them in backward.
-  const Expr blocks = s.tokens * s.heads_tp + attention_block_elements;
-  return {blocks, s.tokens * s.attended_tp + blocks, s.tokens * s.qkv_tp};
-}
-
-/// Forward: a normed input, later each branch's scratch, in one place. Backward: the gradients of
-/// all branches' first products, and beside them in one place each branch's scratch, later a normed
-/// input and its gradient.
+/// Forward: a normed input, later the MLP's activation in its place. Backward: the gradients of all
+/// branches' first products, and beside them in one place what each branch's last product read or
+/// its gradient, later a normed input and its gradient.
 Segment layer_segment(const Config& m, const Sizes& s, SegmentKind kind) {
-  Segment segment{kind, {}, {}, s.tokens * s.hidden, s.tokens * s.hidden};
+  Segment segment{kind, {}, {}, s.tokens * s.hidden, 0.0};
   const std::vector<Branch> all = branches(m, kind);
-  Expr gradients = 0.0;
+  Expr gradients = 0.0, beside = s.tokens * s.hidden;
   int norm = 0;
   for (const Branch& branch : all) {
     if (branch.norm != norm) add_norm(segment, m, s, "norm" + std::to_string(branch.norm));
     norm = branch.norm;
-    (branch.kind == BranchKind::attention ? add_attention : add_mlp)(segment, m, s);
-    const Scratch needs = scratch(s, branch.kind);
-    segment.forward_workspace_elements = max(segment.forward_workspace_elements, needs.forward);
-    segment.backward_workspace_elements = max(segment.backward_workspace_elements, needs.backward);
-    gradients += needs.gradient;
+    const bool attention = branch.kind == BranchKind::attention;
+    (attention ? add_attention : add_mlp)(segment, m, s);
+    const Expr inner = s.tokens * (attention ? s.attended_tp : s.ffn_tp);
+    if (!attention)
+      segment.forward_workspace_elements = max(segment.forward_workspace_elements, inner);
+    beside = max(beside, inner);
+    gradients += s.tokens * (attention ? s.qkv_tp : s.mlp_in_tp);
   }
-  segment.backward_workspace_elements = gradients + segment.backward_workspace_elements;
+  segment.backward_workspace_elements = gradients + beside;
   segment.operators.push_back(bias_and_residual("residual", s.tokens * s.hidden));
   for (const Branch& branch : all) {
     const bool attention = branch.kind == BranchKind::attention;

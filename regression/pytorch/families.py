@@ -1,0 +1,280 @@
+"""Reference numbers for unit.transformers: small models of the Transformers library.
+
+Run:  python families.py        (in any place; needs torch and transformers, no GPU)
+It writes families.json beside itself, and says how far the float32 runs, whose numbers it keeps, lie
+from the same runs in float64. The committed numbers were made with torch 2.15.0 and transformers
+5.23.0 on a CPU.
+
+Weights, tokens, batches and the optimizer are those of gpt_losses.py. A model computes with weights
+in the names and shapes of src/model, which `to_*` only reorders, so gradients are theirs too.
+"""
+
+import json
+import pathlib
+
+import torch
+import torch.nn.functional as F
+import transformers
+
+import gpt_losses
+from gpt_losses import BATCH, MODEL, OPTIMIZER, STEPS, batch, spread
+
+L, C, H, T, V = (MODEL[key] for key in
+                 ("num_layers", "hidden_size", "num_heads", "seq_len", "vocab_size"))
+D = C // H
+KEPT_VALUES = 24  # of each gradient
+
+
+# --- the models -----------------------------------------------------------------------------------
+
+
+def gpt2():
+    return transformers.GPT2Config(
+        n_layer=L, n_embd=C, n_head=H, n_positions=T, vocab_size=V, resid_pdrop=0.0,
+        embd_pdrop=0.0, attn_pdrop=0.0, architectures=["GPT2LMHeadModel"])
+
+
+def llama_keys(**more):
+    return dict(num_hidden_layers=L, hidden_size=C, num_attention_heads=H, intermediate_size=112,
+                max_position_embeddings=T, vocab_size=V, rms_norm_eps=1e-5) | more
+
+
+def llama_grouped():
+    # 16 tokens are 2.5 turns of the first angle: one frequency lies between the two factors.
+    rope = dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0,
+                high_freq_factor=4.0, original_max_position_embeddings=16)
+    return transformers.LlamaConfig(**llama_keys(
+        num_key_value_heads=2, tie_word_embeddings=False, rope_parameters=rope,
+        architectures=["LlamaForCausalLM"]))
+
+
+def llama_tied():
+    rope = dict(rope_type="linear", rope_theta=500.0, factor=2.0)
+    return transformers.LlamaConfig(**llama_keys(
+        num_key_value_heads=4, tie_word_embeddings=True, head_dim=16, rope_parameters=rope,
+        architectures=["LlamaForCausalLM"]))
+
+
+def qwen2():
+    return transformers.Qwen2Config(**llama_keys(
+        num_key_value_heads=2, tie_word_embeddings=True, architectures=["Qwen2ForCausalLM"]))
+
+
+def falcon_keys(**more):
+    return dict(num_hidden_layers=L, hidden_size=C, num_attention_heads=H, vocab_size=V,
+                max_position_embeddings=T, hidden_dropout=0.0, attention_dropout=0.0, alibi=False,
+                architectures=["FalconForCausalLM"]) | more
+
+
+def falcon_one_key_head():
+    return transformers.FalconConfig(**falcon_keys(
+        multi_query=True, parallel_attn=True, bias=False, new_decoder_architecture=False))
+
+
+def falcon_grouped():
+    return transformers.FalconConfig(**falcon_keys(
+        new_decoder_architecture=True, num_kv_heads=2, bias=True))
+
+
+# --- names and shapes of src/model, in the order in which their elements are numbered -------------
+
+
+def linear(name, shape, bias):
+    return {name + ".weight": shape} | ({name + ".bias": shape[:-1]} if bias else {})
+
+
+def shapes(family, kv, head_dim, ffn, norms, biases, tied):
+    """biases: of q, k and v; of the other linear layers."""
+    layer_norm = family != "llama"
+
+    def norm(name):
+        return {name + ".gain": (C,)} | ({name + ".bias": (C,)} if layer_norm else {})
+
+    layer = {}
+    for i in range(norms):
+        layer |= norm(f"norm{i + 1}")
+    if kv == H:
+        layer |= linear("attention.qkv", (3, H * head_dim, C), biases[0])
+    else:
+        layer |= linear("attention.kv", (2, kv * head_dim, C), biases[0])
+        layer |= linear("attention.q", (H * head_dim, C), biases[0])
+    layer |= linear("attention.out", (C, H * head_dim), biases[1])
+    layer |= linear("mlp.in", (2, ffn, C) if family == "llama" else (ffn, C), biases[1])
+    layer |= linear("mlp.out", (C, ffn), biases[1])
+    all_shapes = {"embedding.token": (V, C)}
+    if family == "gpt":
+        all_shapes["embedding.position"] = (T, C)
+    for i in range(L):
+        all_shapes |= {f"layers.{i}.{name}": shape for name, shape in layer.items()}
+    all_shapes |= norm("head.norm")
+    return all_shapes if tied else all_shapes | {"head.weight": (V, C)}
+
+
+def parts_of(w, name):
+    """q, k and v of a layer's weight or bias."""
+    if "attention.qkv." + name in w:
+        return tuple(w["attention.qkv." + name])
+    return (w["attention.q." + name], *w["attention.kv." + name])
+
+
+def to_gpt2(w, layer):
+    out = {"ln_1.weight": w["norm1.gain"], "ln_1.bias": w["norm1.bias"],
+           "ln_2.weight": w["norm2.gain"], "ln_2.bias": w["norm2.bias"]}
+    for theirs, ours in (("attn.c_attn", "attention.qkv"), ("attn.c_proj", "attention.out"),
+                         ("mlp.c_fc", "mlp.in"), ("mlp.c_proj", "mlp.out")):
+        out[theirs + ".weight"] = w[ours + ".weight"].reshape(
+            -1, w[ours + ".weight"].shape[-1]).T
+        out[theirs + ".bias"] = w[ours + ".bias"].flatten()
+    return {f"transformer.h.{layer}.{name}": value for name, value in out.items()}
+
+
+def to_llama(w, layer):
+    out = {"input_layernorm.weight": w["norm1.gain"],
+           "post_attention_layernorm.weight": w["norm2.gain"],
+           "self_attn.o_proj.weight": w["attention.out.weight"],
+           "mlp.gate_proj.weight": w["mlp.in.weight"][0],
+           "mlp.up_proj.weight": w["mlp.in.weight"][1],
+           "mlp.down_proj.weight": w["mlp.out.weight"]}
+    for name in ("weight", "bias"):
+        if f"attention.kv.{name}" in w or f"attention.qkv.{name}" in w:
+            for part, value in zip("qkv", parts_of(w, name)):
+                out[f"self_attn.{part}_proj.{name}"] = value
+    return {f"model.layers.{layer}.{name}": value for name, value in out.items()}
+
+
+def to_falcon(w, layer):
+    two = "norm2.gain" in w
+    out = {}
+    for norm, theirs in (("norm1", "ln_attn" if two else "input_layernorm"), ("norm2", "ln_mlp")):
+        if norm + ".gain" in w:
+            out |= {theirs + ".weight": w[norm + ".gain"], theirs + ".bias": w[norm + ".bias"]}
+    for name in ("weight", "bias"):
+        if "attention.kv." + name not in w:
+            continue
+        # One row of heads for each key head: its query heads, its key, its value.
+        q, k, v = parts_of(w, name)
+        kv = k.shape[0] // D
+        grouped = torch.cat([x.reshape(kv, -1, *x.shape[1:]) for x in (q, k, v)], dim=1)
+        out["self_attention.query_key_value." + name] = grouped.flatten(0, 1)
+        for theirs, ours in (("self_attention.dense", "attention.out"),
+                             ("mlp.dense_h_to_4h", "mlp.in"), ("mlp.dense_4h_to_h", "mlp.out")):
+            out[f"{theirs}.{name}"] = w[f"{ours}.{name}"]
+    return {f"transformer.h.{layer}.{name}": value for name, value in out.items()}
+
+
+ENDS = {  # table, positions, last norm
+    "gpt": ("transformer.wte.weight", "transformer.wpe.weight", "transformer.ln_f"),
+    "llama": ("model.embed_tokens.weight", None, "model.norm"),
+    "falcon": ("transformer.word_embeddings.weight", None, "transformer.ln_f"),
+}
+
+
+def to_library(family, w):
+    table, positions, norm = ENDS[family]
+    out = {table: w["embedding.token"], norm + ".weight": w["head.norm.gain"],
+           "lm_head.weight": w.get("head.weight", w["embedding.token"])}
+    if "head.norm.bias" in w:
+        out[norm + ".bias"] = w["head.norm.bias"]
+    if positions:
+        out[positions] = w["embedding.position"]
+    layer_of = dict(gpt=to_gpt2, llama=to_llama, falcon=to_falcon)[family]
+    for i in range(L):
+        prefix = f"layers.{i}."
+        out |= layer_of({name.removeprefix(prefix): value for name, value in w.items()
+                         if name.startswith(prefix)}, i)
+    return out
+
+
+# --- training -------------------------------------------------------------------------------------
+
+
+class Run:
+    def __init__(self, config, family, dtype, **sizes):
+        config._attn_implementation = "eager"
+        self.model = transformers.AutoModelForCausalLM.from_config(config).to(dtype).train()
+        self.family = family
+        gpt_losses.shapes = lambda _: shapes(family, tied=config.tie_word_embeddings, **sizes)
+        self.weights = gpt_losses.initial_weights(None, dtype)
+        names = {name for name, _ in self.model.named_parameters(remove_duplicate=False)}
+        given = set(to_library(family, self.weights))
+        assert names == given, f"{names ^ given} have no counterpart"
+
+    def loss(self, inputs, targets):
+        logits = torch.func.functional_call(
+            self.model, to_library(self.family, self.weights), (inputs,), strict=False,
+            tie_weights=False).logits
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+    def first_gradients(self):
+        """Of the loss on the first batch, by parameter: norm, and values evenly apart."""
+        gradients = torch.autograd.grad(self.loss(*batch(0)), list(self.weights.values()))
+        out = {}
+        for name, gradient in zip(self.weights, gradients):
+            flat = gradient.flatten()
+            stride = max(1, len(flat) // KEPT_VALUES)
+            out[name] = dict(norm=flat.norm().item(), stride=stride,
+                             largest=flat.abs().max().item(),
+                             values=flat[::stride][:KEPT_VALUES].tolist())
+        return out
+
+    def sequence_losses(self):
+        inputs, targets = batch(0)
+        with torch.no_grad():
+            return [self.loss(inputs[b:b + 1], targets[b:b + 1]).item() for b in range(BATCH)]
+
+
+def numbers(config, family, dtype, sizes):
+    run = Run(config, family, dtype, **sizes)
+    out = dict(sequence_losses=run.sequence_losses(), gradients=run.first_gradients())
+    return out | gpt_losses.train_with(run.weights, run.loss)
+
+
+RUNS = {
+    "gpt2": (gpt2, "gpt", dict(kv=H, head_dim=D, ffn=4 * C, norms=2, biases=(True, True))),
+    "llama_grouped": (llama_grouped, "llama",
+                      dict(kv=2, head_dim=D, ffn=112, norms=2, biases=(False, False))),
+    "llama_tied": (llama_tied, "llama",
+                   dict(kv=4, head_dim=16, ffn=112, norms=2, biases=(False, False))),
+    "qwen2": (qwen2, "llama", dict(kv=2, head_dim=D, ffn=112, norms=2, biases=(True, False))),
+    "falcon_one_key_head": (falcon_one_key_head, "falcon",
+                            dict(kv=1, head_dim=D, ffn=4 * C, norms=1, biases=(False, False))),
+    "falcon_grouped": (falcon_grouped, "falcon",
+                       dict(kv=2, head_dim=D, ffn=4 * C, norms=2, biases=(True, True))),
+}
+
+
+def rounded(value):
+    """Nine digits tell all float32 numbers apart."""
+    if isinstance(value, float):
+        return float(f"{value:.9g}")
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    return [rounded(item) for item in value] if isinstance(value, list) else value
+
+
+def gradient_spread(a, b):
+    return max(max(abs(x - y) for x, y in zip(a[name]["values"], b[name]["values"])) /
+               b[name]["largest"] for name in a)
+
+
+def main():
+    torch.set_num_threads(1)
+    out = dict(torch=torch.__version__, transformers=transformers.__version__, global_batch=BATCH,
+               steps=STEPS, optimizer=OPTIMIZER, runs={})
+    for name, (make, family, sizes) in RUNS.items():
+        run, exact = (numbers(make(), family, dtype, sizes)
+                      for dtype in (torch.float32, torch.float64))
+        print(f"{name}: loss {run['losses'][0]:.4f} to {run['losses'][-1]:.4f}, norms "
+              f"{min(run['grad_norms']):.3f} to {max(run['grad_norms']):.3f}; float32 against "
+              f"float64, largest relative difference: "
+              f"losses {spread(run['losses'], exact['losses']):.1e}, "
+              f"norms {spread(run['grad_norms'], exact['grad_norms']):.1e}, "
+              f"gradients {gradient_spread(run['gradients'], exact['gradients']):.1e}")
+        out["runs"][name] = dict(config=make().to_diff_dict()) | rounded(run)
+    path = pathlib.Path(__file__).with_suffix(".json")
+    text = json.dumps(out, separators=(",", ":"))
+    path.write_text(text.replace('},"', '},\n"') + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+/// @file A layer's segments: the kernels of the branches that model::branches names.
+#include "base/error.hpp"
+#include "compute.hpp"
+#include "kernels/gelu_erf.hpp"
+#include "kernels/matmul.hpp"
+#include "kernels/pointwise.hpp"
+#include "kernels/rope.hpp"
+#include "kernels/swiglu.hpp"
+
+namespace brume::engine {
+
+using kernels::ConstMatrix;
+using kernels::ConstVector;
+using kernels::Matrix;
+using kernels::Write;
+using model::BranchKind;
+using schedule::Role;
+
+namespace {
+
+std::string norm_name(const model::Branch& branch) { return "norm" + std::to_string(branch.norm); }
+
+const char* output_name(const model::Branch& branch) {
+  return branch.kind == BranchKind::attention ? "attention.out" : "mlp.out";
+}
+
+}  // namespace
+
+int Compute::input_width(BranchKind kind) const {
+  const Linear& last = inputs_of(kind).back();
+  return last.first_column + last.columns;
+}
+
+// --- forward ------------------------------------------------------------------------------------
+
+void Compute::layer_forward(const Operands& o) const {
+  const SegmentParts& segment = segments_.at(o.task.segment);
+  const Matrix normed = stream(o, Role::workspace);
+  int norm = 0;
+  for (const model::Branch& branch : segment.branches) {
+    if (branch.norm != norm) norm_forward(o, norm_name(branch), normed);
+    norm = branch.norm;
+    project(o, branch.kind, normed);
+  }
+  if (segment.branches.front().kind == BranchKind::attention) attend(o);
+  if (o.task.find(Role::output)) write_output(o);
+}
+
+/// The branch's first product; queries, keys and values with bias and turned by their positions.
+void Compute::project(const Operands& o, BranchKind kind, ConstMatrix normed) const {
+  const bool attention = kind == BranchKind::attention;
+  const float* w = o.data(Role::weights);
+  const Matrix out = rows(saved(o, attention ? "qkv" : "wide").data(), tokens_, input_width(kind));
+  for (const Linear& linear : inputs_of(kind)) {
+    const Matrix own = kernels::columns(out, linear.first_column, linear.columns);
+    kernels::linear_forward(normed, matrix(w, o.block(), linear.name + ".weight"), Write::replace,
+                            own);
+    // The MLP's is added by its activation.
+    if (attention && has(o.block(), linear.name + ".bias"))
+      kernels::add_bias(own, vector(w, o.block(), linear.name + ".bias"), own);
+  }
+  if (attention && !rope_.empty()) kernels::rope_forward(rope_table(), turned(out));
+}
+
+void Compute::attend(const Operands& o) const {
+  const Matrix qkv = rows(saved(o, "qkv").data(), tokens_, attention_.width());
+  const Matrix attended = rows(saved(o, "attended").data(), tokens_, attended_tp_);
+  kernels::attention_forward(attention_, qkv, attended, saved(o, "lse"));
+}
+
+ConstVector Compute::activation_bias(const Operands& o) const {
+  if (!has(o.block(), "mlp.in.bias")) return {};
+  return vector(static_cast<const float*>(o.data(Role::weights)), o.block(), "mlp.in.bias");
+}
+
+void Compute::activate(ConstMatrix wide, ConstVector bias, Matrix a) const {
+  switch (mlp_kind_) {
+    case model::MlpKind::gelu_tanh: return kernels::gelu_forward(wide, bias, a);
+    case model::MlpKind::gelu_erf: return kernels::gelu_erf_forward(wide, bias, a);
+    case model::MlpKind::swiglu: return kernels::swiglu_forward(wide, a);
+  }
+}
+
+/// output = residual + sum over branches of bias + inner W^T on tensor-parallel rank 0, the sum of
+/// inner W^T on the others: together they are the new residual stream.
+void Compute::write_output(const Operands& o) const {
+  const std::vector<model::Branch>& branches = segments_.at(o.task.segment).branches;
+  const float* w = o.data(Role::weights);
+  const Matrix output = stream(o, Role::output);
+  Matrix so_far = stream(o, Role::input);
+  const bool carries_residual = place_.tp_rank == 0;
+  for (const model::Branch& branch : branches) {
+    const std::string bias = std::string(output_name(branch)) + ".bias";
+    if (!carries_residual || !has(o.block(), bias)) continue;
+    kernels::add_bias(so_far, vector(w, o.block(), bias), output);
+    so_far = output;
+  }
+  if (carries_residual && so_far.data() != output.data())
+    kernels::copy(part(static_cast<const float*>(so_far.data()), std::int64_t(so_far.size())),
+                  part(output.data(), std::int64_t(output.size())));
+  Write write = carries_residual ? Write::accumulate : Write::replace;
+  for (const model::Branch& branch : branches) {
+    Matrix inner;
+    if (branch.kind == BranchKind::attention) {
+      inner = rows(saved(o, "attended").data(), tokens_, attended_tp_);
+    } else {
+      inner = rows(o.data(Role::workspace), tokens_, ffn_tp_);
+      activate(rows(saved(o, "wide").data(), tokens_, input_width(branch.kind)), activation_bias(o),
+               inner);
+    }
+    kernels::linear_forward(
+        inner, matrix(w, o.block(), std::string(output_name(branch)) + ".weight"), write, output);
+    write = Write::accumulate;
+  }
+}
+
+// --- backward -----------------------------------------------------------------------------------
+
+/// First what leads from the output's gradient to those of all first products, which stay; then, a
+/// norm at a time, through these products and the norm to the input's gradient.
+void Compute::layer_backward(const Operands& o) const {
+  const std::vector<model::Branch>& branches = segments_.at(o.task.segment).branches;
+  const float* w = o.data(Role::weights);
+  float* rest = o.data(Role::workspace);
+  std::vector<Matrix> gradients;
+  for (const model::Branch& branch : branches) {
+    gradients.push_back(rows(rest, tokens_, input_width(branch.kind)));
+    rest += gradients.back().size();
+  }
+  for (std::size_t i = 0; i < branches.size(); ++i)
+    if (branches[i].kind == BranchKind::attention)
+      attention_inner_backward(o, gradients[i], rest);
+    else
+      mlp_inner_backward(o, gradients[i], rest);
+
+  const Matrix stream_gradient = stream(o, Role::gradient), normed = rows(rest, tokens_, hidden_);
+  // What comes past the branches is tensor-parallel rank 0's to pass on; after the first norm the
+  // gradient holds its part.
+  ConstMatrix residual = place_.tp_rank == 0 ? ConstMatrix(stream_gradient) : ConstMatrix();
+  for (std::size_t first = 0, last = 0; first < branches.size(); first = last) {
+    while (last < branches.size() && branches[last].norm == branches[first].norm) ++last;
+    const std::string name = norm_name(branches[first]);
+    norm_again(o, name, normed);
+    for_inputs(branches, gradients, first, last, [&](const std::string& input, Matrix gradient) {
+      linear_backward_parameters(o, input, gradient, normed);
+    });
+    Write write = Write::replace;
+    for_inputs(branches, gradients, first, last, [&](const std::string& input, Matrix gradient) {
+      kernels::linear_backward_input(gradient, matrix(w, o.block(), input + ".weight"), write,
+                                     normed);
+      write = Write::accumulate;
+    });
+    norm_backward(o, name, normed, residual, stream_gradient);
+    residual = stream_gradient;
+  }
+}
+
+/// Calls `each` with every first product of some branches and the gradient of its output.
+template <typename Each>
+void Compute::for_inputs(const std::vector<model::Branch>& branches,
+                         const std::vector<Matrix>& gradients, std::size_t first, std::size_t last,
+                         Each each) const {
+  for (std::size_t i = first; i < last; ++i)
+    for (const Linear& linear : inputs_of(branches[i].kind))
+      each(linear.name, kernels::columns(gradients[i], linear.first_column, linear.columns));
+}
+
+void Compute::attention_inner_backward(const Operands& o, Matrix d_qkv, float* scratch) const {
+  const float* w = o.data(Role::weights);
+  const Matrix dy = stream(o, Role::gradient);
+  const Matrix qkv = rows(saved(o, "qkv").data(), tokens_, attention_.width());
+  const Matrix attended = rows(saved(o, "attended").data(), tokens_, attended_tp_);
+  const Matrix d_attended = rows(scratch, tokens_, attended_tp_);
+  kernels::linear_backward_input(dy, matrix(w, o.block(), "attention.out.weight"), Write::replace,
+                                 d_attended);
+  linear_backward_parameters(o, "attention.out", dy, attended);
+  kernels::attention_backward(attention_, qkv, attended, saved(o, "lse"), d_attended, d_qkv);
+  if (!rope_.empty()) kernels::rope_backward(rope_table(), turned(d_qkv));
+}
+
+void Compute::mlp_inner_backward(const Operands& o, Matrix d_wide, float* scratch) const {
+  const float* w = o.data(Role::weights);
+  const Matrix dy = stream(o, Role::gradient);
+  const Matrix wide = rows(saved(o, "wide").data(), tokens_, input_width(BranchKind::mlp));
+  const Matrix activated = rows(scratch, tokens_, ffn_tp_), d_activated = activated;
+  const ConstVector bias = activation_bias(o);
+  activate(wide, bias, activated);
+  linear_backward_parameters(o, "mlp.out", dy, activated);
+  kernels::linear_backward_input(dy, matrix(w, o.block(), "mlp.out.weight"), Write::replace,
+                                 d_activated);
+  switch (mlp_kind_) {
+    case model::MlpKind::gelu_tanh: return kernels::gelu_backward(wide, bias, d_activated, d_wide);
+    case model::MlpKind::gelu_erf:
+      return kernels::gelu_erf_backward(wide, bias, d_activated, d_wide);
+    case model::MlpKind::swiglu: return kernels::swiglu_backward(wide, d_activated, d_wide);
+  }
+}
+
+void Compute::linear_backward_parameters(const Operands& o, const std::string& name, ConstMatrix dy,
+                                         ConstMatrix x) const {
+  float* g = o.data(Role::grads);
+  kernels::linear_backward_weight(dy, x, o.write(), matrix(g, o.block(), name + ".weight"));
+  if (has(o.block(), name + ".bias"))
+    kernels::bias_backward(dy, o.write(), vector(g, o.block(), name + ".bias"));
+}
+
+}  // namespace brume::engine
