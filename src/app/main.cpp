@@ -33,6 +33,8 @@ struct CommandLine {
   app::DeckOptions check, profile;
   std::string profile_output;
   app::ImportOptions import;
+  app::ImportMistOptions mist;
+  app::ImportMistProfileOptions mist_profile;
   bool verbose = false;
   std::function<int()> verb;
 
@@ -97,6 +99,31 @@ struct CommandLine {
     verb_simulate->callback([this] { verb = [this] { return app::simulate(plan); }; });
   }
 
+  void add_mist(CLI::App* verb_import) {
+    CLI::App* configuration = verb_import->add_subcommand(
+        "mist", "A configuration of Mist: deck.toml, plan.toml and, for other links, profile.toml");
+    configuration->add_option("configuration", mist.configuration, "Resolved, YAML or JSON")
+        ->required();
+    configuration->add_option("-o,--output", mist.directory, "Directory to write to")->required();
+    configuration->add_option("--profile", mist.profile, "Where operator times come from")
+        ->type_name("NAME|FILE")
+        ->capture_default_str();
+    configuration->callback([this] { verb = [this] { return app::import_mist(mist); }; });
+
+    CLI::App* times =
+        verb_import->add_subcommand("mist-profile", "Operator times of Mist, as a profile");
+    times->add_option("file", mist_profile.file, "Operator times (JSON)")->required();
+    times->add_option("-o,--output", mist_profile.output, "Profile to write")
+        ->required()
+        ->type_name("FILE");
+    times->add_option("--name", mist_profile.name, "What was measured, for example 'NVIDIA L4'");
+    times->add_option("--database", mist_profile.database,
+                      "The source to take, when the file has several");
+    times->add_option("--hardware", mist_profile.hardware,
+                      "The template of links, copies and slowdowns to take (default: none)");
+    times->callback([this] { verb = [this] { return app::import_mist_profile(mist_profile); }; });
+  }
+
   void add_tools() {
     CLI::App* verb_profile = cli.add_subcommand(
         "profile", "Measure this cluster for a deck's model; under mpirun or srun");
@@ -122,6 +149,7 @@ struct CommandLine {
     tokens->add_option("--valid", import.valid_ratio, "Share held out for validation")
         ->capture_default_str();
     tokens->callback([this] { verb = [this] { return app::import_tokens(import); }; });
+    add_mist(verb_import);
   }
 };
 

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "all_ranks.hpp"
+#include "analyzer/mist_case.hpp"
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
@@ -53,12 +53,6 @@ json described(const plan::Plan& plan, const analyzer::Prediction& prediction) {
           {"stages", stages}};
 }
 
-void write_text(const std::string& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text;
-  require(bool(file.flush()), Failure::storage, "cannot write {}", path);
-}
-
 /// A deck with what follows from it.
 struct Given {
   explicit Given(const PlanOptions& options)
@@ -72,16 +66,36 @@ struct Given {
   hardware::Profile profile;
 };
 
-plan::Plan load_plan(const PlanOptions& options, const Given& given) {
+plan::Plan load_plan(const PlanOptions& options, const Given& given,
+                     plan::Purpose purpose = plan::Purpose::run) {
   plan::Plan plan = plan::load(options.plan);
-  plan::check(plan, given.model, given.cluster);
+  plan::check(plan, given.model, given.cluster, purpose);
   return plan;
+}
+
+/// What Mist's analyzer says of the plan.
+int analyze_as_mist(const PlanOptions& options, const Given& given) {
+  const plan::Plan plan = load_plan(options, given, plan::Purpose::predict);
+  const deck::AnalysisKeys& keys = given.deck.analysis;
+  const analyzer::MistCase mist = analyzer::mist_case(
+      plan, given.model, given.profile, given.cluster,
+      {.plain_attention = keys.plain_attention, .ends_data_parallel = keys.ends == "dp"});
+  const analyzer::Prediction prediction = analyzer::predict_as_mist(mist);
+  if (options.json) {
+    fmt::print("{}\n", described(plan, prediction).dump(2));
+    return 0;
+  }
+  fmt::print("{}iteration time by Mist's counting: {:.9f} s\n", plan::table(plan),
+             prediction.iteration_s);
+  if (options.explain) fmt::print("{}", analyzer::explain_as_mist(plan, mist, given.profile));
+  return 0;
 }
 
 }  // namespace
 
 int plan(const PlanOptions& options) {
   const Given given(options);
+  refuse_mist(given.deck, "plan");
   deck::SearchKeys search = given.deck.search;
   search.simulate_top = std::max(search.simulate_top, options.top);
   const tuner::Result result = tuner::tune(given.model, given.deck.training.global_batch,
@@ -108,6 +122,7 @@ int plan(const PlanOptions& options) {
 
 int analyze(const PlanOptions& options) {
   const Given given(options);
+  if (given.deck.analysis.mist()) return analyze_as_mist(options, given);
   const plan::Plan plan = load_plan(options, given);
   const analyzer::Prediction prediction = analyzer::analyze(plan, given.model, given.profile);
   if (options.json) {
@@ -122,6 +137,7 @@ int analyze(const PlanOptions& options) {
 
 int simulate(const PlanOptions& options) {
   const Given given(options);
+  refuse_mist(given.deck, "simulate");
   const plan::Plan plan = load_plan(options, given);
   const std::vector<schedule::Program> programs = compile_all(plan, given.model);
   check_memory(programs, plan, given.cluster);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <fstream>
 #include <map>
 
 #include "base/error.hpp"
@@ -75,6 +76,20 @@ deck::Deck load_deck(comm::Communicator& world, const std::string& path,
     if (world.rank() == 0) text = deck::schema().write(load_deck(path, overrides));
   });
   return deck::parse(comm::broadcast(world, text, 0), path);
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text;
+  require(bool(file.flush()), Failure::storage, "cannot write {}", path);
+}
+
+void refuse_mist(const deck::Deck& deck, const char* verb) {
+  require(
+      !deck.analysis.mist(), Failure::input,
+      "analysis.conventions = \"mist\" is for comparisons with Mist only, and `brume {}` does not "
+      "take it: use `brume analyze`, or conventions = \"default\"",
+      verb);
 }
 
 plan::Plan search_plan(const deck::Deck& deck, const model::Config& model,

@@ -22,6 +22,12 @@ deck::Deck load_deck(const std::string& path, const std::vector<std::string>& ov
 deck::Deck load_deck(comm::Communicator& world, const std::string& path,
                      const std::vector<std::string>& overrides);
 
+/// @throws Error(storage)
+void write_text(const std::string& path, const std::string& text);
+
+/// Refuses decks that count as Mist does, which is for comparisons only. @throws Error(input)
+void refuse_mist(const deck::Deck& deck, const char* verb);
+
 /// Searches a plan for the deck and shows it in the log with the reasons. @throws Error(infeasible)
 plan::Plan search_plan(const deck::Deck& deck, const model::Config& model,
                        const hardware::Profile& profile);

@@ -78,6 +78,7 @@ class Job {
       log::warn("cluster.nodes = {}, but the job runs on {}: limits and times are the deck's",
                 cluster_.nodes, session_.num_nodes());
     comm::together(world_, [&] {
+      refuse_mist(deck_, "run");
       require(model_.precision == model::Precision::fp32, Failure::input,
               "training.precision = {}: only fp32 trains; plan, analyze and simulate take it",
               deck_.training.precision);

@@ -38,6 +38,20 @@ struct ImportOptions {
   double valid_ratio = 0.1;
 };
 
+struct ImportMistOptions {
+  std::string configuration;
+  std::string directory;
+  std::string profile = "l4";  ///< name or file
+};
+
+struct ImportMistProfileOptions {
+  std::string file;
+  std::string output;
+  std::string name;      ///< of the processor
+  std::string database;  ///< empty: the only one
+  std::string hardware;  ///< template; empty: none
+};
+
 int run(const RunOptions& options);
 int plan(const PlanOptions& options);
 int analyze(const PlanOptions& options);
@@ -45,5 +59,7 @@ int simulate(const PlanOptions& options);
 int check(const DeckOptions& options);
 int profile(const DeckOptions& options, const std::string& output);
 int import_tokens(const ImportOptions& options);
+int import_mist(const ImportMistOptions& options);
+int import_mist_profile(const ImportMistProfileOptions& options);
 
 }  // namespace brume::app

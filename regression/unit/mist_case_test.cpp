@@ -1,0 +1,167 @@
+#include "analyzer/mist_case.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/error.hpp"
+#include "interop/mist.hpp"
+#include "mist_cases.hpp"
+
+namespace brume::analyzer {
+namespace {
+
+constexpr double gib = 1024.0 * 1024.0 * 1024.0;
+
+model::Config config_of(const MistExpectation& e) {
+  const MistModel& m = e.mist.model;
+  int layers = 0;
+  for (const MistStage& stage : e.mist.stages) layers += stage.layers;
+  const auto family = m.family == MistFamily::llama    ? model::Family::llama
+                      : m.family == MistFamily::falcon ? model::Family::falcon
+                                                       : model::Family::gpt;
+  return {.family = family,
+          .num_layers = layers,
+          .hidden_size = int(m.hidden),
+          .num_heads = int(m.heads),
+          .ffn_size = int(m.ffn),
+          .seq_len = int(m.sequence),
+          .vocab_size = int(m.vocab)};
+}
+
+plan::Plan plan_of(const MistExpectation& e) {
+  plan::Plan plan;
+  plan.microbatches = e.mist.microbatches;
+  int first = 0;
+  for (const MistStage& stage : e.mist.stages) {
+    const MistStrategy& s = stage.strategy;
+    plan.stages.push_back({.first_layer = first,
+                           .layers = stage.layers,
+                           .nodes = stage.nodes,
+                           .devices_per_node = stage.ranks_per_node,
+                           .microbatch = s.microbatch,
+                           .dp = s.dp,
+                           .tp = s.tp,
+                           .zero_level = s.shard_weights + s.shard_grads + s.shard_optimizer,
+                           .ckpt_layers = stage.recomputed,
+                           .weight_offload_ratio = s.offload_weights,
+                           .grad_offload_ratio = s.offload_grads,
+                           .optim_offload_ratio = s.offload_optimizer,
+                           .act_offload_ratio = s.offload_saved});
+    first += stage.layers;
+  }
+  const plan::Stage& stage = plan.stages.front();
+  plan.global_batch = stage.microbatch * stage.dp * plan.microbatches;
+  return plan;
+}
+
+/// The shipped operator times that the case was counted with, and its own links and slowdowns.
+hardware::Profile profile_of(const MistExpectation& e) {
+  const std::string name = e.operators.starts_with("l4_old") ? "l4-backup"
+                           : e.operators.starts_with("l4")   ? "l4"
+                                                             : "synthetic";
+  const MistHardware& hardware = e.mist.hardware;
+  interop::MistMachine machine;
+  for (const auto& row : hardware.links)
+    for (const MistLink& link : row)
+      machine.links.insert(machine.links.end(), {link.gib_per_s, link.latency_s});
+  machine.copy_in = {hardware.copy_in.gib_per_s, hardware.copy_in.latency_s};
+  machine.copy_out = {hardware.copy_out.gib_per_s, hardware.copy_out.latency_s};
+  machine.slowdowns.assign(hardware.slowdowns.begin(), hardware.slowdowns.end());
+  hardware::Profile profile = hardware::load_profile(name);
+  interop::set_machine(profile, machine, e.name);
+  return profile;
+}
+
+MistCase rebuilt(const MistExpectation& e) {
+  const plan::Plan plan = plan_of(e);
+  const MistStrategy ends = mist_ends(plan, true);
+  const bool data_parallel = ends.dp == e.mist.ends.dp && ends.tp == e.mist.ends.tp;
+  const auto memory = std::int64_t(e.mist.hardware.memory_gib * gib);
+  return mist_case(plan, config_of(e), profile_of(e), {.memory_bytes = memory},
+                   {.plain_attention = !e.mist.model.flash, .ends_data_parallel = data_parallel});
+}
+
+/// All plans for which there is what Mist prints, through our plan, model and profile.
+class MistPlansOfOurs : public testing::TestWithParam<MistExpectation> {};
+
+TEST_P(MistPlansOfOurs, CountAsPrinted) {
+  const Prediction ours = predict_as_mist(rebuilt(GetParam()));
+  const MistPrediction& printed = GetParam().printed;
+  EXPECT_NEAR(ours.iteration_s, printed.iteration_s, 1e-9 * printed.iteration_s);
+  ASSERT_EQ(ours.stages.size(), printed.stages.size());
+  for (std::size_t i = 0; i < ours.stages.size(); ++i) {
+    const MistStagePrediction& theirs = printed.stages[i];
+    EXPECT_NEAR(ours.stages[i].time.stable_s, theirs.stable_s, 1e-9 * theirs.stable_s) << i;
+    EXPECT_NEAR(ours.stages[i].time.delta_s, theirs.delta_s, 1e-9 * theirs.delta_s + 1e-12) << i;
+    const double mib = 1024.0 * 1024.0;
+    EXPECT_NEAR(double(ours.stages[i].peak_forward_bytes), theirs.peak_forward_mib * mib, 64) << i;
+    EXPECT_NEAR(double(ours.stages[i].peak_backward_bytes), theirs.peak_backward_mib * mib, 64)
+        << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Mist, MistPlansOfOurs, testing::ValuesIn(mist_expectations()),
+                         [](const auto& named) {
+                           std::string name = named.param.name;
+                           for (char& c : name)
+                             if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
+                           return name;
+                         });
+
+MistExpectation quick_test() {
+  for (MistExpectation& e : mist_expectations())
+    if (e.name.starts_with("A01")) return e;
+  throw Error(Failure::bug, "no quick test");
+}
+
+// Every operator of the quick test was measured; at microbatch 3 none was, but all lie between 2
+// and 4 in one dimension.
+TEST(MistOperatorPrices, MeasuredElseInterpolatedElseRoofline) {
+  const MistExpectation e = quick_test();
+  const hardware::Profile profile = hardware::load_profile("l4");
+  const auto count = [&](int microbatch, int tp, hardware::Source source) {
+    int found = 0;
+    for (const OperatorPrice& p :
+         mist_operator_prices(e.mist.model, profile, MistLayer::block, microbatch, tp))
+      found += p.forward.source == source;
+    return found;
+  };
+  using enum hardware::Source;
+  EXPECT_EQ(count(8, 1, interpolated) + count(8, 1, roofline), 0);
+  EXPECT_EQ(count(3, 1, roofline), 0);
+  EXPECT_GT(count(3, 1, interpolated), 8);
+  EXPECT_GT(count(8, 2, roofline), 0);
+}
+
+// 10 ms of product at the data sheet's rate take 10 / 0.6 ms.
+TEST(MistOperatorPrices, DataSheetTimesEfficiency) {
+  const hardware::Profile a100 = hardware::load_profile("a100-40");
+  const std::int64_t dims[] = {1024, 1024, 1024};
+  const auto time = hardware::operator_time(a100, "matmul", dims, false, 3.12e12, 0.0);
+  EXPECT_NEAR(time.seconds, 10e-3 / 0.6, 1e-9);
+  EXPECT_EQ(time.source, hardware::Source::roofline);
+}
+
+// Without the 28 factors: sigma_C of {C, N, H} is 1 + a[C][N] + a[C][H].
+TEST(MistHardware, SlowdownsFollowFromPairs) {
+  hardware::Profile profile = hardware::load_profile("l4");
+  profile.slowdowns.clear();
+  profile.interference = {0, 1, 2, 3, 4, 0, 5, 6, 7, 8, 0, 9, 10, 11, 12, 0};
+  const MistHardware hardware = mist_hardware(profile, {});
+  EXPECT_EQ(hardware.slowdowns[0], 1.0 + 1 + 2 + 3);
+  EXPECT_EQ(hardware.slowdowns[4], 1.0 + 1 + 2);
+  EXPECT_EQ(hardware.slowdowns[16], 1.0 + 1);
+  EXPECT_EQ(hardware.slowdowns[27], 1.0 + 12);
+}
+
+TEST(MistHardware, NeedsTransfers) {
+  hardware::Profile profile = hardware::load_profile("l4");
+  std::erase_if(profile.transfers, [](const auto& row) { return row.kind == "copy_out"; });
+  EXPECT_THROW(mist_hardware(profile, {}), Error);
+  profile.transfers.clear();
+  EXPECT_THROW(mist_hardware(profile, {}), Error);
+}
+
+}  // namespace
+}  // namespace brume::analyzer
