@@ -86,6 +86,7 @@ struct SearchKeys {
   std::vector<int> microbatch;
   std::vector<int> zero_levels = {0, 1};
   bool recompute = true;
+  bool recompute_all = false;  ///< of conventions "mist": every layer in every plan
   std::vector<double> weight_offload = {0.0};
   std::vector<double> grad_offload = {0.0};
   std::vector<double> optim_offload = {0.0, 0.5, 1.0};
@@ -94,6 +95,16 @@ struct SearchKeys {
   double gap = 1e-6;            ///< the search may stop when no plan is faster by more
   double time_limit_s = 60.0;
   int simulate_top = 5;  ///< plans re-ranked by simulation
+};
+
+/// How plans are counted. "mist" is for comparisons with Mist's analyzer and tuner only; the keys
+/// below it belong to it.
+struct AnalysisKeys {
+  std::string conventions = "default";
+  std::string ends = "last_stage";  ///< b, dp, tp of embedding and head: last_stage | dp
+  bool plain_attention = false;     ///< attention keeps its matrix of scores
+
+  bool mist() const { return conventions == "mist"; }
 };
 
 struct OutputKeys {
@@ -110,6 +121,7 @@ struct Deck {
   DataKeys data;
   ClusterKeys cluster;
   SearchKeys search;
+  AnalysisKeys analysis;
   OutputKeys output;
 };
 

@@ -12,12 +12,19 @@
 
 namespace brume::hardware {
 
-/// One measured operator. `kind` and `dims` as in model::Operator.
+/// One measured operator. `kind` and `dims` as in model::Operator, or as Mist has them.
 struct OperatorRow {
   std::string kind;
   std::vector<std::int64_t> dims;
   double forward_s = 0.0;
   double backward_s = 0.0;
+  int group = 0;  ///< ranks it was measured as a part of; 0: as part of none
+};
+
+/// What an operator reaches of flops_per_s and bytes_per_s where no row of its kind tells.
+struct EfficiencyRow {
+  std::string kind;
+  double efficiency = 1.0;
 };
 
 /// One measured collective or message: `all_reduce`, `reduce_scatter`, `all_gather` or `send`.
@@ -35,6 +42,30 @@ struct CopyRow {
   std::string kind;
   std::int64_t bytes = 0;
   double time_s = 0.0;
+};
+
+/// A transfer whose time is a line, gib / gib_per_s + latency_s; for kinds without measured sizes.
+///
+/// `copy_in`, `copy_out`: gib of the buffer. `collective` over q = nodes x ranks_per_node ranks:
+/// all-gather moves gib (q - 1) / q, reduce-scatter takes 1.1 and all-reduce 2.1 times as long; a
+/// message, between the two ranks of a group, moves gib.
+struct TransferRow {
+  std::string kind;
+  int nodes = 1;
+  int ranks_per_node = 1;
+  double gib_per_s = 1.0;
+  double latency_s = 0.0;
+
+  bool operator==(const TransferRow&) const = default;
+};
+
+/// Who measured what, when; empty where the profile's own origin says it.
+struct ProfileOrigins {
+  std::string operators;
+  std::string rates;  ///< flops_per_s and bytes_per_s
+  std::string efficiencies;
+  std::string transfers;
+  std::string interference;
 };
 
 /// What a profile is valid for; a cached one is used again only under an equal key.
@@ -69,20 +100,29 @@ struct Interference {
 
 struct Profile {
   ProfileKey key;
-  std::string origin;            ///< who measured what, when
+  std::string origin;  ///< who measured what, when
+  ProfileOrigins origins;
   double flops_per_s = 0.0;      ///< measured large matrix product, per rank
   double bytes_per_s = 0.0;      ///< measured memory bandwidth, per rank
   double task_overhead_s = 0.0;  ///< per task: hand-over between channels
   std::vector<OperatorRow> operators;
+  std::vector<EfficiencyRow> efficiencies;
   std::vector<LinkRow> links;
   std::vector<CopyRow> copies;
+  std::vector<TransferRow> transfers;
   std::vector<double> interference =
       std::vector<double>(num_resources * num_resources, 0.0);  ///< a, row by row
+  std::vector<double> slowdowns;  ///< 28, as analyzer::MistSlowdowns, or none; Mist's counting only
 
   Interference interference_model() const;
 };
 
+/// The row of these dims, if there is one; of several the one measured in such a group.
+const OperatorRow* measured_operator(const Profile& profile, const std::string& kind,
+                                     std::span<const std::int64_t> dims, int group = 0);
+
 enum class Source { measured, interpolated, roofline };
+const char* name(Source source);
 
 struct Time {
   double seconds;
@@ -91,20 +131,28 @@ struct Time {
 
 /// Looks an operator up: its row, else interpolated between rows of its kind that differ in one
 /// dimension only, else flops / flops_per_s + bytes / bytes_per_s scaled by the efficiency that the
-/// nearest row of its kind reached.
+/// nearest row of its kind reached; without such a row, by that of `efficiencies`.
 Time operator_time(const Profile& profile, const std::string& kind,
                    std::span<const std::int64_t> dims, bool backward, double flops, double bytes);
 
 /// Time of a collective over a group, or of a message: linear between measured sizes, latency below
 /// the smallest, bandwidth of the last two above the largest; a group shape that was not measured
-/// takes the ring formula from the nearest one. 0 for a group of one.
+/// takes the ring formula from the nearest one. Without measured sizes, the line of the nearest
+/// group in `transfers`. 0 for a group of one.
 double link_time(const Profile& profile, const std::string& kind, int nodes, int ranks_per_node,
                  double bytes);
 
 double copy_time(const Profile& profile, const std::string& kind, double bytes);
 
 const deck::Schema<Profile>& profile_schema();
-Profile load_profile(const std::string& path);
+
+/// @param name  a file, or the name of a profile that comes with the program (profile_path)
+Profile load_profile(const std::string& name);
+
+/// The file of that name; else NAME.toml in $BRUME_PROFILES, beside the installed program or in the
+/// source tree.
+/// @throws Error(input) with the names that there are
+std::string profile_path(const std::string& name);
 /// Written under a temporary name and renamed: jobs that share a folder never see half a file.
 void save_profile(const Profile& profile, const std::string& path);
 

@@ -48,10 +48,14 @@ std::string text(const Plan& plan);
 Plan parse(const std::string& text, const std::string& origin);
 Plan load(const std::string& path);
 
+/// What a plan is for: to predict, its knobs may also be such that do not execute.
+enum class Purpose { run, predict };
+
 /// Checks a plan against the model and the cluster: layers add up, meshes fill the cluster and lie
 /// within nodes or on whole nodes, tp divides heads and FFN, every knob is one that executes.
 /// @throws Error(input) naming the stage, the key, what was expected and found
-void check(const Plan& plan, const model::Config& model, const hardware::Cluster& cluster);
+void check(const Plan& plan, const model::Config& model, const hardware::Cluster& cluster,
+           Purpose purpose = Purpose::run);
 
 /// A table for people, one line a stage.
 std::string table(const Plan& plan);

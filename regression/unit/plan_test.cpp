@@ -86,6 +86,22 @@ TEST(PlanCheck, AcceptsAPlanThatRuns) {
   EXPECT_EQ(refusal([](Plan&) {}), "");
 }
 
+// Other knobs can be predicted; what does not add up is wrong all the same.
+TEST(PlanCheck, ToPredictAPlanNeedNotExecute) {
+  const auto predict = [](const std::function<void(Plan&)>& spoil) {
+    Plan plan = sample();
+    spoil(plan);
+    check(plan, small, two_nodes, Purpose::predict);
+  };
+  EXPECT_NO_THROW(predict([](Plan& p) {
+    p.stages[0].zero_level = 3;
+    p.stages[0].weight_offload_ratio = p.stages[1].grad_offload_ratio = 0.5;
+  }));
+  EXPECT_THROW(predict([](Plan& p) { p.stages[0].zero_level = 4; }), Error);
+  EXPECT_THROW(predict([](Plan& p) { p.stages[1].microbatch = 1; }), Error);
+  EXPECT_THROW(predict([](Plan& p) { p.stages[0].grad_offload_ratio = 1.5; }), Error);
+}
+
 TEST(PlanCheck, NamesWhatIsWrong) {
   const std::vector<std::pair<std::function<void(Plan&)>, std::string>> cases{
       {[](Plan& p) { p.stages[1].layers = 1; }, "add up to 4, the model has 5"},

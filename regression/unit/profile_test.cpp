@@ -56,6 +56,27 @@ TEST(OperatorTime, OutsideTheTableTheNearestEfficiencyHolds) {
   EXPECT_EQ(matmul({600, 64, 32}).source, Source::roofline);
 }
 
+TEST(OperatorTime, OfEqualSizesTheRowOfTheGroupHolds) {
+  Profile profile = sample();
+  profile.operators.push_back({"matmul", {100, 64, 32}, 5e-3, 7e-3, 4});
+  const std::int64_t dims[] = {100, 64, 32};
+  EXPECT_EQ(measured_operator(profile, "matmul", dims)->forward_s, 1e-3);
+  EXPECT_EQ(measured_operator(profile, "matmul", dims, 4)->forward_s, 5e-3);
+  EXPECT_EQ(measured_operator(profile, "matmul", dims, 8)->forward_s, 1e-3);
+  EXPECT_EQ(measured_operator(profile, "gelu", dims), nullptr);
+}
+
+// Rows of no tokens, which Mist has, tell nothing about others.
+TEST(OperatorTime, EmptyRowsAreNotScaled) {
+  Profile profile = sample();
+  profile.operators = {{"matmul", {0, 64, 32}, 1e-6, 1e-6}};
+  profile.efficiencies = {{"matmul", 0.5}};
+  const std::int64_t dims[] = {100, 64, 32};
+  const Time time = operator_time(profile, "matmul", dims, false, 1e6, 0.0);
+  EXPECT_NEAR(time.seconds, 1e6 / (1e11 / 3.0) / 0.5, 1e-12);
+  EXPECT_EQ(time.source, Source::roofline);
+}
+
 // Attention work grows with T squared, an embedding's not with its vocabulary.
 TEST(OperatorTime, WorkFollowsTheKind) {
   const std::vector<std::int64_t> twice_seq{2, 128, 4, 16}, large_table{64, 32, 5000};
@@ -115,6 +136,38 @@ TEST(ProfileFile, AShortInterferenceTableIsRefused) {
   std::ofstream(path) << "interference = [0.0, 0.0]\n";
   EXPECT_THROW(load_profile(path), Error);
   fs::remove(path);
+}
+
+TEST(ShippedProfiles, LoadByTheirNames) {
+  for (const char* name : {"l4", "l4-backup", "synthetic", "a100-40", "h200"}) {
+    const Profile profile = load_profile(name);
+    EXPECT_FALSE(profile.origin.empty()) << name;
+    EXPECT_GT(profile.flops_per_s, 1e12) << name;
+  }
+  EXPECT_EQ(load_profile("l4").operators.size(), 98u);
+}
+
+TEST(ShippedProfiles, OthersAreRefusedWithTheNamesThereAre) {
+  try {
+    profile_path("l5");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.failure(), Failure::input);
+    const std::string said = error.what();
+    EXPECT_NE(said.find("a100-40, h200, l4, l4-backup, synthetic"), std::string::npos) << said;
+    EXPECT_NE(said.find("did you mean 'l4'?"), std::string::npos) << said;
+  }
+  EXPECT_THROW(profile_path("nowhere/l4.toml"), Error);
+}
+
+TEST(ShippedProfiles, AFolderOfOnesOwnComesFirst) {
+  const fs::path folder = fs::path(testing::TempDir()) / "brume_own_profiles";
+  fs::create_directories(folder);
+  save_profile(sample(), folder / "l4.toml");
+  ::setenv("BRUME_PROFILES", folder.c_str(), 1);
+  EXPECT_EQ(load_profile("l4").origin, "a test");
+  ::unsetenv("BRUME_PROFILES");
+  fs::remove_all(folder);
 }
 
 TEST(ProfileFile, AFolderThatIsNotThereIsAStorageError) {

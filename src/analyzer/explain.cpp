@@ -90,7 +90,7 @@ std::string explain(const plan::Plan& plan, const model::Config& model,
     text += fmt::format("\nstage {}\n{}{}{}", i, table.text(), memory_line(predicted, cluster),
                         formulas(stage));
   }
-  return text;
+  return text + "\n" + price_table(operator_prices(plan, model, profile));
 }
 
 }  // namespace brume::analyzer

@@ -1,25 +1,39 @@
 /// @file Seconds of what a rank computes: segments and the optimizer step.
+#include <fmt/format.h>
+
 #include <cmath>
 #include <map>
+#include <set>
+#include <utility>
 
 #include "analyzer/analyzer.hpp"
+#include "base/text.hpp"
 
 namespace brume::analyzer {
 namespace {
 
 using Values = std::map<std::string, double, std::less<>>;
 
-double operator_s(const model::Config& model, const hardware::Profile& profile,
-                  const model::Operator& op, bool backward, const Values& values) {
+std::vector<std::int64_t> dims_of(const model::Operator& op, const Values& values) {
   std::vector<std::int64_t> dims;
   for (const Expr& dim : op.dims) dims.push_back(std::llround(dim.evaluate(values)));
+  return dims;
+}
+
+hardware::Time operator_time(const model::Config& model, const hardware::Profile& profile,
+                             const model::Operator& op, bool backward, const Values& values) {
   const Expr& flops = backward ? op.backward_flops : op.forward_flops;
   const Expr& fp32_bytes = backward ? op.backward_bytes : op.forward_bytes;
   const double bytes =
       fp32_bytes.evaluate(values) * model::activation_bytes(model.precision) / sizeof(float);
-  return hardware::operator_time(profile, model::name(op.kind), dims, backward,
-                                 flops.evaluate(values), bytes)
-      .seconds;
+  return hardware::operator_time(profile, model::name(op.kind), dims_of(op, values), backward,
+                                 flops.evaluate(values), bytes);
+}
+
+/// AdamW reads weight, gradient and both moments, and writes all but the gradient: 7 fp32.
+hardware::Time update_time(const hardware::Profile& profile, std::int64_t elements) {
+  return hardware::operator_time(profile, model::name(model::OperatorKind::adamw), {&elements, 1},
+                                 false, 16.0 * double(elements), 28.0 * double(elements));
 }
 
 }  // namespace
@@ -34,17 +48,51 @@ double segment_s(const model::Config& model, const hardware::Profile& profile,
   double sum_s = 0.0;
   for (const model::Operator& op : segment.operators)
     if (!(no_output && op.output_only))
-      sum_s += operator_s(model, profile, op, pass == Pass::backward, values);
+      sum_s += operator_time(model, profile, op, pass == Pass::backward, values).seconds;
   return sum_s;
 }
 
 double optimizer_s(const hardware::Profile& profile, double elements) {
-  if (elements <= 0.0) return 0.0;
-  // AdamW reads weight, gradient and both moments, and writes all but the gradient: 7 fp32.
-  const std::int64_t dims[] = {std::llround(elements)};
-  return hardware::operator_time(profile, model::name(model::OperatorKind::adamw), dims, false,
-                                 16.0 * elements, 28.0 * elements)
-      .seconds;
+  return elements > 0.0 ? update_time(profile, std::llround(elements)).seconds : 0.0;
+}
+
+std::vector<OperatorPrice> operator_prices(const plan::Plan& plan, const model::Config& model,
+                                           const hardware::Profile& profile) {
+  std::vector<OperatorPrice> prices;
+  std::set<std::pair<int, int>> met;
+  for (const plan::Stage& s : plan.stages) {
+    if (!met.emplace(s.microbatch, s.tp).second) continue;
+    const Values values{{"b", s.microbatch}, {"tp", s.tp}, {"dp", s.dp}};
+    for (const model::SegmentKind kind : model::segment_kinds(model))
+      for (const model::Operator& op : model::segment(model, kind).operators)
+        prices.push_back({model::name(kind) + (" " + op.name), model::name(op.kind),
+                          dims_of(op, values), operator_time(model, profile, op, false, values),
+                          operator_time(model, profile, op, true, values)});
+    const Expr elements = model::layout_elements(model::blocks(model)[1]);
+    const std::int64_t shard =
+        std::llround(elements.evaluate(values)) / (s.zero_level > 0 ? s.dp : 1);
+    const hardware::Time update = update_time(profile, shard);
+    prices.push_back({"update of a layer",
+                      model::name(model::OperatorKind::adamw),
+                      {shard},
+                      update,
+                      {0.0, update.source}});
+  }
+  return prices;
+}
+
+std::string price_table(const std::vector<OperatorPrice>& prices) {
+  std::map<hardware::Source, int> count;
+  Table table({"part", "kind", "sizes", "forward", "from", "backward", "from"});
+  for (const OperatorPrice& p : prices) {
+    ++count[p.forward.source];
+    table.add({p.part, p.kind, fmt::format("{}", fmt::join(p.dims, " x ")),
+               format_seconds(p.forward.seconds), hardware::name(p.forward.source),
+               format_seconds(p.backward.seconds), hardware::name(p.backward.source)});
+  }
+  using enum hardware::Source;
+  return fmt::format("operator times: {} measured, {} interpolated, {} by roofline\n{}",
+                     count[measured], count[interpolated], count[roofline], table.text());
 }
 
 }  // namespace brume::analyzer

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/error.hpp"
 
 namespace brume::deck {
@@ -165,6 +167,8 @@ const Schema<SearchKeys>& search_schema() {
                 .max = 3})
           .key("recompute", &SearchKeys::recompute,
                {.help = "layers may be recomputed in backward"})
+          .key("recompute_all", &SearchKeys::recompute_all,
+               {.help = "every layer is recomputed (conventions mist)"})
           .key("weight_offload", &SearchKeys::weight_offload,
                {.help = "shares of weights on the host", .min = 0, .max = 1})
           .key("grad_offload", &SearchKeys::grad_offload,
@@ -183,6 +187,21 @@ const Schema<SearchKeys>& search_schema() {
                {.unit = "s", .help = "of the search", .min = 0})
           .key("simulate_top", &SearchKeys::simulate_top,
                {.help = "plans re-ranked by simulation", .min = 0, .max = 1000});
+  return schema;
+}
+
+const Schema<AnalysisKeys>& analysis_schema() {
+  static const auto schema =
+      Schema<AnalysisKeys>()
+          .key("conventions", &AnalysisKeys::conventions,
+               {.help = "mist: count as Mist does, for comparisons with it",
+                .choices = {"default", "mist"}})
+          .key("ends", &AnalysisKeys::ends,
+               {.help = "spread of embedding and head: as the last stage, or over all its devices "
+                        "(conventions mist)",
+                .choices = {"last_stage", "dp"}})
+          .key("plain_attention", &AnalysisKeys::plain_attention,
+               {.help = "attention keeps its matrix of scores (conventions mist)"});
   return schema;
 }
 
@@ -215,6 +234,17 @@ void check_given(const ModelKeys& model, const Document& document) {
   }
 }
 
+/// What only Mist's conventions count.
+template <typename Check>
+void check_default_conventions(const Deck& deck, const Check& check) {
+  check(!deck.search.recompute_all, "search.recompute_all",
+        "is for analysis.conventions = \"mist\" only");
+  check(deck.analysis.ends == "last_stage", "analysis.ends",
+        "is for analysis.conventions = \"mist\" only");
+  check(!deck.analysis.plain_attention, "analysis.plain_attention",
+        "is for analysis.conventions = \"mist\" only");
+}
+
 /// Checks what no single key shows, and fills in what follows from other keys.
 Deck resolved(Deck deck, const Document& document) {
   const auto check = [&](bool holds, const char* path, const std::string& what) {
@@ -232,6 +262,12 @@ Deck resolved(Deck deck, const Document& document) {
     if (model.family != "gpt" && !document.has("model.qkv_bias")) model.qkv_bias = false;
     if (model.family != "gpt" && !document.has("model.linear_bias")) model.linear_bias = false;
   }
+
+  if (deck.analysis.mist())
+    check(!deck.cluster.profile.empty(), "cluster.profile",
+          "must name a profile, for analysis.conventions = \"mist\"");
+  else
+    check_default_conventions(deck, check);
 
   const OptimizerKeys& optimizer = deck.training.optimizer;
   check(optimizer.warmup_steps <= deck.training.steps, "training.optimizer.warmup_steps",
@@ -259,6 +295,7 @@ const Schema<Deck>& schema() {
           .table("data", &Deck::data, data_schema(), "On what")
           .table("cluster", &Deck::cluster, cluster_schema(), "The machine")
           .table("search", &Deck::search, search_schema(), "The plans to look at")
+          .table("analysis", &Deck::analysis, analysis_schema(), "How plans are counted")
           .table("output", &Deck::output, output_schema(), "What a run leaves behind");
   return schema;
 }

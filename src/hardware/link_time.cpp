@@ -44,6 +44,30 @@ double distance(Shape a, Shape b) {
 /// Share of the buffer that each link of a ring carries.
 double ring_share(Shape shape) { return double(shape.ranks() - 1) / shape.ranks(); }
 
+constexpr double bytes_per_gib = 1024.0 * 1024.0 * 1024.0;
+
+double line_s(const TransferRow& line, double bytes) {
+  return bytes / bytes_per_gib / line.gib_per_s + line.latency_s;
+}
+
+template <typename Row>
+bool has_kind(const std::vector<Row>& rows, const std::string& kind) {
+  return std::ranges::any_of(rows, [&](const Row& row) { return row.kind == kind; });
+}
+
+/// A collective or a message by the line of the nearest group.
+double link_line_s(const Profile& profile, const std::string& kind, Shape wanted, double bytes) {
+  const TransferRow* nearest = nullptr;
+  const auto far = [&](const TransferRow& row) {
+    return distance({row.nodes, row.ranks_per_node}, wanted);
+  };
+  for (const TransferRow& row : profile.transfers)
+    if (row.kind == "collective" && (!nearest || far(row) < far(*nearest))) nearest = &row;
+  if (kind == "send") return line_s(*nearest, bytes);
+  const double weight = kind == "reduce_scatter" ? 1.1 : kind == "all_reduce" ? 2.1 : 1.0;
+  return weight * line_s(*nearest, bytes * ring_share(wanted));
+}
+
 Shape nearest_shape(const Profile& profile, const std::string& kind, Shape wanted) {
   const LinkRow* nearest = nullptr;
   for (const LinkRow& row : profile.links) {
@@ -65,6 +89,8 @@ double link_time(const Profile& profile, const std::string& kind, int nodes, int
                  double bytes) {
   const Shape wanted{nodes, ranks_per_node};
   if (wanted.ranks() < 2 || bytes <= 0.0) return 0.0;
+  if (!has_kind(profile.links, kind) && has_kind(profile.transfers, "collective"))
+    return link_line_s(profile, kind, wanted, bytes);
   const Shape shape = nearest_shape(profile, kind, wanted);
   Curve curve;
   for (const LinkRow& row : profile.links)
@@ -80,6 +106,8 @@ double copy_time(const Profile& profile, const std::string& kind, double bytes) 
   Curve curve;
   for (const CopyRow& row : profile.copies)
     if (row.kind == kind) curve.emplace(double(row.bytes), row.time_s);
+  const auto line = std::ranges::find(profile.transfers, kind, &TransferRow::kind);
+  if (curve.empty() && line != profile.transfers.end()) return line_s(*line, bytes);
   require(!curve.empty(), Failure::input, "profile '{}' has no measured '{}'", profile.origin,
           kind);
   return read(curve, bytes);

@@ -68,20 +68,45 @@ const OperatorRow* nearest_row(const Profile& profile, const std::string& kind, 
                                bool backward) {
   const OperatorRow* nearest = nullptr;
   for (const OperatorRow& row : profile.operators) {
-    if (row.kind != kind || row.dims.size() != dims.size() || time_of(row, backward) <= 0.0)
+    if (row.kind != kind || row.dims.size() != dims.size() || time_of(row, backward) <= 0.0 ||
+        work(kind, row.dims) <= 0.0)
       continue;
     if (!nearest || distance(row.dims, dims) < distance(nearest->dims, dims)) nearest = &row;
   }
   return nearest;
 }
 
+double efficiency(const Profile& profile, const std::string& kind) {
+  const auto row = std::ranges::find(profile.efficiencies, kind, &EfficiencyRow::kind);
+  return row == profile.efficiencies.end() ? 1.0 : row->efficiency;
+}
+
 }  // namespace
+
+const char* name(Source source) {
+  switch (source) {
+    case Source::measured: return "measured";
+    case Source::interpolated: return "interpolated";
+    case Source::roofline: return "roofline";
+  }
+  return "";
+}
+
+const OperatorRow* measured_operator(const Profile& profile, const std::string& kind,
+                                     std::span<const std::int64_t> dims, int group) {
+  const OperatorRow* found = nullptr;
+  for (const OperatorRow& row : profile.operators) {
+    if (row.kind != kind || !std::ranges::equal(row.dims, dims)) continue;
+    if (row.group == group) return &row;
+    if (!found) found = &row;
+  }
+  return found;
+}
 
 Time operator_time(const Profile& profile, const std::string& kind,
                    std::span<const std::int64_t> dims, bool backward, double flops, double bytes) {
-  for (const OperatorRow& row : profile.operators)
-    if (row.kind == kind && std::ranges::equal(row.dims, dims))
-      return {time_of(row, backward), Source::measured};
+  if (const OperatorRow* row = measured_operator(profile, kind, dims))
+    return {time_of(*row, backward), Source::measured};
   if (const auto seconds = interpolated_s(profile, kind, dims, backward))
     return {*seconds, Source::interpolated};
 
@@ -92,7 +117,8 @@ Time operator_time(const Profile& profile, const std::string& kind,
   require(profile.flops_per_s > 0.0 && profile.bytes_per_s > 0.0, Failure::input,
           "profile '{}' has neither a '{}' row nor flops_per_s and bytes_per_s", profile.origin,
           kind);
-  return {flops / profile.flops_per_s + bytes / profile.bytes_per_s, Source::roofline};
+  return {(flops / profile.flops_per_s + bytes / profile.bytes_per_s) / efficiency(profile, kind),
+          Source::roofline};
 }
 
 }  // namespace brume::hardware

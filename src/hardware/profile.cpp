@@ -28,6 +28,8 @@ deck::Schema<OperatorRow> operator_schema() {
   deck::Schema<OperatorRow> schema;
   schema.key("kind", &OperatorRow::kind, {.help = "kind of operator", .required = true})
       .key("dims", &OperatorRow::dims, {.help = "its sizes", .required = true, .min = 0})
+      .key("group", &OperatorRow::group,
+           {.help = "ranks it was measured as a part of; 0: none", .min = 0})
       .key("forward_s", &OperatorRow::forward_s,
            {.unit = "s", .help = "forward", .required = true, .min = 0})
       .key("backward_s", &OperatorRow::backward_s, {.unit = "s", .help = "backward", .min = 0});
@@ -60,6 +62,50 @@ deck::Schema<CopyRow> copy_schema() {
       .key("time_s", &CopyRow::time_s,
            {.unit = "s", .help = "measured", .required = true, .min = 0});
   return schema;
+}
+
+deck::Schema<EfficiencyRow> efficiency_schema() {
+  deck::Schema<EfficiencyRow> schema;
+  schema.key("kind", &EfficiencyRow::kind, {.help = "kind of operator", .required = true})
+      .key("efficiency", &EfficiencyRow::efficiency,
+           {.help = "share of flops_per_s and bytes_per_s", .required = true, .min = 1e-6});
+  return schema;
+}
+
+deck::Schema<TransferRow> transfer_schema() {
+  deck::Schema<TransferRow> schema;
+  schema
+      .key("kind", &TransferRow::kind,
+           {.help = "what moves",
+            .required = true,
+            .choices = {"collective", "copy_in", "copy_out"}})
+      .key("nodes", &TransferRow::nodes, {.help = "nodes the group spans", .min = 1})
+      .key("ranks_per_node", &TransferRow::ranks_per_node,
+           {.help = "ranks of the group on each", .min = 1})
+      .key("gib_per_s", &TransferRow::gib_per_s,
+           {.unit = "GiB/s", .help = "rate", .required = true, .min = 1e-9})
+      .key("latency_s", &TransferRow::latency_s, {.unit = "s", .help = "before it", .min = 0});
+  return schema;
+}
+
+deck::Schema<ProfileOrigins> origins_schema() {
+  deck::Schema<ProfileOrigins> schema;
+  schema.key("operators", &ProfileOrigins::operators, {.help = "of the rows of operators"})
+      .key("rates", &ProfileOrigins::rates, {.help = "of flops_per_s and bytes_per_s"})
+      .key("efficiencies", &ProfileOrigins::efficiencies, {.help = "of the efficiencies"})
+      .key("transfers", &ProfileOrigins::transfers, {.help = "of links, copies and transfers"})
+      .key("interference", &ProfileOrigins::interference, {.help = "of the slowdowns"});
+  return schema;
+}
+
+void check_sizes(const Profile& profile, const std::string& path) {
+  require(profile.interference.size() == num_resources * num_resources, Failure::input,
+          "{}: interference needs {} numbers, found {}", path, num_resources * num_resources,
+          profile.interference.size());
+  constexpr std::size_t num_slowdowns = 28;
+  require(profile.slowdowns.empty() || profile.slowdowns.size() == num_slowdowns, Failure::input,
+          "{}: slowdowns need {} numbers or none, found {}", path, num_slowdowns,
+          profile.slowdowns.size());
 }
 
 /// Writes and brings to the disk. @throws Error(storage)
@@ -95,19 +141,24 @@ const deck::Schema<Profile>& profile_schema() {
              {.help =
                   "slowdown of compute, communication, copy in, copy out by each other, row by row",
               .min = 0})
+        .key("slowdowns", &Profile::slowdowns,
+             {.help = "factors of sets of resources, for conventions mist", .min = 0})
+        .table("origins", &Profile::origins, origins_schema(), "who measured what, when")
         .tables("operators", &Profile::operators, operator_schema(), "measured operators")
         .tables("links", &Profile::links, link_schema(), "measured collectives and messages")
-        .tables("copies", &Profile::copies, copy_schema(), "measured copies");
+        .tables("copies", &Profile::copies, copy_schema(), "measured copies")
+        .tables("transfers", &Profile::transfers, transfer_schema(), "transfers as lines")
+        .tables("efficiencies", &Profile::efficiencies, efficiency_schema(),
+                "where no row of the kind tells");
     return s;
   }();
   return schema;
 }
 
-Profile load_profile(const std::string& path) {
+Profile load_profile(const std::string& name) {
+  const std::string path = profile_path(name);
   const Profile profile = profile_schema().read(deck::Document::load(path));
-  require(profile.interference.size() == num_resources * num_resources, Failure::input,
-          "{}: interference needs {} numbers, found {}", path, num_resources * num_resources,
-          profile.interference.size());
+  check_sizes(profile, path);
   return profile;
 }
 
