@@ -77,6 +77,27 @@ TEST(MistProfile, OneDatabaseAtATime) {
   EXPECT_NE(refusal([&] { profile_of(two, "c"); }).find("database 'c'"), std::string::npos);
 }
 
+TEST(MistProfile, TakesATemplate) {
+  std::string links = "4.5, 0, 3.0, 1e-4", slowdowns = "1.5";
+  for (int i = 2; i < 16; ++i) links += ", 4.5, 0";
+  for (int i = 1; i < 28; ++i) slowdowns += ", 1.5";
+  const auto read = [&](const std::string& name, const std::string& count) {
+    const Written file("{\"entries\": [" + product +
+                       "], \"hardware_specs\": {\"templates\": {\"l4\": {" +
+                       "\"num_gpus_per_node\": " + count + ", \"gpu_gpu_comm_params\": [" + links +
+                       "], \"cpu_gpu_comm_params\": [5.5, 0], \"gpu_cpu_comm_params\": [6.5, 0], " +
+                       "\"interference_model_params\": [" + slowdowns + "]}}}}");
+    return read_mist_profile(file.path(), "", name).profile;
+  };
+  const hardware::Profile profile = read("l4", "8");
+  EXPECT_EQ(profile.key.ranks_per_node, 8);
+  EXPECT_EQ(profile.transfers.size(), 3u);
+  EXPECT_EQ(profile.slowdowns, std::vector<double>(28, 1.5));
+  EXPECT_NE(refusal([&] { read("l5", "8"); }).find("no hardware template 'l5', only l4"),
+            std::string::npos);
+  EXPECT_NE(refusal([&] { read("l4", "\"8\""); }).find("'num_gpus_per_node'"), std::string::npos);
+}
+
 TEST(MistProfile, RefusesWhatIsNone) {
   for (const auto& [from, to, says] : std::vector<std::array<std::string, 3>>{
            {"[2, 32, 64]", "[2, -1, 64]", "'x' must be an integer from 0"},
