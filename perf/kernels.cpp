@@ -97,7 +97,8 @@ class Report {
 
   void print() const {
     fmt::print(
-        "Roofs: {:.0f} GFLOP/s in a product of 768 x 768, else the triad over as many bytes.\n\n",
+        "Roofs: {:.0f} GFLOP/s in an fp32 product of 768 x 768, else the triad over as many "
+        "bytes.\n\n",
         flops_ * 1e-9);
     fmt::print("{}", table_.text());
   }
@@ -112,6 +113,24 @@ class Report {
   Table table_;
   double flops_;
 };
+
+void measure_linear_bfloat16(Report& report, int tokens, int inner, int outer) {
+  std::vector<bfloat16> values(
+      std::size_t(tokens) * inner + std::size_t(outer) * inner + std::size_t(tokens) * outer,
+      bfloat16(0.5f));
+  Array dw(outer, inner);
+  bfloat16* const all = values.data();
+  const MatrixOf<bfloat16> x(all, tokens, inner), w(x.data() + x.size(), outer, inner),
+      y(w.data() + w.size(), tokens, outer);
+  const std::string shape = fmt::format("N {} I {} O {} bf16", tokens, inner, outer);
+  const double flops = 2.0 * tokens * inner * outer;
+  report.products("linear_forward", shape, flops,
+                  [&] { linear_forward<bfloat16>(x, w, Write::replace, y); });
+  report.products("linear_backward_input", shape, flops,
+                  [&] { linear_backward_input<bfloat16>(y, w, Write::replace, x); });
+  report.products("linear_backward_weight", shape, flops,
+                  [&] { linear_backward_weight<bfloat16>(y, x, Write::accumulate, dw); });
+}
 
 void measure_linear(Report& report, int tokens, int inner, int outer) {
   Array x(tokens, inner), w(outer, inner), y(tokens, outer);
@@ -195,6 +214,7 @@ void measure_all() {
   measure_linear(report, 512, 192, 768);
   measure_linear(report, 512, 768, 192);
   measure_linear(report, 1024, 768, 3072);
+  if (has_bfloat16_products()) measure_linear_bfloat16(report, 1024, 768, 3072);
   measure_rows(report, 512, 192);
   measure_rows(report, 512, 768);
   measure_rows(report, 8192, 3072);

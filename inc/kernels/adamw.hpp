@@ -23,4 +23,8 @@ struct AdamW {
 /// @source  Loshchilov and Hutter 2019, algorithm 2; order of operations as torch.optim.AdamW
 void adamw_step(const AdamW& step, ConstVector grad, Vector weight, Vector m, Vector v);
 
+/// The same on fp32 master weights; `weight` becomes their rounded copy that layers compute with.
+void adamw_step(const AdamW& step, ConstVector grad, Vector master, Vector m, Vector v,
+                VectorOf<bfloat16> weight);
+
 }  // namespace brume::kernels

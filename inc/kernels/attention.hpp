@@ -29,11 +29,15 @@ struct AttentionShape {
 /// @param lse        [batch, H, T] flat: log of the sum of the exponentials, kept for backward
 /// @source           Dao 2023 (FlashAttention-2), algorithms 1 and 2; shared key heads: Ainslie et
 ///                   al. 2023
-void attention_forward(const AttentionShape& shape, ConstMatrix qkv, Matrix o, Vector lse);
+template <class Storage = float>
+void attention_forward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv, MatrixOf<Storage> o,
+                       Vector lse);
 
 /// Gradient of the above; dqkv [N, (H + 2 K) * D] is written, not accumulated. A key head's
 /// gradient is the sum over its query heads, in their order.
-void attention_backward(const AttentionShape& shape, ConstMatrix qkv, ConstMatrix o,
-                        ConstVector lse, ConstMatrix d_o, Matrix dqkv);
+template <class Storage = float>
+void attention_backward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv,
+                        ConstMatrixOf<Storage> o, ConstVector lse, ConstMatrixOf<Storage> d_o,
+                        MatrixOf<Storage> dqkv);
 
 }  // namespace brume::kernels

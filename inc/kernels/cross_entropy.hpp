@@ -16,6 +16,8 @@ namespace brume::kernels {
 /// @param scale    1 / number of target tokens of the global batch
 /// @return         the scaled sum, in double precision
 /// @throws Error(bug)  when a target is V or above
-double cross_entropy(Matrix logits, ConstTokens targets, float scale, bool with_gradient);
+template <class Storage = float>
+double cross_entropy(MatrixOf<Storage> logits, ConstTokens targets, float scale,
+                     bool with_gradient);
 
 }  // namespace brume::kernels

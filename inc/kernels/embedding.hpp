@@ -14,12 +14,14 @@ namespace brume::kernels {
 /// @param position_table  [T, C]
 /// @param x               [N, C]
 /// @throws Error(bug)     when a token lies outside the table
-void embedding_forward(ConstTokens tokens, ConstMatrix token_table, ConstMatrix position_table,
-                       Matrix x);
+template <class Storage = float>
+void embedding_forward(ConstTokens tokens, ConstMatrixOf<Storage> token_table,
+                       ConstMatrixOf<Storage> position_table, MatrixOf<Storage> x);
 
 /// Adds dx to the rows it came from, tokens in order. The tables' gradients are always accumulated:
 /// rows no token names must hold a value already.
-void embedding_backward(ConstTokens tokens, ConstMatrix dx, Matrix d_token_table,
+template <class Storage = float>
+void embedding_backward(ConstTokens tokens, ConstMatrixOf<Storage> dx, Matrix d_token_table,
                         Matrix d_position_table);
 
 }  // namespace brume::kernels

@@ -1,4 +1,4 @@
-/// @file Matrix products of linear layers, fp32, by oneDNN on the host.
+/// @file Matrix products of linear layers by oneDNN on the host.
 #pragma once
 
 #include "kernels/types.hpp"
@@ -10,12 +10,18 @@ namespace brume::kernels {
 /// @param x  [N, I] tokens by input features
 /// @param w  [O, I] output by input features
 /// @param y  [N, O]
-void linear_forward(ConstMatrix x, ConstMatrix w, Write write, Matrix y);
+template <class Storage = float>
+void linear_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, Write write,
+                    MatrixOf<Storage> y);
 
 /// dx[n,i] = sum_o dy[n,o] w[o,i]  (+ dx[n,i] when accumulating)
-void linear_backward_input(ConstMatrix dy, ConstMatrix w, Write write, Matrix dx);
+template <class Storage = float>
+void linear_backward_input(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> w, Write write,
+                           MatrixOf<Storage> dx);
 
 /// dw[o,i] = sum_n dy[n,o] x[n,i]  (+ dw[o,i] when accumulating)
-void linear_backward_weight(ConstMatrix dy, ConstMatrix x, Write write, Matrix dw);
+template <class Storage = float>
+void linear_backward_weight(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x, Write write,
+                            Matrix dw);
 
 }  // namespace brume::kernels

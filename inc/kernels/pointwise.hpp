@@ -6,21 +6,26 @@
 namespace brume::kernels {
 
 /// y[n,c] = x[n,c] + bias[c]; y may be x itself.
-void add_bias(ConstMatrix x, ConstVector bias, Matrix y);
+template <class Storage = float>
+void add_bias(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> bias, MatrixOf<Storage> y);
 
 /// db[c] = sum_n dy[n,c]  (+ db[c] when accumulating); rows are added in a fixed order.
-void bias_backward(ConstMatrix dy, Write write, Vector db);
+template <class Storage = float>
+void bias_backward(ConstMatrixOf<Storage> dy, Write write, Vector db);
 
 /// a[n,f] = gelu(u[n,f] + bias[f]), the tanh form: gelu(z) = z/2 (1 + tanh(sqrt(2/pi) (z + 0.044715
 /// z^3)))
 ///
 /// @param u  [N, F] the product before its bias
 /// @param a  [N, F] may be u itself
-void gelu_forward(ConstMatrix u, ConstVector bias, Matrix a);
+template <class Storage = float>
+void gelu_forward(ConstMatrixOf<Storage> u, ConstVectorOf<Storage> bias, MatrixOf<Storage> a);
 
 /// du[n,f] = da[n,f] gelu'(u[n,f] + bias[f]); du may be da itself. du is also the bias's gradient
 /// per token.
-void gelu_backward(ConstMatrix u, ConstVector bias, ConstMatrix da, Matrix du);
+template <class Storage = float>
+void gelu_backward(ConstMatrixOf<Storage> u, ConstVectorOf<Storage> bias, ConstMatrixOf<Storage> da,
+                   MatrixOf<Storage> du);
 
 /// y += x, element by element.
 void add(ConstVector x, Vector y);

@@ -7,13 +7,36 @@
 #include <string>
 #include <utility>
 
+#include "kernels/bfloat16.hpp"
+
 namespace brume::kernels {
 
 using Unmanaged = Kokkos::MemoryTraits<Kokkos::Unmanaged>;
-using Vector = Kokkos::View<float*, Kokkos::LayoutRight, Unmanaged>;
-using ConstVector = Kokkos::View<const float*, Kokkos::LayoutRight, Unmanaged>;
-using Matrix = Kokkos::View<float**, Kokkos::LayoutRight, Unmanaged>;
-using ConstMatrix = Kokkos::View<const float**, Kokkos::LayoutRight, Unmanaged>;
+
+template <class Element>
+struct Views {
+  using Vector = Kokkos::View<Element*, Kokkos::LayoutRight, Unmanaged>;
+  using ConstVector = Kokkos::View<const Element*, Kokkos::LayoutRight, Unmanaged>;
+  using Matrix = Kokkos::View<Element**, Kokkos::LayoutRight, Unmanaged>;
+  using ConstMatrix = Kokkos::View<const Element**, Kokkos::LayoutRight, Unmanaged>;
+};
+
+// Weights and activations are stored as `Storage`, float or bfloat16; sums, statistics and
+// gradients of parameters are fp32 whatever it is. A kernel's Storage is never deduced:
+// kernel<bfloat16>(...).
+template <class Storage>
+using VectorOf = typename Views<Storage>::Vector;
+template <class Storage>
+using ConstVectorOf = typename Views<Storage>::ConstVector;
+template <class Storage>
+using MatrixOf = typename Views<Storage>::Matrix;
+template <class Storage>
+using ConstMatrixOf = typename Views<Storage>::ConstMatrix;
+
+using Vector = VectorOf<float>;
+using ConstVector = ConstVectorOf<float>;
+using Matrix = MatrixOf<float>;
+using ConstMatrix = ConstMatrixOf<float>;
 using ConstTokens = Kokkos::View<const std::int32_t*, Kokkos::LayoutRight, Unmanaged>;
 
 /// Columns [first, first + count) of a matrix; rows stay as far apart.

@@ -56,10 +56,8 @@ void forward_block(const Head<const float>& in, int first_query, int seq_len, in
   }
 }
 
-}  // namespace
-
-void attention_forward(const AttentionShape& shape, ConstMatrix qkv, Matrix o, Vector lse) {
-  check_attention("attention_forward", shape, qkv, o, lse);
+void forward(const AttentionShape& shape, const ConstMatrix& qkv, const Matrix& o,
+             const Vector& lse) {
   const int blocks = int(ceil_div(shape.seq_len, query_block));
   const std::int64_t units = std::int64_t(shape.batch) * shape.heads * blocks;
   for_each("attention_forward", units, [=](std::int64_t unit) {
@@ -71,5 +69,33 @@ void attention_forward(const AttentionShape& shape, ConstMatrix qkv, Matrix o, V
                   out, o.stride(0), sums);
   });
 }
+
+void forward(const AttentionShape& shape, const ConstMatrixOf<bfloat16>& qkv,
+             const MatrixOf<bfloat16>& o, const Vector& lse) {
+  for_each("attention_forward", std::int64_t(shape.batch) * shape.heads, [=](std::int64_t unit) {
+    const int h = int(unit % shape.heads), b = int(unit / shape.heads);
+    const Head in = head_of(qkv, shape, b, h);
+    WideHead wide(shape, 4);
+    wide.load(0, in.q, in.stride), wide.load(1, in.k, in.stride), wide.load(2, in.v, in.stride);
+    const Head<float> head = wide.head(0);
+    for (int first = 0; first < shape.seq_len; first += query_block)
+      forward_block({head.q, head.k, head.v, head.stride}, first, shape.seq_len, shape.head_dim,
+                    wide.at(3), head.stride, lse.data() + unit * shape.seq_len);
+    wide.store(3, &o(std::int64_t(b) * shape.seq_len, h * shape.head_dim), o.stride(0));
+  });
+}
+
+}  // namespace
+
+template <class Storage>
+void attention_forward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv, MatrixOf<Storage> o,
+                       Vector lse) {
+  check_attention<Storage>("attention_forward", shape, qkv, o, lse);
+  forward(shape, qkv, o, lse);
+}
+
+template void attention_forward<float>(const AttentionShape&, ConstMatrix, Matrix, Vector);
+template void attention_forward<bfloat16>(const AttentionShape&, ConstMatrixOf<bfloat16>,
+                                          MatrixOf<bfloat16>, Vector);
 
 }  // namespace brume::kernels

@@ -58,30 +58,75 @@ void backward_head(const Head<const float>& in, int seq_len, int head_dim, const
       backward_tile(tile_at(first_query, first_key, seq_len), head_dim, in, output, grad);
 }
 
+void backward(const AttentionShape& shape, int b, int h, const ConstMatrix& qkv,
+              const ConstMatrix& o, const ConstVector& lse, const ConstMatrix& d_o,
+              const Matrix& dqkv) {
+  const std::int64_t token = std::int64_t(b) * shape.seq_len;
+  const int column = h * shape.head_dim;
+  const Output output{&o(token, column), std::int64_t(o.stride(0)), &d_o(token, column),
+                      std::int64_t(d_o.stride(0)),
+                      lse.data() + (std::int64_t(b) * shape.heads + h) * shape.seq_len};
+  backward_head(head_of(qkv, shape, b, h), shape.seq_len, shape.head_dim, output,
+                head_of(dqkv, shape, b, h));
+}
+
+/// All query heads of a key head, in order: they add to the same gradient.
+void backward_group(const AttentionShape& shape, int b, int key_head, const ConstMatrix& qkv,
+                    const ConstMatrix& o, const ConstVector& lse, const ConstMatrix& d_o,
+                    const Matrix& dqkv) {
+  for (int h = 0; h < shape.heads; ++h)
+    if (shape.key_head(h) == key_head) backward(shape, b, h, qkv, o, lse, d_o, dqkv);
+}
+
+/// The same in fp32 copies: gradients are rounded once, after the last addition.
+void backward_group(const AttentionShape& shape, int b, int key_head,
+                    const ConstMatrixOf<bfloat16>& qkv, const ConstMatrixOf<bfloat16>& o,
+                    const ConstVector& lse, const ConstMatrixOf<bfloat16>& d_o,
+                    const MatrixOf<bfloat16>& dqkv) {
+  enum { q, k, v, d_q, d_k, d_v, out, d_out, arrays };
+  WideHead wide(shape, arrays);
+  wide.clear(d_k), wide.clear(d_v);
+  for (int h = 0; h < shape.heads; ++h) {
+    if (shape.key_head(h) != key_head) continue;
+    const std::int64_t token = std::int64_t(b) * shape.seq_len;
+    const Head in = head_of(qkv, shape, b, h);
+    const Head grad = head_of(dqkv, shape, b, h);
+    wide.load(q, in.q, in.stride), wide.load(k, in.k, in.stride), wide.load(v, in.v, in.stride);
+    wide.load(out, &o(token, h * shape.head_dim), o.stride(0));
+    wide.load(d_out, &d_o(token, h * shape.head_dim), d_o.stride(0));
+    wide.clear(d_q);
+    const Head<float> head = wide.head(q);
+    backward_head({head.q, head.k, head.v, head.stride}, shape.seq_len, shape.head_dim,
+                  {wide.at(out), head.stride, wide.at(d_out), head.stride,
+                   lse.data() + (std::int64_t(b) * shape.heads + h) * shape.seq_len},
+                  wide.head(d_q));
+    wide.store(d_q, grad.q, grad.stride);
+    wide.store(d_k, grad.k, grad.stride), wide.store(d_v, grad.v, grad.stride);
+  }
+}
+
 }  // namespace
 
-void attention_backward(const AttentionShape& shape, ConstMatrix qkv, ConstMatrix o,
-                        ConstVector lse, ConstMatrix d_o, Matrix dqkv) {
-  check_attention("attention_backward", shape, qkv, o, lse);
+template <class Storage>
+void attention_backward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv,
+                        ConstMatrixOf<Storage> o, ConstVector lse, ConstMatrixOf<Storage> d_o,
+                        MatrixOf<Storage> dqkv) {
+  check_attention<Storage>("attention_backward", shape, qkv, o, lse);
   promise(same_extents(dqkv, qkv) && same_extents(d_o, o), "attention_backward",
           "dqkv must be as qkv, d_o as o");
   for_each("attention_backward_clear", dqkv.extent(0),
-           [=](std::int64_t n) { std::fill_n(&dqkv(n, 0), dqkv.extent(1), 0.0f); });
-  // A thread takes all query heads of a key head, in order: they add to the same gradient.
+           [=](std::int64_t n) { std::fill_n(&dqkv(n, 0), dqkv.extent(1), Storage(0.0f)); });
   const std::int64_t units = std::int64_t(shape.batch) * shape.keys();
   for_each("attention_backward", units, [=](std::int64_t unit) {
-    const int b = int(unit / shape.keys()), key_head = int(unit % shape.keys());
-    for (int h = 0; h < shape.heads; ++h) {
-      if (shape.key_head(h) != key_head) continue;
-      const std::int64_t token = std::int64_t(b) * shape.seq_len;
-      const int column = h * shape.head_dim;
-      const Output output{&o(token, column), std::int64_t(o.stride(0)), &d_o(token, column),
-                          std::int64_t(d_o.stride(0)),
-                          lse.data() + (std::int64_t(b) * shape.heads + h) * shape.seq_len};
-      backward_head(head_of(qkv, shape, b, h), shape.seq_len, shape.head_dim, output,
-                    head_of(dqkv, shape, b, h));
-    }
+    backward_group(shape, int(unit / shape.keys()), int(unit % shape.keys()), qkv, o, lse, d_o,
+                   dqkv);
   });
 }
+
+template void attention_backward<float>(const AttentionShape&, ConstMatrix, ConstMatrix,
+                                        ConstVector, ConstMatrix, Matrix);
+template void attention_backward<bfloat16>(const AttentionShape&, ConstMatrixOf<bfloat16>,
+                                           ConstMatrixOf<bfloat16>, ConstVector,
+                                           ConstMatrixOf<bfloat16>, MatrixOf<bfloat16>);
 
 }  // namespace brume::kernels

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <type_traits>
+#include <vector>
 
 #include "kernels/attention.hpp"
 #include "kernels/causal_product.hpp"
@@ -23,7 +24,7 @@ static_assert(key_block % query_block == 0, "else a query of a tile might see no
 template <class Element>
 struct Head {
   Element *q, *k, *v;
-  std::int64_t stride;  // floats from one token to the next
+  std::int64_t stride;  // elements from one token to the next
 };
 
 /// A tile of the scores: queries [first_query, +rows) against keys [first_key, +cols).
@@ -62,6 +63,42 @@ auto head_of(const View& qkv, const AttentionShape& shape, int sequence, int hea
                                                     k + shape.keys() * shape.head_dim,
                                                     std::int64_t(qkv.stride(0))};
 }
+
+/// to[n,:] = from[n,:] for n < rows, in the format of `to`.
+template <class From, class To>
+void copy_rows(const From* from, std::int64_t from_stride, int rows, int columns, To* to,
+               std::int64_t to_stride) {
+  for (int n = 0; n < rows; ++n) {
+    const From* const in = from + n * from_stride;
+    To* const out = to + n * to_stride;
+#pragma omp simd
+    for (int c = 0; c < columns; ++c) out[c] = in[c];
+  }
+}
+
+/// fp32 arrays [T, D] for the calculations with one head of a narrower format.
+class WideHead {
+ public:
+  WideHead(const AttentionShape& shape, int arrays)
+      : rows_{shape.seq_len},
+        columns_{shape.head_dim},
+        values_(std::size_t(arrays) * rows_ * columns_) {}
+
+  float* at(int array) { return values_.data() + std::int64_t(array) * rows_ * columns_; }
+  void load(int array, const bfloat16* from, std::int64_t stride) {
+    copy_rows(from, stride, rows_, columns_, at(array), columns_);
+  }
+  void store(int array, bfloat16* to, std::int64_t stride) {
+    copy_rows(at(array), columns_, rows_, columns_, to, stride);
+  }
+  void clear(int array) { std::fill_n(at(array), std::int64_t(rows_) * columns_, 0.0f); }
+  /// Three arrays from `array` on as queries, keys and values.
+  Head<float> head(int array) { return {at(array), at(array + 1), at(array + 2), columns_}; }
+
+ private:
+  int rows_, columns_;
+  std::vector<float> values_;
+};
 
 inline float score_scale(int head_dim) { return 1.0f / std::sqrt(float(head_dim)); }
 
@@ -144,8 +181,10 @@ inline void add_tile_transposed_times(const Tile& tile, int head_dim, const floa
                         stride);
 }
 
-inline void check_attention(const char* kernel, const AttentionShape& shape, const ConstMatrix& qkv,
-                            const ConstMatrix& o, const ConstVector& lse) {
+template <class Storage>
+void check_attention(const char* kernel, const AttentionShape& shape,
+                     const ConstMatrixOf<Storage>& qkv, const ConstMatrixOf<Storage>& o,
+                     const ConstVector& lse) {
   const std::size_t tokens = std::size_t(shape.batch) * shape.seq_len;
   const std::size_t width = std::size_t(shape.heads) * shape.head_dim;
   promise(qkv.extent(0) == tokens && qkv.extent(1) == std::size_t(shape.width()) &&

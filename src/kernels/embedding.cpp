@@ -13,8 +13,9 @@ void check_tokens(const ConstTokens& tokens, std::size_t vocab) {
 
 }  // namespace
 
-void embedding_forward(ConstTokens tokens, ConstMatrix token_table, ConstMatrix position_table,
-                       Matrix x) {
+template <class Storage>
+void embedding_forward(ConstTokens tokens, ConstMatrixOf<Storage> token_table,
+                       ConstMatrixOf<Storage> position_table, MatrixOf<Storage> x) {
   const bool learned = position_table.data() != nullptr;
   promise(
       x.extent(0) == tokens.extent(0) && x.extent(1) == token_table.extent(1) &&
@@ -24,19 +25,20 @@ void embedding_forward(ConstTokens tokens, ConstMatrix token_table, ConstMatrix 
   const int width = x.extent_int(1);
   const std::int64_t length = position_table.extent(0);
   for_each("embedding_forward", x.extent(0), [=](std::int64_t n) {
-    const float* const token = &token_table(tokens(n), 0);
-    float* const out = &x(n, 0);
+    const Storage* const token = &token_table(tokens(n), 0);
+    Storage* const out = &x(n, 0);
     if (!learned) {
       std::copy(token, token + width, out);
       return;
     }
-    const float* const position = &position_table(n % length, 0);
+    const Storage* const position = &position_table(n % length, 0);
 #pragma omp simd
     for (int c = 0; c < width; ++c) out[c] = token[c] + position[c];
   });
 }
 
-void embedding_backward(ConstTokens tokens, ConstMatrix dx, Matrix d_token_table,
+template <class Storage>
+void embedding_backward(ConstTokens tokens, ConstMatrixOf<Storage> dx, Matrix d_token_table,
                         Matrix d_position_table) {
   const bool learned = d_position_table.data() != nullptr;
   promise(dx.extent(0) == tokens.extent(0) && dx.extent(1) == d_token_table.extent(1) &&
@@ -49,7 +51,7 @@ void embedding_backward(ConstTokens tokens, ConstMatrix dx, Matrix d_token_table
   // Columns side by side, tokens in order: a row named twice is added to in the same order always.
   for_each_columns("embedding_backward", dx.extent(1), [=](std::int64_t begin, std::int64_t end) {
     for (std::int64_t n = 0; n < count; ++n) {
-      const float* const grad = &dx(n, 0);
+      const Storage* const grad = &dx(n, 0);
       float* const token = &d_token_table(tokens(n), 0);
       if (!learned) {
 #pragma omp simd
@@ -65,5 +67,12 @@ void embedding_backward(ConstTokens tokens, ConstMatrix dx, Matrix d_token_table
     }
   });
 }
+
+template void embedding_forward<float>(ConstTokens, ConstMatrixOf<float>, ConstMatrixOf<float>,
+                                       MatrixOf<float>);
+template void embedding_forward<bfloat16>(ConstTokens, ConstMatrixOf<bfloat16>,
+                                          ConstMatrixOf<bfloat16>, MatrixOf<bfloat16>);
+template void embedding_backward<float>(ConstTokens, ConstMatrixOf<float>, Matrix, Matrix);
+template void embedding_backward<bfloat16>(ConstTokens, ConstMatrixOf<bfloat16>, Matrix, Matrix);
 
 }  // namespace brume::kernels

@@ -3,16 +3,20 @@
 
 #include <cstdint>
 
+#include "kernels/types.hpp"
+
 namespace brume::kernels {
 
 enum class Transpose : char { no = 'N', yes = 'T' };
 
-/// A row-major factor: op(A) = A or its transpose; rows lie `stride` floats apart.
-struct Factor {
-  const float* data;
+/// A row-major factor: op(A) = A or its transpose; rows lie `stride` elements apart.
+template <class Storage>
+struct FactorOf {
+  const Storage* data;
   std::int64_t stride;
   Transpose transpose = Transpose::no;
 };
+using Factor = FactorOf<float>;
 
 /// C = alpha op(A) op(B) + beta C,  C [m, n], op(A) [m, k], op(B) [k, n]; with beta = 0 C is not
 /// read. Sizes may be 0.
@@ -21,5 +25,13 @@ struct Factor {
 /// @throws Error(resource)  when oneDNN finds no memory for its packed copies
 void gemm(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Factor a, Factor b,
           float beta, float* c, std::int64_t stride);
+
+/// C = op(A) op(B)  (+ C when accumulating), summed in fp32 and rounded once to the format of C.
+///
+/// @throws Error(resource)  when this processor has no such products, or memory is short
+void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<bfloat16>& a,
+          const FactorOf<bfloat16>& b, Write write, float* c, std::int64_t stride);
+void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<bfloat16>& a,
+          const FactorOf<bfloat16>& b, Write write, bfloat16* c, std::int64_t stride);
 
 }  // namespace brume::kernels

@@ -85,7 +85,7 @@ inline void load_lanes(Term term, int first, Lanes& out) {
 /// `count` decides. Four folds side by side, else each step waits for the last.
 template <class Term, class Join>
 inline float fold_terms(int count, float start, Term term, Join join) {
-  Lanes f0 = start - Lanes{}, f1 = f0, f2 = f0, f3 = f0, next;
+  Lanes f0 = start - Lanes{}, f1 = f0, f2 = f0, f3 = f0, next{};
   int i = 0;
   for (; i + 4 * lanes <= count; i += 4 * lanes) {
     load_lanes(term, i, next), join(f0, next);
@@ -108,9 +108,10 @@ inline float sum_terms(int count, Term term) {
 }
 
 /// max_i x[i], count >= 1; a NaN need not win.
-inline float largest(const float* x, int count) {
+template <class Storage>
+inline float largest(const Storage* x, int count) {
   return fold_terms(
-      count, x[0], [=](int i) { return x[i]; },
+      count, float(x[0]), [=](int i) { return float(x[i]); },
       [](auto& into, const auto& next) { into = next > into ? next : into; });
 }
 

@@ -8,29 +8,31 @@ namespace brume::kernels {
 namespace {
 
 /// Some rows of one backward call.
+template <class Storage>
 struct Rows {
-  ConstMatrix dy, x;
-  ConstVector gain, mean, rstd;
+  ConstMatrixOf<Storage> dy, x;
+  ConstVectorOf<Storage> gain;
+  ConstVector mean, rstd;
   std::int64_t first, last;
 };
 
-inline void apply_row(const float* x, const ConstVector& gain, const ConstVector& bias, float mean,
-                      float rstd, int width, float* y) {
-  const float* const g = gain.data();
-  const float* const b = bias.data();
+template <class Storage>
+inline void apply_row(const Storage* x, const Storage* gain, const Storage* bias, float mean,
+                      float rstd, int width, Storage* y) {
 #pragma omp simd
-  for (int c = 0; c < width; ++c) y[c] = g[c] * ((x[c] - mean) * rstd) + b[c];
+  for (int c = 0; c < width; ++c) y[c] = gain[c] * ((x[c] - mean) * rstd) + bias[c];
 }
 
 /// dgain += sum_n dy xhat, dbias += sum_n dy over the rows, in their order.
-void add_column_sums(const Rows& rows, const Vector& dgain, const Vector& dbias) {
+template <class Storage>
+void add_column_sums(const Rows<Storage>& rows, const Vector& dgain, const Vector& dbias) {
   for_each_columns("layer_norm_backward_sums", rows.x.extent(1),
                    [=](std::int64_t begin, std::int64_t end) {
                      float* const gain_sum = dgain.data();
                      float* const bias_sum = dbias.data();
                      for (std::int64_t n = rows.first; n < rows.last; ++n) {
-                       const float* const grad = &rows.dy(n, 0);
-                       const float* const in = &rows.x(n, 0);
+                       const Storage* const grad = &rows.dy(n, 0);
+                       const Storage* const in = &rows.x(n, 0);
                        const float mean = rows.mean(n);
                        const float rstd = rows.rstd(n);
 #pragma omp simd
@@ -42,14 +44,16 @@ void add_column_sums(const Rows& rows, const Vector& dgain, const Vector& dbias)
                    });
 }
 
-void write_dx(const Rows& rows, const ConstMatrix& residual, const Matrix& dx) {
+template <class Storage>
+void write_dx(const Rows<Storage>& rows, const ConstMatrixOf<Storage>& residual,
+              const MatrixOf<Storage>& dx) {
   const int width = rows.x.extent_int(1);
   for_each("layer_norm_backward", rows.last - rows.first, [=](std::int64_t i) {
     const std::int64_t n = rows.first + i;
-    const float* const grad = &rows.dy(n, 0);
-    const float* const in = &rows.x(n, 0);
-    const float* const gain = rows.gain.data();
-    float* const out = &dx(n, 0);
+    const Storage* const grad = &rows.dy(n, 0);
+    const Storage* const in = &rows.x(n, 0);
+    const Storage* const gain = rows.gain.data();
+    Storage* const out = &dx(n, 0);
     const float mean = rows.mean(n);
     const float rstd = rows.rstd(n);
     const float mean_g = sum_terms(width, [=](int c) { return grad[c] * gain[c]; }) / float(width);
@@ -63,7 +67,7 @@ void write_dx(const Rows& rows, const ConstMatrix& residual, const Matrix& dx) {
 #pragma omp simd
       for (int c = 0; c < width; ++c) out[c] = value(c);
     } else {
-      const float* const passed = &residual(n, 0);
+      const Storage* const passed = &residual(n, 0);
 #pragma omp simd
       for (int c = 0; c < width; ++c) out[c] = passed[c] + value(c);
     }
@@ -72,36 +76,42 @@ void write_dx(const Rows& rows, const ConstMatrix& residual, const Matrix& dx) {
 
 }  // namespace
 
-void layer_norm_forward(ConstMatrix x, ConstVector gain, ConstVector bias, float eps, Matrix y,
-                        Vector mean, Vector rstd) {
+template <class Storage>
+void layer_norm_forward(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> gain,
+                        ConstVectorOf<Storage> bias, float eps, MatrixOf<Storage> y, Vector mean,
+                        Vector rstd) {
   promise(same_extents(x, y) && gain.extent(0) == x.extent(1) && bias.extent(0) == x.extent(1) &&
               mean.extent(0) == x.extent(0) && rstd.extent(0) == x.extent(0),
           "layer_norm_forward", "x and y [N, C], gain and bias [C], mean and rstd [N] must fit");
   const int width = x.extent_int(1);
   for_each("layer_norm_forward", x.extent(0), [=](std::int64_t n) {
-    const float* const in = &x(n, 0);
+    const Storage* const in = &x(n, 0);
     const float middle = sum_terms(width, [=](int c) { return in[c]; }) / float(width);
     const float variance =
         sum_terms(width, [=](int c) { return (in[c] - middle) * (in[c] - middle); }) / float(width);
     mean(n) = middle;
     rstd(n) = 1.0f / std::sqrt(variance + eps);
-    apply_row(in, gain, bias, middle, rstd(n), width, &y(n, 0));
+    apply_row(in, gain.data(), bias.data(), middle, rstd(n), width, &y(n, 0));
   });
 }
 
-void layer_norm_apply(ConstMatrix x, ConstVector gain, ConstVector bias, ConstVector mean,
-                      ConstVector rstd, Matrix y) {
+template <class Storage>
+void layer_norm_apply(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> gain,
+                      ConstVectorOf<Storage> bias, ConstVector mean, ConstVector rstd,
+                      MatrixOf<Storage> y) {
   promise(same_extents(x, y) && gain.extent(0) == x.extent(1) && bias.extent(0) == x.extent(1) &&
               mean.extent(0) == x.extent(0) && rstd.extent(0) == x.extent(0),
           "layer_norm_apply", "x and y [N, C], gain and bias [C], mean and rstd [N] must fit");
   const int width = x.extent_int(1);
   for_each("layer_norm_apply", x.extent(0), [=](std::int64_t n) {
-    apply_row(&x(n, 0), gain, bias, mean(n), rstd(n), width, &y(n, 0));
+    apply_row(&x(n, 0), gain.data(), bias.data(), mean(n), rstd(n), width, &y(n, 0));
   });
 }
 
-void layer_norm_backward(ConstMatrix dy, ConstMatrix x, ConstVector gain, ConstVector mean,
-                         ConstVector rstd, ConstMatrix residual, Matrix dx, Write write,
+template <class Storage>
+void layer_norm_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
+                         ConstVectorOf<Storage> gain, ConstVector mean, ConstVector rstd,
+                         ConstMatrixOf<Storage> residual, MatrixOf<Storage> dx, Write write,
                          Vector dgain, Vector dbias) {
   promise(same_extents(dy, x) && same_extents(dx, x) && gain.extent(0) == x.extent(1) &&
               dgain.extent(0) == x.extent(1) && dbias.extent(0) == x.extent(1) &&
@@ -118,10 +128,31 @@ void layer_norm_backward(ConstMatrix dy, ConstMatrix x, ConstVector gain, ConstV
   const std::int64_t block = std::max<std::int64_t>(
       1, 32768 * omp_get_max_threads() / std::max<std::int64_t>(1, x.extent(1)));
   for (std::int64_t first = 0; first < tokens; first += block) {
-    const Rows rows{dy, x, gain, mean, rstd, first, std::min(tokens, first + block)};
+    const Rows<Storage> rows{dy, x, gain, mean, rstd, first, std::min(tokens, first + block)};
     add_column_sums(rows, dgain, dbias);
     write_dx(rows, residual, dx);
   }
 }
+
+template void layer_norm_forward<float>(ConstMatrixOf<float>, ConstVectorOf<float>,
+                                        ConstVectorOf<float>, float, MatrixOf<float>, Vector,
+                                        Vector);
+template void layer_norm_forward<bfloat16>(ConstMatrixOf<bfloat16>, ConstVectorOf<bfloat16>,
+                                           ConstVectorOf<bfloat16>, float, MatrixOf<bfloat16>,
+                                           Vector, Vector);
+template void layer_norm_apply<float>(ConstMatrixOf<float>, ConstVectorOf<float>,
+                                      ConstVectorOf<float>, ConstVector, ConstVector,
+                                      MatrixOf<float>);
+template void layer_norm_apply<bfloat16>(ConstMatrixOf<bfloat16>, ConstVectorOf<bfloat16>,
+                                         ConstVectorOf<bfloat16>, ConstVector, ConstVector,
+                                         MatrixOf<bfloat16>);
+template void layer_norm_backward<float>(ConstMatrixOf<float>, ConstMatrixOf<float>,
+                                         ConstVectorOf<float>, ConstVector, ConstVector,
+                                         ConstMatrixOf<float>, MatrixOf<float>, Write, Vector,
+                                         Vector);
+template void layer_norm_backward<bfloat16>(ConstMatrixOf<bfloat16>, ConstMatrixOf<bfloat16>,
+                                            ConstVectorOf<bfloat16>, ConstVector, ConstVector,
+                                            ConstMatrixOf<bfloat16>, MatrixOf<bfloat16>, Write,
+                                            Vector, Vector);
 
 }  // namespace brume::kernels

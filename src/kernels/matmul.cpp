@@ -6,35 +6,63 @@
 namespace brume::kernels {
 namespace {
 
-Factor factor(const ConstMatrix& matrix, Transpose transpose = Transpose::no) {
+template <class Storage>
+FactorOf<Storage> factor(const ConstMatrixOf<Storage>& matrix,
+                         Transpose transpose = Transpose::no) {
   return {matrix.data(), std::int64_t(matrix.stride(0)), transpose};
 }
 
-void product(Factor a, Factor b, std::int64_t inner, Write write, const Matrix& c) {
+void product(const FactorOf<float>& a, const FactorOf<float>& b, std::int64_t inner, Write write,
+             const Matrix& c) {
   const float beta = write == Write::accumulate ? 1.0f : 0.0f;
   gemm(c.extent(0), c.extent(1), inner, 1.0f, a, b, beta, c.data(), c.stride(0));
 }
 
-}  // namespace
-
-void linear_forward(ConstMatrix x, ConstMatrix w, Write write, Matrix y) {
-  promise(x.extent(1) == w.extent(1) && y.extent(0) == x.extent(0) && y.extent(1) == w.extent(0),
-          "linear_forward", "x [N, I], w [O, I] and y [N, O] must fit");
-  product(factor(x), factor(w, Transpose::yes), x.extent(1), write, y);
+template <class Result>
+void product(const FactorOf<bfloat16>& a, const FactorOf<bfloat16>& b, std::int64_t inner,
+             Write write, const Result& c) {
+  gemm(c.extent(0), c.extent(1), inner, a, b, write, c.data(), c.stride(0));
 }
 
-void linear_backward_input(ConstMatrix dy, ConstMatrix w, Write write, Matrix dx) {
+}  // namespace
+
+template <class Storage>
+void linear_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, Write write,
+                    MatrixOf<Storage> y) {
+  promise(x.extent(1) == w.extent(1) && y.extent(0) == x.extent(0) && y.extent(1) == w.extent(0),
+          "linear_forward", "x [N, I], w [O, I] and y [N, O] must fit");
+  product(factor<Storage>(x), factor<Storage>(w, Transpose::yes), x.extent(1), write, y);
+}
+
+template <class Storage>
+void linear_backward_input(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> w, Write write,
+                           MatrixOf<Storage> dx) {
   promise(
       dy.extent(1) == w.extent(0) && dx.extent(0) == dy.extent(0) && dx.extent(1) == w.extent(1),
       "linear_backward_input", "dy [N, O], w [O, I] and dx [N, I] must fit");
-  product(factor(dy), factor(w), dy.extent(1), write, dx);
+  product(factor<Storage>(dy), factor<Storage>(w), dy.extent(1), write, dx);
 }
 
-void linear_backward_weight(ConstMatrix dy, ConstMatrix x, Write write, Matrix dw) {
+template <class Storage>
+void linear_backward_weight(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x, Write write,
+                            Matrix dw) {
   promise(
       dy.extent(0) == x.extent(0) && dw.extent(0) == dy.extent(1) && dw.extent(1) == x.extent(1),
       "linear_backward_weight", "dy [N, O], x [N, I] and dw [O, I] must fit");
-  product(factor(dy, Transpose::yes), factor(x), dy.extent(0), write, dw);
+  product(factor<Storage>(dy, Transpose::yes), factor<Storage>(x), dy.extent(0), write, dw);
 }
+
+template void linear_forward<float>(ConstMatrixOf<float>, ConstMatrixOf<float>, Write,
+                                    MatrixOf<float>);
+template void linear_forward<bfloat16>(ConstMatrixOf<bfloat16>, ConstMatrixOf<bfloat16>, Write,
+                                       MatrixOf<bfloat16>);
+template void linear_backward_input<float>(ConstMatrixOf<float>, ConstMatrixOf<float>, Write,
+                                           MatrixOf<float>);
+template void linear_backward_input<bfloat16>(ConstMatrixOf<bfloat16>, ConstMatrixOf<bfloat16>,
+                                              Write, MatrixOf<bfloat16>);
+template void linear_backward_weight<float>(ConstMatrixOf<float>, ConstMatrixOf<float>, Write,
+                                            Matrix);
+template void linear_backward_weight<bfloat16>(ConstMatrixOf<bfloat16>, ConstMatrixOf<bfloat16>,
+                                               Write, Matrix);
 
 }  // namespace brume::kernels

@@ -10,20 +10,22 @@ constexpr std::int64_t piece =
 
 }  // namespace
 
-void add_bias(ConstMatrix x, ConstVector bias, Matrix y) {
+template <class Storage>
+void add_bias(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> bias, MatrixOf<Storage> y) {
   promise(same_extents(x, y) && bias.extent(0) == x.extent(1), "add_bias",
           "x [N, C], bias [C] and y [N, C] must fit");
   const int width = x.extent_int(1);
   for_each("add_bias", x.extent(0), [=](std::int64_t n) {
-    const float* const in = &x(n, 0);
-    const float* const b = bias.data();
-    float* const out = &y(n, 0);
+    const Storage* const in = &x(n, 0);
+    const Storage* const b = bias.data();
+    Storage* const out = &y(n, 0);
 #pragma omp simd
     for (int c = 0; c < width; ++c) out[c] = in[c] + b[c];
   });
 }
 
-void bias_backward(ConstMatrix dy, Write write, Vector db) {
+template <class Storage>
+void bias_backward(ConstMatrixOf<Storage> dy, Write write, Vector db) {
   promise(db.extent(0) == dy.extent(1), "bias_backward", "dy [N, C] and db [C] must fit");
   const int tokens = dy.extent_int(0);
   // Four rows at a time, because every addition to a sum waits for the store of the last one.
@@ -32,13 +34,13 @@ void bias_backward(ConstMatrix dy, Write write, Vector db) {
     if (write == Write::replace) std::fill(sum + begin, sum + end, 0.0f);
     int n = 0;
     for (; n + 4 <= tokens; n += 4) {
-      const float *const r0 = &dy(n, 0), *const r1 = &dy(n + 1, 0);
-      const float *const r2 = &dy(n + 2, 0), *const r3 = &dy(n + 3, 0);
+      const Storage *const r0 = &dy(n, 0), *const r1 = &dy(n + 1, 0);
+      const Storage *const r2 = &dy(n + 2, 0), *const r3 = &dy(n + 3, 0);
 #pragma omp simd
       for (std::int64_t c = begin; c < end; ++c) sum[c] += (r0[c] + r1[c]) + (r2[c] + r3[c]);
     }
     for (; n < tokens; ++n) {
-      const float* const row = &dy(n, 0);
+      const Storage* const row = &dy(n, 0);
 #pragma omp simd
       for (std::int64_t c = begin; c < end; ++c) sum[c] += row[c];
     }
@@ -80,5 +82,11 @@ double sum_squares(ConstVector x) {
     return sum;
   });
 }
+
+template void add_bias<float>(ConstMatrixOf<float>, ConstVectorOf<float>, MatrixOf<float>);
+template void add_bias<bfloat16>(ConstMatrixOf<bfloat16>, ConstVectorOf<bfloat16>,
+                                 MatrixOf<bfloat16>);
+template void bias_backward<float>(ConstMatrixOf<float>, Write, Vector);
+template void bias_backward<bfloat16>(ConstMatrixOf<bfloat16>, Write, Vector);
 
 }  // namespace brume::kernels

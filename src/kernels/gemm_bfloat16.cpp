@@ -1,0 +1,126 @@
+/// @file bf16 matrix products by oneDNN, whose primitives are kept: making one takes longer than a
+/// small product.
+#include <omp.h>
+
+#include <array>
+#include <map>
+#include <type_traits>
+
+#include <oneapi/dnnl/dnnl.hpp>
+
+#include "base/error.hpp"
+#include "kernels/gemm.hpp"
+
+namespace brume::kernels {
+namespace {
+
+using Data = dnnl::memory::data_type;
+
+/// A product of given sizes, strides and formats for a given number of threads.
+struct Product {
+  dnnl::memory::desc a, b, c;
+  dnnl::matmul multiply;
+};
+
+dnnl::engine& processor() {
+  static dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  return engine;
+}
+
+dnnl::memory::desc layout(std::int64_t rows, std::int64_t columns, std::int64_t stride,
+                          Transpose transpose, Data data) {
+  const bool turned = transpose == Transpose::yes;
+  return {{rows, columns},
+          data,
+          turned ? dnnl::memory::dims{1, stride} : dnnl::memory::dims{stride, 1}};
+}
+
+Product make_product(const dnnl::memory::desc& a, const dnnl::memory::desc& b,
+                     const dnnl::memory::desc& c, Write write) {
+  dnnl::primitive_attr attributes;
+  if (write == Write::accumulate) {
+    dnnl::post_ops add;
+    add.append_sum(1.0f);
+    attributes.set_post_ops(add);
+  }
+  const dnnl::matmul::primitive_desc chosen(dnnl::matmul::desc(a, b, c), attributes, processor());
+  return {a, b, c, dnnl::matmul(chosen)};
+}
+
+/// Makes one oneDNN error an error of ours.
+template <class Body>
+void translated(std::int64_t m, std::int64_t n, std::int64_t k, Body body) {
+  try {
+    body();
+  } catch (const dnnl::error& error) {
+    const bool lacks = error.status == dnnl_unimplemented;
+    throw Error(lacks || error.status == dnnl_out_of_memory ? Failure::resource : Failure::bug,
+                "bf16 matrix product [{} x {}] [{} x {}]: {}", m, k, k, n,
+                lacks ? "this processor has none" : error.message);
+  }
+}
+
+template <class Result>
+void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<bfloat16>& a,
+              const FactorOf<bfloat16>& b, Write write, Result* c, std::int64_t stride) {
+  if (m == 0 || n == 0 || k == 0) {  // oneDNN refuses these
+    for (std::int64_t i = 0; write == Write::replace && i < m; ++i)
+      std::fill_n(c + i * stride, n, Result(0.0f));
+    return;
+  }
+  constexpr Data result = std::is_same_v<Result, float> ? Data::f32 : Data::bf16;
+  // Per thread: ranks may be threads of one process, and a primitive serves one of them at a time.
+  thread_local std::map<std::array<std::int64_t, 11>, Product> products;
+  const std::array<std::int64_t, 11> key{m,
+                                         n,
+                                         k,
+                                         a.stride,
+                                         std::int64_t(a.transpose),
+                                         b.stride,
+                                         std::int64_t(b.transpose),
+                                         stride,
+                                         std::int64_t(write),
+                                         std::int64_t(result),
+                                         omp_get_max_threads()};
+  translated(m, n, k, [&] {
+    auto found = products.find(key);
+    if (found == products.end())
+      found = products
+                  .emplace(key, make_product(layout(m, k, a.stride, a.transpose, Data::bf16),
+                                             layout(k, n, b.stride, b.transpose, Data::bf16),
+                                             layout(m, n, stride, Transpose::no, result), write))
+                  .first;
+    const Product& product = found->second;
+    thread_local dnnl::stream stream(processor());
+    const auto memory = [](const dnnl::memory::desc& desc, const void* data) {
+      return dnnl::memory(desc, processor(), const_cast<void*>(data));
+    };
+    product.multiply.execute(stream, {{DNNL_ARG_SRC, memory(product.a, a.data)},
+                                      {DNNL_ARG_WEIGHTS, memory(product.b, b.data)},
+                                      {DNNL_ARG_DST, memory(product.c, c)}});
+  });
+}
+
+}  // namespace
+
+bool has_bfloat16_products() {
+  try {
+    const auto one = [](Data data) { return layout(1, 1, 1, Transpose::no, data); };
+    make_product(one(Data::bf16), one(Data::bf16), one(Data::f32), Write::replace);
+    return true;
+  } catch (const dnnl::error&) {
+    return false;
+  }
+}
+
+void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<bfloat16>& a,
+          const FactorOf<bfloat16>& b, Write write, float* c, std::int64_t stride) {
+  multiply(m, n, k, a, b, write, c, stride);
+}
+
+void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<bfloat16>& a,
+          const FactorOf<bfloat16>& b, Write write, bfloat16* c, std::int64_t stride) {
+  multiply(m, n, k, a, b, write, c, stride);
+}
+
+}  // namespace brume::kernels
