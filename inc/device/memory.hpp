@@ -41,4 +41,10 @@ struct Processor {
 };
 Processor this_processor();
 
+/// Keeps the calling thread, and threads it starts later, on the node's cores
+/// [first_core, first_core + cores), counted so that neighbours share caches.
+///
+/// @return  false where the node has no such cores or does not give them: the thread stays free
+bool bind_this_thread(int first_core, int cores);
+
 }  // namespace brume::device

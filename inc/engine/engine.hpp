@@ -32,6 +32,7 @@ struct Settings {
   Optimizer optimizer;
   std::uint64_t seed = 1;
   int threads = 1;      ///< cores this rank computes with
+  int first_core = -1;  ///< of those on its node; -1: wherever the system puts them
   bool overlap = true;  ///< false: transfers run only while nothing computes
   bool check_memory =
       false;  ///< poison buffers at birth, check the guards behind them after each task

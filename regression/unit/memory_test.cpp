@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "base/error.hpp"
@@ -96,6 +97,34 @@ TEST(Processor, CoresFollowTheBinding) {
   EXPECT_EQ(bound.cores, 1);
   EXPECT_EQ(bound.node_cores, unbound.node_cores);
   EXPECT_EQ(bound.name, unbound.name);
+}
+
+// A thread that binds itself binds those it starts, and nobody else.
+TEST(Processor, AThreadStaysOnItsCores) {
+  const auto allowed = [] {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    sched_getaffinity(0, sizeof(set), &set);
+    return CPU_COUNT(&set);
+  };
+  const int before = allowed();
+  bool bound = false, beyond = true;
+  int mine = 0, child = 0;
+  std::thread thread([&] {
+    beyond = bind_this_thread(this_processor().node_cores, 1);
+    bound = bind_this_thread(0, 1);
+    mine = allowed();
+    std::thread([&] { child = allowed(); }).join();
+  });
+  thread.join();
+
+  EXPECT_FALSE(beyond);
+  EXPECT_EQ(allowed(), before);
+  if (!bound) GTEST_SKIP() << "this system does not bind threads to core 0";
+  if (this_processor().cores > 1) {
+    EXPECT_LT(mine, before);
+  }
+  EXPECT_EQ(child, mine);
 }
 
 }  // namespace

@@ -48,6 +48,14 @@ int threads_per_rank(int ranks_per_node) {
   return std::max(1, std::min(processor.cores, processor.node_cores / ranks_per_node));
 }
 
+int first_core(int ranks_per_node, int node_rank) {
+  const device::Processor processor = device::this_processor();
+  const bool bound = processor.cores < processor.node_cores;
+  return bound || ranks_per_node > processor.node_cores
+             ? -1
+             : node_rank * threads_per_rank(ranks_per_node);
+}
+
 hardware::Profile measure_profile(comm::Communicator& world, int ranks_per_node,
                                   const deck::Deck& deck, const model::Config& model) {
   const hardware::ProfileKey key = profile_key(world, ranks_per_node, deck, model);

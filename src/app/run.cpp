@@ -31,7 +31,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-engine::Settings settings(const deck::Deck& deck, int threads) {
+engine::Settings settings(const deck::Deck& deck, int threads, int first_core) {
   const deck::OptimizerKeys& o = deck.training.optimizer;
   engine::Settings s;
   s.steps = deck.training.steps;
@@ -45,6 +45,7 @@ engine::Settings settings(const deck::Deck& deck, int threads) {
                  .clip_norm = o.clip_norm};
   s.seed = std::uint64_t(deck.training.seed);
   s.threads = threads;
+  s.first_core = first_core;
   return s;
 }
 
@@ -187,9 +188,11 @@ class Job {
 
   void start_engine() {
     device::release_unused();
-    const int threads = threads_per_rank(session_.ranks_per_node());
+    const int ranks = session_.ranks_per_node();
+    const int threads = threads_per_rank(ranks);
     runtime_.emplace(threads);
-    engine_.emplace(plan_, model_, settings(deck_, threads), world_);
+    engine_.emplace(plan_, model_,
+                    settings(deck_, threads, first_core(ranks, session_.node_rank())), world_);
     if (resume_) {
       comm::together(world_, [&] {
         std::vector<engine::Slab> slabs = engine_->slabs();

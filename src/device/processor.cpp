@@ -64,4 +64,15 @@ Processor this_processor() {
           .node_cores = count_cores(topology.get(), node)};
 }
 
+bool bind_this_thread(int first_core, int cores) {
+  const Topology topology = load_topology();
+  const Bitmap set(hwloc_bitmap_alloc());
+  for (int c = first_core; c < first_core + cores; ++c) {
+    const hwloc_obj_t core = hwloc_get_obj_by_type(topology.get(), HWLOC_OBJ_CORE, unsigned(c));
+    if (core == nullptr) return false;
+    hwloc_bitmap_or(set.get(), set.get(), core->cpuset);
+  }
+  return hwloc_set_cpubind(topology.get(), set.get(), HWLOC_CPUBIND_THREAD) == 0;
+}
+
 }  // namespace brume::device

@@ -71,7 +71,7 @@ struct Engine::Impl {
         arena(largest(train.arena_bytes, evaluation.arena_bytes)),
         compute(this->plan, this->model, world.rank(), arena),
         groups(this->plan, world),
-        executor(arena, compute, groups, settings.threads,
+        executor(arena, compute, groups, settings,
                  [&world](std::exception_ptr failure) { leave(world, failure); }) {
     if (settings.check_memory) {
       guards.emplace(train, arena);

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/error.hpp"
+#include "device/memory.hpp"
 
 namespace brume::engine {
 
@@ -49,14 +50,19 @@ comm::Communicator& Groups::of(const schedule::Task& task) const {
   return task.channel == Channel::p2p_forward ? *p2p_forward_ : *p2p_backward_;
 }
 
-Executor::Executor(const Arena& arena, const Compute& compute, const Groups& groups, int threads,
-                   std::function<void(std::exception_ptr)> on_failure)
+Executor::Executor(const Arena& arena, const Compute& compute, const Groups& groups,
+                   const Settings& settings, std::function<void(std::exception_ptr)> on_failure)
     : arena_(arena),
       compute_(compute),
       groups_(groups),
       channels_(channel_names(), std::move(on_failure)) {
   for (auto& running : running_) running = -1;
-  channels_.enqueue(int(Channel::compute), [threads] { kernels::use_threads(threads); });
+  // Only what computes is bound: transfers of a rank find room beside it.
+  channels_.enqueue(int(Channel::compute),
+                    [threads = settings.threads, first = settings.first_core] {
+                      if (first >= 0) device::bind_this_thread(first, threads);
+                      kernels::use_threads(threads);
+                    });
 }
 
 void Executor::run(const schedule::Program& program, Parts parts, const StepScalars& step,

@@ -31,8 +31,8 @@ enum class Parts { train, update, both };
 /// Executes Programs of one rank on the rank's channels. Adds no ordering of its own.
 class Executor {
  public:
-  Executor(const Arena& arena, const Compute& compute, const Groups& groups, int threads,
-           std::function<void(std::exception_ptr)> on_failure);
+  Executor(const Arena& arena, const Compute& compute, const Groups& groups,
+           const Settings& settings, std::function<void(std::exception_ptr)> on_failure);
 
   /// Runs `program` to its end; `times` gets an entry per task. @throws what a task threw
   void run(const schedule::Program& program, Parts parts, const StepScalars& step,
