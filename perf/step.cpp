@@ -9,19 +9,17 @@
 
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
 #include <map>
-#include <random>
 #include <vector>
 
 #include "base/statistics.hpp"
 #include "base/text.hpp"
 #include "comm/communicator.hpp"
-#include "data/sampler.hpp"
 #include "device/memory.hpp"
 #include "engine/engine.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/types.hpp"
+#include "measure.hpp"
 #include "plan/plan.hpp"
 
 namespace {
@@ -70,17 +68,6 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-data::Sampler random_tokens(int seq_len) {
-  const auto path = std::filesystem::temp_directory_path() / "brume-perf-step.tok";
-  std::mt19937 random(1);
-  std::vector<std::uint16_t> tokens(100000);
-  for (std::uint16_t& token : tokens) token = std::uint16_t(random() % 50257);
-  data::write_token_file(path, tokens, 50257);
-  const data::Sampler sampler(data::TokenFile(path), data::Order::sequential, 1, seq_len);
-  std::filesystem::remove(path);
-  return sampler;
-}
-
 // --- one round of each ---------------------------------------------------------------------------
 
 /// "backward mlp", or the operation alone where there is no segment.
@@ -92,7 +79,7 @@ std::string kind(const schedule::Task& task) {
 }
 
 void add_brume(const Case& c, const Split& split, Steps& steps) {
-  const data::Sampler data = random_tokens(c.seq_len);
+  const data::Sampler data = perf::random_tokens(gpt2(c.seq_len));
   comm::run_local(split.ranks, [&](comm::Communicator& world) {
     engine::Settings settings;
     settings.steps = 100;
