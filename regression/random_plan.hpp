@@ -61,10 +61,11 @@ inline plan::Plan plan_of(std::mt19937& random, const model::Config& model,
     stage.microbatch = splits[i].microbatch;
     stage.dp = splits[i].dp;
     stage.tp = splits[i].tp;
-    stage.zero_level = pick(random, {0, 1});
+    stage.zero_level = pick(random, {0, 1, 2, 3});
     stage.ckpt_layers = std::uniform_int_distribution<int>(0, stage.layers)(random);
-    stage.optim_offload_ratio = pick(random, {0, 0, 1, 2, 4}) / 4.0;
-    stage.act_offload_ratio = pick(random, {0, 0, 1, 2, 4}) / 4.0;
+    for (double* ratio : {&stage.weight_offload_ratio, &stage.grad_offload_ratio,
+                          &stage.optim_offload_ratio, &stage.act_offload_ratio})
+      *ratio = pick(random, {0, 0, 1, 2, 4}) / 4.0;
     plan.stages.push_back(stage);
     first += stage.layers;
   }

@@ -20,7 +20,7 @@ struct Stage {
   int microbatch = 1;  ///< sequences per microbatch and data-parallel rank
   int dp = 1;
   int tp = 1;
-  int zero_level = 0;   ///< 0 none, 1 optimizer state sharded
+  int zero_level = 0;   ///< 1 shards optimizer state over dp, 2 also gradients, 3 also weights
   int ckpt_layers = 0;  ///< last layers of the stage whose activations are recomputed
   double weight_offload_ratio = 0.0;
   double grad_offload_ratio = 0.0;
@@ -48,14 +48,10 @@ std::string text(const Plan& plan);
 Plan parse(const std::string& text, const std::string& origin);
 Plan load(const std::string& path);
 
-/// What a plan is for: to predict, its knobs may also be such that do not execute.
-enum class Purpose { run, predict };
-
 /// Checks a plan against the model and the cluster: layers add up, meshes fill the cluster and lie
-/// within nodes or on whole nodes, tp divides heads and FFN, every knob is one that executes.
+/// within nodes or on whole nodes, tp divides heads and FFN, every knob is in its range.
 /// @throws Error(input) naming the stage, the key, what was expected and found
-void check(const Plan& plan, const model::Config& model, const hardware::Cluster& cluster,
-           Purpose purpose = Purpose::run);
+void check(const Plan& plan, const model::Config& model, const hardware::Cluster& cluster);
 
 /// A table for people, one line a stage.
 std::string table(const Plan& plan);

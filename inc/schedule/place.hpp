@@ -16,9 +16,11 @@ inline constexpr std::int64_t guard_bytes = 64;
 /// meet share bytes.
 void place(Program& program);
 
-/// Bytes of its arena that an operand touches: [first, end). One that reaches its buffer's end may
-/// also write and check the guard behind it.
-std::pair<std::int64_t, std::int64_t> touched_bytes(const Buffer& buffer, const Operand& operand);
+/// Bytes of its arena that a task touches with an operand: [first, end). One that reaches its
+/// buffer's end may also write and check the guard behind it; the first task of a buffer takes all
+/// of it.
+std::pair<std::int64_t, std::int64_t> touched_bytes(const Buffer& buffer, const Operand& operand,
+                                                    int task);
 
 /// Sets `waits`: a task waits for the last tasks on other channels that touched its bytes, where
 /// one of both writes. Waits that follow from others are left out. Call after place().

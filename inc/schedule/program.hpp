@@ -44,9 +44,10 @@ struct Buffer {
   Tier tier;
   Content content;
   std::int64_t bytes;
-  bool persistent;      ///< lives from step to step; else from its first to its last task
-  int block = -1;       ///< model block it belongs to
-  int first_task = -1;  ///< of its life, in the order of Program::tasks
+  bool persistent;  ///< lives from step to step; else from its first to its last task
+  int block = -1;   ///< model block it belongs to
+  std::int64_t first_element = 0;  ///< in the block's flat layout, of what it holds
+  int first_task = -1;             ///< of its life, in the order of Program::tasks
   int last_task = -1;
   std::int64_t offset = -1;  ///< in the arena of its tier, set by place()
 };
@@ -62,9 +63,10 @@ enum class Operation : std::uint8_t {
   recv,
   copy_in,     ///< host -> device
   copy_out,    ///< device -> host
+  copy,        ///< device -> device
   clear,       ///< gradients of a block become zero
   accumulate,  ///< destination += source
-  norm,        ///< this rank's share of loss and squared gradient norm
+  norm,        ///< this rank's share of a block's squared gradient norm, and of the loss
   optimizer_step,
 };
 const char* name(Operation operation);
@@ -73,7 +75,8 @@ enum class Group : std::uint8_t { none, tp, dp, world };
 
 /// Tasks of phase `update` apply the last iteration's gradients: the executor skips them while
 /// there are none, and runs them alone when weights must be final (checkpoint, evaluation, end).
-enum class Phase : std::uint8_t { train, update };
+/// Tasks of phase `both` bring together weights that the update changes and the first forward uses.
+enum class Phase : std::uint8_t { train, update, both };
 
 /// What an operand is to its task.
 enum class Role : std::uint8_t {
@@ -82,9 +85,9 @@ enum class Role : std::uint8_t {
   gradient,  ///< gradient of the stream: d output on entry, d input on return
   saved,     ///< the segment's saved tensors, numbered as in model::Segment
   weights,   ///< flat block; index 1: the tied token table
-  grads,     ///< flat block; index 1: the gradient of the tied token table
-  moments,   ///< first and second moments, side by side, of the part that stays on the device
-  staged,    ///< the same of the part that is kept on the host, while it is on the device
+  grads,     ///< flat block; index 1: the gradient of the tied token table. In an update: the part
+             ///< that stays on the device; index 1: the part that is kept on the host
+  moments,   ///< first and second moments, side by side, in the same two parts
   workspace,
   targets,  ///< tokens to predict, for the head
   loss,     ///< this rank's part of the loss so far, a double
@@ -113,7 +116,7 @@ struct Task {
   Group group = Group::none;
   int peer = -1;               ///< rank in the job, of send and recv
   bool backward_pass = false;  ///< part of a backward pass, for the peaks
-  bool replaces = false;  ///< the first contribution to gradients or loss: replace instead of add
+  bool replaces = false;       ///< the first contribution to gradients, loss or totals: replace
   std::vector<Operand> operands;
   std::vector<int> waits;  ///< tasks on other channels that must be done first
 

@@ -22,6 +22,7 @@ struct Case {
   int stages, dp, tp, zero_level;
   int ckpt_layers;  ///< of the first stage; the others have one less
   double optim_offload, act_offload;
+  double weight_offload = 0.0, grad_offload = 0.0;
 };
 
 plan::Plan plan_of(const Case& c, int global_batch, int microbatch) {
@@ -41,6 +42,8 @@ plan::Plan plan_of(const Case& c, int global_batch, int microbatch) {
     stage.ckpt_layers = std::min(stage.layers, std::max(0, c.ckpt_layers - s));
     stage.optim_offload_ratio = c.optim_offload;
     stage.act_offload_ratio = c.act_offload;
+    stage.weight_offload_ratio = c.weight_offload;
+    stage.grad_offload_ratio = c.grad_offload;
     plan.stages.push_back(stage);
   }
   return plan;
@@ -48,13 +51,38 @@ plan::Plan plan_of(const Case& c, int global_batch, int microbatch) {
 
 const std::vector<Case> cases{
     // stages dp tp zero ckpt optim act
-    {1, 1, 1, 0, 2, 0.0, 0.0}, {1, 1, 1, 1, 4, 1.0, 0.5}, {1, 1, 1, 0, 1, 0.5, 1.0},
-    {1, 2, 1, 0, 0, 0.0, 0.0}, {1, 2, 1, 1, 0, 0.0, 1.0}, {1, 2, 1, 1, 3, 1.0, 0.0},
-    {1, 1, 2, 0, 0, 0.0, 0.0}, {1, 1, 2, 0, 2, 0.5, 1.0}, {2, 1, 1, 0, 0, 0.0, 0.0},
-    {2, 1, 1, 0, 2, 1.0, 0.5}, {1, 4, 1, 1, 2, 0.5, 0.5}, {1, 4, 1, 0, 4, 1.0, 1.0},
-    {1, 2, 2, 1, 1, 1.0, 1.0}, {1, 2, 2, 0, 3, 0.0, 0.5}, {1, 1, 4, 0, 2, 1.0, 1.0},
-    {2, 2, 1, 1, 1, 0.5, 1.0}, {2, 2, 1, 0, 3, 1.0, 0.0}, {2, 1, 2, 0, 2, 1.0, 1.0},
-    {2, 1, 2, 0, 0, 0.0, 0.0}, {4, 1, 1, 0, 1, 1.0, 1.0}, {4, 1, 1, 0, 0, 0.0, 0.0},
+    {1, 1, 1, 0, 2, 0.0, 0.0},
+    {1, 1, 1, 1, 4, 1.0, 0.5},
+    {1, 1, 1, 0, 1, 0.5, 1.0},
+    {1, 2, 1, 0, 0, 0.0, 0.0},
+    {1, 2, 1, 1, 0, 0.0, 1.0},
+    {1, 2, 1, 1, 3, 1.0, 0.0},
+    {1, 1, 2, 0, 0, 0.0, 0.0},
+    {1, 1, 2, 0, 2, 0.5, 1.0},
+    {2, 1, 1, 0, 0, 0.0, 0.0},
+    {2, 1, 1, 0, 2, 1.0, 0.5},
+    {1, 4, 1, 1, 2, 0.5, 0.5},
+    {1, 4, 1, 0, 4, 1.0, 1.0},
+    {1, 2, 2, 1, 1, 1.0, 1.0},
+    {1, 2, 2, 0, 3, 0.0, 0.5},
+    {1, 1, 4, 0, 2, 1.0, 1.0},
+    {2, 2, 1, 1, 1, 0.5, 1.0},
+    {2, 2, 1, 0, 3, 1.0, 0.0},
+    {2, 1, 2, 0, 2, 1.0, 1.0},
+    {2, 1, 2, 0, 0, 0.0, 0.0},
+    {4, 1, 1, 0, 1, 1.0, 1.0},
+    {4, 1, 1, 0, 0, 0.0, 0.0},
+    // ... weights grads
+    {1, 1, 1, 0, 2, 0.0, 0.0, 0.5, 0.5},
+    {1, 2, 1, 2, 0, 0.0, 0.0},
+    {1, 4, 1, 3, 2, 0.0, 0.0},
+    {1, 2, 2, 3, 1, 0.5, 0.5, 0.25, 0.75},
+    {1, 4, 1, 2, 4, 1.0, 1.0, 1.0, 1.0},
+    {1, 1, 4, 0, 1, 0.0, 0.5, 1.0, 1.0},
+    {2, 2, 1, 3, 2, 1.0, 1.0, 0.5, 0.0},
+    {2, 2, 1, 1, 0, 0.5, 0.0, 0.5, 1.0},
+    {2, 1, 2, 0, 3, 0.0, 1.0, 1.0, 0.5},
+    {4, 1, 1, 0, 1, 1.0, 0.0, 1.0, 1.0},
 };
 
 /// Stages that differ in b, dp and tp, on 3 and 4 ranks.

@@ -28,7 +28,26 @@ run --set output.directory=parts --steps 5
 run --set output.directory=parts
 [ "$(losses whole)" = "$(losses parts)" ] || { echo "resumed losses differ"; losses whole; losses parts; exit 1; }
 
-run --set output.directory=other --steps 5
+cat > everything.toml << EOF
+version = 1
+global_batch = 8
+microbatches = 4
+[[stages]]
+first_layer = 0
+layers = 4
+nodes = 1
+devices_per_node = 4
+microbatch = 1
+dp = 2
+tp = 2
+zero_level = 3
+ckpt_layers = 2
+weight_offload_ratio = 0.5
+grad_offload_ratio = 0.5
+optim_offload_ratio = 0.5
+act_offload_ratio = 0.5
+EOF
+run --set output.directory=other --plan everything.toml --steps 5
 run --set output.directory=other --replan --set search.stages='[1]' --set search.tp='[2]'
 losses whole > a
 losses other > b

@@ -45,7 +45,8 @@ constexpr model::Config small_model = {.num_layers = 4,
 constexpr int global_batch = 12;
 
 plan::Plan make_plan(int pp, int dp, int tp, int zero_level, double optim_offload,
-                     double act_offload = 0.0, int ckpt_layers = 0) {
+                     double act_offload = 0.0, int ckpt_layers = 0, double weight_offload = 0.0,
+                     double grad_offload = 0.0) {
   plan::Plan plan;
   plan.global_batch = global_batch;
   plan.microbatches = global_batch / dp;
@@ -59,6 +60,8 @@ plan::Plan make_plan(int pp, int dp, int tp, int zero_level, double optim_offloa
     stage.zero_level = zero_level;
     stage.optim_offload_ratio = optim_offload;
     stage.act_offload_ratio = act_offload;
+    stage.weight_offload_ratio = weight_offload;
+    stage.grad_offload_ratio = grad_offload;
     stage.ckpt_layers = ckpt_layers;
     plan.stages.push_back(stage);
   }
@@ -77,13 +80,13 @@ plan::Plan mixed_plan() {
 const std::vector<plan::Plan>& plans() {
   static const std::vector<plan::Plan> all = {
       make_plan(1, 1, 1, 0, 0.0),
-      make_plan(1, 2, 1, 1, 0.5),
-      make_plan(1, 1, 2, 0, 0.0),
+      make_plan(1, 2, 1, 1, 0.5, 0.0, 0, 0.5),
+      make_plan(1, 1, 2, 0, 0.0, 0.0, 0, 1.0, 1.0),
       make_plan(2, 1, 2, 0, 0.25, 0.5),
-      make_plan(1, 3, 1, 1, 0.0),
-      make_plan(2, 2, 1, 1, 1.0, 0.0, 1),
-      make_plan(1, 2, 2, 1, 0.25),
-      make_plan(4, 1, 1, 0, 0.0),
+      make_plan(1, 3, 1, 3, 0.0),
+      make_plan(2, 2, 1, 3, 1.0, 0.0, 1, 0.25, 0.25),
+      make_plan(1, 2, 2, 2, 0.25),
+      make_plan(4, 1, 1, 0, 0.0, 0.0, 0, 0.5),
       mixed_plan(),
   };
   return all;

@@ -226,5 +226,57 @@ TEST(Simulate, MessagesArePricedByWhereRanksAre) {
   EXPECT_DOUBLE_EQ(seconds(Operation::all_reduce, Group::world), 100.0);
 }
 
+/// Tasks of an operation on a block in rank 0's Program.
+int count(const plan::Plan& plan, Operation operation, int block) {
+  int n = 0;
+  for (const Task& task : compile(plan, small_model(), 0).tasks)
+    n += task.operation == operation && task.block == block;
+  return n;
+}
+
+// Two microbatches; block 1 is a layer whose forward and backward are apart, block 3 the head,
+// whose backward follows at once.
+TEST(Compile, ShardedWeightsAreGatheredForEachUse) {
+  plan::Plan plan = small_plan(1, 2, 1, 2);
+  plan.stages[0].zero_level = 3;
+  EXPECT_EQ(count(plan, Operation::all_gather, 1), 4);  // the first forward's is the update's
+  EXPECT_EQ(count(plan, Operation::all_gather, 3), 2);
+  // The update, two heads (tied) and the second forward; an embedding's backward needs no weights.
+  EXPECT_EQ(count(plan, Operation::all_gather, 0), 4);
+  EXPECT_EQ(count(plan, Operation::reduce_scatter, 1), 2);
+  plan.stages[0].zero_level = 2;
+  EXPECT_EQ(count(plan, Operation::all_gather, 1), 1);
+  EXPECT_EQ(count(plan, Operation::reduce_scatter, 1), 2);
+}
+
+TEST(Compile, OffloadedWeightsAndGradientsTravel) {
+  plan::Plan plan = small_plan(1, 1, 1, 3);
+  plan.stages[0].weight_offload_ratio = 1.0;
+  EXPECT_EQ(count(plan, Operation::copy_in, 1), 6);  // three forwards and backwards
+  EXPECT_EQ(count(plan, Operation::copy_out, 1), 1);
+  plan.stages[0].weight_offload_ratio = 0.0;
+  plan.stages[0].grad_offload_ratio = 1.0;
+  EXPECT_EQ(count(plan, Operation::copy_in, 1), 3);   // the update's, the second and third sum
+  EXPECT_EQ(count(plan, Operation::copy_out, 1), 3);  // after each microbatch
+}
+
+// What is kept on the device shrinks to the shard, less what lies on the host.
+TEST(Compile, StateIsShardedAndCut) {
+  plan::Plan plan = small_plan(1, 2, 1, 2);
+  plan.stages[0].zero_level = 3;
+  plan.stages[0].weight_offload_ratio = 0.25;
+  plan.stages[0].grad_offload_ratio = 0.5;
+  const std::int64_t shard = model::layout(model::blocks(small_model())[1], 1, 0, 2).elements / 2;
+  std::map<std::string, std::int64_t> bytes;
+  for (const Buffer& buffer : compile(plan, small_model(), 1).buffers)
+    if (buffer.persistent) bytes[buffer.name] = buffer.bytes;
+  const std::int64_t quarter = shard / 64 * 16, half = shard / 32 * 16;
+  EXPECT_EQ(bytes.at("layers.0.weights"), 4 * (shard - quarter));
+  EXPECT_EQ(bytes.at("layers.0.host_weights"), 4 * quarter);
+  EXPECT_EQ(bytes.at("layers.0.grads"), 4 * (shard - half));
+  EXPECT_EQ(bytes.at("layers.0.host_grads"), 4 * half);
+  EXPECT_EQ(bytes.at("layers.0.moments"), 8 * shard);
+}
+
 }  // namespace
 }  // namespace brume::schedule

@@ -231,12 +231,14 @@ void StageTimeBuilder::delta(TimeTerms& terms) const {
   terms.delta.push_back({"gradients partial over tp", v_.l * max(partial_s - last_backward_s, 0.0) +
                                                           min(partial_s, last_backward_s)});
 
-  Expr elements = v_.l * model::layout_elements(blocks_[1]);
-  if (role_.first) elements += model::layout_elements(blocks_.front());
-  if (role_.last) elements += model::layout_elements(blocks_.back());
+  const auto norm = [&](const model::Block& block) {
+    return costs_.norm(grad_bytes * model::layout_elements(block) / v_.dp);
+  };
+  Expr norms = v_.l * norm(blocks_[1]);
+  if (role_.first) norms += norm(blocks_.front());
+  if (role_.last) norms += norm(blocks_.back());
   terms.delta.push_back(
-      {"loss and gradient norm",
-       costs_.norm(grad_bytes * elements / v_.dp) + costs_.world_all_reduce(2.0 * sizeof(double))});
+      {"loss and gradient norm", norms + costs_.world_all_reduce(2.0 * sizeof(double))});
   if (role_.first)
     terms.delta.push_back(
         {"clearing table gradients",

@@ -66,16 +66,15 @@ struct Given {
   hardware::Profile profile;
 };
 
-plan::Plan load_plan(const PlanOptions& options, const Given& given,
-                     plan::Purpose purpose = plan::Purpose::run) {
+plan::Plan load_plan(const PlanOptions& options, const Given& given) {
   plan::Plan plan = plan::load(options.plan);
-  plan::check(plan, given.model, given.cluster, purpose);
+  plan::check(plan, given.model, given.cluster);
   return plan;
 }
 
 /// What Mist's analyzer says of the plan.
 int analyze_as_mist(const PlanOptions& options, const Given& given) {
-  const plan::Plan plan = load_plan(options, given, plan::Purpose::predict);
+  const plan::Plan plan = load_plan(options, given);
   const deck::AnalysisKeys& keys = given.deck.analysis;
   const analyzer::MistCase mist = analyzer::mist_case(
       plan, given.model, given.profile, given.cluster,

@@ -18,15 +18,22 @@ using schedule::Role;
 
 namespace {
 
-/// The overlap of two ranges of elements.
-struct Overlap {
-  std::int64_t first, elements;
+/// Elements [first, end) of a block's flat layout, and where they are.
+struct Elements {
+  std::int64_t first, end;
+  float* data;
+
+  kernels::Vector cut(std::int64_t from, std::int64_t to) const {
+    return part(data + (from - first), to - from);
+  }
 };
-Overlap overlap(std::int64_t first_a, std::int64_t elements_a, std::int64_t first_b,
-                std::int64_t elements_b) {
-  const std::int64_t first = std::max(first_a, first_b);
-  return {first,
-          std::max<std::int64_t>(0, std::min(first_a + elements_a, first_b + elements_b) - first)};
+
+/// What an operand holds of its block: `fields` numbers an element, side by side.
+Elements part_of_block(const Operands& o, Role role, int index, int fields) {
+  const schedule::Operand& operand = o.task.at(role, index);
+  const std::int64_t first = o.program.buffers[std::size_t(operand.buffer)].first_element +
+                             operand.first_byte / std::int64_t(fields * sizeof(float));
+  return {first, first + o.elements(role, index) / fields, o.data(role, index)};
 }
 
 }  // namespace
@@ -134,10 +141,7 @@ void Compute::run(const schedule::Program& program, const schedule::Task& task,
       return layer_backward(o);
     case Operation::clear:
       return kernels::fill(0.0f, part(o.data(Role::grads), o.elements(Role::grads)));
-    case Operation::accumulate:
-      return kernels::add(
-          part(static_cast<const float*>(o.data(Role::source)), o.elements(Role::source)),
-          part(o.data(Role::destination), o.elements(Role::destination)));
+    case Operation::accumulate: return accumulate(o);
     case Operation::norm: return norm(o);
     case Operation::optimizer_step: return optimizer_step(o, step);
     default: break;
@@ -152,50 +156,50 @@ void Compute::optimizer_step(const Operands& o, const StepScalars& step) const {
   const double norm = std::sqrt(o.data<double>(Role::totals)[1]);
   kernels::AdamW adamw = step.adamw;
   if (step.clip_norm > 0.0) adamw.grad_scale = float(std::min(1.0, step.clip_norm / (norm + 1e-6)));
-  const std::int64_t shard_first =
-      o.task.at(Role::weights).first_byte / std::int64_t(sizeof(float));
-  float* weights = o.data(Role::weights);
-  const float* grads = o.data(Role::grads);
-  std::int64_t part_first = shard_first;
-  // The shard's state is in two places: what stays on the device, then what came from the host.
-  for (Role place : {Role::moments, Role::staged}) {
-    float* m = o.optional(place);
-    if (m == nullptr) continue;
-    const std::int64_t part_elements = o.elements(place) / 2;
-    float* v = m + part_elements;
-    for (const model::Piece& piece : pieces.layout.pieces) {
-      const auto [first, elements] =
-          overlap(piece.first, piece.elements, part_first, part_elements);
-      if (elements == 0) continue;
-      const bool decays = pieces.block.parameters[std::size_t(piece.parameter)].decays;
-      adamw.weight_decay = decays ? step.weight_decay : 0.0f;
-      const std::int64_t in_shard = first - shard_first, in_part = first - part_first;
-      kernels::adamw_step(adamw, part(grads + in_shard, elements),
-                          part(weights + in_shard, elements), part(m + in_part, elements),
-                          part(v + in_part, elements));
+  const Elements weights = part_of_block(o, Role::weights, 0, 1);
+  // Gradients and moments are in two places each: what stays on the device, what came from the
+  // host.
+  for (int i : {0, 1})
+    for (int j : {0, 1}) {
+      if (!o.task.find(Role::grads, i) || !o.task.find(Role::moments, j)) continue;
+      const Elements grads = part_of_block(o, Role::grads, i, 1);
+      const Elements m = part_of_block(o, Role::moments, j, 2);
+      const Elements v{m.first, m.end, m.data + (m.end - m.first)};
+      for (const model::Piece& piece : pieces.layout.pieces) {
+        const std::int64_t first = std::max({piece.first, grads.first, m.first});
+        const std::int64_t end = std::min({piece.first + piece.elements, grads.end, m.end});
+        if (first >= end) continue;
+        const bool decays = pieces.block.parameters[std::size_t(piece.parameter)].decays;
+        adamw.weight_decay = decays ? step.weight_decay : 0.0f;
+        kernels::adamw_step(adamw, grads.cut(first, end), weights.cut(first, end),
+                            m.cut(first, end), v.cut(first, end));
+      }
     }
-    part_first += part_elements;
-  }
 }
 
-/// Squares of this rank's part of the gradients: each element of the model is counted on one rank.
+/// destination += source, for each pair.
+void Compute::accumulate(const Operands& o) const {
+  for (int i = 0; o.task.find(Role::source, i); ++i)
+    kernels::add(
+        part(static_cast<const float*>(o.data(Role::source, i)), o.elements(Role::source, i)),
+        part(o.data(Role::destination, i), o.elements(Role::destination, i)));
+}
+
+/// Squares of this rank's part of a block's gradients: each element of the model is counted on one
+/// rank.
 void Compute::norm(const Operands& o) const {
   double* totals = o.data<double>(Role::totals);
-  totals[0] = o.task.find(Role::loss) ? *o.data<double>(Role::loss) : 0.0;
-  totals[1] = 0.0;
-  for (const schedule::Operand& operand : o.task.operands) {
-    if (operand.role != Role::grads) continue;
-    const BlockPieces& pieces = blocks_.at(operand.index);
-    const float* grads = o.data(Role::grads, operand.index);
-    const std::int64_t first_element = operand.first_byte / std::int64_t(sizeof(float));
-    for (const model::Piece& piece : pieces.layout.pieces) {
-      const model::Parameter& parameter = pieces.block.parameters[std::size_t(piece.parameter)];
-      if (!parameter.splits(tp_) && place_.tp_rank != 0) continue;
-      const auto [first, elements] = overlap(piece.first, piece.elements, first_element,
-                                             operand.bytes / std::int64_t(sizeof(float)));
-      if (elements > 0)
-        totals[1] += kernels::sum_squares(part(grads + (first - first_element), elements));
-    }
+  if (o.task.replaces) totals[0] = totals[1] = 0.0;
+  if (o.task.find(Role::loss)) totals[0] = *o.data<double>(Role::loss);
+  if (!o.task.find(Role::grads)) return;
+  const BlockPieces& pieces = blocks_.at(o.block());
+  const Elements grads = part_of_block(o, Role::grads, 0, 1);
+  for (const model::Piece& piece : pieces.layout.pieces) {
+    const model::Parameter& parameter = pieces.block.parameters[std::size_t(piece.parameter)];
+    if (!parameter.splits(tp_) && place_.tp_rank != 0) continue;
+    const std::int64_t first = std::max(piece.first, grads.first);
+    const std::int64_t end = std::min(piece.first + piece.elements, grads.end);
+    if (first < end) totals[1] += kernels::sum_squares(grads.cut(first, end));
   }
 }
 

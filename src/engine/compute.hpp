@@ -107,6 +107,7 @@ class Compute {
   void head_backward(const Operands& o) const;
 
   void optimizer_step(const Operands& o, const StepScalars& step) const;
+  void accumulate(const Operands& o) const;
   void norm(const Operands& o) const;
 
   const Arena& arena_;

@@ -79,8 +79,8 @@ void Executor::run(const schedule::Program& program, Parts parts, const StepScal
     const schedule::Task& task = program.tasks[id];
     const int channel = int(task.channel);
     for (int other : task.waits) channels_.wait(channel, events[std::size_t(other)]);
-    const bool works =
-        parts == Parts::both || (task.phase == schedule::Phase::update) == (parts == Parts::update);
+    const bool works = parts == Parts::both || task.phase == schedule::Phase::both ||
+                       (task.phase == schedule::Phase::update) == (parts == Parts::update);
     if (works)
       channels_.enqueue(channel, [&, id, channel] {
         running_[std::size_t(channel)] = int(id);
@@ -98,6 +98,7 @@ void Executor::run(const schedule::Program& program, Parts parts, const StepScal
 
 void Executor::execute(const schedule::Program& program, int id, const StepScalars& step) {
   const schedule::Task& task = program.tasks[std::size_t(id)];
+  if (task.operation == Operation::copy) return copy(program, task);
   switch (task.channel) {
     case Channel::compute: return compute_.run(program, task, step);
     case Channel::h2d:

@@ -11,47 +11,26 @@ namespace {
 
 using schedule::Buffer;
 using schedule::Content;
-using schedule::Tier;
-
-const Buffer* find(const schedule::Program& program, Content content, Tier tier, int block,
-                   std::string_view prefix) {
-  for (const Buffer& buffer : program.buffers)
-    if (buffer.persistent && buffer.content == content && buffer.tier == tier &&
-        buffer.block == block && buffer.name.starts_with(prefix))
-      return &buffer;
-  return nullptr;
-}
-
-/// One parameter's piece of this rank, before it is cut by what lies where.
-Slab whole_piece(const model::Parameter& parameter, const model::Piece& piece) {
-  return {.name = parameter.name,
-          .kind = {},
-          .global_shape = parameter.shape,
-          .offset = piece.offset,
-          .shape = piece.shape,
-          .first = 0,
-          .elements = piece.elements,
-          .data = nullptr,
-          .owned = false};
-}
 
 /// Adds the part of each piece that lies in `data`, which holds elements [first, first + elements)
 /// of the block.
 void add_range(std::vector<Slab>& slabs, const model::Block& block, const model::Layout& layout,
                const char* kind, std::int64_t first, std::int64_t elements, float* data, int tp,
-               int tp_rank, bool dp_owner) {
+               int tp_rank, bool owned) {
   for (const model::Piece& piece : layout.pieces) {
     const std::int64_t begin = std::max(first, piece.first);
     const std::int64_t end = std::min(first + elements, piece.first + piece.elements);
     if (begin >= end) continue;
     const model::Parameter& parameter = block.parameters[std::size_t(piece.parameter)];
-    Slab slab = whole_piece(parameter, piece);
-    slab.kind = kind;
-    slab.first = begin - piece.first;
-    slab.elements = end - begin;
-    slab.data = data + (begin - first);
-    slab.owned = dp_owner && (parameter.splits(tp) || tp_rank == 0);
-    slabs.push_back(std::move(slab));
+    slabs.push_back({.name = parameter.name,
+                     .kind = kind,
+                     .global_shape = parameter.shape,
+                     .offset = piece.offset,
+                     .shape = piece.shape,
+                     .first = begin - piece.first,
+                     .elements = end - begin,
+                     .data = data + (begin - first),
+                     .owned = owned && (parameter.splits(tp) || tp_rank == 0)});
   }
 }
 
@@ -75,37 +54,23 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
   const auto [first_block, last_block] = plan::block_range(plan, place.stage);
   const std::vector<model::Block> blocks = model::blocks(model);
   std::vector<Slab> all;
-  for (int block = first_block; block <= last_block; ++block) {
-    const model::Block& described = blocks[std::size_t(block)];
-    const model::Layout layout = model::layout(described, stage.tp, place.tp_rank, stage.dp);
-    const auto data = [&](const Buffer& buffer) {
-      return reinterpret_cast<float*>(arena.at(buffer));
+  for (const Buffer& buffer : program.buffers) {
+    const bool weights = buffer.content == Content::weights;
+    if (!buffer.persistent || !(weights || buffer.content == Content::optimizer)) continue;
+    const model::Block& block = blocks[std::size_t(buffer.block)];
+    const model::Layout layout = model::layout(block, stage.tp, place.tp_rank, stage.dp);
+    const bool sharded = stage.zero_level >= (weights ? 3 : 1);
+    // A tied head has a copy of the table of another stage's embedding.
+    const bool copy = buffer.block < first_block || buffer.block > last_block;
+    const bool owned = !copy && (sharded || place.dp_rank == 0);
+    float* data = reinterpret_cast<float*>(arena.at(buffer));
+    const std::int64_t elements = buffer.bytes / std::int64_t(sizeof(float)) / (weights ? 1 : 2);
+    const auto add = [&](const char* kind, float* values) {
+      add_range(all, block, layout, kind, buffer.first_element, elements, values, stage.tp,
+                place.tp_rank, owned);
     };
-    const Buffer* weights = find(program, Content::weights, Tier::device, block, described.name);
-    add_range(all, described, layout, "weight", 0, layout.elements, data(*weights), stage.tp,
-              place.tp_rank, place.dp_rank == 0);
-
-    const bool sharded = stage.zero_level >= 1;
-    std::int64_t next = sharded ? place.dp_rank * (layout.elements / stage.dp) : 0;
-    for (Tier tier : {Tier::device, Tier::host}) {
-      const Buffer* moments = find(program, Content::optimizer, tier, block, described.name);
-      if (moments == nullptr) continue;
-      const std::int64_t elements = moments->bytes / 2 / std::int64_t(sizeof(float));
-      const bool owner = sharded || place.dp_rank == 0;
-      add_range(all, described, layout, "m", next, elements, data(*moments), stage.tp,
-                place.tp_rank, owner);
-      add_range(all, described, layout, "v", next, elements, data(*moments) + elements, stage.tp,
-                place.tp_rank, owner);
-      next += elements;
-    }
-  }
-  if (const Buffer* tied = find(program, Content::weights, Tier::device, 0, "tied.")) {
-    const model::Layout layout = model::layout(blocks[0], stage.tp, place.tp_rank, stage.dp);
-    const model::Piece& table = layout.piece(blocks[0], ".token");
-    Slab copy = whole_piece(blocks[0].parameters[std::size_t(table.parameter)], table);
-    copy.kind = "weight";
-    copy.data = reinterpret_cast<float*>(arena.at(*tied));
-    all.push_back(std::move(copy));
+    add(weights ? "weight" : "m", data);
+    if (!weights) add("v", data + elements);
   }
   return all;
 }

@@ -205,7 +205,7 @@ void check(const MistConfiguration& read, const std::string& path) {
     const deck::Deck deck = deck::parse(deck::schema().write(read.deck), "its deck");
     if (read.plan)
       plan::check(*read.plan, model::config(deck.model, deck.training.precision),
-                  hardware::cluster(deck.cluster), plan::Purpose::predict);
+                  hardware::cluster(deck.cluster));
   } catch (const Error& error) {
     throw Error(error.failure(), "{}: {}", path, error.what());
   }

@@ -79,48 +79,30 @@ void check_split(const Plan& plan, const model::Config& model) {
 }
 
 void check_memory_knobs(const Plan& plan) {
-  const auto is_ratio = [](double ratio) { return ratio >= 0.0 && ratio <= 1.0; };
   for (int i = 0; i < plan.num_stages(); ++i) {
     const Stage& s = plan.stages[std::size_t(i)];
-    stage_needs(s.zero_level >= 0 && s.zero_level <= 3, i, "zero_level must be 0 to 3, found {}",
-                s.zero_level);
+    stage_needs(s.zero_level >= 0 && s.zero_level <= 3, i,
+                "zero_level must be from 0 to 3, found {}", s.zero_level);
     stage_needs(s.ckpt_layers >= 0 && s.ckpt_layers <= s.layers, i,
                 "ckpt_layers must be from 0 to its {} layers, found {}", s.layers, s.ckpt_layers);
-    stage_needs(is_ratio(s.weight_offload_ratio), i,
-                "weight_offload_ratio must be from 0 to 1, found {}", s.weight_offload_ratio);
-    stage_needs(is_ratio(s.grad_offload_ratio), i,
-                "grad_offload_ratio must be from 0 to 1, found {}", s.grad_offload_ratio);
-    stage_needs(is_ratio(s.optim_offload_ratio), i,
-                "optim_offload_ratio must be from 0 to 1, found {}", s.optim_offload_ratio);
-    stage_needs(is_ratio(s.act_offload_ratio), i, "act_offload_ratio must be from 0 to 1, found {}",
-                s.act_offload_ratio);
-  }
-}
-
-void check_executes(const Plan& plan) {
-  for (int i = 0; i < plan.num_stages(); ++i) {
-    const Stage& s = plan.stages[std::size_t(i)];
-    stage_needs(s.zero_level <= 1, i,
-                "zero_level must be 0 or 1, the levels that execute, found {}", s.zero_level);
-    stage_needs(s.weight_offload_ratio == 0.0, i,
-                "weight_offload_ratio must be 0, the only value that executes, found {}",
-                s.weight_offload_ratio);
-    stage_needs(s.grad_offload_ratio == 0.0, i,
-                "grad_offload_ratio must be 0, the only value that executes, found {}",
-                s.grad_offload_ratio);
+    const std::pair<const char*, double> ratios[] = {
+        {"weight_offload_ratio", s.weight_offload_ratio},
+        {"grad_offload_ratio", s.grad_offload_ratio},
+        {"optim_offload_ratio", s.optim_offload_ratio},
+        {"act_offload_ratio", s.act_offload_ratio}};
+    for (const auto& [key, ratio] : ratios)
+      stage_needs(ratio >= 0.0 && ratio <= 1.0, i, "{} must be from 0 to 1, found {}", key, ratio);
   }
 }
 
 }  // namespace
 
-void check(const Plan& plan, const model::Config& model, const hardware::Cluster& cluster,
-           Purpose purpose) {
+void check(const Plan& plan, const model::Config& model, const hardware::Cluster& cluster) {
   require(!plan.stages.empty(), Failure::input, "plan: it needs at least one stage");
   require(plan.microbatches >= 1, Failure::input, "plan: microbatches must be at least 1, found {}",
           plan.microbatches);
   check_layers(plan, model);
   check_meshes(plan, cluster);
-  if (purpose == Purpose::run) check_executes(plan);
   check_split(plan, model);
   check_memory_knobs(plan);
 }

@@ -4,9 +4,19 @@
 #include "schedule/place.hpp"
 
 namespace brume::schedule {
+namespace {
+
+/// The next forward or backward after slot `i`; none: nullptr.
+const Slot* next_pass(const std::vector<Slot>& order, std::size_t i) {
+  while (++i < order.size())
+    if (order[i].kind != Slot::Kind::update) return &order[i];
+  return nullptr;
+}
+
+}  // namespace
 
 Program Compiler::compile() {
-  for (int block = range_.first; block <= range_.last; ++block) make_block_buffers(block);
+  for (int block = range_.first; block <= range_.last; ++block) make_block_state(block);
   make_tied_buffers();
   const std::int64_t all_batches = batch_bytes_ * plan_.microbatches;
   if (place_.stage == 0)
@@ -31,13 +41,21 @@ Program Compiler::compile() {
                           !(sends_on(at(i)) && sends_on(at(i)) == receives_on(at(i + 1))) &&
                           receive(at(i + 1));
     const bool fetched = ahead && prefetch(at(i + 1));
-    compute(at(i));
     // An update is short: what an earlier slot leaves has until the next pass over a block.
-    if (at(i).kind != Slot::Kind::update)
-      for (; drained < i; ++drained) drain(at(drained));
-    if (!options_.overlap || !has_next || !fetched)
-      for (; drained <= i; ++drained) drain(at(drained));
+    const bool passes = at(i).kind != Slot::Kind::update;
+    const std::vector<int> left = passes ? leaving() : std::vector<int>{};
+    compute(at(i));
+    // Before anything else computes: a peer may send this before it receives what was just sent.
     if (has_next && !received) receive(at(i + 1));
+    if (passes) {
+      copy_out_gradients(left);
+      for (; drained < i; ++drained) drain(at(drained));
+    }
+    if (!options_.overlap || !has_next || !fetched) {
+      for (; drained <= i; ++drained) drain(at(drained));
+      copy_out_gradients(leaving());
+    }
+    if (passes) release_weights(at(i), next_pass(order, i));
     if (has_next && !fetched) prefetch(at(i + 1));
   }
   finish();
@@ -52,19 +70,12 @@ void Compiler::compute(const Slot& slot) {
   }
 }
 
+/// After the last slot: the head's share of a tied gradient goes home, loss and norm are summed.
 void Compiler::finish() {
   const bool train = options_.mode == Mode::train;
   const Slot last{train ? Slot::Kind::backward : Slot::Kind::forward, plan_.microbatches - 1, -1};
   if (train) send_tied_gradients(last);
-  add_task(Channel::compute, Operation::norm, last);
-  if (loss_ >= 0) operand(Role::loss, loss_, true, false);
-  for (const auto& [block, b] : buffers_) {
-    if (!train) break;
-    // Each data-parallel rank counts its part of the block, whether or not the rest is here too.
-    const std::int64_t part_bytes = b.layout.elements / stage_.dp * model::grad_bytes;
-    range(Role::grads, b.grads, place_.dp_rank * part_bytes, part_bytes, true, false, block);
-  }
-  operand(Role::totals, totals_, false, true);
+  if (!train) norm(last, -1);
   if (plan_.devices() == 1) return;
   add_task(Channel::collective_dp, Operation::all_reduce, last).group = Group::world;
   operand(Role::totals, totals_, true, true);

@@ -1,12 +1,14 @@
 /// @file What the compiler knows about a rank, and how it adds buffers, tasks and operands.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "compiler.hpp"
 
 namespace brume::schedule {
 namespace {
 
-constexpr std::int64_t shard_alignment_elements = 16;
+constexpr std::int64_t alignment_elements = 16;
 
 /// How many of a layer's kept tensors offload moves; see model::kept_tensors.
 int moved_tensors(const std::vector<model::Kept>& kept, double ratio,
@@ -25,6 +27,12 @@ int moved_tensors(const std::vector<model::Kept>& kept, double ratio,
 
 }  // namespace
 
+Range overlap(Range a, Range b) {
+  const std::int64_t first = std::max(a.first, b.first);
+  const std::int64_t end = std::min(a.first + a.count, b.first + b.count);
+  return {first, std::max<std::int64_t>(0, end - first)};
+}
+
 Compiler::Compiler(const plan::Plan& plan, const model::Config& model, int rank,
                    const Options& options)
     : plan_(plan),
@@ -33,6 +41,7 @@ Compiler::Compiler(const plan::Plan& plan, const model::Config& model, int rank,
       place_(plan::place(plan, rank)),
       stage_(plan.stages[std::size_t(place_.stage)]),
       range_(plan::block_range(plan, place_.stage)),
+      zero_(stage_.dp > 1 ? stage_.zero_level : 0),
       blocks_(model::blocks(model)),
       weight_bytes_(model::weight_bytes(model.precision)),
       optimizer_bytes_(model::optimizer_bytes(model.precision)) {
@@ -53,9 +62,12 @@ Compiler::Compiler(const plan::Plan& plan, const model::Config& model, int rank,
   stream_bytes_ = bytes(model::stream_elements(model));
   batch_bytes_ = std::int64_t(stage_.microbatch) * model.seq_len * model::token_bytes;
   make_messages();
-  for (int recomputed : {0, 1})
-    num_moved_[std::size_t(recomputed)] = moved_tensors(model::kept_tensors(model, recomputed == 1),
-                                                        stage_.act_offload_ratio, values);
+  for (int recomputed : {0, 1}) {
+    const std::vector<model::Kept> kept = model::kept_tensors(model, recomputed == 1);
+    KeptTensors& tensors = kept_[std::size_t(recomputed)];
+    for (const model::Kept& tensor : kept) tensors.order.emplace_back(tensor.segment, tensor.saved);
+    tensors.moved = moved_tensors(kept, stage_.act_offload_ratio, values);
+  }
 }
 
 // --- building -----------------------------------------------------------------------------------
@@ -69,6 +81,19 @@ int Compiler::add_buffer(std::string name, Tier tier, Content content, std::int6
                               .persistent = persistent,
                               .block = block});
   return int(program_.buffers.size()) - 1;
+}
+
+std::int64_t Compiler::element_bytes(Content content) const {
+  if (content == Content::weights) return weight_bytes_;
+  return content == Content::grads ? model::grad_bytes : optimizer_bytes_;
+}
+
+int Compiler::add_part(const char* what, Tier tier, Content content, Range part, int block,
+                       bool persistent) {
+  const int id = add_buffer(fmt::format("{}.{}", blocks_[std::size_t(block)].name, what), tier,
+                            content, part.count * element_bytes(content), block, persistent);
+  program_.buffers[std::size_t(id)].first_element = part.first;
+  return id;
 }
 
 Task& Compiler::add_task(Channel channel, Operation operation, const Slot& slot) {
@@ -91,6 +116,20 @@ void Compiler::range(Role role, int buffer, std::int64_t first_byte, std::int64_
   keep_until_now(buffer);
 }
 
+void Compiler::elements(Role role, int buffer, Range part, bool reads, bool writes, int index) {
+  const Buffer& b = program_.buffers[std::size_t(buffer)];
+  const std::int64_t bytes = element_bytes(b.content);
+  range(role, buffer, (part.first - b.first_element) * bytes, part.count * bytes, reads, writes,
+        index);
+}
+
+void Compiler::pair(int source, int destination, Range part, bool adds) {
+  if (part.count == 0) return;
+  const int index = int(program_.tasks.back().operands.size() / 2);
+  elements(Role::source, source, part, true, false, index);
+  elements(Role::destination, destination, part, adds, true, index);
+}
+
 void Compiler::keep_until_now(int buffer) {
   Buffer& b = program_.buffers[std::size_t(buffer)];
   const int now = int(program_.tasks.size()) - 1;
@@ -100,28 +139,35 @@ void Compiler::keep_until_now(int buffer) {
 
 // --- buffers that live from step to step --------------------------------------------------------
 
-void Compiler::make_block_buffers(int block) {
-  const model::Block& described = blocks_[std::size_t(block)];
-  BlockBuffers& b = buffers_[block];
-  b.layout = model::layout(described, stage_.tp, place_.tp_rank, stage_.dp);
-  const int shards = stage_.zero_level >= 1 ? stage_.dp : 1;
-  b.shard_elements = b.layout.elements / shards;
-  b.shard_first = stage_.zero_level >= 1 ? place_.dp_rank * b.shard_elements : 0;
-  const std::int64_t host_elements =
-      std::int64_t(stage_.optim_offload_ratio * double(b.shard_elements) /
-                   shard_alignment_elements) *
-      shard_alignment_elements;
-  b.host_bytes = host_elements * optimizer_bytes_;
-  const std::int64_t device_bytes = (b.shard_elements - host_elements) * optimizer_bytes_;
-  const auto make = [&](const char* what, Tier tier, Content content, std::int64_t bytes) {
-    if (bytes == 0) return -1;
-    return add_buffer(fmt::format("{}.{}", described.name, what), tier, content, bytes, block,
-                      true);
-  };
-  b.weights = make("weights", Tier::device, Content::weights, b.layout.elements * weight_bytes_);
-  b.grads = make("grads", Tier::device, Content::grads, b.layout.elements * model::grad_bytes);
-  b.moments = make("moments", Tier::device, Content::optimizer, device_bytes);
-  b.host_moments = make("host_moments", Tier::host, Content::optimizer, b.host_bytes);
+/// Cuts off the last `host_ratio` of `range`, at whole cache lines.
+Held Compiler::hold(int block, Content content, Range range, double host_ratio) {
+  const std::int64_t on_host =
+      std::int64_t(host_ratio * double(range.count) / alignment_elements) * alignment_elements;
+  Held held{.device = {range.first, range.count - on_host},
+            .host = {range.first + range.count - on_host, on_host}};
+  const bool weights = content == Content::weights, grads = content == Content::grads;
+  const char* name = weights ? "weights" : grads ? "grads" : "moments";
+  const char* host_name = weights ? "host_weights" : grads ? "host_grads" : "host_moments";
+  if (held.device.count > 0)
+    held.device_buffer = add_part(name, Tier::device, content, held.device, block, true);
+  if (held.host.count > 0)
+    held.host_buffer = add_part(host_name, Tier::host, content, held.host, block, true);
+  return held;
+}
+
+void Compiler::make_block_state(int block) {
+  BlockState& b = state_[block];
+  b.layout = model::layout(blocks_[std::size_t(block)], stage_.tp, place_.tp_rank, stage_.dp);
+  b.whole = {0, b.layout.elements};
+  const std::int64_t count = b.layout.elements / stage_.dp;
+  const Range shard{place_.dp_rank * count, count};
+  const auto from_level = [&](int level) { return zero_ >= level ? shard : b.whole; };
+  b.shard = from_level(1);
+  b.weights = hold(block, Content::weights, from_level(3), stage_.weight_offload_ratio);
+  b.grads = hold(block, Content::grads, from_level(2), stage_.grad_offload_ratio);
+  b.moments = hold(block, Content::optimizer, from_level(1), stage_.optim_offload_ratio);
+  b.weights_staged = zero_ >= 3 || b.weights.host.count > 0;
+  b.grads_staged = zero_ >= 2 || b.grads.host.count > 0;
 }
 
 void Compiler::make_tied_buffers() {
@@ -135,6 +181,8 @@ void Compiler::make_tied_buffers() {
                              table_elements_ * weight_bytes_, 0, true);
   tied_grads_ = add_buffer("tied.grads", Tier::device, Content::grads,
                            table_elements_ * model::grad_bytes, 0, true);
+  for (int id : {tied_weights_, tied_grads_})
+    program_.buffers[std::size_t(id)].first_element = table_first_;
 }
 
 // --- which blocks save memory how ---------------------------------------------------------------
@@ -155,9 +203,9 @@ bool Compiler::offloads(int block) const {
 std::vector<int*> Compiler::movable(int microbatch, int block) {
   Activations& kept = activations(microbatch, block);
   std::vector<int*> tensors;
-  for (const model::Kept& tensor : model::kept_tensors(model_, recomputes(block)))
-    tensors.push_back(tensor.saved < 0 ? &kept.input.at(tensor.segment)
-                                       : &kept.saved.at(tensor.segment)[std::size_t(tensor.saved)]);
+  for (const auto& [segment, saved] : kept_[recomputes(block) ? 1 : 0].order)
+    tensors.push_back(saved < 0 ? &kept.input.at(segment)
+                                : &kept.saved.at(segment)[std::size_t(saved)]);
   return tensors;
 }
 

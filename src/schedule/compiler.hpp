@@ -24,16 +24,37 @@ struct SegmentBytes {
   std::int64_t backward_workspace;
 };
 
-/// Buffers of a block that live from step to step.
-struct BlockBuffers {
+/// Elements of a block's flat layout.
+struct Range {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+};
+Range overlap(Range a, Range b);
+
+/// What a rank keeps of a block from step to step: the first elements on the device, the last ones
+/// on the host. A buffer is -1 where there are none.
+struct Held {
+  Range device, host;
+  int device_buffer = -1, host_buffer = -1;
+
+  Range all() const { return {device.first, device.count + host.count}; }
+};
+
+/// One block's state.
+struct BlockState {
   model::Layout layout;
-  int weights = -1;
-  int grads = -1;
-  int moments = -1;       ///< part of the optimizer state that stays on the device
-  int host_moments = -1;  ///< part that is kept on the host
-  std::int64_t host_bytes = 0;
-  std::int64_t shard_first = 0;  ///< this rank's part of the optimizer state, in the block
-  std::int64_t shard_elements = 0;
+  Range whole;
+  Range shard;  ///< what this rank updates: its part under ZeRO, else all
+  Held weights, grads, moments;
+  bool weights_staged;  ///< kernels work on a whole copy of the weights, assembled for a slot
+  bool grads_staged;    ///< a backward writes a buffer of its own, which is added up afterwards
+};
+
+/// Gradients of a microbatch on their way from a backward to where they are kept.
+struct Gradients {
+  Slot slot;
+  int fresh = -1;   ///< what the backward wrote; -1: it wrote where they are kept
+  int staged = -1;  ///< earlier microbatches' part that is kept on the host, come to the device
 };
 
 /// Buffers one block keeps for the backward of one microbatch; -1: not kept.
@@ -59,10 +80,17 @@ class Compiler {
   // --- building: one buffer, one task, one operand ---
   int add_buffer(std::string name, Tier tier, Content content, std::int64_t bytes, int block,
                  bool persistent = false);
+  /// A buffer for a part of a block's weights, gradients or optimizer state.
+  int add_part(const char* what, Tier tier, Content content, Range part, int block,
+               bool persistent = false);
   Task& add_task(Channel channel, Operation operation, const Slot& slot);
   void operand(Role role, int buffer, bool reads, bool writes, int index = 0);
   void range(Role role, int buffer, std::int64_t first_byte, std::int64_t bytes, bool reads,
              bool writes, int index = 0);
+  /// The part of a block's weights or gradients that lies in `part` of its layout.
+  void elements(Role role, int buffer, Range part, bool reads, bool writes, int index = 0);
+  /// A source and a destination operand for the same elements, if there are any.
+  void pair(int source, int destination, Range part, bool adds = false);
   void keep_until_now(int buffer);
 
   // --- messages between stages ---
@@ -72,17 +100,46 @@ class Compiler {
   }
 
   // --- buffers that live from step to step ---
-  void make_block_buffers(int block);
+  void make_block_state(int block);
+  Held hold(int block, Content content, Range range, double host_ratio);
+  std::int64_t element_bytes(Content content) const;
   void make_tied_buffers();
 
   // --- a slot: what it needs first, what it does, what it leaves ---
   bool receive(const Slot& slot);
   bool prefetch(const Slot& slot);
+  bool prefetch_activations(const Slot& slot);
   void compute(const Slot& slot);
   void drain(const Slot& slot);
   void send_stream(const Slot& slot);
+  void drain_activations(const Slot& slot);
   std::optional<Channel> sends_on(const Slot& slot) const;
   std::optional<Channel> receives_on(const Slot& slot) const;
+
+  // --- weights and optimizer state that are sharded or offloaded ---
+  std::vector<int> weights_of(const Slot& slot) const;
+  int weights(int block) const;
+  void prefetch_weights(const Slot& slot);
+  void assemble(const Slot& slot, Range part);
+  void gather_weights(const Slot& slot);
+  void release_weights(const Slot& slot, const Slot* next);
+  int stage_in(const Slot& slot, int host_buffer, Range part);
+  void prefetch_update(const Slot& slot);
+  void store_weights(const Slot& slot);
+  void drain_update(const Slot& slot);
+
+  // --- gradients: from a backward to where they are kept ---
+  int grads(int block) const;
+  bool prefetch_gradients(const Slot& slot);
+  void make_gradients(const Slot& slot);
+  void leave_gradients(const Slot& slot);
+  void add_kept_gradients(const Gradients& gradients);
+  bool reduce_gradients(const Slot& slot);
+  void settle(int block);
+  void store_gradients(const Gradients& gradients);
+  void norm(const Slot& slot, int buffer);
+  std::vector<int> leaving() const;
+  void copy_out_gradients(const std::vector<int>& blocks);
 
   void update(const Slot& slot);
   void forward(const Slot& slot);
@@ -92,8 +149,6 @@ class Compiler {
                    std::vector<int>& saved);
   void run_backward(const Slot& slot, SegmentKind kind, int input, const std::vector<int>& saved);
   void tp_all_reduce(const Slot& slot, int buffer);
-  void reduce_gradients(const Slot& slot);
-  void clear_gradients(const Slot& slot);
   void finish();
 
   void table_operand(Role role, bool reads, bool writes);
@@ -111,6 +166,8 @@ class Compiler {
   bool offloads(int block) const;
   bool last_stage() const { return place_.stage == plan_.num_stages() - 1; }
   bool tied_across_stages() const { return model_.tied_head && plan_.num_stages() > 1; }
+  bool tied_within_stage() const { return model_.tied_head && plan_.num_stages() == 1; }
+  bool last_microbatch(const Slot& slot) const { return slot.microbatch == plan_.microbatches - 1; }
   Activations& activations(int microbatch, int block) { return activations_[{microbatch, block}]; }
   /// Buffers of the tensors that offload moves for a block, in order; may be assigned.
   std::vector<int*> movable(int microbatch, int block);
@@ -121,6 +178,7 @@ class Compiler {
   plan::Place place_;
   const plan::Stage& stage_;
   plan::BlockRange range_;
+  const int zero_;  ///< zero_level, where there is more than one rank to shard over
   std::vector<model::Block> blocks_;
   std::map<SegmentKind, SegmentBytes> segments_;
   std::int64_t weight_bytes_;     ///< of an element
@@ -129,18 +187,30 @@ class Compiler {
   std::int64_t batch_bytes_ = 0;  ///< tokens of a microbatch
   /// Of a microbatch's activations and gradients [sequences]; of the tied table and its gradient.
   Messages activation_messages_, gradient_messages_, tied_weight_messages_, tied_grad_messages_;
-  std::array<int, 2>
-      num_moved_{};  ///< tensors that offload moves: of a full, of a recomputed layer
+  /// What a layer keeps, in the order in which offload takes it, and how many tensors that moves.
+  struct KeptTensors {
+    std::vector<std::pair<SegmentKind, int>> order;  ///< as model::Kept
+    int moved = 0;
+  };
+  std::array<KeptTensors, 2> kept_;  ///< of a full, of a recomputed layer
 
   Program program_;
-  std::map<int, BlockBuffers> buffers_;
+  std::map<int, BlockState> state_;
   int inputs_ = -1, targets_ = -1, loss_ = -1, totals_ = -1;
   int tied_weights_ = -1, tied_grads_ = -1;
   std::int64_t table_first_ = 0, table_elements_ = 0;  ///< token table within its flat block
   std::map<std::pair<int, int>, Activations> activations_;
   std::map<int, int> stream_;    ///< by microbatch: output of the last block that ran
   std::map<int, int> gradient_;  ///< by microbatch: gradient of the stream
-  std::map<int, int> staged_;    ///< by block: optimizer state on its way
+  // By block:
+  std::map<int, int> assembled_;                 ///< whole weights, for the slots that use them
+  std::map<int, int> staged_moments_;            ///< for its update
+  std::map<int, int> staged_grads_;              ///< for its update, or for the next backward
+  std::map<int, int> fresh_grads_;               ///< what the backward at work writes
+  std::map<int, Gradients> unsettled_;           ///< being reduced
+  std::map<int, std::pair<Slot, int>> leaving_;  ///< gradients that go to the host
+  std::map<int, int> summed_;  ///< the last microbatch whose gradients left for the host
+  bool norm_begun_ = false;
 };
 
 }  // namespace brume::schedule

@@ -1,4 +1,4 @@
-/// @file What a slot computes: the update of a block, its forward, its backward.
+/// @file What a slot computes: a block's forward, its backward.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,23 +7,6 @@
 #include "compiler.hpp"
 
 namespace brume::schedule {
-
-void Compiler::update(const Slot& slot) {
-  const BlockBuffers& b = buffers_.at(slot.block);
-  add_task(Channel::compute, Operation::optimizer_step, slot);
-  range(Role::weights, b.weights, b.shard_first * weight_bytes_, b.shard_elements * weight_bytes_,
-        true, true);
-  range(Role::grads, b.grads, b.shard_first * model::grad_bytes,
-        b.shard_elements * model::grad_bytes, true, false);
-  if (b.moments >= 0) operand(Role::moments, b.moments, true, true);
-  if (b.host_moments >= 0) operand(Role::staged, staged_.at(slot.block), true, true);
-  operand(Role::totals, totals_, true, false);
-  if (stage_.zero_level >= 1 && stage_.dp > 1) {
-    add_task(Channel::collective_dp, Operation::all_gather, slot).group = Group::dp;
-    operand(Role::destination, b.weights, true, true);
-  }
-  if (slot.block == 0 && tied_across_stages()) send_tied_weights(slot);
-}
 
 void Compiler::forward(const Slot& slot) {
   const int m = slot.microbatch;
@@ -84,7 +67,7 @@ void Compiler::run_forward(const Slot& slot, SegmentKind kind, Operation operati
     range(Role::input, input, batch_first, batch_bytes_, true, false);
   else
     operand(Role::input, input, true, false);
-  operand(Role::weights, buffers_.at(slot.block).weights, true, false);
+  operand(Role::weights, weights(slot.block), true, false);
   for (std::size_t i = 0; i < saved.size(); ++i)
     operand(Role::saved, saved[i], false, true, int(i));
   if (workspace >= 0) operand(Role::workspace, workspace, false, true);
@@ -99,44 +82,26 @@ void Compiler::run_forward(const Slot& slot, SegmentKind kind, Operation operati
 }
 
 void Compiler::table_operand(Role role, bool reads, bool writes) {
-  const bool weights = role == Role::weights;
-  if (tied_across_stages())
-    return operand(role, weights ? tied_weights_ : tied_grads_, reads, writes, 1);
-  const BlockBuffers& embedding = buffers_.at(0);
-  const std::int64_t element_bytes = weights ? weight_bytes_ : model::grad_bytes;
-  range(role, weights ? embedding.weights : embedding.grads, table_first_ * element_bytes,
-        table_elements_ * element_bytes, reads, writes, 1);
+  const bool of_weights = role == Role::weights;
+  const int buffer = tied_across_stages() ? (of_weights ? tied_weights_ : tied_grads_)
+                                          : (of_weights ? weights(0) : grads(0));
+  elements(role, buffer, {table_first_, table_elements_}, reads, writes, 1);
 }
 
 void Compiler::backward(const Slot& slot) {
   const int m = slot.microbatch;
   Activations& kept = activations(m, slot.block);
-  clear_gradients(slot);
-  if (is_head(slot.block)) {
+  make_gradients(slot);
+  if (is_head(slot.block))
     gradient_[m] = add_buffer(fmt::format("gradient#{}", m), Tier::device, Content::stream,
                               stream_bytes_, slot.block);
-  }
   if (recomputes(slot.block)) forward_segments(slot, Operation::recompute);
   std::vector<SegmentKind> kinds = segment_kinds(slot.block);
   std::ranges::reverse(kinds);
   for (SegmentKind kind : kinds) run_backward(slot, kind, kept.input.at(kind), kept.saved.at(kind));
   send_stream(slot);
-  if (m == plan_.microbatches - 1) reduce_gradients(slot);
+  leave_gradients(slot);
   activations_.erase({m, slot.block});
-}
-
-/// The token and position tables get their gradients by adding rows, so they start from zero.
-void Compiler::clear_gradients(const Slot& slot) {
-  if (slot.microbatch != 0) return;
-  const bool same_stage = model_.tied_head && !tied_across_stages();
-  if (is_head(slot.block) && tied_across_stages()) {
-    add_task(Channel::compute, Operation::clear, slot);
-    operand(Role::grads, tied_grads_, false, true);
-  }
-  const bool first_touch = same_stage ? is_head(slot.block) : slot.block == 0;
-  if (!first_touch) return;
-  add_task(Channel::compute, Operation::clear, {slot.kind, slot.microbatch, 0});
-  operand(Role::grads, buffers_.at(0).grads, false, true);
 }
 
 void Compiler::run_backward(const Slot& slot, SegmentKind kind, int input,
@@ -147,18 +112,18 @@ void Compiler::run_backward(const Slot& slot, SegmentKind kind, int input,
                             : add_buffer("workspace", Tier::device, Content::workspace,
                                          sizes.backward_workspace, slot.block);
   const int gradient = gradient_.at(slot.microbatch);
-  const BlockBuffers& b = buffers_.at(slot.block);
-  const bool first = slot.microbatch == 0;
+  const bool replaces = slot.microbatch == 0 || state_.at(slot.block).grads_staged;
 
   Task& task = add_task(Channel::compute, Operation::backward, slot);
   task.segment = kind;
-  task.replaces = first;
-  if (kind == SegmentKind::embedding)
+  task.replaces = replaces;
+  if (kind == SegmentKind::embedding) {
     range(Role::input, input, slot.microbatch * batch_bytes_, batch_bytes_, true, false);
-  else
+  } else {
     operand(Role::input, input, true, false);
-  operand(Role::weights, b.weights, true, false);
-  operand(Role::grads, b.grads, !first || kind == SegmentKind::embedding, true);
+    operand(Role::weights, weights(slot.block), true, false);
+  }
+  operand(Role::grads, grads(slot.block), !replaces || kind == SegmentKind::embedding, true);
   for (std::size_t i = 0; i < saved.size(); ++i)
     operand(Role::saved, saved[i], true, false, int(i));
   if (workspace >= 0) operand(Role::workspace, workspace, false, true);
@@ -170,6 +135,4 @@ void Compiler::run_backward(const Slot& slot, SegmentKind kind, int input,
   if (is_layer(slot.block)) tp_all_reduce(slot, gradient);
 }
 
-/// After the last microbatch a block's gradients are complete on this rank: sum them over the
-/// others.
 }  // namespace brume::schedule

@@ -1,11 +1,10 @@
 #include "schedule/place.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
+#include <limits>
 #include <map>
 #include <numeric>
-#include <optional>
 #include <random>
 #include <utility>
 #include <vector>
@@ -17,124 +16,139 @@ namespace {
 
 constexpr std::int64_t alignment_bytes = 64;
 
-/// Packings to try when the usual orders leave holes: more where one takes little time.
-std::size_t most_tries(std::size_t buffers) {
-  return std::clamp<std::size_t>(100000 / buffers, 16, 2000);
-}
-
 std::int64_t slot_bytes(const Buffer& buffer) {
   return round_up(buffer.bytes + guard_bytes, alignment_bytes);
 }
 
-bool lives_meet(const Buffer& a, const Buffer& b) {
-  return a.first_task <= b.last_task && b.first_task <= a.last_task;
-}
+/// Transient buffers with the same life: placed as one, side by side.
+struct Bundle {
+  int first_task, last_task;
+  std::int64_t bytes;
+  std::int64_t offset;
+  std::int64_t crowd;  ///< most bytes that live at once during its life
 
-/// Gives each buffer the lowest offset that is free during its whole life, in the given order.
+  bool meets(const Bundle& other) const {
+    return first_task <= other.last_task && other.first_task <= last_task;
+  }
+  std::int64_t end() const { return offset + bytes; }
+};
+
+using Order = std::vector<int>;  ///< of bundles
+
+/// Gives each bundle the lowest offset that is free during its whole life, in the given order.
 /// @return the end of the last one
-std::int64_t first_fit(std::vector<Buffer>& buffers, const std::vector<int>& order,
-                       std::int64_t base) {
-  std::vector<int> placed;  // by offset
+std::int64_t first_fit(std::vector<Bundle>& bundles, const Order& order, std::int64_t base) {
+  std::vector<const Bundle*> placed;  // by offset
+  placed.reserve(bundles.size());
   std::int64_t end = base;
   for (int id : order) {
-    Buffer& buffer = buffers[std::size_t(id)];
-    std::int64_t offset = base;
-    for (int other_id : placed) {
-      const Buffer& other = buffers[std::size_t(other_id)];
-      if (!lives_meet(buffer, other)) continue;
-      if (other.offset >= offset + slot_bytes(buffer)) break;
-      offset = std::max(offset, other.offset + slot_bytes(other));
+    Bundle& bundle = bundles[std::size_t(id)];
+    bundle.offset = base;
+    for (const Bundle* other : placed) {
+      if (!bundle.meets(*other)) continue;
+      if (other->offset >= bundle.end()) break;
+      bundle.offset = std::max(bundle.offset, other->end());
     }
-    buffer.offset = offset;
-    end = std::max(end, offset + slot_bytes(buffer));
-    const auto place =
-        std::upper_bound(placed.begin(), placed.end(), offset,
-                         [&](std::int64_t o, int b) { return o < buffers[std::size_t(b)].offset; });
-    placed.insert(place, id);
+    end = std::max(end, bundle.end());
+    placed.insert(std::ranges::upper_bound(placed, bundle.offset, {}, &Bundle::offset), &bundle);
   }
   return end;
 }
 
-/// An order of buffers, the end of the arena it leads to, and where it puts them.
-struct Packing {
-  std::vector<int> order;
-  std::int64_t end;
-  std::vector<std::int64_t> offsets;  ///< in order
+/// The shortest placement found so far, and the order that gave it.
+struct Best {
+  std::int64_t end = std::numeric_limits<std::int64_t>::max();
+  Order order;
+  std::vector<Bundle> bundles;
+
+  void offer(std::int64_t other_end, const Order& other, const std::vector<Bundle>& placed) {
+    if (other_end >= end) return;
+    end = other_end, order = other, bundles = placed;
+  }
 };
 
-Packing pack(std::vector<Buffer>& buffers, std::vector<int> order, std::int64_t base) {
-  const std::int64_t end = first_fit(buffers, order, base);
-  std::vector<std::int64_t> offsets;
-  for (int id : order) offsets.push_back(buffers[std::size_t(id)].offset);
-  return {std::move(order), end, std::move(offsets)};
-}
-
-/// The best of the orders that are good for different kinds of plans.
-Packing best_of_orders(std::vector<Buffer>& buffers, std::vector<int> ids, std::int64_t base,
-                       double enough_bytes) {
-  const auto first = [&](int id) { return double(buffers[std::size_t(id)].first_task); };
-  const auto last = [&](int id) { return double(buffers[std::size_t(id)].last_task); };
-  const auto life = [&](int id) { return last(id) - first(id) + 1.0; };
-  const auto bytes = [&](int id) { return double(buffers[std::size_t(id)].bytes); };
-  const std::vector<std::function<double(int)>> keys{
-      bytes,
-      [&](int id) { return bytes(id) * life(id); },
-      life,
-      [&](int id) { return -first(id); },
-      last,
-      [&](int id) { return std::sqrt(bytes(id)) * life(id); },
-      [&](int id) { return bytes(id) * std::sqrt(life(id)); }};
-  std::optional<Packing> best;
-  for (const auto& key : keys) {
-    std::stable_sort(ids.begin(), ids.end(), [&](int a, int b) { return key(a) > key(b); });
-    Packing next = pack(buffers, ids, base);
-    if (!best || next.end < best->end) best = std::move(next);
-    if (double(best->end) <= enough_bytes) break;  // nothing left to win
+/// Tries the orders that are good for different kinds of plans, then changes the best of them.
+/// Stops when there is nothing left to win.
+Best place_bundles(std::vector<Bundle> bundles, std::int64_t base, std::int64_t live_bytes) {
+  constexpr std::int64_t most_tries = 1000, most_work = 100'000'000;
+  const auto good = [&](const Best& best) {
+    return double(best.end) <= 1.005 * double(live_bytes);
+  };
+  using Key = std::int64_t (*)(const Bundle&);
+  const Key keys[] = {
+      [](const Bundle& b) { return b.bytes; },
+      [](const Bundle& b) { return b.crowd; },  // among equals still in the order before
+      [](const Bundle& b) { return b.bytes * (b.last_task - b.first_task + 1); },
+      [](const Bundle& b) { return b.crowd; },
+      [](const Bundle& b) { return std::int64_t(b.last_task - b.first_task); },
+      [](const Bundle& b) { return b.crowd; },
+      [](const Bundle& b) { return -std::int64_t(b.first_task); },
+      [](const Bundle& b) { return b.crowd; },
+  };
+  Best best;
+  Order order(bundles.size());
+  std::iota(order.begin(), order.end(), 0);
+  for (const Key& key : keys) {
+    std::ranges::stable_sort(order, std::greater<>(),
+                             [&](int id) { return key(bundles[std::size_t(id)]); });
+    best.offer(first_fit(bundles, order, base), order, bundles);
+    if (good(best)) return best;
   }
-  return *best;
-}
-
-/// Lets one buffer go first in place of another, again and again, while the arena does not grow:
-/// half of the time one that reaches its end.
-void improve(std::vector<Buffer>& buffers, Packing& best, std::int64_t base, double enough_bytes) {
-  std::mt19937 random(1);  // its numbers are the same everywhere, unlike those of distributions
-  const auto below = [&](std::size_t bound) { return std::size_t(random()) % bound; };
-  const std::size_t count = best.order.size();
-  for (std::size_t left = most_tries(count); left > 0 && double(best.end) > enough_bytes; --left) {
-    std::size_t from = below(count);
-    if (random() % 2 == 0)
-      for (std::size_t i = 0; i < count; ++i)
-        if (best.offsets[i] + slot_bytes(buffers[std::size_t(best.order[i])]) == best.end) from = i;
-    std::vector<int> order = best.order;
-    const auto to = order.begin() + std::ptrdiff_t(below(from + 1));
-    std::iter_swap(to, order.begin() + std::ptrdiff_t(from));
-    Packing next = pack(buffers, std::move(order), base);
-    if (next.end <= best.end) best = std::move(next);
+  // Then again and again the bundle that ends last chooses earlier.
+  std::mt19937 random(1);
+  const auto count = std::int64_t(bundles.size());
+  const std::int64_t tries = std::min(most_tries, most_work / (count * count));
+  order = best.order;
+  bundles = best.bundles;
+  for (std::int64_t i = 0; i < tries && !good(best); ++i) {
+    const auto last =
+        std::ranges::max_element(order, {}, [&](int id) { return bundles[std::size_t(id)].end(); });
+    const auto position = std::uint64_t(last - order.begin());
+    std::rotate(order.begin() + std::ptrdiff_t(random() % (position + 1)), last, last + 1);
+    best.offer(first_fit(bundles, order, base), order, bundles);
   }
+  return best;
 }
 
+/// Places the transient buffers `ids` behind `base`. @return the end of the last one
 std::int64_t place_transient(std::vector<Buffer>& buffers, const std::vector<int>& ids,
-                             std::int64_t base, std::int64_t least_bytes) {
+                             std::int64_t base, const std::vector<std::int64_t>& live) {
   if (ids.empty()) return base;
-  Packing best = best_of_orders(buffers, ids, base, 1.005 * double(least_bytes));
-  improve(buffers, best, base, 1.018 * double(least_bytes));
-  for (std::size_t i = 0; i < best.order.size(); ++i)
-    buffers[std::size_t(best.order[i])].offset = best.offsets[i];
+  const std::int64_t live_bytes = *std::max_element(live.begin(), live.end());
+  std::map<std::pair<int, int>, int> by_life;
+  std::vector<Bundle> bundles;
+  for (int id : ids) {
+    Buffer& buffer = buffers[std::size_t(id)];
+    const auto [entry, fresh] =
+        by_life.try_emplace({buffer.first_task, buffer.last_task}, int(bundles.size()));
+    if (fresh)
+      bundles.push_back({buffer.first_task, buffer.last_task, 0, 0,
+                         *std::max_element(live.begin() + buffer.first_task,
+                                           live.begin() + buffer.last_task + 1)});
+    Bundle& bundle = bundles[std::size_t(entry->second)];
+    buffer.offset = bundle.bytes;  // within the bundle, until the bundle has its own
+    bundle.bytes += slot_bytes(buffer);
+  }
+  const Best best = place_bundles(std::move(bundles), base, live_bytes);
+  for (int id : ids) {
+    Buffer& buffer = buffers[std::size_t(id)];
+    const int bundle = by_life.at({buffer.first_task, buffer.last_task});
+    buffer.offset += best.bundles[std::size_t(bundle)].offset;
+  }
   return best.end;
 }
 
-/// Sum at each task of what the live buffers of one tier take, by `size`.
-template <typename Size>
-std::vector<std::int64_t> live_bytes(const Program& program, Tier tier, Size&& size) {
+/// Sum of live bytes at each task, of one tier.
+std::vector<std::int64_t> live_bytes(const Program& program, Tier tier) {
   std::vector<std::int64_t> change(program.tasks.size() + 1, 0);
   std::int64_t always = 0;
   for (const Buffer& buffer : program.buffers) {
     if (buffer.tier != tier) continue;
     if (buffer.persistent) {
-      always += size(buffer);
+      always += buffer.bytes;
     } else if (buffer.first_task >= 0) {
-      change[std::size_t(buffer.first_task)] += size(buffer);
-      change[std::size_t(buffer.last_task) + 1] -= size(buffer);
+      change[std::size_t(buffer.first_task)] += buffer.bytes;
+      change[std::size_t(buffer.last_task) + 1] -= buffer.bytes;
     }
   }
   change[0] += always;
@@ -198,7 +212,10 @@ void merge(Clock& clock, const Clock& other) {
 
 }  // namespace
 
-std::pair<std::int64_t, std::int64_t> touched_bytes(const Buffer& buffer, const Operand& operand) {
+std::pair<std::int64_t, std::int64_t> touched_bytes(const Buffer& buffer, const Operand& operand,
+                                                    int task) {
+  if (!buffer.persistent && buffer.first_task == task)
+    return {buffer.offset, buffer.offset + buffer.bytes + guard_bytes};
   const std::int64_t first = buffer.offset + operand.first_byte;
   const bool reaches_end = operand.first_byte + operand.bytes == buffer.bytes;
   return {first, first + operand.bytes + (reaches_end ? guard_bytes : 0)};
@@ -207,8 +224,7 @@ std::pair<std::int64_t, std::int64_t> touched_bytes(const Buffer& buffer, const 
 void place(Program& program) {
   for (int t = 0; t < num_tiers; ++t) {
     const Tier tier = Tier(t);
-    const std::vector<std::int64_t> live =
-        live_bytes(program, tier, [](const Buffer& buffer) { return buffer.bytes; });
+    const std::vector<std::int64_t> live = live_bytes(program, tier);
     program.live_peak_bytes[std::size_t(t)] = *std::max_element(live.begin(), live.end());
     if (tier == Tier::device)
       for (std::size_t i = 0; i < program.tasks.size(); ++i) {
@@ -229,9 +245,7 @@ void place(Program& program) {
       buffer.offset = end;
       end += slot_bytes(buffer);
     }
-    const std::vector<std::int64_t> least = live_bytes(program, tier, slot_bytes);
-    program.arena_bytes[std::size_t(t)] =
-        place_transient(program.buffers, transient, end, *std::ranges::max_element(least));
+    program.arena_bytes[std::size_t(t)] = place_transient(program.buffers, transient, end, live);
   }
 }
 
@@ -246,7 +260,7 @@ void link(Program& program, bool overlap) {
     std::vector<int> needed;
     for (const Operand& operand : task.operands) {
       const Buffer& buffer = program.buffers[std::size_t(operand.buffer)];
-      const auto [first, end] = touched_bytes(buffer, operand);
+      const auto [first, end] = touched_bytes(buffer, operand, int(id));
       bytes[std::size_t(buffer.tier)].touch(first, end, [&](Touched& touched) {
         if (touched.writer >= 0) needed.push_back(touched.writer);
         if (!operand.writes) {

@@ -31,6 +31,7 @@ const char* name(Operation operation) {
     case Operation::recv: return "recv";
     case Operation::copy_in: return "copy in";
     case Operation::copy_out: return "copy out";
+    case Operation::copy: return "copy";
     case Operation::clear: return "clear";
     case Operation::accumulate: return "accumulate";
     case Operation::norm: return "norm";

@@ -70,6 +70,7 @@ double work_s(const Task& task, const plan::Plan& plan, int rank, const model::C
       return hardware::copy_time(profile, "copy_out", double(written_bytes(task)));
     case Operation::clear:
     case Operation::accumulate: return 3.0 * double(written_bytes(task)) / profile.bytes_per_s;
+    case Operation::copy: return 2.0 * double(written_bytes(task)) / profile.bytes_per_s;
     case Operation::norm: return double(bytes_of(task, Role::grads)) / profile.bytes_per_s;
     case Operation::optimizer_step:
       return analyzer::optimizer_s(

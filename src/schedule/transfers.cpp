@@ -72,18 +72,17 @@ void Compiler::send_stream(const Slot& slot) {
   }
 }
 
+/// @return false when something of it is not ready to be fetched: then it must be called again
 bool Compiler::prefetch(const Slot& slot) {
   if (slot.kind == Slot::Kind::update) {
-    const BlockBuffers& b = buffers_.at(slot.block);
-    if (b.host_moments < 0) return true;
-    const int staging = add_buffer(fmt::format("{}.staged", blocks_[std::size_t(slot.block)].name),
-                                   Tier::device, Content::staging, b.host_bytes, slot.block);
-    staged_[slot.block] = staging;
-    add_task(Channel::h2d, Operation::copy_in, slot);
-    operand(Role::source, b.host_moments, true, false);
-    operand(Role::destination, staging, false, true);
+    prefetch_update(slot);
     return true;
   }
+  prefetch_weights(slot);
+  return prefetch_gradients(slot) && prefetch_activations(slot);
+}
+
+bool Compiler::prefetch_activations(const Slot& slot) {
   if (slot.kind != Slot::Kind::backward || !offloads(slot.block)) return true;
   Activations& kept = activations(slot.microbatch, slot.block);
   if (!kept.drained) return false;
@@ -102,15 +101,7 @@ bool Compiler::prefetch(const Slot& slot) {
 }
 
 void Compiler::drain(const Slot& slot) {
-  if (slot.kind == Slot::Kind::update) {
-    const auto staged = staged_.find(slot.block);
-    if (staged == staged_.end()) return;
-    add_task(Channel::d2h, Operation::copy_out, slot);
-    operand(Role::source, staged->second, true, false);
-    operand(Role::destination, buffers_.at(slot.block).host_moments, false, true);
-    staged_.erase(staged);
-    return;
-  }
+  if (slot.kind == Slot::Kind::update) return drain_update(slot);
   // What was sent may still be read by the transfer while the next slot computes.
   if (sends_on(slot)) {
     auto& sent = slot.kind == Slot::Kind::forward ? stream_ : gradient_;
@@ -119,12 +110,19 @@ void Compiler::drain(const Slot& slot) {
       sent.erase(found);
     }
   }
-  if (slot.kind != Slot::Kind::forward || !offloads(slot.block)) return;
+  if (slot.kind == Slot::Kind::forward) return drain_activations(slot);
+  const auto found = unsettled_.find(slot.block);
+  if (found != unsettled_.end() && found->second.slot.microbatch == slot.microbatch)
+    settle(slot.block);
+}
+
+void Compiler::drain_activations(const Slot& slot) {
+  if (!offloads(slot.block)) return;
   const auto found = activations_.find({slot.microbatch, slot.block});
   if (found == activations_.end() || found->second.drained) return;
   Activations& kept = found->second;
   kept.drained = true;
-  const int moved = num_moved_[recomputes(slot.block) ? 1 : 0];
+  const int moved = kept_[recomputes(slot.block) ? 1 : 0].moved;
   if (moved == 0) return;
   add_task(Channel::d2h, Operation::copy_out, slot);
   const std::vector<int*> tensors = movable(slot.microbatch, slot.block);
@@ -141,8 +139,7 @@ void Compiler::drain(const Slot& slot) {
 void Compiler::send_tied_weights(const Slot& slot) {
   for (const plan::Message& message : tied_weight_messages_.sends) {
     add_task(Channel::p2p_forward, Operation::send, slot).peer = message.destination;
-    range(Role::source, buffers_.at(0).weights, table_first_ * weight_bytes_,
-          table_elements_ * weight_bytes_, true, false);
+    elements(Role::source, weights(0), {table_first_, table_elements_}, true, false);
   }
 }
 
@@ -168,20 +165,6 @@ void Compiler::tp_all_reduce(const Slot& slot, int buffer) {
   operand(Role::destination, buffer, true, true);
 }
 
-void Compiler::reduce_gradients(const Slot& slot) {
-  if (slot.block == 0 && tied_across_stages()) receive_tied_gradients(slot);
-  const BlockBuffers& b = buffers_.at(slot.block);
-  if (stage_.tp > 1 && b.layout.partial_elements > 0) {
-    add_task(Channel::collective_tp, Operation::all_reduce, slot).group = Group::tp;
-    range(Role::destination, b.grads, 0, b.layout.partial_elements * model::grad_bytes, true, true);
-  }
-  if (stage_.dp == 1) return;
-  const bool shard = stage_.zero_level >= 1;
-  add_task(Channel::collective_dp, shard ? Operation::reduce_scatter : Operation::all_reduce, slot)
-      .group = Group::dp;
-  operand(Role::destination, b.grads, true, true);
-}
-
 void Compiler::receive_tied_gradients(const Slot& slot) {
   const std::int64_t bytes = table_elements_ * model::grad_bytes;
   for (const plan::Message& message : tied_grad_messages_.receives) {
@@ -190,11 +173,8 @@ void Compiler::receive_tied_gradients(const Slot& slot) {
     operand(Role::destination, incoming, false, true);
     add_task(Channel::compute, Operation::accumulate, slot);
     operand(Role::source, incoming, true, false);
-    range(Role::destination, buffers_.at(0).grads, table_first_ * model::grad_bytes, bytes, true,
-          true);
+    elements(Role::destination, grads(0), {table_first_, table_elements_}, true, true);
   }
 }
 
-/// After the last slot: the head's share of a tied gradient goes home, then loss and norm are
-/// summed.
 }  // namespace brume::schedule

@@ -51,7 +51,7 @@ std::vector<Access> accesses(const Program& program, Tier tier) {
     for (const Operand& operand : program.tasks[id].operands) {
       const Buffer& buffer = program.buffers[std::size_t(operand.buffer)];
       if (buffer.tier != tier) continue;
-      const auto [first, end] = touched_bytes(buffer, operand);
+      const auto [first, end] = touched_bytes(buffer, operand, int(id));
       all.push_back({first, end, int(id), operand.writes});
     }
   std::sort(all.begin(), all.end(),
