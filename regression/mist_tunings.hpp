@@ -36,12 +36,13 @@ inline MistLayerTimes mist_layer_times(std::shared_ptr<const analyzer::MistOpera
   const std::string hidden = std::to_string(int(model.hidden));
   const std::string block = table + "-" + family + "-" + hidden + (model.flash ? "-flash" : "");
   const std::string ends = table + "-ends-" + hidden;
-  return [=](MistLayer layer, int microbatch, int tp) {
+  return [=](analyzer::MistLayer layer, int microbatch, int tp) {
     const std::string size = "-s" + std::to_string(int(model.sequence)) + "-b" +
                              std::to_string(microbatch) + "-tp" + std::to_string(tp);
-    if (layer == MistLayer::block) return operators->find(block + size, "block", hardware, tp);
-    return operators->find(ends + size, layer == MistLayer::head ? "head" : "embedding", hardware,
-                           tp);
+    if (layer == analyzer::MistLayer::block)
+      return operators->find(block + size, "block", hardware, tp);
+    return operators->find(ends + size, layer == analyzer::MistLayer::head ? "head" : "embedding",
+                           hardware, tp);
   };
 }
 
@@ -51,16 +52,18 @@ inline MistTuning mist_tuning(std::istringstream& line,
   analyzer::MistModel& m = t.job.model;
   std::string family, hardware, table;
   int most_tp = 1;
-  bool zero_2_and_3 = true, offload_layers = true, offload_optimizer = true, offload_saved = true;
+  bool zero_2_and_3 = true, recompute_some = true, offload_layers = true, offload_optimizer = true,
+       offload_saved = true;
   line >> t.name >> family >> m.flash >> m.hidden >> m.ffn >> m.heads >> m.sequence >> m.vocab >>
       t.job.num_layers >> hardware >> t.job.nodes >> t.job.ranks_per_node >> t.job.global_batch >>
-      table >> most_tp >> zero_2_and_3 >> t.space.recompute_some >> offload_layers >>
-      offload_optimizer >> offload_saved >> t.best_s >> t.tuning_s >> t.resident_mib;
+      table >> most_tp >> zero_2_and_3 >> recompute_some >> offload_layers >> offload_optimizer >>
+      offload_saved >> t.best_s >> t.tuning_s >> t.resident_mib;
   require(!line.fail(), Failure::bug, "a tuning has 24 columns");
   m.family = analyzer::mist_family(family);
   t.job.hardware = analyzer::mist_hardware().at(hardware);
   t.job.time = mist_layer_times(std::move(operators), table, family, m, t.job.hardware);
   for (int tp = 2; tp <= most_tp; tp *= 2) t.space.tp.push_back(tp);
+  if (!recompute_some) t.space.recompute = MistRecompute::all;
   if (!zero_2_and_3) t.space.zero_levels = {1};
   if (!offload_layers) t.space.offload_weights = t.space.offload_grads = {0.0};
   if (!offload_optimizer) t.space.offload_optimizer = {0.0};

@@ -6,9 +6,12 @@
 #include <optional>
 #include <vector>
 
-#include "analyzer/mist.hpp"
+#include "analyzer/mist_case.hpp"
 
 namespace brume::tuner {
+
+/// How many layers of a stage may be recomputed.
+enum class MistRecompute { none, some, all };
 
 /// What a search may choose from. As it stands: Mist's own space, without tensor parallelism.
 ///
@@ -17,11 +20,13 @@ namespace brume::tuner {
 struct MistSpace {
   std::vector<int> tp{1};
   std::vector<int> microbatch{1, 2, 4};
+  std::vector<int> dp;            ///< empty: any
   std::vector<int> stages;        ///< empty: each number that divides the devices
   std::vector<int> microbatches;  ///< G; empty: each power of two that divides the batch
   std::vector<int> zero_levels{1, 2, 3};
-  bool recompute_some = true;          ///< else every stage recomputes all its layers
+  MistRecompute recompute = MistRecompute::some;
   bool recompute_all_but_one = false;  ///< Mist's memory falls short there
+  bool ends_data_parallel = true;      ///< embedding and head: data alone over a stage's devices
   int uneven_layers = 2;               ///< most that a stage differs from the rounded mean
   std::vector<double> offload_weights{0.0, 0.25, 0.375, 0.5, 0.75, 1.0};
   std::vector<double> offload_grads{0.0, 0.25, 0.375, 0.5, 0.75, 1.0};
@@ -29,11 +34,9 @@ struct MistSpace {
   std::vector<double> offload_saved{0.0, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0};
 };
 
-enum class MistLayer { block, embedding, head };
-
 /// Times of a layer at (microbatch, tp); none where it was not measured: such plans are left out.
-using MistLayerTimes =
-    std::function<std::optional<analyzer::MistLayerTime>(MistLayer, int microbatch, int tp)>;
+using MistLayerTimes = std::function<std::optional<analyzer::MistLayerTime>(
+    analyzer::MistLayer, int microbatch, int tp)>;
 
 struct MistJob {
   analyzer::MistModel model;
@@ -47,6 +50,7 @@ struct MistJob {
 
 /// How a search went.
 struct MistSearch {
+  double seconds = 0.0;
   int shapes = 0;               ///< ways to cut devices and batch
   int searched = 0;             ///< of these, not excluded by their bound
   std::int64_t strategies = 0;  ///< of stages, priced
@@ -62,7 +66,6 @@ struct MistTuned {
 
 /// The fastest plan of the space that fits, by `analyze_mist`; exact.
 ///
-/// As Mist tunes, embedding and head are replicated over all devices of their stage.
 /// @throws Error(infeasible) when nothing fits, Error(input) for empty lists
 MistTuned tune_mist(const MistJob& job, const MistSpace& space);
 

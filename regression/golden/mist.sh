@@ -1,5 +1,6 @@
 #!/bin/sh
-# Mist's published prediction of its quick test, through `import mist` and `analyze`: time and both peaks.
+# Mist's published predictions of its quick test, through `import mist`: time and both peaks of the untuned plan by
+# `analyze`, time of the tuned one by `plan`.
 set -eu
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -17,3 +18,5 @@ expect peak_backward_bytes 20450508806 0  # 19503.125 MiB, and 6 bytes that it r
 "$BRUME" analyze "$work/deck.toml" --plan "$work/plan.toml" --explain > "$work/explained"
 grep -q "10.659405382 s" "$work/explained"
 grep -q ", 0 interpolated, 0 by roofline" "$work/explained"
+"$BRUME" plan "$work/deck.toml" --json > "$work/found"
+expect iteration_s 9.26892465 1e-6

@@ -12,6 +12,7 @@ namespace brume::tuner {
 namespace {
 
 using analyzer::MistCase;
+using analyzer::MistLayer;
 using analyzer::MistPlace;
 using analyzer::MistStage;
 using analyzer::MistStrategy;

@@ -16,6 +16,7 @@
 #include "planning.hpp"
 #include "profiles.hpp"
 #include "schedule/simulate.hpp"
+#include "tuner/mist_deck.hpp"
 #include "tuner/tuner.hpp"
 #include "verbs.hpp"
 
@@ -90,11 +91,38 @@ int analyze_as_mist(const PlanOptions& options, const Given& given) {
   return 0;
 }
 
+/// The fastest plan by Mist's counting, in the deck's search space.
+int plan_as_mist(const PlanOptions& options, const Given& given) {
+  const tuner::MistJob job =
+      tuner::mist_job(given.model, given.deck.training.global_batch, given.cluster, given.profile,
+                      given.deck.analysis.plain_attention);
+  const tuner::MistTuned tuned = tuner::tune_mist(job, tuner::mist_space(given.deck));
+  const plan::Plan plan = tuner::mist_plan(tuned.plan);
+  plan::check(plan, given.model, given.cluster, plan::Purpose::predict);
+  log::info("{}iteration time by Mist's counting: {:.9f} s; searched {} of {} shapes in {}",
+            plan::table(plan), tuned.prediction.iteration_s, tuned.search.searched,
+            tuned.search.shapes, format_seconds(tuned.search.seconds));
+  if (options.explain) log::info("{}", analyzer::explain_as_mist(plan, tuned.plan, given.profile));
+  if (!options.output.empty()) write_text(options.output, plan::text(plan));
+  if (options.json) {
+    json object = described(plan, analyzer::predict_as_mist(tuned.plan));
+    object["search"] = {{"seconds", tuned.search.seconds},
+                        {"policies", tuned.search.strategies},
+                        {"evaluations", tuned.search.candidates},
+                        {"milp_solves", 0},
+                        {"gap", 0.0}};
+    fmt::print("{}\n", object.dump(2));
+  } else if (options.output.empty()) {
+    fmt::print("{}", plan::text(plan));
+  }
+  return 0;
+}
+
 }  // namespace
 
 int plan(const PlanOptions& options) {
   const Given given(options);
-  refuse_mist(given.deck, "plan");
+  if (given.deck.analysis.mist()) return plan_as_mist(options, given);
   deck::SearchKeys search = given.deck.search;
   search.simulate_top = std::max(search.simulate_top, options.top);
   const tuner::Result result = tuner::tune(given.model, given.deck.training.global_batch,

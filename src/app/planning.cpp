@@ -88,7 +88,7 @@ void refuse_mist(const deck::Deck& deck, const char* verb) {
   require(
       !deck.analysis.mist(), Failure::input,
       "analysis.conventions = \"mist\" is for comparisons with Mist only, and `brume {}` does not "
-      "take it: use `brume analyze`, or conventions = \"default\"",
+      "take it: use `brume plan` or `brume analyze`, or conventions = \"default\"",
       verb);
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "mist_pipeline.hpp"
+#include "search.hpp"
 
 namespace brume::tuner {
 namespace {
@@ -80,6 +81,7 @@ analyzer::MistCase plan_of(const Best& best) {
 
 MistTuned tune_mist(const MistJob& job, const MistSpace& space) {
   check(job, space);
+  const Stopwatch watch;
   const std::vector<MistShape> shapes = mist_shapes(job, space);
   Best best;
   MistSearch search;
@@ -90,6 +92,7 @@ MistTuned tune_mist(const MistJob& job, const MistSpace& space) {
           "by Mist's counting no plan fits {} devices of {} GiB", job.nodes * job.ranks_per_node,
           job.hardware.memory_gib);
   search.shapes = int(shapes.size());
+  search.seconds = watch.seconds();
   MistTuned tuned{plan_of(best), {}, search};
   tuned.prediction = analyzer::analyze_mist(tuned.plan);
   for (const auto& stage : tuned.prediction.stages)

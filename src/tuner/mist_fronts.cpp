@@ -108,8 +108,9 @@ class Collector {
   }
 
   bool allowed(int layers, int recomputed) const {
+    if (space_.recompute == MistRecompute::none) return recomputed == 0;
     if (recomputed == layers) return true;
-    if (!space_.recompute_some) return false;
+    if (space_.recompute == MistRecompute::all) return false;
     return recomputed == 0 || recomputed != layers - 1 || space_.recompute_all_but_one;
   }
 

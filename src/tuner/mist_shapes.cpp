@@ -9,6 +9,7 @@
 namespace brume::tuner {
 namespace {
 
+using analyzer::MistLayer;
 using analyzer::MistLayerTime;
 
 std::vector<int> divisors(int n) {
@@ -52,8 +53,9 @@ void bound(MistShape& shape) {
 bool set_times(const MistJob& job, MistShape& shape) {
   const auto block =
       job.time(MistLayer::block, shape.stage.strategy.microbatch, shape.stage.strategy.tp);
-  const auto embedding = job.time(MistLayer::embedding, shape.mist.ends.microbatch, 1);
-  const auto head = job.time(MistLayer::head, shape.mist.ends.microbatch, 1);
+  const analyzer::MistStrategy& ends = shape.mist.ends;
+  const auto embedding = job.time(MistLayer::embedding, ends.microbatch, ends.tp);
+  const auto head = job.time(MistLayer::head, ends.microbatch, ends.tp);
   if (!block || !embedding || !head) return false;
   shape.stage.block = *block;
   shape.mist.embedding = *embedding;
@@ -79,19 +81,24 @@ std::optional<MistShape> shape_of(const MistJob& job, const MistSpace& space, in
   if (job.global_batch % (microbatches * dp) != 0) return {};
   const int microbatch = job.global_batch / (microbatches * dp);
   if (std::ranges::count(space.microbatch, microbatch) == 0) return {};
+  if (!space.dp.empty() && std::ranges::count(space.dp, dp) == 0) return {};
   MistShape shape;
   shape.num_stages = num_stages;
   shape.num_layers = job.num_layers;
   shape.mist.model = job.model;
   shape.mist.hardware = job.hardware;
   shape.mist.microbatches = microbatches;
-  shape.mist.ends.dp = devices;
-  shape.mist.ends.microbatch = job.global_batch / microbatches / devices;  // as Mist: may be 0
   shape.stage.nodes = cut->first;
   shape.stage.ranks_per_node = cut->second;
   shape.stage.strategy.microbatch = microbatch;
   shape.stage.strategy.dp = dp;
   shape.stage.strategy.tp = tp;
+  shape.mist.ends = shape.stage.strategy;
+  if (space.ends_data_parallel) {
+    shape.mist.ends.dp = devices;
+    shape.mist.ends.tp = 1;
+    shape.mist.ends.microbatch = microbatch / tp;  // as Mist: may be 0
+  }
   if (!set_times(job, shape)) return {};
   set_layers(space, shape);
   bound(shape);

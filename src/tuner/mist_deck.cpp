@@ -1,0 +1,72 @@
+#include "tuner/mist_deck.hpp"
+
+namespace brume::tuner {
+namespace {
+
+using analyzer::MistStrategy;
+
+int zero_level(const MistStrategy& s) {
+  if (s.shard_weights) return 3;
+  if (s.shard_grads) return 2;
+  return s.shard_optimizer ? 1 : 0;
+}
+
+MistRecompute recompute(const deck::SearchKeys& keys) {
+  if (keys.recompute_all) return MistRecompute::all;
+  return keys.recompute ? MistRecompute::some : MistRecompute::none;
+}
+
+}  // namespace
+
+MistJob mist_job(const model::Config& model, int global_batch, const hardware::Cluster& cluster,
+                 const hardware::Profile& profile, bool plain_attention) {
+  MistJob job;
+  job.model = analyzer::mist_model(model, plain_attention);
+  job.hardware = analyzer::mist_hardware(profile, cluster);
+  job.num_layers = model.num_layers;
+  job.global_batch = global_batch;
+  job.nodes = cluster.nodes;
+  job.ranks_per_node = cluster.devices_per_node;
+  job.time = [&profile, model = job.model, hardware = job.hardware](analyzer::MistLayer layer,
+                                                                    int microbatch, int tp) {
+    return analyzer::mist_layer_time(model, hardware, profile, layer, microbatch, tp);
+  };
+  return job;
+}
+
+MistSpace mist_space(const deck::Deck& deck) {
+  const deck::SearchKeys& keys = deck.search;
+  MistSpace space;
+  space.tp = keys.tp;
+  for (int tp = 1; keys.tp.empty() && tp <= deck.cluster.devices_per_node; tp *= 2)
+    space.tp.push_back(tp);
+  if (!keys.microbatch.empty()) space.microbatch = keys.microbatch;
+  space.dp = keys.dp;
+  space.stages = keys.stages;
+  space.zero_levels = keys.zero_levels;
+  space.recompute = recompute(keys);
+  space.ends_data_parallel = deck.analysis.ends == "dp";
+  space.offload_weights = keys.weight_offload;
+  space.offload_grads = keys.grad_offload;
+  space.offload_optimizer = keys.optim_offload;
+  space.offload_saved = keys.act_offload;
+  return space;
+}
+
+plan::Plan mist_plan(const analyzer::MistCase& mist) {
+  plan::Plan plan;
+  plan.microbatches = mist.microbatches;
+  int first_layer = 0;
+  for (const analyzer::MistStage& stage : mist.stages) {
+    const MistStrategy& s = stage.strategy;
+    plan.global_batch = s.microbatch * s.dp * mist.microbatches;
+    plan.stages.push_back({first_layer, stage.layers, stage.nodes, stage.ranks_per_node,
+                           s.microbatch, s.dp, s.tp, zero_level(s), stage.recomputed,
+                           s.offload_weights, s.offload_grads, s.offload_optimizer,
+                           s.offload_saved});
+    first_layer += stage.layers;
+  }
+  return plan;
+}
+
+}  // namespace brume::tuner
