@@ -33,9 +33,9 @@ int run(const std::vector<std::string>& arguments) {
     const deck::Deck deck = deck::load(arguments[0], with);
     const hardware::Cluster cluster = hardware::cluster(deck.cluster);
     try {
-      const tuner::Result result =
-          tuner::tune(model::config(deck.model), deck.training.global_batch, cluster,
-                      hardware::load_profile(deck.cluster.profile), deck.search);
+      const tuner::Result result = tuner::tune(
+          model::config(deck.model, deck.training.precision), deck.training.global_batch, cluster,
+          hardware::load_profile(deck.cluster.profile), deck.search);
       const tuner::Candidate& best = result.best[0];
       fmt::print("{:7}  {:7.1f}  {:>8}  {:7.2g} %  {:>9}  {}\n", cluster.devices(),
                  result.search.seconds, format_bytes(resident_bytes()), 100.0 * result.search.gap,

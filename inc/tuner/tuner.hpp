@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "analyzer/analyzer.hpp"
+#include "base/error.hpp"
 #include "deck/deck.hpp"
 #include "hardware/cluster.hpp"
 #include "hardware/profile.hpp"
@@ -55,10 +57,22 @@ struct Result {
   Search search;
 };
 
-/// @throws Error(infeasible) when nothing fits: the plan that misses by least, by how many bytes,
-/// and what would fit
+/// Why there is no plan, in a word for tables.
+class Infeasible : public Error {
+ public:
+  Infeasible(std::string word, const std::string& what)
+      : Error(Failure::infeasible, what), word_(std::move(word)) {}
+  const std::string& word() const { return word_; }
+
+ private:
+  std::string word_;
+};
+
+/// @param reasons  also look for ablations and the nearest infeasible plan
+/// @throws Infeasible when nothing fits: the plan that misses by least, by how many bytes, and what
+/// would fit
 Result tune(const model::Config& model, int global_batch, const hardware::Cluster& cluster,
-            const hardware::Profile& profile, const deck::SearchKeys& search);
+            const hardware::Profile& profile, const deck::SearchKeys& search, bool reasons = true);
 
 /// A plan in one line.
 std::string summary(const plan::Plan& plan);

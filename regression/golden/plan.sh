@@ -15,3 +15,4 @@ plan() { # <name> <deck> <profile> [flag...]
 plan quickstart "$BRUME_REGRESSION_DIR/../inputs/quickstart.toml" quickstart_profile.toml
 plan pipeline "$BRUME_REGRESSION_DIR/../inputs/quickstart.toml" quickstart_profile.toml --set search.stages='[2, 4]'
 plan tiny "$decks/tiny.toml" profile.toml
+plan sweep "$decks/tiny.toml" profile.toml --sweep cluster.devices_per_node=1,2,3,4

@@ -78,8 +78,15 @@ struct CommandLine {
         ->add_option("-o,--output", plan.output, "Write the plan here (default: standard output)")
         ->type_name("FILE");
     verb_plan->add_option("--top", plan.top, "Show so many of the next best plans")->type_name("K");
+    verb_plan
+        ->add_option("--sweep", plan.sweep,
+                     "A plan for each value of a key, for example cluster.nodes=1..4 or "
+                     "cluster.memory_gib=16,24,40")
+        ->type_name("KEY=VALUES");
     verb_plan->footer(deck_keys());
-    verb_plan->callback([this] { verb = [this] { return app::plan(plan); }; });
+    verb_plan->callback([this] {
+      verb = [this] { return plan.sweep.empty() ? app::plan(plan) : app::sweep(plan); };
+    });
 
     CLI::App* verb_analyze =
         cli.add_subcommand("analyze", "Predict time and memory of a given plan");

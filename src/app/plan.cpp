@@ -135,11 +135,21 @@ int plan(const PlanOptions& options) {
   if (options.json) {
     json object = described(best.plan, best.prediction);
     const tuner::Search& s = result.search;
-    object["search"] = {{"seconds", s.seconds},
-                        {"policies", s.policies},
-                        {"evaluations", s.evaluations},
-                        {"milp_solves", s.milp_solves},
-                        {"gap", s.gap}};
+    object["search"] = {{"seconds", s.seconds},         {"policies", s.policies},
+                        {"evaluations", s.evaluations}, {"dynamic_programs", s.dynamic_programs},
+                        {"milp_solves", s.milp_solves}, {"gap", s.gap},
+                        {"confirmed", s.confirmed}};
+    object["top"] = json::array();
+    for (const tuner::Candidate& candidate : result.best) {
+      json& other = object["top"].emplace_back(described(candidate.plan, candidate.prediction));
+      other["simulated_s"] = candidate.simulated_s ? json(*candidate.simulated_s) : json();
+      other["placed_device_bytes"] = candidate.placed_device_bytes;
+      other["placed_host_bytes"] = candidate.placed_host_bytes;
+    }
+    object["without"] = json::object();
+    for (const tuner::Ablation& ablation : result.ablations)
+      object["without"][ablation.knob] =
+          ablation.iteration_s ? json(*ablation.iteration_s) : json();
     fmt::print("{}\n", object.dump(2));
   } else if (options.output.empty()) {
     fmt::print("{}", plan::text(best.plan));

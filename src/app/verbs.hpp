@@ -30,6 +30,7 @@ struct PlanOptions : DeckOptions {
   bool json = false;
   bool explain = false;
   int top = 3;
+  std::string sweep;  ///< "key=a,b,c" or "key=a..b": a plan for each value
 };
 
 struct ImportOptions {
@@ -54,6 +55,7 @@ struct ImportMistProfileOptions {
 
 int run(const RunOptions& options);
 int plan(const PlanOptions& options);
+int sweep(const PlanOptions& options);
 int analyze(const PlanOptions& options);
 int simulate(const PlanOptions& options);
 int check(const DeckOptions& options);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -163,7 +164,11 @@ Profile load_profile(const std::string& name) {
 }
 
 void save_profile(const Profile& profile, const std::string& path) {
-  const std::string unfinished = path + "." + std::to_string(::getpid()) + ".tmp";
+  // Jobs on other nodes that share the folder may have the same process id.
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  const std::string unfinished =
+      path + "." + host.data() + "." + std::to_string(::getpid()) + ".tmp";
   write_file(unfinished, profile_schema().write(profile));
   if (std::rename(unfinished.c_str(), path.c_str()) == 0) return;
   const int cause = errno;

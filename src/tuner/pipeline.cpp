@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 namespace brume::tuner {
 namespace {
@@ -211,6 +212,8 @@ bool fits_host(const Pipeline& pipeline, const std::vector<Point>& stages) {
 
 Capacity capacity(const Pipeline& pipeline, const std::function<int(int, int)>& most_layers) {
   const auto stages = std::size_t(pipeline.frame.num_stages), size = std::size_t(pipeline.devices);
+  int unit = 0;  // meshes are multiples of it, and so is what they use together
+  for (const Layout& layout : pipeline.frame.layouts) unit = std::gcd(unit, layout.devices());
   Capacity found{std::vector(stages + 1, std::vector<int>(size + 1, -1)),
                  std::vector(stages + 1, std::vector<int>(size + 1, -1))};
   std::vector<std::map<int, int>> meshes(stages);  // by devices
@@ -227,7 +230,7 @@ Capacity capacity(const Pipeline& pipeline, const std::function<int(int, int)>& 
   };
   found.last[0][0] = 0;
   for (std::size_t after = 0; after < stages; ++after)
-    for (std::size_t used = 0; used <= size; ++used)
+    for (std::size_t used = 0; used <= size; used += std::size_t(unit))
       if (const int layers = found.last[after][used]; layers >= 0)
         for (const auto& [devices, most] : meshes[after])
           if (step(used, devices)) {
@@ -236,7 +239,7 @@ Capacity capacity(const Pipeline& pipeline, const std::function<int(int, int)>& 
           }
   found.first[stages][size] = 0;
   for (std::size_t after = stages; after-- > 0;)
-    for (std::size_t used = 0; used <= size; ++used)
+    for (std::size_t used = 0; used <= size; used += std::size_t(unit))
       if (found.last[after][used] >= 0)
         for (const auto& [devices, most] : meshes[after])
           if (step(used, devices))

@@ -4,10 +4,15 @@
 #include <array>
 #include <functional>
 
+#include "base/error.hpp"
 #include "schedule/compile.hpp"
 
 namespace brume::tuner {
 namespace {
+
+/// Of larger plans two ranks of each stage are placed and none is simulated.
+constexpr std::int64_t most_simulated_ranks = 64;
+constexpr std::int64_t most_simulated_passes = 50'000;  ///< of layers, over all ranks
 
 using schedule::Tier;
 
@@ -38,10 +43,36 @@ void count(Placement& placement, const plan::Plan& plan, const hardware::Cluster
   }
 }
 
+/// The same plan with as many microbatches as it takes to reach its steady state: later ones reuse
+/// the bytes of earlier ones.
+plan::Plan shortened(plan::Plan plan) {
+  const int microbatches = std::min(plan.microbatches, 2 * plan.num_stages() + 4);
+  plan.global_batch = plan.global_batch / plan.microbatches * microbatches;
+  plan.microbatches = microbatches;
+  return plan;
+}
+
+/// Whether compiling and simulating all ranks is a matter of seconds, and the plan one that
+/// executes.
+bool can_be_simulated(const plan::Plan& plan, const model::Config& model,
+                      const hardware::Cluster& cluster) {
+  std::int64_t passes = 0;
+  for (const plan::Stage& s : plan.stages)
+    passes += std::int64_t{s.devices()} * s.layers * plan.microbatches;
+  if (plan.devices() > most_simulated_ranks || passes > most_simulated_passes) return false;
+  try {
+    plan::check(plan, model, cluster);
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
+}
+
 }  // namespace
 
-Placement sample(const plan::Plan& plan, const model::Config& model,
+Placement sample(const plan::Plan& whole, const model::Config& model,
                  const hardware::Cluster& cluster) {
+  const plan::Plan plan = shortened(whole);
   std::vector<Arenas> largest(plan.stages.size(), Arenas{});
   for (int stage = 0; stage < plan.num_stages(); ++stage) {
     const plan::Stage& s = plan.stages[std::size_t(stage)];
@@ -54,6 +85,11 @@ Placement sample(const plan::Plan& plan, const model::Config& model,
             std::max(largest[std::size_t(stage)][tier], bytes[tier]);
     }
   }
+  // Tokens in and out of all microbatches lie on the device; int32.
+  const std::int64_t left_out = std::int64_t{whole.microbatches} - plan.microbatches;
+  for (std::size_t end : {std::size_t{0}, largest.size() - 1})
+    largest[end][std::size_t(Tier::device)] +=
+        left_out * plan.stages[end].microbatch * model.seq_len * std::int64_t{sizeof(std::int32_t)};
   Placement placement;
   count(placement, plan, cluster,
         [&](int rank) { return largest[std::size_t(plan::place(plan, rank).stage)]; });
@@ -62,6 +98,7 @@ Placement sample(const plan::Plan& plan, const model::Config& model,
 
 Placement place(const plan::Plan& plan, const model::Config& model,
                 const hardware::Cluster& cluster) {
+  if (!can_be_simulated(plan, model, cluster)) return sample(plan, model, cluster);
   // One rank a stage tells most misfits.
   for (int stage = 0; stage < plan.num_stages(); ++stage) {
     const auto program = schedule::compile(plan, model, plan::rank_of(plan, stage, 0, 0));

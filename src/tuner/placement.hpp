@@ -17,12 +17,13 @@ struct Placement {
   std::optional<int> misfit;  ///< a stage that does not fit; `programs` may then be empty
 };
 
-/// From the first and last rank of each stage, which differ only in their places: the others are
-/// like the larger one. Leaves no Programs.
-Placement sample(const plan::Plan& plan, const model::Config& model,
+/// From the first and last rank of each stage, which differ only in their places (the others are
+/// like the larger one), over the first microbatches, in which the peak is reached. Leaves no
+/// Programs.
+Placement sample(const plan::Plan& whole, const model::Config& model,
                  const hardware::Cluster& cluster);
 
-/// From all ranks.
+/// From all ranks, or a sample where they are many or the plan is one that does not execute.
 Placement place(const plan::Plan& plan, const model::Config& model,
                 const hardware::Cluster& cluster);
 

@@ -73,14 +73,18 @@ std::string ablation_lines(const Result& result) {
 }
 
 std::string next_best(const Result& result) {
-  std::string text;
-  for (std::size_t i = 1; i < result.best.size(); ++i) {
-    const Candidate& other = result.best[i];
-    text += fmt::format("next    {:+6.1f} %  {}\n",
-                        100.0 * (other.seconds() / result.best[0].seconds() - 1.0),
-                        summary(other.plan));
+  if (result.best.size() < 2) return {};
+  Table table({"next", "predicted", "simulated", "device memory", "host memory", "plan"});
+  for (std::size_t i = 0; i < result.best.size(); ++i) {
+    const Candidate& c = result.best[i];
+    const double slower = c.seconds() / result.best[0].seconds() - 1.0;
+    table.add({i == 0 ? "best" : fmt::format("{:+.1f} %", 100.0 * slower),
+               format_seconds(c.prediction.iteration_s),
+               c.simulated_s ? format_seconds(*c.simulated_s) : "-",
+               format_bytes(double(c.placed_device_bytes)),
+               format_bytes(double(c.placed_host_bytes)), summary(c.plan)});
   }
-  return text;
+  return table.text();
 }
 
 }  // namespace

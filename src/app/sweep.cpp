@@ -1,0 +1,108 @@
+/// @file The verb plan --sweep: how the best plan changes with one key of the deck.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "hardware/cluster.hpp"
+#include "profiles.hpp"
+#include "tuner/tuner.hpp"
+#include "verbs.hpp"
+
+namespace brume::app {
+namespace {
+
+using nlohmann::json;
+
+constexpr int most_values = 1000;
+
+/// "cluster.nodes=1..3" -> {"cluster.nodes", {"1", "2", "3"}}.
+struct Sweep {
+  std::string key;
+  std::vector<std::string> values;
+};
+
+int whole(const std::string& text, const std::string& sweep) {
+  int number = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), number);
+  require(failed == std::errc() && end == text.data() + text.size(), Failure::input,
+          "--sweep {}: '{}' must be a whole number", sweep, text);
+  return number;
+}
+
+Sweep parse(const std::string& sweep) {
+  const auto equals = sweep.find('=');
+  require(equals != std::string::npos && equals > 0 && equals + 1 < sweep.size(), Failure::input,
+          "--sweep must be key=a,b,c or key=a..b, found '{}'", sweep);
+  Sweep found{sweep.substr(0, equals), {}};
+  const std::string values = sweep.substr(equals + 1);
+  if (const auto dots = values.find(".."); dots != std::string::npos) {
+    const int first = whole(values.substr(0, dots), sweep);
+    const int last = whole(values.substr(dots + 2), sweep);
+    require(first <= last && last - first < most_values, Failure::input,
+            "--sweep {}: the first value must be at most the last, and at most {} in all", sweep,
+            most_values);
+    for (int value = first; value <= last; ++value) found.values.push_back(std::to_string(value));
+    return found;
+  }
+  for (std::size_t begin = 0; begin <= values.size();) {
+    const auto comma = std::min(values.find(',', begin), values.size());
+    found.values.push_back(values.substr(begin, comma - begin));
+    require(!found.values.back().empty(), Failure::input, "--sweep {}: a value is empty", sweep);
+    begin = comma + 1;
+  }
+  return found;
+}
+
+/// One value's best plan, or in a word why there is none.
+json planned(const PlanOptions& options, const std::string& assignment) {
+  std::vector<std::string> sets = options.sets;
+  sets.push_back(assignment);
+  const deck::Deck deck = deck::load(options.deck, sets);
+  const model::Config model = model::config(deck.model, deck.training.precision);
+  const hardware::Cluster cluster = hardware::cluster(deck.cluster);
+  json row{{"devices", cluster.devices()}};
+  try {
+    const tuner::Result result = tuner::tune(model, deck.training.global_batch, cluster,
+                                             obtain_profile_alone(deck, model), deck.search, false);
+    const tuner::Candidate& best = result.best[0];
+    row["iteration_s"] = best.seconds();
+    row["simulated"] = best.simulated_s.has_value();
+    row["tokens_per_s"] =
+        double(deck.training.global_batch) * double(model.seq_len) / best.seconds();
+    row["gap"] = result.search.gap;
+    row["plan"] = tuner::summary(best.plan);
+  } catch (const tuner::Infeasible& error) {
+    row["infeasible"] = error.word();
+  }
+  return row;
+}
+
+}  // namespace
+
+int sweep(const PlanOptions& options) {
+  const Sweep sweep = parse(options.sweep);
+  json rows = json::array();
+  Table table({sweep.key, "devices", "iteration", "tokens/s", "plan"});
+  for (const std::string& value : sweep.values) {
+    json row = planned(options, sweep.key + "=" + value);
+    row["value"] = value;
+    const std::string devices = row["devices"].dump();
+    if (row.contains("infeasible"))
+      table.add({value, devices, "-", "-", "infeasible: " + row["infeasible"].get<std::string>()});
+    else
+      table.add({value, devices, format_seconds(row["iteration_s"]),
+                 format_count(row["tokens_per_s"]), row["plan"]});
+    rows.push_back(std::move(row));
+  }
+  if (options.json)
+    fmt::print("{}\n", json{{"key", sweep.key}, {"points", rows}}.dump(2));
+  else
+    fmt::print("{}", table.text());
+  return 0;
+}
+
+}  // namespace brume::app

@@ -1,0 +1,182 @@
+/// @file Why this plan, and what would fit where none does.
+#include "why.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "base/text.hpp"
+#include "placement.hpp"
+
+namespace brume::tuner {
+namespace {
+
+constexpr double ablation_gap = 1e-4;  ///< of the time without a knob
+
+std::int64_t peak_bytes(const analyzer::StagePrediction& stage) {
+  return std::max(stage.peak_forward_bytes, stage.peak_backward_bytes);
+}
+
+/// A knob: how to search without it, and whether a stage uses it.
+struct Knob {
+  const char* name;
+  std::function<void(deck::SearchKeys&)> forbid;
+  std::function<bool(const plan::Plan&, const plan::Stage&)> used;
+};
+
+const std::vector<Knob>& knobs() {
+  using deck::SearchKeys;
+  using plan::Plan, plan::Stage;
+  static const std::vector<Knob> all{
+      {"recomputation", [](SearchKeys& k) { k.recompute = false; },
+       [](const Plan&, const Stage& s) { return s.ckpt_layers > 0; }},
+      {"ZeRO", [](SearchKeys& k) { k.zero_levels = {0}; },
+       [](const Plan&, const Stage& s) { return s.zero_level > 0; }},
+      {"weight offload", [](SearchKeys& k) { k.weight_offload = {0.0}; },
+       [](const Plan&, const Stage& s) { return s.weight_offload_ratio > 0.0; }},
+      {"gradient offload", [](SearchKeys& k) { k.grad_offload = {0.0}; },
+       [](const Plan&, const Stage& s) { return s.grad_offload_ratio > 0.0; }},
+      {"optimizer offload", [](SearchKeys& k) { k.optim_offload = {0.0}; },
+       [](const Plan&, const Stage& s) { return s.optim_offload_ratio > 0.0; }},
+      {"activation offload", [](SearchKeys& k) { k.act_offload = {0.0}; },
+       [](const Plan&, const Stage& s) { return s.act_offload_ratio > 0.0; }},
+      {"unequal stages", [](SearchKeys& k) { k.unequal_stages = false; },
+       [](const Plan& p, const Stage& s) {
+         const Stage& first = p.stages[0];
+         return s.dp != first.dp || s.tp != first.tp || s.microbatch != first.microbatch;
+       }},
+      {"pipeline parallelism", [](SearchKeys& k) { k.stages = {1}; },
+       [](const Plan& p, const Stage&) { return p.num_stages() > 1; }},
+      {"tensor parallelism", [](SearchKeys& k) { k.tp = {1}; },
+       [](const Plan&, const Stage& s) { return s.tp > 1; }},
+      {"data parallelism", [](SearchKeys& k) { k.dp = {1}; },
+       [](const Plan&, const Stage& s) { return s.dp > 1; }},
+  };
+  return all;
+}
+
+/// The model's fastest plan whose stages can be placed [s].
+std::optional<double> fastest_placed(const Question& question, Grid& grid, const Stopwatch& watch) {
+  Searcher searcher(question, grid, watch);
+  while (const std::optional<Found> found = searcher.next()) {
+    const std::optional<int> misfit = sample(found->plan, question.model, question.cluster).misfit;
+    if (!misfit) return found->iteration_s;
+    searcher.strike(*found, *misfit);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+// Only knobs that the best plan uses: without another one it stays what it is.
+std::vector<Ablation> ablations(const Question& question, Grid& grid, const Candidate& best,
+                                const Stopwatch& watch) {
+  std::vector<Ablation> found;
+  for (const Knob& knob : knobs()) {
+    const auto uses = [&](const plan::Stage& stage) { return knob.used(best.plan, stage); };
+    if (std::ranges::none_of(best.plan.stages, uses)) continue;
+    if (watch.seconds() > question.keys.time_limit_s) break;
+    Question without = question;
+    without.keys.gap = std::max(without.keys.gap, ablation_gap);
+    knob.forbid(without.keys);
+    found.push_back({knob.name, fastest_placed(without, grid, watch)});
+  }
+  return found;
+}
+
+namespace {
+
+/// The search without savings. Saving memory costs time, so it holds the fastest plan of a machine
+/// without limits.
+deck::SearchKeys saving_nothing(deck::SearchKeys keys) {
+  const auto least = [](std::vector<double>& ratios) {
+    if (!ratios.empty()) ratios = {*std::ranges::min_element(ratios)};
+  };
+  keys.recompute = false;
+  for (auto* ratios :
+       {&keys.weight_offload, &keys.grad_offload, &keys.optim_offload, &keys.act_offload})
+    least(*ratios);
+  return keys;
+}
+
+}  // namespace
+
+std::string nearest_infeasible(const Question& question, Grid& grid, const Stopwatch& watch) {
+  Question unlimited = question;
+  unlimited.cluster.memory_bytes = std::numeric_limits<std::int64_t>::max();
+  unlimited.cluster.host_memory_bytes = std::numeric_limits<std::int64_t>::max();
+  unlimited.keys = saving_nothing(question.keys);
+  const std::optional<Found> found = Searcher(unlimited, grid, watch).next();
+  if (!found) return {};
+  const auto prediction = analyzer::analyze(found->plan, question.model, question.profile);
+  const auto fullest = std::ranges::max_element(prediction.stages, {}, peak_bytes);
+  const std::int64_t missing = peak_bytes(*fullest) - question.cluster.memory_bytes;
+  if (missing <= 0) return {};
+  return fmt::format(
+      "{} an iteration if each device had {} ({} bytes) more; stage {} is the fullest\n{}",
+      format_seconds(found->iteration_s), format_bytes(double(missing)), missing,
+      fullest - prediction.stages.begin(), plan::table(found->plan));
+}
+
+namespace {
+
+/// A change of the deck's lists under which something fits.
+std::string other_change(const Question& question, Grid& grid, const Stopwatch& watch) {
+  const auto all = [](std::vector<double>& ratios) { ratios = {0.0, 0.5, 1.0}; };
+  const std::vector<std::pair<const char*, std::function<void(deck::SearchKeys&)>>> changes{
+      {"recompute = true", [](auto& k) { k.recompute = true; }},
+      {"zero_levels = [0, 1]",
+       [](auto& k) {
+         k.zero_levels = {0, 1};
+       }},
+      {"optim_offload = [0, 0.5, 1]", [&](auto& k) { all(k.optim_offload); }},
+      {"act_offload = [0, 0.5, 1]", [&](auto& k) { all(k.act_offload); }},
+      {"microbatch = []", [](auto& k) { k.microbatch.clear(); }},
+      {"tp = []", [](auto& k) { k.tp.clear(); }},
+      {"dp = []", [](auto& k) { k.dp.clear(); }},
+      {"stages = []", [](auto& k) { k.stages.clear(); }},
+      {"unequal_stages = true", [](auto& k) { k.unequal_stages = true; }}};
+  for (const auto& [name, change] : changes) {
+    Question other = question;
+    other.keys.gap = 1.0;  // any plan will do
+    change(other.keys);
+    if (const auto time_s = fastest_placed(other, grid, watch))
+      return fmt::format("search.{} would fit: {} an iteration", name, format_seconds(*time_s));
+  }
+  return {};
+}
+
+}  // namespace
+
+void nothing_fits(const Question& question, Grid& grid, const Stopwatch& watch) {
+  const std::optional<plan::Plan> smallest = smallest_plan(question, grid);
+  const std::string other = other_change(question, grid, watch);
+  const std::string advice = other.empty() ? "" : "; " + other;
+  if (!smallest)
+    throw Infeasible(
+        "split",
+        fmt::format("no plan: stages, dp, tp and microbatch of [search] leave no way to split {} "
+                    "layers, a global batch of {} and {} x {} devices{}",
+                    question.model.num_layers, question.global_batch, question.cluster.nodes,
+                    question.cluster.devices_per_node, advice));
+  const Placement placed = place(*smallest, question.model, question.cluster);
+  constexpr double gib = 1024.0 * 1024.0 * 1024.0;
+  const std::int64_t missing = placed.device_bytes - question.cluster.memory_bytes;
+  throw Infeasible(
+      "memory",
+      fmt::format(
+          "no plan fits: the one that needs least takes {} ({} bytes) per device, {} bytes more "
+          "than cluster.memory_gib = {:g} allows; memory_gib = {:.4f} would fit (host: {} a node "
+          "of {}){}\n{}",
+          format_bytes(double(placed.device_bytes)), placed.device_bytes, missing,
+          double(question.cluster.memory_bytes) / gib,
+          std::ceil(double(placed.device_bytes) / gib * 1e4) / 1e4,
+          format_bytes(double(placed.host_bytes)),
+          format_bytes(double(question.cluster.host_memory_bytes)), advice,
+          plan::table(*smallest)));
+}
+
+}  // namespace brume::tuner
