@@ -16,28 +16,6 @@ using kernels::Vector;
 using schedule::Operation;
 using schedule::Role;
 
-namespace {
-
-/// Elements [first, end) of a block's flat layout, and where they are.
-struct Elements {
-  std::int64_t first, end;
-  float* data;
-
-  kernels::Vector cut(std::int64_t from, std::int64_t to) const {
-    return part(data + (from - first), to - from);
-  }
-};
-
-/// What an operand holds of its block: `fields` numbers an element, side by side.
-Elements part_of_block(const Operands& o, Role role, int index, int fields) {
-  const schedule::Operand& operand = o.task.at(role, index);
-  const std::int64_t first = o.program.buffers[std::size_t(operand.buffer)].first_element +
-                             operand.first_byte / std::int64_t(fields * sizeof(float));
-  return {first, first + o.elements(role, index) / fields, o.data(role, index)};
-}
-
-}  // namespace
-
 Compute::Compute(const plan::Plan& plan, const model::Config& model, int rank, const Arena& arena)
     : arena_(arena), place_(plan::place(plan, rank)) {
   const plan::Stage& stage = plan.stages[std::size_t(place_.stage)];
@@ -156,14 +134,14 @@ void Compute::optimizer_step(const Operands& o, const StepScalars& step) const {
   const double norm = std::sqrt(o.data<double>(Role::totals)[1]);
   kernels::AdamW adamw = step.adamw;
   if (step.clip_norm > 0.0) adamw.grad_scale = float(std::min(1.0, step.clip_norm / (norm + 1e-6)));
-  const Elements weights = part_of_block(o, Role::weights, 0, 1);
+  const Elements weights = o.part_of_block(Role::weights, 0, 1);
   // Gradients and moments are in two places each: what stays on the device, what came from the
   // host.
   for (int i : {0, 1})
     for (int j : {0, 1}) {
       if (!o.task.find(Role::grads, i) || !o.task.find(Role::moments, j)) continue;
-      const Elements grads = part_of_block(o, Role::grads, i, 1);
-      const Elements m = part_of_block(o, Role::moments, j, 2);
+      const Elements grads = o.part_of_block(Role::grads, i, 1);
+      const Elements m = o.part_of_block(Role::moments, j, 2);
       const Elements v{m.first, m.end, m.data + (m.end - m.first)};
       for (const model::Piece& piece : pieces.layout.pieces) {
         const std::int64_t first = std::max({piece.first, grads.first, m.first});
@@ -193,7 +171,7 @@ void Compute::norm(const Operands& o) const {
   if (o.task.find(Role::loss)) totals[0] = *o.data<double>(Role::loss);
   if (!o.task.find(Role::grads)) return;
   const BlockPieces& pieces = blocks_.at(o.block());
-  const Elements grads = part_of_block(o, Role::grads, 0, 1);
+  const Elements grads = o.part_of_block(Role::grads, 0, 1);
   for (const model::Piece& piece : pieces.layout.pieces) {
     const model::Parameter& parameter = pieces.block.parameters[std::size_t(piece.parameter)];
     if (!parameter.splits(tp_) && place_.tp_rank != 0) continue;

@@ -70,25 +70,25 @@ struct Best {
 /// Tries the orders that are good for different kinds of plans, then changes the best of them.
 /// Stops when there is nothing left to win.
 Best place_bundles(std::vector<Bundle> bundles, std::int64_t base, std::int64_t live_bytes) {
-  constexpr std::int64_t most_tries = 1000, most_work = 100'000'000;
+  constexpr std::int64_t most_tries = 4000, most_work = 30'000'000;
   const auto good = [&](const Best& best) {
     return double(best.end) <= 1.005 * double(live_bytes);
   };
-  using Key = std::int64_t (*)(const Bundle&);
-  const Key keys[] = {
-      [](const Bundle& b) { return b.bytes; },
-      [](const Bundle& b) { return b.crowd; },  // among equals still in the order before
-      [](const Bundle& b) { return b.bytes * (b.last_task - b.first_task + 1); },
-      [](const Bundle& b) { return b.crowd; },
-      [](const Bundle& b) { return std::int64_t(b.last_task - b.first_task); },
-      [](const Bundle& b) { return b.crowd; },
-      [](const Bundle& b) { return -std::int64_t(b.first_task); },
-      [](const Bundle& b) { return b.crowd; },
+  using Key = std::pair<std::int64_t, std::int64_t>;
+  using KeyOf = Key (*)(const Bundle&);
+  // First what lives where memory is most crowded.
+  const KeyOf keys[] = {
+      [](const Bundle& b) { return Key(b.crowd, b.bytes); },
+      [](const Bundle& b) { return Key(b.crowd, -b.first_task); },
+      [](const Bundle& b) { return Key(b.crowd, b.last_task - b.first_task); },
+      [](const Bundle& b) { return Key(b.bytes, 0); },
+      [](const Bundle& b) { return Key(b.bytes * (b.last_task - b.first_task + 1), 0); },
+      [](const Bundle& b) { return Key(b.last_task - b.first_task, 0); },
   };
   Best best;
   Order order(bundles.size());
   std::iota(order.begin(), order.end(), 0);
-  for (const Key& key : keys) {
+  for (const KeyOf key : keys) {
     std::ranges::stable_sort(order, std::greater<>(),
                              [&](int id) { return key(bundles[std::size_t(id)]); });
     best.offer(first_fit(bundles, order, base), order, bundles);
@@ -138,17 +138,18 @@ std::int64_t place_transient(std::vector<Buffer>& buffers, const std::vector<int
   return best.end;
 }
 
-/// Sum of live bytes at each task, of one tier.
-std::vector<std::int64_t> live_bytes(const Program& program, Tier tier) {
+/// Sum at each task of what the live buffers of one tier take, by `size`.
+template <typename Size>
+std::vector<std::int64_t> live_bytes(const Program& program, Tier tier, Size&& size) {
   std::vector<std::int64_t> change(program.tasks.size() + 1, 0);
   std::int64_t always = 0;
   for (const Buffer& buffer : program.buffers) {
     if (buffer.tier != tier) continue;
     if (buffer.persistent) {
-      always += buffer.bytes;
+      always += size(buffer);
     } else if (buffer.first_task >= 0) {
-      change[std::size_t(buffer.first_task)] += buffer.bytes;
-      change[std::size_t(buffer.last_task) + 1] -= buffer.bytes;
+      change[std::size_t(buffer.first_task)] += size(buffer);
+      change[std::size_t(buffer.last_task) + 1] -= size(buffer);
     }
   }
   change[0] += always;
@@ -224,7 +225,8 @@ std::pair<std::int64_t, std::int64_t> touched_bytes(const Buffer& buffer, const 
 void place(Program& program) {
   for (int t = 0; t < num_tiers; ++t) {
     const Tier tier = Tier(t);
-    const std::vector<std::int64_t> live = live_bytes(program, tier);
+    const std::vector<std::int64_t> live =
+        live_bytes(program, tier, [](const Buffer& buffer) { return buffer.bytes; });
     program.live_peak_bytes[std::size_t(t)] = *std::max_element(live.begin(), live.end());
     if (tier == Tier::device)
       for (std::size_t i = 0; i < program.tasks.size(); ++i) {
@@ -245,7 +247,8 @@ void place(Program& program) {
       buffer.offset = end;
       end += slot_bytes(buffer);
     }
-    program.arena_bytes[std::size_t(t)] = place_transient(program.buffers, transient, end, live);
+    program.arena_bytes[std::size_t(t)] =
+        place_transient(program.buffers, transient, end, live_bytes(program, tier, slot_bytes));
   }
 }
 

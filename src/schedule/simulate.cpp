@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <numeric>
+#include <tuple>
 
 #include "activities.hpp"
 #include "analyzer/analyzer.hpp"
@@ -18,6 +20,7 @@ struct Shape {
   int ranks_per_node;
 };
 
+/// Nothing, for what stays on its rank.
 Shape shape(const plan::Plan& plan, int rank, const Task& task, int node_ranks) {
   const plan::Stage& stage = plan.stages[std::size_t(plan::place(plan, rank).stage)];
   if (task.group == Group::tp) return {1, stage.tp};
@@ -26,6 +29,7 @@ Shape shape(const plan::Plan& plan, int rank, const Task& task, int node_ranks) 
     const int per_node = std::min(plan.devices(), node_ranks);
     return {int(ceil_div(plan.devices(), per_node)), per_node};
   }
+  if (task.peer < 0) return {0, 0};
   return rank / node_ranks == task.peer / node_ranks ? Shape{1, 2} : Shape{2, 1};
 }
 
@@ -43,41 +47,84 @@ std::int64_t written_bytes(const Task& task) {
   return bytes;
 }
 
-double work_s(const Task& task, const plan::Plan& plan, int rank, const model::Config& model,
-              const hardware::Profile& profile) {
+/// What the time of a task depends on beside its operation: bytes; of a recompute, whether its
+/// output is made.
+std::int64_t work_bytes(const Task& task) {
+  switch (task.operation) {
+    case Operation::forward:
+    case Operation::backward: return 0;
+    case Operation::recompute: return task.find(Role::output) ? 1 : 0;
+    case Operation::all_reduce:
+    case Operation::reduce_scatter:
+    case Operation::all_gather:
+    case Operation::send:
+    case Operation::recv: return task.operands[0].bytes;
+    case Operation::norm: return bytes_of(task, Role::grads);
+    case Operation::optimizer_step: return bytes_of(task, Role::weights);
+    case Operation::copy_in:
+    case Operation::copy_out:
+    case Operation::copy:
+    case Operation::clear:
+    case Operation::accumulate: return written_bytes(task);
+  }
+  return 0;
+}
+
+double work_s(const Task& task, std::int64_t bytes, const Shape& group, const plan::Stage& stage,
+              const model::Config& model, const hardware::Profile& profile) {
   using analyzer::Pass;
-  const plan::Stage& stage = plan.stages[std::size_t(plan::place(plan, rank).stage)];
   const auto segment = [&](Pass pass) {
     return analyzer::segment_s(model, profile, task.segment, pass, stage.microbatch, stage.tp);
   };
-  const auto link = [&](const char* kind, std::int64_t bytes) {
-    const Shape group = shape(plan, rank, task, profile.key.ranks_per_node);
+  const auto link = [&](const char* kind) {
     return hardware::link_time(profile, kind, group.nodes, group.ranks_per_node, double(bytes));
   };
   switch (task.operation) {
     case Operation::forward: return segment(Pass::forward);
     case Operation::backward: return segment(Pass::backward);
-    case Operation::recompute:
-      return segment(task.find(Role::output) ? Pass::forward : Pass::recompute);
-    case Operation::all_reduce: return link("all_reduce", task.operands[0].bytes);
-    case Operation::reduce_scatter: return link("reduce_scatter", task.operands[0].bytes);
-    case Operation::all_gather: return link("all_gather", task.operands[0].bytes);
+    case Operation::recompute: return segment(bytes > 0 ? Pass::forward : Pass::recompute);
+    case Operation::all_reduce: return link("all_reduce");
+    case Operation::reduce_scatter: return link("reduce_scatter");
+    case Operation::all_gather: return link("all_gather");
     case Operation::send:
-    case Operation::recv: return link("send", task.operands[0].bytes);
-    case Operation::copy_in:
-      return hardware::copy_time(profile, "copy_in", double(written_bytes(task)));
-    case Operation::copy_out:
-      return hardware::copy_time(profile, "copy_out", double(written_bytes(task)));
+    case Operation::recv: return link("send");
+    case Operation::copy_in: return hardware::copy_time(profile, "copy_in", double(bytes));
+    case Operation::copy_out: return hardware::copy_time(profile, "copy_out", double(bytes));
     case Operation::clear:
-    case Operation::accumulate: return 3.0 * double(written_bytes(task)) / profile.bytes_per_s;
-    case Operation::copy: return 2.0 * double(written_bytes(task)) / profile.bytes_per_s;
-    case Operation::norm: return double(bytes_of(task, Role::grads)) / profile.bytes_per_s;
+    case Operation::accumulate: return 3.0 * double(bytes) / profile.bytes_per_s;
+    case Operation::copy: return 2.0 * double(bytes) / profile.bytes_per_s;
+    case Operation::norm: return double(bytes) / profile.bytes_per_s;
     case Operation::optimizer_step:
-      return analyzer::optimizer_s(
-          profile, double(bytes_of(task, Role::weights)) / model::weight_bytes(model.precision));
+      return analyzer::optimizer_s(profile, double(bytes) / model::weight_bytes(model.precision));
   }
   return 0.0;
 }
+
+/// Times of tasks, looked up where an equal one was seen before: most are.
+class TaskTimes {
+ public:
+  TaskTimes(const plan::Plan& plan, const model::Config& model, const hardware::Profile& profile)
+      : plan_(plan), model_(model), profile_(profile) {}
+
+  double of(const Task& task, int rank) {
+    const int stage = plan::place(plan_, rank).stage;
+    const Shape group = shape(plan_, rank, task, profile_.key.ranks_per_node);
+    const std::int64_t bytes = work_bytes(task);
+    const auto [entry, fresh] = known_s_.try_emplace(
+        {stage, task.operation, task.segment, group.nodes, group.ranks_per_node, bytes}, 0.0);
+    if (fresh)
+      entry->second =
+          profile_.task_overhead_s +
+          work_s(task, bytes, group, plan_.stages[std::size_t(stage)], model_, profile_);
+    return entry->second;
+  }
+
+ private:
+  const plan::Plan& plan_;
+  const model::Config& model_;
+  const hardware::Profile& profile_;
+  std::map<std::tuple<int, Operation, model::SegmentKind, int, int, std::int64_t>, double> known_s_;
+};
 
 /// Which of the four resources of the interference model a channel uses.
 int resource(Channel channel) {
@@ -183,7 +230,7 @@ std::vector<int> group_ranks(const plan::Plan& plan, int rank, Group group) {
 
 double task_s(const Task& task, const Program& program, const plan::Plan& plan,
               const model::Config& model, const hardware::Profile& profile) {
-  return profile.task_overhead_s + work_s(task, plan, program.rank, model, profile);
+  return TaskTimes(plan, model, profile).of(task, program.rank);
 }
 
 Simulation simulate(std::span<const Program> programs, const plan::Plan& plan,
@@ -194,6 +241,7 @@ Simulation simulate(std::span<const Program> programs, const plan::Plan& plan,
   Readiness readiness(programs, activities);
   const hardware::Interference slow = profile.interference_model();
   Clockwork clockwork(programs, activities, slow);
+  TaskTimes times(plan, model, profile);
   Simulation simulation;
   for (const Program& program : programs) simulation.spans.emplace_back(program.tasks.size());
 
@@ -203,7 +251,7 @@ Simulation simulate(std::span<const Program> programs, const plan::Plan& plan,
       const auto& members = activities.members[std::size_t(activity)];
       const Program& program = programs[std::size_t(members[0].rank)];
       const Task& task = program.tasks[std::size_t(members[0].task)];
-      clockwork.start(activity, task_s(task, program, plan, model, profile));
+      clockwork.start(activity, times.of(task, program.rank));
       for (const Member& m : members)
         simulation.spans[std::size_t(m.rank)][std::size_t(m.task)].start_s = now_s;
     }
