@@ -104,16 +104,6 @@ TEST(PlanCheck, AcceptsStagesThatDiffer) {
             "");
 }
 
-// 2 x 2 sequences of a microbatch, then 1 x 4: what b dp G makes is the same.
-TEST(PlanCheck, AcceptsStagesThatDiffer) {
-  EXPECT_EQ(refusal([](Plan& p) {
-              p.stages[1].microbatch = 1;
-              p.stages[1].dp = 4;
-              p.stages[1].tp = 1;
-            }),
-            "");
-}
-
 TEST(PlanCheck, NamesWhatIsWrong) {
   const std::vector<std::pair<std::function<void(Plan&)>, std::string>> cases{
       {[](Plan& p) { p.stages[1].layers = 1; }, "add up to 4, the model has 5"},

@@ -98,7 +98,7 @@ int plan_as_mist(const PlanOptions& options, const Given& given) {
                       given.deck.analysis.plain_attention);
   const tuner::MistTuned tuned = tuner::tune_mist(job, tuner::mist_space(given.deck));
   const plan::Plan plan = tuner::mist_plan(tuned.plan);
-  plan::check(plan, given.model, given.cluster, plan::Purpose::predict);
+  plan::check(plan, given.model, given.cluster);
   log::info("{}iteration time by Mist's counting: {:.9f} s; searched {} of {} shapes in {}",
             plan::table(plan), tuned.prediction.iteration_s, tuned.search.searched,
             tuned.search.shapes, format_seconds(tuned.search.seconds));
