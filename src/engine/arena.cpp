@@ -19,20 +19,21 @@ Arena::Arena(const std::array<std::int64_t, schedule::num_tiers>& bytes) {
 }
 
 GuardCheck::GuardCheck(const schedule::Program& program, const Arena& arena)
-    : program_(program), arena_(arena) {
-  for (const schedule::Buffer& buffer : program.buffers)
+    : program_(program), arena_(arena), born_(program.tasks.size()) {
+  for (std::size_t id = 0; id < program.buffers.size(); ++id) {
+    const schedule::Buffer& buffer = program.buffers[id];
     if (buffer.persistent)
       std::memset(arena.at(buffer) + buffer.bytes, int(guard_pattern), schedule::guard_bytes);
+    else if (buffer.first_task >= 0)
+      born_[std::size_t(buffer.first_task)].push_back(int(id));
+  }
 }
 
 void GuardCheck::before(int task) const {
-  for (const schedule::Operand& operand : program_.tasks[std::size_t(task)].operands) {
-    const schedule::Buffer& buffer = program_.buffers[std::size_t(operand.buffer)];
-    if (buffer.persistent || !operand.writes || operand.reads) continue;
-    // Only the task's own bytes: others may still belong to an earlier buffer.
-    std::memset(arena_.at(buffer) + operand.first_byte, poison, std::size_t(operand.bytes));
-    if (operand.first_byte + operand.bytes == buffer.bytes)
-      std::memset(arena_.at(buffer) + buffer.bytes, int(guard_pattern), schedule::guard_bytes);
+  for (int id : born_[std::size_t(task)]) {
+    const schedule::Buffer& buffer = program_.buffers[std::size_t(id)];
+    std::memset(arena_.at(buffer), poison, std::size_t(buffer.bytes));
+    std::memset(arena_.at(buffer) + buffer.bytes, int(guard_pattern), schedule::guard_bytes);
   }
 }
 

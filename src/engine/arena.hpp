@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <vector>
 
 #include "device/memory.hpp"
 #include "schedule/program.hpp"
@@ -21,9 +22,8 @@ class Arena {
   std::array<device::Memory, schedule::num_tiers> tiers_;
 };
 
-/// Watches for writes outside of buffers, and for reads of what nobody wrote: fills what a task is
-/// to write with NaN, and the guard behind a buffer with a pattern that must be there after each
-/// task.
+/// Watches for writes outside of buffers: fills what a buffer holds at birth with NaN, and the
+/// guard behind it with a pattern that must still be there after each task.
 class GuardCheck {
  public:
   GuardCheck(const schedule::Program& program, const Arena& arena);
@@ -35,6 +35,7 @@ class GuardCheck {
  private:
   const schedule::Program& program_;
   const Arena& arena_;
+  std::vector<std::vector<int>> born_;  ///< by task: buffers whose life begins with it
 };
 
 }  // namespace brume::engine
