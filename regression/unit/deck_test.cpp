@@ -163,7 +163,7 @@ TEST(Deck, EveryKeySaysWhatItIs) {
 }
 
 TEST(Deck, TheQuickStartIsValid) {
-  const auto inputs = std::filesystem::path(__FILE__).parent_path() / "../../inputs";
+  const auto inputs = std::filesystem::path(BRUME_REGRESSION_DIR) / "../inputs";
   const Deck deck = load((inputs / "quickstart.toml").string(), {"training.steps=20"});
   EXPECT_EQ(deck.training.steps, 20);
   EXPECT_EQ(deck.model.ffn_size, 768);
