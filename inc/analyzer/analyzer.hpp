@@ -25,9 +25,9 @@ struct StageRole {
 
 /// The variables of a stage's expressions, in the order in which tapes take their columns.
 ///
-///   l layers · c recomputed layers · b microbatch · dp · tp · z ZeRO level · o, a offload ratios ·
-///   p earlier microbatches in flight · G microbatches · S stages · n nodes and m ranks per node of
-///   the stage's mesh
+///   l layers · c recomputed layers · b microbatch · dp · tp · z ZeRO level · w, g, o, a offload
+///   ratios of weights, gradients, optimizer state, activations · p earlier microbatches in flight
+///   · G microbatches · S stages · n nodes and m ranks per node of the stage's mesh
 const std::vector<std::string>& variables();
 
 /// A term of a sum, with the name under which --explain shows it.

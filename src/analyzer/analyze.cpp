@@ -18,8 +18,8 @@ Expr sum(const std::vector<Term>& terms) {
 }  // namespace
 
 const std::vector<std::string>& variables() {
-  static const std::vector<std::string> names{"l", "c", "b", "dp", "tp", "z", "o",
-                                              "a", "p", "G", "S",  "n",  "m"};
+  static const std::vector<std::string> names{"l", "c", "b", "dp", "tp", "z", "w", "g",
+                                              "o", "a", "p", "G",  "S",  "n", "m"};
   return names;
 }
 
@@ -50,6 +50,8 @@ std::map<std::string, double, std::less<>> bindings(const plan::Plan& plan, int 
           {"dp", s.dp},
           {"tp", s.tp},
           {"z", s.zero_level},
+          {"w", s.weight_offload_ratio},
+          {"g", s.grad_offload_ratio},
           {"o", s.optim_offload_ratio},
           {"a", s.act_offload_ratio},
           {"p", in_flight},

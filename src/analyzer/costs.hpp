@@ -14,9 +14,9 @@ namespace brume::analyzer {
 struct Variables {
   Expr l = Expr::variable("l"), c = Expr::variable("c"), b = Expr::variable("b"),
        dp = Expr::variable("dp"), tp = Expr::variable("tp"), z = Expr::variable("z"),
-       o = Expr::variable("o"), a = Expr::variable("a"), p = Expr::variable("p"),
-       G = Expr::variable("G"), S = Expr::variable("S"), n = Expr::variable("n"),
-       m = Expr::variable("m");
+       w = Expr::variable("w"), g = Expr::variable("g"), o = Expr::variable("o"),
+       a = Expr::variable("a"), p = Expr::variable("p"), G = Expr::variable("G"),
+       S = Expr::variable("S"), n = Expr::variable("n"), m = Expr::variable("m");
 };
 
 using Arguments = std::span<const double>;

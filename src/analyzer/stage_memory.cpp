@@ -2,13 +2,12 @@
 
 #include "costs.hpp"
 #include "stage_time.hpp"
+#include "state_memory.hpp"
 
 namespace brume::analyzer {
 namespace {
 
 using model::SegmentKind;
-
-constexpr double shard_alignment_elements = 16.0;
 
 /// [b] as a number: 1 where a <= b.
 Expr at_most(const Expr& a, const Expr& b) { return 1.0 - less(b, a); }
@@ -34,7 +33,6 @@ class StageMemoryBuilder {
   MemoryExpressions build() const;
 
  private:
-  Expr optimizer_bytes(const model::Block& block, bool host) const;
   Expr persistent_bytes() const;
 
   Expr is_recomputed(const Expr& j) const { return less(v_.l - v_.c, j); }
@@ -47,7 +45,9 @@ class StageMemoryBuilder {
   Expr steady_forward(const Expr& j) const;
   Expr first_forward() const;
   Expr head_forward() const;
-  Expr steady_backward(const Expr& j) const;
+  Expr embedding_backward() const;
+  Expr highest_backward() const;
+  Expr backward(const Expr& j, const Expr& others) const;
   Expr beside_one_layer(const Expr& j) const;
   Expr drains_at_once() const;
   Expr head_backward() const;
@@ -55,7 +55,7 @@ class StageMemoryBuilder {
   const model::Config& model_;
   StageRole role_;
   Variables v_;
-  std::vector<model::Block> blocks_;
+  StateMemory state_;
   std::vector<SegmentBytes> segments_;  ///< of a layer, in forward order
   SegmentBytes head_;
   Expr stream_, full_kept_, full_moved_, recomputed_moved_;
@@ -66,12 +66,12 @@ class StageMemoryBuilder {
 StageMemoryBuilder::StageMemoryBuilder(const model::Config& model, StageRole role)
     : model_(model),
       role_(role),
-      blocks_(model::blocks(model)),
+      state_(model, role),
       head_(model, SegmentKind::head),
       stream_(double(model::activation_bytes(model.precision)) * model::stream_elements(model)),
       full_moved_(moved_bytes(model, false)),
       recomputed_moved_(moved_bytes(model, true)),
-      table_elements_(double(blocks_.front().parameters.front().elements())),
+      table_elements_(double(model::blocks(model).front().parameters.front().elements())),
       weight_bytes_(model::weight_bytes(model.precision)) {
   for (SegmentKind kind : model::segment_kinds(model, model::BlockKind::layer)) {
     segments_.emplace_back(model, kind);
@@ -81,22 +81,11 @@ StageMemoryBuilder::StageMemoryBuilder(const model::Config& model, StageRole rol
 
 // --- what lives from step to step ---------------------------------------------------------------
 
-/// Optimizer state of this rank's shard; the offloaded part is cut at whole cache lines.
-Expr StageMemoryBuilder::optimizer_bytes(const model::Block& block, bool host) const {
-  const Expr shard = model::layout_elements(block) / select(min(v_.z, 1.0), v_.dp, 1.0);
-  const Expr offloaded = floor(v_.o * shard / shard_alignment_elements) * shard_alignment_elements;
-  return double(model::optimizer_bytes(model_.precision)) * (host ? offloaded : shard - offloaded);
-}
-
 Expr StageMemoryBuilder::persistent_bytes() const {
-  const auto block_bytes = [&](const model::Block& block) {
-    return (weight_bytes_ + model::grad_bytes) * model::layout_elements(block) +
-           optimizer_bytes(block, false);
-  };
   const Expr batch = double(model::token_bytes) * v_.b * double(model_.seq_len) * v_.G;
-  Expr sum = v_.l * block_bytes(blocks_[1]) + 2.0 * sizeof(double);
-  if (role_.first) sum += block_bytes(blocks_.front()) + batch;
-  if (role_.last) sum += block_bytes(blocks_.back()) + batch + double(sizeof(double));
+  Expr sum = state_.device_bytes() + 2.0 * sizeof(double);
+  if (role_.first) sum += batch;
+  if (role_.last) sum += batch + double(sizeof(double));
   if (role_.last && !role_.first && model_.tied_head)
     sum += (weight_bytes_ + model::grad_bytes) * table_elements_;
   return sum;
@@ -157,7 +146,8 @@ Expr StageMemoryBuilder::others_bytes() const { return v_.p * kept_before(v_.l +
 /// last layer the next backward's gradient and prefetched tensors arrive already, beside the first
 /// what was sent just before is still on its way out.
 Expr StageMemoryBuilder::steady_forward(const Expr& j) const {
-  Expr sum = others_bytes() + kept_before(j) + moved(j - 1.0) + forward_peak(j);
+  Expr sum =
+      others_bytes() + kept_before(j) + moved(j - 1.0) + forward_peak(j) + state_.beside_forward(j);
   if (!role_.last) sum += at_most(v_.l, j) * (stream_ + moved(j));
   if (!role_.first) sum += at_most(j, 1.0) * stream_;
   // A stage of one layer drains it beside itself, in the next microbatch.
@@ -165,31 +155,26 @@ Expr StageMemoryBuilder::steady_forward(const Expr& j) const {
   return at_most(1.0, j) * sum;
 }
 
-/// The first microbatch has no other beside it, but the staged optimizer state of the next two
-/// blocks; beside the first block also that block's own.
+/// The first microbatch has no other beside it, but the blocks that are updated.
 Expr StageMemoryBuilder::first_forward() const {
-  const Expr staged = optimizer_bytes(blocks_[1], true);
-  const Expr staged_head = role_.last ? optimizer_bytes(blocks_.back(), true) : Expr(0.0);
-  const auto layer = [&](const Expr& j, const Expr& beside) {
-    const Expr own = role_.first ? Expr(0.0) : at_most(j, 1.0) * staged;
-    return at_most(1.0, j) * (kept_before(j) + moved(j - 1.0) + forward_peak(j) + own + beside);
-  };
   const Expr arriving = role_.last ? Expr(0.0) : at_most(v_.G, 1.0) * stream_;
-  Expr peak = layer(v_.l, staged_head + arriving);
-  peak = max(peak, layer(v_.l - 1.0, staged + staged_head));
-  peak = max(peak, layer(v_.l - 2.0, 2.0 * staged));
+  const auto layer = [&](const Expr& j) {
+    return at_most(1.0, j) * (kept_before(j) + moved(j - 1.0) + forward_peak(j) +
+                              at_most(v_.l, j) * arriving + state_.beside_first_forward(j));
+  };
+  Expr peak = state_.at_first_update();
   // Where recomputed layers begin, what is kept grows more slowly, or not at all.
-  peak = max(peak, layer(v_.l - v_.c, min(v_.c, 2.0) * staged));
-  peak = max(peak, less(0.0, v_.c) * layer(v_.l - v_.c + 1.0, min(v_.c - 1.0, 2.0) * staged));
-  // The stage's first three blocks: an embedding and two, or layers and perhaps the head.
-  const Expr second = select(less(1.0, v_.l), staged, staged_head);
-  const Expr third = select(less(2.0, v_.l), staged, less(1.0, v_.l) * staged_head);
-  if (!role_.first) return max(peak, layer(1.0, second + third));
-  return max(peak, optimizer_bytes(blocks_.front(), true) + staged + second + stream_);
+  for (const Expr& j : {v_.l, v_.l - 1.0, v_.l - 2.0, v_.l - v_.c, v_.l - v_.c + 1.0, Expr(1.0)})
+    peak = max(peak, at_most(j, v_.l) * layer(j));
+  if (role_.first) peak = max(peak, state_.beside_first_forward(0.0) + stream_);
+  const Expr before_last = v_.l + (role_.last ? 0.0 : -1.0);
+  return max(peak, kept_before(before_last) + stream_ + state_.at_last_update());
 }
 
 Expr StageMemoryBuilder::head_forward() const {
-  return kept_before(v_.l + 1.0) + stream_ + head_.saved + head_.forward;
+  const Expr head = v_.l + 1.0;
+  return kept_before(head) + stream_ + head_.saved + head_.forward +
+         max(state_.beside_first_forward(head), less(1.0, v_.G) * state_.beside_forward(head));
 }
 
 // --- backward ------------------------------------------------------------------------------------
@@ -200,8 +185,8 @@ Expr StageMemoryBuilder::drains_at_once() const { return at_most(v_.G, 1.0) * le
 /// Layer j in backward; what offload took of the layer below comes back meanwhile. Beside the last
 /// layer the stage's output may still be on its way out, beside the first the next input on its way
 /// in.
-Expr StageMemoryBuilder::steady_backward(const Expr& j) const {
-  Expr sum = others_bytes() + kept_before(j) + moved(j - 1.0) + backward_peak(j);
+Expr StageMemoryBuilder::backward(const Expr& j, const Expr& others) const {
+  Expr sum = others * kept_before(v_.l + 1.0) + kept_before(j) + moved(j - 1.0) + backward_peak(j);
   Expr beside_last = 0.0, beside_first = 0.0;
   if (!role_.last) beside_last = at_most(v_.l, j) * (stream_ + moved(j)) * (1.0 - drains_at_once());
   if (!role_.first) beside_first = at_most(j, 1.0) * less(1.0, v_.G) * stream_;
@@ -222,34 +207,58 @@ Expr StageMemoryBuilder::beside_one_layer(const Expr& j) const {
 }
 
 Expr StageMemoryBuilder::head_backward() const {
-  return kept_before(v_.l + 1.0) + 2.0 * stream_ + head_.saved + head_.backward;
+  const Expr head = v_.l + 1.0;
+  return kept_before(head) + 2.0 * stream_ + head_.saved + head_.backward +
+         max(state_.beside_first_backward(head),
+             max(less(2.0, v_.G) * state_.beside_middle_backward(head),
+                 state_.beside_last_backward(head)));
+}
+
+/// Nothing of its microbatch is left but the gradient of the stream.
+Expr StageMemoryBuilder::embedding_backward() const {
+  const Expr one = kept_before(v_.l + 1.0);
+  return stream_ + max(v_.p * one + state_.beside_first_backward(0.0),
+                       max(less(2.0, v_.G) *
+                               (min(v_.p, v_.G - 2.0) * one + state_.beside_middle_backward(0.0)),
+                           state_.beside_last_backward(0.0)));
+}
+
+/// In the first, a middle and the last microbatch, which differ in what has to be added up and in
+/// how many others are on their way.
+Expr StageMemoryBuilder::highest_backward() const {
+  const auto all = [&](const Expr& j) {
+    const Expr middle = backward(j, min(v_.p, v_.G - 2.0)) + state_.beside_middle_backward(j);
+    return at_most(1.0, j) * at_most(j, v_.l) *
+           max(backward(j, v_.p) + state_.beside_first_backward(j),
+               max(less(2.0, v_.G) * middle, backward(j, 0.0) + state_.beside_last_backward(j)));
+  };
+  Expr peak = all(v_.l);
+  for (const Expr& j : {v_.l - 1.0, v_.l - v_.c, v_.l - v_.c + 1.0, Expr(1.0)})
+    peak = max(peak, all(j));
+  if (role_.last) peak = max(peak, head_backward());
+  if (role_.first) peak = max(peak, embedding_backward());
+  return peak;
 }
 
 MemoryExpressions StageMemoryBuilder::build() const {
   const Expr persistent = persistent_bytes();
   const Expr later = less(1.0, v_.G);  // there is a microbatch after the first
+  Expr forward = first_forward();
   // What is kept grows up to the last layer, but more slowly where recomputed layers begin.
-  const auto highest = [&](auto&& peak) {
-    const Expr last_full = v_.l - v_.c;
-    return max(peak(v_.l), max(peak(last_full), less(0.0, v_.c) * peak(last_full + 1.0)));
-  };
-  Expr forward =
-      max(first_forward(), later * highest([&](const Expr& j) { return steady_forward(j); }));
-  Expr backward = highest([&](const Expr& j) { return steady_backward(j); });
-  if (role_.last) {
-    forward = max(forward, head_forward());
-    backward = max(backward, head_backward());
-  }
+  for (const Expr& j : {v_.l, v_.l - v_.c, v_.l - v_.c + 1.0, Expr(1.0)})
+    forward = max(forward, later * at_most(j, v_.l) * steady_forward(j));
+  if (role_.first)
+    forward = max(forward, later * (others_bytes() + 2.0 * stream_ + state_.beside_forward(0.0)));
+  if (role_.last) forward = max(forward, head_forward());
+  Expr backward = highest_backward();
   if (role_.first && !role_.last && model_.tied_head)
     backward = max(backward, model::grad_bytes * table_elements_);
   // A lone microbatch's gradient has its place already while the only layer is still updated.
   if (!role_.first && !role_.last)
     backward = max(backward, at_most(v_.l, 1.0) * at_most(v_.G, 1.0) *
-                                 (2.0 * stream_ + optimizer_bytes(blocks_[1], true)));
+                                 (2.0 * stream_ + state_.at_last_update()));
 
-  Expr host = v_.l * optimizer_bytes(blocks_[1], true);
-  if (role_.first) host += optimizer_bytes(blocks_.front(), true);
-  if (role_.last) host += optimizer_bytes(blocks_.back(), true);
+  Expr host = state_.host_bytes();
   const Expr of_microbatch = (v_.l - v_.c) * full_moved_ + v_.c * recomputed_moved_;
   if (role_.last) {
     host += of_microbatch - select(is_recomputed(v_.l), recomputed_moved_, full_moved_);

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
+#include <tuple>
 #include <unordered_map>
 
 #include "base/error.hpp"
@@ -136,6 +138,7 @@ double Expr::evaluate(const std::map<std::string, double, std::less<>>& values) 
 Tape::Tape(std::span<const Expr> outputs, std::vector<std::string> variables)
     : num_variables_(variables.size()) {
   std::unordered_map<const Expr::Node*, int> seen;
+  std::map<std::tuple<Op, std::vector<int>, double, int, const Function*>, int> registers;
   const std::function<int(const Expr&)> visit = [&](const Expr& e) -> int {
     const Expr::Node& n = e.node();
     if (const auto found = seen.find(&n); found != seen.end()) return found->second;
@@ -147,15 +150,11 @@ Tape::Tape(std::span<const Expr> outputs, std::vector<std::string> variables)
       step.variable = int(place - variables.begin());
     }
     // Equal steps of differently built expressions share a register.
-    for (std::size_t i = 0; i < steps_.size(); ++i) {
-      const Step& other = steps_[i];
-      if (other.op == step.op && other.arguments == step.arguments &&
-          other.constant == step.constant && other.variable == step.variable &&
-          other.function == step.function)
-        return seen[&n] = int(i);
-    }
-    steps_.push_back(std::move(step));
-    return seen[&n] = int(steps_.size()) - 1;
+    const auto [entry, fresh] = registers.try_emplace(
+        std::tuple(step.op, step.arguments, step.constant, step.variable, step.function.get()),
+        int(steps_.size()));
+    if (fresh) steps_.push_back(std::move(step));
+    return seen[&n] = entry->second;
   };
   for (const Expr& output : outputs) outputs_.push_back(visit(output));
 }

@@ -1,0 +1,168 @@
+#include "state_memory.hpp"
+
+namespace brume::analyzer {
+namespace {
+
+constexpr double shard_alignment_elements = 16.0;
+
+/// [b] as a number: 1 where a <= b.
+Expr at_most(const Expr& a, const Expr& b) { return 1.0 - less(b, a); }
+
+/// Elements of a range that lie on the host, cut at whole cache lines.
+Expr on_host(const Expr& ratio, const Expr& range) {
+  return floor(ratio * range / shard_alignment_elements) * shard_alignment_elements;
+}
+
+}  // namespace
+
+StateMemory::StateMemory(const model::Config& model, StageRole role)
+    : role_(role),
+      tied_(model.tied_head && role.first && role.last),
+      first_(role.first ? 0.0 : 1.0),
+      zero_(less(1.0, v_.dp) * v_.z) {
+  const std::vector<model::Block> blocks = model::blocks(model);
+  const double weight_bytes = model::weight_bytes(model.precision),
+               optimizer_bytes = model::optimizer_bytes(model.precision);
+  const auto of_block = [&](const model::Block& block) {
+    const Expr whole = model::layout_elements(block);
+    const auto range = [&](double level) {
+      return whole / select(less(level - 0.5, zero_), v_.dp, 1.0);
+    };
+    const Expr weights = range(3), grads = range(2), stepped = range(1);
+    const Expr host_weights = on_host(v_.w, weights), host_grads = on_host(v_.g, grads),
+               host_moments = on_host(v_.o, stepped);
+    const Expr weights_staged = max(less(2.5, zero_), less(0.0, v_.w));
+    const Expr grads_staged = max(less(1.5, zero_), less(0.0, v_.g));
+    const double grad_bytes = model::grad_bytes;
+    return Bytes{
+        .device = weight_bytes * (weights - host_weights) + grad_bytes * (grads - host_grads) +
+                  optimizer_bytes * (stepped - host_moments),
+        .host =
+            weight_bytes * host_weights + grad_bytes * host_grads + optimizer_bytes * host_moments,
+        .whole_weights = weights_staged * weight_bytes * whole,
+        .whole_grads = grads_staged * grad_bytes * whole,
+        .host_grads = grad_bytes * host_grads,
+        // The host holds the end of the block: the last shard has most of it.
+        .stepped_grads = grad_bytes * min(host_grads, stepped),
+        .staged_moments = optimizer_bytes * host_moments};
+  };
+  if (role_.first) embedding_ = of_block(blocks.front());
+  layer_ = of_block(blocks[1]);
+  if (role_.last) head_ = of_block(blocks.back());
+}
+
+Expr StateMemory::of(Expr Bytes::*what, const Expr& block) const {
+  Expr bytes = layer_.*what * at_most(1.0, block) * at_most(block, v_.l);
+  if (role_.first) bytes += embedding_.*what * at_most(0.0, block) * less(block, 1.0);
+  if (role_.last) bytes += head_.*what * less(v_.l, block) * at_most(block, v_.l + 1.0);
+  return bytes;
+}
+
+Expr StateMemory::sum(Expr Bytes::*what) const {
+  Expr bytes = v_.l * layer_.*what;
+  if (role_.first) bytes += embedding_.*what;
+  if (role_.last) bytes += head_.*what;
+  return bytes;
+}
+
+Expr StateMemory::device_bytes() const { return sum(&Bytes::device); }
+Expr StateMemory::host_bytes() const { return sum(&Bytes::host); }
+
+// --- weights ------------------------------------------------------------------------------------
+
+/// The table that a head on the same stage reads too.
+Expr StateMemory::tied_weights(const Expr& block) const {
+  return tied_ ? embedding_.whole_weights * less(v_.l, block) * at_most(block, v_.l + 1.0)
+               : Expr(0.0);
+}
+
+Expr StateMemory::weights_of_pass(const Expr& block) const {
+  return of(&Bytes::whole_weights, block) + tied_weights(block);
+}
+
+/// Of the pass and of the one after it; an embedding's backward reads no weights, and its own come
+/// for the next microbatch's forward.
+Expr StateMemory::weights_beside_backward(const Expr& block) const {
+  const Expr own = of(&Bytes::whole_weights, block);
+  const Expr next = less(1.0, block) * of(&Bytes::whole_weights, block - 1.0);
+  // After a stage's first block comes the last one's backward or the first one's forward.
+  const Expr around = at_most(block, first_) * (role_.first ? Expr(0.0) : less(1.0, v_.l)) *
+                      less(0.0, v_.p) * of(&Bytes::whole_weights, v_.l);
+  return own + tied_weights(block) + next + around;
+}
+
+// --- forward ------------------------------------------------------------------------------------
+
+Expr StateMemory::beside_first_forward(const Expr& block) const {
+  const Expr next = block + 1.0, after = block + 2.0;
+  const Expr of_first = at_most(block, first_) * of(&Bytes::staged_moments, block);
+  return weights_of_pass(block) + of(&Bytes::whole_weights, next) +
+         of(&Bytes::whole_weights, after) + of_first + of(&Bytes::staged_moments, next) +
+         of(&Bytes::staged_moments, after) + of(&Bytes::stepped_grads, after) +
+         at_most(v_.l, block) * tied_weights(next);
+}
+
+Expr StateMemory::at_first_update() const {
+  Expr bytes = 0.0;
+  for (const Expr& block : {first_, first_ + 1.0})
+    bytes += of(&Bytes::whole_weights, block) + of(&Bytes::staged_moments, block) +
+             of(&Bytes::stepped_grads, block);
+  return bytes;
+}
+
+Expr StateMemory::at_last_update() const {
+  const Expr last = v_.l + (role_.last ? 1.0 : 0.0);
+  return of(&Bytes::whole_weights, last - 1.0) + of(&Bytes::whole_weights, last) +
+         of(&Bytes::staged_moments, last) + of(&Bytes::stepped_grads, last);
+}
+
+Expr StateMemory::beside_forward(const Expr& block) const {
+  const Expr next = weights_of_pass(block + 1.0);
+  // What a backward just before left: only where forwards and backwards take turns.
+  const Expr late = less(1.5, zero_), turns = less(v_.p + 1.0, v_.G);
+  const Expr first = at_most(block, first_), second = at_most(block, first_ + 1.0) * (1.0 - first);
+  const Expr middle = less(2.0, v_.G);
+  const Expr left =
+      late * of(&Bytes::whole_grads, first_) +
+      select(late, middle * of(&Bytes::host_grads, first_) + of(&Bytes::host_grads, first_ + 1.0),
+             of(&Bytes::host_grads, first_));
+  const Expr left_later = late * of(&Bytes::host_grads, first_);
+  // The next backward's share of the sum comes in beside the block before it.
+  const Expr arriving = at_most(v_.l + (role_.last ? 1.0 : 0.0), block) *
+                        of(&Bytes::host_grads, v_.l + (role_.last ? 1.0 : 0.0));
+  return weights_of_pass(block) + next + arriving + turns * (first * left + second * left_later);
+}
+
+// --- backward -----------------------------------------------------------------------------------
+
+/// Parts of the sum that are on their way to the host: of the block before, or of that before it
+/// when a reduction comes first.
+Expr StateMemory::late_host_grads(Expr Bytes::*what, const Expr& late, const Expr& block) const {
+  return select(late, of(what, block + 2.0), of(what, block + 1.0));
+}
+
+Expr StateMemory::beside_first_backward(const Expr& block) const {
+  const Expr late = less(1.5, zero_);
+  const Expr table = tied_ ? less(0.0, block) * embedding_.whole_grads : Expr(0.0);
+  return weights_beside_backward(block) + table + of(&Bytes::whole_grads, block) +
+         late * of(&Bytes::whole_grads, block + 1.0) +
+         late_host_grads(&Bytes::host_grads, late, block);
+}
+
+Expr StateMemory::beside_middle_backward(const Expr& block) const {
+  const Expr late = less(1.5, zero_);
+  return beside_first_backward(block) + of(&Bytes::host_grads, block - 1.0) +
+         of(&Bytes::host_grads, block) + late * of(&Bytes::host_grads, block + 1.0);
+}
+
+Expr StateMemory::beside_last_backward(const Expr& block) const {
+  const Expr late = max(less(1.0, v_.dp), less(1.0, v_.tp));
+  const Expr table = tied_ ? less(0.0, block) * embedding_.whole_grads : Expr(0.0);
+  const Expr arrives = less(1.0, v_.G);
+  return weights_beside_backward(block) + table + of(&Bytes::whole_grads, block) +
+         late * of(&Bytes::whole_grads, block + 1.0) +
+         arrives * (of(&Bytes::host_grads, block - 1.0) + of(&Bytes::host_grads, block)) +
+         late_host_grads(&Bytes::stepped_grads, late, block);
+}
+
+}  // namespace brume::analyzer

@@ -1,0 +1,60 @@
+/// @file Weights, gradients and optimizer state of a stage in bytes: what stays, and what stands
+/// beside each pass because it is sharded or on the host. The rules are src/schedule/README.md's.
+#pragma once
+
+#include <vector>
+
+#include "costs.hpp"
+
+namespace brume::analyzer {
+
+/// Blocks are numbered as expressions: 0 the embedding, 1..l layers, l + 1 the head; those that the
+/// stage does not hold take nothing.
+class StateMemory {
+ public:
+  StateMemory(const model::Config& model, StageRole role);
+
+  Expr device_bytes() const;  ///< lives from step to step
+  Expr host_bytes() const;
+
+  /// Beside a forward of the first microbatch, where blocks are updated.
+  Expr beside_first_forward(const Expr& block) const;
+  /// Before anything computes: the updates of the first two blocks.
+  Expr at_first_update() const;
+  /// While the last block is updated, before the forward of the block before it.
+  Expr at_last_update() const;
+
+  /// Beside a forward of a later microbatch.
+  Expr beside_forward(const Expr& block) const;
+
+  /// Beside a backward of the first, of a middle, of the last microbatch.
+  Expr beside_first_backward(const Expr& block) const;
+  Expr beside_middle_backward(const Expr& block) const;
+  Expr beside_last_backward(const Expr& block) const;
+
+ private:
+  /// Sizes of one kind of block.
+  struct Bytes {
+    Expr device, host;    ///< kept from step to step
+    Expr whole_weights;   ///< a staged block's weights, brought together
+    Expr whole_grads;     ///< what a backward writes, when staged
+    Expr host_grads;      ///< part of what is kept that lies on the host
+    Expr stepped_grads;   ///< of this, what this rank's update needs
+    Expr staged_moments;  ///< optimizer state on the host
+  };
+  Expr of(Expr Bytes::*what, const Expr& block) const;
+  Expr sum(Expr Bytes::*what) const;
+  Expr late_host_grads(Expr Bytes::*what, const Expr& late, const Expr& block) const;
+  Expr tied_weights(const Expr& block) const;
+  Expr weights_of_pass(const Expr& block) const;
+  Expr weights_beside_backward(const Expr& block) const;
+
+  StageRole role_;
+  bool tied_;  ///< the head reads the embedding's table, on this stage
+  Variables v_;
+  Expr first_;  ///< number of the stage's first block
+  Expr zero_;   ///< ZeRO level that has an effect: 0 where dp is 1
+  Bytes embedding_, layer_, head_;
+};
+
+}  // namespace brume::analyzer
