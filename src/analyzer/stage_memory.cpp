@@ -47,7 +47,7 @@ class StageMemoryBuilder {
   Expr head_forward() const;
   Expr embedding_backward() const;
   Expr highest_backward() const;
-  Expr backward(const Expr& j, const Expr& others) const;
+  Expr backward(const Expr& j, const Expr& others, bool after_forward) const;
   Expr beside_one_layer(const Expr& j) const;
   Expr drains_at_once() const;
   Expr head_backward() const;
@@ -146,12 +146,21 @@ Expr StageMemoryBuilder::others_bytes() const { return v_.p * kept_before(v_.l +
 /// last layer the next backward's gradient and prefetched tensors arrive already, beside the first
 /// what was sent just before is still on its way out.
 Expr StageMemoryBuilder::steady_forward(const Expr& j) const {
-  Expr sum =
-      others_bytes() + kept_before(j) + moved(j - 1.0) + forward_peak(j) + state_.beside_forward(j);
+  Expr sum = others_bytes() + kept_before(j) + moved(j - 1.0) + forward_peak(j);
   if (!role_.last) sum += at_most(v_.l, j) * (stream_ + moved(j));
   if (!role_.first) sum += at_most(j, 1.0) * stream_;
+  Expr warm_up = state_.beside_forward(j);
   // A stage of one layer drains it beside itself, in the next microbatch.
-  if (!role_.first && !role_.last) sum += at_most(v_.l, 1.0) * at_most(2.0, v_.p) * moved(j);
+  if (!role_.first && !role_.last) warm_up += at_most(v_.l, 1.0) * at_most(2.0, v_.p) * moved(j);
+  const Expr turns = less(v_.p + 1.0, v_.G) * state_.beside_forward_after_backward(j);
+  sum += max(warm_up, turns);
+  if (!role_.last) {
+    // The microbatch before the last one of the warm-up.
+    const Expr early = others_bytes() - kept_before(v_.l + 1.0) + kept_before(j) + moved(j - 1.0) +
+                       forward_peak(j) + state_.beside_forward(j) +
+                       state_.before_next_microbatch(j);
+    sum = max(sum, less(1.0, v_.p) * early);
+  }
   return at_most(1.0, j) * sum;
 }
 
@@ -174,7 +183,8 @@ Expr StageMemoryBuilder::first_forward() const {
 Expr StageMemoryBuilder::head_forward() const {
   const Expr head = v_.l + 1.0;
   return kept_before(head) + stream_ + head_.saved + head_.forward +
-         max(state_.beside_first_forward(head), less(1.0, v_.G) * state_.beside_forward(head));
+         max(state_.beside_first_forward(head),
+             less(1.0, v_.G) * state_.beside_forward_after_backward(head));
 }
 
 // --- backward ------------------------------------------------------------------------------------
@@ -185,13 +195,15 @@ Expr StageMemoryBuilder::drains_at_once() const { return at_most(v_.G, 1.0) * le
 /// Layer j in backward; what offload took of the layer below comes back meanwhile. Beside the last
 /// layer the stage's output may still be on its way out, beside the first the next input on its way
 /// in.
-Expr StageMemoryBuilder::backward(const Expr& j, const Expr& others) const {
+Expr StageMemoryBuilder::backward(const Expr& j, const Expr& others, bool after_forward) const {
   Expr sum = others * kept_before(v_.l + 1.0) + kept_before(j) + moved(j - 1.0) + backward_peak(j);
   Expr beside_last = 0.0, beside_first = 0.0;
-  if (!role_.last) beside_last = at_most(v_.l, j) * (stream_ + moved(j)) * (1.0 - drains_at_once());
+  if (!role_.last && after_forward)
+    beside_last = at_most(v_.l, j) * (stream_ + moved(j)) * (1.0 - drains_at_once());
   if (!role_.first) beside_first = at_most(j, 1.0) * less(1.0, v_.G) * stream_;
   Expr beside = beside_last + beside_first;
-  if (!role_.first && !role_.last) beside = select(at_most(v_.l, 1.0), beside_one_layer(j), beside);
+  if (!role_.first && !role_.last && after_forward)
+    beside = select(at_most(v_.l, 1.0), beside_one_layer(j), beside);
   return at_most(1.0, j) * (sum + beside);
 }
 
@@ -209,7 +221,7 @@ Expr StageMemoryBuilder::beside_one_layer(const Expr& j) const {
 Expr StageMemoryBuilder::head_backward() const {
   const Expr head = v_.l + 1.0;
   return kept_before(head) + 2.0 * stream_ + head_.saved + head_.backward +
-         max(state_.beside_first_backward(head),
+         max(less(1.0, v_.G) * state_.beside_first_backward(head),
              max(less(2.0, v_.G) * state_.beside_middle_backward(head),
                  state_.beside_last_backward(head)));
 }
@@ -217,23 +229,38 @@ Expr StageMemoryBuilder::head_backward() const {
 /// Nothing of its microbatch is left but the gradient of the stream.
 Expr StageMemoryBuilder::embedding_backward() const {
   const Expr one = kept_before(v_.l + 1.0);
-  return stream_ + max(v_.p * one + state_.beside_first_backward(0.0),
-                       max(less(2.0, v_.G) *
-                               (min(v_.p, v_.G - 2.0) * one + state_.beside_middle_backward(0.0)),
-                           state_.beside_last_backward(0.0)));
+  const Expr first =
+      v_.p * one + max(stream_ + state_.beside_first_backward(0.0), state_.stored_by_embedding());
+  const Expr middle = min(v_.p, v_.G - 2.0) * one + stream_ + state_.beside_middle_backward(0.0);
+  const Expr last = state_.beside_last_backward(0.0);
+  Expr peak = max(max(stream_ + last, state_.stored_last_by_embedding()),
+                  max(less(1.0, v_.G) * first, less(2.0, v_.G) * middle));
+  // The tied table's gradient comes when what was kept is added already.
+  if (!role_.last && model_.tied_head)
+    peak = max(peak, model::grad_bytes * table_elements_ + last - state_.host_grads_of_embedding());
+  return peak;
 }
 
 /// In the first, a middle and the last microbatch, which differ in what has to be added up and in
 /// how many others are on their way.
 Expr StageMemoryBuilder::highest_backward() const {
   const auto all = [&](const Expr& j) {
-    const Expr middle = backward(j, min(v_.p, v_.G - 2.0)) + state_.beside_middle_backward(j);
-    return at_most(1.0, j) * at_most(j, v_.l) *
-           max(backward(j, v_.p) + state_.beside_first_backward(j),
-               max(less(2.0, v_.G) * middle, backward(j, 0.0) + state_.beside_last_backward(j)));
+    const Expr middle = state_.beside_middle_backward(j), last = state_.beside_last_backward(j);
+    Expr peak = max(less(1.0, v_.G) * (backward(j, v_.p, true) + state_.beside_first_backward(j)),
+                    less(2.0, v_.G) * (backward(j, min(v_.p, v_.G - 2.0), true) + middle));
+    if (role_.last) {
+      peak = max(peak, backward(j, 0.0, true) + last);
+    } else {
+      // Where no forward is left, a backward follows the earlier microbatch's.
+      const Expr left = state_.left_by_backward(j);
+      peak = max(peak, less(1.0, v_.p) * (backward(j, v_.p - 1.0, false) + middle + left));
+      peak = max(peak, select(less(0.0, v_.p), backward(j, 0.0, false) + last + left,
+                              backward(j, 0.0, true) + last));
+    }
+    return at_most(1.0, j) * at_most(j, v_.l) * peak;
   };
   Expr peak = all(v_.l);
-  for (const Expr& j : {v_.l - 1.0, v_.l - v_.c, v_.l - v_.c + 1.0, Expr(1.0)})
+  for (const Expr& j : {v_.l - 1.0, v_.l - 2.0, v_.l - v_.c, v_.l - v_.c + 1.0, Expr(1.0)})
     peak = max(peak, all(j));
   if (role_.last) peak = max(peak, head_backward());
   if (role_.first) peak = max(peak, embedding_backward());
@@ -245,14 +272,15 @@ MemoryExpressions StageMemoryBuilder::build() const {
   const Expr later = less(1.0, v_.G);  // there is a microbatch after the first
   Expr forward = first_forward();
   // What is kept grows up to the last layer, but more slowly where recomputed layers begin.
-  for (const Expr& j : {v_.l, v_.l - v_.c, v_.l - v_.c + 1.0, Expr(1.0)})
+  for (const Expr& j : {v_.l, v_.l - 1.0, v_.l - v_.c, v_.l - v_.c + 1.0, Expr(1.0)})
     forward = max(forward, later * at_most(j, v_.l) * steady_forward(j));
   if (role_.first)
-    forward = max(forward, later * (others_bytes() + 2.0 * stream_ + state_.beside_forward(0.0)));
+    forward = max(
+        forward, later * (others_bytes() + 2.0 * stream_ +
+                          max(state_.beside_forward(0.0),
+                              less(v_.p + 1.0, v_.G) * state_.beside_forward_after_backward(0.0))));
   if (role_.last) forward = max(forward, head_forward());
   Expr backward = highest_backward();
-  if (role_.first && !role_.last && model_.tied_head)
-    backward = max(backward, model::grad_bytes * table_elements_);
   // A lone microbatch's gradient has its place already while the only layer is still updated.
   if (!role_.first && !role_.last)
     backward = max(backward, at_most(v_.l, 1.0) * at_most(v_.G, 1.0) *

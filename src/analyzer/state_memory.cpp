@@ -80,18 +80,24 @@ Expr StateMemory::weights_of_pass(const Expr& block) const {
   return of(&Bytes::whole_weights, block) + tied_weights(block);
 }
 
-/// Of the pass and of the one after it; an embedding's backward reads no weights, and its own come
-/// for the next microbatch's forward.
-Expr StateMemory::weights_beside_backward(const Expr& block) const {
-  const Expr own = of(&Bytes::whole_weights, block);
+/// Of the pass and of the one after it; an embedding's backward reads no weights, but its own may
+/// come for the next microbatch's forward.
+Expr StateMemory::weights_beside_backward(const Expr& block, bool last_microbatch) const {
+  const Expr own =
+      (last_microbatch ? less(0.0, block) : Expr(1.0)) * of(&Bytes::whole_weights, block);
   const Expr next = less(1.0, block) * of(&Bytes::whole_weights, block - 1.0);
   // After a stage's first block comes the last one's backward or the first one's forward.
   const Expr around = at_most(block, first_) * (role_.first ? Expr(0.0) : less(1.0, v_.l)) *
                       less(0.0, v_.p) * of(&Bytes::whole_weights, v_.l);
-  return own + tied_weights(block) + next + around;
+  return own + tied_weights(block) + next + (last_microbatch ? Expr(0.0) : around);
 }
 
 // --- forward ------------------------------------------------------------------------------------
+
+Expr StateMemory::before_next_microbatch(const Expr& block) const {
+  if (role_.last) return 0.0;
+  return at_most(v_.l, block) * less(first_, v_.l) * of(&Bytes::whole_weights, first_);
+}
 
 Expr StateMemory::beside_first_forward(const Expr& block) const {
   const Expr next = block + 1.0, after = block + 2.0;
@@ -99,7 +105,8 @@ Expr StateMemory::beside_first_forward(const Expr& block) const {
   return weights_of_pass(block) + of(&Bytes::whole_weights, next) +
          of(&Bytes::whole_weights, after) + of_first + of(&Bytes::staged_moments, next) +
          of(&Bytes::staged_moments, after) + of(&Bytes::stepped_grads, after) +
-         at_most(v_.l, block) * tied_weights(next);
+         at_most(v_.l, block) * tied_weights(next) +
+         less(0.0, v_.p) * before_next_microbatch(block);
 }
 
 Expr StateMemory::at_first_update() const {
@@ -117,20 +124,32 @@ Expr StateMemory::at_last_update() const {
 }
 
 Expr StateMemory::beside_forward(const Expr& block) const {
+  return weights_of_pass(block) + weights_of_pass(block + 1.0);
+}
+
+/// What the backward before it left.
+Expr StateMemory::beside_forward_after_backward(const Expr& block) const {
   const Expr next = weights_of_pass(block + 1.0);
-  // What a backward just before left: only where forwards and backwards take turns.
-  const Expr late = less(1.5, zero_), turns = less(v_.p + 1.0, v_.G);
+  const Expr late = less(1.5, zero_);
   const Expr first = at_most(block, first_), second = at_most(block, first_ + 1.0) * (1.0 - first);
-  const Expr middle = less(2.0, v_.G);
-  const Expr left =
-      late * of(&Bytes::whole_grads, first_) +
-      select(late, middle * of(&Bytes::host_grads, first_) + of(&Bytes::host_grads, first_ + 1.0),
-             of(&Bytes::host_grads, first_));
-  const Expr left_later = late * of(&Bytes::host_grads, first_);
   // The next backward's share of the sum comes in beside the block before it.
-  const Expr arriving = at_most(v_.l + (role_.last ? 1.0 : 0.0), block) *
-                        of(&Bytes::host_grads, v_.l + (role_.last ? 1.0 : 0.0));
-  return weights_of_pass(block) + next + arriving + turns * (first * left + second * left_later);
+  const Expr last = v_.l + (role_.last ? 1.0 : 0.0);
+  const Expr arriving = at_most(last, block) * of(&Bytes::host_grads, last);
+  return weights_of_pass(block) + next + arriving + first * left_by_first_block(less(2.0, v_.G)) +
+         second * late * of(&Bytes::host_grads, first_);
+}
+
+/// Gradients of the stage's first block, whose backward came just before; of a later microbatch
+/// than the first one, a share of the sum too.
+Expr StateMemory::left_by_first_block(const Expr& later) const {
+  const Expr late = less(1.5, zero_);
+  return late * of(&Bytes::whole_grads, first_) +
+         select(late, later * of(&Bytes::host_grads, first_) + of(&Bytes::host_grads, first_ + 1.0),
+                of(&Bytes::host_grads, first_));
+}
+
+Expr StateMemory::left_by_backward(const Expr& block) const {
+  return at_most(v_.l, block) * left_by_first_block(less(2.0, v_.G));
 }
 
 // --- backward -----------------------------------------------------------------------------------
@@ -141,28 +160,52 @@ Expr StateMemory::late_host_grads(Expr Bytes::*what, const Expr& late, const Exp
   return select(late, of(what, block + 2.0), of(what, block + 1.0));
 }
 
+/// What a backward writes; the table's part of a tied head stays for the embedding.
+Expr StateMemory::fresh_grads(const Expr& block) const {
+  const Expr table = tied_ ? less(0.0, block) * embedding_.whole_grads : Expr(0.0);
+  return table + of(&Bytes::whole_grads, block);
+}
+
 Expr StateMemory::beside_first_backward(const Expr& block) const {
   const Expr late = less(1.5, zero_);
-  const Expr table = tied_ ? less(0.0, block) * embedding_.whole_grads : Expr(0.0);
-  return weights_beside_backward(block) + table + of(&Bytes::whole_grads, block) +
+  return weights_beside_backward(block, false) + fresh_grads(block) +
          late * of(&Bytes::whole_grads, block + 1.0) +
          late_host_grads(&Bytes::host_grads, late, block);
 }
 
 Expr StateMemory::beside_middle_backward(const Expr& block) const {
   const Expr late = less(1.5, zero_);
-  return beside_first_backward(block) + of(&Bytes::host_grads, block - 1.0) +
+  return weights_beside_backward(block, false) + fresh_grads(block) +
+         late * of(&Bytes::whole_grads, block + 1.0) +
+         late_host_grads(&Bytes::host_grads, late, block) + of(&Bytes::host_grads, block - 1.0) +
          of(&Bytes::host_grads, block) + late * of(&Bytes::host_grads, block + 1.0);
 }
 
 Expr StateMemory::beside_last_backward(const Expr& block) const {
-  const Expr late = max(less(1.0, v_.dp), less(1.0, v_.tp));
-  const Expr table = tied_ ? less(0.0, block) * embedding_.whole_grads : Expr(0.0);
-  const Expr arrives = less(1.0, v_.G);
-  return weights_beside_backward(block) + table + of(&Bytes::whole_grads, block) +
-         late * of(&Bytes::whole_grads, block + 1.0) +
-         arrives * (of(&Bytes::host_grads, block - 1.0) + of(&Bytes::host_grads, block)) +
-         late_host_grads(&Bytes::stepped_grads, late, block);
+  // The norms of layers are summed over tp too.
+  const Expr over_dp = less(1.0, v_.dp);
+  const auto late = [&](const Expr& of_block) {
+    const Expr is_layer = at_most(1.0, of_block) * at_most(of_block, v_.l);
+    return max(over_dp, is_layer * less(1.0, v_.tp));
+  };
+  const Expr before = block + 1.0, before_that = block + 2.0;
+  const Expr leaving = late(before_that) * of(&Bytes::stepped_grads, before_that) +
+                       (1.0 - late(before)) * of(&Bytes::stepped_grads, before);
+  return weights_beside_backward(block, true) + fresh_grads(block) +
+         late(before) * of(&Bytes::whole_grads, before) + leaving +
+         less(1.0, v_.G) * (of(&Bytes::host_grads, block - 1.0) + of(&Bytes::host_grads, block));
+}
+
+Expr StateMemory::stored_by_embedding() const {
+  const Expr late = less(1.5, zero_);
+  const Expr other = less(0.0, v_.p) * of(&Bytes::host_grads, v_.l);
+  return (1.0 - late) * less(1.0, v_.G) *
+         (embedding_.whole_grads + embedding_.host_grads + layer_.host_grads + other);
+}
+
+Expr StateMemory::stored_last_by_embedding() const {
+  const Expr layers_late = max(less(1.0, v_.dp), less(1.0, v_.tp));
+  return embedding_.whole_grads + embedding_.stepped_grads + layers_late * layer_.stepped_grads;
 }
 
 }  // namespace brume::analyzer

@@ -24,13 +24,23 @@ class StateMemory {
   /// While the last block is updated, before the forward of the block before it.
   Expr at_last_update() const;
 
-  /// Beside a forward of a later microbatch.
+  /// Beside a forward of a later microbatch, in warm-up, and where it follows a backward.
   Expr beside_forward(const Expr& block) const;
+  Expr beside_forward_after_backward(const Expr& block) const;
+  /// Weights of the stage's first block, beside the last one's forward when another one follows.
+  Expr before_next_microbatch(const Expr& block) const;
 
   /// Beside a backward of the first, of a middle, of the last microbatch.
   Expr beside_first_backward(const Expr& block) const;
   Expr beside_middle_backward(const Expr& block) const;
   Expr beside_last_backward(const Expr& block) const;
+  /// When the embedding's gradient leaves, in the first and in the last microbatch; its backward
+  /// needs no scratch, so that may be more than while it computes.
+  Expr stored_by_embedding() const;
+  Expr stored_last_by_embedding() const;
+  Expr host_grads_of_embedding() const { return less(1.0, v_.G) * embedding_.host_grads; }
+  /// Beside the backward of the stage's last block, by an earlier microbatch's backward.
+  Expr left_by_backward(const Expr& block) const;
 
  private:
   /// Sizes of one kind of block.
@@ -45,9 +55,11 @@ class StateMemory {
   Expr of(Expr Bytes::*what, const Expr& block) const;
   Expr sum(Expr Bytes::*what) const;
   Expr late_host_grads(Expr Bytes::*what, const Expr& late, const Expr& block) const;
+  Expr left_by_first_block(const Expr& later) const;
   Expr tied_weights(const Expr& block) const;
   Expr weights_of_pass(const Expr& block) const;
-  Expr weights_beside_backward(const Expr& block) const;
+  Expr weights_beside_backward(const Expr& block, bool last_microbatch) const;
+  Expr fresh_grads(const Expr& block) const;
 
   StageRole role_;
   bool tied_;  ///< the head reads the embedding's table, on this stage
