@@ -80,16 +80,17 @@ Expr StateMemory::weights_of_pass(const Expr& block) const {
   return of(&Bytes::whole_weights, block) + tied_weights(block);
 }
 
-/// Of the pass and of the one after it; an embedding's backward reads no weights, but its own may
-/// come for the next microbatch's forward.
-Expr StateMemory::weights_beside_backward(const Expr& block, bool last_microbatch) const {
-  const Expr own =
-      (last_microbatch ? less(0.0, block) : Expr(1.0)) * of(&Bytes::whole_weights, block);
+/// Of the pass and of the one after it. An embedding's backward reads no weights. After a stage's
+/// first block comes the first one's forward while there are microbatches, then the last one's
+/// backward; after the last microbatch's, nothing.
+Expr StateMemory::weights_beside_backward(const Expr& block, const Expr& microbatches_left) const {
+  const Expr own = less(0.0, block) * of(&Bytes::whole_weights, block);
   const Expr next = less(1.0, block) * of(&Bytes::whole_weights, block - 1.0);
-  // After a stage's first block comes the last one's backward or the first one's forward.
-  const Expr around = at_most(block, first_) * (role_.first ? Expr(0.0) : less(1.0, v_.l)) *
-                      less(0.0, v_.p) * of(&Bytes::whole_weights, v_.l);
-  return own + tied_weights(block) + next + (last_microbatch ? Expr(0.0) : around);
+  const Expr again = role_.first ? embedding_.whole_weights : Expr(0.0);
+  const Expr last =
+      less(first_, v_.l) * less(0.0, v_.p) * less(0.0, microbatches_left) * layer_.whole_weights;
+  const Expr around = at_most(block, first_) * select(less(v_.p, microbatches_left), again, last);
+  return own + tied_weights(block) + next + around;
 }
 
 // --- forward ------------------------------------------------------------------------------------
@@ -168,14 +169,14 @@ Expr StateMemory::fresh_grads(const Expr& block) const {
 
 Expr StateMemory::beside_first_backward(const Expr& block) const {
   const Expr late = less(1.5, zero_);
-  return weights_beside_backward(block, false) + fresh_grads(block) +
+  return weights_beside_backward(block, v_.G - 1.0) + fresh_grads(block) +
          late * of(&Bytes::whole_grads, block + 1.0) +
          late_host_grads(&Bytes::host_grads, late, block);
 }
 
 Expr StateMemory::beside_middle_backward(const Expr& block) const {
   const Expr late = less(1.5, zero_);
-  return weights_beside_backward(block, false) + fresh_grads(block) +
+  return weights_beside_backward(block, v_.G - 2.0) + fresh_grads(block) +
          late * of(&Bytes::whole_grads, block + 1.0) +
          late_host_grads(&Bytes::host_grads, late, block) + of(&Bytes::host_grads, block - 1.0) +
          of(&Bytes::host_grads, block) + late * of(&Bytes::host_grads, block + 1.0);
@@ -191,14 +192,15 @@ Expr StateMemory::beside_last_backward(const Expr& block) const {
   const Expr before = block + 1.0, before_that = block + 2.0;
   const Expr leaving = late(before_that) * of(&Bytes::stepped_grads, before_that) +
                        (1.0 - late(before)) * of(&Bytes::stepped_grads, before);
-  return weights_beside_backward(block, true) + fresh_grads(block) +
+  return weights_beside_backward(block, 0.0) + fresh_grads(block) +
          late(before) * of(&Bytes::whole_grads, before) + leaving +
          less(1.0, v_.G) * (of(&Bytes::host_grads, block - 1.0) + of(&Bytes::host_grads, block));
 }
 
 Expr StateMemory::stored_by_embedding() const {
   const Expr late = less(1.5, zero_);
-  const Expr other = less(0.0, v_.p) * of(&Bytes::host_grads, v_.l);
+  const Expr other =
+      weights_beside_backward(0.0, v_.G - 1.0) + at_most(v_.G, v_.p + 1.0) * layer_.host_grads;
   return (1.0 - late) * less(1.0, v_.G) *
          (embedding_.whole_grads + embedding_.host_grads + layer_.host_grads + other);
 }

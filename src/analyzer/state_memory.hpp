@@ -58,7 +58,7 @@ class StateMemory {
   Expr left_by_first_block(const Expr& later) const;
   Expr tied_weights(const Expr& block) const;
   Expr weights_of_pass(const Expr& block) const;
-  Expr weights_beside_backward(const Expr& block, bool last_microbatch) const;
+  Expr weights_beside_backward(const Expr& block, const Expr& microbatches_left) const;
   Expr fresh_grads(const Expr& block) const;
 
   StageRole role_;
