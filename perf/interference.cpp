@@ -1,5 +1,7 @@
 /// @file How well interference models predict co-runs measured on GPUs that they were not fitted
 /// to: one table for all group shapes, one for each, and the 28 factors that Mist ships.
+///
+///   perf_interference [--tables]    the tables themselves, in the form of a profile
 #include <fmt/format.h>
 
 #include <chrono>
@@ -48,9 +50,28 @@ void compare(const std::string& machine, const test::Shapes& all, Table& table) 
              percent(test::mean_error(mist, together)), format_seconds(fit_time.count())});
 }
 
+/// The tables of all co-runs, in the form of a profile.
+void print_tables(const std::string& machine, const test::Shapes& all) {
+  fmt::print("# {}\n", machine);
+  for (const auto& [shape, model] : test::fit_better(all)) {
+    std::string numbers;
+    for (const auto& row : model.added)
+      for (double added : row)
+        numbers += fmt::format("{}{:.4f}", numbers.empty() ? "" : ", ", added);
+    fmt::print(
+        "[[group_interference]]\nnodes          = {}\nranks_per_node = {}\nadded          = "
+        "[{}]\n\n",
+        shape.first, shape.second, numbers);
+  }
+}
+
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  if (argc > 1 && std::string(argv[1]) == "--tables") {
+    for (const auto& [machine, all] : test::read_co_runs(BRUME_CO_RUNS)) print_tables(machine, all);
+    return 0;
+  }
   fmt::print("Mean relative error of the time until all are done, over the half not fitted to:\n");
   Table table({"machine, group", "co-runs", "one table", "each shape", "the better", "Mist shipped",
                "time of fit"});

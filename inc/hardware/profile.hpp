@@ -98,6 +98,14 @@ struct Interference {
   std::array<double, num_resources> done_s(const std::array<double, num_resources>& alone_s) const;
 };
 
+/// Interference measured with collectives of one group shape; these differ a lot (A100: 7 % error
+/// with one table for all shapes, 2 % with one each).
+struct GroupInterference {
+  int nodes = 1;
+  int ranks_per_node = 1;
+  std::vector<double> added;  ///< a, row by row
+};
+
 struct Profile {
   ProfileKey key;
   std::string origin;  ///< who measured what, when
@@ -112,9 +120,13 @@ struct Profile {
   std::vector<TransferRow> transfers;
   std::vector<double> interference =
       std::vector<double>(num_resources * num_resources, 0.0);  ///< a, row by row
+  std::vector<GroupInterference> group_interference;
   std::vector<double> slowdowns;  ///< 28, as analyzer::MistSlowdowns, or none; Mist's counting only
 
   Interference interference_model() const;
+  /// For collectives of this group: its own table; else that of the group whose number of ranks is
+  /// nearest, by ratio, of those measured across nodes or within one; else the one for all.
+  Interference interference_model(int nodes, int ranks_per_node) const;
 };
 
 /// The row of these dims, if there is one; of several the one measured in such a group.

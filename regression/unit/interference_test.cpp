@@ -89,5 +89,22 @@ TEST(Interference, TableNeedsSixteenNumbers) {
   EXPECT_THROW(profile.interference_model(), Error);
 }
 
+TEST(Interference, TheNearestGroupsTableCounts) {
+  Profile profile;
+  const auto table = [](double value) { return std::vector<double>(16, value); };
+  profile.interference = table(9.0);
+  const auto found = [&](int nodes, int ranks) {
+    return profile.interference_model(nodes, ranks).added[0][1];
+  };
+  EXPECT_EQ(found(1, 4), 9.0);
+  profile.group_interference = {{1, 2, table(1.0)}, {1, 8, table(2.0)}, {2, 4, table(3.0)}};
+  EXPECT_EQ(found(1, 2), 1.0);
+  EXPECT_EQ(found(1, 6), 2.0);
+  EXPECT_EQ(found(2, 4), 3.0);
+  EXPECT_EQ(found(2, 1), 3.0);  // across nodes, though a group of two was measured within one
+  profile.group_interference[0].added.pop_back();
+  EXPECT_THROW(found(1, 2), Error);
+}
+
 }  // namespace
 }  // namespace brume::hardware

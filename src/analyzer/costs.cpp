@@ -85,8 +85,8 @@ Costs::Costs(const model::Config& model, const Profile& profile)
   memory_pass_ = priced("memory", [bytes_per_s = profile.bytes_per_s](Arguments x) {
     return bytes_per_s > 0.0 ? x[0] / bytes_per_s : 0.0;
   });
-  overlapped_ = remembering("overlapped", [model = profile.interference_model()](Arguments x) {
-    return model.overlapped_s({x[0], x[1], x[2], x[3]});
+  overlapped_ = remembering("overlapped", [p = profile_](Arguments x) {
+    return p->interference_model(whole(x[4]), whole(x[5])).overlapped_s({x[0], x[1], x[2], x[3]});
   });
 }
 
@@ -131,7 +131,7 @@ Expr Costs::norm(const Expr& bytes) const { return Expr::call(memory_pass_, {byt
 
 Expr Costs::overlapped(const Expr& compute_s, const Expr& comm_s, const Expr& in_s,
                        const Expr& out_s) const {
-  return Expr::call(overlapped_, {compute_s, comm_s, in_s, out_s});
+  return Expr::call(overlapped_, {compute_s, comm_s, in_s, out_s, v_.n, v_.m / v_.tp});
 }
 
 }  // namespace brume::analyzer

@@ -47,7 +47,7 @@ class Costs {
   Expr clear_or_add(const Expr& bytes) const;  ///< gradients set to zero, or others added to them
   Expr norm(const Expr& bytes) const;          ///< of gradients
 
-  /// All four started together, under interference.
+  /// All four started together, under interference; communication is over dp.
   Expr overlapped(const Expr& compute_s, const Expr& comm_s, const Expr& in_s,
                   const Expr& out_s) const;
 

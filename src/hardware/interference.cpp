@@ -1,11 +1,29 @@
 /// @file The fluid model of tasks that slow each other down.
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "base/error.hpp"
 #include "hardware/profile.hpp"
 
 namespace brume::hardware {
+namespace {
+
+Interference interference_of(const std::vector<double>& added, const std::string& origin) {
+  require(added.size() == num_resources * num_resources, Failure::input,
+          "profile '{}': interference needs {} numbers, found {}", origin,
+          num_resources * num_resources, added.size());
+  Interference model;
+  for (int q = 0; q < num_resources; ++q)
+    for (int j = 0; j < num_resources; ++j)
+      model.added[q][j] = added[std::size_t(q * num_resources + j)];
+  return model;
+}
+
+}  // namespace
 
 double Interference::overlapped_s(const std::array<double, num_resources>& alone_s) const {
   return std::ranges::max(done_s(alone_s));
@@ -43,15 +61,16 @@ std::array<double, num_resources> Interference::done_s(
   return done_s;
 }
 
-Interference Profile::interference_model() const {
-  require(interference.size() == num_resources * num_resources, Failure::input,
-          "profile '{}': interference needs {} numbers, found {}", origin,
-          num_resources * num_resources, interference.size());
-  Interference model;
-  for (int q = 0; q < num_resources; ++q)
-    for (int j = 0; j < num_resources; ++j)
-      model.added[q][j] = interference[std::size_t(q * num_resources + j)];
-  return model;
+Interference Profile::interference_model() const { return interference_of(interference, origin); }
+
+Interference Profile::interference_model(int nodes, int ranks_per_node) const {
+  if (group_interference.empty()) return interference_model();
+  // A group across nodes is never like one within a node of as many ranks.
+  const auto distance = [&](const GroupInterference& group) {
+    const double ratio = double(group.nodes * group.ranks_per_node) / (nodes * ranks_per_node);
+    return std::pair((group.nodes > 1) != (nodes > 1), std::abs(std::log(ratio)));
+  };
+  return interference_of(std::ranges::min_element(group_interference, {}, distance)->added, origin);
 }
 
 }  // namespace brume::hardware

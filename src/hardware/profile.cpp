@@ -37,6 +37,16 @@ deck::Schema<OperatorRow> operator_schema() {
   return schema;
 }
 
+deck::Schema<GroupInterference> group_interference_schema() {
+  deck::Schema<GroupInterference> schema;
+  schema.key("nodes", &GroupInterference::nodes, {.help = "nodes the group spans", .min = 1})
+      .key("ranks_per_node", &GroupInterference::ranks_per_node,
+           {.help = "ranks of the group on each", .min = 1})
+      .key("added", &GroupInterference::added,
+           {.help = "as interference", .required = true, .min = 0});
+  return schema;
+}
+
 deck::Schema<LinkRow> link_schema() {
   deck::Schema<LinkRow> schema;
   schema
@@ -103,6 +113,10 @@ void check_sizes(const Profile& profile, const std::string& path) {
   require(profile.interference.size() == num_resources * num_resources, Failure::input,
           "{}: interference needs {} numbers, found {}", path, num_resources * num_resources,
           profile.interference.size());
+  for (const GroupInterference& group : profile.group_interference)
+    require(group.added.size() == num_resources * num_resources, Failure::input,
+            "{}: group_interference of {} x {} needs {} numbers, found {}", path, group.nodes,
+            group.ranks_per_node, num_resources * num_resources, group.added.size());
   constexpr std::size_t num_slowdowns = 28;
   require(profile.slowdowns.empty() || profile.slowdowns.size() == num_slowdowns, Failure::input,
           "{}: slowdowns need {} numbers or none, found {}", path, num_slowdowns,
@@ -149,6 +163,8 @@ const deck::Schema<Profile>& profile_schema() {
         .tables("links", &Profile::links, link_schema(), "measured collectives and messages")
         .tables("copies", &Profile::copies, copy_schema(), "measured copies")
         .tables("transfers", &Profile::transfers, transfer_schema(), "transfers as lines")
+        .tables("group_interference", &Profile::group_interference, group_interference_schema(),
+                "interference beside collectives of one group shape")
         .tables("efficiencies", &Profile::efficiencies, efficiency_schema(),
                 "where no row of the kind tells");
     return s;

@@ -5,6 +5,7 @@
 #include <map>
 #include <numeric>
 #include <tuple>
+#include <utility>
 
 #include "activities.hpp"
 #include "analyzer/analyzer.hpp"
@@ -20,11 +21,15 @@ struct Shape {
   int ranks_per_node;
 };
 
+Shape dp_shape(const plan::Stage& stage) {
+  return {stage.nodes, stage.devices_per_node / stage.tp};
+}
+
 /// Nothing, for what stays on its rank.
 Shape shape(const plan::Plan& plan, int rank, const Task& task, int node_ranks) {
   const plan::Stage& stage = plan.stages[std::size_t(plan::place(plan, rank).stage)];
   if (task.group == Group::tp) return {1, stage.tp};
-  if (task.group == Group::dp) return {stage.nodes, stage.devices_per_node / stage.tp};
+  if (task.group == Group::dp) return dp_shape(stage);
   if (task.group == Group::world) {
     const int per_node = std::min(plan.devices(), node_ranks);
     return {int(ceil_div(plan.devices(), per_node)), per_node};
@@ -139,9 +144,13 @@ int resource(Channel channel) {
 /// Activities in flight, slowed by what else runs on their ranks.
 class Clockwork {
  public:
+  /// @param slow  [rank]
   Clockwork(std::span<const Program> programs, const Activities& activities,
-            const hardware::Interference& slow)
-      : programs_(programs), activities_(activities), slow_(slow), busy_(programs.size()) {}
+            std::vector<hardware::Interference> slow)
+      : programs_(programs),
+        activities_(activities),
+        slow_(std::move(slow)),
+        busy_(programs.size()) {}
 
   void start(int activity, double work_s) {
     running_.push_back({activity, work_s});
@@ -190,7 +199,7 @@ class Clockwork {
       double sum = 1.0;
       for (std::size_t other = 0; other < hardware::num_resources; ++other)
         if (other != mine && busy_[std::size_t(member.rank)][other] > 0)
-          sum += slow_.added[mine][other];
+          sum += slow_[std::size_t(member.rank)].added[mine][other];
       worst = std::max(worst, sum);
     }
     return worst;
@@ -198,7 +207,7 @@ class Clockwork {
 
   std::span<const Program> programs_;
   const Activities& activities_;
-  const hardware::Interference& slow_;
+  std::vector<hardware::Interference> slow_;
   std::vector<std::array<int, hardware::num_resources>>
       busy_;  ///< [rank] tasks in flight a resource
   std::vector<Running> running_;
@@ -239,8 +248,12 @@ Simulation simulate(std::span<const Program> programs, const plan::Plan& plan,
   require(activities.unmatched.empty(), Failure::bug, "{}",
           activities.unmatched.empty() ? "" : activities.unmatched[0]);
   Readiness readiness(programs, activities);
-  const hardware::Interference slow = profile.interference_model();
-  Clockwork clockwork(programs, activities, slow);
+  std::vector<hardware::Interference> slow;
+  for (const Program& program : programs) {
+    const Shape dp = dp_shape(plan.stages[std::size_t(plan::place(plan, program.rank).stage)]);
+    slow.push_back(profile.interference_model(dp.nodes, dp.ranks_per_node));
+  }
+  Clockwork clockwork(programs, activities, std::move(slow));
   TaskTimes times(plan, model, profile);
   Simulation simulation;
   for (const Program& program : programs) simulation.spans.emplace_back(program.tasks.size());
