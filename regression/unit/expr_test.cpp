@@ -63,6 +63,27 @@ TEST(Tape, EvaluatesManyCandidatesAndCallsFunctions) {
   }
 }
 
+// What is the same for all candidates of a block is computed once, and each run of equal arguments
+// asks a function once: 1000 candidates in blocks of 256 whose x changes at 300 and 700.
+TEST(Tape, AsksFunctionsOnceForEqualArguments) {
+  int asked = 0;
+  const auto twice = std::make_shared<const Function>(
+      Function{"twice", [&asked](std::span<const double> v) { return ++asked, 2.0 * v[0]; }});
+  const std::vector<Expr> outputs{Expr::call(twice, {x}) + y, x - 1.0};
+  const Tape tape(outputs, {"x", "y"});
+  std::vector<double> xs(1000, 1.0), ys(1000), a(1000), b(1000);
+  for (std::size_t i = 0; i < 1000; ++i) xs[i] += (i >= 300) + (i >= 700), ys[i] = double(i);
+
+  tape.evaluate(std::vector<const double*>{xs.data(), ys.data()}, std::vector{a.data(), b.data()},
+                1000);
+
+  EXPECT_EQ(asked, 1 + 2 + 2 + 1);
+  for (std::size_t i = 0; i < 1000; ++i) {
+    ASSERT_EQ(a[i], 2.0 * xs[i] + ys[i]);
+    ASSERT_EQ(b[i], xs[i] - 1.0);
+  }
+}
+
 TEST(Tape, SharesEqualSteps) {
   const std::vector<Expr> outputs{x * y + 1.0, x * y + 2.0};
   // x, y, x y, 1, sum, 2, sum

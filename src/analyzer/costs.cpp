@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
+#include <functional>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -31,23 +32,28 @@ double world_all_reduce_s(const Profile& profile, int ranks, double bytes) {
                              bytes);
 }
 
+/// Hash and equality that look arguments up without copying them.
+struct OfArguments {
+  using is_transparent = void;
+  std::size_t operator()(Arguments arguments) const {
+    std::size_t hash = arguments.size();
+    for (double argument : arguments)
+      hash = (hash ^ std::hash<double>{}(argument)) * 0x9E3779B97F4A7C15u, hash ^= hash >> 32;
+    return hash;
+  }
+  bool operator()(Arguments a, Arguments b) const { return std::ranges::equal(a, b); }
+};
+
 }  // namespace
 
 std::shared_ptr<const symbolic::Function> remembering(std::string name,
                                                       std::function<double(Arguments)> value) {
-  struct Memory {
-    std::map<std::vector<double>, double> values;
-    std::vector<double> last_arguments;
-    double last_value = 0.0;
-  };
-  auto memory = std::make_shared<Memory>();
-  const auto recall = [memory, value = std::move(value)](Arguments arguments) {
-    if (std::ranges::equal(arguments, memory->last_arguments)) return memory->last_value;
-    std::vector<double> key(arguments.begin(), arguments.end());
-    auto entry = memory->values.find(key);
-    if (entry == memory->values.end()) entry = memory->values.emplace(key, value(arguments)).first;
-    memory->last_arguments = std::move(key);
-    return memory->last_value = entry->second;
+  using Values = std::unordered_map<std::vector<double>, double, OfArguments, OfArguments>;
+  const auto known = std::make_shared<Values>();
+  const auto recall = [known, value = std::move(value)](Arguments arguments) {
+    if (const auto entry = known->find(arguments); entry != known->end()) return entry->second;
+    const std::vector<double> key(arguments.begin(), arguments.end());
+    return known->emplace(key, value(arguments)).first->second;
   };
   return std::make_shared<symbolic::Function>(symbolic::Function{std::move(name), recall});
 }

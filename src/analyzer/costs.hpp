@@ -21,8 +21,8 @@ struct Variables {
 
 using Arguments = std::span<const double>;
 
-/// A function that looks its earlier values up, the last one first: a grid asks for the same
-/// arguments many times in a row. Not for several threads at once.
+/// A function that looks its earlier values up: a grid asks for the same arguments many times. Not
+/// for several threads at once.
 std::shared_ptr<const symbolic::Function> remembering(std::string name,
                                                       std::function<double(Arguments)> value);
 

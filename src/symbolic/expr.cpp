@@ -4,10 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <optional>
-#include <tuple>
-#include <unordered_map>
 
 #include "base/error.hpp"
 
@@ -133,79 +130,6 @@ double Expr::evaluate(const std::map<std::string, double, std::less<>>& values) 
   double* output = &result;
   Tape(std::span(this, 1), names).evaluate(columns, std::span(&output, 1), 1);
   return result;
-}
-
-Tape::Tape(std::span<const Expr> outputs, std::vector<std::string> variables)
-    : num_variables_(variables.size()) {
-  std::unordered_map<const Expr::Node*, int> seen;
-  std::map<std::tuple<Op, std::vector<int>, double, int, const Function*>, int> registers;
-  const std::function<int(const Expr&)> visit = [&](const Expr& e) -> int {
-    const Expr::Node& n = e.node();
-    if (const auto found = seen.find(&n); found != seen.end()) return found->second;
-    Step step{.op = n.op, .arguments = {}, .constant = n.constant, .function = n.function};
-    for (const Expr& argument : n.arguments) step.arguments.push_back(visit(argument));
-    if (n.op == Op::variable) {
-      const auto place = std::find(variables.begin(), variables.end(), n.name);
-      require(place != variables.end(), Failure::bug, "no value for variable '{}'", n.name);
-      step.variable = int(place - variables.begin());
-    }
-    // Equal steps of differently built expressions share a register.
-    const auto [entry, fresh] = registers.try_emplace(
-        std::tuple(step.op, step.arguments, step.constant, step.variable, step.function.get()),
-        int(steps_.size()));
-    if (fresh) steps_.push_back(std::move(step));
-    return seen[&n] = entry->second;
-  };
-  for (const Expr& output : outputs) outputs_.push_back(visit(output));
-}
-
-void Tape::evaluate(std::span<const double* const> inputs, std::span<double* const> outputs,
-                    std::size_t count) const {
-  require(inputs.size() == num_variables_ && outputs.size() == outputs_.size(), Failure::bug,
-          "a tape of {} variables and {} outputs got {} and {}", num_variables_, outputs_.size(),
-          inputs.size(), outputs.size());
-  // Registers of a block stay in the second-level cache.
-  const std::size_t block = std::min<std::size_t>(256, count);
-  std::vector<double> registers(steps_.size() * block);
-  std::vector<double> values;
-  for (std::size_t first = 0; first < count; first += block) {
-    const std::size_t size = std::min(block, count - first);
-    for (std::size_t s = 0; s < steps_.size(); ++s) {
-      const Step& step = steps_[s];
-      double* out = &registers[s * block];
-      const auto in = [&](std::size_t i) {
-        return &registers[std::size_t(step.arguments[i]) * block];
-      };
-      const auto each = [&](auto&& f) {
-        const double* a = in(0);
-        const double* b = step.arguments.size() > 1 ? in(1) : a;
-        for (std::size_t i = 0; i < size; ++i) out[i] = f(a[i], b[i]);
-      };
-      switch (step.op) {
-        case Op::constant: std::fill_n(out, size, step.constant); break;
-        case Op::variable:
-          std::copy_n(inputs[std::size_t(step.variable)] + first, size, out);
-          break;
-        case Op::add: each([](double a, double b) { return a + b; }); break;
-        case Op::subtract: each([](double a, double b) { return a - b; }); break;
-        case Op::multiply: each([](double a, double b) { return a * b; }); break;
-        case Op::divide: each([](double a, double b) { return a / b; }); break;
-        case Op::max: each([](double a, double b) { return a < b ? b : a; }); break;
-        case Op::min: each([](double a, double b) { return b < a ? b : a; }); break;
-        case Op::floor: each([](double a, double) { return std::floor(a); }); break;
-        case Op::less: each([](double a, double b) { return a < b ? 1.0 : 0.0; }); break;
-        case Op::call:
-          values.resize(step.arguments.size());
-          for (std::size_t i = 0; i < size; ++i) {
-            for (std::size_t a = 0; a < values.size(); ++a) values[a] = in(a)[i];
-            out[i] = step.function->value(values);
-          }
-          break;
-      }
-    }
-    for (std::size_t o = 0; o < outputs_.size(); ++o)
-      std::copy_n(&registers[std::size_t(outputs_[o]) * block], size, outputs[o] + first);
-  }
 }
 
 }  // namespace brume::symbolic

@@ -17,7 +17,8 @@ const double* next_value(const std::vector<double>& list, double value) {
   return at == list.end() ? nullptr : &*at;
 }
 
-auto strategy(const Point& p) { return std::tie(p.layers, p.zero_level, p.ratios); }
+// Those of equal ratios beside each other: then few functions of costs are asked anew.
+auto strategy(const Point& p) { return std::tie(p.zero_level, p.ratios, p.layers); }
 
 struct ByStrategy {
   bool operator()(const Point& a, const Point& b) const { return strategy(a) < strategy(b); }
@@ -117,6 +118,7 @@ std::vector<Point> Fronts::climb(const Seat& seat, const std::vector<int>& layer
     const std::vector<Point> rows = lowest(seat, l);
     level.insert(level.end(), rows.begin(), rows.end());
   }
+  std::ranges::sort(level, ByStrategy{});
   while (!level.empty()) {
     std::vector<char> may_climb;
     const std::vector<Point> fit = smallest_fits(seat, level, may_climb);
@@ -258,25 +260,26 @@ std::vector<Point> Fronts::everything(const Seat& seat, int layers) {
 std::vector<Point> Fronts::unlimited(int layout, int after) {
   const Seat seat{frame_, layout, after};
   const int most = grid_.model().num_layers - frame_.num_stages + 1;
-  std::vector<Point> rows;
-  for (int layers = frame_.num_stages == 1 ? most : 1; layers <= most; ++layers)
-    for (Point row : lowest(seat, layers))
-      for (int c : {0, layers}) {
+  const int least = frame_.num_stages == 1 ? most : 1;
+  std::vector<Point> fastest, rows;
+  for (Point row : lowest(seat, least)) {
+    rows.clear();
+    for (row.layers = least; row.layers <= most; ++row.layers)
+      for (int c : {0, row.layers}) {
         row.ckpt_layers = c;
         if (c == 0 || axes_.recompute) rows.push_back(row);
       }
-  strategies_ += std::int64_t(rows.size());
-  grid_.price_time(seat, rows);
-  std::vector<Point> fastest;
-  for (const Point& row : rows) {
-    if (fastest.empty() || fastest.back().layers != row.layers) {
-      fastest.push_back(row);
-      continue;
+    strategies_ += std::int64_t(rows.size());
+    grid_.price_time(seat, rows);  // one row after the other, because they differ by layers only
+    if (fastest.empty())
+      std::ranges::copy_if(rows, std::back_inserter(fastest),
+                           [](const Point& p) { return p.ckpt_layers == 0; });
+    for (const Point& p : rows) {
+      Point& known = fastest[std::size_t(p.layers - least)];
+      const double whole_s = std::min(known.whole_s(), p.whole_s());
+      known.stable_s = std::min(known.stable_s, p.stable_s);
+      known.delta_s = whole_s - known.stable_s;
     }
-    Point& least = fastest.back();
-    const double whole_s = std::min(least.whole_s(), row.whole_s());
-    least.stable_s = std::min(least.stable_s, row.stable_s);
-    least.delta_s = whole_s - least.stable_s;
   }
   return fastest;
 }

@@ -1,7 +1,6 @@
 #include "grid.hpp"
 
 #include <algorithm>
-#include <functional>
 #include <random>
 
 #include "base/error.hpp"
@@ -15,26 +14,29 @@ using symbolic::Tape;
 constexpr int probes = 12;          ///< strategies looked at along each axis
 constexpr double rounding = 1e-12;  ///< relative; sums in another order
 
-/// How a plan variable follows from a seat and a strategy.
-std::function<double(const Point&)> column(const std::string& name, const Seat& seat) {
-  const auto same = [](double value) { return [value](const Point&) { return value; }; };
-  const auto ratio = [](std::size_t i) { return [i](const Point& p) { return p.ratios[i]; }; };
+/// A plan variable: the same for all strategies of a seat, or one of a strategy's knobs.
+struct Column {
+  double same;
+  double (*of)(const Point&) = nullptr;
+};
+
+Column column(const std::string& name, const Seat& seat) {
   const Layout& mesh = seat.mesh();
-  if (name == "l") return [](const Point& p) { return double(p.layers); };
-  if (name == "c") return [](const Point& p) { return double(p.ckpt_layers); };
-  if (name == "z") return [](const Point& p) { return double(p.zero_level); };
-  if (name == "w") return ratio(0);
-  if (name == "g") return ratio(1);
-  if (name == "o") return ratio(2);
-  if (name == "a") return ratio(3);
-  if (name == "b") return same(mesh.microbatch);
-  if (name == "dp") return same(mesh.dp);
-  if (name == "tp") return same(mesh.tp);
-  if (name == "p") return same(seat.frame.in_flight(seat.after));
-  if (name == "G") return same(seat.frame.microbatches);
-  if (name == "S") return same(seat.frame.num_stages);
-  if (name == "n") return same(mesh.nodes);
-  if (name == "m") return same(mesh.devices_per_node);
+  if (name == "l") return {0.0, [](const Point& p) { return double(p.layers); }};
+  if (name == "c") return {0.0, [](const Point& p) { return double(p.ckpt_layers); }};
+  if (name == "z") return {0.0, [](const Point& p) { return double(p.zero_level); }};
+  if (name == "w") return {0.0, [](const Point& p) { return p.ratios[0]; }};
+  if (name == "g") return {0.0, [](const Point& p) { return p.ratios[1]; }};
+  if (name == "o") return {0.0, [](const Point& p) { return p.ratios[2]; }};
+  if (name == "a") return {0.0, [](const Point& p) { return p.ratios[3]; }};
+  if (name == "b") return {double(mesh.microbatch)};
+  if (name == "dp") return {double(mesh.dp)};
+  if (name == "tp") return {double(mesh.tp)};
+  if (name == "p") return {double(seat.frame.in_flight(seat.after))};
+  if (name == "G") return {double(seat.frame.microbatches)};
+  if (name == "S") return {double(seat.frame.num_stages)};
+  if (name == "n") return {double(mesh.nodes)};
+  if (name == "m") return {double(mesh.devices_per_node)};
   throw Error(Failure::bug, "the tuner knows no plan variable '{}'", name);
 }
 
@@ -86,9 +88,9 @@ void Grid::evaluate(const Tape& tape, const Seat& seat, std::span<const Point> p
   inputs_.resize(names.size());
   outputs_.resize(3);
   for (std::size_t i = 0; i < names.size(); ++i) {
-    const auto value = column(names[i], seat);
-    inputs_[i].resize(points.size());
-    std::ranges::transform(points, inputs_[i].begin(), value);
+    const Column variable = column(names[i], seat);
+    inputs_[i].assign(points.size(), variable.same);
+    if (variable.of) std::ranges::transform(points, inputs_[i].begin(), variable.of);
   }
   std::vector<const double*> inputs;
   std::vector<double*> outputs;

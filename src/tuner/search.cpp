@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <utility>
 
 namespace brume::tuner {
@@ -114,20 +113,20 @@ Pipeline Searcher::unlimited_pipeline(const Candidate& candidate) const {
 void Searcher::bound(Candidate& candidate) {
   const Frame& frame = candidate.frame;
   candidate.unlimited.assign(frame.layouts.size(), std::vector<std::vector<Point>>(4));
-  std::set<double> times;
+  std::vector<double> ends;
   double layer_s = infinity, stage_s = infinity;
   for (int layout = 0; layout < int(frame.layouts.size()); ++layout)
     for (int after : {0, std::min(1, frame.num_stages - 1), frame.num_stages - 1}) {
       auto& points = candidate.unlimited[std::size_t(layout)][role_of(frame, after)];
       if (points.empty()) points = candidate.fronts.unlimited(layout, after);
       for (const Point& p : points) {
-        times.insert(p.stable_s);
+        ends.push_back(p.stable_s);
         layer_s = std::min(layer_s, p.stable_s / p.layers);
         stage_s = std::min(stage_s, p.stable_s);
       }
     }
   const Pipeline pipeline = pipeline_of(candidate);
-  const std::vector<double> ends(times.begin(), times.end());
+  std::ranges::sort(ends);
   const auto enough = [&](double threshold_s) {
     return capacity(pipeline,
                     [&](int layout, int after) {
