@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
+#include <optional>
+
+#include "capacity.hpp"
 
 namespace brume::tuner {
 namespace {
@@ -30,13 +32,7 @@ class DynamicProgram {
   DynamicProgram(const Pipeline& pipeline, double threshold_s, double cutoff_s)
       : pipeline_(pipeline), cutoff_s_(cutoff_s) {
     for (const auto& cells : pipeline.cells) arcs_.push_back(arcs(cells, threshold_s));
-    capacity_ = capacity(pipeline, [&](int layout, int after) {
-      int most = 0;
-      const int devices = pipeline.frame.layouts[std::size_t(layout)].devices();
-      for (const Arc& arc : arcs_[std::size_t(after)])
-        if (arc.devices == devices) most = std::max(most, arc.layers);
-      return most;
-    });
+    capacity_.emplace(rooms(), pipeline.devices, pipeline.devices_per_node);
     bound_rest();
   }
 
@@ -47,6 +43,7 @@ class DynamicProgram {
   using States = std::map<State, std::vector<int>>;
 
   std::vector<Arc> arcs(const std::vector<Cell>& cells, double threshold_s) const;
+  Rooms rooms() const;
   void bound_rest();
   void extend(int after, const State& state, const std::vector<int>& from, States& next);
   void offer(std::vector<int>& labels, const Label& label, bool shares_node);
@@ -58,7 +55,7 @@ class DynamicProgram {
   const Pipeline& pipeline_;
   double cutoff_s_;
   std::vector<std::vector<Arc>> arcs_;  ///< [stages after]
-  Capacity capacity_;
+  std::optional<Capacity> capacity_;
   std::vector<double> rest_s_;  ///< [stages placed] least sum of the other stages' stable times
   std::vector<double> rest_layer_s_;  ///< the same a layer
   std::vector<Label> labels_;
@@ -86,6 +83,17 @@ std::vector<Arc> DynamicProgram::arcs(const std::vector<Cell>& cells, double thr
     if (!arc.points.empty()) found.push_back(std::move(arc));
   }
   return found;
+}
+
+Rooms DynamicProgram::rooms() const {
+  Rooms rooms(arcs_.size());
+  for (std::size_t after = 0; after < arcs_.size(); ++after)
+    for (const Arc& arc : arcs_[after]) {  // by devices, then layers
+      if (rooms[after].empty() || rooms[after].back().devices != arc.devices)
+        rooms[after].push_back({arc.devices, 0});
+      rooms[after].back().layers = arc.layers;
+    }
+  return rooms;
 }
 
 /// Whatever stages come before, they take at least so long together.
@@ -134,7 +142,7 @@ void DynamicProgram::extend(int after, const State& state, const std::vector<int
     const bool is_first = placed == arcs_.size();
     if (begin < 0 || left < 0 || is_first != (left == 0) || is_first != (begin == 0)) continue;
     if (!may_begin(begin, arc.devices, per_node)) continue;
-    if (capacity_.first[placed][std::size_t(used + arc.devices)] < left) continue;
+    if (capacity_->first(int(placed), used + arc.devices) < left) continue;
     const double rest_s = std::max(rest_s_[placed], left == 0 ? 0.0 : left * rest_layer_s_[placed]);
     const bool shares_node = pipeline_.host_matters && begin % per_node != 0;
     const bool joins_node = pipeline_.host_matters && (pipeline_.devices - used) % per_node != 0;
@@ -161,7 +169,7 @@ void DynamicProgram::extend(int after, const State& state, const std::vector<int
 
 Least DynamicProgram::solve() {
   Least least{.sum_s = cutoff_s_, .stages = {}};
-  if (!capacity_.enough(pipeline_.num_layers)) return {};
+  if (capacity_->first(0, 0) < pipeline_.num_layers) return {};
   States states{{{0, 0}, {0}}};
   labels_.push_back({0.0, 0.0, 0.0});
   for (int after = 0; after < pipeline_.frame.num_stages; ++after) {
@@ -208,44 +216,6 @@ bool fits_host(const Pipeline& pipeline, const std::vector<Point>& stages) {
     first += mesh.devices();
   }
   return true;
-}
-
-Capacity capacity(const Pipeline& pipeline, const std::function<int(int, int)>& most_layers) {
-  const auto stages = std::size_t(pipeline.frame.num_stages), size = std::size_t(pipeline.devices);
-  int unit = 0;  // meshes are multiples of it, and so is what they use together
-  for (const Layout& layout : pipeline.frame.layouts) unit = std::gcd(unit, layout.devices());
-  Capacity found{std::vector(stages + 1, std::vector<int>(size + 1, -1)),
-                 std::vector(stages + 1, std::vector<int>(size + 1, -1))};
-  std::vector<std::map<int, int>> meshes(stages);  // by devices
-  for (std::size_t after = 0; after < stages; ++after)
-    for (std::size_t j = 0; j < pipeline.frame.layouts.size(); ++j)
-      if (const int most = most_layers(int(j), int(after)); most > 0) {
-        int& layers = meshes[after][pipeline.frame.layouts[j].devices()];
-        layers = std::max(layers, most);
-      }
-  // One stage more, on the devices before those in use.
-  const auto step = [&](std::size_t used, int devices) {
-    const int begin = pipeline.devices - int(used) - devices;
-    return begin >= 0 && may_begin(begin, devices, pipeline.devices_per_node);
-  };
-  found.last[0][0] = 0;
-  for (std::size_t after = 0; after < stages; ++after)
-    for (std::size_t used = 0; used <= size; used += std::size_t(unit))
-      if (const int layers = found.last[after][used]; layers >= 0)
-        for (const auto& [devices, most] : meshes[after])
-          if (step(used, devices)) {
-            int& next = found.last[after + 1][used + std::size_t(devices)];
-            next = std::max(next, layers + most);
-          }
-  found.first[stages][size] = 0;
-  for (std::size_t after = stages; after-- > 0;)
-    for (std::size_t used = 0; used <= size; used += std::size_t(unit))
-      if (found.last[after][used] >= 0)
-        for (const auto& [devices, most] : meshes[after])
-          if (step(used, devices))
-            if (const int rest = found.first[after + 1][used + std::size_t(devices)]; rest >= 0)
-              found.first[after][used] = std::max(found.first[after][used], rest + most);
-  return found;
 }
 
 Least least_sum(const Pipeline& pipeline, double threshold_s, double cutoff_s) {

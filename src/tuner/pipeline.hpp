@@ -2,7 +2,6 @@
 /// an iteration is short.
 #pragma once
 
-#include <functional>
 #include <limits>
 #include <optional>
 #include <span>
@@ -42,17 +41,6 @@ double iteration_time(const std::vector<Point>& stages, int microbatches);
 
 /// Devices stand in the order of stages; a node's stages together must not exceed its host memory.
 bool fits_host(const Pipeline& pipeline, const std::vector<Point>& stages);
-
-/// Most layers that the last stages can hold, by the devices they use; -1 where devices do not add
-/// up or meshes would straddle nodes.
-struct Capacity {
-  std::vector<std::vector<int>> last;   ///< [stages][devices used]
-  std::vector<std::vector<int>> first;  ///< [stages after][devices used by those]
-  bool enough(int num_layers) const { return first[0][0] >= num_layers; }
-};
-
-/// @param most_layers  (layout, stages after) -> most layers a stage can hold, 0: none
-Capacity capacity(const Pipeline& pipeline, const std::function<int(int, int)>& most_layers);
 
 /// Least max_i (whole_i + sum_{j>i} t_j) over choices whose stages take at most `threshold_s` each.
 struct Least {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
 namespace brume::tuner {
@@ -109,9 +110,34 @@ Pipeline Searcher::unlimited_pipeline(const Candidate& candidate) const {
   return pipeline;
 }
 
+/// The meshes that stages of at most `threshold_s` may take, memory or not.
+Rooms Searcher::rooms(const Candidate& candidate, double threshold_s) const {
+  const Frame& frame = candidate.frame;
+  const auto of = [&](int after) {
+    std::map<int, int> most;  // by devices
+    for (int layout = 0; layout < int(frame.layouts.size()); ++layout)
+      if (const int layers = most_layers(unlimited(candidate, layout, after), threshold_s)) {
+        int& known = most[frame.layouts[std::size_t(layout)].devices()];
+        known = std::max(known, layers);
+      }
+    std::vector<Room> meshes;
+    for (const auto& [devices, layers] : most) meshes.push_back({devices, layers});
+    return meshes;
+  };
+  // All stages in between are alike.
+  Rooms rooms(std::size_t(frame.num_stages), of(std::min(1, frame.num_stages - 1)));
+  rooms.front() = of(0);
+  rooms.back() = of(frame.num_stages - 1);
+  return rooms;
+}
+
 /// The fastest slowest stage that can hold all layers, and what all stages take together.
 void Searcher::bound(Candidate& candidate) {
   const Frame& frame = candidate.frame;
+  const auto [least, most] = std::ranges::minmax(frame.layouts, {}, &Layout::devices);
+  const int devices = question_.cluster.devices();
+  if (frame.num_stages * least.devices() > devices || frame.num_stages * most.devices() < devices)
+    return;
   candidate.unlimited.assign(frame.layouts.size(), std::vector<std::vector<Point>>(4));
   std::vector<double> ends;
   double layer_s = infinity, stage_s = infinity;
@@ -125,16 +151,11 @@ void Searcher::bound(Candidate& candidate) {
         stage_s = std::min(stage_s, p.stable_s);
       }
     }
-  const Pipeline pipeline = pipeline_of(candidate);
   std::ranges::sort(ends);
-  const auto enough = [&](double threshold_s) {
-    return capacity(pipeline,
-                    [&](int layout, int after) {
-                      return most_layers(unlimited(candidate, layout, after), threshold_s);
-                    })
-        .enough(question_.model.num_layers);
-  };
-  const auto fastest = std::ranges::partition_point(ends, [&](double s) { return !enough(s); });
+  const auto fastest = std::ranges::partition_point(ends, [&](double threshold_s) {
+    return !enough(rooms(candidate, threshold_s), question_.model.num_layers, devices,
+                   question_.cluster.devices_per_node);
+  });
   if (fastest == ends.end()) return;  // devices do not add up
   candidate.fastest_stage_s = *fastest;
   candidate.other_s =
@@ -169,20 +190,18 @@ void Searcher::reopen(Candidate& candidate) {
 /// The points that stages of at most `most_s` may take, as far as layers and devices can add up.
 Pipeline Searcher::limited_pipeline(Candidate& candidate, double most_s) {
   Pipeline pipeline = pipeline_of(candidate);
-  const auto most = [&](int layout, int after) {
-    return most_layers(unlimited(candidate, layout, after), most_s);
-  };
-  const Capacity room = capacity(pipeline, most);
+  const Rooms meshes = rooms(candidate, most_s);
+  const Capacity room(meshes, pipeline.devices, pipeline.devices_per_node);
   for (int after = 0; after < candidate.frame.num_stages; ++after)
     for (int layout = 0; layout < int(candidate.frame.layouts.size()); ++layout) {
+      const int most_here = most_layers(unlimited(candidate, layout, after), most_s);
+      if (most_here == 0) continue;
       const int devices = candidate.frame.layouts[std::size_t(layout)].devices();
       int others = -1;
-      for (int used = 0; used + devices <= pipeline.devices; ++used) {
-        const int last = room.last[std::size_t(after)][std::size_t(used)];
-        const int first = room.first[std::size_t(after) + 1][std::size_t(used + devices)];
+      for (int used = 0; used + devices <= pipeline.devices; used += room.unit()) {
+        const int last = room.last(after, used), first = room.first(after + 1, used + devices);
         if (last >= 0 && first >= 0) others = std::max(others, last + first);
       }
-      const int most_here = most(layout, after);
       const int least_here = std::max(1, pipeline.num_layers - others);
       if (others < 0 || least_here > most_here) continue;
       candidate.fronts.prepare(layout, after, least_here, most_here);

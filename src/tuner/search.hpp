@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "capacity.hpp"
 #include "fronts.hpp"
 #include "pipeline.hpp"
 
@@ -98,6 +99,7 @@ class Searcher {
   };
 
   const std::vector<Point>& unlimited(const Candidate& candidate, int layout, int after) const;
+  Rooms rooms(const Candidate& candidate, double threshold_s) const;
   Pipeline pipeline_of(const Candidate& candidate) const;
   Pipeline unlimited_pipeline(const Candidate& candidate) const;
   Pipeline limited_pipeline(Candidate& candidate, double most_s);
