@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "capacity.hpp"
 
@@ -20,18 +21,64 @@ struct Label {
   const Point* point = nullptr;
 };
 
-/// Points of one mesh size and number of layers under the threshold.
+/// Points of one number of layers under the threshold.
 struct Arc {
-  int devices;
   int layers;
   std::vector<const Point*> points;
+};
+
+/// What a stage may take on a mesh of so many devices, by rising layers.
+struct Mesh {
+  int devices;
+  std::vector<Arc> arcs;
+};
+
+/// Labels by devices and layers used.
+class States {
+ public:
+  struct State {
+    int devices, layers;
+    std::vector<int> labels;
+  };
+
+  States(int devices, int unit, int layers)
+      : unit_(unit),
+        width_(std::size_t(layers) + 1),
+        places_((std::size_t(devices / unit) + 1) * width_, -1) {}
+
+  /// Valid until another state is asked for.
+  std::vector<int>& labels(int devices, int layers) {
+    int& at = place(devices, layers);
+    if (at < 0) {
+      at = int(all_.size());
+      all_.push_back({devices, layers, {}});
+    }
+    return all_[std::size_t(at)].labels;
+  }
+
+  /// In rising order; forgets them.
+  std::vector<State> take() {
+    for (const State& state : all_) place(state.devices, state.layers) = -1;
+    std::ranges::sort(all_, {}, [](const State& s) { return std::pair{s.devices, s.layers}; });
+    return std::exchange(all_, {});
+  }
+
+ private:
+  int& place(int devices, int layers) {
+    return places_[std::size_t(devices / unit_) * width_ + std::size_t(layers)];
+  }
+
+  int unit_;
+  std::size_t width_;
+  std::vector<int> places_;  ///< [units of devices, layers]
+  std::vector<State> all_;
 };
 
 class DynamicProgram {
  public:
   DynamicProgram(const Pipeline& pipeline, double threshold_s, double cutoff_s)
       : pipeline_(pipeline), cutoff_s_(cutoff_s) {
-    for (const auto& cells : pipeline.cells) arcs_.push_back(arcs(cells, threshold_s));
+    for (const auto& cells : pipeline.cells) meshes_.push_back(meshes(cells, threshold_s));
     capacity_.emplace(rooms(), pipeline.devices, pipeline.devices_per_node);
     bound_rest();
   }
@@ -39,13 +86,11 @@ class DynamicProgram {
   Least solve();
 
  private:
-  using State = std::pair<int, int>;  ///< devices, layers used
-  using States = std::map<State, std::vector<int>>;
-
-  std::vector<Arc> arcs(const std::vector<Cell>& cells, double threshold_s) const;
+  std::vector<Mesh> meshes(const std::vector<Cell>& cells, double threshold_s) const;
   Rooms rooms() const;
   void bound_rest();
-  void extend(int after, const State& state, const std::vector<int>& from, States& next);
+  void extend(int after, const States::State& from, States& next);
+  void extend(int after, const States::State& from, int devices, const Arc& arc, States& next);
   void offer(std::vector<int>& labels, const Label& label, bool shares_node);
   bool beats(const Label& a, const Label& b, bool shares_node) const {
     return a.sum_s <= b.sum_s && a.least_s <= b.least_s &&
@@ -54,59 +99,60 @@ class DynamicProgram {
 
   const Pipeline& pipeline_;
   double cutoff_s_;
-  std::vector<std::vector<Arc>> arcs_;  ///< [stages after]
+  std::vector<std::vector<Mesh>> meshes_;  ///< [stages after]
   std::optional<Capacity> capacity_;
   std::vector<double> rest_s_;  ///< [stages placed] least sum of the other stages' stable times
   std::vector<double> rest_layer_s_;  ///< the same a layer
   std::vector<Label> labels_;
 };
 
-std::vector<Arc> DynamicProgram::arcs(const std::vector<Cell>& cells, double threshold_s) const {
-  std::map<State, std::vector<Point>> merged;
-  std::map<State, std::vector<const Point*>> all;
+std::vector<Mesh> DynamicProgram::meshes(const std::vector<Cell>& cells, double threshold_s) const {
+  std::map<std::pair<int, int>, std::vector<const Point*>> all;  // by devices, layers
   for (const Cell& cell : cells) {
     auto& points = all[{pipeline_.frame.layouts[std::size_t(cell.layout)].devices(), cell.layers}];
     for (const Point& point : cell.points)
       if (point.stable_s <= threshold_s) points.push_back(&point);
   }
-  std::vector<Arc> found;
-  for (auto& [mesh, points] : all) {
+  std::vector<Mesh> found;
+  for (auto& [size, points] : all) {
     std::ranges::stable_sort(points, {}, [](const Point* p) {
       return std::pair{p->stable_s, p->whole_s()};
     });
-    Arc arc{mesh.first, mesh.second, {}};
+    const auto [devices, layers] = size;
+    Arc arc{layers, {}};
     for (const Point* p : points) {
-      const bool shared = pipeline_.host_matters && mesh.first < pipeline_.devices_per_node;
+      const bool shared = pipeline_.host_matters && devices < pipeline_.devices_per_node;
       if (shared || arc.points.empty() || p->whole_s() < arc.points.back()->whole_s())
         arc.points.push_back(p);
     }
-    if (!arc.points.empty()) found.push_back(std::move(arc));
+    if (arc.points.empty()) continue;
+    if (found.empty() || found.back().devices != devices) found.push_back({devices, {}});
+    found.back().arcs.push_back(std::move(arc));
   }
   return found;
 }
 
 Rooms DynamicProgram::rooms() const {
-  Rooms rooms(arcs_.size());
-  for (std::size_t after = 0; after < arcs_.size(); ++after)
-    for (const Arc& arc : arcs_[after]) {  // by devices, then layers
-      if (rooms[after].empty() || rooms[after].back().devices != arc.devices)
-        rooms[after].push_back({arc.devices, 0});
-      rooms[after].back().layers = arc.layers;
-    }
+  Rooms rooms;
+  for (const auto& meshes : meshes_) {
+    rooms.emplace_back();
+    for (const Mesh& mesh : meshes) rooms.back().push_back({mesh.devices, mesh.arcs.back().layers});
+  }
   return rooms;
 }
 
 /// Whatever stages come before, they take at least so long together.
 void DynamicProgram::bound_rest() {
-  const std::size_t count = arcs_.size();
+  const std::size_t count = meshes_.size();
   rest_s_.assign(count + 1, 0.0);
   rest_layer_s_.assign(count + 1, infinity);
   for (std::size_t after = count; after-- > 0;) {
     double least_s = infinity, layer_s = rest_layer_s_[after + 1];
-    for (const Arc& arc : arcs_[after]) {
-      least_s = std::min(least_s, arc.points[0]->stable_s);
-      layer_s = std::min(layer_s, arc.points[0]->stable_s / arc.layers);
-    }
+    for (const Mesh& mesh : meshes_[after])
+      for (const Arc& arc : mesh.arcs) {
+        least_s = std::min(least_s, arc.points[0]->stable_s);
+        layer_s = std::min(layer_s, arc.points[0]->stable_s / arc.layers);
+      }
     rest_s_[after] = rest_s_[after + 1] + least_s;
     rest_layer_s_[after] = layer_s;
   }
@@ -131,56 +177,59 @@ void DynamicProgram::offer(std::vector<int>& labels, const Label& label, bool sh
   labels_.push_back(merged);
 }
 
-void DynamicProgram::extend(int after, const State& state, const std::vector<int>& from,
-                            States& next) {
-  const auto [used, layers_used] = state;
-  const auto placed = std::size_t(after) + 1;
-  const int per_node = pipeline_.devices_per_node;
-  for (const Arc& arc : arcs_[std::size_t(after)]) {
-    const int begin = pipeline_.devices - used - arc.devices;
-    const int left = pipeline_.num_layers - layers_used - arc.layers;
-    const bool is_first = placed == arcs_.size();
-    if (begin < 0 || left < 0 || is_first != (left == 0) || is_first != (begin == 0)) continue;
-    if (!may_begin(begin, arc.devices, per_node)) continue;
-    if (capacity_->first(int(placed), used + arc.devices) < left) continue;
-    const double rest_s = std::max(rest_s_[placed], left == 0 ? 0.0 : left * rest_layer_s_[placed]);
-    const bool shares_node = pipeline_.host_matters && begin % per_node != 0;
-    const bool joins_node = pipeline_.host_matters && (pipeline_.devices - used) % per_node != 0;
-    std::vector<int>* labels = nullptr;
-    for (const int id : from)
-      for (const Point* point : arc.points) {
-        const Label later = labels_[std::size_t(id)];
-        Label label{.sum_s = point->stable_s + later.sum_s,
-                    .least_s = std::max(point->whole_s() + later.sum_s, later.least_s),
-                    .host_bytes = 0.0,
-                    .next = id,
-                    .point = point};
-        if (std::max(label.least_s, label.sum_s + rest_s) >= cutoff_s_) continue;
-        if (pipeline_.host_matters && arc.devices <= per_node) {
-          label.host_bytes =
-              arc.devices * point->host_bytes + (joins_node ? later.host_bytes : 0.0);
-          if (label.host_bytes > pipeline_.node_host_bytes) continue;
-        }
-        if (!labels) labels = &next[{used + arc.devices, layers_used + arc.layers}];
-        offer(*labels, label, shares_node);
-      }
+void DynamicProgram::extend(int after, const States::State& from, States& next) {
+  const int placed = after + 1, others = pipeline_.num_layers - from.layers;
+  const bool is_first = placed == pipeline_.frame.num_stages;
+  for (const Mesh& mesh : meshes_[std::size_t(after)]) {
+    const int begin = pipeline_.devices - from.devices - mesh.devices;
+    if (begin < 0 || is_first != (begin == 0)) continue;
+    if (!may_begin(begin, mesh.devices, pipeline_.devices_per_node)) continue;
+    const int room = capacity_->first(placed, from.devices + mesh.devices);
+    if (room < 0) continue;
+    for (auto arc = std::ranges::lower_bound(mesh.arcs, others - room, {}, &Arc::layers);
+         arc != mesh.arcs.end() && arc->layers <= others; ++arc)
+      if (is_first == (arc->layers == others)) extend(after, from, mesh.devices, *arc, next);
   }
+}
+
+void DynamicProgram::extend(int after, const States::State& from, int devices, const Arc& arc,
+                            States& next) {
+  const auto placed = std::size_t(after) + 1;
+  const int per_node = pipeline_.devices_per_node, used = from.devices + devices;
+  const int left = pipeline_.num_layers - from.layers - arc.layers;
+  const double rest_s = std::max(rest_s_[placed], left == 0 ? 0.0 : left * rest_layer_s_[placed]);
+  const bool host_matters = pipeline_.host_matters;
+  const bool shares_node = host_matters && (pipeline_.devices - used) % per_node != 0;
+  const bool joins_node = host_matters && (pipeline_.devices - from.devices) % per_node != 0;
+  std::vector<int>* labels = nullptr;
+  for (const int id : from.labels)
+    for (const Point* point : arc.points) {
+      const Label& later = labels_[std::size_t(id)];
+      Label label{.sum_s = point->stable_s + later.sum_s,
+                  .least_s = std::max(point->whole_s() + later.sum_s, later.least_s),
+                  .host_bytes = 0.0,
+                  .next = id,
+                  .point = point};
+      if (std::max(label.least_s, label.sum_s + rest_s) >= cutoff_s_) continue;
+      if (host_matters && devices <= per_node) {
+        label.host_bytes = devices * point->host_bytes + (joins_node ? later.host_bytes : 0.0);
+        if (label.host_bytes > pipeline_.node_host_bytes) continue;
+      }
+      if (!labels) labels = &next.labels(used, from.layers + arc.layers);
+      offer(*labels, label, shares_node);
+    }
 }
 
 Least DynamicProgram::solve() {
   Least least{.sum_s = cutoff_s_, .stages = {}};
   if (capacity_->first(0, 0) < pipeline_.num_layers) return {};
-  States states{{{0, 0}, {0}}};
+  States next(pipeline_.devices, capacity_->unit(), pipeline_.num_layers);
+  next.labels(0, 0).push_back(0);
   labels_.push_back({0.0, 0.0, 0.0});
-  for (int after = 0; after < pipeline_.frame.num_stages; ++after) {
-    States next;
-    for (const auto& [state, labels] : states) extend(after, state, labels, next);
-    states = std::move(next);
-  }
-  const auto all = states.find({pipeline_.devices, pipeline_.num_layers});
-  if (all == states.end()) return least;
+  for (int after = 0; after < pipeline_.frame.num_stages; ++after)
+    for (const States::State& state : next.take()) extend(after, state, next);
   int best = -1;
-  for (int id : all->second)
+  for (int id : next.labels(pipeline_.devices, pipeline_.num_layers))
     if (best < 0 || labels_[std::size_t(id)].least_s < labels_[std::size_t(best)].least_s)
       best = id;
   if (best < 0) return least;
