@@ -39,6 +39,7 @@ enum class Precision { fp32, bf16, fp16 };
 /// Bytes of an element, by what it belongs to.
 inline constexpr int token_bytes = 4;
 inline constexpr int grad_bytes = 4;
+inline constexpr int statistic_bytes = 4;  ///< mean and 1 / deviation of a norm, attention's sums
 constexpr int weight_bytes(Precision precision) { return precision == Precision::fp32 ? 4 : 2; }
 constexpr int activation_bytes(Precision precision) { return weight_bytes(precision); }
 /// Of a parameter: two moments, and below fp32 a master weight.
@@ -219,7 +220,10 @@ struct Operator {
 /// A tensor that a segment's forward keeps for its backward, beside its input.
 struct Saved {
   std::string name;
-  Expr elements;  ///< on one tp rank, in "b" and "tp"
+  Expr elements;      ///< on one tp rank, in "b" and "tp"
+  int element_bytes;  ///< statistics are fp32 whatever the precision
+
+  Expr bytes() const { return double(element_bytes) * elements; }
 };
 
 struct Segment {
@@ -243,16 +247,17 @@ std::vector<SegmentKind> segment_kinds(const Config& config);
 struct Kept {
   SegmentKind segment;
   int saved;  ///< index into Segment::saved; -1: the segment's input
-  Expr elements;
+  Expr bytes;
 };
 
 /// What a layer keeps, in the order in which activation offload takes it, large tensors first: with
-/// ratio a the longest prefix that holds at most a of all elements moves to the host. A recomputed
+/// ratio a the longest prefix that holds at most a of all bytes moves to the host. A recomputed
 /// layer keeps its input.
 std::vector<Kept> kept_tensors(const Config& config, bool recomputed);
 
 /// Elements of the residual stream, b T C.
 Expr stream_elements(const Config& config);
+Expr stream_bytes(const Config& config);
 
 std::int64_t num_parameters(const Config& config);
 /// Model FLOPs of one sequence, forward and backward, recomputation not counted.

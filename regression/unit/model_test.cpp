@@ -201,14 +201,37 @@ TEST(Model, KeptTensorsAreInputsAndSaved) {
   const std::map<std::string, double, std::less<>> values{{"b", 2.0}, {"tp", 2.0}};
   for (const Config& m : all_families()) {
     double kept = 0.0, expected = 0.0;
-    for (const Kept& tensor : kept_tensors(m, false)) kept += tensor.elements.evaluate(values);
+    for (const Kept& tensor : kept_tensors(m, false)) kept += tensor.bytes.evaluate(values);
     for (SegmentKind kind : segment_kinds(m, BlockKind::layer)) {
-      expected += stream_elements(m).evaluate(values);
-      for (const Saved& saved : segment(m, kind).saved) expected += saved.elements.evaluate(values);
+      expected += stream_bytes(m).evaluate(values);
+      for (const Saved& saved : segment(m, kind).saved) expected += saved.bytes().evaluate(values);
     }
     EXPECT_EQ(kept, expected);
     ASSERT_EQ(kept_tensors(m, true).size(), 1u);
-    EXPECT_EQ(kept_tensors(m, true)[0].elements.evaluate(values), 2.0 * 10 * 24);
+    EXPECT_EQ(kept_tensors(m, true)[0].bytes.evaluate(values), 4.0 * 2 * 10 * 24);
+  }
+}
+
+// Of an attention segment's saved tensors only qkv and attended shrink with the precision.
+TEST(Model, StatisticsStayWide) {
+  const std::map<std::string, double, std::less<>> values{{"b", 1.0}, {"tp", 1.0}};
+  Config m = all_families().front();
+  const auto bytes = [&](const std::string& name) {
+    for (SegmentKind kind : segment_kinds(m, BlockKind::layer))
+      for (const Saved& saved : segment(m, kind).saved)
+        if (saved.name == name) return saved.bytes().evaluate(values);
+    return 0.0;
+  };
+  std::map<std::string, double> wide;
+  const std::vector<std::string> activations{"qkv", "attended", "wide"};
+  const std::vector<std::string> statistics{"norm1.rstd", "norm2.rstd", "lse"};
+  for (const auto& names : {activations, statistics})
+    for (const std::string& name : names) wide[name] = bytes(name);
+  m.precision = Precision::bf16;
+  for (const std::string& name : activations) EXPECT_EQ(2.0 * bytes(name), wide[name]) << name;
+  for (const std::string& name : statistics) {
+    EXPECT_GT(bytes(name), 0.0) << name;
+    EXPECT_EQ(bytes(name), wide[name]) << name;
   }
 }
 

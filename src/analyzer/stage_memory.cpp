@@ -17,7 +17,7 @@ struct SegmentBytes {
   SegmentBytes(const model::Config& model, SegmentKind kind) {
     const model::Segment segment = model::segment(model, kind);
     const double bytes = model::activation_bytes(model.precision);
-    for (const model::Saved& tensor : segment.saved) saved += bytes * tensor.elements;
+    for (const model::Saved& tensor : segment.saved) saved += tensor.bytes();
     forward = bytes * segment.forward_workspace_elements;
     backward = bytes * segment.backward_workspace_elements;
   }
@@ -68,7 +68,7 @@ StageMemoryBuilder::StageMemoryBuilder(const model::Config& model, StageRole rol
       role_(role),
       state_(model, role),
       head_(model, SegmentKind::head),
-      stream_(double(model::activation_bytes(model.precision)) * model::stream_elements(model)),
+      stream_(model::stream_bytes(model)),
       full_moved_(moved_bytes(model, false)),
       recomputed_moved_(moved_bytes(model, true)),
       table_elements_(double(model::blocks(model).front().parameters.front().elements())),

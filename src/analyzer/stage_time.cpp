@@ -70,7 +70,7 @@ StageTimeBuilder::StageTimeBuilder(const model::Config& model, const hardware::P
       blocks_(model::blocks(model)),
       kinds_(model::segment_kinds(model, model::BlockKind::layer)),
       weight_bytes_(model::weight_bytes(model.precision)) {
-  stream_bytes_ = double(model::activation_bytes(model.precision)) * model::stream_elements(model);
+  stream_bytes_ = model::stream_bytes(model);
   embedding_ = update(blocks_.front());
   block_ = update(blocks_[1]);
   head_ = update(blocks_.back());
@@ -275,17 +275,16 @@ TimeTerms StageTimeBuilder::build() {
 }  // namespace
 
 Expr moved_bytes(const model::Config& model, bool recomputed) {
-  const auto bytes = [kept = model::kept_tensors(model, recomputed),
-                      element_bytes = model::activation_bytes(model.precision)](Arguments x) {
+  const auto bytes = [kept = model::kept_tensors(model, recomputed)](Arguments x) {
     const std::map<std::string, double, std::less<>> values{{"b", x[1]}, {"tp", x[2]}};
     double total = 0.0, prefix = 0.0, moved = 0.0;
-    for (const model::Kept& tensor : kept) total += tensor.elements.evaluate(values);
+    for (const model::Kept& tensor : kept) total += tensor.bytes.evaluate(values);
     for (const model::Kept& tensor : kept) {
-      prefix += tensor.elements.evaluate(values);
+      prefix += tensor.bytes.evaluate(values);
       if (prefix > x[0] * total + 0.5) break;
       moved = prefix;
     }
-    return element_bytes * moved;
+    return moved;
   };
   const Variables v;
   return Expr::call(remembering(recomputed ? "moved_inputs" : "moved_activations", bytes),

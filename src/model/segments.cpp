@@ -25,11 +25,13 @@ struct Sizes {
         qkv_tp(m.kv_heads() == m.num_heads ? 3.0 * attended_tp : attended_tp + 2.0 * keys_tp),
         ffn_tp(Expr(m.ffn_size) / tp),
         mlp_in_tp(Expr(m.mlp_in_size()) / tp),
-        vocab(m.vocab_size) {}
+        vocab(m.vocab_size),
+        activation_bytes(model::activation_bytes(m.precision)) {}
   Expr b, tp, seq, tokens, hidden, heads_tp, head_dim;
   Expr attended_tp, keys_tp,
       qkv_tp;  ///< features of this rank's query heads, key heads, q, k and v
   Expr ffn_tp, mlp_in_tp, vocab;
+  int activation_bytes;  ///< of an element
 };
 
 /// [M, K] x [K, N]: backward makes both gradients, so it costs twice the forward.
@@ -61,8 +63,8 @@ void add_norm(Segment& segment, const Config& m, const Sizes& s, const std::stri
   segment.operators.push_back(streaming(name,
                                         layer ? OperatorKind::layer_norm : OperatorKind::rms_norm,
                                         {s.tokens, s.hidden}, s.tokens * s.hidden, 2, 5));
-  if (layer) segment.saved.push_back({name + ".mean", s.tokens});
-  segment.saved.push_back({name + ".rstd", s.tokens});
+  if (layer) segment.saved.push_back({name + ".mean", s.tokens, statistic_bytes});
+  segment.saved.push_back({name + ".rstd", s.tokens, statistic_bytes});
 }
 
 void add_attention(Segment& segment, const Config& m, const Sizes& s) {
@@ -82,9 +84,9 @@ void add_attention(Segment& segment, const Config& m, const Sizes& s) {
                                2.5 * flops,
                                16.0 * s.tokens * s.attended_tp,
                                32.0 * s.tokens * s.attended_tp});
-  segment.saved.push_back({"qkv", s.tokens * s.qkv_tp});
-  segment.saved.push_back({"attended", s.tokens * s.attended_tp});
-  segment.saved.push_back({"lse", s.b * s.heads_tp * s.seq});
+  segment.saved.push_back({"qkv", s.tokens * s.qkv_tp, s.activation_bytes});
+  segment.saved.push_back({"attended", s.tokens * s.attended_tp, s.activation_bytes});
+  segment.saved.push_back({"lse", s.b * s.heads_tp * s.seq, statistic_bytes});
 }
 
 void add_mlp(Segment& segment, const Config& m, const Sizes& s) {
@@ -94,7 +96,7 @@ void add_mlp(Segment& segment, const Config& m, const Sizes& s) {
   const OperatorKind kind = kinds[std::size_t(m.mlp())];
   segment.operators.push_back(
       streaming(name(kind), kind, {s.tokens, s.ffn_tp}, s.tokens * s.mlp_in_tp, 2, 5));
-  segment.saved.push_back({"wide", s.tokens * s.mlp_in_tp});
+  segment.saved.push_back({"wide", s.tokens * s.mlp_in_tp, s.activation_bytes});
 }
 
 /// Forward: a normed input, later the MLP's activation in its place. Backward: the gradients of all
@@ -143,7 +145,7 @@ Segment head(const Config& m, const Sizes& s) {
   segment.operators.push_back(matmul("logits", s.tokens, s.vocab, s.hidden));
   segment.operators.push_back(streaming("cross_entropy", OperatorKind::cross_entropy,
                                         {s.tokens, s.vocab}, s.tokens * s.vocab, 3, 0));
-  segment.saved.push_back({"d_logits", s.tokens * s.vocab});
+  segment.saved.push_back({"d_logits", s.tokens * s.vocab, s.activation_bytes});
   return segment;
 }
 
@@ -219,7 +221,7 @@ std::vector<SegmentKind> segment_kinds(const Config& config) {
 }
 
 std::vector<Kept> kept_tensors(const Config& config, bool recomputed) {
-  const Expr stream = stream_elements(config);
+  const Expr stream = stream_bytes(config);
   std::vector<SegmentKind> kinds = segment_kinds(config, BlockKind::layer);
   if (recomputed) return {{kinds.front(), -1, stream}};
   std::vector<Kept> kept;
@@ -227,12 +229,12 @@ std::vector<Kept> kept_tensors(const Config& config, bool recomputed) {
   for (SegmentKind kind : kinds) {
     const Segment described = segment(config, kind);
     for (std::size_t i = 0; i < described.saved.size(); ++i)
-      kept.push_back({kind, int(i), described.saved[i].elements});
+      kept.push_back({kind, int(i), described.saved[i].bytes()});
     kept.push_back({kind, -1, stream});
   }
   // Fewer, longer copies. The order must not depend on the plan, so sizes are those of b = tp = 1.
   std::ranges::stable_sort(kept, std::greater<>{}, [](const Kept& tensor) {
-    return tensor.elements.evaluate({{"b", 1.0}, {"tp", 1.0}});
+    return tensor.bytes.evaluate({{"b", 1.0}, {"tp", 1.0}});
   });
   return kept;
 }
@@ -240,6 +242,10 @@ std::vector<Kept> kept_tensors(const Config& config, bool recomputed) {
 Expr stream_elements(const Config& config) {
   const Sizes s(config);
   return s.tokens * s.hidden;
+}
+
+Expr stream_bytes(const Config& config) {
+  return double(activation_bytes(config.precision)) * stream_elements(config);
 }
 
 double flops_per_sequence(const Config& config) {

@@ -14,11 +14,11 @@ constexpr std::int64_t alignment_elements = 16;
 int moved_tensors(const std::vector<model::Kept>& kept, double ratio,
                   const std::map<std::string, double, std::less<>>& values) {
   double total = 0.0;
-  for (const model::Kept& tensor : kept) total += tensor.elements.evaluate(values);
+  for (const model::Kept& tensor : kept) total += tensor.bytes.evaluate(values);
   double sum = 0.0;
   int moved = 0;
   for (const model::Kept& tensor : kept) {
-    sum += tensor.elements.evaluate(values);
+    sum += tensor.bytes.evaluate(values);
     if (sum > ratio * total + 0.5) break;
     ++moved;
   }
@@ -48,18 +48,17 @@ Compiler::Compiler(const plan::Plan& plan, const model::Config& model, int rank,
   program_.rank = rank;
   const std::map<std::string, double, std::less<>> values{{"b", stage_.microbatch},
                                                           {"tp", stage_.tp}};
-  const auto bytes = [&](const model::Expr& elements) {
-    return std::int64_t(elements.evaluate(values)) * model::activation_bytes(model.precision);
-  };
+  const auto bytes = [&](const model::Expr& all) { return std::int64_t(all.evaluate(values)); };
+  const double activation_bytes = model::activation_bytes(model.precision);
   for (SegmentKind kind : model::segment_kinds(model)) {
     const model::Segment segment = model::segment(model, kind);
     SegmentBytes& sizes = segments_[kind];
     for (const model::Saved& saved : segment.saved)
-      sizes.saved.emplace_back(saved.name, bytes(saved.elements));
-    sizes.forward_workspace = bytes(segment.forward_workspace_elements);
-    sizes.backward_workspace = bytes(segment.backward_workspace_elements);
+      sizes.saved.emplace_back(saved.name, bytes(saved.bytes()));
+    sizes.forward_workspace = bytes(activation_bytes * segment.forward_workspace_elements);
+    sizes.backward_workspace = bytes(activation_bytes * segment.backward_workspace_elements);
   }
-  stream_bytes_ = bytes(model::stream_elements(model));
+  stream_bytes_ = bytes(model::stream_bytes(model));
   batch_bytes_ = std::int64_t(stage_.microbatch) * model.seq_len * model::token_bytes;
   make_messages();
   for (int recomputed : {0, 1}) {
