@@ -11,10 +11,13 @@ namespace brume::kernels {
 /// @param bias  [F]; an empty view: none
 /// @param a     [N, F] may be u itself
 /// @source      Hendrycks and Gimpel 2016
-void gelu_erf_forward(ConstMatrix u, ConstVector bias, Matrix a);
+template <class Storage = float>
+void gelu_erf_forward(ConstMatrixOf<Storage> u, ConstVectorOf<Storage> bias, MatrixOf<Storage> a);
 
 /// du[n,f] = da[n,f] gelu'(u[n,f] + bias[f]); du may be da itself. du is also the bias's gradient
 /// per token.
-void gelu_erf_backward(ConstMatrix u, ConstVector bias, ConstMatrix da, Matrix du);
+template <class Storage = float>
+void gelu_erf_backward(ConstMatrixOf<Storage> u, ConstVectorOf<Storage> bias,
+                       ConstMatrixOf<Storage> da, MatrixOf<Storage> du);
 
 }  // namespace brume::kernels

@@ -31,7 +31,8 @@ void gelu_backward(ConstMatrixOf<Storage> u, ConstVectorOf<Storage> bias, ConstM
 void add(ConstVector x, Vector y);
 
 /// y = x, element by element.
-void copy(ConstVector x, Vector y);
+template <class Storage = float>
+void copy(ConstVectorOf<Storage> x, VectorOf<Storage> y);
 
 /// y = value, element by element.
 void fill(float value, Vector y);

@@ -12,17 +12,24 @@ namespace brume::kernels {
 /// @param y     [N, C]
 /// @param rstd  [N] written, kept for backward
 /// @source      Zhang and Sennrich 2019, eq. (4); eps as in Llama
-void rms_norm_forward(ConstMatrix x, ConstVector gain, float eps, Matrix y, Vector rstd);
+template <class Storage = float>
+void rms_norm_forward(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> gain, float eps,
+                      MatrixOf<Storage> y, Vector rstd);
 
 /// The same y again from the kept rstd: backward needs it and it is cheaper to make than to keep.
-void rms_norm_apply(ConstMatrix x, ConstVector gain, ConstVector rstd, Matrix y);
+template <class Storage = float>
+void rms_norm_apply(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> gain, ConstVector rstd,
+                    MatrixOf<Storage> y);
 
 /// dx[n,c] = residual[n,c] + rstd[n] (g - xhat mean_c(g xhat)),  g = dy[n,c] gain[c]
 /// dgain[c] = sum_n dy[n,c] xhat[n,c],  xhat = x[n,c] rstd[n]  (+ old values when accumulating)
 ///
 /// @param residual  [N, C] added to dx; an empty view adds nothing. dx may be `dy` or `residual`
 ///                  itself
-void rms_norm_backward(ConstMatrix dy, ConstMatrix x, ConstVector gain, ConstVector rstd,
-                       ConstMatrix residual, Matrix dx, Write write, Vector dgain);
+template <class Storage = float>
+void rms_norm_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
+                       ConstVectorOf<Storage> gain, ConstVector rstd,
+                       ConstMatrixOf<Storage> residual, MatrixOf<Storage> dx, Write write,
+                       Vector dgain);
 
 }  // namespace brume::kernels

@@ -21,9 +21,11 @@ std::vector<float> rope_table(const std::vector<double>& frequencies, int seq_le
 /// @param table  [T, D] as above
 /// @param x      [N, H * D] heads in order, changed in place
 /// @source       Su et al. 2021 (RoFormer), eq. (34), pairs as in Llama
-void rope_forward(ConstMatrix table, Matrix x);
+template <class Storage = float>
+void rope_forward(ConstMatrix table, MatrixOf<Storage> x);
 
 /// The gradient of the input in the place of that of the output: the same turn, backwards.
-void rope_backward(ConstMatrix table, Matrix dx);
+template <class Storage = float>
+void rope_backward(ConstMatrix table, MatrixOf<Storage> dx);
 
 }  // namespace brume::kernels

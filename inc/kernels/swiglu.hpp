@@ -10,11 +10,13 @@ namespace brume::kernels {
 /// @param u  [N, 2 F] gate and value side by side
 /// @param a  [N, F]
 /// @source   Shazeer 2020, eq. (5)
-void swiglu_forward(ConstMatrix u, Matrix a);
+template <class Storage = float>
+void swiglu_forward(ConstMatrixOf<Storage> u, MatrixOf<Storage> a);
 
 /// du[n,f] = da[n,f] u[n,F+f] silu'(u[n,f]),  du[n,F+f] = da[n,f] silu(u[n,f])
 ///
 /// @param du  [N, 2 F] may be u itself
-void swiglu_backward(ConstMatrix u, ConstMatrix da, Matrix du);
+template <class Storage = float>
+void swiglu_backward(ConstMatrixOf<Storage> u, ConstMatrixOf<Storage> da, MatrixOf<Storage> du);
 
 }  // namespace brume::kernels

@@ -40,7 +40,8 @@ using ConstMatrix = ConstMatrixOf<float>;
 using ConstTokens = Kokkos::View<const std::int32_t*, Kokkos::LayoutRight, Unmanaged>;
 
 /// Columns [first, first + count) of a matrix; rows stay as far apart.
-inline Matrix columns(const Matrix& matrix, int first, int count) {
+template <class Storage = float>
+MatrixOf<Storage> columns(const MatrixOf<Storage>& matrix, int first, int count) {
   return Kokkos::subview(matrix, Kokkos::ALL(), std::make_pair(first, first + count));
 }
 

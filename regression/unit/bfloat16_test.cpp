@@ -10,9 +10,13 @@
 #include "kernels/attention.hpp"
 #include "kernels/cross_entropy.hpp"
 #include "kernels/embedding.hpp"
+#include "kernels/gelu_erf.hpp"
 #include "kernels/layer_norm.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/pointwise.hpp"
+#include "kernels/rms_norm.hpp"
+#include "kernels/rope.hpp"
+#include "kernels/swiglu.hpp"
 #include "reference/arrays.hpp"
 
 namespace brume::kernels {
@@ -143,6 +147,52 @@ TEST(Bfloat16, LayerNorm) {
   expect_rounded(dx);
   expect_close(dgain, dgain_wide);
   expect_close(dbias, dbias_wide);
+}
+
+TEST(Bfloat16, RmsNorm) {
+  Pair x(50, 40, 1), gain(1, 40, 2), y(50, 40, 4), dy(50, 40, 5), dx(50, 40, 6),
+      residual(50, 40, 7);
+  Array rstd(1, 50), dgain(1, 40), dgain_wide(1, 40);
+  rms_norm_forward<bfloat16>(x.matrix(), gain.vector(), 1e-5f, y.matrix(), rstd.vector());
+  rms_norm_forward(x.wide.matrix(), gain.wide.vector(), 1e-5f, y.wide.matrix(), rstd.vector());
+  expect_rounded(y);
+  rms_norm_apply<bfloat16>(x.matrix(), gain.vector(), rstd.vector(), y.matrix());
+  expect_rounded(y);
+  rms_norm_backward<bfloat16>(dy.matrix(), x.matrix(), gain.vector(), rstd.vector(),
+                              residual.matrix(), dx.matrix(), Write::replace, dgain.vector());
+  rms_norm_backward(dy.wide.matrix(), x.wide.matrix(), gain.wide.vector(), rstd.vector(),
+                    residual.wide.matrix(), dx.wide.matrix(), Write::replace, dgain_wide.vector());
+  expect_rounded(dx);
+  expect_close(dgain, dgain_wide);
+}
+
+TEST(Bfloat16, Rope) {
+  std::vector<float> angles = rope_table({1.0, 0.3, 0.1, 0.01}, 5);
+  const ConstMatrix table(angles.data(), 5, 8);
+  Pair x(10, 24, 1), dx(10, 24, 2);
+  rope_forward<bfloat16>(table, x.matrix());
+  rope_forward(table, x.wide.matrix());
+  expect_rounded(x);
+  rope_backward<bfloat16>(table, dx.matrix());
+  rope_backward(table, dx.wide.matrix());
+  expect_rounded(dx);
+}
+
+TEST(Bfloat16, SwigluAndGeluErf) {
+  Pair u(9, 74, 1), a(9, 37, 2), da(9, 37, 3), du(9, 74, 4), bias(1, 37, 5), narrow(9, 37, 6);
+  swiglu_forward<bfloat16>(u.matrix(), a.matrix());
+  swiglu_forward(u.wide.matrix(), a.wide.matrix());
+  expect_rounded(a);
+  swiglu_backward<bfloat16>(u.matrix(), da.matrix(), du.matrix());
+  swiglu_backward(u.wide.matrix(), da.wide.matrix(), du.wide.matrix());
+  expect_rounded(du);
+
+  gelu_erf_forward<bfloat16>(narrow.matrix(), bias.vector(), a.matrix());
+  gelu_erf_forward(narrow.wide.matrix(), bias.wide.vector(), a.wide.matrix());
+  expect_rounded(a);
+  gelu_erf_backward<bfloat16>(narrow.matrix(), {}, da.matrix(), a.matrix());
+  gelu_erf_backward(narrow.wide.matrix(), {}, da.wide.matrix(), a.wide.matrix());
+  expect_rounded(a);
 }
 
 TEST(Bfloat16, Attention) {

@@ -44,14 +44,15 @@ inline float gelu_slope(float z) {
 
 }  // namespace
 
-void gelu_erf_forward(ConstMatrix u, ConstVector bias, Matrix a) {
+template <class Storage>
+void gelu_erf_forward(ConstMatrixOf<Storage> u, ConstVectorOf<Storage> bias, MatrixOf<Storage> a) {
   promise(same_extents(u, a) && (bias.data() == nullptr || bias.extent(0) == u.extent(1)),
           "gelu_erf_forward", "u [N, F], bias [F] or empty and a [N, F] must fit");
   const int width = u.extent_int(1);
   for_each("gelu_erf_forward", u.extent(0), [=](std::int64_t n) {
-    const float* const in = &u(n, 0);
-    const float* const b = bias.data();
-    float* const out = &a(n, 0);
+    const Storage* const in = &u(n, 0);
+    const Storage* const b = bias.data();
+    Storage* const out = &a(n, 0);
     if (b == nullptr) {
 #pragma omp simd
       for (int f = 0; f < width; ++f) out[f] = gelu(in[f]);
@@ -62,16 +63,18 @@ void gelu_erf_forward(ConstMatrix u, ConstVector bias, Matrix a) {
   });
 }
 
-void gelu_erf_backward(ConstMatrix u, ConstVector bias, ConstMatrix da, Matrix du) {
+template <class Storage>
+void gelu_erf_backward(ConstMatrixOf<Storage> u, ConstVectorOf<Storage> bias,
+                       ConstMatrixOf<Storage> da, MatrixOf<Storage> du) {
   promise(same_extents(u, da) && same_extents(u, du) &&
               (bias.data() == nullptr || bias.extent(0) == u.extent(1)),
           "gelu_erf_backward", "u [N, F], bias [F] or empty, da [N, F] and du [N, F] must fit");
   const int width = u.extent_int(1);
   for_each("gelu_erf_backward", u.extent(0), [=](std::int64_t n) {
-    const float* const in = &u(n, 0);
-    const float* const b = bias.data();
-    const float* const grad = &da(n, 0);
-    float* const out = &du(n, 0);
+    const Storage* const in = &u(n, 0);
+    const Storage* const b = bias.data();
+    const Storage* const grad = &da(n, 0);
+    Storage* const out = &du(n, 0);
     if (b == nullptr) {
 #pragma omp simd
       for (int f = 0; f < width; ++f) out[f] = grad[f] * gelu_slope(in[f]);
@@ -81,5 +84,13 @@ void gelu_erf_backward(ConstMatrix u, ConstVector bias, ConstMatrix da, Matrix d
     }
   });
 }
+
+template void gelu_erf_forward<float>(ConstMatrixOf<float>, ConstVectorOf<float>, MatrixOf<float>);
+template void gelu_erf_forward<bfloat16>(ConstMatrixOf<bfloat16>, ConstVectorOf<bfloat16>,
+                                         MatrixOf<bfloat16>);
+template void gelu_erf_backward<float>(ConstMatrixOf<float>, ConstVectorOf<float>,
+                                       ConstMatrixOf<float>, MatrixOf<float>);
+template void gelu_erf_backward<bfloat16>(ConstMatrixOf<bfloat16>, ConstVectorOf<bfloat16>,
+                                          ConstMatrixOf<bfloat16>, MatrixOf<bfloat16>);
 
 }  // namespace brume::kernels

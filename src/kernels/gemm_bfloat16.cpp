@@ -113,6 +113,14 @@ bool has_bfloat16_products() {
   }
 }
 
+bool has_bfloat16_instructions() {
+#ifdef __x86_64__
+  return __builtin_cpu_supports("avx512bf16") != 0;
+#else
+  return false;
+#endif
+}
+
 void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<bfloat16>& a,
           const FactorOf<bfloat16>& b, Write write, float* c, std::int64_t stride) {
   multiply(m, n, k, a, b, write, c, stride);

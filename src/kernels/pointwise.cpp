@@ -57,7 +57,8 @@ void add(ConstVector x, Vector y) {
   });
 }
 
-void copy(ConstVector x, Vector y) {
+template <class Storage>
+void copy(ConstVectorOf<Storage> x, VectorOf<Storage> y) {
   promise(x.extent(0) == y.extent(0), "copy", "x and y must have one length");
   for_each_piece("copy", x.extent(0), piece, [=](std::int64_t begin, std::int64_t end) {
     std::copy(x.data() + begin, x.data() + end, y.data() + begin);
@@ -86,6 +87,8 @@ double sum_squares(ConstVector x) {
 template void add_bias<float>(ConstMatrixOf<float>, ConstVectorOf<float>, MatrixOf<float>);
 template void add_bias<bfloat16>(ConstMatrixOf<bfloat16>, ConstVectorOf<bfloat16>,
                                  MatrixOf<bfloat16>);
+template void copy<float>(ConstVectorOf<float>, VectorOf<float>);
+template void copy<bfloat16>(ConstVectorOf<bfloat16>, VectorOf<bfloat16>);
 template void bias_backward<float>(ConstMatrixOf<float>, Write, Vector);
 template void bias_backward<bfloat16>(ConstMatrixOf<bfloat16>, Write, Vector);
 

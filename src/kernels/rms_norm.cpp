@@ -7,20 +7,23 @@
 namespace brume::kernels {
 namespace {
 
-inline void apply_row(const float* x, const float* gain, float rstd, int width, float* y) {
+template <class Storage>
+inline void apply_row(const Storage* x, const Storage* gain, float rstd, int width, Storage* y) {
 #pragma omp simd
   for (int c = 0; c < width; ++c) y[c] = gain[c] * (x[c] * rstd);
 }
 
 /// dgain += sum_n dy xhat over rows [first, last), in their order.
-void add_column_sums(const ConstMatrix& dy, const ConstMatrix& x, const ConstVector& rstd,
-                     std::int64_t first, std::int64_t last, const Vector& dgain) {
+template <class Storage>
+void add_column_sums(const ConstMatrixOf<Storage>& dy, const ConstMatrixOf<Storage>& x,
+                     const ConstVector& rstd, std::int64_t first, std::int64_t last,
+                     const Vector& dgain) {
   for_each_columns("rms_norm_backward_sums", x.extent(1),
                    [=](std::int64_t begin, std::int64_t end) {
                      float* const sum = dgain.data();
                      for (std::int64_t n = first; n < last; ++n) {
-                       const float* const grad = &dy(n, 0);
-                       const float* const in = &x(n, 0);
+                       const Storage* const grad = &dy(n, 0);
+                       const Storage* const in = &x(n, 0);
                        const float scale = rstd(n);
 #pragma omp simd
                        for (std::int64_t c = begin; c < end; ++c)
@@ -29,8 +32,9 @@ void add_column_sums(const ConstMatrix& dy, const ConstMatrix& x, const ConstVec
                    });
 }
 
-inline void write_dx_row(const float* grad, const float* x, const float* gain, float rstd,
-                         const float* residual, int width, float* dx) {
+template <class Storage>
+inline void write_dx_row(const Storage* grad, const Storage* x, const Storage* gain, float rstd,
+                         const Storage* residual, int width, Storage* dx) {
   const float mean_gx =
       sum_terms(width, [=](int c) { return grad[c] * gain[c] * (x[c] * rstd); }) / float(width);
   const auto value = [=](int c) { return rstd * (grad[c] * gain[c] - x[c] * rstd * mean_gx); };
@@ -45,19 +49,23 @@ inline void write_dx_row(const float* grad, const float* x, const float* gain, f
 
 }  // namespace
 
-void rms_norm_forward(ConstMatrix x, ConstVector gain, float eps, Matrix y, Vector rstd) {
+template <class Storage>
+void rms_norm_forward(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> gain, float eps,
+                      MatrixOf<Storage> y, Vector rstd) {
   promise(same_extents(x, y) && gain.extent(0) == x.extent(1) && rstd.extent(0) == x.extent(0),
           "rms_norm_forward", "x and y [N, C], gain [C] and rstd [N] must fit");
   const int width = x.extent_int(1);
   for_each("rms_norm_forward", x.extent(0), [=](std::int64_t n) {
-    const float* const in = &x(n, 0);
+    const Storage* const in = &x(n, 0);
     const float mean = sum_terms(width, [=](int c) { return in[c] * in[c]; }) / float(width);
     rstd(n) = 1.0f / std::sqrt(mean + eps);
     apply_row(in, gain.data(), rstd(n), width, &y(n, 0));
   });
 }
 
-void rms_norm_apply(ConstMatrix x, ConstVector gain, ConstVector rstd, Matrix y) {
+template <class Storage>
+void rms_norm_apply(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> gain, ConstVector rstd,
+                    MatrixOf<Storage> y) {
   promise(same_extents(x, y) && gain.extent(0) == x.extent(1) && rstd.extent(0) == x.extent(0),
           "rms_norm_apply", "x and y [N, C], gain [C] and rstd [N] must fit");
   const int width = x.extent_int(1);
@@ -65,8 +73,11 @@ void rms_norm_apply(ConstMatrix x, ConstVector gain, ConstVector rstd, Matrix y)
            [=](std::int64_t n) { apply_row(&x(n, 0), gain.data(), rstd(n), width, &y(n, 0)); });
 }
 
-void rms_norm_backward(ConstMatrix dy, ConstMatrix x, ConstVector gain, ConstVector rstd,
-                       ConstMatrix residual, Matrix dx, Write write, Vector dgain) {
+template <class Storage>
+void rms_norm_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
+                       ConstVectorOf<Storage> gain, ConstVector rstd,
+                       ConstMatrixOf<Storage> residual, MatrixOf<Storage> dx, Write write,
+                       Vector dgain) {
   promise(same_extents(dy, x) && same_extents(dx, x) && gain.extent(0) == x.extent(1) &&
               dgain.extent(0) == x.extent(1) && rstd.extent(0) == x.extent(0),
           "rms_norm_backward", "dy, x and dx [N, C], gain and dgain [C], rstd [N] must fit");
@@ -79,7 +90,7 @@ void rms_norm_backward(ConstMatrix dy, ConstMatrix x, ConstVector gain, ConstVec
   const std::int64_t block = std::max(1, 32768 * omp_get_max_threads() / std::max(1, width));
   for (std::int64_t first = 0; first < tokens; first += block) {
     const std::int64_t last = std::min(tokens, first + block);
-    add_column_sums(dy, x, rstd, first, last, dgain);
+    add_column_sums<Storage>(dy, x, rstd, first, last, dgain);
     for_each("rms_norm_backward", last - first, [=](std::int64_t i) {
       const std::int64_t n = first + i;
       write_dx_row(&dy(n, 0), &x(n, 0), gain.data(), rstd(n),
@@ -87,5 +98,21 @@ void rms_norm_backward(ConstMatrix dy, ConstMatrix x, ConstVector gain, ConstVec
     });
   }
 }
+
+template void rms_norm_forward<float>(ConstMatrixOf<float>, ConstVectorOf<float>, float,
+                                      MatrixOf<float>, Vector);
+template void rms_norm_forward<bfloat16>(ConstMatrixOf<bfloat16>, ConstVectorOf<bfloat16>, float,
+                                         MatrixOf<bfloat16>, Vector);
+template void rms_norm_apply<float>(ConstMatrixOf<float>, ConstVectorOf<float>, ConstVector,
+                                    MatrixOf<float>);
+template void rms_norm_apply<bfloat16>(ConstMatrixOf<bfloat16>, ConstVectorOf<bfloat16>,
+                                       ConstVector, MatrixOf<bfloat16>);
+template void rms_norm_backward<float>(ConstMatrixOf<float>, ConstMatrixOf<float>,
+                                       ConstVectorOf<float>, ConstVector, ConstMatrixOf<float>,
+                                       MatrixOf<float>, Write, Vector);
+template void rms_norm_backward<bfloat16>(ConstMatrixOf<bfloat16>, ConstMatrixOf<bfloat16>,
+                                          ConstVectorOf<bfloat16>, ConstVector,
+                                          ConstMatrixOf<bfloat16>, MatrixOf<bfloat16>, Write,
+                                          Vector);
 
 }  // namespace brume::kernels

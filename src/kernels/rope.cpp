@@ -8,7 +8,9 @@ namespace brume::kernels {
 namespace {
 
 /// @param direction  1 forwards, -1 backwards
-void turn(const char* kernel, const ConstMatrix& table, const Matrix& x, float direction) {
+template <class Storage>
+void turn(const char* kernel, const ConstMatrix& table, const MatrixOf<Storage>& x,
+          float direction) {
   const int head_dim = table.extent_int(1), half = head_dim / 2;
   promise(
       table.extent(0) > 0 && head_dim > 0 && head_dim % 2 == 0 && x.extent_int(1) % head_dim == 0,
@@ -19,8 +21,8 @@ void turn(const char* kernel, const ConstMatrix& table, const Matrix& x, float d
     const float* const cosine = &table(n % length, 0);
     const float* const sine = cosine + half;
     for (int first = 0; first < width; first += head_dim) {
-      float* const low = &x(n, first);
-      float* const high = low + half;
+      Storage* const low = &x(n, first);
+      Storage* const high = low + half;
 #pragma omp simd
       for (int i = 0; i < half; ++i) {
         const float a = low[i], b = high[i], s = direction * sine[i];
@@ -42,7 +44,19 @@ std::vector<float> rope_table(const std::vector<double>& frequencies, int seq_le
   return table;
 }
 
-void rope_forward(ConstMatrix table, Matrix x) { turn("rope_forward", table, x, 1.0f); }
-void rope_backward(ConstMatrix table, Matrix dx) { turn("rope_backward", table, dx, -1.0f); }
+template <class Storage>
+void rope_forward(ConstMatrix table, MatrixOf<Storage> x) {
+  turn<Storage>("rope_forward", table, x, 1.0f);
+}
+
+template <class Storage>
+void rope_backward(ConstMatrix table, MatrixOf<Storage> dx) {
+  turn<Storage>("rope_backward", table, dx, -1.0f);
+}
+
+template void rope_forward<float>(ConstMatrix, MatrixOf<float>);
+template void rope_forward<bfloat16>(ConstMatrix, MatrixOf<bfloat16>);
+template void rope_backward<float>(ConstMatrix, MatrixOf<float>);
+template void rope_backward<bfloat16>(ConstMatrix, MatrixOf<bfloat16>);
 
 }  // namespace brume::kernels

@@ -5,29 +5,31 @@
 
 namespace brume::kernels {
 
-void swiglu_forward(ConstMatrix u, Matrix a) {
+template <class Storage>
+void swiglu_forward(ConstMatrixOf<Storage> u, MatrixOf<Storage> a) {
   promise(u.extent(0) == a.extent(0) && u.extent(1) == 2 * a.extent(1), "swiglu_forward",
           "u [N, 2 F] and a [N, F] must fit");
   const int width = a.extent_int(1);
   for_each("swiglu_forward", u.extent(0), [=](std::int64_t n) {
-    const float* const gate = &u(n, 0);
-    const float* const value = gate + width;
-    float* const out = &a(n, 0);
+    const Storage* const gate = &u(n, 0);
+    const Storage* const value = gate + width;
+    Storage* const out = &a(n, 0);
 #pragma omp simd
     for (int f = 0; f < width; ++f) out[f] = gate[f] / (1.0f + vector_exp(-gate[f])) * value[f];
   });
 }
 
-void swiglu_backward(ConstMatrix u, ConstMatrix da, Matrix du) {
+template <class Storage>
+void swiglu_backward(ConstMatrixOf<Storage> u, ConstMatrixOf<Storage> da, MatrixOf<Storage> du) {
   promise(u.extent(0) == da.extent(0) && u.extent(1) == 2 * da.extent(1) && same_extents(u, du),
           "swiglu_backward", "u [N, 2 F], da [N, F] and du [N, 2 F] must fit");
   const int width = da.extent_int(1);
   for_each("swiglu_backward", u.extent(0), [=](std::int64_t n) {
-    const float* const gate = &u(n, 0);
-    const float* const value = gate + width;
-    const float* const grad = &da(n, 0);
-    float* const d_gate = &du(n, 0);
-    float* const d_value = d_gate + width;
+    const Storage* const gate = &u(n, 0);
+    const Storage* const value = gate + width;
+    const Storage* const grad = &da(n, 0);
+    Storage* const d_gate = &du(n, 0);
+    Storage* const d_value = d_gate + width;
 #pragma omp simd
     for (int f = 0; f < width; ++f) {
       // 1 - s as e^-z s: no digits cancel for large z.
@@ -39,5 +41,11 @@ void swiglu_backward(ConstMatrix u, ConstMatrix da, Matrix du) {
     }
   });
 }
+
+template void swiglu_forward<float>(ConstMatrixOf<float>, MatrixOf<float>);
+template void swiglu_forward<bfloat16>(ConstMatrixOf<bfloat16>, MatrixOf<bfloat16>);
+template void swiglu_backward<float>(ConstMatrixOf<float>, ConstMatrixOf<float>, MatrixOf<float>);
+template void swiglu_backward<bfloat16>(ConstMatrixOf<bfloat16>, ConstMatrixOf<bfloat16>,
+                                        MatrixOf<bfloat16>);
 
 }  // namespace brume::kernels

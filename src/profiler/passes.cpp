@@ -129,8 +129,8 @@ Passes swiglu(Maker make, std::int64_t rows, std::int64_t columns) {
 
 /// Backward makes gelu's bias's gradient too: no other operator counts it.
 Passes gelu(Maker make, std::int64_t rows, std::int64_t columns, bool exact) {
-  const auto forward = exact ? kernels::gelu_erf_forward : kernels::gelu_forward<float>;
-  const auto backward = exact ? kernels::gelu_erf_backward : kernels::gelu_backward<float>;
+  const auto forward = exact ? kernels::gelu_erf_forward<float> : kernels::gelu_forward<float>;
+  const auto backward = exact ? kernels::gelu_erf_backward<float> : kernels::gelu_backward<float>;
   const Matrix u = make.matrix(rows, columns), a = make.matrix(rows, columns);
   const Matrix da = make.matrix(rows, columns), du = make.matrix(rows, columns);
   const Vector bias = make.vector(columns), db = make.zeros(columns);
