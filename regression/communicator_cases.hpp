@@ -276,6 +276,50 @@ TEST_P(Communicators, SumsAreTakenInRankOrder) {
   });
 }
 
+inline std::vector<bfloat16> narrow(const std::vector<float>& values) {
+  return {values.begin(), values.end()};
+}
+
+// The sum of a few bf16 values in fp32, rounded once: rounding after each rank would show.
+TEST_P(Communicators, Bfloat16IsSummedInFp32AndRoundedOnce) {
+  run(GetParam(), [](Communicator& comm) {
+    for (const std::size_t count : {std::size_t{13}, std::size_t{12'001}, std::size_t{600'000}}) {
+      std::vector<float> expected(count, 0.0f);
+      for (int r = 0; r < comm.size(); ++r) {
+        const std::vector<bfloat16> next = narrow(rough_values(r, count));
+        for (std::size_t i = 0; i < count; ++i) expected[i] += next[i];
+      }
+      std::vector<bfloat16> values = narrow(rough_values(comm.rank(), count));
+      comm.all_reduce(std::span(values));
+      std::size_t wrong = 0;
+      for (std::size_t i = 0; i < count; ++i)
+        wrong += values[i].bits != bfloat16(expected[i]).bits ? 1 : 0;
+      EXPECT_EQ(wrong, 0u);
+    }
+  });
+}
+
+TEST_P(Communicators, Bfloat16IsGatheredAndSent) {
+  run(GetParam(), [](Communicator& comm) {
+    for (const std::size_t part : lengths) {
+      const auto rank = static_cast<std::size_t>(comm.rank());
+      std::vector<bfloat16> all(part * static_cast<std::size_t>(comm.size()), -1.0f);
+      for (std::size_t i = 0; i < part; ++i) all[rank * part + i] = term(comm.rank(), i);
+      comm.all_gather(std::span(all));
+      const auto gathered = [&](auto i) { return term(static_cast<int>(i / part), i % part); };
+      EXPECT_EQ(differences(all, gathered), 0u);
+
+      std::vector<bfloat16> message(part, -1.0f);
+      if (rank > 0) {
+        comm.recv(std::span(message), comm.rank() - 1);
+        EXPECT_EQ(differences(message, [&](auto i) { return term(2, i); }), 0u);
+      }
+      const std::vector<bfloat16> next = narrow(terms(2, part));
+      if (comm.rank() + 1 < comm.size()) comm.send(std::span(next), comm.rank() + 1);
+    }
+  });
+}
+
 TEST_P(Communicators, ReductionsGiveTheSameBitsEverywhereAndEveryTime) {
   run(GetParam(), [](Communicator& comm) {
     for (const std::size_t count : {std::size_t{60}, std::size_t{60'000}}) {

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "base/bfloat16.hpp"
+
 namespace brume::comm {
 
 enum class Reduction { sum, min, max };
@@ -19,7 +21,7 @@ enum class Reduction { sum, min, max };
 ///
 /// Reductions take the ranks in order, x_0 + x_1 + ..., for every value alike: the result has the
 /// same bits on all ranks, from run to run, for any length of message and for both kinds of
-/// communicator.
+/// communicator. Of bf16 values fp32 sums are made, and rounded once.
 ///
 /// @throws Error(network) when the transport fails or the job is being aborted
 class Communicator {
@@ -31,6 +33,7 @@ class Communicator {
 
   virtual void barrier() = 0;
   virtual void all_reduce(std::span<float> values) = 0;                        ///< sum, in place
+  virtual void all_reduce(std::span<bfloat16> values) = 0;                     ///< sum, in place
   virtual void all_reduce(std::span<double> values, Reduction reduction) = 0;  ///< in place
 
   /// Sums `values` over the ranks; this rank gets part `rank` of `size` equal parts, in place: the
@@ -40,6 +43,7 @@ class Communicator {
   /// Part `rank` of `size` equal parts is this rank's contribution; afterwards all parts are
   /// filled.
   virtual void all_gather(std::span<float> values) = 0;
+  virtual void all_gather(std::span<bfloat16> values) = 0;
 
   virtual void broadcast(std::span<std::byte> bytes, int root) = 0;
 
@@ -49,7 +53,9 @@ class Communicator {
   /// Messages of a pair of ranks arrive in the order they were sent; recv's count must be send's.
   /// A send may wait for its recv.
   virtual void send(std::span<const float> values, int peer) = 0;
+  virtual void send(std::span<const bfloat16> values, int peer) = 0;
   virtual void recv(std::span<float> values, int peer) = 0;
+  virtual void recv(std::span<bfloat16> values, int peer) = 0;
 
   /// Splits the group; ranks of one colour form a new one, ordered by `key`. A negative colour
   /// gives no group (null). The new group has a transport of its own: its messages never meet

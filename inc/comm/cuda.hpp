@@ -14,7 +14,7 @@ namespace brume::comm {
 /// be a group of the same ranks.
 
 /// NCCL, whose unique id travels over `host`. Collective over `host`; every rank needs a device of
-/// its own.
+/// its own. Sums are in NCCL's order, and of bf16 values each partial sum is rounded.
 ///
 /// @param device     this rank's
 /// @param timeout_s  a peer that does not come to the start in time is an error

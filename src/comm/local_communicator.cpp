@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 #include "base/error.hpp"
@@ -24,10 +25,10 @@ void require_equal_sizes(const std::vector<std::span<T>*>& all) {
   }
 }
 
-/// all[0][i] op all[1][i] op ..., always in rank order
-template <typename T, typename Operation>
-T combine(const std::vector<std::span<T>*>& all, std::size_t i, Operation operation) {
-  T total = (*all[0])[i];
+/// all[0][i] op all[1][i] op ..., always in rank order, in the type `Sum`
+template <typename Sum, typename T, typename Operation>
+Sum combine(const std::vector<std::span<T>*>& all, std::size_t i, Operation operation) {
+  Sum total = (*all[0])[i];
   for (std::size_t r = 1; r < all.size(); ++r) total = operation(total, (*all[r])[i]);
   return total;
 }
@@ -47,6 +48,9 @@ class LocalCommunicator final : public Communicator {
   }
 
   void all_reduce(std::span<float> values) override { reduce_to_all(values, std::plus<>()); }
+  void all_reduce(std::span<bfloat16> values) override {
+    reduce_to_all(values, std::plus<float>());
+  }
 
   void all_reduce(std::span<double> values, Reduction reduction) override {
     switch (reduction) {
@@ -64,21 +68,13 @@ class LocalCommunicator final : public Communicator {
     group_->meet("reduce_scatter", rank_, values, [&](const auto& all) {
       require_equal_sizes(all);
       for (std::size_t i = begin; i < begin + part; ++i) {
-        values[i] = combine(all, i, std::plus<>());
+        values[i] = combine<float>(all, i, std::plus<>());
       }
     });
   }
 
-  void all_gather(std::span<float> values) override {
-    const std::size_t part = part_size(values.size(), size());
-    group_->meet("all_gather", rank_, values, [&](const auto& all) {
-      require_equal_sizes(all);
-      for (std::size_t r = 0; r < all.size(); ++r) {
-        if (static_cast<int>(r) == rank_) continue;
-        std::copy_n(all[r]->data() + r * part, part, values.data() + r * part);
-      }
-    });
-  }
+  void all_gather(std::span<float> values) override { gather_parts(values); }
+  void all_gather(std::span<bfloat16> values) override { gather_parts(values); }
 
   void broadcast(std::span<std::byte> bytes, int root) override {
     require(root >= 0 && root < size(), Failure::bug, "a broadcast from rank {} of {}", root,
@@ -99,9 +95,18 @@ class LocalCommunicator final : public Communicator {
     return texts;
   }
 
-  void send(std::span<const float> values, int peer) override { group_->send(values, rank_, peer); }
-
-  void recv(std::span<float> values, int peer) override { group_->recv(values, peer, rank_); }
+  void send(std::span<const float> values, int peer) override {
+    group_->send(std::as_bytes(values), rank_, peer);
+  }
+  void send(std::span<const bfloat16> values, int peer) override {
+    group_->send(std::as_bytes(values), rank_, peer);
+  }
+  void recv(std::span<float> values, int peer) override {
+    group_->recv(std::as_writable_bytes(values), peer, rank_);
+  }
+  void recv(std::span<bfloat16> values, int peer) override {
+    group_->recv(std::as_writable_bytes(values), peer, rank_);
+  }
 
   std::unique_ptr<Communicator> split(int colour, int key) override;
 
@@ -116,8 +121,20 @@ class LocalCommunicator final : public Communicator {
       const std::size_t begin = values.size() * static_cast<std::size_t>(rank_) / all.size();
       const std::size_t end = values.size() * static_cast<std::size_t>(rank_ + 1) / all.size();
       for (std::size_t i = begin; i < end; ++i) {
-        const T total = combine(all, i, operation);
+        const T total = combine<std::invoke_result_t<Operation, T, T>>(all, i, operation);
         for (std::span<T>* copy : all) (*copy)[i] = total;
+      }
+    });
+  }
+
+  template <typename T>
+  void gather_parts(std::span<T> values) {
+    const std::size_t part = part_size(values.size(), size());
+    group_->meet("all_gather", rank_, values, [&](const auto& all) {
+      require_equal_sizes(all);
+      for (std::size_t r = 0; r < all.size(); ++r) {
+        if (static_cast<int>(r) == rank_) continue;
+        std::copy_n(all[r]->data() + r * part, part, values.data() + r * part);
       }
     });
   }

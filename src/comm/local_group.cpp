@@ -51,7 +51,7 @@ LocalGroup::Mailbox& LocalGroup::mailbox(int from, int to) {
   return mailboxes_[static_cast<std::size_t>(from * size_ + to)];
 }
 
-void LocalGroup::send(std::span<const float> values, int from, int to) {
+void LocalGroup::send(std::span<const std::byte> values, int from, int to) {
   Mailbox& box = mailbox(from, to);
   std::unique_lock lock(mutex_);
   require_not_released();
@@ -66,13 +66,13 @@ void LocalGroup::send(std::span<const float> values, int from, int to) {
   if (!read) require_not_released();
 }
 
-void LocalGroup::recv(std::span<float> values, int from, int to) {
+void LocalGroup::recv(std::span<std::byte> values, int from, int to) {
   Mailbox& box = mailbox(from, to);
   std::unique_lock lock(mutex_);
   box.changed.wait(lock, [&] { return box.state == Mail::offered || released_; });
   require_not_released();
   box.state = Mail::being_read;
-  const std::span<const float> sent = box.values;
+  const std::span<const std::byte> sent = box.values;
 
   lock.unlock();
   std::copy_n(sent.begin(), std::min(sent.size(), values.size()), values.begin());
@@ -80,8 +80,7 @@ void LocalGroup::recv(std::span<float> values, int from, int to) {
   box.state = Mail::read;
   box.changed.notify_all();
   require(sent.size() == values.size(), Failure::bug,
-          "rank {} of the group sent {} values, {} were expected", from, sent.size(),
-          values.size());
+          "rank {} of the group sent {} bytes, {} were expected", from, sent.size(), values.size());
 }
 
 void LocalGroup::release(const std::string& reason) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -45,8 +46,8 @@ class LocalGroup {
   }
 
   /// Hands `values` over to the recv of rank `to`; returns when they are there.
-  void send(std::span<const float> values, int from, int to);
-  void recv(std::span<float> values, int from, int to);
+  void send(std::span<const std::byte> values, int from, int to);
+  void recv(std::span<std::byte> values, int from, int to);
 
   /// Ends all pending and all later calls with Released(reason).
   void release(const std::string& reason);
@@ -60,7 +61,7 @@ class LocalGroup {
   enum class Mail { none, offered, being_read, read };
   struct Mailbox {
     Mail state = Mail::none;
-    std::span<const float> values;
+    std::span<const std::byte> values;
     std::condition_variable changed;
   };
 

@@ -31,6 +31,10 @@ void MpiCommunicator::all_reduce(std::span<float> values) {
   reduce_to_all(group_.get(), values, Reduction::sum);
 }
 
+void MpiCommunicator::all_reduce(std::span<bfloat16> values) {
+  reduce_to_all(group_.get(), values, Reduction::sum);
+}
+
 void MpiCommunicator::all_reduce(std::span<double> values, Reduction reduction) {
   reduce_to_all(group_.get(), values, reduction);
 }
@@ -40,12 +44,16 @@ void MpiCommunicator::reduce_scatter(std::span<float> values) {
   reduce_own_part(group_.get(), values, Reduction::sum);
 }
 
-void MpiCommunicator::all_gather(std::span<float> values) {
+void MpiCommunicator::all_gather(std::span<float> values) { gather_parts(values); }
+void MpiCommunicator::all_gather(std::span<bfloat16> values) { gather_parts(values); }
+
+template <typename T>
+void MpiCommunicator::gather_parts(std::span<T> values) {
   const std::size_t part = part_size(values.size(), size_);
   mpi_count(values.size());
   MPI_Request request;
   check_mpi(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, values.data(), mpi_count(part),
-                           MPI_FLOAT, group_.get(), &request));
+                           mpi_type<T>(), group_.get(), &request));
   wait(request);
 }
 
@@ -81,20 +89,29 @@ std::vector<std::string> MpiCommunicator::gather(const std::string& mine) {
   return texts;
 }
 
-void MpiCommunicator::send(std::span<const float> values, int peer) {
+void MpiCommunicator::send(std::span<const float> values, int peer) { send_values(values, peer); }
+void MpiCommunicator::send(std::span<const bfloat16> values, int peer) {
+  send_values(values, peer);
+}
+void MpiCommunicator::recv(std::span<float> values, int peer) { receive_values(values, peer); }
+void MpiCommunicator::recv(std::span<bfloat16> values, int peer) { receive_values(values, peer); }
+
+template <typename T>
+void MpiCommunicator::send_values(std::span<const T> values, int peer) {
   MPI_Request request;
-  check_mpi(MPI_Isend(values.data(), mpi_count(values.size()), MPI_FLOAT, peer, 0, group_.get(),
+  check_mpi(MPI_Isend(values.data(), mpi_count(values.size()), mpi_type<T>(), peer, 0, group_.get(),
                       &request));
   wait(request);
 }
 
-void MpiCommunicator::recv(std::span<float> values, int peer) {
+template <typename T>
+void MpiCommunicator::receive_values(std::span<T> values, int peer) {
   MPI_Request request;
-  check_mpi(MPI_Irecv(values.data(), mpi_count(values.size()), MPI_FLOAT, peer, 0, group_.get(),
+  check_mpi(MPI_Irecv(values.data(), mpi_count(values.size()), mpi_type<T>(), peer, 0, group_.get(),
                       &request));
   const MPI_Status status = wait(request);
   int received = 0;
-  check_mpi(MPI_Get_count(&status, MPI_FLOAT, &received));
+  check_mpi(MPI_Get_count(&status, mpi_type<T>(), &received));
   require(static_cast<std::size_t>(received) == values.size(), Failure::bug,
           "rank {} of the group sent {} values, {} were expected", peer, received, values.size());
 }

@@ -34,17 +34,28 @@ class MpiCommunicator final : public Communicator {
 
   void barrier() override;
   void all_reduce(std::span<float> values) override;
+  void all_reduce(std::span<bfloat16> values) override;
   void all_reduce(std::span<double> values, Reduction reduction) override;
   void reduce_scatter(std::span<float> values) override;
   void all_gather(std::span<float> values) override;
+  void all_gather(std::span<bfloat16> values) override;
   void broadcast(std::span<std::byte> bytes, int root) override;
   std::vector<std::string> gather(const std::string& mine) override;
   void send(std::span<const float> values, int peer) override;
+  void send(std::span<const bfloat16> values, int peer) override;
   void recv(std::span<float> values, int peer) override;
+  void recv(std::span<bfloat16> values, int peer) override;
   std::unique_ptr<Communicator> split(int colour, int key) override;
   void abort(int exit_code) override;
 
  private:
+  template <typename T>
+  void gather_parts(std::span<T> values);
+  template <typename T>
+  void send_values(std::span<const T> values, int peer);
+  template <typename T>
+  void receive_values(std::span<T> values, int peer);
+
   MpiGroup group_;
   int rank_ = 0;
   int size_ = 1;

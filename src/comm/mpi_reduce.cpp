@@ -22,12 +22,6 @@ constexpr std::size_t short_bytes = 8192;
 /// What a rank takes from all others at once; bounds the scratch memory.
 constexpr std::size_t scratch_bytes = std::size_t{1} << 22;
 
-template <typename T>
-MPI_Datatype mpi_type() {
-  static_assert(std::is_same_v<T, float> || std::is_same_v<T, double>);
-  return std::is_same_v<T, float> ? MPI_FLOAT : MPI_DOUBLE;
-}
-
 struct Place {
   std::size_t rank;
   std::size_t size;
@@ -58,12 +52,14 @@ std::span<T> segment_of(std::span<T> values, std::size_t begin, std::size_t coun
 /// out[i] = sources[0][i] op sources[1][i] op ...; `out` may be one of the sources.
 template <typename T, typename Operation>
 void combine(std::span<const T* const> sources, std::span<T> out, Operation operation) {
-  std::array<T, 512> total;  // stays in the first cache
+  using Sum = std::conditional_t<std::is_same_v<T, bfloat16>, float, T>;
+  std::array<Sum, 512> total;  // stays in the first cache
   for (std::size_t begin = 0; begin < out.size(); begin += total.size()) {
     const std::size_t count = std::min(total.size(), out.size() - begin);
     std::copy_n(sources[0] + begin, count, total.begin());
     for (const T* source : sources.subspan(1)) {
-      for (std::size_t i = 0; i < count; ++i) total[i] = operation(total[i], source[begin + i]);
+      for (std::size_t i = 0; i < count; ++i)
+        total[i] = operation(total[i], Sum(source[begin + i]));
     }
     std::copy_n(total.begin(), count, out.begin() + static_cast<std::ptrdiff_t>(begin));
   }
@@ -73,8 +69,10 @@ template <typename T>
 void combine(std::span<const T* const> sources, std::span<T> out, Reduction reduction) {
   switch (reduction) {
     case Reduction::sum: return combine(sources, out, std::plus<>());
-    case Reduction::min: return combine(sources, out, [](T a, T b) { return std::min(a, b); });
-    case Reduction::max: return combine(sources, out, [](T a, T b) { return std::max(a, b); });
+    case Reduction::min:
+      return combine(sources, out, [](auto a, auto b) { return std::min(a, b); });
+    case Reduction::max:
+      return combine(sources, out, [](auto a, auto b) { return std::max(a, b); });
   }
 }
 
@@ -160,6 +158,7 @@ void reduce_to_all(MPI_Comm group, std::span<T> values, Reduction reduction) {
 
 template void reduce_to_all(MPI_Comm, std::span<float>, Reduction);
 template void reduce_to_all(MPI_Comm, std::span<double>, Reduction);
+template void reduce_to_all(MPI_Comm, std::span<bfloat16>, Reduction);
 template void reduce_own_part(MPI_Comm, std::span<float>, Reduction);
 
 }  // namespace brume::comm

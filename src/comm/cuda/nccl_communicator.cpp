@@ -37,12 +37,8 @@ class NcclCommunicator final : public HostHalf {
     if (group_ != nullptr) ncclCommAbort(group_);
   }
 
-  void all_reduce(std::span<float> values) override {
-    nccl_check(ncclAllReduce(values.data(), values.data(), values.size(), ncclFloat, ncclSum,
-                             group_, device::cuda_stream()),
-               "all-reduce");
-    settle("all-reduce");
-  }
+  void all_reduce(std::span<float> values) override { reduce(values, ncclFloat); }
+  void all_reduce(std::span<bfloat16> values) override { reduce(values, ncclBfloat16); }
   void reduce_scatter(std::span<float> values) override {
     const std::size_t part = part_size(values.size(), size());
     nccl_check(ncclReduceScatter(values.data(), values.data() + part * std::size_t(rank()), part,
@@ -50,24 +46,17 @@ class NcclCommunicator final : public HostHalf {
                "reduce-scatter");
     settle("reduce-scatter");
   }
-  void all_gather(std::span<float> values) override {
-    const std::size_t part = part_size(values.size(), size());
-    nccl_check(ncclAllGather(values.data() + part * std::size_t(rank()), values.data(), part,
-                             ncclFloat, group_, device::cuda_stream()),
-               "all-gather");
-    settle("all-gather");
-  }
+  void all_gather(std::span<float> values) override { gather_parts(values, ncclFloat); }
+  void all_gather(std::span<bfloat16> values) override { gather_parts(values, ncclBfloat16); }
   void send(std::span<const float> values, int peer) override {
-    nccl_check(
-        ncclSend(values.data(), values.size(), ncclFloat, peer, group_, device::cuda_stream()),
-        "send");
-    settle("send");
+    send_values(values, ncclFloat, peer);
   }
-  void recv(std::span<float> values, int peer) override {
-    nccl_check(
-        ncclRecv(values.data(), values.size(), ncclFloat, peer, group_, device::cuda_stream()),
-        "recv");
-    settle("recv");
+  void send(std::span<const bfloat16> values, int peer) override {
+    send_values(values, ncclBfloat16, peer);
+  }
+  void recv(std::span<float> values, int peer) override { receive_values(values, ncclFloat, peer); }
+  void recv(std::span<bfloat16> values, int peer) override {
+    receive_values(values, ncclBfloat16, peer);
   }
 
   std::unique_ptr<Communicator> split(int colour, int key) override {
@@ -81,6 +70,34 @@ class NcclCommunicator final : public HostHalf {
   }
 
  private:
+  template <typename T>
+  void reduce(std::span<T> values, ncclDataType_t type) {
+    nccl_check(ncclAllReduce(values.data(), values.data(), values.size(), type, ncclSum, group_,
+                             device::cuda_stream()),
+               "all-reduce");
+    settle("all-reduce");
+  }
+  template <typename T>
+  void gather_parts(std::span<T> values, ncclDataType_t type) {
+    const std::size_t part = part_size(values.size(), size());
+    nccl_check(ncclAllGather(values.data() + part * std::size_t(rank()), values.data(), part, type,
+                             group_, device::cuda_stream()),
+               "all-gather");
+    settle("all-gather");
+  }
+  template <typename T>
+  void send_values(std::span<const T> values, ncclDataType_t type, int peer) {
+    nccl_check(ncclSend(values.data(), values.size(), type, peer, group_, device::cuda_stream()),
+               "send");
+    settle("send");
+  }
+  template <typename T>
+  void receive_values(std::span<T> values, ncclDataType_t type, int peer) {
+    nccl_check(ncclRecv(values.data(), values.size(), type, peer, group_, device::cuda_stream()),
+               "recv");
+    settle("recv");
+  }
+
   /// Calls return before NCCL has taken the work; waits until it has.
   void settle(const char* what) {
     using Clock = std::chrono::steady_clock;

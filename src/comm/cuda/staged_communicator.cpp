@@ -17,19 +17,31 @@ class StagedCommunicator final : public HostHalf {
   using HostHalf::HostHalf;
 
   void all_reduce(std::span<float> values) override {
-    staged(values, values, [&](std::span<float> here) { host_->all_reduce(here); });
+    staged<float>(values, values, [&](std::span<float> here) { host_->all_reduce(here); });
+  }
+  void all_reduce(std::span<bfloat16> values) override {
+    staged<bfloat16>(values, values, [&](std::span<bfloat16> here) { host_->all_reduce(here); });
   }
   void reduce_scatter(std::span<float> values) override {
-    staged(values, values, [&](std::span<float> here) { host_->reduce_scatter(here); });
+    staged<float>(values, values, [&](std::span<float> here) { host_->reduce_scatter(here); });
   }
   void all_gather(std::span<float> values) override {
-    staged(values, values, [&](std::span<float> here) { host_->all_gather(here); });
+    staged<float>(values, values, [&](std::span<float> here) { host_->all_gather(here); });
+  }
+  void all_gather(std::span<bfloat16> values) override {
+    staged<bfloat16>(values, values, [&](std::span<bfloat16> here) { host_->all_gather(here); });
   }
   void send(std::span<const float> values, int peer) override {
-    staged(values, {}, [&](std::span<float> here) { host_->send(here, peer); });
+    staged<float>(values, {}, [&](std::span<const float> here) { host_->send(here, peer); });
+  }
+  void send(std::span<const bfloat16> values, int peer) override {
+    staged<bfloat16>(values, {}, [&](std::span<const bfloat16> here) { host_->send(here, peer); });
   }
   void recv(std::span<float> values, int peer) override {
-    staged({}, values, [&](std::span<float> here) { host_->recv(here, peer); });
+    staged<float>({}, values, [&](std::span<float> here) { host_->recv(here, peer); });
+  }
+  void recv(std::span<bfloat16> values, int peer) override {
+    staged<bfloat16>({}, values, [&](std::span<bfloat16> here) { host_->recv(here, peer); });
   }
   std::unique_ptr<Communicator> split(int colour, int key) override {
     auto host = host_->split(colour, key);
@@ -37,17 +49,17 @@ class StagedCommunicator final : public HostHalf {
   }
 
  private:
-  template <typename Body>
-  void staged(std::span<const float> out, std::span<float> in, Body&& body) {
+  template <typename T, typename Body>
+  void staged(std::span<const T> out, std::span<T> in, Body&& body) {
     const std::size_t count = std::max(out.size(), in.size());
-    const auto bytes = std::int64_t(count * sizeof(float));
+    const auto bytes = std::int64_t(count * sizeof(T));
     if (bytes > staging_.bytes()) staging_ = device::PinnedMemory(bytes);
     const cudaStream_t stream = device::cuda_stream();
     if (!out.empty())
       device::cuda_copy(staging_.data(), reinterpret_cast<const std::byte*>(out.data()), bytes,
                         stream);
     device::cuda_check(cudaStreamSynchronize(stream), "copying out for a transfer");
-    body(std::span(reinterpret_cast<float*>(staging_.data()), count));
+    body(std::span(reinterpret_cast<T*>(staging_.data()), count));
     if (in.empty()) return;
     device::cuda_copy(reinterpret_cast<std::byte*>(in.data()), staging_.data(), bytes, stream);
     // The next call may overwrite the staging memory.
