@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/bfloat16.hpp"
 #include "comm/communicator.hpp"
 #include "data/sampler.hpp"
 #include "model/model.hpp"
@@ -55,7 +56,9 @@ struct StepMetrics {
 };
 
 /// A piece of a parameter or of its optimizer state on this rank. It is the flat range
-/// [first, first + elements) of the slice [offset, offset + shape) of the whole tensor.
+/// [first, first + elements) of the slice [offset, offset + shape) of the whole tensor. Below fp32
+/// a weight is its fp32 master, kept with the moments; of what layers compute with there are slabs
+/// with `rounded` in the place of `data`, never owned, so that a checkpoint's masters fill both.
 struct Slab {
   std::string name;  ///< of the parameter
   std::string kind;  ///< "weight", "m" or "v"
@@ -65,6 +68,7 @@ struct Slab {
   std::int64_t first = 0;
   std::int64_t elements = 0;
   float* data = nullptr;
+  bfloat16* rounded = nullptr;
   bool owned = false;  ///< this rank writes it to a checkpoint; others hold a copy
 };
 

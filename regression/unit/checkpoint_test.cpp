@@ -14,6 +14,7 @@
 
 #include "base/error.hpp"
 #include "contract.hpp"
+#include "kernels/bfloat16.hpp"
 #include "kernels/types.hpp"
 
 namespace brume::io {
@@ -105,7 +106,7 @@ void for_each_element(const Slab& slab, Use&& use) {
       rest /= slab.shape[d];
       stride *= slab.global_shape[d];
     }
-    use(std::size_t(global), slab.data[i]);
+    use(std::size_t(global), slab.rounded ? float(slab.rounded[i]) : slab.data[i]);
   }
 }
 
@@ -125,7 +126,9 @@ int different(const State& state, const std::vector<Slab>& slabs) {
   int count = 0;
   for (const Slab& slab : slabs)
     for_each_element(slab, [&](std::size_t at, float value) {
-      count += std::memcmp(&state.at({slab.name, slab.kind})[at], &value, sizeof(value)) != 0;
+      const float stored = state.at({slab.name, slab.kind})[at];
+      const float expected = slab.rounded ? float(bfloat16(stored)) : stored;
+      count += std::memcmp(&expected, &value, sizeof(value)) != 0;
     });
   return count;
 }
@@ -149,13 +152,15 @@ struct Part {
 /// Trains up to `last_step`, from the checkpoint when `resume`, and writes one at the end when
 /// `save`.
 Part train(const fs::path& directory, const plan::Plan& plan, bool resume, std::int64_t last_step,
-           bool save) {
+           bool save, model::Precision precision = model::Precision::fp32) {
+  model::Config model = small_model;
+  model.precision = precision;
   const test::TokenFixture tokens(small_model.vocab_size);
   const data::Sampler data = tokens.sampler(small_model.seq_len);
   Part part;
   std::mutex mutex;
   comm::run_local(plan.devices(), [&](comm::Communicator& world) {
-    Engine engine(plan, small_model, test::contract_settings(20), world);
+    Engine engine(plan, model, test::contract_settings(20), world);
     std::vector<Slab> slabs = engine.slabs();
     if (resume) {
       const CheckpointInfo info = find_checkpoint(directory).value();
@@ -228,6 +233,46 @@ TEST_P(AnyPlan, ResumedUnderAnotherPlanGivesTheSameLosses) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoint, AnyPlan, ::testing::Range(0, 9));
+
+constexpr auto bf16 = model::Precision::bf16, fp32 = model::Precision::fp32;
+
+class Bf16 : public CheckpointTest, public ::testing::WithParamInterface<int> {
+ protected:
+  void SetUp() override {
+    if (!kernels::has_bfloat16_products()) GTEST_SKIP() << "this processor has no bf16 products";
+  }
+};
+
+TEST_P(Bf16, ResumedRunIsBitwiseTheOneNeverStopped) {
+  const plan::Plan& plan = plans()[std::size_t(GetParam())];
+  const Part straight = train(directory_, plan, false, 6, false, bf16);
+  const Part before = train(directory_, plan, false, 3, true, bf16);
+  Part after = train(directory_, plan, true, 6, false, bf16);
+  after.losses.insert(after.losses.begin(), before.losses.begin(), before.losses.end());
+  EXPECT_EQ(after.losses, straight.losses);
+  EXPECT_TRUE(same_bits(after.state, straight.state));
+}
+
+// Masters are what a checkpoint holds, so a precision reads what the other wrote: the same bits,
+// and in bf16 weights that are the rounded masters.
+TEST_P(Bf16, LoadsUnderEveryPlanInEitherPrecision) {
+  const std::vector<std::pair<model::Precision, model::Precision>> pairs{
+      {bf16, bf16}, {bf16, fp32}, {fp32, bf16}};
+  const auto& [saved, loaded] = pairs[std::size_t(GetParam()) % 3];
+  const Part part = train(directory_, plans()[std::size_t(GetParam())], false, 2, true, saved);
+  const CheckpointInfo info = find_checkpoint(directory_).value();
+  model::Config model = small_model;
+  model.precision = loaded;
+  for (const plan::Plan& plan : plans())
+    comm::run_local(plan.devices(), [&](comm::Communicator& world) {
+      Engine engine(plan, model, test::contract_settings(20), world);
+      std::vector<Slab> slabs = engine.slabs();
+      load_slabs(info, slabs);
+      EXPECT_EQ(different(part.state, slabs), 0) << plan::text(plan) << "rank " << world.rank();
+    });
+}
+
+INSTANTIATE_TEST_SUITE_P(Checkpoint, Bf16, ::testing::Values(1, 3, 5, 8));
 
 TEST_F(CheckpointTest, AnotherModelIsRefusedByTensor) {
   train(directory_, plans()[0], false, 1, true);

@@ -15,6 +15,7 @@
 #include "device/memory.hpp"
 #include "io/checkpoint.hpp"
 #include "io/run_file.hpp"
+#include "kernels/bfloat16.hpp"
 #include "kernels/types.hpp"
 #include "planning.hpp"
 #include "profiles.hpp"
@@ -80,9 +81,10 @@ class Job {
                 cluster_.nodes, session_.num_nodes());
     comm::together(world_, [&] {
       refuse_mist(deck_, "run");
-      require(model_.precision == model::Precision::fp32, Failure::input,
-              "training.precision = {}: only fp32 trains; plan, analyze and simulate take it",
-              deck_.training.precision);
+      require(model_.precision != model::Precision::fp16, Failure::input,
+              "training.precision = fp16: hosts train in fp32 or bf16; plan, analyze and simulate "
+              "take it");
+      require_bf16();
       require(world_.size() == cluster_.devices(), Failure::input,
               "the deck's cluster has {} x {} devices, the job has {} ranks: start {} ranks, or "
               "change cluster.nodes "
@@ -91,6 +93,14 @@ class Job {
       train_data_.emplace(open(deck_.data.train, "data.train"));
       if (!deck_.data.valid.empty()) valid_data_.emplace(open(deck_.data.valid, "data.valid"));
     });
+  }
+
+  void require_bf16() const {
+    if (model_.precision != model::Precision::bf16) return;
+    require(kernels::has_bfloat16_products(), Failure::resource,
+            "training.precision = bf16: this processor has no bf16 matrix products: use fp32");
+    if (leader_ && !kernels::has_bfloat16_instructions())
+      log::warn("bf16 saves memory, but not time: this processor lacks avx512_bf16 and converts");
   }
 
   data::Sampler open(const std::string& path, const char* key) const {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "base/error.hpp"
 #include "kernels/pointwise.hpp"
@@ -9,14 +10,12 @@
 
 namespace brume::engine {
 
-using kernels::ConstMatrix;
-using kernels::ConstVector;
-using kernels::Matrix;
-using kernels::Vector;
 using schedule::Operation;
 using schedule::Role;
 
-Compute::Compute(const plan::Plan& plan, const model::Config& model, int rank, const Arena& arena)
+template <class Storage>
+ComputeOf<Storage>::ComputeOf(const plan::Plan& plan, const model::Config& model, int rank,
+                              const Arena& arena)
     : arena_(arena), place_(plan::place(plan, rank)) {
   const plan::Stage& stage = plan.stages[std::size_t(place_.stage)];
   tp_ = stage.tp;
@@ -40,7 +39,8 @@ Compute::Compute(const plan::Plan& plan, const model::Config& model, int rank, c
   describe_blocks(plan, model);
 }
 
-void Compute::describe_attention(const plan::Stage& stage, const model::Config& model) {
+template <class Storage>
+void ComputeOf<Storage>::describe_attention(const plan::Stage& stage, const model::Config& model) {
   const int heads = model.num_heads / stage.tp, keys = model.kv_heads();
   const bool cut = keys % stage.tp == 0;  // else every tensor-parallel rank holds all key heads
   attention_ = {.batch = stage.microbatch,
@@ -57,7 +57,8 @@ void Compute::describe_attention(const plan::Stage& stage, const model::Config& 
     qkv_ = {{"attention.q", 0, attended_tp_}, {"attention.kv", attended_tp_, width - attended_tp_}};
 }
 
-void Compute::describe_blocks(const plan::Plan& plan, const model::Config& model) {
+template <class Storage>
+void ComputeOf<Storage>::describe_blocks(const plan::Plan& plan, const model::Config& model) {
   const plan::Stage& stage = plan.stages[std::size_t(place_.stage)];
   const std::vector<model::Block> all = model::blocks(model);
   const auto [first, last] = plan::block_range(plan, place_.stage);
@@ -74,37 +75,52 @@ void Compute::describe_blocks(const plan::Plan& plan, const model::Config& model
   }
 }
 
-bool Compute::has(int block, std::string_view suffix) const {
+template <class Storage>
+bool ComputeOf<Storage>::has(int block, std::string_view suffix) const {
   return blocks_.at(block).by_suffix.contains(suffix);
 }
-const model::Piece& Compute::piece(int block, std::string_view suffix) const {
+template <class Storage>
+const model::Piece& ComputeOf<Storage>::piece(int block, std::string_view suffix) const {
   return *blocks_.at(block).by_suffix.find(suffix)->second;
 }
-ConstVector Compute::vector(const float* flat, int block, std::string_view suffix) const {
+template <class Storage>
+auto ComputeOf<Storage>::vector(const Storage* flat, int block, std::string_view suffix) const
+    -> ConstVector {
+  const model::Piece& p = piece(block, suffix);
+  return ConstVector(flat + p.first, std::size_t(p.elements));
+}
+template <class Storage>
+kernels::Vector ComputeOf<Storage>::vector(float* flat, int block, std::string_view suffix) const {
   const model::Piece& p = piece(block, suffix);
   return part(flat + p.first, p.elements);
 }
-Vector Compute::vector(float* flat, int block, std::string_view suffix) const {
-  const model::Piece& p = piece(block, suffix);
-  return part(flat + p.first, p.elements);
-}
-ConstMatrix Compute::matrix(const float* flat, int block, std::string_view suffix) const {
+template <class Storage>
+auto ComputeOf<Storage>::matrix(const Storage* flat, int block, std::string_view suffix) const
+    -> ConstMatrix {
   const model::Piece& p = piece(block, suffix);
   const auto columns = std::size_t(p.shape.back());
   return ConstMatrix(flat + p.first, std::size_t(p.elements) / columns, columns);
 }
-Matrix Compute::matrix(float* flat, int block, std::string_view suffix) const {
+template <class Storage>
+kernels::Matrix ComputeOf<Storage>::matrix(float* flat, int block, std::string_view suffix) const {
   const model::Piece& p = piece(block, suffix);
   const auto columns = std::size_t(p.shape.back());
-  return Matrix(flat + p.first, std::size_t(p.elements) / columns, columns);
+  return kernels::Matrix(flat + p.first, std::size_t(p.elements) / columns, columns);
 }
-Vector Compute::saved(const Operands& o, std::string_view name) const {
-  const int index = segments_.at(o.task.segment).saved.find(name)->second;
+template <class Storage>
+auto ComputeOf<Storage>::saved(const Operands& o, std::string_view name, int columns) const
+    -> Matrix {
+  return rows(o.data<Storage>(Role::saved, saved_index(o, name)), tokens_, columns);
+}
+template <class Storage>
+kernels::Vector ComputeOf<Storage>::statistic(const Operands& o, std::string_view name) const {
+  const int index = saved_index(o, name);
   return part(o.data(Role::saved, index), o.elements(Role::saved, index));
 }
 
-void Compute::run(const schedule::Program& program, const schedule::Task& task,
-                  const StepScalars& step) const {
+template <class Storage>
+void ComputeOf<Storage>::run(const schedule::Program& program, const schedule::Task& task,
+                             const StepScalars& step) const {
   using model::SegmentKind;
   const Operands o{program, task, arena_};
   switch (task.operation) {
@@ -129,34 +145,41 @@ void Compute::run(const schedule::Program& program, const schedule::Task& task,
 
 // --- update -------------------------------------------------------------------------------------
 
-void Compute::optimizer_step(const Operands& o, const StepScalars& step) const {
+template <class Storage>
+void ComputeOf<Storage>::optimizer_step(const Operands& o, const StepScalars& step) const {
   const BlockPieces& pieces = blocks_.at(o.block());
   const double norm = std::sqrt(o.data<double>(Role::totals)[1]);
   kernels::AdamW adamw = step.adamw;
   if (step.clip_norm > 0.0) adamw.grad_scale = float(std::min(1.0, step.clip_norm / (norm + 1e-6)));
-  const Elements weights = o.part_of_block(Role::weights, 0, 1);
+  const Elements<Storage> weights = o.part_of_block<Storage>(Role::weights, 0);
+  constexpr bool rounds = !std::is_same_v<Storage, float>;
   // Gradients and moments are in two places each: what stays on the device, what came from the
   // host.
   for (int i : {0, 1})
     for (int j : {0, 1}) {
       if (!o.task.find(Role::grads, i) || !o.task.find(Role::moments, j)) continue;
-      const Elements grads = o.part_of_block(Role::grads, i, 1);
-      const Elements m = o.part_of_block(Role::moments, j, 2);
-      const Elements v{m.first, m.end, m.data + (m.end - m.first)};
+      const Elements<> grads = o.part_of_block(Role::grads, i);
+      const Elements<> m = o.part_of_block(Role::moments, j, rounds ? 3 : 2);
+      const Elements<> v = m.next();
       for (const model::Piece& piece : pieces.layout.pieces) {
         const std::int64_t first = std::max({piece.first, grads.first, m.first});
         const std::int64_t end = std::min({piece.first + piece.elements, grads.end, m.end});
         if (first >= end) continue;
         const bool decays = pieces.block.parameters[std::size_t(piece.parameter)].decays;
         adamw.weight_decay = decays ? step.weight_decay : 0.0f;
-        kernels::adamw_step(adamw, grads.cut(first, end), weights.cut(first, end),
-                            m.cut(first, end), v.cut(first, end));
+        if constexpr (rounds)
+          kernels::adamw_step(adamw, grads.cut(first, end), v.next().cut(first, end),
+                              m.cut(first, end), v.cut(first, end), weights.cut(first, end));
+        else
+          kernels::adamw_step(adamw, grads.cut(first, end), weights.cut(first, end),
+                              m.cut(first, end), v.cut(first, end));
       }
     }
 }
 
 /// destination += source, for each pair.
-void Compute::accumulate(const Operands& o) const {
+template <class Storage>
+void ComputeOf<Storage>::accumulate(const Operands& o) const {
   for (int i = 0; o.task.find(Role::source, i); ++i)
     kernels::add(
         part(static_cast<const float*>(o.data(Role::source, i)), o.elements(Role::source, i)),
@@ -165,13 +188,14 @@ void Compute::accumulate(const Operands& o) const {
 
 /// Squares of this rank's part of a block's gradients: each element of the model is counted on one
 /// rank.
-void Compute::norm(const Operands& o) const {
+template <class Storage>
+void ComputeOf<Storage>::norm(const Operands& o) const {
   double* totals = o.data<double>(Role::totals);
   if (o.task.replaces) totals[0] = totals[1] = 0.0;
   if (o.task.find(Role::loss)) totals[0] = *o.data<double>(Role::loss);
   if (!o.task.find(Role::grads)) return;
   const BlockPieces& pieces = blocks_.at(o.block());
-  const Elements grads = o.part_of_block(Role::grads, 0, 1);
+  const Elements<> grads = o.part_of_block(Role::grads, 0);
   for (const model::Piece& piece : pieces.layout.pieces) {
     const model::Parameter& parameter = pieces.block.parameters[std::size_t(piece.parameter)];
     if (!parameter.splits(tp_) && place_.tp_rank != 0) continue;
@@ -179,6 +203,23 @@ void Compute::norm(const Operands& o) const {
     const std::int64_t end = std::min(piece.first + piece.elements, grads.end);
     if (first < end) totals[1] += kernels::sum_squares(grads.cut(first, end));
   }
+}
+
+template class ComputeOf<float>;
+template class ComputeOf<kernels::bfloat16>;
+
+std::unique_ptr<Compute> make_compute(const plan::Plan& plan, const model::Config& model, int rank,
+                                      const Arena& arena) {
+  switch (model.precision) {
+    case model::Precision::fp32:
+      return std::make_unique<ComputeOf<float>>(plan, model, rank, arena);
+    case model::Precision::bf16:
+      require(kernels::has_bfloat16_products(), Failure::resource,
+              "bf16: this processor has no such matrix products: use precision = \"fp32\"");
+      return std::make_unique<ComputeOf<kernels::bfloat16>>(plan, model, rank, arena);
+    case model::Precision::fp16: break;
+  }
+  throw Error(Failure::input, "fp16 is for planning: hosts train in fp32 or bf16");
 }
 
 }  // namespace brume::engine

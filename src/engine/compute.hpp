@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,16 +24,35 @@ struct StepScalars {
   float weight_decay = 0.0f;
 };
 
-/// Runs forward, backward and optimizer tasks of one rank. Operands give the memory, model and plan
-/// the sizes, and the model's description the sequence of kernels.
+/// Runs forward, backward and optimizer tasks of one rank.
 class Compute {
  public:
-  Compute(const plan::Plan& plan, const model::Config& model, int rank, const Arena& arena);
+  virtual ~Compute() = default;
+  virtual void run(const schedule::Program& program, const schedule::Task& task,
+                   const StepScalars& step) const = 0;
+};
+
+/// The one for the model's precision.
+/// @throws Error(input) for one that hosts do not compute in, Error(resource) where this host
+/// cannot
+std::unique_ptr<Compute> make_compute(const plan::Plan& plan, const model::Config& model, int rank,
+                                      const Arena& arena);
+
+/// Weights and activations are `Storage`, gradients of parameters and statistics fp32. Operands
+/// give the memory, model and plan the sizes, and the model's description the sequence of kernels.
+template <class Storage>
+class ComputeOf final : public Compute {
+ public:
+  ComputeOf(const plan::Plan& plan, const model::Config& model, int rank, const Arena& arena);
 
   void run(const schedule::Program& program, const schedule::Task& task,
-           const StepScalars& step) const;
+           const StepScalars& step) const override;
 
  private:
+  using Matrix = kernels::MatrixOf<Storage>;
+  using ConstMatrix = kernels::ConstMatrixOf<Storage>;
+  using ConstVector = kernels::ConstVectorOf<Storage>;
+
   /// A block's parameters within its flat buffers.
   struct BlockPieces {
     model::Block block;
@@ -56,22 +76,29 @@ class Compute {
   // --- what a task works on ---
   bool has(int block, std::string_view suffix) const;
   const model::Piece& piece(int block, std::string_view suffix) const;
-  kernels::ConstVector vector(const float* flat, int block, std::string_view suffix) const;
+  const Storage* weights(const Operands& o) const {
+    return o.data<Storage>(schedule::Role::weights);
+  }
+  ConstVector vector(const Storage* flat, int block, std::string_view suffix) const;
   kernels::Vector vector(float* flat, int block, std::string_view suffix) const;
-  kernels::ConstMatrix matrix(const float* flat, int block, std::string_view suffix) const;
+  ConstMatrix matrix(const Storage* flat, int block, std::string_view suffix) const;
   kernels::Matrix matrix(float* flat, int block, std::string_view suffix) const;
-  kernels::Vector saved(const Operands& o, std::string_view name) const;
-  kernels::Matrix stream(const Operands& o, schedule::Role role) const {
-    return rows(o.data(role), tokens_, hidden_);
+  Matrix saved(const Operands& o, std::string_view name, int columns) const;
+  kernels::Vector statistic(const Operands& o, std::string_view name) const;
+  int saved_index(const Operands& o, std::string_view name) const {
+    return segments_.at(o.task.segment).saved.find(name)->second;
+  }
+  Matrix stream(const Operands& o, schedule::Role role) const {
+    return rows(o.data<Storage>(role), tokens_, hidden_);
   }
 
   // --- parts of segments ---
-  void norm_forward(const Operands& o, const std::string& name, kernels::Matrix y) const;
-  void norm_again(const Operands& o, const std::string& name, kernels::Matrix y) const;
-  void norm_backward(const Operands& o, const std::string& name, kernels::ConstMatrix dy,
-                     kernels::ConstMatrix residual, kernels::Matrix dx) const;
-  void linear_backward_parameters(const Operands& o, const std::string& name,
-                                  kernels::ConstMatrix dy, kernels::ConstMatrix x) const;
+  void norm_forward(const Operands& o, const std::string& name, Matrix y) const;
+  void norm_again(const Operands& o, const std::string& name, Matrix y) const;
+  void norm_backward(const Operands& o, const std::string& name, ConstMatrix dy,
+                     ConstMatrix residual, Matrix dx) const;
+  void linear_backward_parameters(const Operands& o, const std::string& name, ConstMatrix dy,
+                                  ConstMatrix x) const;
 
   // --- a layer's segment: norms, branches, and what they add to the stream ---
   void layer_forward(const Operands& o) const;
@@ -82,23 +109,23 @@ class Compute {
   }
   int input_width(model::BranchKind kind) const;
   template <typename Each>
-  void for_inputs(const std::vector<model::Branch>& branches,
-                  const std::vector<kernels::Matrix>& gradients, std::size_t first,
-                  std::size_t last, Each each) const;
+  void for_inputs(const std::vector<model::Branch>& branches, const std::vector<Matrix>& gradients,
+                  std::size_t first, std::size_t last, Each each) const;
   kernels::ConstMatrix rope_table() const {
     const auto columns = std::size_t(attention_.head_dim);
     return kernels::ConstMatrix(rope_.data(), rope_.size() / columns, columns);
   }
   /// Queries and keys of [N, q k v]: what positions turn.
-  kernels::Matrix turned(const kernels::Matrix& qkv) const {
-    return kernels::columns(qkv, 0, (attention_.heads + attention_.keys()) * attention_.head_dim);
+  Matrix turned(const Matrix& qkv) const {
+    return kernels::columns<Storage>(qkv, 0,
+                                     (attention_.heads + attention_.keys()) * attention_.head_dim);
   }
-  void project(const Operands& o, model::BranchKind kind, kernels::ConstMatrix normed) const;
+  void project(const Operands& o, model::BranchKind kind, ConstMatrix normed) const;
   void attend(const Operands& o) const;
-  void activate(kernels::ConstMatrix wide, kernels::ConstVector bias, kernels::Matrix a) const;
-  kernels::ConstVector activation_bias(const Operands& o) const;
-  void attention_inner_backward(const Operands& o, kernels::Matrix d_qkv, float* scratch) const;
-  void mlp_inner_backward(const Operands& o, kernels::Matrix d_wide, float* scratch) const;
+  void activate(ConstMatrix wide, ConstVector bias, Matrix a) const;
+  ConstVector activation_bias(const Operands& o) const;
+  void attention_inner_backward(const Operands& o, Matrix d_qkv, Storage* scratch) const;
+  void mlp_inner_backward(const Operands& o, Matrix d_wide, Storage* scratch) const;
 
   // --- the first and the last segment ---
   void embedding_forward(const Operands& o) const;

@@ -9,9 +9,6 @@
 
 namespace brume::engine {
 
-using kernels::ConstMatrix;
-using kernels::ConstVector;
-using kernels::Matrix;
 using kernels::Write;
 using model::BranchKind;
 using schedule::Role;
@@ -26,14 +23,16 @@ const char* output_name(const model::Branch& branch) {
 
 }  // namespace
 
-int Compute::input_width(BranchKind kind) const {
+template <class Storage>
+int ComputeOf<Storage>::input_width(BranchKind kind) const {
   const Linear& last = inputs_of(kind).back();
   return last.first_column + last.columns;
 }
 
 // --- forward ------------------------------------------------------------------------------------
 
-void Compute::layer_forward(const Operands& o) const {
+template <class Storage>
+void ComputeOf<Storage>::layer_forward(const Operands& o) const {
   const SegmentParts& segment = segments_.at(o.task.segment);
   const Matrix normed = stream(o, Role::workspace);
   int norm = 0;
@@ -47,68 +46,72 @@ void Compute::layer_forward(const Operands& o) const {
 }
 
 /// The branch's first product; queries, keys and values with bias and turned by their positions.
-void Compute::project(const Operands& o, BranchKind kind, ConstMatrix normed) const {
+template <class Storage>
+void ComputeOf<Storage>::project(const Operands& o, BranchKind kind, ConstMatrix normed) const {
   const bool attention = kind == BranchKind::attention;
-  const float* w = o.data(Role::weights);
-  const Matrix out = rows(saved(o, attention ? "qkv" : "wide").data(), tokens_, input_width(kind));
+  const Storage* w = weights(o);
+  const Matrix out = saved(o, attention ? "qkv" : "wide", input_width(kind));
   for (const Linear& linear : inputs_of(kind)) {
-    const Matrix own = kernels::columns(out, linear.first_column, linear.columns);
-    kernels::linear_forward(normed, matrix(w, o.block(), linear.name + ".weight"), Write::replace,
-                            own);
+    const Matrix own = kernels::columns<Storage>(out, linear.first_column, linear.columns);
+    kernels::linear_forward<Storage>(normed, matrix(w, o.block(), linear.name + ".weight"),
+                                     Write::replace, own);
     // The MLP's is added by its activation.
     if (attention && has(o.block(), linear.name + ".bias"))
-      kernels::add_bias(own, vector(w, o.block(), linear.name + ".bias"), own);
+      kernels::add_bias<Storage>(own, vector(w, o.block(), linear.name + ".bias"), own);
   }
-  if (attention && !rope_.empty()) kernels::rope_forward(rope_table(), turned(out));
+  if (attention && !rope_.empty()) kernels::rope_forward<Storage>(rope_table(), turned(out));
 }
 
-void Compute::attend(const Operands& o) const {
-  const Matrix qkv = rows(saved(o, "qkv").data(), tokens_, attention_.width());
-  const Matrix attended = rows(saved(o, "attended").data(), tokens_, attended_tp_);
-  kernels::attention_forward(attention_, qkv, attended, saved(o, "lse"));
+template <class Storage>
+void ComputeOf<Storage>::attend(const Operands& o) const {
+  const Matrix qkv = saved(o, "qkv", attention_.width());
+  const Matrix attended = saved(o, "attended", attended_tp_);
+  kernels::attention_forward<Storage>(attention_, qkv, attended, statistic(o, "lse"));
 }
 
-ConstVector Compute::activation_bias(const Operands& o) const {
+template <class Storage>
+auto ComputeOf<Storage>::activation_bias(const Operands& o) const -> ConstVector {
   if (!has(o.block(), "mlp.in.bias")) return {};
-  return vector(static_cast<const float*>(o.data(Role::weights)), o.block(), "mlp.in.bias");
+  return vector(weights(o), o.block(), "mlp.in.bias");
 }
 
-void Compute::activate(ConstMatrix wide, ConstVector bias, Matrix a) const {
+template <class Storage>
+void ComputeOf<Storage>::activate(ConstMatrix wide, ConstVector bias, Matrix a) const {
   switch (mlp_kind_) {
-    case model::MlpKind::gelu_tanh: return kernels::gelu_forward(wide, bias, a);
-    case model::MlpKind::gelu_erf: return kernels::gelu_erf_forward(wide, bias, a);
-    case model::MlpKind::swiglu: return kernels::swiglu_forward(wide, a);
+    case model::MlpKind::gelu_tanh: return kernels::gelu_forward<Storage>(wide, bias, a);
+    case model::MlpKind::gelu_erf: return kernels::gelu_erf_forward<Storage>(wide, bias, a);
+    case model::MlpKind::swiglu: return kernels::swiglu_forward<Storage>(wide, a);
   }
 }
 
 /// output = residual + sum over branches of bias + inner W^T on tensor-parallel rank 0, the sum of
 /// inner W^T on the others: together they are the new residual stream.
-void Compute::write_output(const Operands& o) const {
+template <class Storage>
+void ComputeOf<Storage>::write_output(const Operands& o) const {
   const std::vector<model::Branch>& branches = segments_.at(o.task.segment).branches;
-  const float* w = o.data(Role::weights);
+  const Storage* w = weights(o);
   const Matrix output = stream(o, Role::output);
   Matrix so_far = stream(o, Role::input);
   const bool carries_residual = place_.tp_rank == 0;
   for (const model::Branch& branch : branches) {
     const std::string bias = std::string(output_name(branch)) + ".bias";
     if (!carries_residual || !has(o.block(), bias)) continue;
-    kernels::add_bias(so_far, vector(w, o.block(), bias), output);
+    kernels::add_bias<Storage>(so_far, vector(w, o.block(), bias), output);
     so_far = output;
   }
   if (carries_residual && so_far.data() != output.data())
-    kernels::copy(part(static_cast<const float*>(so_far.data()), std::int64_t(so_far.size())),
-                  part(output.data(), std::int64_t(output.size())));
+    kernels::copy<Storage>(ConstVector(so_far.data(), so_far.size()),
+                           kernels::VectorOf<Storage>(output.data(), output.size()));
   Write write = carries_residual ? Write::accumulate : Write::replace;
   for (const model::Branch& branch : branches) {
     Matrix inner;
     if (branch.kind == BranchKind::attention) {
-      inner = rows(saved(o, "attended").data(), tokens_, attended_tp_);
+      inner = saved(o, "attended", attended_tp_);
     } else {
-      inner = rows(o.data(Role::workspace), tokens_, ffn_tp_);
-      activate(rows(saved(o, "wide").data(), tokens_, input_width(branch.kind)), activation_bias(o),
-               inner);
+      inner = rows(o.data<Storage>(Role::workspace), tokens_, ffn_tp_);
+      activate(saved(o, "wide", input_width(branch.kind)), activation_bias(o), inner);
     }
-    kernels::linear_forward(
+    kernels::linear_forward<Storage>(
         inner, matrix(w, o.block(), std::string(output_name(branch)) + ".weight"), write, output);
     write = Write::accumulate;
   }
@@ -118,10 +121,11 @@ void Compute::write_output(const Operands& o) const {
 
 /// First what leads from the output's gradient to those of all first products, which stay; then, a
 /// norm at a time, through these products and the norm to the input's gradient.
-void Compute::layer_backward(const Operands& o) const {
+template <class Storage>
+void ComputeOf<Storage>::layer_backward(const Operands& o) const {
   const std::vector<model::Branch>& branches = segments_.at(o.task.segment).branches;
-  const float* w = o.data(Role::weights);
-  float* rest = o.data(Role::workspace);
+  const Storage* w = weights(o);
+  Storage* rest = o.data<Storage>(Role::workspace);
   std::vector<Matrix> gradients;
   for (const model::Branch& branch : branches) {
     gradients.push_back(rows(rest, tokens_, input_width(branch.kind)));
@@ -146,8 +150,8 @@ void Compute::layer_backward(const Operands& o) const {
     });
     Write write = Write::replace;
     for_inputs(branches, gradients, first, last, [&](const std::string& input, Matrix gradient) {
-      kernels::linear_backward_input(gradient, matrix(w, o.block(), input + ".weight"), write,
-                                     normed);
+      kernels::linear_backward_input<Storage>(gradient, matrix(w, o.block(), input + ".weight"),
+                                              write, normed);
       write = Write::accumulate;
     });
     norm_backward(o, name, normed, residual, stream_gradient);
@@ -156,52 +160,68 @@ void Compute::layer_backward(const Operands& o) const {
 }
 
 /// Calls `each` with every first product of some branches and the gradient of its output.
+template <class Storage>
 template <typename Each>
-void Compute::for_inputs(const std::vector<model::Branch>& branches,
-                         const std::vector<Matrix>& gradients, std::size_t first, std::size_t last,
-                         Each each) const {
+void ComputeOf<Storage>::for_inputs(const std::vector<model::Branch>& branches,
+                                    const std::vector<Matrix>& gradients, std::size_t first,
+                                    std::size_t last, Each each) const {
   for (std::size_t i = first; i < last; ++i)
     for (const Linear& linear : inputs_of(branches[i].kind))
-      each(linear.name, kernels::columns(gradients[i], linear.first_column, linear.columns));
+      each(linear.name,
+           kernels::columns<Storage>(gradients[i], linear.first_column, linear.columns));
 }
 
-void Compute::attention_inner_backward(const Operands& o, Matrix d_qkv, float* scratch) const {
-  const float* w = o.data(Role::weights);
+template <class Storage>
+void ComputeOf<Storage>::attention_inner_backward(const Operands& o, Matrix d_qkv,
+                                                  Storage* scratch) const {
+  const Storage* w = weights(o);
   const Matrix dy = stream(o, Role::gradient);
-  const Matrix qkv = rows(saved(o, "qkv").data(), tokens_, attention_.width());
-  const Matrix attended = rows(saved(o, "attended").data(), tokens_, attended_tp_);
+  const Matrix qkv = saved(o, "qkv", attention_.width());
+  const Matrix attended = saved(o, "attended", attended_tp_);
   const Matrix d_attended = rows(scratch, tokens_, attended_tp_);
-  kernels::linear_backward_input(dy, matrix(w, o.block(), "attention.out.weight"), Write::replace,
-                                 d_attended);
+  kernels::linear_backward_input<Storage>(dy, matrix(w, o.block(), "attention.out.weight"),
+                                          Write::replace, d_attended);
   linear_backward_parameters(o, "attention.out", dy, attended);
-  kernels::attention_backward(attention_, qkv, attended, saved(o, "lse"), d_attended, d_qkv);
-  if (!rope_.empty()) kernels::rope_backward(rope_table(), turned(d_qkv));
+  kernels::attention_backward<Storage>(attention_, qkv, attended, statistic(o, "lse"), d_attended,
+                                       d_qkv);
+  if (!rope_.empty()) kernels::rope_backward<Storage>(rope_table(), turned(d_qkv));
 }
 
-void Compute::mlp_inner_backward(const Operands& o, Matrix d_wide, float* scratch) const {
-  const float* w = o.data(Role::weights);
+template <class Storage>
+void ComputeOf<Storage>::mlp_inner_backward(const Operands& o, Matrix d_wide,
+                                            Storage* scratch) const {
+  const Storage* w = weights(o);
   const Matrix dy = stream(o, Role::gradient);
-  const Matrix wide = rows(saved(o, "wide").data(), tokens_, input_width(BranchKind::mlp));
+  const Matrix wide = saved(o, "wide", input_width(BranchKind::mlp));
   const Matrix activated = rows(scratch, tokens_, ffn_tp_), d_activated = activated;
   const ConstVector bias = activation_bias(o);
   activate(wide, bias, activated);
   linear_backward_parameters(o, "mlp.out", dy, activated);
-  kernels::linear_backward_input(dy, matrix(w, o.block(), "mlp.out.weight"), Write::replace,
-                                 d_activated);
+  kernels::linear_backward_input<Storage>(dy, matrix(w, o.block(), "mlp.out.weight"),
+                                          Write::replace, d_activated);
   switch (mlp_kind_) {
-    case model::MlpKind::gelu_tanh: return kernels::gelu_backward(wide, bias, d_activated, d_wide);
+    case model::MlpKind::gelu_tanh:
+      return kernels::gelu_backward<Storage>(wide, bias, d_activated, d_wide);
     case model::MlpKind::gelu_erf:
-      return kernels::gelu_erf_backward(wide, bias, d_activated, d_wide);
-    case model::MlpKind::swiglu: return kernels::swiglu_backward(wide, d_activated, d_wide);
+      return kernels::gelu_erf_backward<Storage>(wide, bias, d_activated, d_wide);
+    case model::MlpKind::swiglu:
+      return kernels::swiglu_backward<Storage>(wide, d_activated, d_wide);
   }
 }
 
-void Compute::linear_backward_parameters(const Operands& o, const std::string& name, ConstMatrix dy,
-                                         ConstMatrix x) const {
+template <class Storage>
+void ComputeOf<Storage>::linear_backward_parameters(const Operands& o, const std::string& name,
+                                                    ConstMatrix dy, ConstMatrix x) const {
   float* g = o.data(Role::grads);
-  kernels::linear_backward_weight(dy, x, o.write(), matrix(g, o.block(), name + ".weight"));
+  kernels::linear_backward_weight<Storage>(dy, x, o.write(),
+                                           matrix(g, o.block(), name + ".weight"));
   if (has(o.block(), name + ".bias"))
-    kernels::bias_backward(dy, o.write(), vector(g, o.block(), name + ".bias"));
+    kernels::bias_backward<Storage>(dy, o.write(), vector(g, o.block(), name + ".bias"));
 }
+
+template void ComputeOf<float>::layer_forward(const Operands&) const;
+template void ComputeOf<float>::layer_backward(const Operands&) const;
+template void ComputeOf<kernels::bfloat16>::layer_forward(const Operands&) const;
+template void ComputeOf<kernels::bfloat16>::layer_backward(const Operands&) const;
 
 }  // namespace brume::engine

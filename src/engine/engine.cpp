@@ -69,9 +69,9 @@ struct Engine::Impl {
             schedule::compile(plan, model, world.rank(),
                               {.mode = schedule::Mode::evaluate, .overlap = settings.overlap})),
         arena(largest(train.arena_bytes, evaluation.arena_bytes)),
-        compute(this->plan, this->model, world.rank(), arena),
+        compute(make_compute(this->plan, this->model, world.rank(), arena)),
         groups(this->plan, world),
-        executor(arena, compute, groups, settings,
+        executor(arena, *compute, groups, settings, model.precision,
                  [&world](std::exception_ptr failure) { leave(world, failure); }) {
     if (settings.check_memory) {
       guards.emplace(train, arena);
@@ -150,7 +150,7 @@ struct Engine::Impl {
   Program train;
   Program evaluation;
   Arena arena;
-  Compute compute;
+  std::unique_ptr<Compute> compute;
   Groups groups;
   std::optional<GuardCheck> guards, evaluation_guards;
   std::int64_t done = 0;        ///< steps whose gradients were made

@@ -22,6 +22,17 @@ std::vector<std::string> channel_names() {
   return names;
 }
 
+template <typename T>
+void exchange(comm::Communicator& group, const schedule::Task& task, std::span<T> values) {
+  switch (task.operation) {
+    case Operation::all_reduce: return group.all_reduce(values);
+    case Operation::all_gather: return group.all_gather(values);
+    case Operation::send: return group.send(std::span<const T>(values), task.peer);
+    case Operation::recv: return group.recv(values, task.peer);
+    default: throw Error(Failure::bug, "'{}' does not communicate", schedule::label(task));
+  }
+}
+
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -51,10 +62,12 @@ comm::Communicator& Groups::of(const schedule::Task& task) const {
 }
 
 Executor::Executor(const Arena& arena, const Compute& compute, const Groups& groups,
-                   const Settings& settings, std::function<void(std::exception_ptr)> on_failure)
+                   const Settings& settings, model::Precision precision,
+                   std::function<void(std::exception_ptr)> on_failure)
     : arena_(arena),
       compute_(compute),
       groups_(groups),
+      precision_(precision),
       channels_(channel_names(), std::move(on_failure)) {
   for (auto& running : running_) running = -1;
   // Only what computes is bound: transfers of a rank find room beside it.
@@ -115,16 +128,19 @@ void Executor::communicate(const schedule::Program& program, const schedule::Tas
     return group.all_reduce(
         std::span(reinterpret_cast<double*>(data), std::size_t(operand.bytes) / sizeof(double)),
         comm::Reduction::sum);
-  const std::span values(reinterpret_cast<float*>(data),
-                         std::size_t(operand.bytes) / sizeof(float));
-  switch (task.operation) {
-    case Operation::all_reduce: return group.all_reduce(values);
-    case Operation::reduce_scatter: return group.reduce_scatter(values);
-    case Operation::all_gather: return group.all_gather(values);
-    case Operation::send: return group.send(values, task.peer);
-    case Operation::recv: return group.recv(values, task.peer);
-    default: throw Error(Failure::bug, "'{}' does not communicate", schedule::label(task));
-  }
+  const auto bytes = std::size_t(operand.bytes);
+  if (stores_narrow(program.buffers[std::size_t(operand.buffer)]))
+    return exchange(group, task,
+                    std::span(reinterpret_cast<bfloat16*>(data), bytes / sizeof(bfloat16)));
+  const std::span values(reinterpret_cast<float*>(data), bytes / sizeof(float));
+  if (task.operation == Operation::reduce_scatter) return group.reduce_scatter(values);
+  exchange(group, task, values);
+}
+
+/// Weights and activations, in bf16. What else is communicated are fp32 gradients of parameters.
+bool Executor::stores_narrow(const schedule::Buffer& buffer) const {
+  return precision_ == model::Precision::bf16 && (buffer.content == schedule::Content::weights ||
+                                                  buffer.content == schedule::Content::stream);
 }
 
 void Executor::copy(const schedule::Program& program, const schedule::Task& task) const {

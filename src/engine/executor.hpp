@@ -32,7 +32,8 @@ enum class Parts { train, update, both };
 class Executor {
  public:
   Executor(const Arena& arena, const Compute& compute, const Groups& groups,
-           const Settings& settings, std::function<void(std::exception_ptr)> on_failure);
+           const Settings& settings, model::Precision precision,
+           std::function<void(std::exception_ptr)> on_failure);
 
   /// Runs `program` to its end; `times` gets an entry per task. @throws what a task threw
   void run(const schedule::Program& program, Parts parts, const StepScalars& step,
@@ -43,11 +44,13 @@ class Executor {
  private:
   void execute(const schedule::Program& program, int task, const StepScalars& step);
   void communicate(const schedule::Program& program, const schedule::Task& task) const;
+  bool stores_narrow(const schedule::Buffer& buffer) const;
   void copy(const schedule::Program& program, const schedule::Task& task) const;
 
   const Arena& arena_;
   const Compute& compute_;
   const Groups& groups_;
+  model::Precision precision_;
   std::array<std::atomic<int>, schedule::num_channels> running_;  ///< task, or -1
   std::atomic<const schedule::Program*> program_ = nullptr;
   device::Channels channels_;  ///< last: its threads use the rest

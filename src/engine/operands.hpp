@@ -12,18 +12,22 @@ inline kernels::ConstVector part(const float* data, std::int64_t elements) {
 inline kernels::Vector part(float* data, std::int64_t elements) {
   return kernels::Vector(data, std::size_t(elements));
 }
-inline kernels::Matrix rows(float* data, int num_rows, int num_columns) {
-  return kernels::Matrix(data, std::size_t(num_rows), std::size_t(num_columns));
+template <class Storage>
+kernels::MatrixOf<Storage> rows(Storage* data, int num_rows, int num_columns) {
+  return kernels::MatrixOf<Storage>(data, std::size_t(num_rows), std::size_t(num_columns));
 }
 
 /// Elements [first, end) of a block's flat layout, and where they are.
+template <class Element = float>
 struct Elements {
   std::int64_t first, end;
-  float* data;
+  Element* data;
 
-  kernels::Vector cut(std::int64_t from, std::int64_t to) const {
-    return part(data + (from - first), to - from);
+  kernels::VectorOf<Element> cut(std::int64_t from, std::int64_t to) const {
+    return kernels::VectorOf<Element>(data + (from - first), std::size_t(to - from));
   }
+  /// The next number of the same elements, where several lie side by side.
+  Elements next() const { return {first, end, data + (end - first)}; }
 };
 
 struct Operands {
@@ -37,18 +41,21 @@ struct Operands {
     return reinterpret_cast<T*>(arena.at(program.buffers[std::size_t(operand.buffer)]) +
                                 operand.first_byte);
   }
-  float* optional(schedule::Role role, int index = 0) const {
-    return task.find(role, index) ? data(role, index) : nullptr;
+  template <typename T = float>
+  T* optional(schedule::Role role, int index = 0) const {
+    return task.find(role, index) ? data<T>(role, index) : nullptr;
   }
   std::int64_t elements(schedule::Role role, int index = 0) const {
     return task.at(role, index).bytes / std::int64_t(sizeof(float));
   }
   /// What an operand holds of its block: `fields` numbers an element, side by side.
-  Elements part_of_block(schedule::Role role, int index, int fields) const {
+  template <typename T = float>
+  Elements<T> part_of_block(schedule::Role role, int index, int fields = 1) const {
     const schedule::Operand& operand = task.at(role, index);
+    const auto element_bytes = std::int64_t(std::size_t(fields) * sizeof(T));
     const std::int64_t first = program.buffers[std::size_t(operand.buffer)].first_element +
-                               operand.first_byte / std::int64_t(fields * sizeof(float));
-    return {first, first + elements(role, index) / fields, data(role, index)};
+                               operand.first_byte / element_bytes;
+    return {first, first + operand.bytes / element_bytes, data<T>(role, index)};
   }
   int block() const { return task.block; }
   kernels::Write write() const {

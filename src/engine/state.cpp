@@ -12,15 +12,21 @@ namespace {
 using schedule::Buffer;
 using schedule::Content;
 
-/// Adds the part of each piece that lies in `data`, which holds elements [first, first + elements)
-/// of the block.
+/// Where elements [first, first + elements) of a block are: one of the two pointers.
+struct Range {
+  std::int64_t first, elements;
+  float* data;
+  bfloat16* rounded = nullptr;
+};
+
+/// Adds the part of each piece that lies in `range`.
 void add_range(std::vector<Slab>& slabs, const model::Block& block, const model::Layout& layout,
-               const char* kind, std::int64_t first, std::int64_t elements, float* data, int tp,
-               int tp_rank, bool owned) {
+               const char* kind, const Range& range, int tp, int tp_rank, bool owned) {
   for (const model::Piece& piece : layout.pieces) {
-    const std::int64_t begin = std::max(first, piece.first);
-    const std::int64_t end = std::min(first + elements, piece.first + piece.elements);
+    const std::int64_t begin = std::max(range.first, piece.first);
+    const std::int64_t end = std::min(range.first + range.elements, piece.first + piece.elements);
     if (begin >= end) continue;
+    const std::int64_t skipped = begin - range.first;
     const model::Parameter& parameter = block.parameters[std::size_t(piece.parameter)];
     slabs.push_back({.name = parameter.name,
                      .kind = kind,
@@ -29,7 +35,8 @@ void add_range(std::vector<Slab>& slabs, const model::Block& block, const model:
                      .shape = piece.shape,
                      .first = begin - piece.first,
                      .elements = end - begin,
-                     .data = data + (begin - first),
+                     .data = range.data ? range.data + skipped : nullptr,
+                     .rounded = range.rounded ? range.rounded + skipped : nullptr,
                      .owned = owned && (parameter.splits(tp) || tp_rank == 0)});
   }
 }
@@ -63,14 +70,27 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
     // A tied head has a copy of the table of another stage's embedding.
     const bool copy = buffer.block < first_block || buffer.block > last_block;
     const bool owned = !copy && (sharded || place.dp_rank == 0);
-    float* data = reinterpret_cast<float*>(arena.at(buffer));
-    const std::int64_t elements = buffer.bytes / std::int64_t(sizeof(float)) / (weights ? 1 : 2);
-    const auto add = [&](const char* kind, float* values) {
-      add_range(all, block, layout, kind, buffer.first_element, elements, values, stage.tp,
-                place.tp_rank, owned);
+    const bool rounds = model.precision != model::Precision::fp32;
+    const std::int64_t elements =
+        buffer.bytes /
+        (weights ? model::weight_bytes(model.precision) : model::optimizer_bytes(model.precision));
+    const auto add = [&](const char* kind, Range range) {
+      add_range(all, block, layout, kind, range, stage.tp, place.tp_rank,
+                owned && range.rounded == nullptr);
     };
-    add(weights ? "weight" : "m", data);
-    if (!weights) add("v", data + elements);
+    std::byte* const bytes = arena.at(buffer);
+    if (weights && rounds) {
+      add("weight", {buffer.first_element, elements, nullptr, reinterpret_cast<bfloat16*>(bytes)});
+      continue;
+    }
+    const std::vector<const char*> kinds = weights  ? std::vector{"weight"}
+                                           : rounds ? std::vector{"m", "v", "weight"}
+                                                    : std::vector{"m", "v"};
+    float* data = reinterpret_cast<float*>(bytes);
+    for (const char* kind : kinds) {
+      add(kind, {buffer.first_element, elements, data});
+      data += elements;
+    }
   }
   return all;
 }
@@ -86,8 +106,13 @@ void initialise(std::vector<Slab>& slabs, const model::Config& model, std::uint6
       continue;
     }
     const model::Parameter& parameter = parameters.at(slab.name);
-    for (std::int64_t i = 0; i < slab.elements; ++i)
-      slab.data[i] = model::initial_value(parameter, global_index(slab, slab.first + i), seed);
+    for (std::int64_t i = 0; i < slab.elements; ++i) {
+      const float value = model::initial_value(parameter, global_index(slab, slab.first + i), seed);
+      if (slab.rounded)
+        slab.rounded[i] = value;
+      else
+        slab.data[i] = value;
+    }
   }
 }
 

@@ -87,7 +87,10 @@ Bytes read_verified(const Manifest& manifest, int rank) {
 void run_copies(const std::vector<float>& values, const std::vector<Copy>& copies) {
   for (const Copy& copy : copies)
     for (const Run& run : copy.runs)
-      std::copy_n(values.data() + run.from, run.count, copy.destination->data + run.to);
+      if (copy.destination->rounded)
+        std::copy_n(values.data() + run.from, run.count, copy.destination->rounded + run.to);
+      else
+        std::copy_n(values.data() + run.from, run.count, copy.destination->data + run.to);
 }
 
 }  // namespace
