@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/bfloat16.hpp"
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
@@ -91,33 +92,37 @@ std::optional<double> Bench::seconds(const std::string& name, const Work& work) 
   return all(fine) ? std::optional(median(times_s)) : std::nullopt;
 }
 
-std::span<float> Operands::take(std::int64_t count) {
-  const std::int64_t bytes = std::max<std::int64_t>(count, 1) * std::int64_t(sizeof(float));
+template <class Element>
+std::span<Element> Operands::take(std::int64_t count) {
+  const std::int64_t bytes = std::max<std::int64_t>(count, 1) * std::int64_t(sizeof(Element));
   if (next_ == slots_.size()) slots_.emplace_back();
   device::Memory& slot = slots_[next_++];
   if (slot.bytes() < bytes) {
     slot = {};  // the old block first: both need not fit at once
     slot = device::Memory(bytes);
   }
-  return {reinterpret_cast<float*>(slot.data()), std::size_t(count)};
+  return {reinterpret_cast<Element*>(slot.data()), std::size_t(count)};
 }
 
-std::span<float> Operands::floats(std::int64_t count) {
-  const std::span<float> values = take(count);
+template <class Storage>
+std::span<Storage> Operands::values(std::int64_t count) {
+  const std::span<Storage> values = take<Storage>(count);
   for (std::size_t i = 0; i < values.size(); ++i)
     values[i] = float(std::int32_t(scramble(std::uint32_t(i)))) * 0x1p-31f;
   return values;
 }
 
+template std::span<float> Operands::values<float>(std::int64_t);
+template std::span<bfloat16> Operands::values<bfloat16>(std::int64_t);
+
 std::span<float> Operands::zeros(std::int64_t count) {
-  const std::span<float> values = take(count);
+  const std::span<float> values = take<float>(count);
   std::ranges::fill(values, 0.0f);
   return values;
 }
 
 std::span<std::int32_t> Operands::tokens(std::int64_t count, std::int64_t below) {
-  const std::span<float> memory = take(count);
-  const std::span values(reinterpret_cast<std::int32_t*>(memory.data()), memory.size());
+  const std::span<std::int32_t> values = take<std::int32_t>(count);
   for (std::size_t i = 0; i < values.size(); ++i)
     values[i] = std::int32_t(scramble(std::uint32_t(i)) % std::uint64_t(below));
   return values;

@@ -65,12 +65,14 @@ class Bench {
 class Operands {
  public:
   void restart() { next_ = 0; }
-  std::span<float> floats(std::int64_t count);  ///< values in [-1, 1)
+  template <class Storage>
+  std::span<Storage> values(std::int64_t count);  ///< in [-1, 1); Storage is float or bfloat16
   std::span<float> zeros(std::int64_t count);
   std::span<std::int32_t> tokens(std::int64_t count, std::int64_t below);
 
  private:
-  std::span<float> take(std::int64_t count);
+  template <class Element>
+  std::span<Element> take(std::int64_t count);
 
   std::vector<device::Memory> slots_;
   std::size_t next_ = 0;

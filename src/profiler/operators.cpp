@@ -87,7 +87,9 @@ std::vector<hardware::OperatorRow> measure_operators(Bench& bench, const model::
     for (int tp : shapes.tp) measure_segments(operators, model, microbatch, tp, memory_bytes);
     bench.report(fmt::format("operators of microbatch {}", microbatch));
   }
-  const std::int64_t state_bytes = 4 * sizeof(float);  // weight, gradient, two moments
+  // Weight, gradient, two moments; a master weight takes the place of the fp32 weight.
+  const std::int64_t state_bytes = model::weight_bytes(model.precision) + model::grad_bytes +
+                                   model::optimizer_bytes(model.precision);
   const std::int64_t largest = std::min(largest_block_elements(model), memory_bytes / state_bytes);
   for (std::int64_t part : {64, 8, 1})
     operators.measure({OperatorKind::adamw, {round_up(ceil_div(largest, part), 16)}, 1});
@@ -95,12 +97,12 @@ std::vector<hardware::OperatorRow> measure_operators(Bench& bench, const model::
   return operators.rows();
 }
 
-void measure_rates(Bench& bench, hardware::Profile& profile) {
+void measure_rates(Bench& bench, const model::Config& model, hardware::Profile& profile) {
   Operands operands;
   Passes work;
   const std::int64_t side = 768, elements = std::int64_t{4} << 20;
   const Item product{OperatorKind::matmul, {side, side, side}, side};
-  if (bench.prepared("matrix product", [&] { work = make_passes(product, {}, operands); }))
+  if (bench.prepared("matrix product", [&] { work = make_passes(product, model, operands); }))
     if (const auto time_s = bench.seconds("matrix product", work.forward))
       profile.flops_per_s = 2.0 * double(side * side * side) / *time_s;
   if (bench.prepared("memory", [&] { work.forward = make_sum(elements, operands); }))

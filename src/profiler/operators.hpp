@@ -21,6 +21,6 @@ std::vector<hardware::OperatorRow> measure_operators(Bench& bench, const model::
 std::int64_t largest_block_elements(const model::Config& model);
 
 /// Sets flops_per_s and bytes_per_s: a large matrix product; y += x over arrays beyond the caches.
-void measure_rates(Bench& bench, hardware::Profile& profile);
+void measure_rates(Bench& bench, const model::Config& model, hardware::Profile& profile);
 
 }  // namespace brume::profiler

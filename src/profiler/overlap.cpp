@@ -43,15 +43,15 @@ class Streams {
 };
 
 Work make_copy(std::int64_t bytes, Operands& operands) {
-  const std::span<float> from = operands.floats(bytes / std::int64_t(sizeof(float)));
-  const std::span<float> to = operands.floats(bytes / std::int64_t(sizeof(float)));
+  const std::span<float> from = operands.values<float>(bytes / std::int64_t(sizeof(float)));
+  const std::span<float> to = operands.values<float>(bytes / std::int64_t(sizeof(float)));
   return [=] { std::memcpy(to.data(), from.data(), from.size_bytes()); };
 }
 
 Streams::Streams(Bench& bench, const Loads& loads) : bench_(bench) {
   const Item product{
       model::OperatorKind::matmul, {loads.tokens, loads.outputs, loads.inputs}, loads.tokens};
-  tasks_[compute] = make_passes(product, {}, product_).forward;
+  tasks_[compute] = make_passes(product, {.precision = loads.precision}, product_).forward;
   tasks_[copy_in] = make_copy(loads.copy_bytes, copied_in_);
   tasks_[copy_out] = make_copy(loads.copy_bytes, copied_out_);
   if (loads.group != nullptr) {

@@ -3,6 +3,7 @@
 
 #include "bench.hpp"
 #include "hardware/profile.hpp"
+#include "model/model.hpp"
 
 namespace brume::profiler {
 
@@ -18,6 +19,7 @@ struct Loads {
   std::int64_t copy_bytes;    ///< each way
   comm::Communicator* group;  ///< null: nothing to communicate with
   int threads;                ///< that compute
+  model::Precision precision;
 };
 
 /// Coefficients a[q][j], row by row as hardware::Profile keeps them, from co-runs of all sets;

@@ -1,6 +1,7 @@
 #include "passes.hpp"
 
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "base/error.hpp"
@@ -20,23 +21,36 @@ namespace brume::profiler {
 namespace {
 
 using kernels::ConstTokens;
-using kernels::Matrix;
 using kernels::Vector;
 using kernels::Write;
 using model::OperatorKind;
 
-Vector view(std::span<float> values) { return Vector(values.data(), values.size()); }
-
 /// New operands of one operator. Loops must leave them finite and away from zero, or later calls
 /// would be timed on unusual numbers: so no gradient is written over what it is made from.
+template <class Storage>
 class Maker {
  public:
   explicit Maker(Operands& operands) : operands_(operands) { operands.restart(); }
 
-  Vector vector(std::int64_t elements) { return view(operands_.floats(elements)); }
-  Vector zeros(std::int64_t elements) { return view(operands_.zeros(elements)); }
-  Matrix matrix(std::int64_t rows, std::int64_t columns) {
-    return Matrix(operands_.floats(rows * columns).data(), std::size_t(rows), std::size_t(columns));
+  // Activations and weights:
+  kernels::VectorOf<Storage> vector(std::int64_t elements) {
+    return kernels::VectorOf<Storage>(operands_.values<Storage>(elements).data(),
+                                      std::size_t(elements));
+  }
+  kernels::MatrixOf<Storage> matrix(std::int64_t rows, std::int64_t columns) {
+    return kernels::MatrixOf<Storage>(operands_.values<Storage>(rows * columns).data(),
+                                      std::size_t(rows), std::size_t(columns));
+  }
+  // Gradients of parameters, statistics and optimizer state:
+  Vector wide_vector(std::int64_t elements) {
+    return Vector(operands_.values<float>(elements).data(), std::size_t(elements));
+  }
+  kernels::Matrix wide_matrix(std::int64_t rows, std::int64_t columns) {
+    return kernels::Matrix(operands_.values<float>(rows * columns).data(), std::size_t(rows),
+                           std::size_t(columns));
+  }
+  Vector zeros(std::int64_t elements) {
+    return Vector(operands_.zeros(elements).data(), std::size_t(elements));
   }
   ConstTokens tokens(std::int64_t count, std::int64_t below) {
     return ConstTokens(operands_.tokens(count, below).data(), std::size_t(count));
@@ -47,13 +61,15 @@ class Maker {
 };
 
 /// Backward is both gradients; weights' gradients add up over microbatches.
-Passes matmul(Maker make, std::int64_t m, std::int64_t n, std::int64_t k) {
-  const Matrix x = make.matrix(m, k), w = make.matrix(n, k), y = make.matrix(m, n);
-  const Matrix dx = make.matrix(m, k), dw = make.matrix(n, k);
-  return {[=] { kernels::linear_forward(x, w, Write::replace, y); },
+template <class Storage>
+Passes matmul(Maker<Storage> make, std::int64_t m, std::int64_t n, std::int64_t k) {
+  const auto x = make.matrix(m, k), w = make.matrix(n, k), y = make.matrix(m, n);
+  const auto dx = make.matrix(m, k);
+  const auto dw = make.wide_matrix(n, k);
+  return {[=] { kernels::linear_forward<Storage>(x, w, Write::replace, y); },
           [=] {
-            kernels::linear_backward_input(y, w, Write::replace, dx);
-            kernels::linear_backward_weight(y, x, Write::accumulate, dw);
+            kernels::linear_backward_input<Storage>(y, w, Write::replace, dx);
+            kernels::linear_backward_weight<Storage>(y, x, Write::accumulate, dw);
           }};
 }
 
@@ -69,117 +85,138 @@ kernels::AttentionShape attention_shape(const std::vector<std::int64_t>& dims,
           .group = group};
 }
 
-Passes attention(Maker make, const kernels::AttentionShape& shape) {
+template <class Storage>
+Passes attention(Maker<Storage> make, const kernels::AttentionShape& shape) {
   const std::int64_t rows = std::int64_t(shape.batch) * shape.seq_len;
   const std::int64_t columns = std::int64_t(shape.heads) * shape.head_dim;
-  const Matrix qkv = make.matrix(rows, shape.width()), o = make.matrix(rows, columns);
-  const Matrix d_o = make.matrix(rows, columns), dqkv = make.matrix(rows, shape.width());
-  const Vector lse = make.vector(rows * shape.heads);
-  return {[=] { kernels::attention_forward(shape, qkv, o, lse); },
-          [=] { kernels::attention_backward(shape, qkv, o, lse, d_o, dqkv); }};
+  const auto qkv = make.matrix(rows, shape.width()), o = make.matrix(rows, columns);
+  const auto d_o = make.matrix(rows, columns), dqkv = make.matrix(rows, shape.width());
+  const Vector lse = make.wide_vector(rows * shape.heads);
+  return {[=] { kernels::attention_forward<Storage>(shape, qkv, o, lse); },
+          [=] { kernels::attention_backward<Storage>(shape, qkv, o, lse, d_o, dqkv); }};
 }
 
 /// Backward makes the normed input again, as a segment's backward does.
-Passes layer_norm(Maker make, std::int64_t rows, std::int64_t columns, float eps) {
-  const Matrix x = make.matrix(rows, columns), y = make.matrix(rows, columns);
-  const Matrix dx = make.matrix(rows, columns);
-  const Vector gain = make.vector(columns), bias = make.vector(columns);
-  const Vector mean = make.vector(rows), rstd = make.vector(rows);
+template <class Storage>
+Passes layer_norm(Maker<Storage> make, std::int64_t rows, std::int64_t columns, float eps) {
+  const auto x = make.matrix(rows, columns), y = make.matrix(rows, columns);
+  const auto dx = make.matrix(rows, columns);
+  const auto gain = make.vector(columns), bias = make.vector(columns);
+  const Vector mean = make.wide_vector(rows), rstd = make.wide_vector(rows);
   const Vector dgain = make.zeros(columns), dbias = make.zeros(columns);
-  return {[=] { kernels::layer_norm_forward(x, gain, bias, eps, y, mean, rstd); },
+  return {[=] { kernels::layer_norm_forward<Storage>(x, gain, bias, eps, y, mean, rstd); },
           [=] {
-            kernels::layer_norm_apply(x, gain, bias, mean, rstd, y);
-            kernels::layer_norm_backward(y, x, gain, mean, rstd, dx, dx, Write::accumulate, dgain,
-                                         dbias);
+            kernels::layer_norm_apply<Storage>(x, gain, bias, mean, rstd, y);
+            kernels::layer_norm_backward<Storage>(y, x, gain, mean, rstd, dx, dx, Write::accumulate,
+                                                  dgain, dbias);
           }};
 }
 
-Passes rms_norm(Maker make, std::int64_t rows, std::int64_t columns, float eps) {
-  const Matrix x = make.matrix(rows, columns), y = make.matrix(rows, columns);
-  const Matrix dx = make.matrix(rows, columns);
-  const Vector gain = make.vector(columns), rstd = make.vector(rows), dgain = make.zeros(columns);
-  return {[=] { kernels::rms_norm_forward(x, gain, eps, y, rstd); },
+template <class Storage>
+Passes rms_norm(Maker<Storage> make, std::int64_t rows, std::int64_t columns, float eps) {
+  const auto x = make.matrix(rows, columns), y = make.matrix(rows, columns);
+  const auto dx = make.matrix(rows, columns);
+  const auto gain = make.vector(columns);
+  const Vector rstd = make.wide_vector(rows), dgain = make.zeros(columns);
+  return {[=] { kernels::rms_norm_forward<Storage>(x, gain, eps, y, rstd); },
           [=] {
-            kernels::rms_norm_apply(x, gain, rstd, y);
-            kernels::rms_norm_backward(y, x, gain, rstd, dx, dx, Write::accumulate, dgain);
+            kernels::rms_norm_apply<Storage>(x, gain, rstd, y);
+            kernels::rms_norm_backward<Storage>(y, x, gain, rstd, dx, dx, Write::accumulate, dgain);
           }};
 }
 
-Passes rope(Maker make, std::int64_t rows, std::int64_t heads, const model::Config& model) {
+template <class Storage>
+Passes rope(Maker<Storage> make, std::int64_t rows, std::int64_t heads,
+            const model::Config& model) {
   const auto table = std::make_shared<std::vector<float>>(
       kernels::rope_table(model::rope_frequencies(model), model.seq_len));
-  const Matrix x = make.matrix(rows, heads * model.head_dim());
+  const auto x = make.matrix(rows, heads * model.head_dim());
   const auto angles = [table, columns = std::size_t(model.head_dim())] {
     return kernels::ConstMatrix(table->data(), table->size() / columns, columns);
   };
-  return {[=] { kernels::rope_forward(angles(), x); },
-          [=] { kernels::rope_backward(angles(), x); }};
+  return {[=] { kernels::rope_forward<Storage>(angles(), x); },
+          [=] { kernels::rope_backward<Storage>(angles(), x); }};
 }
 
 /// Backward makes the output again, as a segment's backward does; here and in gelu.
-Passes swiglu(Maker make, std::int64_t rows, std::int64_t columns) {
-  const Matrix u = make.matrix(rows, 2 * columns), a = make.matrix(rows, columns);
-  const Matrix da = make.matrix(rows, columns), du = make.matrix(rows, 2 * columns);
-  return {[=] { kernels::swiglu_forward(u, a); },
+template <class Storage>
+Passes swiglu(Maker<Storage> make, std::int64_t rows, std::int64_t columns) {
+  const auto u = make.matrix(rows, 2 * columns), a = make.matrix(rows, columns);
+  const auto da = make.matrix(rows, columns), du = make.matrix(rows, 2 * columns);
+  return {[=] { kernels::swiglu_forward<Storage>(u, a); },
           [=] {
-            kernels::swiglu_forward(u, a);
-            kernels::swiglu_backward(u, da, du);
+            kernels::swiglu_forward<Storage>(u, a);
+            kernels::swiglu_backward<Storage>(u, da, du);
           }};
 }
 
 /// Backward makes gelu's bias's gradient too: no other operator counts it.
-Passes gelu(Maker make, std::int64_t rows, std::int64_t columns, bool exact) {
-  const auto forward = exact ? kernels::gelu_erf_forward<float> : kernels::gelu_forward<float>;
-  const auto backward = exact ? kernels::gelu_erf_backward<float> : kernels::gelu_backward<float>;
-  const Matrix u = make.matrix(rows, columns), a = make.matrix(rows, columns);
-  const Matrix da = make.matrix(rows, columns), du = make.matrix(rows, columns);
-  const Vector bias = make.vector(columns), db = make.zeros(columns);
+template <class Storage>
+Passes gelu(Maker<Storage> make, std::int64_t rows, std::int64_t columns, bool exact) {
+  const auto forward = exact ? kernels::gelu_erf_forward<Storage> : kernels::gelu_forward<Storage>;
+  const auto backward =
+      exact ? kernels::gelu_erf_backward<Storage> : kernels::gelu_backward<Storage>;
+  const auto u = make.matrix(rows, columns), a = make.matrix(rows, columns);
+  const auto da = make.matrix(rows, columns), du = make.matrix(rows, columns);
+  const auto bias = make.vector(columns);
+  const Vector db = make.zeros(columns);
   return {[=] { forward(u, bias, a); },
           [=] {
             forward(u, bias, a);
             backward(u, bias, da, du);
-            kernels::bias_backward(du, Write::accumulate, db);
+            kernels::bias_backward<Storage>(du, Write::accumulate, db);
           }};
 }
 
-Passes pointwise(Maker make, std::int64_t rows, std::int64_t columns) {
-  const Matrix x = make.matrix(rows, columns), y = make.matrix(rows, columns);
-  const Vector bias = make.vector(columns), db = make.zeros(columns);
-  return {[=] { kernels::add_bias(x, bias, y); },
-          [=] { kernels::bias_backward(y, Write::accumulate, db); }};
+template <class Storage>
+Passes pointwise(Maker<Storage> make, std::int64_t rows, std::int64_t columns) {
+  const auto x = make.matrix(rows, columns), y = make.matrix(rows, columns);
+  const auto bias = make.vector(columns);
+  const Vector db = make.zeros(columns);
+  return {[=] { kernels::add_bias<Storage>(x, bias, y); },
+          [=] { kernels::bias_backward<Storage>(y, Write::accumulate, db); }};
 }
 
-Passes embedding(Maker make, std::int64_t rows, std::int64_t columns, std::int64_t vocab,
+template <class Storage>
+Passes embedding(Maker<Storage> make, std::int64_t rows, std::int64_t columns, std::int64_t vocab,
                  const model::Config& model) {
   const ConstTokens tokens = make.tokens(rows, vocab);
-  const Matrix table = make.matrix(vocab, columns), d_table = make.matrix(vocab, columns);
-  const Matrix x = make.matrix(rows, columns);
-  Matrix positions, d_positions;
+  const auto table = make.matrix(vocab, columns);
+  const auto d_table = make.wide_matrix(vocab, columns);
+  const auto x = make.matrix(rows, columns);
+  kernels::MatrixOf<Storage> positions;
+  kernels::Matrix d_positions;
   if (!model.rotary()) {
     positions = make.matrix(model.seq_len, columns);
-    d_positions = make.matrix(model.seq_len, columns);
+    d_positions = make.wide_matrix(model.seq_len, columns);
   }
-  return {[=] { kernels::embedding_forward(tokens, table, positions, x); },
-          [=] { kernels::embedding_backward(tokens, x, d_table, d_positions); }};
+  return {[=] { kernels::embedding_forward<Storage>(tokens, table, positions, x); },
+          [=] { kernels::embedding_backward<Storage>(tokens, x, d_table, d_positions); }};
 }
 
-Passes cross_entropy(Maker make, std::int64_t rows, std::int64_t vocab) {
-  const Matrix logits = make.matrix(rows, vocab);
+template <class Storage>
+Passes cross_entropy(Maker<Storage> make, std::int64_t rows, std::int64_t vocab) {
+  const auto logits = make.matrix(rows, vocab);
   const ConstTokens targets = make.tokens(rows, vocab);
-  return {[=] { kernels::cross_entropy(logits, targets, 1.0f / float(rows), true); }, {}};
+  return {[=] { kernels::cross_entropy<Storage>(logits, targets, 1.0f / float(rows), true); }, {}};
 }
 
-Passes adamw(Maker make, std::int64_t elements) {
-  const Vector grad = make.vector(elements), weight = make.vector(elements);
+template <class Storage>
+Passes adamw(Maker<Storage> make, std::int64_t elements) {
+  const Vector grad = make.wide_vector(elements), weight = make.wide_vector(elements);
   const Vector m = make.zeros(elements), v = make.zeros(elements);
   const kernels::AdamW step{1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0.5f, 0.5f};
-  return {[=] { kernels::adamw_step(step, grad, weight, m, v); }, {}};
+  if constexpr (std::is_same_v<Storage, float>) {
+    return {[=] { kernels::adamw_step(step, grad, weight, m, v); }, {}};
+  } else {
+    const auto rounded = make.vector(elements);
+    return {[=] { kernels::adamw_step(step, grad, weight, m, v, rounded); }, {}};
+  }
 }
 
-}  // namespace
-
-Passes make_passes(const Item& item, const model::Config& model, Operands& operands) {
-  const Maker make(operands);
+template <class Storage>
+Passes passes_of(const Item& item, const model::Config& model, Operands& operands) {
+  const Maker<Storage> make(operands);
   const std::vector<std::int64_t>& d = item.dims;
   switch (item.kind) {
     case OperatorKind::matmul: return matmul(make, d[0], d[1], d[2]);
@@ -198,8 +235,16 @@ Passes make_passes(const Item& item, const model::Config& model, Operands& opera
   throw Error(Failure::bug, "operator kind {} cannot be measured", int(item.kind));
 }
 
+}  // namespace
+
+Passes make_passes(const Item& item, const model::Config& model, Operands& operands) {
+  return model.precision == model::Precision::bf16
+             ? passes_of<kernels::bfloat16>(item, model, operands)
+             : passes_of<float>(item, model, operands);
+}
+
 Work make_sum(std::int64_t elements, Operands& operands) {
-  Maker make(operands);
+  Maker<float> make(operands);
   const Vector x = make.zeros(elements), y = make.zeros(elements);
   return [=] { kernels::add(x, y); };
 }

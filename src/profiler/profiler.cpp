@@ -21,7 +21,8 @@ namespace {
 struct Sizes {
   std::int64_t block_bytes;   ///< the largest block's gradients
   std::int64_t stream_bytes;  ///< activations between stages
-  std::int64_t copy_bytes;    ///< moments of the largest block, or the widest saved activation
+  std::int64_t
+      copy_bytes;  ///< optimizer state of the largest block, or the widest saved activation
 };
 
 int largest_of(const std::vector<int>& numbers) {
@@ -29,12 +30,13 @@ int largest_of(const std::vector<int>& numbers) {
 }
 
 Sizes transfer_sizes(const model::Config& model, const Shapes& shapes) {
-  constexpr std::int64_t fp32_bytes = sizeof(float);
+  const std::int64_t activation_bytes = model::activation_bytes(model.precision);
+  const std::int64_t elements = largest_block_elements(model);
   const std::int64_t tokens = std::int64_t(largest_of(shapes.microbatches)) * model.seq_len;
-  const std::int64_t block_bytes = fp32_bytes * largest_block_elements(model);
-  return {.block_bytes = block_bytes,
-          .stream_bytes = fp32_bytes * tokens * model.hidden_size,
-          .copy_bytes = std::max(2 * block_bytes, fp32_bytes * tokens * model.ffn_size)};
+  return {.block_bytes = model::grad_bytes * elements,
+          .stream_bytes = activation_bytes * tokens * model.hidden_size,
+          .copy_bytes = std::max(model::optimizer_bytes(model.precision) * elements,
+                                 activation_bytes * tokens * model.ffn_size)};
 }
 
 /// "4 ranks on node17, 2024-05-01 12:00 UTC", as rank 0 sees it.
@@ -64,7 +66,8 @@ std::vector<double> interference(Bench& bench, const hardware::ProfileKey& key,
                                       .reduce_bytes = std::clamp(sizes.block_bytes, least, most),
                                       .copy_bytes = std::clamp(sizes.stream_bytes, least, most),
                                       .group = all.group.get(),
-                                      .threads = key.threads_per_rank});
+                                      .threads = key.threads_per_rank,
+                                      .precision = model.precision});
 }
 
 }  // namespace
@@ -79,7 +82,7 @@ hardware::Profile measure(comm::Communicator& world, const hardware::ProfileKey&
   profile.key = key;
   profile.origin = origin(world);
 
-  measure_rates(bench, profile);
+  measure_rates(bench, model, profile);
   profile.task_overhead_s = measure_hand_over(bench);
   bench.report(fmt::format("{}FLOP/s, {}/s, {} a task", format_count(profile.flops_per_s),
                            format_bytes(profile.bytes_per_s),

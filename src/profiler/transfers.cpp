@@ -138,8 +138,8 @@ std::vector<hardware::CopyRow> measure_copies(Bench& bench, std::int64_t most_by
       std::span<float> device, host;
       const auto prepare = [&] {
         operands.restart();
-        device = operands.floats(elements_of(size, 1));
-        host = operands.floats(elements_of(size, 1));
+        device = operands.values<float>(elements_of(size, 1));
+        host = operands.values<float>(elements_of(size, 1));
         if (kind == std::string_view("copy_in")) std::swap(device, host);  // from -> to
       };
       if (!bench.prepared(name, prepare)) continue;
