@@ -49,6 +49,7 @@ struct StepMetrics {
   double loss = 0.0;       ///< mean over the target tokens of the global batch, before the update
   double grad_norm = 0.0;  ///< before clipping
   double lr = 0.0;
+  bool skipped = false;  ///< loss or norm is not finite, so no update will follow from this step
   double iteration_s = 0.0;
   std::array<double, schedule::num_channels> busy_s{};  ///< each channel at work
   std::array<double, schedule::num_channels>
@@ -83,6 +84,7 @@ class Engine {
   ~Engine();
 
   /// One iteration: applies the last one's update, trains on the next global batch. Collective.
+  /// A step whose loss or norm is not finite has no update: weights and moments stay as they are.
   StepMetrics step(const data::Sampler& data);
 
   /// Applies the update that is still to come, so that weights are final. Collective.

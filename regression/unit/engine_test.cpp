@@ -131,6 +131,106 @@ TEST(Engine, WithoutOverlapTheBitsAreTheSame) {
   EXPECT_EQ(serial.norms, overlapped.norms);
 }
 
+using Values = std::vector<std::vector<float>>;
+
+/// What a checkpoint would hold.
+Values state(Engine& engine) {
+  engine.flush();
+  Values values;
+  for (const Slab& slab : engine.slabs()) values.emplace_back(slab.data, slab.data + slab.elements);
+  return values;
+}
+
+/// Puts `value` into the first element of each of this rank's weights. @return what was there
+std::vector<float> poison(Engine& engine, float value) {
+  std::vector<float> before;
+  for (const Slab& slab : engine.slabs()) {
+    if (slab.kind != "weight") continue;
+    before.push_back(slab.data[0]);
+    slab.data[0] = value;
+  }
+  return before;
+}
+
+void heal(Engine& engine, const std::vector<float>& before) {
+  auto value = before.begin();
+  for (const Slab& slab : engine.slabs())
+    if (slab.kind == "weight") slab.data[0] = *value++;
+}
+
+struct Continued {
+  std::vector<double> losses, norms;
+  std::vector<Values> states;  ///< [rank]
+};
+
+/// Trains 6 steps; the third one goes through infinite weights, or is left out.
+Continued train_past(bool poisoned, const plan::Plan& plan, const model::Config& model,
+                     const data::Sampler& data) {
+  Continued result;
+  result.states.resize(std::size_t(plan.devices()));
+  comm::run_local(plan.devices(), [&](comm::Communicator& world) {
+    Engine engine(plan, model, test::contract_settings(6), world);
+    const auto step = [&] {
+      const StepMetrics metrics = engine.step(data);
+      EXPECT_FALSE(metrics.skipped);
+      if (world.rank() != 0) return;
+      result.losses.push_back(metrics.loss);
+      result.norms.push_back(metrics.grad_norm);
+    };
+    step();
+    step();
+    engine.flush();
+    if (poisoned) {
+      const std::vector<float> before = poison(engine, INFINITY);
+      EXPECT_TRUE(engine.step(data).skipped) << "rank " << world.rank();
+      heal(engine, before);
+    } else {
+      engine.resume(3);
+    }
+    for (int i = 3; i < 6; ++i) step();
+    result.states[std::size_t(world.rank())] = state(engine);
+  });
+  return result;
+}
+
+class Skip : public ::testing::TestWithParam<int> {};
+
+TEST_P(Skip, AStepThatIsNotFiniteLeavesNoTrace) {
+  std::mt19937 random(unsigned(GetParam()) * 7919 + 13);
+  const model::Config model = test::random_model(random);
+  const plan::Plan plan = plan_number(GetParam(), random, model);
+  const test::TokenFixture tokens(model.vocab_size);
+  const data::Sampler data = tokens.sampler(model.seq_len);
+  const Continued skipped = train_past(true, plan, model, data);
+  const Continued never = train_past(false, plan, model, data);
+  EXPECT_EQ(skipped.losses, never.losses) << plan::text(plan);
+  EXPECT_EQ(skipped.norms, never.norms);
+  EXPECT_EQ(skipped.states, never.states) << plan::text(plan);
+}
+
+INSTANTIATE_TEST_SUITE_P(Engine, Skip, ::testing::Range(0, num_plans, 4));
+
+// The first update throws the weights far away; from then on all ranks skip, and nothing moves.
+TEST(Engine, AnExplodedTrainingStandsStill) {
+  std::mt19937 random(4);
+  const model::Config model = test::random_model(random);
+  const test::TokenFixture tokens(model.vocab_size);
+  const data::Sampler data = tokens.sampler(model.seq_len);
+  Settings settings = test::contract_settings(4);
+  settings.optimizer.lr = 1e30;
+  const plan::Plan plan = test::random_plan(random, model, 4);
+  comm::run_local(plan.devices(), [&](comm::Communicator& world) {
+    Engine engine(plan, model, settings, world);
+    EXPECT_FALSE(engine.step(data).skipped);
+    const Values exploded = state(engine);
+    for (int i = 1; i < 4; ++i) {
+      EXPECT_TRUE(engine.step(data).skipped) << "step " << i << ", rank " << world.rank();
+      EXPECT_EQ(state(engine), exploded);
+    }
+    EXPECT_EQ(engine.steps_done(), 4);
+  });
+}
+
 TEST(Engine, RefusesAWorldOfTheWrongSize) {
   std::mt19937 random(4);
   const model::Config model = test::random_model(random);

@@ -181,11 +181,13 @@ StepMetrics Engine::step(const data::Sampler& data) {
   metrics.step = e.done;
   metrics.loss = e.totals()[0];
   metrics.grad_norm = std::sqrt(e.totals()[1]);
+  // All ranks hold the same sums, so all decide alike.
+  metrics.skipped = !std::isfinite(metrics.loss) || !std::isfinite(metrics.grad_norm);
   metrics.lr = learning_rate(e.settings.optimizer, e.done, e.settings.steps);
   for (const Span& time : e.times) metrics.iteration_s = std::max(metrics.iteration_s, time.end_s);
   add_times(e.train, e.times, metrics);
   ++e.done;
-  e.update_pending = true;
+  e.update_pending = !metrics.skipped;
   return metrics;
 }
 
