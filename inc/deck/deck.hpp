@@ -58,6 +58,8 @@ struct TrainingKeys {
   int global_batch = 0;  ///< sequences an iteration
   std::string precision = "fp32";
   std::int64_t seed = 1;
+  std::string on_nonfinite = "skip";  ///< skip | rollback | stop
+  int max_skipped = 10;               ///< steps in a row
   OptimizerKeys optimizer;
 };
 

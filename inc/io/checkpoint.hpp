@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -47,8 +48,9 @@ class CheckpointWriter {
 };
 
 /// The newest checkpoint whose manifest and hashes verify; damaged ones are named in the log and
-/// passed over.
-std::optional<CheckpointInfo> find_checkpoint(const std::filesystem::path& run_directory);
+/// passed over, and so are those of the steps in `except`.
+std::optional<CheckpointInfo> find_checkpoint(const std::filesystem::path& run_directory,
+                                              const std::set<std::int64_t>& except = {});
 
 /// Opens one checkpoint directory. @throws Error(storage) naming what is damaged
 CheckpointInfo open_checkpoint(const std::filesystem::path& checkpoint);

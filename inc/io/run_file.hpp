@@ -51,8 +51,9 @@ class RunFile {
   /// Written at most every 10 s and in at most a twentieth of the time; a failure to write is
   /// logged and tried again, because the rows are still here.
   void add(Row row);
-  void add(EvaluationRow row);  ///< in place of one of the same step
-  void write();                 ///< now, e.g. with a checkpoint. @throws Error(storage)
+  void add(EvaluationRow row);      ///< in place of one of the same step
+  void rewind(std::int64_t steps);  ///< forgets what came after so many steps
+  void write();                     ///< now, e.g. with a checkpoint. @throws Error(storage)
 
  private:
   std::filesystem::path path_;

@@ -159,7 +159,7 @@ TEST(Deck, EveryKeySaysWhatItIs) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);)
     EXPECT_TRUE(line.empty() || line.find("  # ") != std::string::npos) << line;
-  EXPECT_EQ(schema().help().size(), 23u + 4 + 9 + 5 + 5 + 15 + 3 + 4);
+  EXPECT_EQ(schema().help().size(), 23u + 6 + 9 + 5 + 5 + 15 + 3 + 4);
 }
 
 TEST(Deck, TheQuickStartIsValid) {

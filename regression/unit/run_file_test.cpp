@@ -50,6 +50,7 @@ Row row(std::int64_t step) {
   row.metrics.loss = 1.0 / double(step + 3);
   row.metrics.grad_norm = 0.1 * double(step);
   row.metrics.lr = 3e-4;
+  row.metrics.skipped = step % 3 == 2;
   row.metrics.iteration_s = 0.5;
   for (std::size_t c = 0; c < row.metrics.busy_s.size(); ++c) {
     row.metrics.busy_s[c] = double(step) + 0.01 * double(c);
@@ -65,6 +66,7 @@ void expect_equal(const Row& a, const Row& b) {
   EXPECT_EQ(a.metrics.loss, b.metrics.loss);
   EXPECT_EQ(a.metrics.grad_norm, b.metrics.grad_norm);
   EXPECT_EQ(a.metrics.lr, b.metrics.lr);
+  EXPECT_EQ(a.metrics.skipped, b.metrics.skipped);
   EXPECT_EQ(a.metrics.iteration_s, b.metrics.iteration_s);
   EXPECT_EQ(a.metrics.busy_s, b.metrics.busy_s);
   EXPECT_EQ(a.metrics.hidden_s, b.metrics.hidden_s);
@@ -135,6 +137,40 @@ TEST_F(RunFileTest, StartingAnewDropsAllRows) {
   }
   RunFile run(directory_, description(), 0);
   EXPECT_TRUE(read_run_file(file()).rows.empty());
+}
+
+TEST_F(RunFileTest, RewindingForgetsWhatCameLater) {
+  RunFile run(directory_, description(), 0);
+  for (int step = 0; step < 5; ++step) run.add(row(step));
+  run.add(EvaluationRow{2, 2.5});
+  run.add(EvaluationRow{4, 2.0});
+  run.rewind(2);
+  run.add(row(2));
+  run.write();
+  const RunContent content = read_run_file(file());
+  ASSERT_EQ(content.rows.size(), 3u);
+  for (int step = 0; step < 3; ++step) expect_equal(content.rows[std::size_t(step)], row(step));
+  ASSERT_EQ(content.evaluations.size(), 1u);
+  EXPECT_EQ(content.evaluations[0].step, 2);
+}
+
+// Version 1.0 did not know skipped steps.
+TEST_F(RunFileTest, ReadsTheVersionBefore) {
+  {
+    RunFile run(directory_, description(), 0);
+    for (int step = 0; step < 4; ++step) run.add(row(step));
+    run.write();
+  }
+  const hid_t opened = H5Fopen(file().c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+  ASSERT_GE(H5Ldelete(opened, "/steps/skipped", H5P_DEFAULT), 0);
+  const hid_t version = H5Aopen(opened, "version", H5P_DEFAULT);
+  const std::int64_t before[] = {1, 0};
+  ASSERT_GE(H5Awrite(version, H5T_NATIVE_INT64, before), 0);
+  H5Aclose(version);
+  H5Fclose(opened);
+  const RunContent content = read_run_file(file());
+  ASSERT_EQ(content.rows.size(), 4u);
+  for (const Row& row : content.rows) EXPECT_FALSE(row.metrics.skipped);
 }
 
 TEST_F(RunFileTest, RefusesAnotherVersion) {

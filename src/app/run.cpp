@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 
 #include "all_ranks.hpp"
 #include "base/error.hpp"
@@ -19,6 +18,7 @@
 #include "kernels/types.hpp"
 #include "planning.hpp"
 #include "profiles.hpp"
+#include "recovery.hpp"
 #include "screen.hpp"
 #include "signals.hpp"
 #include "verbs.hpp"
@@ -203,13 +203,7 @@ class Job {
     runtime_.emplace(threads);
     engine_.emplace(plan_, model_,
                     settings(deck_, threads, first_core(ranks, session_.node_rank())), world_);
-    if (resume_) {
-      comm::together(world_, [&] {
-        std::vector<engine::Slab> slabs = engine_->slabs();
-        io::load_slabs(*resume_, slabs);
-        engine_->resume(resume_->step);
-      });
-    }
+    if (resume_) load(*resume_, *engine_, world_);
     comm::together(world_, [&] {
       if (!leader_) return;
       if (const auto folder = io::set_aside(deck_.output.directory, engine_->steps_done()))
@@ -218,6 +212,7 @@ class Job {
       run_file_.emplace(deck_.output.directory, description_, engine_->steps_done());
     });
     writer_.emplace(deck_.output.directory, world_);
+    recovery_.emplace(deck_, world_, *engine_, *writer_);
   }
 
   // --- training ---
@@ -236,12 +231,15 @@ class Job {
     });
     bool stopped = false;
     while (engine_->steps_done() < last_step_ && !stopped) {
-      const engine::StepMetrics metrics = engine_->step(*train_data_);
+      const engine::StepMetrics metrics = recovery_->step(*train_data_);
       watchdog.beat();
       const bool out_of_time =
           options_.max_minutes > 0.0 && seconds_since(start) > 60.0 * options_.max_minutes;
       stopped = share(metrics, signals.pending() || out_of_time);
-      after_step(stopped);
+      if (!recovery_->went_back(metrics))
+        after_step(stopped);
+      else if (leader_)
+        run_file_->rewind(engine_->steps_done());
       watchdog.beat();
     }
     return stopped && engine_->steps_done() < last_step_ ? int(Failure::stopped) : 0;
@@ -254,12 +252,6 @@ class Job {
     shared[1] = stop ? 1.0 : 0.0;
     shared[2 + std::size_t(world_.rank())] = double(device::peak_resident_bytes());
     world_.all_reduce(shared, comm::Reduction::max);
-    if (!std::isfinite(metrics.loss) || !std::isfinite(metrics.grad_norm))
-      throw comm::AgreedError(
-          Failure::input,
-          "step {}: loss {} and gradient norm {} are not finite: lower training.optimizer.lr or "
-          "raise warmup_steps, then resume from the last checkpoint",
-          metrics.step + 1, metrics.loss, metrics.grad_norm);
     metrics.iteration_s = shared[0];
     if (leader_) {
       io::Row row{.metrics = metrics,
@@ -276,7 +268,8 @@ class Job {
     const bool last = done >= last_step_ || stopped;
     const auto due = [&](int every) { return every > 0 && done % every == 0; };
     if (valid_data_ && (due(deck_.data.eval_every) || (last && !stopped))) evaluate();
-    if (due(deck_.output.checkpoint_every) || last) checkpoint();
+    checkpoint_due_ = checkpoint_due_ || due(deck_.output.checkpoint_every);
+    if (last || (checkpoint_due_ && !recovery_->in_doubt())) checkpoint();
   }
 
   void evaluate() {
@@ -287,6 +280,7 @@ class Job {
   }
 
   void checkpoint() {
+    checkpoint_due_ = false;
     engine_->flush();
     writer_->start({.step = engine_->steps_done(),
                     .deck_text = description_.deck_text,
@@ -354,6 +348,8 @@ class Job {
   std::optional<engine::Engine> engine_;
   std::optional<io::RunFile> run_file_;
   std::optional<io::CheckpointWriter> writer_;
+  std::optional<Recovery> recovery_;
+  bool checkpoint_due_ = false;
   std::optional<Screen> screen_;
 };
 

@@ -45,13 +45,20 @@ Screen::Screen(std::int64_t first_step, std::int64_t steps, int log_every, doubl
 }
 
 void Screen::show(const io::Row& row) {
-  rows_.push_back(row);
   const engine::StepMetrics& m = row.metrics;
+  measured_s_.push_back(m.iteration_s);
+  for (std::size_t c = 0; c < sum_.busy_s.size(); ++c) {
+    sum_.busy_s[c] += m.busy_s[c];
+    sum_.hidden_s[c] += m.hidden_s[c];
+  }
+  skipped_ += m.skipped;
+  last_ = row;
   clear_progress();
-  if (m.step == first_step_ || (m.step + 1) % log_every_ == 0 || m.step + 1 == steps_)
-    log::info("{:>6}  {:>8.4f}  {:>9.4f}  {:>9.3e}  {:>9.0f}  {:>9}  {:>10}", m.step + 1, m.loss,
+  if (m.skipped || m.step == first_step_ || (m.step + 1) % log_every_ == 0 || m.step + 1 == steps_)
+    log::info("{:>6}  {:>8.4f}  {:>9.4f}  {:>9.3e}  {:>9.0f}  {:>9}  {:>10}{}", m.step + 1, m.loss,
               m.grad_norm, m.lr, row.tokens_per_s, format_seconds(m.iteration_s),
-              format_bytes(double(largest(row.peak_bytes))));
+              format_bytes(double(largest(row.peak_bytes))),
+              m.skipped ? "  not finite: update skipped" : "");
   if (terminal_) progress(row);
 }
 
@@ -79,39 +86,34 @@ void Screen::clear_progress() {
 
 void Screen::close(const io::RunDescription& description) {
   clear_progress();
-  if (rows_.empty()) return;
-  std::vector<double> measured_s;
-  engine::StepMetrics sum;
-  for (const io::Row& row : rows_) {
-    measured_s.push_back(row.metrics.iteration_s);
-    for (std::size_t c = 0; c < sum.busy_s.size(); ++c) {
-      sum.busy_s[c] += row.metrics.busy_s[c];
-      sum.hidden_s[c] += row.metrics.hidden_s[c];
-    }
-  }
-  const double typical_s = median(measured_s);
+  if (measured_s_.empty()) return;
+  const double typical_s = median(measured_s_);
   log::info("");
+  if (skipped_ > 0)
+    log::info("{} of {} steps had no update: loss or gradient was not finite", skipped_,
+              measured_s_.size());
   log::info("iteration time: predicted {}, measured {} (median of {}), ratio {:.2f}",
-            format_seconds(predicted_s_), format_seconds(typical_s), measured_s.size(),
+            format_seconds(predicted_s_), format_seconds(typical_s), measured_s_.size(),
             typical_s / predicted_s_);
 
   Table memory({"rank", "device arena", "host pool", "resident set"});
-  const io::Row& last = rows_.back();
   for (std::size_t rank = 0; rank < description.predicted_bytes.size(); ++rank)
-    memory.add({std::to_string(rank), format_bytes(double(description.predicted_bytes[rank])),
-                format_bytes(double(description.host_bytes[rank])),
-                rank < last.peak_bytes.size() ? format_bytes(double(last.peak_bytes[rank])) : "-"});
+    memory.add(
+        {std::to_string(rank), format_bytes(double(description.predicted_bytes[rank])),
+         format_bytes(double(description.host_bytes[rank])),
+         rank < last_.peak_bytes.size() ? format_bytes(double(last_.peak_bytes[rank])) : "-"});
   log::info("memory: reserved = allocated = predicted; beside it what the process holds in all");
   log::info("{}", memory.text());
 
   Table channels({"channel of rank 0", "busy per iteration", "hidden behind computation"});
   for (int c = 0; c < schedule::num_channels; ++c) {
     const auto i = std::size_t(c);
-    if (sum.busy_s[i] == 0.0) continue;
+    if (sum_.busy_s[i] == 0.0) continue;
     const bool computes = schedule::Channel(c) == schedule::Channel::compute;
     channels.add(
-        {schedule::name(schedule::Channel(c)), format_seconds(sum.busy_s[i] / double(rows_.size())),
-         computes ? "-" : fmt::format("{:.0f} %", 100.0 * sum.hidden_s[i] / sum.busy_s[i])});
+        {schedule::name(schedule::Channel(c)),
+         format_seconds(sum_.busy_s[i] / double(measured_s_.size())),
+         computes ? "-" : fmt::format("{:.0f} %", 100.0 * sum_.hidden_s[i] / sum_.busy_s[i])});
   }
   log::info("{}", channels.text());
 }

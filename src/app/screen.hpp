@@ -30,7 +30,10 @@ class Screen {
   double predicted_s_;
   bool terminal_;
   bool progress_shown_ = false;
-  std::vector<io::Row> rows_;
+  std::vector<double> measured_s_;  ///< iteration times of the steps shown
+  engine::StepMetrics sum_;         ///< of busy and hidden time over them
+  std::int64_t skipped_ = 0;
+  io::Row last_;
 };
 
 }  // namespace brume::app

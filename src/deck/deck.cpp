@@ -111,6 +111,14 @@ const Schema<TrainingKeys>& training_schema() {
                {.help = "number format of the computation", .choices = {"fp32", "bf16", "fp16"}})
           .key("seed", &TrainingKeys::seed,
                {.help = "of the first weights and of the data's order", .min = 0})
+          .key("on_nonfinite", &TrainingKeys::on_nonfinite,
+               {.help = "when loss or gradient is not finite: skip the update, go back to a "
+                        "checkpoint and leave the batch out, or stop",
+                .choices = {"skip", "rollback", "stop"}})
+          .key("max_skipped", &TrainingKeys::max_skipped,
+               {.unit = "iterations",
+                .help = "the run stops when so many in a row were skipped",
+                .min = 1})
           .table("optimizer", &TrainingKeys::optimizer, optimizer_schema(),
                  "How weights are updated");
   return schema;

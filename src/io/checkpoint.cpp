@@ -95,9 +95,11 @@ void run_copies(const std::vector<float>& values, const std::vector<Copy>& copie
 
 }  // namespace
 
-std::optional<CheckpointInfo> find_checkpoint(const std::filesystem::path& run_directory) {
+std::optional<CheckpointInfo> find_checkpoint(const std::filesystem::path& run_directory,
+                                              const std::set<std::int64_t>& except) {
   const std::filesystem::path checkpoints = run_directory / "checkpoints";
   for (const std::int64_t step : steps_in(checkpoints)) {
+    if (except.contains(step)) continue;
     try {
       return open_step(checkpoints, step).info;
     } catch (const Error& error) {

@@ -9,7 +9,8 @@
 namespace brume::io {
 
 inline constexpr const char* run_filetype = "brume run";
-inline constexpr std::array<std::int64_t, 2> run_version = {1, 0};  ///< readers know the first
+inline constexpr std::array<std::int64_t, 2> run_version = {1, 1};  ///< readers know the first
+inline constexpr const char* skipped_path = "/steps/skipped";       ///< since version 1.1
 
 /// A dataset with one value a step.
 struct Column {

@@ -69,9 +69,14 @@ void put_peaks(Hdf5Writer& file, const std::vector<Row>& rows) {
 }
 
 void put_steps(Hdf5Writer& file, std::vector<Row>& rows) {
-  std::vector<std::int64_t> steps;
-  for (const Row& row : rows) steps.push_back(row.metrics.step);
+  std::vector<std::int64_t> steps, skipped;
+  for (const Row& row : rows) {
+    steps.push_back(row.metrics.step);
+    skipped.push_back(row.metrics.skipped);
+  }
   put(file, "/steps/step", "1", "number of the step, from 0", steps, {rows.size()});
+  put(file, skipped_path, "1", "1: loss or gradient norm is not finite, so there was no update",
+      skipped, {rows.size()});
   for (const Column& column : columns) {
     std::vector<double> values;
     for (Row& row : rows) values.push_back(column.at(row));
@@ -103,8 +108,7 @@ RunFile::RunFile(fs::path directory, RunDescription description, std::int64_t re
     RunContent earlier = read_run_file(path_);
     rows_ = std::move(earlier.rows);
     evaluations_ = std::move(earlier.evaluations);
-    std::erase_if(rows_, [&](const Row& row) { return row.metrics.step >= resumed_step; });
-    std::erase_if(evaluations_, [&](const EvaluationRow& row) { return row.step > resumed_step; });
+    rewind(resumed_step);
   }
   write();
 }
@@ -125,6 +129,11 @@ void RunFile::add(EvaluationRow row) {
   evaluations_.push_back(row);
 }
 
+void RunFile::rewind(std::int64_t steps) {
+  std::erase_if(rows_, [&](const Row& row) { return row.metrics.step >= steps; });
+  std::erase_if(evaluations_, [&](const EvaluationRow& row) { return row.step > steps; });
+}
+
 void RunFile::write() {
   constexpr std::int64_t every_ns = 10'000'000'000;
   const std::int64_t start_ns = now_ns();
@@ -132,7 +141,7 @@ void RunFile::write() {
   Bytes image;
   {
     const std::size_t row_bytes =
-        (columns.size() + 2 * schedule::num_channels + 2) * sizeof(double) +
+        (columns.size() + 2 * schedule::num_channels + 3) * sizeof(double) +
         std::size_t(description_.ranks) * sizeof(std::int64_t);
     Hdf5Writer file((1 << 17) + rows_.size() * row_bytes);
     put_description(file, description_);

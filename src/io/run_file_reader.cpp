@@ -28,12 +28,14 @@ hsize_t length(const Hdf5Reader& file, const std::string& path) {
   return shape[0];
 }
 
-void check_version(const Hdf5Reader& file, const std::string& name) {
+/// @return the minor version
+std::int64_t check_version(const Hdf5Reader& file, const std::string& name) {
   require(file.text("/", "filetype") == run_filetype, Failure::input, "{}: is no run.h5", name);
   const std::vector<std::int64_t> version = file.integers("/", "version");
   require(version.size() == 2 && version[0] == run_version[0], Failure::input,
           "{}: has layout version {}, this program reads {}", name, fmt::join(version, "."),
           run_version[0]);
+  return version[1];
 }
 
 RunDescription get_description(const Hdf5Reader& file) {
@@ -70,7 +72,12 @@ void get_peaks(const Hdf5Reader& file, std::vector<Row>& rows) {
     rows[i].peak_bytes.assign(values.data() + i * ranks, values.data() + (i + 1) * ranks);
 }
 
-std::vector<Row> get_rows(const Hdf5Reader& file) {
+void get_skipped(const Hdf5Reader& file, std::vector<Row>& rows) {
+  const auto skipped = get<std::int64_t>(file, skipped_path, {rows.size()});
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i].metrics.skipped = skipped[i] != 0;
+}
+
+std::vector<Row> get_rows(const Hdf5Reader& file, std::int64_t minor_version) {
   const hsize_t count = length(file, "/steps/step");
   const auto steps = get<std::int64_t>(file, "/steps/step", {count});
   std::vector<Row> rows(count);
@@ -79,6 +86,7 @@ std::vector<Row> get_rows(const Hdf5Reader& file) {
     const auto values = get<double>(file, column.path, {count});
     for (std::size_t i = 0; i < count; ++i) column.at(rows[i]) = values[i];
   }
+  if (minor_version >= 1) get_skipped(file, rows);
   get_channels(file, rows);
   get_peaks(file, rows);
   return rows;
@@ -98,8 +106,8 @@ std::vector<EvaluationRow> get_evaluations(const Hdf5Reader& file) {
 RunContent read_run_file(const std::filesystem::path& path) {
   constexpr std::int64_t max_bytes = std::int64_t{1} << 34;
   const Hdf5Reader file(read_file(path, Failure::input, max_bytes), path.string(), Failure::input);
-  check_version(file, path.string());
-  return {get_description(file), get_rows(file), get_evaluations(file)};
+  const std::int64_t minor_version = check_version(file, path.string());
+  return {get_description(file), get_rows(file, minor_version), get_evaluations(file)};
 }
 
 }  // namespace brume::io

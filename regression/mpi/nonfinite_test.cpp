@@ -1,0 +1,126 @@
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.hpp"
+#include "contract.hpp"
+#include "deck/deck.hpp"
+#include "io/checkpoint.hpp"
+#include "io/run_file.hpp"
+
+namespace brume {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Jobs on four ranks whose weights make one batch infinite: the one with the token whose embedding
+// is. Nothing else reads that row, because the head has a table of its own.
+constexpr int bad_step = 6, first_step = 2, steps = 12;
+constexpr int seq_len = 32, global_batch = 8, vocab_size = 256, bad_token = 255;
+
+const std::vector<std::string> overrides = {
+    std::string("cluster.profile=") + BRUME_REGRESSION_DIR + "/decks/profile.toml",
+    "model.tied_head=false",
+    "data.order=sequential",
+    "data.valid=",
+    "output.trace=false",
+};
+
+const fs::path tiny = fs::path(BRUME_REGRESSION_DIR) / "decks" / "tiny.toml";
+
+class Nonfinite : public ::testing::Test {
+ protected:
+  Nonfinite() {
+    std::string pattern = (fs::temp_directory_path() / "brume-nonfinite-XXXXXX").string();
+    directory_ = ::mkdtemp(pattern.data());
+    std::vector<std::uint16_t> tokens(global_batch * seq_len * (steps + 1), 0);
+    for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = std::uint16_t(i % 17);
+    tokens[bad_step * global_batch * seq_len + 3 * seq_len + 5] = bad_token;
+    data::write_token_file(directory_ / "train.tok", tokens, vocab_size);
+  }
+  ~Nonfinite() override { fs::remove_all(directory_); }
+
+  /// Writes a checkpoint after `first_step` steps as the first of a run.
+  void spoil(const char* run) const {
+    const deck::Deck deck = deck::load(tiny, overrides);
+    const model::Config model = model::config(deck.model, deck.training.precision);
+    comm::run_local(1, [&](comm::Communicator& world) {
+      engine::Engine engine(test::one_rank_plan(model, global_batch), model, {}, world);
+      for (const engine::Slab& slab : engine.slabs())
+        if (slab.kind == "weight" && slab.global_shape == std::vector<std::int64_t>{vocab_size, 32})
+          if (slab.name.find("head") == std::string::npos) slab.data[bad_token * 32] = INFINITY;
+      io::CheckpointWriter writer(directory_ / run, world);
+      writer.start({.step = first_step,
+                    .deck_text = deck::schema().write(deck),
+                    .plan_text = plan::text(test::one_rank_plan(model, global_batch)),
+                    .profile_text = "",
+                    .model_text = model::text(model),
+                    .directory = {},
+                    .ranks = 1},
+                   engine.slabs());
+      writer.finish();
+    });
+  }
+
+  /// @return the exit code; the log is in `log()`
+  int train(const char* run, const char* on_nonfinite) const {
+    std::string line = "cd " + directory_.string() + " && mpirun -n 4 --oversubscribe " +
+                       std::getenv("BRUME") + " run " + tiny.string() +
+                       " --set output.directory=" + run +
+                       " --set training.on_nonfinite=" + on_nonfinite;
+    for (const std::string& assignment : overrides) line += " --set '" + assignment + "'";
+    const int status = std::system((line + " > log 2>&1").c_str());
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+  std::string log() const {
+    std::ifstream in(directory_ / "log");
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+
+  /// Losses and norms of the steps, which must be all of them, with one skipped.
+  std::vector<double> results(const char* run) const {
+    std::vector<double> values;
+    std::int64_t next = first_step;
+    for (const io::Row& row : io::read_run_file(directory_ / run / "run.h5").rows) {
+      EXPECT_EQ(row.metrics.step, next++) << run;
+      EXPECT_EQ(row.metrics.skipped, row.metrics.step == bad_step) << run;
+      EXPECT_EQ(std::isfinite(row.metrics.grad_norm), row.metrics.step != bad_step) << run;
+      if (row.metrics.skipped) continue;
+      values.push_back(row.metrics.loss);
+      values.push_back(row.metrics.grad_norm);
+    }
+    EXPECT_EQ(next, steps) << run;
+    return values;
+  }
+
+  fs::path directory_;
+};
+
+TEST_F(Nonfinite, SkippedGoneBackOrStoppedAndResumedTheBitsAreTheSame) {
+  for (const char* run : {"skip", "rollback", "stop"}) spoil(run);
+  ASSERT_EQ(train("skip", "skip"), 0) << log();
+  EXPECT_NE(log().find("not finite: update skipped"), std::string::npos) << log();
+  EXPECT_NE(log().find("1 of 10 steps had no update"), std::string::npos) << log();
+
+  ASSERT_EQ(train("rollback", "rollback"), 0) << log();
+  EXPECT_NE(log().find("step-4 and leaving out the batch of step 7"), std::string::npos) << log();
+
+  ASSERT_EQ(train("stop", "stop"), 2) << log();
+  ASSERT_EQ(train("stop", "skip"), 0) << log();
+  EXPECT_NE(log().find("step-4 after 4 steps"), std::string::npos) << log();
+
+  const std::vector<double> skipped = results("skip");
+  EXPECT_EQ(results("rollback"), skipped);
+  EXPECT_EQ(results("stop"), skipped);
+}
+
+}  // namespace
+}  // namespace brume

@@ -1,0 +1,78 @@
+#include "recovery.hpp"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.hpp"
+#include "base/log.hpp"
+#include "comm/agree.hpp"
+
+namespace brume::app {
+
+void load(const io::CheckpointInfo& checkpoint, engine::Engine& engine, comm::Communicator& world) {
+  comm::together(world, [&] {
+    std::vector<engine::Slab> slabs = engine.slabs();
+    io::load_slabs(checkpoint, slabs);
+    engine.resume(checkpoint.step);
+  });
+}
+
+engine::StepMetrics Recovery::step(const data::Sampler& data) {
+  const auto known = left_out_.find(engine_.steps_done());
+  if (known == left_out_.end()) return engine_.step(data);
+  engine_.flush();
+  engine_.resume(engine_.steps_done() + 1);
+  return known->second;
+}
+
+bool Recovery::went_back(const engine::StepMetrics& metrics) {
+  skipped_in_row_ = metrics.skipped ? skipped_in_row_ + 1 : 0;
+  if (!metrics.skipped || left_out_.contains(metrics.step)) return false;
+  const deck::TrainingKeys& keys = deck_.training;
+  std::string why;
+  if (keys.on_nonfinite == "skip") {
+    if (skipped_in_row_ < keys.max_skipped) return false;
+    why = fmt::format(", now {} steps in a row", skipped_in_row_);
+  }
+  if (keys.on_nonfinite == "rollback") {
+    left_out_[metrics.step] = metrics;
+    if (roll_back()) return true;
+    why = ", and there is no checkpoint that the run has not gone back to";
+  }
+  throw comm::AgreedError(
+      Failure::input,
+      "step {}: loss {} and gradient norm {} are not finite{}: lower training.optimizer.lr or "
+      "raise warmup_steps, then resume from the last checkpoint, or an earlier one by --resume DIR",
+      metrics.step + 1, metrics.loss, metrics.grad_norm, why);
+}
+
+/// @return whether there was a checkpoint to go back to
+bool Recovery::roll_back() {
+  writer_.finish();
+  std::string directory;
+  comm::together(world_, [&] {
+    if (world_.rank() != 0) return;
+    if (const auto found = io::find_checkpoint(deck_.output.directory, used_))
+      directory = found->directory.string();
+  });
+  directory = comm::broadcast(world_, directory, 0);
+  if (directory.empty()) return false;
+  std::optional<io::CheckpointInfo> checkpoint;
+  comm::together(world_, [&] { checkpoint = io::open_checkpoint(directory); });
+  load(*checkpoint, engine_, world_);
+  used_.insert(checkpoint->step);
+  comm::together(world_, [&] {
+    if (world_.rank() != 0) return;
+    // Later generations are of weights that led here.
+    io::set_aside(deck_.output.directory, checkpoint->step);
+    log::warn("going back to {} and leaving out the batch of step {}", directory,
+              left_out_.rbegin()->first + 1);
+  });
+  skipped_in_row_ = 0;
+  return true;
+}
+
+}  // namespace brume::app

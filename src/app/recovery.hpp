@@ -1,0 +1,52 @@
+/// @file What a run does about steps whose loss or gradient norm is not finite.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+
+#include "comm/communicator.hpp"
+#include "data/sampler.hpp"
+#include "deck/deck.hpp"
+#include "engine/engine.hpp"
+#include "io/checkpoint.hpp"
+
+namespace brume::app {
+
+/// Fills the engine from a checkpoint. Collective. @throws AgreedError(storage)
+void load(const io::CheckpointInfo& checkpoint, engine::Engine& engine, comm::Communicator& world);
+
+/// Skips, goes back or stops, as training.on_nonfinite says. Loss and norm are the same on all
+/// ranks, so all decide alike.
+class Recovery {
+ public:
+  /// What it gets must outlive it.
+  Recovery(const deck::Deck& deck, comm::Communicator& world, engine::Engine& engine,
+           io::CheckpointWriter& writer)
+      : deck_(deck), world_(world), engine_(engine), writer_(writer) {}
+
+  /// Trains on the next batch, or leaves it out when the run went back because of it. Collective.
+  engine::StepMetrics step(const data::Sampler& data);
+
+  /// Judges the step just made. Collective.
+  /// @return whether the engine went back to a checkpoint
+  /// @throws AgreedError(input) when the run must stop
+  bool went_back(const engine::StepMetrics& metrics);
+
+  /// Whether the step just made has no update: then the weights may be spoilt, and a checkpoint of
+  /// them must not push out a good one.
+  bool in_doubt() const { return skipped_in_row_ > 0; }
+
+ private:
+  bool roll_back();
+
+  const deck::Deck& deck_;
+  comm::Communicator& world_;
+  engine::Engine& engine_;
+  io::CheckpointWriter& writer_;
+  int skipped_in_row_ = 0;
+  std::map<std::int64_t, engine::StepMetrics> left_out_;  ///< by step
+  std::set<std::int64_t> used_;  ///< checkpoints: to each the run goes back once, so it ends
+};
+
+}  // namespace brume::app
