@@ -150,9 +150,17 @@ Time operator_time(const Profile& profile, const std::string& kind,
 /// Time of a collective over a group, or of a message: linear between measured sizes, latency below
 /// the smallest, bandwidth of the last two above the largest; a group shape that was not measured
 /// takes the ring formula from the nearest one. Without measured sizes, the line of the nearest
-/// group in `transfers`. 0 for a group of one.
+/// group in `transfers`; without that, another kind's times (`stand_ins`). 0 for a group of one.
+///
+/// In a ring of q ranks an all-gather of B bytes is q - 1 messages of B / q, a reduce-scatter as
+/// much, an all-reduce twice that.
+///
+/// @throws Error(input) when a group of several ranks finds no link at all
 double link_time(const Profile& profile, const std::string& kind, int nodes, int ranks_per_node,
                  double bytes);
+
+/// A line for each kind of link that a profile with links lacks: whose times are taken instead.
+std::vector<std::string> stand_ins(const Profile& profile);
 
 double copy_time(const Profile& profile, const std::string& kind, double bytes);
 

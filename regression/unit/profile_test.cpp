@@ -107,8 +107,59 @@ TEST(LinkTime, OtherGroupsFollowTheRing) {
   EXPECT_NEAR(link_time(sample(), "all_reduce", 2, 2, 1000), 9e-4 * 0.75 / 0.5, 1e-15);
 }
 
-TEST(LinkTime, AnUnmeasuredKindIsAnError) {
-  EXPECT_THROW(link_time(sample(), "all_gather", 1, 2, 1000), Error);
+/// Only links of one kind: 1 us + 1 ns a byte in groups of 4.
+Profile only(const std::string& kind) {
+  Profile profile;
+  profile.links = {{kind, 1, 4, 1000, 2e-6}, {kind, 1, 4, 9000, 10e-6}};
+  return profile;
+}
+
+// In a ring of 4, an all-gather of 4000 bytes carries 3 x 1000 bytes over each link.
+TEST(LinkTime, CollectivesStandInForEachOther) {
+  EXPECT_NEAR(link_time(only("all_gather"), "all_gather", 1, 4, 4000), 5e-6, 1e-15);
+  EXPECT_NEAR(link_time(only("all_gather"), "all_reduce", 1, 4, 4000), 10e-6, 1e-15);
+  EXPECT_NEAR(link_time(only("all_gather"), "reduce_scatter", 1, 4, 4000), 5e-6, 1e-15);
+  EXPECT_NEAR(link_time(only("all_reduce"), "all_gather", 1, 4, 4000), 2.5e-6, 1e-15);
+  EXPECT_NEAR(link_time(only("all_reduce"), "reduce_scatter", 1, 4, 4000), 2.5e-6, 1e-15);
+}
+
+TEST(LinkTime, AMessageStandsInForARing) {
+  EXPECT_NEAR(link_time(only("send"), "all_gather", 1, 4, 8000), 3 * 3e-6, 1e-15);
+  EXPECT_NEAR(link_time(only("send"), "all_reduce", 1, 4, 8000), 6 * 3e-6, 1e-15);
+}
+
+// Two ranks gather 2 x 1000 bytes by a message of 1000 each; measured were 4 ranks, whose links
+// carry 3/4 of the buffer instead of 1/2.
+TEST(LinkTime, ARingStandsInForAMessage) {
+  const double gather_s = 3e-6 * 0.5 / 0.75;
+  EXPECT_NEAR(link_time(only("all_gather"), "send", 1, 2, 1000), gather_s, 1e-15);
+  EXPECT_NEAR(link_time(only("all_reduce"), "send", 1, 2, 1000), gather_s / 2, 1e-15);
+}
+
+TEST(LinkTime, StandInsAreSaid) {
+  EXPECT_TRUE(stand_ins(Profile{}).empty());
+  EXPECT_TRUE(stand_ins(load_profile("l4")).empty());
+  const std::vector<std::string> expected{
+      "no 'reduce_scatter' was measured: 1 x all_gather stands in for it",
+      "no 'all_reduce' was measured: 2 x all_gather stands in for it",
+      "no 'send' was measured: all_gather that carries as much stands in for it"};
+  EXPECT_EQ(stand_ins(only("all_gather")), expected);
+  EXPECT_EQ(stand_ins(only("send")).front(),
+            "no 'all_gather' was measured: a ring of sends stands in for it");
+}
+
+TEST(LinkTime, WithoutAnyLinkAGroupIsAnError) {
+  Profile profile = sample();
+  profile.links.clear();
+  try {
+    link_time(profile, "all_gather", 1, 2, 1000);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.failure(), Failure::input);
+    const std::string said = error.what();
+    EXPECT_NE(said.find("profile 'a test' has no measured links"), std::string::npos) << said;
+    EXPECT_NE(said.find("brume profile DECK -o FILE"), std::string::npos) << said;
+  }
   EXPECT_THROW(copy_time(sample(), "copy_out", 1000), Error);
 }
 

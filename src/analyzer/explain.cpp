@@ -90,7 +90,9 @@ std::string explain(const plan::Plan& plan, const model::Config& model,
     text += fmt::format("\nstage {}\n{}{}{}", i, table.text(), memory_line(predicted, cluster),
                         formulas(stage));
   }
-  return text + "\n" + price_table(operator_prices(plan, model, profile));
+  text += "\n" + price_table(operator_prices(plan, model, profile));
+  for (const std::string& line : hardware::stand_ins(profile)) text += line + "\n";
+  return text;
 }
 
 }  // namespace brume::analyzer

@@ -64,8 +64,11 @@ hardware::Profile measure_profile(comm::Communicator& world, int ranks_per_node,
   return profiler::measure(world, key, hardware::cluster(deck.cluster), model, shapes(deck, model));
 }
 
-hardware::Profile obtain_profile(comm::Communicator& world, int ranks_per_node,
-                                 const deck::Deck& deck, const model::Config& model) {
+namespace {
+
+/// Reads, finds in the cache or measures.
+hardware::Profile find_profile(comm::Communicator& world, int ranks_per_node,
+                               const deck::Deck& deck, const model::Config& model) {
   hardware::Profile profile;
   if (!deck.cluster.profile.empty()) {
     comm::together(world, [&] { profile = hardware::load_profile(deck.cluster.profile); });
@@ -93,9 +96,26 @@ hardware::Profile obtain_profile(comm::Communicator& world, int ranks_per_node,
   return profile;
 }
 
+void say_stand_ins(const hardware::Profile& profile) {
+  for (const std::string& line : hardware::stand_ins(profile)) log::warn("profile: {}", line);
+}
+
+}  // namespace
+
+hardware::Profile obtain_profile(comm::Communicator& world, int ranks_per_node,
+                                 const deck::Deck& deck, const model::Config& model) {
+  hardware::Profile profile = find_profile(world, ranks_per_node, deck, model);
+  if (world.rank() == 0) say_stand_ins(profile);
+  return profile;
+}
+
 hardware::Profile obtain_profile_alone(const deck::Deck& deck, const model::Config& model) {
-  if (!deck.cluster.profile.empty()) return hardware::load_profile(deck.cluster.profile);
   hardware::Profile profile;
+  if (!deck.cluster.profile.empty()) {
+    profile = hardware::load_profile(deck.cluster.profile);
+    say_stand_ins(profile);
+    return profile;
+  }
   comm::run_local(deck.cluster.devices_per_node, [&](comm::Communicator& world) {
     const hardware::Profile mine = obtain_profile(world, world.size(), deck, model);
     if (world.rank() == 0) profile = mine;

@@ -1,8 +1,12 @@
 /// @file Times of collectives, messages and copies between measured sizes.
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iterator>
 #include <map>
+#include <string_view>
 
 #include "base/error.hpp"
 #include "hardware/profile.hpp"
@@ -50,9 +54,39 @@ double line_s(const TransferRow& line, double bytes) {
   return bytes / bytes_per_gib / line.gib_per_s + line.latency_s;
 }
 
-template <typename Row>
-bool has_kind(const std::vector<Row>& rows, const std::string& kind) {
-  return std::ranges::any_of(rows, [&](const Row& row) { return row.kind == kind; });
+/// Whether some group was measured with this kind.
+bool has_links(const Profile& profile, std::string_view kind) {
+  return std::ranges::any_of(profile.links, [&](const LinkRow& row) {
+    return row.kind == kind && row.nodes * row.ranks_per_node >= 2;
+  });
+}
+
+bool has_lines(const Profile& profile) {
+  return std::ranges::any_of(profile.transfers,
+                             [](const TransferRow& row) { return row.kind == "collective"; });
+}
+
+/// A kind of link, and how often its ring carries the buffer; a message has no ring.
+struct Kind {
+  const char* name;
+  double rounds;
+};
+
+/// In the order in which they stand in for each other.
+constexpr std::array kinds = {Kind{"all_gather", 1.0}, Kind{"reduce_scatter", 1.0},
+                              Kind{"all_reduce", 2.0}, Kind{"send", 0.0}};
+
+/// The kind whose times are taken where `kind` has none.
+const Kind* stand_in(const Profile& profile, std::string_view kind) {
+  const auto found = std::ranges::find_if(kinds, [&](const Kind& other) {
+    return other.name != kind && has_links(profile, other.name);
+  });
+  return found == kinds.end() ? nullptr : &*found;
+}
+
+double rounds_of(std::string_view kind) {
+  return std::ranges::find(kinds, kind, [](const Kind& k) { return std::string_view(k.name); })
+      ->rounds;
 }
 
 /// A collective or a message by the line of the nearest group.
@@ -77,20 +111,53 @@ Shape nearest_shape(const Profile& profile, const std::string& kind, Shape wante
         distance(shape, wanted) < distance({nearest->nodes, nearest->ranks_per_node}, wanted))
       nearest = &row;
   }
-  require(nearest != nullptr, Failure::input,
-          "profile '{}' has no measured '{}', which a group of {} ranks needs", profile.origin,
-          kind, wanted.ranks());
   return {nearest->nodes, nearest->ranks_per_node};
 }
 
+/// By the times of another kind. @throws Error(input) when there is none
+double stand_in_s(const Profile& profile, const std::string& kind, Shape wanted, double bytes) {
+  const Kind* other = stand_in(profile, kind);
+  require(other != nullptr, Failure::input,
+          "profile '{}' has no measured links, which a group of {} ranks needs for '{}': leave "
+          "cluster.profile empty, or measure the machine with mpirun -n {} brume profile DECK -o "
+          "FILE",
+          profile.origin, wanted.ranks(), kind, std::max(2, profile.key.ranks_per_node));
+  const auto other_s = [&](double size) {
+    return link_time(profile, other->name, wanted.nodes, wanted.ranks_per_node, size);
+  };
+  const double rounds = rounds_of(kind);
+  if (rounds == 0.0) return other_s(bytes / ring_share(wanted)) / other->rounds;
+  if (other->rounds == 0.0) return rounds * (wanted.ranks() - 1) * other_s(bytes / wanted.ranks());
+  return rounds / other->rounds * other_s(bytes);
+}
+
+std::string stand_in_line(const char* kind, const Kind& other) {
+  const double rounds = rounds_of(kind);
+  const std::string formula = rounds == 0.0 ? fmt::format("{} that carries as much", other.name)
+                              : other.rounds == 0.0
+                                  ? fmt::format("a ring of {}s", other.name)
+                                  : fmt::format("{} x {}", rounds / other.rounds, other.name);
+  return fmt::format("no '{}' was measured: {} stands in for it", kind, formula);
+}
+
 }  // namespace
+
+std::vector<std::string> stand_ins(const Profile& profile) {
+  std::vector<std::string> lines;
+  if (has_lines(profile)) return lines;
+  for (const Kind& kind : kinds)
+    if (const Kind* other = stand_in(profile, kind.name); other && !has_links(profile, kind.name))
+      lines.push_back(stand_in_line(kind.name, *other));
+  return lines;
+}
 
 double link_time(const Profile& profile, const std::string& kind, int nodes, int ranks_per_node,
                  double bytes) {
   const Shape wanted{nodes, ranks_per_node};
   if (wanted.ranks() < 2 || bytes <= 0.0) return 0.0;
-  if (!has_kind(profile.links, kind) && has_kind(profile.transfers, "collective"))
-    return link_line_s(profile, kind, wanted, bytes);
+  if (!has_links(profile, kind))
+    return has_lines(profile) ? link_line_s(profile, kind, wanted, bytes)
+                              : stand_in_s(profile, kind, wanted, bytes);
   const Shape shape = nearest_shape(profile, kind, wanted);
   Curve curve;
   for (const LinkRow& row : profile.links)
