@@ -11,8 +11,8 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
-#include <utility>
 
+#include "base/descriptor.hpp"
 #include "base/error.hpp"
 
 namespace brume::data {
@@ -61,22 +61,6 @@ int highest_of(std::span<const std::uint16_t> tokens) {
 }
 
 std::string last_error() { return std::strerror(errno); }
-
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (number_ >= 0) ::close(number_);
-  }
-  int get() const { return number_; }
-  /// Closes early, because a network file system may say only here that writing failed.
-  bool close() { return ::close(std::exchange(number_, -1)) == 0; }
-
- private:
-  int number_;
-};
 
 std::shared_ptr<const std::byte> map(const std::filesystem::path& path, std::size_t& size) {
   // O_NONBLOCK: a pipe without a writer must not hang the job.

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/descriptor.hpp"
 #include "base/error.hpp"
 
 namespace brume::hardware {
@@ -125,15 +126,15 @@ void check_sizes(const Profile& profile, const std::string& path) {
 
 /// Writes and brings to the disk. @throws Error(storage)
 void write_file(const std::string& path, const std::string& text) {
-  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  require(file >= 0, Failure::storage, "cannot write '{}': {}", path, std::strerror(errno));
+  const Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  require(file.get() >= 0, Failure::storage, "cannot write '{}': {}", path, std::strerror(errno));
   std::size_t done = 0;
   ssize_t wrote = 0;
-  while (done < text.size() && (wrote = ::write(file, text.data() + done, text.size() - done)) > 0)
+  while (done < text.size() &&
+         (wrote = ::write(file.get(), text.data() + done, text.size() - done)) > 0)
     done += std::size_t(wrote);
-  const bool whole = done == text.size() && ::fsync(file) == 0;
+  const bool whole = done == text.size() && ::fsync(file.get()) == 0;
   const int cause = errno;
-  ::close(file);
   if (whole) return;
   ::unlink(path.c_str());
   throw Error(Failure::storage, "cannot write '{}': {}", path, std::strerror(cause));

@@ -9,7 +9,6 @@
 #include <memory>
 #include <new>
 #include <system_error>
-#include <utility>
 
 namespace brume::io {
 namespace {
@@ -18,29 +17,14 @@ namespace fs = std::filesystem;
 
 std::string last_error() { return std::generic_category().message(errno); }
 
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (number_ >= 0) ::close(number_);
-  }
-  int get() const { return number_; }
-
- private:
-  int number_;
-};
-
 /// Opens a regular file for reading and tells its length.
-int open_regular(const fs::path& path, Failure failure, std::int64_t& bytes) {
+Descriptor open_regular(const fs::path& path, Failure failure, std::int64_t& bytes) {
   // O_NONBLOCK: a pipe without a writer must not hang the job.
-  const int file = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
-  require(file >= 0, failure, "{}: cannot be opened: {}", path.string(), last_error());
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  require(file.get() >= 0, failure, "{}: cannot be opened: {}", path.string(), last_error());
   struct stat status = {};
-  const bool regular = ::fstat(file, &status) == 0 && S_ISREG(status.st_mode);
-  if (!regular) ::close(file);
-  require(regular, failure, "{}: is not a regular file", path.string());
+  require(::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode), failure,
+          "{}: is not a regular file", path.string());
   bytes = status.st_size;
   return file;
 }
@@ -68,16 +52,13 @@ NewFile::NewFile(const fs::path& path)
     : name_(path.string()),
       descriptor_(
           ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0640)) {
-  require(descriptor_ >= 0, Failure::storage, "{}: cannot be created: {}", name_, last_error());
-}
-
-NewFile::~NewFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
+  require(descriptor_.get() >= 0, Failure::storage, "{}: cannot be created: {}", name_,
+          last_error());
 }
 
 void NewFile::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
-    const ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
+    const ssize_t written = ::write(descriptor_.get(), bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
     require(written >= 0, Failure::storage, "{}: cannot be written: {}", name_, last_error());
     bytes = bytes.subspan(std::size_t(written));
@@ -85,13 +66,12 @@ void NewFile::write(std::span<const std::byte> bytes) {
 }
 
 void NewFile::sync() {
-  require(::fsync(descriptor_) == 0, Failure::storage, "{}: cannot be synced: {}", name_,
+  require(::fsync(descriptor_.get()) == 0, Failure::storage, "{}: cannot be synced: {}", name_,
           last_error());
 }
 
 void NewFile::close() {
-  require(::close(std::exchange(descriptor_, -1)) == 0, Failure::storage,
-          "{}: cannot be closed: {}", name_, last_error());
+  require(descriptor_.close(), Failure::storage, "{}: cannot be closed: {}", name_, last_error());
 }
 
 void replace_file(const fs::path& path, std::span<const std::byte> bytes) {
@@ -113,7 +93,7 @@ void replace_file(const fs::path& path, std::span<const std::byte> bytes) {
 
 Bytes read_file(const fs::path& path, Failure failure, std::int64_t max_bytes) {
   std::int64_t bytes = 0;
-  const Descriptor file(open_regular(path, failure, bytes));
+  const Descriptor file = open_regular(path, failure, bytes);
   require(bytes <= max_bytes, failure, "{}: has {} bytes, expected at most {}", path.string(),
           bytes, max_bytes);
   Bytes content(std::size_t(bytes), std::byte{});
@@ -127,7 +107,7 @@ Digest digest(std::span<const std::byte> bytes) {
 
 Digest digest_of_file(const fs::path& path) {
   std::int64_t ignored = 0;
-  const Descriptor file(open_regular(path, Failure::storage, ignored));
+  const Descriptor file = open_regular(path, Failure::storage, ignored);
   // Synced pages can be dropped, so that this reads what the disk holds.
   ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/descriptor.hpp"
 #include "base/error.hpp"
 
 namespace brume::io {
@@ -25,9 +26,6 @@ inline std::span<const std::byte> as_bytes(std::string_view text) {
 class NewFile {
  public:
   explicit NewFile(const std::filesystem::path& path);
-  ~NewFile();
-  NewFile(const NewFile&) = delete;
-  NewFile& operator=(const NewFile&) = delete;
 
   void write(std::span<const std::byte> bytes);
   void sync();
@@ -35,7 +33,7 @@ class NewFile {
 
  private:
   std::string name_;
-  int descriptor_;
+  Descriptor descriptor_;
 };
 
 /// Replaces the content of `path` by write, fsync and rename, through `path`.tmp.
