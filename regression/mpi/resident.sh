@@ -1,0 +1,26 @@
+#!/bin/sh
+# Many small steps leave the resident set as it is: after the first quarter no rank's peak grows by more than
+# 0.5 MiB; rank 0, which keeps the rows of run.h5 and builds its image, by 2 MiB and 1 KiB a step.
+set -eu
+steps=${BRUME_STEPS:-400}
+deck=$BRUME_REGRESSION_DIR/decks/tiny.toml
+profile=cluster.profile=$BRUME_REGRESSION_DIR/decks/profile.toml
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+"$BRUME" import tokens "$BRUME_REGRESSION_DIR" -o .
+mpirun -n 4 --oversubscribe "$BRUME" run "$deck" --set "$profile" --set training.steps="$steps" \
+  --set output.checkpoint_every=$((steps / 8)) --set data.eval_every=$((steps / 8)) \
+  --set output.log_every=$((steps / 8)) --set output.trace=false
+h5dump -y -w 1 -d /steps/peak_resident_bytes -o peaks run/run.h5 > /dev/null
+grep -oE '[0-9]+' peaks |
+  awk -v steps="$steps" '{ rank = (NR - 1) % 4; last[rank] = $1; if (NR <= steps) early[rank] = $1 }
+    END {
+      if (NR != 4 * steps) { print "expected", 4 * steps, "numbers, found", NR; exit 1 }
+      for (rank = 0; rank < 4; ++rank) {
+        grown = last[rank] - early[rank]
+        print "rank", rank, "grew by", grown, "bytes from", early[rank]
+        if (early[rank] <= 0 || grown > 524288 + (rank == 0 ? 1572864 + 1024 * steps : 0)) bad = 1
+      }
+      exit bad
+    }'
