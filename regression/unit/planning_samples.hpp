@@ -89,4 +89,14 @@ inline plan::Plan random_plan(std::mt19937& random, int num_layers, int max_stag
   return plan;
 }
 
+/// The same plan with any ZeRO level, weights and gradients in part on the host.
+inline plan::Plan with_moved_state(std::mt19937& random, plan::Plan plan) {
+  for (plan::Stage& stage : plan.stages) {
+    stage.zero_level = int(random() % 4);
+    stage.weight_offload_ratio = pick<double>(random, {0.0, 0.0, 0.25, 0.5, 1.0});
+    stage.grad_offload_ratio = pick<double>(random, {0.0, 0.0, 0.25, 0.5, 1.0});
+  }
+  return plan;
+}
+
 }  // namespace brume::samples

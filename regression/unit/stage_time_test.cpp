@@ -103,6 +103,50 @@ TEST(StageTime, OnlyTheLastReductionIsExposed) {
               1e-9);
 }
 
+// Weights on the host come in beside the pass before their own: not seen where passes take longer,
+// all that is seen where nothing else takes time. Of 2 layers and the head the backward and forward
+// bring in 2 each and 1; the embedding's come once, and for the tied head again.
+TEST(StageTime, WeightsOnTheHostHideBehindComputation) {
+  const model::Config model = samples::small_model(2);
+  hardware::Profile profile = unit_profile(model);
+  plan::Plan plan = one_stage(2);
+  const double alone_s = times(plan, model, profile).stable_s;
+  plan.stages[0].weight_offload_ratio = 1.0;
+  EXPECT_NEAR(times(plan, model, profile).stable_s, alone_s, 1e-12);
+
+  for (hardware::OperatorRow& row : profile.operators) row.forward_s = row.backward_s = 0.0;
+  const auto copy_in_s = [&](std::size_t block) {
+    return hardware::copy_time(profile, "copy_in", 4.0 * double(elements(model, block)));
+  };
+  EXPECT_NEAR(times(plan, model, profile).stable_s,
+              4.0 * copy_in_s(1) + copy_in_s(3) + 2.0 * copy_in_s(0), 1e-12);
+}
+
+// From level 2 on each microbatch reduces its gradients; level 3 also gathers weights, for both
+// passes but at the turn to the backward, where the head's are there.
+TEST(StageTime, ShardedStateIsExchangedInEachMicrobatch) {
+  const model::Config model = samples::small_model(2);
+  hardware::Profile profile = unit_profile(model);
+  for (hardware::OperatorRow& row : profile.operators) row.forward_s = row.backward_s = 0.0;
+  profile.bytes_per_s = 1e30;
+  plan::Plan plan = one_stage(2);
+  plan.stages[0].dp = plan.stages[0].devices_per_node = 2;
+  const auto exchange_s = [&](const char* kind, std::size_t block) {
+    return hardware::link_time(profile, kind, 1, 2, 4.0 * double(elements(model, block)));
+  };
+  const double reductions_s = exchange_s("reduce_scatter", 0) +
+                              2.0 * exchange_s("reduce_scatter", 1) +
+                              exchange_s("reduce_scatter", 3);
+  const double gathers_s = 2.0 * exchange_s("all_gather", 0) + 4.0 * exchange_s("all_gather", 1) +
+                           exchange_s("all_gather", 3);
+  plan.stages[0].zero_level = 1;
+  EXPECT_NEAR(times(plan, model, profile).stable_s, 0.0, 1e-12);
+  plan.stages[0].zero_level = 2;
+  EXPECT_NEAR(times(plan, model, profile).stable_s, reductions_s, 1e-12);
+  plan.stages[0].zero_level = 3;
+  EXPECT_NEAR(times(plan, model, profile).stable_s, reductions_s + gathers_s, 1e-12);
+}
+
 TEST(StageTime, TermsAddUpToTheirSums) {
   const model::Config model = samples::small_model();
   std::mt19937 random(3);
@@ -147,19 +191,37 @@ hardware::Profile faster(double times) {
   return profile;
 }
 
-TEST(StageTime, OneStageIsWithinFivePercentOfTheSimulation) {
-  std::mt19937 random(4);
-  double sum = 0.0;
-  const int trials = 40;
+struct Off {
+  double most = 0.0, mean = 0.0;
+};
+
+/// How far predictions of random plans of one stage are off; `change` adds knobs to a plan.
+template <typename Change>
+Off one_stage_off(unsigned seed, int trials, Change change) {
+  std::mt19937 random(seed);
+  Off off;
   for (int trial = 0; trial < trials; ++trial) {
     const int num_layers = 1 + int(random() % 6);
-    const plan::Plan plan = samples::random_plan(random, num_layers, 1);
-    const double off =
+    const plan::Plan plan = change(random, samples::random_plan(random, num_layers, 1));
+    const double one =
         std::abs(ratio(plan, samples::small_model(num_layers), faster(trial % 2 ? 1 : 10)) - 1.0);
-    EXPECT_LE(off, 0.05) << plan::text(plan);
-    sum += off;
+    off.most = std::max(off.most, one);
+    off.mean += one / trials;
   }
-  EXPECT_LE(sum / trials, 0.01);
+  return off;
+}
+
+TEST(StageTime, OneStageIsWithinFivePercentOfTheSimulation) {
+  const Off off = one_stage_off(4, 40, [](std::mt19937&, plan::Plan plan) { return plan; });
+  EXPECT_LE(off.most, 0.05);
+  EXPECT_LE(off.mean, 0.01);
+}
+
+// Of 600 such plans, the worst is off by 7.5 %, the mean is 1.0 %.
+TEST(StageTime, ShardedAndOffloadedStateIsWithinTenPercentOfTheSimulation) {
+  const Off off = one_stage_off(8, 60, samples::with_moved_state);
+  EXPECT_LE(off.most, 0.10);
+  EXPECT_LE(off.mean, 0.02);
 }
 
 /// The stages of `plan` with the same strategy and the same number of layers.
@@ -173,13 +235,24 @@ plan::Plan balanced(plan::Plan plan, int layers) {
   return plan;
 }
 
+void expect_balanced_pipeline_close(const plan::Plan& drawn, int trial) {
+  const plan::Plan plan = balanced(drawn, 3);
+  const double found =
+      ratio(plan, samples::small_model(3 * plan.num_stages()), faster(trial % 2 ? 1 : 10));
+  EXPECT_NEAR(found, 1.0, 0.10) << plan::text(plan);
+}
+
 TEST(StageTime, BalancedPipelinesAreWithinTenPercentOfTheSimulation) {
   std::mt19937 random(5);
+  for (int trial = 0; trial < 30; ++trial)
+    expect_balanced_pipeline_close(samples::random_plan(random, 4), trial);
+}
+
+TEST(StageTime, PipelinesWithShardedAndOffloadedStateAreWithinTenPercentOfTheSimulation) {
+  std::mt19937 random(9);
   for (int trial = 0; trial < 30; ++trial) {
-    const plan::Plan plan = balanced(samples::random_plan(random, 4), 3);
-    const double found =
-        ratio(plan, samples::small_model(3 * plan.num_stages()), faster(trial % 2 ? 1 : 10));
-    EXPECT_NEAR(found, 1.0, 0.10) << plan::text(plan);
+    const plan::Plan drawn = samples::random_plan(random, 4);
+    expect_balanced_pipeline_close(samples::with_moved_state(random, drawn), trial);
   }
 }
 

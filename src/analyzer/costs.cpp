@@ -129,6 +129,8 @@ Expr Costs::world_all_reduce(const Expr& bytes) const {
 Expr Costs::copy_in(const Expr& bytes) const { return Expr::call(copy_in_, {bytes}); }
 Expr Costs::copy_out(const Expr& bytes) const { return Expr::call(copy_out_, {bytes}); }
 
+Expr Costs::copy(const Expr& bytes) const { return Expr::call(memory_pass_, {2.0 * bytes}); }
+
 Expr Costs::clear_or_add(const Expr& bytes) const {
   return Expr::call(memory_pass_, {3.0 * bytes});
 }

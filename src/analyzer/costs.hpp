@@ -44,6 +44,7 @@ class Costs {
   Expr world_all_reduce(const Expr& bytes) const;
   Expr copy_in(const Expr& bytes) const;
   Expr copy_out(const Expr& bytes) const;
+  Expr copy(const Expr& bytes) const;          ///< from one place on the device to another
   Expr clear_or_add(const Expr& bytes) const;  ///< gradients set to zero, or others added to them
   Expr norm(const Expr& bytes) const;          ///< of gradients
 

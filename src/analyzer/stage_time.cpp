@@ -2,18 +2,13 @@
 
 #include <map>
 
-#include "costs.hpp"
+#include "block_costs.hpp"
 
 namespace brume::analyzer {
 namespace {
 
 using model::grad_bytes;
 using model::SegmentKind;
-
-/// What one block's update and gradient reduction cost.
-struct Update {
-  Expr step_s, gather_s, in_s, out_s, reduce_s;
-};
 
 /// A layer's passes: compute, exposed tensor-parallel all-reduces, activation copies.
 struct Layer {
@@ -23,6 +18,18 @@ struct Layer {
   Expr out_s, in_s;                  ///< copies of what is offloaded
 };
 
+Layer select(const Expr& condition, const Layer& yes, const Layer& no) {
+  const auto of = [&](Expr Layer::*part) { return select(condition, yes.*part, no.*part); };
+  return {of(&Layer::forward_s),     of(&Layer::backward_s),  of(&Layer::forward_tp_s),
+          of(&Layer::backward_tp_s), of(&Layer::hidden_tp_s), of(&Layer::out_s),
+          of(&Layer::in_s)};
+}
+
+enum class Direction { forward, backward };
+
+/// Which microbatch's pass: the first one updates, the last one reduces all gradients.
+enum class Microbatch { first, middle, last };
+
 /// Builds the terms of one stage role. Windows follow the order of schedule's slots: while one
 /// block computes, the transfers of its neighbours are on their way.
 class StageTimeBuilder {
@@ -31,23 +38,29 @@ class StageTimeBuilder {
   TimeTerms build();
 
  private:
-  Update update(const model::Block& block) const;
   Layer layer(bool recomputed) const;
 
-  Expr forward_window(const Layer& layer, bool offloads, const Update* own,
-                      const Update* next) const;
-  Expr backward_window(const Layer& layer, bool offloads, const Expr& reduce_s) const;
-  Expr interior_backward(const Layer& layer, const Expr& reduce_s) const;
-  Expr first_forward() const;
-  Expr forward_layers() const;
-  Expr backward_layers() const;
-  Expr last_backward_layers() const;
-  Expr over_interior(const Expr& full, const Expr& recomputed) const;
-  Expr last_layer(const Expr& full, const Expr& recomputed) const;
+  Load forward_load(Microbatch which, const Layer& layer, const Expr& first,
+                    const Expr& last) const;
+  Load backward_load(Microbatch which, const Layer& layer, const Expr& last) const;
+  Expr layer_s(Direction direction, Microbatch which, const Layer& layer, const Expr& first,
+               const Expr& last) const;
+  Expr layers_s(Direction direction, Microbatch which) const;
+  Load weights_of_head() const;
+  Expr embedding_s(Direction direction, Microbatch which) const;
+  Expr head_s(Direction direction, Microbatch which) const;
+  Expr first_updates_s() const;
+  Expr pass_s(Direction direction, Microbatch which) const;
 
   void stable(TimeTerms& terms) const;
   void delta(TimeTerms& terms) const;
   void tied(TimeTerms& terms) const;
+
+  Expr window(const Load& load) const { return analyzer::window(costs_, load); }
+  /// What follows a block's backward.
+  static const Load& grads(const BlockCosts& block, Microbatch which) {
+    return which == Microbatch::last ? block.last_grads : block.grads;
+  }
 
   const model::Config& model_;
   StageRole role_;
@@ -57,7 +70,7 @@ class StageTimeBuilder {
   std::vector<SegmentKind> kinds_;  ///< of a layer
   double weight_bytes_;             ///< of an element
   Expr stream_bytes_;
-  Update embedding_, block_, head_;
+  BlockCosts embedding_, block_, head_;
   Layer full_, recomputed_;
   Expr embedding_forward_s_, embedding_backward_s_, head_forward_s_, head_backward_s_;
 };
@@ -71,24 +84,15 @@ StageTimeBuilder::StageTimeBuilder(const model::Config& model, const hardware::P
       kinds_(model::segment_kinds(model, model::BlockKind::layer)),
       weight_bytes_(model::weight_bytes(model.precision)) {
   stream_bytes_ = model::stream_bytes(model);
-  embedding_ = update(blocks_.front());
-  block_ = update(blocks_[1]);
-  head_ = update(blocks_.back());
+  embedding_ = block_costs(model, costs_, blocks_.front());
+  block_ = block_costs(model, costs_, blocks_[1]);
+  head_ = block_costs(model, costs_, blocks_.back());
   full_ = layer(false);
   recomputed_ = layer(true);
   embedding_forward_s_ = costs_.segment(SegmentKind::embedding, Pass::forward);
   embedding_backward_s_ = costs_.segment(SegmentKind::embedding, Pass::backward);
   head_forward_s_ = costs_.segment(SegmentKind::head, Pass::forward);
   head_backward_s_ = costs_.segment(SegmentKind::head, Pass::backward);
-}
-
-Update StageTimeBuilder::update(const model::Block& block) const {
-  const Expr elements = model::layout_elements(block);
-  const Expr shard = elements / select(v_.z, v_.dp, 1.0);
-  const Expr staged_bytes = double(model::optimizer_bytes(model_.precision)) * shard * v_.o;
-  return {costs_.optimizer(shard), costs_.weight_gather(weight_bytes_ * elements),
-          costs_.copy_in(staged_bytes), costs_.copy_out(staged_bytes),
-          costs_.gradient_reduction(grad_bytes * elements)};
 }
 
 Layer StageTimeBuilder::layer(bool recomputed) const {
@@ -119,96 +123,137 @@ Layer StageTimeBuilder::layer(bool recomputed) const {
 
 // --- windows ------------------------------------------------------------------------------------
 
-/// One layer's forward beside the previous layer's drain; in the first microbatch also beside its
-/// own drained update and the next block's update. Nothing hides a tensor-parallel all-reduce, but
-/// copies and reductions over dp hide behind it as behind compute.
-Expr StageTimeBuilder::forward_window(const Layer& layer, bool offloads, const Update* own,
-                                      const Update* next) const {
-  const Expr out_s = (offloads ? layer.out_s : Expr(0.0)) + (own ? own->out_s : Expr(0.0));
-  const Update none;
-  const Update& later = next ? *next : none;
-  return costs_.overlapped(layer.forward_s + layer.forward_tp_s + later.step_s, later.gather_s,
-                           later.in_s, out_s);
+/// The head reads the table too where that is tied to it on the same stage.
+Load StageTimeBuilder::weights_of_head() const {
+  Load load = head_.weights;
+  if (model_.tied_head && role_.first) load += embedding_.weights;
+  return load;
 }
 
-Expr StageTimeBuilder::backward_window(const Layer& layer, bool offloads,
-                                       const Expr& reduce_s) const {
-  return costs_.overlapped(layer.backward_s + layer.backward_tp_s, reduce_s,
-                           offloads ? layer.in_s : Expr(0.0), 0.0);
-}
-
-/// A layer's backward that follows another layer's.
-Expr StageTimeBuilder::interior_backward(const Layer& layer, const Expr& reduce_s) const {
-  return backward_window(layer, true, reduce_s) - layer.hidden_tp_s;
-}
-
-/// Sum over all layers of the stage but its last; the last c of l layers are recomputed.
-Expr StageTimeBuilder::over_interior(const Expr& full, const Expr& recomputed) const {
-  const Expr any = less(0.0, v_.c);
-  return (v_.l - v_.c - (1.0 - any)) * full + (v_.c - any) * recomputed;
-}
-
-Expr StageTimeBuilder::last_layer(const Expr& full, const Expr& recomputed) const {
-  return select(less(0.0, v_.c), recomputed, full);
-}
-
-Expr StageTimeBuilder::forward_layers() const {
-  const auto window = [&](const Layer& layer, bool offloads) {
-    return forward_window(layer, offloads, nullptr, nullptr);
-  };
-  // The last layer of the last stage is needed again at once and never offloaded.
-  const bool offloads = !role_.last;
-  return over_interior(window(full_, true), window(recomputed_, true)) +
-         last_layer(window(full_, offloads), window(recomputed_, offloads));
-}
-
-Expr StageTimeBuilder::backward_layers() const {
-  const bool offloads = !role_.last;
-  return over_interior(interior_backward(full_, 0.0), interior_backward(recomputed_, 0.0)) +
-         last_layer(backward_window(full_, offloads, 0.0),
-                    backward_window(recomputed_, offloads, 0.0));
-}
-
-/// First microbatch: the first block's update is exposed, each later one runs one block ahead.
-Expr StageTimeBuilder::first_forward() const {
-  const Update& first = role_.first ? embedding_ : block_;
-  Expr sum = first.in_s;
-  if (role_.first) {
-    sum += costs_.overlapped(embedding_.step_s, 0.0, block_.in_s, 0.0) +
-           costs_.overlapped(block_.step_s, embedding_.gather_s, 0.0, embedding_.out_s) +
-           costs_.overlapped(embedding_forward_s_, block_.gather_s, 0.0, 0.0);
-  } else {
-    sum += block_.step_s + block_.gather_s;
+/// One layer's forward beside the previous layer's drain, and what brings the next block's weights;
+/// in the first microbatch also its own drained update and the next block's update. Nothing hides a
+/// tensor-parallel all-reduce, but copies and transfers over dp hide behind it as behind compute.
+Load StageTimeBuilder::forward_load(Microbatch which, const Layer& layer, const Expr& first,
+                                    const Expr& last) const {
+  Load load{.compute_s = layer.forward_s + layer.forward_tp_s,
+            // The last layer of the last stage is needed again at once and never offloaded.
+            .out_s = role_.last ? (1.0 - last) * layer.out_s : layer.out_s};
+  if (which == Microbatch::first) {
+    Load next = (1.0 - last) * block_.update;
+    if (role_.last) next += last * head_.update;
+    next.out_s = block_.update.out_s;
+    load += next;
+    if (role_.last && role_.first && model_.tied_head) load += last * embedding_.weights;
+    return load;
   }
-  sum += over_interior(forward_window(full_, true, &block_, &block_),
-                       forward_window(recomputed_, true, &block_, &block_));
-  const Update* after = role_.last ? &head_ : nullptr;
-  sum += last_layer(forward_window(full_, !role_.last, &block_, after),
-                    forward_window(recomputed_, !role_.last, &block_, after));
-  if (role_.last) sum += costs_.overlapped(head_forward_s_, 0.0, 0.0, head_.out_s);
-  return sum;
+  // A stage that is not the last one turns to its last layer's backward, whose weights are there.
+  load += (1.0 - last) * block_.weights;
+  if (role_.last) load += last * weights_of_head();
+  if (!role_.first) load += first * block_.grads;  // it follows that layer's backward
+  return load;
 }
 
-/// Last microbatch: each block's gradients are summed over dp while the next block computes.
-Expr StageTimeBuilder::last_backward_layers() const {
-  const Expr before = role_.last ? head_.reduce_s : Expr(0.0);
-  const bool offloads = !role_.last;
-  Expr sum = over_interior(interior_backward(full_, block_.reduce_s),
-                           interior_backward(recomputed_, block_.reduce_s)) +
-             last_layer(backward_window(full_, offloads, before),
-                        backward_window(recomputed_, offloads, before));
-  if (role_.first) sum += costs_.overlapped(embedding_backward_s_, block_.reduce_s, 0.0, 0.0);
+/// One layer's backward beside what brings the weights of the layer before it, and what becomes of
+/// the gradients of the block after it. The first layer is followed by an embedding's backward,
+/// which needs no weights, or by its own forward.
+Load StageTimeBuilder::backward_load(Microbatch which, const Layer& layer, const Expr& last) const {
+  Load load{.compute_s = layer.backward_s + layer.backward_tp_s,
+            .in_s = role_.last ? (1.0 - last) * layer.in_s : layer.in_s};
+  load += block_.kept_grads;
+  load += (1.0 - last) * grads(block_, which);
+  if (role_.last) load += last * grads(head_, which);
+  return load;
+}
+
+/// @param first, last  1 where it is the stage's first, last layer, else 0
+Expr StageTimeBuilder::layer_s(Direction direction, Microbatch which, const Layer& layer,
+                               const Expr& first, const Expr& last) const {
+  if (direction == Direction::forward) return window(forward_load(which, layer, first, last));
+  Load load = backward_load(which, layer, last);
+  load += (1.0 - first) * block_.weights;
+  // An embedding's backward is short: what its weights wait for is here while the first layer runs.
+  if (role_.first && which != Microbatch::last)
+    load.in_s += first * embedding_.weights.weights_in_s;
+  return window(load) - (1.0 - last) * layer.hidden_tp_s;
+}
+
+/// Sum over the stage's layers, of which the last c of l are recomputed.
+Expr StageTimeBuilder::layers_s(Direction direction, Microbatch which) const {
+  const Expr several = less(1.0, v_.l), any = less(0.0, v_.c), all = 1.0 - less(v_.c, v_.l);
+  const Layer last = select(any, recomputed_, full_), first = select(all, recomputed_, full_);
+  // Between the first and the last one:
+  const Expr recomputed = v_.c - any - several * all, full = v_.l - 1.0 - several - recomputed;
+  return full * layer_s(direction, which, full_, 0.0, 0.0) +
+         recomputed * layer_s(direction, which, recomputed_, 0.0, 0.0) +
+         several * layer_s(direction, which, first, 1.0, 0.0) +
+         layer_s(direction, which, last, 1.0 - several, 1.0);
+}
+
+/// A table that is staged starts each backward from zero.
+Expr StageTimeBuilder::embedding_s(Direction direction, Microbatch which) const {
+  if (direction == Direction::forward) {
+    Load load{.compute_s = embedding_forward_s_};
+    if (which == Microbatch::first) {
+      load.gather_s = block_.update.gather_s;
+    } else {
+      load += embedding_.grads;
+      load += block_.weights;
+    }
+    return window(load);
+  }
+  const double table_bytes = grad_bytes;
+  Load load{.compute_s = embedding_backward_s_,
+            .moves_s = costs_.clear_or_add(embedding_.grads_staged * table_bytes *
+                                           model::layout_elements(blocks_.front()))};
+  load += embedding_.kept_grads;
+  load += grads(block_, which);
+  if (which != Microbatch::last) {
+    load.moves_s += embedding_.weights.moves_s;
+    load.gather_s += embedding_.weights.gather_s;
+  }
+  return window(load);
+}
+
+Expr StageTimeBuilder::head_s(Direction direction, Microbatch which) const {
+  if (direction == Direction::forward) {
+    Load load{.compute_s = head_forward_s_};
+    if (which == Microbatch::first) load.out_s = head_.update.out_s;
+    return window(load);
+  }
+  Load load{.compute_s = head_backward_s_};
+  load += head_.kept_grads;
+  load += block_.weights;
+  return window(load);
+}
+
+/// Updates that no forward hides: the first block's, and beside an embedding's the first layer's.
+Expr StageTimeBuilder::first_updates_s() const {
+  const auto step_s = [](const BlockCosts& b) { return b.update.compute_s + b.update.moves_s; };
+  if (!role_.first) return block_.update.in_s + step_s(block_) + block_.update.gather_s;
+  return embedding_.update.in_s +
+         costs_.overlapped(step_s(embedding_), 0.0, block_.update.in_s, 0.0) +
+         costs_.overlapped(step_s(block_), embedding_.update.gather_s, 0.0,
+                           embedding_.update.out_s);
+}
+
+Expr StageTimeBuilder::pass_s(Direction direction, Microbatch which) const {
+  Expr sum = layers_s(direction, which);
+  if (role_.first) sum += embedding_s(direction, which);
+  if (role_.last) sum += head_s(direction, which);
   return sum;
 }
 
 // --- terms --------------------------------------------------------------------------------------
 
 void StageTimeBuilder::stable(TimeTerms& terms) const {
-  terms.stable.push_back({"layers forward", forward_layers()});
-  terms.stable.push_back({"layers backward", backward_layers()});
-  if (role_.first)
-    terms.stable.push_back({"embedding", embedding_forward_s_ + embedding_backward_s_});
-  if (role_.last) terms.stable.push_back({"head and loss", head_forward_s_ + head_backward_s_});
+  const auto both = [&](auto part_s) {
+    return (this->*part_s)(Direction::forward, Microbatch::middle) +
+           (this->*part_s)(Direction::backward, Microbatch::middle);
+  };
+  terms.stable.push_back({"layers forward", layers_s(Direction::forward, Microbatch::middle)});
+  terms.stable.push_back({"layers backward", layers_s(Direction::backward, Microbatch::middle)});
+  if (role_.first) terms.stable.push_back({"embedding", both(&StageTimeBuilder::embedding_s)});
+  if (role_.last) terms.stable.push_back({"head and loss", both(&StageTimeBuilder::head_s)});
   // A microbatch crosses S - 1 boundaries twice while S microbatches are on their way.
   if (!(role_.first && role_.last))
     terms.stable.push_back(
@@ -216,14 +261,16 @@ void StageTimeBuilder::stable(TimeTerms& terms) const {
 }
 
 void StageTimeBuilder::delta(TimeTerms& terms) const {
-  Expr forward = forward_layers(), backward = backward_layers();
-  if (role_.first) forward += embedding_forward_s_, backward += embedding_backward_s_;
-  if (role_.last) forward += head_forward_s_;
-  terms.delta.push_back({"update beside the first forward", first_forward() - forward});
+  const auto added_s = [&](Direction direction, Microbatch which) {
+    return pass_s(direction, which) - pass_s(direction, Microbatch::middle);
+  };
+  terms.delta.push_back({"update beside the first forward",
+                         first_updates_s() + added_s(Direction::forward, Microbatch::first)});
+  terms.delta.push_back({"gradient reduction beside the last backward",
+                         added_s(Direction::backward, Microbatch::last)});
+  const Load& reduction = (role_.first ? embedding_ : block_).last_grads;
   terms.delta.push_back(
-      {"gradient reduction beside the last backward", last_backward_layers() - backward});
-  terms.delta.push_back(
-      {"last gradient reduction", role_.first ? embedding_.reduce_s : block_.reduce_s});
+      {"last gradient reduction", reduction.reduce_s + reduction.moves_s + reduction.out_s});
   // It stands before the next block's all-reduces, which wait for that block's last segment anyway.
   const Expr partial_s =
       costs_.tp_all_reduce(grad_bytes * model::layout_partial_elements(blocks_[1]));
@@ -242,7 +289,8 @@ void StageTimeBuilder::delta(TimeTerms& terms) const {
   if (role_.first)
     terms.delta.push_back(
         {"clearing table gradients",
-         costs_.clear_or_add(grad_bytes * model::layout_elements(blocks_.front()))});
+         (1.0 - embedding_.grads_staged) *
+             costs_.clear_or_add(grad_bytes * model::layout_elements(blocks_.front()))});
 }
 
 /// A tied head on another stage: its table comes before the first head, its gradient goes home
@@ -258,7 +306,7 @@ void StageTimeBuilder::tied(TimeTerms& terms) const {
   } else {
     const Expr send_s = costs_.send(bytes);
     // It travels while this stage still computes its last backward.
-    const Expr hidden = backward_layers() + embedding_backward_s_;
+    const Expr hidden = pass_s(Direction::backward, Microbatch::middle);
     terms.delta.push_back({"tied gradient from the last stage",
                            max(send_s - hidden, 0.0) + costs_.clear_or_add(bytes)});
   }

@@ -1,17 +1,12 @@
 #include "state_memory.hpp"
 
+#include "block_state.hpp"
+
 namespace brume::analyzer {
 namespace {
 
-constexpr double shard_alignment_elements = 16.0;
-
 /// [b] as a number: 1 where a <= b.
 Expr at_most(const Expr& a, const Expr& b) { return 1.0 - less(b, a); }
-
-/// Elements of a range that lie on the host, cut at whole cache lines.
-Expr on_host(const Expr& ratio, const Expr& range) {
-  return floor(ratio * range / shard_alignment_elements) * shard_alignment_elements;
-}
 
 }  // namespace
 
@@ -19,32 +14,24 @@ StateMemory::StateMemory(const model::Config& model, StageRole role)
     : role_(role),
       tied_(model.tied_head && role.first && role.last),
       first_(role.first ? 0.0 : 1.0),
-      zero_(less(1.0, v_.dp) * v_.z) {
+      zero_(zero_level(v_)) {
   const std::vector<model::Block> blocks = model::blocks(model);
   const double weight_bytes = model::weight_bytes(model.precision),
                optimizer_bytes = model::optimizer_bytes(model.precision);
   const auto of_block = [&](const model::Block& block) {
-    const Expr whole = model::layout_elements(block);
-    const auto range = [&](double level) {
-      return whole / select(less(level - 0.5, zero_), v_.dp, 1.0);
-    };
-    const Expr weights = range(3), grads = range(2), stepped = range(1);
-    const Expr host_weights = on_host(v_.w, weights), host_grads = on_host(v_.g, grads),
-               host_moments = on_host(v_.o, stepped);
-    const Expr weights_staged = max(less(2.5, zero_), less(0.0, v_.w));
-    const Expr grads_staged = max(less(1.5, zero_), less(0.0, v_.g));
+    const BlockState s = block_state(block);
     const double grad_bytes = model::grad_bytes;
-    return Bytes{
-        .device = weight_bytes * (weights - host_weights) + grad_bytes * (grads - host_grads) +
-                  optimizer_bytes * (stepped - host_moments),
-        .host =
-            weight_bytes * host_weights + grad_bytes * host_grads + optimizer_bytes * host_moments,
-        .whole_weights = weights_staged * weight_bytes * whole,
-        .whole_grads = grads_staged * grad_bytes * whole,
-        .host_grads = grad_bytes * host_grads,
-        // The host holds the end of the block: the last shard has most of it.
-        .stepped_grads = grad_bytes * min(host_grads, stepped),
-        .staged_moments = optimizer_bytes * host_moments};
+    return Bytes{.device = weight_bytes * (s.weights - s.host_weights) +
+                           grad_bytes * (s.grads - s.host_grads) +
+                           optimizer_bytes * (s.stepped - s.host_moments),
+                 .host = weight_bytes * s.host_weights + grad_bytes * s.host_grads +
+                         optimizer_bytes * s.host_moments,
+                 .whole_weights = s.weights_staged * weight_bytes * s.whole,
+                 .whole_grads = s.grads_staged * grad_bytes * s.whole,
+                 .host_grads = grad_bytes * s.host_grads,
+                 // The host holds the end of the block: the last shard has most of it.
+                 .stepped_grads = grad_bytes * min(s.host_grads, s.stepped),
+                 .staged_moments = optimizer_bytes * s.host_moments};
   };
   if (role_.first) embedding_ = of_block(blocks.front());
   layer_ = of_block(blocks[1]);

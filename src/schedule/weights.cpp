@@ -39,13 +39,15 @@ void Compiler::assemble(const Slot& slot, Range part) {
   assembled_[slot.block] = whole;
   // The first forward uses what the update brings together, also when there is no update.
   const Phase phase = slot.kind == Slot::Kind::update ? Phase::both : Phase::train;
-  if (const Range host = overlap(b.weights.host, part); host.count > 0) {
-    add_task(Channel::h2d, Operation::copy_in, slot).phase = phase;
-    pair(b.weights.host_buffer, whole, host);
-  }
+  // The first task takes all bytes. Were that the copy in, the copy on the compute channel would
+  // wait for it, and so would the pass that is to hide it.
   if (const Range device = overlap(b.weights.device, part); device.count > 0) {
     add_task(Channel::compute, Operation::copy, slot).phase = phase;
     pair(b.weights.device_buffer, whole, device);
+  }
+  if (const Range host = overlap(b.weights.host, part); host.count > 0) {
+    add_task(Channel::h2d, Operation::copy_in, slot).phase = phase;
+    pair(b.weights.host_buffer, whole, host);
   }
 }
 

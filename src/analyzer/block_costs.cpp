@@ -1,0 +1,78 @@
+#include "block_costs.hpp"
+
+#include "block_state.hpp"
+
+namespace brume::analyzer {
+
+using model::grad_bytes;
+
+Load& Load::operator+=(const Load& other) {
+  compute_s += other.compute_s;
+  moves_s += other.moves_s;
+  reduce_s += other.reduce_s;
+  gather_s += other.gather_s;
+  weights_in_s += other.weights_in_s;
+  in_s += other.in_s;
+  out_s += other.out_s;
+  return *this;
+}
+
+Load operator*(const Expr& factor, const Load& load) {
+  return {factor * load.compute_s, factor * load.moves_s,      factor * load.reduce_s,
+          factor * load.gather_s,  factor * load.weights_in_s, factor * load.in_s,
+          factor * load.out_s};
+}
+
+Expr window(const Costs& costs, const Load& load) {
+  const Expr together =
+      costs.overlapped(load.compute_s + load.moves_s, load.reduce_s + load.gather_s,
+                       load.weights_in_s + load.in_s, load.out_s);
+  return max(together, max(load.weights_in_s, load.reduce_s) + load.gather_s + load.moves_s);
+}
+
+namespace {
+
+/// The rank that steps the host's part of the weights or gradients and one that steps the device's
+/// wait for each other: each transfer is that of the rank with most of it.
+Load update(const model::Config& model, const Costs& costs, const BlockState& s) {
+  const double weight_bytes = model::weight_bytes(model.precision);
+  const Variables v;
+  const Expr device_weights = s.weights_staged * (s.weights - s.host_weights);
+  const Expr moments_bytes = double(model::optimizer_bytes(model.precision)) * s.stepped * v.o;
+  return {.compute_s = costs.optimizer(s.stepped),
+          .moves_s = costs.copy(weight_bytes * min(device_weights, s.stepped)) +
+                     costs.copy(weight_bytes * device_weights),
+          .gather_s = costs.weight_gather(weight_bytes * s.whole),
+          .in_s = costs.copy_in(weight_bytes * min(s.host_weights, s.stepped)) +
+                  costs.copy_in(grad_bytes * min(s.host_grads, s.stepped)) +
+                  costs.copy_in(moments_bytes),
+          .out_s = costs.copy_out(moments_bytes) + costs.copy_out(weight_bytes * s.host_weights)};
+}
+
+}  // namespace
+
+BlockCosts block_costs(const model::Config& model, const Costs& costs, const model::Block& block) {
+  const double weight_bytes = model::weight_bytes(model.precision);
+  const Variables v;
+  const BlockState s = block_state(block);
+  const Expr later = less(1.0, v.G);  // some microbatch comes before the last
+  const Expr sharded_weights = less(2.5, zero_level(v)), sharded_grads = less(1.5, zero_level(v));
+  const Expr fresh_bytes = grad_bytes * s.grads_staged * s.grads;
+  return {
+      .update = update(model, costs, s),
+      .weights = {.moves_s =
+                      costs.copy(weight_bytes * s.weights_staged * (s.weights - s.host_weights)),
+                  .gather_s = costs.weight_gather(weight_bytes * sharded_weights * s.whole),
+                  .weights_in_s = costs.copy_in(weight_bytes * s.host_weights)},
+      .kept_grads = {.in_s = later * costs.copy_in(grad_bytes * s.host_grads)},
+      .grads = {.moves_s = costs.clear_or_add(fresh_bytes),
+                .reduce_s = costs.gradient_reduction(grad_bytes * sharded_grads * s.whole),
+                .out_s = costs.copy_out(grad_bytes * s.host_grads)},
+      .last_grads = {.moves_s = later * costs.clear_or_add(fresh_bytes) +
+                                costs.copy(grad_bytes * s.grads_staged * min(s.stepped, s.grads)),
+                     .reduce_s = costs.gradient_reduction(grad_bytes * s.whole),
+                     .out_s = costs.copy_out(grad_bytes * min(s.host_grads, s.stepped))},
+      .grads_staged = s.grads_staged};
+}
+
+}  // namespace brume::analyzer
