@@ -47,7 +47,7 @@ TEST(Deck, TheSmallestDeckGetsItsDefaults) {
   EXPECT_EQ(deck.model.ffn_size, 4 * 64);
   EXPECT_EQ(deck.training.optimizer.beta2, 0.95);
   EXPECT_EQ(deck.cluster.devices_per_node, 1);
-  EXPECT_EQ(deck.search.zero_levels, (std::vector<int>{0, 1}));
+  EXPECT_EQ(deck.search.zero_levels, (std::vector<int>{0, 1, 2, 3}));
   EXPECT_EQ(deck.output.directory, "runs/run");
 }
 

@@ -56,7 +56,7 @@ Axes::Axes(const deck::SearchKeys& search)
       ratios{sorted(search.weight_offload), sorted(search.grad_offload),
              sorted(search.optim_offload), sorted(search.act_offload)},
       recompute(search.recompute) {
-  if (zero_levels.empty()) zero_levels = {0, 1};
+  if (zero_levels.empty()) zero_levels = {0, 1, 2, 3};
   std::ranges::sort(zero_levels);
   zero_levels.erase(std::unique(zero_levels.begin(), zero_levels.end()), zero_levels.end());
 }

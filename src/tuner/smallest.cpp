@@ -8,7 +8,8 @@ namespace {
 
 constexpr std::size_t frames_looked_at = 4;
 
-/// Ends of all lists in all combinations, with no and with all layers recomputed.
+/// Ends of all ratios in all combinations, with no and with all layers recomputed. A whole block
+/// beside its shard may need more than is saved, so all ZeRO levels are looked at.
 std::vector<Point> corners(int layout, int layers, const Axes& axes) {
   std::vector<Point> rows{{.layout = layout, .layers = layers}};
   const auto both = [&](auto set, auto low, auto high) {
@@ -22,8 +23,13 @@ std::vector<Point> corners(int layout, int layers, const Axes& axes) {
   for (std::size_t i = 0; i < axes.ratios.size(); ++i)
     both([i](Point& p, double r) { p.ratios[i] = r; }, axes.ratios[i].front(),
          axes.ratios[i].back());
-  both([](Point& p, int z) { p.zero_level = z; }, axes.zero_levels.front(),
-       axes.zero_levels.back());
+  std::vector<Point> levels;
+  for (int zero_level : axes.zero_levels)
+    for (Point row : rows) {
+      row.zero_level = zero_level;
+      levels.push_back(row);
+    }
+  rows = std::move(levels);
   both([](Point& p, int c) { p.ckpt_layers = c; }, 0, axes.recompute ? layers : 0);
   return rows;
 }

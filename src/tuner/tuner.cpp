@@ -54,25 +54,10 @@ std::vector<Candidate> best_plans(const Question& question, Searcher& searcher, 
   return best;
 }
 
-/// The knobs that plan::check lets through.
-void executable(const deck::SearchKeys& search) {
-  for (int level : search.zero_levels)
-    require(level == 0 || level == 1, Failure::input,
-            "search.zero_levels: 0 and 1 are the levels that execute, found {}", level);
-  const auto none = [](const char* key, const std::vector<double>& ratios) {
-    for (double ratio : ratios)
-      require(ratio == 0.0, Failure::input,
-              "search.{}: 0 is the only value that executes, found {}", key, ratio);
-  };
-  none("weight_offload", search.weight_offload);
-  none("grad_offload", search.grad_offload);
-}
-
 }  // namespace
 
 Result tune(const model::Config& model, int global_batch, const hardware::Cluster& cluster,
             const hardware::Profile& profile, const deck::SearchKeys& search, bool reasons) {
-  executable(search);
   const Stopwatch watch;
   const Question question{model, global_batch, cluster, profile, search};
   Grid grid(model, profile);

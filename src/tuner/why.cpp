@@ -128,12 +128,14 @@ std::string other_change(const Question& question, Grid& grid, const Stopwatch& 
   const auto all = [](std::vector<double>& ratios) { ratios = {0.0, 0.5, 1.0}; };
   const std::vector<std::pair<const char*, std::function<void(deck::SearchKeys&)>>> changes{
       {"recompute = true", [](auto& k) { k.recompute = true; }},
-      {"zero_levels = [0, 1]",
+      {"zero_levels = [0, 1, 2, 3]",
        [](auto& k) {
-         k.zero_levels = {0, 1};
+         k.zero_levels = {0, 1, 2, 3};
        }},
       {"optim_offload = [0, 0.5, 1]", [&](auto& k) { all(k.optim_offload); }},
       {"act_offload = [0, 0.5, 1]", [&](auto& k) { all(k.act_offload); }},
+      {"weight_offload = [0, 0.5, 1]", [&](auto& k) { all(k.weight_offload); }},
+      {"grad_offload = [0, 0.5, 1]", [&](auto& k) { all(k.grad_offload); }},
       {"microbatch = []", [](auto& k) { k.microbatch.clear(); }},
       {"tp = []", [](auto& k) { k.tp.clear(); }},
       {"dp = []", [](auto& k) { k.dp.clear(); }},
