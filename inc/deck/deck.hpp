@@ -89,8 +89,8 @@ struct SearchKeys {
   std::vector<int> zero_levels = {0, 1, 2, 3};
   bool recompute = true;
   bool recompute_all = false;  ///< of conventions "mist": every layer in every plan
-  std::vector<double> weight_offload = {0.0};
-  std::vector<double> grad_offload = {0.0};
+  std::vector<double> weight_offload = {0.0, 0.5, 1.0};
+  std::vector<double> grad_offload = {0.0, 0.5, 1.0};
   std::vector<double> optim_offload = {0.0, 0.5, 1.0};
   std::vector<double> act_offload = {0.0, 0.5, 1.0};
   bool unequal_stages = false;  ///< stages may differ in devices, microbatch, dp and tp
