@@ -7,12 +7,12 @@ namespace brume::analyzer {
 
 /// Seconds of work that a stage does within one window, by channel.
 struct Load {
-  Expr compute_s;     ///< kernels and tensor-parallel all-reduces
-  Expr moves_s;       ///< copies and sums within the device's memory, on the compute channel
-  Expr reduce_s;      ///< gradients over dp, before `gather_s` on the same channel
-  Expr gather_s;      ///< weights over dp
-  Expr weights_in_s;  ///< copied in before they are gathered
-  Expr in_s, out_s;   ///< other copies
+  Expr compute_s = 0.0;          ///< kernels and tensor-parallel all-reduces
+  Expr moves_s = 0.0;            ///< copies and sums within the device, on the compute channel
+  Expr reduce_s = 0.0;           ///< gradients over dp, before `gather_s` on the same channel
+  Expr gather_s = 0.0;           ///< weights over dp
+  Expr weights_in_s = 0.0;       ///< copied in before they are gathered
+  Expr in_s = 0.0, out_s = 0.0;  ///< other copies
 
   Load& operator+=(const Load& other);
 };

@@ -1,7 +1,7 @@
 #include "stage_memory.hpp"
 
 #include "costs.hpp"
-#include "stage_time.hpp"
+#include "layer_costs.hpp"
 #include "state_memory.hpp"
 
 namespace brume::analyzer {

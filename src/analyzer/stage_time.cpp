@@ -1,29 +1,13 @@
 #include "stage_time.hpp"
 
-#include <map>
-
 #include "block_costs.hpp"
+#include "layer_costs.hpp"
 
 namespace brume::analyzer {
 namespace {
 
 using model::grad_bytes;
 using model::SegmentKind;
-
-/// A layer's passes: compute, exposed tensor-parallel all-reduces, activation copies.
-struct Layer {
-  Expr forward_s, backward_s;        ///< compute
-  Expr forward_tp_s, backward_tp_s;  ///< all-reduces
-  Expr hidden_tp_s;                  ///< the part of them that hides behind a recompute
-  Expr out_s, in_s;                  ///< copies of what is offloaded
-};
-
-Layer select(const Expr& condition, const Layer& yes, const Layer& no) {
-  const auto of = [&](Expr Layer::*part) { return select(condition, yes.*part, no.*part); };
-  return {of(&Layer::forward_s),     of(&Layer::backward_s),  of(&Layer::forward_tp_s),
-          of(&Layer::backward_tp_s), of(&Layer::hidden_tp_s), of(&Layer::out_s),
-          of(&Layer::in_s)};
-}
 
 enum class Direction { forward, backward };
 
@@ -38,12 +22,10 @@ class StageTimeBuilder {
   TimeTerms build();
 
  private:
-  Layer layer(bool recomputed) const;
-
-  Load forward_load(Microbatch which, const Layer& layer, const Expr& first,
+  Load forward_load(Microbatch which, const LayerCosts& layer, const Expr& first,
                     const Expr& last) const;
-  Load backward_load(Microbatch which, const Layer& layer, const Expr& last) const;
-  Expr layer_s(Direction direction, Microbatch which, const Layer& layer, const Expr& first,
+  Load backward_load(Microbatch which, const LayerCosts& layer, const Expr& last) const;
+  Expr layer_s(Direction direction, Microbatch which, const LayerCosts& layer, const Expr& first,
                const Expr& last) const;
   Expr layers_s(Direction direction, Microbatch which) const;
   Load weights_of_head() const;
@@ -71,7 +53,7 @@ class StageTimeBuilder {
   double weight_bytes_;             ///< of an element
   Expr stream_bytes_;
   BlockCosts embedding_, block_, head_;
-  Layer full_, recomputed_;
+  LayerCosts full_, recomputed_;
   Expr embedding_forward_s_, embedding_backward_s_, head_forward_s_, head_backward_s_;
 };
 
@@ -87,38 +69,12 @@ StageTimeBuilder::StageTimeBuilder(const model::Config& model, const hardware::P
   embedding_ = block_costs(model, costs_, blocks_.front());
   block_ = block_costs(model, costs_, blocks_[1]);
   head_ = block_costs(model, costs_, blocks_.back());
-  full_ = layer(false);
-  recomputed_ = layer(true);
+  full_ = layer_costs(model, costs_, false);
+  recomputed_ = layer_costs(model, costs_, true);
   embedding_forward_s_ = costs_.segment(SegmentKind::embedding, Pass::forward);
   embedding_backward_s_ = costs_.segment(SegmentKind::embedding, Pass::backward);
   head_forward_s_ = costs_.segment(SegmentKind::head, Pass::forward);
   head_backward_s_ = costs_.segment(SegmentKind::head, Pass::backward);
-}
-
-Layer StageTimeBuilder::layer(bool recomputed) const {
-  const double count = double(kinds_.size());
-  const auto all = [&](Pass pass) {
-    Expr sum = 0.0;
-    for (SegmentKind kind : kinds_) sum += costs_.segment(kind, pass);
-    return sum;
-  };
-  const Expr all_reduce_s = costs_.tp_all_reduce(stream_bytes_);
-  const Expr moved = moved_bytes(model_, recomputed);
-  Layer layer{.forward_s = all(Pass::forward),
-              .backward_s = all(Pass::backward),
-              .forward_tp_s = count * all_reduce_s,
-              .backward_tp_s = count * all_reduce_s,
-              .hidden_tp_s = 0.0,
-              .out_s = costs_.copy_out(moved),
-              .in_s = costs_.copy_in(moved)};
-  if (recomputed) {
-    layer.backward_s += all(Pass::recompute);
-    layer.backward_tp_s += (count - 1.0) * all_reduce_s;  // the last one's output is not made
-    // The first segment is recomputed without waiting for the gradient, which is still being
-    // summed.
-    layer.hidden_tp_s = min(all_reduce_s, costs_.segment(kinds_.front(), Pass::recompute));
-  }
-  return layer;
 }
 
 // --- windows ------------------------------------------------------------------------------------
@@ -133,7 +89,7 @@ Load StageTimeBuilder::weights_of_head() const {
 /// One layer's forward beside the previous layer's drain, and what brings the next block's weights;
 /// in the first microbatch also its own drained update and the next block's update. Nothing hides a
 /// tensor-parallel all-reduce, but copies and transfers over dp hide behind it as behind compute.
-Load StageTimeBuilder::forward_load(Microbatch which, const Layer& layer, const Expr& first,
+Load StageTimeBuilder::forward_load(Microbatch which, const LayerCosts& layer, const Expr& first,
                                     const Expr& last) const {
   Load load{.compute_s = layer.forward_s + layer.forward_tp_s,
             // The last layer of the last stage is needed again at once and never offloaded.
@@ -156,7 +112,8 @@ Load StageTimeBuilder::forward_load(Microbatch which, const Layer& layer, const 
 /// One layer's backward beside what brings the weights of the layer before it, and what becomes of
 /// the gradients of the block after it. The first layer is followed by an embedding's backward,
 /// which needs no weights, or by its own forward.
-Load StageTimeBuilder::backward_load(Microbatch which, const Layer& layer, const Expr& last) const {
+Load StageTimeBuilder::backward_load(Microbatch which, const LayerCosts& layer,
+                                     const Expr& last) const {
   Load load{.compute_s = layer.backward_s + layer.backward_tp_s,
             .in_s = role_.last ? (1.0 - last) * layer.in_s : layer.in_s};
   load += block_.kept_grads;
@@ -166,7 +123,7 @@ Load StageTimeBuilder::backward_load(Microbatch which, const Layer& layer, const
 }
 
 /// @param first, last  1 where it is the stage's first, last layer, else 0
-Expr StageTimeBuilder::layer_s(Direction direction, Microbatch which, const Layer& layer,
+Expr StageTimeBuilder::layer_s(Direction direction, Microbatch which, const LayerCosts& layer,
                                const Expr& first, const Expr& last) const {
   if (direction == Direction::forward) return window(forward_load(which, layer, first, last));
   Load load = backward_load(which, layer, last);
@@ -180,7 +137,7 @@ Expr StageTimeBuilder::layer_s(Direction direction, Microbatch which, const Laye
 /// Sum over the stage's layers, of which the last c of l are recomputed.
 Expr StageTimeBuilder::layers_s(Direction direction, Microbatch which) const {
   const Expr several = less(1.0, v_.l), any = less(0.0, v_.c), all = 1.0 - less(v_.c, v_.l);
-  const Layer last = select(any, recomputed_, full_), first = select(all, recomputed_, full_);
+  const LayerCosts last = select(any, recomputed_, full_), first = select(all, recomputed_, full_);
   // Between the first and the last one:
   const Expr recomputed = v_.c - any - several * all, full = v_.l - 1.0 - several - recomputed;
   return full * layer_s(direction, which, full_, 0.0, 0.0) +
@@ -321,23 +278,6 @@ TimeTerms StageTimeBuilder::build() {
 }
 
 }  // namespace
-
-Expr moved_bytes(const model::Config& model, bool recomputed) {
-  const auto bytes = [kept = model::kept_tensors(model, recomputed)](Arguments x) {
-    const std::map<std::string, double, std::less<>> values{{"b", x[1]}, {"tp", x[2]}};
-    double total = 0.0, prefix = 0.0, moved = 0.0;
-    for (const model::Kept& tensor : kept) total += tensor.bytes.evaluate(values);
-    for (const model::Kept& tensor : kept) {
-      prefix += tensor.bytes.evaluate(values);
-      if (prefix > x[0] * total + 0.5) break;
-      moved = prefix;
-    }
-    return moved;
-  };
-  const Variables v;
-  return Expr::call(remembering(recomputed ? "moved_inputs" : "moved_activations", bytes),
-                    {v.a, v.b, v.tp});
-}
 
 TimeTerms stage_time(const model::Config& model, const hardware::Profile& profile, StageRole role) {
   return StageTimeBuilder(model, profile, role).build();

@@ -14,8 +14,4 @@ struct TimeTerms {
 
 TimeTerms stage_time(const model::Config& model, const hardware::Profile& profile, StageRole role);
 
-/// Bytes of a layer's saved tensors that activation offload moves: tensors are moved whole, in the
-/// order of model::kept_tensors, while their sum stays within the ratio.
-Expr moved_bytes(const model::Config& model, bool recomputed);
-
 }  // namespace brume::analyzer

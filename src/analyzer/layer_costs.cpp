@@ -1,0 +1,65 @@
+#include "layer_costs.hpp"
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace brume::analyzer {
+
+using model::SegmentKind;
+
+LayerCosts select(const Expr& condition, const LayerCosts& yes, const LayerCosts& no) {
+  const auto of = [&](Expr LayerCosts::*part) { return select(condition, yes.*part, no.*part); };
+  return {of(&LayerCosts::forward_s),    of(&LayerCosts::backward_s),
+          of(&LayerCosts::forward_tp_s), of(&LayerCosts::backward_tp_s),
+          of(&LayerCosts::hidden_tp_s),  of(&LayerCosts::out_s),
+          of(&LayerCosts::in_s)};
+}
+
+LayerCosts layer_costs(const model::Config& model, const Costs& costs, bool recomputed) {
+  const std::vector<SegmentKind> kinds = model::segment_kinds(model, model::BlockKind::layer);
+  const Expr stream_bytes = model::stream_bytes(model);
+  const double count = double(kinds.size());
+  const auto all = [&](Pass pass) {
+    Expr sum = 0.0;
+    for (SegmentKind kind : kinds) sum += costs.segment(kind, pass);
+    return sum;
+  };
+  const Expr all_reduce_s = costs.tp_all_reduce(stream_bytes);
+  const Expr moved = moved_bytes(model, recomputed);
+  LayerCosts layer{.forward_s = all(Pass::forward),
+                   .backward_s = all(Pass::backward),
+                   .forward_tp_s = count * all_reduce_s,
+                   .backward_tp_s = count * all_reduce_s,
+                   .hidden_tp_s = 0.0,
+                   .out_s = costs.copy_out(moved),
+                   .in_s = costs.copy_in(moved)};
+  if (recomputed) {
+    layer.backward_s += all(Pass::recompute);
+    layer.backward_tp_s += (count - 1.0) * all_reduce_s;  // the last one's output is not made
+    // The first segment is recomputed without waiting for the gradient, which is still being
+    // summed.
+    layer.hidden_tp_s = min(all_reduce_s, costs.segment(kinds.front(), Pass::recompute));
+  }
+  return layer;
+}
+
+Expr moved_bytes(const model::Config& model, bool recomputed) {
+  const auto bytes = [kept = model::kept_tensors(model, recomputed)](Arguments x) {
+    const std::map<std::string, double, std::less<>> values{{"b", x[1]}, {"tp", x[2]}};
+    double total = 0.0, prefix = 0.0, moved = 0.0;
+    for (const model::Kept& tensor : kept) total += tensor.bytes.evaluate(values);
+    for (const model::Kept& tensor : kept) {
+      prefix += tensor.bytes.evaluate(values);
+      if (prefix > x[0] * total + 0.5) break;
+      moved = prefix;
+    }
+    return moved;
+  };
+  const Variables v;
+  return Expr::call(remembering(recomputed ? "moved_inputs" : "moved_activations", bytes),
+                    {v.a, v.b, v.tp});
+}
+
+}  // namespace brume::analyzer

@@ -1,0 +1,23 @@
+/// @file What one layer's passes cost.
+#pragma once
+
+#include "costs.hpp"
+
+namespace brume::analyzer {
+
+/// A layer's passes: compute, exposed tensor-parallel all-reduces, activation copies.
+struct LayerCosts {
+  Expr forward_s, backward_s;        ///< compute
+  Expr forward_tp_s, backward_tp_s;  ///< all-reduces
+  Expr hidden_tp_s;                  ///< the part of them that hides behind a recompute
+  Expr out_s, in_s;                  ///< copies of what is offloaded
+};
+LayerCosts select(const Expr& condition, const LayerCosts& yes, const LayerCosts& no);
+
+LayerCosts layer_costs(const model::Config& model, const Costs& costs, bool recomputed);
+
+/// Bytes of a layer's saved tensors that activation offload moves: tensors are moved whole, in the
+/// order of model::kept_tensors, while their sum stays within the ratio.
+Expr moved_bytes(const model::Config& model, bool recomputed);
+
+}  // namespace brume::analyzer
