@@ -42,7 +42,7 @@ TEST(Rope, EqualsItsTwinInBothDirections) {
     for (const double direction : {1.0, -1.0}) {
       Case c(shape);
       const auto expected = c.twin(c.x.doubles(), direction);
-      (direction > 0.0 ? rope_forward : rope_backward)(c.table(), c.x.matrix());
+      (direction > 0.0 ? rope_forward<float> : rope_backward<float>)(c.table(), c.x.matrix());
       EXPECT_LT(reference::relative_error(c.x.values(), expected), 1e-6);
       EXPECT_TRUE(c.x.gaps_untouched());
     }
