@@ -9,6 +9,7 @@
 
 #include "../../src/profiler/bench.hpp"
 #include "base/error.hpp"
+#include "kernels/bfloat16.hpp"
 #include "mpi_main.hpp"
 
 namespace brume::profiler {
@@ -152,6 +153,22 @@ TEST(ProfilerKey, IsTheSameOnAllRanksAndNamesWhatMatters) {
   for (const char* package : {"oneDNN", "Kokkos", "MPI"})
     EXPECT_NE(mine.packages.find(package), std::string::npos) << package;
   EXPECT_NE(mine.binding.find("2 ranks"), std::string::npos);
+}
+
+TEST(Profiler, Bf16HasItsOwnKeyAndEveryOperator) {
+  if (!kernels::has_bfloat16_products()) GTEST_SKIP() << "this processor has no bf16 products";
+  model::Config narrow = tiny;
+  narrow.precision = model::Precision::bf16;
+  const Shapes one{.microbatches = {1}, .tp = {1}, .groups = {}};
+  const hardware::ProfileKey own = key(world(), 2, 1, narrow, one);
+  EXPECT_NE(hash(own), hash(key(world(), 2, 1, tiny, one)));
+  const hardware::Profile measured = measure(world(), own, cluster, narrow, one);
+  for (model::SegmentKind kind : model::segment_kinds(narrow))
+    for (const model::Operator& op : model::segment(narrow, kind).operators)
+      EXPECT_TRUE(std::ranges::any_of(measured.operators, [&](const auto& row) {
+        return row.kind == model::name(op.kind) && row.dims == dims_at(op, 1, 1) &&
+               is_time(row.forward_s);
+      })) << op.name;
 }
 
 // A limit below what an operator touches leaves its row out, and the rest is still measured.

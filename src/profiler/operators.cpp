@@ -64,7 +64,8 @@ void measure_segments(OperatorBench& operators, const model::Config& model, int 
   const std::map<std::string, double, std::less<>> values{{"b", microbatch}, {"tp", tp}};
   for (SegmentKind kind : model::segment_kinds(model))
     for (const model::Operator& op : model::segment(model, kind).operators) {
-      if (op.forward_bytes.evaluate(values) > double(memory_bytes)) continue;
+      const double fp32_share = model::activation_bytes(model.precision) / double(sizeof(float));
+      if (fp32_share * op.forward_bytes.evaluate(values) > double(memory_bytes)) continue;
       if (const auto dims = whole_dims(op, values))
         operators.measure({op.kind, *dims, std::int64_t(microbatch) * model.seq_len});
     }
