@@ -30,6 +30,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int batch = 4;
 
 struct Case {
+  model::Precision precision;
   int seq_len;
   int steps;  ///< measured in each round, after one that warms up
 };
@@ -44,13 +45,18 @@ struct Steps {
   std::map<std::string, std::vector<double>> task_s;
 };
 
-model::Config gpt2(int seq_len) {
+const char* name(model::Precision precision) {
+  return precision == model::Precision::bf16 ? "bf16" : "fp32";
+}
+
+model::Config gpt2(const Case& c) {
   return {.num_layers = 12,
           .hidden_size = 768,
           .num_heads = 12,
           .ffn_size = 3072,
-          .seq_len = seq_len,
-          .vocab_size = 50257};
+          .seq_len = c.seq_len,
+          .vocab_size = 50257,
+          .precision = c.precision};
 }
 
 plan::Plan plan_of(const Split& split) {
@@ -79,12 +85,12 @@ std::string kind(const schedule::Task& task) {
 }
 
 void add_brume(const Case& c, const Split& split, Steps& steps) {
-  const data::Sampler data = perf::random_tokens(gpt2(c.seq_len));
+  const data::Sampler data = perf::random_tokens(gpt2(c));
   comm::run_local(split.ranks, [&](comm::Communicator& world) {
     engine::Settings settings;
     settings.steps = 100;
     settings.threads = split.threads;
-    engine::Engine engine(plan_of(split), gpt2(c.seq_len), settings, world);
+    engine::Engine engine(plan_of(split), gpt2(c), settings, world);
     for (int step = 0; step <= c.steps; ++step) {
       world.barrier();
       const auto start = Clock::now();
@@ -105,9 +111,9 @@ void add_brume(const Case& c, const Split& split, Steps& steps) {
 bool add_pytorch(const Case& c, const Split& split, Steps& steps) {
   const char* const python = std::getenv("BRUME_PYTHON");
   if (python == nullptr) return false;
-  const std::string command =
-      fmt::format("{} {} --batch {} --seq_len {} --ranks {} --threads {} --steps {}", python,
-                  BRUME_STEP_PY, batch, c.seq_len, split.ranks, split.threads, c.steps);
+  const std::string command = fmt::format(
+      "{} {} --batch {} --seq_len {} --ranks {} --threads {} --steps {} --precision {}", python,
+      BRUME_STEP_PY, batch, c.seq_len, split.ranks, split.threads, c.steps, name(c.precision));
   FILE* const output = ::popen(command.c_str(), "r");
   if (output == nullptr) return false;
   for (double step_s = 0.0; std::fscanf(output, "%lf", &step_s) == 1;)
@@ -118,18 +124,21 @@ bool add_pytorch(const Case& c, const Split& split, Steps& steps) {
 // --- the roof ------------------------------------------------------------------------------------
 
 /// Seconds of one product, forward and backward, in the shortest of three runs.
+template <class Storage>
 double product_s(int m, int n, int k, bool backward) {
-  std::vector<float> x(std::size_t(m) * k, 0.5f), w(std::size_t(n) * k, 0.5f),
+  std::vector<Storage> x(std::size_t(m) * k, 0.5f), w(std::size_t(n) * k, 0.5f),
       y(std::size_t(m) * n, 0.5f);
-  const kernels::Matrix mx(x.data(), m, k), mw(w.data(), n, k), my(y.data(), m, n);
+  std::vector<float> dw(std::size_t(n) * k);
+  const kernels::MatrixOf<Storage> mx(x.data(), m, k), mw(w.data(), n, k), my(y.data(), m, n);
+  const kernels::Matrix mdw(dw.data(), n, k);
   double shortest_s = 1e30;
   for (int i = 0; i < 3; ++i) {
     const auto start = Clock::now();
     if (backward) {
-      kernels::linear_backward_input(my, mw, kernels::Write::replace, mx);
-      kernels::linear_backward_weight(my, mx, kernels::Write::replace, mw);
+      kernels::linear_backward_input<Storage>(my, mw, kernels::Write::replace, mx);
+      kernels::linear_backward_weight<Storage>(my, mx, kernels::Write::replace, mdw);
     } else {
-      kernels::linear_forward(mx, mw, kernels::Write::replace, my);
+      kernels::linear_forward<Storage>(mx, mw, kernels::Write::replace, my);
     }
     shortest_s = std::min(shortest_s, seconds_since(start));
   }
@@ -141,7 +150,7 @@ std::map<std::string, double> products_s(const Case& c, const Split& split) {
   std::map<std::string, double> sums;
   comm::run_local(split.ranks, [&](comm::Communicator& world) {
     kernels::use_threads(split.threads);
-    const model::Config model = gpt2(c.seq_len);
+    const model::Config model = gpt2(c);
     for (const auto segment :
          {model::SegmentKind::attention, model::SegmentKind::mlp, model::SegmentKind::head})
       for (const model::Operator& op : model::segment(model, segment).operators) {
@@ -153,7 +162,9 @@ std::map<std::string, double> products_s(const Case& c, const Split& split) {
         const double times = segment == model::SegmentKind::head ? 1.0 : model.num_layers;
         for (const bool backward : {false, true}) {
           world.barrier();
-          const double time_s = times * product_s(dim(0), dim(1), dim(2), backward);
+          const auto product = c.precision == model::Precision::bf16 ? product_s<kernels::bfloat16>
+                                                                     : product_s<float>;
+          const double time_s = times * product(dim(0), dim(1), dim(2), backward);
           if (world.rank() == 0)
             sums[fmt::format("{} {}", backward ? "backward" : "forward", model::name(segment))] +=
                 time_s;
@@ -212,7 +223,8 @@ void compare(const Case& c, const std::vector<Split>& splits, int rounds) {
     table.add({fmt::format("{} x {}", splits[s].ranks, splits[s].threads), format_seconds(time_s),
                other});
   }
-  fmt::print("GPT-2 124M, {} x {} tokens a step, fp32, AdamW:\n{}", batch, c.seq_len, table.text());
+  fmt::print("GPT-2 124M, {} x {} tokens a step, {}, AdamW:\n{}", batch, c.seq_len,
+             name(c.precision), table.text());
   if (beside)
     fmt::print("best of each: {:.2f} x PyTorch's speed\n", best_pytorch_s / best_s);
   else
@@ -232,5 +244,9 @@ int main(int argc, char** argv) {
   const kernels::Runtime runtime(cores);
   std::vector<Split> splits{{1, cores}};
   if (cores > 1) splits.push_back({std::min(cores, batch), cores / std::min(cores, batch)});
-  for (const int seq_len : lengths) compare({seq_len, seq_len > 256 ? 1 : 3}, splits, rounds);
+  std::vector<model::Precision> precisions{model::Precision::fp32};
+  if (kernels::has_bfloat16_products()) precisions.push_back(model::Precision::bf16);
+  for (const int seq_len : lengths)
+    for (const model::Precision precision : precisions)
+      compare({precision, seq_len, seq_len > 256 ? 1 : 3}, splits, rounds);
 }
