@@ -10,6 +10,7 @@
 namespace brume::tuner {
 namespace {
 
+constexpr double rounding = 1e-9;        ///< of prices, whose sums cancel
 constexpr std::size_t most_labels = 64;  ///< of one state; more are merged
 
 /// A way to place the last stages.
@@ -76,8 +77,9 @@ class States {
 
 class DynamicProgram {
  public:
-  DynamicProgram(const Pipeline& pipeline, double threshold_s, double cutoff_s)
-      : pipeline_(pipeline), cutoff_s_(cutoff_s) {
+  DynamicProgram(const Pipeline& pipeline, double threshold_s, double cutoff_s,
+                 const Prices& prices)
+      : pipeline_(pipeline), cutoff_s_(cutoff_s), prices_(prices) {
     for (const auto& cells : pipeline.cells) meshes_.push_back(meshes(cells, threshold_s));
     capacity_.emplace(rooms(), pipeline.devices, pipeline.devices_per_node);
     bound_rest();
@@ -99,10 +101,12 @@ class DynamicProgram {
 
   const Pipeline& pipeline_;
   double cutoff_s_;
+  Prices prices_;
   std::vector<std::vector<Mesh>> meshes_;  ///< [stages after]
   std::optional<Capacity> capacity_;
   std::vector<double> rest_s_;  ///< [stages placed] least sum of the other stages' stable times
-  std::vector<double> rest_layer_s_;  ///< the same a layer
+  std::vector<double> rest_layer_s_;   ///< the same a layer
+  std::vector<double> rest_priced_s_;  ///< the same at the prices
   std::vector<Label> labels_;
 };
 
@@ -146,15 +150,19 @@ void DynamicProgram::bound_rest() {
   const std::size_t count = meshes_.size();
   rest_s_.assign(count + 1, 0.0);
   rest_layer_s_.assign(count + 1, infinity);
+  rest_priced_s_.assign(count + 1, 0.0);
   for (std::size_t after = count; after-- > 0;) {
-    double least_s = infinity, layer_s = rest_layer_s_[after + 1];
+    double least_s = infinity, layer_s = rest_layer_s_[after + 1], priced_s = infinity;
     for (const Mesh& mesh : meshes_[after])
       for (const Arc& arc : mesh.arcs) {
         least_s = std::min(least_s, arc.points[0]->stable_s);
         layer_s = std::min(layer_s, arc.points[0]->stable_s / arc.layers);
+        priced_s = std::min(priced_s, arc.points[0]->stable_s + prices_.device_s * mesh.devices -
+                                          prices_.layer_s * arc.layers);
       }
     rest_s_[after] = rest_s_[after + 1] + least_s;
     rest_layer_s_[after] = layer_s;
+    rest_priced_s_[after] = rest_priced_s_[after + 1] + priced_s;
   }
 }
 
@@ -197,7 +205,10 @@ void DynamicProgram::extend(int after, const States::State& from, int devices, c
   const auto placed = std::size_t(after) + 1;
   const int per_node = pipeline_.devices_per_node, used = from.devices + devices;
   const int left = pipeline_.num_layers - from.layers - arc.layers;
-  const double rest_s = std::max(rest_s_[placed], left == 0 ? 0.0 : left * rest_layer_s_[placed]);
+  const double priced_s = rest_priced_s_[placed] + prices_.layer_s * left -
+                          prices_.device_s * (pipeline_.devices - used);
+  const double rest_s = std::max({rest_s_[placed], left == 0 ? 0.0 : left * rest_layer_s_[placed],
+                                  priced_s * (1.0 - rounding)});
   const bool host_matters = pipeline_.host_matters;
   const bool shares_node = host_matters && (pipeline_.devices - used) % per_node != 0;
   const bool joins_node = host_matters && (pipeline_.devices - from.devices) % per_node != 0;
@@ -267,8 +278,9 @@ bool fits_host(const Pipeline& pipeline, const std::vector<Point>& stages) {
   return true;
 }
 
-Least least_sum(const Pipeline& pipeline, double threshold_s, double cutoff_s) {
-  return DynamicProgram(pipeline, threshold_s, cutoff_s).solve();
+Least least_sum(const Pipeline& pipeline, double threshold_s, double cutoff_s,
+                const Prices& prices) {
+  return DynamicProgram(pipeline, threshold_s, cutoff_s, prices).solve();
 }
 
 }  // namespace brume::tuner

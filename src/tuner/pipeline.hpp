@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "grid.hpp"
+#include "prices.hpp"
 
 namespace brume::tuner {
 
@@ -51,8 +52,9 @@ struct Least {
 
 /// Dynamic program over (stages after, devices used, layers used), from the last stage on, with
 /// labels (sum of t, max of whole + later t, host bytes on the current node) that do not beat each
-/// other.
-Least least_sum(const Pipeline& pipeline, double threshold_s, double cutoff_s);
+/// other. Prices bound what is left to place.
+Least least_sum(const Pipeline& pipeline, double threshold_s, double cutoff_s,
+                const Prices& prices = {});
 
 /// What GLPK says of a pipeline.
 struct Proof {

@@ -131,6 +131,25 @@ Rooms Searcher::rooms(const Candidate& candidate, double threshold_s) const {
   return rooms;
 }
 
+/// A bound on the sum of stable times, memory or not.
+Prices Searcher::prices(const Candidate& candidate, double threshold_s) const {
+  const Frame& frame = candidate.frame;
+  std::vector<int> afters{0};
+  if (frame.num_stages > 1) afters.push_back(frame.num_stages - 1);
+  if (frame.num_stages > 2) afters.push_back(1);  // and all others between the ends
+  std::vector<Alike> stages;
+  for (int after : afters) {
+    const bool between = after > 0 && after + 1 < frame.num_stages;
+    Alike& alike = stages.emplace_back(Alike{between ? frame.num_stages - 2 : 1, {}});
+    for (int layout = 0; layout < int(frame.layouts.size()); ++layout)
+      for (const Point& p : unlimited(candidate, layout, after))
+        if (p.stable_s <= threshold_s)
+          alike.options.push_back(
+              {frame.layouts[std::size_t(layout)].devices(), p.layers, p.stable_s});
+  }
+  return best_prices(stages, question_.model.num_layers, question_.cluster.devices());
+}
+
 /// The fastest slowest stage that can hold all layers, and what all stages take together.
 void Searcher::bound(Candidate& candidate) {
   const Frame& frame = candidate.frame;
@@ -218,9 +237,16 @@ void Searcher::work_on(Candidate& candidate, std::size_t index) {
   candidate.open.erase(candidate.open.begin() + std::ptrdiff_t(index));
   const double slowest_s = std::max(interval.over_s, candidate.fastest_stage_s);
   const double steady_s = (candidate.frame.microbatches - 1) * slowest_s;
+  if (!interval.prices) {
+    interval.prices = prices(candidate, interval.most_s);
+    interval.bound_s =
+        std::max(interval.bound_s, steady_s + interval.prices->sum_s * (1.0 - rounding));
+    candidate.open.push_back(interval);
+    return;
+  }
   const Pipeline pipeline = interval.limited ? limited_pipeline(candidate, interval.most_s)
                                              : unlimited_pipeline(candidate);
-  const Least least = least_sum(pipeline, interval.most_s, known_s() - steady_s);
+  const Least least = least_sum(pipeline, interval.most_s, known_s() - steady_s, *interval.prices);
   ++programs_;
   if (least.sum_s == infinity) return;  // no choice at all
   interval.bound_s = std::max(interval.bound_s, steady_s + least.sum_s);
@@ -252,7 +278,8 @@ void Searcher::take(Candidate& candidate, Interval interval, const Pipeline& pip
     candidate.open.push_back({.over_s = over_s,
                               .most_s = most_s,
                               .bound_s = std::max(interval.bound_s, steps * next_s + least.sum_s),
-                              .limited = true});
+                              .limited = true,
+                              .prices = interval.prices});
   };
   const auto middle = std::ranges::lower_bound(faster, (faster.front() + slowest_s) / 2.0);
   if (middle != faster.begin()) open(interval.over_s, faster.front(), *std::prev(middle));

@@ -47,9 +47,9 @@ plan::Plan plan_of(const Question& question, const Frame& frame, const std::vect
 std::optional<plan::Plan> smallest_plan(const Question& question, Grid& grid);
 
 /// Each frame is bounded by its fastest strategies, memory or not. Frames that may hold the fastest
-/// plan are looked at more closely: the slowest stage's time is cut into intervals, and a dynamic
-/// program under each interval's end gives a choice and a bound; intervals that may hide a faster
-/// choice are halved.
+/// plan are looked at more closely: the slowest stage's time is cut into intervals; prices of devices
+/// and layers bound each, then a dynamic program under its end gives a choice and a bound; intervals
+/// that may hide a faster choice are halved.
 class Searcher {
  public:
   Searcher(Question question, Grid& grid, const Stopwatch& watch);
@@ -69,8 +69,9 @@ class Searcher {
   /// Plans whose slowest stage takes more than `over_s`, at most `most_s`.
   struct Interval {
     double over_s, most_s;
-    double bound_s;        ///< none of them is faster
-    bool limited = false;  ///< the bound knows of memory limits
+    double bound_s;                               ///< none of them is faster
+    bool limited = false;                         ///< the bound knows of memory limits
+    std::optional<Prices> prices = std::nullopt;  ///< their bound is counted in
   };
 
   /// What is known of one frame.
@@ -99,6 +100,7 @@ class Searcher {
   };
 
   const std::vector<Point>& unlimited(const Candidate& candidate, int layout, int after) const;
+  Prices prices(const Candidate& candidate, double threshold_s) const;
   Rooms rooms(const Candidate& candidate, double threshold_s) const;
   Pipeline pipeline_of(const Candidate& candidate) const;
   Pipeline unlimited_pipeline(const Candidate& candidate) const;

@@ -1,0 +1,37 @@
+/// @file A bound on what all stages take together: devices and layers at a price.
+#pragma once
+
+#include <vector>
+
+namespace brume::tuner {
+
+/// What a stage may take: a mesh of so many devices, so many layers, and the stable time.
+struct Option {
+  int devices;
+  int layers;
+  double stable_s;
+};
+
+/// Stages that choose from the same options.
+struct Alike {
+  int stages;
+  std::vector<Option> options;
+};
+
+/// Prices under which each stage may choose on its own:
+///
+///   sum_i t_i >= sum_i min (t + device_s devices - layer_s layers)
+///                - device_s all devices + layer_s all layers
+///
+/// for every choice that uses all devices and holds all layers, whatever the prices.
+struct Prices {
+  double device_s = 0.0;
+  double layer_s = 0.0;
+  double sum_s = 0.0;  ///< the bound
+};
+
+/// Prices, 0 or higher, whose bound is high: by bisection and golden sections, because it is
+/// concave.
+Prices best_prices(const std::vector<Alike>& stages, int num_layers, int devices);
+
+}  // namespace brume::tuner
