@@ -47,9 +47,9 @@ plan::Plan plan_of(const Question& question, const Frame& frame, const std::vect
 std::optional<plan::Plan> smallest_plan(const Question& question, Grid& grid);
 
 /// Each frame is bounded by its fastest strategies, memory or not. Frames that may hold the fastest
-/// plan are looked at more closely: the slowest stage's time is cut into intervals; prices of devices
-/// and layers bound each, then a dynamic program under its end gives a choice and a bound; intervals
-/// that may hide a faster choice are halved.
+/// plan are looked at more closely: the slowest stage's time is cut into intervals; prices of
+/// devices and layers bound each, then a dynamic program under its end gives a choice and a bound;
+/// intervals that may hide a faster choice are halved.
 class Searcher {
  public:
   Searcher(Question question, Grid& grid, const Stopwatch& watch);
