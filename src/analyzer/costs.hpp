@@ -19,6 +19,9 @@ struct Variables {
        S = Expr::variable("S"), n = Expr::variable("n"), m = Expr::variable("m");
 };
 
+/// 1 where a <= b, else 0.
+inline Expr at_most(const Expr& a, const Expr& b) { return 1.0 - less(b, a); }
+
 using Arguments = std::span<const double>;
 
 /// A function that looks its earlier values up: a grid asks for the same arguments many times. Not

@@ -9,9 +9,6 @@ namespace {
 
 using model::SegmentKind;
 
-/// [b] as a number: 1 where a <= b.
-Expr at_most(const Expr& a, const Expr& b) { return 1.0 - less(b, a); }
-
 /// Bytes of a segment's transient buffers on one rank.
 struct SegmentBytes {
   SegmentBytes(const model::Config& model, SegmentKind kind) {
@@ -146,7 +143,8 @@ Expr StageMemoryBuilder::others_bytes() const { return v_.p * kept_before(v_.l +
 /// last layer the next backward's gradient and prefetched tensors arrive already, beside the first
 /// what was sent just before is still on its way out.
 Expr StageMemoryBuilder::steady_forward(const Expr& j) const {
-  Expr sum = others_bytes() + kept_before(j) + moved(j - 1.0) + forward_peak(j);
+  const Expr own = kept_before(j) + moved(j - 1.0) + forward_peak(j);
+  Expr sum = others_bytes() + own;
   if (!role_.last) sum += at_most(v_.l, j) * (stream_ + moved(j));
   if (!role_.first) sum += at_most(j, 1.0) * stream_;
   Expr warm_up = state_.beside_forward(j);
@@ -156,8 +154,7 @@ Expr StageMemoryBuilder::steady_forward(const Expr& j) const {
   sum += max(warm_up, turns);
   if (!role_.last) {
     // The microbatch before the last one of the warm-up.
-    const Expr early = others_bytes() - kept_before(v_.l + 1.0) + kept_before(j) + moved(j - 1.0) +
-                       forward_peak(j) + state_.beside_forward(j) +
+    const Expr early = others_bytes() - kept_before(v_.l + 1.0) + own + state_.beside_forward(j) +
                        state_.before_next_microbatch(j);
     sum = max(sum, less(1.0, v_.p) * early);
   }

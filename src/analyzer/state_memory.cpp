@@ -3,18 +3,12 @@
 #include "block_state.hpp"
 
 namespace brume::analyzer {
-namespace {
-
-/// [b] as a number: 1 where a <= b.
-Expr at_most(const Expr& a, const Expr& b) { return 1.0 - less(b, a); }
-
-}  // namespace
 
 StateMemory::StateMemory(const model::Config& model, StageRole role)
     : role_(role),
       tied_(model.tied_head && role.first && role.last),
       first_(role.first ? 0.0 : 1.0),
-      zero_(zero_level(v_)) {
+      late_(less(1.5, zero_level(v_))) {
   const std::vector<model::Block> blocks = model::blocks(model);
   const double weight_bytes = model::weight_bytes(model.precision),
                optimizer_bytes = model::optimizer_bytes(model.precision);
@@ -118,34 +112,34 @@ Expr StateMemory::beside_forward(const Expr& block) const {
 /// What the backward before it left.
 Expr StateMemory::beside_forward_after_backward(const Expr& block) const {
   const Expr next = weights_of_pass(block + 1.0);
-  const Expr late = less(1.5, zero_);
   const Expr first = at_most(block, first_), second = at_most(block, first_ + 1.0) * (1.0 - first);
   // The next backward's share of the sum comes in beside the block before it.
   const Expr last = v_.l + (role_.last ? 1.0 : 0.0);
   const Expr arriving = at_most(last, block) * of(&Bytes::host_grads, last);
-  return weights_of_pass(block) + next + arriving + first * left_by_first_block(less(2.0, v_.G)) +
-         second * late * of(&Bytes::host_grads, first_);
+  return weights_of_pass(block) + next + arriving + first * left_by_first_block() +
+         second * late_ * of(&Bytes::host_grads, first_);
 }
 
 /// Gradients of the stage's first block, whose backward came just before; of a later microbatch
 /// than the first one, a share of the sum too.
-Expr StateMemory::left_by_first_block(const Expr& later) const {
-  const Expr late = less(1.5, zero_);
-  return late * of(&Bytes::whole_grads, first_) +
-         select(late, later * of(&Bytes::host_grads, first_) + of(&Bytes::host_grads, first_ + 1.0),
+Expr StateMemory::left_by_first_block() const {
+  const Expr later = less(2.0, v_.G);
+  return late_ * of(&Bytes::whole_grads, first_) +
+         select(late_,
+                later * of(&Bytes::host_grads, first_) + of(&Bytes::host_grads, first_ + 1.0),
                 of(&Bytes::host_grads, first_));
 }
 
 Expr StateMemory::left_by_backward(const Expr& block) const {
-  return at_most(v_.l, block) * left_by_first_block(less(2.0, v_.G));
+  return at_most(v_.l, block) * left_by_first_block();
 }
 
 // --- backward -----------------------------------------------------------------------------------
 
 /// Parts of the sum that are on their way to the host: of the block before, or of that before it
 /// when a reduction comes first.
-Expr StateMemory::late_host_grads(Expr Bytes::*what, const Expr& late, const Expr& block) const {
-  return select(late, of(what, block + 2.0), of(what, block + 1.0));
+Expr StateMemory::leaving_grads(const Expr& block) const {
+  return select(late_, of(&Bytes::host_grads, block + 2.0), of(&Bytes::host_grads, block + 1.0));
 }
 
 /// What a backward writes; the table's part of a tied head stays for the embedding.
@@ -155,18 +149,15 @@ Expr StateMemory::fresh_grads(const Expr& block) const {
 }
 
 Expr StateMemory::beside_first_backward(const Expr& block) const {
-  const Expr late = less(1.5, zero_);
   return weights_beside_backward(block, v_.G - 1.0) + fresh_grads(block) +
-         late * of(&Bytes::whole_grads, block + 1.0) +
-         late_host_grads(&Bytes::host_grads, late, block);
+         late_ * of(&Bytes::whole_grads, block + 1.0) + leaving_grads(block);
 }
 
 Expr StateMemory::beside_middle_backward(const Expr& block) const {
-  const Expr late = less(1.5, zero_);
   return weights_beside_backward(block, v_.G - 2.0) + fresh_grads(block) +
-         late * of(&Bytes::whole_grads, block + 1.0) +
-         late_host_grads(&Bytes::host_grads, late, block) + of(&Bytes::host_grads, block - 1.0) +
-         of(&Bytes::host_grads, block) + late * of(&Bytes::host_grads, block + 1.0);
+         late_ * of(&Bytes::whole_grads, block + 1.0) + leaving_grads(block) +
+         of(&Bytes::host_grads, block - 1.0) + of(&Bytes::host_grads, block) +
+         late_ * of(&Bytes::host_grads, block + 1.0);
 }
 
 Expr StateMemory::beside_last_backward(const Expr& block) const {
@@ -185,10 +176,9 @@ Expr StateMemory::beside_last_backward(const Expr& block) const {
 }
 
 Expr StateMemory::stored_by_embedding() const {
-  const Expr late = less(1.5, zero_);
   const Expr other =
       weights_beside_backward(0.0, v_.G - 1.0) + at_most(v_.G, v_.p + 1.0) * layer_.host_grads;
-  return (1.0 - late) * less(1.0, v_.G) *
+  return (1.0 - late_) * less(1.0, v_.G) *
          (embedding_.whole_grads + embedding_.host_grads + layer_.host_grads + other);
 }
 

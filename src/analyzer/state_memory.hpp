@@ -2,8 +2,6 @@
 /// beside each pass because it is sharded or on the host. The rules are src/schedule/README.md's.
 #pragma once
 
-#include <vector>
-
 #include "costs.hpp"
 
 namespace brume::analyzer {
@@ -54,8 +52,8 @@ class StateMemory {
   };
   Expr of(Expr Bytes::*what, const Expr& block) const;
   Expr sum(Expr Bytes::*what) const;
-  Expr late_host_grads(Expr Bytes::*what, const Expr& late, const Expr& block) const;
-  Expr left_by_first_block(const Expr& later) const;
+  Expr leaving_grads(const Expr& block) const;
+  Expr left_by_first_block() const;
   Expr tied_weights(const Expr& block) const;
   Expr weights_of_pass(const Expr& block) const;
   Expr weights_beside_backward(const Expr& block, const Expr& microbatches_left) const;
@@ -65,7 +63,7 @@ class StateMemory {
   bool tied_;  ///< the head reads the embedding's table, on this stage
   Variables v_;
   Expr first_;  ///< number of the stage's first block
-  Expr zero_;   ///< ZeRO level that has an effect: 0 where dp is 1
+  Expr late_;   ///< gradients are reduced in every microbatch, and so kept for one pass more
   Bytes embedding_, layer_, head_;
 };
 
