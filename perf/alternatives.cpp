@@ -18,12 +18,9 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "comm/session.hpp"
-#include "device/memory.hpp"
-#include "hardware/cluster.hpp"
 #include "kernels/types.hpp"
 #include "measure.hpp"
-#include "plan/plan.hpp"
-#include "profiler/profiler.hpp"
+#include "planned.hpp"
 #include "schedule/compile.hpp"
 #include "schedule/simulate.hpp"
 #include "tuner/tuner.hpp"
@@ -70,22 +67,9 @@ struct Bench {
     return std::nullopt;
   }
 
-  plan::Plan equal_stages(int stages, int dp, int tp, int b, const plan::Stage& knobs) const {
-    plan::Plan plan;
-    plan.global_batch = global_batch;
-    plan.microbatches = global_batch / (dp * b);
-    for (int s = 0; s < stages; ++s) {
-      plan::Stage stage = knobs;
-      stage.layers = model.num_layers / stages;
-      stage.first_layer = s * stage.layers;
-      stage.devices_per_node = dp * tp;
-      stage.microbatch = b;
-      stage.dp = dp;
-      stage.tp = tp;
-      stage.ckpt_layers = knobs.ckpt_layers > 0 ? stage.layers : 0;
-      plan.stages.push_back(stage);
-    }
-    return plan;
+  plan::Plan equal_stages(int stages, int dp, int tp, int b, plan::Stage knobs) const {
+    if (knobs.ckpt_layers > 0) knobs.ckpt_layers = model.num_layers / stages;
+    return perf::equal_stages(model, global_batch, stages, dp, tp, b, knobs);
   }
 
   std::vector<Candidate> megatron_like() const {
@@ -171,20 +155,10 @@ std::vector<Row> search_all(Bench bench) {
 
 void run(comm::Session& session, comm::Communicator& world, int rounds) {
   const model::Config model = bench_model();
-  const int threads = std::max(1, device::this_processor().node_cores / session.ranks_per_node());
+  const int threads = perf::threads_per_rank(session);
   const kernels::Runtime runtime(threads);
-  const hardware::Cluster cluster{.nodes = 1,
-                                  .devices_per_node = world.size(),
-                                  .memory_bytes = std::int64_t{4} << 30,
-                                  .host_memory_bytes = std::int64_t{8} << 30};
-  profiler::Shapes shapes{.microbatches = microbatches, .tp = {}, .groups = {}};
-  for (int size = 1; size <= world.size(); size *= 2) {
-    shapes.tp.push_back(size);
-    if (size > 1) shapes.groups.push_back(size);
-  }
-  const hardware::ProfileKey key =
-      profiler::key(world, session.ranks_per_node(), threads, model, shapes);
-  const hardware::Profile profile = profiler::measure(world, key, cluster, model, shapes);
+  const hardware::Cluster cluster = perf::roomy_cluster(world.size());
+  const hardware::Profile profile = perf::measured_profile(session, world, model, microbatches);
 
   std::vector<Row> rows;
   std::string texts;  // of the plans to measure, from rank 0 to all

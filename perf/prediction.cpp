@@ -16,12 +16,9 @@
 
 #include "base/text.hpp"
 #include "comm/session.hpp"
-#include "device/memory.hpp"
-#include "hardware/cluster.hpp"
 #include "kernels/types.hpp"
 #include "measure.hpp"
-#include "plan/plan.hpp"
-#include "profiler/profiler.hpp"
+#include "planned.hpp"
 #include "schedule/compile.hpp"
 #include "schedule/simulate.hpp"
 #include "tuner/tuner.hpp"
@@ -39,27 +36,6 @@ model::Config bench_model() {
           .ffn_size = 1024,
           .seq_len = 128,
           .vocab_size = 4096};
-}
-
-/// A plan of equal stages; `change` sets the knobs of each.
-template <typename Change>
-plan::Plan plan_of(const model::Config& model, int stages, int dp, int tp, int microbatch,
-                   Change&& change) {
-  plan::Plan plan;
-  plan.global_batch = global_batch;
-  plan.microbatches = global_batch / (dp * microbatch);
-  for (int s = 0; s < stages; ++s) {
-    plan::Stage stage;
-    stage.layers = model.num_layers / stages;
-    stage.first_layer = s * stage.layers;
-    stage.devices_per_node = dp * tp;
-    stage.microbatch = microbatch;
-    stage.dp = dp;
-    stage.tp = tp;
-    change(stage);
-    plan.stages.push_back(stage);
-  }
-  return plan;
 }
 
 /// Every way to split over `ranks`, with each memory knob alone and all together.
@@ -86,7 +62,8 @@ std::vector<plan::Plan> plans(const model::Config& model, int ranks) {
             global_batch % (dp * b))
           continue;
         for (const Change& knob : knobs) {
-          const plan::Plan plan = plan_of(model, stages, dp, tp, b, knob);
+          plan::Plan plan = perf::equal_stages(model, global_batch, stages, dp, tp, b, {});
+          std::ranges::for_each(plan.stages, knob);
           if (dp > 1 || plan.stages[0].zero_level == 0) all.push_back(plan);
         }
       }
@@ -135,13 +112,6 @@ double predicted_s(const plan::Plan& plan, const model::Config& model,
   return schedule::simulate(programs, plan, model, profile).iteration_s;
 }
 
-hardware::Cluster cluster_of(int ranks) {
-  return {.nodes = 1,
-          .devices_per_node = ranks,
-          .memory_bytes = std::int64_t{4} << 30,
-          .host_memory_bytes = std::int64_t{8} << 30};
-}
-
 void print(const std::vector<plan::Plan>& all, const std::vector<double>& predicted,
            const std::vector<double>& measured, std::size_t twins) {
   Table table({"plan", "predicted", "measured", "predicted / measured"});
@@ -163,26 +133,15 @@ void print(const std::vector<plan::Plan>& all, const std::vector<double>& predic
 void run(comm::Session& session, comm::Communicator& world, int rounds) {
   const model::Config model = bench_model();
   const int ranks = world.size();
-  const device::Processor processor = device::this_processor();
-  const int threads = std::max(1, processor.node_cores / session.ranks_per_node());
+  const int threads = perf::threads_per_rank(session);
   const kernels::Runtime runtime(threads);
-  profiler::Shapes shapes{.microbatches = {1, 2, 4}, .tp = {}, .groups = {}};
-  for (int size = 1; size <= ranks; size *= 2) {
-    shapes.tp.push_back(size);
-    if (size > 1) shapes.groups.push_back(size);
-  }
-  const hardware::Cluster cluster = cluster_of(ranks);
-  const hardware::ProfileKey key =
-      profiler::key(world, session.ranks_per_node(), threads, model, shapes);
-  const std::string text = comm::broadcast(
-      world,
-      hardware::profile_schema().write(profiler::measure(world, key, cluster, model, shapes)), 0);
-  const hardware::Profile profile =
-      hardware::profile_schema().read(deck::Document::parse(text, "profile"));
+  const std::vector<int> microbatches{1, 2, 4};
+  const hardware::Cluster cluster = perf::roomy_cluster(ranks);
+  const hardware::Profile profile = perf::measured_profile(session, world, model, microbatches);
 
   std::vector<plan::Plan> all = plans(model, ranks);
   deck::SearchKeys search;
-  search.microbatch = shapes.microbatches;
+  search.microbatch = microbatches;
   std::string chosen;
   if (world.rank() == 0)
     chosen = plan::text(tuner::tune(model, global_batch, cluster, profile, search).best[0].plan);

@@ -1,0 +1,65 @@
+/// @file Plans to measure, and the machine they are predicted for.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "comm/session.hpp"
+#include "device/memory.hpp"
+#include "hardware/cluster.hpp"
+#include "plan/plan.hpp"
+#include "profiler/profiler.hpp"
+
+namespace brume::perf {
+
+/// A plan whose stages hold as many layers each, with the memory knobs of `knobs`.
+inline plan::Plan equal_stages(const model::Config& model, int global_batch, int stages, int dp,
+                               int tp, int microbatch, const plan::Stage& knobs) {
+  plan::Plan plan;
+  plan.global_batch = global_batch;
+  plan.microbatches = global_batch / (dp * microbatch);
+  for (int s = 0; s < stages; ++s) {
+    plan::Stage stage = knobs;
+    stage.layers = model.num_layers / stages;
+    stage.first_layer = s * stage.layers;
+    stage.devices_per_node = dp * tp;
+    stage.microbatch = microbatch;
+    stage.dp = dp;
+    stage.tp = tp;
+    plan.stages.push_back(stage);
+  }
+  return plan;
+}
+
+/// Cores a rank computes with: those of the node, shared by its ranks.
+inline int threads_per_rank(const comm::Session& session) {
+  return std::max(1, device::this_processor().node_cores / session.ranks_per_node());
+}
+
+/// All ranks on one node, with more memory than the plans here need.
+inline hardware::Cluster roomy_cluster(int ranks) {
+  return {.nodes = 1,
+          .devices_per_node = ranks,
+          .memory_bytes = std::int64_t{4} << 30,
+          .host_memory_bytes = std::int64_t{8} << 30};
+}
+
+/// What rank 0 measured, on all ranks. Collective over `world`.
+inline hardware::Profile measured_profile(const comm::Session& session, comm::Communicator& world,
+                                          const model::Config& model,
+                                          const std::vector<int>& microbatches) {
+  profiler::Shapes shapes{.microbatches = microbatches, .tp = {}, .groups = {}};
+  for (int size = 1; size <= world.size(); size *= 2) {
+    shapes.tp.push_back(size);
+    if (size > 1) shapes.groups.push_back(size);
+  }
+  const hardware::ProfileKey key =
+      profiler::key(world, session.ranks_per_node(), threads_per_rank(session), model, shapes);
+  const hardware::Profile mine =
+      profiler::measure(world, key, roomy_cluster(world.size()), model, shapes);
+  const std::string text = comm::broadcast(world, hardware::profile_schema().write(mine), 0);
+  return hardware::profile_schema().read(deck::Document::parse(text, "profile"));
+}
+
+}  // namespace brume::perf
