@@ -114,12 +114,8 @@ plan::Plan plan_number(std::size_t index) {
 
 class Contract : public ::testing::TestWithParam<std::tuple<std::size_t, bool>> {};
 
-TEST_P(Contract, PlanTrainsLikeOneRank) {
-  const auto [index, tied] = GetParam();
+void expect_contract(const model::Config& model, const plan::Plan& plan) {
   const kernels::Runtime runtime(1);
-  const model::Config model = model_config(tied);
-  const plan::Plan plan = plan_number(index);
-  if (plan.devices() > world().size()) GTEST_SKIP() << "needs " << plan.devices() << " ranks";
   const Settings settings = test::contract_settings(20);
   // All ranks read the one file of rank 0.
   std::optional<test::TokenFixture> tokens;
@@ -132,7 +128,8 @@ TEST_P(Contract, PlanTrainsLikeOneRank) {
   if (members) {
     test::Trained one;
     comm::run_local(1, [&](comm::Communicator& alone) {
-      one = test::train(test::one_rank_plan(model, 8), model, settings, alone, data);
+      one =
+          test::train(test::one_rank_plan(model, plan.global_batch), model, settings, alone, data);
     });
     const test::Trained all = test::train(plan, model, settings, *members, data);
     EXPECT_LT(one.losses[19], 0.9 * one.losses[0]);
@@ -142,9 +139,28 @@ TEST_P(Contract, PlanTrainsLikeOneRank) {
   world().barrier();
 }
 
+TEST_P(Contract, PlanTrainsLikeOneRank) {
+  const auto [index, tied] = GetParam();
+  const plan::Plan plan = plan_number(index);
+  if (plan.devices() > world().size()) GTEST_SKIP() << "needs " << plan.devices() << " ranks";
+  expect_contract(model_config(tied), plan);
+}
+
 INSTANTIATE_TEST_SUITE_P(Mpi, Contract,
                          ::testing::Combine(::testing::Range(std::size_t{0}, cases.size() + 3),
                                             ::testing::Bool()));
+
+class FamilyContract : public ::testing::TestWithParam<int> {};
+
+TEST_P(FamilyContract, RandomPlanTrainsLikeOneRank) {
+  std::mt19937 random(unsigned(GetParam()) * 15485863 + 5);
+  const model::Config model = test::random_family_model(random);
+  expect_contract(model, world().size() > 2 && GetParam() % 2 == 0
+                             ? test::mixed_plan(random, model, world().size())
+                             : test::random_plan(random, model, world().size()));
+}
+
+INSTANTIATE_TEST_SUITE_P(Mpi, FamilyContract, ::testing::Range(0, test::plans_to_try(8)));
 
 }  // namespace
 }  // namespace brume::engine
