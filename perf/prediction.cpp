@@ -2,9 +2,9 @@
 ///
 ///   mpirun -n 1|2|4 perf_prediction [rounds]
 ///
-/// Prints each plan's predicted and measured iteration time, the median error, the rank
-/// correlation, the noise floor (each twentieth plan is measured twice), and what the tuner would
-/// choose among them.
+/// Prints each plan's predicted and measured iteration time, the median error, the noise floor
+/// (each tenth plan is measured twice), the rank correlation over plans that differ by more than
+/// it, and what the tuner would choose among them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,6 +28,7 @@ namespace {
 using namespace brume;
 
 constexpr int global_batch = 16;
+constexpr std::size_t twin_every = 10;
 
 model::Config bench_model() {
   return {.num_layers = 6,
@@ -46,11 +47,21 @@ std::vector<plan::Plan> plans(const model::Config& model, int ranks) {
       [](plan::Stage& s) { s.ckpt_layers = s.layers; },
       [](plan::Stage& s) { s.optim_offload_ratio = 1.0; },
       [](plan::Stage& s) { s.act_offload_ratio = 1.0; },
+      [](plan::Stage& s) { s.weight_offload_ratio = 1.0; },
+      [](plan::Stage& s) { s.grad_offload_ratio = 1.0; },
       [](plan::Stage& s) { s.zero_level = 1; },
+      [](plan::Stage& s) { s.zero_level = 2; },
+      [](plan::Stage& s) { s.zero_level = 3; },
       [](plan::Stage& s) {
         s.zero_level = 1;
         s.ckpt_layers = s.layers / 2;
         s.optim_offload_ratio = s.act_offload_ratio = 0.5;
+      },
+      [](plan::Stage& s) {
+        s.zero_level = 3;
+        s.ckpt_layers = s.layers;
+        s.weight_offload_ratio = s.grad_offload_ratio = 0.5;
+        s.optim_offload_ratio = s.act_offload_ratio = 1.0;
       },
   };
   std::vector<plan::Plan> all;
@@ -63,8 +74,11 @@ std::vector<plan::Plan> plans(const model::Config& model, int ranks) {
           continue;
         for (const Change& knob : knobs) {
           plan::Plan plan = perf::equal_stages(model, global_batch, stages, dp, tp, b, {});
-          std::ranges::for_each(plan.stages, knob);
-          if (dp > 1 || plan.stages[0].zero_level == 0) all.push_back(plan);
+          std::ranges::for_each(plan.stages, [&](plan::Stage& stage) {
+            knob(stage);
+            if (dp == 1) stage.zero_level = 0;  // means nothing there
+          });
+          if (std::ranges::find(all, plan) == all.end()) all.push_back(plan);
         }
       }
   return all;
@@ -86,6 +100,17 @@ double rank_correlation(const std::vector<double>& a, const std::vector<double>&
   for (std::size_t i = 0; i < x.size(); ++i) squares += (x[i] - y[i]) * (x[i] - y[i]);
   const auto n = double(x.size());
   return 1.0 - 6.0 * squares / (n * (n * n - 1.0));
+}
+
+/// Plans of which each takes longer than the one before by more than `noise`, as a share.
+std::vector<std::size_t> distinct(const std::vector<double>& measured, double noise) {
+  std::vector<std::size_t> order(measured.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::sort(order, {}, [&](std::size_t i) { return measured[i]; });
+  std::vector<std::size_t> kept;
+  for (std::size_t i : order)
+    if (kept.empty() || measured[i] > (1.0 + noise) * measured[kept.back()]) kept.push_back(i);
+  return kept;
 }
 
 std::string described(const plan::Plan& plan) {
@@ -121,13 +146,17 @@ void print(const std::vector<plan::Plan>& all, const std::vector<double>& predic
                fmt::format("{:.3f}", predicted[i] / measured[i])});
     errors.push_back(std::abs(predicted[i] / measured[i] - 1.0));
   }
-  std::vector<double> noise;
+  double noise = 0.0;
   for (std::size_t i = 0; i < twins; ++i)
-    noise.push_back(std::abs(measured[all.size() + i] / measured[20 * i] - 1.0));
-  const std::vector<double> own(measured.begin(), measured.begin() + std::ptrdiff_t(all.size()));
-  fmt::print("{}{} plans: median error {:.1f} %, rank correlation {:.3f}, noise {:.1f} %\n",
-             table.text(), all.size(), 100.0 * median(errors), rank_correlation(predicted, own),
-             100.0 * *std::ranges::max_element(noise));
+    noise = std::max(noise, std::abs(measured[all.size() + i] / measured[twin_every * i] - 1.0));
+  std::vector<double> x, y;
+  for (std::size_t i : distinct({measured.begin(), measured.end() - std::ptrdiff_t(twins)}, noise))
+    x.push_back(predicted[i]), y.push_back(measured[i]);
+  fmt::print(
+      "{}{} plans: median error {:.1f} %, noise {:.1f} %, rank correlation of {} plans that differ "
+      "by more: {:.3f}\n",
+      table.text(), all.size(), 100.0 * median(errors), 100.0 * noise, x.size(),
+      rank_correlation(x, y));
 }
 
 void run(comm::Session& session, comm::Communicator& world, int rounds) {
@@ -150,7 +179,7 @@ void run(comm::Session& session, comm::Communicator& world, int rounds) {
   for (const plan::Plan& plan : all) predicted.push_back(predicted_s(plan, model, profile));
 
   std::vector<plan::Plan> measured_plans = all;
-  for (std::size_t i = 0; i < all.size(); i += 20) measured_plans.push_back(all[i]);
+  for (std::size_t i = 0; i < all.size(); i += twin_every) measured_plans.push_back(all[i]);
   const std::vector<double> measured =
       perf::iteration_times(measured_plans, model, threads, world, rounds);
   if (world.rank() != 0) return;

@@ -38,26 +38,45 @@ struct EvaluationRow {
   double loss;
 };
 
-/// Rows are kept in memory; the file is rebuilt as an in-memory image and replaced by write, fsync
-/// and rename. Rank 0 only.
+/// Rows that change no more, in a file of their own beside run.h5.
+struct RunPart {
+  std::int64_t first_step;  ///< names it
+  std::int64_t end_step;    ///< one beyond the last
+  std::int64_t rows;
+  std::int64_t ranks;  ///< width of the peaks
+
+  std::filesystem::path name() const;  ///< "steps/2048.h5"
+};
+
+/// The newest rows are kept in memory; the file is rebuilt as an in-memory image and replaced by
+/// write, fsync and rename. When there are many, they move to a part, and the file shows both as
+/// one. Rank 0 only.
 class RunFile {
  public:
+  static constexpr std::size_t usual_rows_per_part = 2048;
+
   /// Goes on with the rows up to `resumed_step` of a file that is there already; 0 starts anew.
   /// Writes the file, so that a directory that cannot be written shows before the first step.
   /// @throws Error(storage) when the directory cannot be made or written
   /// @throws Error(input) when the file that is there cannot be read
-  RunFile(std::filesystem::path directory, RunDescription description, std::int64_t resumed_step);
+  RunFile(std::filesystem::path directory, RunDescription description, std::int64_t resumed_step,
+          std::size_t rows_per_part = usual_rows_per_part);
 
-  /// Written at most every 10 s and in at most a twentieth of the time; a failure to write is
-  /// logged and tried again, because the rows are still here.
+  /// Written at most every 10 s and in at most a twentieth of the time, and when a part is full; a
+  /// failure to write is logged and tried again, because the rows are still here.
   void add(Row row);
-  void add(EvaluationRow row);      ///< in place of one of the same step
-  void rewind(std::int64_t steps);  ///< forgets what came after so many steps
-  void write();                     ///< now, e.g. with a checkpoint. @throws Error(storage)
+  void add(EvaluationRow row);  ///< in place of one of the same step
+  /// Forgets what came after so many steps. @throws Error(input) when a part cannot be read
+  void rewind(std::int64_t steps);
+  void write();  ///< now, e.g. with a checkpoint. @throws Error(storage)
 
  private:
+  void move_to_part();
+
   std::filesystem::path path_;
   RunDescription description_;
+  std::size_t rows_per_part_;
+  std::vector<RunPart> parts_;  ///< before rows_
   std::vector<Row> rows_;
   std::vector<EvaluationRow> evaluations_;
   std::int64_t next_write_ns_ = 0;  ///< on the monotonic clock
@@ -66,11 +85,14 @@ class RunFile {
 /// What a run.h5 holds.
 struct RunContent {
   RunDescription description;
-  std::vector<Row> rows;
+  std::vector<RunPart> parts;
+  std::vector<Row> rows;  ///< after those of the parts
   std::vector<EvaluationRow> evaluations;
 };
 
-/// Reads a run.h5 back; refuses a version it does not know. @throws Error(input)
+/// Reads a run.h5 back without its parts; refuses a version it does not know. @throws Error(input)
 RunContent read_run_file(const std::filesystem::path& path);
+/// The rows of a part of the run.h5 in `directory`. @throws Error(input)
+std::vector<Row> read_part(const std::filesystem::path& directory, const RunPart& part);
 
 }  // namespace brume::io

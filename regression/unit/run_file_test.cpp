@@ -154,6 +154,77 @@ TEST_F(RunFileTest, RewindingForgetsWhatCameLater) {
   EXPECT_EQ(content.evaluations[0].step, 2);
 }
 
+/// All of a dataset as other programs read it.
+std::vector<double> plainly_read(const fs::path& file, const char* path) {
+  const hid_t opened = H5Fopen(file.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
+  const hid_t set = H5Dopen2(opened, path, H5P_DEFAULT);
+  const hid_t space = H5Dget_space(set);
+  std::vector<double> values(std::size_t(H5Sget_simple_extent_npoints(space)), -1.0);
+  EXPECT_GE(H5Dread(set, H5T_NATIVE_DOUBLE, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()), 0);
+  H5Sclose(space);
+  H5Dclose(set);
+  H5Fclose(opened);
+  return values;
+}
+
+/// Steps [first, end) by a run of parts of 4 rows, written after each second step.
+void add_steps(RunFile& run, int first, int end, std::size_t ranks) {
+  for (int step = first; step < end; ++step) {
+    Row next = row(step);
+    next.peak_bytes.resize(ranks, 3000);
+    run.add(std::move(next));
+    if (step % 2 == 1) run.write();
+  }
+  run.write();
+}
+
+TEST_F(RunFileTest, ShowsItsPartsAsOne) {
+  {
+    RunFile run(directory_, description(), 0, 4);
+    add_steps(run, 0, 5, 2);
+  }
+  RunFile run(directory_, description(), 5, 4);  // goes on with more ranks
+  add_steps(run, 5, 11, 3);
+
+  const RunContent content = read_run_file(file());
+  ASSERT_EQ(content.parts.size(), 2u);
+  EXPECT_EQ(content.parts[1].name(), "steps/4.h5");
+  ASSERT_EQ(content.rows.size(), 3u);
+  expect_equal(read_part(directory_, content.parts[0])[3], row(3));
+  const std::vector<double> losses = plainly_read(file(), "/steps/loss");
+  const std::vector<double> busy_s = plainly_read(file(), "/steps/busy_s");
+  const std::vector<double> peaks = plainly_read(file(), "/steps/peak_resident_bytes");
+  ASSERT_EQ(losses.size(), 11u);
+  ASSERT_EQ(busy_s.size(), 11u * schedule::num_channels);
+  ASSERT_EQ(peaks.size(), 33u);
+  for (int step = 0; step < 11; ++step) {
+    EXPECT_EQ(losses[std::size_t(step)], row(step).metrics.loss);
+    EXPECT_EQ(busy_s[std::size_t(step) * schedule::num_channels + 1], row(step).metrics.busy_s[1]);
+    EXPECT_EQ(peaks[std::size_t(step) * 3 + 1], 2000.0 + step);
+    EXPECT_EQ(peaks[std::size_t(step) * 3 + 2], step < 5 ? 0.0 : 3000.0);
+  }
+}
+
+TEST_F(RunFileTest, RewindsIntoAPart) {
+  RunFile run(directory_, description(), 0, 4);
+  add_steps(run, 0, 10, 2);
+  run.rewind(6);
+  run.write();
+  EXPECT_EQ(plainly_read(file(), "/steps/step"), (std::vector<double>{0, 1, 2, 3, 4, 5}));
+  run.rewind(2);
+  add_steps(run, 2, 5, 2);
+  EXPECT_EQ(plainly_read(file(), "/steps/step"), (std::vector<double>{0, 1, 2, 3, 4}));
+}
+
+TEST_F(RunFileTest, RefusesAPartOfOtherSteps) {
+  RunFile run(directory_, description(), 0, 4);
+  add_steps(run, 0, 10, 2);
+  fs::copy_file(directory_ / "steps/0.h5", directory_ / "steps/4.h5",
+                fs::copy_options::overwrite_existing);
+  EXPECT_THROW(RunFile(directory_, description(), 6, 4), Error);
+  EXPECT_NO_THROW(RunFile(directory_, description(), 8, 4));
+}
+
 // Version 1.0 did not know skipped steps.
 TEST_F(RunFileTest, ReadsTheVersionBefore) {
   {

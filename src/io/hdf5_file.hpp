@@ -65,6 +65,17 @@ class Hdf5Writer {
   void dataset(const std::string& path, std::span<const std::int64_t> values,
                const std::vector<hsize_t>& shape);
 
+  /// A dataset of another file, or of this one.
+  struct Source {
+    std::string file;  ///< relative to this one's directory; ".": this one
+    std::string dataset;
+    std::vector<hsize_t> shape;
+  };
+  /// A virtual dataset of double or std::int64_t that shows the sources' rows one after the other;
+  /// narrower rows end in zeros.
+  template <typename T>
+  void concatenation(const std::string& path, const std::vector<Source>& sources);
+
   void attribute(const std::string& object, const char* name, const std::string& text);
   void attribute(const std::string& object, const char* name, std::vector<const char*> texts);
   void attribute(const std::string& object, const char* name, double value);
@@ -73,6 +84,8 @@ class Hdf5Writer {
   Bytes image();
 
  private:
+  Handle make_dataset(const std::string& path, const std::vector<hsize_t>& shape, hid_t file_type,
+                      const Handle& creation);
   void write_dataset(const std::string& path, const void* values, const std::vector<hsize_t>& shape,
                      hid_t file_type, hid_t memory_type);
   void write_attribute(const std::string& object, const char* name, const void* values, hid_t space,

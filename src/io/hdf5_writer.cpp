@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <type_traits>
 
 #include "hdf5_file.hpp"
 
@@ -60,18 +61,50 @@ void Hdf5Writer::group(const std::string& path) {
        path);
 }
 
-void Hdf5Writer::write_dataset(const std::string& path, const void* values,
-                               const std::vector<hsize_t>& shape, hid_t file_type,
-                               hid_t memory_type) {
+Handle Hdf5Writer::make_dataset(const std::string& path, const std::vector<hsize_t>& shape,
+                                hid_t file_type, const Handle& creation) {
   const Handle space = simple_space(shape);
   const Handle links = made(H5Pcreate(H5P_LINK_CREATE), H5Pclose, path);
   check(H5Pset_create_intermediate_group(links.get(), 1), path);
   // Without times the same values give the same bytes.
-  const Handle creation = made(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, path);
   check(H5Pset_obj_track_times(creation.get(), false), path);
-  const Handle set = made(H5Dcreate2(file_.get(), path.c_str(), file_type, space.get(), links.get(),
-                                     creation.get(), H5P_DEFAULT),
-                          H5Dclose, path);
+  return made(H5Dcreate2(file_.get(), path.c_str(), file_type, space.get(), links.get(),
+                         creation.get(), H5P_DEFAULT),
+              H5Dclose, path);
+}
+
+template <typename T>
+void Hdf5Writer::concatenation(const std::string& path, const std::vector<Source>& sources) {
+  std::vector<hsize_t> shape(sources[0].shape.size(), 0);
+  for (const Source& source : sources) {
+    shape[0] += source.shape[0];
+    if (shape.size() > 1) shape[1] = std::max(shape[1], source.shape[1]);
+  }
+  const Handle creation = made(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, path);
+  const Handle whole = simple_space(shape);
+  std::vector<hsize_t> first(shape.size(), 0);
+  for (const Source& source : sources) {
+    if (source.shape[0] == 0 || source.shape.back() == 0) continue;
+    check(H5Sselect_hyperslab(whole.get(), H5S_SELECT_SET, first.data(), nullptr,
+                              source.shape.data(), nullptr),
+          path);
+    check(H5Pset_virtual(creation.get(), whole.get(), source.file.c_str(), source.dataset.c_str(),
+                         simple_space(source.shape).get()),
+          path);
+    first[0] += source.shape[0];
+  }
+  make_dataset(path, shape, std::is_same_v<T, double> ? H5T_IEEE_F64LE : H5T_STD_I64LE, creation);
+}
+
+template void Hdf5Writer::concatenation<double>(const std::string&, const std::vector<Source>&);
+template void Hdf5Writer::concatenation<std::int64_t>(const std::string&,
+                                                      const std::vector<Source>&);
+
+void Hdf5Writer::write_dataset(const std::string& path, const void* values,
+                               const std::vector<hsize_t>& shape, hid_t file_type,
+                               hid_t memory_type) {
+  const Handle creation = made(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, path);
+  const Handle set = make_dataset(path, shape, file_type, creation);
   check(H5Dwrite(set.get(), memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values), path);
 }
 

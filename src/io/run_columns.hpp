@@ -9,8 +9,13 @@
 namespace brume::io {
 
 inline constexpr const char* run_filetype = "brume run";
-inline constexpr std::array<std::int64_t, 2> run_version = {1, 1};  ///< readers know the first
+inline constexpr const char* part_filetype = "brume run part";
+inline constexpr std::array<std::int64_t, 2> run_version = {1, 2};  ///< readers know the first
 inline constexpr const char* skipped_path = "/steps/skipped";       ///< since version 1.1
+inline constexpr const char* parts_path = "/parts";                 ///< since version 1.2
+inline constexpr const char* peaks_path = "/steps/peak_resident_bytes";
+/// Where rows lie in run.h5 when there are parts.
+inline constexpr const char* recent_group = "/recent";
 
 /// A dataset with one value a step.
 struct Column {
@@ -41,21 +46,15 @@ struct ChannelColumn {
   const char* path;
   const char* units;
   const char* description;
-  std::array<double, schedule::num_channels>& (*at)(Row&);
+  std::array<double, schedule::num_channels> engine::StepMetrics::*of;
 };
 
 inline constexpr std::array channel_columns = {
     ChannelColumn{"/steps/busy_s", "s", "[step, channel] rank 0's channel at work",
-                  [](Row& row) -> auto& {return row.metrics.busy_s;
-}  // namespace brume::io
-}
-, ChannelColumn{"/steps/hidden_s", "s",
-                "[step, channel] of busy_s, while rank 0's compute channel was at work too",
-                [](Row& row) -> auto& {return row.metrics.hidden_s;
-}
-}
-,
-}
-;
+                  &engine::StepMetrics::busy_s},
+    ChannelColumn{"/steps/hidden_s", "s",
+                  "[step, channel] of busy_s, while rank 0's compute channel was at work too",
+                  &engine::StepMetrics::hidden_s},
+};
 
 }  // namespace brume::io

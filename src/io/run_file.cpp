@@ -20,13 +20,24 @@ std::int64_t now_ns() {
   return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// Writes one dataset with its unit and what it means.
+/// Says a dataset's unit and what it means.
+void describe(Hdf5Writer& file, const std::string& path, const char* units,
+              const char* description) {
+  file.attribute(path, "units", std::string(units));
+  file.attribute(path, "description", std::string(description));
+}
+
 template <typename T>
 void put(Hdf5Writer& file, const std::string& path, const char* units, const char* description,
          const std::vector<T>& values, const std::vector<hsize_t>& shape) {
   file.dataset(path, values, shape);
-  file.attribute(path, "units", std::string(units));
-  file.attribute(path, "description", std::string(description));
+  describe(file, path, units, description);
+}
+
+std::size_t widest(const std::vector<Row>& rows) {
+  std::size_t ranks = 0;
+  for (const Row& row : rows) ranks = std::max(ranks, row.peak_bytes.size());
+  return ranks;
 }
 
 void put_description(Hdf5Writer& file, const RunDescription& d) {
@@ -45,45 +56,94 @@ void put_description(Hdf5Writer& file, const RunDescription& d) {
       d.host_bytes, {d.host_bytes.size()});
 }
 
-void put_channels(Hdf5Writer& file, std::vector<Row>& rows) {
-  std::vector<const char*> names;
-  for (int c = 0; c < schedule::num_channels; ++c) names.push_back(name(schedule::Channel(c)));
-  for (const ChannelColumn& column : channel_columns) {
-    std::vector<double> values;
-    for (Row& row : rows) values.insert(values.end(), column.at(row).begin(), column.at(row).end());
-    put(file, column.path, column.units, column.description, values, {rows.size(), names.size()});
-    file.attribute(column.path, "channels", names);
+/// Puts datasets of one row a step: into a part, or where there are parts as those of all of them.
+class RowsWriter {
+ public:
+  RowsWriter(Hdf5Writer& file, const std::vector<Row>& rows, const std::vector<RunPart>& parts = {})
+      : file_(file), rows_(rows), parts_(parts) {}
+
+  void put_all() {
+    put<std::int64_t>("/steps/step", "1", "number of the step, from 0",
+                      [](const Row& row) { return row.metrics.step; });
+    put<std::int64_t>(skipped_path, "1",
+                      "1: loss or gradient norm is not finite, so there was no update",
+                      [](const Row& row) { return row.metrics.skipped; });
+    for (const Column& column : columns)
+      put<double>(column.path, column.units, column.description,
+                  [&](Row row) { return column.at(row); });
+    for (const ChannelColumn& column : channel_columns) put_channels(column);
+    put_peaks();
   }
+
+ private:
+  template <typename T, typename Value>
+  void put(const char* path, const char* units, const char* description, Value&& value) {
+    std::vector<T> values;
+    for (const Row& row : rows_) values.push_back(T(value(row)));
+    put_rows(path, units, description, values, {});
+  }
+
+  void put_channels(const ChannelColumn& column) {
+    std::vector<const char*> names;
+    for (int c = 0; c < schedule::num_channels; ++c) names.push_back(name(schedule::Channel(c)));
+    std::vector<double> values;
+    for (const Row& row : rows_)
+      values.insert(values.end(), (row.metrics.*column.of).begin(), (row.metrics.*column.of).end());
+    put_rows(column.path, column.units, column.description, values,
+             std::vector<hsize_t>(parts_.size() + 1, names.size()));
+    file_.attribute(column.path, "channels", names);
+  }
+
+  /// Rows may come from plans of different numbers of ranks: the widest counts.
+  void put_peaks() {
+    std::vector<hsize_t> widths;
+    for (const RunPart& part : parts_) widths.push_back(hsize_t(part.ranks));
+    widths.push_back(hsize_t(widest(rows_)));
+    const std::size_t ranks = widths.back();
+    std::vector<std::int64_t> peaks(rows_.size() * ranks, 0);
+    for (std::size_t i = 0; i < rows_.size(); ++i)
+      std::ranges::copy(rows_[i].peak_bytes, peaks.begin() + std::ptrdiff_t(i * ranks));
+    put_rows(peaks_path, "B",
+             "[step, rank] largest resident set so far; 0: not measured, or no such rank in that "
+             "step",
+             peaks, widths);
+  }
+
+  /// @param widths  of the parts' rows, then of `values`; none when a row is one value
+  template <typename T>
+  void put_rows(const std::string& path, const char* units, const char* description,
+                const std::vector<T>& values, const std::vector<hsize_t>& widths) {
+    std::vector<hsize_t> shape{rows_.size()};
+    if (!widths.empty()) shape.push_back(widths.back());
+    if (parts_.empty()) return io::put(file_, path, units, description, values, shape);
+    io::put(file_, recent_group + path, units, description, values, shape);
+    std::vector<Hdf5Writer::Source> sources;
+    for (const RunPart& part : parts_)
+      sources.push_back({part.name().string(), path, {hsize_t(part.rows)}});
+    sources.push_back({".", recent_group + path, {rows_.size()}});
+    for (std::size_t i = 0; i < widths.size(); ++i) sources[i].shape.push_back(widths[i]);
+    file_.concatenation<T>(path, sources);
+    describe(file_, path, units, description);
+  }
+
+  Hdf5Writer& file_;
+  const std::vector<Row>& rows_;
+  const std::vector<RunPart>& parts_;
+};
+
+/// Bytes of an image of so many rows, about.
+std::size_t image_bytes(const std::vector<Row>& rows) {
+  const std::size_t row_bytes = (columns.size() + 2 * schedule::num_channels + 3) * sizeof(double) +
+                                widest(rows) * sizeof(std::int64_t);
+  return (1 << 17) + rows.size() * row_bytes;
 }
 
-/// Rows may come from plans of different numbers of ranks: the widest counts.
-void put_peaks(Hdf5Writer& file, const std::vector<Row>& rows) {
-  std::size_t ranks = 0;
-  for (const Row& row : rows) ranks = std::max(ranks, row.peak_bytes.size());
-  std::vector<std::int64_t> peaks(rows.size() * ranks, 0);
-  for (std::size_t i = 0; i < rows.size(); ++i)
-    std::ranges::copy(rows[i].peak_bytes, peaks.begin() + std::ptrdiff_t(i * ranks));
-  put(file, "/steps/peak_resident_bytes", "B",
-      "[step, rank] largest resident set so far; 0: not measured, or no such rank in that step",
-      peaks, {rows.size(), ranks});
-}
-
-void put_steps(Hdf5Writer& file, std::vector<Row>& rows) {
-  std::vector<std::int64_t> steps, skipped;
-  for (const Row& row : rows) {
-    steps.push_back(row.metrics.step);
-    skipped.push_back(row.metrics.skipped);
-  }
-  put(file, "/steps/step", "1", "number of the step, from 0", steps, {rows.size()});
-  put(file, skipped_path, "1", "1: loss or gradient norm is not finite, so there was no update",
-      skipped, {rows.size()});
-  for (const Column& column : columns) {
-    std::vector<double> values;
-    for (Row& row : rows) values.push_back(column.at(row));
-    put(file, column.path, column.units, column.description, values, {rows.size()});
-  }
-  put_channels(file, rows);
-  put_peaks(file, rows);
+void put_parts(Hdf5Writer& file, const std::vector<RunPart>& parts) {
+  std::vector<std::int64_t> numbers;
+  for (const RunPart& part : parts)
+    numbers.insert(numbers.end(), {part.first_step, part.end_step, part.rows, part.ranks});
+  put(file, parts_path, "1", "[part] first step, one beyond the last, rows, ranks", numbers,
+      {parts.size(), 4});
 }
 
 void put_evaluations(Hdf5Writer& file, const std::vector<EvaluationRow>& rows) {
@@ -100,12 +160,18 @@ void put_evaluations(Hdf5Writer& file, const std::vector<EvaluationRow>& rows) {
 
 }  // namespace
 
-RunFile::RunFile(fs::path directory, RunDescription description, std::int64_t resumed_step)
-    : path_(std::move(directory) / "run.h5"), description_(std::move(description)) {
+fs::path RunPart::name() const { return fs::path("steps") / fmt::format("{}.h5", first_step); }
+
+RunFile::RunFile(fs::path directory, RunDescription description, std::int64_t resumed_step,
+                 std::size_t rows_per_part)
+    : path_(std::move(directory) / "run.h5"),
+      description_(std::move(description)),
+      rows_per_part_(rows_per_part) {
   make_directory(path_.parent_path());
   std::error_code error;
   if (resumed_step > 0 && fs::exists(path_, error)) {
     RunContent earlier = read_run_file(path_);
+    parts_ = std::move(earlier.parts);
     rows_ = std::move(earlier.rows);
     evaluations_ = std::move(earlier.evaluations);
     rewind(resumed_step);
@@ -116,7 +182,7 @@ RunFile::RunFile(fs::path directory, RunDescription description, std::int64_t re
 void RunFile::add(Row row) {
   if (row.predicted_s == 0.0) row.predicted_s = description_.predicted_iteration_s;
   rows_.push_back(std::move(row));
-  if (now_ns() < next_write_ns_) return;
+  if (now_ns() < next_write_ns_ && rows_.size() % rows_per_part_ != 0) return;
   try {
     write();
   } catch (const Error& failure) {
@@ -130,22 +196,45 @@ void RunFile::add(EvaluationRow row) {
 }
 
 void RunFile::rewind(std::int64_t steps) {
+  while (!parts_.empty() && parts_.back().end_step > steps) {
+    rows_ = read_part(path_.parent_path(), parts_.back());
+    parts_.pop_back();
+  }
   std::erase_if(rows_, [&](const Row& row) { return row.metrics.step >= steps; });
   std::erase_if(evaluations_, [&](const EvaluationRow& row) { return row.step > steps; });
+}
+
+/// The file still shows these rows as its own until it is written again.
+void RunFile::move_to_part() {
+  const RunPart part{.first_step = rows_.front().metrics.step,
+                     .end_step = rows_.back().metrics.step + 1,
+                     .rows = std::int64_t(rows_.size()),
+                     .ranks = std::int64_t(widest(rows_))};
+  Bytes image;
+  {
+    Hdf5Writer file(image_bytes(rows_));
+    file.attribute("/", "filetype", std::string(part_filetype));
+    file.attribute("/", "version", run_version);
+    RowsWriter(file, rows_).put_all();
+    image = file.image();
+  }
+  make_directory((path_.parent_path() / part.name()).parent_path());
+  replace_file(path_.parent_path() / part.name(), image);
+  parts_.push_back(part);
+  rows_.clear();
 }
 
 void RunFile::write() {
   constexpr std::int64_t every_ns = 10'000'000'000;
   const std::int64_t start_ns = now_ns();
   next_write_ns_ = start_ns + every_ns;
+  if (rows_.size() >= rows_per_part_) move_to_part();
   Bytes image;
   {
-    const std::size_t row_bytes =
-        (columns.size() + 2 * schedule::num_channels + 3) * sizeof(double) +
-        std::size_t(description_.ranks) * sizeof(std::int64_t);
-    Hdf5Writer file((1 << 17) + rows_.size() * row_bytes);
+    Hdf5Writer file(image_bytes(rows_));
     put_description(file, description_);
-    put_steps(file, rows_);
+    put_parts(file, parts_);
+    RowsWriter(file, rows_, parts_).put_all();
     put_evaluations(file, evaluations_);
     image = file.image();
   }

@@ -29,8 +29,9 @@ hsize_t length(const Hdf5Reader& file, const std::string& path) {
 }
 
 /// @return the minor version
-std::int64_t check_version(const Hdf5Reader& file, const std::string& name) {
-  require(file.text("/", "filetype") == run_filetype, Failure::input, "{}: is no run.h5", name);
+std::int64_t check_version(const Hdf5Reader& file, const std::string& name, const char* filetype) {
+  require(file.text("/", "filetype") == filetype, Failure::input, "{}: is no {} file", name,
+          filetype);
   const std::vector<std::int64_t> version = file.integers("/", "version");
   require(version.size() == 2 && version[0] == run_version[0], Failure::input,
           "{}: has layout version {}, this program reads {}", name, fmt::join(version, "."),
@@ -54,17 +55,17 @@ RunDescription get_description(const Hdf5Reader& file) {
   return d;
 }
 
-void get_channels(const Hdf5Reader& file, std::vector<Row>& rows) {
+void get_channels(const Hdf5Reader& file, const std::string& group, std::vector<Row>& rows) {
   constexpr hsize_t channels = schedule::num_channels;
   for (const ChannelColumn& column : channel_columns) {
-    const auto values = get<double>(file, column.path, {rows.size(), channels});
+    const auto values = get<double>(file, group + column.path, {rows.size(), channels});
     for (std::size_t i = 0; i < rows.size(); ++i)
-      std::copy_n(values.data() + i * channels, channels, column.at(rows[i]).begin());
+      std::copy_n(values.data() + i * channels, channels, (rows[i].metrics.*column.of).begin());
   }
 }
 
-void get_peaks(const Hdf5Reader& file, std::vector<Row>& rows) {
-  const std::string path = "/steps/peak_resident_bytes";
+void get_peaks(const Hdf5Reader& file, const std::string& group, std::vector<Row>& rows) {
+  const std::string path = group + peaks_path;
   const std::vector<hsize_t> shape = file.shape(path);
   const hsize_t ranks = shape.size() == 2 ? shape[1] : 0;
   const auto values = get<std::int64_t>(file, path, {rows.size(), ranks});
@@ -72,24 +73,38 @@ void get_peaks(const Hdf5Reader& file, std::vector<Row>& rows) {
     rows[i].peak_bytes.assign(values.data() + i * ranks, values.data() + (i + 1) * ranks);
 }
 
-void get_skipped(const Hdf5Reader& file, std::vector<Row>& rows) {
-  const auto skipped = get<std::int64_t>(file, skipped_path, {rows.size()});
+void get_skipped(const Hdf5Reader& file, const std::string& group, std::vector<Row>& rows) {
+  const auto skipped = get<std::int64_t>(file, group + skipped_path, {rows.size()});
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i].metrics.skipped = skipped[i] != 0;
 }
 
-std::vector<Row> get_rows(const Hdf5Reader& file, std::int64_t minor_version) {
-  const hsize_t count = length(file, "/steps/step");
-  const auto steps = get<std::int64_t>(file, "/steps/step", {count});
+/// @param group  where "/steps" is
+std::vector<Row> get_rows(const Hdf5Reader& file, const std::string& group,
+                          std::int64_t minor_version) {
+  const hsize_t count = length(file, group + "/steps/step");
+  const auto steps = get<std::int64_t>(file, group + "/steps/step", {count});
   std::vector<Row> rows(count);
   for (std::size_t i = 0; i < count; ++i) rows[i].metrics.step = steps[i];
   for (const Column& column : columns) {
-    const auto values = get<double>(file, column.path, {count});
+    const auto values = get<double>(file, group + column.path, {count});
     for (std::size_t i = 0; i < count; ++i) column.at(rows[i]) = values[i];
   }
-  if (minor_version >= 1) get_skipped(file, rows);
-  get_channels(file, rows);
-  get_peaks(file, rows);
+  if (minor_version >= 1) get_skipped(file, group, rows);
+  get_channels(file, group, rows);
+  get_peaks(file, group, rows);
   return rows;
+}
+
+std::vector<RunPart> get_parts(const Hdf5Reader& file) {
+  const auto numbers = get<std::int64_t>(file, parts_path, {length(file, parts_path), 4});
+  std::vector<RunPart> parts;
+  for (std::size_t i = 0; i < numbers.size(); i += 4) {
+    parts.push_back({numbers[i], numbers[i + 1], numbers[i + 2], numbers[i + 3]});
+    const RunPart& part = parts.back();
+    require(part.first_step >= 0 && part.rows > 0 && part.end_step > part.first_step,
+            Failure::input, "run.h5: part {} holds no rows", part.first_step);
+  }
+  return parts;
 }
 
 std::vector<EvaluationRow> get_evaluations(const Hdf5Reader& file) {
@@ -101,13 +116,32 @@ std::vector<EvaluationRow> get_evaluations(const Hdf5Reader& file) {
   return rows;
 }
 
+Hdf5Reader opened(const std::filesystem::path& path) {
+  constexpr std::int64_t max_bytes = std::int64_t{1} << 34;
+  return Hdf5Reader(read_file(path, Failure::input, max_bytes), path.string(), Failure::input);
+}
+
 }  // namespace
 
 RunContent read_run_file(const std::filesystem::path& path) {
-  constexpr std::int64_t max_bytes = std::int64_t{1} << 34;
-  const Hdf5Reader file(read_file(path, Failure::input, max_bytes), path.string(), Failure::input);
-  const std::int64_t minor_version = check_version(file, path.string());
-  return {get_description(file), get_rows(file, minor_version), get_evaluations(file)};
+  const Hdf5Reader file = opened(path);
+  const std::int64_t minor_version = check_version(file, path.string(), run_filetype);
+  RunContent content{.description = get_description(file),
+                     .parts = minor_version >= 2 ? get_parts(file) : std::vector<RunPart>(),
+                     .rows = {},
+                     .evaluations = get_evaluations(file)};
+  content.rows = get_rows(file, content.parts.empty() ? "" : recent_group, minor_version);
+  return content;
+}
+
+std::vector<Row> read_part(const std::filesystem::path& directory, const RunPart& part) {
+  const std::filesystem::path path = directory / part.name();
+  const Hdf5Reader file = opened(path);
+  std::vector<Row> rows = get_rows(file, "", check_version(file, path.string(), part_filetype));
+  require(std::int64_t(rows.size()) == part.rows && rows.front().metrics.step == part.first_step,
+          Failure::input, "{}: holds {} steps, run.h5 says {} from step {} on", path.string(),
+          rows.size(), part.rows, part.first_step);
+  return rows;
 }
 
 }  // namespace brume::io

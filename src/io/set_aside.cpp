@@ -16,7 +16,8 @@ std::optional<fs::path> set_aside(const fs::path& run_directory, std::int64_t st
   if (fs::exists(checkpoints, missing))
     for (const std::int64_t later : steps_in(checkpoints))
       if (step == 0 || later > step) leaving.push_back(step_directory("checkpoints", later));
-  if (step == 0 && fs::exists(run_directory / "run.h5", missing)) leaving.emplace_back("run.h5");
+  for (const char* name : {"steps", "run.h5"})
+    if (step == 0 && fs::exists(run_directory / name, missing)) leaving.emplace_back(name);
   if (leaving.empty()) return std::nullopt;
 
   int number = 1;
