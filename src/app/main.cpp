@@ -32,6 +32,7 @@ struct CommandLine {
   app::PlanOptions plan;
   app::DeckOptions check, profile;
   std::string profile_output;
+  app::SelftestOptions selftest;
   app::ImportOptions import;
   app::ImportMistOptions mist;
   app::ImportMistProfileOptions mist_profile;
@@ -140,6 +141,15 @@ struct CommandLine {
         ->type_name("FILE");
     verb_profile->callback(
         [this] { verb = [this] { return app::profile(profile, profile_output); }; });
+
+    CLI::App* verb_selftest = cli.add_subcommand(
+        "selftest",
+        "Check this cluster: collectives by value, speed, plans against one rank and their "
+        "prediction; under mpirun or srun");
+    verb_selftest
+        ->add_option("--profile", selftest.profile, "Show its speeds beside the measured ones")
+        ->type_name("NAME|FILE");
+    verb_selftest->callback([this] { verb = [this] { return app::selftest(selftest); }; });
 
     CLI::App* verb_check =
         cli.add_subcommand("check", "Validate a deck and print it with all defaults");

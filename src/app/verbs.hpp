@@ -33,6 +33,10 @@ struct PlanOptions : DeckOptions {
   std::string sweep;  ///< "key=a,b,c" or "key=a..b": a plan for each value
 };
 
+struct SelftestOptions {
+  std::string profile;  ///< name or file to compare with; empty: none
+};
+
 struct ImportOptions {
   std::vector<std::string> files;
   std::string directory = "data";
@@ -60,6 +64,7 @@ int analyze(const PlanOptions& options);
 int simulate(const PlanOptions& options);
 int check(const DeckOptions& options);
 int profile(const DeckOptions& options, const std::string& output);
+int selftest(const SelftestOptions& options);
 int import_tokens(const ImportOptions& options);
 int import_mist(const ImportMistOptions& options);
 int import_mist_profile(const ImportMistProfileOptions& options);

@@ -1,0 +1,329 @@
+/// @file The verb `selftest`: whether a cluster computes what it should, and how fast.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <optional>
+#include <random>
+
+#include "all_ranks.hpp"
+#include "base/error.hpp"
+#include "base/log.hpp"
+#include "base/statistics.hpp"
+#include "base/text.hpp"
+#include "comm/agree.hpp"
+#include "data/sampler.hpp"
+#include "engine/engine.hpp"
+#include "kernels/types.hpp"
+#include "planning.hpp"
+#include "profiler/profiler.hpp"
+#include "profiles.hpp"
+#include "verbs.hpp"
+
+namespace brume::app {
+namespace {
+
+/// Small enough for seconds on any machine, large enough that computation shows.
+constexpr int steps = 10, microbatch = 2;
+
+model::Config test_model() {
+  return {.num_layers = 4,
+          .hidden_size = 256,
+          .num_heads = 8,
+          .ffn_size = 1024,
+          .seq_len = 64,
+          .vocab_size = 1024};
+}
+
+data::Sampler test_data(const model::Config& model) {
+  const std::filesystem::path path =
+      std::filesystem::temp_directory_path() / fmt::format("brume-selftest-{}.tok", ::getpid());
+  std::mt19937 random(1);
+  std::vector<std::uint16_t> tokens(50'000);
+  for (std::uint16_t& token : tokens) token = std::uint16_t(random() % unsigned(model.vocab_size));
+  data::write_token_file(path, tokens, model.vocab_size);
+  data::Sampler sampler(data::TokenFile(path), data::Order::sequential, 1, model.seq_len);
+  std::filesystem::remove(path);
+  return sampler;
+}
+
+// --- collectives ---------------------------------------------------------------------------------
+
+/// Rank r gives (r + 1) (i % 13 + 1): sums are exact in fp32 up to a thousand ranks.
+float term(int rank, std::size_t i) { return float(rank + 1) * float(i % 13 + 1); }
+float sum_of_terms(int ranks, std::size_t i) {
+  return float(ranks) * float(ranks + 1) / 2.0f * float(i % 13 + 1);
+}
+
+template <typename Expected>
+double wrong(std::span<const float> values, std::size_t first, Expected&& expected) {
+  double count = 0.0;
+  for (std::size_t i = 0; i < values.size(); ++i) count += values[i] != expected(first + i);
+  return count;
+}
+
+/// Numbers that came out wrong: of all-reduce, reduce-scatter, all-gather, and messages in a ring.
+std::vector<double> wrong_values(comm::Communicator& group, std::size_t part) {
+  const int rank = group.rank(), ranks = group.size();
+  const std::size_t first = part * std::size_t(rank);
+  std::vector<float> mine(part * std::size_t(ranks));
+  for (std::size_t i = 0; i < mine.size(); ++i) mine[i] = term(rank, i);
+  const auto sum = [&](std::size_t i) { return sum_of_terms(ranks, i); };
+  std::vector<double> counts;
+
+  std::vector<float> values = mine;
+  group.all_reduce(values);
+  counts.push_back(wrong(values, 0, sum));
+
+  values = mine;
+  group.reduce_scatter(values);
+  counts.push_back(wrong(std::span(values).subspan(first, part), first, sum));
+
+  std::ranges::fill(values, -1.0f);
+  std::copy_n(mine.begin() + std::ptrdiff_t(first), part, values.begin() + std::ptrdiff_t(first));
+  group.all_gather(values);
+  counts.push_back(wrong(values, 0, [&](std::size_t i) { return term(int(i / part), i); }));
+
+  // Even ranks send first, so that nobody waits in a circle.
+  const int next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;
+  const auto send = [&] { group.send(mine, next); };
+  const auto receive = [&] { group.recv(values, before); };
+  rank % 2 == 0 ? send() : receive();
+  rank % 2 == 0 ? receive() : send();
+  counts.push_back(wrong(values, 0, [&](std::size_t i) { return term(before, i); }));
+  return counts;
+}
+
+/// @throws AgreedError when any value is wrong anywhere
+void check_collectives(comm::Communicator& world, int ranks_per_node) {
+  const auto node = world.split(world.rank() / ranks_per_node, world.rank());
+  Table table({"collective", "ranks", "values", "wrong"});
+  double all_wrong = 0.0;
+  for (comm::Communicator* group : {node.get(), &world}) {
+    if (group->size() == 1 || (group == &world && node->size() == world.size())) continue;
+    for (const std::size_t part : {std::size_t{1}, std::size_t{1000}, std::size_t{300'000}}) {
+      std::vector<double> counts = wrong_values(*group, part);
+      world.all_reduce(counts, comm::Reduction::sum);
+      const char* const names[] = {"all-reduce", "reduce-scatter", "all-gather", "messages"};
+      for (std::size_t i = 0; i < counts.size(); ++i) {
+        all_wrong += counts[i];
+        table.add({names[i], std::to_string(group->size()),
+                   std::to_string(part * std::size_t(group->size())),
+                   fmt::format("{:.0f}", counts[i])});
+      }
+    }
+  }
+  if (world.rank() == 0 && world.size() > 1) fmt::print("{}\n", table.text());
+  comm::together(world, [&] {
+    require(all_wrong == 0.0, Failure::network,
+            "selftest: {:.0f} values came out wrong: see the table; the network, its driver or "
+            "the MPI library is broken",
+            all_wrong);
+  });
+}
+
+// --- speed ---------------------------------------------------------------------------------------
+
+/// A transfer, in its largest measured size.
+struct Transfer {
+  std::string what;
+  double bytes, measured_s, profile_s;  ///< profile_s: 0 without a profile
+};
+
+std::vector<Transfer> transfers(const hardware::Profile& measured,
+                                const std::optional<hardware::Profile>& profile) {
+  std::vector<Transfer> all;
+  const auto add = [&](const Transfer& next) {
+    const auto smaller = std::ranges::find(all, next.what, &Transfer::what);
+    smaller == all.end() ? all.push_back(next) : void(*smaller = next);
+  };
+  for (const hardware::LinkRow& row : measured.links) {
+    const auto bytes = double(row.bytes);
+    add({fmt::format("{}, {} x {} ranks", row.kind, row.nodes, row.ranks_per_node), bytes,
+         row.time_s,
+         profile ? hardware::link_time(*profile, row.kind, row.nodes, row.ranks_per_node, bytes)
+                 : 0.0});
+  }
+  for (const hardware::CopyRow& row : measured.copies)
+    add({row.kind, double(row.bytes), row.time_s,
+         profile ? hardware::copy_time(*profile, row.kind, double(row.bytes)) : 0.0});
+  return all;
+}
+
+/// Cores, links and copies as measured now, beside what `profile` says.
+void print_speed(const hardware::Profile& measured,
+                 const std::optional<hardware::Profile>& profile) {
+  Table table({"", "size", "measured", "profile", "measured / profile"});
+  const auto add = [&](const std::string& what, const std::string& size, double now, double then,
+                       const char* unit) {
+    table.add({what, size, format_count(now) + unit, profile ? format_count(then) + unit : "",
+               profile ? fmt::format("{:.2f}", now / then) : ""});
+  };
+  add("matrix product", "", measured.flops_per_s, profile ? profile->flops_per_s : 0.0, "FLOP/s");
+  for (const Transfer& t : transfers(measured, profile))
+    add(t.what, format_bytes(t.bytes), t.bytes / t.measured_s, t.bytes / t.profile_s, "B/s");
+  fmt::print("{}\n", table.text());
+}
+
+hardware::Profile measure(comm::Communicator& world, int ranks_per_node,
+                          const hardware::Cluster& cluster, const model::Config& model) {
+  profiler::Shapes shapes{.microbatches = {microbatch}, .tp = {1}, .groups = {}};
+  for (int ranks = 2; ranks <= world.size(); ++ranks) {
+    if (world.size() % ranks != 0) continue;
+    shapes.groups.push_back(ranks);
+    if (ranks <= ranks_per_node && model.num_heads % ranks == 0) shapes.tp.push_back(ranks);
+  }
+  return profiler::measure(
+      world, profiler::key(world, ranks_per_node, threads_per_rank(ranks_per_node), model, shapes),
+      cluster, model, shapes);
+}
+
+// --- plans ---------------------------------------------------------------------------------------
+
+struct Named {
+  std::string name;
+  plan::Plan plan;
+};
+
+plan::Plan equal_stages(const model::Config& model, int ranks, int stages, int tp) {
+  plan::Plan plan;
+  plan.global_batch = 2 * microbatch * ranks;
+  for (int s = 0; s < stages; ++s) {
+    plan::Stage stage;
+    stage.layers = model.num_layers / stages;
+    stage.first_layer = s * stage.layers;
+    stage.devices_per_node = ranks / stages;
+    stage.microbatch = microbatch;
+    stage.tp = tp;
+    stage.dp = ranks / (stages * tp);
+    plan.stages.push_back(stage);
+  }
+  plan.microbatches = plan.global_batch / (microbatch * plan.stages[0].dp);
+  return plan;
+}
+
+/// Each way to split alone, then everything at once that these ranks allow.
+std::vector<Named> test_plans(const model::Config& model, int ranks, int ranks_per_node) {
+  const auto largest = [&](int number, int limit) {
+    for (int d = std::min(number, limit); d > 1; --d)
+      if (number % d == 0 && ranks % d == 0) return d;
+    return 1;
+  };
+  const int tp = largest(model.num_heads, ranks_per_node),
+            stages = largest(model.num_layers, ranks);
+  std::vector<Named> plans{{"data", equal_stages(model, ranks, 1, 1)}};
+  if (tp > 1) plans.push_back({"tensor", equal_stages(model, ranks, 1, tp)});
+  if (stages > 1) plans.push_back({"pipeline", equal_stages(model, ranks, stages, 1)});
+  plan::Plan all = equal_stages(model, ranks, 1, 1);
+  for (plan::Stage& stage : all.stages) {
+    stage.zero_level = stage.dp > 1 ? 3 : 0;
+    stage.ckpt_layers = stage.layers / 2;
+    stage.weight_offload_ratio = stage.grad_offload_ratio = stage.optim_offload_ratio =
+        stage.act_offload_ratio = 0.5;
+  }
+  plans.push_back({"sharded, recomputed, offloaded", all});
+  return plans;
+}
+
+struct Trained {
+  std::vector<double> losses, norms;
+  double iteration_s = 0.0;  ///< of the slowest rank, median
+};
+
+Trained train(const plan::Plan& plan, const model::Config& model, const data::Sampler& data,
+              int threads, int first_core, comm::Communicator& world) {
+  engine::Settings settings;
+  settings.steps = steps;
+  settings.optimizer.lr = 1e-3;
+  settings.threads = threads;
+  settings.first_core = first_core;
+  engine::Engine engine(plan, model, settings, world);
+  Trained trained;
+  std::vector<double> times_s;
+  for (int step = 0; step < steps; ++step) {
+    const engine::StepMetrics metrics = engine.step(data);
+    std::vector<double> slowest_s{metrics.iteration_s};
+    world.all_reduce(slowest_s, comm::Reduction::max);
+    times_s.push_back(slowest_s[0]);
+    trained.losses.push_back(metrics.loss);
+    trained.norms.push_back(metrics.grad_norm);
+  }
+  trained.iteration_s = median({times_s.begin() + 1, times_s.end()});
+  return trained;
+}
+
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  double largest = 0.0;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    largest = std::max(largest, std::abs(a[i] - b[i]) / std::abs(b[i]));
+  return largest;
+}
+
+/// Trains by each plan what one rank trains alone. @throws AgreedError when they differ
+void check_plans(comm::Session& session, comm::Communicator& world, const model::Config& model,
+                 const hardware::Profile& profile) {
+  const int ranks_per_node = session.ranks_per_node(), threads = threads_per_rank(ranks_per_node);
+  const int core = first_core(ranks_per_node, session.node_rank());
+  const kernels::Runtime runtime(threads);
+  const data::Sampler data = test_data(model);
+  const std::vector<Named> plans = test_plans(model, world.size(), ranks_per_node);
+  plan::Plan alone_plan = equal_stages(model, 1, 1, 1);
+  alone_plan.global_batch = plans[0].plan.global_batch;
+  alone_plan.microbatches = alone_plan.global_batch / microbatch;
+  const auto myself = world.split(world.rank(), 0);
+  const Trained alone = train(alone_plan, model, data, threads, core, *myself);
+
+  Table table({"plan", "loss differs by", "norm differs by", "predicted", "measured",
+               "predicted / measured"});
+  double worst_loss = 0.0, worst_norm = 0.0;
+  for (const Named& named : plans) {
+    const Trained all = train(named.plan, model, data, threads, core, world);
+    const double loss = largest_difference(all.losses, alone.losses);
+    const double norm = largest_difference(all.norms, alone.norms);
+    worst_loss = std::max(worst_loss, loss), worst_norm = std::max(worst_norm, norm);
+    const double predicted_s =
+        schedule::simulate(compile_all(named.plan, model), named.plan, model, profile).iteration_s;
+    table.add({named.name, fmt::format("{:.1e}", loss), fmt::format("{:.1e}", norm),
+               format_seconds(predicted_s), format_seconds(all.iteration_s),
+               fmt::format("{:.2f}", predicted_s / all.iteration_s)});
+  }
+  if (world.rank() == 0) fmt::print("{}\n", table.text());
+  comm::together(world, [&] {
+    require(worst_loss <= 1e-5 && worst_norm <= 1e-4, Failure::bug,
+            "selftest: training on {} ranks differs from one rank's: see the table; at most 1e-5 "
+            "and 1e-4 are rounding",
+            world.size());
+  });
+}
+
+}  // namespace
+
+int selftest(const SelftestOptions& options) {
+  return on_all_ranks([&](comm::Session& session, comm::Communicator& world) {
+    const int ranks_per_node = session.ranks_per_node();
+    const model::Config model = test_model();
+    std::optional<hardware::Profile> given;
+    comm::together(world, [&] {
+      require(world.size() % ranks_per_node == 0, Failure::input,
+              "selftest: {} ranks on nodes of {}: start as many ranks on each node", world.size(),
+              ranks_per_node);
+      if (!options.profile.empty()) given = hardware::load_profile(options.profile);
+    });
+    const bool leader = world.rank() == 0;
+    if (leader) log::info("{} ranks on {}", world.size(), session.num_nodes());
+    check_collectives(world, ranks_per_node);
+    const hardware::Cluster cluster{.nodes = world.size() / ranks_per_node,
+                                    .devices_per_node = ranks_per_node,
+                                    .memory_bytes = std::int64_t{1} << 30,
+                                    .host_memory_bytes = std::int64_t{1} << 32};
+    const hardware::Profile measured = measure(world, ranks_per_node, cluster, model);
+    if (leader) print_speed(measured, given);
+    check_plans(session, world, model, measured);
+    if (leader) fmt::print("selftest passed\n");
+    return 0;
+  });
+}
+
+}  // namespace brume::app
