@@ -236,6 +236,7 @@ void compare(const Case& c, const std::vector<Split>& splits, int rounds) {
 
 /// perf_step [rounds [seq_len...]]
 int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // tables show when they are done, also in a pipe
   const int rounds = argc > 1 ? std::max(1, std::atoi(argv[1])) : 3;
   std::vector<int> lengths;
   for (int i = 2; i < argc; ++i) lengths.push_back(std::atoi(argv[i]));

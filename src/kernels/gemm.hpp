@@ -16,6 +16,7 @@ struct FactorOf {
   std::int64_t stride;
   Transpose transpose = Transpose::no;
 };
+
 using Factor = FactorOf<float>;
 
 /// C = alpha op(A) op(B) + beta C,  C [m, n], op(A) [m, k], op(B) [k, n]; with beta = 0 C is not
@@ -29,9 +30,13 @@ void gemm(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Factor a,
 /// C = op(A) op(B)  (+ C when accumulating), summed in fp32 and rounded once to the format of C.
 ///
 /// @throws Error(resource)  when this processor has no such products, or memory is short
-void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<bfloat16>& a,
-          const FactorOf<bfloat16>& b, Write write, float* c, std::int64_t stride);
-void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<bfloat16>& a,
-          const FactorOf<bfloat16>& b, Write write, bfloat16* c, std::int64_t stride);
+template <class Storage, class Result>
+void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<Storage>& a,
+          const FactorOf<Storage>& b, Write write, Result* c, std::int64_t stride);
+
+/// The same by oneDNN's matmul primitive, for sizes that are not 0.
+template <class Storage, class Result>
+void gemm_by_primitive(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<Storage>& a,
+                       const FactorOf<Storage>& b, Write write, Result* c, std::int64_t stride);
 
 }  // namespace brume::kernels

@@ -12,14 +12,8 @@ FactorOf<Storage> factor(const ConstMatrixOf<Storage>& matrix,
   return {matrix.data(), std::int64_t(matrix.stride(0)), transpose};
 }
 
-void product(const FactorOf<float>& a, const FactorOf<float>& b, std::int64_t inner, Write write,
-             const Matrix& c) {
-  const float beta = write == Write::accumulate ? 1.0f : 0.0f;
-  gemm(c.extent(0), c.extent(1), inner, 1.0f, a, b, beta, c.data(), c.stride(0));
-}
-
-template <class Result>
-void product(const FactorOf<bfloat16>& a, const FactorOf<bfloat16>& b, std::int64_t inner,
+template <class Storage, class Result>
+void product(const FactorOf<Storage>& a, const FactorOf<Storage>& b, std::int64_t inner,
              Write write, const Result& c) {
   gemm(c.extent(0), c.extent(1), inner, a, b, write, c.data(), c.stride(0));
 }

@@ -1,5 +1,5 @@
-/// @file bf16 matrix products by oneDNN, whose primitives are kept: making one takes longer than a
-/// small product.
+/// @file Matrix products by oneDNN's matmul primitives, which are kept: making one takes longer
+/// than a small product.
 #include <omp.h>
 
 #include <array>
@@ -55,51 +55,13 @@ void translated(std::int64_t m, std::int64_t n, std::int64_t k, Body body) {
   } catch (const dnnl::error& error) {
     const bool lacks = error.status == dnnl_unimplemented;
     throw Error(lacks || error.status == dnnl_out_of_memory ? Failure::resource : Failure::bug,
-                "bf16 matrix product [{} x {}] [{} x {}]: {}", m, k, k, n,
+                "matrix product [{} x {}] [{} x {}]: {}", m, k, k, n,
                 lacks ? "this processor has none" : error.message);
   }
 }
 
-template <class Result>
-void multiply(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<bfloat16>& a,
-              const FactorOf<bfloat16>& b, Write write, Result* c, std::int64_t stride) {
-  if (m == 0 || n == 0 || k == 0) {  // oneDNN refuses these
-    for (std::int64_t i = 0; write == Write::replace && i < m; ++i)
-      std::fill_n(c + i * stride, n, Result(0.0f));
-    return;
-  }
-  constexpr Data result = std::is_same_v<Result, float> ? Data::f32 : Data::bf16;
-  // Per thread: ranks may be threads of one process, and a primitive serves one of them at a time.
-  thread_local std::map<std::array<std::int64_t, 11>, Product> products;
-  const std::array<std::int64_t, 11> key{m,
-                                         n,
-                                         k,
-                                         a.stride,
-                                         std::int64_t(a.transpose),
-                                         b.stride,
-                                         std::int64_t(b.transpose),
-                                         stride,
-                                         std::int64_t(write),
-                                         std::int64_t(result),
-                                         omp_get_max_threads()};
-  translated(m, n, k, [&] {
-    auto found = products.find(key);
-    if (found == products.end())
-      found = products
-                  .emplace(key, make_product(layout(m, k, a.stride, a.transpose, Data::bf16),
-                                             layout(k, n, b.stride, b.transpose, Data::bf16),
-                                             layout(m, n, stride, Transpose::no, result), write))
-                  .first;
-    const Product& product = found->second;
-    thread_local dnnl::stream stream(processor());
-    const auto memory = [](const dnnl::memory::desc& desc, const void* data) {
-      return dnnl::memory(desc, processor(), const_cast<void*>(data));
-    };
-    product.multiply.execute(stream, {{DNNL_ARG_SRC, memory(product.a, a.data)},
-                                      {DNNL_ARG_WEIGHTS, memory(product.b, b.data)},
-                                      {DNNL_ARG_DST, memory(product.c, c)}});
-  });
-}
+template <class T>
+constexpr Data data_of = std::is_same_v<T, float> ? Data::f32 : Data::bf16;
 
 }  // namespace
 
@@ -121,14 +83,46 @@ bool has_bfloat16_instructions() {
 #endif
 }
 
-void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<bfloat16>& a,
-          const FactorOf<bfloat16>& b, Write write, float* c, std::int64_t stride) {
-  multiply(m, n, k, a, b, write, c, stride);
+template <class Storage, class Result>
+void gemm_by_primitive(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<Storage>& a,
+                       const FactorOf<Storage>& b, Write write, Result* c, std::int64_t stride) {
+  // Per thread: ranks may be threads of one process, and a primitive serves one of them at a time.
+  thread_local std::map<std::array<std::int64_t, 10>, Product> products;
+  const std::array<std::int64_t, 10> key{m,
+                                         n,
+                                         k,
+                                         a.stride,
+                                         std::int64_t(a.transpose),
+                                         b.stride,
+                                         std::int64_t(b.transpose),
+                                         stride,
+                                         std::int64_t(write),
+                                         omp_get_max_threads()};
+  translated(m, n, k, [&] {
+    auto found = products.find(key);
+    if (found == products.end())
+      found = products
+                  .emplace(key, make_product(layout(m, k, a.stride, a.transpose, data_of<Storage>),
+                                             layout(k, n, b.stride, b.transpose, data_of<Storage>),
+                                             layout(m, n, stride, Transpose::no, data_of<Result>),
+                                             write))
+                  .first;
+    const Product& product = found->second;
+    thread_local dnnl::stream stream(processor());
+    const auto memory = [](const dnnl::memory::desc& desc, const void* data) {
+      return dnnl::memory(desc, processor(), const_cast<void*>(data));
+    };
+    product.multiply.execute(stream, {{DNNL_ARG_SRC, memory(product.a, a.data)},
+                                      {DNNL_ARG_WEIGHTS, memory(product.b, b.data)},
+                                      {DNNL_ARG_DST, memory(product.c, c)}});
+  });
 }
 
-void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<bfloat16>& a,
-          const FactorOf<bfloat16>& b, Write write, bfloat16* c, std::int64_t stride) {
-  multiply(m, n, k, a, b, write, c, stride);
-}
+template void gemm_by_primitive(std::int64_t, std::int64_t, std::int64_t, const FactorOf<float>&,
+                                const FactorOf<float>&, Write, float*, std::int64_t);
+template void gemm_by_primitive(std::int64_t, std::int64_t, std::int64_t, const FactorOf<bfloat16>&,
+                                const FactorOf<bfloat16>&, Write, float*, std::int64_t);
+template void gemm_by_primitive(std::int64_t, std::int64_t, std::int64_t, const FactorOf<bfloat16>&,
+                                const FactorOf<bfloat16>&, Write, bfloat16*, std::int64_t);
 
 }  // namespace brume::kernels
