@@ -3,7 +3,8 @@
 /// hidden share = 1 - (time with overlap - time of computation alone) / sum of transfer times
 ///
 /// Computation alone and transfers are the busy times of the run without overlap, where nothing
-/// disturbs them. Per channel the table shows which share of its time computation ran beside it.
+/// disturbs them; the bound is the busiest channel's. Per channel the table shows which share of
+/// its time computation ran beside it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,21 +22,29 @@ namespace {
 
 using namespace brume;
 
-constexpr int steps = 16;  // of which the first warms up
+constexpr int steps = 24;  // of which the first warms up
 
 struct Case {
   const char* name;
-  int stages, dp, tp, zero_level;
-  double optim_offload, act_offload;
-  int microbatches;
+  int stages, dp, tp, zero_level, microbatches;
+  double weight_offload = 0.0, grad_offload = 0.0, optim_offload = 0.0, act_offload = 0.0;
 };
 
 const std::vector<Case> cases{
-    {"optimizer offload", 1, 1, 1, 0, 1.0, 0.0, 1}, {"activation offload", 1, 1, 1, 0, 0.0, 1.0, 4},
-    {"both offloads", 1, 1, 1, 0, 1.0, 1.0, 4},     {"dp 2", 1, 2, 1, 0, 0.0, 0.0, 1},
-    {"dp 2, ZeRO-1", 1, 2, 1, 1, 0.0, 0.0, 1},      {"pp 2", 2, 1, 1, 0, 0.0, 0.0, 4},
-    {"pp 2, offloads", 2, 1, 1, 0, 1.0, 1.0, 4},    {"dp 4, ZeRO-1", 1, 4, 1, 1, 0.0, 0.0, 1},
-    {"dp 2 x pp 2", 2, 2, 1, 1, 0.0, 0.0, 4},       {"dp 2 x tp 2", 1, 2, 2, 1, 0.5, 0.0, 2},
+    {"optimizer offload", 1, 1, 1, 0, 1, 0.0, 0.0, 1.0, 0.0},
+    {"activation offload", 1, 1, 1, 0, 4, 0.0, 0.0, 0.0, 1.0},
+    {"weight offload", 1, 1, 1, 0, 4, 1.0, 0.0, 0.0, 0.0},
+    {"gradient offload", 1, 1, 1, 0, 4, 0.0, 1.0, 0.0, 0.0},
+    {"all offloads", 1, 1, 1, 0, 4, 1.0, 1.0, 1.0, 1.0},
+    {"dp 2", 1, 2, 1, 0, 1},
+    {"dp 2, ZeRO-1", 1, 2, 1, 1, 1},
+    {"dp 2, ZeRO-2", 1, 2, 1, 2, 2},
+    {"dp 2, ZeRO-3", 1, 2, 1, 3, 2},
+    {"pp 2", 2, 1, 1, 0, 4},
+    {"pp 2, offloads", 2, 1, 1, 0, 4, 0.0, 0.0, 1.0, 1.0},
+    {"dp 4, ZeRO-1", 1, 4, 1, 1, 1},
+    {"dp 2 x pp 2", 2, 2, 1, 1, 4},
+    {"dp 2 x tp 2", 1, 2, 2, 1, 2, 0.0, 0.0, 0.5, 0.0},
 };
 
 model::Config bench_model() {
@@ -61,6 +70,8 @@ plan::Plan plan_of(const Case& c) {
     stage.dp = c.dp;
     stage.tp = c.tp;
     stage.zero_level = c.zero_level;
+    stage.weight_offload_ratio = c.weight_offload;
+    stage.grad_offload_ratio = c.grad_offload;
     stage.optim_offload_ratio = c.optim_offload;
     stage.act_offload_ratio = c.act_offload;
     plan.stages.push_back(stage);
@@ -105,19 +116,21 @@ void run(const Case& c, comm::Communicator& world, int threads, const data::Samp
   }
   if (world.rank() != 0) return;
   const std::vector<double> with = medians(on), without = medians(off);
-  double transfers_s = 0.0;
+  double transfers_s = 0.0, bound_s = without[1];
   std::string channels;
   for (int ch = 1; ch < schedule::num_channels; ++ch) {
     const auto i = std::size_t(ch);
     transfers_s += without[1 + i];
+    bound_s = std::max(bound_s, without[1 + i]);
     if (with[1 + i] > 0.0)
       channels += fmt::format(" {} {:.0f}%", schedule::name(schedule::Channel(ch)),
                               100.0 * with[1 + schedule::num_channels + i] / with[1 + i]);
   }
   const double hidden = 1.0 - (with[0] - without[1]) / transfers_s;
-  fmt::print("{:>5}  {:<20} {:>10} {:>10} {:>6.2f} {:>10} {:>10} {:>7.0f}% {}\n", world.size(),
-             c.name, format_seconds(without[0]), format_seconds(with[0]), without[0] / with[0],
-             format_seconds(without[1]), format_seconds(transfers_s), 100.0 * hidden, channels);
+  fmt::print("{:>5}  {:<20} {:>10} {:>10} {:>6.2f} {:>10} {:>10} {:>10} {:>7.0f}% {}\n",
+             world.size(), c.name, format_seconds(without[0]), format_seconds(with[0]),
+             without[0] / with[0], format_seconds(without[1]), format_seconds(bound_s),
+             format_seconds(transfers_s), 100.0 * hidden, channels);
 }
 
 }  // namespace
@@ -128,8 +141,8 @@ int main() {
   const kernels::Runtime runtime(1);
   const data::Sampler data = perf::random_tokens(bench_model());
   if (world->rank() == 0)
-    fmt::print("{:>5}  {:<20} {:>10} {:>10} {:>6} {:>10} {:>10} {:>8}  {}\n", "ranks", "plan",
-               "off", "on", "ratio", "compute", "transfers", "hidden",
+    fmt::print("{:>5}  {:<20} {:>10} {:>10} {:>6} {:>10} {:>10} {:>10} {:>8}  {}\n", "ranks",
+               "plan", "off", "on", "ratio", "compute", "bound", "transfers", "hidden",
                "time beside computation, by channel");
   for (const Case& c : cases)
     if (c.stages * c.dp * c.tp == world->size()) run(c, *world, 1, data);
