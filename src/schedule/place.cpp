@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <functional>
-#include <limits>
 #include <map>
 #include <numeric>
-#include <random>
 #include <utility>
 #include <vector>
 
 #include "base/text.hpp"
+#include "pack.hpp"
 
 namespace brume::schedule {
 namespace {
@@ -20,122 +19,30 @@ std::int64_t slot_bytes(const Buffer& buffer) {
   return round_up(buffer.bytes + guard_bytes, alignment_bytes);
 }
 
-/// Transient buffers with the same life: placed as one, side by side.
-struct Bundle {
-  int first_task, last_task;
-  std::int64_t bytes;
-  std::int64_t offset;
-  std::int64_t crowd;  ///< most bytes that live at once during its life
-
-  bool meets(const Bundle& other) const {
-    return first_task <= other.last_task && other.first_task <= last_task;
-  }
-  std::int64_t end() const { return offset + bytes; }
-};
-
-using Order = std::vector<int>;  ///< of bundles
-
-/// Gives each bundle the lowest offset that is free during its whole life, in the given order.
+/// Places the transient buffers `ids` behind `base`; those with the same life as one, side by side.
 /// @return the end of the last one
-std::int64_t first_fit(std::vector<Bundle>& bundles, const Order& order, std::int64_t base) {
-  std::vector<const Bundle*> placed;  // by offset
-  placed.reserve(bundles.size());
-  std::int64_t end = base;
-  for (int id : order) {
-    Bundle& bundle = bundles[std::size_t(id)];
-    bundle.offset = base;
-    for (const Bundle* other : placed) {
-      if (!bundle.meets(*other)) continue;
-      if (other->offset >= bundle.end()) break;
-      bundle.offset = std::max(bundle.offset, other->end());
-    }
-    end = std::max(end, bundle.end());
-    placed.insert(std::ranges::upper_bound(placed, bundle.offset, {}, &Bundle::offset), &bundle);
-  }
-  return end;
-}
-
-/// The shortest placement found so far, and the order that gave it.
-struct Best {
-  std::int64_t end = std::numeric_limits<std::int64_t>::max();
-  Order order;
-  std::vector<Bundle> bundles;
-
-  void offer(std::int64_t other_end, const Order& other, const std::vector<Bundle>& placed) {
-    if (other_end >= end) return;
-    end = other_end, order = other, bundles = placed;
-  }
-};
-
-/// Tries the orders that are good for different kinds of plans, then changes the best of them.
-/// Stops when there is nothing left to win.
-Best place_bundles(std::vector<Bundle> bundles, std::int64_t base, std::int64_t live_bytes) {
-  constexpr std::int64_t most_tries = 4000, most_work = 30'000'000;
-  const auto good = [&](const Best& best) {
-    return double(best.end) <= 1.005 * double(live_bytes);
-  };
-  using Key = std::pair<std::int64_t, std::int64_t>;
-  using KeyOf = Key (*)(const Bundle&);
-  // First what lives where memory is most crowded.
-  const KeyOf keys[] = {
-      [](const Bundle& b) { return Key(b.crowd, b.bytes); },
-      [](const Bundle& b) { return Key(b.crowd, -b.first_task); },
-      [](const Bundle& b) { return Key(b.crowd, b.last_task - b.first_task); },
-      [](const Bundle& b) { return Key(b.bytes, 0); },
-      [](const Bundle& b) { return Key(b.bytes * (b.last_task - b.first_task + 1), 0); },
-      [](const Bundle& b) { return Key(b.last_task - b.first_task, 0); },
-  };
-  Best best;
-  Order order(bundles.size());
-  std::iota(order.begin(), order.end(), 0);
-  for (const KeyOf key : keys) {
-    std::ranges::stable_sort(order, std::greater<>(),
-                             [&](int id) { return key(bundles[std::size_t(id)]); });
-    best.offer(first_fit(bundles, order, base), order, bundles);
-    if (good(best)) return best;
-  }
-  // Then again and again the bundle that ends last chooses earlier.
-  std::mt19937 random(1);
-  const auto count = std::int64_t(bundles.size());
-  const std::int64_t tries = std::min(most_tries, most_work / (count * count));
-  order = best.order;
-  bundles = best.bundles;
-  for (std::int64_t i = 0; i < tries && !good(best); ++i) {
-    const auto last =
-        std::ranges::max_element(order, {}, [&](int id) { return bundles[std::size_t(id)].end(); });
-    const auto position = std::uint64_t(last - order.begin());
-    std::rotate(order.begin() + std::ptrdiff_t(random() % (position + 1)), last, last + 1);
-    best.offer(first_fit(bundles, order, base), order, bundles);
-  }
-  return best;
-}
-
-/// Places the transient buffers `ids` behind `base`. @return the end of the last one
 std::int64_t place_transient(std::vector<Buffer>& buffers, const std::vector<int>& ids,
-                             std::int64_t base, const std::vector<std::int64_t>& live) {
-  if (ids.empty()) return base;
-  const std::int64_t live_bytes = *std::max_element(live.begin(), live.end());
+                             std::int64_t base) {
   std::map<std::pair<int, int>, int> by_life;
-  std::vector<Bundle> bundles;
-  for (int id : ids) {
-    Buffer& buffer = buffers[std::size_t(id)];
+  std::vector<Parcel> parcels;
+  const auto parcel_of = [&](const Buffer& buffer) -> Parcel& {
     const auto [entry, fresh] =
-        by_life.try_emplace({buffer.first_task, buffer.last_task}, int(bundles.size()));
-    if (fresh)
-      bundles.push_back({buffer.first_task, buffer.last_task, 0, 0,
-                         *std::max_element(live.begin() + buffer.first_task,
-                                           live.begin() + buffer.last_task + 1)});
-    Bundle& bundle = bundles[std::size_t(entry->second)];
-    buffer.offset = bundle.bytes;  // within the bundle, until the bundle has its own
-    bundle.bytes += slot_bytes(buffer);
-  }
-  const Best best = place_bundles(std::move(bundles), base, live_bytes);
+        by_life.try_emplace({buffer.first_task, buffer.last_task}, int(parcels.size()));
+    if (fresh) parcels.push_back({buffer.first_task, buffer.last_task, 0});
+    return parcels[std::size_t(entry->second)];
+  };
   for (int id : ids) {
     Buffer& buffer = buffers[std::size_t(id)];
-    const int bundle = by_life.at({buffer.first_task, buffer.last_task});
-    buffer.offset += best.bundles[std::size_t(bundle)].offset;
+    Parcel& parcel = parcel_of(buffer);
+    buffer.offset = base + parcel.bytes;  // the parcel's own offset is added below
+    parcel.bytes += slot_bytes(buffer);
   }
-  return best.end;
+  const std::int64_t bytes = pack(parcels, base);
+  for (int id : ids) {
+    Buffer& buffer = buffers[std::size_t(id)];
+    buffer.offset += parcel_of(buffer).offset;
+  }
+  return base + bytes;
 }
 
 /// Sum at each task of what the live buffers of one tier take, by `size`.
@@ -247,8 +154,7 @@ void place(Program& program) {
       buffer.offset = end;
       end += slot_bytes(buffer);
     }
-    program.arena_bytes[std::size_t(t)] =
-        place_transient(program.buffers, transient, end, live_bytes(program, tier, slot_bytes));
+    program.arena_bytes[std::size_t(t)] = place_transient(program.buffers, transient, end);
   }
 }
 

@@ -1,0 +1,242 @@
+#include "pack.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "skyline.hpp"
+
+namespace brume::schedule {
+namespace {
+
+// Steps of a nanosecond or a few: the bounds on effort.
+constexpr std::int64_t most_skyline_steps = 60'000'000, most_climb_steps = 60'000'000;
+constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max();
+
+using Order = std::vector<int>;  ///< of parcels
+using Offsets = std::vector<std::int64_t>;
+
+/// Parcels, who meets whom, and the best offsets so far.
+class Packer {
+ public:
+  Packer(std::span<const Parcel> parcels, std::int64_t beside_bytes);
+
+  bool done() const { return best_end_ <= good_end_; }
+  const Offsets& best() const { return best_; }
+  std::int64_t best_end() const { return best_end_; }
+  void try_orders();
+  void try_skylines();
+  void climb();
+
+ private:
+  const Parcel& at(int id) const { return parcels_[std::size_t(id)]; }
+  std::int64_t end(int id) const { return offset_[std::size_t(id)] + at(id).bytes; }
+  std::span<const int> neighbours(int id) const {
+    const std::size_t first = first_[std::size_t(id)];
+    return std::span(meets_).subspan(first, first_[std::size_t(id) + 1] - first);
+  }
+  void find_neighbours();
+  void choose(int id);
+  std::int64_t first_fit(const Order& order, std::size_t from, std::int64_t most_over);
+  std::vector<int> blamed() const;
+  Order by_offset() const;
+
+  std::span<const Parcel> parcels_;
+  std::vector<int> meets_;           ///< neighbours of all parcels, one after the other
+  std::vector<std::size_t> first_;   ///< where each one's begin
+  std::vector<std::int64_t> crowd_;  ///< [parcel] most bytes that live at once during its life
+  std::int64_t good_end_ = 0;        ///< nothing left to win
+  Offsets offset_;                   ///< -1: not placed
+  std::vector<std::pair<std::int64_t, std::int64_t>> taken_;
+  std::int64_t steps_ = 0;  ///< of first fit
+  std::int64_t best_end_ = unlimited;
+  Offsets best_;
+};
+
+Packer::Packer(std::span<const Parcel> parcels, std::int64_t beside_bytes)
+    : parcels_(parcels), offset_(parcels.size(), -1) {
+  const int tasks = std::ranges::max_element(parcels, {}, &Parcel::last_task)->last_task + 1;
+  std::vector<std::int64_t> live(std::size_t(tasks) + 1, 0);
+  for (const Parcel& p : parcels) {
+    live[std::size_t(p.first_task)] += p.bytes;
+    live[std::size_t(p.last_task) + 1] -= p.bytes;
+  }
+  std::partial_sum(live.begin(), live.end(), live.begin());
+  for (const Parcel& p : parcels)
+    crowd_.push_back(
+        *std::max_element(live.begin() + p.first_task, live.begin() + p.last_task + 1));
+  const std::int64_t live_bytes = *std::ranges::max_element(live);
+  good_end_ = live_bytes + std::int64_t(0.005 * double(live_bytes + beside_bytes));
+  find_neighbours();
+}
+
+void Packer::find_neighbours() {
+  Order by_first(parcels_.size());
+  std::iota(by_first.begin(), by_first.end(), 0);
+  std::ranges::stable_sort(by_first, {}, [&](int id) { return at(id).first_task; });
+  std::vector<std::vector<int>> meets(parcels_.size());
+  std::vector<int> alive;
+  for (int id : by_first) {
+    std::erase_if(alive, [&](int other) { return at(other).last_task < at(id).first_task; });
+    for (int other : alive) {
+      meets[std::size_t(id)].push_back(other);
+      meets[std::size_t(other)].push_back(id);
+    }
+    alive.push_back(id);
+  }
+  first_.push_back(0);
+  for (const auto& of_one : meets) {
+    meets_.insert(meets_.end(), of_one.begin(), of_one.end());
+    first_.push_back(meets_.size());
+  }
+}
+
+/// The lowest offset that is free during the parcel's whole life.
+void Packer::choose(int id) {
+  taken_.clear();
+  for (int other : neighbours(id))
+    if (offset_[std::size_t(other)] >= 0)
+      taken_.emplace_back(offset_[std::size_t(other)], end(other));
+  steps_ += std::int64_t(neighbours(id).size() + 4 * taken_.size());
+  std::ranges::sort(taken_);
+  std::int64_t free = 0;
+  for (const auto& [begin, end] : taken_) {
+    if (begin >= free + at(id).bytes) break;
+    free = std::max(free, end);
+  }
+  offset_[std::size_t(id)] = free;
+}
+
+/// Places what stands from position `from` on once more.
+/// @return how far parcels end above the good end, summed; gives up above `most_over`
+std::int64_t Packer::first_fit(const Order& order, std::size_t from, std::int64_t most_over) {
+  for (std::size_t i = from; i < order.size(); ++i) offset_[std::size_t(order[i])] = -1;
+  std::int64_t over = 0, top = 0;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    if (i >= from) choose(order[i]);
+    top = std::max(top, end(order[i]));
+    over += std::max<std::int64_t>(0, end(order[i]) - good_end_);
+    if (over > most_over) return over;
+  }
+  if (top < best_end_) {
+    best_end_ = top;
+    best_ = offset_;
+  }
+  return over;
+}
+
+/// Orders that are good for different kinds of plans: first what lives where memory is most
+/// crowded.
+void Packer::try_orders() {
+  using Key = std::pair<std::int64_t, std::int64_t>;
+  const auto length = [&](int id) { return at(id).last_task - at(id).first_task; };
+  const auto crowd = [&](int id) { return crowd_[std::size_t(id)]; };
+  const std::function<Key(int)> keys[] = {
+      [&](int id) { return Key(crowd(id), at(id).bytes); },
+      [&](int id) { return Key(crowd(id), -at(id).first_task); },
+      [&](int id) { return Key(crowd(id), length(id)); },
+      [&](int id) { return Key(at(id).bytes, 0); },
+      [&](int id) { return Key(at(id).bytes * (length(id) + 1), 0); },
+      [&](int id) { return Key(length(id), 0); },
+  };
+  Order order(parcels_.size());
+  std::iota(order.begin(), order.end(), 0);
+  for (const auto& key : keys) {
+    std::ranges::stable_sort(order, std::greater<>(), key);
+    first_fit(order, 0, unlimited);
+    if (done()) return;
+  }
+}
+
+/// Skylines of many tastes; what comes out is pressed down by first fit.
+void Packer::try_skylines() {
+  std::mt19937 random(1);
+  const auto up_to = [&](double most) { return most * double(random()) / double(random.max()); };
+  Skyline skyline(parcels_);
+  while (!done() && skyline.steps() < most_skyline_steps) {
+    Taste taste{.length = up_to(2.0),
+                .bytes = up_to(1.0),
+                .aligned = up_to(2.0),
+                .late = up_to(2.0) - 1.0,
+                .noise = std::vector<double>(parcels_.size())};
+    const double noise = up_to(0.5);
+    for (double& of_one : taste.noise) of_one = up_to(noise);
+    auto offsets = skyline.build(taste, best_end_ - 1);
+    if (!offsets) continue;
+    offset_ = *std::move(offsets);
+    first_fit(by_offset(), 0, unlimited);
+  }
+}
+
+Order Packer::by_offset() const {
+  Order order(parcels_.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, {}, [&](int id) { return offset_[std::size_t(id)]; });
+  return order;
+}
+
+/// Those that end above the good end, and what they stand on.
+std::vector<int> Packer::blamed() const {
+  std::vector<int> found;
+  std::vector<char> seen(parcels_.size(), 0);
+  const auto add = [&](int id) {
+    if (!std::exchange(seen[std::size_t(id)], 1)) found.push_back(id);
+  };
+  for (int id = 0; id < int(parcels_.size()); ++id)
+    if (end(id) > good_end_) add(id);
+  for (std::size_t i = 0; i < found.size(); ++i)
+    for (int other : neighbours(found[i]))
+      if (end(other) == offset_[std::size_t(found[i])]) add(other);
+  return found;
+}
+
+/// Again and again one of those to blame chooses at another turn; what does not get worse is kept.
+void Packer::climb() {
+  std::mt19937 random(1);
+  offset_ = best_;
+  Order order = by_offset();
+  std::int64_t over = first_fit(order, 0, unlimited);
+  std::vector<int> chain = blamed();
+  for (steps_ = 0; !done() && steps_ < most_climb_steps;) {
+    const auto position = std::ranges::find(order, chain[random() % chain.size()]) - order.begin();
+    const auto target =
+        random() % 2 == 0
+            ? std::ptrdiff_t(random() % std::uint64_t(position + 1))
+            : std::ranges::find(order, chain[random() % chain.size()]) - order.begin();
+    steps_ += std::int64_t(order.size());
+    if (target == position) continue;
+    Order other = order;
+    const auto begin = other.begin();
+    if (target < position)
+      std::rotate(begin + target, begin + position, begin + position + 1);
+    else
+      std::rotate(begin + position, begin + position + 1, begin + target + 1);
+    Offsets before = offset_;
+    const auto from = std::size_t(std::min(position, target));
+    if (const std::int64_t now = first_fit(other, from, over); now <= over) {
+      over = now;
+      order = std::move(other);
+      chain = blamed();
+    } else {
+      offset_ = std::move(before);
+    }
+  }
+}
+
+}  // namespace
+
+std::int64_t pack(std::span<Parcel> parcels, std::int64_t beside_bytes) {
+  if (parcels.empty()) return 0;
+  Packer packer(parcels, beside_bytes);
+  packer.try_orders();
+  if (!packer.done()) packer.try_skylines();
+  if (!packer.done()) packer.climb();
+  for (std::size_t i = 0; i < parcels.size(); ++i) parcels[i].offset = packer.best()[i];
+  return packer.best_end();
+}
+
+}  // namespace brume::schedule

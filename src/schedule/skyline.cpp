@@ -1,0 +1,109 @@
+#include "skyline.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace brume::schedule {
+
+Skyline::Skyline(std::span<const Parcel> parcels) : parcels_(parcels) {
+  std::vector<int> cuts;
+  for (const Parcel& p : parcels) {
+    cuts.push_back(p.first_task);
+    cuts.push_back(p.last_task + 1);
+  }
+  std::ranges::sort(cuts);
+  cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+  const auto section = [&](int task) {
+    return int(std::ranges::lower_bound(cuts, task) - cuts.begin());
+  };
+  begins_.resize(cuts.size());
+  all_bytes_.resize(cuts.size(), 0);
+  for (std::size_t i = 0; i < parcels.size(); ++i) {
+    const Parcel& p = parcels[i];
+    life_.push_back({section(p.first_task), section(p.last_task + 1)});
+    begins_[std::size_t(life_.back().first)].push_back(int(i));
+    for (int s = life_.back().first; s < life_.back().end; ++s)
+      all_bytes_[std::size_t(s)] += p.bytes;
+  }
+}
+
+/// The first lowest part of the skyline, of sections where something is still to come.
+Skyline::Sections Skyline::valley(std::int64_t& floor) const {
+  const int count = int(floor_.size());
+  int lowest = -1;
+  for (int s = 0; s < count; ++s)
+    if (to_come_[std::size_t(s)] > 0 &&
+        (lowest < 0 || floor_[std::size_t(s)] < floor_[std::size_t(lowest)]))
+      lowest = s;
+  floor = floor_[std::size_t(lowest)];
+  Sections found{lowest, lowest + 1};
+  while (found.first > 0 && floor_[std::size_t(found.first) - 1] <= floor) --found.first;
+  while (found.end < count && floor_[std::size_t(found.end)] <= floor) ++found.end;
+  return found;
+}
+
+std::optional<int> Skyline::choose(const Taste& taste, Sections valley) {
+  std::optional<int> best;
+  double highest = 0.0;
+  for (int s = valley.first; s < valley.end; ++s)
+    for (int id : begins_[std::size_t(s)]) {
+      const auto i = std::size_t(id);
+      ++steps_;
+      if (placed_[i] || life_[i].end > valley.end) continue;
+      const int ends_met = int(life_[i].first == valley.first) + int(life_[i].end == valley.end);
+      const double score = taste.length * std::log(double(life_[i].end - life_[i].first)) +
+                           taste.bytes * std::log(double(parcels_[i].bytes)) +
+                           taste.aligned * ends_met +
+                           taste.late * life_[i].end / double(floor_.size()) + taste.noise[i];
+      if (best && score <= highest) continue;
+      highest = score;
+      best = id;
+    }
+  return best;
+}
+
+/// Nothing fits into the valley: fills it up to its lower side.
+void Skyline::raise(Sections valley) {
+  std::int64_t side = std::numeric_limits<std::int64_t>::max();
+  if (valley.first > 0) side = floor_[std::size_t(valley.first) - 1];
+  if (valley.end < int(floor_.size())) side = std::min(side, floor_[std::size_t(valley.end)]);
+  std::fill(floor_.begin() + valley.first, floor_.begin() + valley.end, side);
+}
+
+/// What a part will end at, at least.
+std::int64_t Skyline::top(Sections part) const {
+  std::int64_t highest = 0;
+  for (auto s = std::size_t(part.first); s < std::size_t(part.end); ++s)
+    if (to_come_[s] > 0) highest = std::max(highest, floor_[s] + to_come_[s]);
+  return highest;
+}
+
+std::optional<std::vector<std::int64_t>> Skyline::build(const Taste& taste, std::int64_t most_end) {
+  floor_.assign(begins_.size(), 0);
+  to_come_ = all_bytes_;
+  placed_.assign(parcels_.size(), 0);
+  std::vector<std::int64_t> offsets(parcels_.size());
+  for (std::size_t left = parcels_.size(); left > 0;) {
+    std::int64_t floor = 0;
+    const Sections lowest = valley(floor);
+    steps_ += std::int64_t(floor_.size()) / 4;
+    const std::optional<int> chosen = choose(taste, lowest);
+    if (!chosen) {
+      raise(lowest);
+      if (top(lowest) > most_end) return std::nullopt;
+      continue;
+    }
+    const auto i = std::size_t(*chosen);
+    placed_[i] = 1;
+    offsets[i] = floor;
+    --left;
+    for (auto s = std::size_t(life_[i].first); s < std::size_t(life_[i].end); ++s) {
+      floor_[s] = floor + parcels_[i].bytes;
+      to_come_[s] -= parcels_[i].bytes;
+    }
+  }
+  return offsets;
+}
+
+}  // namespace brume::schedule
