@@ -20,4 +20,28 @@ template <class Storage = float>
 double cross_entropy(MatrixOf<Storage> logits, ConstTokens targets, float scale,
                      bool with_gradient);
 
+// The same where each rank has some columns of the logits: every rank takes statistics of its own
+// part, ranks exchange them, and each combines all of them in the order of the parts. So all have
+// the same bits of the loss, and each its part of the gradient.
+
+/// Numbers of a token and a part: top = max_v logits[n,v], sum_v exp(logits[n,v] - top), and the
+/// target's logit, 0 where it is of another part.
+inline constexpr int num_statistics = 3;
+
+/// @param logits      [N, R] in; what cross_entropy_combine expects out
+/// @param targets     [N] of the whole vocabulary, as above
+/// @param statistics  [N, 3]
+template <class Storage = float>
+void cross_entropy_part(MatrixOf<Storage> logits, ConstTokens targets, VocabularyPart part,
+                        Matrix statistics);
+
+/// Replaces what cross_entropy_part left of the logits by their gradient.
+///
+/// @param statistics  [P, 3 N] of all parts
+/// @param index       of this part, among P
+/// @return            the scaled sum over all parts, in double precision
+template <class Storage = float>
+double cross_entropy_combine(MatrixOf<Storage> logits, ConstTokens targets, VocabularyPart part,
+                             ConstMatrix statistics, int index, float scale);
+
 }  // namespace brume::kernels

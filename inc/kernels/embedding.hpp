@@ -5,23 +5,27 @@
 
 namespace brume::kernels {
 
-/// x[n,c] = token_table[tokens[n],c] + position_table[n mod T,c],  T = position_table.extent(0)
+/// x[n,c] = token_table[tokens[n] - first,c] + position_table[n mod T,c],
+/// T = position_table.extent(0)
 ///
-/// An empty position table adds nothing, also in backward.
+/// Rows of other parts of the vocabulary are zero, so the sum of all parts is the whole. An empty
+/// position table adds nothing, also in backward.
 ///
 /// @param tokens          [N] 0 <= tokens[n] < V
-/// @param token_table     [V, C]
+/// @param token_table     [R, C] tokens first to first + R
 /// @param position_table  [T, C]
 /// @param x               [N, C]
-/// @throws Error(bug)     when a token lies outside the table
+/// @param part            of the vocabulary
+/// @throws Error(bug)     when a token lies outside the vocabulary
 template <class Storage = float>
 void embedding_forward(ConstTokens tokens, ConstMatrixOf<Storage> token_table,
-                       ConstMatrixOf<Storage> position_table, MatrixOf<Storage> x);
+                       ConstMatrixOf<Storage> position_table, MatrixOf<Storage> x,
+                       VocabularyPart part = {});
 
 /// Adds dx to the rows it came from, tokens in order. The tables' gradients are always accumulated:
 /// rows no token names must hold a value already.
 template <class Storage = float>
 void embedding_backward(ConstTokens tokens, ConstMatrixOf<Storage> dx, Matrix d_token_table,
-                        Matrix d_position_table);
+                        Matrix d_position_table, VocabularyPart part = {});
 
 }  // namespace brume::kernels

@@ -45,6 +45,12 @@ MatrixOf<Storage> columns(const MatrixOf<Storage>& matrix, int first, int count)
   return Kokkos::subview(matrix, Kokkos::ALL(), std::make_pair(first, first + count));
 }
 
+/// One rank's part of a vocabulary that is cut over ranks: rows of a table, columns of logits.
+struct VocabularyPart {
+  int first = 0;  ///< token of the first row or column
+  int vocab = 0;  ///< V, of all parts; 0: this is the only one
+};
+
 /// What a kernel does with what its output already holds.
 enum class Write { replace, accumulate };
 

@@ -108,7 +108,8 @@ enum class Init { zeros, ones, normal };
 struct Parameter {
   std::string name;                 ///< "layers.3.attention.qkv.weight"
   std::vector<std::int64_t> shape;  ///< global
-  int split_dim = -1;   ///< dimension that tensor parallelism cuts; -1: every tp rank holds all
+  int split_dim = -1;   ///< dimension that tensor parallelism cuts, see cut(); -1: every tp rank
+                        ///< holds all
   int split_heads = 0;  ///< along split_dim, kept whole; every tp rank holds all that tp does not
                         ///< divide. 0: any tp
   bool tp_partial = false;  ///< each tp rank's gradient is a part of the sum
@@ -123,6 +124,13 @@ struct Parameter {
   }
   bool is_partial(int tp) const { return tp_partial || (split_dim >= 0 && !splits(tp)); }
 };
+
+/// Part `index` when something of `extent` is cut into parts of ceil(extent / parts), of which the
+/// last may be smaller or empty. So are tensors and vocabularies cut over tensor-parallel ranks.
+struct Cut {
+  std::int64_t first, count;
+};
+Cut cut(std::int64_t extent, int parts, int index);
 
 /// A parameter's piece on one tp rank, and where it lies in the block's flat buffers.
 struct Piece {
@@ -149,7 +157,8 @@ std::vector<Block> blocks(const Config& config);
 
 /// The flat buffer of a block on one tp rank. Partial gradients come first, so that one small
 /// all-reduce covers them; each piece starts at a multiple of 16 elements, the whole is a multiple
-/// of `shards` * 16 so that ZeRO can cut it into equal aligned shards.
+/// of `shards` * 16 so that ZeRO can cut it into equal aligned shards. Where tp cuts unevenly each
+/// rank has room for the first one's piece, the largest: all ranks' layouts are alike.
 struct Layout {
   std::vector<Piece> pieces;      ///< in flat order
   std::int64_t partial_elements;  ///< leading elements whose gradients are partial over tp
@@ -165,11 +174,15 @@ Expr layout_elements(const Block& block);
 /// Of these, the leading ones whose gradients are partial over tp; in variable "tp".
 Expr layout_partial_elements(const Block& block);
 
+/// Elements of the token table on one tp rank, in "tp": ceil(V / tp) C.
+Expr token_table_elements(const Config& config);
+
 // --- segments -----------------------------------------------------------------------------------
 // A segment maps the residual stream [N, C] to the next one; with tp > 1 each tp rank computes a
 // part of the sum and an all-reduce of its output follows. Its backward maps d output to d input
-// alike. A layer is two segments, attention and mlp, or the one segment `parallel`, whose branches
-// read the same input.
+// alike. The embedding makes the first stream so, the head the first d output; of the vocabulary
+// each tp rank has its rows, and the head's logits meet in a few numbers a token. A layer is two
+// segments, attention and mlp, or the one segment `parallel`, whose branches read the same input.
 
 enum class SegmentKind { embedding, attention, mlp, parallel, head };
 const char* name(SegmentKind kind);
@@ -220,7 +233,7 @@ struct Operator {
 /// A tensor that a segment's forward keeps for its backward, beside its input.
 struct Saved {
   std::string name;
-  Expr elements;      ///< on one tp rank, in "b" and "tp"
+  Expr elements;      ///< on one tp rank, in "b" and "tp"; none: it is not kept
   int element_bytes;  ///< statistics are fp32 whatever the precision
 
   Expr bytes() const { return double(element_bytes) * elements; }

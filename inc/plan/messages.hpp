@@ -26,12 +26,13 @@ struct Message {
 /// that holds it; tensor-parallel ranks, which all hold the same, are spread over those that ask.
 std::vector<Message> stream_messages(const Plan& plan, int from, int to);
 
-/// The table of a tied head, from the first stage to each rank of the last; the unit is the table.
-std::vector<Message> tied_weight_messages(const Plan& plan);
+/// The table of a tied head, from the first stage to each rank of the last, in rows: each rank gets
+/// its rows from those that hold them, of one data-parallel rank.
+std::vector<Message> tied_weight_messages(const Plan& plan, int vocab_size);
 
-/// Its gradients, from the last stage to the first: each data-parallel rank's part of the sum goes
-/// to one data-parallel rank (to each of its tensor-parallel ranks), whose reduction over dp then
-/// sums all.
-std::vector<Message> tied_gradient_messages(const Plan& plan);
+/// Its gradients, from the last stage to the first, in rows: each data-parallel rank's part of the
+/// sum goes to one data-parallel rank, each row to the tensor-parallel rank that holds it. The
+/// reduction over dp of the first stage then sums all.
+std::vector<Message> tied_gradient_messages(const Plan& plan, int vocab_size);
 
 }  // namespace brume::plan

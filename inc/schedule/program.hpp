@@ -56,6 +56,7 @@ enum class Operation : std::uint8_t {
   forward,    ///< a segment: input -> output, saved
   backward,   ///< a segment: output gradient -> input gradient (same buffer), weight gradients
   recompute,  ///< forward again for what it saves; without an output when nobody needs it
+  loss,       ///< of the head's forward with tp > 1, from the statistics of all tp ranks
   all_reduce,
   reduce_scatter,
   all_gather,

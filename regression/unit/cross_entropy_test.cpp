@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.hpp"
+#include "kernels/bfloat16.hpp"
 #include "reference/cross_entropy.hpp"
 
 namespace brume::kernels {
@@ -80,6 +81,98 @@ TEST(CrossEntropy, ATargetOutsideTheVocabularyBreaksAPromise) {
   Array logits = random_array(1, 4, 1);
   const std::vector<std::int32_t> targets{4};
   EXPECT_THROW(cross_entropy(logits.matrix(), reference::view(targets), 1.0f, true), Error);
+}
+
+// --- logits in parts -----------------------------------------------------------------------------
+
+/// Loss and gradient of logits [N, V] cut by columns as ranks hold them: parts of ceil(V / P).
+struct InParts {
+  double loss;
+  std::vector<float> gradient;  ///< [N, V]
+};
+
+template <class Storage = float>
+InParts in_parts(const std::vector<Storage>& logits, const std::vector<std::int32_t>& targets,
+                 int parts, float scale) {
+  const int N = int(targets.size()), V = int(logits.size()) / N, each = (V + parts - 1) / parts;
+  Array statistics(parts, num_statistics * N);
+  std::vector<std::vector<Storage>> own;
+  std::vector<VocabularyPart> cuts;
+  const auto matrix_of = [&](int p) {
+    return MatrixOf<Storage>(own[std::size_t(p)].data(), std::size_t(N),
+                             own[std::size_t(p)].size() / std::size_t(N));
+  };
+  for (int p = 0; p < parts; ++p) {
+    const int first = std::min(p * each, V), end = std::min(first + each, V);
+    cuts.push_back({first, V});
+    std::vector<Storage>& mine = own.emplace_back();
+    for (int n = 0; n < N; ++n)
+      mine.insert(mine.end(), &logits[std::size_t(n * V)] + first,
+                  &logits[std::size_t(n * V)] + end);
+    cross_entropy_part<Storage>(matrix_of(p), reference::view(targets), cuts.back(),
+                                Matrix(&statistics(p, 0), std::size_t(N), num_statistics));
+  }
+  InParts all{0.0, std::vector<float>(logits.size())};
+  for (int p = 0; p < parts; ++p) {
+    const double loss =
+        cross_entropy_combine<Storage>(matrix_of(p), reference::view(targets), cuts[std::size_t(p)],
+                                       statistics.matrix(), p, scale);
+    EXPECT_TRUE(p == 0 || loss == all.loss || std::isnan(loss))
+        << "the loss is the same on all ranks";
+    all.loss = loss;
+    const auto columns = int(matrix_of(p).extent(1));
+    for (int n = 0; n < N; ++n)
+      for (int v = 0; v < columns; ++v)
+        all.gradient[std::size_t(n * V + cuts[std::size_t(p)].first + v)] =
+            float(own[std::size_t(p)][std::size_t(n * columns + v)]);
+  }
+  return all;
+}
+
+// Most targets are of another part; with five parts of three tokens two have none at all.
+TEST(CrossEntropyParts, EqualTheTwinOfTheWhole) {
+  for (const auto& [N, V] : {std::pair(3, 7), {9, 257}, {70, 64}, {2, 9001}, {4, 3}})
+    for (const int parts : {1, 2, 3, 5}) {
+      SCOPED_TRACE(testing::Message() << N << " x " << V << " in " << parts);
+      Array logits = random_array(N, V, 1, 3.0f);
+      const auto targets = some_targets(N, V);
+      reference::Doubles gradient;
+      const double expected = reference::cross_entropy(logits.doubles(), targets, 0.25, &gradient);
+      const InParts found = in_parts(logits.values(), targets, parts, 0.25f);
+      EXPECT_NEAR(found.loss, expected, 1e-6 * std::abs(expected) + 1e-9);
+      EXPECT_LT(reference::relative_error(found.gradient, gradient), 1e-6);
+    }
+}
+
+TEST(CrossEntropyParts, LargeLogitsStayFiniteAndNaNShows) {
+  std::vector<float> logits{1e4f, -1e4f, 0.0f, -1e4f, -1e4f, 9990.0f};
+  const std::vector<std::int32_t> targets{3};
+  reference::Doubles gradient;
+  const double expected =
+      reference::cross_entropy({logits.begin(), logits.end()}, targets, 1.0, &gradient);
+  for (const int parts : {2, 3, 6}) {
+    const InParts found = in_parts(logits, targets, parts, 1.0f);
+    EXPECT_NEAR(found.loss, expected, 1e-6 * expected);
+    EXPECT_LT(reference::relative_error(found.gradient, gradient), 1e-6);
+  }
+  logits[4] = NAN;
+  EXPECT_TRUE(std::isnan(in_parts(logits, targets, 3, 1.0f).loss));
+}
+
+TEST(CrossEntropyParts, NarrowLogitsGiveTheirGradientRounded) {
+  const std::vector<float> wide = random_array(5, 501, 1, 3.0f).values();
+  const std::vector<bfloat16> logits(wide.begin(), wide.end());
+  const std::vector<float> same(logits.begin(), logits.end());
+  const auto targets = some_targets(5, 501);
+  const InParts found = in_parts(logits, targets, 3, 0.2f),
+                expected = in_parts(same, targets, 3, 0.2f);
+  EXPECT_NEAR(found.loss, expected.loss, 1e-6 * expected.loss);
+  for (std::size_t i = 0; i < same.size(); ++i)
+    EXPECT_NEAR(found.gradient[i], expected.gradient[i], 0x1p-8 * std::abs(expected.gradient[i]));
+}
+
+TEST(CrossEntropyParts, ATargetOutsideTheVocabularyBreaksAPromise) {
+  EXPECT_THROW(in_parts(random_array(1, 4, 1).values(), {4}, 2, 1.0f), Error);
 }
 
 TEST(CrossEntropy, RepeatsBitwiseAlsoAmongThreads) {

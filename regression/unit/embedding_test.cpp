@@ -56,6 +56,30 @@ TEST(Embedding, WithoutPositionsOnlyTokensCount) {
   EXPECT_TRUE(table.gaps_untouched() && x.gaps_untouched());
 }
 
+// 11 tokens in parts of 4, 4 and 3; the first one adds the positions. What is added to nothing
+// keeps its bits.
+TEST(Embedding, PartsOfTheVocabularyAddUp) {
+  constexpr int C = 7, parts = 3, each = 4;
+  const int N = int(tokens.size());
+  Array table = random_array(V, C, 1), positions = random_array(T, C, 2), whole(N, C);
+  embedding_forward(reference::view(tokens), table.matrix(), positions.matrix(), whole.matrix());
+  Array dx = random_array(N, C, 3), d_whole = random_array(V, C, 4), d_parts = d_whole;
+  embedding_backward(reference::view(tokens), dx.matrix(), d_whole.matrix(), {});
+  std::vector<float> sum(whole.values().size(), 0.0f);
+  for (int p = 0; p < parts; ++p) {
+    const VocabularyPart part{p * each, V};
+    const auto rows = std::size_t(std::min(each, V - part.first));
+    Array x(N, C);
+    embedding_forward(reference::view(tokens), ConstMatrix(&table(part.first, 0), rows, C),
+                      p == 0 ? ConstMatrix(positions.matrix()) : ConstMatrix(), x.matrix(), part);
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += x.values()[i];
+    embedding_backward(reference::view(tokens), ConstMatrix(dx.matrix()),
+                       Matrix(&d_parts(part.first, 0), rows, C), {}, part);
+  }
+  EXPECT_TRUE(reference::same_bits(sum, whole.values()));
+  EXPECT_TRUE(reference::same_bits(d_parts.values(), d_whole.values()));
+}
+
 TEST(Embedding, GradientIsTheSlopeOfTheTwin) {
   constexpr int C = 3;
   Array dx = random_array(int(tokens.size()), C, 1), table = random_array(V, C, 2),

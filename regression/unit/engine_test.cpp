@@ -76,6 +76,41 @@ TEST_P(Contract, RandomPlanOfAnotherFamilyTrainsLikeOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(Engine, Contract, ::testing::Range(0, test::plans_to_try(num_plans)));
 
+/// Stages of three tensor-parallel ranks, alone and beside stages of two and of one.
+class ThreeParts : public ::testing::TestWithParam<std::tuple<bool, int>> {};
+
+// 31 tokens are pieces of 11, 11 and 9, or of 16 and 15; 10 are 4, 4 and 2.
+TEST_P(ThreeParts, OfTheVocabularyTrainLikeOneRank) {
+  const auto [tied, vocab_size] = GetParam();
+  std::mt19937 random(5);
+  const model::Config model{.num_layers = 2,
+                            .hidden_size = 36,
+                            .num_heads = 6,
+                            .ffn_size = 96,
+                            .seq_len = 12,
+                            .vocab_size = vocab_size,
+                            .tied_head = tied};
+  using Splits = std::vector<test::Split>;
+  for (const Splits& splits : {Splits{{1, 3, 2}}, Splits{{2, 3, 1}}, Splits{{1, 2, 2}, {1, 3, 2}},
+                               Splits{{1, 3, 2}, {2, 1, 1}}})
+    expect_contract(model, test::plan_of(random, model, splits));
+}
+
+INSTANTIATE_TEST_SUITE_P(Engine, ThreeParts,
+                         ::testing::Combine(::testing::Bool(), ::testing::Values(31, 10)));
+
+// Four ranks of which the last has none of nine tokens.
+TEST(Engine, ARankWithoutTokensTrainsToo) {
+  std::mt19937 random(5);
+  model::Config model = test::random_model(random);
+  model.num_heads = 4;
+  model.vocab_size = 9;
+  for (const bool tied : {true, false}) {
+    model.tied_head = tied;
+    expect_contract(model, test::plan_of(random, model, {{1, 4, 2}}));
+  }
+}
+
 class Bf16Contract : public ::testing::TestWithParam<int> {};
 
 // Within one step the order of sums shows where the stream is a sum over tensor-parallel ranks, for

@@ -100,36 +100,67 @@ TEST(StreamMessages, TensorParallelRanksShareTheWork) {
   EXPECT_EQ(found, expected);
 }
 
-TEST(TiedMessages, EveryRankOfTheLastStageGetsTheTableOnce) {
+/// Rows of the table that a rank holds: a vocabulary that few degrees divide.
+constexpr int vocab = 29;
+model::Cut rows_of(const Plan& plan, int rank) {
+  return model::cut(vocab, stage_of(plan, rank).tp, place(plan, rank).tp_rank);
+}
+
+/// How often each row goes to what `key` makes of a message and the row.
+template <typename Key>
+auto count_rows(const Plan& plan, const std::vector<Message>& messages, Key key) {
+  std::map<decltype(key(Message{}, 0)), int> count;
+  EXPECT_TRUE(in_order(messages));
+  for (const Message& m : messages)
+    for (int i = 0; i < m.count; ++i) {
+      const std::int64_t row = rows_of(plan, m.source).first + m.source_first + i;
+      EXPECT_EQ(row, rows_of(plan, m.destination).first + m.destination_first + i);
+      EXPECT_LT(m.source_first + i, rows_of(plan, m.source).count);
+      EXPECT_LT(m.destination_first + i, rows_of(plan, m.destination).count);
+      ++count[key(m, int(row))];
+    }
+  for (const auto& [what, times] : count) EXPECT_EQ(times, 1);
+  return count;
+}
+
+TEST(TiedMessages, EveryRankOfTheLastStageGetsItsRowsOnce) {
   for (const Plan& plan : mixed_plans()) {
-    std::map<int, int> received;
-    const std::vector<Message> messages = tied_weight_messages(plan);
-    EXPECT_TRUE(in_order(messages));
+    const std::vector<Message> messages = tied_weight_messages(plan, vocab);
     for (const Message& m : messages) {
       EXPECT_EQ(place(plan, m.source).stage, 0);
       EXPECT_EQ(place(plan, m.destination).stage, plan.num_stages() - 1);
-      ++received[m.destination];
     }
-    EXPECT_EQ(int(received.size()), plan.stages.back().devices());
-    for (const auto& [rank, times] : received) EXPECT_EQ(times, 1);
+    const auto received = count_rows(
+        plan, messages, [](const Message& m, int row) { return std::pair(m.destination, row); });
+    EXPECT_EQ(int(received.size()), plan.stages.back().dp * vocab);
   }
 }
 
-// The sum over the first stage's dp then counts each data-parallel rank of the last stage once, on
-// every tensor-parallel rank.
+// The sum over the first stage's dp then counts each data-parallel rank of the last stage once.
 TEST(TiedMessages, EveryPartOfTheGradientComesHomeOnce) {
   for (const Plan& plan : mixed_plans()) {
-    std::map<std::pair<int, int>, int> counted;  // tp rank of the first, dp rank of the last stage
-    const std::vector<Message> messages = tied_gradient_messages(plan);
-    EXPECT_TRUE(in_order(messages));
+    const std::vector<Message> messages = tied_gradient_messages(plan, vocab);
     for (const Message& m : messages) {
       EXPECT_EQ(place(plan, m.source).stage, plan.num_stages() - 1);
       EXPECT_EQ(place(plan, m.destination).stage, 0);
-      ++counted[{place(plan, m.destination).tp_rank, place(plan, m.source).dp_rank}];
     }
-    EXPECT_EQ(int(counted.size()), plan.stages.front().tp * plan.stages.back().dp);
-    for (const auto& [pair, times] : counted) EXPECT_EQ(times, 1);
+    const auto counted = count_rows(plan, messages, [&](const Message& m, int row) {
+      return std::pair(place(plan, m.source).dp_rank, row);
+    });
+    EXPECT_EQ(int(counted.size()), plan.stages.back().dp * vocab);
   }
+}
+
+// 7 rows over 2 ranks and over 3: 4 + 3 and 3 + 3 + 1.
+TEST(TiedMessages, CutWhereEitherSideIsCut) {
+  std::mt19937 random(2);
+  const Plan plan = test::plan_of(random, {.num_layers = 2}, {{1, 2, 1}, {1, 3, 1}});
+  std::vector<std::tuple<int, int, int, int, int>> found;
+  for (const Message& m : tied_weight_messages(plan, 7))
+    found.emplace_back(m.source, m.destination, m.source_first, m.destination_first, m.count);
+  const std::vector<std::tuple<int, int, int, int, int>> expected{
+      {0, 2, 0, 0, 3}, {0, 3, 3, 0, 1}, {1, 3, 0, 1, 2}, {1, 4, 2, 0, 1}};
+  EXPECT_EQ(found, expected);
 }
 
 }  // namespace

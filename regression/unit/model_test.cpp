@@ -167,12 +167,13 @@ TEST(Model, LayoutIsAlignedDisjointAndHasPartialGradientsFirst) {
 TEST(Model, LayoutExpressionEqualsTheLayout) {
   for (const Config& m : all_families())
     for (const Block& block : blocks(m))
-      for (int tp : {1, 2, 4})
+      for (int tp : {1, 2, 3, 4})
         for (int dp : {1, 2, 3, 8}) {
           const std::map<std::string, double, std::less<>> values{{"tp", double(tp)},
                                                                   {"dp", double(dp)}};
           const Layout flat = layout(block, tp, 0, dp);
           EXPECT_EQ(layout_elements(block).evaluate(values), double(flat.elements)) << block.name;
+          EXPECT_EQ(layout(block, tp, tp - 1, dp).elements, flat.elements) << block.name;
           EXPECT_EQ(layout_partial_elements(block).evaluate(values), double(flat.partial_elements))
               << block.name << " at tp " << tp;
         }

@@ -75,6 +75,7 @@ Costs::Costs(const model::Config& model, const Profile& profile)
   };
   optimizer_ = priced("adamw", [p = profile_](Arguments x) { return optimizer_s(*p, x[0]); });
   tp_all_reduce_ = priced("all_reduce", [=](Arguments x) { return link("all_reduce", x); });
+  tp_all_gather_ = priced("all_gather_tp", [=](Arguments x) { return link("all_gather", x); });
   gradient_reduction_ = priced("reduce_gradients", [=](Arguments x) {
     return link(x[3] >= 1.0 ? "reduce_scatter" : "all_reduce", x);
   });
@@ -100,7 +101,10 @@ Expr Costs::segment(model::SegmentKind kind, Pass pass) const {
   auto function =
       remembering(std::string(model::name(kind)) + "_" + word(pass),
                   [model = model_, profile = profile_, kind, pass](Arguments x) {
-                    return profile->task_overhead_s +
+                    // The head's forward in two: before and after ranks know each other's parts.
+                    const bool two = kind == model::SegmentKind::head && pass == Pass::forward &&
+                                     whole(x[1]) > 1;
+                    return (two ? 2.0 : 1.0) * profile->task_overhead_s +
                            segment_s(*model, *profile, kind, pass, whole(x[0]), whole(x[1]));
                   });
   return Expr::call(std::move(function), {v_.b, v_.tp});
@@ -110,6 +114,10 @@ Expr Costs::optimizer(const Expr& elements) const { return Expr::call(optimizer_
 
 Expr Costs::tp_all_reduce(const Expr& bytes) const {
   return Expr::call(tp_all_reduce_, {1.0, v_.tp, bytes});
+}
+
+Expr Costs::tp_all_gather(const Expr& bytes) const {
+  return Expr::call(tp_all_gather_, {1.0, v_.tp, bytes});
 }
 
 Expr Costs::gradient_reduction(const Expr& bytes) const {

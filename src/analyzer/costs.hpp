@@ -40,6 +40,7 @@ class Costs {
   Expr segment(model::SegmentKind kind, Pass pass) const;  ///< at (b, tp)
   Expr optimizer(const Expr& elements) const;
   Expr tp_all_reduce(const Expr& bytes) const;
+  Expr tp_all_gather(const Expr& bytes) const;
   Expr gradient_reduction(
       const Expr& bytes) const;                 ///< over dp: all-reduce, with ZeRO reduce-scatter
   Expr weight_gather(const Expr& bytes) const;  ///< over dp, with ZeRO
@@ -60,7 +61,8 @@ class Costs {
   std::shared_ptr<const hardware::Profile> profile_;
   Variables v_;
   std::shared_ptr<const symbolic::Function> optimizer_, tp_all_reduce_, gradient_reduction_,
-      weight_gather_, send_, world_all_reduce_, copy_in_, copy_out_, memory_pass_, overlapped_;
+      tp_all_gather_, weight_gather_, send_, world_all_reduce_, copy_in_, copy_out_, memory_pass_,
+      overlapped_;
 };
 
 }  // namespace brume::analyzer

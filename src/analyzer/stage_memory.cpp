@@ -56,8 +56,8 @@ class StageMemoryBuilder {
   std::vector<SegmentBytes> segments_;  ///< of a layer, in forward order
   SegmentBytes head_;
   Expr stream_, full_kept_, full_moved_, recomputed_moved_;
-  double table_elements_;  ///< of the token table
-  double weight_bytes_;    ///< of an element
+  Expr table_elements_;  ///< of this rank's part of the token table
+  double weight_bytes_;  ///< of an element
 };
 
 StageMemoryBuilder::StageMemoryBuilder(const model::Config& model, StageRole role)
@@ -68,7 +68,7 @@ StageMemoryBuilder::StageMemoryBuilder(const model::Config& model, StageRole rol
       stream_(model::stream_bytes(model)),
       full_moved_(moved_bytes(model, false)),
       recomputed_moved_(moved_bytes(model, true)),
-      table_elements_(double(model::blocks(model).front().parameters.front().elements())),
+      table_elements_(model::token_table_elements(model)),
       weight_bytes_(model::weight_bytes(model.precision)) {
   for (SegmentKind kind : model::segment_kinds(model, model::BlockKind::layer)) {
     segments_.emplace_back(model, kind);

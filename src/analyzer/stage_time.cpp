@@ -71,10 +71,13 @@ StageTimeBuilder::StageTimeBuilder(const model::Config& model, const hardware::P
   head_ = block_costs(model, costs_, blocks_.back());
   full_ = layer_costs(model, costs_, false);
   recomputed_ = layer_costs(model, costs_, true);
-  embedding_forward_s_ = costs_.segment(SegmentKind::embedding, Pass::forward);
+  const Expr all_reduce_s = costs_.tp_all_reduce(stream_bytes_);
+  embedding_forward_s_ = costs_.segment(SegmentKind::embedding, Pass::forward) + all_reduce_s;
   embedding_backward_s_ = costs_.segment(SegmentKind::embedding, Pass::backward);
-  head_forward_s_ = costs_.segment(SegmentKind::head, Pass::forward);
-  head_backward_s_ = costs_.segment(SegmentKind::head, Pass::backward);
+  const Expr statistics_bytes = model::segment(model, SegmentKind::head).saved.back().bytes();
+  head_forward_s_ =
+      costs_.segment(SegmentKind::head, Pass::forward) + costs_.tp_all_gather(statistics_bytes);
+  head_backward_s_ = costs_.segment(SegmentKind::head, Pass::backward) + all_reduce_s;
 }
 
 // --- windows ------------------------------------------------------------------------------------
@@ -131,7 +134,8 @@ Expr StageTimeBuilder::layer_s(Direction direction, Microbatch which, const Laye
   // An embedding's backward is short: what its weights wait for is here while the first layer runs.
   if (role_.first && which != Microbatch::last)
     load.in_s += first * embedding_.weights.weights_in_s;
-  return window(load) - (1.0 - last) * layer.hidden_tp_s;
+  // ... of the gradient that a layer gets from another one or from the head.
+  return window(load) - (role_.last ? Expr(1.0) : 1.0 - last) * layer.hidden_tp_s;
 }
 
 /// Sum over the stage's layers, of which the last c of l are recomputed.
@@ -232,8 +236,13 @@ void StageTimeBuilder::delta(TimeTerms& terms) const {
   const Expr partial_s =
       costs_.tp_all_reduce(grad_bytes * model::layout_partial_elements(blocks_[1]));
   const Expr last_backward_s = costs_.segment(kinds_.back(), Pass::backward);
-  terms.delta.push_back({"gradients partial over tp", v_.l * max(partial_s - last_backward_s, 0.0) +
-                                                          min(partial_s, last_backward_s)});
+  Expr exposed_s = v_.l * max(partial_s - last_backward_s, 0.0) + min(partial_s, last_backward_s);
+  if (role_.last)
+    exposed_s +=
+        max(costs_.tp_all_reduce(grad_bytes * model::layout_partial_elements(blocks_.back())) -
+                last_backward_s,
+            0.0);
+  terms.delta.push_back({"gradients partial over tp", exposed_s});
 
   const auto norm = [&](const model::Block& block) {
     return costs_.norm(grad_bytes * model::layout_elements(block) / v_.dp);
@@ -254,8 +263,8 @@ void StageTimeBuilder::delta(TimeTerms& terms) const {
 /// last.
 void StageTimeBuilder::tied(TimeTerms& terms) const {
   if (!model_.tied_head || role_.first == role_.last) return;
-  const double elements = double(blocks_.front().parameters.front().elements());
-  const double bytes = grad_bytes * elements;
+  const Expr elements = model::token_table_elements(model_);
+  const Expr bytes = grad_bytes * elements;
   if (role_.last) {
     terms.delta.push_back(
         {"tied table from the first stage", costs_.send(weight_bytes_ * elements)});

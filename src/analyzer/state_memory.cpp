@@ -161,11 +161,10 @@ Expr StateMemory::beside_middle_backward(const Expr& block) const {
 }
 
 Expr StateMemory::beside_last_backward(const Expr& block) const {
-  // The norms of layers are summed over tp too.
+  // The gradients of norms, which all but the embedding have, are summed over tp too.
   const Expr over_dp = less(1.0, v_.dp);
   const auto late = [&](const Expr& of_block) {
-    const Expr is_layer = at_most(1.0, of_block) * at_most(of_block, v_.l);
-    return max(over_dp, is_layer * less(1.0, v_.tp));
+    return max(over_dp, at_most(1.0, of_block) * less(1.0, v_.tp));
   };
   const Expr before = block + 1.0, before_that = block + 2.0;
   const Expr leaving = late(before_that) * of(&Bytes::stepped_grads, before_that) +

@@ -23,7 +23,9 @@ ComputeOf<Storage>::ComputeOf(const plan::Plan& plan, const model::Config& model
   hidden_ = model.hidden_size;
   attended_tp_ = model.attention_size() / stage.tp;
   ffn_tp_ = model.ffn_size / stage.tp;
-  vocab_ = model.vocab_size;
+  const model::Cut rows = model::cut(model.vocab_size, tp_, place_.tp_rank);
+  vocabulary_ = {.first = int(rows.first), .vocab = model.vocab_size};
+  rows_ = int(rows.count);
   eps_ = float(model.norm_eps);
   norm_kind_ = model.norm();
   mlp_kind_ = model.mlp();
@@ -133,6 +135,7 @@ void ComputeOf<Storage>::run(const schedule::Program& program, const schedule::T
       if (task.segment == SegmentKind::embedding) return embedding_backward(o);
       if (task.segment == SegmentKind::head) return head_backward(o);
       return layer_backward(o);
+    case Operation::loss: return loss(o, step);
     case Operation::clear:
       return kernels::fill(0.0f, part(o.data(Role::grads), o.elements(Role::grads)));
     case Operation::accumulate: return accumulate(o);

@@ -88,6 +88,12 @@ class ComputeOf final : public Compute {
   int saved_index(const Operands& o, std::string_view name) const {
     return segments_.at(o.task.segment).saved.find(name)->second;
   }
+  kernels::ConstTokens tokens(const Operands& o, schedule::Role role) const {
+    return kernels::ConstTokens(o.data<std::int32_t>(role), std::size_t(tokens_));
+  }
+  /// What the head multiplies with: its own table or the tied one, and that one's gradient.
+  ConstMatrix head_table(const Operands& o) const;
+  kernels::Matrix head_table_grads(const Operands& o) const;
   Matrix stream(const Operands& o, schedule::Role role) const {
     return rows(o.data<Storage>(role), tokens_, hidden_);
   }
@@ -131,6 +137,8 @@ class ComputeOf final : public Compute {
   void embedding_forward(const Operands& o) const;
   void embedding_backward(const Operands& o) const;
   void head_forward(const Operands& o, const StepScalars& step) const;
+  void loss(const Operands& o, const StepScalars& step) const;
+  void add_loss(const Operands& o, double loss) const;
   void head_backward(const Operands& o) const;
 
   void optimizer_step(const Operands& o, const StepScalars& step) const;
@@ -144,7 +152,8 @@ class ComputeOf final : public Compute {
   int hidden_;       ///< C
   int attended_tp_;  ///< features of this rank's query heads
   int ffn_tp_;
-  int vocab_;
+  kernels::VocabularyPart vocabulary_;  ///< of this rank
+  int rows_;                            ///< tokens in it
   float eps_;
   model::NormKind norm_kind_;
   model::MlpKind mlp_kind_;

@@ -8,7 +8,6 @@
 
 namespace brume::engine {
 
-using kernels::ConstTokens;
 using kernels::Write;
 using schedule::Role;
 
@@ -57,65 +56,78 @@ void ComputeOf<Storage>::norm_backward(const Operands& o, const std::string& nam
 template <class Storage>
 void ComputeOf<Storage>::embedding_forward(const Operands& o) const {
   const Storage* w = weights(o);
+  // Tensor-parallel ranks' parts of the stream are summed: one of them adds the positions.
+  const bool adds_positions = rope_.empty() && place_.tp_rank == 0;
   kernels::embedding_forward<Storage>(
-      ConstTokens(o.data<std::int32_t>(Role::input), std::size_t(tokens_)),
-      matrix(w, o.block(), "token"),
-      rope_.empty() ? matrix(w, o.block(), "position") : ConstMatrix(), stream(o, Role::output));
+      tokens(o, Role::input), matrix(w, o.block(), "token"),
+      adds_positions ? matrix(w, o.block(), "position") : ConstMatrix(), stream(o, Role::output),
+      vocabulary_);
 }
 
 template <class Storage>
 void ComputeOf<Storage>::embedding_backward(const Operands& o) const {
   float* g = o.data(Role::grads);
   kernels::embedding_backward<Storage>(
-      ConstTokens(o.data<std::int32_t>(Role::input), std::size_t(tokens_)),
-      stream(o, Role::gradient), matrix(g, o.block(), "token"),
-      rope_.empty() ? matrix(g, o.block(), "position") : kernels::Matrix());
+      tokens(o, Role::input), stream(o, Role::gradient), matrix(g, o.block(), "token"),
+      rope_.empty() ? matrix(g, o.block(), "position") : kernels::Matrix(), vocabulary_);
 }
 
 // --- head ---------------------------------------------------------------------------------------
 
 template <class Storage>
-void ComputeOf<Storage>::head_forward(const Operands& o, const StepScalars& step) const {
-  const Storage* w = weights(o);
+auto ComputeOf<Storage>::head_table(const Operands& o) const -> ConstMatrix {
   const Storage* tied = o.optional<Storage>(Role::weights, 1);
+  return tied ? ConstMatrix(tied, std::size_t(rows_), std::size_t(hidden_))
+              : matrix(weights(o), o.block(), "weight");
+}
+template <class Storage>
+kernels::Matrix ComputeOf<Storage>::head_table_grads(const Operands& o) const {
+  float* tied = o.optional(Role::grads, 1);
+  return tied ? rows(tied, rows_, hidden_) : matrix(o.data(Role::grads), o.block(), "weight");
+}
+
+template <class Storage>
+void ComputeOf<Storage>::head_forward(const Operands& o, const StepScalars& step) const {
   const Matrix normed = stream(o, Role::workspace);
-  const Matrix logits = saved(o, "d_logits", vocab_);
+  const Matrix logits = saved(o, "d_logits", rows_);
   norm_forward(o, "norm", normed);
-  kernels::linear_forward<Storage>(
-      normed,
-      tied ? ConstMatrix(tied, std::size_t(vocab_), std::size_t(hidden_))
-           : matrix(w, o.block(), "weight"),
-      Write::replace, logits);
-  const double loss = kernels::cross_entropy<Storage>(
-      logits, ConstTokens(o.data<std::int32_t>(Role::targets), std::size_t(tokens_)),
-      step.loss_scale, true);
-  // Tensor-parallel ranks compute the same loss: one of them counts it.
+  kernels::linear_forward<Storage>(normed, head_table(o), Write::replace, logits);
+  if (tp_ == 1)
+    return add_loss(o, kernels::cross_entropy<Storage>(logits, tokens(o, Role::targets),
+                                                       step.loss_scale, true));
+  const std::int64_t columns = std::int64_t{kernels::num_statistics} * tokens_;
+  float* const mine = statistic(o, "statistics").data() + place_.tp_rank * columns;
+  kernels::cross_entropy_part<Storage>(logits, tokens(o, Role::targets), vocabulary_,
+                                       rows(mine, tokens_, kernels::num_statistics));
+}
+
+/// Second half of a forward whose logits are in parts.
+template <class Storage>
+void ComputeOf<Storage>::loss(const Operands& o, const StepScalars& step) const {
+  const kernels::Vector statistics = statistic(o, "statistics");
+  add_loss(o, kernels::cross_entropy_combine<Storage>(
+                  saved(o, "d_logits", rows_), tokens(o, Role::targets), vocabulary_,
+                  rows(statistics.data(), tp_, kernels::num_statistics * tokens_), place_.tp_rank,
+                  step.loss_scale));
+}
+
+/// Tensor-parallel ranks compute the same loss: one of them counts it.
+template <class Storage>
+void ComputeOf<Storage>::add_loss(const Operands& o, double loss) const {
   double& sum = *o.data<double>(Role::loss);
   sum = (o.task.replaces ? 0.0 : sum) + (place_.tp_rank == 0 ? loss : 0.0);
 }
 
 template <class Storage>
 void ComputeOf<Storage>::head_backward(const Operands& o) const {
-  const Storage* w = weights(o);
-  float* g = o.data(Role::grads);
-  const Storage* tied = o.optional<Storage>(Role::weights, 1);
-  float* tied_grads = o.optional(Role::grads, 1);
-  const Matrix d_logits = saved(o, "d_logits", vocab_);
+  // A tied table's gradient was cleared: the embedding adds to it too.
+  const bool tied = o.task.find(Role::grads, 1) != nullptr;
+  const Matrix d_logits = saved(o, "d_logits", rows_);
   const Matrix normed = stream(o, Role::workspace);
   norm_again(o, "norm", normed);
-  if (tied) {
-    // The table's gradient was cleared: the embedding adds to it too.
-    kernels::linear_backward_weight<Storage>(d_logits, normed, Write::accumulate,
-                                             rows(tied_grads, vocab_, hidden_));
-    kernels::linear_backward_input<Storage>(
-        d_logits, ConstMatrix(tied, std::size_t(vocab_), std::size_t(hidden_)), Write::replace,
-        normed);
-  } else {
-    kernels::linear_backward_weight<Storage>(d_logits, normed, o.write(),
-                                             matrix(g, o.block(), "weight"));
-    kernels::linear_backward_input<Storage>(d_logits, matrix(w, o.block(), "weight"),
-                                            Write::replace, normed);
-  }
+  kernels::linear_backward_weight<Storage>(d_logits, normed, tied ? Write::accumulate : o.write(),
+                                           head_table_grads(o));
+  kernels::linear_backward_input<Storage>(d_logits, head_table(o), Write::replace, normed);
   norm_backward(o, "norm", normed, ConstMatrix(), stream(o, Role::gradient));
 }
 
@@ -126,6 +138,7 @@ template void ComputeOf<float>::norm_backward(const Operands&, const std::string
 template void ComputeOf<float>::embedding_forward(const Operands&) const;
 template void ComputeOf<float>::embedding_backward(const Operands&) const;
 template void ComputeOf<float>::head_forward(const Operands&, const StepScalars&) const;
+template void ComputeOf<float>::loss(const Operands&, const StepScalars&) const;
 template void ComputeOf<float>::head_backward(const Operands&) const;
 template void ComputeOf<kernels::bfloat16>::norm_forward(const Operands&, const std::string&,
                                                          Matrix) const;
@@ -136,6 +149,7 @@ template void ComputeOf<kernels::bfloat16>::norm_backward(const Operands&, const
 template void ComputeOf<kernels::bfloat16>::embedding_forward(const Operands&) const;
 template void ComputeOf<kernels::bfloat16>::embedding_backward(const Operands&) const;
 template void ComputeOf<kernels::bfloat16>::head_forward(const Operands&, const StepScalars&) const;
+template void ComputeOf<kernels::bfloat16>::loss(const Operands&, const StepScalars&) const;
 template void ComputeOf<kernels::bfloat16>::head_backward(const Operands&) const;
 
 }  // namespace brume::engine

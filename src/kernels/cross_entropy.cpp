@@ -1,6 +1,7 @@
 #include "kernels/cross_entropy.hpp"
 
 #include <cmath>
+#include <limits>
 #include <type_traits>
 
 #include "kernels/host.hpp"
@@ -24,6 +25,32 @@ double sum_exponentials(const Storage* row, int vocab, float top, See see) {
   return sum;
 }
 
+// In fp32 the exponentials wait in the row for their sum, so each is computed once; a narrower
+// format would round them twice.
+template <class Storage>
+constexpr bool waits = std::is_same_v<Storage, float>;
+
+/// sum_v exp(row[v] - top); the row is ready for row_gradient.
+template <class Storage>
+double begin_row(Storage* row, int vocab, float top) {
+  return sum_exponentials(row, vocab, top, [=](int v, float e) {
+    if constexpr (waits<Storage>) row[v] = e;
+  });
+}
+
+/// row[v] = factor exp(row[v] - top) - [v = target] scale, after begin_row with the same top.
+template <class Storage>
+void row_gradient(Storage* row, int vocab, int target, float top, float factor, float scale) {
+  const auto part = [=](int v) {
+    return factor * (waits<Storage> ? float(row[v]) : vector_exp(row[v] - top));
+  };
+  const bool here = target >= 0 && target < vocab;
+  const float at_target = here ? part(target) - scale : 0.0f;
+#pragma omp simd
+  for (int v = 0; v < vocab; ++v) row[v] = part(v);
+  if (here) row[target] = at_target;
+}
+
 /// Loss of one token; the row becomes its gradient when asked.
 template <class Storage>
 double token_loss(Storage* row, int vocab, int target, float scale, bool with_gradient) {
@@ -35,21 +62,34 @@ double token_loss(Storage* row, int vocab, int target, float scale, bool with_gr
   const double margin = double(row[target]) - double(top);
   if (!with_gradient)
     return std::log(sum_exponentials(row, vocab, top, [](int, float) {})) - margin;
-
-  // In fp32 the exponentials wait in the row for their sum, so each is computed once; a narrower
-  // format would round them twice.
-  constexpr bool waits = std::is_same_v<Storage, float>;
-  const double sum = sum_exponentials(row, vocab, top, [=](int v, float e) {
-    if constexpr (waits) row[v] = e;
-  });
-  const float factor = float(scale / sum);
-  const float at_target =
-      factor * (waits ? float(row[target]) : vector_exp(row[target] - top)) - scale;
-#pragma omp simd
-  for (int v = 0; v < vocab; ++v)
-    row[v] = factor * (waits ? float(row[v]) : vector_exp(row[v] - top));
-  row[target] = at_target;
+  const double sum = begin_row(row, vocab, top);
+  row_gradient(row, vocab, target, top, float(scale / sum), scale);
   return std::log(sum) - margin;
+}
+
+void check_targets(const ConstTokens& targets, std::size_t rows, int vocab) {
+  promise(targets.extent(0) == rows, "cross_entropy", "logits [N, V] and targets [N] must fit");
+  for (std::size_t n = 0; n < targets.extent(0); ++n)
+    require(targets(n) < vocab, Failure::bug,
+            "cross_entropy: target {} at {} lies outside {} logits", targets(n), n, vocab);
+}
+
+/// A token's numbers over all parts.
+struct Combined {
+  double top, sum, target;
+};
+
+Combined combine(const ConstMatrix& statistics, std::int64_t n) {
+  const auto of = [&](std::size_t part, int k) {
+    return double(statistics(part, num_statistics * n + k));
+  };
+  Combined all{of(0, 0), 0.0, 0.0};
+  for (std::size_t p = 1; p < statistics.extent(0); ++p) all.top = std::max(all.top, of(p, 0));
+  for (std::size_t p = 0; p < statistics.extent(0); ++p) {
+    all.sum += of(p, 1) * std::exp(of(p, 0) - all.top);
+    all.target += of(p, 2);
+  }
+  return all;
 }
 
 }  // namespace
@@ -57,19 +97,62 @@ double token_loss(Storage* row, int vocab, int target, float scale, bool with_gr
 template <class Storage>
 double cross_entropy(MatrixOf<Storage> logits, ConstTokens targets, float scale,
                      bool with_gradient) {
-  promise(targets.extent(0) == logits.extent(0), "cross_entropy",
-          "logits [N, V] and targets [N] must fit");
   const int vocab = logits.extent_int(1);
-  for (std::size_t n = 0; n < targets.extent(0); ++n)
-    require(targets(n) < vocab, Failure::bug,
-            "cross_entropy: target {} at {} lies outside {} logits", targets(n), n, vocab);
+  check_targets(targets, logits.extent(0), vocab);
   const double sum = ordered_sum("cross_entropy", logits.extent(0), [=](std::int64_t n) {
     return token_loss(&logits(n, 0), vocab, targets(n), scale, with_gradient);
   });
   return scale * sum;
 }
 
+template <class Storage>
+void cross_entropy_part(MatrixOf<Storage> logits, ConstTokens targets, VocabularyPart part,
+                        Matrix statistics) {
+  check_targets(targets, logits.extent(0), part.vocab);
+  promise(statistics.extent(0) == logits.extent(0) && statistics.extent(1) == num_statistics,
+          "cross_entropy_part", "logits [N, R] and statistics [N, 3] must fit");
+  const int columns = logits.extent_int(1);
+  for_each("cross_entropy_part", logits.extent(0), [=](std::int64_t n) {
+    Storage* const row = logits.data() + n * std::int64_t(logits.stride(0));
+    float* const out = &statistics(n, 0);
+    const int target = targets(n) - part.first;
+    const bool here = target >= 0 && target < columns;
+    out[0] = columns > 0 ? largest(row, columns) : -std::numeric_limits<float>::infinity();
+    out[2] = here ? float(row[target]) : 0.0f;
+    out[1] = float(begin_row(row, columns, out[0]));
+  });
+}
+
+template <class Storage>
+double cross_entropy_combine(MatrixOf<Storage> logits, ConstTokens targets, VocabularyPart part,
+                             ConstMatrix statistics, int index, float scale) {
+  check_targets(targets, logits.extent(0), part.vocab);
+  promise(statistics.extent(1) == num_statistics * logits.extent(0) &&
+              std::size_t(index) < statistics.extent(0),
+          "cross_entropy_combine", "logits [N, R] and statistics [P, 3 N] must fit");
+  const int columns = logits.extent_int(1);
+  const double sum = ordered_sum("cross_entropy_combine", logits.extent(0), [=](std::int64_t n) {
+    Storage* const row = logits.data() + n * std::int64_t(logits.stride(0));
+    if (targets(n) < 0) {
+      std::fill_n(row, columns, Storage(0.0f));
+      return 0.0;
+    }
+    const Combined all = combine(statistics, n);
+    const float top = statistics(index, num_statistics * n);
+    const double factor = scale * std::exp(double(top) - all.top) / all.sum;
+    row_gradient(row, columns, targets(n) - part.first, top, float(factor), scale);
+    return std::log(all.sum) + all.top - all.target;
+  });
+  return scale * sum;
+}
+
 template double cross_entropy<float>(MatrixOf<float>, ConstTokens, float, bool);
 template double cross_entropy<bfloat16>(MatrixOf<bfloat16>, ConstTokens, float, bool);
+template void cross_entropy_part<float>(MatrixOf<float>, ConstTokens, VocabularyPart, Matrix);
+template void cross_entropy_part<bfloat16>(MatrixOf<bfloat16>, ConstTokens, VocabularyPart, Matrix);
+template double cross_entropy_combine<float>(MatrixOf<float>, ConstTokens, VocabularyPart,
+                                             ConstMatrix, int, float);
+template double cross_entropy_combine<bfloat16>(MatrixOf<bfloat16>, ConstTokens, VocabularyPart,
+                                                ConstMatrix, int, float);
 
 }  // namespace brume::kernels

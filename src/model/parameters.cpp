@@ -24,24 +24,28 @@ Parameter matrix(std::string name, std::vector<std::int64_t> shape, double std) 
           .std = std};
 }
 
+/// [V, C], a row a token; tp cuts the vocabulary.
+Parameter token_table(std::string name, const Config& m) {
+  Parameter table = matrix(std::move(name), {m.vocab_size, m.hidden_size}, m.init_std);
+  table.split_dim = 0;
+  return table;
+}
+
 Block embedding_block(const Config& m) {
   Block block{.kind = BlockKind::embedding, .name = "embedding", .parameters = {}};
-  block.parameters.push_back(matrix("embedding.token", {m.vocab_size, m.hidden_size}, m.init_std));
+  block.parameters.push_back(token_table("embedding.token", m));
   if (!m.rotary())
     block.parameters.push_back(
         matrix("embedding.position", {m.seq_len, m.hidden_size}, m.init_std));
   return block;
 }
 
-void add_norm(std::vector<Parameter>& parameters, const Config& m, const std::string& name,
-              bool tp_partial) {
-  parameters.push_back({.name = name + ".gain",
-                        .shape = {m.hidden_size},
-                        .tp_partial = tp_partial,
-                        .init = Init::ones});
+/// Its gradients are parts: of what it feeds each tp rank works on its own columns.
+void add_norm(std::vector<Parameter>& parameters, const Config& m, const std::string& name) {
+  parameters.push_back(
+      {.name = name + ".gain", .shape = {m.hidden_size}, .tp_partial = true, .init = Init::ones});
   if (m.norm() == NormKind::layer)
-    parameters.push_back(
-        {.name = name + ".bias", .shape = {m.hidden_size}, .tp_partial = tp_partial});
+    parameters.push_back({.name = name + ".bias", .shape = {m.hidden_size}, .tp_partial = true});
 }
 
 /// Weight [..., I] and, if it has one, bias [...] of a linear layer whose outputs tp cuts.
@@ -88,8 +92,7 @@ Block layer_block(const Config& m, int layer) {
               .name = "layers." + std::to_string(layer),
               .parameters = {}};
   std::vector<Parameter>& p = block.parameters;
-  for (int norm = 1; norm <= m.layer_norms; ++norm)
-    add_norm(p, m, "norm" + std::to_string(norm), true);
+  for (int norm = 1; norm <= m.layer_norms; ++norm) add_norm(p, m, "norm" + std::to_string(norm));
   add_qkv(p, m);
   add_out(p, m, "attention.out", m.attention_size());
   if (m.mlp() == MlpKind::swiglu)
@@ -103,9 +106,8 @@ Block layer_block(const Config& m, int layer) {
 
 Block head_block(const Config& m) {
   Block block{.kind = BlockKind::head, .name = "head", .parameters = {}};
-  add_norm(block.parameters, m, "head.norm", false);
-  if (!m.tied_head)
-    block.parameters.push_back(matrix("head.weight", {m.vocab_size, m.hidden_size}, m.init_std));
+  add_norm(block.parameters, m, "head.norm");
+  if (!m.tied_head) block.parameters.push_back(token_table("head.weight", m));
   return block;
 }
 
@@ -121,12 +123,23 @@ Expr aligned(const Expr& elements) {
   return ceil(elements / double(alignment_elements)) * double(alignment_elements);
 }
 
+/// Of the largest piece that tp cuts off.
+Expr local_elements(const Parameter& parameter) {
+  const double extent = double(parameter.shape[std::size_t(parameter.split_dim)]);
+  return ceil(extent / Expr::variable("tp")) * (double(parameter.elements()) / extent);
+}
+
 double uniform(std::uint64_t bits) { return (double(bits >> 11) + 0.5) * 0x1.0p-53; }
 
 }  // namespace
 
 std::int64_t Parameter::elements() const {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+Cut cut(std::int64_t extent, int parts, int index) {
+  const std::int64_t each = ceil_div(extent, parts), first = std::min(each * index, extent);
+  return {first, std::min(each, extent - first)};
 }
 
 std::vector<Block> blocks(const Config& config) {
@@ -152,14 +165,17 @@ Layout layout(const Block& block, int tp, int tp_rank, int shards) {
                 .offset = std::vector<std::int64_t>(parameter.shape.size(), 0),
                 .first = layout.elements,
                 .elements = parameter.elements()};
+    std::int64_t room = piece.elements;
     if (parameter.splits(tp)) {
-      std::int64_t& extent = piece.shape[std::size_t(parameter.split_dim)];
-      require(extent % tp == 0, Failure::bug, "tp {} does not divide {}", tp, parameter.name);
-      extent /= tp;
-      piece.elements /= tp;
-      piece.offset[std::size_t(parameter.split_dim)] = extent * tp_rank;
+      const auto dim = std::size_t(parameter.split_dim);
+      const std::int64_t extent = parameter.shape[dim], rest = piece.elements / extent;
+      const Cut mine = cut(extent, tp, tp_rank);
+      piece.shape[dim] = mine.count;
+      piece.offset[dim] = mine.first;
+      piece.elements = mine.count * rest;
+      room = cut(extent, tp, 0).count * rest;
     }
-    layout.elements += round_up(piece.elements, alignment_elements);
+    layout.elements += round_up(room, alignment_elements);
     if (parameter.is_partial(tp)) layout.partial_elements = layout.elements;
     layout.pieces.push_back(std::move(piece));
   }
@@ -174,18 +190,22 @@ const Piece& Layout::piece(const Block& block, std::string_view suffix) const {
 }
 
 Expr layout_elements(const Block& block) {
-  const Expr tp = Expr::variable("tp"), dp = Expr::variable("dp");
+  const Expr dp = Expr::variable("dp");
   Expr elements = 0.0;
   for (const Parameter& parameter : block.parameters) {
     const Expr whole = double(parameter.elements());
     const Expr heads = local_heads(parameter.split_heads);
     const Expr local = parameter.split_dim < 0     ? whole
                        : parameter.split_heads > 0 ? whole / double(parameter.split_heads) * heads
-                                                   : whole / tp;
+                                                   : local_elements(parameter);
     elements += aligned(local);
   }
   const Expr step = dp * double(alignment_elements);
   return ceil(elements / step) * step;
+}
+
+Expr token_table_elements(const Config& config) {
+  return local_elements(token_table("token", config));
 }
 
 Expr layout_partial_elements(const Block& block) {

@@ -25,12 +25,12 @@ struct Sizes {
         qkv_tp(m.kv_heads() == m.num_heads ? 3.0 * attended_tp : attended_tp + 2.0 * keys_tp),
         ffn_tp(Expr(m.ffn_size) / tp),
         mlp_in_tp(Expr(m.mlp_in_size()) / tp),
-        vocab(m.vocab_size),
+        vocab_tp(ceil(double(m.vocab_size) / tp)),
         activation_bytes(model::activation_bytes(m.precision)) {}
   Expr b, tp, seq, tokens, hidden, heads_tp, head_dim;
   Expr attended_tp, keys_tp,
       qkv_tp;  ///< features of this rank's query heads, key heads, q, k and v
-  Expr ffn_tp, mlp_in_tp, vocab;
+  Expr ffn_tp, mlp_in_tp, vocab_tp;
   int activation_bytes;  ///< of an element
 };
 
@@ -132,8 +132,8 @@ Segment layer_segment(const Config& m, const Sizes& s, SegmentKind kind) {
 Segment embedding(const Sizes& s) {
   const Expr elements = s.tokens * s.hidden;
   return {SegmentKind::embedding,
-          {streaming("embedding", OperatorKind::embedding, {s.tokens, s.hidden, s.vocab}, elements,
-                     3, 5)},
+          {streaming("embedding", OperatorKind::embedding, {s.tokens, s.hidden, s.vocab_tp},
+                     elements, 3, 5)},
           {},
           0.0,
           0.0};
@@ -142,10 +142,11 @@ Segment embedding(const Sizes& s) {
 Segment head(const Config& m, const Sizes& s) {
   Segment segment{SegmentKind::head, {}, {}, s.tokens * s.hidden, s.tokens * s.hidden};
   add_norm(segment, m, s, "norm");
-  segment.operators.push_back(matmul("logits", s.tokens, s.vocab, s.hidden));
+  segment.operators.push_back(matmul("logits", s.tokens, s.vocab_tp, s.hidden));
   segment.operators.push_back(streaming("cross_entropy", OperatorKind::cross_entropy,
-                                        {s.tokens, s.vocab}, s.tokens * s.vocab, 3, 0));
-  segment.saved.push_back({"d_logits", s.tokens * s.vocab, s.activation_bytes});
+                                        {s.tokens, s.vocab_tp}, s.tokens * s.vocab_tp, 3, 0));
+  segment.saved.push_back({"d_logits", s.tokens * s.vocab_tp, s.activation_bytes});
+  segment.saved.push_back({"statistics", less(1.0, s.tp) * s.tp * s.tokens * 3.0, statistic_bytes});
   return segment;
 }
 

@@ -1,6 +1,8 @@
 #include "plan/messages.hpp"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 namespace brume::plan {
 namespace {
@@ -8,9 +10,19 @@ namespace {
 /// The one of `sources` ranks that serves `rank` of `destinations`, as evenly as possible.
 int spread(int rank, int destinations, int sources) { return rank * sources / destinations; }
 
-/// A message for each pair of ranks whose data-parallel ranks (d, e) share something.
+/// What both ranks of a pair hold of something, of which each holds one range.
+Message overlap(model::Cut source, model::Cut destination) {
+  const std::int64_t begin = std::max(source.first, destination.first);
+  const std::int64_t end =
+      std::min(source.first + source.count, destination.first + destination.count);
+  return {.source_first = int(begin - source.first),
+          .destination_first = int(begin - destination.first),
+          .count = int(end - begin)};
+}
+
+/// A message for each pair of ranks that share something.
 ///
-/// @param share  (d, e) -> message; only its range is looked at
+/// @param share  (place of the source, of the destination) -> message; only its range is looked at
 template <typename Share>
 std::vector<Message> messages(const Plan& plan, int from, int to, Share&& share) {
   const Stage& source = plan.stages[std::size_t(from)];
@@ -18,49 +30,55 @@ std::vector<Message> messages(const Plan& plan, int from, int to, Share&& share)
   std::vector<Message> all;
   for (int d = 0; d < source.dp; ++d)
     for (int t = 0; t < source.tp; ++t)
-      for (int e = 0; e < destination.dp; ++e) {
-        Message message = share(d, e);
-        if (message.count <= 0) continue;
+      for (int e = 0; e < destination.dp; ++e)
         for (int u = 0; u < destination.tp; ++u) {
-          if (spread(u, destination.tp, source.tp) != t) continue;
+          Message message = share(Place{from, d, t}, Place{to, e, u});
+          if (message.count <= 0) continue;
           message.source = rank_of(plan, from, d, t);
           message.destination = rank_of(plan, to, e, u);
           all.push_back(message);
         }
-      }
   return all;
 }
 
-/// The data-parallel rank of the first stage that a rank of the last one shares a tied table with.
-int tied_partner(const Plan& plan, int dp_rank) {
-  return spread(dp_rank, plan.stages.back().dp, plan.stages.front().dp);
+/// Of the rows of a tied table, each rank's of its stage's tensor-parallel ranks.
+///
+/// @param first, last  places on the first and the last stage; a rank of the last one shares the
+/// table with one data-parallel rank of the first
+std::optional<std::pair<model::Cut, model::Cut>> tied_rows(const Plan& plan, int vocab_size,
+                                                           const Place& first, const Place& last) {
+  const Stage &first_stage = plan.stages.front(), &last_stage = plan.stages.back();
+  if (first.dp_rank != spread(last.dp_rank, last_stage.dp, first_stage.dp)) return std::nullopt;
+  return std::pair(model::cut(vocab_size, first_stage.tp, first.tp_rank),
+                   model::cut(vocab_size, last_stage.tp, last.tp_rank));
 }
-
-Message whole(bool wanted) { return {.count = wanted ? 1 : 0}; }
 
 }  // namespace
 
 std::vector<Message> stream_messages(const Plan& plan, int from, int to) {
-  const int b_source = plan.stages[std::size_t(from)].microbatch;
-  const int b_destination = plan.stages[std::size_t(to)].microbatch;
-  return messages(plan, from, to, [&](int d, int e) {
-    const int first_source = d * b_source, first_destination = e * b_destination;
-    const int begin = std::max(first_source, first_destination);
-    const int end = std::min(first_source + b_source, first_destination + b_destination);
-    return Message{.source_first = begin - first_source,
-                   .destination_first = begin - first_destination,
-                   .count = end - begin};
+  const Stage& source = plan.stages[std::size_t(from)];
+  const Stage& destination = plan.stages[std::size_t(to)];
+  const auto sequences = [](const Stage& stage, const Place& place) {
+    return model::Cut{std::int64_t(place.dp_rank) * stage.microbatch, stage.microbatch};
+  };
+  return messages(plan, from, to, [&](const Place& a, const Place& b) {
+    if (spread(b.tp_rank, destination.tp, source.tp) != a.tp_rank) return Message{};
+    return overlap(sequences(source, a), sequences(destination, b));
   });
 }
 
-std::vector<Message> tied_weight_messages(const Plan& plan) {
-  return messages(plan, 0, plan.num_stages() - 1,
-                  [&](int d, int e) { return whole(d == tied_partner(plan, e)); });
+std::vector<Message> tied_weight_messages(const Plan& plan, int vocab_size) {
+  return messages(plan, 0, plan.num_stages() - 1, [&](const Place& first, const Place& last) {
+    const auto rows = tied_rows(plan, vocab_size, first, last);
+    return rows ? overlap(rows->first, rows->second) : Message{};
+  });
 }
 
-std::vector<Message> tied_gradient_messages(const Plan& plan) {
-  return messages(plan, plan.num_stages() - 1, 0,
-                  [&](int d, int e) { return whole(e == tied_partner(plan, d)); });
+std::vector<Message> tied_gradient_messages(const Plan& plan, int vocab_size) {
+  return messages(plan, plan.num_stages() - 1, 0, [&](const Place& last, const Place& first) {
+    const auto rows = tied_rows(plan, vocab_size, first, last);
+    return rows ? overlap(rows->second, rows->first) : Message{};
+  });
 }
 
 }  // namespace brume::plan

@@ -171,17 +171,16 @@ void Compiler::make_block_state(int block) {
 
 void Compiler::make_tied_buffers() {
   if (!model_.tied_head) return;
-  const model::Layout layout = model::layout(blocks_[0], stage_.tp, place_.tp_rank, stage_.dp);
-  const model::Piece& table = layout.piece(blocks_[0], ".token");
-  table_first_ = table.first;
-  table_elements_ = table.elements;
+  const model::Layout largest = model::layout(blocks_[0], stage_.tp, 0, stage_.dp);
+  const model::Piece& table = largest.piece(blocks_[0], ".token");
+  table_ = {table.first, table.elements};
   if (!tied_across_stages() || !last_stage()) return;
   tied_weights_ = add_buffer("tied.weights", Tier::device, Content::weights,
-                             table_elements_ * weight_bytes_, 0, true);
+                             table_.count * weight_bytes_, 0, true);
   tied_grads_ = add_buffer("tied.grads", Tier::device, Content::grads,
-                           table_elements_ * model::grad_bytes, 0, true);
+                           table_.count * model::grad_bytes, 0, true);
   for (int id : {tied_weights_, tied_grads_})
-    program_.buffers[std::size_t(id)].first_element = table_first_;
+    program_.buffers[std::size_t(id)].first_element = table_.first;
 }
 
 // --- which blocks save memory how ---------------------------------------------------------------

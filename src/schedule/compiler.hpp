@@ -148,9 +148,15 @@ class Compiler {
   void run_forward(const Slot& slot, SegmentKind kind, Operation operation, int input, int output,
                    std::vector<int>& saved);
   void run_backward(const Slot& slot, SegmentKind kind, int input, const std::vector<int>& saved);
-  void tp_all_reduce(const Slot& slot, int buffer);
+  void loss_operands(const Slot& slot);
+  void run_loss(const Slot& slot, const std::vector<int>& saved);
+  void tp_collective(const Slot& slot, Operation operation, int buffer);
   void finish();
 
+  /// Rows of this rank's part of the token table, within its flat block.
+  Range table_rows(std::int64_t first, std::int64_t count) const {
+    return {table_.first + first * model_.hidden_size, count * model_.hidden_size};
+  }
   void table_operand(Role role, bool reads, bool writes);
   void send_tied_weights(const Slot& slot);
   void receive_tied_weights();
@@ -198,7 +204,8 @@ class Compiler {
   std::map<int, BlockState> state_;
   int inputs_ = -1, targets_ = -1, loss_ = -1, totals_ = -1;
   int tied_weights_ = -1, tied_grads_ = -1;
-  std::int64_t table_first_ = 0, table_elements_ = 0;  ///< token table within its flat block
+  Range table_;  ///< this rank's part of the token table within its flat block, of the size of the
+                 ///< largest part
   std::map<std::pair<int, int>, Activations> activations_;
   std::map<int, int> stream_;    ///< by microbatch: output of the last block that ran
   std::map<int, int> gradient_;  ///< by microbatch: gradient of the stream

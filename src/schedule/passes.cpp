@@ -54,9 +54,10 @@ void Compiler::run_forward(const Slot& slot, SegmentKind kind, Operation operati
   const std::int64_t batch_first = slot.microbatch * batch_bytes_;
   saved.clear();
   for (const auto& [name, bytes] : sizes.saved)
-    saved.push_back(add_buffer(
-        fmt::format("{}.{}#{}", blocks_[std::size_t(slot.block)].name, name, slot.microbatch),
-        Tier::device, Content::saved, bytes, slot.block));
+    if (bytes > 0)
+      saved.push_back(add_buffer(
+          fmt::format("{}.{}#{}", blocks_[std::size_t(slot.block)].name, name, slot.microbatch),
+          Tier::device, Content::saved, bytes, slot.block));
   const int workspace = sizes.forward_workspace == 0
                             ? -1
                             : add_buffer("workspace", Tier::device, Content::workspace,
@@ -72,20 +73,37 @@ void Compiler::run_forward(const Slot& slot, SegmentKind kind, Operation operati
     operand(Role::saved, saved[i], false, true, int(i));
   if (workspace >= 0) operand(Role::workspace, workspace, false, true);
   if (output >= 0) operand(Role::output, output, false, true);
-  if (kind == SegmentKind::head) {
-    if (model_.tied_head) table_operand(Role::weights, true, false);
-    range(Role::targets, targets_, batch_first, batch_bytes_, true, false);
-    program_.tasks.back().replaces = slot.microbatch == 0;
-    operand(Role::loss, loss_, slot.microbatch > 0, true);
-  }
-  if (output >= 0 && kind != SegmentKind::embedding) tp_all_reduce(slot, output);
+  if (output >= 0) tp_collective(slot, Operation::all_reduce, output);
+  if (kind != SegmentKind::head) return;
+  if (model_.tied_head) table_operand(Role::weights, true, false);
+  if (stage_.tp == 1) return loss_operands(slot);
+  range(Role::targets, targets_, batch_first, batch_bytes_, true, false);
+  run_loss(slot, saved);
+}
+
+/// Of a task that adds to the loss.
+void Compiler::loss_operands(const Slot& slot) {
+  range(Role::targets, targets_, slot.microbatch * batch_bytes_, batch_bytes_, true, false);
+  program_.tasks.back().replaces = slot.microbatch == 0;
+  operand(Role::loss, loss_, slot.microbatch > 0, true);
+}
+
+/// Tensor-parallel ranks know the loss of a token once they have the statistics of each one's part
+/// of the logits, the last tensor that the head saves.
+void Compiler::run_loss(const Slot& slot, const std::vector<int>& saved) {
+  tp_collective(slot, Operation::all_gather, saved.back());
+  add_task(Channel::compute, Operation::loss, slot).segment = SegmentKind::head;
+  const int statistics = int(saved.size()) - 1, logits = statistics - 1;
+  operand(Role::saved, saved[std::size_t(logits)], true, true, logits);
+  operand(Role::saved, saved[std::size_t(statistics)], true, false, statistics);
+  loss_operands(slot);
 }
 
 void Compiler::table_operand(Role role, bool reads, bool writes) {
   const bool of_weights = role == Role::weights;
   const int buffer = tied_across_stages() ? (of_weights ? tied_weights_ : tied_grads_)
                                           : (of_weights ? weights(0) : grads(0));
-  elements(role, buffer, {table_first_, table_elements_}, reads, writes, 1);
+  elements(role, buffer, table_, reads, writes, 1);
 }
 
 void Compiler::backward(const Slot& slot) {
@@ -132,7 +150,7 @@ void Compiler::run_backward(const Slot& slot, SegmentKind kind, int input,
     table_operand(Role::weights, true, false);
     table_operand(Role::grads, true, true);
   }
-  if (is_layer(slot.block)) tp_all_reduce(slot, gradient);
+  if (kind != SegmentKind::embedding) tp_collective(slot, Operation::all_reduce, gradient);
 }
 
 }  // namespace brume::schedule

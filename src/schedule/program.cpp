@@ -24,6 +24,7 @@ const char* name(Operation operation) {
     case Operation::forward: return "forward";
     case Operation::backward: return "backward";
     case Operation::recompute: return "recompute";
+    case Operation::loss: return "loss";
     case Operation::all_reduce: return "all-reduce";
     case Operation::reduce_scatter: return "reduce-scatter";
     case Operation::all_gather: return "all-gather";

@@ -57,7 +57,8 @@ std::int64_t written_bytes(const Task& task) {
 std::int64_t work_bytes(const Task& task) {
   switch (task.operation) {
     case Operation::forward:
-    case Operation::backward: return 0;
+    case Operation::backward:
+    case Operation::loss: return 0;
     case Operation::recompute: return task.find(Role::output) ? 1 : 0;
     case Operation::all_reduce:
     case Operation::reduce_scatter:
@@ -88,6 +89,7 @@ double work_s(const Task& task, std::int64_t bytes, const Shape& group, const pl
     case Operation::forward: return segment(Pass::forward);
     case Operation::backward: return segment(Pass::backward);
     case Operation::recompute: return segment(bytes > 0 ? Pass::forward : Pass::recompute);
+    case Operation::loss: return 0.0;  // a part of the head's forward, priced there
     case Operation::all_reduce: return link("all_reduce");
     case Operation::reduce_scatter: return link("reduce_scatter");
     case Operation::all_gather: return link("all_gather");

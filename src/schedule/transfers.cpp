@@ -23,8 +23,8 @@ void Compiler::make_messages() {
     gradient_messages_.add(plan::stream_messages(plan_, stage + 1, stage), rank);
   }
   if (!tied_across_stages()) return;
-  tied_weight_messages_.add(plan::tied_weight_messages(plan_), rank);
-  tied_grad_messages_.add(plan::tied_gradient_messages(plan_), rank);
+  tied_weight_messages_.add(plan::tied_weight_messages(plan_, model_.vocab_size), rank);
+  tied_grad_messages_.add(plan::tied_gradient_messages(plan_, model_.vocab_size), rank);
 }
 
 std::optional<Channel> Compiler::sends_on(const Slot& slot) const {
@@ -139,7 +139,8 @@ void Compiler::drain_activations(const Slot& slot) {
 void Compiler::send_tied_weights(const Slot& slot) {
   for (const plan::Message& message : tied_weight_messages_.sends) {
     add_task(Channel::p2p_forward, Operation::send, slot).peer = message.destination;
-    elements(Role::source, weights(0), {table_first_, table_elements_}, true, false);
+    elements(Role::source, weights(0), table_rows(message.source_first, message.count), true,
+             false);
   }
 }
 
@@ -148,32 +149,35 @@ void Compiler::receive_tied_weights() {
   for (const plan::Message& message : tied_weight_messages_.receives) {
     add_task(Channel::p2p_forward, Operation::recv, {Slot::Kind::update, 0, 0}).peer =
         message.source;
-    operand(Role::destination, tied_weights_, false, true);
+    elements(Role::destination, tied_weights_, table_rows(message.destination_first, message.count),
+             false, true);
   }
 }
 
 void Compiler::send_tied_gradients(const Slot& slot) {
   for (const plan::Message& message : tied_grad_messages_.sends) {
     add_task(Channel::p2p_backward, Operation::send, slot).peer = message.destination;
-    operand(Role::source, tied_grads_, true, false);
+    elements(Role::source, tied_grads_, table_rows(message.source_first, message.count), true,
+             false);
   }
 }
 
-void Compiler::tp_all_reduce(const Slot& slot, int buffer) {
+void Compiler::tp_collective(const Slot& slot, Operation operation, int buffer) {
   if (stage_.tp == 1) return;
-  add_task(Channel::collective_tp, Operation::all_reduce, slot).group = Group::tp;
+  add_task(Channel::collective_tp, operation, slot).group = Group::tp;
   operand(Role::destination, buffer, true, true);
 }
 
 void Compiler::receive_tied_gradients(const Slot& slot) {
-  const std::int64_t bytes = table_elements_ * model::grad_bytes;
   for (const plan::Message& message : tied_grad_messages_.receives) {
-    const int incoming = add_buffer("tied.incoming", Tier::device, Content::staging, bytes, 0);
+    const Range rows = table_rows(message.destination_first, message.count);
+    const int incoming = add_buffer("tied.incoming", Tier::device, Content::staging,
+                                    rows.count * model::grad_bytes, 0);
     add_task(Channel::p2p_backward, Operation::recv, slot).peer = message.source;
     operand(Role::destination, incoming, false, true);
     add_task(Channel::compute, Operation::accumulate, slot);
     operand(Role::source, incoming, true, false);
-    elements(Role::destination, grads(0), {table_first_, table_elements_}, true, true);
+    elements(Role::destination, grads(0), rows, true, true);
   }
 }
 
