@@ -397,14 +397,14 @@ void compare_placed(const Problem& p, Agreement& found) {
   }
 }
 
-// Of 404 such plans 93 % are; the others' live bytes are predicted, but packed in up to 8 % more.
+// Of 404 such plans 99 % are; the others' live bytes are predicted, but packed in up to 1.5 % more.
 TEST(Tuner, PredictedPeaksAreThoseOfPlacedPlans) {
   std::mt19937 random(3);
   Agreement found;
   for (int trial = 0; trial < 12; ++trial) compare_placed(random_large_problem(random), found);
   EXPECT_GE(found.plans, 30);
   EXPECT_GE(found.saving, 5);
-  EXPECT_GE(found.close, 90 * found.plans / 100) << found.close << " of " << found.plans;
+  EXPECT_GE(found.close, 95 * found.plans / 100) << found.close << " of " << found.plans;
   EXPECT_LE(found.most, 0.12);
 }
 
