@@ -38,6 +38,9 @@ struct Candidate {
   std::optional<double> simulated_s;  ///< event simulation of all ranks' Programs; none: too many
   std::int64_t placed_device_bytes = 0;  ///< largest arena of any rank
   std::int64_t placed_host_bytes = 0;    ///< largest sum over a node's ranks
+  /// What the closed form says of the largest stage, where placement is off by more than 1 % and
+  /// 1 MiB: the prediction's peaks are then the placed ones.
+  std::optional<std::int64_t> closed_form_bytes;
 
   /// What plans are ranked by [s].
   double seconds() const { return simulated_s.value_or(prediction.iteration_s); }

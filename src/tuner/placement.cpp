@@ -22,6 +22,7 @@ using Arenas = std::array<std::int64_t, schedule::num_tiers>;
 /// Adds up what each node's ranks take, and looks for what does not fit.
 void count(Placement& placement, const plan::Plan& plan, const hardware::Cluster& cluster,
            const std::function<Arenas(int rank)>& arenas) {
+  placement.stage_bytes.assign(plan.stages.size(), 0);
   for (int first = 0; first < plan.devices(); first += cluster.devices_per_node) {
     std::int64_t on_node = 0, most = -1;
     int fullest = 0;  // the stage of this node that takes most of its memory
@@ -32,6 +33,8 @@ void count(Placement& placement, const plan::Plan& plan, const hardware::Cluster
       const std::int64_t host = bytes[std::size_t(Tier::host)];
       const int stage = plan::place(plan, rank).stage;
       placement.device_bytes = std::max(placement.device_bytes, device);
+      std::int64_t& of_stage = placement.stage_bytes[std::size_t(stage)];
+      of_stage = std::max(of_stage, device);
       if (device > cluster.memory_bytes) placement.misfit = stage;
       on_node += host;
       if (host <= most) continue;
@@ -104,7 +107,11 @@ Placement place(const plan::Plan& plan, const model::Config& model,
     const auto program = schedule::compile(plan, model, plan::rank_of(plan, stage, 0, 0));
     const std::int64_t device = program.arena_bytes[std::size_t(Tier::device)];
     if (device > cluster.memory_bytes)
-      return {.programs = {}, .device_bytes = device, .host_bytes = 0, .misfit = stage};
+      return {.programs = {},
+              .device_bytes = device,
+              .stage_bytes = {},
+              .host_bytes = 0,
+              .misfit = stage};
   }
   Placement placement;
   count(placement, plan, cluster, [&](int rank) {

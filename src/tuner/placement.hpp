@@ -13,6 +13,7 @@ namespace brume::tuner {
 struct Placement {
   std::vector<schedule::Program> programs;  ///< [rank], or none when only some were compiled
   std::int64_t device_bytes = 0;            ///< largest arena of any rank
+  std::vector<std::int64_t> stage_bytes;    ///< [stage] largest arena of its ranks
   std::int64_t host_bytes = 0;              ///< largest sum over a node's ranks
   std::optional<int> misfit;  ///< a stage that does not fit; `programs` may then be empty
 };

@@ -53,9 +53,12 @@ std::string memory_lines(const Candidate& best, const hardware::Cluster& cluster
     return whole > 0 ? 100.0 * double(part) / double(whole) : 0.0;
   };
   return fmt::format(
-      "memory  {} of {} per device placed ({:.1f} %), {} of {} host memory per node\n",
+      "memory  {} of {} per device placed ({:.1f} %){}, {} of {} host memory per node\n",
       format_bytes(double(best.placed_device_bytes)), format_bytes(double(cluster.memory_bytes)),
       share(best.placed_device_bytes, cluster.memory_bytes),
+      best.closed_form_bytes ? fmt::format(" where the closed form says {}",
+                                           format_bytes(double(*best.closed_form_bytes)))
+                             : "",
       format_bytes(double(best.placed_host_bytes)),
       format_bytes(double(cluster.host_memory_bytes)));
 }

@@ -1,6 +1,7 @@
 #include "tuner/tuner.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "base/error.hpp"
@@ -14,6 +15,29 @@ namespace {
 
 /// More plans of one shape would only differ in knobs that hardly matter.
 constexpr int most_plans_of_a_frame = 2;
+
+std::int64_t peak_bytes(const analyzer::StagePrediction& stage) {
+  return std::max(stage.peak_forward_bytes, stage.peak_backward_bytes);
+}
+
+/// Sets the peaks of stages that placement finds off by more than 1 % and 1 MiB to what it takes.
+/// @return the largest peak before that, where any was
+std::optional<std::int64_t> take_placed_peaks(analyzer::Prediction& prediction,
+                                              const Placement& placed) {
+  constexpr double mib_bytes = 1 << 20;
+  const std::int64_t largest =
+      peak_bytes(*std::ranges::max_element(prediction.stages, {}, peak_bytes));
+  bool any = false;
+  for (std::size_t i = 0; i < prediction.stages.size(); ++i) {
+    analyzer::StagePrediction& stage = prediction.stages[i];
+    const std::int64_t bytes = placed.stage_bytes[i], peak = peak_bytes(stage);
+    if (std::abs(double(bytes - peak)) <= std::max(0.01 * double(bytes), mib_bytes)) continue;
+    any = true;
+    for (std::int64_t* one : {&stage.peak_forward_bytes, &stage.peak_backward_bytes})
+      *one = *one == peak ? bytes : std::min(*one, bytes);
+  }
+  return any ? std::optional(largest) : std::nullopt;
+}
 
 /// The model's fastest plans that can be placed, simulated; fastest simulation first.
 std::vector<Candidate> best_plans(const Question& question, Searcher& searcher, Search& statistics,
@@ -44,7 +68,9 @@ std::vector<Candidate> best_plans(const Question& question, Searcher& searcher, 
                                                 .iteration_s)
                             : std::nullopt,
          .placed_device_bytes = placed.device_bytes,
-         .placed_host_bytes = placed.host_bytes});
+         .placed_host_bytes = placed.host_bytes,
+         .closed_form_bytes = std::nullopt});
+    best.back().closed_form_bytes = take_placed_peaks(best.back().prediction, placed);
     if (++of_frame[found->frame] < most_plans_of_a_frame)
       searcher.strike(*found, 0);
     else
