@@ -14,7 +14,7 @@ namespace brume::schedule {
 
 struct Simulation {
   double iteration_s = 0.0;              ///< last task of any rank
-  std::vector<std::vector<Span>> spans;  ///< [rank][task]
+  std::vector<std::vector<Span>> spans;  ///< [program][task]
 };
 
 /// Ranks of a group that `rank` belongs to, in group order.
@@ -24,9 +24,10 @@ std::vector<int> group_ranks(const plan::Plan& plan, int rank, Group group);
 double task_s(const Task& task, const Program& program, const plan::Plan& plan,
               const model::Config& model, const hardware::Profile& profile);
 
-/// Runs all Programs (in rank order) against the clock: a task starts when its channel, its waits
-/// and, for transfers between ranks, its partners are ready; tasks of one rank slow each other down
-/// as the profile's interference model says.
+/// Runs Programs against the clock: of all ranks in order, or of one rank of each stage, whose
+/// partners without a Program are taken to be as fast as it is. A task starts when its channel, its
+/// waits and, for transfers between ranks, its partners are ready; tasks of one rank slow each
+/// other down as the profile's interference model says.
 ///
 /// @throws Error(bug) when the Programs deadlock
 Simulation simulate(std::span<const Program> programs, const plan::Plan& plan,

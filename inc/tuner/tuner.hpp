@@ -35,7 +35,8 @@ struct Search {
 struct Candidate {
   plan::Plan plan;
   analyzer::Prediction prediction;
-  std::optional<double> simulated_s;  ///< event simulation of all ranks' Programs; none: too many
+  /// Event simulation of all ranks' Programs, or of one of each stage; none: too large.
+  std::optional<double> simulated_s;
   std::int64_t placed_device_bytes = 0;  ///< largest arena of any rank
   std::int64_t placed_host_bytes = 0;    ///< largest sum over a node's ranks
   /// What the closed form says of the largest stage, where placement is off by more than 1 % and

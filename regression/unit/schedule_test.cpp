@@ -4,6 +4,8 @@
 #include <random>
 #include <set>
 
+#include "base/error.hpp"
+#include "planning_samples.hpp"
 #include "random_plan.hpp"
 #include "schedule/compile.hpp"
 #include "schedule/place.hpp"
@@ -137,6 +139,42 @@ TEST(Place, ArenaIsCloseToLiveBytes) {
     }
   }
   EXPECT_LE(loose, programs / 100) << "of " << programs;
+}
+
+// One rank of each stage stands for the others: 8 to 64 of them, which differ in what they send,
+// where, and, with offload, in what their shards leave on the host.
+TEST(Simulate, OneRankOfEachStageTellsTheTime) {
+  for (const auto& [speed, most_off] : {std::pair(1.0, 0.01), std::pair(10.0, 0.05)}) {
+    std::mt19937 random(5);
+    hardware::Profile profile = samples::round_profile(8);
+    profile.flops_per_s *= speed;  // the faster it computes, the more transfers count
+    profile.bytes_per_s *= speed;
+    for (int compared = 0; compared < 40;) {
+      model::Config model = samples::small_model(2 + int(random() % 6), random() % 2 == 0);
+      model.hidden_size = 256;
+      model.ffn_size = 1024;
+      const plan::Plan plan =
+          compared % 2 == 0
+              ? test::mixed_plan(random, model, 32)
+              : samples::with_moved_state(random, samples::random_plan(random, model.num_layers));
+      if (plan.devices() < 8 || plan.devices() > 64) continue;
+      ++compared;
+      const std::vector<Program> all = compile_all(plan, model);
+      std::vector<Program> some;
+      for (int stage = 0; stage < plan.num_stages(); ++stage)
+        some.push_back(all[std::size_t(plan::rank_of(plan, stage, 0, 0))]);
+      const double whole_s = simulate(all, plan, model, profile).iteration_s;
+      EXPECT_NEAR(simulate(some, plan, model, profile).iteration_s, whole_s, most_off * whole_s)
+          << plan::text(plan);
+    }
+  }
+}
+
+TEST(Simulate, RefusesSomeRanksOfAStage) {
+  const plan::Plan plan = small_plan(1, 4, 1, 2);
+  std::vector<Program> programs = compile_all(plan, small_model());
+  programs.resize(2);
+  EXPECT_THROW(simulate(programs, plan, small_model(), samples::round_profile(8)), Error);
 }
 
 TEST(Verify, SwappedMessagesAreFound) {

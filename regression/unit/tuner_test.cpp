@@ -351,6 +351,23 @@ TEST(Tuner, RanksPlansBySimulationAndRepeatsNone) {
   EXPECT_EQ(texts.size(), result.best.size());
 }
 
+// Of more than 64 ranks one of each stage is simulated.
+TEST(Tuner, RanksLargePlansBySimulationToo) {
+  Problem p = roomy();
+  p.cluster.nodes = 16;
+  p.cluster.devices_per_node = 8;
+  p.global_batch = 256;
+  p.search.stages = {2, 4};
+  p.search.simulate_top = 2;
+  const Result result = tune(p);
+  for (const Candidate& candidate : result.best) {
+    EXPECT_EQ(candidate.plan.devices(), 128);
+    ASSERT_TRUE(candidate.simulated_s);
+    EXPECT_NEAR(*candidate.simulated_s, candidate.prediction.iteration_s,
+                0.2 * candidate.prediction.iteration_s);
+  }
+}
+
 TEST(Tuner, SearchListsFixChoices) {
   Problem p = roomy();
   p.search.stages = {2};

@@ -2,62 +2,111 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <compare>
 #include <map>
-#include <tuple>
+#include <utility>
 
+#include "base/error.hpp"
 #include "schedule/simulate.hpp"
 
 namespace brume::schedule {
 namespace {
 
-/// What partners of a transfer have in common: channel, ranks, and how many came before.
-using Key = std::tuple<int, std::vector<int>, int>;
+/// What partners of a transfer have in common.
+struct Key {
+  int channel;
+  std::vector<int> parties;  ///< ranks; of messages between representatives, stages
+  int microbatch;            ///< of messages between representatives
+  int sequence;              ///< how many came before
 
-std::vector<int> partners(const plan::Plan& plan, const Task& task, int rank) {
-  if (task.group != Group::none) return group_ranks(plan, rank, task.group);
-  if (task.operation == Operation::send) return {rank, task.peer};
-  return {task.peer, rank};
-}
+  auto operator<=>(const Key&) const = default;
+};
 
 std::int64_t transfer_bytes(const Task& task) {
   return task.operands.empty() ? 0 : task.operands[0].bytes;
 }
 
+bool is_transfer(const Task& task) { return task.group != Group::none || task.peer >= 0; }
+
+/// Who meets whom, where all ranks have Programs or one of each stage has.
+class Meetings {
+ public:
+  Meetings(std::span<const Program> programs, const plan::Plan& plan)
+      : plan_(plan), all_(int(programs.size()) == plan.devices()) {
+    std::vector<int> of_stage(plan.stages.size(), 0);
+    for (const Program& program : programs) ++of_stage[std::size_t(stage(program.rank))];
+    require(all_ || std::ranges::count(of_stage, 1) == plan.num_stages(), Failure::bug,
+            "{} Programs are neither of all {} ranks nor of one rank a stage", programs.size(),
+            plan.devices());
+  }
+
+  Key key(const Task& task, int rank) {
+    Key key{int(task.channel), {}, 0, 0};
+    if (task.group != Group::none) {
+      key.parties = group_ranks(plan_, rank, task.group);
+    } else {
+      key.parties =
+          all_ ? std::vector{rank, task.peer} : std::vector{stage(rank), stage(task.peer)};
+      if (task.operation == Operation::recv) std::swap(key.parties[0], key.parties[1]);
+      if (!all_) key.microbatch = task.microbatch;
+    }
+    key.sequence = count_[rank][key]++;
+    return key;
+  }
+
+  /// How many members the transfer must have at least, at most.
+  std::pair<std::size_t, std::size_t> members(const Task& task, int rank) const {
+    if (!is_transfer(task)) return {1, 1};
+    if (task.group == Group::none) return {all_ ? 2 : 1, 2};
+    const std::vector<int> ranks = group_ranks(plan_, rank, task.group);
+    if (all_) return {ranks.size(), ranks.size()};
+    const std::size_t here = task.group == Group::world ? plan_.stages.size() : 1;
+    return {here, here};
+  }
+
+  /// Representatives of stages that differ exchange other parts than they will.
+  bool same_bytes(const Task& task) const { return all_ || task.group != Group::none; }
+
+ private:
+  int stage(int rank) const { return plan::place(plan_, rank).stage; }
+
+  const plan::Plan& plan_;
+  bool all_;
+  std::map<int, std::map<Key, int>> count_;  ///< by rank
+};
+
 }  // namespace
 
 Activities::Activities(std::span<const Program> programs, const plan::Plan& plan)
     : of(programs.size()) {
+  Meetings meetings(programs, plan);
   std::map<Key, int> found;
-  for (std::size_t rank = 0; rank < programs.size(); ++rank) {
-    std::map<std::pair<int, std::vector<int>>, int> count;
-    for (std::size_t id = 0; id < programs[rank].tasks.size(); ++id) {
-      const Task& task = programs[rank].tasks[id];
+  for (std::size_t p = 0; p < programs.size(); ++p)
+    for (std::size_t id = 0; id < programs[p].tasks.size(); ++id) {
+      const Task& task = programs[p].tasks[id];
       int activity = int(members.size());
-      if (task.group != Group::none || task.peer >= 0) {
-        const std::vector<int> ranks = partners(plan, task, int(rank));
-        const int sequence = count[{int(task.channel), ranks}]++;
-        activity = found.try_emplace({int(task.channel), ranks, sequence}, activity).first->second;
-      }
+      if (is_transfer(task))
+        activity = found.try_emplace(meetings.key(task, programs[p].rank), activity).first->second;
       if (activity == int(members.size())) members.emplace_back();
-      members[std::size_t(activity)].push_back({int(rank), int(id)});
-      of[rank].push_back(activity);
+      members[std::size_t(activity)].push_back({int(p), int(id)});
+      of[p].push_back(activity);
     }
-  }
   for (const auto& activity : members) {
-    const Task& first =
-        programs[std::size_t(activity[0].rank)].tasks[std::size_t(activity[0].task)];
-    const bool alone = first.group == Group::none && first.peer < 0;
-    const std::size_t expected = alone ? 1 : partners(plan, first, activity[0].rank).size();
-    bool match = activity.size() == expected;
+    const Program& program = programs[std::size_t(activity[0].program)];
+    const Task& first = program.tasks[std::size_t(activity[0].task)];
+    const auto [least, most] = meetings.members(first, program.rank);
+    bool match = least <= activity.size() && activity.size() <= most;
     for (const Member& member : activity) {
-      const Task& task = programs[std::size_t(member.rank)].tasks[std::size_t(member.task)];
-      match = match && transfer_bytes(task) == transfer_bytes(first) && task.phase == first.phase &&
+      const Task& task = programs[std::size_t(member.program)].tasks[std::size_t(member.task)];
+      match = match && task.phase == first.phase &&
+              (transfer_bytes(task) == transfer_bytes(first) || !meetings.same_bytes(first)) &&
               (first.peer >= 0 || task.operation == first.operation);
     }
     if (!match)
       unmatched.push_back(
           fmt::format("rank {}: '{}' has {} of {} partners, or they differ in kind or size",
-                      activity[0].rank, label(first), activity.size(), expected));
+                      program.rank, label(first), activity.size(), most));
   }
 }
 
@@ -67,57 +116,57 @@ Readiness::Readiness(std::span<const Program> programs, const Activities& activi
       queue_(programs.size()),
       next_(programs.size()),
       ready_(activities.members.size(), 0) {
-  for (std::size_t rank = 0; rank < programs.size(); ++rank) {
-    const std::size_t count = programs[rank].tasks.size();
+  for (std::size_t p = 0; p < programs.size(); ++p) {
+    const std::size_t count = programs[p].tasks.size();
     done_.emplace_back(count, 0);
     announced_.emplace_back(count, 0);
     for (std::size_t id = 0; id < count; ++id)
-      queue_[rank][std::size_t(programs[rank].tasks[id].channel)].push_back(int(id));
-    next_[rank].fill(0);
+      queue_[p][std::size_t(programs[p].tasks[id].channel)].push_back(int(id));
+    next_[p].fill(0);
   }
 }
 
-void Readiness::look(int rank, int channel, std::vector<int>& started) {
-  const auto r = std::size_t(rank), c = std::size_t(channel);
-  if (next_[r][c] >= queue_[r][c].size()) return;
-  const int id = queue_[r][c][next_[r][c]];
-  if (announced_[r][std::size_t(id)]) return;
-  for (int other : programs_[r].tasks[std::size_t(id)].waits)
-    if (!done_[r][std::size_t(other)]) return;
-  announced_[r][std::size_t(id)] = 1;
-  const int activity = activities_.of[r][std::size_t(id)];
+void Readiness::look(int program, int channel, std::vector<int>& started) {
+  const auto p = std::size_t(program), c = std::size_t(channel);
+  if (next_[p][c] >= queue_[p][c].size()) return;
+  const int id = queue_[p][c][next_[p][c]];
+  if (announced_[p][std::size_t(id)]) return;
+  for (int other : programs_[p].tasks[std::size_t(id)].waits)
+    if (!done_[p][std::size_t(other)]) return;
+  announced_[p][std::size_t(id)] = 1;
+  const int activity = activities_.of[p][std::size_t(id)];
   if (++ready_[std::size_t(activity)] == int(activities_.members[std::size_t(activity)].size()))
     started.push_back(activity);
 }
 
 std::vector<int> Readiness::start() {
   std::vector<int> started;
-  for (std::size_t rank = 0; rank < programs_.size(); ++rank)
-    for (int channel = 0; channel < num_channels; ++channel) look(int(rank), channel, started);
+  for (std::size_t p = 0; p < programs_.size(); ++p)
+    for (int channel = 0; channel < num_channels; ++channel) look(int(p), channel, started);
   return started;
 }
 
 std::vector<int> Readiness::finish(int activity) {
   std::vector<int> started;
   for (const Member& member : activities_.members[std::size_t(activity)]) {
-    const auto r = std::size_t(member.rank);
-    done_[r][std::size_t(member.task)] = 1;
-    ++next_[r][std::size_t(programs_[r].tasks[std::size_t(member.task)].channel)];
+    const auto p = std::size_t(member.program);
+    done_[p][std::size_t(member.task)] = 1;
+    ++next_[p][std::size_t(programs_[p].tasks[std::size_t(member.task)].channel)];
   }
   // Another channel of the rank may have waited for this one.
   for (const Member& member : activities_.members[std::size_t(activity)])
-    for (int channel = 0; channel < num_channels; ++channel) look(member.rank, channel, started);
+    for (int channel = 0; channel < num_channels; ++channel) look(member.program, channel, started);
   return started;
 }
 
 std::vector<std::string> Readiness::blocked() const {
   std::vector<std::string> names;
-  for (std::size_t r = 0; r < programs_.size(); ++r)
+  for (std::size_t p = 0; p < programs_.size(); ++p)
     for (std::size_t c = 0; c < std::size_t(num_channels); ++c)
-      if (next_[r][c] < queue_[r][c].size())
+      if (next_[p][c] < queue_[p][c].size())
         names.push_back(fmt::format(
-            "rank {}: '{}' on {} never starts", r,
-            label(programs_[r].tasks[std::size_t(queue_[r][c][next_[r][c]])]), name(Channel(c))));
+            "rank {}: '{}' on {} never starts", programs_[p].rank,
+            label(programs_[p].tasks[std::size_t(queue_[p][c][next_[p][c]])]), name(Channel(c))));
   return names;
 }
 

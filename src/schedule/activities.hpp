@@ -13,17 +13,22 @@ namespace brume::schedule {
 
 /// A task of one rank.
 struct Member {
-  int rank;
+  int program;  ///< which of the Programs
   int task;
 };
 
 /// Every task belongs to one activity: alone, or with its partners on other ranks.
 struct Activities {
   /// Matches the n-th collective of a group on a channel, and the n-th message between two ranks.
+  /// Where Programs are one of each stage, collectives are joined by those who are there, and the
+  /// n-th message of a microbatch from one stage to another is taken to be its representative's;
+  /// one without a partner stands alone.
+  ///
+  /// @throws Error(bug) when Programs are neither of all ranks nor of one rank a stage
   Activities(std::span<const Program> programs, const plan::Plan& plan);
 
   std::vector<std::vector<Member>> members;  ///< [activity]
-  std::vector<std::vector<int>> of;          ///< [rank][task] activity
+  std::vector<std::vector<int>> of;          ///< [program][task] activity
   std::vector<std::string> unmatched;  ///< transfers without partner, or of other kind or size
 };
 
@@ -38,14 +43,14 @@ class Readiness {
   std::vector<std::string> blocked() const;  ///< the first task of each channel that never started
 
  private:
-  void look(int rank, int channel, std::vector<int>& started);
+  void look(int program, int channel, std::vector<int>& started);
 
   std::span<const Program> programs_;
   const Activities& activities_;
-  std::vector<std::array<std::vector<int>, num_channels>> queue_;  ///< [rank][channel] tasks
+  std::vector<std::array<std::vector<int>, num_channels>> queue_;  ///< [program][channel] tasks
   std::vector<std::array<std::size_t, num_channels>> next_;        ///< first task that is not done
-  std::vector<std::vector<char>> done_;                            ///< [rank][task]
-  std::vector<std::vector<char>> announced_;  ///< [rank][task] counted as ready
+  std::vector<std::vector<char>> done_;                            ///< [program][task]
+  std::vector<std::vector<char>> announced_;  ///< [program][task] counted as ready
   std::vector<int> ready_;                    ///< [activity] members ready
 };
 

@@ -146,7 +146,7 @@ int resource(Channel channel) {
 /// Activities in flight, slowed by what else runs on their ranks.
 class Clockwork {
  public:
-  /// @param slow  [rank]
+  /// @param slow  [program]
   Clockwork(std::span<const Program> programs, const Activities& activities,
             std::vector<hardware::Interference> slow)
       : programs_(programs),
@@ -187,11 +187,11 @@ class Clockwork {
   };
 
   Channel channel(const Member& member) const {
-    return programs_[std::size_t(member.rank)].tasks[std::size_t(member.task)].channel;
+    return programs_[std::size_t(member.program)].tasks[std::size_t(member.task)].channel;
   }
   void count(int activity, int change) {
     for (const Member& member : activities_.members[std::size_t(activity)])
-      busy_[std::size_t(member.rank)][std::size_t(resource(channel(member)))] += change;
+      busy_[std::size_t(member.program)][std::size_t(resource(channel(member)))] += change;
   }
   /// The slowest member holds the others.
   double slowdown(int activity) const {
@@ -200,8 +200,8 @@ class Clockwork {
       const auto mine = std::size_t(resource(channel(member)));
       double sum = 1.0;
       for (std::size_t other = 0; other < hardware::num_resources; ++other)
-        if (other != mine && busy_[std::size_t(member.rank)][other] > 0)
-          sum += slow_[std::size_t(member.rank)].added[mine][other];
+        if (other != mine && busy_[std::size_t(member.program)][other] > 0)
+          sum += slow_[std::size_t(member.program)].added[mine][other];
       worst = std::max(worst, sum);
     }
     return worst;
@@ -211,7 +211,7 @@ class Clockwork {
   const Activities& activities_;
   std::vector<hardware::Interference> slow_;
   std::vector<std::array<int, hardware::num_resources>>
-      busy_;  ///< [rank] tasks in flight a resource
+      busy_;  ///< [program] tasks in flight a resource
   std::vector<Running> running_;
 };
 
@@ -264,18 +264,18 @@ Simulation simulate(std::span<const Program> programs, const plan::Plan& plan,
   const auto start = [&](const std::vector<int>& started) {
     for (int activity : started) {
       const auto& members = activities.members[std::size_t(activity)];
-      const Program& program = programs[std::size_t(members[0].rank)];
+      const Program& program = programs[std::size_t(members[0].program)];
       const Task& task = program.tasks[std::size_t(members[0].task)];
       clockwork.start(activity, times.of(task, program.rank));
       for (const Member& m : members)
-        simulation.spans[std::size_t(m.rank)][std::size_t(m.task)].start_s = now_s;
+        simulation.spans[std::size_t(m.program)][std::size_t(m.task)].start_s = now_s;
     }
   };
   start(readiness.start());
   while (!clockwork.idle()) {
     const int activity = clockwork.next(now_s);
     for (const Member& m : activities.members[std::size_t(activity)])
-      simulation.spans[std::size_t(m.rank)][std::size_t(m.task)].end_s = now_s;
+      simulation.spans[std::size_t(m.program)][std::size_t(m.task)].end_s = now_s;
     start(readiness.finish(activity));
   }
   const std::vector<std::string> blocked = readiness.blocked();

@@ -10,9 +10,9 @@
 namespace brume::tuner {
 namespace {
 
-/// Of larger plans two ranks of each stage are placed and none is simulated.
-constexpr std::int64_t most_simulated_ranks = 64;
-constexpr std::int64_t most_simulated_passes = 50'000;  ///< of layers, over all ranks
+/// Of larger plans two ranks of each stage are placed and one of each is simulated.
+constexpr std::int64_t most_whole_ranks = 64;
+constexpr std::int64_t most_simulated_passes = 50'000;  ///< of layers, over all Programs
 
 using schedule::Tier;
 
@@ -55,20 +55,36 @@ plan::Plan shortened(plan::Plan plan) {
   return plan;
 }
 
-/// Whether compiling and simulating all ranks is a matter of seconds, and the plan one that
-/// executes.
-bool can_be_simulated(const plan::Plan& plan, const model::Config& model,
-                      const hardware::Cluster& cluster) {
-  std::int64_t passes = 0;
+/// Passes over layers of one iteration, of so many ranks of each stage.
+template <typename Ranks>
+std::int64_t passes(const plan::Plan& plan, Ranks&& ranks) {
+  std::int64_t sum = 0;
   for (const plan::Stage& s : plan.stages)
-    passes += std::int64_t{s.devices()} * s.layers * plan.microbatches;
-  if (plan.devices() > most_simulated_ranks || passes > most_simulated_passes) return false;
+    sum += std::int64_t{ranks(s)} * s.layers * plan.microbatches;
+  return sum;
+}
+
+/// Whether the plan is one that executes.
+bool executes(const plan::Plan& plan, const model::Config& model,
+              const hardware::Cluster& cluster) {
   try {
     plan::check(plan, model, cluster);
   } catch (const Error&) {
     return false;
   }
   return true;
+}
+
+/// A sample, with the Programs of one rank of each stage where the plan executes and simulating
+/// them is a matter of seconds.
+Placement place_some(const plan::Plan& plan, const model::Config& model,
+                     const hardware::Cluster& cluster, bool simulated) {
+  Placement placement = sample(plan, model, cluster);
+  if (!simulated || placement.misfit) return placement;
+  if (passes(plan, [](const plan::Stage&) { return 1; }) > most_simulated_passes) return placement;
+  for (int stage = 0; stage < plan.num_stages(); ++stage)
+    placement.programs.push_back(schedule::compile(plan, model, plan::rank_of(plan, stage, 0, 0)));
+  return placement;
 }
 
 }  // namespace
@@ -101,7 +117,11 @@ Placement sample(const plan::Plan& whole, const model::Config& model,
 
 Placement place(const plan::Plan& plan, const model::Config& model,
                 const hardware::Cluster& cluster) {
-  if (!can_be_simulated(plan, model, cluster)) return sample(plan, model, cluster);
+  const bool all_simulated =
+      plan.devices() <= most_whole_ranks &&
+      passes(plan, [](const plan::Stage& s) { return s.devices(); }) <= most_simulated_passes;
+  const bool executed = executes(plan, model, cluster);
+  if (!all_simulated || !executed) return place_some(plan, model, cluster, executed);
   // One rank a stage tells most misfits.
   for (int stage = 0; stage < plan.num_stages(); ++stage) {
     const auto program = schedule::compile(plan, model, plan::rank_of(plan, stage, 0, 0));

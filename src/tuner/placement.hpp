@@ -11,7 +11,7 @@ namespace brume::tuner {
 
 /// Ranks' Programs and what their arenas take.
 struct Placement {
-  std::vector<schedule::Program> programs;  ///< [rank], or none when only some were compiled
+  std::vector<schedule::Program> programs;  ///< of all ranks, of one rank of each stage, or none
   std::int64_t device_bytes = 0;            ///< largest arena of any rank
   std::vector<std::int64_t> stage_bytes;    ///< [stage] largest arena of its ranks
   std::int64_t host_bytes = 0;              ///< largest sum over a node's ranks
@@ -24,7 +24,8 @@ struct Placement {
 Placement sample(const plan::Plan& whole, const model::Config& model,
                  const hardware::Cluster& cluster);
 
-/// From all ranks, or a sample where they are many or the plan is one that does not execute.
+/// From all ranks; from a sample where they are many, with one Program of each stage, or where the
+/// plan is one that does not execute.
 Placement place(const plan::Plan& plan, const model::Config& model,
                 const hardware::Cluster& cluster);
 

@@ -41,8 +41,7 @@ std::string time_lines(const Candidate& best) {
       "update "
       "and reduction\n",
       format_seconds(best.prediction.iteration_s),
-      best.simulated_s ? format_seconds(*best.simulated_s) + " simulated"
-                       : "not simulated (two ranks of each stage were placed)",
+      best.simulated_s ? format_seconds(*best.simulated_s) + " simulated" : "too large to simulate",
 
       format_seconds(steady_s), best.plan.microbatches - 1, format_seconds(slowest_s), slowest,
       format_seconds(filled_s), format_seconds(best.prediction.iteration_s - steady_s - filled_s));
