@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
@@ -82,13 +83,12 @@ void compare_state(const plan::Plan& plan, const model::Config& model, Compariso
   const Prediction prediction = analyze(plan, model, samples::round_profile());
   for (int i = 0; i < plan.num_stages(); ++i) {
     const plan::Stage& stage = plan.stages[std::size_t(i)];
-    if (stage.layers == 1) continue;  // slots of several microbatches meet there: too high by more
     const schedule::Program program =
         schedule::compile(plan, model, plan::rank_of(plan, i, stage.dp - 1, 0));
     const StagePrediction& predicted = prediction.stages[std::size_t(i)];
     for (const auto& [bytes, live] :
-         {std::pair(predicted.peak_forward_bytes, program.live_peak_forward_bytes),
-          std::pair(predicted.peak_backward_bytes, program.live_peak_backward_bytes),
+         {std::pair(std::max(predicted.peak_forward_bytes, predicted.peak_backward_bytes),
+                    program.live_peak_bytes[0]),
           std::pair(predicted.host_bytes, program.live_peak_bytes[1])}) {
       const double off = std::abs(double(bytes - live));
       ++all.compared;
@@ -98,27 +98,24 @@ void compare_state(const plan::Plan& plan, const model::Config& model, Compariso
   }
 }
 
-// Sharded and offloaded weights and gradients too, in a model of which 1 MiB is little.
+// Sharded and offloaded weights and gradients too, in a model of which 1 MiB is little, with many
+// stages of one and two layers.
 TEST(StageMemory, ComesCloseForEveryKnob) {
   std::mt19937 random(3);
   Comparison all;
-  for (int trial = 0; trial < 80; ++trial) {
-    const int num_layers = 4 + int(random() % 12);
-    plan::Plan plan = samples::random_plan(random, num_layers);
-    for (plan::Stage& stage : plan.stages) {
-      stage.zero_level = int(random() % 4);
-      for (double* ratio : {&stage.weight_offload_ratio, &stage.grad_offload_ratio})
-        *ratio = samples::pick<double>(random, {0.0, 0.0, 0.3, 0.5, 1.0});
-    }
+  for (int trial = 0; trial < 160; ++trial) {
+    const int num_layers = 1 + int(random() % (trial % 2 == 0 ? 5 : 16));
+    const plan::Plan plan =
+        samples::with_moved_state(random, samples::random_plan(random, num_layers, 5));
     model::Config model = samples::small_model(num_layers, random() % 2 == 0);
     model.hidden_size = 1024;
     model.num_heads = 16;
     model.ffn_size = 4096;
-    model.seq_len = 512;
+    model.seq_len = samples::pick<int>(random, {128, 512, 2048});
     model.vocab_size = samples::pick<int>(random, {8192, 32000});
     compare_state(plan, model, all);
   }
-  EXPECT_GE(all.close, 97 * all.compared / 100) << all.close << " of " << all.compared;
+  EXPECT_GE(all.close, 98 * all.compared / 100) << all.close << " of " << all.compared;
 }
 
 }  // namespace

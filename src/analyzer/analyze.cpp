@@ -1,7 +1,9 @@
 #include "analyzer/analyzer.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <utility>
 
 #include "stage_memory.hpp"
 #include "stage_time.hpp"
@@ -14,6 +16,29 @@ Expr sum(const std::vector<Term>& terms) {
   for (const Term& term : terms) total += term.value;
   return total;
 }
+
+/// A role's expressions: stable time, delta, both peaks on the device, host memory.
+class RoleTape {
+ public:
+  RoleTape(const model::Config& model, const hardware::Profile& profile, StageRole role)
+      : tape_(outputs(stage_expressions(model, profile, role)), variables()) {}
+
+  std::array<double, 5> at(const std::map<std::string, double, std::less<>>& values) const {
+    std::vector<const double*> inputs;
+    for (const std::string& name : variables()) inputs.push_back(&values.at(name));
+    std::array<double, 5> results;
+    std::array<double*, 5> columns;
+    std::ranges::transform(results, columns.begin(), [](double& result) { return &result; });
+    tape_.evaluate(inputs, columns, 1);
+    return results;
+  }
+
+ private:
+  static std::array<Expr, 5> outputs(const StageExpressions& e) {
+    return {e.stable_s, e.delta_s, e.peak_forward_bytes, e.peak_backward_bytes, e.host_bytes};
+  }
+  symbolic::Tape tape_;
+};
 
 }  // namespace
 
@@ -65,15 +90,16 @@ Prediction analyze(const plan::Plan& plan, const model::Config& model,
                    const hardware::Profile& profile) {
   Prediction prediction{};
   std::vector<StageTime> times;
+  std::map<std::pair<bool, bool>, RoleTape> tapes;  // all stages between the ends share one
   for (int i = 0; i < plan.num_stages(); ++i) {
-    const StageExpressions stage = stage_expressions(model, profile, role_of(plan, i));
-    const auto values = bindings(plan, i);
-    const auto bytes = [&](const Expr& e) { return std::llround(e.evaluate(values)); };
-    times.push_back({stage.stable_s.evaluate(values), stage.delta_s.evaluate(values)});
+    const StageRole role = role_of(plan, i);
+    const auto& tape = tapes.try_emplace({role.first, role.last}, model, profile, role).first;
+    const auto [stable_s, delta_s, forward, backward, host] = tape->second.at(bindings(plan, i));
+    times.push_back({stable_s, delta_s});
     prediction.stages.push_back({.time = times.back(),
-                                 .peak_forward_bytes = bytes(stage.peak_forward_bytes),
-                                 .peak_backward_bytes = bytes(stage.peak_backward_bytes),
-                                 .host_bytes = bytes(stage.host_bytes)});
+                                 .peak_forward_bytes = std::llround(forward),
+                                 .peak_backward_bytes = std::llround(backward),
+                                 .host_bytes = std::llround(host)});
   }
   prediction.iteration_s = iteration_time(times, plan.microbatches);
   return prediction;

@@ -45,6 +45,9 @@ class StageMemoryBuilder {
   Expr embedding_backward() const;
   Expr highest_backward() const;
   Expr backward(const Expr& j, const Expr& others, bool after_forward) const;
+  Expr later_backward(const Expr& j) const;
+  Expr backward_again(const Expr& j, const Expr& others) const;
+  Expr waiting_backward(const Expr& j, const Expr& others) const;
   Expr beside_one_layer(const Expr& j) const;
   Expr drains_at_once() const;
   Expr head_backward() const;
@@ -151,7 +154,7 @@ Expr StageMemoryBuilder::steady_forward(const Expr& j) const {
   // A stage of one layer drains it beside itself, in the next microbatch.
   if (!role_.first && !role_.last) warm_up += at_most(v_.l, 1.0) * at_most(2.0, v_.p) * moved(j);
   const Expr turns = less(v_.p + 1.0, v_.G) * state_.beside_forward_after_backward(j);
-  sum += max(warm_up, turns);
+  sum += max(warm_up, turns - state_.waits_for_grads() * moved(j));
   if (!role_.last) {
     // The microbatch before the last one of the warm-up.
     const Expr early = others_bytes() - kept_before(v_.l + 1.0) + own + state_.beside_forward(j) +
@@ -169,6 +172,8 @@ Expr StageMemoryBuilder::first_forward() const {
                               at_most(v_.l, j) * arriving + state_.beside_first_forward(j));
   };
   Expr peak = state_.at_first_update();
+  // The first input arrives beside the update of the block that needs it.
+  if (!role_.first && !role_.last) peak += at_most(v_.l, 1.0) * stream_;
   // Where recomputed layers begin, what is kept grows more slowly, or not at all.
   for (const Expr& j : {v_.l, v_.l - 1.0, v_.l - 2.0, v_.l - v_.c, v_.l - v_.c + 1.0, Expr(1.0)})
     peak = max(peak, at_most(j, v_.l) * layer(j));
@@ -193,7 +198,7 @@ Expr StageMemoryBuilder::drains_at_once() const { return at_most(v_.G, 1.0) * le
 /// layer the stage's output may still be on its way out, beside the first the next input on its way
 /// in.
 Expr StageMemoryBuilder::backward(const Expr& j, const Expr& others, bool after_forward) const {
-  Expr sum = others * kept_before(v_.l + 1.0) + kept_before(j) + moved(j - 1.0) + backward_peak(j);
+  Expr sum = waiting_backward(j, others);
   Expr beside_last = 0.0, beside_first = 0.0;
   if (!role_.last && after_forward)
     beside_last = at_most(v_.l, j) * (stream_ + moved(j)) * (1.0 - drains_at_once());
@@ -204,13 +209,32 @@ Expr StageMemoryBuilder::backward(const Expr& j, const Expr& others, bool after_
   return at_most(1.0, j) * (sum + beside);
 }
 
+/// Of a microbatch after the first, by a forward.
+Expr StageMemoryBuilder::later_backward(const Expr& j) const {
+  const Expr others = min(v_.p, v_.G - 2.0);
+  return select(state_.waits_for_grads(),
+                waiting_backward(j, others) + less(v_.p + 2.0, v_.G) * stream_,
+                backward(j, others, true));
+}
+
+/// By the earlier microbatch's backward.
+Expr StageMemoryBuilder::backward_again(const Expr& j, const Expr& others) const {
+  return select(state_.waits_for_grads(), waiting_backward(j, others), backward(j, others, false));
+}
+
+/// Beside which nothing of the slot before is left.
+Expr StageMemoryBuilder::waiting_backward(const Expr& j, const Expr& others) const {
+  return others * kept_before(v_.l + 1.0) + kept_before(j) + moved(j - 1.0) + backward_peak(j);
+}
+
 /// The same for the only layer of a middle stage: slots of different microbatches touch there.
 Expr StageMemoryBuilder::beside_one_layer(const Expr& j) const {
-  const Expr sends = stream_ + moved(j);
-  const Expr many = sends + max(less(v_.p + 1.0, v_.G) * stream_, moved(j));
+  const Expr sends = stream_ + moved(j), waits = state_.waits_for_grads();
+  const Expr next_input = less(v_.p + 1.0, v_.G) * stream_;
+  const Expr many = sends + max(next_input, (1.0 - waits) * moved(j));
   // With one microbatch beside it, offload waits for the first copy and nothing else overlaps it.
-  const Expr one = select(less(0.0, v_.a), moved(j) + min(v_.G - 2.0, 2.0) * stream_,
-                          sends + less(2.0, v_.G) * stream_);
+  const Expr offloaded = select(waits, next_input, moved(j) + min(v_.G - 2.0, 2.0) * stream_);
+  const Expr one = select(less(0.0, v_.a), offloaded, sends + next_input);
   const Expr none = sends * (1.0 - drains_at_once());
   return select(less(1.0, v_.p), many, select(less(0.0, v_.p), one, none));
 }
@@ -244,16 +268,19 @@ Expr StageMemoryBuilder::highest_backward() const {
   const auto all = [&](const Expr& j) {
     const Expr middle = state_.beside_middle_backward(j), last = state_.beside_last_backward(j);
     Expr peak = max(less(1.0, v_.G) * (backward(j, v_.p, true) + state_.beside_first_backward(j)),
-                    less(2.0, v_.G) * (backward(j, min(v_.p, v_.G - 2.0), true) + middle));
+                    less(2.0, v_.G) * (later_backward(j) + middle));
     if (role_.last) {
       peak = max(peak, backward(j, 0.0, true) + last);
     } else {
       // Where no forward is left, a backward follows the earlier microbatch's.
       const Expr left = state_.left_by_backward(j);
-      peak = max(peak, less(1.0, v_.p) * (backward(j, v_.p - 1.0, false) + middle + left));
-      peak = max(peak, select(less(0.0, v_.p), backward(j, 0.0, false) + last + left,
+      peak = max(peak, less(1.0, v_.p) * (backward_again(j, v_.p - 1.0) + middle + left));
+      peak = max(peak, select(less(0.0, v_.p), backward_again(j, 0.0) + last + left,
                               backward(j, 0.0, true) + last));
     }
+    // Of few microbatches none has a staging buffer from the start.
+    peak = max(peak, less(v_.G, 3.0) * (v_.p * kept_before(v_.l + 1.0) + kept_before(j) +
+                                        moved(j - 1.0) + stream_ + state_.when_stored(j)));
     return at_most(1.0, j) * at_most(j, v_.l) * peak;
   };
   Expr peak = all(v_.l);
@@ -271,17 +298,18 @@ MemoryExpressions StageMemoryBuilder::build() const {
   // What is kept grows up to the last layer, but more slowly where recomputed layers begin.
   for (const Expr& j : {v_.l, v_.l - 1.0, v_.l - v_.c, v_.l - v_.c + 1.0, Expr(1.0)})
     forward = max(forward, later * at_most(j, v_.l) * steady_forward(j));
-  if (role_.first)
-    forward = max(
-        forward, later * (others_bytes() + 2.0 * stream_ +
-                          max(state_.beside_forward(0.0),
-                              less(v_.p + 1.0, v_.G) * state_.beside_forward_after_backward(0.0))));
+  if (role_.first) {
+    // In the warm-up what the microbatch before sent is still on its way.
+    const Expr warm_up = 2.0 * stream_ + state_.beside_forward(0.0);
+    const Expr turns = stream_ + state_.beside_forward_after_backward(0.0);
+    forward = max(forward, later * (others_bytes() + max(warm_up, less(v_.p + 1.0, v_.G) * turns)));
+  }
   if (role_.last) forward = max(forward, head_forward());
   Expr backward = highest_backward();
   // A lone microbatch's gradient has its place already while the only layer is still updated.
   if (!role_.first && !role_.last)
     backward = max(backward, at_most(v_.l, 1.0) * at_most(v_.G, 1.0) *
-                                 (2.0 * stream_ + state_.at_last_update()));
+                                 (2.0 * stream_ + state_.after_lone_update()));
 
   Expr host = state_.host_bytes();
   const Expr of_microbatch = (v_.l - v_.c) * full_moved_ + v_.c * recomputed_moved_;
@@ -294,7 +322,9 @@ MemoryExpressions StageMemoryBuilder::build() const {
     if (!role_.first) {
       // In a stage of one layer the first exchange comes later, and the cool-down may come before
       // it.
-      const Expr one_layer = less(1.0, v_.p) * (1.0 + at_most(v_.G, v_.p + 1.0));
+      const Expr all_ahead = at_most(v_.G, v_.p + 1.0);
+      const Expr one_layer =
+          less(1.0, v_.p) * (select(state_.waits_for_grads(), 0.0, 1.0) + all_ahead);
       times_back = select(at_most(v_.l, 1.0), one_layer, times_back);
     }
     host += (v_.p + 1.0) * of_microbatch - times_back * back;

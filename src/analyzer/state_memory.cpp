@@ -105,6 +105,9 @@ Expr StateMemory::at_last_update() const {
          of(&Bytes::staged_moments, last) + of(&Bytes::stepped_grads, last);
 }
 
+/// The gradients are let go of after the step.
+Expr StateMemory::after_lone_update() const { return layer_.whole_weights + layer_.staged_moments; }
+
 Expr StateMemory::beside_forward(const Expr& block) const {
   return weights_of_pass(block) + weights_of_pass(block + 1.0);
 }
@@ -115,15 +118,15 @@ Expr StateMemory::beside_forward_after_backward(const Expr& block) const {
   const Expr first = at_most(block, first_), second = at_most(block, first_ + 1.0) * (1.0 - first);
   // The next backward's share of the sum comes in beside the block before it.
   const Expr last = v_.l + (role_.last ? 1.0 : 0.0);
-  const Expr arriving = at_most(last, block) * of(&Bytes::host_grads, last);
-  return weights_of_pass(block) + next + arriving + first * left_by_first_block() +
+  const Expr arriving = at_most(last, block) * (1.0 - lone_layer()) * of(&Bytes::host_grads, last);
+  return weights_of_pass(block) + next + arriving +
+         first * left_by_first_block(less(v_.p + 2.0, v_.G)) +
          second * late_ * of(&Bytes::host_grads, first_);
 }
 
-/// Gradients of the stage's first block, whose backward came just before; of a later microbatch
-/// than the first one, a share of the sum too.
-Expr StateMemory::left_by_first_block() const {
-  const Expr later = less(2.0, v_.G);
+/// Gradients of the stage's first block, whose backward came just before; when that is `later` than
+/// the first microbatch's, a share of the sum too.
+Expr StateMemory::left_by_first_block(const Expr& later) const {
   return late_ * of(&Bytes::whole_grads, first_) +
          select(late_,
                 later * of(&Bytes::host_grads, first_) + of(&Bytes::host_grads, first_ + 1.0),
@@ -131,8 +134,35 @@ Expr StateMemory::left_by_first_block() const {
 }
 
 Expr StateMemory::left_by_backward(const Expr& block) const {
-  return at_most(v_.l, block) * left_by_first_block();
+  // Where the next prefetch waits, all is drained before: for gradients of so few blocks before,
+  // or, in a stage of one block, for activations that just left.
+  const Expr blocks = v_.l + (role_.first ? 1.0 : 0.0);
+  const Expr for_grads = less(0.0, layer_.host_grads) * at_most(blocks, 2.0 + late_);
+  const Expr for_activations = less(0.0, v_.a) * at_most(v_.p, 1.0) * less(2.0, v_.G);
+  return at_most(v_.l, block) * (1.0 - for_grads) *
+         select(lone_layer(), late_ * (1.0 - for_activations) * layer_.whole_grads,
+                left_by_first_block(less(2.0, v_.G)));
 }
+
+/// When a layer's gradients are stored in a staging buffer that did not come before: its backward's
+/// scratch is free again, and so are its weights.
+Expr StateMemory::when_stored(const Expr& block) const {
+  const auto leaving = [&](const Expr& of_block) {
+    return select(less(1.0, v_.G), of(&Bytes::host_grads, of_block),
+                  of(&Bytes::stepped_grads, of_block));
+  };
+  const Expr before = block + 1.0;
+  return weights_beside_backward(block, v_.G - 1.0) -
+         less(0.0, block) * of(&Bytes::whole_weights, block) + fresh_grads(block) +
+         select(late_, of(&Bytes::whole_grads, before) + leaving(before), leaving(block));
+}
+
+/// 1 for a stage of one layer between others: its slots follow each other.
+Expr StateMemory::lone_layer() const {
+  return role_.first || role_.last ? Expr(0.0) : at_most(v_.l, 1.0);
+}
+
+Expr StateMemory::waits_for_grads() const { return lone_layer() * less(0.0, layer_.host_grads); }
 
 // --- backward -----------------------------------------------------------------------------------
 
@@ -148,16 +178,20 @@ Expr StateMemory::fresh_grads(const Expr& block) const {
   return table + of(&Bytes::whole_grads, block);
 }
 
-Expr StateMemory::beside_first_backward(const Expr& block) const {
-  return weights_beside_backward(block, v_.G - 1.0) + fresh_grads(block) +
-         late_ * of(&Bytes::whole_grads, block + 1.0) + leaving_grads(block);
+/// Of any microbatch but the last, beside whole weights.
+Expr StateMemory::beside_early_backward(const Expr& block) const {
+  return fresh_grads(block) + late_ * of(&Bytes::whole_grads, block + 1.0) + leaving_grads(block);
 }
 
+Expr StateMemory::beside_first_backward(const Expr& block) const {
+  return weights_beside_backward(block, v_.G - 1.0) + beside_early_backward(block);
+}
+
+/// Of the second microbatch or, when no forward is left, of the last but one.
 Expr StateMemory::beside_middle_backward(const Expr& block) const {
-  return weights_beside_backward(block, v_.G - 2.0) + fresh_grads(block) +
-         late_ * of(&Bytes::whole_grads, block + 1.0) + leaving_grads(block) +
-         of(&Bytes::host_grads, block - 1.0) + of(&Bytes::host_grads, block) +
-         late_ * of(&Bytes::host_grads, block + 1.0);
+  return max(weights_beside_backward(block, v_.G - 2.0), weights_beside_backward(block, 1.0)) +
+         beside_early_backward(block) + of(&Bytes::host_grads, block - 1.0) +
+         of(&Bytes::host_grads, block) + late_ * of(&Bytes::host_grads, block + 1.0);
 }
 
 Expr StateMemory::beside_last_backward(const Expr& block) const {

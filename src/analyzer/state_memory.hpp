@@ -21,6 +21,8 @@ class StateMemory {
   Expr at_first_update() const;
   /// While the last block is updated, before the forward of the block before it.
   Expr at_last_update() const;
+  /// After the update of a stage of one layer.
+  Expr after_lone_update() const;
 
   /// Beside a forward of a later microbatch, in warm-up, and where it follows a backward.
   Expr beside_forward(const Expr& block) const;
@@ -39,6 +41,10 @@ class StateMemory {
   Expr host_grads_of_embedding() const { return less(1.0, v_.G) * embedding_.host_grads; }
   /// Beside the backward of the stage's last block, by an earlier microbatch's backward.
   Expr left_by_backward(const Expr& block) const;
+  Expr when_stored(const Expr& block) const;
+  /// 1 where a backward's prefetch waits until the earlier microbatch's gradients have left for the
+  /// host, and everything else with them.
+  Expr waits_for_grads() const;
 
  private:
   /// Sizes of one kind of block.
@@ -52,12 +58,14 @@ class StateMemory {
   };
   Expr of(Expr Bytes::*what, const Expr& block) const;
   Expr sum(Expr Bytes::*what) const;
+  Expr lone_layer() const;
   Expr leaving_grads(const Expr& block) const;
-  Expr left_by_first_block() const;
+  Expr left_by_first_block(const Expr& later) const;
   Expr tied_weights(const Expr& block) const;
   Expr weights_of_pass(const Expr& block) const;
   Expr weights_beside_backward(const Expr& block, const Expr& microbatches_left) const;
   Expr fresh_grads(const Expr& block) const;
+  Expr beside_early_backward(const Expr& block) const;
 
   StageRole role_;
   bool tied_;  ///< the head reads the embedding's table, on this stage
