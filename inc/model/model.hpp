@@ -64,6 +64,7 @@ struct Config {
   double rope_theta = 10000.0;
   RopeScaling rope_scaling = {};
   double init_std = 0.02;
+  int head_tokens = 1024;  ///< most tokens of a microbatch whose logits exist at once
   Precision precision = Precision::fp32;
 
   int head_dim() const { return head_size > 0 ? head_size : hidden_size / num_heads; }
@@ -248,7 +249,15 @@ struct Segment {
                                      ///< output, d input
 };
 
+/// The head's are those of one piece, see head_pieces().
 Segment segment(const Config& config, SegmentKind kind);
+
+/// Pieces of a microbatch's tokens in which the head works, as equal as they can be with at most
+/// Config::head_tokens each: ceil(N / count) tokens but for the last. In "b".
+struct HeadPieces {
+  Expr tokens, count;
+};
+HeadPieces head_pieces(const Config& config);
 
 /// Segments of a block in forward order: one, or attention and mlp for a layer whose branches are
 /// not parallel.

@@ -39,16 +39,22 @@ constexpr int num_equal_plans = 24, num_plans = 40;
 
 class Contract : public ::testing::TestWithParam<int> {};
 
+/// Tokens of a piece of the head, by the number of a test: all, and such that the last one is
+/// smaller.
+int head_tokens(int i) { return i % 3 == 0 ? 1024 : i % 3 == 1 ? 16 : 5; }
+
 // Ranks are threads here. Every plan gives the losses, norms and validation loss of the one-rank
-// run.
-void expect_contract(const model::Config& model, const plan::Plan& plan) {
+// run, whose head takes all tokens at once.
+void expect_contract(const model::Config& model, const plan::Plan& plan, int head_tokens = 1024) {
   const test::TokenFixture tokens(model.vocab_size);
   const data::Sampler data = tokens.sampler(model.seq_len);
   const Settings settings = test::contract_settings(20);
 
   const test::Trained one =
       train(test::one_rank_plan(model, plan.global_batch), model, settings, data);
-  const test::Trained all = train(plan, model, settings, data);
+  model::Config in_pieces = model;
+  in_pieces.head_tokens = head_tokens;
+  const test::Trained all = train(plan, in_pieces, settings, data);
 
   EXPECT_LT(one.losses[19], 0.95 * one.losses[0]);
   const std::string both = model::text(model) + "\n" + plan::text(plan);
@@ -65,13 +71,13 @@ plan::Plan plan_number(int i, std::mt19937& random, const model::Config& model) 
 TEST_P(Contract, RandomPlanTrainsLikeOneRank) {
   std::mt19937 random(unsigned(GetParam()) * 7919 + 13);
   const model::Config model = test::random_model(random);
-  expect_contract(model, plan_number(GetParam(), random, model));
+  expect_contract(model, plan_number(GetParam(), random, model), head_tokens(GetParam()));
 }
 
 TEST_P(Contract, RandomPlanOfAnotherFamilyTrainsLikeOneRank) {
   std::mt19937 random(unsigned(GetParam()) * 104729 + 7);
   const model::Config model = test::random_family_model(random);
-  expect_contract(model, plan_number(GetParam(), random, model));
+  expect_contract(model, plan_number(GetParam(), random, model), head_tokens(GetParam()));
 }
 
 INSTANTIATE_TEST_SUITE_P(Engine, Contract, ::testing::Range(0, test::plans_to_try(num_plans)));
@@ -131,6 +137,7 @@ TEST_P(Bf16Contract, RandomPlanTrainsLikeOneRank) {
 
   model.precision = model::Precision::bf16;
   const test::Trained one = train(alone, model, settings, data);
+  model.head_tokens = head_tokens(GetParam());
   const test::Trained all = train(plan, model, settings, data);
   EXPECT_LT(one.losses[19], 0.9 * one.losses[0]);
   const std::string both = model::text(model) + "\n" + plan::text(plan);

@@ -127,6 +127,20 @@ TEST(Model, FlopsAreSixPerWeightAndTokenAndMore) {
   EXPECT_LT(flops_per_sequence(m), 9.0 * weights * 10);
 }
 
+TEST(Model, HeadPiecesCoverAMicrobatchAndNoneIsEmpty) {
+  Config m = small();
+  for (m.seq_len = 1; m.seq_len <= 40; ++m.seq_len)
+    for (m.head_tokens = 1; m.head_tokens <= 50; ++m.head_tokens) {
+      const HeadPieces pieces = head_pieces(m);
+      const double each = pieces.tokens.evaluate({{"b", 2.0}}), tokens = 2.0 * m.seq_len;
+      const double count = pieces.count.evaluate({{"b", 2.0}});
+      EXPECT_LE(each, m.head_tokens);
+      EXPECT_GE(each * count, tokens);
+      EXPECT_LT(each * (count - 1.0), tokens);
+      EXPECT_TRUE(m.head_tokens < tokens || count == 1.0);
+    }
+}
+
 TEST(Model, PiecesTileEveryTensorOverTensorParallelRanks) {
   for (const Config& m : all_families())
     for (const Block& block : blocks(m))

@@ -77,7 +77,10 @@ StageTimeBuilder::StageTimeBuilder(const model::Config& model, const hardware::P
   const Expr statistics_bytes = model::segment(model, SegmentKind::head).saved.back().bytes();
   head_forward_s_ =
       costs_.segment(SegmentKind::head, Pass::forward) + costs_.tp_all_gather(statistics_bytes);
-  head_backward_s_ = costs_.segment(SegmentKind::head, Pass::backward) + all_reduce_s;
+  // Beside a microbatch's backward stand the forwards of all pieces but the first.
+  const Expr pieces = model::head_pieces(model).count;
+  head_backward_s_ = pieces * costs_.segment(SegmentKind::head, Pass::backward) +
+                     (pieces - 1.0) * head_forward_s_ + all_reduce_s;
 }
 
 // --- windows ------------------------------------------------------------------------------------

@@ -85,17 +85,28 @@ class ComputeOf final : public Compute {
   kernels::Matrix matrix(float* flat, int block, std::string_view suffix) const;
   Matrix saved(const Operands& o, std::string_view name, int columns) const;
   kernels::Vector statistic(const Operands& o, std::string_view name) const;
+  /// Of a norm: a number for each row of its input.
+  kernels::Vector row_statistic(const Operands& o, const std::string& name) const {
+    return part(o.data(schedule::Role::saved, saved_index(o, name)),
+                std::int64_t(stream(o, schedule::Role::input).extent(0)));
+  }
   int saved_index(const Operands& o, std::string_view name) const {
     return segments_.at(o.task.segment).saved.find(name)->second;
   }
   kernels::ConstTokens tokens(const Operands& o, schedule::Role role) const {
-    return kernels::ConstTokens(o.data<std::int32_t>(role), std::size_t(tokens_));
+    return kernels::ConstTokens(o.data<std::int32_t>(role), std::size_t(o.elements(role)));
+  }
+  /// This rank's logits of the piece that the head works on, or their gradient.
+  Matrix logits(const Operands& o, std::size_t num_tokens) const {
+    return rows(o.data<Storage>(schedule::Role::saved, saved_index(o, "d_logits")), int(num_tokens),
+                rows_);
   }
   /// What the head multiplies with: its own table or the tied one, and that one's gradient.
   ConstMatrix head_table(const Operands& o) const;
   kernels::Matrix head_table_grads(const Operands& o) const;
   Matrix stream(const Operands& o, schedule::Role role) const {
-    return rows(o.data<Storage>(role), tokens_, hidden_);
+    const auto row_bytes = std::int64_t(std::size_t(hidden_) * sizeof(Storage));
+    return rows(o.data<Storage>(role), int(o.task.at(role).bytes / row_bytes), hidden_);
   }
 
   // --- parts of segments ---

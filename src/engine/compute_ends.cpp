@@ -19,9 +19,10 @@ void ComputeOf<Storage>::norm_forward(const Operands& o, const std::string& name
   const Matrix x = stream(o, Role::input);
   const auto gain = vector(w, o.block(), name + ".gain");
   if (norm_kind_ == model::NormKind::rms)
-    return kernels::rms_norm_forward<Storage>(x, gain, eps_, y, statistic(o, name + ".rstd"));
+    return kernels::rms_norm_forward<Storage>(x, gain, eps_, y, row_statistic(o, name + ".rstd"));
   kernels::layer_norm_forward<Storage>(x, gain, vector(w, o.block(), name + ".bias"), eps_, y,
-                                       statistic(o, name + ".mean"), statistic(o, name + ".rstd"));
+                                       row_statistic(o, name + ".mean"),
+                                       row_statistic(o, name + ".rstd"));
 }
 
 template <class Storage>
@@ -30,9 +31,10 @@ void ComputeOf<Storage>::norm_again(const Operands& o, const std::string& name, 
   const Matrix x = stream(o, Role::input);
   const auto gain = vector(w, o.block(), name + ".gain");
   if (norm_kind_ == model::NormKind::rms)
-    return kernels::rms_norm_apply<Storage>(x, gain, statistic(o, name + ".rstd"), y);
+    return kernels::rms_norm_apply<Storage>(x, gain, row_statistic(o, name + ".rstd"), y);
   kernels::layer_norm_apply<Storage>(x, gain, vector(w, o.block(), name + ".bias"),
-                                     statistic(o, name + ".mean"), statistic(o, name + ".rstd"), y);
+                                     row_statistic(o, name + ".mean"),
+                                     row_statistic(o, name + ".rstd"), y);
 }
 
 template <class Storage>
@@ -44,10 +46,10 @@ void ComputeOf<Storage>::norm_backward(const Operands& o, const std::string& nam
   const auto gain = vector(w, o.block(), name + ".gain");
   const auto d_gain = vector(g, o.block(), name + ".gain");
   if (norm_kind_ == model::NormKind::rms)
-    return kernels::rms_norm_backward<Storage>(dy, x, gain, statistic(o, name + ".rstd"), residual,
-                                               dx, o.write(), d_gain);
-  kernels::layer_norm_backward<Storage>(dy, x, gain, statistic(o, name + ".mean"),
-                                        statistic(o, name + ".rstd"), residual, dx, o.write(),
+    return kernels::rms_norm_backward<Storage>(dy, x, gain, row_statistic(o, name + ".rstd"),
+                                               residual, dx, o.write(), d_gain);
+  kernels::layer_norm_backward<Storage>(dy, x, gain, row_statistic(o, name + ".mean"),
+                                        row_statistic(o, name + ".rstd"), residual, dx, o.write(),
                                         d_gain, vector(g, o.block(), name + ".bias"));
 }
 
@@ -88,27 +90,29 @@ kernels::Matrix ComputeOf<Storage>::head_table_grads(const Operands& o) const {
 
 template <class Storage>
 void ComputeOf<Storage>::head_forward(const Operands& o, const StepScalars& step) const {
-  const Matrix normed = stream(o, Role::workspace);
-  const Matrix logits = saved(o, "d_logits", rows_);
+  const kernels::ConstTokens targets = tokens(o, Role::targets);
+  const int count = targets.extent_int(0);
+  const Matrix normed = rows(o.data<Storage>(Role::workspace), count, hidden_);
+  const Matrix part = logits(o, targets.extent(0));
   norm_forward(o, "norm", normed);
-  kernels::linear_forward<Storage>(normed, head_table(o), Write::replace, logits);
+  kernels::linear_forward<Storage>(normed, head_table(o), Write::replace, part);
   if (tp_ == 1)
-    return add_loss(o, kernels::cross_entropy<Storage>(logits, tokens(o, Role::targets),
-                                                       step.loss_scale, true));
-  const std::int64_t columns = std::int64_t{kernels::num_statistics} * tokens_;
+    return add_loss(o, kernels::cross_entropy<Storage>(part, targets, step.loss_scale, true));
+  const std::int64_t columns = std::int64_t{kernels::num_statistics} * count;
   float* const mine = statistic(o, "statistics").data() + place_.tp_rank * columns;
-  kernels::cross_entropy_part<Storage>(logits, tokens(o, Role::targets), vocabulary_,
-                                       rows(mine, tokens_, kernels::num_statistics));
+  kernels::cross_entropy_part<Storage>(part, targets, vocabulary_,
+                                       rows(mine, count, kernels::num_statistics));
 }
 
 /// Second half of a forward whose logits are in parts.
 template <class Storage>
 void ComputeOf<Storage>::loss(const Operands& o, const StepScalars& step) const {
-  const kernels::Vector statistics = statistic(o, "statistics");
-  add_loss(o, kernels::cross_entropy_combine<Storage>(
-                  saved(o, "d_logits", rows_), tokens(o, Role::targets), vocabulary_,
-                  rows(statistics.data(), tp_, kernels::num_statistics * tokens_), place_.tp_rank,
-                  step.loss_scale));
+  const kernels::ConstTokens targets = tokens(o, Role::targets);
+  const kernels::Matrix statistics =
+      rows(statistic(o, "statistics").data(), tp_, kernels::num_statistics * targets.extent_int(0));
+  add_loss(
+      o, kernels::cross_entropy_combine<Storage>(logits(o, targets.extent(0)), targets, vocabulary_,
+                                                 statistics, place_.tp_rank, step.loss_scale));
 }
 
 /// Tensor-parallel ranks compute the same loss: one of them counts it.
@@ -122,13 +126,14 @@ template <class Storage>
 void ComputeOf<Storage>::head_backward(const Operands& o) const {
   // A tied table's gradient was cleared: the embedding adds to it too.
   const bool tied = o.task.find(Role::grads, 1) != nullptr;
-  const Matrix d_logits = saved(o, "d_logits", rows_);
-  const Matrix normed = stream(o, Role::workspace);
+  const Matrix d_input = stream(o, Role::gradient);
+  const Matrix d_logits = logits(o, d_input.extent(0));
+  const Matrix normed = rows(o.data<Storage>(Role::workspace), d_input.extent_int(0), hidden_);
   norm_again(o, "norm", normed);
   kernels::linear_backward_weight<Storage>(d_logits, normed, tied ? Write::accumulate : o.write(),
                                            head_table_grads(o));
   kernels::linear_backward_input<Storage>(d_logits, head_table(o), Write::replace, normed);
-  norm_backward(o, "norm", normed, ConstMatrix(), stream(o, Role::gradient));
+  norm_backward(o, "norm", normed, ConstMatrix(), d_input);
 }
 
 template void ComputeOf<float>::norm_forward(const Operands&, const std::string&, Matrix) const;

@@ -34,7 +34,7 @@ int ComputeOf<Storage>::input_width(BranchKind kind) const {
 template <class Storage>
 void ComputeOf<Storage>::layer_forward(const Operands& o) const {
   const SegmentParts& segment = segments_.at(o.task.segment);
-  const Matrix normed = stream(o, Role::workspace);
+  const Matrix normed = rows(o.data<Storage>(Role::workspace), tokens_, hidden_);
   int norm = 0;
   for (const model::Branch& branch : segment.branches) {
     if (branch.norm != norm) norm_forward(o, norm_name(branch), normed);

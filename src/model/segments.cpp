@@ -139,7 +139,8 @@ Segment embedding(const Sizes& s) {
           0.0};
 }
 
-Segment head(const Config& m, const Sizes& s) {
+Segment head(const Config& m, Sizes s) {
+  s.tokens = head_pieces(m).tokens;
   Segment segment{SegmentKind::head, {}, {}, s.tokens * s.hidden, s.tokens * s.hidden};
   add_norm(segment, m, s, "norm");
   segment.operators.push_back(matmul("logits", s.tokens, s.vocab_tp, s.hidden));
@@ -240,6 +241,12 @@ std::vector<Kept> kept_tensors(const Config& config, bool recomputed) {
   return kept;
 }
 
+HeadPieces head_pieces(const Config& config) {
+  const Expr tokens = Sizes(config).tokens;
+  const Expr each = ceil(tokens / ceil(tokens / double(config.head_tokens)));
+  return {each, ceil(tokens / each)};
+}
+
 Expr stream_elements(const Config& config) {
   const Sizes s(config);
   return s.tokens * s.hidden;
@@ -251,10 +258,12 @@ Expr stream_bytes(const Config& config) {
 
 double flops_per_sequence(const Config& config) {
   double flops = 0.0;
+  Config whole = config;
+  whole.head_tokens = config.seq_len;
   for (SegmentKind kind : segment_kinds(config)) {
     if (kind == SegmentKind::embedding) continue;
     const double times = kind == SegmentKind::head ? 1.0 : config.num_layers;
-    for (const Operator& op : segment(config, kind).operators)
+    for (const Operator& op : segment(whole, kind).operators)
       flops += times * (op.forward_flops + op.backward_flops).evaluate({{"b", 1.0}, {"tp", 1.0}});
   }
   return flops;

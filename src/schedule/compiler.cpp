@@ -59,6 +59,9 @@ Compiler::Compiler(const plan::Plan& plan, const model::Config& model, int rank,
     sizes.backward_workspace = bytes(activation_bytes * segment.backward_workspace_elements);
   }
   stream_bytes_ = bytes(model::stream_bytes(model));
+  const model::HeadPieces pieces = model::head_pieces(model);
+  piece_tokens_ = std::int64_t(pieces.tokens.evaluate(values));
+  num_pieces_ = int(pieces.count.evaluate(values));
   batch_bytes_ = std::int64_t(stage_.microbatch) * model.seq_len * model::token_bytes;
   make_messages();
   for (int recomputed : {0, 1}) {

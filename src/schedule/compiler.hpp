@@ -146,11 +146,17 @@ class Compiler {
   void forward_segments(const Slot& slot, Operation operation);
   void backward(const Slot& slot);
   void run_forward(const Slot& slot, SegmentKind kind, Operation operation, int input, int output,
-                   std::vector<int>& saved);
-  void run_backward(const Slot& slot, SegmentKind kind, int input, const std::vector<int>& saved);
-  void loss_operands(const Slot& slot);
-  void run_loss(const Slot& slot, const std::vector<int>& saved);
-  void tp_collective(const Slot& slot, Operation operation, int buffer);
+                   const std::vector<int>& saved, int piece = 0);
+  void run_backward(const Slot& slot, SegmentKind kind, int input, const std::vector<int>& saved,
+                    int piece = 0);
+  std::vector<int> make_saved(const Slot& slot, SegmentKind kind);
+  void later_pieces(const Slot& slot);
+  Range of_piece(SegmentKind kind, int piece, std::int64_t bytes) const;
+  void stream_operand(Role role, SegmentKind kind, int piece, int buffer, bool reads, bool writes);
+  void targets_operand(const Slot& slot, int piece);
+  void loss_operand(const Slot& slot, int piece);
+  void run_loss(const Slot& slot, const std::vector<int>& saved, int piece);
+  void tp_all_reduce(const Slot& slot, int buffer);
   void finish();
 
   /// Rows of this rank's part of the token table, within its flat block.
@@ -190,7 +196,9 @@ class Compiler {
   std::int64_t weight_bytes_;     ///< of an element
   std::int64_t optimizer_bytes_;  ///< of a parameter
   std::int64_t stream_bytes_ = 0;
-  std::int64_t batch_bytes_ = 0;  ///< tokens of a microbatch
+  std::int64_t batch_bytes_ = 0;   ///< tokens of a microbatch
+  std::int64_t piece_tokens_ = 0;  ///< of a piece in which the head works, but for the last one
+  int num_pieces_ = 1;
   /// Of a microbatch's activations and gradients [sequences]; of the tied table and its gradient.
   Messages activation_messages_, gradient_messages_, tied_weight_messages_, tied_grad_messages_;
   /// What a layer keeps, in the order in which offload takes it, and how many tensors that moves.

@@ -20,6 +20,7 @@ void Compiler::forward(const Slot& slot) {
     stream_.erase(m);
   }
   forward_segments(slot, Operation::forward);
+  if (is_head(slot.block) && options_.mode == Mode::evaluate) later_pieces(slot);
   if (recomputes(slot.block)) {
     kept.input = {{kinds.front(), kept.input.at(kinds.front())}};
     kept.saved.clear();
@@ -44,20 +45,45 @@ void Compiler::forward_segments(const Slot& slot, Operation operation) {
       kept.input[kinds[i + 1]] = output;
     else if (output >= 0)
       stream_[m] = output;
+    kept.saved[kinds[i]] = make_saved(slot, kinds[i]);
     run_forward(slot, kinds[i], operation, kept.input.at(kinds[i]), output, kept.saved[kinds[i]]);
   }
 }
 
-void Compiler::run_forward(const Slot& slot, SegmentKind kind, Operation operation, int input,
-                           int output, std::vector<int>& saved) {
-  const SegmentBytes& sizes = segments_.at(kind);
-  const std::int64_t batch_first = slot.microbatch * batch_bytes_;
-  saved.clear();
-  for (const auto& [name, bytes] : sizes.saved)
+std::vector<int> Compiler::make_saved(const Slot& slot, SegmentKind kind) {
+  std::vector<int> saved;
+  for (const auto& [name, bytes] : segments_.at(kind).saved)
     if (bytes > 0)
       saved.push_back(add_buffer(
           fmt::format("{}.{}#{}", blocks_[std::size_t(slot.block)].name, name, slot.microbatch),
           Tier::device, Content::saved, bytes, slot.block));
+  return saved;
+}
+
+/// The head's other pieces, in the buffers of the first one. A training's head is at once followed
+/// by its backward, so each piece goes both ways before the next.
+void Compiler::later_pieces(const Slot& slot) {
+  const Activations& kept = activations(slot.microbatch, slot.block);
+  const int input = kept.input.at(SegmentKind::head);
+  const std::vector<int>& saved = kept.saved.at(SegmentKind::head);
+  for (int piece = 1; piece < num_pieces_; ++piece) {
+    run_forward(slot, SegmentKind::head, Operation::forward, input, -1, saved, piece);
+    if (slot.kind == Slot::Kind::backward)
+      run_backward(slot, SegmentKind::head, input, saved, piece);
+  }
+}
+
+/// The part of a stream or of tokens that a segment works on in one task: for the head a piece.
+Range Compiler::of_piece(SegmentKind kind, int piece, std::int64_t bytes) const {
+  if (kind != SegmentKind::head) return {0, bytes};
+  const std::int64_t tokens = batch_bytes_ / model::token_bytes, first = piece * piece_tokens_;
+  const std::int64_t of_token = bytes / tokens;
+  return {first * of_token, std::min(piece_tokens_, tokens - first) * of_token};
+}
+
+void Compiler::run_forward(const Slot& slot, SegmentKind kind, Operation operation, int input,
+                           int output, const std::vector<int>& saved, int piece) {
+  const SegmentBytes& sizes = segments_.at(kind);
   const int workspace = sizes.forward_workspace == 0
                             ? -1
                             : add_buffer("workspace", Tier::device, Content::workspace,
@@ -65,38 +91,55 @@ void Compiler::run_forward(const Slot& slot, SegmentKind kind, Operation operati
 
   add_task(Channel::compute, operation, slot).segment = kind;
   if (kind == SegmentKind::embedding)
-    range(Role::input, input, batch_first, batch_bytes_, true, false);
+    range(Role::input, input, slot.microbatch * batch_bytes_, batch_bytes_, true, false);
   else
-    operand(Role::input, input, true, false);
+    stream_operand(Role::input, kind, piece, input, true, false);
   operand(Role::weights, weights(slot.block), true, false);
   for (std::size_t i = 0; i < saved.size(); ++i)
     operand(Role::saved, saved[i], false, true, int(i));
   if (workspace >= 0) operand(Role::workspace, workspace, false, true);
   if (output >= 0) operand(Role::output, output, false, true);
-  if (output >= 0) tp_collective(slot, Operation::all_reduce, output);
+  if (output >= 0) tp_all_reduce(slot, output);
   if (kind != SegmentKind::head) return;
   if (model_.tied_head) table_operand(Role::weights, true, false);
-  if (stage_.tp == 1) return loss_operands(slot);
-  range(Role::targets, targets_, batch_first, batch_bytes_, true, false);
-  run_loss(slot, saved);
+  targets_operand(slot, piece);
+  if (stage_.tp > 1) return run_loss(slot, saved, piece);
+  loss_operand(slot, piece);
+}
+
+void Compiler::stream_operand(Role role, SegmentKind kind, int piece, int buffer, bool reads,
+                              bool writes) {
+  const Range part = of_piece(kind, piece, stream_bytes_);
+  range(role, buffer, part.first, part.count, reads, writes);
+}
+
+void Compiler::targets_operand(const Slot& slot, int piece) {
+  const Range part = of_piece(SegmentKind::head, piece, batch_bytes_);
+  range(Role::targets, targets_, slot.microbatch * batch_bytes_ + part.first, part.count, true,
+        false);
 }
 
 /// Of a task that adds to the loss.
-void Compiler::loss_operands(const Slot& slot) {
-  range(Role::targets, targets_, slot.microbatch * batch_bytes_, batch_bytes_, true, false);
-  program_.tasks.back().replaces = slot.microbatch == 0;
-  operand(Role::loss, loss_, slot.microbatch > 0, true);
+void Compiler::loss_operand(const Slot& slot, int piece) {
+  const bool first = slot.microbatch == 0 && piece == 0;
+  program_.tasks.back().replaces = first;
+  operand(Role::loss, loss_, !first, true);
 }
 
 /// Tensor-parallel ranks know the loss of a token once they have the statistics of each one's part
 /// of the logits, the last tensor that the head saves.
-void Compiler::run_loss(const Slot& slot, const std::vector<int>& saved) {
-  tp_collective(slot, Operation::all_gather, saved.back());
-  add_task(Channel::compute, Operation::loss, slot).segment = SegmentKind::head;
+void Compiler::run_loss(const Slot& slot, const std::vector<int>& saved, int piece) {
   const int statistics = int(saved.size()) - 1, logits = statistics - 1;
+  const std::int64_t bytes = program_.buffers[std::size_t(saved.back())].bytes / piece_tokens_ *
+                             of_piece(SegmentKind::head, piece, batch_bytes_).count /
+                             model::token_bytes;
+  add_task(Channel::collective_tp, Operation::all_gather, slot).group = Group::tp;
+  range(Role::destination, saved.back(), 0, bytes, true, true);
+  add_task(Channel::compute, Operation::loss, slot).segment = SegmentKind::head;
   operand(Role::saved, saved[std::size_t(logits)], true, true, logits);
-  operand(Role::saved, saved[std::size_t(statistics)], true, false, statistics);
-  loss_operands(slot);
+  range(Role::saved, saved.back(), 0, bytes, true, false, statistics);
+  targets_operand(slot, piece);
+  loss_operand(slot, piece);
 }
 
 void Compiler::table_operand(Role role, bool reads, bool writes) {
@@ -117,20 +160,21 @@ void Compiler::backward(const Slot& slot) {
   std::vector<SegmentKind> kinds = segment_kinds(slot.block);
   std::ranges::reverse(kinds);
   for (SegmentKind kind : kinds) run_backward(slot, kind, kept.input.at(kind), kept.saved.at(kind));
+  if (is_head(slot.block)) later_pieces(slot);
   send_stream(slot);
   leave_gradients(slot);
   activations_.erase({m, slot.block});
 }
 
 void Compiler::run_backward(const Slot& slot, SegmentKind kind, int input,
-                            const std::vector<int>& saved) {
+                            const std::vector<int>& saved, int piece) {
   const SegmentBytes& sizes = segments_.at(kind);
   const int workspace = sizes.backward_workspace == 0
                             ? -1
                             : add_buffer("workspace", Tier::device, Content::workspace,
                                          sizes.backward_workspace, slot.block);
   const int gradient = gradient_.at(slot.microbatch);
-  const bool replaces = slot.microbatch == 0 || state_.at(slot.block).grads_staged;
+  const bool replaces = piece == 0 && (slot.microbatch == 0 || state_.at(slot.block).grads_staged);
 
   Task& task = add_task(Channel::compute, Operation::backward, slot);
   task.segment = kind;
@@ -138,19 +182,21 @@ void Compiler::run_backward(const Slot& slot, SegmentKind kind, int input,
   if (kind == SegmentKind::embedding) {
     range(Role::input, input, slot.microbatch * batch_bytes_, batch_bytes_, true, false);
   } else {
-    operand(Role::input, input, true, false);
+    stream_operand(Role::input, kind, piece, input, true, false);
     operand(Role::weights, weights(slot.block), true, false);
   }
   operand(Role::grads, grads(slot.block), !replaces || kind == SegmentKind::embedding, true);
   for (std::size_t i = 0; i < saved.size(); ++i)
     operand(Role::saved, saved[i], true, false, int(i));
   if (workspace >= 0) operand(Role::workspace, workspace, false, true);
-  operand(Role::gradient, gradient, kind != SegmentKind::head, kind != SegmentKind::embedding);
+  stream_operand(Role::gradient, kind, piece, gradient, kind != SegmentKind::head,
+                 kind != SegmentKind::embedding);
   if (kind == SegmentKind::head && model_.tied_head) {
     table_operand(Role::weights, true, false);
     table_operand(Role::grads, true, true);
   }
-  if (kind != SegmentKind::embedding) tp_collective(slot, Operation::all_reduce, gradient);
+  const bool whole = kind != SegmentKind::head || piece + 1 == num_pieces_;
+  if (whole && kind != SegmentKind::embedding) tp_all_reduce(slot, gradient);
 }
 
 }  // namespace brume::schedule

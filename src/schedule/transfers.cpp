@@ -162,9 +162,9 @@ void Compiler::send_tied_gradients(const Slot& slot) {
   }
 }
 
-void Compiler::tp_collective(const Slot& slot, Operation operation, int buffer) {
+void Compiler::tp_all_reduce(const Slot& slot, int buffer) {
   if (stage_.tp == 1) return;
-  add_task(Channel::collective_tp, operation, slot).group = Group::tp;
+  add_task(Channel::collective_tp, Operation::all_reduce, slot).group = Group::tp;
   operand(Role::destination, buffer, true, true);
 }
 
