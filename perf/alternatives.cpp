@@ -143,12 +143,12 @@ std::vector<Row> search_all(Bench bench) {
     }
   std::vector<Row> rows;
   for (double share : {-0.1, 0.05, 0.2, 0.4, 1.0}) {
-    bench.cluster.memory_bytes = least + std::int64_t(share * double(most - least));
-    rows.push_back({bench.cluster.memory_bytes, "brume", bench.tuned()});
-    rows.push_back({bench.cluster.memory_bytes, "megatron-like",
-                    fastest(megatron, bench.cluster.memory_bytes)});
-    rows.push_back({bench.cluster.memory_bytes, "deepspeed-like",
-                    fastest(deepspeed, bench.cluster.memory_bytes)});
+    bench.cluster.groups[0].memory_bytes = least + std::int64_t(share * double(most - least));
+    rows.push_back({bench.cluster.groups[0].memory_bytes, "brume", bench.tuned()});
+    rows.push_back({bench.cluster.groups[0].memory_bytes, "megatron-like",
+                    fastest(megatron, bench.cluster.groups[0].memory_bytes)});
+    rows.push_back({bench.cluster.groups[0].memory_bytes, "deepspeed-like",
+                    fastest(deepspeed, bench.cluster.groups[0].memory_bytes)});
   }
   return rows;
 }

@@ -39,10 +39,10 @@ inline int threads_per_rank(const comm::Session& session) {
 
 /// All ranks on one node, with more memory than the plans here need.
 inline hardware::Cluster roomy_cluster(int ranks) {
-  return {.nodes = 1,
-          .devices_per_node = ranks,
-          .memory_bytes = std::int64_t{4} << 30,
-          .host_memory_bytes = std::int64_t{8} << 30};
+  return hardware::NodeGroup{.nodes = 1,
+                             .devices_per_node = ranks,
+                             .memory_bytes = std::int64_t{4} << 30,
+                             .host_memory_bytes = std::int64_t{8} << 30};
 }
 
 /// What rank 0 measured, on all ranks. Collective over `world`.

@@ -8,7 +8,7 @@
 
 #include "analyzer/pipeline_time.hpp"
 #include "hardware/cluster.hpp"
-#include "hardware/profile.hpp"
+#include "hardware/machine.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
 #include "symbolic/expr.hpp"
@@ -21,6 +21,12 @@ using symbolic::Expr;
 struct StageRole {
   bool first = true;  ///< holds the embedding
   bool last = true;   ///< holds the head
+  int group = 0;      ///< of the machine, whose times it takes
+  int before = 0;     ///< groups of the stages beside it; its own where there is none
+  int after = 0;
+  int other_end = 0;  ///< group of the last stage, for the first one, and the reverse
+
+  auto operator<=>(const StageRole&) const = default;
 };
 
 /// The variables of a stage's expressions, in the order in which tapes take their columns.
@@ -48,8 +54,13 @@ struct StageExpressions {
 };
 
 /// Their functions remember values, so expressions of one call belong to one thread.
-StageExpressions stage_expressions(const model::Config& model, const hardware::Profile& profile,
+StageExpressions stage_expressions(const model::Config& model, const hardware::Machine& machine,
                                    StageRole role);
+
+/// The term "pipeline messages" of a stage's stable time [s]: streams of `microbatch` sequences to
+/// and from its neighbours. A mesh counts by its nodes and ranks on each.
+double messages_s(const model::Config& model, const hardware::Machine& machine, StageRole role,
+                  int num_stages, int nodes, int ranks_per_node, int microbatch);
 
 /// Prediction for one stage of a plan.
 struct StagePrediction {
@@ -65,16 +76,16 @@ struct Prediction {
 };
 
 Prediction analyze(const plan::Plan& plan, const model::Config& model,
-                   const hardware::Profile& profile);
+                   const hardware::Machine& machine);
 
-StageRole role_of(const plan::Plan& plan, int stage);
+StageRole role_of(const plan::Plan& plan, int stage, const hardware::Machine& machine);
 
 /// The values of `variables()` for one stage of a plan.
 std::map<std::string, double, std::less<>> bindings(const plan::Plan& plan, int stage);
 
 /// Formula, terms in numbers and what binds, for people.
 std::string explain(const plan::Plan& plan, const model::Config& model,
-                    const hardware::Profile& profile, const hardware::Cluster& cluster);
+                    const hardware::Machine& machine, const hardware::Cluster& cluster);
 
 /// An operator of a layer under a profile: its times, and where each comes from.
 struct OperatorPrice {
@@ -85,9 +96,9 @@ struct OperatorPrice {
   hardware::Time backward;
 };
 
-/// Operators of all segments and the update of a layer, for each (b, tp) of the plan.
+/// Operators of all segments and the update of a layer, for each (b, tp) of the plan on a group.
 std::vector<OperatorPrice> operator_prices(const plan::Plan& plan, const model::Config& model,
-                                           const hardware::Profile& profile);
+                                           const hardware::Machine& machine);
 
 /// How many times are measured, interpolated and by roofline, and each of them.
 std::string price_table(const std::vector<OperatorPrice>& prices);

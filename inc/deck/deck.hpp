@@ -71,12 +71,33 @@ struct DataKeys {
   int eval_sequences = 64;
 };
 
-struct ClusterKeys {
+inline constexpr std::size_t most_groups = 4;  ///< of a cluster
+
+/// Nodes that are alike.
+struct GroupKeys {
+  std::string name;  ///< empty where there is one group only
   int nodes = 1;
   int devices_per_node = 1;
-  double memory_gib = 0.0;       ///< per device, what a plan may use
-  double host_memory_gib = 0.0;  ///< per node, for what is offloaded
-  std::string profile;           ///< empty: measured when needed and cached
+  double memory_gib = 0.0;        ///< per device, what a plan may use
+  double host_memory_gib = -1.0;  ///< per node, for what is offloaded
+  std::string profile;            ///< empty: measured when needed and cached
+};
+
+/// How devices of two groups reach each other.
+struct LinkKeys {
+  std::vector<std::string> between;  ///< names of two groups
+  double gib_per_s = 0.0;            ///< of a message between two devices
+  double latency_s = 0.0;
+};
+
+/// One group by the keys of GroupKeys, or a list of groups.
+struct ClusterKeys : GroupKeys {
+  std::vector<GroupKeys> groups;  ///< empty: one, by the keys above
+  std::vector<LinkKeys> links;    ///< others take the slower of both groups' links between nodes
+
+  std::vector<GroupKeys> all_groups() const {
+    return groups.empty() ? std::vector<GroupKeys>{*this} : groups;
+  }
 };
 
 /// Each list is searched whole; one entry fixes the choice; an empty list searches all that make

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct Stage {
   double grad_offload_ratio = 0.0;
   double optim_offload_ratio = 0.0;
   double act_offload_ratio = 0.0;
+  std::string group = {};  ///< of the cluster; empty where it has one only
 
   int devices() const { return dp * tp; }
 };
@@ -48,8 +50,9 @@ std::string text(const Plan& plan);
 Plan parse(const std::string& text, const std::string& origin);
 Plan load(const std::string& path);
 
-/// Checks a plan against the model and the cluster: layers add up, meshes fill the cluster and lie
-/// within nodes or on whole nodes, tp divides heads and FFN, every knob is in its range.
+/// Checks a plan against the model and the cluster: layers add up, each mesh lies
+/// within a node or on whole nodes of its group, meshes fill the cluster, or of several groups
+/// whole nodes, tp divides heads and FFN, every knob is in its range.
 /// @throws Error(input) naming the stage, the key, what was expected and found
 void check(const Plan& plan, const model::Config& model, const hardware::Cluster& cluster);
 
@@ -64,6 +67,24 @@ struct Place {
 };
 Place place(const Plan& plan, int rank);
 int rank_of(const Plan& plan, int stage, int dp_rank, int tp_rank);
+
+/// The first device of a stage among those of its group, which its stages own in their order in the
+/// pipeline.
+int first_device(const Plan& plan, int stage);
+
+/// A node of a cluster.
+struct Node {
+  int group;
+  int index;  ///< in its group
+
+  auto operator<=>(const Node&) const = default;
+};
+
+/// The node that each rank of a plan is on.
+std::map<Node, std::vector<int>> ranks_of_nodes(const Plan& plan, const hardware::Cluster& cluster);
+
+/// The rank of a job, whose ranks are numbered group by group, that takes a rank of the plan.
+int job_rank(const Plan& plan, const hardware::Cluster& cluster, int rank);
 
 /// Blocks of the model a stage holds, as indices: 0 embedding, 1..L layers, L + 1 head.
 struct BlockRange {

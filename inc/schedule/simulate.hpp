@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "hardware/profile.hpp"
+#include "hardware/machine.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
 #include "schedule/program.hpp"
@@ -20,17 +20,17 @@ struct Simulation {
 /// Ranks of a group that `rank` belongs to, in group order.
 std::vector<int> group_ranks(const plan::Plan& plan, int rank, Group group);
 
-/// Time of a task by itself [s], from the profile.
+/// Time of a task by itself [s], from the profile of its rank's group.
 double task_s(const Task& task, const Program& program, const plan::Plan& plan,
-              const model::Config& model, const hardware::Profile& profile);
+              const model::Config& model, const hardware::Machine& machine);
 
 /// Runs Programs against the clock: of all ranks in order, or of one rank of each stage, whose
 /// partners without a Program are taken to be as fast as it is. A task starts when its channel, its
 /// waits and, for transfers between ranks, its partners are ready; tasks of one rank slow each
-/// other down as the profile's interference model says.
+/// other down as their group's interference model says.
 ///
 /// @throws Error(bug) when the Programs deadlock
 Simulation simulate(std::span<const Program> programs, const plan::Plan& plan,
-                    const model::Config& model, const hardware::Profile& profile);
+                    const model::Config& model, const hardware::Machine& machine);
 
 }  // namespace brume::schedule

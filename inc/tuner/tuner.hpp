@@ -12,7 +12,7 @@
 #include "base/error.hpp"
 #include "deck/deck.hpp"
 #include "hardware/cluster.hpp"
-#include "hardware/profile.hpp"
+#include "hardware/machine.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
 
@@ -31,17 +31,25 @@ struct Search {
   int struck = 0;          ///< plans that placement refused
 };
 
+/// What a group's ranks hold.
+struct Held {
+  std::int64_t device_bytes = 0;  ///< largest arena of a rank
+  std::int64_t host_bytes = 0;    ///< largest sum over a node's ranks
+};
+
 /// A plan with its prediction.
 struct Candidate {
   plan::Plan plan;
   analyzer::Prediction prediction;
   /// Event simulation of all ranks' Programs, or of one of each stage; none: too large.
   std::optional<double> simulated_s;
-  std::int64_t placed_device_bytes = 0;  ///< largest arena of any rank
-  std::int64_t placed_host_bytes = 0;    ///< largest sum over a node's ranks
+  std::vector<Held> placed;  ///< by group
   /// What the closed form says of the largest stage, where placement is off by more than 1 % and
   /// 1 MiB: the prediction's peaks are then the placed ones.
   std::optional<std::int64_t> closed_form_bytes;
+
+  std::int64_t placed_device_bytes() const;  ///< largest arena of any rank
+  std::int64_t placed_host_bytes() const;    ///< largest sum over a node's ranks
 
   /// What plans are ranked by [s].
   double seconds() const { return simulated_s.value_or(prediction.iteration_s); }
@@ -76,7 +84,7 @@ class Infeasible : public Error {
 /// @throws Infeasible when nothing fits: the plan that misses by least, by how many bytes, and what
 /// would fit
 Result tune(const model::Config& model, int global_batch, const hardware::Cluster& cluster,
-            const hardware::Profile& profile, const deck::SearchKeys& search, bool reasons = true);
+            const hardware::Machine& machine, const deck::SearchKeys& search, bool reasons = true);
 
 /// A plan in one line.
 std::string summary(const plan::Plan& plan);

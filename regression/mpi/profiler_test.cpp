@@ -23,8 +23,8 @@ const model::Config tiny{.num_layers = 2,
                          .vocab_size = 96};
 const Shapes few{.microbatches = {1, 8}, .tp = {1, 2}, .groups = {2}};
 
-const hardware::Cluster cluster{
-    .nodes = 1, .devices_per_node = 2, .memory_bytes = std::int64_t{64} << 20};
+const hardware::Cluster cluster =
+    hardware::NodeGroup{.nodes = 1, .devices_per_node = 2, .memory_bytes = std::int64_t{64} << 20};
 
 /// Measured once, by whichever test is first; on all ranks alike.
 const hardware::Profile& profile() {
@@ -174,7 +174,8 @@ TEST(Profiler, Bf16HasItsOwnKeyAndEveryOperator) {
 // A limit below what an operator touches leaves its row out, and the rest is still measured.
 TEST(Profiler, WhatNoPlanCanHoldIsNotMeasured) {
   hardware::Cluster small = cluster;
-  small.memory_bytes = 4 * (256 * 64 + 64 * 256 + 256 * 256) - 1;  // the widest product at b = 8
+  small.groups[0].memory_bytes =
+      4 * (256 * 64 + 64 * 256 + 256 * 256) - 1;  // the widest product at b = 8
   const Shapes large{.microbatches = {8}, .tp = {1}, .groups = {}};
   const hardware::Profile measured =
       measure(world(), key(world(), world().size(), 1, tiny, large), small, tiny, large);

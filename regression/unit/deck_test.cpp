@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <random>
 #include <sstream>
@@ -159,7 +160,76 @@ TEST(Deck, EveryKeySaysWhatItIs) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);)
     EXPECT_TRUE(line.empty() || line.find("  # ") != std::string::npos) << line;
-  EXPECT_EQ(schema().help().size(), 23u + 6 + 9 + 5 + 5 + 15 + 3 + 4);
+  EXPECT_EQ(schema().help().size(), 23u + 6 + 9 + 5 + (5 + 6 + 3) + 15 + 3 + 4);
+}
+
+const std::string grouped = smallest.substr(0, smallest.find("[cluster]")) + R"([[cluster.groups]]
+name             = "fast"
+devices_per_node = 8
+memory_gib       = 40
+host_memory_gib  = 200
+profile          = "a100-40"
+
+[[cluster.groups]]
+name             = "slow"
+nodes            = 2
+devices_per_node = 4
+memory_gib       = 22
+host_memory_gib  = 100
+profile          = "l4"
+
+[[cluster.links]]
+between   = ["fast", "slow"]
+gib_per_s = 1.5
+latency_s = 2e-5
+)";
+
+TEST(Deck, GroupsAreReadAndWrittenBack) {
+  const Deck deck =
+      parse(grouped, "a.toml", {"cluster.groups.slow.nodes=3", "cluster.groups.0.memory_gib=36"});
+  ASSERT_EQ(deck.cluster.all_groups().size(), 2u);
+  EXPECT_EQ(deck.cluster.groups[0].memory_gib, 36);
+  EXPECT_EQ(deck.cluster.groups[1].nodes, 3);
+  EXPECT_EQ(deck.cluster.links[0].latency_s, 2e-5);
+  const std::string text = schema().write(deck);
+  EXPECT_EQ(schema().write(parse(text, "b.toml")), text);
+  // Without groups there is one, of the keys of [cluster].
+  const Deck one = parse(smallest, "a.toml");
+  ASSERT_EQ(one.cluster.all_groups().size(), 1u);
+  EXPECT_EQ(one.cluster.all_groups()[0].memory_gib, 0.5);
+}
+
+TEST(Deck, GroupsThatCannotBeAreNamedWithTheirLine) {
+  const auto changed = [](const std::string& from, const std::string& to) {
+    std::string text = grouped;
+    text.replace(text.find(from), from.size(), to);
+    return text;
+  };
+  const auto line_of = [](const std::string& text, const std::string& what) {
+    const auto lines = std::ranges::count(text.substr(0, text.find(what)), '\n') + 1;
+    return "a.toml:" + std::to_string(lines) + ":";
+  };
+  const auto expect = [&](const std::string& text, const std::string& at, const std::string& says) {
+    const std::string message = refused(text);
+    EXPECT_TRUE(message.starts_with(line_of(text, at))) << message;
+    EXPECT_NE(message.find(says), std::string::npos) << message;
+  };
+  expect(changed("name             = \"slow\"", "name = \"fast\""), "name = \"fast\"",
+         "must differ from other groups' names");
+  expect(changed("profile          = \"l4\"", ""),
+         "[[cluster.groups]]\nname             = \"slow\"", "needs a profile");
+  expect(changed("[\"fast\", \"slow\"]", "[\"fast\", \"other\"]"), "[\"fast\", \"other\"]",
+         "names 'other', which is no group");
+  expect(changed("[\"fast\", \"slow\"]", "[\"fast\"]"), "[\"fast\"]", "must name two groups");
+  expect(changed("memory_gib       = 22\n", ""), "[[cluster.groups]]\nname             = \"slow\"",
+         "missing key 'memory_gib'");
+  expect(changed("gib_per_s = 1.5", "gib_per_s = 0"), "gib_per_s = 0",
+         "must be a number in 1e-06..1000000");
+  expect(changed("[[cluster.groups]]", "[cluster]\nmemory_gib = 3\n[[cluster.groups]]"),
+         "memory_gib = 3", "belongs into each of [[cluster.groups]]");
+  EXPECT_NE(refused(grouped, {"analysis.conventions=mist"}).find("must be one group"),
+            std::string::npos);
+  EXPECT_NE(refused(grouped, {"cluster.groups.other.nodes=3"}).find("no"), std::string::npos);
 }
 
 TEST(Deck, TheQuickStartIsValid) {

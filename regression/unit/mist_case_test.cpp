@@ -78,7 +78,7 @@ MistCase rebuilt(const MistExpectation& e) {
   const MistStrategy ends = mist_ends(plan, true);
   const bool data_parallel = ends.dp == e.mist.ends.dp && ends.tp == e.mist.ends.tp;
   const auto memory = std::int64_t(e.mist.hardware.memory_gib * gib);
-  return mist_case(plan, config_of(e), profile_of(e), {.memory_bytes = memory},
+  return mist_case(plan, config_of(e), profile_of(e), hardware::NodeGroup{.memory_bytes = memory},
                    {.plain_attention = !e.mist.model.flash, .ends_data_parallel = data_parallel});
 }
 

@@ -24,7 +24,8 @@ struct Problem {
 Problem random_problem(std::mt19937& random) {
   Problem p{samples::small_model(4 + int(random() % 9), random() % 2 == 0),
             samples::pick<int>(random, {8, 16}),
-            {.nodes = 1, .devices_per_node = samples::pick<int>(random, {1, 2, 4})},
+            hardware::NodeGroup{.nodes = 1,
+                                .devices_per_node = samples::pick<int>(random, {1, 2, 4})},
             samples::round_profile(8),
             {}};
   p.model.hidden_size = 1024;
@@ -38,8 +39,8 @@ Problem random_problem(std::mt19937& random) {
   for (const model::Block& block : model::blocks(p.model))
     elements += double(model::layout(block, 1, 0, 1).elements);
   const double share = 0.15 + double(random() % 100) / 100.0;  // of weights, gradients and moments
-  p.cluster.memory_bytes = std::int64_t(16.0 * elements * share / p.cluster.devices());
-  p.cluster.host_memory_bytes = std::int64_t{1} << 40;
+  p.cluster.groups[0].memory_bytes = std::int64_t(16.0 * elements * share / p.cluster.devices());
+  p.cluster.groups[0].host_memory_bytes = std::int64_t{1} << 40;
   return p;
 }
 
@@ -65,10 +66,10 @@ void compare(const Problem& p, Agreement& found) {
     std::int64_t predicted = 0;
     for (const analyzer::StagePrediction& s : candidate.prediction.stages)
       predicted = std::max({predicted, s.peak_forward_bytes, s.peak_backward_bytes});
-    const std::int64_t placed = candidate.placed_device_bytes;
+    const std::int64_t placed = candidate.placed_device_bytes();
     EXPECT_TRUE(agree(predicted, placed)) << predicted << ", placed " << placed << "\n"
                                           << plan::text(candidate.plan);
-    EXPECT_LE(placed, p.cluster.memory_bytes) << plan::text(candidate.plan);
+    EXPECT_LE(placed, p.cluster.groups[0].memory_bytes) << plan::text(candidate.plan);
     ++found.plans;
     found.closed_form += !candidate.closed_form_bytes;
     const std::int64_t formula = candidate.closed_form_bytes.value_or(predicted);

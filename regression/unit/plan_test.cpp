@@ -15,7 +15,7 @@ const model::Config small{.num_layers = 5,
                           .ffn_size = 256,
                           .seq_len = 32,
                           .vocab_size = 100};
-const hardware::Cluster two_nodes{.nodes = 2, .devices_per_node = 4};
+const hardware::Cluster two_nodes = hardware::NodeGroup{.nodes = 2, .devices_per_node = 4};
 
 /// Two stages of 3 and 2 layers, each on one node of 4: dp 2, tp 2.
 Plan sample() {
@@ -149,7 +149,7 @@ TEST(PlanCheck, TensorParallelGroupsDivideTheModel) {
 
 // One stage of 3 devices on nodes of 4 puts the next one astride.
 TEST(PlanCheck, MeshesStayWithinNodes) {
-  const hardware::Cluster nodes_of_3{.nodes = 2, .devices_per_node = 3};
+  const hardware::Cluster nodes_of_3 = hardware::NodeGroup{.nodes = 2, .devices_per_node = 3};
   Plan plan = sample();
   plan.stages.push_back(plan.stages[1]);
   for (Stage& s : plan.stages) s.dp = 2, s.tp = 1, s.devices_per_node = 2;
@@ -157,11 +157,12 @@ TEST(PlanCheck, MeshesStayWithinNodes) {
   plan.stages[1].first_layer = 2;
   plan.stages[2].first_layer = 4, plan.stages[2].layers = 1, plan.stages[2].ckpt_layers = 0;
   EXPECT_THROW(check(plan, small, nodes_of_3), Error);
-  EXPECT_NO_THROW(check(plan, small, {.nodes = 1, .devices_per_node = 6}));
+  EXPECT_NO_THROW(check(plan, small, hardware::NodeGroup{.nodes = 1, .devices_per_node = 6}));
 }
 
 TEST(PlanCheck, UsesEveryDevice) {
-  EXPECT_THROW(check(sample(), small, {.nodes = 3, .devices_per_node = 4}), Error);
+  EXPECT_THROW(check(sample(), small, hardware::NodeGroup{.nodes = 3, .devices_per_node = 4}),
+               Error);
 }
 
 TEST(Plan, PlaceAndRankAreInverse) {
@@ -187,6 +188,80 @@ TEST(Plan, TableHasALinePerStage) {
   const std::string lines = table(sample());
   EXPECT_NE(lines.find("0-2"), std::string::npos) << lines;
   EXPECT_NE(lines.find("3-4"), std::string::npos) << lines;
+}
+
+// --- groups ---
+
+const hardware::Cluster two_kinds =
+    std::vector<hardware::NodeGroup>{{.name = "fast", .nodes = 1, .devices_per_node = 4},
+                                     {.name = "slow", .nodes = 2, .devices_per_node = 2}};
+
+/// Stages of 1, 3 and 1 layers on "slow", "fast" and "slow".
+Plan on_groups() {
+  Plan plan{.global_batch = 16, .microbatches = 4, .stages = {}};
+  plan.stages.push_back({.layers = 1, .devices_per_node = 2, .microbatch = 2, .dp = 2});
+  plan.stages.push_back({.layers = 3, .devices_per_node = 4, .microbatch = 1, .dp = 4});
+  plan.stages.push_back(plan.stages[0]);
+  plan.stages[1].first_layer = 1;
+  plan.stages[2].first_layer = 4;
+  plan.stages[0].group = plan.stages[2].group = "slow";
+  plan.stages[1].group = "fast";
+  return plan;
+}
+
+TEST(Plan, StagesNameTheirGroups) {
+  const Plan plan = on_groups();
+  EXPECT_NO_THROW(check(plan, small, two_kinds));
+  EXPECT_TRUE(parse(text(plan), "plan.toml") == plan);
+  EXPECT_NE(table(plan).find("slow"), std::string::npos);
+  EXPECT_EQ(text(sample()).find("group "), std::string::npos);
+  Plan other = plan;
+  other.stages[1].group = "slow";
+  EXPECT_FALSE(other == plan);
+}
+
+// The pipeline's order is slow, fast, slow; the job's is all of fast, then both nodes of slow.
+TEST(Plan, JobRanksAreNumberedGroupByGroup) {
+  const Plan plan = on_groups();
+  std::vector<int> ranks;
+  for (int rank = 0; rank < 8; ++rank) ranks.push_back(job_rank(plan, two_kinds, rank));
+  EXPECT_EQ(ranks, (std::vector<int>{4, 5, 0, 1, 2, 3, 6, 7}));
+  const auto nodes = ranks_of_nodes(plan, two_kinds);
+  EXPECT_EQ(nodes.at({0, 0}), (std::vector<int>{2, 3, 4, 5}));
+  EXPECT_EQ(nodes.at({1, 0}), (std::vector<int>{0, 1}));
+  EXPECT_EQ(nodes.at({1, 1}), (std::vector<int>{6, 7}));
+}
+
+TEST(Plan, GroupsHoldWholeNodesOfStages) {
+  const auto refused = [](const std::function<void(Plan&)>& spoil) -> std::string {
+    Plan plan = on_groups();
+    spoil(plan);
+    try {
+      check(plan, small, two_kinds);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(
+      refused([](Plan& p) { p.stages[0].group = "none"; }).find("stage 0: group: the cluster"),
+      std::string::npos);
+  EXPECT_NE(refused([](Plan& p) { p.stages[0].group.clear(); }).find("no group ''"),
+            std::string::npos);
+  EXPECT_NE(refused([](Plan& p) { p.stages[1].group = "slow"; }).find("straddle nodes of 2"),
+            std::string::npos);
+  // Half a node of "slow".
+  EXPECT_NE(refused([](Plan& p) {
+              p.stages[2].devices_per_node = p.stages[2].dp = 1;
+              p.stages[2].microbatch = 4;
+            }).find("whole nodes"),
+            std::string::npos);
+  // A group may be left out.
+  EXPECT_EQ(refused([](Plan& p) {
+              p.stages.pop_back();
+              p.stages[1].layers = 4;
+            }),
+            "");
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "base/error.hpp"
-#include "hardware/cluster.hpp"
+#include "hardware/machine.hpp"
 
 namespace brume::hardware {
 namespace {
@@ -231,11 +231,54 @@ TEST(ProfileFile, AFolderThatIsNotThereIsAStorageError) {
 }
 
 TEST(Cluster, TurnsGibIntoBytes) {
-  const Cluster c = cluster(
-      {.nodes = 2, .devices_per_node = 4, .memory_gib = 1.5, .host_memory_gib = 3, .profile = ""});
+  deck::ClusterKeys keys;
+  keys.nodes = 2, keys.devices_per_node = 4;
+  keys.memory_gib = 1.5, keys.host_memory_gib = 3;
+  const Cluster c = cluster(keys);
   EXPECT_EQ(c.devices(), 8);
-  EXPECT_EQ(c.memory_bytes, 1610612736);
-  EXPECT_EQ(c.host_memory_bytes, 3221225472);
+  EXPECT_EQ(c.groups[0].memory_bytes, 1610612736);
+  EXPECT_EQ(c.groups[0].host_memory_bytes, 3221225472);
+}
+
+deck::ClusterKeys two_groups() {
+  deck::ClusterKeys keys;
+  for (const char* name : {"fast", "slow"}) {
+    keys.groups.emplace_back();
+    keys.groups.back().name = name;
+    keys.groups.back().memory_gib = keys.groups.back().host_memory_gib = 1;
+  }
+  return keys;
+}
+
+Profile with_messages_of(double bytes_per_s) {
+  Profile profile;
+  for (std::int64_t bytes : {1000, 2000})
+    profile.links.push_back({"send", 2, 1, bytes, double(bytes) / bytes_per_s});
+  return profile;
+}
+
+// 2^30 bytes at 2 GiB/s after 0.25 s; without a link of its own the slower of both profiles.
+TEST(Machine, MessagesBetweenGroupsTakeTheLinkOrTheSlowerProfile) {
+  deck::ClusterKeys keys = two_groups();
+  const std::vector profiles{with_messages_of(1e9), with_messages_of(1e6)};
+  const Machine slower(cluster(keys), profiles, keys.links);
+  EXPECT_NEAR(slower.crossing_s(0, 1, 4000), 4e-3, 1e-15);
+  EXPECT_EQ(slower.crossing_s(1, 0, 4000), slower.crossing_s(0, 1, 4000));
+  keys.links = {{.between = {"slow", "fast"}, .gib_per_s = 2, .latency_s = 0.25}};
+  const Machine linked(cluster(keys), profiles, keys.links);
+  EXPECT_NEAR(linked.crossing_s(0, 1, 1 << 30), 0.75, 1e-12);
+  EXPECT_EQ(linked.crossing_s(1, 0, 0.0), 0.0);
+}
+
+TEST(Machine, ReadsBackFromItsText) {
+  deck::ClusterKeys keys = two_groups();
+  const Machine machine(cluster(keys), {with_messages_of(1e9), with_messages_of(1e6)}, {});
+  const Machine back = parse_machine(text(machine), "text", keys);
+  EXPECT_EQ(text(back), text(machine));
+  EXPECT_EQ(back.profile("slow").links[1].time_s, machine.profile(1).links[1].time_s);
+  EXPECT_THROW(back.index("other"), Error);
+  const Machine one = with_messages_of(1e9);
+  EXPECT_EQ(text(one), profile_schema().write(one.profile(0)));
 }
 
 }  // namespace

@@ -156,8 +156,8 @@ TEST(StageTime, TermsAddUpToTheirSums) {
   for (int trial = 0; trial < 20; ++trial) {
     const plan::Plan plan = samples::random_plan(random, 4);
     for (int i = 0; i < plan.num_stages(); ++i) {
-      const StageExpressions stage =
-          stage_expressions(model, samples::round_profile(), role_of(plan, i));
+      const StageExpressions stage = stage_expressions(model, samples::round_profile(),
+                                                       role_of(plan, i, samples::round_profile()));
       const auto values = bindings(plan, i);
       double stable_s = 0.0, delta_s = 0.0;
       for (const Term& term : stage.stable_terms) stable_s += term.value.evaluate(values);
@@ -170,20 +170,94 @@ TEST(StageTime, TermsAddUpToTheirSums) {
 
 TEST(StageTime, ExplainNamesWhatBinds) {
   const model::Config model = samples::small_model(2);
-  const std::string text =
-      explain(one_stage(2), model, unit_profile(model), {.memory_bytes = 1 << 30});
+  const std::string text = explain(one_stage(2), model, unit_profile(model),
+                                   hardware::NodeGroup{.memory_bytes = 1 << 30});
   EXPECT_NE(text.find("binds: 'layers backward' of stage 0"), std::string::npos) << text;
 }
 
 // --- against the event simulation ----------------------------------------------------------------
 
 /// Predicted over simulated iteration time.
-double ratio(const plan::Plan& plan, const model::Config& model, const hardware::Profile& profile) {
+double ratio(const plan::Plan& plan, const model::Config& model, const hardware::Machine& machine) {
   std::vector<schedule::Program> programs;
   for (int rank = 0; rank < plan.devices(); ++rank)
     programs.push_back(schedule::compile(plan, model, rank));
-  return analyze(plan, model, profile).iteration_s /
-         schedule::simulate(programs, plan, model, profile).iteration_s;
+  return analyze(plan, model, machine).iteration_s /
+         schedule::simulate(programs, plan, model, machine).iteration_s;
+}
+
+// --- groups --------------------------------------------------------------------------------------
+
+const hardware::Cluster two_kinds = std::vector<hardware::NodeGroup>{{.name = "a"}, {.name = "b"}};
+
+/// Group "b" computes at `speed` of "a"; a message between them takes one second and its bytes.
+hardware::Machine two_groups(double speed, double latency_s = 1.0) {
+  hardware::Profile a = samples::round_profile(1), b = a;
+  b.flops_per_s *= speed;
+  b.bytes_per_s *= speed;
+  return hardware::Machine(two_kinds, {a, b},
+                           {{.between = {"a", "b"}, .gib_per_s = 1e3, .latency_s = latency_s}});
+}
+
+/// Stages of one layer on these groups.
+plan::Plan on_groups(const std::vector<std::string>& groups) {
+  plan::Plan plan{.global_batch = 6, .microbatches = 6, .stages = {}};
+  for (const std::string& group : groups)
+    plan.stages.push_back(
+        {.first_layer = plan.num_stages(), .layers = 1, .devices_per_node = 1, .group = group});
+  return plan;
+}
+
+// A stage pays one second for each of its neighbours on the other group, and each second crosses a
+// boundary twice a microbatch: by both of the stages beside it.
+TEST(StageTime, MessagesBetweenGroupsTakeTheirLink) {
+  const model::Config model = samples::small_model(4, false);
+  const plan::Plan mixed = on_groups({"a", "b", "b", "a"}), alone = on_groups({"a", "a", "a", "a"});
+  const hardware::Machine machine = two_groups(1.0);
+  const Prediction of_mixed = analyze(mixed, model, machine),
+                   of_alone = analyze(alone, model, machine);
+  for (std::size_t i = 0; i < 4; ++i)
+    EXPECT_NEAR(of_mixed.stages[i].time.stable_s - of_alone.stages[i].time.stable_s, 1.0, 1e-3);
+}
+
+// The table of a tied head comes over the link too, when the ends lie on different groups.
+TEST(StageTime, ATiedTableTakesTheLinkOfTheEnds) {
+  const model::Config model = samples::small_model(3, true);
+  const hardware::Machine machine = two_groups(1.0);
+  const auto last_delta_s = [&](const std::vector<std::string>& groups) {
+    return analyze(on_groups(groups), model, machine).stages[2].time.delta_s;
+  };
+  EXPECT_NEAR(last_delta_s({"a", "a", "b"}) - last_delta_s({"b", "a", "b"}), 1.0, 1e-3);
+}
+
+// What the tuner adds for neighbours of other groups is what the expressions say.
+TEST(StageTime, MessagesAsANumberAreTheirTerm) {
+  const model::Config model = samples::small_model(4, false);
+  const hardware::Machine machine = two_groups(0.5, 1e-5);
+  for (const auto& groups : std::vector<std::vector<std::string>>{
+           {"a", "b", "a", "a"}, {"b", "b", "a", "b"}, {"a", "a", "a", "b"}, {"b", "a"}}) {
+    const plan::Plan plan = on_groups(groups);
+    for (int i = 0; i < plan.num_stages(); ++i) {
+      const StageRole role = role_of(plan, i, machine);
+      const auto terms = stage_expressions(model, machine, role).stable_terms;
+      ASSERT_EQ(terms.back().name, "pipeline messages");
+      EXPECT_NEAR(terms.back().value.evaluate(bindings(plan, i)),
+                  messages_s(model, machine, role, plan.num_stages(), 1, 1, 1), 1e-15);
+    }
+  }
+}
+
+// Each stage takes its own group's profile, in the expressions and in the simulation.
+TEST(StageTime, StagesOfSlowGroupsTakeLonger) {
+  const model::Config model = samples::small_model(3, true);
+  const hardware::Machine machine = two_groups(0.25, 1e-5);
+  const auto iteration_s = [&](const std::vector<std::string>& groups) {
+    return analyze(on_groups(groups), model, machine).iteration_s;
+  };
+  EXPECT_GT(iteration_s({"b", "b", "b"}), 3.0 * iteration_s({"a", "a", "a"}));
+  for (const auto& groups : std::vector<std::vector<std::string>>{
+           {"a", "a", "b"}, {"b", "a", "a"}, {"a", "b", "a"}, {"b", "a", "b"}})
+    EXPECT_NEAR(ratio(on_groups(groups), model, machine), 1.0, 0.1);
 }
 
 /// Compute `times` faster, so that transfers matter more.

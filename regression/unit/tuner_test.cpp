@@ -20,8 +20,17 @@ struct Problem {
   model::Config model;
   int global_batch;
   hardware::Cluster cluster;
-  hardware::Profile profile;
+  hardware::Profile profile;  ///< of the first group
   deck::SearchKeys search;
+  std::vector<hardware::Profile> others = {};  ///< of other groups
+  std::vector<deck::LinkKeys> links = {};
+
+  hardware::Machine machine() const {
+    if (others.empty()) return profile;
+    std::vector<hardware::Profile> all{profile};
+    all.insert(all.end(), others.begin(), others.end());
+    return hardware::Machine(cluster, all, links);
+  }
 };
 
 /// All ZeRO levels, and now and then weights or gradients that may go to the host.
@@ -33,11 +42,12 @@ void draw_state_knobs(std::mt19937& random, deck::SearchKeys& search) {
 
 Problem random_problem(std::mt19937& random) {
   const int num_layers = 2 + int(random() % 3);
-  Problem p{samples::small_model(num_layers, random() % 2 == 0),
-            samples::pick<int>(random, {4, 8}),
-            {.nodes = 1, .devices_per_node = samples::pick<int>(random, {1, 2, 2, 4})},
-            samples::round_profile(8),
-            {}};
+  Problem p{
+      samples::small_model(num_layers, random() % 2 == 0),
+      samples::pick<int>(random, {4, 8}),
+      hardware::NodeGroup{.nodes = 1, .devices_per_node = samples::pick<int>(random, {1, 2, 2, 4})},
+      samples::round_profile(8),
+      {}};
   // From compute that takes nearly all time to transfers that do.
   const double speed = samples::pick<double>(random, {1, 10, 100});
   p.profile.flops_per_s *= speed;
@@ -49,9 +59,9 @@ Problem random_problem(std::mt19937& random) {
   p.search.recompute = random() % 4 != 0;
   p.search.simulate_top = 1;
   p.search.gap = 0.0;
-  p.cluster.host_memory_bytes =
+  p.cluster.groups[0].host_memory_bytes =
       samples::pick<std::int64_t>(random, {0, 500'000, 1'500'000, 1 << 30});
-  p.cluster.memory_bytes = 1'200'000 + std::int64_t(random() % 2'500'000);
+  p.cluster.groups[0].memory_bytes = 1'200'000 + std::int64_t(random() % 2'500'000);
   return p;
 }
 
@@ -84,13 +94,14 @@ std::vector<double> evaluate(const symbolic::Tape& tape,
 }
 
 /// All strategies of stage `index` of a plan like `frame`, whose layers and layout are set.
-std::vector<Costed> strategies(const Problem& p, plan::Plan& frame, int index,
-                               std::map<std::pair<bool, bool>, symbolic::Tape>& tapes) {
-  const analyzer::StageRole role = analyzer::role_of(frame, index);
-  const std::pair key{role.first, role.last};
-  if (!tapes.contains(key))
-    tapes.emplace(key, compiled(analyzer::stage_expressions(p.model, p.profile, role)));
-  const symbolic::Tape& tape = tapes.at(key);
+std::vector<Costed> strategies(const Problem& p, const hardware::Machine& machine,
+                               plan::Plan& frame, int index,
+                               std::map<analyzer::StageRole, symbolic::Tape>& tapes) {
+  const analyzer::StageRole role = analyzer::role_of(frame, index, machine);
+  if (!tapes.contains(role))
+    tapes.emplace(role, compiled(analyzer::stage_expressions(p.model, machine, role)));
+  const symbolic::Tape& tape = tapes.at(role);
+  const hardware::NodeGroup& group = p.cluster.groups[std::size_t(role.group)];
   std::vector<Costed> found;
   plan::Stage& s = frame.stages[std::size_t(index)];
   for (int c = 0; c <= (p.search.recompute ? s.layers : 0); ++c)
@@ -105,7 +116,7 @@ std::vector<Costed> strategies(const Problem& p, plan::Plan& frame, int index,
               s.weight_offload_ratio = w, s.grad_offload_ratio = g;
               s.optim_offload_ratio = o, s.act_offload_ratio = a;
               const std::vector<double> v = evaluate(tape, analyzer::bindings(frame, index));
-              if (std::max(v[2], v[3]) > double(p.cluster.memory_bytes)) continue;
+              if (std::max(v[2], v[3]) > double(group.memory_bytes)) continue;
               found.push_back({s, {v[0], v[1]}, std::max(v[2], v[3]), v[4]});
             }
   return found;
@@ -114,15 +125,14 @@ std::vector<Costed> strategies(const Problem& p, plan::Plan& frame, int index,
 /// The fastest plans by prediction, each put together stage by stage.
 class Oracle {
  public:
-  explicit Oracle(const Problem& p) : p_(p) {
+  explicit Oracle(const Problem& p) : p_(p), machine_(p.machine()) {
     const int devices = p.cluster.devices();
     for (int microbatches = 1; microbatches <= p.global_batch; ++microbatches)
       for (int stages = 1; stages <= std::min(p.model.num_layers, devices); ++stages) {
         if (p.global_batch % microbatches != 0) continue;
         plan_ = {.global_batch = p.global_batch, .microbatches = microbatches, .stages = {}};
         plan_.stages.resize(std::size_t(stages));
-        costed_.clear();
-        place(0, 0, 0);
+        on_groups(0);
       }
   }
 
@@ -132,18 +142,46 @@ class Oracle {
   static constexpr std::size_t most_kept = 40;
   using Key = std::array<int, 5>;
 
-  /// Gives stage `index`, which begins at this layer and device, every layout in turn.
-  void place(int index, int layer, int device) {
-    const int per_node = p_.cluster.devices_per_node, devices = p_.cluster.devices();
-    if (index == plan_.num_stages()) {
-      if (layer == p_.model.num_layers && device == devices) keep();
+  /// Gives stages from `index` on every group in turn, then everything else.
+  void on_groups(std::size_t index) {
+    if (index < plan_.stages.size()) {
+      for (const hardware::NodeGroup& group : p_.cluster.groups) {
+        plan_.stages[index].group = group.name;
+        on_groups(index + 1);
+      }
       return;
     }
-    for (int size = 1; size <= devices - device; ++size) {
-      const int on_node = device % per_node;
+    costed_.clear();
+    used_.assign(p_.cluster.groups.size(), 0);
+    host_ = {std::vector(p_.cluster.groups.size(), 0.0)};
+    place(0, 0);
+  }
+
+  /// An only group is filled, of several whole nodes are.
+  bool complete() const {
+    const auto& groups = p_.cluster.groups;
+    if (groups.size() == 1) return used_[0] == groups[0].devices();
+    for (std::size_t g = 0; g < groups.size(); ++g)
+      if (used_[g] % groups[g].devices_per_node != 0) return false;
+    return true;
+  }
+
+  /// Gives stage `index`, which begins at this layer, every layout in turn.
+  void place(int index, int layer) {
+    if (index == plan_.num_stages()) {
+      if (layer == p_.model.num_layers && complete()) keep();
+      return;
+    }
+    const std::string group_name = plan_.stages[std::size_t(index)].group;
+    const auto g = std::size_t(p_.cluster.index(group_name));
+    const hardware::NodeGroup& group = p_.cluster.groups[g];
+    const bool unequal = p_.search.unequal_stages || p_.cluster.num_groups() > 1;
+    const int per_node = group.devices_per_node, devices = group.devices();
+    for (int size = 1; size <= devices - used_[g]; ++size) {
+      const int on_node = used_[g] % per_node;
       if (size <= per_node ? on_node + size > per_node : on_node != 0 || size % per_node != 0)
         continue;
-      if (!p_.search.unequal_stages && size * plan_.num_stages() != devices) continue;
+      if (!unequal && size * plan_.num_stages() != devices) continue;
       for (int tp = 1; tp <= std::min(size, per_node); ++tp)
         for (int b : p_.search.microbatch) {
           plan::Stage& s = plan_.stages[std::size_t(index)];
@@ -152,40 +190,43 @@ class Oracle {
                .devices_per_node = std::min(size, per_node),
                .microbatch = b,
                .dp = size / tp,
-               .tp = tp};
+               .tp = tp,
+               .group = group_name};
           const plan::Stage& first = plan_.stages[0];
           if (size % tp != 0 || p_.model.num_heads % tp != 0 || s.devices_per_node % tp != 0)
             continue;
           if (b * s.dp * plan_.microbatches != p_.global_batch) continue;
-          if (!p_.search.unequal_stages && (s.dp != first.dp || b != first.microbatch)) continue;
+          if (!unequal && (s.dp != first.dp || b != first.microbatch)) continue;
           for (int layers = 1; layers <= p_.model.num_layers - layer; ++layers) {
             s.layers = layers;
-            choose(index, layer + layers, device + size);
+            choose(index, layer + layers, g);
           }
         }
     }
   }
 
-  void choose(int index, int next_layer, int next_device) {
+  void choose(int index, int next_layer, std::size_t g) {
     const plan::Stage layout = plan_.stages[std::size_t(index)];
     auto& options = costed_[{index, layout.layers, layout.dp, layout.tp, layout.microbatch}];
-    if (options.empty()) options = strategies(p_, plan_, index, tapes_);
-    const int per_node = p_.cluster.devices_per_node;
-    const int begin = next_device - layout.devices();
-    const double before = begin % per_node == 0 || host_.empty() ? 0.0 : host_.back();
+    if (options.empty()) options = strategies(p_, machine_, plan_, index, tapes_);
+    const hardware::NodeGroup& group = p_.cluster.groups[g];
+    const double before = used_[g] % group.devices_per_node == 0 ? 0.0 : host_.back()[g];
+    used_[g] += layout.devices();
     for (const Costed& option : options) {
       const double host = before + layout.devices_per_node * option.host_bytes;
-      if (host > double(p_.cluster.host_memory_bytes)) continue;
+      if (host > double(group.host_memory_bytes)) continue;
       times_.push_back(option.time);
       if (least_s() <= cutoff_s()) {
         plan_.stages[std::size_t(index)] = option.stage;
         plan_.stages[std::size_t(index)].first_layer = layout.first_layer;
-        host_.push_back(host);
-        place(index + 1, next_layer, next_device);
+        host_.push_back(host_.back());
+        host_.back()[g] = host;
+        place(index + 1, next_layer);
         host_.pop_back();
       }
       times_.pop_back();
     }
+    used_[g] -= layout.devices();
     plan_.stages[std::size_t(index)] = layout;
   }
 
@@ -206,22 +247,26 @@ class Oracle {
   }
 
   const Problem& p_;
+  hardware::Machine machine_;
   plan::Plan plan_;
   std::vector<analyzer::StageTime> times_;
-  std::vector<double> host_;  ///< on the node so far, by stage
+  std::vector<int> used_;                  ///< devices, by group
+  std::vector<std::vector<double>> host_;  ///< on each group's node so far, by stage
   std::map<Key, std::vector<Costed>> costed_;
-  std::map<std::pair<bool, bool>, symbolic::Tape> tapes_;  ///< by role
+  std::map<analyzer::StageRole, symbolic::Tape> tapes_;
   std::multimap<double, plan::Plan> fastest_;
 };
 
 bool can_be_placed(const Problem& p, const plan::Plan& plan) {
-  std::map<int, std::int64_t> host;  // by node
-  for (int rank = 0; rank < plan.devices(); ++rank) {
-    const schedule::Program program = schedule::compile(plan, p.model, rank);
-    if (program.arena_bytes[0] > p.cluster.memory_bytes) return false;
-    std::int64_t& on_node = host[rank / p.cluster.devices_per_node];
-    on_node += program.arena_bytes[1];
-    if (on_node > p.cluster.host_memory_bytes) return false;
+  for (const auto& [node, ranks] : plan::ranks_of_nodes(plan, p.cluster)) {
+    const hardware::NodeGroup& group = p.cluster.groups[std::size_t(node.group)];
+    std::int64_t host_bytes = 0;
+    for (int rank : ranks) {
+      const schedule::Program program = schedule::compile(plan, p.model, rank);
+      if (program.arena_bytes[0] > group.memory_bytes) return false;
+      host_bytes += program.arena_bytes[1];
+    }
+    if (host_bytes > group.host_memory_bytes) return false;
   }
   return true;
 }
@@ -236,7 +281,7 @@ std::optional<double> fastest(const Problem& p, bool& known) {
 }
 
 Result tune(const Problem& p) {
-  return tuner::tune(p.model, p.global_batch, p.cluster, p.profile, p.search);
+  return tuner::tune(p.model, p.global_batch, p.cluster, p.machine(), p.search);
 }
 
 double fastest_prediction(const Result& result) {
@@ -248,6 +293,9 @@ double fastest_prediction(const Result& result) {
 /// What random problems reached.
 struct Reached {
   int feasible = 0, infeasible = 0, pipelined = 0, unequal = 0, confirmed = 0, struck = 0;
+  int mixed = 0;      ///< plans on several groups
+  int reordered = 0;  ///< of these, in another order than the deck's
+  int partial = 0;    ///< plans that leave a node unused
 };
 
 void compare_with_oracle(const Problem& p, Reached& reached) {
@@ -259,7 +307,8 @@ void compare_with_oracle(const Problem& p, Reached& reached) {
     ++reached.infeasible;
     return;
   }
-  const Result result = tune(p);
+  const Result result =
+      tuner::tune(p.model, p.global_batch, p.cluster, p.machine(), p.search, false);
   EXPECT_NEAR(fastest_prediction(result), *expected_s, 1e-9 * *expected_s)
       << plan::text(result.best[0].plan);
   EXPECT_LE(result.search.gap, 1e-9);
@@ -269,6 +318,14 @@ void compare_with_oracle(const Problem& p, Reached& reached) {
   reached.unequal += std::ranges::any_of(plan.stages, [&](const plan::Stage& s) {
     return s.dp != plan.stages[0].dp || s.tp != plan.stages[0].tp;
   });
+  bool mixed = false, reordered = false;
+  for (std::size_t i = 1; i < plan.stages.size(); ++i) {
+    mixed |= plan.stages[i].group != plan.stages[0].group;
+    reordered |= p.cluster.index(plan.stages[i].group) < p.cluster.index(plan.stages[i - 1].group);
+  }
+  reached.mixed += mixed;
+  reached.reordered += reordered;
+  reached.partial += plan.devices() < p.cluster.devices();
   reached.confirmed += result.search.confirmed;
   reached.struck += result.search.struck;
 }
@@ -293,10 +350,10 @@ Problem random_unequal_problem(std::mt19937& random) {
   Problem p = random_problem(random);
   p.search.unequal_stages = true;
   p.model = samples::small_model(1 + int(random() % 4), random() % 2 == 0);
-  p.cluster.nodes = samples::pick<int>(random, {1, 1, 2, 3});
-  p.cluster.devices_per_node = samples::pick<int>(random, {1, 2, 3, 4});
-  if (p.cluster.devices() > 6) p.cluster.nodes = 1;
-  p.profile.key.ranks_per_node = p.cluster.devices_per_node;
+  p.cluster.groups[0].nodes = samples::pick<int>(random, {1, 1, 2, 3});
+  p.cluster.groups[0].devices_per_node = samples::pick<int>(random, {1, 2, 3, 4});
+  if (p.cluster.devices() > 6) p.cluster.groups[0].nodes = 1;
+  p.profile.key.ranks_per_node = p.cluster.groups[0].devices_per_node;
   p.global_batch = samples::pick<int>(random, {1, 2, 4, 6, 7, 12});
   p.search.microbatch = {1, 2, 3};
   if (p.cluster.devices() > 3) p.search.act_offload = {0.0};
@@ -315,12 +372,61 @@ TEST(Tuner, NoPlanOfUnequalStagesIsFaster) {
   EXPECT_GE(reached.unequal, 5);
 }
 
+/// Two or three groups that differ in speed, memory, links and shape.
+Problem random_grouped_problem(std::mt19937& random) {
+  Problem p = random_problem(random);
+  p.model = samples::small_model(1 + int(random() % 4), random() % 2 == 0);
+  p.global_batch = samples::pick<int>(random, {2, 4, 6, 8});
+  p.search.act_offload = p.search.weight_offload = p.search.grad_offload = {0.0};
+  const int num_groups = random() % 4 == 0 ? 3 : 2;
+  const hardware::NodeGroup like = p.cluster.groups[0];
+  p.cluster.groups.clear();
+  for (int g = 0; g < num_groups; ++g) {
+    hardware::NodeGroup group = like;
+    group.name = std::string(1, char('a' + g));
+    group.nodes = samples::pick<int>(random, {1, 1, 2});
+    group.devices_per_node = samples::pick<int>(random, {1, 2});
+    group.memory_bytes = samples::pick<std::int64_t>(random, {1, 2, 3}) * like.memory_bytes / 2;
+    group.host_memory_bytes = samples::pick<std::int64_t>(random, {500'000, 1 << 30});
+    p.cluster.groups.push_back(group);
+    hardware::Profile profile = p.profile;
+    profile.key.ranks_per_node = group.devices_per_node;
+    const double speed = samples::pick<double>(random, {0.3, 1.0, 3.0});
+    profile.flops_per_s *= speed;
+    profile.bytes_per_s *= speed;
+    for (hardware::LinkRow& row : profile.links)
+      row.time_s *= samples::pick<double>(random, {0.5, 2.0});
+    if (g > 0) p.others.push_back(profile);
+  }
+  p.profile.key.ranks_per_node = p.cluster.groups[0].devices_per_node;
+  if (random() % 2 == 0)
+    p.links = {{.between = {"a", "b"},
+                .gib_per_s = samples::pick<double>(random, {0.05, 1.0, 50.0}),
+                .latency_s = samples::pick<double>(random, {0.0, 1e-5, 1e-3})}};
+  return p;
+}
+
+TEST(Tuner, NoPlanOnSeveralGroupsIsFaster) {
+  std::mt19937 random(11);
+  Reached reached;
+  for (int trial = 0; trial < 120; ++trial) {
+    SCOPED_TRACE(trial);
+    compare_with_oracle(random_grouped_problem(random), reached);
+  }
+  EXPECT_GE(reached.feasible, 50);
+  EXPECT_GE(reached.infeasible, 5);
+  EXPECT_GE(reached.mixed, 10);
+  EXPECT_GE(reached.reordered, 3);
+  EXPECT_GE(reached.partial, 10);
+  EXPECT_GE(reached.confirmed, 3);
+}
+
 Problem roomy() {
   std::mt19937 random(1);
   Problem p = random_problem(random);
   p.model = samples::small_model(4);
   p.global_batch = 16;
-  p.cluster = {
+  p.cluster = hardware::NodeGroup{
       .nodes = 1, .devices_per_node = 4, .memory_bytes = 1 << 30, .host_memory_bytes = 1 << 30};
   p.search = {};
   return p;
@@ -330,12 +436,12 @@ TEST(Tuner, ReturnsPlansThatCheckAndFit) {
   Problem p = roomy();
   for (std::int64_t memory_bytes :
        {std::int64_t{1} << 30, std::int64_t{2'500'000}, std::int64_t{1'600'000}}) {
-    p.cluster.memory_bytes = memory_bytes;
+    p.cluster.groups[0].memory_bytes = memory_bytes;
     for (const Candidate& candidate : tune(p).best) {
       EXPECT_NO_THROW(plan::check(candidate.plan, p.model, p.cluster));
       EXPECT_TRUE(can_be_placed(p, candidate.plan));
-      EXPECT_LE(candidate.placed_device_bytes, memory_bytes);
-      EXPECT_LE(candidate.placed_host_bytes, p.cluster.host_memory_bytes);
+      EXPECT_LE(candidate.placed_device_bytes(), memory_bytes);
+      EXPECT_LE(candidate.placed_host_bytes(), p.cluster.groups[0].host_memory_bytes);
     }
   }
 }
@@ -384,7 +490,7 @@ TEST(Tuner, SearchListsFixChoices) {
 
 TEST(Tuner, NothingFitsSaysWhatWould) {
   Problem p = roomy();
-  p.cluster.memory_bytes = 300'000;
+  p.cluster.groups[0].memory_bytes = 300'000;
   try {
     tune(p);
     FAIL();
@@ -395,7 +501,7 @@ TEST(Tuner, NothingFitsSaysWhatWould) {
     // The advice holds: with that much memory there is a plan.
     const auto at = message.find("memory_gib = ", message.find("allows"));
     ASSERT_NE(at, std::string::npos) << message;
-    p.cluster.memory_bytes = std::int64_t(std::stod(message.substr(at + 13)) * (1 << 30));
+    p.cluster.groups[0].memory_bytes = std::int64_t(std::stod(message.substr(at + 13)) * (1 << 30));
     EXPECT_NO_THROW(tune(p));
   }
 }
@@ -407,7 +513,7 @@ TEST(Tuner, TakesWhatIsSmallOddOrPrime) {
       Problem p = roomy();
       p.search.unequal_stages = unequal;
       change(p);
-      p.profile.key.ranks_per_node = p.cluster.devices_per_node;
+      p.profile.key.ranks_per_node = p.cluster.groups[0].devices_per_node;
       try {
         const Result result = tune(p);
         EXPECT_EQ(result.best[0].plan.devices(), p.cluster.devices());
@@ -416,12 +522,14 @@ TEST(Tuner, TakesWhatIsSmallOddOrPrime) {
       }
     }
   };
-  expect_answer([](Problem& p) { p.cluster.devices_per_node = 1; });
+  expect_answer([](Problem& p) { p.cluster.groups[0].devices_per_node = 1; });
   expect_answer([](Problem& p) { p.model.num_layers = 1; });
   expect_answer([](Problem& p) { p.model.num_layers = 7; });
-  expect_answer([](Problem& p) { p.cluster.devices_per_node = 5; });
-  expect_answer([](Problem& p) { p.cluster.nodes = 3, p.cluster.devices_per_node = 1; });
-  expect_answer([](Problem& p) { p.cluster.nodes = 3, p.cluster.devices_per_node = 3; });
+  expect_answer([](Problem& p) { p.cluster.groups[0].devices_per_node = 5; });
+  expect_answer(
+      [](Problem& p) { p.cluster.groups[0].nodes = 3, p.cluster.groups[0].devices_per_node = 1; });
+  expect_answer(
+      [](Problem& p) { p.cluster.groups[0].nodes = 3, p.cluster.groups[0].devices_per_node = 3; });
   expect_answer([](Problem& p) { p.global_batch = 13; });
   expect_answer([](Problem& p) { p.global_batch = 1; });
   expect_answer([](Problem& p) { p.model.vocab_size = 2; });
@@ -434,7 +542,7 @@ TEST(Tuner, RefusalNamesAChangeOfTheSearch) {
   p.search.recompute = false;
   p.search.optim_offload = p.search.act_offload = {0.0};
   p.search.zero_levels = {0};
-  p.cluster.memory_bytes = 1'100'000;
+  p.cluster.groups[0].memory_bytes = 1'100'000;
   try {
     tune(p);
     FAIL();
@@ -459,7 +567,7 @@ TEST(Tuner, AnImpossibleSplitIsNamed) {
 // With memory short the best plan saves memory somehow; without that knob it gets no faster.
 TEST(Tuner, AblationsCostTime) {
   Problem p = roomy();
-  p.cluster.memory_bytes = 1'600'000;
+  p.cluster.groups[0].memory_bytes = 1'600'000;
   const Result result = tune(p);
   EXPECT_FALSE(result.ablations.empty());
   for (const Ablation& ablation : result.ablations)
@@ -470,7 +578,7 @@ TEST(Tuner, AblationsCostTime) {
 
 TEST(Tuner, ReportShowsPlanReasonsAndMargins) {
   Problem p = roomy();
-  p.cluster.memory_bytes = 1'600'000;
+  p.cluster.groups[0].memory_bytes = 1'600'000;
   const std::string text = report(tune(p), p.cluster);
   for (const char* word : {"time ", "memory ", "why ", "next ", "misses ", "search "})
     EXPECT_NE(text.find(word), std::string::npos) << word << "\n" << text;

@@ -20,8 +20,8 @@ Expr sum(const std::vector<Term>& terms) {
 /// A role's expressions: stable time, delta, both peaks on the device, host memory.
 class RoleTape {
  public:
-  RoleTape(const model::Config& model, const hardware::Profile& profile, StageRole role)
-      : tape_(outputs(stage_expressions(model, profile, role)), variables()) {}
+  RoleTape(const model::Config& model, const hardware::Machine& machine, StageRole role)
+      : tape_(outputs(stage_expressions(model, machine, role)), variables()) {}
 
   std::array<double, 5> at(const std::map<std::string, double, std::less<>>& values) const {
     std::vector<const double*> inputs;
@@ -48,9 +48,9 @@ const std::vector<std::string>& variables() {
   return names;
 }
 
-StageExpressions stage_expressions(const model::Config& model, const hardware::Profile& profile,
+StageExpressions stage_expressions(const model::Config& model, const hardware::Machine& machine,
                                    StageRole role) {
-  TimeTerms time = stage_time(model, profile, role);
+  TimeTerms time = stage_time(model, machine, role);
   const MemoryExpressions memory = stage_memory(model, role);
   const Expr stable_s = sum(time.stable), delta_s = sum(time.delta);
   return {.stable_terms = std::move(time.stable),
@@ -62,8 +62,18 @@ StageExpressions stage_expressions(const model::Config& model, const hardware::P
           .host_bytes = memory.host_bytes};
 }
 
-StageRole role_of(const plan::Plan& plan, int stage) {
-  return {.first = stage == 0, .last = stage + 1 == plan.num_stages()};
+StageRole role_of(const plan::Plan& plan, int stage, const hardware::Machine& machine) {
+  const bool first = stage == 0, last = stage + 1 == plan.num_stages();
+  const auto group = [&](int i) { return machine.index(plan.stages[std::size_t(i)].group); };
+  const int own = group(stage);
+  return {.first = first,
+          .last = last,
+          .group = own,
+          .before = first ? own : group(stage - 1),
+          .after = last ? own : group(stage + 1),
+          .other_end = first  ? group(plan.num_stages() - 1)
+                       : last ? group(0)
+                              : own};
 }
 
 std::map<std::string, double, std::less<>> bindings(const plan::Plan& plan, int stage) {
@@ -87,13 +97,13 @@ std::map<std::string, double, std::less<>> bindings(const plan::Plan& plan, int 
 }
 
 Prediction analyze(const plan::Plan& plan, const model::Config& model,
-                   const hardware::Profile& profile) {
+                   const hardware::Machine& machine) {
   Prediction prediction{};
   std::vector<StageTime> times;
-  std::map<std::pair<bool, bool>, RoleTape> tapes;  // all stages between the ends share one
+  std::map<StageRole, RoleTape> tapes;  // stages between the ends mostly share one
   for (int i = 0; i < plan.num_stages(); ++i) {
-    const StageRole role = role_of(plan, i);
-    const auto& tape = tapes.try_emplace({role.first, role.last}, model, profile, role).first;
+    const StageRole role = role_of(plan, i, machine);
+    const auto& tape = tapes.try_emplace(role, model, machine, role).first;
     const auto [stable_s, delta_s, forward, backward, host] = tape->second.at(bindings(plan, i));
     times.push_back({stable_s, delta_s});
     prediction.stages.push_back({.time = times.back(),

@@ -26,6 +26,11 @@ bool leaves_node(const Profile& profile, double nodes, double ranks_per_node) {
   return nodes > 1 || ranks_per_node >= profile.key.ranks_per_node;
 }
 
+double send_s(const Profile& profile, double nodes, double ranks_per_node, double bytes) {
+  const bool leaves = leaves_node(profile, nodes, ranks_per_node);
+  return hardware::link_time(profile, "send", leaves ? 2 : 1, leaves ? 1 : 2, bytes);
+}
+
 double world_all_reduce_s(const Profile& profile, int ranks, double bytes) {
   const int per_node = std::max(1, std::min(ranks, profile.key.ranks_per_node));
   return hardware::link_time(profile, "all_reduce", int(ceil_div(ranks, per_node)), per_node,
@@ -58,10 +63,13 @@ std::shared_ptr<const symbolic::Function> remembering(std::string name,
   return std::make_shared<symbolic::Function>(symbolic::Function{std::move(name), recall});
 }
 
-Costs::Costs(const model::Config& model, const Profile& profile)
-    : model_(std::make_shared<model::Config>(model)), profile_(std::make_shared<Profile>(profile)) {
+Costs::Costs(const model::Config& model, const hardware::Machine& machine, StageRole role)
+    : model_(std::make_shared<model::Config>(model)),
+      machine_(std::make_shared<hardware::Machine>(machine)),
+      profile_(machine_, &machine_->profile(role.group)),
+      role_(role) {
   // The functions outlive this object, so they hold what they read.
-  const auto priced = [overhead_s = profile.task_overhead_s](const char* name, auto seconds) {
+  const auto priced = [overhead_s = profile_->task_overhead_s](const char* name, auto seconds) {
     return remembering(name, [=](Arguments x) {
       const double work_s = seconds(x);
       return work_s > 0.0 ? work_s + overhead_s : 0.0;
@@ -80,16 +88,16 @@ Costs::Costs(const model::Config& model, const Profile& profile)
     return link(x[3] >= 1.0 ? "reduce_scatter" : "all_reduce", x);
   });
   weight_gather_ = priced("all_gather", [=](Arguments x) { return link("all_gather", x); });
-  send_ = priced("send", [p = profile_](Arguments x) {
-    const bool leaves = leaves_node(*p, x[0], x[1]);
-    return hardware::link_time(*p, "send", leaves ? 2 : 1, leaves ? 1 : 2, x[2]);
+  send_ = priced("send", [p = profile_](Arguments x) { return send_s(*p, x[0], x[1], x[2]); });
+  crossing_ = priced("send_to_group", [m = machine_, own = role.group](Arguments x) {
+    return m->crossing_s(own, whole(x[0]), x[1]);
   });
   world_all_reduce_ = priced("all_reduce_world", [p = profile_](Arguments x) {
     return world_all_reduce_s(*p, whole(x[0]), x[1]);
   });
   copy_in_ = priced("copy_in", [=](Arguments x) { return copy("copy_in", x); });
   copy_out_ = priced("copy_out", [=](Arguments x) { return copy("copy_out", x); });
-  memory_pass_ = priced("memory", [bytes_per_s = profile.bytes_per_s](Arguments x) {
+  memory_pass_ = priced("memory", [bytes_per_s = profile_->bytes_per_s](Arguments x) {
     return bytes_per_s > 0.0 ? x[0] / bytes_per_s : 0.0;
   });
   overlapped_ = remembering("overlapped", [p = profile_](Arguments x) {
@@ -130,6 +138,22 @@ Expr Costs::weight_gather(const Expr& bytes) const {
 
 Expr Costs::send(const Expr& bytes) const { return Expr::call(send_, {v_.n, v_.m, bytes}); }
 
+Expr Costs::send_to(int group, const Expr& bytes) const {
+  return group == role_.group ? send(bytes) : Expr::call(crossing_, {double(group), bytes});
+}
+
+/// A microbatch crosses S - 1 boundaries twice while S microbatches are on their way. A stage
+/// beside another group pays one message for that boundary, and so much less for the others.
+Expr Costs::stream_messages(const Expr& bytes) const {
+  Expr sum = 2.0 * send(bytes) * (v_.S - 1.0) / v_.S;
+  const int crossings = int(role_.before != role_.group) + int(role_.after != role_.group);
+  if (crossings == 0) return sum;
+  sum = send(bytes) * max(2.0 * (v_.S - 1.0) / v_.S - double(crossings), 0.0);
+  for (int group : {role_.before, role_.after})
+    if (group != role_.group) sum += send_to(group, bytes);
+  return sum;
+}
+
 Expr Costs::world_all_reduce(const Expr& bytes) const {
   return Expr::call(world_all_reduce_, {v_.S * v_.n * v_.m, bytes});
 }
@@ -148,6 +172,24 @@ Expr Costs::norm(const Expr& bytes) const { return Expr::call(memory_pass_, {byt
 Expr Costs::overlapped(const Expr& compute_s, const Expr& comm_s, const Expr& in_s,
                        const Expr& out_s) const {
   return Expr::call(overlapped_, {compute_s, comm_s, in_s, out_s, v_.n, v_.m / v_.tp});
+}
+
+double messages_s(const model::Config& model, const hardware::Machine& machine, StageRole role,
+                  int num_stages, int nodes, int ranks_per_node, int microbatch) {
+  if (role.first && role.last) return 0.0;
+  const Profile& profile = machine.profile(role.group);
+  const double bytes = model::stream_bytes(model).evaluate({{"b", double(microbatch)}});
+  const auto priced = [&](double work_s) {
+    return work_s > 0.0 ? work_s + profile.task_overhead_s : 0.0;
+  };
+  const double own_s = priced(send_s(profile, nodes, ranks_per_node, bytes));
+  double boundaries = 2.0 * (num_stages - 1.0) / num_stages, crossings_s = 0.0;
+  for (int group : {role.before, role.after}) {
+    if (group == role.group) continue;
+    boundaries = boundaries - 1.0;
+    crossings_s += priced(machine.crossing_s(role.group, group, bytes));
+  }
+  return own_s * std::max(boundaries, 0.0) + crossings_s;
 }
 
 }  // namespace brume::analyzer

@@ -29,13 +29,12 @@ using Arguments = std::span<const double>;
 std::shared_ptr<const symbolic::Function> remembering(std::string name,
                                                       std::function<double(Arguments)> value);
 
-/// Prices in seconds, the overhead of their task included; what does not happen costs nothing.
-/// Expressions made of them remember values and belong to one thread. Each
+/// Prices in seconds, the overhead of their task included; what does not happen costs nothing. Each
 /// keeps the values it has given: a grid asks for the same ones many times in a row. So expressions
 /// made from one object belong to one thread.
 class Costs {
  public:
-  Costs(const model::Config& model, const hardware::Profile& profile);
+  Costs(const model::Config& model, const hardware::Machine& machine, StageRole role);
 
   Expr segment(model::SegmentKind kind, Pass pass) const;  ///< at (b, tp)
   Expr optimizer(const Expr& elements) const;
@@ -44,7 +43,9 @@ class Costs {
   Expr gradient_reduction(
       const Expr& bytes) const;                 ///< over dp: all-reduce, with ZeRO reduce-scatter
   Expr weight_gather(const Expr& bytes) const;  ///< over dp, with ZeRO
-  Expr send(const Expr& bytes) const;           ///< to the next stage
+  Expr send(const Expr& bytes) const;           ///< to the next stage, in the same group
+  Expr send_to(int group, const Expr& bytes) const;  ///< to a stage of this group
+  Expr stream_messages(const Expr& bytes) const;  ///< of a microbatch, to and from its neighbours
   Expr world_all_reduce(const Expr& bytes) const;
   Expr copy_in(const Expr& bytes) const;
   Expr copy_out(const Expr& bytes) const;
@@ -58,11 +59,13 @@ class Costs {
 
  private:
   std::shared_ptr<const model::Config> model_;
-  std::shared_ptr<const hardware::Profile> profile_;
+  std::shared_ptr<const hardware::Machine> machine_;
+  std::shared_ptr<const hardware::Profile> profile_;  ///< of the role's group, a part of it
+  StageRole role_;
   Variables v_;
   std::shared_ptr<const symbolic::Function> optimizer_, tp_all_reduce_, gradient_reduction_,
-      tp_all_gather_, weight_gather_, send_, world_all_reduce_, copy_in_, copy_out_, memory_pass_,
-      overlapped_;
+      tp_all_gather_, weight_gather_, send_, crossing_, world_all_reduce_, copy_in_, copy_out_,
+      memory_pass_, overlapped_;
 };
 
 }  // namespace brume::analyzer

@@ -37,24 +37,24 @@ std::string formulas(const StageExpressions& stage) {
   return lines;
 }
 
-std::string memory_line(const StagePrediction& stage, const hardware::Cluster& cluster) {
+std::string memory_line(const StagePrediction& stage, const hardware::NodeGroup& group) {
   const std::int64_t peak = std::max(stage.peak_forward_bytes, stage.peak_backward_bytes);
-  const std::int64_t left = cluster.memory_bytes - peak;
+  const std::int64_t left = group.memory_bytes - peak;
   return fmt::format("memory: forward {}, backward {}, {} {} of {}; host {}\n",
                      format_bytes(double(stage.peak_forward_bytes)),
                      format_bytes(double(stage.peak_backward_bytes)),
                      format_bytes(double(std::abs(left))), left >= 0 ? "left" : "over",
-                     format_bytes(double(cluster.memory_bytes)),
+                     format_bytes(double(group.memory_bytes)),
                      format_bytes(double(stage.host_bytes)));
 }
 
 /// The stage whose stable time every microbatch waits for, and its largest term.
 std::string binding(const plan::Plan& plan, const Prediction& prediction,
-                    const model::Config& model, const hardware::Profile& profile) {
+                    const model::Config& model, const hardware::Machine& machine) {
   const auto slowest = std::ranges::max_element(
       prediction.stages, {}, [](const StagePrediction& s) { return s.time.stable_s; });
   const int index = int(slowest - prediction.stages.begin());
-  const StageExpressions stage = stage_expressions(model, profile, role_of(plan, index));
+  const StageExpressions stage = stage_expressions(model, machine, role_of(plan, index, machine));
   const Values values = bindings(plan, index);
   const auto largest = std::ranges::max_element(
       stage.stable_terms, {}, [&](const Term& term) { return term.value.evaluate(values); });
@@ -66,8 +66,8 @@ std::string binding(const plan::Plan& plan, const Prediction& prediction,
 }  // namespace
 
 std::string explain(const plan::Plan& plan, const model::Config& model,
-                    const hardware::Profile& profile, const hardware::Cluster& cluster) {
-  const Prediction prediction = analyze(plan, model, profile);
+                    const hardware::Machine& machine, const hardware::Cluster& cluster) {
+  const Prediction prediction = analyze(plan, model, machine);
   double filled_s = 0.0, slowest_s = 0.0;
   for (const StagePrediction& stage : prediction.stages) {
     filled_s += stage.time.stable_s;
@@ -80,18 +80,21 @@ std::string explain(const plan::Plan& plan, const model::Config& model,
       format_seconds(steady_s), format_seconds(filled_s),
       format_seconds(prediction.iteration_s - steady_s - filled_s),
       format_seconds(prediction.iteration_s));
-  text += binding(plan, prediction, model, profile);
+  text += binding(plan, prediction, model, machine);
   for (int i = 0; i < plan.num_stages(); ++i) {
-    const StageExpressions stage = stage_expressions(model, profile, role_of(plan, i));
+    const StageExpressions stage = stage_expressions(model, machine, role_of(plan, i, machine));
     const StagePrediction& predicted = prediction.stages[std::size_t(i)];
     Table table({"", "term", "time", "share"});
     add_terms(table, "t", stage.stable_terms, predicted.time.stable_s, bindings(plan, i));
     add_terms(table, "d", stage.delta_terms, predicted.time.delta_s, bindings(plan, i));
-    text += fmt::format("\nstage {}\n{}{}{}", i, table.text(), memory_line(predicted, cluster),
-                        formulas(stage));
+    const std::string& group = plan.stages[std::size_t(i)].group;
+    text += fmt::format(
+        "\nstage {}{}{}\n{}{}{}", i, group.empty() ? "" : " on ", group, table.text(),
+        memory_line(predicted, cluster.groups[std::size_t(cluster.index(group))]), formulas(stage));
   }
-  text += "\n" + price_table(operator_prices(plan, model, profile));
-  for (const std::string& line : hardware::stand_ins(profile)) text += line + "\n";
+  text += "\n" + price_table(operator_prices(plan, model, machine));
+  for (int group = 0; group < machine.num_groups(); ++group)
+    for (const std::string& line : hardware::stand_ins(machine.profile(group))) text += line + "\n";
   return text;
 }
 

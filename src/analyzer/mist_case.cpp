@@ -101,7 +101,7 @@ MistHardware mist_hardware(const hardware::Profile& profile, const hardware::Clu
     std::ranges::copy(profile.slowdowns, mist.slowdowns.begin());
   else
     mist.slowdowns = pairwise_slowdowns(profile.interference_model());
-  mist.memory_gib = double(cluster.memory_bytes) / bytes_per_gib;
+  mist.memory_gib = double(cluster.groups[0].memory_bytes) / bytes_per_gib;
   return mist;
 }
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <map>
 #include <set>
-#include <utility>
+#include <tuple>
 
 #include "analyzer/analyzer.hpp"
 #include "base/text.hpp"
@@ -57,22 +57,24 @@ double optimizer_s(const hardware::Profile& profile, double elements) {
 }
 
 std::vector<OperatorPrice> operator_prices(const plan::Plan& plan, const model::Config& model,
-                                           const hardware::Profile& profile) {
+                                           const hardware::Machine& machine) {
   std::vector<OperatorPrice> prices;
-  std::set<std::pair<int, int>> met;
+  std::set<std::tuple<std::string, int, int>> met;
   for (const plan::Stage& s : plan.stages) {
-    if (!met.emplace(s.microbatch, s.tp).second) continue;
+    if (!met.emplace(s.group, s.microbatch, s.tp).second) continue;
+    const hardware::Profile& profile = machine.profile(s.group);
+    const std::string on = s.group.empty() ? "" : s.group + ": ";
     const Values values{{"b", s.microbatch}, {"tp", s.tp}, {"dp", s.dp}};
     for (const model::SegmentKind kind : model::segment_kinds(model))
       for (const model::Operator& op : model::segment(model, kind).operators)
-        prices.push_back({model::name(kind) + (" " + op.name), model::name(op.kind),
+        prices.push_back({on + model::name(kind) + (" " + op.name), model::name(op.kind),
                           dims_of(op, values), operator_time(model, profile, op, false, values),
                           operator_time(model, profile, op, true, values)});
     const Expr elements = model::layout_elements(model::blocks(model)[1]);
     const std::int64_t shard =
         std::llround(elements.evaluate(values)) / (s.zero_level > 0 ? s.dp : 1);
     const hardware::Time update = update_time(profile, shard);
-    prices.push_back({"update of a layer",
+    prices.push_back({on + "update of a layer",
                       model::name(model::OperatorKind::adamw),
                       {shard},
                       update,

@@ -18,7 +18,7 @@ enum class Microbatch { first, middle, last };
 /// block computes, the transfers of its neighbours are on their way.
 class StageTimeBuilder {
  public:
-  StageTimeBuilder(const model::Config& model, const hardware::Profile& profile, StageRole role);
+  StageTimeBuilder(const model::Config& model, const hardware::Machine& machine, StageRole role);
   TimeTerms build();
 
  private:
@@ -57,11 +57,11 @@ class StageTimeBuilder {
   Expr embedding_forward_s_, embedding_backward_s_, head_forward_s_, head_backward_s_;
 };
 
-StageTimeBuilder::StageTimeBuilder(const model::Config& model, const hardware::Profile& profile,
+StageTimeBuilder::StageTimeBuilder(const model::Config& model, const hardware::Machine& machine,
                                    StageRole role)
     : model_(model),
       role_(role),
-      costs_(model, profile),
+      costs_(model, machine, role),
       blocks_(model::blocks(model)),
       kinds_(model::segment_kinds(model, model::BlockKind::layer)),
       weight_bytes_(model::weight_bytes(model.precision)) {
@@ -218,10 +218,8 @@ void StageTimeBuilder::stable(TimeTerms& terms) const {
   terms.stable.push_back({"layers backward", layers_s(Direction::backward, Microbatch::middle)});
   if (role_.first) terms.stable.push_back({"embedding", both(&StageTimeBuilder::embedding_s)});
   if (role_.last) terms.stable.push_back({"head and loss", both(&StageTimeBuilder::head_s)});
-  // A microbatch crosses S - 1 boundaries twice while S microbatches are on their way.
   if (!(role_.first && role_.last))
-    terms.stable.push_back(
-        {"pipeline messages", 2.0 * costs_.send(stream_bytes_) * (v_.S - 1.0) / v_.S});
+    terms.stable.push_back({"pipeline messages", costs_.stream_messages(stream_bytes_)});
 }
 
 void StageTimeBuilder::delta(TimeTerms& terms) const {
@@ -269,11 +267,11 @@ void StageTimeBuilder::tied(TimeTerms& terms) const {
   const Expr elements = model::token_table_elements(model_);
   const Expr bytes = grad_bytes * elements;
   if (role_.last) {
-    terms.delta.push_back(
-        {"tied table from the first stage", costs_.send(weight_bytes_ * elements)});
+    terms.delta.push_back({"tied table from the first stage",
+                           costs_.send_to(role_.other_end, weight_bytes_ * elements)});
     terms.delta.push_back({"clearing tied gradients", costs_.clear_or_add(bytes)});
   } else {
-    const Expr send_s = costs_.send(bytes);
+    const Expr send_s = costs_.send_to(role_.other_end, bytes);
     // It travels while this stage still computes its last backward.
     const Expr hidden = pass_s(Direction::backward, Microbatch::middle);
     terms.delta.push_back({"tied gradient from the last stage",
@@ -291,8 +289,8 @@ TimeTerms StageTimeBuilder::build() {
 
 }  // namespace
 
-TimeTerms stage_time(const model::Config& model, const hardware::Profile& profile, StageRole role) {
-  return StageTimeBuilder(model, profile, role).build();
+TimeTerms stage_time(const model::Config& model, const hardware::Machine& machine, StageRole role) {
+  return StageTimeBuilder(model, machine, role).build();
 }
 
 }  // namespace brume::analyzer

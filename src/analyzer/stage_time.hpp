@@ -12,6 +12,6 @@ struct TimeTerms {
   std::vector<Term> delta;   ///< [s] what the first and last microbatch add
 };
 
-TimeTerms stage_time(const model::Config& model, const hardware::Profile& profile, StageRole role);
+TimeTerms stage_time(const model::Config& model, const hardware::Machine& machine, StageRole role);
 
 }  // namespace brume::analyzer

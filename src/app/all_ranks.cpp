@@ -18,7 +18,7 @@ int on_all_ranks(const std::function<int(comm::Session&, comm::Communicator&)>& 
   try {
     return body(session, *world);
   } catch (const comm::AgreedError& error) {
-    if (world->rank() == 0) log::error("brume: {}", error.what());
+    if (log::leads()) log::error("brume: {}", error.what());
     return int(error.failure());
   } catch (const Error& error) {
     return leave(error.failure(), error.what());

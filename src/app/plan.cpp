@@ -31,7 +31,8 @@ json described(const plan::Plan& plan, const analyzer::Prediction& prediction) {
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
     const plan::Stage& s = plan.stages[i];
     const analyzer::StagePrediction& p = prediction.stages[i];
-    stages.push_back({{"layers", s.layers},
+    stages.push_back({{"group", s.group},
+                      {"layers", s.layers},
                       {"first_layer", s.first_layer},
                       {"nodes", s.nodes},
                       {"devices_per_node", s.devices_per_node},
@@ -60,11 +61,11 @@ struct Given {
       : deck(load_deck(options.deck, options.sets)),
         model(model::config(deck.model, deck.training.precision)),
         cluster(hardware::cluster(deck.cluster)),
-        profile(obtain_profile_alone(deck, model)) {}
+        machine(obtain_machine_alone(deck, model)) {}
   deck::Deck deck;
   model::Config model;
   hardware::Cluster cluster;
-  hardware::Profile profile;
+  hardware::Machine machine;
 };
 
 plan::Plan load_plan(const PlanOptions& options, const Given& given) {
@@ -78,7 +79,7 @@ int analyze_as_mist(const PlanOptions& options, const Given& given) {
   const plan::Plan plan = load_plan(options, given);
   const deck::AnalysisKeys& keys = given.deck.analysis;
   const analyzer::MistCase mist = analyzer::mist_case(
-      plan, given.model, given.profile, given.cluster,
+      plan, given.model, given.machine.profile(0), given.cluster,
       {.plain_attention = keys.plain_attention, .ends_data_parallel = keys.ends == "dp"});
   const analyzer::Prediction prediction = analyzer::predict_as_mist(mist);
   if (options.json) {
@@ -87,22 +88,24 @@ int analyze_as_mist(const PlanOptions& options, const Given& given) {
   }
   fmt::print("{}iteration time by Mist's counting: {:.9f} s\n", plan::table(plan),
              prediction.iteration_s);
-  if (options.explain) fmt::print("{}", analyzer::explain_as_mist(plan, mist, given.profile));
+  if (options.explain)
+    fmt::print("{}", analyzer::explain_as_mist(plan, mist, given.machine.profile(0)));
   return 0;
 }
 
 /// The fastest plan by Mist's counting, in the deck's search space.
 int plan_as_mist(const PlanOptions& options, const Given& given) {
   const tuner::MistJob job =
-      tuner::mist_job(given.model, given.deck.training.global_batch, given.cluster, given.profile,
-                      given.deck.analysis.plain_attention);
+      tuner::mist_job(given.model, given.deck.training.global_batch, given.cluster,
+                      given.machine.profile(0), given.deck.analysis.plain_attention);
   const tuner::MistTuned tuned = tuner::tune_mist(job, tuner::mist_space(given.deck));
   const plan::Plan plan = tuner::mist_plan(tuned.plan);
   plan::check(plan, given.model, given.cluster);
   log::info("{}iteration time by Mist's counting: {:.9f} s; searched {} of {} shapes in {}",
             plan::table(plan), tuned.prediction.iteration_s, tuned.search.searched,
             tuned.search.shapes, format_seconds(tuned.search.seconds));
-  if (options.explain) log::info("{}", analyzer::explain_as_mist(plan, tuned.plan, given.profile));
+  if (options.explain)
+    log::info("{}", analyzer::explain_as_mist(plan, tuned.plan, given.machine.profile(0)));
   if (!options.output.empty()) write_text(options.output, plan::text(plan));
   if (options.json) {
     json object = described(plan, analyzer::predict_as_mist(tuned.plan));
@@ -126,11 +129,11 @@ int plan(const PlanOptions& options) {
   deck::SearchKeys search = given.deck.search;
   search.simulate_top = std::max(search.simulate_top, options.top);
   const tuner::Result result = tuner::tune(given.model, given.deck.training.global_batch,
-                                           given.cluster, given.profile, search);
+                                           given.cluster, given.machine, search);
   const tuner::Candidate& best = result.best.front();
   log::info("{}", tuner::report(result, given.cluster));
   if (options.explain)
-    log::info("{}", analyzer::explain(best.plan, given.model, given.profile, given.cluster));
+    log::info("{}", analyzer::explain(best.plan, given.model, given.machine, given.cluster));
   if (!options.output.empty()) write_text(options.output, plan::text(best.plan));
   if (options.json) {
     json object = described(best.plan, best.prediction);
@@ -143,8 +146,8 @@ int plan(const PlanOptions& options) {
     for (const tuner::Candidate& candidate : result.best) {
       json& other = object["top"].emplace_back(described(candidate.plan, candidate.prediction));
       other["simulated_s"] = candidate.simulated_s ? json(*candidate.simulated_s) : json();
-      other["placed_device_bytes"] = candidate.placed_device_bytes;
-      other["placed_host_bytes"] = candidate.placed_host_bytes;
+      other["placed_device_bytes"] = candidate.placed_device_bytes();
+      other["placed_host_bytes"] = candidate.placed_host_bytes();
     }
     object["without"] = json::object();
     for (const tuner::Ablation& ablation : result.ablations)
@@ -161,14 +164,14 @@ int analyze(const PlanOptions& options) {
   const Given given(options);
   if (given.deck.analysis.mist()) return analyze_as_mist(options, given);
   const plan::Plan plan = load_plan(options, given);
-  const analyzer::Prediction prediction = analyzer::analyze(plan, given.model, given.profile);
+  const analyzer::Prediction prediction = analyzer::analyze(plan, given.model, given.machine);
   if (options.json) {
     fmt::print("{}\n", described(plan, prediction).dump(2));
     return 0;
   }
   fmt::print("{}iteration time: {}\n", plan::table(plan), format_seconds(prediction.iteration_s));
   if (options.explain)
-    fmt::print("{}", analyzer::explain(plan, given.model, given.profile, given.cluster));
+    fmt::print("{}", analyzer::explain(plan, given.model, given.machine, given.cluster));
   return 0;
 }
 
@@ -179,10 +182,10 @@ int simulate(const PlanOptions& options) {
   const std::vector<schedule::Program> programs = compile_all(plan, given.model);
   check_memory(programs, plan, given.cluster);
   const schedule::Simulation simulation =
-      schedule::simulate(programs, plan, given.model, given.profile);
+      schedule::simulate(programs, plan, given.model, given.machine);
   if (!options.trace.empty()) io::write_trace(options.trace, {}, timelines(programs, simulation));
   if (options.json) {
-    json object = described(plan, analyzer::analyze(plan, given.model, given.profile));
+    json object = described(plan, analyzer::analyze(plan, given.model, given.machine));
     object["iteration_s"] = simulation.iteration_s;
     fmt::print("{}\n", object.dump(2));
     return 0;

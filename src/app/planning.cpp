@@ -93,10 +93,10 @@ void refuse_mist(const deck::Deck& deck, const char* verb) {
 }
 
 plan::Plan search_plan(const deck::Deck& deck, const model::Config& model,
-                       const hardware::Profile& profile) {
+                       const hardware::Machine& machine) {
   const hardware::Cluster cluster = hardware::cluster(deck.cluster);
   const tuner::Result result =
-      tuner::tune(model, deck.training.global_batch, cluster, profile, deck.search);
+      tuner::tune(model, deck.training.global_batch, cluster, machine, deck.search);
   log::info("{}", tuner::report(result, cluster));
   return result.best.front().plan;
 }
@@ -125,24 +125,28 @@ std::vector<io::RankTimeline> timelines(const std::vector<schedule::Program>& pr
 
 void check_memory(const std::vector<schedule::Program>& programs, const plan::Plan& plan,
                   const hardware::Cluster& cluster) {
-  std::map<int, std::int64_t> host_bytes;  // by node
-  for (const schedule::Program& program : programs) {
-    const std::int64_t needed = program.arena_bytes[std::size_t(schedule::Tier::device)];
-    require(needed <= cluster.memory_bytes, Failure::infeasible,
-            "the plan needs {} of device memory on rank {} (stage {}), cluster.memory_gib gives "
-            "{}: {} too little; "
-            "most is {}",
-            format_bytes(double(needed)), program.rank, plan::place(plan, program.rank).stage,
-            format_bytes(double(cluster.memory_bytes)),
-            format_bytes(double(needed - cluster.memory_bytes)), largest_contributors(program));
-    host_bytes[program.rank / cluster.devices_per_node] +=
-        program.arena_bytes[std::size_t(schedule::Tier::host)];
+  for (const auto& [node, ranks] : plan::ranks_of_nodes(plan, cluster)) {
+    const hardware::NodeGroup& group = cluster.groups[std::size_t(node.group)];
+    const std::string table =
+        group.name.empty() ? "cluster." : "group '" + group.name + "' of [[cluster.groups]]: ";
+    std::int64_t host_bytes = 0;
+    for (int rank : ranks) {
+      const schedule::Program& program = programs[std::size_t(rank)];
+      const std::int64_t needed = program.arena_bytes[std::size_t(schedule::Tier::device)];
+      require(needed <= group.memory_bytes, Failure::infeasible,
+              "the plan needs {} of device memory on rank {} (stage {}), {}memory_gib gives {}: {} "
+              "too little; most is {}",
+              format_bytes(double(needed)), rank, plan::place(plan, rank).stage, table,
+              format_bytes(double(group.memory_bytes)),
+              format_bytes(double(needed - group.memory_bytes)), largest_contributors(program));
+      host_bytes += program.arena_bytes[std::size_t(schedule::Tier::host)];
+    }
+    require(host_bytes <= group.host_memory_bytes, Failure::infeasible,
+            "the plan needs {} of host memory on node {}, {}host_memory_gib gives {}: offload less "
+            "or raise it",
+            format_bytes(double(host_bytes)), node.index, table,
+            format_bytes(double(group.host_memory_bytes)));
   }
-  for (const auto& [node, needed] : host_bytes)
-    require(needed <= cluster.host_memory_bytes, Failure::infeasible,
-            "the plan needs {} of host memory on node {}, cluster.host_memory_gib gives {}: "
-            "offload less or raise it",
-            format_bytes(double(needed)), node, format_bytes(double(cluster.host_memory_bytes)));
 }
 
 }  // namespace brume::app

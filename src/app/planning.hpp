@@ -7,7 +7,7 @@
 #include "analyzer/analyzer.hpp"
 #include "comm/communicator.hpp"
 #include "deck/deck.hpp"
-#include "hardware/profile.hpp"
+#include "hardware/machine.hpp"
 #include "io/trace.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
@@ -30,7 +30,7 @@ void refuse_mist(const deck::Deck& deck, const char* verb);
 
 /// Searches a plan for the deck and shows it in the log with the reasons. @throws Error(infeasible)
 plan::Plan search_plan(const deck::Deck& deck, const model::Config& model,
-                       const hardware::Profile& profile);
+                       const hardware::Machine& machine);
 
 /// The Programs of all ranks.
 std::vector<schedule::Program> compile_all(const plan::Plan& plan, const model::Config& model);

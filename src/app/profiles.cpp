@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 
 #include "base/error.hpp"
 #include "base/log.hpp"
@@ -26,9 +27,9 @@ profiler::Shapes shapes(const deck::Deck& deck, const model::Config& model) {
   profiler::Shapes shapes;
   shapes.microbatches = deck.search.microbatch.empty() ? divisors(deck.training.global_batch, 32)
                                                        : deck.search.microbatch;
-  const int devices = deck.cluster.nodes * deck.cluster.devices_per_node;
-  for (int tp :
-       deck.search.tp.empty() ? divisors(devices, deck.cluster.devices_per_node) : deck.search.tp)
+  const deck::GroupKeys group = deck.cluster.all_groups()[0];
+  const int devices = group.nodes * group.devices_per_node;
+  for (int tp : deck.search.tp.empty() ? divisors(devices, group.devices_per_node) : deck.search.tp)
     if (model.num_heads % tp == 0 && model.ffn_size % tp == 0) shapes.tp.push_back(tp);
   for (int group : divisors(devices, devices))
     if (group > 1) shapes.groups.push_back(group);
@@ -58,6 +59,11 @@ int first_core(int ranks_per_node, int node_rank) {
 
 hardware::Profile measure_profile(comm::Communicator& world, int ranks_per_node,
                                   const deck::Deck& deck, const model::Config& model) {
+  require(
+      deck.cluster.all_groups().size() == 1, Failure::input,
+      "a cluster of several groups cannot be measured at once: give each of [[cluster.groups]] "
+      "a deck of its own, measure it with brume profile DECK -o FILE, and name that file as the "
+      "group's profile");
   const hardware::ProfileKey key = profile_key(world, ranks_per_node, deck, model);
   const kernels::Runtime runtime(threads_per_rank(ranks_per_node));
   if (world.rank() == 0) log::info("measuring this machine for the model ...");
@@ -66,14 +72,20 @@ hardware::Profile measure_profile(comm::Communicator& world, int ranks_per_node,
 
 namespace {
 
-/// Reads, finds in the cache or measures.
+/// Whether files hold all that is needed. Of several groups the deck names one for each.
+bool has_files(const deck::Deck& deck) { return !deck.cluster.all_groups()[0].profile.empty(); }
+
+hardware::Machine load_machine(const deck::Deck& deck) {
+  std::vector<hardware::Profile> profiles;
+  for (const deck::GroupKeys& group : deck.cluster.all_groups())
+    profiles.push_back(hardware::load_profile(group.profile));
+  return hardware::Machine(hardware::cluster(deck.cluster), std::move(profiles),
+                           deck.cluster.links);
+}
+
+/// Finds in the cache or measures.
 hardware::Profile find_profile(comm::Communicator& world, int ranks_per_node,
                                const deck::Deck& deck, const model::Config& model) {
-  hardware::Profile profile;
-  if (!deck.cluster.profile.empty()) {
-    comm::together(world, [&] { profile = hardware::load_profile(deck.cluster.profile); });
-    return profile;
-  }
   const hardware::ProfileKey key = profile_key(world, ranks_per_node, deck, model);
   const std::string path = profiler::cache_path(key);
   // Rank 0 decides for all: another node may see another home directory.
@@ -86,7 +98,7 @@ hardware::Profile find_profile(comm::Communicator& world, int ranks_per_node,
     }
   text = comm::broadcast(world, text, 0);
   if (!text.empty()) return hardware::profile_schema().read(deck::Document::parse(text, path));
-  profile = measure_profile(world, ranks_per_node, deck, model);
+  hardware::Profile profile = measure_profile(world, ranks_per_node, deck, model);
   if (world.rank() == 0) try {
       profiler::cache(profile);
       log::info("profile: measured, kept in {}", path);
@@ -96,31 +108,37 @@ hardware::Profile find_profile(comm::Communicator& world, int ranks_per_node,
   return profile;
 }
 
-void say_stand_ins(const hardware::Profile& profile) {
-  for (const std::string& line : hardware::stand_ins(profile)) log::warn("profile: {}", line);
+void say_stand_ins(const hardware::Machine& machine) {
+  for (int group = 0; group < machine.num_groups(); ++group)
+    for (const std::string& line : hardware::stand_ins(machine.profile(group)))
+      log::warn("profile: {}", line);
 }
 
 }  // namespace
 
-hardware::Profile obtain_profile(comm::Communicator& world, int ranks_per_node,
+hardware::Machine obtain_machine(comm::Communicator& world, int ranks_per_node,
                                  const deck::Deck& deck, const model::Config& model) {
-  hardware::Profile profile = find_profile(world, ranks_per_node, deck, model);
-  if (world.rank() == 0) say_stand_ins(profile);
-  return profile;
+  std::optional<hardware::Machine> machine;
+  if (has_files(deck))
+    comm::together(world, [&] { machine = load_machine(deck); });
+  else
+    machine = find_profile(world, ranks_per_node, deck, model);
+  if (world.rank() == 0) say_stand_ins(*machine);
+  return *machine;
 }
 
-hardware::Profile obtain_profile_alone(const deck::Deck& deck, const model::Config& model) {
-  hardware::Profile profile;
-  if (!deck.cluster.profile.empty()) {
-    profile = hardware::load_profile(deck.cluster.profile);
-    say_stand_ins(profile);
-    return profile;
+hardware::Machine obtain_machine_alone(const deck::Deck& deck, const model::Config& model) {
+  std::optional<hardware::Machine> machine;
+  if (has_files(deck)) {
+    machine = load_machine(deck);
+    say_stand_ins(*machine);
+    return *machine;
   }
-  comm::run_local(deck.cluster.devices_per_node, [&](comm::Communicator& world) {
-    const hardware::Profile mine = obtain_profile(world, world.size(), deck, model);
-    if (world.rank() == 0) profile = mine;
+  comm::run_local(deck.cluster.all_groups()[0].devices_per_node, [&](comm::Communicator& world) {
+    const hardware::Machine mine = obtain_machine(world, world.size(), deck, model);
+    if (world.rank() == 0) machine = mine;
   });
-  return profile;
+  return *machine;
 }
 
 }  // namespace brume::app

@@ -3,7 +3,7 @@
 
 #include "comm/communicator.hpp"
 #include "deck/deck.hpp"
-#include "hardware/profile.hpp"
+#include "hardware/machine.hpp"
 #include "model/model.hpp"
 
 namespace brume::app {
@@ -15,15 +15,16 @@ int threads_per_rank(int ranks_per_node);
 /// has bound the rank already, or ranks outnumber cores.
 int first_core(int ranks_per_node, int node_rank);
 
-/// The profile a search needs. Collective over `world`; measured at most once and cached.
-hardware::Profile obtain_profile(comm::Communicator& world, int ranks_per_node,
+/// The profiles a search needs. Collective over `world`; measured at most once and cached.
+hardware::Machine obtain_machine(comm::Communicator& world, int ranks_per_node,
                                  const deck::Deck& deck, const model::Config& model);
 
-/// The same for a process without MPI: the deck's file, the cache, or this machine measured with
+/// The same for a process without MPI: the deck's files, the cache, or this machine measured with
 /// ranks that are threads.
-hardware::Profile obtain_profile_alone(const deck::Deck& deck, const model::Config& model);
+hardware::Machine obtain_machine_alone(const deck::Deck& deck, const model::Config& model);
 
 /// Measures now, whatever is cached. Collective over `world`.
+/// @throws Error(input) for a cluster of several groups, which are measured one by one
 hardware::Profile measure_profile(comm::Communicator& world, int ranks_per_node,
                                   const deck::Deck& deck, const model::Config& model);
 

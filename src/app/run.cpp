@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 
 #include "all_ranks.hpp"
 #include "base/error.hpp"
@@ -54,13 +55,15 @@ engine::Settings settings(const deck::Deck& deck, int threads, int first_core) {
 class Job {
  public:
   Job(const RunOptions& options, comm::Session& session, comm::Communicator& world)
-      : options_(options), session_(session), world_(world), leader_(world.rank() == 0) {}
+      : options_(options), session_(session), world_(&world), leader_(world.rank() == 0) {}
 
   int run() {
     read_deck();
     find_resume();
     choose_plan();
     check_plan();
+    if (!join_crew()) return 0;
+    predict();
     if (options_.dry_run) return 0;
     start_engine();
     const int code = train();
@@ -72,24 +75,23 @@ class Job {
   // --- before the first step ---
 
   void read_deck() {
-    deck_ = load_deck(world_, options_.deck, options_.sets);
+    deck_ = load_deck(*world_, options_.deck, options_.sets);
     model_ = model::config(deck_.model, deck_.training.precision);
     cluster_ = hardware::cluster(deck_.cluster);
     last_step_ = options_.steps.value_or(deck_.training.steps);
-    if (leader_ && session_.num_nodes() != cluster_.nodes)
+    if (leader_ && session_.num_nodes() != cluster_.nodes())
       log::warn("cluster.nodes = {}, but the job runs on {}: limits and times are the deck's",
-                cluster_.nodes, session_.num_nodes());
-    comm::together(world_, [&] {
+                cluster_.nodes(), session_.num_nodes());
+    comm::together(*world_, [&] {
       refuse_mist(deck_, "run");
       require(model_.precision != model::Precision::fp16, Failure::input,
               "training.precision = fp16: hosts train in fp32 or bf16; plan, analyze and simulate "
               "take it");
       require_bf16();
-      require(world_.size() == cluster_.devices(), Failure::input,
-              "the deck's cluster has {} x {} devices, the job has {} ranks: start {} ranks, or "
-              "change cluster.nodes "
-              "or cluster.devices_per_node",
-              cluster_.nodes, cluster_.devices_per_node, world_.size(), cluster_.devices());
+      require(world_->size() == cluster_.devices(), Failure::input,
+              "the deck's cluster has {} devices, the job has {} ranks: start {} ranks, or change "
+              "cluster.nodes or cluster.devices_per_node",
+              cluster_.text(), world_->size(), cluster_.devices());
       train_data_.emplace(open(deck_.data.train, "data.train"));
       if (!deck_.data.valid.empty()) valid_data_.emplace(open(deck_.data.valid, "data.valid"));
     });
@@ -116,7 +118,7 @@ class Job {
   void find_resume() {
     if (options_.resume == "none") return;
     std::string directory;
-    comm::together(world_, [&] {
+    comm::together(*world_, [&] {
       if (!leader_) return;
       if (options_.resume != "auto") {
         resume_ = io::open_checkpoint(options_.resume);
@@ -131,9 +133,9 @@ class Job {
               resume_->directory.string(), resume_->model_text, model::text(model_));
       directory = resume_->directory.string();
     });
-    directory = comm::broadcast(world_, directory, 0);
+    directory = comm::broadcast(*world_, directory, 0);
     if (directory.empty()) return;
-    comm::together(world_, [&] { resume_ = io::open_checkpoint(directory); });
+    comm::together(*world_, [&] { resume_ = io::open_checkpoint(directory); });
     if (leader_) log::info("resuming from {} after {} steps", directory, resume_->step);
   }
 
@@ -141,47 +143,72 @@ class Job {
     const bool keep = resume_ && !options_.replan && options_.plan.empty();
     if (keep) {
       plan_ = plan::parse(resume_->plan_text, resume_->directory.string());
-      if (plan_.devices() == world_.size()) {
-        profile_ = hardware::profile_schema().read(
-            deck::Document::parse(resume_->profile_text, "checkpoint"));
+      if (cluster_.num_groups() > 1 || plan_.devices() == world_->size()) {
+        machine_ = hardware::parse_machine(resume_->profile_text, "checkpoint", deck_.cluster);
         return;
       }
       if (leader_)
         log::warn("the checkpoint's plan needs {} ranks: searching a new one", plan_.devices());
     }
-    profile_ = obtain_profile(world_, session_.ranks_per_node(), deck_, model_);
+    machine_ = obtain_machine(*world_, session_.ranks_per_node(), deck_, model_);
     std::string text;
-    comm::together(world_, [&] {
+    searched_ = options_.plan.empty();
+    comm::together(*world_, [&] {
       if (!leader_) return;
-      searched_ = options_.plan.empty();
       text =
-          plan::text(searched_ ? search_plan(deck_, model_, profile_) : plan::load(options_.plan));
+          plan::text(searched_ ? search_plan(deck_, model_, *machine_) : plan::load(options_.plan));
     });
-    plan_ = plan::parse(comm::broadcast(world_, text, 0), "plan");
+    plan_ = plan::parse(comm::broadcast(*world_, text, 0), "plan");
   }
 
   void check_plan() {
-    description_.deck_text = deck::schema().write(deck_);
-    description_.plan_text = plan::text(plan_);
-    description_.profile_text = hardware::profile_schema().write(profile_);
-    description_.version = BRUME_VERSION;
-    description_.ranks = world_.size();
-    comm::together(world_, [&] {
-      require(plan_.devices() == world_.size(), Failure::input,
-              "the plan is for {} ranks, the job has {}", plan_.devices(), world_.size());
+    comm::together(*world_, [&] {
+      require(cluster_.num_groups() > 1 || plan_.devices() == world_->size(), Failure::input,
+              "the plan is for {} ranks, the job has {}", plan_.devices(), world_->size());
       require(plan_.global_batch == deck_.training.global_batch, Failure::input,
               "the plan is for a global batch of {}, the deck asks for training.global_batch = {}",
               plan_.global_batch, deck_.training.global_batch);
       plan::check(plan_, model_, cluster_);
-      if (leader_) predict();
     });
+  }
+
+  /// Gives the plan's ranks to ranks on nodes of their groups. @return whether this one has any
+  bool join_crew() {
+    int mine = -1;
+    bool same = plan_.devices() == world_->size();
+    for (int rank = 0; rank < plan_.devices(); ++rank) {
+      const int taken_by = plan::job_rank(plan_, cluster_, rank);
+      if (taken_by == world_->rank()) mine = rank;
+      same = same && taken_by == rank;
+    }
+    if (same) return true;
+    crew_ = world_->split(mine < 0 ? -1 : 0, mine);
+    if (leader_)
+      log::info("{} of {} ranks train, in the order of the pipeline", plan_.devices(),
+                world_->size());
+    if (!crew_) return false;
+    world_ = crew_.get();
+    leader_ = world_->rank() == 0;
+    log::start(world_->rank(), world_->size(), log::verbose());
+    return true;
   }
 
   /// What the plan will need and how long an iteration will take.
   void predict() {
+    description_.deck_text = deck::schema().write(deck_);
+    description_.plan_text = plan::text(plan_);
+    description_.profile_text = hardware::text(*machine_);
+    description_.version = BRUME_VERSION;
+    description_.ranks = world_->size();
+    comm::together(*world_, [&] {
+      if (leader_) simulate();
+    });
+  }
+
+  void simulate() {
     const std::vector<schedule::Program> programs = compile_all(plan_, model_);
     check_memory(programs, plan_, cluster_);
-    const schedule::Simulation simulation = schedule::simulate(programs, plan_, model_, profile_);
+    const schedule::Simulation simulation = schedule::simulate(programs, plan_, model_, *machine_);
     predicted_ = timelines(programs, simulation);
     description_.predicted_iteration_s = simulation.iteration_s;
     for (const schedule::Program& program : programs) {
@@ -202,17 +229,17 @@ class Job {
     const int threads = threads_per_rank(ranks);
     runtime_.emplace(threads);
     engine_.emplace(plan_, model_,
-                    settings(deck_, threads, first_core(ranks, session_.node_rank())), world_);
-    if (resume_) load(*resume_, *engine_, world_);
-    comm::together(world_, [&] {
+                    settings(deck_, threads, first_core(ranks, session_.node_rank())), *world_);
+    if (resume_) load(*resume_, *engine_, *world_);
+    comm::together(*world_, [&] {
       if (!leader_) return;
       if (const auto folder = io::set_aside(deck_.output.directory, engine_->steps_done()))
         log::info("results of an earlier run that this one does not continue are now in {}",
                   folder->string());
       run_file_.emplace(deck_.output.directory, description_, engine_->steps_done());
     });
-    writer_.emplace(deck_.output.directory, world_);
-    recovery_.emplace(deck_, world_, *engine_, *writer_);
+    writer_.emplace(deck_.output.directory, *world_);
+    recovery_.emplace(deck_, *world_, *engine_, *writer_);
   }
 
   // --- training ---
@@ -225,9 +252,9 @@ class Job {
       screen_.emplace(engine_->steps_done(), last_step_, deck_.output.log_every,
                       description_.predicted_iteration_s);
     comm::Watchdog watchdog(silence_limit_s, [this](double silence_s) {
-      log::error("rank {}, step {}: no progress for {}: {}", world_.rank(), engine_->steps_done(),
+      log::error("rank {}, step {}: no progress for {}: {}", world_->rank(), engine_->steps_done(),
                  format_seconds(silence_s), engine_->in_flight());
-      world_.abort(int(Failure::network));
+      world_->abort(int(Failure::network));
     });
     bool stopped = false;
     while (engine_->steps_done() < last_step_ && !stopped) {
@@ -247,11 +274,11 @@ class Job {
 
   /// Tells all ranks of each other's step. @return whether any rank was asked to stop
   bool share(engine::StepMetrics metrics, bool stop) {
-    std::vector<double> shared(2 + std::size_t(world_.size()), 0.0);
+    std::vector<double> shared(2 + std::size_t(world_->size()), 0.0);
     shared[0] = metrics.iteration_s;
     shared[1] = stop ? 1.0 : 0.0;
-    shared[2 + std::size_t(world_.rank())] = double(device::peak_resident_bytes());
-    world_.all_reduce(shared, comm::Reduction::max);
+    shared[2 + std::size_t(world_->rank())] = double(device::peak_resident_bytes());
+    world_->all_reduce(shared, comm::Reduction::max);
     metrics.iteration_s = shared[0];
     if (leader_) {
       io::Row row{.metrics = metrics,
@@ -288,9 +315,9 @@ class Job {
                     .profile_text = description_.profile_text,
                     .model_text = model::text(model_),
                     .directory = {},
-                    .ranks = world_.size()},
+                    .ranks = world_->size()},
                    engine_->slabs());
-    comm::together(world_, [&] {
+    comm::together(*world_, [&] {
       if (leader_) run_file_->write();
     });
   }
@@ -311,15 +338,15 @@ class Job {
 
   void write_trace() {
     io::RankTimeline mine{
-        .rank = world_.rank(), .labels = {}, .channels = {}, .times = engine_->last_times()};
+        .rank = world_->rank(), .labels = {}, .channels = {}, .times = engine_->last_times()};
     for (const schedule::Task& task : engine_->program().tasks) {
       mine.labels.push_back(schedule::label(task));
       mine.channels.push_back(task.channel);
     }
     std::vector<io::RankTimeline> measured;
-    for (const std::string& text : world_.gather(io::pack(mine)))
+    for (const std::string& text : world_->gather(io::pack(mine)))
       measured.push_back(io::unpack(text));
-    comm::together(world_, [&] {
+    comm::together(*world_, [&] {
       if (leader_)
         io::write_trace(std::filesystem::path(deck_.output.directory) / "trace.json", measured,
                         predicted_);
@@ -330,8 +357,9 @@ class Job {
 
   const RunOptions& options_;
   comm::Session& session_;
-  comm::Communicator& world_;
-  const bool leader_;
+  std::unique_ptr<comm::Communicator> crew_;  ///< where it is not all ranks in their order
+  comm::Communicator* world_;                 ///< those that train
+  bool leader_;
 
   deck::Deck deck_;
   model::Config model_;
@@ -339,7 +367,7 @@ class Job {
   std::int64_t last_step_ = 0;
   std::optional<data::Sampler> train_data_, valid_data_;
   std::optional<io::CheckpointInfo> resume_;
-  hardware::Profile profile_;
+  std::optional<hardware::Machine> machine_;
   plan::Plan plan_;
   bool searched_ = false;  ///< and so shown already
   std::vector<io::RankTimeline> predicted_;

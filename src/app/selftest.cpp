@@ -314,10 +314,11 @@ int selftest(const SelftestOptions& options) {
     const bool leader = world.rank() == 0;
     if (leader) log::info("{} ranks on {}", world.size(), session.num_nodes());
     check_collectives(world, ranks_per_node);
-    const hardware::Cluster cluster{.nodes = world.size() / ranks_per_node,
-                                    .devices_per_node = ranks_per_node,
-                                    .memory_bytes = std::int64_t{1} << 30,
-                                    .host_memory_bytes = std::int64_t{1} << 32};
+    const hardware::Cluster cluster =
+        hardware::NodeGroup{.nodes = world.size() / ranks_per_node,
+                            .devices_per_node = ranks_per_node,
+                            .memory_bytes = std::int64_t{1} << 30,
+                            .host_memory_bytes = std::int64_t{1} << 32};
     const hardware::Profile measured = measure(world, ranks_per_node, cluster, model);
     if (leader) print_speed(measured, given);
     check_plans(session, world, model, measured);

@@ -67,7 +67,7 @@ json planned(const PlanOptions& options, const std::string& assignment) {
   json row{{"devices", cluster.devices()}};
   try {
     const tuner::Result result = tuner::tune(model, deck.training.global_batch, cluster,
-                                             obtain_profile_alone(deck, model), deck.search, false);
+                                             obtain_machine_alone(deck, model), deck.search, false);
     const tuner::Candidate& best = result.best[0];
     row["iteration_s"] = best.seconds();
     row["simulated"] = best.simulated_s.has_value();

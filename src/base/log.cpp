@@ -8,10 +8,12 @@
 namespace brume::log {
 namespace {
 bool asked_verbose = false;
-}
+bool is_leader = true;
+}  // namespace
 
 void start(int rank, int size, bool verbose) {
   asked_verbose = verbose;
+  is_leader = rank == 0;
   // A logger of no registered name: a job starts its log again once it knows its rank.
   const auto sink = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
   spdlog::set_default_logger(std::make_shared<spdlog::logger>("", sink));
@@ -23,5 +25,7 @@ void start(int rank, int size, bool verbose) {
 }
 
 bool verbose() { return asked_verbose; }
+
+bool leads() { return is_leader; }
 
 }  // namespace brume::log

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.hpp"
+#include "cluster.hpp"
 
 namespace brume::deck {
 namespace {
@@ -138,29 +139,6 @@ const Schema<DataKeys>& data_schema() {
   return schema;
 }
 
-const Schema<ClusterKeys>& cluster_schema() {
-  static const auto schema =
-      Schema<ClusterKeys>()
-          .key("nodes", &ClusterKeys::nodes, {.help = "computers", .min = 1, .max = 100000})
-          .key("devices_per_node", &ClusterKeys::devices_per_node,
-               {.help = "GPUs, or ranks on processors", .min = 1, .max = 1024})
-          .key("memory_gib", &ClusterKeys::memory_gib,
-               {.unit = "GiB",
-                .help = "per device, what a plan may use",
-                .required = true,
-                .min = 0.001,
-                .max = 1e6})
-          .key("host_memory_gib", &ClusterKeys::host_memory_gib,
-               {.unit = "GiB",
-                .help = "per node, for what is offloaded",
-                .required = true,
-                .min = 0,
-                .max = 1e6})
-          .key("profile", &ClusterKeys::profile,
-               {.help = "measured times; empty: measured when needed and cached"});
-  return schema;
-}
-
 const Schema<SearchKeys>& search_schema() {
   static const auto schema =
       Schema<SearchKeys>()
@@ -243,8 +221,7 @@ void check_given(const ModelKeys& model, const Document& document) {
 }
 
 /// What only Mist's conventions count.
-template <typename Check>
-void check_default_conventions(const Deck& deck, const Check& check) {
+void check_default_conventions(const Deck& deck, const Checker& check) {
   check(!deck.search.recompute_all, "search.recompute_all",
         "is for analysis.conventions = \"mist\" only");
   check(deck.analysis.ends == "last_stage", "analysis.ends",
@@ -255,9 +232,7 @@ void check_default_conventions(const Deck& deck, const Check& check) {
 
 /// Checks what no single key shows, and fills in what follows from other keys.
 Deck resolved(Deck deck, const Document& document) {
-  const auto check = [&](bool holds, const char* path, const std::string& what) {
-    require(holds, Failure::input, "{}: '{}' {}", document.where(path), path, what);
-  };
+  const Checker check(document);
   ModelKeys& model = deck.model;
   for (const auto& field : model_schema().fields()->fields)
     if (document.has("model." + field.name)) model.given.push_back(field.name);
@@ -271,8 +246,9 @@ Deck resolved(Deck deck, const Document& document) {
     if (model.family != "gpt" && !document.has("model.linear_bias")) model.linear_bias = false;
   }
 
+  check_cluster(deck.cluster, document, deck.analysis.mist());
   if (deck.analysis.mist())
-    check(!deck.cluster.profile.empty(), "cluster.profile",
+    check(!deck.cluster.all_groups()[0].profile.empty(), "cluster.profile",
           "must name a profile, for analysis.conventions = \"mist\"");
   else
     check_default_conventions(deck, check);

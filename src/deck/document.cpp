@@ -68,6 +68,15 @@ void mark(Document::Node& node, const std::shared_ptr<const std::string>& assign
 }  // namespace
 
 const Document::Node* Document::Node::find(std::string_view name) const {
+  if (const auto* list = std::get_if<List>(&value)) {
+    for (std::size_t i = 0; i < list->items.size(); ++i) {
+      const Node& item = list->items[i];
+      const Node* own = std::holds_alternative<Table>(item.value) ? item.find("name") : nullptr;
+      const auto* word = own ? std::get_if<std::string>(&own->value) : nullptr;
+      if ((word && *word == name) || std::to_string(i) == name) return &item;
+    }
+    return nullptr;
+  }
   const auto* table = std::get_if<Table>(&value);
   if (table == nullptr) return nullptr;
   const auto found = std::ranges::find(table->items, name, &Node::key);
@@ -112,13 +121,16 @@ void Document::set(std::string_view assignment) {
   Node* table = root_.get();
   for (std::size_t i = 0; i < parts.size(); ++i) {
     auto* entries = std::get_if<Node::Table>(&table->value);
-    require(entries != nullptr, Failure::input, "{}: '{}' is not a table", *source, table->key);
     Node* next = table->find(parts[i]);
+    require(entries != nullptr || next != nullptr, Failure::input, "{}: '{}' is not a table{}",
+            *source, table->key,
+            std::holds_alternative<Node::List>(table->value) ? " with such an item" : "");
     if (next == nullptr)
       next = &entries->items.emplace_back(
           Node{.key = parts[i], .value = Node::Table{}, .assignment = source});
     table = next;
   }
+  value.key = table->key;
   *table = std::move(value);
 }
 

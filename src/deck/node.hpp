@@ -34,7 +34,8 @@ struct Document::Node {
   Place place = {};
   std::shared_ptr<const std::string> assignment = {};  ///< "--set a.b=c" when it came from there
 
-  const Node* find(std::string_view name) const;  ///< the table's entry; null when it has none
+  /// A table's entry; of a list the item with that name or at that place. Null: there is none.
+  const Node* find(std::string_view name) const;
   Node* find(std::string_view name);
 };
 

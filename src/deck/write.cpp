@@ -49,17 +49,30 @@ class Writer {
     write(*field.table, object, path);
   }
 
+  /// Whether a key is written: of those only written if given, whether it is.
+  static bool wanted(const Fields::Field& field, void* object) {
+    if (field.table || !field.key.if_given) return !field.table;
+    return std::visit(
+        [&](const auto* member) {
+          if constexpr (requires { member->empty(); })
+            return !member->empty();
+          else
+            return double(*member) >= field.key.min && double(*member) <= field.key.max;
+        },
+        field.value(object));
+  }
+
   void write_keys(const Fields& fields, void* object) {
     std::size_t name_width = 0;
     std::size_t value_width = 0;
     for (const Fields::Field& field : fields.fields) {
-      if (field.table) continue;
+      if (!wanted(field, object)) continue;
       name_width = std::max(name_width, field.name.size());
       const std::size_t size = format_value(field.value(object)).size();
       if (size <= widest_value) value_width = std::max(value_width, size);
     }
     for (const Fields::Field& field : fields.fields) {
-      if (field.table) continue;
+      if (!wanted(field, object)) continue;
       const std::string value = format_value(field.value(object));
       const std::string help = with_help_ ? comment(field.key) : "";
       text += help.empty() ? fmt::format("{:<{}} = {}\n", field.name, name_width, value)

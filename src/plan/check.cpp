@@ -31,35 +31,59 @@ void check_layers(const Plan& plan, const model::Config& model) {
           "plan: the layers of its stages add up to {}, the model has {}", next, model.num_layers);
 }
 
-/// A mesh lies within one node, or on whole nodes.
+int group_of(const Plan& plan, int stage, const hardware::Cluster& cluster) {
+  try {
+    return cluster.index(plan.stages[std::size_t(stage)].group);
+  } catch (const Error& error) {
+    throw Error(Failure::input, "plan: stage {}: group: {}", stage, error.what());
+  }
+}
+
+/// A mesh lies within one node of its group, or on whole ones.
+void check_mesh(const Plan& plan, int i, const hardware::NodeGroup& group) {
+  const Stage& s = plan.stages[std::size_t(i)];
+  const int first = first_device(plan, i);
+  stage_needs(s.dp >= 1 && s.tp >= 1 && s.nodes >= 1 && s.devices_per_node >= 1, i,
+              "dp, tp, nodes and devices_per_node must be at least 1, found {}, {}, {}, {}", s.dp,
+              s.tp, s.nodes, s.devices_per_node);
+  stage_needs(s.dp * s.tp == s.nodes * s.devices_per_node, i,
+              "dp x tp = {} x {} must be the {} x {} devices of its mesh", s.dp, s.tp, s.nodes,
+              s.devices_per_node);
+  stage_needs(s.devices_per_node % s.tp == 0, i,
+              "tp = {} must divide devices_per_node = {}, so that its groups stay within nodes",
+              s.tp, s.devices_per_node);
+  const int on_node = first % group.devices_per_node;
+  if (s.nodes == 1)
+    stage_needs(on_node + s.devices_per_node <= group.devices_per_node, i,
+                "its {} devices from rank {} on straddle nodes of {}", s.devices_per_node, first,
+                group.devices_per_node);
+  else
+    stage_needs(
+        on_node == 0 && s.devices_per_node == group.devices_per_node, i,
+        "a mesh of several nodes must be whole nodes of {} devices, found {} from rank {} on",
+        group.devices_per_node, s.devices_per_node, first);
+}
+
+/// Meshes fill the cluster; where it has several groups, whole nodes of each.
 void check_meshes(const Plan& plan, const hardware::Cluster& cluster) {
-  int first = 0;
+  std::vector<int> used(cluster.groups.size(), 0);
   for (int i = 0; i < plan.num_stages(); ++i) {
     const Stage& s = plan.stages[std::size_t(i)];
-    stage_needs(s.dp >= 1 && s.tp >= 1 && s.nodes >= 1 && s.devices_per_node >= 1, i,
-                "dp, tp, nodes and devices_per_node must be at least 1, found {}, {}, {}, {}", s.dp,
-                s.tp, s.nodes, s.devices_per_node);
-    stage_needs(s.dp * s.tp == s.nodes * s.devices_per_node, i,
-                "dp x tp = {} x {} must be the {} x {} devices of its mesh", s.dp, s.tp, s.nodes,
-                s.devices_per_node);
-    stage_needs(s.devices_per_node % s.tp == 0, i,
-                "tp = {} must divide devices_per_node = {}, so that its groups stay within nodes",
-                s.tp, s.devices_per_node);
-    const int on_node = first % cluster.devices_per_node;
-    if (s.nodes == 1)
-      stage_needs(on_node + s.devices_per_node <= cluster.devices_per_node, i,
-                  "its {} devices from rank {} on straddle nodes of {}", s.devices_per_node, first,
-                  cluster.devices_per_node);
-    else
-      stage_needs(
-          on_node == 0 && s.devices_per_node == cluster.devices_per_node, i,
-          "a mesh of several nodes must be whole nodes of {} devices, found {} from rank {} on",
-          cluster.devices_per_node, s.devices_per_node, first);
-    first += s.devices();
+    const auto group = std::size_t(group_of(plan, i, cluster));
+    check_mesh(plan, i, cluster.groups[group]);
+    used[group] += s.devices();
   }
-  require(first == cluster.devices(), Failure::input,
-          "plan: its stages use {} devices, the cluster has {} ({} x {})", first, cluster.devices(),
-          cluster.nodes, cluster.devices_per_node);
+  if (cluster.num_groups() == 1)
+    require(used[0] == cluster.devices(), Failure::input,
+            "plan: its stages use {} devices, the cluster has {} ({})", used[0], cluster.devices(),
+            cluster.text());
+  for (std::size_t i = 0; i < used.size(); ++i) {
+    const hardware::NodeGroup& group = cluster.groups[i];
+    require(used[i] <= group.devices() && used[i] % group.devices_per_node == 0, Failure::input,
+            "plan: its stages use {} devices of group '{}', which must be whole nodes of its {} x "
+            "{}",
+            used[i], group.name, group.nodes, group.devices_per_node);
+  }
 }
 
 void check_split(const Plan& plan, const model::Config& model) {

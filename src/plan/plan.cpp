@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <tuple>
 
 #include "base/error.hpp"
@@ -13,7 +14,7 @@ namespace {
 auto members(const Stage& s) {
   return std::tie(s.first_layer, s.layers, s.nodes, s.devices_per_node, s.microbatch, s.dp, s.tp,
                   s.zero_level, s.ckpt_layers, s.weight_offload_ratio, s.grad_offload_ratio,
-                  s.optim_offload_ratio, s.act_offload_ratio);
+                  s.optim_offload_ratio, s.act_offload_ratio, s.group);
 }
 
 }  // namespace
@@ -32,16 +33,34 @@ int Plan::devices() const {
 }
 
 std::string table(const Plan& plan) {
-  Table table({"stage", "layers", "nodes x devices", "b", "dp", "tp", "ZeRO", "recomputed",
-               "optimizer offload", "activation offload"});
+  const bool grouped =
+      std::ranges::any_of(plan.stages, [](const Stage& s) { return !s.group.empty(); });
+  std::vector<std::string> columns{"stage",
+                                   "layers",
+                                   "nodes x devices",
+                                   "b",
+                                   "dp",
+                                   "tp",
+                                   "ZeRO",
+                                   "recomputed",
+                                   "optimizer offload",
+                                   "activation offload"};
+  if (grouped) columns.insert(columns.begin() + 2, "group");
+  Table table(columns);
   for (int i = 0; i < plan.num_stages(); ++i) {
     const Stage& s = plan.stages[std::size_t(i)];
-    table.add({fmt::format("{}", i),
-               fmt::format("{}-{}", s.first_layer, s.first_layer + s.layers - 1),
-               fmt::format("{} x {}", s.nodes, s.devices_per_node), fmt::format("{}", s.microbatch),
-               fmt::format("{}", s.dp), fmt::format("{}", s.tp), fmt::format("{}", s.zero_level),
-               fmt::format("{}", s.ckpt_layers), fmt::format("{:g}", s.optim_offload_ratio),
-               fmt::format("{:g}", s.act_offload_ratio)});
+    std::vector<std::string> row{fmt::format("{}", i),
+                                 fmt::format("{}-{}", s.first_layer, s.first_layer + s.layers - 1),
+                                 fmt::format("{} x {}", s.nodes, s.devices_per_node),
+                                 fmt::format("{}", s.microbatch),
+                                 fmt::format("{}", s.dp),
+                                 fmt::format("{}", s.tp),
+                                 fmt::format("{}", s.zero_level),
+                                 fmt::format("{}", s.ckpt_layers),
+                                 fmt::format("{:g}", s.optim_offload_ratio),
+                                 fmt::format("{:g}", s.act_offload_ratio)};
+    if (grouped) row.insert(row.begin() + 2, s.group);
+    table.add(row);
   }
   return fmt::format("{}global batch {} = b x dp x {} microbatches\n", table.text(),
                      plan.global_batch, plan.microbatches);
@@ -63,6 +82,37 @@ int rank_of(const Plan& plan, int stage, int dp_rank, int tp_rank) {
   int first = 0;
   for (int i = 0; i < stage; ++i) first += plan.stages[std::size_t(i)].devices();
   return first + dp_rank * plan.stages[std::size_t(stage)].tp + tp_rank;
+}
+
+int first_device(const Plan& plan, int stage) {
+  int first = 0;
+  for (int i = 0; i < stage; ++i) {
+    const Stage& earlier = plan.stages[std::size_t(i)];
+    if (earlier.group == plan.stages[std::size_t(stage)].group) first += earlier.devices();
+  }
+  return first;
+}
+
+std::map<Node, std::vector<int>> ranks_of_nodes(const Plan& plan,
+                                                const hardware::Cluster& cluster) {
+  std::map<Node, std::vector<int>> nodes;
+  int rank = 0;
+  for (int i = 0; i < plan.num_stages(); ++i) {
+    const Stage& stage = plan.stages[std::size_t(i)];
+    const int group = cluster.index(stage.group), first = first_device(plan, i);
+    const int per_node = cluster.groups[std::size_t(group)].devices_per_node;
+    for (int d = 0; d < stage.devices(); ++d)
+      nodes[{group, (first + d) / per_node}].push_back(rank++);
+  }
+  return nodes;
+}
+
+int job_rank(const Plan& plan, const hardware::Cluster& cluster, int rank) {
+  const int stage = place(plan, rank).stage;
+  const int group = cluster.index(plan.stages[std::size_t(stage)].group);
+  int first = first_device(plan, stage) + rank - rank_of(plan, stage, 0, 0);
+  for (int i = 0; i < group; ++i) first += cluster.groups[std::size_t(i)].devices();
+  return first;
 }
 
 BlockRange block_range(const Plan& plan, int stage) {

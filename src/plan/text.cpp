@@ -14,6 +14,7 @@ deck::Schema<Stage> stage_schema() {
   schema
       .key("first_layer", &Stage::first_layer,
            {.help = "its first layer", .required = true, .min = 0})
+      .key("group", &Stage::group, {.help = "group of nodes it lies on", .if_given = true})
       .key("layers", &Stage::layers, {.help = "layers it holds", .required = true, .min = 1})
       .key("nodes", &Stage::nodes, {.help = "nodes of its mesh", .min = 1})
       .key("devices_per_node", &Stage::devices_per_node,

@@ -87,7 +87,7 @@ hardware::Profile measure(comm::Communicator& world, const hardware::ProfileKey&
   bench.report(fmt::format("{}FLOP/s, {}/s, {} a task", format_count(profile.flops_per_s),
                            format_bytes(profile.bytes_per_s),
                            format_seconds(profile.task_overhead_s)));
-  profile.operators = measure_operators(bench, model, shapes, cluster.memory_bytes);
+  profile.operators = measure_operators(bench, model, shapes, cluster.groups[0].memory_bytes);
   profile.links = measure_links(bench, shapes.groups, key.ranks_per_node, sizes.block_bytes,
                                 sizes.stream_bytes);
   profile.copies = measure_copies(bench, sizes.copy_bytes);

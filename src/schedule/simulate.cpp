@@ -15,19 +15,29 @@
 namespace brume::schedule {
 namespace {
 
-/// A group's shape: nodes it spans, ranks on each.
+/// A group's shape: nodes it spans, ranks on each; of a message also the other rank's node group.
 struct Shape {
   int nodes;
   int ranks_per_node;
+  int peer_group = -1;  ///< where it differs from the own one
+
+  auto operator<=>(const Shape&) const = default;
 };
 
 Shape dp_shape(const plan::Stage& stage) {
   return {stage.nodes, stage.devices_per_node / stage.tp};
 }
 
+/// Which node of its group a rank is on.
+int node_of(const plan::Plan& plan, int rank, int node_ranks) {
+  const int stage = plan::place(plan, rank).stage;
+  return (plan::first_device(plan, stage) + rank - plan::rank_of(plan, stage, 0, 0)) / node_ranks;
+}
+
 /// Nothing, for what stays on its rank.
-Shape shape(const plan::Plan& plan, int rank, const Task& task, int node_ranks) {
+Shape shape(const plan::Plan& plan, int rank, const Task& task, const hardware::Machine& machine) {
   const plan::Stage& stage = plan.stages[std::size_t(plan::place(plan, rank).stage)];
+  const int node_ranks = machine.profile(stage.group).key.ranks_per_node;
   if (task.group == Group::tp) return {1, stage.tp};
   if (task.group == Group::dp) return dp_shape(stage);
   if (task.group == Group::world) {
@@ -35,7 +45,10 @@ Shape shape(const plan::Plan& plan, int rank, const Task& task, int node_ranks) 
     return {int(ceil_div(plan.devices(), per_node)), per_node};
   }
   if (task.peer < 0) return {0, 0};
-  return rank / node_ranks == task.peer / node_ranks ? Shape{1, 2} : Shape{2, 1};
+  const plan::Stage& other = plan.stages[std::size_t(plan::place(plan, task.peer).stage)];
+  if (other.group != stage.group) return {2, 1, machine.index(other.group)};
+  return node_of(plan, rank, node_ranks) == node_of(plan, task.peer, node_ranks) ? Shape{1, 2}
+                                                                                 : Shape{2, 1};
 }
 
 std::int64_t bytes_of(const Task& task, Role role) {
@@ -77,8 +90,10 @@ std::int64_t work_bytes(const Task& task) {
 }
 
 double work_s(const Task& task, std::int64_t bytes, const Shape& group, const plan::Stage& stage,
-              const model::Config& model, const hardware::Profile& profile) {
+              const model::Config& model, const hardware::Machine& machine) {
   using analyzer::Pass;
+  const int own = machine.index(stage.group);
+  const hardware::Profile& profile = machine.profile(own);
   const auto segment = [&](Pass pass) {
     return analyzer::segment_s(model, profile, task.segment, pass, stage.microbatch, stage.tp);
   };
@@ -94,7 +109,9 @@ double work_s(const Task& task, std::int64_t bytes, const Shape& group, const pl
     case Operation::reduce_scatter: return link("reduce_scatter");
     case Operation::all_gather: return link("all_gather");
     case Operation::send:
-    case Operation::recv: return link("send");
+    case Operation::recv:
+      return group.peer_group < 0 ? link("send")
+                                  : machine.crossing_s(own, group.peer_group, double(bytes));
     case Operation::copy_in: return hardware::copy_time(profile, "copy_in", double(bytes));
     case Operation::copy_out: return hardware::copy_time(profile, "copy_out", double(bytes));
     case Operation::clear:
@@ -110,27 +127,27 @@ double work_s(const Task& task, std::int64_t bytes, const Shape& group, const pl
 /// Times of tasks, looked up where an equal one was seen before: most are.
 class TaskTimes {
  public:
-  TaskTimes(const plan::Plan& plan, const model::Config& model, const hardware::Profile& profile)
-      : plan_(plan), model_(model), profile_(profile) {}
+  TaskTimes(const plan::Plan& plan, const model::Config& model, const hardware::Machine& machine)
+      : plan_(plan), model_(model), machine_(machine) {}
 
   double of(const Task& task, int rank) {
     const int stage = plan::place(plan_, rank).stage;
-    const Shape group = shape(plan_, rank, task, profile_.key.ranks_per_node);
+    const Shape group = shape(plan_, rank, task, machine_);
     const std::int64_t bytes = work_bytes(task);
-    const auto [entry, fresh] = known_s_.try_emplace(
-        {stage, task.operation, task.segment, group.nodes, group.ranks_per_node, bytes}, 0.0);
+    const auto [entry, fresh] =
+        known_s_.try_emplace({stage, task.operation, task.segment, group, bytes}, 0.0);
+    const plan::Stage& own = plan_.stages[std::size_t(stage)];
     if (fresh)
-      entry->second =
-          profile_.task_overhead_s +
-          work_s(task, bytes, group, plan_.stages[std::size_t(stage)], model_, profile_);
+      entry->second = machine_.profile(own.group).task_overhead_s +
+                      work_s(task, bytes, group, own, model_, machine_);
     return entry->second;
   }
 
  private:
   const plan::Plan& plan_;
   const model::Config& model_;
-  const hardware::Profile& profile_;
-  std::map<std::tuple<int, Operation, model::SegmentKind, int, int, std::int64_t>, double> known_s_;
+  const hardware::Machine& machine_;
+  std::map<std::tuple<int, Operation, model::SegmentKind, Shape, std::int64_t>, double> known_s_;
 };
 
 /// Which of the four resources of the interference model a channel uses.
@@ -240,23 +257,24 @@ std::vector<int> group_ranks(const plan::Plan& plan, int rank, Group group) {
 }
 
 double task_s(const Task& task, const Program& program, const plan::Plan& plan,
-              const model::Config& model, const hardware::Profile& profile) {
-  return TaskTimes(plan, model, profile).of(task, program.rank);
+              const model::Config& model, const hardware::Machine& machine) {
+  return TaskTimes(plan, model, machine).of(task, program.rank);
 }
 
 Simulation simulate(std::span<const Program> programs, const plan::Plan& plan,
-                    const model::Config& model, const hardware::Profile& profile) {
+                    const model::Config& model, const hardware::Machine& machine) {
   const Activities activities(programs, plan);
   require(activities.unmatched.empty(), Failure::bug, "{}",
           activities.unmatched.empty() ? "" : activities.unmatched[0]);
   Readiness readiness(programs, activities);
   std::vector<hardware::Interference> slow;
   for (const Program& program : programs) {
-    const Shape dp = dp_shape(plan.stages[std::size_t(plan::place(plan, program.rank).stage)]);
-    slow.push_back(profile.interference_model(dp.nodes, dp.ranks_per_node));
+    const plan::Stage& stage = plan.stages[std::size_t(plan::place(plan, program.rank).stage)];
+    const Shape dp = dp_shape(stage);
+    slow.push_back(machine.profile(stage.group).interference_model(dp.nodes, dp.ranks_per_node));
   }
   Clockwork clockwork(programs, activities, std::move(slow));
-  TaskTimes times(plan, model, profile);
+  TaskTimes times(plan, model, machine);
   Simulation simulation;
   for (const Program& program : programs) simulation.spans.emplace_back(program.tasks.size());
 

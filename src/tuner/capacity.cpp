@@ -3,22 +3,16 @@
 #include <algorithm>
 #include <numeric>
 
+#include "space.hpp"
+
 namespace brume::tuner {
 namespace {
 
-/// Devices that meshes are multiples of.
-int unit_of(const Rooms& rooms, int devices) {
-  int unit = devices;
-  for (const auto& meshes : rooms)
-    for (const Room& room : meshes) unit = std::gcd(unit, room.devices);
-  return unit;
-}
-
-/// Steps from stage to stage, from the last one on, over the units in use.
+/// Steps from stage to stage, from the last one on, over the devices in use.
 class Steps {
  public:
-  Steps(const Rooms& rooms, int devices, int devices_per_node, int unit)
-      : rooms_(rooms), devices_(devices), per_node_(devices_per_node), unit_(unit) {
+  Steps(const Rooms& rooms, const Uses& uses, const hardware::Cluster& cluster)
+      : rooms_(rooms), uses_(uses), fills_(cluster.num_groups() == 1) {
     least_rest_.assign(rooms.size() + 1, 0);
     most_rest_ = least_rest_;
     for (std::size_t after = rooms.size(); after-- > 0;) {
@@ -28,29 +22,25 @@ class Steps {
     }
   }
 
-  std::size_t size() const { return std::size_t(devices_ / unit_) + 1; }
-
-  /// visit(units used, units with one stage more, layers of that stage), as far as the stages
+  /// visit(use, use with one stage more, layers of that stage), in one group as far as the stages
   /// before that one can take exactly the other devices.
   template <class Visit>
   void each(std::size_t after, const std::vector<int>& reached, Visit visit) const {
-    for (std::size_t units = 0; units < size(); ++units) {
-      if (reached[units] < 0) continue;
-      const int left = devices_ - int(units) * unit_;
-      // A mesh ends where the devices in use begin; within a node it begins there too.
-      const int on_node = left % per_node_;
+    for (std::size_t use = 0; use < uses_.size(); ++use) {
+      if (reached[use] < 0) continue;
       for (const Room& room : rooms_[after]) {
-        const int rest = left - room.devices;
-        if (on_node != 0 && room.devices > on_node) continue;
-        if (rest < least_rest_[after + 1] || rest > most_rest_[after + 1]) continue;
-        visit(units, units + std::size_t(room.devices / unit_), room.layers);
+        if (!uses_.takes(use, room.group, room.devices)) continue;
+        const int rest = uses_.left(use, room.group) - room.devices;
+        if (fills_ && (rest < least_rest_[after + 1] || rest > most_rest_[after + 1])) continue;
+        visit(use, uses_.with(use, room.group, room.devices), room.layers);
       }
     }
   }
 
  private:
   const Rooms& rooms_;
-  int devices_, per_node_, unit_;
+  const Uses& uses_;
+  bool fills_;
   std::vector<int> least_rest_, most_rest_;  ///< [stages placed] devices of the others
 };
 
@@ -59,26 +49,58 @@ bool any_without(const Rooms& rooms) {
 }
 
 /// Whether layers fit were any share of a mesh's layers and devices possible.
-bool may_be_enough(const Rooms& rooms, int num_layers, int devices) {
+bool may_be_enough(const Rooms& rooms, int num_layers, const hardware::Cluster& cluster) {
   int most = 0;
-  double per_device = 0.0;
+  std::vector<double> per_device(cluster.groups.size(), 0.0);
   for (const auto& meshes : rooms) {
     int here = 0;
     for (const Room& room : meshes) {
       here = std::max(here, room.layers);
-      per_device = std::max(per_device, double(room.layers) / room.devices);
+      double& known = per_device[std::size_t(room.group)];
+      known = std::max(known, double(room.layers) / room.devices);
     }
     most += here;
   }
-  return most >= num_layers && per_device * devices >= num_layers * (1.0 - 1e-12);
+  double together = 0.0;
+  for (std::size_t i = 0; i < per_device.size(); ++i)
+    together += per_device[i] * cluster.groups[i].devices();
+  return most >= num_layers && together >= num_layers * (1.0 - 1e-12);
 }
 
 }  // namespace
 
-bool enough(const Rooms& rooms, int num_layers, int devices, int devices_per_node) {
-  if (any_without(rooms) || !may_be_enough(rooms, num_layers, devices)) return false;
-  const Steps steps(rooms, devices, devices_per_node, unit_of(rooms, devices));
-  std::vector<int> last(steps.size(), -1), next;
+Uses::Uses(const Rooms& rooms, const hardware::Cluster& cluster) {
+  for (int group = 0; group < cluster.num_groups(); ++group) {
+    const hardware::NodeGroup& of = cluster.groups[std::size_t(group)];
+    int unit = of.devices();
+    for (const auto& meshes : rooms)
+      for (const Room& room : meshes)
+        if (room.group == group) unit = std::gcd(unit, room.devices);
+    unit = std::max(unit, 1);
+    axes_.push_back(
+        {of.devices(), of.devices_per_node, unit, std::size_t(of.devices() / unit) + 1, size_});
+    size_ *= axes_.back().count;
+  }
+}
+
+bool Uses::takes(std::size_t use, int group, int devices) const {
+  const int begin = left(use, group) - devices;
+  return begin >= 0 && may_begin(begin, devices, axes_[std::size_t(group)].per_node);
+}
+
+bool Uses::complete(std::size_t use) const {
+  if (axes_.size() == 1) return left(use, 0) == 0;
+  for (int group = 0; group < int(axes_.size()); ++group)
+    if (left(use, group) % axes_[std::size_t(group)].per_node != 0) return false;
+  return true;
+}
+
+bool enough(const Rooms& rooms, int num_layers, const hardware::Cluster& cluster) {
+  if (any_without(rooms) || !may_be_enough(rooms, num_layers, cluster)) return false;
+  if (cluster.num_groups() > 1) return true;
+  const Uses uses(rooms, cluster);
+  const Steps steps(rooms, uses, cluster);
+  std::vector<int> last(uses.size(), -1), next;
   last[0] = 0;
   for (std::size_t after = 0; after < rooms.size(); ++after) {
     next.assign(last.size(), -1);
@@ -90,14 +112,14 @@ bool enough(const Rooms& rooms, int num_layers, int devices, int devices_per_nod
   return last.back() >= num_layers;
 }
 
-Capacity::Capacity(const Rooms& rooms, int devices, int devices_per_node)
-    : unit_(unit_of(rooms, devices)) {
-  last_.assign(rooms.size() + 1, std::vector(std::size_t(devices / unit_) + 1, -1));
+Capacity::Capacity(const Rooms& rooms, const hardware::Cluster& cluster) : uses_(rooms, cluster) {
+  last_.assign(rooms.size() + 1, std::vector(uses_.size(), -1));
   first_ = last_;
   if (any_without(rooms)) return;
-  const Steps steps(rooms, devices, devices_per_node, unit_);
+  const Steps steps(rooms, uses_, cluster);
   last_.front().front() = 0;
-  first_.back().back() = 0;
+  for (std::size_t use = 0; use < uses_.size(); ++use)
+    if (uses_.complete(use)) first_.back()[use] = 0;
   for (std::size_t after = 0; after < rooms.size(); ++after)
     steps.each(after, last_[after], [&](std::size_t from, std::size_t to, int layers) {
       last_[after + 1][to] = std::max(last_[after + 1][to], last_[after][from] + layers);

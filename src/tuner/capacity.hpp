@@ -1,42 +1,75 @@
 /// @file How many layers a pipeline's stages can hold, by the devices they use.
 #pragma once
 
+#include <cstddef>
 #include <vector>
+
+#include "hardware/cluster.hpp"
 
 namespace brume::tuner {
 
 /// A mesh that a stage may take, and the most layers it holds there, at least 1.
 struct Room {
+  int group;
   int devices;
   int layers;
 };
 
-/// [stages after][mesh], each number of devices at most once.
+/// [stages after][mesh], each number of devices of a group at most once.
 using Rooms = std::vector<std::vector<Room>>;
 
-/// Whether stages in these rooms can hold all layers on exactly so many devices.
-bool enough(const Rooms& rooms, int num_layers, int devices, int devices_per_node);
+/// How many devices of each group are in use, as one number. Stages take a group's devices from the
+/// last one on.
+class Uses {
+ public:
+  Uses(const Rooms& rooms, const hardware::Cluster& cluster);
+
+  std::size_t size() const { return size_; }
+  int used(std::size_t use, int group) const {
+    const Axis& axis = axes_[std::size_t(group)];
+    return int(use / axis.stride % axis.count) * axis.unit;
+  }
+  /// With so many devices more.
+  std::size_t with(std::size_t use, int group, int devices) const {
+    const Axis& axis = axes_[std::size_t(group)];
+    return use + std::size_t(devices / axis.unit) * axis.stride;
+  }
+  int left(std::size_t use, int group) const {
+    return axes_[std::size_t(group)].devices - used(use, group);
+  }
+  /// Whether a mesh of so many devices may be the next one.
+  bool takes(std::size_t use, int group, int devices) const;
+  /// Whether these are all devices of a plan: all of an only group, whole nodes of several.
+  bool complete(std::size_t use) const;
+
+ private:
+  struct Axis {
+    int devices, per_node;
+    int unit;  ///< devices in use are multiples of it
+    std::size_t count, stride;
+  };
+  std::vector<Axis> axes_;
+  std::size_t size_ = 1;
+};
+
+/// Whether stages in these rooms may hold all layers. Exact for one group; for several it may say
+/// yes in vain.
+bool enough(const Rooms& rooms, int num_layers, const hardware::Cluster& cluster);
 
 /// Most layers that stages can hold; -1 where devices do not add up or meshes would straddle nodes.
 class Capacity {
  public:
-  Capacity(const Rooms& rooms, int devices, int devices_per_node);
+  Capacity(const Rooms& rooms, const hardware::Cluster& cluster);
 
-  /// Devices in use are multiples of it.
-  int unit() const { return unit_; }
-  /// Of the last `stages`, on the last `used` devices.
-  int last(int stages, int used) const { return at(last_, stages, used); }
-  /// Of the stages before those, on the other devices.
-  int first(int stages, int used) const { return at(first_, stages, used); }
+  const Uses& uses() const { return uses_; }
+  /// Of the last `stages`, on the devices in use.
+  int last(int stages, std::size_t use) const { return last_[std::size_t(stages)][use]; }
+  /// Of the stages before those, on other devices.
+  int first(int stages, std::size_t use) const { return first_[std::size_t(stages)][use]; }
 
  private:
-  using Table = std::vector<std::vector<int>>;  ///< [stages placed][units used]
-  int at(const Table& table, int stages, int used) const {
-    return table[std::size_t(stages)][std::size_t(used / unit_)];
-  }
-
-  int unit_;
-  Table last_, first_;
+  Uses uses_;
+  std::vector<std::vector<int>> last_, first_;  ///< [stages placed][use]
 };
 
 }  // namespace brume::tuner

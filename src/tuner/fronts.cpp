@@ -56,8 +56,9 @@ const std::vector<Point>& Fronts::front(int layout, int after, int layers) const
 }
 
 bool Fronts::fits(const Point& point, const Layout& mesh) const {
-  return point.device_bytes <= limits_.device_bytes &&
-         point.host_bytes * mesh.devices_per_node <= limits_.node_host_bytes;
+  const Limits& limits = limits_[std::size_t(mesh.group)];
+  return point.device_bytes <= limits.device_bytes &&
+         point.host_bytes * mesh.devices_per_node <= limits.node_host_bytes;
 }
 
 bool Fronts::struck(const Seat& seat, const Point& point) const {
@@ -142,6 +143,7 @@ std::vector<Point> Fronts::climb(const Seat& seat, const std::vector<int>& layer
 std::vector<Point> Fronts::smallest_fits(const Seat& seat, std::vector<Point> rows,
                                          std::vector<char>& may_climb) {
   const Layout& mesh = seat.mesh();
+  const Limits& limits = limits_[std::size_t(mesh.group)];
   struct Bracket {
     std::size_t row;
     int unfit, fit;  ///< numbers of recomputed layers
@@ -161,7 +163,7 @@ std::vector<Point> Fronts::smallest_fits(const Seat& seat, std::vector<Point> ro
       most.push_back(rows[i]);
       most.back().ckpt_layers = rows[i].layers;
       row_of.push_back(i);
-    } else if (rows[i].device_bytes <= limits_.device_bytes) {
+    } else if (rows[i].device_bytes <= limits.device_bytes) {
       may_climb[i] = 0;  // short of host memory, which higher ratios only need more of
     }
   }
@@ -171,7 +173,7 @@ std::vector<Point> Fronts::smallest_fits(const Seat& seat, std::vector<Point> ro
     if (fits(most[i], mesh))
       open.push_back({row_of[i], 0, most[i].ckpt_layers, std::numeric_limits<double>::infinity(),
                       most[i].device_bytes});
-    else if (most[i].host_bytes * mesh.devices_per_node > limits_.node_host_bytes)
+    else if (most[i].host_bytes * mesh.devices_per_node > limits.node_host_bytes)
       may_climb[row_of[i]] = 0;
   }
   while (!open.empty()) {

@@ -30,8 +30,9 @@ std::vector<Point> pareto_front(std::vector<Point> points, bool host_matters);
 /// bisection; where bytes or times contradict that, all numbers are tried.
 class Fronts {
  public:
-  Fronts(Grid& grid, const Frame& frame, const Axes& axes, Limits limits)
-      : grid_(grid), frame_(frame), axes_(axes), limits_(limits) {}
+  /// @param limits  by group
+  Fronts(Grid& grid, const Frame& frame, const Axes& axes, std::vector<Limits> limits)
+      : grid_(grid), frame_(frame), axes_(axes), limits_(std::move(limits)) {}
 
   /// Computes what is missing among [least, most] layers.
   void prepare(int layout, int after, int least_layers, int most_layers);
@@ -70,7 +71,7 @@ class Fronts {
   Grid& grid_;
   const Frame& frame_;
   const Axes& axes_;
-  Limits limits_;
+  std::vector<Limits> limits_;  ///< [group]
   bool host_matters_ = false;
   std::map<Key, std::vector<Point>> fronts_;
   std::map<Key, std::vector<Point>> struck_;

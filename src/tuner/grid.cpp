@@ -68,13 +68,24 @@ bool Point::same_strategy(const Point& other) const {
   return knobs(*this) == knobs(other);
 }
 
-Grid::Grid(const model::Config& model, const hardware::Profile& profile)
-    : model_(model), profile_(profile) {}
+analyzer::StageRole Seat::role() const {
+  const bool first = after + 1 == frame.num_stages, last = after == 0;
+  const int own = mesh().group, other = first ? frame.last_group : frame.first_group;
+  return {.first = first,
+          .last = last,
+          .group = own,
+          .before = own,
+          .after = own,
+          .other_end = first != last && other >= 0 ? other : own};
+}
+
+Grid::Grid(const model::Config& model, const hardware::Machine& machine)
+    : model_(model), machine_(machine) {}
 
 const Grid::Role& Grid::role(analyzer::StageRole wanted) {
-  auto& role = roles_[{wanted.first, wanted.last}];
+  auto& role = roles_[wanted];
   if (!role) {
-    const auto e = analyzer::stage_expressions(model_, profile_, wanted);
+    const auto e = analyzer::stage_expressions(model_, machine_, wanted);
     const std::array<Expr, 2> time{e.stable_s, e.delta_s};
     const std::array<Expr, 3> memory{e.peak_forward_bytes, e.peak_backward_bytes, e.host_bytes};
     role = std::make_unique<Role>(
@@ -122,8 +133,8 @@ void Grid::price_memory(const Seat& seat, std::span<Point> points) {
 
 Rising Grid::rising(const Seat& seat, const Axes& axes) {
   const Layout& mesh = seat.mesh();
-  const auto key = std::tuple{seat.role().first, seat.role().last,      mesh.microbatch, mesh.dp,
-                              mesh.tp,           mesh.devices_per_node, mesh.nodes};
+  const auto key =
+      std::tuple{seat.role(), mesh.microbatch, mesh.dp, mesh.tp, mesh.devices_per_node, mesh.nodes};
   if (const auto known = rising_.find(key); known != rising_.end()) return known->second;
   std::mt19937 random(7);
   const auto any = [&](std::size_t size) { return std::size_t(random() % size); };

@@ -41,9 +41,8 @@ struct Seat {
   int after;  ///< stages after it
 
   const Layout& mesh() const { return frame.layouts[std::size_t(layout)]; }
-  analyzer::StageRole role() const {
-    return {.first = after + 1 == frame.num_stages, .last = after == 0};
-  }
+  /// Its neighbours are taken to be of its own group; Crossings adds what others cost.
+  analyzer::StageRole role() const;
 };
 
 /// The strategies a search may choose from, each list in rising order.
@@ -60,7 +59,7 @@ using Rising = std::array<bool, 4>;
 /// The expressions of all stage roles of one model on one machine.
 class Grid {
  public:
-  Grid(const model::Config& model, const hardware::Profile& profile);
+  Grid(const model::Config& model, const hardware::Machine& machine);
 
   void price_time(const Seat& seat, std::span<Point> points);    ///< sets stable and delta
   void price_memory(const Seat& seat, std::span<Point> points);  ///< sets device and host bytes
@@ -70,6 +69,7 @@ class Grid {
 
   std::int64_t evaluations() const { return evaluations_; }
   const model::Config& model() const { return model_; }
+  const hardware::Machine& machine() const { return machine_; }
 
  private:
   struct Role {
@@ -80,9 +80,9 @@ class Grid {
   void evaluate(const symbolic::Tape& tape, const Seat& seat, std::span<const Point> points);
 
   const model::Config& model_;
-  const hardware::Profile& profile_;
-  std::map<std::pair<bool, bool>, std::unique_ptr<Role>> roles_;
-  std::map<std::tuple<bool, bool, int, int, int, int, int>, Rising> rising_;
+  const hardware::Machine& machine_;
+  std::map<analyzer::StageRole, std::unique_ptr<Role>> roles_;
+  std::map<std::tuple<analyzer::StageRole, int, int, int, int, int>, Rising> rising_;
   std::vector<std::vector<double>> inputs_, outputs_;  ///< columns of the last evaluation
   std::int64_t evaluations_ = 0;
 };

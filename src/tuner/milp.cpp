@@ -5,6 +5,7 @@
 #include <cmath>
 #include <csetjmp>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "pipeline.hpp"
@@ -131,9 +132,10 @@ class Formulation {
       std::vector<Chosen>& stage = chosen_.emplace_back();
       for (const Cell& cell : *cells)
         for (const Point& point : cell.points)
-          stage.push_back({program_.add_column(point.stable_s / unit_s_, true), &point});
+          stage.push_back({program_.add_column(point.stable_s / unit_s_, true), &point, &cell});
     }
     add_sum_rows();
+    if (pipeline.neighbours_matter) add_neighbour_rows();
     for (std::size_t stage = 0; stage < chosen_.size(); ++stage) add_time_rows(stage);
   }
 
@@ -159,24 +161,30 @@ class Formulation {
   struct Chosen {
     int column;
     const Point* point;
+    const Cell* cell;
   };
 
-  /// Each stage has one mesh size and number of layers and one point of these; both add up.
+  /// Each stage has one mesh size and number of layers and one point of these; both add up. Of
+  /// several groups' devices some may stay unused.
   void add_sum_rows() {
     Row layers{.type = GLP_FX, .bound = double(pipeline_.num_layers)};
-    Row devices{.type = GLP_FX, .bound = double(pipeline_.devices)};
+    std::vector<Row> devices;  // [group]
+    for (const hardware::NodeGroup& group : pipeline_.cluster.groups)
+      devices.push_back({.type = pipeline_.cluster.num_groups() == 1 ? GLP_FX : GLP_UP,
+                         .bound = double(group.devices())});
+    using Key = std::tuple<int, int, int>;  // devices, layers, group
     for (const auto& stage : chosen_) {
-      std::map<std::pair<int, int>, int> group;  // column
-      std::map<std::pair<int, int>, Row> points_of;
+      std::map<Key, int> group;  // column
+      std::map<Key, Row> points_of;
       Row one{.type = GLP_FX, .bound = 1.0};
       for (const Chosen& chosen : stage) {
-        const int size = pipeline_.frame.layouts[std::size_t(chosen.point->layout)].devices();
-        const std::pair key{size, chosen.point->layers};
+        const Layout& mesh = pipeline_.layout(*chosen.point);
+        const Key key{mesh.devices(), chosen.point->layers, mesh.group};
         if (!group.contains(key)) {
           const int column = group[key] = program_.add_column(0.0, true);
           one.add(column, 1.0);
-          layers.add(column, key.second);
-          devices.add(column, key.first);
+          layers.add(column, chosen.point->layers);
+          devices[std::size_t(mesh.group)].add(column, mesh.devices());
           points_of[key] = Row().add(column, -1.0);
         }
         points_of[key].add(chosen.column, 1.0);
@@ -185,7 +193,24 @@ class Formulation {
       for (auto& [key, row] : points_of) program_.rows.push_back(std::move(row));
     }
     program_.rows.push_back(std::move(layers));
-    program_.rows.push_back(std::move(devices));
+    for (Row& row : devices) program_.rows.push_back(std::move(row));
+  }
+
+  /// A stage has the neighbours that its point counts on.
+  void add_neighbour_rows() {
+    const int groups = pipeline_.cluster.num_groups();
+    for (std::size_t stage = 0; stage + 1 < chosen_.size(); ++stage)
+      for (int group = 0; group < groups; ++group)
+        for (int next = 0; next < groups; ++next) {
+          Row row{.type = GLP_FX, .bound = 0.0};
+          for (const Chosen& c : chosen_[stage])
+            if (pipeline_.layout(*c.cell).group == group && c.cell->after == next)
+              row.add(c.column, 1.0);
+          for (const Chosen& c : chosen_[stage + 1])
+            if (pipeline_.layout(*c.cell).group == next && c.cell->before == group)
+              row.add(c.column, -1.0);
+          program_.rows.push_back(std::move(row));
+        }
   }
 
   /// slowest >= t_i; exposed >= d_i - sum_{j<i} t_j.
@@ -212,14 +237,18 @@ class Formulation {
   std::vector<std::vector<Chosen>> chosen_;  ///< [stage]
 };
 
-/// Whether every mesh lies within a node or begins at one.
+/// Whether every mesh lies within a node or begins at one, and no node is used in part.
 bool packs(const Pipeline& pipeline, const std::vector<Point>& stages) {
-  int first = 0;
+  const auto& groups = pipeline.cluster.groups;
+  std::vector<int> first(groups.size(), 0);
   for (const Point& point : stages) {
-    const int devices = pipeline.frame.layouts[std::size_t(point.layout)].devices();
-    if (!may_begin(first, devices, pipeline.devices_per_node)) return false;
-    first += devices;
+    const Layout& mesh = pipeline.layout(point);
+    const auto g = std::size_t(mesh.group);
+    if (!may_begin(first[g], mesh.devices(), groups[g].devices_per_node)) return false;
+    first[g] += mesh.devices();
   }
+  for (std::size_t g = 0; g < groups.size(); ++g)
+    if (first[g] % groups[g].devices_per_node != 0) return false;
   return true;
 }
 

@@ -25,8 +25,8 @@ MistJob mist_job(const model::Config& model, int global_batch, const hardware::C
   job.hardware = analyzer::mist_hardware(profile, cluster);
   job.num_layers = model.num_layers;
   job.global_batch = global_batch;
-  job.nodes = cluster.nodes;
-  job.ranks_per_node = cluster.devices_per_node;
+  job.nodes = cluster.groups[0].nodes;
+  job.ranks_per_node = cluster.groups[0].devices_per_node;
   job.time = [&profile, model = job.model, hardware = job.hardware](analyzer::MistLayer layer,
                                                                     int microbatch, int tp) {
     return analyzer::mist_layer_time(model, hardware, profile, layer, microbatch, tp);
@@ -38,7 +38,7 @@ MistSpace mist_space(const deck::Deck& deck) {
   const deck::SearchKeys& keys = deck.search;
   MistSpace space;
   space.tp = keys.tp;
-  for (int tp = 1; keys.tp.empty() && tp <= deck.cluster.devices_per_node; tp *= 2)
+  for (int tp = 1; keys.tp.empty() && tp <= deck.cluster.all_groups()[0].devices_per_node; tp *= 2)
     space.tp.push_back(tp);
   if (!keys.microbatch.empty()) space.microbatch = keys.microbatch;
   space.dp = keys.dp;

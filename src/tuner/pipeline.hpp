@@ -2,6 +2,7 @@
 /// an iteration is short.
 #pragma once
 
+#include <deque>
 #include <limits>
 #include <optional>
 #include <span>
@@ -14,21 +15,26 @@ namespace brume::tuner {
 
 inline constexpr double infinity = std::numeric_limits<double>::infinity();
 
-/// Points that a stage may take, all of one layout and number of layers.
+/// Points that a stage may take, all of one layout and number of layers, between neighbours of
+/// these groups.
 struct Cell {
   int layout;
   int layers;
   std::span<const Point> points;
+  int before = 0, after = 0;  ///< the own group where there is no neighbour
 };
 
 struct Pipeline {
   const Frame& frame;
   int num_layers = 0;
-  int devices = 0;
-  int devices_per_node = 1;
-  double node_host_bytes = infinity;
+  const hardware::Cluster& cluster;
   bool host_matters = false;             ///< a node's stages share its host memory
+  bool neighbours_matter = false;        ///< else cells are for any neighbours
   std::vector<std::vector<Cell>> cells;  ///< [stages after]
+  std::deque<std::vector<Point>> own;    ///< points made for this pipeline
+
+  const Layout& layout(const Cell& cell) const { return frame.layouts[std::size_t(cell.layout)]; }
+  const Layout& layout(const Point& p) const { return frame.layouts[std::size_t(p.layout)]; }
 };
 
 /// One point of each stage, first stage first.
@@ -40,7 +46,8 @@ struct Choice {
 /// [s], by the analyzer's formula.
 double iteration_time(const std::vector<Point>& stages, int microbatches);
 
-/// Devices stand in the order of stages; a node's stages together must not exceed its host memory.
+/// Each group's devices stand in the order of stages; a node's stages together must not exceed its
+/// host memory.
 bool fits_host(const Pipeline& pipeline, const std::vector<Point>& stages);
 
 /// Least max_i (whole_i + sum_{j>i} t_j) over choices whose stages take at most `threshold_s` each.
@@ -50,9 +57,10 @@ struct Least {
   double choice_s = infinity;  ///< of that choice
 };
 
-/// Dynamic program over (stages after, devices used, layers used), from the last stage on, with
-/// labels (sum of t, max of whole + later t, host bytes on the current node) that do not beat each
-/// other. Prices bound what is left to place.
+/// Dynamic program over (stages after, devices used of each group, layers used, and where
+/// neighbours matter the groups of the next stage and of the one after it), from the last stage on,
+/// with labels (sum of t, max of whole + later t, host bytes on each group's current node) that do
+/// not beat each other. Prices bound what is left to place.
 Least least_sum(const Pipeline& pipeline, double threshold_s, double cutoff_s,
                 const Prices& prices = {});
 

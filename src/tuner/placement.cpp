@@ -23,26 +23,28 @@ using Arenas = std::array<std::int64_t, schedule::num_tiers>;
 void count(Placement& placement, const plan::Plan& plan, const hardware::Cluster& cluster,
            const std::function<Arenas(int rank)>& arenas) {
   placement.stage_bytes.assign(plan.stages.size(), 0);
-  for (int first = 0; first < plan.devices(); first += cluster.devices_per_node) {
+  placement.groups.assign(cluster.groups.size(), {});
+  for (const auto& [node, ranks] : plan::ranks_of_nodes(plan, cluster)) {
+    const hardware::NodeGroup& group = cluster.groups[std::size_t(node.group)];
+    Held& held = placement.groups[std::size_t(node.group)];
     std::int64_t on_node = 0, most = -1;
     int fullest = 0;  // the stage of this node that takes most of its memory
-    for (int rank = first; rank < std::min(first + cluster.devices_per_node, plan.devices());
-         ++rank) {
+    for (int rank : ranks) {
       const Arenas bytes = arenas(rank);
       const std::int64_t device = bytes[std::size_t(Tier::device)];
       const std::int64_t host = bytes[std::size_t(Tier::host)];
       const int stage = plan::place(plan, rank).stage;
-      placement.device_bytes = std::max(placement.device_bytes, device);
+      held.device_bytes = std::max(held.device_bytes, device);
       std::int64_t& of_stage = placement.stage_bytes[std::size_t(stage)];
       of_stage = std::max(of_stage, device);
-      if (device > cluster.memory_bytes) placement.misfit = stage;
+      if (device > group.memory_bytes) placement.misfit = stage;
       on_node += host;
       if (host <= most) continue;
       most = host;
       fullest = stage;
     }
-    placement.host_bytes = std::max(placement.host_bytes, on_node);
-    if (on_node > cluster.host_memory_bytes) placement.misfit = fullest;
+    held.host_bytes = std::max(held.host_bytes, on_node);
+    if (on_node > group.host_memory_bytes) placement.misfit = fullest;
   }
 }
 
@@ -125,18 +127,19 @@ Placement place(const plan::Plan& plan, const model::Config& model,
   // One rank a stage tells most misfits.
   for (int stage = 0; stage < plan.num_stages(); ++stage) {
     const auto program = schedule::compile(plan, model, plan::rank_of(plan, stage, 0, 0));
+    const int group = cluster.index(plan.stages[std::size_t(stage)].group);
     const std::int64_t device = program.arena_bytes[std::size_t(Tier::device)];
-    if (device > cluster.memory_bytes)
-      return {.programs = {},
-              .device_bytes = device,
-              .stage_bytes = {},
-              .host_bytes = 0,
-              .misfit = stage};
+    if (device <= cluster.groups[std::size_t(group)].memory_bytes) continue;
+    Placement placement{.programs = {}, .groups = {}, .stage_bytes = {}, .misfit = stage};
+    placement.groups.assign(cluster.groups.size(), {});
+    placement.groups[std::size_t(group)].device_bytes = device;
+    return placement;
   }
   Placement placement;
-  count(placement, plan, cluster, [&](int rank) {
-    return placement.programs.emplace_back(schedule::compile(plan, model, rank)).arena_bytes;
-  });
+  for (int rank = 0; rank < plan.devices(); ++rank)
+    placement.programs.push_back(schedule::compile(plan, model, rank));
+  count(placement, plan, cluster,
+        [&](int rank) { return placement.programs[std::size_t(rank)].arena_bytes; });
   return placement;
 }
 

@@ -12,9 +12,8 @@ namespace brume::tuner {
 /// Ranks' Programs and what their arenas take.
 struct Placement {
   std::vector<schedule::Program> programs;  ///< of all ranks, of one rank of each stage, or none
-  std::int64_t device_bytes = 0;            ///< largest arena of any rank
+  std::vector<Held> groups;                 ///< by group
   std::vector<std::int64_t> stage_bytes;    ///< [stage] largest arena of its ranks
-  std::int64_t host_bytes = 0;              ///< largest sum over a node's ranks
   std::optional<int> misfit;  ///< a stage that does not fit; `programs` may then be empty
 };
 

@@ -6,6 +6,7 @@ namespace brume::tuner {
 namespace {
 
 constexpr int halvings = 30, sections = 40;
+constexpr int rounds = 3;  ///< over the groups, where there are several
 constexpr double golden = 0.6180339887498949;
 
 /// The bound under some prices, and the layers that the stages would take.
@@ -16,7 +17,7 @@ struct Answer {
 
 class Relaxation {
  public:
-  Relaxation(const std::vector<Alike>& stages, int num_layers, int devices)
+  Relaxation(const std::vector<Alike>& stages, int num_layers, const std::vector<int>& devices)
       : stages_(stages), num_layers_(num_layers), devices_(devices) {
     for (const Alike& alike : stages)
       for (const Option& option : alike.options) longest_s_ = std::max(longest_s_, option.stable_s);
@@ -25,8 +26,8 @@ class Relaxation {
   double longest_s() const { return longest_s_; }
 
   /// The best price of a layer.
-  Prices with(double device_s) const {
-    double low = 0.0, high = longest_s_ + device_s * devices_;
+  Prices with(const PerGroup<double>& device_s) const {
+    double low = 0.0, high = longest_s_ + all_devices_s(device_s);
     Prices best{device_s, 0.0, ask(device_s, 0.0).sum_s};
     for (int i = 0; i < halvings; ++i) {
       const double layer_s = (low + high) / 2.0;
@@ -38,13 +39,21 @@ class Relaxation {
   }
 
  private:
-  Answer ask(double device_s, double layer_s) const {
-    Answer answer{layer_s * num_layers_ - device_s * devices_};
+  double all_devices_s(const PerGroup<double>& device_s) const {
+    double sum_s = 0.0;
+    for (std::size_t group = 0; group < devices_.size(); ++group)
+      sum_s += device_s[group] * devices_[group];
+    return sum_s;
+  }
+
+  Answer ask(const PerGroup<double>& device_s, double layer_s) const {
+    Answer answer{layer_s * num_layers_ - all_devices_s(device_s)};
     for (const Alike& alike : stages_) {
       double least_s = 0.0;
       int layers = 0;
       for (const Option& option : alike.options) {
-        const double s = option.stable_s + device_s * option.devices - layer_s * option.layers;
+        const double s = option.stable_s + device_s[std::size_t(option.group)] * option.devices -
+                         layer_s * option.layers;
         if (layers > 0 && s >= least_s) continue;
         least_s = s;
         layers = option.layers;
@@ -56,31 +65,46 @@ class Relaxation {
   }
 
   const std::vector<Alike>& stages_;
-  int num_layers_, devices_;
+  int num_layers_;
+  const std::vector<int>& devices_;
   double longest_s_ = 0.0;
 };
 
-}  // namespace
-
-Prices best_prices(const std::vector<Alike>& stages, int num_layers, int devices) {
-  const Relaxation relaxation(stages, num_layers, devices);
+/// Improves the price of one group's devices.
+Prices improved(const Relaxation& relaxation, Prices best, std::size_t group) {
+  const auto with = [&](double device_s) {
+    PerGroup<double> prices = best.device_s;
+    prices[group] = device_s;
+    return relaxation.with(prices);
+  };
   double low = 0.0, high = relaxation.longest_s();  // a device is worth no more
-  Prices best = relaxation.with(0.0);
-  Prices left = relaxation.with(high - golden * (high - low));
-  Prices right = relaxation.with(low + golden * (high - low));
+  Prices left = with(high - golden * (high - low));
+  Prices right = with(low + golden * (high - low));
   for (int i = 0; i < sections; ++i) {
     for (const Prices& prices : {left, right})
       if (prices.sum_s > best.sum_s) best = prices;
     if (left.sum_s < right.sum_s) {
-      low = left.device_s;
+      low = left.device_s[group];
       left = right;
-      right = relaxation.with(low + golden * (high - low));
+      right = with(low + golden * (high - low));
     } else {
-      high = right.device_s;
+      high = right.device_s[group];
       right = left;
-      left = relaxation.with(high - golden * (high - low));
+      left = with(high - golden * (high - low));
     }
   }
+  return best;
+}
+
+}  // namespace
+
+Prices best_prices(const std::vector<Alike>& stages, int num_layers,
+                   const std::vector<int>& devices) {
+  const Relaxation relaxation(stages, num_layers, devices);
+  Prices best = relaxation.with({});
+  for (int round = 0; round < (devices.size() == 1 ? 1 : rounds); ++round)
+    for (std::size_t group = 0; group < devices.size(); ++group)
+      best = improved(relaxation, best, group);
   return best;
 }
 

@@ -1,12 +1,20 @@
 /// @file A bound on what all stages take together: devices and layers at a price.
 #pragma once
 
+#include <array>
 #include <vector>
+
+#include "deck/deck.hpp"
 
 namespace brume::tuner {
 
+/// Something of each group of a cluster.
+template <typename T>
+using PerGroup = std::array<T, deck::most_groups>;
+
 /// What a stage may take: a mesh of so many devices, so many layers, and the stable time.
 struct Option {
+  int group;
   int devices;
   int layers;
   double stable_s;
@@ -21,17 +29,19 @@ struct Alike {
 /// Prices under which each stage may choose on its own:
 ///
 ///   sum_i t_i >= sum_i min (t + device_s devices - layer_s layers)
-///                - device_s all devices + layer_s all layers
+///                - sum_groups device_s all devices + layer_s all layers
 ///
-/// for every choice that uses all devices and holds all layers, whatever the prices.
+/// for every choice that uses no more devices and holds all layers, whatever the prices.
 struct Prices {
-  double device_s = 0.0;
+  PerGroup<double> device_s{};
   double layer_s = 0.0;
   double sum_s = 0.0;  ///< the bound
 };
 
 /// Prices, 0 or higher, whose bound is high: by bisection and golden sections, because it is
-/// concave.
-Prices best_prices(const std::vector<Alike>& stages, int num_layers, int devices);
+/// concave; of several groups' devices one price after the other.
+/// @param devices  by group
+Prices best_prices(const std::vector<Alike>& stages, int num_layers,
+                   const std::vector<int>& devices);
 
 }  // namespace brume::tuner

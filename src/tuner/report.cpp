@@ -10,7 +10,8 @@ namespace brume::tuner {
 namespace {
 
 /// "8" or, where stages differ, "8 x3, 4".
-std::string of_stages(const plan::Plan& plan, int plan::Stage::*member) {
+template <typename T>
+std::string of_stages(const plan::Plan& plan, T plan::Stage::*member) {
   std::string all;
   for (std::size_t first = 0; first < plan.stages.size();) {
     std::size_t end = first;
@@ -22,6 +23,11 @@ std::string of_stages(const plan::Plan& plan, int plan::Stage::*member) {
     first = end;
   }
   return all;
+}
+
+/// " on fast x2, slow", where groups have names.
+std::string on_groups(const plan::Plan& plan) {
+  return plan.stages[0].group.empty() ? "" : " on " + of_stages(plan, &plan::Stage::group);
 }
 
 /// Where the iteration's time goes by the model: the slowest stage, the fill, the deltas.
@@ -51,15 +57,26 @@ std::string memory_lines(const Candidate& best, const hardware::Cluster& cluster
   const auto share = [](std::int64_t part, std::int64_t whole) {
     return whole > 0 ? 100.0 * double(part) / double(whole) : 0.0;
   };
-  return fmt::format(
-      "memory  {} of {} per device placed ({:.1f} %){}, {} of {} host memory per node\n",
-      format_bytes(double(best.placed_device_bytes)), format_bytes(double(cluster.memory_bytes)),
-      share(best.placed_device_bytes, cluster.memory_bytes),
-      best.closed_form_bytes ? fmt::format(" where the closed form says {}",
-                                           format_bytes(double(*best.closed_form_bytes)))
-                             : "",
-      format_bytes(double(best.placed_host_bytes)),
-      format_bytes(double(cluster.host_memory_bytes)));
+  std::string lines;
+  for (std::size_t i = 0; i < cluster.groups.size(); ++i) {
+    const hardware::NodeGroup& group = cluster.groups[i];
+    const Held& held = best.placed[i];
+    const std::string of = group.name.empty() ? "" : group.name + ": ";
+    lines += held.device_bytes == 0
+                 ? fmt::format("memory  {}not used\n", of)
+                 : fmt::format(
+                       "memory  {}{} of {} per device placed ({:.1f} %), {} of {} host memory per "
+                       "node\n",
+                       of, format_bytes(double(held.device_bytes)),
+                       format_bytes(double(group.memory_bytes)),
+                       share(held.device_bytes, group.memory_bytes),
+                       format_bytes(double(held.host_bytes)),
+                       format_bytes(double(group.host_memory_bytes)));
+  }
+  if (best.closed_form_bytes)
+    lines += fmt::format("memory  the closed form says {} of the fullest stage\n",
+                         format_bytes(double(*best.closed_form_bytes)));
+  return lines;
 }
 
 std::string ablation_lines(const Result& result) {
@@ -83,8 +100,8 @@ std::string next_best(const Result& result) {
     table.add({i == 0 ? "best" : fmt::format("{:+.1f} %", 100.0 * slower),
                format_seconds(c.prediction.iteration_s),
                c.simulated_s ? format_seconds(*c.simulated_s) : "-",
-               format_bytes(double(c.placed_device_bytes)),
-               format_bytes(double(c.placed_host_bytes)), summary(c.plan)});
+               format_bytes(double(c.placed_device_bytes())),
+               format_bytes(double(c.placed_host_bytes())), summary(c.plan)});
   }
   return table.text();
 }
@@ -104,8 +121,8 @@ std::string summary(const plan::Plan& plan) {
     zero_level = std::max(zero_level, stage.zero_level);
   }
   return fmt::format(
-      "S {}  dp {}  tp {}  b {}  G {}  ZeRO {}  recomputed {}  offload {:g}/{:g}/{:g}/{:g}",
-      plan.num_stages(), of_stages(plan, &Stage::dp), of_stages(plan, &Stage::tp),
+      "S {}{}  dp {}  tp {}  b {}  G {}  ZeRO {}  recomputed {}  offload {:g}/{:g}/{:g}/{:g}",
+      plan.num_stages(), on_groups(plan), of_stages(plan, &Stage::dp), of_stages(plan, &Stage::tp),
       of_stages(plan, &Stage::microbatch), plan.microbatches, zero_level, recomputed, weight, grad,
       optim, act);
 }

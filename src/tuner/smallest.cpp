@@ -35,20 +35,23 @@ std::vector<Point> corners(int layout, int layers, const Axes& axes) {
 }
 
 /// For each number of layers the strategy that needs least device memory within the host's. Bytes
-/// stand in the place of seconds, so that the dynamic program minimises them.
+/// stand in the place of seconds, so that the dynamic program minimises them; of another group than
+/// the first as many as fill as much of a device.
 std::vector<Point> leanest(const Question& question, Grid& grid, const Axes& axes, const Seat& seat,
                            int least_layers, int most_layers) {
   std::vector<Point> found;
+  const hardware::NodeGroup& group = question.cluster.groups[std::size_t(seat.mesh().group)];
+  const double scale = double(question.cluster.groups[0].memory_bytes) / double(group.memory_bytes);
+  if (!seat.frame.allows(seat.mesh().group, seat.after)) return found;
   for (int layers = least_layers; layers <= most_layers; ++layers) {
     std::vector<Point> rows = corners(seat.layout, layers, axes);
     grid.price_memory(seat, rows);
     std::erase_if(rows, [&](const Point& p) {
-      return p.host_bytes * seat.mesh().devices_per_node >
-             double(question.cluster.host_memory_bytes);
+      return p.host_bytes * seat.mesh().devices_per_node > double(group.host_memory_bytes);
     });
     if (rows.empty()) continue;
     Point& least = *std::ranges::min_element(rows, {}, &Point::device_bytes);
-    least.stable_s = least.device_bytes;
+    least.stable_s = least.device_bytes * scale;
     least.delta_s = 0.0;
     found.push_back(least);
   }
@@ -70,7 +73,7 @@ std::vector<Lean> leanest_frames(const Question& question, Grid& grid, const Axe
       double least = infinity;
       for (int layout = 0; layout < int(frame.layouts.size()); ++layout)
         for (const Point& p : leanest(question, grid, axes, {frame, layout, after}, layers, layers))
-          least = std::min(least, p.device_bytes);
+          least = std::min(least, p.stable_s);
       fullest = std::max(fullest, least);
     }
     if (fullest < infinity) all.push_back({frame, fullest});
@@ -84,11 +87,10 @@ std::vector<Point> emptiest(const Question& question, Grid& grid, const Axes& ax
                             const Frame& frame) {
   Pipeline pipeline{.frame = frame,
                     .num_layers = question.model.num_layers,
-                    .devices = question.cluster.devices(),
-                    .devices_per_node = question.cluster.devices_per_node,
-                    .node_host_bytes = double(question.cluster.host_memory_bytes),
+                    .cluster = question.cluster,
                     .host_matters = true,
-                    .cells = {}};
+                    .cells = {},
+                    .own = {}};
   std::vector<double> sizes;
   std::vector<std::vector<Point>> points;  // [stages after x layout]
   const int most = pipeline.num_layers - frame.num_stages + 1;
@@ -101,7 +103,7 @@ std::vector<Point> emptiest(const Question& question, Grid& grid, const Axes& ax
     for (std::size_t layout = 0; layout < frame.layouts.size(); ++layout)
       for (const Point& p : points[std::size_t(after) * frame.layouts.size() + layout]) {
         cells.push_back({int(layout), p.layers, std::span(&p, 1)});
-        sizes.push_back(p.device_bytes);
+        sizes.push_back(p.stable_s);
       }
   }
   std::ranges::sort(sizes);
@@ -124,7 +126,7 @@ std::optional<plan::Plan> smallest_plan(const Question& question, Grid& grid) {
     const std::vector<Point> stages = emptiest(question, grid, axes, lean.frame);
     if (stages.empty()) continue;
     ++looked_at;
-    const double bytes = std::ranges::max_element(stages, {}, &Point::device_bytes)->device_bytes;
+    const double bytes = std::ranges::max_element(stages, {}, &Point::stable_s)->stable_s;
     if (bytes >= least_bytes) continue;
     least_bytes = bytes;
     smallest = plan_of(question, lean.frame, stages);

@@ -26,24 +26,27 @@ std::vector<int> divisors(int number) {
 }
 
 /// A mesh of so many devices, within a node or of whole nodes.
-std::optional<Layout> mesh(int devices, const hardware::Cluster& cluster) {
-  const int per_node = cluster.devices_per_node;
+std::optional<Layout> mesh(int devices, const hardware::NodeGroup& group) {
+  const int per_node = group.devices_per_node;
+  if (devices > group.devices()) return std::nullopt;
   if (devices <= per_node) return Layout{.nodes = 1, .devices_per_node = devices};
-  if (devices > cluster.devices() || devices % per_node != 0) return std::nullopt;
+  if (devices % per_node != 0) return std::nullopt;
   return Layout{.nodes = devices / per_node, .devices_per_node = per_node};
 }
 
-/// All layouts, by number of microbatches.
-std::map<int, std::vector<Layout>> layouts(const model::Config& model, int global_batch,
-                                           const hardware::Cluster& cluster,
-                                           const deck::SearchKeys& search) {
-  std::map<int, std::vector<Layout>> found;
-  for (int tp = 1; tp <= cluster.devices_per_node; ++tp) {
+using Layouts = std::map<int, std::vector<Layout>>;
+
+/// Adds the layouts of one group, by number of microbatches.
+void add_layouts(const model::Config& model, int global_batch, const hardware::Cluster& cluster,
+                 int group, const deck::SearchKeys& search, Layouts& found) {
+  const hardware::NodeGroup& nodes = cluster.groups[std::size_t(group)];
+  for (int tp = 1; tp <= nodes.devices_per_node; ++tp) {
     if (!allows(search.tp, tp) || model.num_heads % tp != 0 || model.ffn_size % tp != 0) continue;
     for (int dp : divisors(global_batch)) {
-      if (!allows(search.dp, dp) || dp > cluster.devices() / tp) continue;
-      std::optional<Layout> layout = mesh(dp * tp, cluster);
+      if (!allows(search.dp, dp) || dp > nodes.devices() / tp) continue;
+      std::optional<Layout> layout = mesh(dp * tp, nodes);
       if (!layout || layout->devices_per_node % tp != 0) continue;
+      layout->group = group;
       layout->dp = dp;
       layout->tp = tp;
       const int sequences = global_batch / dp;  // of one data-parallel rank, an iteration
@@ -55,12 +58,37 @@ std::map<int, std::vector<Layout>> layouts(const model::Config& model, int globa
       }
     }
   }
+}
+
+/// All layouts, by number of microbatches.
+Layouts layouts(const model::Config& model, int global_batch, const hardware::Cluster& cluster,
+                const deck::SearchKeys& search) {
+  Layouts found;
+  for (int group = 0; group < cluster.num_groups(); ++group)
+    add_layouts(model, global_batch, cluster, group, search, found);
   return found;
+}
+
+/// The frame as it is, or one for each pair of groups at its ends.
+void add_frames(const Frame& frame, const hardware::Cluster& cluster, bool by_ends,
+                std::vector<Frame>& found) {
+  if (!by_ends) return found.push_back(frame);
+  for (int first = 0; first < cluster.num_groups(); ++first)
+    for (int last = 0; last < cluster.num_groups(); ++last) {
+      found.push_back(frame);
+      found.back().first_group = first;
+      found.back().last_group = last;
+    }
 }
 
 }  // namespace
 
 int Frame::in_flight(int after) const { return std::min(after, microbatches - 1); }
+
+bool Frame::allows(int group, int after) const {
+  return (after + 1 != num_stages || first_group < 0 || group == first_group) &&
+         (after != 0 || last_group < 0 || group == last_group);
+}
 
 bool may_begin(int first_device, int devices, int devices_per_node) {
   const int on_node = first_device % devices_per_node;
@@ -71,19 +99,21 @@ std::vector<Frame> frames(const model::Config& model, int global_batch,
                           const hardware::Cluster& cluster, const deck::SearchKeys& search) {
   std::vector<Frame> found;
   const int devices = cluster.devices(), most = std::min(model.num_layers, devices);
+  const bool grouped = cluster.num_groups() > 1, unequal = search.unequal_stages || grouped;
   for (const auto& [microbatches, all] : layouts(model, global_batch, cluster, search))
     for (int num_stages = 1; num_stages <= most; ++num_stages) {
       if (!allows(search.stages, num_stages)) continue;
       Frame frame{.num_stages = num_stages, .microbatches = microbatches, .layouts = {}};
       for (const Layout& layout : all) {
         const bool equal = layout.devices() * num_stages == devices;
-        if (search.unequal_stages ? layout.devices() > devices - num_stages + 1 : !equal) continue;
+        if (unequal ? layout.devices() > devices - num_stages + 1 : !equal) continue;
         frame.layouts.push_back(layout);
-        if (search.unequal_stages) continue;
+        if (unequal) continue;
         found.push_back(frame);
         frame.layouts.clear();
       }
-      if (!frame.layouts.empty()) found.push_back(std::move(frame));
+      if (!frame.layouts.empty())
+        add_frames(frame, cluster, grouped && model.tied_head && num_stages > 1, found);
     }
   return found;
 }

@@ -9,6 +9,7 @@ namespace brume::tuner {
 
 /// Where a stage runs and how it is split.
 struct Layout {
+  int group = 0;
   int nodes = 1;  ///< mesh: within a node, or whole nodes
   int devices_per_node = 1;
   int microbatch = 1;
@@ -23,13 +24,19 @@ struct Frame {
   int num_stages = 1;
   int microbatches = 1;
   std::vector<Layout> layouts;
+  int first_group = -1;  ///< of the first stage; -1: any
+  int last_group = -1;   ///< of the last one
+
+  /// Whether the stage with so many after it may have a layout of this group.
+  bool allows(int group, int after) const;
 
   /// Earlier microbatches in flight on a stage with so many stages after it.
   int in_flight(int after) const;
 };
 
 /// All frames the search lists allow and the model and cluster can take. Stages of one layout each,
-/// or, with `search.unequal_stages`, all layouts of a number of microbatches together.
+/// or, with `search.unequal_stages` or several groups, all layouts of a number of microbatches
+/// together. A tied head asks for the groups of both ends, because its table travels between them.
 std::vector<Frame> frames(const model::Config& model, int global_batch,
                           const hardware::Cluster& cluster, const deck::SearchKeys& search);
 

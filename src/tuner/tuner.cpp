@@ -61,14 +61,13 @@ std::vector<Candidate> best_plans(const Question& question, Searcher& searcher, 
     const plan::Plan& plan = found->plan;
     best.push_back(
         {.plan = plan,
-         .prediction = analyzer::analyze(plan, question.model, question.profile),
+         .prediction = analyzer::analyze(plan, question.model, question.machine),
          .simulated_s = !placed.programs.empty()
                             ? std::optional(schedule::simulate(placed.programs, plan,
-                                                               question.model, question.profile)
+                                                               question.model, question.machine)
                                                 .iteration_s)
                             : std::nullopt,
-         .placed_device_bytes = placed.device_bytes,
-         .placed_host_bytes = placed.host_bytes,
+         .placed = placed.groups,
          .closed_form_bytes = std::nullopt});
     best.back().closed_form_bytes = take_placed_peaks(best.back().prediction, placed);
     if (++of_frame[found->frame] < most_plans_of_a_frame)
@@ -82,11 +81,19 @@ std::vector<Candidate> best_plans(const Question& question, Searcher& searcher, 
 
 }  // namespace
 
+std::int64_t Candidate::placed_device_bytes() const {
+  return std::ranges::max_element(placed, {}, &Held::device_bytes)->device_bytes;
+}
+
+std::int64_t Candidate::placed_host_bytes() const {
+  return std::ranges::max_element(placed, {}, &Held::host_bytes)->host_bytes;
+}
+
 Result tune(const model::Config& model, int global_batch, const hardware::Cluster& cluster,
-            const hardware::Profile& profile, const deck::SearchKeys& search, bool reasons) {
+            const hardware::Machine& machine, const deck::SearchKeys& search, bool reasons) {
   const Stopwatch watch;
-  const Question question{model, global_batch, cluster, profile, search};
-  Grid grid(model, profile);
+  const Question question{model, global_batch, cluster, machine, search};
+  Grid grid(model, machine);
   Searcher searcher(question, grid, watch);
   Result result;
   result.best = best_plans(question, searcher, result.search, watch);

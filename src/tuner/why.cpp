@@ -46,7 +46,9 @@ const std::vector<Knob>& knobs() {
       {"unequal stages", [](SearchKeys& k) { k.unequal_stages = false; },
        [](const Plan& p, const Stage& s) {
          const Stage& first = p.stages[0];
-         return s.dp != first.dp || s.tp != first.tp || s.microbatch != first.microbatch;
+         // Those of several groups may always differ.
+         return s.group.empty() &&
+                (s.dp != first.dp || s.tp != first.tp || s.microbatch != first.microbatch);
        }},
       {"pipeline parallelism", [](SearchKeys& k) { k.stages = {1}; },
        [](const Plan& p, const Stage&) { return p.num_stages() > 1; }},
@@ -71,18 +73,28 @@ std::optional<double> fastest_placed(const Question& question, Grid& grid, const
 
 }  // namespace
 
-// Only knobs that the best plan uses: without another one it stays what it is.
+// Only knobs and groups that the best plan uses: without another one it stays what it is.
 std::vector<Ablation> ablations(const Question& question, Grid& grid, const Candidate& best,
                                 const Stopwatch& watch) {
   std::vector<Ablation> found;
-  for (const Knob& knob : knobs()) {
-    const auto uses = [&](const plan::Stage& stage) { return knob.used(best.plan, stage); };
-    if (std::ranges::none_of(best.plan.stages, uses)) continue;
-    if (watch.seconds() > question.keys.time_limit_s) break;
+  const auto try_without = [&](const std::string& name, const auto& used, const auto& forbid) {
+    if (std::ranges::none_of(best.plan.stages, used)) return;
+    if (watch.seconds() > question.keys.time_limit_s) return;
     Question without = question;
     without.keys.gap = std::max(without.keys.gap, ablation_gap);
-    knob.forbid(without.keys);
-    found.push_back({knob.name, fastest_placed(without, grid, watch)});
+    forbid(without);
+    found.push_back({name, fastest_placed(without, grid, watch)});
+  };
+  for (const Knob& knob : knobs())
+    try_without(
+        knob.name, [&](const plan::Stage& stage) { return knob.used(best.plan, stage); },
+        [&](Question& without) { knob.forbid(without.keys); });
+  for (std::size_t i = 0; i < question.cluster.groups.size(); ++i) {
+    const std::string& name = question.cluster.groups[i].name;
+    if (question.cluster.groups.size() > 1)
+      try_without(
+          name, [&](const plan::Stage& stage) { return stage.group == name; },
+          [&](Question& without) { without.cluster.groups[i].nodes = 0; });
   }
   return found;
 }
@@ -106,19 +118,28 @@ deck::SearchKeys saving_nothing(deck::SearchKeys keys) {
 
 std::string nearest_infeasible(const Question& question, Grid& grid, const Stopwatch& watch) {
   Question unlimited = question;
-  unlimited.cluster.memory_bytes = std::numeric_limits<std::int64_t>::max();
-  unlimited.cluster.host_memory_bytes = std::numeric_limits<std::int64_t>::max();
+  for (hardware::NodeGroup& group : unlimited.cluster.groups)
+    group.memory_bytes = group.host_memory_bytes = std::numeric_limits<std::int64_t>::max();
   unlimited.keys = saving_nothing(question.keys);
   const std::optional<Found> found = Searcher(unlimited, grid, watch).next();
   if (!found) return {};
-  const auto prediction = analyzer::analyze(found->plan, question.model, question.profile);
-  const auto fullest = std::ranges::max_element(prediction.stages, {}, peak_bytes);
-  const std::int64_t missing = peak_bytes(*fullest) - question.cluster.memory_bytes;
-  if (missing <= 0) return {};
+  const auto prediction = analyzer::analyze(found->plan, question.model, question.machine);
+  std::int64_t missing = 0;
+  std::size_t fullest = 0;
+  for (std::size_t i = 0; i < prediction.stages.size(); ++i) {
+    const int group = question.cluster.index(found->plan.stages[i].group);
+    const std::int64_t over =
+        peak_bytes(prediction.stages[i]) - question.cluster.groups[std::size_t(group)].memory_bytes;
+    if (over <= missing) continue;
+    missing = over;
+    fullest = i;
+  }
+  if (missing == 0) return {};
+  const std::string& group = found->plan.stages[fullest].group;
   return fmt::format(
-      "{} an iteration if each device had {} ({} bytes) more; stage {} is the fullest\n{}",
-      format_seconds(found->iteration_s), format_bytes(double(missing)), missing,
-      fullest - prediction.stages.begin(), plan::table(found->plan));
+      "{} an iteration if each device{}{} had {} ({} bytes) more; stage {} is the fullest\n{}",
+      format_seconds(found->iteration_s), group.empty() ? "" : " of ", group,
+      format_bytes(double(missing)), missing, fullest, plan::table(found->plan));
 }
 
 namespace {
@@ -151,6 +172,29 @@ std::string other_change(const Question& question, Grid& grid, const Stopwatch& 
   return {};
 }
 
+/// Of the plan that needs least: what the group needs that misses by most of its memory.
+std::string missing_memory(const plan::Plan& smallest, const Placement& placed,
+                           const hardware::Cluster& cluster, const std::string& advice) {
+  constexpr double gib = 1024.0 * 1024.0 * 1024.0;
+  const auto share = [&](std::size_t i) {
+    return double(placed.groups[i].device_bytes) / double(cluster.groups[i].memory_bytes);
+  };
+  std::size_t fullest = 0;
+  for (std::size_t i = 1; i < cluster.groups.size(); ++i)
+    if (share(i) > share(fullest)) fullest = i;
+  const hardware::NodeGroup& group = cluster.groups[fullest];
+  const Held& held = placed.groups[fullest];
+  const std::string key =
+      group.name.empty() ? "cluster.memory_gib" : "memory_gib of group '" + group.name + "'";
+  return fmt::format(
+      "no plan fits: the one that needs least takes {} ({} bytes) per device, {} bytes more "
+      "than {} = {:g} allows; memory_gib = {:.4f} would fit (host: {} a node of {}){}\n{}",
+      format_bytes(double(held.device_bytes)), held.device_bytes,
+      held.device_bytes - group.memory_bytes, key, double(group.memory_bytes) / gib,
+      std::ceil(double(held.device_bytes) / gib * 1e4) / 1e4, format_bytes(double(held.host_bytes)),
+      format_bytes(double(group.host_memory_bytes)), advice, plan::table(smallest));
+}
+
 }  // namespace
 
 void nothing_fits(const Question& question, Grid& grid, const Stopwatch& watch) {
@@ -161,24 +205,11 @@ void nothing_fits(const Question& question, Grid& grid, const Stopwatch& watch) 
     throw Infeasible(
         "split",
         fmt::format("no plan: stages, dp, tp and microbatch of [search] leave no way to split {} "
-                    "layers, a global batch of {} and {} x {} devices{}",
-                    question.model.num_layers, question.global_batch, question.cluster.nodes,
-                    question.cluster.devices_per_node, advice));
+                    "layers, a global batch of {} and {} devices{}",
+                    question.model.num_layers, question.global_batch, question.cluster.text(),
+                    advice));
   const Placement placed = place(*smallest, question.model, question.cluster);
-  constexpr double gib = 1024.0 * 1024.0 * 1024.0;
-  const std::int64_t missing = placed.device_bytes - question.cluster.memory_bytes;
-  throw Infeasible(
-      "memory",
-      fmt::format(
-          "no plan fits: the one that needs least takes {} ({} bytes) per device, {} bytes more "
-          "than cluster.memory_gib = {:g} allows; memory_gib = {:.4f} would fit (host: {} a node "
-          "of {}){}\n{}",
-          format_bytes(double(placed.device_bytes)), placed.device_bytes, missing,
-          double(question.cluster.memory_bytes) / gib,
-          std::ceil(double(placed.device_bytes) / gib * 1e4) / 1e4,
-          format_bytes(double(placed.host_bytes)),
-          format_bytes(double(question.cluster.host_memory_bytes)), advice,
-          plan::table(*smallest)));
+  throw Infeasible("memory", missing_memory(*smallest, placed, question.cluster, advice));
 }
 
 }  // namespace brume::tuner

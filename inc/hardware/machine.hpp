@@ -1,0 +1,56 @@
+/// @file What was measured of each group of a cluster, and of the links between them.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hardware/cluster.hpp"
+#include "hardware/profile.hpp"
+
+namespace brume::hardware {
+
+/// A message between two devices takes latency_s + gib / gib_per_s.
+struct Link {
+  double gib_per_s = 1.0;
+  double latency_s = 0.0;
+};
+
+/// A profile for each group of a cluster.
+class Machine {
+ public:
+  /// One group.
+  Machine(Profile profile) : names_(1), profiles_{std::move(profile)}, links_(1) {}
+  /// @param profiles  one a group
+  /// @param links     between groups, as the deck gives them
+  Machine(const Cluster& cluster, std::vector<Profile> profiles,
+          const std::vector<deck::LinkKeys>& links);
+
+  int num_groups() const { return int(profiles_.size()); }
+  /// The place of a group's name; "" is the only group. @throws Error(input)
+  int index(const std::string& group) const;
+  const Profile& profile(int group) const { return profiles_[std::size_t(group)]; }
+  const Profile& profile(const std::string& group) const { return profile(index(group)); }
+
+  /// Seconds of a message between devices of two groups: by their link, or else the slower of what
+  /// both groups need between nodes of their own. 0 for no bytes.
+  double crossing_s(int from, int to, double bytes) const;
+
+ private:
+  const std::optional<Link>& link(int from, int to) const {
+    return links_[std::size_t(from * num_groups() + to)];
+  }
+
+  std::vector<std::string> names_;
+  std::vector<Profile> profiles_;
+  std::vector<std::optional<Link>> links_;  ///< [group, group]
+};
+
+/// Text that `parse_machine` gives the same profiles back from: of one group its profile.
+std::string text(const Machine& machine);
+
+/// @throws Error(input) when it does not hold a profile for each group
+Machine parse_machine(const std::string& text, const std::string& origin,
+                      const deck::ClusterKeys& keys);
+
+}  // namespace brume::hardware

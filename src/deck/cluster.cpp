@@ -1,0 +1,143 @@
+#include "cluster.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+namespace brume::deck {
+namespace {
+
+constexpr const char* memory_help = "per device, what a plan may use";
+constexpr const char* host_memory_help = "per node, for what is offloaded";
+
+/// The keys of a group; `required`: none of them may be left out.
+template <typename T>
+Schema<T>& add_group_keys(Schema<T>& schema, bool required) {
+  const auto member = [](auto GroupKeys::*of_group) {
+    return static_cast<std::remove_reference_t<decltype(std::declval<T&>().*of_group)> T::*>(
+        of_group);
+  };
+  return schema
+      .key("nodes", member(&GroupKeys::nodes), {.help = "computers", .min = 1, .max = 100000})
+      .key("devices_per_node", member(&GroupKeys::devices_per_node),
+           {.help = "GPUs, or ranks on processors", .min = 1, .max = 1024})
+      .key("memory_gib", member(&GroupKeys::memory_gib),
+           {.unit = "GiB",
+            .help = memory_help,
+            .required = required,
+            .min = 0.001,
+            .max = 1e6,
+            .if_given = true})
+      .key("host_memory_gib", member(&GroupKeys::host_memory_gib),
+           {.unit = "GiB",
+            .help = host_memory_help,
+            .required = required,
+            .min = 0,
+            .max = 1e6,
+            .if_given = true})
+      .key("profile", member(&GroupKeys::profile),
+           {.help = "measured times; empty: measured when needed and cached"});
+}
+
+const Schema<GroupKeys>& group_schema() {
+  static const auto schema = [] {
+    Schema<GroupKeys> s;
+    s.key("name", &GroupKeys::name, {.help = "of the group, as plans say it"});
+    return add_group_keys(s, true);
+  }();
+  return schema;
+}
+
+const Schema<LinkKeys>& link_schema() {
+  static const auto schema =
+      Schema<LinkKeys>()
+          .key("between", &LinkKeys::between, {.help = "names of two groups", .required = true})
+          .key("gib_per_s", &LinkKeys::gib_per_s,
+               {.unit = "GiB/s",
+                .help = "of a message between two devices",
+                .required = true,
+                .min = 1e-6,
+                .max = 1e6})
+          .key("latency_s", &LinkKeys::latency_s,
+               {.unit = "s", .help = "before it", .min = 0, .max = 60});
+  return schema;
+}
+
+}  // namespace
+
+const Schema<ClusterKeys>& cluster_schema() {
+  static const auto schema = [] {
+    Schema<ClusterKeys> s;
+    return add_group_keys(s, false)
+        .tables("groups", &ClusterKeys::groups, group_schema(),
+                "Nodes that are alike, instead of the keys above")
+        .tables("links", &ClusterKeys::links, link_schema(),
+                "Between groups; else the slower of both groups' links between nodes");
+  }();
+  return schema;
+}
+
+namespace {
+
+/// One group by the keys of [cluster], which then must be given.
+void check_single_group(const ClusterKeys& cluster, const Document& document) {
+  const std::pair<const char*, const char*> required[] = {{"memory_gib", memory_help},
+                                                          {"host_memory_gib", host_memory_help}};
+  for (const auto& [name, help] : required)
+    require(document.has(std::string("cluster.") + name), Failure::input,
+            "{}: table 'cluster': missing key '{}': {}", document.where("cluster"), name, help);
+  const Checker check(document);
+  check(cluster.links.empty(), "cluster.links", "needs [[cluster.groups]] to be between");
+}
+
+std::size_t group_at(const ClusterKeys& cluster, const std::string& name) {
+  return std::size_t(std::ranges::find(cluster.groups, name, &GroupKeys::name) -
+                     cluster.groups.begin());
+}
+
+void check_links(const ClusterKeys& cluster, const Checker& check) {
+  for (std::size_t i = 0; i < cluster.links.size(); ++i) {
+    const auto& between = cluster.links[i].between;
+    const std::string path = fmt::format("cluster.links.{}.between", i);
+    check(between.size() == 2 && between[0] != between[1], path,
+          "must name two groups, as in [\"a\", \"b\"]");
+    for (const std::string& name : between)
+      check(group_at(cluster, name) < cluster.groups.size(), path,
+            fmt::format("names '{}', which is no group of [[cluster.groups]]", name));
+    for (std::size_t j = 0; j < i; ++j)
+      check(!std::ranges::is_permutation(between, cluster.links[j].between), path,
+            "names two groups that have a link already");
+  }
+}
+
+}  // namespace
+
+void check_cluster(const ClusterKeys& cluster, const Document& document, bool mist) {
+  if (cluster.groups.empty()) return check_single_group(cluster, document);
+  const Checker check(document);
+  check(cluster.nodes == 1 && cluster.devices_per_node == 1, "cluster.groups",
+        "have nodes and devices_per_node of their own: leave those of [cluster] out");
+  for (const char* key : {"cluster.memory_gib", "cluster.host_memory_gib"})
+    check(!document.has(key), key, "belongs into each of [[cluster.groups]]");
+  check(cluster.profile.empty(), "cluster.profile", "belongs into each of [[cluster.groups]]");
+  if (cluster.groups.size() == 1) return;
+  check(!mist, "cluster.groups", "must be one group for analysis.conventions = \"mist\"");
+  check(cluster.groups.size() <= most_groups, "cluster.groups",
+        fmt::format("may be at most {}, found {}", most_groups, cluster.groups.size()));
+  for (std::size_t i = 0; i < cluster.groups.size(); ++i) {
+    const GroupKeys& group = cluster.groups[i];
+    const std::string path = fmt::format("cluster.groups.{}", i);
+    check(!group.name.empty(), path, "needs a name, as one of several groups");
+    check(group_at(cluster, group.name) == i, path + ".name",
+          fmt::format("must differ from other groups' names, found '{}' again", group.name));
+    check(!group.profile.empty(), path,
+          fmt::format("needs a profile, as one of several groups: name one that comes with brume, "
+                      "or measure '{}' by a deck of its own with brume profile DECK -o FILE",
+                      group.name));
+  }
+  check_links(cluster, check);
+}
+
+}  // namespace brume::deck
