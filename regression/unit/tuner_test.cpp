@@ -57,6 +57,7 @@ Problem random_problem(std::mt19937& random) {
   p.search.act_offload = random() % 2 ? std::vector{0.0} : std::vector{0.0, 0.5};
   draw_state_knobs(random, p.search);
   p.search.recompute = random() % 4 != 0;
+  p.search.unequal_stages = false;
   p.search.simulate_top = 1;
   p.search.gap = 0.0;
   p.cluster.groups[0].host_memory_bytes =
@@ -97,7 +98,8 @@ std::vector<double> evaluate(const symbolic::Tape& tape,
 std::vector<Costed> strategies(const Problem& p, const hardware::Machine& machine,
                                plan::Plan& frame, int index,
                                std::map<analyzer::StageRole, symbolic::Tape>& tapes) {
-  const analyzer::StageRole role = analyzer::role_of(frame, index, machine);
+  analyzer::StageRole role = analyzer::role_of(frame, index, machine);
+  if (!p.model.tied_head) role.other_end = role.group;  // nothing travels between the ends
   if (!tapes.contains(role))
     tapes.emplace(role, compiled(analyzer::stage_expressions(p.model, machine, role)));
   const symbolic::Tape& tape = tapes.at(role);
@@ -132,6 +134,7 @@ class Oracle {
         if (p.global_batch % microbatches != 0) continue;
         plan_ = {.global_batch = p.global_batch, .microbatches = microbatches, .stages = {}};
         plan_.stages.resize(std::size_t(stages));
+        costed_.clear();
         on_groups(0);
       }
   }
@@ -140,7 +143,7 @@ class Oracle {
 
  private:
   static constexpr std::size_t most_kept = 40;
-  using Key = std::array<int, 5>;
+  using Key = std::tuple<analyzer::StageRole, std::array<int, 5>>;
 
   /// Gives stages from `index` on every group in turn, then everything else.
   void on_groups(std::size_t index) {
@@ -151,7 +154,6 @@ class Oracle {
       }
       return;
     }
-    costed_.clear();
     used_.assign(p_.cluster.groups.size(), 0);
     host_ = {std::vector(p_.cluster.groups.size(), 0.0)};
     place(0, 0);
@@ -207,7 +209,8 @@ class Oracle {
 
   void choose(int index, int next_layer, std::size_t g) {
     const plan::Stage layout = plan_.stages[std::size_t(index)];
-    auto& options = costed_[{index, layout.layers, layout.dp, layout.tp, layout.microbatch}];
+    auto& options = costed_[{analyzer::role_of(plan_, index, machine_),
+                             {index, layout.layers, layout.dp, layout.tp, layout.microbatch}}];
     if (options.empty()) options = strategies(p_, machine_, plan_, index, tapes_);
     const hardware::NodeGroup& group = p_.cluster.groups[g];
     const double before = used_[g] % group.devices_per_node == 0 ? 0.0 : host_.back()[g];
@@ -375,10 +378,11 @@ TEST(Tuner, NoPlanOfUnequalStagesIsFaster) {
 /// Two or three groups that differ in speed, memory, links and shape.
 Problem random_grouped_problem(std::mt19937& random) {
   Problem p = random_problem(random);
-  p.model = samples::small_model(1 + int(random() % 4), random() % 2 == 0);
-  p.global_batch = samples::pick<int>(random, {2, 4, 6, 8});
+  p.model = samples::small_model(1 + int(random() % 3), random() % 3 == 0);
+  p.global_batch = samples::pick<int>(random, {2, 4, 6});
+  p.search.zero_levels = {0, 1};
   p.search.act_offload = p.search.weight_offload = p.search.grad_offload = {0.0};
-  const int num_groups = random() % 4 == 0 ? 3 : 2;
+  const int num_groups = random() % 6 == 0 ? 3 : 2;
   const hardware::NodeGroup like = p.cluster.groups[0];
   p.cluster.groups.clear();
   for (int g = 0; g < num_groups; ++g) {
@@ -409,7 +413,7 @@ Problem random_grouped_problem(std::mt19937& random) {
 TEST(Tuner, NoPlanOnSeveralGroupsIsFaster) {
   std::mt19937 random(11);
   Reached reached;
-  for (int trial = 0; trial < 120; ++trial) {
+  for (int trial = 0; trial < 110; ++trial) {
     SCOPED_TRACE(trial);
     compare_with_oracle(random_grouped_problem(random), reached);
   }
