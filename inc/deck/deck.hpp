@@ -114,8 +114,8 @@ struct SearchKeys {
   std::vector<double> grad_offload = {0.0, 0.5, 1.0};
   std::vector<double> optim_offload = {0.0, 0.5, 1.0};
   std::vector<double> act_offload = {0.0, 0.5, 1.0};
-  bool unequal_stages = false;  ///< stages may differ in devices, microbatch, dp and tp
-  double gap = 1e-6;            ///< the search may stop when no plan is faster by more
+  bool unequal_stages = true;  ///< stages may differ in devices, microbatch, dp and tp
+  double gap = 1e-6;           ///< the search may stop when no plan is faster by more
   double time_limit_s = 60.0;
   int simulate_top = 5;  ///< plans re-ranked by simulation
 };
