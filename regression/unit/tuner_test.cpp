@@ -464,8 +464,8 @@ TEST(Tuner, RanksPlansBySimulationAndRepeatsNone) {
 // Of more than 64 ranks one of each stage is simulated.
 TEST(Tuner, RanksLargePlansBySimulationToo) {
   Problem p = roomy();
-  p.cluster.nodes = 16;
-  p.cluster.devices_per_node = 8;
+  p.cluster.groups[0].nodes = 16;
+  p.cluster.groups[0].devices_per_node = 8;
   p.global_batch = 256;
   p.search.stages = {2, 4};
   p.search.simulate_top = 2;
