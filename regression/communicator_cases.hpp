@@ -289,12 +289,22 @@ TEST_P(Communicators, Bfloat16IsSummedInFp32AndRoundedOnce) {
         const std::vector<bfloat16> next = narrow(rough_values(r, count));
         for (std::size_t i = 0; i < count; ++i) expected[i] += next[i];
       }
+      const auto wrong = [&](const std::vector<bfloat16>& values, std::size_t begin,
+                             std::size_t end) {
+        std::size_t sum = 0;
+        for (std::size_t i = begin; i < end; ++i)
+          sum += values[i].bits != bfloat16(expected[i]).bits ? 1 : 0;
+        return sum;
+      };
       std::vector<bfloat16> values = narrow(rough_values(comm.rank(), count));
       comm.all_reduce(std::span(values));
-      std::size_t wrong = 0;
-      for (std::size_t i = 0; i < count; ++i)
-        wrong += values[i].bits != bfloat16(expected[i]).bits ? 1 : 0;
-      EXPECT_EQ(wrong, 0u);
+      EXPECT_EQ(wrong(values, 0, count), 0u);
+
+      values = narrow(rough_values(comm.rank(), count));
+      const std::size_t part = count / static_cast<std::size_t>(comm.size());
+      const std::size_t begin = part * static_cast<std::size_t>(comm.rank());
+      comm.reduce_scatter(std::span(values).first(part * static_cast<std::size_t>(comm.size())));
+      EXPECT_EQ(wrong(values, begin, begin + part), 0u);
     }
   });
 }

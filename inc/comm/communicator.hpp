@@ -39,6 +39,7 @@ class Communicator {
   /// Sums `values` over the ranks; this rank gets part `rank` of `size` equal parts, in place: the
   /// other parts are undefined afterwards. values.size() must be a multiple of size().
   virtual void reduce_scatter(std::span<float> values) = 0;
+  virtual void reduce_scatter(std::span<bfloat16> values) = 0;
 
   /// Part `rank` of `size` equal parts is this rank's contribution; afterwards all parts are
   /// filled.

@@ -62,16 +62,8 @@ class LocalCommunicator final : public Communicator {
     }
   }
 
-  void reduce_scatter(std::span<float> values) override {
-    const std::size_t part = part_size(values.size(), size());
-    const std::size_t begin = part * static_cast<std::size_t>(rank_);
-    group_->meet("reduce_scatter", rank_, values, [&](const auto& all) {
-      require_equal_sizes(all);
-      for (std::size_t i = begin; i < begin + part; ++i) {
-        values[i] = combine<float>(all, i, std::plus<>());
-      }
-    });
-  }
+  void reduce_scatter(std::span<float> values) override { scatter_sums(values); }
+  void reduce_scatter(std::span<bfloat16> values) override { scatter_sums(values); }
 
   void all_gather(std::span<float> values) override { gather_parts(values); }
   void all_gather(std::span<bfloat16> values) override { gather_parts(values); }
@@ -124,6 +116,17 @@ class LocalCommunicator final : public Communicator {
         const T total = combine<std::invoke_result_t<Operation, T, T>>(all, i, operation);
         for (std::span<T>* copy : all) (*copy)[i] = total;
       }
+    });
+  }
+
+  template <typename T>
+  void scatter_sums(std::span<T> values) {
+    const std::size_t part = part_size(values.size(), size());
+    const std::size_t begin = part * static_cast<std::size_t>(rank_);
+    group_->meet("reduce_scatter", rank_, values, [&](const auto& all) {
+      require_equal_sizes(all);
+      for (std::size_t i = begin; i < begin + part; ++i)
+        values[i] = combine<float>(all, i, std::plus<float>());
     });
   }
 

@@ -39,7 +39,11 @@ void MpiCommunicator::all_reduce(std::span<double> values, Reduction reduction) 
   reduce_to_all(group_.get(), values, reduction);
 }
 
-void MpiCommunicator::reduce_scatter(std::span<float> values) {
+void MpiCommunicator::reduce_scatter(std::span<float> values) { scatter_sums(values); }
+void MpiCommunicator::reduce_scatter(std::span<bfloat16> values) { scatter_sums(values); }
+
+template <typename T>
+void MpiCommunicator::scatter_sums(std::span<T> values) {
   part_size(values.size(), size_);
   reduce_own_part(group_.get(), values, Reduction::sum);
 }

@@ -37,6 +37,7 @@ class MpiCommunicator final : public Communicator {
   void all_reduce(std::span<bfloat16> values) override;
   void all_reduce(std::span<double> values, Reduction reduction) override;
   void reduce_scatter(std::span<float> values) override;
+  void reduce_scatter(std::span<bfloat16> values) override;
   void all_gather(std::span<float> values) override;
   void all_gather(std::span<bfloat16> values) override;
   void broadcast(std::span<std::byte> bytes, int root) override;
@@ -49,6 +50,8 @@ class MpiCommunicator final : public Communicator {
   void abort(int exit_code) override;
 
  private:
+  template <typename T>
+  void scatter_sums(std::span<T> values);
   template <typename T>
   void gather_parts(std::span<T> values);
   template <typename T>

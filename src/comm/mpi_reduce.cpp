@@ -160,5 +160,6 @@ template void reduce_to_all(MPI_Comm, std::span<float>, Reduction);
 template void reduce_to_all(MPI_Comm, std::span<double>, Reduction);
 template void reduce_to_all(MPI_Comm, std::span<bfloat16>, Reduction);
 template void reduce_own_part(MPI_Comm, std::span<float>, Reduction);
+template void reduce_own_part(MPI_Comm, std::span<bfloat16>, Reduction);
 
 }  // namespace brume::comm

@@ -39,13 +39,8 @@ class NcclCommunicator final : public HostHalf {
 
   void all_reduce(std::span<float> values) override { reduce(values, ncclFloat); }
   void all_reduce(std::span<bfloat16> values) override { reduce(values, ncclBfloat16); }
-  void reduce_scatter(std::span<float> values) override {
-    const std::size_t part = part_size(values.size(), size());
-    nccl_check(ncclReduceScatter(values.data(), values.data() + part * std::size_t(rank()), part,
-                                 ncclFloat, ncclSum, group_, device::cuda_stream()),
-               "reduce-scatter");
-    settle("reduce-scatter");
-  }
+  void reduce_scatter(std::span<float> values) override { scatter_sums(values, ncclFloat); }
+  void reduce_scatter(std::span<bfloat16> values) override { scatter_sums(values, ncclBfloat16); }
   void all_gather(std::span<float> values) override { gather_parts(values, ncclFloat); }
   void all_gather(std::span<bfloat16> values) override { gather_parts(values, ncclBfloat16); }
   void send(std::span<const float> values, int peer) override {
@@ -76,6 +71,14 @@ class NcclCommunicator final : public HostHalf {
                              device::cuda_stream()),
                "all-reduce");
     settle("all-reduce");
+  }
+  template <typename T>
+  void scatter_sums(std::span<T> values, ncclDataType_t type) {
+    const std::size_t part = part_size(values.size(), size());
+    nccl_check(ncclReduceScatter(values.data(), values.data() + part * std::size_t(rank()), part,
+                                 type, ncclSum, group_, device::cuda_stream()),
+               "reduce-scatter");
+    settle("reduce-scatter");
   }
   template <typename T>
   void gather_parts(std::span<T> values, ncclDataType_t type) {

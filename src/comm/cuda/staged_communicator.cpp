@@ -25,6 +25,10 @@ class StagedCommunicator final : public HostHalf {
   void reduce_scatter(std::span<float> values) override {
     staged<float>(values, values, [&](std::span<float> here) { host_->reduce_scatter(here); });
   }
+  void reduce_scatter(std::span<bfloat16> values) override {
+    staged<bfloat16>(values, values,
+                     [&](std::span<bfloat16> here) { host_->reduce_scatter(here); });
+  }
   void all_gather(std::span<float> values) override {
     staged<float>(values, values, [&](std::span<float> here) { host_->all_gather(here); });
   }
