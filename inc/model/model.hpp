@@ -180,10 +180,11 @@ Expr token_table_elements(const Config& config);
 
 // --- segments -----------------------------------------------------------------------------------
 // A segment maps the residual stream [N, C] to the next one; with tp > 1 each tp rank computes a
-// part of the sum and an all-reduce of its output follows. Its backward maps d output to d input
-// alike. The embedding makes the first stream so, the head the first d output; of the vocabulary
-// each tp rank has its rows, and the head's logits meet in a few numbers a token. A layer is two
-// segments, attention and mlp, or the one segment `parallel`, whose branches read the same input.
+// part of the sum, of which a reduce-scatter leaves each a shard of the tokens, and an all-gather
+// of shards comes before the next segment. Its backward maps d output to d input alike. The
+// embedding makes the first stream so, the head the first d output; of the vocabulary each tp rank
+// has its rows, and the head's logits meet in a few numbers a token. A layer is two segments,
+// attention and mlp, or the one segment `parallel`, whose branches read the same input.
 
 enum class SegmentKind { embedding, attention, mlp, parallel, head };
 const char* name(SegmentKind kind);
@@ -280,6 +281,8 @@ std::vector<Kept> kept_tensors(const Config& config, bool recomputed);
 /// Elements of the residual stream, b T C.
 Expr stream_elements(const Config& config);
 Expr stream_bytes(const Config& config);
+/// What a tensor-parallel rank holds of it between segments: b T / tp of its tokens.
+Expr stream_shard_bytes(const Config& config);
 
 std::int64_t num_parameters(const Config& config);
 /// Model FLOPs of one sequence, forward and backward, recomputation not counted.

@@ -19,12 +19,14 @@ struct Message {
 // All lists are in lexicographic order of (source, destination). Each rank sends and receives in
 // that order, so the messages of a list cannot wait for each other in a circle.
 
-/// The messages of one microbatch from one stage to a neighbour, in sequences.
+/// The messages of one microbatch from one stage to a neighbour, in tokens.
 ///
-/// A microbatch is cut by global index: data-parallel rank d of a stage holds sequences
-/// [d b, (d + 1) b) of its B / G. A destination takes each sequence from the data-parallel rank
-/// that holds it; tensor-parallel ranks, which all hold the same, are spread over those that ask.
-std::vector<Message> stream_messages(const Plan& plan, int from, int to);
+/// A microbatch's B T / G tokens are cut by global index: rank (d, t) of a stage holds
+/// [(d tp + t) b T / tp, (d tp + t + 1) b T / tp). A source sends each destination what of its
+/// range lies in the other's.
+///
+/// @param seq_len  T
+std::vector<Message> stream_messages(const Plan& plan, int from, int to, int seq_len);
 
 /// The table of a tied head, from the first stage to each rank of the last, in rows: each rank gets
 /// its rows from those that hold them, of one data-parallel rank.

@@ -58,8 +58,8 @@ enum class Operation : std::uint8_t {
   recompute,  ///< forward again for what it saves; without an output when nobody needs it
   loss,       ///< of the head's forward with tp > 1, from the statistics of all tp ranks
   all_reduce,
-  reduce_scatter,
-  all_gather,
+  reduce_scatter,  ///< in place; with a second operand, the rank's shard ends there
+  all_gather,      ///< in place; with a second operand, the rank's shard comes from there
   send,
   recv,
   copy_in,     ///< host -> device

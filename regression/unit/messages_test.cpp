@@ -25,9 +25,17 @@ const Stage& stage_of(const Plan& plan, int rank) {
   return plan.stages[std::size_t(place(plan, rank).stage)];
 }
 
+/// Tokens that a rank holds of a microbatch.
+int shard_of(const Plan& plan, int rank, int seq_len) {
+  const Stage& stage = stage_of(plan, rank);
+  return stage.microbatch * seq_len / stage.tp;
+}
+
 /// Place within the microbatch of all data-parallel ranks.
-int global_sequence(const Plan& plan, int rank, int sequence) {
-  return place(plan, rank).dp_rank * stage_of(plan, rank).microbatch + sequence;
+int global_token(const Plan& plan, int rank, int seq_len, int token) {
+  const Place at = place(plan, rank);
+  return (at.dp_rank * stage_of(plan, rank).tp + at.tp_rank) * shard_of(plan, rank, seq_len) +
+         token;
 }
 
 bool in_order(const std::vector<Message>& messages) {
@@ -35,69 +43,81 @@ bool in_order(const std::vector<Message>& messages) {
       messages, {}, [](const Message& m) { return std::pair(m.source, m.destination); });
 }
 
-/// Each sequence of each destination rank comes once, from a rank of the other stage that holds it.
-void expect_each_sequence_once(const Plan& plan, int from, int to) {
-  const std::vector<Message> messages = stream_messages(plan, from, to);
+constexpr int seq_len = 12;
+
+/// Each token of each destination rank comes once, from the rank of the other stage that holds it.
+void expect_each_token_once(const Plan& plan, int from, int to) {
+  const std::vector<Message> messages = stream_messages(plan, from, to, seq_len);
   EXPECT_TRUE(in_order(messages));
-  std::set<std::pair<int, int>> reached;  // rank, its sequence
+  std::set<std::pair<int, int>> reached;  // rank, its token
   for (const Message& m : messages) {
     EXPECT_EQ(place(plan, m.source).stage, from);
     EXPECT_EQ(place(plan, m.destination).stage, to);
     for (int i = 0; i < m.count; ++i) {
       const int mine = m.source_first + i, theirs = m.destination_first + i;
-      ASSERT_TRUE(mine >= 0 && mine < stage_of(plan, m.source).microbatch);
-      ASSERT_TRUE(theirs >= 0 && theirs < stage_of(plan, m.destination).microbatch);
-      EXPECT_EQ(global_sequence(plan, m.source, mine),
-                global_sequence(plan, m.destination, theirs));
+      ASSERT_TRUE(mine >= 0 && mine < shard_of(plan, m.source, seq_len));
+      ASSERT_TRUE(theirs >= 0 && theirs < shard_of(plan, m.destination, seq_len));
+      EXPECT_EQ(global_token(plan, m.source, seq_len, mine),
+                global_token(plan, m.destination, seq_len, theirs));
       EXPECT_TRUE(reached.emplace(m.destination, theirs).second);
     }
   }
   const Stage& stage = plan.stages[std::size_t(to)];
-  EXPECT_EQ(int(reached.size()), stage.devices() * stage.microbatch);
+  EXPECT_EQ(int(reached.size()), stage.dp * stage.microbatch * seq_len);
 }
 
-TEST(StreamMessages, BringEachSequenceOnce) {
+TEST(StreamMessages, BringEachTokenOnce) {
   for (const Plan& plan : mixed_plans())
     for (int i = 0; i + 1 < plan.num_stages(); ++i) {
-      expect_each_sequence_once(plan, i, i + 1);
-      expect_each_sequence_once(plan, i + 1, i);
+      expect_each_token_once(plan, i, i + 1);
+      expect_each_token_once(plan, i + 1, i);
     }
 }
 
+// Shards of 3 x 12 / 2 tokens.
 TEST(StreamMessages, EqualStagesExchangeOneMessageARank) {
   std::mt19937 random(2);
   Plan plan = test::plan_of(random, {.num_layers = 4}, {{2, 2, 3}, {2, 2, 3}});
-  const std::vector<Message> messages = stream_messages(plan, 0, 1);
+  const std::vector<Message> messages = stream_messages(plan, 0, 1, seq_len);
   ASSERT_EQ(messages.size(), 4u);
   for (int rank = 0; rank < 4; ++rank) {
     const Message& m = messages[std::size_t(rank)];
     EXPECT_EQ(std::tie(m.source, m.source_first, m.destination_first, m.count),
-              std::tuple(rank, 0, 0, 3));
+              std::tuple(rank, 0, 0, 18));
     EXPECT_EQ(m.destination, 4 + rank);
   }
 }
 
-// Microbatches of 6 sequences as 3 + 3 and as 2 + 2 + 2: ranks 0, 1 and 2, 3, 4.
-TEST(StreamMessages, CutWhereEitherSideIsCut) {
-  std::mt19937 random(2);
-  const Plan plan = test::plan_of(random, {.num_layers = 2}, {{2, 1, 3}, {3, 1, 2}});
-  std::vector<std::tuple<int, int, int, int, int>> found;
-  for (const Message& m : stream_messages(plan, 0, 1))
-    found.emplace_back(m.source, m.destination, m.source_first, m.destination_first, m.count);
-  const std::vector<std::tuple<int, int, int, int, int>> expected{
-      {0, 2, 0, 0, 2}, {0, 3, 2, 0, 1}, {1, 3, 0, 1, 1}, {1, 4, 1, 0, 2}};
-  EXPECT_EQ(found, expected);
+using Found = std::vector<std::tuple<int, int, int, int, int>>;
+
+Found found(const Plan& plan, int from, int to) {
+  Found all;
+  for (const Message& m : stream_messages(plan, from, to, seq_len))
+    all.emplace_back(m.source, m.destination, m.source_first, m.destination_first, m.count);
+  return all;
 }
 
-// tp 2 to tp 4: each source serves two; back again every other one of the four sends.
-TEST(StreamMessages, TensorParallelRanksShareTheWork) {
+// Microbatches of 72 tokens as 2 x 36 and as 3 x 24: ranks 0, 1 and 2, 3, 4, whether cut by dp or
+// by tp.
+TEST(StreamMessages, CutWhereEitherSideIsCut) {
+  std::mt19937 random(2);
+  const Found expected{{0, 2, 0, 0, 24}, {0, 3, 24, 0, 12}, {1, 3, 0, 12, 12}, {1, 4, 12, 0, 24}};
+  EXPECT_EQ(found(test::plan_of(random, {.num_layers = 2}, {{2, 1, 3}, {3, 1, 2}}), 0, 1),
+            expected);
+  EXPECT_EQ(found(test::plan_of(random, {.num_layers = 2}, {{1, 2, 6}, {3, 1, 2}}), 0, 1),
+            expected);
+  EXPECT_EQ(found(test::plan_of(random, {.num_layers = 2}, {{2, 1, 3}, {1, 3, 6}}), 0, 1),
+            expected);
+}
+
+// tp 2 to tp 4, ranks 0, 1 and 2 to 5: 6 tokens each are cut into 3 and 3, and joined again.
+TEST(StreamMessages, TensorParallelRanksSendTheirShards) {
   std::mt19937 random(2);
   const Plan plan = test::plan_of(random, {.num_layers = 2}, {{1, 2, 1}, {1, 4, 1}});
-  std::vector<std::pair<int, int>> found;
-  for (const Message& m : stream_messages(plan, 0, 1)) found.emplace_back(m.source, m.destination);
-  for (const Message& m : stream_messages(plan, 1, 0)) found.emplace_back(m.source, m.destination);
-  const std::vector<std::pair<int, int>> expected{{0, 2}, {0, 3}, {1, 4}, {1, 5}, {2, 0}, {4, 1}};
-  EXPECT_EQ(found, expected);
+  EXPECT_EQ(found(plan, 0, 1),
+            (Found{{0, 2, 0, 0, 3}, {0, 3, 3, 0, 3}, {1, 4, 0, 0, 3}, {1, 5, 3, 0, 3}}));
+  EXPECT_EQ(found(plan, 1, 0),
+            (Found{{2, 0, 0, 0, 3}, {3, 0, 0, 3, 3}, {4, 1, 0, 0, 3}, {5, 1, 0, 3, 3}}));
 }
 
 /// Rows of the table that a rank holds: a vocabulary that few degrees divide.

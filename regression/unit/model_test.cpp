@@ -211,19 +211,19 @@ TEST(Model, InitialValuesFollowSeedAndPlaceOnly) {
   EXPECT_NE(initial_value(qkv, 5, 7), initial_value(all[2].parameters[4], 5, 7));
 }
 
-// What a layer keeps is its segments' inputs and all they save, each once.
+// What a layer keeps is its segments' inputs, of each a shard, and all they save, each once.
 TEST(Model, KeptTensorsAreInputsAndSaved) {
   const std::map<std::string, double, std::less<>> values{{"b", 2.0}, {"tp", 2.0}};
   for (const Config& m : all_families()) {
     double kept = 0.0, expected = 0.0;
     for (const Kept& tensor : kept_tensors(m, false)) kept += tensor.bytes.evaluate(values);
     for (SegmentKind kind : segment_kinds(m, BlockKind::layer)) {
-      expected += stream_bytes(m).evaluate(values);
+      expected += stream_bytes(m).evaluate(values) / 2.0;
       for (const Saved& saved : segment(m, kind).saved) expected += saved.bytes().evaluate(values);
     }
     EXPECT_EQ(kept, expected);
     ASSERT_EQ(kept_tensors(m, true).size(), 1u);
-    EXPECT_EQ(kept_tensors(m, true)[0].bytes.evaluate(values), 4.0 * 2 * 10 * 24);
+    EXPECT_EQ(kept_tensors(m, true)[0].bytes.evaluate(values), 4.0 * 2 * 10 * 24 / 2);
   }
 }
 

@@ -22,12 +22,12 @@ struct Problem {
 
 /// A model of which 1 MiB is little, and memory that allows from hardly any plan to all.
 Problem random_problem(std::mt19937& random) {
-  Problem p{samples::small_model(4 + int(random() % 9), random() % 2 == 0),
-            samples::pick<int>(random, {8, 16}),
-            hardware::NodeGroup{.nodes = 1,
-                                .devices_per_node = samples::pick<int>(random, {1, 2, 4})},
-            samples::round_profile(8),
-            {}};
+  Problem p{
+      samples::small_model(4 + int(random() % 9), random() % 2 == 0),
+      samples::pick<int>(random, {8, 16}),
+      hardware::NodeGroup{.nodes = 1, .devices_per_node = samples::pick<int>(random, {1, 2, 4})},
+      samples::round_profile(8),
+      {}};
   p.model.hidden_size = 1024;
   p.model.num_heads = 16;
   p.model.ffn_size = 4096;

@@ -133,6 +133,23 @@ TEST(PlanCheck, NamesWhatIsWrong) {
   }
 }
 
+// 2 x 15 tokens have halves, 1 x 15 have none.
+TEST(PlanCheck, TensorParallelRanksShareTokensEvenly) {
+  model::Config odd = small;
+  odd.seq_len = 15;
+  Plan plan = sample();
+  EXPECT_NO_THROW(check(plan, odd, two_nodes));
+  plan.global_batch /= 2;
+  for (Stage& stage : plan.stages) stage.microbatch /= 2;
+  try {
+    check(plan, odd, two_nodes);
+    FAIL();
+  } catch (const Error& error) {
+    const std::string says = "stage 0: tp = 2 must divide microbatch x seq_len = 1 x 15";
+    EXPECT_NE(std::string(error.what()).find(says), std::string::npos) << error.what();
+  }
+}
+
 TEST(PlanCheck, TensorParallelGroupsDivideTheModel) {
   const std::string message = refusal([](Plan& p) {
     for (Stage& s : p.stages) s.dp = 1, s.tp = 8, s.nodes = 1, s.devices_per_node = 8;

@@ -242,6 +242,80 @@ TEST(Compile, KnobsAddTheirTasks) {
   EXPECT_EQ(count(plan, Operation::copy_out), blocks + 2);
 }
 
+/// Tasks of a kind on tensor-parallel ranks, for a block, in rank 0's Program.
+int count_tp(const plan::Plan& plan, Operation operation, int block) {
+  int n = 0;
+  for (const Task& task : compile(plan, small_model(), 0).tasks)
+    n += task.channel == Channel::collective_tp && task.operation == operation &&
+         task.block == block;
+  return n;
+}
+
+// One microbatch; blocks are the embedding, two layers of two segments, the head.
+TEST(Compile, StreamsAreScatteredAndGathered) {
+  plan::Plan plan = small_plan(1, 1, 2, 1);
+  for (int layer : {1, 2}) {
+    EXPECT_EQ(count_tp(plan, Operation::reduce_scatter, layer), 2);
+    EXPECT_EQ(count_tp(plan, Operation::all_gather, layer), 4);  // forward, and for the backward
+    EXPECT_EQ(count_tp(plan, Operation::all_reduce, layer), 3);  // gradients: 2 d input, the norms'
+  }
+  EXPECT_EQ(count_tp(plan, Operation::reduce_scatter, 0), 1);
+  EXPECT_EQ(count_tp(plan, Operation::all_gather, 3), 2);  // its input once, and the statistics
+  plan.stages[0].ckpt_layers = 1;
+  EXPECT_EQ(count_tp(plan, Operation::reduce_scatter, 2), 3);
+  EXPECT_EQ(count_tp(plan, Operation::all_gather, 2), 5);
+  plan = small_plan(2, 1, 2, 1);  // the layer of stage 0 gets its gradient from stage 1
+  EXPECT_EQ(count_tp(plan, Operation::all_gather, 1), 5);
+}
+
+// What lives from forward to backward of a stream is 1 / tp of it.
+TEST(Compile, ShardsAreKept) {
+  const model::Config model = small_model();
+  const std::int64_t stream = 4 * model.seq_len * model.hidden_size;
+  for (int tp : {1, 2}) {
+    const Program program = compile(small_plan(1, 1, tp, 1), model, 0);
+    std::map<std::string, std::int64_t> bytes;
+    for (const Buffer& buffer : program.buffers) bytes[buffer.name] = buffer.bytes;
+    for (const char* name : {"embedding.output#0", "layers.0.middle#0", "layers.0.output#0"})
+      EXPECT_EQ(bytes.at(name), stream / tp) << name;
+  }
+}
+
+/// Whether a task surely ends before another one starts.
+bool before(const Program& program, int early, int late) {
+  std::vector<char> reached(program.tasks.size(), 0);
+  reached[std::size_t(late)] = 1;
+  for (int id = late; id > early; --id) {
+    if (!reached[std::size_t(id)]) continue;
+    const Task& task = program.tasks[std::size_t(id)];
+    for (int other : task.waits) reached[std::size_t(other)] = 1;
+    for (int other = id - 1; other >= 0; --other)
+      if (program.tasks[std::size_t(other)].channel == task.channel) {
+        reached[std::size_t(other)] = 1;
+        break;
+      }
+  }
+  return reached[std::size_t(early)] != 0;
+}
+
+// No backward waits for the all-gather that stands right before it: that is the next one's input.
+TEST(Compile, InputsAreGatheredBesideTheSegmentBefore) {
+  for (int ckpt_layers : {0, 2}) {
+    plan::Plan plan = small_plan(1, 1, 2, 3);
+    plan.stages[0].ckpt_layers = ckpt_layers;
+    const Program program = compile(plan, small_model(), 0);
+    int found = 0;
+    for (int id = 1; id < int(program.tasks.size()); ++id) {
+      const Task &task = program.tasks[std::size_t(id)], &last = program.tasks[std::size_t(id - 1)];
+      if (task.operation != Operation::backward || last.operation != Operation::all_gather)
+        continue;
+      EXPECT_FALSE(before(program, id - 1, id)) << label(task);
+      ++found;
+    }
+    EXPECT_EQ(found, 3 * 4);  // of all segments but the first layer's, whose embedding needs none
+  }
+}
+
 // Nodes of two ranks: stage 0 fills the first one, so its neighbours are on the other.
 TEST(Simulate, MessagesArePricedByWhereRanksAre) {
   hardware::Profile profile;

@@ -64,18 +64,21 @@ TEST(StageTime, RecomputationAddsAForwardWithoutItsLastProduct) {
   EXPECT_NEAR(times(plan, model, unit_profile(model)).stable_s - without_s, 2 * 10 * ms, 1e-12);
 }
 
-// Two all-reduces of the stream in each pass of each layer, one of the embedding's output and one
-// of what the head's backward gives; three numbers a token and rank are gathered for the loss.
-TEST(StageTime, TensorParallelismPaysItsAllReduces) {
+// Forward a reduce-scatter and an all-gather of the stream between any two of embedding, four
+// segments and head, backward an all-reduce; inputs are gathered for the backward unseen. Three
+// numbers a token and rank are gathered for the loss.
+TEST(StageTime, TensorParallelismPaysForItsStream) {
   const model::Config model = samples::small_model(2);
   const hardware::Profile profile = unit_profile(model);
   plan::Plan plan = one_stage(2);
   const double alone_s = times(plan, model, profile).stable_s;
   plan.stages[0].tp = plan.stages[0].devices_per_node = 2;
+  const double both_s = hardware::link_time(profile, "reduce_scatter", 1, 2, 4.0 * 64 * 64) +
+                        hardware::link_time(profile, "all_gather", 1, 2, 4.0 * 64 * 64);
   const double all_reduce_s = hardware::link_time(profile, "all_reduce", 1, 2, 4.0 * 64 * 64);
-  const double all_gather_s = hardware::link_time(profile, "all_gather", 1, 2, 2 * 3 * 4.0 * 64);
+  const double statistics_s = hardware::link_time(profile, "all_gather", 1, 2, 2 * 3 * 4.0 * 64);
   EXPECT_NEAR(times(plan, model, profile).stable_s - alone_s,
-              (2 * 4 + 2) * all_reduce_s + all_gather_s, 1e-12);
+              5 * (both_s + all_reduce_s) + statistics_s, 1e-12);
 }
 
 // One rank: what the first and last microbatch add is the update, the norm and clearing the tables.

@@ -82,12 +82,13 @@ Costs::Costs(const model::Config& model, const hardware::Machine& machine, Stage
     return hardware::copy_time(*shared, kind, x[0]);
   };
   optimizer_ = priced("adamw", [p = profile_](Arguments x) { return optimizer_s(*p, x[0]); });
-  tp_all_reduce_ = priced("all_reduce", [=](Arguments x) { return link("all_reduce", x); });
-  tp_all_gather_ = priced("all_gather_tp", [=](Arguments x) { return link("all_gather", x); });
+  all_reduce_ = priced("all_reduce", [=](Arguments x) { return link("all_reduce", x); });
+  reduce_scatter_ =
+      priced("reduce_scatter", [=](Arguments x) { return link("reduce_scatter", x); });
+  all_gather_ = priced("all_gather", [=](Arguments x) { return link("all_gather", x); });
   gradient_reduction_ = priced("reduce_gradients", [=](Arguments x) {
     return link(x[3] >= 1.0 ? "reduce_scatter" : "all_reduce", x);
   });
-  weight_gather_ = priced("all_gather", [=](Arguments x) { return link("all_gather", x); });
   send_ = priced("send", [p = profile_](Arguments x) { return send_s(*p, x[0], x[1], x[2]); });
   crossing_ = priced("send_to_group", [m = machine_, own = role.group](Arguments x) {
     return m->crossing_s(own, whole(x[0]), x[1]);
@@ -121,11 +122,15 @@ Expr Costs::segment(model::SegmentKind kind, Pass pass) const {
 Expr Costs::optimizer(const Expr& elements) const { return Expr::call(optimizer_, {elements}); }
 
 Expr Costs::tp_all_reduce(const Expr& bytes) const {
-  return Expr::call(tp_all_reduce_, {1.0, v_.tp, bytes});
+  return Expr::call(all_reduce_, {1.0, v_.tp, bytes});
+}
+
+Expr Costs::tp_reduce_scatter(const Expr& bytes) const {
+  return Expr::call(reduce_scatter_, {1.0, v_.tp, bytes});
 }
 
 Expr Costs::tp_all_gather(const Expr& bytes) const {
-  return Expr::call(tp_all_gather_, {1.0, v_.tp, bytes});
+  return Expr::call(all_gather_, {1.0, v_.tp, bytes});
 }
 
 Expr Costs::gradient_reduction(const Expr& bytes) const {
@@ -133,7 +138,7 @@ Expr Costs::gradient_reduction(const Expr& bytes) const {
 }
 
 Expr Costs::weight_gather(const Expr& bytes) const {
-  return Expr::call(weight_gather_, {v_.n, v_.m / v_.tp, bytes * min(v_.z, 1.0)});
+  return Expr::call(all_gather_, {v_.n, v_.m / v_.tp, bytes * min(v_.z, 1.0)});
 }
 
 Expr Costs::send(const Expr& bytes) const { return Expr::call(send_, {v_.n, v_.m, bytes}); }

@@ -39,6 +39,7 @@ class Costs {
   Expr segment(model::SegmentKind kind, Pass pass) const;  ///< at (b, tp)
   Expr optimizer(const Expr& elements) const;
   Expr tp_all_reduce(const Expr& bytes) const;
+  Expr tp_reduce_scatter(const Expr& bytes) const;
   Expr tp_all_gather(const Expr& bytes) const;
   Expr gradient_reduction(
       const Expr& bytes) const;                 ///< over dp: all-reduce, with ZeRO reduce-scatter
@@ -63,9 +64,9 @@ class Costs {
   std::shared_ptr<const hardware::Profile> profile_;  ///< of the role's group, a part of it
   StageRole role_;
   Variables v_;
-  std::shared_ptr<const symbolic::Function> optimizer_, tp_all_reduce_, gradient_reduction_,
-      tp_all_gather_, weight_gather_, send_, crossing_, world_all_reduce_, copy_in_, copy_out_,
-      memory_pass_, overlapped_;
+  std::shared_ptr<const symbolic::Function> optimizer_, all_reduce_, reduce_scatter_, all_gather_,
+      gradient_reduction_, send_, crossing_, world_all_reduce_, copy_in_, copy_out_, memory_pass_,
+      overlapped_;
 };
 
 }  // namespace brume::analyzer

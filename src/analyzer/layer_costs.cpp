@@ -11,9 +11,15 @@ using model::SegmentKind;
 
 LayerCosts select(const Expr& condition, const LayerCosts& yes, const LayerCosts& no) {
   const auto of = [&](Expr LayerCosts::*part) { return select(condition, yes.*part, no.*part); };
-  return {of(&LayerCosts::forward_s),    of(&LayerCosts::backward_s),
-          of(&LayerCosts::forward_tp_s), of(&LayerCosts::backward_tp_s),
-          of(&LayerCosts::hidden_tp_s),  of(&LayerCosts::out_s),
+  return {of(&LayerCosts::forward_s),
+          of(&LayerCosts::backward_s),
+          of(&LayerCosts::forward_tp_s),
+          of(&LayerCosts::backward_tp_s),
+          of(&LayerCosts::hidden_tp_s),
+          of(&LayerCosts::arriving_tp_s),
+          of(&LayerCosts::beside_forward_s),
+          of(&LayerCosts::beside_backward_s),
+          of(&LayerCosts::out_s),
           of(&LayerCosts::in_s)};
 }
 
@@ -26,21 +32,34 @@ LayerCosts layer_costs(const model::Config& model, const Costs& costs, bool reco
     for (SegmentKind kind : kinds) sum += costs.segment(kind, pass);
     return sum;
   };
+  const Expr gather_s = costs.tp_all_gather(stream_bytes);
+  const Expr both_s = costs.tp_reduce_scatter(stream_bytes) + gather_s;
   const Expr all_reduce_s = costs.tp_all_reduce(stream_bytes);
+  // While a segment of a backward computes, the input of the next one is brought together.
+  const auto beside = [&](SegmentKind kind, Pass pass) {
+    const Expr alone_s = costs.segment(kind, pass);
+    return costs.overlapped(alone_s, gather_s, 0.0, 0.0) - alone_s;
+  };
   const Expr moved = moved_bytes(model, recomputed);
   LayerCosts layer{.forward_s = all(Pass::forward),
                    .backward_s = all(Pass::backward),
-                   .forward_tp_s = count * all_reduce_s,
+                   .forward_tp_s = count * both_s,
                    .backward_tp_s = count * all_reduce_s,
                    .hidden_tp_s = 0.0,
+                   .arriving_tp_s = 0.0,
+                   .beside_forward_s = beside(kinds.back(), Pass::forward),
+                   .beside_backward_s = beside(kinds.front(), Pass::backward),
                    .out_s = costs.copy_out(moved),
                    .in_s = costs.copy_in(moved)};
+  for (SegmentKind kind : kinds)
+    if (kind != kinds.front()) layer.backward_s += beside(kind, Pass::backward);
   if (recomputed) {
     layer.backward_s += all(Pass::recompute);
-    layer.backward_tp_s += (count - 1.0) * all_reduce_s;  // the last one's output is not made
-    // The first segment is recomputed without waiting for the gradient, which is still being
-    // summed.
-    layer.hidden_tp_s = min(all_reduce_s, costs.segment(kinds.front(), Pass::recompute));
+    layer.backward_tp_s += (count - 1.0) * both_s;  // the last one's output is not made
+    // The first segment is recomputed without waiting for the gradient, which is still on its way.
+    const Expr first_s = costs.segment(kinds.front(), Pass::recompute);
+    layer.hidden_tp_s = min(all_reduce_s, first_s);
+    layer.arriving_tp_s = min(gather_s, first_s);
   }
   return layer;
 }

@@ -36,19 +36,23 @@ class StageMemoryBuilder {
   Expr moved(const Expr& j) const;
   Expr kept_before(const Expr& j) const;
   Expr forward_peak(const Expr& j) const;
-  Expr backward_peak(const Expr& j) const;
+  Expr backward_peak(const Expr& j, const Expr& next) const;
+  Expr ahead_of_next(const Expr& left, const Expr& arriving) const;
 
   Expr others_bytes() const;
+  Expr ahead_of_turn() const;
   Expr steady_forward(const Expr& j) const;
   Expr first_forward() const;
   Expr head_forward() const;
   Expr embedding_backward() const;
   Expr highest_backward() const;
-  Expr backward(const Expr& j, const Expr& others, bool after_forward) const;
+  Expr backward(const Expr& j, const Expr& others, const Expr& left, bool after_forward) const;
   Expr later_backward(const Expr& j) const;
   Expr backward_again(const Expr& j, const Expr& others) const;
-  Expr waiting_backward(const Expr& j, const Expr& others) const;
+  Expr waiting_backward(const Expr& j, const Expr& others, const Expr& next) const;
   Expr beside_one_layer(const Expr& j) const;
+  Expr arriving_in_one_layer(const Expr& j) const;
+  Expr ahead_in_one_layer(const Expr& j, const Expr& left) const;
   Expr drains_at_once() const;
   Expr head_backward() const;
 
@@ -58,7 +62,10 @@ class StageMemoryBuilder {
   StateMemory state_;
   std::vector<SegmentBytes> segments_;  ///< of a layer, in forward order
   SegmentBytes head_;
-  Expr stream_, full_kept_, full_moved_, recomputed_moved_;
+  Expr stream_, shard_;  ///< of all tokens, and of those that a tensor-parallel rank keeps
+  Expr shared_;          ///< 1 with tensor parallelism, else 0
+  Expr ahead_;           ///< an input that is brought together before it is needed, else 0
+  Expr full_kept_, full_moved_, recomputed_moved_;
   Expr table_elements_;  ///< of this rank's part of the token table
   double weight_bytes_;  ///< of an element
 };
@@ -69,13 +76,16 @@ StageMemoryBuilder::StageMemoryBuilder(const model::Config& model, StageRole rol
       state_(model, role),
       head_(model, SegmentKind::head),
       stream_(model::stream_bytes(model)),
+      shard_(model::stream_shard_bytes(model)),
+      shared_(less(1.0, v_.tp)),
+      ahead_(shared_ * stream_),
       full_moved_(moved_bytes(model, false)),
       recomputed_moved_(moved_bytes(model, true)),
       table_elements_(model::token_table_elements(model)),
       weight_bytes_(model::weight_bytes(model.precision)) {
   for (SegmentKind kind : model::segment_kinds(model, model::BlockKind::layer)) {
     segments_.emplace_back(model, kind);
-    full_kept_ += stream_ + segments_.back().saved;
+    full_kept_ += shard_ + segments_.back().saved;
   }
 }
 
@@ -104,35 +114,49 @@ Expr StageMemoryBuilder::moved(const Expr& j) const {
 Expr StageMemoryBuilder::kept_before(const Expr& j) const {
   const Expr full = min(j - 1.0, v_.l - v_.c);
   const Expr recomputed = max(j - 1.0 - (v_.l - v_.c), 0.0);
-  const Expr kept = full * (full_kept_ - full_moved_) + recomputed * (stream_ - recomputed_moved_);
+  const Expr kept = full * (full_kept_ - full_moved_) + recomputed * (shard_ - recomputed_moved_);
   if (!role_.last) return kept;
   const Expr last = select(is_recomputed(v_.l), recomputed_moved_, full_moved_);
   return kept + less(v_.l, j) * last;
 }
 
 /// Layer j in forward, the largest of its segments: the layer's input, what the segments so far
-/// kept, scratch, and the output.
+/// kept, scratch, and the output, which with tensor parallelism takes the place of the input that
+/// was brought together.
 Expr StageMemoryBuilder::forward_peak(const Expr& j) const {
-  Expr kept = stream_, full = 0.0, recomputed = 0.0;
+  Expr kept = shard_, full = 0.0, recomputed = 0.0;
   for (const SegmentBytes& segment : segments_) {
     const Expr own = segment.saved + segment.forward + stream_;
     full = max(full, kept + own);
     // A recomputed layer has let go of what earlier segments saved, but for its input.
-    recomputed = max(recomputed, stream_ + own + (&segment == &segments_.front() ? 0.0 : stream_));
-    kept += segment.saved + stream_;
+    const Expr input = &segment == &segments_.front() ? Expr(0.0) : (1.0 - shared_) * shard_;
+    recomputed = max(recomputed, shard_ + own + input);
+    kept += segment.saved + shard_;
   }
   return select(is_recomputed(j), recomputed, full);
 }
 
+/// What is brought together beside the backward of a stage's first block, where the next
+/// microbatch's backward follows: then no input arrives.
+Expr StageMemoryBuilder::ahead_of_next(const Expr& left, const Expr& arriving) const {
+  return at_most(left, v_.p) * less(0.0, v_.p) * less(0.0, left) * shared_ * (stream_ - arriving);
+}
+
 /// Layer j in backward, the largest of its segments: inputs and saved tensors of it and those
-/// before it, scratch, and the gradient of the stream.
-Expr StageMemoryBuilder::backward_peak(const Expr& j) const {
-  Expr kept = 0.0, backward = 0.0, again = 0.0;
+/// before it, scratch, and the gradient of the stream; with tensor parallelism its own and the next
+/// one's input are whole.
+///
+/// @param next  what is brought together for the next block
+Expr StageMemoryBuilder::backward_peak(const Expr& j, const Expr& next) const {
+  const Expr beyond_shard = shared_ * (stream_ - shard_);
+  Expr kept = 0.0, backward = 0.0, again = 0.0, beside = next;
   for (const SegmentBytes& segment : segments_) {
-    kept += stream_ + segment.saved;
-    backward = max(backward, kept + segment.backward);
+    kept += shard_ + segment.saved;
+    backward = max(backward, kept + beyond_shard + segment.backward + beside);
     // The last segment's output is not made again.
-    again = max(again, kept + segment.forward + (&segment == &segments_.back() ? 0.0 : stream_));
+    again = max(again,
+                kept + segment.forward + (&segment == &segments_.back() ? beyond_shard : stream_));
+    beside = ahead_;
   }
   return stream_ + select(is_recomputed(j), max(backward, again), backward);
 }
@@ -142,19 +166,27 @@ Expr StageMemoryBuilder::others_bytes() const { return v_.p * kept_before(v_.l +
 
 // --- forward -------------------------------------------------------------------------------------
 
+/// What the next backward brings together beside the stage's last forward. In a stage of one layer
+/// the first one waits for what offload takes of it; there may be no other.
+Expr StageMemoryBuilder::ahead_of_turn() const {
+  if (role_.first) return ahead_;
+  const Expr only = at_most(v_.l, 1.0) * at_most(v_.p, 1.0) * at_most(v_.G, 2.0);
+  return (1.0 - only * less(0.0, v_.a)) * ahead_;
+}
+
 /// Layer j in a microbatch after the first; the layer before it is still being drained. Beside the
 /// last layer the next backward's gradient and prefetched tensors arrive already, beside the first
 /// what was sent just before is still on its way out.
 Expr StageMemoryBuilder::steady_forward(const Expr& j) const {
   const Expr own = kept_before(j) + moved(j - 1.0) + forward_peak(j);
   Expr sum = others_bytes() + own;
-  if (!role_.last) sum += at_most(v_.l, j) * (stream_ + moved(j));
-  if (!role_.first) sum += at_most(j, 1.0) * stream_;
+  if (!role_.last) sum += at_most(v_.l, j) * (shard_ + moved(j) + ahead_of_turn());
+  if (!role_.first) sum += at_most(j, 1.0) * shard_;
   Expr warm_up = state_.beside_forward(j);
   // A stage of one layer drains it beside itself, in the next microbatch.
   if (!role_.first && !role_.last) warm_up += at_most(v_.l, 1.0) * at_most(2.0, v_.p) * moved(j);
   const Expr turns = less(v_.p + 1.0, v_.G) * state_.beside_forward_after_backward(j);
-  sum += max(warm_up, turns - state_.waits_for_grads() * moved(j));
+  sum += max(warm_up, turns - state_.waits_for_grads() * (moved(j) + ahead_of_turn()));
   if (!role_.last) {
     // The microbatch before the last one of the warm-up.
     const Expr early = others_bytes() - kept_before(v_.l + 1.0) + own + state_.beside_forward(j) +
@@ -166,20 +198,27 @@ Expr StageMemoryBuilder::steady_forward(const Expr& j) const {
 
 /// The first microbatch has no other beside it, but the blocks that are updated.
 Expr StageMemoryBuilder::first_forward() const {
-  const Expr arriving = role_.last ? Expr(0.0) : at_most(v_.G, 1.0) * stream_;
+  Expr arriving = 0.0;
+  if (!role_.last) {
+    // A lone microbatch's backward comes next; it begins with an input that is whole right now,
+    // unless that is the first of several and so has been overwritten.
+    arriving = at_most(v_.G, 1.0) * shard_;
+    if (segments_.size() > 1)
+      arriving += (at_most(v_.G, 1.0) - drains_at_once()) * is_recomputed(v_.l) * ahead_;
+  }
   const auto layer = [&](const Expr& j) {
     return at_most(1.0, j) * (kept_before(j) + moved(j - 1.0) + forward_peak(j) +
                               at_most(v_.l, j) * arriving + state_.beside_first_forward(j));
   };
   Expr peak = state_.at_first_update();
   // The first input arrives beside the update of the block that needs it.
-  if (!role_.first && !role_.last) peak += at_most(v_.l, 1.0) * stream_;
+  if (!role_.first && !role_.last) peak += at_most(v_.l, 1.0) * shard_;
   // Where recomputed layers begin, what is kept grows more slowly, or not at all.
   for (const Expr& j : {v_.l, v_.l - 1.0, v_.l - 2.0, v_.l - v_.c, v_.l - v_.c + 1.0, Expr(1.0)})
     peak = max(peak, at_most(j, v_.l) * layer(j));
-  if (role_.first) peak = max(peak, state_.beside_first_forward(0.0) + stream_);
+  if (role_.first) peak = max(peak, state_.beside_first_forward(0.0) + stream_ + shared_ * shard_);
   const Expr before_last = v_.l + (role_.last ? 0.0 : -1.0);
-  return max(peak, kept_before(before_last) + stream_ + state_.at_last_update());
+  return max(peak, kept_before(before_last) + shard_ + state_.at_last_update());
 }
 
 Expr StageMemoryBuilder::head_forward() const {
@@ -197,51 +236,74 @@ Expr StageMemoryBuilder::drains_at_once() const { return at_most(v_.G, 1.0) * le
 /// Layer j in backward; what offload took of the layer below comes back meanwhile. Beside the last
 /// layer the stage's output may still be on its way out, beside the first the next input on its way
 /// in.
-Expr StageMemoryBuilder::backward(const Expr& j, const Expr& others, bool after_forward) const {
-  Expr sum = waiting_backward(j, others);
-  Expr beside_last = 0.0, beside_first = 0.0;
+Expr StageMemoryBuilder::backward(const Expr& j, const Expr& others, const Expr& left,
+                                  bool after_forward) const {
+  Expr beside_last = 0.0, beside_first = 0.0, next = 0.0;
   if (!role_.last && after_forward)
-    beside_last = at_most(v_.l, j) * (stream_ + moved(j)) * (1.0 - drains_at_once());
-  if (!role_.first) beside_first = at_most(j, 1.0) * less(1.0, v_.G) * stream_;
+    beside_last = at_most(v_.l, j) * (shard_ + moved(j)) * (1.0 - drains_at_once());
+  if (!role_.first) {
+    beside_first = at_most(j, 1.0) * less(1.0, v_.G) * shard_;
+    next = ahead_of_next(left, less(1.0, v_.G) * shard_);
+  }
   Expr beside = beside_last + beside_first;
-  if (!role_.first && !role_.last && after_forward)
-    beside = select(at_most(v_.l, 1.0), beside_one_layer(j), beside);
-  return at_most(1.0, j) * (sum + beside);
+  if (!role_.first && !role_.last && after_forward) {
+    const Expr one_layer = at_most(v_.l, 1.0);
+    beside = select(one_layer, beside_one_layer(j), beside);
+    next = select(one_layer, ahead_in_one_layer(j, left), next);
+  }
+  next = select(less(1.0, j), ahead_, next);
+  return at_most(1.0, j) * (waiting_backward(j, others, next) + beside);
 }
 
 /// Of a microbatch after the first, by a forward.
 Expr StageMemoryBuilder::later_backward(const Expr& j) const {
   const Expr others = min(v_.p, v_.G - 2.0);
   return select(state_.waits_for_grads(),
-                waiting_backward(j, others) + less(v_.p + 2.0, v_.G) * stream_,
-                backward(j, others, true));
+                waiting_backward(j, others, 0.0) + less(v_.p + 2.0, v_.G) * shard_,
+                backward(j, others, others, true));
 }
 
 /// By the earlier microbatch's backward.
 Expr StageMemoryBuilder::backward_again(const Expr& j, const Expr& others) const {
-  return select(state_.waits_for_grads(), waiting_backward(j, others), backward(j, others, false));
+  return select(state_.waits_for_grads(), waiting_backward(j, others, 0.0),
+                backward(j, others, others, false));
 }
 
 /// Beside which nothing of the slot before is left.
-Expr StageMemoryBuilder::waiting_backward(const Expr& j, const Expr& others) const {
-  return others * kept_before(v_.l + 1.0) + kept_before(j) + moved(j - 1.0) + backward_peak(j);
+Expr StageMemoryBuilder::waiting_backward(const Expr& j, const Expr& others,
+                                          const Expr& next) const {
+  return others * kept_before(v_.l + 1.0) + kept_before(j) + moved(j - 1.0) +
+         backward_peak(j, next);
 }
 
 /// The same for the only layer of a middle stage: slots of different microbatches touch there.
 Expr StageMemoryBuilder::beside_one_layer(const Expr& j) const {
-  const Expr sends = stream_ + moved(j), waits = state_.waits_for_grads();
-  const Expr next_input = less(v_.p + 1.0, v_.G) * stream_;
-  const Expr many = sends + max(next_input, (1.0 - waits) * moved(j));
+  const Expr sends = shard_ + moved(j), many = sends + arriving_in_one_layer(j);
   // With one microbatch beside it, offload waits for the first copy and nothing else overlaps it.
-  const Expr offloaded = select(waits, next_input, moved(j) + min(v_.G - 2.0, 2.0) * stream_);
+  const Expr next_input = less(v_.p + 1.0, v_.G) * shard_;
+  const Expr offloaded =
+      select(state_.waits_for_grads(), next_input, moved(j) + min(v_.G - 2.0, 2.0) * shard_);
   const Expr one = select(less(0.0, v_.a), offloaded, sends + next_input);
   const Expr none = sends * (1.0 - drains_at_once());
   return select(less(1.0, v_.p), many, select(less(0.0, v_.p), one, none));
 }
 
+/// The next input, or what offload took comes back.
+Expr StageMemoryBuilder::arriving_in_one_layer(const Expr& j) const {
+  return max(less(v_.p + 1.0, v_.G) * shard_, (1.0 - state_.waits_for_grads()) * moved(j));
+}
+
+/// What is brought together beside its backward when another one follows; with one microbatch
+/// beside it, offload has not let go of that one's input, unless all waited for it before.
+Expr StageMemoryBuilder::ahead_in_one_layer(const Expr& j, const Expr& left) const {
+  const Expr waits = at_most(v_.p, 1.0) * less(0.0, v_.a) * less(2.0, v_.G);
+  return (1.0 - waits) * (1.0 - state_.waits_for_grads()) *
+         ahead_of_next(left, arriving_in_one_layer(j) - moved(j));
+}
+
 Expr StageMemoryBuilder::head_backward() const {
   const Expr head = v_.l + 1.0;
-  return kept_before(head) + 2.0 * stream_ + head_.saved + head_.backward +
+  return kept_before(head) + 2.0 * stream_ + head_.saved + head_.backward + ahead_ +
          max(less(1.0, v_.G) * state_.beside_first_backward(head),
              max(less(2.0, v_.G) * state_.beside_middle_backward(head),
                  state_.beside_last_backward(head)));
@@ -251,8 +313,11 @@ Expr StageMemoryBuilder::head_backward() const {
 Expr StageMemoryBuilder::embedding_backward() const {
   const Expr one = kept_before(v_.l + 1.0);
   const Expr first =
-      v_.p * one + max(stream_ + state_.beside_first_backward(0.0), state_.stored_by_embedding());
-  const Expr middle = min(v_.p, v_.G - 2.0) * one + stream_ + state_.beside_middle_backward(0.0);
+      v_.p * one + max(stream_ + ahead_of_next(v_.G - 1.0, 0.0) + state_.beside_first_backward(0.0),
+                       state_.stored_by_embedding());
+  const Expr middle = min(v_.p, v_.G - 2.0) * one + stream_ +
+                      ahead_of_next(min(v_.p, v_.G - 2.0), 0.0) +
+                      state_.beside_middle_backward(0.0);
   const Expr last = state_.beside_last_backward(0.0);
   Expr peak = max(max(stream_ + last, state_.stored_last_by_embedding()),
                   max(less(1.0, v_.G) * first, less(2.0, v_.G) * middle));
@@ -267,20 +332,22 @@ Expr StageMemoryBuilder::embedding_backward() const {
 Expr StageMemoryBuilder::highest_backward() const {
   const auto all = [&](const Expr& j) {
     const Expr middle = state_.beside_middle_backward(j), last = state_.beside_last_backward(j);
-    Expr peak = max(less(1.0, v_.G) * (backward(j, v_.p, true) + state_.beside_first_backward(j)),
-                    less(2.0, v_.G) * (later_backward(j) + middle));
+    Expr peak = max(
+        less(1.0, v_.G) * (backward(j, v_.p, v_.G - 1.0, true) + state_.beside_first_backward(j)),
+        less(2.0, v_.G) * (later_backward(j) + middle));
     if (role_.last) {
-      peak = max(peak, backward(j, 0.0, true) + last);
+      peak = max(peak, backward(j, 0.0, 0.0, true) + last);
     } else {
       // Where no forward is left, a backward follows the earlier microbatch's.
       const Expr left = state_.left_by_backward(j);
       peak = max(peak, less(1.0, v_.p) * (backward_again(j, v_.p - 1.0) + middle + left));
       peak = max(peak, select(less(0.0, v_.p), backward_again(j, 0.0) + last + left,
-                              backward(j, 0.0, true) + last));
+                              backward(j, 0.0, 0.0, true) + last));
     }
     // Of few microbatches none has a staging buffer from the start.
+    const Expr gradient = stream_ + less(1.0, j) * shared_ * (stream_ - shard_);
     peak = max(peak, less(v_.G, 3.0) * (v_.p * kept_before(v_.l + 1.0) + kept_before(j) +
-                                        moved(j - 1.0) + stream_ + state_.when_stored(j)));
+                                        moved(j - 1.0) + gradient + state_.when_stored(j)));
     return at_most(1.0, j) * at_most(j, v_.l) * peak;
   };
   Expr peak = all(v_.l);
@@ -300,16 +367,22 @@ MemoryExpressions StageMemoryBuilder::build() const {
     forward = max(forward, later * at_most(j, v_.l) * steady_forward(j));
   if (role_.first) {
     // In the warm-up what the microbatch before sent is still on its way.
-    const Expr warm_up = 2.0 * stream_ + state_.beside_forward(0.0);
-    const Expr turns = stream_ + state_.beside_forward_after_backward(0.0);
+    const Expr output = stream_ + shared_ * shard_;
+    const Expr warm_up = shard_ + output + state_.beside_forward(0.0);
+    const Expr turns = output + state_.beside_forward_after_backward(0.0);
     forward = max(forward, later * (others_bytes() + max(warm_up, less(v_.p + 1.0, v_.G) * turns)));
   }
   if (role_.last) forward = max(forward, head_forward());
   Expr backward = highest_backward();
-  // A lone microbatch's gradient has its place already while the only layer is still updated.
-  if (!role_.first && !role_.last)
-    backward = max(backward, at_most(v_.l, 1.0) * at_most(v_.G, 1.0) *
-                                 (2.0 * stream_ + state_.after_lone_update()));
+  // A lone microbatch's gradient has its place already while the only layer is still updated, and
+  // its input is whole again while the forward is not done.
+  if (!role_.first && !role_.last) {
+    Expr lone = state_.after_lone_update();
+    if (segments_.size() > 1)
+      lone = max(lone, shared_ * is_recomputed(v_.l) * (1.0 - drains_at_once()) *
+                           (stream_ + ahead_ + state_.beside_first_forward(v_.l)));
+    backward = max(backward, at_most(v_.l, 1.0) * at_most(v_.G, 1.0) * (2.0 * shard_ + lone));
+  }
 
   Expr host = state_.host_bytes();
   const Expr of_microbatch = (v_.l - v_.c) * full_moved_ + v_.c * recomputed_moved_;

@@ -24,7 +24,8 @@ class StageTimeBuilder {
  private:
   Load forward_load(Microbatch which, const LayerCosts& layer, const Expr& first,
                     const Expr& last) const;
-  Load backward_load(Microbatch which, const LayerCosts& layer, const Expr& last) const;
+  Load backward_load(Microbatch which, const LayerCosts& layer, const Expr& first,
+                     const Expr& last) const;
   Expr layer_s(Direction direction, Microbatch which, const LayerCosts& layer, const Expr& first,
                const Expr& last) const;
   Expr layers_s(Direction direction, Microbatch which) const;
@@ -51,10 +52,11 @@ class StageTimeBuilder {
   std::vector<model::Block> blocks_;
   std::vector<SegmentKind> kinds_;  ///< of a layer
   double weight_bytes_;             ///< of an element
-  Expr stream_bytes_;
   BlockCosts embedding_, block_, head_;
   LayerCosts full_, recomputed_;
   Expr embedding_forward_s_, embedding_backward_s_, head_forward_s_, head_backward_s_;
+  Expr arriving_s_, leaving_s_;  ///< over tp, where a gradient comes from or goes to another stage,
+                                 ///< beyond its all-reduce
 };
 
 StageTimeBuilder::StageTimeBuilder(const model::Config& model, const hardware::Machine& machine,
@@ -65,22 +67,29 @@ StageTimeBuilder::StageTimeBuilder(const model::Config& model, const hardware::M
       blocks_(model::blocks(model)),
       kinds_(model::segment_kinds(model, model::BlockKind::layer)),
       weight_bytes_(model::weight_bytes(model.precision)) {
-  stream_bytes_ = model::stream_bytes(model);
   embedding_ = block_costs(model, costs_, blocks_.front());
   block_ = block_costs(model, costs_, blocks_[1]);
   head_ = block_costs(model, costs_, blocks_.back());
   full_ = layer_costs(model, costs_, false);
   recomputed_ = layer_costs(model, costs_, true);
-  const Expr all_reduce_s = costs_.tp_all_reduce(stream_bytes_);
-  embedding_forward_s_ = costs_.segment(SegmentKind::embedding, Pass::forward) + all_reduce_s;
-  embedding_backward_s_ = costs_.segment(SegmentKind::embedding, Pass::backward);
+  const auto segment_s = [&](SegmentKind kind, Pass pass) { return costs_.segment(kind, pass); };
+  const Expr stream_bytes = model::stream_bytes(model);
+  const Expr gather_s = costs_.tp_all_gather(stream_bytes);
+  const Expr scatter_s = costs_.tp_reduce_scatter(stream_bytes);
+  const Expr all_reduce_s = costs_.tp_all_reduce(stream_bytes);
+  arriving_s_ = gather_s, leaving_s_ = scatter_s - all_reduce_s;
+  embedding_forward_s_ = segment_s(SegmentKind::embedding, Pass::forward) + scatter_s;
+  embedding_backward_s_ = segment_s(SegmentKind::embedding, Pass::backward);
   const Expr statistics_bytes = model::segment(model, SegmentKind::head).saved.back().bytes();
-  head_forward_s_ =
-      costs_.segment(SegmentKind::head, Pass::forward) + costs_.tp_all_gather(statistics_bytes);
-  // Beside a microbatch's backward stand the forwards of all pieces but the first.
+  const Expr piece_s =
+      segment_s(SegmentKind::head, Pass::forward) + costs_.tp_all_gather(statistics_bytes);
+  head_forward_s_ = gather_s + piece_s;
+  // Beside a microbatch's backward stand the forwards of all pieces but the first. Its input is
+  // still here; that of the last layer is brought together beside the first piece.
   const Expr pieces = model::head_pieces(model).count;
-  head_backward_s_ = pieces * costs_.segment(SegmentKind::head, Pass::backward) +
-                     (pieces - 1.0) * head_forward_s_ + all_reduce_s;
+  const Expr backward_s = segment_s(SegmentKind::head, Pass::backward);
+  head_backward_s_ = costs_.overlapped(backward_s, gather_s, 0.0, 0.0) +
+                     (pieces - 1.0) * (piece_s + backward_s) + all_reduce_s;
 }
 
 // --- windows ------------------------------------------------------------------------------------
@@ -93,8 +102,9 @@ Load StageTimeBuilder::weights_of_head() const {
 }
 
 /// One layer's forward beside the previous layer's drain, and what brings the next block's weights;
-/// in the first microbatch also its own drained update and the next block's update. Nothing hides a
-/// tensor-parallel all-reduce, but copies and transfers over dp hide behind it as behind compute.
+/// in the first microbatch also its own drained update and the next block's update. Nothing hides
+/// the tensor-parallel collectives, but copies and transfers over dp hide behind them as behind
+/// compute.
 Load StageTimeBuilder::forward_load(Microbatch which, const LayerCosts& layer, const Expr& first,
                                     const Expr& last) const {
   Load load{.compute_s = layer.forward_s + layer.forward_tp_s,
@@ -109,6 +119,7 @@ Load StageTimeBuilder::forward_load(Microbatch which, const LayerCosts& layer, c
     return load;
   }
   // A stage that is not the last one turns to its last layer's backward, whose weights are there.
+  if (!role_.last) load.compute_s += last * layer.beside_forward_s;
   load += (1.0 - last) * block_.weights;
   if (role_.last) load += last * weights_of_head();
   if (!role_.first) load += first * block_.grads;  // it follows that layer's backward
@@ -118,10 +129,11 @@ Load StageTimeBuilder::forward_load(Microbatch which, const LayerCosts& layer, c
 /// One layer's backward beside what brings the weights of the layer before it, and what becomes of
 /// the gradients of the block after it. The first layer is followed by an embedding's backward,
 /// which needs no weights, or by its own forward.
-Load StageTimeBuilder::backward_load(Microbatch which, const LayerCosts& layer,
+Load StageTimeBuilder::backward_load(Microbatch which, const LayerCosts& layer, const Expr& first,
                                      const Expr& last) const {
-  Load load{.compute_s = layer.backward_s + layer.backward_tp_s,
-            .in_s = role_.last ? (1.0 - last) * layer.in_s : layer.in_s};
+  Load load{
+      .compute_s = layer.backward_s + layer.backward_tp_s + (1.0 - first) * layer.beside_backward_s,
+      .in_s = role_.last ? (1.0 - last) * layer.in_s : layer.in_s};
   load += block_.kept_grads;
   load += (1.0 - last) * grads(block_, which);
   if (role_.last) load += last * grads(head_, which);
@@ -132,13 +144,13 @@ Load StageTimeBuilder::backward_load(Microbatch which, const LayerCosts& layer,
 Expr StageTimeBuilder::layer_s(Direction direction, Microbatch which, const LayerCosts& layer,
                                const Expr& first, const Expr& last) const {
   if (direction == Direction::forward) return window(forward_load(which, layer, first, last));
-  Load load = backward_load(which, layer, last);
+  Load load = backward_load(which, layer, first, last);
   load += (1.0 - first) * block_.weights;
   // An embedding's backward is short: what its weights wait for is here while the first layer runs.
   if (role_.first && which != Microbatch::last)
     load.in_s += first * embedding_.weights.weights_in_s;
-  // ... of the gradient that a layer gets from another one or from the head.
-  return window(load) - (role_.last ? Expr(1.0) : 1.0 - last) * layer.hidden_tp_s;
+  return window(load) -
+         (role_.last ? layer.hidden_tp_s : select(last, layer.arriving_tp_s, layer.hidden_tp_s));
 }
 
 /// Sum over the stage's layers, of which the last c of l are recomputed.
@@ -219,7 +231,8 @@ void StageTimeBuilder::stable(TimeTerms& terms) const {
   if (role_.first) terms.stable.push_back({"embedding", both(&StageTimeBuilder::embedding_s)});
   if (role_.last) terms.stable.push_back({"head and loss", both(&StageTimeBuilder::head_s)});
   if (!(role_.first && role_.last))
-    terms.stable.push_back({"pipeline messages", costs_.stream_messages(stream_bytes_)});
+    terms.stable.push_back(
+        {"pipeline messages", costs_.stream_messages(model::stream_shard_bytes(model_))});
 }
 
 void StageTimeBuilder::delta(TimeTerms& terms) const {

@@ -26,6 +26,7 @@ template <typename T>
 void exchange(comm::Communicator& group, const schedule::Task& task, std::span<T> values) {
   switch (task.operation) {
     case Operation::all_reduce: return group.all_reduce(values);
+    case Operation::reduce_scatter: return group.reduce_scatter(values);
     case Operation::all_gather: return group.all_gather(values);
     case Operation::send: return group.send(std::span<const T>(values), task.peer);
     case Operation::recv: return group.recv(values, task.peer);
@@ -121,20 +122,25 @@ void Executor::execute(const schedule::Program& program, int id, const StepScala
 }
 
 void Executor::communicate(const schedule::Program& program, const schedule::Task& task) const {
-  const schedule::Operand& operand = task.operands[0];
-  std::byte* data = arena_.at(program.buffers[std::size_t(operand.buffer)]) + operand.first_byte;
+  const schedule::Operand& whole = task.operands[0];
+  const auto at = [&](const schedule::Operand& operand) {
+    return arena_.at(program.buffers[std::size_t(operand.buffer)]) + operand.first_byte;
+  };
+  std::byte* data = at(whole);
+  const auto bytes = std::size_t(whole.bytes);
   comm::Communicator& group = groups_.of(task);
-  if (operand.role == Role::totals)
-    return group.all_reduce(
-        std::span(reinterpret_cast<double*>(data), std::size_t(operand.bytes) / sizeof(double)),
-        comm::Reduction::sum);
-  const auto bytes = std::size_t(operand.bytes);
-  if (stores_narrow(program.buffers[std::size_t(operand.buffer)]))
-    return exchange(group, task,
-                    std::span(reinterpret_cast<bfloat16*>(data), bytes / sizeof(bfloat16)));
-  const std::span values(reinterpret_cast<float*>(data), bytes / sizeof(float));
-  if (task.operation == Operation::reduce_scatter) return group.reduce_scatter(values);
-  exchange(group, task, values);
+  if (whole.role == Role::totals)
+    return group.all_reduce(std::span(reinterpret_cast<double*>(data), bytes / sizeof(double)),
+                            comm::Reduction::sum);
+  // Collectives work in place: a shard that lies elsewhere has its place in the whole.
+  const schedule::Operand* shard = task.operands.size() > 1 ? &task.operands[1] : nullptr;
+  std::byte* place = shard ? data + group.rank() * shard->bytes : nullptr;
+  if (shard && shard->reads) std::memcpy(place, at(*shard), std::size_t(shard->bytes));
+  if (stores_narrow(program.buffers[std::size_t(whole.buffer)]))
+    exchange(group, task, std::span(reinterpret_cast<bfloat16*>(data), bytes / sizeof(bfloat16)));
+  else
+    exchange(group, task, std::span(reinterpret_cast<float*>(data), bytes / sizeof(float)));
+  if (shard && shard->writes) std::memcpy(at(*shard), place, std::size_t(shard->bytes));
 }
 
 /// Weights and activations, in bf16. What else is communicated are fp32 gradients of parameters.

@@ -223,16 +223,16 @@ std::vector<SegmentKind> segment_kinds(const Config& config) {
 }
 
 std::vector<Kept> kept_tensors(const Config& config, bool recomputed) {
-  const Expr stream = stream_bytes(config);
+  const Expr input = stream_shard_bytes(config);
   std::vector<SegmentKind> kinds = segment_kinds(config, BlockKind::layer);
-  if (recomputed) return {{kinds.front(), -1, stream}};
+  if (recomputed) return {{kinds.front(), -1, input}};
   std::vector<Kept> kept;
   std::ranges::reverse(kinds);
   for (SegmentKind kind : kinds) {
     const Segment described = segment(config, kind);
     for (std::size_t i = 0; i < described.saved.size(); ++i)
       kept.push_back({kind, int(i), described.saved[i].bytes()});
-    kept.push_back({kind, -1, stream});
+    kept.push_back({kind, -1, input});
   }
   // Fewer, longer copies. The order must not depend on the plan, so sizes are those of b = tp = 1.
   std::ranges::stable_sort(kept, std::greater<>{}, [](const Kept& tensor) {
@@ -255,6 +255,8 @@ Expr stream_elements(const Config& config) {
 Expr stream_bytes(const Config& config) {
   return double(activation_bytes(config.precision)) * stream_elements(config);
 }
+
+Expr stream_shard_bytes(const Config& config) { return stream_bytes(config) / Sizes(config).tp; }
 
 double flops_per_sequence(const Config& config) {
   double flops = 0.0;

@@ -99,6 +99,11 @@ void check_split(const Plan& plan, const model::Config& model) {
                 model.num_heads);
     stage_needs(model.ffn_size % s.tp == 0, i, "tp = {} must divide ffn_size = {}", s.tp,
                 model.ffn_size);
+    const std::int64_t tokens = std::int64_t{s.microbatch} * model.seq_len;
+    stage_needs(tokens % s.tp == 0, i,
+                "tp = {} must divide microbatch x seq_len = {} x {}, the tokens that its ranks "
+                "share between segments",
+                s.tp, s.microbatch, model.seq_len);
   }
 }
 

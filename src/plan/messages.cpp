@@ -1,6 +1,7 @@
 #include "plan/messages.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <optional>
 #include <utility>
 
@@ -41,6 +42,13 @@ std::vector<Message> messages(const Plan& plan, int from, int to, Share&& share)
   return all;
 }
 
+/// Of the tokens of a microbatch, those that a rank holds between segments.
+model::Cut shard(const Plan& plan, const Place& place, int seq_len) {
+  const Stage& stage = plan.stages[std::size_t(place.stage)];
+  const std::int64_t count = std::int64_t{stage.microbatch} * seq_len / stage.tp;
+  return {(std::int64_t{place.dp_rank} * stage.tp + place.tp_rank) * count, count};
+}
+
 /// Of the rows of a tied table, each rank's of its stage's tensor-parallel ranks.
 ///
 /// @param first, last  places on the first and the last stage; a rank of the last one shares the
@@ -55,15 +63,9 @@ std::optional<std::pair<model::Cut, model::Cut>> tied_rows(const Plan& plan, int
 
 }  // namespace
 
-std::vector<Message> stream_messages(const Plan& plan, int from, int to) {
-  const Stage& source = plan.stages[std::size_t(from)];
-  const Stage& destination = plan.stages[std::size_t(to)];
-  const auto sequences = [](const Stage& stage, const Place& place) {
-    return model::Cut{std::int64_t(place.dp_rank) * stage.microbatch, stage.microbatch};
-  };
-  return messages(plan, from, to, [&](const Place& a, const Place& b) {
-    if (spread(b.tp_rank, destination.tp, source.tp) != a.tp_rank) return Message{};
-    return overlap(sequences(source, a), sequences(destination, b));
+std::vector<Message> stream_messages(const Plan& plan, int from, int to, int seq_len) {
+  return messages(plan, from, to, [&](const Place& source, const Place& destination) {
+    return overlap(shard(plan, source, seq_len), shard(plan, destination, seq_len));
   });
 }
 

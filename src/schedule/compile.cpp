@@ -44,6 +44,7 @@ Program Compiler::compile() {
     // An update is short: what an earlier slot leaves has until the next pass over a block.
     const bool passes = at(i).kind != Slot::Kind::update;
     const std::vector<int> left = passes ? leaving() : std::vector<int>{};
+    next_ = fetched ? &at(i + 1) : nullptr;
     compute(at(i));
     // Before anything else computes: a peer may send this before it receives what was just sent.
     if (has_next && !received) receive(at(i + 1));

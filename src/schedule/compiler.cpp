@@ -59,6 +59,8 @@ Compiler::Compiler(const plan::Plan& plan, const model::Config& model, int rank,
     sizes.backward_workspace = bytes(activation_bytes * segment.backward_workspace_elements);
   }
   stream_bytes_ = bytes(model::stream_bytes(model));
+  token_stream_bytes_ = std::int64_t(activation_bytes) * model.hidden_size;
+  shard_bytes_ = bytes(model::stream_shard_bytes(model));
   const model::HeadPieces pieces = model::head_pieces(model);
   piece_tokens_ = std::int64_t(pieces.tokens.evaluate(values));
   num_pieces_ = int(pieces.count.evaluate(values));

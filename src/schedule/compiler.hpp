@@ -59,7 +59,8 @@ struct Gradients {
 
 /// Buffers one block keeps for the backward of one microbatch; -1: not kept.
 struct Activations {
-  std::map<SegmentKind, int> input;
+  std::map<SegmentKind, int> input;  ///< with tp > 1 this rank's shard
+  std::map<SegmentKind, int> whole;  ///< with tp > 1: inputs that are brought together right now
   std::map<SegmentKind, std::vector<int>> saved;
   std::vector<int> on_host;  ///< offloaded tensors, in the order of model::kept_tensors
   bool drained = false;      ///< what offload moves is on its way
@@ -156,8 +157,17 @@ class Compiler {
   void targets_operand(const Slot& slot, int piece);
   void loss_operand(const Slot& slot, int piece);
   void run_loss(const Slot& slot, const std::vector<int>& saved, int piece);
-  void tp_all_reduce(const Slot& slot, int buffer);
   void finish();
+
+  // --- the stream between segments: with tp > 1 a shard of its tokens on each rank ---
+  int add_stream(const Slot& slot, const char* what, std::int64_t bytes);
+  int gather(const Slot& slot, int shard);
+  int scatter(const Slot& slot, int part, const char* what);
+  void sum_gradient(const Slot& slot, bool last_segment);
+  int whole_input(const Slot& slot, SegmentKind kind);
+  void gather_beside(const Slot& slot, SegmentKind kind);
+  void gather_next();
+  void release_shard();
 
   /// Rows of this rank's part of the token table, within its flat block.
   Range table_rows(std::int64_t first, std::int64_t count) const {
@@ -196,7 +206,9 @@ class Compiler {
   std::int64_t weight_bytes_;     ///< of an element
   std::int64_t optimizer_bytes_;  ///< of a parameter
   std::int64_t stream_bytes_ = 0;
-  std::int64_t batch_bytes_ = 0;   ///< tokens of a microbatch
+  std::int64_t token_stream_bytes_ = 0;  ///< C elements
+  std::int64_t shard_bytes_ = 0;         ///< of the stream, on one tensor-parallel rank
+  std::int64_t batch_bytes_ = 0;         ///< tokens of a microbatch
   std::int64_t piece_tokens_ = 0;  ///< of a piece in which the head works, but for the last one
   int num_pieces_ = 1;
   /// Of a microbatch's activations and gradients [sequences]; of the tied table and its gradient.
@@ -215,6 +227,8 @@ class Compiler {
   Range table_;  ///< this rank's part of the token table within its flat block, of the size of the
                  ///< largest part
   std::map<std::pair<int, int>, Activations> activations_;
+  const Slot* next_ = nullptr;   ///< the next slot, while what it reads may be brought together
+  int shard_beside_ = -1;        ///< of what is brought together beside the segment at work
   std::map<int, int> stream_;    ///< by microbatch: output of the last block that ran
   std::map<int, int> gradient_;  ///< by microbatch: gradient of the stream
   // By block:

@@ -29,24 +29,26 @@ void Compiler::forward(const Slot& slot) {
 }
 
 /// Runs the segments of a block, each from the output of the one before it. The last one's output
-/// goes to the next block; where it is only recomputed nobody needs it.
+/// goes to the next block; where it is only recomputed nobody needs it. With tp > 1 an output takes
+/// the place of the input that was brought together.
 void Compiler::forward_segments(const Slot& slot, Operation operation) {
-  const int m = slot.microbatch;
-  Activations& kept = activations(m, slot.block);
+  Activations& kept = activations(slot.microbatch, slot.block);
   const std::vector<SegmentKind> kinds = segment_kinds(slot.block);
   for (std::size_t i = 0; i < kinds.size(); ++i) {
+    const SegmentKind kind = kinds[i];
     const bool last = i + 1 == kinds.size();
+    const bool made = !is_head(slot.block) && !(last && operation == Operation::recompute);
+    const bool in_place = stage_.tp > 1 && kind != SegmentKind::embedding;
+    const char* name = last ? "output" : "middle";
+    const int input = whole_input(slot, kind);
+    if (last && operation == Operation::forward) gather_next();
     int output = -1;
-    if (!is_head(slot.block) && !(last && operation == Operation::recompute))
-      output = add_buffer(fmt::format("{}.{}#{}", blocks_[std::size_t(slot.block)].name,
-                                      last ? "output" : "middle", m),
-                          Tier::device, Content::stream, stream_bytes_, slot.block);
-    if (!last)
-      kept.input[kinds[i + 1]] = output;
-    else if (output >= 0)
-      stream_[m] = output;
-    kept.saved[kinds[i]] = make_saved(slot, kinds[i]);
-    run_forward(slot, kinds[i], operation, kept.input.at(kinds[i]), output, kept.saved[kinds[i]]);
+    if (made) output = in_place ? input : add_stream(slot, name, stream_bytes_);
+    kept.saved[kind] = make_saved(slot, kind);
+    run_forward(slot, kind, operation, input, output, kept.saved[kind]);
+    if (!made) continue;
+    if (in_place) kept.whole.erase(kind);
+    (last ? stream_[slot.microbatch] : kept.input[kinds[i + 1]]) = scatter(slot, output, name);
   }
 }
 
@@ -63,9 +65,9 @@ std::vector<int> Compiler::make_saved(const Slot& slot, SegmentKind kind) {
 /// The head's other pieces, in the buffers of the first one. A training's head is at once followed
 /// by its backward, so each piece goes both ways before the next.
 void Compiler::later_pieces(const Slot& slot) {
-  const Activations& kept = activations(slot.microbatch, slot.block);
-  const int input = kept.input.at(SegmentKind::head);
-  const std::vector<int>& saved = kept.saved.at(SegmentKind::head);
+  const int input = whole_input(slot, SegmentKind::head);
+  const std::vector<int>& saved =
+      activations(slot.microbatch, slot.block).saved.at(SegmentKind::head);
   for (int piece = 1; piece < num_pieces_; ++piece) {
     run_forward(slot, SegmentKind::head, Operation::forward, input, -1, saved, piece);
     if (slot.kind == Slot::Kind::backward)
@@ -99,7 +101,7 @@ void Compiler::run_forward(const Slot& slot, SegmentKind kind, Operation operati
     operand(Role::saved, saved[i], false, true, int(i));
   if (workspace >= 0) operand(Role::workspace, workspace, false, true);
   if (output >= 0) operand(Role::output, output, false, true);
-  if (output >= 0) tp_all_reduce(slot, output);
+  release_shard();
   if (kind != SegmentKind::head) return;
   if (model_.tied_head) table_operand(Role::weights, true, false);
   targets_operand(slot, piece);
@@ -151,16 +153,24 @@ void Compiler::table_operand(Role role, bool reads, bool writes) {
 
 void Compiler::backward(const Slot& slot) {
   const int m = slot.microbatch;
-  Activations& kept = activations(m, slot.block);
+  const bool arrived = slot.block == range_.last && !last_stage();
+  if (arrived) gradient_[m] = gather(slot, gradient_.at(m));
   make_gradients(slot);
-  if (is_head(slot.block))
-    gradient_[m] = add_buffer(fmt::format("gradient#{}", m), Tier::device, Content::stream,
-                              stream_bytes_, slot.block);
+  if (is_head(slot.block)) gradient_[m] = add_stream(slot, "gradient", stream_bytes_);
   if (recomputes(slot.block)) forward_segments(slot, Operation::recompute);
   std::vector<SegmentKind> kinds = segment_kinds(slot.block);
   std::ranges::reverse(kinds);
-  for (SegmentKind kind : kinds) run_backward(slot, kind, kept.input.at(kind), kept.saved.at(kind));
-  if (is_head(slot.block)) later_pieces(slot);
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    const bool last = i + 1 == kinds.size();
+    const int input = whole_input(slot, kinds[i]);
+    if (last)
+      gather_next();
+    else if (options_.overlap)
+      gather_beside(slot, kinds[i + 1]);
+    run_backward(slot, kinds[i], input, activations(m, slot.block).saved.at(kinds[i]));
+    if (is_head(slot.block)) later_pieces(slot);
+    if (kinds[i] != SegmentKind::embedding) sum_gradient(slot, last);
+  }
   send_stream(slot);
   leave_gradients(slot);
   activations_.erase({m, slot.block});
@@ -195,8 +205,7 @@ void Compiler::run_backward(const Slot& slot, SegmentKind kind, int input,
     table_operand(Role::weights, true, false);
     table_operand(Role::grads, true, true);
   }
-  const bool whole = kind != SegmentKind::head || piece + 1 == num_pieces_;
-  if (whole && kind != SegmentKind::embedding) tp_all_reduce(slot, gradient);
+  release_shard();
 }
 
 }  // namespace brume::schedule

@@ -15,12 +15,12 @@ void Messages::add(const std::vector<plan::Message>& all, int rank) {
 void Compiler::make_messages() {
   const int stage = place_.stage, rank = program_.rank;
   if (stage > 0) {
-    activation_messages_.add(plan::stream_messages(plan_, stage - 1, stage), rank);
-    gradient_messages_.add(plan::stream_messages(plan_, stage, stage - 1), rank);
+    activation_messages_.add(plan::stream_messages(plan_, stage - 1, stage, model_.seq_len), rank);
+    gradient_messages_.add(plan::stream_messages(plan_, stage, stage - 1, model_.seq_len), rank);
   }
   if (!last_stage()) {
-    activation_messages_.add(plan::stream_messages(plan_, stage, stage + 1), rank);
-    gradient_messages_.add(plan::stream_messages(plan_, stage + 1, stage), rank);
+    activation_messages_.add(plan::stream_messages(plan_, stage, stage + 1, model_.seq_len), rank);
+    gradient_messages_.add(plan::stream_messages(plan_, stage + 1, stage, model_.seq_len), rank);
   }
   if (!tied_across_stages()) return;
   tied_weight_messages_.add(plan::tied_weight_messages(plan_, model_.vocab_size), rank);
@@ -49,12 +49,11 @@ bool Compiler::receive(const Slot& slot) {
   const bool forward = *channel == Channel::p2p_forward;
   const int buffer =
       add_buffer(fmt::format("{}#{}", forward ? "stream" : "gradient", slot.microbatch),
-                 Tier::device, Content::stream, stream_bytes_, slot.block);
-  const std::int64_t sequence_bytes = stream_bytes_ / stage_.microbatch;
+                 Tier::device, Content::stream, shard_bytes_, slot.block);
   for (const plan::Message& message : stream_messages(*channel).receives) {
     add_task(*channel, Operation::recv, slot).peer = message.source;
-    range(Role::destination, buffer, message.destination_first * sequence_bytes,
-          message.count * sequence_bytes, false, true);
+    range(Role::destination, buffer, message.destination_first * token_stream_bytes_,
+          message.count * token_stream_bytes_, false, true);
   }
   (forward ? stream_ : gradient_)[slot.microbatch] = buffer;
   return true;
@@ -64,11 +63,10 @@ void Compiler::send_stream(const Slot& slot) {
   const std::optional<Channel> channel = sends_on(slot);
   if (!channel) return;
   const int buffer = (*channel == Channel::p2p_forward ? stream_ : gradient_).at(slot.microbatch);
-  const std::int64_t sequence_bytes = stream_bytes_ / stage_.microbatch;
   for (const plan::Message& message : stream_messages(*channel).sends) {
     add_task(*channel, Operation::send, slot).peer = message.destination;
-    range(Role::source, buffer, message.source_first * sequence_bytes,
-          message.count * sequence_bytes, true, false);
+    range(Role::source, buffer, message.source_first * token_stream_bytes_,
+          message.count * token_stream_bytes_, true, false);
   }
 }
 
@@ -160,12 +158,6 @@ void Compiler::send_tied_gradients(const Slot& slot) {
     elements(Role::source, tied_grads_, table_rows(message.source_first, message.count), true,
              false);
   }
-}
-
-void Compiler::tp_all_reduce(const Slot& slot, int buffer) {
-  if (stage_.tp == 1) return;
-  add_task(Channel::collective_tp, Operation::all_reduce, slot).group = Group::tp;
-  operand(Role::destination, buffer, true, true);
 }
 
 void Compiler::receive_tied_gradients(const Slot& slot) {

@@ -53,6 +53,7 @@ void add_layouts(const model::Config& model, int global_batch, const hardware::C
       for (int b : divisors(sequences)) {
         if (!allows(search.microbatch, b)) continue;
         if (search.microbatch.empty() && b > largest_microbatch) continue;
+        if (std::int64_t{b} * model.seq_len % tp != 0) continue;
         layout->microbatch = b;
         found[sequences / b].push_back(*layout);
       }
