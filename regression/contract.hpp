@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <random>
 #include <string>
@@ -15,6 +14,7 @@
 #include "data/sampler.hpp"
 #include "engine/engine.hpp"
 #include "random_plan.hpp"
+#include "trials.hpp"
 
 namespace brume::test {
 
@@ -46,12 +46,6 @@ class TokenFixture {
   }
   std::filesystem::path path_;
 };
-
-/// Number of random plans: `usual`, or what BRUME_PLANS asks for.
-inline int plans_to_try(int usual) {
-  const char* const asked = std::getenv("BRUME_PLANS");
-  return asked ? std::atoi(asked) : usual;
-}
 
 /// Large steps from the first on, so that a wrong gradient shows at once.
 inline engine::Settings contract_settings(int steps) {

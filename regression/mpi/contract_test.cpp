@@ -160,7 +160,7 @@ TEST_P(FamilyContract, RandomPlanTrainsLikeOneRank) {
                              : test::random_plan(random, model, world().size()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Mpi, FamilyContract, ::testing::Range(0, test::plans_to_try(8)));
+INSTANTIATE_TEST_SUITE_P(Mpi, FamilyContract, ::testing::Range(0, test::trials(8)));
 
 }  // namespace
 }  // namespace brume::engine

@@ -209,7 +209,7 @@ TEST(Channels, DestructionDropsWhatHasNotStarted) {
     Channels channels({"a", "b"});
     channels.enqueue(0, [&] {
       started = true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
       ++finished;
     });
     channels.wait(1, channels.record(0));

@@ -80,7 +80,7 @@ TEST_P(Contract, RandomPlanOfAnotherFamilyTrainsLikeOneRank) {
   expect_contract(model, plan_number(GetParam(), random, model), head_tokens(GetParam()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, Contract, ::testing::Range(0, test::plans_to_try(num_plans)));
+INSTANTIATE_TEST_SUITE_P(Engine, Contract, ::testing::Range(0, test::trials(num_plans)));
 
 /// Stages of three tensor-parallel ranks, alone and beside stages of two and of one.
 class ThreeParts : public ::testing::TestWithParam<std::tuple<bool, int>> {};

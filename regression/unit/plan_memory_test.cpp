@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 
 #include "planning_samples.hpp"
+#include "trials.hpp"
 #include "tuner/tuner.hpp"
 
 namespace brume::tuner {
@@ -82,8 +82,7 @@ void compare(const Problem& p, Agreement& found) {
 
 // No plan that the tuner returns takes more than it may, or than it says. Where there is time, 500.
 TEST(PlanMemory, PredictedPeaksAreThoseOfPlacedPlans) {
-  const char* asked = std::getenv("BRUME_PLANS");
-  const int wanted = asked ? std::atoi(asked) : 40;
+  const int wanted = test::trials(40);
   std::mt19937 random(3);
   Agreement found;
   while (found.plans < wanted) compare(random_problem(random), found);
