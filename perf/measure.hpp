@@ -1,11 +1,10 @@
-/// @file Plans measured side by side in one run: their engines take steps in turn.
+/// @file Plans measured side by side in one run: they take steps in turn.
 #pragma once
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <memory>
 #include <random>
 #include <vector>
 
@@ -32,23 +31,23 @@ inline data::Sampler random_tokens(const model::Config& model) {
 }
 
 /// Seconds of an iteration of each plan, of its slowest rank: the median over `rounds`, in each of
-/// which every plan takes one step. A first round warms up. Collective over `world`.
+/// which every plan takes one step. Its engine is alone then, as in a job, and the step before warms
+/// up. Collective over `world`.
 inline std::vector<double> iteration_times(const std::vector<plan::Plan>& plans,
                                            const model::Config& model, int threads,
                                            comm::Communicator& world, int rounds) {
   const data::Sampler data = random_tokens(model);
   engine::Settings settings;
-  settings.steps = rounds + 1;
+  settings.steps = 2;
   settings.threads = threads;
-  std::vector<std::unique_ptr<engine::Engine>> engines;
-  for (const plan::Plan& plan : plans)
-    engines.push_back(std::make_unique<engine::Engine>(plan, model, settings, world));
   std::vector<std::vector<double>> times_s(plans.size());
-  for (int round = 0; round <= rounds; ++round)
+  for (int round = 0; round < rounds; ++round)
     for (std::size_t i = 0; i < plans.size(); ++i) {
-      std::vector<double> slowest_s{engines[i]->step(data).iteration_s};
+      engine::Engine engine(plans[i], model, settings, world);
+      engine.step(data);
+      std::vector<double> slowest_s{engine.step(data).iteration_s};
       world.all_reduce(slowest_s, comm::Reduction::max);
-      if (round > 0) times_s[i].push_back(slowest_s[0]);
+      times_s[i].push_back(slowest_s[0]);
     }
   std::vector<double> medians_s;
   for (const std::vector<double>& values : times_s) medians_s.push_back(median(values));

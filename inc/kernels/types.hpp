@@ -55,11 +55,13 @@ struct VocabularyPart {
 enum class Write { replace, accumulate };
 
 /// Starts Kokkos for the whole process: the first Runtime starts it, later ones find it running,
-/// and it ends with the process, because Kokkos cannot be started twice. May be made on any thread.
+/// and it ends with the process, because Kokkos cannot be started twice. May be made on any thread,
+/// and is destroyed on the same one, whose team of cores goes with it.
 class Runtime {
  public:
   /// @param threads  cores one rank computes with, see `use_threads`
   explicit Runtime(int threads);
+  ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 };
