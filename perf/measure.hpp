@@ -31,8 +31,8 @@ inline data::Sampler random_tokens(const model::Config& model) {
 }
 
 /// Seconds of an iteration of each plan, of its slowest rank: the median over `rounds`, in each of
-/// which every plan takes one step. Its engine is alone then, as in a job, and the step before warms
-/// up. Collective over `world`.
+/// which every plan takes one step. Its engine is alone then, as in a job, and the step before
+/// warms up. Collective over `world`.
 inline std::vector<double> iteration_times(const std::vector<plan::Plan>& plans,
                                            const model::Config& model, int threads,
                                            comm::Communicator& world, int rounds) {

@@ -2,12 +2,13 @@
 ///
 ///   mpirun -n 1|2|4 perf_prediction [rounds]
 ///
-/// Prints each plan's predicted and measured iteration time, the median error, the noise floor
-/// (each tenth plan is measured twice), the rank correlation over plans that differ by more than
-/// it, and what the tuner would choose among them.
+/// Prints this machine's interference, each plan's predicted and measured iteration time, the
+/// median error, the noise floor (each tenth plan is measured twice), the rank correlation over
+/// plans that differ by more than it, and what the tuner would choose among them.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <numeric>
@@ -159,6 +160,21 @@ void print(const std::vector<plan::Plan>& all, const std::vector<double>& predic
       rank_correlation(x, y));
 }
 
+/// How much slower each kind of work runs beside each other kind, as fitted to this machine's
+/// co-runs.
+void print_interference(const hardware::Profile& profile) {
+  const std::array<const char*, hardware::num_resources> names{"compute", "communication",
+                                                               "copies in", "copies out"};
+  Table table({"slowed", "by compute", "communication", "copies in", "copies out"});
+  const hardware::Interference fitted = profile.interference_model();
+  for (std::size_t q = 0; q < names.size(); ++q) {
+    std::vector<std::string> row{names[q]};
+    for (double added : fitted.added[q]) row.push_back(fmt::format("{:.2f}", added));
+    table.add(row);
+  }
+  fmt::print("{}\n", table.text());
+}
+
 void run(comm::Session& session, comm::Communicator& world, int rounds) {
   const model::Config model = bench_model();
   const int ranks = world.size();
@@ -183,6 +199,7 @@ void run(comm::Session& session, comm::Communicator& world, int rounds) {
   const std::vector<double> measured =
       perf::iteration_times(measured_plans, model, threads, world, rounds);
   if (world.rank() != 0) return;
+  print_interference(profile);
   print(all, predicted, measured, measured_plans.size() - all.size());
   const double best_s = *std::min_element(measured.begin(), measured.end());
   fmt::print("the tuner's choice ({}) takes {:.3f} of the best plan's time\n\n",

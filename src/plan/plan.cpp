@@ -35,30 +35,23 @@ int Plan::devices() const {
 std::string table(const Plan& plan) {
   const bool grouped =
       std::ranges::any_of(plan.stages, [](const Stage& s) { return !s.group.empty(); });
-  std::vector<std::string> columns{"stage",
-                                   "layers",
-                                   "nodes x devices",
-                                   "b",
-                                   "dp",
-                                   "tp",
-                                   "ZeRO",
-                                   "recomputed",
-                                   "optimizer offload",
-                                   "activation offload"};
+  std::vector<std::string> columns{"stage", "layers",     "nodes x devices", "b", "dp", "tp",
+                                   "ZeRO",  "recomputed", "offload w/g/o/a"};
   if (grouped) columns.insert(columns.begin() + 2, "group");
   Table table(columns);
   for (int i = 0; i < plan.num_stages(); ++i) {
     const Stage& s = plan.stages[std::size_t(i)];
-    std::vector<std::string> row{fmt::format("{}", i),
-                                 fmt::format("{}-{}", s.first_layer, s.first_layer + s.layers - 1),
-                                 fmt::format("{} x {}", s.nodes, s.devices_per_node),
-                                 fmt::format("{}", s.microbatch),
-                                 fmt::format("{}", s.dp),
-                                 fmt::format("{}", s.tp),
-                                 fmt::format("{}", s.zero_level),
-                                 fmt::format("{}", s.ckpt_layers),
-                                 fmt::format("{:g}", s.optim_offload_ratio),
-                                 fmt::format("{:g}", s.act_offload_ratio)};
+    std::vector<std::string> row{
+        fmt::format("{}", i),
+        fmt::format("{}-{}", s.first_layer, s.first_layer + s.layers - 1),
+        fmt::format("{} x {}", s.nodes, s.devices_per_node),
+        fmt::format("{}", s.microbatch),
+        fmt::format("{}", s.dp),
+        fmt::format("{}", s.tp),
+        fmt::format("{}", s.zero_level),
+        fmt::format("{}", s.ckpt_layers),
+        fmt::format("{:g}/{:g}/{:g}/{:g}", s.weight_offload_ratio, s.grad_offload_ratio,
+                    s.optim_offload_ratio, s.act_offload_ratio)};
     if (grouped) row.insert(row.begin() + 2, s.group);
     table.add(row);
   }
