@@ -2,7 +2,6 @@
 /// MPI test.
 #pragma once
 
-#include <cmath>
 #include <filesystem>
 #include <random>
 #include <string>
@@ -10,6 +9,7 @@
 
 #include <unistd.h>
 
+#include "base/statistics.hpp"
 #include "comm/communicator.hpp"
 #include "data/sampler.hpp"
 #include "engine/engine.hpp"
@@ -89,14 +89,6 @@ inline plan::Plan one_rank_plan(const model::Config& model, int global_batch) {
   return plan;
 }
 
-/// max_i |a_i - b_i| / |b_i|
-inline double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
-  double worst = a.size() == b.size() ? 0.0 : INFINITY;
-  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    const double difference = std::abs(a[i] - b[i]) / std::abs(b[i]);
-    worst = std::max(worst, std::isnan(difference) ? INFINITY : difference);
-  }
-  return worst;
-}
+using brume::largest_difference;
 
 }  // namespace brume::test

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace brume {
 namespace {
 
@@ -11,6 +13,17 @@ TEST(Median, IsTheMiddleValueWhateverTheOrder) {
 }
 
 TEST(Median, OfTwoMiddleValuesIsTheLarger) { EXPECT_EQ(median({4.0, 1.0, 3.0, 2.0}), 3.0); }
+
+TEST(LargestDifference, IsRelativeToTheSecond) {
+  EXPECT_DOUBLE_EQ(largest_difference({1.0, 3.0, -8.0}, {1.0, 2.0, -10.0}), 0.5);
+  EXPECT_EQ(largest_difference({1.0, 2.0}, {1.0, 2.0}), 0.0);
+}
+
+TEST(LargestDifference, OfWhatIsNoNumberOrMissingIsInfinite) {
+  EXPECT_EQ(largest_difference({1.0, NAN, 2.0}, {1.0, 2.0, 2.0}), INFINITY);
+  EXPECT_EQ(largest_difference({1.0, 2.0}, {1.0, NAN}), INFINITY);
+  EXPECT_EQ(largest_difference({1.0}, {1.0, 2.0}), INFINITY);
+}
 
 }  // namespace
 }  // namespace brume

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <optional>
 #include <random>
@@ -252,13 +251,6 @@ Trained train(const plan::Plan& plan, const model::Config& model, const data::Sa
   }
   trained.iteration_s = median({times_s.begin() + 1, times_s.end()});
   return trained;
-}
-
-double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
-  double largest = 0.0;
-  for (std::size_t i = 0; i < a.size(); ++i)
-    largest = std::max(largest, std::abs(a[i] - b[i]) / std::abs(b[i]));
-  return largest;
 }
 
 /// Trains by each plan what one rank trains alone. @throws AgreedError when they differ
