@@ -45,7 +45,7 @@ inline hardware::Cluster roomy_cluster(int ranks) {
                              .host_memory_bytes = std::int64_t{8} << 30};
 }
 
-/// What rank 0 measured, on all ranks. Collective over `world`.
+/// Measured now, the same on all ranks. Collective over `world`.
 inline hardware::Profile measured_profile(const comm::Session& session, comm::Communicator& world,
                                           const model::Config& model,
                                           const std::vector<int>& microbatches) {
@@ -56,10 +56,7 @@ inline hardware::Profile measured_profile(const comm::Session& session, comm::Co
   }
   const hardware::ProfileKey key =
       profiler::key(world, session.ranks_per_node(), threads_per_rank(session), model, shapes);
-  const hardware::Profile mine =
-      profiler::measure(world, key, roomy_cluster(world.size()), model, shapes);
-  const std::string text = comm::broadcast(world, hardware::profile_schema().write(mine), 0);
-  return hardware::profile_schema().read(deck::Document::parse(text, "profile"));
+  return profiler::measure(world, key, roomy_cluster(world.size()), model, shapes);
 }
 
 }  // namespace brume::perf
