@@ -59,7 +59,7 @@ void put_description(Hdf5Writer& file, const RunDescription& d) {
 /// Puts datasets of one row a step: into a part, or where there are parts as those of all of them.
 class RowsWriter {
  public:
-  RowsWriter(Hdf5Writer& file, const std::vector<Row>& rows, const std::vector<RunPart>& parts = {})
+  RowsWriter(Hdf5Writer& file, std::vector<Row>& rows, const std::vector<RunPart>& parts = {})
       : file_(file), rows_(rows), parts_(parts) {}
 
   void put_all() {
@@ -70,7 +70,7 @@ class RowsWriter {
                       [](const Row& row) { return row.metrics.skipped; });
     for (const Column& column : columns)
       put<double>(column.path, column.units, column.description,
-                  [&](Row row) { return column.at(row); });
+                  [&](Row& row) { return column.at(row); });
     for (const ChannelColumn& column : channel_columns) put_channels(column);
     put_peaks();
   }
@@ -79,7 +79,7 @@ class RowsWriter {
   template <typename T, typename Value>
   void put(const char* path, const char* units, const char* description, Value&& value) {
     std::vector<T> values;
-    for (const Row& row : rows_) values.push_back(T(value(row)));
+    for (Row& row : rows_) values.push_back(T(value(row)));
     put_rows(path, units, description, values, {});
   }
 
@@ -127,7 +127,7 @@ class RowsWriter {
   }
 
   Hdf5Writer& file_;
-  const std::vector<Row>& rows_;
+  std::vector<Row>& rows_;
   const std::vector<RunPart>& parts_;
 };
 
