@@ -22,7 +22,7 @@ namespace {
 
 using namespace brume;
 
-constexpr int steps = 24;  // of which the first warms up
+constexpr int steps = 12;  // of which the first warms up
 
 struct Case {
   const char* name;
@@ -48,7 +48,7 @@ const std::vector<Case> cases{
 };
 
 model::Config bench_model() {
-  return {.num_layers = 4,
+  return {.num_layers = 12,
           .hidden_size = 512,
           .num_heads = 8,
           .ffn_size = 2048,
@@ -63,7 +63,7 @@ plan::Plan plan_of(const Case& c) {
   plan.global_batch = microbatch * c.dp * c.microbatches;
   for (int s = 0; s < c.stages; ++s) {
     plan::Stage stage;
-    stage.layers = 4 / c.stages;
+    stage.layers = bench_model().num_layers / c.stages;
     stage.first_layer = s * stage.layers;
     stage.devices_per_node = c.dp * c.tp;
     stage.microbatch = microbatch;
