@@ -69,7 +69,8 @@ struct Bench {
 
   plan::Plan equal_stages(int stages, int dp, int tp, int b, plan::Stage knobs) const {
     if (knobs.ckpt_layers > 0) knobs.ckpt_layers = model.num_layers / stages;
-    return perf::equal_stages(model, global_batch, stages, dp, tp, b, knobs);
+    knobs.dp = dp, knobs.tp = tp, knobs.microbatch = b;
+    return plan::equal_stages(model, global_batch, stages, knobs);
   }
 
   std::vector<Candidate> megatron_like() const {
@@ -155,7 +156,7 @@ std::vector<Row> search_all(Bench bench) {
 
 void run(comm::Session& session, comm::Communicator& world, int rounds) {
   const model::Config model = bench_model();
-  const int threads = perf::threads_per_rank(session);
+  const int threads = device::threads_per_rank(session.ranks_per_node());
   const kernels::Runtime runtime(threads);
   const hardware::Cluster cluster = perf::roomy_cluster(world.size());
   const hardware::Profile profile = perf::measured_profile(session, world, model, microbatches);

@@ -1,14 +1,7 @@
 /// @file Plans measured side by side in one run: they take steps in turn.
 #pragma once
 
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <filesystem>
-#include <random>
 #include <vector>
-
-#include <unistd.h>
 
 #include "base/statistics.hpp"
 #include "comm/communicator.hpp"
@@ -17,26 +10,13 @@
 
 namespace brume::perf {
 
-/// Random tokens, enough for any benchmark here.
-inline data::Sampler random_tokens(const model::Config& model) {
-  const std::filesystem::path path =
-      std::filesystem::temp_directory_path() / fmt::format("brume-perf-{}.tok", ::getpid());
-  std::mt19937 random(1);
-  std::vector<std::uint16_t> tokens(100000);
-  for (std::uint16_t& token : tokens) token = std::uint16_t(random() % unsigned(model.vocab_size));
-  data::write_token_file(path, tokens, model.vocab_size);
-  data::Sampler sampler(data::TokenFile(path), data::Order::sequential, 1, model.seq_len);
-  std::filesystem::remove(path);
-  return sampler;
-}
-
 /// Seconds of an iteration of each plan, of its slowest rank: the median over `rounds`, in each of
 /// which every plan takes one step. Its engine is alone then, as in a job, and the step before
 /// warms up. Collective over `world`.
 inline std::vector<double> iteration_times(const std::vector<plan::Plan>& plans,
                                            const model::Config& model, int threads,
                                            comm::Communicator& world, int rounds) {
-  const data::Sampler data = random_tokens(model);
+  const data::Sampler data = data::random_tokens(model.vocab_size, model.seq_len, 100'000);
   engine::Settings settings;
   settings.steps = 2;
   settings.threads = threads;

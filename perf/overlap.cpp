@@ -13,9 +13,9 @@
 #include "base/statistics.hpp"
 #include "base/text.hpp"
 #include "comm/session.hpp"
+#include "data/sampler.hpp"
 #include "engine/engine.hpp"
 #include "kernels/types.hpp"
-#include "measure.hpp"
 #include "plan/plan.hpp"
 
 namespace {
@@ -57,26 +57,17 @@ model::Config bench_model() {
 }
 
 plan::Plan plan_of(const Case& c) {
-  const int microbatch = 2;
-  plan::Plan plan;
-  plan.microbatches = c.microbatches;
-  plan.global_batch = microbatch * c.dp * c.microbatches;
-  for (int s = 0; s < c.stages; ++s) {
-    plan::Stage stage;
-    stage.layers = bench_model().num_layers / c.stages;
-    stage.first_layer = s * stage.layers;
-    stage.devices_per_node = c.dp * c.tp;
-    stage.microbatch = microbatch;
-    stage.dp = c.dp;
-    stage.tp = c.tp;
-    stage.zero_level = c.zero_level;
-    stage.weight_offload_ratio = c.weight_offload;
-    stage.grad_offload_ratio = c.grad_offload;
-    stage.optim_offload_ratio = c.optim_offload;
-    stage.act_offload_ratio = c.act_offload;
-    plan.stages.push_back(stage);
-  }
-  return plan;
+  plan::Stage stage;
+  stage.microbatch = 2;
+  stage.dp = c.dp;
+  stage.tp = c.tp;
+  stage.zero_level = c.zero_level;
+  stage.weight_offload_ratio = c.weight_offload;
+  stage.grad_offload_ratio = c.grad_offload;
+  stage.optim_offload_ratio = c.optim_offload;
+  stage.act_offload_ratio = c.act_offload;
+  return plan::equal_stages(bench_model(), stage.microbatch * c.dp * c.microbatches, c.stages,
+                            stage);
 }
 
 /// A step's figures of the slowest rank, one number each.
@@ -139,7 +130,8 @@ int main() {
   comm::Session session;
   const auto world = session.world();
   const kernels::Runtime runtime(1);
-  const data::Sampler data = perf::random_tokens(bench_model());
+  const data::Sampler data =
+      data::random_tokens(bench_model().vocab_size, bench_model().seq_len, 100'000);
   if (world->rank() == 0)
     fmt::print("{:>5}  {:<20} {:>10} {:>10} {:>6} {:>10} {:>10} {:>10} {:>8}  {}\n", "ranks",
                "plan", "off", "on", "ratio", "compute", "bound", "transfers", "hidden",

@@ -13,30 +13,6 @@
 
 namespace brume::perf {
 
-/// A plan whose stages hold as many layers each, with the memory knobs of `knobs`.
-inline plan::Plan equal_stages(const model::Config& model, int global_batch, int stages, int dp,
-                               int tp, int microbatch, const plan::Stage& knobs) {
-  plan::Plan plan;
-  plan.global_batch = global_batch;
-  plan.microbatches = global_batch / (dp * microbatch);
-  for (int s = 0; s < stages; ++s) {
-    plan::Stage stage = knobs;
-    stage.layers = model.num_layers / stages;
-    stage.first_layer = s * stage.layers;
-    stage.devices_per_node = dp * tp;
-    stage.microbatch = microbatch;
-    stage.dp = dp;
-    stage.tp = tp;
-    plan.stages.push_back(stage);
-  }
-  return plan;
-}
-
-/// Cores a rank computes with: those of the node, shared by its ranks.
-inline int threads_per_rank(const comm::Session& session) {
-  return std::max(1, device::this_processor().node_cores / session.ranks_per_node());
-}
-
 /// All ranks on one node, with more memory than the plans here need.
 inline hardware::Cluster roomy_cluster(int ranks) {
   return hardware::NodeGroup{.nodes = 1,
@@ -55,7 +31,8 @@ inline hardware::Profile measured_profile(const comm::Session& session, comm::Co
     if (size > 1) shapes.groups.push_back(size);
   }
   const hardware::ProfileKey key =
-      profiler::key(world, session.ranks_per_node(), threads_per_rank(session), model, shapes);
+      profiler::key(world, session.ranks_per_node(),
+                    device::threads_per_rank(session.ranks_per_node()), model, shapes);
   return profiler::measure(world, key, roomy_cluster(world.size()), model, shapes);
 }
 

@@ -74,7 +74,8 @@ std::vector<plan::Plan> plans(const model::Config& model, int ranks) {
             global_batch % (dp * b))
           continue;
         for (const Change& knob : knobs) {
-          plan::Plan plan = perf::equal_stages(model, global_batch, stages, dp, tp, b, {});
+          plan::Plan plan = plan::equal_stages(model, global_batch, stages,
+                                               {.microbatch = b, .dp = dp, .tp = tp});
           std::ranges::for_each(plan.stages, [&](plan::Stage& stage) {
             knob(stage);
             if (dp == 1) stage.zero_level = 0;  // means nothing there
@@ -178,7 +179,7 @@ void print_interference(const hardware::Profile& profile) {
 void run(comm::Session& session, comm::Communicator& world, int rounds) {
   const model::Config model = bench_model();
   const int ranks = world.size();
-  const int threads = perf::threads_per_rank(session);
+  const int threads = device::threads_per_rank(session.ranks_per_node());
   const kernels::Runtime runtime(threads);
   const std::vector<int> microbatches{1, 2, 4};
   const hardware::Cluster cluster = perf::roomy_cluster(ranks);

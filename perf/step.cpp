@@ -85,7 +85,7 @@ std::string kind(const schedule::Task& task) {
 }
 
 void add_brume(const Case& c, const Split& split, Steps& steps) {
-  const data::Sampler data = perf::random_tokens(gpt2(c));
+  const data::Sampler data = data::random_tokens(gpt2(c).vocab_size, gpt2(c).seq_len, 100'000);
   comm::run_local(split.ranks, [&](comm::Communicator& world) {
     engine::Settings settings;
     settings.steps = 100;

@@ -39,4 +39,8 @@ class Sampler {
   std::int64_t num_windows_;
 };
 
+/// Windows of `count` random tokens, the same each time, for measurements.
+/// @throws Error(storage) when the temporary folder cannot hold them for a moment
+Sampler random_tokens(int vocab_size, int seq_len, std::int64_t count);
+
 }  // namespace brume::data

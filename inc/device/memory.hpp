@@ -41,6 +41,13 @@ struct Processor {
 };
 Processor this_processor();
 
+/// Cores one rank computes with when `ranks_per_node` share a node.
+int threads_per_rank(int ranks_per_node);
+
+/// First of these cores for the rank in place `node_rank` of its node; -1 where the batch system
+/// has bound the rank already, or ranks outnumber cores.
+int first_core(int ranks_per_node, int node_rank);
+
 /// Keeps the calling thread, and threads it starts later, on the node's cores
 /// [first_core, first_core + cores), counted so that neighbours share caches.
 ///

@@ -68,6 +68,9 @@ struct Place {
 Place place(const Plan& plan, int rank);
 int rank_of(const Plan& plan, int stage, int dp_rank, int tp_rank);
 
+/// `num_stages` stages of as many layers each, which divide the model's; all else as in `like`.
+Plan equal_stages(const model::Config& model, int global_batch, int num_stages, const Stage& like);
+
 /// The first device of a stage among those of its group, which its stages own in their order in the
 /// pipeline.
 int first_device(const Plan& plan, int stage);

@@ -38,24 +38,11 @@ profiler::Shapes shapes(const deck::Deck& deck, const model::Config& model) {
 
 hardware::ProfileKey profile_key(comm::Communicator& world, int ranks_per_node,
                                  const deck::Deck& deck, const model::Config& model) {
-  return profiler::key(world, ranks_per_node, threads_per_rank(ranks_per_node), model,
+  return profiler::key(world, ranks_per_node, device::threads_per_rank(ranks_per_node), model,
                        shapes(deck, model));
 }
 
 }  // namespace
-
-int threads_per_rank(int ranks_per_node) {
-  const device::Processor processor = device::this_processor();
-  return std::max(1, std::min(processor.cores, processor.node_cores / ranks_per_node));
-}
-
-int first_core(int ranks_per_node, int node_rank) {
-  const device::Processor processor = device::this_processor();
-  const bool bound = processor.cores < processor.node_cores;
-  return bound || ranks_per_node > processor.node_cores
-             ? -1
-             : node_rank * threads_per_rank(ranks_per_node);
-}
 
 hardware::Profile measure_profile(comm::Communicator& world, int ranks_per_node,
                                   const deck::Deck& deck, const model::Config& model) {
@@ -65,7 +52,7 @@ hardware::Profile measure_profile(comm::Communicator& world, int ranks_per_node,
       "a deck of its own, measure it with brume profile DECK -o FILE, and name that file as the "
       "group's profile");
   const hardware::ProfileKey key = profile_key(world, ranks_per_node, deck, model);
-  const kernels::Runtime runtime(threads_per_rank(ranks_per_node));
+  const kernels::Runtime runtime(device::threads_per_rank(ranks_per_node));
   if (world.rank() == 0) log::info("measuring this machine for the model ...");
   return profiler::measure(world, key, hardware::cluster(deck.cluster), model, shapes(deck, model));
 }

@@ -8,13 +8,6 @@
 
 namespace brume::app {
 
-/// Cores one rank computes with when `ranks_per_node` share a node.
-int threads_per_rank(int ranks_per_node);
-
-/// First of these cores for the rank in place `node_rank` of its node; -1 where the batch system
-/// has bound the rank already, or ranks outnumber cores.
-int first_core(int ranks_per_node, int node_rank);
-
 /// The profiles a search needs. Collective over `world`; measured at most once and cached.
 hardware::Machine obtain_machine(comm::Communicator& world, int ranks_per_node,
                                  const deck::Deck& deck, const model::Config& model);

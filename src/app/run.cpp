@@ -226,10 +226,11 @@ class Job {
   void start_engine() {
     device::release_unused();
     const int ranks = session_.ranks_per_node();
-    const int threads = threads_per_rank(ranks);
+    const int threads = device::threads_per_rank(ranks);
     runtime_.emplace(threads);
     engine_.emplace(plan_, model_,
-                    settings(deck_, threads, first_core(ranks, session_.node_rank())), *world_);
+                    settings(deck_, threads, device::first_core(ranks, session_.node_rank())),
+                    *world_);
     if (resume_) load(*resume_, *engine_, *world_);
     comm::together(*world_, [&] {
       if (!leader_) return;

@@ -1,11 +1,8 @@
 /// @file The verb `selftest`: whether a cluster computes what it should, and how fast.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <optional>
-#include <random>
 
 #include "all_ranks.hpp"
 #include "base/error.hpp"
@@ -14,6 +11,7 @@
 #include "base/text.hpp"
 #include "comm/agree.hpp"
 #include "data/sampler.hpp"
+#include "device/memory.hpp"
 #include "engine/engine.hpp"
 #include "kernels/types.hpp"
 #include "planning.hpp"
@@ -34,18 +32,6 @@ model::Config test_model() {
           .ffn_size = 1024,
           .seq_len = 64,
           .vocab_size = 1024};
-}
-
-data::Sampler test_data(const model::Config& model) {
-  const std::filesystem::path path =
-      std::filesystem::temp_directory_path() / fmt::format("brume-selftest-{}.tok", ::getpid());
-  std::mt19937 random(1);
-  std::vector<std::uint16_t> tokens(50'000);
-  for (std::uint16_t& token : tokens) token = std::uint16_t(random() % unsigned(model.vocab_size));
-  data::write_token_file(path, tokens, model.vocab_size);
-  data::Sampler sampler(data::TokenFile(path), data::Order::sequential, 1, model.seq_len);
-  std::filesystem::remove(path);
-  return sampler;
 }
 
 // --- collectives ---------------------------------------------------------------------------------
@@ -175,7 +161,8 @@ hardware::Profile measure(comm::Communicator& world, int ranks_per_node,
     if (ranks <= ranks_per_node && model.num_heads % ranks == 0) shapes.tp.push_back(ranks);
   }
   return profiler::measure(
-      world, profiler::key(world, ranks_per_node, threads_per_rank(ranks_per_node), model, shapes),
+      world,
+      profiler::key(world, ranks_per_node, device::threads_per_rank(ranks_per_node), model, shapes),
       cluster, model, shapes);
 }
 
@@ -186,21 +173,12 @@ struct Named {
   plan::Plan plan;
 };
 
-plan::Plan equal_stages(const model::Config& model, int ranks, int stages, int tp) {
-  plan::Plan plan;
-  plan.global_batch = 2 * microbatch * ranks;
-  for (int s = 0; s < stages; ++s) {
-    plan::Stage stage;
-    stage.layers = model.num_layers / stages;
-    stage.first_layer = s * stage.layers;
-    stage.devices_per_node = ranks / stages;
-    stage.microbatch = microbatch;
-    stage.tp = tp;
-    stage.dp = ranks / (stages * tp);
-    plan.stages.push_back(stage);
-  }
-  plan.microbatches = plan.global_batch / (microbatch * plan.stages[0].dp);
-  return plan;
+plan::Plan test_plan(const model::Config& model, int ranks, int stages, int tp) {
+  plan::Stage stage;
+  stage.microbatch = microbatch;
+  stage.tp = tp;
+  stage.dp = ranks / (stages * tp);
+  return plan::equal_stages(model, 2 * microbatch * ranks, stages, stage);
 }
 
 /// Each way to split alone, then everything at once that these ranks allow.
@@ -212,10 +190,10 @@ std::vector<Named> test_plans(const model::Config& model, int ranks, int ranks_p
   };
   const int tp = largest(model.num_heads, ranks_per_node),
             stages = largest(model.num_layers, ranks);
-  std::vector<Named> plans{{"data", equal_stages(model, ranks, 1, 1)}};
-  if (tp > 1) plans.push_back({"tensor", equal_stages(model, ranks, 1, tp)});
-  if (stages > 1) plans.push_back({"pipeline", equal_stages(model, ranks, stages, 1)});
-  plan::Plan all = equal_stages(model, ranks, 1, 1);
+  std::vector<Named> plans{{"data", test_plan(model, ranks, 1, 1)}};
+  if (tp > 1) plans.push_back({"tensor", test_plan(model, ranks, 1, tp)});
+  if (stages > 1) plans.push_back({"pipeline", test_plan(model, ranks, stages, 1)});
+  plan::Plan all = test_plan(model, ranks, 1, 1);
   for (plan::Stage& stage : all.stages) {
     stage.zero_level = stage.dp > 1 ? 3 : 0;
     stage.ckpt_layers = stage.layers / 2;
@@ -256,12 +234,13 @@ Trained train(const plan::Plan& plan, const model::Config& model, const data::Sa
 /// Trains by each plan what one rank trains alone. @throws AgreedError when they differ
 void check_plans(comm::Session& session, comm::Communicator& world, const model::Config& model,
                  const hardware::Profile& profile) {
-  const int ranks_per_node = session.ranks_per_node(), threads = threads_per_rank(ranks_per_node);
-  const int core = first_core(ranks_per_node, session.node_rank());
+  const int ranks_per_node = session.ranks_per_node(),
+            threads = device::threads_per_rank(ranks_per_node);
+  const int core = device::first_core(ranks_per_node, session.node_rank());
   const kernels::Runtime runtime(threads);
-  const data::Sampler data = test_data(model);
+  const data::Sampler data = data::random_tokens(model.vocab_size, model.seq_len, 50'000);
   const std::vector<Named> plans = test_plans(model, world.size(), ranks_per_node);
-  plan::Plan alone_plan = equal_stages(model, 1, 1, 1);
+  plan::Plan alone_plan = test_plan(model, 1, 1, 1);
   alone_plan.global_batch = plans[0].plan.global_batch;
   alone_plan.microbatches = alone_plan.global_batch / microbatch;
   const auto myself = world.split(world.rank(), 0);

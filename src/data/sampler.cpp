@@ -1,8 +1,14 @@
 #include "data/sampler.hpp"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <bit>
+#include <filesystem>
+#include <random>
 #include <utility>
+#include <vector>
 
 #include "base/error.hpp"
 
@@ -68,6 +74,18 @@ std::int64_t Sampler::window(std::int64_t index) const {
   if (order_ == Order::sequential) return within;
   const auto epoch = static_cast<std::uint64_t>(index / num_windows_);
   return permute(within, num_windows_, mix(mix(seed_ + 0x9e3779b97f4a7c15) + epoch));
+}
+
+Sampler random_tokens(int vocab_size, int seq_len, std::int64_t count) {
+  const std::filesystem::path path =
+      std::filesystem::temp_directory_path() / fmt::format("brume-random-{}.tok", ::getpid());
+  std::mt19937 random(1);
+  std::vector<std::uint16_t> tokens(static_cast<std::size_t>(count));
+  for (std::uint16_t& token : tokens) token = std::uint16_t(random() % unsigned(vocab_size));
+  write_token_file(path, tokens, vocab_size);
+  Sampler sampler(TokenFile(path), Order::sequential, 1, seq_len);  // which keeps it mapped
+  std::filesystem::remove(path);
+  return sampler;
 }
 
 }  // namespace brume::data

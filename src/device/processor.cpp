@@ -64,6 +64,19 @@ Processor this_processor() {
           .node_cores = count_cores(topology.get(), node)};
 }
 
+int threads_per_rank(int ranks_per_node) {
+  const Processor processor = this_processor();
+  return std::max(1, std::min(processor.cores, processor.node_cores / ranks_per_node));
+}
+
+int first_core(int ranks_per_node, int node_rank) {
+  const Processor processor = this_processor();
+  const bool bound = processor.cores < processor.node_cores;
+  return bound || ranks_per_node > processor.node_cores
+             ? -1
+             : node_rank * threads_per_rank(ranks_per_node);
+}
+
 bool bind_this_thread(int first_core, int cores) {
   const Topology topology = load_topology();
   const Bitmap set(hwloc_bitmap_alloc());

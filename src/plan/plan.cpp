@@ -108,6 +108,19 @@ int job_rank(const Plan& plan, const hardware::Cluster& cluster, int rank) {
   return first;
 }
 
+Plan equal_stages(const model::Config& model, int global_batch, int num_stages, const Stage& like) {
+  Plan plan;
+  plan.global_batch = global_batch;
+  plan.microbatches = global_batch / (like.microbatch * like.dp);
+  for (int s = 0; s < num_stages; ++s) {
+    Stage& stage = plan.stages.emplace_back(like);
+    stage.layers = model.num_layers / num_stages;
+    stage.first_layer = s * stage.layers;
+    stage.devices_per_node = like.dp * like.tp;
+  }
+  return plan;
+}
+
 BlockRange block_range(const Plan& plan, int stage) {
   const Stage& s = plan.stages[std::size_t(stage)];
   const bool last = stage + 1 == plan.num_stages();
