@@ -10,19 +10,19 @@ namespace brume {
 /// relative error at most 2^-8; infinities and NaN stay what they are.
 struct bfloat16 {
   bfloat16() = default;
-  bfloat16(float value) : bits(rounded(std::bit_cast<std::uint32_t>(value))) {}
+  constexpr bfloat16(float value) : bits(rounded(std::bit_cast<std::uint32_t>(value))) {}
   // Without it a temporary would be copied, and loops that store could not become vector
   // instructions.
-  bfloat16& operator=(float value) {
+  constexpr bfloat16& operator=(float value) {
     bits = rounded(std::bit_cast<std::uint32_t>(value));
     return *this;
   }
-  operator float() const { return std::bit_cast<float>(std::uint32_t(bits) << 16); }
+  constexpr operator float() const { return std::bit_cast<float>(std::uint32_t(bits) << 16); }
 
   std::uint16_t bits;
 
  private:
-  static std::uint16_t rounded(std::uint32_t wide) {
+  static constexpr std::uint16_t rounded(std::uint32_t wide) {
     const std::uint32_t nearest = (wide + 0x7fffu + ((wide >> 16) & 1u)) >> 16;
     const bool is_nan = (wide & 0x7fffffffu) > 0x7f800000u;
     return std::uint16_t(is_nan ? (wide >> 16) | 0x40u : nearest);  // a NaN stays quiet

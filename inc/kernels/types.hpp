@@ -1,24 +1,20 @@
 /// @file Array types of the kernels, by rank. Memory belongs to the caller: a view only points.
 #pragma once
 
-#include <Kokkos_Core.hpp>
-
 #include <cstdint>
 #include <string>
-#include <utility>
 
 #include "kernels/bfloat16.hpp"
+#include "kernels/views.hpp"
 
 namespace brume::kernels {
 
-using Unmanaged = Kokkos::MemoryTraits<Kokkos::Unmanaged>;
-
 template <class Element>
 struct Views {
-  using Vector = Kokkos::View<Element*, Kokkos::LayoutRight, Unmanaged>;
-  using ConstVector = Kokkos::View<const Element*, Kokkos::LayoutRight, Unmanaged>;
-  using Matrix = Kokkos::View<Element**, Kokkos::LayoutRight, Unmanaged>;
-  using ConstMatrix = Kokkos::View<const Element**, Kokkos::LayoutRight, Unmanaged>;
+  using Vector = VectorView<Element>;
+  using ConstVector = VectorView<const Element>;
+  using Matrix = MatrixView<Element>;
+  using ConstMatrix = MatrixView<const Element>;
 };
 
 // Weights and activations are stored as `Storage`, float or bfloat16; sums, statistics and
@@ -37,12 +33,13 @@ using Vector = VectorOf<float>;
 using ConstVector = ConstVectorOf<float>;
 using Matrix = MatrixOf<float>;
 using ConstMatrix = ConstMatrixOf<float>;
-using ConstTokens = Kokkos::View<const std::int32_t*, Kokkos::LayoutRight, Unmanaged>;
+using ConstTokens = VectorView<const std::int32_t>;
 
 /// Columns [first, first + count) of a matrix; rows stay as far apart.
 template <class Storage = float>
 MatrixOf<Storage> columns(const MatrixOf<Storage>& matrix, int first, int count) {
-  return Kokkos::subview(matrix, Kokkos::ALL(), std::make_pair(first, first + count));
+  return MatrixOf<Storage>(matrix.data() + first, matrix.extent(0), std::size_t(count),
+                           matrix.stride(0));
 }
 
 /// One rank's part of a vocabulary that is cut over ranks: rows of a table, columns of logits.

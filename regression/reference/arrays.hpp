@@ -31,10 +31,7 @@ class Array {
   float& operator()(int r, int c) { return floats_[std::size_t(r) * (cols_ + gap_) + c]; }
   float operator()(int r, int c) const { return floats_[std::size_t(r) * (cols_ + gap_) + c]; }
 
-  kernels::Matrix matrix() {
-    return Kokkos::subview(kernels::Matrix(floats_.data(), rows_, cols_ + gap_), Kokkos::ALL(),
-                           std::make_pair(0, cols_));
-  }
+  kernels::Matrix matrix() { return kernels::Matrix(floats_.data(), rows_, cols_, cols_ + gap_); }
   kernels::Vector vector() { return kernels::Vector(floats_.data(), floats_.size()); }
 
   /// The values without the gaps.

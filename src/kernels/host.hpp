@@ -9,6 +9,7 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "kernels/kokkos.hpp"
 #include "kernels/types.hpp"
 
 namespace brume::kernels {
@@ -30,8 +31,7 @@ bool same_extents(const A& a, const B& b) {
 /// process.
 template <class Body>
 void for_each(const char* name, std::int64_t count, Body body) {
-  const bool named = Kokkos::Profiling::profileLibraryLoaded();
-  if (named) Kokkos::Profiling::pushRegion(name);
+  const Region region(name);
   const int threads = int(std::min<std::int64_t>(count, omp_get_max_threads()));
   if (threads > 1) {
 #pragma omp parallel for schedule(static) num_threads(threads)
@@ -39,7 +39,6 @@ void for_each(const char* name, std::int64_t count, Body body) {
   } else {
     for (std::int64_t i = 0; i < count; ++i) body(i);
   }
-  if (named) Kokkos::Profiling::popRegion();
 }
 
 /// Calls body(begin, end) for pieces of [0, count), in any order.

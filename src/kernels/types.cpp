@@ -2,21 +2,14 @@
 
 #include <omp.h>
 
-#include <cstdlib>
-#include <mutex>
-
 #include "base/error.hpp"
+#include "kernels/kokkos.hpp"
 
 namespace brume::kernels {
 
 Runtime::Runtime(int threads) {
   use_threads(threads);
-  static std::once_flag started;
-  std::call_once(started, [] {
-    if (Kokkos::is_initialized()) return;  // whoever started it ends it
-    Kokkos::initialize();
-    std::atexit([] { Kokkos::finalize(); });
-  });
+  start_kokkos();
 }
 
 // Teams of more threads in all than there are cores sleep between kernels, even if only one works:

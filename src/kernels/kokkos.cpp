@@ -1,0 +1,33 @@
+#include "kernels/kokkos.hpp"
+
+#include <cstdlib>
+#include <mutex>
+
+#include <Kokkos_Core.hpp>
+
+namespace brume::kernels {
+
+void start_kokkos() {
+  static std::once_flag started;
+  std::call_once(started, [] {
+    if (Kokkos::is_initialized()) return;  // whoever started it ends it
+    Kokkos::initialize();
+    std::atexit([] { Kokkos::finalize(); });
+  });
+}
+
+std::string kokkos_version() {
+  const auto number = [](int part) { return std::to_string(part); };
+  return "Kokkos " + number(KOKKOS_VERSION / 10000) + "." + number(KOKKOS_VERSION / 100 % 100) +
+         "." + number(KOKKOS_VERSION % 100) + " " + Kokkos::DefaultExecutionSpace::name();
+}
+
+Region::Region(const char* name) : named_(Kokkos::Profiling::profileLibraryLoaded()) {
+  if (named_) Kokkos::Profiling::pushRegion(name);
+}
+
+Region::~Region() {
+  if (named_) Kokkos::Profiling::popRegion();
+}
+
+}  // namespace brume::kernels

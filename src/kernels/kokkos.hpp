@@ -1,0 +1,27 @@
+/// @file What the kernels of hosts use of Kokkos, without its headers: where it works on devices,
+/// only their compiler reads them.
+#pragma once
+
+#include <string>
+
+namespace brume::kernels {
+
+/// Starts Kokkos unless it runs; it ends with the process.
+void start_kokkos();
+
+/// "Kokkos 3.4.0 Serial".
+std::string kokkos_version();
+
+/// Names a stretch of the calling thread's time in Kokkos' profiling tools.
+class Region {
+ public:
+  explicit Region(const char* name);
+  ~Region();
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+
+ private:
+  bool named_;
+};
+
+}  // namespace brume::kernels
