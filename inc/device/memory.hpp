@@ -8,18 +8,24 @@
 
 namespace brume::device {
 
-/// A block of memory, aligned to 4096 bytes, touched at once so that it is really there.
+/// Where a rank's memory is. On hosts both tiers are the host's; with a device, `host` is pinned
+/// memory that the device reaches too.
+enum class Tier : std::uint8_t { device, host };
+
+/// A block of memory, aligned to 256 bytes, on hosts to 4096; really there once it is made.
 class Memory {
  public:
   Memory() = default;
+  /// Of the calling thread's device (use_device).
   /// @throws Error(resource) when the system does not give the bytes; the message names them
-  explicit Memory(std::int64_t bytes);
+  explicit Memory(std::int64_t bytes, Tier tier = Tier::device);
 
   std::byte* data() const { return data_.get(); }
   std::int64_t bytes() const { return bytes_; }
 
  private:
   struct Free {
+    Tier tier;
     void operator()(std::byte* block) const;
   };
   std::unique_ptr<std::byte[], Free> data_;

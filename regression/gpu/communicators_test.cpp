@@ -12,10 +12,9 @@ namespace {
 TEST(DeviceCommunicators, SeveralRanksOnOneDeviceSumThroughTheHost) {
   BRUME_NEEDS_GPU();
   run_local(4, [](Communicator& world) {
-    device::CudaStream stream(0);
-    stream.bind();
+    const test::BoundStream stream;
     const auto group = staged_communicator(world.split(0, world.rank()));
-    const test::OnDevice values(std::vector<float>(1000, float(world.rank() + 1)), stream.native());
+    const test::OnDevice values(std::vector<float>(1000, float(world.rank() + 1)));
     group->all_reduce(std::span(values.data(), values.size()));
     EXPECT_EQ(values.values(), std::vector<float>(1000, 10.0f));
 
@@ -32,8 +31,8 @@ TEST(DeviceCommunicators, SeveralRanksOnOneDeviceSumThroughTheHost) {
 TEST(DeviceCommunicators, NcclRefusesRanksThatShareADevice) {
   BRUME_NEEDS_GPU();
   run_local(2, [](Communicator& world) {
-    EXPECT_FALSE(devices_differ(world, 0));
-    EXPECT_ANY_THROW(nccl_communicator(world.split(0, world.rank()), 0));
+    EXPECT_FALSE(devices_differ(world));
+    EXPECT_ANY_THROW(nccl_communicator(world.split(0, world.rank())));
   });
 }
 
@@ -41,12 +40,11 @@ TEST(DeviceCommunicators, NcclRefusesRanksThatShareADevice) {
 TEST(DeviceCommunicators, NcclRunsInTheStreamOfItsThread) {
   BRUME_NEEDS_GPU();
   run_local(1, [](Communicator& world) {
-    device::CudaStream stream(0);
-    stream.bind();
-    const auto first = nccl_communicator(world.split(0, 0), 0);
+    const test::BoundStream stream;
+    const auto first = nccl_communicator(world.split(0, 0));
     const auto second = first->split(0, 0);
     const std::vector<float> given{1.0f, 2.0f, 3.0f};
-    const test::OnDevice values(given, stream.native());
+    const test::OnDevice values(given);
     first->all_reduce(std::span(values.data(), values.size()));
     second->all_gather(std::span(values.data(), values.size()));
     second->reduce_scatter(std::span(values.data(), values.size()));

@@ -33,23 +33,22 @@ class Cublas : public testing::Test {
 };
 
 TEST_F(Cublas, PassesOfALinearLayerMatchPlainSums) {
-  device::CudaStream stream(0);
-  device::CudaMemory workspace(0, 32 << 20);
+  const test::BoundStream stream;
+  device::Memory workspace(32 << 20);
   CublasLinear linear(workspace.data(), workspace.bytes());
   const auto x = random_values(tokens * in, 1), w = random_values(out * in, 2),
              dy = random_values(tokens * out, 3), old = random_values(out * in, 4);
-  const test::OnDevice dx_x(x, stream.native()), dx_w(w, stream.native()),
-      dx_dy(dy, stream.native()), y(std::vector<float>(tokens * out), stream.native()),
-      dx(std::vector<float>(tokens * in), stream.native()), dw(old, stream.native());
+  const test::OnDevice dx_x(x), dx_w(w), dx_dy(dy), y(std::vector<float>(tokens * out)),
+      dx(std::vector<float>(tokens * in)), dw(old);
   const auto matrix = [](const test::OnDevice& m, std::int64_t rows, std::int64_t columns) {
     return DeviceMatrix{m.data(), rows, columns, ElementType::fp32};
   };
   linear.forward(matrix(dx_x, tokens, in), matrix(dx_w, out, in), Epilogue::none, nullptr,
-                 matrix(y, tokens, out), stream.native());
+                 matrix(y, tokens, out), device::cuda_stream());
   linear.backward_input(matrix(dx_dy, tokens, out), matrix(dx_w, out, in), matrix(dx, tokens, in),
-                        stream.native());
+                        device::cuda_stream());
   linear.backward_weight(matrix(dx_dy, tokens, out), matrix(dx_x, tokens, in), true,
-                         matrix(dw, out, in), stream.native());
+                         matrix(dw, out, in), device::cuda_stream());
 
   std::vector<double> y_sum(tokens * out), dx_sum(tokens * in), dw_sum(old.begin(), old.end());
   for (std::int64_t n = 0; n < tokens; ++n)
@@ -67,16 +66,15 @@ TEST_F(Cublas, PassesOfALinearLayerMatchPlainSums) {
 }
 
 TEST_F(Cublas, BiasAndGeluAreAppliedToTheProduct) {
-  device::CudaStream stream(0);
-  device::CudaMemory workspace(0, 32 << 20);
+  const test::BoundStream stream;
+  device::Memory workspace(32 << 20);
   CublasLinear linear(workspace.data(), workspace.bytes());
   const auto x = random_values(tokens * in, 5), w = random_values(out * in, 6),
              bias = random_values(out, 7);
-  const test::OnDevice on_x(x, stream.native()), on_w(w, stream.native()),
-      on_bias(bias, stream.native()), y(std::vector<float>(tokens * out), stream.native());
+  const test::OnDevice on_x(x), on_w(w), on_bias(bias), y(std::vector<float>(tokens * out));
   linear.forward({on_x.data(), tokens, in, ElementType::fp32},
                  {on_w.data(), out, in, ElementType::fp32}, Epilogue::bias_gelu, on_bias.data(),
-                 {y.data(), tokens, out, ElementType::fp32}, stream.native());
+                 {y.data(), tokens, out, ElementType::fp32}, device::cuda_stream());
   std::vector<double> expected(tokens * out);
   for (std::int64_t n = 0; n < tokens; ++n)
     for (std::int64_t o = 0; o < out; ++o) {

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "device/cuda.hpp"
+#include "device/device.hpp"
+#include "device/memory.hpp"
 
 /// Leaves the program with 77, which ctest counts as skipped, where there is no device.
 #define BRUME_NEEDS_GPU() \
@@ -14,28 +16,34 @@
 
 namespace brume::test {
 
-/// Values in device memory, brought there and back through a stream.
+/// A stream for the test's own thread, as a channel's worker has one.
+class BoundStream {
+ public:
+  BoundStream() : stream_(device::make_stream()) { stream_->bind(); }
+
+ private:
+  std::unique_ptr<device::Stream> stream_;
+};
+
+/// Values in device memory.
 class OnDevice {
  public:
-  OnDevice(const std::vector<float>& values, cudaStream_t stream)
-      : stream_(stream), memory_(0, std::int64_t(values.size() * sizeof(float))) {
-    device::cuda_copy(memory_.data(), reinterpret_cast<const std::byte*>(values.data()),
-                      memory_.bytes(), stream_);
-    device::cuda_check(cudaStreamSynchronize(stream_), "copying");
+  explicit OnDevice(const std::vector<float>& values)
+      : memory_(std::int64_t(values.size() * sizeof(float))) {
+    device::copy_now(memory_.data(), values.data(), memory_.bytes());
   }
   float* data() const { return reinterpret_cast<float*>(memory_.data()); }
   std::size_t size() const { return std::size_t(memory_.bytes()) / sizeof(float); }
+  /// After the calling thread's stream is done.
   std::vector<float> values() const {
     std::vector<float> values(size());
-    device::cuda_copy(reinterpret_cast<std::byte*>(values.data()), memory_.data(), memory_.bytes(),
-                      stream_);
-    device::cuda_check(cudaStreamSynchronize(stream_), "copying");
+    device::finish();
+    device::copy_now(values.data(), memory_.data(), memory_.bytes());
     return values;
   }
 
  private:
-  cudaStream_t stream_;
-  device::CudaMemory memory_;
+  device::Memory memory_;
 };
 
 }  // namespace brume::test

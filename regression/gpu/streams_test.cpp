@@ -12,7 +12,7 @@ namespace {
 
 std::vector<std::unique_ptr<Stream>> streams(int count) {
   std::vector<std::unique_ptr<Stream>> all;
-  for (int i = 0; i < count; ++i) all.push_back(std::make_unique<CudaStream>(0));
+  for (int i = 0; i < count; ++i) all.push_back(make_stream());
   return all;
 }
 
@@ -21,8 +21,8 @@ std::vector<std::unique_ptr<Stream>> streams(int count) {
 TEST(Streams, EventsOrderCopiesOfDifferentChannels) {
   BRUME_NEEDS_GPU();
   constexpr std::int64_t count = 1 << 20, bytes = count * std::int64_t(sizeof(int));
-  PinnedMemory in(bytes), out(bytes);
-  CudaMemory first(0, bytes), second(0, bytes);
+  Memory in(bytes, Tier::host), out(bytes, Tier::host);
+  Memory first(bytes), second(bytes);
   Channels channels({"h2d", "compute", "d2h", "host"}, {}, [] {
     auto all = streams(3);
     all.push_back(nullptr);  // checks on the host
@@ -36,11 +36,11 @@ TEST(Streams, EventsOrderCopiesOfDifferentChannels) {
       std::iota(values, values + count, round);
     });
     channels.wait(0, channels.record(3));
-    channels.enqueue(0, [&] { cuda_copy(first.data(), in.data(), bytes, cuda_stream()); });
+    channels.enqueue(0, [&] { device::copy(first.data(), in.data(), bytes); });
     channels.wait(1, channels.record(0));
-    channels.enqueue(1, [&] { cuda_copy(second.data(), first.data(), bytes, cuda_stream()); });
+    channels.enqueue(1, [&] { device::copy(second.data(), first.data(), bytes); });
     channels.wait(2, channels.record(1));
-    channels.enqueue(2, [&] { cuda_copy(out.data(), second.data(), bytes, cuda_stream()); });
+    channels.enqueue(2, [&] { device::copy(out.data(), second.data(), bytes); });
     channels.wait(3, channels.record(2));
     channels.enqueue(3, [&, round] {
       const int* values = reinterpret_cast<const int*>(out.data());
@@ -54,7 +54,7 @@ TEST(Streams, EventsOrderCopiesOfDifferentChannels) {
 TEST(Streams, TooMuchMemoryIsAnErrorThatNamesTheBytes) {
   BRUME_NEEDS_GPU();
   try {
-    CudaMemory memory(0, std::int64_t{1} << 50);
+    Memory memory(std::int64_t{1} << 50);
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.failure(), Failure::resource);

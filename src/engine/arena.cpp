@@ -15,7 +15,8 @@ constexpr int poison = 0xFF;  // as fp32: NaN
 }  // namespace
 
 Arena::Arena(const std::array<std::int64_t, schedule::num_tiers>& bytes) {
-  for (std::size_t t = 0; t < tiers_.size(); ++t) tiers_[t] = device::Memory(bytes[t]);
+  constexpr std::array where{device::Tier::device, device::Tier::host};  // by schedule::Tier
+  for (std::size_t t = 0; t < tiers_.size(); ++t) tiers_[t] = device::Memory(bytes[t], where[t]);
 }
 
 GuardCheck::GuardCheck(const schedule::Program& program, const Arena& arena)

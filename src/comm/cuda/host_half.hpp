@@ -15,13 +15,9 @@ class HostHalf : public Communicator {
  public:
   explicit HostHalf(std::unique_ptr<Communicator> host) : host_(std::move(host)) {}
 
-  using Communicator::all_reduce;
   int rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
   void barrier() override { host_->barrier(); }
-  void all_reduce(std::span<double> values, Reduction reduction) override {
-    host_->all_reduce(values, reduction);
-  }
   void broadcast(std::span<std::byte> bytes, int root) override { host_->broadcast(bytes, root); }
   std::vector<std::string> gather(const std::string& mine) override { return host_->gather(mine); }
   void abort(int exit_code) override { host_->abort(exit_code); }

@@ -7,6 +7,7 @@
 #include "../parts.hpp"
 #include "base/error.hpp"
 #include "comm/cuda.hpp"
+#include "device/cuda.hpp"
 #include "host_half.hpp"
 
 namespace brume::comm {
@@ -20,14 +21,13 @@ void nccl_check(ncclResult_t result, const char* what) {
 
 class NcclCommunicator final : public HostHalf {
  public:
-  NcclCommunicator(std::unique_ptr<Communicator> host, int device, double timeout_s)
-      : HostHalf(std::move(host)), device_(device), timeout_s_(timeout_s) {
+  NcclCommunicator(std::unique_ptr<Communicator> host, double timeout_s)
+      : HostHalf(std::move(host)), timeout_s_(timeout_s) {
     ncclUniqueId id{};
     if (rank() == 0) nccl_check(ncclGetUniqueId(&id), "making a unique id");
     host_->broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;  // so that a lost peer is an error and not a hang
-    device::cuda_check(cudaSetDevice(device_), "choosing a device");
     nccl_check(ncclCommInitRankConfig(&group_, size(), id, rank(), &config), "starting");
     settle("starting");
   }
@@ -39,6 +39,9 @@ class NcclCommunicator final : public HostHalf {
 
   void all_reduce(std::span<float> values) override { reduce(values, ncclFloat); }
   void all_reduce(std::span<bfloat16> values) override { reduce(values, ncclBfloat16); }
+  void all_reduce(std::span<double> values, Reduction reduction) override {
+    reduce(values, ncclDouble, operation(reduction));
+  }
   void reduce_scatter(std::span<float> values) override { scatter_sums(values, ncclFloat); }
   void reduce_scatter(std::span<bfloat16> values) override { scatter_sums(values, ncclBfloat16); }
   void all_gather(std::span<float> values) override { gather_parts(values, ncclFloat); }
@@ -56,7 +59,7 @@ class NcclCommunicator final : public HostHalf {
 
   std::unique_ptr<Communicator> split(int colour, int key) override {
     auto host = host_->split(colour, key);
-    return host ? nccl_communicator(std::move(host), device_, timeout_s_) : nullptr;
+    return host ? nccl_communicator(std::move(host), timeout_s_) : nullptr;
   }
 
   void abort(int exit_code) override {
@@ -65,9 +68,18 @@ class NcclCommunicator final : public HostHalf {
   }
 
  private:
+  static ncclRedOp_t operation(Reduction reduction) {
+    switch (reduction) {
+      case Reduction::min: return ncclMin;
+      case Reduction::max: return ncclMax;
+      case Reduction::sum: break;
+    }
+    return ncclSum;
+  }
+
   template <typename T>
-  void reduce(std::span<T> values, ncclDataType_t type) {
-    nccl_check(ncclAllReduce(values.data(), values.data(), values.size(), type, ncclSum, group_,
+  void reduce(std::span<T> values, ncclDataType_t type, ncclRedOp_t operation = ncclSum) {
+    nccl_check(ncclAllReduce(values.data(), values.data(), values.size(), type, operation, group_,
                              device::cuda_stream()),
                "all-reduce");
     settle("all-reduce");
@@ -116,17 +128,16 @@ class NcclCommunicator final : public HostHalf {
   }
 
   ncclComm_t group_ = nullptr;
-  int device_;
   double timeout_s_;
 };
 
 }  // namespace
 
-std::unique_ptr<Communicator> nccl_communicator(std::unique_ptr<Communicator> host, int device,
+std::unique_ptr<Communicator> nccl_communicator(std::unique_ptr<Communicator> host,
                                                 double timeout_s) {
-  require(devices_differ(*host, device), Failure::network,
+  require(devices_differ(*host), Failure::input,
           "NCCL: ranks share a device, which it does not support: start one rank per device");
-  return std::make_unique<NcclCommunicator>(std::move(host), device, timeout_s);
+  return std::make_unique<NcclCommunicator>(std::move(host), timeout_s);
 }
 
 }  // namespace brume::comm

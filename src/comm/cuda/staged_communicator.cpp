@@ -1,11 +1,9 @@
 /// @file Device memory over a communicator of host memory.
-#include <unistd.h>
-
 #include <algorithm>
-#include <set>
 
-#include "base/error.hpp"
 #include "comm/cuda.hpp"
+#include "device/device.hpp"
+#include "device/memory.hpp"
 #include "host_half.hpp"
 
 namespace brume::comm {
@@ -21,6 +19,10 @@ class StagedCommunicator final : public HostHalf {
   }
   void all_reduce(std::span<bfloat16> values) override {
     staged<bfloat16>(values, values, [&](std::span<bfloat16> here) { host_->all_reduce(here); });
+  }
+  void all_reduce(std::span<double> values, Reduction reduction) override {
+    staged<double>(values, values,
+                   [&](std::span<double> here) { host_->all_reduce(here, reduction); });
   }
   void reduce_scatter(std::span<float> values) override {
     staged<float>(values, values, [&](std::span<float> here) { host_->reduce_scatter(here); });
@@ -57,35 +59,22 @@ class StagedCommunicator final : public HostHalf {
   void staged(std::span<const T> out, std::span<T> in, Body&& body) {
     const std::size_t count = std::max(out.size(), in.size());
     const auto bytes = std::int64_t(count * sizeof(T));
-    if (bytes > staging_.bytes()) staging_ = device::PinnedMemory(bytes);
-    const cudaStream_t stream = device::cuda_stream();
-    if (!out.empty())
-      device::cuda_copy(staging_.data(), reinterpret_cast<const std::byte*>(out.data()), bytes,
-                        stream);
-    device::cuda_check(cudaStreamSynchronize(stream), "copying out for a transfer");
+    if (bytes > staging_.bytes()) staging_ = device::Memory(bytes, device::Tier::host);
+    if (!out.empty()) device::copy(staging_.data(), out.data(), bytes);
+    device::finish();
     body(std::span(reinterpret_cast<T*>(staging_.data()), count));
     if (in.empty()) return;
-    device::cuda_copy(reinterpret_cast<std::byte*>(in.data()), staging_.data(), bytes, stream);
-    // The next call may overwrite the staging memory.
-    device::cuda_check(cudaStreamSynchronize(stream), "copying in after a transfer");
+    device::copy(in.data(), staging_.data(), bytes);
+    device::finish();  // the next call may overwrite the staging memory
   }
 
-  device::PinnedMemory staging_;  ///< as large as the largest transfer so far
+  device::Memory staging_;  ///< as large as the largest transfer so far
 };
 
 }  // namespace
 
 std::unique_ptr<Communicator> staged_communicator(std::unique_ptr<Communicator> host) {
   return std::make_unique<StagedCommunicator>(std::move(host));
-}
-
-bool devices_differ(Communicator& host, int device) {
-  char bus[32] = {};
-  device::cuda_check(cudaDeviceGetPCIBusId(bus, sizeof bus, device), "asking for a bus id");
-  char node[256] = {};
-  gethostname(node, sizeof node - 1);
-  const std::vector<std::string> all = host.gather(std::string(node) + ' ' + bus);
-  return std::set<std::string>(all.begin(), all.end()).size() == all.size();
 }
 
 }  // namespace brume::comm

@@ -1,67 +1,48 @@
+/// @file Memory of a device and pinned memory of the host.
+#include "device/memory.hpp"
+
+#include "../host_memory.hpp"
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "device/cuda.hpp"
+#include "device/device.hpp"
 
 namespace brume::device {
+namespace {
 
-void cuda_check(cudaError_t result, const char* what) {
-  if (result == cudaSuccess) return;
-  throw Error(Failure::resource, "CUDA: {} failed: {} ({})", what, cudaGetErrorString(result),
-              cudaGetErrorName(result));
-}
-
-int cuda_devices() {
-  int count = 0;
-  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-  cudaGetLastError();  // having no device is no failure of what comes next
-  return 0;
-}
-
-CudaDevice cuda_device(int index) {
-  cudaDeviceProp properties{};
-  cuda_check(cudaGetDeviceProperties(&properties, index), "asking for a device's properties");
-  return {.name = properties.name,
-          .memory_bytes = std::int64_t(properties.totalGlobalMem),
-          .compute_capability = 10 * properties.major + properties.minor};
-}
-
-int cuda_device_of(int local_rank, int num_devices) {
-  require(num_devices > 0, Failure::resource, "this node has no CUDA device");
-  return local_rank % num_devices;
-}
-
-CudaMemory::CudaMemory(int device, std::int64_t bytes) : bytes_(bytes) {
-  cuda_check(cudaSetDevice(device), "choosing a device");
-  std::size_t free_bytes = 0, total_bytes = 0;
-  cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for free memory");
+void* take_on_device(std::int64_t bytes) {
   void* block = nullptr;
-  if (cudaMalloc(&block, std::size_t(bytes)) != cudaSuccess) {
-    cudaGetLastError();
-    throw Error(Failure::resource, "CUDA: no {} of memory on device {}: {} of {} are free",
-                format_bytes(double(bytes)), device, format_bytes(double(free_bytes)),
-                format_bytes(double(total_bytes)));
-  }
-  data_.reset(static_cast<std::byte*>(block));
+  if (cudaMalloc(&block, std::size_t(bytes)) == cudaSuccess) return block;
+  cudaGetLastError();  // told here, and so no failure of what comes next
+  const Description device = describe_device();
+  throw Error(Failure::resource,
+              "a block of {} ({} bytes) was asked for on {}, which has {} of {} free",
+              format_bytes(double(bytes)), bytes, device.name,
+              format_bytes(double(device.free_bytes)), format_bytes(double(device.memory_bytes)));
 }
 
-void CudaMemory::Free::operator()(std::byte* block) const { cudaFree(block); }
-
-PinnedMemory::PinnedMemory(std::int64_t bytes) : bytes_(bytes) {
+void* take_pinned(std::int64_t bytes) {
+  require_host_memory(bytes);
   void* block = nullptr;
-  if (cudaHostAlloc(&block, std::size_t(bytes), cudaHostAllocPortable) != cudaSuccess) {
-    cudaGetLastError();
-    throw Error(Failure::resource, "CUDA: no {} of pinned host memory",
-                format_bytes(double(bytes)));
-  }
-  data_.reset(static_cast<std::byte*>(block));
+  if (cudaHostAlloc(&block, std::size_t(bytes), cudaHostAllocPortable) == cudaSuccess) return block;
+  cudaGetLastError();
+  throw Error(Failure::resource,
+              "a block of {} ({} bytes) of pinned memory was asked for, but the system does not "
+              "give it: see ulimit -l",
+              format_bytes(double(bytes)), bytes);
 }
 
-void PinnedMemory::Free::operator()(std::byte* block) const { cudaFreeHost(block); }
+}  // namespace
 
-void cuda_copy(std::byte* destination, const std::byte* source, std::int64_t bytes,
-               cudaStream_t stream) {
-  cuda_check(cudaMemcpyAsync(destination, source, std::size_t(bytes), cudaMemcpyDefault, stream),
-             "copying");
+Memory::Memory(std::int64_t bytes, Tier tier) : data_(nullptr, Free{tier}), bytes_(bytes) {
+  require(bytes >= 0, Failure::bug, "a block of {} bytes was asked for", bytes);
+  if (bytes == 0) return;
+  data_.reset(
+      static_cast<std::byte*>(tier == Tier::device ? take_on_device(bytes) : take_pinned(bytes)));
+}
+
+void Memory::Free::operator()(std::byte* block) const {
+  tier == Tier::device ? cudaFree(block) : cudaFreeHost(block);
 }
 
 }  // namespace brume::device

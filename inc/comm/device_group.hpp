@@ -1,0 +1,30 @@
+/// @file Communication between the memories that ranks compute in: hosts' or devices'.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "comm/communicator.hpp"
+
+namespace brume::comm {
+
+/// A group of the ranks of `host` for what lies in device::Memory. In a build for hosts it is
+/// `host` itself.
+///
+/// With devices, values are device memory and calls work in the order of the calling thread's
+/// channel: they return when the transfer is in its stream, and the memory may be used again in
+/// stream order. Barrier, broadcast and gather stay on the host. NCCL carries it where each rank
+/// has a device of its own, else MPI with a stop in pinned memory; $BRUME_TRANSPORT = nccl | staged
+/// asks for one of them. Sums by NCCL are in its own order, which is fixed by its algorithm, the
+/// size of the message and the topology, and of bf16 values each partial sum is rounded; the staged
+/// path has the bits of `host`.
+///
+/// Collective over `host`.
+/// @throws Error(input)    for another transport, or NCCL between ranks that share a device
+/// @throws Error(network)  when NCCL does not start
+std::unique_ptr<Communicator> device_group(std::unique_ptr<Communicator> host);
+
+/// What carries it between these ranks, for the log. Collective over `host`.
+std::string device_transport(Communicator& host);
+
+}  // namespace brume::comm

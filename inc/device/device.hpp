@@ -1,0 +1,47 @@
+/// @file The device of a rank: choosing it, copies, the queues behind channels. Hosts and NVIDIA
+/// devices have an implementation each; a build links one of them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "device/stream.hpp"
+
+namespace brume::device {
+
+/// Gives the calling thread its rank's device: devices are dealt out by the rank's place on its
+/// node, and shared when there are more ranks. Memory and streams that the thread makes later are
+/// of this device. On hosts nothing is to be done.
+///
+/// @throws Error(resource) when this node has no device
+void use_device(int node_rank);
+
+/// The calling thread's device.
+struct Description {
+  std::string name;               ///< "NVIDIA H200"; empty: ranks compute on the host
+  std::int64_t memory_bytes = 0;  ///< of the device, whoever uses it
+  std::int64_t free_bytes = 0;    ///< of these, now
+};
+Description describe_device();
+
+/// A queue for a channel that works on the calling thread's device; null on hosts, where the
+/// channel's thread works itself.
+std::unique_ptr<Stream> make_stream();
+
+/// Copies in the order of the calling thread's channel. Each side is memory of either tier; it may
+/// be used again in that order.
+void copy(void* to, const void* from, std::int64_t bytes);
+
+/// Sets each byte to `value`, in the order of the calling thread's channel.
+void fill(void* to, std::byte value, std::int64_t bytes);
+
+/// Waits until what the calling thread's channel was given so far is done.
+void finish();
+
+/// Copies at once, whatever channels do, and returns when it is done: for memory that no channel
+/// uses now. Each side is memory of either tier or any other of the host. Any thread.
+void copy_now(void* to, const void* from, std::int64_t bytes);
+
+}  // namespace brume::device

@@ -1,0 +1,10 @@
+/// @file Ranks compute in the host's memory: what communicates there is all that is needed.
+#include "comm/device_group.hpp"
+
+namespace brume::comm {
+
+std::unique_ptr<Communicator> device_group(std::unique_ptr<Communicator> host) { return host; }
+
+std::string device_transport(Communicator&) { return "host memory"; }
+
+}  // namespace brume::comm

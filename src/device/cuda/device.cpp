@@ -1,0 +1,61 @@
+/// @file An NVIDIA device: copies and fills in the calling thread's stream.
+#include "device/device.hpp"
+
+#include "base/error.hpp"
+#include "device/cuda.hpp"
+
+namespace brume::device {
+
+void cuda_check(cudaError_t result, const char* what) {
+  if (result == cudaSuccess) return;
+  throw Error(Failure::resource, "CUDA: {} failed: {} ({})", what, cudaGetErrorString(result),
+              cudaGetErrorName(result));
+}
+
+int cuda_devices() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();  // having no device is no failure of what comes next
+  return 0;
+}
+
+void use_device(int node_rank) {
+  const int devices = cuda_devices();
+  require(devices > 0, Failure::resource,
+          "this build is for NVIDIA devices, and this node shows none to the job: ask the batch "
+          "system for GPUs, or use a build for hosts");
+  cuda_check(cudaSetDevice(node_rank % devices), "choosing a device");
+}
+
+Description describe_device() {
+  int device = 0;
+  cuda_check(cudaGetDevice(&device), "asking for the device");
+  cudaDeviceProp properties{};
+  cuda_check(cudaGetDeviceProperties(&properties, device), "asking for the device's properties");
+  std::size_t free_bytes = 0, total_bytes = 0;
+  cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for free memory");
+  return {.name = properties.name,
+          .memory_bytes = std::int64_t(total_bytes),
+          .free_bytes = std::int64_t(free_bytes)};
+}
+
+void copy(void* to, const void* from, std::int64_t bytes) {
+  cuda_check(cudaMemcpyAsync(to, from, std::size_t(bytes), cudaMemcpyDefault, cuda_stream()),
+             "copying");
+}
+
+void fill(void* to, std::byte value, std::int64_t bytes) {
+  cuda_check(cudaMemsetAsync(to, std::to_integer<int>(value), std::size_t(bytes), cuda_stream()),
+             "filling memory");
+}
+
+void finish() { cuda_check(cudaStreamSynchronize(cuda_stream()), "work in a stream"); }
+
+void copy_now(void* to, const void* from, std::int64_t bytes) {
+  // Not cudaMemcpy: it may return before the bytes are there, and waits for other streams.
+  cuda_check(cudaMemcpyAsync(to, from, std::size_t(bytes), cudaMemcpyDefault, cudaStreamPerThread),
+             "copying at once");
+  cuda_check(cudaStreamSynchronize(cudaStreamPerThread), "copying at once");
+}
+
+}  // namespace brume::device
