@@ -166,12 +166,13 @@ void measure_vectors(Report& report, int count) {
   Array x(1, count), y(1, count), m(1, count), v(1, count);
   std::fill(v.values.begin(), v.values.end(), 0.5f);
   const std::string shape = fmt::format("{} elements", count);
-  const AdamW step{1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.1f, 0.05f, 1.0f};
+  const AdamW step{1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.1f, 0.05f, 0.0};
   report.passes("add", shape, 12.0 * count, [&] { add(x, y); });
   report.passes("fill", shape, 4.0 * count, [&] { fill(1.0f, y); });
   double sum = 0.0;
-  report.passes("sum_squares", shape, 4.0 * count, [&] { sum += sum_squares(x); });
-  report.passes("adamw_step", shape, 28.0 * count, [&] { adamw_step(step, x, y, m, v); });
+  report.passes("sum_squares", shape, 4.0 * count,
+                [&] { sum_squares(x, Write::accumulate, &sum); });
+  report.passes("adamw_step", shape, 28.0 * count, [&] { adamw_step(step, nullptr, x, y, m, v); });
 }
 
 void measure_vocabulary(Report& report, int tokens, int vocab, int width) {
@@ -181,10 +182,11 @@ void measure_vocabulary(Report& report, int tokens, int vocab, int width) {
   const ConstTokens targets(ids.data(), ids.size());
   const std::string shape = fmt::format("N {} V {}", tokens, vocab);
   const double bytes = 4.0 * tokens * vocab;
+  double loss = 0.0;
   report.passes("cross_entropy (loss)", shape, bytes,
-                [&] { cross_entropy(logits, targets, 1.0f, false); });
+                [&] { cross_entropy(logits, targets, 1.0f, false, Write::replace, &loss); });
   report.passes("cross_entropy (+ gradient)", shape, 2 * bytes,
-                [&] { cross_entropy(logits, targets, 1.0f, true); });
+                [&] { cross_entropy(logits, targets, 1.0f, true, Write::replace, &loss); });
 
   Array table(vocab, width), positions(tokens, width), x(tokens, width);
   const std::string embedded = fmt::format("{} C {}", shape, width);

@@ -5,20 +5,18 @@
 
 namespace brume::kernels {
 
-/// loss = scale sum_n (log sum_v exp(logits[n,v]) - logits[n,targets[n]])  over n with targets[n]
-/// >= 0
+/// *loss = scale sum_n (log sum_v exp(logits[n,v]) - logits[n,targets[n]])  over n with targets[n]
+/// >= 0  (+ *loss when accumulating), summed in double precision, in a fixed order
 ///
 /// With `with_gradient` the logits are replaced by d loss / d logits = scale (softmax - onehot),
 /// zero for ignored tokens; otherwise they stay as they are.
 ///
 /// @param logits   [N, V] in; gradient out
-/// @param targets  [N] below 0: ignored; else below V
+/// @param targets  [N] below 0: ignored; from V on: the loss is NaN
 /// @param scale    1 / number of target tokens of the global batch
-/// @return         the scaled sum, in double precision
-/// @throws Error(bug)  when a target is V or above
 template <class Storage = float>
-double cross_entropy(MatrixOf<Storage> logits, ConstTokens targets, float scale,
-                     bool with_gradient);
+void cross_entropy(MatrixOf<Storage> logits, ConstTokens targets, float scale, bool with_gradient,
+                   Write write, double* loss);
 
 // The same where each rank has some columns of the logits: every rank takes statistics of its own
 // part, ranks exchange them, and each combines all of them in the order of the parts. So all have
@@ -39,9 +37,10 @@ void cross_entropy_part(MatrixOf<Storage> logits, ConstTokens targets, Vocabular
 ///
 /// @param statistics  [P, 3 N] of all parts
 /// @param index       of this part, among P
-/// @return            the scaled sum over all parts, in double precision
+/// @param loss        the sum over all parts
 template <class Storage = float>
-double cross_entropy_combine(MatrixOf<Storage> logits, ConstTokens targets, VocabularyPart part,
-                             ConstMatrix statistics, int index, float scale);
+void cross_entropy_combine(MatrixOf<Storage> logits, ConstTokens targets, VocabularyPart part,
+                           ConstMatrix statistics, int index, float scale, Write write,
+                           double* loss);
 
 }  // namespace brume::kernels

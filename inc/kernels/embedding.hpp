@@ -8,15 +8,15 @@ namespace brume::kernels {
 /// x[n,c] = token_table[tokens[n] - first,c] + position_table[n mod T,c],
 /// T = position_table.extent(0)
 ///
-/// Rows of other parts of the vocabulary are zero, so the sum of all parts is the whole. An empty
+/// Tokens of other parts of the vocabulary, or of none, count as zeros, so the sum of all parts is
+/// the whole. An empty
 /// position table adds nothing, also in backward.
 ///
-/// @param tokens          [N] 0 <= tokens[n] < V
+/// @param tokens          [N]
 /// @param token_table     [R, C] tokens first to first + R
 /// @param position_table  [T, C]
 /// @param x               [N, C]
 /// @param part            of the vocabulary
-/// @throws Error(bug)     when a token lies outside the vocabulary
 template <class Storage = float>
 void embedding_forward(ConstTokens tokens, ConstMatrixOf<Storage> token_table,
                        ConstMatrixOf<Storage> position_table, MatrixOf<Storage> x,

@@ -16,8 +16,9 @@ void bias_backward(ConstMatrixOf<Storage> dy, Write write, Vector db);
 /// a[n,f] = gelu(u[n,f] + bias[f]), the tanh form: gelu(z) = z/2 (1 + tanh(sqrt(2/pi) (z + 0.044715
 /// z^3)))
 ///
-/// @param u  [N, F] the product before its bias
-/// @param a  [N, F] may be u itself
+/// @param u     [N, F] the product before its bias
+/// @param bias  [F]; an empty view: none
+/// @param a     [N, F] may be u itself
 template <class Storage = float>
 void gelu_forward(ConstMatrixOf<Storage> u, ConstVectorOf<Storage> bias, MatrixOf<Storage> a);
 
@@ -37,7 +38,7 @@ void copy(ConstVectorOf<Storage> x, VectorOf<Storage> y);
 /// y = value, element by element.
 void fill(float value, Vector y);
 
-/// sum_i x[i]^2 in double precision, in a fixed order.
-double sum_squares(ConstVector x);
+/// *sum = sum_i x[i]^2  (+ *sum when accumulating) in double precision, in a fixed order.
+void sum_squares(ConstVector x, Write write, double* sum);
 
 }  // namespace brume::kernels

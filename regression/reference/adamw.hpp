@@ -6,10 +6,10 @@
 
 namespace brume::reference {
 
-inline void adamw_step(const kernels::AdamW& step, const Doubles& grad, Doubles& w, Doubles& m,
-                       Doubles& v) {
+inline void adamw_step(const kernels::AdamW& step, double grad_scale, const Doubles& grad,
+                       Doubles& w, Doubles& m, Doubles& v) {
   for (std::size_t i = 0; i < grad.size(); ++i) {
-    const double g = double(step.grad_scale) * grad[i];
+    const double g = grad_scale * grad[i];
     m[i] = double(step.beta1) * m[i] + (1.0 - double(step.beta1)) * g;
     v[i] = double(step.beta2) * v[i] + (1.0 - double(step.beta2)) * g * g;
     w[i] -= double(step.lr) * double(step.weight_decay) * w[i];

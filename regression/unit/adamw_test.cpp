@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+
 #include "reference/adamw.hpp"
 
 namespace brume::kernels {
@@ -9,6 +11,9 @@ namespace {
 
 using reference::Array;
 using reference::random_array;
+
+/// Of a gradient of norm 2, which is cut to 1.4: to 0.7 of itself.
+const auto squares = std::make_unique<double>(4.0);
 
 AdamW step_number(int t) {
   return {.lr = 1e-2f,
@@ -18,7 +23,7 @@ AdamW step_number(int t) {
           .weight_decay = 0.1f,
           .bias_correction1 = float(1.0 - std::pow(0.9, t)),
           .bias_correction2 = float(1.0 - std::pow(0.95, t)),
-          .grad_scale = 0.7f};
+          .clip_norm = 1.4};
 }
 
 /// Weights and zero moments.
@@ -27,7 +32,8 @@ struct Case {
     for (int i = 0; i < count; ++i) m(0, i) = v(0, i) = 0.0f;
   }
   void step(int t, Array& grad) {
-    adamw_step(step_number(t), grad.vector(), weight.vector(), m.vector(), v.vector());
+    adamw_step(step_number(t), squares.get(), grad.vector(), weight.vector(), m.vector(),
+               v.vector());
   }
 
   Array weight, m, v;
@@ -39,7 +45,7 @@ TEST(AdamW, EqualsItsTwinOverFiveSteps) {
     reference::Doubles weight = c.weight.doubles(), m = c.m.doubles(), v = c.v.doubles();
     for (int t = 1; t <= 5; ++t) {
       Array grad = random_array(1, count, 10 + t);
-      reference::adamw_step(step_number(t), grad.doubles(), weight, m, v);
+      reference::adamw_step(step_number(t), 1.4 / (2.0 + 1e-6), grad.doubles(), weight, m, v);
       c.step(t, grad);
     }
     EXPECT_LT(reference::relative_error(c.weight.values(), weight), 1e-6);
@@ -67,6 +73,23 @@ TEST(AdamW, WithoutGradientOnlyDecayActs) {
   grad(0, 0) = 0.0f;
   c.step(1, grad);
   EXPECT_FLOAT_EQ(c.weight(0, 0), 0.999f);
+}
+
+// Gradients no longer than the norm to cut to stay as they are, and so do all when nothing is cut.
+TEST(AdamW, CutsOnlyWhatIsTooLong) {
+  AdamW step = step_number(1);
+  const auto just_fits = std::make_unique<double>(1.9);
+  const auto m_after = [&](double clip_norm, const double* squares) {
+    Case c(1);
+    Array grad(1, 1);
+    grad(0, 0) = 1.0f;
+    step.clip_norm = clip_norm;
+    adamw_step(step, squares, grad.vector(), c.weight.vector(), c.m.vector(), c.v.vector());
+    return c.m(0, 0) / (1.0f - step.beta1);
+  };
+  EXPECT_NEAR(m_after(1.4, squares.get()), 0.7, 1e-6);
+  EXPECT_FLOAT_EQ(m_after(1.4, just_fits.get()), 1.0f);
+  EXPECT_FLOAT_EQ(m_after(0.0, nullptr), 1.0f);
 }
 
 TEST(AdamW, RepeatsBitwiseAlsoAmongThreads) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+
 #include "reference/pointwise.hpp"
 
 namespace brume::kernels {
@@ -116,7 +118,12 @@ TEST(Pointwise, AddFillAndSumSquares) {
   for (const int count : {0, 1, 15, 4097, 300001}) {
     Array x = random_array(1, count, 1), y = random_array(1, count, 2);
     const auto expected = reference::sum(x.doubles(), y.doubles());
-    EXPECT_NEAR(sum_squares(x.vector()), reference::dot(x.doubles(), x.doubles()), 1e-11 * count);
+    const double squares = reference::dot(x.doubles(), x.doubles());
+    const auto sum = std::make_unique<double>(NAN);  // replacing must not read
+    sum_squares(x.vector(), Write::replace, sum.get());
+    EXPECT_NEAR(*sum, squares, 1e-11 * count);
+    sum_squares(x.vector(), Write::accumulate, sum.get());
+    EXPECT_NEAR(*sum, 2.0 * squares, 2e-11 * count);
     add(x.vector(), y.vector());
     EXPECT_LT(reference::relative_error(y.values(), expected), 1e-7);
     fill(3.5f, y.vector());
@@ -141,7 +148,9 @@ TEST(Pointwise, RepeatsBitwiseAlsoAmongThreads) {
     add(da.vector(), u.vector());
     bias_backward(u.matrix(), Write::replace, db.vector());
     std::vector<float> out = db.values();
-    out.push_back(float(sum_squares(u.vector())));
+    const auto sum = std::make_unique<double>();
+    sum_squares(u.vector(), Write::replace, sum.get());
+    out.push_back(float(*sum));
     return out;
   });
 }

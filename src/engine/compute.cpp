@@ -1,15 +1,16 @@
 #include "compute.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <type_traits>
 
 #include "base/error.hpp"
+#include "device/device.hpp"
 #include "kernels/pointwise.hpp"
 #include "kernels/rope.hpp"
 
 namespace brume::engine {
 
+using kernels::Write;
 using schedule::Operation;
 using schedule::Role;
 
@@ -30,7 +31,12 @@ ComputeOf<Storage>::ComputeOf(const plan::Plan& plan, const model::Config& model
   norm_kind_ = model.norm();
   mlp_kind_ = model.mlp();
   mlp_in_ = {{"mlp.in", 0, model.mlp_in_size() / stage.tp}};
-  if (model.rotary()) rope_ = kernels::rope_table(model::rope_frequencies(model), model.seq_len);
+  if (model.rotary()) {
+    const std::vector<float> table =
+        kernels::rope_table(model::rope_frequencies(model), model.seq_len);
+    rope_ = device::Memory(std::int64_t(table.size() * sizeof(float)));
+    device::copy_now(rope_.data(), table.data(), rope_.bytes());
+  }
   for (model::SegmentKind kind : model::segment_kinds(model)) {
     SegmentParts& parts = segments_[kind];
     parts.branches = model::branches(model, kind);
@@ -151,9 +157,8 @@ void ComputeOf<Storage>::run(const schedule::Program& program, const schedule::T
 template <class Storage>
 void ComputeOf<Storage>::optimizer_step(const Operands& o, const StepScalars& step) const {
   const BlockPieces& pieces = blocks_.at(o.block());
-  const double norm = std::sqrt(o.data<double>(Role::totals)[1]);
+  const double* const squares = o.data<double>(Role::totals) + 1;
   kernels::AdamW adamw = step.adamw;
-  if (step.clip_norm > 0.0) adamw.grad_scale = float(std::min(1.0, step.clip_norm / (norm + 1e-6)));
   const Elements<Storage> weights = o.part_of_block<Storage>(Role::weights, 0);
   constexpr bool rounds = !std::is_same_v<Storage, float>;
   // Gradients and moments are in two places each: what stays on the device, what came from the
@@ -171,10 +176,10 @@ void ComputeOf<Storage>::optimizer_step(const Operands& o, const StepScalars& st
         const bool decays = pieces.block.parameters[std::size_t(piece.parameter)].decays;
         adamw.weight_decay = decays ? step.weight_decay : 0.0f;
         if constexpr (rounds)
-          kernels::adamw_step(adamw, grads.cut(first, end), v.next().cut(first, end),
+          kernels::adamw_step(adamw, squares, grads.cut(first, end), v.next().cut(first, end),
                               m.cut(first, end), v.cut(first, end), weights.cut(first, end));
         else
-          kernels::adamw_step(adamw, grads.cut(first, end), weights.cut(first, end),
+          kernels::adamw_step(adamw, squares, grads.cut(first, end), weights.cut(first, end),
                               m.cut(first, end), v.cut(first, end));
       }
     }
@@ -194,8 +199,10 @@ void ComputeOf<Storage>::accumulate(const Operands& o) const {
 template <class Storage>
 void ComputeOf<Storage>::norm(const Operands& o) const {
   double* totals = o.data<double>(Role::totals);
-  if (o.task.replaces) totals[0] = totals[1] = 0.0;
-  if (o.task.find(Role::loss)) totals[0] = *o.data<double>(Role::loss);
+  if (o.task.replaces) device::fill(totals, std::byte{0}, 2 * sizeof(double));
+  // Tensor-parallel ranks compute the same loss: one of them counts it.
+  if (place_.tp_rank == 0 && o.task.find(Role::loss))
+    device::copy(totals, o.data<double>(Role::loss), sizeof(double));
   if (!o.task.find(Role::grads)) return;
   const BlockPieces& pieces = blocks_.at(o.block());
   const Elements<> grads = o.part_of_block(Role::grads, 0);
@@ -204,7 +211,7 @@ void ComputeOf<Storage>::norm(const Operands& o) const {
     if (!parameter.splits(tp_) && place_.tp_rank != 0) continue;
     const std::int64_t first = std::max(piece.first, grads.first);
     const std::int64_t end = std::min(piece.first + piece.elements, grads.end);
-    if (first < end) totals[1] += kernels::sum_squares(grads.cut(first, end));
+    if (first < end) kernels::sum_squares(grads.cut(first, end), Write::accumulate, totals + 1);
   }
 }
 

@@ -18,9 +18,7 @@ namespace brume::engine {
 /// What changes from step to step.
 struct StepScalars {
   float loss_scale = 1.0f;  ///< 1 / target tokens of the global batch
-  kernels::AdamW
-      adamw{};  ///< of the update that is applied in this step; grad_scale and decay aside
-  double clip_norm = 0.0;
+  kernels::AdamW adamw{};   ///< of the update that is applied in this step; decay aside
   float weight_decay = 0.0f;
 };
 
@@ -128,9 +126,9 @@ class ComputeOf final : public Compute {
   template <typename Each>
   void for_inputs(const std::vector<model::Branch>& branches, const std::vector<Matrix>& gradients,
                   std::size_t first, std::size_t last, Each each) const;
+  bool rotary() const { return rope_.bytes() > 0; }
   kernels::ConstMatrix rope_table() const {
-    const auto columns = std::size_t(attention_.head_dim);
-    return kernels::ConstMatrix(rope_.data(), rope_.size() / columns, columns);
+    return rows(reinterpret_cast<float*>(rope_.data()), attention_.seq_len, attention_.head_dim);
   }
   /// Queries and keys of [N, q k v]: what positions turn.
   Matrix turned(const Matrix& qkv) const {
@@ -149,7 +147,6 @@ class ComputeOf final : public Compute {
   void embedding_backward(const Operands& o) const;
   void head_forward(const Operands& o, const StepScalars& step) const;
   void loss(const Operands& o, const StepScalars& step) const;
-  void add_loss(const Operands& o, double loss) const;
   void head_backward(const Operands& o) const;
 
   void optimizer_step(const Operands& o, const StepScalars& step) const;
@@ -169,7 +166,7 @@ class ComputeOf final : public Compute {
   model::NormKind norm_kind_;
   model::MlpKind mlp_kind_;
   kernels::AttentionShape attention_;
-  std::vector<float> rope_;  ///< table of kernels::rope_forward; empty: positions are learned
+  device::Memory rope_;  ///< table of kernels::rope_forward; empty: positions are learned
   std::vector<Linear> qkv_, mlp_in_;
   std::map<model::SegmentKind, SegmentParts> segments_;
   std::map<int, BlockPieces> blocks_;

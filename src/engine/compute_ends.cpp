@@ -59,7 +59,7 @@ template <class Storage>
 void ComputeOf<Storage>::embedding_forward(const Operands& o) const {
   const Storage* w = weights(o);
   // Tensor-parallel ranks' parts of the stream are summed: one of them adds the positions.
-  const bool adds_positions = rope_.empty() && place_.tp_rank == 0;
+  const bool adds_positions = !rotary() && place_.tp_rank == 0;
   kernels::embedding_forward<Storage>(
       tokens(o, Role::input), matrix(w, o.block(), "token"),
       adds_positions ? matrix(w, o.block(), "position") : ConstMatrix(), stream(o, Role::output),
@@ -71,7 +71,7 @@ void ComputeOf<Storage>::embedding_backward(const Operands& o) const {
   float* g = o.data(Role::grads);
   kernels::embedding_backward<Storage>(
       tokens(o, Role::input), stream(o, Role::gradient), matrix(g, o.block(), "token"),
-      rope_.empty() ? matrix(g, o.block(), "position") : kernels::Matrix(), vocabulary_);
+      !rotary() ? matrix(g, o.block(), "position") : kernels::Matrix(), vocabulary_);
 }
 
 // --- head ---------------------------------------------------------------------------------------
@@ -97,7 +97,8 @@ void ComputeOf<Storage>::head_forward(const Operands& o, const StepScalars& step
   norm_forward(o, "norm", normed);
   kernels::linear_forward<Storage>(normed, head_table(o), Write::replace, part);
   if (tp_ == 1)
-    return add_loss(o, kernels::cross_entropy<Storage>(part, targets, step.loss_scale, true));
+    return kernels::cross_entropy<Storage>(part, targets, step.loss_scale, true, o.write(),
+                                           o.data<double>(Role::loss));
   const std::int64_t columns = std::int64_t{kernels::num_statistics} * count;
   float* const mine = statistic(o, "statistics").data() + place_.tp_rank * columns;
   kernels::cross_entropy_part<Storage>(part, targets, vocabulary_,
@@ -110,16 +111,9 @@ void ComputeOf<Storage>::loss(const Operands& o, const StepScalars& step) const 
   const kernels::ConstTokens targets = tokens(o, Role::targets);
   const kernels::Matrix statistics =
       rows(statistic(o, "statistics").data(), tp_, kernels::num_statistics * targets.extent_int(0));
-  add_loss(
-      o, kernels::cross_entropy_combine<Storage>(logits(o, targets.extent(0)), targets, vocabulary_,
-                                                 statistics, place_.tp_rank, step.loss_scale));
-}
-
-/// Tensor-parallel ranks compute the same loss: one of them counts it.
-template <class Storage>
-void ComputeOf<Storage>::add_loss(const Operands& o, double loss) const {
-  double& sum = *o.data<double>(Role::loss);
-  sum = (o.task.replaces ? 0.0 : sum) + (place_.tp_rank == 0 ? loss : 0.0);
+  kernels::cross_entropy_combine<Storage>(logits(o, targets.extent(0)), targets, vocabulary_,
+                                          statistics, place_.tp_rank, step.loss_scale, o.write(),
+                                          o.data<double>(Role::loss));
 }
 
 template <class Storage>

@@ -59,7 +59,7 @@ void ComputeOf<Storage>::project(const Operands& o, BranchKind kind, ConstMatrix
     if (attention && has(o.block(), linear.name + ".bias"))
       kernels::add_bias<Storage>(own, vector(w, o.block(), linear.name + ".bias"), own);
   }
-  if (attention && !rope_.empty()) kernels::rope_forward<Storage>(rope_table(), turned(out));
+  if (attention && rotary()) kernels::rope_forward<Storage>(rope_table(), turned(out));
 }
 
 template <class Storage>
@@ -184,7 +184,7 @@ void ComputeOf<Storage>::attention_inner_backward(const Operands& o, Matrix d_qk
   linear_backward_parameters(o, "attention.out", dy, attended);
   kernels::attention_backward<Storage>(attention_, qkv, attended, statistic(o, "lse"), d_attended,
                                        d_qkv);
-  if (!rope_.empty()) kernels::rope_backward<Storage>(rope_table(), turned(d_qkv));
+  if (rotary()) kernels::rope_backward<Storage>(rope_table(), turned(d_qkv));
 }
 
 template <class Storage>

@@ -111,6 +111,7 @@ struct Engine::Impl {
         const std::int64_t in_batch =
             std::int64_t(m) * stage.dp * stage.microbatch + place.dp_rank * stage.microbatch + j;
         data.sample(first + in_batch, in, out);
+        check_tokens(in), check_tokens(out);
         if (in_batch >= count) std::fill(out.begin(), out.end(), -1);
         const std::size_t slot_bytes =
             std::size_t(m * stage.microbatch + j) * seq_len * sizeof(std::int32_t);
@@ -121,12 +122,19 @@ struct Engine::Impl {
       }
   }
 
+  /// Kernels trust what they are given.
+  void check_tokens(const std::vector<std::int32_t>& tokens) const {
+    const auto [lowest, highest] = std::minmax_element(tokens.begin(), tokens.end());
+    require(*lowest >= 0 && *highest < model.vocab_size, Failure::input,
+            "the data hold tokens {} to {}, the model has a vocabulary of {}", *lowest, *highest,
+            model.vocab_size);
+  }
+
   /// Constants of the update that step `i` asked for.
   StepScalars scalars(std::int64_t i) const {
     const Optimizer& o = settings.optimizer;
     StepScalars step;
     step.loss_scale = float(1.0 / (double(plan.global_batch) * model.seq_len));
-    step.clip_norm = o.clip_norm;
     step.weight_decay = float(o.weight_decay);
     step.adamw = {.lr = float(learning_rate(o, i, settings.steps)),
                   .beta1 = float(o.beta1),
@@ -135,7 +143,7 @@ struct Engine::Impl {
                   .weight_decay = 0.0f,
                   .bias_correction1 = float(1.0 - std::pow(o.beta1, double(i + 1))),
                   .bias_correction2 = float(1.0 - std::pow(o.beta2, double(i + 1))),
-                  .grad_scale = 1.0f};
+                  .clip_norm = o.clip_norm};
     return step;
   }
 

@@ -1,4 +1,5 @@
 /// @file Functions without branches or calls, so that loops over them become vector instructions.
+/// Constexpr, so that code on devices may call them.
 #pragma once
 
 #include <bit>
@@ -11,7 +12,7 @@ namespace brume::kernels {
 ///   e^x = 2^n e^r,  n = round(x / ln 2),  r = x - n ln 2 in [-0.35, 0.35], e^r by a polynomial
 ///
 /// @source  Cephes, expf
-inline float vector_exp(float x) {
+constexpr float vector_exp(float x) {
   constexpr float lowest = -87.3f;
   constexpr float highest = 88.0f;
   // Adding 1.5 * 2^23 rounds to an integer, which then stands in the low bits of the sum.

@@ -1,10 +1,10 @@
 #include "passes.hpp"
 
-#include <memory>
 #include <type_traits>
 #include <vector>
 
 #include "base/error.hpp"
+#include "device/device.hpp"
 #include "kernels/adamw.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/cross_entropy.hpp"
@@ -52,6 +52,8 @@ class Maker {
   Vector zeros(std::int64_t elements) {
     return Vector(operands_.zeros(elements).data(), std::size_t(elements));
   }
+  /// One number in double precision, 0.
+  double* sum() { return reinterpret_cast<double*>(operands_.zeros(2).data()); }
   ConstTokens tokens(std::int64_t count, std::int64_t below) {
     return ConstTokens(operands_.tokens(count, below).data(), std::size_t(count));
   }
@@ -128,14 +130,13 @@ Passes rms_norm(Maker<Storage> make, std::int64_t rows, std::int64_t columns, fl
 template <class Storage>
 Passes rope(Maker<Storage> make, std::int64_t rows, std::int64_t heads,
             const model::Config& model) {
-  const auto table = std::make_shared<std::vector<float>>(
-      kernels::rope_table(model::rope_frequencies(model), model.seq_len));
+  const std::vector<float> angles =
+      kernels::rope_table(model::rope_frequencies(model), model.seq_len);
+  const auto table = make.wide_matrix(model.seq_len, model.head_dim());
+  device::copy_now(table.data(), angles.data(), std::int64_t(angles.size() * sizeof(float)));
   const auto x = make.matrix(rows, heads * model.head_dim());
-  const auto angles = [table, columns = std::size_t(model.head_dim())] {
-    return kernels::ConstMatrix(table->data(), table->size() / columns, columns);
-  };
-  return {[=] { kernels::rope_forward<Storage>(angles(), x); },
-          [=] { kernels::rope_backward<Storage>(angles(), x); }};
+  return {[=] { kernels::rope_forward<Storage>(table, x); },
+          [=] { kernels::rope_backward<Storage>(table, x); }};
 }
 
 /// Backward makes the output again, as a segment's backward does; here and in gelu.
@@ -198,19 +199,25 @@ template <class Storage>
 Passes cross_entropy(Maker<Storage> make, std::int64_t rows, std::int64_t vocab) {
   const auto logits = make.matrix(rows, vocab);
   const ConstTokens targets = make.tokens(rows, vocab);
-  return {[=] { kernels::cross_entropy<Storage>(logits, targets, 1.0f / float(rows), true); }, {}};
+  double* const loss = make.sum();
+  return {[=] {
+            kernels::cross_entropy<Storage>(logits, targets, 1.0f / float(rows), true,
+                                            Write::replace, loss);
+          },
+          {}};
 }
 
 template <class Storage>
 Passes adamw(Maker<Storage> make, std::int64_t elements) {
   const Vector grad = make.wide_vector(elements), weight = make.wide_vector(elements);
   const Vector m = make.zeros(elements), v = make.zeros(elements);
-  const kernels::AdamW step{1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0.5f, 0.5f};
+  const kernels::AdamW step{1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0.5f, 1.0};
+  const double* const squares = make.sum();
   if constexpr (std::is_same_v<Storage, float>) {
-    return {[=] { kernels::adamw_step(step, grad, weight, m, v); }, {}};
+    return {[=] { kernels::adamw_step(step, squares, grad, weight, m, v); }, {}};
   } else {
     const auto rounded = make.vector(elements);
-    return {[=] { kernels::adamw_step(step, grad, weight, m, v, rounded); }, {}};
+    return {[=] { kernels::adamw_step(step, squares, grad, weight, m, v, rounded); }, {}};
   }
 }
 

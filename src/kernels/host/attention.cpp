@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/attention_tile.hpp"
+#include "kernels/host/attention_tile.hpp"
 #include "kernels/vector_math.hpp"
 
 namespace brume::kernels {
@@ -90,7 +90,7 @@ void forward(const AttentionShape& shape, const ConstMatrixOf<bfloat16>& qkv,
 template <class Storage>
 void attention_forward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv, MatrixOf<Storage> o,
                        Vector lse) {
-  check_attention<Storage>("attention_forward", shape, qkv, o, lse);
+  promise_attention("attention_forward", shape, qkv, o, lse);
   forward(shape, qkv, o, lse);
 }
 

@@ -1,14 +1,13 @@
 #include "kernels/swiglu.hpp"
 
-#include "kernels/host.hpp"
-#include "kernels/vector_math.hpp"
+#include "kernels/activations.hpp"
+#include "kernels/host/loops.hpp"
 
 namespace brume::kernels {
 
 template <class Storage>
 void swiglu_forward(ConstMatrixOf<Storage> u, MatrixOf<Storage> a) {
-  promise(u.extent(0) == a.extent(0) && u.extent(1) == 2 * a.extent(1), "swiglu_forward",
-          "u [N, 2 F] and a [N, F] must fit");
+  promise_swiglu("swiglu_forward", u, a);
   const int width = a.extent_int(1);
   for_each("swiglu_forward", u.extent(0), [=](std::int64_t n) {
     const Storage* const gate = &u(n, 0);
@@ -21,8 +20,8 @@ void swiglu_forward(ConstMatrixOf<Storage> u, MatrixOf<Storage> a) {
 
 template <class Storage>
 void swiglu_backward(ConstMatrixOf<Storage> u, ConstMatrixOf<Storage> da, MatrixOf<Storage> du) {
-  promise(u.extent(0) == da.extent(0) && u.extent(1) == 2 * da.extent(1) && same_extents(u, du),
-          "swiglu_backward", "u [N, 2 F], da [N, F] and du [N, 2 F] must fit");
+  promise_swiglu("swiglu_backward", u, da);
+  promise_swiglu("swiglu_backward", du, da);
   const int width = da.extent_int(1);
   for_each("swiglu_backward", u.extent(0), [=](std::int64_t n) {
     const Storage* const gate = &u(n, 0);
@@ -32,11 +31,9 @@ void swiglu_backward(ConstMatrixOf<Storage> u, ConstMatrixOf<Storage> da, Matrix
     Storage* const d_value = d_gate + width;
 #pragma omp simd
     for (int f = 0; f < width; ++f) {
-      // 1 - s as e^-z s: no digits cancel for large z.
-      const float z = gate[f], decay = vector_exp(-z), s = 1.0f / (1.0f + decay);
-      const float slope = s + z * s * (decay * s);
-      const float through_gate = grad[f] * value[f] * slope;
-      d_value[f] = grad[f] * (z * s);
+      const Gate at = silu(gate[f]);
+      const float through_gate = grad[f] * value[f] * at.slope;
+      d_value[f] = grad[f] * at.value;
       d_gate[f] = through_gate;
     }
   });

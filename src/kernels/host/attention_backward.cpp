@@ -1,6 +1,6 @@
 #include "kernels/attention.hpp"
 
-#include "kernels/attention_tile.hpp"
+#include "kernels/host/attention_tile.hpp"
 #include "kernels/vector_math.hpp"
 
 namespace brume::kernels {
@@ -111,7 +111,7 @@ template <class Storage>
 void attention_backward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv,
                         ConstMatrixOf<Storage> o, ConstVector lse, ConstMatrixOf<Storage> d_o,
                         MatrixOf<Storage> dqkv) {
-  check_attention<Storage>("attention_backward", shape, qkv, o, lse);
+  promise_attention("attention_backward", shape, qkv, o, lse);
   promise(same_extents(dqkv, qkv) && same_extents(d_o, o), "attention_backward",
           "dqkv must be as qkv, d_o as o");
   for_each("attention_backward_clear", dqkv.extent(0),

@@ -1,8 +1,6 @@
 #include "kernels/rope.hpp"
 
-#include <cmath>
-
-#include "kernels/host.hpp"
+#include "kernels/host/loops.hpp"
 
 namespace brume::kernels {
 namespace {
@@ -11,10 +9,8 @@ namespace {
 template <class Storage>
 void turn(const char* kernel, const ConstMatrix& table, const MatrixOf<Storage>& x,
           float direction) {
+  promise_rope(kernel, table, x);
   const int head_dim = table.extent_int(1), half = head_dim / 2;
-  promise(
-      table.extent(0) > 0 && head_dim > 0 && head_dim % 2 == 0 && x.extent_int(1) % head_dim == 0,
-      kernel, "the table must be [T, D] with an even D, x [N, H D]");
   const std::int64_t length = table.extent(0);
   const int width = x.extent_int(1);
   for_each(kernel, x.extent(0), [=](std::int64_t n) {
@@ -34,15 +30,6 @@ void turn(const char* kernel, const ConstMatrix& table, const MatrixOf<Storage>&
 }
 
 }  // namespace
-
-std::vector<float> rope_table(const std::vector<double>& frequencies, int seq_len) {
-  std::vector<float> table;
-  for (int t = 0; t < seq_len; ++t) {
-    for (double f : frequencies) table.push_back(float(std::cos(t * f)));
-    for (double f : frequencies) table.push_back(float(std::sin(t * f)));
-  }
-  return table;
-}
 
 template <class Storage>
 void rope_forward(ConstMatrix table, MatrixOf<Storage> x) {

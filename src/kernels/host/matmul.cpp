@@ -1,7 +1,7 @@
 #include "kernels/matmul.hpp"
 
-#include "kernels/gemm.hpp"
-#include "kernels/host.hpp"
+#include "kernels/host/gemm.hpp"
+#include "kernels/promises.hpp"
 
 namespace brume::kernels {
 namespace {
@@ -23,26 +23,21 @@ void product(const FactorOf<Storage>& a, const FactorOf<Storage>& b, std::int64_
 template <class Storage>
 void linear_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, Write write,
                     MatrixOf<Storage> y) {
-  promise(x.extent(1) == w.extent(1) && y.extent(0) == x.extent(0) && y.extent(1) == w.extent(0),
-          "linear_forward", "x [N, I], w [O, I] and y [N, O] must fit");
+  promise_product("linear_forward", x, w, y);
   product(factor<Storage>(x), factor<Storage>(w, Transpose::yes), x.extent(1), write, y);
 }
 
 template <class Storage>
 void linear_backward_input(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> w, Write write,
                            MatrixOf<Storage> dx) {
-  promise(
-      dy.extent(1) == w.extent(0) && dx.extent(0) == dy.extent(0) && dx.extent(1) == w.extent(1),
-      "linear_backward_input", "dy [N, O], w [O, I] and dx [N, I] must fit");
+  promise_product("linear_backward_input", dx, w, dy);
   product(factor<Storage>(dy), factor<Storage>(w), dy.extent(1), write, dx);
 }
 
 template <class Storage>
 void linear_backward_weight(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x, Write write,
                             Matrix dw) {
-  promise(
-      dy.extent(0) == x.extent(0) && dw.extent(0) == dy.extent(1) && dw.extent(1) == x.extent(1),
-      "linear_backward_weight", "dy [N, O], x [N, I] and dw [O, I] must fit");
+  promise_product("linear_backward_weight", x, dw, dy);
   product(factor<Storage>(dy, Transpose::yes), factor<Storage>(x), dy.extent(0), write, dw);
 }
 

@@ -9,7 +9,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include "base/error.hpp"
-#include "kernels/gemm.hpp"
+#include "kernels/host/gemm.hpp"
 
 namespace brume::kernels {
 namespace {

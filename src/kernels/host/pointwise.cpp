@@ -1,6 +1,6 @@
 #include "kernels/pointwise.hpp"
 
-#include "kernels/host.hpp"
+#include "kernels/host/loops.hpp"
 
 namespace brume::kernels {
 namespace {
@@ -12,7 +12,7 @@ constexpr std::int64_t piece =
 
 template <class Storage>
 void add_bias(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> bias, MatrixOf<Storage> y) {
-  promise(same_extents(x, y) && bias.extent(0) == x.extent(1), "add_bias",
+  promise(same_extents(x, y) && is_row_of(bias, x), "add_bias",
           "x [N, C], bias [C] and y [N, C] must fit");
   const int width = x.extent_int(1);
   for_each("add_bias", x.extent(0), [=](std::int64_t n) {
@@ -26,7 +26,7 @@ void add_bias(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> bias, MatrixOf<St
 
 template <class Storage>
 void bias_backward(ConstMatrixOf<Storage> dy, Write write, Vector db) {
-  promise(db.extent(0) == dy.extent(1), "bias_backward", "dy [N, C] and db [C] must fit");
+  promise(is_row_of(db, dy), "bias_backward", "dy [N, C] and db [C] must fit");
   const int tokens = dy.extent_int(0);
   // Four rows at a time, because every addition to a sum waits for the store of the last one.
   for_each_columns("bias_backward", dy.extent(1), [=](std::int64_t begin, std::int64_t end) {
@@ -71,9 +71,9 @@ void fill(float value, Vector y) {
   });
 }
 
-double sum_squares(ConstVector x) {
+void sum_squares(ConstVector x, Write write, double* sum) {
   const std::int64_t count = x.extent(0);
-  return ordered_sum("sum_squares", (count + piece - 1) / piece, [=](std::int64_t i) {
+  const double own = ordered_sum("sum_squares", (count + piece - 1) / piece, [=](std::int64_t i) {
     const std::int64_t begin = i * piece;
     const std::int64_t end = std::min(count, begin + piece);
     const float* const in = x.data();
@@ -82,6 +82,7 @@ double sum_squares(ConstVector x) {
     for (std::int64_t j = begin; j < end; ++j) sum += double(in[j]) * double(in[j]);
     return sum;
   });
+  store(own, write, sum);
 }
 
 template void add_bias<float>(ConstMatrixOf<float>, ConstVectorOf<float>, MatrixOf<float>);

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "kernels/attention.hpp"
-#include "kernels/causal_product.hpp"
-#include "kernels/gemm.hpp"
-#include "kernels/host.hpp"
+#include "kernels/host/causal_product.hpp"
+#include "kernels/host/gemm.hpp"
+#include "kernels/host/loops.hpp"
 
 namespace brume::kernels {
 
@@ -179,20 +179,6 @@ inline void add_tile_transposed_times(const Tile& tile, int head_dim, const floa
   for (; c < tile.cols; ++c)
     add_weighed_rows<1>(queries(c, first_seeing(tile, c), tile.rows), head_dim, out + c * stride,
                         stride);
-}
-
-template <class Storage>
-void check_attention(const char* kernel, const AttentionShape& shape,
-                     const ConstMatrixOf<Storage>& qkv, const ConstMatrixOf<Storage>& o,
-                     const ConstVector& lse) {
-  const std::size_t tokens = std::size_t(shape.batch) * shape.seq_len;
-  const std::size_t width = std::size_t(shape.heads) * shape.head_dim;
-  promise(qkv.extent(0) == tokens && qkv.extent(1) == std::size_t(shape.width()) &&
-              o.extent(0) == tokens && o.extent(1) == width &&
-              lse.extent(0) == tokens * shape.heads,
-          kernel, "qkv [N, (H + 2 K) D], o [N, H D] and lse [batch H T] must fit the shape");
-  promise(shape.key_head(shape.heads - 1) < shape.keys(), kernel,
-          "each group of query heads needs a key head");
 }
 
 }  // namespace brume::kernels

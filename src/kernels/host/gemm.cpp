@@ -1,4 +1,4 @@
-#include "kernels/gemm.hpp"
+#include "kernels/host/gemm.hpp"
 
 #include <algorithm>
 #include <type_traits>

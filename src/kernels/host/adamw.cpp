@@ -2,20 +2,24 @@
 
 #include <cmath>
 
-#include "kernels/host.hpp"
+#include "kernels/host/loops.hpp"
 
 namespace brume::kernels {
 
 namespace {
 
+float grad_scale(const AdamW& step, const double* squares) {
+  if (step.clip_norm <= 0.0) return 1.0f;
+  return float(std::min(1.0, step.clip_norm / (std::sqrt(*squares) + 1e-6)));
+}
+
 /// Sees each new weight with its index.
 template <class See>
-void update(const AdamW& step, const ConstVector& grad, const Vector& weight, const Vector& m,
-            const Vector& v, See see) {
-  promise(grad.extent(0) == weight.extent(0) && m.extent(0) == weight.extent(0) &&
-              v.extent(0) == weight.extent(0),
-          "adamw_step", "grad, weight, m and v must have one length");
+void update(const AdamW& step, const double* squares, const ConstVector& grad, const Vector& weight,
+            const Vector& m, const Vector& v, See see) {
+  promise_adamw(grad, weight, m, v);
   const float kept = 1.0f - step.lr * step.weight_decay;
+  const float scale = grad_scale(step, squares);
   const float length = step.lr / step.bias_correction1;
   const float spread = 1.0f / step.bias_correction2;
   for_each_piece("adamw_step", grad.extent(0), 4096, [=](std::int64_t begin, std::int64_t end) {
@@ -25,7 +29,7 @@ void update(const AdamW& step, const ConstVector& grad, const Vector& weight, co
     float* const second = v.data();
 #pragma omp simd
     for (std::int64_t i = begin; i < end; ++i) {
-      const float g = step.grad_scale * grad_in[i];
+      const float g = scale * grad_in[i];
       first[i] = step.beta1 * first[i] + (1.0f - step.beta1) * g;
       second[i] = step.beta2 * second[i] + (1.0f - step.beta2) * g * g;
       w[i] = kept * w[i] - length * first[i] / (std::sqrt(spread * second[i]) + step.eps);
@@ -36,16 +40,17 @@ void update(const AdamW& step, const ConstVector& grad, const Vector& weight, co
 
 }  // namespace
 
-void adamw_step(const AdamW& step, ConstVector grad, Vector weight, Vector m, Vector v) {
-  update(step, grad, weight, m, v, [](std::int64_t, float) {});
+void adamw_step(const AdamW& step, const double* squares, ConstVector grad, Vector weight, Vector m,
+                Vector v) {
+  update(step, squares, grad, weight, m, v, [](std::int64_t, float) {});
 }
 
-void adamw_step(const AdamW& step, ConstVector grad, Vector master, Vector m, Vector v,
-                VectorOf<bfloat16> weight) {
+void adamw_step(const AdamW& step, const double* squares, ConstVector grad, Vector master, Vector m,
+                Vector v, VectorOf<bfloat16> weight) {
   promise(weight.extent(0) == master.extent(0), "adamw_step",
           "weight must be as long as its master");
   bfloat16* const rounded = weight.data();
-  update(step, grad, master, m, v, [=](std::int64_t i, float w) { rounded[i] = w; });
+  update(step, squares, grad, master, m, v, [=](std::int64_t i, float w) { rounded[i] = w; });
 }
 
 }  // namespace brume::kernels

@@ -7,22 +7,11 @@
 #include <array>
 #include <cstdint>
 
-#include "base/error.hpp"
 #include "base/text.hpp"
 #include "kernels/kokkos.hpp"
-#include "kernels/types.hpp"
+#include "kernels/promises.hpp"
 
 namespace brume::kernels {
-
-/// Breaks with the kernel's name when a promise on its arguments does not hold.
-inline void promise(bool holds, const char* kernel, const char* what) {
-  require(holds, Failure::bug, "{}: {}", kernel, what);
-}
-
-template <class A, class B>
-bool same_extents(const A& a, const B& b) {
-  return a.extent(0) == b.extent(0) && a.extent(1) == b.extent(1);
-}
 
 /// Calls body(i) for 0 <= i < count: in contiguous parts, one a thread of `use_threads`.
 ///
@@ -68,6 +57,11 @@ double ordered_sum(const char* name, std::int64_t count, Term term) {
     for (std::int64_t i = 0; i < block; ++i) sum += out[i];
   }
   return sum;
+}
+
+/// *sum = value  (+ *sum when accumulating)
+inline void store(double value, Write write, double* sum) {
+  *sum = write == Write::accumulate ? *sum + value : value;
 }
 
 /// As many floats as the widest vector register; narrower machines take several for one.

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/host.hpp"
+#include "kernels/host/loops.hpp"
 
 namespace brume::kernels {
 namespace {
@@ -52,8 +52,7 @@ inline void write_dx_row(const Storage* grad, const Storage* x, const Storage* g
 template <class Storage>
 void rms_norm_forward(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> gain, float eps,
                       MatrixOf<Storage> y, Vector rstd) {
-  promise(same_extents(x, y) && gain.extent(0) == x.extent(1) && rstd.extent(0) == x.extent(0),
-          "rms_norm_forward", "x and y [N, C], gain [C] and rstd [N] must fit");
+  promise_norm("rms_norm_forward", x, gain, y, rstd);
   const int width = x.extent_int(1);
   for_each("rms_norm_forward", x.extent(0), [=](std::int64_t n) {
     const Storage* const in = &x(n, 0);
@@ -66,8 +65,7 @@ void rms_norm_forward(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> gain, flo
 template <class Storage>
 void rms_norm_apply(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> gain, ConstVector rstd,
                     MatrixOf<Storage> y) {
-  promise(same_extents(x, y) && gain.extent(0) == x.extent(1) && rstd.extent(0) == x.extent(0),
-          "rms_norm_apply", "x and y [N, C], gain [C] and rstd [N] must fit");
+  promise_norm("rms_norm_apply", x, gain, y, rstd);
   const int width = x.extent_int(1);
   for_each("rms_norm_apply", x.extent(0),
            [=](std::int64_t n) { apply_row(&x(n, 0), gain.data(), rstd(n), width, &y(n, 0)); });
@@ -78,11 +76,9 @@ void rms_norm_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
                        ConstVectorOf<Storage> gain, ConstVector rstd,
                        ConstMatrixOf<Storage> residual, MatrixOf<Storage> dx, Write write,
                        Vector dgain) {
-  promise(same_extents(dy, x) && same_extents(dx, x) && gain.extent(0) == x.extent(1) &&
-              dgain.extent(0) == x.extent(1) && rstd.extent(0) == x.extent(0),
-          "rms_norm_backward", "dy, x and dx [N, C], gain and dgain [C], rstd [N] must fit");
-  promise(residual.data() == nullptr || same_extents(residual, x), "rms_norm_backward",
-          "residual must be empty or [N, C]");
+  promise_norm("rms_norm_backward", x, gain, dy, rstd);
+  promise_norm("rms_norm_backward", x, dgain, dx, rstd);
+  promise_residual("rms_norm_backward", x, residual);
   if (write == Write::replace) std::fill_n(dgain.data(), dgain.extent(0), 0.0f);
   const int width = x.extent_int(1);
   // dx may overwrite dy, so the sums come first; in blocks that stay in L2 between the two passes.

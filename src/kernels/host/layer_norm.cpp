@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/host.hpp"
+#include "kernels/host/loops.hpp"
 
 namespace brume::kernels {
 namespace {
@@ -80,9 +80,8 @@ template <class Storage>
 void layer_norm_forward(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> gain,
                         ConstVectorOf<Storage> bias, float eps, MatrixOf<Storage> y, Vector mean,
                         Vector rstd) {
-  promise(same_extents(x, y) && gain.extent(0) == x.extent(1) && bias.extent(0) == x.extent(1) &&
-              mean.extent(0) == x.extent(0) && rstd.extent(0) == x.extent(0),
-          "layer_norm_forward", "x and y [N, C], gain and bias [C], mean and rstd [N] must fit");
+  promise_norm("layer_norm_forward", x, gain, y, rstd);
+  promise_norm("layer_norm_forward", x, bias, y, mean);
   const int width = x.extent_int(1);
   for_each("layer_norm_forward", x.extent(0), [=](std::int64_t n) {
     const Storage* const in = &x(n, 0);
@@ -99,9 +98,8 @@ template <class Storage>
 void layer_norm_apply(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> gain,
                       ConstVectorOf<Storage> bias, ConstVector mean, ConstVector rstd,
                       MatrixOf<Storage> y) {
-  promise(same_extents(x, y) && gain.extent(0) == x.extent(1) && bias.extent(0) == x.extent(1) &&
-              mean.extent(0) == x.extent(0) && rstd.extent(0) == x.extent(0),
-          "layer_norm_apply", "x and y [N, C], gain and bias [C], mean and rstd [N] must fit");
+  promise_norm("layer_norm_apply", x, gain, y, rstd);
+  promise_norm("layer_norm_apply", x, bias, y, mean);
   const int width = x.extent_int(1);
   for_each("layer_norm_apply", x.extent(0), [=](std::int64_t n) {
     apply_row(&x(n, 0), gain.data(), bias.data(), mean(n), rstd(n), width, &y(n, 0));
@@ -113,12 +111,10 @@ void layer_norm_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
                          ConstVectorOf<Storage> gain, ConstVector mean, ConstVector rstd,
                          ConstMatrixOf<Storage> residual, MatrixOf<Storage> dx, Write write,
                          Vector dgain, Vector dbias) {
-  promise(same_extents(dy, x) && same_extents(dx, x) && gain.extent(0) == x.extent(1) &&
-              dgain.extent(0) == x.extent(1) && dbias.extent(0) == x.extent(1) &&
-              mean.extent(0) == x.extent(0) && rstd.extent(0) == x.extent(0),
-          "layer_norm_backward", "dy, x and dx [N, C], gain, dgain and dbias [C] must fit");
-  promise(residual.data() == nullptr || same_extents(residual, x), "layer_norm_backward",
-          "residual must be empty or [N, C]");
+  promise_norm("layer_norm_backward", x, gain, dy, rstd);
+  promise_norm("layer_norm_backward", x, dgain, dx, mean);
+  promise_norm("layer_norm_backward", x, dbias, dx, mean);
+  promise_residual("layer_norm_backward", x, residual);
   if (write == Write::replace) {
     std::fill_n(dgain.data(), dgain.extent(0), 0.0f);
     std::fill_n(dbias.data(), dbias.extent(0), 0.0f);

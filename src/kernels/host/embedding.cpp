@@ -1,15 +1,9 @@
 #include "kernels/embedding.hpp"
 
-#include "kernels/host.hpp"
+#include "kernels/host/loops.hpp"
 
 namespace brume::kernels {
 namespace {
-
-void check_tokens(const ConstTokens& tokens, int vocab) {
-  for (std::size_t n = 0; n < tokens.extent(0); ++n)
-    require(tokens(n) >= 0 && tokens(n) < vocab, Failure::bug,
-            "embedding: token {} at {} lies outside the vocabulary of {}", tokens(n), n, vocab);
-}
 
 /// A token's row of a table that holds those of one part; nullptr: it is of another part.
 template <class Table>
@@ -25,11 +19,7 @@ void embedding_forward(ConstTokens tokens, ConstMatrixOf<Storage> token_table,
                        ConstMatrixOf<Storage> position_table, MatrixOf<Storage> x,
                        VocabularyPart part) {
   const bool learned = position_table.data() != nullptr;
-  promise(
-      x.extent(0) == tokens.extent(0) && x.extent(1) == token_table.extent(1) &&
-          (!learned || (x.extent(1) == position_table.extent(1) && position_table.extent(0) > 0)),
-      "embedding_forward", "tokens [N], tables [R, C] and [T, C], x [N, C] must fit");
-  check_tokens(tokens, part.vocab > 0 ? part.vocab : token_table.extent_int(0));
+  promise_embedding("embedding_forward", tokens, x, token_table, position_table);
   const int width = x.extent_int(1);
   const std::int64_t length = position_table.extent(0);
   for_each("embedding_forward", x.extent(0), [=](std::int64_t n) {
@@ -51,11 +41,7 @@ template <class Storage>
 void embedding_backward(ConstTokens tokens, ConstMatrixOf<Storage> dx, Matrix d_token_table,
                         Matrix d_position_table, VocabularyPart part) {
   const bool learned = d_position_table.data() != nullptr;
-  promise(dx.extent(0) == tokens.extent(0) && dx.extent(1) == d_token_table.extent(1) &&
-              (!learned ||
-               (dx.extent(1) == d_position_table.extent(1) && d_position_table.extent(0) > 0)),
-          "embedding_backward", "tokens [N], dx [N, C], tables [R, C] and [T, C] must fit");
-  check_tokens(tokens, part.vocab > 0 ? part.vocab : d_token_table.extent_int(0));
+  promise_embedding("embedding_backward", tokens, dx, d_token_table, d_position_table);
   const std::int64_t count = dx.extent(0);
   const std::int64_t length = d_position_table.extent(0);
   // Columns side by side, tokens in order: a row named twice is added to in the same order always.

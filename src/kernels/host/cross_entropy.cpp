@@ -4,7 +4,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "kernels/host.hpp"
+#include "kernels/host/loops.hpp"
 #include "kernels/vector_math.hpp"
 
 namespace brume::kernels {
@@ -59,19 +59,12 @@ double token_loss(Storage* row, int vocab, int target, float scale, bool with_gr
     return 0.0;
   }
   const float top = largest(row, vocab);
-  const double margin = double(row[target]) - double(top);
+  const double margin = target < vocab ? double(row[target]) - double(top) : NAN;
   if (!with_gradient)
     return std::log(sum_exponentials(row, vocab, top, [](int, float) {})) - margin;
   const double sum = begin_row(row, vocab, top);
   row_gradient(row, vocab, target, top, float(scale / sum), scale);
   return std::log(sum) - margin;
-}
-
-void check_targets(const ConstTokens& targets, std::size_t rows, int vocab) {
-  promise(targets.extent(0) == rows, "cross_entropy", "logits [N, V] and targets [N] must fit");
-  for (std::size_t n = 0; n < targets.extent(0); ++n)
-    require(targets(n) < vocab, Failure::bug,
-            "cross_entropy: target {} at {} lies outside {} logits", targets(n), n, vocab);
 }
 
 /// A token's numbers over all parts.
@@ -95,22 +88,20 @@ Combined combine(const ConstMatrix& statistics, std::int64_t n) {
 }  // namespace
 
 template <class Storage>
-double cross_entropy(MatrixOf<Storage> logits, ConstTokens targets, float scale,
-                     bool with_gradient) {
+void cross_entropy(MatrixOf<Storage> logits, ConstTokens targets, float scale, bool with_gradient,
+                   Write write, double* loss) {
+  promise(is_column_of(targets, logits), "cross_entropy", "logits [N, V] and targets [N] must fit");
   const int vocab = logits.extent_int(1);
-  check_targets(targets, logits.extent(0), vocab);
   const double sum = ordered_sum("cross_entropy", logits.extent(0), [=](std::int64_t n) {
     return token_loss(&logits(n, 0), vocab, targets(n), scale, with_gradient);
   });
-  return scale * sum;
+  store(scale * sum, write, loss);
 }
 
 template <class Storage>
 void cross_entropy_part(MatrixOf<Storage> logits, ConstTokens targets, VocabularyPart part,
                         Matrix statistics) {
-  check_targets(targets, logits.extent(0), part.vocab);
-  promise(statistics.extent(0) == logits.extent(0) && statistics.extent(1) == num_statistics,
-          "cross_entropy_part", "logits [N, R] and statistics [N, 3] must fit");
+  promise_part("cross_entropy_part", logits, targets, statistics);
   const int columns = logits.extent_int(1);
   for_each("cross_entropy_part", logits.extent(0), [=](std::int64_t n) {
     Storage* const row = logits.data() + n * std::int64_t(logits.stride(0));
@@ -124,12 +115,10 @@ void cross_entropy_part(MatrixOf<Storage> logits, ConstTokens targets, Vocabular
 }
 
 template <class Storage>
-double cross_entropy_combine(MatrixOf<Storage> logits, ConstTokens targets, VocabularyPart part,
-                             ConstMatrix statistics, int index, float scale) {
-  check_targets(targets, logits.extent(0), part.vocab);
-  promise(statistics.extent(1) == num_statistics * logits.extent(0) &&
-              std::size_t(index) < statistics.extent(0),
-          "cross_entropy_combine", "logits [N, R] and statistics [P, 3 N] must fit");
+void cross_entropy_combine(MatrixOf<Storage> logits, ConstTokens targets, VocabularyPart part,
+                           ConstMatrix statistics, int index, float scale, Write write,
+                           double* loss) {
+  promise_combine("cross_entropy_combine", logits, targets, statistics, index);
   const int columns = logits.extent_int(1);
   const double sum = ordered_sum("cross_entropy_combine", logits.extent(0), [=](std::int64_t n) {
     Storage* const row = logits.data() + n * std::int64_t(logits.stride(0));
@@ -141,18 +130,18 @@ double cross_entropy_combine(MatrixOf<Storage> logits, ConstTokens targets, Voca
     const float top = statistics(index, num_statistics * n);
     const double factor = scale * std::exp(double(top) - all.top) / all.sum;
     row_gradient(row, columns, targets(n) - part.first, top, float(factor), scale);
-    return std::log(all.sum) + all.top - all.target;
+    return targets(n) < part.vocab ? std::log(all.sum) + all.top - all.target : NAN;
   });
-  return scale * sum;
+  store(scale * sum, write, loss);
 }
 
-template double cross_entropy<float>(MatrixOf<float>, ConstTokens, float, bool);
-template double cross_entropy<bfloat16>(MatrixOf<bfloat16>, ConstTokens, float, bool);
+template void cross_entropy<float>(MatrixOf<float>, ConstTokens, float, bool, Write, double*);
+template void cross_entropy<bfloat16>(MatrixOf<bfloat16>, ConstTokens, float, bool, Write, double*);
 template void cross_entropy_part<float>(MatrixOf<float>, ConstTokens, VocabularyPart, Matrix);
 template void cross_entropy_part<bfloat16>(MatrixOf<bfloat16>, ConstTokens, VocabularyPart, Matrix);
-template double cross_entropy_combine<float>(MatrixOf<float>, ConstTokens, VocabularyPart,
-                                             ConstMatrix, int, float);
-template double cross_entropy_combine<bfloat16>(MatrixOf<bfloat16>, ConstTokens, VocabularyPart,
-                                                ConstMatrix, int, float);
+template void cross_entropy_combine<float>(MatrixOf<float>, ConstTokens, VocabularyPart,
+                                           ConstMatrix, int, float, Write, double*);
+template void cross_entropy_combine<bfloat16>(MatrixOf<bfloat16>, ConstTokens, VocabularyPart,
+                                              ConstMatrix, int, float, Write, double*);
 
 }  // namespace brume::kernels

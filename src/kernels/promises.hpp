@@ -1,0 +1,115 @@
+/// @file What kernels promise of their arguments, the same for hosts and devices: sizes that fit.
+/// What lies in memory is not looked at.
+#pragma once
+
+#include "base/error.hpp"
+#include "kernels/attention.hpp"
+#include "kernels/cross_entropy.hpp"
+#include "kernels/types.hpp"
+
+namespace brume::kernels {
+
+/// Breaks with the kernel's name when a promise on its arguments does not hold.
+inline void promise(bool holds, const char* kernel, const char* what) {
+  require(holds, Failure::bug, "{}: {}", kernel, what);
+}
+
+template <class A, class B>
+bool same_extents(const A& a, const B& b) {
+  return a.extent(0) == b.extent(0) && a.extent(1) == b.extent(1);
+}
+
+template <class Matrix, class Vector>
+bool is_row_of(const Vector& row, const Matrix& matrix) {
+  return row.extent(0) == matrix.extent(1);
+}
+
+template <class Matrix, class Vector>
+bool is_column_of(const Vector& column, const Matrix& matrix) {
+  return column.extent(0) == matrix.extent(0);
+}
+
+template <class X, class W, class Y>
+void promise_product(const char* kernel, const X& x, const W& w, const Y& y) {
+  promise(x.extent(1) == w.extent(1) && y.extent(0) == x.extent(0) && y.extent(1) == w.extent(0),
+          kernel, "[N, I], [O, I] and [N, O] must fit");
+}
+
+template <class U, class Bias, class A>
+void promise_activation(const char* kernel, const U& u, const Bias& bias, const A& a) {
+  promise(same_extents(u, a) && (bias.data() == nullptr || is_row_of(bias, u)), kernel,
+          "[N, F] and the bias [F], or none, must fit");
+}
+
+template <class U, class A>
+void promise_swiglu(const char* kernel, const U& u, const A& a) {
+  promise(u.extent(0) == a.extent(0) && u.extent(1) == 2 * a.extent(1), kernel,
+          "u [N, 2 F] and a [N, F] must fit");
+}
+
+template <class X, class Gain, class Y, class Rstd>
+void promise_norm(const char* kernel, const X& x, const Gain& gain, const Y& y, const Rstd& rstd) {
+  promise(same_extents(x, y) && is_row_of(gain, x) && is_column_of(rstd, x), kernel,
+          "[N, C], gain [C] and rstd [N] must fit");
+}
+
+template <class X, class Residual>
+void promise_residual(const char* kernel, const X& x, const Residual& residual) {
+  promise(residual.data() == nullptr || same_extents(residual, x), kernel,
+          "residual must be empty or [N, C]");
+}
+
+template <class Table, class X>
+void promise_rope(const char* kernel, const Table& table, const X& x) {
+  const int head_dim = table.extent_int(1);
+  promise(
+      table.extent(0) > 0 && head_dim > 0 && head_dim % 2 == 0 && x.extent_int(1) % head_dim == 0,
+      kernel, "the table must be [T, D] with an even D, x [N, H D]");
+}
+
+template <class Tokens, class X, class Table, class Positions>
+void promise_embedding(const char* kernel, const Tokens& tokens, const X& x, const Table& table,
+                       const Positions& positions) {
+  promise(is_column_of(tokens, x) && x.extent(1) == table.extent(1) &&
+              (positions.data() == nullptr ||
+               (x.extent(1) == positions.extent(1) && positions.extent(0) > 0)),
+          kernel, "tokens [N], tables [R, C] and [T, C], [N, C] must fit");
+}
+
+template <class Logits>
+void promise_part(const char* kernel, const Logits& logits, const ConstTokens& targets,
+                  const Matrix& statistics) {
+  promise(is_column_of(targets, logits) && statistics.extent(0) == logits.extent(0) &&
+              statistics.extent(1) == num_statistics,
+          kernel, "logits [N, R], targets [N] and statistics [N, 3] must fit");
+}
+
+template <class Logits>
+void promise_combine(const char* kernel, const Logits& logits, const ConstTokens& targets,
+                     const ConstMatrix& statistics, int index) {
+  promise(is_column_of(targets, logits) &&
+              statistics.extent(1) == num_statistics * logits.extent(0) &&
+              std::size_t(index) < statistics.extent(0),
+          kernel, "logits [N, R], targets [N] and statistics [P, 3 N] must fit");
+}
+
+inline void promise_adamw(const ConstVector& grad, const Vector& weight, const Vector& m,
+                          const Vector& v) {
+  promise(grad.size() == weight.size() && m.size() == weight.size() && v.size() == weight.size(),
+          "adamw_step", "grad, weight, m and v must have one length");
+}
+
+template <class Qkv, class O>
+void promise_attention(const char* kernel, const AttentionShape& shape, const Qkv& qkv, const O& o,
+                       const ConstVector& lse) {
+  const std::size_t tokens = std::size_t(shape.batch) * shape.seq_len;
+  const std::size_t width = std::size_t(shape.heads) * shape.head_dim;
+  promise(qkv.extent(0) == tokens && qkv.extent(1) == std::size_t(shape.width()) &&
+              o.extent(0) == tokens && o.extent(1) == width &&
+              lse.extent(0) == tokens * shape.heads,
+          kernel, "qkv [N, (H + 2 K) D], o [N, H D] and lse [batch H T] must fit the shape");
+  promise(shape.key_head(shape.heads - 1) < shape.keys(), kernel,
+          "each group of query heads needs a key head");
+}
+
+}  // namespace brume::kernels
