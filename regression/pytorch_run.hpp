@@ -60,10 +60,12 @@ inline void set_weights(Engine& engine, const model::Config& model) {
     ASSERT_EQ(slab.elements, parameter.elements()) << slab.name;
     const bool gain = slab.name.ends_with("gain"), bias = slab.name.ends_with("bias");
     const double middle = gain ? 1.0 : 0.0, width = gain || bias ? 0.1 : 0.2;
+    std::vector<float> weights;
     for (std::int64_t i = 0; i < slab.elements; ++i) {
       const auto mixed = double(mix(parameter.first_index + i));
-      slab.data[i] = float(middle + width * (2.0 * mixed / 65521.0 - 1.0));
+      weights.push_back(float(middle + width * (2.0 * mixed / 65521.0 - 1.0)));
     }
+    set_values(slab, 0, weights);
   }
 }
 

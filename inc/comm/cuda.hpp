@@ -1,5 +1,4 @@
-/// @file Communicators of device memory: NCCL, or MPI with a stop in pinned host memory. Programs
-/// use comm::device_group, which chooses.
+/// @file NCCL, for those who do not leave the choice to comm::device_group.
 #pragma once
 
 #include <memory>
@@ -15,10 +14,6 @@ namespace brume::comm {
 /// @throws Error(input) when ranks share a device, Error(network) naming NCCL's error
 std::unique_ptr<Communicator> nccl_communicator(std::unique_ptr<Communicator> host,
                                                 double timeout_s = 300.0);
-
-/// For ranks that share a device: copies out, communicates over `host`, copies in. Same bits as
-/// `host`.
-std::unique_ptr<Communicator> staged_communicator(std::unique_ptr<Communicator> host);
 
 /// Whether each rank of the group has a device of its own. Collective over `host`.
 bool devices_differ(Communicator& host);

@@ -24,6 +24,9 @@ namespace brume::comm {
 /// @throws Error(network)  when NCCL does not start
 std::unique_ptr<Communicator> device_group(std::unique_ptr<Communicator> host);
 
+/// The staged path: copies out, communicates over `host`, copies in. Same bits as `host`.
+std::unique_ptr<Communicator> staged_communicator(std::unique_ptr<Communicator> host);
+
 /// What carries it between these ranks, for the log. Collective over `host`.
 std::string device_transport(Communicator& host);
 

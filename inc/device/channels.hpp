@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/time.hpp"
 #include "device/stream.hpp"
 
 namespace brume::device {
@@ -40,10 +41,12 @@ class Channels {
   Channels(const Channels&) = delete;
   Channels& operator=(const Channels&) = delete;
 
-  void enqueue(int channel, Work work);
+  /// @param span  gets when the work ran, since start_clock(), once synchronize() returns; or null
+  void enqueue(int channel, Work work, Span* span = nullptr);
   Event record(int channel);                   ///< after all that is enqueued on `channel` so far
   void wait(int channel, const Event& event);  ///< later work on `channel` starts after `event`
   void synchronize();                          ///< all channels idle; rethrows the first failure
+  void start_clock();                          ///< spans count from now; all channels must be idle
 
  private:
   struct Impl;

@@ -17,9 +17,14 @@ class Stream {
 
   virtual void bind() = 0;  ///< the calling thread will use this stream
   virtual Mark record() = 0;
+  virtual Mark record_time() = 0;           ///< a mark that also knows when it was reached
   virtual void wait(const Mark& mark) = 0;  ///< what comes later runs after `mark`
   virtual void synchronize() = 0;  ///< blocks the caller until all that is in the queue is done
   virtual void synchronize(const Mark& mark) = 0;  ///< ... until `mark` is; any thread
+
+  /// [s] between two marks of record_time, by this or other streams of the device. Both must have
+  /// been reached. Any thread.
+  virtual double seconds(const Mark& from, const Mark& to) const = 0;
 };
 
 }  // namespace brume::device

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,7 @@ struct StepMetrics {
 /// [first, first + elements) of the slice [offset, offset + shape) of the whole tensor. Below fp32
 /// a weight is its fp32 master, kept with the moments; of what layers compute with there are slabs
 /// with `rounded` in the place of `data`, never owned, so that a checkpoint's masters fill both.
+/// Either may be memory of a device: `values` and `set_values` reach it.
 struct Slab {
   std::string name;  ///< of the parameter
   std::string kind;  ///< "weight", "m" or "v"
@@ -72,6 +74,10 @@ struct Slab {
   bfloat16* rounded = nullptr;
   bool owned = false;  ///< this rank writes it to a checkpoint; others hold a copy
 };
+
+/// A slab's values [elements], and setting those from `first` on; not while a step runs.
+std::vector<float> values(const Slab& slab);
+void set_values(const Slab& slab, std::int64_t first, std::span<const float> values);
 
 class Engine {
  public:

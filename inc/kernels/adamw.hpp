@@ -17,8 +17,10 @@ struct AdamW {
   double clip_norm;        ///< what the norm of the whole gradient is cut to; 0: nothing
 };
 
-/// g = grad min(1, clip_norm / (sqrt(squares) + 1e-6));  m = b1 m + (1 - b1) g;  v = b2 v + (1 -
-/// b2) g^2 w = w - lr weight_decay w - lr (m / c1) / (sqrt(v / c2) + eps)
+/// g = grad min(1, clip_norm / (sqrt(squares) + 1e-6))
+/// m = b1 m + (1 - b1) g
+/// v = b2 v + (1 - b2) g^2
+/// w = w - lr weight_decay w - lr (m / c1) / (sqrt(v / c2) + eps)
 ///
 /// @param squares  one number: the sum of the squares of the whole gradient; without clipping not
 ///                 read

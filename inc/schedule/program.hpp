@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/time.hpp"
 #include "model/model.hpp"
 
 namespace brume::schedule {
@@ -127,11 +128,7 @@ struct Task {
 
 std::string label(const Task& task);  ///< "backward layers.3 mlp, microbatch 5"
 
-/// When a task ran, or would run [s], since the start of its iteration.
-struct Span {
-  double start_s = 0.0;
-  double end_s = 0.0;
-};
+using brume::Span;
 
 /// Everything one rank does in an iteration.
 struct Program {

@@ -4,6 +4,7 @@
 
 #include "comm/communicator.hpp"
 #include "comm/cuda.hpp"
+#include "comm/device_group.hpp"
 #include "gpu.hpp"
 
 namespace brume::comm {

@@ -55,7 +55,8 @@ class Nonfinite : public ::testing::Test {
       engine::Engine engine(test::one_rank_plan(model, global_batch), model, {}, world);
       for (const engine::Slab& slab : engine.slabs())
         if (slab.kind == "weight" && slab.global_shape == std::vector<std::int64_t>{vocab_size, 32})
-          if (slab.name.find("head") == std::string::npos) slab.data[bad_token * 32] = INFINITY;
+          if (slab.name.find("head") == std::string::npos)
+            engine::set_values(slab, bad_token * 32, std::array{INFINITY});
       io::CheckpointWriter writer(directory_ / run, world);
       writer.start({.step = first_step,
                     .deck_text = deck::schema().write(deck),

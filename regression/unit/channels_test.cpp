@@ -7,15 +7,14 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
-#include <future>
 #include <memory>
-#include <mutex>
 #include <random>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
 #include "base/error.hpp"
+#include "late_stream.hpp"
 
 namespace brume::device {
 namespace {
@@ -241,50 +240,12 @@ TEST(Channels, WrongNumbersBreakAPromise) {
   EXPECT_THROW(channels.wait(0, {0, 5}), Error);
 }
 
-/// A stream that works on a thread of its own, late: what an accelerator does, on the host.
-class LateStream final : public Stream {
- public:
-  void bind() override { current = this; }
-  Mark record() override {
-    auto done = std::make_shared<std::promise<void>>();
-    auto mark = std::make_shared<std::shared_future<void>>(done->get_future());
-    put([done] { done->set_value(); });
-    return mark;
-  }
-  void wait(const Mark& mark) override {
-    put([mark] { future_of(mark).wait(); });
-  }
-  void synchronize() override { synchronize(record()); }
-  void synchronize(const Mark& mark) override { future_of(mark).wait(); }
-
-  void put(std::function<void()> work) {
-    const std::lock_guard lock(mutex_);
-    // Each piece begins when the one before has ended.
-    last_ = std::async(std::launch::async, [before = std::move(last_), work = std::move(work)] {
-              if (before.valid()) before.wait();
-              std::this_thread::sleep_for(std::chrono::microseconds(300));
-              work();
-            }).share();
-  }
-
-  static thread_local LateStream* current;
-
- private:
-  static const std::shared_future<void>& future_of(const Mark& mark) {
-    return *static_cast<const std::shared_future<void>*>(mark.get());
-  }
-  std::mutex mutex_;
-  std::shared_future<void> last_;
-};
-
-thread_local LateStream* LateStream::current = nullptr;
-
 /// Two streams and a host channel hand one number around; each must see what the one before wrote,
 /// though a worker is done with its work long before its stream is.
 TEST(ChannelStreams, EventsOrderWhatStreamsDoLater) {
   std::vector<std::unique_ptr<Stream>> streams;
-  streams.push_back(std::make_unique<LateStream>());
-  streams.push_back(std::make_unique<LateStream>());
+  streams.push_back(std::make_unique<test::LateStream>());
+  streams.push_back(std::make_unique<test::LateStream>());
   streams.push_back(nullptr);
   Channels channels({"first", "second", "host"}, {}, std::move(streams));
   int number = 0;
@@ -294,9 +255,9 @@ TEST(ChannelStreams, EventsOrderWhatStreamsDoLater) {
         number = number == 3 * round + before ? 3 * round + after : -1000;
       };
     };
-    channels.enqueue(0, [work = put(0, 1)] { LateStream::current->put(work); });
+    channels.enqueue(0, [work = put(0, 1)] { test::LateStream::current->put(work); });
     channels.wait(1, channels.record(0));
-    channels.enqueue(1, [work = put(1, 2)] { LateStream::current->put(work); });
+    channels.enqueue(1, [work = put(1, 2)] { test::LateStream::current->put(work); });
     channels.wait(2, channels.record(1));
     channels.enqueue(2, put(2, 3));
     channels.wait(0, channels.record(2));
@@ -305,12 +266,39 @@ TEST(ChannelStreams, EventsOrderWhatStreamsDoLater) {
   EXPECT_EQ(number, 60);
 }
 
+/// Work of a stream and of the host on one clock: what waits begins when the other has ended, also
+/// where the worker was done with it at once.
+TEST(ChannelStreams, SpansAreWhenStreamsWorked) {
+  std::vector<std::unique_ptr<Stream>> streams;
+  streams.push_back(std::make_unique<test::LateStream>());
+  streams.push_back(std::make_unique<test::LateStream>());
+  streams.push_back(nullptr);
+  Channels channels({"first", "second", "host"}, {}, std::move(streams));
+  const auto work = [] { std::this_thread::sleep_for(std::chrono::milliseconds(2)); };
+  for (int round = 0; round < 2; ++round) {
+    std::array<Span, 3> spans;
+    channels.start_clock();
+    channels.enqueue(
+        0, [work] { test::LateStream::current->put(work); }, &spans[0]);
+    channels.wait(1, channels.record(0));
+    channels.enqueue(
+        1, [work] { test::LateStream::current->put(work); }, &spans[1]);
+    channels.wait(2, channels.record(1));
+    channels.enqueue(2, work, &spans[2]);
+    channels.synchronize();
+    EXPECT_GE(spans[0].start_s, 0.0);
+    for (const Span& span : spans) EXPECT_GE(span.end_s, span.start_s + 2e-3);
+    EXPECT_GE(spans[1].start_s, spans[0].end_s);
+    EXPECT_GE(spans[2].start_s, spans[1].end_s);
+  }
+}
+
 TEST(ChannelStreams, SynchronizeWaitsForTheStreams) {
   std::vector<std::unique_ptr<Stream>> streams;
-  streams.push_back(std::make_unique<LateStream>());
+  streams.push_back(std::make_unique<test::LateStream>());
   Channels channels({"late"}, {}, std::move(streams));
   bool done = false;
-  channels.enqueue(0, [&] { LateStream::current->put([&] { done = true; }); });
+  channels.enqueue(0, [&] { test::LateStream::current->put([&] { done = true; }); });
   channels.synchronize();
   EXPECT_TRUE(done);
 }

@@ -101,6 +101,7 @@ using State = std::map<std::pair<std::string, std::string>, std::vector<float>>;
 /// Calls use(tensor element, slab element) for each element of a slab, one by one.
 template <typename Use>
 void for_each_element(const Slab& slab, Use&& use) {
+  const std::vector<float> values = engine::values(slab);
   for (std::int64_t i = 0; i < slab.elements; ++i) {
     std::int64_t rest = slab.first + i, global = 0, stride = 1;
     for (std::size_t d = slab.shape.size(); d-- > 0;) {
@@ -108,7 +109,7 @@ void for_each_element(const Slab& slab, Use&& use) {
       rest /= slab.shape[d];
       stride *= slab.global_shape[d];
     }
-    use(std::size_t(global), slab.rounded ? float(slab.rounded[i]) : slab.data[i]);
+    use(std::size_t(global), values[std::size_t(i)]);
   }
 }
 

@@ -180,9 +180,9 @@ using Values = std::vector<std::vector<float>>;
 /// What a checkpoint would hold.
 Values state(Engine& engine) {
   engine.flush();
-  Values values;
-  for (const Slab& slab : engine.slabs()) values.emplace_back(slab.data, slab.data + slab.elements);
-  return values;
+  Values all;
+  for (const Slab& slab : engine.slabs()) all.push_back(values(slab));
+  return all;
 }
 
 /// Puts `value` into the first element of each of this rank's weights. @return what was there
@@ -190,8 +190,8 @@ std::vector<float> poison(Engine& engine, float value) {
   std::vector<float> before;
   for (const Slab& slab : engine.slabs()) {
     if (slab.kind != "weight") continue;
-    before.push_back(slab.data[0]);
-    slab.data[0] = value;
+    before.push_back(values(slab)[0]);
+    set_values(slab, 0, std::array{value});
   }
   return before;
 }
@@ -199,7 +199,7 @@ std::vector<float> poison(Engine& engine, float value) {
 void heal(Engine& engine, const std::vector<float>& before) {
   auto value = before.begin();
   for (const Slab& slab : engine.slabs())
-    if (slab.kind == "weight") slab.data[0] = *value++;
+    if (slab.kind == "weight") set_values(slab, 0, std::array{*value++});
 }
 
 struct Continued {

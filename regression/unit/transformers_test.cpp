@@ -35,7 +35,7 @@ std::map<std::string, std::vector<float>> first_gradients(const json& all,
     engine.step(data);
     engine.flush();
     for (const Slab& slab : engine.slabs())
-      if (slab.kind == "m") gradients[slab.name].assign(slab.data, slab.data + slab.elements);
+      if (slab.kind == "m") gradients[slab.name] = values(slab);
   });
   return gradients;
 }

@@ -31,7 +31,14 @@ struct Item {
   enum class Kind { work, wait, record };
   Kind kind = Kind::work;
   Channels::Work work;
-  Event event;  ///< to wait for, or to mark
+  Event event;           ///< to wait for, or to mark
+  Span* span = nullptr;  ///< of work that is timed
+};
+
+/// When a stream began and ended work: known when the stream has come so far.
+struct Timed {
+  Span* span;
+  Mark start, end;
 };
 
 /// One worker, its queue and how far it got.
@@ -102,6 +109,7 @@ class Channel {
   std::int64_t enqueued() const { return enqueued_; }
 
   std::unique_ptr<Stream> stream;  ///< null: the worker does the work itself
+  std::vector<Timed> timed;        ///< the worker's, until the channel is idle
 
  private:
   // Changed under the mutex only; atomic so that a brief look needs no lock.
@@ -130,6 +138,8 @@ struct Channels::Impl {
   std::atomic<bool> failed = false;
   std::mutex failure_mutex;
   std::exception_ptr failure;
+  std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
+  Mark started_mark;  ///< the same moment in the streams' time
 
   explicit Impl(std::size_t num_channels) : channels(num_channels) {}
 
@@ -169,9 +179,44 @@ struct Channels::Impl {
 
   void run(Channel& channel, Item& item) {
     switch (item.kind) {
-      case Item::Kind::work: return item.work();
+      case Item::Kind::work: return item.span ? run_timed(channel, item) : item.work();
       case Item::Kind::record: *item.event.mark = channel.stream->record(); return;
       case Item::Kind::wait: return await(channel, item.event);
+    }
+  }
+
+  void run_timed(Channel& channel, Item& item) {
+    if (channel.stream) {
+      Mark start = channel.stream->record_time();
+      item.work();
+      channel.timed.push_back({item.span, std::move(start), channel.stream->record_time()});
+      return;
+    }
+    item.span->start_s = seconds_since_start();
+    item.work();
+    item.span->end_s = seconds_since_start();
+  }
+
+  double seconds_since_start() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  }
+
+  /// Of idle channels.
+  void start_clock() {
+    started_mark = nullptr;
+    for (Channel& channel : channels)
+      if (channel.stream && !started_mark) started_mark = channel.stream->record_time();
+    started = std::chrono::steady_clock::now();
+  }
+
+  /// Of channels whose streams are done: fills in the spans of what they did.
+  void read_times(bool valid) {
+    for (Channel& channel : channels) {
+      for (const Timed& work : channel.timed)
+        if (valid && started_mark)
+          *work.span = {channel.stream->seconds(started_mark, work.start),
+                        channel.stream->seconds(started_mark, work.end)};
+      channel.timed.clear();
     }
   }
 
@@ -216,9 +261,9 @@ Channels::Channels(std::vector<std::string> names,
 
 Channels::~Channels() = default;
 
-void Channels::enqueue(int channel, Work work) {
+void Channels::enqueue(int channel, Work work, Span* span) {
   require(work != nullptr, Failure::bug, "no work was given to channel {}", channel);
-  impl_->at(channel).push({Item::Kind::work, std::move(work), {}});
+  impl_->at(channel).push({Item::Kind::work, std::move(work), {}, span});
 }
 
 Event Channels::record(int channel) {
@@ -241,8 +286,11 @@ void Channels::synchronize() {
   for (Channel& channel : impl_->channels) channel.await(channel.enqueued());
   for (Channel& channel : impl_->channels)
     if (channel.stream && !impl_->failed) channel.stream->synchronize();
+  impl_->read_times(!impl_->failed);
   const std::lock_guard lock(impl_->failure_mutex);
   if (impl_->failure) std::rethrow_exception(impl_->failure);
 }
+
+void Channels::start_clock() { impl_->start_clock(); }
 
 }  // namespace brume::device

@@ -1,16 +1,17 @@
 #include "arena.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/error.hpp"
+#include "device/device.hpp"
 #include "schedule/place.hpp"
 
 namespace brume::engine {
 namespace {
 
 constexpr std::byte guard_pattern{0xA5};
-constexpr int poison = 0xFF;  // as fp32: NaN
+constexpr std::byte poison{0xFF};  // as fp32: NaN
+using Guard = std::array<std::byte, schedule::guard_bytes>;
 
 }  // namespace
 
@@ -21,10 +22,12 @@ Arena::Arena(const std::array<std::int64_t, schedule::num_tiers>& bytes) {
 
 GuardCheck::GuardCheck(const schedule::Program& program, const Arena& arena)
     : program_(program), arena_(arena), born_(program.tasks.size()) {
+  Guard intact;
+  intact.fill(guard_pattern);
   for (std::size_t id = 0; id < program.buffers.size(); ++id) {
     const schedule::Buffer& buffer = program.buffers[id];
     if (buffer.persistent)
-      std::memset(arena.at(buffer) + buffer.bytes, int(guard_pattern), schedule::guard_bytes);
+      device::copy_now(arena.at(buffer) + buffer.bytes, intact.data(), schedule::guard_bytes);
     else if (buffer.first_task >= 0)
       born_[std::size_t(buffer.first_task)].push_back(int(id));
   }
@@ -33,8 +36,8 @@ GuardCheck::GuardCheck(const schedule::Program& program, const Arena& arena)
 void GuardCheck::before(int task) const {
   for (int id : born_[std::size_t(task)]) {
     const schedule::Buffer& buffer = program_.buffers[std::size_t(id)];
-    std::memset(arena_.at(buffer), poison, std::size_t(buffer.bytes));
-    std::memset(arena_.at(buffer) + buffer.bytes, int(guard_pattern), schedule::guard_bytes);
+    device::fill(arena_.at(buffer), poison, buffer.bytes);
+    device::fill(arena_.at(buffer) + buffer.bytes, guard_pattern, schedule::guard_bytes);
   }
 }
 
@@ -42,9 +45,10 @@ void GuardCheck::after(int task) const {
   for (const schedule::Operand& operand : program_.tasks[std::size_t(task)].operands) {
     const schedule::Buffer& buffer = program_.buffers[std::size_t(operand.buffer)];
     if (operand.first_byte + operand.bytes != buffer.bytes) continue;
-    const std::byte* guard = arena_.at(buffer) + buffer.bytes;
-    require(std::all_of(guard, guard + schedule::guard_bytes,
-                        [](std::byte b) { return b == guard_pattern; }),
+    Guard guard;
+    device::copy(guard.data(), arena_.at(buffer) + buffer.bytes, schedule::guard_bytes);
+    device::finish();
+    require(std::ranges::all_of(guard, [](std::byte b) { return b == guard_pattern; }),
             Failure::bug, "'{}' wrote behind buffer {}",
             schedule::label(program_.tasks[std::size_t(task)]), buffer.name);
   }

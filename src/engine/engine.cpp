@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numbers>
 #include <numeric>
 #include <optional>
 
 #include "base/error.hpp"
+#include "device/device.hpp"
 #include "executor.hpp"
 #include "schedule/compile.hpp"
 #include "state.hpp"
@@ -102,29 +102,30 @@ struct Engine::Impl {
   /// Loads this rank's tokens of `plan.global_batch` samples; those from `count` on are ignored.
   void load_batch(const data::Sampler& data, std::int64_t first, std::int64_t count) {
     const plan::Stage& stage = plan.stages[std::size_t(place.stage)];
-    const Buffer* inputs = named(train, "inputs");
-    const Buffer* targets = named(train, "targets");
     const auto seq_len = std::size_t(model.seq_len);
-    std::vector<std::int32_t> in(seq_len), out(seq_len);
+    const std::size_t mine = std::size_t(plan.microbatches * stage.microbatch) * seq_len;
+    std::vector<std::int32_t> in(mine), out(mine);
     for (int m = 0; m < plan.microbatches; ++m)
       for (int j = 0; j < stage.microbatch; ++j) {
         const std::int64_t in_batch =
             std::int64_t(m) * stage.dp * stage.microbatch + place.dp_rank * stage.microbatch + j;
-        data.sample(first + in_batch, in, out);
-        check_tokens(in), check_tokens(out);
-        if (in_batch >= count) std::fill(out.begin(), out.end(), -1);
-        const std::size_t slot_bytes =
-            std::size_t(m * stage.microbatch + j) * seq_len * sizeof(std::int32_t);
-        if (inputs)
-          std::memcpy(arena.at(*inputs) + slot_bytes, in.data(), seq_len * sizeof(std::int32_t));
-        if (targets)
-          std::memcpy(arena.at(*targets) + slot_bytes, out.data(), seq_len * sizeof(std::int32_t));
+        const std::size_t slot = std::size_t(m * stage.microbatch + j) * seq_len;
+        const auto targets = std::span(out).subspan(slot, seq_len);
+        const auto inputs = std::span(in).subspan(slot, seq_len);
+        data.sample(first + in_batch, inputs, targets);
+        check_tokens(inputs), check_tokens(targets);
+        if (in_batch >= count) std::ranges::fill(targets, -1);
       }
+    const auto bytes = std::int64_t(mine * sizeof(std::int32_t));
+    if (const Buffer* inputs = named(train, "inputs"))
+      device::copy_now(arena.at(*inputs), in.data(), bytes);
+    if (const Buffer* targets = named(train, "targets"))
+      device::copy_now(arena.at(*targets), out.data(), bytes);
   }
 
   /// Kernels trust what they are given.
-  void check_tokens(const std::vector<std::int32_t>& tokens) const {
-    const auto [lowest, highest] = std::minmax_element(tokens.begin(), tokens.end());
+  void check_tokens(std::span<const std::int32_t> tokens) const {
+    const auto [lowest, highest] = std::ranges::minmax_element(tokens);
     require(*lowest >= 0 && *highest < model.vocab_size, Failure::input,
             "the data hold tokens {} to {}, the model has a vocabulary of {}", *lowest, *highest,
             model.vocab_size);
@@ -147,8 +148,11 @@ struct Engine::Impl {
     return step;
   }
 
-  const double* totals() const {
-    return reinterpret_cast<const double*>(arena.at(*named(train, "totals")));
+  /// Loss and squared gradient norm of the last run.
+  std::array<double, 2> totals() const {
+    std::array<double, 2> totals{};
+    device::copy_now(totals.data(), arena.at(*named(train, "totals")), sizeof totals);
+    return totals;
   }
 
   plan::Plan plan;
@@ -187,8 +191,9 @@ StepMetrics Engine::step(const data::Sampler& data) {
 
   StepMetrics metrics;
   metrics.step = e.done;
-  metrics.loss = e.totals()[0];
-  metrics.grad_norm = std::sqrt(e.totals()[1]);
+  const auto [loss, squared_norm] = e.totals();
+  metrics.loss = loss;
+  metrics.grad_norm = std::sqrt(squared_norm);
   // All ranks hold the same sums, so all decide alike.
   metrics.skipped = !std::isfinite(metrics.loss) || !std::isfinite(metrics.grad_norm);
   metrics.lr = learning_rate(e.settings.optimizer, e.done, e.settings.steps);

@@ -2,10 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
-#include <cstring>
-
 #include "base/error.hpp"
+#include "comm/device_group.hpp"
+#include "device/device.hpp"
 #include "device/memory.hpp"
 
 namespace brume::engine {
@@ -34,8 +33,11 @@ void exchange(comm::Communicator& group, const schedule::Task& task, std::span<T
   }
 }
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+/// One a channel, if this build's ranks compute on a device.
+std::vector<std::unique_ptr<device::Stream>> channel_streams() {
+  std::vector<std::unique_ptr<device::Stream>> streams;
+  for (int c = 0; c < schedule::num_channels; ++c) streams.push_back(device::make_stream());
+  return streams;
 }
 
 }  // namespace
@@ -44,11 +46,14 @@ Groups::Groups(const plan::Plan& plan, comm::Communicator& world) {
   const plan::Place place = plan::place(plan, world.rank());
   const plan::Stage& stage = plan.stages[std::size_t(place.stage)];
   // A colour is the first rank of the group: unlike for different groups of one split.
-  tp_ = world.split(plan::rank_of(plan, place.stage, place.dp_rank, 0), place.tp_rank);
-  dp_ = world.split(plan::rank_of(plan, place.stage, 0, place.tp_rank), place.dp_rank);
-  world_ = world.split(0, world.rank());
-  p2p_forward_ = world.split(0, world.rank());
-  p2p_backward_ = world.split(0, world.rank());
+  const auto split = [&](int colour, int key) {
+    return comm::device_group(world.split(colour, key));
+  };
+  tp_ = split(plan::rank_of(plan, place.stage, place.dp_rank, 0), place.tp_rank);
+  dp_ = split(plan::rank_of(plan, place.stage, 0, place.tp_rank), place.dp_rank);
+  world_ = split(0, world.rank());
+  p2p_forward_ = split(0, world.rank());
+  p2p_backward_ = split(0, world.rank());
   require(tp_->size() == stage.tp && dp_->size() == stage.dp, Failure::bug, "groups of wrong size");
 }
 
@@ -69,7 +74,7 @@ Executor::Executor(const Arena& arena, const Compute& compute, const Groups& gro
       compute_(compute),
       groups_(groups),
       precision_(precision),
-      channels_(channel_names(), std::move(on_failure)) {
+      channels_(channel_names(), std::move(on_failure), channel_streams()) {
   for (auto& running : running_) running = -1;
   // Only what computes is bound: transfers of a rank find room beside it.
   channels_.enqueue(int(Channel::compute),
@@ -81,7 +86,7 @@ Executor::Executor(const Arena& arena, const Compute& compute, const Groups& gro
 
 void Executor::run(const schedule::Program& program, Parts parts, const StepScalars& step,
                    const GuardCheck* guards, std::vector<schedule::Span>& times) {
-  const auto start = std::chrono::steady_clock::now();
+  channels_.start_clock();
   times.assign(program.tasks.size(), {});
   program_ = &program;
   std::vector<char> waited_for(program.tasks.size(), 0);
@@ -96,15 +101,16 @@ void Executor::run(const schedule::Program& program, Parts parts, const StepScal
     const bool works = parts == Parts::both || task.phase == schedule::Phase::both ||
                        (task.phase == schedule::Phase::update) == (parts == Parts::update);
     if (works)
-      channels_.enqueue(channel, [&, id, channel] {
-        running_[std::size_t(channel)] = int(id);
-        times[id].start_s = seconds_since(start);
-        if (guards) guards->before(int(id));
-        execute(program, int(id), step);
-        if (guards) guards->after(int(id));
-        times[id].end_s = seconds_since(start);
-        running_[std::size_t(channel)] = -1;
-      });
+      channels_.enqueue(
+          channel,
+          [&, id, channel] {
+            running_[std::size_t(channel)] = int(id);
+            if (guards) guards->before(int(id));
+            execute(program, int(id), step);
+            if (guards) guards->after(int(id));
+            running_[std::size_t(channel)] = -1;
+          },
+          &times[id]);
     if (waited_for[id]) events[id] = channels_.record(channel);
   }
   channels_.synchronize();
@@ -135,12 +141,12 @@ void Executor::communicate(const schedule::Program& program, const schedule::Tas
   // Collectives work in place: a shard that lies elsewhere has its place in the whole.
   const schedule::Operand* shard = task.operands.size() > 1 ? &task.operands[1] : nullptr;
   std::byte* place = shard ? data + group.rank() * shard->bytes : nullptr;
-  if (shard && shard->reads) std::memcpy(place, at(*shard), std::size_t(shard->bytes));
+  if (shard && shard->reads) device::copy(place, at(*shard), shard->bytes);
   if (stores_narrow(program.buffers[std::size_t(whole.buffer)]))
     exchange(group, task, std::span(reinterpret_cast<bfloat16*>(data), bytes / sizeof(bfloat16)));
   else
     exchange(group, task, std::span(reinterpret_cast<float*>(data), bytes / sizeof(float)));
-  if (shard && shard->writes) std::memcpy(at(*shard), place, std::size_t(shard->bytes));
+  if (shard && shard->writes) device::copy(at(*shard), place, shard->bytes);
 }
 
 /// Weights and activations, in bf16. What else is communicated are fp32 gradients of parameters.
@@ -153,10 +159,9 @@ void Executor::copy(const schedule::Program& program, const schedule::Task& task
   for (const schedule::Operand& source : task.operands) {
     if (source.role != Role::source) continue;
     const schedule::Operand& destination = task.at(Role::destination, source.index);
-    std::memcpy(
+    device::copy(
         arena_.at(program.buffers[std::size_t(destination.buffer)]) + destination.first_byte,
-        arena_.at(program.buffers[std::size_t(source.buffer)]) + source.first_byte,
-        std::size_t(source.bytes));
+        arena_.at(program.buffers[std::size_t(source.buffer)]) + source.first_byte, source.bytes);
   }
 }
 

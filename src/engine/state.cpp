@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/error.hpp"
+#include "device/device.hpp"
 
 namespace brume::engine {
 namespace {
@@ -95,25 +96,44 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
   return all;
 }
 
+std::vector<float> values(const Slab& slab) {
+  const auto elements = std::size_t(slab.elements);
+  if (slab.rounded) {
+    std::vector<bfloat16> narrow(elements);
+    device::copy_now(narrow.data(), slab.rounded, slab.elements * std::int64_t(sizeof(bfloat16)));
+    return {narrow.begin(), narrow.end()};
+  }
+  std::vector<float> all(elements);
+  device::copy_now(all.data(), slab.data, slab.elements * std::int64_t(sizeof(float)));
+  return all;
+}
+
+void set_values(const Slab& slab, std::int64_t first, std::span<const float> values) {
+  if (slab.rounded) {
+    const std::vector<bfloat16> narrow(values.begin(), values.end());
+    device::copy_now(slab.rounded + first, narrow.data(),
+                     std::int64_t(narrow.size() * sizeof(bfloat16)));
+  } else {
+    device::copy_now(slab.data + first, values.data(), std::int64_t(values.size_bytes()));
+  }
+}
+
 void initialise(std::vector<Slab>& slabs, const model::Config& model, std::uint64_t seed) {
+  constexpr std::int64_t piece = std::int64_t{1} << 20;  // little beside a slab, much beside a copy
   std::map<std::string, model::Parameter> parameters;
   for (const model::Block& block : model::blocks(model))
     for (const model::Parameter& parameter : block.parameters)
       parameters[parameter.name] = parameter;
-  for (Slab& slab : slabs) {
-    if (slab.kind != "weight") {
-      std::fill_n(slab.data, slab.elements, 0.0f);
-      continue;
+  for (const Slab& slab : slabs)
+    for (std::int64_t first = 0; first < slab.elements; first += piece) {
+      std::vector<float> values(std::size_t(std::min(piece, slab.elements - first)));
+      if (slab.kind == "weight")
+        for (std::size_t i = 0; i < values.size(); ++i)
+          values[i] =
+              model::initial_value(parameters.at(slab.name),
+                                   global_index(slab, slab.first + first + std::int64_t(i)), seed);
+      set_values(slab, first, values);
     }
-    const model::Parameter& parameter = parameters.at(slab.name);
-    for (std::int64_t i = 0; i < slab.elements; ++i) {
-      const float value = model::initial_value(parameter, global_index(slab, slab.first + i), seed);
-      if (slab.rounded)
-        slab.rounded[i] = value;
-      else
-        slab.data[i] = value;
-    }
-  }
 }
 
 }  // namespace brume::engine

@@ -87,10 +87,8 @@ Bytes read_verified(const Manifest& manifest, int rank) {
 void run_copies(const std::vector<float>& values, const std::vector<Copy>& copies) {
   for (const Copy& copy : copies)
     for (const Run& run : copy.runs)
-      if (copy.destination->rounded)
-        std::copy_n(values.data() + run.from, run.count, copy.destination->rounded + run.to);
-      else
-        std::copy_n(values.data() + run.from, run.count, copy.destination->data + run.to);
+      engine::set_values(*copy.destination, run.to,
+                         std::span(values).subspan(std::size_t(run.from), std::size_t(run.count)));
 }
 
 }  // namespace

@@ -100,7 +100,7 @@ void CheckpointWriter::Impl::snapshot(const CheckpointInfo& info,
   for (const engine::Slab& slab : slabs) {
     if (!slab.owned) continue;
     mine.push_back(slab);
-    values.emplace_back(slab.data, slab.data + slab.elements);
+    values.push_back(engine::values(slab));
   }
 }
 

@@ -4,11 +4,11 @@
 #include <chrono>
 #include <thread>
 
+#include "../host_half.hpp"
 #include "../parts.hpp"
 #include "base/error.hpp"
 #include "comm/cuda.hpp"
 #include "device/cuda.hpp"
-#include "host_half.hpp"
 
 namespace brume::comm {
 namespace {

@@ -3,6 +3,9 @@
 
 #include <nvtx3/nvToolsExt.h>
 
+#include <mutex>
+#include <vector>
+
 #include "base/error.hpp"
 #include "device/cuda.hpp"
 #include "device/device.hpp"
@@ -12,18 +15,48 @@ namespace {
 
 thread_local cudaStream_t bound_stream = nullptr;
 
-/// An event without timing: it costs the device least.
-struct CudaEvent {
-  CudaEvent() {
-    cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "making an event");
+/// Events of one kind. They are used again, because making one takes a lock of the driver's.
+class EventPool : public std::enable_shared_from_this<EventPool> {
+ public:
+  explicit EventPool(unsigned flags) : flags_(flags) {}
+  ~EventPool() {
+    for (cudaEvent_t event : free_) cudaEventDestroy(event);
   }
-  ~CudaEvent() { cudaEventDestroy(event); }
-  CudaEvent(const CudaEvent&) = delete;
-  CudaEvent& operator=(const CudaEvent&) = delete;
-  cudaEvent_t event = nullptr;
+  EventPool(const EventPool&) = delete;
+  EventPool& operator=(const EventPool&) = delete;
+
+  /// An event as a mark; it comes back when nobody holds the mark.
+  Mark take() {
+    return {make(), [pool = shared_from_this()](cudaEvent_t event) { pool->give_back(event); }};
+  }
+
+ private:
+  cudaEvent_t make() {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!free_.empty()) {
+        const cudaEvent_t event = free_.back();
+        free_.pop_back();
+        return event;
+      }
+    }
+    cudaEvent_t event = nullptr;
+    cuda_check(cudaEventCreateWithFlags(&event, flags_), "making an event");
+    return event;
+  }
+  void give_back(cudaEvent_t event) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(event);
+  }
+
+  const unsigned flags_;
+  std::mutex mutex_;
+  std::vector<cudaEvent_t> free_;
 };
 
-cudaEvent_t event_of(const Mark& mark) { return static_cast<const CudaEvent*>(mark.get())->event; }
+cudaEvent_t event_of(const Mark& mark) {
+  return static_cast<cudaEvent_t>(const_cast<void*>(mark.get()));
+}
 
 /// A stream of one device; never waits for the legacy default stream.
 class CudaStream final : public Stream {
@@ -40,11 +73,8 @@ class CudaStream final : public Stream {
     cuda_check(cudaSetDevice(device_), "choosing a device");
     bound_stream = stream_;
   }
-  Mark record() override {
-    auto mark = std::make_shared<CudaEvent>();
-    cuda_check(cudaEventRecord(mark->event, stream_), "recording an event");
-    return mark;
-  }
+  Mark record() override { return record(*events_); }
+  Mark record_time() override { return record(*timed_events_); }
   void wait(const Mark& mark) override {
     cuda_check(cudaStreamWaitEvent(stream_, event_of(mark), 0), "waiting for an event");
   }
@@ -52,8 +82,22 @@ class CudaStream final : public Stream {
   void synchronize(const Mark& mark) override {
     cuda_check(cudaEventSynchronize(event_of(mark)), "work before an event");
   }
+  double seconds(const Mark& from, const Mark& to) const override {
+    float time_ms = 0.0f;
+    cuda_check(cudaEventElapsedTime(&time_ms, event_of(from), event_of(to)), "timing events");
+    return time_ms * 1e-3;
+  }
 
  private:
+  Mark record(EventPool& pool) {
+    Mark mark = pool.take();
+    cuda_check(cudaEventRecord(event_of(mark), stream_), "recording an event");
+    return mark;
+  }
+
+  // Without timing an event costs the device least. Marks may outlive the stream.
+  std::shared_ptr<EventPool> events_ = std::make_shared<EventPool>(cudaEventDisableTiming);
+  std::shared_ptr<EventPool> timed_events_ = std::make_shared<EventPool>(cudaEventDefault);
   int device_ = 0;
   cudaStream_t stream_ = nullptr;
 };

@@ -1,7 +1,7 @@
 /// @file Device memory over a communicator of host memory.
 #include <algorithm>
 
-#include "comm/cuda.hpp"
+#include "comm/device_group.hpp"
 #include "device/device.hpp"
 #include "device/memory.hpp"
 #include "host_half.hpp"

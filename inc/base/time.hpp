@@ -1,0 +1,12 @@
+/// @file When something ran.
+#pragma once
+
+namespace brume {
+
+/// When a task ran, or would run [s], since the start of its iteration.
+struct Span {
+  double start_s = 0.0;
+  double end_s = 0.0;
+};
+
+}  // namespace brume
