@@ -3,13 +3,8 @@
 # 0.5 MiB; rank 0, which keeps up to 2048 rows of run.h5 and builds its image, by 4 MiB.
 set -eu
 steps=${BRUME_STEPS:-400}
-deck=$BRUME_REGRESSION_DIR/decks/tiny.toml
-profile=cluster.profile=$BRUME_REGRESSION_DIR/decks/profile.toml
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
-"$BRUME" import tokens "$BRUME_REGRESSION_DIR" -o .
-mpirun -n 4 --oversubscribe "$BRUME" run "$deck" --set "$profile" --set training.steps="$steps" \
+. "$BRUME_REGRESSION_DIR/tiny_job.sh"
+tiny_job --set training.steps="$steps" \
   --set output.checkpoint_every=$((steps / 8)) --set data.eval_every=$((steps / 8)) \
   --set output.log_every=$((steps / 8)) --set output.trace=false
 h5dump -y -w 1 -d /steps/peak_resident_bytes -o peaks run/run.h5 > /dev/null

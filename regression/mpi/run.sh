@@ -2,16 +2,10 @@
 # A whole job on four ranks: it plans, trains, writes its results; stopped and resumed it gives the same
 # bits as one never stopped, and under another plan the same losses to 1e-5.
 set -eu
-deck=$BRUME_REGRESSION_DIR/decks/tiny.toml
-profile=cluster.profile=$BRUME_REGRESSION_DIR/decks/profile.toml
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
-"$BRUME" import tokens "$BRUME_REGRESSION_DIR" -o .
-run() { mpirun -n 4 --oversubscribe "$BRUME" run "$deck" --set "$profile" "$@"; }
+. "$BRUME_REGRESSION_DIR/tiny_job.sh"
 losses() { h5dump -y -m %.17g -d /steps/loss "$1/run.h5" | sed -n '/DATA/,/}/p' | grep -E '[0-9]'; }
 
-run --set output.directory=whole
+tiny_job --set output.directory=whole
 h5dump -H whole/run.h5 > header
 for word in units deck plan profile version filetype loss iteration_predicted_s placed_device_bytes; do
   grep -q "\"$word\"" header || { echo "run.h5 lacks '$word'"; exit 1; }
@@ -24,8 +18,8 @@ placed=$(($(numbers /memory/placed_device_bytes) + $(numbers /memory/placed_host
 [ "$resident" -le $((placed + 100000000)) ] || { echo "resident set $resident, placed $placed"; exit 1; }
 ls whole/checkpoints | grep -qx step-12
 
-run --set output.directory=parts --steps 5
-run --set output.directory=parts
+tiny_job --set output.directory=parts --steps 5
+tiny_job --set output.directory=parts
 [ "$(losses whole)" = "$(losses parts)" ] || { echo "resumed losses differ"; losses whole; losses parts; exit 1; }
 
 cat > everything.toml << EOF
@@ -47,8 +41,8 @@ grad_offload_ratio = 0.5
 optim_offload_ratio = 0.5
 act_offload_ratio = 0.5
 EOF
-run --set output.directory=other --plan everything.toml --steps 5
-run --set output.directory=other --replan --set search.stages='[1]' --set search.tp='[2]'
+tiny_job --set output.directory=other --plan everything.toml --steps 5
+tiny_job --set output.directory=other --replan --set search.stages='[1]' --set search.tp='[2]'
 losses whole > a
 losses other > b
 paste a b | tr -d ',' | awk '{ d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > 1e-5) { print "differs:", $0; bad = 1 } n++ }
@@ -56,7 +50,7 @@ paste a b | tr -d ',' | awk '{ d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > 1e
 
 # In bf16 as well: stopped and resumed the same bits.
 if grep -q avx512 /proc/cpuinfo; then
-  narrow() { run --set training.precision=bf16 --plan everything.toml "$@"; }
+  narrow() { tiny_job --set training.precision=bf16 --plan everything.toml "$@"; }
   narrow --set output.directory=narrow
   narrow --set output.directory=pieces --steps 5
   narrow --set output.directory=pieces

@@ -2,14 +2,10 @@
 # A signal to mpirun stops all ranks at the same step, after a checkpoint, with exit code 75; the same line
 # again goes on from there.
 set -eu
-deck=$BRUME_REGRESSION_DIR/decks/tiny.toml
-profile=cluster.profile=$BRUME_REGRESSION_DIR/decks/profile.toml
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
-"$BRUME" import tokens "$BRUME_REGRESSION_DIR" -o .
+. "$BRUME_REGRESSION_DIR/tiny_job.sh"
 steps=training.steps=100000
 
+# Not by tiny_job: the signal is for mpirun itself, not for a shell that waits for it.
 mpirun -n 4 --oversubscribe "$BRUME" run "$deck" --set "$profile" --set "$steps" > log 2>&1 &
 job=$!
 for _ in $(seq 200); do
@@ -24,7 +20,7 @@ cat log
 stopped=$(sed -n 's/^stopped after \([0-9]*\) of.*/\1/p' log)
 [ -f "run/checkpoints/step-$stopped/manifest.json" ] || { echo "no checkpoint of step $stopped"; exit 1; }
 
-mpirun -n 4 --oversubscribe "$BRUME" run "$deck" --set "$profile" --set "$steps" --steps $((stopped + 3)) > log 2>&1
+tiny_job --set "$steps" --steps $((stopped + 3)) > log 2>&1
 cat log
 grep -q "after $stopped steps" log || { echo "did not resume after step $stopped"; exit 1; }
 [ -d "run/checkpoints/step-$((stopped + 3))" ]
