@@ -35,6 +35,9 @@ class LateStream : public device::Stream {
   }
   void synchronize() override { synchronize(record()); }
   void synchronize(const device::Mark& mark) override { moment_of(mark).wait(); }
+  bool reached(const device::Mark& mark) const override {
+    return moment_of(mark).wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  }
   double seconds(const device::Mark& from, const device::Mark& to) const override {
     return std::chrono::duration<double>(moment_of(to).get() - moment_of(from).get()).count();
   }

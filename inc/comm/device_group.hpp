@@ -14,10 +14,10 @@ namespace brume::comm {
 /// With devices, values are device memory and calls work in the order of the calling thread's
 /// channel: they return when the transfer is in its stream, and the memory may be used again in
 /// stream order. Barrier, broadcast and gather stay on the host. NCCL carries it where each rank
-/// has a device of its own, else MPI with a stop in pinned memory; $BRUME_TRANSPORT = nccl | staged
-/// asks for one of them. Sums by NCCL are in its own order, which is fixed by its algorithm, the
-/// size of the message and the topology, and of bf16 values each partial sum is rounded; the staged
-/// path has the bits of `host`.
+/// has a device of its own, else MPI with a stop in pinned memory; $BRUME_TRANSPORT = nccl,
+/// nccl_serial or staged asks for one of them. Sums by NCCL are in its own order, which is fixed by
+/// its algorithm, the size of the message and the topology, and of bf16 values each partial sum is
+/// rounded; the staged path has the bits of `host`.
 ///
 /// Collective over `host`.
 /// @throws Error(input)    for another transport, or NCCL between ranks that share a device
@@ -26,6 +26,11 @@ std::unique_ptr<Communicator> device_group(std::unique_ptr<Communicator> host);
 
 /// The staged path: copies out, communicates over `host`, copies in. Same bits as `host`.
 std::unique_ptr<Communicator> staged_communicator(std::unique_ptr<Communicator> host);
+
+/// Whether collectives of different groups are to run one after the other: BRUME_TRANSPORT =
+/// nccl_serial. NCCL's kernels of several groups hold parts of a device while they wait for peers;
+/// where not all of them find room, devices could wait for each other.
+bool one_collective_at_a_time();
 
 /// What carries it between these ranks, for the log. Collective over `host`.
 std::string device_transport(Communicator& host);

@@ -48,6 +48,10 @@ class Channels {
   void synchronize();                          ///< all channels idle; rethrows the first failure
   void start_clock();                          ///< spans count from now; all channels must be idle
 
+  /// The span of the timed work that `channel` does now, null: none. Any thread; the span itself is
+  /// not touched, and may be gone already.
+  const Span* in_flight(int channel) const;
+
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;

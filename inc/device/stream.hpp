@@ -20,7 +20,8 @@ class Stream {
   virtual Mark record_time() = 0;           ///< a mark that also knows when it was reached
   virtual void wait(const Mark& mark) = 0;  ///< what comes later runs after `mark`
   virtual void synchronize() = 0;  ///< blocks the caller until all that is in the queue is done
-  virtual void synchronize(const Mark& mark) = 0;  ///< ... until `mark` is; any thread
+  virtual void synchronize(const Mark& mark) = 0;    ///< ... until `mark` is; any thread
+  virtual bool reached(const Mark& mark) const = 0;  ///< whether `mark` is done; any thread
 
   /// [s] between two marks of record_time, by this or other streams of the device. Both must have
   /// been reached. Any thread.

@@ -33,9 +33,10 @@ struct Settings {
   std::int64_t steps = 1;  ///< of the whole training, for the learning rate
   Optimizer optimizer;
   std::uint64_t seed = 1;
-  int threads = 1;      ///< cores this rank computes with
-  int first_core = -1;  ///< of those on its node; -1: wherever the system puts them
-  bool overlap = true;  ///< false: transfers run only while nothing computes
+  int threads = 1;              ///< cores this rank computes with
+  int first_core = -1;          ///< of those on its node; -1: wherever the system puts them
+  bool overlap = true;          ///< false: transfers run only while nothing computes
+  bool one_collective = false;  ///< collectives of all groups run one after the other
   bool check_memory =
       false;  ///< poison buffers at birth, check the guards behind them after each task
 };

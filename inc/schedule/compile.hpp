@@ -11,7 +11,8 @@ enum class Mode { train, evaluate };
 
 struct Options {
   Mode mode = Mode::train;
-  bool overlap = true;  ///< false: transfers run only while nothing computes
+  bool overlap = true;          ///< false: transfers run only while nothing computes
+  bool one_collective = false;  ///< collectives of all groups run one after the other
 };
 
 /// Compiles, places and links the Program of one rank. Pure: any process can make any rank's.

@@ -293,6 +293,33 @@ TEST(ChannelStreams, SpansAreWhenStreamsWorked) {
   }
 }
 
+/// A stream's work is in flight until the stream has done it, a worker's until that has.
+TEST(ChannelStreams, WhatIsInFlightIsKnown) {
+  std::vector<std::unique_ptr<Stream>> streams;
+  streams.push_back(std::make_unique<test::LateStream>());
+  streams.push_back(nullptr);
+  Channels channels({"late", "host"}, {}, std::move(streams));
+  std::atomic<bool> go_on = false;
+  const auto work = [&go_on] {
+    while (!go_on) std::this_thread::sleep_for(microseconds(50));
+  };
+  Span first, second, host;
+  channels.start_clock();
+  channels.enqueue(
+      0, [work] { test::LateStream::current->put(work); }, &first);
+  channels.enqueue(
+      0, [work] { test::LateStream::current->put(work); }, &second);
+  channels.enqueue(1, work, &host);
+  while (!channels.in_flight(0) || !channels.in_flight(1))
+    std::this_thread::sleep_for(microseconds(50));
+  EXPECT_EQ(channels.in_flight(0), &first);
+  EXPECT_EQ(channels.in_flight(1), &host);
+  go_on = true;
+  channels.synchronize();
+  EXPECT_EQ(channels.in_flight(0), nullptr);
+  EXPECT_EQ(channels.in_flight(1), nullptr);
+}
+
 TEST(ChannelStreams, SynchronizeWaitsForTheStreams) {
   std::vector<std::unique_ptr<Stream>> streams;
   streams.push_back(std::make_unique<test::LateStream>());

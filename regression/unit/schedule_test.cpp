@@ -66,7 +66,8 @@ class RandomPlans : public ::testing::TestWithParam<int> {
 
 TEST_P(RandomPlans, AreOrderedAndFreeOfDeadlock) {
   for (const Options& options :
-       {Options{}, Options{.overlap = false}, Options{.mode = Mode::evaluate}}) {
+       {Options{}, Options{.overlap = false}, Options{.mode = Mode::evaluate},
+        Options{.one_collective = true}}) {
     const std::vector<Program> programs = compile_all(plan, model, options);
     for (const Program& program : programs)
       EXPECT_EQ(verify(program), std::vector<std::string>{}) << plan::text(plan);

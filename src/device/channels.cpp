@@ -109,7 +109,30 @@ class Channel {
   std::int64_t enqueued() const { return enqueued_; }
 
   std::unique_ptr<Stream> stream;  ///< null: the worker does the work itself
-  std::vector<Timed> timed;        ///< the worker's, until the channel is idle
+
+  /// Work that a stream was given, since the last read_times.
+  void add_timed(Timed work) {
+    const std::lock_guard lock(mutex_);
+    timed_.push_back(std::move(work));
+  }
+
+  /// Fills in the spans of what the stream did; it must be done.
+  void read_times(const Mark& started) {
+    const std::lock_guard lock(mutex_);
+    for (const Timed& work : timed_)
+      if (started)
+        *work.span = {stream->seconds(started, work.start), stream->seconds(started, work.end)};
+    timed_.clear();
+  }
+
+  const Span* in_flight() {
+    const std::lock_guard lock(mutex_);
+    for (const Timed& work : timed_)
+      if (!stream->reached(work.end)) return work.span;
+    return working;
+  }
+
+  std::atomic<const Span*> working = nullptr;  ///< of the timed work in the worker's hands
 
  private:
   // Changed under the mutex only; atomic so that a brief look needs no lock.
@@ -121,6 +144,7 @@ class Channel {
   std::condition_variable arrived_;    // the queue has an item, or the end has come
   std::condition_variable completed_;  // `done_` grew, or the end has come
   std::deque<Item> queue_;
+  std::vector<Timed> timed_;
   int watchers_ = 0;   // threads asleep until `done_` grows; without any, nobody is told
   bool idle_ = false;  // the worker sleeps; an awake one looks at the queue by itself
   std::thread worker_;
@@ -186,15 +210,17 @@ struct Channels::Impl {
   }
 
   void run_timed(Channel& channel, Item& item) {
+    channel.working = item.span;
     if (channel.stream) {
       Mark start = channel.stream->record_time();
       item.work();
-      channel.timed.push_back({item.span, std::move(start), channel.stream->record_time()});
-      return;
+      channel.add_timed({item.span, std::move(start), channel.stream->record_time()});
+    } else {
+      item.span->start_s = seconds_since_start();
+      item.work();
+      item.span->end_s = seconds_since_start();
     }
-    item.span->start_s = seconds_since_start();
-    item.work();
-    item.span->end_s = seconds_since_start();
+    channel.working = nullptr;
   }
 
   double seconds_since_start() const {
@@ -207,17 +233,6 @@ struct Channels::Impl {
     for (Channel& channel : channels)
       if (channel.stream && !started_mark) started_mark = channel.stream->record_time();
     started = std::chrono::steady_clock::now();
-  }
-
-  /// Of channels whose streams are done: fills in the spans of what they did.
-  void read_times(bool valid) {
-    for (Channel& channel : channels) {
-      for (const Timed& work : channel.timed)
-        if (valid && started_mark)
-          *work.span = {channel.stream->seconds(started_mark, work.start),
-                        channel.stream->seconds(started_mark, work.end)};
-      channel.timed.clear();
-    }
   }
 
   /// First until the other worker has come so far; what it only put into its stream by then is left
@@ -286,11 +301,14 @@ void Channels::synchronize() {
   for (Channel& channel : impl_->channels) channel.await(channel.enqueued());
   for (Channel& channel : impl_->channels)
     if (channel.stream && !impl_->failed) channel.stream->synchronize();
-  impl_->read_times(!impl_->failed);
+  for (Channel& channel : impl_->channels)
+    if (channel.stream) channel.read_times(impl_->failed ? nullptr : impl_->started_mark);
   const std::lock_guard lock(impl_->failure_mutex);
   if (impl_->failure) std::rethrow_exception(impl_->failure);
 }
 
 void Channels::start_clock() { impl_->start_clock(); }
+
+const Span* Channels::in_flight(int channel) const { return impl_->at(channel).in_flight(); }
 
 }  // namespace brume::device

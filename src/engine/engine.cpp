@@ -64,10 +64,9 @@ struct Engine::Impl {
         model(model),
         settings(settings),
         place(plan::place(plan, world.rank())),
-        train(schedule::compile(plan, model, world.rank(), {.overlap = settings.overlap})),
-        evaluation(
-            schedule::compile(plan, model, world.rank(),
-                              {.mode = schedule::Mode::evaluate, .overlap = settings.overlap})),
+        train(schedule::compile(plan, model, world.rank(), options(settings))),
+        evaluation(schedule::compile(plan, model, world.rank(),
+                                     options(settings, schedule::Mode::evaluate))),
         arena(largest(train.arena_bytes, evaluation.arena_bytes)),
         compute(make_compute(this->plan, this->model, world.rank(), arena)),
         groups(this->plan, world),
@@ -79,6 +78,11 @@ struct Engine::Impl {
     }
     std::vector<Slab> state = engine::slabs(train, plan, model, arena);
     initialise(state, model, settings.seed);
+  }
+
+  static schedule::Options options(const Settings& settings,
+                                   schedule::Mode mode = schedule::Mode::train) {
+    return {.mode = mode, .overlap = settings.overlap, .one_collective = settings.one_collective};
   }
 
   static std::array<std::int64_t, schedule::num_tiers> largest(

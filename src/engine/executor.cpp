@@ -75,7 +75,6 @@ Executor::Executor(const Arena& arena, const Compute& compute, const Groups& gro
       groups_(groups),
       precision_(precision),
       channels_(channel_names(), std::move(on_failure), channel_streams()) {
-  for (auto& running : running_) running = -1;
   // Only what computes is bound: transfers of a rank find room beside it.
   channels_.enqueue(int(Channel::compute),
                     [threads = settings.threads, first = settings.first_core] {
@@ -89,6 +88,7 @@ void Executor::run(const schedule::Program& program, Parts parts, const StepScal
   channels_.start_clock();
   times.assign(program.tasks.size(), {});
   program_ = &program;
+  times_ = times.data();
   std::vector<char> waited_for(program.tasks.size(), 0);
   for (const schedule::Task& task : program.tasks)
     for (int other : task.waits) waited_for[std::size_t(other)] = 1;
@@ -103,12 +103,10 @@ void Executor::run(const schedule::Program& program, Parts parts, const StepScal
     if (works)
       channels_.enqueue(
           channel,
-          [&, id, channel] {
-            running_[std::size_t(channel)] = int(id);
+          [&, id] {
             if (guards) guards->before(int(id));
             execute(program, int(id), step);
             if (guards) guards->after(int(id));
-            running_[std::size_t(channel)] = -1;
           },
           &times[id]);
     if (waited_for[id]) events[id] = channels_.record(channel);
@@ -168,11 +166,11 @@ void Executor::copy(const schedule::Program& program, const schedule::Task& task
 std::string Executor::in_flight() const {
   std::string text;
   const schedule::Program* program = program_;
-  for (std::size_t c = 0; program != nullptr && c < running_.size(); ++c) {
-    const int task = running_[c];
-    if (task < 0) continue;
+  for (int c = 0; program != nullptr && c < schedule::num_channels; ++c) {
+    const schedule::Span* span = channels_.in_flight(c);
+    if (span == nullptr) continue;
     text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", schedule::name(Channel(c)),
-                        schedule::label(program->tasks[std::size_t(task)]));
+                        schedule::label(program->tasks[std::size_t(span - times_)]));
   }
   return text.empty() ? "nothing in flight" : text;
 }

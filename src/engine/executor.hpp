@@ -51,8 +51,9 @@ class Executor {
   const Compute& compute_;
   const Groups& groups_;
   model::Precision precision_;
-  std::array<std::atomic<int>, schedule::num_channels> running_;  ///< task, or -1
+  // What runs, for in_flight().
   std::atomic<const schedule::Program*> program_ = nullptr;
+  std::atomic<const schedule::Span*> times_ = nullptr;
   device::Channels channels_;  ///< last: its threads use the rest
 };
 

@@ -101,6 +101,8 @@ int Compiler::add_part(const char* what, Tier tier, Content content, Range part,
 }
 
 Task& Compiler::add_task(Channel channel, Operation operation, const Slot& slot) {
+  if (channel == Channel::collective_dp && options_.one_collective)
+    channel = Channel::collective_tp;
   Task task{.channel = channel, .operation = operation, .operands = {}, .waits = {}};
   task.phase = slot.kind == Slot::Kind::update ? Phase::update : Phase::train;
   task.backward_pass = slot.kind == Slot::Kind::backward;

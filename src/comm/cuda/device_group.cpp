@@ -15,16 +15,20 @@
 namespace brume::comm {
 namespace {
 
-enum class Transport { nccl, staged };
-
-/// Collective over `host`.
-Transport transport(Communicator& host) {
+/// What the environment asks for; empty: the better one.
+std::string_view wish() {
   const char* asked = std::getenv("BRUME_TRANSPORT");
   const std::string_view wish = asked ? asked : "";
-  require(wish.empty() || wish == "nccl" || wish == "staged", Failure::input,
-          "BRUME_TRANSPORT = {}: expected nccl or staged, or nothing for the better one", wish);
-  if (wish == "nccl") return Transport::nccl;
-  return wish == "staged" || !devices_differ(host) ? Transport::staged : Transport::nccl;
+  require(wish.empty() || wish == "nccl" || wish == "nccl_serial" || wish == "staged",
+          Failure::input,
+          "BRUME_TRANSPORT = {}: expected nccl, nccl_serial or staged, or nothing for the best one",
+          wish);
+  return wish;
+}
+
+/// Collective over `host`.
+bool takes_nccl(Communicator& host) {
+  return wish().empty() ? devices_differ(host) : wish() != "staged";
 }
 
 }  // namespace
@@ -42,16 +46,18 @@ bool devices_differ(Communicator& host) {
 
 std::unique_ptr<Communicator> device_group(std::unique_ptr<Communicator> host) {
   // A group of one has nothing to carry: NCCL would keep buffers for it.
-  if (host->size() == 1 || transport(*host) == Transport::staged)
-    return staged_communicator(std::move(host));
+  if (host->size() == 1 || !takes_nccl(*host)) return staged_communicator(std::move(host));
   return nccl_communicator(std::move(host));
 }
 
+bool one_collective_at_a_time() { return wish() == "nccl_serial"; }
+
 std::string device_transport(Communicator& host) {
-  if (transport(host) == Transport::staged) return "pinned host memory and MPI";
+  if (!takes_nccl(host)) return "pinned host memory and MPI";
   int version = 0;
   ncclGetVersion(&version);
-  return fmt::format("NCCL {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+  return fmt::format("NCCL {}.{}.{}{}", version / 10000, version / 100 % 100, version % 100,
+                     one_collective_at_a_time() ? ", one collective at a time" : "");
 }
 
 }  // namespace brume::comm

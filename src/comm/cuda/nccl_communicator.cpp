@@ -116,14 +116,20 @@ class NcclCommunicator final : public HostHalf {
   /// Calls return before NCCL has taken the work; waits until it has.
   void settle(const char* what) {
     using Clock = std::chrono::steady_clock;
-    const auto until = Clock::now() + std::chrono::duration<double>(timeout_s_);
+    const auto start = Clock::now();
+    const auto until = start + std::chrono::duration<double>(timeout_s_);
     for (ncclResult_t state = ncclInProgress; state == ncclInProgress;) {
       nccl_check(ncclCommGetAsyncError(group_, &state), what);
       nccl_check(state, what);
       require(Clock::now() < until, Failure::network,
               "NCCL: {} of {} ranks took more than {} s: a rank may be missing", what, size(),
               timeout_s_);
-      if (state == ncclInProgress) std::this_thread::sleep_for(std::chrono::microseconds(20));
+      if (state != ncclInProgress) return;
+      // Most calls are taken within microseconds; the first ones make connections.
+      if (Clock::now() < start + std::chrono::microseconds(100))
+        std::this_thread::yield();
+      else
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
   }
 

@@ -5,6 +5,8 @@ namespace brume::comm {
 
 std::unique_ptr<Communicator> device_group(std::unique_ptr<Communicator> host) { return host; }
 
+bool one_collective_at_a_time() { return false; }
+
 std::string device_transport(Communicator&) { return "host memory"; }
 
 }  // namespace brume::comm

@@ -1,6 +1,8 @@
 /// @file An NVIDIA device: copies and fills in the calling thread's stream.
 #include "device/device.hpp"
 
+#include <cstdlib>
+
 #include "base/error.hpp"
 #include "device/cuda.hpp"
 
@@ -20,6 +22,9 @@ int cuda_devices() {
 }
 
 void use_device(int node_rank) {
+  // Streams that share a queue of the device wait for each other's work, and with peers in a
+  // circle.
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   const int devices = cuda_devices();
   require(devices > 0, Failure::resource,
           "this build is for NVIDIA devices, and this node shows none to the job: ask the batch "

@@ -82,6 +82,9 @@ class CudaStream final : public Stream {
   void synchronize(const Mark& mark) override {
     cuda_check(cudaEventSynchronize(event_of(mark)), "work before an event");
   }
+  bool reached(const Mark& mark) const override {
+    return cudaEventQuery(event_of(mark)) != cudaErrorNotReady;
+  }
   double seconds(const Mark& from, const Mark& to) const override {
     float time_ms = 0.0f;
     cuda_check(cudaEventElapsedTime(&time_ms, event_of(from), event_of(to)), "timing events");
