@@ -23,6 +23,7 @@ struct Description {
   std::string name;               ///< "NVIDIA H200"; empty: ranks compute on the host
   std::int64_t memory_bytes = 0;  ///< of the device, whoever uses it
   std::int64_t free_bytes = 0;    ///< of these, now
+  int on_node = 0;                ///< devices that this node shows the process
 };
 Description describe_device();
 

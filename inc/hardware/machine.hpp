@@ -46,6 +46,10 @@ class Machine {
   std::vector<std::optional<Link>> links_;  ///< [group, group]
 };
 
+/// The cluster as plans find it: of each device's memory less what its group's profile says is
+/// reserved. @throws Error(infeasible) when nothing is left
+Cluster usable(Cluster cluster, const Machine& machine);
+
 /// Text that `parse_machine` gives the same profiles back from: of one group its profile.
 std::string text(const Machine& machine);
 

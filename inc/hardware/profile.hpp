@@ -113,6 +113,8 @@ struct Profile {
   double flops_per_s = 0.0;      ///< measured large matrix product, per rank
   double bytes_per_s = 0.0;      ///< measured memory bandwidth, per rank
   double task_overhead_s = 0.0;  ///< per task: hand-over between channels
+  std::int64_t reserved_bytes =
+      0;  ///< of a device's memory, what libraries and the driver take beside a plan
   std::vector<OperatorRow> operators;
   std::vector<EfficiencyRow> efficiencies;
   std::vector<LinkRow> links;

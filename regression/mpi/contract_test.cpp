@@ -1,6 +1,7 @@
 /// @file The numerical contract on MPI ranks: fixed plans that together cover every knob and pair
 /// of knobs.
 #include "contract.hpp"
+#include "device/device.hpp"
 #include "kernels/types.hpp"
 #include "mpi_main.hpp"
 
@@ -115,6 +116,7 @@ plan::Plan plan_number(std::size_t index) {
 class Contract : public ::testing::TestWithParam<std::tuple<std::size_t, bool>> {};
 
 void expect_contract(const model::Config& model, const plan::Plan& plan) {
+  device::use_device(mpi_job().session.node_rank());
   const kernels::Runtime runtime(1);
   const Settings settings = test::contract_settings(20);
   // All ranks read the one file of rank 0.

@@ -60,12 +60,12 @@ struct Given {
   explicit Given(const PlanOptions& options)
       : deck(load_deck(options.deck, options.sets)),
         model(model::config(deck.model, deck.training.precision)),
-        cluster(hardware::cluster(deck.cluster)),
-        machine(obtain_machine_alone(deck, model)) {}
+        machine(obtain_machine_alone(deck, model)),
+        cluster(hardware::usable(hardware::cluster(deck.cluster), machine)) {}
   deck::Deck deck;
   model::Config model;
-  hardware::Cluster cluster;
   hardware::Machine machine;
+  hardware::Cluster cluster;
 };
 
 plan::Plan load_plan(const PlanOptions& options, const Given& given) {

@@ -94,7 +94,7 @@ void refuse_mist(const deck::Deck& deck, const char* verb) {
 
 plan::Plan search_plan(const deck::Deck& deck, const model::Config& model,
                        const hardware::Machine& machine) {
-  const hardware::Cluster cluster = hardware::cluster(deck.cluster);
+  const hardware::Cluster cluster = hardware::usable(hardware::cluster(deck.cluster), machine);
   const tuner::Result result =
       tuner::tune(model, deck.training.global_batch, cluster, machine, deck.search);
   log::info("{}", tuner::report(result, cluster));

@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "comm/agree.hpp"
+#include "device/device.hpp"
 #include "device/memory.hpp"
 #include "hardware/cluster.hpp"
 #include "kernels/types.hpp"
@@ -122,6 +123,7 @@ hardware::Machine obtain_machine_alone(const deck::Deck& deck, const model::Conf
     return *machine;
   }
   comm::run_local(deck.cluster.all_groups()[0].devices_per_node, [&](comm::Communicator& world) {
+    device::use_device(world.rank());
     const hardware::Machine mine = obtain_machine(world, world.size(), deck, model);
     if (world.rank() == 0) machine = mine;
   });

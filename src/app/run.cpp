@@ -165,6 +165,7 @@ class Job {
 
   void check_plan() {
     comm::together(*world_, [&] {
+      cluster_ = hardware::usable(cluster_, *machine_);
       require(cluster_.num_groups() > 1 || plan_.devices() == world_->size(), Failure::input,
               "the plan is for {} ranks, the job has {}", plan_.devices(), world_->size());
       require(plan_.global_batch == deck_.training.global_batch, Failure::input,

@@ -10,7 +10,9 @@
 #include "base/statistics.hpp"
 #include "base/text.hpp"
 #include "comm/agree.hpp"
+#include "comm/device_group.hpp"
 #include "data/sampler.hpp"
+#include "device/device.hpp"
 #include "device/memory.hpp"
 #include "engine/engine.hpp"
 #include "kernels/types.hpp"
@@ -49,6 +51,31 @@ double wrong(std::span<const float> values, std::size_t first, Expected&& expect
   return count;
 }
 
+/// Values where ranks compute, and a queue for the calling thread if that is on a device.
+class Exchanged {
+ public:
+  explicit Exchanged(std::size_t count)
+      : memory_(std::int64_t(count * sizeof(float))), stream_(device::make_stream()) {
+    if (stream_) stream_->bind();
+  }
+  std::span<float> there() const {
+    return {reinterpret_cast<float*>(memory_.data()), std::size_t(memory_.bytes()) / sizeof(float)};
+  }
+  void set(const std::vector<float>& values) const {
+    device::copy_now(memory_.data(), values.data(), memory_.bytes());
+  }
+  std::vector<float> get() const {
+    device::finish();
+    std::vector<float> values(there().size());
+    device::copy_now(values.data(), memory_.data(), memory_.bytes());
+    return values;
+  }
+
+ private:
+  device::Memory memory_;
+  std::unique_ptr<device::Stream> stream_;
+};
+
 /// Numbers that came out wrong: of all-reduce, reduce-scatter, all-gather, and messages in a ring.
 std::vector<double> wrong_values(comm::Communicator& group, std::size_t part) {
   const int rank = group.rank(), ranks = group.size();
@@ -58,36 +85,42 @@ std::vector<double> wrong_values(comm::Communicator& group, std::size_t part) {
   const auto sum = [&](std::size_t i) { return sum_of_terms(ranks, i); };
   std::vector<double> counts;
 
-  std::vector<float> values = mine;
-  group.all_reduce(values);
-  counts.push_back(wrong(values, 0, sum));
+  const Exchanged exchanged(mine.size());
+  exchanged.set(mine);
+  group.all_reduce(exchanged.there());
+  counts.push_back(wrong(exchanged.get(), 0, sum));
 
-  values = mine;
-  group.reduce_scatter(values);
-  counts.push_back(wrong(std::span(values).subspan(first, part), first, sum));
+  exchanged.set(mine);
+  group.reduce_scatter(exchanged.there());
+  counts.push_back(wrong(std::span<const float>(exchanged.get()).subspan(first, part), first, sum));
 
-  std::ranges::fill(values, -1.0f);
-  std::copy_n(mine.begin() + std::ptrdiff_t(first), part, values.begin() + std::ptrdiff_t(first));
-  group.all_gather(values);
-  counts.push_back(wrong(values, 0, [&](std::size_t i) { return term(int(i / part), i); }));
+  std::vector<float> own(mine.size(), -1.0f);
+  std::copy_n(mine.begin() + std::ptrdiff_t(first), part, own.begin() + std::ptrdiff_t(first));
+  exchanged.set(own);
+  group.all_gather(exchanged.there());
+  counts.push_back(
+      wrong(exchanged.get(), 0, [&](std::size_t i) { return term(int(i / part), i); }));
 
   // Even ranks send first, so that nobody waits in a circle.
   const int next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;
-  const auto send = [&] { group.send(mine, next); };
-  const auto receive = [&] { group.recv(values, before); };
+  const Exchanged given(mine.size());
+  given.set(mine);
+  const auto send = [&] { group.send(given.there(), next); };
+  const auto receive = [&] { group.recv(exchanged.there(), before); };
   rank % 2 == 0 ? send() : receive();
   rank % 2 == 0 ? receive() : send();
-  counts.push_back(wrong(values, 0, [&](std::size_t i) { return term(before, i); }));
+  counts.push_back(wrong(exchanged.get(), 0, [&](std::size_t i) { return term(before, i); }));
   return counts;
 }
 
 /// @throws AgreedError when any value is wrong anywhere
 void check_collectives(comm::Communicator& world, int ranks_per_node) {
-  const auto node = world.split(world.rank() / ranks_per_node, world.rank());
+  const auto node = comm::device_group(world.split(world.rank() / ranks_per_node, world.rank()));
+  const auto everyone = comm::device_group(world.split(0, world.rank()));
   Table table({"collective", "ranks", "values", "wrong"});
   double all_wrong = 0.0;
-  for (comm::Communicator* group : {node.get(), &world}) {
-    if (group->size() == 1 || (group == &world && node->size() == world.size())) continue;
+  for (comm::Communicator* group : {node.get(), everyone.get()}) {
+    if (group->size() == 1 || (group == everyone.get() && node->size() == world.size())) continue;
     for (const std::size_t part : {std::size_t{1}, std::size_t{1000}, std::size_t{300'000}}) {
       std::vector<double> counts = wrong_values(*group, part);
       world.all_reduce(counts, comm::Reduction::sum);
@@ -215,6 +248,7 @@ Trained train(const plan::Plan& plan, const model::Config& model, const data::Sa
   settings.steps = steps;
   settings.optimizer.lr = 1e-3;
   settings.threads = threads;
+  settings.one_collective = comm::one_collective_at_a_time();
   settings.first_core = first_core;
   engine::Engine engine(plan, model, settings, world);
   Trained trained;

@@ -66,8 +66,10 @@ json planned(const PlanOptions& options, const std::string& assignment) {
   const hardware::Cluster cluster = hardware::cluster(deck.cluster);
   json row{{"devices", cluster.devices()}};
   try {
-    const tuner::Result result = tuner::tune(model, deck.training.global_batch, cluster,
-                                             obtain_machine_alone(deck, model), deck.search, false);
+    const hardware::Machine machine = obtain_machine_alone(deck, model);
+    const tuner::Result result =
+        tuner::tune(model, deck.training.global_batch, hardware::usable(cluster, machine), machine,
+                    deck.search, false);
     const tuner::Candidate& best = result.best[0];
     row["iteration_s"] = best.seconds();
     row["simulated"] = best.simulated_s.has_value();

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.hpp"
+#include "base/text.hpp"
 
 namespace brume::hardware {
 namespace {
@@ -58,6 +59,18 @@ double Machine::crossing_s(int from, int to, double bytes) const {
     return bytes / bytes_per_gib / own->gib_per_s + own->latency_s;
   return std::max(link_time(profile(from), "send", 2, 1, bytes),
                   link_time(profile(to), "send", 2, 1, bytes));
+}
+
+Cluster usable(Cluster cluster, const Machine& machine) {
+  for (int g = 0; g < cluster.num_groups(); ++g) {
+    NodeGroup& group = cluster.groups[std::size_t(g)];
+    const std::int64_t reserved = machine.profile(g).reserved_bytes;
+    require(reserved < group.memory_bytes, Failure::infeasible,
+            "memory_gib gives a device {}, of which libraries and the driver take {}",
+            format_bytes(double(group.memory_bytes)), format_bytes(double(reserved)));
+    group.memory_bytes -= reserved;
+  }
+  return cluster;
 }
 
 std::string text(const Machine& machine) {

@@ -153,6 +153,11 @@ const deck::Schema<Profile>& profile_schema() {
              {.unit = "bytes/s", .help = "memory bandwidth, per rank", .min = 0})
         .key("task_overhead_s", &Profile::task_overhead_s,
              {.unit = "s", .help = "hand-over of a task", .min = 0})
+        .key("reserved_bytes", &Profile::reserved_bytes,
+             {.unit = "bytes",
+              .help = "of a device's memory, what libraries and the driver take beside a plan",
+              .min = 1,
+              .if_given = true})
         .key("interference", &Profile::interference,
              {.help =
                   "slowdown of compute, communication, copy in, copy out by each other, row by row",

@@ -10,6 +10,7 @@
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "device/device.hpp"
 
 namespace brume::profiler {
 namespace {
@@ -26,7 +27,27 @@ std::uint32_t scramble(std::uint32_t i) {
   return i ^ (i >> 15);
 }
 
+/// Sets values[i] = value(i % 2^20), which are generated once and copied from there on.
+template <class Element, typename Value>
+void repeat(std::span<Element> values, Value value) {
+  std::vector<Element> pattern(std::min(values.size(), std::size_t{1} << 20));
+  for (std::size_t i = 0; i < pattern.size(); ++i) pattern[i] = value(std::uint32_t(i));
+  const auto copy = [](Element* to, const Element* from, std::size_t count) {
+    device::copy_now(to, from, std::int64_t(count * sizeof(Element)));
+  };
+  copy(values.data(), pattern.data(), pattern.size());
+  for (std::size_t done = pattern.size(); done < values.size(); done *= 2)
+    copy(values.data() + done, values.data(), std::min(done, values.size() - done));
+}
+
 }  // namespace
+
+Bench::Bench(comm::Communicator& world, int ranks_per_node)
+    : world_(world),
+      node_(world.split(world.rank() / ranks_per_node, world.rank())),
+      stream_(device::make_stream()) {
+  if (stream_) stream_->bind();
+}
 
 void Bench::report(const std::string& what) {
   const double taken_s = now_s() - std::exchange(reported_s_, now_s());
@@ -68,6 +89,7 @@ std::optional<double> Bench::seconds(const std::string& name, const Work& work) 
   bool fine = true;
   const auto loop = [&](int calls) {
     for (int i = 0; work && i < calls && fine; ++i) fine = attempt(name, work);
+    if (work && fine) fine = attempt(name, device::finish);
   };
   loop(1);
   world_.barrier();
@@ -99,7 +121,7 @@ std::span<Element> Operands::take(std::int64_t count) {
   device::Memory& slot = slots_[next_++];
   if (slot.bytes() < bytes) {
     slot = {};  // the old block first: both need not fit at once
-    slot = device::Memory(bytes);
+    slot = device::Memory(bytes, tier_);
   }
   return {reinterpret_cast<Element*>(slot.data()), std::size_t(count)};
 }
@@ -107,8 +129,7 @@ std::span<Element> Operands::take(std::int64_t count) {
 template <class Storage>
 std::span<Storage> Operands::values(std::int64_t count) {
   const std::span<Storage> values = take<Storage>(count);
-  for (std::size_t i = 0; i < values.size(); ++i)
-    values[i] = float(std::int32_t(scramble(std::uint32_t(i)))) * 0x1p-31f;
+  repeat(values, [](std::uint32_t i) { return float(std::int32_t(scramble(i))) * 0x1p-31f; });
   return values;
 }
 
@@ -117,14 +138,14 @@ template std::span<bfloat16> Operands::values<bfloat16>(std::int64_t);
 
 std::span<float> Operands::zeros(std::int64_t count) {
   const std::span<float> values = take<float>(count);
-  std::ranges::fill(values, 0.0f);
+  repeat(values, [](std::uint32_t) { return 0.0f; });
   return values;
 }
 
 std::span<std::int32_t> Operands::tokens(std::int64_t count, std::int64_t below) {
   const std::span<std::int32_t> values = take<std::int32_t>(count);
-  for (std::size_t i = 0; i < values.size(); ++i)
-    values[i] = std::int32_t(scramble(std::uint32_t(i)) % std::uint64_t(below));
+  repeat(values,
+         [below](std::uint32_t i) { return std::int32_t(scramble(i) % std::uint64_t(below)); });
   return values;
 }
 

@@ -13,6 +13,7 @@
 #include "base/statistics.hpp"
 #include "comm/communicator.hpp"
 #include "device/memory.hpp"
+#include "device/stream.hpp"
 
 namespace brume::profiler {
 
@@ -23,11 +24,12 @@ inline double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// All members are collective over `world`, and what they return is the same on all ranks.
+/// All members are collective over `world`, and what they return is the same on all ranks. With a
+/// device, the thread that makes a bench works in a stream as long as there is one, and what is
+/// timed ends when that stream is done.
 class Bench {
  public:
-  Bench(comm::Communicator& world, int ranks_per_node)
-      : world_(world), node_(world.split(world.rank() / ranks_per_node, world.rank())) {}
+  Bench(comm::Communicator& world, int ranks_per_node);
 
   comm::Communicator& world() const { return world_; }
 
@@ -40,6 +42,7 @@ class Bench {
   /// Seconds that one call of `work` takes while all ranks call it as often: after a warm-up, the
   /// median over repetitions of loops that start after a barrier, each timed from the first rank's
   /// start to the last rank's end. Nothing when `work` threw on some rank, which then names it.
+  /// Work of a device is waited for once a loop.
   ///
   /// @param work  empty on ranks that have no part in it: they look on
   /// @throws Error(network) as `work` does: a group that lost a message cannot go on
@@ -57,6 +60,7 @@ class Bench {
 
   comm::Communicator& world_;
   std::unique_ptr<comm::Communicator> node_;
+  std::unique_ptr<device::Stream> stream_;  ///< of the calling thread; null on hosts
   double reported_s_ = now_s();
 };
 
@@ -64,6 +68,8 @@ class Bench {
 /// when that is large enough, so the system is asked for memory only when something grows.
 class Operands {
  public:
+  explicit Operands(device::Tier tier = device::Tier::device) : tier_(tier) {}
+
   void restart() { next_ = 0; }
   template <class Storage>
   std::span<Storage> values(std::int64_t count);  ///< in [-1, 1); Storage is float or bfloat16
@@ -74,6 +80,7 @@ class Operands {
   template <class Element>
   std::span<Element> take(std::int64_t count);
 
+  device::Tier tier_;
   std::vector<device::Memory> slots_;
   std::size_t next_ = 0;
 };

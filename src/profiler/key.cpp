@@ -7,7 +7,9 @@
 #include <string_view>
 
 #include "base/error.hpp"
+#include "comm/device_group.hpp"
 #include "comm/session.hpp"
+#include "device/device.hpp"
 #include "device/memory.hpp"
 #include "kernels/types.hpp"
 #include "profiler/profiler.hpp"
@@ -68,14 +70,19 @@ std::filesystem::path cache_directory() {
 hardware::ProfileKey key(comm::Communicator& world, int ranks_per_node, int threads_per_rank,
                          const model::Config& model, const Shapes& shapes) {
   const device::Processor processor = device::this_processor();
-  return {.processor =
-              distinct(world, fmt::format("{}, {} cores", processor.name, processor.node_cores)),
-          .packages = distinct(
-              world, fmt::format("{}, {}", kernels::versions(), comm::Session::library_version())),
-          .ranks_per_node = ranks_per_node,
-          .threads_per_rank = threads_per_rank,
-          .binding = fmt::format("{} ranks, {}", world.size(), distinct(world, binding(processor))),
-          .model = describe(model, shapes)};
+  const std::string device = device::describe_device().name;
+  const std::string transport = comm::device_transport(world);
+  return {
+      .processor =
+          distinct(world, fmt::format("{}{}{}, {} cores", device, device.empty() ? "" : " on ",
+                                      processor.name, processor.node_cores)),
+      .packages = distinct(
+          world, fmt::format("{}, {}{}{}", kernels::versions(), comm::Session::library_version(),
+                             device.empty() ? "" : ", ", device.empty() ? "" : transport)),
+      .ranks_per_node = ranks_per_node,
+      .threads_per_rank = threads_per_rank,
+      .binding = fmt::format("{} ranks, {}", world.size(), distinct(world, binding(processor))),
+      .model = describe(model, shapes)};
 }
 
 std::uint64_t hash(const hardware::ProfileKey& key) {

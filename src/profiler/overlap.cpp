@@ -4,10 +4,10 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <cstring>
 
 #include "base/log.hpp"
 #include "device/channels.hpp"
+#include "device/device.hpp"
 #include "hardware/interference_fit.hpp"
 #include "kernels/types.hpp"
 #include "passes.hpp"
@@ -24,6 +24,12 @@ constexpr double window_s = 40e-3;  // many time slices of ranks that share a co
 constexpr double most_calls = 10000.0;
 constexpr int repetitions = 3;
 
+std::vector<std::unique_ptr<device::Stream>> make_streams(int count) {
+  std::vector<std::unique_ptr<device::Stream>> streams;
+  for (int i = 0; i < count; ++i) streams.push_back(device::make_stream());
+  return streams;
+}
+
 /// One channel a resource, each with a task of its own kind to repeat. Collective over the ranks.
 class Streams {
  public:
@@ -37,23 +43,25 @@ class Streams {
 
  private:
   Bench& bench_;
-  Operands product_, reduced_, copied_in_, copied_out_;
+  Operands product_, reduced_, on_device_, on_host_{device::Tier::host};
   std::array<Work, num_resources> tasks_;
-  device::Channels channels_{{"compute", "collective", "h2d", "d2h"}};
+  device::Channels channels_{
+      {"compute", "collective", "h2d", "d2h"}, {}, make_streams(num_resources)};
 };
 
-Work make_copy(std::int64_t bytes, Operands& operands) {
-  const std::span<float> from = operands.values<float>(bytes / std::int64_t(sizeof(float)));
-  const std::span<float> to = operands.values<float>(bytes / std::int64_t(sizeof(float)));
-  return [=] { std::memcpy(to.data(), from.data(), from.size_bytes()); };
+Work make_copy(std::int64_t bytes, Operands& from_memory, Operands& to_memory) {
+  const std::int64_t elements = bytes / std::int64_t(sizeof(float));
+  const std::span<float> from = from_memory.values<float>(elements);
+  const std::span<float> to = to_memory.values<float>(elements);
+  return [=] { device::copy(to.data(), from.data(), std::int64_t(from.size_bytes())); };
 }
 
 Streams::Streams(Bench& bench, const Loads& loads) : bench_(bench) {
   const Item product{
       model::OperatorKind::matmul, {loads.tokens, loads.outputs, loads.inputs}, loads.tokens};
   tasks_[compute] = make_passes(product, {.precision = loads.precision}, product_).forward;
-  tasks_[copy_in] = make_copy(loads.copy_bytes, copied_in_);
-  tasks_[copy_out] = make_copy(loads.copy_bytes, copied_out_);
+  tasks_[copy_in] = make_copy(loads.copy_bytes, on_host_, on_device_);
+  tasks_[copy_out] = make_copy(loads.copy_bytes, on_device_, on_host_);
   if (loads.group != nullptr) {
     const std::span<float> values =
         reduced_.zeros(loads.reduce_bytes / std::int64_t(sizeof(float)));
@@ -65,15 +73,20 @@ Streams::Streams(Bench& bench, const Loads& loads) : bench_(bench) {
 
 PerResource Streams::run(const Counts& counts) {
   PerResource done_s{};
+  std::array<Span, num_resources> spans;
   bench_.world().barrier();
   const double start_s = now_s();
+  channels_.start_clock();
   for (int q = 0; q < num_resources; ++q)
     if (counts[q] > 0)
-      channels_.enqueue(q, [&, q] {
-        for (int i = 0; i < counts[q]; ++i) tasks_[q]();
-        done_s[q] = now_s();
-      });
+      channels_.enqueue(
+          q,
+          [&, q] {
+            for (int i = 0; i < counts[q]; ++i) tasks_[q]();
+          },
+          &spans[q]);
   channels_.synchronize();
+  for (int q = 0; q < num_resources; ++q) done_s[q] = start_s + spans[q].end_s;
   bench_.agree(start_s, done_s);
   for (int q = 0; q < num_resources; ++q)
     if (counts[q] == 0) done_s[q] = 0.0;
@@ -129,7 +142,7 @@ std::vector<hardware::CoRun> run_together(Streams& streams) {
 
 double measure_hand_over(Bench& bench) {
   constexpr int rounds = 100;
-  device::Channels channels({"first", "second"});
+  device::Channels channels({"first", "second"}, {}, make_streams(2));
   const auto hand_over = [&](int from, int to) {
     channels.enqueue(from, [] {});
     channels.wait(to, channels.record(from));

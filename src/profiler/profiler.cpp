@@ -94,6 +94,7 @@ hardware::Profile measure(comm::Communicator& world, const hardware::ProfileKey&
   bench.report(fmt::format("{} copies", profile.copies.size()));
   profile.interference = interference(bench, key, model, shapes, sizes);
   bench.report("interference");
+  profile.reserved_bytes = measure_reserved(bench, key.ranks_per_node);  // when all has worked once
 
   // All ranks plan with the same numbers, bit by bit.
   const std::string text = comm::broadcast(world, hardware::profile_schema().write(profile), 0);

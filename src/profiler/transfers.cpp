@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <cstring>
 
 #include "base/text.hpp"
+#include "comm/device_group.hpp"
+#include "device/device.hpp"
 
 namespace brume::profiler {
 namespace {
@@ -86,12 +88,18 @@ void measure_messages(Bench& bench, const Group& pair, std::int64_t stream_bytes
   for (std::size_t i = before; i < rows.size(); ++i) rows[i].time_s /= 2.0;
 }
 
+/// A group for the memory that ranks compute in; null where the colour is negative.
+std::unique_ptr<comm::Communicator> split(comm::Communicator& world, int colour) {
+  auto host = world.split(colour, world.rank());
+  return host ? comm::device_group(std::move(host)) : nullptr;
+}
+
 /// Pairs of ranks with the same place on neighbouring nodes.
 Group make_pair_across(comm::Communicator& world, int ranks_per_node) {
   const int nodes = world.size() / ranks_per_node;
   const int node = world.rank() / ranks_per_node, local = world.rank() % ranks_per_node;
   const bool left_over = node / 2 * 2 + 1 >= nodes;
-  return {2, 1, world.split(left_over ? -1 : node / 2 * ranks_per_node + local, world.rank())};
+  return {2, 1, split(world, left_over ? -1 : node / 2 * ranks_per_node + local)};
 }
 
 }  // namespace
@@ -106,7 +114,7 @@ Group make_group(comm::Communicator& world, int ranks, int ranks_per_node) {
   const int end = std::min(first + space, world.size());
   const bool left_over = first + (index + 1) * ranks > end;
   return {within ? 1 : ranks / ranks_per_node, within ? ranks : ranks_per_node,
-          world.split(left_over ? -1 : first + index, world.rank())};
+          split(world, left_over ? -1 : first + index)};
 }
 
 std::vector<hardware::LinkRow> measure_links(Bench& bench, const std::vector<int>& groups,
@@ -131,23 +139,46 @@ std::vector<hardware::LinkRow> measure_links(Bench& bench, const std::vector<int
 
 std::vector<hardware::CopyRow> measure_copies(Bench& bench, std::int64_t most_bytes) {
   std::vector<hardware::CopyRow> rows;
-  Operands operands;
+  Operands on_device, on_host(device::Tier::host);
   for (std::int64_t size : sizes(std::int64_t{64} << 10, std::min(most_bytes, most_copy_bytes), 4))
     for (const char* kind : {"copy_in", "copy_out"}) {
       const std::string name = fmt::format("{} of {} bytes", kind, size);
-      std::span<float> device, host;
+      std::span<float> from, to;
       const auto prepare = [&] {
-        operands.restart();
-        device = operands.values<float>(elements_of(size, 1));
-        host = operands.values<float>(elements_of(size, 1));
-        if (kind == std::string_view("copy_in")) std::swap(device, host);  // from -> to
+        on_device.restart();
+        on_host.restart();
+        from = on_device.values<float>(elements_of(size, 1));
+        to = on_host.values<float>(elements_of(size, 1));
+        if (kind == std::string_view("copy_in")) std::swap(from, to);
       };
       if (!bench.prepared(name, prepare)) continue;
-      const auto time_s = bench.seconds(
-          name, [&] { std::memcpy(host.data(), device.data(), device.size_bytes()); });
-      if (time_s) rows.push_back({kind, std::int64_t(device.size_bytes()), *time_s});
+      const auto bytes = std::int64_t(from.size_bytes());
+      const auto time_s = bench.seconds(name, [&] { device::copy(to.data(), from.data(), bytes); });
+      if (time_s) rows.push_back({kind, bytes, *time_s});
     }
   return rows;
+}
+
+std::int64_t measure_reserved(Bench& bench, int ranks_per_node) {
+  constexpr int groups_of_training = 5;
+  std::vector<std::unique_ptr<comm::Communicator>> groups;
+  Operands operands;
+  const bool on_device = !device::describe_device().name.empty();
+  std::array<double, 1> reserved{};
+  const auto work = [&] {
+    if (!on_device) return;
+    const std::span<float> values = operands.zeros(elements_of(1 << 20, bench.world().size()));
+    for (const auto& group : groups) group->all_reduce(values);
+    device::finish();
+    const device::Description device = device::describe_device();
+    const int sharing = std::max<int>(1, int(ceil_div(ranks_per_node, device.on_node)));
+    reserved[0] = double(device.memory_bytes - device.free_bytes) / sharing;
+  };
+  for (int i = 0; on_device && i < groups_of_training; ++i)
+    groups.push_back(split(bench.world(), 0));
+  if (!bench.prepared("memory of libraries", work)) return 0;
+  bench.world().all_reduce(reserved, comm::Reduction::max);
+  return std::int64_t(reserved[0]);
 }
 
 }  // namespace brume::profiler

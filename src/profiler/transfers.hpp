@@ -28,7 +28,11 @@ std::vector<hardware::LinkRow> measure_links(Bench& bench, const std::vector<int
                                              int ranks_per_node, std::int64_t block_bytes,
                                              std::int64_t stream_bytes);
 
-/// Copies between two arrays of up to `most_bytes`.
+/// Copies of up to `most_bytes` between the host's memory and the device's.
 std::vector<hardware::CopyRow> measure_copies(Bench& bench, std::int64_t most_bytes);
+
+/// Bytes of a device's memory that are gone beside plans, for each rank that shares it: what the
+/// driver, kernels and as many groups as training has take once they have worked. 0 on hosts.
+std::int64_t measure_reserved(Bench& bench, int ranks_per_node);
 
 }  // namespace brume::profiler

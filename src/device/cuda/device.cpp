@@ -41,7 +41,8 @@ Description describe_device() {
   cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for free memory");
   return {.name = properties.name,
           .memory_bytes = std::int64_t(total_bytes),
-          .free_bytes = std::int64_t(free_bytes)};
+          .free_bytes = std::int64_t(free_bytes),
+          .on_node = cuda_devices()};
 }
 
 void copy(void* to, const void* from, std::int64_t bytes) {

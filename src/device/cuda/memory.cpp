@@ -28,7 +28,7 @@ void* take_pinned(std::int64_t bytes) {
   cudaGetLastError();
   throw Error(Failure::resource,
               "a block of {} ({} bytes) of pinned memory was asked for, but the system does not "
-              "give it: see ulimit -l",
+              "give it",
               format_bytes(double(bytes)), bytes);
 }
 

@@ -65,7 +65,10 @@ class CudaStream final : public Stream {
     cuda_check(cudaGetDevice(&device_), "asking for the device");
     cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
   }
-  ~CudaStream() override { cudaStreamDestroy(stream_); }
+  ~CudaStream() override {
+    if (bound_stream == stream_) bound_stream = nullptr;
+    cudaStreamDestroy(stream_);
+  }
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
 

@@ -1,0 +1,94 @@
+/// @file The engine on a GPU: several ranks share it, so what they exchange goes through the host.
+#include "stream_cases.hpp"
+
+#include "device/device.hpp"
+#include "gpu.hpp"
+#include "kernels/types.hpp"
+
+namespace brume::engine {
+namespace {
+
+plan::Plan plan_of(int stages, int dp, int tp, const plan::Stage& knobs) {
+  plan::Plan plan{.global_batch = 8, .microbatches = 8 / dp};
+  for (int s = 0; s < stages; ++s) {
+    plan::Stage stage = knobs;
+    stage.layers = 4 / stages;
+    stage.first_layer = s * stage.layers;
+    stage.devices_per_node = dp * tp;
+    stage.dp = dp;
+    stage.tp = tp;
+    plan.stages.push_back(stage);
+  }
+  return plan;
+}
+
+/// Each knob alone, then all of them together, on one rank and on several.
+TEST(OnGpu, KnobsAloneAndTogetherTrainLikeOneRank) {
+  const model::Config model{.num_layers = 4,
+                            .hidden_size = 64,
+                            .num_heads = 4,
+                            .ffn_size = 256,
+                            .seq_len = 32,
+                            .vocab_size = 101};
+  const test::TokenFixture tokens(model.vocab_size);
+  const data::Sampler data = tokens.sampler(model.seq_len);
+  const Settings settings = test::contract_settings(10);
+  const test::Trained one = train(test::one_rank_plan(model, 8), model, settings, data);
+  EXPECT_LT(one.losses[9], 0.97 * one.losses[0]);
+  const std::vector<plan::Stage> knobs{{.ckpt_layers = 1},
+                                       {.weight_offload_ratio = 0.5},
+                                       {.grad_offload_ratio = 0.5},
+                                       {.optim_offload_ratio = 0.5},
+                                       {.act_offload_ratio = 0.5}};
+  std::vector<plan::Plan> plans{plan_of(1, 1, 1, {}), plan_of(2, 1, 1, {}), plan_of(1, 2, 1, {}),
+                                plan_of(1, 1, 2, {})};
+  for (const plan::Stage& knob : knobs) plans.push_back(plan_of(1, 1, 1, knob));
+  for (int level : {1, 2, 3}) plans.push_back(plan_of(1, 2, 1, {.zero_level = level}));
+  plans.push_back(plan_of(2, 2, 2,
+                          {.zero_level = 3,
+                           .ckpt_layers = 1,
+                           .weight_offload_ratio = 0.5,
+                           .grad_offload_ratio = 0.5,
+                           .optim_offload_ratio = 0.5,
+                           .act_offload_ratio = 0.5}));
+  for (const plan::Plan& plan : plans) {
+    const test::Trained all = train(plan, model, settings, data);
+    EXPECT_LE(test::largest_difference(all.losses, one.losses), 1e-5) << plan::text(plan);
+    EXPECT_LE(test::largest_difference(all.norms, one.norms), 1e-4) << plan::text(plan);
+  }
+}
+
+/// The arenas are on the device: what the engine takes is gone there, and comes back.
+TEST(OnGpu, ArenasAreTheDevices) {
+  const model::Config model{.num_layers = 2,
+                            .hidden_size = 1024,
+                            .num_heads = 8,
+                            .ffn_size = 4096,
+                            .seq_len = 128,
+                            .vocab_size = 1000};
+  comm::run_local(1, [&](comm::Communicator& world) {
+    std::optional<Engine> engine;
+    const auto make = [&] {
+      engine.emplace(test::one_rank_plan(model, 1), model, test::contract_settings(1), world);
+    };
+    make();  // what libraries take at the first use stays with them
+    engine.reset();
+    const std::int64_t before = device::describe_device().free_bytes;
+    make();
+    const std::int64_t taken = before - device::describe_device().free_bytes;
+    const std::int64_t arena = engine->program().arena_bytes[std::size_t(schedule::Tier::device)];
+    EXPECT_NEAR(double(taken), double(arena), 0.02 * double(arena) + double(16 << 20));
+    engine.reset();
+    EXPECT_GE(device::describe_device().free_bytes, before - (16 << 20));
+  });
+}
+
+}  // namespace
+}  // namespace brume::engine
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  BRUME_NEEDS_GPU();
+  const brume::kernels::Runtime runtime(1);
+  return RUN_ALL_TESTS();
+}
