@@ -1,25 +1,28 @@
-/// @file A training step of GPT-2 124M on this machine's cores, beside PyTorch: interleaved,
-/// medians.
+/// @file A training step of a GPT on this machine, beside PyTorch: interleaved, medians.
 ///
-/// Two splits of the cores each: one rank of all cores, and as many data-parallel ranks of one core
-/// each. Brume's ranks are threads of this process, PyTorch's are processes. BRUME_PYTHON names a
-/// Python with torch; without one the table has no PyTorch.
+/// On hosts GPT-2 124M, with two splits of the cores each: one rank of all cores, and as many
+/// data-parallel ranks of one core each. Brume's ranks are threads of this process, PyTorch's are
+/// processes. On a device GPT 1.3B, which PyTorch compiles. BRUME_PYTHON names a Python with torch;
+/// without one the table has no PyTorch.
 #include <fmt/format.h>
 #include <stdio.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <map>
+#include <memory>
+#include <random>
 #include <vector>
 
 #include "base/statistics.hpp"
 #include "base/text.hpp"
 #include "comm/communicator.hpp"
+#include "data/sampler.hpp"
+#include "device/device.hpp"
 #include "device/memory.hpp"
 #include "engine/engine.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/types.hpp"
-#include "measure.hpp"
 #include "plan/plan.hpp"
 
 namespace {
@@ -27,12 +30,20 @@ namespace {
 using namespace brume;
 using Clock = std::chrono::steady_clock;
 
-constexpr int batch = 4;
+struct Size {
+  const char* name;
+  int layers, hidden, heads;
+};
+constexpr Size gpt2{"GPT-2 124M", 12, 768, 12}, gpt_1_3b{"GPT 1.3B", 24, 2048, 16};
 
 struct Case {
+  Size size;
   model::Precision precision;
+  int batch;
   int seq_len;
   int steps;  ///< measured in each round, after one that warms up
+
+  double tokens() const { return double(batch) * seq_len; }
 };
 
 struct Split {
@@ -49,25 +60,26 @@ const char* name(model::Precision precision) {
   return precision == model::Precision::bf16 ? "bf16" : "fp32";
 }
 
-model::Config gpt2(const Case& c) {
-  return {.num_layers = 12,
-          .hidden_size = 768,
-          .num_heads = 12,
-          .ffn_size = 3072,
+model::Config model_of(const Case& c) {
+  return {.num_layers = c.size.layers,
+          .hidden_size = c.size.hidden,
+          .num_heads = c.size.heads,
+          .ffn_size = 4 * c.size.hidden,
           .seq_len = c.seq_len,
           .vocab_size = 50257,
           .precision = c.precision};
 }
 
-plan::Plan plan_of(const Split& split) {
-  plan::Stage stage;
-  stage.layers = 12;
-  stage.devices_per_node = stage.dp = split.ranks;
-  stage.microbatch = batch / split.ranks;
-  plan::Plan plan;
-  plan.global_batch = batch;
-  plan.stages = {stage};
-  return plan;
+plan::Plan plan_of(const Case& c, const Split& split) {
+  return plan::equal_stages(model_of(c), c.batch, 1,
+                            {.microbatch = c.batch / split.ranks, .dp = split.ranks});
+}
+
+/// FLOPs of a step by its products, causal scores counted once: 6 P N + 6 L C T N.
+double model_flops(const Case& c) {
+  const double parameters = double(model::num_parameters(model_of(c)));
+  const double scores = double(c.size.layers) * c.size.hidden * c.seq_len;
+  return 6.0 * (parameters + scores) * c.tokens();
 }
 
 double seconds_since(Clock::time_point start) {
@@ -85,12 +97,14 @@ std::string kind(const schedule::Task& task) {
 }
 
 void add_brume(const Case& c, const Split& split, Steps& steps) {
-  const data::Sampler data = data::random_tokens(gpt2(c).vocab_size, gpt2(c).seq_len, 100'000);
+  const model::Config model = model_of(c);
+  const data::Sampler data = data::random_tokens(model.vocab_size, model.seq_len, 100'000);
   comm::run_local(split.ranks, [&](comm::Communicator& world) {
+    device::use_device(world.rank());
     engine::Settings settings;
     settings.steps = 100;
     settings.threads = split.threads;
-    engine::Engine engine(plan_of(split), gpt2(c), settings, world);
+    engine::Engine engine(plan_of(c, split), model, settings, world);
     for (int step = 0; step <= c.steps; ++step) {
       world.barrier();
       const auto start = Clock::now();
@@ -107,13 +121,17 @@ void add_brume(const Case& c, const Split& split, Steps& steps) {
   });
 }
 
+bool on_device() { return !device::describe_device().name.empty(); }
+
 /// @return false when there is no PyTorch
 bool add_pytorch(const Case& c, const Split& split, Steps& steps) {
   const char* const python = std::getenv("BRUME_PYTHON");
   if (python == nullptr) return false;
   const std::string command = fmt::format(
-      "{} {} --batch {} --seq_len {} --ranks {} --threads {} --steps {} --precision {}", python,
-      BRUME_STEP_PY, batch, c.seq_len, split.ranks, split.threads, c.steps, name(c.precision));
+      "{} {} --layers {} --hidden {} --heads {} --batch {} --seq_len {} --ranks {} --threads {} "
+      "--steps {} --precision {} --device {}",
+      python, BRUME_STEP_PY, c.size.layers, c.size.hidden, c.size.heads, c.batch, c.seq_len,
+      split.ranks, split.threads, c.steps, name(c.precision), on_device() ? "cuda" : "cpu");
   FILE* const output = ::popen(command.c_str(), "r");
   if (output == nullptr) return false;
   for (double step_s = 0.0; std::fscanf(output, "%lf", &step_s) == 1;)
@@ -123,23 +141,37 @@ bool add_pytorch(const Case& c, const Split& split, Steps& steps) {
 
 // --- the roof ------------------------------------------------------------------------------------
 
+/// A matrix of random values where ranks compute.
+template <class Storage>
+struct Values {
+  Values(int rows, int columns) : memory(std::int64_t(sizeof(Storage)) * rows * columns) {
+    std::mt19937 random(1);
+    std::vector<Storage> values(std::size_t(rows) * std::size_t(columns));
+    for (Storage& value : values) value = float(std::int32_t(random())) * 0x1p-31f;
+    device::copy_now(memory.data(), values.data(), memory.bytes());
+    matrix = {reinterpret_cast<Storage*>(memory.data()), std::size_t(rows), std::size_t(columns)};
+  }
+  device::Memory memory;
+  kernels::MatrixOf<Storage> matrix;
+};
+
 /// Seconds of one product, forward and backward, in the shortest of three runs.
 template <class Storage>
 double product_s(int m, int n, int k, bool backward) {
-  std::vector<Storage> x(std::size_t(m) * k, 0.5f), w(std::size_t(n) * k, 0.5f),
-      y(std::size_t(m) * n, 0.5f);
-  std::vector<float> dw(std::size_t(n) * k);
-  const kernels::MatrixOf<Storage> mx(x.data(), m, k), mw(w.data(), n, k), my(y.data(), m, n);
-  const kernels::Matrix mdw(dw.data(), n, k);
+  const Values<Storage> x(m, k), w(n, k), y(m, n);
+  const Values<float> dw(n, k);
   double shortest_s = 1e30;
   for (int i = 0; i < 3; ++i) {
     const auto start = Clock::now();
     if (backward) {
-      kernels::linear_backward_input<Storage>(my, mw, kernels::Write::replace, mx);
-      kernels::linear_backward_weight<Storage>(my, mx, kernels::Write::replace, mdw);
+      kernels::linear_backward_input<Storage>(y.matrix, w.matrix, kernels::Write::replace,
+                                              x.matrix);
+      kernels::linear_backward_weight<Storage>(y.matrix, x.matrix, kernels::Write::replace,
+                                               dw.matrix);
     } else {
-      kernels::linear_forward<Storage>(mx, mw, kernels::Write::replace, my);
+      kernels::linear_forward<Storage>(x.matrix, w.matrix, kernels::Write::replace, y.matrix);
     }
+    device::finish();
     shortest_s = std::min(shortest_s, seconds_since(start));
   }
   return shortest_s;
@@ -150,14 +182,17 @@ std::map<std::string, double> products_s(const Case& c, const Split& split) {
   std::map<std::string, double> sums;
   comm::run_local(split.ranks, [&](comm::Communicator& world) {
     kernels::use_threads(split.threads);
-    const model::Config model = gpt2(c);
+    device::use_device(world.rank());
+    const std::unique_ptr<device::Stream> stream = device::make_stream();
+    if (stream) stream->bind();
+    const model::Config model = model_of(c);
     for (const auto segment :
          {model::SegmentKind::attention, model::SegmentKind::mlp, model::SegmentKind::head})
       for (const model::Operator& op : model::segment(model, segment).operators) {
         if (op.kind != model::OperatorKind::matmul) continue;
         const auto dim = [&](int d) {
-          return int(
-              op.dims[std::size_t(d)].evaluate({{"b", double(batch) / split.ranks}, {"tp", 1.0}}));
+          return int(op.dims[std::size_t(d)].evaluate(
+              {{"b", double(c.batch) / split.ranks}, {"tp", 1.0}}));
         };
         const double times = segment == model::SegmentKind::head ? 1.0 : model.num_layers;
         for (const bool backward : {false, true}) {
@@ -223,8 +258,10 @@ void compare(const Case& c, const std::vector<Split>& splits, int rounds) {
     table.add({fmt::format("{} x {}", splits[s].ranks, splits[s].threads), format_seconds(time_s),
                other});
   }
-  fmt::print("GPT-2 124M, {} x {} tokens a step, {}, AdamW:\n{}", batch, c.seq_len,
+  fmt::print("{}, {} x {} tokens a step, {}, AdamW:\n{}", c.size.name, c.batch, c.seq_len,
              name(c.precision), table.text());
+  fmt::print("Brume: {}tokens/s, {}FLOP/s of the model's\n", format_count(c.tokens() / best_s),
+             format_count(model_flops(c) / best_s));
   if (beside)
     fmt::print("best of each: {:.2f} x PyTorch's speed\n", best_pytorch_s / best_s);
   else
@@ -237,17 +274,24 @@ void compare(const Case& c, const std::vector<Split>& splits, int rounds) {
 /// perf_step [rounds [seq_len...]]
 int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // tables show when they are done, also in a pipe
+  device::use_device(0);
   const int rounds = argc > 1 ? std::max(1, std::atoi(argv[1])) : 3;
   std::vector<int> lengths;
   for (int i = 2; i < argc; ++i) lengths.push_back(std::atoi(argv[i]));
-  if (lengths.empty()) lengths = {64, 1024};
+  if (lengths.empty()) lengths = on_device() ? std::vector{2048} : std::vector{64, 1024};
   const int cores = device::this_processor().cores;
   const kernels::Runtime runtime(cores);
+  if (on_device()) {
+    for (const int seq_len : lengths)
+      compare({gpt_1_3b, model::Precision::bf16, 8, seq_len, 10}, {{1, 1}}, rounds);
+    return 0;
+  }
+  constexpr int batch = 4;
   std::vector<Split> splits{{1, cores}};
   if (cores > 1) splits.push_back({std::min(cores, batch), cores / std::min(cores, batch)});
   std::vector<model::Precision> precisions{model::Precision::fp32};
   if (kernels::has_bfloat16_products()) precisions.push_back(model::Precision::bf16);
   for (const int seq_len : lengths)
     for (const model::Precision precision : precisions)
-      compare({precision, seq_len, seq_len > 256 ? 1 : 3}, splits, rounds);
+      compare({gpt2, precision, batch, seq_len, seq_len > 256 ? 1 : 3}, splits, rounds);
 }

@@ -1,7 +1,7 @@
-"""One training step of GPT-2 124M with PyTorch on the cores of this machine, for perf_step.
+"""Training steps of a GPT with PyTorch, on the cores of this machine or on a GPU, for perf_step.
 
 Prints the time of each step after the first in seconds, one a line. Ranks are processes that
-average their gradients (gloo).
+average their gradients (gloo). On a GPU the model is compiled first.
 """
 import argparse
 import os
@@ -13,19 +13,20 @@ import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import nn
 
-HIDDEN, HEADS, LAYERS, VOCABULARY = 768, 12, 12, 50257
+VOCABULARY = 50257
 
 
 class Layer(nn.Module):
-    def __init__(self):
+    def __init__(self, hidden, heads):
         super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(HIDDEN), nn.LayerNorm(HIDDEN)
-        self.qkv, self.out = nn.Linear(HIDDEN, 3 * HIDDEN), nn.Linear(HIDDEN, HIDDEN)
-        self.wide, self.narrow = nn.Linear(HIDDEN, 4 * HIDDEN), nn.Linear(4 * HIDDEN, HIDDEN)
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
+        self.qkv, self.out = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)
+        self.wide, self.narrow = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
 
     def forward(self, x):
         b, t, c = x.shape
-        q, k, v = (y.view(b, t, HEADS, c // HEADS).transpose(1, 2)
+        q, k, v = (y.view(b, t, self.heads, c // self.heads).transpose(1, 2)
                    for y in self.qkv(self.norm1(x)).split(c, dim=2))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(y.transpose(1, 2).reshape(b, t, c))
@@ -33,11 +34,12 @@ class Layer(nn.Module):
 
 
 class Gpt(nn.Module):
-    def __init__(self, seq_len):
+    def __init__(self, o):
         super().__init__()
-        self.token, self.position = nn.Embedding(VOCABULARY, HIDDEN), nn.Embedding(seq_len, HIDDEN)
-        self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
-        self.norm = nn.LayerNorm(HIDDEN)
+        self.token = nn.Embedding(VOCABULARY, o.hidden)
+        self.position = nn.Embedding(o.seq_len, o.hidden)
+        self.layers = nn.ModuleList(Layer(o.hidden, o.heads) for _ in range(o.layers))
+        self.norm = nn.LayerNorm(o.hidden)
         nn.init.normal_(self.token.weight, std=0.02)
 
     def forward(self, tokens, targets):
@@ -51,15 +53,20 @@ class Gpt(nn.Module):
 def train(rank, o):
     torch.set_num_threads(o.threads)
     torch.manual_seed(1)
-    model = Gpt(o.seq_len)
+    model = Gpt(o).to(o.device)
+    if o.device == "cuda":
+        torch.set_float32_matmul_precision("high")
+        model = torch.compile(model)
     if o.ranks > 1:
         dist.init_process_group("gloo", rank=rank, world_size=o.ranks)
         model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, fused=True)
     shape = (o.batch // o.ranks, o.seq_len)
-    low = torch.autocast("cpu", dtype=torch.bfloat16, enabled=o.precision == "bf16")
+    low = torch.autocast(o.device, dtype=torch.bfloat16, enabled=o.precision == "bf16")
+    wait = torch.cuda.synchronize if o.device == "cuda" else lambda: None
     for step in range(o.steps + 1):
-        tokens, targets = torch.randint(VOCABULARY, shape), torch.randint(VOCABULARY, shape)
+        tokens, targets = torch.randint(VOCABULARY, (2, *shape), device=o.device)
+        wait()
         start = time.perf_counter()
         with low:
             loss = model(tokens, targets)
@@ -67,15 +74,18 @@ def train(rank, o):
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        wait()
         if rank == 0 and step > 0:
             print(time.perf_counter() - start, flush=True)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    for name, value in dict(batch=4, seq_len=64, ranks=1, threads=1, steps=3).items():
+    for name, value in dict(layers=12, hidden=768, heads=12, batch=4, seq_len=64, ranks=1, threads=1,
+                             steps=3).items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     options = parser.parse_args()
     if options.ranks == 1:
         train(0, options)
