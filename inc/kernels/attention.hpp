@@ -15,9 +15,11 @@ struct AttentionShape {
   int group = 1;       ///< query heads that share one of them
   int first_head = 0;  ///< of the query heads, counted from the first that shares key head 0
 
-  int keys() const { return kv_heads == 0 ? heads : kv_heads; }
-  int key_head(int head) const { return (first_head + head) / group; }
-  int width() const { return (heads + 2 * keys()) * head_dim; }  ///< of q, k and v side by side
+  constexpr int keys() const { return kv_heads == 0 ? heads : kv_heads; }
+  constexpr int key_head(int head) const { return (first_head + head) / group; }
+  constexpr int width() const {
+    return (heads + 2 * keys()) * head_dim;
+  }  ///< of q, k and v side by side
 };
 
 /// o[n,h,:] = sum_{m <= n} softmax_m(q[n,h,:] . k[m,h,:] / sqrt(D)) v[m,h,:]  within each sequence

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "kernels/types.hpp"
+
 namespace brume::kernels {
 
 enum class ElementType { fp32, tf32, bf16, fp16 };  ///< tf32: fp32 in memory, fewer bits multiplied
@@ -20,10 +22,12 @@ struct DeviceMatrix {
   std::int64_t rows = 0;
   std::int64_t columns = 0;
   ElementType type = ElementType::fp32;
+  std::int64_t stride = columns;  ///< elements from one row to the next
 };
 
 /// Linear layers of one rank; sums are fp32 whatever the elements are. Work goes into `stream`.
-/// Algorithms are looked up once per shape. One thread at a time.
+/// Algorithms are looked up once per shape, strides and alignment; no size is 0. One thread at a
+/// time.
 class CublasLinear {
  public:
   /// @param workspace        [workspace_bytes] device memory, used by each product in turn
@@ -31,17 +35,18 @@ class CublasLinear {
   CublasLinear(void* workspace, std::int64_t workspace_bytes);
   ~CublasLinear();
 
-  /// y[n,o] = epilogue(sum_i x[n,i] w[o,i] + bias[o])
+  /// y[n,o] = epilogue(sum_i x[n,i] w[o,i] + bias[o])  (+ y[n,o] before it when accumulating)
   ///
   /// @param bias  [O] of y's type; null without a bias in the epilogue
-  void forward(DeviceMatrix x, DeviceMatrix w, Epilogue epilogue, const void* bias, DeviceMatrix y,
-               cudaStream_t stream);
+  void forward(DeviceMatrix x, DeviceMatrix w, Epilogue epilogue, const void* bias, Write write,
+               DeviceMatrix y, cudaStream_t stream);
 
-  /// dx[n,i] = sum_o dy[n,o] w[o,i]
-  void backward_input(DeviceMatrix dy, DeviceMatrix w, DeviceMatrix dx, cudaStream_t stream);
+  /// dx[n,i] = sum_o dy[n,o] w[o,i]  (+ dx[n,i] when accumulating)
+  void backward_input(DeviceMatrix dy, DeviceMatrix w, Write write, DeviceMatrix dx,
+                      cudaStream_t stream);
 
   /// dw[o,i] = sum_n dy[n,o] x[n,i]  (+ dw[o,i] when accumulating; dw may be fp32)
-  void backward_weight(DeviceMatrix dy, DeviceMatrix x, bool accumulate, DeviceMatrix dw,
+  void backward_weight(DeviceMatrix dy, DeviceMatrix x, Write write, DeviceMatrix dw,
                        cudaStream_t stream);
 
  private:

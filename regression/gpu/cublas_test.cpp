@@ -41,13 +41,13 @@ TEST_F(Cublas, PassesOfALinearLayerMatchPlainSums) {
   const test::OnDevice dx_x(x), dx_w(w), dx_dy(dy), y(std::vector<float>(tokens * out)),
       dx(std::vector<float>(tokens * in)), dw(old);
   const auto matrix = [](const test::OnDevice& m, std::int64_t rows, std::int64_t columns) {
-    return DeviceMatrix{m.data(), rows, columns, ElementType::fp32};
+    return DeviceMatrix{m.data(), rows, columns};
   };
   linear.forward(matrix(dx_x, tokens, in), matrix(dx_w, out, in), Epilogue::none, nullptr,
-                 matrix(y, tokens, out), device::cuda_stream());
-  linear.backward_input(matrix(dx_dy, tokens, out), matrix(dx_w, out, in), matrix(dx, tokens, in),
-                        device::cuda_stream());
-  linear.backward_weight(matrix(dx_dy, tokens, out), matrix(dx_x, tokens, in), true,
+                 Write::replace, matrix(y, tokens, out), device::cuda_stream());
+  linear.backward_input(matrix(dx_dy, tokens, out), matrix(dx_w, out, in), Write::replace,
+                        matrix(dx, tokens, in), device::cuda_stream());
+  linear.backward_weight(matrix(dx_dy, tokens, out), matrix(dx_x, tokens, in), Write::accumulate,
                          matrix(dw, out, in), device::cuda_stream());
 
   std::vector<double> y_sum(tokens * out), dx_sum(tokens * in), dw_sum(old.begin(), old.end());
@@ -72,9 +72,8 @@ TEST_F(Cublas, BiasAndGeluAreAppliedToTheProduct) {
   const auto x = random_values(tokens * in, 5), w = random_values(out * in, 6),
              bias = random_values(out, 7);
   const test::OnDevice on_x(x), on_w(w), on_bias(bias), y(std::vector<float>(tokens * out));
-  linear.forward({on_x.data(), tokens, in, ElementType::fp32},
-                 {on_w.data(), out, in, ElementType::fp32}, Epilogue::bias_gelu, on_bias.data(),
-                 {y.data(), tokens, out, ElementType::fp32}, device::cuda_stream());
+  linear.forward({on_x.data(), tokens, in}, {on_w.data(), out, in}, Epilogue::bias_gelu,
+                 on_bias.data(), Write::replace, {y.data(), tokens, out}, device::cuda_stream());
   std::vector<double> expected(tokens * out);
   for (std::int64_t n = 0; n < tokens; ++n)
     for (std::int64_t o = 0; o < out; ++o) {

@@ -50,7 +50,7 @@ TEST(RmsNorm, ForwardEqualsItsTwin) {
   for (const Shape& shape : shapes) {
     Case c(shape);
     EXPECT_LT(reference::relative_error(c.y.values(), c.twin().y), 1e-6);
-    EXPECT_LT(reference::relative_error(c.rstd.values(), c.twin().rstd), 1e-6);
+    EXPECT_LT(reference::relative_error(c.rstd.values(), c.twin().rstd), 2e-6);
     EXPECT_TRUE(c.y.gaps_untouched());
     Array again(shape.N, shape.C, shape.gap);
     rms_norm_apply(c.x.matrix(), c.gain.vector(), c.rstd.vector(), again.matrix());

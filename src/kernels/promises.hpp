@@ -2,7 +2,6 @@
 /// What lies in memory is not looked at.
 #pragma once
 
-#include "base/error.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/cross_entropy.hpp"
 #include "kernels/types.hpp"
@@ -10,9 +9,7 @@
 namespace brume::kernels {
 
 /// Breaks with the kernel's name when a promise on its arguments does not hold.
-inline void promise(bool holds, const char* kernel, const char* what) {
-  require(holds, Failure::bug, "{}: {}", kernel, what);
-}
+void promise(bool holds, const char* kernel, const char* what);
 
 template <class A, class B>
 bool same_extents(const A& a, const B& b) {

@@ -1,5 +1,6 @@
 #include "kernels/cublas.hpp"
 
+#include <bit>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -40,16 +41,24 @@ using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 using Operation = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
 using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
+/// Of the first element [bytes]: a power of two, as far as algorithms differ.
+std::uint32_t alignment(const DeviceMatrix& matrix) {
+  return std::uint32_t(std::size_t{1}
+                       << std::countr_zero(std::uintptr_t(matrix.data) | std::uintptr_t{256}));
+}
+
 /// C = A B or with transposed factors, all row-major: for cuBLASLt, which counts in columns, the
 /// transposed product C^T = B^T A^T of the same memory.
 struct Product {
   DeviceMatrix a, b, c;
-  bool transpose_a, transpose_b, accumulate;
+  bool transpose_a, transpose_b;
+  Write write;
   Epilogue epilogue;
 
   auto key() const {
-    return std::tuple(a.rows, a.columns, a.type, b.rows, b.columns, c.type, transpose_a,
-                      transpose_b, accumulate, epilogue);
+    return std::tuple(a.rows, a.columns, a.stride, alignment(a), a.type, b.rows, b.columns,
+                      b.stride, alignment(b), c.stride, alignment(c), c.type, transpose_a,
+                      transpose_b, write, epilogue);
   }
 };
 
@@ -63,7 +72,7 @@ struct Prepared {
 void make_layout(Layout& layout, const DeviceMatrix& matrix) {
   check(cublasLtMatrixLayoutCreate(&layout.handle, data_type(matrix.type),
                                    std::uint64_t(matrix.columns), std::uint64_t(matrix.rows),
-                                   matrix.columns),
+                                   matrix.stride),
         "describing a matrix");
 }
 
@@ -109,10 +118,17 @@ struct CublasLinear::Impl {
     make_layout(p.c, product.c);
     Preference preference;
     check(cublasLtMatmulPreferenceCreate(&preference.handle), "stating a preference");
-    const auto bytes = std::uint64_t(workspace_bytes);
-    check(cublasLtMatmulPreferenceSetAttribute(
-              preference.handle, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes),
+    const auto state = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+      check(
+          cublasLtMatmulPreferenceSetAttribute(preference.handle, attribute, &value, sizeof value),
           "stating a preference");
+    };
+    state(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t(workspace_bytes));
+    // A parameter begins anywhere in its block's buffer; unasked, cuBLASLt counts on 256 bytes.
+    state(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(product.b));
+    state(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(product.a));
+    state(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(product.c));
+    state(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(product.c));
     cublasLtMatmulHeuristicResult_t found{};
     int count = 0;
     check(cublasLtMatmulAlgoGetHeuristic(handle, p.operation.handle, p.a.handle, p.b.handle,
@@ -129,7 +145,7 @@ struct CublasLinear::Impl {
     Prepared& p = entry->second;
     if (fresh) prepare(product, p);
     if (bias) set(p.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-    const float alpha = 1.0f, beta = product.accumulate ? 1.0f : 0.0f;
+    const float alpha = 1.0f, beta = product.write == Write::accumulate ? 1.0f : 0.0f;
     check(cublasLtMatmul(handle, p.operation.handle, &alpha, product.b.data, p.a.handle,
                          product.a.data, p.b.handle, &beta, product.c.data, p.c.handle,
                          product.c.data, p.c.handle, &p.algorithm, workspace,
@@ -149,26 +165,26 @@ CublasLinear::CublasLinear(void* workspace, std::int64_t workspace_bytes)
 CublasLinear::~CublasLinear() = default;
 
 void CublasLinear::forward(DeviceMatrix x, DeviceMatrix w, Epilogue epilogue, const void* bias,
-                           DeviceMatrix y, cudaStream_t stream) {
+                           Write write, DeviceMatrix y, cudaStream_t stream) {
   require(x.columns == w.columns && y.rows == x.rows && y.columns == w.rows, Failure::bug,
           "linear: x [N, I], w [O, I] and y [N, O] must fit");
   require((epilogue == Epilogue::none) == (bias == nullptr), Failure::bug,
           "linear: a bias comes with its epilogue");
-  impl_->run({x, w, y, false, true, false, epilogue}, bias, stream);
+  impl_->run({x, w, y, false, true, write, epilogue}, bias, stream);
 }
 
-void CublasLinear::backward_input(DeviceMatrix dy, DeviceMatrix w, DeviceMatrix dx,
+void CublasLinear::backward_input(DeviceMatrix dy, DeviceMatrix w, Write write, DeviceMatrix dx,
                                   cudaStream_t stream) {
   require(dy.columns == w.rows && dx.rows == dy.rows && dx.columns == w.columns, Failure::bug,
           "linear: dy [N, O], w [O, I] and dx [N, I] must fit");
-  impl_->run({dy, w, dx, false, false, false, Epilogue::none}, nullptr, stream);
+  impl_->run({dy, w, dx, false, false, write, Epilogue::none}, nullptr, stream);
 }
 
-void CublasLinear::backward_weight(DeviceMatrix dy, DeviceMatrix x, bool accumulate,
-                                   DeviceMatrix dw, cudaStream_t stream) {
+void CublasLinear::backward_weight(DeviceMatrix dy, DeviceMatrix x, Write write, DeviceMatrix dw,
+                                   cudaStream_t stream) {
   require(dy.rows == x.rows && dw.rows == dy.columns && dw.columns == x.columns, Failure::bug,
           "linear: dy [N, O], x [N, I] and dw [O, I] must fit");
-  impl_->run({dy, x, dw, true, false, accumulate, Epilogue::none}, nullptr, stream);
+  impl_->run({dy, x, dw, true, false, write, Epilogue::none}, nullptr, stream);
 }
 
 }  // namespace brume::kernels

@@ -1,0 +1,109 @@
+/// @file What attention's kernels hold of a token: its features of one head, dealt out over the
+/// lanes of a warp.
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/attention.hpp"
+#include "kernels/portable/launch.hpp"
+#include "kernels/vector_math.hpp"
+
+namespace brume::kernels {
+
+inline constexpr int keys_at_once = 4;  ///< of which no score waits for the others'
+
+/// Where a head of a sequence stands in the matrices.
+struct HeadOf {
+  int sequence, row;  ///< row: the token of this warp, within its sequence
+  int seq_len;
+  int query_column, key_column, value_column, output_column;
+
+  /// @param unit  ((sequence, query head), row), counted through
+  KOKKOS_INLINE_FUNCTION HeadOf(const AttentionShape& shape, std::int64_t unit)
+      : HeadOf(shape, int(unit / shape.seq_len / shape.heads),
+               int(unit / shape.seq_len % shape.heads), int(unit % shape.seq_len)) {}
+  KOKKOS_INLINE_FUNCTION HeadOf(const AttentionShape& shape, int of_sequence, int head, int of_row)
+      : sequence(of_sequence), row(of_row), seq_len(shape.seq_len) {
+    query_column = output_column = head * shape.head_dim;
+    key_column = (shape.heads + shape.key_head(head)) * shape.head_dim;
+    value_column = key_column + shape.keys() * shape.head_dim;
+  }
+  KOKKOS_INLINE_FUNCTION std::int64_t token(int of_row) const {
+    return std::int64_t(sequence) * seq_len + of_row;
+  }
+};
+
+/// Features lane, lane + warp_lanes, ... of a head: `held` a lane have room.
+template <int held>
+struct Row {
+  float values[held] = {};
+  int lane, head_dim;
+
+  KOKKOS_INLINE_FUNCTION Row(const AttentionShape& shape, int of_lane)
+      : lane(of_lane), head_dim(shape.head_dim) {}
+
+  /// each(i, d) for each feature d of this lane, the i-th of its own.
+  template <class Each>
+  KOKKOS_INLINE_FUNCTION void features(const Each& each) const {
+#ifdef __CUDA_ARCH__
+#pragma unroll
+#endif
+    for (int i = 0; i < held; ++i)
+      if (const int d = lane + i * warp_lanes; d < head_dim) each(i, d);
+  }
+  template <class Storage>
+  KOKKOS_INLINE_FUNCTION void load(const Storage* row) {
+    features([&](int i, int d) { values[i] = row[d]; });
+  }
+  template <class Storage>
+  KOKKOS_INLINE_FUNCTION void store(Storage* row) const {
+    features([&](int i, int d) { row[d] = values[i]; });
+  }
+  /// This lane's part of the product with a row.
+  template <class Storage>
+  KOKKOS_INLINE_FUNCTION float times(const Storage* row) const {
+    float sum = 0.0f;
+    features([&](int i, int d) { sum += values[i] * row[d]; });
+    return sum;
+  }
+  template <class Storage>
+  KOKKOS_INLINE_FUNCTION void add(float weight, const Storage* row) {
+    features([&](int i, int d) { values[i] += weight * row[d]; });
+  }
+  KOKKOS_INLINE_FUNCTION void scale(float factor) {
+    for (float& value : values) value *= factor;
+  }
+};
+
+/// What streaming softmax knows of a query.
+struct Running {
+  float top = 0.0f;  ///< largest score so far
+  float sum = 0.0f;  ///< of exp(score - top) so far; 0 before the first
+
+  /// scores -> exp(score - top) for the next `count`, at least 1. @return what to scale sums so far
+  /// by
+  KOKKOS_INLINE_FUNCTION float weigh(float* scores, int count) {
+    float next = sum > 0.0f ? top : scores[0];
+    for (int k = 0; k < count; ++k) next = scores[k] > next ? scores[k] : next;
+    const float shrink = sum > 0.0f ? vector_exp(top - next) : 0.0f;
+    sum *= shrink;
+    for (int k = 0; k < count; ++k) sum += scores[k] = vector_exp(scores[k] - next);
+    top = next;
+    return shrink;
+  }
+};
+
+/// Calls body(std::integral_constant<int, held>) with room for a head's features.
+template <class Body>
+void with_features_held(const char* kernel, const AttentionShape& shape, const Body& body) {
+  promise(shape.head_dim <= 256, kernel, "heads have up to 256 features");
+  const auto with = [&](auto features) {
+    body(std::integral_constant<int, decltype(features)::value / warp_lanes>{});
+  };
+  if (shape.head_dim <= 32) return with(std::integral_constant<int, 32>{});
+  if (shape.head_dim <= 64) return with(std::integral_constant<int, 64>{});
+  if (shape.head_dim <= 128) return with(std::integral_constant<int, 128>{});
+  with(std::integral_constant<int, 256>{});
+}
+
+}  // namespace brume::kernels

@@ -1,0 +1,140 @@
+#include "kernels/cross_entropy.hpp"
+
+#include <cmath>
+
+#include "kernels/portable/launch.hpp"
+#include "kernels/vector_math.hpp"
+
+namespace brume::kernels {
+namespace {
+
+// The terms of the sum stand in the workspace while it is made.
+
+/// A token's numbers over all parts.
+struct Combined {
+  double top, sum, target;
+};
+
+KOKKOS_INLINE_FUNCTION Combined combine(const ConstMatrix& statistics, std::int64_t n) {
+  const auto of = [&](int part, int k) { return double(statistics(part, num_statistics * n + k)); };
+  const int parts = statistics.extent_int(0);
+  Combined all{of(0, 0), 0.0, 0.0};
+  for (int p = 1; p < parts; ++p) all.top = of(p, 0) > all.top ? of(p, 0) : all.top;
+  for (int p = 0; p < parts; ++p) {
+    all.sum += of(p, 1) * std::exp(of(p, 0) - all.top);
+    all.target += of(p, 2);
+  }
+  return all;
+}
+
+/// sum_v exp(logits[n,v] - top)
+template <class Storage>
+KOKKOS_INLINE_FUNCTION double sum_exponentials(const Team& team, const MatrixOf<Storage>& logits,
+                                               float top) {
+  const int n = team.league_rank();
+  return sum_along<double>(team, logits.extent_int(1),
+                           [&](int v) { return double(vector_exp(logits(n, v) - top)); });
+}
+
+/// logits[n,v] = factor exp(logits[n,v] - top) - [v = target] scale
+template <class Storage>
+KOKKOS_INLINE_FUNCTION void row_gradient(const Team& team, const MatrixOf<Storage>& logits,
+                                         int target, float top, float factor, float scale) {
+  const int n = team.league_rank();
+  along(team, logits.extent_int(1), [&](int v) {
+    logits(n, v) = factor * vector_exp(logits(n, v) - top) - (v == target ? scale : 0.0f);
+  });
+}
+
+template <class Storage>
+KOKKOS_INLINE_FUNCTION void clear_row(const Team& team, const MatrixOf<Storage>& logits) {
+  const int n = team.league_rank();
+  along(team, logits.extent_int(1), [&](int v) { logits(n, v) = 0.0f; });
+}
+
+template <class Storage>
+KOKKOS_INLINE_FUNCTION float largest_logit(const Team& team, const MatrixOf<Storage>& logits) {
+  const int n = team.league_rank();
+  return largest_along(team, logits.extent_int(1), [&](int v) { return float(logits(n, v)); });
+}
+
+KOKKOS_INLINE_FUNCTION void write_term(const Team& team, double* terms, double term) {
+  Kokkos::single(Kokkos::PerTeam(team), [&]() { terms[team.league_rank()] = term; });
+}
+
+}  // namespace
+
+template <class Storage>
+void cross_entropy(MatrixOf<Storage> logits, ConstTokens targets, float scale, bool with_gradient,
+                   Write write, double* loss) {
+  promise(is_column_of(targets, logits), "cross_entropy", "logits [N, V] and targets [N] must fit");
+  double* const terms = workspace_of<double>(std::int64_t(logits.extent(0)));
+  for_each_row(
+      "cross_entropy", logits.extent(0), KOKKOS_LAMBDA(const Team& team) {
+        const int n = team.league_rank(), vocab = logits.extent_int(1), target = targets(n);
+        if (target < 0) {
+          if (with_gradient) clear_row<Storage>(team, logits);
+          return write_term(team, terms, 0.0);
+        }
+        const float top = largest_logit<Storage>(team, logits);
+        const double margin = target < vocab ? double(logits(n, target)) - double(top) : NAN;
+        // All have read before it is known: then the row may change.
+        const double sum = sum_exponentials<Storage>(team, logits, top);
+        write_term(team, terms, std::log(sum) - margin);
+        if (with_gradient)
+          row_gradient<Storage>(team, logits, target, top, float(scale / sum), scale);
+      });
+  store_sum("cross_entropy", terms, std::int64_t(logits.extent(0)), scale, write, loss);
+}
+
+template <class Storage>
+void cross_entropy_part(MatrixOf<Storage> logits, ConstTokens targets, VocabularyPart part,
+                        Matrix statistics) {
+  promise_part("cross_entropy_part", logits, targets, statistics);
+  for_each_row(
+      "cross_entropy_part", logits.extent(0), KOKKOS_LAMBDA(const Team& team) {
+        const int n = team.league_rank(), target = targets(n) - part.first;
+        const bool here = target >= 0 && target < logits.extent_int(1);
+        const float top = largest_logit<Storage>(team, logits);
+        const float sum = float(sum_exponentials<Storage>(team, logits, top));
+        Kokkos::single(Kokkos::PerTeam(team), [&]() {
+          statistics(n, 0) = top;
+          statistics(n, 1) = sum;
+          statistics(n, 2) = here ? float(logits(n, target)) : 0.0f;
+        });
+      });
+}
+
+template <class Storage>
+void cross_entropy_combine(MatrixOf<Storage> logits, ConstTokens targets, VocabularyPart part,
+                           ConstMatrix statistics, int index, float scale, Write write,
+                           double* loss) {
+  promise_combine("cross_entropy_combine", logits, targets, statistics, index);
+  double* const terms = workspace_of<double>(std::int64_t(logits.extent(0)));
+  for_each_row(
+      "cross_entropy_combine", logits.extent(0), KOKKOS_LAMBDA(const Team& team) {
+        const int n = team.league_rank(), target = targets(n);
+        if (target < 0) {
+          clear_row<Storage>(team, logits);
+          return write_term(team, terms, 0.0);
+        }
+        const Combined all = combine(statistics, n);
+        write_term(team, terms,
+                   target < part.vocab ? std::log(all.sum) + all.top - all.target : NAN);
+        const float top = statistics(index, num_statistics * n);
+        const float factor = float(scale * std::exp(double(top) - all.top) / all.sum);
+        row_gradient<Storage>(team, logits, target - part.first, top, factor, scale);
+      });
+  store_sum("cross_entropy_combine", terms, std::int64_t(logits.extent(0)), scale, write, loss);
+}
+
+template void cross_entropy<float>(MatrixOf<float>, ConstTokens, float, bool, Write, double*);
+template void cross_entropy<bfloat16>(MatrixOf<bfloat16>, ConstTokens, float, bool, Write, double*);
+template void cross_entropy_part<float>(MatrixOf<float>, ConstTokens, VocabularyPart, Matrix);
+template void cross_entropy_part<bfloat16>(MatrixOf<bfloat16>, ConstTokens, VocabularyPart, Matrix);
+template void cross_entropy_combine<float>(MatrixOf<float>, ConstTokens, VocabularyPart,
+                                           ConstMatrix, int, float, Write, double*);
+template void cross_entropy_combine<bfloat16>(MatrixOf<bfloat16>, ConstTokens, VocabularyPart,
+                                              ConstMatrix, int, float, Write, double*);
+
+}  // namespace brume::kernels

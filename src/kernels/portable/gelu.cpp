@@ -1,0 +1,87 @@
+/// @file Both forms of GELU.
+#include "kernels/activations.hpp"
+#include "kernels/gelu_erf.hpp"
+#include "kernels/pointwise.hpp"
+#include "kernels/portable/launch.hpp"
+
+namespace brume::kernels {
+namespace {
+
+struct Tanh {
+  static constexpr float value(float z) { return gelu_tanh(z); }
+  static constexpr float slope(float z) { return gelu_tanh_slope(z); }
+};
+struct Erf {
+  static constexpr float value(float z) { return gelu_erf(z); }
+  static constexpr float slope(float z) { return gelu_erf_slope(z); }
+};
+
+template <class Form, class Storage>
+void forward(const char* kernel, const ConstMatrixOf<Storage>& u,
+             const ConstVectorOf<Storage>& bias, const MatrixOf<Storage>& a) {
+  promise_activation(kernel, u, bias, a);
+  const bool biased = bias.data() != nullptr;
+  for_each_row(
+      kernel, u.extent(0), KOKKOS_LAMBDA(const Team& team) {
+        const int n = team.league_rank();
+        along(team, u.extent_int(1),
+              [&](int f) { a(n, f) = Form::value(u(n, f) + (biased ? float(bias(f)) : 0.0f)); });
+      });
+}
+
+template <class Form, class Storage>
+void backward(const char* kernel, const ConstMatrixOf<Storage>& u,
+              const ConstVectorOf<Storage>& bias, const ConstMatrixOf<Storage>& da,
+              const MatrixOf<Storage>& du) {
+  promise_activation(kernel, u, bias, da);
+  promise_activation(kernel, u, bias, du);
+  const bool biased = bias.data() != nullptr;
+  for_each_row(
+      kernel, u.extent(0), KOKKOS_LAMBDA(const Team& team) {
+        const int n = team.league_rank();
+        along(team, u.extent_int(1), [&](int f) {
+          du(n, f) = da(n, f) * Form::slope(u(n, f) + (biased ? float(bias(f)) : 0.0f));
+        });
+      });
+}
+
+}  // namespace
+
+template <class Storage>
+void gelu_forward(ConstMatrixOf<Storage> u, ConstVectorOf<Storage> bias, MatrixOf<Storage> a) {
+  forward<Tanh, Storage>("gelu_forward", u, bias, a);
+}
+
+template <class Storage>
+void gelu_backward(ConstMatrixOf<Storage> u, ConstVectorOf<Storage> bias, ConstMatrixOf<Storage> da,
+                   MatrixOf<Storage> du) {
+  backward<Tanh, Storage>("gelu_backward", u, bias, da, du);
+}
+
+template <class Storage>
+void gelu_erf_forward(ConstMatrixOf<Storage> u, ConstVectorOf<Storage> bias, MatrixOf<Storage> a) {
+  forward<Erf, Storage>("gelu_erf_forward", u, bias, a);
+}
+
+template <class Storage>
+void gelu_erf_backward(ConstMatrixOf<Storage> u, ConstVectorOf<Storage> bias,
+                       ConstMatrixOf<Storage> da, MatrixOf<Storage> du) {
+  backward<Erf, Storage>("gelu_erf_backward", u, bias, da, du);
+}
+
+template void gelu_forward<float>(ConstMatrixOf<float>, ConstVectorOf<float>, MatrixOf<float>);
+template void gelu_forward<bfloat16>(ConstMatrixOf<bfloat16>, ConstVectorOf<bfloat16>,
+                                     MatrixOf<bfloat16>);
+template void gelu_backward<float>(ConstMatrixOf<float>, ConstVectorOf<float>, ConstMatrixOf<float>,
+                                   MatrixOf<float>);
+template void gelu_backward<bfloat16>(ConstMatrixOf<bfloat16>, ConstVectorOf<bfloat16>,
+                                      ConstMatrixOf<bfloat16>, MatrixOf<bfloat16>);
+template void gelu_erf_forward<float>(ConstMatrixOf<float>, ConstVectorOf<float>, MatrixOf<float>);
+template void gelu_erf_forward<bfloat16>(ConstMatrixOf<bfloat16>, ConstVectorOf<bfloat16>,
+                                         MatrixOf<bfloat16>);
+template void gelu_erf_backward<float>(ConstMatrixOf<float>, ConstVectorOf<float>,
+                                       ConstMatrixOf<float>, MatrixOf<float>);
+template void gelu_erf_backward<bfloat16>(ConstMatrixOf<bfloat16>, ConstVectorOf<bfloat16>,
+                                          ConstMatrixOf<bfloat16>, MatrixOf<bfloat16>);
+
+}  // namespace brume::kernels

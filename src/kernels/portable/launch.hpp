@@ -1,0 +1,169 @@
+/// @file How kernels are launched and sums are made where Kokkos says what runs them: NVIDIA
+/// devices, or one thread of the host.
+///
+/// A kernel goes into the calling thread's stream. The order of each sum is fixed by sizes alone,
+/// so there are no atomics; and no scratch memory of teams, which Kokkos 3.4 mixes up between
+/// threads of a host.
+#pragma once
+
+#include <Kokkos_Core.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "kernels/promises.hpp"
+#include "kernels/workspace.hpp"
+
+namespace brume::kernels {
+
+/// A largest number, as a sum to Kokkos: its own maximum asks for more than all its versions can
+/// give on devices.
+struct Largest {
+  float value = -std::numeric_limits<float>::infinity();
+
+  KOKKOS_INLINE_FUNCTION void operator+=(const Largest& other) {
+    value = other.value > value ? other.value : value;
+  }
+};
+
+}  // namespace brume::kernels
+
+template <>
+struct Kokkos::reduction_identity<brume::kernels::Largest> {
+  KOKKOS_FORCEINLINE_FUNCTION static brume::kernels::Largest sum() { return {}; }
+};
+
+namespace brume::kernels {
+
+using Space = Kokkos::DefaultExecutionSpace;
+using TeamPolicy = Kokkos::TeamPolicy<Space>;
+using Team = TeamPolicy::member_type;
+
+#ifdef KOKKOS_ENABLE_CUDA
+inline constexpr int row_threads = 256;  ///< that share a row
+inline constexpr int warps = 8;          ///< of a team
+inline constexpr int warp_lanes = 32;
+#else
+inline constexpr int row_threads = 1;
+inline constexpr int warps = 1;
+inline constexpr int warp_lanes = 1;
+#endif
+
+/// Where the calling thread's kernels go: its stream.
+const Space& queue();
+
+/// body(i) for 0 <= i < count.
+template <class Body>
+void for_each(const char* name, std::int64_t count, const Body& body) {
+  using Range = Kokkos::RangePolicy<Space, Kokkos::IndexType<std::int64_t>>;
+  if (count > 0) Kokkos::parallel_for(name, Range(queue(), 0, count), body);
+}
+
+/// body(team) for each of `count` rows, team.league_rank() of them.
+template <class Body>
+void for_each_row(const char* name, std::size_t count, const Body& body) {
+  if (count > 0) Kokkos::parallel_for(name, TeamPolicy(queue(), int(count), row_threads), body);
+}
+
+/// body(team) for warps of `count` units, see warp_unit.
+template <class Body>
+void for_each_warp(const char* name, std::int64_t count, const Body& body) {
+  if (count > 0)
+    Kokkos::parallel_for(
+        name, TeamPolicy(queue(), int((count + warps - 1) / warps), warps, warp_lanes), body);
+}
+KOKKOS_INLINE_FUNCTION std::int64_t warp_unit(const Team& team) {
+  return std::int64_t(team.league_rank()) * warps + team.team_rank();
+}
+
+/// each(c) for 0 <= c < count, by the threads of a row; a thread has the same c in every call.
+template <class Each>
+KOKKOS_INLINE_FUNCTION void along(const Team& team, int count, const Each& each) {
+  Kokkos::parallel_for(Kokkos::TeamThreadRange(team, count), each);
+}
+
+/// sum_c term(c) for 0 <= c < count; all threads of the row have it, and all have called term.
+template <class Sum = float, class Term>
+KOKKOS_INLINE_FUNCTION Sum sum_along(const Team& team, int count, const Term& term) {
+  Sum sum = 0;
+  Kokkos::parallel_reduce(
+      Kokkos::TeamThreadRange(team, count), [&](int c, Sum& into) { into += term(c); }, sum);
+  return sum;
+}
+
+/// max_c term(c), -infinity for none; a NaN need not win.
+template <class Term>
+KOKKOS_INLINE_FUNCTION float largest_along(const Team& team, int count, const Term& term) {
+  Largest largest;
+  Kokkos::parallel_reduce(
+      Kokkos::TeamThreadRange(team, count), [&](int c, Largest& into) { into += Largest{term(c)}; },
+      largest);
+  return largest.value;
+}
+
+/// This lane's number among those of its warp.
+KOKKOS_INLINE_FUNCTION int lane_of(const Team& team) {
+  int lane = 0;
+  Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, warp_lanes), [&](int l) { lane = l; });
+  return lane;
+}
+
+/// The sum of what the lanes of a warp have; all of them get it.
+KOKKOS_INLINE_FUNCTION float sum_of_lanes(const Team& team, float mine) {
+  float sum = 0.0f;
+  Kokkos::parallel_reduce(
+      Kokkos::ThreadVectorRange(team, warp_lanes), [&](int, float& into) { into += mine; }, sum);
+  return sum;
+}
+
+/// *sum = scale sum_i terms[i]  (+ *sum when accumulating)
+void store_sum(const char* name, const double* terms, std::int64_t count, double scale, Write write,
+               double* sum);
+
+/// out[k][c] = sum_n terms(n, c)[k]  (+ out[k][c] when accumulating) for `sums` sums of `columns`
+/// columns.
+///
+/// Rows are summed in parts, and these one after another: as many parts as keep a device busy.
+///
+/// @param add  add(n, c, sums) adds the terms of row n and column c to `sums` [sums]
+template <int sums, class Add>
+void sum_columns(const char* name, std::int64_t rows, std::int64_t columns, Write write,
+                 const Kokkos::Array<float*, sums>& out, const Add& add) {
+  constexpr std::int64_t rows_of_part = 64, most_parts = 64;
+  const std::int64_t width = sums * columns;
+  const std::int64_t room =
+      workspace_bytes / (std::max<std::int64_t>(1, width) * std::int64_t(sizeof(float)));
+  const std::int64_t parts =
+      std::max<std::int64_t>(1, std::min({rows / rows_of_part, room, most_parts}));
+  const auto of_part = KOKKOS_LAMBDA(std::int64_t part, std::int64_t c, float* sum) {
+    for (std::int64_t n = part * rows / parts; n < (part + 1) * rows / parts; ++n) add(n, c, sum);
+  };
+  const bool adds = write == Write::accumulate;
+  if (parts == 1)
+    return for_each(
+        name, columns, KOKKOS_LAMBDA(std::int64_t c) {
+          float sum[sums] = {};
+          of_part(0, c, sum);
+          for (int k = 0; k < sums; ++k) out[k][c] = (adds ? out[k][c] : 0.0f) + sum[k];
+        });
+  float* const partial = workspace_of<float>(parts * width);
+  for_each(
+      name, parts * columns, KOKKOS_LAMBDA(std::int64_t i) {
+        float sum[sums] = {};
+        of_part(i / columns, i % columns, sum);
+        for (int k = 0; k < sums; ++k)
+          partial[(i / columns) * width + k * columns + i % columns] = sum[k];
+      });
+  for_each(
+      name, columns, KOKKOS_LAMBDA(std::int64_t c) {
+        for (int k = 0; k < sums; ++k) {
+          float sum = adds ? out[k][c] : 0.0f;
+          for (std::int64_t part = 0; part < parts; ++part)
+            sum += partial[part * width + k * columns + c];
+          out[k][c] = sum;
+        }
+      });
+}
+
+}  // namespace brume::kernels

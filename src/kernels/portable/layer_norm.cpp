@@ -1,0 +1,102 @@
+#include "kernels/layer_norm.hpp"
+
+#include <cmath>
+
+#include "kernels/portable/launch.hpp"
+
+namespace brume::kernels {
+
+template <class Storage>
+void layer_norm_forward(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> gain,
+                        ConstVectorOf<Storage> bias, float eps, MatrixOf<Storage> y, Vector mean,
+                        Vector rstd) {
+  promise_norm("layer_norm_forward", x, gain, y, rstd);
+  promise_norm("layer_norm_forward", x, bias, y, mean);
+  for_each_row(
+      "layer_norm_forward", x.extent(0), KOKKOS_LAMBDA(const Team& team) {
+        const int n = team.league_rank(), width = x.extent_int(1);
+        const float middle =
+            sum_along(team, width, [&](int c) { return float(x(n, c)); }) / float(width);
+        const float variance = sum_along(team, width,
+                                         [&](int c) {
+                                           const float off = x(n, c) - middle;
+                                           return off * off;
+                                         }) /
+                               float(width);
+        const float scale = 1.0f / std::sqrt(variance + eps);
+        Kokkos::single(Kokkos::PerTeam(team), [&]() { mean(n) = middle, rstd(n) = scale; });
+        along(team, width,
+              [&](int c) { y(n, c) = gain(c) * ((x(n, c) - middle) * scale) + bias(c); });
+      });
+}
+
+template <class Storage>
+void layer_norm_apply(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> gain,
+                      ConstVectorOf<Storage> bias, ConstVector mean, ConstVector rstd,
+                      MatrixOf<Storage> y) {
+  promise_norm("layer_norm_apply", x, gain, y, rstd);
+  promise_norm("layer_norm_apply", x, bias, y, mean);
+  for_each_row(
+      "layer_norm_apply", x.extent(0), KOKKOS_LAMBDA(const Team& team) {
+        const int n = team.league_rank();
+        const float middle = mean(n), scale = rstd(n);
+        along(team, x.extent_int(1),
+              [&](int c) { y(n, c) = gain(c) * ((x(n, c) - middle) * scale) + bias(c); });
+      });
+}
+
+template <class Storage>
+void layer_norm_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
+                         ConstVectorOf<Storage> gain, ConstVector mean, ConstVector rstd,
+                         ConstMatrixOf<Storage> residual, MatrixOf<Storage> dx, Write write,
+                         Vector dgain, Vector dbias) {
+  promise_norm("layer_norm_backward", x, gain, dy, rstd);
+  promise_norm("layer_norm_backward", x, dgain, dx, mean);
+  promise_norm("layer_norm_backward", x, dbias, dx, mean);
+  promise_residual("layer_norm_backward", x, residual);
+  // dx may overwrite dy, so the sums come first.
+  sum_columns<2>(
+      "layer_norm_backward_sums", x.extent(0), x.extent(1), write, {dgain.data(), dbias.data()},
+      KOKKOS_LAMBDA(std::int64_t n, std::int64_t c, float* sum) {
+        sum[0] += dy(n, c) * ((x(n, c) - mean(n)) * rstd(n));
+        sum[1] += dy(n, c);
+      });
+  const bool passes = residual.data() != nullptr;
+  for_each_row(
+      "layer_norm_backward", x.extent(0), KOKKOS_LAMBDA(const Team& team) {
+        const int n = team.league_rank(), width = x.extent_int(1);
+        const float middle = mean(n), scale = rstd(n);
+        const auto g = [&](int c) { return dy(n, c) * gain(c); };
+        const auto normed = [&](int c) { return (x(n, c) - middle) * scale; };
+        const float mean_g = sum_along(team, width, g) / float(width);
+        const float mean_gx =
+            sum_along(team, width, [&](int c) { return g(c) * normed(c); }) / float(width);
+        along(team, width, [&](int c) {
+          const float value = scale * (g(c) - mean_g - normed(c) * mean_gx);
+          dx(n, c) = (passes ? float(residual(n, c)) : 0.0f) + value;
+        });
+      });
+}
+
+template void layer_norm_forward<float>(ConstMatrixOf<float>, ConstVectorOf<float>,
+                                        ConstVectorOf<float>, float, MatrixOf<float>, Vector,
+                                        Vector);
+template void layer_norm_forward<bfloat16>(ConstMatrixOf<bfloat16>, ConstVectorOf<bfloat16>,
+                                           ConstVectorOf<bfloat16>, float, MatrixOf<bfloat16>,
+                                           Vector, Vector);
+template void layer_norm_apply<float>(ConstMatrixOf<float>, ConstVectorOf<float>,
+                                      ConstVectorOf<float>, ConstVector, ConstVector,
+                                      MatrixOf<float>);
+template void layer_norm_apply<bfloat16>(ConstMatrixOf<bfloat16>, ConstVectorOf<bfloat16>,
+                                         ConstVectorOf<bfloat16>, ConstVector, ConstVector,
+                                         MatrixOf<bfloat16>);
+template void layer_norm_backward<float>(ConstMatrixOf<float>, ConstMatrixOf<float>,
+                                         ConstVectorOf<float>, ConstVector, ConstVector,
+                                         ConstMatrixOf<float>, MatrixOf<float>, Write, Vector,
+                                         Vector);
+template void layer_norm_backward<bfloat16>(ConstMatrixOf<bfloat16>, ConstMatrixOf<bfloat16>,
+                                            ConstVectorOf<bfloat16>, ConstVector, ConstVector,
+                                            ConstMatrixOf<bfloat16>, MatrixOf<bfloat16>, Write,
+                                            Vector, Vector);
+
+}  // namespace brume::kernels

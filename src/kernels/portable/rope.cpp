@@ -1,0 +1,45 @@
+#include "kernels/rope.hpp"
+
+#include "kernels/portable/launch.hpp"
+
+namespace brume::kernels {
+namespace {
+
+/// @param direction  1 forwards, -1 backwards
+template <class Storage>
+void turn(const char* kernel, const ConstMatrix& table, const MatrixOf<Storage>& x,
+          float direction) {
+  promise_rope(kernel, table, x);
+  const int head_dim = table.extent_int(1), half = head_dim / 2;
+  const int length = table.extent_int(0);
+  for_each_row(
+      kernel, x.extent(0), KOKKOS_LAMBDA(const Team& team) {
+        const int n = team.league_rank(), t = n % length;
+        along(team, x.extent_int(1) / 2, [&](int pair) {
+          const int i = pair % half, low = pair / half * head_dim + i, high = low + half;
+          const float a = x(n, low), b = x(n, high);
+          const float cosine = table(t, i), sine = direction * table(t, half + i);
+          x(n, low) = a * cosine - b * sine;
+          x(n, high) = b * cosine + a * sine;
+        });
+      });
+}
+
+}  // namespace
+
+template <class Storage>
+void rope_forward(ConstMatrix table, MatrixOf<Storage> x) {
+  turn<Storage>("rope_forward", table, x, 1.0f);
+}
+
+template <class Storage>
+void rope_backward(ConstMatrix table, MatrixOf<Storage> dx) {
+  turn<Storage>("rope_backward", table, dx, -1.0f);
+}
+
+template void rope_forward<float>(ConstMatrix, MatrixOf<float>);
+template void rope_forward<bfloat16>(ConstMatrix, MatrixOf<bfloat16>);
+template void rope_backward<float>(ConstMatrix, MatrixOf<float>);
+template void rope_backward<bfloat16>(ConstMatrix, MatrixOf<bfloat16>);
+
+}  // namespace brume::kernels

@@ -1,0 +1,40 @@
+#include "kernels/swiglu.hpp"
+
+#include "kernels/activations.hpp"
+#include "kernels/portable/launch.hpp"
+
+namespace brume::kernels {
+
+template <class Storage>
+void swiglu_forward(ConstMatrixOf<Storage> u, MatrixOf<Storage> a) {
+  promise_swiglu("swiglu_forward", u, a);
+  for_each_row(
+      "swiglu_forward", u.extent(0), KOKKOS_LAMBDA(const Team& team) {
+        const int n = team.league_rank(), width = a.extent_int(1);
+        along(team, width, [&](int f) { a(n, f) = silu(u(n, f)).value * u(n, width + f); });
+      });
+}
+
+template <class Storage>
+void swiglu_backward(ConstMatrixOf<Storage> u, ConstMatrixOf<Storage> da, MatrixOf<Storage> du) {
+  promise_swiglu("swiglu_backward", u, da);
+  promise_swiglu("swiglu_backward", du, da);
+  for_each_row(
+      "swiglu_backward", u.extent(0), KOKKOS_LAMBDA(const Team& team) {
+        const int n = team.league_rank(), width = da.extent_int(1);
+        along(team, width, [&](int f) {
+          const Gate at = silu(u(n, f));
+          const float value = u(n, width + f), grad = da(n, f);
+          du(n, width + f) = grad * at.value;
+          du(n, f) = grad * value * at.slope;
+        });
+      });
+}
+
+template void swiglu_forward<float>(ConstMatrixOf<float>, MatrixOf<float>);
+template void swiglu_forward<bfloat16>(ConstMatrixOf<bfloat16>, MatrixOf<bfloat16>);
+template void swiglu_backward<float>(ConstMatrixOf<float>, ConstMatrixOf<float>, MatrixOf<float>);
+template void swiglu_backward<bfloat16>(ConstMatrixOf<bfloat16>, ConstMatrixOf<bfloat16>,
+                                        MatrixOf<bfloat16>);
+
+}  // namespace brume::kernels

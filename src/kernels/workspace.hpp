@@ -1,0 +1,23 @@
+/// @file Memory for what a kernel needs only while it runs.
+#pragma once
+
+#include <cstdint>
+
+namespace brume::kernels {
+
+// What cuBLASLt's fastest products ask for on the largest devices; and more partial sums than keep
+// these busy.
+inline constexpr std::int64_t workspace_bytes = std::int64_t{32} << 20;
+
+/// The calling thread's, taken from its device at the first call and kept: one for all kernels,
+/// because a channel's kernels run one after another.
+///
+/// @throws Error(resource) when it has no room for so many bytes
+void* workspace(std::int64_t bytes);
+
+template <class Element>
+Element* workspace_of(std::int64_t count) {
+  return static_cast<Element*>(workspace(count * std::int64_t(sizeof(Element))));
+}
+
+}  // namespace brume::kernels
