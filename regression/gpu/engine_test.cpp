@@ -9,7 +9,9 @@ namespace brume::engine {
 namespace {
 
 plan::Plan plan_of(int stages, int dp, int tp, const plan::Stage& knobs) {
-  plan::Plan plan{.global_batch = 8, .microbatches = 8 / dp};
+  plan::Plan plan;
+  plan.global_batch = 8;
+  plan.microbatches = 8 / dp;
   for (int s = 0; s < stages; ++s) {
     plan::Stage stage = knobs;
     stage.layers = 4 / stages;
