@@ -42,6 +42,14 @@ struct Split {
   int dp, tp, microbatch;
 };
 
+/// Puts some of what some stages offload on disk; the generator stays as it is.
+inline void put_on_disk(std::mt19937 random, plan::Plan& plan) {
+  for (plan::Stage& stage : plan.stages) {
+    stage.optim_disk_ratio = pick(random, {0, 0, 0, 1, 2}) / 2.0 * stage.optim_offload_ratio;
+    stage.act_disk_ratio = pick(random, {0, 0, 0, 1, 2}) / 2.0 * stage.act_offload_ratio;
+  }
+}
+
 /// A plan of stages that are cut so, with any number of layers and any combination of knobs.
 inline plan::Plan plan_of(std::mt19937& random, const model::Config& model,
                           const std::vector<Split>& splits) {
@@ -69,6 +77,7 @@ inline plan::Plan plan_of(std::mt19937& random, const model::Config& model,
     plan.stages.push_back(stage);
     first += stage.layers;
   }
+  put_on_disk(random, plan);
   return plan;
 }
 

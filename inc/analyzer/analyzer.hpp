@@ -25,6 +25,7 @@ struct StageRole {
   int before = 0;     ///< groups of the stages beside it; its own where there is none
   int after = 0;
   int other_end = 0;  ///< group of the last stage, for the first one, and the reverse
+  bool disk = false;  ///< some of what is offloaded may lie on disk; else od and ad do not count
 
   auto operator<=>(const StageRole&) const = default;
 };
@@ -32,8 +33,9 @@ struct StageRole {
 /// The variables of a stage's expressions, in the order in which tapes take their columns.
 ///
 ///   l layers · c recomputed layers · b microbatch · dp · tp · z ZeRO level · w, g, o, a offload
-///   ratios of weights, gradients, optimizer state, activations · p earlier microbatches in flight
-///   · G microbatches · S stages · n nodes and m ranks per node of the stage's mesh
+///   ratios of weights, gradients, optimizer state, activations · od, ad shares of the last two on
+///   disk · p earlier microbatches in flight · G microbatches · S stages · n nodes and m ranks per
+///   node of the stage's mesh
 const std::vector<std::string>& variables();
 
 /// A term of a sum, with the name under which --explain shows it.
@@ -51,6 +53,7 @@ struct StageExpressions {
   Expr peak_forward_bytes;  ///< device memory per rank
   Expr peak_backward_bytes;
   Expr host_bytes;  ///< host memory per rank
+  Expr disk_bytes;  ///< per rank
 };
 
 /// Their functions remember values, so expressions of one call belong to one thread.
@@ -68,6 +71,7 @@ struct StagePrediction {
   std::int64_t peak_forward_bytes;
   std::int64_t peak_backward_bytes;
   std::int64_t host_bytes;  ///< per rank
+  std::int64_t disk_bytes;  ///< per rank
 };
 
 struct Prediction {

@@ -80,6 +80,8 @@ struct GroupKeys {
   int devices_per_node = 1;
   double memory_gib = 0.0;        ///< per device, what a plan may use
   double host_memory_gib = -1.0;  ///< per node, for what is offloaded
+  double disk_gib = 0.0;          ///< per node, for what host memory does not hold
+  std::string scratch;            ///< directory of the disk; empty: $TMPDIR, else /tmp
   std::string profile;            ///< empty: measured when needed and cached
 };
 
@@ -114,6 +116,8 @@ struct SearchKeys {
   std::vector<double> grad_offload = {0.0, 0.5, 1.0};
   std::vector<double> optim_offload = {0.0, 0.5, 1.0};
   std::vector<double> act_offload = {0.0, 0.5, 1.0};
+  std::vector<double> optim_disk = {0.0, 0.5, 1.0};  ///< of what is offloaded, as the next one
+  std::vector<double> act_disk = {0.0, 0.5, 1.0};
   bool unequal_stages = true;  ///< stages may differ in devices, microbatch, dp and tp
   double gap = 1e-6;           ///< the search may stop when no plan is faster by more
   double time_limit_s = 60.0;

@@ -11,6 +11,7 @@
 #include "base/bfloat16.hpp"
 #include "comm/communicator.hpp"
 #include "data/sampler.hpp"
+#include "device/scratch_file.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
 #include "schedule/program.hpp"
@@ -35,6 +36,7 @@ struct Settings {
   std::uint64_t seed = 1;
   int threads = 1;              ///< cores this rank computes with
   int first_core = -1;          ///< of those on its node; -1: wherever the system puts them
+  std::string scratch;          ///< directory for what lies on disk; empty: $TMPDIR, else /tmp
   bool overlap = true;          ///< false: transfers run only while nothing computes
   bool one_collective = false;  ///< collectives of all groups run one after the other
   bool check_memory =
@@ -62,7 +64,8 @@ struct StepMetrics {
 /// [first, first + elements) of the slice [offset, offset + shape) of the whole tensor. Below fp32
 /// a weight is its fp32 master, kept with the moments; of what layers compute with there are slabs
 /// with `rounded` in the place of `data`, never owned, so that a checkpoint's masters fill both.
-/// Either may be memory of a device: `values` and `set_values` reach it.
+/// Either may be memory of a device, and what lies on disk has neither: `values` and `set_values`
+/// reach all of them.
 struct Slab {
   std::string name;  ///< of the parameter
   std::string kind;  ///< "weight", "m" or "v"
@@ -73,7 +76,9 @@ struct Slab {
   std::int64_t elements = 0;
   float* data = nullptr;
   bfloat16* rounded = nullptr;
-  bool owned = false;  ///< this rank writes it to a checkpoint; others hold a copy
+  device::ScratchFile* disk = nullptr;
+  std::int64_t disk_byte = 0;  ///< of the file, where it begins
+  bool owned = false;          ///< this rank writes it to a checkpoint; others hold a copy
 };
 
 /// A slab's values [elements], and setting those from `first` on; not while a step runs.

@@ -16,6 +16,7 @@ struct NodeGroup {
   int devices_per_node = 1;
   std::int64_t memory_bytes = 0;       ///< per device, what a plan may use
   std::int64_t host_memory_bytes = 0;  ///< per node, for what is offloaded
+  std::int64_t disk_bytes = 0;         ///< per node, of this what host memory does not hold
 
   int devices() const { return nodes * devices_per_node; }
 };

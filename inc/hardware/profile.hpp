@@ -36,8 +36,8 @@ struct LinkRow {
   double time_s = 0.0;
 };
 
-/// One measured copy; `copy_in` host to device, `copy_out` device to host, all ranks of a node at
-/// once.
+/// One measured copy, all ranks of a node at once; `copy_in` host to device, `copy_out` device to
+/// host, `disk_read` disk to host, `disk_write` host to disk.
 struct CopyRow {
   std::string kind;
   std::int64_t bytes = 0;
@@ -46,7 +46,7 @@ struct CopyRow {
 
 /// A transfer whose time is a line, gib / gib_per_s + latency_s; for kinds without measured sizes.
 ///
-/// `copy_in`, `copy_out`: gib of the buffer. `collective` over q = nodes x ranks_per_node ranks:
+/// As copies: gib of the buffer. `collective` over q = nodes x ranks_per_node ranks:
 /// all-gather moves gib (q - 1) / q, reduce-scatter takes 1.1 and all-reduce 2.1 times as long; a
 /// message, between the two ranks of a group, moves gib.
 struct TransferRow {

@@ -23,10 +23,12 @@ struct Stage {
   int tp = 1;
   int zero_level = 0;   ///< 1 shards optimizer state over dp, 2 also gradients, 3 also weights
   int ckpt_layers = 0;  ///< last layers of the stage whose activations are recomputed
-  double weight_offload_ratio = 0.0;
+  double weight_offload_ratio = 0.0;  ///< shares that do not stay on the device
   double grad_offload_ratio = 0.0;
   double optim_offload_ratio = 0.0;
   double act_offload_ratio = 0.0;
+  double optim_disk_ratio = 0.0;  ///< on disk, a part of what is offloaded
+  double act_disk_ratio = 0.0;
   std::string group = {};  ///< of the cluster; empty where it has one only
 
   int devices() const { return dp * tp; }
@@ -44,6 +46,8 @@ struct Plan {
 
 bool operator==(const Stage&, const Stage&);
 bool operator==(const Plan&, const Plan&);
+
+bool uses_disk(const Stage& stage);
 
 /// The text form: TOML, exact. `parse` names origin, line and key of what is wrong.
 std::string text(const Plan& plan);

@@ -20,12 +20,13 @@ enum class Channel : std::uint8_t {
   p2p_backward,   ///< gradients
   h2d,
   d2h,
+  disk,  ///< reads and writes, between host memory and the disk
 };
-inline constexpr int num_channels = 7;
+inline constexpr int num_channels = 8;
 const char* name(Channel channel);
 
-enum class Tier : std::uint8_t { device, host };
-inline constexpr int num_tiers = 2;
+enum class Tier : std::uint8_t { device, host, disk };
+inline constexpr int num_tiers = 3;
 
 /// What a buffer holds.
 enum class Content : std::uint8_t {
@@ -65,6 +66,8 @@ enum class Operation : std::uint8_t {
   recv,
   copy_in,     ///< host -> device
   copy_out,    ///< device -> host
+  read,        ///< disk -> host
+  write,       ///< host -> disk
   copy,        ///< device -> device
   clear,       ///< gradients of a block become zero
   accumulate,  ///< destination += source

@@ -35,6 +35,7 @@ struct Search {
 struct Held {
   std::int64_t device_bytes = 0;  ///< largest arena of a rank
   std::int64_t host_bytes = 0;    ///< largest sum over a node's ranks
+  std::int64_t disk_bytes = 0;    ///< the same
 };
 
 /// A plan with its prediction.
@@ -50,6 +51,7 @@ struct Candidate {
 
   std::int64_t placed_device_bytes() const;  ///< largest arena of any rank
   std::int64_t placed_host_bytes() const;    ///< largest sum over a node's ranks
+  std::int64_t placed_disk_bytes() const;    ///< the same
 
   /// What plans are ranked by [s].
   double seconds() const { return simulated_s.value_or(prediction.iteration_s); }

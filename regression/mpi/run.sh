@@ -40,8 +40,13 @@ weight_offload_ratio = 0.5
 grad_offload_ratio = 0.5
 optim_offload_ratio = 0.5
 act_offload_ratio = 0.5
+optim_disk_ratio = 0.25
+act_disk_ratio = 0.5
 EOF
-tiny_job --set output.directory=other --plan everything.toml --steps 5
+disk="--set cluster.disk_gib=0.1 --set cluster.scratch=scratch"
+mkdir scratch
+tiny_job --set output.directory=other --plan everything.toml --steps 5 $disk
+[ -z "$(ls scratch)" ] || { echo "left on disk:"; ls scratch; exit 1; }
 tiny_job --set output.directory=other --replan --set search.stages='[1]' --set search.tp='[2]'
 losses whole > a
 losses other > b
@@ -50,7 +55,7 @@ paste a b | tr -d ',' | awk '{ d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > 1e
 
 # In bf16 as well: stopped and resumed the same bits.
 if grep -q avx512 /proc/cpuinfo; then
-  narrow() { tiny_job --set training.precision=bf16 --plan everything.toml "$@"; }
+  narrow() { tiny_job --set training.precision=bf16 --plan everything.toml $disk "$@"; }
   narrow --set output.directory=narrow
   narrow --set output.directory=pieces --steps 5
   narrow --set output.directory=pieces

@@ -78,18 +78,27 @@ plan::Plan mixed_plan() {
   return plan;
 }
 
+/// The same with these shares of what is offloaded on disk.
+plan::Plan with_disk(plan::Plan plan, double optim_disk, double act_disk) {
+  for (plan::Stage& stage : plan.stages) {
+    stage.optim_disk_ratio = optim_disk * stage.optim_offload_ratio;
+    stage.act_disk_ratio = act_disk * stage.act_offload_ratio;
+  }
+  return plan;
+}
+
 const std::vector<plan::Plan>& plans() {
   static const std::vector<plan::Plan> all = {
       make_plan(1, 1, 1, 0, 0.0),
       make_plan(1, 2, 1, 1, 0.5, 0.0, 0, 0.5),
       make_plan(1, 1, 2, 0, 0.0, 0.0, 0, 1.0, 1.0),
-      make_plan(2, 1, 2, 0, 0.25, 0.5),
+      with_disk(make_plan(2, 1, 2, 0, 0.25, 0.5), 0.5, 1.0),
       make_plan(1, 3, 1, 3, 0.0),
-      make_plan(2, 2, 1, 3, 1.0, 0.0, 1, 0.25, 0.25),
+      with_disk(make_plan(2, 2, 1, 3, 1.0, 0.0, 1, 0.25, 0.25), 1.0, 0.0),
       make_plan(1, 2, 2, 2, 0.25),
       make_plan(4, 1, 1, 0, 0.0, 0.0, 0, 0.5),
       mixed_plan(),
-      make_plan(1, 1, 3, 0, 0.5),
+      with_disk(make_plan(1, 1, 3, 0, 0.5), 0.6, 0.0),
       make_plan(2, 1, 3, 1, 0.0, 0.5),
   };
   return all;

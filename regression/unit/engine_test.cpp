@@ -11,6 +11,7 @@
 #include "contract.hpp"
 #include "kernels/bfloat16.hpp"
 #include "kernels/types.hpp"
+#include "refusal.hpp"
 
 namespace brume::engine {
 namespace {
@@ -173,6 +174,51 @@ TEST(Engine, WithoutOverlapTheBitsAreTheSame) {
   const test::Trained serial = train(plan, model, settings, data);
   EXPECT_EQ(serial.losses, overlapped.losses);
   EXPECT_EQ(serial.norms, overlapped.norms);
+}
+
+class OnDisk : public ::testing::TestWithParam<int> {};
+
+// Where state and activations lie changes no bit.
+TEST_P(OnDisk, PlansTrainToTheSameBits) {
+  std::mt19937 random(unsigned(GetParam()) + 1);
+  model::Config model = test::random_family_model(random);
+  if (GetParam() % 2 == 1 && kernels::has_bfloat16_products())
+    model.precision = model::Precision::bf16;
+  plan::Plan plan = plan_number(GetParam(), random, model);
+  for (plan::Stage& stage : plan.stages) {
+    stage.optim_offload_ratio = stage.act_offload_ratio = 1.0;
+    stage.optim_disk_ratio = stage.act_disk_ratio = 0.0;
+  }
+  const test::TokenFixture tokens(model.vocab_size);
+  const data::Sampler data = tokens.sampler(model.seq_len);
+  Settings settings = test::contract_settings(5);
+  const test::Trained on_host = train(plan, model, settings, data);
+  for (const auto& [optim, act] : {std::pair(1.0, 1.0), std::pair(0.3, 0.6)}) {
+    for (plan::Stage& stage : plan.stages)
+      stage.optim_disk_ratio = optim, stage.act_disk_ratio = act;
+    const test::Trained on_disk = train(plan, model, settings, data);
+    EXPECT_EQ(on_disk.losses, on_host.losses) << plan::text(plan);
+    EXPECT_EQ(on_disk.norms, on_host.norms) << plan::text(plan);
+  }
+  settings.overlap = false;
+  EXPECT_EQ(train(plan, model, settings, data).losses, on_host.losses) << plan::text(plan);
+}
+
+INSTANTIATE_TEST_SUITE_P(Engine, OnDisk, ::testing::Values(0, 3, 6, 9, 12, 17, 25, 30));
+
+// Before anything is trained, and by its own name.
+TEST(Engine, ADirectoryThatCannotHoldTheDiskTierIsAnError) {
+  std::mt19937 random(4);
+  const model::Config model = test::random_model(random);
+  plan::Plan plan = test::one_rank_plan(model, 2);
+  plan.stages[0].optim_offload_ratio = plan.stages[0].optim_disk_ratio = 1.0;
+  Settings settings;
+  settings.scratch = "/proc/nowhere";
+  comm::run_local(1, [&](comm::Communicator& world) {
+    const std::string what =
+        test::refusal([&] { Engine(plan, model, settings, world); }, Failure::storage);
+    EXPECT_NE(what.find("/proc/nowhere"), std::string::npos) << what;
+  });
 }
 
 using Values = std::vector<std::vector<float>>;

@@ -54,10 +54,24 @@ TEST(Plan, TextComesBackExactly) {
   EXPECT_EQ(back.stages[0].optim_offload_ratio, 0.1 + 0.2);
 }
 
+// Plans that use no disk say nothing of it.
+TEST(Plan, SharesOnDiskAreWrittenWhereThereAreAny) {
+  EXPECT_EQ(text(sample()).find("disk"), std::string::npos);
+  EXPECT_EQ(table(sample()).find("disk"), std::string::npos);
+  Plan plan = sample();
+  plan.stages[1].optim_disk_ratio = 0.1;
+  plan.stages[1].act_disk_ratio = 1.0 / 3.0;
+  EXPECT_EQ(text(plan).find("disk"), text(plan).rfind("optim_disk_ratio") + 6);
+  EXPECT_TRUE(parse(text(plan), "plan.toml") == plan);
+  EXPECT_NE(table(plan).find("0.1/0.333333"), std::string::npos) << table(plan);
+}
+
 TEST(Plan, EqualityLooksAtEveryKnob) {
   for (const auto& change : std::vector<std::function<void(Plan&)>>{
            [](Plan& p) { p.microbatches = 5; }, [](Plan& p) { p.stages[1].ckpt_layers = 0; },
            [](Plan& p) { p.stages[0].act_offload_ratio = 0; },
+           [](Plan& p) { p.stages[1].optim_disk_ratio = 0.1; },
+           [](Plan& p) { p.stages[1].act_disk_ratio = 0.1; },
            [](Plan& p) { p.stages.pop_back(); }}) {
     Plan other = sample();
     change(other);
@@ -123,6 +137,11 @@ TEST(PlanCheck, NamesWhatIsWrong) {
        "optim_offload_ratio must be from 0 to 1"},
       {[](Plan& p) { p.stages[0].act_offload_ratio = -0.1; },
        "act_offload_ratio must be from 0 to 1"},
+      {[](Plan& p) { p.stages[1].optim_disk_ratio = 0.5; },
+       "stage 1: optim_disk_ratio must be from 0 to optim_offload_ratio = 0.3"},
+      {[](Plan& p) { p.stages[0].act_disk_ratio = -0.1; },
+       "act_disk_ratio must be from 0 to act_offload_ratio = 0.3333333333333333, of which it is a "
+       "part, found -0.1"},
       {[](Plan& p) { p.stages.pop_back(); }, "add up to 3"},
       {[](Plan& p) { p.stages.clear(); }, "at least one stage"},
   };

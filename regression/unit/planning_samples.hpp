@@ -52,6 +52,10 @@ inline hardware::Profile round_profile(int ranks_per_node = 8) {
   for (const char* kind : {"copy_in", "copy_out"})
     for (std::int64_t bytes : {1000, 1000000})
       profile.copies.push_back({kind, bytes, 2e-6 + double(bytes) / 5e9});
+  for (std::int64_t bytes : {1000, 1000000}) {
+    profile.copies.push_back({"disk_read", bytes, 2e-5 + double(bytes) / 2e9});
+    profile.copies.push_back({"disk_write", bytes, 2e-5 + double(bytes) / 1.2e9});
+  }
   profile.interference = {0.0, 0.1, 0.05, 0.05, 0.2, 0.0, 0.1, 0.1,
                           0.1, 0.2, 0.0,  0.3,  0.1, 0.2, 0.3, 0.0};
   return profile;
@@ -95,6 +99,15 @@ inline plan::Plan with_moved_state(std::mt19937& random, plan::Plan plan) {
     stage.zero_level = int(random() % 4);
     stage.weight_offload_ratio = pick<double>(random, {0.0, 0.0, 0.25, 0.5, 1.0});
     stage.grad_offload_ratio = pick<double>(random, {0.0, 0.0, 0.25, 0.5, 1.0});
+  }
+  return plan;
+}
+
+/// The same plan with none, half or all of what is offloaded on disk.
+inline plan::Plan with_disk(std::mt19937& random, plan::Plan plan) {
+  for (plan::Stage& stage : plan.stages) {
+    stage.optim_disk_ratio = pick<double>(random, {0.0, 0.5, 1.0}) * stage.optim_offload_ratio;
+    stage.act_disk_ratio = pick<double>(random, {0.0, 0.5, 1.0}) * stage.act_offload_ratio;
   }
   return plan;
 }

@@ -374,6 +374,111 @@ TEST(Compile, OffloadedWeightsAndGradientsTravel) {
   EXPECT_EQ(count(plan, Operation::copy_out, 1), 3);  // after each microbatch
 }
 
+/// One stage whose optimizer state and activations leave the device; these shares lie on disk.
+plan::Plan disk_plan(double optim_disk, double act_disk) {
+  plan::Plan plan = small_plan(1, 1, 1, 2);
+  plan.stages[0].optim_offload_ratio = plan.stages[0].act_offload_ratio = 1.0;
+  plan.stages[0].optim_disk_ratio = optim_disk;
+  plan.stages[0].act_disk_ratio = act_disk;
+  return plan;
+}
+
+// Block 1 is the layer whose activations leave in two microbatches, block 3 the head.
+TEST(Compile, WhatLiesOnDiskIsReadAndWritten) {
+  EXPECT_EQ(count(disk_plan(0.0, 0.0), Operation::read, 1), 0);
+  for (Operation operation : {Operation::read, Operation::write}) {
+    EXPECT_EQ(count(disk_plan(1.0, 0.0), operation, 1), 1);
+    EXPECT_EQ(count(disk_plan(0.5, 1.0), operation, 1), 3);
+    EXPECT_EQ(count(disk_plan(0.5, 1.0), operation, 2), 1);
+    EXPECT_EQ(count(disk_plan(0.5, 1.0), operation, 3), 1);
+  }
+}
+
+TEST(Compile, OptimizerStateIsCutOverThreeTiers) {
+  plan::Plan plan = disk_plan(0.25, 0.0);
+  plan.stages[0].optim_offload_ratio = 0.75;
+  const std::int64_t all = model::layout(model::blocks(small_model())[1], 1, 0, 1).elements;
+  std::map<std::string, std::int64_t> bytes;
+  for (const Buffer& buffer : compile(plan, small_model(), 0).buffers)
+    if (buffer.persistent) bytes[buffer.name] = buffer.bytes;
+  const std::int64_t quarter = all / 64 * 16, offloaded = all * 3 / 64 * 16;
+  EXPECT_EQ(bytes.at("layers.0.moments"), 8 * (all - offloaded));
+  EXPECT_EQ(bytes.at("layers.0.host_moments"), 8 * (offloaded - quarter));
+  EXPECT_EQ(bytes.at("layers.0.disk_moments"), 8 * quarter);
+}
+
+// Devices see host memory only, and nothing of it changes for them.
+TEST(Compile, TheDiskLiesBehindTheHost) {
+  const Program program = compile(disk_plan(0.5, 0.5), small_model(), 0);
+  for (const Task& task : program.tasks) {
+    const bool disk = task.operation == Operation::read || task.operation == Operation::write;
+    EXPECT_EQ(disk, task.channel == Channel::disk) << label(task);
+    const auto tier = [&](Role role) {
+      return program.buffers[std::size_t(task.at(role).buffer)].tier;
+    };
+    if (disk) {
+      EXPECT_EQ(tier(Role::source), task.operation == Operation::read ? Tier::disk : Tier::host);
+      EXPECT_EQ(tier(Role::destination),
+                task.operation == Operation::read ? Tier::host : Tier::disk);
+    }
+    for (const Operand& operand : task.operands) {
+      EXPECT_TRUE(disk || program.buffers[std::size_t(operand.buffer)].tier != Tier::disk);
+    }
+  }
+  const Program without = compile(disk_plan(0.0, 0.0), small_model(), 0);
+  EXPECT_EQ(program.live_peak_bytes[std::size_t(Tier::device)],
+            without.live_peak_bytes[std::size_t(Tier::device)]);
+  const auto on_device = [](const Program& p) {
+    std::vector<std::string> labels;
+    for (const Task& task : p.tasks)
+      if (task.channel != Channel::disk) labels.push_back(label(task));
+    return labels;
+  };
+  EXPECT_EQ(on_device(program), on_device(without));
+}
+
+// While one layer's activations are copied in, those of the layer before it are being read; they
+// are written while the next ones are copied out.
+TEST(Compile, TheDiskWorksBesideCopies) {
+  model::Config model = small_model();
+  model.num_layers = 6;
+  plan::Plan plan = disk_plan(0.0, 1.0);
+  plan.stages[0].layers = 6;
+  const Program program = compile(plan, model, 0);
+  const auto find = [&](Operation operation, int block) {
+    for (int id = 0; id < int(program.tasks.size()); ++id) {
+      const Task& task = program.tasks[std::size_t(id)];
+      if (task.operation == operation && task.block == block && task.microbatch == 0) return id;
+    }
+    return -1;
+  };
+  for (int block = 1; block <= 4; ++block) {
+    EXPECT_FALSE(before(program, find(Operation::copy_in, block + 1), find(Operation::read, block)))
+        << "block " << block;
+    EXPECT_FALSE(
+        before(program, find(Operation::write, block), find(Operation::copy_out, block + 1)))
+        << "block " << block;
+  }
+}
+
+TEST(Verify, MissingWaitOfTheDiskIsFound) {
+  const Program whole = compile(disk_plan(0.5, 0.5), small_model(), 0);
+  int tried = 0;
+  for (std::size_t id = 0; id < whole.tasks.size(); ++id)
+    for (std::size_t i = 0; i < whole.tasks[id].waits.size(); ++i) {
+      const int other = whole.tasks[id].waits[i];
+      if (whole.tasks[id].channel != Channel::disk &&
+          whole.tasks[std::size_t(other)].channel != Channel::disk)
+        continue;
+      Program broken = whole;
+      auto& waits = broken.tasks[id].waits;
+      waits.erase(waits.begin() + std::ptrdiff_t(i));
+      EXPECT_FALSE(verify(broken).empty()) << label(whole.tasks[id]);
+      ++tried;
+    }
+  EXPECT_GE(tried, 10);
+}
+
 // What is kept on the device shrinks to the shard, less what lies on the host.
 TEST(Compile, StateIsShardedAndCut) {
   plan::Plan plan = small_plan(1, 2, 1, 2);

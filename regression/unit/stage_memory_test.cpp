@@ -69,6 +69,7 @@ TEST(StageMemory, MatchesLiveBytesOfStagesThatDiffer) {
     for (plan::Stage& stage : plan.stages) {  // the knobs that the formulas know
       stage.zero_level = std::min(stage.zero_level, 1);
       stage.weight_offload_ratio = stage.grad_offload_ratio = 0.0;
+      stage.optim_disk_ratio = stage.act_disk_ratio = 0.0;
     }
     compare(plan, model);
   }
@@ -117,6 +118,43 @@ TEST(StageMemory, ComesCloseForEveryKnob) {
     compare_state(plan, model, all);
   }
   EXPECT_GE(all.close, 98 * all.compared / 100) << all.close << " of " << all.compared;
+}
+
+// The device does not see the disk; what passes through host memory to it is not followed task by
+// task.
+TEST(StageMemory, ComesCloseForStagesOnDisk) {
+  std::mt19937 random(4);
+  int compared = 0;
+  std::array<int, schedule::num_tiers> close{};
+  for (int trial = 0; trial < 24; ++trial) {
+    const int num_layers = 1 + int(random() % 8);
+    const plan::Plan plan = samples::with_disk(random, samples::random_plan(random, num_layers, 4));
+    model::Config model = samples::small_model(num_layers, random() % 2 == 0);
+    model.hidden_size = 1024;
+    model.num_heads = 16;
+    model.ffn_size = 4096;
+    model.seq_len = samples::pick<int>(random, {128, 512, 2048});
+    const Prediction prediction = analyze(plan, model, samples::round_profile());
+    for (int i = 0; i < plan.num_stages(); ++i) {
+      const plan::Stage& stage = plan.stages[std::size_t(i)];
+      if (!plan::uses_disk(stage)) continue;
+      const schedule::Program program =
+          schedule::compile(plan, model, plan::rank_of(plan, i, stage.dp - 1, 0));
+      const StagePrediction& p = prediction.stages[std::size_t(i)];
+      const std::array predicted{std::max(p.peak_forward_bytes, p.peak_backward_bytes),
+                                 p.host_bytes, p.disk_bytes};
+      ++compared;
+      for (std::size_t tier = 0; tier < predicted.size(); ++tier) {
+        const double live = double(program.live_peak_bytes[tier]);
+        const double off = std::abs(double(predicted[tier]) - live);
+        close[tier] += off <= std::max(0.01 * live, 1048576.0);
+      }
+    }
+  }
+  EXPECT_GE(compared, 20);
+  EXPECT_GE(close[0], 98 * compared / 100) << "of " << compared;
+  EXPECT_GE(close[1], 85 * compared / 100) << "of " << compared;
+  EXPECT_GE(close[2], 95 * compared / 100) << "of " << compared;
 }
 
 }  // namespace

@@ -78,9 +78,9 @@ struct Costed {
 };
 
 symbolic::Tape compiled(const analyzer::StageExpressions& e) {
-  return symbolic::Tape(
-      std::vector{e.stable_s, e.delta_s, e.peak_forward_bytes, e.peak_backward_bytes, e.host_bytes},
-      analyzer::variables());
+  return symbolic::Tape(std::vector{e.stable_s, e.delta_s, e.peak_forward_bytes,
+                                    e.peak_backward_bytes, e.host_bytes, e.disk_bytes},
+                        analyzer::variables());
 }
 
 std::vector<double> evaluate(const symbolic::Tape& tape,
@@ -88,7 +88,7 @@ std::vector<double> evaluate(const symbolic::Tape& tape,
   std::vector<const double*> inputs;
   for (const std::string& name : analyzer::variables())
     inputs.push_back(&values.find(name)->second);
-  std::vector<double> results(5);
+  std::vector<double> results(6);
   std::vector<double*> outputs;
   for (double& result : results) outputs.push_back(&result);
   tape.evaluate(inputs, outputs, 1);
@@ -101,10 +101,13 @@ std::vector<Costed> strategies(const Problem& p, const hardware::Machine& machin
                                std::map<analyzer::StageRole, symbolic::Tape>& tapes) {
   analyzer::StageRole role = analyzer::role_of(frame, index, machine);
   if (!p.model.tied_head) role.other_end = role.group;  // nothing travels between the ends
+  const hardware::NodeGroup& group = p.cluster.groups[std::size_t(role.group)];
+  role.disk = group.disk_bytes > 0;
+  const std::vector<double> none{0.0}, &optim_disk = role.disk ? p.search.optim_disk : none,
+                                       &act_disk = role.disk ? p.search.act_disk : none;
   if (!tapes.contains(role))
     tapes.emplace(role, compiled(analyzer::stage_expressions(p.model, machine, role)));
   const symbolic::Tape& tape = tapes.at(role);
-  const hardware::NodeGroup& group = p.cluster.groups[std::size_t(role.group)];
   std::vector<Costed> found;
   plan::Stage& s = frame.stages[std::size_t(index)];
   for (int c = 0; c <= (p.search.recompute ? s.layers : 0); ++c)
@@ -118,9 +121,14 @@ std::vector<Costed> strategies(const Problem& p, const hardware::Machine& machin
               s.ckpt_layers = c, s.zero_level = zero;
               s.weight_offload_ratio = w, s.grad_offload_ratio = g;
               s.optim_offload_ratio = o, s.act_offload_ratio = a;
-              const std::vector<double> v = evaluate(tape, analyzer::bindings(frame, index));
-              if (std::max(v[2], v[3]) > double(group.memory_bytes)) continue;
-              found.push_back({s, {v[0], v[1]}, std::max(v[2], v[3]), v[4]});
+              for (double od : optim_disk)
+                for (double ad : act_disk) {
+                  s.optim_disk_ratio = o * od, s.act_disk_ratio = a * ad;
+                  const std::vector<double> v = evaluate(tape, analyzer::bindings(frame, index));
+                  if (std::max(v[2], v[3]) > double(group.memory_bytes)) continue;
+                  if (v[5] * group.devices_per_node > double(group.disk_bytes)) continue;
+                  found.push_back({s, {v[0], v[1]}, std::max(v[2], v[3]), v[4]});
+                }
             }
   return found;
 }
@@ -264,13 +272,14 @@ class Oracle {
 bool can_be_placed(const Problem& p, const plan::Plan& plan) {
   for (const auto& [node, ranks] : plan::ranks_of_nodes(plan, p.cluster)) {
     const hardware::NodeGroup& group = p.cluster.groups[std::size_t(node.group)];
-    std::int64_t host_bytes = 0;
+    std::int64_t host_bytes = 0, disk_bytes = 0;
     for (int rank : ranks) {
       const schedule::Program program = schedule::compile(plan, p.model, rank);
       if (program.arena_bytes[0] > group.memory_bytes) return false;
       host_bytes += program.arena_bytes[1];
+      disk_bytes += program.arena_bytes[2];
     }
-    if (host_bytes > group.host_memory_bytes) return false;
+    if (host_bytes > group.host_memory_bytes || disk_bytes > group.disk_bytes) return false;
   }
   return true;
 }
@@ -300,6 +309,7 @@ struct Reached {
   int mixed = 0;      ///< plans on several groups
   int reordered = 0;  ///< of these, in another order than the deck's
   int partial = 0;    ///< plans that leave a node unused
+  int on_disk = 0;    ///< plans that keep something on disk
 };
 
 void compare_with_oracle(const Problem& p, Reached& reached) {
@@ -330,6 +340,7 @@ void compare_with_oracle(const Problem& p, Reached& reached) {
   reached.mixed += mixed;
   reached.reordered += reordered;
   reached.partial += plan.devices() < p.cluster.devices();
+  reached.on_disk += std::ranges::any_of(plan.stages, plan::uses_disk);
   reached.confirmed += result.search.confirmed;
   reached.struck += result.search.struck;
 }
@@ -374,6 +385,39 @@ TEST(Tuner, NoPlanOfUnequalStagesIsFaster) {
   EXPECT_GE(reached.feasible, 50);
   EXPECT_GE(reached.infeasible, 5);
   EXPECT_GE(reached.unequal, 5);
+}
+
+/// Little host memory, and a disk of any size and speed.
+Problem random_disk_problem(std::mt19937& random) {
+  Problem p = random_problem(random);
+  p.model = samples::small_model(4 + int(random() % 3), random() % 2 == 0);
+  hardware::NodeGroup& group = p.cluster.groups[0];
+  group.devices_per_node = 1 + int(random() % 2);
+  // Enough for what passes to the disk, and for more or less of what is offloaded.
+  group.host_memory_bytes = 1'000'000 + std::int64_t(random() % 2'000'000);
+  group.disk_bytes = samples::pick<std::int64_t>(random, {1'000'000, 4'000'000, 1 << 30});
+  group.memory_bytes = (2'000'000 + std::int64_t(random() % 3'500'000)) / group.devices_per_node;
+  p.search.weight_offload = p.search.grad_offload = {0.0};
+  p.search.optim_offload = {0.0, 1.0};
+  p.search.zero_levels = {0, 1};
+  p.search.optim_disk = samples::pick<std::vector<double>>(random, {{0.0, 1.0}, {0.0, 0.5, 1.0}});
+  p.search.act_disk = {0.0, 1.0};
+  const double slower = samples::pick<double>(random, {0.1, 1.0, 10.0});
+  for (hardware::CopyRow& row : p.profile.copies)
+    if (row.kind.starts_with("disk")) row.time_s *= slower;
+  return p;
+}
+
+TEST(Tuner, NoPlanOnDiskIsFaster) {
+  std::mt19937 random(7);
+  Reached reached;
+  const int trials = test::trials(16);
+  for (int trial = 0; trial < trials; ++trial) {
+    SCOPED_TRACE(trial);
+    compare_with_oracle(random_disk_problem(random), reached);
+  }
+  EXPECT_GE(reached.feasible, trials / 4);
+  EXPECT_GE(reached.on_disk, trials / 8);
 }
 
 /// Two or three groups that differ in speed, memory, links and shape.

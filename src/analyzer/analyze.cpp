@@ -17,25 +17,26 @@ Expr sum(const std::vector<Term>& terms) {
   return total;
 }
 
-/// A role's expressions: stable time, delta, both peaks on the device, host memory.
+/// A role's expressions: stable time, delta, both peaks on the device, host memory, disk.
 class RoleTape {
  public:
   RoleTape(const model::Config& model, const hardware::Machine& machine, StageRole role)
       : tape_(outputs(stage_expressions(model, machine, role)), variables()) {}
 
-  std::array<double, 5> at(const std::map<std::string, double, std::less<>>& values) const {
+  std::array<double, 6> at(const std::map<std::string, double, std::less<>>& values) const {
     std::vector<const double*> inputs;
     for (const std::string& name : variables()) inputs.push_back(&values.at(name));
-    std::array<double, 5> results;
-    std::array<double*, 5> columns;
+    std::array<double, 6> results;
+    std::array<double*, 6> columns;
     std::ranges::transform(results, columns.begin(), [](double& result) { return &result; });
     tape_.evaluate(inputs, columns, 1);
     return results;
   }
 
  private:
-  static std::array<Expr, 5> outputs(const StageExpressions& e) {
-    return {e.stable_s, e.delta_s, e.peak_forward_bytes, e.peak_backward_bytes, e.host_bytes};
+  static std::array<Expr, 6> outputs(const StageExpressions& e) {
+    return {e.stable_s,   e.delta_s,   e.peak_forward_bytes, e.peak_backward_bytes,
+            e.host_bytes, e.disk_bytes};
   }
   symbolic::Tape tape_;
 };
@@ -43,8 +44,8 @@ class RoleTape {
 }  // namespace
 
 const std::vector<std::string>& variables() {
-  static const std::vector<std::string> names{"l", "c", "b", "dp", "tp", "z", "w", "g",
-                                              "o", "a", "p", "G",  "S",  "n", "m"};
+  static const std::vector<std::string> names{"l", "c",  "b",  "dp", "tp", "z", "w", "g", "o",
+                                              "a", "od", "ad", "p",  "G",  "S", "n", "m"};
   return names;
 }
 
@@ -59,7 +60,8 @@ StageExpressions stage_expressions(const model::Config& model, const hardware::M
           .delta_s = delta_s,
           .peak_forward_bytes = memory.peak_forward_bytes,
           .peak_backward_bytes = memory.peak_backward_bytes,
-          .host_bytes = memory.host_bytes};
+          .host_bytes = memory.host_bytes,
+          .disk_bytes = memory.disk_bytes};
 }
 
 StageRole role_of(const plan::Plan& plan, int stage, const hardware::Machine& machine) {
@@ -73,7 +75,8 @@ StageRole role_of(const plan::Plan& plan, int stage, const hardware::Machine& ma
           .after = last ? own : group(stage + 1),
           .other_end = first  ? group(plan.num_stages() - 1)
                        : last ? group(0)
-                              : own};
+                              : own,
+          .disk = plan::uses_disk(plan.stages[std::size_t(stage)])};
 }
 
 std::map<std::string, double, std::less<>> bindings(const plan::Plan& plan, int stage) {
@@ -89,6 +92,8 @@ std::map<std::string, double, std::less<>> bindings(const plan::Plan& plan, int 
           {"g", s.grad_offload_ratio},
           {"o", s.optim_offload_ratio},
           {"a", s.act_offload_ratio},
+          {"od", s.optim_disk_ratio},
+          {"ad", s.act_disk_ratio},
           {"p", in_flight},
           {"G", plan.microbatches},
           {"S", plan.num_stages()},
@@ -104,12 +109,14 @@ Prediction analyze(const plan::Plan& plan, const model::Config& model,
   for (int i = 0; i < plan.num_stages(); ++i) {
     const StageRole role = role_of(plan, i, machine);
     const auto& tape = tapes.try_emplace(role, model, machine, role).first;
-    const auto [stable_s, delta_s, forward, backward, host] = tape->second.at(bindings(plan, i));
+    const auto [stable_s, delta_s, forward, backward, host, disk] =
+        tape->second.at(bindings(plan, i));
     times.push_back({stable_s, delta_s});
     prediction.stages.push_back({.time = times.back(),
                                  .peak_forward_bytes = std::llround(forward),
                                  .peak_backward_bytes = std::llround(backward),
-                                 .host_bytes = std::llround(host)});
+                                 .host_bytes = std::llround(host),
+                                 .disk_bytes = std::llround(disk)});
   }
   prediction.iteration_s = iteration_time(times, plan.microbatches);
   return prediction;

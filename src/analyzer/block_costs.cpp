@@ -14,20 +14,24 @@ Load& Load::operator+=(const Load& other) {
   weights_in_s += other.weights_in_s;
   in_s += other.in_s;
   out_s += other.out_s;
+  read_s += other.read_s;
+  write_s += other.write_s;
   return *this;
 }
 
 Load operator*(const Expr& factor, const Load& load) {
   return {factor * load.compute_s, factor * load.moves_s,      factor * load.reduce_s,
           factor * load.gather_s,  factor * load.weights_in_s, factor * load.in_s,
-          factor * load.out_s};
+          factor * load.out_s,     factor * load.read_s,       factor * load.write_s};
 }
 
 Expr window(const Costs& costs, const Load& load) {
   const Expr together =
       costs.overlapped(load.compute_s + load.moves_s, load.reduce_s + load.gather_s,
                        load.weights_in_s + load.in_s, load.out_s);
-  return max(together, max(load.weights_in_s, load.reduce_s) + load.gather_s + load.moves_s);
+  const Expr all =
+      max(together, max(load.weights_in_s, load.reduce_s) + load.gather_s + load.moves_s);
+  return costs.disk() ? max(all, load.read_s + load.write_s) : all;
 }
 
 namespace {
@@ -38,7 +42,9 @@ Load update(const model::Config& model, const Costs& costs, const BlockState& s)
   const double weight_bytes = model::weight_bytes(model.precision);
   const Variables v;
   const Expr device_weights = s.weights_staged * (s.weights - s.host_weights);
-  const Expr moments_bytes = double(model::optimizer_bytes(model.precision)) * s.stepped * v.o;
+  const double optimizer_bytes = model::optimizer_bytes(model.precision);
+  const Expr moments_bytes = optimizer_bytes * s.stepped * v.o;
+  const Expr disk_bytes = optimizer_bytes * s.disk_moments;
   return {.compute_s = costs.optimizer(s.stepped),
           .moves_s = costs.copy(weight_bytes * min(device_weights, s.stepped)) +
                      costs.copy(weight_bytes * device_weights),
@@ -46,7 +52,9 @@ Load update(const model::Config& model, const Costs& costs, const BlockState& s)
           .in_s = costs.copy_in(weight_bytes * min(s.host_weights, s.stepped)) +
                   costs.copy_in(grad_bytes * min(s.host_grads, s.stepped)) +
                   costs.copy_in(moments_bytes),
-          .out_s = costs.copy_out(moments_bytes) + costs.copy_out(weight_bytes * s.host_weights)};
+          .out_s = costs.copy_out(moments_bytes) + costs.copy_out(weight_bytes * s.host_weights),
+          .read_s = costs.disk_read(disk_bytes),
+          .write_s = costs.disk_write(disk_bytes)};
 }
 
 }  // namespace

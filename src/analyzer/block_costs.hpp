@@ -7,12 +7,13 @@ namespace brume::analyzer {
 
 /// Seconds of work that a stage does within one window, by channel.
 struct Load {
-  Expr compute_s = 0.0;          ///< kernels and tensor-parallel all-reduces
-  Expr moves_s = 0.0;            ///< copies and sums within the device, on the compute channel
-  Expr reduce_s = 0.0;           ///< gradients over dp, before `gather_s` on the same channel
-  Expr gather_s = 0.0;           ///< weights over dp
-  Expr weights_in_s = 0.0;       ///< copied in before they are gathered
-  Expr in_s = 0.0, out_s = 0.0;  ///< other copies
+  Expr compute_s = 0.0;              ///< kernels and tensor-parallel all-reduces
+  Expr moves_s = 0.0;                ///< copies and sums within the device, on the compute channel
+  Expr reduce_s = 0.0;               ///< gradients over dp, before `gather_s` on the same channel
+  Expr gather_s = 0.0;               ///< weights over dp
+  Expr weights_in_s = 0.0;           ///< copied in before they are gathered
+  Expr in_s = 0.0, out_s = 0.0;      ///< other copies
+  Expr read_s = 0.0, write_s = 0.0;  ///< on the disk
 
   Load& operator+=(const Load& other);
 };
@@ -22,7 +23,7 @@ Load operator*(const Expr& factor, const Load& load);
 /// waits for.
 ///
 ///   max(I(compute + moves, reduce + gather, weights in + in, out),
-///       max(weights in, reduce) + gather + moves)
+///       max(weights in, reduce) + gather + moves, read + write)
 Expr window(const Costs& costs, const Load& load);
 
 /// One block's state on its way, in the windows of src/schedule/README.md. Loads of weights belong

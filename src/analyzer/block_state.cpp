@@ -5,8 +5,8 @@ namespace {
 
 constexpr double alignment_elements = 16.0;
 
-/// The end of a range that lies on the host, cut at whole cache lines.
-Expr on_host(const Expr& ratio, const Expr& range) {
+/// The end of a range that is offloaded, cut at whole cache lines.
+Expr offloaded(const Expr& ratio, const Expr& range) {
   return floor(ratio * range / alignment_elements) * alignment_elements;
 }
 
@@ -25,9 +25,10 @@ BlockState block_state(const model::Block& block) {
           .weights = weights,
           .grads = grads,
           .stepped = stepped,
-          .host_weights = on_host(v.w, weights),
-          .host_grads = on_host(v.g, grads),
-          .host_moments = on_host(v.o, stepped),
+          .host_weights = offloaded(v.w, weights),
+          .host_grads = offloaded(v.g, grads),
+          .offloaded_moments = offloaded(v.o, stepped),
+          .disk_moments = offloaded(v.od, stepped),
           .weights_staged = max(less(2.5, zero), less(0.0, v.w)),
           .grads_staged = max(less(1.5, zero), less(0.0, v.g))};
 }

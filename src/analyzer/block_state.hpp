@@ -6,12 +6,14 @@
 
 namespace brume::analyzer {
 
-/// Ranges of one kind of block's flat layout, and the parts of them on the host.
+/// Ranges of one kind of block's flat layout, and the parts of them that are offloaded.
 struct BlockState {
   Expr whole;           ///< the block on this tensor-parallel rank
   Expr weights, grads;  ///< kept: all, or the shard
   Expr stepped;         ///< what this rank updates
-  Expr host_weights, host_grads, host_moments;
+  Expr host_weights, host_grads;
+  Expr offloaded_moments;             ///< to the host and to the disk
+  Expr disk_moments;                  ///< of these
   Expr weights_staged, grads_staged;  ///< 1 where kernels work on a buffer of their own
 };
 

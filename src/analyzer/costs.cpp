@@ -98,6 +98,8 @@ Costs::Costs(const model::Config& model, const hardware::Machine& machine, Stage
   });
   copy_in_ = priced("copy_in", [=](Arguments x) { return copy("copy_in", x); });
   copy_out_ = priced("copy_out", [=](Arguments x) { return copy("copy_out", x); });
+  disk_read_ = priced("disk_read", [=](Arguments x) { return copy("disk_read", x); });
+  disk_write_ = priced("disk_write", [=](Arguments x) { return copy("disk_write", x); });
   memory_pass_ = priced("memory", [bytes_per_s = profile_->bytes_per_s](Arguments x) {
     return bytes_per_s > 0.0 ? x[0] / bytes_per_s : 0.0;
   });
@@ -165,6 +167,14 @@ Expr Costs::world_all_reduce(const Expr& bytes) const {
 
 Expr Costs::copy_in(const Expr& bytes) const { return Expr::call(copy_in_, {bytes}); }
 Expr Costs::copy_out(const Expr& bytes) const { return Expr::call(copy_out_, {bytes}); }
+
+Expr Costs::disk_read(const Expr& bytes) const {
+  return disk() ? Expr::call(disk_read_, {bytes}) : Expr(0.0);
+}
+
+Expr Costs::disk_write(const Expr& bytes) const {
+  return disk() ? Expr::call(disk_write_, {bytes}) : Expr(0.0);
+}
 
 Expr Costs::copy(const Expr& bytes) const { return Expr::call(memory_pass_, {2.0 * bytes}); }
 

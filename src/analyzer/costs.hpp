@@ -15,8 +15,9 @@ struct Variables {
   Expr l = Expr::variable("l"), c = Expr::variable("c"), b = Expr::variable("b"),
        dp = Expr::variable("dp"), tp = Expr::variable("tp"), z = Expr::variable("z"),
        w = Expr::variable("w"), g = Expr::variable("g"), o = Expr::variable("o"),
-       a = Expr::variable("a"), p = Expr::variable("p"), G = Expr::variable("G"),
-       S = Expr::variable("S"), n = Expr::variable("n"), m = Expr::variable("m");
+       a = Expr::variable("a"), od = Expr::variable("od"), ad = Expr::variable("ad"),
+       p = Expr::variable("p"), G = Expr::variable("G"), S = Expr::variable("S"),
+       n = Expr::variable("n"), m = Expr::variable("m");
 };
 
 /// 1 where a <= b, else 0.
@@ -50,6 +51,9 @@ class Costs {
   Expr world_all_reduce(const Expr& bytes) const;
   Expr copy_in(const Expr& bytes) const;
   Expr copy_out(const Expr& bytes) const;
+  bool disk() const { return role_.disk; }
+  Expr disk_read(const Expr& bytes) const;  ///< 0 where nothing lies on disk, as the next one
+  Expr disk_write(const Expr& bytes) const;
   Expr copy(const Expr& bytes) const;          ///< from one place on the device to another
   Expr clear_or_add(const Expr& bytes) const;  ///< gradients set to zero, or others added to them
   Expr norm(const Expr& bytes) const;          ///< of gradients
@@ -65,8 +69,8 @@ class Costs {
   StageRole role_;
   Variables v_;
   std::shared_ptr<const symbolic::Function> optimizer_, all_reduce_, reduce_scatter_, all_gather_,
-      gradient_reduction_, send_, crossing_, world_all_reduce_, copy_in_, copy_out_, memory_pass_,
-      overlapped_;
+      gradient_reduction_, send_, crossing_, world_all_reduce_, copy_in_, copy_out_, disk_read_,
+      disk_write_, memory_pass_, overlapped_;
 };
 
 }  // namespace brume::analyzer

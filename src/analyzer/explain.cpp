@@ -40,12 +40,14 @@ std::string formulas(const StageExpressions& stage) {
 std::string memory_line(const StagePrediction& stage, const hardware::NodeGroup& group) {
   const std::int64_t peak = std::max(stage.peak_forward_bytes, stage.peak_backward_bytes);
   const std::int64_t left = group.memory_bytes - peak;
-  return fmt::format("memory: forward {}, backward {}, {} {} of {}; host {}\n",
+  const std::string disk =
+      stage.disk_bytes > 0 ? "; disk " + format_bytes(double(stage.disk_bytes)) : "";
+  return fmt::format("memory: forward {}, backward {}, {} {} of {}; host {}{}\n",
                      format_bytes(double(stage.peak_forward_bytes)),
                      format_bytes(double(stage.peak_backward_bytes)),
                      format_bytes(double(std::abs(left))), left >= 0 ? "left" : "over",
                      format_bytes(double(group.memory_bytes)),
-                     format_bytes(double(stage.host_bytes)));
+                     format_bytes(double(stage.host_bytes)), disk);
 }
 
 /// The stage whose stable time every microbatch waits for, and its largest term.

@@ -20,7 +20,9 @@ LayerCosts select(const Expr& condition, const LayerCosts& yes, const LayerCosts
           of(&LayerCosts::beside_forward_s),
           of(&LayerCosts::beside_backward_s),
           of(&LayerCosts::out_s),
-          of(&LayerCosts::in_s)};
+          of(&LayerCosts::in_s),
+          of(&LayerCosts::write_s),
+          of(&LayerCosts::read_s)};
 }
 
 LayerCosts layer_costs(const model::Config& model, const Costs& costs, bool recomputed) {
@@ -40,7 +42,9 @@ LayerCosts layer_costs(const model::Config& model, const Costs& costs, bool reco
     const Expr alone_s = costs.segment(kind, pass);
     return costs.overlapped(alone_s, gather_s, 0.0, 0.0) - alone_s;
   };
-  const Expr moved = moved_bytes(model, recomputed);
+  const Variables v;
+  const Expr moved = moved_bytes(model, recomputed, v.a);
+  const Expr to_disk = moved_bytes(model, recomputed, v.ad);
   LayerCosts layer{.forward_s = all(Pass::forward),
                    .backward_s = all(Pass::backward),
                    .forward_tp_s = count * both_s,
@@ -50,7 +54,9 @@ LayerCosts layer_costs(const model::Config& model, const Costs& costs, bool reco
                    .beside_forward_s = beside(kinds.back(), Pass::forward),
                    .beside_backward_s = beside(kinds.front(), Pass::backward),
                    .out_s = costs.copy_out(moved),
-                   .in_s = costs.copy_in(moved)};
+                   .in_s = costs.copy_in(moved),
+                   .write_s = costs.disk_write(to_disk),
+                   .read_s = costs.disk_read(to_disk)};
   for (SegmentKind kind : kinds)
     if (kind != kinds.front()) layer.backward_s += beside(kind, Pass::backward);
   if (recomputed) {
@@ -64,7 +70,7 @@ LayerCosts layer_costs(const model::Config& model, const Costs& costs, bool reco
   return layer;
 }
 
-Expr moved_bytes(const model::Config& model, bool recomputed) {
+Expr moved_bytes(const model::Config& model, bool recomputed, const Expr& ratio) {
   const auto bytes = [kept = model::kept_tensors(model, recomputed)](Arguments x) {
     const std::map<std::string, double, std::less<>> values{{"b", x[1]}, {"tp", x[2]}};
     double total = 0.0, prefix = 0.0, moved = 0.0;
@@ -78,7 +84,7 @@ Expr moved_bytes(const model::Config& model, bool recomputed) {
   };
   const Variables v;
   return Expr::call(remembering(recomputed ? "moved_inputs" : "moved_activations", bytes),
-                    {v.a, v.b, v.tp});
+                    {ratio, v.b, v.tp});
 }
 
 }  // namespace brume::analyzer

@@ -14,6 +14,7 @@ struct LayerCosts {
   Expr beside_forward_s, beside_backward_s;  ///< what gathering the next block's input adds to the
                                              ///< pass's last segment
   Expr out_s, in_s;                          ///< copies of what is offloaded
+  Expr write_s, read_s;                      ///< of this, what lies on disk
 };
 LayerCosts select(const Expr& condition, const LayerCosts& yes, const LayerCosts& no);
 
@@ -21,6 +22,7 @@ LayerCosts layer_costs(const model::Config& model, const Costs& costs, bool reco
 
 /// Bytes of a layer's saved tensors that activation offload moves: tensors are moved whole, in the
 /// order of model::kept_tensors, while their sum stays within the ratio.
-Expr moved_bytes(const model::Config& model, bool recomputed);
+/// @param ratio  act_offload_ratio; act_disk_ratio for those on disk
+Expr moved_bytes(const model::Config& model, bool recomputed, const Expr& ratio);
 
 }  // namespace brume::analyzer

@@ -144,7 +144,8 @@ Prediction predict_as_mist(const MistCase& mist) {
         {.time = {s.stable_s, s.delta_s},
          .peak_forward_bytes = std::llround(s.peak_forward_mib * bytes_per_mib),
          .peak_backward_bytes = std::llround(s.peak_backward_mib * bytes_per_mib),
-         .host_bytes = 0});
+         .host_bytes = 0,
+         .disk_bytes = 0});
   return prediction;
 }
 

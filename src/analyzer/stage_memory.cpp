@@ -30,10 +30,18 @@ class StageMemoryBuilder {
   MemoryExpressions build() const;
 
  private:
+  /// What offload moves of a layer's activations, or of these what goes to the disk.
+  struct Moved {
+    Expr full, recomputed;
+  };
+
   Expr persistent_bytes() const;
 
   Expr is_recomputed(const Expr& j) const { return less(v_.l - v_.c, j); }
-  Expr moved(const Expr& j) const;
+  Expr moved(const Expr& j) const { return moved(j, moved_); }
+  Expr moved(const Expr& j, const Moved& bytes) const;
+  Expr moved_in_flight(const Moved& bytes) const;
+  Expr host_bytes() const;
   Expr kept_before(const Expr& j) const;
   Expr forward_peak(const Expr& j) const;
   Expr backward_peak(const Expr& j, const Expr& next) const;
@@ -65,7 +73,8 @@ class StageMemoryBuilder {
   Expr stream_, shard_;  ///< of all tokens, and of those that a tensor-parallel rank keeps
   Expr shared_;          ///< 1 with tensor parallelism, else 0
   Expr ahead_;           ///< an input that is brought together before it is needed, else 0
-  Expr full_kept_, full_moved_, recomputed_moved_;
+  Expr full_kept_;
+  Moved moved_, to_disk_;
   Expr table_elements_;  ///< of this rank's part of the token table
   double weight_bytes_;  ///< of an element
 };
@@ -79,14 +88,14 @@ StageMemoryBuilder::StageMemoryBuilder(const model::Config& model, StageRole rol
       shard_(model::stream_shard_bytes(model)),
       shared_(less(1.0, v_.tp)),
       ahead_(shared_ * stream_),
-      full_moved_(moved_bytes(model, false)),
-      recomputed_moved_(moved_bytes(model, true)),
+      moved_{moved_bytes(model, false, v_.a), moved_bytes(model, true, v_.a)},
       table_elements_(model::token_table_elements(model)),
       weight_bytes_(model::weight_bytes(model.precision)) {
   for (SegmentKind kind : model::segment_kinds(model, model::BlockKind::layer)) {
     segments_.emplace_back(model, kind);
     full_kept_ += shard_ + segments_.back().saved;
   }
+  if (role.disk) to_disk_ = {moved_bytes(model, false, v_.ad), moved_bytes(model, true, v_.ad)};
 }
 
 // --- what lives from step to step ---------------------------------------------------------------
@@ -104,8 +113,8 @@ Expr StageMemoryBuilder::persistent_bytes() const {
 // --- a microbatch on its way ---------------------------------------------------------------------
 
 /// What offload moves of layer j. The last layer of the last stage stays.
-Expr StageMemoryBuilder::moved(const Expr& j) const {
-  const Expr of_layer = select(is_recomputed(j), recomputed_moved_, full_moved_);
+Expr StageMemoryBuilder::moved(const Expr& j, const Moved& bytes) const {
+  const Expr of_layer = select(is_recomputed(j), bytes.recomputed, bytes.full);
   const Expr exists = at_most(1.0, j);
   return exists * (role_.last ? less(j, v_.l) * of_layer : of_layer);
 }
@@ -114,9 +123,9 @@ Expr StageMemoryBuilder::moved(const Expr& j) const {
 Expr StageMemoryBuilder::kept_before(const Expr& j) const {
   const Expr full = min(j - 1.0, v_.l - v_.c);
   const Expr recomputed = max(j - 1.0 - (v_.l - v_.c), 0.0);
-  const Expr kept = full * (full_kept_ - full_moved_) + recomputed * (shard_ - recomputed_moved_);
+  const Expr kept = full * (full_kept_ - moved_.full) + recomputed * (shard_ - moved_.recomputed);
   if (!role_.last) return kept;
-  const Expr last = select(is_recomputed(v_.l), recomputed_moved_, full_moved_);
+  const Expr last = select(is_recomputed(v_.l), moved_.recomputed, moved_.full);
   return kept + less(v_.l, j) * last;
 }
 
@@ -384,25 +393,42 @@ MemoryExpressions StageMemoryBuilder::build() const {
     backward = max(backward, at_most(v_.l, 1.0) * at_most(v_.G, 1.0) * (2.0 * shard_ + lone));
   }
 
-  Expr host = state_.host_bytes();
-  const Expr of_microbatch = (v_.l - v_.c) * full_moved_ + v_.c * recomputed_moved_;
-  if (role_.last) {
-    host += of_microbatch - select(is_recomputed(v_.l), recomputed_moved_, full_moved_);
-  } else {
-    // The oldest microbatch's last layers are back on the device when the newest one's arrive.
-    const Expr back = moved(v_.l) + min(moved(v_.l), moved(v_.l - 1.0));
-    Expr times_back = less(0.0, v_.p);
-    if (!role_.first) {
-      // In a stage of one layer the first exchange comes later, and the cool-down may come before
-      // it.
-      const Expr all_ahead = at_most(v_.G, v_.p + 1.0);
-      const Expr one_layer =
-          less(1.0, v_.p) * (select(state_.waits_for_grads(), 0.0, 1.0) + all_ahead);
-      times_back = select(at_most(v_.l, 1.0), one_layer, times_back);
-    }
-    host += (v_.p + 1.0) * of_microbatch - times_back * back;
+  return {persistent + forward, persistent + backward, host_bytes(),
+          state_.disk_bytes() + moved_in_flight(to_disk_)};
+}
+
+// --- below the device ---------------------------------------------------------------------------
+
+/// Of all microbatches, where most of it is away from the device.
+Expr StageMemoryBuilder::moved_in_flight(const Moved& bytes) const {
+  const Expr of_microbatch = (v_.l - v_.c) * bytes.full + v_.c * bytes.recomputed;
+  if (role_.last) return of_microbatch - select(is_recomputed(v_.l), bytes.recomputed, bytes.full);
+  // The oldest microbatch's last layers are back on the device when the newest one's arrive.
+  const Expr last = moved(v_.l, bytes), back = last + min(last, moved(v_.l - 1.0, bytes));
+  Expr times_back = less(0.0, v_.p);
+  if (!role_.first) {
+    // In a stage of one layer the first exchange comes later, and the cool-down may come before it.
+    const Expr all_ahead = at_most(v_.G, v_.p + 1.0);
+    const Expr one_layer =
+        less(1.0, v_.p) * (select(state_.waits_for_grads(), 0.0, 1.0) + all_ahead);
+    times_back = select(at_most(v_.l, 1.0), one_layer, times_back);
   }
-  return {persistent + forward, persistent + backward, host};
+  return (v_.p + 1.0) * of_microbatch - times_back * back;
+}
+
+/// What stays there, and what is on its way to the disk or from it: in passes of two layers, of
+/// three where a backward follows another microbatch's forward; of two or three blocks in updates.
+Expr StageMemoryBuilder::host_bytes() const {
+  const Expr stays = state_.host_bytes();
+  if (!role_.disk) return stays + moved_in_flight(moved_);
+  const Moved here{moved_.full - to_disk_.full, moved_.recomputed - to_disk_.recomputed};
+  const Expr layer = max(less(v_.c, v_.l) * to_disk_.full, to_disk_.recomputed);
+  const Expr layers = v_.l - (role_.last ? 1.0 : 0.0);  // that move
+  const Expr in_passes = moved_in_flight(here) + (min(layers, 2.0) + less(0.0, v_.p)) * layer;
+  const Expr first_pass = (v_.l - v_.c) * here.full + v_.c * here.recomputed - moved(v_.l, here);
+  const Expr in_updates = max(state_.through_host_first(), state_.through_host_last() + first_pass +
+                                                               min(v_.l - 1.0, 2.0) * layer);
+  return stays + max(in_passes, in_updates);
 }
 
 }  // namespace

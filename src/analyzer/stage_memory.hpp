@@ -10,6 +10,7 @@ struct MemoryExpressions {
   Expr peak_forward_bytes;   ///< device, over forward passes and updates
   Expr peak_backward_bytes;  ///< device, over backward passes
   Expr host_bytes;
+  Expr disk_bytes;
 };
 
 MemoryExpressions stage_memory(const model::Config& model, StageRole role);

@@ -109,11 +109,13 @@ Load StageTimeBuilder::forward_load(Microbatch which, const LayerCosts& layer, c
                                     const Expr& last) const {
   Load load{.compute_s = layer.forward_s + layer.forward_tp_s,
             // The last layer of the last stage is needed again at once and never offloaded.
-            .out_s = role_.last ? (1.0 - last) * layer.out_s : layer.out_s};
+            .out_s = role_.last ? (1.0 - last) * layer.out_s : layer.out_s,
+            .write_s = role_.last ? (1.0 - last) * layer.write_s : layer.write_s};
   if (which == Microbatch::first) {
     Load next = (1.0 - last) * block_.update;
     if (role_.last) next += last * head_.update;
     next.out_s = block_.update.out_s;
+    next.write_s = block_.update.write_s;
     load += next;
     if (role_.last && role_.first && model_.tied_head) load += last * embedding_.weights;
     return load;
@@ -133,7 +135,8 @@ Load StageTimeBuilder::backward_load(Microbatch which, const LayerCosts& layer, 
                                      const Expr& last) const {
   Load load{
       .compute_s = layer.backward_s + layer.backward_tp_s + (1.0 - first) * layer.beside_backward_s,
-      .in_s = role_.last ? (1.0 - last) * layer.in_s : layer.in_s};
+      .in_s = role_.last ? (1.0 - last) * layer.in_s : layer.in_s,
+      .read_s = role_.last ? (1.0 - last) * layer.read_s : layer.read_s};
   load += block_.kept_grads;
   load += (1.0 - last) * grads(block_, which);
   if (role_.last) load += last * grads(head_, which);
@@ -171,6 +174,7 @@ Expr StageTimeBuilder::embedding_s(Direction direction, Microbatch which) const 
     Load load{.compute_s = embedding_forward_s_};
     if (which == Microbatch::first) {
       load.gather_s = block_.update.gather_s;
+      load.write_s = embedding_.update.write_s;
     } else {
       load += embedding_.grads;
       load += block_.weights;
@@ -193,7 +197,10 @@ Expr StageTimeBuilder::embedding_s(Direction direction, Microbatch which) const 
 Expr StageTimeBuilder::head_s(Direction direction, Microbatch which) const {
   if (direction == Direction::forward) {
     Load load{.compute_s = head_forward_s_};
-    if (which == Microbatch::first) load.out_s = head_.update.out_s;
+    if (which == Microbatch::first) {
+      load.out_s = head_.update.out_s;
+      load.write_s = head_.update.write_s;
+    }
     return window(load);
   }
   Load load{.compute_s = head_backward_s_};
@@ -205,11 +212,12 @@ Expr StageTimeBuilder::head_s(Direction direction, Microbatch which) const {
 /// Updates that no forward hides: the first block's, and beside an embedding's the first layer's.
 Expr StageTimeBuilder::first_updates_s() const {
   const auto step_s = [](const BlockCosts& b) { return b.update.compute_s + b.update.moves_s; };
-  if (!role_.first) return block_.update.in_s + step_s(block_) + block_.update.gather_s;
-  return embedding_.update.in_s +
-         costs_.overlapped(step_s(embedding_), 0.0, block_.update.in_s, 0.0) +
-         costs_.overlapped(step_s(block_), embedding_.update.gather_s, 0.0,
-                           embedding_.update.out_s);
+  const Load &embedding = embedding_.update, &block = block_.update;
+  if (!role_.first) return block.read_s + block.in_s + step_s(block_) + block.gather_s;
+  Expr embedding_s = embedding.in_s + costs_.overlapped(step_s(embedding_), 0.0, block.in_s, 0.0);
+  if (role_.disk) embedding_s = embedding.read_s + max(embedding_s, block.read_s + block.in_s);
+  return embedding_s + costs_.overlapped(step_s(block_), embedding_.update.gather_s, 0.0,
+                                         embedding_.update.out_s);
 }
 
 Expr StageTimeBuilder::pass_s(Direction direction, Microbatch which) const {

@@ -15,17 +15,19 @@ StateMemory::StateMemory(const model::Config& model, StageRole role)
   const auto of_block = [&](const model::Block& block) {
     const BlockState s = block_state(block);
     const double grad_bytes = model::grad_bytes;
+    const Expr on_disk = role.disk ? s.disk_moments : Expr(0.0);
     return Bytes{.device = weight_bytes * (s.weights - s.host_weights) +
                            grad_bytes * (s.grads - s.host_grads) +
-                           optimizer_bytes * (s.stepped - s.host_moments),
+                           optimizer_bytes * (s.stepped - s.offloaded_moments),
                  .host = weight_bytes * s.host_weights + grad_bytes * s.host_grads +
-                         optimizer_bytes * s.host_moments,
+                         optimizer_bytes * (s.offloaded_moments - on_disk),
+                 .disk = optimizer_bytes * on_disk,
                  .whole_weights = s.weights_staged * weight_bytes * s.whole,
                  .whole_grads = s.grads_staged * grad_bytes * s.whole,
                  .host_grads = grad_bytes * s.host_grads,
                  // The host holds the end of the block: the last shard has most of it.
                  .stepped_grads = grad_bytes * min(s.host_grads, s.stepped),
-                 .staged_moments = optimizer_bytes * s.host_moments};
+                 .staged_moments = optimizer_bytes * s.offloaded_moments};
   };
   if (role_.first) embedding_ = of_block(blocks.front());
   layer_ = of_block(blocks[1]);
@@ -48,6 +50,17 @@ Expr StateMemory::sum(Expr Bytes::*what) const {
 
 Expr StateMemory::device_bytes() const { return sum(&Bytes::device); }
 Expr StateMemory::host_bytes() const { return sum(&Bytes::host); }
+Expr StateMemory::disk_bytes() const { return sum(&Bytes::disk); }
+
+/// The first two are written when the third has been read.
+Expr StateMemory::through_host_first() const {
+  return of(&Bytes::disk, first_) + of(&Bytes::disk, first_ + 1.0) + of(&Bytes::disk, first_ + 2.0);
+}
+
+Expr StateMemory::through_host_last() const {
+  const Expr last = v_.l + (role_.last ? 1.0 : 0.0);
+  return of(&Bytes::disk, last - 1.0) + of(&Bytes::disk, last);
+}
 
 // --- weights ------------------------------------------------------------------------------------
 

@@ -13,7 +13,12 @@ class StateMemory {
   StateMemory(const model::Config& model, StageRole role);
 
   Expr device_bytes() const;  ///< lives from step to step
-  Expr host_bytes() const;
+  Expr host_bytes() const;    ///< what passes through it to the disk included
+  Expr disk_bytes() const;
+  /// Host memory through which optimizer state passes to the disk and back, in the updates of the
+  /// first and of the last blocks.
+  Expr through_host_first() const;
+  Expr through_host_last() const;
 
   /// Beside a forward of the first microbatch, where blocks are updated.
   Expr beside_first_forward(const Expr& block) const;
@@ -49,12 +54,12 @@ class StateMemory {
  private:
   /// Sizes of one kind of block.
   struct Bytes {
-    Expr device, host;    ///< kept from step to step
-    Expr whole_weights;   ///< a staged block's weights, brought together
-    Expr whole_grads;     ///< what a backward writes, when staged
-    Expr host_grads;      ///< part of what is kept that lies on the host
-    Expr stepped_grads;   ///< of this, what this rank's update needs
-    Expr staged_moments;  ///< optimizer state on the host
+    Expr device, host, disk;  ///< kept from step to step
+    Expr whole_weights;       ///< a staged block's weights, brought together
+    Expr whole_grads;         ///< what a backward writes, when staged
+    Expr host_grads;          ///< part of what is kept that lies on the host
+    Expr stepped_grads;       ///< of this, what this rank's update needs
+    Expr staged_moments;      ///< offloaded optimizer state
   };
   Expr of(Expr Bytes::*what, const Expr& block) const;
   Expr sum(Expr Bytes::*what) const;

@@ -49,6 +49,10 @@ json described(const plan::Plan& plan, const analyzer::Prediction& prediction) {
                       {"delta_s", p.time.delta_s},
                       {"peak_forward_bytes", p.peak_forward_bytes},
                       {"peak_backward_bytes", p.peak_backward_bytes}});
+    if (!plan::uses_disk(s)) continue;
+    stages.back()["optim_disk_ratio"] = s.optim_disk_ratio;
+    stages.back()["act_disk_ratio"] = s.act_disk_ratio;
+    stages.back()["disk_bytes"] = p.disk_bytes;
   }
   return {{"iteration_s", prediction.iteration_s},
           {"microbatches", plan.microbatches},
@@ -148,6 +152,8 @@ int plan(const PlanOptions& options) {
       other["simulated_s"] = candidate.simulated_s ? json(*candidate.simulated_s) : json();
       other["placed_device_bytes"] = candidate.placed_device_bytes();
       other["placed_host_bytes"] = candidate.placed_host_bytes();
+      if (candidate.placed_disk_bytes() > 0)
+        other["placed_disk_bytes"] = candidate.placed_disk_bytes();
     }
     object["without"] = json::object();
     for (const tuner::Ablation& ablation : result.ablations)

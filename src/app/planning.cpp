@@ -129,7 +129,7 @@ void check_memory(const std::vector<schedule::Program>& programs, const plan::Pl
     const hardware::NodeGroup& group = cluster.groups[std::size_t(node.group)];
     const std::string table =
         group.name.empty() ? "cluster." : "group '" + group.name + "' of [[cluster.groups]]: ";
-    std::int64_t host_bytes = 0;
+    std::int64_t host_bytes = 0, disk_bytes = 0;
     for (int rank : ranks) {
       const schedule::Program& program = programs[std::size_t(rank)];
       const std::int64_t needed = program.arena_bytes[std::size_t(schedule::Tier::device)];
@@ -140,12 +140,18 @@ void check_memory(const std::vector<schedule::Program>& programs, const plan::Pl
               format_bytes(double(group.memory_bytes)),
               format_bytes(double(needed - group.memory_bytes)), largest_contributors(program));
       host_bytes += program.arena_bytes[std::size_t(schedule::Tier::host)];
+      disk_bytes += program.arena_bytes[std::size_t(schedule::Tier::disk)];
     }
     require(host_bytes <= group.host_memory_bytes, Failure::infeasible,
             "the plan needs {} of host memory on node {}, {}host_memory_gib gives {}: offload less "
             "or raise it",
             format_bytes(double(host_bytes)), node.index, table,
             format_bytes(double(group.host_memory_bytes)));
+    require(
+        disk_bytes <= group.disk_bytes, Failure::infeasible,
+        "the plan needs {} of disk on node {}, {}disk_gib gives {}: keep less there or raise it",
+        format_bytes(double(disk_bytes)), node.index, table,
+        format_bytes(double(group.disk_bytes)));
   }
 }
 

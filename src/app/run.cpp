@@ -231,9 +231,11 @@ class Job {
     const int ranks = session_.ranks_per_node();
     const int threads = device::threads_per_rank(ranks);
     runtime_.emplace(threads);
-    engine_.emplace(plan_, model_,
-                    settings(deck_, threads, device::first_core(ranks, session_.node_rank())),
-                    *world_);
+    engine::Settings all =
+        settings(deck_, threads, device::first_core(ranks, session_.node_rank()));
+    const plan::Stage& stage = plan_.stages[std::size_t(plan::place(plan_, world_->rank()).stage)];
+    all.scratch = deck_.cluster.all_groups()[std::size_t(cluster_.index(stage.group))].scratch;
+    engine_.emplace(plan_, model_, all, *world_);
     if (resume_) load(*resume_, *engine_, *world_);
     comm::together(*world_, [&] {
       if (!leader_) return;

@@ -37,6 +37,14 @@ Schema<T>& add_group_keys(Schema<T>& schema, bool required) {
             .min = 0,
             .max = 1e6,
             .if_given = true})
+      .key("disk_gib", member(&GroupKeys::disk_gib),
+           {.unit = "GiB",
+            .help = "per node, for optimizer state and activations that leave host memory too; 0: "
+                    "no disk",
+            .min = 0,
+            .max = 1e9})
+      .key("scratch", member(&GroupKeys::scratch),
+           {.help = "directory on that disk; empty: $TMPDIR, else /tmp"})
       .key("profile", member(&GroupKeys::profile),
            {.help = "measured times; empty: measured when needed and cached"});
 }
@@ -122,6 +130,8 @@ void check_cluster(const ClusterKeys& cluster, const Document& document, bool mi
   for (const char* key : {"cluster.memory_gib", "cluster.host_memory_gib"})
     check(!document.has(key), key, "belongs into each of [[cluster.groups]]");
   check(cluster.profile.empty(), "cluster.profile", "belongs into each of [[cluster.groups]]");
+  check(cluster.disk_gib == 0.0, "cluster.disk_gib", "belongs into each of [[cluster.groups]]");
+  check(cluster.scratch.empty(), "cluster.scratch", "belongs into each of [[cluster.groups]]");
   if (cluster.groups.size() == 1) return;
   check(!mist, "cluster.groups", "must be one group for analysis.conventions = \"mist\"");
   check(cluster.groups.size() <= most_groups, "cluster.groups",

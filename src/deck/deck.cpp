@@ -163,6 +163,14 @@ const Schema<SearchKeys>& search_schema() {
                {.help = "shares of optimizer state on the host", .min = 0, .max = 1})
           .key("act_offload", &SearchKeys::act_offload,
                {.help = "shares of saved activations on the host", .min = 0, .max = 1})
+          .key("optim_disk", &SearchKeys::optim_disk,
+               {.help = "shares on disk of offloaded optimizer state, where disk_gib is above 0",
+                .min = 0,
+                .max = 1})
+          .key("act_disk", &SearchKeys::act_disk,
+               {.help = "shares on disk of offloaded activations, where disk_gib is above 0",
+                .min = 0,
+                .max = 1})
           .key("unequal_stages", &SearchKeys::unequal_stages,
                {.help = "stages may differ in devices, microbatch, dp and tp"})
           .key("gap", &SearchKeys::gap,

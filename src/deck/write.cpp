@@ -49,15 +49,17 @@ class Writer {
     write(*field.table, object, path);
   }
 
-  /// Whether a key is written: of those only written if given, whether it is.
+  /// Whether a key is written: of those only written if given or not 0, whether it is.
   static bool wanted(const Fields::Field& field, void* object) {
-    if (field.table || !field.key.if_given) return !field.table;
+    const Key& key = field.key;
+    if (field.table || !(key.if_given || key.if_not_zero)) return !field.table;
     return std::visit(
         [&](const auto* member) {
           if constexpr (requires { member->empty(); })
             return !member->empty();
           else
-            return double(*member) >= field.key.min && double(*member) <= field.key.max;
+            return key.if_not_zero ? *member != 0
+                                   : double(*member) >= key.min && double(*member) <= key.max;
         },
         field.value(object));
   }

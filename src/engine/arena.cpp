@@ -13,12 +13,14 @@ constexpr std::byte guard_pattern{0xA5};
 constexpr std::byte poison{0xFF};  // as fp32: NaN
 using Guard = std::array<std::byte, schedule::guard_bytes>;
 
+using schedule::Tier;
+
 }  // namespace
 
-Arena::Arena(const std::array<std::int64_t, schedule::num_tiers>& bytes) {
-  constexpr std::array where{device::Tier::device, device::Tier::host};  // by schedule::Tier
-  for (std::size_t t = 0; t < tiers_.size(); ++t) tiers_[t] = device::Memory(bytes[t], where[t]);
-}
+Arena::Arena(const std::array<std::int64_t, schedule::num_tiers>& bytes, const std::string& scratch)
+    : device_(bytes[std::size_t(Tier::device)], device::Tier::device),
+      host_(bytes[std::size_t(Tier::host)], device::Tier::host),
+      disk_(scratch, bytes[std::size_t(Tier::disk)]) {}
 
 GuardCheck::GuardCheck(const schedule::Program& program, const Arena& arena)
     : program_(program), arena_(arena), born_(program.tasks.size()) {
@@ -26,6 +28,7 @@ GuardCheck::GuardCheck(const schedule::Program& program, const Arena& arena)
   intact.fill(guard_pattern);
   for (std::size_t id = 0; id < program.buffers.size(); ++id) {
     const schedule::Buffer& buffer = program.buffers[id];
+    if (buffer.tier == Tier::disk) continue;
     if (buffer.persistent)
       device::copy_now(arena.at(buffer) + buffer.bytes, intact.data(), schedule::guard_bytes);
     else if (buffer.first_task >= 0)
@@ -44,7 +47,7 @@ void GuardCheck::before(int task) const {
 void GuardCheck::after(int task) const {
   for (const schedule::Operand& operand : program_.tasks[std::size_t(task)].operands) {
     const schedule::Buffer& buffer = program_.buffers[std::size_t(operand.buffer)];
-    if (operand.first_byte + operand.bytes != buffer.bytes) continue;
+    if (buffer.tier == Tier::disk || operand.first_byte + operand.bytes != buffer.bytes) continue;
     Guard guard;
     device::copy(guard.data(), arena_.at(buffer) + buffer.bytes, schedule::guard_bytes);
     device::finish();

@@ -1,10 +1,12 @@
-/// @file This rank's memory: one block a tier, cut as the Program was placed.
+/// @file This rank's memory: one block a tier, on disk a file, cut as the Program was placed.
 #pragma once
 
 #include <array>
+#include <string>
 #include <vector>
 
 #include "device/memory.hpp"
+#include "device/scratch_file.hpp"
 #include "schedule/program.hpp"
 
 namespace brume::engine {
@@ -12,18 +14,22 @@ namespace brume::engine {
 /// The arenas of a rank. Buffers of several Programs may lie in them, one Program at a time.
 class Arena {
  public:
-  explicit Arena(const std::array<std::int64_t, schedule::num_tiers>& bytes);
+  /// @param scratch  directory of the file; see device::ScratchFile
+  Arena(const std::array<std::int64_t, schedule::num_tiers>& bytes, const std::string& scratch);
 
+  /// Of a buffer in memory.
   std::byte* at(const schedule::Buffer& buffer) const {
-    return tiers_[std::size_t(buffer.tier)].data() + buffer.offset;
+    return (buffer.tier == schedule::Tier::host ? host_ : device_).data() + buffer.offset;
   }
+  device::ScratchFile& disk() const { return disk_; }
 
  private:
-  std::array<device::Memory, schedule::num_tiers> tiers_;
+  device::Memory device_, host_;
+  mutable device::ScratchFile disk_;  ///< as memory is: constant is where it is, not what it holds
 };
 
 /// Watches for writes outside of buffers: fills what a buffer holds at birth with NaN, and the
-/// guard behind it with a pattern that must still be there after each task.
+/// guard behind it with a pattern that must still be there after each task. In memory only.
 class GuardCheck {
  public:
   GuardCheck(const schedule::Program& program, const Arena& arena);

@@ -5,8 +5,10 @@
 #include <numbers>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "base/error.hpp"
+#include "comm/agree.hpp"
 #include "device/device.hpp"
 #include "executor.hpp"
 #include "schedule/compile.hpp"
@@ -67,7 +69,7 @@ struct Engine::Impl {
         train(schedule::compile(plan, model, world.rank(), options(settings))),
         evaluation(schedule::compile(plan, model, world.rank(),
                                      options(settings, schedule::Mode::evaluate))),
-        arena(largest(train.arena_bytes, evaluation.arena_bytes)),
+        arena(reserve(largest(train.arena_bytes, evaluation.arena_bytes), settings, world)),
         compute(make_compute(this->plan, this->model, world.rank(), arena)),
         groups(this->plan, world),
         executor(arena, *compute, groups, settings, model.precision,
@@ -90,6 +92,14 @@ struct Engine::Impl {
       const std::array<std::int64_t, schedule::num_tiers>& b) {
     for (std::size_t t = 0; t < a.size(); ++t) a[t] = std::max(a[t], b[t]);
     return a;
+  }
+
+  /// Memory and disk, on all ranks or on none.
+  static Arena reserve(const std::array<std::int64_t, schedule::num_tiers>& bytes,
+                       const Settings& settings, comm::Communicator& world) {
+    std::optional<Arena> arena;
+    comm::together(world, [&] { arena.emplace(bytes, settings.scratch); });
+    return std::move(*arena);
   }
 
   /// Nobody can agree any more: peers may wait for this rank in any of their channels.

@@ -121,6 +121,7 @@ void Executor::execute(const schedule::Program& program, int id, const StepScala
     case Channel::compute: return compute_.run(program, task, step);
     case Channel::h2d:
     case Channel::d2h: return copy(program, task);
+    case Channel::disk: return read_or_write(program, task);
     default: return communicate(program, task);
   }
 }
@@ -160,6 +161,29 @@ void Executor::copy(const schedule::Program& program, const schedule::Task& task
     device::copy(
         arena_.at(program.buffers[std::size_t(destination.buffer)]) + destination.first_byte,
         arena_.at(program.buffers[std::size_t(source.buffer)]) + source.first_byte, source.bytes);
+  }
+}
+
+/// Between the disk and host memory, by this thread: on a device it first waits for what the
+/// channel's stream waits for.
+void Executor::read_or_write(const schedule::Program& program, const schedule::Task& task) const {
+  device::finish();
+  const bool reads = task.operation == Operation::read;
+  const auto buffer = [&](const schedule::Operand& operand) -> const schedule::Buffer& {
+    return program.buffers[std::size_t(operand.buffer)];
+  };
+  for (const schedule::Operand& source : task.operands) {
+    if (source.role != Role::source) continue;
+    const schedule::Operand& destination = task.at(Role::destination, source.index);
+    const schedule::Operand &on_disk = reads ? source : destination,
+                            &on_host = reads ? destination : source;
+    const std::int64_t first_byte = buffer(on_disk).offset + on_disk.first_byte;
+    const std::span memory(arena_.at(buffer(on_host)) + on_host.first_byte,
+                           std::size_t(source.bytes));
+    if (reads)
+      arena_.disk().read(first_byte, memory);
+    else
+      arena_.disk().write(first_byte, memory);
   }
 }
 

@@ -46,6 +46,7 @@ class Executor {
   void communicate(const schedule::Program& program, const schedule::Task& task) const;
   bool stores_narrow(const schedule::Buffer& buffer) const;
   void copy(const schedule::Program& program, const schedule::Task& task) const;
+  void read_or_write(const schedule::Program& program, const schedule::Task& task) const;
 
   const Arena& arena_;
   const Compute& compute_;

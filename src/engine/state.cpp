@@ -13,11 +13,13 @@ namespace {
 using schedule::Buffer;
 using schedule::Content;
 
-/// Where elements [first, first + elements) of a block are: one of the two pointers.
+/// Where elements [first, first + elements) of a block are: one of the pointers.
 struct Range {
   std::int64_t first, elements;
   float* data;
   bfloat16* rounded = nullptr;
+  device::ScratchFile* disk = nullptr;
+  std::int64_t disk_byte = 0;
 };
 
 /// Adds the part of each piece that lies in `range`.
@@ -38,6 +40,8 @@ void add_range(std::vector<Slab>& slabs, const model::Block& block, const model:
                      .elements = end - begin,
                      .data = range.data ? range.data + skipped : nullptr,
                      .rounded = range.rounded ? range.rounded + skipped : nullptr,
+                     .disk = range.disk,
+                     .disk_byte = range.disk_byte + skipped * std::int64_t(sizeof(float)),
                      .owned = owned && (parameter.splits(tp) || tp_rank == 0)});
   }
 }
@@ -79,7 +83,8 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
       add_range(all, block, layout, kind, range, stage.tp, place.tp_rank,
                 owned && range.rounded == nullptr);
     };
-    std::byte* const bytes = arena.at(buffer);
+    const bool on_disk = buffer.tier == schedule::Tier::disk;
+    std::byte* const bytes = on_disk ? nullptr : arena.at(buffer);
     if (weights && rounds) {
       add("weight", {buffer.first_element, elements, nullptr, reinterpret_cast<bfloat16*>(bytes)});
       continue;
@@ -87,10 +92,16 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
     const std::vector<const char*> kinds = weights  ? std::vector{"weight"}
                                            : rounds ? std::vector{"m", "v", "weight"}
                                                     : std::vector{"m", "v"};
-    float* data = reinterpret_cast<float*>(bytes);
-    for (const char* kind : kinds) {
-      add(kind, {buffer.first_element, elements, data});
-      data += elements;
+    for (std::size_t i = 0; i < kinds.size(); ++i) {
+      const std::int64_t skipped = std::int64_t(i) * elements;
+      Range range{buffer.first_element, elements, nullptr};
+      if (on_disk) {
+        range.disk = &arena.disk();
+        range.disk_byte = buffer.offset + skipped * std::int64_t(sizeof(float));
+      } else {
+        range.data = reinterpret_cast<float*>(bytes) + skipped;
+      }
+      add(kinds[i], range);
     }
   }
   return all;
@@ -104,7 +115,10 @@ std::vector<float> values(const Slab& slab) {
     return {narrow.begin(), narrow.end()};
   }
   std::vector<float> all(elements);
-  device::copy_now(all.data(), slab.data, slab.elements * std::int64_t(sizeof(float)));
+  if (slab.disk)
+    slab.disk->read(slab.disk_byte, std::as_writable_bytes(std::span(all)));
+  else
+    device::copy_now(all.data(), slab.data, slab.elements * std::int64_t(sizeof(float)));
   return all;
 }
 
@@ -113,6 +127,8 @@ void set_values(const Slab& slab, std::int64_t first, std::span<const float> val
     const std::vector<bfloat16> narrow(values.begin(), values.end());
     device::copy_now(slab.rounded + first, narrow.data(),
                      std::int64_t(narrow.size() * sizeof(bfloat16)));
+  } else if (slab.disk) {
+    slab.disk->write(slab.disk_byte + first * std::int64_t(sizeof(float)), std::as_bytes(values));
   } else {
     device::copy_now(slab.data + first, values.data(), std::int64_t(values.size_bytes()));
   }

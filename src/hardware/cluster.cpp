@@ -24,7 +24,8 @@ NodeGroup group(const deck::GroupKeys& keys) {
           .nodes = keys.nodes,
           .devices_per_node = keys.devices_per_node,
           .memory_bytes = bytes_of(keys.memory_gib),
-          .host_memory_bytes = bytes_of(keys.host_memory_gib)};
+          .host_memory_bytes = bytes_of(keys.host_memory_gib),
+          .disk_bytes = bytes_of(keys.disk_gib)};
 }
 
 }  // namespace

@@ -175,8 +175,12 @@ double copy_time(const Profile& profile, const std::string& kind, double bytes) 
     if (row.kind == kind) curve.emplace(double(row.bytes), row.time_s);
   const auto line = std::ranges::find(profile.transfers, kind, &TransferRow::kind);
   if (curve.empty() && line != profile.transfers.end()) return line_s(*line, bytes);
-  require(!curve.empty(), Failure::input, "profile '{}' has no measured '{}'", profile.origin,
-          kind);
+  require(!curve.empty(), Failure::input, "profile '{}' has no measured '{}'{}", profile.origin,
+          kind,
+          kind.starts_with("disk")
+              ? ", which cluster.disk_gib needs: measure the machine with brume profile DECK -o "
+                "FILE, or add [[transfers]] with kind, gib_per_s and latency_s"
+              : "");
   return read(curve, bytes);
 }
 

@@ -69,7 +69,9 @@ deck::Schema<CopyRow> copy_schema() {
   deck::Schema<CopyRow> schema;
   schema
       .key("kind", &CopyRow::kind,
-           {.help = "direction", .required = true, .choices = {"copy_in", "copy_out"}})
+           {.help = "direction",
+            .required = true,
+            .choices = {"copy_in", "copy_out", "disk_read", "disk_write"}})
       .key("bytes", &CopyRow::bytes, {.unit = "bytes", .help = "size", .required = true, .min = 1})
       .key("time_s", &CopyRow::time_s,
            {.unit = "s", .help = "measured", .required = true, .min = 0});
@@ -90,7 +92,7 @@ deck::Schema<TransferRow> transfer_schema() {
       .key("kind", &TransferRow::kind,
            {.help = "what moves",
             .required = true,
-            .choices = {"collective", "copy_in", "copy_out"}})
+            .choices = {"collective", "copy_in", "copy_out", "disk_read", "disk_write"}})
       .key("nodes", &TransferRow::nodes, {.help = "nodes the group spans", .min = 1})
       .key("ranks_per_node", &TransferRow::ranks_per_node,
            {.help = "ranks of the group on each", .min = 1})

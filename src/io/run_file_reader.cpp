@@ -56,8 +56,12 @@ RunDescription get_description(const Hdf5Reader& file) {
 }
 
 void get_channels(const Hdf5Reader& file, const std::string& group, std::vector<Row>& rows) {
-  constexpr hsize_t channels = schedule::num_channels;
   for (const ChannelColumn& column : channel_columns) {
+    // A program without some of the channels wrote fewer.
+    const std::vector<hsize_t> shape = file.shape(group + column.path);
+    const hsize_t channels = shape.size() == 2 ? shape[1] : 0;
+    require(channels <= schedule::num_channels, Failure::input, "run.h5: {} channels, at most {}",
+            channels, schedule::num_channels);
     const auto values = get<double>(file, group + column.path, {rows.size(), channels});
     for (std::size_t i = 0; i < rows.size(); ++i)
       std::copy_n(values.data() + i * channels, channels, (rows[i].metrics.*column.of).begin());

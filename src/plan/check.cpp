@@ -121,6 +121,14 @@ void check_memory_knobs(const Plan& plan) {
         {"act_offload_ratio", s.act_offload_ratio}};
     for (const auto& [key, ratio] : ratios)
       stage_needs(ratio >= 0.0 && ratio <= 1.0, i, "{} must be from 0 to 1, found {}", key, ratio);
+    const auto check_disk = [i](const char* what, double on_disk, double offloaded) {
+      stage_needs(on_disk >= 0.0 && on_disk <= offloaded, i,
+                  "{0}_disk_ratio must be from 0 to {0}_offload_ratio = {1}, of which it is a "
+                  "part, found {2}",
+                  what, offloaded, on_disk);
+    };
+    check_disk("optim", s.optim_disk_ratio, s.optim_offload_ratio);
+    check_disk("act", s.act_disk_ratio, s.act_offload_ratio);
   }
 }
 

@@ -14,7 +14,8 @@ namespace {
 auto members(const Stage& s) {
   return std::tie(s.first_layer, s.layers, s.nodes, s.devices_per_node, s.microbatch, s.dp, s.tp,
                   s.zero_level, s.ckpt_layers, s.weight_offload_ratio, s.grad_offload_ratio,
-                  s.optim_offload_ratio, s.act_offload_ratio, s.group);
+                  s.optim_offload_ratio, s.act_offload_ratio, s.optim_disk_ratio, s.act_disk_ratio,
+                  s.group);
 }
 
 }  // namespace
@@ -26,6 +27,10 @@ bool operator==(const Plan& a, const Plan& b) {
          std::tie(b.version, b.global_batch, b.microbatches, b.stages);
 }
 
+bool uses_disk(const Stage& stage) {
+  return stage.optim_disk_ratio > 0.0 || stage.act_disk_ratio > 0.0;
+}
+
 int Plan::devices() const {
   int sum = 0;
   for (const Stage& stage : stages) sum += stage.devices();
@@ -35,9 +40,11 @@ int Plan::devices() const {
 std::string table(const Plan& plan) {
   const bool grouped =
       std::ranges::any_of(plan.stages, [](const Stage& s) { return !s.group.empty(); });
+  const bool on_disk = std::ranges::any_of(plan.stages, uses_disk);
   std::vector<std::string> columns{"stage", "layers",     "nodes x devices", "b", "dp", "tp",
                                    "ZeRO",  "recomputed", "offload w/g/o/a"};
   if (grouped) columns.insert(columns.begin() + 2, "group");
+  if (on_disk) columns.emplace_back("on disk o/a");
   Table table(columns);
   for (int i = 0; i < plan.num_stages(); ++i) {
     const Stage& s = plan.stages[std::size_t(i)];
@@ -53,6 +60,7 @@ std::string table(const Plan& plan) {
         fmt::format("{:g}/{:g}/{:g}/{:g}", s.weight_offload_ratio, s.grad_offload_ratio,
                     s.optim_offload_ratio, s.act_offload_ratio)};
     if (grouped) row.insert(row.begin() + 2, s.group);
+    if (on_disk) row.push_back(fmt::format("{:g}/{:g}", s.optim_disk_ratio, s.act_disk_ratio));
     table.add(row);
   }
   return fmt::format("{}global batch {} = b x dp x {} microbatches\n", table.text(),

@@ -11,6 +11,9 @@ constexpr int newest_version = 1;
 deck::Schema<Stage> stage_schema() {
   deck::Schema<Stage> schema;
   const auto ratio = [](const char* help) { return deck::Key{.help = help, .min = 0, .max = 1}; };
+  const auto disk_ratio = [](const char* help) {
+    return deck::Key{.help = help, .min = 0, .max = 1, .if_not_zero = true};
+  };
   schema
       .key("first_layer", &Stage::first_layer,
            {.help = "its first layer", .required = true, .min = 0})
@@ -37,7 +40,11 @@ deck::Schema<Stage> stage_schema() {
       .key("optim_offload_ratio", &Stage::optim_offload_ratio,
            ratio("share of optimizer state kept in host memory"))
       .key("act_offload_ratio", &Stage::act_offload_ratio,
-           ratio("share of saved activations kept in host memory"));
+           ratio("share of saved activations kept in host memory"))
+      .key("optim_disk_ratio", &Stage::optim_disk_ratio,
+           disk_ratio("share of optimizer state kept on disk, part of optim_offload_ratio"))
+      .key("act_disk_ratio", &Stage::act_disk_ratio,
+           disk_ratio("share of saved activations kept on disk, part of act_offload_ratio"));
   return schema;
 }
 

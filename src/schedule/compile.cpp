@@ -40,6 +40,8 @@ Program Compiler::compile() {
     const bool received = ahead &&
                           !(sends_on(at(i)) && sends_on(at(i)) == receives_on(at(i + 1))) &&
                           receive(at(i + 1));
+    // Before the copy in of the next slot, so that the disk reads on meanwhile.
+    if (ahead && i + 2 < order.size()) read(at(i + 2));
     const bool fetched = ahead && prefetch(at(i + 1));
     // An update is short: what an earlier slot leaves has until the next pass over a block.
     const bool passes = at(i).kind != Slot::Kind::update;
@@ -50,11 +52,14 @@ Program Compiler::compile() {
     if (has_next && !received) receive(at(i + 1));
     if (passes) {
       copy_out_gradients(left);
+      const std::size_t copied_out = unwritten_.size();  // before this slot
       for (; drained < i; ++drained) drain(at(drained));
+      write_out(copied_out);
     }
     if (!options_.overlap || !has_next || !fetched) {
       for (; drained <= i; ++drained) drain(at(drained));
       copy_out_gradients(leaving());
+      write_out(unwritten_.size());
     }
     if (passes) release_weights(at(i), next_pass(order, i));
     if (has_next && !fetched) prefetch(at(i + 1));

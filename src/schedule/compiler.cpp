@@ -71,6 +71,7 @@ Compiler::Compiler(const plan::Plan& plan, const model::Config& model, int rank,
     KeptTensors& tensors = kept_[std::size_t(recomputed)];
     for (const model::Kept& tensor : kept) tensors.order.emplace_back(tensor.segment, tensor.saved);
     tensors.moved = moved_tensors(kept, stage_.act_offload_ratio, values);
+    tensors.to_disk = moved_tensors(kept, stage_.act_disk_ratio, values);
   }
 }
 
@@ -136,6 +137,24 @@ void Compiler::pair(int source, int destination, Range part, bool adds) {
   elements(Role::destination, destination, part, adds, true, index);
 }
 
+void Compiler::pair_moments(int source, int destination, Range part) {
+  if (part.count == 0) return;
+  constexpr std::int64_t number_bytes = sizeof(float);
+  const Buffer from = program_.buffers[std::size_t(source)];
+  const Buffer to = program_.buffers[std::size_t(destination)];
+  if (from.bytes == to.bytes) return pair(source, destination, part);
+  const auto place = [&](const Buffer& buffer, std::int64_t number) {
+    const std::int64_t elements = buffer.bytes / optimizer_bytes_;
+    return (number * elements + part.first - buffer.first_element) * number_bytes;
+  };
+  for (std::int64_t number = 0; number < optimizer_bytes_ / number_bytes; ++number) {
+    const int index = int(program_.tasks.back().operands.size() / 2);
+    const std::int64_t bytes = part.count * number_bytes;
+    range(Role::source, source, place(from, number), bytes, true, false, index);
+    range(Role::destination, destination, place(to, number), bytes, false, true, index);
+  }
+}
+
 void Compiler::keep_until_now(int buffer) {
   Buffer& b = program_.buffers[std::size_t(buffer)];
   const int now = int(program_.tasks.size()) - 1;
@@ -145,12 +164,18 @@ void Compiler::keep_until_now(int buffer) {
 
 // --- buffers that live from step to step --------------------------------------------------------
 
-/// Cuts off the last `host_ratio` of `range`, at whole cache lines.
-Held Compiler::hold(int block, Content content, Range range, double host_ratio) {
-  const std::int64_t on_host =
-      std::int64_t(host_ratio * double(range.count) / alignment_elements) * alignment_elements;
-  Held held{.device = {range.first, range.count - on_host},
-            .host = {range.first + range.count - on_host, on_host}};
+/// Cuts off the last `offload_ratio` of `range`, and of these the last `disk_ratio` of `range`, at
+/// whole cache lines.
+Held Compiler::hold(int block, Content content, Range range, double offload_ratio,
+                    double disk_ratio) {
+  const auto part = [&](double ratio) {
+    return std::int64_t(ratio * double(range.count) / alignment_elements) * alignment_elements;
+  };
+  const std::int64_t end = range.first + range.count, offloaded = part(offload_ratio);
+  const std::int64_t on_disk = part(disk_ratio);
+  Held held{.device = {range.first, range.count - offloaded},
+            .host = {end - offloaded, offloaded - on_disk},
+            .disk = {end - on_disk, on_disk}};
   const bool weights = content == Content::weights, grads = content == Content::grads;
   const char* name = weights ? "weights" : grads ? "grads" : "moments";
   const char* host_name = weights ? "host_weights" : grads ? "host_grads" : "host_moments";
@@ -158,6 +183,8 @@ Held Compiler::hold(int block, Content content, Range range, double host_ratio) 
     held.device_buffer = add_part(name, Tier::device, content, held.device, block, true);
   if (held.host.count > 0)
     held.host_buffer = add_part(host_name, Tier::host, content, held.host, block, true);
+  if (held.disk.count > 0)
+    held.disk_buffer = add_part("disk_moments", Tier::disk, content, held.disk, block, true);
   return held;
 }
 
@@ -171,7 +198,8 @@ void Compiler::make_block_state(int block) {
   b.shard = from_level(1);
   b.weights = hold(block, Content::weights, from_level(3), stage_.weight_offload_ratio);
   b.grads = hold(block, Content::grads, from_level(2), stage_.grad_offload_ratio);
-  b.moments = hold(block, Content::optimizer, from_level(1), stage_.optim_offload_ratio);
+  b.moments = hold(block, Content::optimizer, from_level(1), stage_.optim_offload_ratio,
+                   stage_.optim_disk_ratio);
   b.weights_staged = zero_ >= 3 || b.weights.host.count > 0;
   b.grads_staged = zero_ >= 2 || b.grads.host.count > 0;
 }

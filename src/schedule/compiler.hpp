@@ -31,13 +31,14 @@ struct Range {
 };
 Range overlap(Range a, Range b);
 
-/// What a rank keeps of a block from step to step: the first elements on the device, the last ones
-/// on the host. A buffer is -1 where there are none.
+/// What a rank keeps of a block from step to step: the first elements on the device, the next ones
+/// on the host, the last ones on disk. A buffer is -1 where there are none.
 struct Held {
-  Range device, host;
-  int device_buffer = -1, host_buffer = -1;
+  Range device, host, disk;
+  int device_buffer = -1, host_buffer = -1, disk_buffer = -1;
 
-  Range all() const { return {device.first, device.count + host.count}; }
+  Range offloaded() const { return {host.first, host.count + disk.count}; }
+  Range all() const { return {device.first, device.count + offloaded().count}; }
 };
 
 /// One block's state.
@@ -63,7 +64,14 @@ struct Activations {
   std::map<SegmentKind, int> whole;  ///< with tp > 1: inputs that are brought together right now
   std::map<SegmentKind, std::vector<int>> saved;
   std::vector<int> on_host;  ///< offloaded tensors, in the order of model::kept_tensors
+  std::vector<int> on_disk;  ///< the first of them, when they are written and not read again
   bool drained = false;      ///< what offload moves is on its way
+};
+
+/// What a copy out brings to host memory for the disk to take.
+struct Unwritten {
+  Slot slot;
+  std::vector<int> staged;
 };
 
 /// One rank's messages, in the order in which it sends and receives them.
@@ -92,6 +100,8 @@ class Compiler {
   void elements(Role role, int buffer, Range part, bool reads, bool writes, int index = 0);
   /// A source and a destination operand for the same elements, if there are any.
   void pair(int source, int destination, Range part, bool adds = false);
+  /// The same for optimizer state, whose numbers of an element lie apart.
+  void pair_moments(int source, int destination, Range part);
   void keep_until_now(int buffer);
 
   // --- messages between stages ---
@@ -102,7 +112,7 @@ class Compiler {
 
   // --- buffers that live from step to step ---
   void make_block_state(int block);
-  Held hold(int block, Content content, Range range, double host_ratio);
+  Held hold(int block, Content content, Range range, double offload_ratio, double disk_ratio = 0.0);
   std::int64_t element_bytes(Content content) const;
   void make_tied_buffers();
 
@@ -114,6 +124,8 @@ class Compiler {
   void drain(const Slot& slot);
   void send_stream(const Slot& slot);
   void drain_activations(const Slot& slot);
+  void read(const Slot& slot);
+  void write_out(std::size_t count);
   std::optional<Channel> sends_on(const Slot& slot) const;
   std::optional<Channel> receives_on(const Slot& slot) const;
 
@@ -124,7 +136,8 @@ class Compiler {
   void assemble(const Slot& slot, Range part);
   void gather_weights(const Slot& slot);
   void release_weights(const Slot& slot, const Slot* next);
-  int stage_in(const Slot& slot, int host_buffer, Range part);
+  int stage_grads(const Slot& slot, Range part);
+  void stage_moments(const Slot& slot);
   void prefetch_update(const Slot& slot);
   void store_weights(const Slot& slot);
   void drain_update(const Slot& slot);
@@ -217,6 +230,7 @@ class Compiler {
   struct KeptTensors {
     std::vector<std::pair<SegmentKind, int>> order;  ///< as model::Kept
     int moved = 0;
+    int to_disk = 0;  ///< of those moved
   };
   std::array<KeptTensors, 2> kept_;  ///< of a full, of a recomputed layer
 
@@ -234,11 +248,13 @@ class Compiler {
   // By block:
   std::map<int, int> assembled_;                 ///< whole weights, for the slots that use them
   std::map<int, int> staged_moments_;            ///< for its update
+  std::map<int, int> read_moments_;              ///< of these, what came from the disk
   std::map<int, int> staged_grads_;              ///< for its update, or for the next backward
   std::map<int, int> fresh_grads_;               ///< what the backward at work writes
   std::map<int, Gradients> unsettled_;           ///< being reduced
   std::map<int, std::pair<Slot, int>> leaving_;  ///< gradients that go to the host
   std::map<int, int> summed_;  ///< the last microbatch whose gradients left for the host
+  std::vector<Unwritten> unwritten_;
   bool norm_begun_ = false;
 };
 

@@ -20,7 +20,7 @@ bool Compiler::prefetch_gradients(const Slot& slot) {
   const auto summed = summed_.find(slot.block);
   if (summed == summed_.end() || summed->second != slot.microbatch - 1) return false;
   if (staged_grads_.contains(slot.block)) return true;
-  staged_grads_[slot.block] = stage_in(slot, held.host_buffer, held.host);
+  staged_grads_[slot.block] = stage_grads(slot, held.host);
   return true;
 }
 

@@ -13,16 +13,23 @@
 namespace brume::schedule {
 namespace {
 
-constexpr std::int64_t alignment_bytes = 64;
+constexpr std::int64_t line_bytes = 64;
+constexpr std::int64_t page_bytes = 4096;  ///< what a disk reads and writes without a detour
 
-std::int64_t slot_bytes(const Buffer& buffer) {
+std::int64_t slot_bytes(const Buffer& buffer, std::int64_t alignment_bytes) {
   return round_up(buffer.bytes + guard_bytes, alignment_bytes);
+}
+
+/// What the disk takes from host memory or brings there begins at pages, as on the disk itself.
+bool uses_disk(const Program& program) {
+  return std::ranges::any_of(program.tasks,
+                             [](const Task& task) { return task.channel == Channel::disk; });
 }
 
 /// Places the transient buffers `ids` behind `base`; those with the same life as one, side by side.
 /// @return the end of the last one
 std::int64_t place_transient(std::vector<Buffer>& buffers, const std::vector<int>& ids,
-                             std::int64_t base) {
+                             std::int64_t base, std::int64_t alignment_bytes) {
   std::map<std::pair<int, int>, int> by_life;
   std::vector<Parcel> parcels;
   const auto parcel_of = [&](const Buffer& buffer) -> Parcel& {
@@ -35,7 +42,7 @@ std::int64_t place_transient(std::vector<Buffer>& buffers, const std::vector<int
     Buffer& buffer = buffers[std::size_t(id)];
     Parcel& parcel = parcel_of(buffer);
     buffer.offset = base + parcel.bytes;  // the parcel's own offset is added below
-    parcel.bytes += slot_bytes(buffer);
+    parcel.bytes += slot_bytes(buffer, alignment_bytes);
   }
   const std::int64_t bytes = pack(parcels, base);
   for (int id : ids) {
@@ -130,8 +137,11 @@ std::pair<std::int64_t, std::int64_t> touched_bytes(const Buffer& buffer, const 
 }
 
 void place(Program& program) {
+  const bool pages = uses_disk(program);
   for (int t = 0; t < num_tiers; ++t) {
     const Tier tier = Tier(t);
+    const std::int64_t persistent_alignment = tier == Tier::disk ? page_bytes : line_bytes;
+    const std::int64_t alignment = tier != Tier::device && pages ? page_bytes : line_bytes;
     const std::vector<std::int64_t> live =
         live_bytes(program, tier, [](const Buffer& buffer) { return buffer.bytes; });
     program.live_peak_bytes[std::size_t(t)] = *std::max_element(live.begin(), live.end());
@@ -152,9 +162,11 @@ void place(Program& program) {
         continue;
       }
       buffer.offset = end;
-      end += slot_bytes(buffer);
+      end += slot_bytes(buffer, persistent_alignment);
     }
-    program.arena_bytes[std::size_t(t)] = place_transient(program.buffers, transient, end);
+    end = round_up(end, transient.empty() ? 1 : alignment);
+    program.arena_bytes[std::size_t(t)] =
+        place_transient(program.buffers, transient, end, alignment);
   }
 }
 

@@ -15,6 +15,7 @@ const char* name(Channel channel) {
     case Channel::p2p_backward: return "p2p_backward";
     case Channel::h2d: return "h2d";
     case Channel::d2h: return "d2h";
+    case Channel::disk: return "disk";
   }
   return "";
 }
@@ -32,6 +33,8 @@ const char* name(Operation operation) {
     case Operation::recv: return "recv";
     case Operation::copy_in: return "copy in";
     case Operation::copy_out: return "copy out";
+    case Operation::read: return "read";
+    case Operation::write: return "write";
     case Operation::copy: return "copy";
     case Operation::clear: return "clear";
     case Operation::accumulate: return "accumulate";

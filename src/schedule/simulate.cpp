@@ -82,6 +82,8 @@ std::int64_t work_bytes(const Task& task) {
     case Operation::optimizer_step: return bytes_of(task, Role::weights);
     case Operation::copy_in:
     case Operation::copy_out:
+    case Operation::read:
+    case Operation::write:
     case Operation::copy:
     case Operation::clear:
     case Operation::accumulate: return written_bytes(task);
@@ -114,6 +116,8 @@ double work_s(const Task& task, std::int64_t bytes, const Shape& group, const pl
                                   : machine.crossing_s(own, group.peer_group, double(bytes));
     case Operation::copy_in: return hardware::copy_time(profile, "copy_in", double(bytes));
     case Operation::copy_out: return hardware::copy_time(profile, "copy_out", double(bytes));
+    case Operation::read: return hardware::copy_time(profile, "disk_read", double(bytes));
+    case Operation::write: return hardware::copy_time(profile, "disk_write", double(bytes));
     case Operation::clear:
     case Operation::accumulate: return 3.0 * double(bytes) / profile.bytes_per_s;
     case Operation::copy: return 2.0 * double(bytes) / profile.bytes_per_s;
@@ -150,12 +154,16 @@ class TaskTimes {
   std::map<std::tuple<int, Operation, model::SegmentKind, Shape, std::int64_t>, double> known_s_;
 };
 
-/// Which of the four resources of the interference model a channel uses.
+constexpr int no_resource = hardware::num_resources;
+
+/// Which of the four resources of the interference model a channel uses. The disk is none of them:
+/// it neither slows others nor is slowed.
 int resource(Channel channel) {
   switch (channel) {
     case Channel::compute: return 0;
     case Channel::h2d: return 2;
     case Channel::d2h: return 3;
+    case Channel::disk: return no_resource;
     default: return 1;
   }
 }
@@ -215,6 +223,7 @@ class Clockwork {
     double worst = 1.0;
     for (const Member& member : activities_.members[std::size_t(activity)]) {
       const auto mine = std::size_t(resource(channel(member)));
+      if (mine == no_resource) continue;
       double sum = 1.0;
       for (std::size_t other = 0; other < hardware::num_resources; ++other)
         if (other != mine && busy_[std::size_t(member.program)][other] > 0)
@@ -227,8 +236,8 @@ class Clockwork {
   std::span<const Program> programs_;
   const Activities& activities_;
   std::vector<hardware::Interference> slow_;
-  std::vector<std::array<int, hardware::num_resources>>
-      busy_;  ///< [program] tasks in flight a resource
+  /// [program] tasks in flight a resource, and on the disk
+  std::vector<std::array<int, hardware::num_resources + 1>> busy_;
   std::vector<Running> running_;
 };
 

@@ -85,6 +85,12 @@ bool Compiler::prefetch_activations(const Slot& slot) {
   Activations& kept = activations(slot.microbatch, slot.block);
   if (!kept.drained) return false;
   if (kept.on_host.empty()) return true;
+  read(slot);
+  // What comes back before it is written need not be.
+  std::erase_if(unwritten_, [&](const Unwritten& u) {
+    return u.slot.kind == Slot::Kind::forward && u.slot.microbatch == slot.microbatch &&
+           u.slot.block == slot.block;
+  });
   add_task(Channel::h2d, Operation::copy_in, slot);
   const std::vector<int*> tensors = movable(slot.microbatch, slot.block);
   for (std::size_t i = 0; i < kept.on_host.size(); ++i) {
@@ -132,6 +138,60 @@ void Compiler::drain_activations(const Slot& slot) {
     operand(Role::source, *tensors[std::size_t(i)], true, false, i);
     operand(Role::destination, host, false, true, i);
   }
+  const auto to_disk = kept.on_host.begin() + kept_[recomputes(slot.block) ? 1 : 0].to_disk;
+  if (to_disk != kept.on_host.begin())
+    unwritten_.push_back({slot, std::vector(kept.on_host.begin(), to_disk)});
+}
+
+// --- the disk, which host memory stands before --------------------------------------------------
+
+/// Writes the first `count` of what copies out brought.
+void Compiler::write_out(std::size_t count) {
+  for (std::size_t n = 0; n < count; ++n) {
+    const auto& [slot, staged] = unwritten_[n];
+    add_task(Channel::disk, Operation::write, slot);
+    for (int i = 0; i < int(staged.size()); ++i) {
+      int to = state_.at(slot.block).moments.disk_buffer;
+      if (slot.kind != Slot::Kind::update) {
+        const Buffer from = program_.buffers[std::size_t(staged[std::size_t(i)])];
+        to = add_buffer(from.name + ".disk", Tier::disk, from.content, from.bytes, slot.block);
+        activations(slot.microbatch, slot.block).on_disk.push_back(to);
+      }
+      operand(Role::source, staged[std::size_t(i)], true, false, i);
+      operand(Role::destination, to, false, true, i);
+    }
+  }
+  unwritten_.erase(unwritten_.begin(), unwritten_.begin() + std::ptrdiff_t(count));
+}
+
+/// Reads what a slot needs of the disk into host memory, unless that was done before.
+void Compiler::read(const Slot& slot) {
+  if (slot.kind == Slot::Kind::update) {
+    const Held& held = state_.at(slot.block).moments;
+    if (held.disk.count == 0 || read_moments_.contains(slot.block)) return;
+    const int read =
+        add_part("read_moments", Tier::host, Content::optimizer, held.disk, slot.block);
+    read_moments_[slot.block] = read;
+    add_task(Channel::disk, Operation::read, slot);
+    operand(Role::source, held.disk_buffer, true, false);
+    operand(Role::destination, read, false, true);
+    return;
+  }
+  const auto found = activations_.find({slot.microbatch, slot.block});
+  if (slot.kind != Slot::Kind::backward || found == activations_.end()) return;
+  Activations& kept = found->second;
+  if (kept.on_disk.empty()) return;
+  add_task(Channel::disk, Operation::read, slot);
+  for (int i = 0; i < int(kept.on_disk.size()); ++i) {
+    const int disk = kept.on_disk[std::size_t(i)];
+    const Buffer from = program_.buffers[std::size_t(disk)];
+    const int host =
+        add_buffer(from.name + ".read", Tier::host, from.content, from.bytes, slot.block);
+    kept.on_host[std::size_t(i)] = host;
+    operand(Role::source, disk, true, false, i);
+    operand(Role::destination, host, false, true, i);
+  }
+  kept.on_disk.clear();
 }
 
 void Compiler::send_tied_weights(const Slot& slot) {

@@ -68,23 +68,35 @@ void Compiler::release_weights(const Slot& slot, const Slot* next) {
 
 // --- the update ---------------------------------------------------------------------------------
 
-/// Copies a part of what the host holds to the device. @return where it will be
-int Compiler::stage_in(const Slot& slot, int host_buffer, Range part) {
-  const Content content = program_.buffers[std::size_t(host_buffer)].content;
-  const int staged = add_part(content == Content::grads ? "staged_grads" : "staged_moments",
-                              Tier::device, content, part, slot.block);
+/// Copies what the host holds of a part of a block's gradients to the device. @return where it will
+/// be
+int Compiler::stage_grads(const Slot& slot, Range part) {
+  const int staged = add_part("staged_grads", Tier::device, Content::grads, part, slot.block);
   add_task(Channel::h2d, Operation::copy_in, slot);
-  pair(host_buffer, staged, part);
+  pair(state_.at(slot.block).grads.host_buffer, staged, part);
   return staged;
+}
+
+/// Copies offloaded optimizer state to the device.
+void Compiler::stage_moments(const Slot& slot) {
+  const Held& held = state_.at(slot.block).moments;
+  if (held.offloaded().count == 0) return;
+  read(slot);
+  const int staged =
+      add_part("staged_moments", Tier::device, Content::optimizer, held.offloaded(), slot.block);
+  add_task(Channel::h2d, Operation::copy_in, slot);
+  pair_moments(held.host_buffer, staged, held.host);
+  if (const auto arrived = read_moments_.extract(slot.block))
+    pair_moments(arrived.mapped(), staged, held.disk);
+  staged_moments_[slot.block] = staged;
 }
 
 void Compiler::prefetch_update(const Slot& slot) {
   const BlockState& b = state_.at(slot.block);
   if (b.weights_staged) assemble(slot, b.shard);
   if (const Range host = overlap(b.grads.host, b.shard); host.count > 0)
-    staged_grads_[slot.block] = stage_in(slot, b.grads.host_buffer, host);
-  if (b.moments.host.count > 0)
-    staged_moments_[slot.block] = stage_in(slot, b.moments.host_buffer, b.moments.host);
+    staged_grads_[slot.block] = stage_grads(slot, host);
+  stage_moments(slot);
 }
 
 void Compiler::update(const Slot& slot) {
@@ -96,7 +108,7 @@ void Compiler::update(const Slot& slot) {
   if (const auto staged = staged_grads_.extract(slot.block))
     operand(Role::grads, staged.mapped(), true, false, 1);
   if (b.moments.device_buffer >= 0) operand(Role::moments, b.moments.device_buffer, true, true);
-  if (b.moments.host_buffer >= 0)
+  if (b.moments.offloaded().count > 0)
     operand(Role::moments, staged_moments_.at(slot.block), true, true, 1);
   operand(Role::totals, totals_, true, false);
 
@@ -117,8 +129,15 @@ void Compiler::store_weights(const Slot& slot) {
 void Compiler::drain_update(const Slot& slot) {
   const BlockState& b = state_.at(slot.block);
   if (const auto staged = staged_moments_.extract(slot.block)) {
+    const Range on_disk = b.moments.disk;
     add_task(Channel::d2h, Operation::copy_out, slot);
-    pair(staged.mapped(), b.moments.host_buffer, b.moments.host);
+    pair_moments(staged.mapped(), b.moments.host_buffer, b.moments.host);
+    if (on_disk.count > 0) {
+      const int leaving =
+          add_part("leaving_moments", Tier::host, Content::optimizer, on_disk, slot.block);
+      pair_moments(staged.mapped(), leaving, on_disk);
+      unwritten_.push_back({slot, {leaving}});
+    }
   }
   if (!b.weights_staged) return;
   if (zero_ == 1 || zero_ == 2) store_weights(slot);

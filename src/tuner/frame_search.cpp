@@ -25,7 +25,8 @@ int most_layers(const std::vector<Point>& points, double threshold_s) {
 std::vector<Limits> limits(const hardware::Cluster& cluster) {
   std::vector<Limits> found;
   for (const hardware::NodeGroup& group : cluster.groups)
-    found.push_back({double(group.memory_bytes), double(group.host_memory_bytes)});
+    found.push_back({double(group.memory_bytes), double(group.host_memory_bytes),
+                     double(group.disk_bytes) / group.devices_per_node});
   return found;
 }
 

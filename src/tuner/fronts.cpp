@@ -11,6 +11,13 @@ namespace {
 
 constexpr double rounding = 1e-12;
 
+/// Whether it asks for a part of nothing on disk: the same strategy as with none of it.
+bool repeats(const Point& p) {
+  for (std::size_t axis = first_on_disk; axis < p.ratios.size(); ++axis)
+    if (p.ratios[axis] > 0.0 && p.ratios[axis - 2] == 0.0) return true;
+  return false;
+}
+
 /// The next value of a list; none at its end.
 const double* next_value(const std::vector<double>& list, double value) {
   const auto at = std::ranges::upper_bound(list, value);
@@ -57,8 +64,13 @@ const std::vector<Point>& Fronts::front(int layout, int after, int layers) const
 
 bool Fronts::fits(const Point& point, const Layout& mesh) const {
   const Limits& limits = limits_[std::size_t(mesh.group)];
-  return point.device_bytes <= limits.device_bytes &&
-         point.host_bytes * mesh.devices_per_node <= limits.node_host_bytes;
+  return point.device_bytes <= limits.device_bytes && !lacks_host(point, mesh) &&
+         point.disk_bytes <= limits.rank_disk_bytes;
+}
+
+bool Fronts::lacks_host(const Point& point, const Layout& mesh) const {
+  return point.host_bytes * mesh.devices_per_node >
+         limits_[std::size_t(mesh.group)].node_host_bytes;
 }
 
 bool Fronts::struck(const Seat& seat, const Point& point) const {
@@ -92,7 +104,7 @@ void Fronts::prepare(int layout, int after, int least_layers, int most_layers) {
 
 /// Strategies without savings, one for each combination of the values that no order is known of.
 std::vector<Point> Fronts::lowest(const Seat& seat, int layers) {
-  const Rising rising = grid_.rising(seat, axes_);
+  const Rising rising = grid_.rising(seat, axes(seat));
   std::vector<Point> rows;
   for (int zero_level : axes_.zero_levels) {
     rows.push_back({.layout = seat.layout, .layers = layers, .zero_level = zero_level});
@@ -100,7 +112,7 @@ std::vector<Point> Fronts::lowest(const Seat& seat, int layers) {
   }
   for (std::size_t axis = 0; axis < rising.size(); ++axis) {
     std::vector<Point> all;
-    for (double ratio : axes_.ratios[axis]) {
+    for (double ratio : axes(seat).ratios[axis]) {
       for (Point row : rows) {
         row.ratios[axis] = ratio;
         all.push_back(row);
@@ -113,7 +125,7 @@ std::vector<Point> Fronts::lowest(const Seat& seat, int layers) {
 }
 
 std::vector<Point> Fronts::climb(const Seat& seat, const std::vector<int>& layers) {
-  const Rising rising = grid_.rising(seat, axes_);
+  const Rising rising = grid_.rising(seat, axes(seat));
   std::vector<Point> found, level;
   for (int l : layers) {
     const std::vector<Point> rows = lowest(seat, l);
@@ -121,17 +133,18 @@ std::vector<Point> Fronts::climb(const Seat& seat, const std::vector<int>& layer
   }
   std::ranges::sort(level, ByStrategy{});
   while (!level.empty()) {
-    std::vector<char> may_climb;
+    std::vector<Climb> may_climb;
     const std::vector<Point> fit = smallest_fits(seat, level, may_climb);
     found.insert(found.end(), fit.begin(), fit.end());
     std::set<Point, ByStrategy> next;
     for (std::size_t i = 0; i < level.size(); ++i)
-      for (std::size_t axis = 0; axis < rising.size() && may_climb[i]; ++axis) {
-        const double* ratio = next_value(axes_.ratios[axis], level[i].ratios[axis]);
+      for (std::size_t axis = 0; axis < rising.size(); ++axis) {
+        if (!(axis < first_on_disk ? may_climb[i].device : may_climb[i].host)) continue;
+        const double* ratio = next_value(axes(seat).ratios[axis], level[i].ratios[axis]);
         if (!rising[axis] || !ratio) continue;
         Point higher = level[i];
         higher.ratios[axis] = *ratio;
-        next.insert(higher);
+        if (!repeats(higher)) next.insert(higher);
       }
     level.assign(next.begin(), next.end());
   }
@@ -141,7 +154,7 @@ std::vector<Point> Fronts::climb(const Seat& seat, const std::vector<int>& layer
 /// For each row the fewest recomputed layers that fit, priced; more where time falls with them.
 /// `may_climb`: higher ratios may do better.
 std::vector<Point> Fronts::smallest_fits(const Seat& seat, std::vector<Point> rows,
-                                         std::vector<char>& may_climb) {
+                                         std::vector<Climb>& may_climb) {
   const Layout& mesh = seat.mesh();
   const Limits& limits = limits_[std::size_t(mesh.group)];
   struct Bracket {
@@ -150,21 +163,22 @@ std::vector<Point> Fronts::smallest_fits(const Seat& seat, std::vector<Point> ro
     double unfit_bytes, fit_bytes;
   };
   strategies_ += std::int64_t(rows.size());
-  may_climb.assign(rows.size(), 1);
+  may_climb.assign(rows.size(), {});
   std::vector<Point> found;
   grid_.price_memory(seat, rows);
   std::vector<Point> most;
   std::vector<std::size_t> row_of;
   for (std::size_t i = 0; i < rows.size(); ++i) {
+    may_climb[i].host = host_matters_ || lacks_host(rows[i], mesh);
     if (fits(rows[i], mesh)) {
-      may_climb[i] = 0;
+      may_climb[i].device = false;
       found.push_back(rows[i]);
     } else if (axes_.recompute) {
       most.push_back(rows[i]);
       most.back().ckpt_layers = rows[i].layers;
       row_of.push_back(i);
     } else if (rows[i].device_bytes <= limits.device_bytes) {
-      may_climb[i] = 0;  // short of host memory, which higher ratios only need more of
+      may_climb[i].device = false;  // what it lacks higher ratios only need more of
     }
   }
   grid_.price_memory(seat, most);
@@ -173,8 +187,8 @@ std::vector<Point> Fronts::smallest_fits(const Seat& seat, std::vector<Point> ro
     if (fits(most[i], mesh))
       open.push_back({row_of[i], 0, most[i].ckpt_layers, std::numeric_limits<double>::infinity(),
                       most[i].device_bytes});
-    else if (most[i].host_bytes * mesh.devices_per_node > limits.node_host_bytes)
-      may_climb[row_of[i]] = 0;
+    else if (lacks_host(most[i], mesh))
+      may_climb[row_of[i]].device = false;
   }
   while (!open.empty()) {
     std::vector<Point> middle;
@@ -250,9 +264,10 @@ std::vector<Point> Fronts::everything(const Seat& seat, int layers) {
     rows = std::move(all);
   };
   for (std::size_t axis = 0; axis < axes_.ratios.size(); ++axis)
-    spread(axes_.ratios[axis], [&](Point& p, double ratio) { p.ratios[axis] = ratio; });
+    spread(axes(seat).ratios[axis], [&](Point& p, double ratio) { p.ratios[axis] = ratio; });
   const auto levels = seat.mesh().dp == 1 ? std::vector{axes_.zero_levels[0]} : axes_.zero_levels;
   spread(levels, [](Point& p, int level) { p.zero_level = level; });
+  std::erase_if(rows, repeats);
   strategies_ += std::int64_t(rows.size());
   for (const Point& row : rows) try_all(seat, row, 0, found);
   std::erase_if(found, [&](const Point& p) { return struck(seat, p); });

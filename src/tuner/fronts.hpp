@@ -13,6 +13,7 @@ namespace brume::tuner {
 struct Limits {
   double device_bytes;
   double node_host_bytes;
+  double rank_disk_bytes;  ///< an equal share of its node's disk
 };
 
 /// Drops points that another one beats: no slower in a middle microbatch nor alone, and, where it
@@ -27,12 +28,17 @@ std::vector<Point> pareto_front(std::vector<Point> points, bool host_matters);
 /// Time rises with each ratio (Grid::rising checks), so a strategy that fits hides all that save
 /// more; the search climbs from the smallest ratios and stops where a stage fits without
 /// recomputation. Of the numbers of recomputed layers the smallest that fits counts, found by
-/// bisection; where bytes or times contradict that, all numbers are tried.
+/// bisection; where bytes or times contradict that, all numbers are tried. Shares on disk save host
+/// memory only: they are climbed where that is short, or counts.
 class Fronts {
  public:
   /// @param limits  by group
   Fronts(Grid& grid, const Frame& frame, const Axes& axes, std::vector<Limits> limits)
-      : grid_(grid), frame_(frame), axes_(axes), limits_(std::move(limits)) {}
+      : grid_(grid),
+        frame_(frame),
+        axes_(axes),
+        in_memory_(axes.in_memory()),
+        limits_(std::move(limits)) {}
 
   /// Computes what is missing among [least, most] layers.
   void prepare(int layout, int after, int least_layers, int most_layers);
@@ -54,23 +60,28 @@ class Fronts {
   std::int64_t feasible() const { return feasible_; }
 
  private:
-  struct Node;
-  struct Climb;
+  /// What higher ratios of a row may save: device memory, host memory.
+  struct Climb {
+    bool device = true, host = false;
+  };
   using Key = std::tuple<bool, bool, int, int, int>;  ///< role, in flight, layout, layers
 
   Key key(int layout, int after, int layers) const;
   bool fits(const Point& point, const Layout& mesh) const;
+  const Axes& axes(const Seat& seat) const { return seat.mesh().disk ? axes_ : in_memory_; }
+  bool lacks_host(const Point& point, const Layout& mesh) const;
   bool struck(const Seat& seat, const Point& point) const;
   std::vector<Point> lowest(const Seat& seat, int layers);
   std::vector<Point> climb(const Seat& seat, const std::vector<int>& layers);
   std::vector<Point> smallest_fits(const Seat& seat, std::vector<Point> rows,
-                                   std::vector<char>& may_climb);
+                                   std::vector<Climb>& may_climb);
   void try_all(const Seat& seat, const Point& row, int from, std::vector<Point>& found);
   std::vector<Point> everything(const Seat& seat, int layers);
 
   Grid& grid_;
   const Frame& frame_;
   const Axes& axes_;
+  Axes in_memory_;              ///< where there is no disk
   std::vector<Limits> limits_;  ///< [group]
   bool host_matters_ = false;
   std::map<Key, std::vector<Point>> fronts_;

@@ -29,6 +29,8 @@ Column column(const std::string& name, const Seat& seat) {
   if (name == "g") return {0.0, [](const Point& p) { return p.ratios[1]; }};
   if (name == "o") return {0.0, [](const Point& p) { return p.ratios[2]; }};
   if (name == "a") return {0.0, [](const Point& p) { return p.ratios[3]; }};
+  if (name == "od") return {0.0, [](const Point& p) { return p.optim_disk_ratio(); }};
+  if (name == "ad") return {0.0, [](const Point& p) { return p.act_disk_ratio(); }};
   if (name == "b") return {double(mesh.microbatch)};
   if (name == "dp") return {double(mesh.dp)};
   if (name == "tp") return {double(mesh.tp)};
@@ -54,11 +56,18 @@ bool falls(double from, double to) { return to < from - rounding * std::abs(from
 Axes::Axes(const deck::SearchKeys& search)
     : zero_levels(search.zero_levels),
       ratios{sorted(search.weight_offload), sorted(search.grad_offload),
-             sorted(search.optim_offload), sorted(search.act_offload)},
+             sorted(search.optim_offload),  sorted(search.act_offload),
+             sorted(search.optim_disk),     sorted(search.act_disk)},
       recompute(search.recompute) {
   if (zero_levels.empty()) zero_levels = {0, 1, 2, 3};
   std::ranges::sort(zero_levels);
   zero_levels.erase(std::unique(zero_levels.begin(), zero_levels.end()), zero_levels.end());
+}
+
+Axes Axes::in_memory() const {
+  Axes axes = *this;
+  for (std::size_t axis = first_on_disk; axis < ratios.size(); ++axis) axes.ratios[axis] = {0.0};
+  return axes;
 }
 
 bool Point::same_strategy(const Point& other) const {
@@ -76,7 +85,8 @@ analyzer::StageRole Seat::role() const {
           .group = own,
           .before = own,
           .after = own,
-          .other_end = first != last && other >= 0 ? other : own};
+          .other_end = first != last && other >= 0 ? other : own,
+          .disk = mesh().disk};
 }
 
 Grid::Grid(const model::Config& model, const hardware::Machine& machine)
@@ -87,7 +97,8 @@ const Grid::Role& Grid::role(analyzer::StageRole wanted) {
   if (!role) {
     const auto e = analyzer::stage_expressions(model_, machine_, wanted);
     const std::array<Expr, 2> time{e.stable_s, e.delta_s};
-    const std::array<Expr, 3> memory{e.peak_forward_bytes, e.peak_backward_bytes, e.host_bytes};
+    const std::array<Expr, 4> memory{e.peak_forward_bytes, e.peak_backward_bytes, e.host_bytes,
+                                     e.disk_bytes};
     role = std::make_unique<Role>(
         Role{Tape(time, analyzer::variables()), Tape(memory, analyzer::variables())});
   }
@@ -97,7 +108,7 @@ const Grid::Role& Grid::role(analyzer::StageRole wanted) {
 void Grid::evaluate(const Tape& tape, const Seat& seat, std::span<const Point> points) {
   const auto& names = analyzer::variables();
   inputs_.resize(names.size());
-  outputs_.resize(3);
+  outputs_.resize(4);
   for (std::size_t i = 0; i < names.size(); ++i) {
     const Column variable = column(names[i], seat);
     inputs_[i].assign(points.size(), variable.same);
@@ -106,7 +117,7 @@ void Grid::evaluate(const Tape& tape, const Seat& seat, std::span<const Point> p
   std::vector<const double*> inputs;
   std::vector<double*> outputs;
   for (auto& values : inputs_) inputs.push_back(values.data());
-  const std::size_t count = &tape == &role(seat.role()).time ? 2 : 3;
+  const std::size_t count = &tape == &role(seat.role()).time ? 2 : 4;
   for (std::size_t i = 0; i < count; ++i) {
     outputs_[i].resize(points.size());
     outputs.push_back(outputs_[i].data());
@@ -128,6 +139,7 @@ void Grid::price_memory(const Seat& seat, std::span<Point> points) {
   for (std::size_t i = 0; i < points.size(); ++i) {
     points[i].device_bytes = std::max(outputs_[0][i], outputs_[1][i]);
     points[i].host_bytes = outputs_[2][i];
+    points[i].disk_bytes = outputs_[3][i];
   }
 }
 
@@ -158,11 +170,12 @@ Rising Grid::rising(const Seat& seat, const Axes& axes) {
     }
   price_time(seat, points);
   price_memory(seat, points);
-  Rising rising{true, true, true, true};
+  Rising rising;
+  rising.fill(true);
   for (std::size_t i = 0; i < axis_of.size(); ++i) {
     const Point &from = points[2 * i], &to = points[2 * i + 1];
     if (falls(from.stable_s, to.stable_s) || falls(from.whole_s(), to.whole_s()) ||
-        falls(from.host_bytes, to.host_bytes))
+        (axis_of[i] < first_on_disk && falls(from.host_bytes, to.host_bytes)))
       rising[axis_of[i]] = false;
   }
   return rising_[key] = rising;

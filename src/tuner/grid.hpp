@@ -14,8 +14,10 @@
 
 namespace brume::tuner {
 
-/// Offload ratios: of weights, gradients, optimizer state and activations.
-using Ratios = std::array<double, 4>;
+/// Shares that leave the device, of weights, gradients, optimizer state and activations; then of
+/// the last two, of what leaves, what lies on disk.
+using Ratios = std::array<double, 6>;
+inline constexpr std::size_t first_on_disk = 4;
 
 /// One strategy of a stage and what it costs.
 struct Point {
@@ -28,7 +30,10 @@ struct Point {
   double delta_s = 0.0;
   double device_bytes = 0.0;  ///< peak, per rank
   double host_bytes = 0.0;    ///< per rank
+  double disk_bytes = 0.0;    ///< per rank
 
+  double optim_disk_ratio() const { return ratios[2] * ratios[4]; }
+  double act_disk_ratio() const { return ratios[3] * ratios[5]; }
   /// A stage alone from its first forward to its last backward and update, for one microbatch [s].
   double whole_s() const { return stable_s + std::max(delta_s, 0.0); }
   bool same_strategy(const Point& other) const;
@@ -48,13 +53,17 @@ struct Seat {
 /// The strategies a search may choose from, each list in rising order.
 struct Axes {
   Axes(const deck::SearchKeys& search);
+  /// Without a disk.
+  Axes in_memory() const;
+
   std::vector<int> zero_levels;
-  std::array<std::vector<double>, 4> ratios;
+  std::array<std::vector<double>, std::tuple_size_v<Ratios>> ratios;
   bool recompute;
 };
 
-/// Along which axes neither time nor host bytes fall; where one may fall, all values are tried.
-using Rising = std::array<bool, 4>;
+/// Along which axes neither time nor, but for shares on disk, host bytes fall; where one may fall,
+/// all values are tried.
+using Rising = std::array<bool, std::tuple_size_v<Ratios>>;
 
 /// The expressions of all stage roles of one model on one machine.
 class Grid {
@@ -62,7 +71,7 @@ class Grid {
   Grid(const model::Config& model, const hardware::Machine& machine);
 
   void price_time(const Seat& seat, std::span<Point> points);    ///< sets stable and delta
-  void price_memory(const Seat& seat, std::span<Point> points);  ///< sets device and host bytes
+  void price_memory(const Seat& seat, std::span<Point> points);  ///< sets bytes on each tier
 
   /// Looks at random strategies of a seat and the next one along each axis of ratios.
   Rising rising(const Seat& seat, const Axes& axes);
@@ -74,7 +83,7 @@ class Grid {
  private:
   struct Role {
     symbolic::Tape time;    ///< stable, delta
-    symbolic::Tape memory;  ///< forward peak, backward peak, host
+    symbolic::Tape memory;  ///< forward peak, backward peak, host, disk
   };
   const Role& role(analyzer::StageRole wanted);
   void evaluate(const symbolic::Tape& tape, const Seat& seat, std::span<const Point> points);

@@ -27,24 +27,30 @@ void count(Placement& placement, const plan::Plan& plan, const hardware::Cluster
   for (const auto& [node, ranks] : plan::ranks_of_nodes(plan, cluster)) {
     const hardware::NodeGroup& group = cluster.groups[std::size_t(node.group)];
     Held& held = placement.groups[std::size_t(node.group)];
-    std::int64_t on_node = 0, most = -1;
-    int fullest = 0;  // the stage of this node that takes most of its memory
+    Arenas on_node{}, most{};
+    std::array<int, schedule::num_tiers> fullest{};  // the stage that takes most of the node's
     for (int rank : ranks) {
       const Arenas bytes = arenas(rank);
       const std::int64_t device = bytes[std::size_t(Tier::device)];
-      const std::int64_t host = bytes[std::size_t(Tier::host)];
       const int stage = plan::place(plan, rank).stage;
       held.device_bytes = std::max(held.device_bytes, device);
       std::int64_t& of_stage = placement.stage_bytes[std::size_t(stage)];
       of_stage = std::max(of_stage, device);
       if (device > group.memory_bytes) placement.misfit = stage;
-      on_node += host;
-      if (host <= most) continue;
-      most = host;
-      fullest = stage;
+      for (std::size_t tier = 0; tier < bytes.size(); ++tier) {
+        on_node[tier] += bytes[tier];
+        if (bytes[tier] <= most[tier]) continue;
+        most[tier] = bytes[tier];
+        fullest[tier] = stage;
+      }
     }
-    held.host_bytes = std::max(held.host_bytes, on_node);
-    if (on_node > group.host_memory_bytes) placement.misfit = fullest;
+    const auto shared = [&](Tier tier, std::int64_t limit, std::int64_t& largest) {
+      const auto t = std::size_t(tier);
+      largest = std::max(largest, on_node[t]);
+      if (on_node[t] > limit) placement.misfit = fullest[t];
+    };
+    shared(Tier::host, group.host_memory_bytes, held.host_bytes);
+    shared(Tier::disk, group.disk_bytes, held.disk_bytes);
   }
 }
 

@@ -66,12 +66,16 @@ std::string memory_lines(const Candidate& best, const hardware::Cluster& cluster
                  ? fmt::format("memory  {}not used\n", of)
                  : fmt::format(
                        "memory  {}{} of {} per device placed ({:.1f} %), {} of {} host memory per "
-                       "node\n",
+                       "node{}\n",
                        of, format_bytes(double(held.device_bytes)),
                        format_bytes(double(group.memory_bytes)),
                        share(held.device_bytes, group.memory_bytes),
                        format_bytes(double(held.host_bytes)),
-                       format_bytes(double(group.host_memory_bytes)));
+                       format_bytes(double(group.host_memory_bytes)),
+                       group.disk_bytes > 0
+                           ? fmt::format(", {} of {} disk", format_bytes(double(held.disk_bytes)),
+                                         format_bytes(double(group.disk_bytes)))
+                           : "");
   }
   if (best.closed_form_bytes)
     lines += fmt::format("memory  the closed form says {} of the fullest stage\n",
@@ -111,20 +115,25 @@ std::string next_best(const Result& result) {
 std::string summary(const plan::Plan& plan) {
   using plan::Stage;
   int recomputed = 0, zero_level = 0;
-  double weight = 0.0, grad = 0.0, optim = 0.0, act = 0.0;
+  double weight = 0.0, grad = 0.0, optim = 0.0, act = 0.0, optim_disk = 0.0, act_disk = 0.0;
   for (const Stage& stage : plan.stages) {
     recomputed += stage.ckpt_layers;
     weight = std::max(weight, stage.weight_offload_ratio);
     grad = std::max(grad, stage.grad_offload_ratio);
     optim = std::max(optim, stage.optim_offload_ratio);
     act = std::max(act, stage.act_offload_ratio);
+    optim_disk = std::max(optim_disk, stage.optim_disk_ratio);
+    act_disk = std::max(act_disk, stage.act_disk_ratio);
     zero_level = std::max(zero_level, stage.zero_level);
   }
+  const std::string disk = optim_disk > 0.0 || act_disk > 0.0
+                               ? fmt::format("  disk {:g}/{:g}", optim_disk, act_disk)
+                               : "";
   return fmt::format(
-      "S {}{}  dp {}  tp {}  b {}  G {}  ZeRO {}  recomputed {}  offload {:g}/{:g}/{:g}/{:g}",
+      "S {}{}  dp {}  tp {}  b {}  G {}  ZeRO {}  recomputed {}  offload {:g}/{:g}/{:g}/{:g}{}",
       plan.num_stages(), on_groups(plan), of_stages(plan, &Stage::dp), of_stages(plan, &Stage::tp),
       of_stages(plan, &Stage::microbatch), plan.microbatches, zero_level, recomputed, weight, grad,
-      optim, act);
+      optim, act, disk);
 }
 
 std::string report(const Result& result, const hardware::Cluster& cluster) {

@@ -43,6 +43,8 @@ plan::Plan plan_of(const Question& question, const Frame& frame, const std::vect
                            .grad_offload_ratio = point.ratios[1],
                            .optim_offload_ratio = point.ratios[2],
                            .act_offload_ratio = point.ratios[3],
+                           .optim_disk_ratio = point.optim_disk_ratio(),
+                           .act_disk_ratio = point.act_disk_ratio(),
                            .group = question.cluster.groups[std::size_t(mesh.group)].name});
     first_layer += point.layers;
   }

@@ -44,10 +44,12 @@ std::vector<Point> leanest(const Question& question, Grid& grid, const Axes& axe
   const double scale = double(question.cluster.groups[0].memory_bytes) / double(group.memory_bytes);
   if (!seat.frame.allows(seat.mesh().group, seat.after)) return found;
   for (int layers = least_layers; layers <= most_layers; ++layers) {
-    std::vector<Point> rows = corners(seat.layout, layers, axes);
+    std::vector<Point> rows =
+        corners(seat.layout, layers, seat.mesh().disk ? axes : axes.in_memory());
     grid.price_memory(seat, rows);
     std::erase_if(rows, [&](const Point& p) {
-      return p.host_bytes * seat.mesh().devices_per_node > double(group.host_memory_bytes);
+      return p.host_bytes * seat.mesh().devices_per_node > double(group.host_memory_bytes) ||
+             p.disk_bytes * group.devices_per_node > double(group.disk_bytes);
     });
     if (rows.empty()) continue;
     Point& least = *std::ranges::min_element(rows, {}, &Point::device_bytes);

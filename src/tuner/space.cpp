@@ -47,6 +47,7 @@ void add_layouts(const model::Config& model, int global_batch, const hardware::C
       std::optional<Layout> layout = mesh(dp * tp, nodes);
       if (!layout || layout->devices_per_node % tp != 0) continue;
       layout->group = group;
+      layout->disk = nodes.disk_bytes > 0;
       layout->dp = dp;
       layout->tp = tp;
       const int sequences = global_batch / dp;  // of one data-parallel rank, an iteration

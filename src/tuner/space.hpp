@@ -15,6 +15,7 @@ struct Layout {
   int microbatch = 1;
   int dp = 1;
   int tp = 1;
+  bool disk = false;  ///< its nodes have one that a search may use
 
   int devices() const { return nodes * devices_per_node; }
 };

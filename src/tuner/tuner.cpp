@@ -89,6 +89,10 @@ std::int64_t Candidate::placed_host_bytes() const {
   return std::ranges::max_element(placed, {}, &Held::host_bytes)->host_bytes;
 }
 
+std::int64_t Candidate::placed_disk_bytes() const {
+  return std::ranges::max_element(placed, {}, &Held::disk_bytes)->disk_bytes;
+}
+
 Result tune(const model::Config& model, int global_batch, const hardware::Cluster& cluster,
             const hardware::Machine& machine, const deck::SearchKeys& search, bool reasons) {
   const Stopwatch watch;

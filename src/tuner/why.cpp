@@ -43,6 +43,8 @@ const std::vector<Knob>& knobs() {
        [](const Plan&, const Stage& s) { return s.optim_offload_ratio > 0.0; }},
       {"activation offload", [](SearchKeys& k) { k.act_offload = {0.0}; },
        [](const Plan&, const Stage& s) { return s.act_offload_ratio > 0.0; }},
+      {"disk", [](SearchKeys& k) { k.optim_disk = k.act_disk = {0.0}; },
+       [](const Plan&, const Stage& s) { return plan::uses_disk(s); }},
       {"unequal stages", [](SearchKeys& k) { k.unequal_stages = false; },
        [](const Plan& p, const Stage& s) {
          const Stage& first = p.stages[0];
@@ -108,8 +110,8 @@ deck::SearchKeys saving_nothing(deck::SearchKeys keys) {
     if (!ratios.empty()) ratios = {*std::ranges::min_element(ratios)};
   };
   keys.recompute = false;
-  for (auto* ratios :
-       {&keys.weight_offload, &keys.grad_offload, &keys.optim_offload, &keys.act_offload})
+  for (auto* ratios : {&keys.weight_offload, &keys.grad_offload, &keys.optim_offload,
+                       &keys.act_offload, &keys.optim_disk, &keys.act_disk})
     least(*ratios);
   return keys;
 }
@@ -157,6 +159,8 @@ std::string other_change(const Question& question, Grid& grid, const Stopwatch& 
       {"act_offload = [0, 0.5, 1]", [&](auto& k) { all(k.act_offload); }},
       {"weight_offload = [0, 0.5, 1]", [&](auto& k) { all(k.weight_offload); }},
       {"grad_offload = [0, 0.5, 1]", [&](auto& k) { all(k.grad_offload); }},
+      {"optim_disk = [0, 0.5, 1]", [&](auto& k) { all(k.optim_disk); }},
+      {"act_disk = [0, 0.5, 1]", [&](auto& k) { all(k.act_disk); }},
       {"microbatch = []", [](auto& k) { k.microbatch.clear(); }},
       {"tp = []", [](auto& k) { k.tp.clear(); }},
       {"dp = []", [](auto& k) { k.dp.clear(); }},
