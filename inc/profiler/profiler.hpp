@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,9 +15,10 @@ namespace brume::profiler {
 
 /// What a search may need to know about: the profiler measures these shapes and no others.
 struct Shapes {
-  std::vector<int> microbatches;  ///< b
-  std::vector<int> tp;            ///< degrees
-  std::vector<int> groups;        ///< ranks of collectives, from 2 to all
+  std::vector<int> microbatches;                      ///< b
+  std::vector<int> tp;                                ///< degrees
+  std::vector<int> groups;                            ///< ranks of collectives, from 2 to all
+  std::optional<std::string> scratch = std::nullopt;  ///< directory on the disk; none: no disk
 };
 
 /// What a profile of this machine, model and rank count is valid for. Collective over `world`.

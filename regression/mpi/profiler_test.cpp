@@ -21,7 +21,7 @@ const model::Config tiny{.num_layers = 2,
                          .ffn_size = 256,
                          .seq_len = 32,
                          .vocab_size = 96};
-const Shapes few{.microbatches = {1, 8}, .tp = {1, 2}, .groups = {2}};
+const Shapes few{.microbatches = {1, 8}, .tp = {1, 2}, .groups = {2}, .scratch = "/tmp"};
 
 const hardware::Cluster cluster =
     hardware::NodeGroup{.nodes = 1, .devices_per_node = 2, .memory_bytes = std::int64_t{64} << 20};
@@ -118,7 +118,8 @@ TEST(Profiler, CopiesAreMeasuredBothWays) {
     EXPECT_TRUE(is_time(row.time_s)) << row.kind << ' ' << row.bytes;
     ++kinds[row.kind];
   }
-  EXPECT_EQ(kinds, (std::map<std::string, int>{{"copy_in", 4}, {"copy_out", 4}}));
+  EXPECT_EQ(kinds, (std::map<std::string, int>{
+                       {"copy_in", 4}, {"copy_out", 4}, {"disk_read", 3}, {"disk_write", 3}}));
 }
 
 TEST(Profiler, RatesAreThoseOfAComputer) {
@@ -148,7 +149,11 @@ TEST(ProfilerKey, IsTheSameOnAllRanksAndNamesWhatMatters) {
   const hardware::ProfileKey mine = key(world(), 2, 1, tiny, few);
   for (const std::string& text : world().gather(std::to_string(hash(mine))))
     EXPECT_EQ(text, std::to_string(hash(mine)));
-  EXPECT_EQ(mine.model, "gpt C64 H4 F256 T32 V96 tied; b 1 8; tp 1 2; groups 2");
+  EXPECT_EQ(mine.model, "gpt C64 H4 F256 T32 V96 tied; b 1 8; tp 1 2; groups 2; disk '/tmp'");
+  Shapes in_memory = few;
+  in_memory.scratch.reset();
+  EXPECT_EQ(key(world(), 2, 1, tiny, in_memory).model,
+            "gpt C64 H4 F256 T32 V96 tied; b 1 8; tp 1 2; groups 2");
   EXPECT_NE(mine.processor.find("cores"), std::string::npos);
   for (const char* package : {"oneDNN", "Kokkos", "MPI"})
     EXPECT_NE(mine.packages.find(package), std::string::npos) << package;

@@ -34,6 +34,7 @@ profiler::Shapes shapes(const deck::Deck& deck, const model::Config& model) {
     if (model.num_heads % tp == 0 && model.ffn_size % tp == 0) shapes.tp.push_back(tp);
   for (int group : divisors(devices, devices))
     if (group > 1) shapes.groups.push_back(group);
+  if (group.disk_gib > 0.0) shapes.scratch = group.scratch;
   return shapes;
 }
 

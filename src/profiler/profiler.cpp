@@ -91,6 +91,7 @@ hardware::Profile measure(comm::Communicator& world, const hardware::ProfileKey&
   profile.links = measure_links(bench, shapes.groups, key.ranks_per_node, sizes.block_bytes,
                                 sizes.stream_bytes);
   profile.copies = measure_copies(bench, sizes.copy_bytes);
+  if (shapes.scratch) measure_disk(bench, *shapes.scratch, sizes.copy_bytes, profile.copies);
   bench.report(fmt::format("{} copies", profile.copies.size()));
   profile.interference = interference(bench, key, model, shapes, sizes);
   bench.report("interference");

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 
 #include "base/text.hpp"
 #include "comm/device_group.hpp"
 #include "device/device.hpp"
+#include "device/scratch_file.hpp"
 
 namespace brume::profiler {
 namespace {
@@ -179,6 +181,31 @@ std::int64_t measure_reserved(Bench& bench, int ranks_per_node) {
   if (!bench.prepared("memory of libraries", work)) return 0;
   bench.world().all_reduce(reserved, comm::Reduction::max);
   return std::int64_t(reserved[0]);
+}
+
+void measure_disk(Bench& bench, const std::string& scratch, std::int64_t most_bytes,
+                  std::vector<hardware::CopyRow>& rows) {
+  Operands operands(device::Tier::host);
+  for (std::int64_t size : sizes(std::int64_t{256} << 10, std::min(most_bytes, most_copy_bytes), 3))
+    for (const char* kind : {"disk_write", "disk_read"}) {
+      const std::string name = fmt::format("{} of {} bytes", kind, size);
+      std::optional<device::ScratchFile> file;
+      std::span<float> values;
+      const auto prepare = [&] {
+        operands.restart();
+        values = operands.values<float>(elements_of(size, 1));
+        file.emplace(scratch, std::int64_t(values.size_bytes()));
+        file->write(0, std::as_bytes(values));
+      };
+      if (!bench.prepared(name, prepare)) continue;
+      const auto time_s = bench.seconds(name, [&] {
+        if (kind == std::string_view("disk_read"))
+          file->read(0, std::as_writable_bytes(values));
+        else
+          file->write(0, std::as_bytes(values));
+      });
+      if (time_s) rows.push_back({kind, std::int64_t(values.size_bytes()), *time_s});
+    }
 }
 
 }  // namespace brume::profiler
