@@ -8,15 +8,31 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <random>
 #include <thread>
 #include <vector>
 
+#include "device/device.hpp"
 #include "kernels/types.hpp"
 
 namespace brume::reference {
 
 using Doubles = std::vector<double>;
+
+/// A device for the calling thread, and a stream, in a build for devices.
+class OnDevice {
+ public:
+  OnDevice() {
+    device::use_device(0);
+    stream_ = device::make_stream();
+    if (stream_) stream_->bind();
+  }
+
+ private:
+  std::unique_ptr<device::Stream> stream_;
+};
+inline const OnDevice on_device;
 
 /// Kokkos must run before the first kernel.
 inline const kernels::Runtime runtime{1};
@@ -132,6 +148,7 @@ inline void expect_same_bits(const std::function<std::vector<float>()>& compute,
   std::vector<std::thread> threads;
   for (int& count : wrong)
     threads.emplace_back([&] {
+      const OnDevice here;
       kernels::use_threads(1);
       for (int i = 0; i < 8; ++i) count += !same_bits(compute(), expected);
     });

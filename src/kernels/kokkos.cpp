@@ -5,13 +5,24 @@
 
 #include <Kokkos_Core.hpp>
 
+#ifdef KOKKOS_ENABLE_CUDA
+#include "device/cuda.hpp"
+#endif
+
 namespace brume::kernels {
 
 void start_kokkos() {
   static std::once_flag started;
   std::call_once(started, [] {
     if (Kokkos::is_initialized()) return;  // whoever started it ends it
+#ifdef KOKKOS_ENABLE_CUDA
+    // The rank's device, which Kokkos would choose by a rule of its own.
+    int device = 0;
+    device::cuda_check(cudaGetDevice(&device), "asking for the device");
+    Kokkos::initialize(Kokkos::InitializationSettings().set_device_id(device));
+#else
     Kokkos::initialize();
+#endif
     std::atexit([] { Kokkos::finalize(); });
   });
 }

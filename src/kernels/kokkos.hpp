@@ -6,7 +6,7 @@
 
 namespace brume::kernels {
 
-/// Starts Kokkos unless it runs; it ends with the process.
+/// Starts Kokkos unless it runs, on the calling thread's device; it ends with the process.
 void start_kokkos();
 
 /// "Kokkos 3.4.0 Serial".

@@ -7,34 +7,45 @@
 namespace brume::kernels {
 namespace {
 
-/// A warp a query, which goes over the keys that it sees.
+/// A query and the sum over the keys that it has seen.
+template <int held>
+struct Query {
+  Row<held> q, sum;
+  Running running;
+  float scale;
+
+  /// Goes on by keys [first, first + count).
+  template <int count, class Storage>
+  KOKKOS_INLINE_FUNCTION void see(const Team& team, const ConstMatrixOf<Storage>& qkv,
+                                  const HeadOf& at, int first) {
+    float weights[count];
+    for (int k = 0; k < count; ++k)
+      weights[k] = scale * sum_of_lanes(team, q.times(&qkv(at.token(first + k), at.key_column)));
+    sum.scale(running.weigh(weights));
+    for (int k = 0; k < count; ++k) sum.add(weights[k], &qkv(at.token(first + k), at.value_column));
+  }
+};
+
+/// A unit a query, which goes over the keys that it sees.
 template <int held, class Storage>
 void forward(const AttentionShape& shape, const ConstMatrixOf<Storage>& qkv,
              const MatrixOf<Storage>& o, const Vector& lse) {
   const std::int64_t units = std::int64_t(shape.batch) * shape.heads * shape.seq_len;
-  for_each_warp(
+  for_each_unit(
       "attention_forward", units, KOKKOS_LAMBDA(const Team& team) {
-        const std::int64_t unit = warp_unit(team);
+        const std::int64_t unit = unit_of(team);
         if (unit >= units) return;
         const HeadOf at(shape, unit);
-        const int lane = lane_of(team);
-        const float scale = 1.0f / std::sqrt(float(shape.head_dim));
-        Row<held> q(shape, lane), sum(shape, lane);
-        q.load(&qkv(at.token(at.row), at.query_column));
-        Running running;
-        for (int first = 0; first <= at.row; first += keys_at_once) {
-          const int here = at.row - first < keys_at_once ? at.row - first + 1 : keys_at_once;
-          float weights[keys_at_once];
-          for (int k = 0; k < here; ++k)
-            weights[k] =
-                scale * sum_of_lanes(team, q.times(&qkv(at.token(first + k), at.key_column)));
-          sum.scale(running.weigh(weights, here));
-          for (int k = 0; k < here; ++k)
-            sum.add(weights[k], &qkv(at.token(first + k), at.value_column));
-        }
-        sum.scale(1.0f / running.sum);
-        sum.store(&o(at.token(at.row), at.output_column));
-        if (lane == 0) lse(unit) = running.top + std::log(running.sum);
+        const Row<held> zero(shape, lane_of(team));
+        Query<held> query{zero, zero, {}, 1.0f / std::sqrt(float(shape.head_dim))};
+        query.q.load(&qkv(at.token(at.row), at.query_column));
+        int key = 0;
+        for (; key + at_once <= at.row + 1; key += at_once)
+          query.template see<at_once, Storage>(team, qkv, at, key);
+        for (; key <= at.row; ++key) query.template see<1, Storage>(team, qkv, at, key);
+        query.sum.scale(1.0f / query.running.sum);
+        query.sum.store(&o(at.token(at.row), at.output_column));
+        if (zero.lane == 0) lse(unit) = query.running.top + std::log(query.running.sum);
       });
 }
 

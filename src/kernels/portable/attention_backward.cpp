@@ -19,9 +19,9 @@ struct Backward {
 
 template <int held, class Storage>
 void write_means(const Backward<Storage>& of, std::int64_t units) {
-  for_each_warp(
+  for_each_unit(
       "attention_backward_means", units, KOKKOS_LAMBDA(const Team& team) {
-        const std::int64_t unit = warp_unit(team);
+        const std::int64_t unit = unit_of(team);
         if (unit >= units) return;
         const HeadOf at(of.shape, unit);
         Row<held> d_o(of.shape, lane_of(team));
@@ -39,12 +39,12 @@ struct Pair {
       : p(vector_exp(score - lse)), d_s(p * (d_p - mean) * scale) {}
 };
 
-/// dq[n] = sum_{m <= n} d_s[n,m] k[m]: a warp a query.
+/// dq[n] = sum_{m <= n} d_s[n,m] k[m]: a unit a query.
 template <int held, class Storage>
 void write_query_gradients(const Backward<Storage>& of, std::int64_t units) {
-  for_each_warp(
+  for_each_unit(
       "attention_backward_queries", units, KOKKOS_LAMBDA(const Team& team) {
-        const std::int64_t unit = warp_unit(team);
+        const std::int64_t unit = unit_of(team);
         if (unit >= units) return;
         const HeadOf at(of.shape, unit);
         const int lane = lane_of(team);
@@ -63,14 +63,14 @@ void write_query_gradients(const Backward<Storage>& of, std::int64_t units) {
 }
 
 /// dk[m] = sum_h sum_{n >= m} d_s[n,m] q[n] and dv[m] = sum_h sum_{n >= m} p[n,m] d_o[n] over the
-/// query heads of a key head, in their order: a warp a key.
+/// query heads of a key head, in their order: a unit a key.
 template <int held, class Storage>
 void write_key_gradients(const Backward<Storage>& of) {
   const int key_heads = of.shape.keys(), seq_len = of.shape.seq_len;
   const std::int64_t units = std::int64_t(of.shape.batch) * key_heads * seq_len;
-  for_each_warp(
+  for_each_unit(
       "attention_backward_keys", units, KOKKOS_LAMBDA(const Team& team) {
-        const std::int64_t unit = warp_unit(team);
+        const std::int64_t unit = unit_of(team);
         if (unit >= units) return;
         const int sequence = int(unit / seq_len / key_heads), m = int(unit % seq_len);
         const int key_head = int(unit / seq_len % key_heads), lane = lane_of(team);

@@ -1,5 +1,5 @@
 /// @file What attention's kernels hold of a token: its features of one head, dealt out over the
-/// lanes of a warp.
+/// lanes of a unit.
 #pragma once
 
 #include <type_traits>
@@ -10,11 +10,11 @@
 
 namespace brume::kernels {
 
-inline constexpr int keys_at_once = 4;  ///< of which no score waits for the others'
+inline constexpr int at_once = 4;  ///< keys or queries, of which no score waits for the others'
 
 /// Where a head of a sequence stands in the matrices.
 struct HeadOf {
-  int sequence, row;  ///< row: the token of this warp, within its sequence
+  int sequence, row;  ///< row: the unit's token, within its sequence
   int seq_len;
   int query_column, key_column, value_column, output_column;
 
@@ -33,7 +33,7 @@ struct HeadOf {
   }
 };
 
-/// Features lane, lane + warp_lanes, ... of a head: `held` a lane have room.
+/// Features lane, lane + unit_lanes, ... of a head: `held` a lane have room.
 template <int held>
 struct Row {
   float values[held] = {};
@@ -49,7 +49,7 @@ struct Row {
 #pragma unroll
 #endif
     for (int i = 0; i < held; ++i)
-      if (const int d = lane + i * warp_lanes; d < head_dim) each(i, d);
+      if (const int d = lane + i * unit_lanes; d < head_dim) each(i, d);
   }
   template <class Storage>
   KOKKOS_INLINE_FUNCTION void load(const Storage* row) {
@@ -80,9 +80,9 @@ struct Running {
   float top = 0.0f;  ///< largest score so far
   float sum = 0.0f;  ///< of exp(score - top) so far; 0 before the first
 
-  /// scores -> exp(score - top) for the next `count`, at least 1. @return what to scale sums so far
-  /// by
-  KOKKOS_INLINE_FUNCTION float weigh(float* scores, int count) {
+  /// scores -> exp(score - top), with those of before. @return what to scale sums so far by
+  template <int count>
+  KOKKOS_INLINE_FUNCTION float weigh(float (&scores)[count]) {
     float next = sum > 0.0f ? top : scores[0];
     for (int k = 0; k < count; ++k) next = scores[k] > next ? scores[k] : next;
     const float shrink = sum > 0.0f ? vector_exp(top - next) : 0.0f;
@@ -98,7 +98,7 @@ template <class Body>
 void with_features_held(const char* kernel, const AttentionShape& shape, const Body& body) {
   promise(shape.head_dim <= 256, kernel, "heads have up to 256 features");
   const auto with = [&](auto features) {
-    body(std::integral_constant<int, decltype(features)::value / warp_lanes>{});
+    body(std::integral_constant<int, decltype(features)::value / unit_lanes>{});
   };
   if (shape.head_dim <= 32) return with(std::integral_constant<int, 32>{});
   if (shape.head_dim <= 64) return with(std::integral_constant<int, 64>{});

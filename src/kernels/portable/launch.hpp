@@ -42,12 +42,13 @@ using Team = TeamPolicy::member_type;
 
 #ifdef KOKKOS_ENABLE_CUDA
 inline constexpr int row_threads = 256;  ///< that share a row
-inline constexpr int warps = 8;          ///< of a team
-inline constexpr int warp_lanes = 32;
+// Few lanes add up in few steps: four units of a warp do so side by side.
+inline constexpr int team_units = 32;
+inline constexpr int unit_lanes = 8;
 #else
 inline constexpr int row_threads = 1;
-inline constexpr int warps = 1;
-inline constexpr int warp_lanes = 1;
+inline constexpr int team_units = 1;
+inline constexpr int unit_lanes = 1;
 #endif
 
 /// Where the calling thread's kernels go: its stream.
@@ -66,15 +67,18 @@ void for_each_row(const char* name, std::size_t count, const Body& body) {
   if (count > 0) Kokkos::parallel_for(name, TeamPolicy(queue(), int(count), row_threads), body);
 }
 
-/// body(team) for warps of `count` units, see warp_unit.
+/// body(team) for `count` units, unit_of(team) of them: a few lanes each, which divide what is
+/// small beside a row. The last team has units beyond the last one.
 template <class Body>
-void for_each_warp(const char* name, std::int64_t count, const Body& body) {
+void for_each_unit(const char* name, std::int64_t count, const Body& body) {
   if (count > 0)
     Kokkos::parallel_for(
-        name, TeamPolicy(queue(), int((count + warps - 1) / warps), warps, warp_lanes), body);
+        name,
+        TeamPolicy(queue(), int((count + team_units - 1) / team_units), team_units, unit_lanes),
+        body);
 }
-KOKKOS_INLINE_FUNCTION std::int64_t warp_unit(const Team& team) {
-  return std::int64_t(team.league_rank()) * warps + team.team_rank();
+KOKKOS_INLINE_FUNCTION std::int64_t unit_of(const Team& team) {
+  return std::int64_t(team.league_rank()) * team_units + team.team_rank();
 }
 
 /// each(c) for 0 <= c < count, by the threads of a row; a thread has the same c in every call.
@@ -102,19 +106,25 @@ KOKKOS_INLINE_FUNCTION float largest_along(const Team& team, int count, const Te
   return largest.value;
 }
 
-/// This lane's number among those of its warp.
-KOKKOS_INLINE_FUNCTION int lane_of(const Team& team) {
-  int lane = 0;
-  Kokkos::parallel_for(Kokkos::ThreadVectorRange(team, warp_lanes), [&](int l) { lane = l; });
-  return lane;
+/// This lane's number among those of its unit.
+KOKKOS_INLINE_FUNCTION int lane_of(const Team&) {
+#ifdef __CUDA_ARCH__
+  return int(threadIdx.x);
+#else
+  return 0;
+#endif
 }
 
-/// The sum of what the lanes of a warp have; all of them get it.
-KOKKOS_INLINE_FUNCTION float sum_of_lanes(const Team& team, float mine) {
-  float sum = 0.0f;
-  Kokkos::parallel_reduce(
-      Kokkos::ThreadVectorRange(team, warp_lanes), [&](int, float& into) { into += mine; }, sum);
-  return sum;
+/// The sum of what the lanes of a unit have; all of them get it, in the same bits.
+KOKKOS_INLINE_FUNCTION float sum_of_lanes(const Team&, float mine) {
+#ifdef __CUDA_ARCH__
+  // Units of a warp go their own ways, so each names its own lanes: Kokkos 4.6 does not.
+  const unsigned first = (threadIdx.y * unit_lanes) % 32;
+  const unsigned lanes = ((1u << unit_lanes) - 1) << first;
+  for (int distance = unit_lanes / 2; distance > 0; distance /= 2)
+    mine += __shfl_xor_sync(lanes, mine, distance);
+#endif
+  return mine;
 }
 
 /// *sum = scale sum_i terms[i]  (+ *sum when accumulating)
