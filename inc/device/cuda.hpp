@@ -3,8 +3,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <string>
-
 namespace brume::device {
 
 /// @throws Error(resource) naming what was tried, and CUDA's own words
@@ -15,14 +13,5 @@ int cuda_devices();  ///< 0 where there is no device or no driver
 /// The stream that the calling thread's work goes to: of the channel whose worker it is.
 /// @throws Error(bug) when it has none
 cudaStream_t cuda_stream();
-
-/// Names a stretch of the calling thread's time in NVIDIA's profilers.
-class CudaRange {
- public:
-  explicit CudaRange(const std::string& label);
-  ~CudaRange();
-  CudaRange(const CudaRange&) = delete;
-  CudaRange& operator=(const CudaRange&) = delete;
-};
 
 }  // namespace brume::device

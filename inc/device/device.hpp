@@ -45,4 +45,13 @@ void finish();
 /// uses now. Each side is memory of either tier or any other of the host. Any thread.
 void copy_now(void* to, const void* from, std::int64_t bytes);
 
+/// Names a stretch of the calling thread's time for the profilers of a device's vendor.
+class Range {
+ public:
+  explicit Range(const char* name);
+  ~Range();
+  Range(const Range&) = delete;
+  Range& operator=(const Range&) = delete;
+};
+
 }  // namespace brume::device

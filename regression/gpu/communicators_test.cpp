@@ -2,6 +2,10 @@
 /// device.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstdlib>
+
+#include "base/error.hpp"
 #include "comm/communicator.hpp"
 #include "comm/cuda.hpp"
 #include "comm/device_group.hpp"
@@ -27,6 +31,43 @@ TEST(DeviceCommunicators, SeveralRanksOnOneDeviceSumThroughTheHost) {
       group->recv(message, peer);
     EXPECT_EQ(values.values()[0], 10.0f);
   });
+}
+
+/// Loss and norm: doubles in device memory.
+TEST(DeviceCommunicators, DoublesAreSummedToo) {
+  BRUME_NEEDS_GPU();
+  for (const int ranks : {1, 3})
+    run_local(ranks, [ranks](Communicator& world) {
+      const test::BoundStream stream;
+      auto host = world.split(0, world.rank());
+      const auto group =
+          ranks == 1 ? nccl_communicator(std::move(host)) : staged_communicator(std::move(host));
+      const device::Memory memory(2 * sizeof(double));
+      std::array<double, 2> values{0.5 + world.rank(), 1e-9};
+      device::copy_now(memory.data(), values.data(), memory.bytes());
+      group->all_reduce(std::span(reinterpret_cast<double*>(memory.data()), 2), Reduction::sum);
+      device::finish();
+      device::copy_now(values.data(), memory.data(), memory.bytes());
+      EXPECT_EQ(values[0], 0.5 * ranks + ranks * (ranks - 1) / 2);
+      EXPECT_DOUBLE_EQ(values[1], ranks * 1e-9);
+    });
+}
+
+/// What the environment asks for holds, what it cannot have is an error.
+TEST(DeviceGroup, FollowsTheDevicesAndTheWish) {
+  BRUME_NEEDS_GPU();
+  run_local(2, [](Communicator& world) {
+    EXPECT_NE(device_transport(world).find("MPI"), std::string::npos);
+    EXPECT_EQ(device_group(world.split(0, world.rank()))->size(), 2);
+  });
+  ::setenv("BRUME_TRANSPORT", "nccl_serial", 1);
+  run_local(2, [](Communicator& world) {
+    EXPECT_TRUE(one_collective_at_a_time());
+    EXPECT_THROW(device_group(world.split(0, world.rank())), Error);
+  });
+  ::setenv("BRUME_TRANSPORT", "pigeons", 1);
+  run_local(1, [](Communicator& world) { EXPECT_THROW(device_transport(world), Error); });
+  ::unsetenv("BRUME_TRANSPORT");
 }
 
 TEST(DeviceCommunicators, NcclRefusesRanksThatShareADevice) {

@@ -1,6 +1,7 @@
 /// @file Channels over CUDA streams: order within and between channels, copies both ways at once.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <numeric>
 
 #include "base/error.hpp"
@@ -49,6 +50,30 @@ TEST(Streams, EventsOrderCopiesOfDifferentChannels) {
   }
   channels.synchronize();
   EXPECT_EQ(wrong, 0);
+}
+
+/// Times of events: fills of a large block take about as long each time, one after the other, and
+/// what waits for them begins afterwards.
+TEST(Streams, SpansAreThoseOfTheDevice) {
+  BRUME_NEEDS_GPU();
+  const Memory block(std::int64_t{1} << 28);
+  Channels channels({"first", "second"}, {}, streams(2));
+  std::array<Span, 3> spans;
+  const auto work = [&] { fill(block.data(), std::byte{1}, block.bytes()); };
+  channels.enqueue(0, work);  // the first one makes the device ready
+  channels.synchronize();
+  channels.start_clock();
+  channels.enqueue(0, work, &spans[0]);
+  channels.enqueue(0, work, &spans[1]);
+  channels.wait(1, channels.record(0));
+  channels.enqueue(1, work, &spans[2]);
+  channels.synchronize();
+  double before_s = 0.0;
+  for (const Span& span : spans) {
+    EXPECT_GE(span.start_s, before_s);
+    EXPECT_GT(span.end_s, span.start_s);
+    before_s = span.end_s;
+  }
 }
 
 TEST(Streams, TooMuchMemoryIsAnErrorThatNamesTheBytes) {

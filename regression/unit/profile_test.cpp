@@ -270,6 +270,22 @@ TEST(Machine, MessagesBetweenGroupsTakeTheLinkOrTheSlowerProfile) {
   EXPECT_EQ(linked.crossing_s(1, 0, 0.0), 0.0);
 }
 
+TEST(Machine, PlansGetWhatIsNotReserved) {
+  Profile profile = sample();
+  EXPECT_EQ(profile_schema().write(profile).find("reserved_bytes"), std::string::npos);
+  const Cluster cluster = NodeGroup{.memory_bytes = 1000, .host_memory_bytes = 500};
+  EXPECT_EQ(usable(cluster, profile).groups[0].memory_bytes, 1000);
+
+  profile.reserved_bytes = 300;
+  const std::string text = profile_schema().write(profile);
+  profile = profile_schema().read(deck::Document::parse(text, "text"));
+  EXPECT_EQ(usable(cluster, profile).groups[0].memory_bytes, 700);
+  EXPECT_EQ(usable(cluster, profile).groups[0].host_memory_bytes, 500);
+
+  profile.reserved_bytes = 1000;
+  EXPECT_THROW(usable(cluster, profile), Error);
+}
+
 TEST(Machine, ReadsBackFromItsText) {
   deck::ClusterKeys keys = two_groups();
   const Machine machine(cluster(keys), {with_messages_of(1e9), with_messages_of(1e6)}, {});

@@ -117,7 +117,7 @@ cudaStream_t cuda_stream() {
   return bound_stream;
 }
 
-CudaRange::CudaRange(const std::string& label) { nvtxRangePushA(label.c_str()); }
-CudaRange::~CudaRange() { nvtxRangePop(); }
+Range::Range(const char* name) { nvtxRangePushA(name); }
+Range::~Range() { nvtxRangePop(); }
 
 }  // namespace brume::device
