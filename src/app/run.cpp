@@ -13,6 +13,7 @@
 #include "comm/device_group.hpp"
 #include "comm/session.hpp"
 #include "comm/watchdog.hpp"
+#include "device/device.hpp"
 #include "device/memory.hpp"
 #include "io/checkpoint.hpp"
 #include "io/run_file.hpp"
@@ -236,6 +237,11 @@ class Job {
     const plan::Stage& stage = plan_.stages[std::size_t(plan::place(plan_, world_->rank()).stage)];
     all.scratch = deck_.cluster.all_groups()[std::size_t(cluster_.index(stage.group))].scratch;
     engine_.emplace(plan_, model_, all, *world_);
+    if (const device::Description device = device::describe_device();
+        leader_ && device.memory_bytes)
+      log::info("{}: {} of {} are taken, this rank's arena among them", device.name,
+                format_bytes(double(device.memory_bytes - device.free_bytes)),
+                format_bytes(double(device.memory_bytes)));
     if (resume_) load(*resume_, *engine_, *world_);
     comm::together(*world_, [&] {
       if (!leader_) return;
