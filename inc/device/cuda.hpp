@@ -13,5 +13,6 @@ int cuda_devices();  ///< 0 where there is no device or no driver
 /// The stream that the calling thread's work goes to: of the channel whose worker it is.
 /// @throws Error(bug) when it has none
 cudaStream_t cuda_stream();
+bool has_cuda_stream();
 
 }  // namespace brume::device

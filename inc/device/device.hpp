@@ -31,8 +31,8 @@ Description describe_device();
 /// channel's thread works itself.
 std::unique_ptr<Stream> make_stream();
 
-/// Copies in the order of the calling thread's channel. Each side is memory of either tier; it may
-/// be used again in that order.
+/// Copies in the order of the calling thread's channel; at once where that has no stream. Each side
+/// is memory of either tier; it may be used again in that order.
 void copy(void* to, const void* from, std::int64_t bytes);
 
 /// Sets each byte to `value`, in the order of the calling thread's channel.

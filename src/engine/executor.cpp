@@ -33,10 +33,11 @@ void exchange(comm::Communicator& group, const schedule::Task& task, std::span<T
   }
 }
 
-/// One a channel, if this build's ranks compute on a device.
+/// One a channel, if this build's ranks compute on a device; files are the host's work.
 std::vector<std::unique_ptr<device::Stream>> channel_streams() {
   std::vector<std::unique_ptr<device::Stream>> streams;
-  for (int c = 0; c < schedule::num_channels; ++c) streams.push_back(device::make_stream());
+  for (int c = 0; c < schedule::num_channels; ++c)
+    streams.push_back(Channel(c) == Channel::disk ? nullptr : device::make_stream());
   return streams;
 }
 

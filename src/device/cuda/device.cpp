@@ -46,16 +46,21 @@ Description describe_device() {
 }
 
 void copy(void* to, const void* from, std::int64_t bytes) {
+  if (!has_cuda_stream()) return copy_now(to, from, bytes);
   cuda_check(cudaMemcpyAsync(to, from, std::size_t(bytes), cudaMemcpyDefault, cuda_stream()),
              "copying");
 }
 
 void fill(void* to, std::byte value, std::int64_t bytes) {
-  cuda_check(cudaMemsetAsync(to, std::to_integer<int>(value), std::size_t(bytes), cuda_stream()),
+  const cudaStream_t stream = has_cuda_stream() ? cuda_stream() : cudaStreamPerThread;
+  cuda_check(cudaMemsetAsync(to, std::to_integer<int>(value), std::size_t(bytes), stream),
              "filling memory");
+  if (!has_cuda_stream()) cuda_check(cudaStreamSynchronize(stream), "filling memory");
 }
 
-void finish() { cuda_check(cudaStreamSynchronize(cuda_stream()), "work in a stream"); }
+void finish() {
+  if (has_cuda_stream()) cuda_check(cudaStreamSynchronize(cuda_stream()), "work in a stream");
+}
 
 void copy_now(void* to, const void* from, std::int64_t bytes) {
   // Not cudaMemcpy: it may return before the bytes are there, and waits for other streams.

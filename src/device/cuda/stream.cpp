@@ -110,6 +110,8 @@ class CudaStream final : public Stream {
 
 }  // namespace
 
+bool has_cuda_stream() { return bound_stream != nullptr; }
+
 std::unique_ptr<Stream> make_stream() { return std::make_unique<CudaStream>(); }
 
 cudaStream_t cuda_stream() {
