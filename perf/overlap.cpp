@@ -28,6 +28,7 @@ struct Case {
   const char* name;
   int stages, dp, tp, zero_level, microbatches;
   double weight_offload = 0.0, grad_offload = 0.0, optim_offload = 0.0, act_offload = 0.0;
+  double optim_disk = 0.0, act_disk = 0.0;  ///< parts of what is offloaded
 };
 
 const std::vector<Case> cases{
@@ -36,6 +37,7 @@ const std::vector<Case> cases{
     {"weight offload", 1, 1, 1, 0, 4, 1.0, 0.0, 0.0, 0.0},
     {"gradient offload", 1, 1, 1, 0, 4, 0.0, 1.0, 0.0, 0.0},
     {"all offloads", 1, 1, 1, 0, 4, 1.0, 1.0, 1.0, 1.0},
+    {"optimizer on disk", 1, 1, 1, 0, 4, 0.0, 0.0, 1.0, 0.0, 1.0, 0.0},
     {"dp 2", 1, 2, 1, 0, 1},
     {"dp 2, ZeRO-1", 1, 2, 1, 1, 1},
     {"dp 2, ZeRO-2", 1, 2, 1, 2, 2},
@@ -66,6 +68,8 @@ plan::Plan plan_of(const Case& c) {
   stage.grad_offload_ratio = c.grad_offload;
   stage.optim_offload_ratio = c.optim_offload;
   stage.act_offload_ratio = c.act_offload;
+  stage.optim_disk_ratio = c.optim_disk;
+  stage.act_disk_ratio = c.act_disk;
   return plan::equal_stages(bench_model(), stage.microbatch * c.dp * c.microbatches, c.stages,
                             stage);
 }
