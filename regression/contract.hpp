@@ -78,15 +78,20 @@ inline Trained train(const plan::Plan& plan, const model::Config& model,
   return trained;
 }
 
+/// The same by ranks that are threads of this process; what rank 0 saw.
+inline Trained train(const plan::Plan& plan, const model::Config& model,
+                     const engine::Settings& settings, const data::Sampler& data) {
+  Trained result;
+  comm::run_local(plan.devices(), [&](comm::Communicator& world) {
+    const Trained mine = train(plan, model, settings, world, data);
+    if (world.rank() == 0) result = mine;
+  });
+  return result;
+}
+
 /// The plan that does everything on one rank, in one microbatch a sequence.
 inline plan::Plan one_rank_plan(const model::Config& model, int global_batch) {
-  plan::Stage stage;
-  stage.layers = model.num_layers;
-  stage.microbatch = global_batch;
-  plan::Plan plan;
-  plan.global_batch = global_batch;
-  plan.stages = {stage};
-  return plan;
+  return plan::equal_stages(model, global_batch, 1, {.microbatch = global_batch});
 }
 
 using brume::largest_difference;

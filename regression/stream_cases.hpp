@@ -12,16 +12,6 @@
 namespace brume::engine {
 namespace {
 
-test::Trained train(const plan::Plan& plan, const model::Config& model, const Settings& settings,
-                    const data::Sampler& data) {
-  test::Trained result;
-  comm::run_local(plan.devices(), [&](comm::Communicator& world) {
-    const test::Trained mine = test::train(plan, model, settings, world, data);
-    if (world.rank() == 0) result = mine;
-  });
-  return result;
-}
-
 class StreamContract : public ::testing::TestWithParam<int> {};
 
 /// Whatever streams do late, each plan with its knobs gives what one rank gives, and no guard or
@@ -35,14 +25,14 @@ TEST_P(StreamContract, RandomPlanTrainsLikeOneRank) {
                                               : test::mixed_plan(random, model, 6);
   Settings settings = test::contract_settings(4);
   const test::Trained one =
-      train(test::one_rank_plan(model, plan.global_batch), model, settings, data);
+      test::train(test::one_rank_plan(model, plan.global_batch), model, settings, data);
   settings.check_memory = GetParam() % 4 < 2;
-  const test::Trained all = train(plan, model, settings, data);
+  const test::Trained all = test::train(plan, model, settings, data);
   EXPECT_LE(test::largest_difference(all.losses, one.losses), 1e-5) << plan::text(plan);
   EXPECT_LE(test::largest_difference(all.norms, one.norms), 1e-4) << plan::text(plan);
   settings.overlap = false;
   settings.one_collective = true;
-  const test::Trained serial = train(plan, model, settings, data);
+  const test::Trained serial = test::train(plan, model, settings, data);
   EXPECT_EQ(serial.losses, all.losses);
   EXPECT_EQ(serial.norms, all.norms);
 }

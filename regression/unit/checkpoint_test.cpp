@@ -48,25 +48,15 @@ constexpr int global_batch = 12;
 plan::Plan make_plan(int pp, int dp, int tp, int zero_level, double optim_offload,
                      double act_offload = 0.0, int ckpt_layers = 0, double weight_offload = 0.0,
                      double grad_offload = 0.0) {
-  plan::Plan plan;
-  plan.global_batch = global_batch;
-  plan.microbatches = global_batch / dp;
-  for (int s = 0; s < pp; ++s) {
-    plan::Stage stage;
-    stage.first_layer = s * (small_model.num_layers / pp);
-    stage.layers = small_model.num_layers / pp;
-    stage.devices_per_node = dp * tp;
-    stage.dp = dp;
-    stage.tp = tp;
-    stage.zero_level = zero_level;
-    stage.optim_offload_ratio = optim_offload;
-    stage.act_offload_ratio = act_offload;
-    stage.weight_offload_ratio = weight_offload;
-    stage.grad_offload_ratio = grad_offload;
-    stage.ckpt_layers = ckpt_layers;
-    plan.stages.push_back(stage);
-  }
-  return plan;
+  return plan::equal_stages(small_model, global_batch, pp,
+                            {.dp = dp,
+                             .tp = tp,
+                             .zero_level = zero_level,
+                             .ckpt_layers = ckpt_layers,
+                             .weight_offload_ratio = weight_offload,
+                             .grad_offload_ratio = grad_offload,
+                             .optim_offload_ratio = optim_offload,
+                             .act_offload_ratio = act_offload});
 }
 
 /// Two stages that differ in b, dp and tp.

@@ -16,16 +16,6 @@
 namespace brume::engine {
 namespace {
 
-test::Trained train(const plan::Plan& plan, const model::Config& model, const Settings& settings,
-                    const data::Sampler& data) {
-  test::Trained result;
-  comm::run_local(plan.devices(), [&](comm::Communicator& world) {
-    const test::Trained mine = test::train(plan, model, settings, world, data);
-    if (world.rank() == 0) result = mine;
-  });
-  return result;
-}
-
 TEST(LearningRate, WarmsUpThenDecaysToTheRatio) {
   const Optimizer o{.lr = 1.0, .min_lr_ratio = 0.1, .warmup_steps = 4};
   EXPECT_DOUBLE_EQ(learning_rate(o, 0, 20), 0.25);
@@ -52,10 +42,10 @@ void expect_contract(const model::Config& model, const plan::Plan& plan, int hea
   const Settings settings = test::contract_settings(20);
 
   const test::Trained one =
-      train(test::one_rank_plan(model, plan.global_batch), model, settings, data);
+      test::train(test::one_rank_plan(model, plan.global_batch), model, settings, data);
   model::Config in_pieces = model;
   in_pieces.head_tokens = head_tokens;
-  const test::Trained all = train(plan, in_pieces, settings, data);
+  const test::Trained all = test::train(plan, in_pieces, settings, data);
 
   EXPECT_LT(one.losses[19], 0.95 * one.losses[0]);
   const std::string both = model::text(model) + "\n" + plan::text(plan);
@@ -134,12 +124,12 @@ TEST_P(Bf16Contract, RandomPlanTrainsLikeOneRank) {
   const test::TokenFixture tokens(model.vocab_size);
   const data::Sampler data = tokens.sampler(model.seq_len);
   const Settings settings = test::contract_settings(20);
-  const test::Trained fp32 = train(alone, model, settings, data);
+  const test::Trained fp32 = test::train(alone, model, settings, data);
 
   model.precision = model::Precision::bf16;
-  const test::Trained one = train(alone, model, settings, data);
+  const test::Trained one = test::train(alone, model, settings, data);
   model.head_tokens = head_tokens(GetParam());
-  const test::Trained all = train(plan, model, settings, data);
+  const test::Trained all = test::train(plan, model, settings, data);
   EXPECT_LT(one.losses[19], 0.9 * one.losses[0]);
   const std::string both = model::text(model) + "\n" + plan::text(plan);
   EXPECT_LE(test::largest_difference(all.losses, one.losses), 2e-3) << both;
@@ -169,9 +159,9 @@ TEST(Engine, WithoutOverlapTheBitsAreTheSame) {
   plan::Plan plan = test::random_plan(random, model, 4);
   Settings settings = test::contract_settings(4);
 
-  const test::Trained overlapped = train(plan, model, settings, data);
+  const test::Trained overlapped = test::train(plan, model, settings, data);
   settings.overlap = false;
-  const test::Trained serial = train(plan, model, settings, data);
+  const test::Trained serial = test::train(plan, model, settings, data);
   EXPECT_EQ(serial.losses, overlapped.losses);
   EXPECT_EQ(serial.norms, overlapped.norms);
 }
@@ -192,16 +182,16 @@ TEST_P(OnDisk, PlansTrainToTheSameBits) {
   const test::TokenFixture tokens(model.vocab_size);
   const data::Sampler data = tokens.sampler(model.seq_len);
   Settings settings = test::contract_settings(5);
-  const test::Trained on_host = train(plan, model, settings, data);
+  const test::Trained on_host = test::train(plan, model, settings, data);
   for (const auto& [optim, act] : {std::pair(1.0, 1.0), std::pair(0.3, 0.6)}) {
     for (plan::Stage& stage : plan.stages)
       stage.optim_disk_ratio = optim, stage.act_disk_ratio = act;
-    const test::Trained on_disk = train(plan, model, settings, data);
+    const test::Trained on_disk = test::train(plan, model, settings, data);
     EXPECT_EQ(on_disk.losses, on_host.losses) << plan::text(plan);
     EXPECT_EQ(on_disk.norms, on_host.norms) << plan::text(plan);
   }
   settings.overlap = false;
-  EXPECT_EQ(train(plan, model, settings, data).losses, on_host.losses) << plan::text(plan);
+  EXPECT_EQ(test::train(plan, model, settings, data).losses, on_host.losses) << plan::text(plan);
 }
 
 INSTANTIATE_TEST_SUITE_P(Engine, OnDisk, ::testing::Values(0, 3, 6, 9, 12, 17, 25, 30));

@@ -166,10 +166,8 @@ void Executor::copy(const schedule::Program& program, const schedule::Task& task
   }
 }
 
-/// Between the disk and host memory, by this thread: on a device it first waits for what the
-/// channel's stream waits for.
+/// Between the disk and host memory, by this thread.
 void Executor::read_or_write(const schedule::Program& program, const schedule::Task& task) const {
-  device::finish();
   const bool reads = task.operation == Operation::read;
   const auto buffer = [&](const schedule::Operand& operand) -> const schedule::Buffer& {
     return program.buffers[std::size_t(operand.buffer)];
