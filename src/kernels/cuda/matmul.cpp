@@ -66,17 +66,6 @@ void linear_backward_weight(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
                            device::cuda_stream());
 }
 
-template void linear_forward<float>(ConstMatrixOf<float>, ConstMatrixOf<float>, Write,
-                                    MatrixOf<float>);
-template void linear_forward<bfloat16>(ConstMatrixOf<bfloat16>, ConstMatrixOf<bfloat16>, Write,
-                                       MatrixOf<bfloat16>);
-template void linear_backward_input<float>(ConstMatrixOf<float>, ConstMatrixOf<float>, Write,
-                                           MatrixOf<float>);
-template void linear_backward_input<bfloat16>(ConstMatrixOf<bfloat16>, ConstMatrixOf<bfloat16>,
-                                              Write, MatrixOf<bfloat16>);
-template void linear_backward_weight<float>(ConstMatrixOf<float>, ConstMatrixOf<float>, Write,
-                                            Matrix);
-template void linear_backward_weight<bfloat16>(ConstMatrixOf<bfloat16>, ConstMatrixOf<bfloat16>,
-                                               Write, Matrix);
-
 }  // namespace brume::kernels
+
+#include "kernels/instances/matmul.hpp"

@@ -58,14 +58,6 @@ void embedding_backward(ConstTokens tokens, ConstMatrixOf<Storage> dx, Matrix d_
   });
 }
 
-template void embedding_forward<float>(ConstTokens, ConstMatrixOf<float>, ConstMatrixOf<float>,
-                                       MatrixOf<float>, VocabularyPart);
-template void embedding_forward<bfloat16>(ConstTokens, ConstMatrixOf<bfloat16>,
-                                          ConstMatrixOf<bfloat16>, MatrixOf<bfloat16>,
-                                          VocabularyPart);
-template void embedding_backward<float>(ConstTokens, ConstMatrixOf<float>, Matrix, Matrix,
-                                        VocabularyPart);
-template void embedding_backward<bfloat16>(ConstTokens, ConstMatrixOf<bfloat16>, Matrix, Matrix,
-                                           VocabularyPart);
-
 }  // namespace brume::kernels
+
+#include "kernels/instances/embedding.hpp"

@@ -85,12 +85,6 @@ void sum_squares(ConstVector x, Write write, double* sum) {
   store(own, write, sum);
 }
 
-template void add_bias<float>(ConstMatrixOf<float>, ConstVectorOf<float>, MatrixOf<float>);
-template void add_bias<bfloat16>(ConstMatrixOf<bfloat16>, ConstVectorOf<bfloat16>,
-                                 MatrixOf<bfloat16>);
-template void copy<float>(ConstVectorOf<float>, VectorOf<float>);
-template void copy<bfloat16>(ConstVectorOf<bfloat16>, VectorOf<bfloat16>);
-template void bias_backward<float>(ConstMatrixOf<float>, Write, Vector);
-template void bias_backward<bfloat16>(ConstMatrixOf<bfloat16>, Write, Vector);
-
 }  // namespace brume::kernels
+
+#include "kernels/instances/pointwise.hpp"

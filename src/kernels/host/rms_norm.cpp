@@ -95,20 +95,6 @@ void rms_norm_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
   }
 }
 
-template void rms_norm_forward<float>(ConstMatrixOf<float>, ConstVectorOf<float>, float,
-                                      MatrixOf<float>, Vector);
-template void rms_norm_forward<bfloat16>(ConstMatrixOf<bfloat16>, ConstVectorOf<bfloat16>, float,
-                                         MatrixOf<bfloat16>, Vector);
-template void rms_norm_apply<float>(ConstMatrixOf<float>, ConstVectorOf<float>, ConstVector,
-                                    MatrixOf<float>);
-template void rms_norm_apply<bfloat16>(ConstMatrixOf<bfloat16>, ConstVectorOf<bfloat16>,
-                                       ConstVector, MatrixOf<bfloat16>);
-template void rms_norm_backward<float>(ConstMatrixOf<float>, ConstMatrixOf<float>,
-                                       ConstVectorOf<float>, ConstVector, ConstMatrixOf<float>,
-                                       MatrixOf<float>, Write, Vector);
-template void rms_norm_backward<bfloat16>(ConstMatrixOf<bfloat16>, ConstMatrixOf<bfloat16>,
-                                          ConstVectorOf<bfloat16>, ConstVector,
-                                          ConstMatrixOf<bfloat16>, MatrixOf<bfloat16>, Write,
-                                          Vector);
-
 }  // namespace brume::kernels
+
+#include "kernels/instances/rms_norm.hpp"

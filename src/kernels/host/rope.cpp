@@ -41,9 +41,6 @@ void rope_backward(ConstMatrix table, MatrixOf<Storage> dx) {
   turn<Storage>("rope_backward", table, dx, -1.0f);
 }
 
-template void rope_forward<float>(ConstMatrix, MatrixOf<float>);
-template void rope_forward<bfloat16>(ConstMatrix, MatrixOf<bfloat16>);
-template void rope_backward<float>(ConstMatrix, MatrixOf<float>);
-template void rope_backward<bfloat16>(ConstMatrix, MatrixOf<bfloat16>);
-
 }  // namespace brume::kernels
+
+#include "kernels/instances/rope.hpp"

@@ -128,13 +128,6 @@ void cross_entropy_combine(MatrixOf<Storage> logits, ConstTokens targets, Vocabu
   store_sum("cross_entropy_combine", terms, std::int64_t(logits.extent(0)), scale, write, loss);
 }
 
-template void cross_entropy<float>(MatrixOf<float>, ConstTokens, float, bool, Write, double*);
-template void cross_entropy<bfloat16>(MatrixOf<bfloat16>, ConstTokens, float, bool, Write, double*);
-template void cross_entropy_part<float>(MatrixOf<float>, ConstTokens, VocabularyPart, Matrix);
-template void cross_entropy_part<bfloat16>(MatrixOf<bfloat16>, ConstTokens, VocabularyPart, Matrix);
-template void cross_entropy_combine<float>(MatrixOf<float>, ConstTokens, VocabularyPart,
-                                           ConstMatrix, int, float, Write, double*);
-template void cross_entropy_combine<bfloat16>(MatrixOf<bfloat16>, ConstTokens, VocabularyPart,
-                                              ConstMatrix, int, float, Write, double*);
-
 }  // namespace brume::kernels
+
+#include "kernels/instances/cross_entropy.hpp"

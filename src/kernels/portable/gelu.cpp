@@ -69,19 +69,6 @@ void gelu_erf_backward(ConstMatrixOf<Storage> u, ConstVectorOf<Storage> bias,
   backward<Erf, Storage>("gelu_erf_backward", u, bias, da, du);
 }
 
-template void gelu_forward<float>(ConstMatrixOf<float>, ConstVectorOf<float>, MatrixOf<float>);
-template void gelu_forward<bfloat16>(ConstMatrixOf<bfloat16>, ConstVectorOf<bfloat16>,
-                                     MatrixOf<bfloat16>);
-template void gelu_backward<float>(ConstMatrixOf<float>, ConstVectorOf<float>, ConstMatrixOf<float>,
-                                   MatrixOf<float>);
-template void gelu_backward<bfloat16>(ConstMatrixOf<bfloat16>, ConstVectorOf<bfloat16>,
-                                      ConstMatrixOf<bfloat16>, MatrixOf<bfloat16>);
-template void gelu_erf_forward<float>(ConstMatrixOf<float>, ConstVectorOf<float>, MatrixOf<float>);
-template void gelu_erf_forward<bfloat16>(ConstMatrixOf<bfloat16>, ConstVectorOf<bfloat16>,
-                                         MatrixOf<bfloat16>);
-template void gelu_erf_backward<float>(ConstMatrixOf<float>, ConstVectorOf<float>,
-                                       ConstMatrixOf<float>, MatrixOf<float>);
-template void gelu_erf_backward<bfloat16>(ConstMatrixOf<bfloat16>, ConstVectorOf<bfloat16>,
-                                          ConstMatrixOf<bfloat16>, MatrixOf<bfloat16>);
-
 }  // namespace brume::kernels
+
+#include "kernels/instances/gelu.hpp"

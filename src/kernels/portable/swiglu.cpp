@@ -31,10 +31,6 @@ void swiglu_backward(ConstMatrixOf<Storage> u, ConstMatrixOf<Storage> da, Matrix
       });
 }
 
-template void swiglu_forward<float>(ConstMatrixOf<float>, MatrixOf<float>);
-template void swiglu_forward<bfloat16>(ConstMatrixOf<bfloat16>, MatrixOf<bfloat16>);
-template void swiglu_backward<float>(ConstMatrixOf<float>, ConstMatrixOf<float>, MatrixOf<float>);
-template void swiglu_backward<bfloat16>(ConstMatrixOf<bfloat16>, ConstMatrixOf<bfloat16>,
-                                        MatrixOf<bfloat16>);
-
 }  // namespace brume::kernels
+
+#include "kernels/instances/swiglu.hpp"

@@ -1,0 +1,18 @@
+/// @file The storages that matmul.cpp is made for, on hosts and devices: included at its end.
+
+namespace brume::kernels {
+
+template void linear_forward<float>(ConstMatrixOf<float>, ConstMatrixOf<float>, Write,
+                                    MatrixOf<float>);
+template void linear_forward<bfloat16>(ConstMatrixOf<bfloat16>, ConstMatrixOf<bfloat16>, Write,
+                                       MatrixOf<bfloat16>);
+template void linear_backward_input<float>(ConstMatrixOf<float>, ConstMatrixOf<float>, Write,
+                                           MatrixOf<float>);
+template void linear_backward_input<bfloat16>(ConstMatrixOf<bfloat16>, ConstMatrixOf<bfloat16>,
+                                              Write, MatrixOf<bfloat16>);
+template void linear_backward_weight<float>(ConstMatrixOf<float>, ConstMatrixOf<float>, Write,
+                                            Matrix);
+template void linear_backward_weight<bfloat16>(ConstMatrixOf<bfloat16>, ConstMatrixOf<bfloat16>,
+                                               Write, Matrix);
+
+}  // namespace brume::kernels

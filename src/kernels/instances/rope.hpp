@@ -1,0 +1,10 @@
+/// @file The storages that rope.cpp is made for, on hosts and devices: included at its end.
+
+namespace brume::kernels {
+
+template void rope_forward<float>(ConstMatrix, MatrixOf<float>);
+template void rope_forward<bfloat16>(ConstMatrix, MatrixOf<bfloat16>);
+template void rope_backward<float>(ConstMatrix, MatrixOf<float>);
+template void rope_backward<bfloat16>(ConstMatrix, MatrixOf<bfloat16>);
+
+}  // namespace brume::kernels

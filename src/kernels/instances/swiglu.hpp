@@ -1,0 +1,11 @@
+/// @file The storages that swiglu.cpp is made for, on hosts and devices: included at its end.
+
+namespace brume::kernels {
+
+template void swiglu_forward<float>(ConstMatrixOf<float>, MatrixOf<float>);
+template void swiglu_forward<bfloat16>(ConstMatrixOf<bfloat16>, MatrixOf<bfloat16>);
+template void swiglu_backward<float>(ConstMatrixOf<float>, ConstMatrixOf<float>, MatrixOf<float>);
+template void swiglu_backward<bfloat16>(ConstMatrixOf<bfloat16>, ConstMatrixOf<bfloat16>,
+                                        MatrixOf<bfloat16>);
+
+}  // namespace brume::kernels
