@@ -42,8 +42,10 @@ struct Split {
   int dp, tp, microbatch;
 };
 
-/// Puts some of what some stages offload on disk; the generator stays as it is.
-inline void put_on_disk(std::mt19937 random, plan::Plan& plan) {
+/// Chooses how far stages run ahead and puts some of what some stages offload on disk; the
+/// generator stays as it is.
+inline void choose_later_knobs(std::mt19937 random, plan::Plan& plan) {
+  plan.run_ahead = pick(random, {1, 2});
   for (plan::Stage& stage : plan.stages) {
     stage.optim_disk_ratio = pick(random, {0, 0, 0, 1, 2}) / 2.0 * stage.optim_offload_ratio;
     stage.act_disk_ratio = pick(random, {0, 0, 0, 1, 2}) / 2.0 * stage.act_offload_ratio;
@@ -77,7 +79,7 @@ inline plan::Plan plan_of(std::mt19937& random, const model::Config& model,
     plan.stages.push_back(stage);
     first += stage.layers;
   }
-  put_on_disk(random, plan);
+  choose_later_knobs(random, plan);
   return plan;
 }
 

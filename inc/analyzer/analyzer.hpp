@@ -34,8 +34,8 @@ struct StageRole {
 ///
 ///   l layers · c recomputed layers · b microbatch · dp · tp · z ZeRO level · w, g, o, a offload
 ///   ratios of weights, gradients, optimizer state, activations · od, ad shares of the last two on
-///   disk · p earlier microbatches in flight · G microbatches · S stages · n nodes and m ranks per
-///   node of the stage's mesh
+///   disk · p earlier microbatches in flight · r microbatches by which a stage runs ahead of the
+///   next · G microbatches · S stages · n nodes and m ranks per node of the stage's mesh
 const std::vector<std::string>& variables();
 
 /// A term of a sum, with the name under which --explain shows it.
@@ -60,10 +60,8 @@ struct StageExpressions {
 StageExpressions stage_expressions(const model::Config& model, const hardware::Machine& machine,
                                    StageRole role);
 
-/// The term "pipeline messages" of a stage's stable time [s]: streams of `microbatch` sequences to
-/// and from its neighbours. A mesh counts by its nodes and ranks on each.
-double messages_s(const model::Config& model, const hardware::Machine& machine, StageRole role,
-                  int num_stages, int nodes, int ranks_per_node, int microbatch);
+/// The term "pipeline messages" of a stage's stable time [s], in b, tp, r, G, S, n and m.
+Expr messages_s(const model::Config& model, const hardware::Machine& machine, StageRole role);
 
 /// Prediction for one stage of a plan.
 struct StagePrediction {

@@ -109,6 +109,7 @@ struct SearchKeys {
   std::vector<int> dp;
   std::vector<int> tp;
   std::vector<int> microbatch;
+  std::vector<int> run_ahead = {1, 2};
   std::vector<int> zero_levels = {0, 1, 2, 3};
   bool recompute = true;
   bool recompute_all = false;  ///< of conventions "mist": every layer in every plan

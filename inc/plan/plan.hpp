@@ -38,6 +38,9 @@ struct Plan {
   int version = 1;
   int global_batch = 0;  ///< sequences an iteration
   int microbatches = 1;  ///< G, an iteration; microbatch * dp * G = global_batch in every stage
+  /// Microbatches by which a stage is ahead of the next one: 1 as in 1F1B, or 2, so that messages
+  /// between stages hide behind computation.
+  int run_ahead = 1;
   std::vector<Stage> stages;
 
   int num_stages() const { return int(stages.size()); }
@@ -92,6 +95,10 @@ std::map<Node, std::vector<int>> ranks_of_nodes(const Plan& plan, const hardware
 
 /// The rank of a job, whose ranks are numbered group by group, that takes a rank of the plan.
 int job_rank(const Plan& plan, const hardware::Cluster& cluster, int rank);
+
+/// Earlier microbatches in flight on a stage while one passes forward: min(run_ahead (S - 1 - s), G
+/// - 1).
+int in_flight(const Plan& plan, int stage);
 
 /// Blocks of the model a stage holds, as indices: 0 embedding, 1..L layers, L + 1 head.
 struct BlockRange {

@@ -90,6 +90,7 @@ inline plan::Plan random_plan(std::mt19937& random, int num_layers, int max_stag
                            .act_offload_ratio = pick<double>(random, {0.0, 0.0, 0.25, 0.5, 1.0})});
     next += layers;
   }
+  plan.run_ahead = 1 + int(std::mt19937(random)() % 2);
   return plan;
 }
 

@@ -234,8 +234,8 @@ TEST(StageTime, ATiedTableTakesTheLinkOfTheEnds) {
   EXPECT_NEAR(last_delta_s({"a", "a", "b"}) - last_delta_s({"b", "a", "b"}), 1.0, 1e-3);
 }
 
-// What the tuner adds for neighbours of other groups is what the expressions say.
-TEST(StageTime, MessagesAsANumberAreTheirTerm) {
+// The tuner adds for neighbours of other groups what the expressions say, whatever the split.
+TEST(StageTime, MessagesAloneAreTheirTerm) {
   const model::Config model = samples::small_model(4, false);
   const hardware::Machine machine = two_groups(0.5, 1e-5);
   for (const auto& groups : std::vector<std::vector<std::string>>{
@@ -246,9 +246,30 @@ TEST(StageTime, MessagesAsANumberAreTheirTerm) {
       const auto terms = stage_expressions(model, machine, role).stable_terms;
       ASSERT_EQ(terms.back().name, "pipeline messages");
       EXPECT_NEAR(terms.back().value.evaluate(bindings(plan, i)),
-                  messages_s(model, machine, role, plan.num_stages(), 1, 1, 1), 1e-15);
+                  messages_s(model, machine, role).evaluate(bindings(plan, i)), 1e-15);
     }
   }
+}
+
+// In 1F1B every microbatch waits for messages, with stages further ahead only the first and the
+// last do; in the formula and in the simulation.
+TEST(StageTime, MessagesHideWhereStagesRunAhead) {
+  const model::Config model = samples::small_model(4, false);
+  hardware::Profile profile = samples::round_profile(8);
+  profile.interference.assign(profile.interference.size(), 0.0);
+  plan::Plan plan = on_groups({"", "", "", ""});
+  plan.global_batch = plan.microbatches = 12;
+  const double message_s = 1e-4;
+  for (hardware::LinkRow& row : profile.links)
+    if (row.kind == "send") row.time_s = message_s;
+  const auto predicted_s = [&](int run_ahead) {
+    plan.run_ahead = run_ahead;
+    EXPECT_NEAR(ratio(plan, model, profile), 1.0, 0.06) << run_ahead;
+    return analyze(plan, model, profile).iteration_s;
+  };
+  const double waited_s = predicted_s(1), hidden_s = predicted_s(2);
+  // (G + S - 1) (S - 1) / S messages each way are waited for, or S - 1.
+  EXPECT_NEAR(waited_s - hidden_s, 2.0 * (15.0 * 3.0 / 4.0 - 3.0) * message_s, message_s);
 }
 
 // Each stage takes its own group's profile, in the expressions and in the simulation.

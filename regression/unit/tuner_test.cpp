@@ -58,6 +58,8 @@ Problem random_problem(std::mt19937& random) {
   p.search.act_offload = random() % 2 ? std::vector{0.0} : std::vector{0.0, 0.5};
   draw_state_knobs(random, p.search);
   p.search.recompute = random() % 4 != 0;
+  // From a copy: what follows stays as it was.
+  if (std::mt19937(random)() % 2 == 0) p.search.run_ahead = {1};
   p.search.unequal_stages = false;
   p.search.simulate_top = 1;
   p.search.gap = 0.0;
@@ -141,10 +143,17 @@ class Oracle {
     for (int microbatches = 1; microbatches <= p.global_batch; ++microbatches)
       for (int stages = 1; stages <= std::min(p.model.num_layers, devices); ++stages) {
         if (p.global_batch % microbatches != 0) continue;
-        plan_ = {.global_batch = p.global_batch, .microbatches = microbatches, .stages = {}};
-        plan_.stages.resize(std::size_t(stages));
-        costed_.clear();
-        on_groups(0);
+        for (int run_ahead : p.search.run_ahead) {
+          plan_ = {.global_batch = p.global_batch,
+                   .microbatches = microbatches,
+                   .run_ahead = run_ahead,
+                   .stages = {}};
+          // Where it changes nothing in flight, it is one choice.
+          if (run_ahead > 1 && (stages == 1 || microbatches < 3)) continue;
+          plan_.stages.resize(std::size_t(stages));
+          costed_.clear();
+          on_groups(0);
+        }
       }
   }
 
@@ -310,6 +319,7 @@ struct Reached {
   int reordered = 0;  ///< of these, in another order than the deck's
   int partial = 0;    ///< plans that leave a node unused
   int on_disk = 0;    ///< plans that keep something on disk
+  int ahead = 0;      ///< plans whose stages run two microbatches ahead
 };
 
 void compare_with_oracle(const Problem& p, Reached& reached) {
@@ -340,6 +350,7 @@ void compare_with_oracle(const Problem& p, Reached& reached) {
   reached.mixed += mixed;
   reached.reordered += reordered;
   reached.partial += plan.devices() < p.cluster.devices();
+  reached.ahead += plan.run_ahead > 1;
   reached.on_disk += std::ranges::any_of(plan.stages, plan::uses_disk);
   reached.confirmed += result.search.confirmed;
   reached.struck += result.search.struck;
@@ -356,6 +367,7 @@ TEST(Tuner, NoPlanIsFasterThanTheOneFound) {
   EXPECT_GE(reached.feasible, 40);
   EXPECT_GE(reached.infeasible, 10);
   EXPECT_GE(reached.pipelined, 6);
+  EXPECT_GE(reached.ahead, 2);
   EXPECT_GE(reached.confirmed, 3);
   EXPECT_GE(reached.struck, 1);
 }

@@ -45,7 +45,7 @@ class RoleTape {
 
 const std::vector<std::string>& variables() {
   static const std::vector<std::string> names{"l", "c",  "b",  "dp", "tp", "z", "w", "g", "o",
-                                              "a", "od", "ad", "p",  "G",  "S", "n", "m"};
+                                              "a", "od", "ad", "p",  "r",  "G", "S", "n", "m"};
   return names;
 }
 
@@ -81,7 +81,6 @@ StageRole role_of(const plan::Plan& plan, int stage, const hardware::Machine& ma
 
 std::map<std::string, double, std::less<>> bindings(const plan::Plan& plan, int stage) {
   const plan::Stage& s = plan.stages[std::size_t(stage)];
-  const int in_flight = std::min(plan.num_stages() - 1 - stage, plan.microbatches - 1);
   return {{"l", s.layers},
           {"c", s.ckpt_layers},
           {"b", s.microbatch},
@@ -94,7 +93,8 @@ std::map<std::string, double, std::less<>> bindings(const plan::Plan& plan, int 
           {"a", s.act_offload_ratio},
           {"od", s.optim_disk_ratio},
           {"ad", s.act_disk_ratio},
-          {"p", in_flight},
+          {"p", plan::in_flight(plan, stage)},
+          {"r", plan.run_ahead},
           {"G", plan.microbatches},
           {"S", plan.num_stages()},
           {"n", s.nodes},

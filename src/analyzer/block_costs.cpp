@@ -11,6 +11,7 @@ Load& Load::operator+=(const Load& other) {
   moves_s += other.moves_s;
   reduce_s += other.reduce_s;
   gather_s += other.gather_s;
+  messages_s += other.messages_s;
   weights_in_s += other.weights_in_s;
   in_s += other.in_s;
   out_s += other.out_s;
@@ -20,15 +21,16 @@ Load& Load::operator+=(const Load& other) {
 }
 
 Load operator*(const Expr& factor, const Load& load) {
-  return {factor * load.compute_s, factor * load.moves_s,      factor * load.reduce_s,
-          factor * load.gather_s,  factor * load.weights_in_s, factor * load.in_s,
-          factor * load.out_s,     factor * load.read_s,       factor * load.write_s};
+  return {factor * load.compute_s, factor * load.moves_s,    factor * load.reduce_s,
+          factor * load.gather_s,  factor * load.messages_s, factor * load.weights_in_s,
+          factor * load.in_s,      factor * load.out_s,      factor * load.read_s,
+          factor * load.write_s};
 }
 
 Expr window(const Costs& costs, const Load& load) {
-  const Expr together =
-      costs.overlapped(load.compute_s + load.moves_s, load.reduce_s + load.gather_s,
-                       load.weights_in_s + load.in_s, load.out_s);
+  const Expr together = costs.overlapped(load.compute_s + load.moves_s,
+                                         load.reduce_s + load.gather_s + load.messages_s,
+                                         load.weights_in_s + load.in_s, load.out_s);
   const Expr all =
       max(together, max(load.weights_in_s, load.reduce_s) + load.gather_s + load.moves_s);
   return costs.disk() ? max(all, load.read_s + load.write_s) : all;

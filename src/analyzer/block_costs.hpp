@@ -11,6 +11,7 @@ struct Load {
   Expr moves_s = 0.0;                ///< copies and sums within the device, on the compute channel
   Expr reduce_s = 0.0;               ///< gradients over dp, before `gather_s` on the same channel
   Expr gather_s = 0.0;               ///< weights over dp
+  Expr messages_s = 0.0;             ///< to and from neighbouring stages
   Expr weights_in_s = 0.0;           ///< copied in before they are gathered
   Expr in_s = 0.0, out_s = 0.0;      ///< other copies
   Expr read_s = 0.0, write_s = 0.0;  ///< on the disk
@@ -22,7 +23,7 @@ Load operator*(const Expr& factor, const Load& load);
 /// Time until all of a window's work is done: under interference, or the chains that the next pass
 /// waits for.
 ///
-///   max(I(compute + moves, reduce + gather, weights in + in, out),
+///   max(I(compute + moves, reduce + gather + messages, weights in + in, out),
 ///       max(weights in, reduce) + gather + moves, read + write)
 Expr window(const Costs& costs, const Load& load);
 

@@ -151,11 +151,12 @@ Expr Costs::send_to(int group, const Expr& bytes) const {
 
 /// A microbatch crosses S - 1 boundaries twice while S microbatches are on their way. A stage
 /// beside another group pays one message for that boundary, and so much less for the others.
+/// Where stages run further ahead only the fill's and the drain's messages are waited for, S of
+/// G + S - 1; those between groups count whole, as they may take longer than what hides them.
 Expr Costs::stream_messages(const Expr& bytes) const {
-  Expr sum = 2.0 * send(bytes) * (v_.S - 1.0) / v_.S;
+  const Expr waited = select(less(1.0, v_.r), v_.S / (v_.G + v_.S - 1.0), 1.0);
   const int crossings = int(role_.before != role_.group) + int(role_.after != role_.group);
-  if (crossings == 0) return sum;
-  sum = send(bytes) * max(2.0 * (v_.S - 1.0) / v_.S - double(crossings), 0.0);
+  Expr sum = send(bytes) * waited * max(2.0 * (v_.S - 1.0) / v_.S - double(crossings), 0.0);
   for (int group : {role_.before, role_.after})
     if (group != role_.group) sum += send_to(group, bytes);
   return sum;
@@ -189,22 +190,9 @@ Expr Costs::overlapped(const Expr& compute_s, const Expr& comm_s, const Expr& in
   return Expr::call(overlapped_, {compute_s, comm_s, in_s, out_s, v_.n, v_.m / v_.tp});
 }
 
-double messages_s(const model::Config& model, const hardware::Machine& machine, StageRole role,
-                  int num_stages, int nodes, int ranks_per_node, int microbatch) {
+Expr messages_s(const model::Config& model, const hardware::Machine& machine, StageRole role) {
   if (role.first && role.last) return 0.0;
-  const Profile& profile = machine.profile(role.group);
-  const double bytes = model::stream_bytes(model).evaluate({{"b", double(microbatch)}});
-  const auto priced = [&](double work_s) {
-    return work_s > 0.0 ? work_s + profile.task_overhead_s : 0.0;
-  };
-  const double own_s = priced(send_s(profile, nodes, ranks_per_node, bytes));
-  double boundaries = 2.0 * (num_stages - 1.0) / num_stages, crossings_s = 0.0;
-  for (int group : {role.before, role.after}) {
-    if (group == role.group) continue;
-    boundaries = boundaries - 1.0;
-    crossings_s += priced(machine.crossing_s(role.group, group, bytes));
-  }
-  return own_s * std::max(boundaries, 0.0) + crossings_s;
+  return Costs(model, machine, role).stream_messages(model::stream_shard_bytes(model));
 }
 
 }  // namespace brume::analyzer

@@ -16,8 +16,8 @@ struct Variables {
        dp = Expr::variable("dp"), tp = Expr::variable("tp"), z = Expr::variable("z"),
        w = Expr::variable("w"), g = Expr::variable("g"), o = Expr::variable("o"),
        a = Expr::variable("a"), od = Expr::variable("od"), ad = Expr::variable("ad"),
-       p = Expr::variable("p"), G = Expr::variable("G"), S = Expr::variable("S"),
-       n = Expr::variable("n"), m = Expr::variable("m");
+       p = Expr::variable("p"), r = Expr::variable("r"), G = Expr::variable("G"),
+       S = Expr::variable("S"), n = Expr::variable("n"), m = Expr::variable("m");
 };
 
 /// 1 where a <= b, else 0.

@@ -30,6 +30,7 @@ class StageTimeBuilder {
                const Expr& last) const;
   Expr layers_s(Direction direction, Microbatch which) const;
   Load weights_of_head() const;
+  Expr messages_s(const Expr& first, const Expr& last) const;
   Expr embedding_s(Direction direction, Microbatch which) const;
   Expr head_s(Direction direction, Microbatch which) const;
   Expr first_updates_s() const;
@@ -143,11 +144,24 @@ Load StageTimeBuilder::backward_load(Microbatch which, const LayerCosts& layer, 
   return load;
 }
 
+/// Beside a pass over the first layer, to or from the stage before; beside the last one, the stage
+/// after. Only where stages run far enough ahead for messages to have the time.
+Expr StageTimeBuilder::messages_s(const Expr& first, const Expr& last) const {
+  const Expr send_s = less(1.0, v_.r) * costs_.send(model::stream_shard_bytes(model_));
+  Expr sum = 0.0;
+  if (!role_.first && role_.before == role_.group) sum += first * send_s;
+  if (!role_.last && role_.after == role_.group) sum += last * send_s;
+  return sum;
+}
+
 /// @param first, last  1 where it is the stage's first, last layer, else 0
 Expr StageTimeBuilder::layer_s(Direction direction, Microbatch which, const LayerCosts& layer,
                                const Expr& first, const Expr& last) const {
-  if (direction == Direction::forward) return window(forward_load(which, layer, first, last));
-  Load load = backward_load(which, layer, first, last);
+  const bool forward = direction == Direction::forward;
+  Load load =
+      forward ? forward_load(which, layer, first, last) : backward_load(which, layer, first, last);
+  load.messages_s = messages_s(first, last);
+  if (forward) return window(load);
   load += (1.0 - first) * block_.weights;
   // An embedding's backward is short: what its weights wait for is here while the first layer runs.
   if (role_.first && which != Microbatch::last)

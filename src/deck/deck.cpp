@@ -147,6 +147,11 @@ const Schema<SearchKeys>& search_schema() {
           .key("tp", &SearchKeys::tp, {.help = "tensor-parallel sizes; []: all", .min = 1})
           .key("microbatch", &SearchKeys::microbatch,
                {.unit = "sequences", .help = "per device and microbatch; []: all", .min = 1})
+          .key("run_ahead", &SearchKeys::run_ahead,
+               {.unit = "microbatches",
+                .help = "a stage is ahead of the next one; 2 hides messages, 1 saves memory",
+                .min = 1,
+                .max = 2})
           .key("zero_levels", &SearchKeys::zero_levels,
                {.help = "0 none; 1 shards optimizer state, 2 also gradients, 3 also weights",
                 .min = 0,

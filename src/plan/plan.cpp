@@ -23,8 +23,8 @@ auto members(const Stage& s) {
 bool operator==(const Stage& a, const Stage& b) { return members(a) == members(b); }
 
 bool operator==(const Plan& a, const Plan& b) {
-  return std::tie(a.version, a.global_batch, a.microbatches, a.stages) ==
-         std::tie(b.version, b.global_batch, b.microbatches, b.stages);
+  return std::tie(a.version, a.global_batch, a.microbatches, a.run_ahead, a.stages) ==
+         std::tie(b.version, b.global_batch, b.microbatches, b.run_ahead, b.stages);
 }
 
 bool uses_disk(const Stage& stage) {
@@ -63,8 +63,11 @@ std::string table(const Plan& plan) {
     if (on_disk) row.push_back(fmt::format("{:g}/{:g}", s.optim_disk_ratio, s.act_disk_ratio));
     table.add(row);
   }
-  return fmt::format("{}global batch {} = b x dp x {} microbatches\n", table.text(),
-                     plan.global_batch, plan.microbatches);
+  return fmt::format("{}global batch {} = b x dp x {} microbatches{}\n", table.text(),
+                     plan.global_batch, plan.microbatches,
+                     plan.run_ahead > 1
+                         ? fmt::format("; each stage runs {} ahead of the next", plan.run_ahead)
+                         : "");
 }
 
 Place place(const Plan& plan, int rank) {
@@ -127,6 +130,10 @@ Plan equal_stages(const model::Config& model, int global_batch, int num_stages, 
     stage.devices_per_node = like.dp * like.tp;
   }
   return plan;
+}
+
+int in_flight(const Plan& plan, int stage) {
+  return std::min(plan.run_ahead * (plan.num_stages() - 1 - stage), plan.microbatches - 1);
 }
 
 BlockRange block_range(const Plan& plan, int stage) {

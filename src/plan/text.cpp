@@ -56,6 +56,11 @@ const deck::Schema<Plan>& plan_schema() {
              {.unit = "sequences", .help = "an iteration", .required = true, .min = 1})
         .key("microbatches", &Plan::microbatches,
              {.help = "an iteration", .required = true, .min = 1})
+        .key("run_ahead", &Plan::run_ahead,
+             {.unit = "microbatches",
+              .help = "a stage is ahead of the next one; 2 hides messages between stages",
+              .min = 1,
+              .max = 2})
         .tables("stages", &Plan::stages, stage_schema(), "pipeline stages, first stage first");
     return s;
   }();

@@ -27,7 +27,7 @@ Program Compiler::compile() {
   }
   totals_ = add_buffer("totals", Tier::device, Content::totals, 2 * sizeof(double), -1, true);
 
-  const std::vector<Slot> order = slots(plan_, place_.stage, options_.mode);
+  const std::vector<Slot> order = slots(plan_, place_.stage, options_);
   if (options_.mode == Mode::train) receive_tied_weights();
   const auto at = [&](std::size_t i) -> const Slot& { return order[i]; };
   receive(at(0));

@@ -4,13 +4,13 @@
 
 namespace brume::schedule {
 
-std::vector<Slot> slots(const plan::Plan& plan, int stage, Mode mode) {
+std::vector<Slot> slots(const plan::Plan& plan, int stage, const Options& options) {
   using Kind = Slot::Kind;
   const auto [first, last] = plan::block_range(plan, stage);
   std::vector<Slot> order;
 
   const auto forward = [&](int m) {
-    const bool updates = m == 0 && mode == Mode::train;
+    const bool updates = m == 0 && options.mode == Mode::train;
     if (updates) order.push_back({Kind::update, 0, first});
     for (int block = first; block <= last; ++block) {
       if (updates && block < last) order.push_back({Kind::update, 0, block + 1});
@@ -21,12 +21,13 @@ std::vector<Slot> slots(const plan::Plan& plan, int stage, Mode mode) {
     for (int block = last; block >= first; --block) order.push_back({Kind::backward, m, block});
   };
 
-  if (mode == Mode::evaluate) {
+  if (options.mode == Mode::evaluate) {
     for (int m = 0; m < plan.microbatches; ++m) forward(m);
     return order;
   }
   // Early stages run ahead so that late ones have work; then one forward, one backward in turn.
-  const int warm_up = std::min(plan.num_stages() - 1 - stage, plan.microbatches);
+  const int warm_up = std::min(plan::in_flight(plan, stage),
+                               options.overlap ? plan.microbatches : plan.num_stages() - 1 - stage);
   for (int m = 0; m < warm_up; ++m) forward(m);
   for (int m = warm_up; m < plan.microbatches; ++m) {
     forward(m);

@@ -13,8 +13,14 @@ Crossings::Crossings(const Grid& grid, const Frame& frame)
     const auto messages_s = [&](int before, int after) {
       role.before = before;
       role.after = after;
-      return analyzer::messages_s(grid.model(), grid.machine(), role, frame.num_stages, mesh.nodes,
-                                  mesh.devices_per_node, mesh.microbatch);
+      return analyzer::messages_s(grid.model(), grid.machine(), role)
+          .evaluate({{"b", double(mesh.microbatch)},
+                     {"tp", double(mesh.tp)},
+                     {"r", double(frame.run_ahead)},
+                     {"G", double(frame.microbatches)},
+                     {"S", double(frame.num_stages)},
+                     {"n", double(mesh.nodes)},
+                     {"m", double(mesh.devices_per_node)}});
     };
     const double alone_s = messages_s(mesh.group, mesh.group);
     for (int before = 0; before < num_groups_; ++before)

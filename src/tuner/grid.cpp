@@ -35,6 +35,7 @@ Column column(const std::string& name, const Seat& seat) {
   if (name == "dp") return {double(mesh.dp)};
   if (name == "tp") return {double(mesh.tp)};
   if (name == "p") return {double(seat.frame.in_flight(seat.after))};
+  if (name == "r") return {double(seat.frame.run_ahead)};
   if (name == "G") return {double(seat.frame.microbatches)};
   if (name == "S") return {double(seat.frame.num_stages)};
   if (name == "n") return {double(mesh.nodes)};

@@ -57,7 +57,7 @@ void count(Placement& placement, const plan::Plan& plan, const hardware::Cluster
 /// The same plan with as many microbatches as it takes to reach its steady state: later ones reuse
 /// the bytes of earlier ones.
 plan::Plan shortened(plan::Plan plan) {
-  const int microbatches = std::min(plan.microbatches, 2 * plan.num_stages() + 4);
+  const int microbatches = std::min(plan.microbatches, 2 * plan.run_ahead * plan.num_stages() + 4);
   plan.global_batch = plan.global_batch / plan.microbatches * microbatches;
   plan.microbatches = microbatches;
   return plan;

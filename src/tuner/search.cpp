@@ -25,8 +25,10 @@ std::vector<double> times_between(const Pipeline& pipeline, double over_s, doubl
 }  // namespace
 
 plan::Plan plan_of(const Question& question, const Frame& frame, const std::vector<Point>& stages) {
-  plan::Plan plan{
-      .global_batch = question.global_batch, .microbatches = frame.microbatches, .stages = {}};
+  plan::Plan plan{.global_batch = question.global_batch,
+                  .microbatches = frame.microbatches,
+                  .run_ahead = frame.run_ahead,
+                  .stages = {}};
   int first_layer = 0;
   for (const Point& point : stages) {
     const Layout& mesh = frame.layouts[std::size_t(point.layout)];

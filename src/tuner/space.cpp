@@ -71,9 +71,9 @@ Layouts layouts(const model::Config& model, int global_batch, const hardware::Cl
   return found;
 }
 
-/// The frame as it is, or one for each pair of groups at its ends.
-void add_frames(const Frame& frame, const hardware::Cluster& cluster, bool by_ends,
-                std::vector<Frame>& found) {
+/// Adds the frame as it is, or one for each pair of groups at its ends.
+void add_by_ends(const Frame& frame, const hardware::Cluster& cluster, bool by_ends,
+                 std::vector<Frame>& found) {
   if (!by_ends) return found.push_back(frame);
   for (int first = 0; first < cluster.num_groups(); ++first)
     for (int last = 0; last < cluster.num_groups(); ++last) {
@@ -83,9 +83,21 @@ void add_frames(const Frame& frame, const hardware::Cluster& cluster, bool by_en
     }
 }
 
+/// Adds the frame for each run-ahead that makes a difference: some stage but the last has more
+/// than one other microbatch in flight.
+void add_frames(Frame frame, const hardware::Cluster& cluster, bool by_ends,
+                const deck::SearchKeys& search, std::vector<Frame>& found) {
+  const bool matters = frame.num_stages > 1 && frame.microbatches > 2;
+  for (int run_ahead : {1, 2}) {
+    if (matters ? !allows(search.run_ahead, run_ahead) : run_ahead > 1) continue;
+    frame.run_ahead = run_ahead;
+    add_by_ends(frame, cluster, by_ends, found);
+  }
+}
+
 }  // namespace
 
-int Frame::in_flight(int after) const { return std::min(after, microbatches - 1); }
+int Frame::in_flight(int after) const { return std::min(run_ahead * after, microbatches - 1); }
 
 bool Frame::allows(int group, int after) const {
   return (after + 1 != num_stages || first_group < 0 || group == first_group) &&
@@ -111,11 +123,11 @@ std::vector<Frame> frames(const model::Config& model, int global_batch,
         if (unequal ? layout.devices() > devices - num_stages + 1 : !equal) continue;
         frame.layouts.push_back(layout);
         if (unequal) continue;
-        found.push_back(frame);
+        add_frames(frame, cluster, false, search, found);
         frame.layouts.clear();
       }
       if (!frame.layouts.empty())
-        add_frames(frame, cluster, grouped && model.tied_head && num_stages > 1, found);
+        add_frames(frame, cluster, grouped && model.tied_head && num_stages > 1, search, found);
     }
   return found;
 }

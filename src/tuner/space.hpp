@@ -24,6 +24,7 @@ struct Layout {
 struct Frame {
   int num_stages = 1;
   int microbatches = 1;
+  int run_ahead = 1;
   std::vector<Layout> layouts;
   int first_group = -1;  ///< of the first stage; -1: any
   int last_group = -1;   ///< of the last one
