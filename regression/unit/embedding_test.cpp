@@ -39,6 +39,20 @@ TEST(Embedding, BackwardAddsToWhatTheTablesHold) {
   }
 }
 
+// Hundreds of tokens, no power of two of them, some outside the table: each row has the bits of the
+// plain sum in order.
+TEST(Embedding, BackwardAddsTokensInOrder) {
+  constexpr int C = 5, N = 777;
+  std::vector<std::int32_t> many(N);
+  for (int n = 0; n < N; ++n) many[std::size_t(n)] = n * n % 13 - 1;
+  Array dx = random_array(N, C, 1), table = random_array(V, C, 2), expected = table;
+  for (int n = 0; n < N; ++n)
+    if (const int token = many[std::size_t(n)]; token >= 0 && token < V)
+      for (int c = 0; c < C; ++c) expected(token, c) += dx(n, c);
+  embedding_backward(reference::view(many), dx.matrix(), table.matrix(), {});
+  EXPECT_TRUE(reference::same_bits(table.values(), expected.values()));
+}
+
 // Positions of zero are the twin of none at all.
 TEST(Embedding, WithoutPositionsOnlyTokensCount) {
   constexpr int C = 7;

@@ -1,8 +1,43 @@
 #include "kernels/embedding.hpp"
 
+#include <bit>
+
 #include "kernels/portable/launch.hpp"
 
 namespace brume::kernels {
+namespace {
+
+/// A token and its place n, in one number that is larger for a larger token, then for a later
+/// place.
+using Place = std::uint64_t;
+
+KOKKOS_INLINE_FUNCTION int token_of(Place place) { return int(std::uint32_t(place >> 32)); }
+KOKKOS_INLINE_FUNCTION int index_of(Place place) { return int(std::uint32_t(place)); }
+
+/// All tokens' places, sorted: those of one token side by side and in order. In the workspace.
+///
+/// @source  Batcher 1968, bitonic sorting
+const Place* sorted_places(const ConstTokens& tokens) {
+  const auto count = std::int64_t(tokens.size());
+  const auto room = std::int64_t(std::bit_ceil(tokens.size()));
+  Place* const places = workspace_of<Place>(room);
+  for_each(
+      "embedding_places", room, KOKKOS_LAMBDA(std::int64_t n) {
+        places[n] = n < count ? Place(std::uint32_t(tokens(n))) << 32 | Place(n) : ~Place(0);
+      });
+  for (std::int64_t sorted = 2; sorted <= room; sorted *= 2)
+    for (std::int64_t distance = sorted / 2; distance > 0; distance /= 2)
+      for_each(
+          "embedding_sort", room / 2, KOKKOS_LAMBDA(std::int64_t pair) {
+            const std::int64_t low = pair / distance * 2 * distance + pair % distance;
+            const Place first = places[low], second = places[low + distance];
+            const bool rises = (low & sorted) == 0;
+            if ((first > second) == rises) places[low] = second, places[low + distance] = first;
+          });
+  return places;
+}
+
+}  // namespace
 
 template <class Storage>
 void embedding_forward(ConstTokens tokens, ConstMatrixOf<Storage> token_table,
@@ -27,16 +62,20 @@ void embedding_backward(ConstTokens tokens, ConstMatrixOf<Storage> dx, Matrix d_
                         Matrix d_position_table, VocabularyPart part) {
   promise_embedding("embedding_backward", tokens, dx, d_token_table, d_position_table);
   const int count = dx.extent_int(0), width = dx.extent_int(1);
-  // The first of several places with one token adds for all of them, in order. Each looks through
-  // all tokens, so the cost of that grows with their square: comparisons of what lies in caches.
+  const Place* const places = sorted_places(tokens);
+  // The first of several places with one token adds for all of them, in order.
   for_each_row(
       "embedding_backward", dx.extent(0), KOKKOS_LAMBDA(const Team& team) {
-        const int n = team.league_rank(), token = tokens(n), row = token - part.first;
+        const int first = team.league_rank(), token = token_of(places[first]);
+        const int row = token - part.first;
         if (row < 0 || row >= d_token_table.extent_int(0)) return;
-        if (sum_along<int>(team, n, [&](int m) { return int(tokens(m) == token); }) > 0) return;
-        for (int m = n; m < count; ++m)
-          if (tokens(m) == token)
-            along(team, width, [&](int c) { d_token_table(row, c) += dx(m, c); });
+        if (first > 0 && token_of(places[first - 1]) == token) return;
+        along(team, width, [&](int c) {
+          float sum = d_token_table(row, c);
+          for (int i = first; i < count && token_of(places[i]) == token; ++i)
+            sum += dx(index_of(places[i]), c);
+          d_token_table(row, c) = sum;
+        });
       });
   if (d_position_table.data() == nullptr) return;
   const int length = d_position_table.extent_int(0);
