@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "kernels/fused_attention.hpp"
 #include "kernels/portable/attention_rows.hpp"
 
 namespace brume::kernels {
@@ -55,6 +56,8 @@ template <class Storage>
 void attention_forward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv, MatrixOf<Storage> o,
                        Vector lse) {
   promise_attention("attention_forward", shape, qkv, o, lse);
+  if constexpr (sizeof(Storage) == 2)
+    if (fused_attention(Pass::forward, shape, fused_operands<Storage>(qkv, o, lse))) return;
   with_features_held("attention_forward", shape, [&](auto held) {
     forward<decltype(held)::value, Storage>(shape, qkv, o, lse);
   });

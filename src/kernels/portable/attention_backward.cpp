@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "kernels/fused_attention.hpp"
 #include "kernels/portable/attention_rows.hpp"
 
 namespace brume::kernels {
@@ -109,6 +110,11 @@ void attention_backward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv,
   promise_attention("attention_backward", shape, qkv, o, lse);
   promise(same_extents(dqkv, qkv) && same_extents(d_o, o), "attention_backward",
           "dqkv must be as qkv, d_o as o");
+  if constexpr (sizeof(Storage) == 2) {
+    FusedOperands operands = fused_operands<Storage>(qkv, o, lse);
+    operands.d_o = fused_rows(d_o), operands.dqkv = fused_rows(dqkv);
+    if (fused_attention(Pass::backward, shape, operands)) return;
+  }
   const std::int64_t units = std::int64_t(lse.size());
   const Backward<Storage> of{shape, qkv, o, d_o, lse, dqkv, workspace_of<float>(units)};
   with_features_held("attention_backward", shape, [&](auto held) {
