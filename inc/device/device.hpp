@@ -45,13 +45,28 @@ void finish();
 /// uses now. Each side is memory of either tier or any other of the host. Any thread.
 void copy_now(void* to, const void* from, std::int64_t bytes);
 
-/// Names a stretch of the calling thread's time for the profilers of a device's vendor.
+/// Whether a profiler of a device's vendor looks on.
+bool is_profiled();
+
+/// Names a stretch of the calling thread's time for it.
 class Range {
  public:
-  explicit Range(const char* name);
-  ~Range();
+  /// @param name  gives the text; called only where somebody reads it
+  template <typename Name>
+  explicit Range(const Name& name) : open_(is_profiled()) {
+    if (open_) begin(name());
+  }
+  ~Range() {
+    if (open_) end();
+  }
   Range(const Range&) = delete;
   Range& operator=(const Range&) = delete;
+
+ private:
+  static void begin(const std::string& name);
+  static void end();
+
+  bool open_;
 };
 
 }  // namespace brume::device

@@ -7,6 +7,8 @@
 #include <array>
 #include <cstring>
 #include <functional>
+#include <mutex>
+#include <set>
 #include <string_view>
 
 #include "base/error.hpp"
@@ -35,6 +37,9 @@ void put(const std::function<void()>& work) {
   test::LateStream::current ? test::LateStream::current->put(work) : work();
 }
 
+std::mutex profiler;
+std::set<std::string> names;  ///< that it was told
+
 }  // namespace
 
 void use_device(int) {}
@@ -47,8 +52,12 @@ void copy(void* to, const void* from, std::int64_t bytes) {
 void fill(void* to, std::byte value, std::int64_t bytes) {
   put([=] { std::memset(to, std::to_integer<int>(value), std::size_t(bytes)); });
 }
-Range::Range(const char*) {}
-Range::~Range() = default;
+bool is_profiled() { return true; }
+void Range::begin(const std::string& name) {
+  const std::lock_guard lock(profiler);
+  names.insert(name);
+}
+void Range::end() {}
 void finish() {
   if (test::LateStream::current) test::LateStream::current->synchronize();
 }
@@ -67,6 +76,26 @@ bool one_collective_at_a_time() { return false; }
 std::string device_transport(Communicator&) { return "threads"; }
 
 }  // namespace brume::comm
+
+namespace brume::engine {
+namespace {
+
+TEST(Profilers, SeeTasksByTheNamesOfTheTrace) {
+  std::mt19937 random(5);
+  const model::Config model = test::random_model(random);
+  const test::TokenFixture tokens(model.vocab_size);
+  const data::Sampler data = tokens.sampler(model.seq_len);
+  comm::run_local(1, [&](comm::Communicator& world) {
+    Engine engine(test::one_rank_plan(model, 2), model, test::contract_settings(2), world);
+    engine.step(data);
+    engine.step(data);
+    for (const schedule::Task& task : engine.program().tasks)
+      EXPECT_TRUE(device::names.contains(schedule::label(task))) << schedule::label(task);
+  });
+}
+
+}  // namespace
+}  // namespace brume::engine
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);

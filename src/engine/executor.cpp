@@ -117,7 +117,7 @@ void Executor::run(const schedule::Program& program, Parts parts, const StepScal
 
 void Executor::execute(const schedule::Program& program, int id, const StepScalars& step) {
   const schedule::Task& task = program.tasks[std::size_t(id)];
-  const device::Range range(schedule::name(task.operation));
+  const device::Range range([&] { return schedule::label(task); });
   if (task.operation == Operation::copy) return copy(program, task);
   switch (task.channel) {
     case Channel::compute: return compute_.run(program, task, step);

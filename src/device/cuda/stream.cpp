@@ -108,6 +108,12 @@ class CudaStream final : public Stream {
   cudaStream_t stream_ = nullptr;
 };
 
+/// Where names go; null without a profiler, as NVTX then gives nothing.
+nvtxDomainHandle_t profilers() {
+  static const nvtxDomainHandle_t domain = nvtxDomainCreateA("brume");
+  return domain;
+}
+
 }  // namespace
 
 bool has_cuda_stream() { return bound_stream != nullptr; }
@@ -119,7 +125,15 @@ cudaStream_t cuda_stream() {
   return bound_stream;
 }
 
-Range::Range(const char* name) { nvtxRangePushA(name); }
-Range::~Range() { nvtxRangePop(); }
+bool is_profiled() { return profilers() != nullptr; }
+void Range::begin(const std::string& name) {
+  nvtxEventAttributes_t event{};
+  event.version = NVTX_VERSION;
+  event.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
+  event.messageType = NVTX_MESSAGE_TYPE_ASCII;
+  event.message.ascii = name.c_str();
+  nvtxDomainRangePushEx(profilers(), &event);
+}
+void Range::end() { nvtxDomainRangePop(profilers()); }
 
 }  // namespace brume::device
