@@ -276,57 +276,73 @@ TEST_P(Communicators, SumsAreTakenInRankOrder) {
   });
 }
 
-inline std::vector<bfloat16> narrow(const std::vector<float>& values) {
-  return {values.begin(), values.end()};
+/// Rough values that fp16 can hold, and their sums too.
+template <Narrow T>
+std::vector<T> rough_narrow(int rank, std::size_t count) {
+  std::vector<T> values;
+  for (const float value : rough_values(rank, count)) values.emplace_back(value * 0x1p-20f);
+  return values;
 }
 
-// The sum of a few bf16 values in fp32, rounded once: rounding after each rank would show.
-TEST_P(Communicators, Bfloat16IsSummedInFp32AndRoundedOnce) {
-  run(GetParam(), [](Communicator& comm) {
-    for (const std::size_t count : {std::size_t{13}, std::size_t{12'001}, std::size_t{600'000}}) {
-      std::vector<float> expected(count, 0.0f);
-      for (int r = 0; r < comm.size(); ++r) {
-        const std::vector<bfloat16> next = narrow(rough_values(r, count));
-        for (std::size_t i = 0; i < count; ++i) expected[i] += next[i];
-      }
-      const auto wrong = [&](const std::vector<bfloat16>& values, std::size_t begin,
-                             std::size_t end) {
-        std::size_t sum = 0;
-        for (std::size_t i = begin; i < end; ++i)
-          sum += values[i].bits != bfloat16(expected[i]).bits ? 1 : 0;
-        return sum;
-      };
-      std::vector<bfloat16> values = narrow(rough_values(comm.rank(), count));
-      comm.all_reduce(std::span(values));
-      EXPECT_EQ(wrong(values, 0, count), 0u);
-
-      values = narrow(rough_values(comm.rank(), count));
-      const std::size_t part = count / static_cast<std::size_t>(comm.size());
-      const std::size_t begin = part * static_cast<std::size_t>(comm.rank());
-      comm.reduce_scatter(std::span(values).first(part * static_cast<std::size_t>(comm.size())));
-      EXPECT_EQ(wrong(values, begin, begin + part), 0u);
+template <Narrow T>
+void expect_sums_rounded_once(Communicator& comm) {
+  for (const std::size_t count : {std::size_t{13}, std::size_t{12'001}, std::size_t{600'000}}) {
+    std::vector<float> expected(count, 0.0f);
+    for (int r = 0; r < comm.size(); ++r) {
+      const std::vector<T> next = rough_narrow<T>(r, count);
+      for (std::size_t i = 0; i < count; ++i) expected[i] += next[i];
     }
+    const auto wrong = [&](const std::vector<T>& values, std::size_t begin, std::size_t end) {
+      std::size_t sum = 0;
+      for (std::size_t i = begin; i < end; ++i)
+        sum += values[i].bits != T(expected[i]).bits ? 1 : 0;
+      return sum;
+    };
+    std::vector<T> values = rough_narrow<T>(comm.rank(), count);
+    comm.all_reduce(values);
+    EXPECT_EQ(wrong(values, 0, count), 0u);
+
+    values = rough_narrow<T>(comm.rank(), count);
+    const std::size_t part = count / static_cast<std::size_t>(comm.size());
+    const std::size_t begin = part * static_cast<std::size_t>(comm.rank());
+    comm.reduce_scatter(std::span(values).first(part * static_cast<std::size_t>(comm.size())));
+    EXPECT_EQ(wrong(values, begin, begin + part), 0u);
+  }
+}
+
+// The sum of a few narrow values in fp32, rounded once: rounding after each rank would show.
+TEST_P(Communicators, NarrowValuesAreSummedInFp32AndRoundedOnce) {
+  run(GetParam(), [](Communicator& comm) {
+    expect_sums_rounded_once<bfloat16>(comm);
+    expect_sums_rounded_once<float16>(comm);
   });
 }
 
-TEST_P(Communicators, Bfloat16IsGatheredAndSent) {
-  run(GetParam(), [](Communicator& comm) {
-    for (const std::size_t part : lengths) {
-      const auto rank = static_cast<std::size_t>(comm.rank());
-      std::vector<bfloat16> all(part * static_cast<std::size_t>(comm.size()), -1.0f);
-      for (std::size_t i = 0; i < part; ++i) all[rank * part + i] = term(comm.rank(), i);
-      comm.all_gather(std::span(all));
-      const auto gathered = [&](auto i) { return term(static_cast<int>(i / part), i % part); };
-      EXPECT_EQ(differences(all, gathered), 0u);
+template <Narrow T>
+void expect_gathered_and_sent(Communicator& comm) {
+  for (const std::size_t part : lengths) {
+    const auto rank = static_cast<std::size_t>(comm.rank());
+    std::vector<T> all(part * static_cast<std::size_t>(comm.size()), -1.0f);
+    for (std::size_t i = 0; i < part; ++i) all[rank * part + i] = term(comm.rank(), i);
+    comm.all_gather(all);
+    const auto gathered = [&](auto i) { return term(static_cast<int>(i / part), i % part); };
+    EXPECT_EQ(differences(all, gathered), 0u);
 
-      std::vector<bfloat16> message(part, -1.0f);
-      if (rank > 0) {
-        comm.recv(std::span(message), comm.rank() - 1);
-        EXPECT_EQ(differences(message, [&](auto i) { return term(2, i); }), 0u);
-      }
-      const std::vector<bfloat16> next = narrow(terms(2, part));
-      if (comm.rank() + 1 < comm.size()) comm.send(std::span(next), comm.rank() + 1);
+    std::vector<T> message(part, -1.0f);
+    if (rank > 0) {
+      comm.recv(message, comm.rank() - 1);
+      EXPECT_EQ(differences(message, [&](auto i) { return term(2, i); }), 0u);
     }
+    const std::vector<float> terms_of_2 = terms(2, part);
+    const std::vector<T> next(terms_of_2.begin(), terms_of_2.end());
+    if (comm.rank() + 1 < comm.size()) comm.send(next, comm.rank() + 1);
+  }
+}
+
+TEST_P(Communicators, NarrowValuesAreGatheredAndSent) {
+  run(GetParam(), [](Communicator& comm) {
+    expect_gathered_and_sent<bfloat16>(comm);
+    expect_gathered_and_sent<float16>(comm);
   });
 }
 

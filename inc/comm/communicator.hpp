@@ -6,13 +6,19 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
-#include "base/bfloat16.hpp"
+#include "base/narrow.hpp"
 
 namespace brume::comm {
 
 enum class Reduction { sum, min, max };
+
+/// What weights, activations and gradients are stored as.
+using Values = std::variant<std::span<float>, std::span<bfloat16>, std::span<float16>>;
+using ConstValues =
+    std::variant<std::span<const float>, std::span<const bfloat16>, std::span<const float16>>;
 
 /// Every call blocks its thread until the caller's memory may be used again, without spinning:
 /// ranks may outnumber cores. All calls but send and recv are collective over the group and must be
@@ -21,7 +27,7 @@ enum class Reduction { sum, min, max };
 ///
 /// Reductions take the ranks in order, x_0 + x_1 + ..., for every value alike: the result has the
 /// same bits on all ranks, from run to run, for any length of message and for both kinds of
-/// communicator. Of bf16 values fp32 sums are made, and rounded once.
+/// communicator. Of values of 16 bits fp32 sums are made, and rounded once.
 ///
 /// @throws Error(network) when the transport fails or the job is being aborted
 class Communicator {
@@ -32,19 +38,16 @@ class Communicator {
   virtual int size() const = 0;
 
   virtual void barrier() = 0;
-  virtual void all_reduce(std::span<float> values) = 0;                        ///< sum, in place
-  virtual void all_reduce(std::span<bfloat16> values) = 0;                     ///< sum, in place
+  virtual void all_reduce(Values values) = 0;                                  ///< sum, in place
   virtual void all_reduce(std::span<double> values, Reduction reduction) = 0;  ///< in place
 
   /// Sums `values` over the ranks; this rank gets part `rank` of `size` equal parts, in place: the
-  /// other parts are undefined afterwards. values.size() must be a multiple of size().
-  virtual void reduce_scatter(std::span<float> values) = 0;
-  virtual void reduce_scatter(std::span<bfloat16> values) = 0;
+  /// other parts are undefined afterwards. There must be a multiple of size() values.
+  virtual void reduce_scatter(Values values) = 0;
 
   /// Part `rank` of `size` equal parts is this rank's contribution; afterwards all parts are
   /// filled.
-  virtual void all_gather(std::span<float> values) = 0;
-  virtual void all_gather(std::span<bfloat16> values) = 0;
+  virtual void all_gather(Values values) = 0;
 
   virtual void broadcast(std::span<std::byte> bytes, int root) = 0;
 
@@ -53,10 +56,8 @@ class Communicator {
 
   /// Messages of a pair of ranks arrive in the order they were sent; recv's count must be send's.
   /// A send may wait for its recv.
-  virtual void send(std::span<const float> values, int peer) = 0;
-  virtual void send(std::span<const bfloat16> values, int peer) = 0;
-  virtual void recv(std::span<float> values, int peer) = 0;
-  virtual void recv(std::span<bfloat16> values, int peer) = 0;
+  virtual void send(ConstValues values, int peer) = 0;
+  virtual void recv(Values values, int peer) = 0;
 
   /// Splits the group; ranks of one colour form a new one, ordered by `key`. A negative colour
   /// gives no group (null). The new group has a transport of its own: its messages never meet

@@ -16,8 +16,8 @@ namespace brume::comm {
 /// stream order. Barrier, broadcast and gather stay on the host. NCCL carries it where each rank
 /// has a device of its own, else MPI with a stop in pinned memory; $BRUME_TRANSPORT = nccl,
 /// nccl_serial or staged asks for one of them. Sums by NCCL are in its own order, which is fixed by
-/// its algorithm, the size of the message and the topology, and of bf16 values each partial sum is
-/// rounded; the staged path has the bits of `host`.
+/// its algorithm, the size of the message and the topology, and of values of 16 bits each partial
+/// sum is rounded; the staged path has the bits of `host`.
 ///
 /// Collective over `host`.
 /// @throws Error(input)    for another transport, or NCCL between ranks that share a device

@@ -47,9 +47,8 @@ class LocalCommunicator final : public Communicator {
     group_->meet("barrier", rank_, *this, [](const auto&) {});
   }
 
-  void all_reduce(std::span<float> values) override { reduce_to_all(values, std::plus<>()); }
-  void all_reduce(std::span<bfloat16> values) override {
-    reduce_to_all(values, std::plus<float>());
+  void all_reduce(Values values) override {
+    std::visit([&](auto all) { reduce_to_all(all, std::plus<float>()); }, values);
   }
 
   void all_reduce(std::span<double> values, Reduction reduction) override {
@@ -62,11 +61,12 @@ class LocalCommunicator final : public Communicator {
     }
   }
 
-  void reduce_scatter(std::span<float> values) override { scatter_sums(values); }
-  void reduce_scatter(std::span<bfloat16> values) override { scatter_sums(values); }
-
-  void all_gather(std::span<float> values) override { gather_parts(values); }
-  void all_gather(std::span<bfloat16> values) override { gather_parts(values); }
+  void reduce_scatter(Values values) override {
+    std::visit([&](auto all) { scatter_sums(all); }, values);
+  }
+  void all_gather(Values values) override {
+    std::visit([&](auto all) { gather_parts(all); }, values);
+  }
 
   void broadcast(std::span<std::byte> bytes, int root) override {
     require(root >= 0 && root < size(), Failure::bug, "a broadcast from rank {} of {}", root,
@@ -87,17 +87,11 @@ class LocalCommunicator final : public Communicator {
     return texts;
   }
 
-  void send(std::span<const float> values, int peer) override {
-    group_->send(std::as_bytes(values), rank_, peer);
+  void send(ConstValues values, int peer) override {
+    std::visit([&](auto out) { group_->send(std::as_bytes(out), rank_, peer); }, values);
   }
-  void send(std::span<const bfloat16> values, int peer) override {
-    group_->send(std::as_bytes(values), rank_, peer);
-  }
-  void recv(std::span<float> values, int peer) override {
-    group_->recv(std::as_writable_bytes(values), peer, rank_);
-  }
-  void recv(std::span<bfloat16> values, int peer) override {
-    group_->recv(std::as_writable_bytes(values), peer, rank_);
+  void recv(Values values, int peer) override {
+    std::visit([&](auto in) { group_->recv(std::as_writable_bytes(in), peer, rank_); }, values);
   }
 
   std::unique_ptr<Communicator> split(int colour, int key) override;

@@ -8,19 +8,19 @@
 #include <span>
 #include <type_traits>
 
-#include "base/bfloat16.hpp"
+#include "base/narrow.hpp"
 
 namespace brume::comm {
 
 /// @throws Error(network) with MPI's own words when `code` is not MPI_SUCCESS
 void check_mpi(int code, std::source_location where = std::source_location::current());
 
-/// MPI's name of a value; bf16 travels as 16 bits.
+/// MPI's name of a value; one of 16 bits travels as these.
 template <typename T>
 MPI_Datatype mpi_type() {
   if constexpr (std::is_same_v<T, float>) return MPI_FLOAT;
   if constexpr (std::is_same_v<T, double>) return MPI_DOUBLE;
-  if constexpr (std::is_same_v<T, bfloat16>) return MPI_UINT16_T;
+  if constexpr (Narrow<T>) return MPI_UINT16_T;
 }
 
 /// The count as MPI takes it.

@@ -27,29 +27,26 @@ void MpiCommunicator::barrier() {
   wait(request);
 }
 
-void MpiCommunicator::all_reduce(std::span<float> values) {
-  reduce_to_all(group_.get(), values, Reduction::sum);
-}
-
-void MpiCommunicator::all_reduce(std::span<bfloat16> values) {
-  reduce_to_all(group_.get(), values, Reduction::sum);
+void MpiCommunicator::all_reduce(Values values) {
+  std::visit([&](auto all) { reduce_to_all(group_.get(), all, Reduction::sum); }, values);
 }
 
 void MpiCommunicator::all_reduce(std::span<double> values, Reduction reduction) {
   reduce_to_all(group_.get(), values, reduction);
 }
 
-void MpiCommunicator::reduce_scatter(std::span<float> values) { scatter_sums(values); }
-void MpiCommunicator::reduce_scatter(std::span<bfloat16> values) { scatter_sums(values); }
-
-template <typename T>
-void MpiCommunicator::scatter_sums(std::span<T> values) {
-  part_size(values.size(), size_);
-  reduce_own_part(group_.get(), values, Reduction::sum);
+void MpiCommunicator::reduce_scatter(Values values) {
+  std::visit(
+      [&](auto all) {
+        part_size(all.size(), size_);
+        reduce_own_part(group_.get(), all, Reduction::sum);
+      },
+      values);
 }
 
-void MpiCommunicator::all_gather(std::span<float> values) { gather_parts(values); }
-void MpiCommunicator::all_gather(std::span<bfloat16> values) { gather_parts(values); }
+void MpiCommunicator::all_gather(Values values) {
+  std::visit([&](auto all) { gather_parts(all); }, values);
+}
 
 template <typename T>
 void MpiCommunicator::gather_parts(std::span<T> values) {
@@ -93,12 +90,12 @@ std::vector<std::string> MpiCommunicator::gather(const std::string& mine) {
   return texts;
 }
 
-void MpiCommunicator::send(std::span<const float> values, int peer) { send_values(values, peer); }
-void MpiCommunicator::send(std::span<const bfloat16> values, int peer) {
-  send_values(values, peer);
+void MpiCommunicator::send(ConstValues values, int peer) {
+  std::visit([&](auto out) { send_values(out, peer); }, values);
 }
-void MpiCommunicator::recv(std::span<float> values, int peer) { receive_values(values, peer); }
-void MpiCommunicator::recv(std::span<bfloat16> values, int peer) { receive_values(values, peer); }
+void MpiCommunicator::recv(Values values, int peer) {
+  std::visit([&](auto in) { receive_values(in, peer); }, values);
+}
 
 template <typename T>
 void MpiCommunicator::send_values(std::span<const T> values, int peer) {

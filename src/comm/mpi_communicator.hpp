@@ -33,25 +33,18 @@ class MpiCommunicator final : public Communicator {
   int size() const override { return size_; }
 
   void barrier() override;
-  void all_reduce(std::span<float> values) override;
-  void all_reduce(std::span<bfloat16> values) override;
+  void all_reduce(Values values) override;
   void all_reduce(std::span<double> values, Reduction reduction) override;
-  void reduce_scatter(std::span<float> values) override;
-  void reduce_scatter(std::span<bfloat16> values) override;
-  void all_gather(std::span<float> values) override;
-  void all_gather(std::span<bfloat16> values) override;
+  void reduce_scatter(Values values) override;
+  void all_gather(Values values) override;
   void broadcast(std::span<std::byte> bytes, int root) override;
   std::vector<std::string> gather(const std::string& mine) override;
-  void send(std::span<const float> values, int peer) override;
-  void send(std::span<const bfloat16> values, int peer) override;
-  void recv(std::span<float> values, int peer) override;
-  void recv(std::span<bfloat16> values, int peer) override;
+  void send(ConstValues values, int peer) override;
+  void recv(Values values, int peer) override;
   std::unique_ptr<Communicator> split(int colour, int key) override;
   void abort(int exit_code) override;
 
  private:
-  template <typename T>
-  void scatter_sums(std::span<T> values);
   template <typename T>
   void gather_parts(std::span<T> values);
   template <typename T>

@@ -52,7 +52,7 @@ std::span<T> segment_of(std::span<T> values, std::size_t begin, std::size_t coun
 /// out[i] = sources[0][i] op sources[1][i] op ...; `out` may be one of the sources.
 template <typename T, typename Operation>
 void combine(std::span<const T* const> sources, std::span<T> out, Operation operation) {
-  using Sum = std::conditional_t<std::is_same_v<T, bfloat16>, float, T>;
+  using Sum = std::conditional_t<Narrow<T>, float, T>;
   std::array<Sum, 512> total;  // stays in the first cache
   for (std::size_t begin = 0; begin < out.size(); begin += total.size()) {
     const std::size_t count = std::min(total.size(), out.size() - begin);
@@ -159,7 +159,9 @@ void reduce_to_all(MPI_Comm group, std::span<T> values, Reduction reduction) {
 template void reduce_to_all(MPI_Comm, std::span<float>, Reduction);
 template void reduce_to_all(MPI_Comm, std::span<double>, Reduction);
 template void reduce_to_all(MPI_Comm, std::span<bfloat16>, Reduction);
+template void reduce_to_all(MPI_Comm, std::span<float16>, Reduction);
 template void reduce_own_part(MPI_Comm, std::span<float>, Reduction);
 template void reduce_own_part(MPI_Comm, std::span<bfloat16>, Reduction);
+template void reduce_own_part(MPI_Comm, std::span<float16>, Reduction);
 
 }  // namespace brume::comm

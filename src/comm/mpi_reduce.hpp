@@ -13,8 +13,8 @@ namespace brume::comm {
 ///
 /// The bits depend neither on the length of a message nor on a value's place in it, and are those
 /// of the communicator of threads; the library's own reductions change their order with the length.
-/// Collective over `group`. T is float, double or bfloat16, whose sums are
-/// fp32 and rounded once.
+/// Collective over `group`. T is float, double or a format of 16 bits, whose
+/// sums are fp32 and rounded once.
 template <typename T>
 void reduce_to_all(MPI_Comm group, std::span<T> values, Reduction reduction);
 

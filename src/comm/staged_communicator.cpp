@@ -14,40 +14,32 @@ class StagedCommunicator final : public HostHalf {
  public:
   using HostHalf::HostHalf;
 
-  void all_reduce(std::span<float> values) override {
-    staged<float>(values, values, [&](std::span<float> here) { host_->all_reduce(here); });
-  }
-  void all_reduce(std::span<bfloat16> values) override {
-    staged<bfloat16>(values, values, [&](std::span<bfloat16> here) { host_->all_reduce(here); });
+  void all_reduce(Values values) override {
+    in_place(values, [&](Values here) { host_->all_reduce(here); });
   }
   void all_reduce(std::span<double> values, Reduction reduction) override {
     staged<double>(values, values,
                    [&](std::span<double> here) { host_->all_reduce(here, reduction); });
   }
-  void reduce_scatter(std::span<float> values) override {
-    staged<float>(values, values, [&](std::span<float> here) { host_->reduce_scatter(here); });
+  void reduce_scatter(Values values) override {
+    in_place(values, [&](Values here) { host_->reduce_scatter(here); });
   }
-  void reduce_scatter(std::span<bfloat16> values) override {
-    staged<bfloat16>(values, values,
-                     [&](std::span<bfloat16> here) { host_->reduce_scatter(here); });
+  void all_gather(Values values) override {
+    in_place(values, [&](Values here) { host_->all_gather(here); });
   }
-  void all_gather(std::span<float> values) override {
-    staged<float>(values, values, [&](std::span<float> here) { host_->all_gather(here); });
+  void send(ConstValues values, int peer) override {
+    std::visit(
+        [&]<typename T>(std::span<const T> out) {
+          staged<T>(out, {}, [&](std::span<const T> here) { host_->send(here, peer); });
+        },
+        values);
   }
-  void all_gather(std::span<bfloat16> values) override {
-    staged<bfloat16>(values, values, [&](std::span<bfloat16> here) { host_->all_gather(here); });
-  }
-  void send(std::span<const float> values, int peer) override {
-    staged<float>(values, {}, [&](std::span<const float> here) { host_->send(here, peer); });
-  }
-  void send(std::span<const bfloat16> values, int peer) override {
-    staged<bfloat16>(values, {}, [&](std::span<const bfloat16> here) { host_->send(here, peer); });
-  }
-  void recv(std::span<float> values, int peer) override {
-    staged<float>({}, values, [&](std::span<float> here) { host_->recv(here, peer); });
-  }
-  void recv(std::span<bfloat16> values, int peer) override {
-    staged<bfloat16>({}, values, [&](std::span<bfloat16> here) { host_->recv(here, peer); });
+  void recv(Values values, int peer) override {
+    std::visit(
+        [&]<typename T>(std::span<T> in) {
+          staged<T>({}, in, [&](std::span<T> here) { host_->recv(here, peer); });
+        },
+        values);
   }
   std::unique_ptr<Communicator> split(int colour, int key) override {
     auto host = host_->split(colour, key);
@@ -55,6 +47,11 @@ class StagedCommunicator final : public HostHalf {
   }
 
  private:
+  template <typename Body>
+  void in_place(Values values, Body&& body) {
+    std::visit([&]<typename T>(std::span<T> all) { staged<T>(all, all, body); }, values);
+  }
+
   template <typename T, typename Body>
   void staged(std::span<const T> out, std::span<T> in, Body&& body) {
     const std::size_t count = std::max(out.size(), in.size());

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <thread>
+#include <type_traits>
 
 #include "../host_half.hpp"
 #include "../parts.hpp"
@@ -17,6 +18,14 @@ void nccl_check(ncclResult_t result, const char* what) {
   if (result == ncclSuccess || result == ncclInProgress) return;
   throw Error(Failure::network, "NCCL: {} failed: {} ({})", what, ncclGetErrorString(result),
               ncclGetLastError(nullptr));
+}
+
+template <typename T>
+ncclDataType_t nccl_type() {
+  if constexpr (std::is_same_v<T, float>) return ncclFloat;
+  if constexpr (std::is_same_v<T, double>) return ncclDouble;
+  if constexpr (std::is_same_v<T, bfloat16>) return ncclBfloat16;
+  if constexpr (std::is_same_v<T, float16>) return ncclHalf;
 }
 
 class NcclCommunicator final : public HostHalf {
@@ -37,24 +46,23 @@ class NcclCommunicator final : public HostHalf {
     if (group_ != nullptr) ncclCommAbort(group_);
   }
 
-  void all_reduce(std::span<float> values) override { reduce(values, ncclFloat); }
-  void all_reduce(std::span<bfloat16> values) override { reduce(values, ncclBfloat16); }
+  void all_reduce(Values values) override {
+    std::visit([&](auto all) { reduce(all, ncclSum); }, values);
+  }
   void all_reduce(std::span<double> values, Reduction reduction) override {
-    reduce(values, ncclDouble, operation(reduction));
+    reduce(values, operation(reduction));
   }
-  void reduce_scatter(std::span<float> values) override { scatter_sums(values, ncclFloat); }
-  void reduce_scatter(std::span<bfloat16> values) override { scatter_sums(values, ncclBfloat16); }
-  void all_gather(std::span<float> values) override { gather_parts(values, ncclFloat); }
-  void all_gather(std::span<bfloat16> values) override { gather_parts(values, ncclBfloat16); }
-  void send(std::span<const float> values, int peer) override {
-    send_values(values, ncclFloat, peer);
+  void reduce_scatter(Values values) override {
+    std::visit([&](auto all) { scatter_sums(all); }, values);
   }
-  void send(std::span<const bfloat16> values, int peer) override {
-    send_values(values, ncclBfloat16, peer);
+  void all_gather(Values values) override {
+    std::visit([&](auto all) { gather_parts(all); }, values);
   }
-  void recv(std::span<float> values, int peer) override { receive_values(values, ncclFloat, peer); }
-  void recv(std::span<bfloat16> values, int peer) override {
-    receive_values(values, ncclBfloat16, peer);
+  void send(ConstValues values, int peer) override {
+    std::visit([&](auto out) { send_values(out, peer); }, values);
+  }
+  void recv(Values values, int peer) override {
+    std::visit([&](auto in) { receive_values(in, peer); }, values);
   }
 
   std::unique_ptr<Communicator> split(int colour, int key) override {
@@ -78,38 +86,40 @@ class NcclCommunicator final : public HostHalf {
   }
 
   template <typename T>
-  void reduce(std::span<T> values, ncclDataType_t type, ncclRedOp_t operation = ncclSum) {
-    nccl_check(ncclAllReduce(values.data(), values.data(), values.size(), type, operation, group_,
-                             device::cuda_stream()),
+  void reduce(std::span<T> values, ncclRedOp_t operation) {
+    nccl_check(ncclAllReduce(values.data(), values.data(), values.size(), nccl_type<T>(), operation,
+                             group_, device::cuda_stream()),
                "all-reduce");
     settle("all-reduce");
   }
   template <typename T>
-  void scatter_sums(std::span<T> values, ncclDataType_t type) {
+  void scatter_sums(std::span<T> values) {
     const std::size_t part = part_size(values.size(), size());
     nccl_check(ncclReduceScatter(values.data(), values.data() + part * std::size_t(rank()), part,
-                                 type, ncclSum, group_, device::cuda_stream()),
+                                 nccl_type<T>(), ncclSum, group_, device::cuda_stream()),
                "reduce-scatter");
     settle("reduce-scatter");
   }
   template <typename T>
-  void gather_parts(std::span<T> values, ncclDataType_t type) {
+  void gather_parts(std::span<T> values) {
     const std::size_t part = part_size(values.size(), size());
-    nccl_check(ncclAllGather(values.data() + part * std::size_t(rank()), values.data(), part, type,
-                             group_, device::cuda_stream()),
+    nccl_check(ncclAllGather(values.data() + part * std::size_t(rank()), values.data(), part,
+                             nccl_type<T>(), group_, device::cuda_stream()),
                "all-gather");
     settle("all-gather");
   }
   template <typename T>
-  void send_values(std::span<const T> values, ncclDataType_t type, int peer) {
-    nccl_check(ncclSend(values.data(), values.size(), type, peer, group_, device::cuda_stream()),
-               "send");
+  void send_values(std::span<const T> values, int peer) {
+    nccl_check(
+        ncclSend(values.data(), values.size(), nccl_type<T>(), peer, group_, device::cuda_stream()),
+        "send");
     settle("send");
   }
   template <typename T>
-  void receive_values(std::span<T> values, ncclDataType_t type, int peer) {
-    nccl_check(ncclRecv(values.data(), values.size(), type, peer, group_, device::cuda_stream()),
-               "recv");
+  void receive_values(std::span<T> values, int peer) {
+    nccl_check(
+        ncclRecv(values.data(), values.size(), nccl_type<T>(), peer, group_, device::cuda_stream()),
+        "recv");
     settle("recv");
   }
 
