@@ -18,6 +18,7 @@
 #include "kernels/embedding.hpp"
 #include "kernels/layer_norm.hpp"
 #include "kernels/matmul.hpp"
+#include "kernels/narrow.hpp"
 #include "kernels/pointwise.hpp"
 
 namespace brume::kernels {

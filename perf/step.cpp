@@ -22,6 +22,7 @@
 #include "device/memory.hpp"
 #include "engine/engine.hpp"
 #include "kernels/matmul.hpp"
+#include "kernels/narrow.hpp"
 #include "kernels/types.hpp"
 #include "plan/plan.hpp"
 

@@ -57,6 +57,7 @@ struct TrainingKeys {
   int steps = 0;
   int global_batch = 0;  ///< sequences an iteration
   std::string precision = "fp32";
+  double loss_scale = 0.0;  ///< a power of two; 0: dynamic in fp16, none else
   std::int64_t seed = 1;
   std::string on_nonfinite = "skip";  ///< skip | rollback | stop
   int max_skipped = 10;               ///< steps in a row

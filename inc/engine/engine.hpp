@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "base/bfloat16.hpp"
 #include "comm/communicator.hpp"
 #include "data/sampler.hpp"
 #include "device/scratch_file.hpp"
+#include "engine/loss_scaling.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
 #include "schedule/program.hpp"
@@ -33,6 +33,7 @@ struct Optimizer {
 struct Settings {
   std::int64_t steps = 1;  ///< of the whole training, for the learning rate
   Optimizer optimizer;
+  double loss_scale = 0.0;  ///< a power of two; 0: LossScaling's in fp16, 1 else
   std::uint64_t seed = 1;
   int threads = 1;              ///< cores this rank computes with
   int first_core = -1;          ///< of those on its node; -1: wherever the system puts them
@@ -53,7 +54,9 @@ struct StepMetrics {
   double loss = 0.0;       ///< mean over the target tokens of the global batch, before the update
   double grad_norm = 0.0;  ///< before clipping
   double lr = 0.0;
-  bool skipped = false;  ///< loss or norm is not finite, so no update will follow from this step
+  double loss_scale = 1.0;  ///< S of this step, already taken out of loss and norm
+  bool skipped = false;     ///< loss or norm is not finite, so no update will follow from this step
+  bool scaled_down = false;  ///< ... because S was too large: the next one is half of it
   double iteration_s = 0.0;
   std::array<double, schedule::num_channels> busy_s{};  ///< each channel at work
   std::array<double, schedule::num_channels>
@@ -75,7 +78,8 @@ struct Slab {
   std::int64_t first = 0;
   std::int64_t elements = 0;
   float* data = nullptr;
-  bfloat16* rounded = nullptr;
+  std::byte* rounded = nullptr;
+  model::Precision storage = model::Precision::fp32;  ///< of what is `rounded`
   device::ScratchFile* disk = nullptr;
   std::int64_t disk_byte = 0;  ///< of the file, where it begins
   bool owned = false;          ///< this rank writes it to a checkpoint; others hold a copy
@@ -97,6 +101,7 @@ class Engine {
 
   /// One iteration: applies the last one's update, trains on the next global batch. Collective.
   /// A step whose loss or norm is not finite has no update: weights and moments stay as they are.
+  /// Where only the norm is not and S of a dynamic LossScaling can fall, it falls.
   StepMetrics step(const data::Sampler& data);
 
   /// Applies the update that is still to come, so that weights are final. Collective.
@@ -106,8 +111,9 @@ class Engine {
   double evaluate(const data::Sampler& data, std::int64_t first, std::int64_t sequences);
 
   std::int64_t steps_done() const;
+  LossScaling loss_scaling() const;  ///< of the next step; other precisions only keep it
   /// Goes on after `steps` steps, with weights and moments that the caller put into slabs().
-  void resume(std::int64_t steps);
+  void resume(std::int64_t steps, const LossScaling& scaling);
 
   /// Everything a checkpoint must hold; call flush() first. Pointers stay valid with the engine.
   std::vector<Slab> slabs();

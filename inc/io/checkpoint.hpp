@@ -16,7 +16,8 @@ namespace brume::io {
 
 /// What a checkpoint says about itself.
 struct CheckpointInfo {
-  std::int64_t step = 0;  ///< steps done
+  std::int64_t step = 0;          ///< steps done
+  engine::LossScaling scaling{};  ///< of the next step
   std::string deck_text;
   std::string plan_text;
   std::string profile_text;

@@ -11,25 +11,27 @@ struct AdamW {
   float beta1;
   float beta2;
   float eps;
-  float weight_decay;      ///< 0 for parameters that do not decay
-  float bias_correction1;  ///< 1 - beta1^t, t = 1 at the first step
-  float bias_correction2;  ///< 1 - beta2^t
-  double clip_norm;        ///< what the norm of the whole gradient is cut to; 0: nothing
+  float weight_decay;       ///< 0 for parameters that do not decay
+  float bias_correction1;   ///< 1 - beta1^t, t = 1 at the first step
+  float bias_correction2;   ///< 1 - beta2^t
+  double clip_norm;         ///< what the norm of the whole gradient is cut to; 0: nothing
+  double loss_scale = 1.0;  ///< S, a power of two: the gradients are so many times too large
 };
 
-/// g = grad min(1, clip_norm / (sqrt(squares) + 1e-6))
+/// g = grad / S min(1, clip_norm / (sqrt(squares) / S + 1e-6))
 /// m = b1 m + (1 - b1) g
 /// v = b2 v + (1 - b2) g^2
 /// w = w - lr weight_decay w - lr (m / c1) / (sqrt(v / c2) + eps)
 ///
-/// @param squares  one number: the sum of the squares of the whole gradient; without clipping not
-///                 read
+/// @param squares  one number: the sum of the squares of the whole gradient, S^2 times too large;
+///                 without clipping not read
 /// @source  Loshchilov and Hutter 2019, algorithm 2; order of operations as torch.optim.AdamW
 void adamw_step(const AdamW& step, const double* squares, ConstVector grad, Vector weight, Vector m,
                 Vector v);
 
 /// The same on fp32 master weights; `weight` becomes their rounded copy that layers compute with.
+template <Narrow Storage>
 void adamw_step(const AdamW& step, const double* squares, ConstVector grad, Vector master, Vector m,
-                Vector v, VectorOf<bfloat16> weight);
+                Vector v, VectorOf<Storage> weight);
 
 }  // namespace brume::kernels

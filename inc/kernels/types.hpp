@@ -4,10 +4,13 @@
 #include <cstdint>
 #include <string>
 
-#include "kernels/bfloat16.hpp"
+#include "base/narrow.hpp"
 #include "kernels/views.hpp"
 
 namespace brume::kernels {
+
+using brume::bfloat16;
+using brume::float16;
 
 template <class Element>
 struct Views {
@@ -17,7 +20,7 @@ struct Views {
   using ConstMatrix = MatrixView<const Element>;
 };
 
-// Weights and activations are stored as `Storage`, float or bfloat16; sums, statistics and
+// Weights and activations are stored as `Storage`, float, bfloat16 or float16; sums, statistics and
 // gradients of parameters are fp32 whatever it is. A kernel's Storage is never deduced:
 // kernel<bfloat16>(...).
 template <class Storage>

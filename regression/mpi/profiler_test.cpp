@@ -9,7 +9,7 @@
 
 #include "../../src/profiler/bench.hpp"
 #include "base/error.hpp"
-#include "kernels/bfloat16.hpp"
+#include "kernels/narrow.hpp"
 #include "mpi_main.hpp"
 
 namespace brume::profiler {
@@ -160,10 +160,13 @@ TEST(ProfilerKey, IsTheSameOnAllRanksAndNamesWhatMatters) {
   EXPECT_NE(mine.binding.find("2 ranks"), std::string::npos);
 }
 
-TEST(Profiler, Bf16HasItsOwnKeyAndEveryOperator) {
-  if (!kernels::has_bfloat16_products()) GTEST_SKIP() << "this processor has no bf16 products";
+class NarrowProfile : public ::testing::TestWithParam<model::Precision> {};
+
+TEST_P(NarrowProfile, HasItsOwnKeyAndEveryOperator) {
+  if (GetParam() == model::Precision::bf16 && !kernels::has_bfloat16_products())
+    GTEST_SKIP() << "this processor has no bf16 products";
   model::Config narrow = tiny;
-  narrow.precision = model::Precision::bf16;
+  narrow.precision = GetParam();
   const Shapes one{.microbatches = {1}, .tp = {1}, .groups = {}};
   const hardware::ProfileKey own = key(world(), 2, 1, narrow, one);
   EXPECT_NE(hash(own), hash(key(world(), 2, 1, tiny, one)));
@@ -175,6 +178,9 @@ TEST(Profiler, Bf16HasItsOwnKeyAndEveryOperator) {
                is_time(row.forward_s);
       })) << op.name;
 }
+
+INSTANTIATE_TEST_SUITE_P(Profiler, NarrowProfile,
+                         ::testing::Values(model::Precision::bf16, model::Precision::fp16));
 
 // A limit below what an operator touches leaves its row out, and the rest is still measured.
 TEST(Profiler, WhatNoPlanCanHoldIsNotMeasured) {

@@ -53,12 +53,14 @@ losses other > b
 paste a b | tr -d ',' | awk '{ d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > 1e-5) { print "differs:", $0; bad = 1 } n++ }
   END { if (n < 1) bad = 1; exit bad }'
 
-# In bf16 as well: stopped and resumed the same bits.
-if grep -q avx512 /proc/cpuinfo; then
-  narrow() { tiny_job --set training.precision=bf16 --plan everything.toml $disk "$@"; }
-  narrow --set output.directory=narrow
-  narrow --set output.directory=pieces --steps 5
-  narrow --set output.directory=pieces
-  [ "$(losses narrow)" = "$(losses pieces)" ] || { echo "resumed bf16 losses differ"; exit 1; }
-  [ "$(losses narrow)" != "$(losses other)" ] || { echo "bf16 gave the bits of fp32"; exit 1; }
-fi
+# In bf16 and fp16 as well: stopped and resumed the same bits.
+narrow() { tiny_job --set training.precision="$precision" --plan everything.toml $disk "$@"; }
+for precision in bf16 fp16; do
+  [ $precision = fp16 ] || grep -q avx512 /proc/cpuinfo || continue
+  narrow --set output.directory=$precision
+  narrow --set output.directory=pieces-$precision --steps 5
+  narrow --set output.directory=pieces-$precision
+  [ "$(losses $precision)" = "$(losses pieces-$precision)" ] || { echo "resumed $precision losses differ"; exit 1; }
+  [ "$(losses $precision)" != "$(losses other)" ] || { echo "$precision gave the bits of fp32"; exit 1; }
+done
+h5dump -y -d /steps/loss_scale fp16/run.h5 | grep -q 65536 || { echo "no loss scale in run.h5"; exit 1; }

@@ -92,6 +92,26 @@ TEST(AdamW, CutsOnlyWhatIsTooLong) {
   EXPECT_FLOAT_EQ(m_after(0.0, nullptr), 1.0f);
 }
 
+// A power of two times the gradient, whose norm is cut or is not: the same bits.
+TEST(AdamW, TakesTheLossScaleOutOfTheGradient) {
+  for (const double norm : {2.0, 1.0}) {
+    const auto weights_for = [&](float scale) {
+      Case c(100);
+      const auto squares = std::make_unique<double>(norm * norm * scale * scale);
+      for (int t = 1; t <= 3; ++t) {
+        Array grad = random_array(1, 100, 10 + t);
+        for (int i = 0; i < 100; ++i) grad(0, i) *= scale;
+        AdamW step = step_number(t);
+        step.loss_scale = scale;
+        adamw_step(step, squares.get(), grad.vector(), c.weight.vector(), c.m.vector(),
+                   c.v.vector());
+      }
+      return c.weight.values();
+    };
+    EXPECT_EQ(weights_for(65536.0f), weights_for(1.0f));
+  }
+}
+
 TEST(AdamW, RepeatsBitwiseAlsoAmongThreads) {
   reference::expect_same_bits([] {
     Case c(9001);

@@ -14,7 +14,7 @@
 
 #include "base/error.hpp"
 #include "contract.hpp"
-#include "kernels/bfloat16.hpp"
+#include "kernels/narrow.hpp"
 #include "kernels/types.hpp"
 
 namespace brume::io {
@@ -129,7 +129,9 @@ int different(const State& state, const std::vector<Slab>& slabs) {
   for (const Slab& slab : slabs)
     for_each_element(slab, [&](std::size_t at, float value) {
       const float stored = state.at({slab.name, slab.kind})[at];
-      const float expected = slab.rounded ? float(bfloat16(stored)) : stored;
+      const float expected = !slab.rounded                            ? stored
+                             : slab.storage == model::Precision::bf16 ? float(bfloat16(stored))
+                                                                      : float(float16(stored));
       count += std::memcmp(&expected, &value, sizeof(value)) != 0;
     });
   return count;
@@ -149,6 +151,7 @@ struct Part {
   std::vector<double> losses;
   std::vector<double> norms;
   State state;
+  engine::LossScaling scaling;
 };
 
 /// Trains up to `last_step`, from the checkpoint when `resume`, and writes one at the end when
@@ -167,7 +170,9 @@ Part train(const fs::path& directory, const plan::Plan& plan, bool resume, std::
     if (resume) {
       const CheckpointInfo info = find_checkpoint(directory).value();
       load_slabs(info, slabs);
-      engine.resume(info.step);
+      engine.resume(info.step, info.scaling);
+    } else {
+      engine.resume(0, {32.0, engine::steps_before_growth - 4});  // S grows after 4 steps
     }
     while (engine.steps_done() < last_step) {
       const engine::StepMetrics metrics = engine.step(data);
@@ -179,11 +184,13 @@ Part train(const fs::path& directory, const plan::Plan& plan, bool resume, std::
     {
       const std::lock_guard lock(mutex);
       collect(part.state, slabs);
+      part.scaling = engine.loss_scaling();
     }
     if (!save) return;
     CheckpointWriter writer(directory, world);
     CheckpointInfo info;
     info.step = last_step;
+    info.scaling = engine.loss_scaling();
     info.plan_text = plan::text(plan);
     writer.start(info, slabs);
     writer.finish();
@@ -237,32 +244,40 @@ TEST_P(AnyPlan, ResumedUnderAnotherPlanGivesTheSameLosses) {
 
 INSTANTIATE_TEST_SUITE_P(Checkpoint, AnyPlan, ::testing::Range(0, 11));
 
-constexpr auto bf16 = model::Precision::bf16, fp32 = model::Precision::fp32;
+constexpr auto bf16 = model::Precision::bf16, fp16 = model::Precision::fp16,
+               fp32 = model::Precision::fp32;
 
-class Bf16 : public CheckpointTest, public ::testing::WithParamInterface<int> {
+/// A narrow precision and the number of a plan.
+class NarrowState : public CheckpointTest,
+                    public ::testing::WithParamInterface<std::tuple<model::Precision, int>> {
  protected:
   void SetUp() override {
-    if (!kernels::has_bfloat16_products()) GTEST_SKIP() << "this processor has no bf16 products";
+    if (precision_ == bf16 && !kernels::has_bfloat16_products())
+      GTEST_SKIP() << "this processor has no bf16 products";
   }
+  const model::Precision precision_ = std::get<0>(GetParam());
+  const int number_ = std::get<1>(GetParam());
 };
 
-TEST_P(Bf16, ResumedRunIsBitwiseTheOneNeverStopped) {
-  const plan::Plan& plan = plans()[std::size_t(GetParam())];
-  const Part straight = train(directory_, plan, false, 6, false, bf16);
-  const Part before = train(directory_, plan, false, 3, true, bf16);
-  Part after = train(directory_, plan, true, 6, false, bf16);
+TEST_P(NarrowState, ResumedRunIsBitwiseTheOneNeverStopped) {
+  const plan::Plan& plan = plans()[std::size_t(number_)];
+  const Part straight = train(directory_, plan, false, 6, false, precision_);
+  const Part before = train(directory_, plan, false, 3, true, precision_);
+  Part after = train(directory_, plan, true, 6, false, precision_);
   after.losses.insert(after.losses.begin(), before.losses.begin(), before.losses.end());
   EXPECT_EQ(after.losses, straight.losses);
   EXPECT_TRUE(same_bits(after.state, straight.state));
+  EXPECT_EQ(after.scaling, straight.scaling);
+  if (precision_ == fp16) EXPECT_EQ(after.scaling, (engine::LossScaling{64.0, 2}));
 }
 
-// Masters are what a checkpoint holds, so a precision reads what the other wrote: the same bits,
-// and in bf16 weights that are the rounded masters.
-TEST_P(Bf16, LoadsUnderEveryPlanInEitherPrecision) {
+// Masters are what a checkpoint holds, so a precision reads what another wrote: the same bits, and
+// below fp32 weights that are the rounded masters.
+TEST_P(NarrowState, LoadsUnderEveryPlanInEveryPrecision) {
   const std::vector<std::pair<model::Precision, model::Precision>> pairs{
-      {bf16, bf16}, {bf16, fp32}, {fp32, bf16}};
-  const auto& [saved, loaded] = pairs[std::size_t(GetParam()) % 3];
-  const Part part = train(directory_, plans()[std::size_t(GetParam())], false, 2, true, saved);
+      {precision_, precision_}, {precision_, fp32}, {fp32, precision_}};
+  const auto& [saved, loaded] = pairs[std::size_t(number_) % 3];
+  const Part part = train(directory_, plans()[std::size_t(number_)], false, 2, true, saved);
   const CheckpointInfo info = find_checkpoint(directory_).value();
   model::Config model = small_model;
   model.precision = loaded;
@@ -275,7 +290,9 @@ TEST_P(Bf16, LoadsUnderEveryPlanInEitherPrecision) {
     });
 }
 
-INSTANTIATE_TEST_SUITE_P(Checkpoint, Bf16, ::testing::Values(1, 3, 5, 8));
+INSTANTIATE_TEST_SUITE_P(Checkpoint, NarrowState,
+                         ::testing::Combine(::testing::Values(bf16, fp16),
+                                            ::testing::Values(1, 3, 5, 8)));
 
 TEST_F(CheckpointTest, AnotherModelIsRefusedByTensor) {
   train(directory_, plans()[0], false, 1, true);

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "kernels/bfloat16.hpp"
+#include "kernels/narrow.hpp"
 #include "reference/cross_entropy.hpp"
 
 namespace brume::kernels {

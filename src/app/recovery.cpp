@@ -16,7 +16,7 @@ void load(const io::CheckpointInfo& checkpoint, engine::Engine& engine, comm::Co
   comm::together(world, [&] {
     std::vector<engine::Slab> slabs = engine.slabs();
     io::load_slabs(checkpoint, slabs);
-    engine.resume(checkpoint.step);
+    engine.resume(checkpoint.step, checkpoint.scaling);
   });
 }
 
@@ -24,11 +24,12 @@ engine::StepMetrics Recovery::step(const data::Sampler& data) {
   const auto known = left_out_.find(engine_.steps_done());
   if (known == left_out_.end()) return engine_.step(data);
   engine_.flush();
-  engine_.resume(engine_.steps_done() + 1);
+  engine_.resume(engine_.steps_done() + 1, engine_.loss_scaling());
   return known->second;
 }
 
 bool Recovery::went_back(const engine::StepMetrics& metrics) {
+  if (metrics.scaled_down) return false;  // no fault, and S does not fall for ever
   skipped_in_row_ = metrics.skipped ? skipped_in_row_ + 1 : 0;
   if (!metrics.skipped || left_out_.contains(metrics.step)) return false;
   const deck::TrainingKeys& keys = deck_.training;

@@ -17,7 +17,7 @@
 #include "device/memory.hpp"
 #include "io/checkpoint.hpp"
 #include "io/run_file.hpp"
-#include "kernels/bfloat16.hpp"
+#include "kernels/narrow.hpp"
 #include "kernels/types.hpp"
 #include "planning.hpp"
 #include "profiles.hpp"
@@ -47,6 +47,7 @@ engine::Settings settings(const deck::Deck& deck, int threads, int first_core) {
                  .eps = o.eps,
                  .weight_decay = o.weight_decay,
                  .clip_norm = o.clip_norm};
+  s.loss_scale = deck.training.loss_scale;
   s.seed = std::uint64_t(deck.training.seed);
   s.threads = threads;
   s.first_core = first_core;
@@ -87,10 +88,7 @@ class Job {
                 cluster_.nodes(), session_.num_nodes());
     comm::together(*world_, [&] {
       refuse_mist(deck_, "run");
-      require(model_.precision != model::Precision::fp16, Failure::input,
-              "training.precision = fp16: hosts train in fp32 or bf16; plan, analyze and simulate "
-              "take it");
-      require_bf16();
+      require_precision();
       require(world_->size() == cluster_.devices(), Failure::input,
               "the deck's cluster has {} devices, the job has {} ranks: start {} ranks, or change "
               "cluster.nodes or cluster.devices_per_node",
@@ -100,12 +98,15 @@ class Job {
     });
   }
 
-  void require_bf16() const {
-    if (model_.precision != model::Precision::bf16) return;
-    require(kernels::has_bfloat16_products(), Failure::resource,
+  void require_precision() const {
+    const bool bf16 = model_.precision == model::Precision::bf16;
+    require(!bf16 || kernels::has_bfloat16_products(), Failure::resource,
             "training.precision = bf16: this processor has no bf16 matrix products: use fp32");
-    if (leader_ && !kernels::has_bfloat16_instructions())
+    if (leader_ && bf16 && !kernels::has_bfloat16_instructions())
       log::warn("bf16 saves memory, but not time: this processor lacks avx512_bf16 and converts");
+    if (leader_ && model_.precision == model::Precision::fp16 &&
+        !kernels::has_float16_instructions())
+      log::warn("fp16 saves memory, but not time: this processor's products convert to fp32");
   }
 
   data::Sampler open(const std::string& path, const char* key) const {
@@ -322,6 +323,7 @@ class Job {
     checkpoint_due_ = false;
     engine_->flush();
     writer_->start({.step = engine_->steps_done(),
+                    .scaling = engine_->loss_scaling(),
                     .deck_text = description_.deck_text,
                     .plan_text = description_.plan_text,
                     .profile_text = description_.profile_text,

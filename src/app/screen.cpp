@@ -51,14 +51,17 @@ void Screen::show(const io::Row& row) {
     sum_.busy_s[c] += m.busy_s[c];
     sum_.hidden_s[c] += m.hidden_s[c];
   }
-  skipped_ += m.skipped;
+  scaled_down_ += m.scaled_down;
+  skipped_ += m.skipped && !m.scaled_down;
   last_ = row;
   clear_progress();
   if (m.skipped || m.step == first_step_ || (m.step + 1) % log_every_ == 0 || m.step + 1 == steps_)
     log::info("{:>6}  {:>8.4f}  {:>9.4f}  {:>9.3e}  {:>9.0f}  {:>9}  {:>10}{}", m.step + 1, m.loss,
               m.grad_norm, m.lr, row.tokens_per_s, format_seconds(m.iteration_s),
               format_bytes(double(largest(row.peak_bytes))),
-              m.skipped ? "  not finite: update skipped" : "");
+              m.scaled_down ? "  gradients too large for fp16: scaled down, update skipped"
+              : m.skipped   ? "  not finite: update skipped"
+                            : "");
   if (terminal_) progress(row);
 }
 
@@ -92,6 +95,9 @@ void Screen::close(const io::RunDescription& description) {
   if (skipped_ > 0)
     log::info("{} of {} steps had no update: loss or gradient was not finite", skipped_,
               measured_s_.size());
+  if (scaled_down_ > 0)
+    log::info("{} of {} steps had no update: scaled gradients were too large for fp16",
+              scaled_down_, measured_s_.size());
   log::info("iteration time: predicted {}, measured {} (median of {}), ratio {:.2f}",
             format_seconds(predicted_s_), format_seconds(typical_s), measured_s_.size(),
             typical_s / predicted_s_);

@@ -30,9 +30,9 @@ class Screen {
   double predicted_s_;
   bool terminal_;
   bool progress_shown_ = false;
-  std::vector<double> measured_s_;  ///< iteration times of the steps shown
-  engine::StepMetrics sum_;         ///< of busy and hidden time over them
-  std::int64_t skipped_ = 0;
+  std::vector<double> measured_s_;              ///< iteration times of the steps shown
+  engine::StepMetrics sum_;                     ///< of busy and hidden time over them
+  std::int64_t skipped_ = 0, scaled_down_ = 0;  ///< steps without an update
   io::Row last_;
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.hpp"
 #include "cluster.hpp"
@@ -109,7 +110,14 @@ const Schema<TrainingKeys>& training_schema() {
                 .min = 1,
                 .max = 1 << 24})
           .key("precision", &TrainingKeys::precision,
-               {.help = "number format of the computation", .choices = {"fp32", "bf16", "fp16"}})
+               {.help = "number format of weights and activations",
+                .choices = {"fp32", "bf16", "fp16"}})
+          .key(
+              "loss_scale", &TrainingKeys::loss_scale,
+              {.help = "what gradients are computed so many times too large by, a power of two; 0: "
+                       "dynamic in fp16, 1 in others",
+               .min = 0,
+               .max = 0x1p40})
           .key("seed", &TrainingKeys::seed,
                {.help = "of the first weights and of the data's order", .min = 0})
           .key("on_nonfinite", &TrainingKeys::on_nonfinite,
@@ -266,6 +274,10 @@ Deck resolved(Deck deck, const Document& document) {
   else
     check_default_conventions(deck, check);
 
+  const double loss_scale = deck.training.loss_scale;
+  int exponent = 0;
+  check(loss_scale == 0.0 || std::frexp(loss_scale, &exponent) == 0.5, "training.loss_scale",
+        fmt::format("must be 0 or a power of two, found {}", loss_scale));
   const OptimizerKeys& optimizer = deck.training.optimizer;
   check(optimizer.warmup_steps <= deck.training.steps, "training.optimizer.warmup_steps",
         fmt::format("must be at most steps = {}, found {}", deck.training.steps,

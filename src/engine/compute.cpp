@@ -1,12 +1,13 @@
 #include "compute.hpp"
 
 #include <algorithm>
-#include <type_traits>
 
 #include "base/error.hpp"
 #include "device/device.hpp"
+#include "kernels/narrow.hpp"
 #include "kernels/pointwise.hpp"
 #include "kernels/rope.hpp"
+#include "model/storage.hpp"
 
 namespace brume::engine {
 
@@ -160,7 +161,7 @@ void ComputeOf<Storage>::optimizer_step(const Operands& o, const StepScalars& st
   const double* const squares = o.data<double>(Role::totals) + 1;
   kernels::AdamW adamw = step.adamw;
   const Elements<Storage> weights = o.part_of_block<Storage>(Role::weights, 0);
-  constexpr bool rounds = !std::is_same_v<Storage, float>;
+  constexpr bool rounds = Narrow<Storage>;
   // Gradients and moments are in two places each: what stays on the device, what came from the
   // host.
   for (int i : {0, 1})
@@ -176,8 +177,9 @@ void ComputeOf<Storage>::optimizer_step(const Operands& o, const StepScalars& st
         const bool decays = pieces.block.parameters[std::size_t(piece.parameter)].decays;
         adamw.weight_decay = decays ? step.weight_decay : 0.0f;
         if constexpr (rounds)
-          kernels::adamw_step(adamw, squares, grads.cut(first, end), v.next().cut(first, end),
-                              m.cut(first, end), v.cut(first, end), weights.cut(first, end));
+          kernels::adamw_step<Storage>(adamw, squares, grads.cut(first, end),
+                                       v.next().cut(first, end), m.cut(first, end),
+                                       v.cut(first, end), weights.cut(first, end));
         else
           kernels::adamw_step(adamw, squares, grads.cut(first, end), weights.cut(first, end),
                               m.cut(first, end), v.cut(first, end));
@@ -217,19 +219,16 @@ void ComputeOf<Storage>::norm(const Operands& o) const {
 
 template class ComputeOf<float>;
 template class ComputeOf<kernels::bfloat16>;
+template class ComputeOf<kernels::float16>;
 
 std::unique_ptr<Compute> make_compute(const plan::Plan& plan, const model::Config& model, int rank,
                                       const Arena& arena) {
-  switch (model.precision) {
-    case model::Precision::fp32:
-      return std::make_unique<ComputeOf<float>>(plan, model, rank, arena);
-    case model::Precision::bf16:
-      require(kernels::has_bfloat16_products(), Failure::resource,
-              "bf16: this processor has no such matrix products: use precision = \"fp32\"");
-      return std::make_unique<ComputeOf<kernels::bfloat16>>(plan, model, rank, arena);
-    case model::Precision::fp16: break;
-  }
-  throw Error(Failure::input, "fp16 is for planning: hosts train in fp32 or bf16");
+  require(model.precision != model::Precision::bf16 || kernels::has_bfloat16_products(),
+          Failure::resource,
+          "bf16: this processor has no such matrix products: use precision = \"fp32\"");
+  return model::with_storage(model.precision, [&]<class Storage>() -> std::unique_ptr<Compute> {
+    return std::make_unique<ComputeOf<Storage>>(plan, model, rank, arena);
+  });
 }
 
 }  // namespace brume::engine

@@ -17,7 +17,7 @@ namespace brume::engine {
 
 /// What changes from step to step.
 struct StepScalars {
-  float loss_scale = 1.0f;  ///< 1 / target tokens of the global batch
+  float loss_scale = 1.0f;  ///< S / target tokens of the global batch
   kernels::AdamW adamw{};   ///< of the update that is applied in this step; decay aside
   float weight_decay = 0.0f;
 };
@@ -31,8 +31,7 @@ class Compute {
 };
 
 /// The one for the model's precision.
-/// @throws Error(input) for one that hosts do not compute in, Error(resource) where this host
-/// cannot
+/// @throws Error(resource) where this host cannot compute in it
 std::unique_ptr<Compute> make_compute(const plan::Plan& plan, const model::Config& model, int rank,
                                       const Arena& arena);
 

@@ -141,14 +141,25 @@ template void ComputeOf<float>::loss(const Operands&, const StepScalars&) const;
 template void ComputeOf<float>::head_backward(const Operands&) const;
 template void ComputeOf<kernels::bfloat16>::norm_forward(const Operands&, const std::string&,
                                                          Matrix) const;
+template void ComputeOf<kernels::float16>::norm_forward(const Operands&, const std::string&,
+                                                        Matrix) const;
 template void ComputeOf<kernels::bfloat16>::norm_again(const Operands&, const std::string&,
                                                        Matrix) const;
+template void ComputeOf<kernels::float16>::norm_again(const Operands&, const std::string&,
+                                                      Matrix) const;
 template void ComputeOf<kernels::bfloat16>::norm_backward(const Operands&, const std::string&,
                                                           ConstMatrix, ConstMatrix, Matrix) const;
+template void ComputeOf<kernels::float16>::norm_backward(const Operands&, const std::string&,
+                                                         ConstMatrix, ConstMatrix, Matrix) const;
 template void ComputeOf<kernels::bfloat16>::embedding_forward(const Operands&) const;
+template void ComputeOf<kernels::float16>::embedding_forward(const Operands&) const;
 template void ComputeOf<kernels::bfloat16>::embedding_backward(const Operands&) const;
+template void ComputeOf<kernels::float16>::embedding_backward(const Operands&) const;
 template void ComputeOf<kernels::bfloat16>::head_forward(const Operands&, const StepScalars&) const;
+template void ComputeOf<kernels::float16>::head_forward(const Operands&, const StepScalars&) const;
 template void ComputeOf<kernels::bfloat16>::loss(const Operands&, const StepScalars&) const;
+template void ComputeOf<kernels::float16>::loss(const Operands&, const StepScalars&) const;
 template void ComputeOf<kernels::bfloat16>::head_backward(const Operands&) const;
+template void ComputeOf<kernels::float16>::head_backward(const Operands&) const;
 
 }  // namespace brume::engine

@@ -222,6 +222,8 @@ void ComputeOf<Storage>::linear_backward_parameters(const Operands& o, const std
 template void ComputeOf<float>::layer_forward(const Operands&) const;
 template void ComputeOf<float>::layer_backward(const Operands&) const;
 template void ComputeOf<kernels::bfloat16>::layer_forward(const Operands&) const;
+template void ComputeOf<kernels::float16>::layer_forward(const Operands&) const;
 template void ComputeOf<kernels::bfloat16>::layer_backward(const Operands&) const;
+template void ComputeOf<kernels::float16>::layer_backward(const Operands&) const;
 
 }  // namespace brume::engine

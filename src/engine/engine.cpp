@@ -158,15 +158,24 @@ struct Engine::Impl {
                   .weight_decay = 0.0f,
                   .bias_correction1 = float(1.0 - std::pow(o.beta1, double(i + 1))),
                   .bias_correction2 = float(1.0 - std::pow(o.beta2, double(i + 1))),
-                  .clip_norm = o.clip_norm};
+                  .clip_norm = o.clip_norm,
+                  .loss_scale = pending_scale};
     return step;
   }
 
-  /// Loss and squared gradient norm of the last run.
+  /// Loss and squared gradient norm of the last run, with S and S^2 in them.
   std::array<double, 2> totals() const {
     std::array<double, 2> totals{};
     device::copy_now(totals.data(), arena.at(*named(train, "totals")), sizeof totals);
     return totals;
+  }
+
+  bool scales() const {
+    return model.precision == model::Precision::fp16 && settings.loss_scale == 0.0;
+  }
+  /// S of the next step.
+  double loss_scale() const {
+    return scales() ? scaling.scale : settings.loss_scale > 0.0 ? settings.loss_scale : 1.0;
   }
 
   plan::Plan plan;
@@ -181,6 +190,8 @@ struct Engine::Impl {
   std::optional<GuardCheck> guards, evaluation_guards;
   std::int64_t done = 0;        ///< steps whose gradients were made
   bool update_pending = false;  ///< ... and those of the last one are not applied yet
+  double pending_scale = 1.0;   ///< S of that one
+  LossScaling scaling;
   std::vector<Span> times;
   Executor executor;  ///< last: its threads use the rest
 };
@@ -198,23 +209,32 @@ StepMetrics Engine::step(const data::Sampler& data) {
   Impl& e = *impl_;
   e.load_batch(data, e.done * e.plan.global_batch, e.plan.global_batch);
   // The update of the last step is part of this one's first forward.
-  const StepScalars scalars = e.scalars(e.done - 1);
+  StepScalars scalars = e.scalars(e.done - 1);
+  const double scale = e.loss_scale();
+  scalars.loss_scale *= float(scale);
   const auto parts = e.update_pending ? Parts::both : Parts::train;
   const GuardCheck* guards = e.guards ? &*e.guards : nullptr;
   e.executor.run(e.train, parts, scalars, guards, e.times);
 
   StepMetrics metrics;
   metrics.step = e.done;
-  const auto [loss, squared_norm] = e.totals();
-  metrics.loss = loss;
-  metrics.grad_norm = std::sqrt(squared_norm);
+  const auto [scaled_loss, squared_norm] = e.totals();
+  metrics.loss_scale = scale;
+  metrics.loss = scaled_loss / scale;
+  metrics.grad_norm = std::sqrt(squared_norm) / scale;
   // All ranks hold the same sums, so all decide alike.
   metrics.skipped = !std::isfinite(metrics.loss) || !std::isfinite(metrics.grad_norm);
   metrics.lr = learning_rate(e.settings.optimizer, e.done, e.settings.steps);
   for (const Span& time : e.times) metrics.iteration_s = std::max(metrics.iteration_s, time.end_s);
   add_times(e.train, e.times, metrics);
+  // A loss that is not finite was so before it was scaled.
+  if (e.scales() && std::isfinite(metrics.loss)) {
+    e.scaling = after_step(e.scaling, !metrics.skipped);
+    metrics.scaled_down = e.scaling.scale < scale;
+  }
   ++e.done;
   e.update_pending = !metrics.skipped;
+  e.pending_scale = scale;
   return metrics;
 }
 
@@ -245,8 +265,11 @@ double Engine::evaluate(const data::Sampler& data, std::int64_t first, std::int6
 
 std::int64_t Engine::steps_done() const { return impl_->done; }
 
-void Engine::resume(std::int64_t steps) {
+LossScaling Engine::loss_scaling() const { return impl_->scaling; }
+
+void Engine::resume(std::int64_t steps, const LossScaling& scaling) {
   impl_->done = steps;
+  impl_->scaling = scaling;
   impl_->update_pending = false;
 }
 

@@ -6,6 +6,7 @@
 #include "comm/device_group.hpp"
 #include "device/device.hpp"
 #include "device/memory.hpp"
+#include "model/storage.hpp"
 
 namespace brume::engine {
 
@@ -143,17 +144,18 @@ void Executor::communicate(const schedule::Program& program, const schedule::Tas
   const schedule::Operand* shard = task.operands.size() > 1 ? &task.operands[1] : nullptr;
   std::byte* place = shard ? data + group.rank() * shard->bytes : nullptr;
   if (shard && shard->reads) device::copy(place, at(*shard), shard->bytes);
-  if (stores_narrow(program.buffers[std::size_t(whole.buffer)]))
-    exchange(group, task, std::span(reinterpret_cast<bfloat16*>(data), bytes / sizeof(bfloat16)));
-  else
-    exchange(group, task, std::span(reinterpret_cast<float*>(data), bytes / sizeof(float)));
+  model::with_storage(format(program.buffers[std::size_t(whole.buffer)]), [&]<class Storage>() {
+    exchange(group, task, std::span(reinterpret_cast<Storage*>(data), bytes / sizeof(Storage)));
+  });
   if (shard && shard->writes) device::copy(at(*shard), place, shard->bytes);
 }
 
-/// Weights and activations, in bf16. What else is communicated are fp32 gradients of parameters.
-bool Executor::stores_narrow(const schedule::Buffer& buffer) const {
-  return precision_ == model::Precision::bf16 && (buffer.content == schedule::Content::weights ||
-                                                  buffer.content == schedule::Content::stream);
+/// Of weights and activations that of the model. What else is communicated are fp32 gradients of
+/// parameters.
+model::Precision Executor::format(const schedule::Buffer& buffer) const {
+  const bool stored =
+      buffer.content == schedule::Content::weights || buffer.content == schedule::Content::stream;
+  return stored ? precision_ : model::Precision::fp32;
 }
 
 void Executor::copy(const schedule::Program& program, const schedule::Task& task) const {

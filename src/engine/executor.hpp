@@ -44,7 +44,7 @@ class Executor {
  private:
   void execute(const schedule::Program& program, int task, const StepScalars& step);
   void communicate(const schedule::Program& program, const schedule::Task& task) const;
-  bool stores_narrow(const schedule::Buffer& buffer) const;
+  model::Precision format(const schedule::Buffer& buffer) const;
   void copy(const schedule::Program& program, const schedule::Task& task) const;
   void read_or_write(const schedule::Program& program, const schedule::Task& task) const;
 

@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "device/device.hpp"
+#include "model/storage.hpp"
 
 namespace brume::engine {
 namespace {
@@ -17,7 +18,8 @@ using schedule::Content;
 struct Range {
   std::int64_t first, elements;
   float* data;
-  bfloat16* rounded = nullptr;
+  std::byte* rounded = nullptr;
+  model::Precision storage = model::Precision::fp32;  // of what is rounded
   device::ScratchFile* disk = nullptr;
   std::int64_t disk_byte = 0;
 };
@@ -39,7 +41,10 @@ void add_range(std::vector<Slab>& slabs, const model::Block& block, const model:
                      .first = begin - piece.first,
                      .elements = end - begin,
                      .data = range.data ? range.data + skipped : nullptr,
-                     .rounded = range.rounded ? range.rounded + skipped : nullptr,
+                     .rounded = range.rounded
+                                    ? range.rounded + skipped * model::weight_bytes(range.storage)
+                                    : nullptr,
+                     .storage = range.storage,
                      .disk = range.disk,
                      .disk_byte = range.disk_byte + skipped * std::int64_t(sizeof(float)),
                      .owned = owned && (parameter.splits(tp) || tp_rank == 0)});
@@ -86,7 +91,7 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
     const bool on_disk = buffer.tier == schedule::Tier::disk;
     std::byte* const bytes = on_disk ? nullptr : arena.at(buffer);
     if (weights && rounds) {
-      add("weight", {buffer.first_element, elements, nullptr, reinterpret_cast<bfloat16*>(bytes)});
+      add("weight", {buffer.first_element, elements, nullptr, bytes, model.precision});
       continue;
     }
     const std::vector<const char*> kinds = weights  ? std::vector{"weight"}
@@ -109,11 +114,12 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
 
 std::vector<float> values(const Slab& slab) {
   const auto elements = std::size_t(slab.elements);
-  if (slab.rounded) {
-    std::vector<bfloat16> narrow(elements);
-    device::copy_now(narrow.data(), slab.rounded, slab.elements * std::int64_t(sizeof(bfloat16)));
-    return {narrow.begin(), narrow.end()};
-  }
+  if (slab.rounded)
+    return model::with_storage(slab.storage, [&]<class Storage>() {
+      std::vector<Storage> narrow(elements);
+      device::copy_now(narrow.data(), slab.rounded, slab.elements * std::int64_t(sizeof(Storage)));
+      return std::vector<float>(narrow.begin(), narrow.end());
+    });
   std::vector<float> all(elements);
   if (slab.disk)
     slab.disk->read(slab.disk_byte, std::as_writable_bytes(std::span(all)));
@@ -124,9 +130,11 @@ std::vector<float> values(const Slab& slab) {
 
 void set_values(const Slab& slab, std::int64_t first, std::span<const float> values) {
   if (slab.rounded) {
-    const std::vector<bfloat16> narrow(values.begin(), values.end());
-    device::copy_now(slab.rounded + first, narrow.data(),
-                     std::int64_t(narrow.size() * sizeof(bfloat16)));
+    model::with_storage(slab.storage, [&]<class Storage>() {
+      const std::vector<Storage> narrow(values.begin(), values.end());
+      device::copy_now(slab.rounded + first * std::int64_t(sizeof(Storage)), narrow.data(),
+                       std::int64_t(narrow.size() * sizeof(Storage)));
+    });
   } else if (slab.disk) {
     slab.disk->write(slab.disk_byte + first * std::int64_t(sizeof(float)), std::as_bytes(values));
   } else {

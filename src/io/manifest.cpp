@@ -91,6 +91,9 @@ Manifest parse_manifest(json object) {
           version);
   Manifest manifest;
   object.at("step").get_to(manifest.info.step);
+  engine::LossScaling& scaling = manifest.info.scaling;
+  scaling.scale = object.value("loss_scale", scaling.scale);
+  scaling.good_steps = object.value("good_steps", scaling.good_steps);
   object.at("deck").get_to(manifest.info.deck_text);
   object.at("plan").get_to(manifest.info.plan_text);
   object.at("profile").get_to(manifest.info.profile_text);
@@ -130,6 +133,9 @@ std::string manifest_text(const Manifest& manifest) {
                    {"profile", manifest.info.profile_text},
                    {"model", manifest.info.model_text},
                    {"files", std::move(files)}};
+    if (const engine::LossScaling& scaling = manifest.info.scaling;
+        scaling != engine::LossScaling{})
+      object["loss_scale"] = scaling.scale, object["good_steps"] = scaling.good_steps;
     object["manifest_xxh3_128"] = own_hash(object);
     return lines(object);
   });

@@ -10,7 +10,7 @@ namespace brume::io {
 
 inline constexpr const char* run_filetype = "brume run";
 inline constexpr const char* part_filetype = "brume run part";
-inline constexpr std::array<std::int64_t, 2> run_version = {1, 2};  ///< readers know the first
+inline constexpr std::array<std::int64_t, 2> run_version = {1, 3};  ///< readers know the first
 inline constexpr const char* skipped_path = "/steps/skipped";       ///< since version 1.1
 inline constexpr const char* parts_path = "/parts";                 ///< since version 1.2
 inline constexpr const char* peaks_path = "/steps/peak_resident_bytes";
@@ -23,6 +23,7 @@ struct Column {
   const char* units;
   const char* description;
   double& (*at)(Row&);
+  std::int64_t since = 0;  ///< minor version
 };
 
 inline constexpr std::array columns = {
@@ -33,6 +34,9 @@ inline constexpr std::array columns = {
            [](Row& row) -> double& { return row.metrics.grad_norm; }},
     Column{"/steps/lr", "1", "learning rate of the step's update",
            [](Row& row) -> double& { return row.metrics.lr; }},
+    Column{"/steps/loss_scale", "1",
+           "what gradients were computed so many times too large by; 0: not recorded",
+           [](Row& row) -> double& { return row.metrics.loss_scale; }, 3},
     Column{"/steps/tokens_per_s", "tokens/s", "tokens trained on in a second by the whole job",
            [](Row& row) -> double& { return row.tokens_per_s; }},
     Column{"/steps/iteration_measured_s", "s", "time of the step on the slowest rank",

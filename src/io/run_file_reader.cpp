@@ -90,6 +90,7 @@ std::vector<Row> get_rows(const Hdf5Reader& file, const std::string& group,
   std::vector<Row> rows(count);
   for (std::size_t i = 0; i < count; ++i) rows[i].metrics.step = steps[i];
   for (const Column& column : columns) {
+    if (minor_version < column.since) continue;
     const auto values = get<double>(file, group + column.path, {count});
     for (std::size_t i = 0; i < count; ++i) column.at(rows[i]) = values[i];
   }

@@ -6,9 +6,9 @@
 #include <limits>
 #include <utility>
 
-#include "base/bfloat16.hpp"
 #include "base/error.hpp"
 #include "base/log.hpp"
+#include "base/narrow.hpp"
 #include "base/text.hpp"
 #include "device/device.hpp"
 
@@ -135,6 +135,7 @@ std::span<Storage> Operands::values(std::int64_t count) {
 
 template std::span<float> Operands::values<float>(std::int64_t);
 template std::span<bfloat16> Operands::values<bfloat16>(std::int64_t);
+template std::span<float16> Operands::values<float16>(std::int64_t);
 
 std::span<float> Operands::zeros(std::int64_t count) {
   const std::span<float> values = take<float>(count);

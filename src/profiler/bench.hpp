@@ -72,7 +72,7 @@ class Operands {
 
   void restart() { next_ = 0; }
   template <class Storage>
-  std::span<Storage> values(std::int64_t count);  ///< in [-1, 1); Storage is float or bfloat16
+  std::span<Storage> values(std::int64_t count);  ///< in [-1, 1); any Storage
   std::span<float> zeros(std::int64_t count);
   std::span<std::int32_t> tokens(std::int64_t count, std::int64_t below);
 

@@ -50,12 +50,14 @@ std::string describe(const model::Config& m, const Shapes& shapes) {
   if (m.kv_heads() != m.num_heads) heads += fmt::format(" K{}", m.kv_heads());
   if (m.attention_size() != m.hidden_size) heads += fmt::format(" D{}", m.head_dim());
   if (m.rotary() && m.qkv_bias) heads += " qkv_bias";
+  const char* const precision = m.precision == model::Precision::bf16   ? " bf16"
+                                : m.precision == model::Precision::fp16 ? " fp16"
+                                                                        : "";
   const std::string disk = shapes.scratch ? fmt::format("; disk '{}'", *shapes.scratch) : "";
-  return fmt::format(
-      "{} C{} {} F{} T{} V{}{}{}; b {}; tp {}; groups {}{}", model::name(m.family), m.hidden_size,
-      heads, m.ffn_size, m.seq_len, m.vocab_size, m.tied_head ? " tied" : "",
-      m.precision == model::Precision::bf16 ? " bf16" : "", fmt::join(shapes.microbatches, " "),
-      fmt::join(shapes.tp, " "), fmt::join(shapes.groups, " "), disk);
+  return fmt::format("{} C{} {} F{} T{} V{}{}{}; b {}; tp {}; groups {}{}", model::name(m.family),
+                     m.hidden_size, heads, m.ffn_size, m.seq_len, m.vocab_size,
+                     m.tied_head ? " tied" : "", precision, fmt::join(shapes.microbatches, " "),
+                     fmt::join(shapes.tp, " "), fmt::join(shapes.groups, " "), disk);
 }
 
 std::filesystem::path cache_directory() {

@@ -16,6 +16,7 @@
 #include "kernels/rms_norm.hpp"
 #include "kernels/rope.hpp"
 #include "kernels/swiglu.hpp"
+#include "model/storage.hpp"
 
 namespace brume::profiler {
 namespace {
@@ -217,7 +218,7 @@ Passes adamw(Maker<Storage> make, std::int64_t elements) {
     return {[=] { kernels::adamw_step(step, squares, grad, weight, m, v); }, {}};
   } else {
     const auto rounded = make.vector(elements);
-    return {[=] { kernels::adamw_step(step, squares, grad, weight, m, v, rounded); }, {}};
+    return {[=] { kernels::adamw_step<Storage>(step, squares, grad, weight, m, v, rounded); }, {}};
   }
 }
 
@@ -245,9 +246,8 @@ Passes passes_of(const Item& item, const model::Config& model, Operands& operand
 }  // namespace
 
 Passes make_passes(const Item& item, const model::Config& model, Operands& operands) {
-  return model.precision == model::Precision::bf16
-             ? passes_of<kernels::bfloat16>(item, model, operands)
-             : passes_of<float>(item, model, operands);
+  return model::with_storage(
+      model.precision, [&]<class Storage>() { return passes_of<Storage>(item, model, operands); });
 }
 
 Work make_sum(std::int64_t elements, Operands& operands) {

@@ -22,7 +22,7 @@ struct Passes {
   Work backward;
 };
 
-/// In bf16 where the model is, else in fp32.
+/// In the model's precision.
 /// @throws Error(resource) when there is no memory for the operands
 Passes make_passes(const Item& item, const model::Config& model, Operands& operands);
 

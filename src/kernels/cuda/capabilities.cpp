@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 
 #include "device/cuda.hpp"
-#include "kernels/bfloat16.hpp"
 #include "kernels/kokkos.hpp"
+#include "kernels/narrow.hpp"
 #include "kernels/types.hpp"
 
 namespace brume::kernels {
@@ -17,6 +17,8 @@ bool has_bfloat16_products() {
 }
 
 bool has_bfloat16_instructions() { return has_bfloat16_products(); }
+
+bool has_float16_instructions() { return true; }
 
 std::string versions() {
   const std::size_t cublas = cublasLtGetVersion();

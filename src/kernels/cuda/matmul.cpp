@@ -16,13 +16,18 @@ CublasLinear& linear() {
   return linear;
 }
 
+template <class Element>
+constexpr ElementType type_of = std::is_same_v<Element, float>      ? ElementType::fp32
+                                : std::is_same_v<Element, bfloat16> ? ElementType::bf16
+                                                                    : ElementType::fp16;
+
 template <class View>
 DeviceMatrix on_device(const View& matrix) {
   using Element = std::remove_cvref_t<decltype(matrix(0, 0))>;
   return {.data = const_cast<Element*>(matrix.data()),
           .rows = std::int64_t(matrix.extent(0)),
           .columns = std::int64_t(matrix.extent(1)),
-          .type = std::is_same_v<Element, float> ? ElementType::fp32 : ElementType::bf16,
+          .type = type_of<Element>,
           .stride = std::int64_t(matrix.stride(0))};
 }
 

@@ -5,12 +5,12 @@
 #include "kernels/host/loops.hpp"
 
 namespace brume::kernels {
-
 namespace {
 
 float grad_scale(const AdamW& step, const double* squares) {
-  if (step.clip_norm <= 0.0) return 1.0f;
-  return float(std::min(1.0, step.clip_norm / (std::sqrt(*squares) + 1e-6)));
+  const double share =
+      step.clip_norm > 0.0 ? step.clip_norm / (std::sqrt(*squares) / step.loss_scale + 1e-6) : 1.0;
+  return float(std::min(1.0, share) / step.loss_scale);
 }
 
 /// Sees each new weight with its index.
@@ -45,12 +45,15 @@ void adamw_step(const AdamW& step, const double* squares, ConstVector grad, Vect
   update(step, squares, grad, weight, m, v, [](std::int64_t, float) {});
 }
 
+template <Narrow Storage>
 void adamw_step(const AdamW& step, const double* squares, ConstVector grad, Vector master, Vector m,
-                Vector v, VectorOf<bfloat16> weight) {
+                Vector v, VectorOf<Storage> weight) {
   promise(weight.extent(0) == master.extent(0), "adamw_step",
           "weight must be as long as its master");
-  bfloat16* const rounded = weight.data();
+  Storage* const rounded = weight.data();
   update(step, squares, grad, master, m, v, [=](std::int64_t i, float w) { rounded[i] = w; });
 }
 
 }  // namespace brume::kernels
+
+#include "kernels/instances/adamw.hpp"

@@ -70,8 +70,10 @@ void forward(const AttentionShape& shape, const ConstMatrix& qkv, const Matrix& 
   });
 }
 
-void forward(const AttentionShape& shape, const ConstMatrixOf<bfloat16>& qkv,
-             const MatrixOf<bfloat16>& o, const Vector& lse) {
+/// By fp32 copies of one head at a time.
+template <Narrow Storage>
+void forward(const AttentionShape& shape, const MatrixView<const Storage>& qkv,
+             const MatrixView<Storage>& o, const Vector& lse) {
   for_each("attention_forward", std::int64_t(shape.batch) * shape.heads, [=](std::int64_t unit) {
     const int h = int(unit % shape.heads), b = int(unit / shape.heads);
     const Head in = head_of(qkv, shape, b, h);
@@ -97,5 +99,7 @@ void attention_forward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv, 
 template void attention_forward<float>(const AttentionShape&, ConstMatrix, Matrix, Vector);
 template void attention_forward<bfloat16>(const AttentionShape&, ConstMatrixOf<bfloat16>,
                                           MatrixOf<bfloat16>, Vector);
+template void attention_forward<float16>(const AttentionShape&, ConstMatrixOf<float16>,
+                                         MatrixOf<float16>, Vector);
 
 }  // namespace brume::kernels

@@ -79,10 +79,11 @@ void backward_group(const AttentionShape& shape, int b, int key_head, const Cons
 }
 
 /// The same in fp32 copies: gradients are rounded once, after the last addition.
+template <Narrow Storage>
 void backward_group(const AttentionShape& shape, int b, int key_head,
-                    const ConstMatrixOf<bfloat16>& qkv, const ConstMatrixOf<bfloat16>& o,
-                    const ConstVector& lse, const ConstMatrixOf<bfloat16>& d_o,
-                    const MatrixOf<bfloat16>& dqkv) {
+                    const MatrixView<const Storage>& qkv, const MatrixView<const Storage>& o,
+                    const ConstVector& lse, const MatrixView<const Storage>& d_o,
+                    const MatrixView<Storage>& dqkv) {
   enum { q, k, v, d_q, d_k, d_v, out, d_out, arrays };
   WideHead wide(shape, arrays);
   wide.clear(d_k), wide.clear(d_v);
@@ -128,5 +129,8 @@ template void attention_backward<float>(const AttentionShape&, ConstMatrix, Cons
 template void attention_backward<bfloat16>(const AttentionShape&, ConstMatrixOf<bfloat16>,
                                            ConstMatrixOf<bfloat16>, ConstVector,
                                            ConstMatrixOf<bfloat16>, MatrixOf<bfloat16>);
+template void attention_backward<float16>(const AttentionShape&, ConstMatrixOf<float16>,
+                                          ConstMatrixOf<float16>, ConstVector,
+                                          ConstMatrixOf<float16>, MatrixOf<float16>);
 
 }  // namespace brume::kernels

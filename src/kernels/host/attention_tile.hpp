@@ -85,10 +85,12 @@ class WideHead {
         values_(std::size_t(arrays) * rows_ * columns_) {}
 
   float* at(int array) { return values_.data() + std::int64_t(array) * rows_ * columns_; }
-  void load(int array, const bfloat16* from, std::int64_t stride) {
+  template <Narrow Storage>
+  void load(int array, const Storage* from, std::int64_t stride) {
     copy_rows(from, stride, rows_, columns_, at(array), columns_);
   }
-  void store(int array, bfloat16* to, std::int64_t stride) {
+  template <Narrow Storage>
+  void store(int array, Storage* to, std::int64_t stride) {
     copy_rows(at(array), columns_, rows_, columns_, to, stride);
   }
   void clear(int array) { std::fill_n(at(array), std::int64_t(rows_) * columns_, 0.0f); }

@@ -6,7 +6,6 @@
 #include <oneapi/dnnl/dnnl.h>
 
 #include "base/error.hpp"
-#include "kernels/bfloat16.hpp"
 
 namespace brume::kernels {
 namespace {
@@ -45,7 +44,10 @@ void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<Storage
   if constexpr (std::is_same_v<Storage, float>)
     if (b.transpose == Transpose::no)
       return gemm(m, n, k, 1.0f, a, b, write == Write::accumulate ? 1.0f : 0.0f, c, stride);
-  gemm_by_primitive(m, n, k, a, b, write, c, stride);
+  if constexpr (std::is_same_v<Storage, float16>)
+    gemm_widened(m, n, k, a, b, write, c, stride);
+  else
+    gemm_by_primitive(m, n, k, a, b, write, c, stride);
 }
 
 template void gemm(std::int64_t, std::int64_t, std::int64_t, const FactorOf<float>&,
@@ -54,5 +56,9 @@ template void gemm(std::int64_t, std::int64_t, std::int64_t, const FactorOf<bflo
                    const FactorOf<bfloat16>&, Write, float*, std::int64_t);
 template void gemm(std::int64_t, std::int64_t, std::int64_t, const FactorOf<bfloat16>&,
                    const FactorOf<bfloat16>&, Write, bfloat16*, std::int64_t);
+template void gemm(std::int64_t, std::int64_t, std::int64_t, const FactorOf<float16>&,
+                   const FactorOf<float16>&, Write, float*, std::int64_t);
+template void gemm(std::int64_t, std::int64_t, std::int64_t, const FactorOf<float16>&,
+                   const FactorOf<float16>&, Write, float16*, std::int64_t);
 
 }  // namespace brume::kernels

@@ -39,4 +39,9 @@ template <class Storage, class Result>
 void gemm_by_primitive(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<Storage>& a,
                        const FactorOf<Storage>& b, Write write, Result* c, std::int64_t stride);
 
+/// The same by products of fp32 copies, bounded pieces at a time, for sizes that are not 0.
+template <class Storage, class Result>
+void gemm_widened(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<Storage>& a,
+                  const FactorOf<Storage>& b, Write write, Result* c, std::int64_t stride);
+
 }  // namespace brume::kernels

@@ -10,6 +10,7 @@
 
 #include "base/error.hpp"
 #include "kernels/host/gemm.hpp"
+#include "kernels/narrow.hpp"
 
 namespace brume::kernels {
 namespace {
@@ -82,6 +83,8 @@ bool has_bfloat16_instructions() {
   return false;
 #endif
 }
+
+bool has_float16_instructions() { return false; }  // oneDNN has no products of fp16
 
 template <class Storage, class Result>
 void gemm_by_primitive(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<Storage>& a,

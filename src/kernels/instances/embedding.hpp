@@ -7,9 +7,13 @@ template void embedding_forward<float>(ConstTokens, ConstMatrixOf<float>, ConstM
 template void embedding_forward<bfloat16>(ConstTokens, ConstMatrixOf<bfloat16>,
                                           ConstMatrixOf<bfloat16>, MatrixOf<bfloat16>,
                                           VocabularyPart);
+template void embedding_forward<float16>(ConstTokens, ConstMatrixOf<float16>,
+                                         ConstMatrixOf<float16>, MatrixOf<float16>, VocabularyPart);
 template void embedding_backward<float>(ConstTokens, ConstMatrixOf<float>, Matrix, Matrix,
                                         VocabularyPart);
 template void embedding_backward<bfloat16>(ConstTokens, ConstMatrixOf<bfloat16>, Matrix, Matrix,
                                            VocabularyPart);
+template void embedding_backward<float16>(ConstTokens, ConstMatrixOf<float16>, Matrix, Matrix,
+                                          VocabularyPart);
 
 }  // namespace brume::kernels

@@ -6,13 +6,19 @@ template void linear_forward<float>(ConstMatrixOf<float>, ConstMatrixOf<float>, 
                                     MatrixOf<float>);
 template void linear_forward<bfloat16>(ConstMatrixOf<bfloat16>, ConstMatrixOf<bfloat16>, Write,
                                        MatrixOf<bfloat16>);
+template void linear_forward<float16>(ConstMatrixOf<float16>, ConstMatrixOf<float16>, Write,
+                                      MatrixOf<float16>);
 template void linear_backward_input<float>(ConstMatrixOf<float>, ConstMatrixOf<float>, Write,
                                            MatrixOf<float>);
 template void linear_backward_input<bfloat16>(ConstMatrixOf<bfloat16>, ConstMatrixOf<bfloat16>,
                                               Write, MatrixOf<bfloat16>);
+template void linear_backward_input<float16>(ConstMatrixOf<float16>, ConstMatrixOf<float16>, Write,
+                                             MatrixOf<float16>);
 template void linear_backward_weight<float>(ConstMatrixOf<float>, ConstMatrixOf<float>, Write,
                                             Matrix);
 template void linear_backward_weight<bfloat16>(ConstMatrixOf<bfloat16>, ConstMatrixOf<bfloat16>,
                                                Write, Matrix);
+template void linear_backward_weight<float16>(ConstMatrixOf<float16>, ConstMatrixOf<float16>, Write,
+                                              Matrix);
 
 }  // namespace brume::kernels

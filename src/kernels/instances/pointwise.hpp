@@ -5,9 +5,12 @@ namespace brume::kernels {
 template void add_bias<float>(ConstMatrixOf<float>, ConstVectorOf<float>, MatrixOf<float>);
 template void add_bias<bfloat16>(ConstMatrixOf<bfloat16>, ConstVectorOf<bfloat16>,
                                  MatrixOf<bfloat16>);
+template void add_bias<float16>(ConstMatrixOf<float16>, ConstVectorOf<float16>, MatrixOf<float16>);
 template void copy<float>(ConstVectorOf<float>, VectorOf<float>);
 template void copy<bfloat16>(ConstVectorOf<bfloat16>, VectorOf<bfloat16>);
+template void copy<float16>(ConstVectorOf<float16>, VectorOf<float16>);
 template void bias_backward<float>(ConstMatrixOf<float>, Write, Vector);
 template void bias_backward<bfloat16>(ConstMatrixOf<bfloat16>, Write, Vector);
+template void bias_backward<float16>(ConstMatrixOf<float16>, Write, Vector);
 
 }  // namespace brume::kernels

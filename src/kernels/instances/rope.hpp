@@ -4,7 +4,9 @@ namespace brume::kernels {
 
 template void rope_forward<float>(ConstMatrix, MatrixOf<float>);
 template void rope_forward<bfloat16>(ConstMatrix, MatrixOf<bfloat16>);
+template void rope_forward<float16>(ConstMatrix, MatrixOf<float16>);
 template void rope_backward<float>(ConstMatrix, MatrixOf<float>);
 template void rope_backward<bfloat16>(ConstMatrix, MatrixOf<bfloat16>);
+template void rope_backward<float16>(ConstMatrix, MatrixOf<float16>);
 
 }  // namespace brume::kernels

@@ -11,11 +11,12 @@ namespace {
 /// precision.
 const float* grad_scale(const AdamW& step, const double* squares) {
   float* const scale = workspace_of<float>(1);
-  const double clip_norm = step.clip_norm;
+  const double clip_norm = step.clip_norm, loss_scale = step.loss_scale;
   for_each(
       "adamw_clip", 1, KOKKOS_LAMBDA(std::int64_t) {
-        const double share = clip_norm > 0.0 ? clip_norm / (std::sqrt(*squares) + 1e-6) : 1.0;
-        *scale = float(share < 1.0 ? share : 1.0);
+        const double share =
+            clip_norm > 0.0 ? clip_norm / (std::sqrt(*squares) / loss_scale + 1e-6) : 1.0;
+        *scale = float((share < 1.0 ? share : 1.0) / loss_scale);
       });
   return scale;
 }
@@ -47,10 +48,13 @@ void adamw_step(const AdamW& step, const double* squares, ConstVector grad, Vect
   update<float>(step, squares, grad, weight, m, v, nullptr);
 }
 
+template <Narrow Storage>
 void adamw_step(const AdamW& step, const double* squares, ConstVector grad, Vector master, Vector m,
-                Vector v, VectorOf<bfloat16> weight) {
+                Vector v, VectorOf<Storage> weight) {
   promise(weight.size() == master.size(), "adamw_step", "weight must be as long as its master");
   update(step, squares, grad, master, m, v, weight.data());
 }
 
 }  // namespace brume::kernels
+
+#include "kernels/instances/adamw.hpp"

@@ -66,5 +66,7 @@ void attention_forward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv, 
 template void attention_forward<float>(const AttentionShape&, ConstMatrix, Matrix, Vector);
 template void attention_forward<bfloat16>(const AttentionShape&, ConstMatrixOf<bfloat16>,
                                           MatrixOf<bfloat16>, Vector);
+template void attention_forward<float16>(const AttentionShape&, ConstMatrixOf<float16>,
+                                         MatrixOf<float16>, Vector);
 
 }  // namespace brume::kernels

@@ -130,5 +130,8 @@ template void attention_backward<float>(const AttentionShape&, ConstMatrix, Cons
 template void attention_backward<bfloat16>(const AttentionShape&, ConstMatrixOf<bfloat16>,
                                            ConstMatrixOf<bfloat16>, ConstVector,
                                            ConstMatrixOf<bfloat16>, MatrixOf<bfloat16>);
+template void attention_backward<float16>(const AttentionShape&, ConstMatrixOf<float16>,
+                                          ConstMatrixOf<float16>, ConstVector,
+                                          ConstMatrixOf<float16>, MatrixOf<float16>);
 
 }  // namespace brume::kernels

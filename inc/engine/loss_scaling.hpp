@@ -1,0 +1,30 @@
+/// @file Dynamic scaling of the loss, so that small gradients of activations survive in fp16.
+#pragma once
+
+#include <cstdint>
+
+namespace brume::engine {
+
+// S starts where most trainings do and is halved if that is too much. Below 1 it would shrink
+// gradients that do not fit unscaled: then the training is at fault. The largest S lets gradients
+// of 2^24 tokens a batch use all of fp16, and leaves sums in fp32 far from infinity.
+inline constexpr double first_loss_scale = 0x1p16;
+inline constexpr double least_loss_scale = 1.0;
+inline constexpr double largest_loss_scale = 0x1p40;
+inline constexpr std::int64_t steps_before_growth = 2000;
+
+/// What the next step's gradients are multiplied by. Part of the state of a training.
+struct LossScaling {
+  double scale = first_loss_scale;  ///< S, a power of two: no bit of a fraction changes with it
+  std::int64_t good_steps = 0;      ///< in a row, since S changed
+
+  bool operator==(const LossScaling&) const = default;
+};
+
+/// After a step whose gradients were finite: S, doubled after so many in a row. After one whose
+/// were not: S / 2. Always between the least and the largest.
+///
+/// @source  Micikevicius et al. 2018, 3.2; constants as torch.amp.GradScaler
+LossScaling after_step(const LossScaling& before, bool finite);
+
+}  // namespace brume::engine
