@@ -9,6 +9,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <random>
 #include <thread>
 #include <vector>
@@ -32,10 +33,26 @@ class OnDevice {
  private:
   std::unique_ptr<device::Stream> stream_;
 };
-inline const OnDevice on_device;
 
-/// Kokkos must run before the first kernel.
-inline const kernels::Runtime runtime{1};
+/// What kernels need is made by the program's main: Kokkos cannot start before its library's own
+/// statics are there.
+class Kernels final : public testing::Environment {
+ public:
+  void SetUp() override {
+    device_.emplace();
+    runtime_.emplace(1);
+  }
+  void TearDown() override {
+    runtime_.reset();
+    device_.reset();
+  }
+
+ private:
+  std::optional<OnDevice> device_;
+  std::optional<kernels::Runtime> runtime_;
+};
+inline testing::Environment* const environment =
+    testing::AddGlobalTestEnvironment(new Kernels);  // owned by GoogleTest
 
 /// A matrix whose rows may lie further apart than they are long; the gaps hold NaN, so a kernel
 /// that reads them spoils its result and one that writes them is seen by `gaps_untouched`.
