@@ -159,10 +159,12 @@ const Schema<Deck>& schema();
 /// Reads a deck, applies overrides in order, checks what single keys cannot show (for example that
 /// num_heads divides hidden_size). File names in it are relative to the working directory.
 ///
-/// @param overrides  "key=value", as after --set
+/// @param overrides   "key=value", as after --set
+/// @param device_gib  cluster.memory_gib of a deck that leaves it out; 0: it must be there
 /// @throws Error(input)
-Deck load(const std::string& path, const std::vector<std::string>& overrides = {});
+Deck load(const std::string& path, const std::vector<std::string>& overrides = {},
+          double device_gib = 0.0);
 Deck parse(const std::string& text, const std::string& origin,
-           const std::vector<std::string>& overrides = {});
+           const std::vector<std::string>& overrides = {}, double device_gib = 0.0);
 
 }  // namespace brume::deck

@@ -64,6 +64,16 @@ TEST(Deck, EachRequiredKeyIsMissed) {
   EXPECT_EQ(refused(""), "a.toml: table 'training': missing key 'steps': length of the training");
 }
 
+TEST(Deck, WithoutMemoryItIsTheDevices) {
+  std::string text = smallest;
+  const std::size_t start = text.find("memory_gib");
+  text.erase(start, text.find('\n', start) + 1 - start);
+  EXPECT_EQ(parse(text, "a.toml", {}, 79.25).cluster.memory_gib, 79.25);
+  EXPECT_EQ(parse(text, "a.toml", {"cluster.memory_gib=3"}, 79.25).cluster.memory_gib, 3.0);
+  EXPECT_EQ(parse(smallest, "a.toml", {}, 79.25).cluster.memory_gib, 0.5);
+  EXPECT_THROW(parse(text, "a.toml"), Error);
+}
+
 // Biases are a GPT's; a configuration file may stand for the sizes, and the deck remembers which
 // keys it gave itself.
 TEST(Deck, WhatFollowsFromTheFamily) {
@@ -197,6 +207,7 @@ TEST(Deck, GroupsAreReadAndWrittenBack) {
   const Deck one = parse(smallest, "a.toml");
   ASSERT_EQ(one.cluster.all_groups().size(), 1u);
   EXPECT_EQ(one.cluster.all_groups()[0].memory_gib, 0.5);
+  EXPECT_EQ(parse(grouped, "a.toml", {}, 79.0).cluster.groups[0].memory_gib, 40);
 }
 
 TEST(Deck, GroupsThatCannotBeAreNamedWithTheirLine) {

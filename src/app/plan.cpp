@@ -210,7 +210,7 @@ int check(const DeckOptions& options) {
 
 int profile(const DeckOptions& options, const std::string& output) {
   return on_all_ranks([&](comm::Session& session, comm::Communicator& world) {
-    const deck::Deck deck = load_deck(world, options.deck, options.sets);
+    const deck::Deck deck = load_deck(world, session.ranks_per_node(), options.deck, options.sets);
     const hardware::Profile measured = measure_profile(
         world, session.ranks_per_node(), deck, model::config(deck.model, deck.training.precision));
     comm::together(world, [&] {

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <fstream>
 #include <map>
 
@@ -10,6 +12,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "comm/agree.hpp"
+#include "device/device.hpp"
 #include "hardware/cluster.hpp"
 #include "schedule/compile.hpp"
 #include "tuner/tuner.hpp"
@@ -61,19 +64,30 @@ std::string largest_contributors(const schedule::Program& program) {
   return text;
 }
 
+/// What a rank has of its device, where it has least [GiB]; 0 on hosts. Collective over `world`.
+double smallest_device_gib(comm::Communicator& world, int ranks_per_node) {
+  const device::Description device = device::describe_device();
+  const int sharing = std::max(1, int(ceil_div(ranks_per_node, std::max(1, device.on_node))));
+  std::array<double, 1> bytes{double(device.memory_bytes) / sharing};
+  world.all_reduce(bytes, comm::Reduction::min);
+  return std::ldexp(bytes[0], -30);
+}
+
 }  // namespace
 
-deck::Deck load_deck(const std::string& path, const std::vector<std::string>& overrides) {
-  deck::Deck deck = deck::load(path, overrides);
+deck::Deck load_deck(const std::string& path, const std::vector<std::string>& overrides,
+                     double device_gib) {
+  deck::Deck deck = deck::load(path, overrides, device_gib);
   deck.model = model::resolved(deck.model);
   return deck;
 }
 
-deck::Deck load_deck(comm::Communicator& world, const std::string& path,
+deck::Deck load_deck(comm::Communicator& world, int ranks_per_node, const std::string& path,
                      const std::vector<std::string>& overrides) {
+  const double device_gib = smallest_device_gib(world, ranks_per_node);
   std::string text;
   comm::together(world, [&] {
-    if (world.rank() == 0) text = deck::schema().write(load_deck(path, overrides));
+    if (world.rank() == 0) text = deck::schema().write(load_deck(path, overrides, device_gib));
   });
   return deck::parse(comm::broadcast(world, text, 0), path);
 }

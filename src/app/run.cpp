@@ -79,7 +79,7 @@ class Job {
   // --- before the first step ---
 
   void read_deck() {
-    deck_ = load_deck(*world_, options_.deck, options_.sets);
+    deck_ = load_deck(*world_, session_.ranks_per_node(), options_.deck, options_.sets);
     model_ = model::config(deck_.model, deck_.training.precision);
     cluster_ = hardware::cluster(deck_.cluster);
     last_step_ = options_.steps.value_or(deck_.training.steps);

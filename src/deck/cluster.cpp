@@ -9,7 +9,8 @@
 namespace brume::deck {
 namespace {
 
-constexpr const char* memory_help = "per device, what a plan may use";
+constexpr const char* memory_help =
+    "per device, what a plan may use; a run on GPUs may leave it out: what each has";
 constexpr const char* host_memory_help = "per node, for what is offloaded";
 
 /// The keys of a group; `required`: none of them may be left out.

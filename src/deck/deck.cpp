@@ -289,8 +289,10 @@ Deck resolved(Deck deck, const Document& document) {
   return deck;
 }
 
-Deck read(Document document, const std::vector<std::string>& overrides) {
+Deck read(Document document, const std::vector<std::string>& overrides, double device_gib) {
   for (const std::string& assignment : overrides) document.set(assignment);
+  if (device_gib > 0.0 && !document.has("cluster.memory_gib") && !document.has("cluster.groups"))
+    document.set(fmt::format("cluster.memory_gib={}", device_gib));
   return resolved(schema().read(document), document);
 }
 
@@ -309,13 +311,13 @@ const Schema<Deck>& schema() {
   return schema;
 }
 
-Deck load(const std::string& path, const std::vector<std::string>& overrides) {
-  return read(Document::load(path), overrides);
+Deck load(const std::string& path, const std::vector<std::string>& overrides, double device_gib) {
+  return read(Document::load(path), overrides, device_gib);
 }
 
 Deck parse(const std::string& text, const std::string& origin,
-           const std::vector<std::string>& overrides) {
-  return read(Document::parse(text, origin), overrides);
+           const std::vector<std::string>& overrides, double device_gib) {
+  return read(Document::parse(text, origin), overrides, device_gib);
 }
 
 }  // namespace brume::deck
