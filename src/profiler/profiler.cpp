@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <array>
 #include <ctime>
+#include <future>
+#include <thread>
 
 #include "base/text.hpp"
 #include "bench.hpp"
+#include "device/device.hpp"
 #include "kernels/types.hpp"
 #include "operators.hpp"
 #include "overlap.hpp"
@@ -70,11 +73,9 @@ std::vector<double> interference(Bench& bench, const hardware::ProfileKey& key,
                                       .precision = model.precision});
 }
 
-}  // namespace
-
-hardware::Profile measure(comm::Communicator& world, const hardware::ProfileKey& key,
-                          const hardware::Cluster& cluster, const model::Config& model,
-                          const Shapes& shapes) {
+hardware::Profile measure_here(comm::Communicator& world, const hardware::ProfileKey& key,
+                               const hardware::Cluster& cluster, const model::Config& model,
+                               const Shapes& shapes) {
   const kernels::Runtime runtime(key.threads_per_rank);
   Bench bench(world, key.ranks_per_node);
   const Sizes sizes = transfer_sizes(model, shapes);
@@ -100,6 +101,24 @@ hardware::Profile measure(comm::Communicator& world, const hardware::ProfileKey&
   // All ranks plan with the same numbers, bit by bit.
   const std::string text = comm::broadcast(world, hardware::profile_schema().write(profile), 0);
   return hardware::profile_schema().read(deck::Document::parse(text, "measured profile"));
+}
+
+}  // namespace
+
+hardware::Profile measure(comm::Communicator& world, const hardware::ProfileKey& key,
+                          const hardware::Cluster& cluster, const model::Config& model,
+                          const Shapes& shapes) {
+  // What libraries keep on a device for a thread goes with it: training finds it free.
+  std::promise<hardware::Profile> profile;
+  std::thread([&] {
+    try {
+      device::use_device(world.rank() % key.ranks_per_node);
+      profile.set_value(measure_here(world, key, cluster, model, shapes));
+    } catch (...) {
+      profile.set_exception(std::current_exception());
+    }
+  }).join();
+  return profile.get_future().get();
 }
 
 }  // namespace brume::profiler

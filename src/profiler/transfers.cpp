@@ -161,6 +161,20 @@ std::vector<hardware::CopyRow> measure_copies(Bench& bench, std::int64_t most_by
   return rows;
 }
 
+namespace {
+
+/// As stages do: what NCCL keeps for messages comes to what it keeps for collectives.
+void pass_to_neighbour(comm::Communicator& group, std::span<float> values) {
+  const int neighbour = group.rank() ^ 1;
+  if (neighbour >= group.size()) return;
+  if (group.rank() < neighbour)
+    group.send(values, neighbour);
+  else
+    group.recv(values, neighbour);
+}
+
+}  // namespace
+
 std::int64_t measure_reserved(Bench& bench, int ranks_per_node) {
   constexpr int groups_of_training = 5;
   std::vector<std::unique_ptr<comm::Communicator>> groups;
@@ -171,6 +185,8 @@ std::int64_t measure_reserved(Bench& bench, int ranks_per_node) {
     if (!on_device) return;
     const std::span<float> values = operands.zeros(elements_of(1 << 20, bench.world().size()));
     for (const auto& group : groups) group->all_reduce(values);
+    pass_to_neighbour(*groups[0], values);
+    pass_to_neighbour(*groups[1], values);
     device::finish();
     const device::Description device = device::describe_device();
     const int sharing = std::max<int>(1, int(ceil_div(ranks_per_node, device.on_node)));

@@ -33,7 +33,8 @@ std::vector<hardware::LinkRow> measure_links(Bench& bench, const std::vector<int
 std::vector<hardware::CopyRow> measure_copies(Bench& bench, std::int64_t most_bytes);
 
 /// Bytes of a device's memory that are gone beside plans, for each rank that shares it: what the
-/// driver, kernels and as many groups as training has take once they have worked. 0 on hosts.
+/// driver, kernels with their workspaces, and as many groups as training has take once they have
+/// worked. 0 on hosts.
 std::int64_t measure_reserved(Bench& bench, int ranks_per_node);
 
 /// Writes and reads of up to `most_bytes`, by all ranks of a node to its disk.
