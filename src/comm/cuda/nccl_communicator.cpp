@@ -28,6 +28,21 @@ ncclDataType_t nccl_type() {
   if constexpr (std::is_same_v<T, float16>) return ncclHalf;
 }
 
+/// Ends without a peer's help, which may be gone: where peers went on, ranks have agreed on another
+/// thing since their last collective, so nothing is on its way any more. Also when it never
+/// started.
+struct Group {
+  Group() = default;
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+  ~Group() {
+    if (comm != nullptr) ncclCommAbort(comm);
+  }
+  operator ncclComm_t() const { return comm; }
+
+  ncclComm_t comm = nullptr;
+};
+
 class NcclCommunicator final : public HostHalf {
  public:
   NcclCommunicator(std::unique_ptr<Communicator> host, double timeout_s)
@@ -37,13 +52,8 @@ class NcclCommunicator final : public HostHalf {
     host_->broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;  // so that a lost peer is an error and not a hang
-    nccl_check(ncclCommInitRankConfig(&group_, size(), id, rank(), &config), "starting");
+    nccl_check(ncclCommInitRankConfig(&group_.comm, size(), id, rank(), &config), "starting");
     settle("starting");
-  }
-
-  ~NcclCommunicator() override {
-    // Without a peer's help: it may be gone already.
-    if (group_ != nullptr) ncclCommAbort(group_);
   }
 
   void all_reduce(Values values) override {
@@ -68,11 +78,6 @@ class NcclCommunicator final : public HostHalf {
   std::unique_ptr<Communicator> split(int colour, int key) override {
     auto host = host_->split(colour, key);
     return host ? nccl_communicator(std::move(host), timeout_s_) : nullptr;
-  }
-
-  void abort(int exit_code) override {
-    if (group_ != nullptr) ncclCommAbort(std::exchange(group_, nullptr));
-    HostHalf::abort(exit_code);
   }
 
  private:
@@ -143,7 +148,7 @@ class NcclCommunicator final : public HostHalf {
     }
   }
 
-  ncclComm_t group_ = nullptr;
+  Group group_;
   double timeout_s_;
 };
 

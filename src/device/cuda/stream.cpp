@@ -73,7 +73,7 @@ class CudaStream final : public Stream {
   CudaStream& operator=(const CudaStream&) = delete;
 
   void bind() override {
-    cuda_check(cudaSetDevice(device_), "choosing a device");
+    use_own_device();
     bound_stream = stream_;
   }
   Mark record() override { return record(*events_); }
@@ -83,9 +83,11 @@ class CudaStream final : public Stream {
   }
   void synchronize() override { cuda_check(cudaStreamSynchronize(stream_), "work in a stream"); }
   void synchronize(const Mark& mark) override {
+    use_own_device();
     cuda_check(cudaEventSynchronize(event_of(mark)), "work before an event");
   }
   bool reached(const Mark& mark) const override {
+    cudaSetDevice(device_);
     return cudaEventQuery(event_of(mark)) != cudaErrorNotReady;
   }
   double seconds(const Mark& from, const Mark& to) const override {
@@ -95,6 +97,10 @@ class CudaStream final : public Stream {
   }
 
  private:
+  /// Where any thread may call: one that has no device would else start the first one, and take
+  /// memory of it.
+  void use_own_device() const { cuda_check(cudaSetDevice(device_), "choosing a device"); }
+
   Mark record(EventPool& pool) {
     Mark mark = pool.take();
     cuda_check(cudaEventRecord(event_of(mark), stream_), "recording an event");
