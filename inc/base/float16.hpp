@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <type_traits>
 
 namespace brume {
 
@@ -21,10 +22,17 @@ struct float16 {
   std::uint16_t bits;
 
  private:
-  // Without branches: both ways are computed and one is taken, so that loops become vector
-  // instructions.
+  // On hosts without branches: both ways are computed and one is taken, so that loops become vector
+  // instructions. Devices have an instruction for it.
 
   static constexpr std::uint16_t rounded(float value) {
+#ifdef __CUDA_ARCH__
+    if (!std::is_constant_evaluated()) {
+      std::uint16_t narrow;
+      asm("cvt.rn.f16.f32 %0, %1;" : "=h"(narrow) : "f"(value));
+      return narrow;
+    }
+#endif
     const std::uint32_t wide = std::bit_cast<std::uint32_t>(value);
     const std::uint32_t magnitude = wide & 0x7fffffffu;
     // Exponents count from 15 instead of 127; a carry out of the fraction goes into the exponent,
@@ -41,6 +49,13 @@ struct float16 {
   }
 
   static constexpr float widened(std::uint16_t narrow) {
+#ifdef __CUDA_ARCH__
+    if (!std::is_constant_evaluated()) {
+      float wide;
+      asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(narrow));
+      return wide;
+    }
+#endif
     const std::uint32_t sign = std::uint32_t(narrow & 0x8000u) << 16;
     const std::uint32_t magnitude = std::uint32_t(narrow & 0x7fffu) << 13;
     // Below the smallest normal number 2^-14 the fraction counts from 0 instead of 1.
