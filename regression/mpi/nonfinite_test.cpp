@@ -48,7 +48,7 @@ class Nonfinite : public ::testing::Test {
   ~Nonfinite() override { fs::remove_all(directory_); }
 
   /// Writes a checkpoint after `first_step` steps as the first of a run.
-  void spoil(const char* run) const {
+  void spoil(const char* run, const engine::LossScaling& scaling = {}) const {
     const deck::Deck deck = deck::load(tiny, overrides);
     const model::Config model = model::config(deck.model, deck.training.precision);
     comm::run_local(1, [&](comm::Communicator& world) {
@@ -59,6 +59,7 @@ class Nonfinite : public ::testing::Test {
             engine::set_values(slab, bad_token * 32, std::array{INFINITY});
       io::CheckpointWriter writer(directory_ / run, world);
       writer.start({.step = first_step,
+                    .scaling = scaling,
                     .deck_text = deck::schema().write(deck),
                     .plan_text = plan::text(test::one_rank_plan(model, global_batch)),
                     .profile_text = "",
@@ -71,11 +72,11 @@ class Nonfinite : public ::testing::Test {
   }
 
   /// @return the exit code; the log is in `log()`
-  int train(const char* run, const char* on_nonfinite) const {
-    std::string line = "cd " + directory_.string() + " && mpirun -n 4 --oversubscribe " +
-                       std::getenv("BRUME") + " run " + tiny.string() +
-                       " --set output.directory=" + run +
-                       " --set training.on_nonfinite=" + on_nonfinite;
+  int train(const char* run, const char* on_nonfinite, const char* precision = "fp32") const {
+    std::string line =
+        "cd " + directory_.string() + " && mpirun -n 4 --oversubscribe " + std::getenv("BRUME") +
+        " run " + tiny.string() + " --set output.directory=" + run +
+        " --set training.on_nonfinite=" + on_nonfinite + " --set training.precision=" + precision;
     for (const std::string& assignment : overrides) line += " --set '" + assignment + "'";
     const int status = std::system((line + " > log 2>&1").c_str());
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
@@ -121,6 +122,22 @@ TEST_F(Nonfinite, SkippedGoneBackOrStoppedAndResumedTheBitsAreTheSame) {
   const std::vector<double> skipped = results("skip");
   EXPECT_EQ(results("rollback"), skipped);
   EXPECT_EQ(results("stop"), skipped);
+}
+
+// Of 256 tokens the gradients of the logits reach S / 256, which is beyond fp16 for 2^25 and above.
+// A run that stops at the first fault goes on, up to the batch that is one.
+TEST_F(Nonfinite, ALossScaleThatFallsIsNoFault) {
+  spoil("fp16", {0x1p26, 0});
+  ASSERT_EQ(train("fp16", "stop", "fp16"), 2) << log();
+  EXPECT_NE(log().find("scaled down"), std::string::npos) << log();
+  EXPECT_NE(log().find("step 7: loss"), std::string::npos) << log();
+  const std::vector<io::Row> rows = io::read_run_file(directory_ / "fp16" / "run.h5").rows;
+  ASSERT_GE(rows.size(), 2u);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_TRUE(rows[i].metrics.skipped);
+    EXPECT_TRUE(std::isfinite(rows[i].metrics.loss));
+    EXPECT_EQ(rows[i].metrics.loss_scale, i == 0 ? 0x1p26 : 0x1p25);
+  }
 }
 
 }  // namespace

@@ -50,6 +50,7 @@ Row row(std::int64_t step) {
   row.metrics.loss = 1.0 / double(step + 3);
   row.metrics.grad_norm = 0.1 * double(step);
   row.metrics.lr = 3e-4;
+  row.metrics.loss_scale = 1024.0;
   row.metrics.skipped = step % 3 == 2;
   row.metrics.iteration_s = 0.5;
   for (std::size_t c = 0; c < row.metrics.busy_s.size(); ++c) {
@@ -65,6 +66,7 @@ void expect_equal(const Row& a, const Row& b) {
   EXPECT_EQ(a.metrics.step, b.metrics.step);
   EXPECT_EQ(a.metrics.loss, b.metrics.loss);
   EXPECT_EQ(a.metrics.grad_norm, b.metrics.grad_norm);
+  EXPECT_EQ(a.metrics.loss_scale, b.metrics.loss_scale);
   EXPECT_EQ(a.metrics.lr, b.metrics.lr);
   EXPECT_EQ(a.metrics.skipped, b.metrics.skipped);
   EXPECT_EQ(a.metrics.iteration_s, b.metrics.iteration_s);
@@ -225,7 +227,7 @@ TEST_F(RunFileTest, RefusesAPartOfOtherSteps) {
   EXPECT_NO_THROW(RunFile(directory_, description(), 8, 4));
 }
 
-// Version 1.0 did not know skipped steps.
+// Version 1.0 did not know skipped steps, nor how much losses were scaled.
 TEST_F(RunFileTest, ReadsTheVersionBefore) {
   {
     RunFile run(directory_, description(), 0);
@@ -233,7 +235,8 @@ TEST_F(RunFileTest, ReadsTheVersionBefore) {
     run.write();
   }
   const hid_t opened = H5Fopen(file().c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
-  ASSERT_GE(H5Ldelete(opened, "/steps/skipped", H5P_DEFAULT), 0);
+  for (const char* path : {"/steps/skipped", "/steps/loss_scale"})
+    ASSERT_GE(H5Ldelete(opened, path, H5P_DEFAULT), 0);
   const hid_t version = H5Aopen(opened, "version", H5P_DEFAULT);
   const std::int64_t before[] = {1, 0};
   ASSERT_GE(H5Awrite(version, H5T_NATIVE_INT64, before), 0);
@@ -241,7 +244,10 @@ TEST_F(RunFileTest, ReadsTheVersionBefore) {
   H5Fclose(opened);
   const RunContent content = read_run_file(file());
   ASSERT_EQ(content.rows.size(), 4u);
-  for (const Row& row : content.rows) EXPECT_FALSE(row.metrics.skipped);
+  for (const Row& row : content.rows) {
+    EXPECT_FALSE(row.metrics.skipped);
+    EXPECT_EQ(row.metrics.loss_scale, 1.0);
+  }
 }
 
 TEST_F(RunFileTest, RefusesAnotherVersion) {
