@@ -268,7 +268,9 @@ TEST_P(NarrowState, ResumedRunIsBitwiseTheOneNeverStopped) {
   EXPECT_EQ(after.losses, straight.losses);
   EXPECT_TRUE(same_bits(after.state, straight.state));
   EXPECT_EQ(after.scaling, straight.scaling);
-  if (precision_ == fp16) EXPECT_EQ(after.scaling, (engine::LossScaling{64.0, 2}));
+  if (precision_ == fp16) {
+    EXPECT_EQ(after.scaling, (engine::LossScaling{64.0, 2}));
+  }
 }
 
 // Masters are what a checkpoint holds, so a precision reads what another wrote: the same bits, and
