@@ -22,7 +22,6 @@
 #include "device/memory.hpp"
 #include "engine/engine.hpp"
 #include "kernels/matmul.hpp"
-#include "kernels/narrow.hpp"
 #include "kernels/types.hpp"
 #include "plan/plan.hpp"
 
@@ -290,8 +289,7 @@ int main(int argc, char** argv) {
   constexpr int batch = 4;
   std::vector<Split> splits{{1, cores}};
   if (cores > 1) splits.push_back({std::min(cores, batch), cores / std::min(cores, batch)});
-  std::vector<model::Precision> precisions{model::Precision::fp32};
-  if (kernels::has_bfloat16_products()) precisions.push_back(model::Precision::bf16);
+  const std::vector<model::Precision> precisions{model::Precision::fp32, model::Precision::bf16};
   for (const int seq_len : lengths)
     for (const model::Precision precision : precisions)
       compare({gpt2, precision, batch, seq_len, seq_len > 256 ? 1 : 3}, splits, rounds);

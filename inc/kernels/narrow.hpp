@@ -3,10 +3,6 @@
 
 namespace brume::kernels {
 
-/// Whether it has bf16 matrix products; kernels::linear_* throw Error(resource) if not. Those of
-/// fp16 are everywhere.
-bool has_bfloat16_products();
-
 /// Whether it multiplies bf16, or fp16, by instructions of its own, without converting to fp32
 /// first.
 bool has_bfloat16_instructions();

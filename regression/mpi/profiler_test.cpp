@@ -9,7 +9,6 @@
 
 #include "../../src/profiler/bench.hpp"
 #include "base/error.hpp"
-#include "kernels/narrow.hpp"
 #include "mpi_main.hpp"
 
 namespace brume::profiler {
@@ -163,8 +162,6 @@ TEST(ProfilerKey, IsTheSameOnAllRanksAndNamesWhatMatters) {
 class NarrowProfile : public ::testing::TestWithParam<model::Precision> {};
 
 TEST_P(NarrowProfile, HasItsOwnKeyAndEveryOperator) {
-  if (GetParam() == model::Precision::bf16 && !kernels::has_bfloat16_products())
-    GTEST_SKIP() << "this processor has no bf16 products";
   model::Config narrow = tiny;
   narrow.precision = GetParam();
   const Shapes one{.microbatches = {1}, .tp = {1}, .groups = {}};

@@ -14,7 +14,6 @@
 
 #include "base/error.hpp"
 #include "contract.hpp"
-#include "kernels/narrow.hpp"
 #include "kernels/types.hpp"
 
 namespace brume::io {
@@ -251,10 +250,6 @@ constexpr auto bf16 = model::Precision::bf16, fp16 = model::Precision::fp16,
 class NarrowState : public CheckpointTest,
                     public ::testing::WithParamInterface<std::tuple<model::Precision, int>> {
  protected:
-  void SetUp() override {
-    if (precision_ == bf16 && !kernels::has_bfloat16_products())
-      GTEST_SKIP() << "this processor has no bf16 products";
-  }
   const model::Precision precision_ = std::get<0>(GetParam());
   const int number_ = std::get<1>(GetParam());
 };

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "kernels/narrow.hpp"
+#include "kernels/types.hpp"
 #include "reference/cross_entropy.hpp"
 
 namespace brume::kernels {

@@ -9,7 +9,6 @@
 
 #include "base/error.hpp"
 #include "contract.hpp"
-#include "kernels/narrow.hpp"
 #include "kernels/types.hpp"
 #include "refusal.hpp"
 
@@ -129,8 +128,6 @@ constexpr Bounds fp16_bounds{6e-4, 8e-4, 3e-5, 2e-4};
 
 TEST_P(NarrowContract, RandomPlanTrainsLikeOneRank) {
   const auto [precision, i] = GetParam();
-  if (precision == bf16 && !kernels::has_bfloat16_products())
-    GTEST_SKIP() << "this processor has no bf16 products";
   const Bounds& bounds = precision == bf16 ? bf16_bounds : fp16_bounds;
   std::mt19937 random(unsigned(i) * 7919 + 13);
   model::Config model = i % 2 == 0 ? test::random_model(random) : test::random_family_model(random);
@@ -221,8 +218,7 @@ class OnDisk : public ::testing::TestWithParam<int> {};
 TEST_P(OnDisk, PlansTrainToTheSameBits) {
   std::mt19937 random(unsigned(GetParam()) + 1);
   model::Config model = test::random_family_model(random);
-  if (GetParam() % 2 == 1 && kernels::has_bfloat16_products())
-    model.precision = model::Precision::bf16;
+  if (GetParam() % 2 == 1) model.precision = model::Precision::bf16;
   plan::Plan plan = plan_number(GetParam(), random, model);
   for (plan::Stage& stage : plan.stages) {
     stage.optim_offload_ratio = stage.act_offload_ratio = 1.0;

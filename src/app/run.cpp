@@ -88,7 +88,7 @@ class Job {
                 cluster_.nodes(), session_.num_nodes());
     comm::together(*world_, [&] {
       refuse_mist(deck_, "run");
-      require_precision();
+      warn_of_precision();
       require(world_->size() == cluster_.devices(), Failure::input,
               "the deck's cluster has {} devices, the job has {} ranks: start {} ranks, or change "
               "cluster.nodes or cluster.devices_per_node",
@@ -98,15 +98,13 @@ class Job {
     });
   }
 
-  void require_precision() const {
-    const bool bf16 = model_.precision == model::Precision::bf16;
-    require(!bf16 || kernels::has_bfloat16_products(), Failure::resource,
-            "training.precision = bf16: this processor has no bf16 matrix products: use fp32");
-    if (leader_ && bf16 && !kernels::has_bfloat16_instructions())
-      log::warn("bf16 saves memory, but not time: this processor lacks avx512_bf16 and converts");
-    if (leader_ && model_.precision == model::Precision::fp16 &&
-        !kernels::has_float16_instructions())
-      log::warn("fp16 saves memory, but not time: this processor's products convert to fp32");
+  void warn_of_precision() const {
+    const bool converts =
+        (model_.precision == model::Precision::bf16 && !kernels::has_bfloat16_instructions()) ||
+        (model_.precision == model::Precision::fp16 && !kernels::has_float16_instructions());
+    if (leader_ && converts)
+      log::warn("{} saves memory, but not time: matrix products here convert to fp32",
+                deck_.training.precision);
   }
 
   data::Sampler open(const std::string& path, const char* key) const {

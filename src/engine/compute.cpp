@@ -4,7 +4,6 @@
 
 #include "base/error.hpp"
 #include "device/device.hpp"
-#include "kernels/narrow.hpp"
 #include "kernels/pointwise.hpp"
 #include "kernels/rope.hpp"
 #include "model/storage.hpp"
@@ -223,9 +222,6 @@ template class ComputeOf<kernels::float16>;
 
 std::unique_ptr<Compute> make_compute(const plan::Plan& plan, const model::Config& model, int rank,
                                       const Arena& arena) {
-  require(model.precision != model::Precision::bf16 || kernels::has_bfloat16_products(),
-          Failure::resource,
-          "bf16: this processor has no such matrix products: use precision = \"fp32\"");
   return model::with_storage(model.precision, [&]<class Storage>() -> std::unique_ptr<Compute> {
     return std::make_unique<ComputeOf<Storage>>(plan, model, rank, arena);
   });

@@ -8,15 +8,13 @@
 
 namespace brume::kernels {
 
-bool has_bfloat16_products() {
+bool has_bfloat16_instructions() {
   int device = 0, major = 0;
   device::cuda_check(cudaGetDevice(&device), "asking for the device");
   device::cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
                      "asking for the device's capability");
   return major >= 8;  // Ampere and later
 }
-
-bool has_bfloat16_instructions() { return has_bfloat16_products(); }
 
 bool has_float16_instructions() { return true; }
 

@@ -44,10 +44,13 @@ void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<Storage
   if constexpr (std::is_same_v<Storage, float>)
     if (b.transpose == Transpose::no)
       return gemm(m, n, k, 1.0f, a, b, write == Write::accumulate ? 1.0f : 0.0f, c, stride);
-  if constexpr (std::is_same_v<Storage, float16>)
+  if constexpr (std::is_same_v<Storage, float16>) {
     gemm_widened(m, n, k, a, b, write, c, stride);
-  else
+  } else {
+    if constexpr (std::is_same_v<Storage, bfloat16>)
+      if (!has_bfloat16_primitive()) return gemm_widened(m, n, k, a, b, write, c, stride);
     gemm_by_primitive(m, n, k, a, b, write, c, stride);
+  }
 }
 
 template void gemm(std::int64_t, std::int64_t, std::int64_t, const FactorOf<float>&,

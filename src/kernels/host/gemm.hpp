@@ -29,7 +29,7 @@ void gemm(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Factor a,
 
 /// C = op(A) op(B)  (+ C when accumulating), summed in fp32 and rounded once to the format of C.
 ///
-/// @throws Error(resource)  when this processor has no such products, or memory is short
+/// @throws Error(resource)  when memory is short
 template <class Storage, class Result>
 void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<Storage>& a,
           const FactorOf<Storage>& b, Write write, Result* c, std::int64_t stride);
@@ -38,6 +38,9 @@ void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<Storage
 template <class Storage, class Result>
 void gemm_by_primitive(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<Storage>& a,
                        const FactorOf<Storage>& b, Write write, Result* c, std::int64_t stride);
+
+/// Whether it is there for bf16: it needs AVX-512.
+bool has_bfloat16_primitive();
 
 /// The same by products of fp32 copies, bounded pieces at a time, for sizes that are not 0.
 template <class Storage, class Result>

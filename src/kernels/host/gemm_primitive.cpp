@@ -66,14 +66,17 @@ constexpr Data data_of = std::is_same_v<T, float> ? Data::f32 : Data::bf16;
 
 }  // namespace
 
-bool has_bfloat16_products() {
-  try {
-    const auto one = [](Data data) { return layout(1, 1, 1, Transpose::no, data); };
-    make_product(one(Data::bf16), one(Data::bf16), one(Data::f32), Write::replace);
-    return true;
-  } catch (const dnnl::error&) {
-    return false;
-  }
+bool has_bfloat16_primitive() {
+  static const bool has = [] {
+    try {
+      const auto one = [](Data data) { return layout(1, 1, 1, Transpose::no, data); };
+      make_product(one(Data::bf16), one(Data::bf16), one(Data::f32), Write::replace);
+      return true;
+    } catch (const dnnl::error&) {
+      return false;
+    }
+  }();
+  return has;
 }
 
 bool has_bfloat16_instructions() {

@@ -1,5 +1,5 @@
-/// @file Matrix products of fp16, which oneDNN has not: by those of fp32, a block of each factor at
-/// a time.
+/// @file Matrix products that oneDNN has not, of fp16 and on older processors bf16: by those of
+/// fp32, a block of each factor at a time.
 #include <type_traits>
 #include <vector>
 
@@ -70,6 +70,10 @@ void gemm_widened(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf
     }
 }
 
+template void gemm_widened(std::int64_t, std::int64_t, std::int64_t, const FactorOf<bfloat16>&,
+                           const FactorOf<bfloat16>&, Write, float*, std::int64_t);
+template void gemm_widened(std::int64_t, std::int64_t, std::int64_t, const FactorOf<bfloat16>&,
+                           const FactorOf<bfloat16>&, Write, bfloat16*, std::int64_t);
 template void gemm_widened(std::int64_t, std::int64_t, std::int64_t, const FactorOf<float16>&,
                            const FactorOf<float16>&, Write, float*, std::int64_t);
 template void gemm_widened(std::int64_t, std::int64_t, std::int64_t, const FactorOf<float16>&,
