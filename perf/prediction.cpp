@@ -40,7 +40,8 @@ model::Config bench_model() {
           .vocab_size = 4096};
 }
 
-/// Every way to split over `ranks`, with each memory knob alone and all together.
+/// Every way to split over `ranks`, with each memory knob alone and all together. Stages run
+/// further ahead in every other plan.
 std::vector<plan::Plan> plans(const model::Config& model, int ranks) {
   using Change = void (*)(plan::Stage&);
   const std::vector<Change> knobs{
@@ -80,6 +81,7 @@ std::vector<plan::Plan> plans(const model::Config& model, int ranks) {
             knob(stage);
             if (dp == 1) stage.zero_level = 0;  // means nothing there
           });
+          if (stages > 1 && all.size() % 2 == 1) plan.run_ahead = 2;
           if (std::ranges::find(all, plan) == all.end()) all.push_back(plan);
         }
       }
@@ -122,6 +124,7 @@ std::string described(const plan::Plan& plan) {
   const auto add = [&](const char* what, double value) {
     if (value > 0.0) text += fmt::format(" {} {:g}", what, value);
   };
+  if (plan.run_ahead > 1) add("ahead", plan.run_ahead);
   add("zero", s.zero_level);
   add("ckpt", s.ckpt_layers);
   add("w", s.weight_offload_ratio);
