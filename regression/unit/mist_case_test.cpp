@@ -115,6 +115,14 @@ MistExpectation quick_test() {
   throw Error(Failure::bug, "no quick test");
 }
 
+TEST(MistPlans, RunNoFurtherAhead) {
+  plan::Plan plan = plan_of(quick_test());
+  plan.run_ahead = 2;
+  EXPECT_THROW(mist_case(plan, config_of(quick_test()), profile_of(quick_test()),
+                         hardware::NodeGroup{.memory_bytes = 1 << 30}, {}),
+               Error);
+}
+
 // Every operator of the quick test was measured; at microbatch 3 none was, but all lie between 2
 // and 4 in one dimension.
 TEST(MistOperatorPrices, MeasuredElseInterpolatedElseRoofline) {

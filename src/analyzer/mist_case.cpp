@@ -120,6 +120,8 @@ MistCase mist_case(const plan::Plan& plan, const model::Config& model,
                    const hardware::Profile& profile, const hardware::Cluster& cluster,
                    const MistOptions& options) {
   require(!plan.stages.empty(), Failure::bug, "a plan has stages");
+  require(plan.run_ahead == 1, Failure::input,
+          "conventions mist count 1F1B only: run_ahead must be 1, found {}", plan.run_ahead);
   MistCase mist;
   mist.model = mist_model(model, options.plain_attention);
   mist.hardware = mist_hardware(profile, cluster);
