@@ -59,7 +59,7 @@ Problem random_problem(std::mt19937& random) {
   draw_state_knobs(random, p.search);
   p.search.recompute = random() % 4 != 0;
   // From a copy: what follows stays as it was.
-  if (std::mt19937(random)() % 2 == 0) p.search.run_ahead = {1};
+  if (std::mt19937(random)() % 4 != 0) p.search.run_ahead = {1};
   p.search.unequal_stages = false;
   p.search.simulate_top = 1;
   p.search.gap = 0.0;
