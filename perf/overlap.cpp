@@ -95,12 +95,11 @@ constexpr double never_s = -std::numeric_limits<double>::infinity();
 /// An engine, and who of all ranks meets whom in its transfers.
 class Measured {
  public:
-  Measured(const plan::Plan& plan, engine::Settings settings, bool overlap,
-           comm::Communicator& world)
+  Measured(const plan::Plan& plan, const engine::Settings& settings, comm::Communicator& world)
       : world_(world),
-        programs_(programs(plan, overlap)),
+        programs_(programs(plan, settings.overlap)),
         activities_(programs_, plan),
-        engine_(plan, bench_model(), with(std::move(settings), overlap), world) {}
+        engine_(plan, bench_model(), settings, world) {}
 
   /// Seconds of a step: measured, replayed; each channel at work, on the rank with most of it; what
   /// the replayed step takes less without each channel.
@@ -183,10 +182,6 @@ class Measured {
       all.push_back(schedule::compile(plan, bench_model(), rank, {.overlap = overlap}));
     return all;
   }
-  static engine::Settings with(engine::Settings settings, bool overlap) {
-    settings.overlap = overlap;
-    return settings;
-  }
 
   comm::Communicator& world_;
   std::vector<schedule::Program> programs_;
@@ -209,8 +204,9 @@ void run(const Case& c, comm::Communicator& world, int threads, const data::Samp
   engine::Settings settings;
   settings.steps = 100;
   settings.threads = threads;
-  Measured overlapped(plan_of(c), settings, true, world);
-  Measured serial(plan_of(c), settings, false, world);
+  Measured overlapped(plan_of(c), settings, world);
+  settings.overlap = false;
+  Measured serial(plan_of(c), settings, world);
   std::vector<std::vector<double>> on, off;
   for (int step = 0; step < steps; ++step) {
     const std::vector<double> a = overlapped.step(data), b = serial.step(data);

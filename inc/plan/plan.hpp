@@ -96,9 +96,9 @@ std::map<Node, std::vector<int>> ranks_of_nodes(const Plan& plan, const hardware
 /// The rank of a job, whose ranks are numbered group by group, that takes a rank of the plan.
 int job_rank(const Plan& plan, const hardware::Cluster& cluster, int rank);
 
-/// Earlier microbatches in flight on a stage while one passes forward: min(run_ahead (S - 1 - s), G
-/// - 1).
-int in_flight(const Plan& plan, int stage);
+/// Earlier microbatches in flight on a stage with so many after it, while one passes forward:
+/// min(run_ahead stages_after, G - 1).
+int in_flight(int run_ahead, int stages_after, int microbatches);
 
 /// Blocks of the model a stage holds, as indices: 0 embedding, 1..L layers, L + 1 head.
 struct BlockRange {

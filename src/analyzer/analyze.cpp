@@ -93,7 +93,7 @@ std::map<std::string, double, std::less<>> bindings(const plan::Plan& plan, int 
           {"a", s.act_offload_ratio},
           {"od", s.optim_disk_ratio},
           {"ad", s.act_disk_ratio},
-          {"p", plan::in_flight(plan, stage)},
+          {"p", plan::in_flight(plan.run_ahead, plan.num_stages() - 1 - stage, plan.microbatches)},
           {"r", plan.run_ahead},
           {"G", plan.microbatches},
           {"S", plan.num_stages()},

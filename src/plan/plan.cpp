@@ -132,8 +132,8 @@ Plan equal_stages(const model::Config& model, int global_batch, int num_stages, 
   return plan;
 }
 
-int in_flight(const Plan& plan, int stage) {
-  return std::min(plan.run_ahead * (plan.num_stages() - 1 - stage), plan.microbatches - 1);
+int in_flight(int run_ahead, int stages_after, int microbatches) {
+  return std::min(run_ahead * stages_after, microbatches - 1);
 }
 
 BlockRange block_range(const Plan& plan, int stage) {

@@ -26,8 +26,8 @@ std::vector<Slot> slots(const plan::Plan& plan, int stage, const Options& option
     return order;
   }
   // Early stages run ahead so that late ones have work; then one forward, one backward in turn.
-  const int warm_up = std::min(plan::in_flight(plan, stage),
-                               options.overlap ? plan.microbatches : plan.num_stages() - 1 - stage);
+  const int warm_up = plan::in_flight(options.overlap ? plan.run_ahead : 1,
+                                      plan.num_stages() - 1 - stage, plan.microbatches);
   for (int m = 0; m < warm_up; ++m) forward(m);
   for (int m = warm_up; m < plan.microbatches; ++m) {
     forward(m);

@@ -97,7 +97,7 @@ void add_frames(Frame frame, const hardware::Cluster& cluster, bool by_ends,
 
 }  // namespace
 
-int Frame::in_flight(int after) const { return std::min(run_ahead * after, microbatches - 1); }
+int Frame::in_flight(int after) const { return plan::in_flight(run_ahead, after, microbatches); }
 
 bool Frame::allows(int group, int after) const {
   return (after + 1 != num_stages || first_group < 0 || group == first_group) &&
