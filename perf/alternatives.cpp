@@ -56,12 +56,10 @@ struct Bench {
   /// Nothing for a plan that does not execute.
   std::optional<Candidate> candidate(const plan::Plan& plan) const try {
     plan::check(plan, model, cluster);
-    std::vector<schedule::Program> programs;
+    const std::vector<schedule::Program> programs = schedule::compile_all(plan, model);
     std::int64_t bytes = 0;
-    for (int rank = 0; rank < plan.devices(); ++rank) {
-      programs.push_back(schedule::compile(plan, model, rank));
-      bytes = std::max(bytes, programs.back().arena_bytes[std::size_t(schedule::Tier::device)]);
-    }
+    for (const schedule::Program& program : programs)
+      bytes = std::max(bytes, program.arena_bytes[std::size_t(schedule::Tier::device)]);
     return Candidate{plan, schedule::simulate(programs, plan, model, profile).iteration_s, bytes};
   } catch (const Error&) {
     return std::nullopt;

@@ -136,10 +136,7 @@ std::string described(const plan::Plan& plan) {
 
 double predicted_s(const plan::Plan& plan, const model::Config& model,
                    const hardware::Profile& profile) {
-  std::vector<schedule::Program> programs;
-  for (int rank = 0; rank < plan.devices(); ++rank)
-    programs.push_back(schedule::compile(plan, model, rank));
-  return schedule::simulate(programs, plan, model, profile).iteration_s;
+  return schedule::simulate(schedule::compile_all(plan, model), plan, model, profile).iteration_s;
 }
 
 void print(const std::vector<plan::Plan>& all, const std::vector<double>& predicted,

@@ -1,6 +1,8 @@
 /// @file Plan to Program: what a rank does in an iteration, in 1F1B order.
 #pragma once
 
+#include <vector>
+
 #include "model/model.hpp"
 #include "plan/plan.hpp"
 #include "schedule/program.hpp"
@@ -22,5 +24,9 @@ struct Options {
 /// Waits follow from the bytes that tasks touch.
 Program compile(const plan::Plan& plan, const model::Config& model, int rank,
                 const Options& options = {});
+
+/// Those of all ranks.
+std::vector<Program> compile_all(const plan::Plan& plan, const model::Config& model,
+                                 const Options& options = {});
 
 }  // namespace brume::schedule

@@ -15,14 +15,6 @@
 namespace brume::schedule {
 namespace {
 
-std::vector<Program> compile_all(const plan::Plan& plan, const model::Config& model,
-                                 const Options& options = {}) {
-  std::vector<Program> programs;
-  for (int rank = 0; rank < plan.devices(); ++rank)
-    programs.push_back(compile(plan, model, rank, options));
-  return programs;
-}
-
 /// One rank, two layers: small enough to read.
 model::Config small_model() {
   return {.num_layers = 2,

@@ -183,11 +183,8 @@ TEST(StageTime, ExplainNamesWhatBinds) {
 
 /// Predicted over simulated iteration time.
 double ratio(const plan::Plan& plan, const model::Config& model, const hardware::Machine& machine) {
-  std::vector<schedule::Program> programs;
-  for (int rank = 0; rank < plan.devices(); ++rank)
-    programs.push_back(schedule::compile(plan, model, rank));
   return analyze(plan, model, machine).iteration_s /
-         schedule::simulate(programs, plan, model, machine).iteration_s;
+         schedule::simulate(schedule::compile_all(plan, model), plan, model, machine).iteration_s;
 }
 
 // --- groups --------------------------------------------------------------------------------------

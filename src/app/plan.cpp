@@ -15,6 +15,7 @@
 #include "io/trace.hpp"
 #include "planning.hpp"
 #include "profiles.hpp"
+#include "schedule/compile.hpp"
 #include "schedule/simulate.hpp"
 #include "tuner/mist_deck.hpp"
 #include "tuner/tuner.hpp"
@@ -185,7 +186,7 @@ int simulate(const PlanOptions& options) {
   const Given given(options);
   refuse_mist(given.deck, "simulate");
   const plan::Plan plan = load_plan(options, given);
-  const std::vector<schedule::Program> programs = compile_all(plan, given.model);
+  const std::vector<schedule::Program> programs = schedule::compile_all(plan, given.model);
   check_memory(programs, plan, given.cluster);
   const schedule::Simulation simulation =
       schedule::simulate(programs, plan, given.model, given.machine);

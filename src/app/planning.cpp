@@ -14,7 +14,6 @@
 #include "comm/agree.hpp"
 #include "device/device.hpp"
 #include "hardware/cluster.hpp"
-#include "schedule/compile.hpp"
 #include "tuner/tuner.hpp"
 
 namespace brume::app {
@@ -113,13 +112,6 @@ plan::Plan search_plan(const deck::Deck& deck, const model::Config& model,
       tuner::tune(model, deck.training.global_batch, cluster, machine, deck.search);
   log::info("{}", tuner::report(result, cluster));
   return result.best.front().plan;
-}
-
-std::vector<schedule::Program> compile_all(const plan::Plan& plan, const model::Config& model) {
-  std::vector<schedule::Program> programs;
-  for (int rank = 0; rank < plan.devices(); ++rank)
-    programs.push_back(schedule::compile(plan, model, rank));
-  return programs;
 }
 
 std::vector<io::RankTimeline> timelines(const std::vector<schedule::Program>& programs,

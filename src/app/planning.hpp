@@ -36,9 +36,6 @@ void refuse_mist(const deck::Deck& deck, const char* verb);
 plan::Plan search_plan(const deck::Deck& deck, const model::Config& model,
                        const hardware::Machine& machine);
 
-/// The Programs of all ranks.
-std::vector<schedule::Program> compile_all(const plan::Plan& plan, const model::Config& model);
-
 /// Refuses a plan whose Programs need more memory than the cluster gives. @throws Error(infeasible)
 /// naming rank, bytes needed, bytes there, and the three largest contributors
 void check_memory(const std::vector<schedule::Program>& programs, const plan::Plan& plan,

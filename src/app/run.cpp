@@ -22,6 +22,7 @@
 #include "planning.hpp"
 #include "profiles.hpp"
 #include "recovery.hpp"
+#include "schedule/compile.hpp"
 #include "screen.hpp"
 #include "signals.hpp"
 #include "verbs.hpp"
@@ -209,7 +210,7 @@ class Job {
   }
 
   void simulate() {
-    const std::vector<schedule::Program> programs = compile_all(plan_, model_);
+    const std::vector<schedule::Program> programs = schedule::compile_all(plan_, model_);
     check_memory(programs, plan_, cluster_);
     const schedule::Simulation simulation = schedule::simulate(programs, plan_, model_, *machine_);
     predicted_ = timelines(programs, simulation);

@@ -19,6 +19,7 @@
 #include "planning.hpp"
 #include "profiler/profiler.hpp"
 #include "profiles.hpp"
+#include "schedule/compile.hpp"
 #include "verbs.hpp"
 
 namespace brume::app {
@@ -289,7 +290,8 @@ void check_plans(comm::Session& session, comm::Communicator& world, const model:
     const double norm = largest_difference(all.norms, alone.norms);
     worst_loss = std::max(worst_loss, loss), worst_norm = std::max(worst_norm, norm);
     const double predicted_s =
-        schedule::simulate(compile_all(named.plan, model), named.plan, model, profile).iteration_s;
+        schedule::simulate(schedule::compile_all(named.plan, model), named.plan, model, profile)
+            .iteration_s;
     table.add({named.name, fmt::format("{:.1e}", loss), fmt::format("{:.1e}", norm),
                format_seconds(predicted_s), format_seconds(all.iteration_s),
                fmt::format("{:.2f}", predicted_s / all.iteration_s)});

@@ -95,4 +95,12 @@ Program compile(const plan::Plan& plan, const model::Config& model, int rank,
   return program;
 }
 
+std::vector<Program> compile_all(const plan::Plan& plan, const model::Config& model,
+                                 const Options& options) {
+  std::vector<Program> programs;
+  for (int rank = 0; rank < plan.devices(); ++rank)
+    programs.push_back(compile(plan, model, rank, options));
+  return programs;
+}
+
 }  // namespace brume::schedule

@@ -142,8 +142,7 @@ Placement place(const plan::Plan& plan, const model::Config& model,
     return placement;
   }
   Placement placement;
-  for (int rank = 0; rank < plan.devices(); ++rank)
-    placement.programs.push_back(schedule::compile(plan, model, rank));
+  placement.programs = schedule::compile_all(plan, model);
   count(placement, plan, cluster,
         [&](int rank) { return placement.programs[std::size_t(rank)].arena_bytes; });
   return placement;
