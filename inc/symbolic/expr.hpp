@@ -87,6 +87,9 @@ class Tape {
     double constant = 0.0;
     int variable = -1;
     std::shared_ptr<const Function> function;
+
+    bool operator==(const Step&) const = default;
+    std::size_t hash() const;
   };
   std::vector<Step> steps_;  ///< step i writes register i
   std::vector<int> outputs_;

@@ -1,10 +1,9 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <map>
 #include <memory>
-#include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "base/error.hpp"
@@ -75,10 +74,24 @@ void call(const Function& function, const std::vector<const Register*>& argument
 
 }  // namespace
 
+std::size_t Tape::Step::hash() const {
+  std::size_t sum = std::size_t(op);
+  const auto add = [&sum](std::size_t value) { sum = (sum ^ value) * 0x9E3779B97F4A7C15u; };
+  for (int argument : arguments) add(std::size_t(argument));
+  add(std::hash<double>()(constant));
+  add(std::size_t(variable));
+  add(std::hash<const void*>()(function.get()));
+  return sum ^ sum >> 32;
+}
+
 Tape::Tape(std::span<const Expr> outputs, std::vector<std::string> variables)
     : num_variables_(variables.size()) {
   std::unordered_map<const Expr::Node*, int> seen;
-  std::map<std::tuple<Op, std::vector<int>, double, int, const Function*>, int> registers;
+  const auto hash = [this](int i) { return steps_[std::size_t(i)].hash(); };
+  const auto equal = [this](int a, int b) {
+    return steps_[std::size_t(a)] == steps_[std::size_t(b)];
+  };
+  std::unordered_set<int, decltype(hash), decltype(equal)> registers(1024, hash, equal);
   const std::function<int(const Expr&)> visit = [&](const Expr& e) -> int {
     const Expr::Node& n = e.node();
     if (const auto found = seen.find(&n); found != seen.end()) return found->second;
@@ -90,11 +103,10 @@ Tape::Tape(std::span<const Expr> outputs, std::vector<std::string> variables)
       step.variable = int(place - variables.begin());
     }
     // Equal steps of differently built expressions share a register.
-    const auto [entry, fresh] = registers.try_emplace(
-        std::tuple(step.op, step.arguments, step.constant, step.variable, step.function.get()),
-        int(steps_.size()));
-    if (fresh) steps_.push_back(std::move(step));
-    return seen[&n] = entry->second;
+    steps_.push_back(std::move(step));
+    const auto [entry, fresh] = registers.insert(int(steps_.size()) - 1);
+    if (!fresh) steps_.pop_back();
+    return seen[&n] = *entry;
   };
   for (const Expr& output : outputs) outputs_.push_back(visit(output));
 }
