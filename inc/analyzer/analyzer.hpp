@@ -1,6 +1,7 @@
 /// @file Time and peak memory of a stage as expressions over its strategy; time of an iteration.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -70,6 +71,8 @@ struct StagePrediction {
   std::int64_t peak_backward_bytes;
   std::int64_t host_bytes;  ///< per rank
   std::int64_t disk_bytes;  ///< per rank
+
+  std::int64_t peak_bytes() const { return std::max(peak_forward_bytes, peak_backward_bytes); }
 };
 
 struct Prediction {

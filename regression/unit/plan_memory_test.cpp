@@ -65,7 +65,7 @@ void compare(const Problem& p, Agreement& found) {
   for (const Candidate& candidate : result.best) {
     std::int64_t predicted = 0;
     for (const analyzer::StagePrediction& s : candidate.prediction.stages)
-      predicted = std::max({predicted, s.peak_forward_bytes, s.peak_backward_bytes});
+      predicted = std::max(predicted, s.peak_bytes());
     const std::int64_t placed = candidate.placed_device_bytes();
     EXPECT_TRUE(agree(predicted, placed)) << predicted << ", placed " << placed << "\n"
                                           << plan::text(candidate.plan);

@@ -89,8 +89,7 @@ void compare_state(const plan::Plan& plan, const model::Config& model, Compariso
         schedule::compile(plan, model, plan::rank_of(plan, i, stage.dp - 1, 0));
     const StagePrediction& predicted = prediction.stages[std::size_t(i)];
     for (const auto& [bytes, live] :
-         {std::pair(std::max(predicted.peak_forward_bytes, predicted.peak_backward_bytes),
-                    program.live_peak_bytes[0]),
+         {std::pair(predicted.peak_bytes(), program.live_peak_bytes[0]),
           std::pair(predicted.host_bytes, program.live_peak_bytes[1])}) {
       const double off = std::abs(double(bytes - live));
       ++all.compared;
@@ -141,8 +140,7 @@ TEST(StageMemory, ComesCloseForStagesOnDisk) {
       const schedule::Program program =
           schedule::compile(plan, model, plan::rank_of(plan, i, stage.dp - 1, 0));
       const StagePrediction& p = prediction.stages[std::size_t(i)];
-      const std::array predicted{std::max(p.peak_forward_bytes, p.peak_backward_bytes),
-                                 p.host_bytes, p.disk_bytes};
+      const std::array predicted{p.peak_bytes(), p.host_bytes, p.disk_bytes};
       ++compared;
       for (std::size_t tier = 0; tier < predicted.size(); ++tier) {
         const double live = double(program.live_peak_bytes[tier]);

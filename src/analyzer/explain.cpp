@@ -38,7 +38,7 @@ std::string formulas(const StageExpressions& stage) {
 }
 
 std::string memory_line(const StagePrediction& stage, const hardware::NodeGroup& group) {
-  const std::int64_t peak = std::max(stage.peak_forward_bytes, stage.peak_backward_bytes);
+  const std::int64_t peak = stage.peak_bytes();
   const std::int64_t left = group.memory_bytes - peak;
   const std::string disk =
       stage.disk_bytes > 0 ? "; disk " + format_bytes(double(stage.disk_bytes)) : "";

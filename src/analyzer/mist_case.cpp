@@ -27,7 +27,7 @@ MistLink copy_line(const hardware::Profile& profile, const std::string& kind) {
 }
 
 /// Place of a size in Mist's table of links, 1 2 4 8; none for others.
-int row_of(int size) {
+int measured_row(int size) {
   const bool known = size <= 8 && std::has_single_bit(static_cast<unsigned>(size));
   return known ? std::countr_zero(static_cast<unsigned>(size)) : -1;
 }
@@ -87,7 +87,7 @@ MistHardware mist_hardware(const hardware::Profile& profile, const hardware::Clu
   for (auto& row : mist.links) row.fill(unmeasured);
   bool measured = false;
   for (const hardware::TransferRow& row : profile.transfers) {
-    const int nodes = row_of(row.nodes), ranks = row_of(row.ranks_per_node);
+    const int nodes = measured_row(row.nodes), ranks = measured_row(row.ranks_per_node);
     if (row.kind != "collective" || nodes < 0 || ranks < 0) continue;
     mist.links[std::size_t(nodes)][std::size_t(ranks)] = {row.gib_per_s, row.latency_s};
     measured = true;

@@ -3,16 +3,17 @@
 
 #include <algorithm>
 
+#include "mist_units.hpp"
+
 namespace brume::analyzer {
 namespace {
 
-constexpr double fp16_bytes = 2.0;
 constexpr double norm_bytes = 8.0;           ///< saved by one norm, per token
 constexpr double flash_constant_bytes = 16;  ///< state of the random numbers
 constexpr double softmax_constant_bytes = 4;
 
-/// Sizes that the byte counts are made of [bytes].
-struct Sizes {
+/// What the byte counts are made of.
+struct TensorBytes {
   double stream;  ///< one activation of the residual stream
   double sharded_stream;
   double ffn;  ///< one activation of the MLP's middle
@@ -21,9 +22,9 @@ struct Sizes {
   double attention;  ///< saved by attention itself: probabilities or log-sum-exp, and a constant
 };
 
-Sizes sizes_of(const MistModel& model, double microbatch, double tp) {
+TensorBytes tensor_bytes(const MistModel& model, double microbatch, double tp) {
   const double tokens = microbatch * model.sequence;
-  Sizes sizes{};
+  TensorBytes sizes{};
   sizes.stream = fp16_bytes * tokens * model.hidden;
   sizes.sharded_stream = sizes.stream / tp;
   sizes.ffn = fp16_bytes * tokens * model.ffn / tp;
@@ -43,7 +44,7 @@ double block_weights(const MistModel& model, double tp) {
 }
 
 /// Norms, then attention, then MLP; llama saves three tensors of the MLP, gpt two.
-MistLayerBytes serial_block(const Sizes& z, bool gated) {
+MistLayerBytes serial_block(const TensorBytes& z, bool gated) {
   const double middle = (gated ? 3.0 : 2.0) * z.ffn;
   const double saved_beside = 4.0 * z.sharded_stream + z.attention;
   MistLayerBytes bytes;
@@ -58,7 +59,7 @@ MistLayerBytes serial_block(const Sizes& z, bool gated) {
 }
 
 /// One norm feeds attention and MLP.
-MistLayerBytes parallel_block(const Sizes& z) {
+MistLayerBytes parallel_block(const TensorBytes& z) {
   const double saved_beside = 4.0 * z.sharded_stream + 2.0 * z.ffn;
   MistLayerBytes bytes;
   bytes.saved = 2.0 * z.stream + z.norm + saved_beside + z.attention;
@@ -69,7 +70,7 @@ MistLayerBytes parallel_block(const Sizes& z) {
 }
 
 /// Scores, their softmax and, backward, its gradient beside what else lives then.
-void add_softmax_peaks(const Sizes& z, MistFamily family, MistLayerBytes& bytes) {
+void add_softmax_peaks(const TensorBytes& z, MistFamily family, MistLayerBytes& bytes) {
   const bool parallel = family == MistFamily::falcon;
   bytes.forward_peak =
       std::max(bytes.forward_peak,
@@ -99,7 +100,7 @@ MistLayerTime mist_layer_time(std::span<const MistOperator> operators, double ac
 }
 
 MistLayerBytes mist_block_bytes(const MistModel& model, double microbatch, double tp) {
-  const Sizes sizes = sizes_of(model, microbatch, tp);
+  const TensorBytes sizes = tensor_bytes(model, microbatch, tp);
   MistLayerBytes bytes = model.family == MistFamily::falcon
                              ? parallel_block(sizes)
                              : serial_block(sizes, model.family == MistFamily::llama);

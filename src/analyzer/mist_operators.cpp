@@ -12,8 +12,6 @@ namespace {
 
 using Dims = std::vector<std::int64_t>;
 
-constexpr double fp16_bytes = 2.0;
-
 /// Sizes on one rank.
 struct Sizes {
   Sizes(const MistModel& model, int microbatch, int tp)

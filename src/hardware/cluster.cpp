@@ -6,11 +6,12 @@
 #include <cmath>
 
 #include "base/error.hpp"
+#include "base/units.hpp"
 
 namespace brume::hardware {
 namespace {
 
-std::int64_t bytes_of(double gib) { return std::int64_t(std::floor(gib * 1024 * 1024 * 1024)); }
+std::int64_t bytes_of(double gib) { return std::int64_t(std::floor(gib * bytes_per_gib)); }
 
 NodeGroup group(const deck::GroupKeys& keys) {
   require(keys.nodes >= 1 && keys.devices_per_node >= 1, Failure::input,

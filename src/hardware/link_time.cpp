@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/error.hpp"
+#include "base/units.hpp"
 #include "hardware/profile.hpp"
 
 namespace brume::hardware {
@@ -47,8 +48,6 @@ double distance(Shape a, Shape b) {
 
 /// Share of the buffer that each link of a ring carries.
 double ring_share(Shape shape) { return double(shape.ranks() - 1) / shape.ranks(); }
-
-constexpr double bytes_per_gib = 1024.0 * 1024.0 * 1024.0;
 
 double line_s(const TransferRow& line, double bytes) {
   return bytes / bytes_per_gib / line.gib_per_s + line.latency_s;

@@ -4,11 +4,10 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "base/units.hpp"
 
 namespace brume::hardware {
 namespace {
-
-constexpr double bytes_per_gib = 1024.0 * 1024.0 * 1024.0;
 
 /// Profiles of several groups in one text.
 struct Profiles {

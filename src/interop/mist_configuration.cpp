@@ -12,15 +12,15 @@
 namespace brume::interop {
 namespace {
 
-constexpr std::uintmax_t largest_file = 1 << 20;
 constexpr int many = 1 << 24;
 
-YamlValue load(const std::string& path) {
+YamlValue load_yaml(const std::string& path) {
+  constexpr std::uintmax_t largest = 1 << 20;
   std::error_code failed;
   const std::uintmax_t bytes = std::filesystem::file_size(path, failed);
   require(!failed, Failure::input, "{}: cannot be read: {}", path, failed.message());
-  require(bytes <= largest_file, Failure::input, "{}: of {} bytes, at most {} are read", path,
-          bytes, largest_file);
+  require(bytes <= largest, Failure::input, "{}: of {} bytes, at most {} are read", path, bytes,
+          largest);
   try {
     return {YAML::LoadFile(path), path, ""};
   } catch (const YAML::Exception& error) {
@@ -214,7 +214,7 @@ void check(const MistConfiguration& read, const std::string& path) {
 }  // namespace
 
 MistConfiguration read_mist_configuration(const std::string& path) {
-  const YamlValue root = load(path);
+  const YamlValue root = load_yaml(path);
   require(!root.has("defaults"), Failure::input,
           "{}: 'defaults' ask for Hydra: give the resolved configuration, as Hydra prints it",
           path);

@@ -14,15 +14,15 @@
 namespace brume::interop {
 namespace {
 
-constexpr std::uintmax_t largest_file = 64 << 20;
 constexpr double failed_s = 1e5;  ///< what Mist stores for a measurement that failed
 
-json load(const std::string& path) {
+json load_json(const std::string& path) {
+  constexpr std::uintmax_t largest = 64 << 20;
   std::error_code failed;
   const std::uintmax_t bytes = std::filesystem::file_size(path, failed);
   require(!failed, Failure::input, "{}: cannot be read: {}", path, failed.message());
-  require(bytes <= largest_file, Failure::input, "{}: of {} bytes, at most {} are read", path,
-          bytes, largest_file);
+  require(bytes <= largest, Failure::input, "{}: of {} bytes, at most {} are read", path, bytes,
+          largest);
   std::ifstream file(path);
   try {
     return json::parse(file);
@@ -126,7 +126,7 @@ std::string maker(const json& file) {
 
 MistProfile read_mist_profile(const std::string& path, const std::string& database,
                               const std::string& machine) {
-  const json file = load(path);
+  const json file = load_json(path);
   const json& entries = at(file, "entries", path);
   require(entries.is_array() && !entries.empty(), Failure::input,
           "{}: 'entries' must be a list of operators", path);

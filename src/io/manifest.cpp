@@ -5,6 +5,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "checkpoint_format.hpp"
 #include "slab_map.hpp"
 
 namespace brume::io {
@@ -13,8 +14,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr int version = 1;
-constexpr const char* filetype = "brume checkpoint";
 constexpr std::int64_t max_manifest_bytes = std::int64_t{1} << 30;
 
 /// Runs `body`; what JSON does not like becomes an Error(storage) with `name`.
@@ -86,9 +85,10 @@ Manifest parse_manifest(json object) {
   const std::string found = own_hash(object);
   require(found == stored, Failure::storage, "is damaged: its hash is {}, expected {}", found,
           stored);
-  require(object.at("filetype") == filetype && object.at("version").at(0) == version,
+  require(object.at("filetype") == checkpoint_filetype &&
+              object.at("version").at(0) == checkpoint_version[0],
           Failure::storage, "is of version {}, this program reads {}", object.at("version").dump(),
-          version);
+          checkpoint_version[0]);
   Manifest manifest;
   object.at("step").get_to(manifest.info.step);
   engine::LossScaling& scaling = manifest.info.scaling;
@@ -124,8 +124,8 @@ std::string manifest_text(const Manifest& manifest) {
       files.push_back(entry_json(manifest.files[rank]));
       files.back()["name"] = rank_file_name(int(rank));
     }
-    json object = {{"filetype", filetype},
-                   {"version", {version, 0}},
+    json object = {{"filetype", checkpoint_filetype},
+                   {"version", checkpoint_version},
                    {"step", manifest.info.step},
                    {"ranks", manifest.files.size()},
                    {"deck", manifest.info.deck_text},

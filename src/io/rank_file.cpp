@@ -1,20 +1,17 @@
 #include "rank_file.hpp"
 
-#include <array>
-
+#include "checkpoint_format.hpp"
 #include "hdf5_file.hpp"
 
 namespace brume::io {
 namespace {
 
-constexpr std::array<std::int64_t, 2> version = {1, 0};
-
 std::string dataset_name(std::size_t n) { return "/slabs/" + std::to_string(n); }
 
 void describe_file(Hdf5Writer& writer, std::int64_t step, int rank) {
   const std::int64_t rank_value = rank;
-  writer.attribute("/", "filetype", "brume checkpoint");
-  writer.attribute("/", "version", version);
+  writer.attribute("/", "filetype", checkpoint_filetype);
+  writer.attribute("/", "version", checkpoint_version);
   writer.attribute("/", "step", std::span(&step, 1));
   writer.attribute("/", "rank", std::span(&rank_value, 1));
   writer.attribute("/", "description",
@@ -63,9 +60,9 @@ void read_rank_image(Bytes image, const std::string& name, const std::vector<eng
                      const std::vector<std::size_t>& wanted,
                      const std::function<void(std::size_t, const std::vector<float>&)>& use) {
   const Hdf5Reader reader(std::move(image), name, Failure::storage);
-  require(reader.text("/", "filetype") == "brume checkpoint" &&
-              reader.integers("/", "version").at(0) == version[0],
-          Failure::storage, "{}: is no checkpoint of version {}", name, version[0]);
+  require(reader.text("/", "filetype") == checkpoint_filetype &&
+              reader.integers("/", "version").at(0) == checkpoint_version[0],
+          Failure::storage, "{}: is no checkpoint of version {}", name, checkpoint_version[0]);
   std::vector<float> values;
   for (const std::size_t n : wanted) {
     const std::string path = dataset_name(n);

@@ -20,9 +20,9 @@ using PerResource = std::array<double, num_resources>;
 using Counts = std::array<int, num_resources>;
 
 constexpr int compute = 0, communication = 1, copy_in = 2, copy_out = 3;
-constexpr double window_s = 40e-3;  // many time slices of ranks that share a core
-constexpr double most_calls = 10000.0;
-constexpr int repetitions = 3;
+constexpr double co_run_window_s = 40e-3;  // many time slices of ranks that share a core
+constexpr double most_co_run_calls = 10000.0;
+constexpr int rounds = 3;
 
 std::vector<std::unique_ptr<device::Stream>> make_streams(int count) {
   std::vector<std::unique_ptr<device::Stream>> streams;
@@ -105,9 +105,9 @@ void measure_alone(Streams& streams, Counts& calls, PerResource& alone_s) {
     if (!streams.has(q)) continue;
     streams.run(only(q, 1));
     const double once_s = streams.run(only(q, 3))[q] / 3.0;
-    calls[q] = int(std::clamp(std::ceil(window_s / once_s), 1.0, most_calls));
+    calls[q] = int(std::clamp(std::ceil(co_run_window_s / once_s), 1.0, most_co_run_calls));
     std::vector<double> times_s;
-    for (int i = 0; i < repetitions; ++i) times_s.push_back(streams.run(only(q, calls[q]))[q]);
+    for (int i = 0; i < rounds; ++i) times_s.push_back(streams.run(only(q, calls[q]))[q]);
     alone_s[q] = median(times_s);
   }
 }
@@ -129,7 +129,7 @@ std::vector<hardware::CoRun> run_together(Streams& streams) {
       co_run.alone_s[q] = alone_s[q];
       all = all && calls[q] > 0;
     }
-    for (int i = 0; i < repetitions && all; ++i) {
+    for (int i = 0; i < rounds && all; ++i) {
       co_run.done_s = streams.run(together);
       co_run.together_s = std::ranges::max(co_run.done_s);
       co_runs.push_back(co_run);

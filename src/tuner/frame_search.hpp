@@ -11,8 +11,6 @@
 
 namespace brume::tuner {
 
-inline constexpr double rounding = 1e-9;  ///< relative, of bounds
-
 /// What a search is about.
 struct Question {
   const model::Config& model;

@@ -5,11 +5,10 @@
 #include <set>
 
 #include "base/error.hpp"
+#include "numbers.hpp"
 
 namespace brume::tuner {
 namespace {
-
-constexpr double rounding = 1e-12;
 
 /// Whether it asks for a part of nothing on disk: the same strategy as with none of it.
 bool repeats(const Point& p) {
@@ -185,8 +184,7 @@ std::vector<Point> Fronts::smallest_fits(const Seat& seat, std::vector<Point> ro
   std::vector<Bracket> open;
   for (std::size_t i = 0; i < most.size(); ++i) {
     if (fits(most[i], mesh))
-      open.push_back({row_of[i], 0, most[i].ckpt_layers, std::numeric_limits<double>::infinity(),
-                      most[i].device_bytes});
+      open.push_back({row_of[i], 0, most[i].ckpt_layers, infinity, most[i].device_bytes});
     else if (lacks_host(most[i], mesh))
       may_climb[row_of[i]].device = false;
   }
@@ -201,7 +199,7 @@ std::vector<Point> Fronts::smallest_fits(const Seat& seat, std::vector<Point> ro
     for (std::size_t i = 0; i < open.size(); ++i) {
       Bracket b = open[i];
       const Point& m = middle[i];
-      const double slack = rounding * m.device_bytes;
+      const double slack = sum_rounding * m.device_bytes;
       if (b.fit - b.unfit == 1) {
         rows[b.row].ckpt_layers = b.fit;
         found.push_back(rows[b.row]);
@@ -231,8 +229,8 @@ std::vector<Point> Fronts::smallest_fits(const Seat& seat, std::vector<Point> ro
     bool falls = false;
     for (std::size_t k = i; k + 1 < i + 3; ++k) {
       const Point &from = priced[k], &to = priced[k + 1];
-      falls |= to.stable_s < from.stable_s * (1.0 - rounding) ||
-               to.whole_s() < from.whole_s() * (1.0 - rounding) ||
+      falls |= to.stable_s < from.stable_s * (1.0 - sum_rounding) ||
+               to.whole_s() < from.whole_s() * (1.0 - sum_rounding) ||
                (host_matters_ && to.host_bytes < from.host_bytes);
     }
     if (falls) try_all(seat, priced[i], priced[i].ckpt_layers + 1, result);

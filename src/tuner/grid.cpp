@@ -4,6 +4,7 @@
 #include <random>
 
 #include "base/error.hpp"
+#include "numbers.hpp"
 
 namespace brume::tuner {
 namespace {
@@ -11,8 +12,7 @@ namespace {
 using symbolic::Expr;
 using symbolic::Tape;
 
-constexpr int probes = 12;          ///< strategies looked at along each axis
-constexpr double rounding = 1e-12;  ///< relative; sums in another order
+constexpr int probes = 12;  ///< strategies looked at along each axis
 
 /// A plan variable: the same for all strategies of a seat, or one of a strategy's knobs.
 struct Column {
@@ -50,7 +50,7 @@ std::vector<double> sorted(std::vector<double> ratios) {
   return ratios;
 }
 
-bool falls(double from, double to) { return to < from - rounding * std::abs(from); }
+bool falls(double from, double to) { return to < from - sum_rounding * std::abs(from); }
 
 }  // namespace
 

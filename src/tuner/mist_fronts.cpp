@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "analyzer/mist_stage.hpp"
+#include "numbers.hpp"
 
 namespace brume::tuner {
 namespace {
@@ -15,15 +15,13 @@ using analyzer::MistStageTime;
 using analyzer::MistStrategy;
 using analyzer::MistTime;
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
-
 /// Stages that differ in nothing but their microbatches in flight.
 struct Role {
   MistPlace place;  ///< with the fewest in flight
   int most_earlier = 0;
 };
 
-struct Candidate {
+struct Kept {
   MistPoint point;
   int earlier = 0;  ///< most microbatches in flight that it leaves room for
 };
@@ -122,7 +120,7 @@ class Collector {
   double shape_mib_;         ///< what a stage may need
   double usable_mib_ = 0.0;  ///< the same without the margin of strategy and role
   int most_layers_ = 0;      ///< with which the strategies at hand are fast enough
-  std::vector<std::vector<std::vector<Candidate>>> candidates_;  ///< [role][layers]
+  std::vector<std::vector<std::vector<Kept>>> candidates_;  ///< [role][layers]
 };
 
 /// Memory falls with each recomputed layer. Between the first one and all but one, time is linear
@@ -155,10 +153,10 @@ void Collector::add(int strategy, const MistStageTime& time, const MistStageMemo
   }
 }
 
-MistFront front(const std::vector<Candidate>& by_time, int earlier) {
+MistFront front(const std::vector<Kept>& by_time, int earlier) {
   MistFront front;
   double least_s = infinity;
-  for (const Candidate& candidate : by_time) {
+  for (const Kept& candidate : by_time) {
     if (candidate.earlier < earlier || candidate.point.delta_s >= least_s) continue;
     least_s = candidate.point.delta_s;
     front.push_back(candidate.point);
@@ -170,7 +168,7 @@ MistFronts Collector::fronts(MistSearch& search) {
   for (auto& of_role : candidates_)
     for (auto& of_layers : of_role) {
       search.candidates += std::int64_t(of_layers.size());
-      std::ranges::sort(of_layers, [](const Candidate& a, const Candidate& b) {
+      std::ranges::sort(of_layers, [](const Kept& a, const Kept& b) {
         return std::pair(a.point.stable_s, a.point.delta_s) <
                std::pair(b.point.stable_s, b.point.delta_s);
       });

@@ -1,12 +1,9 @@
 #include "mist_pipeline.hpp"
 
 #include <algorithm>
-#include <limits>
 
 namespace brume::tuner {
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// A front under a threshold of t, ready to be asked for the least max(A, d) + t.
 class Step {
@@ -54,9 +51,9 @@ class Step {
   std::size_t size_ = 0;
 };
 
-class Pipeline {
+class Recursion {
  public:
-  Pipeline(const MistShape& shape, const MistFronts& fronts, double cutoff_s, MistSearch& search)
+  Recursion(const MistShape& shape, const MistFronts& fronts, double cutoff_s, MistSearch& search)
       : shape_(shape), cutoff_s_(cutoff_s), search_(search) {
     for (const auto& of_stage : fronts) {
       steps_.emplace_back(of_stage.begin(), of_stage.end());
@@ -94,7 +91,7 @@ class Pipeline {
   MistChoice best_;
 };
 
-void Pipeline::run_stage(std::size_t stage, double slowest_s) {
+void Recursion::run_stage(std::size_t stage, double slowest_s) {
   const std::vector<double>& before = before_[stage];
   std::vector<double>& after = before_[stage + 1];
   std::ranges::fill(after, infinity);
@@ -113,7 +110,7 @@ void Pipeline::run_stage(std::size_t stage, double slowest_s) {
 }
 
 /// A_S when no stage takes longer; infinite when layers cannot add up.
-double Pipeline::run(double slowest_s) {
+double Recursion::run(double slowest_s) {
   ++search_.programs;
   std::ranges::fill(before_[0], infinity);
   before_[0][0] = -infinity;
@@ -124,7 +121,7 @@ double Pipeline::run(double slowest_s) {
 }
 
 /// Looks at the choice that the last run found.
-void Pipeline::keep() {
+void Recursion::keep() {
   MistChoice choice;
   choice.layers.resize(steps_.size());
   choice.stages.resize(steps_.size());
@@ -143,7 +140,7 @@ void Pipeline::keep() {
   best_ = std::move(choice);
 }
 
-MistChoice Pipeline::best() {
+MistChoice Recursion::best() {
   if (thresholds_.empty()) return {};
   const std::ptrdiff_t highest = std::ssize(thresholds_) - 1;
   std::vector<Interval> open{{-1, highest, run(threshold(highest))}};
@@ -163,7 +160,7 @@ MistChoice Pipeline::best() {
 
 MistChoice mist_pipeline(const MistShape& shape, const MistFronts& fronts, double cutoff_s,
                          MistSearch& search) {
-  return Pipeline(shape, fronts, cutoff_s, search).best();
+  return Recursion(shape, fronts, cutoff_s, search).best();
 }
 
 }  // namespace brume::tuner

@@ -1,9 +1,8 @@
 /// @file Inter-stage search by Mist's counting: exact, by dynamic programs.
 #pragma once
 
-#include <limits>
-
 #include "mist_fronts.hpp"
+#include "numbers.hpp"
 
 namespace brume::tuner {
 
@@ -11,7 +10,7 @@ namespace brume::tuner {
 struct MistChoice {
   std::vector<int> layers;
   std::vector<MistPoint> stages;
-  double iteration_s = std::numeric_limits<double>::infinity();
+  double iteration_s = infinity;
 };
 
 /// The choice with the shortest iteration below `cutoff_s`; without stages if there is none.

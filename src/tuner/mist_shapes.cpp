@@ -5,19 +5,13 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "numbers.hpp"
 
 namespace brume::tuner {
 namespace {
 
 using analyzer::MistLayer;
 using analyzer::MistLayerTime;
-
-std::vector<int> divisors(int n) {
-  std::vector<int> all;
-  for (int d = 1; d <= n; ++d)
-    if (n % d == 0) all.push_back(d);
-  return all;
-}
 
 std::vector<int> powers_of_two(int batch) {
   std::vector<int> all;

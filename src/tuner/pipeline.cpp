@@ -12,7 +12,6 @@
 namespace brume::tuner {
 namespace {
 
-constexpr double rounding = 1e-9;        ///< of prices, whose sums cancel
 constexpr std::size_t most_labels = 64;  ///< of one state; more are merged
 
 class DynamicProgram {
@@ -149,7 +148,7 @@ double DynamicProgram::rest_s(std::size_t placed, std::size_t use, int layers) c
   for (int g = 0; g < num_groups_; ++g)
     priced_s -= prices_.device_s[std::size_t(g)] * capacity_->uses().left(use, g);
   return std::max({rest_s_[placed], layers == 0 ? 0.0 : layers * rest_layer_s_[placed],
-                   priced_s * (1.0 - rounding)});
+                   priced_s * (1.0 - bound_rounding)});
 }
 
 /// Counts host bytes on the node that a stage's mesh shares. @return whether they fit

@@ -3,17 +3,15 @@
 #pragma once
 
 #include <deque>
-#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "grid.hpp"
+#include "numbers.hpp"
 #include "prices.hpp"
 
 namespace brume::tuner {
-
-inline constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// Points that a stage may take, all of one layout and number of layers, between neighbours of
 /// these groups.

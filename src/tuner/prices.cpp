@@ -10,7 +10,7 @@ constexpr int rounds = 3;  ///< over the groups, where there are several
 constexpr double golden = 0.6180339887498949;
 
 /// The bound under some prices, and the layers that the stages would take.
-struct Answer {
+struct Cheapest {
   double sum_s;
   int layers = 0;
 };
@@ -31,7 +31,7 @@ class Relaxation {
     Prices best{device_s, 0.0, ask(device_s, 0.0).sum_s};
     for (int i = 0; i < halvings; ++i) {
       const double layer_s = (low + high) / 2.0;
-      const Answer answer = ask(device_s, layer_s);
+      const Cheapest answer = ask(device_s, layer_s);
       if (answer.sum_s > best.sum_s) best = {device_s, layer_s, answer.sum_s};
       (answer.layers < num_layers_ ? low : high) = layer_s;
     }
@@ -46,8 +46,8 @@ class Relaxation {
     return sum_s;
   }
 
-  Answer ask(const PerGroup<double>& device_s, double layer_s) const {
-    Answer answer{layer_s * num_layers_ - all_devices_s(device_s)};
+  Cheapest ask(const PerGroup<double>& device_s, double layer_s) const {
+    Cheapest answer{layer_s * num_layers_ - all_devices_s(device_s)};
     for (const Alike& alike : stages_) {
       double least_s = 0.0;
       int layers = 0;

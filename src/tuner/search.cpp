@@ -74,7 +74,7 @@ void Searcher::work_on(FrameSearch& candidate, std::size_t index) {
   if (!interval.prices) {
     interval.prices = candidate.prices(interval.most_s);
     interval.bound_s =
-        std::max(interval.bound_s, steady_s + interval.prices->sum_s * (1.0 - rounding));
+        std::max(interval.bound_s, steady_s + interval.prices->sum_s * (1.0 - bound_rounding));
     candidate.open.push_back(interval);
     return;
   }
@@ -152,7 +152,7 @@ std::optional<Found> Searcher::next() {
     const Front front = most_promising();
     FrameSearch* best = fastest();
     if (!best && !front.candidate) return std::nullopt;
-    const double gap = std::max(question_.keys.gap, rounding * 1e-3);
+    const double gap = std::max(question_.keys.gap, bound_rounding * 1e-3);
     const bool closed = best && front.bound_s >= best->best->iteration_s * (1.0 - gap);
     if (best && (closed || seconds_left() == 0.0)) {
       const double before_s = best->best->iteration_s;

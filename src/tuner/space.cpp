@@ -4,6 +4,8 @@
 #include <map>
 #include <optional>
 
+#include "numbers.hpp"
+
 namespace brume::tuner {
 namespace {
 
@@ -12,17 +14,6 @@ constexpr int largest_microbatch = 32;
 /// Whether a list of the deck allows a value; an empty list allows all.
 bool allows(const std::vector<int>& list, int value) {
   return list.empty() || std::ranges::find(list, value) != list.end();
-}
-
-std::vector<int> divisors(int number) {
-  std::vector<int> found;
-  for (int d = 1; d <= number / d; ++d) {
-    if (number % d != 0) continue;
-    found.push_back(d);
-    if (d != number / d) found.push_back(number / d);
-  }
-  std::ranges::sort(found);
-  return found;
 }
 
 /// A mesh of so many devices, within a node or of whole nodes.

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/error.hpp"
+#include "base/units.hpp"
 #include "placement.hpp"
 #include "schedule/simulate.hpp"
 #include "search.hpp"
@@ -16,22 +17,17 @@ namespace {
 /// More plans of one shape would only differ in knobs that hardly matter.
 constexpr int most_plans_of_a_frame = 2;
 
-std::int64_t peak_bytes(const analyzer::StagePrediction& stage) {
-  return std::max(stage.peak_forward_bytes, stage.peak_backward_bytes);
-}
-
 /// Sets the peaks of stages that placement finds off by more than 1 % and 1 MiB to what it takes.
 /// @return the largest peak before that, where any was
 std::optional<std::int64_t> take_placed_peaks(analyzer::Prediction& prediction,
                                               const Placement& placed) {
-  constexpr double mib_bytes = 1 << 20;
   const std::int64_t largest =
-      peak_bytes(*std::ranges::max_element(prediction.stages, {}, peak_bytes));
+      std::ranges::max(prediction.stages, {}, &analyzer::StagePrediction::peak_bytes).peak_bytes();
   bool any = false;
   for (std::size_t i = 0; i < prediction.stages.size(); ++i) {
     analyzer::StagePrediction& stage = prediction.stages[i];
-    const std::int64_t bytes = placed.stage_bytes[i], peak = peak_bytes(stage);
-    if (std::abs(double(bytes - peak)) <= std::max(0.01 * double(bytes), mib_bytes)) continue;
+    const std::int64_t bytes = placed.stage_bytes[i], peak = stage.peak_bytes();
+    if (std::abs(double(bytes - peak)) <= std::max(0.01 * double(bytes), bytes_per_mib)) continue;
     any = true;
     for (std::int64_t* one : {&stage.peak_forward_bytes, &stage.peak_backward_bytes})
       *one = *one == peak ? bytes : std::min(*one, bytes);

@@ -9,16 +9,13 @@
 #include <limits>
 
 #include "base/text.hpp"
+#include "base/units.hpp"
 #include "placement.hpp"
 
 namespace brume::tuner {
 namespace {
 
 constexpr double ablation_gap = 1e-4;  ///< of the time without a knob
-
-std::int64_t peak_bytes(const analyzer::StagePrediction& stage) {
-  return std::max(stage.peak_forward_bytes, stage.peak_backward_bytes);
-}
 
 /// A knob: how to search without it, and whether a stage uses it.
 struct Knob {
@@ -130,8 +127,8 @@ std::string nearest_infeasible(const Question& question, Grid& grid, const Stopw
   std::size_t fullest = 0;
   for (std::size_t i = 0; i < prediction.stages.size(); ++i) {
     const int group = question.cluster.index(found->plan.stages[i].group);
-    const std::int64_t over =
-        peak_bytes(prediction.stages[i]) - question.cluster.groups[std::size_t(group)].memory_bytes;
+    const std::int64_t over = prediction.stages[i].peak_bytes() -
+                              question.cluster.groups[std::size_t(group)].memory_bytes;
     if (over <= missing) continue;
     missing = over;
     fullest = i;
@@ -179,7 +176,6 @@ std::string other_change(const Question& question, Grid& grid, const Stopwatch& 
 /// Of the plan that needs least: what the group needs that misses by most of its memory.
 std::string missing_memory(const plan::Plan& smallest, const Placement& placed,
                            const hardware::Cluster& cluster, const std::string& advice) {
-  constexpr double gib = 1024.0 * 1024.0 * 1024.0;
   const auto share = [&](std::size_t i) {
     return double(placed.groups[i].device_bytes) / double(cluster.groups[i].memory_bytes);
   };
@@ -194,9 +190,10 @@ std::string missing_memory(const plan::Plan& smallest, const Placement& placed,
       "no plan fits: the one that needs least takes {} ({} bytes) per device, {} bytes more "
       "than {} = {:g} allows; memory_gib = {:.4f} would fit (host: {} a node of {}){}\n{}",
       format_bytes(double(held.device_bytes)), held.device_bytes,
-      held.device_bytes - group.memory_bytes, key, double(group.memory_bytes) / gib,
-      std::ceil(double(held.device_bytes) / gib * 1e4) / 1e4, format_bytes(double(held.host_bytes)),
-      format_bytes(double(group.host_memory_bytes)), advice, plan::table(smallest));
+      held.device_bytes - group.memory_bytes, key, double(group.memory_bytes) / bytes_per_gib,
+      std::ceil(double(held.device_bytes) / bytes_per_gib * 1e4) / 1e4,
+      format_bytes(double(held.host_bytes)), format_bytes(double(group.host_memory_bytes)), advice,
+      plan::table(smallest));
 }
 
 }  // namespace
