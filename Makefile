@@ -3,17 +3,19 @@
 #
 #   SAN=address|undefined|thread   check under a sanitizer, in a build folder of its own
 #   NATIVE=OFF                     portable binaries instead of ones for this processor
+#   UNITY=OFF                      a module's files one by one: quicker after a change, slower from scratch
 #   PREFIX=DIR                     where `make install` puts the program (/usr/local)
 
 MAKEFLAGS += --no-print-directory
 
 SAN    ?=
 NATIVE ?= ON
+UNITY  ?= ON
 PREFIX ?= /usr/local
 BUILD  := build$(if $(SAN),-$(SAN))
 JOBS   := $(shell nproc)
 
-PACKAGES := g++ cmake pkg-config clang-format libopenmpi-dev openmpi-bin libhdf5-dev hdf5-tools \
+PACKAGES := g++ cmake ninja-build pkg-config clang-format libopenmpi-dev openmpi-bin libhdf5-dev hdf5-tools \
   libglpk-dev libdnnl-dev libtrilinos-kokkos-dev libtomlplusplus-dev libcli11-dev nlohmann-json3-dev \
   libyaml-cpp-dev libfmt-dev libspdlog-dev libhwloc-dev libxxhash-dev libgtest-dev
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
@@ -44,7 +46,9 @@ deps:
 	DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install -q -y --no-install-recommends $$missing
 
 configure: deps
-	cmake -S . -B $(BUILD) -DBRUME_NATIVE=$(NATIVE) -DBRUME_SANITIZE=$(SAN) -DCMAKE_INSTALL_PREFIX=$(PREFIX)
+	cmake -S . -B $(BUILD) $$(test -f $(BUILD)/CMakeCache.txt || ! command -v ninja >/dev/null || echo -G Ninja) \
+	  -DBRUME_NATIVE=$(NATIVE) -DBRUME_SANITIZE=$(SAN) -DCMAKE_INSTALL_PREFIX=$(PREFIX) \
+	  -DCMAKE_UNITY_BUILD=$(UNITY) -DCMAKE_UNITY_BUILD_BATCH_SIZE=0
 
 # The project's own text is what the quick start learns from.
 run: all
