@@ -35,11 +35,12 @@ struct Settings {
   Optimizer optimizer;
   double loss_scale = 0.0;  ///< a power of two; 0: LossScaling's in fp16, 1 else
   std::uint64_t seed = 1;
-  int threads = 1;              ///< cores this rank computes with
-  int first_core = -1;          ///< of those on its node; -1: wherever the system puts them
-  std::string scratch;          ///< directory for what lies on disk; empty: $TMPDIR, else /tmp
-  bool overlap = true;          ///< false: transfers run only while nothing computes
-  bool one_collective = false;  ///< collectives of all groups run one after the other
+  int threads = 1;      ///< cores this rank computes with
+  int first_core = -1;  ///< of those on its node; -1: wherever the system puts them
+  std::string scratch;  ///< directory for what lies on disk; empty: $TMPDIR, else /tmp
+  bool overlap = true;  ///< false: transfers run only while nothing computes
+  bool one_collective =
+      false;  ///< one at a time, of all groups; also where BRUME_TRANSPORT says so
   bool check_memory =
       false;  ///< poison buffers at birth, check the guards behind them after each task
 };

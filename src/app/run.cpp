@@ -10,7 +10,6 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "comm/agree.hpp"
-#include "comm/device_group.hpp"
 #include "comm/session.hpp"
 #include "comm/watchdog.hpp"
 #include "device/device.hpp"
@@ -52,7 +51,6 @@ engine::Settings settings(const deck::Deck& deck, int threads, int first_core) {
   s.seed = std::uint64_t(deck.training.seed);
   s.threads = threads;
   s.first_core = first_core;
-  s.one_collective = comm::one_collective_at_a_time();
   return s;
 }
 

@@ -249,7 +249,6 @@ Trained train(const plan::Plan& plan, const model::Config& model, const data::Sa
   settings.steps = steps;
   settings.optimizer.lr = 1e-3;
   settings.threads = threads;
-  settings.one_collective = comm::one_collective_at_a_time();
   settings.first_core = first_core;
   engine::Engine engine(plan, model, settings, world);
   Trained trained;

@@ -9,6 +9,7 @@
 
 #include "base/error.hpp"
 #include "comm/agree.hpp"
+#include "comm/device_group.hpp"
 #include "device/device.hpp"
 #include "executor.hpp"
 #include "schedule/compile.hpp"
@@ -84,7 +85,9 @@ struct Engine::Impl {
 
   static schedule::Options options(const Settings& settings,
                                    schedule::Mode mode = schedule::Mode::train) {
-    return {.mode = mode, .overlap = settings.overlap, .one_collective = settings.one_collective};
+    return {.mode = mode,
+            .overlap = settings.overlap,
+            .one_collective = settings.one_collective || comm::one_collective_at_a_time()};
   }
 
   static std::array<std::int64_t, schedule::num_tiers> largest(
