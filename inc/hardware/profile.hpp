@@ -131,6 +131,11 @@ struct Profile {
   Interference interference_model(int nodes, int ranks_per_node) const;
 };
 
+/// The first round's rows, each figure the median of what the rounds that have it say.
+///
+/// @param rounds  [at least one] measurements of the same, one after the other
+Profile medians(const std::vector<Profile>& rounds);
+
 /// The row of these dims, if there is one; of several the one measured in such a group.
 const OperatorRow* measured_operator(const Profile& profile, const std::string& kind,
                                      std::span<const std::int64_t> dims, int group = 0);

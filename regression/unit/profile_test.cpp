@@ -34,6 +34,20 @@ Profile sample() {
   return profile;
 }
 
+TEST(Profile, MediansLeaveOutWhatWasSlowOnce) {
+  std::vector<Profile> rounds(3, sample());
+  rounds[0].operators[1].forward_s *= 10.0;
+  rounds[1].operators[1].backward_s *= 10.0;
+  rounds[1].flops_per_s /= 10.0;
+  rounds[2].links[4].time_s *= 10.0;
+  rounds[2].copies[0].time_s *= 10.0;
+  EXPECT_EQ(profile_schema().write(medians(rounds)), profile_schema().write(sample()));
+  for (std::size_t round : {1u, 2u}) rounds[round].operators.erase(rounds[round].operators.begin());
+  rounds[0].operators[0].forward_s = 7.0;  // no other round has it
+  EXPECT_EQ(medians(rounds).operators[0].forward_s, 7.0);
+  EXPECT_EQ(medians(rounds).operators[2].forward_s, 4e-3);
+}
+
 Time matmul(std::vector<std::int64_t> dims, bool backward = false) {
   return operator_time(sample(), "matmul", dims, backward, 1e6, 1e5);
 }

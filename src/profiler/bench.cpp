@@ -119,6 +119,7 @@ std::span<Element> Operands::take(std::int64_t count) {
   const std::int64_t bytes = std::max<std::int64_t>(count, 1) * std::int64_t(sizeof(Element));
   if (next_ == slots_.size()) slots_.emplace_back();
   device::Memory& slot = slots_[next_++];
+  bytes_ += bytes;
   if (slot.bytes() < bytes) {
     slot = {};  // the old block first: both need not fit at once
     slot = device::Memory(bytes, tier_);

@@ -70,11 +70,13 @@ class Operands {
  public:
   explicit Operands(device::Tier tier = device::Tier::device) : tier_(tier) {}
 
-  void restart() { next_ = 0; }
+  void restart() { next_ = 0, bytes_ = 0; }
   template <class Storage>
   std::span<Storage> values(std::int64_t count);  ///< in [-1, 1); any Storage
   std::span<float> zeros(std::int64_t count);
   std::span<std::int32_t> tokens(std::int64_t count, std::int64_t below);
+
+  std::int64_t bytes() const { return bytes_; }  ///< of the arrays since the last restart
 
  private:
   template <class Element>
@@ -83,6 +85,7 @@ class Operands {
   device::Tier tier_;
   std::vector<device::Memory> slots_;
   std::size_t next_ = 0;
+  std::int64_t bytes_ = 0;
 };
 
 }  // namespace brume::profiler

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/text.hpp"
+#include "device/device.hpp"
 #include "passes.hpp"
 
 namespace brume::profiler {
@@ -30,6 +31,21 @@ std::optional<std::vector<std::int64_t>> whole_dims(
   return dims;
 }
 
+/// Calls in turn use other memory until so many bytes were met: in training an operator finds
+/// neither its weights nor what was saved for it in a cache.
+constexpr std::int64_t host_turn_bytes = std::int64_t{8} << 20;
+constexpr std::int64_t device_turn_bytes = std::int64_t{128} << 20;
+constexpr std::int64_t most_turns = 32;
+
+/// Calls the passes' forward, or backward, in turn.
+Work in_turn(const std::vector<Passes>& turns, Work Passes::*pass) {
+  if (!(turns[0].*pass)) return {};
+  return [&turns, pass, next = std::size_t{0}]() mutable {
+    (turns[next].*pass)();
+    next = (next + 1) % turns.size();
+  };
+}
+
 /// Measures operators, each (kind, dims) once.
 class OperatorBench {
  public:
@@ -41,7 +57,8 @@ class OperatorBench {
  private:
   Bench& bench_;
   const model::Config& model_;
-  Operands operands_;
+  std::vector<Operands> operands_{std::size_t(most_turns)};  ///< of each turn
+  const bool on_device_ = !device::describe_device().name.empty();
   std::set<std::pair<OperatorKind, std::vector<std::int64_t>>> met_;
   std::vector<hardware::OperatorRow> rows_;
 };
@@ -50,11 +67,21 @@ void OperatorBench::measure(const Item& item) {
   if (!met_.emplace(item.kind, item.dims).second) return;
   const std::string name =
       fmt::format("{} {}", model::name(item.kind), fmt::join(item.dims, " x "));
-  Passes passes;
-  if (!bench_.prepared(name, [&] { passes = make_passes(item, model_, operands_); })) return;
-  const auto forward_s = bench_.seconds(name, passes.forward);
+  std::vector<Passes> turns;
+  const auto prepare = [&] {
+    const std::int64_t enough = on_device_ ? device_turn_bytes : host_turn_bytes;
+    std::int64_t bytes = 0;
+    while (bytes < enough && std::ssize(turns) < most_turns) {
+      Operands& operands = operands_[turns.size()];
+      turns.push_back(make_passes(item, model_, operands));
+      bytes += operands.bytes();
+    }
+  };
+  if (!bench_.prepared(name, prepare)) return;
+  const auto forward_s = bench_.seconds(name, in_turn(turns, &Passes::forward));
+  const Work backward = in_turn(turns, &Passes::backward);
   const auto backward_s =
-      passes.backward ? bench_.seconds(name + " backward", passes.backward) : std::optional(0.0);
+      backward ? bench_.seconds(name + " backward", backward) : std::optional(0.0);
   if (forward_s && backward_s)
     rows_.push_back({model::name(item.kind), item.dims, *forward_s, *backward_s});
 }
@@ -84,17 +111,14 @@ std::vector<hardware::OperatorRow> measure_operators(Bench& bench, const model::
                                                      const Shapes& shapes,
                                                      std::int64_t memory_bytes) {
   OperatorBench operators(bench, model);
-  for (int microbatch : shapes.microbatches) {
+  for (int microbatch : shapes.microbatches)
     for (int tp : shapes.tp) measure_segments(operators, model, microbatch, tp, memory_bytes);
-    bench.report(fmt::format("operators of microbatch {}", microbatch));
-  }
   // Weight, gradient, two moments; a master weight takes the place of the fp32 weight.
   const std::int64_t state_bytes = model::weight_bytes(model.precision) + model::grad_bytes +
                                    model::optimizer_bytes(model.precision);
   const std::int64_t largest = std::min(largest_block_elements(model), memory_bytes / state_bytes);
   for (std::int64_t part : {64, 8, 1})
     operators.measure({OperatorKind::adamw, {round_up(ceil_div(largest, part), 16)}, 1});
-  bench.report("optimizer");
   return operators.rows();
 }
 

@@ -127,15 +127,12 @@ std::vector<hardware::LinkRow> measure_links(Bench& bench, const std::vector<int
   for (int ranks : groups) {
     const Group group = make_group(bench.world(), ranks, ranks_per_node);
     if (group.nodes > 0) measure_collectives(bench, group, block_bytes, operands, rows);
-    bench.report(fmt::format("collectives of {} ranks{}", ranks,
-                             group.nodes > 0 ? "" : " left out: there are no such groups,"));
   }
   if (const Group pair = make_group(bench.world(), 2, ranks_per_node); pair.nodes == 1)
     measure_messages(bench, pair, stream_bytes, operands, rows);
   if (bench.world().size() >= 2 * ranks_per_node)
     measure_messages(bench, make_pair_across(bench.world(), ranks_per_node), stream_bytes, operands,
                      rows);
-  bench.report("messages");
   return rows;
 }
 
