@@ -25,7 +25,9 @@ struct Shapes {
 hardware::ProfileKey key(comm::Communicator& world, int ranks_per_node, int threads_per_rank,
                          const model::Config& model, const Shapes& shapes);
 
-/// Measures. Collective over `world`: all ranks work at the same time, as they do in training.
+/// Measures. Collective over `world`: all ranks work at the same time, as they do in training, and
+/// find operands in memory rather than in a cache. What works alone is measured in three rounds, or
+/// in those that begin within ten seconds; each figure is their median.
 /// A measurement that fails costs its own entry only, and is named in the log.
 hardware::Profile measure(comm::Communicator& world, const hardware::ProfileKey& key,
                           const hardware::Cluster& cluster, const model::Config& model,
