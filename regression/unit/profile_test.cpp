@@ -41,6 +41,7 @@ TEST(Profile, MediansLeaveOutWhatWasSlowOnce) {
   rounds[1].flops_per_s /= 10.0;
   rounds[2].links[4].time_s *= 10.0;
   rounds[2].copies[0].time_s *= 10.0;
+  rounds[0].interference[1] = 20.0;
   EXPECT_EQ(profile_schema().write(medians(rounds)), profile_schema().write(sample()));
   for (std::size_t round : {1u, 2u}) rounds[round].operators.erase(rounds[round].operators.begin());
   rounds[0].operators[0].forward_s = 7.0;  // no other round has it

@@ -42,6 +42,11 @@ Profile medians(const std::vector<Profile>& rounds) {
   of_rows(&Profile::operators, &OperatorRow::backward_s);
   of_rows(&Profile::links, &LinkRow::time_s);
   of_rows(&Profile::copies, &CopyRow::time_s);
+  for (std::size_t i = 0; i < result.interference.size(); ++i) {
+    std::vector<double> values;
+    for (const Profile& round : rounds) values.push_back(round.interference.at(i));
+    result.interference[i] = median(values);
+  }
   return result;
 }
 
