@@ -154,8 +154,7 @@ std::vector<Row> search_all(Bench bench) {
 
 void run(comm::Session& session, comm::Communicator& world, int rounds) {
   const model::Config model = bench_model();
-  const int threads = device::threads_per_rank(session.ranks_per_node());
-  const kernels::Runtime runtime(threads);
+  const kernels::Runtime runtime(device::threads_per_rank(session.ranks_per_node()));
   const hardware::Cluster cluster = perf::roomy_cluster(world.size());
   const hardware::Profile profile = perf::measured_profile(session, world, model, microbatches);
 
@@ -173,8 +172,8 @@ void run(comm::Session& session, comm::Communicator& world, int rounds) {
     plans.push_back(plan::parse(texts.substr(at, end - at), "plan"));
     at = end + 1;
   }
-  const std::vector<double> measured_s =
-      perf::iteration_times(plans, model, threads, world, rounds);
+  const std::vector<perf::Measurement> measured =
+      perf::measure(plans, model, session, world, rounds);
   if (world.rank() != 0) return;
   Table table({"limit", "search", "placed", "predicted", "measured"});
   std::size_t next = 0;
@@ -185,7 +184,8 @@ void run(comm::Session& session, comm::Communicator& world, int rounds) {
     }
     table.add({format_bytes(double(row.limit_bytes)), row.search,
                format_bytes(double(row.found->device_bytes)),
-               format_seconds(row.found->iteration_s), format_seconds(measured_s[next++])});
+               format_seconds(row.found->iteration_s),
+               format_seconds(measured[next++].iteration_s)});
   }
   fmt::print("{}", table.text());
 }
@@ -194,6 +194,7 @@ void run(comm::Session& session, comm::Communicator& world, int rounds) {
 
 int main(int argc, char** argv) {
   comm::Session session;
+  device::use_device(session.node_rank());
   const auto world = session.world();
   run(session, *world, argc > 1 ? std::atoi(argv[1]) : 7);
 }

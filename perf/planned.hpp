@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/session.hpp"
+#include "device/device.hpp"
 #include "device/memory.hpp"
 #include "hardware/cluster.hpp"
 #include "plan/plan.hpp"
@@ -15,10 +16,12 @@ namespace brume::perf {
 
 /// All ranks on one node, with more memory than the plans here need.
 inline hardware::Cluster roomy_cluster(int ranks) {
-  return hardware::NodeGroup{.nodes = 1,
-                             .devices_per_node = ranks,
-                             .memory_bytes = std::int64_t{4} << 30,
-                             .host_memory_bytes = std::int64_t{8} << 30};
+  const std::int64_t device_bytes = device::describe_device().memory_bytes;
+  return hardware::NodeGroup{
+      .nodes = 1,
+      .devices_per_node = ranks,
+      .memory_bytes = device_bytes > 0 ? device_bytes : std::int64_t{4} << 30,
+      .host_memory_bytes = std::int64_t{device_bytes > 0 ? 64 : 8} << 30};
 }
 
 /// Measured now, the same on all ranks. Collective over `world`.

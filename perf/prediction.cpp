@@ -1,10 +1,12 @@
 /// @file How well the simulation predicts: plans of every kind, predicted and measured in one run.
 ///
-///   mpirun -n 1|2|4 perf_prediction [rounds]
+///   mpirun -n 1|2|4 perf_prediction [rounds [part of the plans' names]]
 ///
-/// Prints this machine's interference, each plan's predicted and measured iteration time, the
-/// median error, the noise floor (each tenth plan is measured twice), the rank correlation over
-/// plans that differ by more than it, and what the tuner would choose among them.
+/// The machine is profiled in turn with the plans, so that both see it as it is then; the tuner
+/// chooses before. Prints the machine's interference, each plan's predicted and measured iteration
+/// time, the median error, the noise floor (each tenth plan is measured twice), the rank correlation
+/// over plans that differ by more than it, and what the tuner's choice takes. On devices also the
+/// peak of memory, predicted by the formulas and taken from the device.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "analyzer/analyzer.hpp"
 #include "base/text.hpp"
 #include "comm/session.hpp"
 #include "kernels/types.hpp"
@@ -32,6 +35,14 @@ constexpr int global_batch = 16;
 constexpr std::size_t twin_every = 10;
 
 model::Config bench_model() {
+  if (perf::on_device())
+    return {.num_layers = 24,
+            .hidden_size = 1024,
+            .num_heads = 16,
+            .ffn_size = 4096,
+            .seq_len = 2048,
+            .vocab_size = 50257,
+            .precision = model::Precision::bf16};
   return {.num_layers = 6,
           .hidden_size = 256,
           .num_heads = 8,
@@ -134,31 +145,51 @@ std::string described(const plan::Plan& plan) {
   return text;
 }
 
-double predicted_s(const plan::Plan& plan, const model::Config& model,
-                   const hardware::Profile& profile) {
-  return schedule::simulate(schedule::compile_all(plan, model), plan, model, profile).iteration_s;
+perf::Measurement predicted(const plan::Plan& plan, const model::Config& model,
+                            const hardware::Profile& profile) {
+  const analyzer::Prediction formulas = analyzer::analyze(plan, model, profile);
+  return {schedule::simulate(schedule::compile_all(plan, model), plan, model, profile).iteration_s,
+          double(std::ranges::max(formulas.stages, {}, &analyzer::StagePrediction::peak_bytes)
+                     .peak_bytes())};
 }
 
-void print(const std::vector<plan::Plan>& all, const std::vector<double>& predicted,
-           const std::vector<double>& measured, std::size_t twins) {
+/// One line a plan. @return what it is predicted to take over what it takes
+template <typename Format>
+std::vector<double> print(const std::vector<plan::Plan>& all,
+                          const std::vector<perf::Measurement>& predicted,
+                          const std::vector<perf::Measurement>& measured,
+                          double perf::Measurement::*figure, Format format) {
   Table table({"plan", "predicted", "measured", "predicted / measured"});
-  std::vector<double> errors;
+  std::vector<double> ratios;
   for (std::size_t i = 0; i < all.size(); ++i) {
-    table.add({described(all[i]), format_seconds(predicted[i]), format_seconds(measured[i]),
-               fmt::format("{:.3f}", predicted[i] / measured[i])});
-    errors.push_back(std::abs(predicted[i] / measured[i] - 1.0));
+    const double ours = predicted[i].*figure, theirs = measured[i].*figure;
+    ratios.push_back(ours / theirs);
+    table.add({described(all[i]), format(ours), format(theirs), fmt::format("{:.3f}", ratios[i])});
   }
+  fmt::print("{}", table.text());
+  return ratios;
+}
+
+double median_error(std::vector<double> ratios) {
+  for (double& ratio : ratios) ratio = std::abs(ratio - 1.0);
+  return median(ratios);
+}
+
+/// Rank correlation of plans that differ by more than what `twins` measured again differ by.
+void print_order(const std::vector<perf::Measurement>& predicted,
+                 const std::vector<perf::Measurement>& measured, std::size_t twins) {
+  std::vector<double> times_s;
+  for (std::size_t i = 0; i < predicted.size(); ++i) times_s.push_back(measured[i].iteration_s);
   double noise = 0.0;
   for (std::size_t i = 0; i < twins; ++i)
-    noise = std::max(noise, std::abs(measured[all.size() + i] / measured[twin_every * i] - 1.0));
+    noise = std::max(
+        noise,
+        std::abs(measured[predicted.size() + i].iteration_s / times_s[twin_every * i] - 1.0));
   std::vector<double> x, y;
-  for (std::size_t i : distinct({measured.begin(), measured.end() - std::ptrdiff_t(twins)}, noise))
-    x.push_back(predicted[i]), y.push_back(measured[i]);
-  fmt::print(
-      "{}{} plans: median error {:.1f} %, noise {:.1f} %, rank correlation of {} plans that differ "
-      "by more: {:.3f}\n",
-      table.text(), all.size(), 100.0 * median(errors), 100.0 * noise, x.size(),
-      rank_correlation(x, y));
+  for (std::size_t i : distinct(times_s, noise))
+    x.push_back(predicted[i].iteration_s), y.push_back(times_s[i]);
+  fmt::print("noise {:.1f} %, rank correlation of {} plans that differ by more: {:.3f}\n",
+             100.0 * noise, x.size(), rank_correlation(x, y));
 }
 
 /// How much slower each kind of work runs beside each other kind, as fitted to this machine's
@@ -176,41 +207,55 @@ void print_interference(const hardware::Profile& profile) {
   fmt::print("{}\n", table.text());
 }
 
-void run(comm::Session& session, comm::Communicator& world, int rounds) {
+void run(comm::Session& session, comm::Communicator& world, int rounds, const char* wanted) {
   const model::Config model = bench_model();
   const int ranks = world.size();
-  const int threads = device::threads_per_rank(session.ranks_per_node());
-  const kernels::Runtime runtime(threads);
+  const kernels::Runtime runtime(device::threads_per_rank(session.ranks_per_node()));
   const std::vector<int> microbatches{1, 2, 4};
   const hardware::Cluster cluster = perf::roomy_cluster(ranks);
-  const hardware::Profile profile = perf::measured_profile(session, world, model, microbatches);
-
+  const auto profile_now = [&] {
+    return perf::measured_profile(session, world, model, microbatches);
+  };
   std::vector<plan::Plan> all = plans(model, ranks);
+  std::erase_if(all, [&](const plan::Plan& plan) {
+    return described(plan).find(wanted) == std::string::npos;
+  });
   deck::SearchKeys search;
   search.microbatch = microbatches;
   std::string chosen;
-  if (world.rank() == 0)
+  if (const hardware::Profile profile = profile_now(); world.rank() == 0)
     chosen = plan::text(tuner::tune(model, global_batch, cluster, profile, search).best[0].plan);
   all.push_back(plan::parse(comm::broadcast(world, chosen, 0), "plan"));
-  std::vector<double> predicted;
-  for (const plan::Plan& plan : all) predicted.push_back(predicted_s(plan, model, profile));
 
   std::vector<plan::Plan> measured_plans = all;
   for (std::size_t i = 0; i < all.size(); i += twin_every) measured_plans.push_back(all[i]);
-  const std::vector<double> measured =
-      perf::iteration_times(measured_plans, model, threads, world, rounds);
+  std::vector<hardware::Profile> profiles;
+  const std::vector<perf::Measurement> measured = perf::measure(
+      measured_plans, model, session, world, rounds, [&] { profiles.push_back(profile_now()); });
   if (world.rank() != 0) return;
+  const hardware::Profile profile = hardware::medians(profiles);
+  std::vector<perf::Measurement> expected;
+  for (const plan::Plan& plan : all) expected.push_back(predicted(plan, model, profile));
   print_interference(profile);
-  print(all, predicted, measured, measured_plans.size() - all.size());
-  const double best_s = *std::min_element(measured.begin(), measured.end());
+  const std::vector<double> times =
+      print(all, expected, measured, &perf::Measurement::iteration_s, format_seconds);
+  fmt::print("{} plans: median error {:.1f} %, ", all.size(), 100.0 * median_error(times));
+  print_order(expected, measured, measured_plans.size() - all.size());
+  if (perf::on_device()) {
+    const std::vector<double> peaks =
+        print(all, expected, measured, &perf::Measurement::device_bytes, format_bytes);
+    fmt::print("peak memory: median error {:.1f} %\n", 100.0 * median_error(peaks));
+  }
+  const double best_s = std::ranges::min(measured, {}, &perf::Measurement::iteration_s).iteration_s;
   fmt::print("the tuner's choice ({}) takes {:.3f} of the best plan's time\n\n",
-             described(all.back()), measured[all.size() - 1] / best_s);
+             described(all.back()), measured[all.size() - 1].iteration_s / best_s);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   comm::Session session;
+  device::use_device(session.node_rank());
   const auto world = session.world();
-  run(session, *world, argc > 1 ? std::atoi(argv[1]) : 7);
+  run(session, *world, argc > 1 ? std::atoi(argv[1]) : 7, argc > 2 ? argv[2] : "");
 }
