@@ -4,9 +4,9 @@
 ///
 /// The machine is profiled in turn with the plans, so that both see it as it is then; the tuner
 /// chooses before. Prints the machine's interference, each plan's predicted and measured iteration
-/// time, the median error, the noise floor (each tenth plan is measured twice), the rank correlation
-/// over plans that differ by more than it, and what the tuner's choice takes. On devices also the
-/// peak of memory, predicted by the formulas and taken from the device.
+/// time, the median error, the noise floor (each tenth plan is measured twice), the rank
+/// correlation over plans that differ by more than it, and what the tuner's choice takes. On
+/// devices also the peak of memory, predicted by the formulas and taken from the device.
 #include <fmt/format.h>
 
 #include <algorithm>
