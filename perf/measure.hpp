@@ -13,9 +13,6 @@
 
 namespace brume::perf {
 
-/// Whether ranks of this build compute on devices, for which benchmarks take larger models.
-inline bool on_device() { return !device::describe_device().name.empty(); }
-
 struct Measurement {
   double iteration_s;   ///< of the slowest rank
   double device_bytes;  ///< that the engine took of a device, on the rank with most; 0 on hosts

@@ -24,9 +24,9 @@
 #include "base/text.hpp"
 #include "comm/session.hpp"
 #include "data/sampler.hpp"
+#include "device/device.hpp"
 #include "engine/engine.hpp"
 #include "kernels/types.hpp"
-#include "measure.hpp"
 #include "plan/plan.hpp"
 #include "schedule/activities.hpp"
 #include "schedule/compile.hpp"
@@ -67,7 +67,7 @@ const std::vector<Case> cases{
 
 /// On a device so wide, and with so many tokens in a microbatch, that copies can hide.
 model::Config bench_model() {
-  if (perf::on_device())
+  if (device::on_device())
     return {.num_layers = 12,
             .hidden_size = 2048,
             .num_heads = 16,
@@ -85,7 +85,7 @@ model::Config bench_model() {
 
 plan::Plan plan_of(const Case& c) {
   plan::Stage stage;
-  stage.microbatch = perf::on_device() ? 32 : 2;
+  stage.microbatch = device::on_device() ? 32 : 2;
   stage.dp = c.dp;
   stage.tp = c.tp;
   stage.zero_level = c.zero_level;
@@ -93,7 +93,7 @@ plan::Plan plan_of(const Case& c) {
   stage.grad_offload_ratio = c.grad_offload;
   stage.optim_offload_ratio = c.optim_offload;
   // A layer of this width computes for as long as an eighth of its activations is copied.
-  stage.act_offload_ratio = perf::on_device() ? c.act_offload / 8 : c.act_offload;
+  stage.act_offload_ratio = device::on_device() ? c.act_offload / 8 : c.act_offload;
   stage.optim_disk_ratio = c.optim_disk;
   stage.act_disk_ratio = c.act_disk;
   plan::Plan plan =
@@ -109,7 +109,7 @@ class Measured {
  public:
   Measured(const plan::Plan& plan, const engine::Settings& settings, comm::Communicator& world)
       : world_(world),
-        programs_(programs(plan, settings.overlap)),
+        programs_(schedule::compile_all(plan, bench_model(), {.overlap = settings.overlap})),
         activities_(programs_, plan),
         engine_(plan, bench_model(), settings, world) {}
 
@@ -186,13 +186,6 @@ class Measured {
       for (int next : readiness.finish(int(activity))) ready.push_back(next);
     }
     return last_s;
-  }
-
-  static std::vector<schedule::Program> programs(const plan::Plan& plan, bool overlap) {
-    std::vector<schedule::Program> all;
-    for (int rank = 0; rank < plan.devices(); ++rank)
-      all.push_back(schedule::compile(plan, bench_model(), rank, {.overlap = overlap}));
-    return all;
   }
 
   comm::Communicator& world_;

@@ -20,6 +20,7 @@
 #include "analyzer/analyzer.hpp"
 #include "base/text.hpp"
 #include "comm/session.hpp"
+#include "device/device.hpp"
 #include "kernels/types.hpp"
 #include "measure.hpp"
 #include "planned.hpp"
@@ -35,7 +36,7 @@ constexpr int global_batch = 16;
 constexpr std::size_t twin_every = 10;
 
 model::Config bench_model() {
-  if (perf::on_device())
+  if (device::on_device())
     return {.num_layers = 24,
             .hidden_size = 1024,
             .num_heads = 16,
@@ -241,7 +242,7 @@ void run(comm::Session& session, comm::Communicator& world, int rounds, const ch
       print(all, expected, measured, &perf::Measurement::iteration_s, format_seconds);
   fmt::print("{} plans: median error {:.1f} %, ", all.size(), 100.0 * median_error(times));
   print_order(expected, measured, measured_plans.size() - all.size());
-  if (perf::on_device()) {
+  if (device::on_device()) {
     const std::vector<double> peaks =
         print(all, expected, measured, &perf::Measurement::device_bytes, format_bytes);
     fmt::print("peak memory: median error {:.1f} %\n", 100.0 * median_error(peaks));

@@ -23,7 +23,6 @@
 #include "engine/engine.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/types.hpp"
-#include "measure.hpp"
 #include "plan/plan.hpp"
 
 namespace {
@@ -130,7 +129,7 @@ bool add_pytorch(const Case& c, const Split& split, Steps& steps) {
       "{} {} --layers {} --hidden {} --heads {} --batch {} --seq_len {} --ranks {} --threads {} "
       "--steps {} --precision {} --device {}",
       python, BRUME_STEP_PY, c.size.layers, c.size.hidden, c.size.heads, c.batch, c.seq_len,
-      split.ranks, split.threads, c.steps, name(c.precision), perf::on_device() ? "cuda" : "cpu");
+      split.ranks, split.threads, c.steps, name(c.precision), device::on_device() ? "cuda" : "cpu");
   FILE* const output = ::popen(command.c_str(), "r");
   if (output == nullptr) return false;
   for (double step_s = 0.0; std::fscanf(output, "%lf", &step_s) == 1;)
@@ -277,10 +276,10 @@ int main(int argc, char** argv) {
   const int rounds = argc > 1 ? std::max(1, std::atoi(argv[1])) : 3;
   std::vector<int> lengths;
   for (int i = 2; i < argc; ++i) lengths.push_back(std::atoi(argv[i]));
-  if (lengths.empty()) lengths = perf::on_device() ? std::vector{2048} : std::vector{64, 1024};
+  if (lengths.empty()) lengths = device::on_device() ? std::vector{2048} : std::vector{64, 1024};
   const int cores = device::this_processor().cores;
   const kernels::Runtime runtime(cores);
-  if (perf::on_device()) {
+  if (device::on_device()) {
     for (const int seq_len : lengths)
       compare({gpt_1_3b, model::Precision::bf16, 8, seq_len, 10}, {{1, 1}}, rounds);
     return 0;

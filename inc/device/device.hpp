@@ -27,6 +27,9 @@ struct Description {
 };
 Description describe_device();
 
+/// Whether ranks of this build compute on devices.
+inline bool on_device() { return !describe_device().name.empty(); }
+
 /// A queue for a channel that works on the calling thread's device; null on hosts, where the
 /// channel's thread works itself.
 std::unique_ptr<Stream> make_stream();

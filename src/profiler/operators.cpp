@@ -58,7 +58,6 @@ class OperatorBench {
   Bench& bench_;
   const model::Config& model_;
   std::vector<Operands> operands_{std::size_t(most_turns)};  ///< of each turn
-  const bool on_device_ = !device::describe_device().name.empty();
   std::set<std::pair<OperatorKind, std::vector<std::int64_t>>> met_;
   std::vector<hardware::OperatorRow> rows_;
 };
@@ -69,7 +68,7 @@ void OperatorBench::measure(const Item& item) {
       fmt::format("{} {}", model::name(item.kind), fmt::join(item.dims, " x "));
   std::vector<Passes> turns;
   const auto prepare = [&] {
-    const std::int64_t enough = on_device_ ? device_turn_bytes : host_turn_bytes;
+    const std::int64_t enough = device::on_device() ? device_turn_bytes : host_turn_bytes;
     std::int64_t bytes = 0;
     while (bytes < enough && std::ssize(turns) < most_turns) {
       Operands& operands = operands_[turns.size()];

@@ -176,7 +176,7 @@ std::int64_t measure_reserved(Bench& bench, int ranks_per_node) {
   constexpr int groups_of_training = 5;
   std::vector<std::unique_ptr<comm::Communicator>> groups;
   Operands operands;
-  const bool on_device = !device::describe_device().name.empty();
+  const bool on_device = device::on_device();
   std::array<double, 1> reserved{};
   const auto work = [&] {
     if (!on_device) return;
