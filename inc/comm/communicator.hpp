@@ -20,10 +20,10 @@ using Values = std::variant<std::span<float>, std::span<bfloat16>, std::span<flo
 using ConstValues =
     std::variant<std::span<const float>, std::span<const bfloat16>, std::span<const float16>>;
 
-/// Every call blocks its thread until the caller's memory may be used again, without spinning:
-/// ranks may outnumber cores. All calls but send and recv are collective over the group and must be
-/// made in the same order by all its ranks. One thread at a time per communicator; different
-/// communicators may be used by different threads at once.
+/// Every call blocks its thread until the caller's memory may be used again, spinning for
+/// microseconds only: ranks may outnumber cores. All calls but send and recv are collective over
+/// the group and must be made in the same order by all its ranks. One thread at a time per
+/// communicator; different communicators may be used by different threads at once.
 ///
 /// Reductions take the ranks in order, x_0 + x_1 + ..., for every value alike: the result has the
 /// same bits on all ranks, from run to run, for any length of message and for both kinds of

@@ -60,4 +60,18 @@ int first_core(int ranks_per_node, int node_rank);
 /// @return  false where the node has no such cores or does not give them: the thread stays free
 bool bind_this_thread(int first_core, int cores);
 
+/// Keeps the calling thread on cores like `bind_this_thread`, and gives it back those it had at the
+/// end. A first_core of -1 leaves it free.
+class BoundThread {
+ public:
+  BoundThread(int first_core, int cores);
+  ~BoundThread();
+  BoundThread(const BoundThread&) = delete;
+  BoundThread& operator=(const BoundThread&) = delete;
+
+ private:
+  struct Before;
+  std::unique_ptr<Before> before_;  ///< null: it was not bound
+};
+
 }  // namespace brume::device

@@ -36,6 +36,13 @@ struct LinkRow {
   double time_s = 0.0;
 };
 
+/// How much longer the slowest of some ranks computes than they do on average, of computations that
+/// take them all about a millisecond.
+struct WaitRow {
+  int ranks = 2;  ///< of one node
+  double share = 0.0;
+};
+
 /// One measured copy, all ranks of a node at once; `copy_in` host to device, `copy_out` device to
 /// host, `disk_read` disk to host, `disk_write` host to disk.
 struct CopyRow {
@@ -118,6 +125,7 @@ struct Profile {
   std::vector<OperatorRow> operators;
   std::vector<EfficiencyRow> efficiencies;
   std::vector<LinkRow> links;
+  std::vector<WaitRow> waits;
   std::vector<CopyRow> copies;
   std::vector<TransferRow> transfers;
   std::vector<double> interference =
@@ -165,6 +173,10 @@ Time operator_time(const Profile& profile, const std::string& kind,
 /// @throws Error(input) when a group of several ranks finds no link at all
 double link_time(const Profile& profile, const std::string& kind, int nodes, int ranks_per_node,
                  double bytes);
+
+/// What ranks that meet after each computation add to its time, as a share: by the row whose number
+/// of ranks is nearest, by ratio. 0 without rows, and for one rank.
+double wait_share(const Profile& profile, int ranks);
 
 /// A line for each kind of link that a profile with links lacks: whose times are taken instead.
 std::vector<std::string> stand_ins(const Profile& profile);

@@ -7,8 +7,9 @@
 #include <set>
 #include <thread>
 
-#include "../../src/profiler/bench.hpp"
+#include "../../src/profiler/chain.hpp"
 #include "base/error.hpp"
+#include "kernels/types.hpp"
 #include "mpi_main.hpp"
 
 namespace brume::profiler {
@@ -111,6 +112,14 @@ TEST(Profiler, EveryKindOfLinkIsMeasuredAtSeveralSizes) {
   EXPECT_EQ(kinds["send"].back().bytes, 8 * 32 * 64 * 4);  // b T C floats
 }
 
+TEST(Profiler, WaitsAreMeasuredForEveryGroupOfANode) {
+  ASSERT_EQ(profile().waits.size(), 1u);
+  EXPECT_EQ(profile().waits[0].ranks, 2);
+  EXPECT_GT(profile().waits[0].share, 0.0);  // no two calls take equally long
+  EXPECT_LE(profile().waits[0].share,
+            1.0);  // of two ranks the slowest takes at most twice the mean
+}
+
 TEST(Profiler, CopiesAreMeasuredBothWays) {
   std::map<std::string, int> kinds;
   for (const hardware::CopyRow& row : profile().copies) {
@@ -200,7 +209,7 @@ TEST(Profiler, WhatNoPlanCanHoldIsNotMeasured) {
 void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
 TEST(ProfilerBench, TheSlowestRankCountsOnAllRanks) {
-  Bench bench(world(), world().size());
+  Bench bench(world(), world().size(), 1);
   const double time_s =
       bench.seconds("sleep", [] { sleep_ms(world().rank() == 1 ? 20 : 1); }).value();
   EXPECT_GE(time_s, 0.020);
@@ -209,7 +218,7 @@ TEST(ProfilerBench, TheSlowestRankCountsOnAllRanks) {
 }
 
 TEST(ProfilerBench, AFailureOnOneRankCostsOneEntryOnAll) {
-  Bench bench(world(), world().size());
+  Bench bench(world(), world().size(), 1);
   for (int failing_call : {0, 1, 2, 5}) {
     int calls = 0;
     const auto work = [&] {
@@ -227,12 +236,27 @@ TEST(ProfilerBench, AFailureOnOneRankCostsOneEntryOnAll) {
 }
 
 TEST(ProfilerBench, ARankThatLooksOnDoesNotCount) {
-  Bench bench(world(), world().size());
+  Bench bench(world(), world().size(), 1);
   int calls = 0;
   const Work work = [&] { ++calls, sleep_ms(2); };
   const auto time_s = bench.seconds("sleep of one", world().rank() == 0 ? work : Work());
   EXPECT_GE(time_s.value_or(0.0), 0.002);
   EXPECT_LE(calls, 20);
+}
+
+TEST(ProfilerChain, CountsWhatRanksWaitForEachOtherAndNeverLessThanALoop) {
+  const kernels::Runtime runtime(1);
+  Bench bench(world(), world().size(), 1);
+  const auto group = world().split(0, world().rank());
+  Chain chain(bench, {32, 64, 64, model::Precision::fp32}, 1e-6);
+  const Work late = [&] {
+    if (world().rank() == 1) sleep_ms(5);
+    group->barrier();
+  };
+  EXPECT_GT(chain.seconds("late rank", late, 1e-3), 0.004);
+  EXPECT_EQ(chain.seconds(
+                "nothing", [] {}, 0.05),
+            0.05);
 }
 
 }  // namespace

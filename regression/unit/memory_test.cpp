@@ -127,5 +127,27 @@ TEST(Processor, AThreadStaysOnItsCores) {
   EXPECT_EQ(child, mine);
 }
 
+TEST(Processor, ABoundThreadGetsItsCoresBack) {
+  const auto allowed = [] {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    sched_getaffinity(0, sizeof(set), &set);
+    return set;
+  };
+  const cpu_set_t before = allowed();
+  const auto bound_to = [&](int first_core) {
+    const BoundThread bound(first_core, 1);
+    return allowed();
+  };
+  const cpu_set_t nowhere = bound_to(-1), beyond = bound_to(this_processor().node_cores);
+  const cpu_set_t first = bound_to(0), after = allowed();
+  EXPECT_TRUE(CPU_EQUAL(&nowhere, &before));
+  EXPECT_TRUE(CPU_EQUAL(&beyond, &before));
+  EXPECT_TRUE(CPU_EQUAL(&after, &before));
+  if (this_processor().cores > 1) {
+    EXPECT_LT(CPU_COUNT(&first), CPU_COUNT(&before));
+  }
+}
+
 }  // namespace
 }  // namespace brume::device

@@ -56,6 +56,7 @@ inline hardware::Profile round_profile(int ranks_per_node = 8) {
     profile.copies.push_back({"disk_read", bytes, 2e-5 + double(bytes) / 2e9});
     profile.copies.push_back({"disk_write", bytes, 2e-5 + double(bytes) / 1.2e9});
   }
+  profile.waits = {{2, 0.02}, {4, 0.03}};
   profile.interference = {0.0, 0.1, 0.05, 0.05, 0.2, 0.0, 0.1, 0.1,
                           0.1, 0.2, 0.0,  0.3,  0.1, 0.2, 0.3, 0.0};
   return profile;

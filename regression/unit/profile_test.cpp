@@ -29,6 +29,7 @@ Profile sample() {
                    {"all_reduce", 1, 2, 5000, 4e-4},
                    {"send", 1, 2, 1000, 5e-5},
                    {"all_reduce", 2, 1, 1000, 9e-4}};
+  profile.waits = {{2, 0.03}, {8, 0.05}};
   profile.copies = {{"copy_in", 1000, 1e-5}, {"copy_in", 2000, 1.5e-5}};
   profile.interference[1] = 0.1 + 0.2;
   return profile;
@@ -40,6 +41,7 @@ TEST(Profile, MediansLeaveOutWhatWasSlowOnce) {
   rounds[1].operators[1].backward_s *= 10.0;
   rounds[1].flops_per_s /= 10.0;
   rounds[2].links[4].time_s *= 10.0;
+  rounds[1].waits[1].share *= 10.0;
   rounds[2].copies[0].time_s *= 10.0;
   rounds[0].interference[1] = 20.0;
   EXPECT_EQ(profile_schema().write(medians(rounds)), profile_schema().write(sample()));
@@ -47,6 +49,16 @@ TEST(Profile, MediansLeaveOutWhatWasSlowOnce) {
   rounds[0].operators[0].forward_s = 7.0;  // no other round has it
   EXPECT_EQ(medians(rounds).operators[0].forward_s, 7.0);
   EXPECT_EQ(medians(rounds).operators[2].forward_s, 4e-3);
+}
+
+TEST(WaitShare, IsThatOfTheNearestGroup) {
+  const Profile profile = sample();
+  EXPECT_EQ(wait_share(profile, 1), 0.0);
+  EXPECT_EQ(wait_share(profile, 2), 0.03);
+  EXPECT_EQ(wait_share(profile, 3), 0.03);
+  EXPECT_EQ(wait_share(profile, 6), 0.05);
+  EXPECT_EQ(wait_share(profile, 64), 0.05);
+  EXPECT_EQ(wait_share({}, 2), 0.0);
 }
 
 Time matmul(std::vector<std::int64_t> dims, bool backward = false) {

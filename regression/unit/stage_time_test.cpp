@@ -21,6 +21,7 @@ constexpr double ms = 1e-3;
 hardware::Profile unit_profile(const model::Config& model) {
   hardware::Profile profile = samples::round_profile();
   profile.task_overhead_s = 0.0;
+  profile.waits.clear();
   profile.interference.assign(16, 0.0);
   for (SegmentKind kind : model::segment_kinds(model))
     for (const model::Operator& op : model::segment(model, kind).operators)
@@ -80,6 +81,21 @@ TEST(StageTime, TensorParallelismPaysForItsStream) {
   const double statistics_s = hardware::link_time(profile, "all_gather", 1, 2, 2 * 3 * 4.0 * 64);
   EXPECT_NEAR(times(plan, model, profile).stable_s - alone_s,
               5 * (both_s + all_reduce_s) + statistics_s, 1e-12);
+}
+
+// Ranks of a tensor-parallel group meet after each segment; those of other groups do not.
+TEST(StageTime, TensorParallelismWaitsForTheSlowestRank) {
+  const model::Config model = samples::small_model(2);
+  hardware::Profile profile = unit_profile(model);
+  plan::Plan plan = one_stage(2);
+  plan.stages[0].dp = plan.stages[0].devices_per_node = 2;
+  const double alone_s = times(plan, model, profile).stable_s;
+  std::swap(plan.stages[0].dp, plan.stages[0].tp);
+  const double together_s = times(plan, model, profile).stable_s;
+  profile.waits = {{2, 0.05}};
+  EXPECT_NEAR(times(plan, model, profile).stable_s - together_s, 0.05 * 26 * 3 * ms, 1e-9);
+  std::swap(plan.stages[0].dp, plan.stages[0].tp);
+  EXPECT_EQ(times(plan, model, profile).stable_s, alone_s);
 }
 
 // One rank: what the first and last microbatch add is the update, the norm and clearing the tables.

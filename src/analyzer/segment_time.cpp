@@ -49,7 +49,7 @@ double segment_s(const model::Config& model, const hardware::Profile& profile,
   for (const model::Operator& op : segment.operators)
     if (!(no_output && op.output_only))
       sum_s += operator_time(model, profile, op, pass == Pass::backward, values).seconds;
-  return sum_s;
+  return sum_s * (1.0 + hardware::wait_share(profile, tp));
 }
 
 double optimizer_s(const hardware::Profile& profile, double elements) {

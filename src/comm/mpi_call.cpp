@@ -22,16 +22,21 @@ void sleep_precisely() {
   static_cast<void>(told);
 }
 
-/// Calls `test` until it says done, with sleeps in between.
+/// Calls `test` until it says done: for 300 us all the time, as a core that rests wakes slowly on a
+/// virtual machine (with sleeps from the start tensor-parallel steps took 5-20 % longer, others as
+/// long), then with sleeps in between. Giving the core away between calls instead starves this
+/// thread beside computation: others then run for milliseconds, and all-reduces stand still.
 template <typename Test>
 void poll(const Test& test) {
-  using std::chrono::nanoseconds;
+  using std::chrono::nanoseconds, std::chrono::microseconds;
   sleep_precisely();
   const auto begin = std::chrono::steady_clock::now();
   for (int done = 0; test(&done), !done;) {
-    // In proportion to the time waited, so a wait is never much longer than what it waits for.
     const nanoseconds waited = std::chrono::steady_clock::now() - begin;
-    std::this_thread::sleep_for(std::clamp(waited / 8, nanoseconds(1'000), nanoseconds(200'000)));
+    if (waited < microseconds(300)) continue;
+    // In proportion to the time waited, so a wait is never much longer than what it waits for.
+    std::this_thread::sleep_for(
+        std::clamp<nanoseconds>(waited / 32, microseconds(1), microseconds(200)));
   }
 }
 

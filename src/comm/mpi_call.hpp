@@ -1,4 +1,4 @@
-/// @file The way every MPI call takes: checked, and waited for without occupying a core.
+/// @file The way every MPI call takes: checked, and waited for without occupying a core for long.
 #pragma once
 
 #include <mpi.h>
@@ -27,7 +27,8 @@ MPI_Datatype mpi_type() {
 /// @throws Error(bug) above INT_MAX, which one MPI call cannot carry
 int mpi_count(std::size_t count);
 
-/// Waits for a request by MPI_Test and sleeps that grow with the time waited, from 1 to 200 us.
+/// Waits for a request by MPI_Test: all the time at first, then between sleeps that grow with the
+/// time waited, to 200 us.
 MPI_Status wait(MPI_Request request, std::source_location where = std::source_location::current());
 
 /// The same for several requests: until all are done.

@@ -88,4 +88,22 @@ bool bind_this_thread(int first_core, int cores) {
   return hwloc_set_cpubind(topology.get(), set.get(), HWLOC_CPUBIND_THREAD) == 0;
 }
 
+struct BoundThread::Before {
+  Topology topology = load_topology();
+  Bitmap cores{hwloc_bitmap_alloc()};
+};
+
+BoundThread::BoundThread(int first_core, int cores) {
+  if (first_core < 0) return;
+  auto before = std::make_unique<Before>();
+  if (hwloc_get_cpubind(before->topology.get(), before->cores.get(), HWLOC_CPUBIND_THREAD) == 0 &&
+      bind_this_thread(first_core, cores))
+    before_ = std::move(before);
+}
+
+BoundThread::~BoundThread() {
+  if (before_)
+    hwloc_set_cpubind(before_->topology.get(), before_->cores.get(), HWLOC_CPUBIND_THREAD);
+}
+
 }  // namespace brume::device

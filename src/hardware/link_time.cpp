@@ -167,6 +167,14 @@ double link_time(const Profile& profile, const std::string& kind, int nodes, int
   return kind == "send" ? measured_s : measured_s * ring_share(wanted) / ring_share(shape);
 }
 
+double wait_share(const Profile& profile, int ranks) {
+  if (ranks < 2 || profile.waits.empty()) return 0.0;
+  const auto far = [ranks](const WaitRow& row) {
+    return std::abs(std::log(double(row.ranks) / ranks));
+  };
+  return std::ranges::min(profile.waits, {}, far).share;
+}
+
 double copy_time(const Profile& profile, const std::string& kind, double bytes) {
   if (bytes <= 0.0) return 0.0;
   Curve curve;

@@ -13,6 +13,7 @@ bool same_work(const LinkRow& a, const LinkRow& b) {
   return std::tie(a.kind, a.nodes, a.ranks_per_node, a.bytes) ==
          std::tie(b.kind, b.nodes, b.ranks_per_node, b.bytes);
 }
+bool same_work(const WaitRow& a, const WaitRow& b) { return a.ranks == b.ranks; }
 bool same_work(const CopyRow& a, const CopyRow& b) {
   return a.kind == b.kind && a.bytes == b.bytes;
 }
@@ -41,6 +42,7 @@ Profile medians(const std::vector<Profile>& rounds) {
   of_rows(&Profile::operators, &OperatorRow::forward_s);
   of_rows(&Profile::operators, &OperatorRow::backward_s);
   of_rows(&Profile::links, &LinkRow::time_s);
+  of_rows(&Profile::waits, &WaitRow::share);
   of_rows(&Profile::copies, &CopyRow::time_s);
   for (std::size_t i = 0; i < result.interference.size(); ++i) {
     std::vector<double> values;

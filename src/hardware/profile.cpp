@@ -65,6 +65,16 @@ deck::Schema<LinkRow> link_schema() {
   return schema;
 }
 
+deck::Schema<WaitRow> wait_schema() {
+  deck::Schema<WaitRow> schema;
+  schema.key("ranks", &WaitRow::ranks, {.help = "that meet", .required = true, .min = 2})
+      .key("share", &WaitRow::share,
+           {.help = "of a computation's time, what the slowest takes beyond it",
+            .required = true,
+            .min = 0});
+  return schema;
+}
+
 deck::Schema<CopyRow> copy_schema() {
   deck::Schema<CopyRow> schema;
   schema
@@ -169,6 +179,7 @@ const deck::Schema<Profile>& profile_schema() {
         .table("origins", &Profile::origins, origins_schema(), "who measured what, when")
         .tables("operators", &Profile::operators, operator_schema(), "measured operators")
         .tables("links", &Profile::links, link_schema(), "measured collectives and messages")
+        .tables("waits", &Profile::waits, wait_schema(), "for the slowest of a group")
         .tables("copies", &Profile::copies, copy_schema(), "measured copies")
         .tables("transfers", &Profile::transfers, transfer_schema(), "transfers as lines")
         .tables("group_interference", &Profile::group_interference, group_interference_schema(),

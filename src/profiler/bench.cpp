@@ -11,6 +11,7 @@
 #include "base/narrow.hpp"
 #include "base/text.hpp"
 #include "device/device.hpp"
+#include "kernels/types.hpp"
 
 namespace brume::profiler {
 namespace {
@@ -42,11 +43,18 @@ void repeat(std::span<Element> values, Value value) {
 
 }  // namespace
 
-Bench::Bench(comm::Communicator& world, int ranks_per_node)
+Bench::Bench(comm::Communicator& world, int ranks_per_node, int threads)
     : world_(world),
+      threads_(threads),
+      first_core_(device::first_core(ranks_per_node, world.rank() % ranks_per_node)),
       node_(world.split(world.rank() / ranks_per_node, world.rank())),
       stream_(device::make_stream()) {
   if (stream_) stream_->bind();
+}
+
+void Bench::compute_here() const {
+  if (first_core_ >= 0) device::bind_this_thread(first_core_, threads_);
+  kernels::use_threads(threads_);
 }
 
 void Bench::report(const std::string& what) {
@@ -113,6 +121,8 @@ std::optional<double> Bench::seconds(const std::string& name, const Work& work) 
   }
   return all(fine) ? std::optional(median(times_s)) : std::nullopt;
 }
+
+std::int64_t turn_bytes() { return std::int64_t{device::on_device() ? 128 : 8} << 20; }
 
 template <class Element>
 std::span<Element> Operands::take(std::int64_t count) {

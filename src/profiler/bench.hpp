@@ -29,9 +29,15 @@ inline double now_s() {
 /// timed ends when that stream is done.
 class Bench {
  public:
-  Bench(comm::Communicator& world, int ranks_per_node);
+  /// @param threads  cores that a rank computes with
+  Bench(comm::Communicator& world, int ranks_per_node, int threads);
 
   comm::Communicator& world() const { return world_; }
+
+  /// The cores that this rank computes on in training: of a channel's thread for good, of the
+  /// calling thread while the result lives. Transfers are left wherever the system puts them.
+  void compute_here() const;
+  device::BoundThread bound() const { return {first_core_, threads_}; }
 
   /// Logs on rank 0 what was measured since the last call, with the time it took.
   void report(const std::string& what);
@@ -59,10 +65,16 @@ class Bench {
   bool all(bool mine);
 
   comm::Communicator& world_;
+  int threads_;
+  int first_core_;  ///< -1: wherever the system puts it
   std::unique_ptr<comm::Communicator> node_;
   std::unique_ptr<device::Stream> stream_;  ///< of the calling thread; null on hosts
   double reported_s_ = now_s();
 };
+
+/// Calls in turn use other memory until so many bytes were met: in training an operator finds
+/// neither its weights nor what was saved for it in a cache.
+std::int64_t turn_bytes();
 
 /// Arrays of one measurement after another. The k-th array takes the memory of the last one's k-th
 /// when that is large enough, so the system is asked for memory only when something grows.

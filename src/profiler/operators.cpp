@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "base/text.hpp"
-#include "device/device.hpp"
 #include "passes.hpp"
 
 namespace brume::profiler {
@@ -31,10 +30,6 @@ std::optional<std::vector<std::int64_t>> whole_dims(
   return dims;
 }
 
-/// Calls in turn use other memory until so many bytes were met: in training an operator finds
-/// neither its weights nor what was saved for it in a cache.
-constexpr std::int64_t host_turn_bytes = std::int64_t{8} << 20;
-constexpr std::int64_t device_turn_bytes = std::int64_t{128} << 20;
 constexpr std::int64_t most_turns = 32;
 
 /// Calls the passes' forward, or backward, in turn.
@@ -68,9 +63,8 @@ void OperatorBench::measure(const Item& item) {
       fmt::format("{} {}", model::name(item.kind), fmt::join(item.dims, " x "));
   std::vector<Passes> turns;
   const auto prepare = [&] {
-    const std::int64_t enough = device::on_device() ? device_turn_bytes : host_turn_bytes;
     std::int64_t bytes = 0;
-    while (bytes < enough && std::ssize(turns) < most_turns) {
+    while (bytes < turn_bytes() && std::ssize(turns) < most_turns) {
       Operands& operands = operands_[turns.size()];
       turns.push_back(make_passes(item, model_, operands));
       bytes += operands.bytes();

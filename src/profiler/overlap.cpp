@@ -9,8 +9,6 @@
 #include "device/channels.hpp"
 #include "device/device.hpp"
 #include "hardware/interference_fit.hpp"
-#include "kernels/types.hpp"
-#include "passes.hpp"
 
 namespace brume::profiler {
 namespace {
@@ -23,12 +21,6 @@ constexpr int compute = 0, communication = 1, copy_in = 2, copy_out = 3;
 constexpr double co_run_window_s = 40e-3;  // many time slices of ranks that share a core
 constexpr double most_co_run_calls = 10000.0;
 constexpr int rounds = 3;
-
-std::vector<std::unique_ptr<device::Stream>> make_streams(int count) {
-  std::vector<std::unique_ptr<device::Stream>> streams;
-  for (int i = 0; i < count; ++i) streams.push_back(device::make_stream());
-  return streams;
-}
 
 /// One channel a resource, each with a task of its own kind to repeat. Collective over the ranks.
 class Streams {
@@ -57,9 +49,7 @@ Work make_copy(std::int64_t bytes, Operands& from_memory, Operands& to_memory) {
 }
 
 Streams::Streams(Bench& bench, const Loads& loads) : bench_(bench) {
-  const Item product{
-      model::OperatorKind::matmul, {loads.tokens, loads.outputs, loads.inputs}, loads.tokens};
-  tasks_[compute] = make_passes(product, {.precision = loads.precision}, product_).forward;
+  tasks_[compute] = make_product(loads.product, product_);
   tasks_[copy_in] = make_copy(loads.copy_bytes, on_host_, on_device_);
   tasks_[copy_out] = make_copy(loads.copy_bytes, on_device_, on_host_);
   if (loads.group != nullptr) {
@@ -67,7 +57,7 @@ Streams::Streams(Bench& bench, const Loads& loads) : bench_(bench) {
         reduced_.zeros(loads.reduce_bytes / std::int64_t(sizeof(float)));
     tasks_[communication] = [values, group = loads.group] { group->all_reduce(values); };
   }
-  channels_.enqueue(compute, [threads = loads.threads] { kernels::use_threads(threads); });
+  channels_.enqueue(compute, [&bench] { bench.compute_here(); });
   channels_.synchronize();
 }
 
@@ -93,47 +83,46 @@ PerResource Streams::run(const Counts& counts) {
   return done_s;
 }
 
-Counts only(int q, int calls) {
-  Counts counts{};
-  counts[q] = calls;
-  return counts;
-}
-
-/// Repeats each resource's task until it fills the window, and times it alone.
-void measure_alone(Streams& streams, Counts& calls, PerResource& alone_s) {
+/// Calls of each resource's task that fill the window; 0 where it has none.
+Counts repetitions(Streams& streams) {
+  Counts calls{};
   for (int q = 0; q < num_resources; ++q) {
     if (!streams.has(q)) continue;
-    streams.run(only(q, 1));
-    const double once_s = streams.run(only(q, 3))[q] / 3.0;
+    Counts few{};
+    few[q] = 3;
+    streams.run(few);
+    const double once_s = streams.run(few)[q] / few[q];
     calls[q] = int(std::clamp(std::ceil(co_run_window_s / once_s), 1.0, most_co_run_calls));
-    std::vector<double> times_s;
-    for (int i = 0; i < rounds; ++i) times_s.push_back(streams.run(only(q, calls[q]))[q]);
-    alone_s[q] = median(times_s);
   }
+  return calls;
 }
 
-/// Every set of two and more resources at once.
+/// Every set of resources at once, and each of them alone: all in turn, so that what slows the
+/// machine for a while is in one round only.
 std::vector<hardware::CoRun> run_together(Streams& streams) {
-  Counts calls{};
-  PerResource alone_s{};
-  measure_alone(streams, calls, alone_s);
+  constexpr unsigned sets = 1u << num_resources;
+  const Counts calls = repetitions(streams);
+  std::array<std::array<std::vector<double>, num_resources>, sets> times_s;
+  for (int round = 0; round < rounds; ++round)
+    for (unsigned set = 1; set < sets; ++set) {
+      Counts together{};
+      for (int q = 0; q < num_resources; ++q) together[q] = set >> q & 1u ? calls[q] : 0;
+      const PerResource done_s = streams.run(together);
+      for (int q = 0; q < num_resources; ++q) times_s[set][q].push_back(done_s[q]);
+    }
   std::vector<hardware::CoRun> co_runs;
-  for (unsigned set = 0; set < 1u << num_resources; ++set) {
+  for (unsigned set = 1; set < sets; ++set) {
     if (std::popcount(set) < 2) continue;
-    Counts together{};
     hardware::CoRun co_run;
     bool all = true;
     for (int q = 0; q < num_resources; ++q) {
       if (!(set >> q & 1u)) continue;
-      together[q] = calls[q];
-      co_run.alone_s[q] = alone_s[q];
+      co_run.alone_s[q] = median(times_s[1u << q][q]);
+      co_run.done_s[q] = median(times_s[set][q]);
       all = all && calls[q] > 0;
     }
-    for (int i = 0; i < rounds && all; ++i) {
-      co_run.done_s = streams.run(together);
-      co_run.together_s = std::ranges::max(co_run.done_s);
-      co_runs.push_back(co_run);
-    }
+    co_run.together_s = std::ranges::max(co_run.done_s);
+    if (all) co_runs.push_back(co_run);
   }
   return co_runs;
 }

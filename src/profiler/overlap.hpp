@@ -2,8 +2,8 @@
 #pragma once
 
 #include "bench.hpp"
+#include "chain.hpp"
 #include "hardware/profile.hpp"
-#include "model/model.hpp"
 
 namespace brume::profiler {
 
@@ -12,18 +12,14 @@ double measure_hand_over(Bench& bench);
 
 /// What the resources do while they are timed together.
 struct Loads {
-  std::int64_t tokens;  ///< matrix product [tokens, inputs] x [inputs, outputs]
-  std::int64_t inputs;
-  std::int64_t outputs;
+  Product product;
   std::int64_t reduce_bytes;  ///< all-reduce over `group`
   std::int64_t copy_bytes;    ///< each way
   comm::Communicator* group;  ///< null: nothing to communicate with
-  int threads;                ///< that compute
-  model::Precision precision;
 };
 
-/// Coefficients a[q][j], row by row as hardware::Profile keeps them, from co-runs of all sets;
-/// all 0 when they could not be measured.
+/// Coefficients a[q][j], row by row as hardware::Profile keeps them, from co-runs of all sets, each
+/// the median of three; all 0 when they could not be measured.
 std::vector<double> measure_interference(Bench& bench, const Loads& loads);
 
 }  // namespace brume::profiler

@@ -55,22 +55,53 @@ std::string origin(comm::Communicator& world) {
       world, fmt::format("{} ranks on {}, {}", world.size(), host.data(), when.data()), 0);
 }
 
-/// The middle microbatch's product beside the largest group's all-reduce and copies of activations.
+/// A layer's widest.
+Product product(const model::Config& model, std::int64_t tokens) {
+  return {.tokens = tokens,
+          .inputs = model.hidden_size,
+          .outputs = model.ffn_size,
+          .precision = model.precision};
+}
+
+/// Of the middle microbatch.
+Product middle_product(const model::Config& model, const Shapes& shapes) {
+  const int middle =
+      shapes.microbatches.empty() ? 1 : shapes.microbatches[shapes.microbatches.size() / 2];
+  return product(model, std::int64_t(middle) * model.seq_len);
+}
+
+/// The product beside the largest group's all-reduce and copies of activations.
 std::vector<double> interference(Bench& bench, const hardware::ProfileKey& key,
                                  const model::Config& model, const Shapes& shapes,
                                  const Sizes& sizes) {
   constexpr std::int64_t least = 64 << 10, most = 4 << 20;
-  const int middle =
-      shapes.microbatches.empty() ? 1 : shapes.microbatches[shapes.microbatches.size() / 2];
   const Group all = make_group(bench.world(), largest_of(shapes.groups), key.ranks_per_node);
-  return measure_interference(bench, {.tokens = std::int64_t(middle) * model.seq_len,
-                                      .inputs = model.hidden_size,
-                                      .outputs = model.ffn_size,
+  return measure_interference(bench, {.product = middle_product(model, shapes),
                                       .reduce_bytes = std::clamp(sizes.block_bytes, least, most),
                                       .copy_bytes = std::clamp(sizes.stream_bytes, least, most),
-                                      .group = all.group.get(),
-                                      .threads = key.threads_per_rank,
-                                      .precision = model.precision});
+                                      .group = all.group.get()});
+}
+
+/// A product as long as what lies between two transfers of a layer, about.
+Product short_product(const model::Config& model, const Shapes& shapes, double flops_per_s) {
+  constexpr double enough_s = 0.5e-3;
+  const double token_flops = 2.0 * double(model.hidden_size) * double(model.ffn_size);
+  const double most_tokens = double(largest_of(shapes.microbatches)) * double(model.seq_len);
+  return product(model,
+                 std::int64_t(std::clamp(enough_s * flops_per_s / token_flops, 1.0, most_tokens)));
+}
+
+/// Of work on channels, whose threads find their cores themselves.
+void measure_transfers(Bench& bench, const hardware::ProfileKey& key, const model::Config& model,
+                       const Shapes& shapes, const Sizes& sizes, hardware::Profile& profile) {
+  profile.task_overhead_s = measure_hand_over(bench);
+  Chain chain(bench, short_product(model, shapes, profile.flops_per_s), profile.task_overhead_s);
+  profile.links = measure_links(bench, chain, shapes.groups, key.ranks_per_node, sizes.block_bytes,
+                                sizes.stream_bytes);
+  profile.waits =
+      measure_waits(bench, middle_product(model, shapes), shapes.groups, key.ranks_per_node);
+  profile.copies = measure_copies(bench, sizes.copy_bytes);
+  if (shapes.scratch) measure_disk(bench, *shapes.scratch, sizes.copy_bytes, profile.copies);
 }
 
 /// Whatever works alone, once.
@@ -78,13 +109,12 @@ hardware::Profile measure_once(Bench& bench, const hardware::ProfileKey& key,
                                const hardware::Cluster& cluster, const model::Config& model,
                                const Shapes& shapes, const Sizes& sizes) {
   hardware::Profile profile;
-  measure_rates(bench, model, profile);
-  profile.task_overhead_s = measure_hand_over(bench);
-  profile.operators = measure_operators(bench, model, shapes, cluster.groups[0].memory_bytes);
-  profile.links = measure_links(bench, shapes.groups, key.ranks_per_node, sizes.block_bytes,
-                                sizes.stream_bytes);
-  profile.copies = measure_copies(bench, sizes.copy_bytes);
-  if (shapes.scratch) measure_disk(bench, *shapes.scratch, sizes.copy_bytes, profile.copies);
+  {
+    const device::BoundThread bound = bench.bound();
+    measure_rates(bench, model, profile);
+    profile.operators = measure_operators(bench, model, shapes, cluster.groups[0].memory_bytes);
+  }
+  measure_transfers(bench, key, model, shapes, sizes, profile);
   return profile;
 }
 
@@ -115,7 +145,7 @@ hardware::Profile measure_here(comm::Communicator& world, const hardware::Profil
                                const hardware::Cluster& cluster, const model::Config& model,
                                const Shapes& shapes) {
   const kernels::Runtime runtime(key.threads_per_rank);
-  Bench bench(world, key.ranks_per_node);
+  Bench bench(world, key.ranks_per_node, key.threads_per_rank);
   const Sizes sizes = transfer_sizes(model, shapes);
   hardware::Profile profile = measure_rounds(bench, key, cluster, model, shapes, sizes);
   profile.key = key;
@@ -138,11 +168,7 @@ hardware::Profile measure(comm::Communicator& world, const hardware::ProfileKey&
   std::promise<hardware::Profile> profile;
   std::thread([&] {
     try {
-      // On the cores that training will have.
-      const int node_rank = world.rank() % key.ranks_per_node;
-      if (const int core = device::first_core(key.ranks_per_node, node_rank); core >= 0)
-        device::bind_this_thread(core, key.threads_per_rank);
-      device::use_device(node_rank);
+      device::use_device(world.rank() % key.ranks_per_node);
       profile.set_value(measure_here(world, key, cluster, model, shapes));
     } catch (...) {
       profile.set_exception(std::current_exception());

@@ -34,41 +34,47 @@ std::int64_t elements_of(std::int64_t bytes, int parts) {
 }
 
 /// Measures one kind of link at several sizes: `call` gets the values to transfer.
+///
+/// @param chain  null: in a loop by itself only
 template <typename Call>
-void measure_sizes(Bench& bench, const char* kind, const Group& at, int parts,
+void measure_sizes(Bench& bench, Chain* chain, const char* kind, const Group& at, int parts,
                    const std::vector<std::int64_t>& bytes, Operands& operands, Call call,
                    std::vector<hardware::LinkRow>& rows) {
   for (std::int64_t size : bytes) {
     const std::int64_t elements = elements_of(size, parts);
     const std::string name = fmt::format("{} of {} x {} ranks, {} bytes", kind, at.nodes,
                                          at.ranks_per_node, elements * 4);
+    const std::int64_t turns = ceil_div(turn_bytes(), size), row_bytes = elements * 4;
     std::span<float> values;
     const auto prepare = [&] {
       operands.restart();
-      values = operands.zeros(elements);  // sums of zeros stay finite however often they are made
+      values = operands.zeros(turns * elements);  // sums of zeros stay finite however often made
     };
     if (!bench.prepared(name, prepare)) continue;
-    const Work transfer = [&] { call(*at.group, values); };
-    const auto time_s = bench.seconds(name, at.group ? transfer : Work());
-    if (time_s)
-      rows.push_back(
-          {kind, at.nodes, at.ranks_per_node, std::int64_t(values.size_bytes()), *time_s});
+    const Work transfer = [&, turn = std::int64_t{0}]() mutable {
+      call(*at.group, values.subspan(std::size_t(turn * elements), std::size_t(elements)));
+      turn = (turn + 1) % turns;
+    };
+    const Work mine = at.group ? transfer : Work();
+    auto time_s = bench.seconds(name, mine);
+    if (time_s && chain) time_s = chain->seconds(name, mine, *time_s);
+    if (time_s) rows.push_back({kind, at.nodes, at.ranks_per_node, row_bytes, *time_s});
   }
 }
 
-void measure_collectives(Bench& bench, const Group& at, std::int64_t block_bytes,
+void measure_collectives(Bench& bench, Chain& chain, const Group& at, std::int64_t block_bytes,
                          Operands& operands, std::vector<hardware::LinkRow>& rows) {
   using comm::Communicator;
   const auto bytes = sizes(4096, std::min(block_bytes, most_link_bytes), 5);
   const int ranks = at.nodes * at.ranks_per_node;
   measure_sizes(
-      bench, "all_reduce", at, ranks, bytes, operands,
+      bench, &chain, "all_reduce", at, ranks, bytes, operands,
       [](Communicator& group, std::span<float> values) { group.all_reduce(values); }, rows);
   measure_sizes(
-      bench, "reduce_scatter", at, ranks, bytes, operands,
+      bench, &chain, "reduce_scatter", at, ranks, bytes, operands,
       [](Communicator& group, std::span<float> values) { group.reduce_scatter(values); }, rows);
   measure_sizes(
-      bench, "all_gather", at, ranks, bytes, operands,
+      bench, &chain, "all_gather", at, ranks, bytes, operands,
       [](Communicator& group, std::span<float> values) { group.all_gather(values); }, rows);
 }
 
@@ -85,8 +91,9 @@ void measure_messages(Bench& bench, const Group& pair, std::int64_t stream_bytes
     }
   };
   const std::size_t before = rows.size();
-  measure_sizes(bench, "send", pair, 1, sizes(4096, std::min(stream_bytes, most_link_bytes), 4),
-                operands, there_and_back, rows);
+  measure_sizes(bench, nullptr, "send", pair, 1,
+                sizes(4096, std::min(stream_bytes, most_link_bytes), 4), operands, there_and_back,
+                rows);
   for (std::size_t i = before; i < rows.size(); ++i) rows[i].time_s /= 2.0;
 }
 
@@ -119,14 +126,14 @@ Group make_group(comm::Communicator& world, int ranks, int ranks_per_node) {
           split(world, left_over ? -1 : first + index)};
 }
 
-std::vector<hardware::LinkRow> measure_links(Bench& bench, const std::vector<int>& groups,
-                                             int ranks_per_node, std::int64_t block_bytes,
-                                             std::int64_t stream_bytes) {
+std::vector<hardware::LinkRow> measure_links(Bench& bench, Chain& chain,
+                                             const std::vector<int>& groups, int ranks_per_node,
+                                             std::int64_t block_bytes, std::int64_t stream_bytes) {
   std::vector<hardware::LinkRow> rows;
   Operands operands;
   for (int ranks : groups) {
     const Group group = make_group(bench.world(), ranks, ranks_per_node);
-    if (group.nodes > 0) measure_collectives(bench, group, block_bytes, operands, rows);
+    if (group.nodes > 0) measure_collectives(bench, chain, group, block_bytes, operands, rows);
   }
   if (const Group pair = make_group(bench.world(), 2, ranks_per_node); pair.nodes == 1)
     measure_messages(bench, pair, stream_bytes, operands, rows);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bench.hpp"
+#include "chain.hpp"
 #include "hardware/profile.hpp"
 #include "profiler/profiler.hpp"
 
@@ -24,10 +25,10 @@ struct Group {
 /// @return  nodes = 0 when there is no such group
 Group make_group(comm::Communicator& world, int ranks, int ranks_per_node);
 
-/// Collectives of each group size up to `block_bytes`, messages up to `stream_bytes`.
-std::vector<hardware::LinkRow> measure_links(Bench& bench, const std::vector<int>& groups,
-                                             int ranks_per_node, std::int64_t block_bytes,
-                                             std::int64_t stream_bytes);
+/// Collectives of each group size up to `block_bytes`, in a chain; messages up to `stream_bytes`.
+std::vector<hardware::LinkRow> measure_links(Bench& bench, Chain& chain,
+                                             const std::vector<int>& groups, int ranks_per_node,
+                                             std::int64_t block_bytes, std::int64_t stream_bytes);
 
 /// Copies of up to `most_bytes` between the host's memory and the device's.
 std::vector<hardware::CopyRow> measure_copies(Bench& bench, std::int64_t most_bytes);
