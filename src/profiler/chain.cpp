@@ -8,7 +8,7 @@
 namespace brume::profiler {
 namespace {
 
-constexpr int compute = 0, transfers = 1;
+constexpr int products = 0, transfers = 1;
 constexpr int most_links = 8;
 constexpr double chain_s = 10e-3;  ///< of transfers in a chain, about
 
@@ -68,17 +68,17 @@ Chain::Chain(Bench& bench, const Product& product, double hand_over_s)
     : bench_(bench), hand_over_s_(hand_over_s) {
   prepared_ = bench.prepared("product between transfers",
                              [&] { product_ = make_product(product, operands_); });
-  channels_.enqueue(compute, [&bench] { bench.compute_here(); });
+  channels_.enqueue(products, [&bench] { bench.compute_here(); });
   channels_.synchronize();
 }
 
 void Chain::run(int links, const Work& transfer) {
   for (int i = 0; i < links; ++i) {
-    channels_.enqueue(compute, product_);
+    channels_.enqueue(products, product_);
     if (!transfer) continue;
-    channels_.wait(transfers, channels_.record(compute));
+    channels_.wait(transfers, channels_.record(products));
     channels_.enqueue(transfers, transfer);
-    channels_.wait(compute, channels_.record(transfers));
+    channels_.wait(products, channels_.record(transfers));
   }
   channels_.synchronize();
 }

@@ -63,28 +63,24 @@ Product product(const model::Config& model, std::int64_t tokens) {
           .precision = model.precision};
 }
 
-/// Of the middle microbatch.
-Product middle_product(const model::Config& model, const Shapes& shapes) {
-  const int middle =
-      shapes.microbatches.empty() ? 1 : shapes.microbatches[shapes.microbatches.size() / 2];
-  return product(model, std::int64_t(middle) * model.seq_len);
-}
-
-/// The product beside the largest group's all-reduce and copies of activations.
+/// The middle microbatch's product beside the largest group's all-reduce and copies of activations.
 std::vector<double> interference(Bench& bench, const hardware::ProfileKey& key,
                                  const model::Config& model, const Shapes& shapes,
                                  const Sizes& sizes) {
   constexpr std::int64_t least = 64 << 10, most = 4 << 20;
+  const int middle =
+      shapes.microbatches.empty() ? 1 : shapes.microbatches[shapes.microbatches.size() / 2];
   const Group all = make_group(bench.world(), largest_of(shapes.groups), key.ranks_per_node);
-  return measure_interference(bench, {.product = middle_product(model, shapes),
-                                      .reduce_bytes = std::clamp(sizes.block_bytes, least, most),
-                                      .copy_bytes = std::clamp(sizes.stream_bytes, least, most),
-                                      .group = all.group.get()});
+  return measure_interference(bench,
+                              {.product = product(model, std::int64_t(middle) * model.seq_len),
+                               .reduce_bytes = std::clamp(sizes.block_bytes, least, most),
+                               .copy_bytes = std::clamp(sizes.stream_bytes, least, most),
+                               .group = all.group.get()});
 }
 
-/// A product as long as what lies between two transfers of a layer, about.
+/// One that takes about as long as what lies between two transfers of a small layer.
 Product short_product(const model::Config& model, const Shapes& shapes, double flops_per_s) {
-  constexpr double enough_s = 0.5e-3;
+  constexpr double enough_s = 1e-3;
   const double token_flops = 2.0 * double(model.hidden_size) * double(model.ffn_size);
   const double most_tokens = double(largest_of(shapes.microbatches)) * double(model.seq_len);
   return product(model,
@@ -95,11 +91,11 @@ Product short_product(const model::Config& model, const Shapes& shapes, double f
 void measure_transfers(Bench& bench, const hardware::ProfileKey& key, const model::Config& model,
                        const Shapes& shapes, const Sizes& sizes, hardware::Profile& profile) {
   profile.task_overhead_s = measure_hand_over(bench);
-  Chain chain(bench, short_product(model, shapes, profile.flops_per_s), profile.task_overhead_s);
+  const Product between = short_product(model, shapes, profile.flops_per_s);
+  Chain chain(bench, between, profile.task_overhead_s);
   profile.links = measure_links(bench, chain, shapes.groups, key.ranks_per_node, sizes.block_bytes,
                                 sizes.stream_bytes);
-  profile.waits =
-      measure_waits(bench, middle_product(model, shapes), shapes.groups, key.ranks_per_node);
+  profile.waits = measure_waits(bench, between, shapes.groups, key.ranks_per_node);
   profile.copies = measure_copies(bench, sizes.copy_bytes);
   if (shapes.scratch) measure_disk(bench, *shapes.scratch, sizes.copy_bytes, profile.copies);
 }
