@@ -102,10 +102,16 @@ std::vector<plan::Plan> plans(const model::Config& model, int ranks) {
   return all;
 }
 
-std::vector<double> ranks_of(const std::vector<double>& values) {
+/// Places of the values, the least one's first.
+std::vector<std::size_t> ascending(const std::vector<double>& values) {
   std::vector<std::size_t> order(values.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::sort(order, {}, [&](std::size_t i) { return values[i]; });
+  return order;
+}
+
+std::vector<double> ranks_of(const std::vector<double>& values) {
+  const std::vector<std::size_t> order = ascending(values);
   std::vector<double> ranks(values.size());
   for (std::size_t i = 0; i < order.size(); ++i) ranks[order[i]] = double(i);
   return ranks;
@@ -122,11 +128,8 @@ double rank_correlation(const std::vector<double>& a, const std::vector<double>&
 
 /// Plans of which each takes longer than the one before by more than `noise`, as a share.
 std::vector<std::size_t> distinct(const std::vector<double>& measured, double noise) {
-  std::vector<std::size_t> order(measured.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::sort(order, {}, [&](std::size_t i) { return measured[i]; });
   std::vector<std::size_t> kept;
-  for (std::size_t i : order)
+  for (std::size_t i : ascending(measured))
     if (kept.empty() || measured[i] > (1.0 + noise) * measured[kept.back()]) kept.push_back(i);
   return kept;
 }
@@ -178,11 +181,18 @@ double median_error(std::vector<double> ratios) {
   return median(ratios);
 }
 
+/// Of the first `count` plans.
+std::vector<double> iteration_times(const std::vector<perf::Measurement>& measured,
+                                    std::size_t count) {
+  std::vector<double> times_s;
+  for (std::size_t i = 0; i < count; ++i) times_s.push_back(measured[i].iteration_s);
+  return times_s;
+}
+
 /// Rank correlation of plans that differ by more than what `twins` measured again differ by.
 void print_order(const std::vector<perf::Measurement>& predicted,
                  const std::vector<perf::Measurement>& measured, std::size_t twins) {
-  std::vector<double> times_s;
-  for (std::size_t i = 0; i < predicted.size(); ++i) times_s.push_back(measured[i].iteration_s);
+  const std::vector<double> times_s = iteration_times(measured, predicted.size());
   double noise = 0.0;
   for (std::size_t i = 0; i < twins; ++i)
     noise = std::max(
@@ -197,9 +207,7 @@ void print_order(const std::vector<perf::Measurement>& predicted,
 
 std::vector<plan::Plan> fastest(const std::vector<plan::Plan>& all,
                                 const std::vector<perf::Measurement>& measured) {
-  std::vector<std::size_t> order(all.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::sort(order, {}, [&](std::size_t i) { return measured[i].iteration_s; });
+  const std::vector<std::size_t> order = ascending(iteration_times(measured, all.size()));
   std::vector<plan::Plan> plans;
   for (std::size_t i = 0; i < std::min(all.size(), finalists); ++i) plans.push_back(all[order[i]]);
   return plans;
