@@ -72,9 +72,9 @@ inline CheckpointInfo info_of(std::int64_t step) {
 }
 
 inline void save(const fs::path& directory, std::vector<std::int64_t> steps,
-                 CheckpointInfo base = {}) {
+                 CheckpointInfo base = {}, bool copies = true) {
   comm::run_local(num_ranks, [&](comm::Communicator& world) {
-    CheckpointWriter writer(directory, world);
+    CheckpointWriter writer(directory, world, copies ? std::int64_t{1} << 40 : 0);
     Memory memory(world.rank() * rows / num_ranks, rows / num_ranks);
     for (const std::int64_t step : steps) {
       memory.fill(step);

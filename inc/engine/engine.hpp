@@ -68,7 +68,7 @@ struct StepMetrics {
 /// [first, first + elements) of the slice [offset, offset + shape) of the whole tensor. Below fp32
 /// a weight is its fp32 master, kept with the moments; of what layers compute with there are slabs
 /// with `rounded` in the place of `data`, never owned, so that a checkpoint's masters fill both.
-/// Either may be memory of a device, and what lies on disk has neither: `values` and `set_values`
+/// Either may be memory of a device, and what lies on disk has neither: these functions
 /// reach all of them.
 struct Slab {
   std::string name;  ///< of the parameter
@@ -86,8 +86,10 @@ struct Slab {
   bool owned = false;          ///< this rank writes it to a checkpoint; others hold a copy
 };
 
-/// A slab's values [elements], and setting those from `first` on; not while a step runs.
+/// A slab's values: all [elements], getting and setting those from `first` on; not while a step
+/// runs.
 std::vector<float> values(const Slab& slab);
+void get_values(const Slab& slab, std::int64_t first, std::span<float> values);
 void set_values(const Slab& slab, std::int64_t first, std::span<const float> values);
 
 class Engine {

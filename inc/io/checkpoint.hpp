@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <set>
@@ -26,17 +27,23 @@ struct CheckpointInfo {
   int ranks = 0;  ///< files rank-0.h5 ... in it
 };
 
-/// Writes directory/checkpoints/step-N: every rank's owned slabs into step-N.tmp/rank-R.h5 (HDF5
-/// image in memory, then own write and fsync), hashes gathered, manifest.json by rank 0, rename,
-/// fsync of the parent. A background thread writes from a snapshot while training goes on. Keeps
-/// two generations.
+/// What the owned ones of a rank's slabs take in a checkpoint, and so a copy of them.
+std::int64_t owned_bytes(const std::vector<engine::Slab>& slabs);
+
+/// Writes directory/checkpoints/step-N: every rank's owned slabs into step-N.tmp/rank-R.h5 (its
+/// frame made by HDF5 in memory, then own write and fsync), hashes gathered, manifest.json by rank
+/// 0, rename, fsync of the parent. Keeps two generations. A rank that may hold a copy of its slabs
+/// writes it by a background thread while training goes on; another one writes from where they lie
+/// and holds training up.
 class CheckpointWriter {
  public:
-  /// @param world  split for the writer's own messages; collective
-  CheckpointWriter(std::filesystem::path directory, comm::Communicator& world);
+  /// @param world           split for the writer's own messages; collective
+  /// @param max_copy_bytes  that this rank may hold beside what it trains with
+  CheckpointWriter(std::filesystem::path directory, comm::Communicator& world,
+                   std::int64_t max_copy_bytes = std::numeric_limits<std::int64_t>::max());
   ~CheckpointWriter();  ///< waits for a write under way
 
-  /// Copies the slabs and starts writing; waits first for an earlier write. Collective.
+  /// Starts writing, or writes; waits first for an earlier write. Collective.
   /// @throws AgreedError(storage) on all ranks when the earlier write failed on any
   void start(const CheckpointInfo& info, const std::vector<engine::Slab>& slabs);
 
@@ -53,11 +60,15 @@ class CheckpointWriter {
 std::optional<CheckpointInfo> find_checkpoint(const std::filesystem::path& run_directory,
                                               const std::set<std::int64_t>& except = {});
 
-/// Opens one checkpoint directory. @throws Error(storage) naming what is damaged
+/// Opens one checkpoint directory and checks all of it. @throws Error(storage) naming what is
+/// damaged
 CheckpointInfo open_checkpoint(const std::filesystem::path& checkpoint);
 
-/// Fills all slabs, owned or not, from the checkpoint's files, whatever plan wrote them. Each
-/// tensor must be covered completely. @throws Error(storage)
+/// What the manifest of a checkpoint says, which another rank has checked. @throws Error(storage)
+CheckpointInfo describe_checkpoint(const std::filesystem::path& checkpoint);
+
+/// Fills all slabs, owned or not, from the checkpoint's files, whatever plan wrote them; checks the
+/// files that it reads. Each tensor must be covered completely. @throws Error(storage)
 void load_slabs(const CheckpointInfo& info, std::vector<engine::Slab>& slabs);
 
 /// Moves what a run that goes on after `step` does not continue to previous-K of the run directory,

@@ -22,6 +22,7 @@ struct RunDescription {
   double predicted_iteration_s = 0.0;
   std::vector<std::int64_t> predicted_bytes;  ///< [rank] placed device memory
   std::vector<std::int64_t> host_bytes;       ///< [rank] placed host memory
+  std::vector<std::int64_t> copy_bytes;       ///< [rank] held while a checkpoint is written
 };
 
 /// One step of the whole job, as rank 0 knows it.

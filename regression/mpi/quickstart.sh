@@ -26,3 +26,17 @@ losses /steps/loss | awk 'NR == 1 { first = $1 } { last[NR % 10] = $1 } END {
   exit !(NR >= 60 && first > 5.2 && first < 5.8 && mean < 3.0) }'
 # What is held out changes with the project's text, and its loss by 0.3; how often each byte comes gives 3.7.
 losses /evaluations/loss | awk '{ last = $1 } END { print "validation loss", last; exit !(NR >= 1 && last < 3.3) }'
+
+# No rank ever holds more than its plan, the copy that a checkpoint takes, and 100 MB.
+numbers() { h5dump -y -w 1 -d "$1" -o numbers runs/quickstart/run.h5 > /dev/null; grep -oE '[0-9]+' numbers; }
+for set in memory/placed_device_bytes memory/placed_host_bytes memory/checkpoint_copy_bytes \
+  steps/peak_resident_bytes; do
+  numbers /$set | sed "s|^|$set |"
+done | awk '/^memory/ { room[n[$1]++] += $2 }
+  /^steps/ { rank = peaks++ % 4; if ($2 > peak[rank]) peak[rank] = $2 }
+  END {
+    for (rank = 0; rank < 4; ++rank) {
+      print "rank", rank, "planned", room[rank], "held", peak[rank]
+      if (room[rank] <= 0 || peak[rank] <= 0 || peak[rank] > room[rank] + 1e8) bad = 1
+    }
+    exit bad || peaks < 4 }'

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <numeric>
 #include <random>
 #include <set>
 #include <string>
@@ -9,10 +10,64 @@
 
 #include "base/error.hpp"
 #include "checkpoint_samples.hpp"
+#include "device/memory.hpp"
 #include "io/checkpoint.hpp"
 
 namespace brume::io {
 namespace {
+
+TEST_F(CheckpointFault, WrittenFromWhereValuesLieTheFilesAreTheSame) {
+  const auto files = [&] {
+    return content(step(20) / "rank-0.h5") + content(step(20) / "rank-1.h5");
+  };
+  save(directory_, {10, 20});
+  const std::string copied = files();
+  save(directory_, {10, 20}, {}, false);
+  EXPECT_EQ(newest(directory_), 20);
+  EXPECT_EQ(files(), copied);
+}
+
+/// The peak of this process while `work` runs, above what it held before [bytes].
+template <typename Work>
+std::int64_t growth(Work&& work) {
+  device::release_unused();
+  const std::int64_t before = device::peak_resident_bytes();
+  work();
+  return device::peak_resident_bytes() - before;
+}
+
+TEST_F(CheckpointFault, TakesLittleMemoryForLargeTensors) {
+  constexpr std::int64_t elements = (std::int64_t{12} << 20) + 5, half = elements / 2;  // 48 MiB
+  std::vector<float> values(elements);
+  std::iota(values.begin(), values.end(), 1.0f);
+  std::vector<engine::Slab> whole{{.name = "table",
+                                   .kind = "weight",
+                                   .global_shape = {elements},
+                                   .offset = {0},
+                                   .shape = {elements},
+                                   .elements = elements,
+                                   .data = values.data(),
+                                   .owned = true}};
+  const std::int64_t writing = growth([&] {
+    comm::run_local(1, [&](comm::Communicator& world) {
+      CheckpointWriter writer(directory_, world, 0);
+      writer.start(info_of(10), whole);
+      writer.finish();
+    });
+  });
+  EXPECT_LE(writing, 16 << 20);
+
+  std::vector<float> read(elements, -1.0f);
+  std::vector<engine::Slab> halves{whole[0], whole[0]};
+  halves[0].elements = halves[1].first = half;
+  halves[1].elements = elements - half;
+  halves[0].data = read.data();
+  halves[1].data = read.data() + half;
+  const std::int64_t reading =
+      growth([&] { load_slabs(find_checkpoint(directory_).value(), halves); });
+  EXPECT_LE(reading, 16 << 20);
+  EXPECT_EQ(read, values);
+}
 
 TEST_F(CheckpointFault, KeepsTwoGenerations) {
   save(directory_, {10, 20, 30, 40});

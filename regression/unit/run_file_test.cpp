@@ -41,6 +41,7 @@ RunDescription description() {
   d.predicted_iteration_s = 0.75;
   d.predicted_bytes = {1 << 20, 1 << 21};
   d.host_bytes = {0, 4096};
+  d.copy_bytes = {8192, 0};
   return d;
 }
 
@@ -91,6 +92,7 @@ TEST_F(RunFileTest, GivesBackWhatWasWritten) {
   EXPECT_EQ(content.description.ranks, 2);
   EXPECT_EQ(content.description.predicted_iteration_s, 0.75);
   EXPECT_EQ(content.description.predicted_bytes, description().predicted_bytes);
+  EXPECT_EQ(content.description.copy_bytes, description().copy_bytes);
   EXPECT_EQ(content.description.host_bytes, description().host_bytes);
   ASSERT_EQ(content.rows.size(), 7u);
   for (int step = 0; step < 7; ++step) {
@@ -235,7 +237,7 @@ TEST_F(RunFileTest, ReadsTheVersionBefore) {
     run.write();
   }
   const hid_t opened = H5Fopen(file().c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
-  for (const char* path : {"/steps/skipped", "/steps/loss_scale"})
+  for (const char* path : {"/steps/skipped", "/steps/loss_scale", "/memory/checkpoint_copy_bytes"})
     ASSERT_GE(H5Ldelete(opened, path, H5P_DEFAULT), 0);
   const hid_t version = H5Aopen(opened, "version", H5P_DEFAULT);
   const std::int64_t before[] = {1, 0};

@@ -129,6 +129,19 @@ std::vector<io::RankTimeline> timelines(const std::vector<schedule::Program>& pr
   return all;
 }
 
+std::vector<std::int64_t> spare_host_bytes(const std::vector<schedule::Program>& programs,
+                                           const plan::Plan& plan,
+                                           const hardware::Cluster& cluster) {
+  std::vector<std::int64_t> spare(programs.size());
+  for (const auto& [node, ranks] : plan::ranks_of_nodes(plan, cluster)) {
+    std::int64_t left = cluster.groups[std::size_t(node.group)].host_memory_bytes;
+    for (int rank : ranks)
+      left -= programs[std::size_t(rank)].arena_bytes[std::size_t(schedule::Tier::host)];
+    for (int rank : ranks) spare[std::size_t(rank)] = left / std::int64_t(ranks.size());
+  }
+  return spare;
+}
+
 void check_memory(const std::vector<schedule::Program>& programs, const plan::Plan& plan,
                   const hardware::Cluster& cluster) {
   for (const auto& [node, ranks] : plan::ranks_of_nodes(plan, cluster)) {

@@ -36,6 +36,11 @@ void refuse_mist(const deck::Deck& deck, const char* verb);
 plan::Plan search_plan(const deck::Deck& deck, const model::Config& model,
                        const hardware::Machine& machine);
 
+/// Bytes of each rank's equal part of the host memory that its node has left.
+std::vector<std::int64_t> spare_host_bytes(const std::vector<schedule::Program>& programs,
+                                           const plan::Plan& plan,
+                                           const hardware::Cluster& cluster);
+
 /// Refuses a plan whose Programs need more memory than the cluster gives. @throws Error(infeasible)
 /// naming rank, bytes needed, bytes there, and the three largest contributors
 void check_memory(const std::vector<schedule::Program>& programs, const plan::Plan& plan,

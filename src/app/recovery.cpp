@@ -62,7 +62,7 @@ bool Recovery::roll_back() {
   directory = comm::broadcast(world_, directory, 0);
   if (directory.empty()) return false;
   std::optional<io::CheckpointInfo> checkpoint;
-  comm::together(world_, [&] { checkpoint = io::open_checkpoint(directory); });
+  comm::together(world_, [&] { checkpoint = io::describe_checkpoint(directory); });
   load(*checkpoint, engine_, world_);
   used_.insert(checkpoint->step);
   comm::together(world_, [&] {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <numeric>
 
 #include "all_ranks.hpp"
 #include "base/error.hpp"
@@ -136,7 +137,7 @@ class Job {
     });
     directory = comm::broadcast(*world_, directory, 0);
     if (directory.empty()) return;
-    comm::together(*world_, [&] { resume_ = io::open_checkpoint(directory); });
+    comm::together(*world_, [&] { resume_ = io::describe_checkpoint(directory); });
     if (leader_) log::info("resuming from {} after {} steps", directory, resume_->step);
   }
 
@@ -202,12 +203,16 @@ class Job {
     description_.profile_text = hardware::text(*machine_);
     description_.version = BRUME_VERSION;
     description_.ranks = world_->size();
+    std::vector<double> spare(std::size_t(world_->size()), 0.0);
     comm::together(*world_, [&] {
-      if (leader_) simulate();
+      if (leader_) spare = simulate();
     });
+    world_->all_reduce(spare, comm::Reduction::sum);
+    max_copy_bytes_ = std::max(std::int64_t(spare[std::size_t(world_->rank())]), least_copy_bytes);
   }
 
-  void simulate() {
+  /// @return  host memory left to each rank [bytes]
+  std::vector<double> simulate() {
     const std::vector<schedule::Program> programs = schedule::compile_all(plan_, model_);
     check_memory(programs, plan_, cluster_);
     const schedule::Simulation simulation = schedule::simulate(programs, plan_, model_, *machine_);
@@ -223,6 +228,8 @@ class Job {
               format_count(double(model::num_parameters(model_))),
               format_count(double(train_data_->num_windows()) * model_.seq_len),
               format_seconds(simulation.iteration_s));
+    const std::vector<std::int64_t> spare = spare_host_bytes(programs, plan_, cluster_);
+    return {spare.begin(), spare.end()};
   }
 
   void start_engine() {
@@ -240,6 +247,7 @@ class Job {
       log::info("{}: {} of {} are taken, this rank's arena among them", device.name,
                 format_bytes(double(device.memory_bytes - device.free_bytes)),
                 format_bytes(double(device.memory_bytes)));
+    measure_checkpoint();
     if (resume_) load(*resume_, *engine_, *world_);
     comm::together(*world_, [&] {
       if (!leader_) return;
@@ -248,8 +256,21 @@ class Job {
                   folder->string());
       run_file_.emplace(deck_.output.directory, description_, engine_->steps_done());
     });
-    writer_.emplace(deck_.output.directory, *world_);
+    writer_.emplace(deck_.output.directory, *world_, max_copy_bytes_);
     recovery_.emplace(deck_, *world_, *engine_, *writer_);
+  }
+
+  /// What each rank holds beside its plan while it writes a checkpoint, and how long that may take.
+  void measure_checkpoint() {
+    const auto ranks = std::size_t(world_->size()), rank = std::size_t(world_->rank());
+    const std::int64_t bytes = io::owned_bytes(engine_->slabs());
+    std::vector<double> all(2 * ranks, 0.0);
+    all[rank] = double(bytes);
+    all[ranks + rank] = bytes <= max_copy_bytes_ ? double(bytes) : 0.0;
+    world_->all_reduce(all, comm::Reduction::sum);
+    const auto copies = all.begin() + std::ptrdiff_t(ranks);
+    description_.copy_bytes.assign(copies, all.end());
+    checkpoint_limit_s_ = std::accumulate(all.begin(), copies, 0.0) / slowest_disk_bytes_per_s;
   }
 
   // --- training ---
@@ -273,11 +294,13 @@ class Job {
       const bool out_of_time =
           options_.max_minutes > 0.0 && seconds_since(start) > 60.0 * options_.max_minutes;
       stopped = share(metrics, signals.pending() || out_of_time);
+      watchdog.set_deadline(silence_limit_s + checkpoint_limit_s_);
       if (!recovery_->went_back(metrics))
         after_step(stopped);
       else if (leader_)
         run_file_->rewind(engine_->steps_done());
       watchdog.beat();
+      watchdog.set_deadline(silence_limit_s);
     }
     return stopped && engine_->steps_done() < last_step_ ? int(Failure::stopped) : 0;
   }
@@ -364,7 +387,9 @@ class Job {
     });
   }
 
-  static constexpr double silence_limit_s = 300.0;  ///< a step or a checkpoint takes less
+  static constexpr double silence_limit_s = 300.0;            ///< a step takes less
+  static constexpr double slowest_disk_bytes_per_s = 100e6;   ///< for the checkpoints of all ranks
+  static constexpr std::int64_t least_copy_bytes = 16 << 20;  ///< however little memory is left
 
   const RunOptions& options_;
   comm::Session& session_;
@@ -386,6 +411,8 @@ class Job {
   std::optional<kernels::Runtime> runtime_;
   std::optional<engine::Engine> engine_;
   std::optional<io::RunFile> run_file_;
+  std::int64_t max_copy_bytes_ = 0;
+  double checkpoint_limit_s_ = 0.0;
   std::optional<io::CheckpointWriter> writer_;
   std::optional<Recovery> recovery_;
   bool checkpoint_due_ = false;

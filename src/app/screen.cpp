@@ -102,13 +102,16 @@ void Screen::close(const io::RunDescription& description) {
             format_seconds(predicted_s_), format_seconds(typical_s), measured_s_.size(),
             typical_s / predicted_s_);
 
-  Table memory({"rank", "device arena", "host pool", "resident set"});
+  Table memory({"rank", "device arena", "host pool", "checkpoint copy", "resident set"});
   for (std::size_t rank = 0; rank < description.predicted_bytes.size(); ++rank)
     memory.add(
         {std::to_string(rank), format_bytes(double(description.predicted_bytes[rank])),
          format_bytes(double(description.host_bytes[rank])),
+         format_bytes(double(description.copy_bytes[rank])),
          rank < last_.peak_bytes.size() ? format_bytes(double(last_.peak_bytes[rank])) : "-"});
-  log::info("memory: reserved = allocated = predicted; beside it what the process holds in all");
+  log::info(
+      "memory: reserved = allocated = predicted; beside it what a checkpoint takes and what the "
+      "process holds in all");
   log::info("{}", memory.text());
 
   Table channels({"channel of rank 0", "busy per iteration", "hidden behind computation"});

@@ -11,7 +11,8 @@ namespace {
 
 constexpr const char* memory_help =
     "per device, what a plan may use; a run on GPUs may leave it out: what each has";
-constexpr const char* host_memory_help = "per node, for what is offloaded";
+constexpr const char* host_memory_help =
+    "per node, for what is offloaded; a checkpoint in the making uses what is left";
 
 /// The keys of a group; `required`: none of them may be left out.
 template <typename T>

@@ -113,19 +113,25 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
 }
 
 std::vector<float> values(const Slab& slab) {
-  const auto elements = std::size_t(slab.elements);
-  if (slab.rounded)
-    return model::with_storage(slab.storage, [&]<class Storage>() {
-      std::vector<Storage> narrow(elements);
-      device::copy_now(narrow.data(), slab.rounded, slab.elements * std::int64_t(sizeof(Storage)));
-      return std::vector<float>(narrow.begin(), narrow.end());
-    });
-  std::vector<float> all(elements);
-  if (slab.disk)
-    slab.disk->read(slab.disk_byte, std::as_writable_bytes(std::span(all)));
-  else
-    device::copy_now(all.data(), slab.data, slab.elements * std::int64_t(sizeof(float)));
+  std::vector<float> all(std::size_t(slab.elements));
+  get_values(slab, 0, all);
   return all;
+}
+
+void get_values(const Slab& slab, std::int64_t first, std::span<float> values) {
+  if (slab.rounded) {
+    model::with_storage(slab.storage, [&]<class Storage>() {
+      std::vector<Storage> narrow(values.size());
+      device::copy_now(narrow.data(), slab.rounded + first * std::int64_t(sizeof(Storage)),
+                       std::int64_t(narrow.size() * sizeof(Storage)));
+      std::ranges::copy(narrow, values.begin());
+    });
+  } else if (slab.disk) {
+    slab.disk->read(slab.disk_byte + first * std::int64_t(sizeof(float)),
+                    std::as_writable_bytes(values));
+  } else {
+    device::copy_now(values.data(), slab.data + first, std::int64_t(values.size_bytes()));
+  }
 }
 
 void set_values(const Slab& slab, std::int64_t first, std::span<const float> values) {

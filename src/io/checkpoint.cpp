@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
 #include <utility>
 
 #include "base/error.hpp"
 #include "base/log.hpp"
-#include "files.hpp"
 #include "manifest.hpp"
 #include "rank_file.hpp"
 #include "slab_map.hpp"
@@ -73,22 +73,24 @@ Copies plan_copies(const Manifest& manifest, std::vector<Slab>& slabs) {
   return copies;
 }
 
-/// Reads a rank's file whole, so that what was hashed is what is used.
-Bytes read_verified(const Manifest& manifest, int rank) {
-  const std::filesystem::path path = manifest.info.directory / rank_file_name(rank);
-  const Digest& expected = manifest.files[std::size_t(rank)].digest;
-  Bytes bytes = read_file(path, Failure::storage, expected.bytes);
-  const Digest found = digest(bytes);
-  require(found == expected, Failure::storage, "{}: is damaged: its hash is {}, expected {}",
-          path.string(), found.hash, expected.hash);
-  return bytes;
-}
-
-void run_copies(const std::vector<float>& values, const std::vector<Copy>& copies) {
-  for (const Copy& copy : copies)
-    for (const Run& run : copy.runs)
-      engine::set_values(*copy.destination, run.to,
-                         std::span(values).subspan(std::size_t(run.from), std::size_t(run.count)));
+/// Puts values of slab n where they belong.
+void run_copy(RankFile& file, std::size_t n, const Copy& copy) {
+  std::vector<Run> runs = copy.runs;
+  std::ranges::sort(runs, {}, &Run::from);  // so that each piece is read once
+  std::span<const float> piece;
+  std::int64_t piece_first = 0;
+  for (const Run& run : runs)
+    for (std::int64_t done = 0; done < run.count;) {
+      const std::int64_t from = run.from + done;
+      if (from >= piece_first + std::int64_t(piece.size())) {
+        piece_first = from;
+        piece = file.piece(n, piece_first);
+      }
+      const auto rest = piece.subspan(std::size_t(from - piece_first));
+      const auto part = rest.first(std::min(rest.size(), std::size_t(run.count - done)));
+      engine::set_values(*copy.destination, run.to + done, part);
+      done += std::int64_t(part.size());
+    }
 }
 
 }  // namespace
@@ -113,18 +115,19 @@ CheckpointInfo open_checkpoint(const std::filesystem::path& checkpoint) {
   return manifest.info;
 }
 
+CheckpointInfo describe_checkpoint(const std::filesystem::path& checkpoint) {
+  return read_manifest(checkpoint).info;
+}
+
 void load_slabs(const CheckpointInfo& info, std::vector<Slab>& slabs) {
   const Manifest manifest = read_manifest(info.directory);
   require(manifest.info.step == info.step, Failure::storage, "{}: holds step {}, expected {}",
           info.directory.string(), manifest.info.step, info.step);
   for (const auto& [rank, by_index] : plan_copies(manifest, slabs)) {
-    std::vector<std::size_t> wanted;
-    for (const auto& entry : by_index) wanted.push_back(entry.first);
-    read_rank_image(read_verified(manifest, rank), (info.directory / rank_file_name(rank)).string(),
-                    manifest.files[std::size_t(rank)].slabs, wanted,
-                    [&](std::size_t n, const std::vector<float>& values) {
-                      run_copies(values, by_index.at(n));
-                    });
+    verify_file(manifest, rank);
+    RankFile file(info.directory / rank_file_name(rank), manifest.files[std::size_t(rank)].slabs);
+    for (const auto& [n, copies] : by_index)
+      for (const Copy& copy : copies) run_copy(file, n, copy);
   }
 }
 

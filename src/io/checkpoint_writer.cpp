@@ -1,10 +1,14 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <exception>
+#include <iterator>
+#include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -52,18 +56,35 @@ void move_into_place(const fs::path& made, const fs::path& final_name) {
   rename_to(aside, made);
 }
 
+/// Values of slabs as they are now.
+GetValues copied(const std::vector<engine::Slab>& slabs) {
+  auto copies = std::make_shared<std::vector<std::vector<float>>>();
+  for (const engine::Slab& slab : slabs) copies->push_back(engine::values(slab));
+  return [copies](std::size_t n, std::int64_t first, std::span<float> values) {
+    std::copy_n((*copies)[n].begin() + first, values.size(), values.begin());
+  };
+}
+
+/// Values of slabs as they are when asked for.
+GetValues current(const std::vector<engine::Slab>& slabs) {
+  return [slabs](std::size_t n, std::int64_t first, std::span<float> values) {
+    engine::get_values(slabs[n], first, values);
+  };
+}
+
 }  // namespace
 
 struct CheckpointWriter::Impl {
   fs::path root;  ///< .../checkpoints
   std::unique_ptr<comm::Communicator> comm;
+  std::int64_t max_copy_bytes = 0;
   std::thread thread;
   std::exception_ptr failure;     ///< of the last write, once its thread has ended
   std::set<std::int64_t> proven;  ///< steps this writer has read back and found whole
 
   // What is being written.
   Manifest manifest;
-  std::vector<std::vector<float>> values;
+  GetValues get_values;
   bool in_place = false;  ///< rank 0: step-N has been renamed
 
   int rank() const { return comm->rank(); }
@@ -71,12 +92,11 @@ struct CheckpointWriter::Impl {
   fs::path temporary() const { return final_name().string() + ".tmp"; }
 
   void wait();
-  void snapshot(const CheckpointInfo& info, const std::vector<engine::Slab>& slabs);
   void run() noexcept;
   void write();
   void commit();
   void prepare();
-  RankEntry write_rank_file();
+  RankEntry write_mine();
   void publish(const std::vector<std::string>& entries);
   void prove() const;
   void discard();
@@ -90,27 +110,13 @@ void CheckpointWriter::Impl::wait() {
   if (failure) std::rethrow_exception(std::exchange(failure, nullptr));
 }
 
-void CheckpointWriter::Impl::snapshot(const CheckpointInfo& info,
-                                      const std::vector<engine::Slab>& slabs) {
-  manifest = {};
-  manifest.info = info;
-  manifest.files.resize(std::size_t(comm->size()));
-  std::vector<engine::Slab>& mine = manifest.files[std::size_t(rank())].slabs;
-  values.clear();
-  for (const engine::Slab& slab : slabs) {
-    if (!slab.owned) continue;
-    mine.push_back(slab);
-    values.push_back(engine::values(slab));
-  }
-}
-
 void CheckpointWriter::Impl::run() noexcept {
   try {
     write();
   } catch (...) {
     failure = std::current_exception();
   }
-  values.clear();
+  get_values = nullptr;
 }
 
 void CheckpointWriter::Impl::write() {
@@ -130,7 +136,7 @@ void CheckpointWriter::Impl::commit() {
     if (rank() == 0) prepare();
   });
   std::string mine;
-  comm::together(*comm, [&] { mine = entry_text(write_rank_file()); });
+  comm::together(*comm, [&] { mine = entry_text(write_mine()); });
   const std::vector<std::string> entries = comm->gather(mine);
   comm::together(*comm, [&] {
     if (rank() == 0) publish(entries);
@@ -144,16 +150,15 @@ void CheckpointWriter::Impl::prepare() {
   make_directory(temporary());
 }
 
-RankEntry CheckpointWriter::Impl::write_rank_file() {
+RankEntry CheckpointWriter::Impl::write_mine() {
   RankEntry entry = std::move(manifest.files[std::size_t(rank())]);
-  const Bytes image = rank_image(manifest.info.step, rank(), entry.slabs, values);
-  entry.digest = digest(image);
   NewFile file(temporary() / rank_file_name(rank()));
   failpoint("checkpoint_after_open", rank());
-  file.write(image);
+  write_rank_file(file, manifest.info.step, rank(), entry.slabs, get_values);
   failpoint("after_write", rank());
   file.sync();
   file.close();
+  entry.digest = file.digest();
   failpoint("after_fsync", rank());
   return entry;
 }
@@ -217,10 +222,19 @@ void CheckpointWriter::Impl::remove(std::int64_t step) {
   if (error) log::warn("{}: cannot be removed: {}", path.string(), error.message());
 }
 
-CheckpointWriter::CheckpointWriter(fs::path directory, comm::Communicator& world)
+std::int64_t owned_bytes(const std::vector<engine::Slab>& slabs) {
+  std::int64_t bytes = 0;
+  for (const engine::Slab& slab : slabs)
+    if (slab.owned) bytes += slab.elements * std::int64_t(sizeof(float));
+  return bytes;
+}
+
+CheckpointWriter::CheckpointWriter(fs::path directory, comm::Communicator& world,
+                                   std::int64_t max_copy_bytes)
     : impl_(std::make_unique<Impl>()) {
   impl_->root = directory / "checkpoints";
   impl_->comm = world.split(0, world.rank());
+  impl_->max_copy_bytes = max_copy_bytes;
   comm::together(*impl_->comm, [&] {
     if (world.rank() != 0) return;
     make_directory(impl_->root);
@@ -239,8 +253,17 @@ CheckpointWriter::~CheckpointWriter() {
 
 void CheckpointWriter::start(const CheckpointInfo& info, const std::vector<engine::Slab>& slabs) {
   impl_->wait();
-  comm::together(*impl_->comm, [&] { impl_->snapshot(info, slabs); });
-  impl_->thread = std::thread([this] { impl_->run(); });
+  impl_->manifest = {};
+  impl_->manifest.info = info;
+  impl_->manifest.files.resize(std::size_t(impl_->comm->size()));
+  std::vector<engine::Slab>& mine = impl_->manifest.files[std::size_t(impl_->rank())].slabs;
+  std::ranges::copy_if(slabs, std::back_inserter(mine), &engine::Slab::owned);
+  const bool copies = owned_bytes(slabs) <= impl_->max_copy_bytes;
+  comm::together(*impl_->comm, [&] { impl_->get_values = copies ? copied(mine) : current(mine); });
+  if (copies)
+    impl_->thread = std::thread([this] { impl_->run(); });
+  else
+    impl_->run();
 }
 
 void CheckpointWriter::finish() { impl_->wait(); }

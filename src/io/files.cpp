@@ -17,36 +17,32 @@ namespace fs = std::filesystem;
 
 std::string last_error() { return std::generic_category().message(errno); }
 
-/// Opens a regular file for reading and tells its length.
-Descriptor open_regular(const fs::path& path, Failure failure, std::int64_t& bytes) {
-  // O_NONBLOCK: a pipe without a writer must not hang the job.
-  Descriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-  require(file.get() >= 0, failure, "{}: cannot be opened: {}", path.string(), last_error());
-  struct stat status = {};
-  require(::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode), failure,
-          "{}: is not a regular file", path.string());
-  bytes = status.st_size;
-  return file;
-}
-
-/// Reads until `room` is full or the file ends. @return bytes read
-std::size_t read_some(int file, std::span<std::byte> room, const fs::path& path, Failure failure) {
-  std::size_t filled = 0;
-  while (filled < room.size()) {
-    const ssize_t got = ::read(file, room.data() + filled, room.size() - filled);
-    if (got < 0 && errno == EINTR) continue;
-    require(got >= 0, failure, "{}: cannot be read: {}", path.string(), last_error());
-    if (got == 0) break;
-    filled += std::size_t(got);
-  }
-  return filled;
-}
-
 std::string hexadecimal(XXH128_hash_t hash) {
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
 }
 
 }  // namespace
+
+struct Hasher::State {
+  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> xxh{XXH3_createState(), &XXH3_freeState};
+  std::int64_t bytes = 0;
+};
+
+Hasher::Hasher() : state_(std::make_unique<State>()) {
+  if (!state_->xxh) throw std::bad_alloc();
+  XXH3_128bits_reset(state_->xxh.get());
+}
+
+Hasher::~Hasher() = default;
+
+void Hasher::add(std::span<const std::byte> bytes) {
+  XXH3_128bits_update(state_->xxh.get(), bytes.data(), bytes.size());
+  state_->bytes += std::int64_t(bytes.size());
+}
+
+Digest Hasher::digest() const {
+  return {state_->bytes, hexadecimal(XXH3_128bits_digest(state_->xxh.get()))};
+}
 
 NewFile::NewFile(const fs::path& path)
     : name_(path.string()),
@@ -57,6 +53,7 @@ NewFile::NewFile(const fs::path& path)
 }
 
 void NewFile::write(std::span<const std::byte> bytes) {
+  hasher_.add(bytes);
   while (!bytes.empty()) {
     const ssize_t written = ::write(descriptor_.get(), bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
@@ -91,37 +88,64 @@ void replace_file(const fs::path& path, std::span<const std::byte> bytes) {
   sync_directory(path.parent_path());
 }
 
+Descriptor open_regular(const fs::path& path, Failure failure) {
+  // O_NONBLOCK: a pipe without a writer must not hang the job.
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  require(file.get() >= 0, failure, "{}: cannot be opened: {}", path.string(), last_error());
+  struct stat status = {};
+  require(::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode), failure,
+          "{}: is not a regular file", path.string());
+  return file;
+}
+
+std::int64_t length(const Descriptor& file) {
+  struct stat status = {};
+  require(::fstat(file.get(), &status) == 0, Failure::bug, "no length of a file: {}", last_error());
+  return status.st_size;
+}
+
+std::size_t read_at(const Descriptor& file, std::int64_t first, std::span<std::byte> room,
+                    const std::string& name, Failure failure) {
+  std::size_t filled = 0;
+  while (filled < room.size()) {
+    const ssize_t got = ::pread(file.get(), room.data() + filled, room.size() - filled,
+                                off_t(first + std::int64_t(filled)));
+    if (got < 0 && errno == EINTR) continue;
+    require(got >= 0, failure, "{}: cannot be read: {}", name, last_error());
+    if (got == 0) break;
+    filled += std::size_t(got);
+  }
+  return filled;
+}
+
 Bytes read_file(const fs::path& path, Failure failure, std::int64_t max_bytes) {
-  std::int64_t bytes = 0;
-  const Descriptor file = open_regular(path, failure, bytes);
+  const Descriptor file = open_regular(path, failure);
+  const std::int64_t bytes = length(file);
   require(bytes <= max_bytes, failure, "{}: has {} bytes, expected at most {}", path.string(),
           bytes, max_bytes);
   Bytes content(std::size_t(bytes), std::byte{});
-  content.resize(read_some(file.get(), content, path, failure));
+  content.resize(read_at(file, 0, content, path.string(), failure));
   return content;
 }
 
 Digest digest(std::span<const std::byte> bytes) {
-  return {std::int64_t(bytes.size()), hexadecimal(XXH3_128bits(bytes.data(), bytes.size()))};
+  Hasher hasher;
+  hasher.add(bytes);
+  return hasher.digest();
 }
 
 Digest digest_of_file(const fs::path& path) {
-  std::int64_t ignored = 0;
-  const Descriptor file = open_regular(path, Failure::storage, ignored);
+  const Descriptor file = open_regular(path, Failure::storage);
   // Synced pages can be dropped, so that this reads what the disk holds.
   ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
-  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
-                                                                       &XXH3_freeState);
-  if (!state) throw std::bad_alloc();
-  XXH3_128bits_reset(state.get());
   Bytes buffer(std::size_t{1} << 20);
-  Digest result;
-  while (const std::size_t got = read_some(file.get(), buffer, path, Failure::storage)) {
-    XXH3_128bits_update(state.get(), buffer.data(), got);
-    result.bytes += std::int64_t(got);
+  Hasher hasher;
+  for (std::int64_t at = 0;;) {
+    const std::size_t got = read_at(file, at, buffer, path.string(), Failure::storage);
+    if (got == 0) return hasher.digest();
+    hasher.add(std::span(buffer).first(got));
+    at += std::int64_t(got);
   }
-  result.hash = hexadecimal(XXH3_128bits_digest(state.get()));
-  return result;
 }
 
 void make_directory(const fs::path& path) {

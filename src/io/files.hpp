@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +21,31 @@ inline std::span<const std::byte> as_bytes(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
 
+/// Length and XXH3-128, as 32 hexadecimal digits.
+struct Digest {
+  std::int64_t bytes = 0;
+  std::string hash;
+  bool operator==(const Digest&) const = default;
+};
+Digest digest(std::span<const std::byte> bytes);
+Digest digest_of_file(const std::filesystem::path& path);  ///< @throws Error(storage)
+
+/// A digest of bytes that come piece by piece.
+class Hasher {
+ public:
+  Hasher();
+  ~Hasher();
+  Hasher(const Hasher&) = delete;
+  Hasher& operator=(const Hasher&) = delete;
+
+  void add(std::span<const std::byte> bytes);
+  Digest digest() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
 /// A file in the making. Its name must be free; nothing is promised before close() returned.
 ///
 /// @throws Error(storage)  from every call, naming the file and the system's reason
@@ -30,10 +56,12 @@ class NewFile {
   void write(std::span<const std::byte> bytes);
   void sync();
   void close();  ///< a network file system may say only here that writing failed
+  Digest digest() const { return hasher_.digest(); }  ///< of all that was written
 
  private:
   std::string name_;
   Descriptor descriptor_;
+  Hasher hasher_;
 };
 
 /// Replaces the content of `path` by write, fsync and rename, through `path`.tmp.
@@ -44,14 +72,14 @@ void replace_file(const std::filesystem::path& path, std::span<const std::byte> 
 /// @throws Error(failure) when it cannot be read or is longer than `max_bytes`
 Bytes read_file(const std::filesystem::path& path, Failure failure, std::int64_t max_bytes);
 
-/// Length and XXH3-128, as 32 hexadecimal digits.
-struct Digest {
-  std::int64_t bytes = 0;
-  std::string hash;
-  bool operator==(const Digest&) const = default;
-};
-Digest digest(std::span<const std::byte> bytes);
-Digest digest_of_file(const std::filesystem::path& path);  ///< @throws Error(storage)
+/// A regular file, open for reading; symbolic links are not followed. @throws Error(failure)
+Descriptor open_regular(const std::filesystem::path& path, Failure failure);
+std::int64_t length(const Descriptor& file);  ///< bytes
+
+/// Reads from byte `first` on until `room` is full or the file ends. @return bytes read
+/// @throws Error(failure)
+std::size_t read_at(const Descriptor& file, std::int64_t first, std::span<std::byte> room,
+                    const std::string& name, Failure failure);
 
 /// Makes a directory and those above it. @throws Error(storage)
 void make_directory(const std::filesystem::path& path);

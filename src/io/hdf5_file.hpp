@@ -1,11 +1,12 @@
-/// @file HDF5 files as images in memory: the library never holds a file descriptor, so a full disk
-/// or a kill cannot catch it half way.
+/// @file HDF5 files. The library makes them in memory and never holds a descriptor of a file that
+/// is written, so a full disk or a kill cannot catch it half way.
 #pragma once
 
 #include <hdf5.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <mutex>
 #include <span>
 #include <string>
@@ -14,6 +15,7 @@
 
 #include "base/error.hpp"
 #include "files.hpp"
+#include "sparse_file.hpp"
 
 namespace brume::io {
 
@@ -49,21 +51,24 @@ class Hdf5Turn {
   std::unique_lock<std::mutex> lock_;
 };
 
-/// Builds a file. Holds the turn as long as it lives, so a thread must have one at a time only.
+/// Builds a file in memory. Holds the turn as long as it lives, so a thread must have one at a time
+/// only.
 ///
 /// @throws Error(resource)  when HDF5 fails, which in memory means that memory ran out
 class Hdf5Writer {
  public:
-  explicit Hdf5Writer(std::size_t expected_bytes);
+  Hdf5Writer();
 
   void group(const std::string& path);
   /// A contiguous dataset, values slowest index first; groups on the way are made.
-  void dataset(const std::string& path, std::span<const float> values,
-               const std::vector<hsize_t>& shape);
   void dataset(const std::string& path, std::span<const double> values,
                const std::vector<hsize_t>& shape);
   void dataset(const std::string& path, std::span<const std::int64_t> values,
                const std::vector<hsize_t>& shape);
+
+  /// A contiguous dataset [elements] of fp32 whose values the caller writes.
+  /// @return  byte of the file at which they begin
+  std::int64_t hole(const std::string& path, std::int64_t elements);
 
   /// A dataset of another file, or of this one.
   struct Source {
@@ -81,7 +86,8 @@ class Hdf5Writer {
   void attribute(const std::string& object, const char* name, double value);
   void attribute(const std::string& object, const char* name, std::span<const std::int64_t> values);
 
-  Bytes image();
+  SparseFile finish();  ///< the file, which is done
+  Bytes image();        ///< the same as bytes
 
  private:
   Handle make_dataset(const std::string& path, const std::vector<hsize_t>& shape, hid_t file_type,
@@ -92,19 +98,21 @@ class Hdf5Writer {
                        hid_t file_type, hid_t memory_type);
 
   Hdf5Turn turn_;
+  SparseFile memory_;  ///< before file_, which must close first
   Handle file_;
 };
 
 /// Reads a file of this program: links out of the file, external, virtual, chunked and filtered
 /// data are refused. Holds the turn as long as it lives.
 ///
-/// @throws Error(failure)  naming `name` and the object, from every call
+/// @throws Error(failure)  naming the file and the object, from every call
 class Hdf5Reader {
  public:
-  Hdf5Reader(Bytes image, std::string name, Failure failure);
+  Hdf5Reader(const std::filesystem::path& path, Failure failure);
 
   std::vector<hsize_t> shape(const std::string& dataset) const;
-  void read(const std::string& dataset, std::vector<float>& values) const;
+  /// Elements [first, first + values.size()) of a dataset of fp32 and one dimension.
+  void read(const std::string& dataset, std::int64_t first, std::span<float> values) const;
   void read(const std::string& dataset, std::vector<double>& values) const;
   void read(const std::string& dataset, std::vector<std::int64_t>& values) const;
 
@@ -114,6 +122,8 @@ class Hdf5Reader {
 
  private:
   Handle open_dataset(const std::string& path) const;
+  /// The same, of numbers of this kind and size.
+  Handle open_typed(const std::string& path, H5T_class_t expected, std::size_t bytes) const;
   Handle open_attribute(const std::string& object, const char* attribute,
                         H5T_class_t expected) const;
   std::size_t points(const Handle& space, const std::string& what) const;
@@ -123,9 +133,10 @@ class Hdf5Reader {
   Handle opened(hid_t id, Handle::Close close, const std::string& what) const;
 
   Hdf5Turn turn_;
-  Bytes image_;  ///< HDF5 reads from here; before file_, which must close first
   std::string name_;
   Failure failure_;
+  Descriptor regular_;  ///< HDF5 reads from here; before file_, which must close first
+  std::int64_t bytes_;
   Handle file_;
 };
 

@@ -5,16 +5,14 @@
 namespace brume::io {
 namespace {
 
-// HDF5 copies an image twice when it is opened. These callbacks hand it our own bytes instead; they
-// stay ours, and a file opened for reading never changes or resizes them.
-void* give(size_t, H5FD_file_image_op_t, void* bytes) { return bytes; }
-void* copy(void* to, const void* from, size_t, H5FD_file_image_op_t, void*) {
-  return to == from ? to : nullptr;
+/// Opens a file by its descriptor, so that it is the one whose hash was checked, and without locks,
+/// which some network file systems lack.
+hid_t open_hdf5(const Descriptor& file) {
+  const Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
+  if (H5Pset_fapl_sec2(access.get()) < 0 || H5Pset_file_locking(access.get(), false, true) < 0)
+    return -1;
+  return H5Fopen(fmt::format("/proc/self/fd/{}", file.get()).c_str(), H5F_ACC_RDONLY, access.get());
 }
-void* resize(void*, size_t, H5FD_file_image_op_t, void*) { return nullptr; }
-herr_t release(void*, H5FD_file_image_op_t, void*) { return 0; }
-void* share(void* bytes) { return bytes; }
-herr_t forget(void*) { return 0; }
 
 /// Notes a link that could lead out of the file.
 herr_t find_foreign(hid_t, const char* name, const H5L_info_t* link, void* found) {
@@ -30,16 +28,12 @@ Handle Hdf5Reader::opened(hid_t id, Handle::Close close, const std::string& what
   return {id, close};
 }
 
-Hdf5Reader::Hdf5Reader(Bytes image, std::string name, Failure failure)
-    : image_(std::move(image)), name_(std::move(name)), failure_(failure) {
-  const Handle access = opened(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "the file");
-  H5FD_file_image_callbacks_t ours = {give, copy, resize, release, share, forget, image_.data()};
-  require(!image_.empty() && H5Pset_fapl_core(access.get(), 1 << 16, 0) >= 0 &&
-              H5Pset_file_image_callbacks(access.get(), &ours) >= 0 &&
-              H5Pset_file_image(access.get(), image_.data(), image_.size()) >= 0,
-          failure_, "{}: cannot be opened: {} bytes", name_, image_.size());
-  file_ = opened(H5Fopen("image", H5F_ACC_RDONLY, access.get()), H5Fclose, "the file");
-
+Hdf5Reader::Hdf5Reader(const std::filesystem::path& path, Failure failure)
+    : name_(path.string()),
+      failure_(failure),
+      regular_(open_regular(path, failure)),
+      bytes_(length(regular_)),
+      file_(opened(open_hdf5(regular_), H5Fclose, "the file")) {
   std::string foreign;
   const herr_t result =
       H5Lvisit(file_.get(), H5_INDEX_NAME, H5_ITER_NATIVE, find_foreign, &foreign);
@@ -51,8 +45,8 @@ Hdf5Reader::Hdf5Reader(Bytes image, std::string name, Failure failure)
 /// Elements of a dataspace. A file cannot hold more than it has bytes, whatever it claims.
 std::size_t Hdf5Reader::points(const Handle& space, const std::string& what) const {
   const hssize_t count = H5Sget_simple_extent_npoints(space.get());
-  require(count >= 0 && std::uint64_t(count) <= image_.size(), failure_,
-          "{}: {} claims {} elements in a file of {} bytes", name_, what, count, image_.size());
+  require(count >= 0 && count <= bytes_, failure_,
+          "{}: {} claims {} elements in a file of {} bytes", name_, what, count, bytes_);
   return std::size_t(count);
 }
 
@@ -79,21 +73,38 @@ std::vector<hsize_t> Hdf5Reader::shape(const std::string& dataset) const {
   return result;
 }
 
+Handle Hdf5Reader::open_typed(const std::string& path, H5T_class_t expected,
+                              std::size_t bytes) const {
+  Handle set = open_dataset(path);
+  const Handle type = opened(H5Dget_type(set.get()), H5Tclose, path);
+  require(H5Tget_class(type.get()) == expected && H5Tget_size(type.get()) == bytes, failure_,
+          "{}: {} is of another type than expected", name_, path);
+  return set;
+}
+
 template <typename T>
 void Hdf5Reader::read_dataset(const std::string& path, std::vector<T>& values, hid_t memory_type,
                               H5T_class_t expected) const {
-  const Handle set = open_dataset(path);
-  const Handle type = opened(H5Dget_type(set.get()), H5Tclose, path);
-  require(H5Tget_class(type.get()) == expected && H5Tget_size(type.get()) == sizeof(T), failure_,
-          "{}: {} is of another type than expected", name_, path);
+  const Handle set = open_typed(path, expected, sizeof(T));
   const Handle space = opened(H5Dget_space(set.get()), H5Sclose, path);
   values.resize(points(space, path));
   require(H5Dread(set.get(), memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()) >= 0,
           failure_, "{}: {} cannot be read: {}", name_, path, hdf5_message());
 }
 
-void Hdf5Reader::read(const std::string& dataset, std::vector<float>& values) const {
-  read_dataset(dataset, values, H5T_NATIVE_FLOAT, H5T_FLOAT);
+void Hdf5Reader::read(const std::string& dataset, std::int64_t first,
+                      std::span<float> values) const {
+  const Handle set = open_typed(dataset, H5T_FLOAT, sizeof(float));
+  const Handle space = opened(H5Dget_space(set.get()), H5Sclose, dataset);
+  const hsize_t begin = hsize_t(first), count = values.size();
+  require(H5Sget_simple_extent_ndims(space.get()) == 1 &&
+              std::uint64_t(first) + values.size() <= points(space, dataset),
+          failure_, "{}: {} is shorter than {} elements", name_, dataset, begin + count);
+  H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, &begin, nullptr, &count, nullptr);
+  const Handle memory = opened(H5Screate_simple(1, &count, nullptr), H5Sclose, dataset);
+  require(H5Dread(set.get(), H5T_NATIVE_FLOAT, memory.get(), space.get(), H5P_DEFAULT,
+                  values.data()) >= 0,
+          failure_, "{}: {} cannot be read: {}", name_, dataset, hdf5_message());
 }
 
 void Hdf5Reader::read(const std::string& dataset, std::vector<double>& values) const {

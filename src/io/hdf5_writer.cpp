@@ -48,13 +48,7 @@ Hdf5Turn::Hdf5Turn() : lock_(one_caller) {
   H5PLset_loading_state(0);
 }
 
-Hdf5Writer::Hdf5Writer(std::size_t expected_bytes) {
-  const Handle access = made(H5Pcreate(H5P_FILE_ACCESS), H5Pclose, "the file");
-  // The image grows in steps of the expected size, so that it is moved once at most.
-  check(H5Pset_fapl_core(access.get(), std::max<std::size_t>(expected_bytes, 1 << 16), 0),
-        "the file");
-  file_ = made(H5Fcreate("image", H5F_ACC_TRUNC, H5P_DEFAULT, access.get()), H5Fclose, "the file");
-}
+Hdf5Writer::Hdf5Writer() : file_(made(create_hdf5(memory_), H5Fclose, "the file")) {}
 
 void Hdf5Writer::group(const std::string& path) {
   made(H5Gcreate2(file_.get(), path.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Gclose,
@@ -108,9 +102,14 @@ void Hdf5Writer::write_dataset(const std::string& path, const void* values,
   check(H5Dwrite(set.get(), memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values), path);
 }
 
-void Hdf5Writer::dataset(const std::string& path, std::span<const float> values,
-                         const std::vector<hsize_t>& shape) {
-  write_dataset(path, values.data(), shape, H5T_IEEE_F32LE, H5T_NATIVE_FLOAT);
+std::int64_t Hdf5Writer::hole(const std::string& path, std::int64_t elements) {
+  const Handle creation = made(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, path);
+  check(H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY), path);
+  check(H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER), path);
+  const Handle set = make_dataset(path, {hsize_t(elements)}, H5T_IEEE_F32LE, creation);
+  const haddr_t first = H5Dget_offset(set.get());
+  check(first == HADDR_UNDEF ? -1 : 0, path);
+  return std::int64_t(first);
 }
 
 void Hdf5Writer::dataset(const std::string& path, std::span<const double> values,
@@ -157,13 +156,17 @@ void Hdf5Writer::attribute(const std::string& object, const char* name,
   write_attribute(object, name, values.data(), space.get(), H5T_STD_I64LE, H5T_NATIVE_INT64);
 }
 
-Bytes Hdf5Writer::image() {
+SparseFile Hdf5Writer::finish() {
   check(H5Fflush(file_.get(), H5F_SCOPE_GLOBAL), "the file");
-  const ssize_t bytes = H5Fget_file_image(file_.get(), nullptr, 0);
-  check(bytes, "the file");
-  Bytes result(std::size_t(bytes), std::byte{});
-  check(H5Fget_file_image(file_.get(), result.data(), result.size()), "the file");
-  return result;
+  file_ = Handle();
+  return std::move(memory_);
+}
+
+Bytes Hdf5Writer::image() {
+  const SparseFile file = finish();
+  Bytes bytes(std::size_t(file.length()), std::byte{});
+  file.read(0, bytes);
+  return bytes;
 }
 
 }  // namespace brume::io

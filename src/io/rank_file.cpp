@@ -1,7 +1,11 @@
 #include "rank_file.hpp"
 
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/error.hpp"
 #include "checkpoint_format.hpp"
-#include "hdf5_file.hpp"
 
 namespace brume::io {
 namespace {
@@ -37,42 +41,72 @@ bool is_described(const Hdf5Reader& reader, const std::string& path, const engin
          reader.integers(path, "first") == std::vector{slab.first};
 }
 
-}  // namespace
+/// A rank's file without values, and at which byte those of each slab belong.
+struct Frame {
+  SparseFile file;
+  std::vector<std::int64_t> first_bytes;
+};
 
-Bytes rank_image(std::int64_t step, int rank, const std::vector<engine::Slab>& slabs,
-                 std::vector<std::vector<float>>& values) {
-  std::size_t expected_bytes = 4096;
-  for (const std::vector<float>& slab : values)
-    expected_bytes += slab.size() * sizeof(float) + 4096;
-  Hdf5Writer writer(expected_bytes);
+Frame make_frame(std::int64_t step, int rank, const std::vector<engine::Slab>& slabs) {
+  Hdf5Writer writer;
   describe_file(writer, step, rank);
   writer.group("/slabs");
+  std::vector<std::int64_t> first_bytes;
   for (std::size_t n = 0; n < slabs.size(); ++n) {
     const std::string path = dataset_name(n);
-    writer.dataset(path, values[n], {values[n].size()});
+    first_bytes.push_back(writer.hole(path, slabs[n].elements));
     describe_slab(writer, path, slabs[n]);
-    values[n] = {};
   }
-  return writer.image();
+  return {writer.finish(), std::move(first_bytes)};
 }
 
-void read_rank_image(Bytes image, const std::string& name, const std::vector<engine::Slab>& slabs,
-                     const std::vector<std::size_t>& wanted,
-                     const std::function<void(std::size_t, const std::vector<float>&)>& use) {
-  const Hdf5Reader reader(std::move(image), name, Failure::storage);
-  require(reader.text("/", "filetype") == checkpoint_filetype &&
-              reader.integers("/", "version").at(0) == checkpoint_version[0],
-          Failure::storage, "{}: is no checkpoint of version {}", name, checkpoint_version[0]);
-  std::vector<float> values;
-  for (const std::size_t n : wanted) {
-    const std::string path = dataset_name(n);
-    reader.read(path, values);
-    require(
-        is_described(reader, path, slabs[n]) && std::int64_t(values.size()) == slabs[n].elements,
-        Failure::storage, "{}: {} is not what the manifest says, {} of {}", name, path,
-        slabs[n].kind, slabs[n].name);
-    use(n, values);
+/// Appends bytes [first, end) of a frame.
+void append_frame(NewFile& file, const Frame& frame, std::int64_t first, std::int64_t end) {
+  Bytes bytes(std::size_t(end - first), std::byte{});
+  frame.file.read(first, bytes);
+  file.write(bytes);
+}
+
+}  // namespace
+
+void write_rank_file(NewFile& file, std::int64_t step, int rank,
+                     const std::vector<engine::Slab>& slabs, const GetValues& get_values) {
+  const Frame frame = make_frame(step, rank, slabs);
+  std::vector<std::size_t> order(slabs.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::sort(order, {}, [&](std::size_t n) { return frame.first_bytes[n]; });
+
+  std::vector<float> buffer;
+  std::int64_t written = 0;  // bytes
+  for (const std::size_t n : order) {
+    append_frame(file, frame, written, frame.first_bytes[n]);
+    for (std::int64_t first = 0; first < slabs[n].elements; first += piece_elements) {
+      buffer.resize(std::size_t(std::min(piece_elements, slabs[n].elements - first)));
+      get_values(n, first, buffer);
+      file.write(std::as_bytes(std::span(buffer)));
+    }
+    written = frame.first_bytes[n] + slabs[n].elements * std::int64_t(sizeof(float));
   }
+  append_frame(file, frame, written, frame.file.length());
+}
+
+RankFile::RankFile(const std::filesystem::path& path, const std::vector<engine::Slab>& slabs)
+    : name_(path.string()), slabs_(slabs), reader_(path, Failure::storage) {
+  require(reader_.text("/", "filetype") == checkpoint_filetype &&
+              reader_.integers("/", "version").at(0) == checkpoint_version[0],
+          Failure::storage, "{}: is no checkpoint of version {}", name_, checkpoint_version[0]);
+}
+
+std::span<const float> RankFile::piece(std::size_t n, std::int64_t first) {
+  const engine::Slab& slab = slabs_[n];
+  const std::string path = dataset_name(n);
+  require(is_described(reader_, path, slab) &&
+              reader_.shape(path) == std::vector{hsize_t(slab.elements)},
+          Failure::storage, "{}: {} is not what the manifest says, {} of {}", name_, path,
+          slab.kind, slab.name);
+  buffer_.resize(std::size_t(std::min(piece_elements, slab.elements - first)));
+  reader_.read(path, first, buffer_);
+  return buffer_;
 }
 
 }  // namespace brume::io

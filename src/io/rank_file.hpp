@@ -4,32 +4,46 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "engine/engine.hpp"
 #include "files.hpp"
+#include "hdf5_file.hpp"
 
 namespace brume::io {
 
-/// Builds the image of a rank's file. Memory of each slab is given up as soon as it is in the
-/// image.
-///
-/// @param slabs   as they are described in the file; `data` is not used
-/// @param values  [slab, elements]
-Bytes rank_image(std::int64_t step, int rank, const std::vector<engine::Slab>& slabs,
-                 std::vector<std::vector<float>>& values);
+/// Values are written and read in pieces of so many: memory does not grow with slabs.
+inline constexpr std::int64_t piece_elements = std::int64_t{1} << 21;
 
-/// Gives the values of some slabs of a rank's file.
+/// Sets `values` to those of slab n from its element `first` on.
+using GetValues = std::function<void(std::size_t n, std::int64_t first, std::span<float> values)>;
+
+/// Writes a rank's file.
 ///
-/// @param image    whose hash was checked
-/// @param name     of the file, for messages
-/// @param slabs    all that the manifest says are in the file, in order
-/// @param wanted   indices into `slabs`
-/// @param use      called with each index and its values, which last for the call
-/// @throws Error(storage)  when the file and the manifest disagree
-void read_rank_image(Bytes image, const std::string& name, const std::vector<engine::Slab>& slabs,
-                     const std::vector<std::size_t>& wanted,
-                     const std::function<void(std::size_t, const std::vector<float>&)>& use);
+/// @param slabs  as they are described in the file; their memory is not used
+void write_rank_file(NewFile& file, std::int64_t step, int rank,
+                     const std::vector<engine::Slab>& slabs, const GetValues& get_values);
+
+/// A rank's file, open for reading.
+///
+/// @throws Error(storage)  from every call, when the file and the manifest disagree
+class RankFile {
+ public:
+  /// @param path   of a file whose hash was checked
+  /// @param slabs  all that the manifest says are in it, in order
+  RankFile(const std::filesystem::path& path, const std::vector<engine::Slab>& slabs);
+
+  /// Values of slab n from its element `first` on: so many as a piece has, and fewer at its end.
+  /// They last until the next call.
+  std::span<const float> piece(std::size_t n, std::int64_t first);
+
+ private:
+  std::string name_;
+  const std::vector<engine::Slab>& slabs_;
+  Hdf5Reader reader_;
+  std::vector<float> buffer_;
+};
 
 }  // namespace brume::io

@@ -10,9 +10,10 @@ namespace brume::io {
 
 inline constexpr const char* run_filetype = "brume run";
 inline constexpr const char* part_filetype = "brume run part";
-inline constexpr std::array<std::int64_t, 2> run_version = {1, 3};  ///< readers know the first
+inline constexpr std::array<std::int64_t, 2> run_version = {1, 4};  ///< readers know the first
 inline constexpr const char* skipped_path = "/steps/skipped";       ///< since version 1.1
 inline constexpr const char* parts_path = "/parts";                 ///< since version 1.2
+inline constexpr const char* copies_path = "/memory/checkpoint_copy_bytes";
 inline constexpr const char* peaks_path = "/steps/peak_resident_bytes";
 /// Where rows lie in run.h5 when there are parts.
 inline constexpr const char* recent_group = "/recent";

@@ -54,6 +54,8 @@ void put_description(Hdf5Writer& file, const RunDescription& d) {
       d.predicted_bytes, {d.predicted_bytes.size()});
   put(file, "/memory/placed_host_bytes", "B", "[rank] pinned host memory of the placed Program",
       d.host_bytes, {d.host_bytes.size()});
+  put(file, copies_path, "B", "[rank] copy of weights and optimizer state that a checkpoint takes",
+      d.copy_bytes, {d.copy_bytes.size()});
 }
 
 /// Puts datasets of one row a step: into a part, or where there are parts as those of all of them.
@@ -131,13 +133,6 @@ class RowsWriter {
   const std::vector<RunPart>& parts_;
 };
 
-/// Bytes of an image of so many rows, about.
-std::size_t image_bytes(const std::vector<Row>& rows) {
-  const std::size_t row_bytes = (columns.size() + 2 * schedule::num_channels + 3) * sizeof(double) +
-                                widest(rows) * sizeof(std::int64_t);
-  return (1 << 17) + rows.size() * row_bytes;
-}
-
 void put_parts(Hdf5Writer& file, const std::vector<RunPart>& parts) {
   std::vector<std::int64_t> numbers;
   for (const RunPart& part : parts)
@@ -212,7 +207,7 @@ void RunFile::move_to_part() {
                      .ranks = std::int64_t(widest(rows_))};
   Bytes image;
   {
-    Hdf5Writer file(image_bytes(rows_));
+    Hdf5Writer file;
     file.attribute("/", "filetype", std::string(part_filetype));
     file.attribute("/", "version", run_version);
     RowsWriter(file, rows_).put_all();
@@ -231,7 +226,7 @@ void RunFile::write() {
   if (rows_.size() >= rows_per_part_) move_to_part();
   Bytes image;
   {
-    Hdf5Writer file(image_bytes(rows_));
+    Hdf5Writer file;
     put_description(file, description_);
     put_parts(file, parts_);
     RowsWriter(file, rows_, parts_).put_all();

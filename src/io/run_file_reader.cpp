@@ -39,7 +39,7 @@ std::int64_t check_version(const Hdf5Reader& file, const std::string& name, cons
   return version[1];
 }
 
-RunDescription get_description(const Hdf5Reader& file) {
+RunDescription get_description(const Hdf5Reader& file, std::int64_t minor_version) {
   RunDescription d;
   d.version = file.text("/", "brume_version");
   d.deck_text = file.text("/", "deck");
@@ -52,6 +52,7 @@ RunDescription get_description(const Hdf5Reader& file) {
   d.predicted_iteration_s = file.real("/", "iteration_predicted_s");
   file.read("/memory/placed_device_bytes", d.predicted_bytes);
   file.read("/memory/placed_host_bytes", d.host_bytes);
+  if (minor_version >= 4) file.read(copies_path, d.copy_bytes);
   return d;
 }
 
@@ -121,17 +122,12 @@ std::vector<EvaluationRow> get_evaluations(const Hdf5Reader& file) {
   return rows;
 }
 
-Hdf5Reader opened(const std::filesystem::path& path) {
-  constexpr std::int64_t max_bytes = std::int64_t{1} << 34;
-  return Hdf5Reader(read_file(path, Failure::input, max_bytes), path.string(), Failure::input);
-}
-
 }  // namespace
 
 RunContent read_run_file(const std::filesystem::path& path) {
-  const Hdf5Reader file = opened(path);
+  const Hdf5Reader file(path, Failure::input);
   const std::int64_t minor_version = check_version(file, path.string(), run_filetype);
-  RunContent content{.description = get_description(file),
+  RunContent content{.description = get_description(file, minor_version),
                      .parts = minor_version >= 2 ? get_parts(file) : std::vector<RunPart>(),
                      .rows = {},
                      .evaluations = get_evaluations(file)};
@@ -141,7 +137,7 @@ RunContent read_run_file(const std::filesystem::path& path) {
 
 std::vector<Row> read_part(const std::filesystem::path& directory, const RunPart& part) {
   const std::filesystem::path path = directory / part.name();
-  const Hdf5Reader file = opened(path);
+  const Hdf5Reader file(path, Failure::input);
   std::vector<Row> rows = get_rows(file, "", check_version(file, path.string(), part_filetype));
   require(std::int64_t(rows.size()) == part.rows && rows.front().metrics.step == part.first_step,
           Failure::input, "{}: holds {} steps, run.h5 says {} from step {} on", path.string(),
