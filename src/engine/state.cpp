@@ -24,9 +24,11 @@ struct Range {
   std::int64_t disk_byte = 0;
 };
 
-/// Adds the part of each piece that lies in `range`.
+/// Adds the part of each piece that lies in `range`. This rank writes the parameters that it
+/// `owns`.
+template <typename Owns>
 void add_range(std::vector<Slab>& slabs, const model::Block& block, const model::Layout& layout,
-               const char* kind, const Range& range, int tp, int tp_rank, bool owned) {
+               const char* kind, const Range& range, Owns&& owns) {
   for (const model::Piece& piece : layout.pieces) {
     const std::int64_t begin = std::max(range.first, piece.first);
     const std::int64_t end = std::min(range.first + range.elements, piece.first + piece.elements);
@@ -47,7 +49,7 @@ void add_range(std::vector<Slab>& slabs, const model::Block& block, const model:
                      .storage = range.storage,
                      .disk = range.disk,
                      .disk_byte = range.disk_byte + skipped * std::int64_t(sizeof(float)),
-                     .owned = owned && (parameter.splits(tp) || tp_rank == 0)});
+                     .owned = range.rounded == nullptr && owns(piece.parameter)});
   }
 }
 
@@ -79,14 +81,18 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
     const bool sharded = stage.zero_level >= (weights ? 3 : 1);
     // A tied head has a copy of the table of another stage's embedding.
     const bool copy = buffer.block < first_block || buffer.block > last_block;
-    const bool owned = !copy && (sharded || place.dp_rank == 0);
+    // Of what several ranks hold each writes a part.
+    const auto owns = [&](int parameter) {
+      const bool split = block.parameters[std::size_t(parameter)].splits(stage.tp);
+      return !copy && (split || place.tp_rank == 0) &&
+             (sharded || (buffer.block + parameter) % stage.dp == place.dp_rank);
+    };
     const bool rounds = model.precision != model::Precision::fp32;
     const std::int64_t elements =
         buffer.bytes /
         (weights ? model::weight_bytes(model.precision) : model::optimizer_bytes(model.precision));
     const auto add = [&](const char* kind, Range range) {
-      add_range(all, block, layout, kind, range, stage.tp, place.tp_rank,
-                owned && range.rounded == nullptr);
+      add_range(all, block, layout, kind, range, owns);
     };
     const bool on_disk = buffer.tier == schedule::Tier::disk;
     std::byte* const bytes = on_disk ? nullptr : arena.at(buffer);
