@@ -87,9 +87,28 @@ inline void save(const fs::path& directory, std::vector<std::int64_t> steps,
   });
 }
 
+/// The newest whole checkpoint, found by two ranks together.
+inline std::optional<CheckpointInfo> find(const fs::path& directory) {
+  std::optional<CheckpointInfo> info;
+  comm::run_local(num_ranks, [&](comm::Communicator& world) {
+    const std::optional<CheckpointInfo> found = find_checkpoint(world, directory);
+    if (world.rank() == 0) info = found;
+  });
+  return info;
+}
+
+inline CheckpointInfo open(const fs::path& checkpoint) {
+  CheckpointInfo info;
+  comm::run_local(num_ranks, [&](comm::Communicator& world) {
+    const CheckpointInfo opened = open_checkpoint(world, checkpoint);
+    if (world.rank() == 0) info = opened;
+  });
+  return info;
+}
+
 /// The step of the newest checkpoint whose content is right; -1 when there is none.
 inline std::int64_t newest(const fs::path& directory) {
-  const std::optional<CheckpointInfo> info = find_checkpoint(directory);
+  const std::optional<CheckpointInfo> info = find(directory);
   if (!info) return -1;
   Memory memory(0, rows);
   load_slabs(*info, memory.slabs);

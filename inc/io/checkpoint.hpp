@@ -56,16 +56,15 @@ class CheckpointWriter {
 };
 
 /// The newest checkpoint whose manifest and hashes verify; damaged ones are named in the log and
-/// passed over, and so are those of the steps in `except`.
-std::optional<CheckpointInfo> find_checkpoint(const std::filesystem::path& run_directory,
-                                              const std::set<std::int64_t>& except = {});
+/// passed over, and so are those of the steps in `except`. Collective: each rank checks a part of
+/// the files.
+std::optional<CheckpointInfo> find_checkpoint(comm::Communicator& world,
+                                              const std::filesystem::path& run_directory,
+                                              std::set<std::int64_t> except = {});
 
-/// Opens one checkpoint directory and checks all of it. @throws Error(storage) naming what is
-/// damaged
-CheckpointInfo open_checkpoint(const std::filesystem::path& checkpoint);
-
-/// What the manifest of a checkpoint says, which another rank has checked. @throws Error(storage)
-CheckpointInfo describe_checkpoint(const std::filesystem::path& checkpoint);
+/// Opens one checkpoint directory and checks all of it. Collective, in the same way.
+/// @throws AgreedError(storage) naming what is damaged
+CheckpointInfo open_checkpoint(comm::Communicator& world, const std::filesystem::path& checkpoint);
 
 /// Fills all slabs, owned or not, from the checkpoint's files, whatever plan wrote them; checks the
 /// files that it reads. Each tensor must be covered completely. @throws Error(storage)

@@ -63,8 +63,7 @@ TEST_F(CheckpointFault, TakesLittleMemoryForLargeTensors) {
   halves[1].elements = elements - half;
   halves[0].data = read.data();
   halves[1].data = read.data() + half;
-  const std::int64_t reading =
-      growth([&] { load_slabs(find_checkpoint(directory_).value(), halves); });
+  const std::int64_t reading = growth([&] { load_slabs(find(directory_).value(), halves); });
   EXPECT_LE(reading, 16 << 20);
   EXPECT_EQ(read, values);
 }
@@ -105,7 +104,7 @@ TEST_F(CheckpointFault, FlippedBitsFallBackToTheGenerationBefore) {
     const std::int64_t found = newest(directory_);
     if (file.extension() == ".h5") {
       EXPECT_EQ(found, 10);
-      EXPECT_THROW(open_checkpoint(step(20)), Error);
+      EXPECT_THROW(open(step(20)), Error);
     }
     EXPECT_TRUE(found == 10 || found == 20);
     detected += found == 10;
@@ -166,7 +165,7 @@ TEST_F(CheckpointFault, LinksInPlaceOfFilesAreNotFollowed) {
 // Damage between finding and loading is found while loading.
 TEST_F(CheckpointFault, LoadingVerifiesWhatItReads) {
   save(directory_, {10});
-  const CheckpointInfo info = find_checkpoint(directory_).value();
+  const CheckpointInfo info = find(directory_).value();
   std::string damaged = content(step(10) / "rank-1.h5");
   damaged[damaged.size() / 2] ^= 1;
   put(step(10) / "rank-1.h5", damaged);
@@ -178,7 +177,7 @@ TEST_F(CheckpointFault, LoadingVerifiesWhatItReads) {
 
 TEST_F(CheckpointFault, MissingElementsAreNamed) {
   save(directory_, {10});
-  const CheckpointInfo info = find_checkpoint(directory_).value();
+  const CheckpointInfo info = find(directory_).value();
   Memory memory(0, rows);
   memory.slabs[1].name = "bias";
   try {
@@ -199,7 +198,7 @@ TEST_F(CheckpointFault, GapsAreNamed) {
     writer.start(info_of(10), memory.slabs);
     writer.finish();
   });
-  const CheckpointInfo info = find_checkpoint(directory_).value();
+  const CheckpointInfo info = find(directory_).value();
   Memory first(0, 30), all(0, rows);
   load_slabs(info, first.slabs);
   EXPECT_TRUE(first.holds(10));
@@ -215,7 +214,7 @@ TEST_F(CheckpointFault, DoubleElementsAreRefused) {
     writer.start(info_of(10), memory.slabs);
     writer.finish();
   });
-  const CheckpointInfo info = find_checkpoint(directory_).value();
+  const CheckpointInfo info = find(directory_).value();
   Memory all(0, rows);
   EXPECT_THROW(load_slabs(info, all.slabs), Error);
 }
@@ -229,7 +228,7 @@ TEST_F(CheckpointFault, DamagedCheckpointIsReplaced) {
   CheckpointInfo other = info_of(10);
   other.deck_text = "another deck";
   save(directory_, {10}, other);
-  EXPECT_EQ(find_checkpoint(directory_)->deck_text, "another deck");
+  EXPECT_EQ(find(directory_)->deck_text, "another deck");
   EXPECT_EQ(names_in(checkpoints()), std::set<std::string>{"step-10"});
 }
 
@@ -244,7 +243,7 @@ TEST_F(CheckpointFault, CheckpointOfTheSameStepIsReplaced) {
     writer.finish();
   });
   Memory loaded(0, rows);
-  load_slabs(open_checkpoint(step(5)), loaded.slabs);
+  load_slabs(open(step(5)), loaded.slabs);
   EXPECT_TRUE(loaded.holds(9));
 }
 

@@ -1,7 +1,6 @@
 #include "io/checkpoint.hpp"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -13,27 +12,17 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "checkpoint_samples.hpp"
 #include "contract.hpp"
 #include "kernels/types.hpp"
 
 namespace brume::io {
 namespace {
 
-namespace fs = std::filesystem;
 using engine::Engine;
 using engine::Slab;
 
-/// A run directory of its own, removed at the end.
-class CheckpointTest : public ::testing::Test {
- protected:
-  CheckpointTest() {
-    std::string pattern = (fs::temp_directory_path() / "brume-checkpoint-XXXXXX").string();
-    directory_ = ::mkdtemp(pattern.data());
-  }
-  ~CheckpointTest() override { fs::remove_all(directory_); }
-
-  fs::path directory_;
-};
+using CheckpointTest = CheckpointFault;
 
 constexpr model::Config small_model = {.num_layers = 4,
                                        .hidden_size = 36,
@@ -167,7 +156,7 @@ Part train(const fs::path& directory, const plan::Plan& plan, bool resume, std::
     Engine engine(plan, model, test::contract_settings(20), world);
     std::vector<Slab> slabs = engine.slabs();
     if (resume) {
-      const CheckpointInfo info = find_checkpoint(directory).value();
+      const CheckpointInfo info = find_checkpoint(world, directory).value();
       load_slabs(info, slabs);
       engine.resume(info.step, info.scaling);
     } else {
@@ -204,7 +193,7 @@ class AnyPlan : public CheckpointTest, public ::testing::WithParamInterface<int>
 TEST_P(AnyPlan, LoadsBitwiseUnderEveryPlan) {
   const plan::Plan& saved = plans()[std::size_t(GetParam())];
   const Part part = train(directory_, saved, false, 2, true);
-  const CheckpointInfo info = find_checkpoint(directory_).value();
+  const CheckpointInfo info = find(directory_).value();
   EXPECT_EQ(info.step, 2);
   EXPECT_EQ(info.ranks, saved.devices());
   EXPECT_EQ(plan::parse(info.plan_text, "manifest"), saved);
@@ -275,7 +264,7 @@ TEST_P(NarrowState, LoadsUnderEveryPlanInEveryPrecision) {
       {precision_, precision_}, {precision_, fp32}, {fp32, precision_}};
   const auto& [saved, loaded] = pairs[std::size_t(number_) % 3];
   const Part part = train(directory_, plans()[std::size_t(number_)], false, 2, true, saved);
-  const CheckpointInfo info = find_checkpoint(directory_).value();
+  const CheckpointInfo info = find(directory_).value();
   model::Config model = small_model;
   model.precision = loaded;
   for (const plan::Plan& plan : plans())
@@ -293,7 +282,7 @@ INSTANTIATE_TEST_SUITE_P(Checkpoint, NarrowState,
 
 TEST_F(CheckpointTest, AnotherModelIsRefusedByTensor) {
   train(directory_, plans()[0], false, 1, true);
-  const CheckpointInfo info = find_checkpoint(directory_).value();
+  const CheckpointInfo info = find(directory_).value();
   model::Config wider = small_model;
   wider.ffn_size *= 2;
   comm::run_local(1, [&](comm::Communicator& world) {

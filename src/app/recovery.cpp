@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,24 +52,16 @@ bool Recovery::went_back(const engine::StepMetrics& metrics) {
 /// @return whether there was a checkpoint to go back to
 bool Recovery::roll_back() {
   writer_.finish();
-  std::string directory;
-  comm::together(world_, [&] {
-    if (world_.rank() != 0) return;
-    if (const auto found = io::find_checkpoint(deck_.output.directory, used_))
-      directory = found->directory.string();
-  });
-  directory = comm::broadcast(world_, directory, 0);
-  if (directory.empty()) return false;
-  std::optional<io::CheckpointInfo> checkpoint;
-  comm::together(world_, [&] { checkpoint = io::describe_checkpoint(directory); });
+  const auto checkpoint = io::find_checkpoint(world_, deck_.output.directory, used_);
+  if (!checkpoint) return false;
   load(*checkpoint, engine_, world_);
   used_.insert(checkpoint->step);
   comm::together(world_, [&] {
     if (world_.rank() != 0) return;
     // Later generations are of weights that led here.
     io::set_aside(deck_.output.directory, checkpoint->step);
-    log::warn("going back to {} and leaving out the batch of step {}", directory,
-              left_out_.rbegin()->first + 1);
+    log::warn("going back to {} and leaving out the batch of step {}",
+              checkpoint->directory.string(), left_out_.rbegin()->first + 1);
   });
   skipped_in_row_ = 0;
   return true;

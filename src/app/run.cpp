@@ -119,26 +119,18 @@ class Job {
 
   void find_resume() {
     if (options_.resume == "none") return;
-    std::string directory;
+    resume_ = options_.resume == "auto"
+                  ? io::find_checkpoint(*world_, deck_.output.directory)
+                  : std::optional(io::open_checkpoint(*world_, options_.resume));
+    if (!resume_) return;
     comm::together(*world_, [&] {
-      if (!leader_) return;
-      if (options_.resume != "auto") {
-        resume_ = io::open_checkpoint(options_.resume);
-      } else {
-        resume_ = io::find_checkpoint(deck_.output.directory);
-      }
-      if (!resume_) return;
       require(resume_->model_text == model::text(model_), Failure::input,
               "checkpoint {} is of another model ({}), the deck asks for ({}): use --resume none "
-              "or another "
-              "output.directory",
+              "or another output.directory",
               resume_->directory.string(), resume_->model_text, model::text(model_));
-      directory = resume_->directory.string();
     });
-    directory = comm::broadcast(*world_, directory, 0);
-    if (directory.empty()) return;
-    comm::together(*world_, [&] { resume_ = io::describe_checkpoint(directory); });
-    if (leader_) log::info("resuming from {} after {} steps", directory, resume_->step);
+    if (leader_)
+      log::info("resuming from {} after {} steps", resume_->directory.string(), resume_->step);
   }
 
   void choose_plan() {

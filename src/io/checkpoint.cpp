@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <map>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "base/error.hpp"
 #include "base/log.hpp"
+#include "comm/agree.hpp"
 #include "manifest.hpp"
 #include "rank_file.hpp"
 #include "slab_map.hpp"
@@ -95,28 +97,41 @@ void run_copy(RankFile& file, std::size_t n, const Copy& copy) {
 
 }  // namespace
 
-std::optional<CheckpointInfo> find_checkpoint(const std::filesystem::path& run_directory,
-                                              const std::set<std::int64_t>& except) {
+CheckpointInfo open_checkpoint(comm::Communicator& world, const std::filesystem::path& checkpoint) {
+  CheckpointInfo info;
+  comm::together(world, [&] {
+    const Manifest manifest = read_manifest(checkpoint);
+    for (int file = world.rank(); file < manifest.info.ranks; file += world.size())
+      verify_file(manifest, file);
+    info = manifest.info;
+  });
+  return info;
+}
+
+std::optional<CheckpointInfo> find_checkpoint(comm::Communicator& world,
+                                              const std::filesystem::path& run_directory,
+                                              std::set<std::int64_t> except) {
   const std::filesystem::path checkpoints = run_directory / "checkpoints";
-  for (const std::int64_t step : steps_in(checkpoints)) {
-    if (except.contains(step)) continue;
+  const auto newest = [&] {
+    for (const std::int64_t step : steps_in(checkpoints))
+      if (!except.contains(step)) return step;
+    return std::int64_t{-1};
+  };
+  for (;;) {
+    // Rank 0 decides: another node may not see a new name yet.
+    const std::int64_t step = std::stoll(
+        comm::broadcast(world, world.rank() == 0 ? std::to_string(newest()) : std::string(), 0));
+    if (step < 0) return std::nullopt;
     try {
-      return open_step(checkpoints, step).info;
-    } catch (const Error& error) {
-      log::warn("checkpoint of step {} is passed over: {}", step, error.what());
+      CheckpointInfo info = open_checkpoint(world, step_directory(checkpoints, step));
+      if (info.step == step) return info;
+      if (world.rank() == 0) log::warn("checkpoint of step {} holds step {}", step, info.step);
+    } catch (const comm::AgreedError& error) {
+      if (world.rank() == 0)
+        log::warn("checkpoint of step {} is passed over: {}", step, error.what());
     }
+    except.insert(step);
   }
-  return std::nullopt;
-}
-
-CheckpointInfo open_checkpoint(const std::filesystem::path& checkpoint) {
-  const Manifest manifest = read_manifest(checkpoint);
-  verify_files(manifest);
-  return manifest.info;
-}
-
-CheckpointInfo describe_checkpoint(const std::filesystem::path& checkpoint) {
-  return read_manifest(checkpoint).info;
 }
 
 void load_slabs(const CheckpointInfo& info, std::vector<Slab>& slabs) {

@@ -184,7 +184,7 @@ void CheckpointWriter::Impl::prove() const {
   require(stored.info.step == manifest.info.step && stored.info.ranks == comm->size(),
           Failure::storage, "{}: holds step {} of {} ranks", final_name().string(),
           stored.info.step, stored.info.ranks);
-  verify_file(stored, rank());
+  verify_file(stored, rank(), true);
 }
 
 void CheckpointWriter::Impl::discard() {

@@ -134,10 +134,9 @@ Digest digest(std::span<const std::byte> bytes) {
   return hasher.digest();
 }
 
-Digest digest_of_file(const fs::path& path) {
+Digest digest_of_file(const fs::path& path, bool from_disk) {
   const Descriptor file = open_regular(path, Failure::storage);
-  // Synced pages can be dropped, so that this reads what the disk holds.
-  ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
+  if (from_disk) ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
   Bytes buffer(std::size_t{1} << 20);
   Hasher hasher;
   for (std::int64_t at = 0;;) {

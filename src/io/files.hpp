@@ -28,7 +28,9 @@ struct Digest {
   bool operator==(const Digest&) const = default;
 };
 Digest digest(std::span<const std::byte> bytes);
-Digest digest_of_file(const std::filesystem::path& path);  ///< @throws Error(storage)
+/// @param from_disk  whether to read a synced file from where it was written to, past the cache
+/// @throws Error(storage)
+Digest digest_of_file(const std::filesystem::path& path, bool from_disk);
 
 /// A digest of bytes that come piece by piece.
 class Hasher {

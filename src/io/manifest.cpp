@@ -156,10 +156,10 @@ Manifest read_manifest(const fs::path& checkpoint) {
   });
 }
 
-void verify_file(const Manifest& manifest, int rank) {
+void verify_file(const Manifest& manifest, int rank, bool from_disk) {
   const fs::path path = manifest.info.directory / rank_file_name(rank);
   const Digest& expected = manifest.files[std::size_t(rank)].digest;
-  const Digest found = digest_of_file(path);
+  const Digest found = digest_of_file(path, from_disk);
   require(found == expected, Failure::storage,
           "{}: is damaged: {} bytes with hash {}, the manifest has {} bytes with {}", path.string(),
           found.bytes, found.hash, expected.bytes, expected.hash);

@@ -36,8 +36,9 @@ std::string manifest_text(const Manifest& manifest);
 /// @throws Error(storage)
 Manifest read_manifest(const std::filesystem::path& checkpoint);
 
-/// Reads a rank's file and compares it with the manifest. @throws Error(storage)
-void verify_file(const Manifest& manifest, int rank);
+/// Reads a rank's file, see `digest_of_file`, and compares it with the manifest.
+/// @throws Error(storage)
+void verify_file(const Manifest& manifest, int rank, bool from_disk = false);
 void verify_files(const Manifest& manifest);
 
 /// N of a directory step-N; -1 when the name is another.
