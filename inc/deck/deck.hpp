@@ -57,6 +57,7 @@ struct TrainingKeys {
   int steps = 0;
   int global_batch = 0;  ///< sequences an iteration
   std::string precision = "fp32";
+  bool tf32 = false;        ///< products of fp32 may round their factors to TF32
   double loss_scale = 0.0;  ///< a power of two; 0: dynamic in fp16, none else
   std::int64_t seed = 1;
   std::string on_nonfinite = "skip";  ///< skip | rollback | stop
@@ -138,6 +139,7 @@ struct AnalysisKeys {
 
 struct OutputKeys {
   std::string directory = "runs/run";
+  bool checkpoints = true;
   int checkpoint_every = 0;  ///< iterations; 0: at the end only
   int log_every = 1;
   bool trace = false;  ///< trace.json of the last step

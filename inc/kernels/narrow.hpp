@@ -1,4 +1,4 @@
-/// @file What this processor can do with the storage formats of 16 bits.
+/// @file What this processor can do with formats of fewer bits than fp32.
 #pragma once
 
 namespace brume::kernels {
@@ -7,5 +7,12 @@ namespace brume::kernels {
 /// first.
 bool has_bfloat16_instructions();
 bool has_float16_instructions();
+
+/// Whether it multiplies fp32 faster when factors may round to TF32, 10 bits of mantissa.
+bool has_tf32_instructions();
+
+/// Lets products of fp32 do so where the processor can, in the whole process from now on.
+void allow_tf32(bool allowed);
+bool tf32_allowed();
 
 }  // namespace brume::kernels

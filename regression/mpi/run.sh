@@ -64,3 +64,11 @@ for precision in bf16 fp16; do
   [ "$(losses $precision)" != "$(losses other)" ] || { echo "$precision gave the bits of fp32"; exit 1; }
 done
 h5dump -y -d /steps/loss_scale fp16/run.h5 | grep -q 65536 || { echo "no loss scale in run.h5"; exit 1; }
+
+# Without checkpoints there are none, and the bits of a host's fp32 do not change with tf32.
+tiny_job --set output.checkpoints=false --set output.directory=plain --set training.tf32=true > log 2>&1
+cat log
+grep -q 'training.tf32 changes nothing here' log
+grep -q '^results in plain: run.h5$' log
+[ -z "$(ls plain/checkpoints)" ] || { echo "checkpoints were written"; exit 1; }
+[ "$(losses whole)" = "$(losses plain)" ] || { echo "losses with tf32 differ"; exit 1; }

@@ -13,6 +13,7 @@
 #include "comm/agree.hpp"
 #include "interop/tokens.hpp"
 #include "io/trace.hpp"
+#include "kernels/narrow.hpp"
 #include "planning.hpp"
 #include "profiles.hpp"
 #include "schedule/compile.hpp"
@@ -212,6 +213,7 @@ int check(const DeckOptions& options) {
 int profile(const DeckOptions& options, const std::string& output) {
   return on_all_ranks([&](comm::Session& session, comm::Communicator& world) {
     const deck::Deck deck = load_deck(world, session.ranks_per_node(), options.deck, options.sets);
+    kernels::allow_tf32(deck.training.tf32);
     const hardware::Profile measured = measure_profile(
         world, session.ranks_per_node(), deck, model::config(deck.model, deck.training.precision));
     comm::together(world, [&] {

@@ -81,6 +81,7 @@ class Job {
   void read_deck() {
     deck_ = load_deck(*world_, session_.ranks_per_node(), options_.deck, options_.sets);
     model_ = model::config(deck_.model, deck_.training.precision);
+    kernels::allow_tf32(deck_.training.tf32);
     cluster_ = hardware::cluster(deck_.cluster);
     last_step_ = options_.steps.value_or(deck_.training.steps);
     if (leader_ && session_.num_nodes() != cluster_.nodes())
@@ -105,6 +106,9 @@ class Job {
     if (leader_ && converts)
       log::warn("{} saves memory, but not time: matrix products here convert to fp32",
                 deck_.training.precision);
+    if (leader_ && deck_.training.tf32 && !kernels::has_tf32_instructions())
+      log::warn(
+          "training.tf32 changes nothing here: only NVIDIA devices since Ampere round to TF32");
   }
 
   data::Sampler open(const std::string& path, const char* key) const {
@@ -255,7 +259,8 @@ class Job {
   /// What each rank holds beside its plan while it writes a checkpoint, and how long that may take.
   void measure_checkpoint() {
     const auto ranks = std::size_t(world_->size()), rank = std::size_t(world_->rank());
-    const std::int64_t bytes = io::owned_bytes(engine_->slabs());
+    const std::int64_t bytes =
+        deck_.output.checkpoints ? io::owned_bytes(engine_->slabs()) : std::int64_t{0};
     std::vector<double> all(2 * ranks, 0.0);
     all[rank] = double(bytes);
     all[ranks + rank] = bytes <= max_copy_bytes_ ? double(bytes) : 0.0;
@@ -333,6 +338,13 @@ class Job {
 
   void checkpoint() {
     checkpoint_due_ = false;
+    if (deck_.output.checkpoints) write_checkpoint();
+    comm::together(*world_, [&] {
+      if (leader_) run_file_->write();
+    });
+  }
+
+  void write_checkpoint() {
     engine_->flush();
     writer_->start({.step = engine_->steps_done(),
                     .scaling = engine_->loss_scaling(),
@@ -343,9 +355,6 @@ class Job {
                     .directory = {},
                     .ranks = world_->size()},
                    engine_->slabs());
-    comm::together(*world_, [&] {
-      if (leader_) run_file_->write();
-    });
   }
 
   // --- after the last step ---
@@ -357,9 +366,11 @@ class Job {
     run_file_->write();
     screen_->close(description_);
     if (code != 0)
-      log::info("stopped after {} of {} steps; start the same job again to go on",
-                engine_->steps_done(), last_step_);
-    log::info("results in {}: run.h5, checkpoints/", deck_.output.directory);
+      log::info("stopped after {} of {} steps; {}", engine_->steps_done(), last_step_,
+                deck_.output.checkpoints ? "start the same job again to go on"
+                                         : "output.checkpoints = false kept nothing to go on from");
+    log::info("results in {}: run.h5{}", deck_.output.directory,
+              deck_.output.checkpoints ? ", checkpoints/" : "");
   }
 
   void write_trace() {

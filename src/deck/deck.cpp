@@ -112,6 +112,9 @@ const Schema<TrainingKeys>& training_schema() {
           .key("precision", &TrainingKeys::precision,
                {.help = "number format of weights and activations",
                 .choices = {"fp32", "bf16", "fp16"}})
+          .key("tf32", &TrainingKeys::tf32,
+               {.help = "matrix products of fp32 may round their factors to 10 bits of mantissa, "
+                        "which tensor cores of NVIDIA devices multiply many times faster"})
           .key(
               "loss_scale", &TrainingKeys::loss_scale,
               {.help = "what gradients are computed so many times too large by, a power of two; 0: "
@@ -216,6 +219,8 @@ const Schema<OutputKeys>& output_schema() {
   static const auto schema =
       Schema<OutputKeys>()
           .key("directory", &OutputKeys::directory, {.help = "where the run's files go"})
+          .key("checkpoints", &OutputKeys::checkpoints,
+               {.help = "false: none is written, and what was trained is lost with the job"})
           .key("checkpoint_every", &OutputKeys::checkpoint_every,
                {.unit = "iterations", .help = "between checkpoints; 0: at the end only", .min = 0})
           .key("log_every", &OutputKeys::log_every,
@@ -278,6 +283,8 @@ Deck resolved(Deck deck, const Document& document) {
   int exponent = 0;
   check(loss_scale == 0.0 || std::frexp(loss_scale, &exponent) == 0.5, "training.loss_scale",
         fmt::format("must be 0 or a power of two, found {}", loss_scale));
+  check(deck.training.on_nonfinite != "rollback" || deck.output.checkpoints,
+        "training.on_nonfinite", "rollback needs output.checkpoints");
   const OptimizerKeys& optimizer = deck.training.optimizer;
   check(optimizer.warmup_steps <= deck.training.steps, "training.optimizer.warmup_steps",
         fmt::format("must be at most steps = {}, found {}", deck.training.steps,

@@ -1,4 +1,7 @@
 #include <cublasLt.h>
+#ifdef BRUME_CUDNN
+#include <cudnn.h>
+#endif
 #include <fmt/format.h>
 
 #include "device/cuda.hpp"
@@ -8,20 +11,36 @@
 
 namespace brume::kernels {
 
-bool has_bfloat16_instructions() {
+namespace {
+
+bool is_ampere_or_later() {
   int device = 0, major = 0;
   device::cuda_check(cudaGetDevice(&device), "asking for the device");
   device::cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
                      "asking for the device's capability");
-  return major >= 8;  // Ampere and later
+  return major >= 8;
 }
 
+/// What computes attention of 16 bits, if not a kernel of ours.
+std::string attention_version() {
+#ifdef BRUME_CUDNN
+  const std::size_t cudnn = cudnnGetVersion();
+  return fmt::format(", cuDNN {}.{}.{}", cudnn / 10000, cudnn / 100 % 100, cudnn % 100);
+#else
+  return "";
+#endif
+}
+
+}  // namespace
+
+bool has_bfloat16_instructions() { return is_ampere_or_later(); }
 bool has_float16_instructions() { return true; }
+bool has_tf32_instructions() { return is_ampere_or_later(); }
 
 std::string versions() {
   const std::size_t cublas = cublasLtGetVersion();
-  return fmt::format("cuBLASLt {}.{}.{}, {}", cublas / 10000, cublas / 100 % 100, cublas % 100,
-                     kokkos_version());
+  return fmt::format("cuBLASLt {}.{}.{}{}{}, {}", cublas / 10000, cublas / 100 % 100, cublas % 100,
+                     tf32_allowed() ? " TF32" : "", attention_version(), kokkos_version());
 }
 
 }  // namespace brume::kernels

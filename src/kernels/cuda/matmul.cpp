@@ -4,6 +4,7 @@
 
 #include "device/cuda.hpp"
 #include "kernels/cublas.hpp"
+#include "kernels/narrow.hpp"
 #include "kernels/promises.hpp"
 #include "kernels/workspace.hpp"
 
@@ -17,9 +18,10 @@ CublasLinear& linear() {
 }
 
 template <class Element>
-constexpr ElementType type_of = std::is_same_v<Element, float>      ? ElementType::fp32
-                                : std::is_same_v<Element, bfloat16> ? ElementType::bf16
-                                                                    : ElementType::fp16;
+ElementType type_of() {
+  if (std::is_same_v<Element, float>) return tf32_allowed() ? ElementType::tf32 : ElementType::fp32;
+  return std::is_same_v<Element, bfloat16> ? ElementType::bf16 : ElementType::fp16;
+}
 
 template <class View>
 DeviceMatrix on_device(const View& matrix) {
@@ -27,7 +29,7 @@ DeviceMatrix on_device(const View& matrix) {
   return {.data = const_cast<Element*>(matrix.data()),
           .rows = std::int64_t(matrix.extent(0)),
           .columns = std::int64_t(matrix.extent(1)),
-          .type = type_of<Element>,
+          .type = type_of<Element>(),
           .stride = std::int64_t(matrix.stride(0))};
 }
 

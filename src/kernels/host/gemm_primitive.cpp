@@ -88,6 +88,7 @@ bool has_bfloat16_instructions() {
 }
 
 bool has_float16_instructions() { return false; }  // oneDNN has no products of fp16
+bool has_tf32_instructions() { return false; }
 
 template <class Storage, class Result>
 void gemm_by_primitive(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<Storage>& a,
