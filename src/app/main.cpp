@@ -1,6 +1,7 @@
 /// @file The command line: reads options, calls a verb, turns its end into an exit code.
 #include <CLI/CLI.hpp>
 #include <csignal>
+#include <cstdio>
 #include <functional>
 
 #include "base/error.hpp"
@@ -40,7 +41,7 @@ struct CommandLine {
   std::function<int()> verb;
 
   CommandLine() {
-    cli.require_subcommand(1);
+    cli.require_subcommand(0, 1);  // at least 1 would hide the name of an unknown one
     cli.fallthrough();
     cli.set_version_flag("--version", "brume " BRUME_VERSION);
     cli.add_flag("-v,--verbose", verbose, "Say more in the log");
@@ -178,6 +179,10 @@ int main(int argc, char** argv) {
     line.cli.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return line.cli.exit(error) == 0 ? 0 : int(Failure::input);
+  }
+  if (!line.verb) {
+    std::fputs(line.cli.help().c_str(), stderr);
+    return int(Failure::input);
   }
   log::start(0, 1, line.verbose);
   // A file size limit then shows as a failed write, which names the file.
