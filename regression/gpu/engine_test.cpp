@@ -35,7 +35,7 @@ TEST(OnGpu, KnobsAloneAndTogetherTrainLikeOneRank) {
   const test::TokenFixture tokens(model.vocab_size);
   const data::Sampler data = tokens.sampler(model.seq_len);
   const Settings settings = test::contract_settings(10);
-  const test::Trained one = train(test::one_rank_plan(model, 8), model, settings, data);
+  const test::Trained one = test::train(test::one_rank_plan(model, 8), model, settings, data);
   EXPECT_LT(one.losses[9], 0.97 * one.losses[0]);
   const std::vector<plan::Stage> knobs{{.ckpt_layers = 1},
                                        {.weight_offload_ratio = 0.5},
@@ -54,7 +54,7 @@ TEST(OnGpu, KnobsAloneAndTogetherTrainLikeOneRank) {
                            .optim_offload_ratio = 0.5,
                            .act_offload_ratio = 0.5}));
   for (const plan::Plan& plan : plans) {
-    const test::Trained all = train(plan, model, settings, data);
+    const test::Trained all = test::train(plan, model, settings, data);
     EXPECT_LE(test::largest_difference(all.losses, one.losses), 1e-5) << plan::text(plan);
     EXPECT_LE(test::largest_difference(all.norms, one.norms), 1e-4) << plan::text(plan);
   }

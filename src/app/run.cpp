@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
-#include <numeric>
 
 #include "all_ranks.hpp"
 #include "base/error.hpp"
@@ -267,7 +266,8 @@ class Job {
     world_->all_reduce(all, comm::Reduction::sum);
     const auto copies = all.begin() + std::ptrdiff_t(ranks);
     description_.copy_bytes.assign(copies, all.end());
-    checkpoint_limit_s_ = std::accumulate(all.begin(), copies, 0.0) / slowest_disk_bytes_per_s;
+    checkpoint_limit_s_ = *std::max_element(all.begin(), copies) * session_.ranks_per_node() /
+                          slowest_disk_bytes_per_s;
   }
 
   // --- training ---
@@ -391,7 +391,7 @@ class Job {
   }
 
   static constexpr double silence_limit_s = 300.0;            ///< a step takes less
-  static constexpr double slowest_disk_bytes_per_s = 100e6;   ///< for the checkpoints of all ranks
+  static constexpr double slowest_disk_bytes_per_s = 100e6;   ///< that a node writes to
   static constexpr std::int64_t least_copy_bytes = 16 << 20;  ///< however little memory is left
 
   const RunOptions& options_;
