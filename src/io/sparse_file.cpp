@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <exception>
 #include <memory>
+#if __has_include(<H5FDdevelop.h>)
+#include <H5FDdevelop.h>  // drivers, from 1.13 on
+#endif
 
 namespace brume::io {
 namespace {
