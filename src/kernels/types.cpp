@@ -9,6 +9,11 @@
 #include "kernels/narrow.hpp"
 
 namespace brume::kernels {
+namespace {
+
+std::atomic<bool> products_may_round = false;
+
+}  // namespace
 
 Runtime::Runtime(int threads) {
   use_threads(threads);
@@ -19,9 +24,6 @@ Runtime::Runtime(int threads) {
 // with the profiler's still there, small kernels of a training on 2 cores took 1.4 times as long.
 Runtime::~Runtime() { omp_pause_resource_all(omp_pause_soft); }
 
-namespace {
-std::atomic<bool> products_may_round = false;
-}
 void allow_tf32(bool allowed) { products_may_round = allowed; }
 bool tf32_allowed() { return products_may_round; }
 
