@@ -30,6 +30,11 @@ struct CheckpointInfo {
 /// What the owned ones of a rank's slabs take in a checkpoint, and so a copy of them.
 std::int64_t owned_bytes(const std::vector<engine::Slab>& slabs);
 
+/// Whether a rank that may hold `max_copy_bytes` beside what it trains with copies what it writes.
+inline bool takes_copy(std::int64_t owned_bytes, std::int64_t max_copy_bytes) {
+  return owned_bytes <= max_copy_bytes;
+}
+
 /// Writes directory/checkpoints/step-N: every rank's owned slabs into step-N.tmp/rank-R.h5 (its
 /// frame made by HDF5 in memory, then own write and fsync), hashes gathered, manifest.json by rank
 /// 0, rename, fsync of the parent. Keeps two generations. A rank that may hold a copy of its slabs

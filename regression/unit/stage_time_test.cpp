@@ -247,7 +247,24 @@ TEST(StageTime, ATiedTableTakesTheLinkOfTheEnds) {
   EXPECT_NEAR(last_delta_s({"a", "a", "b"}) - last_delta_s({"b", "a", "b"}), 1.0, 1e-3);
 }
 
-// What the tuner adds to a stage for its neighbours: a second for each on the other group.
+// The tuner adds for neighbours of other groups what the expressions say, whatever the split.
+TEST(StageTime, MessagesAloneAreTheirTerm) {
+  const model::Config model = samples::small_model(4, false);
+  const hardware::Machine machine = two_groups(0.5, 1e-5);
+  for (const auto& groups : std::vector<std::vector<std::string>>{
+           {"a", "b", "a", "a"}, {"b", "b", "a", "b"}, {"a", "a", "a", "b"}, {"b", "a"}}) {
+    const plan::Plan plan = on_groups(groups);
+    for (int i = 0; i < plan.num_stages(); ++i) {
+      const StageRole role = role_of(plan, i, machine);
+      const auto terms = stage_expressions(model, machine, role).stable_terms;
+      ASSERT_EQ(terms.back().name, "pipeline messages");
+      EXPECT_NEAR(terms.back().value.evaluate(bindings(plan, i)),
+                  messages_s(model, machine, role).evaluate(bindings(plan, i)), 1e-15);
+    }
+  }
+}
+
+// That is a second for each on the other group.
 TEST(StageTime, MessagesAloneAreASecondForEachForeignNeighbour) {
   const model::Config model = samples::small_model(4, false);
   const hardware::Machine machine = two_groups(0.5);

@@ -262,7 +262,7 @@ class Job {
         deck_.output.checkpoints ? io::owned_bytes(engine_->slabs()) : std::int64_t{0};
     std::vector<double> all(2 * ranks, 0.0);
     all[rank] = double(bytes);
-    all[ranks + rank] = bytes <= max_copy_bytes_ ? double(bytes) : 0.0;
+    all[ranks + rank] = io::takes_copy(bytes, max_copy_bytes_) ? double(bytes) : 0.0;
     world_->all_reduce(all, comm::Reduction::sum);
     const auto copies = all.begin() + std::ptrdiff_t(ranks);
     description_.copy_bytes.assign(copies, all.end());

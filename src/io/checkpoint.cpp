@@ -101,8 +101,7 @@ CheckpointInfo open_checkpoint(comm::Communicator& world, const std::filesystem:
   CheckpointInfo info;
   comm::together(world, [&] {
     const Manifest manifest = read_manifest(checkpoint);
-    for (int file = world.rank(); file < manifest.info.ranks; file += world.size())
-      verify_file(manifest, file);
+    verify_files(manifest, world.rank(), world.size());
     info = manifest.info;
   });
   return info;

@@ -258,7 +258,7 @@ void CheckpointWriter::start(const CheckpointInfo& info, const std::vector<engin
   impl_->manifest.files.resize(std::size_t(impl_->comm->size()));
   std::vector<engine::Slab>& mine = impl_->manifest.files[std::size_t(impl_->rank())].slabs;
   std::ranges::copy_if(slabs, std::back_inserter(mine), &engine::Slab::owned);
-  const bool copies = owned_bytes(slabs) <= impl_->max_copy_bytes;
+  const bool copies = takes_copy(owned_bytes(mine), impl_->max_copy_bytes);
   comm::together(*impl_->comm, [&] { impl_->get_values = copies ? copied(mine) : current(mine); });
   if (copies)
     impl_->thread = std::thread([this] { impl_->run(); });

@@ -39,7 +39,8 @@ Manifest read_manifest(const std::filesystem::path& checkpoint);
 /// Reads a rank's file, see `digest_of_file`, and compares it with the manifest.
 /// @throws Error(storage)
 void verify_file(const Manifest& manifest, int rank, bool from_disk = false);
-void verify_files(const Manifest& manifest);
+/// The same with every `stride`-th file from `first` on.
+void verify_files(const Manifest& manifest, int first = 0, int stride = 1);
 
 /// N of a directory step-N; -1 when the name is another.
 std::int64_t step_of(const std::filesystem::path& directory);
