@@ -17,6 +17,8 @@ namespace brume::test {
 
 class LateStream : public device::Stream {
  public:
+  explicit LateStream(std::chrono::microseconds late = std::chrono::microseconds(50))
+      : late_(late) {}
   ~LateStream() override {
     push(nullptr);
     thread_.join();
@@ -76,11 +78,12 @@ class LateStream : public device::Stream {
       queue_.pop_front();
       lock.unlock();
       if (!work) return;
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
+      std::this_thread::sleep_for(late_);
       work();
     }
   }
 
+  const std::chrono::microseconds late_;  ///< each item begins so much after the one before
   std::mutex mutex_;
   std::condition_variable arrived_;
   std::deque<std::function<void()>> queue_;

@@ -6,3 +6,4 @@ trap 'rm -rf "$work"' EXIT
 cd "$work"
 "$BRUME" import tokens "$BRUME_REGRESSION_DIR" -o .
 tiny_job() { mpirun -n 4 --oversubscribe "$BRUME" run "$deck" --set "$profile" "$@"; }
+on_host() { [ -z "${BRUME_ON_DEVICE-}" ]; }

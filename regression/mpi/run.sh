@@ -11,11 +11,11 @@ for word in units deck plan profile version filetype loss iteration_predicted_s 
   grep -q "\"$word\"" header || { echo "run.h5 lacks '$word'"; exit 1; }
 done
 grep -q '"traceEvents"' whole/trace.json
-# A rank's resident set stays within arena + host pool + 100 MB.
+# A rank's resident set stays within arena + host pool + 100 MB; a device's libraries take more than that.
 numbers() { h5dump -y -d "$1" whole/run.h5 | sed -n '/DATA/,/}/p' | grep -oE '[0-9]+' | sort -n | tail -1; }
 resident=$(numbers /steps/peak_resident_bytes)
 placed=$(($(numbers /memory/placed_device_bytes) + $(numbers /memory/placed_host_bytes)))
-[ "$resident" -le $((placed + 100000000)) ] || { echo "resident set $resident, placed $placed"; exit 1; }
+[ "$resident" -le $((placed + 100000000)) ] || ! on_host || { echo "resident set $resident, placed $placed"; exit 1; }
 ls whole/checkpoints | grep -qx step-12
 
 tiny_job --set output.directory=parts --steps 5
@@ -68,7 +68,8 @@ h5dump -y -d /steps/loss_scale fp16/run.h5 | grep -q 65536 || { echo "no loss sc
 # Without checkpoints there are none, and the bits of a host's fp32 do not change with tf32.
 tiny_job --set output.checkpoints=false --set output.directory=plain --set training.tf32=true > log 2>&1
 cat log
-grep -q 'training.tf32 changes nothing here' log
 grep -q '^results in plain: run.h5$' log
 [ -z "$(ls plain/checkpoints)" ] || { echo "checkpoints were written"; exit 1; }
+on_host || exit 0
+grep -q 'training.tf32 changes nothing here' log
 [ "$(losses whole)" = "$(losses plain)" ] || { echo "losses with tf32 differ"; exit 1; }

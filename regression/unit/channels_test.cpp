@@ -293,6 +293,21 @@ TEST(ChannelStreams, SpansAreWhenStreamsWorked) {
   }
 }
 
+/// The clock starts in one stream; another that is ready sooner has no times before it.
+TEST(ChannelStreams, NoStreamStartsBeforeTheClock) {
+  std::vector<std::unique_ptr<Stream>> streams;
+  streams.push_back(std::make_unique<test::LateStream>(std::chrono::milliseconds(5)));
+  streams.push_back(std::make_unique<test::LateStream>());
+  Channels channels({"slow", "fast"}, {}, std::move(streams));
+  Span span;
+  channels.start_clock();
+  channels.enqueue(
+      1, [] {}, &span);
+  channels.synchronize();
+  EXPECT_GE(span.start_s, 0.0);
+  EXPECT_GE(span.end_s, span.start_s);
+}
+
 /// A stream's work is in flight until the stream has done it, a worker's until that has.
 TEST(ChannelStreams, WhatIsInFlightIsKnown) {
   std::vector<std::unique_ptr<Stream>> streams;

@@ -318,7 +318,9 @@ int selftest(const SelftestOptions& options) {
       if (!options.profile.empty()) given = hardware::load_profile(options.profile);
     });
     const bool leader = world.rank() == 0;
-    if (leader) log::info("{} ranks on {}", world.size(), session.num_nodes());
+    if (leader)
+      log::info("{} ranks on {} node{}", world.size(), session.num_nodes(),
+                session.num_nodes() == 1 ? "" : "s");
     check_collectives(world, ranks_per_node);
     const hardware::Cluster cluster =
         hardware::NodeGroup{.nodes = world.size() / ranks_per_node,

@@ -234,11 +234,16 @@ struct Channels::Impl {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   }
 
-  /// Of idle channels.
+  /// Of idle channels. Streams go their own ways: each begins after the one that has the mark.
   void start_clock() {
     started_mark = nullptr;
-    for (Channel& channel : channels)
-      if (channel.stream && !started_mark) started_mark = channel.stream->record_time();
+    for (Channel& channel : channels) {
+      if (!channel.stream) continue;
+      if (started_mark)
+        channel.stream->wait(started_mark);
+      else
+        started_mark = channel.stream->record_time();
+    }
     started = std::chrono::steady_clock::now();
   }
 
