@@ -13,7 +13,7 @@ inline constexpr float gelu_cubic = 0.044715f;
 
 constexpr float gelu_tanh(float z) {
   const float w = gelu_steepness * z * (1.0f + gelu_cubic * z * z);
-  return z / (1.0f + vector_exp(-w));
+  return z * (1.0f / (1.0f + vector_exp(-w)));
 }
 
 /// gelu'(z) = s + z s (1 - s) w'(z),  1 - s = e^-w s

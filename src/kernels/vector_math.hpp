@@ -32,7 +32,8 @@ constexpr float vector_exp(float x) {
   p = p * r * r + r + 1.0f;
 
   const std::uint32_t exponent = (std::bit_cast<std::uint32_t>(rounded) << 23) + 0x3f800000u;
-  return x < lowest ? 0.0f : p * std::bit_cast<float>(exponent);
+  // The choice is made last, of a number: compilers for devices would branch around the rest.
+  return p * std::bit_cast<float>(x < lowest ? 0u : exponent);
 }
 
 }  // namespace brume::kernels

@@ -41,9 +41,10 @@ template <class Storage>
 KOKKOS_INLINE_FUNCTION void row_gradient(const Team& team, const MatrixOf<Storage>& logits,
                                          int target, float top, float factor, float scale) {
   const int n = team.league_rank();
-  along(team, logits.extent_int(1), [&](int v) {
-    logits(n, v) = factor * vector_exp(logits(n, v) - top) - (v == target ? scale : 0.0f);
-  });
+  along(
+      team, logits.extent_int(1),
+      [&](int v) { return factor * vector_exp(logits(n, v) - top) - (v == target ? scale : 0.0f); },
+      [&](int v, float value) { logits(n, v) = value; });
 }
 
 template <class Storage>

@@ -20,12 +20,13 @@ template <class Form, class Storage>
 void forward(const char* kernel, const ConstMatrixOf<Storage>& u,
              const ConstVectorOf<Storage>& bias, const MatrixOf<Storage>& a) {
   promise_activation(kernel, u, bias, a);
-  const bool biased = bias.data() != nullptr;
   for_each_row(
       kernel, u.extent(0), KOKKOS_LAMBDA(const Team& team) {
         const int n = team.league_rank();
-        along(team, u.extent_int(1),
-              [&](int f) { a(n, f) = Form::value(u(n, f) + (biased ? float(bias(f)) : 0.0f)); });
+        const auto biased = [&](int f) { return u(n, f) + optional(bias.data(), &u(n, 0), f); };
+        along(
+            team, u.extent_int(1), [&](int f) { return Form::value(biased(f)); },
+            [&](int f, float value) { a(n, f) = value; });
       });
 }
 
@@ -35,13 +36,13 @@ void backward(const char* kernel, const ConstMatrixOf<Storage>& u,
               const MatrixOf<Storage>& du) {
   promise_activation(kernel, u, bias, da);
   promise_activation(kernel, u, bias, du);
-  const bool biased = bias.data() != nullptr;
   for_each_row(
       kernel, u.extent(0), KOKKOS_LAMBDA(const Team& team) {
         const int n = team.league_rank();
-        along(team, u.extent_int(1), [&](int f) {
-          du(n, f) = da(n, f) * Form::slope(u(n, f) + (biased ? float(bias(f)) : 0.0f));
-        });
+        const auto biased = [&](int f) { return u(n, f) + optional(bias.data(), &u(n, 0), f); };
+        along(
+            team, u.extent_int(1), [&](int f) { return da(n, f) * Form::slope(biased(f)); },
+            [&](int f, float value) { du(n, f) = value; });
       });
 }
 

@@ -25,8 +25,9 @@ void layer_norm_forward(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> gain,
                                float(width);
         const float scale = 1.0f / std::sqrt(variance + eps);
         Kokkos::single(Kokkos::PerTeam(team), [&]() { mean(n) = middle, rstd(n) = scale; });
-        along(team, width,
-              [&](int c) { y(n, c) = gain(c) * ((x(n, c) - middle) * scale) + bias(c); });
+        along(
+            team, width, [&](int c) { return gain(c) * ((x(n, c) - middle) * scale) + bias(c); },
+            [&](int c, float value) { y(n, c) = value; });
       });
 }
 
@@ -40,8 +41,10 @@ void layer_norm_apply(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> gain,
       "layer_norm_apply", x.extent(0), KOKKOS_LAMBDA(const Team& team) {
         const int n = team.league_rank();
         const float middle = mean(n), scale = rstd(n);
-        along(team, x.extent_int(1),
-              [&](int c) { y(n, c) = gain(c) * ((x(n, c) - middle) * scale) + bias(c); });
+        along(
+            team, x.extent_int(1),
+            [&](int c) { return gain(c) * ((x(n, c) - middle) * scale) + bias(c); },
+            [&](int c, float value) { y(n, c) = value; });
       });
 }
 
@@ -61,7 +64,6 @@ void layer_norm_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
         sum[0] += dy(n, c) * ((x(n, c) - mean(n)) * rstd(n));
         sum[1] += dy(n, c);
       });
-  const bool passes = residual.data() != nullptr;
   for_each_row(
       "layer_norm_backward", x.extent(0), KOKKOS_LAMBDA(const Team& team) {
         const int n = team.league_rank(), width = x.extent_int(1);
@@ -71,10 +73,14 @@ void layer_norm_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
         const float mean_g = sum_along(team, width, g) / float(width);
         const float mean_gx =
             sum_along(team, width, [&](int c) { return g(c) * normed(c); }) / float(width);
-        along(team, width, [&](int c) {
-          const float value = scale * (g(c) - mean_g - normed(c) * mean_gx);
-          dx(n, c) = (passes ? float(residual(n, c)) : 0.0f) + value;
-        });
+        const Storage* const passed = residual.data() != nullptr ? &residual(n, 0) : nullptr;
+        along(
+            team, width,
+            [&](int c) {
+              const float value = scale * (g(c) - mean_g - normed(c) * mean_gx);
+              return optional(passed, &x(n, 0), c) + value;
+            },
+            [&](int c, float value) { dx(n, c) = value; });
       });
 }
 

@@ -1,5 +1,6 @@
 #include "kernels/pointwise.hpp"
 
+#include "device/device.hpp"
 #include "kernels/portable/launch.hpp"
 
 namespace brume::kernels {
@@ -11,7 +12,9 @@ void add_bias(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> bias, MatrixOf<St
   for_each_row(
       "add_bias", x.extent(0), KOKKOS_LAMBDA(const Team& team) {
         const int n = team.league_rank();
-        along(team, x.extent_int(1), [&](int c) { y(n, c) = x(n, c) + bias(c); });
+        along(
+            team, x.extent_int(1), [&](int c) { return x(n, c) + bias(c); },
+            [&](int c, float value) { y(n, c) = value; });
       });
 }
 
@@ -32,8 +35,7 @@ void add(ConstVector x, Vector y) {
 template <class Storage>
 void copy(ConstVectorOf<Storage> x, VectorOf<Storage> y) {
   promise(x.size() == y.size(), "copy", "x and y must have one length");
-  for_each(
-      "copy", x.size(), KOKKOS_LAMBDA(std::int64_t i) { y(i) = x(i); });
+  device::copy(y.data(), x.data(), std::int64_t(x.size() * sizeof(Storage)));
 }
 
 void fill(float value, Vector y) {

@@ -17,7 +17,9 @@ void rms_norm_forward(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> gain, flo
             sum_along(team, width, [&](int c) { return x(n, c) * x(n, c); }) / float(width);
         const float scale = 1.0f / std::sqrt(mean + eps);
         Kokkos::single(Kokkos::PerTeam(team), [&]() { rstd(n) = scale; });
-        along(team, width, [&](int c) { y(n, c) = gain(c) * (x(n, c) * scale); });
+        along(
+            team, width, [&](int c) { return gain(c) * (x(n, c) * scale); },
+            [&](int c, float value) { y(n, c) = value; });
       });
 }
 
@@ -29,7 +31,9 @@ void rms_norm_apply(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> gain, Const
       "rms_norm_apply", x.extent(0), KOKKOS_LAMBDA(const Team& team) {
         const int n = team.league_rank();
         const float scale = rstd(n);
-        along(team, x.extent_int(1), [&](int c) { y(n, c) = gain(c) * (x(n, c) * scale); });
+        along(
+            team, x.extent_int(1), [&](int c) { return gain(c) * (x(n, c) * scale); },
+            [&](int c, float value) { y(n, c) = value; });
       });
 }
 
@@ -47,7 +51,6 @@ void rms_norm_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
       KOKKOS_LAMBDA(std::int64_t n, std::int64_t c, float* sum) {
         sum[0] += dy(n, c) * (x(n, c) * rstd(n));
       });
-  const bool passes = residual.data() != nullptr;
   for_each_row(
       "rms_norm_backward", x.extent(0), KOKKOS_LAMBDA(const Team& team) {
         const int n = team.league_rank(), width = x.extent_int(1);
@@ -55,10 +58,14 @@ void rms_norm_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
         const float mean_gx =
             sum_along(team, width, [&](int c) { return dy(n, c) * gain(c) * (x(n, c) * scale); }) /
             float(width);
-        along(team, width, [&](int c) {
-          const float value = scale * (dy(n, c) * gain(c) - x(n, c) * scale * mean_gx);
-          dx(n, c) = (passes ? float(residual(n, c)) : 0.0f) + value;
-        });
+        const Storage* const passed = residual.data() != nullptr ? &residual(n, 0) : nullptr;
+        along(
+            team, width,
+            [&](int c) {
+              const float value = scale * (dy(n, c) * gain(c) - x(n, c) * scale * mean_gx);
+              return optional(passed, &x(n, 0), c) + value;
+            },
+            [&](int c, float value) { dx(n, c) = value; });
       });
 }
 

@@ -5,6 +5,11 @@
 namespace brume::kernels {
 namespace {
 
+/// Two values that turn together, half a head apart.
+struct Turned {
+  float low, high;
+};
+
 /// @param direction  1 forwards, -1 backwards
 template <class Storage>
 void turn(const char* kernel, const ConstMatrix& table, const MatrixOf<Storage>& x,
@@ -15,13 +20,19 @@ void turn(const char* kernel, const ConstMatrix& table, const MatrixOf<Storage>&
   for_each_row(
       kernel, x.extent(0), KOKKOS_LAMBDA(const Team& team) {
         const int n = team.league_rank(), t = n % length;
-        along(team, x.extent_int(1) / 2, [&](int pair) {
-          const int i = pair % half, low = pair / half * head_dim + i, high = low + half;
-          const float a = x(n, low), b = x(n, high);
-          const float cosine = table(t, i), sine = direction * table(t, half + i);
-          x(n, low) = a * cosine - b * sine;
-          x(n, high) = b * cosine + a * sine;
-        });
+        const auto low_of = [&](int pair) { return pair / half * head_dim + pair % half; };
+        along(
+            team, x.extent_int(1) / 2,
+            [&](int pair) {
+              const int i = pair % half, low = low_of(pair);
+              const float a = x(n, low), b = x(n, low + half);
+              const float cosine = table(t, i), sine = direction * table(t, half + i);
+              return Turned{a * cosine - b * sine, b * cosine + a * sine};
+            },
+            [&](int pair, const Turned& at) {
+              x(n, low_of(pair)) = at.low;
+              x(n, low_of(pair) + half) = at.high;
+            });
       });
 }
 
