@@ -258,7 +258,7 @@ void compare(const Case& c, const std::vector<Split>& splits, int rounds) {
   }
   fmt::print("{}, {} x {} tokens a step, {}, AdamW:\n{}", c.size.name, c.batch, c.seq_len,
              name(c.precision), table.text());
-  fmt::print("Brume: {}tokens/s, {}FLOP/s of the model's\n", format_count(c.tokens() / best_s),
+  fmt::print("Brume: {} tokens/s, {}FLOP/s of the model's\n", format_count(c.tokens() / best_s),
              format_count(model_flops(c) / best_s));
   if (beside)
     fmt::print("best of each: {:.2f} x PyTorch's speed\n", best_pytorch_s / best_s);

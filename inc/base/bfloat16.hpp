@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <type_traits>
 
 namespace brume {
 
@@ -10,11 +11,11 @@ namespace brume {
 /// relative error at most 2^-8; infinities and NaN stay what they are.
 struct bfloat16 {
   bfloat16() = default;
-  constexpr bfloat16(float value) : bits(rounded(std::bit_cast<std::uint32_t>(value))) {}
+  constexpr bfloat16(float value) : bits(rounded(value)) {}
   // Without it a temporary would be copied, and loops that store could not become vector
   // instructions.
   constexpr bfloat16& operator=(float value) {
-    bits = rounded(std::bit_cast<std::uint32_t>(value));
+    bits = rounded(value);
     return *this;
   }
   constexpr operator float() const { return std::bit_cast<float>(std::uint32_t(bits) << 16); }
@@ -22,7 +23,15 @@ struct bfloat16 {
   std::uint16_t bits;
 
  private:
-  static constexpr std::uint16_t rounded(std::uint32_t wide) {
+  static constexpr std::uint16_t rounded(float value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    if (!std::is_constant_evaluated()) {
+      std::uint16_t narrow;
+      asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(narrow) : "f"(value));
+      return narrow;
+    }
+#endif
+    const auto wide = std::bit_cast<std::uint32_t>(value);
     const std::uint32_t nearest = (wide + 0x7fffu + ((wide >> 16) & 1u)) >> 16;
     const bool is_nan = (wide & 0x7fffffffu) > 0x7f800000u;
     return std::uint16_t(is_nan ? (wide >> 16) | 0x40u : nearest);  // a NaN stays quiet

@@ -11,13 +11,18 @@
 #include "base/log.hpp"
 #include "base/statistics.hpp"
 #include "base/text.hpp"
+#include "device/device.hpp"
 #include "schedule/program.hpp"
 
 namespace brume::app {
 namespace {
 
-constexpr const char* header =
-    "  step      loss  grad_norm         lr   tokens/s  iteration  peak memory per rank";
+/// The last column is the resident set, which has nothing of a device's memory.
+std::string header() {
+  return fmt::format(
+      "  step      loss  grad_norm         lr   tokens/s  iteration  peak {} per rank",
+      device::on_device() ? "host memory" : "memory");
+}
 
 /// Whether a person watches: stderr is a terminal, or that of mpirun is, which passes ours on.
 bool on_terminal() {
@@ -41,7 +46,7 @@ Screen::Screen(std::int64_t first_step, std::int64_t steps, int log_every, doubl
       log_every_(log_every),
       predicted_s_(predicted_s),
       terminal_(on_terminal()) {
-  log::info("{}", header);
+  log::info("{}", header());
 }
 
 void Screen::show(const io::Row& row) {

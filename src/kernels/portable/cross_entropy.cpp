@@ -42,9 +42,10 @@ KOKKOS_INLINE_FUNCTION void row_gradient(const Team& team, const MatrixOf<Storag
                                          int target, float top, float factor, float scale) {
   const int n = team.league_rank();
   along(
-      team, logits.extent_int(1),
-      [&](int v) { return factor * vector_exp(logits(n, v) - top) - (v == target ? scale : 0.0f); },
-      [&](int v, float value) { logits(n, v) = value; });
+      team, logits.extent_int(1), [&](int v) { return logits(n, v) - top; },
+      [&](int v, float margin) {
+        logits(n, v) = factor * vector_exp(margin) - (v == target ? scale : 0.0f);
+      });
 }
 
 template <class Storage>

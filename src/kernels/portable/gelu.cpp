@@ -16,6 +16,11 @@ struct Erf {
   static constexpr float slope(float z) { return gelu_erf_slope(z); }
 };
 
+/// Of a gradient.
+struct Operands {
+  float z, grad;
+};
+
 template <class Form, class Storage>
 void forward(const char* kernel, const ConstMatrixOf<Storage>& u,
              const ConstVectorOf<Storage>& bias, const MatrixOf<Storage>& a) {
@@ -24,9 +29,7 @@ void forward(const char* kernel, const ConstMatrixOf<Storage>& u,
       kernel, u.extent(0), KOKKOS_LAMBDA(const Team& team) {
         const int n = team.league_rank();
         const auto biased = [&](int f) { return u(n, f) + optional(bias.data(), &u(n, 0), f); };
-        along(
-            team, u.extent_int(1), [&](int f) { return Form::value(biased(f)); },
-            [&](int f, float value) { a(n, f) = value; });
+        along(team, u.extent_int(1), biased, [&](int f, float z) { a(n, f) = Form::value(z); });
       });
 }
 
@@ -41,8 +44,11 @@ void backward(const char* kernel, const ConstMatrixOf<Storage>& u,
         const int n = team.league_rank();
         const auto biased = [&](int f) { return u(n, f) + optional(bias.data(), &u(n, 0), f); };
         along(
-            team, u.extent_int(1), [&](int f) { return da(n, f) * Form::slope(biased(f)); },
-            [&](int f, float value) { du(n, f) = value; });
+            team, u.extent_int(1),
+            [&](int f) {
+              return Operands{biased(f), da(n, f)};
+            },
+            [&](int f, const Operands& at) { du(n, f) = at.grad * Form::slope(at.z); });
       });
 }
 

@@ -71,17 +71,17 @@ KOKKOS_INLINE_FUNCTION void along(const Team& team, int count, const Each& each)
   Kokkos::parallel_for(Kokkos::TeamThreadRange(team, count), each);
 }
 
-/// store(c, value(c)) for 0 <= c < count, by the threads of a row; a thread has the same c as in
-/// other calls. It has several values before it stores the first, so that what they are made of is
-/// read at once; value(c) may be called again for the last c.
-template <class Value, class Store>
-KOKKOS_INLINE_FUNCTION void along(const Team& team, int count, const Value& value,
+/// store(c, read(c)) for 0 <= c < count, by the threads of a row; a thread has the same c as in
+/// other calls. It reads for several c before it stores for the first; read(c) may be called again
+/// for the last c.
+template <class Read, class Store>
+KOKKOS_INLINE_FUNCTION void along(const Team& team, int count, const Read& read,
                                   const Store& store) {
   for (int first = team.team_rank(); first < count; first += values_at_once * row_threads) {
-    decltype(value(0)) values[values_at_once];
+    decltype(read(0)) values[values_at_once];
     for (int k = 0; k < values_at_once; ++k) {
       const int c = first + k * row_threads;
-      values[k] = value(c < count ? c : count - 1);  // no branch, which would part the reads
+      values[k] = read(c < count ? c : count - 1);  // no branch, which would part the reads
     }
     for (int k = 0; k < values_at_once; ++k)
       if (const int c = first + k * row_threads; c < count) store(c, values[k]);

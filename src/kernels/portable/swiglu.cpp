@@ -6,8 +6,9 @@
 namespace brume::kernels {
 namespace {
 
-struct Gradients {
-  float gate, value;
+/// What a column is made of: its gate, its value, and for a gradient that of their product.
+struct Column {
+  float gate, value, grad;
 };
 
 }  // namespace
@@ -19,8 +20,11 @@ void swiglu_forward(ConstMatrixOf<Storage> u, MatrixOf<Storage> a) {
       "swiglu_forward", u.extent(0), KOKKOS_LAMBDA(const Team& team) {
         const int n = team.league_rank(), width = a.extent_int(1);
         along(
-            team, width, [&](int f) { return silu(u(n, f)).value * u(n, width + f); },
-            [&](int f, float value) { a(n, f) = value; });
+            team, width,
+            [&](int f) {
+              return Column{u(n, f), u(n, width + f), 0.0f};
+            },
+            [&](int f, const Column& at) { a(n, f) = silu(at.gate).value * at.value; });
       });
 }
 
@@ -34,13 +38,12 @@ void swiglu_backward(ConstMatrixOf<Storage> u, ConstMatrixOf<Storage> da, Matrix
         along(
             team, width,
             [&](int f) {
-              const Gate at = silu(u(n, f));
-              const float value = u(n, width + f), grad = da(n, f);
-              return Gradients{grad * value * at.slope, grad * at.value};
+              return Column{u(n, f), u(n, width + f), da(n, f)};
             },
-            [&](int f, const Gradients& of) {
-              du(n, f) = of.gate;
-              du(n, width + f) = of.value;
+            [&](int f, const Column& at) {
+              const Gate gate = silu(at.gate);
+              du(n, width + f) = at.grad * gate.value;
+              du(n, f) = at.grad * at.value * gate.slope;
             });
       });
 }
