@@ -23,6 +23,7 @@ struct bfloat16 {
   std::uint16_t bits;
 
  private:
+  /// Devices have an instruction for it.
   static constexpr std::uint16_t rounded(float value) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     if (!std::is_constant_evaluated()) {

@@ -9,6 +9,7 @@
 
 #include "../../src/profiler/chain.hpp"
 #include "base/error.hpp"
+#include "device/device.hpp"
 #include "kernels/types.hpp"
 #include "mpi_main.hpp"
 
@@ -163,7 +164,8 @@ TEST(ProfilerKey, IsTheSameOnAllRanksAndNamesWhatMatters) {
   EXPECT_EQ(key(world(), 2, 1, tiny, in_memory).model,
             "gpt C64 H4 F256 T32 V96 tied; b 1 8; tp 1 2; groups 2");
   EXPECT_NE(mine.processor.find("cores"), std::string::npos);
-  for (const char* package : {"oneDNN", "Kokkos", "MPI", "timed"})
+  const char* const products = device::on_device() ? "cuBLASLt" : "oneDNN";
+  for (const char* package : {products, "Kokkos", "MPI", "timed"})
     EXPECT_NE(mine.packages.find(package), std::string::npos) << package;
   EXPECT_NE(mine.binding.find("2 ranks"), std::string::npos);
 }
