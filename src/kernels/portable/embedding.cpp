@@ -50,13 +50,10 @@ void embedding_forward(ConstTokens tokens, ConstMatrixOf<Storage> token_table,
         const int n = team.league_rank(), row = tokens(n) - part.first;
         const int t = learned ? n % position_table.extent_int(0) : 0;
         const bool here = row >= 0 && row < token_table.extent_int(0);
-        along(
-            team, x.extent_int(1),
-            [&](int c) {
-              const float token = here ? float(token_table(row, c)) : 0.0f;
-              return learned ? token + position_table(t, c) : token;
-            },
-            [&](int c, float value) { x(n, c) = value; });
+        along(team, x.extent_int(1), [&](int c) {
+          const float token = here ? float(token_table(row, c)) : 0.0f;
+          x(n, c) = learned ? token + position_table(t, c) : token;
+        });
       });
 }
 

@@ -16,7 +16,14 @@ struct Erf {
   static constexpr float slope(float z) { return gelu_erf_slope(z); }
 };
 
-/// Of a gradient.
+/// What the form is of: u[n,f] + bias[f], where there is a bias.
+template <class Storage>
+KOKKOS_INLINE_FUNCTION float argument(const ConstMatrixOf<Storage>& u,
+                                      const ConstVectorOf<Storage>& bias, int n, int f) {
+  return u(n, f) + optional(bias.data(), &u(n, 0), f);
+}
+
+/// What a gradient is made of.
 struct Operands {
   float z, grad;
 };
@@ -28,8 +35,9 @@ void forward(const char* kernel, const ConstMatrixOf<Storage>& u,
   for_each_row(
       kernel, u.extent(0), KOKKOS_LAMBDA(const Team& team) {
         const int n = team.league_rank();
-        const auto biased = [&](int f) { return u(n, f) + optional(bias.data(), &u(n, 0), f); };
-        along(team, u.extent_int(1), biased, [&](int f, float z) { a(n, f) = Form::value(z); });
+        along(
+            team, u.extent_int(1), [&](int f) { return argument<Storage>(u, bias, n, f); },
+            [&](int f, float z) { a(n, f) = Form::value(z); });
       });
 }
 
@@ -42,11 +50,10 @@ void backward(const char* kernel, const ConstMatrixOf<Storage>& u,
   for_each_row(
       kernel, u.extent(0), KOKKOS_LAMBDA(const Team& team) {
         const int n = team.league_rank();
-        const auto biased = [&](int f) { return u(n, f) + optional(bias.data(), &u(n, 0), f); };
         along(
             team, u.extent_int(1),
             [&](int f) {
-              return Operands{biased(f), da(n, f)};
+              return Operands{argument<Storage>(u, bias, n, f), da(n, f)};
             },
             [&](int f, const Operands& at) { du(n, f) = at.grad * Form::slope(at.z); });
       });

@@ -72,8 +72,8 @@ KOKKOS_INLINE_FUNCTION void along(const Team& team, int count, const Each& each)
 }
 
 /// store(c, read(c)) for 0 <= c < count, by the threads of a row; a thread has the same c as in
-/// other calls. It reads for several c before it stores for the first; read(c) may be called again
-/// for the last c.
+/// other calls. It reads for several c before it stores for the first, in order; read(c) may be
+/// called again for the last c.
 template <class Read, class Store>
 KOKKOS_INLINE_FUNCTION void along(const Team& team, int count, const Read& read,
                                   const Store& store) {
@@ -113,21 +113,13 @@ KOKKOS_INLINE_FUNCTION Value of_row(const Team&, Value mine, [[maybe_unused]] co
   return mine;
 }
 
-/// The terms term(c), 0 <= c < count, joined: each thread's own, several read at once, then all
-/// threads'. `start` changes nothing it is joined with.
+/// The terms term(c), 0 <= c < count, joined: each thread's own, then all threads'. `start` changes
+/// nothing it is joined with.
 template <class Value, class Term, class Join>
 KOKKOS_INLINE_FUNCTION Value join_along(const Team& team, int count, Value start, const Term& term,
                                         const Join& join) {
   Value mine = start;
-  for (int first = team.team_rank(); first < count; first += values_at_once * row_threads) {
-    Value terms[values_at_once];
-    for (int k = 0; k < values_at_once; ++k) {
-      const int c = first + k * row_threads;
-      const Value value = term(c < count ? c : count - 1);
-      terms[k] = c < count ? value : start;
-    }
-    for (const Value& value : terms) mine = join(mine, value);
-  }
+  along(team, count, term, [&](int, const Value& value) { mine = join(mine, value); });
   return of_row(team, mine, join);
 }
 
