@@ -1,17 +1,40 @@
 #!/bin/bash
 # Trains a deck without a batch system, again and again until it is done.
 #   jobs/mpirun.sh my.toml 4
+#   jobs/mpirun.sh my.toml 4 --oversubscribe     # further words are mpirun's
+# TERM, INT or USR1 to this script end the training with a checkpoint and exit code 75.
 set -uo pipefail
 
-deck=${1:?usage: jobs/mpirun.sh DECK RANKS}
-ranks=${2:?usage: jobs/mpirun.sh DECK RANKS}
+deck=${1:?usage: jobs/mpirun.sh DECK RANKS [MPIRUN OPTION...]}
+ranks=${2:?usage: jobs/mpirun.sh DECK RANKS [MPIRUN OPTION...]}
+shift 2
 brume=${BRUME:-build/brume}
 
-# By default mpirun kills one second after SIGTERM; a checkpoint may take longer.
+# mpirun passes USR1 on to all ranks at once. TERM and INT it would pass on late, and kill the ranks a second later.
+stopping=
+stop() {
+  stopping=yes
+  [ -z "${job-}" ] || kill -USR1 "$job" 2> /dev/null
+}
+trap stop TERM INT USR1
+set -m  # mpirun in a process group of its own: Ctrl-C reaches this script only
+
 while true; do
-  mpirun -n "$ranks" --mca odls_base_sigkill_timeout 60 "$brume" run "$deck"
-  code=$?
-  [ "$code" -eq 5 ] || exit "$code"
-  echo "a rank was lost: resuming from the last checkpoint"
-  sleep 5
+  mpirun -n "$ranks" "$@" "$brume" run "$deck" < /dev/null &
+  job=$!
+  # A signal to this script ends a wait before its time.
+  while true; do
+    wait "$job"
+    code=$?
+    kill -0 "$job" 2> /dev/null || break
+  done
+  # 5: a rank fell silent; above 128: one was killed, often for want of memory. brume itself refuses
+  # to start once too often from the same checkpoint.
+  case $code in
+    5 | 13[4-9] | 14[0-3]) [ -z "$stopping" ] || exit "$code" ;;
+    *) exit "$code" ;;
+  esac
+  echo "a rank was lost (exit code $code): resuming from the last checkpoint"
+  sleep 5 &
+  wait $!
 done

@@ -17,7 +17,9 @@ enum class Failure : int {
   network = 5,     ///< MPI or NCCL failed, or a peer fell silent
   storage = 6,     ///< a file could not be written or read back
   bug = 70,        ///< a promise of our own code is broken
-  stopped = 75,    ///< stopped by a signal after a checkpoint: requeue me
+  interrupted =
+      71,        ///< stopped at once by a second signal: steps since the last checkpoint are lost
+  stopped = 75,  ///< stopped by a signal with nothing lost: requeue me
 };
 
 /// An error that says what was expected, what was found, and where.
@@ -33,6 +35,10 @@ class Error : public std::runtime_error {
  private:
   Failure failure_;
 };
+
+/// The exception that is being handled, as an Error: memory or threads that could not be had are
+/// Error(resource), what is no Error of ours is Error(bug). Only inside a catch block.
+Error current_error();
 
 /// Throws `Error(failure, message)` unless `holds`; the message is formatted only then.
 template <typename... Args>

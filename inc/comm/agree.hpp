@@ -1,7 +1,6 @@
 /// @file Failing together: ranks agree on an error between communications.
 #pragma once
 
-#include <new>
 #include <optional>
 #include <utility>
 
@@ -31,12 +30,8 @@ void together(Communicator& comm, Stage&& stage) {
   std::optional<Error> mine;
   try {
     std::forward<Stage>(stage)();
-  } catch (const Error& error) {
-    mine = error;
-  } catch (const std::bad_alloc&) {
-    mine = Error(Failure::resource, "memory ran out");
-  } catch (const std::exception& error) {
-    mine = Error(Failure::bug, "{}", error.what());
+  } catch (...) {
+    mine = current_error();
   }
   agree(comm, mine);
 }

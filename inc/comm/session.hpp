@@ -1,9 +1,13 @@
 /// @file MPI for the life of the process.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "comm/communicator.hpp"
+#include "comm/heartbeat.hpp"
 
 namespace brume::comm {
 
@@ -23,12 +27,17 @@ class Session {
   int node_rank() const { return node_rank_; }            ///< this rank's place on its node
   int num_nodes() const { return num_nodes_; }
 
+  /// From now on ranks listen to each other, see Heartbeat; until the session ends. Collective.
+  void watch_peers(double limit_s, std::function<void(const SilentRank&)> on_silence);
+  void set_silence_limit(double limit_s);  ///< [s]; of watch_peers
+
   static std::string library_version();  ///< e.g. "Open MPI v4.1.4"
 
  private:
   int ranks_per_node_ = 1;
   int node_rank_ = 0;
   int num_nodes_ = 1;
+  std::optional<Heartbeat> heartbeat_;
 };
 
 }  // namespace brume::comm

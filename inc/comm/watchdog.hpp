@@ -7,10 +7,11 @@
 
 namespace brume::comm {
 
-/// A thread that calls `on_silence` once when no `beat` came for `deadline_s`.
+/// A thread that calls `on_silence` once when no `beat` came for `deadline_s`. Time in which the
+/// process itself was suspended does not count.
 class Watchdog {
  public:
-  /// @param deadline_s  [s] on the monotonic clock; counted from the last beat
+  /// @param deadline_s  [s] on the monotonic clock; counted from the last beat, to half a second
   /// @param on_silence  gets the seconds of silence; usually prints what is in flight and aborts
   Watchdog(double deadline_s, std::function<void(double silence_s)> on_silence);
   ~Watchdog();

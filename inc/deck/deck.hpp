@@ -62,6 +62,7 @@ struct TrainingKeys {
   std::int64_t seed = 1;
   std::string on_nonfinite = "skip";  ///< skip | rollback | stop
   int max_skipped = 10;               ///< steps in a row
+  double silence_limit_s = 30.0;      ///< without a sign of life or a finished task
   OptimizerKeys optimizer;
 };
 

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -43,6 +44,17 @@ struct Settings {
       false;  ///< one at a time, of all groups; also where BRUME_TRANSPORT says so
   bool check_memory =
       false;  ///< poison buffers at birth, check the guards behind them after each task
+  std::function<void()>
+      on_task_done;  ///< called by channels' threads after each task; may be empty
+};
+
+/// How far a training has come: with weights and moments all that a run goes on from.
+struct Progress {
+  std::int64_t steps = 0;    ///< done
+  std::int64_t samples = 0;  ///< that these trained on, in the sampler's order
+  LossScaling scaling{};     ///< of the next step; precisions other than fp16 only keep it
+
+  bool operator==(const Progress&) const = default;
 };
 
 /// lr(i) = warm-up: lr (i + 1) / w for i < w; then cosine from lr at i = w to min_lr_ratio lr at
@@ -113,10 +125,10 @@ class Engine {
   /// Mean loss over `sequences` samples from sample `first` on; flushes first. Collective.
   double evaluate(const data::Sampler& data, std::int64_t first, std::int64_t sequences);
 
-  std::int64_t steps_done() const;
-  LossScaling loss_scaling() const;  ///< of the next step; other precisions only keep it
-  /// Goes on after `steps` steps, with weights and moments that the caller put into slabs().
-  void resume(std::int64_t steps, const LossScaling& scaling);
+  Progress progress() const;
+  std::int64_t steps_done() const;  ///< any thread
+  /// Goes on from there, with weights and moments that the caller put into slabs().
+  void resume(const Progress& progress);
 
   /// Everything a checkpoint must hold; call flush() first. Pointers stay valid with the engine.
   std::vector<Slab> slabs();

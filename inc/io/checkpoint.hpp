@@ -18,7 +18,9 @@ namespace brume::io {
 /// What a checkpoint says about itself.
 struct CheckpointInfo {
   std::int64_t step = 0;          ///< steps done
+  std::int64_t samples = -1;      ///< that these trained on; -1: an older checkpoint does not say
   engine::LossScaling scaling{};  ///< of the next step
+  std::string data_text;          ///< what they are samples of; empty: an older one does not say
   std::string deck_text;
   std::string plan_text;
   std::string profile_text;
@@ -55,14 +57,18 @@ class CheckpointWriter {
   /// Waits until the checkpoint is committed. Collective. @throws AgreedError(storage)
   void finish();
 
+  double longest_write_s() const;  ///< of those that have ended; 0: none has
+
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 
 /// The newest checkpoint whose manifest and hashes verify; damaged ones are named in the log and
-/// passed over, and so are those of the steps in `except`. Collective: each rank checks a part of
+/// passed over. Those of the steps in `except` do not count. Collective: each rank checks a part of
 /// the files.
+/// @return nothing where there is no checkpoint
+/// @throws AgreedError(storage) where there are some, but all are damaged
 std::optional<CheckpointInfo> find_checkpoint(comm::Communicator& world,
                                               const std::filesystem::path& run_directory,
                                               std::set<std::int64_t> except = {});

@@ -59,7 +59,9 @@ class Nonfinite : public ::testing::Test {
             engine::set_values(slab, bad_token * 32, std::array{INFINITY});
       io::CheckpointWriter writer(directory_ / run, world);
       writer.start({.step = first_step,
+                    .samples = first_step * global_batch,
                     .scaling = scaling,
+                    .data_text = "",
                     .deck_text = deck::schema().write(deck),
                     .plan_text = plan::text(test::one_rank_plan(model, global_batch)),
                     .profile_text = "",

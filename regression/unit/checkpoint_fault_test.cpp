@@ -12,6 +12,7 @@
 #include "checkpoint_samples.hpp"
 #include "device/memory.hpp"
 #include "io/checkpoint.hpp"
+#include "refusal.hpp"
 
 namespace brume::io {
 namespace {
@@ -131,8 +132,15 @@ TEST_F(CheckpointFault, MissingFilesFallBack) {
   save(directory_, {10, 20});
   fs::remove(step(20) / "rank-1.h5");
   EXPECT_EQ(newest(directory_), 10);
+}
+
+// A start from nothing must be asked for.
+TEST_F(CheckpointFault, WhereNoCheckpointIsWholeARunDoesNotBeginAnew) {
+  save(directory_, {10, 20});
+  fs::remove(step(20) / "rank-1.h5");
   fs::remove(step(10) / "manifest.json");
-  EXPECT_EQ(newest(directory_), -1);
+  const std::string said = test::refusal([&] { find(directory_); }, Failure::storage);
+  EXPECT_NE(said.find("no checkpoint can be used"), std::string::npos) << said;
 }
 
 TEST_F(CheckpointFault, SwappedFilesFallBack) {

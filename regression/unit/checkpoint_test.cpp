@@ -158,9 +158,9 @@ Part train(const fs::path& directory, const plan::Plan& plan, bool resume, std::
     if (resume) {
       const CheckpointInfo info = find_checkpoint(world, directory).value();
       load_slabs(info, slabs);
-      engine.resume(info.step, info.scaling);
+      engine.resume({.steps = info.step, .samples = info.samples, .scaling = info.scaling});
     } else {
-      engine.resume(0, {32.0, engine::steps_before_growth - 4});  // S grows after 4 steps
+      engine.resume({.scaling = {32.0, engine::steps_before_growth - 4}});  // S grows after 4 steps
     }
     while (engine.steps_done() < last_step) {
       const engine::StepMetrics metrics = engine.step(data);
@@ -172,13 +172,14 @@ Part train(const fs::path& directory, const plan::Plan& plan, bool resume, std::
     {
       const std::lock_guard lock(mutex);
       collect(part.state, slabs);
-      part.scaling = engine.loss_scaling();
+      part.scaling = engine.progress().scaling;
     }
     if (!save) return;
     CheckpointWriter writer(directory, world);
     CheckpointInfo info;
     info.step = last_step;
-    info.scaling = engine.loss_scaling();
+    info.samples = engine.progress().samples;
+    info.scaling = engine.progress().scaling;
     info.plan_text = plan::text(plan);
     writer.start(info, slabs);
     writer.finish();

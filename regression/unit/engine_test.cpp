@@ -292,7 +292,8 @@ struct ScaledRun {
     settings.loss_scale = fixed_scale;
     comm::run_local(setup.plan.devices(), [&](comm::Communicator& world) {
       Engine engine(setup.plan, setup.model, settings, world);
-      engine.resume(first, scaling);
+      engine.resume(
+          {.steps = first, .samples = first * setup.plan.global_batch, .scaling = scaling});
       std::int64_t good = 0;
       while (good < 6 && engine.steps_done() < settings.steps) {
         const StepMetrics metrics = engine.step(setup.data);
@@ -300,7 +301,7 @@ struct ScaledRun {
         if (world.rank() == 0) steps.push_back(metrics);
       }
       states[std::size_t(world.rank())] = state(engine);
-      if (world.rank() == 0) last = engine.loss_scaling();
+      if (world.rank() == 0) last = engine.progress().scaling;
     });
   }
   /// Loss, norm and S of the steps that had an update.
@@ -360,12 +361,12 @@ TEST(LossScaling, StaysWhereTheLossIsNotFinite) {
   const Scaled setup;
   comm::run_local(setup.plan.devices(), [&](comm::Communicator& world) {
     Engine engine(setup.plan, setup.model, test::contract_settings(6), world);
-    engine.resume(0, {64.0, 5});
+    engine.resume({.scaling = {64.0, 5}});
     poison(engine, INFINITY);
     const StepMetrics metrics = engine.step(setup.data);
     EXPECT_TRUE(metrics.skipped);
     EXPECT_FALSE(metrics.scaled_down);
-    EXPECT_EQ(engine.loss_scaling(), (LossScaling{64.0, 5}));
+    EXPECT_EQ(engine.progress().scaling, (LossScaling{64.0, 5}));
   });
 }
 
@@ -396,7 +397,7 @@ Continued train_past(bool poisoned, const plan::Plan& plan, const model::Config&
       EXPECT_TRUE(engine.step(data).skipped) << "rank " << world.rank();
       heal(engine, before);
     } else {
-      engine.resume(3, {});
+      engine.resume({.steps = 3, .samples = std::int64_t{3} * plan.global_batch});
     }
     for (int i = 3; i < 6; ++i) step();
     result.states[std::size_t(world.rank())] = state(engine);

@@ -2,8 +2,10 @@
 
 #include "base/error.hpp"
 #include "base/log.hpp"
+#include "base/text.hpp"
 #include "comm/agree.hpp"
 #include "comm/device_group.hpp"
+#include "deck/deck.hpp"
 #include "device/device.hpp"
 
 namespace brume::app {
@@ -29,21 +31,24 @@ int on_all_ranks(const std::function<int(comm::Session&, comm::Communicator&)>& 
   comm::Session session;
   const auto world = session.world();
   log::start(world->rank(), world->size(), log::verbose());
-  const auto leave = [&](Failure failure, const char* what) {
-    log::error("brume: {}", what);
-    world->abort(int(failure));
-    return int(failure);
-  };
+  session.watch_peers(deck::TrainingKeys{}.silence_limit_s, [&](const comm::SilentRank& peer) {
+    log::error(
+        "brume: rank {} on {} has given no sign of life for {}: it was stopped, or its node is "
+        "lost",
+        peer.rank, peer.host, format_seconds(peer.silence_s));
+    world->abort(int(Failure::network));
+  });
   try {
     use_devices(session, *world);
     return body(session, *world);
   } catch (const comm::AgreedError& error) {
     if (log::leads()) log::error("brume: {}", error.what());
     return int(error.failure());
-  } catch (const Error& error) {
-    return leave(error.failure(), error.what());
-  } catch (const std::exception& error) {
-    return leave(Failure::bug, error.what());
+  } catch (...) {
+    const Error error = current_error();
+    log::error("brume: {}", error.what());
+    world->abort(int(error.failure()));
+    return int(error.failure());
   }
 }
 

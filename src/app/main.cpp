@@ -64,9 +64,11 @@ struct CommandLine {
         ->capture_default_str();
     verb_run->add_flag("--replan", run.replan,
                        "On resume search a new plan instead of the checkpoint's");
+    verb_run->add_flag("--new-data", run.new_data,
+                       "On resume take other data, order or seed, from their first sample");
     verb_run
         ->add_option("--max-minutes", run.max_minutes,
-                     "Checkpoint and leave with 75 after this time")
+                     "Checkpoint and leave with 75 so that the process ends within this time")
         ->type_name("M");
     verb_run->add_flag("--dry-run", run.dry_run, "Stop before the first iteration");
     verb_run->footer(deck_keys());
@@ -189,11 +191,9 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);
   try {
     return line.verb();
-  } catch (const Error& error) {
+  } catch (...) {
+    const Error error = current_error();
     log::error("brume: {}", error.what());
     return int(error.failure());
-  } catch (const std::exception& error) {
-    log::error("brume: unexpected: {}", error.what());
-    return int(Failure::bug);
   }
 }

@@ -3,27 +3,22 @@
 #include <fmt/format.h>
 
 #include <string>
-#include <vector>
 
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "comm/agree.hpp"
+#include "resume.hpp"
 
 namespace brume::app {
-
-void load(const io::CheckpointInfo& checkpoint, engine::Engine& engine, comm::Communicator& world) {
-  comm::together(world, [&] {
-    std::vector<engine::Slab> slabs = engine.slabs();
-    io::load_slabs(checkpoint, slabs);
-    engine.resume(checkpoint.step, checkpoint.scaling);
-  });
-}
 
 engine::StepMetrics Recovery::step(const data::Sampler& data) {
   const auto known = left_out_.find(engine_.steps_done());
   if (known == left_out_.end()) return engine_.step(data);
   engine_.flush();
-  engine_.resume(engine_.steps_done() + 1, engine_.loss_scaling());
+  engine::Progress after = engine_.progress();
+  ++after.steps;
+  after.samples += deck_.training.global_batch;
+  engine_.resume(after);
   return known->second;
 }
 
@@ -54,7 +49,7 @@ bool Recovery::roll_back() {
   writer_.finish();
   const auto checkpoint = io::find_checkpoint(world_, deck_.output.directory, used_);
   if (!checkpoint) return false;
-  load(*checkpoint, engine_, world_);
+  load(*checkpoint, data_text_, engine_, world_);
   used_.insert(checkpoint->step);
   comm::together(world_, [&] {
     if (world_.rank() != 0) return;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <string>
 
 #include "comm/communicator.hpp"
 #include "data/sampler.hpp"
@@ -13,17 +14,14 @@
 
 namespace brume::app {
 
-/// Fills the engine from a checkpoint. Collective. @throws AgreedError(storage)
-void load(const io::CheckpointInfo& checkpoint, engine::Engine& engine, comm::Communicator& world);
-
 /// Skips, goes back or stops, as training.on_nonfinite says. Loss and norm are the same on all
 /// ranks, so all decide alike.
 class Recovery {
  public:
   /// What it gets must outlive it.
-  Recovery(const deck::Deck& deck, comm::Communicator& world, engine::Engine& engine,
-           io::CheckpointWriter& writer)
-      : deck_(deck), world_(world), engine_(engine), writer_(writer) {}
+  Recovery(const deck::Deck& deck, const std::string& data_text, comm::Communicator& world,
+           engine::Engine& engine, io::CheckpointWriter& writer)
+      : deck_(deck), data_text_(data_text), world_(world), engine_(engine), writer_(writer) {}
 
   /// Trains on the next batch, or leaves it out when the run went back because of it. Collective.
   engine::StepMetrics step(const data::Sampler& data);
@@ -41,6 +39,7 @@ class Recovery {
   bool roll_back();
 
   const deck::Deck& deck_;
+  const std::string& data_text_;
   comm::Communicator& world_;
   engine::Engine& engine_;
   io::CheckpointWriter& writer_;

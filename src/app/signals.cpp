@@ -3,32 +3,65 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <csignal>
+#include <cstdint>
+#include <ctime>
+#include <string_view>
 
 #include "base/error.hpp"
+#include "base/log.hpp"
 
 namespace brume::app {
 namespace {
 
-volatile std::sig_atomic_t received = 0;  // a handler may touch nothing else
 constexpr std::array stop_signals{SIGUSR1, SIGTERM, SIGINT};
+constexpr std::int64_t same_request_ns = 2'000'000'000;
 
-void remember(int) {
-  if (received) _exit(int(Failure::stopped));
-  received = 1;
+// A handler may touch nothing that has locks.
+std::atomic<bool> remembers = false;
+std::atomic<std::int64_t> first_request_ns = 0;  ///< on the monotonic clock; 0: none
+static_assert(std::atomic<std::int64_t>::is_always_lock_free);
+
+std::int64_t now_ns() {
+  timespec now = {};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * std::int64_t{1'000'000'000} + now.tv_nsec;
+}
+
+[[noreturn]] void leave(Failure failure, std::string_view why) {
+  // One rank speaks for all those that a request reaches. If it cannot, nobody can be told.
+  [[maybe_unused]] const auto written =
+      log::leads() ? ::write(STDERR_FILENO, why.data(), why.size()) : 0;
+  ::_exit(int(failure));
+}
+
+void handle(int signal) {
+  // SIGTERM is also what launchers end a failed job's ranks by, after one of them has said why.
+  constexpr std::string_view in_time =
+      "brume: stopped by a signal before the first step: nothing is lost, start the job again\n";
+  if (!remembers) leave(Failure::stopped, signal == SIGTERM ? std::string_view() : in_time);
+  const std::int64_t now = now_ns();
+  std::int64_t first = 0;
+  if (first_request_ns.compare_exchange_strong(first, now) || now - first < same_request_ns) return;
+  leave(Failure::interrupted,
+        "brume: stopped at once by a second signal: steps since the last checkpoint are lost\n");
 }
 
 }  // namespace
 
 Signals::Signals() {
-  received = 0;
-  for (int signal : stop_signals) std::signal(signal, remember);
+  remembers = false;
+  first_request_ns = 0;
+  for (int signal : stop_signals) std::signal(signal, handle);
 }
 
 Signals::~Signals() {
   for (int signal : stop_signals) std::signal(signal, SIG_DFL);
 }
 
-bool Signals::pending() const { return received != 0; }
+void Signals::remember() { remembers = true; }
+
+bool Signals::pending() const { return first_request_ns != 0; }
 
 }  // namespace brume::app

@@ -1,17 +1,24 @@
-/// @file Signals that ask a job to stop: SIGUSR1 (batch systems, before the limit), SIGTERM,
-/// SIGINT.
+/// @file Requests to stop: SIGUSR1 (from batch systems, before the time limit), SIGTERM, SIGINT.
 #pragma once
 
 namespace brume::app {
 
-/// While it lives the first signal is remembered; a second one ends the process at once.
+/// Handles requests to stop while it lives; one in a process.
+///
+/// At first nothing can be lost, and a request ends the process at once with Failure::stopped.
+/// After remember() a request is only noted, for the job to make a checkpoint. One request may
+/// reach a process more than once, because mpirun forwards what a batch system sends to everyone:
+/// only one that comes more than 2 s after the first is a second one. It ends the process at once
+/// with Failure::interrupted.
 class Signals {
  public:
   Signals();
   ~Signals();
   Signals(const Signals&) = delete;
   Signals& operator=(const Signals&) = delete;
-  bool pending() const;
+
+  void remember();
+  bool pending() const;  ///< a request has been noted
 };
 
 }  // namespace brume::app

@@ -19,7 +19,8 @@ struct RunOptions : DeckOptions {
   std::optional<int> steps;
   std::string resume = "auto";  ///< auto | none | a checkpoint directory
   bool replan = false;
-  double max_minutes = 0.0;  ///< 0: no limit
+  bool new_data = false;     ///< on resume the deck's data may be others than the checkpoint's
+  double max_minutes = 0.0;  ///< since the start of the process; 0: no limit
   bool dry_run = false;
 };
 

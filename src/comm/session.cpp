@@ -4,6 +4,7 @@
 
 #include <array>
 #include <string_view>
+#include <utility>
 
 #include "base/error.hpp"
 #include "comm/mpi_call.hpp"
@@ -47,12 +48,23 @@ Session::Session() {
   num_nodes_ = static_cast<int>(nodes);
 }
 
-Session::~Session() { MPI_Finalize(); }
+Session::~Session() {
+  heartbeat_.reset();
+  MPI_Finalize();
+}
 
 std::unique_ptr<Communicator> Session::world() {
   MPI_Comm copy = MPI_COMM_NULL;
   check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &copy));
   return std::make_unique<MpiCommunicator>(MpiGroup(copy));
+}
+
+void Session::watch_peers(double limit_s, std::function<void(const SilentRank&)> on_silence) {
+  heartbeat_.emplace(limit_s, std::move(on_silence));
+}
+
+void Session::set_silence_limit(double limit_s) {
+  if (heartbeat_) heartbeat_->set_limit(limit_s);
 }
 
 std::string Session::library_version() {

@@ -11,44 +11,47 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "comm/silence.hpp"
 
 namespace brume::comm {
 
-using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
+
+constexpr double look_s = 0.5;
 
 struct Watchdog::Impl {
   std::function<void(double)> on_silence;
-  std::atomic<Clock::time_point> last_beat = Clock::now();
+  std::atomic<bool> beaten = false;  // since the last look
   std::mutex mutex;
   std::condition_variable changed;  // the deadline, or the end has come
-  Seconds deadline;
+  Silence silence{look_s};
+  double deadline_s;
   bool ending = false;
   std::thread thread;
 
   Impl(double deadline_s, std::function<void(double)> told)
-      : on_silence(std::move(told)), deadline(deadline_s) {}
+      : on_silence(std::move(told)), deadline_s(deadline_s) {}
 
-  void set(double deadline_s) {
-    require(deadline_s > 0, Failure::bug, "a watchdog's deadline of {} s", deadline_s);
+  void set(double s) {
+    require(s > 0, Failure::bug, "a watchdog's deadline of {} s", s);
     const std::lock_guard lock(mutex);
-    deadline = Seconds(deadline_s);
+    deadline_s = s;
     changed.notify_all();
   }
 
   void watch() {
     pthread_setname_np(pthread_self(), "watchdog");
-    Seconds silence{};
-    if (sleep_until_silence(silence)) on_silence(silence.count());
+    double silence_s = 0.0;
+    if (look_until_silence(silence_s)) on_silence(silence_s);
   }
 
   /// False when the watchdog ends first.
-  bool sleep_until_silence(Seconds& silence) {
+  bool look_until_silence(double& silence_s) {
     std::unique_lock lock(mutex);
     while (!ending) {
-      silence = Clock::now() - last_beat.load();
-      if (silence >= deadline) return true;
-      changed.wait_for(lock, std::min(deadline - silence, Seconds(3600)));  // a clock has an end
+      silence_s = silence.look(beaten.exchange(false));
+      if (silence_s >= deadline_s) return true;
+      changed.wait_for(lock, Seconds(std::min(deadline_s - silence_s, look_s)));
     }
     return false;
   }
@@ -69,7 +72,7 @@ Watchdog::~Watchdog() {
   impl_->thread.join();
 }
 
-void Watchdog::beat() { impl_->last_beat = Clock::now(); }
+void Watchdog::beat() { impl_->beaten.store(true, std::memory_order_relaxed); }
 
 void Watchdog::set_deadline(double deadline_s) { impl_->set(deadline_s); }
 

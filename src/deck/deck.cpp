@@ -131,6 +131,11 @@ const Schema<TrainingKeys>& training_schema() {
                {.unit = "iterations",
                 .help = "the run stops when so many in a row were skipped",
                 .min = 1})
+          .key("silence_limit_s", &TrainingKeys::silence_limit_s,
+               {.unit = "s",
+                .help = "a rank that gives no sign of life for so long, or finishes no task for so "
+                        "long and for five iterations, ends the job: raise it to debug a rank",
+                .min = 1})
           .table("optimizer", &TrainingKeys::optimizer, optimizer_schema(),
                  "How weights are updated");
   return schema;

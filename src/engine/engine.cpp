@@ -1,6 +1,7 @@
 #include "engine/engine.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <numbers>
 #include <numeric>
@@ -8,6 +9,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "base/log.hpp"
 #include "comm/agree.hpp"
 #include "comm/device_group.hpp"
 #include "device/device.hpp"
@@ -74,7 +76,7 @@ struct Engine::Impl {
         compute(make_compute(this->plan, this->model, world.rank(), arena)),
         groups(this->plan, world),
         executor(arena, *compute, groups, settings, model.precision,
-                 [&world](std::exception_ptr failure) { leave(world, failure); }) {
+                 [this, &world](std::exception_ptr failure) { leave(world, failure); }) {
     if (settings.check_memory) {
       guards.emplace(train, arena);
       evaluation_guards.emplace(evaluation, arena);
@@ -105,14 +107,15 @@ struct Engine::Impl {
     return std::move(*arena);
   }
 
-  /// Nobody can agree any more: peers may wait for this rank in any of their channels.
-  static void leave(comm::Communicator& world, std::exception_ptr failure) {
+  /// Nobody can agree any more: peers may wait for this rank in any of their channels. Called by
+  /// the channel's thread.
+  void leave(comm::Communicator& world, std::exception_ptr failure) const {
     try {
       std::rethrow_exception(failure);
-    } catch (const Error& error) {
-      world.abort(int(error.failure()));
     } catch (...) {
-      world.abort(int(Failure::bug));
+      const Error error = current_error();
+      log::error("brume: step {}: {}", done + 1, error.what());
+      world.abort(int(error.failure()));
     }
   }
 
@@ -191,7 +194,9 @@ struct Engine::Impl {
   std::unique_ptr<Compute> compute;
   Groups groups;
   std::optional<GuardCheck> guards, evaluation_guards;
-  std::int64_t done = 0;        ///< steps whose gradients were made
+  std::atomic<std::int64_t> done =
+      0;                        ///< steps whose gradients were made; channels' threads read it
+  std::int64_t samples = 0;     ///< of these steps
   bool update_pending = false;  ///< ... and those of the last one are not applied yet
   double pending_scale = 1.0;   ///< S of that one
   LossScaling scaling;
@@ -210,7 +215,7 @@ Engine::~Engine() = default;
 
 StepMetrics Engine::step(const data::Sampler& data) {
   Impl& e = *impl_;
-  e.load_batch(data, e.done * e.plan.global_batch, e.plan.global_batch);
+  e.load_batch(data, e.samples, e.plan.global_batch);
   // The update of the last step is part of this one's first forward.
   StepScalars scalars = e.scalars(e.done - 1);
   const double scale = e.loss_scale();
@@ -236,6 +241,7 @@ StepMetrics Engine::step(const data::Sampler& data) {
     metrics.scaled_down = e.scaling.scale < scale;
   }
   ++e.done;
+  e.samples += e.plan.global_batch;
   e.update_pending = !metrics.skipped;
   e.pending_scale = scale;
   return metrics;
@@ -266,13 +272,14 @@ double Engine::evaluate(const data::Sampler& data, std::int64_t first, std::int6
   return loss;
 }
 
+Progress Engine::progress() const { return {impl_->done, impl_->samples, impl_->scaling}; }
+
 std::int64_t Engine::steps_done() const { return impl_->done; }
 
-LossScaling Engine::loss_scaling() const { return impl_->scaling; }
-
-void Engine::resume(std::int64_t steps, const LossScaling& scaling) {
-  impl_->done = steps;
-  impl_->scaling = scaling;
+void Engine::resume(const Progress& progress) {
+  impl_->done = progress.steps;
+  impl_->samples = progress.samples;
+  impl_->scaling = progress.scaling;
   impl_->update_pending = false;
 }
 

@@ -76,6 +76,7 @@ Executor::Executor(const Arena& arena, const Compute& compute, const Groups& gro
       compute_(compute),
       groups_(groups),
       precision_(precision),
+      on_task_done_(settings.on_task_done),
       channels_(channel_names(), std::move(on_failure), channel_streams()) {
   // Only what computes is bound: transfers of a rank find room beside it.
   channels_.enqueue(int(Channel::compute),
@@ -109,6 +110,7 @@ void Executor::run(const schedule::Program& program, Parts parts, const StepScal
             if (guards) guards->before(int(id));
             execute(program, int(id), step);
             if (guards) guards->after(int(id));
+            if (on_task_done_) on_task_done_();
           },
           &times[id]);
     if (waited_for[id]) events[id] = channels_.record(channel);
@@ -119,13 +121,19 @@ void Executor::run(const schedule::Program& program, Parts parts, const StepScal
 void Executor::execute(const schedule::Program& program, int id, const StepScalars& step) {
   const schedule::Task& task = program.tasks[std::size_t(id)];
   const device::Range range([&] { return schedule::label(task); });
-  if (task.operation == Operation::copy) return copy(program, task);
-  switch (task.channel) {
-    case Channel::compute: return compute_.run(program, task, step);
-    case Channel::h2d:
-    case Channel::d2h: return copy(program, task);
-    case Channel::disk: return read_or_write(program, task);
-    default: return communicate(program, task);
+  try {
+    if (task.operation == Operation::copy) return copy(program, task);
+    switch (task.channel) {
+      case Channel::compute: return compute_.run(program, task, step);
+      case Channel::h2d:
+      case Channel::d2h: return copy(program, task);
+      case Channel::disk: return read_or_write(program, task);
+      default: return communicate(program, task);
+    }
+  } catch (...) {
+    const Error error = current_error();
+    throw Error(error.failure(), "{}: {}: {}", schedule::name(task.channel), schedule::label(task),
+                error.what());
   }
 }
 

@@ -52,6 +52,7 @@ class Executor {
   const Compute& compute_;
   const Groups& groups_;
   model::Precision precision_;
+  std::function<void()> on_task_done_;
   // What runs, for in_flight().
   std::atomic<const schedule::Program*> program_ = nullptr;
   std::atomic<const schedule::Span*> times_ = nullptr;

@@ -116,10 +116,17 @@ std::optional<CheckpointInfo> find_checkpoint(comm::Communicator& world,
       if (!except.contains(step)) return step;
     return std::int64_t{-1};
   };
-  for (;;) {
+  for (int damaged = 0;;) {
     // Rank 0 decides: another node may not see a new name yet.
     const std::int64_t step = std::stoll(
         comm::broadcast(world, world.rank() == 0 ? std::to_string(newest()) : std::string(), 0));
+    // A start from nothing would hide damage, or a disk that cannot be read for a moment.
+    if (step < 0 && damaged > 0)
+      throw comm::AgreedError(
+          Failure::storage,
+          "{}: no checkpoint can be used, for the reasons above: mend the cause, "
+          "or start anew with --resume none, which sets them aside",
+          checkpoints.string());
     if (step < 0) return std::nullopt;
     try {
       CheckpointInfo info = open_checkpoint(world, step_directory(checkpoints, step));
@@ -129,6 +136,7 @@ std::optional<CheckpointInfo> find_checkpoint(comm::Communicator& world,
       if (world.rank() == 0)
         log::warn("checkpoint of step {} is passed over: {}", step, error.what());
     }
+    ++damaged;
     except.insert(step);
   }
 }

@@ -2,7 +2,9 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <iterator>
@@ -86,6 +88,7 @@ struct CheckpointWriter::Impl {
   Manifest manifest;
   GetValues get_values;
   bool in_place = false;  ///< rank 0: step-N has been renamed
+  std::atomic<double> longest_write_s = 0.0;
 
   int rank() const { return comm->rank(); }
   fs::path final_name() const { return step_directory(root, manifest.info.step); }
@@ -111,11 +114,14 @@ void CheckpointWriter::Impl::wait() {
 }
 
 void CheckpointWriter::Impl::run() noexcept {
+  const auto start = std::chrono::steady_clock::now();
   try {
     write();
   } catch (...) {
     failure = std::current_exception();
   }
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+  longest_write_s = std::max<double>(longest_write_s, taken.count());
   get_values = nullptr;
 }
 
@@ -267,5 +273,7 @@ void CheckpointWriter::start(const CheckpointInfo& info, const std::vector<engin
 }
 
 void CheckpointWriter::finish() { impl_->wait(); }
+
+double CheckpointWriter::longest_write_s() const { return impl_->longest_write_s; }
 
 }  // namespace brume::io

@@ -91,6 +91,8 @@ Manifest parse_manifest(json object) {
           checkpoint_version[0]);
   Manifest manifest;
   object.at("step").get_to(manifest.info.step);
+  manifest.info.samples = object.value("samples", manifest.info.samples);
+  manifest.info.data_text = object.value("data", manifest.info.data_text);
   engine::LossScaling& scaling = manifest.info.scaling;
   scaling.scale = object.value("loss_scale", scaling.scale);
   scaling.good_steps = object.value("good_steps", scaling.good_steps);
@@ -127,6 +129,8 @@ std::string manifest_text(const Manifest& manifest) {
     json object = {{"filetype", checkpoint_filetype},
                    {"version", checkpoint_version},
                    {"step", manifest.info.step},
+                   {"samples", manifest.info.samples},
+                   {"data", manifest.info.data_text},
                    {"ranks", manifest.files.size()},
                    {"deck", manifest.info.deck_text},
                    {"plan", manifest.info.plan_text},

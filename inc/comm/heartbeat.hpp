@@ -1,0 +1,38 @@
+/// @file Ranks that hear from each other, so that one that stands still is found and named.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace brume::comm {
+
+/// A rank that gave no sign of life.
+struct SilentRank {
+  int rank;          ///< in the job
+  std::string host;  ///< where it runs
+  double silence_s;  ///< [s] since it was last heard of
+};
+
+/// A thread on each rank sends a sign of life to the next rank every half second and listens to the
+/// one before it, in a ring. So a process that is stopped, or whose machine is gone, is noticed by
+/// one rank at any moment of a job; what a living process waits for is the Watchdog's matter. Time
+/// in which the listener itself was suspended does not count.
+class Heartbeat {
+ public:
+  /// Collective over all ranks of the job; MPI must be running.
+  /// @param limit_s     [s] of silence after which `on_silence` is called, once, by the thread
+  /// @throws Error(network) when MPI fails
+  Heartbeat(double limit_s, std::function<void(const SilentRank&)> on_silence);
+  ~Heartbeat();  ///< waits until the rank before this one has come to its end, too: collective
+  Heartbeat(const Heartbeat&) = delete;
+  Heartbeat& operator=(const Heartbeat&) = delete;
+
+  void set_limit(double limit_s);  ///< [s]; any thread
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace brume::comm

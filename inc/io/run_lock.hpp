@@ -1,0 +1,44 @@
+/// @file The lock of a run directory, which belongs to one job at a time.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+#include "base/descriptor.hpp"
+
+namespace brume::io {
+
+/// Holds RUN_DIR/lock, a file that names its owner, for the life of a job; for one rank of it. The
+/// system unlocks the file when its process ends, however that comes, so no lock outlives its job.
+/// The file itself outlives a job that was killed, and counts how often that happened in a row.
+class RunLock {
+ public:
+  /// Jobs that may be killed after one another without a new checkpoint between them.
+  static constexpr int most_starts = 10;
+
+  /// Makes the directory if it is missing and takes its lock. Where the file system has no locks,
+  /// it says so in the log and goes on.
+  ///
+  /// @param patience_s  [s] to wait for an owner that is about to end, as after a kill
+  /// @throws Error(input)    naming host, process and job of the owner
+  /// @throws Error(storage)  when the directory or the file cannot be made
+  explicit RunLock(const std::filesystem::path& directory, double patience_s = 5.0);
+  ~RunLock();  ///< removes the file, because this job has not been killed
+  RunLock(const RunLock&) = delete;
+  RunLock& operator=(const RunLock&) = delete;
+
+  /// Notes that training begins after `step` steps.
+  /// @throws Error(resource) when the last `most_starts` jobs began there too and were killed
+  void begin(std::int64_t step);
+
+ private:
+  void write() const;
+
+  std::filesystem::path path_;
+  Descriptor file_;
+  std::int64_t step_ = -1;  ///< where the last job of this directory began
+  int starts_ = 0;          ///< how many jobs in a row did
+  bool keeps_file_ = false;
+};
+
+}  // namespace brume::io

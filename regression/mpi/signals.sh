@@ -1,0 +1,104 @@
+#!/bin/sh
+# Requests to stop, whenever they come: before the first step they end the job with 75; one that is delivered
+# twice is one; a second one ends it at once with 71; while the last checkpoint is written it is finished; ranks
+# that the plan leaves out survive them.
+set -eu
+. "$BRUME_REGRESSION_DIR/tiny_job.sh"
+long="--set training.steps=100000"
+
+start() { # <name> <flag...>: a job in the background, its output in <name>.log
+  log=$1.log
+  shift
+  mpirun -n 4 --oversubscribe "$BRUME" run "$deck" "$@" > "$log" 2>&1 &
+  job=$!
+}
+wait_for() { # <pattern>
+  for _ in $(seq 600); do
+    if grep -q "$1" "$log"; then return; fi
+    sleep 0.05
+  done
+  cat "$log"
+  echo "never said '$1'"
+  exit 1
+}
+ranks() { pgrep -P "$job"; }
+ends_with() { # <code>
+  code=0
+  wait "$job" || code=$?
+  cat "$log"
+  [ "$code" -eq "$1" ] || { echo "expected exit code $1, got $code"; exit 1; }
+}
+has_stopped() {
+  stopped=$(sed -n 's/^stopped after \([0-9]*\) of.*/\1/p' "$log")
+  [ -f "$1/checkpoints/step-$stopped/manifest.json" ] || { echo "no checkpoint of step '$stopped'"; exit 1; }
+}
+
+# While the machine is measured, which takes seconds.
+XDG_CACHE_HOME=$PWD/cache start measuring $long
+wait_for 'measuring this machine'
+kill -USR1 "$job"
+ends_with 75
+grep -q 'before the first step' "$log"
+
+# mpirun passes on what everybody has got already.
+start twice --set "$profile" $long --set output.directory=twice
+wait_for ' MiB$'
+kill -USR1 "$job" $(ranks)
+ends_with 75
+has_stopped twice
+
+# A second request, while the disk takes its time for the first one's checkpoint.
+start again --set "$profile" $long --set output.directory=again
+wait_for ' MiB$'
+kill -STOP "$(ranks | head -n 1)"
+kill -USR1 $(ranks | tail -n 3)
+sleep 2.5
+kill -USR1 $(ranks | tail -n 3)
+ends_with 71
+grep -q 'stopped at once by a second signal' "$log" || [ "$(grep -c 'brume:' "$log")" -eq 0 ]
+
+# After the last step, in the last write; the trace is written after the last checkpoint.
+for wish in USR1 TERM INT; do
+  start "late$wish" --set "$profile" --set output.directory="late$wish"
+  wait_for '^ *12  '
+  kill -$wish $(ranks) 2> /dev/null || true
+  ends_with 0
+  [ -f "late$wish/checkpoints/step-12/manifest.json" ] || { echo "the last checkpoint is lost"; exit 1; }
+done
+
+# Two groups of two ranks, of which the plan takes one.
+sed 's/^ranks_per_node   = 4/ranks_per_node   = 2/' "${profile#*=}" > half.toml
+awk '/^\[cluster\]/ { skip = 1 } /^\[search\]/ { skip = 0 } !skip' "$deck" > deck.toml
+for name in one other; do cat >> deck.toml << EOT
+[[cluster.groups]]
+name             = "$name"
+devices_per_node = 2
+memory_gib       = 0.01
+host_memory_gib  = 0.1
+profile          = "half.toml"
+EOT
+done
+cat >> deck.toml << EOT
+[[cluster.links]]
+between   = ["one", "other"]
+gib_per_s = 0.5
+latency_s = 1e-4
+EOT
+cat > plan.toml << EOT
+version = 1
+global_batch = 8
+microbatches = 4
+[[stages]]
+first_layer = 0
+layers = 4
+group = "other"
+devices_per_node = 2
+microbatch = 1
+dp = 2
+tp = 1
+EOT
+deck=deck.toml start left_out --plan plan.toml $long --set output.directory=left_out
+wait_for ' MiB$'
+kill -USR1 "$job"
+ends_with 75
+has_stopped left_out

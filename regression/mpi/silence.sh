@@ -1,0 +1,39 @@
+#!/bin/sh
+# A rank that is stopped, in training or before it, ends the job with 5 and is named with its host. A job that is
+# suspended as a whole goes on.
+set -eu
+. "$BRUME_REGRESSION_DIR/tiny_job.sh"
+start() { # <pattern to wait for> <flag...>
+  pattern=$1
+  shift
+  mpirun -n 4 --oversubscribe "$BRUME" run "$deck" --set training.steps=1000000 --set training.silence_limit_s=3 "$@" > log 2>&1 &
+  job=$!
+  for _ in $(seq 600); do
+    if grep -q "$pattern" log; then return; fi
+    sleep 0.05
+  done
+  cat log
+  echo "never said '$pattern'"
+  exit 1
+}
+one_falls_silent() {
+  kill -STOP "$(pgrep -P "$job" | sed -n 3p)"
+  code=0
+  wait "$job" || code=$?
+  cat log
+  [ "$code" -eq 5 ] || { echo "expected exit code 5, got $code"; exit 1; }
+  grep -q "rank [0-3] on $(hostname) has given no sign of life for 3" log || { echo "nobody named it"; exit 1; }
+}
+
+start ' MiB$' --set "$profile"
+processes="$(pgrep -P "$job") $job"
+kill -STOP $processes
+sleep 6
+kill -CONT $processes
+sleep 2
+kill -0 "$job" || { cat log; echo "a suspended job was ended"; exit 1; }
+one_falls_silent
+
+export XDG_CACHE_HOME=$PWD/cache
+start 'measuring this machine' --set output.directory=measured
+one_falls_silent

@@ -1,0 +1,66 @@
+#include "io/run_lock.hpp"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include "base/error.hpp"
+#include "checkpoint_samples.hpp"
+#include "refusal.hpp"
+
+namespace brume::io {
+namespace {
+
+using RunLocks = CheckpointFault;  // for its directory
+
+TEST_F(RunLocks, OneJobHasADirectoryAtATime) {
+  const fs::path run = directory_ / "runs" / "one";
+  auto first = std::make_unique<RunLock>(run);
+  const std::string said = test::refusal([&] { RunLock second(run, 0.0); }, Failure::input);
+  EXPECT_NE(said.find("belongs to another job (host "), std::string::npos) << said;
+  first.reset();
+  EXPECT_FALSE(fs::exists(run / "lock"));
+  RunLock second(run, 0.0);
+}
+
+TEST_F(RunLocks, JobsKilledInTheSamePlaceAreCounted) {
+  const auto killed = [&](std::int64_t step) {
+    // A process that is killed leaves the file, and the system takes the lock off it.
+    std::string kept;
+    {
+      RunLock lock(directory_);
+      lock.begin(step);
+      kept = content(directory_ / "lock");
+    }
+    put(directory_ / "lock", kept);
+  };
+  for (int i = 0; i < RunLock::most_starts; ++i) killed(20);
+  for (int i = 0; i < 2; ++i) {
+    RunLock lock(directory_);
+    const std::string said = test::refusal([&] { lock.begin(20); }, Failure::resource);
+    EXPECT_NE(said.find("began after step 20 and were killed"), std::string::npos) << said;
+  }
+  for (int i = 0; i < RunLock::most_starts; ++i) killed(40);  // a checkpoint later
+  fs::remove(directory_ / "lock");
+  killed(40);
+}
+
+TEST_F(RunLocks, WhatIsNotOursInTheFileIsNoCount) {
+  for (const char* text : {"", "x", "\n\n\n", "host a\n-3 99999999999999999999\n"}) {
+    put(directory_ / "lock", text);
+    RunLock lock(directory_);
+    lock.begin(-3);
+  }
+}
+
+TEST_F(RunLocks, ALinkIsNotFollowed) {
+  fs::create_symlink(directory_ / "elsewhere", directory_ / "lock");
+  test::refusal([&] { RunLock lock(directory_); }, Failure::storage);
+  EXPECT_FALSE(fs::exists(directory_ / "elsewhere"));
+}
+
+}  // namespace
+}  // namespace brume::io

@@ -1,0 +1,170 @@
+#include "prepare.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "base/error.hpp"
+#include "base/log.hpp"
+#include "comm/agree.hpp"
+#include "kernels/narrow.hpp"
+#include "kernels/types.hpp"
+#include "planning.hpp"
+#include "profiles.hpp"
+#include "resume.hpp"
+
+namespace brume::app {
+namespace {
+
+/// Ranks that know different things would wait for each other for ever. Collective.
+/// @throws AgreedError(input)
+void require_same(comm::Communicator& job, const char* what, const std::string& mine) {
+  const std::vector<std::string> all = job.gather(mine);
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    if (all[rank] != all[0])
+      throw comm::AgreedError(Failure::input, "rank {} {} '{}', rank 0 '{}': start all alike", rank,
+                              what, all[rank], all[0]);
+}
+
+std::string text(const RunOptions& o) {
+  return fmt::format("brume " BRUME_VERSION
+                     " run {} --set '{}' --plan '{}' --steps {} --resume '{}' --replan {} "
+                     "--new-data {} --max-minutes {} --dry-run {}",
+                     o.deck, fmt::join(o.sets, " "), o.plan, o.steps.value_or(-1), o.resume,
+                     o.replan, o.new_data, o.max_minutes, o.dry_run);
+}
+
+void warn_of_precision(const deck::Deck& deck, const model::Config& model) {
+  const bool converts =
+      (model.precision == model::Precision::bf16 && !kernels::has_bfloat16_instructions()) ||
+      (model.precision == model::Precision::fp16 && !kernels::has_float16_instructions());
+  if (converts)
+    log::warn("{} saves memory, but not time: matrix products here convert to fp32",
+              deck.training.precision);
+  if (deck.training.tf32 && !kernels::has_tf32_instructions())
+    log::warn("training.tf32 changes nothing here: only NVIDIA devices since Ampere round to TF32");
+}
+
+/// Makes a Prepared, room by room.
+class Preparation {
+ public:
+  Preparation(const RunOptions& options, comm::Session& session, comm::Communicator& job)
+      : options_(options), session_(session), job_(job), leader_(job.rank() == 0) {}
+
+  Prepared run() {
+    require_same(job_, "was started by", text(options_));
+    read_deck();
+    open_data();
+    lock_directory();
+    made_.resume = find_resume(job_, options_, made_.deck.output.directory,
+                               model::text(made_.model), made_.data_text);
+    choose_plan();
+    check_plan();
+    return std::move(made_);
+  }
+
+ private:
+  void read_deck() {
+    deck::Deck& deck = made_.deck;
+    deck = load_deck(job_, session_.ranks_per_node(), options_.deck, options_.sets);
+    session_.set_silence_limit(deck.training.silence_limit_s);
+    made_.model = model::config(deck.model, deck.training.precision);
+    kernels::allow_tf32(deck.training.tf32);
+    made_.cluster = hardware::cluster(deck.cluster);
+    made_.last_step = options_.steps.value_or(deck.training.steps);
+    comm::together(job_, [&] {
+      refuse_mist(deck, "run");
+      require(job_.size() == made_.cluster.devices(), Failure::input,
+              "the deck's cluster has {} devices, the job has {} ranks: start {} ranks, or change "
+              "cluster.nodes or cluster.devices_per_node",
+              made_.cluster.text(), job_.size(), made_.cluster.devices());
+    });
+    if (!leader_) return;
+    warn_of_precision(deck, made_.model);
+    if (session_.num_nodes() != made_.cluster.nodes())
+      log::warn("cluster.nodes = {}, but the job runs on {}: limits and times are the deck's",
+                made_.cluster.nodes(), session_.num_nodes());
+  }
+
+  void open_data() {
+    comm::together(job_, [&] {
+      const deck::DataKeys& data = made_.deck.data;
+      made_.train_data.emplace(open(data.train, "data.train"));
+      if (!data.valid.empty()) made_.valid_data.emplace(open(data.valid, "data.valid"));
+    });
+    made_.data_text = data_text(*made_.train_data, made_.deck);
+    require_same(job_, "reads", made_.data_text);
+  }
+
+  data::Sampler open(const std::string& path, const char* key) const {
+    const data::TokenFile file(path);
+    require(file.vocab_size() <= made_.model.vocab_size, Failure::input,
+            "{} = {}: its vocabulary of {} is larger than model.vocab_size = {}", key, path,
+            file.vocab_size(), made_.model.vocab_size);
+    const auto order =
+        made_.deck.data.order == "shuffled" ? data::Order::shuffled : data::Order::sequential;
+    return data::Sampler(file, order, std::uint64_t(made_.deck.training.seed), made_.model.seq_len);
+  }
+
+  void lock_directory() {
+    comm::together(job_, [&] {
+      if (leader_ && !options_.dry_run)
+        made_.lock = std::make_unique<io::RunLock>(made_.deck.output.directory);
+    });
+  }
+
+  void choose_plan() {
+    const std::optional<io::CheckpointInfo>& resume = made_.resume;
+    if (resume && !options_.replan && options_.plan.empty()) {
+      made_.plan = plan::parse(resume->plan_text, resume->directory.string());
+      if (made_.cluster.num_groups() > 1 || made_.plan.devices() == job_.size()) {
+        made_.machine =
+            hardware::parse_machine(resume->profile_text, "checkpoint", made_.deck.cluster);
+        return;
+      }
+      if (leader_)
+        log::warn("the checkpoint's plan needs {} ranks: searching a new one",
+                  made_.plan.devices());
+    }
+    made_.machine = obtain_machine(job_, session_.ranks_per_node(), made_.deck, made_.model);
+    made_.searched = options_.plan.empty();
+    std::string text;
+    comm::together(job_, [&] {
+      if (!leader_) return;
+      text = plan::text(made_.searched ? search_plan(made_.deck, made_.model, *made_.machine)
+                                       : plan::load(options_.plan));
+    });
+    made_.plan = plan::parse(comm::broadcast(job_, text, 0), "plan");
+  }
+
+  void check_plan() {
+    comm::together(job_, [&] {
+      const plan::Plan& plan = made_.plan;
+      made_.cluster = hardware::usable(made_.cluster, *made_.machine);
+      require(made_.cluster.num_groups() > 1 || plan.devices() == job_.size(), Failure::input,
+              "the plan is for {} ranks, the job has {}", plan.devices(), job_.size());
+      require(plan.global_batch == made_.deck.training.global_batch, Failure::input,
+              "the plan is for a global batch of {}, the deck asks for training.global_batch = {}: "
+              "change one of them, or search a new plan by --replan",
+              plan.global_batch, made_.deck.training.global_batch);
+      plan::check(plan, made_.model, made_.cluster);
+      if (made_.lock) made_.lock->begin(made_.resume ? made_.resume->step : 0);
+    });
+  }
+
+  const RunOptions& options_;
+  comm::Session& session_;
+  comm::Communicator& job_;
+  bool leader_;
+  Prepared made_;
+};
+
+}  // namespace
+
+Prepared prepare(const RunOptions& options, comm::Session& session, comm::Communicator& job) {
+  return Preparation(options, session, job).run();
+}
+
+}  // namespace brume::app

@@ -1,0 +1,81 @@
+#include "resume.hpp"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "base/error.hpp"
+#include "base/log.hpp"
+#include "comm/agree.hpp"
+#include "plan/plan.hpp"
+
+namespace brume::app {
+namespace {
+
+bool of_other_data(const io::CheckpointInfo& checkpoint, const std::string& data_text) {
+  return !checkpoint.data_text.empty() && checkpoint.data_text != data_text;
+}
+
+engine::Progress progress(const io::CheckpointInfo& checkpoint, const std::string& data_text) {
+  std::int64_t samples = checkpoint.samples;
+  if (of_other_data(checkpoint, data_text))
+    samples = 0;
+  else if (samples < 0)  // an older checkpoint, all of whose steps were alike
+    samples = checkpoint.step *
+              plan::parse(checkpoint.plan_text, checkpoint.directory.string()).global_batch;
+  return {.steps = checkpoint.step, .samples = samples, .scaling = checkpoint.scaling};
+}
+
+void check(const io::CheckpointInfo& checkpoint, const std::string& model_text,
+           const std::string& data_text, bool new_data) {
+  const std::string name = checkpoint.directory.string();
+  require(checkpoint.model_text == model_text, Failure::input,
+          "checkpoint {} is of another model ({}), the deck asks for ({}): use --resume none or "
+          "another output.directory",
+          name, checkpoint.model_text, model_text);
+  require(
+      new_data || !of_other_data(checkpoint, data_text), Failure::input,
+      "checkpoint {} was trained on other data, or in another order ({}), than the deck has now "
+      "({}): set data.train, data.order and training.seed as they were, or go on from the first "
+      "sample of what the deck has by --new-data",
+      name, checkpoint.data_text, data_text);
+}
+
+}  // namespace
+
+std::string data_text(const data::Sampler& data, const deck::Deck& deck) {
+  const data::TokenFileIdentity file = data.identity();
+  std::string text =
+      fmt::format("{} tokens, checksum {:016x}, {}", file.tokens, file.checksum, deck.data.order);
+  if (deck.data.order == "shuffled") text += fmt::format(" by seed {}", deck.training.seed);
+  return text;
+}
+
+std::optional<io::CheckpointInfo> find_resume(comm::Communicator& world, const RunOptions& options,
+                                              const std::string& run_directory,
+                                              const std::string& model_text,
+                                              const std::string& data_text) {
+  if (options.resume == "none") return std::nullopt;
+  const std::optional<io::CheckpointInfo> found =
+      options.resume == "auto" ? io::find_checkpoint(world, run_directory)
+                               : std::optional(io::open_checkpoint(world, options.resume));
+  if (!found) return std::nullopt;
+  comm::together(world, [&] { check(*found, model_text, data_text, options.new_data); });
+  if (log::leads()) {
+    log::info("resuming from {} after {} steps", found->directory.string(), found->step);
+    if (of_other_data(*found, data_text))
+      log::info("the data are others from here on: {}, from the first sample", data_text);
+  }
+  return found;
+}
+
+void load(const io::CheckpointInfo& checkpoint, const std::string& data_text,
+          engine::Engine& engine, comm::Communicator& world) {
+  comm::together(world, [&] {
+    std::vector<engine::Slab> slabs = engine.slabs();
+    io::load_slabs(checkpoint, slabs);
+    engine.resume(progress(checkpoint, data_text));
+  });
+}
+
+}  // namespace brume::app

@@ -1,0 +1,351 @@
+#include "training.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "comm/agree.hpp"
+#include "comm/watchdog.hpp"
+#include "device/device.hpp"
+#include "device/memory.hpp"
+#include "io/run_file.hpp"
+#include "kernels/types.hpp"
+#include "planning.hpp"
+#include "recovery.hpp"
+#include "resume.hpp"
+#include "schedule/compile.hpp"
+#include "screen.hpp"
+
+namespace brume::app {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double usual_disk_bytes_per_s = 100e6;     ///< that a node writes to
+constexpr double slowest_disk_bytes_per_s = 10e6;    ///< below it counts as broken
+constexpr double least_write_limit_s = 300.0;        ///< however little there is to write
+constexpr std::int64_t least_copy_bytes = 16 << 20;  ///< however little memory is left
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+engine::Settings settings(const deck::Deck& deck, int threads, int first_core) {
+  const deck::OptimizerKeys& o = deck.training.optimizer;
+  engine::Settings s;
+  s.steps = deck.training.steps;
+  s.optimizer = {.lr = o.lr,
+                 .min_lr_ratio = o.min_lr_ratio,
+                 .warmup_steps = o.warmup_steps,
+                 .beta1 = o.beta1,
+                 .beta2 = o.beta2,
+                 .eps = o.eps,
+                 .weight_decay = o.weight_decay,
+                 .clip_norm = o.clip_norm};
+  s.loss_scale = deck.training.loss_scale;
+  s.seed = std::uint64_t(deck.training.seed);
+  s.threads = threads;
+  s.first_core = first_core;
+  return s;
+}
+
+class Training {
+ public:
+  Training(const RunOptions& options, const Prepared& prepared, const comm::Session& session,
+           comm::Communicator& crew, Signals& signals, Clock::time_point start)
+      : options_(options),
+        run_(prepared),
+        session_(session),
+        crew_(crew),
+        signals_(signals),
+        start_(start),
+        leader_(crew.rank() == 0) {}
+
+  int run() {
+    predict();
+    if (options_.dry_run) return 0;
+    start_engine();
+    const int code = train();
+    finish(code);
+    return code;
+  }
+
+ private:
+  // --- before the first step ---
+
+  /// What the plan will need and how long an iteration will take.
+  void predict() {
+    description_.deck_text = deck::schema().write(run_.deck);
+    description_.plan_text = plan::text(run_.plan);
+    description_.profile_text = hardware::text(*run_.machine);
+    description_.version = BRUME_VERSION;
+    description_.ranks = crew_.size();
+    // Rank 0 knows the iteration's time [s] and each rank's host memory to spare [bytes].
+    std::vector<double> known(1 + std::size_t(crew_.size()), 0.0);
+    comm::together(crew_, [&] {
+      if (leader_) known = simulate();
+    });
+    crew_.all_reduce(known, comm::Reduction::sum);
+    description_.predicted_iteration_s = iteration_s_ = known[0];
+    max_copy_bytes_ =
+        std::max(std::int64_t(known[1 + std::size_t(crew_.rank())]), least_copy_bytes);
+  }
+
+  std::vector<double> simulate() {
+    const std::vector<schedule::Program> programs = schedule::compile_all(run_.plan, run_.model);
+    check_memory(programs, run_.plan, run_.cluster);
+    const schedule::Simulation simulation =
+        schedule::simulate(programs, run_.plan, run_.model, *run_.machine);
+    predicted_ = timelines(programs, simulation);
+    for (const schedule::Program& program : programs) {
+      description_.predicted_bytes.push_back(
+          program.arena_bytes[std::size_t(schedule::Tier::device)]);
+      description_.host_bytes.push_back(program.arena_bytes[std::size_t(schedule::Tier::host)]);
+    }
+    if (!run_.searched) log::info("{}", plan::table(run_.plan));
+    log::info("{} parameters, {} tokens to train on; predicted iteration time {}",
+              format_count(double(model::num_parameters(run_.model))),
+              format_count(double(run_.train_data->num_windows()) * run_.model.seq_len),
+              format_seconds(simulation.iteration_s));
+    std::vector<double> known{simulation.iteration_s};
+    for (const std::int64_t bytes : spare_host_bytes(programs, run_.plan, run_.cluster))
+      known.push_back(double(bytes));
+    return known;
+  }
+
+  void start_engine() {
+    device::release_unused();
+    const int ranks = session_.ranks_per_node();
+    const int threads = device::threads_per_rank(ranks);
+    runtime_.emplace(threads);
+    engine::Settings all =
+        settings(run_.deck, threads, device::first_core(ranks, session_.node_rank()));
+    const plan::Stage& stage =
+        run_.plan.stages[std::size_t(plan::place(run_.plan, crew_.rank()).stage)];
+    all.scratch =
+        run_.deck.cluster.all_groups()[std::size_t(run_.cluster.index(stage.group))].scratch;
+    all.on_task_done = [this] {
+      if (watchdog_) watchdog_->beat();
+    };
+    engine_.emplace(run_.plan, run_.model, all, crew_);
+    if (const device::Description device = device::describe_device();
+        leader_ && device.memory_bytes)
+      log::info("{}: {} of {} are taken, this rank's arena among them", device.name,
+                format_bytes(double(device.memory_bytes - device.free_bytes)),
+                format_bytes(double(device.memory_bytes)));
+    measure_checkpoint();
+    if (run_.resume) load(*run_.resume, run_.data_text, *engine_, crew_);
+    const std::string& directory = run_.deck.output.directory;
+    comm::together(crew_, [&] {
+      if (!leader_) return;
+      if (const auto folder = io::set_aside(directory, engine_->steps_done()))
+        log::info("results of an earlier run that this one does not continue are now in {}",
+                  folder->string());
+      run_file_.emplace(directory, description_, engine_->steps_done());
+    });
+    writer_.emplace(directory, crew_, max_copy_bytes_);
+    recovery_.emplace(run_.deck, run_.data_text, crew_, *engine_, *writer_);
+  }
+
+  /// What each rank holds beside its plan while it writes a checkpoint, and how long that may take.
+  void measure_checkpoint() {
+    const auto ranks = std::size_t(crew_.size()), rank = std::size_t(crew_.rank());
+    const std::int64_t bytes =
+        run_.deck.output.checkpoints ? io::owned_bytes(engine_->slabs()) : std::int64_t{0};
+    std::vector<double> all(2 * ranks, 0.0);
+    all[rank] = double(bytes);
+    all[ranks + rank] = io::takes_copy(bytes, max_copy_bytes_) ? double(bytes) : 0.0;
+    crew_.all_reduce(all, comm::Reduction::sum);
+    const auto copies = all.begin() + std::ptrdiff_t(ranks);
+    description_.copy_bytes.assign(copies, all.end());
+    const double node_bytes = *std::max_element(all.begin(), copies) * session_.ranks_per_node();
+    write_s_ = node_bytes / usual_disk_bytes_per_s;
+    write_limit_s_ = least_write_limit_s + node_bytes / slowest_disk_bytes_per_s;
+  }
+
+  // --- training ---
+
+  /// @return 0, or 75 when stopped early
+  int train() {
+    signals_.remember();
+    if (leader_)
+      screen_.emplace(engine_->steps_done(), run_.last_step, run_.deck.output.log_every,
+                      description_.predicted_iteration_s);
+    watchdog_.emplace(task_limit_s(), [this](double silence_s) { report_silence(silence_s); });
+    bool stopped = false;
+    while (engine_->steps_done() < run_.last_step && !stopped) {
+      watch(task_limit_s());
+      const engine::StepMetrics metrics = recovery_->step(*run_.train_data);
+      stopped = share(metrics);
+      watch(task_limit_s() + write_limit_s_);
+      if (!recovery_->went_back(metrics))
+        after_step(stopped);
+      else if (leader_)
+        run_file_->rewind(engine_->steps_done());
+    }
+    return stopped && engine_->steps_done() < run_.last_step ? int(Failure::stopped) : 0;
+  }
+
+  /// From now on there is progress every so many seconds.
+  void watch(double deadline_s) {
+    watchdog_->beat();
+    watchdog_->set_deadline(deadline_s);
+  }
+
+  void report_silence(double silence_s) {
+    log::error("brume: rank {}, step {}: no task was finished for {}: {}", crew_.rank(),
+               engine_->steps_done() + 1, format_seconds(silence_s), engine_->in_flight());
+    crew_.abort(int(Failure::network));
+  }
+
+  /// How long no task may be finished. A device's tasks count as finished when they are in its
+  /// streams, and so all at once: then only whole iterations show progress. The silence of a
+  /// stopped rank is left to its neighbour to report, who knows its name.
+  double task_limit_s() const {
+    return std::max(1.5 * run_.deck.training.silence_limit_s, 5.0 * iteration_s_);
+  }
+
+  /// Whether another step and a checkpoint would end after the time that was given.
+  bool out_of_time() const {
+    return options_.max_minutes > 0.0 &&
+           seconds_since(start_) + iteration_s_ + write_s_ > 60.0 * options_.max_minutes;
+  }
+
+  /// Tells all ranks of each other's step. @return whether any rank is to stop
+  bool share(engine::StepMetrics metrics) {
+    std::vector<double> shared(3 + std::size_t(crew_.size()), 0.0);
+    shared[0] = metrics.iteration_s;
+    shared[1] = signals_.pending() || out_of_time() ? 1.0 : 0.0;
+    shared[2] = writer_->longest_write_s();
+    shared[3 + std::size_t(crew_.rank())] = double(device::peak_resident_bytes());
+    crew_.all_reduce(shared, comm::Reduction::max);
+    metrics.iteration_s = shared[0];
+    // A running mean over about ten steps follows a change of speed, but no single slow step.
+    iteration_s_ += 0.1 * (metrics.iteration_s - iteration_s_);
+    if (shared[2] > 0.0) write_s_ = shared[2];
+    if (leader_) {
+      io::Row row{
+          .metrics = metrics,
+          .tokens_per_s = double(run_.plan.global_batch) * run_.model.seq_len / metrics.iteration_s,
+          .peak_bytes = std::vector<std::int64_t>(shared.begin() + 3, shared.end())};
+      screen_->show(row);
+      run_file_->add(std::move(row));
+    }
+    return shared[1] > 0.0;
+  }
+
+  void after_step(bool stopped) {
+    const std::int64_t done = engine_->steps_done();
+    const bool last = done >= run_.last_step || stopped;
+    const auto due = [&](int every) { return every > 0 && done % every == 0; };
+    if (run_.valid_data && (due(run_.deck.data.eval_every) || (last && !stopped))) evaluate();
+    checkpoint_due_ = checkpoint_due_ || due(run_.deck.output.checkpoint_every);
+    if (last || (checkpoint_due_ && !recovery_->in_doubt())) checkpoint();
+  }
+
+  void evaluate() {
+    const double loss = engine_->evaluate(*run_.valid_data, 0, run_.deck.data.eval_sequences);
+    if (!leader_) return;
+    screen_->show_evaluation(engine_->steps_done(), loss);
+    run_file_->add(io::EvaluationRow{engine_->steps_done(), loss});
+  }
+
+  void checkpoint() {
+    checkpoint_due_ = false;
+    if (run_.deck.output.checkpoints) write_checkpoint();
+    comm::together(crew_, [&] {
+      if (leader_) run_file_->write();
+    });
+  }
+
+  void write_checkpoint() {
+    engine_->flush();
+    const engine::Progress progress = engine_->progress();
+    writer_->start({.step = progress.steps,
+                    .samples = progress.samples,
+                    .scaling = progress.scaling,
+                    .data_text = run_.data_text,
+                    .deck_text = description_.deck_text,
+                    .plan_text = description_.plan_text,
+                    .profile_text = description_.profile_text,
+                    .model_text = model::text(run_.model),
+                    .directory = {},
+                    .ranks = crew_.size()},
+                   engine_->slabs());
+  }
+
+  // --- after the last step ---
+
+  void finish(int code) {
+    writer_->finish();
+    if (run_.deck.output.trace && !engine_->last_times().empty()) write_trace();
+    watchdog_.reset();
+    if (!leader_) return;
+    run_file_->write();
+    screen_->close(description_);
+    const deck::OutputKeys& output = run_.deck.output;
+    if (code != 0)
+      log::info("stopped after {} of {} steps; {}", engine_->steps_done(), run_.last_step,
+                output.checkpoints ? "start the same job again to go on"
+                                   : "output.checkpoints = false kept nothing to go on from");
+    log::info("results in {}: run.h5{}", output.directory,
+              output.checkpoints ? ", checkpoints/" : "");
+  }
+
+  void write_trace() {
+    io::RankTimeline mine{
+        .rank = crew_.rank(), .labels = {}, .channels = {}, .times = engine_->last_times()};
+    for (const schedule::Task& task : engine_->program().tasks) {
+      mine.labels.push_back(schedule::label(task));
+      mine.channels.push_back(task.channel);
+    }
+    std::vector<io::RankTimeline> measured;
+    for (const std::string& text : crew_.gather(io::pack(mine)))
+      measured.push_back(io::unpack(text));
+    comm::together(crew_, [&] {
+      if (leader_)
+        io::write_trace(std::filesystem::path(run_.deck.output.directory) / "trace.json", measured,
+                        predicted_);
+    });
+  }
+
+  const RunOptions& options_;
+  const Prepared& run_;
+  const comm::Session& session_;
+  comm::Communicator& crew_;
+  Signals& signals_;
+  Clock::time_point start_;
+  bool leader_;
+
+  std::vector<io::RankTimeline> predicted_;
+  io::RunDescription description_;
+  double iteration_s_ = 0.0;  ///< as predicted, then as measured of late
+  double write_s_ = 0.0;      ///< that a checkpoint takes: as expected, then as measured
+  double write_limit_s_ = 0.0;
+  std::int64_t max_copy_bytes_ = 0;
+  std::optional<kernels::Runtime> runtime_;
+  std::optional<comm::Watchdog> watchdog_;  ///< before the engine, whose threads beat it
+  std::optional<engine::Engine> engine_;
+  std::optional<io::RunFile> run_file_;
+  std::optional<io::CheckpointWriter> writer_;
+  std::optional<Recovery> recovery_;
+  bool checkpoint_due_ = false;
+  std::optional<Screen> screen_;
+};
+
+}  // namespace
+
+int train(const RunOptions& options, const Prepared& prepared, const comm::Session& session,
+          comm::Communicator& crew, Signals& signals, Clock::time_point start) {
+  return Training(options, prepared, session, crew, signals, start).run();
+}
+
+}  // namespace brume::app

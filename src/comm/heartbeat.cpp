@@ -1,0 +1,138 @@
+#include "comm/heartbeat.hpp"
+
+#include <mpi.h>
+#include <pthread.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "base/error.hpp"
+#include "comm/mpi_call.hpp"
+#include "comm/mpi_communicator.hpp"
+#include "comm/silence.hpp"
+
+namespace brume::comm {
+namespace {
+
+constexpr double look_s = 0.5;
+enum Sign : int { alive, goodbye };
+
+MPI_Comm own_group() {
+  MPI_Comm copy = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &copy));
+  return copy;
+}
+
+}  // namespace
+
+struct Heartbeat::Impl {
+  explicit Impl(double limit_s) : limit_s(limit_s) {
+    check_mpi(MPI_Comm_rank(group.get(), &rank));
+    check_mpi(MPI_Comm_size(group.get(), &size));
+    previous.rank = (rank + size - 1) % size;
+    next = (rank + 1) % size;
+    std::array<char, MPI_MAX_PROCESSOR_NAME> mine{}, theirs{};
+    int length = 0;
+    check_mpi(MPI_Get_processor_name(mine.data(), &length));
+    check_mpi(MPI_Sendrecv(mine.data(), int(mine.size()), MPI_CHAR, next, 0, theirs.data(),
+                           int(theirs.size()), MPI_CHAR, previous.rank, 0, group.get(),
+                           MPI_STATUS_IGNORE));
+    previous.host = theirs.data();
+  }
+
+  MpiGroup group{own_group()};
+  int rank = 0, size = 1, next = 0;
+  SilentRank previous{};
+  std::function<void(const SilentRank&)> on_silence;
+  std::atomic<double> limit_s;
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool ending = false;
+  std::thread thread;
+
+  // Of the thread alone.
+  MPI_Request sending = MPI_REQUEST_NULL, receiving = MPI_REQUEST_NULL;
+  int sent = alive, received = alive;
+  bool previous_left = false;
+
+  /// Sends, unless the last sign is still on its way. @return whether it went out
+  bool send(Sign sign) {
+    int done = 0;
+    check_mpi(MPI_Test(&sending, &done, MPI_STATUS_IGNORE));
+    if (!done) return false;
+    sent = sign;
+    check_mpi(MPI_Isend(&sent, 1, MPI_INT, next, 0, group.get(), &sending));
+    return true;
+  }
+
+  void listen() {
+    check_mpi(MPI_Irecv(&received, 1, MPI_INT, previous.rank, 0, group.get(), &receiving));
+  }
+
+  /// @return whether a sign has come since the last call
+  bool hear() {
+    bool heard = false;
+    for (int done = 1; !previous_left;) {
+      check_mpi(MPI_Test(&receiving, &done, MPI_STATUS_IGNORE));
+      if (!done) break;
+      heard = true;
+      previous_left = received == goodbye;
+      if (!previous_left) listen();
+    }
+    return heard;
+  }
+
+  bool wait_for_end(double s) {
+    std::unique_lock lock(mutex);
+    return changed.wait_for(lock, std::chrono::duration<double>(s), [this] { return ending; });
+  }
+
+  void run() {
+    pthread_setname_np(pthread_self(), "heartbeat");
+    try {
+      exchange_signs();
+    } catch (const Error&) {
+      on_silence(previous);  // MPI cannot reach a neighbour any more
+    }
+  }
+
+  /// Until both neighbours in the ring have come to their end.
+  void exchange_signs() {
+    Silence silence(look_s);
+    listen();
+    for (bool ends = false, said_goodbye = false; !(said_goodbye && previous_left);) {
+      if (!said_goodbye) said_goodbye = send(ends ? goodbye : alive) && ends;
+      previous.silence_s = silence.look(hear() || previous_left);
+      if (previous.silence_s >= limit_s) return on_silence(previous);
+      if (ends)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      else
+        ends = wait_for_end(look_s);
+    }
+    check_mpi(MPI_Wait(&sending, MPI_STATUS_IGNORE));
+  }
+};
+
+Heartbeat::Heartbeat(double limit_s, std::function<void(const SilentRank&)> on_silence)
+    : impl_(std::make_unique<Impl>(limit_s)) {
+  impl_->on_silence = std::move(on_silence);
+  if (impl_->size > 1) impl_->thread = std::thread([impl = impl_.get()] { impl->run(); });
+}
+
+Heartbeat::~Heartbeat() {
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->ending = true;
+  }
+  impl_->changed.notify_all();
+  if (impl_->thread.joinable()) impl_->thread.join();
+}
+
+void Heartbeat::set_limit(double limit_s) { impl_->limit_s = limit_s; }
+
+}  // namespace brume::comm
