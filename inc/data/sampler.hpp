@@ -28,6 +28,7 @@ class Sampler {
               std::span<std::int32_t> targets) const;
 
   std::int64_t num_windows() const { return num_windows_; }
+  TokenFileIdentity identity() const { return file_.identity(); }  ///< of the file it samples
 
  private:
   std::int64_t window(std::int64_t index) const;

@@ -187,6 +187,22 @@ TEST_F(TokenFiles, WhatIsNoRegularFileIsRefused) {
   EXPECT_NE(refused().find("is not a regular file"), std::string::npos);
 }
 
+// A copy elsewhere is the same data; one other token, or a larger vocabulary, is not.
+TEST_F(TokenFiles, TheIdentityIsThatOfTheContent) {
+  const auto identity = [&](std::vector<std::uint16_t> tokens, int vocab_size) {
+    write_token_file(path_, tokens, vocab_size);
+    return TokenFile(path_).identity();
+  };
+  const TokenFileIdentity one = identity(counting(21), 64);
+  EXPECT_EQ(one.path, path_.string());
+  EXPECT_EQ(one.tokens, 21);
+  EXPECT_EQ(one.vocab_size, 64);
+  EXPECT_EQ(one.checksum, checksum_of(bytes()));
+  EXPECT_EQ(identity(counting(21), 64), one);
+  EXPECT_NE(identity(counting(21), 65), one);
+  EXPECT_NE(identity(std::vector<std::uint16_t>(21, 3), 64).checksum, one.checksum);
+}
+
 TEST_F(TokenFiles, FailedWritingLeavesNothing) {
   try {
     write_token_file(directory_ / "missing" / "a.tok", counting(3), 8);

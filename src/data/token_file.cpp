@@ -10,6 +10,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <string>
 
 #include "base/descriptor.hpp"
@@ -138,9 +139,17 @@ TokenFile::TokenFile(const std::filesystem::path& path) : path_(path) {
   require(found == header.checksum, Failure::input,
           "{}: is damaged: checksum {:016x}, expected {:016x}", path.string(), found,
           header.checksum);
+  checksum_ = header.checksum;
   const int highest = highest_of(tokens_);
   require(highest < vocab_size_, Failure::input, "{}: holds token {}, outside its vocabulary of {}",
           path.string(), highest, vocab_size_);
+}
+
+TokenFileIdentity TokenFile::identity() const {
+  return {.path = path_.string(),
+          .checksum = checksum_,
+          .tokens = std::ssize(tokens_),
+          .vocab_size = vocab_size_};
 }
 
 void write_token_file(const std::filesystem::path& path, std::span<const std::uint16_t> tokens,
