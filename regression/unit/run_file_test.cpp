@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -349,16 +350,18 @@ TEST_F(RunFileTest, DirectoryThatCannotBeWrittenIsAStorageError) {
 }
 
 TEST_F(RunFileTest, LeavesNothingButTheFile) {
-  std::ofstream(directory_ / "run.h5.tmp") << "of a killed job";
+  fs::create_directory(directory_ / "steps");
+  for (const char* name : {"brume-a1b2c3d4e5f6.tmp", "steps/brume-000000000000.tmp"})
+    std::ofstream(directory_ / name) << "of a killed job";
   {
     RunFile run(directory_, description(), 0);
     run.add(row(0));
     run.write();
   }
-  std::vector<fs::path> names;
-  for (const auto& entry : fs::directory_iterator(directory_))
-    names.push_back(entry.path().filename());
-  EXPECT_EQ(names, std::vector<fs::path>{"run.h5"});
+  std::set<fs::path> names;
+  for (const auto& entry : fs::recursive_directory_iterator(directory_))
+    names.insert(entry.path().lexically_relative(directory_));
+  EXPECT_EQ(names, (std::set<fs::path>{"run.h5", "steps"}));
 }
 
 }  // namespace

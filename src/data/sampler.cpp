@@ -1,12 +1,15 @@
 #include "data/sampler.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 #include <random>
+#include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -45,6 +48,15 @@ std::int64_t permute(std::int64_t index, std::int64_t count, std::uint64_t key) 
   return static_cast<std::int64_t>(x);
 }
 
+/// A folder that goes with what is in it.
+struct Removed {
+  std::filesystem::path folder;
+  ~Removed() {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder, ignored);
+  }
+};
+
 }  // namespace
 
 Sampler::Sampler(TokenFile file, Order order, std::uint64_t seed, int seq_len)
@@ -77,15 +89,17 @@ std::int64_t Sampler::window(std::int64_t index) const {
 }
 
 Sampler random_tokens(int vocab_size, int seq_len, std::int64_t count) {
-  const std::filesystem::path path =
-      std::filesystem::temp_directory_path() / fmt::format("brume-random-{}.tok", ::getpid());
+  // In a folder of its own, because others may write to that of temporary files.
+  std::string folder = (std::filesystem::temp_directory_path() / "brume-random-XXXXXX").string();
+  require(::mkdtemp(folder.data()) != nullptr, Failure::storage, "{}: cannot be made: {}", folder,
+          std::generic_category().message(errno));
   std::mt19937 random(1);
   std::vector<std::uint16_t> tokens(static_cast<std::size_t>(count));
   for (std::uint16_t& token : tokens) token = std::uint16_t(random() % unsigned(vocab_size));
+  const Removed at_the_end{folder};
+  const std::filesystem::path path = std::filesystem::path(folder) / "random.tok";
   write_token_file(path, tokens, vocab_size);
-  Sampler sampler(TokenFile(path), Order::sequential, 1, seq_len);  // which keeps it mapped
-  std::filesystem::remove(path);
-  return sampler;
+  return Sampler(TokenFile(path), Order::sequential, 1, seq_len);  // which keeps it open
 }
 
 }  // namespace brume::data

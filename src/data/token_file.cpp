@@ -13,8 +13,7 @@
 #include <iterator>
 #include <string>
 
-#include "base/descriptor.hpp"
-#include "base/error.hpp"
+#include "base/files.hpp"
 
 namespace brume::data {
 namespace {
@@ -101,28 +100,6 @@ void check(const Header& header, std::size_t size, const std::string& name) {
           "{}: has a damaged header", name);
 }
 
-void write_all(int file, const void* data, std::size_t bytes, const std::string& name) {
-  const char* next = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t written = ::write(file, next, bytes);
-    if (written < 0 && errno == EINTR) continue;
-    require(written >= 0, Failure::storage, "{}: cannot be written: {}", name, last_error());
-    next += written;
-    bytes -= static_cast<std::size_t>(written);
-  }
-}
-
-void write_durably(const std::filesystem::path& path, const Header& header,
-                   std::span<const std::uint16_t> tokens) {
-  const std::string name = path.string();
-  Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  require(file.get() >= 0, Failure::storage, "{}: cannot be created: {}", name, last_error());
-  write_all(file.get(), &header, sizeof(header), name);
-  write_all(file.get(), tokens.data(), tokens.size_bytes(), name);
-  require(::fsync(file.get()) == 0 && file.close(), Failure::storage, "{}: cannot be written: {}",
-          name, last_error());
-}
-
 }  // namespace
 
 TokenFile::TokenFile(const std::filesystem::path& path) : path_(path) {
@@ -164,16 +141,10 @@ void write_token_file(const std::filesystem::path& path, std::span<const std::ui
   header.count = tokens.size();
   header.checksum = checksum(header, tokens);
 
-  std::filesystem::path temporary = path;
-  temporary += fmt::format(".{}.tmp", ::getpid());
-  try {
-    write_durably(temporary, header, tokens);
-    require(::rename(temporary.c_str(), path.c_str()) == 0, Failure::storage,
-            "{}: cannot be renamed to its name: {}", path.string(), last_error());
-  } catch (const Error&) {
-    ::unlink(temporary.c_str());
-    throw;
-  }
+  OutputFile file(path);
+  file.write(std::as_bytes(std::span(&header, 1)));
+  file.write(std::as_bytes(tokens));
+  file.commit();
 }
 
 }  // namespace brume::data

@@ -163,6 +163,8 @@ RunFile::RunFile(fs::path directory, RunDescription description, std::int64_t re
       description_(std::move(description)),
       rows_per_part_(rows_per_part) {
   make_directory(path_.parent_path());
+  remove_unfinished(path_.parent_path());
+  remove_unfinished(path_.parent_path() / "steps");
   std::error_code error;
   if (resumed_step > 0 && fs::exists(path_, error)) {
     RunContent earlier = read_run_file(path_);
@@ -214,7 +216,7 @@ void RunFile::move_to_part() {
     image = file.image();
   }
   make_directory((path_.parent_path() / part.name()).parent_path());
-  replace_file(path_.parent_path() / part.name(), image);
+  write_file(path_.parent_path() / part.name(), image);
   parts_.push_back(part);
   rows_.clear();
 }
@@ -233,7 +235,7 @@ void RunFile::write() {
     put_evaluations(file, evaluations_);
     image = file.image();
   }
-  replace_file(path_, image);
+  write_file(path_, image);
   const std::int64_t took_ns = now_ns() - start_ns;
   next_write_ns_ = start_ns + std::max(every_ns, 20 * took_ns);
 }
