@@ -62,7 +62,7 @@ struct Removed {
 Sampler::Sampler(TokenFile file, Order order, std::uint64_t seed, int seq_len)
     : file_(std::move(file)), order_(order), seed_(seed), seq_len_(seq_len) {
   require(seq_len >= 1, Failure::bug, "a window of {} tokens", seq_len);
-  const auto count = static_cast<std::int64_t>(file_.tokens().size());
+  const std::int64_t count = file_.size();
   require(count > seq_len, Failure::input,
           "{}: holds {} tokens, but one sequence takes {} (seq_len + 1)", file_.path().string(),
           count, std::int64_t{seq_len} + 1);
@@ -76,9 +76,10 @@ void Sampler::sample(std::int64_t index, std::span<std::int32_t> inputs,
   require(inputs.size() == length && targets.size() == length, Failure::bug,
           "a sample of {} tokens into {} inputs and {} targets", length, inputs.size(),
           targets.size());
-  const auto from = static_cast<std::size_t>(window(index)) * length;
-  std::ranges::copy(file_.tokens().subspan(from, length), inputs.begin());
-  std::ranges::copy(file_.tokens().subspan(from + 1, length), targets.begin());
+  std::vector<std::uint16_t> tokens(length + 1);
+  file_.read(window(index) * seq_len_, tokens);
+  std::copy_n(tokens.begin(), length, inputs.begin());
+  std::copy_n(tokens.begin() + 1, length, targets.begin());
 }
 
 std::int64_t Sampler::window(std::int64_t index) const {
