@@ -59,6 +59,11 @@ void remove_unfinished(const std::filesystem::path& directory);
 /// @throws Error(storage)
 void write_all(const Descriptor& file, std::span<const std::byte> bytes, const std::string& name);
 
+void sync(const Descriptor& file,
+          const std::string& name);  ///< to the disk. @throws Error(storage)
+/// A network file system may say only here that writing failed. @throws Error(storage)
+void close(Descriptor& file, const std::string& name);
+
 enum class Links { refuse, follow };
 
 /// A regular file, open for reading. @throws Error(failure)

@@ -107,6 +107,17 @@ TEST_F(Files, ALinkStaysAndItsTargetIsReplaced) {
   EXPECT_EQ(content(directory_ / "target"), "anew");
 }
 
+TEST_F(Files, AFailureNamesTheReasonOfTheSystem) {
+  OutputFile file(path_);
+  fs::create_directory(path_);
+  try {
+    file.commit();
+    ADD_FAILURE() << "a folder was replaced";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()), path_.string() + ": cannot be replaced: Is a directory");
+  }
+}
+
 TEST_F(Files, LinksInACircleAreRefused) {
   fs::create_symlink("out", directory_ / "other");
   fs::create_symlink("other", path_);

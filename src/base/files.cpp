@@ -21,6 +21,12 @@ constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyz0123456789";
 
 std::string last_error() { return std::generic_category().message(errno); }
 
+/// Arguments are evaluated in any order, so a call of the system stands before its error is asked
+/// for.
+void check(bool done, const std::string& name, const char* what) {
+  if (!done) throw Error(Failure::storage, "{}: {}: {}", name, what, last_error());
+}
+
 /// A name that nobody can guess.
 std::string unfinished_name() {
   std::random_device random;
@@ -86,7 +92,7 @@ OutputFile::OutputFile(const fs::path& path)
   if (is_special(target_, name_)) {
     // Appending: a pipe or a terminal takes it, and standard output may be a file with a beginning.
     file_ = Descriptor(::open(target_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY));
-    require(file_.get() >= 0, Failure::storage, "{}: cannot be opened: {}", name_, last_error());
+    check(file_.get() >= 0, name_, "cannot be opened");
     return;
   }
   do {
@@ -96,7 +102,7 @@ OutputFile::OutputFile(const fs::path& path)
   } while (file_.get() < 0 && errno == EEXIST);
   if (file_.get() >= 0) return;
   temporary_.clear();
-  throw Error(Failure::storage, "{}: cannot be created: {}", name_, last_error());
+  check(false, name_, "cannot be created");
 }
 
 OutputFile::~OutputFile() {
@@ -107,12 +113,10 @@ void OutputFile::write(std::span<const std::byte> bytes) { write_all(file_, byte
 
 void OutputFile::commit() {
   const bool in_place = temporary_.empty();
-  require(in_place || ::fsync(file_.get()) == 0, Failure::storage, "{}: cannot be synced: {}",
-          name_, last_error());
-  require(file_.close(), Failure::storage, "{}: cannot be closed: {}", name_, last_error());
+  if (!in_place) sync(file_, name_);
+  close(file_, name_);
   if (in_place) return;
-  require(::rename(temporary_.c_str(), target_.c_str()) == 0, Failure::storage,
-          "{}: cannot be replaced: {}", name_, last_error());
+  check(::rename(temporary_.c_str(), target_.c_str()) == 0, name_, "cannot be replaced");
   temporary_.clear();
   sync_directory(target_.parent_path());
 }
@@ -137,9 +141,17 @@ void write_all(const Descriptor& file, std::span<const std::byte> bytes, const s
   while (!bytes.empty()) {
     const ssize_t written = ::write(file.get(), bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
-    require(written >= 0, Failure::storage, "{}: cannot be written: {}", name, last_error());
+    check(written >= 0, name, "cannot be written");
     bytes = bytes.subspan(std::size_t(written));
   }
+}
+
+void sync(const Descriptor& file, const std::string& name) {
+  check(::fsync(file.get()) == 0, name, "cannot be synced");
+}
+
+void close(Descriptor& file, const std::string& name) {
+  check(file.close(), name, "cannot be closed");
 }
 
 Descriptor open_regular(const fs::path& path, Failure failure, Links links) {
@@ -155,7 +167,7 @@ Descriptor open_regular(const fs::path& path, Failure failure, Links links) {
 
 std::int64_t length(const Descriptor& file) {
   struct stat status = {};
-  require(::fstat(file.get(), &status) == 0, Failure::bug, "no length of a file: {}", last_error());
+  require(::fstat(file.get(), &status) == 0, Failure::bug, "a file has no length");
   return status.st_size;
 }
 
@@ -188,22 +200,23 @@ void make_directory(const fs::path& path) {
   if (path.empty() || fs::is_directory(path, ignored)) return;
   make_directory(path.parent_path());
   const bool made = ::mkdir(path.c_str(), 0750) == 0;
-  const std::string reason = last_error();
-  require(made || fs::is_directory(path, ignored), Failure::storage,
-          "{}: the directory cannot be made: {}", path.string(), reason);
+  const int cause = errno;
+  if (made || fs::is_directory(path, ignored)) return;
+  errno = cause;
+  check(false, path.string(), "the directory cannot be made");
 }
 
 void rename_to(const fs::path& from, const fs::path& to) {
-  require(::rename(from.c_str(), to.c_str()) == 0, Failure::storage,
-          "{}: cannot be renamed to {}: {}", from.string(), to.string(), last_error());
+  check(::rename(from.c_str(), to.c_str()) == 0, from.string(),
+        ("cannot be renamed to " + to.string()).c_str());
 }
 
 void sync_directory(const fs::path& path) {
   const Descriptor directory(
       ::open(path.empty() ? "." : path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   // Some file systems know no fsync of a directory and say EINVAL: there is nothing more to do.
-  require(directory.get() >= 0 && (::fsync(directory.get()) == 0 || errno == EINVAL),
-          Failure::storage, "{}: the directory cannot be synced: {}", path.string(), last_error());
+  check(directory.get() >= 0 && (::fsync(directory.get()) == 0 || errno == EINVAL), path.string(),
+        "the directory cannot be synced");
 }
 
 }  // namespace brume

@@ -92,7 +92,8 @@ std::int64_t Sampler::window(std::int64_t index) const {
 Sampler random_tokens(int vocab_size, int seq_len, std::int64_t count) {
   // In a folder of its own, because others may write to that of temporary files.
   std::string folder = (std::filesystem::temp_directory_path() / "brume-random-XXXXXX").string();
-  require(::mkdtemp(folder.data()) != nullptr, Failure::storage, "{}: cannot be made: {}", folder,
+  const bool made = ::mkdtemp(folder.data()) != nullptr;
+  require(made, Failure::storage, "{}: cannot be made: {}", folder,
           std::generic_category().message(errno));
   std::mt19937 random(1);
   std::vector<std::uint16_t> tokens(static_cast<std::size_t>(count));

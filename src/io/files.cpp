@@ -5,6 +5,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
 #include <new>
@@ -19,6 +20,28 @@ std::string last_error() { return std::generic_category().message(errno); }
 
 std::string hexadecimal(XXH128_hash_t hash) {
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+}
+
+/// Of the first `bytes` of a file, or of fewer when it ends before.
+Digest digest_of(const Descriptor& file, std::int64_t bytes, const std::string& name,
+                 Failure failure) {
+  Bytes buffer(std::size_t{1} << 20);
+  Hasher hasher;
+  for (std::int64_t at = 0; at < bytes;) {
+    const auto room =
+        std::span(buffer).first(std::size_t(std::min(std::int64_t(buffer.size()), bytes - at)));
+    const std::size_t got = read_at(file, at, room, name, failure);
+    if (got == 0) break;
+    hasher.add(room.first(got));
+    at += std::int64_t(got);
+  }
+  return hasher.digest();
+}
+
+constexpr std::string_view seal_begin = "brume xxh3_128 ";
+
+std::string seal_line(const Digest& digest) {
+  return fmt::format("{}{}\n", seal_begin, digest.hash);
 }
 
 }  // namespace
@@ -57,14 +80,9 @@ void NewFile::write(std::span<const std::byte> bytes) {
   write_all(descriptor_, bytes, name_);
 }
 
-void NewFile::sync() {
-  require(::fsync(descriptor_.get()) == 0, Failure::storage, "{}: cannot be synced: {}", name_,
-          last_error());
-}
+void NewFile::sync() { brume::sync(descriptor_, name_); }
 
-void NewFile::close() {
-  require(descriptor_.close(), Failure::storage, "{}: cannot be closed: {}", name_, last_error());
-}
+void NewFile::close() { brume::close(descriptor_, name_); }
 
 Digest digest(std::span<const std::byte> bytes) {
   Hasher hasher;
@@ -75,14 +93,39 @@ Digest digest(std::span<const std::byte> bytes) {
 Digest digest_of_file(const fs::path& path, bool from_disk) {
   const Descriptor file = open_regular(path, Failure::storage);
   if (from_disk) ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
-  Bytes buffer(std::size_t{1} << 20);
-  Hasher hasher;
-  for (std::int64_t at = 0;;) {
-    const std::size_t got = read_at(file, at, buffer, path.string(), Failure::storage);
-    if (got == 0) return hasher.digest();
-    hasher.add(std::span(buffer).first(got));
-    at += std::int64_t(got);
+  return digest_of(file, length(file), path.string(), Failure::storage);
+}
+
+void seal(Bytes& file) {
+  const std::string line = seal_line(digest(file));
+  const auto bytes = as_bytes(line);
+  file.insert(file.end(), bytes.begin(), bytes.end());
+}
+
+std::int64_t check_seal(const Descriptor& file, const std::string& name, Failure failure) {
+  std::string line = seal_line(digest({}));
+  const std::int64_t bytes = length(file) - std::int64_t(line.size());
+  require(bytes >= 0, failure, "{}: is damaged: it has no hash at its end", name);
+  const std::string expected = seal_line(digest_of(file, bytes, name, failure));
+  read_at(file, bytes, std::as_writable_bytes(std::span(line)), name, failure);
+  require(line.starts_with(seal_begin), failure,
+          "{}: is damaged, or of an older version: it has no hash at its end", name);
+  require(line == expected, failure, "{}: is damaged: the hash at its end does not fit", name);
+  return bytes;
+}
+
+fs::path set_aside(const fs::path& directory, std::string_view reason,
+                   std::span<const fs::path> names) {
+  std::error_code error;
+  fs::path folder;
+  for (int number = 1; folder.empty() || fs::exists(fs::symlink_status(folder, error)); ++number)
+    folder = directory / fmt::format("{}-{}", reason, number);
+  for (const fs::path& name : names) {
+    make_directory((folder / name).parent_path());
+    rename_to(directory / name, folder / name);
   }
+  sync_directory(directory);
+  return folder;
 }
 
 }  // namespace brume::io

@@ -1,4 +1,4 @@
-/// @file Hashes of files, and files whose name is new.
+/// @file Hashes of files, files whose name is new, and what is set aside.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "base/files.hpp"
 
@@ -22,6 +23,13 @@ Digest digest(std::span<const std::byte> bytes);
 /// @param from_disk  whether to read a synced file from where it was written to, past the cache
 /// @throws Error(storage)
 Digest digest_of_file(const std::filesystem::path& path, bool from_disk);
+
+/// Appends a line with the hash of the file's bytes to them. HDF5 does not look beyond the end that
+/// a file states, so that other programs read a sealed file as any other.
+void seal(Bytes& file);
+/// @return  bytes before the seal
+/// @throws Error(failure)  when the file has no seal, or one that does not fit
+std::int64_t check_seal(const Descriptor& file, const std::string& name, Failure failure);
 
 /// A digest of bytes that come piece by piece.
 class Hasher {
@@ -56,5 +64,11 @@ class NewFile {
   Descriptor descriptor_;
   Hasher hasher_;
 };
+
+/// Moves names of a directory to its folder <reason>-K, K the first free number.
+/// @return  the folder
+/// @throws Error(storage)
+std::filesystem::path set_aside(const std::filesystem::path& directory, std::string_view reason,
+                                std::span<const std::filesystem::path> names);
 
 }  // namespace brume::io
