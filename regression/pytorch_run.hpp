@@ -77,7 +77,7 @@ inline data::Sampler sampler(const model::Config& model, std::int64_t sequences)
                                      ("brume-pytorch-" + std::to_string(::getpid()) + ".tok");
   data::write_token_file(path, tokens, model.vocab_size);
   data::TokenFile file(path);
-  std::filesystem::remove(path);  // the mapping stays
+  std::filesystem::remove(path);  // the open file stays
   return data::Sampler(std::move(file), data::Order::sequential, 0, model.seq_len);
 }
 

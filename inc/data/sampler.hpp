@@ -24,6 +24,7 @@ class Sampler {
   ///
   /// @param inputs   [T] tokens
   /// @param targets  [T] the tokens that follow them
+  /// @throws Error(storage)  when the file cannot be read, or was cut since it was opened
   void sample(std::int64_t index, std::span<std::int32_t> inputs,
               std::span<std::int32_t> targets) const;
 

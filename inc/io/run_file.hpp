@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -56,10 +57,10 @@ class RunFile {
  public:
   static constexpr std::size_t usual_rows_per_part = 2048;
 
-  /// Goes on with the rows up to `resumed_step` of a file that is there already; 0 starts anew.
+  /// Goes on with the rows up to `resumed_step` of a file that is there already; 0 starts anew. A
+  /// file that is damaged, or that an older version wrote, is set aside with a warning.
   /// Writes the file, so that a directory that cannot be written shows before the first step.
   /// @throws Error(storage) when the directory cannot be made or written
-  /// @throws Error(input) when the file that is there cannot be read
   RunFile(std::filesystem::path directory, RunDescription description, std::int64_t resumed_step,
           std::size_t rows_per_part = usual_rows_per_part);
 
@@ -67,11 +68,14 @@ class RunFile {
   /// failure to write is logged and tried again, because the rows are still here.
   void add(Row row);
   void add(EvaluationRow row);  ///< in place of one of the same step
-  /// Forgets what came after so many steps. @throws Error(input) when a part cannot be read
+  /// Forgets what came after so many steps, or all when a part cannot be read: then what is there
+  /// is set aside with a warning. @throws Error(storage)
   void rewind(std::int64_t steps);
   void write();  ///< now, e.g. with a checkpoint. @throws Error(storage)
 
  private:
+  void or_begin_anew(const std::function<void()>& read);
+  void forget_from(std::int64_t steps);
   void move_to_part();
 
   std::filesystem::path path_;
@@ -91,7 +95,8 @@ struct RunContent {
   std::vector<EvaluationRow> evaluations;
 };
 
-/// Reads a run.h5 back without its parts; refuses a version it does not know. @throws Error(input)
+/// Reads a run.h5 back without its parts; refuses a version it does not know. HDF5 sees the file
+/// only when the hash at its end fits. @throws Error(input)
 RunContent read_run_file(const std::filesystem::path& path);
 /// The rows of a part of the run.h5 in `directory`. @throws Error(input)
 std::vector<Row> read_part(const std::filesystem::path& directory, const RunPart& part);

@@ -19,8 +19,8 @@ struct RankTimeline {
   std::vector<schedule::Span> times;        ///< [task]; tasks that did not run have no length
 };
 
-/// Writes a Chrome trace: process "predicted" or "measured" rank R, a thread per channel. @throws
-/// Error(storage)
+/// Writes a Chrome trace: process "predicted" or "measured" rank R, a thread per channel.
+/// @throws Error(storage)
 void write_trace(const std::filesystem::path& path, std::span<const RankTimeline> measured,
                  std::span<const RankTimeline> predicted);
 

@@ -1,7 +1,10 @@
 #include <gtest/gtest.h>
+#include <hdf5.h>
+#include <xxhash.h>
 
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
 #include <set>
@@ -16,6 +19,24 @@
 
 namespace brume::io {
 namespace {
+
+/// Gives a changed file of a checkpoint hashes that fit.
+void reseal(const fs::path& checkpoint, const std::string& name) {
+  const auto hash = [](const std::string& bytes) {
+    const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+    return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+  };
+  nlohmann::json manifest = nlohmann::json::parse(content(checkpoint / "manifest.json"));
+  for (nlohmann::json& file : manifest.at("files"))
+    if (file.at("name") == name) {
+      const std::string bytes = content(checkpoint / name);
+      file["bytes"] = bytes.size();
+      file["xxh3_128"] = hash(bytes);
+    }
+  manifest.erase("manifest_xxh3_128");
+  manifest["manifest_xxh3_128"] = hash(manifest.dump());
+  put(checkpoint / "manifest.json", manifest.dump());
+}
 
 TEST_F(CheckpointFault, WrittenFromWhereValuesLieTheFilesAreTheSame) {
   const auto files = [&] {
@@ -126,6 +147,34 @@ TEST_F(CheckpointFault, CutFilesFallBack) {
     EXPECT_EQ(newest(directory_), 10);
     put(file, whole);
   }
+}
+
+// JSON calls itself for each level when it writes, and so ends the process when they are many.
+TEST_F(CheckpointFault, DeepManifestsFallBack) {
+  save(directory_, {10, 20});
+  const std::string levels(300'000, '['), ends(300'000, ']');
+  for (const std::string& damage : {levels + ends, levels})
+    for (const char* begin : {"", R"({"manifest_xxh3_128": "0", "a": )"}) {
+      put(step(20) / "manifest.json", begin + damage + (*begin != '\0' ? "}" : ""));
+      EXPECT_EQ(newest(directory_), 10);
+    }
+}
+
+// A file that a rank wrote wrongly has a hash that fits.
+TEST_F(CheckpointFault, DeepGroupsInARankFileAreNotWalkedOver) {
+  save(directory_, {10});
+  const fs::path path = step(10) / "rank-0.h5";
+  const hid_t opened = H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+  hid_t group = H5Gopen2(opened, "/", H5P_DEFAULT);
+  for (int depth = 0; depth < 20'000; ++depth) {
+    const hid_t next = H5Gcreate2(group, "g", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    H5Gclose(group);
+    group = next;
+  }
+  H5Gclose(group);
+  H5Fclose(opened);
+  reseal(step(10), "rank-0.h5");
+  EXPECT_EQ(newest(directory_), 10);
 }
 
 TEST_F(CheckpointFault, MissingFilesFallBack) {

@@ -36,9 +36,9 @@ class PackBytes : public testing::Test {
 std::string text_of(const fs::path& path) {
   const data::TokenFile file(path);
   EXPECT_EQ(file.vocab_size(), 256);
-  std::string text;
-  for (const std::uint16_t token : file.tokens()) text += static_cast<char>(token);
-  return text;
+  std::vector<std::uint16_t> tokens(std::size_t(file.size()));
+  file.read(0, tokens);
+  return {tokens.begin(), tokens.end()};
 }
 
 /// Every byte value, in a pattern that no shift by a few blocks repeats.

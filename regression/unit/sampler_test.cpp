@@ -25,7 +25,7 @@ TokenFile counting(std::size_t count) {
   const fs::path path = fs::path(directory) / "a.tok";
   write_token_file(path, tokens, 65536);
   TokenFile file(path);
-  fs::remove_all(directory);  // the mapping stays
+  fs::remove_all(directory);  // the open file stays
   return file;
 }
 

@@ -57,6 +57,33 @@ std::vector<std::uint16_t> counting(std::size_t count) {
   return tokens;
 }
 
+std::vector<std::uint16_t> all_of(const TokenFile& file) {
+  std::vector<std::uint16_t> tokens(std::size_t(file.size()));
+  file.read(0, tokens);
+  return tokens;
+}
+
+/// The checksum as src/data/README.md defines it, word by word from the bytes of a whole file.
+std::uint64_t checksum_of(const std::string& file) {
+  const auto stir = [](std::uint64_t sum, std::uint64_t word) {
+    return std::rotl(sum ^ word, 29) * 0x100000001b3;
+  };
+  const auto word = [&](std::size_t at) {
+    std::uint64_t value = 0;
+    for (std::size_t i = 0; i < 8 && at + i < file.size(); ++i)
+      value |= std::uint64_t{static_cast<unsigned char>(file[at + i])} << (8 * i);
+    return value;
+  };
+  constexpr std::uint64_t start = 0xcbf29ce484222325;
+  std::uint64_t sums[4] = {start, start + 1, start + 2, start + 3};
+  for (std::size_t i = 0; 64 + 8 * i < file.size(); ++i)
+    sums[i % 4] = stir(sums[i % 4], word(64 + 8 * i));
+  std::uint64_t sum = start;
+  for (std::size_t i = 0; i < 4; ++i) sum = stir(sum, word(8 * i));
+  for (const std::uint64_t lane : sums) sum = stir(sum, lane);
+  return sum;
+}
+
 // 16 tokens fill the four lanes of the checksum once; the counts around it leave each lane part
 // full.
 TEST_F(TokenFiles, WhatIsWrittenReadsBack) {
@@ -64,7 +91,8 @@ TEST_F(TokenFiles, WhatIsWrittenReadsBack) {
     const auto tokens = counting(count);
     write_token_file(path_, tokens, 1000);
     const TokenFile file(path_);
-    EXPECT_EQ(std::vector<std::uint16_t>(file.tokens().begin(), file.tokens().end()), tokens);
+    EXPECT_EQ(file.size(), std::int64_t(count));
+    EXPECT_EQ(all_of(file), tokens);
     EXPECT_EQ(file.vocab_size(), 1000);
     EXPECT_EQ(fs::file_size(path_), 64 + 2 * count);
   }
@@ -83,12 +111,56 @@ TEST_F(TokenFiles, TheLayoutIsTheDocumentedOne) {
   EXPECT_EQ(file.substr(64), std::string("\2\1\7\0", 4));
 }
 
-TEST_F(TokenFiles, TheMappingOutlivesAReplacedFile) {
+TEST_F(TokenFiles, AnOpenFileOutlivesItsReplacement) {
   write_token_file(path_, counting(9), 16);
   const TokenFile file = TokenFile(path_);
   write_token_file(path_, std::vector<std::uint16_t>(9, 3), 16);
-  EXPECT_EQ(file.tokens()[8], 8);
-  EXPECT_EQ(TokenFile(path_).tokens()[8], 3);
+  EXPECT_EQ(all_of(file)[8], 8);
+  EXPECT_EQ(all_of(TokenFile(path_))[8], 3);
+}
+
+// Nobody may cut a file that a job reads, but when it happens the job must be able to say so.
+TEST_F(TokenFiles, ACutFileIsAStorageErrorWhenItIsRead) {
+  write_token_file(path_, counting(5000), 65536);
+  const TokenFile file(path_);
+  fs::resize_file(path_, 4096);
+  std::vector<std::uint16_t> tokens(100);
+  file.read(0, tokens);
+  EXPECT_EQ(tokens[99], 99);
+  try {
+    file.read(4000, tokens);
+    ADD_FAILURE() << "nothing was refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.failure(), Failure::storage);
+    EXPECT_EQ(std::string(error.what()),
+              path_.string() +
+                  ": ends before token 4100, although it held 5000 when it was opened: it was "
+                  "changed while the job read it; restore it and start the job again");
+  }
+}
+
+TEST_F(TokenFiles, TokensOutsideTheFileBreakAPromise) {
+  write_token_file(path_, counting(20), 64);
+  const TokenFile file(path_);
+  std::vector<std::uint16_t> tokens(5);
+  EXPECT_NO_THROW(file.read(15, tokens));
+  EXPECT_THROW(file.read(16, tokens), Error);
+  EXPECT_THROW(file.read(-1, tokens), Error);
+}
+
+// A reader looks at one piece after the other, and its sums go on from piece to piece.
+TEST_F(TokenFiles, LongFilesAreCheckedToTheEnd) {
+  const auto tokens = counting(1'300'021);
+  write_token_file(path_, tokens, 65536);
+  EXPECT_EQ(all_of(TokenFile(path_)), tokens);
+  std::string damaged = bytes();
+  EXPECT_EQ(TokenFile(path_).identity().checksum, checksum_of(damaged));
+  for (const std::size_t at : {std::size_t{64}, damaged.size() / 2, damaged.size() - 1}) {
+    damaged[at] = char(damaged[at] ^ 1);
+    put(damaged);
+    EXPECT_NE(refused().find("is damaged: checksum"), std::string::npos);
+    damaged[at] = char(damaged[at] ^ 1);
+  }
 }
 
 TEST_F(TokenFiles, EveryFlippedBitIsFound) {
@@ -136,27 +208,6 @@ TEST_F(TokenFiles, DamageSaysItsKind) {
   EXPECT_NE(with(12, 4).find("tokens of 4 bytes, expected 2"), std::string::npos);
   EXPECT_NE(with(18, 2).find("a vocabulary of 131136"), std::string::npos);
   EXPECT_NE(with(70, 9).find("is damaged: checksum"), std::string::npos);
-}
-
-/// The checksum as src/data/README.md defines it, word by word from the bytes of a whole file.
-std::uint64_t checksum_of(const std::string& file) {
-  const auto stir = [](std::uint64_t sum, std::uint64_t word) {
-    return std::rotl(sum ^ word, 29) * 0x100000001b3;
-  };
-  const auto word = [&](std::size_t at) {
-    std::uint64_t value = 0;
-    for (std::size_t i = 0; i < 8 && at + i < file.size(); ++i)
-      value |= std::uint64_t{static_cast<unsigned char>(file[at + i])} << (8 * i);
-    return value;
-  };
-  constexpr std::uint64_t start = 0xcbf29ce484222325;
-  std::uint64_t sums[4] = {start, start + 1, start + 2, start + 3};
-  for (std::size_t i = 0; 64 + 8 * i < file.size(); ++i)
-    sums[i % 4] = stir(sums[i % 4], word(64 + 8 * i));
-  std::uint64_t sum = start;
-  for (std::size_t i = 0; i < 4; ++i) sum = stir(sum, word(8 * i));
-  for (const std::uint64_t lane : sums) sum = stir(sum, lane);
-  return sum;
 }
 
 TEST_F(TokenFiles, ATokenOutsideTheVocabularyIsRefused) {

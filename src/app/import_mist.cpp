@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include "base/error.hpp"
+#include "base/files.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "interop/mist.hpp"
@@ -18,13 +18,6 @@ namespace fs = std::filesystem;
 /// Whether two profiles agree on links, copies and slowdowns.
 bool same_machine(const hardware::Profile& a, const hardware::Profile& b) {
   return a.transfers == b.transfers && a.slowdowns == b.slowdowns;
-}
-
-void make_directory(const fs::path& directory) {
-  std::error_code failed;
-  fs::create_directories(directory, failed);
-  require(!failed, Failure::storage, "{}: cannot be made: {}", directory.string(),
-          failed.message());
 }
 
 /// The profile's name, or a new one's that has the configuration's links and slowdowns.
@@ -50,11 +43,11 @@ int import_mist(const ImportMistOptions& options) {
   make_directory(options.directory);
   read.deck.cluster.profile = profile_for(read, options);
   const fs::path deck = fs::path(options.directory) / "deck.toml";
-  write_text(deck.string(), deck::schema().write(read.deck, true));
+  write_file(deck.string(), deck::schema().write(read.deck, true));
   log::info("{}: counts as Mist does, with operator times of {}", deck.string(), options.profile);
   if (!read.plan) return 0;
   const fs::path plan = fs::path(options.directory) / "plan.toml";
-  write_text(plan.string(), plan::text(*read.plan));
+  write_file(plan.string(), plan::text(*read.plan));
   log::info("{}: the configuration's strategy", plan.string());
   return 0;
 }

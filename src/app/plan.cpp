@@ -8,6 +8,7 @@
 #include "all_ranks.hpp"
 #include "analyzer/mist_case.hpp"
 #include "base/error.hpp"
+#include "base/files.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "comm/agree.hpp"
@@ -112,7 +113,7 @@ int plan_as_mist(const PlanOptions& options, const Given& given) {
             tuned.search.shapes, format_seconds(tuned.search.seconds));
   if (options.explain)
     log::info("{}", analyzer::explain_as_mist(plan, tuned.plan, given.machine.profile(0)));
-  if (!options.output.empty()) write_text(options.output, plan::text(plan));
+  if (!options.output.empty()) write_file(options.output, plan::text(plan));
   if (options.json) {
     json object = described(plan, analyzer::predict_as_mist(tuned.plan));
     object["search"] = {{"seconds", tuned.search.seconds},
@@ -140,7 +141,7 @@ int plan(const PlanOptions& options) {
   log::info("{}", tuner::report(result, given.cluster));
   if (options.explain)
     log::info("{}", analyzer::explain(best.plan, given.model, given.machine, given.cluster));
-  if (!options.output.empty()) write_text(options.output, plan::text(best.plan));
+  if (!options.output.empty()) write_file(options.output, plan::text(best.plan));
   if (options.json) {
     json object = described(best.plan, best.prediction);
     const tuner::Search& s = result.search;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <fstream>
 #include <map>
 
 #include "base/error.hpp"
@@ -89,12 +88,6 @@ deck::Deck load_deck(comm::Communicator& world, int ranks_per_node, const std::s
     if (world.rank() == 0) text = deck::schema().write(load_deck(path, overrides, device_gib));
   });
   return deck::parse(comm::broadcast(world, text, 0), path);
-}
-
-void write_text(const std::string& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text;
-  require(bool(file.flush()), Failure::storage, "cannot write {}", path);
 }
 
 void refuse_mist(const deck::Deck& deck, const char* verb) {

@@ -26,9 +26,6 @@ deck::Deck load_deck(const std::string& path, const std::vector<std::string>& ov
 deck::Deck load_deck(comm::Communicator& world, int ranks_per_node, const std::string& path,
                      const std::vector<std::string>& overrides);
 
-/// @throws Error(storage)
-void write_text(const std::string& path, const std::string& text);
-
 /// Refuses decks that count as Mist does, which is for comparisons only. @throws Error(input)
 void refuse_mist(const deck::Deck& deck, const char* verb);
 

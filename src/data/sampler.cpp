@@ -1,12 +1,15 @@
 #include "data/sampler.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 #include <random>
+#include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -45,12 +48,21 @@ std::int64_t permute(std::int64_t index, std::int64_t count, std::uint64_t key) 
   return static_cast<std::int64_t>(x);
 }
 
+/// A folder that goes with what is in it.
+struct Removed {
+  std::filesystem::path folder;
+  ~Removed() {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder, ignored);
+  }
+};
+
 }  // namespace
 
 Sampler::Sampler(TokenFile file, Order order, std::uint64_t seed, int seq_len)
     : file_(std::move(file)), order_(order), seed_(seed), seq_len_(seq_len) {
   require(seq_len >= 1, Failure::bug, "a window of {} tokens", seq_len);
-  const auto count = static_cast<std::int64_t>(file_.tokens().size());
+  const std::int64_t count = file_.size();
   require(count > seq_len, Failure::input,
           "{}: holds {} tokens, but one sequence takes {} (seq_len + 1)", file_.path().string(),
           count, std::int64_t{seq_len} + 1);
@@ -64,9 +76,10 @@ void Sampler::sample(std::int64_t index, std::span<std::int32_t> inputs,
   require(inputs.size() == length && targets.size() == length, Failure::bug,
           "a sample of {} tokens into {} inputs and {} targets", length, inputs.size(),
           targets.size());
-  const auto from = static_cast<std::size_t>(window(index)) * length;
-  std::ranges::copy(file_.tokens().subspan(from, length), inputs.begin());
-  std::ranges::copy(file_.tokens().subspan(from + 1, length), targets.begin());
+  std::vector<std::uint16_t> tokens(length + 1);
+  file_.read(window(index) * seq_len_, tokens);
+  std::copy_n(tokens.begin(), length, inputs.begin());
+  std::copy_n(tokens.begin() + 1, length, targets.begin());
 }
 
 std::int64_t Sampler::window(std::int64_t index) const {
@@ -77,15 +90,18 @@ std::int64_t Sampler::window(std::int64_t index) const {
 }
 
 Sampler random_tokens(int vocab_size, int seq_len, std::int64_t count) {
-  const std::filesystem::path path =
-      std::filesystem::temp_directory_path() / fmt::format("brume-random-{}.tok", ::getpid());
+  // In a folder of its own, because others may write to that of temporary files.
+  std::string folder = (std::filesystem::temp_directory_path() / "brume-random-XXXXXX").string();
+  const bool made = ::mkdtemp(folder.data()) != nullptr;
+  require(made, Failure::storage, "{}: cannot be made: {}", folder,
+          std::generic_category().message(errno));
   std::mt19937 random(1);
   std::vector<std::uint16_t> tokens(static_cast<std::size_t>(count));
   for (std::uint16_t& token : tokens) token = std::uint16_t(random() % unsigned(vocab_size));
+  const Removed at_the_end{folder};
+  const std::filesystem::path path = std::filesystem::path(folder) / "random.tok";
   write_token_file(path, tokens, vocab_size);
-  Sampler sampler(TokenFile(path), Order::sequential, 1, seq_len);  // which keeps it mapped
-  std::filesystem::remove(path);
-  return sampler;
+  return Sampler(TokenFile(path), Order::sequential, 1, seq_len);  // which keeps it open
 }
 
 }  // namespace brume::data

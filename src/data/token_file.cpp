@@ -1,20 +1,14 @@
 #include "data/token_file.hpp"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <iterator>
 #include <string>
+#include <vector>
 
-#include "base/descriptor.hpp"
-#include "base/error.hpp"
+#include "base/files.hpp"
 
 namespace brume::data {
 namespace {
@@ -38,52 +32,42 @@ std::uint64_t stir(std::uint64_t sum, std::uint64_t word) {
   return std::rotl(sum ^ word, 29) * 0x100000001b3;
 }
 
-/// Four sums side by side keep up with the memory; README.md defines the result.
-std::uint64_t checksum(const Header& header, std::span<const std::uint16_t> tokens) {
-  constexpr std::uint64_t start = 0xcbf29ce484222325;
-  constexpr std::size_t tokens_a_word = 4;
-  std::array<std::uint64_t, 4> sums = {start, start + 1, start + 2, start + 3};
-  for (std::size_t i = 0; i < tokens.size(); i += sums.size() * tokens_a_word) {
-    std::array<std::uint64_t, 4> words{};
-    const std::size_t left = std::min(tokens.size() - i, sums.size() * tokens_a_word);
-    std::memcpy(words.data(), tokens.data() + i, left * sizeof(std::uint16_t));
-    for (std::size_t k = 0; k * tokens_a_word < left; ++k) sums[k] = stir(sums[k], words[k]);
+/// The checksum of README.md, from tokens that come piece by piece. Four sums side by side keep up
+/// with the memory.
+class Checksum {
+ public:
+  static constexpr std::size_t step = 16;  ///< tokens; all pieces but the last are multiples
+
+  void add(std::span<const std::uint16_t> tokens) {
+    constexpr std::size_t tokens_a_word = step / 4;
+    for (std::size_t i = 0; i < tokens.size(); i += step) {
+      std::array<std::uint64_t, 4> words{};
+      const std::size_t left = std::min(tokens.size() - i, step);
+      std::memcpy(words.data(), tokens.data() + i, left * sizeof(std::uint16_t));
+      for (std::size_t k = 0; k * tokens_a_word < left; ++k) sums_[k] = stir(sums_[k], words[k]);
+    }
   }
-  std::array<std::uint64_t, 4> front{};
-  std::memcpy(front.data(), &header, sizeof(front));
-  std::uint64_t sum = start;
-  for (const std::uint64_t word : front) sum = stir(sum, word);
-  for (const std::uint64_t word : sums) sum = stir(sum, word);
-  return sum;
-}
+
+  std::uint64_t of(const Header& header) const {
+    std::array<std::uint64_t, 4> front{};
+    std::memcpy(front.data(), &header, sizeof(front));
+    std::uint64_t sum = start;
+    for (const std::uint64_t word : front) sum = stir(sum, word);
+    for (const std::uint64_t word : sums_) sum = stir(sum, word);
+    return sum;
+  }
+
+ private:
+  static constexpr std::uint64_t start = 0xcbf29ce484222325;
+  std::array<std::uint64_t, 4> sums_ = {start, start + 1, start + 2, start + 3};
+};
 
 int highest_of(std::span<const std::uint16_t> tokens) {
   return tokens.empty() ? -1 : std::ranges::max(tokens);
 }
 
-std::string last_error() { return std::strerror(errno); }
-
-std::shared_ptr<const std::byte> map(const std::filesystem::path& path, std::size_t& size) {
-  // O_NONBLOCK: a pipe without a writer must not hang the job.
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  require(file.get() >= 0, Failure::input, "{}: cannot be opened: {}", path.string(), last_error());
-  struct stat status = {};
-  require(::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode), Failure::input,
-          "{}: is not a regular file", path.string());
-  size = static_cast<std::size_t>(status.st_size);
-  require(size >= sizeof(Header), Failure::input, "{}: is no token file: {} bytes, a header has {}",
-          path.string(), size, sizeof(Header));
-  void* start = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
-  require(start != MAP_FAILED, Failure::resource, "{}: cannot be mapped: {}", path.string(),
-          last_error());
-  const auto unmap = [size](const std::byte* first) {
-    ::munmap(const_cast<std::byte*>(first), size);
-  };
-  return {static_cast<const std::byte*>(start), unmap};
-}
-
 /// Checks all of the header but its checksum. @throws Error(input)
-void check(const Header& header, std::size_t size, const std::string& name) {
+void check(const Header& header, std::int64_t size, const std::string& name) {
   const Header ours;
   require(header.magic == ours.magic, Failure::input,
           "{}: is no token file: it does not begin with BRUMETOK; `brume import tokens` makes one",
@@ -94,62 +78,61 @@ void check(const Header& header, std::size_t size, const std::string& name) {
           "{}: has tokens of {} bytes, expected {}", name, header.token_bytes, ours.token_bytes);
   require(header.vocab_size >= 1 && header.vocab_size <= 65536, Failure::input,
           "{}: has a vocabulary of {}, expected 1 to 65536", name, header.vocab_size);
-  const std::size_t room = size - sizeof(Header);
+  const auto room = std::uint64_t(size) - sizeof(Header);
   require(room % ours.token_bytes == 0 && header.count == room / ours.token_bytes, Failure::input,
           "{}: promises {} tokens, but {} bytes follow the header", name, header.count, room);
   require(header.zero == 0 && header.zeros == ours.zeros, Failure::input,
           "{}: has a damaged header", name);
 }
 
-void write_all(int file, const void* data, std::size_t bytes, const std::string& name) {
-  const char* next = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t written = ::write(file, next, bytes);
-    if (written < 0 && errno == EINTR) continue;
-    require(written >= 0, Failure::storage, "{}: cannot be written: {}", name, last_error());
-    next += written;
-    bytes -= static_cast<std::size_t>(written);
-  }
-}
-
-void write_durably(const std::filesystem::path& path, const Header& header,
-                   std::span<const std::uint16_t> tokens) {
-  const std::string name = path.string();
-  Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  require(file.get() >= 0, Failure::storage, "{}: cannot be created: {}", name, last_error());
-  write_all(file.get(), &header, sizeof(header), name);
-  write_all(file.get(), tokens.data(), tokens.size_bytes(), name);
-  require(::fsync(file.get()) == 0 && file.close(), Failure::storage, "{}: cannot be written: {}",
-          name, last_error());
-}
-
 }  // namespace
 
-TokenFile::TokenFile(const std::filesystem::path& path) : path_(path) {
-  std::size_t size = 0;
-  mapping_ = map(path, size);
+TokenFile::TokenFile(const std::filesystem::path& path)
+    : path_(path),
+      file_(std::make_shared<const Descriptor>(open_regular(path, Failure::input, Links::follow))) {
+  const std::string name = path.string();
+  const std::int64_t bytes = length(*file_);
+  require(bytes >= std::int64_t(sizeof(Header)), Failure::input,
+          "{}: is no token file: {} bytes, a header has {}", name, bytes, sizeof(Header));
   Header header;
-  std::memcpy(&header, mapping_.get(), sizeof(header));
-  check(header, size, path.string());
-  const auto* first = reinterpret_cast<const std::uint16_t*>(mapping_.get() + sizeof(header));
-  tokens_ = {first, static_cast<std::size_t>(header.count)};
-  vocab_size_ = static_cast<int>(header.vocab_size);
-
-  const std::uint64_t found = checksum(header, tokens_);
-  require(found == header.checksum, Failure::input,
-          "{}: is damaged: checksum {:016x}, expected {:016x}", path.string(), found,
-          header.checksum);
+  read_at(*file_, 0, std::as_writable_bytes(std::span(&header, 1)), name, Failure::input);
+  check(header, bytes, name);
+  size_ = std::int64_t(header.count);
+  vocab_size_ = int(header.vocab_size);
   checksum_ = header.checksum;
-  const int highest = highest_of(tokens_);
+
+  Checksum sum;
+  int highest = -1;
+  constexpr std::int64_t piece_tokens = std::int64_t{Checksum::step} << 15;
+  std::vector<std::uint16_t> piece(std::size_t(std::min(piece_tokens, size_)));
+  for (std::int64_t first = 0; first < size_; first += piece_tokens) {
+    piece.resize(std::size_t(std::min(piece_tokens, size_ - first)));
+    read(first, piece);
+    sum.add(piece);
+    highest = std::max(highest, highest_of(piece));
+  }
+  const std::uint64_t found = sum.of(header);
+  require(found == header.checksum, Failure::input,
+          "{}: is damaged: checksum {:016x}, expected {:016x}", name, found, header.checksum);
   require(highest < vocab_size_, Failure::input, "{}: holds token {}, outside its vocabulary of {}",
-          path.string(), highest, vocab_size_);
+          name, highest, vocab_size_);
+}
+
+void TokenFile::read(std::int64_t first, std::span<std::uint16_t> tokens) const {
+  const std::int64_t end = first + std::ssize(tokens);
+  require(first >= 0 && end <= size_, Failure::bug, "tokens {} to {} of {}", first, end, size_);
+  const auto byte = std::int64_t(sizeof(Header)) + first * std::int64_t(sizeof(std::uint16_t));
+  const std::size_t got =
+      read_at(*file_, byte, std::as_writable_bytes(tokens), path_.string(), Failure::storage);
+  require(got == tokens.size_bytes(), Failure::storage,
+          "{}: ends before token {}, although it held {} when it was opened: it was changed while "
+          "the job read it; restore it and start the job again",
+          path_.string(), end, size_);
 }
 
 TokenFileIdentity TokenFile::identity() const {
-  return {.path = path_.string(),
-          .checksum = checksum_,
-          .tokens = std::ssize(tokens_),
-          .vocab_size = vocab_size_};
+  return {
+      .path = path_.string(), .checksum = checksum_, .tokens = size_, .vocab_size = vocab_size_};
 }
 
 void write_token_file(const std::filesystem::path& path, std::span<const std::uint16_t> tokens,
@@ -162,18 +145,14 @@ void write_token_file(const std::filesystem::path& path, std::span<const std::ui
   Header header;
   header.vocab_size = static_cast<std::uint32_t>(vocab_size);
   header.count = tokens.size();
-  header.checksum = checksum(header, tokens);
+  Checksum sum;
+  sum.add(tokens);
+  header.checksum = sum.of(header);
 
-  std::filesystem::path temporary = path;
-  temporary += fmt::format(".{}.tmp", ::getpid());
-  try {
-    write_durably(temporary, header, tokens);
-    require(::rename(temporary.c_str(), path.c_str()) == 0, Failure::storage,
-            "{}: cannot be renamed to its name: {}", path.string(), last_error());
-  } catch (const Error&) {
-    ::unlink(temporary.c_str());
-    throw;
-  }
+  OutputFile file(path);
+  file.write(std::as_bytes(std::span(&header, 1)));
+  file.write(std::as_bytes(tokens));
+  file.commit();
 }
 
 }  // namespace brume::data

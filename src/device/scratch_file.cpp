@@ -155,10 +155,9 @@ void ScratchFile::put(std::int64_t first_byte, const std::byte* from, std::int64
     return ::pwrite(file_.get(), from + done, most, first_byte + done);
   });
   // Only what is on the disk may be dropped; an error of the disk shows here too.
-  if (!direct_)
-    require(::fdatasync(file_.get()) == 0, Failure::storage,
-            "cannot write {} bytes at {} of the scratch file in '{}': {}", bytes, first_byte,
-            directory_, std::strerror(errno));
+  const bool synced = direct_ || ::fdatasync(file_.get()) == 0;
+  require(synced, Failure::storage, "cannot write {} bytes at {} of the scratch file in '{}': {}",
+          bytes, first_byte, directory_, std::strerror(errno));
   drop_cache(first_byte, bytes);
 }
 

@@ -1,15 +1,7 @@
 #include "hardware/profile.hpp"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <array>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-
-#include "base/descriptor.hpp"
 #include "base/error.hpp"
+#include "base/files.hpp"
 
 namespace brume::hardware {
 namespace {
@@ -136,22 +128,6 @@ void check_sizes(const Profile& profile, const std::string& path) {
           profile.slowdowns.size());
 }
 
-/// Writes and brings to the disk. @throws Error(storage)
-void write_file(const std::string& path, const std::string& text) {
-  const Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  require(file.get() >= 0, Failure::storage, "cannot write '{}': {}", path, std::strerror(errno));
-  std::size_t done = 0;
-  ssize_t wrote = 0;
-  while (done < text.size() &&
-         (wrote = ::write(file.get(), text.data() + done, text.size() - done)) > 0)
-    done += std::size_t(wrote);
-  const bool whole = done == text.size() && ::fsync(file.get()) == 0;
-  const int cause = errno;
-  if (whole) return;
-  ::unlink(path.c_str());
-  throw Error(Failure::storage, "cannot write '{}': {}", path, std::strerror(cause));
-}
-
 }  // namespace
 
 const deck::Schema<Profile>& profile_schema() {
@@ -199,17 +175,7 @@ Profile load_profile(const std::string& name) {
 }
 
 void save_profile(const Profile& profile, const std::string& path) {
-  // Jobs on other nodes that share the folder may have the same process id.
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  const std::string unfinished =
-      path + "." + host.data() + "." + std::to_string(::getpid()) + ".tmp";
-  write_file(unfinished, profile_schema().write(profile));
-  if (std::rename(unfinished.c_str(), path.c_str()) == 0) return;
-  const int cause = errno;
-  ::unlink(unfinished.c_str());
-  throw Error(Failure::storage, "cannot rename '{}' to '{}': {}", unfinished, path,
-              std::strerror(cause));
+  write_file(path, profile_schema().write(profile));
 }
 
 }  // namespace brume::hardware

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/error.hpp"
+#include "base/files.hpp"
 #include "data/token_file.hpp"
 
 namespace brume::interop {
@@ -97,10 +98,7 @@ PackedText pack_bytes(const std::vector<fs::path>& files, const fs::path& direct
   require(!dealer.train.empty() || !dealer.valid.empty(), Failure::input,
           "the files to pack hold no text");
 
-  std::error_code failed;
-  fs::create_directories(directory, failed);
-  require(!failed, Failure::storage, "{}: cannot be made: {}", directory.string(),
-          failed.message());
+  make_directory(directory);
   constexpr int byte_values = 256;
   PackedText packed{std::ssize(dealer.train), std::ssize(dealer.valid), directory / "train.tok",
                     directory / "valid.tok"};

@@ -5,6 +5,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
 #include <new>
@@ -19,6 +20,28 @@ std::string last_error() { return std::generic_category().message(errno); }
 
 std::string hexadecimal(XXH128_hash_t hash) {
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+}
+
+/// Of the first `bytes` of a file, or of fewer when it ends before.
+Digest digest_of(const Descriptor& file, std::int64_t bytes, const std::string& name,
+                 Failure failure) {
+  Bytes buffer(std::size_t{1} << 20);
+  Hasher hasher;
+  for (std::int64_t at = 0; at < bytes;) {
+    const auto room =
+        std::span(buffer).first(std::size_t(std::min(std::int64_t(buffer.size()), bytes - at)));
+    const std::size_t got = read_at(file, at, room, name, failure);
+    if (got == 0) break;
+    hasher.add(room.first(got));
+    at += std::int64_t(got);
+  }
+  return hasher.digest();
+}
+
+constexpr std::string_view seal_begin = "brume xxh3_128 ";
+
+std::string seal_line(const Digest& digest) {
+  return fmt::format("{}{}\n", seal_begin, digest.hash);
 }
 
 }  // namespace
@@ -54,79 +77,12 @@ NewFile::NewFile(const fs::path& path)
 
 void NewFile::write(std::span<const std::byte> bytes) {
   hasher_.add(bytes);
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(descriptor_.get(), bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    require(written >= 0, Failure::storage, "{}: cannot be written: {}", name_, last_error());
-    bytes = bytes.subspan(std::size_t(written));
-  }
+  write_all(descriptor_, bytes, name_);
 }
 
-void NewFile::sync() {
-  require(::fsync(descriptor_.get()) == 0, Failure::storage, "{}: cannot be synced: {}", name_,
-          last_error());
-}
+void NewFile::sync() { brume::sync(descriptor_, name_); }
 
-void NewFile::close() {
-  require(descriptor_.close(), Failure::storage, "{}: cannot be closed: {}", name_, last_error());
-}
-
-void replace_file(const fs::path& path, std::span<const std::byte> bytes) {
-  fs::path temporary = path;
-  temporary += ".tmp";
-  ::unlink(temporary.c_str());  // of a killed job
-  try {
-    NewFile file(temporary);
-    file.write(bytes);
-    file.sync();
-    file.close();
-    rename_to(temporary, path);
-  } catch (const Error&) {
-    ::unlink(temporary.c_str());
-    throw;
-  }
-  sync_directory(path.parent_path());
-}
-
-Descriptor open_regular(const fs::path& path, Failure failure) {
-  // O_NONBLOCK: a pipe without a writer must not hang the job.
-  Descriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-  require(file.get() >= 0, failure, "{}: cannot be opened: {}", path.string(), last_error());
-  struct stat status = {};
-  require(::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode), failure,
-          "{}: is not a regular file", path.string());
-  return file;
-}
-
-std::int64_t length(const Descriptor& file) {
-  struct stat status = {};
-  require(::fstat(file.get(), &status) == 0, Failure::bug, "no length of a file: {}", last_error());
-  return status.st_size;
-}
-
-std::size_t read_at(const Descriptor& file, std::int64_t first, std::span<std::byte> room,
-                    const std::string& name, Failure failure) {
-  std::size_t filled = 0;
-  while (filled < room.size()) {
-    const ssize_t got = ::pread(file.get(), room.data() + filled, room.size() - filled,
-                                off_t(first + std::int64_t(filled)));
-    if (got < 0 && errno == EINTR) continue;
-    require(got >= 0, failure, "{}: cannot be read: {}", name, last_error());
-    if (got == 0) break;
-    filled += std::size_t(got);
-  }
-  return filled;
-}
-
-Bytes read_file(const fs::path& path, Failure failure, std::int64_t max_bytes) {
-  const Descriptor file = open_regular(path, failure);
-  const std::int64_t bytes = length(file);
-  require(bytes <= max_bytes, failure, "{}: has {} bytes, expected at most {}", path.string(),
-          bytes, max_bytes);
-  Bytes content(std::size_t(bytes), std::byte{});
-  content.resize(read_at(file, 0, content, path.string(), failure));
-  return content;
-}
+void NewFile::close() { brume::close(descriptor_, name_); }
 
 Digest digest(std::span<const std::byte> bytes) {
   Hasher hasher;
@@ -137,37 +93,39 @@ Digest digest(std::span<const std::byte> bytes) {
 Digest digest_of_file(const fs::path& path, bool from_disk) {
   const Descriptor file = open_regular(path, Failure::storage);
   if (from_disk) ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
-  Bytes buffer(std::size_t{1} << 20);
-  Hasher hasher;
-  for (std::int64_t at = 0;;) {
-    const std::size_t got = read_at(file, at, buffer, path.string(), Failure::storage);
-    if (got == 0) return hasher.digest();
-    hasher.add(std::span(buffer).first(got));
-    at += std::int64_t(got);
+  return digest_of(file, length(file), path.string(), Failure::storage);
+}
+
+void seal(Bytes& file) {
+  const std::string line = seal_line(digest(file));
+  const auto bytes = as_bytes(line);
+  file.insert(file.end(), bytes.begin(), bytes.end());
+}
+
+std::int64_t check_seal(const Descriptor& file, const std::string& name, Failure failure) {
+  std::string line = seal_line(digest({}));
+  const std::int64_t bytes = length(file) - std::int64_t(line.size());
+  require(bytes >= 0, failure, "{}: is damaged: it has no hash at its end", name);
+  const std::string expected = seal_line(digest_of(file, bytes, name, failure));
+  read_at(file, bytes, std::as_writable_bytes(std::span(line)), name, failure);
+  require(line.starts_with(seal_begin), failure,
+          "{}: is damaged, or of an older version: it has no hash at its end", name);
+  require(line == expected, failure, "{}: is damaged: the hash at its end does not fit", name);
+  return bytes;
+}
+
+fs::path set_aside(const fs::path& directory, std::string_view reason,
+                   std::span<const fs::path> names) {
+  std::error_code error;
+  fs::path folder;
+  for (int number = 1; folder.empty() || fs::exists(fs::symlink_status(folder, error)); ++number)
+    folder = directory / fmt::format("{}-{}", reason, number);
+  for (const fs::path& name : names) {
+    make_directory((folder / name).parent_path());
+    rename_to(directory / name, folder / name);
   }
-}
-
-void make_directory(const fs::path& path) {
-  std::error_code ignored;
-  if (path.empty() || fs::is_directory(path, ignored)) return;
-  make_directory(path.parent_path());
-  const bool made = ::mkdir(path.c_str(), 0750) == 0;
-  const std::string reason = last_error();
-  require(made || fs::is_directory(path, ignored), Failure::storage,
-          "{}: the directory cannot be made: {}", path.string(), reason);
-}
-
-void rename_to(const fs::path& from, const fs::path& to) {
-  require(::rename(from.c_str(), to.c_str()) == 0, Failure::storage,
-          "{}: cannot be renamed to {}: {}", from.string(), to.string(), last_error());
-}
-
-void sync_directory(const fs::path& path) {
-  const Descriptor directory(
-      ::open(path.empty() ? "." : path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // Some file systems know no fsync of a directory and say EINVAL: there is nothing more to do.
-  require(directory.get() >= 0 && (::fsync(directory.get()) == 0 || errno == EINVAL),
-          Failure::storage, "{}: the directory cannot be synced: {}", path.string(), last_error());
+  sync_directory(directory);
+  return folder;
 }
 
 }  // namespace brume::io

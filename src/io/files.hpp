@@ -1,4 +1,4 @@
-/// @file Files that a kill leaves either old or new, never between, and their hashes.
+/// @file Hashes of files, files whose name is new, and what is set aside.
 #pragma once
 
 #include <cstddef>
@@ -8,18 +8,10 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
-#include "base/descriptor.hpp"
-#include "base/error.hpp"
+#include "base/files.hpp"
 
 namespace brume::io {
-
-using Bytes = std::vector<std::byte>;
-
-inline std::span<const std::byte> as_bytes(std::string_view text) {
-  return std::as_bytes(std::span(text));
-}
 
 /// Length and XXH3-128, as 32 hexadecimal digits.
 struct Digest {
@@ -31,6 +23,13 @@ Digest digest(std::span<const std::byte> bytes);
 /// @param from_disk  whether to read a synced file from where it was written to, past the cache
 /// @throws Error(storage)
 Digest digest_of_file(const std::filesystem::path& path, bool from_disk);
+
+/// Appends a line with the hash of the file's bytes to them. HDF5 does not look beyond the end that
+/// a file states, so that other programs read a sealed file as any other.
+void seal(Bytes& file);
+/// @return  bytes before the seal
+/// @throws Error(failure)  when the file has no seal, or one that does not fit
+std::int64_t check_seal(const Descriptor& file, const std::string& name, Failure failure);
 
 /// A digest of bytes that come piece by piece.
 class Hasher {
@@ -66,30 +65,10 @@ class NewFile {
   Hasher hasher_;
 };
 
-/// Replaces the content of `path` by write, fsync and rename, through `path`.tmp.
+/// Moves names of a directory to its folder <reason>-K, K the first free number.
+/// @return  the folder
 /// @throws Error(storage)
-void replace_file(const std::filesystem::path& path, std::span<const std::byte> bytes);
-
-/// All of a regular file; symbolic links are not followed.
-/// @throws Error(failure) when it cannot be read or is longer than `max_bytes`
-Bytes read_file(const std::filesystem::path& path, Failure failure, std::int64_t max_bytes);
-
-/// A regular file, open for reading; symbolic links are not followed. @throws Error(failure)
-Descriptor open_regular(const std::filesystem::path& path, Failure failure);
-std::int64_t length(const Descriptor& file);  ///< bytes
-
-/// Reads from byte `first` on until `room` is full or the file ends. @return bytes read
-/// @throws Error(failure)
-std::size_t read_at(const Descriptor& file, std::int64_t first, std::span<std::byte> room,
-                    const std::string& name, Failure failure);
-
-/// Makes a directory and those above it. @throws Error(storage)
-void make_directory(const std::filesystem::path& path);
-
-/// Renames; an existing `to` of the same kind is replaced. @throws Error(storage)
-void rename_to(const std::filesystem::path& from, const std::filesystem::path& to);
-
-/// Makes names in a directory durable. @throws Error(storage)
-void sync_directory(const std::filesystem::path& path);
+std::filesystem::path set_aside(const std::filesystem::path& directory, std::string_view reason,
+                                std::span<const std::filesystem::path> names);
 
 }  // namespace brume::io

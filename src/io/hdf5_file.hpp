@@ -102,13 +102,16 @@ class Hdf5Writer {
   Handle file_;
 };
 
+/// How it is known that HDF5 may look at a file: the library crashes over damaged ones.
+enum class Checked { by_caller, by_seal };
+
 /// Reads a file of this program: links out of the file, external, virtual, chunked and filtered
 /// data are refused. Holds the turn as long as it lives.
 ///
 /// @throws Error(failure)  naming the file and the object, from every call
 class Hdf5Reader {
  public:
-  Hdf5Reader(const std::filesystem::path& path, Failure failure);
+  Hdf5Reader(const std::filesystem::path& path, Failure failure, Checked checked);
 
   std::vector<hsize_t> shape(const std::string& dataset) const;
   /// Elements [first, first + values.size()) of a dataset of fp32 and one dimension.
@@ -121,6 +124,7 @@ class Hdf5Reader {
   std::vector<std::int64_t> integers(const std::string& object, const char* attribute) const;
 
  private:
+  void require_inside(const std::string& path) const;
   Handle open_dataset(const std::string& path) const;
   /// The same, of numbers of this kind and size.
   Handle open_typed(const std::string& path, H5T_class_t expected, std::size_t bytes) const;

@@ -14,13 +14,6 @@ hid_t open_hdf5(const Descriptor& file) {
   return H5Fopen(fmt::format("/proc/self/fd/{}", file.get()).c_str(), H5F_ACC_RDONLY, access.get());
 }
 
-/// Notes a link that could lead out of the file.
-herr_t find_foreign(hid_t, const char* name, const H5L_info_t* link, void* found) {
-  if (link->type == H5L_TYPE_HARD) return 0;
-  *static_cast<std::string*>(found) = name;
-  return 1;
-}
-
 }  // namespace
 
 Handle Hdf5Reader::opened(hid_t id, Handle::Close close, const std::string& what) const {
@@ -28,18 +21,25 @@ Handle Hdf5Reader::opened(hid_t id, Handle::Close close, const std::string& what
   return {id, close};
 }
 
-Hdf5Reader::Hdf5Reader(const std::filesystem::path& path, Failure failure)
+Hdf5Reader::Hdf5Reader(const std::filesystem::path& path, Failure failure, Checked checked)
     : name_(path.string()),
       failure_(failure),
       regular_(open_regular(path, failure)),
-      bytes_(length(regular_)),
-      file_(opened(open_hdf5(regular_), H5Fclose, "the file")) {
-  std::string foreign;
-  const herr_t result =
-      H5Lvisit(file_.get(), H5_INDEX_NAME, H5_ITER_NATIVE, find_foreign, &foreign);
-  require(result >= 0, failure_, "{}: its links cannot be read: {}", name_, hdf5_message());
-  require(result == 0, failure_, "{}: {} is a link that may lead elsewhere; refused", name_,
-          foreign);
+      bytes_(checked == Checked::by_seal ? check_seal(regular_, name_, failure) : length(regular_)),
+      file_(opened(open_hdf5(regular_), H5Fclose, "the file")) {}
+
+/// Refuses names that lead out of the file. Only names that are used are looked at, because a file
+/// may have more and deeper ones than the library can walk over.
+void Hdf5Reader::require_inside(const std::string& path) const {
+  for (std::size_t end = 0; end < path.size() - 1;) {
+    end = std::min(path.find('/', end + 1), path.size());
+    const std::string name = path.substr(0, end);
+    H5L_info_t link = {};
+    require(H5Lget_info(file_.get(), name.c_str(), &link, H5P_DEFAULT) >= 0, failure_,
+            "{}: {} cannot be read: {}", name_, name, hdf5_message());
+    require(link.type == H5L_TYPE_HARD, failure_,
+            "{}: {} is a link that may lead elsewhere; refused", name_, name);
+  }
 }
 
 /// Elements of a dataspace. A file cannot hold more than it has bytes, whatever it claims.
@@ -51,6 +51,7 @@ std::size_t Hdf5Reader::points(const Handle& space, const std::string& what) con
 }
 
 Handle Hdf5Reader::open_dataset(const std::string& path) const {
+  require_inside(path);
   Handle set = opened(H5Dopen2(file_.get(), path.c_str(), H5P_DEFAULT), H5Dclose, path);
   const Handle creation = opened(H5Dget_create_plist(set.get()), H5Pclose, path);
   const H5D_layout_t layout = H5Pget_layout(creation.get());
@@ -118,6 +119,7 @@ void Hdf5Reader::read(const std::string& dataset, std::vector<std::int64_t>& val
 Handle Hdf5Reader::open_attribute(const std::string& object, const char* attribute,
                                   H5T_class_t expected) const {
   const std::string what = object + " " + attribute;
+  require_inside(object);
   Handle found =
       opened(H5Aopen_by_name(file_.get(), object.c_str(), attribute, H5P_DEFAULT, H5P_DEFAULT),
              H5Aclose, "attribute " + what);

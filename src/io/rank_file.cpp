@@ -91,7 +91,7 @@ void write_rank_file(NewFile& file, std::int64_t step, int rank,
 }
 
 RankFile::RankFile(const std::filesystem::path& path, const std::vector<engine::Slab>& slabs)
-    : name_(path.string()), slabs_(slabs), reader_(path, Failure::storage) {
+    : name_(path.string()), slabs_(slabs), reader_(path, Failure::storage, Checked::by_caller) {
   require(reader_.text("/", "filetype") == checkpoint_filetype &&
               reader_.integers("/", "version").at(0) == checkpoint_version[0],
           Failure::storage, "{}: is no checkpoint of version {}", name_, checkpoint_version[0]);

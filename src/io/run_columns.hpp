@@ -10,9 +10,9 @@ namespace brume::io {
 
 inline constexpr const char* run_filetype = "brume run";
 inline constexpr const char* part_filetype = "brume run part";
-inline constexpr std::array<std::int64_t, 2> run_version = {1, 4};  ///< readers know the first
-inline constexpr const char* skipped_path = "/steps/skipped";       ///< since version 1.1
-inline constexpr const char* parts_path = "/parts";                 ///< since version 1.2
+inline constexpr std::array<std::int64_t, 2> run_version = {1, 5};  ///< readers know the first
+inline constexpr const char* skipped_path = "/steps/skipped";
+inline constexpr const char* parts_path = "/parts";
 inline constexpr const char* copies_path = "/memory/checkpoint_copy_bytes";
 inline constexpr const char* peaks_path = "/steps/peak_resident_bytes";
 /// Where rows lie in run.h5 when there are parts.
@@ -24,7 +24,6 @@ struct Column {
   const char* units;
   const char* description;
   double& (*at)(Row&);
-  std::int64_t since = 0;  ///< minor version
 };
 
 inline constexpr std::array columns = {
@@ -37,7 +36,7 @@ inline constexpr std::array columns = {
            [](Row& row) -> double& { return row.metrics.lr; }},
     Column{"/steps/loss_scale", "1",
            "what gradients were computed so many times too large by; 0: not recorded",
-           [](Row& row) -> double& { return row.metrics.loss_scale; }, 3},
+           [](Row& row) -> double& { return row.metrics.loss_scale; }},
     Column{"/steps/tokens_per_s", "tokens/s", "tokens trained on in a second by the whole job",
            [](Row& row) -> double& { return row.tokens_per_s; }},
     Column{"/steps/iteration_measured_s", "s", "time of the step on the slowest rank",

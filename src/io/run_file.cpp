@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <system_error>
 #include <utility>
 
@@ -163,14 +164,17 @@ RunFile::RunFile(fs::path directory, RunDescription description, std::int64_t re
       description_(std::move(description)),
       rows_per_part_(rows_per_part) {
   make_directory(path_.parent_path());
+  remove_unfinished(path_.parent_path());
+  remove_unfinished(path_.parent_path() / "steps");
   std::error_code error;
-  if (resumed_step > 0 && fs::exists(path_, error)) {
-    RunContent earlier = read_run_file(path_);
-    parts_ = std::move(earlier.parts);
-    rows_ = std::move(earlier.rows);
-    evaluations_ = std::move(earlier.evaluations);
-    rewind(resumed_step);
-  }
+  if (resumed_step > 0 && fs::exists(fs::symlink_status(path_, error)))
+    or_begin_anew([&] {
+      RunContent earlier = read_run_file(path_);
+      parts_ = std::move(earlier.parts);
+      rows_ = std::move(earlier.rows);
+      evaluations_ = std::move(earlier.evaluations);
+      forget_from(resumed_step);
+    });
   write();
 }
 
@@ -191,6 +195,30 @@ void RunFile::add(EvaluationRow row) {
 }
 
 void RunFile::rewind(std::int64_t steps) {
+  or_begin_anew([&] { forget_from(steps); });
+}
+
+/// Metrics are not worth a training: when those that are there cannot be read, they are set aside.
+void RunFile::or_begin_anew(const std::function<void()>& read) {
+  try {
+    read();
+  } catch (const Error& error) {
+    std::vector<fs::path> damaged;
+    std::error_code missing;
+    for (const char* name : {"run.h5", "steps"})
+      if (fs::exists(fs::symlink_status(path_.parent_path() / name, missing)))
+        damaged.emplace_back(name);
+    const fs::path folder = set_aside(path_.parent_path(), "damaged", damaged);
+    parts_.clear();
+    rows_.clear();
+    evaluations_.clear();
+    log::warn("{}; earlier metrics are now in {}, and a new run.h5 begins here", error.what(),
+              folder.string());
+  }
+}
+
+/// @throws Error(input) when a part cannot be read
+void RunFile::forget_from(std::int64_t steps) {
   while (!parts_.empty() && parts_.back().end_step > steps) {
     rows_ = read_part(path_.parent_path(), parts_.back());
     parts_.pop_back();
@@ -213,8 +241,9 @@ void RunFile::move_to_part() {
     RowsWriter(file, rows_).put_all();
     image = file.image();
   }
+  seal(image);
   make_directory((path_.parent_path() / part.name()).parent_path());
-  replace_file(path_.parent_path() / part.name(), image);
+  write_file(path_.parent_path() / part.name(), image);
   parts_.push_back(part);
   rows_.clear();
 }
@@ -233,7 +262,8 @@ void RunFile::write() {
     put_evaluations(file, evaluations_);
     image = file.image();
   }
-  replace_file(path_, image);
+  seal(image);
+  write_file(path_, image);
   const std::int64_t took_ns = now_ns() - start_ns;
   next_write_ns_ = start_ns + std::max(every_ns, 20 * took_ns);
 }

@@ -28,18 +28,16 @@ hsize_t length(const Hdf5Reader& file, const std::string& path) {
   return shape[0];
 }
 
-/// @return the minor version
-std::int64_t check_version(const Hdf5Reader& file, const std::string& name, const char* filetype) {
+void check_version(const Hdf5Reader& file, const std::string& name, const char* filetype) {
   require(file.text("/", "filetype") == filetype, Failure::input, "{}: is no {} file", name,
           filetype);
   const std::vector<std::int64_t> version = file.integers("/", "version");
   require(version.size() == 2 && version[0] == run_version[0], Failure::input,
           "{}: has layout version {}, this program reads {}", name, fmt::join(version, "."),
           run_version[0]);
-  return version[1];
 }
 
-RunDescription get_description(const Hdf5Reader& file, std::int64_t minor_version) {
+RunDescription get_description(const Hdf5Reader& file) {
   RunDescription d;
   d.version = file.text("/", "brume_version");
   d.deck_text = file.text("/", "deck");
@@ -52,7 +50,7 @@ RunDescription get_description(const Hdf5Reader& file, std::int64_t minor_versio
   d.predicted_iteration_s = file.real("/", "iteration_predicted_s");
   file.read("/memory/placed_device_bytes", d.predicted_bytes);
   file.read("/memory/placed_host_bytes", d.host_bytes);
-  if (minor_version >= 4) file.read(copies_path, d.copy_bytes);
+  file.read(copies_path, d.copy_bytes);
   return d;
 }
 
@@ -84,18 +82,16 @@ void get_skipped(const Hdf5Reader& file, const std::string& group, std::vector<R
 }
 
 /// @param group  where "/steps" is
-std::vector<Row> get_rows(const Hdf5Reader& file, const std::string& group,
-                          std::int64_t minor_version) {
+std::vector<Row> get_rows(const Hdf5Reader& file, const std::string& group) {
   const hsize_t count = length(file, group + "/steps/step");
   const auto steps = get<std::int64_t>(file, group + "/steps/step", {count});
   std::vector<Row> rows(count);
   for (std::size_t i = 0; i < count; ++i) rows[i].metrics.step = steps[i];
   for (const Column& column : columns) {
-    if (minor_version < column.since) continue;
     const auto values = get<double>(file, group + column.path, {count});
     for (std::size_t i = 0; i < count; ++i) column.at(rows[i]) = values[i];
   }
-  if (minor_version >= 1) get_skipped(file, group, rows);
+  get_skipped(file, group, rows);
   get_channels(file, group, rows);
   get_peaks(file, group, rows);
   return rows;
@@ -125,20 +121,21 @@ std::vector<EvaluationRow> get_evaluations(const Hdf5Reader& file) {
 }  // namespace
 
 RunContent read_run_file(const std::filesystem::path& path) {
-  const Hdf5Reader file(path, Failure::input);
-  const std::int64_t minor_version = check_version(file, path.string(), run_filetype);
-  RunContent content{.description = get_description(file, minor_version),
-                     .parts = minor_version >= 2 ? get_parts(file) : std::vector<RunPart>(),
+  const Hdf5Reader file(path, Failure::input, Checked::by_seal);
+  check_version(file, path.string(), run_filetype);
+  RunContent content{.description = get_description(file),
+                     .parts = get_parts(file),
                      .rows = {},
                      .evaluations = get_evaluations(file)};
-  content.rows = get_rows(file, content.parts.empty() ? "" : recent_group, minor_version);
+  content.rows = get_rows(file, content.parts.empty() ? "" : recent_group);
   return content;
 }
 
 std::vector<Row> read_part(const std::filesystem::path& directory, const RunPart& part) {
   const std::filesystem::path path = directory / part.name();
-  const Hdf5Reader file(path, Failure::input);
-  std::vector<Row> rows = get_rows(file, "", check_version(file, path.string(), part_filetype));
+  const Hdf5Reader file(path, Failure::input, Checked::by_seal);
+  check_version(file, path.string(), part_filetype);
+  std::vector<Row> rows = get_rows(file, "");
   require(std::int64_t(rows.size()) == part.rows && rows.front().metrics.step == part.first_step,
           Failure::input, "{}: holds {} steps, run.h5 says {} from step {} on", path.string(),
           rows.size(), part.rows, part.first_step);

@@ -1,6 +1,3 @@
-#include <fmt/format.h>
-
-#include "base/error.hpp"
 #include "files.hpp"
 #include "io/checkpoint.hpp"
 #include "manifest.hpp"
@@ -20,18 +17,7 @@ std::optional<fs::path> set_aside(const fs::path& run_directory, std::int64_t st
     if (step == 0 && fs::exists(run_directory / name, missing)) leaving.emplace_back(name);
   if (leaving.empty()) return std::nullopt;
 
-  int number = 1;
-  while (fs::exists(run_directory / fmt::format("previous-{}", number), missing)) ++number;
-  const fs::path folder = run_directory / fmt::format("previous-{}", number);
-  make_directory(folder / "checkpoints");
-  for (const fs::path& name : leaving) {
-    std::error_code error;
-    fs::rename(run_directory / name, folder / name, error);
-    require(!error, Failure::storage, "{}: cannot be moved to {}: {}",
-            (run_directory / name).string(), folder.string(), error.message());
-  }
-  sync_directory(run_directory);
-  return folder;
+  return set_aside(run_directory, "previous", leaving);
 }
 
 }  // namespace brume::io

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
-#include "files.hpp"
+#include "base/files.hpp"
 
 namespace brume::io {
 namespace {
@@ -61,7 +61,7 @@ void write_trace(const std::filesystem::path& path, std::span<const RankTimeline
     add_timeline(out, timeline, "predicted", 2 * timeline.rank + 1);
   if (out.ends_with(",\n")) out.resize(out.size() - 2);
   out += "\n]}\n";
-  replace_file(path, as_bytes(out));
+  write_file(path, out);
 }
 
 std::string pack(const RankTimeline& timeline) {
