@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -33,6 +34,10 @@ class Error : public std::runtime_error {
  private:
   Failure failure_;
 };
+
+/// What an exception means for the job: an Error is itself, memory or a thread that could not be
+/// had is a lack of resources, and all else is a bug.
+Error error_of(const std::exception& error);
 
 /// Throws `Error(failure, message)` unless `holds`; the message is formatted only then.
 template <typename... Args>

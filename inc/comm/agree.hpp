@@ -1,7 +1,7 @@
 /// @file Failing together: ranks agree on an error between communications.
 #pragma once
 
-#include <new>
+#include <exception>
 #include <optional>
 #include <utility>
 
@@ -31,12 +31,8 @@ void together(Communicator& comm, Stage&& stage) {
   std::optional<Error> mine;
   try {
     std::forward<Stage>(stage)();
-  } catch (const Error& error) {
-    mine = error;
-  } catch (const std::bad_alloc&) {
-    mine = Error(Failure::resource, "memory ran out");
   } catch (const std::exception& error) {
-    mine = Error(Failure::bug, "{}", error.what());
+    mine = error_of(error);
   }
   agree(comm, mine);
 }

@@ -40,10 +40,9 @@ int on_all_ranks(const std::function<int(comm::Session&, comm::Communicator&)>& 
   } catch (const comm::AgreedError& error) {
     if (log::leads()) log::error("brume: {}", error.what());
     return int(error.failure());
-  } catch (const Error& error) {
-    return leave(error.failure(), error.what());
   } catch (const std::exception& error) {
-    return leave(Failure::bug, error.what());
+    const Error meant = error_of(error);
+    return leave(meant.failure(), meant.what());
   }
 }
 
