@@ -1,9 +1,11 @@
 #!/bin/sh
-# libraries.sh <build folder>
+# libraries.sh <build folder> <whether programs are hardened: ON or OFF>
 # No program of the build or of an installation looks for libraries in the current folder: RUNPATH has
-# absolute folders only, and a library that lies beside the deck is not loaded.
+# absolute folders only, and a library that lies beside the deck is not loaded. Hardened programs write nothing
+# to the tables of functions of libraries, and notice when a stack was overwritten.
 set -eu
 build=$1
+hardened=$2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # Named, the component leaves the manifest of the user's own installation alone.
@@ -13,6 +15,11 @@ programs=0
 for file in $(find "$build" "$work/installed" -type f \( -perm -u+x -o -name '*.so*' \) ! -path '*/CMakeFiles/*'); do
   readelf -dW "$file" > "$work/dynamic" 2> /dev/null && grep -q NEEDED "$work/dynamic" || continue  # no program
   programs=$((programs + 1))
+  if [ "$hardened" = ON ]; then
+    readelf -lW "$file" | grep -q GNU_RELRO && grep -q 'BIND_NOW\|FLAGS.*NOW' "$work/dynamic" ||
+      { echo "$file is linked without -z relro -z now"; exit 1; }
+    readelf -sW "$file" | grep -q __stack_chk_fail || { echo "$file has no guarded stack"; exit 1; }
+  fi
   paths=$(sed -n 's/.*R\(UN\)\?PATH).*\[\(.*\)\]$/\2/p' "$work/dynamic")
   [ -n "$paths" ] || continue
   # $ORIGIN is the folder of the program, wherever it is started.

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -36,9 +37,9 @@ class Error : public std::runtime_error {
   Failure failure_;
 };
 
-/// The exception that is being handled, as an Error: memory or threads that could not be had are
-/// Error(resource), what is no Error of ours is Error(bug). Only inside a catch block.
-Error current_error();
+/// What an exception means for the job: an Error is itself, memory or a thread that could not be
+/// had is a lack of resources, and all else is a bug.
+Error error_of(const std::exception& error);
 
 /// Throws `Error(failure, message)` unless `holds`; the message is formatted only then.
 template <typename... Args>

@@ -1,6 +1,7 @@
 /// @file Failing together: ranks agree on an error between communications.
 #pragma once
 
+#include <exception>
 #include <optional>
 #include <utility>
 
@@ -30,8 +31,8 @@ void together(Communicator& comm, Stage&& stage) {
   std::optional<Error> mine;
   try {
     std::forward<Stage>(stage)();
-  } catch (...) {
-    mine = current_error();
+  } catch (const std::exception& error) {
+    mine = error_of(error);
   }
   agree(comm, mine);
 }

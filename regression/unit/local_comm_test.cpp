@@ -1,5 +1,10 @@
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
+#include <fstream>
 #include <stdexcept>
 
 #include "agree_cases.hpp"
@@ -128,6 +133,27 @@ TEST(LocalCommunicator, FailuresAtAnyMomentLeaveNoRankBehind) {
     EXPECT_EQ(failure, fmt::format("6: step {}", seed % 7));
   }
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+/// Ends with 4 when ranks whose threads cannot all be had make a run fail, and nothing else.
+void run_with_little_address_space() {
+  std::int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const auto bytes = rlim_t(pages * ::sysconf(_SC_PAGESIZE) + (100 << 20));  // a dozen stacks
+  const rlimit little{bytes, bytes};
+  ::setrlimit(RLIMIT_AS, &little);
+  try {
+    run_local(300, [](Communicator& world) { world.barrier(); });
+  } catch (const std::exception& error) {
+    std::_Exit(int(error_of(error).failure()));
+  }
+  std::_Exit(0);
+}
+
+TEST(LocalCommunicator, ThreadsThatCannotBeHadEndTheRun) {
+  EXPECT_EXIT(run_with_little_address_space(), testing::ExitedWithCode(4), "");
+}
+#endif
 
 TEST(LocalCommunicator, DifferentCallsAtOnceBreakAPromise) {
   const std::string failure = failure_of(2, [](Communicator& comm) {

@@ -44,11 +44,11 @@ int on_all_ranks(const std::function<int(comm::Session&, comm::Communicator&)>& 
   } catch (const comm::AgreedError& error) {
     if (log::leads()) log::error("brume: {}", error.what());
     return int(error.failure());
-  } catch (...) {
-    const Error error = current_error();
-    log::error("brume: {}", error.what());
-    world->abort(int(error.failure()));
-    return int(error.failure());
+  } catch (const std::exception& error) {
+    const Error meant = error_of(error);
+    log::error("brume: {}", meant.what());
+    world->abort(int(meant.failure()));
+    return int(meant.failure());
   }
 }
 

@@ -191,9 +191,9 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);
   try {
     return line.verb();
-  } catch (...) {
-    const Error error = current_error();
-    log::error("brume: {}", error.what());
-    return int(error.failure());
+  } catch (const std::exception& error) {
+    const Error meant = error_of(error);
+    log::error("brume: {}", meant.what());
+    return int(meant.failure());
   }
 }

@@ -1,27 +1,24 @@
 #include "base/error.hpp"
 
-#include <exception>
 #include <new>
 #include <system_error>
 
 namespace brume {
 
-Error current_error() {
-  try {
-    throw;
-  } catch (const Error& error) {
-    return error;
-  } catch (const std::bad_alloc&) {
-    return Error(Failure::resource, "memory ran out");
-  } catch (const std::system_error& error) {
-    if (error.code() == std::errc::resource_unavailable_try_again)
-      return Error(Failure::resource, "a thread could not be started: {}", error.what());
-    return Error(Failure::bug, "unexpected: {}", error.what());
-  } catch (const std::exception& error) {
-    return Error(Failure::bug, "unexpected: {}", error.what());
-  } catch (...) {
-    return Error(Failure::bug, "unexpected: an exception of no known type");
-  }
+Error error_of(const std::exception& error) {
+  if (const auto* own = dynamic_cast<const Error*>(&error)) return *own;
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr)
+    return Error(Failure::resource,
+                 "memory ran out: run fewer ranks on the node, or lower cluster.memory_gib and "
+                 "cluster.host_memory_gib");
+  const auto* system = dynamic_cast<const std::system_error*>(&error);
+  if (system != nullptr && system->code() == std::errc::resource_unavailable_try_again)
+    return Error(
+        Failure::resource,
+        "a thread could not be started: {}: raise the limit of processes (ulimit -u) or of "
+        "memory (ulimit -v), or run fewer ranks on the node",
+        error.what());
+  return Error(Failure::bug, "{}", error.what());
 }
 
 }  // namespace brume

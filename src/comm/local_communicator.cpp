@@ -177,18 +177,23 @@ void run_local(int size, const std::function<void(Communicator&)>& body) {
   const auto job = std::make_shared<LocalJob>();
   const auto world = job->make_group(size);
   std::vector<std::thread> ranks;
-  for (int r = 0; r < size; ++r) {
-    ranks.emplace_back([&, r] {
-      pthread_setname_np(pthread_self(), fmt::format("rank {}", r).c_str());
-      try {
-        LocalCommunicator comm(job, world, r, r);
-        body(comm);
-      } catch (...) {
-        job->fail(r, std::current_exception());
-      }
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
+  const auto rank = [&](int r) {
+    pthread_setname_np(pthread_self(), fmt::format("rank {}", r).c_str());
+    try {
+      LocalCommunicator comm(job, world, r, r);
+      body(comm);
+    } catch (...) {
+      job->fail(r, std::current_exception());
+    }
+  };
+  for (int r = 0; r < size; ++r) try {
+      ranks.emplace_back(rank, r);
+    } catch (...) {
+      // No thread could be had: those that run wait for it in vain.
+      job->fail(r, std::current_exception());
+      break;
+    }
+  for (std::thread& thread : ranks) thread.join();
   job->rethrow();
 }
 

@@ -112,10 +112,10 @@ struct Engine::Impl {
   void leave(comm::Communicator& world, std::exception_ptr failure) const {
     try {
       std::rethrow_exception(failure);
-    } catch (...) {
-      const Error error = current_error();
-      log::error("brume: step {}: {}", done + 1, error.what());
-      world.abort(int(error.failure()));
+    } catch (const std::exception& error) {
+      const Error meant = error_of(error);
+      log::error("brume: step {}: {}", done + 1, meant.what());
+      world.abort(int(meant.failure()));
     }
   }
 

@@ -130,10 +130,10 @@ void Executor::execute(const schedule::Program& program, int id, const StepScala
       case Channel::disk: return read_or_write(program, task);
       default: return communicate(program, task);
     }
-  } catch (...) {
-    const Error error = current_error();
-    throw Error(error.failure(), "{}: {}: {}", schedule::name(task.channel), schedule::label(task),
-                error.what());
+  } catch (const std::exception& error) {
+    const Error meant = error_of(error);
+    throw Error(meant.failure(), "{}: {}: {}", schedule::name(task.channel), schedule::label(task),
+                meant.what());
   }
 }
 
