@@ -212,7 +212,7 @@ template <class Storage>
 Passes adamw(Maker<Storage> make, std::int64_t elements) {
   const Vector grad = make.wide_vector(elements), weight = make.wide_vector(elements);
   const Vector m = make.zeros(elements), v = make.zeros(elements);
-  const kernels::AdamW step{1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0.5f, 1.0};
+  const kernels::AdamW step{1e-3f, 0.9, 0.95, 1e-8f, 0.1f, 0.5f, 0.5f, 1.0};
   const double* const squares = make.sum();
   if constexpr (std::is_same_v<Storage, float>) {
     return {[=] { kernels::adamw_step(step, squares, grad, weight, m, v); }, {}};
