@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -11,6 +12,9 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "comm/communicator.hpp"
+#include "model/model.hpp"
+#include "refusal.hpp"
 
 namespace brume::profiler {
 namespace {
@@ -42,6 +46,30 @@ TEST(ProfileHash, AnyFieldChangesIt) {
   EXPECT_EQ(hash(one_key), hash(ProfileKey(one_key)));
 }
 
+const model::Config tiny{.num_layers = 2,
+                         .hidden_size = 64,
+                         .num_heads = 4,
+                         .ffn_size = 256,
+                         .seq_len = 32,
+                         .vocab_size = 96};
+
+/// The key of two ranks that are threads.
+ProfileKey key_of_threads(int ranks_per_node) {
+  ProfileKey made;
+  comm::run_local(2, [&](comm::Communicator& world) {
+    const ProfileKey mine = key(world, ranks_per_node, 1, tiny, {});
+    if (world.rank() == 0) made = mine;
+  });
+  return made;
+}
+
+// Between threads messages are copies in one memory; the test on MPI ranks finds MPI there.
+TEST(ProfileKeyOf, RanksThatAreThreadsNamesNoMpi) {
+  const std::string packages = key_of_threads(2).packages;
+  EXPECT_NE(packages.find("threads"), std::string::npos) << packages;
+  EXPECT_EQ(packages.find("MPI"), std::string::npos) << packages;
+}
+
 /// An environment variable for the time of a test.
 class Variable {
  public:
@@ -56,7 +84,14 @@ class Variable {
   std::string old_;
 };
 
-TEST(ProfileCache, FollowsTheEnvironment) {
+// Within a node a queue says nothing of the links, and a profile is of use in all of them.
+TEST(ProfileKeyOf, SeveralNodesNamesTheirQueue) {
+  const Variable queue("SLURM_JOB_PARTITION", "fast");
+  EXPECT_NE(key_of_threads(1).packages.find("'fast'"), std::string::npos);
+  EXPECT_EQ(key_of_threads(2).packages.find("'fast'"), std::string::npos);
+}
+
+TEST(ProfileCachePath, FollowsTheEnvironment) {
   const Variable home("HOME", "/a/home");
   const std::string file = fmt::format("profile-{:016x}.toml", hash(one_key));
   {
@@ -67,16 +102,96 @@ TEST(ProfileCache, FollowsTheEnvironment) {
   EXPECT_EQ(cache_path(one_key), "/a/home/.cache/brume/" + file);
 }
 
-TEST(ProfileCache, MakesItsFolders) {
-  const std::filesystem::path folder =
+/// A cache in a folder of its own, removed at the end.
+class ProfileCache : public ::testing::Test {
+ protected:
+  ProfileCache() { profile_.key = one_key, profile_.flops_per_s = 1.5e9; }
+  ~ProfileCache() override { std::filesystem::remove_all(root_); }
+
+  /// Why the cached profile is not used.
+  std::string refused(Failure why) {
+    return test::refusal([] { cached(one_key); }, why);
+  }
+
+  const std::filesystem::path root_ =
       std::filesystem::temp_directory_path() / fmt::format("brume-profile-{}", ::getpid());
-  const Variable variable("XDG_CACHE_HOME", (folder / "not" / "there").string());
-  hardware::Profile profile;
-  profile.key = one_key;
-  profile.flops_per_s = 1.5e9;
-  cache(profile);
-  EXPECT_EQ(hardware::load_profile(cache_path(one_key)).flops_per_s, 1.5e9);
-  std::filesystem::remove_all(folder);
+  const Variable variable_{"XDG_CACHE_HOME", (root_ / "not" / "there").string()};
+  const std::filesystem::path file_ = cache_path(one_key), folder_ = file_.parent_path();
+  hardware::Profile profile_;
+};
+
+std::filesystem::perms rights(const std::filesystem::path& path) {
+  return std::filesystem::status(path).permissions();
+}
+
+TEST_F(ProfileCache, GivesBackWhatItWasGiven) {
+  EXPECT_FALSE(cached(one_key).has_value());
+  cache(profile_);
+  ASSERT_TRUE(cached(one_key).has_value());
+  EXPECT_EQ(cached(one_key)->flops_per_s, 1.5e9);
+  EXPECT_EQ(cached(one_key)->key, one_key);
+}
+
+TEST_F(ProfileCache, IsAFolderOfThisUserAlone) {
+  cache(profile_);
+  EXPECT_EQ(rights(folder_), std::filesystem::perms::owner_all);
+}
+
+// Whoever could write it could have planted it.
+TEST_F(ProfileCache, IsNotBelievedWhereOthersMayWrite) {
+  using std::filesystem::perms;
+  cache(profile_);
+  for (const std::filesystem::path& path : {file_, folder_})
+    for (const perms others : {perms::group_write, perms::others_write}) {
+      const perms before = rights(path);
+      std::filesystem::permissions(path, before | others);
+      EXPECT_NE(refused(Failure::storage).find("others may write to '" + path.string() + "'"),
+                std::string::npos);
+      std::filesystem::permissions(path, before);
+    }
+  EXPECT_TRUE(cached(one_key).has_value());
+  std::filesystem::permissions(folder_, perms::all);
+  EXPECT_NE(test::refusal([&] { cache(profile_); }, Failure::storage).find("others may write"),
+            std::string::npos);
+}
+
+// Only root may give files away; for others there is nothing to try.
+TEST_F(ProfileCache, OfAnotherUserIsNotBelieved) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  cache(profile_);
+  for (const std::filesystem::path& path : {file_, folder_}) {
+    ASSERT_EQ(::chown(path.c_str(), 65534, 65534), 0);
+    EXPECT_NE(refused(Failure::storage).find("belongs to user 65534"), std::string::npos);
+    ASSERT_EQ(::chown(path.c_str(), 0, 0), 0);
+  }
+}
+
+// A pipe would be waited for.
+TEST_F(ProfileCache, OnlyRegularFilesAreRead) {
+  cache(profile_);
+  std::filesystem::remove(file_);
+  ASSERT_EQ(::mkfifo(file_.c_str(), 0600), 0);
+  EXPECT_NE(refused(Failure::storage).find("is no regular file"), std::string::npos);
+}
+
+TEST_F(ProfileCache, OfAnotherKeyIsNotBelieved) {
+  cache(profile_);
+  profile_.key.processor = "another processor";
+  hardware::save_profile(profile_, file_);
+  EXPECT_NE(refused(Failure::input).find("key.processor is 'another processor', but 'a processor"),
+            std::string::npos);
+  profile_.key = one_key, profile_.key.model = "gpt C65";
+  hardware::save_profile(profile_, file_);
+  EXPECT_NE(refused(Failure::input).find("key.model is 'gpt C65'"), std::string::npos);
+}
+
+// Sums of such times would be infinite.
+TEST_F(ProfileCache, ATimeThatNoClockShowsIsRefused) {
+  for (const double seconds : {1e7, 1e308}) {
+    profile_.operators = {{.kind = "matmul", .dims = {1, 1, 1}, .forward_s = seconds}};
+    cache(profile_);
+    EXPECT_NE(refused(Failure::input).find("forward_s"), std::string::npos);
+  }
 }
 
 }  // namespace
