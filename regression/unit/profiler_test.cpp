@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -13,6 +15,7 @@
 
 #include "base/error.hpp"
 #include "comm/communicator.hpp"
+#include "device/memory.hpp"
 #include "model/model.hpp"
 #include "refusal.hpp"
 
@@ -68,6 +71,47 @@ TEST(ProfileKeyOf, RanksThatAreThreadsNamesNoMpi) {
   const std::string packages = key_of_threads(2).packages;
   EXPECT_NE(packages.find("threads"), std::string::npos) << packages;
   EXPECT_EQ(packages.find("MPI"), std::string::npos) << packages;
+}
+
+/// Measures on one rank of a node, for plans that may take `memory_bytes`.
+hardware::Profile measure_alone(const model::Config& model, const Shapes& shapes,
+                                std::int64_t memory_bytes) {
+  const hardware::Cluster cluster =
+      hardware::NodeGroup{.nodes = 1, .devices_per_node = 1, .memory_bytes = memory_bytes};
+  hardware::Profile profile;
+  comm::run_local(1, [&](comm::Communicator& world) {
+    profile = measure(world, key(world, 1, 1, model, shapes), cluster, model, shapes);
+  });
+  return profile;
+}
+
+// A deck for larger machines: nothing is taken before it is known that it fits.
+TEST(ProfilerMemory, AnOperatorBeyondThisNodeIsRefusedBeforeAnythingIsTaken) {
+  model::Config wide = tiny;
+  wide.num_heads = 1;
+  wide.hidden_size = wide.ffn_size = int(std::sqrt(double(device::available_bytes()))) / 16 * 16;
+  device::release_unused();
+  const std::int64_t before = device::resident_bytes();
+  const std::string what = test::refusal(
+      [&] { measure_alone(wide, {.microbatches = {1}, .tp = {1}, .groups = {}}, 1LL << 50); },
+      Failure::resource);
+  EXPECT_NE(what.find("name a profile"), std::string::npos) << what;
+  EXPECT_LT(device::peak_resident_bytes() - before, 64 << 20);
+}
+
+// The shapes that do not fit are left out, smaller ones of the same operator are measured.
+TEST(ProfilerMemory, ShapesBeyondThisNodeAreLeftOut) {
+  model::Config model = tiny;
+  const int at_once = int(device::available_bytes() / (4 * model.seq_len * model.hidden_size));
+  const hardware::Profile profile =
+      measure_alone(model, {.microbatches = {at_once, 1}, .tp = {1}, .groups = {}}, 1LL << 50);
+  const auto rows_of = [&](std::int64_t tokens) {
+    return std::ranges::count_if(profile.operators, [&](const hardware::OperatorRow& row) {
+      return row.kind == "matmul" && row.dims[0] == tokens;
+    });
+  };
+  EXPECT_GT(rows_of(model.seq_len), 0);
+  EXPECT_EQ(rows_of(std::int64_t(at_once) * model.seq_len), 0);
 }
 
 /// An environment variable for the time of a test.
