@@ -166,7 +166,7 @@ void measure_vectors(Report& report, int count) {
   Array x(1, count), y(1, count), m(1, count), v(1, count);
   std::fill(v.values.begin(), v.values.end(), 0.5f);
   const std::string shape = fmt::format("{} elements", count);
-  const AdamW step{1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.1f, 0.05f, 0.0};
+  const AdamW step{1e-3f, 0.9, 0.95, 1e-8f, 0.1f, 0.1f, 0.05f, 0.0};
   report.passes("add", shape, 12.0 * count, [&] { add(x, y); });
   report.passes("fill", shape, 4.0 * count, [&] { fill(1.0f, y); });
   double sum = 0.0;

@@ -2,6 +2,7 @@
 /// MPI test.
 #pragma once
 
+#include <cmath>
 #include <filesystem>
 #include <random>
 #include <string>
@@ -94,6 +95,28 @@ inline plan::Plan one_rank_plan(const model::Config& model, int global_batch) {
   return plan::equal_stages(model, global_batch, 1, {.microbatch = global_batch});
 }
 
+/// Of the plans of the contract the first ones have equal stages and at most 4 ranks, then they
+/// differ in b, dp, tp and mesh. Beyond num_plans both kinds take turns, on up to 8 ranks.
+constexpr int num_equal_plans = 24, num_plans = 40;
+
+inline plan::Plan plan_number(int i, std::mt19937& random, const model::Config& model) {
+  if (i < num_equal_plans) return random_plan(random, model, 4);
+  return i < num_plans || i % 2 == 0 ? mixed_plan(random, model, 8) : random_plan(random, model, 8);
+}
+
+/// Tokens of a piece of the head, by the number of a plan: all, and such that the last one is
+/// smaller.
+inline int head_tokens(int i) { return i % 3 == 0 ? 1024 : i % 3 == 1 ? 16 : 5; }
+
 using brume::largest_difference;
+
+/// median_i |a_i - b_i| / |b_i|; infinite when the lengths differ.
+inline double median_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  if (a.size() != b.size()) return INFINITY;
+  std::vector<double> differences;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    differences.push_back(std::abs(a[i] - b[i]) / std::abs(b[i]));
+  return median(differences);
+}
 
 }  // namespace brume::test

@@ -37,6 +37,9 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
+  /// What carries messages between hosts' memories: "Open MPI v4.1.4", or "threads" of one process.
+  virtual std::string transport() const = 0;
+
   virtual void barrier() = 0;
   virtual void all_reduce(Values values) = 0;                                  ///< sum, in place
   virtual void all_reduce(std::span<double> values, Reduction reduction) = 0;  ///< in place

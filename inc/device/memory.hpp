@@ -32,6 +32,7 @@ class Memory {
   std::int64_t bytes_ = 0;
 };
 
+std::int64_t available_bytes();      ///< that this node's host memory has left now; -1: not known
 std::int64_t resident_bytes();       ///< resident set of this process now [bytes]
 std::int64_t peak_resident_bytes();  ///< its maximum so far [bytes]
 

@@ -83,6 +83,8 @@ struct ProfileKey {
   int threads_per_rank = 1;
   std::string binding;  ///< how ranks are pinned, in words
   std::string model;    ///< the shapes that were measured
+
+  bool operator==(const ProfileKey&) const = default;
 };
 
 /// The four resources that work at once: compute, communication, host-to-device, device-to-host.

@@ -8,8 +8,8 @@ namespace brume::kernels {
 /// Constants of one optimizer step.
 struct AdamW {
   float lr;
-  float beta1;
-  float beta2;
+  double beta1;  ///< in double, because 1 - beta is rounded to fp32 only once
+  double beta2;
   float eps;
   float weight_decay;       ///< 0 for parameters that do not decay
   float bias_correction1;   ///< 1 - beta1^t, t = 1 at the first step

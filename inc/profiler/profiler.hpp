@@ -39,8 +39,15 @@ std::uint64_t hash(const hardware::ProfileKey& key);
 /// Where a profile with this key is cached: $XDG_CACHE_HOME or ~/.cache, brume/profile-<hash>.toml.
 std::string cache_path(const hardware::ProfileKey& key);
 
-/// Saves a profile at its cache path and makes the folders.
-/// @throws Error(storage)
+/// Saves a profile at its cache path and makes the folders, the last one for this user alone.
+/// @throws Error(storage)  also where the folder is not this user's, or others may write to it
 void cache(const hardware::Profile& profile);
+
+/// The profile that is cached for this key; nothing where none is.
+///
+/// @throws Error(input)    when the file cannot be read, or holds another key
+/// @throws Error(storage)  when the file or its folder is not this user's, or others may write to
+///                         it: they could have planted it
+std::optional<hardware::Profile> cached(const hardware::ProfileKey& key);
 
 }  // namespace brume::profiler

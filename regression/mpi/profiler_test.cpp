@@ -167,6 +167,7 @@ TEST(ProfilerKey, IsTheSameOnAllRanksAndNamesWhatMatters) {
   const char* const products = device::on_device() ? "cuBLASLt" : "oneDNN";
   for (const char* package : {products, "Kokkos", "MPI", "timed"})
     EXPECT_NE(mine.packages.find(package), std::string::npos) << package;
+  EXPECT_EQ(mine.packages.find("threads"), std::string::npos) << mine.packages;
   EXPECT_NE(mine.binding.find("2 ranks"), std::string::npos);
 }
 

@@ -383,8 +383,8 @@ TYPED_TEST(NarrowKernels, MasterWeightsKeepWhatRoundingLoses) {
   std::vector<TypeParam> weight(3, TypeParam(1.0f));
   // Without memory (both betas 0) every step is lr.
   const AdamW step{.lr = place / 4,
-                   .beta1 = 0.0f,
-                   .beta2 = 0.0f,
+                   .beta1 = 0.0,
+                   .beta2 = 0.0,
                    .eps = 0.0f,
                    .weight_decay = 0.0f,
                    .bias_correction1 = 1.0f,

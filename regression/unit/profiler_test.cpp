@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -11,6 +14,10 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "comm/communicator.hpp"
+#include "device/memory.hpp"
+#include "model/model.hpp"
+#include "refusal.hpp"
 
 namespace brume::profiler {
 namespace {
@@ -42,6 +49,71 @@ TEST(ProfileHash, AnyFieldChangesIt) {
   EXPECT_EQ(hash(one_key), hash(ProfileKey(one_key)));
 }
 
+const model::Config tiny{.num_layers = 2,
+                         .hidden_size = 64,
+                         .num_heads = 4,
+                         .ffn_size = 256,
+                         .seq_len = 32,
+                         .vocab_size = 96};
+
+/// The key of two ranks that are threads.
+ProfileKey key_of_threads(int ranks_per_node) {
+  ProfileKey made;
+  comm::run_local(2, [&](comm::Communicator& world) {
+    const ProfileKey mine = key(world, ranks_per_node, 1, tiny, {});
+    if (world.rank() == 0) made = mine;
+  });
+  return made;
+}
+
+// Between threads messages are copies in one memory; the test on MPI ranks finds MPI there.
+TEST(ProfileKeyOf, RanksThatAreThreadsNamesNoMpi) {
+  const std::string packages = key_of_threads(2).packages;
+  EXPECT_NE(packages.find("threads"), std::string::npos) << packages;
+  EXPECT_EQ(packages.find("MPI"), std::string::npos) << packages;
+}
+
+/// Measures on one rank of a node, for plans that may take `memory_bytes`.
+hardware::Profile measure_alone(const model::Config& model, const Shapes& shapes,
+                                std::int64_t memory_bytes) {
+  const hardware::Cluster cluster =
+      hardware::NodeGroup{.nodes = 1, .devices_per_node = 1, .memory_bytes = memory_bytes};
+  hardware::Profile profile;
+  comm::run_local(1, [&](comm::Communicator& world) {
+    profile = measure(world, key(world, 1, 1, model, shapes), cluster, model, shapes);
+  });
+  return profile;
+}
+
+// A deck for larger machines: nothing is taken before it is known that it fits.
+TEST(ProfilerMemory, AnOperatorBeyondThisNodeIsRefusedBeforeAnythingIsTaken) {
+  model::Config wide = tiny;
+  wide.num_heads = 1;
+  wide.hidden_size = wide.ffn_size = int(std::sqrt(double(device::available_bytes()))) / 16 * 16;
+  device::release_unused();
+  const std::int64_t before = device::resident_bytes();
+  const std::string what = test::refusal(
+      [&] { measure_alone(wide, {.microbatches = {1}, .tp = {1}, .groups = {}}, 1LL << 50); },
+      Failure::resource);
+  EXPECT_NE(what.find("name a profile"), std::string::npos) << what;
+  EXPECT_LT(device::peak_resident_bytes() - before, 64 << 20);
+}
+
+// The shapes that do not fit are left out, smaller ones of the same operator are measured.
+TEST(ProfilerMemory, ShapesBeyondThisNodeAreLeftOut) {
+  model::Config model = tiny;
+  const int at_once = int(device::available_bytes() / (4 * model.seq_len * model.hidden_size));
+  const hardware::Profile profile =
+      measure_alone(model, {.microbatches = {at_once, 1}, .tp = {1}, .groups = {}}, 1LL << 50);
+  const auto rows_of = [&](std::int64_t tokens) {
+    return std::ranges::count_if(profile.operators, [&](const hardware::OperatorRow& row) {
+      return row.kind == "matmul" && row.dims[0] == tokens;
+    });
+  };
+  EXPECT_GT(rows_of(model.seq_len), 0);
+  EXPECT_EQ(rows_of(std::int64_t(at_once) * model.seq_len), 0);
+}
+
 /// An environment variable for the time of a test.
 class Variable {
  public:
@@ -56,7 +128,14 @@ class Variable {
   std::string old_;
 };
 
-TEST(ProfileCache, FollowsTheEnvironment) {
+// Within a node a queue says nothing of the links, and a profile is of use in all of them.
+TEST(ProfileKeyOf, SeveralNodesNamesTheirQueue) {
+  const Variable queue("SLURM_JOB_PARTITION", "fast");
+  EXPECT_NE(key_of_threads(1).packages.find("'fast'"), std::string::npos);
+  EXPECT_EQ(key_of_threads(2).packages.find("'fast'"), std::string::npos);
+}
+
+TEST(ProfileCachePath, FollowsTheEnvironment) {
   const Variable home("HOME", "/a/home");
   const std::string file = fmt::format("profile-{:016x}.toml", hash(one_key));
   {
@@ -67,16 +146,96 @@ TEST(ProfileCache, FollowsTheEnvironment) {
   EXPECT_EQ(cache_path(one_key), "/a/home/.cache/brume/" + file);
 }
 
-TEST(ProfileCache, MakesItsFolders) {
-  const std::filesystem::path folder =
+/// A cache in a folder of its own, removed at the end.
+class ProfileCache : public ::testing::Test {
+ protected:
+  ProfileCache() { profile_.key = one_key, profile_.flops_per_s = 1.5e9; }
+  ~ProfileCache() override { std::filesystem::remove_all(root_); }
+
+  /// Why the cached profile is not used.
+  std::string refused(Failure why) {
+    return test::refusal([] { cached(one_key); }, why);
+  }
+
+  const std::filesystem::path root_ =
       std::filesystem::temp_directory_path() / fmt::format("brume-profile-{}", ::getpid());
-  const Variable variable("XDG_CACHE_HOME", (folder / "not" / "there").string());
-  hardware::Profile profile;
-  profile.key = one_key;
-  profile.flops_per_s = 1.5e9;
-  cache(profile);
-  EXPECT_EQ(hardware::load_profile(cache_path(one_key)).flops_per_s, 1.5e9);
-  std::filesystem::remove_all(folder);
+  const Variable variable_{"XDG_CACHE_HOME", (root_ / "not" / "there").string()};
+  const std::filesystem::path file_ = cache_path(one_key), folder_ = file_.parent_path();
+  hardware::Profile profile_;
+};
+
+std::filesystem::perms rights(const std::filesystem::path& path) {
+  return std::filesystem::status(path).permissions();
+}
+
+TEST_F(ProfileCache, GivesBackWhatItWasGiven) {
+  EXPECT_FALSE(cached(one_key).has_value());
+  cache(profile_);
+  ASSERT_TRUE(cached(one_key).has_value());
+  EXPECT_EQ(cached(one_key)->flops_per_s, 1.5e9);
+  EXPECT_EQ(cached(one_key)->key, one_key);
+}
+
+TEST_F(ProfileCache, IsAFolderOfThisUserAlone) {
+  cache(profile_);
+  EXPECT_EQ(rights(folder_), std::filesystem::perms::owner_all);
+}
+
+// Whoever could write it could have planted it.
+TEST_F(ProfileCache, IsNotBelievedWhereOthersMayWrite) {
+  using std::filesystem::perms;
+  cache(profile_);
+  for (const std::filesystem::path& path : {file_, folder_})
+    for (const perms others : {perms::group_write, perms::others_write}) {
+      const perms before = rights(path);
+      std::filesystem::permissions(path, before | others);
+      EXPECT_NE(refused(Failure::storage).find("others may write to '" + path.string() + "'"),
+                std::string::npos);
+      std::filesystem::permissions(path, before);
+    }
+  EXPECT_TRUE(cached(one_key).has_value());
+  std::filesystem::permissions(folder_, perms::all);
+  EXPECT_NE(test::refusal([&] { cache(profile_); }, Failure::storage).find("others may write"),
+            std::string::npos);
+}
+
+// Only root may give files away; for others there is nothing to try.
+TEST_F(ProfileCache, OfAnotherUserIsNotBelieved) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  cache(profile_);
+  for (const std::filesystem::path& path : {file_, folder_}) {
+    ASSERT_EQ(::chown(path.c_str(), 65534, 65534), 0);
+    EXPECT_NE(refused(Failure::storage).find("belongs to user 65534"), std::string::npos);
+    ASSERT_EQ(::chown(path.c_str(), 0, 0), 0);
+  }
+}
+
+// A pipe would be waited for.
+TEST_F(ProfileCache, OnlyRegularFilesAreRead) {
+  cache(profile_);
+  std::filesystem::remove(file_);
+  ASSERT_EQ(::mkfifo(file_.c_str(), 0600), 0);
+  EXPECT_NE(refused(Failure::storage).find("is no regular file"), std::string::npos);
+}
+
+TEST_F(ProfileCache, OfAnotherKeyIsNotBelieved) {
+  cache(profile_);
+  profile_.key.processor = "another processor";
+  hardware::save_profile(profile_, file_);
+  EXPECT_NE(refused(Failure::input).find("key.processor is 'another processor', but 'a processor"),
+            std::string::npos);
+  profile_.key = one_key, profile_.key.model = "gpt C65";
+  hardware::save_profile(profile_, file_);
+  EXPECT_NE(refused(Failure::input).find("key.model is 'gpt C65'"), std::string::npos);
+}
+
+// Sums of such times would be infinite.
+TEST_F(ProfileCache, ATimeThatNoClockShowsIsRefused) {
+  for (const double seconds : {1e7, 1e308}) {
+    profile_.operators = {{.kind = "matmul", .dims = {1, 1, 1}, .forward_s = seconds}};
+    cache(profile_);
+    EXPECT_NE(refused(Failure::input).find("forward_s"), std::string::npos);
+  }
 }
 
 }  // namespace

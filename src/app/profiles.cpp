@@ -1,7 +1,6 @@
 #include "profiles.hpp"
 
 #include <algorithm>
-#include <filesystem>
 #include <optional>
 
 #include "base/error.hpp"
@@ -72,23 +71,36 @@ hardware::Machine load_machine(const deck::Deck& deck) {
                            deck.cluster.links);
 }
 
+/// What rank 0 finds in its cache, for all ranks: another node may see another home directory.
+struct Cached {
+  std::string text;    ///< of the profile; empty: none
+  bool usable = true;  ///< whether the cache takes a new one, as far as is known
+};
+
+Cached look_up(const hardware::ProfileKey& key) {
+  const std::string path = profiler::cache_path(key);
+  try {
+    const std::optional<hardware::Profile> found = profiler::cached(key);
+    if (!found) return {};
+    log::info("profile: {} (cached; delete it to measure again)", path);
+    return {.text = hardware::profile_schema().write(*found)};
+  } catch (const Error& error) {
+    log::warn("profile: {}: measuring again", error.what());
+    return {.text = "", .usable = error.failure() != Failure::storage};
+  }
+}
+
 /// Finds in the cache or measures.
 hardware::Profile find_profile(comm::Communicator& world, int ranks_per_node,
                                const deck::Deck& deck, const model::Config& model) {
   const hardware::ProfileKey key = profile_key(world, ranks_per_node, deck, model);
   const std::string path = profiler::cache_path(key);
-  // Rank 0 decides for all: another node may see another home directory.
-  std::string text;
-  if (world.rank() == 0 && std::filesystem::exists(path)) try {
-      text = hardware::profile_schema().write(hardware::load_profile(path));
-      log::info("profile: {} (cached; delete it to measure again)", path);
-    } catch (const Error& error) {
-      log::warn("profile: {}: measuring again", error.what());
-    }
-  text = comm::broadcast(world, text, 0);
+  const bool leader = world.rank() == 0;
+  const Cached cached = leader ? look_up(key) : Cached();
+  const std::string text = comm::broadcast(world, cached.text, 0);
   if (!text.empty()) return hardware::profile_schema().read(deck::Document::parse(text, path));
   hardware::Profile profile = measure_profile(world, ranks_per_node, deck, model);
-  if (world.rank() == 0) try {
+  if (leader && cached.usable) try {
       profiler::cache(profile);
       log::info("profile: measured, kept in {}", path);
     } catch (const Error& error) {

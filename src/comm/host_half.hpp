@@ -17,6 +17,7 @@ class HostHalf : public Communicator {
 
   int rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
+  std::string transport() const override { return host_->transport(); }
   void barrier() override { host_->barrier(); }
   void broadcast(std::span<std::byte> bytes, int root) override { host_->broadcast(bytes, root); }
   std::vector<std::string> gather(const std::string& mine) override { return host_->gather(mine); }

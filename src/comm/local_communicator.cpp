@@ -42,6 +42,7 @@ class LocalCommunicator final : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return group_->size(); }
+  std::string transport() const override { return "threads"; }
 
   void barrier() override {
     group_->meet("barrier", rank_, *this, [](const auto&) {});

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "comm/communicator.hpp"
+#include "comm/session.hpp"
 
 namespace brume::comm {
 
@@ -31,6 +32,7 @@ class MpiCommunicator final : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  std::string transport() const override { return Session::library_version(); }
 
   void barrier() override;
   void all_reduce(Values values) override;

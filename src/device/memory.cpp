@@ -26,8 +26,10 @@ std::int64_t kib_entry(const char* path, std::string_view key) {
 
 }  // namespace
 
+std::int64_t available_bytes() { return kib_entry("/proc/meminfo", "MemAvailable:"); }
+
 void require_host_memory(std::int64_t bytes) {
-  const std::int64_t available = kib_entry("/proc/meminfo", "MemAvailable:");
+  const std::int64_t available = available_bytes();
   require(available < 0 || bytes <= available, Failure::resource,
           "a block of {} ({} bytes) was asked for, but this node has {} left",
           format_bytes(static_cast<double>(bytes)), bytes,

@@ -158,8 +158,8 @@ struct Engine::Impl {
     step.loss_scale = float(1.0 / (double(plan.global_batch) * model.seq_len));
     step.weight_decay = float(o.weight_decay);
     step.adamw = {.lr = float(learning_rate(o, i, settings.steps)),
-                  .beta1 = float(o.beta1),
-                  .beta2 = float(o.beta2),
+                  .beta1 = o.beta1,
+                  .beta2 = o.beta2,
                   .eps = float(o.eps),
                   .weight_decay = 0.0f,
                   .bias_correction1 = float(1.0 - std::pow(o.beta1, double(i + 1))),

@@ -6,6 +6,9 @@
 namespace brume::hardware {
 namespace {
 
+// What no machine shows. Within these, no sum or product that a prediction makes overflows.
+constexpr double most_s = 1e6, most_per_s = 1e24, most_slowdown = 1e6;
+
 deck::Schema<ProfileKey> key_schema() {
   deck::Schema<ProfileKey> schema;
   schema.key("processor", &ProfileKey::processor, {.help = "CPU or GPU"})
@@ -25,8 +28,9 @@ deck::Schema<OperatorRow> operator_schema() {
       .key("group", &OperatorRow::group,
            {.help = "ranks it was measured as a part of; 0: none", .min = 0})
       .key("forward_s", &OperatorRow::forward_s,
-           {.unit = "s", .help = "forward", .required = true, .min = 0})
-      .key("backward_s", &OperatorRow::backward_s, {.unit = "s", .help = "backward", .min = 0});
+           {.unit = "s", .help = "forward", .required = true, .min = 0, .max = most_s})
+      .key("backward_s", &OperatorRow::backward_s,
+           {.unit = "s", .help = "backward", .min = 0, .max = most_s});
   return schema;
 }
 
@@ -36,7 +40,7 @@ deck::Schema<GroupInterference> group_interference_schema() {
       .key("ranks_per_node", &GroupInterference::ranks_per_node,
            {.help = "ranks of the group on each", .min = 1})
       .key("added", &GroupInterference::added,
-           {.help = "as interference", .required = true, .min = 0});
+           {.help = "as interference", .required = true, .min = 0, .max = most_slowdown});
   return schema;
 }
 
@@ -53,7 +57,7 @@ deck::Schema<LinkRow> link_schema() {
       .key("bytes", &LinkRow::bytes,
            {.unit = "bytes", .help = "whole buffer", .required = true, .min = 1})
       .key("time_s", &LinkRow::time_s,
-           {.unit = "s", .help = "measured", .required = true, .min = 0});
+           {.unit = "s", .help = "measured", .required = true, .min = 0, .max = most_s});
   return schema;
 }
 
@@ -63,7 +67,8 @@ deck::Schema<WaitRow> wait_schema() {
       .key("share", &WaitRow::share,
            {.help = "of a computation's time, what the slowest takes beyond it",
             .required = true,
-            .min = 0});
+            .min = 0,
+            .max = most_slowdown});
   return schema;
 }
 
@@ -76,7 +81,7 @@ deck::Schema<CopyRow> copy_schema() {
             .choices = {"copy_in", "copy_out", "disk_read", "disk_write"}})
       .key("bytes", &CopyRow::bytes, {.unit = "bytes", .help = "size", .required = true, .min = 1})
       .key("time_s", &CopyRow::time_s,
-           {.unit = "s", .help = "measured", .required = true, .min = 0});
+           {.unit = "s", .help = "measured", .required = true, .min = 0, .max = most_s});
   return schema;
 }
 
@@ -84,7 +89,10 @@ deck::Schema<EfficiencyRow> efficiency_schema() {
   deck::Schema<EfficiencyRow> schema;
   schema.key("kind", &EfficiencyRow::kind, {.help = "kind of operator", .required = true})
       .key("efficiency", &EfficiencyRow::efficiency,
-           {.help = "share of flops_per_s and bytes_per_s", .required = true, .min = 1e-6});
+           {.help = "share of flops_per_s and bytes_per_s",
+            .required = true,
+            .min = 1e-6,
+            .max = most_slowdown});
   return schema;
 }
 
@@ -99,8 +107,9 @@ deck::Schema<TransferRow> transfer_schema() {
       .key("ranks_per_node", &TransferRow::ranks_per_node,
            {.help = "ranks of the group on each", .min = 1})
       .key("gib_per_s", &TransferRow::gib_per_s,
-           {.unit = "GiB/s", .help = "rate", .required = true, .min = 1e-9})
-      .key("latency_s", &TransferRow::latency_s, {.unit = "s", .help = "before it", .min = 0});
+           {.unit = "GiB/s", .help = "rate", .required = true, .min = 1e-9, .max = most_per_s})
+      .key("latency_s", &TransferRow::latency_s,
+           {.unit = "s", .help = "before it", .min = 0, .max = most_s});
   return schema;
 }
 
@@ -136,11 +145,11 @@ const deck::Schema<Profile>& profile_schema() {
     s.table("key", &Profile::key, key_schema(), "what the profile is valid for")
         .key("origin", &Profile::origin, {.help = "who measured what, when"})
         .key("flops_per_s", &Profile::flops_per_s,
-             {.unit = "1/s", .help = "large matrix product, per rank", .min = 0})
+             {.unit = "1/s", .help = "large matrix product, per rank", .min = 0, .max = most_per_s})
         .key("bytes_per_s", &Profile::bytes_per_s,
-             {.unit = "bytes/s", .help = "memory bandwidth, per rank", .min = 0})
+             {.unit = "bytes/s", .help = "memory bandwidth, per rank", .min = 0, .max = most_per_s})
         .key("task_overhead_s", &Profile::task_overhead_s,
-             {.unit = "s", .help = "hand-over of a task", .min = 0})
+             {.unit = "s", .help = "hand-over of a task", .min = 0, .max = most_s})
         .key("reserved_bytes", &Profile::reserved_bytes,
              {.unit = "bytes",
               .help = "of a device's memory, what libraries and the driver take beside a plan",
@@ -149,9 +158,12 @@ const deck::Schema<Profile>& profile_schema() {
         .key("interference", &Profile::interference,
              {.help =
                   "slowdown of compute, communication, copy in, copy out by each other, row by row",
-              .min = 0})
+              .min = 0,
+              .max = most_slowdown})
         .key("slowdowns", &Profile::slowdowns,
-             {.help = "factors of sets of resources, for conventions mist", .min = 0})
+             {.help = "factors of sets of resources, for conventions mist",
+              .min = 0,
+              .max = most_slowdown})
         .table("origins", &Profile::origins, origins_schema(), "who measured what, when")
         .tables("operators", &Profile::operators, operator_schema(), "measured operators")
         .tables("links", &Profile::links, link_schema(), "measured collectives and messages")

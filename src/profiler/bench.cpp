@@ -31,6 +31,7 @@ std::uint32_t scramble(std::uint32_t i) {
 /// Sets values[i] = value(i % 2^20), which are generated once and copied from there on.
 template <class Element, typename Value>
 void repeat(std::span<Element> values, Value value) {
+  if (values.empty()) return;
   std::vector<Element> pattern(std::min(values.size(), std::size_t{1} << 20));
   for (std::size_t i = 0; i < pattern.size(); ++i) pattern[i] = value(std::uint32_t(i));
   const auto copy = [](Element* to, const Element* from, std::size_t count) {
@@ -124,12 +125,19 @@ std::optional<double> Bench::seconds(const std::string& name, const Work& work) 
 
 std::int64_t turn_bytes() { return std::int64_t{device::on_device() ? 128 : 8} << 20; }
 
+Operands Operands::counted() {
+  Operands operands;
+  operands.counts_only_ = true;
+  return operands;
+}
+
 template <class Element>
 std::span<Element> Operands::take(std::int64_t count) {
   const std::int64_t bytes = std::max<std::int64_t>(count, 1) * std::int64_t(sizeof(Element));
+  bytes_ += bytes;
+  if (counts_only_) return {};
   if (next_ == slots_.size()) slots_.emplace_back();
   device::Memory& slot = slots_[next_++];
-  bytes_ += bytes;
   if (slot.bytes() < bytes) {
     slot = {};  // the old block first: both need not fit at once
     slot = device::Memory(bytes, tier_);
@@ -152,6 +160,13 @@ std::span<float> Operands::zeros(std::int64_t count) {
   const std::span<float> values = take<float>(count);
   repeat(values, [](std::uint32_t) { return 0.0f; });
   return values;
+}
+
+std::span<float> Operands::copy_of(std::span<const float> values) {
+  const std::span<float> copy = take<float>(std::int64_t(values.size()));
+  if (!copy.empty())
+    device::copy_now(copy.data(), values.data(), std::int64_t(values.size_bytes()));
+  return copy;
 }
 
 std::span<std::int32_t> Operands::tokens(std::int64_t count, std::int64_t below) {

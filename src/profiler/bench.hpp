@@ -33,6 +33,7 @@ class Bench {
   Bench(comm::Communicator& world, int ranks_per_node, int threads);
 
   comm::Communicator& world() const { return world_; }
+  comm::Communicator& node() const { return *node_; }  ///< the ranks of this rank's node
 
   /// The cores that this rank computes on in training: of a channel's thread for good, of the
   /// calling thread while the result lives. Transfers are left wherever the system puts them.
@@ -82,10 +83,15 @@ class Operands {
  public:
   explicit Operands(device::Tier tier = device::Tier::device) : tier_(tier) {}
 
+  /// Operands that are only counted: all arrays are empty, and `bytes` says what they would take.
+  static Operands counted();
+
   void restart() { next_ = 0, bytes_ = 0; }
+  void release() { restart(), slots_.clear(); }  ///< gives all memory back
   template <class Storage>
   std::span<Storage> values(std::int64_t count);  ///< in [-1, 1); any Storage
   std::span<float> zeros(std::int64_t count);
+  std::span<float> copy_of(std::span<const float> values);
   std::span<std::int32_t> tokens(std::int64_t count, std::int64_t below);
 
   std::int64_t bytes() const { return bytes_; }  ///< of the arrays since the last restart
@@ -95,6 +101,7 @@ class Operands {
   std::span<Element> take(std::int64_t count);
 
   device::Tier tier_;
+  bool counts_only_ = false;
   std::vector<device::Memory> slots_;
   std::size_t next_ = 0;
   std::int64_t bytes_ = 0;

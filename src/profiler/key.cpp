@@ -1,14 +1,11 @@
-/// @file What a profile is valid for, and where it is kept.
+/// @file What a profile is valid for.
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <string_view>
 
-#include "base/error.hpp"
 #include "comm/device_group.hpp"
-#include "comm/session.hpp"
 #include "device/device.hpp"
 #include "device/memory.hpp"
 #include "kernels/types.hpp"
@@ -41,6 +38,16 @@ std::string distinct(comm::Communicator& world, const std::string& mine) {
   return fmt::format("{}", fmt::join(answers, "; "));
 }
 
+/// Of several nodes, the queue of the batch system that they come from: queues of one system may
+/// have equal processors and unlike networks.
+std::string network(int nodes) {
+  if (nodes < 2) return "";
+  for (const char* const name : {"SLURM_JOB_PARTITION", "PBS_QUEUE", "LSB_QUEUE"})
+    if (const char* const queue = std::getenv(name); queue != nullptr && *queue != '\0')
+      return fmt::format(" on nodes of '{}'", queue);
+  return "";
+}
+
 std::string binding(const device::Processor& processor) {
   return processor.cores == processor.node_cores
              ? "not bound"
@@ -63,28 +70,20 @@ std::string describe(const model::Config& m, const Shapes& shapes) {
                      fmt::join(shapes.tp, " "), fmt::join(shapes.groups, " "), disk);
 }
 
-std::filesystem::path cache_directory() {
-  if (const char* cache = std::getenv("XDG_CACHE_HOME"); cache != nullptr && *cache == '/')
-    return cache;  // the convention: a relative path is no answer
-  if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0')
-    return std::filesystem::path(home) / ".cache";
-  return std::filesystem::temp_directory_path();
-}
-
 }  // namespace
 
 hardware::ProfileKey key(comm::Communicator& world, int ranks_per_node, int threads_per_rank,
                          const model::Config& model, const Shapes& shapes) {
   const device::Processor processor = device::this_processor();
   const std::string device = device::describe_device().name;
-  const std::string transport = comm::device_transport(world);
+  const std::string transport = world.transport() +
+                                (device.empty() ? "" : ", " + comm::device_transport(world)) +
+                                network(world.size() / ranks_per_node);
   return {.processor =
               distinct(world, fmt::format("{}{}{}, {} cores", device, device.empty() ? "" : " on ",
                                           processor.name, processor.node_cores)),
-          .packages = distinct(
-              world,
-              fmt::format("{}, {}{}{}, {}", kernels::versions(), comm::Session::library_version(),
-                          device.empty() ? "" : ", ", device.empty() ? "" : transport, timing)),
+          .packages =
+              distinct(world, fmt::format("{}, {}, {}", kernels::versions(), transport, timing)),
           .ranks_per_node = ranks_per_node,
           .threads_per_rank = threads_per_rank,
           .binding = fmt::format("{} ranks, {}", world.size(), distinct(world, binding(processor))),
@@ -100,19 +99,6 @@ std::uint64_t hash(const hardware::ProfileKey& key) {
   hash.add(key.binding);
   hash.add(key.model);
   return hash.value();
-}
-
-std::string cache_path(const hardware::ProfileKey& key) {
-  return cache_directory() / "brume" / fmt::format("profile-{:016x}.toml", hash(key));
-}
-
-void cache(const hardware::Profile& profile) {
-  const std::filesystem::path path = cache_path(profile.key);
-  std::error_code failed;
-  std::filesystem::create_directories(path.parent_path(), failed);
-  require(!failed, Failure::storage, "cannot make '{}': {}", path.parent_path().string(),
-          failed.message());
-  hardware::save_profile(profile, path);
 }
 
 }  // namespace brume::profiler

@@ -4,13 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
 #include <utility>
 
+#include "base/error.hpp"
 #include "base/text.hpp"
-#include "passes.hpp"
 
 namespace brume::profiler {
 namespace {
@@ -41,7 +42,7 @@ Work in_turn(const std::vector<Passes>& turns, Work Passes::*pass) {
   };
 }
 
-/// Measures operators, each (kind, dims) once.
+/// Measures one operator after another.
 class OperatorBench {
  public:
   OperatorBench(Bench& bench, const model::Config& model) : bench_(bench), model_(model) {}
@@ -53,12 +54,10 @@ class OperatorBench {
   Bench& bench_;
   const model::Config& model_;
   std::vector<Operands> operands_{std::size_t(most_turns)};  ///< of each turn
-  std::set<std::pair<OperatorKind, std::vector<std::int64_t>>> met_;
   std::vector<hardware::OperatorRow> rows_;
 };
 
 void OperatorBench::measure(const Item& item) {
-  if (!met_.emplace(item.kind, item.dims).second) return;
   const std::string name =
       fmt::format("{} {}", model::name(item.kind), fmt::join(item.dims, " x "));
   std::vector<Passes> turns;
@@ -77,18 +76,79 @@ void OperatorBench::measure(const Item& item) {
       backward ? bench_.seconds(name + " backward", backward) : std::optional(0.0);
   if (forward_s && backward_s)
     rows_.push_back({model::name(item.kind), item.dims, *forward_s, *backward_s});
+  // Large operands go at once: all of them together would take several times the largest one's.
+  if (turns.size() == 1) operands_[0].release();
 }
 
-void measure_segments(OperatorBench& operators, const model::Config& model, int microbatch, int tp,
-                      std::int64_t memory_bytes) {
-  const std::map<std::string, double, std::less<>> values{{"b", microbatch}, {"tp", tp}};
-  for (SegmentKind kind : model::segment_kinds(model))
-    for (const model::Operator& op : model::segment(model, kind).operators) {
-      const double fp32_share = model::activation_bytes(model.precision) / double(sizeof(float));
-      if (fp32_share * op.forward_bytes.evaluate(values) > double(memory_bytes)) continue;
-      if (const auto dims = whole_dims(op, values))
-        operators.measure({op.kind, *dims, std::int64_t(microbatch) * model.seq_len});
+/// Chooses operators to be measured, each (kind, dims) once.
+class Choice {
+ public:
+  Choice(const model::Config& model, const Shapes& shapes, const Limits& limits)
+      : model_(model), shapes_(shapes), limits_(limits) {}
+
+  void add(const model::Operator& op);
+  void add_adamw();
+  Chosen chosen() { return std::move(chosen_); }
+
+ private:
+  using Values = std::map<std::string, double, std::less<>>;
+  /// Whether some plan can hold the operator at these values.
+  bool is_of_use(const model::Operator& op, const Values& values) const;
+  void add(Item item) {
+    if (met_.emplace(item.kind, item.dims).second) chosen_.items.push_back(std::move(item));
+  }
+
+  const model::Config& model_;
+  const Shapes& shapes_;
+  const Limits& limits_;
+  std::set<std::pair<OperatorKind, std::vector<std::int64_t>>> met_;
+  Chosen chosen_;
+};
+
+bool Choice::is_of_use(const model::Operator& op, const Values& values) const {
+  const double fp32_share = model::activation_bytes(model_.precision) / double(sizeof(float));
+  return fp32_share * op.forward_bytes.evaluate(values) <= double(limits_.memory_bytes);
+}
+
+void Choice::add(const model::Operator& op) {
+  std::int64_t least_bytes = std::numeric_limits<std::int64_t>::max();
+  bool of_use = false;
+  for (int microbatch : shapes_.microbatches)
+    for (int tp : shapes_.tp) {
+      const Values values{{"b", microbatch}, {"tp", tp}};
+      const auto dims = whole_dims(op, values);
+      if (!dims || !is_of_use(op, values)) continue;
+      const Item item{
+          .kind = op.kind,
+          .dims = *dims,
+          .tokens = std::int64_t(microbatch) * model_.seq_len,
+          .flops = op.forward_flops.evaluate(values) + op.backward_flops.evaluate(values),
+          .bytes = op.forward_bytes.evaluate(values) + op.backward_bytes.evaluate(values)};
+      const std::int64_t bytes = operand_bytes(item, model_);
+      of_use = true;
+      least_bytes = std::min(least_bytes, bytes);
+      if (bytes <= limits_.rank_bytes)
+        add(item);
+      else
+        ++chosen_.left_out;
     }
+  require(!of_use || least_bytes <= limits_.rank_bytes, Failure::resource,
+          "measuring '{}' of this model takes at least {} for each rank, but this node has {} for "
+          "each of its ranks: name a profile (cluster.profile = \"l4\", or a file), or run brume "
+          "profile on the machine that is to train",
+          op.name, format_bytes(double(least_bytes)), format_bytes(double(limits_.rank_bytes)));
+}
+
+void Choice::add_adamw() {
+  // Weight, gradient, two moments; a master weight takes the place of the fp32 weight.
+  const std::int64_t state_bytes = model::weight_bytes(model_.precision) + model::grad_bytes +
+                                   model::optimizer_bytes(model_.precision);
+  const std::int64_t room = std::min(limits_.memory_bytes, limits_.rank_bytes) / state_bytes;
+  const std::int64_t largest = std::min(largest_block_elements(model_), room);
+  for (std::int64_t part : {64, 8, 1}) {
+    const std::int64_t elements = round_up(ceil_div(largest, part), 16);
+    add({OperatorKind::adamw, {elements}, 1, 0.0, double(elements * state_bytes)});
+  }
 }
 
 }  // namespace
@@ -100,18 +160,18 @@ std::int64_t largest_block_elements(const model::Config& model) {
   return largest;
 }
 
+Chosen choose_operators(const model::Config& model, const Shapes& shapes, const Limits& limits) {
+  Choice choice(model, shapes, limits);
+  for (SegmentKind kind : model::segment_kinds(model))
+    for (const model::Operator& op : model::segment(model, kind).operators) choice.add(op);
+  choice.add_adamw();
+  return choice.chosen();
+}
+
 std::vector<hardware::OperatorRow> measure_operators(Bench& bench, const model::Config& model,
-                                                     const Shapes& shapes,
-                                                     std::int64_t memory_bytes) {
+                                                     const std::vector<Item>& items) {
   OperatorBench operators(bench, model);
-  for (int microbatch : shapes.microbatches)
-    for (int tp : shapes.tp) measure_segments(operators, model, microbatch, tp, memory_bytes);
-  // Weight, gradient, two moments; a master weight takes the place of the fp32 weight.
-  const std::int64_t state_bytes = model::weight_bytes(model.precision) + model::grad_bytes +
-                                   model::optimizer_bytes(model.precision);
-  const std::int64_t largest = std::min(largest_block_elements(model), memory_bytes / state_bytes);
-  for (std::int64_t part : {64, 8, 1})
-    operators.measure({OperatorKind::adamw, {round_up(ceil_div(largest, part), 16)}, 1});
+  for (const Item& item : items) operators.measure(item);
   return operators.rows();
 }
 

@@ -5,17 +5,33 @@
 
 #include "bench.hpp"
 #include "hardware/profile.hpp"
+#include "passes.hpp"
 #include "profiler/profiler.hpp"
 
 namespace brume::profiler {
 
-/// One row for each distinct (kind, dims) that a segment has at some (b, tp) of `shapes`, and AdamW
-/// at a few sizes. Calls the kernels that a segment's tasks call; parts of a segment that its
-/// operators do not list are timed with their neighbours, so that the rows of a segment add up to
-/// it. Operators that could not fit `memory_bytes`, the limit of every plan, are left out.
+/// Memory that bounds what is measured.
+struct Limits {
+  std::int64_t memory_bytes;  ///< of every plan: what could not fit it is of no use
+  std::int64_t rank_bytes;    ///< that this node has for each of its ranks
+};
+
+struct Chosen {
+  std::vector<Item> items;
+  int left_out = 0;  ///< shapes beyond rank_bytes; their times follow from smaller ones
+};
+
+/// Each distinct (kind, dims) that a segment has at some (b, tp) of `shapes`, and AdamW at a few
+/// sizes. Takes no memory yet.
+///
+/// @throws Error(resource) when every shape of some operator is beyond rank_bytes
+Chosen choose_operators(const model::Config& model, const Shapes& shapes, const Limits& limits);
+
+/// One row for each of `items`. Calls the kernels that a segment's tasks call; parts of a segment
+/// that its operators do not list are timed with their neighbours, so that the rows of a segment
+/// add up to it. One operator's operands at a time are in memory.
 std::vector<hardware::OperatorRow> measure_operators(Bench& bench, const model::Config& model,
-                                                     const Shapes& shapes,
-                                                     std::int64_t memory_bytes);
+                                                     const std::vector<Item>& items);
 
 /// Elements of the largest block's flat buffer, not split.
 std::int64_t largest_block_elements(const model::Config& model);

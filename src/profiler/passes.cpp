@@ -1,10 +1,10 @@
 #include "passes.hpp"
 
+#include <span>
 #include <type_traits>
 #include <vector>
 
 #include "base/error.hpp"
-#include "device/device.hpp"
 #include "kernels/adamw.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/cross_entropy.hpp"
@@ -48,6 +48,11 @@ class Maker {
   }
   kernels::Matrix wide_matrix(std::int64_t rows, std::int64_t columns) {
     return kernels::Matrix(operands_.values<float>(rows * columns).data(), std::size_t(rows),
+                           std::size_t(columns));
+  }
+  kernels::Matrix wide_copy(std::span<const float> values, std::int64_t rows,
+                            std::int64_t columns) {
+    return kernels::Matrix(operands_.copy_of(values).data(), std::size_t(rows),
                            std::size_t(columns));
   }
   Vector zeros(std::int64_t elements) {
@@ -133,8 +138,7 @@ Passes rope(Maker<Storage> make, std::int64_t rows, std::int64_t heads,
             const model::Config& model) {
   const std::vector<float> angles =
       kernels::rope_table(model::rope_frequencies(model), model.seq_len);
-  const auto table = make.wide_matrix(model.seq_len, model.head_dim());
-  device::copy_now(table.data(), angles.data(), std::int64_t(angles.size() * sizeof(float)));
+  const auto table = make.wide_copy(angles, model.seq_len, model.head_dim());
   const auto x = make.matrix(rows, heads * model.head_dim());
   return {[=] { kernels::rope_forward<Storage>(table, x); },
           [=] { kernels::rope_backward<Storage>(table, x); }};
@@ -212,7 +216,7 @@ template <class Storage>
 Passes adamw(Maker<Storage> make, std::int64_t elements) {
   const Vector grad = make.wide_vector(elements), weight = make.wide_vector(elements);
   const Vector m = make.zeros(elements), v = make.zeros(elements);
-  const kernels::AdamW step{1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0.5f, 1.0};
+  const kernels::AdamW step{1e-3f, 0.9, 0.95, 1e-8f, 0.1f, 0.5f, 0.5f, 1.0};
   const double* const squares = make.sum();
   if constexpr (std::is_same_v<Storage, float>) {
     return {[=] { kernels::adamw_step(step, squares, grad, weight, m, v); }, {}};
@@ -248,6 +252,12 @@ Passes passes_of(const Item& item, const model::Config& model, Operands& operand
 Passes make_passes(const Item& item, const model::Config& model, Operands& operands) {
   return model::with_storage(
       model.precision, [&]<class Storage>() { return passes_of<Storage>(item, model, operands); });
+}
+
+std::int64_t operand_bytes(const Item& item, const model::Config& model) {
+  Operands operands = Operands::counted();
+  make_passes(item, model, operands);
+  return operands.bytes();
 }
 
 Work make_sum(std::int64_t elements, Operands& operands) {

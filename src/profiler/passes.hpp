@@ -14,6 +14,8 @@ struct Item {
   model::OperatorKind kind;
   std::vector<std::int64_t> dims;  ///< as in model::Operator
   std::int64_t tokens;             ///< b T, rows of a pointwise operator
+  double flops = 0.0;              ///< of both passes
+  double bytes = 0.0;              ///< that both passes read and write
 };
 
 /// What is timed; it points into the operands. No backward: the forward has done it.
@@ -25,6 +27,9 @@ struct Passes {
 /// In the model's precision.
 /// @throws Error(resource) when there is no memory for the operands
 Passes make_passes(const Item& item, const model::Config& model, Operands& operands);
+
+/// What make_passes takes for one item [bytes]; nothing is taken here.
+std::int64_t operand_bytes(const Item& item, const model::Config& model);
 
 /// y += x, element by element.
 Work make_sum(std::int64_t elements, Operands& operands);

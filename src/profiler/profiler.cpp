@@ -7,11 +7,15 @@
 #include <array>
 #include <ctime>
 #include <future>
+#include <limits>
 #include <thread>
 
+#include "base/log.hpp"
 #include "base/text.hpp"
 #include "bench.hpp"
+#include "comm/agree.hpp"
 #include "device/device.hpp"
+#include "device/memory.hpp"
 #include "kernels/types.hpp"
 #include "operators.hpp"
 #include "overlap.hpp"
@@ -63,28 +67,65 @@ Product product(const model::Config& model, std::int64_t tokens) {
           .precision = model.precision};
 }
 
+constexpr double memory_share =
+    0.8;  ///< of what a node has left; kernels need some beside operands
+
+/// What each rank of a node may take, on the node that has least.
+std::int64_t rank_bytes(Bench& bench) {
+  std::array<double, 1> bytes{std::numeric_limits<double>::max()};
+  if (const std::int64_t left = device::available_bytes(); !device::on_device() && left >= 0)
+    bytes[0] = memory_share * double(left) / bench.node().size();
+  bench.world().all_reduce(bytes, comm::Reduction::min);
+  return std::int64_t(std::min(bytes[0], 1e18));
+}
+
+/// Says on rank 0 what is left out, and how long the rest takes where that is long.
+void announce(Bench& bench, const Chosen& chosen, const hardware::Profile& rates) {
+  constexpr double long_s = 20.0, calls = 5.0;
+  double time_s = 0.0;
+  for (const Item& item : chosen.items)
+    time_s += calls * std::max(item.flops / std::max(rates.flops_per_s, 1.0),
+                               item.bytes / std::max(rates.bytes_per_s, 1.0));
+  if (bench.world().rank() != 0) return;
+  if (chosen.left_out > 0)
+    log::warn(
+        "profile: {} shapes of operators need more memory than this node has for a rank, and "
+        "are left out: their times will follow from those of smaller shapes",
+        chosen.left_out);
+  if (time_s > long_s)
+    log::info("profile: measuring {} operators takes about {}; a named cluster.profile takes none",
+              chosen.items.size(), format_seconds(time_s));
+}
+
+/// A product of at most so many tokens that takes about `time_s`, if it is not shorter.
+Product product_within(double time_s, const model::Config& model, double most_tokens,
+                       double flops_per_s) {
+  const double token_flops = 2.0 * double(model.hidden_size) * double(model.ffn_size);
+  return product(model,
+                 std::int64_t(std::clamp(time_s * flops_per_s / token_flops, 1.0, most_tokens)));
+}
+
 /// The middle microbatch's product beside the largest group's all-reduce and copies of activations.
 std::vector<double> interference(Bench& bench, const hardware::ProfileKey& key,
                                  const model::Config& model, const Shapes& shapes,
-                                 const Sizes& sizes) {
+                                 const Sizes& sizes, double flops_per_s) {
   constexpr std::int64_t least = 64 << 10, most = 4 << 20;
+  constexpr double enough_s = 0.04;  // many times as long as a copy of 4 MiB
   const int middle =
       shapes.microbatches.empty() ? 1 : shapes.microbatches[shapes.microbatches.size() / 2];
+  const Product beside =
+      product_within(enough_s, model, double(middle) * double(model.seq_len), flops_per_s);
   const Group all = make_group(bench.world(), largest_of(shapes.groups), key.ranks_per_node);
-  return measure_interference(bench,
-                              {.product = product(model, std::int64_t(middle) * model.seq_len),
-                               .reduce_bytes = std::clamp(sizes.block_bytes, least, most),
-                               .copy_bytes = std::clamp(sizes.stream_bytes, least, most),
-                               .group = all.group.get()});
+  return measure_interference(bench, {.product = beside,
+                                      .reduce_bytes = std::clamp(sizes.block_bytes, least, most),
+                                      .copy_bytes = std::clamp(sizes.stream_bytes, least, most),
+                                      .group = all.group.get()});
 }
 
 /// One that takes about as long as what lies between two transfers of a small layer.
 Product short_product(const model::Config& model, const Shapes& shapes, double flops_per_s) {
-  constexpr double enough_s = 1e-3;
-  const double token_flops = 2.0 * double(model.hidden_size) * double(model.ffn_size);
-  const double most_tokens = double(largest_of(shapes.microbatches)) * double(model.seq_len);
-  return product(model,
-                 std::int64_t(std::clamp(enough_s * flops_per_s / token_flops, 1.0, most_tokens)));
+  return product_within(
+      1e-3, model, double(largest_of(shapes.microbatches)) * double(model.seq_len), flops_per_s);
 }
 
 /// Of work on channels, whose threads find their cores themselves.
@@ -102,13 +143,14 @@ void measure_transfers(Bench& bench, const hardware::ProfileKey& key, const mode
 
 /// Whatever works alone, once.
 hardware::Profile measure_once(Bench& bench, const hardware::ProfileKey& key,
-                               const hardware::Cluster& cluster, const model::Config& model,
-                               const Shapes& shapes, const Sizes& sizes) {
+                               const model::Config& model, const Shapes& shapes, const Sizes& sizes,
+                               const Chosen& chosen, bool first) {
   hardware::Profile profile;
   {
     const device::BoundThread bound = bench.bound();
     measure_rates(bench, model, profile);
-    profile.operators = measure_operators(bench, model, shapes, cluster.groups[0].memory_bytes);
+    if (first) announce(bench, chosen, profile);
+    profile.operators = measure_operators(bench, model, chosen.items);
   }
   measure_transfers(bench, key, model, shapes, sizes, profile);
   return profile;
@@ -117,15 +159,15 @@ hardware::Profile measure_once(Bench& bench, const hardware::ProfileKey& key,
 /// What slows a machine for a second or two is in one round only; long rounds average by
 /// themselves.
 hardware::Profile measure_rounds(Bench& bench, const hardware::ProfileKey& key,
-                                 const hardware::Cluster& cluster, const model::Config& model,
-                                 const Shapes& shapes, const Sizes& sizes) {
+                                 const model::Config& model, const Shapes& shapes,
+                                 const Sizes& sizes, const Chosen& chosen) {
   constexpr int most_rounds = 3;
   constexpr double enough_s = 10.0;
   std::vector<hardware::Profile> rounds;
   std::array<double, 1> taken_s{};
   const double begin_s = now_s();
   while (std::ssize(rounds) < most_rounds && taken_s[0] < enough_s) {
-    rounds.push_back(measure_once(bench, key, cluster, model, shapes, sizes));
+    rounds.push_back(measure_once(bench, key, model, shapes, sizes, chosen, rounds.empty()));
     taken_s[0] = now_s() - begin_s;
     bench.world().all_reduce(taken_s, comm::Reduction::max);
     const hardware::Profile& last = rounds.back();
@@ -143,10 +185,14 @@ hardware::Profile measure_here(comm::Communicator& world, const hardware::Profil
   const kernels::Runtime runtime(key.threads_per_rank);
   Bench bench(world, key.ranks_per_node, key.threads_per_rank);
   const Sizes sizes = transfer_sizes(model, shapes);
-  hardware::Profile profile = measure_rounds(bench, key, cluster, model, shapes, sizes);
+  const Limits limits{.memory_bytes = cluster.groups[0].memory_bytes,
+                      .rank_bytes = rank_bytes(bench)};
+  Chosen chosen;
+  comm::together(world, [&] { chosen = choose_operators(model, shapes, limits); });
+  hardware::Profile profile = measure_rounds(bench, key, model, shapes, sizes, chosen);
   profile.key = key;
   profile.origin = origin(world);
-  profile.interference = interference(bench, key, model, shapes, sizes);
+  profile.interference = interference(bench, key, model, shapes, sizes, profile.flops_per_s);
   bench.report("interference");
   profile.reserved_bytes = measure_reserved(bench, key.ranks_per_node);  // when all has worked once
 

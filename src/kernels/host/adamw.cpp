@@ -22,6 +22,8 @@ void update(const AdamW& step, const double* squares, const ConstVector& grad, c
   const float scale = grad_scale(step, squares);
   const float length = step.lr / step.bias_correction1;
   const float spread = 1.0f / step.bias_correction2;
+  const float beta1 = float(step.beta1), beta2 = float(step.beta2);
+  const float share1 = float(1.0 - step.beta1), share2 = float(1.0 - step.beta2);
   for_each_piece("adamw_step", grad.extent(0), 4096, [=](std::int64_t begin, std::int64_t end) {
     const float* const grad_in = grad.data();
     float* const w = weight.data();
@@ -30,8 +32,8 @@ void update(const AdamW& step, const double* squares, const ConstVector& grad, c
 #pragma omp simd
     for (std::int64_t i = begin; i < end; ++i) {
       const float g = scale * grad_in[i];
-      first[i] = step.beta1 * first[i] + (1.0f - step.beta1) * g;
-      second[i] = step.beta2 * second[i] + (1.0f - step.beta2) * g * g;
+      first[i] = beta1 * first[i] + share1 * g;
+      second[i] = beta2 * second[i] + share2 * g * g;
       w[i] = kept * w[i] - length * first[i] / (std::sqrt(spread * second[i]) + step.eps);
       see(i, w[i]);
     }

@@ -15,7 +15,8 @@ constexpr std::int64_t block = 1024;
 
 /// fp32 memory of the calling thread, kept from one product to the next.
 float* scratch(std::vector<float>& kept, std::int64_t count) {
-  if (std::int64_t(kept.size()) < count) kept.resize(std::size_t(count));
+  if (std::int64_t(kept.size()) < count)
+    with_memory("matrix product in pieces", [&] { kept.resize(std::size_t(count)); });
   return kept.data();
 }
 

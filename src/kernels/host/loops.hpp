@@ -6,14 +6,28 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <exception>
+#include <new>
 
+#include "base/error.hpp"
 #include "base/text.hpp"
 #include "kernels/kokkos.hpp"
 #include "kernels/promises.hpp"
 
 namespace brume::kernels {
 
-/// Calls body(i) for 0 <= i < count: in contiguous parts, one a thread of `use_threads`.
+/// Calls body(). @throws Error(resource) with the kernel's name where it finds no memory
+template <class Body>
+void with_memory(const char* name, Body body) {
+  try {
+    body();
+  } catch (const std::bad_alloc&) {
+    throw Error(Failure::resource, "{}: no memory for its intermediate values", name);
+  }
+}
+
+/// Calls body(i) for 0 <= i < count: in contiguous parts, one a thread of `use_threads`. What a
+/// body throws is thrown here when all threads are done; of several errors, the first one.
 ///
 /// By OpenMP, whose team of the calling thread oneDNN computes with too: a second pool would fight
 /// with it for the cores. A caller with one thread meets no other: ranks may be threads of one
@@ -21,13 +35,23 @@ namespace brume::kernels {
 template <class Body>
 void for_each(const char* name, std::int64_t count, Body body) {
   const Region region(name);
-  const int threads = int(std::min<std::int64_t>(count, omp_get_max_threads()));
-  if (threads > 1) {
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (std::int64_t i = 0; i < count; ++i) body(i);
-  } else {
-    for (std::int64_t i = 0; i < count; ++i) body(i);
+  const auto run = [&](std::int64_t begin, std::int64_t end) {
+    with_memory(name, [&] {
+      for (std::int64_t i = begin; i < end; ++i) body(i);
+    });
+  };
+  const std::int64_t threads = std::min<std::int64_t>(count, omp_get_max_threads());
+  if (threads <= 1) return run(0, count);
+  std::exception_ptr first_error;  // an exception that leaves a parallel region ends the process
+#pragma omp parallel num_threads(int(threads))
+  try {
+    const std::int64_t thread = omp_get_thread_num(), team = omp_get_num_threads();
+    run(count * thread / team, count * (thread + 1) / team);
+  } catch (...) {
+#pragma omp critical(brume_first_error)
+    if (!first_error) first_error = std::current_exception();
   }
+  if (first_error) std::rethrow_exception(first_error);
 }
 
 /// Calls body(begin, end) for pieces of [0, count), in any order.

@@ -30,11 +30,13 @@ void update(const AdamW& step, const double* squares, const ConstVector& grad, c
   const float kept = 1.0f - step.lr * step.weight_decay;
   const float length = step.lr / step.bias_correction1;
   const float spread = 1.0f / step.bias_correction2;
+  const float beta1 = float(step.beta1), beta2 = float(step.beta2);
+  const float share1 = float(1.0 - step.beta1), share2 = float(1.0 - step.beta2);
   for_each(
       "adamw_step", grad.size(), KOKKOS_LAMBDA(std::int64_t i) {
         const float g = *scale * grad(i);
-        const float first = step.beta1 * m(i) + (1.0f - step.beta1) * g;
-        const float second = step.beta2 * v(i) + (1.0f - step.beta2) * g * g;
+        const float first = beta1 * m(i) + share1 * g;
+        const float second = beta2 * v(i) + share2 * g * g;
         const float w = kept * weight(i) - length * first / (std::sqrt(spread * second) + step.eps);
         m(i) = first, v(i) = second, weight(i) = w;
         if (rounded != nullptr) rounded[i] = w;
