@@ -7,16 +7,16 @@
 #include <chrono>
 #include <string>
 
-#include "analyzer/mist.hpp"
 #include "base/text.hpp"
 #include "co_runs.hpp"
+#include "mist/counting.hpp"
 
 namespace {
 
 using namespace brume;
 
 /// The factors that Mist ships for these machines.
-const std::map<std::string, analyzer::MistSlowdowns> shipped{
+const std::map<std::string, mist::Slowdowns> shipped{
     {"l4", {10.3312, 7.6785, 4.0921, 2.1695, 2.6942, 3.1015, 1.9612, 2.2752, 2.7452, 2.3535,
             6.6221,  2.5708, 2.8219, 4.4773, 2.7195, 3.0124, 1.2946, 1.0224, 1.973,  1.982,
             1.9532,  1.9653, 2.4663, 1.5854, 1.3876, 2.8578, 1.9576, 1.9656}},
@@ -33,7 +33,7 @@ void compare(const std::string& machine, const test::Shapes& all, Table& table) 
   const std::chrono::duration<double> fit_time = std::chrono::steady_clock::now() - start;
   const test::Models each = test::fit_each(train), better = test::fit_better(train);
   const auto mist = [&slowdowns = shipped.at(machine)](const auto& alone_s) {
-    return analyzer::mist_overlapped_s(slowdowns, alone_s);
+    return mist::overlapped_s(slowdowns, alone_s);
   };
   const auto one = [](const test::Models& models, const test::Shape& shape, const test::CoRuns& c) {
     return percent(test::mean_error(models.at(shape), c));

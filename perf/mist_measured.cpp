@@ -14,7 +14,7 @@
 namespace {
 
 using namespace brume;
-using namespace brume::analyzer;
+using namespace brume::mist;
 
 struct Measured {
   double allocated_mib = 0.0;
@@ -23,25 +23,25 @@ struct Measured {
 
 struct Plan {
   std::string name, family;
-  MistCase mist;  ///< without times
+  Case mist;  ///< without times
   double measured_s = 0.0;
   std::vector<Measured> stages;
 };
 
 std::vector<Plan> plans() {
   std::vector<Plan> all;
-  for (std::istringstream& line : mist_lines("measured_l4.csv")) {
+  for (std::istringstream& line : data_lines("measured_l4.csv")) {
     std::string kind;
     line >> kind;
     if (kind == "plan") {
       Plan& p = all.emplace_back();
-      MistModel& m = p.mist.model;
+      Model& m = p.mist.model;
       line >> p.name >> p.family >> m.flash >> m.hidden >> m.ffn >> m.heads >> m.sequence >>
           m.vocab >> p.mist.microbatches >> p.mist.ends >> p.measured_s;
       m.family = mist_family(p.family);
-      p.mist.hardware = mist_hardware().at("l4_measured");
+      p.mist.hardware = hardware_by_name().at("l4_measured");
     } else {
-      MistStage& s = all.back().mist.stages.emplace_back();
+      Stage& s = all.back().mist.stages.emplace_back();
       Measured& m = all.back().stages.emplace_back();
       line >> s.layers >> s.recomputed >> s.nodes >> s.ranks_per_node >> s.strategy >>
           m.allocated_mib >> m.reserved_mib;
@@ -52,9 +52,9 @@ std::vector<Plan> plans() {
 }
 
 /// Work of an operator that its time grows with; 2 sequences of the smallest model are the unit.
-double work(const std::string& op, const MistModel& model, int microbatch) {
+double work(const std::string& op, const Model& model, int microbatch) {
   const double b = microbatch / 2.0, h = model.hidden / 2048.0, f = model.ffn / 8192.0;
-  const bool gated = model.family == MistFamily::llama;
+  const bool gated = model.family == Family::llama;
   if (op == "qkv" || op == "projection") return b * h * h;
   if (op == "fc1") return b * h * f * (gated ? 2.0 : 1.0);
   if (op == "fc2") return b * h * f;
@@ -78,18 +78,18 @@ bool computes(const std::string& op) {
 }
 
 /// Measured at the locked clocks for the smallest model, 2 sequences; others by their work.
-std::vector<MistOperator> by_work(const MistOperators& operators, const Plan& plan,
-                                  const std::string& layer, Rules rules) {
-  const MistModel& model = plan.mist.model;
+std::vector<Operator> by_work(const MistOperators& operators, const Plan& plan,
+                              const std::string& layer, Rules rules) {
+  const Model& model = plan.mist.model;
   const auto set = [&](int sequences) {
     if (layer != "block") return fmt::format("l4-ends-2048-s2048-b{}-tp1", sequences);
     return fmt::format("l4-gpt-2048{}-s2048-b{}-tp1", model.flash ? "-flash" : "", sequences);
   };
   const int microbatch = plan.mist.ends.microbatch;  // of all layers
-  std::vector<MistOperator> found;
+  std::vector<Operator> found;
   for (const MistOperatorRow& row : operators.rows(set(2), layer)) {
     if (row.name == "accumulate" || !(rules.cut || computes(row.name))) continue;
-    MistOperator op = row.op;
+    Operator op = row.op;
     double scale = work(row.name, model, microbatch);
     if (row.name == "layer_norm" && !rules.gaps) {
       op = operators.rows(set(8), layer).front().op;  // long enough to hide its launch
@@ -107,9 +107,9 @@ double accumulate_s(double weight_bytes) {
   return 1.2488703846931456e-3 * weight_bytes / 100679680;
 }
 
-MistLayerTime plain_sum(const std::vector<MistOperator>& operators) {
-  MistLayerTime sum;
-  for (const MistOperator& op : operators) {
+LayerTime plain_sum(const std::vector<Operator>& operators) {
+  LayerTime sum;
+  for (const Operator& op : operators) {
     sum.forward_s += op.count * op.forward_s;
     sum.backward_s += op.count * op.backward_s;
   }
@@ -117,32 +117,31 @@ MistLayerTime plain_sum(const std::vector<MistOperator>& operators) {
 }
 
 /// The plan with times of its layers by work.
-MistCase timed(const MistOperators& operators, const Plan& plan, Rules rules) {
-  MistCase mist = plan.mist;
+Case timed(const MistOperators& operators, const Plan& plan, Rules rules) {
+  Case mist = plan.mist;
   const auto layer = [&](const char* name, double weight_bytes) {
-    const std::vector<MistOperator> ops = by_work(operators, plan, name, rules);
-    MistLayerTime time = rules.cut ? mist_layer_time(ops, 0.0) : plain_sum(ops);
+    const std::vector<Operator> ops = by_work(operators, plan, name, rules);
+    LayerTime time = rules.cut ? layer_time(ops, 0.0) : plain_sum(ops);
     time.accumulate_s = accumulate_s(weight_bytes);
     return time;
   };
-  for (MistStage& s : mist.stages)
-    s.block = layer("block", mist_block_bytes(mist.model, 1, 1).weights);
-  mist.embedding = layer("embedding", mist_embedding_bytes(mist.model, 1).weights);
-  mist.head = layer("head", mist_head_bytes(mist.model, 1, 1).weights);
+  for (Stage& s : mist.stages) s.block = layer("block", block_bytes(mist.model, 1, 1).weights);
+  mist.embedding = layer("embedding", embedding_bytes(mist.model, 1).weights);
+  mist.head = layer("head", head_bytes(mist.model, 1, 1).weights);
   return mist;
 }
 
 /// The plan with the times that Mist has for it, if any.
-std::optional<MistCase> in_table(const MistOperators& operators, const Plan& plan,
-                                 const std::string& table) {
-  MistCase mist = plan.mist;
+std::optional<Case> in_table(const MistOperators& operators, const Plan& plan,
+                             const std::string& table) {
+  Case mist = plan.mist;
   const std::string hidden = std::to_string(int(mist.model.hidden));
   const auto find = [&](const std::string& set, const char* layer, int microbatch) {
     return operators.find(fmt::format("{}-{}{}-s2048-b{}-tp1", table, set, hidden, microbatch),
                           layer, mist.hardware, 1);
   };
   const auto ends = [&](const char* layer) { return find("ends-", layer, mist.ends.microbatch); };
-  for (MistStage& s : mist.stages) {
+  for (Stage& s : mist.stages) {
     const auto block =
         operators.find(fmt::format("{}-{}-{}{}-s2048-b{}-tp1", table, plan.family, hidden,
                                    mist.model.flash ? "-flash" : "", s.strategy.microbatch),
@@ -159,25 +158,25 @@ std::optional<MistCase> in_table(const MistOperators& operators, const Plan& pla
 /// What the original's runtime does and its model leaves out: messages between stages, after each
 /// of which the device is synchronized, and the optimizer's kernel (28 bytes a parameter, 300
 /// GB/s).
-double left_out_s(const MistCase& mist) {
-  const MistStrategy& s = mist.stages[0].strategy;
+double left_out_s(const Case& mist) {
+  const Strategy& s = mist.stages[0].strategy;
   const double message_gib =
-      mist_block_bytes(mist.model, s.microbatch, 1).output / (1024.0 * 1024.0 * 1024.0);
-  const double message_s = mist_send_s(mist.hardware, message_gib, false);
+      block_bytes(mist.model, s.microbatch, 1).output / (1024.0 * 1024.0 * 1024.0);
+  const double message_s = send_s(mist.hardware, message_gib, false);
   const int crossed = mist.stages.size() > 2 ? 4 : 2;  // of the busiest stage, both ways
   const double microbatches = mist.microbatches + double(mist.stages.size()) - 1.0;
   const double parameters =
-      mist.stages[0].layers * mist_block_bytes(mist.model, 1, 1).weights / 2.0 / s.dp;
+      mist.stages[0].layers * block_bytes(mist.model, 1, 1).weights / 2.0 / s.dp;
   return microbatches * crossed * message_s + parameters * 28.0 / 300e9;
 }
 
 /// The same plan by our own counting, with the shipped profile of the card. None for a model whose
 /// attention keeps its scores: ours never does.
-std::optional<Prediction> by_default(const Plan& given) {
-  const MistModel& m = given.mist.model;
+std::optional<analyzer::Prediction> by_default(const Plan& given) {
+  const Model& m = given.mist.model;
   if (!m.flash) return std::nullopt;
   model::Config config{
-      .family = m.family == MistFamily::llama ? model::Family::llama : model::Family::gpt,
+      .family = m.family == Family::llama ? model::Family::llama : model::Family::gpt,
       .hidden_size = int(m.hidden),
       .num_heads = int(m.heads),
       .ffn_size = int(m.ffn),
@@ -188,8 +187,8 @@ std::optional<Prediction> by_default(const Plan& given) {
   config.qkv_bias = config.linear_bias = config.family == model::Family::gpt;
   plan::Plan plan;
   plan.microbatches = given.mist.microbatches;
-  for (const MistStage& from : given.mist.stages) {
-    const MistStrategy& s = from.strategy;
+  for (const Stage& from : given.mist.stages) {
+    const Strategy& s = from.strategy;
     plan.stages.push_back({.first_layer = config.num_layers,
                            .layers = from.layers,
                            .nodes = from.nodes,
@@ -209,7 +208,7 @@ std::optional<Prediction> by_default(const Plan& given) {
     config.num_layers += from.layers;
     plan.global_batch = s.microbatch * s.dp * plan.microbatches;
   }
-  return analyze(plan, config, hardware::load_profile("l4"));
+  return analyzer::analyze(plan, config, hardware::load_profile("l4"));
 }
 
 std::string off(double predicted, double measured) {
@@ -227,13 +226,13 @@ void print_times(const MistOperators& operators) {
     row.push_back(ours ? off(ours->iteration_s, plan.measured_s) : "");
     for (const char* name : {"l4", "l4_old"}) {
       const auto mist = in_table(operators, plan, name);
-      const double s = mist ? analyze_mist(*mist).iteration_s : 0.0;
+      const double s = mist ? predict(*mist).iteration_s : 0.0;
       row.push_back(mist ? fmt::format("{:.3f} s", s) : "not measured");
       row.push_back(mist ? off(s, plan.measured_s) : "");
     }
     double s = 0.0;
     for (const Rules rules : {Rules{true, true}, Rules{false, true}, Rules{false, false}}) {
-      s = analyze_mist(timed(operators, plan, rules)).iteration_s;
+      s = predict(timed(operators, plan, rules)).iteration_s;
       row.push_back(fmt::format("{:.3f} s", s));
     }
     s += left_out_s(plan.mist);
@@ -248,9 +247,9 @@ void print_memory(const MistOperators& operators) {
   Table table(
       {"plan", "stage", "allocated MiB", "default", "", "peak", "", "reserved MiB", "needed", ""});
   for (const Plan& plan : plans()) {
-    const MistPrediction prediction = analyze_mist(timed(operators, plan, Rules{}));
+    const Prediction prediction = predict(timed(operators, plan, Rules{}));
     for (std::size_t i = 0; i < plan.stages.size(); ++i) {
-      const MistStagePrediction& s = prediction.stages[i];
+      const StagePrediction& s = prediction.stages[i];
       const auto ours = by_default(plan);
       const double ours_mib = ours ? double(std::max(ours->stages[i].peak_forward_bytes,
                                                      ours->stages[i].peak_backward_bytes)) /

@@ -15,7 +15,7 @@
 namespace {
 
 using namespace brume;
-using namespace brume::tuner;
+using namespace brume::mist;
 
 /// Seconds that this process computed; what else the machine does shows less in it.
 double processor_s() { return double(std::clock()) / CLOCKS_PER_SEC; }
@@ -30,11 +30,11 @@ struct Timed {
   double wall_s = 1e9;
 };
 
-Timed tune(const MistJob& job, const MistSpace& space, int repeats) {
+Timed tune(const Job& job, const Space& space, int repeats) {
   Timed timed;
   for (int i = 0; i < repeats; ++i) {
     const double from_processor_s = processor_s(), from_wall_s = wall_s();
-    timed.iteration_s = tune_mist(job, space).prediction.iteration_s;
+    timed.iteration_s = tune(job, space).prediction.iteration_s;
     timed.processor_s = std::min(timed.processor_s, processor_s() - from_processor_s);
     timed.wall_s = std::min(timed.wall_s, wall_s() - from_wall_s);
   }
@@ -42,7 +42,7 @@ Timed tune(const MistJob& job, const MistSpace& space, int repeats) {
 }
 
 /// Ratios of optimizer and activations in sixteenths, no ZeRO too, twice as uneven layers.
-MistSpace wider(MistSpace space) {
+Space wider(Space space) {
   for (auto* ratios : {&space.offload_optimizer, &space.offload_saved}) {
     ratios->clear();
     for (int i = 0; i <= 16; ++i) ratios->push_back(i / 16.0);

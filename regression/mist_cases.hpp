@@ -9,13 +9,13 @@
 #include <string>
 #include <vector>
 
-#include "analyzer/mist.hpp"
 #include "base/error.hpp"
+#include "mist/counting.hpp"
 
-namespace brume::analyzer {
+namespace brume::mist {
 
 /// The words of the lines of a file under regression/data/mist, comments left out.
-inline std::vector<std::istringstream> mist_lines(const std::string& file) {
+inline std::vector<std::istringstream> data_lines(const std::string& file) {
   std::ifstream in(std::string(BRUME_REGRESSION_DIR "/data/mist/") + file);
   require(in.good(), Failure::bug, "no file data/mist/{}", file);
   std::vector<std::istringstream> lines;
@@ -27,24 +27,24 @@ inline std::vector<std::istringstream> mist_lines(const std::string& file) {
   return lines;
 }
 
-inline std::istream& operator>>(std::istream& in, MistLink& link) {
+inline std::istream& operator>>(std::istream& in, Link& link) {
   return in >> link.gib_per_s >> link.latency_s;
 }
 
-inline std::istream& operator>>(std::istream& in, MistStrategy& s) {
+inline std::istream& operator>>(std::istream& in, Strategy& s) {
   return in >> s.microbatch >> s.dp >> s.tp >> s.shard_weights >> s.shard_grads >>
          s.shard_optimizer >> s.offload_weights >> s.offload_grads >> s.offload_optimizer >>
          s.offload_saved;
 }
 
-inline std::map<std::string, MistHardware> mist_hardware() {
-  std::map<std::string, MistHardware> all;
-  for (std::istringstream& line : mist_lines("l4_hardware.csv")) {
+inline std::map<std::string, Hardware> hardware_by_name() {
+  std::map<std::string, Hardware> all;
+  for (std::istringstream& line : data_lines("l4_hardware.csv")) {
     std::string name;
     line >> name;
-    MistHardware& hardware = all[name];
+    Hardware& hardware = all[name];
     for (auto& row : hardware.links)
-      for (MistLink& link : row) line >> link;
+      for (Link& link : row) line >> link;
     line >> hardware.copy_in >> hardware.copy_out;
     for (double& slowdown : hardware.slowdowns) line >> slowdown;
     line >> hardware.memory_gib;
@@ -56,7 +56,7 @@ inline std::map<std::string, MistHardware> mist_hardware() {
 /// A measured operator, and what a collective over tp attached to it reduces.
 struct MistOperatorRow {
   std::string name;
-  MistOperator op;
+  Operator op;
   double forward_gib = 0.0;
   double backward_gib = 0.0;
 };
@@ -66,13 +66,13 @@ class MistOperators {
  public:
   MistOperators() {
     for (const char* file : {"l4_operators.csv", "analyzer_operators.csv", "tuner_operators.csv"})
-      for (std::istringstream& line : mist_lines(file)) add(line);
+      for (std::istringstream& line : data_lines(file)) add(line);
   }
 
   /// @param tp  ranks of the group that reduces, on one node
-  MistLayerTime time(const std::string& set, const std::string& layer, const MistHardware& hardware,
-                     int tp) const {
-    std::vector<MistOperator> operators;
+  LayerTime time(const std::string& set, const std::string& layer, const Hardware& hardware,
+                 int tp) const {
+    std::vector<Operator> operators;
     double accumulate_s = 0.0;
     for (const MistOperatorRow& row : rows(set, layer)) {
       if (row.name == "accumulate") {
@@ -80,13 +80,13 @@ class MistOperators {
         continue;
       }
       const auto reduce_s = [&](double gib) {
-        return mist_collective_s(hardware, MistCollective::all_reduce, gib, 1, tp);
+        return collective_s(hardware, Collective::all_reduce, gib, 1, tp);
       };
       operators.push_back(row.op);
       operators.back().reduce_forward_s = reduce_s(row.forward_gib);
       operators.back().reduce_backward_s = reduce_s(row.backward_gib);
     }
-    return mist_layer_time(operators, accumulate_s);
+    return layer_time(operators, accumulate_s);
   }
 
   const std::vector<MistOperatorRow>& rows(const std::string& set, const std::string& layer) const {
@@ -94,8 +94,8 @@ class MistOperators {
   }
 
   /// The same, if there is such a set.
-  std::optional<MistLayerTime> find(const std::string& set, const std::string& layer,
-                                    const MistHardware& hardware, int tp) const {
+  std::optional<LayerTime> find(const std::string& set, const std::string& layer,
+                                const Hardware& hardware, int tp) const {
     if (!rows_.contains(set + "/" + layer)) return {};
     return time(set, layer, hardware, tp);
   }
@@ -114,29 +114,29 @@ class MistOperators {
 };
 
 /// A plan, and what Mist prints for it.
-struct MistExpectation {
+struct Expectation {
   std::string name;
   std::string operators;  ///< of a block; l4: measured on an L4
   std::string operators_of_ends;
-  MistCase mist;
-  MistPrediction printed;
+  Case mist;
+  Prediction printed;
 };
 
-inline MistFamily mist_family(const std::string& name) {
-  if (name == "llama") return MistFamily::llama;
-  return name == "falcon" ? MistFamily::falcon : MistFamily::gpt;
+inline Family mist_family(const std::string& name) {
+  if (name == "llama") return Family::llama;
+  return name == "falcon" ? Family::falcon : Family::gpt;
 }
 
-inline MistExpectation mist_expectation(std::istringstream& line, const MistOperators& operators) {
-  MistExpectation e;
-  MistModel& m = e.mist.model;
+inline Expectation mist_expectation(std::istringstream& line, const MistOperators& operators) {
+  Expectation e;
+  Model& m = e.mist.model;
   std::string family, hardware;
   line >> e.name >> family >> m.flash >> m.hidden >> m.ffn >> m.heads >> m.sequence >> m.vocab >>
       hardware >> e.mist.microbatches >> e.mist.ends >> e.operators >> e.operators_of_ends >>
       e.printed.iteration_s;
   require(!line.fail(), Failure::bug, "a case has 25 columns");
   m.family = mist_family(family);
-  e.mist.hardware = mist_hardware().at(hardware);
+  e.mist.hardware = hardware_by_name().at(hardware);
   const auto time = [&](const char* layer) {
     return operators.time(e.operators_of_ends, layer, e.mist.hardware, e.mist.ends.tp);
   };
@@ -145,10 +145,9 @@ inline MistExpectation mist_expectation(std::istringstream& line, const MistOper
   return e;
 }
 
-inline void add_stage(std::istringstream& line, const MistOperators& operators,
-                      MistExpectation& e) {
-  MistStage stage;
-  MistStagePrediction printed;
+inline void add_stage(std::istringstream& line, const MistOperators& operators, Expectation& e) {
+  Stage stage;
+  StagePrediction printed;
   line >> stage.layers >> stage.recomputed >> stage.nodes >> stage.ranks_per_node >>
       stage.strategy >> printed.stable_s >> printed.delta_s >> printed.peak_forward_mib >>
       printed.peak_backward_mib;
@@ -158,10 +157,10 @@ inline void add_stage(std::istringstream& line, const MistOperators& operators,
   e.printed.stages.push_back(printed);
 }
 
-inline std::vector<MistExpectation> mist_expectations() {
+inline std::vector<Expectation> expectations() {
   const MistOperators operators;
-  std::vector<MistExpectation> all;
-  for (std::istringstream& line : mist_lines("analyzer.csv")) {
+  std::vector<Expectation> all;
+  for (std::istringstream& line : data_lines("analyzer.csv")) {
     std::string kind;
     line >> kind;
     if (kind == "case")
@@ -172,4 +171,4 @@ inline std::vector<MistExpectation> mist_expectations() {
   return all;
 }
 
-}  // namespace brume::analyzer
+}  // namespace brume::mist

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "mist/tuner.hpp"
 #include "mist_cases.hpp"
-#include "tuner/mist.hpp"
 
-namespace brume::tuner {
+namespace brume::mist {
 
 /// One way to cut devices and batch, and the fastest plan that Mist found for it.
 struct MistSolve {
@@ -20,8 +20,8 @@ struct MistSolve {
 
 struct MistTuning {
   std::string name;
-  MistJob job;
-  MistSpace space;
+  Job job;
+  Space space;
   double best_s = 0.0;
   double tuning_s = 0.0;  ///< on two cores, without imports
   double resident_mib = 0.0;
@@ -29,27 +29,24 @@ struct MistTuning {
 };
 
 /// Times of layers from the operators that the tuning used.
-inline MistLayerTimes mist_layer_times(std::shared_ptr<const analyzer::MistOperators> operators,
-                                       const std::string& table, const std::string& family,
-                                       const analyzer::MistModel& model,
-                                       const analyzer::MistHardware& hardware) {
+inline LayerTimes mist_layer_times(std::shared_ptr<const MistOperators> operators,
+                                   const std::string& table, const std::string& family,
+                                   const Model& model, const Hardware& hardware) {
   const std::string hidden = std::to_string(int(model.hidden));
   const std::string block = table + "-" + family + "-" + hidden + (model.flash ? "-flash" : "");
   const std::string ends = table + "-ends-" + hidden;
-  return [=](analyzer::MistLayer layer, int microbatch, int tp) {
+  return [=](Layer layer, int microbatch, int tp) {
     const std::string size = "-s" + std::to_string(int(model.sequence)) + "-b" +
                              std::to_string(microbatch) + "-tp" + std::to_string(tp);
-    if (layer == analyzer::MistLayer::block)
-      return operators->find(block + size, "block", hardware, tp);
-    return operators->find(ends + size, layer == analyzer::MistLayer::head ? "head" : "embedding",
-                           hardware, tp);
+    if (layer == Layer::block) return operators->find(block + size, "block", hardware, tp);
+    return operators->find(ends + size, layer == Layer::head ? "head" : "embedding", hardware, tp);
   };
 }
 
 inline MistTuning mist_tuning(std::istringstream& line,
-                              std::shared_ptr<const analyzer::MistOperators> operators) {
+                              std::shared_ptr<const MistOperators> operators) {
   MistTuning t;
-  analyzer::MistModel& m = t.job.model;
+  Model& m = t.job.model;
   std::string family, hardware, table;
   int most_tp = 1;
   bool zero_2_and_3 = true, recompute_some = true, offload_layers = true, offload_optimizer = true,
@@ -59,11 +56,11 @@ inline MistTuning mist_tuning(std::istringstream& line,
       table >> most_tp >> zero_2_and_3 >> recompute_some >> offload_layers >> offload_optimizer >>
       offload_saved >> t.best_s >> t.tuning_s >> t.resident_mib;
   require(!line.fail(), Failure::bug, "a tuning has 24 columns");
-  m.family = analyzer::mist_family(family);
-  t.job.hardware = analyzer::mist_hardware().at(hardware);
+  m.family = mist_family(family);
+  t.job.hardware = hardware_by_name().at(hardware);
   t.job.time = mist_layer_times(std::move(operators), table, family, m, t.job.hardware);
   for (int tp = 2; tp <= most_tp; tp *= 2) t.space.tp.push_back(tp);
-  if (!recompute_some) t.space.recompute = MistRecompute::all;
+  if (!recompute_some) t.space.recompute = Recompute::all;
   if (!zero_2_and_3) t.space.zero_levels = {1};
   if (!offload_layers) t.space.offload_weights = t.space.offload_grads = {0.0};
   if (!offload_optimizer) t.space.offload_optimizer = {0.0};
@@ -72,9 +69,9 @@ inline MistTuning mist_tuning(std::istringstream& line,
 }
 
 inline std::vector<MistTuning> mist_tunings() {
-  const auto operators = std::make_shared<const analyzer::MistOperators>();
+  const auto operators = std::make_shared<const MistOperators>();
   std::vector<MistTuning> all;
-  for (std::istringstream& line : analyzer::mist_lines("tuner.csv")) {
+  for (std::istringstream& line : data_lines("tuner.csv")) {
     std::string kind;
     line >> kind;
     if (kind == "run") {
@@ -89,4 +86,4 @@ inline std::vector<MistTuning> mist_tunings() {
   return all;
 }
 
-}  // namespace brume::tuner
+}  // namespace brume::mist

@@ -19,7 +19,7 @@ struct MistMachine {
   std::vector<double> links;      ///< [4][4][2] nodes, ranks per node in 1 2 4 8; GiB/s, s
   std::vector<double> copy_in;    ///< GiB/s, s
   std::vector<double> copy_out;   ///< GiB/s, s
-  std::vector<double> slowdowns;  ///< 28, as analyzer::MistSlowdowns
+  std::vector<double> slowdowns;  ///< 28, as mist::Slowdowns
   double memory_gib = 0.0;
 };
 

@@ -1,4 +1,4 @@
-#include "analyzer/mist_case.hpp"
+#include "mist/case.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,18 +8,18 @@
 #include "interop/mist.hpp"
 #include "mist_cases.hpp"
 
-namespace brume::analyzer {
+namespace brume::mist {
 namespace {
 
 constexpr double gib = 1024.0 * 1024.0 * 1024.0;
 
-model::Config config_of(const MistExpectation& e) {
-  const MistModel& m = e.mist.model;
+model::Config config_of(const Expectation& e) {
+  const Model& m = e.mist.model;
   int layers = 0;
-  for (const MistStage& stage : e.mist.stages) layers += stage.layers;
-  const auto family = m.family == MistFamily::llama    ? model::Family::llama
-                      : m.family == MistFamily::falcon ? model::Family::falcon
-                                                       : model::Family::gpt;
+  for (const Stage& stage : e.mist.stages) layers += stage.layers;
+  const auto family = m.family == Family::llama    ? model::Family::llama
+                      : m.family == Family::falcon ? model::Family::falcon
+                                                   : model::Family::gpt;
   return {.family = family,
           .num_layers = layers,
           .hidden_size = int(m.hidden),
@@ -29,12 +29,12 @@ model::Config config_of(const MistExpectation& e) {
           .vocab_size = int(m.vocab)};
 }
 
-plan::Plan plan_of(const MistExpectation& e) {
+plan::Plan plan_of(const Expectation& e) {
   plan::Plan plan;
   plan.microbatches = e.mist.microbatches;
   int first = 0;
-  for (const MistStage& stage : e.mist.stages) {
-    const MistStrategy& s = stage.strategy;
+  for (const Stage& stage : e.mist.stages) {
+    const Strategy& s = stage.strategy;
     plan.stages.push_back({.first_layer = first,
                            .layers = stage.layers,
                            .nodes = stage.nodes,
@@ -56,14 +56,14 @@ plan::Plan plan_of(const MistExpectation& e) {
 }
 
 /// The shipped operator times that the case was counted with, and its own links and slowdowns.
-hardware::Profile profile_of(const MistExpectation& e) {
+hardware::Profile profile_of(const Expectation& e) {
   const std::string name = e.operators.starts_with("l4_old") ? "l4-backup"
                            : e.operators.starts_with("l4")   ? "l4"
                                                              : "synthetic";
-  const MistHardware& hardware = e.mist.hardware;
+  const Hardware& hardware = e.mist.hardware;
   interop::MistMachine machine;
   for (const auto& row : hardware.links)
-    for (const MistLink& link : row)
+    for (const Link& link : row)
       machine.links.insert(machine.links.end(), {link.gib_per_s, link.latency_s});
   machine.copy_in = {hardware.copy_in.gib_per_s, hardware.copy_in.latency_s};
   machine.copy_out = {hardware.copy_out.gib_per_s, hardware.copy_out.latency_s};
@@ -73,25 +73,25 @@ hardware::Profile profile_of(const MistExpectation& e) {
   return profile;
 }
 
-MistCase rebuilt(const MistExpectation& e) {
+Case rebuilt(const Expectation& e) {
   const plan::Plan plan = plan_of(e);
-  const MistStrategy ends = mist_ends(plan, true);
+  const Strategy ends = ends_of(plan, true);
   const bool data_parallel = ends.dp == e.mist.ends.dp && ends.tp == e.mist.ends.tp;
   const auto memory = std::int64_t(e.mist.hardware.memory_gib * gib);
-  return mist_case(plan, config_of(e), profile_of(e), hardware::NodeGroup{.memory_bytes = memory},
-                   {.plain_attention = !e.mist.model.flash, .ends_data_parallel = data_parallel});
+  return case_of(plan, config_of(e), profile_of(e), hardware::NodeGroup{.memory_bytes = memory},
+                 {.plain_attention = !e.mist.model.flash, .ends_data_parallel = data_parallel});
 }
 
 /// All plans for which there is what Mist prints, through our plan, model and profile.
-class MistPlansOfOurs : public testing::TestWithParam<MistExpectation> {};
+class MistPlansOfOurs : public testing::TestWithParam<Expectation> {};
 
 TEST_P(MistPlansOfOurs, CountAsPrinted) {
-  const Prediction ours = predict_as_mist(rebuilt(GetParam()));
-  const MistPrediction& printed = GetParam().printed;
+  const analyzer::Prediction ours = described(rebuilt(GetParam()));
+  const Prediction& printed = GetParam().printed;
   EXPECT_NEAR(ours.iteration_s, printed.iteration_s, 1e-9 * printed.iteration_s);
   ASSERT_EQ(ours.stages.size(), printed.stages.size());
   for (std::size_t i = 0; i < ours.stages.size(); ++i) {
-    const MistStagePrediction& theirs = printed.stages[i];
+    const StagePrediction& theirs = printed.stages[i];
     EXPECT_NEAR(ours.stages[i].time.stable_s, theirs.stable_s, 1e-9 * theirs.stable_s) << i;
     EXPECT_NEAR(ours.stages[i].time.delta_s, theirs.delta_s, 1e-9 * theirs.delta_s + 1e-12) << i;
     const double mib = 1024.0 * 1024.0;
@@ -101,7 +101,7 @@ TEST_P(MistPlansOfOurs, CountAsPrinted) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Mist, MistPlansOfOurs, testing::ValuesIn(mist_expectations()),
+INSTANTIATE_TEST_SUITE_P(Mist, MistPlansOfOurs, testing::ValuesIn(expectations()),
                          [](const auto& named) {
                            std::string name = named.param.name;
                            for (char& c : name)
@@ -109,8 +109,8 @@ INSTANTIATE_TEST_SUITE_P(Mist, MistPlansOfOurs, testing::ValuesIn(mist_expectati
                            return name;
                          });
 
-MistExpectation quick_test() {
-  for (MistExpectation& e : mist_expectations())
+Expectation quick_test() {
+  for (Expectation& e : expectations())
     if (e.name.starts_with("A01")) return e;
   throw Error(Failure::bug, "no quick test");
 }
@@ -118,20 +118,20 @@ MistExpectation quick_test() {
 TEST(MistPlans, RunNoFurtherAhead) {
   plan::Plan plan = plan_of(quick_test());
   plan.run_ahead = 2;
-  EXPECT_THROW(mist_case(plan, config_of(quick_test()), profile_of(quick_test()),
-                         hardware::NodeGroup{.memory_bytes = 1 << 30}, {}),
+  EXPECT_THROW(case_of(plan, config_of(quick_test()), profile_of(quick_test()),
+                       hardware::NodeGroup{.memory_bytes = 1 << 30}, {}),
                Error);
 }
 
 // Every operator of the quick test was measured; at microbatch 3 none was, but all lie between 2
 // and 4 in one dimension.
 TEST(MistOperatorPrices, MeasuredElseInterpolatedElseRoofline) {
-  const MistExpectation e = quick_test();
+  const Expectation e = quick_test();
   const hardware::Profile profile = hardware::load_profile("l4");
   const auto count = [&](int microbatch, int tp, hardware::Source source) {
     int found = 0;
-    for (const OperatorPrice& p :
-         mist_operator_prices(e.mist.model, profile, MistLayer::block, microbatch, tp))
+    for (const analyzer::OperatorPrice& p :
+         operator_prices(e.mist.model, profile, Layer::block, microbatch, tp))
       found += p.forward.source == source;
     return found;
   };
@@ -152,24 +152,24 @@ TEST(MistOperatorPrices, DataSheetTimesEfficiency) {
 }
 
 // Without the 28 factors: sigma_C of {C, N, H} is 1 + a[C][N] + a[C][H].
-TEST(MistHardware, SlowdownsFollowFromPairs) {
+TEST(Hardware, SlowdownsFollowFromPairs) {
   hardware::Profile profile = hardware::load_profile("l4");
   profile.slowdowns.clear();
   profile.interference = {0, 1, 2, 3, 4, 0, 5, 6, 7, 8, 0, 9, 10, 11, 12, 0};
-  const MistHardware hardware = mist_hardware(profile, {});
+  const Hardware hardware = hardware_of(profile, {});
   EXPECT_EQ(hardware.slowdowns[0], 1.0 + 1 + 2 + 3);
   EXPECT_EQ(hardware.slowdowns[4], 1.0 + 1 + 2);
   EXPECT_EQ(hardware.slowdowns[16], 1.0 + 1);
   EXPECT_EQ(hardware.slowdowns[27], 1.0 + 12);
 }
 
-TEST(MistHardware, NeedsTransfers) {
+TEST(Hardware, NeedsTransfers) {
   hardware::Profile profile = hardware::load_profile("l4");
   std::erase_if(profile.transfers, [](const auto& row) { return row.kind == "copy_out"; });
-  EXPECT_THROW(mist_hardware(profile, {}), Error);
+  EXPECT_THROW(hardware_of(profile, {}), Error);
   profile.transfers.clear();
-  EXPECT_THROW(mist_hardware(profile, {}), Error);
+  EXPECT_THROW(hardware_of(profile, {}), Error);
 }
 
 }  // namespace
-}  // namespace brume::analyzer
+}  // namespace brume::mist

@@ -1,27 +1,21 @@
-#include "tuner/mist.hpp"
+#include "mist/tuner.hpp"
 
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "analyzer/mist_stage.hpp"
 #include "base/error.hpp"
+#include "mist/stage.hpp"
 #include "mist_tunings.hpp"
 
-namespace brume::tuner {
+namespace brume::mist {
 namespace {
-
-using analyzer::MistCase;
-using analyzer::MistLayer;
-using analyzer::MistPlace;
-using analyzer::MistStage;
-using analyzer::MistStrategy;
 
 /// What the original tuned: our plan must not be slower.
 class MistRuns : public testing::TestWithParam<MistTuning> {};
 
 TEST_P(MistRuns, AreNotBeaten) {
-  const MistTuned ours = tune_mist(GetParam().job, GetParam().space);
+  const Tuned ours = tune(GetParam().job, GetParam().space);
   EXPECT_LE(ours.prediction.iteration_s, GetParam().best_s * (1.0 + 1e-7));
 }
 
@@ -29,11 +23,11 @@ TEST_P(MistRuns, AreNotBeaten) {
 // not come as close: most costs agree to the single precision of the original.
 TEST_P(MistRuns, AreNotBeatenInAnyShape) {
   for (const MistSolve& solve : GetParam().solves) {
-    MistSpace space = GetParam().space;
+    Space space = GetParam().space;
     space.tp = {solve.tp};
     space.stages = {solve.stages};
     space.microbatches = {solve.microbatches};
-    const MistTuned ours = tune_mist(GetParam().job, space);
+    const Tuned ours = tune(GetParam().job, space);
     EXPECT_LE(ours.prediction.iteration_s, solve.best_s * (1.0 + 1e-7))
         << "tp " << solve.tp << ", " << solve.stages << " stages, G " << solve.microbatches;
     EXPECT_EQ(int(ours.plan.stages.size()), solve.stages);
@@ -48,29 +42,29 @@ TEST(MistTuner, ThereAre16Runs) { EXPECT_EQ(mist_tunings().size(), 16U); }
 // The published prediction of the tuned plan.
 TEST(MistTuner, QuickTest) {
   const MistTuning quick = mist_tunings().at(0);
-  EXPECT_LE(tune_mist(quick.job, quick.space).prediction.iteration_s, 9.26892465 * (1.0 + 1e-6));
+  EXPECT_LE(tune(quick.job, quick.space).prediction.iteration_s, 9.26892465 * (1.0 + 1e-6));
 }
 
 /// A small model on 2 nodes with 2 devices each.
-MistJob small_job(int num_layers, double memory_gib) {
-  MistJob job;
-  job.model = {analyzer::MistFamily::gpt, true, 1024, 4096, 16, 1024, 8192};
-  job.hardware = analyzer::mist_hardware().at("l4");
+Job small_job(int num_layers, double memory_gib) {
+  Job job;
+  job.model = {Family::gpt, true, 1024, 4096, 16, 1024, 8192};
+  job.hardware = hardware_by_name().at("l4");
   job.hardware.memory_gib = memory_gib;
   job.num_layers = num_layers;
   job.global_batch = 8;
   job.nodes = 2;
   job.ranks_per_node = 2;
-  job.time = [](MistLayer layer, int microbatch, int tp) {
+  job.time = [](Layer layer, int microbatch, int tp) {
     const double s = 1e-3 * std::max(1, microbatch) / tp;
-    return layer == MistLayer::block ? analyzer::MistLayerTime{s, 2 * s, 0.0, 0.0, 1e-4}
-                                     : analyzer::MistLayerTime{2 * s, 3 * s, 0.0, 0.0, 2e-4};
+    return layer == Layer::block ? LayerTime{s, 2 * s, 0.0, 0.0, 1e-4}
+                                 : LayerTime{2 * s, 3 * s, 0.0, 0.0, 2e-4};
   };
   return job;
 }
 
-MistSpace small_space() {
-  MistSpace space;
+Space small_space() {
+  Space space;
   space.offload_weights = {0.0, 0.5};
   space.offload_grads = {0.0, 1.0};
   space.offload_optimizer = {0.0, 0.75};
@@ -81,7 +75,7 @@ MistSpace small_space() {
 /// Every strategy of every stage, by `analyze_mist` alone.
 class BruteForce {
  public:
-  BruteForce(const MistJob& job, const MistSpace& space, const MistCase& like)
+  BruteForce(const Job& job, const Space& space, const Case& like)
       : job_(job), space_(space), mist_(like), stage_(like.stages[0]) {
     mist_.stages.clear();
     num_stages_ = like.stages.size();
@@ -95,7 +89,7 @@ class BruteForce {
 
  private:
   void add_strategies() {
-    MistStrategy s = stage_.strategy;
+    Strategy s = stage_.strategy;
     for (const int level : space_.zero_levels)
       for (const double w : space_.offload_weights)
         for (const double g : space_.offload_grads)
@@ -120,7 +114,7 @@ class BruteForce {
     for (int l = std::max(1, mean - around); l <= std::min(layers_left, mean + around); ++l)
       for (int c = 0; c <= l; ++c) {
         if (c > 0 && c == l - 1 && !space_.recompute_all_but_one) continue;
-        for (const MistStrategy& s : strategies_) {
+        for (const Strategy& s : strategies_) {
           stage_.layers = l, stage_.recomputed = c, stage_.strategy = s;
           mist_.stages.push_back(stage_);
           search(layers_left - l);
@@ -130,30 +124,30 @@ class BruteForce {
   }
 
   void look() {
-    const analyzer::MistPrediction prediction = analyze_mist(mist_);
+    const Prediction prediction = predict(mist_);
     for (const auto& stage : prediction.stages)
-      if (stage.needed_mib > mist_usable_mib(mist_.hardware)) return;
+      if (stage.needed_mib > usable_mib(mist_.hardware)) return;
     best_s_ = std::min(best_s_, prediction.iteration_s);
   }
 
-  const MistJob& job_;
-  const MistSpace& space_;
-  MistCase mist_;
-  MistStage stage_;
+  const Job& job_;
+  const Space& space_;
+  Case mist_;
+  Stage stage_;
   std::size_t num_stages_ = 0;
-  std::vector<MistStrategy> strategies_;
+  std::vector<Strategy> strategies_;
   double best_s_ = std::numeric_limits<double>::infinity();
 };
 
-void expect_exact(const MistJob& job, const MistSpace& space) {
-  const MistTuned ours = tune_mist(job, space);
+void expect_exact(const Job& job, const Space& space) {
+  const Tuned ours = tune(job, space);
   EXPECT_DOUBLE_EQ(ours.prediction.iteration_s, BruteForce(job, space, ours.plan).best_s());
 }
 
 // Plans bound by memory to different degrees: nothing saved, recomputed, offloaded.
 TEST(MistTuner, FindsTheBestOfOneStage) {
   for (const double memory_gib : {2.0, 1.0, 0.9, 0.7, 0.55, 0.5}) {
-    MistSpace space = small_space();
+    Space space = small_space();
     space.stages = {1};
     space.microbatches = {2};
     expect_exact(small_job(8, memory_gib), space);
@@ -162,7 +156,7 @@ TEST(MistTuner, FindsTheBestOfOneStage) {
 
 TEST(MistTuner, FindsTheBestOfTwoStages) {
   for (const double memory_gib : {0.8, 0.65, 0.5, 0.45}) {
-    MistSpace space = small_space();
+    Space space = small_space();
     space.stages = {2};
     space.microbatches = {4};
     space.zero_levels = {1, 3};
@@ -175,7 +169,7 @@ TEST(MistTuner, FindsTheBestOfTwoStages) {
 
 TEST(MistTuner, FindsTheBestOfFourStages) {
   for (const double memory_gib : {0.8, 0.7, 0.5, 0.46}) {
-    MistSpace space = small_space();
+    Space space = small_space();
     space.stages = {4};
     space.microbatches = {8};
     space.uneven_layers = 1;
@@ -186,7 +180,7 @@ TEST(MistTuner, FindsTheBestOfFourStages) {
   }
 }
 
-MistStrategy random_strategy(std::mt19937& random, MistStrategy s) {
+Strategy random_strategy(std::mt19937& random, Strategy s) {
   const auto ratio = [&] { return std::uniform_int_distribution(0, 4)(random) / 4.0; };
   const auto yes = [&] { return std::bernoulli_distribution(0.5)(random); };
   s.offload_optimizer = ratio();
@@ -198,20 +192,20 @@ MistStrategy random_strategy(std::mt19937& random, MistStrategy s) {
 
 // One timer for many strategies, layers and places, against a plan that holds the same stage.
 TEST(MistStageParts, AddUpToTheAnalysis) {
-  const MistJob job = small_job(8, 1.0);
+  const Job job = small_job(8, 1.0);
   std::mt19937 random(1);
-  MistCase mist{job.model,
-                job.hardware,
-                4,
-                {},
-                {},
-                *job.time(MistLayer::embedding, 1, 1),
-                *job.time(MistLayer::head, 1, 1)};
+  Case mist{job.model,
+            job.hardware,
+            4,
+            {},
+            {},
+            *job.time(Layer::embedding, 1, 1),
+            *job.time(Layer::head, 1, 1)};
   mist.ends.dp = 2;
-  MistStage stage;
+  Stage stage;
   stage.ranks_per_node = stage.strategy.dp = 2;
-  stage.block = *job.time(MistLayer::block, 1, 1);
-  analyzer::MistStageTimer timer(mist, stage);
+  stage.block = *job.time(Layer::block, 1, 1);
+  StageTimer timer(mist, stage);
   for (int i = 0; i < 2000; ++i) {
     stage.strategy = random_strategy(random, stage.strategy);
     stage.layers = std::uniform_int_distribution(1, 5)(random);
@@ -219,16 +213,15 @@ TEST(MistStageParts, AddUpToTheAnalysis) {
     const int num_stages = std::uniform_int_distribution(1, 4)(random);
     const int at = std::uniform_int_distribution(0, num_stages - 1)(random);
     const int behind = num_stages - 1 - at;
-    const MistPlace place{at == 0, behind == 0, behind};
-    const analyzer::MistTime time =
-        timer.of(stage.strategy).at(stage.layers, stage.recomputed, place);
-    const analyzer::MistStageMemory memory(mist, stage);
-    const analyzer::MistPeaks peaks = memory.peaks(stage.layers, stage.recomputed, place);
+    const Place place{at == 0, behind == 0, behind};
+    const Time time = timer.of(stage.strategy).at(stage.layers, stage.recomputed, place);
+    const StageMemory memory(mist, stage);
+    const Peaks peaks = memory.peaks(stage.layers, stage.recomputed, place);
     const double needed_mib = memory.margin(place) * (std::max(peaks.forward, peaks.backward) +
                                                       behind * peaks.each_earlier);
-    MistCase whole = mist;
+    Case whole = mist;
     whole.stages.assign(std::size_t(num_stages), stage);
-    const auto expected = analyze_mist(whole).stages[std::size_t(at)];
+    const auto expected = predict(whole).stages[std::size_t(at)];
     ASSERT_NEAR(time.stable_s, expected.stable_s, 1e-12 * expected.stable_s);
     ASSERT_NEAR(time.delta_s, expected.delta_s, 1e-12 * std::abs(expected.delta_s));
     ASSERT_NEAR(needed_mib, expected.needed_mib, 1e-12 * expected.needed_mib);
@@ -237,7 +230,7 @@ TEST(MistStageParts, AddUpToTheAnalysis) {
 
 TEST(MistTuner, SaysThatNothingFits) {
   try {
-    tune_mist(small_job(8, 0.1), small_space());
+    tune(small_job(8, 0.1), small_space());
     FAIL() << "0.1 GiB are not enough";
   } catch (const Error& error) {
     EXPECT_EQ(error.failure(), Failure::infeasible);
@@ -245,18 +238,18 @@ TEST(MistTuner, SaysThatNothingFits) {
 }
 
 TEST(MistTuner, LeavesOutWhatWasNotMeasured) {
-  MistJob job = small_job(8, 2.0);
-  job.time = [all = job.time](MistLayer layer, int microbatch, int tp) {
-    return layer == MistLayer::block && microbatch != 2 ? std::nullopt : all(layer, microbatch, tp);
+  Job job = small_job(8, 2.0);
+  job.time = [all = job.time](Layer layer, int microbatch, int tp) {
+    return layer == Layer::block && microbatch != 2 ? std::nullopt : all(layer, microbatch, tp);
   };
-  EXPECT_EQ(tune_mist(job, small_space()).plan.stages[0].strategy.microbatch, 2);
+  EXPECT_EQ(tune(job, small_space()).plan.stages[0].strategy.microbatch, 2);
 }
 
 TEST(MistTuner, RefusesAnEmptyList) {
-  MistSpace space;
+  Space space;
   space.offload_saved.clear();
-  EXPECT_THROW(tune_mist(small_job(8, 2.0), space), Error);
+  EXPECT_THROW(tune(small_job(8, 2.0), space), Error);
 }
 
 }  // namespace
-}  // namespace brume::tuner
+}  // namespace brume::mist

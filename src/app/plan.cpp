@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "all_ranks.hpp"
-#include "analyzer/mist_case.hpp"
 #include "base/error.hpp"
 #include "base/files.hpp"
 #include "base/log.hpp"
@@ -15,11 +14,12 @@
 #include "interop/tokens.hpp"
 #include "io/trace.hpp"
 #include "kernels/narrow.hpp"
+#include "mist/case.hpp"
+#include "mist/deck.hpp"
 #include "planning.hpp"
 #include "profiles.hpp"
 #include "schedule/compile.hpp"
 #include "schedule/simulate.hpp"
-#include "tuner/mist_deck.hpp"
 #include "tuner/tuner.hpp"
 #include "verbs.hpp"
 
@@ -85,37 +85,34 @@ plan::Plan load_plan(const PlanOptions& options, const Given& given) {
 int analyze_as_mist(const PlanOptions& options, const Given& given) {
   const plan::Plan plan = load_plan(options, given);
   const deck::AnalysisKeys& keys = given.deck.analysis;
-  const analyzer::MistCase mist = analyzer::mist_case(
+  const mist::Case mist = mist::case_of(
       plan, given.model, given.machine.profile(0), given.cluster,
       {.plain_attention = keys.plain_attention, .ends_data_parallel = keys.ends == "dp"});
-  const analyzer::Prediction prediction = analyzer::predict_as_mist(mist);
+  const analyzer::Prediction prediction = mist::described(mist);
   if (options.json) {
     fmt::print("{}\n", described(plan, prediction).dump(2));
     return 0;
   }
   fmt::print("{}iteration time by Mist's counting: {:.9f} s\n", plan::table(plan),
              prediction.iteration_s);
-  if (options.explain)
-    fmt::print("{}", analyzer::explain_as_mist(plan, mist, given.machine.profile(0)));
+  if (options.explain) fmt::print("{}", mist::explain(plan, mist, given.machine.profile(0)));
   return 0;
 }
 
 /// The fastest plan by Mist's counting, in the deck's search space.
 int plan_as_mist(const PlanOptions& options, const Given& given) {
-  const tuner::MistJob job =
-      tuner::mist_job(given.model, given.deck.training.global_batch, given.cluster,
-                      given.machine.profile(0), given.deck.analysis.plain_attention);
-  const tuner::MistTuned tuned = tuner::tune_mist(job, tuner::mist_space(given.deck));
-  const plan::Plan plan = tuner::mist_plan(tuned.plan);
+  const mist::Job job = mist::job_of(given.model, given.deck.training.global_batch, given.cluster,
+                                     given.machine.profile(0), given.deck.analysis.plain_attention);
+  const mist::Tuned tuned = mist::tune(job, mist::space_of(given.deck));
+  const plan::Plan plan = mist::plan_of(tuned.plan);
   plan::check(plan, given.model, given.cluster);
   log::info("{}iteration time by Mist's counting: {:.9f} s; searched {} of {} shapes in {}",
             plan::table(plan), tuned.prediction.iteration_s, tuned.search.searched,
             tuned.search.shapes, format_seconds(tuned.search.seconds));
-  if (options.explain)
-    log::info("{}", analyzer::explain_as_mist(plan, tuned.plan, given.machine.profile(0)));
+  if (options.explain) log::info("{}", mist::explain(plan, tuned.plan, given.machine.profile(0)));
   if (!options.output.empty()) write_file(options.output, plan::text(plan));
   if (options.json) {
-    json object = described(plan, analyzer::predict_as_mist(tuned.plan));
+    json object = described(plan, mist::described(tuned.plan));
     object["search"] = {{"seconds", tuned.search.seconds},
                         {"policies", tuned.search.strategies},
                         {"evaluations", tuned.search.candidates},

@@ -2,10 +2,10 @@
 #include <array>
 #include <filesystem>
 
-#include "analyzer/mist_case.hpp"
 #include "base/error.hpp"
 #include "hardware/cluster.hpp"
 #include "interop/mist.hpp"
+#include "mist/case.hpp"
 #include "model/model.hpp"
 #include "yaml_reader.hpp"
 
@@ -190,7 +190,7 @@ std::string read_ends(const YamlValue& strategy, const plan::Plan& plan) {
                      found.grad_offload_ratio == 0.0 && found.optim_offload_ratio == 0.0 &&
                      found.act_offload_ratio == 0.0;
   for (const bool data_parallel : {true, false}) {
-    const analyzer::MistStrategy ends = analyzer::mist_ends(plan, data_parallel);
+    const mist::Strategy ends = mist::ends_of(plan, data_parallel);
     if (plain && found.microbatch == ends.microbatch && found.dp == ends.dp && found.tp == ends.tp)
       return data_parallel ? "dp" : "last_stage";
   }

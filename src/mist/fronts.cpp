@@ -1,28 +1,23 @@
-#include "mist_fronts.hpp"
+#include "fronts.hpp"
 
 #include <algorithm>
 #include <cmath>
 
-#include "analyzer/mist_stage.hpp"
-#include "numbers.hpp"
+#include "base/numbers.hpp"
+#include "mist/stage.hpp"
 
-namespace brume::tuner {
+namespace brume::mist {
 namespace {
 
-using analyzer::MistPlace;
-using analyzer::MistStageMemory;
-using analyzer::MistStageTime;
-using analyzer::MistStrategy;
-using analyzer::MistTime;
 
 /// Stages that differ in nothing but their microbatches in flight.
 struct Role {
-  MistPlace place;  ///< with the fewest in flight
+  Place place;  ///< with the fewest in flight
   int most_earlier = 0;
 };
 
 struct Kept {
-  MistPoint point;
+  Point point;
   int earlier = 0;  ///< most microbatches in flight that it leaves room for
 };
 
@@ -42,12 +37,12 @@ std::size_t role_of(int stage, int num_stages) {
 /// Collects what fits and may be part of a plan faster than the cutoff.
 class Collector {
  public:
-  Collector(const MistShape& shape, const MistSpace& space, double cutoff_s)
+  Collector(const Shape& shape, const Space& space, double cutoff_s)
       : shape_(shape),
         space_(space),
         cutoff_s_(cutoff_s * (1.0 + 1e-9)),  // sums in another order
         roles_(roles_of(shape.num_stages)),
-        shape_mib_(analyzer::mist_usable_mib(shape.mist.hardware) * (1.0 - 1e-12)) {
+        shape_mib_(usable_mib(shape.mist.hardware) * (1.0 - 1e-12)) {
     const int after_first = shape.mist.microbatches - 1;
     if (after_first > 0) slowest_s_ = (cutoff_s_ - shape.compute_s) / after_first;
     candidates_.resize(roles_.size());
@@ -56,7 +51,7 @@ class Collector {
   }
 
   /// Takes up strategies with these t. Whether stages with them can be fast enough.
-  bool begin(const MistStageTime& time) {
+  bool begin(const StageTime& time) {
     most_layers_ = shape_.least_layers - 1;
     while (most_layers_ < shape_.most_layers &&
            least_stable_s(time, most_layers_ + 1) <= slowest_s_)
@@ -64,7 +59,7 @@ class Collector {
     return most_layers_ >= shape_.least_layers;
   }
 
-  void add(int strategy, const MistStageTime& time, const MistStageMemory& memory) {
+  void add(int strategy, const StageTime& time, const StageMemory& memory) {
     for (std::size_t r = 0; r < roles_.size(); ++r) {
       usable_mib_ = shape_mib_ / memory.margin(roles_[r].place);
       for (int layers = shape_.least_layers; layers <= most_layers_; ++layers)
@@ -72,28 +67,28 @@ class Collector {
     }
   }
 
-  MistFronts fronts(MistSearch& search);
+  Fronts fronts(Search& search);
 
  private:
   /// t is linear in the recomputed layers between the first one and all but one.
-  static double least_stable_s(const MistStageTime& time, int layers) {
+  static double least_stable_s(const StageTime& time, int layers) {
     double least_s = infinity;
     for (const int c : {0, std::min(1, layers), layers - 1, layers})
       least_s = std::min(least_s, time.stable_s(layers, c));
     return least_s;
   }
 
-  void add(int strategy, const MistStageTime& time, const MistStageMemory& memory, int layers,
+  void add(int strategy, const StageTime& time, const StageMemory& memory, int layers,
            std::size_t role);
 
-  int earlier(const MistStageMemory& memory, int layers, int recomputed, const Role& role) const {
-    const analyzer::MistPeaks peaks = memory.peaks(layers, recomputed, role.place);
+  int earlier(const StageMemory& memory, int layers, int recomputed, const Role& role) const {
+    const Peaks peaks = memory.peaks(layers, recomputed, role.place);
     const double left_mib = usable_mib_ - std::max(peaks.forward, peaks.backward);
     if (left_mib < role.place.earlier * peaks.each_earlier) return -1;
     return int(std::min(double(role.most_earlier), left_mib / peaks.each_earlier));
   }
 
-  int first_that_fits(const MistStageMemory& memory, int layers, const Role& role) const {
+  int first_that_fits(const StageMemory& memory, int layers, const Role& role) const {
     int least = 1;
     for (int beyond = layers; least < beyond;) {
       const int middle = (least + beyond) / 2;
@@ -106,14 +101,14 @@ class Collector {
   }
 
   bool allowed(int layers, int recomputed) const {
-    if (space_.recompute == MistRecompute::none) return recomputed == 0;
+    if (space_.recompute == Recompute::none) return recomputed == 0;
     if (recomputed == layers) return true;
-    if (space_.recompute == MistRecompute::all) return false;
+    if (space_.recompute == Recompute::all) return false;
     return recomputed == 0 || recomputed != layers - 1 || space_.recompute_all_but_one;
   }
 
-  const MistShape& shape_;
-  const MistSpace& space_;
+  const Shape& shape_;
+  const Space& space_;
   double cutoff_s_;
   double slowest_s_ = infinity;  ///< t of a stage
   std::vector<Role> roles_;
@@ -125,12 +120,12 @@ class Collector {
 
 /// Memory falls with each recomputed layer. Between the first one and all but one, time is linear
 /// in them: where it rises, the fewest that leave room for as many microbatches are enough.
-void Collector::add(int strategy, const MistStageTime& time, const MistStageMemory& memory,
-                    int layers, std::size_t r) {
+void Collector::add(int strategy, const StageTime& time, const StageMemory& memory, int layers,
+                    std::size_t r) {
   const Role& role = roles_[r];
   const auto offer = [&](int recomputed, int in_flight) {
     if (in_flight < 0 || !allowed(layers, recomputed)) return;
-    const MistTime at = time.at(layers, recomputed, role.place);
+    const Time at = time.at(layers, recomputed, role.place);
     const double least_s = shape_.mist.microbatches * at.stable_s + at.delta_s;
     if (at.stable_s > slowest_s_ || least_s > cutoff_s_) return;
     candidates_[r][std::size_t(layers - shape_.least_layers)].push_back(
@@ -164,7 +159,7 @@ MistFront front(const std::vector<Kept>& by_time, int earlier) {
   return front;
 }
 
-MistFronts Collector::fronts(MistSearch& search) {
+Fronts Collector::fronts(Search& search) {
   for (auto& of_role : candidates_)
     for (auto& of_layers : of_role) {
       search.candidates += std::int64_t(of_layers.size());
@@ -173,7 +168,7 @@ MistFronts Collector::fronts(MistSearch& search) {
                std::pair(b.point.stable_s, b.point.delta_s);
       });
     }
-  MistFronts fronts(std::size_t(shape_.num_stages));
+  Fronts fronts(std::size_t(shape_.num_stages));
   for (int stage = 0; stage < shape_.num_stages; ++stage)
     for (const auto& of_layers : candidates_[role_of(stage, shape_.num_stages)])
       fronts[std::size_t(stage)].push_back(front(of_layers, shape_.num_stages - 1 - stage));
@@ -182,9 +177,9 @@ MistFronts Collector::fronts(MistSearch& search) {
 
 }  // namespace
 
-std::vector<MistStrategy> mist_strategies(const MistShape& shape, const MistSpace& space) {
-  std::vector<MistStrategy> all;
-  MistStrategy s = shape.stage.strategy;
+std::vector<Strategy> strategies_of(const Shape& shape, const Space& space) {
+  std::vector<Strategy> all;
+  Strategy s = shape.stage.strategy;
   for (const int level : space.zero_levels) {
     if (level > 1 && s.dp == 1) continue;
     s.shard_optimizer = level >= 1;
@@ -206,25 +201,24 @@ std::vector<MistStrategy> mist_strategies(const MistShape& shape, const MistSpac
   return all;
 }
 
-MistFronts mist_fronts(const MistShape& shape, const MistSpace& space,
-                       const std::vector<MistStrategy>& strategies, double cutoff_s,
-                       MistSearch& search) {
+Fronts find_fronts(const Shape& shape, const Space& space, const std::vector<Strategy>& strategies,
+                   double cutoff_s, Search& search) {
   Collector collector(shape, space, cutoff_s);
-  analyzer::MistStageTimer timer(shape.mist, shape.stage);
-  analyzer::MistStage stage = shape.stage;
+  StageTimer timer(shape.mist, shape.stage);
+  Stage stage = shape.stage;
   bool may_win = false;
   for (std::size_t i = 0; i < strategies.size(); ++i) {
-    MistStrategy like_before = stage.strategy;
+    Strategy like_before = stage.strategy;
     like_before.offload_optimizer = strategies[i].offload_optimizer;
     const bool same_stable = i > 0 && shape.mist.microbatches > 1 && like_before == strategies[i];
     if (same_stable && !may_win) continue;
     stage.strategy = strategies[i];
-    const MistStageTime& time = timer.of(stage.strategy);
+    const StageTime& time = timer.of(stage.strategy);
     ++search.strategies;
     if (!same_stable) may_win = collector.begin(time);
-    if (may_win) collector.add(int(i), time, MistStageMemory(shape.mist, stage));
+    if (may_win) collector.add(int(i), time, StageMemory(shape.mist, stage));
   }
   return collector.fronts(search);
 }
 
-}  // namespace brume::tuner
+}  // namespace brume::mist

@@ -1,4 +1,4 @@
-#include "analyzer/mist_case.hpp"
+#include "mist/case.hpp"
 
 #include <fmt/format.h>
 
@@ -10,15 +10,15 @@
 
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "mist_units.hpp"
+#include "units.hpp"
 
-namespace brume::analyzer {
+namespace brume::mist {
 namespace {
 
 /// What Mist's templates hold for groups that nobody measured.
-constexpr MistLink unmeasured{4.5, 0.0};
+constexpr Link unmeasured{4.5, 0.0};
 
-MistLink copy_line(const hardware::Profile& profile, const std::string& kind) {
+Link copy_line(const hardware::Profile& profile, const std::string& kind) {
   for (const hardware::TransferRow& row : profile.transfers)
     if (row.kind == kind) return {row.gib_per_s, row.latency_s};
   throw Error(Failure::input,
@@ -32,11 +32,11 @@ int measured_row(int size) {
   return known ? std::countr_zero(static_cast<unsigned>(size)) : -1;
 }
 
-/// Slowdowns of all sets by the pairwise coefficients, in the order of MistSlowdowns.
-MistSlowdowns pairwise_slowdowns(const hardware::Interference& model) {
+/// Slowdowns of all sets by the pairwise coefficients, in the order of Slowdowns.
+Slowdowns pairwise_slowdowns(const hardware::Interference& model) {
   constexpr std::array<unsigned, 11> sets{0b1111, 0b0111, 0b1011, 0b1101, 0b1110, 0b0011,
                                           0b0101, 0b1001, 0b0110, 0b1010, 0b1100};
-  MistSlowdowns slowdowns{};
+  Slowdowns slowdowns{};
   std::size_t next = 0;
   for (const unsigned set : sets)
     for (unsigned q = 0; q < hardware::num_resources; ++q) {
@@ -48,7 +48,7 @@ MistSlowdowns pairwise_slowdowns(const hardware::Interference& model) {
   return slowdowns;
 }
 
-MistStrategy strategy_of(const plan::Stage& s) {
+Strategy strategy_of(const plan::Stage& s) {
   return {s.microbatch,
           s.dp,
           s.tp,
@@ -63,16 +63,16 @@ MistStrategy strategy_of(const plan::Stage& s) {
 
 }  // namespace
 
-MistModel mist_model(const model::Config& model, bool plain_attention) {
+Model model_of(const model::Config& model, bool plain_attention) {
   require(
       model.kv_heads() == model.num_heads && model.attention_size() == model.hidden_size,
       Failure::input,
       "conventions mist count {} heads of {} features, each with its own keys, not {} key heads "
       "of {}",
       model.num_heads, model.hidden_size / model.num_heads, model.kv_heads(), model.head_dim());
-  const MistFamily family = model.family == model::Family::llama    ? MistFamily::llama
-                            : model.family == model::Family::falcon ? MistFamily::falcon
-                                                                    : MistFamily::gpt;
+  const Family family = model.family == model::Family::llama    ? Family::llama
+                        : model.family == model::Family::falcon ? Family::falcon
+                                                                : Family::gpt;
   return {family,
           !plain_attention,
           double(model.hidden_size),
@@ -82,8 +82,8 @@ MistModel mist_model(const model::Config& model, bool plain_attention) {
           double(model.vocab_size)};
 }
 
-MistHardware mist_hardware(const hardware::Profile& profile, const hardware::Cluster& cluster) {
-  MistHardware mist;
+Hardware hardware_of(const hardware::Profile& profile, const hardware::Cluster& cluster) {
+  Hardware mist;
   for (auto& row : mist.links) row.fill(unmeasured);
   bool measured = false;
   for (const hardware::TransferRow& row : profile.transfers) {
@@ -105,9 +105,9 @@ MistHardware mist_hardware(const hardware::Profile& profile, const hardware::Clu
   return mist;
 }
 
-MistStrategy mist_ends(const plan::Plan& plan, bool data_parallel) {
+Strategy ends_of(const plan::Plan& plan, bool data_parallel) {
   const plan::Stage& last = plan.stages.back();
-  MistStrategy ends{.microbatch = last.microbatch, .dp = last.dp, .tp = last.tp};
+  Strategy ends{.microbatch = last.microbatch, .dp = last.dp, .tp = last.tp};
   if (!data_parallel) return ends;
   // Mist divides without looking for a rest, so more devices than sequences give 0.
   ends.dp = last.devices();
@@ -116,32 +116,31 @@ MistStrategy mist_ends(const plan::Plan& plan, bool data_parallel) {
   return ends;
 }
 
-MistCase mist_case(const plan::Plan& plan, const model::Config& model,
-                   const hardware::Profile& profile, const hardware::Cluster& cluster,
-                   const MistOptions& options) {
+Case case_of(const plan::Plan& plan, const model::Config& model, const hardware::Profile& profile,
+             const hardware::Cluster& cluster, const Options& options) {
   require(!plan.stages.empty(), Failure::bug, "a plan has stages");
   require(plan.run_ahead == 1, Failure::input,
           "conventions mist count 1F1B only: run_ahead must be 1, found {}", plan.run_ahead);
-  MistCase mist;
-  mist.model = mist_model(model, options.plain_attention);
-  mist.hardware = mist_hardware(profile, cluster);
+  Case mist;
+  mist.model = model_of(model, options.plain_attention);
+  mist.hardware = hardware_of(profile, cluster);
   mist.microbatches = plan.microbatches;
-  const auto time = [&](MistLayer layer, int microbatch, int tp) {
-    return mist_layer_time(mist.model, mist.hardware, profile, layer, microbatch, tp);
+  const auto time = [&](Layer layer, int microbatch, int tp) {
+    return layer_time(mist.model, mist.hardware, profile, layer, microbatch, tp);
   };
   for (const plan::Stage& s : plan.stages)
     mist.stages.push_back({s.layers, s.ckpt_layers, s.nodes, s.devices_per_node, strategy_of(s),
-                           time(MistLayer::block, s.microbatch, s.tp)});
-  mist.ends = mist_ends(plan, options.ends_data_parallel);
-  mist.embedding = time(MistLayer::embedding, mist.ends.microbatch, mist.ends.tp);
-  mist.head = time(MistLayer::head, mist.ends.microbatch, mist.ends.tp);
+                           time(Layer::block, s.microbatch, s.tp)});
+  mist.ends = ends_of(plan, options.ends_data_parallel);
+  mist.embedding = time(Layer::embedding, mist.ends.microbatch, mist.ends.tp);
+  mist.head = time(Layer::head, mist.ends.microbatch, mist.ends.tp);
   return mist;
 }
 
-Prediction predict_as_mist(const MistCase& mist) {
-  const MistPrediction counted = analyze_mist(mist);
-  Prediction prediction{.iteration_s = counted.iteration_s, .stages = {}};
-  for (const MistStagePrediction& s : counted.stages)
+analyzer::Prediction described(const Case& mist) {
+  const Prediction counted = predict(mist);
+  analyzer::Prediction prediction{.iteration_s = counted.iteration_s, .stages = {}};
+  for (const StagePrediction& s : counted.stages)
     prediction.stages.push_back(
         {.time = {s.stable_s, s.delta_s},
          .peak_forward_bytes = std::llround(s.peak_forward_mib * bytes_per_mib),
@@ -151,29 +150,28 @@ Prediction predict_as_mist(const MistCase& mist) {
   return prediction;
 }
 
-std::string explain_as_mist(const plan::Plan& plan, const MistCase& mist,
-                            const hardware::Profile& profile) {
-  const MistPrediction counted = analyze_mist(mist);
+std::string explain(const plan::Plan& plan, const Case& mist, const hardware::Profile& profile) {
+  const Prediction counted = predict(mist);
   Table table({"stage", "t", "d", "forward MiB", "backward MiB", "needed MiB", "usable MiB"});
-  std::vector<OperatorPrice> prices;
+  std::vector<analyzer::OperatorPrice> prices;
   std::set<std::pair<int, int>> met;
-  const auto add = [&](MistLayer layer, int microbatch, int tp) {
-    for (OperatorPrice& p : mist_operator_prices(mist.model, profile, layer, microbatch, tp))
+  const auto add = [&](Layer layer, int microbatch, int tp) {
+    for (analyzer::OperatorPrice& p : operator_prices(mist.model, profile, layer, microbatch, tp))
       prices.push_back(std::move(p));
   };
-  add(MistLayer::embedding, mist.ends.microbatch, mist.ends.tp);
+  add(Layer::embedding, mist.ends.microbatch, mist.ends.tp);
   for (std::size_t i = 0; i < counted.stages.size(); ++i) {
-    const MistStagePrediction& s = counted.stages[i];
+    const StagePrediction& s = counted.stages[i];
     table.add({fmt::format("{}", i), fmt::format("{:.9g} s", s.stable_s),
                fmt::format("{:.9g} s", s.delta_s), fmt::format("{:.3f}", s.peak_forward_mib),
                fmt::format("{:.3f}", s.peak_backward_mib), fmt::format("{:.1f}", s.needed_mib),
-               fmt::format("{:.1f}", mist_usable_mib(mist.hardware))});
+               fmt::format("{:.1f}", usable_mib(mist.hardware))});
     const plan::Stage& stage = plan.stages[i];
     if (met.emplace(stage.microbatch, stage.tp).second)
-      add(MistLayer::block, stage.microbatch, stage.tp);
+      add(Layer::block, stage.microbatch, stage.tp);
   }
-  add(MistLayer::head, mist.ends.microbatch, mist.ends.tp);
-  return fmt::format("{}{}", table.text(), price_table(prices));
+  add(Layer::head, mist.ends.microbatch, mist.ends.tp);
+  return fmt::format("{}{}", table.text(), analyzer::price_table(prices));
 }
 
-}  // namespace brume::analyzer
+}  // namespace brume::mist

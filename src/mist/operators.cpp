@@ -3,18 +3,18 @@
 #include <set>
 #include <utility>
 
-#include "analyzer/mist_case.hpp"
 #include "base/error.hpp"
-#include "mist_units.hpp"
+#include "mist/case.hpp"
+#include "units.hpp"
 
-namespace brume::analyzer {
+namespace brume::mist {
 namespace {
 
 using Dims = std::vector<std::int64_t>;
 
 /// Sizes on one rank.
 struct Sizes {
-  Sizes(const MistModel& model, int microbatch, int tp)
+  Sizes(const Model& model, int microbatch, int tp)
       : b(microbatch),
         seq(std::int64_t(model.sequence)),
         tokens(b * seq),
@@ -31,11 +31,11 @@ struct Sizes {
 };
 
 /// Every rank of tp needs its input's gradient summed.
-MistOperatorShape split_columns(const Sizes& s, std::int64_t columns, int tp) {
+OperatorShape split_columns(const Sizes& s, std::int64_t columns, int tp) {
   return {"matmul", {s.tokens, columns, s.hidden}, 1, tp, 0.0, s.stream_bytes};
 }
 
-void add_plain_attention(const Sizes& s, std::vector<MistOperatorShape>& operators) {
+void add_plain_attention(const Sizes& s, std::vector<OperatorShape>& operators) {
   const std::int64_t rows = s.b * s.heads_tp;
   const Dims by_token{s.b, s.seq, s.heads_tp, s.head_dim, 1, 2};
   const Dims by_head{s.b, s.heads_tp, s.seq, s.head_dim, 1, 2};
@@ -51,12 +51,12 @@ void add_plain_attention(const Sizes& s, std::vector<MistOperatorShape>& operato
 
 /// The all-reduces of forward stand alone there; without a backward they never count, and are left
 /// out.
-std::vector<MistOperatorShape> block(const MistModel& model, int microbatch, int tp) {
+std::vector<OperatorShape> block(const Model& model, int microbatch, int tp) {
   const Sizes s(model, microbatch, tp);
-  const bool gated = model.family == MistFamily::llama;
-  const int norms = model.family == MistFamily::falcon ? 1 : 2;
+  const bool gated = model.family == Family::llama;
+  const int norms = model.family == Family::falcon ? 1 : 2;
   const Dims stream{s.tokens, s.hidden};
-  std::vector<MistOperatorShape> operators;
+  std::vector<OperatorShape> operators;
   operators.push_back({gated ? "rms_norm" : "layer_norm", stream, norms});
   operators.push_back(split_columns(s, 3 * s.hidden_tp, tp));
   if (model.flash)
@@ -74,14 +74,14 @@ std::vector<MistOperatorShape> block(const MistModel& model, int microbatch, int
   return operators;
 }
 
-std::vector<MistOperatorShape> embedding(const MistModel& model, int microbatch) {
+std::vector<OperatorShape> embedding(const Model& model, int microbatch) {
   const Sizes s(model, microbatch, 1);
   const Dims stream{s.tokens, s.hidden};
   return {{"embedding", {s.tokens, s.hidden, s.vocab}}, {"dropout", stream}, {"view", stream}};
 }
 
 /// Cross entropy reduces three fp16 numbers a token: maximum, target's logit, sum of exponentials.
-std::vector<MistOperatorShape> head(const MistModel& model, int microbatch, int tp) {
+std::vector<OperatorShape> head(const Model& model, int microbatch, int tp) {
   const Sizes s(model, microbatch, tp);
   const double reduced = 3.0 * fp16_bytes * double(s.tokens);
   return {split_columns(s, s.vocab_tp, tp),
@@ -96,7 +96,7 @@ struct Work {
 };
 
 /// Forward, in fp16. What is no product passes over its elements: two reads and a write.
-Work work_of(const MistOperatorShape& op) {
+Work work_of(const OperatorShape& op) {
   const auto dim = [&](std::size_t i) { return double(op.dims[i]); };
   if (op.kind == "matmul" || op.kind == "batched_matmul") {
     const std::size_t first = op.kind == "matmul" ? 0 : 1;
@@ -121,14 +121,15 @@ bool computes(const std::string& kind) {
 }
 
 /// Nothing for what has no row and does not compute.
-std::optional<OperatorPrice> price(const hardware::Profile& profile, const MistOperatorShape& op) {
+std::optional<analyzer::OperatorPrice> price(const hardware::Profile& profile,
+                                             const OperatorShape& op) {
   using hardware::Source;
   if (const auto* row = hardware::measured_operator(profile, op.kind, op.dims, op.group))
-    return OperatorPrice{"",
-                         op.kind,
-                         op.dims,
-                         {row->forward_s, Source::measured},
-                         {row->backward_s, Source::measured}};
+    return analyzer::OperatorPrice{"",
+                                   op.kind,
+                                   op.dims,
+                                   {row->forward_s, Source::measured},
+                                   {row->backward_s, Source::measured}};
   const Work work = work_of(op);
   if (!computes(op.kind) || work.flops == 0.0) return std::nullopt;
   const auto time = [&](bool backward) {
@@ -136,58 +137,56 @@ std::optional<OperatorPrice> price(const hardware::Profile& profile, const MistO
     return hardware::operator_time(profile, op.kind, op.dims, backward, passes * work.flops,
                                    passes * work.bytes);
   };
-  return OperatorPrice{"", op.kind, op.dims, time(false), time(true)};
+  return analyzer::OperatorPrice{"", op.kind, op.dims, time(false), time(true)};
 }
 
 /// Gradients of a layer added to those of earlier microbatches.
-MistOperatorShape accumulation(const MistModel& model, MistLayer layer, int tp) {
-  const double bytes = layer == MistLayer::block       ? mist_block_bytes(model, 0, tp).weights
-                       : layer == MistLayer::embedding ? mist_embedding_bytes(model, 0).weights
-                                                       : mist_head_bytes(model, 0, tp).weights;
+OperatorShape accumulation(const Model& model, Layer layer, int tp) {
+  const double bytes = layer == Layer::block       ? block_bytes(model, 0, tp).weights
+                       : layer == Layer::embedding ? embedding_bytes(model, 0).weights
+                                                   : head_bytes(model, 0, tp).weights;
   return {"pointwise", {std::int64_t(bytes / fp16_bytes)}};
 }
 
 }  // namespace
 
-std::vector<MistOperatorShape> mist_operators(const MistModel& model, MistLayer layer,
-                                              int microbatch, int tp) {
+std::vector<OperatorShape> operators_of(const Model& model, Layer layer, int microbatch, int tp) {
   switch (layer) {
-    case MistLayer::block: return block(model, microbatch, tp);
-    case MistLayer::embedding: return embedding(model, microbatch);
-    case MistLayer::head: return head(model, microbatch, tp);
+    case Layer::block: return block(model, microbatch, tp);
+    case Layer::embedding: return embedding(model, microbatch);
+    case Layer::head: return head(model, microbatch, tp);
   }
   throw Error(Failure::bug, "unknown layer");
 }
 
-MistLayerTime mist_layer_time(const MistModel& model, const MistHardware& hardware,
-                              const hardware::Profile& profile, MistLayer layer, int microbatch,
-                              int tp) {
+LayerTime layer_time(const Model& model, const Hardware& hardware, const hardware::Profile& profile,
+                     Layer layer, int microbatch, int tp) {
   const auto reduce_s = [&](double bytes) {
-    return mist_collective_s(hardware, MistCollective::all_reduce, bytes / bytes_per_gib, 1, tp);
+    return collective_s(hardware, Collective::all_reduce, bytes / bytes_per_gib, 1, tp);
   };
-  std::vector<MistOperator> operators;
-  for (const MistOperatorShape& op : mist_operators(model, layer, microbatch, tp))
+  std::vector<Operator> operators;
+  for (const OperatorShape& op : operators_of(model, layer, microbatch, tp))
     if (const auto priced = price(profile, op))
       operators.push_back({op.count, priced->forward.seconds, priced->backward.seconds,
                            reduce_s(op.reduce_forward_bytes), reduce_s(op.reduce_backward_bytes)});
   const auto added = price(profile, accumulation(model, layer, tp));
-  return mist_layer_time(operators, added ? added->forward.seconds : 0.0);
+  return layer_time(operators, added ? added->forward.seconds : 0.0);
 }
 
-std::vector<OperatorPrice> mist_operator_prices(const MistModel& model,
-                                                const hardware::Profile& profile, MistLayer layer,
-                                                int microbatch, int tp) {
-  std::vector<MistOperatorShape> shapes = mist_operators(model, layer, microbatch, tp);
+std::vector<analyzer::OperatorPrice> operator_prices(const Model& model,
+                                                     const hardware::Profile& profile, Layer layer,
+                                                     int microbatch, int tp) {
+  std::vector<OperatorShape> shapes = operators_of(model, layer, microbatch, tp);
   shapes.push_back(accumulation(model, layer, tp));
-  std::vector<OperatorPrice> prices;
-  for (const MistOperatorShape& op : shapes)
+  std::vector<analyzer::OperatorPrice> prices;
+  for (const OperatorShape& op : shapes)
     if (auto priced = price(profile, op)) {
-      priced->part = layer == MistLayer::block       ? "layer"
-                     : layer == MistLayer::embedding ? "embedding"
-                                                     : "head";
+      priced->part = layer == Layer::block       ? "layer"
+                     : layer == Layer::embedding ? "embedding"
+                                                 : "head";
       prices.push_back(std::move(*priced));
     }
   return prices;
 }
 
-}  // namespace brume::analyzer
+}  // namespace brume::mist

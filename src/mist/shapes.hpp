@@ -3,14 +3,14 @@
 
 #include <vector>
 
-#include "tuner/mist.hpp"
+#include "mist/tuner.hpp"
 
-namespace brume::tuner {
+namespace brume::mist {
 
 /// What all stages of a plan share.
-struct MistShape {
-  analyzer::MistCase mist;    ///< without stages
-  analyzer::MistStage stage;  ///< mesh, microbatch, dp, tp and times of a layer
+struct Shape {
+  Case mist;    ///< without stages
+  Stage stage;  ///< mesh, microbatch, dp, tp and times of a layer
   int num_stages = 1;
   int num_layers = 1;
   int least_layers = 1, most_layers = 1;  ///< of a stage
@@ -19,6 +19,6 @@ struct MistShape {
 };
 
 /// All shapes of the space that devices, batch and measured times allow, by their bounds.
-std::vector<MistShape> mist_shapes(const MistJob& job, const MistSpace& space);
+std::vector<Shape> find_shapes(const Job& job, const Space& space);
 
-}  // namespace brume::tuner
+}  // namespace brume::mist

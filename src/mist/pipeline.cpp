@@ -1,8 +1,8 @@
-#include "mist_pipeline.hpp"
+#include "pipeline.hpp"
 
 #include <algorithm>
 
-namespace brume::tuner {
+namespace brume::mist {
 namespace {
 
 /// A front under a threshold of t, ready to be asked for the least max(A, d) + t.
@@ -10,12 +10,12 @@ class Step {
  public:
   explicit Step(const MistFront& front) : front_(front) {
     double least_s = infinity;
-    for (const MistPoint& point : front)
+    for (const Point& point : front)
       through_.push_back(least_s = std::min(least_s, point.stable_s + point.delta_s));
   }
 
   void limit(double slowest_s) {
-    const auto beyond = std::ranges::upper_bound(front_, slowest_s, {}, &MistPoint::stable_s);
+    const auto beyond = std::ranges::upper_bound(front_, slowest_s, {}, &Point::stable_s);
     size_ = std::size_t(beyond - front_.begin());
   }
 
@@ -26,7 +26,7 @@ class Step {
     return hidden < size_ ? std::min(exposed_s, a_s + front_[hidden].stable_s) : exposed_s;
   }
 
-  const MistPoint& point(double a_s) const {
+  const Point& point(double a_s) const {
     const std::size_t hidden = first_hidden(a_s);
     const double least_s = after(a_s);
     if (hidden < size_ && a_s + front_[hidden].stable_s <= least_s) return front_[hidden];
@@ -53,12 +53,12 @@ class Step {
 
 class Recursion {
  public:
-  Recursion(const MistShape& shape, const MistFronts& fronts, double cutoff_s, MistSearch& search)
+  Recursion(const Shape& shape, const Fronts& fronts, double cutoff_s, Search& search)
       : shape_(shape), cutoff_s_(cutoff_s), search_(search) {
     for (const auto& of_stage : fronts) {
       steps_.emplace_back(of_stage.begin(), of_stage.end());
       for (const MistFront& front : of_stage)
-        for (const MistPoint& point : front) thresholds_.push_back(point.stable_s);
+        for (const Point& point : front) thresholds_.push_back(point.stable_s);
     }
     std::ranges::sort(thresholds_);
     thresholds_.erase(std::unique(thresholds_.begin(), thresholds_.end()), thresholds_.end());
@@ -67,7 +67,7 @@ class Recursion {
                                             std::vector<int>(std::size_t(shape.num_layers) + 1));
   }
 
-  MistChoice best();
+  Choice best();
 
  private:
   /// Thresholds above `low`, up to `high`; `filled_s` is A_S under the highest.
@@ -81,14 +81,14 @@ class Recursion {
   void run_stage(std::size_t stage, double slowest_s);
   void keep();
 
-  const MistShape& shape_;
+  const Shape& shape_;
   double cutoff_s_;
-  MistSearch& search_;
+  Search& search_;
   std::vector<std::vector<Step>> steps_;     ///< [stage][layers - least layers]
   std::vector<double> thresholds_;           ///< of t
   std::vector<std::vector<double>> before_;  ///< A before [stage][layers used]
   std::vector<std::vector<int>> layers_;     ///< of [stage][layers used with it]
-  MistChoice best_;
+  Choice best_;
 };
 
 void Recursion::run_stage(std::size_t stage, double slowest_s) {
@@ -122,7 +122,7 @@ double Recursion::run(double slowest_s) {
 
 /// Looks at the choice that the last run found.
 void Recursion::keep() {
-  MistChoice choice;
+  Choice choice;
   choice.layers.resize(steps_.size());
   choice.stages.resize(steps_.size());
   auto used = std::size_t(shape_.num_layers);
@@ -140,7 +140,7 @@ void Recursion::keep() {
   best_ = std::move(choice);
 }
 
-MistChoice Recursion::best() {
+Choice Recursion::best() {
   if (thresholds_.empty()) return {};
   const std::ptrdiff_t highest = std::ssize(thresholds_) - 1;
   std::vector<Interval> open{{-1, highest, run(threshold(highest))}};
@@ -158,9 +158,8 @@ MistChoice Recursion::best() {
 
 }  // namespace
 
-MistChoice mist_pipeline(const MistShape& shape, const MistFronts& fronts, double cutoff_s,
-                         MistSearch& search) {
+Choice choose(const Shape& shape, const Fronts& fronts, double cutoff_s, Search& search) {
   return Recursion(shape, fronts, cutoff_s, search).best();
 }
 
-}  // namespace brume::tuner
+}  // namespace brume::mist

@@ -6,31 +6,31 @@
 #include <vector>
 
 #include "analyzer/analyzer.hpp"
-#include "analyzer/mist.hpp"
 #include "hardware/cluster.hpp"
 #include "hardware/profile.hpp"
+#include "mist/counting.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
 
-namespace brume::analyzer {
+namespace brume::mist {
 
 /// What Mist's counting asks for beside model, plan and machine: deck table `analysis`.
-struct MistOptions {
+struct Options {
   bool plain_attention = false;     ///< attention keeps its matrix of scores
   bool ends_data_parallel = false;  ///< embedding and head over all devices of the last stage
 };
 
 /// Biases are not counted. @throws Error(input) for heads that share keys or have another width
-MistModel mist_model(const model::Config& model, bool plain_attention);
+Model model_of(const model::Config& model, bool plain_attention);
 
 /// Links that the profile lacks get 4.5 GiB/s, as Mist's templates do; without 28 slowdowns they
 /// follow from the pairwise coefficients.
 /// @throws Error(input) when the profile has no `transfers` of a kind
-MistHardware mist_hardware(const hardware::Profile& profile, const hardware::Cluster& cluster);
+Hardware hardware_of(const hardware::Profile& profile, const hardware::Cluster& cluster);
 
 /// One operator of a layer as Mist has it: what is looked up in a profile, and the bytes that its
 /// collectives over tp reduce.
-struct MistOperatorShape {
+struct OperatorShape {
   std::string kind;
   std::vector<std::int64_t> dims;
   int count = 1;
@@ -44,34 +44,30 @@ struct MistOperatorShape {
 ///   add, dropout, dropout_inline, identity, view, cast {N, C} · mean {elements} ·
 ///   batched_matmul {B, M, N, K} · softmax {B, T, T} · rms_norm, swiglu {N, C}; others as in
 ///   model::Operator
-enum class MistLayer { block, embedding, head };
-std::vector<MistOperatorShape> mist_operators(const MistModel& model, MistLayer layer,
-                                              int microbatch, int tp);
+enum class Layer { block, embedding, head };
+std::vector<OperatorShape> operators_of(const Model& model, Layer layer, int microbatch, int tp);
 
 /// Measured, interpolated or roofline times; what costs nothing stays out.
-std::vector<OperatorPrice> mist_operator_prices(const MistModel& model,
-                                                const hardware::Profile& profile, MistLayer layer,
-                                                int microbatch, int tp);
+std::vector<analyzer::OperatorPrice> operator_prices(const Model& model,
+                                                     const hardware::Profile& profile, Layer layer,
+                                                     int microbatch, int tp);
 
 /// The times of all operators, summed by Mist's rules.
-MistLayerTime mist_layer_time(const MistModel& model, const MistHardware& hardware,
-                              const hardware::Profile& profile, MistLayer layer, int microbatch,
-                              int tp);
+LayerTime layer_time(const Model& model, const Hardware& hardware, const hardware::Profile& profile,
+                     Layer layer, int microbatch, int tp);
 
 /// Embedding and head are spread as the last stage with optimizer state sharded, or over its
 /// devices by data alone.
-MistStrategy mist_ends(const plan::Plan& plan, bool data_parallel);
+Strategy ends_of(const plan::Plan& plan, bool data_parallel);
 
 /// @throws Error(input) for plans that Mist cannot count
-MistCase mist_case(const plan::Plan& plan, const model::Config& model,
-                   const hardware::Profile& profile, const hardware::Cluster& cluster,
-                   const MistOptions& options);
+Case case_of(const plan::Plan& plan, const model::Config& model, const hardware::Profile& profile,
+             const hardware::Cluster& cluster, const Options& options);
 
 /// The plan's prediction by Mist's counting, which knows no host memory.
-Prediction predict_as_mist(const MistCase& mist);
+analyzer::Prediction described(const Case& mist);
 
 /// Times and memory of each stage, and where its operator times come from, for people.
-std::string explain_as_mist(const plan::Plan& plan, const MistCase& mist,
-                            const hardware::Profile& profile);
+std::string explain(const plan::Plan& plan, const Case& mist, const hardware::Profile& profile);
 
-}  // namespace brume::analyzer
+}  // namespace brume::mist

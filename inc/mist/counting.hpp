@@ -5,10 +5,10 @@
 #include <span>
 #include <vector>
 
-namespace brume::analyzer {
+namespace brume::mist {
 
 /// Time of a transfer: gib / gib_per_s + latency_s.
-struct MistLink {
+struct Link {
   double gib_per_s = 1.0;
   double latency_s = 0.0;
 };
@@ -16,37 +16,36 @@ struct MistLink {
 /// Slowdown of each resource in each set of two or more: first all four, then the triples
 /// CNH CND CHD NHD, then the pairs CN CH CD NH ND HD; within a set in the order C N H D
 /// (compute, network, host to device, device to host).
-using MistSlowdowns = std::array<double, 28>;
+using Slowdowns = std::array<double, 28>;
 
-struct MistHardware {
-  std::array<std::array<MistLink, 4>, 4> links;  ///< [log2 nodes][log2 ranks per node], 1 to 8
-  MistLink copy_in;
-  MistLink copy_out;
-  MistSlowdowns slowdowns;
+struct Hardware {
+  std::array<std::array<Link, 4>, 4> links;  ///< [log2 nodes][log2 ranks per node], 1 to 8
+  Link copy_in;
+  Link copy_out;
+  Slowdowns slowdowns;
   double memory_gib = 0.0;
 };
 
-enum class MistCollective { all_gather, reduce_scatter, all_reduce };
+enum class Collective { all_gather, reduce_scatter, all_reduce };
 
 /// Time until all four are done when started together [s].
 ///
 /// While the set Q is unfinished, q in Q runs 1 / sigma_q(Q) of its speed; at most 1e-8 s is
 /// absent.
 /// @source Mist (EuroSys'25), interference model with 28 factors
-double mist_overlapped_s(const MistSlowdowns& slowdowns, std::array<double, 4> alone_s);
+double overlapped_s(const Slowdowns& slowdowns, std::array<double, 4> alone_s);
 
 /// w (gib / k (q - 1) / q + beta), q = nodes * ranks, w = 1, 1.1 and 2.1; 0 for q = 1 or no data.
 /// @param ranks  of the group on each node; as nodes a power of two
-double mist_collective_s(const MistHardware& hardware, MistCollective kind, double gib, int nodes,
-                         int ranks);
+double collective_s(const Hardware& hardware, Collective kind, double gib, int nodes, int ranks);
 
 /// A message to the next stage, which lies on another node or on the same one; no latency.
-double mist_send_s(const MistHardware& hardware, double gib, bool between_nodes);
+double send_s(const Hardware& hardware, double gib, bool between_nodes);
 
-double mist_copy_s(const MistLink& link, double gib);
+double copy_s(const Link& link, double gib);
 
 /// One measured operator of a layer, and the time of its collectives over tp.
-struct MistOperator {
+struct Operator {
   int count = 1;  ///< how often it stands in the layer
   double forward_s = 0.0;
   double backward_s = 0.0;
@@ -55,7 +54,7 @@ struct MistOperator {
 };
 
 /// Times of one layer; `reduce` is the part of them that its collectives over tp take.
-struct MistLayerTime {
+struct LayerTime {
   double forward_s = 0.0;
   double backward_s = 0.0;
   double reduce_forward_s = 0.0;
@@ -65,12 +64,12 @@ struct MistLayerTime {
 
 /// Sum over the operators. A backward above 2.3 forward counts as 2 forward; an operator below
 /// 50 us forward or 100 us backward, collectives included, does not count at all.
-MistLayerTime mist_layer_time(std::span<const MistOperator> operators, double accumulate_s);
+LayerTime layer_time(std::span<const Operator> operators, double accumulate_s);
 
-enum class MistFamily { gpt, llama, falcon };
+enum class Family { gpt, llama, falcon };
 
-struct MistModel {
-  MistFamily family = MistFamily::gpt;
+struct Model {
+  Family family = Family::gpt;
   bool flash = false;  ///< fused attention: no matrix of scores
   double hidden = 0;
   double ffn = 0;
@@ -80,7 +79,7 @@ struct MistModel {
 };
 
 /// Bytes of one layer on one rank; `saved`, peaks and `output` belong to one microbatch.
-struct MistLayerBytes {
+struct LayerBytes {
   double weights = 0;  ///< fp16, and as much again for gradients; six times as much for optimizer
   double saved = 0;
   double saved_recomputed = 0;  ///< when only its input is kept
@@ -90,12 +89,12 @@ struct MistLayerBytes {
   double scores = 0;  ///< buffer of attention scores, one for all layers
 };
 
-MistLayerBytes mist_block_bytes(const MistModel& model, double microbatch, double tp);
-MistLayerBytes mist_embedding_bytes(const MistModel& model, double microbatch);
-MistLayerBytes mist_head_bytes(const MistModel& model, double microbatch, double tp);
+LayerBytes block_bytes(const Model& model, double microbatch, double tp);
+LayerBytes embedding_bytes(const Model& model, double microbatch);
+LayerBytes head_bytes(const Model& model, double microbatch, double tp);
 
 /// How a layer's work and state are spread.
-struct MistStrategy {
+struct Strategy {
   int microbatch = 1;
   int dp = 1;
   int tp = 1;
@@ -107,29 +106,29 @@ struct MistStrategy {
   double offload_optimizer = 0.0;
   double offload_saved = 0.0;
 
-  bool operator==(const MistStrategy&) const = default;
+  bool operator==(const Strategy&) const = default;
 };
 
-struct MistStage {
+struct Stage {
   int layers = 1;
   int recomputed = 0;
   int nodes = 1;
   int ranks_per_node = 1;
-  MistStrategy strategy;
-  MistLayerTime block;
+  Strategy strategy;
+  LayerTime block;
 };
 
-struct MistCase {
-  MistModel model;
-  MistHardware hardware;
+struct Case {
+  Model model;
+  Hardware hardware;
   int microbatches = 1;
-  std::vector<MistStage> stages;
-  MistStrategy ends;  ///< of embedding and head
-  MistLayerTime embedding;
-  MistLayerTime head;
+  std::vector<Stage> stages;
+  Strategy ends;  ///< of embedding and head
+  LayerTime embedding;
+  LayerTime head;
 };
 
-struct MistStagePrediction {
+struct StagePrediction {
   double stable_s = 0.0;  ///< t: a middle microbatch
   double delta_s = 0.0;   ///< d: what the first and the last add
   double peak_forward_mib = 0.0;
@@ -137,16 +136,16 @@ struct MistStagePrediction {
   double needed_mib = 0.0;  ///< the larger peak with a margin for fragmentation
 };
 
-struct MistPrediction {
+struct Prediction {
   double iteration_s = 0.0;
-  std::vector<MistStagePrediction> stages;
+  std::vector<StagePrediction> stages;
 };
 
 /// What stages may need: 0.88 of the memory.
-double mist_usable_mib(const MistHardware& hardware);
+double usable_mib(const Hardware& hardware);
 
 /// G t + d for one stage, else sum t + (G - 1) max t + max_i (d_i - sum_{j<i} t_j).
 /// @throws Error (input) for stages without layers or with more recomputed layers than layers
-MistPrediction analyze_mist(const MistCase& mist);
+Prediction predict(const Case& mist);
 
-}  // namespace brume::analyzer
+}  // namespace brume::mist

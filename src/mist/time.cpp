@@ -1,10 +1,10 @@
 /// @file Mist's time of a stage: what runs beside each layer, what stays exposed.
 #include <algorithm>
 
-#include "analyzer/mist_stage.hpp"
-#include "mist_units.hpp"
+#include "mist/stage.hpp"
+#include "units.hpp"
 
-namespace brume::analyzer {
+namespace brume::mist {
 namespace {
 
 /// What runs beside a layer in one pass over a microbatch, activations left out.
@@ -15,17 +15,17 @@ struct Beside {
   double out = 0.0;
 };
 
-double layer_backward_s(const MistLayerTime& layer, int microbatches) {
+double layer_backward_s(const LayerTime& layer, int microbatches) {
   return layer.backward_s + layer.accumulate_s * (microbatches - 1) / microbatches;
 }
 
-MistBundles difference(const MistBundles& more, const MistBundles& less) {
+Bundles difference(const Bundles& more, const Bundles& less) {
   return {more.inner - less.inner, more.head - less.head, more.tail - less.tail};
 }
 
 /// The bundles of both ends stand for two layers, also in a stage of one. Not inlined: GCC 12
 /// forgets the rounding when it vectorizes two of these calls.
-[[gnu::noinline]] double sum(const std::array<MistBundles, 2>& of, int layers, int recomputed) {
+[[gnu::noinline]] double sum(const std::array<Bundles, 2>& of, int layers, int recomputed) {
   const int inner = std::max(0, layers - 2);
   const int inner_recomputed = std::clamp(recomputed - 1, 0, inner);
   const double s = inner_recomputed * of[1].inner + (inner - inner_recomputed) * of[0].inner +
@@ -33,41 +33,40 @@ MistBundles difference(const MistBundles& more, const MistBundles& less) {
   return static_cast<float>(s);  // as Mist does before it adds the ends of the model
 }
 
-void add(MistTime& time, const MistTime& more) {
+void add(Time& time, const Time& more) {
   time.stable_s += more.stable_s;
   time.delta_s += more.delta_s;
 }
 
 }  // namespace
 
-MistTime MistStageTime::at(int layers, int recomputed, const MistPlace& place) const {
-  MistTime time{sum(stable, layers, recomputed), sum(delta, layers, recomputed)};
+Time StageTime::at(int layers, int recomputed, const Place& place) const {
+  Time time{sum(stable, layers, recomputed), sum(delta, layers, recomputed)};
   if (place.first) add(time, embedding);
   if (place.last) add(time, head[recomputed > 0 ? 1 : 0]);
   return time;
 }
 
-double MistStageTime::stable_s(int layers, int recomputed) const {
+double StageTime::stable_s(int layers, int recomputed) const {
   return sum(stable, layers, recomputed);
 }
 
-MistStageTimer::MistStageTimer(const MistCase& mist, const MistStage& stage)
-    : mist_(mist), stage_(stage) {
-  const MistStrategy& s = stage.strategy;
-  const MistStrategy& ends = mist.ends;
-  bytes_ = mist_block_bytes(mist.model, s.microbatch, s.tp);
+StageTimer::StageTimer(const Case& mist, const Stage& stage) : mist_(mist), stage_(stage) {
+  const Strategy& s = stage.strategy;
+  const Strategy& ends = mist.ends;
+  bytes_ = block_bytes(mist.model, s.microbatch, s.tp);
   block_ = collectives(bytes_.weights, s.dp);
-  head_ = collectives(mist_head_bytes(mist.model, ends.microbatch, ends.tp).weights, ends.dp);
+  head_ = collectives(head_bytes(mist.model, ends.microbatch, ends.tp).weights, ends.dp);
   const Collectives embedding =
-      collectives(mist_embedding_bytes(mist.model, ends.microbatch).weights, ends.dp);
-  MistTime& time = time_.embedding;
+      collectives(embedding_bytes(mist.model, ends.microbatch).weights, ends.dp);
+  Time& time = time_.embedding;
   time.stable_s = mist.embedding.forward_s + layer_backward_s(mist.embedding, mist.microbatches);
   (ends.shard_weights ? time.stable_s : time.delta_s) += embedding.gather;
   (ends.shard_grads ? time.stable_s : time.delta_s) += embedding.scatter;
 }
 
-const MistStageTime& MistStageTimer::of(const MistStrategy& strategy) {
-  MistStrategy before = stage_.strategy;
+const StageTime& StageTimer::of(const Strategy& strategy) {
+  Strategy before = stage_.strategy;
   before.offload_optimizer = strategy.offload_optimizer;
   const bool same = known_ && before == strategy;
   known_ = true;
@@ -79,7 +78,7 @@ const MistStageTime& MistStageTimer::of(const MistStrategy& strategy) {
       backward_[r] = backward(r == 1, false);
       last_backward_[r] = backward(r == 1, true);
     }
-    const MistBundles ends = bundles(forward(r == 1, true), last_backward_[r]);
+    const Bundles ends = bundles(forward(r == 1, true), last_backward_[r]);
     // One microbatch only is the first and the last.
     time_.stable[r] = mist_.microbatches == 1 ? ends : bundles(forward_[r], backward_[r]);
     time_.delta[r] = difference(ends, time_.stable[r]);
@@ -88,23 +87,23 @@ const MistStageTime& MistStageTimer::of(const MistStrategy& strategy) {
   return time_;
 }
 
-MistStageTimer::Collectives MistStageTimer::collectives(double bytes, int dp) const {
+StageTimer::Collectives StageTimer::collectives(double bytes, int dp) const {
   const bool spread = dp > stage_.nodes;
-  const auto seconds = [&](MistCollective kind) {
-    return mist_collective_s(mist_.hardware, kind, bytes / bytes_per_gib,
-                             spread ? stage_.nodes : dp, spread ? dp / stage_.nodes : 1);
+  const auto seconds = [&](Collective kind) {
+    return collective_s(mist_.hardware, kind, bytes / bytes_per_gib, spread ? stage_.nodes : dp,
+                        spread ? dp / stage_.nodes : 1);
   };
-  return {seconds(MistCollective::all_gather), seconds(MistCollective::reduce_scatter),
-          seconds(MistCollective::all_reduce)};
+  return {seconds(Collective::all_gather), seconds(Collective::reduce_scatter),
+          seconds(Collective::all_reduce)};
 }
 
-MistStageTimer::Transfers MistStageTimer::transfers() const {
-  const MistStrategy& s = stage_.strategy;
+StageTimer::Transfers StageTimer::transfers() const {
+  const Strategy& s = stage_.strategy;
   const auto in = [&](double bytes) {
-    return mist_copy_s(mist_.hardware.copy_in, bytes / bytes_per_gib);
+    return copy_s(mist_.hardware.copy_in, bytes / bytes_per_gib);
   };
   const auto out = [&](double bytes) {
-    return mist_copy_s(mist_.hardware.copy_out, bytes / bytes_per_gib);
+    return copy_s(mist_.hardware.copy_out, bytes / bytes_per_gib);
   };
   const double weights = bytes_.weights / (s.shard_weights ? s.dp : 1) * s.offload_weights;
   const double grads = bytes_.weights / (s.shard_grads ? s.dp : 1) * s.offload_grads;
@@ -121,12 +120,12 @@ MistStageTimer::Transfers MistStageTimer::transfers() const {
   return t;
 }
 
-double MistStageTimer::together(double compute, double network, double in, double out) const {
-  return mist_overlapped_s(mist_.hardware.slowdowns, {compute, network, in, out});
+double StageTimer::together(double compute, double network, double in, double out) const {
+  return overlapped_s(mist_.hardware.slowdowns, {compute, network, in, out});
 }
 
-MistStageTimer::Pass MistStageTimer::forward(bool recomputed, bool first_microbatch) const {
-  const MistStrategy& s = stage_.strategy;
+StageTimer::Pass StageTimer::forward(bool recomputed, bool first_microbatch) const {
+  const Strategy& s = stage_.strategy;
   const Transfers& t = transfers_;
   const Beside b = first_microbatch
                        ? Beside{s.shard_optimizer ? block_.gather : 0.0, 0.0,
@@ -141,9 +140,9 @@ MistStageTimer::Pass MistStageTimer::forward(bool recomputed, bool first_microba
           together(0.0, 0.0, 0.0, out)};
 }
 
-MistStageTimer::Pass MistStageTimer::backward(bool recomputed, bool last_microbatch) const {
-  const MistStrategy& s = stage_.strategy;
-  const MistLayerTime& block = stage_.block;
+StageTimer::Pass StageTimer::backward(bool recomputed, bool last_microbatch) const {
+  const Strategy& s = stage_.strategy;
+  const LayerTime& block = stage_.block;
   const double at_end = s.shard_optimizer ? block_.scatter : block_.reduce;
   const double always = s.shard_grads ? block_.scatter : 0.0;
   const Beside b{s.shard_weights ? block_.gather : 0.0, last_microbatch ? at_end : always,
@@ -158,17 +157,17 @@ MistStageTimer::Pass MistStageTimer::backward(bool recomputed, bool last_microba
           together(0.0, b.reduction, 0.0, b.out)};
 }
 
-MistBundles MistStageTimer::bundles(const Pass& forward, const Pass& backward) {
+Bundles StageTimer::bundles(const Pass& forward, const Pass& backward) {
   return {forward.inner + backward.inner,
           forward.exposed_before + forward.first + backward.first + backward.exposed_after,
           forward.exposed_after + forward.last + backward.last + backward.exposed_before};
 }
 
-MistTime MistStageTimer::head(bool recomputed) const {
-  const MistStrategy& ends = mist_.ends;
+Time StageTimer::head(bool recomputed) const {
+  const Strategy& ends = mist_.ends;
   const std::size_t r = recomputed ? 1 : 0;
   const double backward_s = layer_backward_s(mist_.head, mist_.microbatches);
-  MistTime time;
+  Time time;
   time.stable_s = mist_.head.forward_s + std::max(backward_s - backward_[1].exposed_before, 0.0);
 
   const double hides_gather = stage_.block.forward_s - transfers_.saved_out[r];
@@ -184,4 +183,4 @@ MistTime MistStageTimer::head(bool recomputed) const {
   return time;
 }
 
-}  // namespace brume::analyzer
+}  // namespace brume::mist

@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "analyzer/mist_stage.hpp"
-#include "mist_units.hpp"
+#include "mist/stage.hpp"
+#include "units.hpp"
 
-namespace brume::analyzer {
+namespace brume::mist {
 namespace {
 
 double share(int dp, bool sharded) { return sharded ? 1.0 / dp : 1.0; }
@@ -19,7 +19,7 @@ struct State {
   double all() const { return weights + grads + optimizer; }
 };
 
-State state_of(double weights, const MistStrategy& s) {
+State state_of(double weights, const Strategy& s) {
   return {weights * share(s.dp, s.shard_weights) * (1.0 - s.offload_weights),
           weights * share(s.dp, s.shard_grads) * (1.0 - s.offload_grads),
           optimizer_per_weight * weights * share(s.dp, s.shard_optimizer) *
@@ -27,7 +27,7 @@ State state_of(double weights, const MistStrategy& s) {
 }
 
 /// Weights, or gradients, that are sharded or offloaded pass through two buffers of a whole layer.
-double rings(const MistStrategy& s, const MistStrategy& ends, double largest_weights) {
+double rings(const Strategy& s, const Strategy& ends, double largest_weights) {
   const bool weights =
       (s.shard_weights && s.dp > 1) || s.offload_weights > 0.0 || ends.shard_weights;
   const bool grads = (s.shard_grads && s.dp > 1) || s.offload_grads > 0.0 || ends.shard_grads;
@@ -35,7 +35,7 @@ double rings(const MistStrategy& s, const MistStrategy& ends, double largest_wei
 }
 
 /// Over the peak, by what makes allocations scatter, the place left out.
-double margin_of(const MistModel& model, const MistStrategy& s) {
+double margin_of(const Model& model, const Strategy& s) {
   const auto beyond_2048 = [](double size) { return std::max(0.0, size / 2048.0 - 1.0); };
   double factor = 1.0 + 0.005 * beyond_2048(model.hidden) + 0.045 * beyond_2048(model.sequence);
   if (s.offload_weights > 0.0) factor += 0.025;
@@ -52,19 +52,19 @@ double margin_of(const MistModel& model, const MistStrategy& s) {
 }  // namespace
 
 /// Saved activations of one microbatch that stay on the device.
-struct MistStageMemory::Saved {
+struct StageMemory::Saved {
   double all;        ///< of all layers
   double but_one;    ///< without the layer at work
   double coming_in;  ///< of that layer, from the host
   double full_in;    ///< the same, for a stage that recomputes nothing
 };
 
-MistStageMemory::MistStageMemory(const MistCase& mist, const MistStage& stage) {
-  const MistStrategy& s = stage.strategy;
-  const MistStrategy& ends = mist.ends;
-  block_ = mist_block_bytes(mist.model, s.microbatch, s.tp);
-  head_ = mist_head_bytes(mist.model, ends.microbatch, ends.tp);
-  const MistLayerBytes embedding = mist_embedding_bytes(mist.model, ends.microbatch);
+StageMemory::StageMemory(const Case& mist, const Stage& stage) {
+  const Strategy& s = stage.strategy;
+  const Strategy& ends = mist.ends;
+  block_ = block_bytes(mist.model, s.microbatch, s.tp);
+  head_ = head_bytes(mist.model, ends.microbatch, ends.tp);
+  const LayerBytes embedding = embedding_bytes(mist.model, ends.microbatch);
   offload_saved_ = s.offload_saved;
   full_ = block_.saved * (1.0 - s.offload_saved);
   input_ = block_.saved_recomputed * (1.0 - s.offload_saved);
@@ -77,13 +77,13 @@ MistStageMemory::MistStageMemory(const MistCase& mist, const MistStage& stage) {
                                          share(s.dp, s.shard_optimizer) / bytes_per_mib);
   embedding_ = state_of(embedding.weights, ends).all() + embedding.saved;
   embedding_saved_ = embedding.saved;
-  MistStrategy whole = ends;
+  Strategy whole = ends;
   whole.shard_weights = whole.shard_grads = false;
   head_state_ = state_of(head_.weights, whole).all();
   margin_ = margin_of(mist.model, s);
 }
 
-MistStageMemory::Saved MistStageMemory::saved(int l, int c) const {
+StageMemory::Saved StageMemory::saved(int l, int c) const {
   Saved saved{};
   saved.all = c * input_ + (l - c) * full_;
   saved.but_one = c == l ? (l - 1) * input_ : c * input_ + (l - c - 1) * full_;
@@ -92,15 +92,15 @@ MistStageMemory::Saved MistStageMemory::saved(int l, int c) const {
   return saved;
 }
 
-MistPeaks MistStageMemory::peaks(int layers, int recomputed, const MistPlace& place) const {
+Peaks StageMemory::peaks(int layers, int recomputed, const Place& place) const {
   const Saved saved = this->saved(layers, recomputed);
   const double both = rings_ + layers * weights_and_grads_;
   const double states_forward = both + stepping_ + (layers - 1) * optimizer_;
   const double states_backward = both + layers * optimizer_;
   const double beside = saved.but_one + saved.coming_in + block_.scores;
-  MistPeaks peaks{states_forward + beside + block_.forward_peak,
-                  states_backward + beside + block_.backward_peak + 2.0 * block_.output,
-                  saved.all + 2.0 * block_.output};
+  Peaks peaks{states_forward + beside + block_.forward_peak,
+              states_backward + beside + block_.backward_peak + 2.0 * block_.output,
+              saved.all + 2.0 * block_.output};
   if (place.last) {  // the head may need more than any block does
     const double at_head = head_state_ + saved.all + block_.scores;
     peaks.forward =
@@ -118,13 +118,13 @@ MistPeaks MistStageMemory::peaks(int layers, int recomputed, const MistPlace& pl
           peaks.each_earlier / bytes_per_mib};
 }
 
-double MistStageMemory::margin(const MistPlace& place) const {
+double StageMemory::margin(const Place& place) const {
   double factor = margin_;
   if (!(place.first && place.last)) factor += 0.025;
   if (!place.first && !place.last) factor += 0.01;
   return factor;
 }
 
-double mist_usable_mib(const MistHardware& hardware) { return 0.88 * 1024.0 * hardware.memory_gib; }
+double usable_mib(const Hardware& hardware) { return 0.88 * 1024.0 * hardware.memory_gib; }
 
-}  // namespace brume::analyzer
+}  // namespace brume::mist

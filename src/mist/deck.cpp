@@ -1,42 +1,41 @@
-#include "tuner/mist_deck.hpp"
+#include "mist/deck.hpp"
 
-namespace brume::tuner {
+namespace brume::mist {
 namespace {
 
-using analyzer::MistStrategy;
 
-int zero_level(const MistStrategy& s) {
+int zero_level(const Strategy& s) {
   if (s.shard_weights) return 3;
   if (s.shard_grads) return 2;
   return s.shard_optimizer ? 1 : 0;
 }
 
-MistRecompute recompute(const deck::SearchKeys& keys) {
-  if (keys.recompute_all) return MistRecompute::all;
-  return keys.recompute ? MistRecompute::some : MistRecompute::none;
+Recompute recompute(const deck::SearchKeys& keys) {
+  if (keys.recompute_all) return Recompute::all;
+  return keys.recompute ? Recompute::some : Recompute::none;
 }
 
 }  // namespace
 
-MistJob mist_job(const model::Config& model, int global_batch, const hardware::Cluster& cluster,
-                 const hardware::Profile& profile, bool plain_attention) {
-  MistJob job;
-  job.model = analyzer::mist_model(model, plain_attention);
-  job.hardware = analyzer::mist_hardware(profile, cluster);
+Job job_of(const model::Config& model, int global_batch, const hardware::Cluster& cluster,
+           const hardware::Profile& profile, bool plain_attention) {
+  Job job;
+  job.model = model_of(model, plain_attention);
+  job.hardware = hardware_of(profile, cluster);
   job.num_layers = model.num_layers;
   job.global_batch = global_batch;
   job.nodes = cluster.groups[0].nodes;
   job.ranks_per_node = cluster.groups[0].devices_per_node;
-  job.time = [&profile, model = job.model, hardware = job.hardware](analyzer::MistLayer layer,
-                                                                    int microbatch, int tp) {
-    return analyzer::mist_layer_time(model, hardware, profile, layer, microbatch, tp);
+  job.time = [&profile, model = job.model, hardware = job.hardware](Layer layer, int microbatch,
+                                                                    int tp) {
+    return layer_time(model, hardware, profile, layer, microbatch, tp);
   };
   return job;
 }
 
-MistSpace mist_space(const deck::Deck& deck) {
+Space space_of(const deck::Deck& deck) {
   const deck::SearchKeys& keys = deck.search;
-  MistSpace space;
+  Space space;
   space.tp = keys.tp;
   for (int tp = 1; keys.tp.empty() && tp <= deck.cluster.all_groups()[0].devices_per_node; tp *= 2)
     space.tp.push_back(tp);
@@ -53,12 +52,12 @@ MistSpace mist_space(const deck::Deck& deck) {
   return space;
 }
 
-plan::Plan mist_plan(const analyzer::MistCase& mist) {
+plan::Plan plan_of(const Case& mist) {
   plan::Plan plan;
   plan.microbatches = mist.microbatches;
   int first_layer = 0;
-  for (const analyzer::MistStage& stage : mist.stages) {
-    const MistStrategy& s = stage.strategy;
+  for (const Stage& stage : mist.stages) {
+    const Strategy& s = stage.strategy;
     plan.global_batch = s.microbatch * s.dp * mist.microbatches;
     plan.stages.push_back({first_layer, stage.layers, stage.nodes, stage.ranks_per_node,
                            s.microbatch, s.dp, s.tp, zero_level(s), stage.recomputed,
@@ -69,4 +68,4 @@ plan::Plan mist_plan(const analyzer::MistCase& mist) {
   return plan;
 }
 
-}  // namespace brume::tuner
+}  // namespace brume::mist

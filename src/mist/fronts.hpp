@@ -4,12 +4,12 @@
 #include <cstddef>
 #include <vector>
 
-#include "mist_shapes.hpp"
+#include "shapes.hpp"
 
-namespace brume::tuner {
+namespace brume::mist {
 
 /// A strategy of a stage of some layers.
-struct MistPoint {
+struct Point {
   double stable_s = 0.0;
   double delta_s = 0.0;
   int strategy = 0;    ///< index of what a stage may do
@@ -17,18 +17,17 @@ struct MistPoint {
 };
 
 /// Points that no other one beats in t and d, by rising t and falling d.
-using MistFront = std::vector<MistPoint>;
+using MistFront = std::vector<Point>;
 
 /// [stage][layers - least layers]
-using MistFronts = std::vector<std::vector<MistFront>>;
+using Fronts = std::vector<std::vector<MistFront>>;
 
 /// What a stage may do beside its layers: ZeRO level and offload ratios of the space, those that
 /// differ in the optimizer's ratio only side by side.
-std::vector<analyzer::MistStrategy> mist_strategies(const MistShape& shape, const MistSpace& space);
+std::vector<Strategy> strategies_of(const Shape& shape, const Space& space);
 
 /// Fronts of what fits; what makes an iteration longer than `cutoff_s` may be missing.
-MistFronts mist_fronts(const MistShape& shape, const MistSpace& space,
-                       const std::vector<analyzer::MistStrategy>& strategies, double cutoff_s,
-                       MistSearch& search);
+Fronts find_fronts(const Shape& shape, const Space& space, const std::vector<Strategy>& strategies,
+                   double cutoff_s, Search& search);
 
-}  // namespace brume::tuner
+}  // namespace brume::mist

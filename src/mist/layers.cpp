@@ -1,11 +1,11 @@
 /// @file What Mist counts for one layer: its time from measured operators, its bytes.
-#include "analyzer/mist.hpp"
+#include "mist/counting.hpp"
 
 #include <algorithm>
 
-#include "mist_units.hpp"
+#include "units.hpp"
 
-namespace brume::analyzer {
+namespace brume::mist {
 namespace {
 
 constexpr double norm_bytes = 8.0;           ///< saved by one norm, per token
@@ -22,7 +22,7 @@ struct TensorBytes {
   double attention;  ///< saved by attention itself: probabilities or log-sum-exp, and a constant
 };
 
-TensorBytes tensor_bytes(const MistModel& model, double microbatch, double tp) {
+TensorBytes tensor_bytes(const Model& model, double microbatch, double tp) {
   const double tokens = microbatch * model.sequence;
   TensorBytes sizes{};
   sizes.stream = fp16_bytes * tokens * model.hidden;
@@ -36,18 +36,18 @@ TensorBytes tensor_bytes(const MistModel& model, double microbatch, double tp) {
   return sizes;
 }
 
-double block_weights(const MistModel& model, double tp) {
+double block_weights(const Model& model, double tp) {
   const double h = model.hidden;
-  const double products = model.family == MistFamily::llama ? 3.0 : 2.0;
-  const double norms = model.family == MistFamily::gpt ? 4.0 : 2.0;
+  const double products = model.family == Family::llama ? 3.0 : 2.0;
+  const double norms = model.family == Family::gpt ? 4.0 : 2.0;
   return fp16_bytes * (norms * h + (4.0 * h * h + products * h * model.ffn) / tp);
 }
 
 /// Norms, then attention, then MLP; llama saves three tensors of the MLP, gpt two.
-MistLayerBytes serial_block(const TensorBytes& z, bool gated) {
+LayerBytes serial_block(const TensorBytes& z, bool gated) {
   const double middle = (gated ? 3.0 : 2.0) * z.ffn;
   const double saved_beside = 4.0 * z.sharded_stream + z.attention;
-  MistLayerBytes bytes;
+  LayerBytes bytes;
   bytes.saved = 4.0 * z.stream + 2.0 * z.norm + saved_beside + middle;
   bytes.forward_peak = 6.0 * z.stream + 2.0 * z.norm + saved_beside + middle;
   bytes.backward_peak = bytes.forward_peak + z.ffn;
@@ -59,9 +59,9 @@ MistLayerBytes serial_block(const TensorBytes& z, bool gated) {
 }
 
 /// One norm feeds attention and MLP.
-MistLayerBytes parallel_block(const TensorBytes& z) {
+LayerBytes parallel_block(const TensorBytes& z) {
   const double saved_beside = 4.0 * z.sharded_stream + 2.0 * z.ffn;
-  MistLayerBytes bytes;
+  LayerBytes bytes;
   bytes.saved = 2.0 * z.stream + z.norm + saved_beside + z.attention;
   bytes.forward_peak = 5.0 * z.stream + z.norm + saved_beside + z.attention;
   bytes.backward_peak = std::max(5.0 * z.stream + z.norm + saved_beside,
@@ -70,8 +70,8 @@ MistLayerBytes parallel_block(const TensorBytes& z) {
 }
 
 /// Scores, their softmax and, backward, its gradient beside what else lives then.
-void add_softmax_peaks(const TensorBytes& z, MistFamily family, MistLayerBytes& bytes) {
-  const bool parallel = family == MistFamily::falcon;
+void add_softmax_peaks(const TensorBytes& z, Family family, LayerBytes& bytes) {
+  const bool parallel = family == Family::falcon;
   bytes.forward_peak =
       std::max(bytes.forward_peak,
                2.0 * z.stream + z.norm + 5.0 * z.sharded_stream + z.scores + z.attention);
@@ -83,10 +83,10 @@ void add_softmax_peaks(const TensorBytes& z, MistFamily family, MistLayerBytes& 
 
 }  // namespace
 
-MistLayerTime mist_layer_time(std::span<const MistOperator> operators, double accumulate_s) {
-  MistLayerTime layer;
+LayerTime layer_time(std::span<const Operator> operators, double accumulate_s) {
+  LayerTime layer;
   layer.accumulate_s = accumulate_s;
-  for (const MistOperator& op : operators) {
+  for (const Operator& op : operators) {
     const bool clipped = op.backward_s > 2.3 * op.forward_s;
     const double forward_s = op.forward_s + op.reduce_forward_s;
     const double backward_s = (clipped ? 2.0 * op.forward_s : op.backward_s) + op.reduce_backward_s;
@@ -99,11 +99,11 @@ MistLayerTime mist_layer_time(std::span<const MistOperator> operators, double ac
   return layer;
 }
 
-MistLayerBytes mist_block_bytes(const MistModel& model, double microbatch, double tp) {
+LayerBytes block_bytes(const Model& model, double microbatch, double tp) {
   const TensorBytes sizes = tensor_bytes(model, microbatch, tp);
-  MistLayerBytes bytes = model.family == MistFamily::falcon
-                             ? parallel_block(sizes)
-                             : serial_block(sizes, model.family == MistFamily::llama);
+  LayerBytes bytes = model.family == Family::falcon
+                         ? parallel_block(sizes)
+                         : serial_block(sizes, model.family == Family::llama);
   if (!model.flash) add_softmax_peaks(sizes, model.family, bytes);
   bytes.weights = block_weights(model, tp);
   bytes.saved_recomputed = bytes.output = sizes.stream;
@@ -111,18 +111,18 @@ MistLayerBytes mist_block_bytes(const MistModel& model, double microbatch, doubl
   return bytes;
 }
 
-MistLayerBytes mist_embedding_bytes(const MistModel& model, double microbatch) {
-  MistLayerBytes bytes;
+LayerBytes embedding_bytes(const Model& model, double microbatch) {
+  LayerBytes bytes;
   bytes.weights = fp16_bytes * model.vocab * model.hidden;
   bytes.saved = 8.0 * microbatch * model.sequence;
   return bytes;
 }
 
-MistLayerBytes mist_head_bytes(const MistModel& model, double microbatch, double tp) {
+LayerBytes head_bytes(const Model& model, double microbatch, double tp) {
   const double tokens = microbatch * model.sequence;
   const double stream = fp16_bytes * tokens * model.hidden;
   const double logits = fp16_bytes * tokens * model.vocab / tp;
-  MistLayerBytes bytes;
+  LayerBytes bytes;
   bytes.weights = fp16_bytes * model.vocab * model.hidden / tp;
   bytes.output = fp16_bytes;
   bytes.saved = stream + logits + 11.0 * tokens;
@@ -131,4 +131,4 @@ MistLayerBytes mist_head_bytes(const MistModel& model, double microbatch, double
   return bytes;
 }
 
-}  // namespace brume::analyzer
+}  // namespace brume::mist

@@ -6,25 +6,25 @@
 #include <optional>
 #include <vector>
 
-#include "analyzer/mist_case.hpp"
+#include "mist/case.hpp"
 
-namespace brume::tuner {
+namespace brume::mist {
 
 /// How many layers of a stage may be recomputed.
-enum class MistRecompute { none, some, all };
+enum class Recompute { none, some, all };
 
 /// What a search may choose from. As it stands: Mist's own space, without tensor parallelism.
 ///
 /// Stages share mesh, microbatch, dp and tp; each has its own layers, recomputed layers, ZeRO level
 /// and offload ratios. Weights are offloaded with gradients only.
-struct MistSpace {
+struct Space {
   std::vector<int> tp{1};
   std::vector<int> microbatch{1, 2, 4};
   std::vector<int> dp;            ///< empty: any
   std::vector<int> stages;        ///< empty: each number that divides the devices
   std::vector<int> microbatches;  ///< G; empty: each power of two that divides the batch
   std::vector<int> zero_levels{1, 2, 3};
-  MistRecompute recompute = MistRecompute::some;
+  Recompute recompute = Recompute::some;
   bool recompute_all_but_one = false;  ///< Mist's memory falls short there
   bool ends_data_parallel = true;      ///< embedding and head: data alone over a stage's devices
   int uneven_layers = 2;               ///< most that a stage differs from the rounded mean
@@ -35,21 +35,20 @@ struct MistSpace {
 };
 
 /// Times of a layer at (microbatch, tp); none where it was not measured: such plans are left out.
-using MistLayerTimes = std::function<std::optional<analyzer::MistLayerTime>(
-    analyzer::MistLayer, int microbatch, int tp)>;
+using LayerTimes = std::function<std::optional<LayerTime>(Layer, int microbatch, int tp)>;
 
-struct MistJob {
-  analyzer::MistModel model;
-  analyzer::MistHardware hardware;
+struct Job {
+  Model model;
+  Hardware hardware;
   int num_layers = 1;
   int global_batch = 1;
   int nodes = 1;
   int ranks_per_node = 1;
-  MistLayerTimes time;
+  LayerTimes time;
 };
 
 /// How a search went.
-struct MistSearch {
+struct Search {
   double seconds = 0.0;
   int shapes = 0;               ///< ways to cut devices and batch
   int searched = 0;             ///< of these, not excluded by their bound
@@ -58,15 +57,15 @@ struct MistSearch {
   std::int64_t programs = 0;    ///< dynamic programs over stages and layers
 };
 
-struct MistTuned {
-  analyzer::MistCase plan;
-  analyzer::MistPrediction prediction;  ///< of that plan, by `analyze_mist`
-  MistSearch search;
+struct Tuned {
+  Case plan;
+  Prediction prediction;  ///< of that plan, by `predict`
+  Search search;
 };
 
-/// The fastest plan of the space that fits, by `analyze_mist`; exact.
+/// The fastest plan of the space that fits, by `predict`; exact.
 ///
 /// @throws Error(infeasible) when nothing fits, Error(input) for empty lists
-MistTuned tune_mist(const MistJob& job, const MistSpace& space);
+Tuned tune(const Job& job, const Space& space);
 
-}  // namespace brume::tuner
+}  // namespace brume::mist

@@ -1,55 +1,55 @@
 /// @file Mist's counting of one stage, taken apart: what stays when its layers, the recomputed ones
-/// and its place change. `analyze_mist` and the tuner put together the same parts.
+/// and its place change. `predict` and the tuner put together the same parts.
 #pragma once
 
 #include <algorithm>
 #include <array>
 
-#include "analyzer/mist.hpp"
+#include "mist/counting.hpp"
 
-namespace brume::analyzer {
+namespace brume::mist {
 
 /// Where a stage stands.
-struct MistPlace {
+struct Place {
   bool first = true;
   bool last = true;
   int earlier = 0;  ///< microbatches in flight before the current one
 };
 
 /// Costs of an inner layer, and of all that belongs to the two ends of a stage [s].
-struct MistBundles {
+struct Bundles {
   double inner = 0.0;
   double head = 0.0;
   double tail = 0.0;
 };
 
-struct MistTime {
+struct Time {
   double stable_s = 0.0;  ///< t
   double delta_s = 0.0;   ///< d
 };
 
 /// t and d of a strategy, for any layers and place.
-struct MistStageTime {
-  std::array<MistBundles, 2> stable, delta;  ///< [recomputed]
-  MistTime embedding;                        ///< what the first stage has more
-  std::array<MistTime, 2> head;              ///< the last stage, [does it recompute a layer]
+struct StageTime {
+  std::array<Bundles, 2> stable, delta;  ///< [recomputed]
+  Time embedding;                        ///< what the first stage has more
+  std::array<Time, 2> head;              ///< the last stage, [does it recompute a layer]
 
-  MistTime at(int layers, int recomputed, const MistPlace& place) const;
+  Time at(int layers, int recomputed, const Place& place) const;
 
   /// t of a stage between others.
   double stable_s(int layers, int recomputed) const;
 };
 
 /// Prices the strategies of stages on one mesh with one microbatch, dp and tp.
-class MistStageTimer {
+class StageTimer {
  public:
   /// @param mist   hardware, microbatches and ends; has to outlive this
   /// @param stage  mesh, strategy and times of a layer
-  MistStageTimer(const MistCase& mist, const MistStage& stage);
+  StageTimer(const Case& mist, const Stage& stage);
 
   /// May differ from the stage's strategy in what is sharded and offloaded. Cheapest when it
   /// differs from the call before in the optimizer's ratio only.
-  const MistStageTime& of(const MistStrategy& strategy);
+  const StageTime& of(const Strategy& strategy);
 
  private:
   /// Times of one layer's transfers [s].
@@ -77,42 +77,42 @@ class MistStageTimer {
   Transfers transfers() const;
   Pass forward(bool recomputed, bool first_microbatch) const;
   Pass backward(bool recomputed, bool last_microbatch) const;
-  MistTime head(bool recomputed) const;
+  Time head(bool recomputed) const;
   double together(double compute, double network, double in, double out) const;
-  static MistBundles bundles(const Pass& forward, const Pass& backward);
+  static Bundles bundles(const Pass& forward, const Pass& backward);
 
-  const MistCase& mist_;
-  MistStage stage_;
-  MistLayerBytes bytes_;
+  const Case& mist_;
+  Stage stage_;
+  LayerBytes bytes_;
   Collectives block_, head_;
   Transfers transfers_;
   bool known_ = false;
   std::array<Pass, 2> forward_, backward_, last_backward_;  ///< [recomputed]
-  MistStageTime time_;
+  StageTime time_;
 };
 
 /// Peaks without earlier microbatches, and what each of these adds [MiB].
-struct MistPeaks {
+struct Peaks {
   double forward = 0.0;
   double backward = 0.0;
   double each_earlier = 0.0;
 };
 
 /// Memory of a strategy, for any layers and place.
-class MistStageMemory {
+class StageMemory {
  public:
-  MistStageMemory(const MistCase& mist, const MistStage& stage);
+  StageMemory(const Case& mist, const Stage& stage);
 
-  MistPeaks peaks(int layers, int recomputed, const MistPlace& place) const;
+  Peaks peaks(int layers, int recomputed, const Place& place) const;
 
   /// What fragmentation makes of a byte.
-  double margin(const MistPlace& place) const;
+  double margin(const Place& place) const;
 
  private:
   struct Saved;
   Saved saved(int layers, int recomputed) const;
 
-  MistLayerBytes block_, head_;
+  LayerBytes block_, head_;
   double offload_saved_ = 0.0;
   double full_ = 0.0, input_ = 0.0;  ///< saved by a layer and staying on the device
   double rings_ = 0.0;
@@ -123,4 +123,4 @@ class MistStageMemory {
   double margin_ = 1.0;
 };
 
-}  // namespace brume::analyzer
+}  // namespace brume::mist

@@ -1,26 +1,25 @@
-#include "tuner/mist.hpp"
+#include "mist/tuner.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <utility>
 
 #include "base/error.hpp"
-#include "mist_pipeline.hpp"
-#include "search.hpp"
+#include "pipeline.hpp"
 
-namespace brume::tuner {
+namespace brume::mist {
 namespace {
 
-using analyzer::MistStrategy;
 
 /// The fastest choice so far, and of which shape and strategies.
 struct Best {
-  const MistShape* shape = nullptr;
-  std::vector<MistStrategy> strategies;
-  MistChoice choice;
+  const Shape* shape = nullptr;
+  std::vector<Strategy> strategies;
+  Choice choice;
 };
 
-void check(const MistJob& job, const MistSpace& space) {
+void check(const Job& job, const Space& space) {
   require(job.num_layers > 0 && job.global_batch > 0 && job.nodes > 0 && job.ranks_per_node > 0,
           Failure::input, "a search has layers, sequences, nodes and devices");
   require(!space.tp.empty() && !space.microbatch.empty() && !space.zero_levels.empty() &&
@@ -30,29 +29,28 @@ void check(const MistJob& job, const MistSpace& space) {
 }
 
 /// Nothing offloaded: few strategies, and often not far from the best.
-MistSpace on_device(MistSpace space) {
+Space on_device(Space space) {
   for (auto* ratios : {&space.offload_weights, &space.offload_grads, &space.offload_optimizer,
                        &space.offload_saved})
     *ratios = {*std::ranges::min_element(*ratios)};
   return space;
 }
 
-void search_shape(const MistShape& shape, const MistSpace& space, Best& best, MistSearch& search) {
+void search_shape(const Shape& shape, const Space& space, Best& best, Search& search) {
   if (shape.bound_s >= best.choice.iteration_s) return;
   ++search.searched;
-  std::vector<MistStrategy> strategies = mist_strategies(shape, space);
-  const MistFronts fronts = mist_fronts(shape, space, strategies, best.choice.iteration_s, search);
-  MistChoice choice = mist_pipeline(shape, fronts, best.choice.iteration_s, search);
+  std::vector<Strategy> strategies = strategies_of(shape, space);
+  const Fronts fronts = find_fronts(shape, space, strategies, best.choice.iteration_s, search);
+  Choice choice = choose(shape, fronts, best.choice.iteration_s, search);
   if (!choice.stages.empty()) best = {&shape, std::move(strategies), std::move(choice)};
 }
 
 /// The shapes, those first whose plans without offload are fast: the sooner a fast plan is known,
 /// the less there is to look at.
-std::vector<const MistShape*> promising_first(const std::vector<MistShape>& shapes,
-                                              const MistSpace& space, Best& best,
-                                              MistSearch& search) {
-  std::vector<std::pair<double, const MistShape*>> keys;
-  for (const MistShape& shape : shapes) {
+std::vector<const Shape*> promising_first(const std::vector<Shape>& shapes, const Space& space,
+                                          Best& best, Search& search) {
+  std::vector<std::pair<double, const Shape*>> keys;
+  for (const Shape& shape : shapes) {
     Best alone;
     search_shape(shape, on_device(space), alone, search);
     const double s = alone.choice.iteration_s;
@@ -60,15 +58,15 @@ std::vector<const MistShape*> promising_first(const std::vector<MistShape>& shap
     if (s < best.choice.iteration_s) best = std::move(alone);
   }
   std::ranges::sort(keys);
-  std::vector<const MistShape*> ordered;
+  std::vector<const Shape*> ordered;
   for (const auto& key : keys) ordered.push_back(key.second);
   return ordered;
 }
 
-analyzer::MistCase plan_of(const Best& best) {
-  analyzer::MistCase plan = best.shape->mist;
+Case plan_of(const Best& best) {
+  Case plan = best.shape->mist;
   for (std::size_t i = 0; i < best.choice.stages.size(); ++i) {
-    analyzer::MistStage stage = best.shape->stage;
+    Stage stage = best.shape->stage;
     stage.layers = best.choice.layers[i];
     stage.recomputed = best.choice.stages[i].recomputed;
     stage.strategy = best.strategies[std::size_t(best.choice.stages[i].strategy)];
@@ -79,26 +77,26 @@ analyzer::MistCase plan_of(const Best& best) {
 
 }  // namespace
 
-MistTuned tune_mist(const MistJob& job, const MistSpace& space) {
+Tuned tune(const Job& job, const Space& space) {
   check(job, space);
-  const Stopwatch watch;
-  const std::vector<MistShape> shapes = mist_shapes(job, space);
+  const auto start = std::chrono::steady_clock::now();
+  const std::vector<Shape> shapes = find_shapes(job, space);
   Best best;
-  MistSearch search;
+  Search search;
   const auto ordered = promising_first(shapes, space, best, search);
   search.searched = 0;
-  for (const MistShape* shape : ordered) search_shape(*shape, space, best, search);
+  for (const Shape* shape : ordered) search_shape(*shape, space, best, search);
   require(best.shape != nullptr, Failure::infeasible,
           "by Mist's counting no plan fits {} devices of {} GiB", job.nodes * job.ranks_per_node,
           job.hardware.memory_gib);
   search.shapes = int(shapes.size());
-  search.seconds = watch.seconds();
-  MistTuned tuned{plan_of(best), {}, search};
-  tuned.prediction = analyzer::analyze_mist(tuned.plan);
+  search.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  Tuned tuned{plan_of(best), {}, search};
+  tuned.prediction = predict(tuned.plan);
   for (const auto& stage : tuned.prediction.stages)
-    require(stage.needed_mib <= analyzer::mist_usable_mib(job.hardware), Failure::bug,
+    require(stage.needed_mib <= usable_mib(job.hardware), Failure::bug,
             "a tuned stage needs {} MiB", stage.needed_mib);
   return tuned;
 }
 
-}  // namespace brume::tuner
+}  // namespace brume::mist

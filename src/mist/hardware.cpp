@@ -1,5 +1,5 @@
 /// @file Mist's interference model, collectives and copies.
-#include "analyzer/mist.hpp"
+#include "mist/counting.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -7,13 +7,13 @@
 
 #include "base/error.hpp"
 
-namespace brume::analyzer {
+namespace brume::mist {
 namespace {
 
 constexpr double absent_s = 1e-8;
 constexpr double absent_gib = 1e-5;
 
-/// Where the slowdowns of a set begin in MistSlowdowns; bit q stands for resource q.
+/// Where the slowdowns of a set begin in Slowdowns; bit q stands for resource q.
 constexpr std::array<std::size_t, 16> begin_of_set{0, 0,  0,  16, 0,  18, 22, 4,
                                                    0, 20, 24, 7,  26, 10, 13, 0};
 
@@ -43,18 +43,18 @@ std::size_t row_of(int size) {
   return std::min(3, std::countr_zero(static_cast<unsigned>(size)));
 }
 
-double weight_of(MistCollective kind) {
+double weight_of(Collective kind) {
   switch (kind) {
-    case MistCollective::all_gather: return 1.0;
-    case MistCollective::reduce_scatter: return 1.1;
-    case MistCollective::all_reduce: return 2.1;
+    case Collective::all_gather: return 1.0;
+    case Collective::reduce_scatter: return 1.1;
+    case Collective::all_reduce: return 2.1;
   }
   throw Error(Failure::bug, "unknown collective");
 }
 
 }  // namespace
 
-double mist_overlapped_s(const MistSlowdowns& slowdowns, std::array<double, 4> alone_s) {
+double overlapped_s(const Slowdowns& slowdowns, std::array<double, 4> alone_s) {
   double total_s = 0.0;
   for (unsigned set = present(alone_s); std::popcount(set) > 1; set = present(alone_s))
     total_s += run_phase(set, slowdowns.data() + begin_of_set[set], alone_s);
@@ -62,20 +62,19 @@ double mist_overlapped_s(const MistSlowdowns& slowdowns, std::array<double, 4> a
   return total_s;
 }
 
-double mist_collective_s(const MistHardware& hardware, MistCollective kind, double gib, int nodes,
-                         int ranks) {
+double collective_s(const Hardware& hardware, Collective kind, double gib, int nodes, int ranks) {
   const int group = nodes * ranks;
   if (group == 1 || gib < absent_gib) return 0.0;
-  const MistLink& link = hardware.links[row_of(nodes)][row_of(ranks)];
+  const Link& link = hardware.links[row_of(nodes)][row_of(ranks)];
   return weight_of(kind) * (gib / link.gib_per_s * (group - 1) / group + link.latency_s);
 }
 
-double mist_send_s(const MistHardware& hardware, double gib, bool between_nodes) {
+double send_s(const Hardware& hardware, double gib, bool between_nodes) {
   return gib / hardware.links[between_nodes ? 1 : 0][between_nodes ? 0 : 1].gib_per_s;
 }
 
-double mist_copy_s(const MistLink& link, double gib) {
+double copy_s(const Link& link, double gib) {
   return gib == 0.0 ? 0.0 : gib / link.gib_per_s + link.latency_s;
 }
 
-}  // namespace brume::analyzer
+}  // namespace brume::mist
