@@ -2,6 +2,7 @@
 /// simulation of the best.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -82,11 +83,17 @@ class Infeasible : public Error {
   std::string word_;
 };
 
-/// @param reasons  also look for ablations and the nearest infeasible plan
+/// How a search goes about it.
+struct Options {
+  bool reasons = true;           ///< also look for ablations and the nearest infeasible plan
+  std::size_t most_labels = 64;  ///< of a state of the dynamic program before some are merged
+};
+
 /// @throws Infeasible when nothing fits: the plan that misses by least, by how many bytes, and what
 /// would fit
 Result tune(const model::Config& model, int global_batch, const hardware::Cluster& cluster,
-            const hardware::Machine& machine, const deck::SearchKeys& search, bool reasons = true);
+            const hardware::Machine& machine, const deck::SearchKeys& search,
+            const Options& options = {});
 
 /// A plan in one line.
 std::string summary(const plan::Plan& plan);

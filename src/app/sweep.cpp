@@ -69,7 +69,7 @@ json planned(const PlanOptions& options, const std::string& assignment) {
     const hardware::Machine machine = obtain_machine_alone(deck, model);
     const tuner::Result result =
         tuner::tune(model, deck.training.global_batch, hardware::usable(cluster, machine), machine,
-                    deck.search, false);
+                    deck.search, {.reasons = false});
     const tuner::Candidate& best = result.best[0];
     row["iteration_s"] = best.seconds();
     row["simulated"] = best.simulated_s.has_value();

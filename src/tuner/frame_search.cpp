@@ -165,7 +165,8 @@ void FrameSearch::reopen(double least_s) {
     open.push_back(
         {.over_s = over_s,
          .most_s = most_s,
-         .bound_s = std::max(least_bound_s_, (frame_.microbatches - 1) * slowest_s + other_s_)});
+         .bound_s = std::max(least_bound_s_, (frame_.microbatches - 1) * slowest_s + other_s_),
+         .most_labels = question_.most_labels});
     over_s = most_s;
     if (end == infinity) break;
   }

@@ -18,12 +18,14 @@ struct Question {
   hardware::Cluster cluster;
   const hardware::Machine& machine;
   deck::SearchKeys keys;
+  std::size_t most_labels;  ///< of a state of the dynamic program before some are merged
 };
 
 /// Plans whose slowest stage takes more than `over_s`, at most `most_s`.
 struct Interval {
   double over_s, most_s;
   double bound_s;                               ///< none of them is faster
+  std::size_t most_labels;                      ///< of a state when it is looked at
   bool limited = false;                         ///< the bound knows of memory limits
   std::optional<Prices> prices = std::nullopt;  ///< their bound is counted in
 };

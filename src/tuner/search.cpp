@@ -9,6 +9,7 @@ namespace {
 
 constexpr std::size_t small_points = 400;  ///< so many GLPK settles in milliseconds
 constexpr double glpk_seconds = 2.0;
+constexpr std::size_t more_labels = 8;  ///< times as many where merged labels leave a doubt
 
 /// Stable times of a pipeline's points within (over_s, below_s), in rising order.
 std::vector<double> times_between(const Pipeline& pipeline, double over_s, double below_s) {
@@ -20,6 +21,16 @@ std::vector<double> times_between(const Pipeline& pipeline, double over_s, doubl
   std::ranges::sort(times);
   times.erase(std::unique(times.begin(), times.end()), times.end());
   return times;
+}
+
+/// Whether a choice takes no longer than its bound says.
+bool keeps(const Least& least) {
+  double later_s = 0.0, sum_s = 0.0;
+  for (auto stage = least.stages.rbegin(); stage != least.stages.rend(); ++stage) {
+    sum_s = std::max(sum_s, stage->whole_s() + later_s);
+    later_s += stage->stable_s;
+  }
+  return sum_s <= least.sum_s * (1.0 + sum_rounding);
 }
 
 }  // namespace
@@ -80,7 +91,8 @@ void Searcher::work_on(FrameSearch& candidate, std::size_t index) {
   }
   const Pipeline pipeline = interval.limited ? candidate.limited_pipeline(interval.most_s)
                                              : candidate.unlimited_pipeline();
-  const Least least = least_sum(pipeline, interval.most_s, known_s() - steady_s, *interval.prices);
+  const Least least = least_sum(pipeline, interval.most_s, known_s() - steady_s, *interval.prices,
+                                interval.most_labels);
   ++programs_;
   if (least.sum_s == infinity) return;  // no choice at all
   interval.bound_s = std::max(interval.bound_s, steady_s + least.sum_s);
@@ -89,21 +101,34 @@ void Searcher::work_on(FrameSearch& candidate, std::size_t index) {
   candidate.open.push_back(interval);
 }
 
-/// Keeps a choice; what is left open are slowest stages faster than its own.
+/// Keeps a choice. Where labels were merged, and the choice is not what they promised, the interval
+/// stays open for a program of more labels.
 void Searcher::take(FrameSearch& candidate, Interval interval, const Pipeline& pipeline,
                     const Least& least) {
-  const int steps = candidate.frame().microbatches - 1;
-  if (!candidate.host_matters && !fits_host(pipeline, least.stages)) {
+  const bool fits = fits_host(pipeline, least.stages);
+  if (!candidate.host_matters && !fits) {
     candidate.host_matters = true;
     candidate.fronts().count_host();
     candidate.open.push_back(interval);
     return;
   }
-  const double iteration_s = iteration_time(least.stages, candidate.frame().microbatches);
-  if (!candidate.best || iteration_s < candidate.best->iteration_s) {
-    candidate.best = Choice{least.stages, iteration_s};
-    candidate.confirmed = false;
+  if (fits || !least.merged) {
+    const double iteration_s = iteration_time(least.stages, candidate.frame().microbatches);
+    if (!candidate.best || iteration_s < candidate.best->iteration_s) {
+      candidate.best = Choice{least.stages, iteration_s};
+      candidate.confirmed = false;
+    }
   }
+  if (!least.merged || (fits && keeps(least)))
+    return open_faster(candidate, interval, pipeline, least);
+  interval.most_labels *= more_labels;
+  candidate.open.push_back(interval);
+}
+
+/// What is left open beside a choice are slowest stages faster than its own.
+void Searcher::open_faster(FrameSearch& candidate, const Interval& interval,
+                           const Pipeline& pipeline, const Least& least) {
+  const int steps = candidate.frame().microbatches - 1;
   const double slowest_s = std::ranges::max_element(least.stages, {}, &Point::stable_s)->stable_s;
   if (steps == 0) return;
   const std::vector<double> faster = times_between(pipeline, interval.over_s, slowest_s);
@@ -112,6 +137,7 @@ void Searcher::take(FrameSearch& candidate, Interval interval, const Pipeline& p
     candidate.open.push_back({.over_s = over_s,
                               .most_s = most_s,
                               .bound_s = std::max(interval.bound_s, steps * next_s + least.sum_s),
+                              .most_labels = interval.most_labels,
                               .limited = true,
                               .prices = interval.prices});
   };

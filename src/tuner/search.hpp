@@ -64,6 +64,8 @@ class Searcher {
   void work_on(FrameSearch& candidate, std::size_t interval);
   void take(FrameSearch& candidate, Interval interval, const Pipeline& pipeline,
             const Least& least);
+  void open_faster(FrameSearch& candidate, const Interval& interval, const Pipeline& pipeline,
+                   const Least& least);
   void confirm(FrameSearch& candidate);
 
   Front most_promising();

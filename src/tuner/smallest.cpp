@@ -109,11 +109,16 @@ std::vector<Point> emptiest(const Question& question, Grid& grid, const Axes& ax
       }
   }
   std::ranges::sort(sizes);
+  const auto choice = [&](double bytes) {
+    return least_sum(pipeline, bytes, infinity, {}, question.most_labels);
+  };
   const auto possible = [&](double bytes) {
-    return !least_sum(pipeline, bytes, infinity).stages.empty();
+    const Least found = choice(bytes);
+    // A choice of merged labels may need more host memory than they counted.
+    return !found.stages.empty() && (!found.merged || fits_host(pipeline, found.stages));
   };
   const auto least = std::ranges::partition_point(sizes, [&](double b) { return !possible(b); });
-  return least == sizes.end() ? std::vector<Point>{} : least_sum(pipeline, *least, infinity).stages;
+  return least == sizes.end() ? std::vector<Point>{} : choice(*least).stages;
 }
 
 }  // namespace

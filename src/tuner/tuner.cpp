@@ -90,9 +90,10 @@ std::int64_t Candidate::placed_disk_bytes() const {
 }
 
 Result tune(const model::Config& model, int global_batch, const hardware::Cluster& cluster,
-            const hardware::Machine& machine, const deck::SearchKeys& search, bool reasons) {
+            const hardware::Machine& machine, const deck::SearchKeys& search,
+            const Options& options) {
   const Stopwatch watch;
-  const Question question{model, global_batch, cluster, machine, search};
+  const Question question{model, global_batch, cluster, machine, search, options.most_labels};
   Grid grid(model, machine);
   Searcher searcher(question, grid, watch);
   Result result;
@@ -100,7 +101,7 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
   if (result.best.empty()) nothing_fits(question, grid, watch);
 
   searcher.add_to(result.search);
-  if (reasons) {
+  if (options.reasons) {
     result.ablations = ablations(question, grid, result.best[0], watch);
     result.nearest_infeasible = nearest_infeasible(question, grid, watch);
   }
