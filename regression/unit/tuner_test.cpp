@@ -686,5 +686,24 @@ TEST(Tuner, ReportShowsPlanReasonsAndMargins) {
     EXPECT_NE(text.find(word), std::string::npos) << word << "\n" << text;
 }
 
+// What there was no time for is not said to be useless.
+TEST(Tuner, ReportNamesTheTimeLimit) {
+  Result result = of_little_memory();
+  result.ablations.clear();
+  EXPECT_EQ(report(result, roomy().cluster).find("time_limit_s"), std::string::npos);
+  result.untried = {"ZeRO", "disk"};
+  result.search.limit_s = 60.0;
+  const std::string untried = report(result, roomy().cluster);
+  EXPECT_NE(untried.find("search.time_limit_s = 60 was over: plans without ZeRO, disk"),
+            std::string::npos)
+      << untried;
+  EXPECT_EQ(untried.find("would be missed"), std::string::npos) << untried;
+  result.search.cut_short = true;
+  result.search.gap = 0.18;
+  const std::string cut_short = report(result, roomy().cluster);
+  EXPECT_NE(cut_short.find("a plan may be up to 18 % faster; raise it"), std::string::npos)
+      << cut_short;
+}
+
 }  // namespace
 }  // namespace brume::tuner

@@ -11,7 +11,7 @@
 
 namespace brume::tuner {
 
-/// What a search is about.
+/// What a search is about, and how long it may take.
 struct Question {
   const model::Config& model;
   int global_batch;
@@ -19,6 +19,7 @@ struct Question {
   const hardware::Machine& machine;
   deck::SearchKeys keys;
   std::size_t most_labels;  ///< of a state of the dynamic program before some are merged
+  const Deadline& deadline;
 };
 
 /// Plans whose slowest stage takes more than `over_s`, at most `most_s`.

@@ -22,7 +22,7 @@ class DynamicProgram {
         prices_(prices),
         most_labels_(most_labels) {
     for (const auto& cells : pipeline.cells) meshes_.push_back(meshes(cells, threshold_s));
-    capacity_.emplace(rooms(), pipeline.cluster);
+    capacity_.emplace(rooms(), pipeline.cluster, pipeline.deadline);
     bound_rest();
   }
 
@@ -75,6 +75,7 @@ DynamicProgram::Meshes DynamicProgram::meshes(const std::vector<Cell>& cells,
   using Key = std::tuple<int, int, int, int, int>;  // turn, next turn, group, devices, layers
   std::map<Key, std::vector<const Point*>> all;
   for (const Cell& cell : cells) {
+    pipeline_.deadline.check();
     const Layout& layout = pipeline_.layout(cell);
     auto& points = all[{turn_of(layout.group, cell.after), turn_of(cell.before, layout.group),
                         layout.group, layout.devices(), cell.layers}];
@@ -194,6 +195,7 @@ void DynamicProgram::extend(int after, const States::State& from, States& next) 
   const Uses& uses = capacity_->uses();
   for (const Mesh& mesh : meshes_[std::size_t(after)][std::size_t(from.turn)]) {
     if (!uses.takes(from.use, mesh.group, mesh.devices)) continue;
+    pipeline_.deadline.check();
     const int room = capacity_->first(placed, uses.with(from.use, mesh.group, mesh.devices));
     if (room < 0) continue;
     for (auto arc = std::ranges::lower_bound(mesh.arcs, others - room, {}, &Arc::layers);

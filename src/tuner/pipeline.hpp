@@ -26,6 +26,7 @@ struct Pipeline {
   const Frame& frame;
   int num_layers = 0;
   const hardware::Cluster& cluster;
+  const Deadline& deadline;
   bool host_matters = false;             ///< a node's stages share its host memory
   bool neighbours_matter = false;        ///< else cells are for any neighbours
   std::vector<std::vector<Cell>> cells;  ///< [stages after]
@@ -62,6 +63,7 @@ struct Least {
 /// not beat each other. Prices bound what is left to place.
 ///
 /// @param most_labels  of a state; more are merged into one that is at least as good as both
+/// @throws OutOfTime   when the pipeline's deadline passes
 Least least_sum(const Pipeline& pipeline, double threshold_s, double cutoff_s, const Prices& prices,
                 std::size_t most_labels);
 

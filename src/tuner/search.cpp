@@ -64,22 +64,20 @@ plan::Plan plan_of(const Question& question, const Frame& frame, const std::vect
   return plan;
 }
 
-Searcher::Searcher(Question question, Grid& grid, const Stopwatch& watch)
-    : question_(std::move(question)), watch_(watch), grid_(grid), axes_(question_.keys) {
-  for (Frame& frame :
-       frames(question_.model, question_.global_batch, question_.cluster, question_.keys))
-    frames_.emplace_back(question_, grid_, axes_, std::move(frame));
+Searcher::Searcher(Question question, Grid& grid)
+    : question_(std::move(question)), grid_(grid), axes_(question_.keys) {
+  unbuilt_ = frames(question_.model, question_.global_batch, question_.cluster, question_.keys);
+  std::ranges::reverse(unbuilt_);
 }
 
-double Searcher::seconds_left() const {
-  return std::max(0.0, question_.keys.time_limit_s - watch_.seconds());
+void Searcher::build_frames() {
+  for (; !unbuilt_.empty(); unbuilt_.pop_back())
+    frames_.emplace_back(question_, grid_, axes_, unbuilt_.back());
 }
 
 // --- one interval --------------------------------------------------------------------------------
 
-void Searcher::work_on(FrameSearch& candidate, std::size_t index) {
-  Interval interval = candidate.open[index];
-  candidate.open.erase(candidate.open.begin() + std::ptrdiff_t(index));
+void Searcher::work_on(FrameSearch& candidate, Interval interval) {
   const double slowest_s = std::max(interval.over_s, candidate.fastest_stage_s());
   const double steady_s = (candidate.frame().microbatches - 1) * slowest_s;
   if (!interval.prices) {
@@ -173,27 +171,60 @@ double Searcher::known_s() const {
   return known_s;
 }
 
+bool Searcher::done() const {
+  return unbuilt_.empty() && std::ranges::all_of(frames_, [](const FrameSearch& frame) {
+           return frame.open.empty() && !frame.best;
+         });
+}
+
+double Searcher::bound_s() const {
+  if (!unbuilt_.empty()) return 0.0;
+  double bound_s = known_s();
+  for (const FrameSearch& candidate : frames_)
+    for (const Interval& interval : candidate.open) bound_s = std::min(bound_s, interval.bound_s);
+  return bound_s;
+}
+
 std::optional<Found> Searcher::next() {
-  while (true) {
-    const Front front = most_promising();
-    FrameSearch* best = fastest();
-    if (!best && !front.candidate) return std::nullopt;
-    const double gap = std::max(question_.keys.gap, bound_rounding * 1e-3);
-    const bool closed = best && front.bound_s >= best->best->iteration_s * (1.0 - gap);
-    if (best && (closed || seconds_left() == 0.0)) {
-      const double before_s = best->best->iteration_s;
-      confirm(*best);
-      if (best->best->iteration_s < before_s) continue;
-      std::size_t index = 0;
-      while (&frames_[index] != best) ++index;
-      return Found{.plan = plan_of(question_, best->frame(), best->best->stages),
-                   .frame = index,
-                   .iteration_s = before_s,
-                   .bound_s = std::min(front.bound_s, before_s),
-                   .confirmed = best->confirmed};
+  try {
+    build_frames();
+    while (true) {
+      const Front front = most_promising();
+      FrameSearch* best = fastest();
+      if (!best && !front.candidate) return std::nullopt;
+      const double gap = std::max(question_.keys.gap, bound_rounding * 1e-3);
+      if (best && front.bound_s >= best->best->iteration_s * (1.0 - gap)) {
+        const double before_s = best->best->iteration_s;
+        confirm(*best);
+        if (best->best->iteration_s < before_s) continue;
+        return found(*best, true);
+      }
+      question_.deadline.check();
+      std::vector<Interval>& open = front.candidate->open;
+      const Interval interval = open[front.interval];
+      open.erase(open.begin() + std::ptrdiff_t(front.interval));
+      try {
+        work_on(*front.candidate, interval);
+      } catch (const OutOfTime&) {
+        open.push_back(interval);
+        throw;
+      }
     }
-    work_on(*front.candidate, front.interval);
+  } catch (const OutOfTime&) {
+    FrameSearch* best = fastest();
+    return best ? std::optional(found(*best, false)) : std::nullopt;
   }
+}
+
+Found Searcher::found(const FrameSearch& best, bool closed) const {
+  std::size_t index = 0;
+  while (&frames_[index] != &best) ++index;
+  return {.plan = plan_of(question_, best.frame(), best.best->stages),
+          .frame = index,
+          .iteration_s = best.best->iteration_s,
+          .bound_s = bound_s(),
+          .confirmed = best.confirmed,
+          .closed = closed};
 }
 
 /// Asks GLPK for a faster choice where the points that may be part of one are few.
@@ -222,7 +253,7 @@ void Searcher::confirm(FrameSearch& candidate) {
     }
   if (count > small_points) return;
   const Proof proof =
-      solve_milp(pipeline, known_s, std::min(glpk_seconds, std::max(0.1, seconds_left())));
+      solve_milp(pipeline, known_s, std::min(glpk_seconds, question_.deadline.left_s()));
   ++milp_solves_;
   if (proof.better)
     candidate.best = proof.better;

@@ -90,6 +90,7 @@ std::vector<Point> emptiest(const Question& question, Grid& grid, const Axes& ax
   Pipeline pipeline{.frame = frame,
                     .num_layers = question.model.num_layers,
                     .cluster = question.cluster,
+                    .deadline = question.deadline,
                     .host_matters = true,
                     .cells = {},
                     .own = {}};
@@ -130,7 +131,13 @@ std::optional<plan::Plan> smallest_plan(const Question& question, Grid& grid) {
   std::size_t looked_at = 0;
   for (const Lean& lean : leanest_frames(question, grid, axes)) {
     if (looked_at == frames_looked_at) break;
-    const std::vector<Point> stages = emptiest(question, grid, axes, lean.frame);
+    std::vector<Point> stages;
+    try {
+      stages = emptiest(question, grid, axes, lean.frame);
+    } catch (const OutOfTime&) {
+      if (!smallest) throw;
+      break;
+    }
     if (stages.empty()) continue;
     ++looked_at;
     const double bytes = std::ranges::max_element(stages, {}, &Point::stable_s)->stable_s;
