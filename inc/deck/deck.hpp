@@ -19,7 +19,8 @@ struct RopeScalingKeys {
 };
 
 struct ModelKeys {
-  std::string config;  ///< config.json of a Hugging Face model; the keys given beside it win
+  std::string config;        ///< config.json of a Hugging Face model; the keys given beside it win
+  std::string config_place;  ///< not a key itself: where `config` got its value
   std::string family = "gpt";
   int num_layers = 0;  ///< with `config` these may be 0: what the file says
   int hidden_size = 0;
@@ -158,9 +159,13 @@ struct Deck {
 };
 
 const Schema<Deck>& schema();
+const Schema<ModelKeys>& model_schema();
 
 /// Reads a deck, applies overrides in order, checks what single keys cannot show (for example that
-/// num_heads divides hidden_size). File names in it are relative to the working directory.
+/// num_heads divides hidden_size).
+///
+/// model.config is looked for beside the deck, a profile there first and then in the working
+/// directory. All other paths, and all that overrides name, are relative to the working directory.
 ///
 /// @param overrides   "key=value", as after --set
 /// @param device_gib  cluster.memory_gib of a deck that leaves it out; 0: it must be there

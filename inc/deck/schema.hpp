@@ -37,6 +37,9 @@ class Document {
   /// Whether something gave "table.key" a value.
   bool has(std::string_view path) const;
 
+  /// Whether that was an assignment, and not the text.
+  bool was_set(std::string_view path) const;
+
   struct Node;  ///< the parsed tree, private to the sources
   const Node& root() const { return *root_; }
 
@@ -79,6 +82,7 @@ struct Fields {
   std::vector<Field> fields;
 };
 void read(const Fields& fields, const Document& document, void* object);
+std::string refusal(const Fields& fields, std::string_view path, void* object);
 std::string write(const Fields& fields, const void* object, bool with_help);
 std::vector<std::string> help(const Fields& fields, void* defaults);
 }  // namespace detail
@@ -135,6 +139,12 @@ class Schema {
     T value{};
     detail::read(*fields_, document, &value);
     return value;
+  }
+
+  /// What is wrong with the value of "table.key" that came from elsewhere than a document: "must be
+  /// an integer in 1..10000, found 0"; empty where nothing is.
+  std::string refusal(std::string_view path, T value) const {
+    return detail::refusal(*fields_, path, &value);
   }
 
   /// TOML that `read` gives the same value back from, floating-point numbers exactly.

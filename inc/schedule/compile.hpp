@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "base/deadline.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
 #include "schedule/program.hpp"
@@ -15,6 +16,7 @@ struct Options {
   Mode mode = Mode::train;
   bool overlap = true;          ///< false: transfers run only while nothing computes
   bool one_collective = false;  ///< collectives of all groups run one after the other
+  Deadline deadline = {};       ///< placing many buffers takes long
 };
 
 /// Compiles, places and links the Program of one rank. Pure: any process can make any rank's.
@@ -22,6 +24,8 @@ struct Options {
 /// Tasks are made in an order in which one thread could run them; what a transfer reads is emitted
 /// one slot late and what it writes one slot early, so that buffers live long enough to overlap.
 /// Waits follow from the bytes that tasks touch.
+///
+/// @throws OutOfTime when the deadline passes
 Program compile(const plan::Plan& plan, const model::Config& model, int rank,
                 const Options& options = {});
 

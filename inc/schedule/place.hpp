@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "base/deadline.hpp"
 #include "schedule/program.hpp"
 
 namespace brume::schedule {
@@ -14,7 +15,8 @@ inline constexpr std::int64_t guard_bytes = 64;
 /// Sets offsets, arena and live-peak bytes. Persistent buffers come first, in the order in which
 /// they were made, so all Programs of a rank agree on where they are; buffers whose lives do not
 /// meet share bytes.
-void place(Program& program);
+/// @throws OutOfTime when the deadline passes
+void place(Program& program, const Deadline& deadline = {});
 
 /// Bytes of its arena that a task touches with an operand: [first, end). One that reaches its
 /// buffer's end may also write and check the guard behind it; the first task of a buffer takes all

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "base/deadline.hpp"
 #include "hardware/machine.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
@@ -30,7 +31,9 @@ double task_s(const Task& task, const Program& program, const plan::Plan& plan,
 /// other down as their group's interference model says.
 ///
 /// @throws Error(bug) when the Programs deadlock
+/// @throws OutOfTime  when the deadline passes
 Simulation simulate(std::span<const Program> programs, const plan::Plan& plan,
-                    const model::Config& model, const hardware::Machine& machine);
+                    const model::Config& model, const hardware::Machine& machine,
+                    const Deadline& deadline = {});
 
 }  // namespace brume::schedule

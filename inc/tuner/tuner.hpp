@@ -2,6 +2,7 @@
 /// simulation of the best.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -29,6 +30,9 @@ struct Search {
   double gap = 0.0;        ///< proven relative distance to the optimum of the model
   bool confirmed = false;  ///< GLPK came to the same bound as the dynamic program
   int struck = 0;          ///< plans that placement refused
+  double limit_s = 0.0;    ///< search.time_limit_s
+  bool cut_short = false;  ///< it ended the search: the gap is wider than asked for, or fewer plans
+                           ///< were simulated
 };
 
 /// What a group's ranks hold.
@@ -66,6 +70,7 @@ struct Ablation {
 struct Result {
   std::vector<Candidate> best;  ///< best first, at least one
   std::vector<Ablation> ablations;
+  std::vector<std::string> untried;  ///< knobs that there was no time to look for a plan without
   std::string
       nearest_infeasible;  ///< the fastest plan that misses the limit, and by how many bytes
   Search search;
@@ -82,11 +87,19 @@ class Infeasible : public Error {
   std::string word_;
 };
 
-/// @param reasons  also look for ablations and the nearest infeasible plan
+/// How a search goes about it.
+struct Options {
+  bool reasons = true;           ///< also look for ablations and the nearest infeasible plan
+  std::size_t most_labels = 64;  ///< of a state of the dynamic program before some are merged
+};
+
+/// Takes no longer than search.time_limit_s, but for a second or so.
+///
 /// @throws Infeasible when nothing fits: the plan that misses by least, by how many bytes, and what
-/// would fit
+/// would fit; and when no plan is known by the end of the time
 Result tune(const model::Config& model, int global_batch, const hardware::Cluster& cluster,
-            const hardware::Machine& machine, const deck::SearchKeys& search, bool reasons = true);
+            const hardware::Machine& machine, const deck::SearchKeys& search,
+            const Options& options = {});
 
 /// A plan in one line.
 std::string summary(const plan::Plan& plan);

@@ -15,4 +15,7 @@ plan() { # <name> <deck> <profile> [flag...]
 plan quickstart "$BRUME_REGRESSION_DIR/../inputs/quickstart.toml" quickstart_profile.toml
 plan pipeline "$BRUME_REGRESSION_DIR/../inputs/quickstart.toml" quickstart_profile.toml --set search.stages='[2, 4]'
 plan tiny "$decks/tiny.toml" profile.toml
+plan beside "$decks/beside/deck.toml" profile.toml --sweep model.seq_len=16,32
+# The same with the profile that the deck names, beside it too.
+"$BRUME" plan "$decks/beside/deck.toml" --sweep model.seq_len=16,32 | diff "$golden/beside.expected" -
 plan sweep "$decks/tiny.toml" profile.toml --sweep cluster.devices_per_node=1,2,3,4

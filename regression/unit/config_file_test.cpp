@@ -1,6 +1,7 @@
 /// @file Models from the config.json of Hugging Face: what is read, what is refused and how.
 #include <gtest/gtest.h>
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -9,6 +10,7 @@
 
 #include "base/error.hpp"
 #include "model/model.hpp"
+#include "refusal.hpp"
 
 namespace brume::model {
 namespace {
@@ -148,20 +150,65 @@ TEST(ConfigFile, RefusesWhatDoesNotRun) {
                  "num_kv_heads = 5 must divide num_heads = 32");
   expect_refused(with(llama, "4096,", "\"wide\","), "'hidden_size' must be a whole number");
   expect_refused(with(llama, "\"hidden_size\": 4096,", ""), "missing key 'hidden_size'");
-  expect_refused("[1]", "is not a JSON object");
-  expect_refused("{", "is not a JSON object");
+  expect_refused("[1]", "must be a JSON object, found a list");
+  expect_refused("{\n  \"a\" 1}", ":2:7: is not JSON from here on");
   expect_refused("{}", "'architectures' must be a list of one name, found nothing");
 }
 
 TEST(ConfigFile, IsMissed) {
   deck::ModelKeys keys;
   keys.config = "nowhere/config.json";
+  keys.config_place = "a.toml:2:10";
   try {
     resolved(keys);
     ADD_FAILURE() << "nothing was refused";
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "model.config: cannot read 'nowhere/config.json'");
+    EXPECT_STREQ(
+        error.what(),
+        "a.toml:2:10: 'model.config': nowhere/config.json: cannot be read: No such file or "
+        "directory");
   }
+}
+
+// What the deck could not say, its file cannot either.
+TEST(ConfigFile, KeepsTheBoundsOfTheDeck) {
+  expect_refused(with(llama, "\"rms_norm_eps\": 1e-05", "\"rms_norm_eps\": -1"),
+                 "'rms_norm_eps' must be a number in 1e-12..1, found -1");
+  expect_refused(with(llama, "\"num_hidden_layers\": 32", "\"num_hidden_layers\": 2147483647"),
+                 "'num_hidden_layers' must be an integer in 0..10000, found 2147483647");
+  expect_refused(with(llama, "\"factor\": 8.0", "\"factor\": 0"),
+                 "'rope_scaling.factor' must be a number in 1..1000000, found 0");
+  expect_refused(with(llama, "\"factor\": 8.0,", ""), "rope_scaling: missing key 'factor'");
+  expect_refused(with(llama, "\"num_attention_heads\": 32", "\"num_attention_heads\": 2147483647"),
+                 "'num_attention_heads' must be an integer in 0..65536, found 2147483647");
+  expect_refused(
+      and_also(with(llama, "\"num_attention_heads\": 32", "\"num_attention_heads\": 65536"),
+               "\"head_dim\": 65536"),
+      "num_heads x head_dim = 65536 x 65536 must be at most 4194304");
+}
+
+// Walking over it by recursion, or saying it in a message, would break the process or the screen.
+TEST(ConfigFile, TakesNothingDeepOrLong) {
+  const auto nested = [](int depth) {
+    return std::string(std::size_t(depth), '[') + std::string(std::size_t(depth), ']');
+  };
+  expect_refused(with(llama, "4096,", nested(100'000) + ","), "is nested more than 64 deep");
+  expect_refused(with(llama, "\"silu\"", nested(60)),
+                 "'hidden_act' must be a string, found a list");
+  expect_refused(with(llama, "4096,", '"' + std::string(1 << 20, 'x') + "\","),
+                 "found \"" + std::string(40, 'x') + "...\"");
+}
+
+TEST(ConfigFile, IsARegularFile) {
+  deck::ModelKeys keys;
+  keys.config = std::filesystem::temp_directory_path();
+  EXPECT_NE(test::refusal([&] { resolved(keys); }).find("must be a file, found a folder"),
+            std::string::npos);
+  keys.config += "/brume-pipe-" + std::to_string(::getpid());
+  ASSERT_EQ(::mkfifo(keys.config.c_str(), 0600), 0);
+  EXPECT_NE(test::refusal([&] { resolved(keys); }).find("found a pipe or a device"),
+            std::string::npos);
+  std::filesystem::remove(keys.config);
 }
 
 }  // namespace

@@ -143,6 +143,8 @@ class Oracle {
     for (int microbatches = 1; microbatches <= p.global_batch; ++microbatches)
       for (int stages = 1; stages <= std::min(p.model.num_layers, devices); ++stages) {
         if (p.global_batch % microbatches != 0) continue;
+        const std::vector<int>& allowed = p.search.stages;
+        if (!allowed.empty() && std::ranges::find(allowed, stages) == allowed.end()) continue;
         for (int run_ahead : p.search.run_ahead) {
           plan_ = {.global_batch = p.global_batch,
                    .microbatches = microbatches,
@@ -322,7 +324,8 @@ struct Reached {
   int ahead = 0;      ///< plans whose stages run two microbatches ahead
 };
 
-void compare_with_oracle(const Problem& p, Reached& reached) {
+void compare_with_oracle(const Problem& p, Reached& reached,
+                         const Options& options = {.reasons = false}) {
   bool known = true;
   const std::optional<double> expected_s = fastest(p, known);
   if (!known) return;
@@ -331,8 +334,9 @@ void compare_with_oracle(const Problem& p, Reached& reached) {
     ++reached.infeasible;
     return;
   }
-  const Result result =
-      tuner::tune(p.model, p.global_batch, p.cluster, p.machine(), p.search, false);
+  Result result;
+  ASSERT_NO_THROW(
+      result = tuner::tune(p.model, p.global_batch, p.cluster, p.machine(), p.search, options));
   EXPECT_NEAR(fastest_prediction(result), *expected_s, 1e-9 * *expected_s)
       << plan::text(result.best[0].plan);
   EXPECT_LE(result.search.gap, 1e-9);
@@ -483,6 +487,34 @@ TEST(Tuner, NoPlanOnSeveralGroupsIsFaster) {
   EXPECT_GE(reached.reordered, trials / 30);
   EXPECT_GE(reached.partial, trials / 11);
   EXPECT_GE(reached.confirmed, trials / 30);
+}
+
+/// Stages that share a node's little host memory, which labels of the dynamic program count.
+Problem random_shared_problem(std::mt19937& random) {
+  Problem p = random_problem(random);
+  p.search.unequal_stages = random() % 2 == 0;
+  p.model = samples::small_model(3 + int(random() % 2), random() % 2 == 0);
+  p.global_batch = samples::pick<int>(random, {2, 4, 6});
+  hardware::NodeGroup& group = p.cluster.groups[0];
+  group.devices_per_node = 3 + int(random() % 2);
+  p.profile.key.ranks_per_node = group.devices_per_node;
+  group.host_memory_bytes = 500'000 + std::int64_t(random() % 1'500'000);
+  p.search.microbatch = {1, 2, 3};
+  return p;
+}
+
+// A merged label is as good as several choices together, and no choice of its own: what comes out
+// of it is looked at again, so that neither plan nor gap are better than they are.
+TEST(Tuner, NoPlanIsFasterWhereLabelsAreMerged) {
+  std::mt19937 random(15);
+  Reached reached;
+  const int trials = test::trials(4);
+  for (int trial = 0; trial < trials; ++trial) {
+    SCOPED_TRACE(trial);
+    compare_with_oracle(random_shared_problem(random), reached,
+                        {.reasons = false, .most_labels = 1});
+  }
+  EXPECT_GE(reached.feasible, trials / 2);
 }
 
 Problem roomy() {
@@ -652,6 +684,25 @@ TEST(Tuner, ReportShowsPlanReasonsAndMargins) {
   const std::string text = report(of_little_memory(), roomy().cluster);
   for (const char* word : {"time ", "memory ", "why ", "next ", "misses ", "search "})
     EXPECT_NE(text.find(word), std::string::npos) << word << "\n" << text;
+}
+
+// What there was no time for is not said to be useless.
+TEST(Tuner, ReportNamesTheTimeLimit) {
+  Result result = of_little_memory();
+  result.ablations.clear();
+  EXPECT_EQ(report(result, roomy().cluster).find("time_limit_s"), std::string::npos);
+  result.untried = {"ZeRO", "disk"};
+  result.search.limit_s = 60.0;
+  const std::string untried = report(result, roomy().cluster);
+  EXPECT_NE(untried.find("search.time_limit_s = 60 was over: plans without ZeRO, disk"),
+            std::string::npos)
+      << untried;
+  EXPECT_EQ(untried.find("would be missed"), std::string::npos) << untried;
+  result.search.cut_short = true;
+  result.search.gap = 0.18;
+  const std::string cut_short = report(result, roomy().cluster);
+  EXPECT_NE(cut_short.find("a plan may be up to 18 % faster; raise it"), std::string::npos)
+      << cut_short;
 }
 
 }  // namespace

@@ -145,7 +145,7 @@ int plan(const PlanOptions& options) {
     object["search"] = {{"seconds", s.seconds},         {"policies", s.policies},
                         {"evaluations", s.evaluations}, {"dynamic_programs", s.dynamic_programs},
                         {"milp_solves", s.milp_solves}, {"gap", s.gap},
-                        {"confirmed", s.confirmed}};
+                        {"confirmed", s.confirmed},     {"cut_short", s.cut_short}};
     object["top"] = json::array();
     for (const tuner::Candidate& candidate : result.best) {
       json& other = object["top"].emplace_back(described(candidate.plan, candidate.prediction));
@@ -159,6 +159,7 @@ int plan(const PlanOptions& options) {
     for (const tuner::Ablation& ablation : result.ablations)
       object["without"][ablation.knob] =
           ablation.iteration_s ? json(*ablation.iteration_s) : json();
+    if (!result.untried.empty()) object["untried"] = result.untried;
     fmt::print("{}\n", object.dump(2));
   } else if (options.output.empty()) {
     fmt::print("{}", plan::text(best.plan));

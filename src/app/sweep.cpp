@@ -8,6 +8,7 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "hardware/cluster.hpp"
+#include "planning.hpp"
 #include "profiles.hpp"
 #include "tuner/tuner.hpp"
 #include "verbs.hpp"
@@ -61,7 +62,7 @@ Sweep parse(const std::string& sweep) {
 json planned(const PlanOptions& options, const std::string& assignment) {
   std::vector<std::string> sets = options.sets;
   sets.push_back(assignment);
-  const deck::Deck deck = deck::load(options.deck, sets);
+  const deck::Deck deck = load_deck(options.deck, sets);
   const model::Config model = model::config(deck.model, deck.training.precision);
   const hardware::Cluster cluster = hardware::cluster(deck.cluster);
   json row{{"devices", cluster.devices()}};
@@ -69,18 +70,27 @@ json planned(const PlanOptions& options, const std::string& assignment) {
     const hardware::Machine machine = obtain_machine_alone(deck, model);
     const tuner::Result result =
         tuner::tune(model, deck.training.global_batch, hardware::usable(cluster, machine), machine,
-                    deck.search, false);
+                    deck.search, {.reasons = false});
     const tuner::Candidate& best = result.best[0];
     row["iteration_s"] = best.seconds();
     row["simulated"] = best.simulated_s.has_value();
     row["tokens_per_s"] =
         double(deck.training.global_batch) * double(model.seq_len) / best.seconds();
     row["gap"] = result.search.gap;
+    row["cut_short"] = result.search.cut_short;
     row["plan"] = tuner::summary(best.plan);
   } catch (const tuner::Infeasible& error) {
     row["infeasible"] = error.word();
   }
   return row;
+}
+
+std::string plan_cell(const json& row) {
+  const std::string plan = row["plan"];
+  return row["cut_short"].get<bool>()
+             ? fmt::format("{} (cut short by search.time_limit_s, gap {:.2g} %)", plan,
+                           100.0 * row["gap"].get<double>())
+             : plan;
 }
 
 }  // namespace
@@ -97,7 +107,7 @@ int sweep(const PlanOptions& options) {
       table.add({value, devices, "-", "-", "infeasible: " + row["infeasible"].get<std::string>()});
     else
       table.add({value, devices, format_seconds(row["iteration_s"]),
-                 format_count(row["tokens_per_s"]), row["plan"]});
+                 format_count(row["tokens_per_s"]), plan_cell(row)});
     rows.push_back(std::move(row));
   }
   if (options.json)

@@ -47,8 +47,11 @@ Schema<T>& add_group_keys(Schema<T>& schema, bool required) {
             .max = 1e9})
       .key("scratch", member(&GroupKeys::scratch),
            {.help = "directory on that disk; empty: $TMPDIR, else /tmp"})
-      .key("profile", member(&GroupKeys::profile),
-           {.help = "measured times; empty: measured when needed and cached"});
+      .key(
+          "profile", member(&GroupKeys::profile),
+          {.help =
+               "measured times: a name that comes with brume, or a file, beside the deck or in the "
+               "working directory; empty: measured when needed and cached"});
 }
 
 const Schema<GroupKeys>& group_schema() {

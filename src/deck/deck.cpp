@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "base/error.hpp"
 #include "cluster.hpp"
@@ -31,11 +32,16 @@ const Schema<RopeScalingKeys>& rope_scaling_schema() {
   return schema;
 }
 
+}  // namespace
+
 const Schema<ModelKeys>& model_schema() {
   static const auto schema =
       Schema<ModelKeys>()
-          .key("config", &ModelKeys::config,
-               {.help = "config.json of a Hugging Face model; keys given here win over it"})
+          .key(
+              "config", &ModelKeys::config,
+              {.help =
+                   "config.json of a Hugging Face model, beside the deck; keys given here win over "
+                   "it"})
           .key("family", &ModelKeys::family,
                {.help = "kind of transformer", .choices = {"gpt", "llama", "falcon"}})
           .key("num_layers", &ModelKeys::num_layers,
@@ -43,16 +49,21 @@ const Schema<ModelKeys>& model_schema() {
           .key("hidden_size", &ModelKeys::hidden_size,
                {.help = "width of a token's state", .min = 0, .max = 1 << 20})
           .key("num_heads", &ModelKeys::num_heads,
-               {.help = "attention heads; divides hidden_size unless head_dim is given", .min = 0})
+               {.help = "attention heads; divides hidden_size unless head_dim is given",
+                .min = 0,
+                .max = 1 << 16})
           .key("num_kv_heads", &ModelKeys::num_kv_heads,
-               {.help = "key and value heads, shared by groups of heads; 0: num_heads", .min = 0})
+               {.help = "key and value heads, shared by groups of heads; 0: num_heads",
+                .min = 0,
+                .max = 1 << 16})
           .key("head_dim", &ModelKeys::head_dim,
                {.help = "features a head; 0: hidden_size / num_heads", .min = 0, .max = 1 << 16})
           .key("ffn_size", &ModelKeys::ffn_size,
                {.help = "width inside the MLP; 0: 4 hidden_size", .min = 0, .max = 1 << 22})
           .key("seq_len", &ModelKeys::seq_len,
                {.unit = "tokens", .help = "length of a sequence", .min = 0, .max = 1 << 24})
-          .key("vocab_size", &ModelKeys::vocab_size, {.help = "different tokens", .min = 0})
+          .key("vocab_size", &ModelKeys::vocab_size,
+               {.help = "different tokens", .min = 0, .max = 1 << 24})
           .key("tied_head", &ModelKeys::tied_head,
                {.help = "the output head shares the token embedding's weights"})
           .key("qkv_bias", &ModelKeys::qkv_bias,
@@ -75,6 +86,8 @@ const Schema<ModelKeys>& model_schema() {
                {.help = "standard deviation of the first weights", .min = 0, .max = 10});
   return schema;
 }
+
+namespace {
 
 const Schema<OptimizerKeys>& optimizer_schema() {
   static const auto schema =
@@ -199,7 +212,9 @@ const Schema<SearchKeys>& search_schema() {
                 .min = 0,
                 .max = 1})
           .key("time_limit_s", &SearchKeys::time_limit_s,
-               {.unit = "s", .help = "of the search", .min = 0})
+               {.unit = "s",
+                .help = "of the search, which then takes the best plan known, or none: exit code 3",
+                .min = 0})
           .key("simulate_top", &SearchKeys::simulate_top,
                {.help = "plans re-ranked by simulation", .min = 0, .max = 1000});
   return schema;
@@ -267,6 +282,7 @@ Deck resolved(Deck deck, const Document& document) {
   ModelKeys& model = deck.model;
   for (const auto& field : model_schema().fields()->fields)
     if (document.has("model." + field.name)) model.given.push_back(field.name);
+  model.config_place = document.where("model.config");
   if (model.config.empty()) {
     check_given(model, document);
     check(model.head_dim > 0 || model.hidden_size % model.num_heads == 0, "model.num_heads",
@@ -301,7 +317,30 @@ Deck resolved(Deck deck, const Document& document) {
   return deck;
 }
 
-Deck read(Document document, const std::vector<std::string>& overrides, double device_gib) {
+/// Whether a document's text names a path that is relative.
+bool names_relative(const Document& document, const std::string& key, const std::string& path) {
+  return !path.empty() && !document.was_set(key) && std::filesystem::path(path).is_relative();
+}
+
+/// Files that describe the problem lie beside the deck.
+void find_beside(Deck& deck, const Document& document) {
+  const std::filesystem::path folder = std::filesystem::path(document.origin()).parent_path();
+  ModelKeys& model = deck.model;
+  if (names_relative(document, "model.config", model.config))
+    model.config = (folder / model.config).string();
+  const auto find = [&](GroupKeys& group, const std::string& key) {
+    std::error_code none;
+    const std::filesystem::path beside = folder / group.profile;
+    if (names_relative(document, key, group.profile) &&
+        std::filesystem::is_regular_file(beside, none))
+      group.profile = beside.string();
+  };
+  find(deck.cluster, "cluster.profile");
+  for (std::size_t i = 0; i < deck.cluster.groups.size(); ++i)
+    find(deck.cluster.groups[i], fmt::format("cluster.groups.{}.profile", i));
+}
+
+Deck read(Document& document, const std::vector<std::string>& overrides, double device_gib) {
   for (const std::string& assignment : overrides) document.set(assignment);
   if (device_gib > 0.0 && !document.has("cluster.memory_gib") && !document.has("cluster.groups"))
     document.set(fmt::format("cluster.memory_gib={}", device_gib));
@@ -324,12 +363,16 @@ const Schema<Deck>& schema() {
 }
 
 Deck load(const std::string& path, const std::vector<std::string>& overrides, double device_gib) {
-  return read(Document::load(path), overrides, device_gib);
+  Document document = Document::load(path);
+  Deck deck = read(document, overrides, device_gib);
+  find_beside(deck, document);
+  return deck;
 }
 
 Deck parse(const std::string& text, const std::string& origin,
            const std::vector<std::string>& overrides, double device_gib) {
-  return read(Document::parse(text, origin), overrides, device_gib);
+  Document document = Document::parse(text, origin);
+  return read(document, overrides, device_gib);
 }
 
 }  // namespace brume::deck

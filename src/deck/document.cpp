@@ -18,13 +18,6 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
-/// Cuts text for a message, not inside a UTF-8 character.
-std::string shortened(const std::string& text, std::size_t width) {
-  if (text.size() <= width) return text;
-  while (width > 0 && (static_cast<unsigned char>(text[width]) & 0xc0) == 0x80) --width;
-  return text.substr(0, width) + "...";
-}
-
 /// "a.b.c" as its parts. @throws Error(input) unless each is a bare key
 std::vector<std::string> split_path(std::string_view path, const std::string& origin) {
   std::vector<std::string> parts(1);
@@ -139,6 +132,11 @@ std::string Document::where(std::string_view path) const {
 }
 
 bool Document::has(std::string_view path) const { return find(path) != nullptr; }
+
+bool Document::was_set(std::string_view path) const {
+  const Node* node = find(path);
+  return node != nullptr && node->assignment != nullptr;
+}
 
 const Document::Node* Document::find(std::string_view path) const {
   const Node* node = root_.get();

@@ -180,7 +180,32 @@ class Reader {
   const Document& document_;
 };
 
+template <typename T>
+std::string refusal_of(const Key& key, const T& value) {
+  if constexpr (std::is_same_v<T, double>)
+    if (!std::isfinite(value)) return fmt::format("must be {}, found {}", expected<T>(key), value);
+  if (is_allowed(key, value)) return "";
+  return fmt::format("must be {}, found {}", expected<T>(key), value);
+}
+
+template <typename T>
+std::string refusal_of(const Key& key, const std::vector<T>& list) {
+  for (const T& value : list)
+    if (std::string what = refusal_of(key, value); !what.empty()) return what;
+  return "";
+}
+
 }  // namespace
+
+std::string refusal(const Fields& fields, std::string_view path, void* object) {
+  const auto dot = path.find('.');
+  const auto field = std::ranges::find(fields.fields, path.substr(0, dot), &Fields::Field::name);
+  require(field != fields.fields.end(), Failure::bug, "the schema has no key '{}'", path);
+  if (dot != std::string_view::npos)
+    return refusal(*field->table, path.substr(dot + 1), field->member(object));
+  return std::visit([&](const auto* member) { return refusal_of(field->key, *member); },
+                    field->value(object));
+}
 
 void read(const Fields& fields, const Document& document, void* object) {
   Reader(document).read_table(fields, &document.root(), "", object);

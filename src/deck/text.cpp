@@ -42,6 +42,12 @@ std::string quote(std::string_view text) {
   return out + "\"";
 }
 
+std::string shortened(const std::string& text, std::size_t width) {
+  if (text.size() <= width) return text;
+  while (width > 0 && (static_cast<unsigned char>(text[width]) & 0xc0) == 0x80) --width;
+  return text.substr(0, width) + "...";
+}
+
 std::string join(const std::vector<std::string>& words, std::string_view between) {
   std::string text;
   for (const std::string& word : words) (text.empty() ? text : text += between) += word;

@@ -1,6 +1,7 @@
 /// @file How values and bounds of keys look as text.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,9 @@
 namespace brume::deck {
 
 std::string quote(std::string_view text);  ///< a TOML basic string
+
+/// Cuts text for a message, not inside a UTF-8 character.
+std::string shortened(const std::string& text, std::size_t width);
 
 std::string join(const std::vector<std::string>& words, std::string_view between);
 

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "base/error.hpp"
+#include "base/regular_file.hpp"
 #include "hardware/cluster.hpp"
 #include "interop/mist.hpp"
 #include "mist/case.hpp"
@@ -15,14 +16,10 @@ namespace {
 constexpr int many = 1 << 24;
 
 YamlValue load_yaml(const std::string& path) {
-  constexpr std::uintmax_t largest = 1 << 20;
-  std::error_code failed;
-  const std::uintmax_t bytes = std::filesystem::file_size(path, failed);
-  require(!failed, Failure::input, "{}: cannot be read: {}", path, failed.message());
-  require(bytes <= largest, Failure::input, "{}: of {} bytes, at most {} are read", path, bytes,
-          largest);
+  constexpr std::size_t largest = 1 << 20;
+  const std::string text = read_regular_file(path, largest);
   try {
-    return {YAML::LoadFile(path), path, ""};
+    return {YAML::Load(text), path, ""};
   } catch (const YAML::Exception& error) {
     throw Error(Failure::input, "{}:{}: not YAML: {}", path, error.mark.line + 1, error.msg);
   }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "deck/json.hpp"
 #include "interop/mist.hpp"
 #include "json_reader.hpp"
 #include "mist_rows.hpp"
@@ -16,20 +17,7 @@ namespace {
 
 constexpr double failed_s = 1e5;  ///< what Mist stores for a measurement that failed
 
-json load_json(const std::string& path) {
-  constexpr std::uintmax_t largest = 64 << 20;
-  std::error_code failed;
-  const std::uintmax_t bytes = std::filesystem::file_size(path, failed);
-  require(!failed, Failure::input, "{}: cannot be read: {}", path, failed.message());
-  require(bytes <= largest, Failure::input, "{}: of {} bytes, at most {} are read", path, bytes,
-          largest);
-  std::ifstream file(path);
-  try {
-    return json::parse(file);
-  } catch (const json::exception& error) {
-    throw Error(Failure::input, "{}: not JSON: {}", path, error.what());
-  }
-}
+constexpr std::size_t most_bytes = 64 << 20;  ///< bytes of a file
 
 /// Collects rows, each operator and size once.
 class Rows {
@@ -126,7 +114,7 @@ std::string maker(const json& file) {
 
 MistProfile read_mist_profile(const std::string& path, const std::string& database,
                               const std::string& machine) {
-  const json file = load_json(path);
+  const json file = deck::load_json(path, most_bytes);
   const json& entries = at(file, "entries", path);
   require(entries.is_array() && !entries.empty(), Failure::input,
           "{}: 'entries' must be a list of operators", path);

@@ -19,6 +19,11 @@ void needs(bool holds, fmt::format_string<Args...> format, Args&&... args) {
 }
 
 void check(const Config& m) {
+  constexpr std::int64_t widest = 1 << 22;  // so that products of a few sizes fit 64 bits
+  const std::int64_t attention_size =
+      m.head_size > 0 ? std::int64_t{m.num_heads} * m.head_size : m.hidden_size;
+  needs(attention_size <= widest, "num_heads x head_dim = {} x {} must be at most {}", m.num_heads,
+        m.head_size, widest);
   needs(m.head_size > 0 || m.hidden_size % m.num_heads == 0,
         "num_heads = {} must divide hidden_size = {} unless head_dim is given", m.num_heads,
         m.hidden_size);

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <fstream>
 #include <initializer_list>
 #include <set>
 #include <string>
@@ -14,6 +13,7 @@
 
 #include "base/error.hpp"
 #include "base/log.hpp"
+#include "deck/json.hpp"
 #include "model/model.hpp"
 
 namespace brume::model {
@@ -63,7 +63,7 @@ class ConfigFile {
     const json* value = find(key);
     if (value == nullptr) return fallback;
     needs(value->is_number_integer() && *value >= 1 && *value <= 2147483647,
-          "'{}' must be a whole number from 1 on, found {}", key, value->dump());
+          "'{}' must be a whole number from 1 on, found {}", key, deck::describe_json(*value));
     return value->get<int>();
   }
   int size(const std::string& key) {
@@ -73,19 +73,19 @@ class ConfigFile {
   double number(const std::string& key, double fallback) {
     const json* value = find(key);
     needs(value == nullptr || value->is_number(), "'{}' must be a number, found {}", key,
-          value ? value->dump() : "");
+          value ? deck::describe_json(*value) : "");
     return value ? value->get<double>() : fallback;
   }
   bool truth(const std::string& key, bool fallback) {
     const json* value = find(key);
     needs(value == nullptr || value->is_boolean(), "'{}' must be true or false, found {}", key,
-          value ? value->dump() : "");
+          value ? deck::describe_json(*value) : "");
     return value ? value->get<bool>() : fallback;
   }
   std::string word(const std::string& key, const std::string& fallback) {
     const json* value = find(key);
     needs(value == nullptr || value->is_string(), "'{}' must be a string, found {}", key,
-          value ? value->dump() : "");
+          value ? deck::describe_json(*value) : "");
     return value ? value->get<std::string>() : fallback;
   }
 
@@ -107,27 +107,40 @@ class ConfigFile {
   std::set<std::string> met_;
 };
 
-ConfigFile load(const std::string& path) {
-  std::ifstream stream(path);
-  require(bool(stream), Failure::input, "model.config: cannot read '{}'", path);
-  json object = json::parse(stream, nullptr, false);
-  require(object.is_object(), Failure::input, "model.config: '{}' is not a JSON object", path);
-  return {std::move(object), path};
+ConfigFile load(const deck::ModelKeys& keys) {
+  constexpr std::size_t largest = std::size_t{16} << 20;
+  try {
+    json object = deck::load_json(keys.config, largest);
+    require(object.is_object(), Failure::input, "{}: must be a JSON object, found {}", keys.config,
+            deck::describe_json(object));
+    return {std::move(object), keys.config};
+  } catch (const Error& error) {
+    throw Error(error.failure(), "{}: 'model.config': {}", keys.config_place, error.what());
+  }
 }
 
-/// Fills in the keys that the deck did not give.
+/// Fills in the keys that the deck did not give, within the bounds of the deck's schema.
 class KeyWriter {
  public:
-  explicit KeyWriter(deck::ModelKeys& keys) : keys_(keys) {}
+  KeyWriter(deck::ModelKeys& keys, const ConfigFile& file) : keys_(keys), file_(file) {}
   bool given(const char* key) const { return std::ranges::count(keys_.given, key) > 0; }
+  /// @param from  what the file calls it
   template <typename T>
-  void set(const char* key, T deck::ModelKeys::*member, T value) {
-    if (!given(key)) keys_.*member = std::move(value);
+  void set(const char* key, T deck::ModelKeys::*member, T value, const char* from) {
+    if (given(key)) return;
+    keys_.*member = std::move(value);
+    check(key, from);
+  }
+  /// Refuses a value that the deck could not have given.
+  void check(const char* key, const char* from) const {
+    const std::string refusal = deck::model_schema().refusal(key, keys_);
+    file_.needs(refusal.empty(), "'{}' {}", from, refusal);
   }
   deck::ModelKeys& keys() { return keys_; }
 
  private:
   deck::ModelKeys& keys_;
+  const ConfigFile& file_;
 };
 
 using Keys = deck::ModelKeys;
@@ -152,19 +165,21 @@ void refuse_activation(ConfigFile& file, const char* key, const std::string& usu
 }
 
 void set_common(ConfigFile& file, KeyWriter& out, const char* family, bool tied_head) {
-  out.set("family", &Keys::family, std::string(family));
-  out.set("tied_head", &Keys::tied_head, file.truth("tie_word_embeddings", tied_head));
-  out.set("vocab_size", &Keys::vocab_size, file.size("vocab_size"));
-  out.set("init_std", &Keys::init_std, file.number("initializer_range", 0.02));
+  out.set("family", &Keys::family, std::string(family), "architectures");
+  out.set("tied_head", &Keys::tied_head, file.truth("tie_word_embeddings", tied_head),
+          "tie_word_embeddings");
+  out.set("vocab_size", &Keys::vocab_size, file.size("vocab_size"), "vocab_size");
+  out.set("init_std", &Keys::init_std, file.number("initializer_range", 0.02), "initializer_range");
 }
 
 /// Sizes under the names that all but GPT-2 use.
 void set_sizes(ConfigFile& file, KeyWriter& out) {
-  out.set("num_layers", &Keys::num_layers, file.size("num_hidden_layers"));
-  out.set("hidden_size", &Keys::hidden_size, file.size("hidden_size"));
-  out.set("num_heads", &Keys::num_heads, file.size("num_attention_heads"));
-  out.set("head_dim", &Keys::head_dim, file.size("head_dim", 0));
-  out.set("seq_len", &Keys::seq_len, file.size("max_position_embeddings", 2048));
+  out.set("num_layers", &Keys::num_layers, file.size("num_hidden_layers"), "num_hidden_layers");
+  out.set("hidden_size", &Keys::hidden_size, file.size("hidden_size"), "hidden_size");
+  out.set("num_heads", &Keys::num_heads, file.size("num_attention_heads"), "num_attention_heads");
+  out.set("head_dim", &Keys::head_dim, file.size("head_dim", 0), "head_dim");
+  out.set("seq_len", &Keys::seq_len, file.size("max_position_embeddings", 2048),
+          "max_position_embeddings");
 }
 
 /// `rope_scaling` beside `rope_theta`, or both in `rope_parameters`, as newer files have it.
@@ -173,7 +188,8 @@ void set_rope(ConfigFile& file, KeyWriter& out) {
   const json* table = file.find("rope_parameters");
   if (table == nullptr) table = file.find("rope_scaling");
   if (table != nullptr) {
-    file.needs(table->is_object(), "rotary scaling must be an object, found {}", table->dump());
+    file.needs(table->is_object(), "rotary scaling must be an object, found {}",
+               deck::describe_json(*table));
     ConfigFile rope(*table, file.path() + ": rope_scaling");
     theta = rope.number("rope_theta", theta);
     const std::string kind = rope.word("rope_type", rope.word("type", "default"));
@@ -181,8 +197,9 @@ void set_rope(ConfigFile& file, KeyWriter& out) {
                "'rope_type' must be default, linear or llama3, found \"{}\"", kind);
     rope.needs(rope.number("partial_rotary_factor", 1.0) == 1.0,
                "'partial_rotary_factor' must be 1: all features of a head are turned");
+    rope.needs(kind == "default" || rope.find("factor") != nullptr, "missing key 'factor'");
     const deck::RopeScalingKeys usual;
-    if (!out.given("rope_scaling"))
+    if (!out.given("rope_scaling")) {
       out.keys().rope_scaling = {
           .kind = kind == "default" ? "none" : kind,
           .factor = rope.number("factor", usual.factor),
@@ -190,18 +207,27 @@ void set_rope(ConfigFile& file, KeyWriter& out) {
           .high_freq_factor = rope.number("high_freq_factor", usual.high_freq_factor),
           .original_seq_len =
               rope.size("original_max_position_embeddings", usual.original_seq_len)};
+      for (const auto& [key, from] :
+           {std::pair("rope_scaling.factor", "rope_scaling.factor"),
+            std::pair("rope_scaling.low_freq_factor", "rope_scaling.low_freq_factor"),
+            std::pair("rope_scaling.high_freq_factor", "rope_scaling.high_freq_factor"),
+            std::pair("rope_scaling.original_seq_len",
+                      "rope_scaling.original_max_position_embeddings")})
+        out.check(key, from);
+    }
   }
-  out.set("rope_theta", &Keys::rope_theta, theta);
+  out.set("rope_theta", &Keys::rope_theta, theta, "rope_theta");
 }
 
 void read_gpt2(ConfigFile& file, KeyWriter& out) {
   set_common(file, out, "gpt", true);
-  out.set("num_layers", &Keys::num_layers, file.size("n_layer"));
-  out.set("hidden_size", &Keys::hidden_size, file.size("n_embd"));
-  out.set("num_heads", &Keys::num_heads, file.size("n_head"));
-  out.set("ffn_size", &Keys::ffn_size, file.size("n_inner", 0));
-  out.set("seq_len", &Keys::seq_len, file.size("n_positions", 1024));
-  out.set("norm_eps", &Keys::norm_eps, file.number("layer_norm_epsilon", 1e-5));
+  out.set("num_layers", &Keys::num_layers, file.size("n_layer"), "n_layer");
+  out.set("hidden_size", &Keys::hidden_size, file.size("n_embd"), "n_embd");
+  out.set("num_heads", &Keys::num_heads, file.size("n_head"), "n_head");
+  out.set("ffn_size", &Keys::ffn_size, file.size("n_inner", 0), "n_inner");
+  out.set("seq_len", &Keys::seq_len, file.size("n_positions", 1024), "n_positions");
+  out.set("norm_eps", &Keys::norm_eps, file.number("layer_norm_epsilon", 1e-5),
+          "layer_norm_epsilon");
   refuse_activation(file, "activation_function", "gelu_new", {"gelu_new", "gelu_pytorch_tanh"});
   refuse_dropout(file, out, {"resid_pdrop", "embd_pdrop", "attn_pdrop"});
   file.needs(file.truth("scale_attn_weights", true), "'scale_attn_weights' must be true");
@@ -213,11 +239,12 @@ void read_llama(ConfigFile& file, KeyWriter& out, bool qkv_bias) {
   set_common(file, out, "llama", false);
   set_sizes(file, out);
   set_rope(file, out);
-  out.set("num_kv_heads", &Keys::num_kv_heads, file.size("num_key_value_heads", 0));
-  out.set("ffn_size", &Keys::ffn_size, file.size("intermediate_size"));
-  out.set("norm_eps", &Keys::norm_eps, file.number("rms_norm_eps", 1e-6));
-  out.set("qkv_bias", &Keys::qkv_bias, qkv_bias);
-  out.set("linear_bias", &Keys::linear_bias, false);
+  out.set("num_kv_heads", &Keys::num_kv_heads, file.size("num_key_value_heads", 0),
+          "num_key_value_heads");
+  out.set("ffn_size", &Keys::ffn_size, file.size("intermediate_size"), "intermediate_size");
+  out.set("norm_eps", &Keys::norm_eps, file.number("rms_norm_eps", 1e-6), "rms_norm_eps");
+  out.set("qkv_bias", &Keys::qkv_bias, qkv_bias, "architectures");
+  out.set("linear_bias", &Keys::linear_bias, false, "architectures");
   refuse_activation(file, "hidden_act", "silu", {"silu", "swish"});
   refuse_dropout(file, out, {"attention_dropout"});
   for (const char* key : {"attention_bias", "mlp_bias"})
@@ -240,13 +267,19 @@ void read_falcon(ConfigFile& file, KeyWriter& out) {
   const bool grouped = file.truth("new_decoder_architecture", false);
   const bool one_key_head = file.truth("multi_query", true) && !grouped;
   const int key_heads = file.size("num_kv_heads", 0);
-  out.set("num_kv_heads", &Keys::num_kv_heads, one_key_head ? 1 : grouped ? key_heads : 0);
-  out.set("layer_norms", &Keys::layer_norms, file.size("num_ln_in_parallel_attn", grouped ? 2 : 1));
-  out.set("ffn_size", &Keys::ffn_size, file.size("ffn_hidden_size", 0));
-  out.set("norm_eps", &Keys::norm_eps, file.number("layer_norm_epsilon", 1e-5));
+  out.set("num_kv_heads", &Keys::num_kv_heads,
+          one_key_head ? 1
+          : grouped    ? key_heads
+                       : 0,
+          "num_kv_heads");
+  out.set("layer_norms", &Keys::layer_norms, file.size("num_ln_in_parallel_attn", grouped ? 2 : 1),
+          "num_ln_in_parallel_attn");
+  out.set("ffn_size", &Keys::ffn_size, file.size("ffn_hidden_size", 0), "ffn_hidden_size");
+  out.set("norm_eps", &Keys::norm_eps, file.number("layer_norm_epsilon", 1e-5),
+          "layer_norm_epsilon");
   const bool bias = file.truth("bias", false);
-  out.set("qkv_bias", &Keys::qkv_bias, bias);
-  out.set("linear_bias", &Keys::linear_bias, bias);
+  out.set("qkv_bias", &Keys::qkv_bias, bias, "bias");
+  out.set("linear_bias", &Keys::linear_bias, bias, "bias");
   refuse_activation(file, "activation", "gelu", {"gelu"});
   refuse_dropout(file, out, {"hidden_dropout", "attention_dropout"});
   file.needs(!file.truth("alibi", false),
@@ -270,7 +303,7 @@ std::string architecture(ConfigFile& file) {
   const json* names = file.find("architectures");
   file.needs(names != nullptr && names->is_array() && names->size() == 1 && (*names)[0].is_string(),
              "'architectures' must be a list of one name, found {}",
-             names ? names->dump() : "nothing");
+             names ? deck::describe_json(*names) : "nothing");
   return (*names)[0].get<std::string>();
 }
 
@@ -279,7 +312,7 @@ std::string architecture(ConfigFile& file) {
 deck::ModelKeys resolved(const deck::ModelKeys& keys) {
   if (keys.config.empty()) return keys;
   deck::ModelKeys filled = keys;
-  ConfigFile file = load(keys.config);
+  ConfigFile file = load(keys);
   const std::string name = architecture(file);
   const auto found = std::ranges::find(architectures, name, &std::pair<std::string, Read>::first);
   std::vector<std::string> known;
@@ -289,13 +322,17 @@ deck::ModelKeys resolved(const deck::ModelKeys& keys) {
   for (const char* key : {"num_local_experts", "num_experts", "n_routed_experts"})
     file.needs(file.size(key, 1) == 1, "'{}': mixtures of experts do not run here", key);
   file.needs(!file.truth("add_cross_attention", false), "'add_cross_attention' must be false");
-  KeyWriter writer(filled);
+  KeyWriter writer(filled, file);
   found->second(file, writer);
   if (const auto unknown = file.unknown(); !unknown.empty())
     log::warn("{}: keys without meaning here: {}", keys.config, fmt::join(unknown, ", "));
   if (filled.ffn_size == 0) filled.ffn_size = 4 * filled.hidden_size;
   filled.config.clear();
-  config(filled, "fp32");  // sizes must fit each other
+  try {
+    config(filled, "fp32");  // sizes must fit each other
+  } catch (const Error& error) {
+    throw Error(error.failure(), "{}: {}", keys.config, error.what());
+  }
   return filled;
 }
 

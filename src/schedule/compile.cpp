@@ -89,8 +89,9 @@ void Compiler::finish() {
 
 Program compile(const plan::Plan& plan, const model::Config& model, int rank,
                 const Options& options) {
+  options.deadline.check();
   Program program = Compiler(plan, model, rank, options).compile();
-  place(program);
+  place(program, options.deadline);
   link(program, options.overlap);
   return program;
 }

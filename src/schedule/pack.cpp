@@ -23,7 +23,7 @@ using Offsets = std::vector<std::int64_t>;
 /// Parcels, who meets whom, and the best offsets so far.
 class Packer {
  public:
-  Packer(std::span<const Parcel> parcels, std::int64_t beside_bytes);
+  Packer(std::span<const Parcel> parcels, std::int64_t beside_bytes, const Deadline& deadline);
 
   bool done() const { return best_end_ <= good_end_; }
   const Offsets& best() const { return best_; }
@@ -46,6 +46,7 @@ class Packer {
   Order by_offset() const;
 
   std::span<const Parcel> parcels_;
+  const Deadline& deadline_;
   std::vector<int> meets_;           ///< neighbours of all parcels, one after the other
   std::vector<std::size_t> first_;   ///< where each one's begin
   std::vector<std::int64_t> crowd_;  ///< [parcel] most bytes that live at once during its life
@@ -57,8 +58,8 @@ class Packer {
   Offsets best_;
 };
 
-Packer::Packer(std::span<const Parcel> parcels, std::int64_t beside_bytes)
-    : parcels_(parcels), offset_(parcels.size(), -1) {
+Packer::Packer(std::span<const Parcel> parcels, std::int64_t beside_bytes, const Deadline& deadline)
+    : parcels_(parcels), deadline_(deadline), offset_(parcels.size(), -1) {
   const int tasks = std::ranges::max_element(parcels, {}, &Parcel::last_task)->last_task + 1;
   std::vector<std::int64_t> live(std::size_t(tasks) + 1, 0);
   for (const Parcel& p : parcels) {
@@ -81,6 +82,7 @@ void Packer::find_neighbours() {
   std::vector<std::vector<int>> meets(parcels_.size());
   std::vector<int> alive;
   for (int id : by_first) {
+    deadline_.check();
     std::erase_if(alive, [&](int other) { return at(other).last_task < at(id).first_task; });
     for (int other : alive) {
       meets[std::size_t(id)].push_back(other);
@@ -97,6 +99,7 @@ void Packer::find_neighbours() {
 
 /// The lowest offset that is free during the parcel's whole life.
 void Packer::choose(int id) {
+  deadline_.check();
   taken_.clear();
   for (int other : neighbours(id))
     if (offset_[std::size_t(other)] >= 0)
@@ -158,6 +161,7 @@ void Packer::try_skylines() {
   const auto up_to = [&](double most) { return most * double(random()) / double(random.max()); };
   Skyline skyline(parcels_);
   while (!done() && skyline.steps() < most_skyline_steps) {
+    deadline_.check();
     Taste taste{.length = up_to(2.0),
                 .bytes = up_to(1.0),
                 .aligned = up_to(2.0),
@@ -229,9 +233,9 @@ void Packer::climb() {
 
 }  // namespace
 
-std::int64_t pack(std::span<Parcel> parcels, std::int64_t beside_bytes) {
+std::int64_t pack(std::span<Parcel> parcels, std::int64_t beside_bytes, const Deadline& deadline) {
   if (parcels.empty()) return 0;
-  Packer packer(parcels, beside_bytes);
+  Packer packer(parcels, beside_bytes, deadline);
   packer.try_orders();
   if (!packer.done()) packer.try_skylines();
   if (!packer.done()) packer.climb();

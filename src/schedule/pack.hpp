@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <span>
 
+#include "base/deadline.hpp"
+
 namespace brume::schedule {
 
 /// Bytes that are needed from a first to a last task, side by side.
@@ -25,6 +27,8 @@ struct Parcel {
 ///
 /// @param beside_bytes  what lives beside all of them, for the 0.5 %
 /// @return the end of the last one
-std::int64_t pack(std::span<Parcel> parcels, std::int64_t beside_bytes);
+/// @throws OutOfTime when the deadline passes
+std::int64_t pack(std::span<Parcel> parcels, std::int64_t beside_bytes,
+                  const Deadline& deadline = {});
 
 }  // namespace brume::schedule

@@ -271,7 +271,8 @@ double task_s(const Task& task, const Program& program, const plan::Plan& plan,
 }
 
 Simulation simulate(std::span<const Program> programs, const plan::Plan& plan,
-                    const model::Config& model, const hardware::Machine& machine) {
+                    const model::Config& model, const hardware::Machine& machine,
+                    const Deadline& deadline) {
   const Activities activities(programs, plan);
   require(activities.unmatched.empty(), Failure::bug, "{}",
           activities.unmatched.empty() ? "" : activities.unmatched[0]);
@@ -300,6 +301,7 @@ Simulation simulate(std::span<const Program> programs, const plan::Plan& plan,
   };
   start(readiness.start());
   while (!clockwork.idle()) {
+    deadline.check();
     const int activity = clockwork.next(now_s);
     for (const Member& m : activities.members[std::size_t(activity)])
       simulation.spans[std::size_t(m.program)][std::size_t(m.task)].end_s = now_s;

@@ -11,8 +11,9 @@ namespace {
 /// Steps from stage to stage, from the last one on, over the devices in use.
 class Steps {
  public:
-  Steps(const Rooms& rooms, const Uses& uses, const hardware::Cluster& cluster)
-      : rooms_(rooms), uses_(uses), fills_(cluster.num_groups() == 1) {
+  Steps(const Rooms& rooms, const Uses& uses, const hardware::Cluster& cluster,
+        const Deadline& deadline)
+      : rooms_(rooms), uses_(uses), deadline_(deadline), fills_(cluster.num_groups() == 1) {
     least_rest_.assign(rooms.size() + 1, 0);
     most_rest_ = least_rest_;
     for (std::size_t after = rooms.size(); after-- > 0;) {
@@ -28,6 +29,7 @@ class Steps {
   void each(std::size_t after, const std::vector<int>& reached, Visit visit) const {
     for (std::size_t use = 0; use < uses_.size(); ++use) {
       if (reached[use] < 0) continue;
+      deadline_.check();
       for (const Room& room : rooms_[after]) {
         if (!uses_.takes(use, room.group, room.devices)) continue;
         const int rest = uses_.left(use, room.group) - room.devices;
@@ -40,6 +42,7 @@ class Steps {
  private:
   const Rooms& rooms_;
   const Uses& uses_;
+  const Deadline& deadline_;
   bool fills_;
   std::vector<int> least_rest_, most_rest_;  ///< [stages placed] devices of the others
 };
@@ -95,11 +98,12 @@ bool Uses::complete(std::size_t use) const {
   return true;
 }
 
-bool enough(const Rooms& rooms, int num_layers, const hardware::Cluster& cluster) {
+bool enough(const Rooms& rooms, int num_layers, const hardware::Cluster& cluster,
+            const Deadline& deadline) {
   if (any_without(rooms) || !may_be_enough(rooms, num_layers, cluster)) return false;
   if (cluster.num_groups() > 1) return true;
   const Uses uses(rooms, cluster);
-  const Steps steps(rooms, uses, cluster);
+  const Steps steps(rooms, uses, cluster, deadline);
   std::vector<int> last(uses.size(), -1), next;
   last[0] = 0;
   for (std::size_t after = 0; after < rooms.size(); ++after) {
@@ -112,11 +116,12 @@ bool enough(const Rooms& rooms, int num_layers, const hardware::Cluster& cluster
   return last.back() >= num_layers;
 }
 
-Capacity::Capacity(const Rooms& rooms, const hardware::Cluster& cluster) : uses_(rooms, cluster) {
+Capacity::Capacity(const Rooms& rooms, const hardware::Cluster& cluster, const Deadline& deadline)
+    : uses_(rooms, cluster) {
   last_.assign(rooms.size() + 1, std::vector(uses_.size(), -1));
   first_ = last_;
   if (any_without(rooms)) return;
-  const Steps steps(rooms, uses_, cluster);
+  const Steps steps(rooms, uses_, cluster, deadline);
   last_.front().front() = 0;
   for (std::size_t use = 0; use < uses_.size(); ++use)
     if (uses_.complete(use)) first_.back()[use] = 0;

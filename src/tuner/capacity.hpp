@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "base/deadline.hpp"
 #include "hardware/cluster.hpp"
 
 namespace brume::tuner {
@@ -53,13 +54,15 @@ class Uses {
 };
 
 /// Whether stages in these rooms may hold all layers. Exact for one group; for several it may say
-/// yes in vain.
-bool enough(const Rooms& rooms, int num_layers, const hardware::Cluster& cluster);
+/// yes in vain. @throws OutOfTime
+bool enough(const Rooms& rooms, int num_layers, const hardware::Cluster& cluster,
+            const Deadline& deadline);
 
 /// Most layers that stages can hold; -1 where devices do not add up or meshes would straddle nodes.
 class Capacity {
  public:
-  Capacity(const Rooms& rooms, const hardware::Cluster& cluster);
+  /// @throws OutOfTime
+  Capacity(const Rooms& rooms, const hardware::Cluster& cluster, const Deadline& deadline);
 
   const Uses& uses() const { return uses_; }
   /// Of the last `stages`, on the devices in use.

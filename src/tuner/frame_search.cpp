@@ -48,6 +48,7 @@ Pipeline FrameSearch::empty_pipeline() const {
   Pipeline pipeline{.frame = frame_,
                     .num_layers = question_.model.num_layers,
                     .cluster = question_.cluster,
+                    .deadline = question_.deadline,
                     .host_matters = host_matters,
                     .neighbours_matter = question_.cluster.num_groups() > 1,
                     .cells = {},
@@ -60,9 +61,11 @@ Pipeline FrameSearch::unlimited_pipeline() const {
   Pipeline pipeline = empty_pipeline();
   pipeline.host_matters = pipeline.neighbours_matter = false;
   for (int after = 0; after < frame_.num_stages; ++after)
-    for (int layout = 0; layout < int(frame_.layouts.size()); ++layout)
+    for (int layout = 0; layout < int(frame_.layouts.size()); ++layout) {
+      question_.deadline.check();
       for (const Point& point : unlimited(layout, after))
         pipeline.cells[std::size_t(after)].push_back({layout, point.layers, std::span(&point, 1)});
+    }
   return pipeline;
 }
 
@@ -113,7 +116,7 @@ Prices FrameSearch::prices(double threshold_s) const {
   std::vector<int> devices;
   for (const hardware::NodeGroup& group : question_.cluster.groups)
     devices.push_back(group.devices());
-  return best_prices(stages, question_.model.num_layers, devices);
+  return best_prices(stages, question_.model.num_layers, devices, question_.deadline);
 }
 
 /// The fastest slowest stage that can hold all layers, and what all stages take together.
@@ -144,7 +147,8 @@ void FrameSearch::bound() {
     }
   std::ranges::sort(ends);
   const auto fastest = std::ranges::partition_point(ends, [&](double threshold_s) {
-    return !enough(rooms(threshold_s), question_.model.num_layers, question_.cluster);
+    return !enough(rooms(threshold_s), question_.model.num_layers, question_.cluster,
+                   question_.deadline);
   });
   if (fastest == ends.end()) return;  // devices do not add up
   fastest_stage_s_ = *fastest;
@@ -165,7 +169,8 @@ void FrameSearch::reopen(double least_s) {
     open.push_back(
         {.over_s = over_s,
          .most_s = most_s,
-         .bound_s = std::max(least_bound_s_, (frame_.microbatches - 1) * slowest_s + other_s_)});
+         .bound_s = std::max(least_bound_s_, (frame_.microbatches - 1) * slowest_s + other_s_),
+         .most_labels = question_.most_labels});
     over_s = most_s;
     if (end == infinity) break;
   }
@@ -186,9 +191,10 @@ int FrameSearch::most_of_others(const Capacity& room, int layout, int after) con
 
 Pipeline FrameSearch::limited_pipeline(double most_s) {
   Pipeline pipeline = empty_pipeline();
-  const Capacity room(rooms(most_s), question_.cluster);
+  const Capacity room(rooms(most_s), question_.cluster, question_.deadline);
   for (int after = 0; after < frame_.num_stages; ++after)
     for (int layout = 0; layout < int(frame_.layouts.size()); ++layout) {
+      question_.deadline.check();
       const int most_here = most_layers(unlimited(layout, after), most_s);
       if (most_here == 0) continue;
       const int others = most_of_others(room, layout, after);

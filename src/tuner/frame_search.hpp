@@ -11,19 +11,22 @@
 
 namespace brume::tuner {
 
-/// What a search is about.
+/// What a search is about, and how long it may take.
 struct Question {
   const model::Config& model;
   int global_batch;
   hardware::Cluster cluster;
   const hardware::Machine& machine;
   deck::SearchKeys keys;
+  std::size_t most_labels;  ///< of a state of the dynamic program before some are merged
+  const Deadline& deadline;
 };
 
 /// Plans whose slowest stage takes more than `over_s`, at most `most_s`.
 struct Interval {
   double over_s, most_s;
   double bound_s;                               ///< none of them is faster
+  std::size_t most_labels;                      ///< of a state when it is looked at
   bool limited = false;                         ///< the bound knows of memory limits
   std::optional<Prices> prices = std::nullopt;  ///< their bound is counted in
 };

@@ -80,11 +80,12 @@ bool Fronts::struck(const Seat& seat, const Point& point) const {
 
 void Fronts::prepare(int layout, int after, int least_layers, int most_layers) {
   const Seat seat{frame_, layout, after};
+  std::set<Key> cells;
   std::vector<int> missing;
   std::vector<Point> found;
   for (int layers = least_layers; layers <= most_layers; ++layers) {
     const Key cell = key(layout, after, layers);
-    if (!fronts_.try_emplace(cell).second) continue;
+    if (fronts_.contains(cell) || !cells.insert(cell).second) continue;
     if (!struck_.contains(cell)) {
       missing.push_back(layers);
       continue;
@@ -94,6 +95,8 @@ void Fronts::prepare(int layout, int after, int least_layers, int most_layers) {
   }
   const std::vector<Point> climbed = climb(seat, missing);
   found.insert(found.end(), climbed.begin(), climbed.end());
+  // Kept once they are whole: the search may be out of time before.
+  for (const Key& cell : cells) fronts_[cell];
   feasible_ += std::int64_t(found.size());
   std::map<int, std::vector<Point>> by_layers;
   for (const Point& point : found) by_layers[point.layers].push_back(point);

@@ -90,8 +90,8 @@ analyzer::StageRole Seat::role() const {
           .disk = mesh().disk};
 }
 
-Grid::Grid(const model::Config& model, const hardware::Machine& machine)
-    : model_(model), machine_(machine) {}
+Grid::Grid(const model::Config& model, const hardware::Machine& machine, const Deadline& deadline)
+    : model_(model), machine_(machine), deadline_(deadline) {}
 
 const Grid::Role& Grid::role(analyzer::StageRole wanted) {
   auto& role = roles_[wanted];
@@ -107,6 +107,7 @@ const Grid::Role& Grid::role(analyzer::StageRole wanted) {
 }
 
 void Grid::evaluate(const Tape& tape, const Seat& seat, std::span<const Point> points) {
+  deadline_.check();
   const auto& names = analyzer::variables();
   inputs_.resize(names.size());
   outputs_.resize(4);

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/deadline.hpp"
 #include "space.hpp"
 
 namespace brume::tuner {
@@ -65,10 +66,12 @@ struct Axes {
 /// all values are tried.
 using Rising = std::array<bool, std::tuple_size_v<Ratios>>;
 
-/// The expressions of all stage roles of one model on one machine.
+/// The expressions of all stage roles of one model on one machine. Pricing throws OutOfTime when
+/// the deadline has passed.
 class Grid {
  public:
-  Grid(const model::Config& model, const hardware::Machine& machine);
+  /// What it is given must outlive it.
+  Grid(const model::Config& model, const hardware::Machine& machine, const Deadline& deadline);
 
   void price_time(const Seat& seat, std::span<Point> points);    ///< sets stable and delta
   void price_memory(const Seat& seat, std::span<Point> points);  ///< sets bytes on each tier
@@ -90,6 +93,7 @@ class Grid {
 
   const model::Config& model_;
   const hardware::Machine& machine_;
+  const Deadline& deadline_;
   std::map<analyzer::StageRole, std::unique_ptr<Role>> roles_;
   std::map<std::tuple<analyzer::StageRole, int, int, int, int, int>, Rising> rising_;
   std::vector<std::vector<double>> inputs_, outputs_;  ///< columns of the last evaluation

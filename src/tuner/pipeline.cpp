@@ -12,18 +12,17 @@
 namespace brume::tuner {
 namespace {
 
-constexpr std::size_t most_labels = 64;  ///< of one state; more are merged
-
 class DynamicProgram {
  public:
   DynamicProgram(const Pipeline& pipeline, double threshold_s, double cutoff_s,
-                 const Prices& prices)
+                 const Prices& prices, std::size_t most_labels)
       : pipeline_(pipeline),
         num_groups_(pipeline.cluster.num_groups()),
         cutoff_s_(cutoff_s),
-        prices_(prices) {
+        prices_(prices),
+        most_labels_(most_labels) {
     for (const auto& cells : pipeline.cells) meshes_.push_back(meshes(cells, threshold_s));
-    capacity_.emplace(rooms(), pipeline.cluster);
+    capacity_.emplace(rooms(), pipeline.cluster, pipeline.deadline);
     bound_rest();
   }
 
@@ -61,6 +60,8 @@ class DynamicProgram {
   int num_groups_;
   double cutoff_s_;
   Prices prices_;
+  std::size_t most_labels_;
+  bool merged_ = false;
   std::vector<Meshes> meshes_;  ///< [stages after]
   std::optional<Capacity> capacity_;
   std::vector<double> rest_s_;  ///< [stages placed] least sum of the other stages' stable times
@@ -74,6 +75,7 @@ DynamicProgram::Meshes DynamicProgram::meshes(const std::vector<Cell>& cells,
   using Key = std::tuple<int, int, int, int, int>;  // turn, next turn, group, devices, layers
   std::map<Key, std::vector<const Point*>> all;
   for (const Cell& cell : cells) {
+    pipeline_.deadline.check();
     const Layout& layout = pipeline_.layout(cell);
     auto& points = all[{turn_of(layout.group, cell.after), turn_of(cell.before, layout.group),
                         layout.group, layout.devices(), cell.layers}];
@@ -171,12 +173,13 @@ void DynamicProgram::offer(std::vector<int>& labels, const Label& label) {
   for (int id : labels)
     if (beats(labels_[std::size_t(id)], label)) return;
   std::erase_if(labels, [&](int id) { return beats(label, labels_[std::size_t(id)]); });
-  if (labels.size() < most_labels) {
+  if (labels.size() < most_labels_) {
     labels.push_back(int(labels_.size()));
     labels_.push_back(label);
     return;
   }
-  // Too many: one that is at least as good as both keeps the bound a bound.
+  // One that is at least as good as both keeps the bound a bound.
+  merged_ = true;
   Label merged = labels_[std::size_t(labels.back())];
   merged.sum_s = std::min(merged.sum_s, label.sum_s);
   merged.least_s = std::min(merged.least_s, label.least_s);
@@ -192,6 +195,7 @@ void DynamicProgram::extend(int after, const States::State& from, States& next) 
   const Uses& uses = capacity_->uses();
   for (const Mesh& mesh : meshes_[std::size_t(after)][std::size_t(from.turn)]) {
     if (!uses.takes(from.use, mesh.group, mesh.devices)) continue;
+    pipeline_.deadline.check();
     const int room = capacity_->first(placed, uses.with(from.use, mesh.group, mesh.devices));
     if (room < 0) continue;
     for (auto arc = std::ranges::lower_bound(mesh.arcs, others - room, {}, &Arc::layers);
@@ -237,13 +241,7 @@ Least DynamicProgram::solve() {
   least.sum_s = labels_[std::size_t(best)].least_s;
   for (int id = best; labels_[std::size_t(id)].point; id = labels_[std::size_t(id)].next)
     least.stages.push_back(*labels_[std::size_t(id)].point);
-  // What merged labels promised may not hold for the choice itself.
-  double later_s = 0.0;
-  least.choice_s = 0.0;
-  for (auto stage = least.stages.rbegin(); stage != least.stages.rend(); ++stage) {
-    least.choice_s = std::max(least.choice_s, stage->whole_s() + later_s);
-    later_s += stage->stable_s;
-  }
+  least.merged = merged_;
   return least;
 }
 
@@ -270,9 +268,9 @@ bool fits_host(const Pipeline& pipeline, const std::vector<Point>& stages) {
   return true;
 }
 
-Least least_sum(const Pipeline& pipeline, double threshold_s, double cutoff_s,
-                const Prices& prices) {
-  return DynamicProgram(pipeline, threshold_s, cutoff_s, prices).solve();
+Least least_sum(const Pipeline& pipeline, double threshold_s, double cutoff_s, const Prices& prices,
+                std::size_t most_labels) {
+  return DynamicProgram(pipeline, threshold_s, cutoff_s, prices, most_labels).solve();
 }
 
 }  // namespace brume::tuner

@@ -26,6 +26,7 @@ struct Pipeline {
   const Frame& frame;
   int num_layers = 0;
   const hardware::Cluster& cluster;
+  const Deadline& deadline;
   bool host_matters = false;             ///< a node's stages share its host memory
   bool neighbours_matter = false;        ///< else cells are for any neighbours
   std::vector<std::vector<Cell>> cells;  ///< [stages after]
@@ -50,17 +51,21 @@ bool fits_host(const Pipeline& pipeline, const std::vector<Point>& stages);
 
 /// Least max_i (whole_i + sum_{j>i} t_j) over choices whose stages take at most `threshold_s` each.
 struct Least {
-  double sum_s = infinity;     ///< proven lower bound; at most `cutoff_s`
-  std::vector<Point> stages;   ///< a choice; empty when none is below the cutoff
-  double choice_s = infinity;  ///< of that choice
+  double sum_s = infinity;    ///< proven lower bound; at most `cutoff_s`
+  std::vector<Point> stages;  ///< a choice; empty when none is below the cutoff
+  bool merged = false;        ///< labels were merged: the choice may be slower than the bound, and
+                              ///< may need more host memory than there is
 };
 
 /// Dynamic program over (stages after, devices used of each group, layers used, and where
 /// neighbours matter the groups of the next stage and of the one after it), from the last stage on,
 /// with labels (sum of t, max of whole + later t, host bytes on each group's current node) that do
 /// not beat each other. Prices bound what is left to place.
-Least least_sum(const Pipeline& pipeline, double threshold_s, double cutoff_s,
-                const Prices& prices = {});
+///
+/// @param most_labels  of a state; more are merged into one that is at least as good as both
+/// @throws OutOfTime   when the pipeline's deadline passes
+Least least_sum(const Pipeline& pipeline, double threshold_s, double cutoff_s, const Prices& prices,
+                std::size_t most_labels);
 
 /// What GLPK says of a pipeline.
 struct Proof {

@@ -86,19 +86,20 @@ bool executes(const plan::Plan& plan, const model::Config& model,
 /// A sample, with the Programs of one rank of each stage where the plan executes and simulating
 /// them is a matter of seconds.
 Placement place_some(const plan::Plan& plan, const model::Config& model,
-                     const hardware::Cluster& cluster, bool simulated) {
-  Placement placement = sample(plan, model, cluster);
+                     const hardware::Cluster& cluster, const Deadline& deadline, bool simulated) {
+  Placement placement = sample(plan, model, cluster, deadline);
   if (!simulated || placement.misfit) return placement;
   if (passes(plan, [](const plan::Stage&) { return 1; }) > most_simulated_passes) return placement;
   for (int stage = 0; stage < plan.num_stages(); ++stage)
-    placement.programs.push_back(schedule::compile(plan, model, plan::rank_of(plan, stage, 0, 0)));
+    placement.programs.push_back(
+        schedule::compile(plan, model, plan::rank_of(plan, stage, 0, 0), {.deadline = deadline}));
   return placement;
 }
 
 }  // namespace
 
 Placement sample(const plan::Plan& whole, const model::Config& model,
-                 const hardware::Cluster& cluster) {
+                 const hardware::Cluster& cluster, const Deadline& deadline) {
   const plan::Plan plan = shortened(whole);
   std::vector<Arenas> largest(plan.stages.size(), Arenas{});
   for (int stage = 0; stage < plan.num_stages(); ++stage) {
@@ -106,7 +107,7 @@ Placement sample(const plan::Plan& whole, const model::Config& model,
     const int first = plan::rank_of(plan, stage, 0, 0);
     const int last = plan::rank_of(plan, stage, s.dp - 1, s.tp - 1);
     for (int rank : first == last ? std::vector{first} : std::vector{first, last}) {
-      const Arenas bytes = schedule::compile(plan, model, rank).arena_bytes;
+      const Arenas bytes = schedule::compile(plan, model, rank, {.deadline = deadline}).arena_bytes;
       for (std::size_t tier = 0; tier < bytes.size(); ++tier)
         largest[std::size_t(stage)][tier] =
             std::max(largest[std::size_t(stage)][tier], bytes[tier]);
@@ -124,15 +125,16 @@ Placement sample(const plan::Plan& whole, const model::Config& model,
 }
 
 Placement place(const plan::Plan& plan, const model::Config& model,
-                const hardware::Cluster& cluster) {
+                const hardware::Cluster& cluster, const Deadline& deadline) {
   const bool all_simulated =
       plan.devices() <= most_whole_ranks &&
       passes(plan, [](const plan::Stage& s) { return s.devices(); }) <= most_simulated_passes;
   const bool executed = executes(plan, model, cluster);
-  if (!all_simulated || !executed) return place_some(plan, model, cluster, executed);
+  if (!all_simulated || !executed) return place_some(plan, model, cluster, deadline, executed);
   // One rank a stage tells most misfits.
   for (int stage = 0; stage < plan.num_stages(); ++stage) {
-    const auto program = schedule::compile(plan, model, plan::rank_of(plan, stage, 0, 0));
+    const auto program =
+        schedule::compile(plan, model, plan::rank_of(plan, stage, 0, 0), {.deadline = deadline});
     const int group = cluster.index(plan.stages[std::size_t(stage)].group);
     const std::int64_t device = program.arena_bytes[std::size_t(Tier::device)];
     if (device <= cluster.groups[std::size_t(group)].memory_bytes) continue;
@@ -142,7 +144,7 @@ Placement place(const plan::Plan& plan, const model::Config& model,
     return placement;
   }
   Placement placement;
-  placement.programs = schedule::compile_all(plan, model);
+  placement.programs = schedule::compile_all(plan, model, {.deadline = deadline});
   count(placement, plan, cluster,
         [&](int rank) { return placement.programs[std::size_t(rank)].arena_bytes; });
   return placement;

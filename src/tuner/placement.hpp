@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/deadline.hpp"
 #include "schedule/program.hpp"
 #include "tuner/tuner.hpp"
 
@@ -17,15 +18,18 @@ struct Placement {
   std::optional<int> misfit;  ///< a stage that does not fit; `programs` may then be empty
 };
 
+/// Seconds by which placing the first plan may exceed the search's limit: without it there is none.
+inline constexpr double placing_s = 1.0;
+
 /// From the first and last rank of each stage, which differ only in their places (the others are
 /// like the larger one), over the first microbatches, in which the peak is reached. Leaves no
-/// Programs.
+/// Programs. @throws OutOfTime
 Placement sample(const plan::Plan& whole, const model::Config& model,
-                 const hardware::Cluster& cluster);
+                 const hardware::Cluster& cluster, const Deadline& deadline);
 
 /// From all ranks; from a sample where they are many, with one Program of each stage, or where the
-/// plan is one that does not execute.
+/// plan is one that does not execute. @throws OutOfTime
 Placement place(const plan::Plan& plan, const model::Config& model,
-                const hardware::Cluster& cluster);
+                const hardware::Cluster& cluster, const Deadline& deadline);
 
 }  // namespace brume::tuner

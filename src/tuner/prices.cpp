@@ -17,8 +17,9 @@ struct Cheapest {
 
 class Relaxation {
  public:
-  Relaxation(const std::vector<Alike>& stages, int num_layers, const std::vector<int>& devices)
-      : stages_(stages), num_layers_(num_layers), devices_(devices) {
+  Relaxation(const std::vector<Alike>& stages, int num_layers, const std::vector<int>& devices,
+             const Deadline& deadline)
+      : stages_(stages), num_layers_(num_layers), devices_(devices), deadline_(deadline) {
     for (const Alike& alike : stages)
       for (const Option& option : alike.options) longest_s_ = std::max(longest_s_, option.stable_s);
   }
@@ -30,6 +31,7 @@ class Relaxation {
     double low = 0.0, high = longest_s_ + all_devices_s(device_s);
     Prices best{device_s, 0.0, ask(device_s, 0.0).sum_s};
     for (int i = 0; i < halvings; ++i) {
+      deadline_.check();
       const double layer_s = (low + high) / 2.0;
       const Cheapest answer = ask(device_s, layer_s);
       if (answer.sum_s > best.sum_s) best = {device_s, layer_s, answer.sum_s};
@@ -67,6 +69,7 @@ class Relaxation {
   const std::vector<Alike>& stages_;
   int num_layers_;
   const std::vector<int>& devices_;
+  const Deadline& deadline_;
   double longest_s_ = 0.0;
 };
 
@@ -99,8 +102,8 @@ Prices improved(const Relaxation& relaxation, Prices best, std::size_t group) {
 }  // namespace
 
 Prices best_prices(const std::vector<Alike>& stages, int num_layers,
-                   const std::vector<int>& devices) {
-  const Relaxation relaxation(stages, num_layers, devices);
+                   const std::vector<int>& devices, const Deadline& deadline) {
+  const Relaxation relaxation(stages, num_layers, devices, deadline);
   Prices best = relaxation.with({});
   for (int round = 0; round < (devices.size() == 1 ? 1 : rounds); ++round)
     for (std::size_t group = 0; group < devices.size(); ++group)

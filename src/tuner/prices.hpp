@@ -4,6 +4,7 @@
 #include <array>
 #include <vector>
 
+#include "base/deadline.hpp"
 #include "deck/deck.hpp"
 
 namespace brume::tuner {
@@ -40,8 +41,9 @@ struct Prices {
 
 /// Prices, 0 or higher, whose bound is high: by bisection and golden sections, because it is
 /// concave; of several groups' devices one price after the other.
-/// @param devices  by group
+/// @param devices   by group
+/// @throws OutOfTime
 Prices best_prices(const std::vector<Alike>& stages, int num_layers,
-                   const std::vector<int>& devices);
+                   const std::vector<int>& devices, const Deadline& deadline);
 
 }  // namespace brume::tuner

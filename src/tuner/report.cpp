@@ -1,5 +1,6 @@
 /// @file What the search found, for people.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -84,7 +85,8 @@ std::string memory_lines(const Candidate& best, const hardware::Cluster& cluster
 }
 
 std::string ablation_lines(const Result& result) {
-  if (result.ablations.empty()) return "why     no knob of the search would be missed\n";
+  if (result.ablations.empty() && result.untried.empty())
+    return "why     no knob of the search would be missed\n";
   const double base_s = result.best[0].prediction.iteration_s;
   std::string text;
   for (const Ablation& ablation : result.ablations)
@@ -92,7 +94,20 @@ std::string ablation_lines(const Result& result) {
                                                ablation.knob, format_seconds(*ablation.iteration_s),
                                                100.0 * (*ablation.iteration_s / base_s - 1.0))
                                  : fmt::format("why     without {}: nothing fits\n", ablation.knob);
+  if (!result.untried.empty())
+    text += fmt::format(
+        "why     not tried, for search.time_limit_s = {:g} was over: plans without {}\n",
+        result.search.limit_s, fmt::join(result.untried, ", "));
   return text;
+}
+
+/// What the search did not come to.
+std::string limit_line(const Search& search) {
+  if (!search.cut_short) return {};
+  return fmt::format(
+      "limit   search.time_limit_s = {:g} ended the search: {}; raise it\n", search.limit_s,
+      search.gap > 0.0 ? fmt::format("a plan may be up to {:.2g} % faster", 100.0 * search.gap)
+                       : "fewer plans were simulated than search.simulate_top asks for");
 }
 
 std::string next_best(const Result& result) {
@@ -142,7 +157,7 @@ std::string report(const Result& result, const hardware::Cluster& cluster) {
                      ablation_lines(result) + next_best(result);
   if (!result.nearest_infeasible.empty()) text += "misses  " + result.nearest_infeasible;
   const Search& s = result.search;
-  return text +
+  return text + limit_line(s) +
          fmt::format(
              "search  {} strategies ({} fit), {} evaluations, {} struck by placement, {}; gap "
              "{:.2g} % by {} dynamic programs{}\n",

@@ -9,6 +9,7 @@ namespace {
 
 constexpr std::size_t small_points = 400;  ///< so many GLPK settles in milliseconds
 constexpr double glpk_seconds = 2.0;
+constexpr std::size_t more_labels = 8;  ///< times as many where merged labels leave a doubt
 
 /// Stable times of a pipeline's points within (over_s, below_s), in rising order.
 std::vector<double> times_between(const Pipeline& pipeline, double over_s, double below_s) {
@@ -20,6 +21,16 @@ std::vector<double> times_between(const Pipeline& pipeline, double over_s, doubl
   std::ranges::sort(times);
   times.erase(std::unique(times.begin(), times.end()), times.end());
   return times;
+}
+
+/// Whether a choice takes no longer than its bound says.
+bool keeps(const Least& least) {
+  double later_s = 0.0, sum_s = 0.0;
+  for (auto stage = least.stages.rbegin(); stage != least.stages.rend(); ++stage) {
+    sum_s = std::max(sum_s, stage->whole_s() + later_s);
+    later_s += stage->stable_s;
+  }
+  return sum_s <= least.sum_s * (1.0 + sum_rounding);
 }
 
 }  // namespace
@@ -53,22 +64,20 @@ plan::Plan plan_of(const Question& question, const Frame& frame, const std::vect
   return plan;
 }
 
-Searcher::Searcher(Question question, Grid& grid, const Stopwatch& watch)
-    : question_(std::move(question)), watch_(watch), grid_(grid), axes_(question_.keys) {
-  for (Frame& frame :
-       frames(question_.model, question_.global_batch, question_.cluster, question_.keys))
-    frames_.emplace_back(question_, grid_, axes_, std::move(frame));
+Searcher::Searcher(Question question, Grid& grid)
+    : question_(std::move(question)), grid_(grid), axes_(question_.keys) {
+  unbuilt_ = frames(question_.model, question_.global_batch, question_.cluster, question_.keys);
+  std::ranges::reverse(unbuilt_);
 }
 
-double Searcher::seconds_left() const {
-  return std::max(0.0, question_.keys.time_limit_s - watch_.seconds());
+void Searcher::build_frames() {
+  for (; !unbuilt_.empty(); unbuilt_.pop_back())
+    frames_.emplace_back(question_, grid_, axes_, unbuilt_.back());
 }
 
 // --- one interval --------------------------------------------------------------------------------
 
-void Searcher::work_on(FrameSearch& candidate, std::size_t index) {
-  Interval interval = candidate.open[index];
-  candidate.open.erase(candidate.open.begin() + std::ptrdiff_t(index));
+void Searcher::work_on(FrameSearch& candidate, Interval interval) {
   const double slowest_s = std::max(interval.over_s, candidate.fastest_stage_s());
   const double steady_s = (candidate.frame().microbatches - 1) * slowest_s;
   if (!interval.prices) {
@@ -80,7 +89,8 @@ void Searcher::work_on(FrameSearch& candidate, std::size_t index) {
   }
   const Pipeline pipeline = interval.limited ? candidate.limited_pipeline(interval.most_s)
                                              : candidate.unlimited_pipeline();
-  const Least least = least_sum(pipeline, interval.most_s, known_s() - steady_s, *interval.prices);
+  const Least least = least_sum(pipeline, interval.most_s, known_s() - steady_s, *interval.prices,
+                                interval.most_labels);
   ++programs_;
   if (least.sum_s == infinity) return;  // no choice at all
   interval.bound_s = std::max(interval.bound_s, steady_s + least.sum_s);
@@ -89,21 +99,34 @@ void Searcher::work_on(FrameSearch& candidate, std::size_t index) {
   candidate.open.push_back(interval);
 }
 
-/// Keeps a choice; what is left open are slowest stages faster than its own.
+/// Keeps a choice. Where labels were merged, and the choice is not what they promised, the interval
+/// stays open for a program of more labels.
 void Searcher::take(FrameSearch& candidate, Interval interval, const Pipeline& pipeline,
                     const Least& least) {
-  const int steps = candidate.frame().microbatches - 1;
-  if (!candidate.host_matters && !fits_host(pipeline, least.stages)) {
+  const bool fits = fits_host(pipeline, least.stages);
+  if (!candidate.host_matters && !fits) {
     candidate.host_matters = true;
     candidate.fronts().count_host();
     candidate.open.push_back(interval);
     return;
   }
-  const double iteration_s = iteration_time(least.stages, candidate.frame().microbatches);
-  if (!candidate.best || iteration_s < candidate.best->iteration_s) {
-    candidate.best = Choice{least.stages, iteration_s};
-    candidate.confirmed = false;
+  if (fits || !least.merged) {
+    const double iteration_s = iteration_time(least.stages, candidate.frame().microbatches);
+    if (!candidate.best || iteration_s < candidate.best->iteration_s) {
+      candidate.best = Choice{least.stages, iteration_s};
+      candidate.confirmed = false;
+    }
   }
+  if (!least.merged || (fits && keeps(least)))
+    return open_faster(candidate, interval, pipeline, least);
+  interval.most_labels *= more_labels;
+  candidate.open.push_back(interval);
+}
+
+/// What is left open beside a choice are slowest stages faster than its own.
+void Searcher::open_faster(FrameSearch& candidate, const Interval& interval,
+                           const Pipeline& pipeline, const Least& least) {
+  const int steps = candidate.frame().microbatches - 1;
   const double slowest_s = std::ranges::max_element(least.stages, {}, &Point::stable_s)->stable_s;
   if (steps == 0) return;
   const std::vector<double> faster = times_between(pipeline, interval.over_s, slowest_s);
@@ -112,6 +135,7 @@ void Searcher::take(FrameSearch& candidate, Interval interval, const Pipeline& p
     candidate.open.push_back({.over_s = over_s,
                               .most_s = most_s,
                               .bound_s = std::max(interval.bound_s, steps * next_s + least.sum_s),
+                              .most_labels = interval.most_labels,
                               .limited = true,
                               .prices = interval.prices});
   };
@@ -147,27 +171,60 @@ double Searcher::known_s() const {
   return known_s;
 }
 
+bool Searcher::done() const {
+  return unbuilt_.empty() && std::ranges::all_of(frames_, [](const FrameSearch& frame) {
+           return frame.open.empty() && !frame.best;
+         });
+}
+
+double Searcher::bound_s() const {
+  if (!unbuilt_.empty()) return 0.0;
+  double bound_s = known_s();
+  for (const FrameSearch& candidate : frames_)
+    for (const Interval& interval : candidate.open) bound_s = std::min(bound_s, interval.bound_s);
+  return bound_s;
+}
+
 std::optional<Found> Searcher::next() {
-  while (true) {
-    const Front front = most_promising();
-    FrameSearch* best = fastest();
-    if (!best && !front.candidate) return std::nullopt;
-    const double gap = std::max(question_.keys.gap, bound_rounding * 1e-3);
-    const bool closed = best && front.bound_s >= best->best->iteration_s * (1.0 - gap);
-    if (best && (closed || seconds_left() == 0.0)) {
-      const double before_s = best->best->iteration_s;
-      confirm(*best);
-      if (best->best->iteration_s < before_s) continue;
-      std::size_t index = 0;
-      while (&frames_[index] != best) ++index;
-      return Found{.plan = plan_of(question_, best->frame(), best->best->stages),
-                   .frame = index,
-                   .iteration_s = before_s,
-                   .bound_s = std::min(front.bound_s, before_s),
-                   .confirmed = best->confirmed};
+  try {
+    build_frames();
+    while (true) {
+      const Front front = most_promising();
+      FrameSearch* best = fastest();
+      if (!best && !front.candidate) return std::nullopt;
+      const double gap = std::max(question_.keys.gap, bound_rounding * 1e-3);
+      if (best && front.bound_s >= best->best->iteration_s * (1.0 - gap)) {
+        const double before_s = best->best->iteration_s;
+        confirm(*best);
+        if (best->best->iteration_s < before_s) continue;
+        return found(*best, true);
+      }
+      question_.deadline.check();
+      std::vector<Interval>& open = front.candidate->open;
+      const Interval interval = open[front.interval];
+      open.erase(open.begin() + std::ptrdiff_t(front.interval));
+      try {
+        work_on(*front.candidate, interval);
+      } catch (const OutOfTime&) {
+        open.push_back(interval);
+        throw;
+      }
     }
-    work_on(*front.candidate, front.interval);
+  } catch (const OutOfTime&) {
+    FrameSearch* best = fastest();
+    return best ? std::optional(found(*best, false)) : std::nullopt;
   }
+}
+
+Found Searcher::found(const FrameSearch& best, bool closed) const {
+  std::size_t index = 0;
+  while (&frames_[index] != &best) ++index;
+  return {.plan = plan_of(question_, best.frame(), best.best->stages),
+          .frame = index,
+          .iteration_s = best.best->iteration_s,
+          .bound_s = bound_s(),
+          .confirmed = best.confirmed,
+          .closed = closed};
 }
 
 /// Asks GLPK for a faster choice where the points that may be part of one are few.
@@ -196,7 +253,7 @@ void Searcher::confirm(FrameSearch& candidate) {
     }
   if (count > small_points) return;
   const Proof proof =
-      solve_milp(pipeline, known_s, std::min(glpk_seconds, std::max(0.1, seconds_left())));
+      solve_milp(pipeline, known_s, std::min(glpk_seconds, question_.deadline.left_s()));
   ++milp_solves_;
   if (proof.better)
     candidate.best = proof.better;

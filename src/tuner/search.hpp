@@ -28,11 +28,13 @@ struct Found {
   double iteration_s;  ///< by the model
   double bound_s;      ///< proven: no plan that is left is faster
   bool confirmed;      ///< GLPK came to the same bound
+  bool closed;         ///< the bound is as near as asked for; else the time was over before
 };
 
 plan::Plan plan_of(const Question& question, const Frame& frame, const std::vector<Point>& stages);
 
 /// A plan that needs little memory, whatever the limit of a device; none when nothing can be split.
+/// @throws OutOfTime when none is known by then
 std::optional<plan::Plan> smallest_plan(const Question& question, Grid& grid);
 
 /// Frames that may hold the fastest plan are looked at more closely: prices of devices and layers
@@ -40,10 +42,17 @@ std::optional<plan::Plan> smallest_plan(const Question& question, Grid& grid);
 /// choice and a bound; intervals that may hide a faster choice are halved.
 class Searcher {
  public:
-  Searcher(Question question, Grid& grid, const Stopwatch& watch);
+  Searcher(Question question, Grid& grid);
 
-  /// The fastest plan that is left; none when nothing fits. It stays until it is struck.
+  /// The fastest plan that is left; when the deadline has passed, the fastest known. It stays until
+  /// it is struck. None when none is left, see done(), or known.
   std::optional<Found> next();
+
+  /// Whether all plans are struck, or seen not to fit.
+  bool done() const;
+
+  /// Proven: no plan that is left is faster [s].
+  double bound_s() const;
 
   /// Takes one stage's strategy out: it was seen not to fit, or has been reported.
   void strike(const Found& found, int stage);
@@ -61,20 +70,23 @@ class Searcher {
     double bound_s = infinity;
   };
 
-  void work_on(FrameSearch& candidate, std::size_t interval);
+  void build_frames();
+  void work_on(FrameSearch& candidate, Interval interval);
+  Found found(const FrameSearch& best, bool closed) const;
   void take(FrameSearch& candidate, Interval interval, const Pipeline& pipeline,
             const Least& least);
+  void open_faster(FrameSearch& candidate, const Interval& interval, const Pipeline& pipeline,
+                   const Least& least);
   void confirm(FrameSearch& candidate);
 
   Front most_promising();
   FrameSearch* fastest();
   double known_s() const;
-  double seconds_left() const;
 
   Question question_;
-  const Stopwatch& watch_;
   Grid& grid_;
   Axes axes_;
+  std::vector<Frame> unbuilt_;  ///< in reverse
   std::deque<FrameSearch> frames_;
   int milp_solves_ = 0;
   std::int64_t programs_ = 0;

@@ -90,6 +90,7 @@ std::vector<Point> emptiest(const Question& question, Grid& grid, const Axes& ax
   Pipeline pipeline{.frame = frame,
                     .num_layers = question.model.num_layers,
                     .cluster = question.cluster,
+                    .deadline = question.deadline,
                     .host_matters = true,
                     .cells = {},
                     .own = {}};
@@ -109,11 +110,16 @@ std::vector<Point> emptiest(const Question& question, Grid& grid, const Axes& ax
       }
   }
   std::ranges::sort(sizes);
+  const auto choice = [&](double bytes) {
+    return least_sum(pipeline, bytes, infinity, {}, question.most_labels);
+  };
   const auto possible = [&](double bytes) {
-    return !least_sum(pipeline, bytes, infinity).stages.empty();
+    const Least found = choice(bytes);
+    // A choice of merged labels may need more host memory than they counted.
+    return !found.stages.empty() && (!found.merged || fits_host(pipeline, found.stages));
   };
   const auto least = std::ranges::partition_point(sizes, [&](double b) { return !possible(b); });
-  return least == sizes.end() ? std::vector<Point>{} : least_sum(pipeline, *least, infinity).stages;
+  return least == sizes.end() ? std::vector<Point>{} : choice(*least).stages;
 }
 
 }  // namespace
@@ -125,7 +131,13 @@ std::optional<plan::Plan> smallest_plan(const Question& question, Grid& grid) {
   std::size_t looked_at = 0;
   for (const Lean& lean : leanest_frames(question, grid, axes)) {
     if (looked_at == frames_looked_at) break;
-    const std::vector<Point> stages = emptiest(question, grid, axes, lean.frame);
+    std::vector<Point> stages;
+    try {
+      stages = emptiest(question, grid, axes, lean.frame);
+    } catch (const OutOfTime&) {
+      if (!smallest) throw;
+      break;
+    }
     if (stages.empty()) continue;
     ++looked_at;
     const double bytes = std::ranges::max_element(stages, {}, &Point::stable_s)->stable_s;

@@ -59,14 +59,16 @@ const std::vector<Knob>& knobs() {
   return all;
 }
 
-/// The model's fastest plan whose stages can be placed [s].
-std::optional<double> fastest_placed(const Question& question, Grid& grid, const Stopwatch& watch) {
-  Searcher searcher(question, grid, watch);
+/// The model's fastest plan whose stages can be placed [s]. @throws OutOfTime
+std::optional<double> fastest_placed(const Question& question, Grid& grid) {
+  Searcher searcher(question, grid);
   while (const std::optional<Found> found = searcher.next()) {
-    const std::optional<int> misfit = sample(found->plan, question.model, question.cluster).misfit;
+    const std::optional<int> misfit =
+        sample(found->plan, question.model, question.cluster, question.deadline).misfit;
     if (!misfit) return found->iteration_s;
     searcher.strike(*found, *misfit);
   }
+  if (!searcher.done()) throw OutOfTime();
   return std::nullopt;
 }
 
@@ -74,15 +76,18 @@ std::optional<double> fastest_placed(const Question& question, Grid& grid, const
 
 // Only knobs and groups that the best plan uses: without another one it stays what it is.
 std::vector<Ablation> ablations(const Question& question, Grid& grid, const Candidate& best,
-                                const Stopwatch& watch) {
+                                std::vector<std::string>& untried) {
   std::vector<Ablation> found;
   const auto try_without = [&](const std::string& name, const auto& used, const auto& forbid) {
     if (std::ranges::none_of(best.plan.stages, used)) return;
-    if (watch.seconds() > question.keys.time_limit_s) return;
     Question without = question;
     without.keys.gap = std::max(without.keys.gap, ablation_gap);
     forbid(without);
-    found.push_back({name, fastest_placed(without, grid, watch)});
+    try {
+      found.push_back({name, fastest_placed(without, grid)});
+    } catch (const OutOfTime&) {
+      untried.push_back(name);
+    }
   };
   for (const Knob& knob : knobs())
     try_without(
@@ -115,13 +120,13 @@ deck::SearchKeys saving_nothing(deck::SearchKeys keys) {
 
 }  // namespace
 
-std::string nearest_infeasible(const Question& question, Grid& grid, const Stopwatch& watch) {
+std::string nearest_infeasible(const Question& question, Grid& grid) {
   Question unlimited = question;
   for (hardware::NodeGroup& group : unlimited.cluster.groups)
     group.memory_bytes = group.host_memory_bytes = std::numeric_limits<std::int64_t>::max();
   unlimited.keys = saving_nothing(question.keys);
-  const std::optional<Found> found = Searcher(unlimited, grid, watch).next();
-  if (!found) return {};
+  const std::optional<Found> found = Searcher(unlimited, grid).next();
+  if (!found || !found->closed) return {};
   const auto prediction = analyzer::analyze(found->plan, question.model, question.machine);
   std::int64_t missing = 0;
   std::size_t fullest = 0;
@@ -143,8 +148,8 @@ std::string nearest_infeasible(const Question& question, Grid& grid, const Stopw
 
 namespace {
 
-/// A change of the deck's lists under which something fits.
-std::string other_change(const Question& question, Grid& grid, const Stopwatch& watch) {
+/// A change of the deck's lists under which something fits. @throws OutOfTime
+std::string other_change(const Question& question, Grid& grid) {
   const auto all = [](std::vector<double>& ratios) { ratios = {0.0, 0.5, 1.0}; };
   const std::vector<std::pair<const char*, std::function<void(deck::SearchKeys&)>>> changes{
       {"recompute = true", [](auto& k) { k.recompute = true; }},
@@ -167,7 +172,7 @@ std::string other_change(const Question& question, Grid& grid, const Stopwatch& 
     Question other = question;
     other.keys.gap = 1.0;  // any plan will do
     change(other.keys);
-    if (const auto time_s = fastest_placed(other, grid, watch))
+    if (const auto time_s = fastest_placed(other, grid))
       return fmt::format("search.{} would fit: {} an iteration", name, format_seconds(*time_s));
   }
   return {};
@@ -198,19 +203,41 @@ std::string missing_memory(const plan::Plan& smallest, const Placement& placed,
 
 }  // namespace
 
-void nothing_fits(const Question& question, Grid& grid, const Stopwatch& watch) {
-  const std::optional<plan::Plan> smallest = smallest_plan(question, grid);
-  const std::string other = other_change(question, grid, watch);
-  const std::string advice = other.empty() ? "" : "; " + other;
-  if (!smallest)
-    throw Infeasible(
-        "split",
-        fmt::format("no plan: stages, dp, tp and microbatch of [search] leave no way to split {} "
-                    "layers, a global batch of {} and {} devices{}",
-                    question.model.num_layers, question.global_batch, question.cluster.text(),
-                    advice));
-  const Placement placed = place(*smallest, question.model, question.cluster);
-  throw Infeasible("memory", missing_memory(*smallest, placed, question.cluster, advice));
+void nothing_fits(const Question& question, Grid& grid) {
+  std::optional<plan::Plan> smallest;
+  std::optional<Placement> placed;
+  std::string advice;
+  try {
+    smallest = smallest_plan(question, grid);
+    if (smallest) placed = place(*smallest, question.model, question.cluster, Deadline(placing_s));
+    const std::string other = other_change(question, grid);
+    if (!other.empty()) advice = "; " + other;
+  } catch (const OutOfTime&) {
+    advice = fmt::format(
+        "; search.time_limit_s = {:g} ended the search for what would fit: raise it to know more",
+        question.keys.time_limit_s);
+  }
+  if (placed)
+    throw Infeasible("memory", missing_memory(*smallest, *placed, question.cluster, advice));
+  if (question.deadline.left_s() == 0.0) throw Infeasible("memory", "no plan fits" + advice);
+  throw Infeasible(
+      "split",
+      fmt::format("no plan: stages, dp, tp and microbatch of [search] leave no way to split {} "
+                  "layers, a global batch of {} and {} devices{}",
+                  question.model.num_layers, question.global_batch, question.cluster.text(),
+                  advice));
+}
+
+void nothing_found(const Question& question, const Searcher& searcher, int struck) {
+  Search seen;
+  searcher.add_to(seen);
+  throw Infeasible(
+      "time limit",
+      fmt::format("no plan is known to fit: search.time_limit_s = {:g} ended the search after {} "
+                  "strategies of stages, of which {} fit, and {} plans that placement refused; "
+                  "raise it, or shorten the lists of [search]",
+                  question.keys.time_limit_s, format_count(double(seen.policies)),
+                  format_count(double(seen.feasible)), struck));
 }
 
 }  // namespace brume::tuner

@@ -8,14 +8,18 @@
 
 namespace brume::tuner {
 
-/// What the best plan would cost without each knob it uses.
+/// What the best plan would cost without each knob it uses; those that there was no time for are
+/// in `untried`.
 std::vector<Ablation> ablations(const Question& question, Grid& grid, const Candidate& best,
-                                const Stopwatch& watch);
+                                std::vector<std::string>& untried);
 
-/// The fastest plan of an unlimited machine, when it does not fit this one.
-std::string nearest_infeasible(const Question& question, Grid& grid, const Stopwatch& watch);
+/// The fastest plan of an unlimited machine, when it does not fit this one. @throws OutOfTime
+std::string nearest_infeasible(const Question& question, Grid& grid);
 
 /// @throws Infeasible saying what misses by least, and what would fit
-[[noreturn]] void nothing_fits(const Question& question, Grid& grid, const Stopwatch& watch);
+[[noreturn]] void nothing_fits(const Question& question, Grid& grid);
+
+/// @throws Infeasible saying that no plan is known by the end of the time, and what is
+[[noreturn]] void nothing_found(const Question& question, const Searcher& searcher, int struck);
 
 }  // namespace brume::tuner

@@ -1,0 +1,47 @@
+/// @file The moment at which long work has to end.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+
+#include "base/error.hpp"
+
+namespace brume {
+
+/// Work was given up because its time was over.
+class OutOfTime : public Error {
+ public:
+  OutOfTime() : Error(Failure::infeasible, "the time for this is over") {}
+};
+
+/// Long work asks it in its inner loops whether it may go on.
+class Deadline {
+ public:
+  Deadline() = default;  ///< never
+  explicit Deadline(double left_s) { set(left_s); }
+
+  /// So many seconds from now on.
+  void set(double left_s) {
+    constexpr double longest_s = 1e9;  // far from where clocks overflow
+    end_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                              std::chrono::duration<double>(std::clamp(left_s, 0.0, longest_s)));
+  }
+
+  /// 0 when it has passed [s].
+  double left_s() const {
+    if (end_ == Clock::time_point::max()) return std::numeric_limits<double>::infinity();
+    return std::max(0.0, std::chrono::duration<double>(end_ - Clock::now()).count());
+  }
+
+  /// @throws OutOfTime when it has passed
+  void check() const {
+    if (Clock::now() >= end_) throw OutOfTime();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point end_ = Clock::time_point::max();
+};
+
+}  // namespace brume
