@@ -163,10 +163,7 @@ class Job {
       cluster_ = hardware::usable(cluster_, *machine_);
       require(cluster_.num_groups() > 1 || plan_.devices() == world_->size(), Failure::input,
               "the plan is for {} ranks, the job has {}", plan_.devices(), world_->size());
-      require(plan_.global_batch == deck_.training.global_batch, Failure::input,
-              "the plan is for a global batch of {}, the deck asks for training.global_batch = {}",
-              plan_.global_batch, deck_.training.global_batch);
-      plan::check(plan_, model_, cluster_);
+      check_given(plan_, deck_, model_, cluster_);
     });
   }
 
