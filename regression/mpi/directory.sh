@@ -56,7 +56,7 @@ grep -q '"samples": 16,' other/checkpoints/step-14/manifest.json || { echo "new 
 tiny_job --set output.directory=other --set training.seed=2 --steps 15
 
 # Twelve steps of 8 samples, then two of 4.
-refused 2 'or search a new plan by --replan' tiny_job --set training.global_batch=4 --steps 14
+refused 2 'on resume --replan' tiny_job --set training.global_batch=4 --steps 14
 tiny_job --set training.global_batch=4 --replan --steps 14
 grep -q '"samples": 104,' run/checkpoints/step-14/manifest.json || { echo "samples were skipped or repeated"; exit 1; }
 

@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstdio>
 #include <functional>
+#include <iostream>
 
 #include "base/error.hpp"
 #include "base/log.hpp"
@@ -81,12 +82,15 @@ struct CommandLine {
     verb_plan
         ->add_option("-o,--output", plan.output, "Write the plan here (default: standard output)")
         ->type_name("FILE");
-    verb_plan->add_option("--top", plan.top, "Show so many of the next best plans")->type_name("K");
-    verb_plan
-        ->add_option("--sweep", plan.sweep,
-                     "A plan for each value of a key, for example cluster.nodes=1..4 or "
-                     "cluster.memory_gib=16,24,40")
-        ->type_name("KEY=VALUES");
+    verb_plan->add_option("--top", plan.top, "Show so many of the next best plans")
+        ->type_name("K")
+        ->check(CLI::Range(1, 1000));
+    CLI::Option* sweep =
+        verb_plan
+            ->add_option("--sweep", plan.sweep,
+                         "A plan for each value of a key, for example cluster.nodes=1..4 or "
+                         "cluster.memory_gib=16,24,40")
+            ->type_name("KEY=VALUES");
     verb_plan->footer(deck_keys());
     verb_plan->callback([this] {
       verb = [this] { return plan.sweep.empty() ? app::plan(plan) : app::sweep(plan); };
@@ -106,6 +110,8 @@ struct CommandLine {
       any->add_flag("--json", plan.json, "Print one JSON object");
     for (CLI::App* any : {verb_plan, verb_analyze})
       any->add_flag("--explain", plan.explain, "Print the formulas with numbers");
+    for (const char* of_one_plan : {"--output", "--top", "--explain"})
+      sweep->excludes(verb_plan->get_option(of_one_plan));
     verb_analyze->callback([this] { verb = [this] { return app::analyze(plan); }; });
     verb_simulate->callback([this] { verb = [this] { return app::simulate(plan); }; });
   }
@@ -180,7 +186,10 @@ int main(int argc, char** argv) {
   try {
     line.cli.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return line.cli.exit(error) == 0 ? 0 : int(Failure::input);
+    const int code = line.cli.exit(error) == 0 ? 0 : int(Failure::input);
+    if (std::cout.flush()) return code;
+    std::fputs("brume: standard output cannot be written\n", stderr);
+    return int(Failure::storage);
   }
   if (!line.verb) {
     std::fputs(line.cli.help().c_str(), stderr);
@@ -190,7 +199,10 @@ int main(int argc, char** argv) {
   // A file size limit then shows as a failed write, which names the file.
   std::signal(SIGXFSZ, SIG_IGN);
   try {
-    return line.verb();
+    const int code = line.verb();
+    require(std::fflush(stdout) == 0 && std::ferror(stdout) == 0, Failure::storage,
+            "standard output cannot be written");
+    return code;
   } catch (const std::exception& error) {
     const Error meant = error_of(error);
     log::error("brume: {}", meant.what());

@@ -2,7 +2,6 @@
 /// them.
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "all_ranks.hpp"
@@ -11,6 +10,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "comm/agree.hpp"
+#include "fit.hpp"
 #include "interop/tokens.hpp"
 #include "io/trace.hpp"
 #include "kernels/narrow.hpp"
@@ -62,6 +62,27 @@ json described(const plan::Plan& plan, const analyzer::Prediction& prediction) {
           {"stages", stages}};
 }
 
+json described(const StageNeed& needs) {
+  json object;
+  for (const auto& [name, need] :
+       {std::pair("device", needs.device), std::pair("node_host", needs.host),
+        std::pair("node_disk", needs.disk)}) {
+    object[std::string(name) + "_bytes"] = need.bytes;
+    object[std::string(name) + "_limit_bytes"] = need.limit_bytes;
+  }
+  return object;
+}
+
+/// Writes the plan that was searched, or, where that fails after all, shows it.
+void keep(const plan::Plan& plan, const std::string& path) {
+  try {
+    write_file(path, plan::text(plan));
+  } catch (const Error&) {
+    print(plan::text(plan));
+    throw;
+  }
+}
+
 /// A deck with what follows from it.
 struct Given {
   explicit Given(const PlanOptions& options)
@@ -77,7 +98,7 @@ struct Given {
 
 plan::Plan load_plan(const PlanOptions& options, const Given& given) {
   plan::Plan plan = plan::load(options.plan);
-  plan::check(plan, given.model, given.cluster);
+  check_given(plan, given.deck, given.model, given.cluster);
   return plan;
 }
 
@@ -90,12 +111,12 @@ int analyze_as_mist(const PlanOptions& options, const Given& given) {
       {.plain_attention = keys.plain_attention, .ends_data_parallel = keys.ends == "dp"});
   const analyzer::Prediction prediction = mist::described(mist);
   if (options.json) {
-    fmt::print("{}\n", described(plan, prediction).dump(2));
+    print(described(plan, prediction).dump(2) + "\n");
     return 0;
   }
-  fmt::print("{}iteration time by Mist's counting: {:.9f} s\n", plan::table(plan),
-             prediction.iteration_s);
-  if (options.explain) fmt::print("{}", mist::explain(plan, mist, given.machine.profile(0)));
+  print(fmt::format("{}iteration time by Mist's counting: {:.9f} s\n", plan::table(plan),
+                    prediction.iteration_s));
+  if (options.explain) print(mist::explain(plan, mist, given.machine.profile(0)));
   return 0;
 }
 
@@ -110,7 +131,7 @@ int plan_as_mist(const PlanOptions& options, const Given& given) {
             plan::table(plan), tuned.prediction.iteration_s, tuned.search.searched,
             tuned.search.shapes, format_seconds(tuned.search.seconds));
   if (options.explain) log::info("{}", mist::explain(plan, tuned.plan, given.machine.profile(0)));
-  if (!options.output.empty()) write_file(options.output, plan::text(plan));
+  if (!options.output.empty()) keep(plan, options.output);
   if (options.json) {
     json object = described(plan, mist::described(tuned.plan));
     object["search"] = {{"seconds", tuned.search.seconds},
@@ -118,9 +139,9 @@ int plan_as_mist(const PlanOptions& options, const Given& given) {
                         {"evaluations", tuned.search.candidates},
                         {"milp_solves", 0},
                         {"gap", 0.0}};
-    fmt::print("{}\n", object.dump(2));
+    print(object.dump(2) + "\n");
   } else if (options.output.empty()) {
-    fmt::print("{}", plan::text(plan));
+    print(plan::text(plan));
   }
   return 0;
 }
@@ -128,6 +149,7 @@ int plan_as_mist(const PlanOptions& options, const Given& given) {
 }  // namespace
 
 int plan(const PlanOptions& options) {
+  if (!options.output.empty()) check_writable(options.output);
   const Given given(options);
   if (given.deck.analysis.mist()) return plan_as_mist(options, given);
   deck::SearchKeys search = given.deck.search;
@@ -138,7 +160,7 @@ int plan(const PlanOptions& options) {
   log::info("{}", tuner::report(result, given.cluster));
   if (options.explain)
     log::info("{}", analyzer::explain(best.plan, given.model, given.machine, given.cluster));
-  if (!options.output.empty()) write_file(options.output, plan::text(best.plan));
+  if (!options.output.empty()) keep(best.plan, options.output);
   if (options.json) {
     json object = described(best.plan, best.prediction);
     const tuner::Search& s = result.search;
@@ -160,9 +182,9 @@ int plan(const PlanOptions& options) {
       object["without"][ablation.knob] =
           ablation.iteration_s ? json(*ablation.iteration_s) : json();
     if (!result.untried.empty()) object["untried"] = result.untried;
-    fmt::print("{}\n", object.dump(2));
+    print(object.dump(2) + "\n");
   } else if (options.output.empty()) {
-    fmt::print("{}", plan::text(best.plan));
+    print(plan::text(best.plan));
   }
   return 0;
 }
@@ -172,14 +194,21 @@ int analyze(const PlanOptions& options) {
   if (given.deck.analysis.mist()) return analyze_as_mist(options, given);
   const plan::Plan plan = load_plan(options, given);
   const analyzer::Prediction prediction = analyzer::analyze(plan, given.model, given.machine);
+  const std::vector<StageNeed> needs = stage_needs(plan, prediction, given.cluster);
+  const bool fits = misfits(plan, needs).empty();
   if (options.json) {
-    fmt::print("{}\n", described(plan, prediction).dump(2));
-    return 0;
+    json object = described(plan, prediction);
+    for (std::size_t i = 0; i < needs.size(); ++i)
+      object["stages"][i]["needs"] = described(needs[i]);
+    object["fits"] = fits;
+    object["misfits"] = misfits(plan, needs);
+    print(object.dump(2) + "\n");
+  } else {
+    print(fmt::format("{}{}iteration time: {}\n", plan::table(plan), fit_text(plan, needs),
+                      format_seconds(prediction.iteration_s)));
+    if (options.explain) print(analyzer::explain(plan, given.model, given.machine, given.cluster));
   }
-  fmt::print("{}iteration time: {}\n", plan::table(plan), format_seconds(prediction.iteration_s));
-  if (options.explain)
-    fmt::print("{}", analyzer::explain(plan, given.model, given.machine, given.cluster));
-  return 0;
+  return fits ? 0 : int(Failure::infeasible);
 }
 
 int simulate(const PlanOptions& options) {
@@ -194,18 +223,18 @@ int simulate(const PlanOptions& options) {
   if (options.json) {
     json object = described(plan, analyzer::analyze(plan, given.model, given.machine));
     object["iteration_s"] = simulation.iteration_s;
-    fmt::print("{}\n", object.dump(2));
+    print(object.dump(2) + "\n");
     return 0;
   }
-  fmt::print("{}simulated iteration time: {}\n", plan::table(plan),
-             format_seconds(simulation.iteration_s));
+  print(fmt::format("{}simulated iteration time: {}\n", plan::table(plan),
+                    format_seconds(simulation.iteration_s)));
   return 0;
 }
 
 int check(const DeckOptions& options) {
   const deck::Deck deck = load_deck(options.deck, options.sets);
   model::config(deck.model, deck.training.precision);  // its sizes fit each other
-  fmt::print("{}", deck::schema().write(deck, true));
+  print(deck::schema().write(deck, true));
   return 0;
 }
 

@@ -2,9 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <map>
 
 #include "base/error.hpp"
@@ -90,12 +96,38 @@ deck::Deck load_deck(comm::Communicator& world, int ranks_per_node, const std::s
   return deck::parse(comm::broadcast(world, text, 0), path);
 }
 
+void print(const std::string& text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  require(written && std::fflush(stdout) == 0, Failure::storage,
+          "standard output cannot be written: {}", std::strerror(errno));
+}
+
+void check_writable(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code none;
+  const bool is_there = fs::exists(path, none);
+  const fs::path folder = fs::path(path).parent_path();
+  const std::string asked = is_there ? path : folder.empty() ? "." : folder.string();
+  const bool writable = ::access(asked.c_str(), is_there ? W_OK : W_OK | X_OK) == 0;
+  require(writable && !(is_there && fs::is_directory(path, none)), Failure::storage,
+          "cannot write {}: {}", path, writable ? "it is a folder" : std::strerror(errno));
+}
+
 void refuse_mist(const deck::Deck& deck, const char* verb) {
   require(
       !deck.analysis.mist(), Failure::input,
       "analysis.conventions = \"mist\" is for comparisons with Mist only, and `brume {}` does not "
       "take it: use `brume plan` or `brume analyze`, or conventions = \"default\"",
       verb);
+}
+
+void check_given(const plan::Plan& plan, const deck::Deck& deck, const model::Config& model,
+                 const hardware::Cluster& cluster) {
+  require(plan.global_batch == deck.training.global_batch, Failure::input,
+          "the plan is for a global batch of {}, the deck asks for training.global_batch = {}: "
+          "change one of them, or search another plan (`brume plan`, on resume --replan)",
+          plan.global_batch, deck.training.global_batch);
+  plan::check(plan, model, cluster);
 }
 
 plan::Plan search_plan(const deck::Deck& deck, const model::Config& model,

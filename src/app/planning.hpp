@@ -26,8 +26,18 @@ deck::Deck load_deck(const std::string& path, const std::vector<std::string>& ov
 deck::Deck load_deck(comm::Communicator& world, int ranks_per_node, const std::string& path,
                      const std::vector<std::string>& overrides);
 
+/// Writes to standard output. @throws Error(storage)
+void print(const std::string& text);
+
+/// Refuses a file that could not be written, before long work. @throws Error(storage)
+void check_writable(const std::string& path);
+
 /// Refuses decks that count as Mist does, which is for comparisons only. @throws Error(input)
 void refuse_mist(const deck::Deck& deck, const char* verb);
+
+/// Whether a plan that was not searched for this deck can run as it asks. @throws Error(input)
+void check_given(const plan::Plan& plan, const deck::Deck& deck, const model::Config& model,
+                 const hardware::Cluster& cluster);
 
 /// Searches a plan for the deck and shows it in the log with the reasons. @throws Error(infeasible)
 plan::Plan search_plan(const deck::Deck& deck, const model::Config& model,

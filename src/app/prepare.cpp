@@ -145,11 +145,7 @@ class Preparation {
       made_.cluster = hardware::usable(made_.cluster, *made_.machine);
       require(made_.cluster.num_groups() > 1 || plan.devices() == job_.size(), Failure::input,
               "the plan is for {} ranks, the job has {}", plan.devices(), job_.size());
-      require(plan.global_batch == made_.deck.training.global_batch, Failure::input,
-              "the plan is for a global batch of {}, the deck asks for training.global_batch = {}: "
-              "change one of them, or search a new plan by --replan",
-              plan.global_batch, made_.deck.training.global_batch);
-      plan::check(plan, made_.model, made_.cluster);
+      check_given(plan, made_.deck, made_.model, made_.cluster);
       if (made_.lock) made_.lock->begin(made_.resume ? made_.resume->step : 0);
     });
   }

@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <cstdio>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int most_values = 1000;
+constexpr std::uint64_t most_values = 1000;
 
 /// "cluster.nodes=1..3" -> {"cluster.nodes", {"1", "2", "3"}}.
 struct Sweep {
@@ -26,8 +26,8 @@ struct Sweep {
   std::vector<std::string> values;
 };
 
-int whole(const std::string& text, const std::string& sweep) {
-  int number = 0;
+std::int64_t whole(const std::string& text, const std::string& sweep) {
+  std::int64_t number = 0;
   const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), number);
   require(failed == std::errc() && end == text.data() + text.size(), Failure::input,
           "--sweep {}: '{}' must be a whole number", sweep, text);
@@ -41,12 +41,15 @@ Sweep parse(const std::string& sweep) {
   Sweep found{sweep.substr(0, equals), {}};
   const std::string values = sweep.substr(equals + 1);
   if (const auto dots = values.find(".."); dots != std::string::npos) {
-    const int first = whole(values.substr(0, dots), sweep);
-    const int last = whole(values.substr(dots + 2), sweep);
-    require(first <= last && last - first < most_values, Failure::input,
+    const std::int64_t first = whole(values.substr(0, dots), sweep);
+    const std::int64_t last = whole(values.substr(dots + 2), sweep);
+    // Of any two numbers this difference fits.
+    const std::uint64_t others = std::uint64_t(last) - std::uint64_t(first);
+    require(first <= last && others < most_values, Failure::input,
             "--sweep {}: the first value must be at most the last, and at most {} in all", sweep,
             most_values);
-    for (int value = first; value <= last; ++value) found.values.push_back(std::to_string(value));
+    for (std::uint64_t i = 0; i <= others; ++i)
+      found.values.push_back(std::to_string(first + std::int64_t(i)));
     return found;
   }
   for (std::size_t begin = 0; begin <= values.size();) {
@@ -111,9 +114,9 @@ int sweep(const PlanOptions& options) {
     rows.push_back(std::move(row));
   }
   if (options.json)
-    fmt::print("{}\n", json{{"key", sweep.key}, {"points", rows}}.dump(2));
+    print(json{{"key", sweep.key}, {"points", rows}}.dump(2) + "\n");
   else
-    fmt::print("{}", table.text());
+    print(table.text());
   return 0;
 }
 

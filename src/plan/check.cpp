@@ -21,7 +21,9 @@ void check_layers(const Plan& plan, const model::Config& model) {
   int next = 0;
   for (int i = 0; i < plan.num_stages(); ++i) {
     const Stage& s = plan.stages[std::size_t(i)];
-    stage_needs(s.layers >= 1, i, "layers must be at least 1, found {}", s.layers);
+    stage_needs(s.layers >= 1 && s.layers <= model.num_layers - next, i,
+                "layers must be from 1 to the {} that are left, found {}", model.num_layers - next,
+                s.layers);
     stage_needs(s.first_layer == next, i,
                 "first_layer must be {}, where the stage before it ends, found {}", next,
                 s.first_layer);
@@ -46,9 +48,14 @@ void check_mesh(const Plan& plan, int i, const hardware::NodeGroup& group) {
   stage_needs(s.dp >= 1 && s.tp >= 1 && s.nodes >= 1 && s.devices_per_node >= 1, i,
               "dp, tp, nodes and devices_per_node must be at least 1, found {}, {}, {}, {}", s.dp,
               s.tp, s.nodes, s.devices_per_node);
-  stage_needs(s.dp * s.tp == s.nodes * s.devices_per_node, i,
+  // In 64 bits: a hand-written plan may hold any ints.
+  const std::int64_t devices = std::int64_t{s.dp} * s.tp;
+  stage_needs(devices == std::int64_t{s.nodes} * s.devices_per_node, i,
               "dp x tp = {} x {} must be the {} x {} devices of its mesh", s.dp, s.tp, s.nodes,
               s.devices_per_node);
+  stage_needs(devices <= group.devices() - first, i,
+              "its {} devices from rank {} on are more than the {} of its nodes", devices, first,
+              group.devices());
   stage_needs(s.devices_per_node % s.tp == 0, i,
               "tp = {} must divide devices_per_node = {}, so that its groups stay within nodes",
               s.tp, s.devices_per_node);
@@ -90,10 +97,10 @@ void check_split(const Plan& plan, const model::Config& model) {
   for (int i = 0; i < plan.num_stages(); ++i) {
     const Stage& s = plan.stages[std::size_t(i)];
     stage_needs(s.microbatch >= 1, i, "microbatch must be at least 1, found {}", s.microbatch);
-    // In 64 bits: a hand-written plan may hold any three ints.
-    const std::int64_t sequences = std::int64_t{s.microbatch} * s.dp * plan.microbatches;
-    stage_needs(sequences == plan.global_batch, i,
-                "microbatch x dp x microbatches = {} x {} x {} must be global_batch = {}",
+    const std::int64_t sequences = std::int64_t{s.microbatch} * s.dp;
+    stage_needs(plan.global_batch % plan.microbatches == 0 &&
+                    sequences == plan.global_batch / plan.microbatches,
+                i, "microbatch x dp x microbatches = {} x {} x {} must be global_batch = {}",
                 s.microbatch, s.dp, plan.microbatches, plan.global_batch);
     stage_needs(model.num_heads % s.tp == 0, i, "tp = {} must divide num_heads = {}", s.tp,
                 model.num_heads);

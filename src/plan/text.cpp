@@ -7,6 +7,7 @@ namespace brume::plan {
 namespace {
 
 constexpr int newest_version = 1;
+constexpr std::int64_t most_devices = 1 << 30;  ///< more than any deck has, and few enough to count
 
 deck::Schema<Stage> stage_schema() {
   deck::Schema<Stage> schema;
@@ -74,6 +75,13 @@ Plan read(const deck::Document& document) {
           newest_version);
   require(!plan.stages.empty(), Failure::input, "{}: a plan needs at least one [[stages]]",
           document.origin());
+  std::int64_t devices = 0;
+  for (const Stage& stage : plan.stages) {
+    const std::int64_t of_stage = std::int64_t{stage.dp} * stage.tp;
+    require(of_stage <= most_devices && (devices += of_stage) <= most_devices, Failure::input,
+            "{}: the stages of a plan may use {} devices, these use more", document.origin(),
+            most_devices);
+  }
   return plan;
 }
 

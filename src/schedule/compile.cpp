@@ -1,5 +1,6 @@
 #include "schedule/compile.hpp"
 
+#include "base/error.hpp"
 #include "compiler.hpp"
 #include "schedule/place.hpp"
 
@@ -98,6 +99,16 @@ Program compile(const plan::Plan& plan, const model::Config& model, int rank,
 
 std::vector<Program> compile_all(const plan::Plan& plan, const model::Config& model,
                                  const Options& options) {
+  // A pass takes some 8 KiB: a plan of millions of microbatches would fill any memory.
+  constexpr std::int64_t most_passes = 2'000'000;
+  double passes = 0.0;
+  for (const plan::Stage& stage : plan.stages)
+    passes += double(stage.devices()) * stage.layers * plan.microbatches;
+  require(
+      passes <= double(most_passes), Failure::input,
+      "the plan's ranks make more than {} passes over layers in an iteration, which is too much "
+      "to simulate: give it fewer microbatches, or fewer devices",
+      most_passes);
   std::vector<Program> programs;
   for (int rank = 0; rank < plan.devices(); ++rank)
     programs.push_back(compile(plan, model, rank, options));

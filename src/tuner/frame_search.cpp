@@ -124,9 +124,8 @@ void FrameSearch::bound() {
   const auto [least, most] = std::ranges::minmax(frame_.layouts, {}, &Layout::devices);
   const int devices = question_.cluster.devices();
   const bool fills = question_.cluster.num_groups() == 1;
-  if (frame_.num_stages * least.devices() > devices ||
-      (fills && frame_.num_stages * most.devices() < devices))
-    return;
+  const std::int64_t stages = frame_.num_stages;
+  if (stages * least.devices() > devices || (fills && stages * most.devices() < devices)) return;
   unlimited_.assign(frame_.layouts.size(), std::vector<std::vector<Point>>(4));
   std::vector<double> ends;
   double layer_s = infinity, stage_s = infinity;

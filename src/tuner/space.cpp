@@ -110,7 +110,7 @@ std::vector<Frame> frames(const model::Config& model, int global_batch,
       if (!allows(search.stages, num_stages)) continue;
       Frame frame{.num_stages = num_stages, .microbatches = microbatches, .layouts = {}};
       for (const Layout& layout : all) {
-        const bool equal = layout.devices() * num_stages == devices;
+        const bool equal = std::int64_t{layout.devices()} * num_stages == devices;
         if (unequal ? layout.devices() > devices - num_stages + 1 : !equal) continue;
         frame.layouts.push_back(layout);
         if (unequal) continue;

@@ -1,0 +1,78 @@
+#include "fit.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <utility>
+
+#include "base/text.hpp"
+
+namespace brume::app {
+namespace {
+
+void keep_fullest(Need& need, std::int64_t bytes, std::int64_t limit_bytes) {
+  need = {std::max(need.bytes, bytes), limit_bytes};
+}
+
+}  // namespace
+
+std::vector<StageNeed> stage_needs(const plan::Plan& plan, const analyzer::Prediction& prediction,
+                                   const hardware::Cluster& cluster) {
+  std::vector<StageNeed> needs(plan.stages.size());
+  for (const auto& [node, ranks] : plan::ranks_of_nodes(plan, cluster)) {
+    const hardware::NodeGroup& group = cluster.groups[std::size_t(node.group)];
+    std::int64_t host_bytes = 0, disk_bytes = 0;
+    std::set<int> stages;
+    for (int rank : ranks) {
+      const int stage = plan::place(plan, rank).stage;
+      host_bytes += prediction.stages[std::size_t(stage)].host_bytes;
+      disk_bytes += prediction.stages[std::size_t(stage)].disk_bytes;
+      stages.insert(stage);
+    }
+    for (int stage : stages) {
+      StageNeed& need = needs[std::size_t(stage)];
+      need.device = {prediction.stages[std::size_t(stage)].peak_bytes(), group.memory_bytes};
+      keep_fullest(need.host, host_bytes, group.host_memory_bytes);
+      keep_fullest(need.disk, disk_bytes, group.disk_bytes);
+    }
+  }
+  return needs;
+}
+
+std::vector<std::string> misfits(const plan::Plan& plan, const std::vector<StageNeed>& needs) {
+  std::vector<std::string> found;
+  for (std::size_t i = 0; i < needs.size(); ++i) {
+    const std::string& group = plan.stages[i].group;
+    const auto compare = [&](const Need& need, const char* where, const char* key) {
+      if (need.bytes <= need.limit_bytes) return;
+      found.push_back(fmt::format(
+          "stage {} needs {} {}, {} more than {}{} gives", i, format_bytes(double(need.bytes)),
+          where, format_bytes(double(need.bytes - need.limit_bytes)),
+          group.empty() ? "cluster." : "group '" + group + "' of [[cluster.groups]]: ", key));
+    };
+    compare(needs[i].device, "on a device", "memory_gib");
+    compare(needs[i].host, "of a node's host memory", "host_memory_gib");
+    compare(needs[i].disk, "of a node's disk", "disk_gib");
+  }
+  return found;
+}
+
+std::string fit_text(const plan::Plan& plan, const std::vector<StageNeed>& needs) {
+  Table table(
+      {"stage", "device memory", "of", "host memory of a node", "of", "disk of a node", "of"});
+  for (std::size_t i = 0; i < needs.size(); ++i) {
+    std::vector<std::string> row{std::to_string(i)};
+    for (const Need& need : {needs[i].device, needs[i].host, needs[i].disk}) {
+      row.push_back(format_bytes(double(need.bytes)));
+      row.push_back(format_bytes(double(need.limit_bytes)));
+    }
+    table.add(std::move(row));
+  }
+  std::string text = table.text();
+  for (const std::string& misfit : misfits(plan, needs)) text += "does not fit: " + misfit + "\n";
+  return text;
+}
+
+}  // namespace brume::app
