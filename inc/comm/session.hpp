@@ -5,11 +5,19 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "comm/communicator.hpp"
 #include "comm/heartbeat.hpp"
 
 namespace brume::comm {
+
+/// Places of ranks that fill nodes one after the other. Nodes come in the order of their first
+/// ranks; ranks of a node keep theirs.
+///
+/// @param node_of  [ranks] any number that a node's ranks share and others do not
+/// @return         [ranks] the place of each
+std::vector<int> places_by_node(const std::vector<int>& node_of);
 
 /// Initialises MPI with MPI_THREAD_MULTIPLE and finalizes it; one per process.
 class Session {
@@ -20,7 +28,8 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  /// All ranks of the job, on a communicator of its own.
+  /// All ranks of the job, on a communicator of its own. They fill nodes in order, in whatever
+  /// order the launcher has dealt them out: tensor parallelism stays within a node.
   std::unique_ptr<Communicator> world();
 
   int ranks_per_node() const { return ranks_per_node_; }  ///< on this rank's node
@@ -34,6 +43,7 @@ class Session {
   static std::string library_version();  ///< e.g. "Open MPI v4.1.4"
 
  private:
+  int place_ = 0;  ///< among all ranks
   int ranks_per_node_ = 1;
   int node_rank_ = 0;
   int num_nodes_ = 1;

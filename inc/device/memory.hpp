@@ -43,13 +43,21 @@ void release_unused();
 /// Processor name, cores this process may use, and how it is bound; part of a profile's key.
 struct Processor {
   std::string name;
-  int cores = 1;       ///< cores this process may run on
-  int node_cores = 1;  ///< cores of the node
+  int cores = 1;             ///< cores this process may run on
+  int node_cores = 1;        ///< cores of the node
+  std::string allowed = {};  ///< the node's hardware threads that it may run on: "0-3,8"
 };
 Processor this_processor();
 
-/// Cores one rank computes with when `ranks_per_node` share a node.
-int threads_per_rank(int ranks_per_node);
+/// Says how many ranks of the node may run on the very same cores as this process: 1 before that.
+void share_cores(int ranks);
+
+/// Cores one rank computes with when `ranks_per_node` share a node: an equal part of the cores that
+/// it may run on, and no more than an equal part of the node.
+///
+/// @param sharing  ranks that may run on the same cores, `cores`
+int threads_per_rank(const Processor& processor, int ranks_per_node, int sharing);
+int threads_per_rank(int ranks_per_node);  ///< of this process, as `share_cores` says
 
 /// First of these cores for the rank in place `node_rank` of its node; -1 where the batch system
 /// has bound the rank already, or ranks outnumber cores.

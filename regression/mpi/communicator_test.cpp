@@ -1,4 +1,8 @@
+#include <algorithm>
+#include <vector>
+
 #include "communicator_cases.hpp"
+#include "device/memory.hpp"
 #include "mpi_main.hpp"
 
 namespace brume::comm {
@@ -13,6 +17,22 @@ TEST(Session, KnowsTheNode) {
   EXPECT_EQ(session.ranks_per_node(), 4);
   EXPECT_EQ(session.node_rank(), world().rank());
   EXPECT_EQ(session.num_nodes(), 1);
+}
+
+// mpirun --map-by node and srun -m cyclic deal ranks out to one node after the other.
+TEST(Session, RanksFillNodesInOrder) {
+  EXPECT_EQ(places_by_node({0, 0, 2, 2}), (std::vector{0, 1, 2, 3}));
+  EXPECT_EQ(places_by_node({0, 1, 0, 1}), (std::vector{0, 2, 1, 3}));
+  EXPECT_EQ(places_by_node({7, 3, 5, 3, 7, 5}), (std::vector{0, 2, 4, 3, 1, 5}));
+  EXPECT_EQ(places_by_node({0, 1, 0}), (std::vector{0, 2, 1})) << "unequal nodes";
+}
+
+// All ranks here may run on the same cores, or each has its own.
+TEST(Session, RanksOfANodeDivideItsCores) {
+  const device::Processor processor = device::this_processor();
+  const auto all = world().gather(processor.allowed);
+  const auto sharing = int(std::ranges::count(all, processor.allowed));
+  EXPECT_LE(device::threads_per_rank(1), std::max(1, processor.cores / sharing));
 }
 
 TEST(Session, VersionNamesTheLibraryOnly) {

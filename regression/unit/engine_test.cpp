@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "../../src/engine/arena.hpp"
 #include "base/error.hpp"
 #include "contract.hpp"
 #include "kernels/types.hpp"
@@ -378,6 +379,14 @@ TEST(Engine, AnExplodedTrainingStandsStill) {
     }
     EXPECT_EQ(engine.steps_done(), 4);
   });
+}
+
+// Each rank alone would find enough: they ask at the same moment.
+TEST(Engine, MemoryIsSummedOverTheRanksOfANode) {
+  const std::vector<std::string> needs{need("a", 5LL << 40), need("b", 7), need("a", 3LL << 40)};
+  EXPECT_EQ(bytes_of_node("a", needs), 8LL << 40);
+  EXPECT_EQ(bytes_of_node("b", needs), 7);
+  EXPECT_EQ(bytes_of_node("c", needs), 0);
 }
 
 TEST(Engine, RefusesAWorldOfTheWrongSize) {

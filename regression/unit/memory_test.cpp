@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/error.hpp"
 #include "device/device.hpp"
@@ -110,6 +111,41 @@ TEST(Processor, CoresFollowTheBinding) {
   EXPECT_EQ(bound.cores, 1);
   EXPECT_EQ(bound.node_cores, unbound.node_cores);
   EXPECT_EQ(bound.name, unbound.name);
+}
+
+// A rank with cores of its own takes them; ranks that share cores, a part of the node or all of it,
+// divide them, and none is left without one.
+TEST(Processor, RanksDivideTheCoresThatTheyShare) {
+  const auto threads = [](int cores, int node_cores, int ranks_per_node, int sharing) {
+    return threads_per_rank({.name = "", .cores = cores, .node_cores = node_cores}, ranks_per_node,
+                            sharing);
+  };
+  EXPECT_EQ(threads(16, 16, 4, 4), 4) << "unbound";
+  EXPECT_EQ(threads(4, 16, 4, 1), 4) << "each bound to its own";
+  EXPECT_EQ(threads(8, 16, 4, 2), 4) << "two sockets, two ranks on each";
+  EXPECT_EQ(threads(8, 16, 4, 4), 2) << "all in one half of the node";
+  EXPECT_EQ(threads(2, 16, 4, 4), 1) << "more ranks than cores";
+  EXPECT_EQ(threads(1, 16, 1, 1), 1);
+}
+
+TEST(Processor, TellsItsCoresApart) {
+  cpu_set_t before;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  if (CPU_COUNT(&before) < 2) GTEST_SKIP() << "one core";
+  std::vector<std::string> allowed{this_processor().allowed};
+  for (int core = 0, found = 0; found < 2; ++core) {
+    if (!CPU_ISSET(core, &before)) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    bind_process(one);
+    allowed.push_back(this_processor().allowed);
+    ++found;
+  }
+  bind_process(before);
+  EXPECT_NE(allowed[1], allowed[2]);
+  EXPECT_NE(allowed[0], allowed[1]);
+  EXPECT_EQ(this_processor().allowed, allowed[0]);
 }
 
 // A thread that binds itself binds those it starts, and nobody else.

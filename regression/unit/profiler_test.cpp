@@ -13,6 +13,7 @@
 #include <set>
 #include <vector>
 
+#include "../../src/profiler/transfers.hpp"
 #include "base/error.hpp"
 #include "comm/communicator.hpp"
 #include "device/memory.hpp"
@@ -112,6 +113,23 @@ TEST(ProfilerMemory, ShapesBeyondThisNodeAreLeftOut) {
   };
   EXPECT_GT(rows_of(model.seq_len), 0);
   EXPECT_EQ(rows_of(std::int64_t(at_once) * model.seq_len), 0);
+}
+
+// The other rank is in the same collective, and nothing would wake it.
+TEST(ProfilerBench, ARankThatFailsAloneInACollectiveEndsTheJob) {
+  const std::string what = test::refusal(
+      [] {
+        comm::run_local(2, [](comm::Communicator& world) {
+          Bench bench(world, 2, 1);
+          int calls = 0;
+          bench.seconds("sum", with_peers("sum", [&] {
+                          require(world.rank() == 0 || ++calls < 3, Failure::resource, "no memory");
+                          world.barrier();
+                        }));
+        });
+      },
+      Failure::network);
+  EXPECT_NE(what.find("sum: no memory"), std::string::npos) << what;
 }
 
 /// An environment variable for the time of a test.

@@ -135,7 +135,9 @@ hardware::Machine obtain_machine_alone(const deck::Deck& deck, const model::Conf
     say_stand_ins(*machine);
     return *machine;
   }
-  comm::run_local(deck.cluster.all_groups()[0].devices_per_node, [&](comm::Communicator& world) {
+  const int ranks = deck.cluster.all_groups()[0].devices_per_node;
+  device::share_cores(ranks);
+  comm::run_local(ranks, [&](comm::Communicator& world) {
     device::use_device(world.rank());
     const hardware::Machine mine = obtain_machine(world, world.size(), deck, model);
     if (world.rank() == 0) machine = mine;

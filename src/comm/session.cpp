@@ -2,13 +2,17 @@
 
 #include <mpi.h>
 
+#include <algorithm>
 #include <array>
+#include <map>
+#include <numeric>
 #include <string_view>
 #include <utility>
 
 #include "base/error.hpp"
 #include "comm/mpi_call.hpp"
 #include "comm/mpi_communicator.hpp"
+#include "device/memory.hpp"
 
 namespace brume::comm {
 
@@ -30,6 +34,22 @@ void start_mpi() {
       provided, MPI_THREAD_MULTIPLE);
 }
 
+/// What each rank says, by its number among all.
+std::vector<int> gather_from_all(int mine) {
+  int ranks = 0;
+  check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &ranks));
+  std::vector<int> all(static_cast<std::size_t>(ranks));
+  check_mpi(MPI_Allgather(&mine, 1, MPI_INT, all.data(), 1, MPI_INT, MPI_COMM_WORLD));
+  return all;
+}
+
+/// Tells the device module how many ranks of the node may run on this process's cores.
+void divide_cores(MpiCommunicator& node) {
+  const std::string mine = device::this_processor().allowed;
+  const std::vector<std::string> all = node.gather(mine);
+  device::share_cores(static_cast<int>(std::ranges::count(all, mine)));
+}
+
 MpiCommunicator this_node() {
   MPI_Comm node = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node));
@@ -38,11 +58,30 @@ MpiCommunicator this_node() {
 
 }  // namespace
 
+std::vector<int> places_by_node(const std::vector<int>& node_of) {
+  std::map<int, int> order;  // of nodes, by their first rank
+  for (const int node : node_of) order.emplace(node, static_cast<int>(order.size()));
+  std::vector<int> ranks(node_of.size()), places(node_of.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  std::ranges::stable_sort(
+      ranks, {}, [&](int rank) { return order.at(node_of[static_cast<std::size_t>(rank)]); });
+  for (std::size_t place = 0; place < ranks.size(); ++place)
+    places[static_cast<std::size_t>(ranks[place])] = static_cast<int>(place);
+  return places;
+}
+
 Session::Session() {
   start_mpi();
-  const MpiCommunicator node = this_node();
+  MpiCommunicator node = this_node();
   ranks_per_node_ = node.size();
   node_rank_ = node.rank();
+  int rank = 0;
+  check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
+  double first_rank = rank;
+  node.all_reduce(std::span(&first_rank, 1), Reduction::min);
+  place_ =
+      places_by_node(gather_from_all(static_cast<int>(first_rank)))[static_cast<std::size_t>(rank)];
+  divide_cores(node);
   double nodes = node_rank_ == 0 ? 1 : 0;
   world()->all_reduce(std::span(&nodes, 1), Reduction::sum);
   num_nodes_ = static_cast<int>(nodes);
@@ -55,7 +94,7 @@ Session::~Session() {
 
 std::unique_ptr<Communicator> Session::world() {
   MPI_Comm copy = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &copy));
+  check_mpi(MPI_Comm_split(MPI_COMM_WORLD, 0, place_, &copy));
   return std::make_unique<MpiCommunicator>(MpiGroup(copy));
 }
 

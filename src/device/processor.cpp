@@ -1,5 +1,8 @@
 #include "device/memory.hpp"
 
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
 #include <memory>
 
 #include <hwloc.h>
@@ -43,6 +46,16 @@ int count_cores(hwloc_topology_t topology, hwloc_const_bitmap_t allowed) {
   return cores;
 }
 
+/// As the system numbers them: "0-3,8".
+std::string text(hwloc_const_bitmap_t set) {
+  char* written = nullptr;
+  if (hwloc_bitmap_list_asprintf(&written, set) < 0) return "";
+  const std::unique_ptr<char, decltype(&std::free)> owner(written, std::free);
+  return written;
+}
+
+std::atomic<int> ranks_on_these_cores = 1;
+
 std::string model_name(hwloc_topology_t topology) {
   const hwloc_obj_t package = hwloc_get_obj_by_type(topology, HWLOC_OBJ_PACKAGE, 0);
   const char* name = package ? hwloc_obj_get_info_by_name(package, "CPUModel") : nullptr;
@@ -61,12 +74,18 @@ Processor this_processor() {
   }
   return {.name = model_name(topology.get()),
           .cores = count_cores(topology.get(), bound.get()),
-          .node_cores = count_cores(topology.get(), node)};
+          .node_cores = count_cores(topology.get(), node),
+          .allowed = text(bound.get())};
+}
+
+void share_cores(int ranks) { ranks_on_these_cores = ranks; }
+
+int threads_per_rank(const Processor& processor, int ranks_per_node, int sharing) {
+  return std::max(1, std::min(processor.cores / sharing, processor.node_cores / ranks_per_node));
 }
 
 int threads_per_rank(int ranks_per_node) {
-  const Processor processor = this_processor();
-  return std::max(1, std::min(processor.cores, processor.node_cores / ranks_per_node));
+  return threads_per_rank(this_processor(), ranks_per_node, ranks_on_these_cores);
 }
 
 int first_core(int ranks_per_node, int node_rank) {

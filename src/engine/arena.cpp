@@ -1,5 +1,8 @@
 #include "arena.hpp"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "base/error.hpp"
@@ -16,6 +19,24 @@ using Guard = std::array<std::byte, schedule::guard_bytes>;
 using schedule::Tier;
 
 }  // namespace
+
+std::string this_node() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+std::string need(const std::string& node, std::int64_t bytes) {
+  return fmt::format("{} {}", bytes, node);
+}
+
+std::int64_t bytes_of_node(const std::string& node, const std::vector<std::string>& needs) {
+  std::int64_t sum = 0;
+  for (const std::string& text : needs)
+    if (const std::size_t space = text.find(' '); text.substr(space + 1) == node)
+      sum += std::stoll(text.substr(0, space));
+  return sum;
+}
 
 Arena::Arena(const std::array<std::int64_t, schedule::num_tiers>& bytes, const std::string& scratch)
     : device_(bytes[std::size_t(Tier::device)], device::Tier::device),

@@ -11,6 +11,15 @@
 
 namespace brume::engine {
 
+std::string this_node();  ///< its name
+
+/// What a rank tells the others: the node that it is on and the host memory that it needs there.
+std::string need(const std::string& node, std::int64_t bytes);
+
+/// What all ranks of `node` need together [bytes].
+/// @param needs  [ranks] as `need` writes them
+std::int64_t bytes_of_node(const std::string& node, const std::vector<std::string>& needs);
+
 /// The arenas of a rank. Buffers of several Programs may lie in them, one Program at a time.
 class Arena {
  public:

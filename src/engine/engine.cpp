@@ -10,9 +10,11 @@
 
 #include "base/error.hpp"
 #include "base/log.hpp"
+#include "base/text.hpp"
 #include "comm/agree.hpp"
 #include "comm/device_group.hpp"
 #include "device/device.hpp"
+#include "device/memory.hpp"
 #include "executor.hpp"
 #include "schedule/compile.hpp"
 #include "state.hpp"
@@ -99,10 +101,27 @@ struct Engine::Impl {
     return a;
   }
 
+  /// Refuses before any rank has taken memory: each block alone would fit in what a node has left.
+  static void require_on_node(comm::Communicator& world,
+                              const std::array<std::int64_t, schedule::num_tiers>& bytes) {
+    const auto of = [&](schedule::Tier tier) { return bytes[std::size_t(tier)]; };
+    const std::int64_t mine =
+        of(schedule::Tier::host) + (device::on_device() ? 0 : of(schedule::Tier::device));
+    const std::int64_t left = device::available_bytes();
+    const std::int64_t all = bytes_of_node(this_node(), world.gather(need(this_node(), mine)));
+    comm::together(world, [&] {
+      require(left < 0 || all <= left, Failure::resource,
+              "this node's ranks need {} of host memory together, but it has {} left: lower "
+              "cluster.memory_gib or cluster.host_memory_gib, or start fewer ranks on a node",
+              format_bytes(double(all)), format_bytes(double(left)));
+    });
+  }
+
   /// Memory and disk, on all ranks or on none.
   static Arena reserve(const std::array<std::int64_t, schedule::num_tiers>& bytes,
                        const Settings& settings, comm::Communicator& world) {
     std::optional<Arena> arena;
+    require_on_node(world, bytes);
     comm::together(world, [&] { arena.emplace(bytes, settings.scratch); });
     return std::move(*arena);
   }

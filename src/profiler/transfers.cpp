@@ -7,6 +7,7 @@
 #include <cmath>
 #include <optional>
 
+#include "base/error.hpp"
 #include "base/text.hpp"
 #include "comm/device_group.hpp"
 #include "device/device.hpp"
@@ -55,7 +56,7 @@ void measure_sizes(Bench& bench, Chain* chain, const char* kind, const Group& at
       call(*at.group, values.subspan(std::size_t(turn * elements), std::size_t(elements)));
       turn = (turn + 1) % turns;
     };
-    const Work mine = at.group ? transfer : Work();
+    const Work mine = at.group ? with_peers(name, transfer) : Work();
     auto time_s = bench.seconds(name, mine);
     if (time_s && chain) time_s = chain->seconds(name, mine, *time_s);
     if (time_s) rows.push_back({kind, at.nodes, at.ranks_per_node, row_bytes, *time_s});
@@ -112,6 +113,16 @@ Group make_pair_across(comm::Communicator& world, int ranks_per_node) {
 }
 
 }  // namespace
+
+Work with_peers(const std::string& name, const Work& transfer) {
+  return [=] {
+    try {
+      transfer();
+    } catch (const std::exception& error) {
+      throw Error(Failure::network, "profile: {}: {}", name, error.what());
+    }
+  };
+}
 
 Group make_group(comm::Communicator& world, int ranks, int ranks_per_node) {
   const bool within = ranks <= ranks_per_node;

@@ -25,6 +25,10 @@ struct Group {
 /// @return  nodes = 0 when there is no such group
 Group make_group(comm::Communicator& world, int ranks, int ranks_per_node);
 
+/// A transfer with peers for `Bench::seconds`: a rank on which it fails alone would leave them
+/// waiting, so whatever it throws becomes Error(network), which ends the job.
+Work with_peers(const std::string& name, const Work& transfer);
+
 /// Collectives of each group size up to `block_bytes`, in a chain; messages up to `stream_bytes`.
 std::vector<hardware::LinkRow> measure_links(Bench& bench, Chain& chain,
                                              const std::vector<int>& groups, int ranks_per_node,
