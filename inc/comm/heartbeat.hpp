@@ -21,9 +21,10 @@ struct SilentRank {
 class Heartbeat {
  public:
   /// Collective over all ranks of the job; MPI must be running.
+  /// @param place       this rank's number in the job
   /// @param limit_s     [s] of silence after which `on_silence` is called, once, by the thread
   /// @throws Error(network) when MPI fails
-  Heartbeat(double limit_s, std::function<void(const SilentRank&)> on_silence);
+  Heartbeat(int place, double limit_s, std::function<void(const SilentRank&)> on_silence);
   ~Heartbeat();  ///< waits until the rank before this one has come to its end, too: collective
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;

@@ -22,16 +22,16 @@ namespace {
 constexpr double look_s = 0.5;
 enum Sign : int { alive, goodbye };
 
-MPI_Comm own_group() {
+MPI_Comm own_group(int place) {
   MPI_Comm copy = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &copy));
+  check_mpi(MPI_Comm_split(MPI_COMM_WORLD, 0, place, &copy));
   return copy;
 }
 
 }  // namespace
 
 struct Heartbeat::Impl {
-  explicit Impl(double limit_s) : limit_s(limit_s) {
+  Impl(int place, double limit_s) : group(own_group(place)), limit_s(limit_s) {
     check_mpi(MPI_Comm_rank(group.get(), &rank));
     check_mpi(MPI_Comm_size(group.get(), &size));
     previous.rank = (rank + size - 1) % size;
@@ -45,7 +45,7 @@ struct Heartbeat::Impl {
     previous.host = theirs.data();
   }
 
-  MpiGroup group{own_group()};
+  MpiGroup group;
   int rank = 0, size = 1, next = 0;
   SilentRank previous{};
   std::function<void(const SilentRank&)> on_silence;
@@ -118,8 +118,8 @@ struct Heartbeat::Impl {
   }
 };
 
-Heartbeat::Heartbeat(double limit_s, std::function<void(const SilentRank&)> on_silence)
-    : impl_(std::make_unique<Impl>(limit_s)) {
+Heartbeat::Heartbeat(int place, double limit_s, std::function<void(const SilentRank&)> on_silence)
+    : impl_(std::make_unique<Impl>(place, limit_s)) {
   impl_->on_silence = std::move(on_silence);
   if (impl_->size > 1) impl_->thread = std::thread([impl = impl_.get()] { impl->run(); });
 }

@@ -99,7 +99,7 @@ std::unique_ptr<Communicator> Session::world() {
 }
 
 void Session::watch_peers(double limit_s, std::function<void(const SilentRank&)> on_silence) {
-  heartbeat_.emplace(limit_s, std::move(on_silence));
+  heartbeat_.emplace(place_, limit_s, std::move(on_silence));
 }
 
 void Session::set_silence_limit(double limit_s) {
