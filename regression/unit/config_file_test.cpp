@@ -197,6 +197,8 @@ TEST(ConfigFile, TakesNothingDeepOrLong) {
                  "'hidden_act' must be a string, found a list");
   expect_refused(with(llama, "4096,", '"' + std::string(1 << 20, 'x') + "\","),
                  "found \"" + std::string(40, 'x') + "...\"");
+  expect_refused(with(llama, "\"silu\"", '"' + std::string(1 << 20, 'x') + '"'),
+                 "found \"" + std::string(40, 'x') + "\"");
 }
 
 TEST(ConfigFile, IsARegularFile) {

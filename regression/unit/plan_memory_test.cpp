@@ -58,7 +58,7 @@ struct Agreement {
 void compare(const Problem& p, Agreement& found) {
   Result result;
   try {
-    result = tune(p.model, p.global_batch, p.cluster, p.profile, p.search, false);
+    result = tune(p.model, p.global_batch, p.cluster, p.profile, p.search, {.reasons = false});
   } catch (const Infeasible&) {
     return;
   }

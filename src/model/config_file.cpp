@@ -93,11 +93,13 @@ class ConfigFile {
   const json& object() const { return object_; }
 
   std::vector<std::string> unknown() const {
+    constexpr std::size_t longest = 40, most = 20;  // in a message
     std::vector<std::string> keys;
     for (const auto& [key, value] : object_.items())
       if (!met_.contains(key) && !silent_keys.contains(key) && !key.starts_with("_") &&
           !key.starts_with("summary_"))
-        keys.push_back(key);
+        keys.push_back(key.substr(0, longest));
+    if (keys.size() > most) keys.resize(most), keys.emplace_back("...");
     return keys;
   }
 
@@ -160,7 +162,7 @@ void refuse_dropout(ConfigFile& file, const KeyWriter& out,
 void refuse_activation(ConfigFile& file, const char* key, const std::string& usual,
                        std::initializer_list<const char*> known) {
   const std::string found = file.word(key, usual);
-  file.needs(std::ranges::count(known, found) > 0, "'{}' must be {}, found \"{}\"", key,
+  file.needs(std::ranges::count(known, found) > 0, "'{}' must be {}, found \"{:.40}\"", key,
              fmt::join(known, " or "), found);
 }
 
@@ -194,7 +196,7 @@ void set_rope(ConfigFile& file, KeyWriter& out) {
     theta = rope.number("rope_theta", theta);
     const std::string kind = rope.word("rope_type", rope.word("type", "default"));
     rope.needs(kind == "default" || kind == "linear" || kind == "llama3",
-               "'rope_type' must be default, linear or llama3, found \"{}\"", kind);
+               "'rope_type' must be default, linear or llama3, found \"{:.40}\"", kind);
     rope.needs(rope.number("partial_rotary_factor", 1.0) == 1.0,
                "'partial_rotary_factor' must be 1: all features of a head are turned");
     rope.needs(kind == "default" || rope.find("factor") != nullptr, "missing key 'factor'");
@@ -317,8 +319,8 @@ deck::ModelKeys resolved(const deck::ModelKeys& keys) {
   const auto found = std::ranges::find(architectures, name, &std::pair<std::string, Read>::first);
   std::vector<std::string> known;
   for (const auto& [architecture, read] : architectures) known.push_back(architecture);
-  file.needs(found != architectures.end(), "architecture \"{}\" does not run here, but {} do", name,
-             fmt::join(known, ", "));
+  file.needs(found != architectures.end(), "architecture \"{:.40}\" does not run here, but {} do",
+             name, fmt::join(known, ", "));
   for (const char* key : {"num_local_experts", "num_experts", "n_routed_experts"})
     file.needs(file.size(key, 1) == 1, "'{}': mixtures of experts do not run here", key);
   file.needs(!file.truth("add_cross_attention", false), "'add_cross_attention' must be false");
