@@ -19,9 +19,11 @@ constexpr std::array stop_signals{SIGUSR1, SIGTERM, SIGINT};
 constexpr std::int64_t same_request_ns = 2'000'000'000;
 
 // A handler may touch nothing that has locks.
-std::atomic<bool> remembers = false;
+enum class Phase { leave, remember, ignore };
+std::atomic<Phase> phase = Phase::leave;
 std::atomic<std::int64_t> first_request_ns = 0;  ///< on the monotonic clock; 0: none
-static_assert(std::atomic<std::int64_t>::is_always_lock_free);
+static_assert(std::atomic<Phase>::is_always_lock_free &&
+              std::atomic<std::int64_t>::is_always_lock_free);
 
 std::int64_t now_ns() {
   timespec now = {};
@@ -40,7 +42,9 @@ void handle(int signal) {
   // SIGTERM is also what launchers end a failed job's ranks by, after one of them has said why.
   constexpr std::string_view in_time =
       "brume: stopped by a signal before the first step: nothing is lost, start the job again\n";
-  if (!remembers) leave(Failure::stopped, signal == SIGTERM ? std::string_view() : in_time);
+  if (phase == Phase::ignore) return;
+  if (phase == Phase::leave)
+    leave(Failure::stopped, signal == SIGTERM ? std::string_view() : in_time);
   const std::int64_t now = now_ns();
   std::int64_t first = 0;
   if (first_request_ns.compare_exchange_strong(first, now) || now - first < same_request_ns) return;
@@ -51,7 +55,7 @@ void handle(int signal) {
 }  // namespace
 
 Signals::Signals() {
-  remembers = false;
+  phase = Phase::leave;
   first_request_ns = 0;
   for (int signal : stop_signals) std::signal(signal, handle);
 }
@@ -60,7 +64,9 @@ Signals::~Signals() {
   for (int signal : stop_signals) std::signal(signal, SIG_DFL);
 }
 
-void Signals::remember() { remembers = true; }
+void Signals::remember() { phase = Phase::remember; }
+
+void Signals::ignore() { phase = Phase::ignore; }
 
 bool Signals::pending() const { return first_request_ns != 0; }
 

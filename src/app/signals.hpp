@@ -9,7 +9,7 @@ namespace brume::app {
 /// After remember() a request is only noted, for the job to make a checkpoint. One request may
 /// reach a process more than once, because mpirun forwards what a batch system sends to everyone:
 /// only one that comes more than 2 s after the first is a second one. It ends the process at once
-/// with Failure::interrupted.
+/// with Failure::interrupted. After ignore() requests change nothing: the process is at its end.
 class Signals {
  public:
   Signals();
@@ -18,6 +18,7 @@ class Signals {
   Signals& operator=(const Signals&) = delete;
 
   void remember();
+  void ignore();
   bool pending() const;  ///< a request has been noted
 };
 

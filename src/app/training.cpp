@@ -185,6 +185,7 @@ class Training {
       watch(task_limit_s());
       const engine::StepMetrics metrics = recovery_->step(*run_.train_data);
       stopped = share(metrics);
+      if (stopped) signals_.ignore();  // what is left is the last checkpoint
       watch(task_limit_s() + write_limit_s_);
       if (!recovery_->went_back(metrics))
         after_step(stopped);
@@ -285,6 +286,7 @@ class Training {
   // --- after the last step ---
 
   void finish(int code) {
+    signals_.ignore();
     writer_->finish();
     if (run_.deck.output.trace && !engine_->last_times().empty()) write_trace();
     watchdog_.reset();
