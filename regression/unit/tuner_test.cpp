@@ -63,6 +63,7 @@ Problem random_problem(std::mt19937& random) {
   p.search.unequal_stages = false;
   p.search.simulate_top = 1;
   p.search.gap = 0.0;
+  p.search.time_limit_s = 3600.0;  // on a busy machine too the search comes to its end
   p.cluster.groups[0].host_memory_bytes =
       samples::pick<std::int64_t>(random, {0, 500'000, 1'500'000, 1 << 30});
   p.cluster.groups[0].memory_bytes = 1'200'000 + std::int64_t(random() % 2'500'000);
@@ -525,6 +526,7 @@ Problem roomy() {
   p.cluster = hardware::NodeGroup{
       .nodes = 1, .devices_per_node = 4, .memory_bytes = 1 << 30, .host_memory_bytes = 1 << 30};
   p.search = {};
+  p.search.time_limit_s = 3600.0;
   return p;
 }
 

@@ -53,15 +53,12 @@ void check_mesh(const Plan& plan, int i, const hardware::NodeGroup& group) {
   stage_needs(devices == std::int64_t{s.nodes} * s.devices_per_node, i,
               "dp x tp = {} x {} must be the {} x {} devices of its mesh", s.dp, s.tp, s.nodes,
               s.devices_per_node);
-  stage_needs(devices <= group.devices() - first, i,
-              "its {} devices from rank {} on are more than the {} of its nodes", devices, first,
-              group.devices());
   stage_needs(s.devices_per_node % s.tp == 0, i,
               "tp = {} must divide devices_per_node = {}, so that its groups stay within nodes",
               s.tp, s.devices_per_node);
   const int on_node = first % group.devices_per_node;
   if (s.nodes == 1)
-    stage_needs(on_node + s.devices_per_node <= group.devices_per_node, i,
+    stage_needs(std::int64_t{on_node} + s.devices_per_node <= group.devices_per_node, i,
                 "its {} devices from rank {} on straddle nodes of {}", s.devices_per_node, first,
                 group.devices_per_node);
   else
@@ -69,6 +66,9 @@ void check_mesh(const Plan& plan, int i, const hardware::NodeGroup& group) {
         on_node == 0 && s.devices_per_node == group.devices_per_node, i,
         "a mesh of several nodes must be whole nodes of {} devices, found {} from rank {} on",
         group.devices_per_node, s.devices_per_node, first);
+  stage_needs(devices <= group.devices() - first, i,
+              "its {} devices from rank {} on are more than the {} of its nodes", devices, first,
+              group.devices());
 }
 
 /// Meshes fill the cluster; where it has several groups, whole nodes of each.
