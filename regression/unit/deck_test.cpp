@@ -170,7 +170,7 @@ TEST(Deck, EveryKeySaysWhatItIs) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);)
     EXPECT_TRUE(line.empty() || line.find("  # ") != std::string::npos) << line;
-  EXPECT_EQ(schema().help().size(), 23u + 8 + 9 + 5 + (7 + 8 + 3) + 18 + 3 + 5);
+  EXPECT_EQ(schema().help().size(), 23u + 9 + 9 + 5 + (7 + 8 + 3) + 18 + 3 + 5);
 }
 
 const std::string grouped = smallest.substr(0, smallest.find("[cluster]")) + R"([[cluster.groups]]

@@ -4,21 +4,37 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <map>
 #include <numeric>
 #include <string_view>
 #include <utility>
 
 #include "base/error.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
 #include "comm/mpi_call.hpp"
 #include "comm/mpi_communicator.hpp"
+#include "comm/watchdog.hpp"
 #include "device/memory.hpp"
 
 namespace brume::comm {
 
 namespace {
 
+/// Ends this process when MPI does not start: a rank that is stopped meanwhile keeps all waiting,
+/// and there is nothing yet that could end the job.
+Watchdog watch_start() {
+  constexpr double limit_s = 300.0;  // thousands of ranks may take minutes
+  return Watchdog(limit_s, [](double silence_s) {
+    log::error("brume: MPI has not started within {}: a rank was stopped, or a node is lost",
+               format_seconds(silence_s));
+    std::_Exit(int(Failure::network));
+  });
+}
+
 void start_mpi() {
+  const Watchdog watchdog = watch_start();
   int started = 0;
   check_mpi(MPI_Initialized(&started));
   require(!started, Failure::bug, "a process has one MPI session, this is a second one");

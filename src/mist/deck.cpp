@@ -3,7 +3,6 @@
 namespace brume::mist {
 namespace {
 
-
 int zero_level(const Strategy& s) {
   if (s.shard_weights) return 3;
   if (s.shard_grads) return 2;

@@ -9,7 +9,6 @@
 namespace brume::mist {
 namespace {
 
-
 /// Stages that differ in nothing but their microbatches in flight.
 struct Role {
   Place place;  ///< with the fewest in flight

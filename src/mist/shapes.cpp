@@ -10,7 +10,6 @@
 namespace brume::mist {
 namespace {
 
-
 std::vector<int> powers_of_two(int batch) {
   std::vector<int> all;
   for (int g = 1; batch % g == 0; g *= 2) all.push_back(g);

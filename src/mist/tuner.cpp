@@ -11,7 +11,6 @@
 namespace brume::mist {
 namespace {
 
-
 /// The fastest choice so far, and of which shape and strategies.
 struct Best {
   const Shape* shape = nullptr;
