@@ -2,7 +2,7 @@
 # Many small steps leave the resident set as it is: after the first quarter no rank's peak grows by more than
 # 0.5 MiB; rank 0, which keeps up to 2048 rows of run.h5 and builds its image, by 4 MiB.
 set -eu
-steps=${BRUME_STEPS:-400}
+steps=${BRUME_STEPS:-1600}
 . "$BRUME_REGRESSION_DIR/tiny_job.sh"
 tiny_job --set training.steps="$steps" \
   --set output.checkpoint_every=$((steps / 8)) --set data.eval_every=$((steps / 8)) \

@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string last_error() { return std::generic_category().message(errno); }
+std::string system_reason() { return std::generic_category().message(errno); }
 
 /// The batch system's number of this job, if there is one.
 std::string job_name() {
@@ -46,7 +46,7 @@ Descriptor open_lock(const fs::path& path) {
   Descriptor file(
       ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0640));
   require(file.get() >= 0, Failure::storage, "{}: cannot be opened: {}", path.string(),
-          last_error());
+          system_reason());
   return file;
 }
 
@@ -73,7 +73,7 @@ std::optional<Descriptor> try_lock(const fs::path& path) {
       if (errno == EWOULDBLOCK) return std::nullopt;
       if (errno == EINTR) continue;
       log::warn("{}: this file system has no locks ({}): nothing keeps a second job off",
-                path.string(), last_error());
+                path.string(), system_reason());
       return file;
     }
     if (is_at(file, path)) return file;
@@ -138,7 +138,7 @@ void RunLock::write() const {
   const std::string text = fmt::format("{}\n{} {}\n", owner(), step_, starts_);
   const bool written = ::ftruncate(file_.get(), 0) == 0 &&
                        ::pwrite(file_.get(), text.data(), text.size(), 0) == ssize_t(text.size());
-  require(written, Failure::storage, "{}: cannot be written: {}", path_.string(), last_error());
+  require(written, Failure::storage, "{}: cannot be written: {}", path_.string(), system_reason());
 }
 
 }  // namespace brume::io
