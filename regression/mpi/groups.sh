@@ -3,28 +3,14 @@
 # order of the pipeline, resumes, and has the losses of a run on one group, wherever its stages lie.
 set -eu
 decks=$BRUME_REGRESSION_DIR/decks
+. "$BRUME_REGRESSION_DIR/two_groups.sh"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 "$BRUME" import tokens "$BRUME_REGRESSION_DIR" -o .
 sed 's/^ranks_per_node   = 4/ranks_per_node   = 2/' "$decks/profile.toml" > fast.toml
 awk '/^(forward|backward)_s/ { $3 *= 3 } { print }' fast.toml > slow.toml
-awk '/^\[cluster\]/ { skip = 1 } /^\[search\]/ { skip = 0 } !skip' "$decks/tiny.toml" > deck.toml
-for name in fast slow; do cat >> deck.toml << EOF
-[[cluster.groups]]
-name             = "$name"
-devices_per_node = 2
-memory_gib       = 0.01
-host_memory_gib  = 0.1
-profile          = "$name.toml"
-EOF
-done
-cat >> deck.toml << EOF
-[[cluster.links]]
-between   = ["fast", "slow"]
-gib_per_s = 0.5
-latency_s = 1e-4
-EOF
+two_groups fast slow
 run() { timeout 200 mpirun -n 4 --oversubscribe "$BRUME" run "$@"; }
 losses() { h5dump -y -m %.17g -d /steps/loss "$1/run.h5" | sed -n '/DATA/,/}/p' | grep -E '[0-9]'; }
 same() { # <run> <run>: losses within 1e-5, step by step

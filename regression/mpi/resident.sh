@@ -1,6 +1,7 @@
 #!/bin/sh
 # Many small steps leave the resident set as it is: after the first quarter no rank's peak grows by more than
-# 0.5 MiB; rank 0, which keeps up to 2048 rows of run.h5 and builds its image, by 4 MiB.
+# 3 MiB, of which 2.25 MiB are a pool that Open MPI enlarges once, when a sign of life meets other messages (in
+# twenty runs at most once a rank); rank 0, which keeps up to 2048 rows of run.h5 and builds its image, by 6.5 MiB.
 set -eu
 steps=${BRUME_STEPS:-1600}
 . "$BRUME_REGRESSION_DIR/tiny_job.sh"
@@ -15,7 +16,7 @@ grep -oE '[0-9]+' peaks |
       for (rank = 0; rank < 4; ++rank) {
         grown = last[rank] - early[rank]
         print "rank", rank, "grew by", grown, "bytes from", early[rank]
-        if (early[rank] <= 0 || grown > 524288 + (rank == 0 ? 3670016 : 0)) bad = 1
+        if (early[rank] <= 0 || grown > 3145728 + (rank == 0 ? 3670016 : 0)) bad = 1
       }
       exit bad
     }'

@@ -67,23 +67,10 @@ for wish in USR1 TERM INT; do
 done
 
 # Two groups of two ranks, of which the plan takes one.
-sed 's/^ranks_per_node   = 4/ranks_per_node   = 2/' "${profile#*=}" > half.toml
-awk '/^\[cluster\]/ { skip = 1 } /^\[search\]/ { skip = 0 } !skip' "$deck" > deck.toml
-for name in one other; do cat >> deck.toml << EOT
-[[cluster.groups]]
-name             = "$name"
-devices_per_node = 2
-memory_gib       = 0.01
-host_memory_gib  = 0.1
-profile          = "half.toml"
-EOT
-done
-cat >> deck.toml << EOT
-[[cluster.links]]
-between   = ["one", "other"]
-gib_per_s = 0.5
-latency_s = 1e-4
-EOT
+decks=$BRUME_REGRESSION_DIR/decks
+. "$BRUME_REGRESSION_DIR/two_groups.sh"
+sed 's/^ranks_per_node   = 4/ranks_per_node   = 2/' "$decks/profile.toml" | tee one.toml > other.toml
+two_groups one other
 cat > plan.toml << EOT
 version = 1
 global_batch = 8
