@@ -16,13 +16,20 @@ class RunLock {
   /// Jobs that may be killed after one another without a new checkpoint between them.
   static constexpr int most_starts = 10;
 
+  /// How long to wait for an owner to end [s]: ranks of a killed job live on for a second, and
+  /// where a node died, a network file system keeps the lock of a requeued job for minutes.
+  struct Patience {
+    double others_s = 5.0;
+    double own_job_s = 300.0;  ///< the owner is an earlier turn of the same job
+  };
+
   /// Makes the directory if it is missing and takes its lock. Where the file system has no locks,
   /// it says so in the log and goes on.
   ///
-  /// @param patience_s  [s] to wait for an owner that is about to end, as after a kill
   /// @throws Error(input)    naming host, process and job of the owner
   /// @throws Error(storage)  when the directory or the file cannot be made
-  explicit RunLock(const std::filesystem::path& directory, double patience_s = 5.0);
+  RunLock(const std::filesystem::path& directory, const Patience& patience);
+  explicit RunLock(const std::filesystem::path& directory) : RunLock(directory, Patience{}) {}
   ~RunLock();  ///< removes the file, because this job has not been killed
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;

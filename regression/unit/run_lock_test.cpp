@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "base/error.hpp"
 #include "checkpoint_samples.hpp"
@@ -19,11 +22,27 @@ using RunLocks = CheckpointFault;  // for its directory
 TEST_F(RunLocks, OneJobHasADirectoryAtATime) {
   const fs::path run = directory_ / "runs" / "one";
   auto first = std::make_unique<RunLock>(run);
-  const std::string said = test::refusal([&] { RunLock second(run, 0.0); }, Failure::input);
+  const std::string said =
+      test::refusal([&] { RunLock second(run, {.others_s = 0.0}); }, Failure::input);
   EXPECT_NE(said.find("belongs to another job (host "), std::string::npos) << said;
   first.reset();
   EXPECT_FALSE(fs::exists(run / "lock"));
-  RunLock second(run, 0.0);
+  RunLock second(run, {.others_s = 0.0});
+}
+
+TEST_F(RunLocks, AnEarlierTurnOfTheSameJobIsWaitedFor) {
+  ::setenv("SLURM_JOB_ID", "4711", 1);
+  auto earlier = std::make_unique<RunLock>(directory_);
+  std::thread ends([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    earlier.reset();
+  });
+  const RunLock later(directory_, {.others_s = 0.0, .own_job_s = 20.0});
+  ends.join();
+  ::setenv("SLURM_JOB_ID", "4712", 1);
+  test::refusal([&] { RunLock another(directory_, {.others_s = 0.0, .own_job_s = 20.0}); },
+                Failure::input);
+  ::unsetenv("SLURM_JOB_ID");
 }
 
 TEST_F(RunLocks, JobsKilledInTheSamePlaceAreCounted) {

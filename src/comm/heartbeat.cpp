@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -96,7 +97,7 @@ struct Heartbeat::Impl {
     pthread_setname_np(pthread_self(), "heartbeat");
     try {
       exchange_signs();
-    } catch (const Error&) {
+    } catch (const std::exception&) {
       on_silence(previous);  // MPI cannot reach a neighbour any more
     }
   }

@@ -81,13 +81,15 @@ std::optional<Descriptor> try_lock(const fs::path& path) {
 }
 
 /// @throws Error(input) when the owner does not end in time
-Descriptor lock(const fs::path& path, double patience_s) {
+Descriptor lock(const fs::path& path, const RunLock::Patience& patience) {
   using Clock = std::chrono::steady_clock;
-  const auto until = Clock::now() + std::chrono::duration<double>(patience_s);
+  const Clock::time_point start = Clock::now();
   for (bool told = false;; told = true) {
     if (std::optional<Descriptor> file = try_lock(path)) return std::move(*file);
-    const std::string owner = first_line(content(open_lock(path), path));
-    require(Clock::now() < until, Failure::input,
+    const std::string owner = first_line(content(open_lock(path), path)), job = job_name();
+    const double patience_s =
+        !job.empty() && owner.ends_with(job) ? patience.own_job_s : patience.others_s;
+    require(Clock::now() - start < std::chrono::duration<double>(patience_s), Failure::input,
             "{} belongs to another job ({}): wait until it has ended, or give this one another "
             "output.directory",
             path.parent_path().string(), owner);
@@ -98,15 +100,15 @@ Descriptor lock(const fs::path& path, double patience_s) {
   }
 }
 
-Descriptor make_and_lock(const fs::path& path, double patience_s) {
+Descriptor make_and_lock(const fs::path& path, const RunLock::Patience& patience) {
   make_directory(path.parent_path());
-  return lock(path, patience_s);
+  return lock(path, patience);
 }
 
 }  // namespace
 
-RunLock::RunLock(const fs::path& directory, double patience_s)
-    : path_(directory / "lock"), file_(make_and_lock(path_, patience_s)) {
+RunLock::RunLock(const fs::path& directory, const Patience& patience)
+    : path_(directory / "lock"), file_(make_and_lock(path_, patience)) {
   const std::string text = content(file_, path_);
   if (!text.empty()) {
     log::info("{}: the last job here was killed ({})", path_.string(), first_line(text));
