@@ -1,6 +1,7 @@
 #!/bin/sh
 # The job template on a real Slurm of one machine: a signal before the limit, a checkpoint, exit 75, requeue,
-# resume. Skips where Slurm is not installed or we are not root. Slurm holds a requeued job for two minutes.
+# resume; in the next turn a rank is killed, requeue, resume. Skips where Slurm is not installed or we are not root.
+# Slurm holds a requeued job for two minutes.
 set -eu
 command -v slurmctld > /dev/null && command -v slurmd > /dev/null && [ "$(id -u)" -eq 0 ] || exit 77
 work=$(mktemp -d)
@@ -46,19 +47,25 @@ slurmd -f "$SLURM_CONF"
 for _ in $(seq 30); do sinfo -h 2> /dev/null | grep -q idle && break; sleep 1; done
 
 "$BRUME" import tokens "$BRUME_REGRESSION_DIR" -o .
-sed 's/devices_per_node = 4/devices_per_node = 2/; s/steps        = 12 /steps        = 15000/
-  s/checkpoint_every = 4 /checkpoint_every = 1000/; s/log_every        = 4/log_every        = 1000/' \
+sed 's/devices_per_node = 4/devices_per_node = 2/; s/steps        = 12 /steps        = 4000/
+  s/checkpoint_every = 4 /checkpoint_every = 1000/; s/log_every        = 4/log_every        = 100/' \
   "$BRUME_REGRESSION_DIR/decks/tiny.toml" > deck.toml
 echo "profile = \"$BRUME_REGRESSION_DIR/decks/profile.toml\"" > profile.key
 sed -i '/^host_memory_gib/r profile.key' deck.toml
 
 # The signal comes 40 s before the limit of one minute.
 sbatch --ntasks-per-node=2 --time=1 --signal=USR1@40 --output=job.log "$BRUME_REGRESSION_DIR/../jobs/slurm.sbatch" deck.toml
-for _ in $(seq 600); do
-  [ -f run/checkpoints/step-15000/manifest.json ] && [ -z "$(squeue -h)" ] && break
-  sleep 1
+killed=
+for _ in $(seq 1500); do
+  if [ -z "$killed" ] && grep -q 'resuming from' job.log 2> /dev/null && tail -n 1 job.log | grep -q '^ *[0-9]* .*MiB$'; then
+    killed=$(pgrep -n -f 'brume run deck.toml')
+    kill -9 "$killed"
+  fi
+  [ -f run/checkpoints/step-4000/manifest.json ] && [ -z "$(squeue -h)" ] && break
+  sleep 0.5
 done
 cat job.log
-grep -q 'stopped after .* of 15000 steps' job.log || { echo "the signal did not stop the job"; exit 1; }
-grep -q 'resuming from .* after [0-9]* steps' job.log || { echo "the job did not resume"; exit 1; }
-[ -f run/checkpoints/step-15000/manifest.json ] || { echo "the job did not end"; exit 1; }
+grep -q 'stopped after .* of 4000 steps' job.log || { echo "the signal did not stop the job"; exit 1; }
+[ -n "$killed" ] || { echo "the job did not resume"; exit 1; }
+[ "$(grep -c 'resuming from .* after [0-9]* steps' job.log)" -ge 2 ] || { echo "the job did not go on after a killed rank"; exit 1; }
+[ -f run/checkpoints/step-4000/manifest.json ] || { echo "the job did not end"; exit 1; }

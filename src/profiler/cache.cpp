@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "base/error.hpp"
+#include "base/files.hpp"
 #include "profiler/profiler.hpp"
 
 namespace brume::profiler {
@@ -60,11 +61,9 @@ std::string cache_path(const hardware::ProfileKey& key) {
 
 void cache(const hardware::Profile& profile) {
   const std::filesystem::path path = cache_path(profile.key), folder = path.parent_path();
-  std::error_code failed;
-  std::filesystem::create_directories(folder.parent_path(), failed);
-  const bool made = !failed && (::mkdir(folder.c_str(), 0700) == 0 || errno == EEXIST);
-  require(made, Failure::storage, "cannot make '{}': {}", folder.string(),
-          failed ? failed.message() : std::strerror(errno));
+  make_directory(folder.parent_path());
+  const bool made = ::mkdir(folder.c_str(), 0700) == 0 || errno == EEXIST;
+  require(made, Failure::storage, "cannot make '{}': {}", folder.string(), std::strerror(errno));
   require_own(folder, S_IFDIR);
   hardware::save_profile(profile, path);
 }
