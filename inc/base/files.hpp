@@ -19,6 +19,9 @@ using Bytes = std::vector<std::byte>;
 inline std::span<const std::byte> as_bytes(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
+inline std::string_view as_text(const Bytes& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
 
 /// A file in the making that takes the place of another, or of none, by commit(). Until then its
 /// bytes lie beside the target under a name that nobody can guess, so that a failure leaves the
@@ -76,9 +79,10 @@ std::int64_t length(const Descriptor& file);  ///< bytes
 std::size_t read_at(const Descriptor& file, std::int64_t first, std::span<std::byte> room,
                     const std::string& name, Failure failure);
 
-/// All of a regular file; symbolic links are not followed.
-/// @throws Error(failure) when it cannot be read or is longer than `max_bytes`
-Bytes read_file(const std::filesystem::path& path, Failure failure, std::int64_t max_bytes);
+/// All of a regular file. @throws Error(failure) when it cannot be read or is longer than
+/// `max_bytes`
+Bytes read_file(const std::filesystem::path& path, Failure failure, std::int64_t max_bytes,
+                Links links = Links::refuse);
 
 /// Makes a directory and those above it, with the rights 0750 without those that the umask
 /// takes.

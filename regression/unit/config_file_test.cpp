@@ -165,7 +165,7 @@ TEST(ConfigFile, IsMissed) {
   } catch (const Error& error) {
     EXPECT_STREQ(
         error.what(),
-        "a.toml:2:10: 'model.config': nowhere/config.json: cannot be read: No such file or "
+        "a.toml:2:10: 'model.config': nowhere/config.json: cannot be opened: No such file or "
         "directory");
   }
 }
@@ -204,11 +204,11 @@ TEST(ConfigFile, TakesNothingDeepOrLong) {
 TEST(ConfigFile, IsARegularFile) {
   deck::ModelKeys keys;
   keys.config = std::filesystem::temp_directory_path();
-  EXPECT_NE(test::refusal([&] { resolved(keys); }).find("must be a file, found a folder"),
+  EXPECT_NE(test::refusal([&] { resolved(keys); }).find("is not a regular file, but a folder"),
             std::string::npos);
   keys.config += "/brume-pipe-" + std::to_string(::getpid());
   ASSERT_EQ(::mkfifo(keys.config.c_str(), 0600), 0);
-  EXPECT_NE(test::refusal([&] { resolved(keys); }).find("found a pipe or a device"),
+  EXPECT_NE(test::refusal([&] { resolved(keys); }).find("but a pipe or a device"),
             std::string::npos);
   std::filesystem::remove(keys.config);
 }

@@ -160,8 +160,9 @@ Descriptor open_regular(const fs::path& path, Failure failure, Links links) {
   Descriptor file(::open(path.c_str(), flags));
   require(file.get() >= 0, failure, "{}: cannot be opened: {}", path.string(), last_error());
   struct stat status = {};
-  require(::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode), failure,
-          "{}: is not a regular file", path.string());
+  const bool known = ::fstat(file.get(), &status) == 0;
+  require(known && S_ISREG(status.st_mode), failure, "{}: is not a regular file, but a {}",
+          path.string(), S_ISDIR(status.st_mode) ? "folder" : "pipe or a device");
   return file;
 }
 
@@ -185,8 +186,8 @@ std::size_t read_at(const Descriptor& file, std::int64_t first, std::span<std::b
   return filled;
 }
 
-Bytes read_file(const fs::path& path, Failure failure, std::int64_t max_bytes) {
-  const Descriptor file = open_regular(path, failure);
+Bytes read_file(const fs::path& path, Failure failure, std::int64_t max_bytes, Links links) {
+  const Descriptor file = open_regular(path, failure, links);
   const std::int64_t bytes = length(file);
   require(bytes <= max_bytes, failure, "{}: has {} bytes, expected at most {}", path.string(),
           bytes, max_bytes);

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
-#include "base/regular_file.hpp"
+#include "base/files.hpp"
 #include "deck/text.hpp"
 
 namespace brume::deck {
@@ -53,7 +53,8 @@ nlohmann::json parse_json(std::string_view text, const std::string& origin) {
 }
 
 nlohmann::json load_json(const std::string& path, std::size_t most_bytes) {
-  return parse_json(read_regular_file(path, most_bytes), path);
+  const Bytes bytes = read_file(path, Failure::input, std::int64_t(most_bytes), Links::follow);
+  return parse_json(as_text(bytes), path);
 }
 
 std::string describe_json(const nlohmann::json& value) {

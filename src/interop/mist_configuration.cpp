@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "base/error.hpp"
-#include "base/regular_file.hpp"
+#include "base/files.hpp"
 #include "hardware/cluster.hpp"
 #include "interop/mist.hpp"
 #include "mist/case.hpp"
@@ -16,8 +16,8 @@ namespace {
 constexpr int many = 1 << 24;
 
 YamlValue load_yaml(const std::string& path) {
-  constexpr std::size_t largest = 1 << 20;
-  const std::string text = read_regular_file(path, largest);
+  constexpr std::int64_t largest = 1 << 20;
+  const std::string text(as_text(read_file(path, Failure::input, largest, Links::follow)));
   try {
     return {YAML::Load(text), path, ""};
   } catch (const YAML::Exception& error) {

@@ -160,9 +160,8 @@ Manifest read_manifest(const fs::path& checkpoint) {
   const fs::path path = checkpoint / manifest_name;
   const Bytes bytes = read_file(path, Failure::storage, max_manifest_bytes);
   return storing(path.string(), [&] {
-    const auto* text = reinterpret_cast<const char*>(bytes.data());
     try {
-      Manifest manifest = parse_manifest(parse_levels({text, bytes.size()}));
+      Manifest manifest = parse_manifest(parse_levels(as_text(bytes)));
       manifest.info.directory = checkpoint;
       return manifest;
     } catch (const Error& error) {
