@@ -67,8 +67,8 @@ Product product(const model::Config& model, std::int64_t tokens) {
           .precision = model.precision};
 }
 
-constexpr double memory_share =
-    0.8;  ///< of what a node has left; kernels need some beside operands
+/// Of what a node has left: kernels need some beside operands, and others may work there, too.
+constexpr double memory_share = 0.5;
 
 /// What each rank of a node may take, on the node that has least.
 std::int64_t rank_bytes(Bench& bench) {
