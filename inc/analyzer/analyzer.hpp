@@ -92,28 +92,4 @@ std::map<std::string, double, std::less<>> bindings(const plan::Plan& plan, int 
 std::string explain(const plan::Plan& plan, const model::Config& model,
                     const hardware::Machine& machine, const hardware::Cluster& cluster);
 
-/// An operator of a layer under a profile: its times, and where each comes from.
-struct OperatorPrice {
-  std::string part;  ///< of the model
-  std::string kind;
-  std::vector<std::int64_t> dims;
-  hardware::Time forward;
-  hardware::Time backward;
-};
-
-/// Operators of all segments and the update of a layer, for each (b, tp) of the plan on a group.
-std::vector<OperatorPrice> operator_prices(const plan::Plan& plan, const model::Config& model,
-                                           const hardware::Machine& machine);
-
-/// How many times are measured, interpolated and by roofline, and each of them.
-std::string price_table(const std::vector<OperatorPrice>& prices);
-
-/// Seconds of one segment on one rank, tensor-parallel collectives not included.
-enum class Pass { forward, backward, recompute };
-double segment_s(const model::Config& model, const hardware::Profile& profile,
-                 model::SegmentKind kind, Pass pass, int microbatch, int tp);
-
-/// Seconds of the optimizer step over `elements` parameters on one rank.
-double optimizer_s(const hardware::Profile& profile, double elements);
-
 }  // namespace brume::analyzer

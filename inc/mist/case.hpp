@@ -11,6 +11,7 @@
 #include "mist/counting.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
+#include "price/price.hpp"
 
 namespace brume::mist {
 
@@ -48,9 +49,9 @@ enum class Layer { block, embedding, head };
 std::vector<OperatorShape> operators_of(const Model& model, Layer layer, int microbatch, int tp);
 
 /// Measured, interpolated or roofline times; what costs nothing stays out.
-std::vector<analyzer::OperatorPrice> operator_prices(const Model& model,
-                                                     const hardware::Profile& profile, Layer layer,
-                                                     int microbatch, int tp);
+std::vector<price::OperatorPrice> operator_prices(const Model& model,
+                                                  const hardware::Profile& profile, Layer layer,
+                                                  int microbatch, int tp);
 
 /// The times of all operators, summed by Mist's rules.
 LayerTime layer_time(const Model& model, const Hardware& hardware, const hardware::Profile& profile,

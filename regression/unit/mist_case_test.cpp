@@ -130,7 +130,7 @@ TEST(MistOperatorPrices, MeasuredElseInterpolatedElseRoofline) {
   const hardware::Profile profile = hardware::load_profile("l4");
   const auto count = [&](int microbatch, int tp, hardware::Source source) {
     int found = 0;
-    for (const analyzer::OperatorPrice& p :
+    for (const price::OperatorPrice& p :
          operator_prices(e.mist.model, profile, Layer::block, microbatch, tp))
       found += p.forward.source == source;
     return found;

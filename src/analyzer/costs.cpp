@@ -7,8 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/text.hpp"
-
 namespace brume::analyzer {
 namespace {
 
@@ -28,13 +26,7 @@ bool leaves_node(const Profile& profile, double nodes, double ranks_per_node) {
 
 double send_s(const Profile& profile, double nodes, double ranks_per_node, double bytes) {
   const bool leaves = leaves_node(profile, nodes, ranks_per_node);
-  return hardware::link_time(profile, "send", leaves ? 2 : 1, leaves ? 1 : 2, bytes);
-}
-
-double world_all_reduce_s(const Profile& profile, int ranks, double bytes) {
-  const int per_node = std::max(1, std::min(ranks, profile.key.ranks_per_node));
-  return hardware::link_time(profile, "all_reduce", int(ceil_div(ranks, per_node)), per_node,
-                             bytes);
+  return price::send_s(profile, leaves, bytes);
 }
 
 /// Hash and equality that look arguments up without copying them.
@@ -69,55 +61,60 @@ Costs::Costs(const model::Config& model, const hardware::Machine& machine, Stage
       profile_(machine_, &machine_->profile(role.group)),
       role_(role) {
   // The functions outlive this object, so they hold what they read.
-  const auto priced = [overhead_s = profile_->task_overhead_s](const char* name, auto seconds) {
+  const auto priced = [p = profile_](const char* name, auto seconds) {
     return remembering(name, [=](Arguments x) {
       const double work_s = seconds(x);
-      return work_s > 0.0 ? work_s + overhead_s : 0.0;
+      return work_s > 0.0 ? price::task_s(*p, work_s) : 0.0;
     });
   };
-  const auto link = [shared = profile_](const char* kind, Arguments x) {
-    return hardware::link_time(*shared, kind, whole(x[0]), whole(x[1]), x[2]);
+  const auto of_bytes = [&](const char* name, double (*seconds)(const Profile&, double)) {
+    return priced(name, [p = profile_, seconds](Arguments x) { return seconds(*p, x[0]); });
   };
-  const auto copy = [shared = profile_](const char* kind, Arguments x) {
-    return hardware::copy_time(*shared, kind, x[0]);
+  using enum price::Collective;
+  const auto collective_s = [p = profile_](price::Collective collective, Arguments x) {
+    return price::collective_s(*p, collective, {whole(x[0]), whole(x[1])}, x[2]);
   };
-  optimizer_ = priced("adamw", [p = profile_](Arguments x) { return optimizer_s(*p, x[0]); });
-  all_reduce_ = priced("all_reduce", [=](Arguments x) { return link("all_reduce", x); });
-  reduce_scatter_ =
-      priced("reduce_scatter", [=](Arguments x) { return link("reduce_scatter", x); });
-  all_gather_ = priced("all_gather", [=](Arguments x) { return link("all_gather", x); });
+  const auto collective = [&](const char* name, price::Collective which) {
+    return priced(name, [=](Arguments x) { return collective_s(which, x); });
+  };
+  optimizer_ =
+      priced("adamw", [p = profile_](Arguments x) { return price::optimizer_s(*p, x[0]); });
+  all_reduce_ = collective("all_reduce", all_reduce);
+  reduce_scatter_ = collective("reduce_scatter", reduce_scatter);
+  all_gather_ = collective("all_gather", all_gather);
   gradient_reduction_ = priced("reduce_gradients", [=](Arguments x) {
-    return link(x[3] >= 1.0 ? "reduce_scatter" : "all_reduce", x);
+    return collective_s(x[3] >= 1.0 ? reduce_scatter : all_reduce, x);
   });
   send_ = priced("send", [p = profile_](Arguments x) { return send_s(*p, x[0], x[1], x[2]); });
   crossing_ = priced("send_to_group", [m = machine_, own = role.group](Arguments x) {
     return m->crossing_s(own, whole(x[0]), x[1]);
   });
   world_all_reduce_ = priced("all_reduce_world", [p = profile_](Arguments x) {
-    return world_all_reduce_s(*p, whole(x[0]), x[1]);
+    return price::collective_s(*p, all_reduce, price::world_ranks(*p, whole(x[0])), x[1]);
   });
-  copy_in_ = priced("copy_in", [=](Arguments x) { return copy("copy_in", x); });
-  copy_out_ = priced("copy_out", [=](Arguments x) { return copy("copy_out", x); });
-  disk_read_ = priced("disk_read", [=](Arguments x) { return copy("disk_read", x); });
-  disk_write_ = priced("disk_write", [=](Arguments x) { return copy("disk_write", x); });
-  memory_pass_ = priced("memory", [bytes_per_s = profile_->bytes_per_s](Arguments x) {
-    return bytes_per_s > 0.0 ? x[0] / bytes_per_s : 0.0;
-  });
+  copy_in_ = of_bytes("copy_in", price::copy_in_s);
+  copy_out_ = of_bytes("copy_out", price::copy_out_s);
+  disk_read_ = of_bytes("disk_read", price::disk_read_s);
+  disk_write_ = of_bytes("disk_write", price::disk_write_s);
+  copy_ = of_bytes("copy", price::copy_s);
+  clear_or_add_ = of_bytes("add", price::accumulate_s);
+  norm_ = of_bytes("norm", price::norm_s);
   overlapped_ = remembering("overlapped", [p = profile_](Arguments x) {
     return p->interference_model(whole(x[4]), whole(x[5])).overlapped_s({x[0], x[1], x[2], x[3]});
   });
 }
 
 Expr Costs::segment(model::SegmentKind kind, Pass pass) const {
-  auto function =
-      remembering(std::string(model::name(kind)) + "_" + word(pass),
-                  [model = model_, profile = profile_, kind, pass](Arguments x) {
-                    // The head's forward in two: before and after ranks know each other's parts.
-                    const bool two = kind == model::SegmentKind::head && pass == Pass::forward &&
-                                     whole(x[1]) > 1;
-                    return (two ? 2.0 : 1.0) * profile->task_overhead_s +
-                           segment_s(*model, *profile, kind, pass, whole(x[0]), whole(x[1]));
-                  });
+  auto function = remembering(std::string(model::name(kind)) + "_" + word(pass),
+                              [model = model_, profile = profile_, kind, pass](Arguments x) {
+                                // The head's forward in two: before and after ranks know each
+                                // other's parts.
+                                const bool two = kind == model::SegmentKind::head &&
+                                                 pass == Pass::forward && whole(x[1]) > 1;
+                                const double work_s = price::segment_s(*model, *profile, kind, pass,
+                                                                       whole(x[0]), whole(x[1]));
+                                return price::task_s(*profile, work_s, two ? 2 : 1);
+                              });
   return Expr::call(std::move(function), {v_.b, v_.tp});
 }
 
@@ -177,13 +174,11 @@ Expr Costs::disk_write(const Expr& bytes) const {
   return disk() ? Expr::call(disk_write_, {bytes}) : Expr(0.0);
 }
 
-Expr Costs::copy(const Expr& bytes) const { return Expr::call(memory_pass_, {2.0 * bytes}); }
+Expr Costs::copy(const Expr& bytes) const { return Expr::call(copy_, {bytes}); }
 
-Expr Costs::clear_or_add(const Expr& bytes) const {
-  return Expr::call(memory_pass_, {3.0 * bytes});
-}
+Expr Costs::clear_or_add(const Expr& bytes) const { return Expr::call(clear_or_add_, {bytes}); }
 
-Expr Costs::norm(const Expr& bytes) const { return Expr::call(memory_pass_, {bytes}); }
+Expr Costs::norm(const Expr& bytes) const { return Expr::call(norm_, {bytes}); }
 
 Expr Costs::overlapped(const Expr& compute_s, const Expr& comm_s, const Expr& in_s,
                        const Expr& out_s) const {

@@ -7,8 +7,11 @@
 #include <string>
 
 #include "analyzer/analyzer.hpp"
+#include "price/price.hpp"
 
 namespace brume::analyzer {
+
+using price::Pass;
 
 /// The plan variables, by name.
 struct Variables {
@@ -30,7 +33,8 @@ using Arguments = std::span<const double>;
 std::shared_ptr<const symbolic::Function> remembering(std::string name,
                                                       std::function<double(Arguments)> value);
 
-/// Prices in seconds, the overhead of their task included; what does not happen costs nothing. Each
+/// The numbers of `price` as expressions, the overhead of their task included; what does not happen
+/// costs nothing. Each
 /// keeps the values it has given: a grid asks for the same ones many times in a row. So expressions
 /// made from one object belong to one thread.
 class Costs {
@@ -70,7 +74,7 @@ class Costs {
   Variables v_;
   std::shared_ptr<const symbolic::Function> optimizer_, all_reduce_, reduce_scatter_, all_gather_,
       gradient_reduction_, send_, crossing_, world_all_reduce_, copy_in_, copy_out_, disk_read_,
-      disk_write_, memory_pass_, overlapped_;
+      disk_write_, copy_, clear_or_add_, norm_, overlapped_;
 };
 
 }  // namespace brume::analyzer

@@ -6,6 +6,7 @@
 
 #include "analyzer/analyzer.hpp"
 #include "base/text.hpp"
+#include "price/price.hpp"
 
 namespace brume::analyzer {
 namespace {
@@ -94,7 +95,7 @@ std::string explain(const plan::Plan& plan, const model::Config& model,
         "\nstage {}{}{}\n{}{}{}", i, group.empty() ? "" : " on ", group, table.text(),
         memory_line(predicted, cluster.groups[std::size_t(cluster.index(group))]), formulas(stage));
   }
-  text += "\n" + price_table(operator_prices(plan, model, machine));
+  text += "\n" + price::price_table(price::operator_prices(plan, model, machine));
   for (int group = 0; group < machine.num_groups(); ++group)
     for (const std::string& line : hardware::stand_ins(machine.profile(group))) text += line + "\n";
   return text;

@@ -153,10 +153,10 @@ analyzer::Prediction described(const Case& mist) {
 std::string explain(const plan::Plan& plan, const Case& mist, const hardware::Profile& profile) {
   const Prediction counted = predict(mist);
   Table table({"stage", "t", "d", "forward MiB", "backward MiB", "needed MiB", "usable MiB"});
-  std::vector<analyzer::OperatorPrice> prices;
+  std::vector<price::OperatorPrice> prices;
   std::set<std::pair<int, int>> met;
   const auto add = [&](Layer layer, int microbatch, int tp) {
-    for (analyzer::OperatorPrice& p : operator_prices(mist.model, profile, layer, microbatch, tp))
+    for (price::OperatorPrice& p : operator_prices(mist.model, profile, layer, microbatch, tp))
       prices.push_back(std::move(p));
   };
   add(Layer::embedding, mist.ends.microbatch, mist.ends.tp);
@@ -171,7 +171,7 @@ std::string explain(const plan::Plan& plan, const Case& mist, const hardware::Pr
       add(Layer::block, stage.microbatch, stage.tp);
   }
   add(Layer::head, mist.ends.microbatch, mist.ends.tp);
-  return fmt::format("{}{}", table.text(), analyzer::price_table(prices));
+  return fmt::format("{}{}", table.text(), price::price_table(prices));
 }
 
 }  // namespace brume::mist

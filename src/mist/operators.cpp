@@ -121,15 +121,15 @@ bool computes(const std::string& kind) {
 }
 
 /// Nothing for what has no row and does not compute.
-std::optional<analyzer::OperatorPrice> price(const hardware::Profile& profile,
-                                             const OperatorShape& op) {
+std::optional<price::OperatorPrice> price(const hardware::Profile& profile,
+                                          const OperatorShape& op) {
   using hardware::Source;
   if (const auto* row = hardware::measured_operator(profile, op.kind, op.dims, op.group))
-    return analyzer::OperatorPrice{"",
-                                   op.kind,
-                                   op.dims,
-                                   {row->forward_s, Source::measured},
-                                   {row->backward_s, Source::measured}};
+    return price::OperatorPrice{"",
+                                op.kind,
+                                op.dims,
+                                {row->forward_s, Source::measured},
+                                {row->backward_s, Source::measured}};
   const Work work = work_of(op);
   if (!computes(op.kind) || work.flops == 0.0) return std::nullopt;
   const auto time = [&](bool backward) {
@@ -137,7 +137,7 @@ std::optional<analyzer::OperatorPrice> price(const hardware::Profile& profile,
     return hardware::operator_time(profile, op.kind, op.dims, backward, passes * work.flops,
                                    passes * work.bytes);
   };
-  return analyzer::OperatorPrice{"", op.kind, op.dims, time(false), time(true)};
+  return price::OperatorPrice{"", op.kind, op.dims, time(false), time(true)};
 }
 
 /// Gradients of a layer added to those of earlier microbatches.
@@ -173,12 +173,12 @@ LayerTime layer_time(const Model& model, const Hardware& hardware, const hardwar
   return layer_time(operators, added ? added->forward.seconds : 0.0);
 }
 
-std::vector<analyzer::OperatorPrice> operator_prices(const Model& model,
-                                                     const hardware::Profile& profile, Layer layer,
-                                                     int microbatch, int tp) {
+std::vector<price::OperatorPrice> operator_prices(const Model& model,
+                                                  const hardware::Profile& profile, Layer layer,
+                                                  int microbatch, int tp) {
   std::vector<OperatorShape> shapes = operators_of(model, layer, microbatch, tp);
   shapes.push_back(accumulation(model, layer, tp));
-  std::vector<analyzer::OperatorPrice> prices;
+  std::vector<price::OperatorPrice> prices;
   for (const OperatorShape& op : shapes)
     if (auto priced = price(profile, op)) {
       priced->part = layer == Layer::block       ? "layer"

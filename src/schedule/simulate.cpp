@@ -2,157 +2,16 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
 #include <numeric>
-#include <tuple>
 #include <utility>
 
 #include "activities.hpp"
-#include "analyzer/analyzer.hpp"
 #include "base/error.hpp"
-#include "base/text.hpp"
+#include "price/price.hpp"
+#include "task_time.hpp"
 
 namespace brume::schedule {
 namespace {
-
-/// A group's shape: nodes it spans, ranks on each; of a message also the other rank's node group.
-struct Shape {
-  int nodes;
-  int ranks_per_node;
-  int peer_group = -1;  ///< where it differs from the own one
-
-  auto operator<=>(const Shape&) const = default;
-};
-
-Shape dp_shape(const plan::Stage& stage) {
-  return {stage.nodes, stage.devices_per_node / stage.tp};
-}
-
-/// Which node of its group a rank is on.
-int node_of(const plan::Plan& plan, int rank, int node_ranks) {
-  const int stage = plan::place(plan, rank).stage;
-  return (plan::first_device(plan, stage) + rank - plan::rank_of(plan, stage, 0, 0)) / node_ranks;
-}
-
-/// Nothing, for what stays on its rank.
-Shape shape(const plan::Plan& plan, int rank, const Task& task, const hardware::Machine& machine) {
-  const plan::Stage& stage = plan.stages[std::size_t(plan::place(plan, rank).stage)];
-  const int node_ranks = machine.profile(stage.group).key.ranks_per_node;
-  if (task.group == Group::tp) return {1, stage.tp};
-  if (task.group == Group::dp) return dp_shape(stage);
-  if (task.group == Group::world) {
-    const int per_node = std::min(plan.devices(), node_ranks);
-    return {int(ceil_div(plan.devices(), per_node)), per_node};
-  }
-  if (task.peer < 0) return {0, 0};
-  const plan::Stage& other = plan.stages[std::size_t(plan::place(plan, task.peer).stage)];
-  if (other.group != stage.group) return {2, 1, machine.index(other.group)};
-  return node_of(plan, rank, node_ranks) == node_of(plan, task.peer, node_ranks) ? Shape{1, 2}
-                                                                                 : Shape{2, 1};
-}
-
-std::int64_t bytes_of(const Task& task, Role role) {
-  std::int64_t bytes = 0;
-  for (const Operand& operand : task.operands)
-    if (operand.role == role) bytes += operand.bytes;
-  return bytes;
-}
-
-std::int64_t written_bytes(const Task& task) {
-  std::int64_t bytes = 0;
-  for (const Operand& operand : task.operands)
-    if (operand.writes) bytes += operand.bytes;
-  return bytes;
-}
-
-/// What the time of a task depends on beside its operation: bytes; of a recompute, whether its
-/// output is made.
-std::int64_t work_bytes(const Task& task) {
-  switch (task.operation) {
-    case Operation::forward:
-    case Operation::backward:
-    case Operation::loss: return 0;
-    case Operation::recompute: return task.find(Role::output) ? 1 : 0;
-    case Operation::all_reduce:
-    case Operation::reduce_scatter:
-    case Operation::all_gather:
-    case Operation::send:
-    case Operation::recv: return task.operands[0].bytes;
-    case Operation::norm: return bytes_of(task, Role::grads);
-    case Operation::optimizer_step: return bytes_of(task, Role::weights);
-    case Operation::copy_in:
-    case Operation::copy_out:
-    case Operation::read:
-    case Operation::write:
-    case Operation::copy:
-    case Operation::clear:
-    case Operation::accumulate: return written_bytes(task);
-  }
-  return 0;
-}
-
-double work_s(const Task& task, std::int64_t bytes, const Shape& group, const plan::Stage& stage,
-              const model::Config& model, const hardware::Machine& machine) {
-  using analyzer::Pass;
-  const int own = machine.index(stage.group);
-  const hardware::Profile& profile = machine.profile(own);
-  const auto segment = [&](Pass pass) {
-    return analyzer::segment_s(model, profile, task.segment, pass, stage.microbatch, stage.tp);
-  };
-  const auto link = [&](const char* kind) {
-    return hardware::link_time(profile, kind, group.nodes, group.ranks_per_node, double(bytes));
-  };
-  switch (task.operation) {
-    case Operation::forward: return segment(Pass::forward);
-    case Operation::backward: return segment(Pass::backward);
-    case Operation::recompute: return segment(bytes > 0 ? Pass::forward : Pass::recompute);
-    case Operation::loss: return 0.0;  // a part of the head's forward, priced there
-    case Operation::all_reduce: return link("all_reduce");
-    case Operation::reduce_scatter: return link("reduce_scatter");
-    case Operation::all_gather: return link("all_gather");
-    case Operation::send:
-    case Operation::recv:
-      return group.peer_group < 0 ? link("send")
-                                  : machine.crossing_s(own, group.peer_group, double(bytes));
-    case Operation::copy_in: return hardware::copy_time(profile, "copy_in", double(bytes));
-    case Operation::copy_out: return hardware::copy_time(profile, "copy_out", double(bytes));
-    case Operation::read: return hardware::copy_time(profile, "disk_read", double(bytes));
-    case Operation::write: return hardware::copy_time(profile, "disk_write", double(bytes));
-    case Operation::clear:
-    case Operation::accumulate: return 3.0 * double(bytes) / profile.bytes_per_s;
-    case Operation::copy: return 2.0 * double(bytes) / profile.bytes_per_s;
-    case Operation::norm: return double(bytes) / profile.bytes_per_s;
-    case Operation::optimizer_step:
-      return analyzer::optimizer_s(profile, double(bytes) / model::weight_bytes(model.precision));
-  }
-  return 0.0;
-}
-
-/// Times of tasks, looked up where an equal one was seen before: most are.
-class TaskTimes {
- public:
-  TaskTimes(const plan::Plan& plan, const model::Config& model, const hardware::Machine& machine)
-      : plan_(plan), model_(model), machine_(machine) {}
-
-  double of(const Task& task, int rank) {
-    const int stage = plan::place(plan_, rank).stage;
-    const Shape group = shape(plan_, rank, task, machine_);
-    const std::int64_t bytes = work_bytes(task);
-    const auto [entry, fresh] =
-        known_s_.try_emplace({stage, task.operation, task.segment, group, bytes}, 0.0);
-    const plan::Stage& own = plan_.stages[std::size_t(stage)];
-    if (fresh)
-      entry->second = machine_.profile(own.group).task_overhead_s +
-                      work_s(task, bytes, group, own, model_, machine_);
-    return entry->second;
-  }
-
- private:
-  const plan::Plan& plan_;
-  const model::Config& model_;
-  const hardware::Machine& machine_;
-  std::map<std::tuple<int, Operation, model::SegmentKind, Shape, std::int64_t>, double> known_s_;
-};
 
 constexpr int no_resource = hardware::num_resources;
 
@@ -280,8 +139,8 @@ Simulation simulate(std::span<const Program> programs, const plan::Plan& plan,
   std::vector<hardware::Interference> slow;
   for (const Program& program : programs) {
     const plan::Stage& stage = plan.stages[std::size_t(plan::place(plan, program.rank).stage)];
-    const Shape dp = dp_shape(stage);
-    slow.push_back(machine.profile(stage.group).interference_model(dp.nodes, dp.ranks_per_node));
+    const price::Ranks dp = price::dp_ranks(stage);
+    slow.push_back(machine.profile(stage.group).interference_model(dp.nodes, dp.per_node));
   }
   Clockwork clockwork(programs, activities, std::move(slow));
   TaskTimes times(plan, model, machine);

@@ -1,4 +1,4 @@
-/// @file Seconds of what a rank computes: segments and the optimizer step.
+/// @file Seconds of what a rank computes: segments and the optimizer step; the table of operators.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -6,24 +6,24 @@
 #include <set>
 #include <tuple>
 
-#include "analyzer/analyzer.hpp"
 #include "base/text.hpp"
+#include "price/price.hpp"
 
-namespace brume::analyzer {
+namespace brume::price {
 namespace {
 
 using Values = std::map<std::string, double, std::less<>>;
 
 std::vector<std::int64_t> dims_of(const model::Operator& op, const Values& values) {
   std::vector<std::int64_t> dims;
-  for (const Expr& dim : op.dims) dims.push_back(std::llround(dim.evaluate(values)));
+  for (const model::Expr& dim : op.dims) dims.push_back(std::llround(dim.evaluate(values)));
   return dims;
 }
 
 hardware::Time operator_time(const model::Config& model, const hardware::Profile& profile,
                              const model::Operator& op, bool backward, const Values& values) {
-  const Expr& flops = backward ? op.backward_flops : op.forward_flops;
-  const Expr& fp32_bytes = backward ? op.backward_bytes : op.forward_bytes;
+  const model::Expr& flops = backward ? op.backward_flops : op.forward_flops;
+  const model::Expr& fp32_bytes = backward ? op.backward_bytes : op.forward_bytes;
   const double bytes =
       fp32_bytes.evaluate(values) * model::activation_bytes(model.precision) / sizeof(float);
   return hardware::operator_time(profile, model::name(op.kind), dims_of(op, values), backward,
@@ -70,7 +70,7 @@ std::vector<OperatorPrice> operator_prices(const plan::Plan& plan, const model::
         prices.push_back({on + model::name(kind) + (" " + op.name), model::name(op.kind),
                           dims_of(op, values), operator_time(model, profile, op, false, values),
                           operator_time(model, profile, op, true, values)});
-    const Expr elements = model::layout_elements(model::blocks(model)[1]);
+    const model::Expr elements = model::layout_elements(model::blocks(model)[1]);
     const std::int64_t shard =
         std::llround(elements.evaluate(values)) / (s.zero_level > 0 ? s.dp : 1);
     const hardware::Time update = update_time(profile, shard);
@@ -97,4 +97,4 @@ std::string price_table(const std::vector<OperatorPrice>& prices) {
                      count[measured], count[interpolated], count[roofline], table.text());
 }
 
-}  // namespace brume::analyzer
+}  // namespace brume::price

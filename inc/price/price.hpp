@@ -1,0 +1,118 @@
+/// @file Prices: how long one rank takes for one piece of work by itself, from its group's profile.
+///
+/// A price stands once. The simulation takes these numbers for the tasks of a Program, the analyzer
+/// takes them as functions that its expressions call. Each is the work alone, in seconds; `task_s`
+/// adds what a task takes beside its work.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "hardware/machine.hpp"
+#include "model/model.hpp"
+#include "plan/plan.hpp"
+
+namespace brume::price {
+
+/// Seconds of tasks that follow each other, or of one: their work and, for each of them, the
+/// hand-over between channels.
+///
+///   tasks task_overhead_s + work_s
+///
+/// @param work_s  [s] of all of them together
+double task_s(const hardware::Profile& profile, double work_s, int tasks = 1);
+
+// --- what a rank computes -----------------------------------------------------------------------
+
+/// A recompute is a forward that does not make the output of a layer's last segment.
+enum class Pass { forward, backward, recompute };
+
+/// Seconds of one segment on one rank, without its tensor-parallel collectives: the sum of its
+/// operators, under tensor parallelism `1 + w` times as long, where `w` is what the slowest of `tp`
+/// ranks takes beyond their mean.
+double segment_s(const model::Config& model, const hardware::Profile& profile,
+                 model::SegmentKind kind, Pass pass, int microbatch, int tp);
+
+/// Seconds of the optimizer step over `elements` parameters on one rank.
+double optimizer_s(const hardware::Profile& profile, double elements);
+
+// --- passes over the device's memory
+// -------------------------------------------------------------- A pass reads or writes `bytes`
+// once, at the measured bandwidth of memory. Without a measured bandwidth passes cost nothing.
+
+/// Seconds of a copy from one place on the device to another: one read, one write.
+double copy_s(const hardware::Profile& profile, double bytes);
+/// Seconds of adding gradients to others: two reads, one write.
+double accumulate_s(const hardware::Profile& profile, double bytes);
+/// Seconds of setting gradients to zero, which is priced as adding is.
+double clear_s(const hardware::Profile& profile, double bytes);
+/// Seconds of the squared norm of gradients: one read.
+double norm_s(const hardware::Profile& profile, double bytes);
+
+// --- copies between device, host and disk -------------------------------------------------------
+
+double copy_in_s(const hardware::Profile& profile, double bytes);     ///< host to device
+double copy_out_s(const hardware::Profile& profile, double bytes);    ///< device to host
+double disk_read_s(const hardware::Profile& profile, double bytes);   ///< disk to host
+double disk_write_s(const hardware::Profile& profile, double bytes);  ///< host to disk
+
+// --- transfers between ranks --------------------------------------------------------------------
+
+/// The ranks of a collective: how many nodes they are on, and how many of them are on each.
+struct Ranks {
+  int nodes = 1;
+  int per_node = 1;
+
+  auto operator<=>(const Ranks&) const = default;
+};
+Ranks tp_ranks(const plan::Stage& stage);
+Ranks dp_ranks(const plan::Stage& stage);
+/// All ranks of a plan, as nodes of this profile hold them.
+Ranks world_ranks(const hardware::Profile& profile, int devices);
+
+enum class Collective { all_reduce, reduce_scatter, all_gather };
+
+/// Seconds of a collective; 0 for a single rank.
+/// @param bytes  of the whole buffer
+double collective_s(const hardware::Profile& profile, Collective collective, Ranks ranks,
+                    double bytes);
+
+/// Seconds of a message between two ranks of a group.
+/// @param leaves_node  whether the two are on different nodes
+double send_s(const hardware::Profile& profile, bool leaves_node, double bytes);
+
+/// The two ends of a message between ranks of a plan.
+struct Ends {
+  int group = 0;  ///< of the machine, that of the rank whose task it is
+  int peer_group = 0;
+  bool leaves_node = false;  ///< within a group
+
+  auto operator<=>(const Ends&) const = default;
+};
+Ends ends(const plan::Plan& plan, const hardware::Machine& machine, int rank, int peer);
+
+/// Seconds of a message: by the link between two groups, else by the group's own profile.
+double send_s(const hardware::Machine& machine, const Ends& ends, double bytes);
+
+// --- for people
+// -----------------------------------------------------------------------------------
+
+/// An operator of a layer under a profile: its times, and where each comes from.
+struct OperatorPrice {
+  std::string part;  ///< of the model
+  std::string kind;
+  std::vector<std::int64_t> dims;
+  hardware::Time forward;
+  hardware::Time backward;
+};
+
+/// Operators of all segments and the update of a layer, for each (b, tp) of the plan on a group.
+std::vector<OperatorPrice> operator_prices(const plan::Plan& plan, const model::Config& model,
+                                           const hardware::Machine& machine);
+
+/// How many times are measured, interpolated and by roofline, and each of them.
+std::string price_table(const std::vector<OperatorPrice>& prices);
+
+}  // namespace brume::price

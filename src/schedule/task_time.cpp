@@ -1,0 +1,112 @@
+#include "task_time.hpp"
+
+namespace brume::schedule {
+namespace {
+
+std::int64_t bytes_of(const Task& task, Role role) {
+  std::int64_t bytes = 0;
+  for (const Operand& operand : task.operands)
+    if (operand.role == role) bytes += operand.bytes;
+  return bytes;
+}
+
+std::int64_t written_bytes(const Task& task) {
+  std::int64_t bytes = 0;
+  for (const Operand& operand : task.operands)
+    if (operand.writes) bytes += operand.bytes;
+  return bytes;
+}
+
+/// What the time of a task depends on beside its operation and its ranks: bytes; of a recompute,
+/// whether its output is made.
+std::int64_t amount_of(const Task& task) {
+  switch (task.operation) {
+    case Operation::forward:
+    case Operation::backward:
+    case Operation::loss: return 0;
+    case Operation::recompute: return task.find(Role::output) ? 1 : 0;
+    case Operation::all_reduce:
+    case Operation::reduce_scatter:
+    case Operation::all_gather:
+    case Operation::send:
+    case Operation::recv: return task.operands[0].bytes;
+    case Operation::norm: return bytes_of(task, Role::grads);
+    case Operation::optimizer_step: return bytes_of(task, Role::weights);
+    case Operation::copy_in:
+    case Operation::copy_out:
+    case Operation::read:
+    case Operation::write:
+    case Operation::copy:
+    case Operation::clear:
+    case Operation::accumulate: return written_bytes(task);
+  }
+  return 0;
+}
+
+}  // namespace
+
+double TaskTimes::of(const Task& task, int rank) {
+  const Key wanted = key(task, rank);
+  const auto [entry, fresh] = known_s_.try_emplace(wanted, 0.0);
+  const plan::Stage& stage = plan_.stages[std::size_t(wanted.stage)];
+  if (fresh) entry->second = price::task_s(machine_.profile(stage.group), work_s(wanted));
+  return entry->second;
+}
+
+TaskTimes::Key TaskTimes::key(const Task& task, int rank) const {
+  const int index = plan::place(plan_, rank).stage;
+  const plan::Stage& stage = plan_.stages[std::size_t(index)];
+  Key key{.stage = index,
+          .operation = task.operation,
+          .segment = task.segment,
+          .amount = amount_of(task),
+          .ranks = {},
+          .ends = {}};
+  switch (task.group) {
+    case Group::none: break;
+    case Group::tp: key.ranks = price::tp_ranks(stage); break;
+    case Group::dp: key.ranks = price::dp_ranks(stage); break;
+    case Group::world:
+      key.ranks = price::world_ranks(machine_.profile(stage.group), plan_.devices());
+      break;
+  }
+  if (task.peer >= 0) key.ends = price::ends(plan_, machine_, rank, task.peer);
+  return key;
+}
+
+double TaskTimes::work_s(const Key& key) const {
+  using price::Collective, price::Pass;
+  const plan::Stage& stage = plan_.stages[std::size_t(key.stage)];
+  const hardware::Profile& profile = machine_.profile(stage.group);
+  const double bytes = double(key.amount);
+  const auto segment_s = [&](Pass pass) {
+    return price::segment_s(model_, profile, key.segment, pass, stage.microbatch, stage.tp);
+  };
+  const auto collective_s = [&](Collective collective) {
+    return price::collective_s(profile, collective, key.ranks, bytes);
+  };
+  switch (key.operation) {
+    case Operation::forward: return segment_s(Pass::forward);
+    case Operation::backward: return segment_s(Pass::backward);
+    case Operation::recompute: return segment_s(key.amount > 0 ? Pass::forward : Pass::recompute);
+    case Operation::loss: return 0.0;  // a part of the head's forward, priced there
+    case Operation::all_reduce: return collective_s(Collective::all_reduce);
+    case Operation::reduce_scatter: return collective_s(Collective::reduce_scatter);
+    case Operation::all_gather: return collective_s(Collective::all_gather);
+    case Operation::send:
+    case Operation::recv: return price::send_s(machine_, key.ends, bytes);
+    case Operation::copy_in: return price::copy_in_s(profile, bytes);
+    case Operation::copy_out: return price::copy_out_s(profile, bytes);
+    case Operation::read: return price::disk_read_s(profile, bytes);
+    case Operation::write: return price::disk_write_s(profile, bytes);
+    case Operation::copy: return price::copy_s(profile, bytes);
+    case Operation::clear: return price::clear_s(profile, bytes);
+    case Operation::accumulate: return price::accumulate_s(profile, bytes);
+    case Operation::norm: return price::norm_s(profile, bytes);
+    case Operation::optimizer_step:
+      return price::optimizer_s(profile, bytes / model::weight_bytes(model_.precision));
+  }
+  return 0.0;
+}
+
+}  // namespace brume::schedule

@@ -1,0 +1,46 @@
+/// @file How long each task of a Program takes by itself: which price is whose.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <tuple>
+
+#include "hardware/machine.hpp"
+#include "model/model.hpp"
+#include "plan/plan.hpp"
+#include "price/price.hpp"
+#include "schedule/program.hpp"
+
+namespace brume::schedule {
+
+/// Times of tasks, looked up where an equal one was seen before: most are.
+class TaskTimes {
+ public:
+  TaskTimes(const plan::Plan& plan, const model::Config& model, const hardware::Machine& machine)
+      : plan_(plan), model_(model), machine_(machine) {}
+
+  /// Seconds of a task of this rank's Program, by itself.
+  double of(const Task& task, int rank);
+
+ private:
+  /// All that the time of a task depends on.
+  struct Key {
+    int stage;
+    Operation operation;
+    model::SegmentKind segment;
+    std::int64_t amount;  ///< bytes; of a recompute, whether its output is made
+    price::Ranks ranks;   ///< of a collective
+    price::Ends ends;     ///< of a message
+
+    auto operator<=>(const Key&) const = default;
+  };
+  Key key(const Task& task, int rank) const;
+  double work_s(const Key& key) const;
+
+  const plan::Plan& plan_;
+  const model::Config& model_;
+  const hardware::Machine& machine_;
+  std::map<Key, double> known_s_;
+};
+
+}  // namespace brume::schedule
