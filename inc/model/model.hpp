@@ -156,6 +156,9 @@ struct Block {
 /// own.
 std::vector<Block> blocks(const Config& config);
 
+/// Numbers of fp32 in a cache line: at multiples of it pieces of a block begin and ranges are cut.
+inline constexpr std::int64_t alignment_elements = 16;
+
 /// The flat buffer of a block on one tp rank. Partial gradients come first, so that one small
 /// all-reduce covers them; each piece starts at a multiple of 16 elements, the whole is a multiple
 /// of `shards` * 16 so that ZeRO can cut it into equal aligned shards. Where tp cuts unevenly each
@@ -248,6 +251,14 @@ struct Segment {
   Expr forward_workspace_elements;   ///< scratch during forward, beside input, saved, output
   Expr backward_workspace_elements;  ///< scratch during backward, beside input, saved, d
                                      ///< output, d input
+  int activation_bytes = 0;          ///< of an element of the scratch
+
+  Expr forward_workspace_bytes() const {
+    return double(activation_bytes) * forward_workspace_elements;
+  }
+  Expr backward_workspace_bytes() const {
+    return double(activation_bytes) * backward_workspace_elements;
+  }
 };
 
 /// The head's are those of one piece, see head_pieces().

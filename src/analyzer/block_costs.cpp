@@ -1,6 +1,6 @@
 #include "block_costs.hpp"
 
-#include "block_state.hpp"
+#include "kept_state.hpp"
 
 namespace brume::analyzer {
 
@@ -40,19 +40,19 @@ namespace {
 
 /// The rank that steps the host's part of the weights or gradients and one that steps the device's
 /// wait for each other: each transfer is that of the rank with most of it.
-Load update(const model::Config& model, const Costs& costs, const BlockState& s) {
+Load update(const model::Config& model, const Costs& costs, const KeptState& s) {
   const double weight_bytes = model::weight_bytes(model.precision);
   const Variables v;
   const Expr device_weights = s.weights_staged * (s.weights - s.host_weights);
   const double optimizer_bytes = model::optimizer_bytes(model.precision);
-  const Expr moments_bytes = optimizer_bytes * s.stepped * v.o;
-  const Expr disk_bytes = optimizer_bytes * s.disk_moments;
-  return {.compute_s = costs.optimizer(s.stepped),
-          .moves_s = costs.copy(weight_bytes * min(device_weights, s.stepped)) +
+  const Expr moments_bytes = optimizer_bytes * s.optimizer * v.o;
+  const Expr disk_bytes = optimizer_bytes * s.disk_optimizer;
+  return {.compute_s = costs.optimizer(s.optimizer),
+          .moves_s = costs.copy(weight_bytes * min(device_weights, s.optimizer)) +
                      costs.copy(weight_bytes * device_weights),
           .gather_s = costs.weight_gather(weight_bytes * s.whole),
-          .in_s = costs.copy_in(weight_bytes * min(s.host_weights, s.stepped)) +
-                  costs.copy_in(grad_bytes * min(s.host_grads, s.stepped)) +
+          .in_s = costs.copy_in(weight_bytes * min(s.host_weights, s.optimizer)) +
+                  costs.copy_in(grad_bytes * min(s.host_grads, s.optimizer)) +
                   costs.copy_in(moments_bytes),
           .out_s = costs.copy_out(moments_bytes) + costs.copy_out(weight_bytes * s.host_weights),
           .read_s = costs.disk_read(disk_bytes),
@@ -64,24 +64,24 @@ Load update(const model::Config& model, const Costs& costs, const BlockState& s)
 BlockCosts block_costs(const model::Config& model, const Costs& costs, const model::Block& block) {
   const double weight_bytes = model::weight_bytes(model.precision);
   const Variables v;
-  const BlockState s = block_state(block);
+  const KeptState s = kept_state(block);
   const Expr later = less(1.0, v.G);  // some microbatch comes before the last
-  const Expr sharded_weights = less(2.5, zero_level(v)), sharded_grads = less(1.5, zero_level(v));
+  const plan::Sharded<Expr> shards = plan::sharded(v.z, v.dp);
   const Expr fresh_bytes = grad_bytes * s.grads_staged * s.grads;
   return {
       .update = update(model, costs, s),
       .weights = {.moves_s =
                       costs.copy(weight_bytes * s.weights_staged * (s.weights - s.host_weights)),
-                  .gather_s = costs.weight_gather(weight_bytes * sharded_weights * s.whole),
+                  .gather_s = costs.weight_gather(weight_bytes * shards.weights * s.whole),
                   .weights_in_s = costs.copy_in(weight_bytes * s.host_weights)},
       .kept_grads = {.in_s = later * costs.copy_in(grad_bytes * s.host_grads)},
       .grads = {.moves_s = costs.clear_or_add(fresh_bytes),
-                .reduce_s = costs.gradient_reduction(grad_bytes * sharded_grads * s.whole),
+                .reduce_s = costs.gradient_reduction(grad_bytes * shards.grads * s.whole),
                 .out_s = costs.copy_out(grad_bytes * s.host_grads)},
       .last_grads = {.moves_s = later * costs.clear_or_add(fresh_bytes) +
-                                costs.copy(grad_bytes * s.grads_staged * min(s.stepped, s.grads)),
+                                costs.copy(grad_bytes * s.grads_staged * min(s.optimizer, s.grads)),
                      .reduce_s = costs.gradient_reduction(grad_bytes * s.whole),
-                     .out_s = costs.copy_out(grad_bytes * min(s.host_grads, s.stepped))},
+                     .out_s = costs.copy_out(grad_bytes * min(s.host_grads, s.optimizer))},
       .grads_staged = s.grads_staged};
 }
 

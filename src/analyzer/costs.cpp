@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "plan/rules.hpp"
+
 namespace brume::analyzer {
 namespace {
 
@@ -83,7 +85,8 @@ Costs::Costs(const model::Config& model, const hardware::Machine& machine, Stage
   reduce_scatter_ = collective("reduce_scatter", reduce_scatter);
   all_gather_ = collective("all_gather", all_gather);
   gradient_reduction_ = priced("reduce_gradients", [=](Arguments x) {
-    return collective_s(x[3] >= 1.0 ? reduce_scatter : all_reduce, x);
+    const bool shards = plan::sharded(x[3], x[0] * x[1]).optimizer > 0.0;
+    return collective_s(shards ? reduce_scatter : all_reduce, x);
   });
   send_ = priced("send", [p = profile_](Arguments x) { return send_s(*p, x[0], x[1], x[2]); });
   crossing_ = priced("send_to_group", [m = machine_, own = role.group](Arguments x) {
@@ -137,7 +140,8 @@ Expr Costs::gradient_reduction(const Expr& bytes) const {
 }
 
 Expr Costs::weight_gather(const Expr& bytes) const {
-  return Expr::call(all_gather_, {v_.n, v_.m / v_.tp, bytes * min(v_.z, 1.0)});
+  return Expr::call(all_gather_,
+                    {v_.n, v_.m / v_.tp, bytes * plan::sharded(v_.z, v_.dp).optimizer});
 }
 
 Expr Costs::send(const Expr& bytes) const { return Expr::call(send_, {v_.n, v_.m, bytes}); }

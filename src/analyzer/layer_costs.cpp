@@ -1,9 +1,9 @@
 #include "layer_costs.hpp"
 
-#include <map>
-#include <string>
 #include <utility>
 #include <vector>
+
+#include "plan/rules.hpp"
 
 namespace brume::analyzer {
 
@@ -72,15 +72,7 @@ LayerCosts layer_costs(const model::Config& model, const Costs& costs, bool reco
 
 Expr moved_bytes(const model::Config& model, bool recomputed, const Expr& ratio) {
   const auto bytes = [kept = model::kept_tensors(model, recomputed)](Arguments x) {
-    const std::map<std::string, double, std::less<>> values{{"b", x[1]}, {"tp", x[2]}};
-    double total = 0.0, prefix = 0.0, moved = 0.0;
-    for (const model::Kept& tensor : kept) total += tensor.bytes.evaluate(values);
-    for (const model::Kept& tensor : kept) {
-      prefix += tensor.bytes.evaluate(values);
-      if (prefix > x[0] * total + 0.5) break;
-      moved = prefix;
-    }
-    return moved;
+    return plan::moved_tensors(kept, x[0], x[1], x[2]).bytes;
   };
   const Variables v;
   return Expr::call(remembering(recomputed ? "moved_inputs" : "moved_activations", bytes),

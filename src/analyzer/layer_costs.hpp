@@ -20,8 +20,7 @@ LayerCosts select(const Expr& condition, const LayerCosts& yes, const LayerCosts
 
 LayerCosts layer_costs(const model::Config& model, const Costs& costs, bool recomputed);
 
-/// Bytes of a layer's saved tensors that activation offload moves: tensors are moved whole, in the
-/// order of model::kept_tensors, while their sum stays within the ratio.
+/// Bytes of a layer's saved tensors that activation offload moves, as plan::moved_tensors has it.
 /// @param ratio  act_offload_ratio; act_disk_ratio for those on disk
 Expr moved_bytes(const model::Config& model, bool recomputed, const Expr& ratio);
 

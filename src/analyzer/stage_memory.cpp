@@ -13,10 +13,9 @@ using model::SegmentKind;
 struct SegmentBytes {
   SegmentBytes(const model::Config& model, SegmentKind kind) {
     const model::Segment segment = model::segment(model, kind);
-    const double bytes = model::activation_bytes(model.precision);
     for (const model::Saved& tensor : segment.saved) saved += tensor.bytes();
-    forward = bytes * segment.forward_workspace_elements;
-    backward = bytes * segment.backward_workspace_elements;
+    forward = segment.forward_workspace_bytes();
+    backward = segment.backward_workspace_bytes();
   }
   Expr saved, forward, backward;  ///< kept tensors, workspace of each pass
 };

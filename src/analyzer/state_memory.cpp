@@ -1,6 +1,6 @@
 #include "state_memory.hpp"
 
-#include "block_state.hpp"
+#include "kept_state.hpp"
 
 namespace brume::analyzer {
 
@@ -8,26 +8,26 @@ StateMemory::StateMemory(const model::Config& model, StageRole role)
     : role_(role),
       tied_(model.tied_head && role.first && role.last),
       first_(role.first ? 0.0 : 1.0),
-      late_(less(1.5, zero_level(v_))) {
+      late_(plan::sharded(v_.z, v_.dp).grads) {
   const std::vector<model::Block> blocks = model::blocks(model);
   const double weight_bytes = model::weight_bytes(model.precision),
                optimizer_bytes = model::optimizer_bytes(model.precision);
   const auto of_block = [&](const model::Block& block) {
-    const BlockState s = block_state(block);
+    const KeptState s = kept_state(block);
     const double grad_bytes = model::grad_bytes;
-    const Expr on_disk = role.disk ? s.disk_moments : Expr(0.0);
+    const Expr on_disk = role.disk ? s.disk_optimizer : Expr(0.0);
     return Bytes{.device = weight_bytes * (s.weights - s.host_weights) +
                            grad_bytes * (s.grads - s.host_grads) +
-                           optimizer_bytes * (s.stepped - s.offloaded_moments),
+                           optimizer_bytes * (s.optimizer - s.offloaded_optimizer),
                  .host = weight_bytes * s.host_weights + grad_bytes * s.host_grads +
-                         optimizer_bytes * (s.offloaded_moments - on_disk),
+                         optimizer_bytes * (s.offloaded_optimizer - on_disk),
                  .disk = optimizer_bytes * on_disk,
                  .whole_weights = s.weights_staged * weight_bytes * s.whole,
                  .whole_grads = s.grads_staged * grad_bytes * s.whole,
                  .host_grads = grad_bytes * s.host_grads,
                  // The host holds the end of the block: the last shard has most of it.
-                 .stepped_grads = grad_bytes * min(s.host_grads, s.stepped),
-                 .staged_moments = optimizer_bytes * s.offloaded_moments};
+                 .stepped_grads = grad_bytes * min(s.host_grads, s.optimizer),
+                 .staged_moments = optimizer_bytes * s.offloaded_optimizer};
   };
   if (role_.first) embedding_ = of_block(blocks.front());
   layer_ = of_block(blocks[1]);

@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "device/device.hpp"
 #include "model/storage.hpp"
+#include "plan/rules.hpp"
 
 namespace brume::engine {
 namespace {
@@ -71,6 +72,7 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
   const plan::Place place = plan::place(plan, program.rank);
   const plan::Stage& stage = plan.stages[std::size_t(place.stage)];
   const auto [first_block, last_block] = plan::block_range(plan, place.stage);
+  const plan::Sharded<bool> shards = plan::sharded(stage);
   const std::vector<model::Block> blocks = model::blocks(model);
   std::vector<Slab> all;
   for (const Buffer& buffer : program.buffers) {
@@ -78,7 +80,7 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
     if (!buffer.persistent || !(weights || buffer.content == Content::optimizer)) continue;
     const model::Block& block = blocks[std::size_t(buffer.block)];
     const model::Layout layout = model::layout(block, stage.tp, place.tp_rank, stage.dp);
-    const bool sharded = stage.zero_level >= (weights ? 3 : 1);
+    const bool sharded = weights ? shards.weights : shards.optimizer;
     // A tied head has a copy of the table of another stage's embedding.
     const bool copy = buffer.block < first_block || buffer.block > last_block;
     // Of what several ranks hold each writes a part.

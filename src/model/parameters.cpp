@@ -13,8 +13,6 @@
 namespace brume::model {
 namespace {
 
-constexpr std::int64_t alignment_elements = 16;  // one cache line of fp32
-
 /// A table or weight that every tp rank holds, unless `split_dim` and `split_heads` are set.
 Parameter matrix(std::string name, std::vector<std::int64_t> shape, double std) {
   return {.name = std::move(name),

@@ -103,7 +103,7 @@ void add_mlp(Segment& segment, const Config& m, const Sizes& s) {
 /// branches' first products, and beside them in one place what each branch's last product read or
 /// its gradient, later a normed input and its gradient.
 Segment layer_segment(const Config& m, const Sizes& s, SegmentKind kind) {
-  Segment segment{kind, {}, {}, s.tokens * s.hidden, 0.0};
+  Segment segment{kind, {}, {}, s.tokens * s.hidden, 0.0, s.activation_bytes};
   const std::vector<Branch> all = branches(m, kind);
   Expr gradients = 0.0, beside = s.tokens * s.hidden;
   int norm = 0;
@@ -136,12 +136,14 @@ Segment embedding(const Sizes& s) {
                      elements, 3, 5)},
           {},
           0.0,
-          0.0};
+          0.0,
+          s.activation_bytes};
 }
 
 Segment head(const Config& m, Sizes s) {
   s.tokens = head_pieces(m).tokens;
-  Segment segment{SegmentKind::head, {}, {}, s.tokens * s.hidden, s.tokens * s.hidden};
+  Segment segment{SegmentKind::head, {}, {}, s.tokens * s.hidden, s.tokens * s.hidden,
+                  s.activation_bytes};
   add_norm(segment, m, s, "norm");
   segment.operators.push_back(matmul("logits", s.tokens, s.vocab_tp, s.hidden));
   segment.operators.push_back(streaming("cross_entropy", OperatorKind::cross_entropy,

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "base/text.hpp"
+#include "plan/rules.hpp"
 #include "price/price.hpp"
 
 namespace brume::price {
@@ -70,9 +71,9 @@ std::vector<OperatorPrice> operator_prices(const plan::Plan& plan, const model::
         prices.push_back({on + model::name(kind) + (" " + op.name), model::name(op.kind),
                           dims_of(op, values), operator_time(model, profile, op, false, values),
                           operator_time(model, profile, op, true, values)});
-    const model::Expr elements = model::layout_elements(model::blocks(model)[1]);
+    const double elements = model::layout_elements(model::blocks(model)[1]).evaluate(values);
     const std::int64_t shard =
-        std::llround(elements.evaluate(values)) / (s.zero_level > 0 ? s.dp : 1);
+        std::llround(plan::kept_state(plan::state_knobs(s), elements).optimizer);
     const hardware::Time update = update_time(profile, shard);
     prices.push_back({on + "update of a layer",
                       model::name(model::OperatorKind::adamw),

@@ -6,26 +6,6 @@
 #include "compiler.hpp"
 
 namespace brume::schedule {
-namespace {
-
-constexpr std::int64_t alignment_elements = 16;
-
-/// How many of a layer's kept tensors offload moves; see model::kept_tensors.
-int moved_tensors(const std::vector<model::Kept>& kept, double ratio,
-                  const std::map<std::string, double, std::less<>>& values) {
-  double total = 0.0;
-  for (const model::Kept& tensor : kept) total += tensor.bytes.evaluate(values);
-  double sum = 0.0;
-  int moved = 0;
-  for (const model::Kept& tensor : kept) {
-    sum += tensor.bytes.evaluate(values);
-    if (sum > ratio * total + 0.5) break;
-    ++moved;
-  }
-  return moved;
-}
-
-}  // namespace
 
 Range overlap(Range a, Range b) {
   const std::int64_t first = std::max(a.first, b.first);
@@ -41,7 +21,7 @@ Compiler::Compiler(const plan::Plan& plan, const model::Config& model, int rank,
       place_(plan::place(plan, rank)),
       stage_(plan.stages[std::size_t(place_.stage)]),
       range_(plan::block_range(plan, place_.stage)),
-      zero_(stage_.dp > 1 ? stage_.zero_level : 0),
+      sharded_(plan::sharded(stage_)),
       blocks_(model::blocks(model)),
       weight_bytes_(model::weight_bytes(model.precision)),
       optimizer_bytes_(model::optimizer_bytes(model.precision)) {
@@ -49,17 +29,16 @@ Compiler::Compiler(const plan::Plan& plan, const model::Config& model, int rank,
   const std::map<std::string, double, std::less<>> values{{"b", stage_.microbatch},
                                                           {"tp", stage_.tp}};
   const auto bytes = [&](const model::Expr& all) { return std::int64_t(all.evaluate(values)); };
-  const double activation_bytes = model::activation_bytes(model.precision);
   for (SegmentKind kind : model::segment_kinds(model)) {
     const model::Segment segment = model::segment(model, kind);
-    SegmentBytes& sizes = segments_[kind];
+    SegmentBuffers& sizes = segments_[kind];
     for (const model::Saved& saved : segment.saved)
       sizes.saved.emplace_back(saved.name, bytes(saved.bytes()));
-    sizes.forward_workspace = bytes(activation_bytes * segment.forward_workspace_elements);
-    sizes.backward_workspace = bytes(activation_bytes * segment.backward_workspace_elements);
+    sizes.forward_workspace = bytes(segment.forward_workspace_bytes());
+    sizes.backward_workspace = bytes(segment.backward_workspace_bytes());
   }
   stream_bytes_ = bytes(model::stream_bytes(model));
-  token_stream_bytes_ = std::int64_t(activation_bytes) * model.hidden_size;
+  token_stream_bytes_ = std::int64_t(model::activation_bytes(model.precision)) * model.hidden_size;
   shard_bytes_ = bytes(model::stream_shard_bytes(model));
   const model::HeadPieces pieces = model::head_pieces(model);
   piece_tokens_ = std::int64_t(pieces.tokens.evaluate(values));
@@ -70,8 +49,11 @@ Compiler::Compiler(const plan::Plan& plan, const model::Config& model, int rank,
     const std::vector<model::Kept> kept = model::kept_tensors(model, recomputed == 1);
     KeptTensors& tensors = kept_[std::size_t(recomputed)];
     for (const model::Kept& tensor : kept) tensors.order.emplace_back(tensor.segment, tensor.saved);
-    tensors.moved = moved_tensors(kept, stage_.act_offload_ratio, values);
-    tensors.to_disk = moved_tensors(kept, stage_.act_disk_ratio, values);
+    const auto moved = [&](double ratio) {
+      return plan::moved_tensors(kept, ratio, stage_.microbatch, stage_.tp).count;
+    };
+    tensors.moved = moved(stage_.act_offload_ratio);
+    tensors.to_disk = moved(stage_.act_disk_ratio);
   }
 }
 
@@ -164,18 +146,13 @@ void Compiler::keep_until_now(int buffer) {
 
 // --- buffers that live from step to step --------------------------------------------------------
 
-/// Cuts off the last `offload_ratio` of `range`, and of these the last `disk_ratio` of `range`, at
-/// whole cache lines.
-Held Compiler::hold(int block, Content content, Range range, double offload_ratio,
-                    double disk_ratio) {
-  const auto part = [&](double ratio) {
-    return std::int64_t(ratio * double(range.count) / alignment_elements) * alignment_elements;
-  };
-  const std::int64_t end = range.first + range.count, offloaded = part(offload_ratio);
-  const std::int64_t on_disk = part(disk_ratio);
-  Held held{.device = {range.first, range.count - offloaded},
-            .host = {end - offloaded, offloaded - on_disk},
-            .disk = {end - on_disk, on_disk}};
+/// Cuts off the last `offloaded` elements of `range`, and of these the last `on_disk`.
+Held Compiler::hold(int block, Content content, Range range, double offloaded, double on_disk) {
+  const std::int64_t away = std::int64_t(offloaded), last = std::int64_t(on_disk);
+  const std::int64_t end = range.first + range.count;
+  Held held{.device = {range.first, range.count - away},
+            .host = {end - away, away - last},
+            .disk = {end - last, last}};
   const bool weights = content == Content::weights, grads = content == Content::grads;
   const char* name = weights ? "weights" : grads ? "grads" : "moments";
   const char* host_name = weights ? "host_weights" : grads ? "host_grads" : "host_moments";
@@ -194,14 +171,16 @@ void Compiler::make_block_state(int block) {
   b.whole = {0, b.layout.elements};
   const std::int64_t count = b.layout.elements / stage_.dp;
   const Range shard{place_.dp_rank * count, count};
-  const auto from_level = [&](int level) { return zero_ >= level ? shard : b.whole; };
-  b.shard = from_level(1);
-  b.weights = hold(block, Content::weights, from_level(3), stage_.weight_offload_ratio);
-  b.grads = hold(block, Content::grads, from_level(2), stage_.grad_offload_ratio);
-  b.moments = hold(block, Content::optimizer, from_level(1), stage_.optim_offload_ratio,
-                   stage_.optim_disk_ratio);
-  b.weights_staged = zero_ >= 3 || b.weights.host.count > 0;
-  b.grads_staged = zero_ >= 2 || b.grads.host.count > 0;
+  const plan::KeptState<double> kept =
+      plan::kept_state(plan::state_knobs(stage_), double(b.layout.elements));
+  const auto range = [&](bool is_sharded) { return is_sharded ? shard : b.whole; };
+  b.shard = range(sharded_.optimizer);
+  b.weights = hold(block, Content::weights, range(sharded_.weights), kept.host_weights);
+  b.grads = hold(block, Content::grads, range(sharded_.grads), kept.host_grads);
+  b.moments =
+      hold(block, Content::optimizer, b.shard, kept.offloaded_optimizer, kept.disk_optimizer);
+  b.weights_staged = kept.weights_staged > 0.0;
+  b.grads_staged = kept.grads_staged > 0.0;
 }
 
 void Compiler::make_tied_buffers() {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "plan/messages.hpp"
+#include "plan/rules.hpp"
 #include "schedule/compile.hpp"
 #include "slots.hpp"
 
@@ -17,8 +18,8 @@ namespace brume::schedule {
 using model::BlockKind;
 using model::SegmentKind;
 
-/// What a segment takes on this rank, in bytes.
-struct SegmentBytes {
+/// Sizes of the buffers that a segment takes on this rank, in bytes.
+struct SegmentBuffers {
   std::vector<std::pair<std::string, std::int64_t>> saved;
   std::int64_t forward_workspace;
   std::int64_t backward_workspace;
@@ -112,7 +113,7 @@ class Compiler {
 
   // --- buffers that live from step to step ---
   void make_block_state(int block);
-  Held hold(int block, Content content, Range range, double offload_ratio, double disk_ratio = 0.0);
+  Held hold(int block, Content content, Range range, double offloaded, double on_disk = 0.0);
   std::int64_t element_bytes(Content content) const;
   void make_tied_buffers();
 
@@ -139,6 +140,7 @@ class Compiler {
   int stage_grads(const Slot& slot, Range part);
   void stage_moments(const Slot& slot);
   void prefetch_update(const Slot& slot);
+  bool stored_after_gather() const;
   void store_weights(const Slot& slot);
   void drain_update(const Slot& slot);
 
@@ -213,9 +215,9 @@ class Compiler {
   plan::Place place_;
   const plan::Stage& stage_;
   plan::BlockRange range_;
-  const int zero_;  ///< zero_level, where there is more than one rank to shard over
+  const plan::Sharded<bool> sharded_;
   std::vector<model::Block> blocks_;
-  std::map<SegmentKind, SegmentBytes> segments_;
+  std::map<SegmentKind, SegmentBuffers> segments_;
   std::int64_t weight_bytes_;     ///< of an element
   std::int64_t optimizer_bytes_;  ///< of a parameter
   std::int64_t stream_bytes_ = 0;

@@ -59,7 +59,7 @@ void Compiler::leave_gradients(const Slot& slot) {
     if (const auto arrived = staged_grads_.extract(slot.block)) gradients.staged = arrived.mapped();
     if (last && slot.microbatch > 0) add_kept_gradients(gradients);
   }
-  const bool reduces = (last || zero_ >= 2) && reduce_gradients(slot);
+  const bool reduces = (last || sharded_.grads) && reduce_gradients(slot);
   unsettled_[slot.block] = gradients;
   fresh_grads_.erase(slot.block);
   // Norms are added in the order of the blocks, whatever overlaps.
@@ -85,8 +85,8 @@ bool Compiler::reduce_gradients(const Slot& slot) {
     elements(Role::destination, grads(slot.block), {0, partial}, true, true);
   }
   if (stage_.dp == 1) return over_tp;
-  add_task(Channel::collective_dp, zero_ >= 1 ? Operation::reduce_scatter : Operation::all_reduce,
-           slot)
+  add_task(Channel::collective_dp,
+           sharded_.optimizer ? Operation::reduce_scatter : Operation::all_reduce, slot)
       .group = Group::dp;
   operand(Role::destination, grads(slot.block), true, true);
   return true;

@@ -85,7 +85,7 @@ Range Compiler::of_piece(SegmentKind kind, int piece, std::int64_t bytes) const 
 
 void Compiler::run_forward(const Slot& slot, SegmentKind kind, Operation operation, int input,
                            int output, const std::vector<int>& saved, int piece) {
-  const SegmentBytes& sizes = segments_.at(kind);
+  const SegmentBuffers& sizes = segments_.at(kind);
   const int workspace = sizes.forward_workspace == 0
                             ? -1
                             : add_buffer("workspace", Tier::device, Content::workspace,
@@ -178,7 +178,7 @@ void Compiler::backward(const Slot& slot) {
 
 void Compiler::run_backward(const Slot& slot, SegmentKind kind, int input,
                             const std::vector<int>& saved, int piece) {
-  const SegmentBytes& sizes = segments_.at(kind);
+  const SegmentBuffers& sizes = segments_.at(kind);
   const int workspace = sizes.backward_workspace == 0
                             ? -1
                             : add_buffer("workspace", Tier::device, Content::workspace,

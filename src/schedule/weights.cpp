@@ -28,7 +28,7 @@ void Compiler::prefetch_weights(const Slot& slot) {
     if (!b.weights_staged || assembled_.contains(block)) continue;
     const Slot of_block{slot.kind, slot.microbatch, block};
     assemble(of_block, b.weights.all());
-    if (zero_ >= 3) gather_weights(of_block);
+    if (sharded_.weights) gather_weights(of_block);
   }
 }
 
@@ -113,10 +113,13 @@ void Compiler::update(const Slot& slot) {
   operand(Role::totals, totals_, true, false);
 
   // What lies here of a whole block is complete once it is gathered: drain() stores it.
-  if (b.weights_staged && (zero_ == 0 || zero_ == 3)) store_weights(slot);
-  if (zero_ >= 1) gather_weights(slot);
+  if (b.weights_staged && !stored_after_gather()) store_weights(slot);
+  if (sharded_.optimizer) gather_weights(slot);
   if (slot.block == 0 && tied_across_stages()) send_tied_weights(slot);
 }
+
+/// Whether a rank keeps weights that others updated, so that it stores them when they have come.
+bool Compiler::stored_after_gather() const { return sharded_.optimizer && !sharded_.weights; }
 
 /// Copies updated weights to where the device keeps them.
 void Compiler::store_weights(const Slot& slot) {
@@ -140,7 +143,7 @@ void Compiler::drain_update(const Slot& slot) {
     }
   }
   if (!b.weights_staged) return;
-  if (zero_ == 1 || zero_ == 2) store_weights(slot);
+  if (stored_after_gather()) store_weights(slot);
   if (b.weights.host.count == 0) return;
   add_task(Channel::d2h, Operation::copy_out, slot);
   pair(assembled_.at(slot.block), b.weights.host_buffer, b.weights.host);

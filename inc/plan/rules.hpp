@@ -1,0 +1,138 @@
+/// @file Rules of what a rank keeps and moves, each of them once: as numbers, by which `schedule`
+/// makes Programs, and as expressions, by which `analyzer` predicts them.
+///
+/// N is double or symbolic::Expr. A truth is 1, else 0. The module does not need `symbolic`: the
+/// operations of an expression are found by its type. How many microbatches a stage has in flight
+/// is plan::in_flight.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "model/model.hpp"
+#include "plan/plan.hpp"
+
+namespace brume::plan {
+
+/// What expressions have by the same names.
+namespace numbers {
+inline double less(double a, double b) { return a < b ? 1.0 : 0.0; }
+inline double select(double condition, double yes, double no) { return condition > 0.0 ? yes : no; }
+}  // namespace numbers
+
+/// The knobs of a stage that say where it keeps weights, gradients and optimizer state.
+template <class N>
+struct StateKnobs {
+  N dp;
+  N zero_level;
+  N weight_offload_ratio;
+  N grad_offload_ratio;
+  N optim_offload_ratio;
+  N optim_disk_ratio;
+};
+
+inline StateKnobs<double> state_knobs(const Stage& stage) {
+  return {.dp = double(stage.dp),
+          .zero_level = double(stage.zero_level),
+          .weight_offload_ratio = stage.weight_offload_ratio,
+          .grad_offload_ratio = stage.grad_offload_ratio,
+          .optim_offload_ratio = stage.optim_offload_ratio,
+          .optim_disk_ratio = stage.optim_disk_ratio};
+}
+
+/// Of which kinds of state a rank keeps its shard only.
+template <class N>
+struct Sharded {
+  N optimizer;
+  N grads;
+  N weights;
+};
+
+/// ZeRO level 1 shards optimizer state over dp, level 2 also gradients, level 3 also weights. One
+/// data-parallel rank has nothing to shard, whatever the level.
+///
+/// @source  ZeRO (Rajbhandari et al. 2020), P_os, P_os+g, P_os+g+p
+template <class N>
+Sharded<N> sharded(const N& zero_level, const N& dp) {
+  using numbers::less;
+  const N level = less(1.0, dp) * zero_level;
+  return {.optimizer = less(0.5, level), .grads = less(1.5, level), .weights = less(2.5, level)};
+}
+
+inline Sharded<bool> sharded(const Stage& stage) {
+  const Sharded<double> of = sharded(double(stage.zero_level), double(stage.dp));
+  return {.optimizer = of.optimizer > 0.0, .grads = of.grads > 0.0, .weights = of.weights > 0.0};
+}
+
+/// Elements at the end of a range that do not stay on the device, or of these on disk: whole cache
+/// lines, so that copies are aligned.
+///
+///   floor(ratio * range / 16) * 16
+template <class N>
+N offloaded_elements(const N& ratio, const N& range) {
+  using std::floor;
+  constexpr double line = model::alignment_elements;
+  return floor(ratio * range / line) * line;
+}
+
+/// What a rank keeps of a block from step to step, in elements of the block's flat layout.
+template <class N>
+struct KeptState {
+  N whole;                ///< the block on this tensor-parallel rank
+  N weights;              ///< kept: all, or the shard
+  N grads;                ///< kept: all, or the shard
+  N optimizer;            ///< kept, and what this rank updates: all, or the shard
+  N host_weights;         ///< of those kept
+  N host_grads;           ///< of those kept
+  N offloaded_optimizer;  ///< of what is kept, on the host and on disk
+  N disk_optimizer;       ///< of what is offloaded
+  N weights_staged;       ///< 1 where kernels work on a copy of the whole block, made for a slot
+  N grads_staged;         ///< 1 where a backward writes a buffer of its own, added up afterwards
+};
+
+/// A range is all of the block, or whole / dp where it is sharded. Weights and gradients are staged
+/// where they are sharded or partly on the host; what is not staged is used in place.
+///
+/// @param whole  elements of the block's layout, a multiple of 16 dp
+/// @source       src/schedule/README.md, "State"
+template <class N>
+KeptState<N> kept_state(const StateKnobs<N>& knobs, const N& whole) {
+  using numbers::less, numbers::select, std::max;
+  const Sharded<N> shards = sharded(knobs.zero_level, knobs.dp);
+  const auto kept = [&](const N& is_sharded) {
+    return N(whole / select(is_sharded, knobs.dp, 1.0));
+  };
+  const N weights = kept(shards.weights), grads = kept(shards.grads),
+          optimizer = kept(shards.optimizer);
+  const N host_weights = offloaded_elements(knobs.weight_offload_ratio, weights);
+  const N host_grads = offloaded_elements(knobs.grad_offload_ratio, grads);
+  return {.whole = whole,
+          .weights = weights,
+          .grads = grads,
+          .optimizer = optimizer,
+          .host_weights = host_weights,
+          .host_grads = host_grads,
+          .offloaded_optimizer = offloaded_elements(knobs.optim_offload_ratio, optimizer),
+          .disk_optimizer = offloaded_elements(knobs.optim_disk_ratio, optimizer),
+          .weights_staged = max(shards.weights, N(less(0.0, host_weights))),
+          .grads_staged = max(shards.grads, N(less(0.0, host_grads)))};
+}
+
+/// Of the tensors that a layer keeps, the first ones that activation offload moves.
+struct MovedTensors {
+  int count = 0;
+  double bytes = 0.0;
+};
+
+/// Whole tensors, in the order of model::kept_tensors, as long as their sum stays within the share
+/// of all of them. The half byte is for shares whose product with the sum is rounded down.
+///
+///   largest n with sum_{i<n} bytes_i <= ratio * sum_i bytes_i + 0.5
+///
+/// @param kept   model::kept_tensors
+/// @param ratio  act_offload_ratio; act_disk_ratio for those that go on to the disk
+MovedTensors moved_tensors(const std::vector<model::Kept>& kept, double ratio, double microbatch,
+                           double tp);
+
+}  // namespace brume::plan

@@ -1,0 +1,134 @@
+#include "plan/rules.hpp"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "random_plan.hpp"
+#include "symbolic/expr.hpp"
+
+namespace brume::plan {
+namespace {
+
+using symbolic::Expr;
+
+const StateKnobs<Expr> variable_knobs{.dp = Expr::variable("dp"),
+                                      .zero_level = Expr::variable("z"),
+                                      .weight_offload_ratio = Expr::variable("w"),
+                                      .grad_offload_ratio = Expr::variable("g"),
+                                      .optim_offload_ratio = Expr::variable("o"),
+                                      .optim_disk_ratio = Expr::variable("od")};
+
+std::map<std::string, double, std::less<>> values_of(const StateKnobs<double>& knobs,
+                                                     double whole) {
+  return {{"dp", knobs.dp},
+          {"z", knobs.zero_level},
+          {"w", knobs.weight_offload_ratio},
+          {"g", knobs.grad_offload_ratio},
+          {"o", knobs.optim_offload_ratio},
+          {"od", knobs.optim_disk_ratio},
+          {"whole", whole}};
+}
+
+/// The parts in which the two instances must agree.
+template <class N>
+std::vector<N> parts(const KeptState<N>& s) {
+  return {s.whole,
+          s.weights,
+          s.grads,
+          s.optimizer,
+          s.host_weights,
+          s.host_grads,
+          s.offloaded_optimizer,
+          s.disk_optimizer,
+          s.weights_staged,
+          s.grads_staged};
+}
+
+TEST(Rules, ExpressionsAndNumbersAgree) {
+  std::mt19937 random(1);
+  const auto share = [&] { return test::pick(random, {0, 0, 1, 2, 3, 7, 10}) / 10.0; };
+  const std::vector<Expr> expressions = parts(kept_state(variable_knobs, Expr::variable("whole")));
+  for (int trial = 0; trial < 2000; ++trial) {
+    const double dp = test::pick(random, {1, 2, 3, 4, 6, 8});
+    const double o = share();
+    const StateKnobs<double> knobs{.dp = dp,
+                                   .zero_level = double(test::pick(random, {0, 1, 2, 3})),
+                                   .weight_offload_ratio = share(),
+                                   .grad_offload_ratio = share(),
+                                   .optim_offload_ratio = o,
+                                   .optim_disk_ratio = o * share()};
+    const double whole = 16.0 * dp * double(1 + random() % 100000);
+    const std::vector<double> numbers = parts(kept_state(knobs, whole));
+    for (std::size_t i = 0; i < numbers.size(); ++i)
+      ASSERT_EQ(numbers[i], expressions[i].evaluate(values_of(knobs, whole))) << "part " << i;
+  }
+}
+
+TEST(Rules, EachZeroLevelShardsOneKindMore) {
+  for (int level = 0; level <= 3; ++level) {
+    const Sharded<bool> of = sharded({.dp = 2, .zero_level = level});
+    EXPECT_EQ(of.optimizer, level >= 1);
+    EXPECT_EQ(of.grads, level >= 2);
+    EXPECT_EQ(of.weights, level == 3);
+  }
+}
+
+TEST(Rules, OneDataParallelRankShardsNothing) {
+  const Sharded<bool> of = sharded({.dp = 1, .zero_level = 3});
+  EXPECT_FALSE(of.optimizer || of.grads || of.weights);
+}
+
+// Half of 48 elements are 24, of which 16 fill a cache line.
+TEST(Rules, OffloadedPartsAreWholeCacheLines) {
+  EXPECT_EQ(offloaded_elements(0.5, 48.0), 16.0);
+  EXPECT_EQ(offloaded_elements(1.0, 48.0), 48.0);
+  EXPECT_EQ(offloaded_elements(0.3, 48.0), 0.0);
+}
+
+// 640 elements over 4 ranks at level 2: gradients and optimizer state are shards of 160.
+TEST(Rules, StateOfABlockByHand) {
+  const KeptState<double> s = kept_state(state_knobs({.dp = 4,
+                                                      .zero_level = 2,
+                                                      .weight_offload_ratio = 0.0,
+                                                      .grad_offload_ratio = 0.5,
+                                                      .optim_offload_ratio = 1.0,
+                                                      .optim_disk_ratio = 0.35}),
+                                         640.0);
+  const std::vector<double> by_hand{640, 640, 160, 160, 0, 80, 160, 48, 0, 1};
+  EXPECT_EQ(parts(s), by_hand);
+}
+
+// A share of less than a cache line stays where it is, so nothing has to be brought together.
+TEST(Rules, AShareThatIsCutAwayStagesNothing) {
+  const KeptState<double> s = kept_state(state_knobs({.weight_offload_ratio = 0.25}), 32.0);
+  EXPECT_EQ(s.host_weights, 0.0);
+  EXPECT_EQ(s.weights_staged, 0.0);
+}
+
+std::vector<model::Kept> tensors_of(const std::vector<double>& bytes) {
+  std::vector<model::Kept> kept;
+  for (double b : bytes) kept.push_back({model::SegmentKind::mlp, -1, b * Expr::variable("b")});
+  return kept;
+}
+
+TEST(Rules, OffloadMovesWholeTensorsWithinTheShare) {
+  const auto kept = tensors_of({100, 60, 40});
+  const auto moved = [&](double ratio) { return moved_tensors(kept, ratio, 2, 1); };
+  EXPECT_EQ(moved(0.0).count, 0);
+  EXPECT_EQ(moved(0.5).count, 1);
+  EXPECT_EQ(moved(0.79).count, 1);
+  EXPECT_EQ(moved(0.8).count, 2);
+  EXPECT_EQ(moved(0.8).bytes, 320.0);
+  EXPECT_EQ(moved(1.0).count, 3);
+}
+
+// 0.7 - 0.4 is a little less than 0.3, and ten times that a little less than 3.
+TEST(Rules, RoundingOfTheShareMovesTheTensorAllTheSame) {
+  const double ratio = 0.7 - 0.4;
+  ASSERT_LT(ratio * 10.0, 3.0);
+  EXPECT_EQ(moved_tensors(tensors_of({3, 7}), ratio, 1, 1).count, 1);
+}
+
+}  // namespace
+}  // namespace brume::plan
