@@ -42,10 +42,9 @@ namespace {
 /// wait for each other: each transfer is that of the rank with most of it.
 Load update(const model::Config& model, const Costs& costs, const KeptState& s) {
   const double weight_bytes = model::weight_bytes(model.precision);
-  const Variables v;
   const Expr device_weights = s.weights_staged * (s.weights - s.host_weights);
   const double optimizer_bytes = model::optimizer_bytes(model.precision);
-  const Expr moments_bytes = optimizer_bytes * s.optimizer * v.o;
+  const Expr moments_bytes = optimizer_bytes * s.offloaded_optimizer;
   const Expr disk_bytes = optimizer_bytes * s.disk_optimizer;
   return {.compute_s = costs.optimizer(s.optimizer),
           .moves_s = costs.copy(weight_bytes * min(device_weights, s.optimizer)) +
