@@ -13,10 +13,17 @@
 
 namespace brume::profiler {
 
+/// How a stage may split its operators.
+struct Split {
+  int tp = 1;
+  int microbatch = 1;
+
+  auto operator<=>(const Split&) const = default;
+};
+
 /// What a search may need to know about: the profiler measures these shapes and no others.
 struct Shapes {
-  std::vector<int> microbatches;                      ///< b
-  std::vector<int> tp;                                ///< degrees
+  std::vector<Split> splits;
   std::vector<int> groups;                            ///< ranks of collectives, from 2 to all
   std::optional<std::string> scratch = std::nullopt;  ///< directory on the disk; none: no disk
 };

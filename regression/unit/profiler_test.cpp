@@ -94,8 +94,7 @@ TEST(ProfilerMemory, AnOperatorBeyondThisNodeIsRefusedBeforeAnythingIsTaken) {
   device::release_unused();
   const std::int64_t before = device::resident_bytes();
   const std::string what = test::refusal(
-      [&] { measure_alone(wide, {.microbatches = {1}, .tp = {1}, .groups = {}}, 1LL << 50); },
-      Failure::resource);
+      [&] { measure_alone(wide, {.splits = {{}}, .groups = {}}, 1LL << 50); }, Failure::resource);
   EXPECT_NE(what.find("name a profile"), std::string::npos) << what;
   EXPECT_LT(device::peak_resident_bytes() - before, 64 << 20);
 }
@@ -105,7 +104,7 @@ TEST(ProfilerMemory, ShapesBeyondThisNodeAreLeftOut) {
   model::Config model = tiny;
   const int at_once = int(device::available_bytes() / (4 * model.seq_len * model.hidden_size));
   const hardware::Profile profile =
-      measure_alone(model, {.microbatches = {at_once, 1}, .tp = {1}, .groups = {}}, 1LL << 50);
+      measure_alone(model, {.splits = {{1, at_once}, {1, 1}}, .groups = {}}, 1LL << 50);
   const auto rows_of = [&](std::int64_t tokens) {
     return std::ranges::count_if(profile.operators, [&](const hardware::OperatorRow& row) {
       return row.kind == "matmul" && row.dims[0] == tokens;

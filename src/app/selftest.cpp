@@ -188,11 +188,12 @@ void print_speed(const hardware::Profile& measured,
 
 hardware::Profile measure(comm::Communicator& world, int ranks_per_node,
                           const hardware::Cluster& cluster, const model::Config& model) {
-  profiler::Shapes shapes{.microbatches = {microbatch}, .tp = {1}, .groups = {}};
+  profiler::Shapes shapes{.splits = {{.tp = 1, .microbatch = microbatch}}, .groups = {}};
   for (int ranks = 2; ranks <= world.size(); ++ranks) {
     if (world.size() % ranks != 0) continue;
     shapes.groups.push_back(ranks);
-    if (ranks <= ranks_per_node && model.num_heads % ranks == 0) shapes.tp.push_back(ranks);
+    if (ranks <= ranks_per_node && model.num_heads % ranks == 0)
+      shapes.splits.push_back({.tp = ranks, .microbatch = microbatch});
   }
   return profiler::measure(
       world,

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
+#include <set>
 #include <string_view>
 
 #include "comm/device_group.hpp"
@@ -54,6 +56,16 @@ std::string binding(const device::Processor& processor) {
              : fmt::format("bound to {} of {} cores", processor.cores, processor.node_cores);
 }
 
+/// "; tp 1: b 1 2 4; tp 2: b 2 4"
+std::string describe(const std::vector<Split>& splits) {
+  std::map<int, std::set<int>> microbatches;
+  for (const Split& split : splits) microbatches[split.tp].insert(split.microbatch);
+  std::string text;
+  for (const auto& [tp, all] : microbatches)
+    text += fmt::format("; tp {}: b {}", tp, fmt::join(all, " "));
+  return text;
+}
+
 /// All that decides which rows a profile has.
 std::string describe(const model::Config& m, const Shapes& shapes) {
   std::string heads = fmt::format("H{}", m.num_heads);
@@ -64,10 +76,10 @@ std::string describe(const model::Config& m, const Shapes& shapes) {
                                 : m.precision == model::Precision::fp16 ? " fp16"
                                                                         : "";
   const std::string disk = shapes.scratch ? fmt::format("; disk '{}'", *shapes.scratch) : "";
-  return fmt::format("{} C{} {} F{} T{} V{}{}{}; b {}; tp {}; groups {}{}", model::name(m.family),
+  return fmt::format("{} C{} {} F{} T{} V{}{}{}{}; groups {}{}", model::name(m.family),
                      m.hidden_size, heads, m.ffn_size, m.seq_len, m.vocab_size,
-                     m.tied_head ? " tied" : "", precision, fmt::join(shapes.microbatches, " "),
-                     fmt::join(shapes.tp, " "), fmt::join(shapes.groups, " "), disk);
+                     m.tied_head ? " tied" : "", precision, describe(shapes.splits),
+                     fmt::join(shapes.groups, " "), disk);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <ctime>
 #include <future>
 #include <limits>
+#include <set>
 #include <thread>
 
 #include "base/log.hpp"
@@ -36,10 +37,17 @@ int largest_of(const std::vector<int>& numbers) {
   return numbers.empty() ? 1 : std::ranges::max(numbers);
 }
 
+/// The microbatches of all splits, each once, rising.
+std::vector<int> microbatches(const Shapes& shapes) {
+  std::set<int> found;
+  for (const Split& split : shapes.splits) found.insert(split.microbatch);
+  return {found.begin(), found.end()};
+}
+
 Sizes transfer_sizes(const model::Config& model, const Shapes& shapes) {
   const std::int64_t activation_bytes = model::activation_bytes(model.precision);
   const std::int64_t elements = largest_block_elements(model);
-  const std::int64_t tokens = std::int64_t(largest_of(shapes.microbatches)) * model.seq_len;
+  const std::int64_t tokens = std::int64_t(largest_of(microbatches(shapes))) * model.seq_len;
   return {.block_bytes = model::grad_bytes * elements,
           .stream_bytes = activation_bytes * tokens * model.hidden_size,
           .copy_bytes = std::max(model::optimizer_bytes(model.precision) * elements,
@@ -111,8 +119,8 @@ std::vector<double> interference(Bench& bench, const hardware::ProfileKey& key,
                                  const Sizes& sizes, double flops_per_s) {
   constexpr std::int64_t least = 64 << 10, most = 4 << 20;
   constexpr double enough_s = 0.04;  // many times as long as a copy of 4 MiB
-  const int middle =
-      shapes.microbatches.empty() ? 1 : shapes.microbatches[shapes.microbatches.size() / 2];
+  const std::vector<int> all_sizes = microbatches(shapes);
+  const int middle = all_sizes.empty() ? 1 : all_sizes[all_sizes.size() / 2];
   const Product beside =
       product_within(enough_s, model, double(middle) * double(model.seq_len), flops_per_s);
   const Group all = make_group(bench.world(), largest_of(shapes.groups), key.ranks_per_node);
@@ -125,7 +133,7 @@ std::vector<double> interference(Bench& bench, const hardware::ProfileKey& key,
 /// One that takes about as long as what lies between two transfers of a small layer.
 Product short_product(const model::Config& model, const Shapes& shapes, double flops_per_s) {
   return product_within(
-      1e-3, model, double(largest_of(shapes.microbatches)) * double(model.seq_len), flops_per_s);
+      1e-3, model, double(largest_of(microbatches(shapes))) * double(model.seq_len), flops_per_s);
 }
 
 /// Of work on channels, whose threads find their cores themselves.
