@@ -40,9 +40,11 @@ std::int64_t peak_resident_bytes();  ///< its maximum so far [bytes]
 /// system allows it: what planning took is then not counted against training.
 void release_unused();
 
-/// Processor name, cores this process may use, and how it is bound; part of a profile's key.
+/// This node's processors and the part of them that this process may use; part of a profile's key.
 struct Processor {
   std::string name;
+  int sockets = 1;
+  int numa_nodes = 1;
   int cores = 1;             ///< cores this process may run on
   int node_cores = 1;        ///< cores of the node
   std::string allowed = {};  ///< the node's hardware threads that it may run on: "0-3,8"

@@ -72,7 +72,12 @@ Processor this_processor() {
   if (hwloc_get_cpubind(topology.get(), bound.get(), HWLOC_CPUBIND_PROCESS) != 0) {
     hwloc_bitmap_copy(bound.get(), node);
   }
+  const auto count = [&](hwloc_obj_type_t type) {
+    return std::max(1, hwloc_get_nbobjs_by_type(topology.get(), type));
+  };
   return {.name = model_name(topology.get()),
+          .sockets = count(HWLOC_OBJ_PACKAGE),
+          .numa_nodes = count(HWLOC_OBJ_NUMANODE),
           .cores = count_cores(topology.get(), bound.get()),
           .node_cores = count_cores(topology.get(), node),
           .allowed = text(bound.get())};
