@@ -19,8 +19,6 @@ constexpr std::string_view unfinished_end = ".tmp";
 constexpr std::size_t unfinished_letters = 12;
 constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyz0123456789";
 
-std::string last_error() { return std::generic_category().message(errno); }
-
 /// Arguments are evaluated in any order, so a call of the system stands before its error is asked
 /// for.
 void check(bool done, const std::string& name, const char* what) {
@@ -86,6 +84,8 @@ bool is_special(const fs::path& target, const std::string& name) {
 }
 
 }  // namespace
+
+std::string last_error(int code) { return std::generic_category().message(code); }
 
 OutputFile::OutputFile(const fs::path& path)
     : name_(path.string()), target_(followed(path)), file_(-1) {

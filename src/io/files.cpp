@@ -6,7 +6,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <memory>
 #include <new>
 #include <system_error>
@@ -15,8 +14,6 @@ namespace brume::io {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string last_error() { return std::generic_category().message(errno); }
 
 std::string hexadecimal(XXH128_hash_t hash) {
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
