@@ -8,7 +8,7 @@
 
 namespace brume::device {
 
-/// Where a rank's memory is. On hosts both tiers are the host's; with a device, `host` is pinned
+/// The kinds of a rank's memory. On hosts both are the host's; with a device, `host` is pinned
 /// memory that the device reaches too.
 enum class Tier : std::uint8_t { device, host };
 
@@ -16,7 +16,7 @@ enum class Tier : std::uint8_t { device, host };
 class Memory {
  public:
   Memory() = default;
-  /// Of the calling thread's device (use_device).
+  /// Takes memory of the calling thread's device (use_device), or of the host.
   /// @throws Error(resource) when the system does not give the bytes; the message names them
   explicit Memory(std::int64_t bytes, Tier tier = Tier::device);
 
@@ -32,7 +32,7 @@ class Memory {
   std::int64_t bytes_ = 0;
 };
 
-std::int64_t available_bytes();      ///< that this node's host memory has left now; -1: not known
+std::int64_t available_bytes();      ///< left of this node's host memory now; -1: not known
 std::int64_t resident_bytes();       ///< resident set of this process now [bytes]
 std::int64_t peak_resident_bytes();  ///< its maximum so far [bytes]
 

@@ -43,7 +43,8 @@ hardware::Profile measure(comm::Communicator& world, const hardware::ProfileKey&
 /// 64-bit FNV-1a over all fields of the key.
 std::uint64_t hash(const hardware::ProfileKey& key);
 
-/// Where a profile with this key is cached: $XDG_CACHE_HOME or ~/.cache, brume/profile-<hash>.toml.
+/// The path of the cached profile with this key: $XDG_CACHE_HOME or ~/.cache, then
+/// brume/profile-<hash>.toml.
 std::string cache_path(const hardware::ProfileKey& key);
 
 /// Saves a profile at its cache path and makes the folders, the last one for this user alone.

@@ -90,7 +90,7 @@ Cached look_up(const hardware::ProfileKey& key) {
   }
 }
 
-/// Finds in the cache or measures.
+/// Finds the profile in the cache or measures it.
 hardware::Profile find_profile(comm::Communicator& world, int ranks_per_node,
                                const deck::Deck& deck, const model::Config& model) {
   const hardware::ProfileKey key = profile_key(world, ranks_per_node, deck, model);

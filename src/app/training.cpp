@@ -213,7 +213,7 @@ class Training {
     return stopped && engine_->steps_done() < run_.last_step ? int(Failure::stopped) : 0;
   }
 
-  /// From now on there is progress every so many seconds.
+  /// Begins a time in which there must be progress every `deadline_s` seconds.
   void watch(double deadline_s) {
     watchdog_->beat();
     watchdog_->set_deadline(deadline_s);

@@ -57,7 +57,8 @@ void require_trusted(const struct stat& status, const std::string& name, const f
       name, at.string(), status.st_uid);
 }
 
-/// Where a path leads. A link of /proc stays, as it leads to an open file, which may have no name.
+/// Follows the links of a path. One in /proc is kept: it leads to an open file, which may have no
+/// name.
 fs::path followed(const fs::path& path) {
   constexpr int max_links = 40;  // as the system's
   fs::path at = path;

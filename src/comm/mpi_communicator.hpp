@@ -30,7 +30,8 @@ class MpiGroup {
   MPI_Comm group_;
 };
 
-/// Non-blocking MPI calls only, each polled until it is done.
+/// A communicator of MPI processes. It makes non-blocking MPI calls only and polls each until it is
+/// done.
 class MpiCommunicator final : public Communicator {
  public:
   /// @param longest  values that one MPI call carries; what is longer goes in pieces

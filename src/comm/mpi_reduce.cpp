@@ -16,7 +16,8 @@ namespace {
 
 constexpr int reduce_tag = 1;  // send and recv have 0
 
-/// Up to here all values go to all ranks in one round; beyond, two rounds move less.
+/// Messages of at most so many bytes go to all ranks in one round; two rounds move less of longer
+/// ones.
 constexpr std::size_t short_bytes = 8192;
 
 /// What a rank takes from all others at once; bounds the scratch memory.
@@ -42,7 +43,7 @@ std::span<T> part_of(std::span<T> values, std::size_t rank, std::size_t size) {
   return values.subspan(begin, values.size() * (rank + 1) / size - begin);
 }
 
-/// At most `count` values from `begin`, as far as there are any.
+/// The values from `begin` on: `count` of them, or as many as there are.
 template <typename T>
 std::span<T> segment_of(std::span<T> values, std::size_t begin, std::size_t count) {
   begin = std::min(begin, values.size());
@@ -76,7 +77,7 @@ void combine(std::span<const T* const> sources, std::span<T> out, Reduction redu
   }
 }
 
-/// One round: everything to everybody.
+/// Reduces in one round: everything goes to everybody.
 template <typename T>
 void reduce_short(MPI_Comm group, std::span<T> values, Reduction reduction, Place place) {
   std::vector<T> all(values.size() * place.size);

@@ -17,7 +17,7 @@ namespace brume::device {
 namespace {
 
 constexpr std::int64_t bounce_bytes = std::int64_t{1} << 20;
-constexpr std::int64_t most_bytes = std::int64_t{1} << 30;  ///< of a call; the system takes 2 GiB
+constexpr std::int64_t most_bytes = std::int64_t{1} << 30;  ///< a call; the system takes 2 GiB
 
 std::int64_t page_of(std::int64_t byte) {
   return byte / ScratchFile::page_bytes * ScratchFile::page_bytes;
@@ -95,7 +95,7 @@ bool ScratchFile::straight(std::int64_t first_byte, const std::byte* memory,
          std::int64_t(bytes) >= page_bytes;
 }
 
-/// Where the next bytes are in the bounce buffer when the pages from `page` on lie at its start.
+/// The place of the next bytes in the bounce buffer, at whose start lie the pages from `page` on.
 std::span<std::byte> ScratchFile::window(std::int64_t first_byte, std::size_t bytes,
                                          std::int64_t& page) const {
   page = page_of(first_byte);

@@ -19,7 +19,7 @@ std::string hexadecimal(XXH128_hash_t hash) {
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
 }
 
-/// Of the first `bytes` of a file, or of fewer when it ends before.
+/// The digest of the first `bytes` of a file, or of fewer when it ends before.
 Digest digest_of(const Descriptor& file, std::int64_t bytes, const std::string& name,
                  Failure failure) {
   Bytes buffer(std::size_t{1} << 20);

@@ -67,7 +67,7 @@ std::string origin(comm::Communicator& world) {
       world, fmt::format("{} ranks on {}, {}", world.size(), host.data(), when.data()), 0);
 }
 
-/// A layer's widest.
+/// The widest product of a layer.
 Product product(const model::Config& model, std::int64_t tokens) {
   return {.tokens = tokens,
           .inputs = model.hidden_size,
@@ -75,7 +75,8 @@ Product product(const model::Config& model, std::int64_t tokens) {
           .precision = model.precision};
 }
 
-/// Of what a node has left: kernels need some beside operands, and others may work there, too.
+/// The share of what a node has left that operands may take: kernels need some, and others may work
+/// there, too.
 constexpr double memory_share = 0.5;
 
 /// What each rank of a node may take, on the node that has least.
@@ -130,13 +131,13 @@ std::vector<double> interference(Bench& bench, const hardware::ProfileKey& key,
                                       .group = all.group.get()});
 }
 
-/// One that takes about as long as what lies between two transfers of a small layer.
+/// A product that takes about as long as what lies between two transfers of a small layer.
 Product short_product(const model::Config& model, const Shapes& shapes, double flops_per_s) {
   return product_within(
       1e-3, model, double(largest_of(microbatches(shapes))) * double(model.seq_len), flops_per_s);
 }
 
-/// Of work on channels, whose threads find their cores themselves.
+/// Measures work on channels, whose threads find their cores themselves.
 void measure_transfers(Bench& bench, const hardware::ProfileKey& key, const model::Config& model,
                        const Shapes& shapes, const Sizes& sizes, hardware::Profile& profile) {
   profile.task_overhead_s = measure_hand_over(bench);
@@ -149,7 +150,7 @@ void measure_transfers(Bench& bench, const hardware::ProfileKey& key, const mode
   if (shapes.scratch) measure_disk(bench, *shapes.scratch, sizes.copy_bytes, profile.copies);
 }
 
-/// Whatever works alone, once.
+/// Measures whatever works alone, once.
 hardware::Profile measure_once(Bench& bench, const hardware::ProfileKey& key,
                                const model::Config& model, const Shapes& shapes, const Sizes& sizes,
                                const Chosen& chosen, bool first) {
@@ -164,8 +165,8 @@ hardware::Profile measure_once(Bench& bench, const hardware::ProfileKey& key,
   return profile;
 }
 
-/// What slows a machine for a second or two is in one round only; long rounds average by
-/// themselves.
+/// Measures in rounds: what slows a machine for a second or two is in one of them only. Long rounds
+/// average by themselves.
 hardware::Profile measure_rounds(Bench& bench, const hardware::ProfileKey& key,
                                  const model::Config& model, const Shapes& shapes,
                                  const Sizes& sizes, const Chosen& chosen) {

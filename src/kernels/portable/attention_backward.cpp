@@ -65,7 +65,7 @@ void write_means(const Backward<Storage>& of, const Piece& piece) {
       });
 }
 
-/// Of a query and a key: the weight p = exp(score - lse), and d_s = p (d_o . v - mean) / sqrt(D).
+/// A query and a key have the weight p = exp(score - lse) and d_s = p (d_o . v - mean) / sqrt(D).
 struct Pair {
   float p, d_s;
 
