@@ -28,9 +28,9 @@ inline hardware::Cluster roomy_cluster(int ranks) {
 inline hardware::Profile measured_profile(const comm::Session& session, comm::Communicator& world,
                                           const model::Config& model,
                                           const std::vector<int>& microbatches) {
-  profiler::Shapes shapes{.microbatches = microbatches, .tp = {}, .groups = {}};
+  profiler::Shapes shapes{.splits = {}, .groups = {}};
   for (int size = 1; size <= world.size(); size *= 2) {
-    shapes.tp.push_back(size);
+    for (int microbatch : microbatches) shapes.splits.push_back({size, microbatch});
     if (size > 1) shapes.groups.push_back(size);
   }
   const hardware::ProfileKey key =

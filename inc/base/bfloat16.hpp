@@ -12,8 +12,8 @@ namespace brume {
 struct bfloat16 {
   bfloat16() = default;
   constexpr bfloat16(float value) : bits(rounded(value)) {}
-  // Without it a temporary would be copied, and loops that store could not become vector
-  // instructions.
+  // Without this operator an assignment would copy a temporary, and loops that store could not
+  // become vector instructions.
   constexpr bfloat16& operator=(float value) {
     bits = rounded(value);
     return *this;

@@ -21,14 +21,14 @@ class Deadline {
   Deadline() = default;  ///< never
   explicit Deadline(double left_s) { set(left_s); }
 
-  /// So many seconds from now on.
+  /// Ends `left_s` seconds from now.
   void set(double left_s) {
     constexpr double longest_s = 1e9;  // far from where clocks overflow
     end_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                               std::chrono::duration<double>(std::clamp(left_s, 0.0, longest_s)));
   }
 
-  /// 0 when it has passed [s].
+  /// The time that is left [s]; 0 when it has passed.
   double left_s() const {
     if (end_ == Clock::time_point::max()) return std::numeric_limits<double>::infinity();
     return std::max(0.0, std::chrono::duration<double>(end_ - Clock::now()).count());

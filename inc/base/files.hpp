@@ -1,6 +1,7 @@
 /// @file Reading and writing files: a failure or a kill leaves the old content or the new one.
 #pragma once
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -15,6 +16,9 @@
 namespace brume {
 
 using Bytes = std::vector<std::byte>;
+
+/// The system's words for an error of its calls, as a rule of the last one of this thread.
+std::string last_error(int code = errno);
 
 inline std::span<const std::byte> as_bytes(std::string_view text) {
   return std::as_bytes(std::span(text));

@@ -22,8 +22,8 @@ struct float16 {
   std::uint16_t bits;
 
  private:
-  // On hosts without branches: both ways are computed and one is taken, so that loops become vector
-  // instructions. Devices have an instruction for it.
+  // Hosts convert without branches: both ways are computed and one is taken, so that loops become
+  // vector instructions. Devices have an instruction for it.
 
   static constexpr std::uint16_t rounded(float value) {
 #ifdef __CUDA_ARCH__

@@ -20,7 +20,7 @@ void start(int rank, int size, bool verbose);
 /// What the last start() asked for.
 bool verbose();
 
-/// Whether it made this rank the one that speaks for the job.
+/// Whether the last start() made this rank the one that speaks for the job.
 bool leads();
 
 }  // namespace brume::log

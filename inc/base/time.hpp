@@ -3,7 +3,7 @@
 
 namespace brume {
 
-/// When a task ran, or would run [s], since the start of its iteration.
+/// The time in which a task ran, or would run [s], counted from the start of its iteration.
 struct Span {
   double start_s = 0.0;
   double end_s = 0.0;

@@ -7,8 +7,8 @@
 
 namespace brume::comm {
 
-/// NCCL, whose unique id travels over `host`. Collective over `host`; every rank needs a device of
-/// its own, the calling thread's.
+/// A communicator by NCCL, whose unique id travels over `host`. Collective over `host`; every rank
+/// needs a device of its own, the calling thread's.
 ///
 /// @param timeout_s  a peer that does not come to the start in time is an error
 /// @throws Error(input) when ranks share a device, Error(network) naming NCCL's error

@@ -36,9 +36,9 @@ class Session {
   int node_rank() const { return node_rank_; }            ///< this rank's place on its node
   int num_nodes() const { return num_nodes_; }
 
-  /// From now on ranks listen to each other, see Heartbeat; until the session ends. Collective.
+  /// Lets ranks listen to each other (see Heartbeat) until the session ends. Collective.
   void watch_peers(double limit_s, std::function<void(const SilentRank&)> on_silence);
-  void set_silence_limit(double limit_s);  ///< [s]; of watch_peers
+  void set_silence_limit(double limit_s);  ///< [s] that watch_peers allows
 
   static std::string library_version();  ///< e.g. "Open MPI v4.1.4"
 

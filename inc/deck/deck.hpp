@@ -109,10 +109,10 @@ struct ClusterKeys : GroupKeys {
 /// Each list is searched whole; one entry fixes the choice; an empty list searches all that make
 /// sense.
 struct SearchKeys {
-  std::vector<int> stages;
-  std::vector<int> dp;
-  std::vector<int> tp;
-  std::vector<int> microbatch;
+  std::vector<int> stages = {};
+  std::vector<int> dp = {};
+  std::vector<int> tp = {};
+  std::vector<int> microbatch = {};
   std::vector<int> run_ahead = {1, 2};
   std::vector<int> zero_levels = {0, 1, 2, 3};
   bool recompute = true;

@@ -30,8 +30,8 @@ class Document {
 
   const std::string& origin() const { return origin_; }
 
-  /// Where "table.key" got its value: "inputs/a.toml:3:14", or "--set table.key=1", or the origin
-  /// alone when nothing gave it one.
+  /// The place that gave "table.key" its value: "inputs/a.toml:3:14", or "--set table.key=1"; the
+  /// origin alone when nothing gave it one.
   std::string where(std::string_view path) const;
 
   /// Whether something gave "table.key" a value.

@@ -21,6 +21,7 @@ void use_device(int node_rank);
 /// The calling thread's device.
 struct Description {
   std::string name;               ///< "NVIDIA H200"; empty: ranks compute on the host
+  std::string driver = {};        ///< "driver of CUDA 13.0"
   std::int64_t memory_bytes = 0;  ///< of the device, whoever uses it
   std::int64_t free_bytes = 0;    ///< of these, now
   int on_node = 0;                ///< devices that this node shows the process

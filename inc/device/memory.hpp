@@ -8,7 +8,7 @@
 
 namespace brume::device {
 
-/// Where a rank's memory is. On hosts both tiers are the host's; with a device, `host` is pinned
+/// The kinds of a rank's memory. On hosts both are the host's; with a device, `host` is pinned
 /// memory that the device reaches too.
 enum class Tier : std::uint8_t { device, host };
 
@@ -16,7 +16,7 @@ enum class Tier : std::uint8_t { device, host };
 class Memory {
  public:
   Memory() = default;
-  /// Of the calling thread's device (use_device).
+  /// Takes memory of the calling thread's device (use_device), or of the host.
   /// @throws Error(resource) when the system does not give the bytes; the message names them
   explicit Memory(std::int64_t bytes, Tier tier = Tier::device);
 
@@ -32,7 +32,7 @@ class Memory {
   std::int64_t bytes_ = 0;
 };
 
-std::int64_t available_bytes();      ///< that this node's host memory has left now; -1: not known
+std::int64_t available_bytes();      ///< left of this node's host memory now; -1: not known
 std::int64_t resident_bytes();       ///< resident set of this process now [bytes]
 std::int64_t peak_resident_bytes();  ///< its maximum so far [bytes]
 
@@ -40,9 +40,11 @@ std::int64_t peak_resident_bytes();  ///< its maximum so far [bytes]
 /// system allows it: what planning took is then not counted against training.
 void release_unused();
 
-/// Processor name, cores this process may use, and how it is bound; part of a profile's key.
+/// This node's processors and the part of them that this process may use; part of a profile's key.
 struct Processor {
   std::string name;
+  int sockets = 1;
+  int numa_nodes = 1;
   int cores = 1;             ///< cores this process may run on
   int node_cores = 1;        ///< cores of the node
   std::string allowed = {};  ///< the node's hardware threads that it may run on: "0-3,8"

@@ -23,8 +23,8 @@ class Stream {
   virtual void synchronize(const Mark& mark) = 0;    ///< ... until `mark` is; any thread
   virtual bool reached(const Mark& mark) const = 0;  ///< whether `mark` is done; any thread
 
-  /// [s] between two marks of record_time, by this or other streams of the device. Both must have
-  /// been reached. Any thread.
+  /// The time [s] between two marks of record_time, by this or other streams of the device. Both
+  /// must have been reached. Any thread.
   virtual double seconds(const Mark& from, const Mark& to) const = 0;
 };
 

@@ -116,7 +116,7 @@ class Engine {
 
   /// One iteration: applies the last one's update, trains on the next global batch. Collective.
   /// A step whose loss or norm is not finite has no update: weights and moments stay as they are.
-  /// Where only the norm is not and S of a dynamic LossScaling can fall, it falls.
+  /// S of a dynamic LossScaling falls, if it can, when only the norm is not finite.
   StepMetrics step(const data::Sampler& data);
 
   /// Applies the update that is still to come, so that weights are final. Collective.
@@ -127,7 +127,7 @@ class Engine {
 
   Progress progress() const;
   std::int64_t steps_done() const;  ///< any thread
-  /// Goes on from there, with weights and moments that the caller put into slabs().
+  /// Goes on from this progress, with weights and moments that the caller put into slabs().
   void resume(const Progress& progress);
 
   /// Everything a checkpoint must hold; call flush() first. Pointers stay valid with the engine.

@@ -21,8 +21,8 @@ struct LossScaling {
   bool operator==(const LossScaling&) const = default;
 };
 
-/// After a step whose gradients were finite: S, doubled after so many in a row. After one whose
-/// were not: S / 2. Always between the least and the largest.
+/// The state after a step. Finite gradients keep S, which doubles after so many of them in a row;
+/// others halve it. S stays between the least and the largest.
 ///
 /// @source  Micikevicius et al. 2018, 3.2; constants as torch.amp.GradScaler
 LossScaling after_step(const LossScaling& before, bool finite);

@@ -19,7 +19,7 @@ struct Link {
 /// A profile for each group of a cluster.
 class Machine {
  public:
-  /// One group.
+  /// A machine of one group.
   Machine(Profile profile) : names_(1), profiles_{std::move(profile)}, links_(1) {}
   /// @param profiles  one a group
   /// @param links     between groups, as the deck gives them

@@ -53,7 +53,7 @@ struct CopyRow {
 
 /// A transfer whose time is a line, gib / gib_per_s + latency_s; for kinds without measured sizes.
 ///
-/// As copies: gib of the buffer. `collective` over q = nodes x ranks_per_node ranks:
+/// gib is the buffer's size for copies. In a `collective` over q = nodes x ranks_per_node ranks an
 /// all-gather moves gib (q - 1) / q, reduce-scatter takes 1.1 and all-reduce 2.1 times as long; a
 /// message, between the two ranks of a group, moves gib.
 struct TransferRow {
@@ -103,7 +103,7 @@ struct Interference {
   /// @source         Mist (EuroSys'25), interference model; pairwise-additive form
   double overlapped_s(const std::array<double, num_resources>& alone_s) const;
 
-  /// The same, until each is done; 0 for absent ones.
+  /// The times until each of the four is done when started together [s]; 0 for absent ones.
   std::array<double, num_resources> done_s(const std::array<double, num_resources>& alone_s) const;
 };
 
@@ -136,8 +136,8 @@ struct Profile {
   std::vector<double> slowdowns;  ///< 28, as analyzer::MistSlowdowns, or none; Mist's counting only
 
   Interference interference_model() const;
-  /// For collectives of this group: its own table; else that of the group whose number of ranks is
-  /// nearest, by ratio, of those measured across nodes or within one; else the one for all.
+  /// The table for collectives of this group: its own; else that of the group whose number of ranks
+  /// is nearest, by ratio, of those measured across nodes or within one; else the one for all.
   Interference interference_model(int nodes, int ranks_per_node) const;
 };
 
@@ -194,7 +194,7 @@ Profile load_profile(const std::string& name);
 /// source tree.
 /// @throws Error(input) with the names that there are
 std::string profile_path(const std::string& name);
-/// Written under a temporary name and renamed: jobs that share a folder never see half a file.
+/// Writes under a temporary name and renames: jobs that share a folder never see half a file.
 void save_profile(const Profile& profile, const std::string& path);
 
 }  // namespace brume::hardware

@@ -32,7 +32,7 @@ enum class Pass { forward, backward };
 /// @throws Error(resource) when cuDNN fails
 bool fused_attention(Pass pass, const AttentionShape& shape, const FusedOperands& operands);
 
-/// In how many calls of cuDNN that is; 0 without a kernel.
+/// The number of cuDNN's calls that the pass takes; 0 without a kernel.
 int fused_attention_calls(Pass pass, const AttentionShape& shape, const FusedOperands& operands);
 #else
 inline bool fused_attention(Pass, const AttentionShape&, const FusedOperands&) { return false; }

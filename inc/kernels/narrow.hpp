@@ -3,12 +3,13 @@
 
 namespace brume::kernels {
 
-/// Whether it multiplies bf16, or fp16, by instructions of its own, without converting to fp32
-/// first.
+/// Whether the processor multiplies bf16, or fp16, by instructions of its own, without converting
+/// to fp32 first.
 bool has_bfloat16_instructions();
 bool has_float16_instructions();
 
-/// Whether it multiplies fp32 faster when factors may round to TF32, 10 bits of mantissa.
+/// Whether the processor multiplies fp32 faster when factors may round to TF32, 10 bits of
+/// mantissa.
 bool has_tf32_instructions();
 
 /// Lets products of fp32 do so where the processor can, in the whole process from now on.

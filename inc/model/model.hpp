@@ -42,7 +42,7 @@ inline constexpr int grad_bytes = 4;
 inline constexpr int statistic_bytes = 4;  ///< mean and 1 / deviation of a norm, attention's sums
 constexpr int weight_bytes(Precision precision) { return precision == Precision::fp32 ? 4 : 2; }
 constexpr int activation_bytes(Precision precision) { return weight_bytes(precision); }
-/// Of a parameter: two moments, and below fp32 a master weight.
+/// Bytes of a parameter's optimizer state: two moments, and below fp32 a master weight.
 constexpr int optimizer_bytes(Precision precision) { return precision == Precision::fp32 ? 8 : 12; }
 
 /// Sizes of a model, all per whole model (not per rank).
@@ -175,7 +175,7 @@ Layout layout(const Block& block, int tp, int tp_rank, int shards);
 
 /// Elements of the flat buffer as an expression in variables "tp" and "dp" (shards).
 Expr layout_elements(const Block& block);
-/// Of these, the leading ones whose gradients are partial over tp; in variable "tp".
+/// The leading elements of it whose gradients are partial over tp, in variable "tp".
 Expr layout_partial_elements(const Block& block);
 
 /// Elements of the token table on one tp rank, in "tp": ceil(V / tp) C.
@@ -292,7 +292,8 @@ std::vector<Kept> kept_tensors(const Config& config, bool recomputed);
 /// Elements of the residual stream, b T C.
 Expr stream_elements(const Config& config);
 Expr stream_bytes(const Config& config);
-/// What a tensor-parallel rank holds of it between segments: b T / tp of its tokens.
+/// Elements of the stream that a tensor-parallel rank holds between segments: those of b T / tp
+/// tokens.
 Expr stream_shard_bytes(const Config& config);
 
 std::int64_t num_parameters(const Config& config);

@@ -13,10 +13,17 @@
 
 namespace brume::profiler {
 
+/// How a stage may split its operators.
+struct Split {
+  int tp = 1;
+  int microbatch = 1;
+
+  auto operator<=>(const Split&) const = default;
+};
+
 /// What a search may need to know about: the profiler measures these shapes and no others.
 struct Shapes {
-  std::vector<int> microbatches;                      ///< b
-  std::vector<int> tp;                                ///< degrees
+  std::vector<Split> splits;
   std::vector<int> groups;                            ///< ranks of collectives, from 2 to all
   std::optional<std::string> scratch = std::nullopt;  ///< directory on the disk; none: no disk
 };
@@ -36,7 +43,8 @@ hardware::Profile measure(comm::Communicator& world, const hardware::ProfileKey&
 /// 64-bit FNV-1a over all fields of the key.
 std::uint64_t hash(const hardware::ProfileKey& key);
 
-/// Where a profile with this key is cached: $XDG_CACHE_HOME or ~/.cache, brume/profile-<hash>.toml.
+/// The path of the cached profile with this key: $XDG_CACHE_HOME or ~/.cache, then
+/// brume/profile-<hash>.toml.
 std::string cache_path(const hardware::ProfileKey& key);
 
 /// Saves a profile at its cache path and makes the folders, the last one for this user alone.

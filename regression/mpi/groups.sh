@@ -4,6 +4,7 @@
 set -eu
 decks=$BRUME_REGRESSION_DIR/decks
 . "$BRUME_REGRESSION_DIR/two_groups.sh"
+. "$BRUME_REGRESSION_DIR/plans.sh"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
@@ -19,28 +20,21 @@ same() { # <run> <run>: losses within 1e-5, step by step
   paste a b | tr -d ',' | awk '{ d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > 1e-5) { print "differs:", $0; bad = 1 } n++ }
     END { if (n < 12) bad = 1; exit bad }'
 }
-plan() { # <layers> <group> <dp> <tp> ...: a plan of such stages
-  printf 'version = 1\nglobal_batch = 8\nmicrobatches = 4\n'
-  first=0
-  while [ $# -gt 0 ]; do
-    printf '[[stages]]\nfirst_layer = %s\nlayers = %s\ngroup = "%s"\ndevices_per_node = %s\n' $first "$1" "$2" $(($3 * $4))
-    printf 'microbatch = %s\ndp = %s\ntp = %s\nzero_level = 1\nckpt_layers = 1\nact_offload_ratio = 0.5\n' $((2 / $3)) "$3" "$4"
-    first=$((first + $1))
-    shift 4
-  done
-}
+knobs='zero_level = 1
+ckpt_layers = 1
+act_offload_ratio = 0.5'
 
 run "$decks/tiny.toml" --set "cluster.profile=$decks/profile.toml" --set output.directory=whole
 # The pipeline against the order of the deck, so that all ranks change places, and one end in between.
-plan 1 slow 2 1 3 fast 1 2 > reversed.toml
+plan "$knobs" 1 slow 2 1 3 fast 1 2 > reversed.toml
 run deck.toml --plan reversed.toml --set output.directory=reversed --steps 5
 run deck.toml --set output.directory=reversed
 same whole reversed
-plan 1 slow 1 1 2 fast 2 1 1 slow 1 1 > between.toml
+plan "$knobs" 1 slow 1 1 2 fast 2 1 1 slow 1 1 > between.toml
 run deck.toml --plan between.toml --set output.directory=between
 same whole between
 # On one of the groups alone the other ranks have nothing to do.
-plan 4 slow 2 1 > alone.toml
+plan "$knobs" 4 slow 2 1 > alone.toml
 run deck.toml --plan alone.toml --set output.directory=alone
 same whole alone
 # What is searched names groups, and the simulation takes each one's profile.
@@ -49,6 +43,6 @@ grep -q 'group *= "fast"' searched.toml && grep -q 'group *= "slow"' searched.to
 run deck.toml --plan searched.toml --set output.directory=searched
 same whole searched
 simulated() { "$BRUME" simulate deck.toml --plan "$1" --json | sed -n 's/^ *"iteration_s": \([0-9.e-]*\),*/\1/p'; }
-plan 4 fast 2 1 > fast_alone.toml
+plan "$knobs" 4 fast 2 1 > fast_alone.toml
 echo "fast $(simulated fast_alone.toml) slow $(simulated alone.toml)"
 awk -v f="$(simulated fast_alone.toml)" -v s="$(simulated alone.toml)" 'BEGIN { exit !(f > 0 && s > 1.5 * f) }'

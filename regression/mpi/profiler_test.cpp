@@ -22,7 +22,7 @@ const model::Config tiny{.num_layers = 2,
                          .ffn_size = 256,
                          .seq_len = 32,
                          .vocab_size = 96};
-const Shapes few{.microbatches = {1, 8}, .tp = {1, 2}, .groups = {2}, .scratch = "/tmp"};
+const Shapes few{.splits = {{1, 1}, {1, 8}, {2, 1}, {2, 8}}, .groups = {2}, .scratch = "/tmp"};
 
 const hardware::Cluster cluster =
     hardware::NodeGroup{.nodes = 1, .devices_per_node = 2, .memory_bytes = std::int64_t{64} << 20};
@@ -61,13 +61,12 @@ TEST(Profiler, EveryOperatorOfEverySegmentIsMeasured) {
   for (SegmentKind kind :
        {SegmentKind::embedding, SegmentKind::attention, SegmentKind::mlp, SegmentKind::head})
     for (const model::Operator& op : model::segment(tiny, kind).operators)
-      for (int microbatch : few.microbatches)
-        for (int tp : few.tp) {
-          const auto row = row_of(model::name(op.kind), dims_at(op, microbatch, tp));
-          EXPECT_TRUE(is_time(row.forward_s)) << op.name << " b " << microbatch << " tp " << tp;
-          const bool fused = op.kind == OperatorKind::cross_entropy;
-          EXPECT_TRUE(fused ? row.backward_s == 0.0 : is_time(row.backward_s)) << op.name;
-        }
+      for (const auto [tp, microbatch] : few.splits) {
+        const auto row = row_of(model::name(op.kind), dims_at(op, microbatch, tp));
+        EXPECT_TRUE(is_time(row.forward_s)) << op.name << " b " << microbatch << " tp " << tp;
+        const bool fused = op.kind == OperatorKind::cross_entropy;
+        EXPECT_TRUE(fused ? row.backward_s == 0.0 : is_time(row.backward_s)) << op.name;
+      }
 }
 
 TEST(Profiler, NoOperatorHasTwoRows) {
@@ -158,11 +157,12 @@ TEST(ProfilerKey, IsTheSameOnAllRanksAndNamesWhatMatters) {
   const hardware::ProfileKey mine = key(world(), 2, 1, tiny, few);
   for (const std::string& text : world().gather(std::to_string(hash(mine))))
     EXPECT_EQ(text, std::to_string(hash(mine)));
-  EXPECT_EQ(mine.model, "gpt C64 H4 F256 T32 V96 tied; b 1 8; tp 1 2; groups 2; disk '/tmp'");
+  EXPECT_EQ(mine.model,
+            "gpt C64 H4 F256 T32 V96 tied; tp 1: b 1 8; tp 2: b 1 8; groups 2; disk '/tmp'");
   Shapes in_memory = few;
   in_memory.scratch.reset();
   EXPECT_EQ(key(world(), 2, 1, tiny, in_memory).model,
-            "gpt C64 H4 F256 T32 V96 tied; b 1 8; tp 1 2; groups 2");
+            "gpt C64 H4 F256 T32 V96 tied; tp 1: b 1 8; tp 2: b 1 8; groups 2");
   EXPECT_NE(mine.processor.find("cores"), std::string::npos);
   const char* const products = device::on_device() ? "cuBLASLt" : "oneDNN";
   for (const char* package : {products, "Kokkos", "MPI", "timed"})
@@ -176,7 +176,7 @@ class NarrowProfile : public ::testing::TestWithParam<model::Precision> {};
 TEST_P(NarrowProfile, HasItsOwnKeyAndEveryOperator) {
   model::Config narrow = tiny;
   narrow.precision = GetParam();
-  const Shapes one{.microbatches = {1}, .tp = {1}, .groups = {}};
+  const Shapes one{.splits = {{}}, .groups = {}};
   const hardware::ProfileKey own = key(world(), 2, 1, narrow, one);
   EXPECT_NE(hash(own), hash(key(world(), 2, 1, tiny, one)));
   const hardware::Profile measured = measure(world(), own, cluster, narrow, one);
@@ -196,7 +196,7 @@ TEST(Profiler, WhatNoPlanCanHoldIsNotMeasured) {
   hardware::Cluster small = cluster;
   small.groups[0].memory_bytes =
       4 * (256 * 64 + 64 * 256 + 256 * 256) - 1;  // the widest product at b = 8
-  const Shapes large{.microbatches = {8}, .tp = {1}, .groups = {}};
+  const Shapes large{.splits = {{1, 8}}, .groups = {}};
   const hardware::Profile measured =
       measure(world(), key(world(), world().size(), 1, tiny, large), small, tiny, large);
   const auto has = [&](const std::vector<std::int64_t>& dims) {

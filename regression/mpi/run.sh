@@ -3,6 +3,7 @@
 # bits as one never stopped, and under another plan the same losses to 1e-5.
 set -eu
 . "$BRUME_REGRESSION_DIR/tiny_job.sh"
+. "$BRUME_REGRESSION_DIR/plans.sh"
 losses() { h5dump -y -m %.17g -d /steps/loss "$1/run.h5" | sed -n '/DATA/,/}/p' | grep -E '[0-9]'; }
 
 tiny_job --set output.directory=whole
@@ -22,27 +23,14 @@ tiny_job --set output.directory=parts --steps 5
 tiny_job --set output.directory=parts
 [ "$(losses whole)" = "$(losses parts)" ] || { echo "resumed losses differ"; losses whole; losses parts; exit 1; }
 
-cat > everything.toml << EOF
-version = 1
-global_batch = 8
-microbatches = 4
-[[stages]]
-first_layer = 0
-layers = 4
-nodes = 1
-devices_per_node = 4
-microbatch = 1
-dp = 2
-tp = 2
-zero_level = 3
+plan 'zero_level = 3
 ckpt_layers = 2
 weight_offload_ratio = 0.5
 grad_offload_ratio = 0.5
 optim_offload_ratio = 0.5
 act_offload_ratio = 0.5
 optim_disk_ratio = 0.25
-act_disk_ratio = 0.5
-EOF
+act_disk_ratio = 0.5' 4 - 2 2 > everything.toml
 disk="--set cluster.disk_gib=0.1 --set cluster.scratch=scratch"
 mkdir scratch
 tiny_job --set output.directory=other --plan everything.toml --steps 5 $disk

@@ -71,19 +71,8 @@ decks=$BRUME_REGRESSION_DIR/decks
 . "$BRUME_REGRESSION_DIR/two_groups.sh"
 sed 's/^ranks_per_node   = 4/ranks_per_node   = 2/' "$decks/profile.toml" | tee one.toml > other.toml
 two_groups one other
-cat > plan.toml << EOT
-version = 1
-global_batch = 8
-microbatches = 4
-[[stages]]
-first_layer = 0
-layers = 4
-group = "other"
-devices_per_node = 2
-microbatch = 1
-dp = 2
-tp = 1
-EOT
+. "$BRUME_REGRESSION_DIR/plans.sh"
+plan '' 4 other 2 1 > plan.toml
 deck=deck.toml start left_out --plan plan.toml $long --set output.directory=left_out
 wait_for ' MiB$'
 kill -USR1 "$job"

@@ -9,10 +9,12 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <set>
 #include <vector>
 
+#include "../../src/profiler/network.hpp"
 #include "../../src/profiler/transfers.hpp"
 #include "base/error.hpp"
 #include "comm/communicator.hpp"
@@ -94,8 +96,7 @@ TEST(ProfilerMemory, AnOperatorBeyondThisNodeIsRefusedBeforeAnythingIsTaken) {
   device::release_unused();
   const std::int64_t before = device::resident_bytes();
   const std::string what = test::refusal(
-      [&] { measure_alone(wide, {.microbatches = {1}, .tp = {1}, .groups = {}}, 1LL << 50); },
-      Failure::resource);
+      [&] { measure_alone(wide, {.splits = {{}}, .groups = {}}, 1LL << 50); }, Failure::resource);
   EXPECT_NE(what.find("name a profile"), std::string::npos) << what;
   EXPECT_LT(device::peak_resident_bytes() - before, 64 << 20);
 }
@@ -105,7 +106,7 @@ TEST(ProfilerMemory, ShapesBeyondThisNodeAreLeftOut) {
   model::Config model = tiny;
   const int at_once = int(device::available_bytes() / (4 * model.seq_len * model.hidden_size));
   const hardware::Profile profile =
-      measure_alone(model, {.microbatches = {at_once, 1}, .tp = {1}, .groups = {}}, 1LL << 50);
+      measure_alone(model, {.splits = {{1, at_once}, {1, 1}}, .groups = {}}, 1LL << 50);
   const auto rows_of = [&](std::int64_t tokens) {
     return std::ranges::count_if(profile.operators, [&](const hardware::OperatorRow& row) {
       return row.kind == "matmul" && row.dims[0] == tokens;
@@ -146,11 +147,48 @@ class Variable {
   std::string old_;
 };
 
-// Within a node a queue says nothing of the links, and a profile is of use in all of them.
-TEST(ProfileKeyOf, SeveralNodesNamesTheirQueue) {
+// Nodes with the same processor may have unlike memory, clocks and networks.
+TEST(ProfileKeyOf, TwoQueuesOfABatchSystemDiffers) {
+  const Variable cluster("SLURM_CLUSTER_NAME", "hal");
+  for (const int ranks_per_node : {1, 2}) {
+    const Variable queue("SLURM_JOB_PARTITION", "fast");
+    const ProfileKey fast = key_of_threads(ranks_per_node);
+    EXPECT_NE(fast.processor.find("'fast' of 'hal'"), std::string::npos) << fast.processor;
+    EXPECT_EQ(hash(fast), hash(key_of_threads(ranks_per_node)));
+    const Variable other_queue("SLURM_JOB_PARTITION", "slow");
+    EXPECT_NE(hash(fast), hash(key_of_threads(ranks_per_node)));
+  }
   const Variable queue("SLURM_JOB_PARTITION", "fast");
-  EXPECT_NE(key_of_threads(1).packages.find("'fast'"), std::string::npos);
-  EXPECT_EQ(key_of_threads(2).packages.find("'fast'"), std::string::npos);
+  const std::uint64_t on_hal = hash(key_of_threads(2));
+  const Variable other_cluster("SLURM_CLUSTER_NAME", "sal");
+  EXPECT_NE(on_hal, hash(key_of_threads(2)));
+}
+
+// Clustering modes of one processor show as NUMA nodes.
+TEST(ProfileKeyOf, ANodeNamesItsSocketsAndNumaNodes) {
+  const std::string processor = key_of_threads(2).processor;
+  for (const char* part : {" sockets, ", " NUMA nodes, ", " cores"})
+    EXPECT_NE(processor.find(part), std::string::npos) << processor;
+}
+
+/// Describes one port as Linux does.
+void write_port(const std::filesystem::path& port, const char* state, const char* rate) {
+  std::filesystem::create_directories(port);
+  std::ofstream(port / "state") << state << '\n';
+  std::ofstream(port / "rate") << rate << '\n';
+}
+
+TEST(NetworkAdapters, AlikeActivePortsAreCounted) {
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / fmt::format("brume-adapters-{}", ::getpid());
+  EXPECT_TRUE(network_adapters(folder).empty());
+  write_port(folder / "mlx5_0" / "ports" / "1", "4: ACTIVE", "200 Gb/sec (4X HDR)");
+  write_port(folder / "mlx5_1" / "ports" / "1", "4: ACTIVE", "200 Gb/sec (4X HDR)");
+  write_port(folder / "mlx5_1" / "ports" / "2", "1: DOWN", "10 Gb/sec (4X SDR)");
+  write_port(folder / "mlx5_2" / "ports" / "1", "4: ACTIVE", "25 Gb/sec (1X EDR)");
+  EXPECT_EQ(network_adapters(folder),
+            (std::vector<std::string>{"2 x 200 Gb/sec (4X HDR)", "1 x 25 Gb/sec (1X EDR)"}));
+  std::filesystem::remove_all(folder);
 }
 
 TEST(ProfileCachePath, FollowsTheEnvironment) {

@@ -6,14 +6,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <map>
 
 #include "base/error.hpp"
+#include "base/files.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "comm/agree.hpp"
@@ -97,9 +96,9 @@ deck::Deck load_deck(comm::Communicator& world, int ranks_per_node, const std::s
 }
 
 void print(const std::string& text) {
-  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
-  require(written && std::fflush(stdout) == 0, Failure::storage,
-          "standard output cannot be written: {}", std::strerror(errno));
+  const bool written =
+      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  require(written, Failure::storage, "standard output cannot be written: {}", last_error());
 }
 
 void check_writable(const std::string& path) {
@@ -110,7 +109,7 @@ void check_writable(const std::string& path) {
   const std::string asked = is_there ? path : folder.empty() ? "." : folder.string();
   const bool writable = ::access(asked.c_str(), is_there ? W_OK : W_OK | X_OK) == 0;
   require(writable && !(is_there && fs::is_directory(path, none)), Failure::storage,
-          "cannot write {}: {}", path, writable ? "it is a folder" : std::strerror(errno));
+          "cannot write {}: {}", path, writable ? "it is a folder" : last_error());
 }
 
 void refuse_mist(const deck::Deck& deck, const char* verb) {

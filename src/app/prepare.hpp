@@ -19,7 +19,7 @@
 
 namespace brume::app {
 
-/// All of it is the same on all ranks of the job, but for the lock.
+/// The results of the preparation; all but the lock are the same on all ranks of the job.
 struct Prepared {
   deck::Deck deck;
   model::Config model;

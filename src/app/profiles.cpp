@@ -1,38 +1,38 @@
 #include "profiles.hpp"
 
-#include <algorithm>
 #include <optional>
+#include <set>
 
 #include "base/error.hpp"
 #include "base/log.hpp"
+#include "base/numbers.hpp"
 #include "comm/agree.hpp"
 #include "device/device.hpp"
 #include "device/memory.hpp"
 #include "hardware/cluster.hpp"
 #include "kernels/types.hpp"
+#include "plan/shapes.hpp"
 #include "profiler/profiler.hpp"
 
 namespace brume::app {
 namespace {
 
-std::vector<int> divisors(int number, int limit) {
-  std::vector<int> found;
-  for (int d = 1; d <= std::min(number, limit); ++d)
-    if (number % d == 0) found.push_back(d);
-  return found;
-}
-
-/// The shapes the search of this deck may ask for.
+/// The shapes that the search of this deck may ask for. Times of groups of other sizes follow from
+/// those of the nearest one.
 profiler::Shapes shapes(const deck::Deck& deck, const model::Config& model) {
-  profiler::Shapes shapes;
-  shapes.microbatches = deck.search.microbatch.empty() ? divisors(deck.training.global_batch, 32)
-                                                       : deck.search.microbatch;
+  const hardware::Cluster cluster = hardware::cluster(deck.cluster);
+  std::set<profiler::Split> splits;
+  std::set<int> groups;
+  for (const plan::StageShape& shape :
+       plan::stage_shapes(model, deck.training.global_batch, cluster, 0, deck.search)) {
+    splits.insert({.tp = shape.tp, .microbatch = shape.microbatch});
+    groups.insert(shape.tp);
+  }
+  for (int ranks : divisors(cluster.groups[0].devices())) groups.insert(ranks);
+  groups.erase(1);
+  profiler::Shapes shapes{.splits = {splits.begin(), splits.end()},
+                          .groups = {groups.begin(), groups.end()}};
   const deck::GroupKeys group = deck.cluster.all_groups()[0];
-  const int devices = group.nodes * group.devices_per_node;
-  for (int tp : deck.search.tp.empty() ? divisors(devices, group.devices_per_node) : deck.search.tp)
-    if (model.num_heads % tp == 0 && model.ffn_size % tp == 0) shapes.tp.push_back(tp);
-  for (int group : divisors(devices, devices))
-    if (group > 1) shapes.groups.push_back(group);
   if (group.disk_gib > 0.0) shapes.scratch = group.scratch;
   return shapes;
 }
@@ -90,7 +90,7 @@ Cached look_up(const hardware::ProfileKey& key) {
   }
 }
 
-/// Finds in the cache or measures.
+/// Finds the profile in the cache or measures it.
 hardware::Profile find_profile(comm::Communicator& world, int ranks_per_node,
                                const deck::Deck& deck, const model::Config& model) {
   const hardware::ProfileKey key = profile_key(world, ranks_per_node, deck, model);

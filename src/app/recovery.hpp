@@ -18,7 +18,7 @@ namespace brume::app {
 /// ranks, so all decide alike.
 class Recovery {
  public:
-  /// What it gets must outlive it.
+  /// All arguments must outlive the object.
   Recovery(const deck::Deck& deck, const std::string& data_text, comm::Communicator& world,
            engine::Engine& engine, io::CheckpointWriter& writer)
       : deck_(deck), data_text_(data_text), world_(world), engine_(engine), writer_(writer) {}

@@ -25,7 +25,7 @@
 namespace brume::app {
 namespace {
 
-/// Small enough for seconds on any machine, large enough that computation shows.
+/// A model small enough for seconds on any machine, large enough that computation shows.
 constexpr int steps = 10, microbatch = 2;
 
 model::Config test_model() {
@@ -77,7 +77,7 @@ class Exchanged {
   std::unique_ptr<device::Stream> stream_;
 };
 
-/// Numbers that came out wrong: of all-reduce, reduce-scatter, all-gather, and messages in a ring.
+/// Counts wrong results: of all-reduce, reduce-scatter, all-gather, and messages in a ring.
 std::vector<double> wrong_values(comm::Communicator& group, std::size_t part) {
   const int rank = group.rank(), ranks = group.size();
   const std::size_t first = part * std::size_t(rank);
@@ -188,11 +188,12 @@ void print_speed(const hardware::Profile& measured,
 
 hardware::Profile measure(comm::Communicator& world, int ranks_per_node,
                           const hardware::Cluster& cluster, const model::Config& model) {
-  profiler::Shapes shapes{.microbatches = {microbatch}, .tp = {1}, .groups = {}};
+  profiler::Shapes shapes{.splits = {{.tp = 1, .microbatch = microbatch}}, .groups = {}};
   for (int ranks = 2; ranks <= world.size(); ++ranks) {
     if (world.size() % ranks != 0) continue;
     shapes.groups.push_back(ranks);
-    if (ranks <= ranks_per_node && model.num_heads % ranks == 0) shapes.tp.push_back(ranks);
+    if (ranks <= ranks_per_node && model.num_heads % ranks == 0)
+      shapes.splits.push_back({.tp = ranks, .microbatch = microbatch});
   }
   return profiler::measure(
       world,
@@ -215,7 +216,7 @@ plan::Plan test_plan(const model::Config& model, int ranks, int stages, int tp) 
   return plan::equal_stages(model, 2 * microbatch * ranks, stages, stage);
 }
 
-/// Each way to split alone, then everything at once that these ranks allow.
+/// Plans for each way to split alone, then for everything at once that these ranks allow.
 std::vector<Named> test_plans(const model::Config& model, int ranks, int ranks_per_node) {
   const auto largest = [&](int number, int limit) {
     for (int d = std::min(number, limit); d > 1; --d)

@@ -43,7 +43,7 @@ Sweep parse(const std::string& sweep) {
   if (const auto dots = values.find(".."); dots != std::string::npos) {
     const std::int64_t first = whole(values.substr(0, dots), sweep);
     const std::int64_t last = whole(values.substr(dots + 2), sweep);
-    // Of any two numbers this difference fits.
+    // Unsigned, the difference of any two numbers fits.
     const std::uint64_t others = std::uint64_t(last) - std::uint64_t(first);
     require(first <= last && others < most_values, Failure::input,
             "--sweep {}: the first value must be at most the last, and at most {} in all", sweep,

@@ -13,6 +13,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "comm/agree.hpp"
+#include "comm/device_group.hpp"
 #include "comm/watchdog.hpp"
 #include "device/device.hpp"
 #include "device/memory.hpp"
@@ -23,6 +24,7 @@
 #include "resume.hpp"
 #include "schedule/compile.hpp"
 #include "screen.hpp"
+#include "verify_plan.hpp"
 
 namespace brume::app {
 namespace {
@@ -93,6 +95,7 @@ class Training {
     comm::together(crew_, [&] {
       if (leader_) known = simulate();
     });
+    if (!options_.plan.empty()) verify_given();
     crew_.all_reduce(known, comm::Reduction::sum);
     description_.predicted_iteration_s = iteration_s_ = known[0];
     max_copy_bytes_ =
@@ -102,6 +105,7 @@ class Training {
   std::vector<double> simulate() {
     const std::vector<schedule::Program> programs = schedule::compile_all(run_.plan, run_.model);
     check_memory(programs, run_.plan, run_.cluster);
+    if (!options_.plan.empty()) check_messages(programs, run_.plan);
     const schedule::Simulation simulation =
         schedule::simulate(programs, run_.plan, run_.model, *run_.machine);
     predicted_ = timelines(programs, simulation);
@@ -119,6 +123,20 @@ class Training {
     for (const std::int64_t bytes : spare_host_bytes(programs, run_.plan, run_.cluster))
       known.push_back(double(bytes));
     return known;
+  }
+
+  /// A plan that somebody wrote may ask for what no test has seen. Each rank checks its Programs.
+  void verify_given() {
+    comm::together(crew_, [&] {
+      for (const schedule::Mode mode : {schedule::Mode::train, schedule::Mode::evaluate}) {
+        const int checked =
+            check_rank(run_.plan, run_.model, crew_.rank(),
+                       {.mode = mode, .one_collective = comm::one_collective_at_a_time()});
+        if (leader_ && checked < run_.plan.microbatches)
+          log::info("the order of the plan's tasks was checked with {} of its {} microbatches",
+                    checked, run_.plan.microbatches);
+      }
+    });
   }
 
   void start_engine() {
@@ -195,7 +213,7 @@ class Training {
     return stopped && engine_->steps_done() < run_.last_step ? int(Failure::stopped) : 0;
   }
 
-  /// From now on there is progress every so many seconds.
+  /// Begins a time in which there must be progress every `deadline_s` seconds.
   void watch(double deadline_s) {
     watchdog_->beat();
     watchdog_->set_deadline(deadline_s);

@@ -19,8 +19,6 @@ constexpr std::string_view unfinished_end = ".tmp";
 constexpr std::size_t unfinished_letters = 12;
 constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyz0123456789";
 
-std::string last_error() { return std::generic_category().message(errno); }
-
 /// Arguments are evaluated in any order, so a call of the system stands before its error is asked
 /// for.
 void check(bool done, const std::string& name, const char* what) {
@@ -59,7 +57,8 @@ void require_trusted(const struct stat& status, const std::string& name, const f
       name, at.string(), status.st_uid);
 }
 
-/// Where a path leads. A link of /proc stays, as it leads to an open file, which may have no name.
+/// Follows the links of a path. One in /proc is kept: it leads to an open file, which may have no
+/// name.
 fs::path followed(const fs::path& path) {
   constexpr int max_links = 40;  // as the system's
   fs::path at = path;
@@ -86,6 +85,8 @@ bool is_special(const fs::path& target, const std::string& name) {
 }
 
 }  // namespace
+
+std::string last_error(int code) { return std::generic_category().message(code); }
 
 OutputFile::OutputFile(const fs::path& path)
     : name_(path.string()), target_(followed(path)), file_(-1) {

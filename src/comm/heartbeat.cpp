@@ -56,7 +56,7 @@ struct Heartbeat::Impl {
   bool ending = false;
   std::thread thread;
 
-  // Of the thread alone.
+  // Only the thread uses what follows.
   MPI_Request sending = MPI_REQUEST_NULL, receiving = MPI_REQUEST_NULL;
   int sent = alive, received = alive;
   bool previous_left = false;
@@ -102,7 +102,7 @@ struct Heartbeat::Impl {
     }
   }
 
-  /// Until both neighbours in the ring have come to their end.
+  /// Sends and listens until both neighbours in the ring have come to their end.
   void exchange_signs() {
     Silence silence(look_s);
     listen();

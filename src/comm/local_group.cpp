@@ -58,7 +58,7 @@ void LocalGroup::send(std::span<const std::byte> values, int from, int to) {
   box.values = values;
   box.state = Mail::offered;
   box.changed.notify_all();
-  // While the receiver reads, the values must stay where they are, released or not.
+  // The values must stay where they are while the receiver reads, released or not.
   box.changed.wait(
       lock, [&] { return box.state == Mail::read || (released_ && box.state == Mail::offered); });
   const bool read = box.state == Mail::read;

@@ -34,7 +34,7 @@ void poll(const Test& test) {
   for (int done = 0; test(&done), !done;) {
     const nanoseconds waited = std::chrono::steady_clock::now() - begin;
     if (waited < microseconds(300)) continue;
-    // In proportion to the time waited, so a wait is never much longer than what it waits for.
+    // A sleep grows with the time waited, so no wait is much longer than what it waits for.
     std::this_thread::sleep_for(
         std::clamp<nanoseconds>(waited / 32, microseconds(1), microseconds(200)));
   }

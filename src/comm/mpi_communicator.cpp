@@ -16,7 +16,19 @@ MpiGroup::~MpiGroup() {
   if (group_ != MPI_COMM_NULL && !finalized) MPI_Comm_free(&group_);
 }
 
-MpiCommunicator::MpiCommunicator(MpiGroup group) : group_(std::move(group)) {
+namespace {
+
+/// Calls transfer(piece) for consecutive pieces of at most `longest` values; at least once.
+template <typename T, typename Transfer>
+void in_pieces(std::span<T> values, std::size_t longest, const Transfer& transfer) {
+  for (; values.size() > longest; values = values.subspan(longest)) transfer(values.first(longest));
+  transfer(values);
+}
+
+}  // namespace
+
+MpiCommunicator::MpiCommunicator(MpiGroup group, std::size_t longest)
+    : group_(std::move(group)), longest_(longest) {
   check_mpi(MPI_Comm_rank(group_.get(), &rank_));
   check_mpi(MPI_Comm_size(group_.get(), &size_));
 }
@@ -28,11 +40,11 @@ void MpiCommunicator::barrier() {
 }
 
 void MpiCommunicator::all_reduce(Values values) {
-  std::visit([&](auto all) { reduce_to_all(group_.get(), all, Reduction::sum); }, values);
+  std::visit([&](auto all) { reduce_to_all(group_.get(), all, Reduction::sum, longest_); }, values);
 }
 
 void MpiCommunicator::all_reduce(std::span<double> values, Reduction reduction) {
-  reduce_to_all(group_.get(), values, reduction);
+  reduce_to_all(group_.get(), values, reduction, longest_);
 }
 
 void MpiCommunicator::reduce_scatter(Values values) {
@@ -51,7 +63,7 @@ void MpiCommunicator::all_gather(Values values) {
 template <typename T>
 void MpiCommunicator::gather_parts(std::span<T> values) {
   const std::size_t part = part_size(values.size(), size_);
-  mpi_count(values.size());
+  if (values.size() > longest_) return gather_in_pieces(group_.get(), values, longest_);
   MPI_Request request;
   check_mpi(MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, values.data(), mpi_count(part),
                            mpi_type<T>(), group_.get(), &request));
@@ -59,10 +71,12 @@ void MpiCommunicator::gather_parts(std::span<T> values) {
 }
 
 void MpiCommunicator::broadcast(std::span<std::byte> bytes, int root) {
-  MPI_Request request;
-  check_mpi(
-      MPI_Ibcast(bytes.data(), mpi_count(bytes.size()), MPI_BYTE, root, group_.get(), &request));
-  wait(request);
+  in_pieces(bytes, longest_, [&](std::span<std::byte> piece) {
+    MPI_Request request;
+    check_mpi(
+        MPI_Ibcast(piece.data(), mpi_count(piece.size()), MPI_BYTE, root, group_.get(), &request));
+    wait(request);
+  });
 }
 
 std::vector<std::string> MpiCommunicator::gather(const std::string& mine) {
@@ -99,29 +113,33 @@ void MpiCommunicator::recv(Values values, int peer) {
 
 template <typename T>
 void MpiCommunicator::send_values(std::span<const T> values, int peer) {
-  MPI_Request request;
-  check_mpi(MPI_Isend(values.data(), mpi_count(values.size()), mpi_type<T>(), peer, 0, group_.get(),
-                      &request));
-  wait(request);
+  in_pieces(values, longest_, [&](std::span<const T> piece) {
+    MPI_Request request;
+    check_mpi(MPI_Isend(piece.data(), mpi_count(piece.size()), mpi_type<T>(), peer, 0, group_.get(),
+                        &request));
+    wait(request);
+  });
 }
 
 template <typename T>
 void MpiCommunicator::receive_values(std::span<T> values, int peer) {
-  MPI_Request request;
-  check_mpi(MPI_Irecv(values.data(), mpi_count(values.size()), mpi_type<T>(), peer, 0, group_.get(),
-                      &request));
-  const MPI_Status status = wait(request);
-  int received = 0;
-  check_mpi(MPI_Get_count(&status, mpi_type<T>(), &received));
-  require(static_cast<std::size_t>(received) == values.size(), Failure::bug,
-          "rank {} of the group sent {} values, {} were expected", peer, received, values.size());
+  in_pieces(values, longest_, [&](std::span<T> piece) {
+    MPI_Request request;
+    check_mpi(MPI_Irecv(piece.data(), mpi_count(piece.size()), mpi_type<T>(), peer, 0, group_.get(),
+                        &request));
+    const MPI_Status status = wait(request);
+    int received = 0;
+    check_mpi(MPI_Get_count(&status, mpi_type<T>(), &received));
+    require(static_cast<std::size_t>(received) == piece.size(), Failure::bug,
+            "rank {} of the group sent {} values, {} were expected", peer, received, piece.size());
+  });
 }
 
 std::unique_ptr<Communicator> MpiCommunicator::split(int colour, int key) {
   MPI_Comm part = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split(group_.get(), colour < 0 ? MPI_UNDEFINED : colour, key, &part));
   if (part == MPI_COMM_NULL) return nullptr;
-  return std::make_unique<MpiCommunicator>(MpiGroup(part));
+  return std::make_unique<MpiCommunicator>(MpiGroup(part), longest_);
 }
 
 void MpiCommunicator::abort(int exit_code) { MPI_Abort(MPI_COMM_WORLD, exit_code); }

@@ -3,6 +3,7 @@
 
 #include <mpi.h>
 
+#include <cstddef>
 #include <memory>
 #include <utility>
 
@@ -10,6 +11,10 @@
 #include "comm/session.hpp"
 
 namespace brume::comm {
+
+/// Values of one message; what is longer goes in pieces. MPI counts values in int, and the system
+/// copies at most 2 GiB between processes in a call: these are 1 GiB of fp32.
+inline constexpr std::size_t longest_message = std::size_t{1} << 28;
 
 /// Owns an MPI communicator.
 class MpiGroup {
@@ -25,10 +30,12 @@ class MpiGroup {
   MPI_Comm group_;
 };
 
-/// Non-blocking MPI calls only, each polled until it is done.
+/// A communicator of MPI processes. It makes non-blocking MPI calls only and polls each until it is
+/// done.
 class MpiCommunicator final : public Communicator {
  public:
-  explicit MpiCommunicator(MpiGroup group);
+  /// @param longest  values that one MPI call carries; what is longer goes in pieces
+  explicit MpiCommunicator(MpiGroup group, std::size_t longest = longest_message);
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -55,6 +62,7 @@ class MpiCommunicator final : public Communicator {
   void receive_values(std::span<T> values, int peer);
 
   MpiGroup group_;
+  std::size_t longest_;
   int rank_ = 0;
   int size_ = 1;
 };

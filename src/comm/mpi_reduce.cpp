@@ -16,7 +16,8 @@ namespace {
 
 constexpr int reduce_tag = 1;  // send and recv have 0
 
-/// Up to here all values go to all ranks in one round; beyond, two rounds move less.
+/// Messages of at most so many bytes go to all ranks in one round; two rounds move less of longer
+/// ones.
 constexpr std::size_t short_bytes = 8192;
 
 /// What a rank takes from all others at once; bounds the scratch memory.
@@ -42,7 +43,7 @@ std::span<T> part_of(std::span<T> values, std::size_t rank, std::size_t size) {
   return values.subspan(begin, values.size() * (rank + 1) / size - begin);
 }
 
-/// At most `count` values from `begin`, as far as there are any.
+/// The values from `begin` on: `count` of them, or as many as there are.
 template <typename T>
 std::span<T> segment_of(std::span<T> values, std::size_t begin, std::size_t count) {
   begin = std::min(begin, values.size());
@@ -76,7 +77,7 @@ void combine(std::span<const T* const> sources, std::span<T> out, Reduction redu
   }
 }
 
-/// One round: everything to everybody.
+/// Reduces in one round: everything goes to everybody.
 template <typename T>
 void reduce_short(MPI_Comm group, std::span<T> values, Reduction reduction, Place place) {
   std::vector<T> all(values.size() * place.size);
@@ -91,7 +92,8 @@ void reduce_short(MPI_Comm group, std::span<T> values, Reduction reduction, Plac
 }
 
 template <typename T>
-void gather_parts(MPI_Comm group, std::span<T> values, Place place) {
+void gather_parts(MPI_Comm group, std::span<T> values, Place place, std::size_t longest) {
+  if (values.size() > longest) return gather_in_pieces(group, values, longest);
   std::vector<int> counts;
   std::vector<int> offsets;
   for (std::size_t r = 0; r < place.size; ++r) {
@@ -105,22 +107,22 @@ void gather_parts(MPI_Comm group, std::span<T> values, Place place) {
   wait(request);
 }
 
-/// Sends the others their segments and takes theirs of the own part into `sources`' memory.
+/// Takes incoming(r) from every other rank r, and gives it outgoing(r).
 template <typename T>
-void exchange(MPI_Comm group, std::span<T> values, std::size_t begin, std::size_t segment,
-              std::span<T* const> places, Place place) {
+void exchange(MPI_Comm group, Place place, const std::function<std::span<T>(std::size_t)>& incoming,
+              const std::function<std::span<T>(std::size_t)>& outgoing) {
   std::vector<MPI_Request> requests;
-  const std::span<T> mine = segment_of(part_of(values, place.rank, place.size), begin, segment);
   for (std::size_t away = 1; away < place.size; ++away) {
     const std::size_t from = (place.rank + place.size - away) % place.size;
-    check_mpi(MPI_Irecv(places[from], mpi_count(mine.size()), mpi_type<T>(), static_cast<int>(from),
+    const std::span<T> in = incoming(from);
+    check_mpi(MPI_Irecv(in.data(), mpi_count(in.size()), mpi_type<T>(), static_cast<int>(from),
                         reduce_tag, group, &requests.emplace_back()));
   }
   for (std::size_t away = 1; away < place.size; ++away) {
     const std::size_t to = (place.rank + away) % place.size;
-    const std::span<T> theirs = segment_of(part_of(values, to, place.size), begin, segment);
-    check_mpi(MPI_Isend(theirs.data(), mpi_count(theirs.size()), mpi_type<T>(),
-                        static_cast<int>(to), reduce_tag, group, &requests.emplace_back()));
+    const std::span<T> out = outgoing(to);
+    check_mpi(MPI_Isend(out.data(), mpi_count(out.size()), mpi_type<T>(), static_cast<int>(to),
+                        reduce_tag, group, &requests.emplace_back()));
   }
   wait(requests);
 }
@@ -139,8 +141,12 @@ void reduce_own_part(MPI_Comm group, std::span<T> values, Reduction reduction) {
   for (std::size_t r = 0; r < place.size; ++r) places.push_back(scratch.get() + r * segment);
 
   for (std::size_t begin = 0; begin < longest; begin += segment) {
-    exchange<T>(group, values, begin, segment, places, place);
     const std::span<T> out = segment_of(mine, begin, segment);
+    exchange<T>(
+        group, place, [&](std::size_t from) { return std::span(places[from], out.size()); },
+        [&](std::size_t to) {
+          return segment_of(part_of(values, to, place.size), begin, segment);
+        });
     std::vector<const T*> sources(places.begin(), places.end());
     sources[place.rank] = out.data();
     combine(std::span<const T* const>(sources), out, reduction);
@@ -148,20 +154,34 @@ void reduce_own_part(MPI_Comm group, std::span<T> values, Reduction reduction) {
 }
 
 template <typename T>
-void reduce_to_all(MPI_Comm group, std::span<T> values, Reduction reduction) {
-  mpi_count(values.size());
+void gather_in_pieces(MPI_Comm group, std::span<T> values, std::size_t longest) {
+  const Place place = place_in(group);
+  const std::size_t longest_part = (values.size() + place.size - 1) / place.size;
+  for (std::size_t begin = 0; begin < longest_part; begin += longest) {
+    const auto piece = [&](std::size_t rank) {
+      return segment_of(part_of(values, rank, place.size), begin, longest);
+    };
+    exchange<T>(group, place, piece, [&](std::size_t) { return piece(place.rank); });
+  }
+}
+
+template <typename T>
+void reduce_to_all(MPI_Comm group, std::span<T> values, Reduction reduction, std::size_t longest) {
   const Place place = place_in(group);
   if (values.size_bytes() <= short_bytes) return reduce_short(group, values, reduction, place);
   reduce_own_part(group, values, reduction);
-  gather_parts(group, values, place);
+  gather_parts(group, values, place, longest);
 }
 
-template void reduce_to_all(MPI_Comm, std::span<float>, Reduction);
-template void reduce_to_all(MPI_Comm, std::span<double>, Reduction);
-template void reduce_to_all(MPI_Comm, std::span<bfloat16>, Reduction);
-template void reduce_to_all(MPI_Comm, std::span<float16>, Reduction);
+template void reduce_to_all(MPI_Comm, std::span<float>, Reduction, std::size_t);
+template void reduce_to_all(MPI_Comm, std::span<double>, Reduction, std::size_t);
+template void reduce_to_all(MPI_Comm, std::span<bfloat16>, Reduction, std::size_t);
+template void reduce_to_all(MPI_Comm, std::span<float16>, Reduction, std::size_t);
 template void reduce_own_part(MPI_Comm, std::span<float>, Reduction);
 template void reduce_own_part(MPI_Comm, std::span<bfloat16>, Reduction);
 template void reduce_own_part(MPI_Comm, std::span<float16>, Reduction);
+template void gather_in_pieces(MPI_Comm, std::span<float>, std::size_t);
+template void gather_in_pieces(MPI_Comm, std::span<bfloat16>, std::size_t);
+template void gather_in_pieces(MPI_Comm, std::span<float16>, std::size_t);
 
 }  // namespace brume::comm

@@ -3,6 +3,7 @@
 
 #include <mpi.h>
 
+#include <cstddef>
 #include <span>
 
 #include "comm/communicator.hpp"
@@ -15,8 +16,10 @@ namespace brume::comm {
 /// of the communicator of threads; the library's own reductions change their order with the length.
 /// Collective over `group`. T is float, double or a format of 16 bits, whose
 /// sums are fp32 and rounded once.
+///
+/// @param longest  values that one message or one of the library's collectives carries
 template <typename T>
-void reduce_to_all(MPI_Comm group, std::span<T> values, Reduction reduction);
+void reduce_to_all(MPI_Comm group, std::span<T> values, Reduction reduction, std::size_t longest);
 
 /// The same for part `rank` of `size` parts only; the other parts keep this rank's values.
 ///
@@ -24,5 +27,10 @@ void reduce_to_all(MPI_Comm group, std::span<T> values, Reduction reduction);
 /// which no algorithm does with less, and there is one wait per segment where a ring has n - 1.
 template <typename T>
 void reduce_own_part(MPI_Comm group, std::span<T> values, Reduction reduction);
+
+/// Gives every rank all parts, of which each has its own: as the library's all-gather, in messages
+/// of at most `longest` values. Collective over `group`.
+template <typename T>
+void gather_in_pieces(MPI_Comm group, std::span<T> values, std::size_t longest);
 
 }  // namespace brume::comm

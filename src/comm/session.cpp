@@ -40,7 +40,7 @@ void start_mpi() {
   require(!started, Failure::bug, "a process has one MPI session, this is a second one");
   int provided = MPI_THREAD_SINGLE;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided));
-  // From here on a failure comes back as a code; groups made later inherit this.
+  // A failure of MPI comes back as a code from here on; groups made later inherit this.
   check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
   check_mpi(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN));
   require(

@@ -4,16 +4,15 @@
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <random>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "base/error.hpp"
+#include "base/files.hpp"
 
 namespace brume::data {
 namespace {
@@ -90,11 +89,10 @@ std::int64_t Sampler::window(std::int64_t index) const {
 }
 
 Sampler random_tokens(int vocab_size, int seq_len, std::int64_t count) {
-  // In a folder of its own, because others may write to that of temporary files.
+  // The file gets a folder of its own, because others may write to that of temporary files.
   std::string folder = (std::filesystem::temp_directory_path() / "brume-random-XXXXXX").string();
   const bool made = ::mkdtemp(folder.data()) != nullptr;
-  require(made, Failure::storage, "{}: cannot be made: {}", folder,
-          std::generic_category().message(errno));
+  require(made, Failure::storage, "{}: cannot be made: {}", folder, last_error());
   std::mt19937 random(1);
   std::vector<std::uint16_t> tokens(static_cast<std::size_t>(count));
   for (std::uint16_t& token : tokens) token = std::uint16_t(random() % unsigned(vocab_size));

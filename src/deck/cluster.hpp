@@ -22,7 +22,7 @@ class Checker {
 
 const Schema<ClusterKeys>& cluster_schema();
 
-/// @param mist  by Mist's conventions, which know one group
+/// @param mist  whether to use Mist's conventions, which know one group
 /// @throws Error(input)
 void check_cluster(const ClusterKeys& cluster, const Document& document, bool mist);
 

@@ -266,7 +266,7 @@ void check_given(const ModelKeys& model, const Document& document) {
   }
 }
 
-/// What only Mist's conventions count.
+/// Refuses keys that only Mist's conventions know.
 void check_default_conventions(const Deck& deck, const Checker& check) {
   check(!deck.search.recompute_all, "search.recompute_all",
         "is for analysis.conventions = \"mist\" only");

@@ -95,7 +95,7 @@ class Writer {
 };
 
 const char* type_name(const Value& value) {
-  // In the order of Value's alternatives.
+  // The order is that of Value's alternatives.
   static constexpr std::array names{"true/false",       "integer",         "integer",
                                     "number",           "string",          "list of integers",
                                     "list of integers", "list of numbers", "list of strings"};

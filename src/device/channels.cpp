@@ -37,7 +37,8 @@ struct Item {
   Span* span = nullptr;  ///< of work that is timed
 };
 
-/// When a stream began and ended work: known when the stream has come so far.
+/// Marks of the moments at which a stream began and ended some work; read when the stream has come
+/// so far.
 struct Timed {
   Span* span;
   Mark start, end;
@@ -113,7 +114,7 @@ class Channel {
 
   std::unique_ptr<Stream> stream;  ///< null: the worker does the work itself
 
-  /// Work that a stream was given, since the last read_times.
+  /// The work that a stream was given since the last read_times.
   void add_timed(Timed work) {
     const std::lock_guard lock(mutex_);
     timed_.push_back(std::move(work));
@@ -234,7 +235,8 @@ struct Channels::Impl {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   }
 
-  /// Of idle channels. Streams go their own ways: each begins after the one that has the mark.
+  /// Starts the clock of idle channels. Streams go their own ways, so each begins after the one
+  /// that has the mark.
   void start_clock() {
     started_mark = nullptr;
     for (Channel& channel : channels) {

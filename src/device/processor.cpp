@@ -46,7 +46,7 @@ int count_cores(hwloc_topology_t topology, hwloc_const_bitmap_t allowed) {
   return cores;
 }
 
-/// As the system numbers them: "0-3,8".
+/// The hardware threads of a set, as the system numbers them: "0-3,8".
 std::string text(hwloc_const_bitmap_t set) {
   char* written = nullptr;
   if (hwloc_bitmap_list_asprintf(&written, set) < 0) return "";
@@ -68,11 +68,16 @@ Processor this_processor() {
   const Topology topology = load_topology();
   const hwloc_const_bitmap_t node = hwloc_topology_get_topology_cpuset(topology.get());
   const Bitmap bound(hwloc_bitmap_dup(node));
-  // Without an answer the process is taken as unbound.
+  // A process of which the system says nothing is taken as unbound.
   if (hwloc_get_cpubind(topology.get(), bound.get(), HWLOC_CPUBIND_PROCESS) != 0) {
     hwloc_bitmap_copy(bound.get(), node);
   }
+  const auto count = [&](hwloc_obj_type_t type) {
+    return std::max(1, hwloc_get_nbobjs_by_type(topology.get(), type));
+  };
   return {.name = model_name(topology.get()),
+          .sockets = count(HWLOC_OBJ_PACKAGE),
+          .numa_nodes = count(HWLOC_OBJ_NUMANODE),
           .cores = count_cores(topology.get(), bound.get()),
           .node_cores = count_cores(topology.get(), node),
           .allowed = text(bound.get())};

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/error.hpp"
+#include "base/files.hpp"
 #include "base/text.hpp"
 
 namespace brume::device {
@@ -16,7 +17,7 @@ namespace brume::device {
 namespace {
 
 constexpr std::int64_t bounce_bytes = std::int64_t{1} << 20;
-constexpr std::int64_t most_bytes = std::int64_t{1} << 30;  ///< of a call; the system takes 2 GiB
+constexpr std::int64_t most_bytes = std::int64_t{1} << 30;  ///< a call; the system takes 2 GiB
 
 std::int64_t page_of(std::int64_t byte) {
   return byte / ScratchFile::page_bytes * ScratchFile::page_bytes;
@@ -33,7 +34,7 @@ Descriptor create(const std::string& directory) {
   Descriptor file(::mkostemp(path.data(), O_CLOEXEC));
   require(file.get() >= 0, Failure::storage,
           "cannot make a scratch file in '{}': {}: name another directory as cluster.scratch",
-          directory, std::strerror(errno));
+          directory, last_error());
   ::unlink(path.c_str());
   return file;
 }
@@ -58,7 +59,7 @@ void repeat(const char* verb, const std::string& directory, std::int64_t first_b
     if (now < 0 && errno == EINTR) continue;
     require(now > 0, Failure::storage,
             "cannot {} {} bytes at {} of the scratch file in '{}': {} after {} bytes", verb, bytes,
-            first_byte, directory, now < 0 ? std::strerror(errno) : "it ends", done);
+            first_byte, directory, now < 0 ? last_error() : "it ends", done);
     done += now;
   }
 }
@@ -75,7 +76,7 @@ ScratchFile::ScratchFile(const std::string& directory, std::int64_t bytes)
   require(cause == 0, Failure::storage,
           "cannot reserve {} ({} bytes) on disk in '{}': {}: free space there, name another "
           "directory as cluster.scratch, or lower cluster.disk_gib",
-          format_bytes(double(bytes_)), bytes_, directory_, std::strerror(cause));
+          format_bytes(double(bytes_)), bytes_, directory_, last_error(cause));
   bounce_.reset(static_cast<std::byte*>(
       std::aligned_alloc(std::size_t(page_bytes), std::size_t(bounce_bytes))));
   require(bounce_ != nullptr, Failure::resource, "{} bytes of host memory cannot be had",
@@ -94,7 +95,7 @@ bool ScratchFile::straight(std::int64_t first_byte, const std::byte* memory,
          std::int64_t(bytes) >= page_bytes;
 }
 
-/// Where the next bytes are in the bounce buffer when the pages from `page` on lie at its start.
+/// The place of the next bytes in the bounce buffer, at whose start lie the pages from `page` on.
 std::span<std::byte> ScratchFile::window(std::int64_t first_byte, std::size_t bytes,
                                          std::int64_t& page) const {
   page = page_of(first_byte);
@@ -157,7 +158,7 @@ void ScratchFile::put(std::int64_t first_byte, const std::byte* from, std::int64
   // Only what is on the disk may be dropped; an error of the disk shows here too.
   const bool synced = direct_ || ::fdatasync(file_.get()) == 0;
   require(synced, Failure::storage, "cannot write {} bytes at {} of the scratch file in '{}': {}",
-          bytes, first_byte, directory_, std::strerror(errno));
+          bytes, first_byte, directory_, last_error());
   drop_cache(first_byte, bytes);
 }
 

@@ -26,7 +26,7 @@ class Arena {
   /// @param scratch  directory of the file; see device::ScratchFile
   Arena(const std::array<std::int64_t, schedule::num_tiers>& bytes, const std::string& scratch);
 
-  /// Of a buffer in memory.
+  /// The address of a buffer that is in memory.
   std::byte* at(const schedule::Buffer& buffer) const {
     return (buffer.tier == schedule::Tier::host ? host_ : device_).data() + buffer.offset;
   }

@@ -30,7 +30,7 @@ class Compute {
                    const StepScalars& step) const = 0;
 };
 
-/// The one for the model's precision.
+/// The Compute for the model's precision.
 /// @throws Error(resource) where this host cannot compute in it
 std::unique_ptr<Compute> make_compute(const plan::Plan& plan, const model::Config& model, int rank,
                                       const Arena& arena);
@@ -82,7 +82,7 @@ class ComputeOf final : public Compute {
   kernels::Matrix matrix(float* flat, int block, std::string_view suffix) const;
   Matrix saved(const Operands& o, std::string_view name, int columns) const;
   kernels::Vector statistic(const Operands& o, std::string_view name) const;
-  /// Of a norm: a number for each row of its input.
+  /// The statistic of a norm: a number for each row of its input.
   kernels::Vector row_statistic(const Operands& o, const std::string& name) const {
     return part(o.data(schedule::Role::saved, saved_index(o, name)),
                 std::int64_t(stream(o, schedule::Role::input).extent(0)));

@@ -105,7 +105,7 @@ void ComputeOf<Storage>::head_forward(const Operands& o, const StepScalars& step
                                        rows(mine, count, kernels::num_statistics));
 }
 
-/// Second half of a forward whose logits are in parts.
+/// Computes the second half of a forward whose logits are in parts.
 template <class Storage>
 void ComputeOf<Storage>::loss(const Operands& o, const StepScalars& step) const {
   const kernels::ConstTokens targets = tokens(o, Role::targets);

@@ -117,7 +117,7 @@ struct Engine::Impl {
     });
   }
 
-  /// Memory and disk, on all ranks or on none.
+  /// Takes memory and disk, on all ranks or on none.
   static Arena reserve(const std::array<std::int64_t, schedule::num_tiers>& bytes,
                        const Settings& settings, comm::Communicator& world) {
     std::optional<Arena> arena;
@@ -126,8 +126,8 @@ struct Engine::Impl {
     return std::move(*arena);
   }
 
-  /// Nobody can agree any more: peers may wait for this rank in any of their channels. Called by
-  /// the channel's thread.
+  /// Ends the job. Nobody can agree any more: peers may wait for this rank in any channel. Called
+  /// by the channel's thread.
   void leave(comm::Communicator& world, std::exception_ptr failure) const {
     try {
       std::rethrow_exception(failure);

@@ -34,7 +34,8 @@ void exchange(comm::Communicator& group, const schedule::Task& task, std::span<T
   }
 }
 
-/// One a channel, if this build's ranks compute on a device; files are the host's work.
+/// Makes a stream for each channel, if this build's ranks compute on a device; files are the host's
+/// work.
 std::vector<std::unique_ptr<device::Stream>> channel_streams() {
   std::vector<std::unique_ptr<device::Stream>> streams;
   for (int c = 0; c < schedule::num_channels; ++c)
@@ -158,8 +159,8 @@ void Executor::communicate(const schedule::Program& program, const schedule::Tas
   if (shard && shard->writes) device::copy(at(*shard), place, shard->bytes);
 }
 
-/// Of weights and activations that of the model. What else is communicated are fp32 gradients of
-/// parameters.
+/// The format of what is communicated: the model's for weights and activations, fp32 for gradients
+/// of parameters.
 model::Precision Executor::format(const schedule::Buffer& buffer) const {
   const bool stored =
       buffer.content == schedule::Content::weights || buffer.content == schedule::Content::stream;
@@ -176,7 +177,7 @@ void Executor::copy(const schedule::Program& program, const schedule::Task& task
   }
 }
 
-/// Between the disk and host memory, by this thread.
+/// Copies between the disk and host memory, by this thread.
 void Executor::read_or_write(const schedule::Program& program, const schedule::Task& task) const {
   const bool reads = task.operation == Operation::read;
   const auto buffer = [&](const schedule::Operand& operand) -> const schedule::Buffer& {

@@ -150,7 +150,7 @@ Interference descend(Interference model, std::span<const CoRun> co_runs) {
 Interference fit_interference(std::span<const CoRun> co_runs) {
   std::ranges::for_each(co_runs, check);
   Interference model;
-  // From taking turns: at 0, where one of a pair does not slow down, the other has no slope.
+  // Taking turns is the start: at 0, if one of a pair does not slow down, the other has no slope.
   for (int k = 0; k < num_coefficients; ++k)
     if (std::ranges::any_of(co_runs, [k](const CoRun& c) { return concerns(c, k); }))
       coefficient(model, k) = 1.0;

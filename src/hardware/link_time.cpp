@@ -18,7 +18,8 @@ namespace {
 /// Measured seconds by bytes, of one kind and group shape.
 using Curve = std::map<double, double>;
 
-/// Constant below the first point, linear between points, the slope of the last two above.
+/// Reads a curve: constant below the first point, linear between points, and above them with the
+/// slope of the last two.
 double read(const Curve& curve, double bytes) {
   if (bytes <= curve.begin()->first) return curve.begin()->second;
   if (curve.size() == 1) return curve.begin()->second * bytes / curve.begin()->first;
@@ -71,7 +72,7 @@ struct Kind {
   double rounds;
 };
 
-/// In the order in which they stand in for each other.
+/// All kinds, in the order in which they stand in for each other.
 constexpr std::array kinds = {Kind{"all_gather", 1.0}, Kind{"reduce_scatter", 1.0},
                               Kind{"all_reduce", 2.0}, Kind{"send", 0.0}};
 
@@ -88,7 +89,7 @@ double rounds_of(std::string_view kind) {
       ->rounds;
 }
 
-/// A collective or a message by the line of the nearest group.
+/// The time of a collective or a message by the line of the nearest group [s].
 double link_line_s(const Profile& profile, const std::string& kind, Shape wanted, double bytes) {
   const TransferRow* nearest = nullptr;
   const auto far = [&](const TransferRow& row) {
@@ -113,7 +114,7 @@ Shape nearest_shape(const Profile& profile, const std::string& kind, Shape wante
   return {nearest->nodes, nearest->ranks_per_node};
 }
 
-/// By the times of another kind. @throws Error(input) when there is none
+/// The time that follows from those of another kind [s]. @throws Error(input) when there is none
 double stand_in_s(const Profile& profile, const std::string& kind, Shape wanted, double bytes) {
   const Kind* other = stand_in(profile, kind);
   require(other != nullptr, Failure::input,

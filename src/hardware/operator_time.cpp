@@ -44,7 +44,7 @@ double distance(Dims a, Dims b) {
   return sum;
 }
 
-/// Linear between the closest rows below and above in one dimension, all others equal.
+/// Interpolates between the closest rows below and above in one dimension, all others equal [s].
 std::optional<double> interpolated_s(const Profile& profile, const std::string& kind, Dims dims,
                                      bool backward) {
   for (std::size_t dim = 0; dim < dims.size(); ++dim) {

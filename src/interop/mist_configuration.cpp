@@ -196,7 +196,7 @@ std::string read_ends(const YamlValue& strategy, const plan::Plan& plan) {
       "state sharded and nothing offloaded");
 }
 
-/// The whole must hold as it does for a deck and a plan written by hand.
+/// Checks the whole as a deck and a plan written by hand are checked.
 void check(const MistConfiguration& read, const std::string& path) {
   try {
     const deck::Deck deck = deck::parse(deck::schema().write(read.deck), "its deck");

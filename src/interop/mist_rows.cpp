@@ -116,7 +116,7 @@ Kind shape(std::string kind, std::string argument) {
   return {std::move(kind), [=](const Entry& e) { return e.shape(argument); }};
 }
 
-/// By the name of what was called.
+/// The kinds of rows by the name of the function that was called.
 const std::map<std::string, Kind>& kinds() {
   static const std::map<std::string, Kind> kinds{
       {"mist.modules.fused_dense.fused_dense_func", {"matmul", fused_dense}},

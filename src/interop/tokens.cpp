@@ -39,7 +39,8 @@ class Dealer {
   std::vector<std::uint16_t> valid;
 
  private:
-  /// Of the first n blocks round(n ratio) are held out, so the spacing is as even as it can be.
+  /// Whether the next block is held out. round(n ratio) of the first n blocks are, so the spacing
+  /// is as even as it can be.
   bool held_out() const {
     return std::floor((blocks_ + 1) * ratio_ + 0.5) > std::floor(blocks_ * ratio_ + 0.5);
   }

@@ -24,7 +24,7 @@ struct Source {
   std::size_t index;
 };
 
-/// Where a source's elements go.
+/// The slab, and the runs in it, that take the elements of one source.
 struct Copy {
   Slab* destination;
   std::vector<Run> runs;

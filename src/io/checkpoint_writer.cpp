@@ -220,7 +220,7 @@ void CheckpointWriter::Impl::keep_two() {
   remove_leftovers(root);
 }
 
-/// By rename first, so that a kill leaves no half of a generation.
+/// Removes a generation, which is renamed first so that a kill leaves no half of it.
 void CheckpointWriter::Impl::remove(std::int64_t step) {
   const fs::path path = step_directory(root, step);
   std::error_code error;

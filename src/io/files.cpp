@@ -6,7 +6,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <memory>
 #include <new>
 #include <system_error>
@@ -16,13 +15,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string last_error() { return std::generic_category().message(errno); }
-
 std::string hexadecimal(XXH128_hash_t hash) {
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
 }
 
-/// Of the first `bytes` of a file, or of fewer when it ends before.
+/// The digest of the first `bytes` of a file, or of fewer when it ends before.
 Digest digest_of(const Descriptor& file, std::int64_t bytes, const std::string& name,
                  Failure failure) {
   Bytes buffer(std::size_t{1} << 20);

@@ -60,7 +60,7 @@ Handle Hdf5Writer::make_dataset(const std::string& path, const std::vector<hsize
   const Handle space = simple_space(shape);
   const Handle links = made(H5Pcreate(H5P_LINK_CREATE), H5Pclose, path);
   check(H5Pset_create_intermediate_group(links.get(), 1), path);
-  // Without times the same values give the same bytes.
+  // The same values give the same bytes, which times would spoil.
   check(H5Pset_obj_track_times(creation.get(), false), path);
   return made(H5Dcreate2(file_.get(), path.c_str(), file_type, space.get(), links.get(),
                          creation.get(), H5P_DEFAULT),

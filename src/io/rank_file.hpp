@@ -14,7 +14,7 @@
 
 namespace brume::io {
 
-/// Values are written and read in pieces of so many: memory does not grow with slabs.
+/// Values are written and read in pieces of so many, so that memory does not grow with slabs.
 inline constexpr std::int64_t piece_elements = std::int64_t{1} << 21;
 
 /// Sets `values` to those of slab n from its element `first` on.

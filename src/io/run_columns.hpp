@@ -15,7 +15,7 @@ inline constexpr const char* skipped_path = "/steps/skipped";
 inline constexpr const char* parts_path = "/parts";
 inline constexpr const char* copies_path = "/memory/checkpoint_copy_bytes";
 inline constexpr const char* peaks_path = "/steps/peak_resident_bytes";
-/// Where rows lie in run.h5 when there are parts.
+/// The group of run.h5 that holds its rows when there are parts.
 inline constexpr const char* recent_group = "/recent";
 
 /// A dataset with one value a step.

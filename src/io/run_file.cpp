@@ -227,7 +227,7 @@ void RunFile::forget_from(std::int64_t steps) {
   std::erase_if(evaluations_, [&](const EvaluationRow& row) { return row.step > steps; });
 }
 
-/// The file still shows these rows as its own until it is written again.
+/// Writes rows to a part. The file still shows them as its own until it is written again.
 void RunFile::move_to_part() {
   const RunPart part{.first_step = rows_.front().metrics.step,
                      .end_step = rows_.back().metrics.step + 1,

@@ -12,7 +12,6 @@
 #include <cstdlib>
 #include <optional>
 #include <sstream>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -24,8 +23,6 @@ namespace brume::io {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string system_reason() { return std::generic_category().message(errno); }
 
 /// The batch system's number of this job, if there is one.
 std::string job_name() {
@@ -46,7 +43,7 @@ Descriptor open_lock(const fs::path& path) {
   Descriptor file(
       ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0640));
   require(file.get() >= 0, Failure::storage, "{}: cannot be opened: {}", path.string(),
-          system_reason());
+          last_error());
   return file;
 }
 
@@ -73,7 +70,7 @@ std::optional<Descriptor> try_lock(const fs::path& path) {
       if (errno == EWOULDBLOCK) return std::nullopt;
       if (errno == EINTR) continue;
       log::warn("{}: this file system has no locks ({}): nothing keeps a second job off",
-                path.string(), system_reason());
+                path.string(), last_error());
       return file;
     }
     if (is_at(file, path)) return file;
@@ -140,7 +137,7 @@ void RunLock::write() const {
   const std::string text = fmt::format("{}\n{} {}\n", owner(), step_, starts_);
   const bool written = ::ftruncate(file_.get(), 0) == 0 &&
                        ::pwrite(file_.get(), text.data(), text.size(), 0) == ssize_t(text.size());
-  require(written, Failure::storage, "{}: cannot be written: {}", path_.string(), system_reason());
+  require(written, Failure::storage, "{}: cannot be written: {}", path_.string(), last_error());
 }
 
 }  // namespace brume::io

@@ -9,8 +9,8 @@ namespace brume::kernels {
 // these busy.
 inline constexpr std::int64_t workspace_bytes = std::int64_t{32} << 20;
 
-/// The calling thread's, taken from its device at the first call and kept: one for all kernels,
-/// because a channel's kernels run one after another.
+/// The calling thread's workspace, taken from its device at the first call and kept: one for all
+/// kernels, because a channel's kernels run one after another.
 ///
 /// @throws Error(resource) when it has no room for so many bytes
 void* workspace(std::int64_t bytes);

@@ -38,7 +38,8 @@ Block embedding_block(const Config& m) {
   return block;
 }
 
-/// Its gradients are parts: of what it feeds each tp rank works on its own columns.
+/// Adds the parameters of a norm. Their gradients are parts, because each tp rank works on its own
+/// columns of what the norm feeds.
 void add_norm(std::vector<Parameter>& parameters, const Config& m, const std::string& name) {
   parameters.push_back(
       {.name = name + ".gain", .shape = {m.hidden_size}, .tp_partial = true, .init = Init::ones});
@@ -121,7 +122,7 @@ Expr aligned(const Expr& elements) {
   return ceil(elements / double(alignment_elements)) * double(alignment_elements);
 }
 
-/// Of the largest piece that tp cuts off.
+/// Elements of the largest piece that tp cuts off.
 Expr local_elements(const Parameter& parameter) {
   const double extent = double(parameter.shape[std::size_t(parameter.split_dim)]);
   return ceil(extent / Expr::variable("tp")) * (double(parameter.elements()) / extent);

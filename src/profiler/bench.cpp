@@ -22,7 +22,7 @@ constexpr double most_calls = 5000.0;
 /// A longer call has averaged over more by itself.
 int repetitions(double call_s) { return call_s < window_s ? 5 : call_s < 0.1 ? 3 : 1; }
 
-/// Cheap, and spread well enough for operands.
+/// Mixes the bits of a number, cheaply and well enough for operands.
 std::uint32_t scramble(std::uint32_t i) {
   i *= 0x9E3779B1u;
   return i ^ (i >> 15);

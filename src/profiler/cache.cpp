@@ -5,7 +5,6 @@
 
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 
 #include "base/error.hpp"
@@ -27,8 +26,8 @@ std::filesystem::path cache_directory() {
 /// @throws Error(storage) unless `path` is of this kind, this user's, and nobody else's to write to
 void require_own(const std::string& path, mode_t kind) {
   struct ::stat found {};
-  require(::stat(path.c_str(), &found) == 0, Failure::storage, "cannot look at '{}': {}", path,
-          std::strerror(errno));
+  const bool known = ::stat(path.c_str(), &found) == 0;  // before its error is asked for
+  require(known, Failure::storage, "cannot look at '{}': {}", path, last_error());
   require((found.st_mode & S_IFMT) == kind, Failure::storage, "'{}' is no {}", path,
           kind == S_IFREG ? "regular file" : "folder");
   require(found.st_uid == ::geteuid(), Failure::storage,
@@ -63,7 +62,7 @@ void cache(const hardware::Profile& profile) {
   const std::filesystem::path path = cache_path(profile.key), folder = path.parent_path();
   make_directory(folder.parent_path());
   const bool made = ::mkdir(folder.c_str(), 0700) == 0 || errno == EEXIST;
-  require(made, Failure::storage, "cannot make '{}': {}", folder.string(), std::strerror(errno));
+  require(made, Failure::storage, "cannot make '{}': {}", folder.string(), last_error());
   require_own(folder, S_IFDIR);
   hardware::save_profile(profile, path);
 }

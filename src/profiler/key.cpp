@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
+#include <set>
 #include <string_view>
 
 #include "comm/device_group.hpp"
 #include "device/device.hpp"
 #include "device/memory.hpp"
 #include "kernels/types.hpp"
+#include "network.hpp"
 #include "profiler/profiler.hpp"
 
 namespace brume::profiler {
@@ -38,20 +41,54 @@ std::string distinct(comm::Communicator& world, const std::string& mine) {
   return fmt::format("{}", fmt::join(answers, "; "));
 }
 
-/// Of several nodes, the queue of the batch system that they come from: queues of one system may
-/// have equal processors and unlike networks.
-std::string network(int nodes) {
-  if (nodes < 2) return "";
+std::string variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+/// ", nodes of 'fast' of 'name of the cluster'": the batch system's queue. Nodes of two queues may
+/// have equal processors and unlike memory, clocks or networks.
+std::string queue() {
+  const std::string cluster = variable("SLURM_CLUSTER_NAME");
   for (const char* const name : {"SLURM_JOB_PARTITION", "PBS_QUEUE", "LSB_QUEUE"})
-    if (const char* const queue = std::getenv(name); queue != nullptr && *queue != '\0')
-      return fmt::format(" on nodes of '{}'", queue);
+    if (const std::string queue = variable(name); !queue.empty())
+      return fmt::format(", nodes of '{}'{}", queue,
+                         cluster.empty() ? "" : fmt::format(" of '{}'", cluster));
   return "";
+}
+
+/// "NVIDIA H200 (driver of CUDA 13.0) on EPYC, 2 sockets, 8 NUMA nodes, 64 cores"
+std::string node_text(const device::Processor& processor, const device::Description& device) {
+  const std::string on =
+      device.name.empty() ? "" : fmt::format("{} ({}) on ", device.name, device.driver);
+  return fmt::format("{}{}, {} sockets, {} NUMA nodes, {} cores{}", on, processor.name,
+                     processor.sockets, processor.numa_nodes, processor.node_cores, queue());
+}
+
+/// What carries messages; of several nodes also their adapters.
+std::string transport(comm::Communicator& world, int ranks_per_node,
+                      const device::Description& device) {
+  std::string text = world.transport();
+  if (!device.name.empty()) text += ", " + comm::device_transport(world);
+  if (world.size() > ranks_per_node)
+    for (const std::string& adapter : network_adapters()) text += " over " + adapter;
+  return text;
 }
 
 std::string binding(const device::Processor& processor) {
   return processor.cores == processor.node_cores
              ? "not bound"
              : fmt::format("bound to {} of {} cores", processor.cores, processor.node_cores);
+}
+
+/// "; tp 1: b 1 2 4; tp 2: b 2 4"
+std::string describe(const std::vector<Split>& splits) {
+  std::map<int, std::set<int>> microbatches;
+  for (const Split& split : splits) microbatches[split.tp].insert(split.microbatch);
+  std::string text;
+  for (const auto& [tp, all] : microbatches)
+    text += fmt::format("; tp {}: b {}", tp, fmt::join(all, " "));
+  return text;
 }
 
 /// All that decides which rows a profile has.
@@ -64,10 +101,10 @@ std::string describe(const model::Config& m, const Shapes& shapes) {
                                 : m.precision == model::Precision::fp16 ? " fp16"
                                                                         : "";
   const std::string disk = shapes.scratch ? fmt::format("; disk '{}'", *shapes.scratch) : "";
-  return fmt::format("{} C{} {} F{} T{} V{}{}{}; b {}; tp {}; groups {}{}", model::name(m.family),
+  return fmt::format("{} C{} {} F{} T{} V{}{}{}{}; groups {}{}", model::name(m.family),
                      m.hidden_size, heads, m.ffn_size, m.seq_len, m.vocab_size,
-                     m.tied_head ? " tied" : "", precision, fmt::join(shapes.microbatches, " "),
-                     fmt::join(shapes.tp, " "), fmt::join(shapes.groups, " "), disk);
+                     m.tied_head ? " tied" : "", precision, describe(shapes.splits),
+                     fmt::join(shapes.groups, " "), disk);
 }
 
 }  // namespace
@@ -75,19 +112,15 @@ std::string describe(const model::Config& m, const Shapes& shapes) {
 hardware::ProfileKey key(comm::Communicator& world, int ranks_per_node, int threads_per_rank,
                          const model::Config& model, const Shapes& shapes) {
   const device::Processor processor = device::this_processor();
-  const std::string device = device::describe_device().name;
-  const std::string transport = world.transport() +
-                                (device.empty() ? "" : ", " + comm::device_transport(world)) +
-                                network(world.size() / ranks_per_node);
-  return {.processor =
-              distinct(world, fmt::format("{}{}{}, {} cores", device, device.empty() ? "" : " on ",
-                                          processor.name, processor.node_cores)),
-          .packages =
-              distinct(world, fmt::format("{}, {}, {}", kernels::versions(), transport, timing)),
-          .ranks_per_node = ranks_per_node,
-          .threads_per_rank = threads_per_rank,
-          .binding = fmt::format("{} ranks, {}", world.size(), distinct(world, binding(processor))),
-          .model = describe(model, shapes)};
+  const device::Description device = device::describe_device();
+  return {
+      .processor = distinct(world, node_text(processor, device)),
+      .packages = distinct(world, fmt::format("{}, {}, {}", kernels::versions(),
+                                              transport(world, ranks_per_node, device), timing)),
+      .ranks_per_node = ranks_per_node,
+      .threads_per_rank = threads_per_rank,
+      .binding = fmt::format("{} ranks, {}", world.size(), distinct(world, binding(processor))),
+      .model = describe(model, shapes)};
 }
 
 std::uint64_t hash(const hardware::ProfileKey& key) {

@@ -113,25 +113,24 @@ bool Choice::is_of_use(const model::Operator& op, const Values& values) const {
 void Choice::add(const model::Operator& op) {
   std::int64_t least_bytes = std::numeric_limits<std::int64_t>::max();
   bool of_use = false;
-  for (int microbatch : shapes_.microbatches)
-    for (int tp : shapes_.tp) {
-      const Values values{{"b", microbatch}, {"tp", tp}};
-      const auto dims = whole_dims(op, values);
-      if (!dims || !is_of_use(op, values)) continue;
-      const Item item{
-          .kind = op.kind,
-          .dims = *dims,
-          .tokens = std::int64_t(microbatch) * model_.seq_len,
-          .flops = op.forward_flops.evaluate(values) + op.backward_flops.evaluate(values),
-          .bytes = op.forward_bytes.evaluate(values) + op.backward_bytes.evaluate(values)};
-      const std::int64_t bytes = operand_bytes(item, model_);
-      of_use = true;
-      least_bytes = std::min(least_bytes, bytes);
-      if (bytes <= limits_.rank_bytes)
-        add(item);
-      else
-        ++chosen_.left_out;
-    }
+  for (const Split& split : shapes_.splits) {
+    const Values values{{"b", split.microbatch}, {"tp", split.tp}};
+    const auto dims = whole_dims(op, values);
+    if (!dims || !is_of_use(op, values)) continue;
+    const Item item{
+        .kind = op.kind,
+        .dims = *dims,
+        .tokens = std::int64_t(split.microbatch) * model_.seq_len,
+        .flops = op.forward_flops.evaluate(values) + op.backward_flops.evaluate(values),
+        .bytes = op.forward_bytes.evaluate(values) + op.backward_bytes.evaluate(values)};
+    const std::int64_t bytes = operand_bytes(item, model_);
+    of_use = true;
+    least_bytes = std::min(least_bytes, bytes);
+    if (bytes <= limits_.rank_bytes)
+      add(item);
+    else
+      ++chosen_.left_out;
+  }
   require(!of_use || least_bytes <= limits_.rank_bytes, Failure::resource,
           "measuring '{}' of this model takes at least {} for each rank, but this node has {} for "
           "each of its ranks: name a profile (cluster.profile = \"l4\", or a file), or run brume "

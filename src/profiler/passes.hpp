@@ -18,13 +18,13 @@ struct Item {
   double bytes = 0.0;              ///< that both passes read and write
 };
 
-/// What is timed; it points into the operands. No backward: the forward has done it.
+/// The calls that are timed; they point into the operands. Without a backward the forward does it.
 struct Passes {
   Work forward;
   Work backward;
 };
 
-/// In the model's precision.
+/// The calls of an operator, in the model's precision.
 /// @throws Error(resource) when there is no memory for the operands
 Passes make_passes(const Item& item, const model::Config& model, Operands& operands);
 

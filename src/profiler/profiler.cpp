@@ -8,6 +8,7 @@
 #include <ctime>
 #include <future>
 #include <limits>
+#include <set>
 #include <thread>
 
 #include "base/log.hpp"
@@ -36,10 +37,17 @@ int largest_of(const std::vector<int>& numbers) {
   return numbers.empty() ? 1 : std::ranges::max(numbers);
 }
 
+/// The microbatches of all splits, each once, rising.
+std::vector<int> microbatches(const Shapes& shapes) {
+  std::set<int> found;
+  for (const Split& split : shapes.splits) found.insert(split.microbatch);
+  return {found.begin(), found.end()};
+}
+
 Sizes transfer_sizes(const model::Config& model, const Shapes& shapes) {
   const std::int64_t activation_bytes = model::activation_bytes(model.precision);
   const std::int64_t elements = largest_block_elements(model);
-  const std::int64_t tokens = std::int64_t(largest_of(shapes.microbatches)) * model.seq_len;
+  const std::int64_t tokens = std::int64_t(largest_of(microbatches(shapes))) * model.seq_len;
   return {.block_bytes = model::grad_bytes * elements,
           .stream_bytes = activation_bytes * tokens * model.hidden_size,
           .copy_bytes = std::max(model::optimizer_bytes(model.precision) * elements,
@@ -59,7 +67,7 @@ std::string origin(comm::Communicator& world) {
       world, fmt::format("{} ranks on {}, {}", world.size(), host.data(), when.data()), 0);
 }
 
-/// A layer's widest.
+/// The widest product of a layer.
 Product product(const model::Config& model, std::int64_t tokens) {
   return {.tokens = tokens,
           .inputs = model.hidden_size,
@@ -67,7 +75,8 @@ Product product(const model::Config& model, std::int64_t tokens) {
           .precision = model.precision};
 }
 
-/// Of what a node has left: kernels need some beside operands, and others may work there, too.
+/// The share of what a node has left that operands may take: kernels need some, and others may work
+/// there, too.
 constexpr double memory_share = 0.5;
 
 /// What each rank of a node may take, on the node that has least.
@@ -111,8 +120,8 @@ std::vector<double> interference(Bench& bench, const hardware::ProfileKey& key,
                                  const Sizes& sizes, double flops_per_s) {
   constexpr std::int64_t least = 64 << 10, most = 4 << 20;
   constexpr double enough_s = 0.04;  // many times as long as a copy of 4 MiB
-  const int middle =
-      shapes.microbatches.empty() ? 1 : shapes.microbatches[shapes.microbatches.size() / 2];
+  const std::vector<int> all_sizes = microbatches(shapes);
+  const int middle = all_sizes.empty() ? 1 : all_sizes[all_sizes.size() / 2];
   const Product beside =
       product_within(enough_s, model, double(middle) * double(model.seq_len), flops_per_s);
   const Group all = make_group(bench.world(), largest_of(shapes.groups), key.ranks_per_node);
@@ -122,13 +131,13 @@ std::vector<double> interference(Bench& bench, const hardware::ProfileKey& key,
                                       .group = all.group.get()});
 }
 
-/// One that takes about as long as what lies between two transfers of a small layer.
+/// A product that takes about as long as what lies between two transfers of a small layer.
 Product short_product(const model::Config& model, const Shapes& shapes, double flops_per_s) {
   return product_within(
-      1e-3, model, double(largest_of(shapes.microbatches)) * double(model.seq_len), flops_per_s);
+      1e-3, model, double(largest_of(microbatches(shapes))) * double(model.seq_len), flops_per_s);
 }
 
-/// Of work on channels, whose threads find their cores themselves.
+/// Measures work on channels, whose threads find their cores themselves.
 void measure_transfers(Bench& bench, const hardware::ProfileKey& key, const model::Config& model,
                        const Shapes& shapes, const Sizes& sizes, hardware::Profile& profile) {
   profile.task_overhead_s = measure_hand_over(bench);
@@ -141,7 +150,7 @@ void measure_transfers(Bench& bench, const hardware::ProfileKey& key, const mode
   if (shapes.scratch) measure_disk(bench, *shapes.scratch, sizes.copy_bytes, profile.copies);
 }
 
-/// Whatever works alone, once.
+/// Measures whatever works alone, once.
 hardware::Profile measure_once(Bench& bench, const hardware::ProfileKey& key,
                                const model::Config& model, const Shapes& shapes, const Sizes& sizes,
                                const Chosen& chosen, bool first) {
@@ -156,8 +165,8 @@ hardware::Profile measure_once(Bench& bench, const hardware::ProfileKey& key,
   return profile;
 }
 
-/// What slows a machine for a second or two is in one round only; long rounds average by
-/// themselves.
+/// Measures in rounds: what slows a machine for a second or two is in one of them only. Long rounds
+/// average by themselves.
 hardware::Profile measure_rounds(Bench& bench, const hardware::ProfileKey& key,
                                  const model::Config& model, const Shapes& shapes,
                                  const Sizes& sizes, const Chosen& chosen) {

@@ -178,7 +178,8 @@ std::vector<hardware::CopyRow> measure_copies(Bench& bench, std::int64_t most_by
 
 namespace {
 
-/// As stages do: what NCCL keeps for messages comes to what it keeps for collectives.
+/// Passes values on as stages do: what NCCL keeps for messages is beside what it keeps for
+/// collectives.
 void pass_to_neighbour(comm::Communicator& group, std::span<float> values) {
   const int neighbour = group.rank() ^ 1;
   if (neighbour >= group.size()) return;

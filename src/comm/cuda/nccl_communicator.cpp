@@ -28,9 +28,9 @@ ncclDataType_t nccl_type() {
   if constexpr (std::is_same_v<T, float16>) return ncclHalf;
 }
 
-/// Ends without a peer's help, which may be gone: where peers went on, ranks have agreed on another
-/// thing since their last collective, so nothing is on its way any more. Also when it never
-/// started.
+/// Owns a communicator and ends it without its peers, which may be gone: where peers went on, ranks
+/// have agreed on another thing since their last collective, so nothing is on its way any more.
+/// Also when it never started.
 struct Group {
   Group() = default;
   Group(const Group&) = delete;

@@ -1,6 +1,8 @@
 /// @file An NVIDIA device: copies and fills in the calling thread's stream.
 #include "device/device.hpp"
 
+#include <fmt/format.h>
+
 #include <cstdlib>
 
 #include "base/error.hpp"
@@ -42,7 +44,10 @@ Description describe_device() {
   cuda_check(cudaGetDeviceProperties(&properties, device), "asking for the device's properties");
   std::size_t free_bytes = 0, total_bytes = 0;
   cuda_check(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for free memory");
+  int driver = 0;
+  cuda_check(cudaDriverGetVersion(&driver), "asking for the driver's version");
   return {.name = properties.name,
+          .driver = fmt::format("driver of CUDA {}.{}", driver / 1000, driver / 10 % 100),
           .memory_bytes = std::int64_t(total_bytes),
           .free_bytes = std::int64_t(free_bytes),
           .on_node = cuda_devices()};

@@ -97,8 +97,8 @@ class CudaStream final : public Stream {
   }
 
  private:
-  /// Where any thread may call: one that has no device would else start the first one, and take
-  /// memory of it.
+  /// Chooses the stream's device for the calling thread. A thread that has none would else start
+  /// the first device, and take memory of it.
   void use_own_device() const { cuda_check(cudaSetDevice(device_), "choosing a device"); }
 
   Mark record(EventPool& pool) {
@@ -107,14 +107,14 @@ class CudaStream final : public Stream {
     return mark;
   }
 
-  // Without timing an event costs the device least. Marks may outlive the stream.
+  // An event without timing costs the device least. Marks may outlive the stream.
   std::shared_ptr<EventPool> events_ = std::make_shared<EventPool>(cudaEventDisableTiming);
   std::shared_ptr<EventPool> timed_events_ = std::make_shared<EventPool>(cudaEventDefault);
   int device_ = 0;
   cudaStream_t stream_ = nullptr;
 };
 
-/// Where names go; null without a profiler, as NVTX then gives nothing.
+/// The NVTX domain that takes names; null without a profiler.
 nvtxDomainHandle_t profilers() {
   static const nvtxDomainHandle_t domain = nvtxDomainCreateA("brume");
   return domain;

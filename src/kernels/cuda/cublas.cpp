@@ -41,7 +41,7 @@ using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 using Operation = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
 using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
-/// Of the first element [bytes]: a power of two, as far as algorithms differ.
+/// The alignment of the first element [bytes]: a power of two, as far as algorithms differ.
 std::uint32_t alignment(const DeviceMatrix& matrix) {
   return std::uint32_t(std::size_t{1}
                        << std::countr_zero(std::uintptr_t(matrix.data) | std::uintptr_t{256}));
@@ -62,7 +62,7 @@ struct Product {
   }
 };
 
-/// What a shape needs, made once.
+/// The layouts and the algorithm of a shape, made once.
 struct Prepared {
   Operation operation;
   Layout a, b, c;

@@ -35,7 +35,7 @@ struct Groups {
   int first = 0, count = 0, size = 0;
 };
 
-/// As cuDNN deals query heads out to key heads, where a rank's lie so.
+/// The groups by which cuDNN deals query heads out to key heads; none where a rank's lie otherwise.
 std::optional<Groups> groups_of(const AttentionShape& shape) {
   const int first = shape.key_head(0), count = shape.key_head(shape.heads - 1) - first + 1;
   const Groups groups{first, count, shape.heads / count};
@@ -182,7 +182,7 @@ class Fused {
   }
 
  private:
-  /// With the largest share whose workspace has room.
+  /// Makes the plan with the largest share whose workspace has room.
   std::optional<Plan> make(Pass pass, const AttentionShape& shape, const FusedOperands& of) const {
     std::string why = "its query heads do not share key heads evenly";
     if (const std::optional<Groups> groups = groups_of(shape)) {
@@ -222,7 +222,7 @@ class Fused {
     return status.is_bad() ? status : plan.graph->get_workspace_size(plan.workspace_bytes);
   }
 
-  /// Of key heads that no query head here reads, too: they have no other gradient.
+  /// Clears the gradients of all key heads: those that no query head here reads get no other.
   static void clear_key_gradients(const AttentionShape& shape, const FusedOperands& of) {
     constexpr std::size_t bytes = sizeof(std::uint16_t);
     const std::size_t queries = std::size_t(shape.heads) * shape.head_dim;

@@ -70,7 +70,7 @@ void forward(const AttentionShape& shape, const ConstMatrix& qkv, const Matrix& 
   });
 }
 
-/// By fp32 copies of one head at a time.
+/// The forward of 16-bit storage, on fp32 copies of one head at a time.
 template <Narrow Storage>
 void forward(const AttentionShape& shape, const MatrixView<const Storage>& qkv,
              const MatrixView<Storage>& o, const Vector& lse) {

@@ -78,7 +78,7 @@ void backward_group(const AttentionShape& shape, int b, int key_head, const Cons
     if (shape.key_head(h) == key_head) backward(shape, b, h, qkv, o, lse, d_o, dqkv);
 }
 
-/// The same in fp32 copies: gradients are rounded once, after the last addition.
+/// The same on fp32 copies: gradients are rounded once, after the last addition.
 template <Narrow Storage>
 void backward_group(const AttentionShape& shape, int b, int key_head,
                     const MatrixView<const Storage>& qkv, const MatrixView<const Storage>& o,

@@ -25,8 +25,8 @@ double sum_exponentials(const Storage* row, int vocab, float top, See see) {
   return sum;
 }
 
-// In fp32 the exponentials wait in the row for their sum, so each is computed once; a narrower
-// format would round them twice.
+// Exponentials in fp32 wait in the row for their sum, so each is computed once; a narrower format
+// would round them twice.
 template <class Storage>
 constexpr bool waits = std::is_same_v<Storage, float>;
 

@@ -29,8 +29,8 @@ void with_memory(const char* name, Body body) {
 /// Calls body(i) for 0 <= i < count: in contiguous parts, one a thread of `use_threads`. What a
 /// body throws is thrown here when all threads are done; of several errors, the first one.
 ///
-/// By OpenMP, whose team of the calling thread oneDNN computes with too: a second pool would fight
-/// with it for the cores. A caller with one thread meets no other: ranks may be threads of one
+/// OpenMP runs it, with the calling thread's team, as oneDNN does: a second pool would fight with
+/// that one for the cores. A caller with one thread meets no other: ranks may be threads of one
 /// process.
 template <class Body>
 void for_each(const char* name, std::int64_t count, Body body) {
@@ -88,7 +88,7 @@ inline void store(double value, Write write, double* sum) {
   *sum = write == Write::accumulate ? *sum + value : value;
 }
 
-/// As many floats as the widest vector register; narrower machines take several for one.
+/// The floats of the widest vector register; narrower machines take several registers for them.
 using Lanes = float __attribute__((vector_size(64)));
 constexpr int lanes = sizeof(Lanes) / sizeof(float);
 

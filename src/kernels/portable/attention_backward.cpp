@@ -1,5 +1,6 @@
 #include "kernels/attention.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/fused_attention.hpp"
@@ -15,24 +16,56 @@ struct Backward {
   ConstMatrixOf<Storage> qkv, o, d_o;
   ConstVector lse;
   MatrixOf<Storage> dqkv;
-  float* means;  ///< as lse: sum_d d_o o
 };
 
+/// Consecutive key heads, sequence by sequence, with all their query heads.
+struct Piece {
+  std::int64_t first_key, end_key;    ///< (sequence, key head), counted through
+  std::int64_t first_unit, end_unit;  ///< their (sequence, query head, row), as in lse
+  float* means;                       ///< of these units: sum_d d_o o
+
+  KOKKOS_INLINE_FUNCTION float& mean(std::int64_t unit) const { return means[unit - first_unit]; }
+};
+
+/// The query heads of all sequences before the `key`-th (sequence, key head).
+std::int64_t query_heads_before(const AttentionShape& shape, std::int64_t key) {
+  const int within = int(key % shape.keys()) * shape.group - shape.first_head;
+  return key / shape.keys() * shape.heads + std::clamp(within, 0, shape.heads);
+}
+
+/// The largest piece from a key head on whose means a workspace holds, or one key head's.
+Piece piece_from(const AttentionShape& shape, std::int64_t first_key) {
+  constexpr std::int64_t room = workspace_bytes / std::int64_t(sizeof(float));
+  const std::int64_t keys = std::int64_t(shape.batch) * shape.keys();
+  const auto unit = [&](std::int64_t key) {
+    return query_heads_before(shape, key) * shape.seq_len;
+  };
+  const std::int64_t first_unit = unit(first_key);
+  std::int64_t end_key = first_key + 1;
+  while (end_key < keys && unit(end_key + 1) - first_unit <= room) ++end_key;
+  return {.first_key = first_key,
+          .end_key = end_key,
+          .first_unit = first_unit,
+          .end_unit = unit(end_key),
+          .means = workspace_of<float>(unit(end_key) - first_unit)};
+}
+
 template <int held, class Storage>
-void write_means(const Backward<Storage>& of, std::int64_t units) {
+void write_means(const Backward<Storage>& of, const Piece& piece) {
   for_each_unit(
-      "attention_backward_means", units, KOKKOS_LAMBDA(const Team& team) {
-        const std::int64_t unit = unit_of(team);
-        if (unit >= units) return;
+      "attention_backward_means", piece.end_unit - piece.first_unit,
+      KOKKOS_LAMBDA(const Team& team) {
+        const std::int64_t unit = piece.first_unit + unit_of(team);
+        if (unit >= piece.end_unit) return;
         const HeadOf at(of.shape, unit);
         Row<held> d_o(of.shape, lane_of(team));
         d_o.load(&of.d_o(at.token(at.row), at.output_column));
         const float mean = sum_of_lanes(team, d_o.times(&of.o(at.token(at.row), at.output_column)));
-        if (d_o.lane == 0) of.means[unit] = mean;
+        if (d_o.lane == 0) piece.mean(unit) = mean;
       });
 }
 
-/// Of a query and a key: the weight p = exp(score - lse), and d_s = p (d_o . v - mean) / sqrt(D).
+/// A query and a key have the weight p = exp(score - lse) and d_s = p (d_o . v - mean) / sqrt(D).
 struct Pair {
   float p, d_s;
 
@@ -42,11 +75,12 @@ struct Pair {
 
 /// dq[n] = sum_{m <= n} d_s[n,m] k[m]: a unit a query.
 template <int held, class Storage>
-void write_query_gradients(const Backward<Storage>& of, std::int64_t units) {
+void write_query_gradients(const Backward<Storage>& of, const Piece& piece) {
   for_each_unit(
-      "attention_backward_queries", units, KOKKOS_LAMBDA(const Team& team) {
-        const std::int64_t unit = unit_of(team);
-        if (unit >= units) return;
+      "attention_backward_queries", piece.end_unit - piece.first_unit,
+      KOKKOS_LAMBDA(const Team& team) {
+        const std::int64_t unit = piece.first_unit + unit_of(team);
+        if (unit >= piece.end_unit) return;
         const HeadOf at(of.shape, unit);
         const int lane = lane_of(team);
         const float scale = 1.0f / std::sqrt(float(of.shape.head_dim));
@@ -57,7 +91,7 @@ void write_query_gradients(const Backward<Storage>& of, std::int64_t units) {
           const Storage* const k = &of.qkv(at.token(m), at.key_column);
           const float score = scale * sum_of_lanes(team, q.times(k));
           const float d_p = sum_of_lanes(team, d_o.times(&of.qkv(at.token(m), at.value_column)));
-          d_q.add(Pair(score, of.lse(unit), d_p, of.means[unit], scale).d_s, k);
+          d_q.add(Pair(score, of.lse(unit), d_p, piece.mean(unit), scale).d_s, k);
         }
         d_q.store(&of.dqkv(at.token(at.row), at.query_column));
       });
@@ -66,13 +100,13 @@ void write_query_gradients(const Backward<Storage>& of, std::int64_t units) {
 /// dk[m] = sum_h sum_{n >= m} d_s[n,m] q[n] and dv[m] = sum_h sum_{n >= m} p[n,m] d_o[n] over the
 /// query heads of a key head, in their order: a unit a key.
 template <int held, class Storage>
-void write_key_gradients(const Backward<Storage>& of) {
+void write_key_gradients(const Backward<Storage>& of, const Piece& piece) {
   const int key_heads = of.shape.keys(), seq_len = of.shape.seq_len;
-  const std::int64_t units = std::int64_t(of.shape.batch) * key_heads * seq_len;
+  const std::int64_t first = piece.first_key * seq_len, end = piece.end_key * seq_len;
   for_each_unit(
-      "attention_backward_keys", units, KOKKOS_LAMBDA(const Team& team) {
-        const std::int64_t unit = unit_of(team);
-        if (unit >= units) return;
+      "attention_backward_keys", end - first, KOKKOS_LAMBDA(const Team& team) {
+        const std::int64_t unit = first + unit_of(team);
+        if (unit >= end) return;
         const int sequence = int(unit / seq_len / key_heads), m = int(unit % seq_len);
         const int key_head = int(unit / seq_len % key_heads), lane = lane_of(team);
         const float scale = 1.0f / std::sqrt(float(of.shape.head_dim));
@@ -91,7 +125,7 @@ void write_key_gradients(const Backward<Storage>& of) {
             const Storage* const d_o = &of.d_o(at.token(n), at.output_column);
             const float score = scale * sum_of_lanes(team, k.times(q));
             const float d_p = sum_of_lanes(team, v.times(d_o));
-            const Pair pair(score, of.lse(head + n), d_p, of.means[head + n], scale);
+            const Pair pair(score, of.lse(head + n), d_p, piece.mean(head + n), scale);
             d_v.add(pair.p, d_o);
             d_k.add(pair.d_s, q);
           }
@@ -115,13 +149,17 @@ void attention_backward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv,
     operands.d_o = fused_rows(d_o), operands.dqkv = fused_rows(dqkv);
     if (fused_attention(Pass::backward, shape, operands)) return;
   }
-  const std::int64_t units = std::int64_t(lse.size());
-  const Backward<Storage> of{shape, qkv, o, d_o, lse, dqkv, workspace_of<float>(units)};
+  const Backward<Storage> of{shape, qkv, o, d_o, lse, dqkv};
+  const std::int64_t keys = std::int64_t(shape.batch) * shape.keys();
   with_features_held("attention_backward", shape, [&](auto held) {
     constexpr int room = decltype(held)::value;
-    write_means<room>(of, units);
-    write_query_gradients<room>(of, units);
-    write_key_gradients<room>(of);
+    for (std::int64_t key = 0; key < keys;) {
+      const Piece piece = piece_from(shape, key);
+      write_means<room>(of, piece);
+      write_query_gradients<room>(of, piece);
+      write_key_gradients<room>(of, piece);
+      key = piece.end_key;
+    }
   });
 }
 

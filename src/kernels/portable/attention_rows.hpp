@@ -12,7 +12,7 @@ namespace brume::kernels {
 
 inline constexpr int at_once = 4;  ///< keys or queries, of which no score waits for the others'
 
-/// Where a head of a sequence stands in the matrices.
+/// The place of a head of a sequence in the matrices.
 struct HeadOf {
   int sequence, row;  ///< row: the unit's token, within its sequence
   int seq_len;

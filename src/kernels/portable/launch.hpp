@@ -35,7 +35,7 @@ inline constexpr int unit_lanes = 1;
 // of 16 bits in each of 2048 threads, 4 KiB, would leave an H200 at 0.9 TB/s of its 4.8.
 inline constexpr int values_at_once = 4;
 
-/// Where the calling thread's kernels go: its stream.
+/// The calling thread's stream, which takes its kernels.
 const Space& queue();
 
 /// body(i) for 0 <= i < count.

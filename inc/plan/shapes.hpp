@@ -1,0 +1,38 @@
+/// @file How one stage may lie on its devices: what a search tries, and so what a profile measures.
+#pragma once
+
+#include <vector>
+
+#include "deck/deck.hpp"
+#include "hardware/cluster.hpp"
+#include "model/model.hpp"
+
+namespace brume::plan {
+
+/// A stage's devices and how it is split over them.
+struct StageShape {
+  int nodes = 1;  ///< mesh: within a node, or whole nodes
+  int devices_per_node = 1;
+  int dp = 1;
+  int tp = 1;
+  int microbatch = 1;  ///< sequences per microbatch and data-parallel rank
+
+  int devices() const { return nodes * devices_per_node; }
+  bool operator==(const StageShape&) const = default;
+};
+
+/// All shapes that a search may give a stage on nodes of one group, by rising tp, dp, microbatch.
+///
+/// tp divides heads, FFN, tokens and the devices of a node that the stage uses; dp times the
+/// microbatch divides the batch. An empty list of the search allows all values; of microbatches
+/// all up to 32.
+std::vector<StageShape> stage_shapes(const model::Config& model, int global_batch,
+                                     const hardware::Cluster& cluster, int group,
+                                     const deck::SearchKeys& search);
+
+/// Whether a pipeline of `num_stages` on this cluster may have a stage of `devices`: every other
+/// stage needs one device at least, or exactly as many where the search asks for equal stages.
+bool may_hold(int num_stages, int devices, const hardware::Cluster& cluster,
+              const deck::SearchKeys& search);
+
+}  // namespace brume::plan

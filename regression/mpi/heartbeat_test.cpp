@@ -1,0 +1,88 @@
+#include "comm/heartbeat.hpp"
+
+#include <array>
+#include <atomic>
+#include <future>
+#include <thread>
+
+#include "../../src/comm/mpi_communicator.hpp"
+#include "mpi_main.hpp"
+
+namespace brume::comm {
+namespace {
+
+constexpr double short_s = 1.2;  // two signs of life and a bit
+
+void sleep_s(double s) { std::this_thread::sleep_for(std::chrono::duration<double>(s)); }
+
+// Signs of life are a thread's matter: what the rank itself does meanwhile counts for nothing.
+TEST(Heartbeat, ARankThatOnlySleepsIsAlive) {
+  std::atomic<int> told = 0;
+  {
+    const Heartbeat heartbeat(world().rank(), short_s, [&](const SilentRank&) { ++told; });
+    sleep_s(world().rank() == 1 ? 2.0 * short_s : 0.1);
+  }
+  EXPECT_EQ(told, 0);
+}
+
+TEST(Heartbeat, RanksMayComeToTheirEndAtAnyTime) {
+  std::atomic<int> told = 0;
+  for (int turn = 0; turn < 5; ++turn) {
+    const Heartbeat heartbeat(world().rank(), 60.0, [&](const SilentRank&) { ++told; });
+    sleep_s(0.02 * ((world().rank() + turn) % 4));
+  }
+  EXPECT_EQ(told, 0);
+}
+
+/// Joins the ring as a heartbeat does, and then says nothing.
+class Dumb {
+ public:
+  Dumb() : ring_(make_ring()) {
+    std::array<char, MPI_MAX_PROCESSOR_NAME> name{'d', 'u', 'm', 'b'}, other{};
+    MPI_Sendrecv(name.data(), int(name.size()), MPI_CHAR, 3, 0, other.data(), int(other.size()),
+                 MPI_CHAR, 1, 0, ring_.get(), MPI_STATUS_IGNORE);
+  }
+  /// Takes what the rank before has sent, up to its goodbye.
+  ~Dumb() {
+    for (int sign = 0; sign == 0;)
+      MPI_Recv(&sign, 1, MPI_INT, 1, 0, ring_.get(), MPI_STATUS_IGNORE);
+  }
+
+ private:
+  static MpiGroup make_ring() {
+    MPI_Comm copy = MPI_COMM_NULL;
+    MPI_Comm_split(MPI_COMM_WORLD, 0, 2, &copy);
+    return MpiGroup(copy);
+  }
+  MpiGroup ring_;
+};
+
+// Rank 3 hears rank 2; the others are told to wait longer.
+TEST(Heartbeat, TheNextRankNamesASilentOne) {
+  if (world().rank() == 2) {
+    const Dumb dumb;
+    world().barrier();
+    return;
+  }
+  std::promise<SilentRank> silent;
+  std::future<SilentRank> named = silent.get_future();
+  {
+    Heartbeat heartbeat(world().rank(), world().rank() == 3 ? short_s : 60.0,
+                        [&](const SilentRank& rank) { silent.set_value(rank); });
+    if (world().rank() == 3) named.wait();
+    world().barrier();
+    heartbeat.set_limit(short_s);
+  }
+  // Rank 3 has ended with its report, as a job does, and so says no goodbye to rank 0.
+  const bool has_named = named.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  EXPECT_EQ(has_named, world().rank() != 1);
+  if (!has_named) return;
+  const SilentRank rank = named.get();
+  EXPECT_EQ(rank.rank, world().rank() == 3 ? 2 : 3);
+  EXPECT_EQ(rank.host == "dumb", world().rank() == 3) << rank.host;
+  EXPECT_GE(rank.silence_s, short_s);
+  EXPECT_LE(rank.silence_s, short_s + 2.0);
+}
+
+}  // namespace
+}  // namespace brume::comm

@@ -1,0 +1,86 @@
+#include "plan/shapes.hpp"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+namespace brume::plan {
+namespace {
+
+const model::Config twelve_heads{.num_layers = 6,
+                                 .hidden_size = 96,
+                                 .num_heads = 12,
+                                 .ffn_size = 384,
+                                 .seq_len = 32,
+                                 .vocab_size = 100};
+const hardware::Cluster one_node = hardware::NodeGroup{.nodes = 1, .devices_per_node = 4};
+const hardware::Cluster two_nodes = hardware::NodeGroup{.nodes = 2, .devices_per_node = 4};
+
+/// The microbatches of each tp.
+std::map<int, std::set<int>> splits(const hardware::Cluster& cluster,
+                                    const deck::SearchKeys& search, int global_batch = 8,
+                                    const model::Config& model = twelve_heads) {
+  std::map<int, std::set<int>> found;
+  for (const StageShape& shape : stage_shapes(model, global_batch, cluster, 0, search))
+    found[shape.tp].insert(shape.microbatch);
+  return found;
+}
+
+const std::set<int> divisors_of_eight{1, 2, 4, 8};
+
+// A stage may take three of a node's four devices while another one takes the fourth.
+TEST(StageShapes, ThreeOfFourDevicesAreADegreeOfTp) {
+  model::Config divisible = twelve_heads;
+  divisible.seq_len = 48;  // by 3
+  const auto found = splits(one_node, {}, 8, divisible);
+  EXPECT_EQ(found.size(), 4u);
+  EXPECT_EQ(found.at(3), divisors_of_eight);
+}
+
+// 3 divides neither 32, 64 tokens nor any other microbatch of a batch of 8.
+TEST(StageShapes, TpDividesTheTokensOfAMicrobatch) {
+  EXPECT_FALSE(splits(one_node, {}).contains(3));
+  EXPECT_EQ(splits(one_node, {}, 24).at(3), (std::set{3, 6, 12, 24}));
+}
+
+// Two equal stages on four devices have two each.
+TEST(StageShapes, EqualStagesFillTheCluster) {
+  const deck::SearchKeys two_alike{.stages = {2}, .unequal_stages = false};
+  for (const StageShape& shape : stage_shapes(twelve_heads, 8, one_node, 0, two_alike))
+    EXPECT_EQ(shape.devices(), 2);
+  const auto found = splits(one_node, two_alike);
+  EXPECT_EQ(found.at(1), (std::set{1, 2, 4}));  // beside dp = 2
+  EXPECT_EQ(found.at(2), divisors_of_eight);
+  EXPECT_EQ(found.size(), 2u);
+}
+
+TEST(StageShapes, TensorParallelGroupsStayWithinNodes) {
+  for (const StageShape& shape : stage_shapes(twelve_heads, 48, two_nodes, 0, {})) {
+    EXPECT_EQ(shape.devices(), shape.dp * shape.tp);
+    EXPECT_EQ(shape.devices_per_node % shape.tp, 0);
+    EXPECT_TRUE(shape.nodes == 1 || shape.devices_per_node == 4);
+  }
+}
+
+TEST(StageShapes, TheListsOfTheSearchAreKept) {
+  const deck::SearchKeys listed{.dp = {2}, .tp = {2, 5}, .microbatch = {2, 3, 64}};
+  const auto shapes = stage_shapes(twelve_heads, 256, one_node, 0, listed);
+  EXPECT_EQ(shapes,
+            (std::vector<StageShape>{{.devices_per_node = 4, .dp = 2, .tp = 2, .microbatch = 2},
+                                     {.devices_per_node = 4, .dp = 2, .tp = 2, .microbatch = 64}}));
+}
+
+TEST(StageShapes, UnlistedMicrobatchesEndAt32) {
+  EXPECT_EQ(*splits(one_node, {}, 256).at(1).rbegin(), 32);
+}
+
+TEST(StageShapes, OtherStagesNeedADeviceEach) {
+  EXPECT_TRUE(may_hold(3, 2, one_node, {}));
+  EXPECT_FALSE(may_hold(3, 3, one_node, {}));
+  EXPECT_TRUE(may_hold(2, 2, one_node, {.unequal_stages = false}));
+  EXPECT_FALSE(may_hold(2, 1, one_node, {.unequal_stages = false}));
+}
+
+}  // namespace
+}  // namespace brume::plan

@@ -1,0 +1,75 @@
+#include "plan/shapes.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+
+#include "base/numbers.hpp"
+
+namespace brume::plan {
+namespace {
+
+/// Larger ones only where the deck lists them: beyond it products are hardly more efficient.
+constexpr int largest_microbatch = 32;
+
+/// Whether a list of the deck allows a value; an empty list allows all.
+bool allows(const std::vector<int>& list, int value) {
+  return list.empty() || std::ranges::find(list, value) != list.end();
+}
+
+bool allows_microbatch(const deck::SearchKeys& search, int microbatch) {
+  return search.microbatch.empty() ? microbatch <= largest_microbatch
+                                   : allows(search.microbatch, microbatch);
+}
+
+/// The mesh of dp * tp devices, within a node or of whole nodes; tp never crosses nodes.
+std::optional<StageShape> mesh(int dp, int tp, const hardware::NodeGroup& group) {
+  const int devices = dp * tp, per_node = group.devices_per_node;
+  if (devices <= per_node)
+    return StageShape{.nodes = 1, .devices_per_node = devices, .dp = dp, .tp = tp};
+  if (devices % per_node != 0 || per_node % tp != 0) return std::nullopt;
+  return StageShape{.nodes = devices / per_node, .devices_per_node = per_node, .dp = dp, .tp = tp};
+}
+
+/// Whether some pipeline that the search tries may have a stage of so many devices.
+bool fits_some_pipeline(int devices, const model::Config& model, const hardware::Cluster& cluster,
+                        const deck::SearchKeys& search) {
+  for (int num_stages = 1; num_stages <= std::min(model.num_layers, cluster.devices());
+       ++num_stages)
+    if (allows(search.stages, num_stages) && may_hold(num_stages, devices, cluster, search))
+      return true;
+  return false;
+}
+
+}  // namespace
+
+bool may_hold(int num_stages, int devices, const hardware::Cluster& cluster,
+              const deck::SearchKeys& search) {
+  const int all = cluster.devices();
+  if (search.unequal_stages || cluster.num_groups() > 1) return devices <= all - num_stages + 1;
+  return std::int64_t{devices} * num_stages == all;
+}
+
+std::vector<StageShape> stage_shapes(const model::Config& model, int global_batch,
+                                     const hardware::Cluster& cluster, int group,
+                                     const deck::SearchKeys& search) {
+  const hardware::NodeGroup& nodes = cluster.groups[std::size_t(group)];
+  std::vector<StageShape> found;
+  for (int tp = 1; tp <= nodes.devices_per_node; ++tp) {
+    if (!allows(search.tp, tp) || model.num_heads % tp != 0 || model.ffn_size % tp != 0) continue;
+    for (int dp : divisors(global_batch)) {
+      if (!allows(search.dp, dp) || dp > nodes.devices() / tp) continue;
+      std::optional<StageShape> shape = mesh(dp, tp, nodes);
+      if (!shape || !fits_some_pipeline(shape->devices(), model, cluster, search)) continue;
+      for (int microbatch : divisors(global_batch / dp)) {
+        if (!allows_microbatch(search, microbatch)) continue;
+        if (std::int64_t{microbatch} * model.seq_len % tp != 0) continue;
+        shape->microbatch = microbatch;
+        found.push_back(*shape);
+      }
+    }
+  }
+  return found;
+}
+
+}  // namespace brume::plan
