@@ -16,7 +16,8 @@ struct Options {
   Mode mode = Mode::train;
   bool overlap = true;          ///< false: transfers run only while nothing computes
   bool one_collective = false;  ///< collectives of all groups run one after the other
-  Deadline deadline = {};       ///< placing many buffers takes long
+  bool tight = true;            ///< false: buffers are placed at once, in a few per cent more bytes
+  Deadline deadline = {};       ///< placing many buffers tightly takes long
 };
 
 /// Compiles, places and links the Program of one rank. Pure: any process can make any rank's.

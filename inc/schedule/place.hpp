@@ -15,8 +15,10 @@ inline constexpr std::int64_t guard_bytes = 64;
 /// Sets offsets, arena and live-peak bytes. Persistent buffers come first, in the order in which
 /// they were made, so all Programs of a rank agree on where they are; buffers whose lives do not
 /// meet share bytes.
+///
+/// @param tight  whether to look for better placements than the first good one
 /// @throws OutOfTime when the deadline passes
-void place(Program& program, const Deadline& deadline = {});
+void place(Program& program, bool tight = true, const Deadline& deadline = {});
 
 /// Bytes of its arena that a task touches with an operand: [first, end). One that reaches its
 /// buffer's end may also write and check the guard behind it; the first task of a buffer takes all

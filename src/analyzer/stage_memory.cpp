@@ -42,6 +42,10 @@ class StageMemoryBuilder {
   Expr moved_in_flight(const Moved& bytes) const;
   Expr host_bytes() const;
   Expr kept_before(const Expr& j) const;
+  /// Whether messages have a whole pass to travel (schedule's README).
+  Expr runs_ahead() const { return less(1.0, v_.r) * less(2.0, v_.G); }
+  Expr forward_streams(const Expr& j) const;
+  Expr forward_streams_ahead(const Expr& j) const;
   Expr forward_peak(const Expr& j) const;
   Expr backward_peak(const Expr& j, const Expr& next) const;
   Expr ahead_of_next(const Expr& left, const Expr& arriving) const;
@@ -188,8 +192,8 @@ Expr StageMemoryBuilder::ahead_of_turn() const {
 Expr StageMemoryBuilder::steady_forward(const Expr& j) const {
   const Expr own = kept_before(j) + moved(j - 1.0) + forward_peak(j);
   Expr sum = others_bytes() + own;
-  if (!role_.last) sum += at_most(v_.l, j) * (shard_ + moved(j) + ahead_of_turn());
-  if (!role_.first) sum += at_most(j, 1.0) * shard_;
+  if (!role_.last) sum += at_most(v_.l, j) * (moved(j) + ahead_of_turn());
+  sum += select(runs_ahead(), forward_streams_ahead(j), forward_streams(j));
   Expr warm_up = state_.beside_forward(j);
   // A stage of one layer drains it beside itself, in the next microbatch.
   if (!role_.first && !role_.last) warm_up += at_most(v_.l, 1.0) * at_most(2.0, v_.p) * moved(j);
@@ -198,10 +202,27 @@ Expr StageMemoryBuilder::steady_forward(const Expr& j) const {
   if (!role_.last) {
     // The microbatch before the last one of the warm-up.
     const Expr early = others_bytes() - kept_before(v_.l + 1.0) + own + state_.beside_forward(j) +
-                       state_.before_next_microbatch(j);
+                       state_.before_next_microbatch(j) + runs_ahead() * shard_;
     sum = max(sum, less(1.0, v_.p) * early);
   }
   return at_most(1.0, j) * sum;
+}
+
+/// What arrives and leaves beside a forward of layer j: the next backward's gradient beside the
+/// last layer, what was sent just before beside the first.
+Expr StageMemoryBuilder::forward_streams(const Expr& j) const {
+  Expr sum = 0.0;
+  if (!role_.last) sum += at_most(v_.l, j) * shard_;
+  if (!role_.first) sum += at_most(j, 1.0) * shard_;
+  return sum;
+}
+
+/// The same where stages run further ahead, beside all layers: once passes take turns, the next
+/// gradient and the one just sent; before that, the stream just sent.
+Expr StageMemoryBuilder::forward_streams_ahead(const Expr& j) const {
+  if (role_.last) return role_.first ? Expr(0.0) : shard_;
+  const Expr warm_up = (1.0 + at_most(v_.l, j)) * shard_;
+  return role_.first ? warm_up : select(less(v_.p + 1.0, v_.G), 2.0 * shard_, warm_up);
 }
 
 /// The first microbatch has no other beside it, but the blocks that are updated.
@@ -231,9 +252,10 @@ Expr StageMemoryBuilder::first_forward() const {
 
 Expr StageMemoryBuilder::head_forward() const {
   const Expr head = v_.l + 1.0;
+  const Expr sent = role_.first ? Expr(0.0) : runs_ahead() * shard_;
   return kept_before(head) + stream_ + head_.saved + head_.forward +
          max(state_.beside_first_forward(head),
-             less(1.0, v_.G) * state_.beside_forward_after_backward(head));
+             less(1.0, v_.G) * (sent + state_.beside_forward_after_backward(head)));
 }
 
 // --- backward ------------------------------------------------------------------------------------
@@ -248,9 +270,11 @@ Expr StageMemoryBuilder::backward(const Expr& j, const Expr& others, const Expr&
                                   bool after_forward) const {
   Expr beside_last = 0.0, beside_first = 0.0, next = 0.0;
   if (!role_.last && after_forward)
-    beside_last = at_most(v_.l, j) * (shard_ + moved(j)) * (1.0 - drains_at_once());
+    beside_last = (max(at_most(v_.l, j), runs_ahead()) * shard_ + at_most(v_.l, j) * moved(j)) *
+                  (1.0 - drains_at_once());
   if (!role_.first) {
-    beside_first = at_most(j, 1.0) * less(1.0, v_.G) * shard_;
+    const Expr ahead = after_forward ? less(v_.p + 1.0, v_.G) : Expr(1.0);
+    beside_first = select(runs_ahead(), ahead, at_most(j, 1.0) * less(1.0, v_.G)) * shard_;
     next = ahead_of_next(left, less(1.0, v_.G) * shard_);
   }
   Expr beside = beside_last + beside_first;
@@ -311,7 +335,8 @@ Expr StageMemoryBuilder::ahead_in_one_layer(const Expr& j, const Expr& left) con
 
 Expr StageMemoryBuilder::head_backward() const {
   const Expr head = v_.l + 1.0;
-  return kept_before(head) + 2.0 * stream_ + head_.saved + head_.backward + ahead_ +
+  const Expr arriving = role_.first ? Expr(0.0) : runs_ahead() * shard_;
+  return kept_before(head) + 2.0 * stream_ + head_.saved + head_.backward + ahead_ + arriving +
          max(less(1.0, v_.G) * state_.beside_first_backward(head),
              max(less(2.0, v_.G) * state_.beside_middle_backward(head),
                  state_.beside_last_backward(head)));
@@ -320,10 +345,12 @@ Expr StageMemoryBuilder::head_backward() const {
 /// Nothing of its microbatch is left but the gradient of the stream.
 Expr StageMemoryBuilder::embedding_backward() const {
   const Expr one = kept_before(v_.l + 1.0);
+  const Expr sent = role_.last ? Expr(0.0) : runs_ahead() * shard_;
   const Expr first =
-      v_.p * one + max(stream_ + ahead_of_next(v_.G - 1.0, 0.0) + state_.beside_first_backward(0.0),
-                       state_.stored_by_embedding());
-  const Expr middle = min(v_.p, v_.G - 2.0) * one + stream_ +
+      v_.p * one + sent +
+      max(stream_ + ahead_of_next(v_.G - 1.0, 0.0) + state_.beside_first_backward(0.0),
+          state_.stored_by_embedding());
+  const Expr middle = min(v_.p, v_.G - 2.0) * one + sent + stream_ +
                       ahead_of_next(min(v_.p, v_.G - 2.0), 0.0) +
                       state_.beside_middle_backward(0.0);
   const Expr last = state_.beside_last_backward(0.0);
@@ -377,7 +404,7 @@ MemoryExpressions StageMemoryBuilder::build() const {
     // In the warm-up what the microbatch before sent is still on its way.
     const Expr output = stream_ + shared_ * shard_;
     const Expr warm_up = shard_ + output + state_.beside_forward(0.0);
-    const Expr turns = output + state_.beside_forward_after_backward(0.0);
+    const Expr turns = output + runs_ahead() * shard_ + state_.beside_forward_after_backward(0.0);
     forward = max(forward, later * (others_bytes() + max(warm_up, less(v_.p + 1.0, v_.G) * turns)));
   }
   if (role_.last) forward = max(forward, head_forward());

@@ -62,6 +62,7 @@ Program Compiler::compile() {
       copy_out_gradients(leaving());
       write_out(unwritten_.size());
     }
+    exchange_ahead(at(i));
     if (passes) release_weights(at(i), next_pass(order, i));
     if (has_next && !fetched) prefetch(at(i + 1));
   }
@@ -92,7 +93,7 @@ Program compile(const plan::Plan& plan, const model::Config& model, int rank,
                 const Options& options) {
   options.deadline.check();
   Program program = Compiler(plan, model, rank, options).compile();
-  place(program, options.deadline);
+  place(program, options.tight, options.deadline);
   link(program, options.overlap);
   return program;
 }

@@ -75,6 +75,12 @@ struct Unwritten {
   std::vector<int> staged;
 };
 
+/// A stream that a pass, which ends with this slot, has sent.
+struct Sent {
+  Slot slot;
+  int buffer;
+};
+
 /// One rank's messages, in the order in which it sends and receives them.
 struct Messages {
   void add(const std::vector<plan::Message>& all, int rank);  ///< those of the rank
@@ -119,6 +125,7 @@ class Compiler {
 
   // --- a slot: what it needs first, what it does, what it leaves ---
   bool receive(const Slot& slot);
+  void exchange_ahead(const Slot& slot);
   bool prefetch(const Slot& slot);
   bool prefetch_activations(const Slot& slot);
   void compute(const Slot& slot);
@@ -202,6 +209,9 @@ class Compiler {
   bool recomputes(int block) const;
   bool offloads(int block) const;
   bool last_stage() const { return place_.stage == plan_.num_stages() - 1; }
+  bool runs_ahead() const {
+    return options_.overlap && plan_.run_ahead > 1 && plan_.microbatches > 2;
+  }
   bool tied_across_stages() const { return model_.tied_head && plan_.num_stages() > 1; }
   bool tied_within_stage() const { return model_.tied_head && plan_.num_stages() == 1; }
   bool last_microbatch(const Slot& slot) const { return slot.microbatch == plan_.microbatches - 1; }
@@ -243,10 +253,11 @@ class Compiler {
   Range table_;  ///< this rank's part of the token table within its flat block, of the size of the
                  ///< largest part
   std::map<std::pair<int, int>, Activations> activations_;
-  const Slot* next_ = nullptr;   ///< the next slot, while what it reads may be brought together
-  int shard_beside_ = -1;        ///< of what is brought together beside the segment at work
-  std::map<int, int> stream_;    ///< by microbatch: output of the last block that ran
-  std::map<int, int> gradient_;  ///< by microbatch: gradient of the stream
+  const Slot* next_ = nullptr;  ///< the next slot, while what it reads may be brought together
+  std::vector<Sent> leaving_streams_;  ///< where stages run further ahead
+  int shard_beside_ = -1;              ///< of what is brought together beside the segment at work
+  std::map<int, int> stream_;          ///< by microbatch: output of the last block that ran
+  std::map<int, int> gradient_;        ///< by microbatch: gradient of the stream
   // By block:
   std::map<int, int> assembled_;                 ///< whole weights, for the slots that use them
   std::map<int, int> staged_moments_;            ///< for its update

@@ -233,12 +233,13 @@ void Packer::climb() {
 
 }  // namespace
 
-std::int64_t pack(std::span<Parcel> parcels, std::int64_t beside_bytes, const Deadline& deadline) {
+std::int64_t pack(std::span<Parcel> parcels, std::int64_t beside_bytes, bool tight,
+                  const Deadline& deadline) {
   if (parcels.empty()) return 0;
   Packer packer(parcels, beside_bytes, deadline);
   packer.try_orders();
-  if (!packer.done()) packer.try_skylines();
-  if (!packer.done()) packer.climb();
+  if (tight && !packer.done()) packer.try_skylines();
+  if (tight && !packer.done()) packer.climb();
   for (std::size_t i = 0; i < parcels.size(); ++i) parcels[i].offset = packer.best()[i];
   return packer.best_end();
 }

@@ -26,9 +26,10 @@ struct Parcel {
 /// the bytes that live at once or the effort is spent. Always the same for the same parcels.
 ///
 /// @param beside_bytes  what lives beside all of them, for the 0.5 %
+/// @param tight         false: only first fit
 /// @return the end of the last one
 /// @throws OutOfTime when the deadline passes
-std::int64_t pack(std::span<Parcel> parcels, std::int64_t beside_bytes,
+std::int64_t pack(std::span<Parcel> parcels, std::int64_t beside_bytes, bool tight = true,
                   const Deadline& deadline = {});
 
 }  // namespace brume::schedule

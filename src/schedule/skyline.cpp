@@ -22,6 +22,8 @@ Skyline::Skyline(std::span<const Parcel> parcels) : parcels_(parcels) {
   for (std::size_t i = 0; i < parcels.size(); ++i) {
     const Parcel& p = parcels[i];
     life_.push_back({section(p.first_task), section(p.last_task + 1)});
+    log_length_.push_back(std::log(double(life_.back().end - life_.back().first)));
+    log_bytes_.push_back(std::log(double(p.bytes)));
     begins_[std::size_t(life_.back().first)].push_back(int(i));
     for (int s = life_.back().first; s < life_.back().end; ++s)
       all_bytes_[std::size_t(s)] += p.bytes;
@@ -52,8 +54,7 @@ std::optional<int> Skyline::choose(const Taste& taste, Sections valley) {
       ++steps_;
       if (placed_[i] || life_[i].end > valley.end) continue;
       const int ends_met = int(life_[i].first == valley.first) + int(life_[i].end == valley.end);
-      const double score = taste.length * std::log(double(life_[i].end - life_[i].first)) +
-                           taste.bytes * std::log(double(parcels_[i].bytes)) +
+      const double score = taste.length * log_length_[i] + taste.bytes * log_bytes_[i] +
                            taste.aligned * ends_met +
                            taste.late * life_[i].end / double(floor_.size()) + taste.noise[i];
       if (best && score <= highest) continue;

@@ -40,10 +40,11 @@ class Skyline {
   std::int64_t top(Sections part) const;
 
   std::span<const Parcel> parcels_;
-  std::vector<Sections> life_;                 ///< [parcel]
-  std::vector<std::vector<int>> begins_;       ///< [section] parcels whose life begins there
-  std::vector<std::int64_t> all_bytes_;        ///< [section] of all parcels
-  std::vector<std::int64_t> floor_, to_come_;  ///< [section] placed so far; bytes not yet placed
+  std::vector<Sections> life_;                  ///< [parcel]
+  std::vector<double> log_length_, log_bytes_;  ///< [parcel] of the sections it lives, of its bytes
+  std::vector<std::vector<int>> begins_;        ///< [section] parcels whose life begins there
+  std::vector<std::int64_t> all_bytes_;         ///< [section] of all parcels
+  std::vector<std::int64_t> floor_, to_come_;   ///< [section] placed so far; bytes not yet placed
   std::vector<char> placed_;
   std::int64_t steps_ = 0;
 };

@@ -47,6 +47,8 @@ bool Compiler::receive(const Slot& slot) {
   const std::optional<Channel> channel = receives_on(slot);
   if (!channel) return true;
   const bool forward = *channel == Channel::p2p_forward;
+  auto& received = forward ? stream_ : gradient_;
+  if (received.contains(slot.microbatch)) return true;  // early
   const int buffer =
       add_buffer(fmt::format("{}#{}", forward ? "stream" : "gradient", slot.microbatch),
                  Tier::device, Content::stream, shard_bytes_, slot.block);
@@ -55,8 +57,24 @@ bool Compiler::receive(const Slot& slot) {
     range(Role::destination, buffer, message.destination_first * token_stream_bytes_,
           message.count * token_stream_bytes_, false, true);
   }
-  (forward ? stream_ : gradient_)[slot.microbatch] = buffer;
+  received[slot.microbatch] = buffer;
   return true;
+}
+
+/// After the last slot of a pass, where stages run further ahead: a message has the whole next pass
+/// to travel. What the pass before sent has left by now; the next one in this pass's direction may
+/// come while the stage is busy with the other direction.
+void Compiler::exchange_ahead(const Slot& slot) {
+  const bool forward = slot.kind == Slot::Kind::forward && slot.block == range_.last;
+  const bool backward = slot.kind == Slot::Kind::backward && slot.block == range_.first;
+  if (!runs_ahead() || (!forward && !backward)) return;
+  std::erase_if(leaving_streams_, [&](const Sent& sent) {
+    const bool earlier = sent.slot.kind != slot.kind || sent.slot.microbatch != slot.microbatch;
+    if (earlier) keep_until_now(sent.buffer);
+    return earlier;
+  });
+  if (last_microbatch(slot)) return;
+  receive({slot.kind, slot.microbatch + 1, forward ? range_.first : range_.last});
 }
 
 void Compiler::send_stream(const Slot& slot) {
@@ -111,6 +129,7 @@ void Compiler::drain(const Slot& slot) {
     auto& sent = slot.kind == Slot::Kind::forward ? stream_ : gradient_;
     if (const auto found = sent.find(slot.microbatch); found != sent.end()) {
       keep_until_now(found->second);
+      if (runs_ahead()) leaving_streams_.push_back({slot, found->second});
       sent.erase(found);
     }
   }
