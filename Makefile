@@ -66,6 +66,7 @@ perf: all
 	$(BUILD)/perf/perf_kernels
 	$(BUILD)/perf/perf_step
 	$(BUILD)/perf/perf_interference
+	$(BUILD)/perf/perf_pipeline
 	$(BUILD)/perf/perf_mist_tuner
 	$(BUILD)/perf/perf_mist_measured
 	for ranks in 1 2 4; do mpirun -n $$ranks --oversubscribe --bind-to none $(BUILD)/perf/perf_overlap; done

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,6 @@ struct StageRole {
   int group = 0;      ///< of the machine, whose times it takes
   int before = 0;     ///< groups of the stages beside it; its own where there is none
   int after = 0;
-  int other_end = 0;  ///< group of the last stage, for the first one, and the reverse
   bool disk = false;  ///< some of what is offloaded may lie on disk; else od and ad do not count
 
   auto operator<=>(const StageRole&) const = default;
@@ -45,12 +45,25 @@ struct Term {
   Expr value;
 };
 
+/// The terms of PassTimes: each of its times is the sum of a list [s].
+struct TimeTerms {
+  std::vector<Term> start, ahead, first, forward, backward, last, end, forward_tail, backward_tail,
+      last_tail, communication;
+};
+
+/// PassTimes as expressions [s].
+struct TimeExpressions {
+  Expr start_s, ahead_s, first_s, forward_s, backward_s, last_s, end_s, forward_tail_s,
+      backward_tail_s, last_tail_s, communication_s;
+
+  Expr stable_s() const { return forward_s + backward_s; }
+  Expr delta_s() const { return start_s + first_s + last_s + end_s; }
+};
+
 /// One stage role under one model and profile.
 struct StageExpressions {
-  std::vector<Term> stable_terms;  ///< [s] summed: a middle microbatch
-  std::vector<Term> delta_terms;   ///< [s] summed: what the first and last microbatch add
-  Expr stable_s;
-  Expr delta_s;
+  TimeTerms terms;
+  TimeExpressions time;
   Expr peak_forward_bytes;  ///< device memory per rank
   Expr peak_backward_bytes;
   Expr host_bytes;  ///< host memory per rank
@@ -61,12 +74,9 @@ struct StageExpressions {
 StageExpressions stage_expressions(const model::Config& model, const hardware::Machine& machine,
                                    StageRole role);
 
-/// The term "pipeline messages" of a stage's stable time [s], in b, tp, r, G, S, n and m.
-Expr messages_s(const model::Config& model, const hardware::Machine& machine, StageRole role);
-
 /// Prediction for one stage of a plan.
 struct StagePrediction {
-  StageTime time;
+  PassTimes time;
   std::int64_t peak_forward_bytes;
   std::int64_t peak_backward_bytes;
   std::int64_t host_bytes;  ///< per rank
@@ -78,8 +88,27 @@ struct StagePrediction {
 struct Prediction {
   double iteration_s;
   std::vector<StagePrediction> stages;
+  std::vector<double> messages_s = {};  ///< as in Pipeline
+  TiedTimes tied = {};
 };
 
+/// Predicts plans of one model on one machine. For one thread.
+class Analyzer {
+ public:
+  /// What it is given must outlive it.
+  Analyzer(const model::Config& model, const hardware::Machine& machine);
+  ~Analyzer();
+
+  Prediction analyze(const plan::Plan& plan);
+
+ private:
+  class RoleTape;
+  const model::Config& model_;
+  const hardware::Machine& machine_;
+  std::map<StageRole, std::unique_ptr<RoleTape>> tapes_;
+};
+
+/// The same, of one plan.
 Prediction analyze(const plan::Plan& plan, const model::Config& model,
                    const hardware::Machine& machine);
 

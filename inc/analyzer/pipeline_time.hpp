@@ -1,27 +1,66 @@
-/// @file Iteration time of a 1F1B pipeline whose stages need not be equal.
+/// @file Iteration time of a pipeline whose stages need not be equal.
 #pragma once
 
-#include <span>
+#include <vector>
 
 namespace brume::analyzer {
 
-/// Time of one pipeline stage, as the intra-stage analysis predicts it.
-struct StageTime {
-  double stable_s;  ///< [s] a middle microbatch, forward + backward, overlap already taken off
-  double delta_s;   ///< [s] what the first and last microbatch add to that
+/// Seconds of one stage's passes, overlap already taken off, messages between stages left out.
+struct PassTimes {
+  double start_s = 0.0;     ///< updates that stand before its first forward
+  double ahead_s = 0.0;     ///< by which the first forward is shorter after a long enough wait
+  double first_s = 0.0;     ///< by which the first forward, with its updates, is longer than others
+  double forward_s = 0.0;   ///< a middle microbatch's forward
+  double backward_s = 0.0;  ///< a middle microbatch's backward
+  double last_s = 0.0;      ///< by which the last backward is longer: gradients are reduced
+  double end_s = 0.0;       ///< what follows the last backward
+  // Of these, how long transfers that the stage waits for go on when its message has left:
+  double forward_tail_s = 0.0;   ///< of a forward
+  double backward_tail_s = 0.0;  ///< of a middle microbatch's backward
+  double last_tail_s = 0.0;      ///< of the last one's
+  /// Of a middle microbatch: how long its stage's own ranks communicate. Another message slows
+  /// nothing then.
+  double communication_s = 0.0;
+
+  double stable_s() const { return forward_s + backward_s; }  ///< a middle microbatch
+  /// What the first and the last microbatch add.
+  double delta_s() const { return start_s + first_s + last_s + end_s; }
 };
 
-/// Predicts the time of one training iteration.
+/// Seconds of the messages that a tied head on another stage asks for; 0 where there is none.
+struct TiedTimes {
+  double table_s = 0.0;     ///< the first stage's table to the last one, before its first head
+  double gradient_s = 0.0;  ///< the gradient home, after the last stage's last backward
+};
+
+/// What passes and messages of a stage mean to each other.
+struct Beside {
+  int layers = 1;       ///< of the stage
+  double slowed = 0.0;  ///< what a pass takes longer, as a share, while a message travels beside it
+  double slows = 0.0;   ///< what a message takes longer while a pass runs beside it
+  /// How much of a message's time its busiest rank takes part in it, at the boundary to the stage
+  /// before and to the stage after.
+  double before = 1.0, after = 1.0;
+};
+
+/// What the time of an iteration follows from.
+struct Pipeline {
+  std::vector<PassTimes> stages;   ///< first stage first, at least one
+  std::vector<double> messages_s;  ///< [boundary] a microbatch's way to the next stage, or back
+  TiedTimes tied;
+  int microbatches = 1;             ///< an iteration
+  int run_ahead = 1;                ///< as in plan::Plan
+  std::vector<Beside> beside = {};  ///< [stage]; where there is none, nothing slows anything
+};
+
+/// Time of one iteration [s]: each stage's passes in the order of the schedule, each waiting for
+/// the messages it needs. A stage sends and receives one message at a time in each direction, and
+/// makes room for one while it passes over the layer before it is needed; where stages run further
+/// ahead, as soon as the pass before it in its direction is done.
 ///
-///   T = (G - 1) max_i t_i + sum_i t_i + max(0, max_i (d_i - sum_{j<i} t_j))
+/// Its steps grow as stages x microbatches, times the logarithm of the stages.
 ///
-/// with t_i = stages[i].stable_s and d_i = stages[i].delta_s.
-///
-/// @param stages            [S] first stage first, S >= 1
-/// @param num_microbatches  G, microbatches per iteration, >= 1
-/// @return                  [s]
-/// @throws Error(bug)       when S or G is below 1
-/// @source                  Mist (EuroSys'25), objective of the inter-stage tuner
-double iteration_time(std::span<const StageTime> stages, int num_microbatches);
+/// @throws Error(bug) when there is no stage or no microbatch
+double iteration_time(const Pipeline& pipeline);
 
 }  // namespace brume::analyzer

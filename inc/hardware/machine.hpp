@@ -29,6 +29,7 @@ class Machine {
   int num_groups() const { return int(profiles_.size()); }
   /// The place of a group's name; "" is the only group. @throws Error(input)
   int index(const std::string& group) const;
+  const std::string& name(int group) const { return names_[std::size_t(group)]; }
   const Profile& profile(int group) const { return profiles_[std::size_t(group)]; }
   const Profile& profile(const std::string& group) const { return profile(index(group)); }
 

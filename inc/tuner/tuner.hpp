@@ -27,7 +27,9 @@ struct Search {
   std::int64_t evaluations = 0;  ///< expression evaluations
   std::int64_t dynamic_programs = 0;
   int milp_solves = 0;
-  double gap = 0.0;        ///< proven relative distance to the optimum of the model
+  int simulated = 0;  ///< plans that were simulated, most of them coarsely
+  /// By how much less than the best plan's time the model's bound for all plans is, relative.
+  double gap = 0.0;
   bool confirmed = false;  ///< GLPK came to the same bound as the dynamic program
   int struck = 0;          ///< plans that placement refused
   double limit_s = 0.0;    ///< search.time_limit_s

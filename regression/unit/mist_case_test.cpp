@@ -92,8 +92,8 @@ TEST_P(MistPlansOfOurs, CountAsPrinted) {
   ASSERT_EQ(ours.stages.size(), printed.stages.size());
   for (std::size_t i = 0; i < ours.stages.size(); ++i) {
     const StagePrediction& theirs = printed.stages[i];
-    EXPECT_NEAR(ours.stages[i].time.stable_s, theirs.stable_s, 1e-9 * theirs.stable_s) << i;
-    EXPECT_NEAR(ours.stages[i].time.delta_s, theirs.delta_s, 1e-9 * theirs.delta_s + 1e-12) << i;
+    EXPECT_NEAR(ours.stages[i].time.stable_s(), theirs.stable_s, 1e-9 * theirs.stable_s) << i;
+    EXPECT_NEAR(ours.stages[i].time.delta_s(), theirs.delta_s, 1e-9 * theirs.delta_s + 1e-12) << i;
     const double mib = 1024.0 * 1024.0;
     EXPECT_NEAR(double(ours.stages[i].peak_forward_bytes), theirs.peak_forward_mib * mib, 64) << i;
     EXPECT_NEAR(double(ours.stages[i].peak_backward_bytes), theirs.peak_backward_mib * mib, 64)

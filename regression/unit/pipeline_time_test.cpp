@@ -2,46 +2,309 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
+#include <random>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/error.hpp"
+#include "plan/plan.hpp"
 
 namespace brume::analyzer {
 namespace {
 
-// Equal stages without delta give the textbook 1F1B time, (G - 1 + S) t.
-TEST(PipelineTime, EqualStagesMatchTextbook) {
-  const std::vector<StageTime> stages(4, {.stable_s = 0.5, .delta_s = 0.0});
-  EXPECT_NEAR(iteration_time(stages, 8), (8 - 1 + 4) * 0.5, 1e-12);
+PassTimes passes(double forward_s, double backward_s) {
+  return {.forward_s = forward_s, .backward_s = backward_s};
 }
 
-// One stage does its microbatches one after the other: G t + d.
-TEST(PipelineTime, OneStageAddsItsDeltaOnce) {
-  const std::vector<StageTime> stages{{2.0, 0.5}};
-  EXPECT_NEAR(iteration_time(stages, 5), 10.5, 1e-12);
+/// Stages that send their messages in no time.
+Pipeline pipeline(std::vector<PassTimes> stages, int microbatches, double message_s = 0.0) {
+  const std::size_t boundaries = stages.empty() ? 0 : stages.size() - 1;
+  return {.stages = std::move(stages),
+          .messages_s = std::vector(boundaries, message_s),
+          .tied = {},
+          .microbatches = microbatches};
 }
 
-// Stage 1 starts 2 s late, so 2 s of its 3 s delta are hidden: T = 1*2 + (2+1) + max(0, 3-2).
-TEST(PipelineTime, FillHidesLateDelta) {
-  const std::vector<StageTime> stages{{2.0, 0.0}, {1.0, 3.0}};
-  EXPECT_NEAR(iteration_time(stages, 2), 6.0, 1e-12);
+// --- passes -------------------------------------------------------------------------------------
+
+// Equal stages take the textbook's time of 1F1B, (G - 1 + S) t.
+TEST(PipelineTime, EqualStagesMatchTheTextbook) {
+  for (int run_ahead : {1, 2})
+    for (int stages : {1, 2, 4, 7})
+      for (int microbatches : {1, 2, 3, 8, 20}) {
+        Pipeline p = pipeline(std::vector(std::size_t(stages), passes(0.5, 1.0)), microbatches);
+        p.run_ahead = run_ahead;
+        EXPECT_NEAR(iteration_time(p), (microbatches - 1 + stages) * 1.5, 1e-12);
+      }
 }
 
-TEST(PipelineTime, NegativeDeltaSavesNothing) {
-  const std::vector<StageTime> stages{{2.0, -1.0}, {1.0, -3.0}};
-  EXPECT_NEAR(iteration_time(stages, 1), 3.0, 1e-12);
+// One stage does its microbatches one after the other, and what the first and the last one add.
+TEST(PipelineTime, OneStageAddsUp) {
+  const PassTimes stage{.start_s = 0.125,
+                        .ahead_s = 5.0,
+                        .first_s = 0.25,
+                        .forward_s = 1.0,
+                        .backward_s = 2.0,
+                        .last_s = 0.5,
+                        .end_s = 0.0625};
+  EXPECT_NEAR(iteration_time(pipeline({stage}, 5)), 5 * 3.0 + 0.9375, 1e-12);
+  EXPECT_NEAR(stage.delta_s(), 0.9375, 1e-12);
 }
 
-// The published configuration: two stages of a 1.3B model, 16 microbatches, no delta.
-TEST(PipelineTime, MatchesThePublishedTwoStagePlan) {
-  const std::vector<StageTime> stages{{0.545545245, 0.0}, {0.540200170, 0.0}};
-  EXPECT_NEAR(iteration_time(stages, 16), 9.268924098, 1e-7);
+// Forwards end at 1 and 2 on stage 0. Stage 1 takes 3 forward and 3 backward: it ends at 1 + 2 * 6,
+// and the last backward of stage 0 follows.
+TEST(PipelineTime, TheSlowStageBinds) {
+  EXPECT_NEAR(iteration_time(pipeline({passes(1.0, 2.0), passes(3.0, 3.0)}, 2)), 1 + 12 + 2, 1e-12);
 }
 
-TEST(PipelineTime, EmptyPipelineBreaksAPromise) {
-  EXPECT_THROW(iteration_time({}, 1), Error);
-  const std::vector<StageTime> stages{{1.0, 0.0}};
-  EXPECT_THROW(iteration_time(stages, 0), Error);
+// Here the first stage is the slow one: it is done with its second forward at 6, the second stage
+// at 6 + 1 + 1, and its own backward follows.
+TEST(PipelineTime, TheFirstStageMayBind) {
+  EXPECT_NEAR(iteration_time(pipeline({passes(3.0, 1.0), passes(1.0, 1.0)}, 2)), 6 + 2 + 1, 1e-12);
+}
+
+// The second stage's updates are done before its first input comes: only what is left is seen.
+TEST(PipelineTime, WaitingHidesUpdates) {
+  const auto with = [](PassTimes second, double forward_s) {
+    second.forward_s = second.backward_s = 1.0;
+    return iteration_time(pipeline({passes(forward_s, 1.0), second}, 1));
+  };
+  EXPECT_NEAR(with({.start_s = 2.0}, 3.0), 3 + 2 + 1, 1e-12);
+  EXPECT_NEAR(with({.start_s = 4.0}, 3.0), 4 + 2 + 1, 1e-12);
+  // Of 3 s beside the first forward 2 s can be done ahead, and 1 s of waiting hides 1 s.
+  EXPECT_NEAR(with({.start_s = 2.0, .ahead_s = 2.0, .first_s = 3.0}, 3.0), 3 + 2 + 2 + 1, 1e-12);
+  EXPECT_NEAR(with({.start_s = 2.0, .ahead_s = 2.0, .first_s = 3.0}, 9.0), 9 + 1 + 2 + 1, 1e-12);
+}
+
+// What follows a stage's last backward hides behind the stages before it.
+TEST(PipelineTime, EarlierStagesHideTheEnd) {
+  const auto with = [](double end_s) {
+    PassTimes last = passes(1.0, 1.0);
+    last.end_s = end_s;
+    return iteration_time(pipeline({passes(1.0, 2.0), last}, 1));
+  };
+  EXPECT_NEAR(with(1.5), 5.0, 1e-12);
+  EXPECT_NEAR(with(2.5), 5.5, 1e-12);
+}
+
+// A message leaves before the tail of its pass, which the stage is still busy with.
+TEST(PipelineTime, MessagesLeaveBeforeTheTail) {
+  PassTimes first = passes(2.0, 1.0);
+  first.forward_tail_s = 0.5;
+  const auto time_s = [&](int microbatches) {
+    return iteration_time(pipeline({first, passes(1.0, 1.0)}, microbatches));
+  };
+  EXPECT_NEAR(time_s(1), 1.5 + 2 + 1, 1e-12);
+  // The second forward ends at 4, its message leaves at 3.5, as the second stage is done with the
+  // first microbatch.
+  EXPECT_NEAR(time_s(2), 3.5 + 2 + 1, 1e-12);
+}
+
+// --- messages -----------------------------------------------------------------------------------
+
+// One microbatch goes forward and back over S - 1 boundaries.
+TEST(PipelineTime, OneMicrobatchPaysEachMessage) {
+  const auto stages = std::vector(std::size_t{4}, passes(1.0, 2.0));
+  EXPECT_NEAR(iteration_time(pipeline(stages, 1, 0.5)), 4 * 3.0 + 2 * 3 * 0.5, 1e-12);
+}
+
+// Two stages that do not run ahead: the first one waits for each microbatch's way to the second
+// stage and back, less the forward that it does meanwhile.
+TEST(PipelineTime, RoundTripsBindWhereMessagesAreSlow) {
+  const int microbatches = 40;
+  const double slow_s =
+      iteration_time(pipeline(std::vector(std::size_t{2}, passes(1.0, 1.0)), microbatches, 2.0));
+  // Of 2 microbatches at a time each needs 4 s of passes and 4 s of messages.
+  EXPECT_NEAR(slow_s, microbatches / 2.0 * 8.0, 8.0);
+}
+
+// Where stages run further ahead, short messages hide: a microbatch more costs its passes alone.
+// Long ones do not, since a stage sends on what it received before it receives more: it is at most
+// two forwards ahead of the next stage, and at most two backwards behind it.
+TEST(PipelineTime, RunningAheadHidesShortMessages) {
+  const auto more_s = [](int run_ahead, double message_s) {
+    const auto time_s = [&](int microbatches) {
+      Pipeline p = pipeline(std::vector(std::size_t{4}, passes(1.0, 2.0)), microbatches, message_s);
+      p.run_ahead = run_ahead;
+      return iteration_time(p);
+    };
+    return (time_s(36) - time_s(24)) / 12.0;
+  };
+  EXPECT_NEAR(more_s(2, 0.5), 3.0, 1e-12);
+  EXPECT_GT(more_s(1, 0.5), 3.5);
+  // Six messages and two microbatches' passes in three microbatches' time.
+  EXPECT_NEAR(more_s(2, 0.75), (6 * 0.75 + 2 * 3.0) / 3, 1e-12);
+}
+
+// While its message travels, for 3 s, the second stage's only pass would be a backward of 2 s:
+// slowed by half, it takes 3 s. Nothing else runs beside a message here.
+TEST(PipelineTime, MessagesSlowPasses) {
+  Pipeline p = pipeline({passes(1.0, 1.0), passes(2.0, 2.0)}, 2, 3.0);
+  const double alone_s = iteration_time(p);
+  p.beside = {Beside{}, Beside{.slowed = 0.5}};
+  const double slowed_s = iteration_time(p);
+  p.beside = {Beside{}, Beside{.slowed = 0.5, .before = 0.0}};
+  EXPECT_NEAR(iteration_time(p), alone_s, 1e-12);
+  EXPECT_GT(slowed_s, alone_s);
+  EXPECT_LE(slowed_s, alone_s + 0.5 * 2 * 4.0);
+}
+
+// The first stage computes its second forward while the first one's message is on its way: the
+// message takes twice as long for the 4 s that this takes.
+TEST(PipelineTime, PassesSlowMessages) {
+  Pipeline p = pipeline({passes(4.0, 1.0), passes(8.0, 8.0)}, 2, 3.0);
+  const double alone_s = iteration_time(p);
+  p.beside = {Beside{.slows = 1.0}, Beside{}};
+  // After 4 s 2 s of it are done, and 1 s is left.
+  EXPECT_NEAR(iteration_time(p) - alone_s, 2.0, 1e-12);
+}
+
+// Ranks that do not run ahead receive while they pass over the layer before the input is needed.
+TEST(PipelineTime, RoomForAMessageIsMadeOneLayerBefore) {
+  // Stage 1 is at its backward of 8 s when the second forward's message could come.
+  Pipeline p = pipeline({passes(1.0, 1.0), passes(4.0, 8.0)}, 2, 1.0);
+  const double early_s = iteration_time(p);
+  p.beside = {Beside{}, Beside{.layers = 8}};
+  EXPECT_NEAR(iteration_time(p), early_s, 1e-12);  // 1 s a layer, as long as the message
+  p.beside[1].layers = 16;
+  EXPECT_NEAR(iteration_time(p), early_s + 0.5, 1e-12);
+}
+
+// --- a tied head --------------------------------------------------------------------------------
+
+// The last stage's first input comes after the table, on the same channel.
+TEST(PipelineTime, TheTableComesBeforeTheFirstInput) {
+  Pipeline p = pipeline({passes(1.0, 1.0), passes(1.0, 1.0)}, 1, 0.5);
+  p.tied.table_s = 0.75;
+  EXPECT_NEAR(iteration_time(p), 1 + 0.5 + 2 + 0.5 + 1, 1e-12);
+  p.tied.table_s = 4.0;
+  EXPECT_NEAR(iteration_time(p), 4 + 0.5 + 2 + 0.5 + 1, 1e-12);
+  p.stages[0].start_s = 0.25;
+  EXPECT_NEAR(iteration_time(p), 4.25 + 0.5 + 2 + 0.5 + 1, 1e-12);
+}
+
+// The first stage receives the table's gradient when its own is done.
+TEST(PipelineTime, TheTablesGradientComesLast) {
+  Pipeline p = pipeline({passes(1.0, 1.0), passes(1.0, 1.0)}, 1);
+  p.tied.gradient_s = 3.0;
+  p.stages[0].end_s = 0.5;
+  EXPECT_NEAR(iteration_time(p), 4 + 3 + 0.5, 1e-12);
+}
+
+TEST(PipelineTime, OneStageSendsNoTable) {
+  Pipeline p = pipeline({passes(1.0, 1.0)}, 1);
+  p.tied = {.table_s = 5.0, .gradient_s = 5.0};
+  EXPECT_NEAR(iteration_time(p), 2.0, 1e-12);
+}
+
+// --- a naive twin -------------------------------------------------------------------------------
+
+/// The same rules without interference: when each pass and message begins is raised to what it
+/// waits for, over and over, until nothing changes.
+class Twin {
+ public:
+  explicit Twin(const Pipeline& pipeline) : p_(pipeline), stages_(int(pipeline.stages.size())) {
+    for (int i = 0; i < stages_; ++i) {
+      const int ahead = plan::in_flight(p_.run_ahead, stages_ - 1 - i, p_.microbatches);
+      std::vector<std::pair<bool, int>> order;
+      for (int m = 0; m < ahead; ++m) order.emplace_back(true, m);
+      for (int m = ahead; m < p_.microbatches; ++m) {
+        order.emplace_back(true, m);
+        order.emplace_back(false, m - ahead);
+      }
+      for (int m = p_.microbatches - ahead; m < p_.microbatches; ++m) order.emplace_back(false, m);
+      orders_.push_back(order);
+    }
+  }
+
+  double iteration_s() {
+    while (relax()) {
+    }
+    double end_s = 0.0;
+    for (int i = 0; i < stages_; ++i)
+      end_s = std::max(end_s, pass_end_s(i, false, p_.microbatches - 1));
+    return end_s;
+  }
+
+ private:
+  using Key = std::tuple<int, bool, int>;  // stage or boundary, forward, microbatch
+
+  double pass_end_s(int i, bool forward, int m) {
+    const PassTimes& t = p_.stages[std::size_t(i)];
+    return pass_s_[{i, forward, m}] + (forward ? t.forward_s : t.backward_s);
+  }
+  double message_end_s(int boundary, bool down, int m) {
+    return message_s_[{boundary, down, m}] + p_.messages_s[std::size_t(boundary)];
+  }
+  static bool raise(double& value, double least) {
+    if (least <= value) return false;
+    value = least;
+    return true;
+  }
+
+  bool relax() {
+    bool changed = false;
+    for (int i = 0; i < stages_; ++i) {
+      const auto& order = orders_[std::size_t(i)];
+      for (std::size_t k = 0; k < order.size(); ++k) {
+        const auto [forward, m] = order[k];
+        double least_s = 0.0;
+        if (k > 0) least_s = pass_end_s(i, order[k - 1].first, order[k - 1].second);
+        const bool needs = forward ? i > 0 : i + 1 < stages_;
+        if (needs) {
+          changed |= relax_message(i, forward, m, k);
+          least_s = std::max(least_s, message_end_s(forward ? i - 1 : i, forward, m));
+        }
+        changed |= raise(pass_s_[{i, forward, m}], least_s);
+      }
+    }
+    return changed;
+  }
+
+  /// The message that the k-th pass of a stage needs.
+  bool relax_message(int to, bool down, int m, std::size_t k) {
+    const int boundary = down ? to - 1 : to, from = down ? to - 1 : to + 1;
+    double least_s = pass_end_s(from, down, m);
+    if (m > 0) {
+      least_s = std::max(least_s, message_end_s(boundary, down, m - 1));
+      const bool sends_on = down ? to + 1 < stages_ : to > 0;
+      if (sends_on) least_s = std::max(least_s, message_end_s(down ? to : to - 1, down, m - 1));
+      if (p_.run_ahead > 1 && p_.microbatches > 2)
+        least_s = std::max(least_s, pass_end_s(to, down, m - 1));
+    }
+    if (k > 0 && (m == 0 || p_.run_ahead == 1 || p_.microbatches <= 2)) {
+      const auto [forward, before] = orders_[std::size_t(to)][k - 1];
+      least_s = std::max(least_s, pass_s_[{to, forward, before}]);
+    }
+    return raise(message_s_[{boundary, down, m}], least_s);
+  }
+
+  const Pipeline& p_;
+  int stages_;
+  std::vector<std::vector<std::pair<bool, int>>> orders_;  // [stage] forward, microbatch
+  std::map<Key, double> pass_s_, message_s_;               // when they begin
+};
+
+TEST(PipelineTime, ANaiveTwinAgrees) {
+  std::mt19937 random(1);
+  const auto number = [&](int most) { return 0.25 * double(1 + random() % unsigned(most)); };
+  for (int trial = 0; trial < 300; ++trial) {
+    Pipeline p = pipeline({}, 1 + int(random() % 9));
+    p.run_ahead = 1 + int(random() % 3);
+    const std::size_t stages = 1 + random() % 6;
+    for (std::size_t i = 0; i < stages; ++i) p.stages.push_back(passes(number(8), number(16)));
+    for (std::size_t i = 1; i < stages; ++i)
+      p.messages_s.push_back(random() % 3 == 0 ? 0.0 : number(12));
+    EXPECT_NEAR(iteration_time(p), Twin(p).iteration_s(), 1e-9) << trial;
+  }
+}
+
+TEST(PipelineTime, AnEmptyPipelineIsABug) {
+  EXPECT_THROW(iteration_time(pipeline({}, 1)), Error);
+  EXPECT_THROW(iteration_time(pipeline({passes(1.0, 1.0)}, 0)), Error);
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "analyzer/analyzer.hpp"
 #include "planning_samples.hpp"
@@ -41,7 +43,18 @@ plan::Plan one_stage(int layers) {
   return plan;
 }
 
-StageTime times(const plan::Plan& plan, const model::Config& model,
+/// Stages of so many layers on these groups.
+plan::Plan on_groups(const std::vector<std::string>& groups, int layers = 1) {
+  plan::Plan plan{.global_batch = 6, .microbatches = 6, .stages = {}};
+  for (const std::string& group : groups)
+    plan.stages.push_back({.first_layer = layers * plan.num_stages(),
+                           .layers = layers,
+                           .devices_per_node = 1,
+                           .group = group});
+  return plan;
+}
+
+PassTimes times(const plan::Plan& plan, const model::Config& model,
                 const hardware::Profile& profile) {
   return analyze(plan, model, profile).stages[0].time;
 }
@@ -53,7 +66,7 @@ std::int64_t elements(const model::Config& model, std::size_t block) {
 // Operators: embedding 1, attention 6, MLP 5, head and loss 3; each 1 + 2 ms.
 TEST(StageTime, StableAddsUpOperators) {
   const model::Config model = samples::small_model(2);
-  const double stable_s = times(one_stage(2), model, unit_profile(model)).stable_s;
+  const double stable_s = times(one_stage(2), model, unit_profile(model)).stable_s();
   EXPECT_NEAR(stable_s, (1 + 2 * 11 + 3) * 3 * ms, 1e-12);
 }
 
@@ -61,9 +74,9 @@ TEST(StageTime, StableAddsUpOperators) {
 TEST(StageTime, RecomputationAddsAForwardWithoutItsLastProduct) {
   const model::Config model = samples::small_model(2);
   plan::Plan plan = one_stage(2);
-  const double without_s = times(plan, model, unit_profile(model)).stable_s;
+  const double without_s = times(plan, model, unit_profile(model)).stable_s();
   plan.stages[0].ckpt_layers = 2;
-  EXPECT_NEAR(times(plan, model, unit_profile(model)).stable_s - without_s, 2 * 10 * ms, 1e-12);
+  EXPECT_NEAR(times(plan, model, unit_profile(model)).stable_s() - without_s, 2 * 10 * ms, 1e-12);
 }
 
 // Forward a reduce-scatter and an all-gather of the stream between any two of embedding, four
@@ -73,13 +86,13 @@ TEST(StageTime, TensorParallelismPaysForItsStream) {
   const model::Config model = samples::small_model(2);
   const hardware::Profile profile = unit_profile(model);
   plan::Plan plan = one_stage(2);
-  const double alone_s = times(plan, model, profile).stable_s;
+  const double alone_s = times(plan, model, profile).stable_s();
   plan.stages[0].tp = plan.stages[0].devices_per_node = 2;
   const double both_s = hardware::link_time(profile, "reduce_scatter", 1, 2, 4.0 * 64 * 64) +
                         hardware::link_time(profile, "all_gather", 1, 2, 4.0 * 64 * 64);
   const double all_reduce_s = hardware::link_time(profile, "all_reduce", 1, 2, 4.0 * 64 * 64);
   const double statistics_s = hardware::link_time(profile, "all_gather", 1, 2, 2 * 3 * 4.0 * 64);
-  EXPECT_NEAR(times(plan, model, profile).stable_s - alone_s,
+  EXPECT_NEAR(times(plan, model, profile).stable_s() - alone_s,
               5 * (both_s + all_reduce_s) + statistics_s, 1e-12);
 }
 
@@ -89,13 +102,13 @@ TEST(StageTime, TensorParallelismWaitsForTheSlowestRank) {
   hardware::Profile profile = unit_profile(model);
   plan::Plan plan = one_stage(2);
   plan.stages[0].dp = plan.stages[0].devices_per_node = 2;
-  const double alone_s = times(plan, model, profile).stable_s;
+  const double alone_s = times(plan, model, profile).stable_s();
   std::swap(plan.stages[0].dp, plan.stages[0].tp);
-  const double together_s = times(plan, model, profile).stable_s;
+  const double together_s = times(plan, model, profile).stable_s();
   profile.waits = {{2, 0.05}};
-  EXPECT_NEAR(times(plan, model, profile).stable_s - together_s, 0.05 * 26 * 3 * ms, 1e-9);
+  EXPECT_NEAR(times(plan, model, profile).stable_s() - together_s, 0.05 * 26 * 3 * ms, 1e-9);
   std::swap(plan.stages[0].dp, plan.stages[0].tp);
-  EXPECT_EQ(times(plan, model, profile).stable_s, alone_s);
+  EXPECT_EQ(times(plan, model, profile).stable_s(), alone_s);
 }
 
 // One rank: what the first and last microbatch add is the update, the norm and clearing the tables.
@@ -106,7 +119,7 @@ TEST(StageTime, DeltaOfOneRankIsItsUpdate) {
   const double all = table + double(elements(model, 1) + elements(model, 2));
   const double expected_s = all * (16.0 / profile.flops_per_s + 28.0 / profile.bytes_per_s) +
                             4.0 * all / profile.bytes_per_s + 12.0 * table / profile.bytes_per_s;
-  EXPECT_NEAR(times(one_stage(1), model, profile).delta_s, expected_s, 1e-12);
+  EXPECT_NEAR(times(one_stage(1), model, profile).delta_s(), expected_s, 1e-12);
 }
 
 // Every reduction but the embedding's hides behind computation that takes longer.
@@ -114,14 +127,14 @@ TEST(StageTime, OnlyTheLastReductionIsExposed) {
   const model::Config model = samples::small_model(2);
   const hardware::Profile profile = unit_profile(model);
   plan::Plan plan = one_stage(2);
-  const double alone_s = times(plan, model, profile).delta_s;
+  const double alone_s = times(plan, model, profile).delta_s();
   plan.stages[0].dp = plan.stages[0].devices_per_node = 2;
   const auto all_reduce_s = [&](double bytes) {
     return hardware::link_time(profile, "all_reduce", 1, 2, bytes);
   };
   const double all = double(elements(model, 0) + 2 * elements(model, 1) + elements(model, 3));
   const double norm_halved_s = 0.5 * 4.0 * all / profile.bytes_per_s;
-  EXPECT_NEAR(times(plan, model, profile).delta_s - alone_s,
+  EXPECT_NEAR(times(plan, model, profile).delta_s() - alone_s,
               all_reduce_s(4.0 * double(elements(model, 0))) + all_reduce_s(16.0) - norm_halved_s,
               1e-9);
 }
@@ -133,15 +146,15 @@ TEST(StageTime, WeightsOnTheHostHideBehindComputation) {
   const model::Config model = samples::small_model(2);
   hardware::Profile profile = unit_profile(model);
   plan::Plan plan = one_stage(2);
-  const double alone_s = times(plan, model, profile).stable_s;
+  const double alone_s = times(plan, model, profile).stable_s();
   plan.stages[0].weight_offload_ratio = 1.0;
-  EXPECT_NEAR(times(plan, model, profile).stable_s, alone_s, 1e-12);
+  EXPECT_NEAR(times(plan, model, profile).stable_s(), alone_s, 1e-12);
 
   for (hardware::OperatorRow& row : profile.operators) row.forward_s = row.backward_s = 0.0;
   const auto copy_in_s = [&](std::size_t block) {
     return hardware::copy_time(profile, "copy_in", 4.0 * double(elements(model, block)));
   };
-  EXPECT_NEAR(times(plan, model, profile).stable_s,
+  EXPECT_NEAR(times(plan, model, profile).stable_s(),
               4.0 * copy_in_s(1) + copy_in_s(3) + 2.0 * copy_in_s(0), 1e-12);
 }
 
@@ -163,27 +176,39 @@ TEST(StageTime, ShardedStateIsExchangedInEachMicrobatch) {
   const double gathers_s = 2.0 * exchange_s("all_gather", 0) + 4.0 * exchange_s("all_gather", 1) +
                            exchange_s("all_gather", 3);
   plan.stages[0].zero_level = 1;
-  EXPECT_NEAR(times(plan, model, profile).stable_s, 0.0, 1e-12);
+  EXPECT_NEAR(times(plan, model, profile).stable_s(), 0.0, 1e-12);
   plan.stages[0].zero_level = 2;
-  EXPECT_NEAR(times(plan, model, profile).stable_s, reductions_s, 1e-12);
+  EXPECT_NEAR(times(plan, model, profile).stable_s(), reductions_s, 1e-12);
   plan.stages[0].zero_level = 3;
-  EXPECT_NEAR(times(plan, model, profile).stable_s, reductions_s + gathers_s, 1e-12);
+  EXPECT_NEAR(times(plan, model, profile).stable_s(), reductions_s + gathers_s, 1e-12);
 }
 
 TEST(StageTime, TermsAddUpToTheirSums) {
   const model::Config model = samples::small_model();
   std::mt19937 random(3);
+  const std::vector<std::pair<std::vector<Term> TimeTerms::*, Expr TimeExpressions::*>> parts{
+      {&TimeTerms::start, &TimeExpressions::start_s},
+      {&TimeTerms::ahead, &TimeExpressions::ahead_s},
+      {&TimeTerms::first, &TimeExpressions::first_s},
+      {&TimeTerms::forward, &TimeExpressions::forward_s},
+      {&TimeTerms::backward, &TimeExpressions::backward_s},
+      {&TimeTerms::last, &TimeExpressions::last_s},
+      {&TimeTerms::end, &TimeExpressions::end_s},
+      {&TimeTerms::forward_tail, &TimeExpressions::forward_tail_s},
+      {&TimeTerms::backward_tail, &TimeExpressions::backward_tail_s},
+      {&TimeTerms::last_tail, &TimeExpressions::last_tail_s},
+      {&TimeTerms::communication, &TimeExpressions::communication_s}};
   for (int trial = 0; trial < 20; ++trial) {
     const plan::Plan plan = samples::random_plan(random, 4);
     for (int i = 0; i < plan.num_stages(); ++i) {
       const StageExpressions stage = stage_expressions(model, samples::round_profile(),
                                                        role_of(plan, i, samples::round_profile()));
       const auto values = bindings(plan, i);
-      double stable_s = 0.0, delta_s = 0.0;
-      for (const Term& term : stage.stable_terms) stable_s += term.value.evaluate(values);
-      for (const Term& term : stage.delta_terms) delta_s += term.value.evaluate(values);
-      EXPECT_NEAR(stage.stable_s.evaluate(values), stable_s, 1e-12);
-      EXPECT_NEAR(stage.delta_s.evaluate(values), delta_s, 1e-12);
+      for (const auto& [terms, sum] : parts) {
+        double sum_s = 0.0;
+        for (const Term& term : stage.terms.*terms) sum_s += term.value.evaluate(values);
+        EXPECT_NEAR((stage.time.*sum).evaluate(values), sum_s, 1e-12);
+      }
     }
   }
 }
@@ -192,7 +217,23 @@ TEST(StageTime, ExplainNamesWhatBinds) {
   const model::Config model = samples::small_model(2);
   const std::string text = explain(one_stage(2), model, unit_profile(model),
                                    hardware::NodeGroup{.memory_bytes = 1 << 30});
-  EXPECT_NE(text.find("binds: 'layers backward' of stage 0"), std::string::npos) << text;
+  EXPECT_NE(text.find("binds: the backward of the layers of stage 0"), std::string::npos) << text;
+}
+
+// The last reduction but one runs beside the last pass over a layer; what is left of it when that
+// is done is the tail, for what the pass makes can leave by then.
+TEST(StageTime, TheTailIsWhatTransfersTakeBeyondCompute) {
+  const model::Config model = samples::small_model(4);
+  hardware::Profile profile = unit_profile(model);
+  plan::Plan plan = on_groups({"", ""}, 2);
+  for (plan::Stage& stage : plan.stages) stage.dp = stage.devices_per_node = 2;
+  const auto tail_s = [&] { return analyze(plan, model, profile).stages[1].time.last_tail_s; };
+  EXPECT_NEAR(tail_s(), 0.0, 1e-12);
+  for (hardware::OperatorRow& row : profile.operators) row.forward_s = row.backward_s = 0.0;
+  profile.bytes_per_s = 1e30;
+  EXPECT_NEAR(tail_s(),
+              hardware::link_time(profile, "all_reduce", 1, 2, 4.0 * double(elements(model, 1))),
+              1e-12);
 }
 
 // --- against the event simulation ----------------------------------------------------------------
@@ -216,68 +257,29 @@ hardware::Machine two_groups(double speed, double latency_s = 1.0) {
                            {{.between = {"a", "b"}, .gib_per_s = 1e3, .latency_s = latency_s}});
 }
 
-/// Stages of one layer on these groups.
-plan::Plan on_groups(const std::vector<std::string>& groups) {
-  plan::Plan plan{.global_batch = 6, .microbatches = 6, .stages = {}};
-  for (const std::string& group : groups)
-    plan.stages.push_back(
-        {.first_layer = plan.num_stages(), .layers = 1, .devices_per_node = 1, .group = group});
-  return plan;
-}
-
-// A stage pays one second for each of its neighbours on the other group, and each second crosses a
-// boundary twice a microbatch: by both of the stages beside it.
+// A message between groups takes a second, and no stage's passes count it.
 TEST(StageTime, MessagesBetweenGroupsTakeTheirLink) {
   const model::Config model = samples::small_model(4, false);
   const plan::Plan mixed = on_groups({"a", "b", "b", "a"}), alone = on_groups({"a", "a", "a", "a"});
   const hardware::Machine machine = two_groups(1.0);
   const Prediction of_mixed = analyze(mixed, model, machine),
                    of_alone = analyze(alone, model, machine);
+  for (std::size_t i = 0; i < 3; ++i)
+    EXPECT_NEAR(of_mixed.messages_s[i] - of_alone.messages_s[i], i == 1 ? 0.0 : 1.0, 1e-3);
   for (std::size_t i = 0; i < 4; ++i)
-    EXPECT_NEAR(of_mixed.stages[i].time.stable_s - of_alone.stages[i].time.stable_s, 1.0, 1e-3);
+    EXPECT_EQ(of_mixed.stages[i].time.stable_s(), of_alone.stages[i].time.stable_s());
 }
 
 // The table of a tied head comes over the link too, when the ends lie on different groups.
 TEST(StageTime, ATiedTableTakesTheLinkOfTheEnds) {
   const model::Config model = samples::small_model(3, true);
   const hardware::Machine machine = two_groups(1.0);
-  const auto last_delta_s = [&](const std::vector<std::string>& groups) {
-    return analyze(on_groups(groups), model, machine).stages[2].time.delta_s;
+  const auto tied = [&](const std::vector<std::string>& groups) {
+    return analyze(on_groups(groups), model, machine).tied;
   };
-  EXPECT_NEAR(last_delta_s({"a", "a", "b"}) - last_delta_s({"b", "a", "b"}), 1.0, 1e-3);
-}
-
-// The tuner adds for neighbours of other groups what the expressions say, whatever the split.
-TEST(StageTime, MessagesAloneAreTheirTerm) {
-  const model::Config model = samples::small_model(4, false);
-  const hardware::Machine machine = two_groups(0.5, 1e-5);
-  for (const auto& groups : std::vector<std::vector<std::string>>{
-           {"a", "b", "a", "a"}, {"b", "b", "a", "b"}, {"a", "a", "a", "b"}, {"b", "a"}}) {
-    const plan::Plan plan = on_groups(groups);
-    for (int i = 0; i < plan.num_stages(); ++i) {
-      const StageRole role = role_of(plan, i, machine);
-      const auto terms = stage_expressions(model, machine, role).stable_terms;
-      ASSERT_EQ(terms.back().name, "pipeline messages");
-      EXPECT_NEAR(terms.back().value.evaluate(bindings(plan, i)),
-                  messages_s(model, machine, role).evaluate(bindings(plan, i)), 1e-15);
-    }
-  }
-}
-
-// That is a second for each on the other group.
-TEST(StageTime, MessagesAloneAreASecondForEachForeignNeighbour) {
-  const model::Config model = samples::small_model(4, false);
-  const hardware::Machine machine = two_groups(0.5);
-  for (const auto& groups : std::vector<std::vector<std::string>>{
-           {"a", "b", "a", "a"}, {"b", "b", "a", "b"}, {"a", "a", "a", "b"}, {"b", "a"}}) {
-    const plan::Plan plan = on_groups(groups);
-    for (std::size_t i = 0; i < groups.size(); ++i) {
-      const int foreign = int(i > 0 && groups[i - 1] != groups[i]) +
-                          int(i + 1 < groups.size() && groups[i + 1] != groups[i]);
-      const symbolic::Expr seconds = messages_s(model, machine, role_of(plan, int(i), machine));
-      EXPECT_NEAR(seconds.evaluate(bindings(plan, int(i))), foreign, 1e-3) << i;
-    }
-  }
+  const TiedTimes apart = tied({"a", "a", "b"}), together = tied({"b", "a", "b"});
+  EXPECT_NEAR(apart.table_s - together.table_s, 1.0, 1e-3);
+  EXPECT_NEAR(apart.gradient_s - together.gradient_s, 1.0, 1e-3);
 }
 
 // In 1F1B every microbatch waits for messages, with stages further ahead only the first and the
@@ -287,18 +289,23 @@ TEST(StageTime, MessagesHideWhereStagesRunAhead) {
   hardware::Profile profile = samples::round_profile(8);
   profile.interference.assign(profile.interference.size(), 0.0);
   plan::Plan plan = on_groups({"", "", "", ""});
-  plan.global_batch = plan.microbatches = 12;
-  const double message_s = 1e-4;
+  const double message_s = 7e-4;
   for (hardware::LinkRow& row : profile.links)
     if (row.kind == "send") row.time_s = message_s;
-  const auto predicted_s = [&](int run_ahead) {
+  const auto more_s = [&](int run_ahead) {
     plan.run_ahead = run_ahead;
-    EXPECT_NEAR(ratio(plan, model, profile), 1.0, 0.06) << run_ahead;
-    return analyze(plan, model, profile).iteration_s;
+    const auto predicted_s = [&](int microbatches) {
+      plan.global_batch = plan.microbatches = microbatches;
+      EXPECT_NEAR(ratio(plan, model, profile), 1.0, 0.02) << run_ahead;
+      return analyze(plan, model, profile).iteration_s;
+    };
+    return (predicted_s(24) - predicted_s(12)) / 12.0;
   };
-  const double waited_s = predicted_s(1), hidden_s = predicted_s(2);
-  // (G + S - 1) (S - 1) / S messages each way are waited for, or S - 1.
-  EXPECT_NEAR(waited_s - hidden_s, 2.0 * (15.0 * 3.0 / 4.0 - 3.0) * message_s, message_s);
+  double slowest_s = 0.0;
+  for (const StagePrediction& stage : analyze(plan, model, profile).stages)
+    slowest_s = std::max(slowest_s, stage.time.stable_s());
+  EXPECT_NEAR(more_s(2), slowest_s, 1e-2 * slowest_s);
+  EXPECT_GT(more_s(1), slowest_s + 0.2 * message_s);
 }
 
 // Each stage takes its own group's profile, in the expressions and in the simulation.
@@ -343,17 +350,16 @@ Off one_stage_off(unsigned seed, int trials, Change change) {
   return off;
 }
 
-TEST(StageTime, OneStageIsWithinFivePercentOfTheSimulation) {
+TEST(StageTime, OneStageIsWithinTwoPercentOfTheSimulation) {
   const Off off = one_stage_off(4, 40, [](std::mt19937&, plan::Plan plan) { return plan; });
-  EXPECT_LE(off.most, 0.05);
-  EXPECT_LE(off.mean, 0.01);
+  EXPECT_LE(off.most, 0.02);
+  EXPECT_LE(off.mean, 0.005);
 }
 
-// Of 600 such plans, the worst is off by 7.5 %, the mean is 1.0 %.
 TEST(StageTime, ShardedAndOffloadedStateIsWithinTenPercentOfTheSimulation) {
   const Off off = one_stage_off(8, 60, samples::with_moved_state);
-  EXPECT_LE(off.most, 0.10);
-  EXPECT_LE(off.mean, 0.02);
+  EXPECT_LE(off.most, 0.09);
+  EXPECT_LE(off.mean, 0.012);
 }
 
 // Where the disk takes most of the time the formula errs on the slow side: transfers hide behind
@@ -364,8 +370,8 @@ TEST(StageTime, StagesOnDiskAreCloseToTheSimulation) {
     return samples::with_disk(random, plan);
   };
   const Off off = one_stage_off(11, 40, on_disk);
-  EXPECT_LE(off.most, 0.20);
-  EXPECT_LE(off.mean, 0.03);
+  EXPECT_LE(off.most, 0.17);
+  EXPECT_LE(off.mean, 0.02);
 }
 
 TEST(StageTime, AProfileWithoutADiskIsNamed) {
@@ -392,47 +398,45 @@ plan::Plan balanced(plan::Plan plan, int layers) {
   return plan;
 }
 
-void expect_balanced_pipeline_close(const plan::Plan& drawn, int trial) {
+void expect_balanced_pipeline_close(const plan::Plan& drawn, int trial, double most) {
   const plan::Plan plan = balanced(drawn, 3);
   const double found =
       ratio(plan, samples::small_model(3 * plan.num_stages()), faster(trial % 2 ? 1 : 10));
-  EXPECT_NEAR(found, 1.0, 0.10) << plan::text(plan);
+  EXPECT_NEAR(found, 1.0, most) << plan::text(plan);
 }
 
-TEST(StageTime, BalancedPipelinesAreWithinTenPercentOfTheSimulation) {
+TEST(StageTime, BalancedPipelinesAreWithinThreePercentOfTheSimulation) {
   std::mt19937 random(5);
   for (int trial = 0; trial < 30; ++trial)
-    expect_balanced_pipeline_close(samples::random_plan(random, 4), trial);
+    expect_balanced_pipeline_close(samples::random_plan(random, 4), trial, 0.03);
 }
 
-TEST(StageTime, PipelinesWithShardedAndOffloadedStateAreWithinTenPercentOfTheSimulation) {
+TEST(StageTime, PipelinesWithMovedStateAreWithinFivePercentOfTheSimulation) {
   std::mt19937 random(9);
   for (int trial = 0; trial < 30; ++trial) {
     const plan::Plan drawn = samples::random_plan(random, 4);
-    expect_balanced_pipeline_close(samples::with_moved_state(random, drawn), trial);
+    expect_balanced_pipeline_close(samples::with_moved_state(random, drawn), trial, 0.05);
   }
 }
 
-// The formula takes the whole fill as lost, so it errs on the slow side.
-TEST(StageTime, UnbalancedPipelinesAreNotUnderestimated) {
+TEST(StageTime, UnbalancedPipelinesAreCloseToTheSimulation) {
   std::mt19937 random(6);
   for (int trial = 0; trial < 30; ++trial) {
     const plan::Plan plan = samples::random_plan(random, 6);
     const double found = ratio(plan, samples::small_model(6), faster(1));
-    EXPECT_GE(found, 0.97) << plan::text(plan);
-    EXPECT_LE(found, 1.30) << plan::text(plan);
+    EXPECT_GE(found, 0.96) << plan::text(plan);
+    EXPECT_LE(found, 1.06) << plan::text(plan);
   }
 }
 
-// Each stage prices messages as if its neighbours were like itself.
 TEST(StageTime, StagesThatDifferAreCloseToTheSimulation) {
   std::mt19937 random(7);
   for (int trial = 0; trial < 30; ++trial) {
     const model::Config model = samples::small_model(6);
     const plan::Plan plan = test::mixed_plan(random, model, 12);
     const double found = ratio(plan, model, faster(1));
-    EXPECT_GE(found, 0.95) << plan::text(plan);
-    EXPECT_LE(found, 1.30) << plan::text(plan);
+    EXPECT_GE(found, 0.96) << plan::text(plan);
+    EXPECT_LE(found, 1.06) << plan::text(plan);
   }
 }
 

@@ -8,9 +8,11 @@
 #include <optional>
 #include <set>
 
+#include "analyzer/messages.hpp"
 #include "base/error.hpp"
 #include "planning_samples.hpp"
 #include "schedule/compile.hpp"
+#include "schedule/simulate.hpp"
 #include "trials.hpp"
 
 namespace brume::tuner {
@@ -75,15 +77,18 @@ Problem random_problem(std::mt19937& random) {
 /// A stage's strategy with its costs.
 struct Costed {
   plan::Stage stage;
-  analyzer::StageTime time;
+  analyzer::PassTimes time;
   double device_bytes;
   double host_bytes;
 };
 
 symbolic::Tape compiled(const analyzer::StageExpressions& e) {
-  return symbolic::Tape(std::vector{e.stable_s, e.delta_s, e.peak_forward_bytes,
-                                    e.peak_backward_bytes, e.host_bytes, e.disk_bytes},
-                        analyzer::variables());
+  const analyzer::TimeExpressions& t = e.time;
+  return symbolic::Tape(
+      std::vector{t.start_s, t.ahead_s, t.first_s, t.forward_s, t.backward_s, t.last_s, t.end_s,
+                  t.forward_tail_s, t.backward_tail_s, t.last_tail_s, t.communication_s,
+                  e.peak_forward_bytes, e.peak_backward_bytes, e.host_bytes, e.disk_bytes},
+      analyzer::variables());
 }
 
 std::vector<double> evaluate(const symbolic::Tape& tape,
@@ -91,7 +96,7 @@ std::vector<double> evaluate(const symbolic::Tape& tape,
   std::vector<const double*> inputs;
   for (const std::string& name : analyzer::variables())
     inputs.push_back(&values.find(name)->second);
-  std::vector<double> results(6);
+  std::vector<double> results(15);
   std::vector<double*> outputs;
   for (double& result : results) outputs.push_back(&result);
   tape.evaluate(inputs, outputs, 1);
@@ -103,7 +108,6 @@ std::vector<Costed> strategies(const Problem& p, const hardware::Machine& machin
                                plan::Plan& frame, int index,
                                std::map<analyzer::StageRole, symbolic::Tape>& tapes) {
   analyzer::StageRole role = analyzer::role_of(frame, index, machine);
-  if (!p.model.tied_head) role.other_end = role.group;  // nothing travels between the ends
   const hardware::NodeGroup& group = p.cluster.groups[std::size_t(role.group)];
   role.disk = group.disk_bytes > 0;
   const std::vector<double> none{0.0}, &optim_disk = role.disk ? p.search.optim_disk : none,
@@ -128,9 +132,13 @@ std::vector<Costed> strategies(const Problem& p, const hardware::Machine& machin
                 for (double ad : act_disk) {
                   s.optim_disk_ratio = o * od, s.act_disk_ratio = a * ad;
                   const std::vector<double> v = evaluate(tape, analyzer::bindings(frame, index));
-                  if (std::max(v[2], v[3]) > double(group.memory_bytes)) continue;
-                  if (v[5] * group.devices_per_node > double(group.disk_bytes)) continue;
-                  found.push_back({s, {v[0], v[1]}, std::max(v[2], v[3]), v[4]});
+                  if (std::max(v[11], v[12]) > double(group.memory_bytes)) continue;
+                  if (v[14] * group.devices_per_node > double(group.disk_bytes)) continue;
+                  found.push_back(
+                      {s,
+                       {v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9], v[10]},
+                       std::max(v[11], v[12]),
+                       v[13]});
                 }
             }
   return found;
@@ -257,23 +265,29 @@ class Oracle {
   /// What the stages so far take at least.
   double least_s() const {
     double sum_s = 0.0, slowest_s = 0.0;
-    for (const analyzer::StageTime& time : times_) {
-      sum_s += time.stable_s;
-      slowest_s = std::max(slowest_s, time.stable_s);
+    for (const analyzer::PassTimes& time : times_) {
+      sum_s += time.stable_s();
+      slowest_s = std::max(slowest_s, time.stable_s());
     }
-    return (plan_.microbatches - 1) * slowest_s + sum_s;
+    return std::max(plan_.microbatches * slowest_s, sum_s);
   }
   double cutoff_s() const { return fastest_.size() < most_kept ? 1e300 : fastest_.rbegin()->first; }
 
   void keep() {
-    fastest_.emplace(analyzer::iteration_time(times_, plan_.microbatches), plan_);
+    analyzer::Pipeline pipeline{.stages = times_,
+                                .messages_s = {},
+                                .tied = {},
+                                .microbatches = plan_.microbatches,
+                                .run_ahead = plan_.run_ahead};
+    analyzer::add_messages(plan_, p_.model, machine_, pipeline);
+    fastest_.emplace(analyzer::iteration_time(pipeline), plan_);
     if (fastest_.size() > most_kept) fastest_.erase(std::prev(fastest_.end()));
   }
 
   const Problem& p_;
   hardware::Machine machine_;
   plan::Plan plan_;
-  std::vector<analyzer::StageTime> times_;
+  std::vector<analyzer::PassTimes> times_;
   std::vector<int> used_;                  ///< devices, by group
   std::vector<std::vector<double>> host_;  ///< on each group's node so far, by stage
   std::map<Key, std::vector<Costed>> costed_;
@@ -296,13 +310,33 @@ bool can_be_placed(const Problem& p, const plan::Plan& plan) {
   return true;
 }
 
-/// The fastest plan that can be placed. `known`: whether it is among the ones looked at.
-std::optional<double> fastest(const Problem& p, bool& known) {
+/// The fastest plans that can be placed.
+struct Fastest {
+  std::optional<double> predicted_s;
+  plan::Plan plan;             ///< the first of them
+  double simulated_s = 1e300;  ///< of the first few by prediction
+  bool known = true;           ///< whether they are among the ones looked at
+};
+
+Fastest fastest(const Problem& p) {
+  constexpr int most_simulated = 6;
   const Oracle oracle(p);
-  for (const auto& [iteration_s, plan] : oracle.fastest())
-    if (can_be_placed(p, plan)) return iteration_s;
-  known = oracle.fastest().empty();
-  return std::nullopt;
+  Fastest found;
+  int simulated = 0;
+  for (const auto& [iteration_s, plan] : oracle.fastest()) {
+    if (simulated == most_simulated) break;
+    if (!can_be_placed(p, plan)) continue;
+    if (!found.predicted_s) {
+      found.predicted_s = iteration_s;
+      found.plan = plan;
+    }
+    const auto programs = schedule::compile_all(plan, p.model);
+    found.simulated_s = std::min(
+        found.simulated_s, schedule::simulate(programs, plan, p.model, p.machine()).iteration_s);
+    ++simulated;
+  }
+  found.known = found.predicted_s || oracle.fastest().empty();
+  return found;
 }
 
 Result tune(const Problem& p) {
@@ -317,6 +351,7 @@ double fastest_prediction(const Result& result) {
 
 /// What random problems reached.
 struct Reached {
+  int best = 0;  ///< no plan that was simulated is faster by more than 0.5 %
   int feasible = 0, infeasible = 0, pipelined = 0, unequal = 0, confirmed = 0, struck = 0;
   int mixed = 0;      ///< plans on several groups
   int reordered = 0;  ///< of these, in another order than the deck's
@@ -327,10 +362,9 @@ struct Reached {
 
 void compare_with_oracle(const Problem& p, Reached& reached,
                          const Options& options = {.reasons = false}) {
-  bool known = true;
-  const std::optional<double> expected_s = fastest(p, known);
-  if (!known) return;
-  if (!expected_s) {
+  const Fastest expected = fastest(p);
+  if (!expected.known) return;
+  if (!expected.predicted_s) {
     EXPECT_THROW(tune(p), Error);
     ++reached.infeasible;
     return;
@@ -338,9 +372,15 @@ void compare_with_oracle(const Problem& p, Reached& reached,
   Result result;
   ASSERT_NO_THROW(
       result = tuner::tune(p.model, p.global_batch, p.cluster, p.machine(), p.search, options));
-  EXPECT_NEAR(fastest_prediction(result), *expected_s, 1e-9 * *expected_s)
-      << plan::text(result.best[0].plan);
-  EXPECT_LE(result.search.gap, 1e-9);
+  const Candidate& best = result.best[0];
+  EXPECT_LE(best.seconds() * (1.0 - result.search.gap), *expected.predicted_s * (1.0 + 1e-9))
+      << "the bound exceeds what this plan is predicted to take\n"
+      << plan::text(expected.plan);
+  // Of the plans that its bound does not tell apart the search looks at a few; of merged labels it
+  // sees one.
+  const double most = options.most_labels > 1 ? 1.25 : 1.5;
+  EXPECT_LE(best.seconds(), most * expected.simulated_s) << plan::text(expected.plan);
+  reached.best += best.seconds() <= 1.005 * expected.simulated_s;
   const plan::Plan& plan = result.best[0].plan;
   ++reached.feasible;
   reached.pipelined += plan.num_stages() > 1;
@@ -369,6 +409,7 @@ TEST(Tuner, NoPlanIsFasterThanTheOneFound) {
     SCOPED_TRACE(trial);
     compare_with_oracle(random_problem(random), reached);
   }
+  EXPECT_GE(reached.best, 85 * reached.feasible / 100);
   // The cases must have reached every part of the search.
   EXPECT_GE(reached.feasible, trials / 2);
   EXPECT_GE(reached.infeasible, trials / 8);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "analyzer/messages.hpp"
 #include "stage_memory.hpp"
 #include "stage_time.hpp"
 
@@ -17,30 +18,6 @@ Expr sum(const std::vector<Term>& terms) {
   return total;
 }
 
-/// A role's expressions: stable time, delta, both peaks on the device, host memory, disk.
-class RoleTape {
- public:
-  RoleTape(const model::Config& model, const hardware::Machine& machine, StageRole role)
-      : tape_(outputs(stage_expressions(model, machine, role)), variables()) {}
-
-  std::array<double, 6> at(const std::map<std::string, double, std::less<>>& values) const {
-    std::vector<const double*> inputs;
-    for (const std::string& name : variables()) inputs.push_back(&values.at(name));
-    std::array<double, 6> results;
-    std::array<double*, 6> columns;
-    std::ranges::transform(results, columns.begin(), [](double& result) { return &result; });
-    tape_.evaluate(inputs, columns, 1);
-    return results;
-  }
-
- private:
-  static std::array<Expr, 6> outputs(const StageExpressions& e) {
-    return {e.stable_s,   e.delta_s,   e.peak_forward_bytes, e.peak_backward_bytes,
-            e.host_bytes, e.disk_bytes};
-  }
-  symbolic::Tape tape_;
-};
-
 }  // namespace
 
 const std::vector<std::string>& variables() {
@@ -51,13 +28,21 @@ const std::vector<std::string>& variables() {
 
 StageExpressions stage_expressions(const model::Config& model, const hardware::Machine& machine,
                                    StageRole role) {
-  TimeTerms time = stage_time(model, machine, role);
+  TimeTerms terms = stage_time(model, machine, role);
   const MemoryExpressions memory = stage_memory(model, role);
-  const Expr stable_s = sum(time.stable), delta_s = sum(time.delta);
-  return {.stable_terms = std::move(time.stable),
-          .delta_terms = std::move(time.delta),
-          .stable_s = stable_s,
-          .delta_s = delta_s,
+  const TimeExpressions time{.start_s = sum(terms.start),
+                             .ahead_s = sum(terms.ahead),
+                             .first_s = sum(terms.first),
+                             .forward_s = sum(terms.forward),
+                             .backward_s = sum(terms.backward),
+                             .last_s = sum(terms.last),
+                             .end_s = sum(terms.end),
+                             .forward_tail_s = sum(terms.forward_tail),
+                             .backward_tail_s = sum(terms.backward_tail),
+                             .last_tail_s = sum(terms.last_tail),
+                             .communication_s = sum(terms.communication)};
+  return {.terms = std::move(terms),
+          .time = time,
           .peak_forward_bytes = memory.peak_forward_bytes,
           .peak_backward_bytes = memory.peak_backward_bytes,
           .host_bytes = memory.host_bytes,
@@ -73,9 +58,6 @@ StageRole role_of(const plan::Plan& plan, int stage, const hardware::Machine& ma
           .group = own,
           .before = first ? own : group(stage - 1),
           .after = last ? own : group(stage + 1),
-          .other_end = first  ? group(plan.num_stages() - 1)
-                       : last ? group(0)
-                              : own,
           .disk = plan::uses_disk(plan.stages[std::size_t(stage)])};
 }
 
@@ -101,25 +83,82 @@ std::map<std::string, double, std::less<>> bindings(const plan::Plan& plan, int 
           {"m", s.devices_per_node}};
 }
 
+/// A role's expressions: the times of its passes, both peaks on the device, host memory, disk.
+class Analyzer::RoleTape {
+ public:
+  RoleTape(const model::Config& model, const hardware::Machine& machine, StageRole role)
+      : tape_(outputs(stage_expressions(model, machine, role)), variables()) {}
+
+  static constexpr std::size_t num_outputs = 15;
+
+  StagePrediction at(const std::map<std::string, double, std::less<>>& values) const {
+    std::vector<const double*> inputs;
+    for (const std::string& name : variables()) inputs.push_back(&values.at(name));
+    std::array<double, num_outputs> results;
+    std::array<double*, num_outputs> columns;
+    std::ranges::transform(results, columns.begin(), [](double& result) { return &result; });
+    tape_.evaluate(inputs, columns, 1);
+    const auto [start, ahead, first, forward, backward, last, end, forward_tail, backward_tail,
+                last_tail, communication, forward_bytes, backward_bytes, host, disk] = results;
+    return {.time = {start, ahead, first, forward, backward, last, end, forward_tail, backward_tail,
+                     last_tail, communication},
+            .peak_forward_bytes = std::llround(forward_bytes),
+            .peak_backward_bytes = std::llround(backward_bytes),
+            .host_bytes = std::llround(host),
+            .disk_bytes = std::llround(disk)};
+  }
+
+ private:
+  static std::array<Expr, num_outputs> outputs(const StageExpressions& e) {
+    const TimeExpressions& t = e.time;
+    return {t.start_s,
+            t.ahead_s,
+            t.first_s,
+            t.forward_s,
+            t.backward_s,
+            t.last_s,
+            t.end_s,
+            t.forward_tail_s,
+            t.backward_tail_s,
+            t.last_tail_s,
+            t.communication_s,
+            e.peak_forward_bytes,
+            e.peak_backward_bytes,
+            e.host_bytes,
+            e.disk_bytes};
+  }
+  symbolic::Tape tape_;
+};
+
+Analyzer::Analyzer(const model::Config& model, const hardware::Machine& machine)
+    : model_(model), machine_(machine) {}
+
+Analyzer::~Analyzer() = default;
+
+Prediction Analyzer::analyze(const plan::Plan& plan) {
+  Prediction prediction{};
+  Pipeline pipeline{.stages = {},
+                    .messages_s = {},
+                    .tied = {},
+                    .microbatches = plan.microbatches,
+                    .run_ahead = plan.run_ahead};
+  for (int i = 0; i < plan.num_stages(); ++i) {
+    const StageRole role = role_of(plan, i, machine_);
+    std::unique_ptr<RoleTape>& tape = tapes_[role];
+    if (!tape) tape = std::make_unique<RoleTape>(model_, machine_, role);
+    prediction.stages.push_back(tape->at(bindings(plan, i)));
+    pipeline.stages.push_back(prediction.stages.back().time);
+  }
+  add_messages(plan, model_, machine_, pipeline);
+  prediction.messages_s = pipeline.messages_s;
+  prediction.tied = pipeline.tied;
+  prediction.iteration_s = iteration_time(pipeline);
+  return prediction;
+}
+
 Prediction analyze(const plan::Plan& plan, const model::Config& model,
                    const hardware::Machine& machine) {
-  Prediction prediction{};
-  std::vector<StageTime> times;
-  std::map<StageRole, RoleTape> tapes;  // stages between the ends mostly share one
-  for (int i = 0; i < plan.num_stages(); ++i) {
-    const StageRole role = role_of(plan, i, machine);
-    const auto& tape = tapes.try_emplace(role, model, machine, role).first;
-    const auto [stable_s, delta_s, forward, backward, host, disk] =
-        tape->second.at(bindings(plan, i));
-    times.push_back({stable_s, delta_s});
-    prediction.stages.push_back({.time = times.back(),
-                                 .peak_forward_bytes = std::llround(forward),
-                                 .peak_backward_bytes = std::llround(backward),
-                                 .host_bytes = std::llround(host),
-                                 .disk_bytes = std::llround(disk)});
-  }
-  prediction.iteration_s = iteration_time(times, plan.microbatches);
-  return prediction;
+  return Analyzer(model, machine).analyze(plan);
 }
 
 }  // namespace brume::analyzer

@@ -1,5 +1,7 @@
 #include "block_costs.hpp"
 
+#include <utility>
+
 #include "kept_state.hpp"
 
 namespace brume::analyzer {
@@ -8,10 +10,13 @@ using model::grad_bytes;
 
 Load& Load::operator+=(const Load& other) {
   compute_s += other.compute_s;
+  tp_s += other.tp_s;
+  wait_s += other.wait_s;
+  copies_s += other.copies_s;
   moves_s += other.moves_s;
+  sums_s += other.sums_s;
   reduce_s += other.reduce_s;
   gather_s += other.gather_s;
-  messages_s += other.messages_s;
   weights_in_s += other.weights_in_s;
   in_s += other.in_s;
   out_s += other.out_s;
@@ -20,19 +25,32 @@ Load& Load::operator+=(const Load& other) {
   return *this;
 }
 
+Load operator+(Load a, const Load& b) { return a += b; }
+
 Load operator*(const Expr& factor, const Load& load) {
-  return {factor * load.compute_s, factor * load.moves_s,    factor * load.reduce_s,
-          factor * load.gather_s,  factor * load.messages_s, factor * load.weights_in_s,
-          factor * load.in_s,      factor * load.out_s,      factor * load.read_s,
+  return {factor * load.compute_s, factor * load.tp_s,     factor * load.wait_s,
+          factor * load.copies_s,  factor * load.moves_s,  factor * load.sums_s,
+          factor * load.reduce_s,  factor * load.gather_s, factor * load.weights_in_s,
+          factor * load.in_s,      factor * load.out_s,    factor * load.read_s,
           factor * load.write_s};
 }
 
 Expr window(const Costs& costs, const Load& load) {
-  const Expr together = costs.overlapped(load.compute_s + load.moves_s,
-                                         load.reduce_s + load.gather_s + load.messages_s,
-                                         load.weights_in_s + load.in_s, load.out_s);
-  const Expr all =
-      max(together, max(load.weights_in_s, load.reduce_s) + load.gather_s + load.moves_s);
+  const Expr moved_s = load.copies_s + load.moves_s + load.sums_s;
+  const Expr compute_s = load.compute_s + max(moved_s - load.wait_s, 0.0);
+  const auto shared = [&](Costs::Transfer transfer, const Expr& all_s) {
+    const Expr share = costs.compute_share(transfer, compute_s, load.tp_s);
+    return std::pair(share * all_s, (1.0 - share) * all_s);
+  };
+  using enum Costs::Transfer;
+  const auto [comm_s, comm_beside_tp_s] = shared(over_dp, load.reduce_s + load.gather_s);
+  const auto [in_s, in_beside_tp_s] = shared(in, load.weights_in_s + load.in_s);
+  const auto [out_s, out_beside_tp_s] = shared(out, load.out_s);
+  const Expr together =
+      costs.overlapped(compute_s, comm_s, in_s, out_s) +
+      costs.overlapped(0.0, max(load.tp_s, comm_beside_tp_s), in_beside_tp_s, out_beside_tp_s);
+  const Expr before_s = max(max(load.weights_in_s, load.copies_s), load.reduce_s);
+  const Expr all = max(together, before_s + load.moves_s + max(load.gather_s, load.sums_s));
   return costs.disk() ? max(all, load.read_s + load.write_s) : all;
 }
 
@@ -46,8 +64,8 @@ Load update(const model::Config& model, const Costs& costs, const KeptState& s) 
   const double optimizer_bytes = model::optimizer_bytes(model.precision);
   const Expr moments_bytes = optimizer_bytes * s.offloaded_optimizer;
   const Expr disk_bytes = optimizer_bytes * s.disk_optimizer;
-  return {.compute_s = costs.optimizer(s.optimizer),
-          .moves_s = costs.copy(weight_bytes * min(device_weights, s.optimizer)) +
+  return {.moves_s = costs.optimizer(s.optimizer) +
+                     costs.copy(weight_bytes * min(device_weights, s.optimizer)) +
                      costs.copy(weight_bytes * device_weights),
           .gather_s = costs.weight_gather(weight_bytes * s.whole),
           .in_s = costs.copy_in(weight_bytes * min(s.host_weights, s.optimizer)) +
@@ -69,16 +87,16 @@ BlockCosts block_costs(const model::Config& model, const Costs& costs, const mod
   const Expr fresh_bytes = grad_bytes * s.grads_staged * s.grads;
   return {
       .update = update(model, costs, s),
-      .weights = {.moves_s =
+      .weights = {.copies_s =
                       costs.copy(weight_bytes * s.weights_staged * (s.weights - s.host_weights)),
                   .gather_s = costs.weight_gather(weight_bytes * shards.weights * s.whole),
                   .weights_in_s = costs.copy_in(weight_bytes * s.host_weights)},
       .kept_grads = {.in_s = later * costs.copy_in(grad_bytes * s.host_grads)},
-      .grads = {.moves_s = costs.clear_or_add(fresh_bytes),
+      .grads = {.sums_s = costs.clear_or_add(fresh_bytes),
                 .reduce_s = costs.gradient_reduction(grad_bytes * shards.grads * s.whole),
                 .out_s = costs.copy_out(grad_bytes * s.host_grads)},
-      .last_grads = {.moves_s = later * costs.clear_or_add(fresh_bytes) +
-                                costs.copy(grad_bytes * s.grads_staged * min(s.optimizer, s.grads)),
+      .last_grads = {.sums_s = later * costs.clear_or_add(fresh_bytes) +
+                               costs.copy(grad_bytes * s.grads_staged * min(s.optimizer, s.grads)),
                      .reduce_s = costs.gradient_reduction(grad_bytes * s.whole),
                      .out_s = costs.copy_out(grad_bytes * min(s.host_grads, s.optimizer))},
       .grads_staged = s.grads_staged};

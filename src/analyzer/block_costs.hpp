@@ -7,11 +7,15 @@ namespace brume::analyzer {
 
 /// Seconds of work that a stage does within one window, by channel.
 struct Load {
-  Expr compute_s = 0.0;              ///< kernels and tensor-parallel all-reduces
-  Expr moves_s = 0.0;                ///< copies and sums within the device, on the compute channel
+  Expr compute_s = 0.0;  ///< kernels
+  Expr tp_s = 0.0;       ///< tensor-parallel collectives between them
+  Expr wait_s = 0.0;     ///< of these, what updates and sums can stand beside
+  // On the compute channel beside a block's pass:
+  Expr copies_s = 0.0;               ///< device's parts of weights to where they are gathered
+  Expr moves_s = 0.0;                ///< updates, which what is gathered waits for
+  Expr sums_s = 0.0;                 ///< of gradients, once they are reduced
   Expr reduce_s = 0.0;               ///< gradients over dp, before `gather_s` on the same channel
   Expr gather_s = 0.0;               ///< weights over dp
-  Expr messages_s = 0.0;             ///< to and from neighbouring stages
   Expr weights_in_s = 0.0;           ///< copied in before they are gathered
   Expr in_s = 0.0, out_s = 0.0;      ///< other copies
   Expr read_s = 0.0, write_s = 0.0;  ///< on the disk
@@ -19,12 +23,20 @@ struct Load {
   Load& operator+=(const Load& other);
 };
 Load operator*(const Expr& factor, const Load& load);
+Load operator+(Load a, const Load& b);
 
 /// Time until all of a window's work is done: under interference, or the chains that the next pass
 /// waits for.
 ///
-///   max(I(compute + moves, reduce + gather + messages, weights in + in, out),
-///       max(weights in, reduce) + gather + moves, read + write)
+///   moved = copies + moves + sums
+///   max(I(compute + max(0, moved - wait), reduce + gather, weights in + in, out),
+///       max(weights in, copies, reduce) + moves + max(gather, sums), read + write)
+///
+/// Over tp ranks communicate between their kernels, so transfers stand beside both, and
+///
+///   I(compute, comm, in, out) + I(0, max(tp, comm'), in', out')
+///
+/// takes the place of I: the primed ones are what is beside tp, by Costs::compute_share.
 Expr window(const Costs& costs, const Load& load);
 
 /// One block's state on its way, in the windows of src/schedule/README.md. Loads of weights belong

@@ -89,9 +89,6 @@ Costs::Costs(const model::Config& model, const hardware::Machine& machine, Stage
     return collective_s(shards ? reduce_scatter : all_reduce, x);
   });
   send_ = priced("send", [p = profile_](Arguments x) { return send_s(*p, x[0], x[1], x[2]); });
-  crossing_ = priced("send_to_group", [m = machine_, own = role.group](Arguments x) {
-    return m->crossing_s(own, whole(x[0]), x[1]);
-  });
   world_all_reduce_ = priced("all_reduce_world", [p = profile_](Arguments x) {
     return price::collective_s(*p, all_reduce, price::world_ranks(*p, whole(x[0])), x[1]);
   });
@@ -105,6 +102,14 @@ Costs::Costs(const model::Config& model, const hardware::Machine& machine, Stage
   overlapped_ = remembering("overlapped", [p = profile_](Arguments x) {
     return p->interference_model(whole(x[4]), whole(x[5])).overlapped_s({x[0], x[1], x[2], x[3]});
   });
+  const std::array<const char*, 3> shares{"share_of_comm", "share_of_in", "share_of_out"};
+  for (std::size_t i = 0; i < shares.size(); ++i)
+    compute_share_[i] = remembering(shares[i], [p = profile_, by = i + 1](Arguments x) {
+      const hardware::Interference slow = p->interference_model(whole(x[2]), whole(x[3]));
+      const double compute_s = x[0] * (1.0 + slow.added[0][by]);
+      const double both_s = compute_s + x[1] * (1.0 + slow.added[1][by]);
+      return both_s > 0.0 ? compute_s / both_s : 1.0;
+    });
 }
 
 Expr Costs::segment(model::SegmentKind kind, Pass pass) const {
@@ -146,23 +151,6 @@ Expr Costs::weight_gather(const Expr& bytes) const {
 
 Expr Costs::send(const Expr& bytes) const { return Expr::call(send_, {v_.n, v_.m, bytes}); }
 
-Expr Costs::send_to(int group, const Expr& bytes) const {
-  return group == role_.group ? send(bytes) : Expr::call(crossing_, {double(group), bytes});
-}
-
-/// A microbatch crosses S - 1 boundaries twice while S microbatches are on their way. A stage
-/// beside another group pays one message for that boundary, and so much less for the others.
-/// Where stages run further ahead only the fill's and the drain's messages are waited for, S of
-/// G + S - 1; those between groups count whole, as they may take longer than what hides them.
-Expr Costs::stream_messages(const Expr& bytes) const {
-  const Expr waited = select(less(1.0, v_.r), v_.S / (v_.G + v_.S - 1.0), 1.0);
-  const int crossings = int(role_.before != role_.group) + int(role_.after != role_.group);
-  Expr sum = send(bytes) * waited * max(2.0 * (v_.S - 1.0) / v_.S - double(crossings), 0.0);
-  for (int group : {role_.before, role_.after})
-    if (group != role_.group) sum += send_to(group, bytes);
-  return sum;
-}
-
 Expr Costs::world_all_reduce(const Expr& bytes) const {
   return Expr::call(world_all_reduce_, {v_.S * v_.n * v_.m, bytes});
 }
@@ -189,9 +177,10 @@ Expr Costs::overlapped(const Expr& compute_s, const Expr& comm_s, const Expr& in
   return Expr::call(overlapped_, {compute_s, comm_s, in_s, out_s, v_.n, v_.m / v_.tp});
 }
 
-Expr messages_s(const model::Config& model, const hardware::Machine& machine, StageRole role) {
-  if (role.first && role.last) return 0.0;
-  return Costs(model, machine, role).stream_messages(model::stream_shard_bytes(model));
+Expr Costs::compute_share(Transfer transfer, const Expr& compute_s,
+                          const Expr& collectives_s) const {
+  return Expr::call(compute_share_[std::size_t(transfer)],
+                    {compute_s, collectives_s, v_.n, v_.m / v_.tp});
 }
 
 }  // namespace brume::analyzer

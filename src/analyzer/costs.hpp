@@ -1,6 +1,7 @@
 /// @file Prices of a stage's parts as expressions: what the profile measured, behind names.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <span>
@@ -50,8 +51,6 @@ class Costs {
       const Expr& bytes) const;                 ///< over dp: all-reduce, with ZeRO reduce-scatter
   Expr weight_gather(const Expr& bytes) const;  ///< over dp, with ZeRO
   Expr send(const Expr& bytes) const;           ///< to the next stage, in the same group
-  Expr send_to(int group, const Expr& bytes) const;  ///< to a stage of this group
-  Expr stream_messages(const Expr& bytes) const;  ///< of a microbatch, to and from its neighbours
   Expr world_all_reduce(const Expr& bytes) const;
   Expr copy_in(const Expr& bytes) const;
   Expr copy_out(const Expr& bytes) const;
@@ -65,6 +64,10 @@ class Costs {
   /// All four started together, under interference; communication is over dp.
   Expr overlapped(const Expr& compute_s, const Expr& comm_s, const Expr& in_s,
                   const Expr& out_s) const;
+  /// Compute and collectives that follow each other take turns beside a transfer, which slows both:
+  /// the share of its time that it spends beside the compute.
+  enum class Transfer { over_dp, in, out };
+  Expr compute_share(Transfer transfer, const Expr& compute_s, const Expr& collectives_s) const;
 
  private:
   std::shared_ptr<const model::Config> model_;
@@ -73,8 +76,9 @@ class Costs {
   StageRole role_;
   Variables v_;
   std::shared_ptr<const symbolic::Function> optimizer_, all_reduce_, reduce_scatter_, all_gather_,
-      gradient_reduction_, send_, crossing_, world_all_reduce_, copy_in_, copy_out_, disk_read_,
-      disk_write_, copy_, clear_or_add_, norm_, overlapped_;
+      gradient_reduction_, send_, world_all_reduce_, copy_in_, copy_out_, disk_read_, disk_write_,
+      copy_, clear_or_add_, norm_, overlapped_;
+  std::array<std::shared_ptr<const symbolic::Function>, 3> compute_share_;  ///< [Transfer]
 };
 
 }  // namespace brume::analyzer

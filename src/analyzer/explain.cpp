@@ -16,25 +16,47 @@ using Values = std::map<std::string, double, std::less<>>;
 /// Longer formulas say less than their name.
 constexpr std::size_t longest_formula = 900;
 
-void add_terms(Table& table, const char* of, const std::vector<Term>& terms, double sum_s,
-               const Values& values) {
-  for (const Term& term : terms) {
-    const double term_s = term.value.evaluate(values);
-    table.add({of, term.name, format_seconds(term_s),
-               sum_s > 0.0 ? fmt::format("{:.1f} %", 100.0 * term_s / sum_s) : "-"});
+/// A time of a stage's passes: what it is called, its terms, its value.
+struct Part {
+  const char* name;
+  std::vector<Term> TimeTerms::*terms;
+  double PassTimes::*seconds;
+};
+constexpr Part parts[] = {
+    {"before", &TimeTerms::start, &PassTimes::start_s},
+    {"waiting", &TimeTerms::ahead, &PassTimes::ahead_s},
+    {"forward", &TimeTerms::forward, &PassTimes::forward_s},
+    {"backward", &TimeTerms::backward, &PassTimes::backward_s},
+    {"first", &TimeTerms::first, &PassTimes::first_s},
+    {"last", &TimeTerms::last, &PassTimes::last_s},
+    {"after", &TimeTerms::end, &PassTimes::end_s},
+    {"forward's end", &TimeTerms::forward_tail, &PassTimes::forward_tail_s},
+    {"backward's end", &TimeTerms::backward_tail, &PassTimes::backward_tail_s},
+    {"last's end", &TimeTerms::last_tail, &PassTimes::last_tail_s},
+    {"communication", &TimeTerms::communication, &PassTimes::communication_s},
+};
+
+std::string term_table(const StageExpressions& stage, const PassTimes& times,
+                       const Values& values) {
+  Table table({"", "term", "time", "share"});
+  for (const Part& part : parts) {
+    const double sum_s = times.*part.seconds;
+    for (const Term& term : stage.terms.*part.terms) {
+      const double term_s = term.value.evaluate(values);
+      table.add({part.name, term.name, format_seconds(term_s),
+                 sum_s > 0.0 ? fmt::format("{:.1f} %", 100.0 * term_s / sum_s) : "-"});
+    }
+    table.add({part.name, "sum", format_seconds(sum_s), ""});
   }
-  table.add({of, "sum", format_seconds(sum_s), ""});
+  return table.text();
 }
 
 std::string formulas(const StageExpressions& stage) {
   std::string lines;
-  const auto add = [&](const char* of, const std::vector<Term>& terms) {
-    for (const Term& term : terms)
+  for (const Part& part : parts)
+    for (const Term& term : stage.terms.*part.terms)
       if (const std::string formula = term.value.text(); formula.size() <= longest_formula)
-        lines += fmt::format("  {} {} = {}\n", of, term.name, formula);
-  };
-  add("t:", stage.stable_terms);
-  add("d:", stage.delta_terms);
+        lines += fmt::format("  {}: {} = {}\n", part.name, term.name, formula);
   return lines;
 }
 
@@ -51,19 +73,34 @@ std::string memory_line(const StagePrediction& stage, const hardware::NodeGroup&
                      format_bytes(double(stage.host_bytes)), disk);
 }
 
-/// The stage whose stable time every microbatch waits for, and its largest term.
+/// The stage with the longest passes, and the largest term of them.
 std::string binding(const plan::Plan& plan, const Prediction& prediction,
                     const model::Config& model, const hardware::Machine& machine) {
   const auto slowest = std::ranges::max_element(
-      prediction.stages, {}, [](const StagePrediction& s) { return s.time.stable_s; });
+      prediction.stages, {}, [](const StagePrediction& s) { return s.time.stable_s(); });
   const int index = int(slowest - prediction.stages.begin());
   const StageExpressions stage = stage_expressions(model, machine, role_of(plan, index, machine));
   const Values values = bindings(plan, index);
-  const auto largest = std::ranges::max_element(
-      stage.stable_terms, {}, [&](const Term& term) { return term.value.evaluate(values); });
-  return fmt::format("binds: '{}' of stage {}, {} of its {} a microbatch, {} microbatches\n",
-                     largest->name, index, format_seconds(largest->value.evaluate(values)),
-                     format_seconds(slowest->time.stable_s), plan.microbatches);
+  const auto seconds = [&](const Term& term) { return term.value.evaluate(values); };
+  const bool forward = slowest->time.forward_s > slowest->time.backward_s;
+  const auto& terms = forward ? stage.terms.forward : stage.terms.backward;
+  const auto largest = std::ranges::max_element(terms, {}, seconds);
+  return fmt::format("binds: the {} of the {} of stage {}, {} of its {} a microbatch\n",
+                     forward ? "forward" : "backward", largest->name, index,
+                     format_seconds(seconds(*largest)), format_seconds(slowest->time.stable_s()));
+}
+
+/// The messages between stages.
+std::string messages(const Prediction& prediction) {
+  std::string lines;
+  for (std::size_t i = 0; i < prediction.messages_s.size(); ++i)
+    lines += fmt::format("messages of a microbatch between stages {} and {}: {} each way\n", i,
+                         i + 1, format_seconds(prediction.messages_s[i]));
+  if (prediction.tied.table_s > 0.0)
+    lines += fmt::format("the tied head's table: {} there, its gradient: {} back\n",
+                         format_seconds(prediction.tied.table_s),
+                         format_seconds(prediction.tied.gradient_s));
+  return lines;
 }
 
 }  // namespace
@@ -71,29 +108,22 @@ std::string binding(const plan::Plan& plan, const Prediction& prediction,
 std::string explain(const plan::Plan& plan, const model::Config& model,
                     const hardware::Machine& machine, const hardware::Cluster& cluster) {
   const Prediction prediction = analyze(plan, model, machine);
-  double filled_s = 0.0, slowest_s = 0.0;
-  for (const StagePrediction& stage : prediction.stages) {
-    filled_s += stage.time.stable_s;
-    slowest_s = std::max(slowest_s, stage.time.stable_s);
-  }
-  const double steady_s = (plan.microbatches - 1) * slowest_s;
+  double slowest_s = 0.0;
+  for (const StagePrediction& stage : prediction.stages)
+    slowest_s = std::max(slowest_s, stage.time.stable_s());
   std::string text = fmt::format(
-      "T = (G - 1) max t + sum t + max(0, max(d - sum of earlier t))\n"
-      "  = {} + {} + {} = {}\n",
-      format_seconds(steady_s), format_seconds(filled_s),
-      format_seconds(prediction.iteration_s - steady_s - filled_s),
-      format_seconds(prediction.iteration_s));
-  text += binding(plan, prediction, model, machine);
+      "iteration {}: {} microbatches of {}, which the slowest stage takes, and {} beside them\n",
+      format_seconds(prediction.iteration_s), plan.microbatches, format_seconds(slowest_s),
+      format_seconds(prediction.iteration_s - plan.microbatches * slowest_s));
+  text += binding(plan, prediction, model, machine) + messages(prediction);
   for (int i = 0; i < plan.num_stages(); ++i) {
     const StageExpressions stage = stage_expressions(model, machine, role_of(plan, i, machine));
     const StagePrediction& predicted = prediction.stages[std::size_t(i)];
-    Table table({"", "term", "time", "share"});
-    add_terms(table, "t", stage.stable_terms, predicted.time.stable_s, bindings(plan, i));
-    add_terms(table, "d", stage.delta_terms, predicted.time.delta_s, bindings(plan, i));
     const std::string& group = plan.stages[std::size_t(i)].group;
-    text += fmt::format(
-        "\nstage {}{}{}\n{}{}{}", i, group.empty() ? "" : " on ", group, table.text(),
-        memory_line(predicted, cluster.groups[std::size_t(cluster.index(group))]), formulas(stage));
+    text += fmt::format("\nstage {}{}{}\n{}{}{}", i, group.empty() ? "" : " on ", group,
+                        term_table(stage, predicted.time, bindings(plan, i)),
+                        memory_line(predicted, cluster.groups[std::size_t(cluster.index(group))]),
+                        formulas(stage));
   }
   text += "\n" + price::price_table(price::operator_prices(plan, model, machine));
   for (int group = 0; group < machine.num_groups(); ++group)

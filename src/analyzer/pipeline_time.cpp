@@ -1,25 +1,302 @@
 #include "analyzer/pipeline_time.hpp"
 
 #include <algorithm>
+#include <queue>
+#include <utility>
 
 #include "base/error.hpp"
+#include "plan/plan.hpp"
 
 namespace brume::analyzer {
+namespace {
 
-double iteration_time(std::span<const StageTime> stages, int num_microbatches) {
-  require(!stages.empty(), Failure::bug, "a pipeline needs at least one stage");
-  require(num_microbatches >= 1, Failure::bug, "an iteration needs at least one microbatch");
+/// The passes and messages of all stages in the order in which they end. Each begins as soon as
+/// what it waits for is there, and is slowed while something else runs beside it.
+class Timeline {
+ public:
+  explicit Timeline(const Pipeline& pipeline);
+  double iteration_s();
 
-  double slowest_s = 0.0;  // max_i t_i
-  double filled_s = 0.0;   // sum_{j<i} t_j: how long stage i waits for its first input
-  double exposed_s = 0.0;  // max_i (d_i - sum_{j<i} t_j)
-  for (const StageTime& stage : stages) {
-    // A late stage idles while the pipeline fills; that part of its delta costs nothing.
-    exposed_s = std::max(exposed_s, stage.delta_s - filled_s);
-    slowest_s = std::max(slowest_s, stage.stable_s);
-    filled_s += stage.stable_s;
+ private:
+  /// What takes time: the updates before a stage's first pass, a part of a pass, or a message.
+  struct Activity {
+    bool runs = false;
+    double left_s = 0.0;  ///< at full speed, when its speed last changed
+    double slowdown = 1.0;
+    double changed_s = 0.0;  ///< when that was
+    unsigned version = 0;    ///< of its latest event
+  };
+  /// An activity ends, unless its speed changes before.
+  struct Event {
+    double end_s;
+    std::size_t activity;
+    unsigned version;
+
+    bool operator>(const Event& other) const {
+      return std::pair(end_s, activity) > std::pair(other.end_s, other.activity);
+    }
+  };
+
+  enum class State { updates, waits, passes, in_last_layer, in_tail };
+  struct Stage {
+    State state = State::updates;
+    std::size_t ahead = 0;                    ///< forwards before its first backward
+    std::size_t forwards = 0, backwards = 0;  ///< done
+    double last_layer_s = 0.0;                ///< of the pass at work, until its message leaves
+    double tail_s = 0.0;                      ///< of it
+    double sent_s = 0.0, end_s = 0.0;         ///< of its last pass
+    Beside beside;
+  };
+  struct Pass {
+    bool forward;
+    std::size_t microbatch;
+  };
+
+  // --- activities: a stage's passes, a boundary's messages down and up, the tied table ---
+  std::size_t pass_of(std::size_t stage) const { return stage; }
+  std::size_t message(std::size_t boundary, bool down) const {
+    return num_stages_ + 2 * boundary + (down ? 0 : 1);
   }
-  return (num_microbatches - 1) * slowest_s + filled_s + exposed_s;
+  std::size_t table() const { return activities_.size() - 1; }
+
+  void begin(std::size_t activity, double work_s);
+  void push(std::size_t activity);
+  void slow(std::size_t activity, double slowdown);
+  void adapt(std::size_t stage);
+  void finish(std::size_t activity);
+  void finish_pass(std::size_t stage);
+
+  // --- what waits for what ---
+  bool passes(std::size_t i) const {
+    return stages_[i].state == State::passes || stages_[i].state == State::in_last_layer;
+  }
+  bool messages_run(std::size_t boundary) const {
+    return activities_[message(boundary, true)].runs || activities_[message(boundary, false)].runs;
+  }
+  std::size_t& delivered(std::size_t boundary, bool down) {
+    return delivered_[2 * boundary + (down ? 0 : 1)];
+  }
+  Pass next_pass(std::size_t stage) const;
+  double pass_s(std::size_t stage, Pass pass) const;
+  bool expects(std::size_t stage, Pass pass) const;
+  void start_pass(std::size_t stage);
+  void start_message(std::size_t boundary, bool down);
+  void look(std::size_t stage);
+
+  const Pipeline& p_;
+  std::size_t num_stages_, count_;
+  bool runs_ahead_;
+  std::vector<Stage> stages_;
+  std::vector<Activity> activities_;
+  std::vector<std::size_t> delivered_;  ///< messages of each boundary, down and up
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  double now_s_ = 0.0;
+};
+
+Timeline::Timeline(const Pipeline& pipeline)
+    : p_(pipeline),
+      num_stages_(pipeline.stages.size()),
+      count_(std::size_t(std::max(0, pipeline.microbatches))),
+      runs_ahead_(pipeline.run_ahead > 1 && count_ > 2),
+      stages_(num_stages_),
+      activities_(num_stages_ + 2 * num_stages_),
+      delivered_(2 * num_stages_, 0) {
+  require(num_stages_ >= 1, Failure::bug, "a pipeline needs at least one stage");
+  require(count_ >= 1, Failure::bug, "an iteration needs a microbatch");
+  for (std::size_t i = 0; i < num_stages_; ++i) {
+    stages_[i].ahead =
+        std::size_t(plan::in_flight(p_.run_ahead, int(num_stages_ - 1 - i), p_.microbatches));
+    if (i >= p_.beside.size()) continue;
+    stages_[i].beside = p_.beside[i];
+    const PassTimes& t = p_.stages[i];
+    if (t.stable_s() > 0.0)
+      stages_[i].beside.slowed *= std::max(0.0, 1.0 - t.communication_s / t.stable_s());
+  }
 }
+
+double Timeline::iteration_s() {
+  for (std::size_t i = 0; i < num_stages_; ++i) begin(pass_of(i), p_.stages[i].start_s);
+  if (num_stages_ > 1 && p_.tied.table_s > 0.0)
+    begin(table(), p_.stages[0].start_s + p_.tied.table_s);
+  while (!events_.empty()) {
+    const Event event = events_.top();
+    events_.pop();
+    if (event.version != activities_[event.activity].version) continue;
+    now_s_ = event.end_s;
+    finish(event.activity);
+  }
+  // The first stage makes room for the table's gradient when its own is done.
+  if (num_stages_ > 1 && p_.tied.gradient_s > 0.0)
+    stages_[0].end_s = std::max(
+        stages_[0].end_s, std::max(stages_[0].sent_s, stages_.back().sent_s) + p_.tied.gradient_s);
+  double whole_s = 0.0;
+  for (std::size_t i = 0; i < num_stages_; ++i)
+    whole_s = std::max(whole_s, stages_[i].end_s + p_.stages[i].end_s);
+  return whole_s;
+}
+
+// --- activities ---------------------------------------------------------------------------------
+
+void Timeline::begin(std::size_t activity, double work_s) {
+  Activity& a = activities_[activity];
+  a.runs = true;
+  a.left_s = std::max(0.0, work_s);
+  a.slowdown = 1.0;
+  push(activity);
+}
+
+void Timeline::push(std::size_t activity) {
+  Activity& a = activities_[activity];
+  a.changed_s = now_s_;
+  events_.push({now_s_ + a.left_s * a.slowdown, activity, ++a.version});
+}
+
+void Timeline::slow(std::size_t activity, double slowdown) {
+  Activity& a = activities_[activity];
+  if (!a.runs || a.slowdown == slowdown) return;
+  a.left_s = std::max(0.0, a.left_s - (now_s_ - a.changed_s) / a.slowdown);
+  a.slowdown = slowdown;
+  push(activity);
+}
+
+/// How fast a stage's pass and the messages at its boundaries are follows from what runs.
+void Timeline::adapt(std::size_t i) {
+  const Beside& beside = stages_[i].beside;
+  double taking_part = 0.0;
+  if (i > 0 && messages_run(i - 1)) taking_part = beside.before;
+  if (i + 1 < num_stages_ && messages_run(i)) taking_part = std::max(taking_part, beside.after);
+  if (passes(i)) slow(pass_of(i), 1.0 + taking_part * beside.slowed);
+  for (std::size_t boundary = i > 0 ? i - 1 : 0; boundary <= i && boundary + 1 < num_stages_;
+       ++boundary) {
+    double added = 0.0;
+    for (std::size_t end : {boundary, boundary + 1})
+      if (passes(end)) added = std::max(added, stages_[end].beside.slows);
+    for (bool down : {true, false}) slow(message(boundary, down), 1.0 + added);
+  }
+}
+
+void Timeline::finish(std::size_t activity) {
+  activities_[activity].runs = false;
+  if (activity == table()) {
+    look(0);
+    return look(num_stages_ - 1);
+  }
+  if (activity < num_stages_) return finish_pass(activity);
+  const std::size_t boundary = (activity - num_stages_) / 2;
+  const bool down = activity == message(boundary, true);
+  ++delivered(boundary, down);
+  look(boundary);
+  look(boundary + 1);
+}
+
+/// A part of a pass that takes no time is left out.
+void Timeline::finish_pass(std::size_t i) {
+  Stage& s = stages_[i];
+  if (s.state == State::passes) {
+    s.state = State::in_last_layer;
+    begin(pass_of(i), s.last_layer_s);
+    return look(i);
+  }
+  const bool sends = s.state == State::in_last_layer;
+  if (sends) {
+    ++(next_pass(i).forward ? s.forwards : s.backwards);
+    s.sent_s = now_s_;
+  }
+  if (sends && s.tail_s > 0.0) {
+    s.state = State::in_tail;
+    begin(pass_of(i), s.tail_s);
+  } else {
+    s.state = State::waits;
+    s.end_s = now_s_;
+  }
+  look(i);
+}
+
+// --- what waits for what ------------------------------------------------------------------------
+
+/// The pass whose message has not left yet, or else the next one.
+Timeline::Pass Timeline::next_pass(std::size_t i) const {
+  const Stage& s = stages_[i];
+  const bool forward = s.forwards < count_ && s.forwards <= s.backwards + s.ahead;
+  return {forward, forward ? s.forwards : s.backwards};
+}
+
+double Timeline::pass_s(std::size_t i, Pass pass) const {
+  const PassTimes& t = p_.stages[i];
+  if (!pass.forward) return t.backward_s + (pass.microbatch + 1 == count_ ? t.last_s : 0.0);
+  if (pass.microbatch > 0) return t.forward_s;
+  // What was done ahead was an addition to the first forward, so it saves no more than that.
+  const double ahead_s = std::clamp(t.ahead_s, 0.0, std::max(0.0, t.first_s));
+  return t.forward_s + t.first_s - std::clamp(now_s_ - t.start_s, 0.0, ahead_s);
+}
+
+/// Whether a stage has room for what another one sends for a pass.
+bool Timeline::expects(std::size_t i, Pass pass) const {
+  const Stage& s = stages_[i];
+  const std::size_t done = pass.forward ? s.forwards : s.backwards;
+  if (runs_ahead_ && pass.microbatch > 0) return done >= pass.microbatch;
+  const Pass next = next_pass(i);
+  if (s.state != State::passes && s.state != State::in_last_layer)
+    return next.forward == pass.forward && next.microbatch == pass.microbatch;
+  // The pass at work is the one before, and in its last layer.
+  if (s.state != State::in_last_layer) return false;
+  Stage after = s;
+  ++(next.forward ? after.forwards : after.backwards);
+  const bool forward = after.forwards < count_ && after.forwards <= after.backwards + after.ahead;
+  return forward == pass.forward && (forward ? after.forwards : after.backwards) == pass.microbatch;
+}
+
+void Timeline::start_pass(std::size_t i) {
+  Stage& s = stages_[i];
+  if (s.state != State::waits || s.backwards == count_) return;
+  const Pass pass = next_pass(i);
+  const bool arrived = pass.forward ? i == 0 || delivered(i - 1, true) > pass.microbatch
+                                    : i + 1 == num_stages_ || delivered(i, false) > pass.microbatch;
+  if (!arrived) return;
+  const PassTimes& t = p_.stages[i];
+  const double all_s = pass_s(i, pass);
+  s.tail_s = pass.forward                    ? t.forward_tail_s
+             : pass.microbatch + 1 == count_ ? t.last_tail_s
+                                             : t.backward_tail_s;
+  s.tail_s = std::clamp(s.tail_s, 0.0, std::max(0.0, all_s));
+  s.last_layer_s = (all_s - s.tail_s) / s.beside.layers;
+  if (s.beside.layers > 1) {
+    s.state = State::passes;
+    begin(pass_of(i), all_s - s.tail_s - s.last_layer_s);
+  } else {
+    s.state = State::in_last_layer;
+    begin(pass_of(i), s.last_layer_s);
+  }
+}
+
+/// A stage sends on what came before it receives the next.
+void Timeline::start_message(std::size_t boundary, bool down) {
+  const std::size_t m = delivered(boundary, down);
+  const std::size_t from = down ? boundary : boundary + 1, to = down ? boundary + 1 : boundary;
+  if (m == count_ || activities_[message(boundary, down)].runs) return;
+  if ((down ? stages_[from].forwards : stages_[from].backwards) <= m) return;
+  if (!expects(to, {down, m})) return;
+  if (down && to + 1 < num_stages_ && delivered(to, true) < m) return;
+  if (!down && to > 0 && delivered(to - 1, false) < m) return;
+  const bool of_table = down && (from == 0 || to + 1 == num_stages_);
+  if (of_table && activities_[table()].runs) return;
+  begin(message(boundary, down), p_.messages_s[boundary]);
+  adapt(boundary);
+  adapt(boundary + 1);
+}
+
+/// Starts what can start on a stage and at its boundaries.
+void Timeline::look(std::size_t i) {
+  start_pass(i);
+  for (bool down : {true, false}) {
+    if (i > 0) start_message(i - 1, down);
+    if (i + 1 < num_stages_) start_message(i, down);
+  }
+  adapt(i);
+}
+
+}  // namespace
+
+double iteration_time(const Pipeline& pipeline) { return Timeline(pipeline).iteration_s(); }
 
 }  // namespace brume::analyzer

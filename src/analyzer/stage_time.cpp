@@ -28,17 +28,26 @@ class StageTimeBuilder {
                      const Expr& last) const;
   Expr layer_s(Direction direction, Microbatch which, const LayerCosts& layer, const Expr& first,
                const Expr& last) const;
+  Load layer_load(Direction direction, Microbatch which, const LayerCosts& layer, const Expr& first,
+                  const Expr& last) const;
   Expr layers_s(Direction direction, Microbatch which) const;
+  Expr tail_s(const Load& load) const;
+  Expr layer_tail_s(Direction direction, Microbatch which) const;
+  Expr left_out_s() const;
   Load weights_of_head() const;
-  Expr messages_s(const Expr& first, const Expr& last) const;
-  Expr embedding_s(Direction direction, Microbatch which) const;
+  Load embedding_load(Direction direction, Microbatch which) const;
+  Expr embedding_s(Direction direction, Microbatch which) const {
+    return window(embedding_load(direction, which));
+  }
   Expr head_s(Direction direction, Microbatch which) const;
   Expr first_updates_s() const;
+  Expr updates_ahead_s() const;
   Expr pass_s(Direction direction, Microbatch which) const;
 
-  void stable(TimeTerms& terms) const;
-  void delta(TimeTerms& terms) const;
-  void tied(TimeTerms& terms) const;
+  void middle(TimeTerms& terms) const;
+  void ends(TimeTerms& terms) const;
+  void tails(TimeTerms& terms) const;
+  void communication(TimeTerms& terms) const;
 
   Expr window(const Load& load) const { return analyzer::window(costs_, load); }
   /// What follows a block's backward.
@@ -102,16 +111,29 @@ Load StageTimeBuilder::weights_of_head() const {
   return load;
 }
 
+/// How much of the copies out of the last stage is left when its last forward over a layer is done:
+/// they go on beside the head's passes.
+Expr StageTimeBuilder::left_out_s() const {
+  const LayerCosts last = select(less(0.0, v_.c), recomputed_, full_);
+  return less(1.0, v_.l) * max(last.out_s - last.forward_s - last.forward_tp_s, 0.0);
+}
+
 /// One layer's forward beside the previous layer's drain, and what brings the next block's weights;
 /// in the first microbatch also its own drained update and the next block's update. Nothing hides
 /// the tensor-parallel collectives, but copies and transfers over dp hide behind them as behind
 /// compute.
 Load StageTimeBuilder::forward_load(Microbatch which, const LayerCosts& layer, const Expr& first,
                                     const Expr& last) const {
-  Load load{.compute_s = layer.forward_s + layer.forward_tp_s,
+  Load load{.compute_s = layer.forward_s,
+            .tp_s = layer.forward_tp_s,
+            .wait_s = layer.forward_wait_s,
+            .out_s = layer.out_s,
             // The last layer of the last stage is needed again at once and never offloaded.
-            .out_s = role_.last ? (1.0 - last) * layer.out_s : layer.out_s,
             .write_s = role_.last ? (1.0 - last) * layer.write_s : layer.write_s};
+  if (role_.last) {
+    const Expr passes_s = layer.forward_s + layer.forward_tp_s;
+    load.out_s = (1.0 - first) * select(last, min(layer.out_s, passes_s), layer.out_s);
+  }
   if (which == Microbatch::first) {
     Load next = (1.0 - last) * block_.update;
     if (role_.last) next += last * head_.update;
@@ -134,39 +156,34 @@ Load StageTimeBuilder::forward_load(Microbatch which, const LayerCosts& layer, c
 /// which needs no weights, or by its own forward.
 Load StageTimeBuilder::backward_load(Microbatch which, const LayerCosts& layer, const Expr& first,
                                      const Expr& last) const {
-  Load load{
-      .compute_s = layer.backward_s + layer.backward_tp_s + (1.0 - first) * layer.beside_backward_s,
-      .in_s = role_.last ? (1.0 - last) * layer.in_s : layer.in_s,
-      .read_s = role_.last ? (1.0 - last) * layer.read_s : layer.read_s};
+  Load load{.compute_s = layer.backward_s + (1.0 - first) * layer.beside_backward_s,
+            .tp_s = layer.backward_tp_s,
+            .wait_s = layer.backward_wait_s,
+            .in_s = role_.last ? (1.0 - last) * layer.in_s : layer.in_s,
+            .read_s = role_.last ? (1.0 - last) * layer.read_s : layer.read_s};
   load += block_.kept_grads;
   load += (1.0 - last) * grads(block_, which);
   if (role_.last) load += last * grads(head_, which);
   return load;
 }
 
-/// Beside a pass over the first layer, to or from the stage before; beside the last one, the stage
-/// after. Only where stages run far enough ahead for messages to have the time.
-Expr StageTimeBuilder::messages_s(const Expr& first, const Expr& last) const {
-  const Expr send_s = less(1.0, v_.r) * costs_.send(model::stream_shard_bytes(model_));
-  Expr sum = 0.0;
-  if (!role_.first && role_.before == role_.group) sum += first * send_s;
-  if (!role_.last && role_.after == role_.group) sum += last * send_s;
-  return sum;
-}
-
 /// @param first, last  1 where it is the stage's first, last layer, else 0
-Expr StageTimeBuilder::layer_s(Direction direction, Microbatch which, const LayerCosts& layer,
-                               const Expr& first, const Expr& last) const {
-  const bool forward = direction == Direction::forward;
-  Load load =
-      forward ? forward_load(which, layer, first, last) : backward_load(which, layer, first, last);
-  load.messages_s = messages_s(first, last);
-  if (forward) return window(load);
+Load StageTimeBuilder::layer_load(Direction direction, Microbatch which, const LayerCosts& layer,
+                                  const Expr& first, const Expr& last) const {
+  if (direction == Direction::forward) return forward_load(which, layer, first, last);
+  Load load = backward_load(which, layer, first, last);
   load += (1.0 - first) * block_.weights;
   // An embedding's backward is short: what its weights wait for is here while the first layer runs.
   if (role_.first && which != Microbatch::last)
     load.in_s += first * embedding_.weights.weights_in_s;
-  return window(load) -
+  return load;
+}
+
+Expr StageTimeBuilder::layer_s(Direction direction, Microbatch which, const LayerCosts& layer,
+                               const Expr& first, const Expr& last) const {
+  const Expr all_s = window(layer_load(direction, which, layer, first, last));
+  if (direction == Direction::forward) return all_s;
+  return all_s -
          (role_.last ? layer.hidden_tp_s : select(last, layer.arriving_tp_s, layer.hidden_tp_s));
 }
 
@@ -182,8 +199,30 @@ Expr StageTimeBuilder::layers_s(Direction direction, Microbatch which) const {
          layer_s(direction, which, last, 1.0 - several, 1.0);
 }
 
+/// How long a window goes on when its compute is done, and with it what leaves for another stage.
+/// Transfers that take longer slow the compute as if they took as long.
+Expr StageTimeBuilder::tail_s(const Load& load) const {
+  const auto beside = [&](const Expr& seconds) { return min(seconds, load.compute_s + load.tp_s); };
+  const Load until_then{.compute_s = load.compute_s,
+                        .tp_s = load.tp_s,
+                        .gather_s = beside(load.reduce_s + load.gather_s),
+                        .in_s = beside(load.weights_in_s + load.in_s),
+                        .out_s = beside(load.out_s)};
+  return max(window(load) - window(until_then), 0.0);
+}
+
+/// That of a pass that ends with a layer.
+Expr StageTimeBuilder::layer_tail_s(Direction direction, Microbatch which) const {
+  const bool forward = direction == Direction::forward;
+  const Expr one = 1.0 - less(1.0, v_.l);
+  const LayerCosts layer = forward ? select(less(0.0, v_.c), recomputed_, full_)
+                                   : select(1.0 - less(v_.c, v_.l), recomputed_, full_);
+  return tail_s(
+      layer_load(direction, which, layer, forward ? one : Expr(1.0), forward ? Expr(1.0) : one));
+}
+
 /// A table that is staged starts each backward from zero.
-Expr StageTimeBuilder::embedding_s(Direction direction, Microbatch which) const {
+Load StageTimeBuilder::embedding_load(Direction direction, Microbatch which) const {
   if (direction == Direction::forward) {
     Load load{.compute_s = embedding_forward_s_};
     if (which == Microbatch::first) {
@@ -193,31 +232,31 @@ Expr StageTimeBuilder::embedding_s(Direction direction, Microbatch which) const 
       load += embedding_.grads;
       load += block_.weights;
     }
-    return window(load);
+    return load;
   }
   const double table_bytes = grad_bytes;
   Load load{.compute_s = embedding_backward_s_,
-            .moves_s = costs_.clear_or_add(embedding_.grads_staged * table_bytes *
-                                           model::layout_elements(blocks_.front()))};
+            .copies_s = costs_.clear_or_add(embedding_.grads_staged * table_bytes *
+                                            model::layout_elements(blocks_.front()))};
   load += embedding_.kept_grads;
   load += grads(block_, which);
   if (which != Microbatch::last) {
-    load.moves_s += embedding_.weights.moves_s;
+    load.copies_s += embedding_.weights.copies_s;
     load.gather_s += embedding_.weights.gather_s;
   }
-  return window(load);
+  return load;
 }
 
 Expr StageTimeBuilder::head_s(Direction direction, Microbatch which) const {
   if (direction == Direction::forward) {
-    Load load{.compute_s = head_forward_s_};
+    Load load{.compute_s = head_forward_s_, .out_s = min(left_out_s(), head_forward_s_)};
     if (which == Microbatch::first) {
-      load.out_s = head_.update.out_s;
+      load.out_s += head_.update.out_s;
       load.write_s = head_.update.write_s;
     }
     return window(load);
   }
-  Load load{.compute_s = head_backward_s_};
+  Load load{.compute_s = head_backward_s_, .out_s = max(left_out_s() - head_forward_s_, 0.0)};
   load += head_.kept_grads;
   load += block_.weights;
   return window(load);
@@ -225,13 +264,27 @@ Expr StageTimeBuilder::head_s(Direction direction, Microbatch which) const {
 
 /// Updates that no forward hides: the first block's, and beside an embedding's the first layer's.
 Expr StageTimeBuilder::first_updates_s() const {
-  const auto step_s = [](const BlockCosts& b) { return b.update.compute_s + b.update.moves_s; };
   const Load &embedding = embedding_.update, &block = block_.update;
-  if (!role_.first) return block.read_s + block.in_s + step_s(block_) + block.gather_s;
-  Expr embedding_s = embedding.in_s + costs_.overlapped(step_s(embedding_), 0.0, block.in_s, 0.0);
+  if (!role_.first) return block.read_s + block.in_s + block.moves_s + block.gather_s;
+  Expr embedding_s = embedding.in_s + costs_.overlapped(embedding.moves_s, 0.0, block.in_s, 0.0);
   if (role_.disk) embedding_s = embedding.read_s + max(embedding_s, block.read_s + block.in_s);
-  return embedding_s + costs_.overlapped(step_s(block_), embedding_.update.gather_s, 0.0,
-                                         embedding_.update.out_s);
+  return embedding_s + costs_.overlapped(block.moves_s, embedding.gather_s, 0.0, embedding.out_s);
+}
+
+/// What a stage that waits for its first input does of the updates beside its first forward: the
+/// second block's. Where copies take most of their time, those of the third and the fourth layer
+/// come in too; there is no place for more until the third one's state has left again, after the
+/// first forward over a layer. The head, whose state is larger, has no place before that either.
+Expr StageTimeBuilder::updates_ahead_s() const {
+  const Expr window_s = max(layer_s(Direction::forward, Microbatch::first, full_, 0.0, 0.0) -
+                                layer_s(Direction::forward, Microbatch::middle, full_, 0.0, 0.0),
+                            0.0);
+  const Expr added_s = pass_s(Direction::forward, Microbatch::first) -
+                       pass_s(Direction::forward, Microbatch::middle);
+  Expr left_s = less(3.0, v_.l) * (block_.update.out_s + (v_.l - 4.0) * window_s);
+  if (role_.last) left_s += less(2.0, v_.l) * max(added_s - (v_.l - 1.0) * window_s, 0.0);
+  return select(less(block_.update.moves_s, block_.update.in_s), max(added_s - left_s, 0.0),
+                window_s * min(v_.l - 1.0, 1.0));
 }
 
 Expr StageTimeBuilder::pass_s(Direction direction, Microbatch which) const {
@@ -243,31 +296,29 @@ Expr StageTimeBuilder::pass_s(Direction direction, Microbatch which) const {
 
 // --- terms --------------------------------------------------------------------------------------
 
-void StageTimeBuilder::stable(TimeTerms& terms) const {
-  const auto both = [&](auto part_s) {
-    return (this->*part_s)(Direction::forward, Microbatch::middle) +
-           (this->*part_s)(Direction::backward, Microbatch::middle);
+void StageTimeBuilder::middle(TimeTerms& terms) const {
+  const auto add = [&](std::vector<Term>& pass, Direction direction) {
+    pass.push_back({"layers", layers_s(direction, Microbatch::middle)});
+    if (role_.first) pass.push_back({"embedding", embedding_s(direction, Microbatch::middle)});
+    if (role_.last) pass.push_back({"head and loss", head_s(direction, Microbatch::middle)});
   };
-  terms.stable.push_back({"layers forward", layers_s(Direction::forward, Microbatch::middle)});
-  terms.stable.push_back({"layers backward", layers_s(Direction::backward, Microbatch::middle)});
-  if (role_.first) terms.stable.push_back({"embedding", both(&StageTimeBuilder::embedding_s)});
-  if (role_.last) terms.stable.push_back({"head and loss", both(&StageTimeBuilder::head_s)});
-  if (!(role_.first && role_.last))
-    terms.stable.push_back(
-        {"pipeline messages", costs_.stream_messages(model::stream_shard_bytes(model_))});
+  add(terms.forward, Direction::forward);
+  add(terms.backward, Direction::backward);
 }
 
-void StageTimeBuilder::delta(TimeTerms& terms) const {
+void StageTimeBuilder::ends(TimeTerms& terms) const {
   const auto added_s = [&](Direction direction, Microbatch which) {
     return pass_s(direction, which) - pass_s(direction, Microbatch::middle);
   };
-  terms.delta.push_back({"update beside the first forward",
-                         first_updates_s() + added_s(Direction::forward, Microbatch::first)});
-  terms.delta.push_back({"gradient reduction beside the last backward",
-                         added_s(Direction::backward, Microbatch::last)});
+  terms.start.push_back({"first updates", first_updates_s()});
+  terms.first.push_back(
+      {"updates beside the first forward", added_s(Direction::forward, Microbatch::first)});
+  terms.last.push_back({"gradient reduction beside the last backward",
+                        added_s(Direction::backward, Microbatch::last)});
+  terms.ahead.push_back({"updates before the first input", updates_ahead_s()});
   const Load& reduction = (role_.first ? embedding_ : block_).last_grads;
-  terms.delta.push_back(
-      {"last gradient reduction", reduction.reduce_s + reduction.moves_s + reduction.out_s});
+  terms.end.push_back(
+      {"last gradient reduction", reduction.reduce_s + reduction.sums_s + reduction.out_s});
   // It stands before the next block's all-reduces, which wait for that block's last segment anyway.
   const Expr partial_s =
       costs_.tp_all_reduce(grad_bytes * model::layout_partial_elements(blocks_[1]));
@@ -278,7 +329,7 @@ void StageTimeBuilder::delta(TimeTerms& terms) const {
         max(costs_.tp_all_reduce(grad_bytes * model::layout_partial_elements(blocks_.back())) -
                 last_backward_s,
             0.0);
-  terms.delta.push_back({"gradients partial over tp", exposed_s});
+  terms.last.push_back({"gradients partial over tp", exposed_s});
 
   const auto norm = [&](const model::Block& block) {
     return costs_.norm(grad_bytes * model::layout_elements(block) / v_.dp);
@@ -286,39 +337,51 @@ void StageTimeBuilder::delta(TimeTerms& terms) const {
   Expr norms = v_.l * norm(blocks_[1]);
   if (role_.first) norms += norm(blocks_.front());
   if (role_.last) norms += norm(blocks_.back());
-  terms.delta.push_back(
-      {"loss and gradient norm", norms + costs_.world_all_reduce(2.0 * sizeof(double))});
+  terms.last.push_back({"gradient norm", norms});
+  terms.end.push_back(
+      {"loss and norm of all ranks", costs_.world_all_reduce(2.0 * sizeof(double))});
   if (role_.first)
-    terms.delta.push_back(
+    terms.last.push_back(
         {"clearing table gradients",
          (1.0 - embedding_.grads_staged) *
              costs_.clear_or_add(grad_bytes * model::layout_elements(blocks_.front()))});
+  if (model_.tied_head && role_.last && !role_.first)
+    terms.last.push_back({"clearing tied gradients",
+                          costs_.clear_or_add(grad_bytes * model::token_table_elements(model_))});
 }
 
-/// A tied head on another stage: its table comes before the first head, its gradient goes home
-/// last.
-void StageTimeBuilder::tied(TimeTerms& terms) const {
-  if (!model_.tied_head || role_.first == role_.last) return;
-  const Expr elements = model::token_table_elements(model_);
-  const Expr bytes = grad_bytes * elements;
-  if (role_.last) {
-    terms.delta.push_back({"tied table from the first stage",
-                           costs_.send_to(role_.other_end, weight_bytes_ * elements)});
-    terms.delta.push_back({"clearing tied gradients", costs_.clear_or_add(bytes)});
-  } else {
-    const Expr send_s = costs_.send_to(role_.other_end, bytes);
-    // It travels while this stage still computes its last backward.
-    const Expr hidden = pass_s(Direction::backward, Microbatch::middle);
-    terms.delta.push_back({"tied gradient from the last stage",
-                           max(send_s - hidden, 0.0) + costs_.clear_or_add(bytes)});
-  }
+void StageTimeBuilder::tails(TimeTerms& terms) const {
+  const auto backward_s = [&](Microbatch which) {
+    return role_.first ? tail_s(embedding_load(Direction::backward, which))
+                       : layer_tail_s(Direction::backward, which);
+  };
+  // The last stage turns to its backward at once.
+  if (!role_.last)
+    terms.forward_tail.push_back(
+        {"transfers after a forward", layer_tail_s(Direction::forward, Microbatch::middle)});
+  terms.backward_tail.push_back({"transfers after a backward", backward_s(Microbatch::middle)});
+  terms.last_tail.push_back({"transfers after the last backward", backward_s(Microbatch::last)});
+}
+
+/// Over tp most of it stands in the passes, over dp it runs beside them.
+void StageTimeBuilder::communication(TimeTerms& terms) const {
+  const auto tp_s = [](const LayerCosts& layer) {
+    return layer.forward_tp_s + layer.backward_tp_s + layer.inputs_tp_s;
+  };
+  terms.communication.push_back(
+      {"over tp", (v_.l - v_.c) * tp_s(full_) + v_.c * tp_s(recomputed_)});
+  Load over_dp = v_.l * (2.0 * block_.weights + block_.grads);
+  if (role_.first) over_dp += embedding_.weights + embedding_.grads;
+  if (role_.last) over_dp += head_.weights + head_.grads;
+  terms.communication.push_back({"over dp", over_dp.gather_s + over_dp.reduce_s});
 }
 
 TimeTerms StageTimeBuilder::build() {
   TimeTerms terms;
-  stable(terms);
-  delta(terms);
-  tied(terms);
+  middle(terms);
+  ends(terms);
+  tails(terms);
+  communication(terms);
   return terms;
 }
 

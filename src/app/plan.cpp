@@ -48,8 +48,8 @@ json described(const plan::Plan& plan, const analyzer::Prediction& prediction) {
                       {"grad_offload_ratio", s.grad_offload_ratio},
                       {"optim_offload_ratio", s.optim_offload_ratio},
                       {"act_offload_ratio", s.act_offload_ratio},
-                      {"stable_s", p.time.stable_s},
-                      {"delta_s", p.time.delta_s},
+                      {"stable_s", p.time.stable_s()},
+                      {"delta_s", p.time.delta_s()},
                       {"peak_forward_bytes", p.peak_forward_bytes},
                       {"peak_backward_bytes", p.peak_backward_bytes}});
     if (!plan::uses_disk(s)) continue;

@@ -142,7 +142,8 @@ analyzer::Prediction described(const Case& mist) {
   analyzer::Prediction prediction{.iteration_s = counted.iteration_s, .stages = {}};
   for (const StagePrediction& s : counted.stages)
     prediction.stages.push_back(
-        {.time = {s.stable_s, s.delta_s},
+        // Mist counts both passes as one.
+        {.time = {.first_s = s.delta_s, .forward_s = s.stable_s},
          .peak_forward_bytes = std::llround(s.peak_forward_mib * bytes_per_mib),
          .peak_backward_bytes = std::llround(s.peak_backward_mib * bytes_per_mib),
          .host_bytes = 0,

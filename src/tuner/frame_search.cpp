@@ -5,11 +5,27 @@
 #include <tuple>
 #include <utility>
 
+#include "search.hpp"
+
 namespace brume::tuner {
 namespace {
 
-/// Ends of the first intervals, in units of the fastest possible slowest stage.
-constexpr double first_ends[] = {1.02, 1.1, 1.3, 2.0, 4.0, infinity};
+/// Cutoffs of a frame's dynamic programs in units of its bound, one after the other: the nearer the
+/// cutoff, the fewer labels there are.
+constexpr double cutoffs[] = {1.03, 1.1, 1.3, 2.0, 5.0, infinity};
+
+constexpr double near = 1.12;  ///< a plan known that is nearer to the bound is the cutoff at once
+
+constexpr int threshold_rounds = 3;
+
+/// Plans that a frame offers; more would only differ in knobs that hardly matter.
+constexpr std::size_t most_offers = 4;
+
+constexpr std::size_t most_labels_grow = 8;  ///< times as many where a merged choice does not fit
+
+// GLPK settles so many points in milliseconds.
+constexpr std::size_t small_points = 400;
+constexpr double glpk_s = 2.0;
 
 std::size_t role_of(const Frame& frame, int after) {
   return (after + 1 == frame.num_stages ? 2u : 0u) + (after == 0 ? 1u : 0u);
@@ -22,21 +38,15 @@ int most_layers(const std::vector<Point>& points, double threshold_s) {
   return 0;
 }
 
-std::vector<Limits> limits(const hardware::Cluster& cluster) {
-  std::vector<Limits> found;
-  for (const hardware::NodeGroup& group : cluster.groups)
-    found.push_back({double(group.memory_bytes), double(group.host_memory_bytes),
-                     double(group.disk_bytes) / group.devices_per_node});
-  return found;
-}
-
 }  // namespace
 
-FrameSearch::FrameSearch(const Question& question, Grid& grid, const Axes& axes, Frame frame)
+FrameSearch::FrameSearch(const Question& question, Grid& grid, std::shared_ptr<Fronts> fronts,
+                         Frame frame)
     : question_(question),
+      grid_(grid),
       frame_(std::move(frame)),
-      fronts_(grid, frame_, axes, limits(question.cluster)),
-      crossings_(grid, frame_) {
+      fronts_(std::move(fronts)),
+      most_labels_(question.most_labels) {
   bound();
 }
 
@@ -44,22 +54,26 @@ const std::vector<Point>& FrameSearch::unlimited(int layout, int after) const {
   return unlimited_[std::size_t(layout)][role_of(frame_, after)];
 }
 
-Pipeline FrameSearch::empty_pipeline() const {
+MessageTable& FrameSearch::messages() {
+  if (!messages_) messages_.emplace(grid_, frame_);
+  return *messages_;
+}
+
+Pipeline FrameSearch::empty_pipeline() {
   Pipeline pipeline{.frame = frame_,
+                    .messages = messages(),
                     .num_layers = question_.model.num_layers,
                     .cluster = question_.cluster,
                     .deadline = question_.deadline,
-                    .host_matters = host_matters,
-                    .neighbours_matter = question_.cluster.num_groups() > 1,
-                    .cells = {},
-                    .own = {}};
+                    .host_matters = host_matters_,
+                    .cells = {}};
   pipeline.cells.resize(std::size_t(frame_.num_stages));
   return pipeline;
 }
 
-Pipeline FrameSearch::unlimited_pipeline() const {
+Pipeline FrameSearch::unlimited_pipeline() {
   Pipeline pipeline = empty_pipeline();
-  pipeline.host_matters = pipeline.neighbours_matter = false;
+  pipeline.host_matters = false;
   for (int after = 0; after < frame_.num_stages; ++after)
     for (int layout = 0; layout < int(frame_.layouts.size()); ++layout) {
       question_.deadline.check();
@@ -69,12 +83,13 @@ Pipeline FrameSearch::unlimited_pipeline() const {
   return pipeline;
 }
 
-/// The meshes that stages of at most `threshold_s` may take, memory or not.
-Rooms FrameSearch::rooms(double threshold_s) const {
+/// The meshes that stages of at most such stable times may take, memory or not.
+Rooms FrameSearch::rooms(const Thresholds& thresholds_s) const {
   const auto of = [&](int after) {
     std::map<std::pair<int, int>, int> most;  // by group and devices
     for (int layout = 0; layout < int(frame_.layouts.size()); ++layout)
-      if (const int layers = most_layers(unlimited(layout, after), threshold_s)) {
+      if (const int layers =
+              most_layers(unlimited(layout, after), thresholds_s[std::size_t(after)])) {
         const Layout& mesh = frame_.layouts[std::size_t(layout)];
         int& known = most[{mesh.group, mesh.devices()}];
         known = std::max(known, layers);
@@ -83,11 +98,35 @@ Rooms FrameSearch::rooms(double threshold_s) const {
     for (const auto& [mesh, layers] : most) meshes.push_back({mesh.first, mesh.second, layers});
     return meshes;
   };
-  // All stages in between are alike.
-  Rooms rooms(std::size_t(frame_.num_stages), of(std::min(1, frame_.num_stages - 1)));
-  rooms.front() = of(0);
-  rooms.back() = of(frame_.num_stages - 1);
+  Rooms rooms;
+  for (int after = 0; after < frame_.num_stages; ++after) {
+    const auto i = std::size_t(after);
+    // Stages in between are alike.
+    const bool as_before =
+        after > 1 && after + 1 < frame_.num_stages && thresholds_s[i] == thresholds_s[i - 1];
+    rooms.push_back(as_before ? rooms.back() : of(after));
+  }
   return rooms;
+}
+
+/// Stable times above which a stage has no place in an iteration below `cutoff_s`: it works on all
+/// microbatches, and the stages before it, which hold what the later ones cannot, come on top.
+FrameSearch::Thresholds FrameSearch::thresholds(double cutoff_s) const {
+  cutoff_s += longest_less_s_;
+  Thresholds thresholds_s(std::size_t(frame_.num_stages), cutoff_s / frame_.microbatches);
+  if (cutoff_s == infinity) return thresholds_s;
+  for (int round = 0; round < threshold_rounds; ++round) {
+    const Rooms rooms = this->rooms(thresholds_s);
+    int later_layers = 0;  // at most
+    for (std::size_t after = 0; after < rooms.size(); ++after) {
+      int most = 0;
+      for (const Room& room : rooms[after]) most = std::max(most, room.layers);
+      later_layers += most;
+      const int earlier_layers = std::max(0, question_.model.num_layers - later_layers);
+      thresholds_s[after] = (cutoff_s - fastest_layer_s_ * earlier_layers) / frame_.microbatches;
+    }
+  }
+  return thresholds_s;
 }
 
 Prices FrameSearch::prices(double threshold_s) const {
@@ -104,8 +143,8 @@ Prices FrameSearch::prices(double threshold_s) const {
       for (const Point& p : unlimited(layout, after))
         if (p.stable_s <= threshold_s) {
           const std::tuple key{mesh.group, mesh.devices(), p.layers};
-          const auto known = fastest_s.try_emplace(key, p.stable_s).first;
-          known->second = std::min(known->second, p.stable_s);
+          const auto known = fastest_s.try_emplace(key, p.whole_s()).first;
+          known->second = std::min(known->second, p.whole_s());
         }
     }
     for (const auto& [key, stable_s] : fastest_s) {
@@ -119,8 +158,9 @@ Prices FrameSearch::prices(double threshold_s) const {
   return best_prices(stages, question_.model.num_layers, devices, question_.deadline);
 }
 
-/// The fastest slowest stage that can hold all layers, and what all stages take together.
+/// A bound from the fastest slowest stage that can hold all layers, and from round trips.
 void FrameSearch::bound() {
+  step_ = Step::done;
   const auto [least, most] = std::ranges::minmax(frame_.layouts, {}, &Layout::devices);
   const int devices = question_.cluster.devices();
   const bool fills = question_.cluster.num_groups() == 1;
@@ -128,51 +168,35 @@ void FrameSearch::bound() {
   if (stages * least.devices() > devices || (fills && stages * most.devices() < devices)) return;
   unlimited_.assign(frame_.layouts.size(), std::vector<std::vector<Point>>(4));
   std::vector<double> ends;
-  double layer_s = infinity, stage_s = infinity;
   for (int layout = 0; layout < int(frame_.layouts.size()); ++layout)
     for (int after : {0, std::min(1, frame_.num_stages - 1), frame_.num_stages - 1}) {
-      if (!frame_.allows(frame_.layouts[std::size_t(layout)].group, after)) continue;
       auto& points = unlimited_[std::size_t(layout)][role_of(frame_, after)];
-      if (points.empty()) {
-        points = fronts_.unlimited(layout, after);
-        const double added_s = crossings_.least_s(layout, after);
-        for (Point& p : points) p.stable_s += added_s;
-      }
+      if (points.empty())
+        std::ranges::copy_if(fronts_->unlimited({frame_, layout, after}),
+                             std::back_inserter(points), [&](const Point& p) {
+                               return p.layers <=
+                                      question_.model.num_layers - frame_.num_stages + 1;
+                             });
       for (const Point& p : points) {
         ends.push_back(p.stable_s);
-        layer_s = std::min(layer_s, p.stable_s / p.layers);
-        stage_s = std::min(stage_s, p.stable_s);
+        fastest_layer_s_ = std::min(fastest_layer_s_, p.whole_s() / p.layers);
+        longest_less_s_ = std::max(longest_less_s_, p.less_s);
+        shortest_layer_s_ = std::min(shortest_layer_s_, p.shortest_s() / p.layers);
       }
     }
   std::ranges::sort(ends);
   const auto fastest = std::ranges::partition_point(ends, [&](double threshold_s) {
-    return !enough(rooms(threshold_s), question_.model.num_layers, question_.cluster,
-                   question_.deadline);
+    const Thresholds all(std::size_t(frame_.num_stages), threshold_s);
+    return !enough(rooms(all), question_.model.num_layers, question_.cluster, question_.deadline);
   });
   if (fastest == ends.end()) return;  // devices do not add up
-  fastest_stage_s_ = *fastest;
-  other_s_ =
-      std::max(layer_s * question_.model.num_layers, *fastest + (frame_.num_stages - 1) * stage_s);
-  reopen((frame_.microbatches - 1) * *fastest + other_s_);
-}
-
-void FrameSearch::reopen(double least_s) {
-  least_bound_s_ = std::max(least_bound_s_, least_s);
-  open.clear();
-  double over_s = 0.0;
-  for (double end : first_ends) {
-    // The slowest stage counts only beside other microbatches.
-    if (frame_.microbatches == 1 || frame_.num_stages == 1) end = infinity;
-    const double most_s = end * fastest_stage_s_;
-    const double slowest_s = std::max(over_s, fastest_stage_s_);
-    open.push_back(
-        {.over_s = over_s,
-         .most_s = most_s,
-         .bound_s = std::max(least_bound_s_, (frame_.microbatches - 1) * slowest_s + other_s_),
-         .most_labels = question_.most_labels});
-    over_s = most_s;
-    if (end == infinity) break;
-  }
+  const int in_flight = frame_.in_flight(frame_.num_stages - 1);
+  const int trips = (frame_.microbatches - 1) / (in_flight + 1) + 1;
+  bound_s_ = std::max(frame_.microbatches * *fastest - longest_less_s_,
+                      trips * shortest_layer_s_ * question_.model.num_layers) *
+             (1.0 - bound_rounding);
+  fastest_layer_s_ = std::max(fastest_layer_s_, 0.0);
+  step_ = Step::unlimited;
 }
 
 /// Most layers of the other stages; -1 where none of their meshes go with this one.
@@ -188,24 +212,107 @@ int FrameSearch::most_of_others(const Capacity& room, int layout, int after) con
   return others;
 }
 
-Pipeline FrameSearch::limited_pipeline(double most_s) {
+/// The points that stages of at most `threshold_s` may take, as far as layers and devices can add
+/// up.
+Pipeline FrameSearch::limited_pipeline(const Thresholds& thresholds_s) {
   Pipeline pipeline = empty_pipeline();
-  const Capacity room(rooms(most_s), question_.cluster, question_.deadline);
-  for (int after = 0; after < frame_.num_stages; ++after)
+  const Capacity room(rooms(thresholds_s), question_.cluster, question_.deadline);
+  struct Part {
+    int layout, after, least_layers, most_layers;
+  };
+  std::vector<Part> parts;
+  for (int after = 0; after < frame_.num_stages; ++after) {
+    const double threshold_s = thresholds_s[std::size_t(after)];
     for (int layout = 0; layout < int(frame_.layouts.size()); ++layout) {
       question_.deadline.check();
-      const int most_here = most_layers(unlimited(layout, after), most_s);
+      const int most_here = most_layers(unlimited(layout, after), threshold_s);
       if (most_here == 0) continue;
       const int others = most_of_others(room, layout, after);
       const int least_here = std::max(1, pipeline.num_layers - others);
       if (others < 0 || least_here > most_here) continue;
-      fronts_.prepare(layout, after, least_here, most_here);
-      for (int layers = least_here; layers <= most_here; ++layers) {
-        const auto& front = fronts_.front(layout, after, layers);
-        if (!front.empty()) crossings_.add_cells(pipeline, layout, after, layers, front);
-      }
+      fronts_->prepare({frame_, layout, after}, least_here, most_here, threshold_s);
+      parts.push_back({layout, after, least_here, most_here});
+    }
+  }
+  // Stages may share fronts, so these stay where they are only when all are prepared.
+  for (const Part& part : parts)
+    for (int layers = part.least_layers; layers <= part.most_layers; ++layers) {
+      const auto& front = fronts_->front({frame_, part.layout, part.after}, layers);
+      if (!front.empty())
+        pipeline.cells[std::size_t(part.after)].push_back({part.layout, layers, std::span(front)});
     }
   return pipeline;
+}
+
+std::vector<Offer> FrameSearch::work(double known_s) {
+  if (step_ == Step::done) return {};
+  double cutoff_s = bound_s_ * cutoffs[ends_tried_];
+  if (known_s <= bound_s_ * near) cutoff_s = known_s;
+  cutoff_s = std::min(cutoff_s, known_s);
+  const Thresholds thresholds_s = thresholds(cutoff_s);
+  const Pipeline pipeline =
+      step_ == Step::unlimited ? unlimited_pipeline() : limited_pipeline(thresholds_s);
+  const Choices choices =
+      best_choices(pipeline, thresholds_s, cutoff_s,
+                   prices((cutoff_s + longest_less_s_) / frame_.microbatches), most_labels_);
+  ++programs_;
+  if (choices.best.empty()) {
+    bound_s_ = std::max(bound_s_, cutoff_s);
+    if (cutoff_s < known_s) ++ends_tried_;
+    if (cutoff_s == infinity) step_ = Step::done;
+    return {};
+  }
+  bound_s_ = std::max(bound_s_, choices.bound_s * (1.0 - bound_rounding));
+  ends_tried_ = 0;
+  if (step_ == Step::unlimited) {
+    step_ = Step::limited;
+    return {};
+  }
+  std::vector<Offer> found = offers(pipeline, choices);
+  if (found.empty()) {  // a node's stages together need too much host memory
+    if (host_matters_) {
+      if (!choices.merged) step_ = Step::done;
+      most_labels_ *= most_labels_grow;  // only merged labels overlook that
+    } else {
+      host_matters_ = true;
+      fronts_->count_host();
+    }
+    return {};
+  }
+  step_ = Step::done;
+  return found;
+}
+
+/// The choices that the analyzer predicts to be fastest.
+std::vector<Offer> FrameSearch::offers(const Pipeline& pipeline, const Choices& choices) {
+  std::vector<Offer> found;
+  for (const Choice& choice : choices.best) {
+    if (!fits_host(pipeline, choice.stages)) continue;
+    Offer offer{.plan = plan_of(question_, frame_, choice.stages), .stages = choice.stages};
+    offer.predicted_s = grid_.predicted_s(offer.plan);
+    found.push_back(std::move(offer));
+  }
+  std::ranges::stable_sort(found, {}, &Offer::predicted_s);
+  if (found.size() > most_offers) found.resize(most_offers);
+  return found;
+}
+
+void FrameSearch::strike(int after, const Point& point) {
+  fronts_->strike({frame_, point.layout, after}, point);
+  step_ = Step::limited;
+  ends_tried_ = 0;
+}
+
+std::optional<double> FrameSearch::confirm(double known_s) {
+  if (frame_.num_stages == 1 || frame_.microbatches == 1) return std::nullopt;
+  if (double(frame_.num_stages) * double(frame_.layouts.size()) > double(small_points))
+    return std::nullopt;
+  const Pipeline pipeline = limited_pipeline(thresholds(known_s));
+  std::size_t count = 0;
+  for (const auto& cells : pipeline.cells)
+    for (const Cell& cell : cells) count += cell.points.size();
+  if (count > small_points) return std::nullopt;
+  return milp_bound_s(pipeline, std::min(glpk_s, question_.deadline.left_s()));
 }
 
 }  // namespace brume::tuner

@@ -1,11 +1,11 @@
-/// @file One frame of a search: its strategies, the bounds that follow from them, what is open.
+/// @file One frame of a search: its strategies, the bounds that follow from them, what was found.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "capacity.hpp"
-#include "crossings.hpp"
 #include "fronts.hpp"
 #include "pipeline.hpp"
 
@@ -22,62 +22,72 @@ struct Question {
   const Deadline& deadline;
 };
 
-/// Plans whose slowest stage takes more than `over_s`, at most `most_s`.
-struct Interval {
-  double over_s, most_s;
-  double bound_s;                               ///< none of them is faster
-  std::size_t most_labels;                      ///< of a state when it is looked at
-  bool limited = false;                         ///< the bound knows of memory limits
-  std::optional<Prices> prices = std::nullopt;  ///< their bound is counted in
+/// A choice of a frame as a plan.
+struct Offer {
+  plan::Plan plan;
+  std::vector<Point> stages;
+  double predicted_s = 0.0;  ///< by the analyzer
 };
 
-/// A frame is bounded by its fastest strategies, memory or not. The slowest stage's time is cut
-/// into intervals, each of which asks for prices and for pipelines of the points that it allows.
+/// A frame is bounded by its fastest strategies, memory or not: at once by what the slowest stage
+/// takes, then by a dynamic program over them; then by one over the strategies that fit, whose
+/// choices it offers.
 class FrameSearch {
  public:
-  /// `question` and `axes` must outlive it.
-  FrameSearch(const Question& question, Grid& grid, const Axes& axes, Frame frame);
+  /// `question` must outlive it. Frames that differ in their number of stages only share fronts.
+  FrameSearch(const Question& question, Grid& grid, std::shared_ptr<Fronts> fronts, Frame frame);
   FrameSearch(const FrameSearch&) = delete;
 
   const Frame& frame() const { return frame_; }
-  Fronts& fronts() { return fronts_; }
-  const Fronts& fronts() const { return fronts_; }
 
-  /// No plan's slowest stage is faster.
-  double fastest_stage_s() const { return fastest_stage_s_; }
-  /// What comes beside G - 1 times that, at least.
-  double other_s() const { return other_s_; }
+  /// Proven: no plan of the frame that has not been offered is faster [s].
+  double bound_s() const { return bound_s_; }
+  /// Whether there may be plans that have not been offered.
+  bool open() const { return step_ != Step::done; }
 
-  /// A bound on the sum of stable times, memory or not.
-  Prices prices(double threshold_s) const;
-  /// Without memory limits, between any neighbours.
-  Pipeline unlimited_pipeline() const;
-  /// The points that stages of at most `most_s` may take, as far as layers and devices can add up.
-  Pipeline limited_pipeline(double most_s);
-  Pipeline empty_pipeline() const;
+  /// Takes the next step: raises the bound, or finds plans whose bound is below `known_s`.
+  /// @return new plans  @throws OutOfTime
+  std::vector<Offer> work(double known_s);
 
-  /// All intervals again, none faster than `least_s`.
-  void reopen(double least_s);
+  /// Takes one stage's strategy out: it was seen not to fit.
+  void strike(int after, const Point& point);
 
-  std::vector<Interval> open;
-  std::optional<Choice> best;
-  bool host_matters = false;
-  bool confirmed = false;
+  /// The bound that GLPK proves, where few strategies may be part of a plan below `known_s`.
+  /// @throws OutOfTime
+  std::optional<double> confirm(double known_s);
+
+  std::int64_t programs() const { return programs_; }
 
  private:
+  enum class Step { unlimited, limited, done };
+  using Thresholds = std::vector<double>;  ///< [stages after]
+
   void bound();
+  MessageTable& messages();
+  Prices prices(double threshold_s) const;
+  Pipeline empty_pipeline();
+  Pipeline unlimited_pipeline();
+  Pipeline limited_pipeline(const Thresholds& thresholds_s);
   const std::vector<Point>& unlimited(int layout, int after) const;
-  Rooms rooms(double threshold_s) const;
+  Rooms rooms(const Thresholds& thresholds_s) const;
+  Thresholds thresholds(double cutoff_s) const;
   int most_of_others(const Capacity& room, int layout, int after) const;
+  std::vector<Offer> offers(const Pipeline& pipeline, const Choices& choices);
 
   const Question& question_;
+  Grid& grid_;
   Frame frame_;
-  Fronts fronts_;
-  Crossings crossings_;
-  double fastest_stage_s_ = 0.0;
-  double other_s_ = 0.0;
-  double least_bound_s_ = 0.0;
+  std::shared_ptr<Fronts> fronts_;
+  std::optional<MessageTable> messages_;
   std::vector<std::vector<std::vector<Point>>> unlimited_;  ///< [layout][role]
+  Step step_ = Step::unlimited;
+  std::size_t ends_tried_ = 0;  ///< cutoffs under which this step found nothing
+  double bound_s_ = infinity;
+  double fastest_layer_s_ = infinity, shortest_layer_s_ = infinity;  ///< of whole, shortest times
+  double longest_less_s_ = 0.0;  ///< by which a stage's first and last passes may be shorter
+  bool host_matters_ = false;
+  std::size_t most_labels_;
+  std::int64_t programs_ = 0;
 };
 
 }  // namespace brume::tuner

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <set>
 
 #include "base/error.hpp"
@@ -34,29 +35,30 @@ struct ByStrategy {
 
 std::vector<Point> pareto_front(std::vector<Point> points, bool host_matters) {
   std::ranges::stable_sort(points, {}, [](const Point& p) {
-    return std::tuple{p.stable_s, p.whole_s(), p.host_bytes};
+    // Of equal ones the first is kept: the one that saves least.
+    return std::tuple{p.stable_s,     p.whole_s(),
+                      p.shortest_s(), p.alone_s(),
+                      p.host_bytes,   std::accumulate(p.ratios.begin(), p.ratios.end(), 0.0)};
   });
   std::vector<Point> front;
   for (const Point& point : points) {
     const auto beats = [&](const Point& other) {
-      return other.whole_s() <= point.whole_s() &&
+      return other.whole_s() <= point.whole_s() && other.shortest_s() <= point.shortest_s() &&
+             other.alone_s() <= point.alone_s() &&
              (!host_matters || other.host_bytes <= point.host_bytes);
     };
-    // Those before it are no slower; without host bytes the last one has the least whole time.
-    const bool beaten =
-        host_matters ? std::ranges::any_of(front, beats) : !front.empty() && beats(front.back());
-    if (!beaten) front.push_back(point);
+    if (std::ranges::none_of(front, beats)) front.push_back(point);  // they are no slower
   }
   return front;
 }
 
-Fronts::Key Fronts::key(int layout, int after, int layers) const {
-  const analyzer::StageRole role = Seat{frame_, layout, after}.role();
-  return {role.first, role.last, frame_.in_flight(after), layout, layers};
+Fronts::Key Fronts::key(const Seat& seat, int layers) {
+  const analyzer::StageRole role = seat.role();
+  return {role.first, role.last, seat.frame.in_flight(seat.after), seat.layout, layers};
 }
 
-const std::vector<Point>& Fronts::front(int layout, int after, int layers) const {
-  const auto found = fronts_.find(key(layout, after, layers));
+const std::vector<Point>& Fronts::front(const Seat& seat, int layers) const {
+  const auto found = fronts_.find(key(seat, layers));
   require(found != fronts_.end(), Failure::bug, "the front of {} layers was not prepared", layers);
   return found->second;
 }
@@ -73,19 +75,20 @@ bool Fronts::lacks_host(const Point& point, const Layout& mesh) const {
 }
 
 bool Fronts::struck(const Seat& seat, const Point& point) const {
-  const auto list = struck_.find(key(seat.layout, seat.after, point.layers));
+  const auto list = struck_.find(key(seat, point.layers));
   return list != struck_.end() &&
          std::ranges::any_of(list->second, [&](const Point& p) { return p.same_strategy(point); });
 }
 
-void Fronts::prepare(int layout, int after, int least_layers, int most_layers) {
-  const Seat seat{frame_, layout, after};
+void Fronts::prepare(const Seat& seat, int least_layers, int most_layers, double threshold_s) {
   std::set<Key> cells;
   std::vector<int> missing;
   std::vector<Point> found;
   for (int layers = least_layers; layers <= most_layers; ++layers) {
-    const Key cell = key(layout, after, layers);
-    if (fronts_.contains(cell) || !cells.insert(cell).second) continue;
+    const Key cell = key(seat, layers);
+    const auto known = threshold_s_.find(cell);
+    if ((known != threshold_s_.end() && known->second >= threshold_s) || !cells.insert(cell).second)
+      continue;
     if (!struck_.contains(cell)) {
       missing.push_back(layers);
       continue;
@@ -93,15 +96,18 @@ void Fronts::prepare(int layout, int after, int least_layers, int most_layers) {
     const std::vector<Point> all = everything(seat, layers);
     found.insert(found.end(), all.begin(), all.end());
   }
-  const std::vector<Point> climbed = climb(seat, missing);
+  const std::vector<Point> climbed = climb(seat, missing, threshold_s);
   found.insert(found.end(), climbed.begin(), climbed.end());
   // Kept once they are whole: the search may be out of time before.
-  for (const Key& cell : cells) fronts_[cell];
+  for (const Key& cell : cells) {
+    fronts_[cell].clear();
+    threshold_s_[cell] = struck_.contains(cell) ? infinity : threshold_s;
+  }
   feasible_ += std::int64_t(found.size());
   std::map<int, std::vector<Point>> by_layers;
   for (const Point& point : found) by_layers[point.layers].push_back(point);
   for (auto& [layers, points] : by_layers)
-    fronts_[key(layout, after, layers)] = pareto_front(std::move(points), host_matters_);
+    fronts_[key(seat, layers)] = pareto_front(std::move(points), host_matters_);
 }
 
 /// Strategies without savings, one for each combination of the values that no order is known of.
@@ -126,7 +132,30 @@ std::vector<Point> Fronts::lowest(const Seat& seat, int layers) {
   return rows;
 }
 
-std::vector<Point> Fronts::climb(const Seat& seat, const std::vector<int>& layers) {
+/// Leaves out rows that are slower than that whatever is recomputed, and so is all that saves more.
+void Fronts::drop_slow(const Seat& seat, std::vector<Point>& rows, double threshold_s) {
+  if (threshold_s == infinity) return;
+  // Between none and all layers recomputed a stage's time is a line, but for its first and last
+  // one.
+  constexpr double bend = 0.01;
+  std::vector<Point> ends = rows;
+  if (axes_.recompute)
+    for (Point row : rows) {
+      row.ckpt_layers = row.layers;
+      ends.push_back(row);
+    }
+  grid_.price_time(seat, ends);
+  std::vector<Point> kept;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    double least_s = ends[i].stable_s;
+    if (axes_.recompute) least_s = std::min(least_s, ends[rows.size() + i].stable_s);
+    if (least_s * (1.0 - bend) <= threshold_s) kept.push_back(rows[i]);
+  }
+  rows = std::move(kept);
+}
+
+std::vector<Point> Fronts::climb(const Seat& seat, const std::vector<int>& layers,
+                                 double threshold_s) {
   const Rising rising = grid_.rising(seat, axes(seat));
   std::vector<Point> found, level;
   for (int l : layers) {
@@ -134,7 +163,7 @@ std::vector<Point> Fronts::climb(const Seat& seat, const std::vector<int>& layer
     level.insert(level.end(), rows.begin(), rows.end());
   }
   std::ranges::sort(level, ByStrategy{});
-  while (!level.empty()) {
+  while (drop_slow(seat, level, threshold_s), !level.empty()) {
     std::vector<Climb> may_climb;
     const std::vector<Point> fit = smallest_fits(seat, level, may_climb);
     found.insert(found.end(), fit.begin(), fit.end());
@@ -234,6 +263,8 @@ std::vector<Point> Fronts::smallest_fits(const Seat& seat, std::vector<Point> ro
       const Point &from = priced[k], &to = priced[k + 1];
       falls |= to.stable_s < from.stable_s * (1.0 - sum_rounding) ||
                to.whole_s() < from.whole_s() * (1.0 - sum_rounding) ||
+               to.shortest_s() < from.shortest_s() * (1.0 - sum_rounding) ||
+               to.alone_s() < from.alone_s() * (1.0 - sum_rounding) ||
                (host_matters_ && to.host_bytes < from.host_bytes);
     }
     if (falls) try_all(seat, priced[i], priced[i].ckpt_layers + 1, result);
@@ -275,11 +306,12 @@ std::vector<Point> Fronts::everything(const Seat& seat, int layers) {
   return found;
 }
 
-std::vector<Point> Fronts::unlimited(int layout, int after) {
-  const Seat seat{frame_, layout, after};
-  const int most = grid_.model().num_layers - frame_.num_stages + 1;
-  const int least = frame_.num_stages == 1 ? most : 1;
-  std::vector<Point> fastest, rows;
+const std::vector<Point>& Fronts::unlimited(const Seat& seat) {
+  const analyzer::StageRole role = seat.role();
+  std::vector<Point>& fastest = unlimited_[{role.first, role.last, seat.layout}];
+  if (!fastest.empty()) return fastest;
+  const int most = grid_.model().num_layers, least = role.first && role.last ? most : 1;
+  std::vector<Point> rows;
   for (Point row : lowest(seat, least)) {
     rows.clear();
     for (row.layers = least; row.layers <= most; ++row.layers)
@@ -295,22 +327,28 @@ std::vector<Point> Fronts::unlimited(int layout, int after) {
     for (const Point& p : rows) {
       Point& known = fastest[std::size_t(p.layers - least)];
       const double whole_s = std::min(known.whole_s(), p.whole_s());
+      const double shortest_s = std::min(known.shortest_s(), p.shortest_s());
+      const double alone_s = std::min(known.alone_s(), p.alone_s());
       known.stable_s = std::min(known.stable_s, p.stable_s);
       known.delta_s = whole_s - known.stable_s;
+      known.less_s = known.stable_s - shortest_s;
+      known.alone_delta_s = alone_s - known.stable_s;
     }
   }
   return fastest;
 }
 
-void Fronts::strike(int after, const Point& point) {
-  const Key cell = key(point.layout, after, point.layers);
+void Fronts::strike(const Seat& seat, const Point& point) {
+  const Key cell = key(seat, point.layers);
   struck_[cell].push_back(point);
   fronts_.erase(cell);
+  threshold_s_.erase(cell);
 }
 
 void Fronts::count_host() {
   host_matters_ = true;
   fronts_.clear();
+  threshold_s_.clear();
 }
 
 }  // namespace brume::tuner

@@ -16,14 +16,13 @@ struct Limits {
   double rank_disk_bytes;  ///< an equal share of its node's disk
 };
 
-/// Drops points that another one beats: no slower in a middle microbatch nor alone, and, where it
+/// Drops points that another one beats: no slower in a middle microbatch, alone with its update,
+/// nor in its shortest trip, in which the objective (pipeline.hpp) does not fall, and, where it
 /// matters, no hungrier for host memory. @return by rising stable time
-///
-/// An iteration takes (G - 1) max t + max_i (whole_i + sum_{j>i} t_j), with whole = t + max(d, 0):
-/// it does not fall when t or whole of a stage grows, so points compete in these two.
 std::vector<Point> pareto_front(std::vector<Point> points, bool host_matters);
 
-/// Pareto fronts of the stages of one frame, computed when asked for and kept.
+/// Pareto fronts of the stages of frames that differ in their number of stages only, computed when
+/// asked for and kept.
 ///
 /// Time rises with each ratio (Grid::rising checks), so a strategy that fits hides all that save
 /// more; the search climbs from the smallest ratios and stops where a stage fits without
@@ -33,25 +32,22 @@ std::vector<Point> pareto_front(std::vector<Point> points, bool host_matters);
 class Fronts {
  public:
   /// @param limits  by group
-  Fronts(Grid& grid, const Frame& frame, const Axes& axes, std::vector<Limits> limits)
-      : grid_(grid),
-        frame_(frame),
-        axes_(axes),
-        in_memory_(axes.in_memory()),
-        limits_(std::move(limits)) {}
+  Fronts(Grid& grid, const Axes& axes, std::vector<Limits> limits)
+      : grid_(grid), axes_(axes), in_memory_(axes.in_memory()), limits_(std::move(limits)) {}
 
-  /// Computes what is missing among [least, most] layers.
-  void prepare(int layout, int after, int least_layers, int most_layers);
+  /// Computes what is missing among [least, most] layers of strategies whose stable time is at most
+  /// `threshold_s`; some slower ones may be there, too.
+  void prepare(const Seat& seat, int least_layers, int most_layers, double threshold_s);
 
   /// Valid until strategies are struck. Prepared before.
-  const std::vector<Point>& front(int layout, int after, int layers) const;
+  const std::vector<Point>& front(const Seat& seat, int layers) const;
 
   /// The fastest time of each number of layers 1..L were memory no matter: one point each, of
   /// least stable and whole time. No strategy is faster.
-  std::vector<Point> unlimited(int layout, int after);
+  const std::vector<Point>& unlimited(const Seat& seat);
 
   /// Never offers a strategy again for stages as far from the end.
-  void strike(int after, const Point& point);
+  void strike(const Seat& seat, const Point& point);
 
   /// From now on a node's stages share its host memory, so its bytes count in the fronts.
   void count_host();
@@ -66,25 +62,27 @@ class Fronts {
   };
   using Key = std::tuple<bool, bool, int, int, int>;  ///< role, in flight, layout, layers
 
-  Key key(int layout, int after, int layers) const;
+  static Key key(const Seat& seat, int layers);
   bool fits(const Point& point, const Layout& mesh) const;
   const Axes& axes(const Seat& seat) const { return seat.mesh().disk ? axes_ : in_memory_; }
   bool lacks_host(const Point& point, const Layout& mesh) const;
   bool struck(const Seat& seat, const Point& point) const;
   std::vector<Point> lowest(const Seat& seat, int layers);
-  std::vector<Point> climb(const Seat& seat, const std::vector<int>& layers);
+  std::vector<Point> climb(const Seat& seat, const std::vector<int>& layers, double threshold_s);
+  void drop_slow(const Seat& seat, std::vector<Point>& rows, double threshold_s);
   std::vector<Point> smallest_fits(const Seat& seat, std::vector<Point> rows,
                                    std::vector<Climb>& may_climb);
   void try_all(const Seat& seat, const Point& row, int from, std::vector<Point>& found);
   std::vector<Point> everything(const Seat& seat, int layers);
 
   Grid& grid_;
-  const Frame& frame_;
   const Axes& axes_;
   Axes in_memory_;              ///< where there is no disk
   std::vector<Limits> limits_;  ///< [group]
   bool host_matters_ = false;
   std::map<Key, std::vector<Point>> fronts_;
+  std::map<std::tuple<bool, bool, int>, std::vector<Point>> unlimited_;  ///< by role, layout
+  std::map<Key, double> threshold_s_;  ///< up to which a front is complete
   std::map<Key, std::vector<Point>> struck_;
   std::int64_t strategies_ = 0, feasible_ = 0;
 };

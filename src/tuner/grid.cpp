@@ -79,25 +79,30 @@ bool Point::same_strategy(const Point& other) const {
 }
 
 analyzer::StageRole Seat::role() const {
-  const bool first = after + 1 == frame.num_stages, last = after == 0;
-  const int own = mesh().group, other = first ? frame.last_group : frame.first_group;
-  return {.first = first,
-          .last = last,
+  const int own = mesh().group;
+  return {.first = after + 1 == frame.num_stages,
+          .last = after == 0,
           .group = own,
           .before = own,
           .after = own,
-          .other_end = first != last && other >= 0 ? other : own,
           .disk = mesh().disk};
 }
 
 Grid::Grid(const model::Config& model, const hardware::Machine& machine, const Deadline& deadline)
-    : model_(model), machine_(machine), deadline_(deadline) {}
+    : model_(model), machine_(machine), deadline_(deadline), analyzer_(model, machine) {}
 
 const Grid::Role& Grid::role(analyzer::StageRole wanted) {
   auto& role = roles_[wanted];
   if (!role) {
     const auto e = analyzer::stage_expressions(model_, machine_, wanted);
-    const std::array<Expr, 2> time{e.stable_s, e.delta_s};
+    // While a later stage waits for its first input it does its first updates; while it waits for
+    // the stages before it to end, what follows its last backward.
+    const Expr ahead_s = min(max(e.time.ahead_s, 0.0), max(e.time.first_s, 0.0));
+    const Expr first_s = e.time.first_s - (wanted.first ? Expr(0.0) : ahead_s);
+    const Expr ends_s = wanted.first ? e.time.start_s + e.time.end_s : Expr(0.0);
+    const std::array<Expr, 4> time{e.time.stable_s(), first_s + e.time.last_s + ends_s,
+                                   max(0.0 - first_s, 0.0) + max(0.0 - e.time.last_s, 0.0),
+                                   e.time.delta_s()};
     const std::array<Expr, 4> memory{e.peak_forward_bytes, e.peak_backward_bytes, e.host_bytes,
                                      e.disk_bytes};
     role = std::make_unique<Role>(
@@ -119,7 +124,7 @@ void Grid::evaluate(const Tape& tape, const Seat& seat, std::span<const Point> p
   std::vector<const double*> inputs;
   std::vector<double*> outputs;
   for (auto& values : inputs_) inputs.push_back(values.data());
-  const std::size_t count = &tape == &role(seat.role()).time ? 2 : 4;
+  constexpr std::size_t count = 4;  // of a role's either tape
   for (std::size_t i = 0; i < count; ++i) {
     outputs_[i].resize(points.size());
     outputs.push_back(outputs_[i].data());
@@ -133,6 +138,8 @@ void Grid::price_time(const Seat& seat, std::span<Point> points) {
   for (std::size_t i = 0; i < points.size(); ++i) {
     points[i].stable_s = outputs_[0][i];
     points[i].delta_s = outputs_[1][i];
+    points[i].less_s = outputs_[2][i];
+    points[i].alone_delta_s = outputs_[3][i];
   }
 }
 
@@ -143,6 +150,44 @@ void Grid::price_memory(const Seat& seat, std::span<Point> points) {
     points[i].host_bytes = outputs_[2][i];
     points[i].disk_bytes = outputs_[3][i];
   }
+}
+
+namespace {
+
+plan::Stage stage_of(const Layout& mesh, const hardware::Machine& machine) {
+  return {.nodes = mesh.nodes,
+          .devices_per_node = mesh.devices_per_node,
+          .microbatch = mesh.microbatch,
+          .dp = mesh.dp,
+          .tp = mesh.tp,
+          .group = machine.name(mesh.group)};
+}
+
+/// Whether stages of two layouts may stand on one node.
+analyzer::SameNode may_share_node(const Layout& a, const Layout& b,
+                                  const hardware::Machine& machine) {
+  const int per_node = machine.profile(a.group).key.ranks_per_node;
+  const bool share = a.group == b.group && a.devices() < per_node && b.devices() < per_node;
+  return [share](int, int) { return share; };
+}
+
+}  // namespace
+
+double Grid::stream_s(const Layout& from, const Layout& to) {
+  const auto [known, fresh] = streams_s_.try_emplace({from, to}, 0.0);
+  if (fresh)
+    known->second = analyzer::stream_s(model_, machine_, stage_of(from, machine_),
+                                       stage_of(to, machine_), may_share_node(from, to, machine_));
+  return known->second;
+}
+
+analyzer::TiedTimes Grid::tied(const Layout& first, const Layout& last) {
+  const auto [known, fresh] = tied_.try_emplace({first, last});
+  if (fresh)
+    known->second =
+        analyzer::tied_s(model_, machine_, stage_of(first, machine_), stage_of(last, machine_),
+                         may_share_node(first, last, machine_));
+  return known->second;
 }
 
 Rising Grid::rising(const Seat& seat, const Axes& axes) {
@@ -177,6 +222,7 @@ Rising Grid::rising(const Seat& seat, const Axes& axes) {
   for (std::size_t i = 0; i < axis_of.size(); ++i) {
     const Point &from = points[2 * i], &to = points[2 * i + 1];
     if (falls(from.stable_s, to.stable_s) || falls(from.whole_s(), to.whole_s()) ||
+        falls(from.shortest_s(), to.shortest_s()) || falls(from.alone_s(), to.alone_s()) ||
         (axis_of[i] < first_on_disk && falls(from.host_bytes, to.host_bytes)))
       rising[axis_of[i]] = false;
   }

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "analyzer/messages.hpp"
 #include "base/deadline.hpp"
 #include "space.hpp"
 
@@ -28,15 +29,21 @@ struct Point {
   int zero_level = 0;
   Ratios ratios{};
   double stable_s = 0.0;
-  double delta_s = 0.0;
-  double device_bytes = 0.0;  ///< peak, per rank
-  double host_bytes = 0.0;    ///< per rank
-  double disk_bytes = 0.0;    ///< per rank
+  double delta_s = 0.0;        ///< what the first and last microbatch add, where nothing hides it
+  double less_s = 0.0;         ///< by how much their passes are shorter than others
+  double alone_delta_s = 0.0;  ///< what they add where nothing hides updates
+  double device_bytes = 0.0;   ///< peak, per rank
+  double host_bytes = 0.0;     ///< per rank
+  double disk_bytes = 0.0;     ///< per rank
 
   double optim_disk_ratio() const { return ratios[2] * ratios[4]; }
   double act_disk_ratio() const { return ratios[3] * ratios[5]; }
-  /// A stage alone from its first forward to its last backward and update, for one microbatch [s].
-  double whole_s() const { return stable_s + std::max(delta_s, 0.0); }
+  /// The first forward and the last backward, with their updates as far as they are waited for [s].
+  double whole_s() const { return stable_s + delta_s; }
+  /// The same where nothing hides updates.
+  double alone_s() const { return stable_s + alone_delta_s; }
+  /// Both passes of the microbatch that is fastest here.
+  double shortest_s() const { return stable_s - less_s; }
   bool same_strategy(const Point& other) const;
 };
 
@@ -47,7 +54,7 @@ struct Seat {
   int after;  ///< stages after it
 
   const Layout& mesh() const { return frame.layouts[std::size_t(layout)]; }
-  /// Its neighbours are taken to be of its own group; Crossings adds what others cost.
+  /// Its neighbours are taken to be of its own group; MessageTable knows what others cost.
   analyzer::StageRole role() const;
 };
 
@@ -76,6 +83,15 @@ class Grid {
   void price_time(const Seat& seat, std::span<Point> points);    ///< sets stable and delta
   void price_memory(const Seat& seat, std::span<Point> points);  ///< sets bytes on each tier
 
+  /// Seconds of messages between stages of these layouts, which share a node where they can
+  /// (analyzer/messages.hpp).
+  double stream_s(const Layout& from, const Layout& to);
+  analyzer::TiedTimes tied(const Layout& first, const Layout& last);
+
+  /// The analyzer's prediction of a plan [s].
+  double predicted_s(const plan::Plan& plan) { return analyzer_.analyze(plan).iteration_s; }
+  analyzer::Analyzer& analyzer() { return analyzer_; }
+
   /// Looks at random strategies of a seat and the next one along each axis of ratios.
   Rising rising(const Seat& seat, const Axes& axes);
 
@@ -85,7 +101,7 @@ class Grid {
 
  private:
   struct Role {
-    symbolic::Tape time;    ///< stable, delta
+    symbolic::Tape time;    ///< stable, delta, less, alone delta
     symbolic::Tape memory;  ///< forward peak, backward peak, host, disk
   };
   const Role& role(analyzer::StageRole wanted);
@@ -96,6 +112,9 @@ class Grid {
   const Deadline& deadline_;
   std::map<analyzer::StageRole, std::unique_ptr<Role>> roles_;
   std::map<std::tuple<analyzer::StageRole, int, int, int, int, int>, Rising> rising_;
+  analyzer::Analyzer analyzer_;
+  std::map<std::pair<Layout, Layout>, double> streams_s_;
+  std::map<std::pair<Layout, Layout>, analyzer::TiedTimes> tied_;
   std::vector<std::vector<double>> inputs_, outputs_;  ///< columns of the last evaluation
   std::int64_t evaluations_ = 0;
 };

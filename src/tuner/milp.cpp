@@ -42,13 +42,6 @@ struct Program {
   }
 };
 
-struct Answer {
-  bool proven = false;  ///< optimal, or nothing feasible
-  bool feasible = false;
-  double bound;                ///< of the objective
-  std::vector<double> values;  ///< by column, from 0
-};
-
 // --- GLPK ---------------------------------------------------------------------------------------
 
 void leave(void* where) { std::longjmp(*static_cast<std::jmp_buf*>(where), 1); }
@@ -79,7 +72,7 @@ glp_prob* load(const Program& program) {
 }
 
 /// Only pointers and numbers live here: an abort jumps over this frame without destructors.
-void run(const Program& program, Answer& answer, double* values, double* bound) {
+void run(const Program& program, double* bound) {
   glp_term_out(GLP_OFF);
   glp_prob* problem = load(program);
   glp_iocp parameters;
@@ -90,78 +83,51 @@ void run(const Program& program, Answer& answer, double* values, double* bound) 
   parameters.mip_gap = 1e-7;
   parameters.cb_func = note_bound;
   parameters.cb_info = bound;
-  const int failure = glp_intopt(problem, &parameters);
-  const int status = glp_mip_status(problem);
-  answer.feasible = status == GLP_OPT || status == GLP_FEAS;
-  answer.proven =
-      (failure == 0 && (status == GLP_OPT || status == GLP_NOFEAS)) || failure == GLP_ENOPFS;
-  if (answer.feasible)
-    for (int c = 1; c <= int(program.cost.size()); ++c) values[c - 1] = glp_mip_col_val(problem, c);
-  if (answer.proven && answer.feasible) *bound = glp_mip_obj_val(problem);
+  if (glp_intopt(problem, &parameters) == 0 && glp_mip_status(problem) == GLP_OPT)
+    *bound = glp_mip_obj_val(problem);
   glp_delete_prob(problem);
 }
 
-Answer solve(const Program& program) {
-  Answer answer;
-  answer.values.assign(program.cost.size(), 0.0);
-  answer.bound = -std::numeric_limits<double>::infinity();
+/// The least objective that is possible, as far as GLPK has proven it.
+double solve(const Program& program) {
+  double bound = -infinity;
   std::jmp_buf here;
   if (setjmp(here) == 0) {
     glp_error_hook(leave, &here);
-    run(program, answer, answer.values.data(), &answer.bound);
+    run(program, &bound);
   } else {
-    answer.feasible = answer.proven = false;
-    answer.bound = -std::numeric_limits<double>::infinity();
+    bound = -infinity;
   }
   // Frees what an abort left half-made, and forgets the hook into this frame.
   glp_free_env();
-  return answer;
+  return bound;
 }
 
 // --- the program --------------------------------------------------------------------------------
 
-/// Binaries: one for each (stage, mesh size and number of layers) and one for each point;
-/// continuous: the slowest stage's time and the exposed delta. Times are in units of `unit_s`, so
-/// numbers lie near one.
+/// Binaries: one for each (stage, mesh size and number of layers) and one for each point; the time
+/// of an iteration is the only other column. Times are in units of `unit_s`, so numbers lie near
+/// one.
 class Formulation {
  public:
   Formulation(const Pipeline& pipeline, double unit_s) : pipeline_(pipeline), unit_s_(unit_s) {
-    slowest_ = program_.add_column(pipeline.frame.microbatches - 1, false);
-    exposed_ = program_.add_column(1.0, false);
+    iteration_ = program_.add_column(1.0, false);
     for (auto cells = pipeline.cells.rbegin(); cells != pipeline.cells.rend(); ++cells) {
       std::vector<Chosen>& stage = chosen_.emplace_back();
       for (const Cell& cell : *cells)
         for (const Point& point : cell.points)
-          stage.push_back({program_.add_column(point.stable_s / unit_s_, true), &point, &cell});
+          stage.push_back({program_.add_column(0.0, true), &point});
     }
     add_sum_rows();
-    if (pipeline.neighbours_matter) add_neighbour_rows();
     for (std::size_t stage = 0; stage < chosen_.size(); ++stage) add_time_rows(stage);
   }
 
-  /// Only choices faster than this.
-  void cut(double below_s) {
-    Row row{.type = GLP_UP, .bound = below_s / unit_s_};
-    for (std::size_t c = 0; c < program_.cost.size(); ++c)
-      if (program_.cost[c] != 0.0) row.add(int(c) + 1, program_.cost[c]);
-    program_.rows.push_back(std::move(row));
-  }
-
   Program& program() { return program_; }
-
-  std::vector<Point> read(const Answer& answer) const {
-    std::vector<Point> stages;
-    for (const auto& stage : chosen_)
-      for (const Chosen& chosen : stage)
-        if (answer.values[std::size_t(chosen.column) - 1] > 0.5) stages.push_back(*chosen.point);
-    return stages;
-  }
 
  private:
   struct Chosen {
     int column;
     const Point* point;
-    const Cell* cell;
   };
 
   /// Each stage has one mesh size and number of layers and one point of these; both add up. Of
@@ -196,88 +162,53 @@ class Formulation {
     for (Row& row : devices) program_.rows.push_back(std::move(row));
   }
 
-  /// A stage has the neighbours that its point counts on.
-  void add_neighbour_rows() {
-    const int groups = pipeline_.cluster.num_groups();
-    for (std::size_t stage = 0; stage + 1 < chosen_.size(); ++stage)
-      for (int group = 0; group < groups; ++group)
-        for (int next = 0; next < groups; ++next) {
-          Row row{.type = GLP_FX, .bound = 0.0};
-          for (const Chosen& c : chosen_[stage])
-            if (pipeline_.layout(*c.cell).group == group && c.cell->after == next)
-              row.add(c.column, 1.0);
-          for (const Chosen& c : chosen_[stage + 1])
-            if (pipeline_.layout(*c.cell).group == next && c.cell->before == group)
-              row.add(c.column, -1.0);
-          program_.rows.push_back(std::move(row));
-        }
+  /// The terms of pipeline.hpp's maximum that stand for one stage: iteration >= each of them. Trips
+  /// are all taken to be as short as the shortest.
+  void add_time_rows(std::size_t stage) {
+    const Frame& frame = pipeline_.frame;
+    const int after = frame.num_stages - 1 - int(stage), in_flight = frame.in_flight(after);
+    const double trips = (frame.microbatches - 1) / (in_flight + 1) + 1;
+    add_time_row(stage, frame.microbatches, 0.0);
+    add_time_row(stage, frame.microbatches - in_flight, 1.0);
+    add_time_row(stage, trips, trips);
   }
 
-  /// slowest >= t_i; exposed >= d_i - sum_{j<i} t_j.
-  void add_time_rows(std::size_t stage) {
-    Row slowest{.type = GLP_LO};
-    slowest.add(slowest_, 1.0);
-    Row exposed{.type = GLP_LO};
-    exposed.add(exposed_, 1.0);
-    for (const Chosen& chosen : chosen_[stage]) {
-      slowest.add(chosen.column, -chosen.point->stable_s / unit_s_);
-      exposed.add(chosen.column, -chosen.point->delta_s / unit_s_);
-    }
-    for (std::size_t j = 0; j < stage; ++j)
-      for (const Chosen& chosen : chosen_[j])
-        exposed.add(chosen.column, chosen.point->stable_s / unit_s_);
-    program_.rows.push_back(std::move(slowest));
-    program_.rows.push_back(std::move(exposed));
+  /// iteration >= sum_{j<i} (w_j + 2 m) + own t_i + d_i + later sum_{j>i} (shortest_j + 2 m)
+  void add_time_row(std::size_t stage, double own, double later) {
+    const double way_s = 2.0 * pipeline_.messages.least_stream_s();
+    const auto after = double(chosen_.size() - 1 - stage);
+    Row row{.type = GLP_LO, .bound = (double(stage) + later * after) * way_s / unit_s_};
+    row.add(iteration_, 1.0);
+    for (std::size_t j = 0; j < chosen_.size(); ++j)
+      for (const Chosen& chosen : chosen_[j]) {
+        const Point& point = *chosen.point;
+        const double seconds = j < stage    ? point.whole_s()
+                               : j == stage ? own * point.stable_s + point.delta_s
+                                            : later * point.shortest_s();
+        if (seconds != 0.0) row.add(chosen.column, -seconds / unit_s_);
+      }
+    program_.rows.push_back(std::move(row));
   }
 
   const Pipeline& pipeline_;
   double unit_s_;
   Program program_;
-  int slowest_, exposed_;
+  int iteration_;
   std::vector<std::vector<Chosen>> chosen_;  ///< [stage]
 };
 
-/// Whether every mesh lies within a node or begins at one, and no node is used in part.
-bool packs(const Pipeline& pipeline, const std::vector<Point>& stages) {
-  const auto& groups = pipeline.cluster.groups;
-  std::vector<int> first(groups.size(), 0);
-  for (const Point& point : stages) {
-    const Layout& mesh = pipeline.layout(point);
-    const auto g = std::size_t(mesh.group);
-    if (!may_begin(first[g], mesh.devices(), groups[g].devices_per_node)) return false;
-    first[g] += mesh.devices();
-  }
-  for (std::size_t g = 0; g < groups.size(); ++g)
-    if (first[g] % groups[g].devices_per_node != 0) return false;
-  return true;
-}
-
 }  // namespace
 
-Proof solve_milp(const Pipeline& pipeline, double known_s, double time_limit_s) {
+double milp_bound_s(const Pipeline& pipeline, double time_limit_s) {
   double unit_s = 0.0;
   for (const auto& cells : pipeline.cells)
     for (const Cell& cell : cells)
-      for (const Point& point : cell.points) unit_s = std::max(unit_s, point.stable_s);
-  if (unit_s == 0.0) return {};
+      for (const Point& point : cell.points)
+        unit_s = std::max(unit_s, pipeline.frame.microbatches * point.stable_s);
+  if (unit_s == 0.0) return -infinity;
   Formulation formulation(pipeline, unit_s);
-  // Faster by less than this is not told apart from as fast.
-  const double least_gain_s = 1e-7 * known_s;
-  formulation.cut(known_s - least_gain_s);
   formulation.program().time_limit_ms = int(std::clamp(time_limit_s * 1000.0, 1.0, 1e9));
-  const Answer answer = solve(formulation.program());
-
-  Proof proof;
-  proof.bound_s =
-      answer.proven && !answer.feasible ? known_s - least_gain_s : answer.bound * unit_s;
-  if (!answer.feasible) return proof;
-  std::vector<Point> stages = formulation.read(answer);
-  if (int(stages.size()) != pipeline.frame.num_stages || !packs(pipeline, stages) ||
-      !fits_host(pipeline, stages))
-    return proof;
-  const double iteration_s = iteration_time(stages, pipeline.frame.microbatches);
-  if (iteration_s < known_s) proof.better = Choice{std::move(stages), iteration_s};
-  return proof;
+  return solve(formulation.program()) * unit_s;
 }
 
 }  // namespace brume::tuner

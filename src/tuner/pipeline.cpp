@@ -12,35 +12,64 @@
 namespace brume::tuner {
 namespace {
 
+/// The objective of pipeline.hpp with one stage more in front of those of a label.
+/// @param after  stages after the new one
+Label in_front(const Pipeline& pipeline, const Label& later, const Point& point, int after) {
+  const Frame& frame = pipeline.frame;
+  const double way_s =
+      after == 0 ? 0.0 : 2.0 * pipeline.messages.stream_s(point.layout, later.layout);
+  const int in_flight = frame.in_flight(after),
+            trips = (frame.microbatches - 1) / (in_flight + 1) + 1;
+  const double t = point.stable_s;
+  Label label{.trip_s = t + way_s + later.trip_s,
+              .shortest_s = point.shortest_s() + way_s + later.shortest_s,
+              .least_s = 0.0,
+              .alone_s = std::max(later.alone_s, (frame.microbatches - 1) * t + point.alone_s()),
+              .layout = point.layout,
+              .last_layout = after == 0 ? point.layout : later.last_layout,
+              .point = &point};
+  const double own_s = frame.microbatches * t + point.delta_s +
+                       std::max(0.0, way_s + later.shortest_s - in_flight * t);
+  const double trips_s = (trips - 1) * label.trip_s + point.whole_s() + way_s + later.shortest_s;
+  const bool is_first = after > 0 && after + 1 == frame.num_stages;
+  // Neither its first forward nor its last backward is longer.
+  const double longest_s = std::max(t, point.whole_s()) + point.less_s;
+  const analyzer::TiedTimes tied =
+      is_first ? pipeline.messages.tied(label.layout, label.last_layout, longest_s)
+               : analyzer::TiedTimes{};
+  label.least_s = std::max(own_s, trips_s);
+  if (after > 0)
+    label.least_s = std::max(label.least_s, point.whole_s() + way_s + later.least_s + tied.table_s);
+  label.least_s += tied.gradient_s;
+  return label;
+}
+
 class DynamicProgram {
  public:
-  DynamicProgram(const Pipeline& pipeline, double threshold_s, double cutoff_s,
+  DynamicProgram(const Pipeline& pipeline, const std::vector<double>& thresholds_s, double cutoff_s,
                  const Prices& prices, std::size_t most_labels)
       : pipeline_(pipeline),
         num_groups_(pipeline.cluster.num_groups()),
         cutoff_s_(cutoff_s),
         prices_(prices),
         most_labels_(most_labels) {
-    for (const auto& cells : pipeline.cells) meshes_.push_back(meshes(cells, threshold_s));
+    for (std::size_t after = 0; after < pipeline.cells.size(); ++after)
+      meshes_.push_back(meshes(pipeline.cells[after], thresholds_s[after]));
     capacity_.emplace(rooms(), pipeline.cluster, pipeline.deadline);
     bound_rest();
   }
 
-  Least solve();
+  Choices solve();
 
  private:
-  using Meshes = std::vector<std::vector<Mesh>>;  ///< [turn]
+  using Meshes = std::vector<Mesh>;
 
-  /// Whose turn it is: a stage of this group, before one of that group.
-  int turn_of(int group, int after) const {
-    return pipeline_.neighbours_matter ? group * num_groups_ + after : 0;
-  }
-  int num_turns() const { return pipeline_.neighbours_matter ? num_groups_ * num_groups_ : 1; }
   const hardware::NodeGroup& group(int index) const {
     return pipeline_.cluster.groups[std::size_t(index)];
   }
 
   Meshes meshes(const std::vector<Cell>& cells, double threshold_s) const;
+  bool no_better(const Point& point, const Point& other, bool shares_host) const;
   Rooms rooms() const;
   void bound_rest();
   double rest_s(std::size_t placed, std::size_t use, int layers) const;
@@ -50,7 +79,12 @@ class DynamicProgram {
   void extend(int after, const States::State& from, const Mesh& mesh, const Arc& arc, States& next);
   void offer(std::vector<int>& labels, const Label& label);
   bool beats(const Label& a, const Label& b) const {
-    if (a.sum_s > b.sum_s || a.least_s > b.least_s) return false;
+    if (a.trip_s > b.trip_s || a.shortest_s > b.shortest_s || a.least_s > b.least_s ||
+        a.alone_s > b.alone_s)
+      return false;
+    if (!pipeline_.messages.no_slower(a.layout, b.layout) ||
+        !pipeline_.messages.no_slower_as_last(a.last_layout, b.last_layout))
+      return false;
     for (int g = 0; pipeline_.host_matters && g < num_groups_; ++g)
       if (a.host_bytes[std::size_t(g)] > b.host_bytes[std::size_t(g)]) return false;
     return true;
@@ -64,42 +98,47 @@ class DynamicProgram {
   bool merged_ = false;
   std::vector<Meshes> meshes_;  ///< [stages after]
   std::optional<Capacity> capacity_;
-  std::vector<double> rest_s_;  ///< [stages placed] least sum of the other stages' stable times
+  std::vector<double> rest_s_;  ///< [stages placed] least sum of the other stages' whole times
   std::vector<double> rest_layer_s_;   ///< the same a layer
   std::vector<double> rest_priced_s_;  ///< the same at the prices
   std::vector<Label> labels_;
 };
 
+/// Whether another point of as many layers on as many devices is at least as good.
+bool DynamicProgram::no_better(const Point& point, const Point& other, bool shares_host) const {
+  return other.stable_s <= point.stable_s && other.whole_s() <= point.whole_s() &&
+         other.shortest_s() <= point.shortest_s() && other.alone_s() <= point.alone_s() &&
+         (!shares_host || other.host_bytes <= point.host_bytes) &&
+         pipeline_.messages.no_slower(other.layout, point.layout) &&
+         pipeline_.messages.no_slower_as_last(other.layout, point.layout);
+}
+
 DynamicProgram::Meshes DynamicProgram::meshes(const std::vector<Cell>& cells,
                                               double threshold_s) const {
-  using Key = std::tuple<int, int, int, int, int>;  // turn, next turn, group, devices, layers
-  std::map<Key, std::vector<const Point*>> all;
+  std::map<std::tuple<int, int, int>, std::vector<const Point*>> all;  // by group, devices, layers
   for (const Cell& cell : cells) {
     pipeline_.deadline.check();
     const Layout& layout = pipeline_.layout(cell);
-    auto& points = all[{turn_of(layout.group, cell.after), turn_of(cell.before, layout.group),
-                        layout.group, layout.devices(), cell.layers}];
+    auto& points = all[{layout.group, layout.devices(), cell.layers}];
     for (const Point& point : cell.points)
       if (point.stable_s <= threshold_s) points.push_back(&point);
   }
-  Meshes found(static_cast<std::size_t>(num_turns()));
+  Meshes found;
   for (auto& [key, points] : all) {
     std::ranges::stable_sort(points, {}, [](const Point* p) {
       return std::pair{p->stable_s, p->whole_s()};
     });
-    const auto [turn, next_turn, of, devices, layers] = key;
+    const auto [of, devices, layers] = key;
+    const bool shares_host = pipeline_.host_matters && devices < group(of).devices_per_node;
     Arc arc{layers, {}};
-    for (const Point* p : points) {
-      const bool shared = pipeline_.host_matters && devices < group(of).devices_per_node;
-      if (shared || arc.points.empty() || p->whole_s() < arc.points.back()->whole_s())
+    for (const Point* p : points)
+      if (std::ranges::none_of(arc.points,
+                               [&](const Point* q) { return no_better(*p, *q, shares_host); }))
         arc.points.push_back(p);
-    }
     if (arc.points.empty()) continue;
-    std::vector<Mesh>& here = found[std::size_t(turn)];
-    if (here.empty() || std::tie(here.back().next_turn, here.back().group, here.back().devices) !=
-                            std::tie(next_turn, of, devices))
-      here.push_back({of, devices, next_turn, {}});
-    here.back().arcs.push_back(std::move(arc));
+    if (found.empty() || found.back().group != of || found.back().devices != devices)
+      found.push_back({of, devices, {}});
+    found.back().arcs.push_back(std::move(arc));
   }
   return found;
 }
@@ -108,11 +147,10 @@ Rooms DynamicProgram::rooms() const {
   Rooms rooms;
   for (const Meshes& meshes : meshes_) {
     std::map<std::pair<int, int>, int> most;  // layers, by group and devices
-    for (const auto& of_turn : meshes)
-      for (const Mesh& mesh : of_turn) {
-        int& layers = most[{mesh.group, mesh.devices}];
-        layers = std::max(layers, mesh.arcs.back().layers);
-      }
+    for (const Mesh& mesh : meshes) {
+      int& layers = most[{mesh.group, mesh.devices}];
+      layers = std::max(layers, mesh.arcs.back().layers);
+    }
     rooms.emplace_back();
     for (const auto& [mesh, layers] : most)
       rooms.back().push_back({mesh.first, mesh.second, layers});
@@ -128,28 +166,31 @@ void DynamicProgram::bound_rest() {
   rest_priced_s_.assign(count + 1, 0.0);
   for (std::size_t after = count; after-- > 0;) {
     double least_s = infinity, layer_s = rest_layer_s_[after + 1], priced_s = infinity;
-    for (const auto& of_turn : meshes_[after])
-      for (const Mesh& mesh : of_turn)
-        for (const Arc& arc : mesh.arcs) {
-          const double stable_s = arc.points[0]->stable_s;
-          least_s = std::min(least_s, stable_s);
-          layer_s = std::min(layer_s, stable_s / arc.layers);
-          priced_s = std::min(priced_s,
-                              stable_s + prices_.device_s[std::size_t(mesh.group)] * mesh.devices -
-                                  prices_.layer_s * arc.layers);
-        }
+    for (const Mesh& mesh : meshes_[after])
+      for (const Arc& arc : mesh.arcs) {
+        double whole_s = infinity;
+        for (const Point* point : arc.points) whole_s = std::min(whole_s, point->whole_s());
+        least_s = std::min(least_s, whole_s);
+        layer_s = std::min(layer_s, whole_s / arc.layers);
+        priced_s =
+            std::min(priced_s, whole_s + prices_.device_s[std::size_t(mesh.group)] * mesh.devices -
+                                   prices_.layer_s * arc.layers);
+      }
     rest_s_[after] = rest_s_[after + 1] + least_s;
     rest_layer_s_[after] = layer_s;
     rest_priced_s_[after] = rest_priced_s_[after + 1] + priced_s;
   }
 }
 
-/// Least sum of stable times of what is left, on the devices and for the layers that are left.
+/// Least sum of whole times and messages of what is left, on the devices and for the layers that
+/// are left.
 double DynamicProgram::rest_s(std::size_t placed, std::size_t use, int layers) const {
   double priced_s = rest_priced_s_[placed] + prices_.layer_s * layers;
   for (int g = 0; g < num_groups_; ++g)
     priced_s -= prices_.device_s[std::size_t(g)] * capacity_->uses().left(use, g);
-  return std::max({rest_s_[placed], layers == 0 ? 0.0 : layers * rest_layer_s_[placed],
+  const int messages = pipeline_.frame.num_stages - int(placed);
+  return 2.0 * messages * pipeline_.messages.least_stream_s() +
+         std::max({rest_s_[placed], layers == 0 ? 0.0 : layers * rest_layer_s_[placed],
                    priced_s * (1.0 - bound_rounding)});
 }
 
@@ -181,8 +222,12 @@ void DynamicProgram::offer(std::vector<int>& labels, const Label& label) {
   // One that is at least as good as both keeps the bound a bound.
   merged_ = true;
   Label merged = labels_[std::size_t(labels.back())];
-  merged.sum_s = std::min(merged.sum_s, label.sum_s);
+  if (merged.layout != label.layout) merged.layout = -1;
+  if (merged.last_layout != label.last_layout) merged.last_layout = -1;
+  merged.trip_s = std::min(merged.trip_s, label.trip_s);
+  merged.shortest_s = std::min(merged.shortest_s, label.shortest_s);
   merged.least_s = std::min(merged.least_s, label.least_s);
+  merged.alone_s = std::min(merged.alone_s, label.alone_s);
   for (std::size_t g = 0; g < merged.host_bytes.size(); ++g)
     merged.host_bytes[g] = std::min(merged.host_bytes[g], label.host_bytes[g]);
   labels.back() = int(labels_.size());
@@ -193,7 +238,7 @@ void DynamicProgram::extend(int after, const States::State& from, States& next) 
   const int placed = after + 1, others = pipeline_.num_layers - from.layers;
   const bool is_first = placed == pipeline_.frame.num_stages;
   const Uses& uses = capacity_->uses();
-  for (const Mesh& mesh : meshes_[std::size_t(after)][std::size_t(from.turn)]) {
+  for (const Mesh& mesh : meshes_[std::size_t(after)]) {
     if (!uses.takes(from.use, mesh.group, mesh.devices)) continue;
     pipeline_.deadline.check();
     const int room = capacity_->first(placed, uses.with(from.use, mesh.group, mesh.devices));
@@ -212,45 +257,44 @@ void DynamicProgram::extend(int after, const States::State& from, const Mesh& me
   std::vector<int>* labels = nullptr;
   for (const int id : from.labels)
     for (const Point* point : arc.points) {
-      const Label& later = labels_[std::size_t(id)];
-      Label label{.sum_s = point->stable_s + later.sum_s,
-                  .least_s = std::max(point->whole_s() + later.sum_s, later.least_s),
-                  .next = id,
-                  .point = point};
-      if (std::max(label.least_s, label.sum_s + rest_s) >= cutoff_s_) continue;
-      if (pipeline_.host_matters && !add_host(label, later, from.use, use, mesh)) continue;
-      if (!labels) labels = &next.labels(use, mesh.next_turn, from.layers + arc.layers);
+      Label label = in_front(pipeline_, labels_[std::size_t(id)], *point, after);
+      label.next = id;
+      if (std::max(label.least_s + rest_s, label.alone_s) >= cutoff_s_) continue;
+      if (pipeline_.host_matters && !add_host(label, labels_[std::size_t(id)], from.use, use, mesh))
+        continue;
+      if (!labels) labels = &next.labels(use, from.layers + arc.layers);
       offer(*labels, label);
     }
 }
 
-Least DynamicProgram::solve() {
-  Least least{.sum_s = cutoff_s_, .stages = {}};
+Choices DynamicProgram::solve() {
+  Choices found{.bound_s = cutoff_s_, .best = {}};
   if (capacity_->first(0, 0) < pipeline_.num_layers) return {};
-  States next(capacity_->uses().size(), num_turns(), pipeline_.num_layers);
-  labels_.push_back({0.0, 0.0});
-  for (int g = 0; g < num_groups_; ++g) next.labels(0, turn_of(g, g), 0) = {0};
+  States next(capacity_->uses().size(), pipeline_.num_layers);
+  labels_.push_back({0.0, 0.0, 0.0, 0.0});
+  next.labels(0, 0) = {0};
   for (int after = 0; after < pipeline_.frame.num_stages; ++after)
     for (const States::State& state : next.take()) extend(after, state, next);
-  int best = -1;
   for (const States::State& state : next.take())
-    for (int id : state.labels)
-      if (best < 0 || labels_[std::size_t(id)].least_s < labels_[std::size_t(best)].least_s)
-        best = id;
-  if (best < 0) return least;
-  least.sum_s = labels_[std::size_t(best)].least_s;
-  for (int id = best; labels_[std::size_t(id)].point; id = labels_[std::size_t(id)].next)
-    least.stages.push_back(*labels_[std::size_t(id)].point);
-  least.merged = merged_;
-  return least;
+    for (int id : state.labels) {
+      Choice& choice = found.best.emplace_back();
+      choice.least_s = labels_[std::size_t(id)].bound_s();
+      for (; labels_[std::size_t(id)].point; id = labels_[std::size_t(id)].next)
+        choice.stages.push_back(*labels_[std::size_t(id)].point);
+    }
+  std::ranges::stable_sort(found.best, {}, &Choice::least_s);
+  if (!found.best.empty()) found.bound_s = found.best[0].least_s;
+  found.merged = merged_;
+  return found;
 }
 
 }  // namespace
 
-double iteration_time(const std::vector<Point>& stages, int microbatches) {
-  std::vector<analyzer::StageTime> times;
-  for (const Point& point : stages) times.push_back({point.stable_s, point.delta_s});
-  return analyzer::iteration_time(times, microbatches);
+double least_s(const Pipeline& pipeline, const std::vector<Point>& stages) {
+  Label label{0.0, 0.0, 0.0, 0.0};
+  for (int after = 0; after < int(stages.size()); ++after)
+    label = in_front(pipeline, label, stages[stages.size() - 1 - std::size_t(after)], after);
+  return label.bound_s();
 }
 
 bool fits_host(const Pipeline& pipeline, const std::vector<Point>& stages) {
@@ -268,9 +312,9 @@ bool fits_host(const Pipeline& pipeline, const std::vector<Point>& stages) {
   return true;
 }
 
-Least least_sum(const Pipeline& pipeline, double threshold_s, double cutoff_s, const Prices& prices,
-                std::size_t most_labels) {
-  return DynamicProgram(pipeline, threshold_s, cutoff_s, prices, most_labels).solve();
+Choices best_choices(const Pipeline& pipeline, const std::vector<double>& thresholds_s,
+                     double cutoff_s, const Prices& prices, std::size_t most_labels) {
+  return DynamicProgram(pipeline, thresholds_s, cutoff_s, prices, most_labels).solve();
 }
 
 }  // namespace brume::tuner

@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "schedule/compile.hpp"
+#include "schedule/simulate.hpp"
 
 namespace brume::tuner {
 namespace {
@@ -13,6 +14,7 @@ namespace {
 /// Of larger plans two ranks of each stage are placed and one of each is simulated.
 constexpr std::int64_t most_whole_ranks = 64;
 constexpr std::int64_t most_simulated_passes = 50'000;  ///< of layers, over all Programs
+constexpr std::int64_t most_coarse_passes = 3'000;      ///< the same, of a coarse simulation
 
 using schedule::Tier;
 
@@ -54,13 +56,17 @@ void count(Placement& placement, const plan::Plan& plan, const hardware::Cluster
   }
 }
 
-/// The same plan with as many microbatches as it takes to reach its steady state: later ones reuse
-/// the bytes of earlier ones.
-plan::Plan shortened(plan::Plan plan) {
-  const int microbatches = std::min(plan.microbatches, 2 * plan.run_ahead * plan.num_stages() + 4);
+plan::Plan of_microbatches(plan::Plan plan, int microbatches) {
   plan.global_batch = plan.global_batch / plan.microbatches * microbatches;
   plan.microbatches = microbatches;
   return plan;
+}
+
+/// The same plan with as many microbatches as it takes to reach its steady state: later ones reuse
+/// the bytes of earlier ones.
+plan::Plan shortened(const plan::Plan& plan) {
+  return of_microbatches(plan,
+                         std::min(plan.microbatches, 2 * plan.run_ahead * plan.num_stages() + 4));
 }
 
 /// Passes over layers of one iteration, of so many ranks of each stage.
@@ -70,6 +76,17 @@ std::int64_t passes(const plan::Plan& plan, Ranks&& ranks) {
   for (const plan::Stage& s : plan.stages)
     sum += std::int64_t{ranks(s)} * s.layers * plan.microbatches;
   return sum;
+}
+
+/// Whether all ranks of a plan can be simulated in seconds.
+bool whole_is_small(const plan::Plan& plan) {
+  return plan.devices() <= most_whole_ranks &&
+         passes(plan, [](const plan::Stage& s) { return s.devices(); }) <= most_simulated_passes;
+}
+
+/// Whether one rank of each stage can.
+bool few_are_small(const plan::Plan& plan) {
+  return passes(plan, [](const plan::Stage&) { return 1; }) <= most_simulated_passes;
 }
 
 /// Whether the plan is one that executes.
@@ -88,8 +105,7 @@ bool executes(const plan::Plan& plan, const model::Config& model,
 Placement place_some(const plan::Plan& plan, const model::Config& model,
                      const hardware::Cluster& cluster, const Deadline& deadline, bool simulated) {
   Placement placement = sample(plan, model, cluster, deadline);
-  if (!simulated || placement.misfit) return placement;
-  if (passes(plan, [](const plan::Stage&) { return 1; }) > most_simulated_passes) return placement;
+  if (!simulated || placement.misfit || !few_are_small(plan)) return placement;
   for (int stage = 0; stage < plan.num_stages(); ++stage)
     placement.programs.push_back(
         schedule::compile(plan, model, plan::rank_of(plan, stage, 0, 0), {.deadline = deadline}));
@@ -102,12 +118,26 @@ Placement sample(const plan::Plan& whole, const model::Config& model,
                  const hardware::Cluster& cluster, const Deadline& deadline) {
   const plan::Plan plan = shortened(whole);
   std::vector<Arenas> largest(plan.stages.size(), Arenas{});
+  // Tight placement takes long, and matters only where memory is short.
+  const auto arenas = [&](int stage, int rank) {
+    const plan::Stage& s = plan.stages[std::size_t(stage)];
+    const auto& group = cluster.groups[std::size_t(cluster.index(s.group))];
+    const auto placed = [&](bool tight) {
+      return schedule::compile(plan, model, rank, {.tight = tight, .deadline = deadline})
+          .arena_bytes;
+    };
+    const Arenas loose = placed(false);
+    const bool fits =
+        loose[std::size_t(Tier::device)] <= group.memory_bytes &&
+        loose[std::size_t(Tier::host)] * s.devices_per_node <= group.host_memory_bytes;
+    return fits ? loose : placed(true);
+  };
   for (int stage = 0; stage < plan.num_stages(); ++stage) {
     const plan::Stage& s = plan.stages[std::size_t(stage)];
     const int first = plan::rank_of(plan, stage, 0, 0);
     const int last = plan::rank_of(plan, stage, s.dp - 1, s.tp - 1);
     for (int rank : first == last ? std::vector{first} : std::vector{first, last}) {
-      const Arenas bytes = schedule::compile(plan, model, rank, {.deadline = deadline}).arena_bytes;
+      const Arenas bytes = arenas(stage, rank);
       for (std::size_t tier = 0; tier < bytes.size(); ++tier)
         largest[std::size_t(stage)][tier] =
             std::max(largest[std::size_t(stage)][tier], bytes[tier]);
@@ -124,11 +154,38 @@ Placement sample(const plan::Plan& whole, const model::Config& model,
   return placement;
 }
 
+Coarse coarsely(const plan::Plan& plan, const model::Config& model,
+                const hardware::Cluster& cluster, const hardware::Machine& machine,
+                const Deadline& deadline) {
+  Coarse found{sample(plan, model, cluster, deadline).misfit, std::nullopt};
+  if (found.misfit || !executes(plan, model, cluster)) return found;
+  const auto seconds = [&](const plan::Plan& part) {
+    const bool whole =
+        passes(part, [](const plan::Stage& s) { return s.devices(); }) <= most_coarse_passes;
+    std::vector<schedule::Program> programs;
+    for (int rank = 0; rank < part.devices(); ++rank) {
+      const plan::Place place = plan::place(part, rank);
+      if (whole || (place.dp_rank == 0 && place.tp_rank == 0))
+        programs.push_back(
+            schedule::compile(part, model, rank, {.tight = false, .deadline = deadline}));
+    }
+    return schedule::simulate(programs, part, model, machine, deadline).iteration_s;
+  };
+  // Once all stages are busy an iteration grows by as much for each microbatch.
+  const int full = 2 * plan.run_ahead * plan.num_stages() + 4, more = full + full / 2;
+  if (plan.microbatches <= more) {
+    found.iteration_s = seconds(plan);
+  } else {
+    const double full_s = seconds(of_microbatches(plan, full));
+    const double more_s = seconds(of_microbatches(plan, more));
+    found.iteration_s = more_s + (plan.microbatches - more) * (more_s - full_s) / (more - full);
+  }
+  return found;
+}
+
 Placement place(const plan::Plan& plan, const model::Config& model,
                 const hardware::Cluster& cluster, const Deadline& deadline) {
-  const bool all_simulated =
-      plan.devices() <= most_whole_ranks &&
-      passes(plan, [](const plan::Stage& s) { return s.devices(); }) <= most_simulated_passes;
+  const bool all_simulated = whole_is_small(plan);
   const bool executed = executes(plan, model, cluster);
   if (!all_simulated || !executed) return place_some(plan, model, cluster, deadline, executed);
   // One rank a stage tells most misfits.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/deadline.hpp"
+#include "hardware/machine.hpp"
 #include "schedule/program.hpp"
 #include "tuner/tuner.hpp"
 
@@ -26,6 +27,18 @@ inline constexpr double placing_s = 1.0;
 /// Programs. @throws OutOfTime
 Placement sample(const plan::Plan& whole, const model::Config& model,
                  const hardware::Cluster& cluster, const Deadline& deadline);
+
+/// What a plan takes, in a few hundredths of the time that placing it takes.
+struct Coarse {
+  std::optional<int> misfit;          ///< a stage that does not fit
+  std::optional<double> iteration_s;  ///< simulated; none: too large, or it does not execute
+};
+
+/// Places two ranks of each stage, tightly only where they need it, and simulates as `place` would.
+/// @throws OutOfTime
+Coarse coarsely(const plan::Plan& plan, const model::Config& model,
+                const hardware::Cluster& cluster, const hardware::Machine& machine,
+                const Deadline& deadline);
 
 /// From all ranks; from a sample where they are many, with one Program of each stage, or where the
 /// plan is one that does not execute. @throws OutOfTime

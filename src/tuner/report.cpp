@@ -31,27 +31,20 @@ std::string on_groups(const plan::Plan& plan) {
   return plan.stages[0].group.empty() ? "" : " on " + of_stages(plan, &plan::Stage::group);
 }
 
-/// Where the iteration's time goes by the model: the slowest stage, the fill, the deltas.
+/// Where the iteration's time goes by the model: the slowest stage, and what comes beside it.
 std::string time_lines(const Candidate& best) {
-  double filled_s = 0.0, slowest_s = 0.0;
-  std::size_t slowest = 0;
-  for (std::size_t i = 0; i < best.prediction.stages.size(); ++i) {
-    const double stable_s = best.prediction.stages[i].time.stable_s;
-    filled_s += stable_s;
-    if (stable_s <= slowest_s) continue;
-    slowest_s = stable_s;
-    slowest = i;
-  }
-  const double steady_s = (best.plan.microbatches - 1) * slowest_s;
+  const auto slowest = std::ranges::max_element(
+      best.prediction.stages, {},
+      [](const analyzer::StagePrediction& stage) { return stage.time.stable_s(); });
+  const double slowest_s = slowest->time.stable_s();
+  const double busy_s = best.plan.microbatches * slowest_s;
   return fmt::format(
-      "time    {} predicted, {}: {} steady ({} x {}, bound by stage {}), {} fill, {} "
-      "update "
-      "and reduction\n",
+      "time    {} predicted, {}: stage {} works {} ({} x {}), {} beside it for fill, messages, "
+      "update and reduction\n",
       format_seconds(best.prediction.iteration_s),
       best.simulated_s ? format_seconds(*best.simulated_s) + " simulated" : "too large to simulate",
-
-      format_seconds(steady_s), best.plan.microbatches - 1, format_seconds(slowest_s), slowest,
-      format_seconds(filled_s), format_seconds(best.prediction.iteration_s - steady_s - filled_s));
+      slowest - best.prediction.stages.begin(), format_seconds(busy_s), best.plan.microbatches,
+      format_seconds(slowest_s), format_seconds(best.prediction.iteration_s - busy_s));
 }
 
 std::string memory_lines(const Candidate& best, const hardware::Cluster& cluster) {
@@ -87,7 +80,7 @@ std::string memory_lines(const Candidate& best, const hardware::Cluster& cluster
 std::string ablation_lines(const Result& result) {
   if (result.ablations.empty() && result.untried.empty())
     return "why     no knob of the search would be missed\n";
-  const double base_s = result.best[0].prediction.iteration_s;
+  const double base_s = result.best[0].seconds();
   std::string text;
   for (const Ablation& ablation : result.ablations)
     text += ablation.iteration_s ? fmt::format("why     without {}: {} ({:+.1f} %)\n",
@@ -159,11 +152,12 @@ std::string report(const Result& result, const hardware::Cluster& cluster) {
   const Search& s = result.search;
   return text + limit_line(s) +
          fmt::format(
-             "search  {} strategies ({} fit), {} evaluations, {} struck by placement, {}; gap "
-             "{:.2g} % by {} dynamic programs{}\n",
+             "search  {} strategies ({} fit), {} evaluations, {} dynamic programs, {} plans "
+             "simulated, {} refused by placement, {}; no plan is faster by more than {:.2g} % by "
+             "the model's bound{}\n",
              format_count(double(s.policies)), format_count(double(s.feasible)),
-             format_count(double(s.evaluations)), s.struck, format_seconds(s.seconds),
-             100.0 * s.gap, s.dynamic_programs, s.confirmed ? ", confirmed by GLPK" : "");
+             format_count(double(s.evaluations)), s.dynamic_programs, s.simulated, s.struck,
+             format_seconds(s.seconds), 100.0 * s.gap, s.confirmed ? ", confirmed by GLPK" : "");
 }
 
 }  // namespace brume::tuner

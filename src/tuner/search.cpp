@@ -1,36 +1,19 @@
 #include "search.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 namespace brume::tuner {
 namespace {
 
-constexpr std::size_t small_points = 400;  ///< so many GLPK settles in milliseconds
-constexpr double glpk_seconds = 2.0;
-constexpr std::size_t more_labels = 8;  ///< times as many where merged labels leave a doubt
+constexpr double worth_knowing = 0.003;  ///< relative, of the time of the fastest plan known
 
-/// Stable times of a pipeline's points within (over_s, below_s), in rising order.
-std::vector<double> times_between(const Pipeline& pipeline, double over_s, double below_s) {
-  std::vector<double> times;
-  for (const auto& cells : pipeline.cells)
-    for (const Cell& cell : cells)
-      for (const Point& p : cell.points)
-        if (p.stable_s > over_s && p.stable_s < below_s) times.push_back(p.stable_s);
-  std::ranges::sort(times);
-  times.erase(std::unique(times.begin(), times.end()), times.end());
-  return times;
-}
-
-/// Whether a choice takes no longer than its bound says.
-bool keeps(const Least& least) {
-  double later_s = 0.0, sum_s = 0.0;
-  for (auto stage = least.stages.rbegin(); stage != least.stages.rend(); ++stage) {
-    sum_s = std::max(sum_s, stage->whole_s() + later_s);
-    later_s += stage->stable_s;
-  }
-  return sum_s <= least.sum_s * (1.0 + sum_rounding);
+std::vector<Limits> limits(const hardware::Cluster& cluster) {
+  std::vector<Limits> found;
+  for (const hardware::NodeGroup& group : cluster.groups)
+    found.push_back({double(group.memory_bytes), double(group.host_memory_bytes),
+                     double(group.disk_bytes) / group.devices_per_node});
+  return found;
 }
 
 }  // namespace
@@ -71,221 +54,91 @@ Searcher::Searcher(Question question, Grid& grid)
 }
 
 void Searcher::build_frames() {
-  for (; !unbuilt_.empty(); unbuilt_.pop_back())
-    frames_.emplace_back(question_, grid_, axes_, unbuilt_.back());
-}
-
-// --- one interval --------------------------------------------------------------------------------
-
-void Searcher::work_on(FrameSearch& candidate, Interval interval) {
-  const double slowest_s = std::max(interval.over_s, candidate.fastest_stage_s());
-  const double steady_s = (candidate.frame().microbatches - 1) * slowest_s;
-  if (!interval.prices) {
-    interval.prices = candidate.prices(interval.most_s);
-    interval.bound_s =
-        std::max(interval.bound_s, steady_s + interval.prices->sum_s * (1.0 - bound_rounding));
-    candidate.open.push_back(interval);
-    return;
+  for (; !unbuilt_.empty(); unbuilt_.pop_back()) {
+    const Frame& frame = unbuilt_.back();
+    std::shared_ptr<Fronts>& fronts = fronts_[{frame.microbatches, frame.run_ahead, frame.layouts}];
+    if (!fronts) fronts = std::make_shared<Fronts>(grid_, axes_, limits(question_.cluster));
+    frames_.emplace_back(question_, grid_, fronts, frame);
   }
-  const Pipeline pipeline = interval.limited ? candidate.limited_pipeline(interval.most_s)
-                                             : candidate.unlimited_pipeline();
-  const Least least = least_sum(pipeline, interval.most_s, known_s() - steady_s, *interval.prices,
-                                interval.most_labels);
-  ++programs_;
-  if (least.sum_s == infinity) return;  // no choice at all
-  interval.bound_s = std::max(interval.bound_s, steady_s + least.sum_s);
-  if (interval.limited && !least.stages.empty()) return take(candidate, interval, pipeline, least);
-  interval.limited = true;
-  candidate.open.push_back(interval);
 }
 
-/// Keeps a choice. Where labels were merged, and the choice is not what they promised, the interval
-/// stays open for a program of more labels.
-void Searcher::take(FrameSearch& candidate, Interval interval, const Pipeline& pipeline,
-                    const Least& least) {
-  const bool fits = fits_host(pipeline, least.stages);
-  if (!candidate.host_matters && !fits) {
-    candidate.host_matters = true;
-    candidate.fronts().count_host();
-    candidate.open.push_back(interval);
-    return;
-  }
-  if (fits || !least.merged) {
-    const double iteration_s = iteration_time(least.stages, candidate.frame().microbatches);
-    if (!candidate.best || iteration_s < candidate.best->iteration_s) {
-      candidate.best = Choice{least.stages, iteration_s};
-      candidate.confirmed = false;
-    }
-  }
-  if (!least.merged || (fits && keeps(least)))
-    return open_faster(candidate, interval, pipeline, least);
-  interval.most_labels *= more_labels;
-  candidate.open.push_back(interval);
-}
-
-/// What is left open beside a choice are slowest stages faster than its own.
-void Searcher::open_faster(FrameSearch& candidate, const Interval& interval,
-                           const Pipeline& pipeline, const Least& least) {
-  const int steps = candidate.frame().microbatches - 1;
-  const double slowest_s = std::ranges::max_element(least.stages, {}, &Point::stable_s)->stable_s;
-  if (steps == 0) return;
-  const std::vector<double> faster = times_between(pipeline, interval.over_s, slowest_s);
-  if (faster.empty()) return;
-  const auto open = [&](double over_s, double next_s, double most_s) {
-    candidate.open.push_back({.over_s = over_s,
-                              .most_s = most_s,
-                              .bound_s = std::max(interval.bound_s, steps * next_s + least.sum_s),
-                              .most_labels = interval.most_labels,
-                              .limited = true,
-                              .prices = interval.prices});
-  };
-  const auto middle = std::ranges::lower_bound(faster, (faster.front() + slowest_s) / 2.0);
-  if (middle != faster.begin()) open(interval.over_s, faster.front(), *std::prev(middle));
-  if (middle != faster.end())
-    open(middle == faster.begin() ? interval.over_s : *std::prev(middle), *middle, faster.back());
-}
-
-// --- all frames ----------------------------------------------------------------------------------
-
-Searcher::Front Searcher::most_promising() {
-  Front front;
-  for (FrameSearch& candidate : frames_)
-    for (std::size_t i = 0; i < candidate.open.size(); ++i)
-      if (candidate.open[i].bound_s < front.bound_s)
-        front = {&candidate, i, candidate.open[i].bound_s};
-  return front;
-}
-
-FrameSearch* Searcher::fastest() {
+/// The open frame of the least bound below `known_s`; at first those of one stage, which are
+/// settled at once and show which others matter.
+FrameSearch* Searcher::most_promising(double known_s) {
   FrameSearch* best = nullptr;
-  for (FrameSearch& candidate : frames_)
-    if (candidate.best && (!best || candidate.best->iteration_s < best->best->iteration_s))
-      best = &candidate;
+  const auto rank = [](const FrameSearch& frame) {
+    return std::pair(frame.frame().num_stages > 1, frame.bound_s());
+  };
+  for (FrameSearch& frame : frames_)
+    if (frame.open() && frame.bound_s() < known_s && (!best || rank(frame) < rank(*best)))
+      best = &frame;
   return best;
 }
 
-double Searcher::known_s() const {
-  double known_s = infinity;
-  for (const FrameSearch& candidate : frames_)
-    if (candidate.best) known_s = std::min(known_s, candidate.best->iteration_s);
-  return known_s;
-}
-
-bool Searcher::done() const {
-  return unbuilt_.empty() && std::ranges::all_of(frames_, [](const FrameSearch& frame) {
-           return frame.open.empty() && !frame.best;
+bool Searcher::done(double known_s) const {
+  return unbuilt_.empty() && std::ranges::all_of(frames_, [&](const FrameSearch& frame) {
+           return !frame.open() || frame.bound_s() >= known_s;
          });
 }
 
 double Searcher::bound_s() const {
   if (!unbuilt_.empty()) return 0.0;
-  double bound_s = known_s();
-  for (const FrameSearch& candidate : frames_)
-    for (const Interval& interval : candidate.open) bound_s = std::min(bound_s, interval.bound_s);
+  double bound_s = infinity;
+  for (const FrameSearch& frame : frames_) bound_s = std::min(bound_s, frame.bound_s());
   return bound_s;
 }
 
-std::optional<Found> Searcher::next() {
+std::optional<Found> Searcher::next(double known_s) {
+  const auto take = [&]() -> std::optional<Found> {
+    const auto fastest = std::ranges::min_element(
+        offers_, {}, [](const Found& found) { return found.offer.predicted_s; });
+    if (fastest == offers_.end()) return std::nullopt;
+    Found found = std::move(*fastest);
+    offers_.erase(fastest);
+    return found;
+  };
   try {
     build_frames();
     while (true) {
-      const Front front = most_promising();
-      FrameSearch* best = fastest();
-      if (!best && !front.candidate) return std::nullopt;
-      const double gap = std::max(question_.keys.gap, bound_rounding * 1e-3);
-      if (best && front.bound_s >= best->best->iteration_s * (1.0 - gap)) {
-        const double before_s = best->best->iteration_s;
-        confirm(*best);
-        if (best->best->iteration_s < before_s) continue;
-        return found(*best, true);
-      }
+      double fastest_s = known_s;
+      for (const Found& found : offers_) fastest_s = std::min(fastest_s, found.offer.predicted_s);
+      // The sooner a faster plan is known, the fewer frames matter.
+      if (fastest_s < known_s * (1.0 - worth_knowing)) return take();
+      FrameSearch* frame = most_promising(fastest_s);
+      if (!frame) return take();
       question_.deadline.check();
-      std::vector<Interval>& open = front.candidate->open;
-      const Interval interval = open[front.interval];
-      open.erase(open.begin() + std::ptrdiff_t(front.interval));
-      try {
-        work_on(*front.candidate, interval);
-      } catch (const OutOfTime&) {
-        open.push_back(interval);
-        throw;
-      }
+      const auto index = std::size_t(
+          std::ranges::find_if(frames_, [&](const FrameSearch& other) { return &other == frame; }) -
+          frames_.begin());
+      for (Offer& offer : frame->work(known_s)) offers_.push_back({std::move(offer), index});
     }
   } catch (const OutOfTime&) {
-    FrameSearch* best = fastest();
-    return best ? std::optional(found(*best, false)) : std::nullopt;
+    return take();
   }
-}
-
-Found Searcher::found(const FrameSearch& best, bool closed) const {
-  std::size_t index = 0;
-  while (&frames_[index] != &best) ++index;
-  return {.plan = plan_of(question_, best.frame(), best.best->stages),
-          .frame = index,
-          .iteration_s = best.best->iteration_s,
-          .bound_s = bound_s(),
-          .confirmed = best.confirmed,
-          .closed = closed};
-}
-
-/// Asks GLPK for a faster choice where the points that may be part of one are few.
-void Searcher::confirm(FrameSearch& candidate) {
-  const Frame& frame = candidate.frame();
-  if (candidate.confirmed || frame.num_stages == 1 || frame.microbatches == 1) return;
-  const double known_s = candidate.best->iteration_s;
-  const int steps = frame.microbatches - 1;
-  const double other_s = candidate.other_s();
-  if (double(frame.num_stages) * double(frame.layouts.size()) > double(small_points)) return;
-  const Pipeline all = candidate.limited_pipeline((known_s - other_s) / steps);
-  Pipeline pipeline = candidate.empty_pipeline();
-  std::size_t count = 0;
-  for (std::size_t after = 0; after < all.cells.size(); ++after)
-    for (const Cell& cell : all.cells[after]) {
-      std::vector<Point>& points = pipeline.own.emplace_back();
-      std::ranges::copy_if(cell.points, std::back_inserter(points), [&](const Point& p) {
-        return steps * std::max(p.stable_s, candidate.fastest_stage_s()) +
-                   std::max(other_s, p.whole_s()) <=
-               known_s;
-      });
-      count += points.size();
-      if (!points.empty())
-        pipeline.cells[after].push_back(
-            {cell.layout, cell.layers, std::span(points), cell.before, cell.after});
-    }
-  if (count > small_points) return;
-  const Proof proof =
-      solve_milp(pipeline, known_s, std::min(glpk_seconds, question_.deadline.left_s()));
-  ++milp_solves_;
-  if (proof.better)
-    candidate.best = proof.better;
-  else
-    candidate.confirmed = proof.bound_s >= known_s * (1.0 - 1e-6);
 }
 
 void Searcher::strike(const Found& found, int stage) {
-  FrameSearch& candidate = frames_[found.frame];
-  const Point point = candidate.best->stages[std::size_t(stage)];
-  candidate.fronts().strike(candidate.frame().num_stages - 1 - stage, point);
-  // Without one of its strategies a frame is not faster than with it.
-  double least_s = candidate.best->iteration_s;
-  for (const Interval& interval : candidate.open) least_s = std::min(least_s, interval.bound_s);
-  candidate.best.reset();
-  candidate.confirmed = false;
-  candidate.reopen(least_s);
+  FrameSearch& frame = frames_[found.frame];
+  frame.strike(frame.frame().num_stages - 1 - stage, found.offer.stages[std::size_t(stage)]);
+  // What it offered beside may hold the same strategy; what does not is offered again.
+  std::erase_if(offers_, [&](const Found& other) { return other.frame == found.frame; });
 }
 
-void Searcher::drop(const Found& found) {
-  frames_[found.frame].open.clear();
-  frames_[found.frame].best.reset();
+bool Searcher::confirms(const Found& found) {
+  FrameSearch& frame = frames_[found.frame];
+  const std::optional<double> bound_s = frame.confirm(found.offer.predicted_s);
+  if (bound_s) ++milp_solves_;
+  return bound_s && *bound_s >= frame.bound_s() * (1.0 - 1e-6);
 }
 
 void Searcher::add_to(Search& statistics) const {
-  for (const FrameSearch& candidate : frames_) {
-    statistics.policies += candidate.fronts().strategies();
-    statistics.feasible += candidate.fronts().feasible();
+  for (const auto& [key, fronts] : fronts_) {
+    statistics.policies += fronts->strategies();
+    statistics.feasible += fronts->feasible();
   }
+  for (const FrameSearch& frame : frames_) statistics.dynamic_programs += frame.programs();
   statistics.evaluations = grid_.evaluations();
   statistics.milp_solves += milp_solves_;
-  statistics.dynamic_programs += programs_;
 }
 
 }  // namespace brume::tuner

@@ -1,9 +1,12 @@
-/// @file Best-first search over frames: the fastest plans of the model, one after the other.
+/// @file Best-first search over frames: plans in rising order of how fast they may be.
 #pragma once
 
 #include <chrono>
 #include <deque>
+#include <map>
+#include <memory>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "frame_search.hpp"
@@ -23,12 +26,8 @@ class Stopwatch {
 
 /// A plan the search found, and where to strike it.
 struct Found {
-  plan::Plan plan;
+  Offer offer;
   std::size_t frame;
-  double iteration_s;  ///< by the model
-  double bound_s;      ///< proven: no plan that is left is faster
-  bool confirmed;      ///< GLPK came to the same bound
-  bool closed;         ///< the bound is as near as asked for; else the time was over before
 };
 
 plan::Plan plan_of(const Question& question, const Frame& frame, const std::vector<Point>& stages);
@@ -37,59 +36,43 @@ plan::Plan plan_of(const Question& question, const Frame& frame, const std::vect
 /// @throws OutOfTime when none is known by then
 std::optional<plan::Plan> smallest_plan(const Question& question, Grid& grid);
 
-/// Frames that may hold the fastest plan are looked at more closely: prices of devices and layers
-/// bound each interval of the slowest stage's time, then a dynamic program under its end gives a
-/// choice and a bound; intervals that may hide a faster choice are halved.
+/// The frame that may hold the fastest plan is looked at more closely, until the fastest prediction
+/// of a plan that was found is below the bounds of all frames: then that plan is next.
 class Searcher {
  public:
   Searcher(Question question, Grid& grid);
 
-  /// The fastest plan that is left; when the deadline has passed, the fastest known. It stays until
-  /// it is struck. None when none is left, see done(), or known.
-  std::optional<Found> next();
+  /// The next plan by prediction, were plans of `known_s` no longer of interest; when the deadline
+  /// has passed, the fastest known. None when none is left, see done(), or known.
+  std::optional<Found> next(double known_s);
 
-  /// Whether all plans are struck, or seen not to fit.
-  bool done() const;
+  /// Whether all frames were looked at as far as plans faster than `known_s` ask for.
+  bool done(double known_s) const;
 
-  /// Proven: no plan that is left is faster [s].
+  /// Proven by the model: no plan is faster [s].
   double bound_s() const;
 
-  /// Takes one stage's strategy out: it was seen not to fit, or has been reported.
+  /// Takes a stage's strategy out of the search: it was seen not to fit.
   void strike(const Found& found, int stage);
 
-  /// Takes out the whole frame of a plan.
-  void drop(const Found& found);
+  /// Whether GLPK comes to the same bound for the frame of a plan.
+  bool confirms(const Found& found);
 
   void add_to(Search& statistics) const;
 
  private:
-  /// The open interval that may hold the fastest plan.
-  struct Front {
-    FrameSearch* candidate = nullptr;
-    std::size_t interval = 0;
-    double bound_s = infinity;
-  };
-
   void build_frames();
-  void work_on(FrameSearch& candidate, Interval interval);
-  Found found(const FrameSearch& best, bool closed) const;
-  void take(FrameSearch& candidate, Interval interval, const Pipeline& pipeline,
-            const Least& least);
-  void open_faster(FrameSearch& candidate, const Interval& interval, const Pipeline& pipeline,
-                   const Least& least);
-  void confirm(FrameSearch& candidate);
-
-  Front most_promising();
-  FrameSearch* fastest();
-  double known_s() const;
+  FrameSearch* most_promising(double known_s);
 
   Question question_;
   Grid& grid_;
   Axes axes_;
   std::vector<Frame> unbuilt_;  ///< in reverse
+  /// By microbatches, run-ahead and layouts.
+  std::map<std::tuple<int, int, std::vector<Layout>>, std::shared_ptr<Fronts>> fronts_;
   std::deque<FrameSearch> frames_;
+  std::vector<Found> offers_;  ///< not yet returned
   int milp_solves_ = 0;
-  std::int64_t programs_ = 0;
 };
 
 }  // namespace brume::tuner

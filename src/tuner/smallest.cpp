@@ -42,7 +42,6 @@ std::vector<Point> leanest(const Question& question, Grid& grid, const Axes& axe
   std::vector<Point> found;
   const hardware::NodeGroup& group = question.cluster.groups[std::size_t(seat.mesh().group)];
   const double scale = double(question.cluster.groups[0].memory_bytes) / double(group.memory_bytes);
-  if (!seat.frame.allows(seat.mesh().group, seat.after)) return found;
   for (int layers = least_layers; layers <= most_layers; ++layers) {
     std::vector<Point> rows =
         corners(seat.layout, layers, seat.mesh().disk ? axes : axes.in_memory());
@@ -87,13 +86,14 @@ std::vector<Lean> leanest_frames(const Question& question, Grid& grid, const Axe
 /// The choice of a frame whose fullest device needs least.
 std::vector<Point> emptiest(const Question& question, Grid& grid, const Axes& axes,
                             const Frame& frame) {
+  const MessageTable no_messages;
   Pipeline pipeline{.frame = frame,
+                    .messages = no_messages,
                     .num_layers = question.model.num_layers,
                     .cluster = question.cluster,
                     .deadline = question.deadline,
                     .host_matters = true,
-                    .cells = {},
-                    .own = {}};
+                    .cells = {}};
   std::vector<double> sizes;
   std::vector<std::vector<Point>> points;  // [stages after x layout]
   const int most = pipeline.num_layers - frame.num_stages + 1;
@@ -111,15 +111,17 @@ std::vector<Point> emptiest(const Question& question, Grid& grid, const Axes& ax
   }
   std::ranges::sort(sizes);
   const auto choice = [&](double bytes) {
-    return least_sum(pipeline, bytes, infinity, {}, question.most_labels);
+    std::vector<Choice> found = best_choices(pipeline, std::vector(pipeline.cells.size(), bytes),
+                                             infinity, {}, question.most_labels)
+                                    .best;
+    // Choices of merged labels may need more host memory than they counted.
+    const auto fitting =
+        std::ranges::find_if(found, [&](const Choice& c) { return fits_host(pipeline, c.stages); });
+    return fitting == found.end() ? std::vector<Point>{} : std::move(fitting->stages);
   };
-  const auto possible = [&](double bytes) {
-    const Least found = choice(bytes);
-    // A choice of merged labels may need more host memory than they counted.
-    return !found.stages.empty() && (!found.merged || fits_host(pipeline, found.stages));
-  };
-  const auto least = std::ranges::partition_point(sizes, [&](double b) { return !possible(b); });
-  return least == sizes.end() ? std::vector<Point>{} : choice(*least).stages;
+  const auto least =
+      std::ranges::partition_point(sizes, [&](double bytes) { return choice(bytes).empty(); });
+  return least == sizes.end() ? std::vector<Point>{} : choice(*least);
 }
 
 }  // namespace

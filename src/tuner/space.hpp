@@ -18,6 +18,7 @@ struct Layout {
   bool disk = false;  ///< its nodes have one that a search may use
 
   int devices() const { return nodes * devices_per_node; }
+  auto operator<=>(const Layout&) const = default;
 };
 
 /// Stages and microbatches of a plan, and the layouts its stages choose from; b dp G = B in each.
@@ -26,11 +27,6 @@ struct Frame {
   int microbatches = 1;
   int run_ahead = 1;
   std::vector<Layout> layouts;
-  int first_group = -1;  ///< of the first stage; -1: any
-  int last_group = -1;   ///< of the last one
-
-  /// Whether the stage with so many after it may have a layout of this group.
-  bool allows(int group, int after) const;
 
   /// Earlier microbatches in flight on a stage with so many stages after it.
   int in_flight(int after) const;
@@ -38,7 +34,7 @@ struct Frame {
 
 /// All frames the search lists allow and the model and cluster can take. Stages of one layout each,
 /// or, with `search.unequal_stages` or several groups, all layouts of a number of microbatches
-/// together. A tied head asks for the groups of both ends, because its table travels between them.
+/// together.
 std::vector<Frame> frames(const model::Config& model, int global_batch,
                           const hardware::Cluster& cluster, const deck::SearchKeys& search);
 

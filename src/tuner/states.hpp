@@ -13,11 +13,16 @@ namespace brume::tuner {
 
 /// A way to place the last stages.
 struct Label {
-  double sum_s;                   ///< sum of their stable times
-  double least_s;                 ///< max over them of whole time + later stable times
-  PerGroup<double> host_bytes{};  ///< on each group's node that has room for more, if shared
-  int next = -1;                  ///< label of the stages after
+  double trip_s;      ///< one microbatch through them and back: their stable times and messages
+  double shortest_s;  ///< the same of the microbatch that is fastest there
+  double least_s;     ///< no iteration of them alone is faster
+  double alone_s;     ///< the longest that one of them works, were nothing to hide its updates
+  int layout = -1, last_layout = -1;  ///< of the first and of the last of them
+  PerGroup<double> host_bytes{};      ///< on each group's node that has room for more, if shared
+  int next = -1;                      ///< label of the stages after
   const Point* point = nullptr;
+
+  double bound_s() const { return std::max(least_s, alone_s); }
 };
 
 /// Points of one number of layers under the threshold.
@@ -30,49 +35,43 @@ struct Arc {
 struct Mesh {
   int group;
   int devices;
-  int next_turn;
   std::vector<Arc> arcs;
 };
 
-/// Labels by devices and layers used and the groups whose turn it is.
+/// Labels by devices and layers used.
 class States {
  public:
   struct State {
     std::size_t use;
-    int turn;
     int layers;
     std::vector<int> labels;
   };
 
-  States(std::size_t uses, int turns, int layers)
-      : turns_(std::size_t(turns)),
-        width_(std::size_t(layers) + 1),
-        places_(uses * turns_ * width_, -1) {}
+  States(std::size_t uses, int layers)
+      : width_(std::size_t(layers) + 1), places_(uses * width_, -1) {}
 
   /// Valid until another state is asked for.
-  std::vector<int>& labels(std::size_t use, int turn, int layers) {
-    int& at = place(use, turn, layers);
+  std::vector<int>& labels(std::size_t use, int layers) {
+    int& at = place(use, layers);
     if (at < 0) {
       at = int(all_.size());
-      all_.push_back({use, turn, layers, {}});
+      all_.push_back({use, layers, {}});
     }
     return all_[std::size_t(at)].labels;
   }
 
   /// In rising order; forgets them.
   std::vector<State> take() {
-    for (const State& state : all_) place(state.use, state.turn, state.layers) = -1;
-    std::ranges::sort(all_, {}, [](const State& s) { return std::tuple{s.use, s.turn, s.layers}; });
+    for (const State& state : all_) place(state.use, state.layers) = -1;
+    std::ranges::sort(all_, {}, [](const State& s) { return std::pair{s.use, s.layers}; });
     return std::exchange(all_, {});
   }
 
  private:
-  int& place(std::size_t use, int turn, int layers) {
-    return places_[(use * turns_ + std::size_t(turn)) * width_ + std::size_t(layers)];
-  }
+  int& place(std::size_t use, int layers) { return places_[use * width_ + std::size_t(layers)]; }
 
-  std::size_t turns_, width_;
-  std::vector<int> places_;  ///< [use, turn, layers]
+  std::size_t width_;
+  std::vector<int> places_;  ///< [use, layers]
   std::vector<State> all_;
 };
 

@@ -14,8 +14,9 @@
 namespace brume::tuner {
 namespace {
 
-/// More plans of one shape would only differ in knobs that hardly matter.
-constexpr int most_plans_of_a_frame = 2;
+/// Predictions are this near to simulations, mostly: plans predicted to be slower than the fastest
+/// simulation by more are not simulated.
+constexpr double prediction_error = 0.02;
 
 /// Sets the peaks of stages that placement finds off by more than 1 % and 1 MiB to what it takes.
 /// @return the largest peak before that, where any was
@@ -51,9 +52,10 @@ class Budget {
 };
 
 /// A plan that was placed, with its prediction and, if there is time, its simulation.
-Candidate candidate(const Question& question, const plan::Plan& plan, const Placement& placed) {
+Candidate candidate(const Question& question, Grid& grid, const plan::Plan& plan,
+                    const Placement& placed) {
   Candidate found{.plan = plan,
-                  .prediction = analyzer::analyze(plan, question.model, question.machine),
+                  .prediction = grid.analyzer().analyze(plan),
                   .simulated_s = std::nullopt,
                   .placed = placed.groups,
                   .closed_form_bytes = std::nullopt};
@@ -68,11 +70,14 @@ Candidate candidate(const Question& question, const plan::Plan& plan, const Plac
   return found;
 }
 
-/// Collects the model's fastest plans that can be placed, simulated.
+/// Simulates plans in rising order of prediction, coarsely, as long as another one may be the
+/// fastest; then the best of them in full.
 class BestPlans {
  public:
-  BestPlans(const Question& question, Searcher& searcher, Search& statistics, Budget& budget)
+  BestPlans(const Question& question, Grid& grid, Searcher& searcher, Search& statistics,
+            Budget& budget)
       : question_(question),
+        grid_(grid),
         searcher_(searcher),
         statistics_(statistics),
         budget_(budget),
@@ -80,78 +85,139 @@ class BestPlans {
 
   /// Fastest simulation first.
   std::vector<Candidate> collect() {
-    try {
-      while (best_.size() < wanted_)
-        if (const std::optional<Found> found = next(); !found || !take(*found)) break;
-    } catch (const OutOfTime&) {
-    }
-    close();
-    std::ranges::stable_sort(best_, {}, &Candidate::seconds);
-    return std::move(best_);
+    std::vector<Candidate> best;
+    while (best.empty() && search() > 0) best = placed();
+    std::ranges::stable_sort(best, {}, &Candidate::seconds);
+    if (best.empty()) return best;
+    const double bound_s = std::min(searcher_.bound_s(), best[0].seconds());
+    statistics_.gap = (best[0].seconds() - bound_s) / best[0].seconds();
+    statistics_.cut_short =
+        !searcher_.done(known_s()) || best.size() < std::min(wanted_, simulated_.size());
+    if (!statistics_.cut_short) confirm(best[0]);
+    return best;
   }
 
  private:
+  struct Simulated {
+    Found found;
+    double seconds;
+    bool coarse;  ///< else predicted: it is too large to simulate
+  };
+
+  /// What a plan has to be faster than to be of interest.
+  double known_s() const { return fastest_s_ * (1.0 - question_.keys.gap); }
+
+  /// Looks for plans until none can be faster than the fastest. @return how many there are
+  std::size_t search() {
+    constexpr double share = 0.7;  // of the time, unless nothing is known by then
+    try {
+      budget_.allow(share * budget_.left_s());
+      while (const std::optional<Found> found = next()) {
+        if (found->offer.predicted_s > fastest_s_ * (1.0 + prediction_error)) break;
+        if (!repeats(*found)) take(*found);
+      }
+      // The next best, for people.
+      while (simulated_.size() < wanted_)
+        if (const std::optional<Found> found = searcher_.next(infinity); !found)
+          break;
+        else if (!repeats(*found))
+          take(*found);
+    } catch (const OutOfTime&) {
+    }
+    budget_.allow(budget_.left_s());
+    return simulated_.size();
+  }
+
   /// A plan counts once it has been placed, so the first one has to come while there is time.
   std::optional<Found> next() {
-    constexpr double share = 0.7;
-    budget_.allow(best_.empty() ? share * budget_.left_s() : budget_.left_s());
-    std::optional<Found> found = searcher_.next();
-    if (found || !best_.empty() || searcher_.done()) return found;
+    std::optional<Found> found = searcher_.next(known_s());
+    if (found || !simulated_.empty() || searcher_.done(known_s())) return found;
     budget_.allow(budget_.left_s());
-    return searcher_.next();
+    return searcher_.next(known_s());
   }
 
-  /// @return whether there may be others
-  bool take(const Found& found) {
-    const bool known = std::ranges::any_of(
-        best_, [&](const Candidate& other) { return other.plan == found.plan; });
-    if (!known) {
-      budget_.allow(budget_.left_s() + (best_.empty() ? placing_s : 0.0));
-      const Placement placed =
-          place(found.plan, question_.model, question_.cluster, question_.deadline);
-      if (placed.misfit) {
-        ++statistics_.struck;
-        searcher_.strike(found, *placed.misfit);
-        return true;
-      }
-      best_.push_back(candidate(question_, found.plan, placed));
+  bool repeats(const Found& found) const {
+    return std::ranges::any_of(simulated_, [&](const Simulated& other) {
+      return other.found.offer.plan == found.offer.plan;
+    });
+  }
+
+  void take(const Found& found) {
+    if (simulated_.empty()) budget_.allow(budget_.left_s() + placing_s);
+    const Coarse coarse = coarsely(found.offer.plan, question_.model, question_.cluster,
+                                   question_.machine, question_.deadline);
+    if (coarse.misfit) {
+      ++statistics_.struck;
+      return searcher_.strike(found, *coarse.misfit);
     }
-    if (!bounded_) bound_s_ = found.bound_s;
-    // What may be faster yet shares strategies with it: nothing is struck before that is settled.
-    if (!found.closed) return budget_.left_s() > 0.0;
-    if (!bounded_) statistics_.confirmed = found.confirmed;
-    bounded_ = true;
-    if (++of_frame_[found.frame] < most_plans_of_a_frame)
-      searcher_.strike(found, 0);
-    else
-      searcher_.drop(found);
-    return true;
+    ++statistics_.simulated;
+    simulated_.push_back({found, coarse.iteration_s.value_or(found.offer.predicted_s),
+                          coarse.iteration_s.has_value()});
+    fastest_s_ = std::min(fastest_s_, simulated_.back().seconds);
   }
 
-  /// How near the fastest one is to the optimum, and whether the search came to its end.
-  void close() {
-    if (best_.empty()) return;
-    double fastest_s = infinity;
-    for (const Candidate& plan : best_)
-      fastest_s = std::min(fastest_s, plan.prediction.iteration_s);
-    if (!bounded_) bound_s_ = std::max(bound_s_, searcher_.bound_s());
-    statistics_.gap = std::max(0.0, (fastest_s - bound_s_) / fastest_s);
-    statistics_.cut_short = !bounded_ || (best_.size() < wanted_ && !searcher_.done());
+  /// The best of those simulated; the fastest is placed and simulated in full, and so is each next
+  /// one that may then be faster. None when one does not fit after all: it is struck, and the
+  /// search has to go on.
+  std::vector<Candidate> placed() {
+    std::vector<Candidate> best;
+    std::ranges::stable_sort(simulated_, {}, &Simulated::seconds);
+    double fastest_in_full_s = infinity;
+    for (std::size_t i = 0; i < simulated_.size() && best.size() < wanted_; ++i) {
+      const auto& [found, seconds, coarse] = simulated_[i];
+      const plan::Plan& plan = found.offer.plan;
+      const bool in_full = best.empty() || seconds < fastest_in_full_s;
+      Placement placement;
+      try {
+        placement = in_full ? place(plan, question_.model, question_.cluster, question_.deadline)
+                            : sampled(plan, question_.deadline);
+      } catch (const OutOfTime&) {
+        if (!best.empty()) break;
+        placement = sampled(plan, Deadline());  // it is known to fit
+      }
+      if (placement.misfit) {
+        ++statistics_.struck;
+        searcher_.strike(found, *placement.misfit);
+        simulated_.erase(simulated_.begin() + std::ptrdiff_t(i));
+        fastest_s_ = infinity;
+        for (const Simulated& other : simulated_) fastest_s_ = std::min(fastest_s_, other.seconds);
+        return {};
+      }
+      best.push_back(candidate(question_, grid_, plan, placement));
+      Candidate& last = best.back();
+      if (!last.simulated_s && coarse) last.simulated_s = seconds;
+      if (in_full) fastest_in_full_s = std::min(fastest_in_full_s, last.seconds());
+    }
+    return best;
+  }
+
+  Placement sampled(const plan::Plan& plan, const Deadline& deadline) const {
+    return sample(plan, question_.model, question_.cluster, deadline);
+  }
+
+  void confirm(const Candidate& best) {
+    for (const auto& [found, seconds, coarse] : simulated_)
+      if (found.offer.plan == best.plan) {
+        try {
+          statistics_.confirmed = searcher_.confirms(found);
+        } catch (const OutOfTime&) {
+        }
+        return;
+      }
   }
 
   const Question& question_;
+  Grid& grid_;
   Searcher& searcher_;
   Search& statistics_;
   Budget& budget_;
   std::size_t wanted_;
-  std::vector<Candidate> best_;
-  std::map<std::size_t, int> of_frame_;
-  double bound_s_ = 0.0;  ///< no plan is faster
-  bool bounded_ = false;  ///< by a plan that was proven
+  std::vector<Simulated> simulated_;
+  double fastest_s_ = infinity;  ///< of them
 };
 
 void add_reasons(const Question& question, Grid& grid, Result& result) {
-  result.ablations = ablations(question, grid, result.best[0], result.untried);
+  result.ablations = ablations(question, result.best[0], result.untried);
   try {
     result.nearest_infeasible = nearest_infeasible(question, grid);
   } catch (const OutOfTime&) {
@@ -182,10 +248,10 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
   Searcher searcher(question, grid);
   Result result;
   result.search.limit_s = search.time_limit_s;
-  result.best = BestPlans(question, searcher, result.search, budget).collect();
+  result.best = BestPlans(question, grid, searcher, result.search, budget).collect();
   budget.allow(budget.left_s());
   if (result.best.empty()) {
-    if (searcher.done()) nothing_fits(question, grid);
+    if (searcher.done(infinity)) nothing_fits(question, grid);
     nothing_found(question, searcher, result.search.struck);
   }
 

@@ -4,9 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <functional>
+#include <future>
 #include <limits>
+#include <thread>
 
 #include "base/text.hpp"
 #include "base/units.hpp"
@@ -15,7 +18,7 @@
 namespace brume::tuner {
 namespace {
 
-constexpr double ablation_gap = 1e-4;  ///< of the time without a knob
+constexpr double ablation_gap = 0.02;  ///< of the time without a knob
 
 /// A knob: how to search without it, and whether a stage uses it.
 struct Knob {
@@ -59,47 +62,83 @@ const std::vector<Knob>& knobs() {
   return all;
 }
 
-/// The model's fastest plan whose stages can be placed [s]. @throws OutOfTime
-std::optional<double> fastest_placed(const Question& question, Grid& grid) {
+/// The coarsely simulated time of a plan that fits, than which none is faster by more than `gap`
+/// by the model's bound or prediction [s]. @throws OutOfTime when none is known by then
+std::optional<double> fastest_placed(const Question& question, Grid& grid, double gap) {
   Searcher searcher(question, grid);
-  while (const std::optional<Found> found = searcher.next()) {
-    const std::optional<int> misfit =
-        sample(found->plan, question.model, question.cluster, question.deadline).misfit;
-    if (!misfit) return found->iteration_s;
-    searcher.strike(*found, *misfit);
+  double fastest_s = infinity;
+  while (const std::optional<Found> found = searcher.next(fastest_s * (1.0 - gap))) {
+    if (found->offer.predicted_s >= fastest_s) break;
+    const Coarse coarse = coarsely(found->offer.plan, question.model, question.cluster,
+                                   question.machine, question.deadline);
+    if (coarse.misfit)
+      searcher.strike(*found, *coarse.misfit);
+    else
+      fastest_s = std::min(fastest_s, coarse.iteration_s.value_or(found->offer.predicted_s));
   }
-  if (!searcher.done()) throw OutOfTime();
+  if (fastest_s < infinity) return fastest_s;
+  if (!searcher.done(infinity)) throw OutOfTime();
   return std::nullopt;
 }
 
 }  // namespace
 
-// Only knobs and groups that the best plan uses: without another one it stays what it is.
-std::vector<Ablation> ablations(const Question& question, Grid& grid, const Candidate& best,
-                                std::vector<std::string>& untried) {
-  std::vector<Ablation> found;
-  const auto try_without = [&](const std::string& name, const auto& used, const auto& forbid) {
-    if (std::ranges::none_of(best.plan.stages, used)) return;
-    Question without = question;
-    without.keys.gap = std::max(without.keys.gap, ablation_gap);
-    forbid(without);
-    try {
-      found.push_back({name, fastest_placed(without, grid)});
-    } catch (const OutOfTime&) {
-      untried.push_back(name);
-    }
-  };
+namespace {
+
+/// A search without something that the best plan uses.
+struct Without {
+  std::string name;
+  Question question;
+  std::optional<double> iteration_s = std::nullopt;
+  bool tried = false;
+};
+
+/// Only knobs and groups that the best plan uses: without another one it stays what it is.
+std::vector<Without> searches(const Question& question, const plan::Plan& best) {
+  std::vector<Without> found;
   for (const Knob& knob : knobs())
-    try_without(
-        knob.name, [&](const plan::Stage& stage) { return knob.used(best.plan, stage); },
-        [&](Question& without) { knob.forbid(without.keys); });
+    if (std::ranges::any_of(best.stages,
+                            [&](const plan::Stage& stage) { return knob.used(best, stage); })) {
+      found.push_back({knob.name, question});
+      knob.forbid(found.back().question.keys);
+    }
   for (std::size_t i = 0; i < question.cluster.groups.size(); ++i) {
     const std::string& name = question.cluster.groups[i].name;
-    if (question.cluster.groups.size() > 1)
-      try_without(
-          name, [&](const plan::Stage& stage) { return stage.group == name; },
-          [&](Question& without) { without.cluster.groups[i].nodes = 0; });
+    const auto used = [&](const plan::Stage& stage) { return stage.group == name; };
+    if (question.cluster.groups.size() == 1 || std::ranges::none_of(best.stages, used)) continue;
+    found.push_back({name, question});
+    found.back().question.cluster.groups[i].nodes = 0;
   }
+  return found;
+}
+
+}  // namespace
+
+// Each core takes the next search, with expressions of its own, until none is left.
+std::vector<Ablation> ablations(const Question& question, const Candidate& best,
+                                std::vector<std::string>& untried) {
+  std::vector<Without> all = searches(question, best.plan);
+  std::atomic<std::size_t> next = 0;
+  const auto work = [&] {
+    Grid grid(question.model, question.machine, question.deadline);
+    for (std::size_t i = next++; i < all.size(); i = next++) try {
+        all[i].iteration_s = fastest_placed(all[i].question, grid, ablation_gap);
+        all[i].tried = true;
+      } catch (const OutOfTime&) {
+      }
+  };
+  std::vector<std::future<void>> others;
+  const std::size_t cores = std::max(1u, std::thread::hardware_concurrency());
+  for (std::size_t i = 1; i < std::min(cores, all.size()); ++i)
+    others.push_back(std::async(std::launch::async, work));
+  work();
+  for (std::future<void>& other : others) other.get();
+  std::vector<Ablation> found;
+  for (const Without& without : all)
+    if (without.tried)
+      found.push_back({without.name, without.iteration_s});
+    else
+      untried.push_back(without.name);
   return found;
 }
 
@@ -125,13 +164,14 @@ std::string nearest_infeasible(const Question& question, Grid& grid) {
   for (hardware::NodeGroup& group : unlimited.cluster.groups)
     group.memory_bytes = group.host_memory_bytes = std::numeric_limits<std::int64_t>::max();
   unlimited.keys = saving_nothing(question.keys);
-  const std::optional<Found> found = Searcher(unlimited, grid).next();
-  if (!found || !found->closed) return {};
-  const auto prediction = analyzer::analyze(found->plan, question.model, question.machine);
+  const std::optional<Found> found = Searcher(unlimited, grid).next(infinity);
+  if (!found) return {};
+  const plan::Plan& plan = found->offer.plan;
+  const auto prediction = grid.analyzer().analyze(plan);
   std::int64_t missing = 0;
   std::size_t fullest = 0;
   for (std::size_t i = 0; i < prediction.stages.size(); ++i) {
-    const int group = question.cluster.index(found->plan.stages[i].group);
+    const int group = question.cluster.index(plan.stages[i].group);
     const std::int64_t over = prediction.stages[i].peak_bytes() -
                               question.cluster.groups[std::size_t(group)].memory_bytes;
     if (over <= missing) continue;
@@ -139,11 +179,11 @@ std::string nearest_infeasible(const Question& question, Grid& grid) {
     fullest = i;
   }
   if (missing == 0) return {};
-  const std::string& group = found->plan.stages[fullest].group;
+  const std::string& group = plan.stages[fullest].group;
   return fmt::format(
       "{} an iteration if each device{}{} had {} ({} bytes) more; stage {} is the fullest\n{}",
-      format_seconds(found->iteration_s), group.empty() ? "" : " of ", group,
-      format_bytes(double(missing)), missing, fullest, plan::table(found->plan));
+      format_seconds(found->offer.predicted_s), group.empty() ? "" : " of ", group,
+      format_bytes(double(missing)), missing, fullest, plan::table(plan));
 }
 
 namespace {
@@ -170,9 +210,8 @@ std::string other_change(const Question& question, Grid& grid) {
       {"unequal_stages = true", [](auto& k) { k.unequal_stages = true; }}};
   for (const auto& [name, change] : changes) {
     Question other = question;
-    other.keys.gap = 1.0;  // any plan will do
     change(other.keys);
-    if (const auto time_s = fastest_placed(other, grid))
+    if (const auto time_s = fastest_placed(other, grid, 1.0))  // any plan will do
       return fmt::format("search.{} would fit: {} an iteration", name, format_seconds(*time_s));
   }
   return {};

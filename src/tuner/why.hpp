@@ -10,7 +10,7 @@ namespace brume::tuner {
 
 /// What the best plan would cost without each knob it uses; those that there was no time for are
 /// in `untried`.
-std::vector<Ablation> ablations(const Question& question, Grid& grid, const Candidate& best,
+std::vector<Ablation> ablations(const Question& question, const Candidate& best,
                                 std::vector<std::string>& untried);
 
 /// The fastest plan of an unlimited machine, when it does not fit this one. @throws OutOfTime

@@ -1,0 +1,155 @@
+#include "analyzer/messages.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "price/price.hpp"
+#include "symbolic/expr.hpp"
+
+namespace brume::analyzer {
+namespace {
+
+/// Messages between the ranks of two stages, each of which sends or receives one at a time, in the
+/// order in which they are added.
+class Traffic {
+ public:
+  Traffic(const hardware::Machine& machine, const plan::Stage& from, const plan::Stage& to,
+          const SameNode& same_node)
+      : machine_(machine),
+        from_(machine.index(from.group)),
+        to_(machine.index(to.group)),
+        same_node_(same_node),
+        sent_s_(std::size_t(from.devices()), 0.0),
+        received_s_(std::size_t(to.devices()), 0.0),
+        sending_s_(sent_s_),
+        receiving_s_(received_s_) {}
+
+  /// From the i-th rank of the one stage to the j-th of the other.
+  void add(int source, int destination, double bytes) {
+    double &sent_s = sent_s_[std::size_t(source)],
+           &received_s = received_s_[std::size_t(destination)];
+    const double seconds = message_s(same_node_(source, destination), bytes);
+    sent_s = received_s = std::max(sent_s, received_s) + seconds;
+    sending_s_[std::size_t(source)] += seconds;
+    receiving_s_[std::size_t(destination)] += seconds;
+    end_s_ = std::max(end_s_, sent_s);
+  }
+
+  /// When the last one is there.
+  double seconds() const { return end_s_; }
+  /// How much of that time the busiest rank of each stage sends, receives.
+  double sending() const { return share(sending_s_); }
+  double receiving() const { return share(receiving_s_); }
+
+ private:
+  double share(const std::vector<double>& busy_s) const {
+    return end_s_ > 0.0 ? std::ranges::max(busy_s) / end_s_ : 1.0;
+  }
+  double message_s(bool same_node, double bytes) {
+    const auto [known, fresh] = known_s_.try_emplace({same_node, bytes}, 0.0);
+    if (fresh)
+      known->second = price::task_s(machine_.profile(from_),
+                                    price::send_s(machine_, {from_, to_, !same_node}, bytes));
+    return known->second;
+  }
+
+  const hardware::Machine& machine_;
+  int from_, to_;
+  const SameNode& same_node_;
+  std::vector<double> sent_s_, received_s_;      ///< [rank of the stage] when it is free again
+  std::vector<double> sending_s_, receiving_s_;  ///< [rank of the stage] in all
+  double end_s_ = 0.0;
+  std::map<std::pair<bool, double>, double> known_s_;
+};
+
+/// Calls visit(i, j, units) for each pair of `sources` and `destinations` equal shares of `units`
+/// that overlap.
+template <typename Visit>
+void each_overlap(std::int64_t units, int sources, int destinations, Visit&& visit) {
+  for (std::int64_t i = 0, j = 0, at = 0; at < units;) {
+    const std::int64_t end = std::min(units * (i + 1) / sources, units * (j + 1) / destinations);
+    if (end > at) visit(int(i), int(j), end - at);
+    at = end;
+    if (units * (i + 1) / sources == end) ++i;
+    if (units * (j + 1) / destinations == end) ++j;
+  }
+}
+
+/// A microbatch's stream from one stage to another.
+Traffic stream(const model::Config& model, const hardware::Machine& machine,
+               const plan::Stage& from, const plan::Stage& to, const SameNode& same_node) {
+  const std::map<std::string, double, std::less<>> one{{"b", 1.0}, {"tp", 1.0}};
+  const double token_bytes = model::stream_bytes(model).evaluate(one) / double(model.seq_len);
+  Traffic traffic(machine, from, to, same_node);
+  each_overlap(
+      std::int64_t{from.microbatch} * from.dp * model.seq_len, from.devices(), to.devices(),
+      [&](int i, int j, std::int64_t tokens) { traffic.add(i, j, token_bytes * double(tokens)); });
+  return traffic;
+}
+
+/// Places of ranks on a group's nodes.
+SameNode same_node(const plan::Plan& plan, const hardware::Machine& machine, int from, int to) {
+  const plan::Stage& source = plan.stages[std::size_t(from)];
+  if (source.group != plan.stages[std::size_t(to)].group) return [](int, int) { return false; };
+  const int of_node = machine.profile(source.group).key.ranks_per_node;
+  const int first = plan::first_device(plan, from), other = plan::first_device(plan, to);
+  return [=](int i, int j) { return (first + i) / of_node == (other + j) / of_node; };
+}
+
+}  // namespace
+
+double stream_s(const model::Config& model, const hardware::Machine& machine,
+                const plan::Stage& from, const plan::Stage& to, const SameNode& same_node) {
+  return stream(model, machine, from, to, same_node).seconds();
+}
+
+TiedTimes tied_s(const model::Config& model, const hardware::Machine& machine,
+                 const plan::Stage& first, const plan::Stage& last, const SameNode& same_node) {
+  struct Rows {
+    int first_rank, last_rank;
+    double elements;
+  };
+  std::vector<Rows> shared;
+  each_overlap(model.vocab_size, first.tp, last.tp, [&](int t, int u, std::int64_t rows) {
+    for (int e = 0; e < last.dp; ++e)
+      shared.push_back({e * first.dp / last.dp * first.tp + t, e * last.tp + u,
+                        double(rows) * double(model.hidden_size)});
+  });
+  Traffic table(machine, first, last, same_node);
+  std::ranges::sort(shared, {}, [](const Rows& r) { return std::pair(r.first_rank, r.last_rank); });
+  for (const Rows& r : shared)
+    table.add(r.first_rank, r.last_rank, model::weight_bytes(model.precision) * r.elements);
+  const SameNode back = [&](int source, int destination) { return same_node(destination, source); };
+  Traffic gradient(machine, last, first, back);
+  std::ranges::sort(shared, {}, [](const Rows& r) { return std::pair(r.last_rank, r.first_rank); });
+  for (const Rows& r : shared)
+    gradient.add(r.last_rank, r.first_rank, model::grad_bytes * r.elements);
+  // Others are added while the next one comes.
+  const hardware::Profile& profile = machine.profile(first.group);
+  const double add_s = price::task_s(
+      profile, price::accumulate_s(profile, model::grad_bytes * shared.back().elements));
+  return {table.seconds(), gradient.seconds() + add_s};
+}
+
+void add_messages(const plan::Plan& plan, const model::Config& model,
+                  const hardware::Machine& machine, Pipeline& pipeline) {
+  for (const plan::Stage& stage : plan.stages) {
+    const price::Ranks dp = price::dp_ranks(stage);
+    const hardware::Interference slow =
+        machine.profile(machine.index(stage.group)).interference_model(dp.nodes, dp.per_node);
+    pipeline.beside.push_back(
+        {.layers = stage.layers, .slowed = slow.added[0][1], .slows = slow.added[1][0]});
+  }
+  for (std::size_t to = 1; to < plan.stages.size(); ++to) {
+    const Traffic traffic = stream(model, machine, plan.stages[to - 1], plan.stages[to],
+                                   same_node(plan, machine, int(to) - 1, int(to)));
+    pipeline.messages_s.push_back(traffic.seconds());
+    pipeline.beside[to - 1].after = traffic.sending();
+    pipeline.beside[to].before = traffic.receiving();
+  }
+  if (model.tied_head && plan.num_stages() > 1)
+    pipeline.tied = tied_s(model, machine, plan.stages.front(), plan.stages.back(),
+                           same_node(plan, machine, 0, plan.num_stages() - 1));
+}
+
+}  // namespace brume::analyzer
