@@ -153,7 +153,7 @@ class Measured {
 
   int channel_of(std::size_t activity) const {
     const schedule::Member& first = activities_.members[activity][0];
-    return int(programs_[std::size_t(first.program)].tasks[std::size_t(first.task)].channel);
+    return int(programs_[std::size_t(first.program)].task(first.task).channel);
   }
 
   double busiest(const std::vector<double>& seconds, int channel) const {
@@ -181,7 +181,7 @@ class Measured {
       const auto channel = std::size_t(channel_of(activity));
       for (const auto& [program, task] : activities_.members[activity]) {
         end_s = std::max(end_s, free_from[std::size_t(program)][channel]);
-        for (int other : programs_[std::size_t(program)].tasks[std::size_t(task)].waits)
+        for (int other : programs_[std::size_t(program)].task(task).waits)
           end_s = std::max(
               end_s, end[std::size_t(activities_.of[std::size_t(program)][std::size_t(other)])]);
       }

@@ -9,11 +9,13 @@
 /// because the least of many noisy figures is too small. On devices also the peak of memory,
 /// predicted by the formulas and taken from the device.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <iterator>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -54,8 +56,34 @@ model::Config bench_model() {
           .vocab_size = 4096};
 }
 
-/// Every way to split over `ranks`, with each memory knob alone and all together. Stages run
-/// further ahead in every other plan.
+/// Two stages on a half of the ranks each, that differ in their layers and, where a half has more
+/// than one rank, in microbatch, dp and tp; in 1F1B and further ahead.
+std::vector<plan::Plan> unlike_stages(const model::Config& model, int ranks) {
+  std::vector<plan::Plan> all;
+  if (ranks % 2 != 0) return all;
+  const int half = ranks / 2;
+  for (const int layers : {model.num_layers / 3, model.num_layers - model.num_layers / 3})
+    for (const int b : {1, 4})
+      for (const int run_ahead : {1, 2}) {
+        if (global_batch % (half * b) != 0) continue;
+        plan::Plan plan{.global_batch = global_batch,
+                        .microbatches = global_batch / (half * b),
+                        .run_ahead = run_ahead,
+                        .stages = {}};
+        plan.stages.push_back(
+            {.layers = layers, .devices_per_node = half, .microbatch = b, .dp = half});
+        plan.stages.push_back({.first_layer = layers,
+                               .layers = model.num_layers - layers,
+                               .devices_per_node = half,
+                               .microbatch = b * half,
+                               .tp = half});
+        all.push_back(plan);
+      }
+  return all;
+}
+
+/// Every way to split over `ranks` into equal stages, with each memory knob alone and all together,
+/// where stages run further ahead in every other plan; and two stages that are unlike.
 std::vector<plan::Plan> plans(const model::Config& model, int ranks) {
   using Change = void (*)(plan::Stage&);
   const std::vector<Change> knobs{
@@ -99,6 +127,7 @@ std::vector<plan::Plan> plans(const model::Config& model, int ranks) {
           if (std::ranges::find(all, plan) == all.end()) all.push_back(plan);
         }
       }
+  std::ranges::copy(unlike_stages(model, ranks), std::back_inserter(all));
   return all;
 }
 
@@ -134,10 +163,21 @@ std::vector<std::size_t> distinct(const std::vector<double>& measured, double no
   return kept;
 }
 
+/// A number of a plan's stages: once where all have the same, else "2/4".
+std::string of_stages(const plan::Plan& plan, int plan::Stage::*number) {
+  std::vector<int> numbers;
+  for (const plan::Stage& stage : plan.stages) numbers.push_back(stage.*number);
+  if (std::ranges::count(numbers, numbers.front()) == std::ssize(numbers)) numbers.resize(1);
+  return fmt::format("{}", fmt::join(numbers, "/"));
+}
+
 std::string described(const plan::Plan& plan) {
   const plan::Stage& s = plan.stages[0];
   std::string text =
-      fmt::format("pp {} dp {} tp {} b {}", plan.num_stages(), s.dp, s.tp, s.microbatch);
+      fmt::format("pp {} dp {} tp {} b {}", plan.num_stages(), of_stages(plan, &plan::Stage::dp),
+                  of_stages(plan, &plan::Stage::tp), of_stages(plan, &plan::Stage::microbatch));
+  const std::string layers = of_stages(plan, &plan::Stage::layers);
+  if (layers.find('/') != std::string::npos) text += " layers " + layers;
   const auto add = [&](const char* what, double value) {
     if (value > 0.0) text += fmt::format(" {} {:g}", what, value);
   };

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -72,14 +73,16 @@ inline CheckpointInfo info_of(std::int64_t step) {
 }
 
 inline void save(const fs::path& directory, std::vector<std::int64_t> steps,
-                 CheckpointInfo base = {}, bool copies = true) {
+                 CheckpointInfo base = {}, bool copies = true, Retention retention = {},
+                 std::map<std::int64_t, double> losses = {}) {
   comm::run_local(num_ranks, [&](comm::Communicator& world) {
-    CheckpointWriter writer(directory, world, copies ? std::int64_t{1} << 40 : 0);
+    CheckpointWriter writer(directory, world, copies ? std::int64_t{1} << 40 : 0, retention);
     Memory memory(world.rank() * rows / num_ranks, rows / num_ranks);
     for (const std::int64_t step : steps) {
       memory.fill(step);
       CheckpointInfo info = base.deck_text.empty() ? info_of(step) : base;
       info.step = step;
+      if (losses.contains(step)) info.valid_loss = losses.at(step);
       writer.start(info, memory.slabs);
       memory.fill(-1);  // training goes on: what is written is the snapshot
     }

@@ -27,11 +27,11 @@ class TokenFixture {
               ("brume-test-" + std::to_string(::getpid()) + "-" + std::to_string(counter()++) +
                ".tok")) {
     std::mt19937 random(3);
-    std::vector<std::uint16_t> values(std::size_t(tokens), 0);
+    std::vector<std::int32_t> values(std::size_t(tokens), 0);
     // Mostly a short cycle, so that a few steps learn something.
     for (std::size_t i = 1; i < values.size(); ++i)
-      values[i] = std::uint16_t(random() % 5 == 0 ? random() % unsigned(vocab_size)
-                                                  : (values[i - 1] + 1u) % 9u);
+      values[i] = std::int32_t(random() % 5 == 0 ? random() % unsigned(vocab_size)
+                                                 : (values[i - 1] + 1u) % 9u);
     data::write_token_file(path_, values, vocab_size);
   }
   ~TokenFixture() { std::filesystem::remove(path_); }

@@ -70,9 +70,9 @@ inline void set_weights(Engine& engine, const model::Config& model) {
 }
 
 inline data::Sampler sampler(const model::Config& model, std::int64_t sequences) {
-  std::vector<std::uint16_t> tokens(std::size_t(sequences * model.seq_len + 1));
+  std::vector<std::int32_t> tokens(std::size_t(sequences * model.seq_len + 1));
   for (std::size_t i = 0; i < tokens.size(); ++i)
-    tokens[i] = std::uint16_t(8 * (i % 7) + std::size_t(mix(std::int64_t(i))) % 3);
+    tokens[i] = std::int32_t(8 * (i % 7) + std::size_t(mix(std::int64_t(i))) % 3);
   const std::filesystem::path path = std::filesystem::temp_directory_path() /
                                      ("brume-pytorch-" + std::to_string(::getpid()) + ".tok");
   data::write_token_file(path, tokens, model.vocab_size);

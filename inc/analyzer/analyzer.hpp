@@ -31,12 +31,8 @@ struct StageRole {
   auto operator<=>(const StageRole&) const = default;
 };
 
-/// The variables of a stage's expressions, in the order in which tapes take their columns.
-///
-///   l layers · c recomputed layers · b microbatch · dp · tp · z ZeRO level · w, g, o, a offload
-///   ratios of weights, gradients, optimizer state, activations · od, ad shares of the last two on
-///   disk · p earlier microbatches in flight · r microbatches by which a stage runs ahead of the
-///   next · G microbatches · S stages · n nodes and m ranks per node of the stage's mesh
+/// The variables of a stage's expressions, in the order in which tapes take their columns: the
+/// symbols of plan::knobs, in the order of its rows.
 const std::vector<std::string>& variables();
 
 /// A term of a sum, with the name under which --explain shows it.

@@ -18,7 +18,7 @@ struct PassTimes {
   double forward_tail_s = 0.0;   ///< of a forward
   double backward_tail_s = 0.0;  ///< of a middle microbatch's backward
   double last_tail_s = 0.0;      ///< of the last one's
-  /// Of a middle microbatch: how long its stage's own ranks communicate. Another message slows
+  /// How long a stage's own ranks communicate in a middle microbatch. Another message slows
   /// nothing then.
   double communication_s = 0.0;
 

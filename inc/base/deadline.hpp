@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <limits>
 
@@ -19,7 +20,10 @@ class OutOfTime : public Error {
 class Deadline {
  public:
   Deadline() = default;  ///< never
-  explicit Deadline(double left_s) { set(left_s); }
+  /// @param stop  it has passed as soon as this is true
+  explicit Deadline(double left_s, const std::atomic<bool>* stop = nullptr) : stop_(stop) {
+    set(left_s);
+  }
 
   /// Ends `left_s` seconds from now.
   void set(double left_s) {
@@ -30,18 +34,23 @@ class Deadline {
 
   /// The time that is left [s]; 0 when it has passed.
   double left_s() const {
+    if (stopped()) return 0.0;
     if (end_ == Clock::time_point::max()) return std::numeric_limits<double>::infinity();
     return std::max(0.0, std::chrono::duration<double>(end_ - Clock::now()).count());
   }
 
   /// @throws OutOfTime when it has passed
   void check() const {
-    if (Clock::now() >= end_) throw OutOfTime();
+    if (stopped() || Clock::now() >= end_) throw OutOfTime();
   }
+
+  /// Whether somebody ended it early.
+  bool stopped() const { return stop_ && stop_->load(std::memory_order_relaxed); }
 
  private:
   using Clock = std::chrono::steady_clock;
   Clock::time_point end_ = Clock::time_point::max();
+  const std::atomic<bool>* stop_ = nullptr;
 };
 
 }  // namespace brume

@@ -1,6 +1,7 @@
-/// @file Token files: a checked header and 16-bit tokens, read where they are needed.
+/// @file Token files, ours and those of other programs, read where they lie as they are needed.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -15,24 +16,25 @@ namespace brume::data {
 /// vocabulary hold the same tokens, wherever they lie.
 struct TokenFileIdentity {
   std::string path;            ///< as it was given
-  std::uint64_t checksum = 0;  ///< of the header and of all tokens, as the header stores it
+  std::uint64_t checksum = 0;  ///< of the header and of all tokens, as src/data/README.md says
   std::int64_t tokens = 0;     ///< number of tokens
-  int vocab_size = 0;
+  int vocab_size = 0;          ///< of a file that does not say it: its largest token and 1
   bool operator==(const TokenFileIdentity&) const = default;
 };
 
-/// A token file opened for reading. Little-endian layout, documented in src/data/README.md.
+/// A token file opened for reading: one of ours, or one of Megatron (.bin with its .idx), llm.c,
+/// numpy (.npy) or nanoGPT (named .u16 or .u32). The layouts are in src/data/README.md.
 class TokenFile {
  public:
   /// Reads all of the file once to check it.
-  /// @throws Error(input)  when the file is missing, is none of ours, has a length that does not
+  /// @throws Error(input)  when the file is missing or of no known kind, has a length that does not
   ///                       match its header, or holds a token outside its vocabulary; the message
   ///                       names the file
   explicit TokenFile(const std::filesystem::path& path);
 
   /// Reads tokens from number `first` on. Threads may do so at once.
   /// @throws Error(storage)  when the file cannot be read, or was cut since it was opened
-  void read(std::int64_t first, std::span<std::uint16_t> tokens) const;
+  void read(std::int64_t first, std::span<std::int32_t> tokens) const;
 
   std::int64_t size() const { return size_; }  ///< number of tokens
   int vocab_size() const { return vocab_size_; }
@@ -40,16 +42,21 @@ class TokenFile {
   TokenFileIdentity identity() const;
 
  private:
+  void read_bytes(std::int64_t first, std::span<std::byte> bytes) const;
+
   std::filesystem::path path_;
   std::shared_ptr<const Descriptor> file_;
+  std::int64_t first_byte_ = 0;
+  int token_bytes_ = 0;
   std::int64_t size_ = 0;
   std::uint64_t checksum_ = 0;
   int vocab_size_ = 0;
 };
 
-/// Writes a token file, as OutputFile does.
+/// Writes a token file of ours, as OutputFile does: 16 bits a token where the vocabulary allows,
+/// else 32.
 /// @throws Error(storage) when writing fails; Error(bug) for a token outside the vocabulary
-void write_token_file(const std::filesystem::path& path, std::span<const std::uint16_t> tokens,
+void write_token_file(const std::filesystem::path& path, std::span<const std::int32_t> tokens,
                       int vocab_size);
 
 }  // namespace brume::data

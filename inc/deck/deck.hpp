@@ -21,6 +21,7 @@ struct RopeScalingKeys {
 struct ModelKeys {
   std::string config;        ///< config.json of a Hugging Face model; the keys given beside it win
   std::string config_place;  ///< not a key itself: where `config` got its value
+  std::string weights;       ///< directory that a new training takes its weights from; empty: none
   std::string family = "gpt";
   int num_layers = 0;  ///< with `config` these may be 0: what the file says
   int hidden_size = 0;
@@ -45,8 +46,10 @@ struct ModelKeys {
 struct OptimizerKeys {
   std::string name = "adamw";
   double lr = 3e-4;
-  double min_lr_ratio = 0.1;  ///< of lr, reached at the last step
+  std::string schedule = "cosine";  ///< of lr after warm-up: cosine | linear | constant | wsd
+  double min_lr_ratio = 0.1;        ///< of lr, reached at the last step
   int warmup_steps = 0;
+  int decay_steps = 0;  ///< of wsd; 0: a tenth of all
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
@@ -55,7 +58,10 @@ struct OptimizerKeys {
 };
 
 struct TrainingKeys {
+  // The length, by one of these:
   int steps = 0;
+  double tokens = 0.0;
+  double epochs = 0.0;
   int global_batch = 0;  ///< sequences an iteration
   std::string precision = "fp32";
   bool tf32 = false;        ///< products of fp32 may round their factors to TF32
@@ -143,6 +149,9 @@ struct OutputKeys {
   std::string directory = "runs/run";
   bool checkpoints = true;
   int checkpoint_every = 0;  ///< iterations; 0: at the end only
+  int keep_last = 2;         ///< checkpoints
+  int keep_every = 0;        ///< iterations; 0: none for ever
+  bool keep_best = false;    ///< by validation loss
   int log_every = 1;
   bool trace = false;  ///< trace.json of the last step
 };
@@ -160,6 +169,7 @@ struct Deck {
 
 const Schema<Deck>& schema();
 const Schema<ModelKeys>& model_schema();
+const Schema<SearchKeys>& search_schema();
 
 /// Reads a deck, applies overrides in order, checks what single keys cannot show (for example that
 /// num_heads divides hidden_size).

@@ -161,6 +161,15 @@ class Schema {
 
   std::shared_ptr<const detail::Fields> fields() const { return fields_; }
 
+  /// The field that is bound to a member; null where none is.
+  template <typename V>
+  const detail::Fields::Field* field(V T::*member) const {
+    T object{};
+    for (const detail::Fields::Field& field : fields_->fields)
+      if (field.value && field.value(&object) == detail::Value(&(object.*member))) return &field;
+    return nullptr;
+  }
+
  private:
   std::shared_ptr<detail::Fields> fields_ = std::make_shared<detail::Fields>();
 };

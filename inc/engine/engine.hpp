@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/communicator.hpp"
@@ -19,11 +20,18 @@
 
 namespace brume::engine {
 
-/// AdamW with warm-up and cosine decay.
+/// How the learning rate goes from the end of the warm-up to the last step.
+enum class LrSchedule { cosine, linear, constant, wsd };
+/// @throws Error(input) for a name that none of them has
+LrSchedule lr_schedule(std::string_view name);
+
+/// AdamW, and the learning rate's way.
 struct Optimizer {
   double lr = 3e-4;
+  LrSchedule schedule = LrSchedule::cosine;
   double min_lr_ratio = 0.1;  ///< of lr, reached at the last step
   int warmup_steps = 0;
+  int decay_steps = 0;  ///< of wsd (warm-up, stable, decay); 0: a tenth of all steps
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
@@ -57,8 +65,13 @@ struct Progress {
   bool operator==(const Progress&) const = default;
 };
 
-/// lr(i) = warm-up: lr (i + 1) / w for i < w; then cosine from lr at i = w to min_lr_ratio lr at
-/// the last step.
+/// The learning rate of step i of N, with w warm-up and d decay steps and r = min_lr_ratio:
+///
+///   i < w                lr (i + 1) / w
+///   cosine               lr (r + (1 - r) (1 + cos(pi p)) / 2),  p = (i - w) / (N - 1 - w)
+///   linear               lr (r + (1 - r) (1 - p))
+///   constant             lr
+///   wsd                  lr, and the last d steps linear with p = (i - (N - 1 - d)) / d
 double learning_rate(const Optimizer& optimizer, std::int64_t step, std::int64_t steps);
 
 /// What a step gave. Times are this rank's; loss and norm are the same on all ranks.

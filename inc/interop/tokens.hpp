@@ -3,28 +3,39 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <vector>
 
 namespace brume::interop {
 
+struct PackOptions {
+  double valid_ratio = 0.1;              ///< share held out, 0 <= valid_ratio < 1
+  int block_tokens = 4096;               ///< held out together
+  std::filesystem::path tokenizer = {};  ///< tokenizer.json or its folder; empty: bytes are tokens
+  std::string end = {};                  ///< the token after each document; empty: none
+  std::string field = "text";            ///< of each line of JSON
+};
+
 struct PackedText {
+  std::int64_t documents;
+  std::int64_t bytes;
   std::int64_t train_tokens;
   std::int64_t valid_tokens;
   std::filesystem::path train;
   std::filesystem::path valid;
+  std::int64_t left_out;  ///< files of directories that are no text
 };
 
-/// Packs files as bytes (vocabulary 256): the text of each file in the given order, cut into blocks
-/// of `block_tokens`; an evenly spaced share of the blocks is held out, so both parts see every
-/// kind of text.
+/// Packs files: the tokens of each document in the given order, cut into blocks; an evenly spaced
+/// share of the blocks is held out, so both parts see every kind of text. A file is a document; in
+/// a file named .jsonl each line is one.
 ///
-/// @param files        read whole, in order; directories are walked in name order, hidden files
-/// skipped
+/// @param files        read whole, in order; directories are walked in name order, without hidden
+///                     files and those with a zero byte near their beginning, which are no text
 /// @param directory    train.tok and valid.tok are written there, made when missing
-/// @param valid_ratio  share held out, 0 <= valid_ratio < 1
-/// @throws Error(input) for a file that cannot be read; Error(storage) when writing fails
-PackedText pack_bytes(const std::vector<std::filesystem::path>& files,
-                      const std::filesystem::path& directory, double valid_ratio,
-                      int block_tokens = 4096);
+/// @throws Error(input) for a file that cannot be read, a line of JSON without a text in its field,
+///                      or a tokenizer that is not supported; Error(storage) when writing fails
+PackedText pack_text(const std::vector<std::filesystem::path>& files,
+                     const std::filesystem::path& directory, const PackOptions& options = {});
 
 }  // namespace brume::interop

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,9 +22,10 @@ struct CheckpointInfo {
   std::int64_t step = 0;          ///< steps done
   std::int64_t samples = -1;      ///< that these trained on; -1: an older checkpoint does not say
   engine::LossScaling scaling{};  ///< of the next step
-  std::string data_text;          ///< what they are samples of; empty: an older one does not say
+  std::optional<double> valid_loss{};  ///< [nat/token] of these weights, where it was measured
+  std::string data_text;  ///< what they are samples of; empty: an older one does not say
   std::string deck_text;
-  std::string plan_text;
+  std::string plan_text;  ///< empty, as the next one: weights that came from elsewhere
   std::string profile_text;
   std::string model_text;  ///< what must not change: sizes of the model
   std::filesystem::path directory;
@@ -37,22 +40,38 @@ inline bool takes_copy(std::int64_t owned_bytes, std::int64_t max_copy_bytes) {
   return owned_bytes <= max_copy_bytes;
 }
 
+/// Sets `values` to those of slab n from its element `first` on.
+using GetValues = std::function<void(std::size_t n, std::int64_t first, std::span<float> values)>;
+
+/// Which checkpoints stay when a new one has been read back and found whole.
+struct Retention {
+  int last = 2;       ///< so many of the newest whole ones
+  int every = 0;      ///< those of steps that are multiples of it; 0: none
+  bool best = false;  ///< the one of the least validation loss
+};
+
 /// Writes directory/checkpoints/step-N: every rank's owned slabs into step-N.tmp/rank-R.h5 (its
 /// frame made by HDF5 in memory, then own write and fsync), hashes gathered, manifest.json by rank
-/// 0, rename, fsync of the parent. Keeps two generations. A rank that may hold a copy of its slabs
-/// writes it by a background thread while training goes on; another one writes from where they lie
-/// and holds training up.
+/// 0, rename, fsync of the parent; then removes those that need not stay. A rank that may hold a
+/// copy of its slabs writes it by a background thread while training goes on; another one writes
+/// from where they lie and holds training up.
 class CheckpointWriter {
  public:
   /// @param world           split for the writer's own messages; collective
   /// @param max_copy_bytes  that this rank may hold beside what it trains with
   CheckpointWriter(std::filesystem::path directory, comm::Communicator& world,
-                   std::int64_t max_copy_bytes = std::numeric_limits<std::int64_t>::max());
+                   std::int64_t max_copy_bytes = std::numeric_limits<std::int64_t>::max(),
+                   Retention retention = {});
   ~CheckpointWriter();  ///< waits for a write under way
 
   /// Starts writing, or writes; waits first for an earlier write. Collective.
   /// @throws AgreedError(storage) on all ranks when the earlier write failed on any
   void start(const CheckpointInfo& info, const std::vector<engine::Slab>& slabs);
+
+  /// Writes one whose values nobody holds: `get_values` is asked for them piece by piece, of owned
+  /// slabs only. Collective. @throws AgreedError(storage), and what `get_values` throws
+  void write(const CheckpointInfo& info, const std::vector<engine::Slab>& slabs,
+             const GetValues& get_values);
 
   /// Waits until the checkpoint is committed. Collective. @throws AgreedError(storage)
   void finish();
@@ -77,17 +96,33 @@ std::optional<CheckpointInfo> find_checkpoint(comm::Communicator& world,
 /// @throws AgreedError(storage) naming what is damaged
 CheckpointInfo open_checkpoint(comm::Communicator& world, const std::filesystem::path& checkpoint);
 
-/// Fills all slabs, owned or not, from the checkpoint's files, whatever plan wrote them; checks the
-/// files that it reads. Each tensor must be covered completely. @throws Error(storage)
+/// Reads a checkpoint's values, whatever plan wrote them; checks each file before it first reads
+/// from it.
+class CheckpointReader {
+ public:
+  /// @throws Error(storage)
+  explicit CheckpointReader(const CheckpointInfo& info);
+  ~CheckpointReader();
+
+  /// Fills all slabs, owned or not. Each tensor must be covered completely; where the checkpoint
+  /// holds weights only, moments become zero. @throws Error(storage)
+  void fill(std::vector<engine::Slab>& slabs);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Fills all slabs as CheckpointReader does. @throws Error(storage)
 void load_slabs(const CheckpointInfo& info, std::vector<engine::Slab>& slabs);
 
-/// Moves what a run that goes on after `step` does not continue to previous-K of the run directory,
-/// K the first free number: checkpoints of later steps, and run.h5 too when `step` is 0. Nothing is
-/// deleted.
+/// Moves what a run that resumed after `resumed_step` does not continue, or one that starts anew,
+/// to previous-K of the run directory, K the first free number: checkpoints of later steps, or all,
+/// and run.h5 too where no step is done. Nothing is deleted.
 ///
 /// @return  the folder, if anything was moved
 /// @throws Error(storage)
 std::optional<std::filesystem::path> set_aside(const std::filesystem::path& run_directory,
-                                               std::int64_t step);
+                                               std::optional<std::int64_t> resumed_step);
 
 }  // namespace brume::io

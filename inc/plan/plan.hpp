@@ -12,7 +12,7 @@
 
 namespace brume::plan {
 
-/// One pipeline stage and its strategy.
+/// One pipeline stage and its strategy. Each member has its row in plan/knobs.hpp.
 struct Stage {
   int first_layer = 0;
   int layers = 0;
@@ -32,6 +32,7 @@ struct Stage {
   std::string group = {};  ///< of the cluster; empty where it has one only
 
   int devices() const { return dp * tp; }
+  bool operator==(const Stage&) const = default;
 };
 
 struct Plan {
@@ -45,10 +46,8 @@ struct Plan {
 
   int num_stages() const { return int(stages.size()); }
   int devices() const;
+  bool operator==(const Plan&) const = default;
 };
-
-bool operator==(const Stage&, const Stage&);
-bool operator==(const Plan&, const Plan&);
 
 bool uses_disk(const Stage& stage);
 

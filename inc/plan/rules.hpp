@@ -32,16 +32,22 @@ struct StateKnobs {
   N optim_disk_ratio;
 };
 
-inline StateKnobs<double> state_knobs(const Stage& stage) {
-  return {.dp = double(stage.dp),
-          .zero_level = double(stage.zero_level),
-          .weight_offload_ratio = stage.weight_offload_ratio,
-          .grad_offload_ratio = stage.grad_offload_ratio,
-          .optim_offload_ratio = stage.optim_offload_ratio,
-          .optim_disk_ratio = stage.optim_disk_ratio};
+/// @param value  of a member of Stage
+template <class N>
+StateKnobs<N> state_knobs(const auto& value) {
+  return {.dp = value(&Stage::dp),
+          .zero_level = value(&Stage::zero_level),
+          .weight_offload_ratio = value(&Stage::weight_offload_ratio),
+          .grad_offload_ratio = value(&Stage::grad_offload_ratio),
+          .optim_offload_ratio = value(&Stage::optim_offload_ratio),
+          .optim_disk_ratio = value(&Stage::optim_disk_ratio)};
 }
 
-/// Of which kinds of state a rank keeps its shard only.
+inline StateKnobs<double> state_knobs(const Stage& stage) {
+  return state_knobs<double>([&](auto member) { return double(stage.*member); });
+}
+
+/// The kinds of state of which a rank keeps its shard only.
 template <class N>
 struct Sharded {
   N optimizer;
@@ -119,7 +125,7 @@ KeptState<N> kept_state(const StateKnobs<N>& knobs, const N& whole) {
           .grads_staged = max(shards.grads, N(less(0.0, host_grads)))};
 }
 
-/// Of the tensors that a layer keeps, the first ones that activation offload moves.
+/// The first ones of the tensors that a layer keeps: activation offload moves them.
 struct MovedTensors {
   int count = 0;
   double bytes = 0.0;

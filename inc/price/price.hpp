@@ -38,9 +38,9 @@ double segment_s(const model::Config& model, const hardware::Profile& profile,
 /// Seconds of the optimizer step over `elements` parameters on one rank.
 double optimizer_s(const hardware::Profile& profile, double elements);
 
-// --- passes over the device's memory
-// -------------------------------------------------------------- A pass reads or writes `bytes`
-// once, at the measured bandwidth of memory. Without a measured bandwidth passes cost nothing.
+// --- passes over the device's memory ------------------------------------------------------------
+// A pass reads or writes `bytes` once, at the measured bandwidth of memory. Without a measured
+// bandwidth passes cost nothing.
 
 /// Seconds of a copy from one place on the device to another: one read, one write.
 double copy_s(const hardware::Profile& profile, double bytes);
@@ -96,8 +96,7 @@ Ends ends(const plan::Plan& plan, const hardware::Machine& machine, int rank, in
 /// Seconds of a message: by the link between two groups, else by the group's own profile.
 double send_s(const hardware::Machine& machine, const Ends& ends, double bytes);
 
-// --- for people
-// -----------------------------------------------------------------------------------
+// --- for people ---------------------------------------------------------------------------------
 
 /// An operator of a layer under a profile: its times, and where each comes from.
 struct OperatorPrice {

@@ -41,13 +41,16 @@ enum class Content : std::uint8_t {
   totals,
 };
 
+/// It says where a buffer stands in Program::buffers.
+enum class BufferId : int { none = -1 };
+
 struct Buffer {
   std::string name;  ///< "layers.3.grads", "layers.3.qkv#5" (of microbatch 5)
   Tier tier;
   Content content;
   std::int64_t bytes;
-  bool persistent;  ///< lives from step to step; else from its first to its last task
-  int block = -1;   ///< model block it belongs to
+  bool persistent = false;  ///< lives from step to step; else from its first to its last task
+  int block = -1;           ///< model block it belongs to
   std::int64_t first_element = 0;  ///< in the block's flat layout, of what it holds
   int first_task = -1;             ///< of its life, in the order of Program::tasks
   int last_task = -1;
@@ -103,7 +106,7 @@ enum class Role : std::uint8_t {
 
 struct Operand {
   Role role;
-  int buffer;
+  BufferId buffer;
   std::int64_t first_byte;  ///< of the range within the buffer
   std::int64_t bytes;
   bool reads;
@@ -122,8 +125,8 @@ struct Task {
   int peer = -1;               ///< rank in the job, of send and recv
   bool backward_pass = false;  ///< part of a backward pass, for the peaks
   bool replaces = false;       ///< the first contribution to gradients, loss or totals: replace
-  std::vector<Operand> operands;
-  std::vector<int> waits;  ///< tasks on other channels that must be done first
+  std::vector<Operand> operands{};
+  std::vector<int> waits{};  ///< tasks on other channels that must be done first
 
   const Operand* find(Role role, int index = 0) const;
   const Operand& at(Role role, int index = 0) const;  ///< @throws Error(bug) when there is none
@@ -142,6 +145,10 @@ struct Program {
   std::array<std::int64_t, num_tiers> live_peak_bytes{};  ///< largest sum of live buffers
   std::int64_t live_peak_forward_bytes = 0;   ///< device, over forward passes and updates
   std::int64_t live_peak_backward_bytes = 0;  ///< device, over backward passes
+
+  const Task& task(int id) const { return tasks[std::size_t(id)]; }
+  const Buffer& buffer(BufferId id) const { return buffers[std::size_t(id)]; }
+  const Buffer& buffer(const Operand& operand) const { return buffer(operand.buffer); }
 };
 
 }  // namespace brume::schedule

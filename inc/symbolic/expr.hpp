@@ -80,7 +80,7 @@ class Tape {
 
   std::size_t steps() const { return steps_.size(); }
 
- private:
+  /// Step i writes register i.
   struct Step {
     Op op;
     std::vector<int> arguments;  ///< registers
@@ -91,7 +91,10 @@ class Tape {
     bool operator==(const Step&) const = default;
     std::size_t hash() const;
   };
-  std::vector<Step> steps_;  ///< step i writes register i
+
+ private:
+  friend class BatchTape;
+  std::vector<Step> steps_;
   std::vector<int> outputs_;
   std::size_t num_variables_ = 0;
 };

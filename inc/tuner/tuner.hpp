@@ -2,6 +2,7 @@
 /// simulation of the best.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -11,6 +12,7 @@
 
 #include "analyzer/analyzer.hpp"
 #include "base/error.hpp"
+#include "base/numbers.hpp"
 #include "deck/deck.hpp"
 #include "hardware/cluster.hpp"
 #include "hardware/machine.hpp"
@@ -28,13 +30,20 @@ struct Search {
   std::int64_t dynamic_programs = 0;
   int milp_solves = 0;
   int simulated = 0;  ///< plans that were simulated, most of them coarsely
-  /// By how much less than the best plan's time the model's bound for all plans is, relative.
+  /// The distance of the model's bound for all plans from the best plan's time, relative to that.
   double gap = 0.0;
   bool confirmed = false;  ///< GLPK came to the same bound as the dynamic program
   int struck = 0;          ///< plans that placement refused
   double limit_s = 0.0;    ///< search.time_limit_s
   bool cut_short = false;  ///< it ended the search: the gap is wider than asked for, or fewer plans
                            ///< were simulated
+  bool interrupted = false;  ///< somebody did
+};
+
+/// What others may read while a search goes on.
+struct Progress {
+  std::atomic<double> best_s = infinity;  ///< of the plans that were simulated
+  std::atomic<double> bound_s = 0.0;      ///< no plan is faster by the model
 };
 
 /// What a group's ranks hold.
@@ -93,6 +102,8 @@ class Infeasible : public Error {
 struct Options {
   bool reasons = true;           ///< also look for ablations and the nearest infeasible plan
   std::size_t most_labels = 64;  ///< of a state of the dynamic program before some are merged
+  Progress* progress = nullptr;
+  const std::atomic<bool>* stop = nullptr;  ///< ends the search as its time limit does
 };
 
 /// Takes no longer than search.time_limit_s, but for a second or so.

@@ -40,8 +40,8 @@ class Nonfinite : public ::testing::Test {
   Nonfinite() {
     std::string pattern = (fs::temp_directory_path() / "brume-nonfinite-XXXXXX").string();
     directory_ = ::mkdtemp(pattern.data());
-    std::vector<std::uint16_t> tokens(global_batch * seq_len * (steps + 1), 0);
-    for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = std::uint16_t(i % 17);
+    std::vector<std::int32_t> tokens(global_batch * seq_len * (steps + 1), 0);
+    for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = std::int32_t(i % 17);
     tokens[bad_step * global_batch * seq_len + 3 * seq_len + 5] = bad_token;
     data::write_token_file(directory_ / "train.tok", tokens, vocab_size);
   }

@@ -53,9 +53,12 @@ for precision in bf16 fp16; do
 done
 h5dump -y -d /steps/loss_scale fp16/run.h5 | grep -q 65536 || { echo "no loss scale in run.h5"; exit 1; }
 
-# Without checkpoints there are none, and the bits of a host's fp32 do not change with tf32.
-tiny_job --set output.checkpoints=false --set output.directory=plain --set training.tf32=true > log 2>&1
+# Without checkpoints there are none, and the bits of a host's fp32 do not change with tf32. As many tokens as
+# almost 12 steps take are 12 steps.
+tiny_job --set output.checkpoints=false --set output.directory=plain --set training.tf32=true \
+  --set training.steps=0 --set training.tokens=3000 > log 2>&1
 cat log
+grep -q 'the training has 12 steps' log || { echo "3000 tokens are not 12 steps"; exit 1; }
 grep -q '^results in plain: run.h5$' log
 [ -z "$(ls plain/checkpoints)" ] || { echo "checkpoints were written"; exit 1; }
 on_host || exit 0

@@ -96,6 +96,23 @@ TEST_F(CheckpointFault, KeepsTwoGenerations) {
   EXPECT_EQ(newest(directory_), 40);
 }
 
+TEST_F(CheckpointFault, KeepsMilestonesForEver) {
+  save(directory_, {10, 20, 30, 40, 50}, {}, true, {.last = 1, .every = 20});
+  EXPECT_EQ(names_in(checkpoints()), (std::set<std::string>{"step-20", "step-40", "step-50"}));
+}
+
+// Also across jobs, the later of which only reads the losses of the earlier one's.
+TEST_F(CheckpointFault, KeepsTheBestByValidation) {
+  const Retention retention{.last = 1, .best = true};
+  const std::map<std::int64_t, double> losses{{10, 3.0}, {20, 2.0}, {30, 2.5}, {40, 2.25}};
+  save(directory_, {10, 20, 30}, {}, true, retention, losses);
+  EXPECT_EQ(names_in(checkpoints()), (std::set<std::string>{"step-20", "step-30"}));
+  save(directory_, {40, 50}, {}, true, retention, losses);
+  EXPECT_EQ(names_in(checkpoints()), (std::set<std::string>{"step-20", "step-50"}));
+  save(directory_, {60}, {}, true, retention, {{60, 1.5}});
+  EXPECT_EQ(names_in(checkpoints()), (std::set<std::string>{"step-60"}));
+}
+
 // The damaged one does not count as a generation, so the one before it stays.
 TEST_F(CheckpointFault, RetentionCountsWholeGenerationsOnly) {
   save(directory_, {10, 20});
@@ -312,10 +329,64 @@ TEST_F(CheckpointFault, WhatIsNotContinuedIsSetAside) {
   EXPECT_EQ(newest(directory_), 5);
   EXPECT_EQ(newest(directory_ / "previous-1"), 10);
   EXPECT_TRUE(fs::exists(directory_ / "run.h5"));
-  EXPECT_EQ(set_aside(directory_, 0), directory_ / "previous-2");
+  EXPECT_EQ(set_aside(directory_, std::nullopt), directory_ / "previous-2");
   EXPECT_EQ(newest(directory_), -1);
   EXPECT_EQ(newest(directory_ / "previous-2"), 5);
   EXPECT_EQ(content(directory_ / "previous-2" / "run.h5"), "metrics");
+}
+
+/// A checkpoint of step 0 is of weights that a run may begin with.
+TEST_F(CheckpointFault, WeightsThatARunBeginsWithStay) {
+  save(directory_, {0, 5});
+  put(directory_ / "run.h5", "metrics");
+  EXPECT_EQ(set_aside(directory_, 0), directory_ / "previous-1");
+  EXPECT_EQ(newest(directory_), 0);
+  EXPECT_EQ(names_in(directory_ / "previous-1"), (std::set<std::string>{"checkpoints", "run.h5"}));
+}
+
+/// Weights alone, whose values are asked for when they are written: moments begin at zero.
+TEST_F(CheckpointFault, WeightsWithoutMomentsAreACheckpoint) {
+  comm::run_local(num_ranks, [&](comm::Communicator& world) {
+    CheckpointWriter writer(directory_, world);
+    std::vector<engine::Slab> slabs;
+    if (world.rank() == 1)  // another rank's file is empty
+      slabs.push_back({.name = "table",
+                       .kind = "weight",
+                       .global_shape = {rows, cols},
+                       .offset = {0, 0},
+                       .shape = {rows, cols},
+                       .elements = rows * cols,
+                       .owned = true});
+    writer.write(info_of(0), slabs, [](std::size_t n, std::int64_t first, std::span<float> values) {
+      ASSERT_EQ(n, 0u);
+      for (std::size_t i = 0; i < values.size(); ++i)
+        values[i] = value(0, 0, first + std::int64_t(i));
+    });
+  });
+  Memory loaded(7, 20);
+  load_slabs(open(step(0)), loaded.slabs);
+  for (std::int64_t i = 0; i < 20 * cols; ++i) {
+    ASSERT_EQ(loaded.values[0][std::size_t(i)], value(0, 0, 7 * cols + i));
+    ASSERT_EQ(loaded.values[1][std::size_t(i)], 0.0f);
+    ASSERT_EQ(loaded.values[2][std::size_t(i)], 0.0f);
+  }
+}
+
+TEST_F(CheckpointFault, ASourceThatFailsLeavesNoCheckpoint) {
+  comm::run_local(num_ranks, [&](comm::Communicator& world) {
+    CheckpointWriter writer(directory_, world);
+    Memory memory(world.rank() * rows / num_ranks, rows / num_ranks);
+    try {
+      writer.write(info_of(0), memory.slabs, [&](std::size_t, std::int64_t, std::span<float>) {
+        require(world.rank() == 0, Failure::input, "the source has ended");
+      });
+      ADD_FAILURE() << "nothing was refused";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.failure(), Failure::input);
+    }
+  });
+  EXPECT_EQ(newest(directory_), -1);
+  EXPECT_EQ(names_in(checkpoints()), std::set<std::string>());
 }
 
 }  // namespace

@@ -34,6 +34,16 @@ TEST(Deadline, AHugeTimeIsFarAway) {
   }
 }
 
+TEST(Deadline, SomebodyMayEndItEarly) {
+  std::atomic<bool> stop = false;
+  const Deadline deadline(100.0, &stop);
+  EXPECT_NO_THROW(deadline.check());
+  stop = true;
+  EXPECT_TRUE(deadline.stopped());
+  EXPECT_EQ(deadline.left_s(), 0.0);
+  EXPECT_THROW(deadline.check(), OutOfTime);
+}
+
 TEST(Deadline, ItCanBeSetAnew) {
   Deadline deadline(-1.0);
   deadline.set(100.0);

@@ -54,14 +54,16 @@ TEST(Deck, TheSmallestDeckGetsItsDefaults) {
 
 TEST(Deck, EachRequiredKeyIsMissed) {
   for (const char* key : {"num_layers", "hidden_size", "num_heads", "seq_len", "vocab_size",
-                          "steps", "global_batch", "train", "memory_gib", "host_memory_gib"}) {
+                          "global_batch", "train", "memory_gib", "host_memory_gib"}) {
     std::string text = smallest;
     const std::size_t start = text.find(std::string("\n") + key + " ") + 1;
     text.erase(start, text.find('\n', start) + 1 - start);
     EXPECT_NE(refused(text).find(std::string("missing key '") + key + "'"), std::string::npos)
         << key;
   }
-  EXPECT_EQ(refused(""), "a.toml: table 'training': missing key 'steps': length of the training");
+  EXPECT_EQ(refused(""),
+            "a.toml: table 'training': missing key 'global_batch': batch of an iteration, over all "
+            "devices");
 }
 
 TEST(Deck, WithoutMemoryItIsTheDevices) {
@@ -116,7 +118,15 @@ TEST(Deck, KeysAreCheckedTogether) {
   EXPECT_EQ(
       refused(smallest, {"training.optimizer.warmup_steps=11"}),
       "--set training.optimizer.warmup_steps=11: 'training.optimizer.warmup_steps' must be at "
-      "most steps = 10, found 11");
+      "most steps = 10 less decay_steps = 0, found 11");
+  for (const char* length : {"training.steps=0", "training.tokens=1e6", "training.epochs=2"})
+    EXPECT_NE(refused(smallest, {length}).find("one of steps, tokens and epochs must be above 0"),
+              std::string::npos)
+        << length;
+  EXPECT_EQ(parse(smallest, "a.toml", {"training.steps=0", "training.epochs=0.5"}).training.epochs,
+            0.5);
+  EXPECT_NE(refused(smallest, {"training.optimizer.decay_steps=2"}).find("schedule = \"wsd\""),
+            std::string::npos);
   EXPECT_NE(refused(smallest, {"training.optimizer.beta1=1"}).find("must be below 1"),
             std::string::npos);
   EXPECT_NE(refused(smallest, {"training.optimizer.beta2=1"}).find("must be below 1"),
@@ -170,7 +180,7 @@ TEST(Deck, EveryKeySaysWhatItIs) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);)
     EXPECT_TRUE(line.empty() || line.find("  # ") != std::string::npos) << line;
-  EXPECT_EQ(schema().help().size(), 23u + 9 + 9 + 5 + (7 + 8 + 3) + 18 + 3 + 5);
+  EXPECT_EQ(schema().help().size(), 24u + 9 + 9 + 5 + 4 + (7 + 8 + 3) + 18 + 3 + 8);
 }
 
 const std::string grouped = smallest.substr(0, smallest.find("[cluster]")) + R"([[cluster.groups]]

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <random>
 #include <vector>
 
 #include "../../src/engine/arena.hpp"
+#include "base/bfloat16.hpp"
 #include "base/error.hpp"
 #include "contract.hpp"
 #include "kernels/types.hpp"
@@ -22,6 +24,28 @@ TEST(LearningRate, WarmsUpThenDecaysToTheRatio) {
   EXPECT_DOUBLE_EQ(learning_rate(o, 3, 20), 1.0);
   EXPECT_DOUBLE_EQ(learning_rate(o, 4, 20), 1.0);
   EXPECT_NEAR(learning_rate(o, 19, 20), 0.1, 1e-12);
+}
+
+TEST(LearningRate, TakesTheWayOfItsSchedule) {
+  Optimizer o{.lr = 1.0, .min_lr_ratio = 0.2, .warmup_steps = 4};
+  const auto at = [&](const char* name, std::int64_t step) {
+    o.schedule = lr_schedule(name);
+    return learning_rate(o, step, 25);
+  };
+  for (const char* name : {"cosine", "linear", "constant", "wsd"}) {
+    EXPECT_DOUBLE_EQ(at(name, 1), 0.5) << name;
+    EXPECT_DOUBLE_EQ(at(name, 4), 1.0) << name;
+    EXPECT_NEAR(at(name, 24), std::string_view(name) == "constant" ? 1.0 : 0.2, 1e-12) << name;
+  }
+  EXPECT_NEAR(at("linear", 14), 0.6, 1e-12);  // half of the way
+  EXPECT_NEAR(at("cosine", 14), 0.6, 1e-12);
+  EXPECT_GT(at("cosine", 9), at("linear", 9));
+  EXPECT_DOUBLE_EQ(at("wsd", 21), 1.0);  // three steps, a tenth of all, are left to fall
+  EXPECT_NEAR(at("wsd", 22), 1.0 - 0.8 / 3, 1e-12);
+  o.decay_steps = 10;
+  EXPECT_DOUBLE_EQ(at("wsd", 14), 1.0);
+  EXPECT_NEAR(at("wsd", 19), 0.6, 1e-12);
+  EXPECT_THROW(lr_schedule("stairs"), Error);
 }
 
 class Contract : public ::testing::TestWithParam<int> {};
@@ -387,6 +411,43 @@ TEST(Engine, MemoryIsSummedOverTheRanksOfANode) {
   EXPECT_EQ(bytes_of_node("a", needs), 8LL << 40);
   EXPECT_EQ(bytes_of_node("b", needs), 7);
   EXPECT_EQ(bytes_of_node("c", needs), 0);
+}
+
+// What they are does not depend on how many cores make them, or on who holds which part of them.
+TEST(Engine, InitialValuesAreThoseOfTheirPlacesInTheModel) {
+  const model::Config model{.num_layers = 2,
+                            .hidden_size = 96,
+                            .num_heads = 4,
+                            .ffn_size = 288,
+                            .seq_len = 16,
+                            .vocab_size = 1001,
+                            .precision = model::Precision::bf16};
+  plan::Plan plan = plan::equal_stages(model, 4, 1, {.microbatch = 1, .dp = 2, .tp = 2});
+  plan.stages[0].zero_level = 1;
+  std::map<std::string, model::Parameter> parameters;
+  for (const model::Block& block : model::blocks(model))
+    for (const model::Parameter& parameter : block.parameters)
+      parameters[parameter.name] = parameter;
+  comm::run_local(4, [&](comm::Communicator& world) {
+    Settings settings;
+    settings.seed = 5;
+    settings.threads = 3;
+    Engine engine(plan, model, settings, world);
+    for (const Slab& slab : engine.slabs()) {
+      if (slab.kind != "weight") continue;
+      const std::vector<float> held = values(slab);
+      for (std::int64_t i = 0; i < slab.elements; ++i) {
+        std::int64_t at = slab.first + i, element = 0, stride = 1;
+        for (std::size_t d = slab.shape.size(); d-- > 0; at /= slab.shape[d]) {
+          element += (slab.offset[d] + at % slab.shape[d]) * stride;
+          stride *= slab.global_shape[d];
+        }
+        const float first = model::initial_value(parameters.at(slab.name), element, 5);
+        ASSERT_EQ(held[std::size_t(i)], slab.rounded ? float(bfloat16(first)) : first)
+            << slab.name << " " << i;
+      }
+    }
+  });
 }
 
 TEST(Engine, RefusesAWorldOfTheWrongSize) {

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "base/error.hpp"
+#include "symbolic/batch.hpp"
 
 namespace brume::symbolic {
 namespace {
@@ -88,6 +89,43 @@ TEST(Tape, SharesEqualSteps) {
   const std::vector<Expr> outputs{x * y + 1.0, x * y + 2.0};
   // x, y, x y, 1, sum, 2, sum
   EXPECT_EQ(Tape(outputs, {"x", "y"}).steps(), 7u);
+}
+
+// Both parts against the plain tape: outputs of each kind, functions over both parts, and more
+// candidates than a block holds, the last block not full.
+TEST(BatchTape, AgreesWithThePlainTape) {
+  int asked = 0;
+  const auto hypotenuse = std::make_shared<const Function>(Function{
+      "hypot", [&asked](std::span<const double> v) { return ++asked, std::hypot(v[0], v[1]); }});
+  const Expr z = Expr::variable("z");
+  const Expr shared = Expr::call(hypotenuse, {x, x + 1.0}), step = floor(y / 100.0);
+  const std::vector<Expr> outputs{shared, y, less(y, x) * max(shared, y) - min(y * y, 7.0 / x),
+                                  Expr::call(hypotenuse, {shared, step}), Expr(3.0)};
+  const std::vector<std::string> names{"x", "y", "z"};
+  const Tape tape(outputs, names);
+  const BatchTape batch(tape, {true, false, true});
+  const std::size_t count = 403;
+  std::vector<double> xs(count, 2.5), ys(count), zs(count, 1.0);
+  for (std::size_t i = 0; i < count; ++i) ys[i] = double(i) - 100.0;
+  std::vector<std::vector<double>> expected(outputs.size(), std::vector<double>(count));
+  std::vector<std::vector<double>> found = expected;
+  const auto columns = [](std::vector<std::vector<double>>& all) {
+    std::vector<double*> pointers;
+    for (auto& column : all) pointers.push_back(column.data());
+    return pointers;
+  };
+  const std::vector<const double*> inputs{xs.data(), ys.data(), zs.data()};
+  tape.evaluate(inputs, columns(expected), count);
+  asked = 0;
+
+  const std::vector<double> common = batch.common(std::vector{2.5, 0.0, 0.0});
+  batch.evaluate(common, {{nullptr, ys.data(), nullptr}}, columns(found), count);
+
+  EXPECT_EQ(found, expected);
+  // Once for all; in each block once for each hundred.
+  EXPECT_EQ(asked, 1 + 11);
+  EXPECT_TRUE(batch.reads(0));
+  EXPECT_FALSE(batch.reads(2));
 }
 
 }  // namespace

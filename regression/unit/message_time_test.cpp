@@ -59,8 +59,8 @@ TEST_F(MessageTime, OneRankSendsToSeveralInTurn) {
 // Three ranks share what two bring: the second one hears from both.
 TEST_F(MessageTime, OddCutsShareARank) {
   EXPECT_NEAR(ms(stage(3, 2, 1), stage(2, 3, 1), on_one_node),
-              // 2 sequences, then 1 from each: the second sender starts with the one that waits.
-              (1 + 2) + (1 + 1) + (1 + 1) + (1 + 2), 1e-9);
+              // The first sends 2 sequences and then 1, the second, beside it, 1 and then 2.
+              (1 + 2) + (1 + 1), 1e-9);
 }
 
 // The table goes to each replica of the last stage's head, its gradient comes back from each.
@@ -82,6 +82,8 @@ TEST_F(MessageTime, ATiedTableGoesToEachReplica) {
   // Of unlike tp each rank has a part of the rows, and one that has more of them hears from more.
   EXPECT_NEAR(tied(stage(1, 1, 2), stage(1, 1, 1)).first, 2 * (1 + table / 2), 1e-9);
   EXPECT_NEAR(tied(stage(1, 1, 2), stage(1, 1, 2)).first, 1 + table / 2, 1e-9);
+  // Two replicas hear from two ranks, and each of these from one at a time.
+  EXPECT_NEAR(tied(stage(2, 1, 2), stage(1, 2, 1)).first, 2 * (1 + table / 2), 1e-9);
 }
 
 // Ranks fill nodes of four in order: stages of two ranks are on one node, the third one is not.

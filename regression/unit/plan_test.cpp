@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <string>
 
 #include "base/error.hpp"
+#include "plan/passes.hpp"
 
 namespace brume::plan {
 namespace {
@@ -298,6 +300,27 @@ TEST(Plan, GroupsHoldWholeNodesOfStages) {
               p.stages[1].layers = 4;
             }),
             "");
+}
+
+/// "f0 f1 b0": the passes of a stage in their order.
+std::string passes(int ahead, int microbatches) {
+  std::string text;
+  int forwards = 0, backwards = 0;
+  while (backwards < microbatches) {
+    const Pass pass = next_pass(forwards, backwards, ahead, microbatches);
+    text += (text.empty() ? "" : " ") + std::string(pass.forward ? "f" : "b") +
+            std::to_string(pass.microbatch);
+    ++(pass.forward ? forwards : backwards);
+  }
+  return text;
+}
+
+TEST(NextPass, IsOneForwardAndOneBackwardInTurn) {
+  EXPECT_EQ(passes(0, 1), "f0 b0");
+  EXPECT_EQ(passes(0, 3), "f0 b0 f1 b1 f2 b2");
+  EXPECT_EQ(passes(1, 3), "f0 f1 b0 f2 b1 b2");
+  EXPECT_EQ(passes(2, 4), "f0 f1 f2 b0 f3 b1 b2 b3");
+  EXPECT_EQ(passes(3, 4), "f0 f1 f2 f3 b0 b1 b2 b3");
 }
 
 }  // namespace

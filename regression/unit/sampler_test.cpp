@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
 TokenFile counting(std::size_t count) {
   std::string directory = (fs::temp_directory_path() / "brume-sampler-XXXXXX").string();
   require(::mkdtemp(directory.data()) != nullptr, Failure::storage, "no temporary directory");
-  std::vector<std::uint16_t> tokens(count);
-  std::iota(tokens.begin(), tokens.end(), std::uint16_t{0});
+  std::vector<std::int32_t> tokens(count);
+  std::iota(tokens.begin(), tokens.end(), std::int32_t{0});
   const fs::path path = fs::path(directory) / "a.tok";
   write_token_file(path, tokens, 65536);
   TokenFile file(path);

@@ -164,6 +164,24 @@ TEST(Simulate, OneRankOfEachStageTellsTheTime) {
   }
 }
 
+// A message between unlike meshes is in as many parts as the larger one has ranks for one of the
+// other. Where parts take longer than computing, a representative waits for all of them.
+TEST(Simulate, ARepresentativeWaitsForAllPartsOfAMessage) {
+  const model::Config model = samples::small_model(4, false);
+  hardware::Profile profile = samples::round_profile(8);
+  for (hardware::LinkRow& row : profile.links)
+    if (row.kind == "send") row.time_s = 1e-2;
+  for (const auto& [first_tp, last_tp] : {std::pair(4, 1), std::pair(1, 4), std::pair(2, 4)}) {
+    plan::Plan plan = plan::equal_stages(model, 8, 2, {.microbatch = 1});
+    plan.stages[0].tp = plan.stages[0].devices_per_node = first_tp;
+    plan.stages[1].tp = plan.stages[1].devices_per_node = last_tp;
+    const double whole_s = simulate(compile_all(plan, model), plan, model, profile).iteration_s;
+    const std::vector<Program> some{compile(plan, model, 0), compile(plan, model, first_tp)};
+    EXPECT_NEAR(simulate(some, plan, model, profile).iteration_s, whole_s, 0.02 * whole_s)
+        << plan::text(plan);
+  }
+}
+
 TEST(Simulate, RefusesSomeRanksOfAStage) {
   const plan::Plan plan = small_plan(1, 4, 1, 2);
   std::vector<Program> programs = compile_all(plan, small_model());
@@ -280,10 +298,10 @@ bool before(const Program& program, int early, int late) {
   reached[std::size_t(late)] = 1;
   for (int id = late; id > early; --id) {
     if (!reached[std::size_t(id)]) continue;
-    const Task& task = program.tasks[std::size_t(id)];
+    const Task& task = program.task(id);
     for (int other : task.waits) reached[std::size_t(other)] = 1;
     for (int other = id - 1; other >= 0; --other)
-      if (program.tasks[std::size_t(other)].channel == task.channel) {
+      if (program.task(other).channel == task.channel) {
         reached[std::size_t(other)] = 1;
         break;
       }
@@ -299,7 +317,7 @@ TEST(Compile, InputsAreGatheredBesideTheSegmentBefore) {
     const Program program = compile(plan, small_model(), 0);
     int found = 0;
     for (int id = 1; id < int(program.tasks.size()); ++id) {
-      const Task &task = program.tasks[std::size_t(id)], &last = program.tasks[std::size_t(id - 1)];
+      const Task &task = program.task(id), &last = program.task(id - 1);
       if (task.operation != Operation::backward || last.operation != Operation::all_gather)
         continue;
       EXPECT_FALSE(before(program, id - 1, id)) << label(task);
@@ -434,16 +452,14 @@ TEST(Compile, TheDiskLiesBehindTheHost) {
   for (const Task& task : program.tasks) {
     const bool disk = task.operation == Operation::read || task.operation == Operation::write;
     EXPECT_EQ(disk, task.channel == Channel::disk) << label(task);
-    const auto tier = [&](Role role) {
-      return program.buffers[std::size_t(task.at(role).buffer)].tier;
-    };
+    const auto tier = [&](Role role) { return program.buffer(task.at(role)).tier; };
     if (disk) {
       EXPECT_EQ(tier(Role::source), task.operation == Operation::read ? Tier::disk : Tier::host);
       EXPECT_EQ(tier(Role::destination),
                 task.operation == Operation::read ? Tier::host : Tier::disk);
     }
     for (const Operand& operand : task.operands) {
-      EXPECT_TRUE(disk || program.buffers[std::size_t(operand.buffer)].tier != Tier::disk);
+      EXPECT_TRUE(disk || program.buffer(operand).tier != Tier::disk);
     }
   }
   const Program without = compile(disk_plan(0.0, 0.0), small_model(), 0);
@@ -468,7 +484,7 @@ TEST(Compile, TheDiskWorksBesideCopies) {
   const Program program = compile(plan, model, 0);
   const auto find = [&](Operation operation, int block) {
     for (int id = 0; id < int(program.tasks.size()); ++id) {
-      const Task& task = program.tasks[std::size_t(id)];
+      const Task& task = program.task(id);
       if (task.operation == operation && task.block == block && task.microbatch == 0) return id;
     }
     return -1;
@@ -488,8 +504,7 @@ TEST(Verify, MissingWaitOfTheDiskIsFound) {
   for (std::size_t id = 0; id < whole.tasks.size(); ++id)
     for (std::size_t i = 0; i < whole.tasks[id].waits.size(); ++i) {
       const int other = whole.tasks[id].waits[i];
-      if (whole.tasks[id].channel != Channel::disk &&
-          whole.tasks[std::size_t(other)].channel != Channel::disk)
+      if (whole.tasks[id].channel != Channel::disk && whole.task(other).channel != Channel::disk)
         continue;
       Program broken = whole;
       auto& waits = broken.tasks[id].waits;

@@ -51,14 +51,14 @@ class TokenFiles : public testing::Test {
   fs::path path_;
 };
 
-std::vector<std::uint16_t> counting(std::size_t count) {
-  std::vector<std::uint16_t> tokens(count);
-  std::iota(tokens.begin(), tokens.end(), std::uint16_t{0});
+std::vector<std::int32_t> counting(std::size_t count) {
+  std::vector<std::int32_t> tokens(count);
+  std::iota(tokens.begin(), tokens.end(), std::int32_t{0});
   return tokens;
 }
 
-std::vector<std::uint16_t> all_of(const TokenFile& file) {
-  std::vector<std::uint16_t> tokens(std::size_t(file.size()));
+std::vector<std::int32_t> all_of(const TokenFile& file) {
+  std::vector<std::int32_t> tokens(std::size_t(file.size()));
   file.read(0, tokens);
   return tokens;
 }
@@ -101,7 +101,7 @@ TEST_F(TokenFiles, WhatIsWrittenReadsBack) {
 }
 
 TEST_F(TokenFiles, TheLayoutIsTheDocumentedOne) {
-  write_token_file(path_, std::vector<std::uint16_t>{0x0102, 7}, 300);
+  write_token_file(path_, std::vector<std::int32_t>{0x0102, 7}, 300);
   const std::string file = bytes();
   EXPECT_EQ(file.substr(0, 8), "BRUMETOK");
   EXPECT_EQ(file.substr(8, 4), std::string("\1\0\0\0", 4));
@@ -111,10 +111,34 @@ TEST_F(TokenFiles, TheLayoutIsTheDocumentedOne) {
   EXPECT_EQ(file.substr(64), std::string("\2\1\7\0", 4));
 }
 
+// A vocabulary that 16 bits do not hold takes 32.
+TEST_F(TokenFiles, LargeVocabulariesTakeWideTokens) {
+  const std::vector<std::int32_t> tokens = {0x01020304, 7, 65536};
+  write_token_file(path_, tokens, 0x01020305);
+  const std::string file = bytes();
+  EXPECT_EQ(file.substr(8, 12), std::string("\2\0\0\0\4\0\0\0\5\3\2\1", 12));
+  EXPECT_EQ(file.substr(64), std::string("\4\3\2\1\7\0\0\0\0\0\1\0", 12));
+  EXPECT_EQ(all_of(TokenFile(path_)), tokens);
+  EXPECT_EQ(TokenFile(path_).vocab_size(), 0x01020305);
+  EXPECT_EQ(TokenFile(path_).identity().checksum, checksum_of(file));
+
+  write_token_file(path_, counting(9), 65536);
+  EXPECT_EQ(fs::file_size(path_), 64 + 2 * 9);
+  write_token_file(path_, counting(9), 65537);
+  EXPECT_EQ(fs::file_size(path_), 64 + 4 * 9);
+  std::string damaged = bytes();
+  damaged[66] = 2;  // token 131072
+  const std::uint64_t sum = checksum_of(damaged);
+  for (std::size_t i = 0; i < 8; ++i) damaged[32 + i] = static_cast<char>(sum >> (8 * i));
+  put(damaged);
+  EXPECT_NE(refused().find("holds token 131072, outside its vocabulary of 65537"),
+            std::string::npos);
+}
+
 TEST_F(TokenFiles, AnOpenFileOutlivesItsReplacement) {
   write_token_file(path_, counting(9), 16);
   const TokenFile file = TokenFile(path_);
-  write_token_file(path_, std::vector<std::uint16_t>(9, 3), 16);
+  write_token_file(path_, std::vector<std::int32_t>(9, 3), 16);
   EXPECT_EQ(all_of(file)[8], 8);
   EXPECT_EQ(all_of(TokenFile(path_))[8], 3);
 }
@@ -124,7 +148,7 @@ TEST_F(TokenFiles, ACutFileIsAStorageErrorWhenItIsRead) {
   write_token_file(path_, counting(5000), 65536);
   const TokenFile file(path_);
   fs::resize_file(path_, 4096);
-  std::vector<std::uint16_t> tokens(100);
+  std::vector<std::int32_t> tokens(100);
   file.read(0, tokens);
   EXPECT_EQ(tokens[99], 99);
   try {
@@ -142,7 +166,7 @@ TEST_F(TokenFiles, ACutFileIsAStorageErrorWhenItIsRead) {
 TEST_F(TokenFiles, TokensOutsideTheFileBreakAPromise) {
   write_token_file(path_, counting(20), 64);
   const TokenFile file(path_);
-  std::vector<std::uint16_t> tokens(5);
+  std::vector<std::int32_t> tokens(5);
   EXPECT_NO_THROW(file.read(15, tokens));
   EXPECT_THROW(file.read(16, tokens), Error);
   EXPECT_THROW(file.read(-1, tokens), Error);
@@ -150,7 +174,8 @@ TEST_F(TokenFiles, TokensOutsideTheFileBreakAPromise) {
 
 // A reader looks at one piece after the other, and its sums go on from piece to piece.
 TEST_F(TokenFiles, LongFilesAreCheckedToTheEnd) {
-  const auto tokens = counting(1'300'021);
+  auto tokens = counting(1'300'021);
+  for (std::int32_t& token : tokens) token %= 65536;
   write_token_file(path_, tokens, 65536);
   EXPECT_EQ(all_of(TokenFile(path_)), tokens);
   std::string damaged = bytes();
@@ -203,8 +228,8 @@ TEST_F(TokenFiles, DamageSaysItsKind) {
     put(file);
     return refused();
   };
-  EXPECT_NE(with(0, 'X').find("does not begin with BRUMETOK"), std::string::npos);
-  EXPECT_NE(with(8, 2).find("layout version 2, this program reads 1"), std::string::npos);
+  EXPECT_NE(with(0, 'X').find("is no token file: it does not begin"), std::string::npos);
+  EXPECT_NE(with(8, 3).find("layout version 3, this program reads 1 and 2"), std::string::npos);
   EXPECT_NE(with(12, 4).find("tokens of 4 bytes, expected 2"), std::string::npos);
   EXPECT_NE(with(18, 2).find("a vocabulary of 131136"), std::string::npos);
   EXPECT_NE(with(70, 9).find("is damaged: checksum"), std::string::npos);
@@ -240,7 +265,7 @@ TEST_F(TokenFiles, WhatIsNoRegularFileIsRefused) {
 
 // A copy elsewhere is the same data; one other token, or a larger vocabulary, is not.
 TEST_F(TokenFiles, TheIdentityIsThatOfTheContent) {
-  const auto identity = [&](std::vector<std::uint16_t> tokens, int vocab_size) {
+  const auto identity = [&](std::vector<std::int32_t> tokens, int vocab_size) {
     write_token_file(path_, tokens, vocab_size);
     return TokenFile(path_).identity();
   };
@@ -251,7 +276,7 @@ TEST_F(TokenFiles, TheIdentityIsThatOfTheContent) {
   EXPECT_EQ(one.checksum, checksum_of(bytes()));
   EXPECT_EQ(identity(counting(21), 64), one);
   EXPECT_NE(identity(counting(21), 65), one);
-  EXPECT_NE(identity(std::vector<std::uint16_t>(21, 3), 64).checksum, one.checksum);
+  EXPECT_NE(identity(std::vector<std::int32_t>(21, 3), 64).checksum, one.checksum);
 }
 
 TEST_F(TokenFiles, FailedWritingLeavesNothing) {
@@ -269,7 +294,7 @@ TEST_F(TokenFiles, FailedWritingLeavesNothing) {
 TEST_F(TokenFiles, TokensOutsideTheVocabularyAreNotWritten) {
   EXPECT_THROW(write_token_file(path_, counting(9), 8), Error);
   EXPECT_THROW(write_token_file(path_, counting(9), 0), Error);
-  EXPECT_THROW(write_token_file(path_, counting(9), 65537), Error);
+  EXPECT_THROW(write_token_file(path_, std::vector<std::int32_t>{-1}, 9), Error);
   EXPECT_FALSE(fs::exists(path_));
 }
 

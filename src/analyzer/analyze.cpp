@@ -6,8 +6,10 @@
 #include <utility>
 
 #include "analyzer/messages.hpp"
+#include "plan/knobs.hpp"
 #include "stage_memory.hpp"
 #include "stage_time.hpp"
+#include "symbolic/batch.hpp"
 
 namespace brume::analyzer {
 namespace {
@@ -21,9 +23,13 @@ Expr sum(const std::vector<Term>& terms) {
 }  // namespace
 
 const std::vector<std::string>& variables() {
-  static const std::vector<std::string> names{"l", "c",  "b",  "dp", "tp", "z", "w", "g", "o",
-                                              "a", "od", "ad", "p",  "r",  "G", "S", "n", "m"};
-  return names;
+  static const std::vector<std::string> symbols = [] {
+    std::vector<std::string> found;
+    for (const plan::Knob& knob : plan::knobs)
+      if (*knob.symbol) found.emplace_back(knob.symbol);
+    return found;
+  }();
+  return symbols;
 }
 
 StageExpressions stage_expressions(const model::Config& model, const hardware::Machine& machine,
@@ -62,42 +68,37 @@ StageRole role_of(const plan::Plan& plan, int stage, const hardware::Machine& ma
 }
 
 std::map<std::string, double, std::less<>> bindings(const plan::Plan& plan, int stage) {
-  const plan::Stage& s = plan.stages[std::size_t(stage)];
-  return {{"l", s.layers},
-          {"c", s.ckpt_layers},
-          {"b", s.microbatch},
-          {"dp", s.dp},
-          {"tp", s.tp},
-          {"z", s.zero_level},
-          {"w", s.weight_offload_ratio},
-          {"g", s.grad_offload_ratio},
-          {"o", s.optim_offload_ratio},
-          {"a", s.act_offload_ratio},
-          {"od", s.optim_disk_ratio},
-          {"ad", s.act_disk_ratio},
-          {"p", plan::in_flight(plan.run_ahead, plan.num_stages() - 1 - stage, plan.microbatches)},
-          {"r", plan.run_ahead},
-          {"G", plan.microbatches},
-          {"S", plan.num_stages()},
-          {"n", s.nodes},
-          {"m", s.devices_per_node}};
+  std::map<std::string, double, std::less<>> values;
+  for (const plan::Knob& knob : plan::knobs)
+    if (*knob.symbol) values.emplace(knob.symbol, plan::number(knob, plan, stage));
+  return values;
 }
 
 /// A role's expressions: the times of its passes, both peaks on the device, host memory, disk.
 class Analyzer::RoleTape {
  public:
   RoleTape(const model::Config& model, const hardware::Machine& machine, StageRole role)
-      : tape_(outputs(stage_expressions(model, machine, role)), variables()) {}
+      : tape_(symbolic::Tape(outputs(stage_expressions(model, machine, role)), variables()),
+              std::vector(variables().size(), true)) {}
 
   static constexpr std::size_t num_outputs = 15;
 
-  StagePrediction at(const std::map<std::string, double, std::less<>>& values) const {
-    std::vector<const double*> inputs;
-    for (const std::string& name : variables()) inputs.push_back(&values.at(name));
+  /// Plans that are compared have many stages in common.
+  const StagePrediction& at(const std::map<std::string, double, std::less<>>& values) {
+    std::vector<double> inputs;
+    for (const std::string& name : variables()) inputs.push_back(values.at(name));
+    const auto [known, fresh] = known_.try_emplace(inputs);
+    if (fresh) known->second = predict(inputs);
+    return known->second;
+  }
+
+ private:
+  StagePrediction predict(const std::vector<double>& values) const {
     std::array<double, num_outputs> results;
     std::array<double*, num_outputs> columns;
     std::ranges::transform(results, columns.begin(), [](double& result) { return &result; });
-    tape_.evaluate(inputs, columns, 1);
+    const std::vector<const double*> none(values.size());
+    tape_.evaluate(tape_.common(values), none, columns, 1);
     const auto [start, ahead, first, forward, backward, last, end, forward_tail, backward_tail,
                 last_tail, communication, forward_bytes, backward_bytes, host, disk] = results;
     return {.time = {start, ahead, first, forward, backward, last, end, forward_tail, backward_tail,
@@ -108,7 +109,6 @@ class Analyzer::RoleTape {
             .disk_bytes = std::llround(disk)};
   }
 
- private:
   static std::array<Expr, num_outputs> outputs(const StageExpressions& e) {
     const TimeExpressions& t = e.time;
     return {t.start_s,
@@ -127,7 +127,8 @@ class Analyzer::RoleTape {
             e.host_bytes,
             e.disk_bytes};
   }
-  symbolic::Tape tape_;
+  symbolic::BatchTape tape_;
+  std::map<std::vector<double>, StagePrediction> known_;
 };
 
 Analyzer::Analyzer(const model::Config& model, const hardware::Machine& machine)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -99,17 +100,28 @@ Costs::Costs(const model::Config& model, const hardware::Machine& machine, Stage
   copy_ = of_bytes("copy", price::copy_s);
   clear_or_add_ = of_bytes("add", price::accumulate_s);
   norm_ = of_bytes("norm", price::norm_s);
-  overlapped_ = remembering("overlapped", [p = profile_](Arguments x) {
-    return p->interference_model(whole(x[4]), whole(x[5])).overlapped_s({x[0], x[1], x[2], x[3]});
-  });
+  // What windows hold differs from strategy to strategy, which ranks slow each other does not.
+  const auto slow = [p = profile_,
+                     known =
+                         std::make_shared<std::map<std::pair<int, int>, hardware::Interference>>()](
+                        double nodes, double per_node) -> const hardware::Interference& {
+    const auto [entry, fresh] = known->try_emplace({whole(nodes), whole(per_node)});
+    if (fresh) entry->second = p->interference_model(entry->first.first, entry->first.second);
+    return entry->second;
+  };
+  overlapped_ = std::make_shared<symbolic::Function>(
+      symbolic::Function{"overlapped", [slow](Arguments x) {
+                           return slow(x[4], x[5]).overlapped_s({x[0], x[1], x[2], x[3]});
+                         }});
   const std::array<const char*, 3> shares{"share_of_comm", "share_of_in", "share_of_out"};
   for (std::size_t i = 0; i < shares.size(); ++i)
-    compute_share_[i] = remembering(shares[i], [p = profile_, by = i + 1](Arguments x) {
-      const hardware::Interference slow = p->interference_model(whole(x[2]), whole(x[3]));
-      const double compute_s = x[0] * (1.0 + slow.added[0][by]);
-      const double both_s = compute_s + x[1] * (1.0 + slow.added[1][by]);
-      return both_s > 0.0 ? compute_s / both_s : 1.0;
-    });
+    compute_share_[i] = std::make_shared<symbolic::Function>(
+        symbolic::Function{shares[i], [slow, by = i + 1](Arguments x) {
+                             const hardware::Interference& model = slow(x[2], x[3]);
+                             const double compute_s = x[0] * (1.0 + model.added[0][by]);
+                             const double both_s = compute_s + x[1] * (1.0 + model.added[1][by]);
+                             return both_s > 0.0 ? compute_s / both_s : 1.0;
+                           }});
 }
 
 Expr Costs::segment(model::SegmentKind kind, Pass pass) const {

@@ -14,14 +14,14 @@ namespace brume::analyzer {
 
 using price::Pass;
 
-/// The plan variables, by name.
+/// The plan variables that formulas name. What a rank keeps of its state takes its own
+/// (kept_state.hpp).
 struct Variables {
   Expr l = Expr::variable("l"), c = Expr::variable("c"), b = Expr::variable("b"),
        dp = Expr::variable("dp"), tp = Expr::variable("tp"), z = Expr::variable("z"),
-       w = Expr::variable("w"), g = Expr::variable("g"), o = Expr::variable("o"),
-       a = Expr::variable("a"), od = Expr::variable("od"), ad = Expr::variable("ad"),
-       p = Expr::variable("p"), r = Expr::variable("r"), G = Expr::variable("G"),
-       S = Expr::variable("S"), n = Expr::variable("n"), m = Expr::variable("m");
+       a = Expr::variable("a"), ad = Expr::variable("ad"), p = Expr::variable("p"),
+       r = Expr::variable("r"), G = Expr::variable("G"), S = Expr::variable("S"),
+       n = Expr::variable("n"), m = Expr::variable("m");
 };
 
 /// 1 where a <= b, else 0.

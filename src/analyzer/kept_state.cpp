@@ -1,15 +1,12 @@
 #include "kept_state.hpp"
 
+#include "plan/knobs.hpp"
+
 namespace brume::analyzer {
 
 KeptState kept_state(const model::Block& block) {
-  const Variables v;
-  const plan::StateKnobs<Expr> knobs{.dp = v.dp,
-                                     .zero_level = v.z,
-                                     .weight_offload_ratio = v.w,
-                                     .grad_offload_ratio = v.g,
-                                     .optim_offload_ratio = v.o,
-                                     .optim_disk_ratio = v.od};
+  const auto knobs =
+      plan::state_knobs<Expr>([](auto member) { return Expr::variable(plan::symbol(member)); });
   return plan::kept_state(knobs, model::layout_elements(block));
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "plan/messages.hpp"
 #include "price/price.hpp"
 #include "symbolic/expr.hpp"
 
@@ -62,28 +63,14 @@ class Traffic {
   std::map<std::pair<bool, double>, double> known_s_;
 };
 
-/// Calls visit(i, j, units) for each pair of `sources` and `destinations` equal shares of `units`
-/// that overlap.
-template <typename Visit>
-void each_overlap(std::int64_t units, int sources, int destinations, Visit&& visit) {
-  for (std::int64_t i = 0, j = 0, at = 0; at < units;) {
-    const std::int64_t end = std::min(units * (i + 1) / sources, units * (j + 1) / destinations);
-    if (end > at) visit(int(i), int(j), end - at);
-    at = end;
-    if (units * (i + 1) / sources == end) ++i;
-    if (units * (j + 1) / destinations == end) ++j;
-  }
-}
-
 /// A microbatch's stream from one stage to another.
 Traffic stream(const model::Config& model, const hardware::Machine& machine,
                const plan::Stage& from, const plan::Stage& to, const SameNode& same_node) {
   const std::map<std::string, double, std::less<>> one{{"b", 1.0}, {"tp", 1.0}};
   const double token_bytes = model::stream_bytes(model).evaluate(one) / double(model.seq_len);
   Traffic traffic(machine, from, to, same_node);
-  each_overlap(
-      std::int64_t{from.microbatch} * from.dp * model.seq_len, from.devices(), to.devices(),
-      [&](int i, int j, std::int64_t tokens) { traffic.add(i, j, token_bytes * double(tokens)); });
+  for (const plan::Message& m : plan::stream_messages(from, to, model.seq_len))
+    traffic.add(m.source, m.destination, token_bytes * m.count);
   return traffic;
 }
 
@@ -105,29 +92,19 @@ double stream_s(const model::Config& model, const hardware::Machine& machine,
 
 TiedTimes tied_s(const model::Config& model, const hardware::Machine& machine,
                  const plan::Stage& first, const plan::Stage& last, const SameNode& same_node) {
-  struct Rows {
-    int first_rank, last_rank;
-    double elements;
-  };
-  std::vector<Rows> shared;
-  each_overlap(model.vocab_size, first.tp, last.tp, [&](int t, int u, std::int64_t rows) {
-    for (int e = 0; e < last.dp; ++e)
-      shared.push_back({e * first.dp / last.dp * first.tp + t, e * last.tp + u,
-                        double(rows) * double(model.hidden_size)});
-  });
   Traffic table(machine, first, last, same_node);
-  std::ranges::sort(shared, {}, [](const Rows& r) { return std::pair(r.first_rank, r.last_rank); });
-  for (const Rows& r : shared)
-    table.add(r.first_rank, r.last_rank, model::weight_bytes(model.precision) * r.elements);
+  for (const plan::Message& m : plan::tied_weight_messages(first, last, model.vocab_size))
+    table.add(m.source, m.destination,
+              model::weight_bytes(model.precision) * m.count * model.hidden_size);
   const SameNode back = [&](int source, int destination) { return same_node(destination, source); };
   Traffic gradient(machine, last, first, back);
-  std::ranges::sort(shared, {}, [](const Rows& r) { return std::pair(r.last_rank, r.first_rank); });
-  for (const Rows& r : shared)
-    gradient.add(r.last_rank, r.first_rank, model::grad_bytes * r.elements);
+  const double row_bytes = model::grad_bytes * double(model.hidden_size);
+  const auto home = plan::tied_gradient_messages(first, last, model.vocab_size);
+  for (const plan::Message& m : home) gradient.add(m.source, m.destination, row_bytes * m.count);
   // Others are added while the next one comes.
   const hardware::Profile& profile = machine.profile(first.group);
-  const double add_s = price::task_s(
-      profile, price::accumulate_s(profile, model::grad_bytes * shared.back().elements));
+  const double add_s =
+      price::task_s(profile, price::accumulate_s(profile, row_bytes * home.back().count));
   return {table.seconds(), gradient.seconds() + add_s};
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "plan/passes.hpp"
 #include "plan/plan.hpp"
 
 namespace brume::analyzer {
@@ -18,6 +19,7 @@ class Timeline {
   double iteration_s();
 
  private:
+  using Pass = plan::Pass;
   /// What takes time: the updates before a stage's first pass, a part of a pass, or a message.
   struct Activity {
     bool runs = false;
@@ -40,16 +42,12 @@ class Timeline {
   enum class State { updates, waits, passes, in_last_layer, in_tail };
   struct Stage {
     State state = State::updates;
-    std::size_t ahead = 0;                    ///< forwards before its first backward
-    std::size_t forwards = 0, backwards = 0;  ///< done
-    double last_layer_s = 0.0;                ///< of the pass at work, until its message leaves
-    double tail_s = 0.0;                      ///< of it
-    double sent_s = 0.0, end_s = 0.0;         ///< of its last pass
+    int ahead = 0;                     ///< microbatches in flight before its first backward
+    int forwards = 0, backwards = 0;   ///< done
+    double last_layer_s = 0.0;         ///< of the pass at work, until its message leaves
+    double tail_s = 0.0;               ///< of it
+    double sent_s = 0.0, end_s = 0.0;  ///< of its last pass
     Beside beside;
-  };
-  struct Pass {
-    bool forward;
-    std::size_t microbatch;
   };
 
   // --- activities: a stage's passes, a boundary's messages down and up, the tied table ---
@@ -73,10 +71,13 @@ class Timeline {
   bool messages_run(std::size_t boundary) const {
     return activities_[message(boundary, true)].runs || activities_[message(boundary, false)].runs;
   }
-  std::size_t& delivered(std::size_t boundary, bool down) {
+  int& delivered(std::size_t boundary, bool down) {
     return delivered_[2 * boundary + (down ? 0 : 1)];
   }
-  Pass next_pass(std::size_t stage) const;
+  /// The pass whose message has not left yet, or else the next one.
+  Pass next_pass(const Stage& stage) const {
+    return plan::next_pass(stage.forwards, stage.backwards, stage.ahead, count_);
+  }
   double pass_s(std::size_t stage, Pass pass) const;
   bool expects(std::size_t stage, Pass pass) const;
   void start_pass(std::size_t stage);
@@ -84,11 +85,12 @@ class Timeline {
   void look(std::size_t stage);
 
   const Pipeline& p_;
-  std::size_t num_stages_, count_;
+  std::size_t num_stages_;
+  int count_;
   bool runs_ahead_;
   std::vector<Stage> stages_;
   std::vector<Activity> activities_;
-  std::vector<std::size_t> delivered_;  ///< messages of each boundary, down and up
+  std::vector<int> delivered_;  ///< messages of each boundary, down and up
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   double now_s_ = 0.0;
 };
@@ -96,16 +98,15 @@ class Timeline {
 Timeline::Timeline(const Pipeline& pipeline)
     : p_(pipeline),
       num_stages_(pipeline.stages.size()),
-      count_(std::size_t(std::max(0, pipeline.microbatches))),
-      runs_ahead_(pipeline.run_ahead > 1 && count_ > 2),
+      count_(std::max(0, pipeline.microbatches)),
+      runs_ahead_(plan::messages_run_ahead(pipeline.run_ahead, count_)),
       stages_(num_stages_),
       activities_(num_stages_ + 2 * num_stages_),
       delivered_(2 * num_stages_, 0) {
   require(num_stages_ >= 1, Failure::bug, "a pipeline needs at least one stage");
   require(count_ >= 1, Failure::bug, "an iteration needs a microbatch");
   for (std::size_t i = 0; i < num_stages_; ++i) {
-    stages_[i].ahead =
-        std::size_t(plan::in_flight(p_.run_ahead, int(num_stages_ - 1 - i), p_.microbatches));
+    stages_[i].ahead = plan::in_flight(p_.run_ahead, int(num_stages_ - 1 - i), p_.microbatches);
     if (i >= p_.beside.size()) continue;
     stages_[i].beside = p_.beside[i];
     const PassTimes& t = p_.stages[i];
@@ -199,7 +200,7 @@ void Timeline::finish_pass(std::size_t i) {
   }
   const bool sends = s.state == State::in_last_layer;
   if (sends) {
-    ++(next_pass(i).forward ? s.forwards : s.backwards);
+    ++(next_pass(s).forward ? s.forwards : s.backwards);
     s.sent_s = now_s_;
   }
   if (sends && s.tail_s > 0.0) {
@@ -214,13 +215,6 @@ void Timeline::finish_pass(std::size_t i) {
 
 // --- what waits for what ------------------------------------------------------------------------
 
-/// The pass whose message has not left yet, or else the next one.
-Timeline::Pass Timeline::next_pass(std::size_t i) const {
-  const Stage& s = stages_[i];
-  const bool forward = s.forwards < count_ && s.forwards <= s.backwards + s.ahead;
-  return {forward, forward ? s.forwards : s.backwards};
-}
-
 double Timeline::pass_s(std::size_t i, Pass pass) const {
   const PassTimes& t = p_.stages[i];
   if (!pass.forward) return t.backward_s + (pass.microbatch + 1 == count_ ? t.last_s : 0.0);
@@ -233,23 +227,21 @@ double Timeline::pass_s(std::size_t i, Pass pass) const {
 /// Whether a stage has room for what another one sends for a pass.
 bool Timeline::expects(std::size_t i, Pass pass) const {
   const Stage& s = stages_[i];
-  const std::size_t done = pass.forward ? s.forwards : s.backwards;
+  const int done = pass.forward ? s.forwards : s.backwards;
   if (runs_ahead_ && pass.microbatch > 0) return done >= pass.microbatch;
-  const Pass next = next_pass(i);
-  if (s.state != State::passes && s.state != State::in_last_layer)
-    return next.forward == pass.forward && next.microbatch == pass.microbatch;
+  const Pass next = next_pass(s);
+  if (s.state != State::passes && s.state != State::in_last_layer) return next == pass;
   // The pass at work is the one before, and in its last layer.
   if (s.state != State::in_last_layer) return false;
   Stage after = s;
   ++(next.forward ? after.forwards : after.backwards);
-  const bool forward = after.forwards < count_ && after.forwards <= after.backwards + after.ahead;
-  return forward == pass.forward && (forward ? after.forwards : after.backwards) == pass.microbatch;
+  return next_pass(after) == pass;
 }
 
 void Timeline::start_pass(std::size_t i) {
   Stage& s = stages_[i];
   if (s.state != State::waits || s.backwards == count_) return;
-  const Pass pass = next_pass(i);
+  const Pass pass = next_pass(s);
   const bool arrived = pass.forward ? i == 0 || delivered(i - 1, true) > pass.microbatch
                                     : i + 1 == num_stages_ || delivered(i, false) > pass.microbatch;
   if (!arrived) return;
@@ -271,7 +263,7 @@ void Timeline::start_pass(std::size_t i) {
 
 /// A stage sends on what came before it receives the next.
 void Timeline::start_message(std::size_t boundary, bool down) {
-  const std::size_t m = delivered(boundary, down);
+  const int m = delivered(boundary, down);
   const std::size_t from = down ? boundary : boundary + 1, to = down ? boundary + 1 : boundary;
   if (m == count_ || activities_[message(boundary, down)].runs) return;
   if ((down ? stages_[from].forwards : stages_[from].backwards) <= m) return;

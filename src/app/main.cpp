@@ -31,11 +31,14 @@ std::string deck_keys() {
 struct CommandLine {
   CLI::App cli{"Brume plans and runs the training of transformers in one MPI batch job.", "brume"};
   app::RunOptions run;
+  app::EvalOptions eval;
   app::PlanOptions plan;
   app::DeckOptions check, profile;
   std::string profile_output;
   app::SelftestOptions selftest;
   app::ImportOptions import;
+  app::ImportHuggingFaceOptions import_hf;
+  app::ExportHuggingFaceOptions export_hf;
   app::ImportMistOptions mist;
   app::ImportMistProfileOptions mist_profile;
   bool verbose = false;
@@ -47,6 +50,7 @@ struct CommandLine {
     cli.set_version_flag("--version", "brume " BRUME_VERSION);
     cli.add_flag("-v,--verbose", verbose, "Say more in the log");
     add_run();
+    add_eval();
     add_planning();
     add_tools();
   }
@@ -74,6 +78,30 @@ struct CommandLine {
     verb_run->add_flag("--dry-run", run.dry_run, "Stop before the first iteration");
     verb_run->footer(deck_keys());
     verb_run->callback([this] { verb = [this] { return app::run(run); }; });
+  }
+
+  void add_eval() {
+    CLI::App* verb_eval = cli.add_subcommand(
+        "eval", "Loss and perplexity of trained weights on a token file; one rank, mpirun or srun");
+    verb_eval
+        ->add_option("weights", eval.weights,
+                     "Run directory, one of its checkpoints, or a Hugging Face model")
+        ->required();
+    verb_eval->add_option("--data", eval.data, "Token file (default: the run's data.valid)")
+        ->type_name("FILE");
+    verb_eval->add_option("--sequences", eval.sequences, "Read only so many sequences")
+        ->type_name("N")
+        ->check(CLI::PositiveNumber);
+    verb_eval
+        ->add_option("--plan", eval.plan,
+                     "Evaluate with this plan (default: the run's, or ZeRO 3 over all ranks)")
+        ->type_name("FILE");
+    verb_eval
+        ->add_option("--set", eval.sets,
+                     "Override a key of the run's deck, for example model.seq_len=1024")
+        ->type_name("KEY=VALUE");
+    verb_eval->add_flag("--json", eval.json, "Print one JSON object");
+    verb_eval->callback([this] { verb = [this] { return app::eval(eval); }; });
   }
 
   void add_planning() {
@@ -114,6 +142,44 @@ struct CommandLine {
       sweep->excludes(verb_plan->get_option(of_one_plan));
     verb_analyze->callback([this] { verb = [this] { return app::analyze(plan); }; });
     verb_simulate->callback([this] { verb = [this] { return app::simulate(plan); }; });
+  }
+
+  void add_hugging_face(CLI::App* verb_import) {
+    CLI::App* model = verb_import->add_subcommand(
+        "hf",
+        "Weights of a Hugging Face model, as a run's first checkpoint with a deck to start from");
+    model->add_option("model", import_hf.directory, "Directory with config.json and safetensors")
+        ->required();
+    model->add_option("-o,--output", import_hf.output, "Run directory to write to")->required();
+    model
+        ->add_option("--set", import_hf.sets,
+                     "Set a key of the deck, for example model.seq_len=1024")
+        ->type_name("KEY=VALUE");
+    model->callback([this] { verb = [this] { return app::import_hugging_face(import_hf); }; });
+  }
+
+  void add_export() {
+    CLI::App* verb_export = cli.add_subcommand("export", "Take what was trained out");
+    verb_export->require_subcommand(1);
+    CLI::App* model = verb_export->add_subcommand(
+        "hf",
+        "A run's newest weights as a Hugging Face model: config.json, safetensors, tokenizer files "
+        "where they are known");
+    model->add_option("run", export_hf.run, "Run directory, or one of its checkpoints")->required();
+    model->add_option("-o,--output", export_hf.output, "Directory to write to")->required();
+    model
+        ->add_option("--dtype", export_hf.dtype,
+                     "Number format of the values (default: that of training.precision)")
+        ->type_name("f32|bf16|f16")
+        ->check(CLI::IsMember({"f32", "bf16", "f16"}));
+    model
+        ->add_option("--max-shard", export_hf.max_file_bytes,
+                     "Largest file, for example 2GB: what is more goes to further ones")
+        ->type_name("BYTES")
+        ->transform(CLI::AsSizeValue(true))
+        ->check(CLI::PositiveNumber)
+        ->default_str("5GB");
+    model->callback([this] { verb = [this] { return app::export_hugging_face(export_hf); }; });
   }
 
   void add_mist(CLI::App* verb_import) {
@@ -168,14 +234,26 @@ struct CommandLine {
     CLI::App* verb_import = cli.add_subcommand("import", "Bring other people's formats in");
     verb_import->require_subcommand(1);
     CLI::App* tokens = verb_import->add_subcommand(
-        "tokens", "Pack text, byte by byte, into train.tok and valid.tok");
+        "tokens", "Pack text, by a tokenizer or byte by byte, into train.tok and valid.tok");
     tokens->add_option("files", import.files, "Files or directories")->required();
     tokens->add_option("-o,--output", import.directory, "Directory to write to")
         ->capture_default_str();
-    tokens->add_option("--valid", import.valid_ratio, "Share held out for validation")
+    tokens->add_option("--valid", import.pack.valid_ratio, "Share held out for validation")
+        ->capture_default_str();
+    tokens
+        ->add_option("--tokenizer", import.pack.tokenizer,
+                     "tokenizer.json, or a directory with one (default: a token is a byte)")
+        ->type_name("FILE|DIR");
+    tokens
+        ->add_option("--end", import.pack.end,
+                     "Token after each document, for example '<|endoftext|>' (default: none)")
+        ->type_name("TOKEN");
+    tokens->add_option("--field", import.pack.field, "Field of .jsonl files that holds the text")
         ->capture_default_str();
     tokens->callback([this] { verb = [this] { return app::import_tokens(import); }; });
+    add_hugging_face(verb_import);
     add_mist(verb_import);
+    add_export();
   }
 };
 

@@ -16,10 +16,12 @@
 #include "kernels/narrow.hpp"
 #include "mist/case.hpp"
 #include "mist/deck.hpp"
+#include "plan/knobs.hpp"
 #include "planning.hpp"
 #include "profiles.hpp"
 #include "schedule/compile.hpp"
 #include "schedule/simulate.hpp"
+#include "search_watch.hpp"
 #include "tuner/tuner.hpp"
 #include "verbs.hpp"
 
@@ -34,28 +36,15 @@ json described(const plan::Plan& plan, const analyzer::Prediction& prediction) {
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
     const plan::Stage& s = plan.stages[i];
     const analyzer::StagePrediction& p = prediction.stages[i];
-    stages.push_back({{"group", s.group},
-                      {"layers", s.layers},
-                      {"first_layer", s.first_layer},
-                      {"nodes", s.nodes},
-                      {"devices_per_node", s.devices_per_node},
-                      {"microbatch", s.microbatch},
-                      {"dp", s.dp},
-                      {"tp", s.tp},
-                      {"zero_level", s.zero_level},
-                      {"ckpt_layers", s.ckpt_layers},
-                      {"weight_offload_ratio", s.weight_offload_ratio},
-                      {"grad_offload_ratio", s.grad_offload_ratio},
-                      {"optim_offload_ratio", s.optim_offload_ratio},
-                      {"act_offload_ratio", s.act_offload_ratio},
-                      {"stable_s", p.time.stable_s()},
-                      {"delta_s", p.time.delta_s()},
-                      {"peak_forward_bytes", p.peak_forward_bytes},
-                      {"peak_backward_bytes", p.peak_backward_bytes}});
-    if (!plan::uses_disk(s)) continue;
-    stages.back()["optim_disk_ratio"] = s.optim_disk_ratio;
-    stages.back()["act_disk_ratio"] = s.act_disk_ratio;
-    stages.back()["disk_bytes"] = p.disk_bytes;
+    json& stage = stages.emplace_back(json{{"stable_s", p.time.stable_s()},
+                                           {"delta_s", p.time.delta_s()},
+                                           {"peak_forward_bytes", p.peak_forward_bytes},
+                                           {"peak_backward_bytes", p.peak_backward_bytes}});
+    const bool on_disk = plan::uses_disk(s);
+    plan::for_members<plan::Stage>(plan::knobs, [&](const plan::Knob& knob, auto member) {
+      if (on_disk || !knob.part_of) stage[knob.name] = s.*member;
+    });
+    if (on_disk) stage["disk_bytes"] = p.disk_bytes;
   }
   return {{"iteration_s", prediction.iteration_s},
           {"microbatches", plan.microbatches},
@@ -154,8 +143,11 @@ int plan(const PlanOptions& options) {
   if (given.deck.analysis.mist()) return plan_as_mist(options, given);
   deck::SearchKeys search = given.deck.search;
   search.simulate_top = std::max(search.simulate_top, options.top);
-  const tuner::Result result = tuner::tune(given.model, given.deck.training.global_batch,
-                                           given.cluster, given.machine, search);
+  const tuner::Result result = [&] {
+    SearchWatch watch(search.time_limit_s, SearchWatch::Interrupt::ends_search);
+    return tuner::tune(given.model, given.deck.training.global_batch, given.cluster, given.machine,
+                       search, watch.options());
+  }();
   const tuner::Candidate& best = result.best.front();
   log::info("{}", tuner::report(result, given.cluster));
   if (options.explain)
@@ -167,7 +159,8 @@ int plan(const PlanOptions& options) {
     object["search"] = {{"seconds", s.seconds},         {"policies", s.policies},
                         {"evaluations", s.evaluations}, {"dynamic_programs", s.dynamic_programs},
                         {"milp_solves", s.milp_solves}, {"gap", s.gap},
-                        {"confirmed", s.confirmed},     {"cut_short", s.cut_short}};
+                        {"confirmed", s.confirmed},     {"cut_short", s.cut_short},
+                        {"interrupted", s.interrupted}};
     object["top"] = json::array();
     for (const tuner::Candidate& candidate : result.best) {
       json& other = object["top"].emplace_back(described(candidate.plan, candidate.prediction));
@@ -253,10 +246,15 @@ int profile(const DeckOptions& options, const std::string& output) {
 
 int import_tokens(const ImportOptions& options) {
   const std::vector<std::filesystem::path> files(options.files.begin(), options.files.end());
-  const interop::PackedText packed =
-      interop::pack_bytes(files, options.directory, options.valid_ratio);
-  log::info("packed {} tokens into {} and {} held out into {}", packed.train_tokens,
-            packed.train.string(), packed.valid_tokens, packed.valid.string());
+  const interop::PackedText packed = interop::pack_text(files, options.directory, options.pack);
+  const std::int64_t tokens = packed.train_tokens + packed.valid_tokens;
+  log::info(
+      "packed {} documents, {} bytes, {:.2f} bytes a token: {} tokens into {} and {} held out into "
+      "{}",
+      packed.documents, packed.bytes, double(packed.bytes) / double(tokens), packed.train_tokens,
+      packed.train.string(), packed.valid_tokens, packed.valid.string());
+  if (packed.left_out > 0)
+    log::info("left out {} files of these directories that are no text", packed.left_out);
   return 0;
 }
 

@@ -18,6 +18,7 @@
 #include "comm/agree.hpp"
 #include "device/device.hpp"
 #include "hardware/cluster.hpp"
+#include "search_watch.hpp"
 #include "tuner/tuner.hpp"
 
 namespace brume::app {
@@ -132,8 +133,11 @@ void check_given(const plan::Plan& plan, const deck::Deck& deck, const model::Co
 plan::Plan search_plan(const deck::Deck& deck, const model::Config& model,
                        const hardware::Machine& machine) {
   const hardware::Cluster cluster = hardware::usable(hardware::cluster(deck.cluster), machine);
-  const tuner::Result result =
-      tuner::tune(model, deck.training.global_batch, cluster, machine, deck.search);
+  const tuner::Result result = [&] {
+    SearchWatch watch(deck.search.time_limit_s, SearchWatch::Interrupt::ends_process);
+    return tuner::tune(model, deck.training.global_batch, cluster, machine, deck.search,
+                       watch.options());
+  }();
   log::info("{}", tuner::report(result, cluster));
   return result.best.front().plan;
 }

@@ -4,10 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <vector>
 
 #include "base/error.hpp"
 #include "base/log.hpp"
+#include "base/text.hpp"
 #include "comm/agree.hpp"
 #include "kernels/narrow.hpp"
 #include "kernels/types.hpp"
@@ -57,9 +60,12 @@ class Preparation {
     require_same(job_, "was started by", text(options_));
     read_deck();
     open_data();
+    count_steps();
     lock_directory();
     made_.resume = find_resume(job_, options_, made_.deck.output.directory,
                                model::text(made_.model), made_.data_text);
+    if (const std::string& weights = made_.deck.model.weights; !made_.resume && !weights.empty())
+      made_.first_weights = find_first_weights(weights, made_.model, job_);
     choose_plan();
     check_plan();
     return std::move(made_);
@@ -73,7 +79,6 @@ class Preparation {
     made_.model = model::config(deck.model, deck.training.precision);
     kernels::allow_tf32(deck.training.tf32);
     made_.cluster = hardware::cluster(deck.cluster);
-    made_.last_step = options_.steps.value_or(deck.training.steps);
     comm::together(job_, [&] {
       refuse_mist(deck, "run");
       require(job_.size() == made_.cluster.devices(), Failure::input,
@@ -91,21 +96,33 @@ class Preparation {
   void open_data() {
     comm::together(job_, [&] {
       const deck::DataKeys& data = made_.deck.data;
-      made_.train_data.emplace(open(data.train, "data.train"));
-      if (!data.valid.empty()) made_.valid_data.emplace(open(data.valid, "data.valid"));
+      made_.train_data.emplace(open_samples(data.train, "data.train", made_.deck, made_.model));
+      if (!data.valid.empty())
+        made_.valid_data.emplace(open_samples(data.valid, "data.valid", made_.deck, made_.model));
     });
     made_.data_text = data_text(*made_.train_data, made_.deck);
     require_same(job_, "reads", made_.data_text);
   }
 
-  data::Sampler open(const std::string& path, const char* key) const {
-    const data::TokenFile file(path);
-    require(file.vocab_size() <= made_.model.vocab_size, Failure::input,
-            "{} = {}: its vocabulary of {} is larger than model.vocab_size = {}", key, path,
-            file.vocab_size(), made_.model.vocab_size);
-    const auto order =
-        made_.deck.data.order == "shuffled" ? data::Order::shuffled : data::Order::sequential;
-    return data::Sampler(file, order, std::uint64_t(made_.deck.training.seed), made_.model.seq_len);
+  /// Tokens and epochs become steps, the last of which may take more than what was asked for.
+  void count_steps() {
+    const deck::TrainingKeys& training = made_.deck.training;
+    const double sequences = training.tokens > 0.0
+                                 ? training.tokens / made_.model.seq_len
+                                 : training.epochs * double(made_.train_data->num_windows());
+    const double steps = std::ceil(sequences / training.global_batch);
+    comm::together(job_, [&] {
+      require(steps <= double(std::numeric_limits<int>::max()), Failure::input,
+              "training.tokens and training.epochs ask for {} steps: ask for less",
+              format_count(steps));
+      const int given = training.optimizer.warmup_steps + training.optimizer.decay_steps;
+      require(training.steps > 0 || given <= steps, Failure::input,
+              "training.optimizer: warmup_steps and decay_steps are {} steps, the training has {}",
+              given, steps);
+    });
+    made_.steps = training.steps > 0 ? training.steps : std::int64_t(steps);
+    made_.last_step = options_.steps.value_or(made_.steps);
+    if (leader_ && training.steps == 0) log::info("the training has {} steps", made_.steps);
   }
 
   void lock_directory() {
@@ -117,7 +134,7 @@ class Preparation {
 
   void choose_plan() {
     const std::optional<io::CheckpointInfo>& resume = made_.resume;
-    if (resume && !options_.replan && options_.plan.empty()) {
+    if (resume && !resume->plan_text.empty() && !options_.replan && options_.plan.empty()) {
       made_.plan = plan::parse(resume->plan_text, resume->directory.string());
       if (made_.cluster.num_groups() > 1 || made_.plan.devices() == job_.size()) {
         made_.machine =
@@ -158,6 +175,17 @@ class Preparation {
 };
 
 }  // namespace
+
+data::Sampler open_samples(const std::string& path, const char* key, const deck::Deck& deck,
+                           const model::Config& model) {
+  const data::TokenFile file(path);
+  require(file.vocab_size() <= model.vocab_size, Failure::input,
+          "{} = {}: its vocabulary of {} is larger than model.vocab_size = {}", key, path,
+          file.vocab_size(), model.vocab_size);
+  const auto order =
+      deck.data.order == "shuffled" ? data::Order::shuffled : data::Order::sequential;
+  return data::Sampler(file, order, std::uint64_t(deck.training.seed), model.seq_len);
+}
 
 Prepared prepare(const RunOptions& options, comm::Session& session, comm::Communicator& job) {
   return Preparation(options, session, job).run();

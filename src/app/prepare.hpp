@@ -16,6 +16,7 @@
 #include "model/model.hpp"
 #include "plan/plan.hpp"
 #include "verbs.hpp"
+#include "weights.hpp"
 
 namespace brume::app {
 
@@ -23,17 +24,24 @@ namespace brume::app {
 struct Prepared {
   deck::Deck deck;
   model::Config model;
-  std::int64_t last_step = 0;
+  std::int64_t steps = 0;                   ///< of the whole training
+  std::int64_t last_step = 0;               ///< at which this run ends
   std::optional<data::Sampler> train_data;  ///< always there
   std::optional<data::Sampler> valid_data;
   std::string data_text;              ///< what the samples are, as checkpoints say it
   std::unique_ptr<io::RunLock> lock;  ///< of rank 0, unless nothing will be written
   std::optional<io::CheckpointInfo> resume;
+  std::optional<FirstWeights> first_weights;  ///< of a new training, where they are not random
   hardware::Cluster cluster;
   std::optional<hardware::Machine> machine;  ///< always there
   plan::Plan plan;
   bool searched = false;  ///< the plan, and so it has been shown already
 };
+
+/// The windows of a token file, in the order that the deck asks for.
+/// @param key  of the deck or command line, for errors  @throws Error(input)
+data::Sampler open_samples(const std::string& path, const char* key, const deck::Deck& deck,
+                           const model::Config& model);
 
 /// Reads, measures and searches what `options` leave open. Collective over `job`, all its ranks.
 /// @throws AgreedError

@@ -24,7 +24,12 @@ std::string header() {
       device::on_device() ? "host memory" : "memory");
 }
 
-/// Whether a person watches: stderr is a terminal, or that of mpirun is, which passes ours on.
+std::int64_t largest(const std::vector<std::int64_t>& values) {
+  return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
+}
+
+}  // namespace
+
 bool on_terminal() {
   if (isatty(STDERR_FILENO) == 1) return true;
   std::error_code unreadable;
@@ -33,12 +38,6 @@ bool on_terminal() {
   return !unreadable &&
          (target.string().starts_with("/dev/pts/") || target.string().starts_with("/dev/tty"));
 }
-
-std::int64_t largest(const std::vector<std::int64_t>& values) {
-  return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
-}
-
-}  // namespace
 
 Screen::Screen(std::int64_t first_step, std::int64_t steps, int log_every, double predicted_s)
     : first_step_(first_step),

@@ -10,6 +10,9 @@
 
 namespace brume::app {
 
+/// Whether a person watches: stderr is a terminal, or that of mpirun is, which passes ours on.
+bool on_terminal();
+
 /// Rank 0's view of a run.
 class Screen {
  public:

@@ -40,13 +40,15 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-engine::Settings settings(const deck::Deck& deck, int threads, int first_core) {
+engine::Settings settings(const deck::Deck& deck, std::int64_t steps, int threads, int first_core) {
   const deck::OptimizerKeys& o = deck.training.optimizer;
   engine::Settings s;
-  s.steps = deck.training.steps;
+  s.steps = steps;
   s.optimizer = {.lr = o.lr,
+                 .schedule = engine::lr_schedule(o.schedule),
                  .min_lr_ratio = o.min_lr_ratio,
                  .warmup_steps = o.warmup_steps,
+                 .decay_steps = o.decay_steps,
                  .beta1 = o.beta1,
                  .beta2 = o.beta2,
                  .eps = o.eps,
@@ -145,7 +147,7 @@ class Training {
     const int threads = device::threads_per_rank(ranks);
     runtime_.emplace(threads);
     engine::Settings all =
-        settings(run_.deck, threads, device::first_core(ranks, session_.node_rank()));
+        settings(run_.deck, run_.steps, threads, device::first_core(ranks, session_.node_rank()));
     const plan::Stage& stage =
         run_.plan.stages[std::size_t(plan::place(run_.plan, crew_.rank()).stage)];
     all.scratch =
@@ -160,16 +162,23 @@ class Training {
                 format_bytes(double(device.memory_bytes - device.free_bytes)),
                 format_bytes(double(device.memory_bytes)));
     measure_checkpoint();
-    if (run_.resume) load(*run_.resume, run_.data_text, *engine_, crew_);
+    if (run_.resume)
+      load(*run_.resume, run_.data_text, *engine_, crew_);
+    else if (run_.first_weights)
+      load_weights(*run_.first_weights, run_.model, *engine_, crew_);
     const std::string& directory = run_.deck.output.directory;
     comm::together(crew_, [&] {
       if (!leader_) return;
-      if (const auto folder = io::set_aside(directory, engine_->steps_done()))
+      const auto resumed_step =
+          run_.resume ? std::optional(engine_->steps_done()) : std::optional<std::int64_t>();
+      if (const auto folder = io::set_aside(directory, resumed_step))
         log::info("results of an earlier run that this one does not continue are now in {}",
                   folder->string());
       run_file_.emplace(directory, description_, engine_->steps_done());
     });
-    writer_.emplace(directory, crew_, max_copy_bytes_);
+    const deck::OutputKeys& output = run_.deck.output;
+    writer_.emplace(directory, crew_, max_copy_bytes_,
+                    io::Retention{output.keep_last, output.keep_every, output.keep_best});
     recovery_.emplace(run_.deck, run_.data_text, crew_, *engine_, *writer_);
   }
 
@@ -265,16 +274,20 @@ class Training {
     const std::int64_t done = engine_->steps_done();
     const bool last = done >= run_.last_step || stopped;
     const auto due = [&](int every) { return every > 0 && done % every == 0; };
-    if (run_.valid_data && (due(run_.deck.data.eval_every) || (last && !stopped))) evaluate();
     checkpoint_due_ = checkpoint_due_ || due(run_.deck.output.checkpoint_every);
-    if (last || (checkpoint_due_ && !recovery_->in_doubt())) checkpoint();
+    const bool writes = last || (checkpoint_due_ && !recovery_->in_doubt());
+    const bool judged =
+        due(run_.deck.data.eval_every) || last || (writes && run_.deck.output.keep_best);
+    valid_loss_.reset();
+    if (run_.valid_data && judged && !stopped) evaluate();
+    if (writes) checkpoint();
   }
 
   void evaluate() {
-    const double loss = engine_->evaluate(*run_.valid_data, 0, run_.deck.data.eval_sequences);
+    valid_loss_ = engine_->evaluate(*run_.valid_data, 0, run_.deck.data.eval_sequences);
     if (!leader_) return;
-    screen_->show_evaluation(engine_->steps_done(), loss);
-    run_file_->add(io::EvaluationRow{engine_->steps_done(), loss});
+    screen_->show_evaluation(engine_->steps_done(), *valid_loss_);
+    run_file_->add(io::EvaluationRow{engine_->steps_done(), *valid_loss_});
   }
 
   void checkpoint() {
@@ -291,6 +304,7 @@ class Training {
     writer_->start({.step = progress.steps,
                     .samples = progress.samples,
                     .scaling = progress.scaling,
+                    .valid_loss = valid_loss_,
                     .data_text = run_.data_text,
                     .deck_text = description_.deck_text,
                     .plan_text = description_.plan_text,
@@ -358,6 +372,7 @@ class Training {
   std::optional<io::CheckpointWriter> writer_;
   std::optional<Recovery> recovery_;
   bool checkpoint_due_ = false;
+  std::optional<double> valid_loss_;  ///< of the weights as they are, where it was measured
   std::optional<Screen> screen_;
 };
 

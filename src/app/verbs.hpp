@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "interop/tokens.hpp"
+
 namespace brume::app {
 
 /// What all verbs that read a deck take.
@@ -22,6 +24,15 @@ struct RunOptions : DeckOptions {
   bool new_data = false;     ///< on resume the deck's data may be others than the checkpoint's
   double max_minutes = 0.0;  ///< since the start of the process; 0: no limit
   bool dry_run = false;
+};
+
+struct EvalOptions {
+  std::string weights;  ///< run directory, checkpoint or Hugging Face model
+  std::string data;     ///< token file; empty: the deck's data.valid
+  std::string plan;     ///< file; empty: the checkpoint's, or one over all ranks
+  std::vector<std::string> sets;
+  std::optional<std::int64_t> sequences;  ///< nothing: all
+  bool json = false;
 };
 
 struct PlanOptions : DeckOptions {
@@ -41,7 +52,20 @@ struct SelftestOptions {
 struct ImportOptions {
   std::vector<std::string> files;
   std::string directory = "data";
-  double valid_ratio = 0.1;
+  interop::PackOptions pack;
+};
+
+struct ImportHuggingFaceOptions {
+  std::string directory;  ///< of the model
+  std::string output;     ///< run directory
+  std::vector<std::string> sets;
+};
+
+struct ExportHuggingFaceOptions {
+  std::string run;     ///< run directory, or a checkpoint
+  std::string output;  ///< directory of the model
+  std::string dtype;   ///< f32 | bf16 | f16; empty: that of the run's precision
+  std::int64_t max_file_bytes = 5'000'000'000;
 };
 
 struct ImportMistOptions {
@@ -59,6 +83,7 @@ struct ImportMistProfileOptions {
 };
 
 int run(const RunOptions& options);
+int eval(const EvalOptions& options);
 int plan(const PlanOptions& options);
 int sweep(const PlanOptions& options);
 int analyze(const PlanOptions& options);
@@ -67,6 +92,8 @@ int check(const DeckOptions& options);
 int profile(const DeckOptions& options, const std::string& output);
 int selftest(const SelftestOptions& options);
 int import_tokens(const ImportOptions& options);
+int import_hugging_face(const ImportHuggingFaceOptions& options);
+int export_hugging_face(const ExportHuggingFaceOptions& options);
 int import_mist(const ImportMistOptions& options);
 int import_mist_profile(const ImportMistProfileOptions& options);
 

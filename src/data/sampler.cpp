@@ -75,7 +75,7 @@ void Sampler::sample(std::int64_t index, std::span<std::int32_t> inputs,
   require(inputs.size() == length && targets.size() == length, Failure::bug,
           "a sample of {} tokens into {} inputs and {} targets", length, inputs.size(),
           targets.size());
-  std::vector<std::uint16_t> tokens(length + 1);
+  std::vector<std::int32_t> tokens(length + 1);
   file_.read(window(index) * seq_len_, tokens);
   std::copy_n(tokens.begin(), length, inputs.begin());
   std::copy_n(tokens.begin() + 1, length, targets.begin());
@@ -94,8 +94,8 @@ Sampler random_tokens(int vocab_size, int seq_len, std::int64_t count) {
   const bool made = ::mkdtemp(folder.data()) != nullptr;
   require(made, Failure::storage, "{}: cannot be made: {}", folder, last_error());
   std::mt19937 random(1);
-  std::vector<std::uint16_t> tokens(static_cast<std::size_t>(count));
-  for (std::uint16_t& token : tokens) token = std::uint16_t(random() % unsigned(vocab_size));
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(count));
+  for (std::int32_t& token : tokens) token = std::int32_t(random() % unsigned(vocab_size));
   const Removed at_the_end{folder};
   const std::filesystem::path path = std::filesystem::path(folder) / "random.tok";
   write_token_file(path, tokens, vocab_size);

@@ -4,22 +4,27 @@
 #include <array>
 #include <bit>
 #include <cstring>
-#include <iterator>
+#include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/files.hpp"
+#include "token_layout.hpp"
 
 namespace brume::data {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "token files are read as they are");
 
+constexpr int max_vocab_16_bits = 1 << 16;
+constexpr int max_vocab = std::numeric_limits<std::int32_t>::max();
+
 /// The first 64 bytes of a token file.
 struct Header {
   std::array<char, 8> magic = {'B', 'R', 'U', 'M', 'E', 'T', 'O', 'K'};
   std::uint32_t version = 1;
-  std::uint32_t token_bytes = sizeof(std::uint16_t);
+  std::uint32_t token_bytes = 2;
   std::uint32_t vocab_size = 0;
   std::uint32_t zero = 0;
   std::uint64_t count = 0;
@@ -28,23 +33,32 @@ struct Header {
 };
 static_assert(sizeof(Header) == 64);
 
+/// A file has the oldest version that can hold its vocabulary.
+Header header_for(std::int64_t count, int vocab_size) {
+  const bool wide = vocab_size > max_vocab_16_bits;
+  return {.version = wide ? 2u : 1u,
+          .token_bytes = wide ? 4u : 2u,
+          .vocab_size = std::uint32_t(vocab_size),
+          .count = std::uint64_t(count)};
+}
+
 std::uint64_t stir(std::uint64_t sum, std::uint64_t word) {
   return std::rotl(sum ^ word, 29) * 0x100000001b3;
 }
 
-/// The checksum of README.md, from tokens that come piece by piece. Four sums side by side keep up
+/// The checksum of README.md, from bytes that come piece by piece. Four sums side by side keep up
 /// with the memory.
 class Checksum {
  public:
-  static constexpr std::size_t step = 16;  ///< tokens; all pieces but the last are multiples
+  static constexpr std::size_t step = 32;  ///< bytes; all pieces but the last are multiples
 
-  void add(std::span<const std::uint16_t> tokens) {
-    constexpr std::size_t tokens_a_word = step / 4;
-    for (std::size_t i = 0; i < tokens.size(); i += step) {
+  void add(std::span<const std::byte> bytes) {
+    constexpr std::size_t word_bytes = step / 4;
+    for (std::size_t i = 0; i < bytes.size(); i += step) {
       std::array<std::uint64_t, 4> words{};
-      const std::size_t left = std::min(tokens.size() - i, step);
-      std::memcpy(words.data(), tokens.data() + i, left * sizeof(std::uint16_t));
-      for (std::size_t k = 0; k * tokens_a_word < left; ++k) sums_[k] = stir(sums_[k], words[k]);
+      const std::size_t left = std::min(bytes.size() - i, step);
+      std::memcpy(words.data(), bytes.data() + i, left);
+      for (std::size_t k = 0; k * word_bytes < left; ++k) sums_[k] = stir(sums_[k], words[k]);
     }
   }
 
@@ -62,27 +76,55 @@ class Checksum {
   std::array<std::uint64_t, 4> sums_ = {start, start + 1, start + 2, start + 3};
 };
 
-int highest_of(std::span<const std::uint16_t> tokens) {
-  return tokens.empty() ? -1 : std::ranges::max(tokens);
+/// Calls `use` with the bytes as tokens of their type.
+template <class Use>
+auto as_tokens(std::span<const std::byte> bytes, int token_bytes, const Use& use) {
+  const auto typed = [&]<class T>(T) {
+    return use(std::span(reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)));
+  };
+  switch (token_bytes) {
+    case 1: return typed(std::uint8_t{});
+    case 2: return typed(std::uint16_t{});
+    case 4: return typed(std::uint32_t{});
+    default: return typed(std::uint64_t{});
+  }
+}
+
+std::uint64_t highest_of(std::span<const std::byte> bytes, int token_bytes) {
+  return as_tokens(bytes, token_bytes,
+                   [](const auto tokens) { return std::uint64_t{std::ranges::max(tokens)}; });
 }
 
 /// Checks all of the header but its checksum. @throws Error(input)
 void check(const Header& header, std::int64_t size, const std::string& name) {
   const Header ours;
-  require(header.magic == ours.magic, Failure::input,
-          "{}: is no token file: it does not begin with BRUMETOK; `brume import tokens` makes one",
-          name);
-  require(header.version == ours.version, Failure::input,
-          "{}: has layout version {}, this program reads {}", name, header.version, ours.version);
-  require(header.token_bytes == ours.token_bytes, Failure::input,
-          "{}: has tokens of {} bytes, expected {}", name, header.token_bytes, ours.token_bytes);
-  require(header.vocab_size >= 1 && header.vocab_size <= 65536, Failure::input,
-          "{}: has a vocabulary of {}, expected 1 to 65536", name, header.vocab_size);
+  require(header.version == 1 || header.version == 2, Failure::input,
+          "{}: has layout version {}, this program reads 1 and 2", name, header.version);
+  const bool wide = header.token_bytes == 4;
+  require(header.token_bytes == 2 || (wide && header.version == 2), Failure::input,
+          "{}: has tokens of {} bytes, expected 2{}", name, header.token_bytes,
+          header.version == 2 ? " or 4" : "");
+  const int most = wide ? max_vocab : max_vocab_16_bits;
+  require(header.vocab_size >= 1 && header.vocab_size <= std::uint32_t(most), Failure::input,
+          "{}: has a vocabulary of {}, expected 1 to {}", name, header.vocab_size, most);
   const auto room = std::uint64_t(size) - sizeof(Header);
-  require(room % ours.token_bytes == 0 && header.count == room / ours.token_bytes, Failure::input,
-          "{}: promises {} tokens, but {} bytes follow the header", name, header.count, room);
+  require(room % header.token_bytes == 0 && header.count == room / header.token_bytes,
+          Failure::input, "{}: promises {} tokens, but {} bytes follow the header", name,
+          header.count, room);
   require(header.zero == 0 && header.zeros == ours.zeros, Failure::input,
           "{}: has a damaged header", name);
+}
+
+/// The header of a file of ours; none when it does not begin as one.
+std::optional<Header> read_header(const Descriptor& file, const std::string& name) {
+  Header header{.magic = {}};
+  const std::size_t got =
+      read_at(file, 0, std::as_writable_bytes(std::span(&header, 1)), name, Failure::input);
+  if (header.magic != Header{}.magic) return std::nullopt;
+  require(got == sizeof(Header), Failure::input, "{}: is no token file: {} bytes, a header has {}",
+          name, got, sizeof(Header));
+  check(header, length(file), name);
+  return header;
 }
 
 }  // namespace
@@ -91,43 +133,56 @@ TokenFile::TokenFile(const std::filesystem::path& path)
     : path_(path),
       file_(std::make_shared<const Descriptor>(open_regular(path, Failure::input, Links::follow))) {
   const std::string name = path.string();
-  const std::int64_t bytes = length(*file_);
-  require(bytes >= std::int64_t(sizeof(Header)), Failure::input,
-          "{}: is no token file: {} bytes, a header has {}", name, bytes, sizeof(Header));
-  Header header;
-  read_at(*file_, 0, std::as_writable_bytes(std::span(&header, 1)), name, Failure::input);
-  check(header, bytes, name);
-  size_ = std::int64_t(header.count);
-  vocab_size_ = int(header.vocab_size);
-  checksum_ = header.checksum;
+  const std::optional<Header> header = read_header(*file_, name);
+  const TokenLayout layout = header ? TokenLayout{.first_byte = sizeof(Header),
+                                                  .count = std::int64_t(header->count),
+                                                  .token_bytes = int(header->token_bytes)}
+                                    : foreign_layout(*file_, path);
+  first_byte_ = layout.first_byte;
+  token_bytes_ = layout.token_bytes;
+  size_ = layout.count;
 
   Checksum sum;
-  int highest = -1;
-  constexpr std::int64_t piece_tokens = std::int64_t{Checksum::step} << 15;
-  std::vector<std::uint16_t> piece(std::size_t(std::min(piece_tokens, size_)));
+  std::uint64_t highest = 0;
+  constexpr std::int64_t piece_tokens = std::int64_t{Checksum::step} << 14;
+  std::vector<std::byte> piece;
   for (std::int64_t first = 0; first < size_; first += piece_tokens) {
-    piece.resize(std::size_t(std::min(piece_tokens, size_ - first)));
-    read(first, piece);
+    piece.resize(std::size_t(std::min(piece_tokens, size_ - first) * token_bytes_));
+    read_bytes(first, piece);
     sum.add(piece);
-    highest = std::max(highest, highest_of(piece));
+    highest = std::max(highest, highest_of(piece, token_bytes_));
   }
-  const std::uint64_t found = sum.of(header);
-  require(found == header.checksum, Failure::input,
-          "{}: is damaged: checksum {:016x}, expected {:016x}", name, found, header.checksum);
-  require(highest < vocab_size_, Failure::input, "{}: holds token {}, outside its vocabulary of {}",
-          name, highest, vocab_size_);
+  // Of a file that does not say its vocabulary, all that could follow is the smallest one.
+  const auto most = std::uint64_t(header ? header->vocab_size : max_vocab);
+  const Header summed = header ? *header : header_for(size_, int(std::min(highest, most - 1) + 1));
+  checksum_ = sum.of(summed);
+  vocab_size_ = int(summed.vocab_size);
+  require(!header || checksum_ == header->checksum, Failure::input,
+          "{}: is damaged: checksum {:016x}, expected {:016x}", name, checksum_, summed.checksum);
+  require(size_ == 0 || highest < most, Failure::input,
+          "{}: holds token {}, outside {} vocabulary of {}", name, highest,
+          header ? "its" : "the largest", most);
 }
 
-void TokenFile::read(std::int64_t first, std::span<std::uint16_t> tokens) const {
-  const std::int64_t end = first + std::ssize(tokens);
+void TokenFile::read_bytes(std::int64_t first, std::span<std::byte> bytes) const {
+  const std::int64_t end = first + std::ssize(bytes) / token_bytes_;
   require(first >= 0 && end <= size_, Failure::bug, "tokens {} to {} of {}", first, end, size_);
-  const auto byte = std::int64_t(sizeof(Header)) + first * std::int64_t(sizeof(std::uint16_t));
   const std::size_t got =
-      read_at(*file_, byte, std::as_writable_bytes(tokens), path_.string(), Failure::storage);
-  require(got == tokens.size_bytes(), Failure::storage,
+      read_at(*file_, first_byte_ + first * token_bytes_, bytes, path_.string(), Failure::storage);
+  require(got == bytes.size(), Failure::storage,
           "{}: ends before token {}, although it held {} when it was opened: it was changed while "
           "the job read it; restore it and start the job again",
           path_.string(), end, size_);
+}
+
+void TokenFile::read(std::int64_t first, std::span<std::int32_t> tokens) const {
+  if (token_bytes_ == sizeof(std::int32_t))
+    return read_bytes(first, std::as_writable_bytes(tokens));
+  std::vector<std::byte> bytes(tokens.size() * std::size_t(token_bytes_));
+  read_bytes(first, bytes);
+  as_tokens(bytes, token_bytes_, [&](const auto found) {
+    std::ranges::transform(found, tokens.begin(), [](auto token) { return std::int32_t(token); });
+  });
 }
 
 TokenFileIdentity TokenFile::identity() const {
@@ -135,23 +190,24 @@ TokenFileIdentity TokenFile::identity() const {
       .path = path_.string(), .checksum = checksum_, .tokens = size_, .vocab_size = vocab_size_};
 }
 
-void write_token_file(const std::filesystem::path& path, std::span<const std::uint16_t> tokens,
+void write_token_file(const std::filesystem::path& path, std::span<const std::int32_t> tokens,
                       int vocab_size) {
-  require(vocab_size >= 1 && vocab_size <= 65536, Failure::bug,
-          "{}: a vocabulary of {}, expected 1 to 65536", path.string(), vocab_size);
-  const int highest = highest_of(tokens);
-  require(highest < vocab_size, Failure::bug, "{}: token {} outside the vocabulary of {}",
-          path.string(), highest, vocab_size);
-  Header header;
-  header.vocab_size = static_cast<std::uint32_t>(vocab_size);
-  header.count = tokens.size();
+  require(vocab_size >= 1, Failure::bug, "{}: a vocabulary of {}", path.string(), vocab_size);
+  for (const std::int32_t token : tokens)
+    require(token >= 0 && token < vocab_size, Failure::bug,
+            "{}: token {} outside the vocabulary of {}", path.string(), token, vocab_size);
+  Header header = header_for(std::ssize(tokens), vocab_size);
+  std::vector<std::uint16_t> narrow;
+  if (header.token_bytes == 2) narrow.assign(tokens.begin(), tokens.end());
+  const std::span<const std::byte> bytes =
+      header.token_bytes == 2 ? std::as_bytes(std::span(narrow)) : std::as_bytes(tokens);
   Checksum sum;
-  sum.add(tokens);
+  sum.add(bytes);
   header.checksum = sum.of(header);
 
   OutputFile file(path);
   file.write(std::as_bytes(std::span(&header, 1)));
-  file.write(std::as_bytes(tokens));
+  file.write(bytes);
   file.commit();
 }
 

@@ -42,6 +42,11 @@ const Schema<ModelKeys>& model_schema() {
               {.help =
                    "config.json of a Hugging Face model, beside the deck; keys given here win over "
                    "it"})
+          .key("weights", &ModelKeys::weights,
+               {.help = "directory that a new training takes its weights from instead of random "
+                        "ones: a Hugging Face model, whose config.json `config` is then by itself, "
+                        "a run directory or one of its checkpoints",
+                .if_given = true})
           .key("family", &ModelKeys::family,
                {.help = "kind of transformer", .choices = {"gpt", "llama", "falcon"}})
           .key("num_layers", &ModelKeys::num_layers,
@@ -94,10 +99,19 @@ const Schema<OptimizerKeys>& optimizer_schema() {
       Schema<OptimizerKeys>()
           .key("name", &OptimizerKeys::name, {.help = "update rule", .choices = {"adamw"}})
           .key("lr", &OptimizerKeys::lr, {.help = "learning rate after warm-up", .min = 0})
+          .key("schedule", &OptimizerKeys::schedule,
+               {.help = "of lr after warm-up: cosine or linear to min_lr_ratio at the last step, "
+                        "constant, or wsd: constant, then linear over the last decay_steps",
+                .choices = {"cosine", "linear", "constant", "wsd"}})
           .key("min_lr_ratio", &OptimizerKeys::min_lr_ratio,
                {.help = "share of lr left at the last step", .min = 0, .max = 1})
           .key("warmup_steps", &OptimizerKeys::warmup_steps,
                {.unit = "iterations", .help = "lr rises linearly over these", .min = 0})
+          .key("decay_steps", &OptimizerKeys::decay_steps,
+               {.unit = "iterations",
+                .help = "wsd: lr falls over the last ones; 0: over a tenth of all. To decay from a "
+                        "checkpoint on, set steps to its step and decay_steps more",
+                .min = 0})
           .key("beta1", &OptimizerKeys::beta1,
                {.help = "decay of the first moment, below 1", .min = 0, .max = 1})
           .key("beta2", &OptimizerKeys::beta2,
@@ -115,7 +129,14 @@ const Schema<TrainingKeys>& training_schema() {
   static const auto schema =
       Schema<TrainingKeys>()
           .key("steps", &TrainingKeys::steps,
-               {.unit = "iterations", .help = "length of the training", .required = true, .min = 1})
+               {.unit = "iterations",
+                .help = "length of the training; one of steps, tokens and epochs is above 0",
+                .min = 0})
+          .key("tokens", &TrainingKeys::tokens,
+               {.unit = "tokens", .help = "length instead of steps, rounded up to one", .min = 0})
+          .key("epochs", &TrainingKeys::epochs,
+               {.help = "length instead of steps: how many times all of data.train is read",
+                .min = 0})
           .key("global_batch", &TrainingKeys::global_batch,
                {.unit = "sequences",
                 .help = "batch of an iteration, over all devices",
@@ -167,6 +188,8 @@ const Schema<DataKeys>& data_schema() {
                {.unit = "sequences", .help = "read by an evaluation", .min = 1, .max = 1 << 24});
   return schema;
 }
+
+}  // namespace
 
 const Schema<SearchKeys>& search_schema() {
   static const auto schema =
@@ -220,6 +243,8 @@ const Schema<SearchKeys>& search_schema() {
   return schema;
 }
 
+namespace {
+
 const Schema<AnalysisKeys>& analysis_schema() {
   static const auto schema =
       Schema<AnalysisKeys>()
@@ -243,6 +268,14 @@ const Schema<OutputKeys>& output_schema() {
                {.help = "false: none is written, and what was trained is lost with the job"})
           .key("checkpoint_every", &OutputKeys::checkpoint_every,
                {.unit = "iterations", .help = "between checkpoints; 0: at the end only", .min = 0})
+          .key("keep_last", &OutputKeys::keep_last,
+               {.help = "so many of the newest checkpoints stay", .min = 1})
+          .key("keep_every", &OutputKeys::keep_every,
+               {.unit = "iterations",
+                .help = "checkpoints of its multiples stay for ever; 0: none",
+                .min = 0})
+          .key("keep_best", &OutputKeys::keep_best,
+               {.help = "the checkpoint of the least validation loss stays; evaluates before each"})
           .key("log_every", &OutputKeys::log_every,
                {.unit = "iterations", .help = "between log lines", .min = 1})
           .key("trace", &OutputKeys::trace, {.help = "write trace.json of the last step"});
@@ -283,6 +316,10 @@ Deck resolved(Deck deck, const Document& document) {
   for (const auto& field : model_schema().fields()->fields)
     if (document.has("model." + field.name)) model.given.push_back(field.name);
   model.config_place = document.where("model.config");
+  if (model.config.empty() && !model.weights.empty() && !document.has("model.num_layers")) {
+    model.config = (std::filesystem::path(model.weights) / "config.json").string();
+    model.config_place = document.where("model.weights");
+  }
   if (model.config.empty()) {
     check_given(model, document);
     check(model.head_dim > 0 || model.hidden_size % model.num_heads == 0, "model.num_heads",
@@ -306,10 +343,21 @@ Deck resolved(Deck deck, const Document& document) {
         fmt::format("must be 0 or a power of two, found {}", loss_scale));
   check(deck.training.on_nonfinite != "rollback" || deck.output.checkpoints,
         "training.on_nonfinite", "rollback needs output.checkpoints");
+  check(!deck.output.keep_best || !deck.data.valid.empty(), "output.keep_best",
+        "needs data.valid to evaluate on");
   const OptimizerKeys& optimizer = deck.training.optimizer;
-  check(optimizer.warmup_steps <= deck.training.steps, "training.optimizer.warmup_steps",
-        fmt::format("must be at most steps = {}, found {}", deck.training.steps,
-                    optimizer.warmup_steps));
+  const TrainingKeys& training = deck.training;
+  check(int(training.steps > 0) + int(training.tokens > 0.0) + int(training.epochs > 0.0) == 1,
+        "training.steps",
+        fmt::format("one of steps, tokens and epochs must be above 0, found {}, {} and {}",
+                    training.steps, training.tokens, training.epochs));
+  check(optimizer.decay_steps == 0 || optimizer.schedule == "wsd", "training.optimizer.decay_steps",
+        fmt::format("belongs to schedule = \"wsd\", found \"{}\"", optimizer.schedule));
+  if (training.steps > 0)
+    check(optimizer.warmup_steps + optimizer.decay_steps <= training.steps,
+          "training.optimizer.warmup_steps",
+          fmt::format("must be at most steps = {} less decay_steps = {}, found {}", training.steps,
+                      optimizer.decay_steps, optimizer.warmup_steps));
   check(optimizer.beta1 < 1.0, "training.optimizer.beta1", "must be below 1");
   check(optimizer.beta2 < 1.0, "training.optimizer.beta2", "must be below 1");
   check(!deck.data.train.empty(), "data.train", "must name a file, found \"\"");
@@ -319,7 +367,8 @@ Deck resolved(Deck deck, const Document& document) {
 
 /// Whether a document's text names a path that is relative.
 bool names_relative(const Document& document, const std::string& key, const std::string& path) {
-  return !path.empty() && !document.was_set(key) && std::filesystem::path(path).is_relative();
+  return document.has(key) && !path.empty() && !document.was_set(key) &&
+         std::filesystem::path(path).is_relative();
 }
 
 /// Files that describe the problem lie beside the deck.

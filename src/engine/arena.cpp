@@ -53,28 +53,28 @@ GuardCheck::GuardCheck(const schedule::Program& program, const Arena& arena)
     if (buffer.persistent)
       device::copy_now(arena.at(buffer) + buffer.bytes, intact.data(), schedule::guard_bytes);
     else if (buffer.first_task >= 0)
-      born_[std::size_t(buffer.first_task)].push_back(int(id));
+      born_[std::size_t(buffer.first_task)].push_back(schedule::BufferId(id));
   }
 }
 
 void GuardCheck::before(int task) const {
-  for (int id : born_[std::size_t(task)]) {
-    const schedule::Buffer& buffer = program_.buffers[std::size_t(id)];
+  for (schedule::BufferId id : born_[std::size_t(task)]) {
+    const schedule::Buffer& buffer = program_.buffer(id);
     device::fill(arena_.at(buffer), poison, buffer.bytes);
     device::fill(arena_.at(buffer) + buffer.bytes, guard_pattern, schedule::guard_bytes);
   }
 }
 
 void GuardCheck::after(int task) const {
-  for (const schedule::Operand& operand : program_.tasks[std::size_t(task)].operands) {
-    const schedule::Buffer& buffer = program_.buffers[std::size_t(operand.buffer)];
+  for (const schedule::Operand& operand : program_.task(task).operands) {
+    const schedule::Buffer& buffer = program_.buffer(operand);
     if (buffer.tier == Tier::disk || operand.first_byte + operand.bytes != buffer.bytes) continue;
     Guard guard;
     device::copy(guard.data(), arena_.at(buffer) + buffer.bytes, schedule::guard_bytes);
     device::finish();
     require(std::ranges::all_of(guard, [](std::byte b) { return b == guard_pattern; }),
-            Failure::bug, "'{}' wrote behind buffer {}",
-            schedule::label(program_.tasks[std::size_t(task)]), buffer.name);
+            Failure::bug, "'{}' wrote behind buffer {}", schedule::label(program_.task(task)),
+            buffer.name);
   }
 }
 

@@ -50,7 +50,8 @@ class GuardCheck {
  private:
   const schedule::Program& program_;
   const Arena& arena_;
-  std::vector<std::vector<int>> born_;  ///< by task: buffers whose life begins with it
+  std::vector<std::vector<schedule::BufferId>>
+      born_;  ///< by task: buffers whose life begins with it
 };
 
 }  // namespace brume::engine

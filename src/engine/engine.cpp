@@ -26,14 +26,32 @@ using schedule::Channel;
 using schedule::Program;
 using schedule::Span;
 
+LrSchedule lr_schedule(std::string_view name) {
+  if (name == "cosine") return LrSchedule::cosine;
+  if (name == "linear") return LrSchedule::linear;
+  if (name == "constant") return LrSchedule::constant;
+  require(name == "wsd", Failure::input, "'{}' is no schedule of the learning rate", name);
+  return LrSchedule::wsd;
+}
+
 double learning_rate(const Optimizer& optimizer, std::int64_t step, std::int64_t steps) {
   if (step < optimizer.warmup_steps)
     return optimizer.lr * double(step + 1) / optimizer.warmup_steps;
-  const std::int64_t decay_steps = std::max<std::int64_t>(1, steps - 1 - optimizer.warmup_steps);
-  const double progress =
-      std::min(1.0, double(step - optimizer.warmup_steps) / double(decay_steps));
-  const double cosine = 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
-  return optimizer.lr * (optimizer.min_lr_ratio + (1.0 - optimizer.min_lr_ratio) * cosine);
+  std::int64_t first = optimizer.warmup_steps;  // of the decay
+  if (optimizer.schedule == LrSchedule::wsd)
+    first = steps - 1 - (optimizer.decay_steps > 0 ? optimizer.decay_steps : (steps + 9) / 10);
+  const std::int64_t decay_steps = std::max<std::int64_t>(1, steps - 1 - first);
+  const double progress = std::clamp(double(step - first) / double(decay_steps), 0.0, 1.0);
+  const auto left = [&] {
+    switch (optimizer.schedule) {
+      case LrSchedule::cosine: return 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
+      case LrSchedule::constant: return 1.0;
+      case LrSchedule::linear:
+      case LrSchedule::wsd: break;
+    }
+    return 1.0 - progress;
+  };
+  return optimizer.lr * (optimizer.min_lr_ratio + (1.0 - optimizer.min_lr_ratio) * left());
 }
 
 namespace {
@@ -84,7 +102,7 @@ struct Engine::Impl {
       evaluation_guards.emplace(evaluation, arena);
     }
     std::vector<Slab> state = engine::slabs(train, plan, model, arena);
-    initialise(state, model, settings.seed);
+    initialise(state, model, settings.seed, settings.threads);
   }
 
   static schedule::Options options(const Settings& settings,

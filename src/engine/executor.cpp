@@ -120,7 +120,7 @@ void Executor::run(const schedule::Program& program, Parts parts, const StepScal
 }
 
 void Executor::execute(const schedule::Program& program, int id, const StepScalars& step) {
-  const schedule::Task& task = program.tasks[std::size_t(id)];
+  const schedule::Task& task = program.task(id);
   const device::Range range([&] { return schedule::label(task); });
   try {
     if (task.operation == Operation::copy) return copy(program, task);
@@ -141,7 +141,7 @@ void Executor::execute(const schedule::Program& program, int id, const StepScala
 void Executor::communicate(const schedule::Program& program, const schedule::Task& task) const {
   const schedule::Operand& whole = task.operands[0];
   const auto at = [&](const schedule::Operand& operand) {
-    return arena_.at(program.buffers[std::size_t(operand.buffer)]) + operand.first_byte;
+    return arena_.at(program.buffer(operand)) + operand.first_byte;
   };
   std::byte* data = at(whole);
   const auto bytes = std::size_t(whole.bytes);
@@ -153,7 +153,7 @@ void Executor::communicate(const schedule::Program& program, const schedule::Tas
   const schedule::Operand* shard = task.operands.size() > 1 ? &task.operands[1] : nullptr;
   std::byte* place = shard ? data + group.rank() * shard->bytes : nullptr;
   if (shard && shard->reads) device::copy(place, at(*shard), shard->bytes);
-  model::with_storage(format(program.buffers[std::size_t(whole.buffer)]), [&]<class Storage>() {
+  model::with_storage(format(program.buffer(whole)), [&]<class Storage>() {
     exchange(group, task, std::span(reinterpret_cast<Storage*>(data), bytes / sizeof(Storage)));
   });
   if (shard && shard->writes) device::copy(at(*shard), place, shard->bytes);
@@ -171,25 +171,21 @@ void Executor::copy(const schedule::Program& program, const schedule::Task& task
   for (const schedule::Operand& source : task.operands) {
     if (source.role != Role::source) continue;
     const schedule::Operand& destination = task.at(Role::destination, source.index);
-    device::copy(
-        arena_.at(program.buffers[std::size_t(destination.buffer)]) + destination.first_byte,
-        arena_.at(program.buffers[std::size_t(source.buffer)]) + source.first_byte, source.bytes);
+    device::copy(arena_.at(program.buffer(destination)) + destination.first_byte,
+                 arena_.at(program.buffer(source)) + source.first_byte, source.bytes);
   }
 }
 
 /// Copies between the disk and host memory, by this thread.
 void Executor::read_or_write(const schedule::Program& program, const schedule::Task& task) const {
   const bool reads = task.operation == Operation::read;
-  const auto buffer = [&](const schedule::Operand& operand) -> const schedule::Buffer& {
-    return program.buffers[std::size_t(operand.buffer)];
-  };
   for (const schedule::Operand& source : task.operands) {
     if (source.role != Role::source) continue;
     const schedule::Operand& destination = task.at(Role::destination, source.index);
     const schedule::Operand &on_disk = reads ? source : destination,
                             &on_host = reads ? destination : source;
-    const std::int64_t first_byte = buffer(on_disk).offset + on_disk.first_byte;
-    const std::span memory(arena_.at(buffer(on_host)) + on_host.first_byte,
+    const std::int64_t first_byte = program.buffer(on_disk).offset + on_disk.first_byte;
+    const std::span memory(arena_.at(program.buffer(on_host)) + on_host.first_byte,
                            std::size_t(source.bytes));
     if (reads)
       arena_.disk().read(first_byte, memory);

@@ -38,8 +38,7 @@ struct Operands {
   template <typename T = float>
   T* data(schedule::Role role, int index = 0) const {
     const schedule::Operand& operand = task.at(role, index);
-    return reinterpret_cast<T*>(arena.at(program.buffers[std::size_t(operand.buffer)]) +
-                                operand.first_byte);
+    return reinterpret_cast<T*>(arena.at(program.buffer(operand)) + operand.first_byte);
   }
   template <typename T = float>
   T* optional(schedule::Role role, int index = 0) const {
@@ -53,8 +52,8 @@ struct Operands {
   Elements<T> part_of_block(schedule::Role role, int index, int fields = 1) const {
     const schedule::Operand& operand = task.at(role, index);
     const auto element_bytes = std::int64_t(std::size_t(fields) * sizeof(T));
-    const std::int64_t first = program.buffers[std::size_t(operand.buffer)].first_element +
-                               operand.first_byte / element_bytes;
+    const std::int64_t first =
+        program.buffer(operand).first_element + operand.first_byte / element_bytes;
     return {first, first + operand.bytes / element_bytes, data<T>(role, index)};
   }
   int block() const { return task.block; }

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
+#include <thread>
+#include <tuple>
 
 #include "base/error.hpp"
 #include "device/device.hpp"
@@ -63,6 +64,34 @@ std::int64_t global_index(const Slab& slab, std::int64_t index) {
     stride *= slab.global_shape[d];
   }
   return global;
+}
+
+/// The initial values of elements [first, first + values.size()) of a slab: each thread makes a
+/// part of them.
+void initial_values(const model::Parameter& parameter, const Slab& slab, std::int64_t first,
+                    std::span<float> values, std::uint64_t seed, int threads) {
+  const auto make = [&](std::int64_t begin, std::int64_t end) {
+    const std::int64_t row = slab.shape.back();  // its elements follow each other in the tensor too
+    for (std::int64_t i = begin, global = 0; i < end; ++i, ++global) {
+      const std::int64_t index = slab.first + first + i;
+      if (i == begin || index % row == 0) global = global_index(slab, index);
+      values[std::size_t(i)] = model::initial_value(parameter, global, seed);
+    }
+  };
+  const std::int64_t count = std::ssize(values);
+  constexpr std::int64_t worth_a_thread = 1 << 14;
+  const std::int64_t parts = std::clamp<std::int64_t>(count / worth_a_thread, 1, threads);
+  std::vector<std::jthread> others;
+  for (std::int64_t part = 1; part < parts; ++part)
+    others.emplace_back(make, count * part / parts, count * (part + 1) / parts);
+  make(0, count / parts);
+}
+
+/// Elements of the buffer through which initial values go: 64 MiB, or what the largest slab needs.
+std::int64_t largest_piece(const std::vector<Slab>& slabs) {
+  std::int64_t most = 0;
+  for (const Slab& slab : slabs) most = std::max(most, slab.elements);
+  return std::min(most, std::int64_t{16} << 20);
 }
 
 }  // namespace
@@ -156,22 +185,29 @@ void set_values(const Slab& slab, std::int64_t first, std::span<const float> val
   }
 }
 
-void initialise(std::vector<Slab>& slabs, const model::Config& model, std::uint64_t seed) {
-  constexpr std::int64_t piece = std::int64_t{1} << 20;  // little beside a slab, much beside a copy
+void initialise(std::vector<Slab>& slabs, const model::Config& model, std::uint64_t seed,
+                int threads) {
   std::map<std::string, model::Parameter> parameters;
   for (const model::Block& block : model::blocks(model))
     for (const model::Parameter& parameter : block.parameters)
       parameters[parameter.name] = parameter;
+  // A master weight and the rounded one beside it have the same value, which is made once.
+  std::map<std::tuple<std::string, std::int64_t, std::int64_t>, std::vector<const Slab*>> alike;
   for (const Slab& slab : slabs)
-    for (std::int64_t first = 0; first < slab.elements; first += piece) {
-      std::vector<float> values(std::size_t(std::min(piece, slab.elements - first)));
-      if (slab.kind == "weight")
-        for (std::size_t i = 0; i < values.size(); ++i)
-          values[i] =
-              model::initial_value(parameters.at(slab.name),
-                                   global_index(slab, slab.first + first + std::int64_t(i)), seed);
-      set_values(slab, first, values);
+    alike[{slab.kind == "weight" ? slab.name : "", slab.first, slab.elements}].push_back(&slab);
+  std::vector<float> room(std::size_t(largest_piece(slabs)));
+  for (const auto& [range, same] : alike) {
+    const auto& [name, begin, elements] = range;
+    for (std::int64_t first = 0; first < elements; first += std::ssize(room)) {
+      const std::span values = std::span(room).first(
+          std::size_t(std::min<std::int64_t>(std::ssize(room), elements - first)));
+      if (name.empty())
+        std::ranges::fill(values, 0.0f);
+      else
+        initial_values(parameters.at(name), *same.front(), first, values, seed, threads);
+      for (const Slab* slab : same) set_values(*slab, first, values);
     }
+  }
 }
 
 }  // namespace brume::engine

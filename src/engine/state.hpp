@@ -13,6 +13,8 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
                         const model::Config& model, const Arena& arena);
 
 /// Sets weights from the seed by global parameter index, moments to zero.
-void initialise(std::vector<Slab>& slabs, const model::Config& model, std::uint64_t seed);
+/// @param threads  cores that make the values, which do not depend on it
+void initialise(std::vector<Slab>& slabs, const model::Config& model, std::uint64_t seed,
+                int threads);
 
 }  // namespace brume::engine

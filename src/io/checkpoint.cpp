@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -14,15 +15,16 @@
 #include "slab_map.hpp"
 
 namespace brume::io {
-namespace {
-
-using engine::Slab;
 
 /// A slab of the checkpoint: slab `index` of file `rank`.
-struct Source {
+struct StoredSlab {
   int rank;
   std::size_t index;
 };
+
+namespace {
+
+using engine::Slab;
 
 /// The slab, and the runs in it, that take the elements of one source.
 struct Copy {
@@ -33,8 +35,8 @@ struct Copy {
 using Tensor = std::pair<std::string, std::string>;                      // name, kind
 using Copies = std::map<int, std::map<std::size_t, std::vector<Copy>>>;  // rank, index
 
-std::map<Tensor, std::vector<Source>> sources_by_tensor(const Manifest& manifest) {
-  std::map<Tensor, std::vector<Source>> sources;
+std::map<Tensor, std::vector<StoredSlab>> sources_by_tensor(const Manifest& manifest) {
+  std::map<Tensor, std::vector<StoredSlab>> sources;
   for (int rank = 0; rank < manifest.info.ranks; ++rank) {
     const std::vector<Slab>& slabs = manifest.files[std::size_t(rank)].slabs;
     for (std::size_t n = 0; n < slabs.size(); ++n)
@@ -44,10 +46,10 @@ std::map<Tensor, std::vector<Source>> sources_by_tensor(const Manifest& manifest
 }
 
 /// Finds the sources of one slab. @throws Error(storage) unless each element has one
-void add_copies(Copies& copies, Slab& slab, const std::vector<Source>& sources,
+void add_copies(Copies& copies, Slab& slab, const std::vector<StoredSlab>& sources,
                 const Manifest& manifest) {
   std::vector<Run> all;
-  for (const Source& source : sources) {
+  for (const StoredSlab& source : sources) {
     const Slab& stored = manifest.files[std::size_t(source.rank)].slabs[source.index];
     require(stored.global_shape == slab.global_shape, Failure::storage,
             "{}: {} has shape [{}], expected [{}]", manifest.info.directory.string(), slab.name,
@@ -62,23 +64,19 @@ void add_copies(Copies& copies, Slab& slab, const std::vector<Source>& sources,
           manifest.info.directory.string(), slab.kind, slab.name);
 }
 
-Copies plan_copies(const Manifest& manifest, std::vector<Slab>& slabs) {
-  const std::map<Tensor, std::vector<Source>> sources = sources_by_tensor(manifest);
-  Copies copies;
-  for (Slab& slab : slabs) {
-    require(is_sound(slab), Failure::bug, "a slab of {} lies outside its tensor", slab.name);
-    const auto found = sources.find({slab.name, slab.kind});
-    require(found != sources.end(), Failure::storage, "{}: holds no {} of {}",
-            manifest.info.directory.string(), slab.kind, slab.name);
-    add_copies(copies, slab, found->second, manifest);
-  }
-  return copies;
+void fill_with_zeros(const Slab& slab) {
+  const std::vector<float> zeros(std::size_t(std::min(slab.elements, piece_elements)));
+  for (std::int64_t first = 0; first < slab.elements; first += piece_elements)
+    engine::set_values(
+        slab, first,
+        std::span(zeros).first(std::size_t(std::min(piece_elements, slab.elements - first))));
 }
 
 /// Puts values of slab n where they belong.
 void run_copy(RankFile& file, std::size_t n, const Copy& copy) {
   std::vector<Run> runs = copy.runs;
   std::ranges::sort(runs, {}, &Run::from);  // so that each piece is read once
+  const std::int64_t end = runs.back().from + runs.back().count;
   std::span<const float> piece;
   std::int64_t piece_first = 0;
   for (const Run& run : runs)
@@ -86,7 +84,7 @@ void run_copy(RankFile& file, std::size_t n, const Copy& copy) {
       const std::int64_t from = run.from + done;
       if (from >= piece_first + std::int64_t(piece.size())) {
         piece_first = from;
-        piece = file.piece(n, piece_first);
+        piece = file.piece(n, piece_first, end);
       }
       const auto rest = piece.subspan(std::size_t(from - piece_first));
       const auto part = rest.first(std::min(rest.size(), std::size_t(run.count - done)));
@@ -141,16 +139,59 @@ std::optional<CheckpointInfo> find_checkpoint(comm::Communicator& world,
   }
 }
 
-void load_slabs(const CheckpointInfo& info, std::vector<Slab>& slabs) {
-  const Manifest manifest = read_manifest(info.directory);
-  require(manifest.info.step == info.step, Failure::storage, "{}: holds step {}, expected {}",
-          info.directory.string(), manifest.info.step, info.step);
-  for (const auto& [rank, by_index] : plan_copies(manifest, slabs)) {
-    verify_file(manifest, rank);
-    RankFile file(info.directory / rank_file_name(rank), manifest.files[std::size_t(rank)].slabs);
+struct CheckpointReader::Impl {
+  Manifest manifest;
+  std::map<Tensor, std::vector<StoredSlab>> sources;
+  bool has_moments = false;
+  std::set<int> verified{};  ///< files, by rank
+
+  Copies plan_copies(std::vector<Slab>& slabs) const;
+};
+
+/// Finds where the values of slabs are; moments that are nowhere become zero.
+Copies CheckpointReader::Impl::plan_copies(std::vector<Slab>& slabs) const {
+  Copies copies;
+  for (Slab& slab : slabs) {
+    require(is_sound(slab), Failure::bug, "a slab of {} lies outside its tensor", slab.name);
+    if (slab.kind != "weight" && !has_moments) {
+      fill_with_zeros(slab);
+      continue;
+    }
+    const auto found = sources.find({slab.name, slab.kind});
+    require(found != sources.end(), Failure::storage, "{}: holds no {} of {}",
+            manifest.info.directory.string(), slab.kind, slab.name);
+    add_copies(copies, slab, found->second, manifest);
+  }
+  return copies;
+}
+
+CheckpointReader::CheckpointReader(const CheckpointInfo& info)
+    : impl_(
+          std::make_unique<Impl>(Impl{.manifest = read_manifest(info.directory), .sources = {}})) {
+  Impl& my = *impl_;
+  require(my.manifest.info.step == info.step, Failure::storage, "{}: holds step {}, expected {}",
+          info.directory.string(), my.manifest.info.step, info.step);
+  my.sources = sources_by_tensor(my.manifest);
+  for (const auto& [tensor, sources] : my.sources)
+    my.has_moments = my.has_moments || tensor.second != "weight";
+}
+
+CheckpointReader::~CheckpointReader() = default;
+
+void CheckpointReader::fill(std::vector<Slab>& slabs) {
+  Impl& my = *impl_;
+  for (const auto& [rank, by_index] : my.plan_copies(slabs)) {
+    if (!my.verified.contains(rank)) verify_file(my.manifest, rank);
+    my.verified.insert(rank);
+    RankFile file(my.manifest.info.directory / rank_file_name(rank),
+                  my.manifest.files[std::size_t(rank)].slabs);
     for (const auto& [n, copies] : by_index)
       for (const Copy& copy : copies) run_copy(file, n, copy);
   }
+}
+
+void load_slabs(const CheckpointInfo& info, std::vector<Slab>& slabs) {
+  CheckpointReader(info).fill(slabs);
 }
 
 }  // namespace brume::io

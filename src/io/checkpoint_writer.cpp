@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <exception>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <set>
 #include <span>
@@ -80,6 +81,7 @@ struct CheckpointWriter::Impl {
   fs::path root;  ///< .../checkpoints
   std::unique_ptr<comm::Communicator> comm;
   std::int64_t max_copy_bytes = 0;
+  Retention retention;
   std::thread thread;
   std::exception_ptr failure;     ///< of the last write, once its thread has ended
   std::set<std::int64_t> proven;  ///< steps this writer has read back and found whole
@@ -94,6 +96,8 @@ struct CheckpointWriter::Impl {
   fs::path final_name() const { return step_directory(root, manifest.info.step); }
   fs::path temporary() const { return final_name().string() + ".tmp"; }
 
+  std::vector<engine::Slab> begin(const CheckpointInfo& info,
+                                  const std::vector<engine::Slab>& slabs);
   void wait();
   void run() noexcept;
   void write();
@@ -103,9 +107,22 @@ struct CheckpointWriter::Impl {
   void publish(const std::vector<std::string>& entries);
   void prove() const;
   void discard();
-  void keep_two();
+  void retain();
+  std::set<std::int64_t> lasting() const;
   void remove(std::int64_t step);
 };
+
+/// Begins a new manifest. @return the owned slabs
+std::vector<engine::Slab> CheckpointWriter::Impl::begin(const CheckpointInfo& info,
+                                                        const std::vector<engine::Slab>& slabs) {
+  wait();
+  manifest = {};
+  manifest.info = info;
+  manifest.files.resize(std::size_t(comm->size()));
+  std::vector<engine::Slab>& mine = manifest.files[std::size_t(rank())].slabs;
+  std::ranges::copy_if(slabs, std::back_inserter(mine), &engine::Slab::owned);
+  return mine;
+}
 
 void CheckpointWriter::Impl::wait() {
   if (thread.joinable()) thread.join();
@@ -134,7 +151,7 @@ void CheckpointWriter::Impl::write() {
     if (rank() == 0) discard();
     throw;
   }
-  if (rank() == 0) keep_two();
+  if (rank() == 0) retain();
 }
 
 void CheckpointWriter::Impl::commit() {
@@ -202,20 +219,45 @@ void CheckpointWriter::Impl::discard() {
   remove_leftovers(root);
 }
 
-/// Keeps the generation just proven and the newest whole one before it.
-void CheckpointWriter::Impl::keep_two() {
+/// Steps whose checkpoints stay however old they are.
+std::set<std::int64_t> CheckpointWriter::Impl::lasting() const {
+  std::set<std::int64_t> steps;
+  double least = std::numeric_limits<double>::infinity();
+  std::int64_t best = -1;
+  for (const std::int64_t step : steps_in(root)) {
+    if (retention.every > 0 && step % retention.every == 0) steps.insert(step);
+    if (!retention.best) continue;
+    try {
+      const std::optional<double> loss = read_manifest(step_directory(root, step)).info.valid_loss;
+      if (loss && *loss < least) least = *loss, best = step;
+    } catch (const std::exception&) {
+      // What cannot be read is not the best; it is named where it is proven.
+    }
+  }
+  if (best >= 0) steps.insert(best);
+  return steps;
+}
+
+/// Removes all but the one just proven, the newest whole ones before it, and those that last.
+void CheckpointWriter::Impl::retain() {
   proven.insert(manifest.info.step);
-  bool kept = false;
+  const std::set<std::int64_t> stay = lasting();
+  int kept = 1;
   for (const std::int64_t step : steps_in(root)) {
     if (step >= manifest.info.step) continue;
     try {
-      if (!kept && !proven.contains(step)) open_step(root, step);
-      if (!kept) proven.insert(step);
-      if (!std::exchange(kept, true)) continue;
+      if (kept < retention.last) {
+        if (!proven.contains(step)) open_step(root, step);
+        proven.insert(step);
+        ++kept;
+        continue;
+      }
     } catch (const std::exception& error) {
       log::warn("checkpoint of step {} is removed: {}", step, error.what());
+      remove(step);
+      continue;
     }
-    remove(step);
+    if (!stay.contains(step)) remove(step);
   }
   remove_leftovers(root);
 }
@@ -236,11 +278,12 @@ std::int64_t owned_bytes(const std::vector<engine::Slab>& slabs) {
 }
 
 CheckpointWriter::CheckpointWriter(fs::path directory, comm::Communicator& world,
-                                   std::int64_t max_copy_bytes)
+                                   std::int64_t max_copy_bytes, Retention retention)
     : impl_(std::make_unique<Impl>()) {
   impl_->root = directory / "checkpoints";
   impl_->comm = world.split(0, world.rank());
   impl_->max_copy_bytes = max_copy_bytes;
+  impl_->retention = retention;
   comm::together(*impl_->comm, [&] {
     if (world.rank() != 0) return;
     make_directory(impl_->root);
@@ -258,18 +301,23 @@ CheckpointWriter::~CheckpointWriter() {
 }
 
 void CheckpointWriter::start(const CheckpointInfo& info, const std::vector<engine::Slab>& slabs) {
-  impl_->wait();
-  impl_->manifest = {};
-  impl_->manifest.info = info;
-  impl_->manifest.files.resize(std::size_t(impl_->comm->size()));
-  std::vector<engine::Slab>& mine = impl_->manifest.files[std::size_t(impl_->rank())].slabs;
-  std::ranges::copy_if(slabs, std::back_inserter(mine), &engine::Slab::owned);
+  const std::vector<engine::Slab> mine = impl_->begin(info, slabs);
   const bool copies = takes_copy(owned_bytes(mine), impl_->max_copy_bytes);
   comm::together(*impl_->comm, [&] { impl_->get_values = copies ? copied(mine) : current(mine); });
   if (copies)
     impl_->thread = std::thread([this] { impl_->run(); });
   else
     impl_->run();
+}
+
+void CheckpointWriter::write(const CheckpointInfo& info, const std::vector<engine::Slab>& slabs,
+                             const GetValues& get_values) {
+  require(std::ranges::all_of(slabs, &engine::Slab::owned), Failure::bug,
+          "slabs without memory must be owned");
+  impl_->begin(info, slabs);
+  impl_->get_values = get_values;
+  impl_->run();
+  impl_->wait();
 }
 
 void CheckpointWriter::finish() { impl_->wait(); }

@@ -107,6 +107,8 @@ Manifest parse_manifest(json object) {
   engine::LossScaling& scaling = manifest.info.scaling;
   scaling.scale = object.value("loss_scale", scaling.scale);
   scaling.good_steps = object.value("good_steps", scaling.good_steps);
+  if (object.contains("valid_loss"))
+    manifest.info.valid_loss = object.at("valid_loss").get<double>();
   object.at("deck").get_to(manifest.info.deck_text);
   object.at("plan").get_to(manifest.info.plan_text);
   object.at("profile").get_to(manifest.info.profile_text);
@@ -151,6 +153,7 @@ std::string manifest_text(const Manifest& manifest) {
     if (const engine::LossScaling& scaling = manifest.info.scaling;
         scaling != engine::LossScaling{})
       object["loss_scale"] = scaling.scale, object["good_steps"] = scaling.good_steps;
+    if (manifest.info.valid_loss) object["valid_loss"] = *manifest.info.valid_loss;
     object["manifest_xxh3_128"] = own_hash(object);
     return lines(object);
   });

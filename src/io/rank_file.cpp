@@ -97,14 +97,14 @@ RankFile::RankFile(const std::filesystem::path& path, const std::vector<engine::
           Failure::storage, "{}: is no checkpoint of version {}", name_, checkpoint_version[0]);
 }
 
-std::span<const float> RankFile::piece(std::size_t n, std::int64_t first) {
+std::span<const float> RankFile::piece(std::size_t n, std::int64_t first, std::int64_t end) {
   const engine::Slab& slab = slabs_[n];
   const std::string path = dataset_name(n);
   require(is_described(reader_, path, slab) &&
               reader_.shape(path) == std::vector{hsize_t(slab.elements)},
           Failure::storage, "{}: {} is not what the manifest says, {} of {}", name_, path,
           slab.kind, slab.name);
-  buffer_.resize(std::size_t(std::min(piece_elements, slab.elements - first)));
+  buffer_.resize(std::size_t(std::min(piece_elements, end - first)));
   reader_.read(path, first, buffer_);
   return buffer_;
 }

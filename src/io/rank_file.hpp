@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,14 +10,12 @@
 #include "engine/engine.hpp"
 #include "files.hpp"
 #include "hdf5_file.hpp"
+#include "io/checkpoint.hpp"
 
 namespace brume::io {
 
 /// Values are written and read in pieces of so many, so that memory does not grow with slabs.
 inline constexpr std::int64_t piece_elements = std::int64_t{1} << 21;
-
-/// Sets `values` to those of slab n from its element `first` on.
-using GetValues = std::function<void(std::size_t n, std::int64_t first, std::span<float> values)>;
 
 /// Writes a rank's file.
 ///
@@ -35,9 +32,9 @@ class RankFile {
   /// @param slabs  all that the manifest says are in it, in order
   RankFile(const std::filesystem::path& path, const std::vector<engine::Slab>& slabs);
 
-  /// Values of slab n from its element `first` on: so many as a piece has, and fewer at its end.
+  /// Values of slab n from its element `first` on: up to element `end`, or so many as a piece has.
   /// They last until the next call.
-  std::span<const float> piece(std::size_t n, std::int64_t first);
+  std::span<const float> piece(std::size_t n, std::int64_t first, std::int64_t end);
 
  private:
   std::string name_;

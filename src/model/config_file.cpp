@@ -154,7 +154,7 @@ void refuse_dropout(ConfigFile& file, const KeyWriter& out,
     const double dropout = file.number(name, 0.0);
     file.needs(dropout == 0.0 || out.given("dropout"),
                "'{}' is {}, but training here has no dropout: say dropout = 0 under [model] in the "
-               "deck to train without it",
+               "deck, or --set model.dropout=0, to train without it",
                name, dropout);
   }
 }
@@ -187,8 +187,8 @@ void set_sizes(ConfigFile& file, KeyWriter& out) {
 /// `rope_scaling` beside `rope_theta`, or both in `rope_parameters`, as newer files have it.
 void set_rope(ConfigFile& file, KeyWriter& out) {
   double theta = file.number("rope_theta", 10000.0);
-  const json* table = file.find("rope_parameters");
-  if (table == nullptr) table = file.find("rope_scaling");
+  const json* table = file.find("rope_scaling");
+  if (const json* newer = file.find("rope_parameters")) table = newer;
   if (table != nullptr) {
     file.needs(table->is_object(), "rotary scaling must be an object, found {}",
                deck::describe_json(*table));

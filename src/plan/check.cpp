@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/error.hpp"
-#include "plan/plan.hpp"
+#include "plan/knobs.hpp"
 
 namespace brume::plan {
 namespace {
@@ -21,7 +21,7 @@ void check_layers(const Plan& plan, const model::Config& model) {
   int next = 0;
   for (int i = 0; i < plan.num_stages(); ++i) {
     const Stage& s = plan.stages[std::size_t(i)];
-    stage_needs(s.layers >= 1 && s.layers <= model.num_layers - next, i,
+    stage_needs(s.layers <= model.num_layers - next, i,
                 "layers must be from 1 to the {} that are left, found {}", model.num_layers - next,
                 s.layers);
     stage_needs(s.first_layer == next, i,
@@ -45,9 +45,6 @@ int group_of(const Plan& plan, int stage, const hardware::Cluster& cluster) {
 void check_mesh(const Plan& plan, int i, const hardware::NodeGroup& group) {
   const Stage& s = plan.stages[std::size_t(i)];
   const int first = first_device(plan, i);
-  stage_needs(s.dp >= 1 && s.tp >= 1 && s.nodes >= 1 && s.devices_per_node >= 1, i,
-              "dp, tp, nodes and devices_per_node must be at least 1, found {}, {}, {}, {}", s.dp,
-              s.tp, s.nodes, s.devices_per_node);
   // In 64 bits: a hand-written plan may hold any ints.
   const std::int64_t devices = std::int64_t{s.dp} * s.tp;
   stage_needs(devices == std::int64_t{s.nodes} * s.devices_per_node, i,
@@ -96,7 +93,8 @@ void check_meshes(const Plan& plan, const hardware::Cluster& cluster) {
 void check_split(const Plan& plan, const model::Config& model) {
   for (int i = 0; i < plan.num_stages(); ++i) {
     const Stage& s = plan.stages[std::size_t(i)];
-    stage_needs(s.microbatch >= 1, i, "microbatch must be at least 1, found {}", s.microbatch);
+    stage_needs(s.ckpt_layers <= s.layers, i,
+                "ckpt_layers must be from 0 to its {} layers, found {}", s.layers, s.ckpt_layers);
     const std::int64_t sequences = std::int64_t{s.microbatch} * s.dp;
     stage_needs(plan.global_batch % plan.microbatches == 0 &&
                     sequences == plan.global_batch / plan.microbatches,
@@ -114,41 +112,14 @@ void check_split(const Plan& plan, const model::Config& model) {
   }
 }
 
-void check_memory_knobs(const Plan& plan) {
-  for (int i = 0; i < plan.num_stages(); ++i) {
-    const Stage& s = plan.stages[std::size_t(i)];
-    stage_needs(s.zero_level >= 0 && s.zero_level <= 3, i,
-                "zero_level must be from 0 to 3, found {}", s.zero_level);
-    stage_needs(s.ckpt_layers >= 0 && s.ckpt_layers <= s.layers, i,
-                "ckpt_layers must be from 0 to its {} layers, found {}", s.layers, s.ckpt_layers);
-    const std::pair<const char*, double> ratios[] = {
-        {"weight_offload_ratio", s.weight_offload_ratio},
-        {"grad_offload_ratio", s.grad_offload_ratio},
-        {"optim_offload_ratio", s.optim_offload_ratio},
-        {"act_offload_ratio", s.act_offload_ratio}};
-    for (const auto& [key, ratio] : ratios)
-      stage_needs(ratio >= 0.0 && ratio <= 1.0, i, "{} must be from 0 to 1, found {}", key, ratio);
-    const auto check_disk = [i](const char* what, double on_disk, double offloaded) {
-      stage_needs(on_disk >= 0.0 && on_disk <= offloaded, i,
-                  "{0}_disk_ratio must be from 0 to {0}_offload_ratio = {1}, of which it is a "
-                  "part, found {2}",
-                  what, offloaded, on_disk);
-    };
-    check_disk("optim", s.optim_disk_ratio, s.optim_offload_ratio);
-    check_disk("act", s.act_disk_ratio, s.act_offload_ratio);
-  }
-}
-
 }  // namespace
 
 void check(const Plan& plan, const model::Config& model, const hardware::Cluster& cluster) {
   require(!plan.stages.empty(), Failure::input, "plan: it needs at least one stage");
-  require(plan.microbatches >= 1, Failure::input, "plan: microbatches must be at least 1, found {}",
-          plan.microbatches);
+  check_ranges(plan);
   check_layers(plan, model);
   check_meshes(plan, cluster);
   check_split(plan, model);
-  check_memory_knobs(plan);
 }
 
 }  // namespace brume::plan

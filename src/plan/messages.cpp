@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <optional>
 #include <utility>
 
 namespace brume::plan {
@@ -21,66 +20,96 @@ Message overlap(model::Cut source, model::Cut destination) {
           .count = int(end - begin)};
 }
 
-/// A message for each pair of ranks that share something.
-///
-/// @param share  (place of the source, of the destination) -> message; only its range is looked at
-template <typename Share>
-std::vector<Message> messages(const Plan& plan, int from, int to, Share&& share) {
-  const Stage& source = plan.stages[std::size_t(from)];
-  const Stage& destination = plan.stages[std::size_t(to)];
-  std::vector<Message> all;
-  for (int d = 0; d < source.dp; ++d)
-    for (int t = 0; t < source.tp; ++t)
-      for (int e = 0; e < destination.dp; ++e)
-        for (int u = 0; u < destination.tp; ++u) {
-          Message message = share(Place{from, d, t}, Place{to, e, u});
-          if (message.count <= 0) continue;
-          message.source = rank_of(plan, from, d, t);
-          message.destination = rank_of(plan, to, e, u);
-          all.push_back(message);
-        }
-  return all;
+/// Puts messages in turns (messages.hpp).
+std::vector<Message> in_turns(std::vector<Message> messages, const Stage& from, const Stage& to) {
+  std::ranges::sort(messages, {},
+                    [](const Message& m) { return std::pair(m.source, m.destination); });
+  std::vector<std::vector<char>> sends(std::size_t(from.devices())),
+      receives(std::size_t(to.devices()));
+  std::vector<std::pair<std::size_t, Message>> turns;
+  for (const Message& message : messages) {
+    auto &sending = sends[std::size_t(message.source)],
+         &receiving = receives[std::size_t(message.destination)];
+    std::size_t turn = 0;
+    const auto taken = [&](const std::vector<char>& by) { return turn < by.size() && by[turn]; };
+    while (taken(sending) || taken(receiving)) ++turn;
+    for (auto* by : {&sending, &receiving}) {
+      by->resize(std::max(by->size(), turn + 1));
+      (*by)[turn] = 1;
+    }
+    turns.emplace_back(turn, message);
+  }
+  std::ranges::stable_sort(turns, {}, [](const auto& entry) { return entry.first; });
+  std::ranges::transform(turns, messages.begin(), [](const auto& entry) { return entry.second; });
+  return messages;
 }
 
-/// Of the tokens of a microbatch, those that a rank holds between segments.
-model::Cut shard(const Plan& plan, const Place& place, int seq_len) {
-  const Stage& stage = plan.stages[std::size_t(place.stage)];
-  const std::int64_t count = std::int64_t{stage.microbatch} * seq_len / stage.tp;
-  return {(std::int64_t{place.dp_rank} * stage.tp + place.tp_rank) * count, count};
-}
-
-/// Of the rows of a tied table, each rank's of its stage's tensor-parallel ranks.
-///
-/// @param first, last  places on the first and the last stage; a rank of the last one shares the
-/// table with one data-parallel rank of the first
-std::optional<std::pair<model::Cut, model::Cut>> tied_rows(const Plan& plan, int vocab_size,
-                                                           const Place& first, const Place& last) {
-  const Stage &first_stage = plan.stages.front(), &last_stage = plan.stages.back();
-  if (first.dp_rank != spread(last.dp_rank, last_stage.dp, first_stage.dp)) return std::nullopt;
-  return std::pair(model::cut(vocab_size, first_stage.tp, first.tp_rank),
-                   model::cut(vocab_size, last_stage.tp, last.tp_rank));
+/// Ranks of stages as ranks of the job.
+std::vector<Message> in_job(const Plan& plan, int from, int to, std::vector<Message> messages) {
+  for (Message& message : messages) {
+    message.source += rank_of(plan, from, 0, 0);
+    message.destination += rank_of(plan, to, 0, 0);
+  }
+  return messages;
 }
 
 }  // namespace
 
+std::vector<Message> stream_messages(const Stage& from, const Stage& to, int seq_len) {
+  // Of the tokens of a microbatch, those that a rank holds between segments.
+  const auto shard = [&](const Stage& stage, int rank) {
+    const std::int64_t count = std::int64_t{stage.microbatch} * seq_len / stage.tp;
+    return model::Cut{rank * count, count};
+  };
+  std::vector<Message> messages;
+  for (int source = 0, destination = 0; source < from.devices() && destination < to.devices();) {
+    const model::Cut sent = shard(from, source), received = shard(to, destination);
+    Message message = overlap(sent, received);
+    message.source = source;
+    message.destination = destination;
+    if (message.count > 0) messages.push_back(message);
+    ++(sent.first + sent.count < received.first + received.count ? source : destination);
+  }
+  return in_turns(std::move(messages), from, to);
+}
+
+std::vector<Message> tied_weight_messages(const Stage& first, const Stage& last, int vocab_size) {
+  std::vector<Message> messages;
+  for (int e = 0; e < last.dp; ++e)
+    for (int u = 0; u < last.tp; ++u)
+      for (int t = 0; t < first.tp; ++t) {
+        Message message =
+            overlap(model::cut(vocab_size, first.tp, t), model::cut(vocab_size, last.tp, u));
+        message.source = spread(e, last.dp, first.dp) * first.tp + t;
+        message.destination = e * last.tp + u;
+        if (message.count > 0) messages.push_back(message);
+      }
+  return in_turns(std::move(messages), first, last);
+}
+
+std::vector<Message> tied_gradient_messages(const Stage& first, const Stage& last, int vocab_size) {
+  std::vector<Message> messages = tied_weight_messages(first, last, vocab_size);
+  for (Message& message : messages) {
+    std::swap(message.source, message.destination);
+    std::swap(message.source_first, message.destination_first);
+  }
+  return in_turns(std::move(messages), last, first);
+}
+
 std::vector<Message> stream_messages(const Plan& plan, int from, int to, int seq_len) {
-  return messages(plan, from, to, [&](const Place& source, const Place& destination) {
-    return overlap(shard(plan, source, seq_len), shard(plan, destination, seq_len));
-  });
+  return in_job(
+      plan, from, to,
+      stream_messages(plan.stages[std::size_t(from)], plan.stages[std::size_t(to)], seq_len));
 }
 
 std::vector<Message> tied_weight_messages(const Plan& plan, int vocab_size) {
-  return messages(plan, 0, plan.num_stages() - 1, [&](const Place& first, const Place& last) {
-    const auto rows = tied_rows(plan, vocab_size, first, last);
-    return rows ? overlap(rows->first, rows->second) : Message{};
-  });
+  return in_job(plan, 0, plan.num_stages() - 1,
+                tied_weight_messages(plan.stages.front(), plan.stages.back(), vocab_size));
 }
 
 std::vector<Message> tied_gradient_messages(const Plan& plan, int vocab_size) {
-  return messages(plan, plan.num_stages() - 1, 0, [&](const Place& last, const Place& first) {
-    const auto rows = tied_rows(plan, vocab_size, first, last);
-    return rows ? overlap(rows->second, rows->first) : Message{};
-  });
+  return in_job(plan, plan.num_stages() - 1, 0,
+                tied_gradient_messages(plan.stages.front(), plan.stages.back(), vocab_size));
 }
 
 }  // namespace brume::plan

@@ -3,32 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <tuple>
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "plan/knobs.hpp"
 
 namespace brume::plan {
-namespace {
-
-auto members(const Stage& s) {
-  return std::tie(s.first_layer, s.layers, s.nodes, s.devices_per_node, s.microbatch, s.dp, s.tp,
-                  s.zero_level, s.ckpt_layers, s.weight_offload_ratio, s.grad_offload_ratio,
-                  s.optim_offload_ratio, s.act_offload_ratio, s.optim_disk_ratio, s.act_disk_ratio,
-                  s.group);
-}
-
-}  // namespace
-
-bool operator==(const Stage& a, const Stage& b) { return members(a) == members(b); }
-
-bool operator==(const Plan& a, const Plan& b) {
-  return std::tie(a.version, a.global_batch, a.microbatches, a.run_ahead, a.stages) ==
-         std::tie(b.version, b.global_batch, b.microbatches, b.run_ahead, b.stages);
-}
 
 bool uses_disk(const Stage& stage) {
-  return stage.optim_disk_ratio > 0.0 || stage.act_disk_ratio > 0.0;
+  return std::ranges::any_of(
+      shares, [&](const Share& share) { return share.on_disk() && stage.*share.ratio > 0.0; });
 }
 
 int Plan::devices() const {
@@ -41,26 +25,24 @@ std::string table(const Plan& plan) {
   const bool grouped =
       std::ranges::any_of(plan.stages, [](const Stage& s) { return !s.group.empty(); });
   const bool on_disk = std::ranges::any_of(plan.stages, uses_disk);
-  std::vector<std::string> columns{"stage", "layers",     "nodes x devices", "b", "dp", "tp",
-                                   "ZeRO",  "recomputed", "offload w/g/o/a"};
-  if (grouped) columns.insert(columns.begin() + 2, "group");
-  if (on_disk) columns.emplace_back("on disk o/a");
+  std::vector<std::string> columns{"stage", "layers"};
+  if (grouped) columns.emplace_back("group");
+  columns.emplace_back("nodes x devices");
+  for (const Knob& knob : knobs)
+    if (*knob.column) columns.emplace_back(knob.column);
+  columns.push_back("offload " + symbols(false));
+  if (on_disk) columns.push_back("on disk " + symbols(true));
   Table table(columns);
   for (int i = 0; i < plan.num_stages(); ++i) {
     const Stage& s = plan.stages[std::size_t(i)];
-    std::vector<std::string> row{
-        fmt::format("{}", i),
-        fmt::format("{}-{}", s.first_layer, s.first_layer + s.layers - 1),
-        fmt::format("{} x {}", s.nodes, s.devices_per_node),
-        fmt::format("{}", s.microbatch),
-        fmt::format("{}", s.dp),
-        fmt::format("{}", s.tp),
-        fmt::format("{}", s.zero_level),
-        fmt::format("{}", s.ckpt_layers),
-        fmt::format("{:g}/{:g}/{:g}/{:g}", s.weight_offload_ratio, s.grad_offload_ratio,
-                    s.optim_offload_ratio, s.act_offload_ratio)};
-    if (grouped) row.insert(row.begin() + 2, s.group);
-    if (on_disk) row.push_back(fmt::format("{:g}/{:g}", s.optim_disk_ratio, s.act_disk_ratio));
+    std::vector<std::string> row{fmt::format("{}", i),
+                                 fmt::format("{}-{}", s.first_layer, s.first_layer + s.layers - 1)};
+    if (grouped) row.push_back(s.group);
+    row.push_back(fmt::format("{} x {}", s.nodes, s.devices_per_node));
+    for (const Knob& knob : knobs)
+      if (*knob.column) row.push_back(fmt::format("{}", number(knob, plan, i)));
+    row.push_back(ratios(s, false));
+    if (on_disk) row.push_back(ratios(s, true));
     table.add(row);
   }
   return fmt::format("{}global batch {} = b x dp x {} microbatches{}\n", table.text(),

@@ -65,6 +65,12 @@ class Meetings {
     return {here, here};
   }
 
+  /// Whether a task is one part of a message between representatives, whose key is the same but for
+  /// the sequence in all parts.
+  bool is_part(const Task& task) const {
+    return !all_ && task.group == Group::none && task.peer >= 0;
+  }
+
   /// Representatives of stages that differ exchange other parts than they will.
   bool same_bytes(const Task& task) const { return all_ || task.group != Group::none; }
 
@@ -76,29 +82,53 @@ class Meetings {
   std::map<int, std::map<Key, int>> count_;  ///< by rank
 };
 
+/// The parts of a message, of the representatives that send and receive it.
+struct Parts {
+  std::vector<Member> sent, received;
+};
+
 }  // namespace
 
 Activities::Activities(std::span<const Program> programs, const plan::Plan& plan)
     : of(programs.size()) {
   Meetings meetings(programs, plan);
   std::map<Key, int> found;
+  std::map<Key, Parts> messages;  // by the key of the first part
   for (std::size_t p = 0; p < programs.size(); ++p)
     for (std::size_t id = 0; id < programs[p].tasks.size(); ++id) {
       const Task& task = programs[p].tasks[id];
+      const Member member{int(p), int(id)};
       int activity = int(members.size());
-      if (is_transfer(task))
-        activity = found.try_emplace(meetings.key(task, programs[p].rank), activity).first->second;
-      if (activity == int(members.size())) members.emplace_back();
-      members[std::size_t(activity)].push_back({int(p), int(id)});
+      if (is_transfer(task)) {
+        Key key = meetings.key(task, programs[p].rank);
+        activity = found.try_emplace(key, activity).first->second;
+        if (meetings.is_part(task)) {
+          key.sequence = 0;
+          Parts& parts = messages[key];
+          (task.operation == Operation::recv ? parts.received : parts.sent).push_back(member);
+        }
+      }
+      if (activity == int(members.size())) {
+        members.emplace_back();
+        timed.push_back({member});
+      }
+      members[std::size_t(activity)].push_back(member);
       of[p].push_back(activity);
     }
+  for (const auto& [first_key, parts] : messages) {
+    for (const auto& list : {parts.sent, parts.received})
+      for (const Member& m : list)
+        timed[std::size_t(of[std::size_t(m.program)][std::size_t(m.task)])].clear();
+    timed[std::size_t(found.at(first_key))] =
+        parts.sent.size() > parts.received.size() ? parts.sent : parts.received;
+  }
   for (const auto& activity : members) {
     const Program& program = programs[std::size_t(activity[0].program)];
-    const Task& first = program.tasks[std::size_t(activity[0].task)];
+    const Task& first = program.task(activity[0].task);
     const auto [least, most] = meetings.members(first, program.rank);
     bool match = least <= activity.size() && activity.size() <= most;
     for (const Member& member : activity) {
-      const Task& task = programs[std::size_t(member.program)].tasks[std::size_t(member.task)];
+      const Task& task = programs[std::size_t(member.program)].task(member.task);
       match = match && task.phase == first.phase &&
               (transfer_bytes(task) == transfer_bytes(first) || !meetings.same_bytes(first)) &&
               (first.peer >= 0 || task.operation == first.operation);
@@ -131,7 +161,7 @@ void Readiness::look(int program, int channel, std::vector<int>& started) {
   if (next_[p][c] >= queue_[p][c].size()) return;
   const int id = queue_[p][c][next_[p][c]];
   if (announced_[p][std::size_t(id)]) return;
-  for (int other : programs_[p].tasks[std::size_t(id)].waits)
+  for (int other : programs_[p].task(id).waits)
     if (!done_[p][std::size_t(other)]) return;
   announced_[p][std::size_t(id)] = 1;
   const int activity = activities_.of[p][std::size_t(id)];
@@ -151,7 +181,7 @@ std::vector<int> Readiness::finish(int activity) {
   for (const Member& member : activities_.members[std::size_t(activity)]) {
     const auto p = std::size_t(member.program);
     done_[p][std::size_t(member.task)] = 1;
-    ++next_[p][std::size_t(programs_[p].tasks[std::size_t(member.task)].channel)];
+    ++next_[p][std::size_t(programs_[p].task(member.task).channel)];
   }
   // Another channel of the rank may have waited for this one.
   for (const Member& member : activities_.members[std::size_t(activity)])
@@ -164,9 +194,9 @@ std::vector<std::string> Readiness::blocked() const {
   for (std::size_t p = 0; p < programs_.size(); ++p)
     for (std::size_t c = 0; c < std::size_t(num_channels); ++c)
       if (next_[p][c] < queue_[p][c].size())
-        names.push_back(fmt::format(
-            "rank {}: '{}' on {} never starts", programs_[p].rank,
-            label(programs_[p].tasks[std::size_t(queue_[p][c][next_[p][c]])]), name(Channel(c))));
+        names.push_back(fmt::format("rank {}: '{}' on {} never starts", programs_[p].rank,
+                                    label(programs_[p].task(queue_[p][c][next_[p][c]])),
+                                    name(Channel(c))));
   return names;
 }
 

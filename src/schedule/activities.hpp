@@ -20,14 +20,16 @@ struct Member {
 /// Every task belongs to one activity: alone, or with its partners on other ranks.
 struct Activities {
   /// Matches the n-th collective of a group on a channel, and the n-th message between two ranks.
-  /// Where Programs are one of each stage, collectives are joined by those who are there, and the
-  /// n-th message of a microbatch from one stage to another is taken to be its representative's;
-  /// one without a partner stands alone.
+  /// Where Programs are one of each stage, collectives are joined by those who are there. Of a
+  /// microbatch's message from one stage to another the n-th parts of both representatives are
+  /// joined, and others stand alone. The first part takes as long as all parts of the one with
+  /// more, and others no time: a stage goes on when its last rank has its part.
   ///
   /// @throws Error(bug) when Programs are neither of all ranks nor of one rank a stage
   Activities(std::span<const Program> programs, const plan::Plan& plan);
 
   std::vector<std::vector<Member>> members;  ///< [activity]
+  std::vector<std::vector<Member>> timed;    ///< [activity] tasks whose times add up to its time
   std::vector<std::vector<int>> of;          ///< [program][task] activity
   std::vector<std::string> unmatched;  ///< transfers without partner, or of other kind or size
 };

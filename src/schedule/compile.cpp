@@ -1,93 +1,130 @@
 #include "schedule/compile.hpp"
 
+#include <algorithm>
+#include <span>
+
 #include "base/error.hpp"
-#include "compiler.hpp"
+#include "schedule/emit/passes.hpp"
+#include "schedule/order/order.hpp"
 #include "schedule/place.hpp"
 
 namespace brume::schedule {
 namespace {
 
-/// The next forward or backward after slot `i`; none: nullptr.
-const Slot* next_pass(const std::vector<Slot>& order, std::size_t i) {
-  while (++i < order.size())
-    if (order[i].kind != Slot::Kind::update) return &order[i];
-  return nullptr;
-}
+/// Emits the tasks of one rank, slot by slot (README.md of this module, "Around a slot").
+class Compiler {
+ public:
+  Compiler(const plan::Plan& plan, const model::Config& model, int rank, const Options& options)
+      : context_(plan, model, rank, options) {}
+  Program compile();
 
-}  // namespace
+ private:
+  void read(const Slot& slot);
+  bool prefetch(const Slot& slot);
+  void drain(const Slot& slot);
+  void write(const Slot& slot);
+  void finish();
+
+  const Context context_;
+  ProgramBuilder build_{context_};
+  const PersistentBuffers persistent_{context_, build_};
+  const Store store_{context_, persistent_, build_};
+  Stores stores_{store_};
+  Passes passes_{store_, stores_};
+};
+
+bool is_pass(const Slot& slot) { return slot.kind != Slot::Kind::update; }
 
 Program Compiler::compile() {
-  for (int block = range_.first; block <= range_.last; ++block) make_block_state(block);
-  make_tied_buffers();
-  const std::int64_t all_batches = batch_bytes_ * plan_.microbatches;
-  if (place_.stage == 0)
-    inputs_ = add_buffer("inputs", Tier::device, Content::batch, all_batches, -1, true);
-  if (last_stage()) {
-    targets_ = add_buffer("targets", Tier::device, Content::batch, all_batches, -1, true);
-    loss_ = add_buffer("loss", Tier::device, Content::totals, sizeof(double), -1, true);
-  }
-  totals_ = add_buffer("totals", Tier::device, Content::totals, 2 * sizeof(double), -1, true);
+  const std::vector<Slot> order =
+      one_f_one_b(context_.plan, context_.place.stage, context_.options);
+  std::size_t drained = 0, written = 0;  // slots so far
+  const auto drain_until = [&](std::size_t end) {
+    for (; drained < end; ++drained) drain(order[drained]);
+  };
+  const auto write_until = [&](std::size_t end) {
+    for (; written < end; ++written) write(order[written]);
+  };
 
-  const std::vector<Slot> order = slots(plan_, place_.stage, options_);
-  if (options_.mode == Mode::train) receive_tied_weights();
-  const auto at = [&](std::size_t i) -> const Slot& { return order[i]; };
-  receive(at(0));
-  prefetch(at(0));
-  std::size_t drained = 0;  // slots so far
+  if (context_.trains()) stores_.tied.prefetch();
+  stores_.streams.prefetch(order[0]);
+  prefetch(order[0]);
   for (std::size_t i = 0; i < order.size(); ++i) {
-    const bool has_next = i + 1 < order.size();
-    // A send must not stand behind the next receive on its channel: the peer may need it first.
-    const bool ahead = has_next && options_.overlap;
-    const bool received = ahead &&
-                          !(sends_on(at(i)) && sends_on(at(i)) == receives_on(at(i + 1))) &&
-                          receive(at(i + 1));
+    const Slot& slot = order[i];
+    const std::span<const Slot> rest = std::span(order).subspan(i + 1);
+    const bool ahead = !rest.empty() && context_.options.overlap;
+    const bool received = ahead && stores_.streams.prefetch_beside(slot, rest[0]);
     // Before the copy in of the next slot, so that the disk reads on meanwhile.
-    if (ahead && i + 2 < order.size()) read(at(i + 2));
-    const bool fetched = ahead && prefetch(at(i + 1));
-    // An update is short: what an earlier slot leaves has until the next pass over a block.
-    const bool passes = at(i).kind != Slot::Kind::update;
-    const std::vector<int> left = passes ? leaving() : std::vector<int>{};
-    next_ = fetched ? &at(i + 1) : nullptr;
-    compute(at(i));
+    if (ahead && rest.size() > 1) read(rest[1]);
+    const bool fetched = ahead && prefetch(rest[0]);
+    passes_.run(slot, fetched ? &rest[0] : nullptr);
     // Before anything else computes: a peer may send this before it receives what was just sent.
-    if (has_next && !received) receive(at(i + 1));
-    if (passes) {
-      copy_out_gradients(left);
-      const std::size_t copied_out = unwritten_.size();  // before this slot
-      for (; drained < i; ++drained) drain(at(drained));
-      write_out(copied_out);
+    if (!rest.empty() && !received) stores_.streams.prefetch(rest[0]);
+    // An update is short: what an earlier slot leaves has until the next pass over a block.
+    if (is_pass(slot)) {
+      stores_.gradients.copy_out(&slot);
+      const std::size_t drained_before = drained;
+      drain_until(i);
+      write_until(drained_before);
     }
-    if (!options_.overlap || !has_next || !fetched) {
-      for (; drained <= i; ++drained) drain(at(drained));
-      copy_out_gradients(leaving());
-      write_out(unwritten_.size());
+    if (!fetched) {
+      drain_until(i + 1);
+      stores_.gradients.copy_out();
+      write_until(i + 1);
     }
-    exchange_ahead(at(i));
-    if (passes) release_weights(at(i), next_pass(order, i));
-    if (has_next && !fetched) prefetch(at(i + 1));
+    stores_.streams.exchange_ahead(slot, rest);
+    if (is_pass(slot)) {
+      const auto next = std::ranges::find_if(rest, is_pass);
+      stores_.weights.leave(slot, next == rest.end() ? nullptr : &*next);
+    }
+    if (!rest.empty() && !fetched) prefetch(rest[0]);
   }
   finish();
-  return std::move(program_);
+  return build_.take();
 }
 
-void Compiler::compute(const Slot& slot) {
-  switch (slot.kind) {
-    case Slot::Kind::update: return update(slot);
-    case Slot::Kind::forward: return forward(slot);
-    case Slot::Kind::backward: return backward(slot);
-  }
+/// What a slot needs of the disk, into host memory.
+void Compiler::read(const Slot& slot) {
+  stores_.optimizer.read(slot);
+  stores_.activations.read(slot);
+}
+
+/// @return false when something of it is not ready to be fetched: then it must be called again
+bool Compiler::prefetch(const Slot& slot) {
+  stores_.weights.prefetch(slot);
+  if (!stores_.gradients.prefetch(slot)) return false;
+  stores_.optimizer.prefetch(slot);
+  return stores_.activations.prefetch(slot);
+}
+
+void Compiler::drain(const Slot& slot) {
+  stores_.optimizer.drain(slot);
+  stores_.weights.drain(slot);
+  stores_.streams.drain(slot);
+  stores_.activations.drain(slot);
+  stores_.gradients.drain(slot);
+}
+
+/// What was drained for the disk.
+void Compiler::write(const Slot& slot) {
+  stores_.optimizer.write(slot);
+  stores_.activations.write(slot);
 }
 
 /// After the last slot: the head's share of a tied gradient goes home, loss and norm are summed.
 void Compiler::finish() {
-  const bool train = options_.mode == Mode::train;
-  const Slot last{train ? Slot::Kind::backward : Slot::Kind::forward, plan_.microbatches - 1, -1};
-  if (train) send_tied_gradients(last);
-  if (!train) norm(last, -1);
-  if (plan_.devices() == 1) return;
-  add_task(Channel::collective_dp, Operation::all_reduce, last).group = Group::world;
-  operand(Role::totals, totals_, true, true);
+  const Slot last{context_.trains() ? Slot::Kind::backward : Slot::Kind::forward,
+                  context_.plan.microbatches - 1, -1};
+  if (context_.trains())
+    stores_.tied.drain(last);
+  else
+    stores_.gradients.norm(last, {});
+  if (context_.plan.devices() == 1) return;
+  build_.add(last, Operation::all_reduce, {updates(Role::totals, persistent_.totals)},
+             {.group = Group::world});
 }
+
+}  // namespace
 
 Program compile(const plan::Plan& plan, const model::Config& model, int rank,
                 const Options& options) {

@@ -181,7 +181,7 @@ void link(Program& program, bool overlap) {
     const auto mine = std::size_t(task.channel);
     std::vector<int> needed;
     for (const Operand& operand : task.operands) {
-      const Buffer& buffer = program.buffers[std::size_t(operand.buffer)];
+      const Buffer& buffer = program.buffer(operand);
       const auto [first, end] = touched_bytes(buffer, operand, int(id));
       bytes[std::size_t(buffer.tier)].touch(first, end, [&](Touched& touched) {
         if (touched.writer >= 0) needed.push_back(touched.writer);
@@ -208,7 +208,7 @@ void link(Program& program, bool overlap) {
     if (last[mine] >= 0) clock = done[std::size_t(last[mine])];
     task.waits.clear();
     for (int other : needed) {
-      const auto channel = std::size_t(program.tasks[std::size_t(other)].channel);
+      const auto channel = std::size_t(program.task(other).channel);
       if (std::size_t(other) == id || clock[channel] >= other) continue;
       task.waits.push_back(other);
       merge(clock, done[std::size_t(other)]);

@@ -71,7 +71,7 @@ class Clockwork {
   };
 
   Channel channel(const Member& member) const {
-    return programs_[std::size_t(member.program)].tasks[std::size_t(member.task)].channel;
+    return programs_[std::size_t(member.program)].task(member.task).channel;
   }
   void count(int activity, int change) {
     for (const Member& member : activities_.members[std::size_t(activity)])
@@ -150,11 +150,13 @@ Simulation simulate(std::span<const Program> programs, const plan::Plan& plan,
   double now_s = 0.0;
   const auto start = [&](const std::vector<int>& started) {
     for (int activity : started) {
-      const auto& members = activities.members[std::size_t(activity)];
-      const Program& program = programs[std::size_t(members[0].program)];
-      const Task& task = program.tasks[std::size_t(members[0].task)];
-      clockwork.start(activity, times.of(task, program.rank));
-      for (const Member& m : members)
+      double work_s = 0.0;
+      for (const Member& m : activities.timed[std::size_t(activity)]) {
+        const Program& program = programs[std::size_t(m.program)];
+        work_s += times.of(program.task(m.task), program.rank);
+      }
+      clockwork.start(activity, work_s);
+      for (const Member& m : activities.members[std::size_t(activity)])
         simulation.spans[std::size_t(m.program)][std::size_t(m.task)].start_s = now_s;
     }
   };

@@ -27,7 +27,7 @@ std::vector<Clock> done_before(const Program& program) {
     const auto after = [&](int other) {
       const Clock& theirs = before[std::size_t(other)];
       for (std::size_t c = 0; c < clock.size(); ++c) clock[c] = std::max(clock[c], theirs[c]);
-      int& own = clock[std::size_t(program.tasks[std::size_t(other)].channel)];
+      int& own = clock[std::size_t(program.task(other).channel)];
       own = std::max(own, other);
     };
     if (const int previous = last[std::size_t(task.channel)]; previous >= 0) after(previous);
@@ -49,7 +49,7 @@ std::vector<Access> accesses(const Program& program, Tier tier) {
   std::vector<Access> all;
   for (std::size_t id = 0; id < program.tasks.size(); ++id)
     for (const Operand& operand : program.tasks[id].operands) {
-      const Buffer& buffer = program.buffers[std::size_t(operand.buffer)];
+      const Buffer& buffer = program.buffer(operand);
       if (buffer.tier != tier) continue;
       const auto [first, end] = touched_bytes(buffer, operand, int(id));
       all.push_back({first, end, int(id), operand.writes});
@@ -75,8 +75,7 @@ std::vector<std::string> verify(const Program& program) {
   const std::vector<Clock> before = done_before(program);
   const auto ordered = [&](int early, int late) {
     if (early > late) std::swap(early, late);
-    return before[std::size_t(late)][std::size_t(program.tasks[std::size_t(early)].channel)] >=
-           early;
+    return before[std::size_t(late)][std::size_t(program.task(early).channel)] >= early;
   };
   for (int t = 0; t < num_tiers; ++t) {
     // A sweep over addresses: `open` holds the accesses that reach beyond the current one's first
@@ -86,13 +85,11 @@ std::vector<std::string> verify(const Program& program) {
       std::erase_if(open, [&](const Access& other) { return other.end <= access.first; });
       for (const Access& other : open) {
         if ((!access.writes && !other.writes) || access.task == other.task) continue;
-        if (program.tasks[std::size_t(access.task)].channel ==
-            program.tasks[std::size_t(other.task)].channel)
-          continue;
+        if (program.task(access.task).channel == program.task(other.task).channel) continue;
         if (!ordered(access.task, other.task))
           wrong.push_back(fmt::format("rank {}: '{}' and '{}' touch the same bytes in no order",
-                                      program.rank, label(program.tasks[std::size_t(other.task)]),
-                                      label(program.tasks[std::size_t(access.task)])));
+                                      program.rank, label(program.task(other.task)),
+                                      label(program.task(access.task))));
       }
       open.push_back(access);
     }

@@ -6,24 +6,11 @@
 #include <cmath>
 #include <optional>
 
+#include "arithmetic.hpp"
 #include "base/error.hpp"
 
 namespace brume::symbolic {
 namespace {
-
-double apply(Op op, double a, double b) {
-  switch (op) {
-    case Op::add: return a + b;
-    case Op::subtract: return a - b;
-    case Op::multiply: return a * b;
-    case Op::divide: return a / b;
-    case Op::max: return std::max(a, b);
-    case Op::min: return std::min(a, b);
-    case Op::floor: return std::floor(a);
-    case Op::less: return a < b ? 1.0 : 0.0;
-    default: throw Error(Failure::bug, "not an arithmetic operation");
-  }
-}
 
 std::optional<double> constant_of(const Expr& e) {
   if (e.node().op == Op::constant) return e.node().constant;

@@ -6,6 +6,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "arithmetic.hpp"
 #include "base/error.hpp"
 #include "symbolic/expr.hpp"
 
@@ -34,21 +35,6 @@ void each(F f, const Register& a, const Register& b, Register& out, std::size_t 
     for (std::size_t i = 0; i < size; ++i) to[i] = f(x[i], y[0]);
   else
     for (std::size_t i = 0; i < size; ++i) to[i] = f(x[i], y[i]);
-}
-
-void arithmetic(Op op, const Register& x, const Register& y, Register& out, std::size_t size) {
-  const auto over = [&](auto f) { each(f, x, y, out, size); };
-  switch (op) {
-    case Op::add: return over([](double a, double b) { return a + b; });
-    case Op::subtract: return over([](double a, double b) { return a - b; });
-    case Op::multiply: return over([](double a, double b) { return a * b; });
-    case Op::divide: return over([](double a, double b) { return a / b; });
-    case Op::max: return over([](double a, double b) { return a < b ? b : a; });
-    case Op::min: return over([](double a, double b) { return b < a ? b : a; });
-    case Op::floor: return over([](double a, double) { return std::floor(a); });
-    case Op::less: return over([](double a, double b) { return a < b ? 1.0 : 0.0; });
-    default: throw Error(Failure::bug, "not an arithmetic operation");
-  }
 }
 
 void copy(const double* column, Register& out, std::size_t size) {
@@ -135,7 +121,8 @@ void Tape::evaluate(std::span<const double* const> inputs, std::span<double* con
       else if (step.op == Op::call)
         call(*step.function, arguments, out, size);
       else
-        arithmetic(step.op, *arguments.front(), *arguments.back(), out, size);
+        arithmetic(step.op,
+                   [&](auto f) { each(f, *arguments.front(), *arguments.back(), out, size); });
     }
     for (std::size_t o = 0; o < outputs_.size(); ++o) {
       const Register& from = registers[std::size_t(outputs_[o])];

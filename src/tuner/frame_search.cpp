@@ -199,6 +199,11 @@ void FrameSearch::bound() {
   step_ = Step::unlimited;
 }
 
+void FrameSearch::raise_bound(double bound_s) {
+  bound_s_ = std::max(bound_s_, bound_s);
+  if (bound_s_ == infinity) step_ = Step::done;
+}
+
 /// Most layers of the other stages; -1 where none of their meshes go with this one.
 int FrameSearch::most_of_others(const Capacity& room, int layout, int after) const {
   const Layout& mesh = frame_.layouts[std::size_t(layout)];
@@ -283,17 +288,19 @@ std::vector<Offer> FrameSearch::work(double known_s) {
   return found;
 }
 
-/// The choices that the analyzer predicts to be fastest.
+/// The choices that the analyzer predicts to be fastest. They come by rising bound, below which no
+/// prediction is.
 std::vector<Offer> FrameSearch::offers(const Pipeline& pipeline, const Choices& choices) {
   std::vector<Offer> found;
   for (const Choice& choice : choices.best) {
+    if (found.size() == most_offers && choice.least_s >= found.back().predicted_s) break;
     if (!fits_host(pipeline, choice.stages)) continue;
     Offer offer{.plan = plan_of(question_, frame_, choice.stages), .stages = choice.stages};
     offer.predicted_s = grid_.predicted_s(offer.plan);
-    found.push_back(std::move(offer));
+    found.insert(std::ranges::upper_bound(found, offer.predicted_s, {}, &Offer::predicted_s),
+                 std::move(offer));
+    if (found.size() > most_offers) found.pop_back();
   }
-  std::ranges::stable_sort(found, {}, &Offer::predicted_s);
-  if (found.size() > most_offers) found.resize(most_offers);
   return found;
 }
 

@@ -20,6 +20,8 @@ struct Question {
   deck::SearchKeys keys;
   std::size_t most_labels;  ///< of a state of the dynamic program before some are merged
   const Deadline& deadline;
+  AllRows* rows;  ///< known to all searches in this memory
+  Progress* progress = nullptr;
 };
 
 /// A choice of a frame as a plan.
@@ -42,6 +44,8 @@ class FrameSearch {
 
   /// Proven: no plan of the frame that has not been offered is faster [s].
   double bound_s() const { return bound_s_; }
+  /// No plan of the frame is faster, says somebody else.
+  void raise_bound(double bound_s);
   /// Whether there may be plans that have not been offered.
   bool open() const { return step_ != Step::done; }
 

@@ -13,8 +13,9 @@ namespace {
 
 /// Whether it asks for a part of nothing on disk: the same strategy as with none of it.
 bool repeats(const Point& p) {
-  for (std::size_t axis = first_on_disk; axis < p.ratios.size(); ++axis)
-    if (p.ratios[axis] > 0.0 && p.ratios[axis - 2] == 0.0) return true;
+  for (std::size_t i = 0; i < p.ratios.size(); ++i)
+    if (const auto whole = plan::shares[i].whole)
+      if (p.ratios[i] > 0.0 && p.ratios[*whole] == 0.0) return true;
   return false;
 }
 
@@ -61,17 +62,6 @@ const std::vector<Point>& Fronts::front(const Seat& seat, int layers) const {
   const auto found = fronts_.find(key(seat, layers));
   require(found != fronts_.end(), Failure::bug, "the front of {} layers was not prepared", layers);
   return found->second;
-}
-
-bool Fronts::fits(const Point& point, const Layout& mesh) const {
-  const Limits& limits = limits_[std::size_t(mesh.group)];
-  return point.device_bytes <= limits.device_bytes && !lacks_host(point, mesh) &&
-         point.disk_bytes <= limits.rank_disk_bytes;
-}
-
-bool Fronts::lacks_host(const Point& point, const Layout& mesh) const {
-  return point.host_bytes * mesh.devices_per_node >
-         limits_[std::size_t(mesh.group)].node_host_bytes;
 }
 
 bool Fronts::struck(const Seat& seat, const Point& point) const {
@@ -133,162 +123,56 @@ std::vector<Point> Fronts::lowest(const Seat& seat, int layers) {
 }
 
 /// Leaves out rows that are slower than that whatever is recomputed, and so is all that saves more.
-void Fronts::drop_slow(const Seat& seat, std::vector<Point>& rows, double threshold_s) {
+void Fronts::drop_slow(Rows& known, const Seat& seat, std::vector<Point>& rows,
+                       double threshold_s) {
   if (threshold_s == infinity) return;
   // Between none and all layers recomputed a stage's time is a line, but for its first and last
   // one.
   constexpr double bend = 0.01;
-  std::vector<Point> ends = rows;
-  if (axes_.recompute)
-    for (Point row : rows) {
-      row.ckpt_layers = row.layers;
-      ends.push_back(row);
-    }
-  grid_.price_time(seat, ends);
+  const std::vector<double> least_s = known.least_s(grid_, seat, rows);
   std::vector<Point> kept;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    double least_s = ends[i].stable_s;
-    if (axes_.recompute) least_s = std::min(least_s, ends[rows.size() + i].stable_s);
-    if (least_s * (1.0 - bend) <= threshold_s) kept.push_back(rows[i]);
-  }
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    if (least_s[i] * (1.0 - bend) <= threshold_s) kept.push_back(rows[i]);
   rows = std::move(kept);
 }
 
 std::vector<Point> Fronts::climb(const Seat& seat, const std::vector<int>& layers,
                                  double threshold_s) {
   const Rising rising = grid_.rising(seat, axes(seat));
+  Rows& known = rows_.of(seat, axes_.recompute, host_matters_);
   std::vector<Point> found, level;
   for (int l : layers) {
     const std::vector<Point> rows = lowest(seat, l);
     level.insert(level.end(), rows.begin(), rows.end());
   }
   std::ranges::sort(level, ByStrategy{});
-  while (drop_slow(seat, level, threshold_s), !level.empty()) {
-    std::vector<Climb> may_climb;
-    const std::vector<Point> fit = smallest_fits(seat, level, may_climb);
-    found.insert(found.end(), fit.begin(), fit.end());
-    std::set<Point, ByStrategy> next;
-    for (std::size_t i = 0; i < level.size(); ++i)
+  while (drop_slow(known, seat, level, threshold_s), !level.empty()) {
+    strategies_ += std::int64_t(level.size());
+    const std::vector<Fit> fits = known.fits(grid_, seat, level);
+    std::vector<Point> next;
+    for (std::size_t i = 0; i < level.size(); ++i) {
+      found.insert(found.end(), fits[i].points.begin(), fits[i].points.end());
       for (std::size_t axis = 0; axis < rising.size(); ++axis) {
-        if (!(axis < first_on_disk ? may_climb[i].device : may_climb[i].host)) continue;
+        if (!(plan::shares[axis].on_disk() ? fits[i].climb.host : fits[i].climb.device)) continue;
         const double* ratio = next_value(axes(seat).ratios[axis], level[i].ratios[axis]);
         if (!rising[axis] || !ratio) continue;
         Point higher = level[i];
         higher.ratios[axis] = *ratio;
-        if (!repeats(higher)) next.insert(higher);
+        if (!repeats(higher)) next.push_back(higher);
       }
-    level.assign(next.begin(), next.end());
+    }
+    std::ranges::sort(next, ByStrategy{});
+    const auto repeated = std::ranges::unique(
+        next, [](const Point& a, const Point& b) { return strategy(a) == strategy(b); });
+    next.erase(repeated.begin(), repeated.end());
+    level = std::move(next);
   }
   return found;
-}
-
-/// For each row the fewest recomputed layers that fit, priced; more where time falls with them.
-/// `may_climb`: higher ratios may do better.
-std::vector<Point> Fronts::smallest_fits(const Seat& seat, std::vector<Point> rows,
-                                         std::vector<Climb>& may_climb) {
-  const Layout& mesh = seat.mesh();
-  const Limits& limits = limits_[std::size_t(mesh.group)];
-  struct Bracket {
-    std::size_t row;
-    int unfit, fit;  ///< numbers of recomputed layers
-    double unfit_bytes, fit_bytes;
-  };
-  strategies_ += std::int64_t(rows.size());
-  may_climb.assign(rows.size(), {});
-  std::vector<Point> found;
-  grid_.price_memory(seat, rows);
-  std::vector<Point> most;
-  std::vector<std::size_t> row_of;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    may_climb[i].host = host_matters_ || lacks_host(rows[i], mesh);
-    if (fits(rows[i], mesh)) {
-      may_climb[i].device = false;
-      found.push_back(rows[i]);
-    } else if (axes_.recompute) {
-      most.push_back(rows[i]);
-      most.back().ckpt_layers = rows[i].layers;
-      row_of.push_back(i);
-    } else if (rows[i].device_bytes <= limits.device_bytes) {
-      may_climb[i].device = false;  // what it lacks higher ratios only need more of
-    }
-  }
-  grid_.price_memory(seat, most);
-  std::vector<Bracket> open;
-  for (std::size_t i = 0; i < most.size(); ++i) {
-    if (fits(most[i], mesh))
-      open.push_back({row_of[i], 0, most[i].ckpt_layers, infinity, most[i].device_bytes});
-    else if (lacks_host(most[i], mesh))
-      may_climb[row_of[i]].device = false;
-  }
-  while (!open.empty()) {
-    std::vector<Point> middle;
-    for (const Bracket& b : open) {
-      middle.push_back(rows[b.row]);
-      middle.back().ckpt_layers = (b.unfit + b.fit) / 2;
-    }
-    grid_.price_memory(seat, middle);
-    std::vector<Bracket> still;
-    for (std::size_t i = 0; i < open.size(); ++i) {
-      Bracket b = open[i];
-      const Point& m = middle[i];
-      const double slack = sum_rounding * m.device_bytes;
-      if (b.fit - b.unfit == 1) {
-        rows[b.row].ckpt_layers = b.fit;
-        found.push_back(rows[b.row]);
-      } else if (m.device_bytes > b.unfit_bytes + slack || m.device_bytes < b.fit_bytes - slack) {
-        try_all(seat, rows[b.row], 1, found);  // bytes do not fall with recomputed layers
-      } else {
-        (fits(m, mesh) ? b.fit : b.unfit) = m.ckpt_layers;
-        (fits(m, mesh) ? b.fit_bytes : b.unfit_bytes) = m.device_bytes;
-        still.push_back(b);
-      }
-    }
-    open = std::move(still);
-  }
-
-  // Price them, one more recomputed layer, and all: where time or host bytes fall, try all.
-  std::vector<Point> priced;
-  for (const Point& p : found)
-    for (int c : {p.ckpt_layers, p.ckpt_layers + 1, p.layers}) {
-      priced.push_back(p);
-      priced.back().ckpt_layers = std::min(c, axes_.recompute ? p.layers : p.ckpt_layers);
-    }
-  grid_.price_time(seat, priced);
-  grid_.price_memory(seat, priced);
-  std::vector<Point> result;
-  for (std::size_t i = 0; i < priced.size(); i += 3) {
-    result.push_back(priced[i]);
-    bool falls = false;
-    for (std::size_t k = i; k + 1 < i + 3; ++k) {
-      const Point &from = priced[k], &to = priced[k + 1];
-      falls |= to.stable_s < from.stable_s * (1.0 - sum_rounding) ||
-               to.whole_s() < from.whole_s() * (1.0 - sum_rounding) ||
-               to.shortest_s() < from.shortest_s() * (1.0 - sum_rounding) ||
-               to.alone_s() < from.alone_s() * (1.0 - sum_rounding) ||
-               (host_matters_ && to.host_bytes < from.host_bytes);
-    }
-    if (falls) try_all(seat, priced[i], priced[i].ckpt_layers + 1, result);
-  }
-  return result;
-}
-
-/// Adds what fits of a row with `from` and more recomputed layers, priced.
-void Fronts::try_all(const Seat& seat, const Point& row, int from, std::vector<Point>& found) {
-  std::vector<Point> all;
-  for (int c = from; c <= (axes_.recompute ? row.layers : 0); ++c) {
-    all.push_back(row);
-    all.back().ckpt_layers = c;
-  }
-  grid_.price_memory(seat, all);
-  grid_.price_time(seat, all);
-  std::ranges::copy_if(all, std::back_inserter(found),
-                       [&](const Point& p) { return fits(p, seat.mesh()); });
 }
 
 /// All strategies that fit and are not struck.
 std::vector<Point> Fronts::everything(const Seat& seat, int layers) {
   std::vector<Point> rows{{.layout = seat.layout, .layers = layers}};
-  std::vector<Point> found;
   const auto spread = [&](const auto& values, const auto& set) {
     std::vector<Point> all;
     for (const Point& row : rows)
@@ -301,8 +185,18 @@ std::vector<Point> Fronts::everything(const Seat& seat, int layers) {
   spread(levels, [](Point& p, int level) { p.zero_level = level; });
   std::erase_if(rows, repeats);
   strategies_ += std::int64_t(rows.size());
-  for (const Point& row : rows) try_all(seat, row, 0, found);
-  std::erase_if(found, [&](const Point& p) { return struck(seat, p); });
+  const Limits& limits = rows_.limits(seat.mesh().group);
+  std::vector<Point> found;
+  for (Point row : rows) {
+    std::vector<Point> all;
+    for (row.ckpt_layers = 0; row.ckpt_layers <= (axes_.recompute ? layers : 0); ++row.ckpt_layers)
+      all.push_back(row);
+    grid_.price_memory(seat, all);
+    std::erase_if(all,
+                  [&](const Point& p) { return !limits.hold(p, seat.mesh()) || struck(seat, p); });
+    grid_.price_time(seat, all);
+    found.insert(found.end(), all.begin(), all.end());
+  }
   return found;
 }
 

@@ -5,16 +5,9 @@
 #include <tuple>
 #include <vector>
 
-#include "grid.hpp"
+#include "rows.hpp"
 
 namespace brume::tuner {
-
-/// What a stage may take.
-struct Limits {
-  double device_bytes;
-  double node_host_bytes;
-  double rank_disk_bytes;  ///< an equal share of its node's disk
-};
 
 /// Drops points that another one beats: no slower in a middle microbatch, alone with its update,
 /// nor in its shortest trip, in which the objective (pipeline.hpp) does not fall, and, where it
@@ -26,14 +19,13 @@ std::vector<Point> pareto_front(std::vector<Point> points, bool host_matters);
 ///
 /// Time rises with each ratio (Grid::rising checks), so a strategy that fits hides all that save
 /// more; the search climbs from the smallest ratios and stops where a stage fits without
-/// recomputation. Of the numbers of recomputed layers the smallest that fits counts, found by
-/// bisection; where bytes or times contradict that, all numbers are tried. Shares on disk save host
-/// memory only: they are climbed where that is short, or counts.
+/// recomputation. Shares on disk save host memory only: they are climbed where that is short, or
+/// counts.
 class Fronts {
  public:
-  /// @param limits  by group
-  Fronts(Grid& grid, const Axes& axes, std::vector<Limits> limits)
-      : grid_(grid), axes_(axes), in_memory_(axes.in_memory()), limits_(std::move(limits)) {}
+  /// What they are given must outlive them.
+  Fronts(Grid& grid, const Axes& axes, AllRows& rows)
+      : grid_(grid), axes_(axes), in_memory_(axes.in_memory()), rows_(rows) {}
 
   /// Computes what is missing among [least, most] layers of strategies whose stable time is at most
   /// `threshold_s`; some slower ones may be there, too.
@@ -56,29 +48,20 @@ class Fronts {
   std::int64_t feasible() const { return feasible_; }
 
  private:
-  /// What higher ratios of a row may save: device memory, host memory.
-  struct Climb {
-    bool device = true, host = false;
-  };
   using Key = std::tuple<bool, bool, int, int, int>;  ///< role, in flight, layout, layers
 
   static Key key(const Seat& seat, int layers);
-  bool fits(const Point& point, const Layout& mesh) const;
   const Axes& axes(const Seat& seat) const { return seat.mesh().disk ? axes_ : in_memory_; }
-  bool lacks_host(const Point& point, const Layout& mesh) const;
   bool struck(const Seat& seat, const Point& point) const;
   std::vector<Point> lowest(const Seat& seat, int layers);
   std::vector<Point> climb(const Seat& seat, const std::vector<int>& layers, double threshold_s);
-  void drop_slow(const Seat& seat, std::vector<Point>& rows, double threshold_s);
-  std::vector<Point> smallest_fits(const Seat& seat, std::vector<Point> rows,
-                                   std::vector<Climb>& may_climb);
-  void try_all(const Seat& seat, const Point& row, int from, std::vector<Point>& found);
+  void drop_slow(Rows& known, const Seat& seat, std::vector<Point>& rows, double threshold_s);
   std::vector<Point> everything(const Seat& seat, int layers);
 
   Grid& grid_;
   const Axes& axes_;
-  Axes in_memory_;              ///< where there is no disk
-  std::vector<Limits> limits_;  ///< [group]
+  Axes in_memory_;  ///< where there is no disk
+  AllRows& rows_;
   bool host_matters_ = false;
   std::map<Key, std::vector<Point>> fronts_;
   std::map<std::tuple<bool, bool, int>, std::vector<Point>> unlimited_;  ///< by role, layout

@@ -1,10 +1,14 @@
 #include "grid.hpp"
 
 #include <algorithm>
+#include <functional>
+#include <optional>
 #include <random>
+#include <unordered_map>
+#include <utility>
 
-#include "base/error.hpp"
 #include "numbers.hpp"
+#include "symbolic/batch.hpp"
 
 namespace brume::tuner {
 namespace {
@@ -14,33 +18,45 @@ using symbolic::Tape;
 
 constexpr int probes = 12;  ///< strategies looked at along each axis
 
-/// A plan variable: the same for all strategies of a seat, or one of a strategy's knobs.
-struct Column {
-  double same;
-  double (*of)(const Point&) = nullptr;
+/// What a strategy chooses, beside shares.
+constexpr std::pair<int plan::Stage::*, int Point::*> chosen[] = {
+    {&plan::Stage::layers, &Point::layers},
+    {&plan::Stage::ckpt_layers, &Point::ckpt_layers},
+    {&plan::Stage::zero_level, &Point::zero_level}};
+
+/// A variable of the expressions: chosen by a strategy, a share, or the same for all of a seat.
+struct Variable {
+  const plan::Knob* knob;
+  int Point::*choice = nullptr;
+  std::optional<std::size_t> share = {};
 };
 
-Column column(const std::string& name, const Seat& seat) {
-  const Layout& mesh = seat.mesh();
-  if (name == "l") return {0.0, [](const Point& p) { return double(p.layers); }};
-  if (name == "c") return {0.0, [](const Point& p) { return double(p.ckpt_layers); }};
-  if (name == "z") return {0.0, [](const Point& p) { return double(p.zero_level); }};
-  if (name == "w") return {0.0, [](const Point& p) { return p.ratios[0]; }};
-  if (name == "g") return {0.0, [](const Point& p) { return p.ratios[1]; }};
-  if (name == "o") return {0.0, [](const Point& p) { return p.ratios[2]; }};
-  if (name == "a") return {0.0, [](const Point& p) { return p.ratios[3]; }};
-  if (name == "od") return {0.0, [](const Point& p) { return p.optim_disk_ratio(); }};
-  if (name == "ad") return {0.0, [](const Point& p) { return p.act_disk_ratio(); }};
-  if (name == "b") return {double(mesh.microbatch)};
-  if (name == "dp") return {double(mesh.dp)};
-  if (name == "tp") return {double(mesh.tp)};
-  if (name == "p") return {double(seat.frame.in_flight(seat.after))};
-  if (name == "r") return {double(seat.frame.run_ahead)};
-  if (name == "G") return {double(seat.frame.microbatches)};
-  if (name == "S") return {double(seat.frame.num_stages)};
-  if (name == "n") return {double(mesh.nodes)};
-  if (name == "m") return {double(mesh.devices_per_node)};
-  throw Error(Failure::bug, "the tuner knows no plan variable '{}'", name);
+/// In the order of analyzer::variables().
+const std::vector<Variable>& variables() {
+  static const std::vector<Variable> all = [] {
+    std::vector<Variable> found;
+    for (const plan::Knob& knob : plan::knobs) {
+      if (!*knob.symbol) continue;
+      Variable& variable = found.emplace_back(Variable{&knob});
+      for (const auto& [of_stage, of_point] : chosen)
+        if (knob.member == decltype(knob.member)(of_stage)) variable.choice = of_point;
+      for (std::size_t i = 0; i < plan::num_shares; ++i)
+        if (plan::shares[i].knob == &knob) variable.share = i;
+    }
+    return found;
+  }();
+  return all;
+}
+
+/// A plan with the seat's stage where it stands, seen from the end. Its other stages have as many
+/// devices, so that what is known of a seat holds for any number of stages.
+plan::Plan plan_around(const Seat& seat) {
+  const int stages = std::max(seat.after + 1, seat.frame.devices / seat.mesh().devices());
+  plan::Plan plan{.microbatches = seat.frame.microbatches,
+                  .run_ahead = seat.frame.run_ahead,
+                  .stages = std::vector<plan::Stage>(std::size_t(stages))};
+  plan.stages[std::size_t(stages - 1 - seat.after)] = stage_of(seat.mesh(), {});
+  return plan;
 }
 
 std::vector<double> sorted(std::vector<double> ratios) {
@@ -55,11 +71,9 @@ bool falls(double from, double to) { return to < from - sum_rounding * std::abs(
 }  // namespace
 
 Axes::Axes(const deck::SearchKeys& search)
-    : zero_levels(search.zero_levels),
-      ratios{sorted(search.weight_offload), sorted(search.grad_offload),
-             sorted(search.optim_offload),  sorted(search.act_offload),
-             sorted(search.optim_disk),     sorted(search.act_disk)},
-      recompute(search.recompute) {
+    : zero_levels(search.zero_levels), recompute(search.recompute) {
+  for (std::size_t i = 0; i < ratios.size(); ++i)
+    ratios[i] = sorted(search.*plan::shares[i].list());
   if (zero_levels.empty()) zero_levels = {0, 1, 2, 3};
   std::ranges::sort(zero_levels);
   zero_levels.erase(std::unique(zero_levels.begin(), zero_levels.end()), zero_levels.end());
@@ -67,7 +81,8 @@ Axes::Axes(const deck::SearchKeys& search)
 
 Axes Axes::in_memory() const {
   Axes axes = *this;
-  for (std::size_t axis = first_on_disk; axis < ratios.size(); ++axis) axes.ratios[axis] = {0.0};
+  for (std::size_t i = 0; i < ratios.size(); ++i)
+    if (plan::shares[i].on_disk()) axes.ratios[i] = {0.0};
   return axes;
 }
 
@@ -76,6 +91,20 @@ bool Point::same_strategy(const Point& other) const {
     return std::tie(p.layout, p.layers, p.ckpt_layers, p.zero_level, p.ratios);
   };
   return knobs(*this) == knobs(other);
+}
+
+void Point::apply_to(plan::Stage& stage) const {
+  for (const auto& [of_stage, of_point] : chosen) stage.*of_stage = this->*of_point;
+  for (std::size_t i = 0; i < ratios.size(); ++i) stage.*plan::shares[i].ratio = ratio(i);
+}
+
+plan::Stage stage_of(const Layout& mesh, const std::string& group) {
+  return {.nodes = mesh.nodes,
+          .devices_per_node = mesh.devices_per_node,
+          .microbatch = mesh.microbatch,
+          .dp = mesh.dp,
+          .tp = mesh.tp,
+          .group = group};
 }
 
 analyzer::StageRole Seat::role() const {
@@ -88,10 +117,57 @@ analyzer::StageRole Seat::role() const {
           .disk = mesh().disk};
 }
 
+namespace {
+
+/// What a strategy has for a variable that depends on it.
+double number(const Variable& variable, const Point& point) {
+  return variable.choice ? double(point.*variable.choice) : point.ratio(*variable.share);
+}
+
+struct HashOfNumbers {
+  std::size_t operator()(const std::vector<double>& numbers) const {
+    std::size_t sum = numbers.size();
+    for (const double number : numbers) {
+      sum = (sum ^ std::hash<double>{}(number)) * 0x9E3779B97F4A7C15u;
+      sum ^= sum >> 32;
+    }
+    return sum;
+  }
+};
+
+}  // namespace
+
+struct Grid::Priced {
+  Priced(const std::array<Expr, 4>& outputs, std::vector<bool> shared_variables)
+      : shared(std::move(shared_variables)), tape(Tape(outputs, analyzer::variables()), shared) {}
+
+  /// Of a strategy, whose shared variables have these values.
+  const std::vector<double>& common(const std::vector<double>& values) {
+    key.clear();
+    for (std::size_t i = 0; i < values.size(); ++i)
+      if (shared[i] && tape.reads(i)) key.push_back(values[i]);
+    const auto known = commons.find(key);
+    return known != commons.end() ? known->second
+                                  : commons.emplace(key, tape.common(values)).first->second;
+  }
+
+  std::vector<bool> shared;  ///< variables that strategies of a batch have in common
+  symbolic::BatchTape tape;
+  std::vector<double> key;
+  std::unordered_map<std::vector<double>, std::vector<double>, HashOfNumbers> commons;
+};
+
+struct Grid::Role {
+  Priced time;    ///< stable, delta, less, alone delta
+  Priced memory;  ///< forward peak, backward peak, host, disk
+};
+
 Grid::Grid(const model::Config& model, const hardware::Machine& machine, const Deadline& deadline)
     : model_(model), machine_(machine), deadline_(deadline), analyzer_(model, machine) {}
 
-const Grid::Role& Grid::role(analyzer::StageRole wanted) {
+Grid::~Grid() = default;
+
+Grid::Role& Grid::role(analyzer::StageRole wanted) {
   auto& role = roles_[wanted];
   if (!role) {
     const auto e = analyzer::stage_expressions(model_, machine_, wanted);
@@ -105,32 +181,84 @@ const Grid::Role& Grid::role(analyzer::StageRole wanted) {
                                    e.time.delta_s()};
     const std::array<Expr, 4> memory{e.peak_forward_bytes, e.peak_backward_bytes, e.host_bytes,
                                      e.disk_bytes};
-    role = std::make_unique<Role>(
-        Role{Tape(time, analyzer::variables()), Tape(memory, analyzer::variables())});
+    // Most of a time is what one layer takes, for which the numbers of layers do not matter; most
+    // of the memory depends on which layer is looked at.
+    std::vector<bool> of_seat, but_layers;
+    for (const Variable& variable : variables()) {
+      of_seat.push_back(!variable.choice && !variable.share);
+      but_layers.push_back(variable.choice != &Point::layers &&
+                           variable.choice != &Point::ckpt_layers);
+    }
+    role = std::make_unique<Role>(Role{Priced(time, but_layers), Priced(memory, of_seat)});
   }
   return *role;
 }
 
-void Grid::evaluate(const Tape& tape, const Seat& seat, std::span<const Point> points) {
+/// Those that follow from the seat; others are 0.
+const std::vector<double>& Grid::values(const Seat& seat) {
+  const Frame& frame = seat.frame;
+  std::vector<double>& values =
+      values_[{seat.mesh(), frame.microbatches, frame.run_ahead, seat.after, frame.devices}];
+  if (!values.empty()) return values;
+  const plan::Plan plan = plan_around(seat);
+  for (const Variable& variable : variables())
+    values.push_back(variable.choice || variable.share
+                         ? 0.0
+                         : plan::number(*variable.knob, plan, plan.num_stages() - 1 - seat.after));
+  return values;
+}
+
+void Grid::evaluate(Priced& priced, const Seat& seat, std::span<const Point> points) {
   deadline_.check();
-  const auto& names = analyzer::variables();
-  inputs_.resize(names.size());
-  outputs_.resize(4);
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    const Column variable = column(names[i], seat);
-    inputs_[i].assign(points.size(), variable.same);
-    if (variable.of) std::ranges::transform(points, inputs_[i].begin(), variable.of);
+  struct Place {
+    const std::vector<double>* common;
+    std::size_t kind;  ///< those of one kind ask functions for the same
+    std::size_t point;
+    auto operator<=>(const Place&) const = default;
+  };
+  const std::vector<Variable>& all = variables();
+  std::vector<std::size_t> chosen;  // variables that are shared, but not by all points
+  std::vector<std::size_t> varying;
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if ((all[i].choice || all[i].share) && priced.tape.reads(i))
+      (priced.shared[i] ? chosen : varying).push_back(i);
+  std::vector<double> values = this->values(seat);
+  std::vector<Place> places;
+  places.reserve(points.size());
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    const Point& p = points[i];
+    bool changed = i == 0;
+    for (std::size_t v : chosen) {
+      const double value = number(all[v], p);
+      changed |= value != values[v];
+      values[v] = value;
+    }
+    const std::size_t kind = (p.ckpt_layers == 0          ? 4
+                              : p.ckpt_layers == p.layers ? 2
+                                                          : 0) +
+                             (p.layers == 1 ? 1 : 0);
+    places.push_back({changed ? &priced.common(values) : places.back().common, kind, i});
   }
-  std::vector<const double*> inputs;
+  std::ranges::sort(places);
+  std::vector<std::vector<double>> columns(all.size()), results(outputs_.size());
+  std::vector<const double*> inputs(all.size(), nullptr);
   std::vector<double*> outputs;
-  for (auto& values : inputs_) inputs.push_back(values.data());
-  constexpr std::size_t count = 4;  // of a role's either tape
-  for (std::size_t i = 0; i < count; ++i) {
-    outputs_[i].resize(points.size());
-    outputs.push_back(outputs_[i].data());
+  for (auto& output : outputs_) output.resize(points.size());
+  for (auto& result : results) {
+    result.resize(points.size());
+    outputs.push_back(result.data());
   }
-  tape.evaluate(inputs, outputs, points.size());
-  evaluations_ += std::int64_t(points.size() * count);
+  for (std::size_t first = 0, end = 0; first < places.size(); first = end) {
+    for (std::size_t v : varying) columns[v].clear();
+    for (end = first; end < places.size() && places[end].common == places[first].common; ++end)
+      for (std::size_t v : varying) columns[v].push_back(number(all[v], points[places[end].point]));
+    for (std::size_t v : varying) inputs[v] = columns[v].data();
+    priced.tape.evaluate(*places[first].common, inputs, outputs, end - first);
+    for (std::size_t o = 0; o < outputs_.size(); ++o)
+      for (std::size_t i = first; i < end; ++i)
+        outputs_[o][places[i].point] = results[o][i - first];
+  }
+  evaluations_ += std::int64_t(points.size() * outputs_.size());
 }
 
 void Grid::price_time(const Seat& seat, std::span<Point> points) {
@@ -154,15 +282,6 @@ void Grid::price_memory(const Seat& seat, std::span<Point> points) {
 
 namespace {
 
-plan::Stage stage_of(const Layout& mesh, const hardware::Machine& machine) {
-  return {.nodes = mesh.nodes,
-          .devices_per_node = mesh.devices_per_node,
-          .microbatch = mesh.microbatch,
-          .dp = mesh.dp,
-          .tp = mesh.tp,
-          .group = machine.name(mesh.group)};
-}
-
 /// Whether stages of two layouts may stand on one node.
 analyzer::SameNode may_share_node(const Layout& a, const Layout& b,
                                   const hardware::Machine& machine) {
@@ -176,17 +295,18 @@ analyzer::SameNode may_share_node(const Layout& a, const Layout& b,
 double Grid::stream_s(const Layout& from, const Layout& to) {
   const auto [known, fresh] = streams_s_.try_emplace({from, to}, 0.0);
   if (fresh)
-    known->second = analyzer::stream_s(model_, machine_, stage_of(from, machine_),
-                                       stage_of(to, machine_), may_share_node(from, to, machine_));
+    known->second = analyzer::stream_s(model_, machine_, stage_of(from, machine_.name(from.group)),
+                                       stage_of(to, machine_.name(to.group)),
+                                       may_share_node(from, to, machine_));
   return known->second;
 }
 
 analyzer::TiedTimes Grid::tied(const Layout& first, const Layout& last) {
   const auto [known, fresh] = tied_.try_emplace({first, last});
   if (fresh)
-    known->second =
-        analyzer::tied_s(model_, machine_, stage_of(first, machine_), stage_of(last, machine_),
-                         may_share_node(first, last, machine_));
+    known->second = analyzer::tied_s(model_, machine_, stage_of(first, machine_.name(first.group)),
+                                     stage_of(last, machine_.name(last.group)),
+                                     may_share_node(first, last, machine_));
   return known->second;
 }
 
@@ -223,7 +343,7 @@ Rising Grid::rising(const Seat& seat, const Axes& axes) {
     const Point &from = points[2 * i], &to = points[2 * i + 1];
     if (falls(from.stable_s, to.stable_s) || falls(from.whole_s(), to.whole_s()) ||
         falls(from.shortest_s(), to.shortest_s()) || falls(from.alone_s(), to.alone_s()) ||
-        (axis_of[i] < first_on_disk && falls(from.host_bytes, to.host_bytes)))
+        (!plan::shares[axis_of[i]].on_disk() && falls(from.host_bytes, to.host_bytes)))
       rising[axis_of[i]] = false;
   }
   return rising_[key] = rising;

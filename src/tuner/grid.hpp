@@ -6,20 +6,20 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "analyzer/messages.hpp"
 #include "base/deadline.hpp"
+#include "plan/knobs.hpp"
 #include "space.hpp"
 
 namespace brume::tuner {
 
-/// Shares that leave the device, of weights, gradients, optimizer state and activations; then of
-/// the last two, of what leaves, what lies on disk.
-using Ratios = std::array<double, 6>;
-inline constexpr std::size_t first_on_disk = 4;
+/// What does not stay on the device, in the order of plan::shares; on disk, of what leaves.
+using Ratios = std::array<double, plan::num_shares>;
 
 /// One strategy of a stage and what it costs.
 struct Point {
@@ -36,8 +36,13 @@ struct Point {
   double host_bytes = 0.0;     ///< per rank
   double disk_bytes = 0.0;     ///< per rank
 
-  double optim_disk_ratio() const { return ratios[2] * ratios[4]; }
-  double act_disk_ratio() const { return ratios[3] * ratios[5]; }
+  /// A share of all that there is of its kind, as a plan has it.
+  double ratio(std::size_t share) const {
+    const auto whole = plan::shares[share].whole;
+    return whole ? ratios[*whole] * ratios[share] : ratios[share];
+  }
+  /// Sets what the strategy chooses.
+  void apply_to(plan::Stage& stage) const;
   /// The first forward and the last backward, with their updates as far as they are waited for [s].
   double whole_s() const { return stable_s + delta_s; }
   /// The same where nothing hides updates.
@@ -46,6 +51,9 @@ struct Point {
   double shortest_s() const { return stable_s - less_s; }
   bool same_strategy(const Point& other) const;
 };
+
+/// A stage of this layout, without savings.
+plan::Stage stage_of(const Layout& mesh, const std::string& group);
 
 /// Where in a pipeline a stage stands.
 struct Seat {
@@ -65,13 +73,13 @@ struct Axes {
   Axes in_memory() const;
 
   std::vector<int> zero_levels;
-  std::array<std::vector<double>, std::tuple_size_v<Ratios>> ratios;
+  std::array<std::vector<double>, plan::num_shares> ratios;
   bool recompute;
 };
 
 /// Along which axes neither time nor, but for shares on disk, host bytes fall; where one may fall,
 /// all values are tried.
-using Rising = std::array<bool, std::tuple_size_v<Ratios>>;
+using Rising = std::array<bool, plan::num_shares>;
 
 /// The expressions of all stage roles of one model on one machine. Pricing throws OutOfTime when
 /// the deadline has passed.
@@ -79,6 +87,7 @@ class Grid {
  public:
   /// What it is given must outlive it.
   Grid(const model::Config& model, const hardware::Machine& machine, const Deadline& deadline);
+  ~Grid();
 
   void price_time(const Seat& seat, std::span<Point> points);    ///< sets stable and delta
   void price_memory(const Seat& seat, std::span<Point> points);  ///< sets bytes on each tier
@@ -100,12 +109,12 @@ class Grid {
   const hardware::Machine& machine() const { return machine_; }
 
  private:
-  struct Role {
-    symbolic::Tape time;    ///< stable, delta, less, alone delta
-    symbolic::Tape memory;  ///< forward peak, backward peak, host, disk
-  };
-  const Role& role(analyzer::StageRole wanted);
-  void evaluate(const symbolic::Tape& tape, const Seat& seat, std::span<const Point> points);
+  /// Four outputs of a role, and what strategies have in common that were priced.
+  struct Priced;
+  struct Role;
+  Role& role(analyzer::StageRole wanted);
+  const std::vector<double>& values(const Seat& seat);
+  void evaluate(Priced& priced, const Seat& seat, std::span<const Point> points);
 
   const model::Config& model_;
   const hardware::Machine& machine_;
@@ -115,7 +124,9 @@ class Grid {
   analyzer::Analyzer analyzer_;
   std::map<std::pair<Layout, Layout>, double> streams_s_;
   std::map<std::pair<Layout, Layout>, analyzer::TiedTimes> tied_;
-  std::vector<std::vector<double>> inputs_, outputs_;  ///< columns of the last evaluation
+  /// Variables of a seat, by layout, microbatches, run-ahead, stages after, the cluster's devices.
+  std::map<std::tuple<Layout, int, int, int, int>, std::vector<double>> values_;
+  std::array<std::vector<double>, 4> outputs_;  ///< columns of the last evaluation
   std::int64_t evaluations_ = 0;
 };
 

@@ -6,7 +6,7 @@
 
 #include "base/error.hpp"
 #include "schedule/compile.hpp"
-#include "schedule/simulate.hpp"
+#include "schedule/steady.hpp"
 
 namespace brume::tuner {
 namespace {
@@ -14,7 +14,6 @@ namespace {
 /// Of larger plans two ranks of each stage are placed and one of each is simulated.
 constexpr std::int64_t most_whole_ranks = 64;
 constexpr std::int64_t most_simulated_passes = 50'000;  ///< of layers, over all Programs
-constexpr std::int64_t most_coarse_passes = 3'000;      ///< the same, of a coarse simulation
 
 using schedule::Tier;
 
@@ -56,17 +55,11 @@ void count(Placement& placement, const plan::Plan& plan, const hardware::Cluster
   }
 }
 
-plan::Plan of_microbatches(plan::Plan plan, int microbatches) {
-  plan.global_batch = plan.global_batch / plan.microbatches * microbatches;
-  plan.microbatches = microbatches;
-  return plan;
-}
-
 /// The same plan with as many microbatches as it takes to reach its steady state: later ones reuse
 /// the bytes of earlier ones.
 plan::Plan shortened(const plan::Plan& plan) {
-  return of_microbatches(plan,
-                         std::min(plan.microbatches, 2 * plan.run_ahead * plan.num_stages() + 4));
+  return schedule::of_microbatches(
+      plan, std::min(plan.microbatches, schedule::steady_microbatches(plan)));
 }
 
 /// Passes over layers of one iteration, of so many ranks of each stage.
@@ -159,27 +152,7 @@ Coarse coarsely(const plan::Plan& plan, const model::Config& model,
                 const Deadline& deadline) {
   Coarse found{sample(plan, model, cluster, deadline).misfit, std::nullopt};
   if (found.misfit || !executes(plan, model, cluster)) return found;
-  const auto seconds = [&](const plan::Plan& part) {
-    const bool whole =
-        passes(part, [](const plan::Stage& s) { return s.devices(); }) <= most_coarse_passes;
-    std::vector<schedule::Program> programs;
-    for (int rank = 0; rank < part.devices(); ++rank) {
-      const plan::Place place = plan::place(part, rank);
-      if (whole || (place.dp_rank == 0 && place.tp_rank == 0))
-        programs.push_back(
-            schedule::compile(part, model, rank, {.tight = false, .deadline = deadline}));
-    }
-    return schedule::simulate(programs, part, model, machine, deadline).iteration_s;
-  };
-  // Once all stages are busy an iteration grows by as much for each microbatch.
-  const int full = 2 * plan.run_ahead * plan.num_stages() + 4, more = full + full / 2;
-  if (plan.microbatches <= more) {
-    found.iteration_s = seconds(plan);
-  } else {
-    const double full_s = seconds(of_microbatches(plan, full));
-    const double more_s = seconds(of_microbatches(plan, more));
-    found.iteration_s = more_s + (plan.microbatches - more) * (more_s - full_s) / (more - full);
-  }
+  found.iteration_s = schedule::steady_time(plan, model, machine, deadline);
   return found;
 }
 

@@ -5,7 +5,9 @@
 #include <algorithm>
 
 #include "base/text.hpp"
+#include "plan/knobs.hpp"
 #include "tuner/tuner.hpp"
+#include "why.hpp"
 
 namespace brume::tuner {
 namespace {
@@ -31,7 +33,7 @@ std::string on_groups(const plan::Plan& plan) {
   return plan.stages[0].group.empty() ? "" : " on " + of_stages(plan, &plan::Stage::group);
 }
 
-/// Where the iteration's time goes by the model: the slowest stage, and what comes beside it.
+/// The line that says where the iteration's time goes: to the slowest stage, and beside it.
 std::string time_lines(const Candidate& best) {
   const auto slowest = std::ranges::max_element(
       best.prediction.stages, {},
@@ -77,6 +79,10 @@ std::string memory_lines(const Candidate& best, const hardware::Cluster& cluster
   return lines;
 }
 
+std::string ended_by(const Search& search) {
+  return tuner::ended_by(search.interrupted, search.limit_s);
+}
+
 std::string ablation_lines(const Result& result) {
   if (result.ablations.empty() && result.untried.empty())
     return "why     no knob of the search would be missed\n";
@@ -88,19 +94,20 @@ std::string ablation_lines(const Result& result) {
                                                100.0 * (*ablation.iteration_s / base_s - 1.0))
                                  : fmt::format("why     without {}: nothing fits\n", ablation.knob);
   if (!result.untried.empty())
-    text += fmt::format(
-        "why     not tried, for search.time_limit_s = {:g} was over: plans without {}\n",
-        result.search.limit_s, fmt::join(result.untried, ", "));
+    text += fmt::format("why     not tried, for {} ended the search: plans without {}\n",
+                        ended_by(result.search), fmt::join(result.untried, ", "));
   return text;
 }
 
 /// What the search did not come to.
 std::string limit_line(const Search& search) {
-  if (!search.cut_short) return {};
-  return fmt::format(
-      "limit   search.time_limit_s = {:g} ended the search: {}; raise it\n", search.limit_s,
-      search.gap > 0.0 ? fmt::format("a plan may be up to {:.2g} % faster", 100.0 * search.gap)
-                       : "fewer plans were simulated than search.simulate_top asks for");
+  if (!search.cut_short)
+    return search.interrupted ? "limit   interrupted by a signal when the plan was found\n" : "";
+  return fmt::format("limit   {} ended the search: {}{}\n", ended_by(search),
+                     search.gap > 0.0
+                         ? fmt::format("a plan may be up to {:.2g} % faster", 100.0 * search.gap)
+                         : "fewer plans were simulated than search.simulate_top asks for",
+                     search.interrupted ? "" : "; raise it");
 }
 
 std::string next_best(const Result& result) {
@@ -123,25 +130,18 @@ std::string next_best(const Result& result) {
 std::string summary(const plan::Plan& plan) {
   using plan::Stage;
   int recomputed = 0, zero_level = 0;
-  double weight = 0.0, grad = 0.0, optim = 0.0, act = 0.0, optim_disk = 0.0, act_disk = 0.0;
+  Stage most;
   for (const Stage& stage : plan.stages) {
     recomputed += stage.ckpt_layers;
-    weight = std::max(weight, stage.weight_offload_ratio);
-    grad = std::max(grad, stage.grad_offload_ratio);
-    optim = std::max(optim, stage.optim_offload_ratio);
-    act = std::max(act, stage.act_offload_ratio);
-    optim_disk = std::max(optim_disk, stage.optim_disk_ratio);
-    act_disk = std::max(act_disk, stage.act_disk_ratio);
     zero_level = std::max(zero_level, stage.zero_level);
+    for (const plan::Share& share : plan::shares)
+      most.*share.ratio = std::max(most.*share.ratio, stage.*share.ratio);
   }
-  const std::string disk = optim_disk > 0.0 || act_disk > 0.0
-                               ? fmt::format("  disk {:g}/{:g}", optim_disk, act_disk)
-                               : "";
-  return fmt::format(
-      "S {}{}  dp {}  tp {}  b {}  G {}  ZeRO {}  recomputed {}  offload {:g}/{:g}/{:g}/{:g}{}",
-      plan.num_stages(), on_groups(plan), of_stages(plan, &Stage::dp), of_stages(plan, &Stage::tp),
-      of_stages(plan, &Stage::microbatch), plan.microbatches, zero_level, recomputed, weight, grad,
-      optim, act, disk);
+  const std::string disk = plan::uses_disk(most) ? "  disk " + plan::ratios(most, true) : "";
+  return fmt::format("S {}{}  dp {}  tp {}  b {}  G {}  ZeRO {}  recomputed {}  offload {}{}",
+                     plan.num_stages(), on_groups(plan), of_stages(plan, &Stage::dp),
+                     of_stages(plan, &Stage::tp), of_stages(plan, &Stage::microbatch),
+                     plan.microbatches, zero_level, recomputed, plan::ratios(most, false), disk);
 }
 
 std::string report(const Result& result, const hardware::Cluster& cluster) {

@@ -8,12 +8,8 @@ namespace {
 
 constexpr double worth_knowing = 0.003;  ///< relative, of the time of the fastest plan known
 
-std::vector<Limits> limits(const hardware::Cluster& cluster) {
-  std::vector<Limits> found;
-  for (const hardware::NodeGroup& group : cluster.groups)
-    found.push_back({double(group.memory_bytes), double(group.host_memory_bytes),
-                     double(group.disk_bytes) / group.devices_per_node});
-  return found;
+Bounds::key_type key(const Frame& frame) {
+  return {frame.num_stages, frame.microbatches, frame.run_ahead};
 }
 
 }  // namespace
@@ -26,29 +22,17 @@ plan::Plan plan_of(const Question& question, const Frame& frame, const std::vect
   int first_layer = 0;
   for (const Point& point : stages) {
     const Layout& mesh = frame.layouts[std::size_t(point.layout)];
-    plan.stages.push_back({.first_layer = first_layer,
-                           .layers = point.layers,
-                           .nodes = mesh.nodes,
-                           .devices_per_node = mesh.devices_per_node,
-                           .microbatch = mesh.microbatch,
-                           .dp = mesh.dp,
-                           .tp = mesh.tp,
-                           .zero_level = point.zero_level,
-                           .ckpt_layers = point.ckpt_layers,
-                           .weight_offload_ratio = point.ratios[0],
-                           .grad_offload_ratio = point.ratios[1],
-                           .optim_offload_ratio = point.ratios[2],
-                           .act_offload_ratio = point.ratios[3],
-                           .optim_disk_ratio = point.optim_disk_ratio(),
-                           .act_disk_ratio = point.act_disk_ratio(),
-                           .group = question.cluster.groups[std::size_t(mesh.group)].name});
+    const std::string& group = question.cluster.groups[std::size_t(mesh.group)].name;
+    plan::Stage& stage = plan.stages.emplace_back(stage_of(mesh, group));
+    stage.first_layer = first_layer;
+    point.apply_to(stage);
     first_layer += point.layers;
   }
   return plan;
 }
 
-Searcher::Searcher(Question question, Grid& grid)
-    : question_(std::move(question)), grid_(grid), axes_(question_.keys) {
+Searcher::Searcher(Question question, Grid& grid, Bounds known)
+    : question_(std::move(question)), grid_(grid), axes_(question_.keys), known_(std::move(known)) {
   unbuilt_ = frames(question_.model, question_.global_batch, question_.cluster, question_.keys);
   std::ranges::reverse(unbuilt_);
 }
@@ -57,8 +41,10 @@ void Searcher::build_frames() {
   for (; !unbuilt_.empty(); unbuilt_.pop_back()) {
     const Frame& frame = unbuilt_.back();
     std::shared_ptr<Fronts>& fronts = fronts_[{frame.microbatches, frame.run_ahead, frame.layouts}];
-    if (!fronts) fronts = std::make_shared<Fronts>(grid_, axes_, limits(question_.cluster));
+    if (!fronts) fronts = std::make_shared<Fronts>(grid_, axes_, *question_.rows);
     frames_.emplace_back(question_, grid_, fronts, frame);
+    if (const auto known = known_.find(key(frame)); known != known_.end())
+      frames_.back().raise_bound(known->second);
   }
 }
 
@@ -88,6 +74,16 @@ double Searcher::bound_s() const {
   return bound_s;
 }
 
+Bounds Searcher::bounds() const {
+  Bounds bounds;
+  if (!unbuilt_.empty()) return bounds;
+  for (const FrameSearch& frame : frames_) {
+    const auto known = bounds.try_emplace(key(frame.frame()), infinity).first;
+    known->second = std::min(known->second, frame.bound_s());
+  }
+  return bounds;
+}
+
 std::optional<Found> Searcher::next(double known_s) {
   const auto take = [&]() -> std::optional<Found> {
     const auto fastest = std::ranges::min_element(
@@ -111,6 +107,7 @@ std::optional<Found> Searcher::next(double known_s) {
           std::ranges::find_if(frames_, [&](const FrameSearch& other) { return &other == frame; }) -
           frames_.begin());
       for (Offer& offer : frame->work(known_s)) offers_.push_back({std::move(offer), index});
+      if (question_.progress) question_.progress->bound_s = bound_s();
     }
   } catch (const OutOfTime&) {
     return take();

@@ -36,11 +36,15 @@ plan::Plan plan_of(const Question& question, const Frame& frame, const std::vect
 /// @throws OutOfTime when none is known by then
 std::optional<plan::Plan> smallest_plan(const Question& question, Grid& grid);
 
+/// Bounds of frames, by stages, microbatches and run-ahead [s].
+using Bounds = std::map<std::tuple<int, int, int>, double>;
+
 /// The frame that may hold the fastest plan is looked at more closely, until the fastest prediction
 /// of a plan that was found is below the bounds of all frames: then that plan is next.
 class Searcher {
  public:
-  Searcher(Question question, Grid& grid);
+  /// @param known  bounds that a search over these plans and others has proven
+  Searcher(Question question, Grid& grid, Bounds known = {});
 
   /// The next plan by prediction, were plans of `known_s` no longer of interest; when the deadline
   /// has passed, the fastest known. None when none is left, see done(), or known.
@@ -51,6 +55,8 @@ class Searcher {
 
   /// Proven by the model: no plan is faster [s].
   double bound_s() const;
+  /// The same of each frame.
+  Bounds bounds() const;
 
   /// Takes a stage's strategy out of the search: it was seen not to fit.
   void strike(const Found& found, int stage);
@@ -67,8 +73,9 @@ class Searcher {
   Question question_;
   Grid& grid_;
   Axes axes_;
+  Bounds known_;
   std::vector<Frame> unbuilt_;  ///< in reverse
-  /// By microbatches, run-ahead and layouts.
+  /// [microbatches, run-ahead, layouts]
   std::map<std::tuple<int, int, std::vector<Layout>>, std::shared_ptr<Fronts>> fronts_;
   std::deque<FrameSearch> frames_;
   std::vector<Found> offers_;  ///< not yet returned

@@ -36,17 +36,22 @@ std::optional<std::int64_t> take_placed_peaks(analyzer::Prediction& prediction,
   return any ? std::optional(largest) : std::nullopt;
 }
 
-/// search.time_limit_s, of which a step of the search may take a part.
+/// search.time_limit_s, of which a step of the search may take a part; over when somebody ends it.
 class Budget {
  public:
-  explicit Budget(double limit_s) : limit_s_(limit_s), deadline_(limit_s) {}
+  Budget(double limit_s, const std::atomic<bool>* stop)
+      : limit_s_(limit_s), stop_(stop), deadline_(limit_s, stop) {}
   double seconds() const { return watch_.seconds(); }
-  double left_s() const { return std::max(0.0, limit_s_ - watch_.seconds()); }
-  void allow(double time_s) { deadline_.set(time_s); }
+  double left_s() const { return stopped() ? 0.0 : std::max(0.0, limit_s_ - seconds()); }
+  bool stopped() const { return stop_ && *stop_; }
+  void allow(double time_s) { deadline_ = Deadline(time_s, stop_); }
+  /// Whatever happens.
+  void grant(double time_s) { deadline_ = Deadline(time_s); }
   const Deadline& deadline() const { return deadline_; }
 
  private:
   double limit_s_;
+  const std::atomic<bool>* stop_;
   Stopwatch watch_;
   Deadline deadline_;
 };
@@ -110,8 +115,9 @@ class BestPlans {
   /// Looks for plans until none can be faster than the fastest. @return how many there are
   std::size_t search() {
     constexpr double share = 0.7;  // of the time, unless nothing is known by then
+    search_end_s_ = budget_.seconds() + share * budget_.left_s();
     try {
-      budget_.allow(share * budget_.left_s());
+      budget_.allow(search_end_s_ - budget_.seconds());
       while (const std::optional<Found> found = next()) {
         if (found->offer.predicted_s > fastest_s_ * (1.0 + prediction_error)) break;
         if (!repeats(*found)) take(*found);
@@ -143,9 +149,11 @@ class BestPlans {
   }
 
   void take(const Found& found) {
-    if (simulated_.empty()) budget_.allow(budget_.left_s() + placing_s);
+    const bool first = simulated_.empty();
+    if (first) budget_.grant(budget_.left_s() + placing_s);
     const Coarse coarse = coarsely(found.offer.plan, question_.model, question_.cluster,
                                    question_.machine, question_.deadline);
+    if (first) budget_.allow(search_end_s_ - budget_.seconds());
     if (coarse.misfit) {
       ++statistics_.struck;
       return searcher_.strike(found, *coarse.misfit);
@@ -154,6 +162,7 @@ class BestPlans {
     simulated_.push_back({found, coarse.iteration_s.value_or(found.offer.predicted_s),
                           coarse.iteration_s.has_value()});
     fastest_s_ = std::min(fastest_s_, simulated_.back().seconds);
+    if (question_.progress) question_.progress->best_s = fastest_s_;
   }
 
   /// The best of those simulated; the fastest is placed and simulated in full, and so is each next
@@ -214,11 +223,34 @@ class BestPlans {
   std::size_t wanted_;
   std::vector<Simulated> simulated_;
   double fastest_s_ = infinity;  ///< of them
+  double search_end_s_ = 0.0;    ///< of the budget's seconds
 };
 
-void add_reasons(const Question& question, Grid& grid, Result& result) {
-  result.ablations = ablations(question, result.best[0], result.untried);
+/// A search without a knob looks at fewer plans, and may so come upon one that is faster than the
+/// best of all: that takes its place.
+void take_if_faster(const Question& question, Grid& grid, const plan::Plan& plan, Result& result) {
+  const Placement placement = place(plan, question.model, question.cluster, question.deadline);
+  if (placement.misfit) return;
+  Candidate found = candidate(question, grid, plan, placement);
+  const double before_s = result.best[0].seconds();
+  if (found.seconds() >= before_s) return;
+  result.search.gap = std::max(0.0, 1.0 - before_s * (1.0 - result.search.gap) / found.seconds());
+  const std::size_t wanted = result.best.size();
+  std::erase_if(result.best, [&](const Candidate& other) { return other.plan == plan; });
+  result.best.insert(result.best.begin(), std::move(found));
+  if (result.best.size() > wanted) result.best.pop_back();
+  // It does without that knob.
+  std::erase_if(result.ablations, [&](const Ablation& without) {
+    return without.iteration_s && *without.iteration_s <= result.best[0].seconds();
+  });
+}
+
+void add_reasons(const Question& question, Grid& grid, const Bounds& bounds, Result& result) {
+  Reasons found = reasons(question, result.best[0], bounds);
+  result.ablations = std::move(found.ablations);
+  result.untried = std::move(found.untried);
   try {
+    if (found.faster) take_if_faster(question, grid, *found.faster, result);
     result.nearest_infeasible = nearest_infeasible(question, grid);
   } catch (const OutOfTime&) {
   }
@@ -241,14 +273,17 @@ std::int64_t Candidate::placed_disk_bytes() const {
 Result tune(const model::Config& model, int global_batch, const hardware::Cluster& cluster,
             const hardware::Machine& machine, const deck::SearchKeys& search,
             const Options& options) {
-  Budget budget(search.time_limit_s);
-  const Question question{model,  global_batch,        cluster,          machine,
-                          search, options.most_labels, budget.deadline()};
+  Budget budget(search.time_limit_s, options.stop);
+  AllRows rows(cluster);
+  Question question{model,           global_batch,        cluster,           machine,
+                    search,          options.most_labels, budget.deadline(), &rows,
+                    options.progress};
   Grid grid(model, machine, budget.deadline());
   Searcher searcher(question, grid);
   Result result;
   result.search.limit_s = search.time_limit_s;
   result.best = BestPlans(question, grid, searcher, result.search, budget).collect();
+  question.progress = nullptr;  // what follows are other searches
   budget.allow(budget.left_s());
   if (result.best.empty()) {
     if (searcher.done(infinity)) nothing_fits(question, grid);
@@ -256,7 +291,8 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
   }
 
   searcher.add_to(result.search);
-  if (options.reasons) add_reasons(question, grid, result);
+  if (options.reasons) add_reasons(question, grid, searcher.bounds(), result);
+  result.search.interrupted = budget.stopped();
   result.search.seconds = budget.seconds();
   return result;
 }

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <functional>
 #include <future>
 #include <limits>
 #include <thread>
@@ -14,69 +13,42 @@
 #include "base/text.hpp"
 #include "base/units.hpp"
 #include "placement.hpp"
+#include "plan/knobs.hpp"
 
 namespace brume::tuner {
 namespace {
 
 constexpr double ablation_gap = 0.02;  ///< of the time without a knob
 
-/// A knob: how to search without it, and whether a stage uses it.
-struct Knob {
-  const char* name;
-  std::function<void(deck::SearchKeys&)> forbid;
-  std::function<bool(const plan::Plan&, const plan::Stage&)> used;
+/// A plan that fits.
+struct Placed {
+  plan::Plan plan;
+  double iteration_s = infinity;  ///< simulated coarsely
 };
 
-const std::vector<Knob>& knobs() {
-  using deck::SearchKeys;
-  using plan::Plan, plan::Stage;
-  static const std::vector<Knob> all{
-      {"recomputation", [](SearchKeys& k) { k.recompute = false; },
-       [](const Plan&, const Stage& s) { return s.ckpt_layers > 0; }},
-      {"ZeRO", [](SearchKeys& k) { k.zero_levels = {0}; },
-       [](const Plan&, const Stage& s) { return s.zero_level > 0; }},
-      {"weight offload", [](SearchKeys& k) { k.weight_offload = {0.0}; },
-       [](const Plan&, const Stage& s) { return s.weight_offload_ratio > 0.0; }},
-      {"gradient offload", [](SearchKeys& k) { k.grad_offload = {0.0}; },
-       [](const Plan&, const Stage& s) { return s.grad_offload_ratio > 0.0; }},
-      {"optimizer offload", [](SearchKeys& k) { k.optim_offload = {0.0}; },
-       [](const Plan&, const Stage& s) { return s.optim_offload_ratio > 0.0; }},
-      {"activation offload", [](SearchKeys& k) { k.act_offload = {0.0}; },
-       [](const Plan&, const Stage& s) { return s.act_offload_ratio > 0.0; }},
-      {"disk", [](SearchKeys& k) { k.optim_disk = k.act_disk = {0.0}; },
-       [](const Plan&, const Stage& s) { return plan::uses_disk(s); }},
-      {"unequal stages", [](SearchKeys& k) { k.unequal_stages = false; },
-       [](const Plan& p, const Stage& s) {
-         const Stage& first = p.stages[0];
-         // Those of several groups may always differ.
-         return s.group.empty() &&
-                (s.dp != first.dp || s.tp != first.tp || s.microbatch != first.microbatch);
-       }},
-      {"pipeline parallelism", [](SearchKeys& k) { k.stages = {1}; },
-       [](const Plan& p, const Stage&) { return p.num_stages() > 1; }},
-      {"tensor parallelism", [](SearchKeys& k) { k.tp = {1}; },
-       [](const Plan&, const Stage& s) { return s.tp > 1; }},
-      {"data parallelism", [](SearchKeys& k) { k.dp = {1}; },
-       [](const Plan&, const Stage& s) { return s.dp > 1; }},
+/// The plan than which none is faster by more than `gap` by the model's bound or prediction.
+///
+/// @param bounds  of a search over these plans and others
+/// @throws OutOfTime when none is known by then
+std::optional<Placed> fastest_placed(const Question& question, Grid& grid, double gap,
+                                     const Bounds& bounds = {}) {
+  Searcher searcher(question, grid, bounds);
+  Placed fastest;
+  const auto worth_knowing_s = [&] {
+    return fastest.iteration_s < infinity ? fastest.iteration_s * (1.0 - gap)
+                                          : infinity;  // gap may be 1
   };
-  return all;
-}
-
-/// The coarsely simulated time of a plan that fits, than which none is faster by more than `gap`
-/// by the model's bound or prediction [s]. @throws OutOfTime when none is known by then
-std::optional<double> fastest_placed(const Question& question, Grid& grid, double gap) {
-  Searcher searcher(question, grid);
-  double fastest_s = infinity;
-  while (const std::optional<Found> found = searcher.next(fastest_s * (1.0 - gap))) {
-    if (found->offer.predicted_s >= fastest_s) break;
+  while (const std::optional<Found> found = searcher.next(worth_knowing_s())) {
+    if (found->offer.predicted_s >= worth_knowing_s()) break;
     const Coarse coarse = coarsely(found->offer.plan, question.model, question.cluster,
                                    question.machine, question.deadline);
+    const double iteration_s = coarse.iteration_s.value_or(found->offer.predicted_s);
     if (coarse.misfit)
       searcher.strike(*found, *coarse.misfit);
-    else
-      fastest_s = std::min(fastest_s, coarse.iteration_s.value_or(found->offer.predicted_s));
+    else if (iteration_s < fastest.iteration_s)
+      fastest = {found->offer.plan, iteration_s};
   }
-  if (fastest_s < infinity) return fastest_s;
+  if (fastest.iteration_s < infinity) return fastest;
   if (!searcher.done(infinity)) throw OutOfTime();
   return std::nullopt;
 }
@@ -89,19 +61,26 @@ namespace {
 struct Without {
   std::string name;
   Question question;
-  std::optional<double> iteration_s = std::nullopt;
+  std::optional<Placed> fastest = std::nullopt;
+  bool narrower = true;  ///< its plans are among those of the whole search
   bool tried = false;
 };
 
 /// Only knobs and groups that the best plan uses: without another one it stays what it is.
 std::vector<Without> searches(const Question& question, const plan::Plan& best) {
   std::vector<Without> found;
-  for (const Knob& knob : knobs())
-    if (std::ranges::any_of(best.stages,
-                            [&](const plan::Stage& stage) { return knob.used(best, stage); })) {
-      found.push_back({knob.name, question});
-      knob.forbid(found.back().question.keys);
-    }
+  for (const plan::Knob* knob : plan::in_turn()) {
+    const std::string name = knob->without;
+    if (name.empty() || std::ranges::find(found, name, &Without::name) != found.end()) continue;
+    Without without{name, question};
+    bool used = false;
+    for (const plan::Knob& other : plan::knobs)
+      if (other.without == name) {
+        used = used || plan::used(other, best);
+        without.narrower = plan::forbid(other, without.question.keys) && without.narrower;
+      }
+    if (used) found.push_back(std::move(without));
+  }
   for (std::size_t i = 0; i < question.cluster.groups.size(); ++i) {
     const std::string& name = question.cluster.groups[i].name;
     const auto used = [&](const plan::Stage& stage) { return stage.group == name; };
@@ -115,14 +94,13 @@ std::vector<Without> searches(const Question& question, const plan::Plan& best) 
 }  // namespace
 
 // Each core takes the next search, with expressions of its own, until none is left.
-std::vector<Ablation> ablations(const Question& question, const Candidate& best,
-                                std::vector<std::string>& untried) {
+Reasons reasons(const Question& question, const Candidate& best, const Bounds& bounds) {
   std::vector<Without> all = searches(question, best.plan);
   std::atomic<std::size_t> next = 0;
   const auto work = [&] {
     Grid grid(question.model, question.machine, question.deadline);
     for (std::size_t i = next++; i < all.size(); i = next++) try {
-        all[i].iteration_s = fastest_placed(all[i].question, grid, ablation_gap);
+        all[i].fastest = fastest_placed(all[i].question, grid, ablation_gap, bounds);
         all[i].tried = true;
       } catch (const OutOfTime&) {
       }
@@ -133,12 +111,20 @@ std::vector<Ablation> ablations(const Question& question, const Candidate& best,
     others.push_back(std::async(std::launch::async, work));
   work();
   for (std::future<void>& other : others) other.get();
-  std::vector<Ablation> found;
-  for (const Without& without : all)
-    if (without.tried)
-      found.push_back({without.name, without.iteration_s});
-    else
-      untried.push_back(without.name);
+  Reasons found;
+  double fastest_s = best.seconds();
+  for (const Without& without : all) {
+    if (!without.tried) {
+      found.untried.push_back(without.name);
+      continue;
+    }
+    Ablation& ablation = found.ablations.emplace_back(without.name, std::nullopt);
+    if (!without.fastest) continue;
+    ablation.iteration_s = without.fastest->iteration_s;
+    if (!without.narrower || *ablation.iteration_s >= fastest_s) continue;
+    fastest_s = *ablation.iteration_s;
+    found.faster = without.fastest->plan;
+  }
   return found;
 }
 
@@ -151,9 +137,7 @@ deck::SearchKeys saving_nothing(deck::SearchKeys keys) {
     if (!ratios.empty()) ratios = {*std::ranges::min_element(ratios)};
   };
   keys.recompute = false;
-  for (auto* ratios : {&keys.weight_offload, &keys.grad_offload, &keys.optim_offload,
-                       &keys.act_offload, &keys.optim_disk, &keys.act_disk})
-    least(*ratios);
+  for (const plan::Share& share : plan::shares) least(keys.*share.list());
   return keys;
 }
 
@@ -163,6 +147,8 @@ std::string nearest_infeasible(const Question& question, Grid& grid) {
   Question unlimited = question;
   for (hardware::NodeGroup& group : unlimited.cluster.groups)
     group.memory_bytes = group.host_memory_bytes = std::numeric_limits<std::int64_t>::max();
+  AllRows rows(unlimited.cluster);
+  unlimited.rows = &rows;
   unlimited.keys = saving_nothing(question.keys);
   const std::optional<Found> found = Searcher(unlimited, grid).next(infinity);
   if (!found) return {};
@@ -188,31 +174,18 @@ std::string nearest_infeasible(const Question& question, Grid& grid) {
 
 namespace {
 
-/// A change of the deck's lists under which something fits. @throws OutOfTime
+/// A key of the search that would let a plan fit, and its value. @throws OutOfTime
 std::string other_change(const Question& question, Grid& grid) {
-  const auto all = [](std::vector<double>& ratios) { ratios = {0.0, 0.5, 1.0}; };
-  const std::vector<std::pair<const char*, std::function<void(deck::SearchKeys&)>>> changes{
-      {"recompute = true", [](auto& k) { k.recompute = true; }},
-      {"zero_levels = [0, 1, 2, 3]",
-       [](auto& k) {
-         k.zero_levels = {0, 1, 2, 3};
-       }},
-      {"optim_offload = [0, 0.5, 1]", [&](auto& k) { all(k.optim_offload); }},
-      {"act_offload = [0, 0.5, 1]", [&](auto& k) { all(k.act_offload); }},
-      {"weight_offload = [0, 0.5, 1]", [&](auto& k) { all(k.weight_offload); }},
-      {"grad_offload = [0, 0.5, 1]", [&](auto& k) { all(k.grad_offload); }},
-      {"optim_disk = [0, 0.5, 1]", [&](auto& k) { all(k.optim_disk); }},
-      {"act_disk = [0, 0.5, 1]", [&](auto& k) { all(k.act_disk); }},
-      {"microbatch = []", [](auto& k) { k.microbatch.clear(); }},
-      {"tp = []", [](auto& k) { k.tp.clear(); }},
-      {"dp = []", [](auto& k) { k.dp.clear(); }},
-      {"stages = []", [](auto& k) { k.stages.clear(); }},
-      {"unequal_stages = true", [](auto& k) { k.unequal_stages = true; }}};
-  for (const auto& [name, change] : changes) {
+  const bool disk = std::ranges::any_of(
+      question.cluster.groups, [](const hardware::NodeGroup& g) { return g.disk_bytes > 0; });
+  for (const plan::Knob* knob : plan::in_turn()) {
+    if (knob->part_of && !disk) continue;
     Question other = question;
-    change(other.keys);
-    if (const auto time_s = fastest_placed(other, grid, 1.0))  // any plan will do
-      return fmt::format("search.{} would fit: {} an iteration", name, format_seconds(*time_s));
+    const std::string change = plan::allow(*knob, other.keys);
+    if (change.empty()) continue;
+    if (const auto any = fastest_placed(other, grid, 1.0))  // any plan will do
+      return fmt::format("search.{} would fit: {} an iteration", change,
+                         format_seconds(any->iteration_s));
   }
   return {};
 }
@@ -242,6 +215,10 @@ std::string missing_memory(const plan::Plan& smallest, const Placement& placed,
 
 }  // namespace
 
+std::string ended_by(bool interrupted, double limit_s) {
+  return interrupted ? "a signal" : fmt::format("search.time_limit_s = {:g}", limit_s);
+}
+
 void nothing_fits(const Question& question, Grid& grid) {
   std::optional<plan::Plan> smallest;
   std::optional<Placement> placed;
@@ -252,9 +229,10 @@ void nothing_fits(const Question& question, Grid& grid) {
     const std::string other = other_change(question, grid);
     if (!other.empty()) advice = "; " + other;
   } catch (const OutOfTime&) {
-    advice = fmt::format(
-        "; search.time_limit_s = {:g} ended the search for what would fit: raise it to know more",
-        question.keys.time_limit_s);
+    const bool interrupted = question.deadline.stopped();
+    advice = fmt::format("; {} ended the search for what would fit{}",
+                         ended_by(interrupted, question.keys.time_limit_s),
+                         interrupted ? "" : ": raise it to know more");
   }
   if (placed)
     throw Infeasible("memory", missing_memory(*smallest, *placed, question.cluster, advice));
@@ -270,13 +248,14 @@ void nothing_fits(const Question& question, Grid& grid) {
 void nothing_found(const Question& question, const Searcher& searcher, int struck) {
   Search seen;
   searcher.add_to(seen);
+  const bool interrupted = question.deadline.stopped();
   throw Infeasible(
-      "time limit",
-      fmt::format("no plan is known to fit: search.time_limit_s = {:g} ended the search after {} "
-                  "strategies of stages, of which {} fit, and {} plans that placement refused; "
-                  "raise it, or shorten the lists of [search]",
-                  question.keys.time_limit_s, format_count(double(seen.policies)),
-                  format_count(double(seen.feasible)), struck));
+      interrupted ? "interrupted" : "time limit",
+      fmt::format("no plan is known to fit: {} ended the search after {} strategies of stages, of "
+                  "which {} fit, and {} plans that placement refused{}",
+                  ended_by(interrupted, question.keys.time_limit_s),
+                  format_count(double(seen.policies)), format_count(double(seen.feasible)), struck,
+                  interrupted ? "" : "; raise it, or shorten the lists of [search]"));
 }
 
 }  // namespace brume::tuner

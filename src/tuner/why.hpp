@@ -1,6 +1,7 @@
 /// @file Why this plan, and what would fit where none does.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,13 +9,20 @@
 
 namespace brume::tuner {
 
-/// What the best plan would cost without each knob it uses; those that there was no time for are
-/// in `untried`.
-std::vector<Ablation> ablations(const Question& question, const Candidate& best,
-                                std::vector<std::string>& untried);
+struct Reasons {
+  std::vector<Ablation> ablations;   ///< what the best plan would cost without each knob it uses
+  std::vector<std::string> untried;  ///< knobs that there was no time for
+  std::optional<plan::Plan> faster;  ///< one of these plans that the best one should have been
+};
+
+/// @param bounds  of the search that found the best plan
+Reasons reasons(const Question& question, const Candidate& best, const Bounds& bounds);
 
 /// The fastest plan of an unlimited machine, when it does not fit this one. @throws OutOfTime
 std::string nearest_infeasible(const Question& question, Grid& grid);
+
+/// What ends a search before it is done, in words.
+std::string ended_by(bool interrupted, double limit_s);
 
 /// @throws Infeasible saying what misses by least, and what would fit
 [[noreturn]] void nothing_fits(const Question& question, Grid& grid);

@@ -1,0 +1,86 @@
+/// @file Models in Hugging Face's format: config.json and safetensors, in and out.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/engine.hpp"
+#include "interop/safetensors.hpp"
+#include "model/model.hpp"
+
+namespace brume::interop {
+
+/// Whether a directory is a model in this format, as far as names go.
+bool is_hugging_face(const std::filesystem::path& directory);
+
+/// The weights of a directory: model.safetensors, or the files that model.safetensors.index.json
+/// names. Only headers are kept in memory; each read takes what it is asked for.
+class PretrainedWeights {
+ public:
+  /// Opens the files and checks that they hold this model, each tensor once and with its shape;
+  /// buffers that older versions of the library saved do not count. Of learned positions there may
+  /// be more than the model has.
+  ///
+  /// @throws Error(input) naming what is missing, too much, or of another shape
+  PretrainedWeights(const std::filesystem::path& directory, const model::Config& config);
+  ~PretrainedWeights();
+
+  /// Values of a parameter's slab from its element `first` on. @throws Error(input)
+  void get(const engine::Slab& slab, std::int64_t first, std::span<float> values) const;
+
+  /// Fills slabs of weights, piece by piece. @throws Error(input)
+  void fill(const std::vector<engine::Slab>& slabs) const;
+
+  /// Requires that a head in the files of a model whose head is tied is the token table, which both
+  /// are read for. @throws Error(input)
+  void require_tied() const;
+
+  Dtype dtype() const;  ///< of most values
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// All of a model's parameters, each whole, as slabs of weights without memory.
+std::vector<engine::Slab> whole_weights(const model::Config& config);
+
+/// Fills slabs of weights with their values.
+using FillSlabs = std::function<void(std::vector<engine::Slab>& slabs)>;
+
+/// Writes a model to a directory: config.json, and safetensors in files of about `max_file_bytes`,
+/// with an index where they are several. A tensor is read and written in pieces of 128 MiB. Ranks
+/// that share the work write different files.
+class HuggingFaceWriter {
+ public:
+  /// @throws Error(input)  for a model that the library has no counterpart of
+  HuggingFaceWriter(std::filesystem::path directory, const model::Config& config, Dtype dtype,
+                    std::int64_t max_file_bytes);
+  ~HuggingFaceWriter();
+
+  int num_files() const;
+  /// @throws Error(storage), and what `fill` throws
+  void write_file(int number, const FillSlabs& fill) const;
+
+  /// Last of all, the index and config.json: that of `original`, if it is there and describes this
+  /// model, with what has changed; else a new one. @throws Error(storage)
+  void finish(const std::filesystem::path& original) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Copies the tokenizer's files, and config.json, from one directory to another, made where it is
+/// missing; what is not there is left out.
+/// @return  names copied
+/// @throws Error(input), Error(storage)
+std::vector<std::string> copy_companions(const std::filesystem::path& from,
+                                         const std::filesystem::path& to);
+
+}  // namespace brume::interop

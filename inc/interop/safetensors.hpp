@@ -1,0 +1,93 @@
+/// @file Files in the format safetensors: named tensors behind a header in JSON.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/descriptor.hpp"
+#include "base/files.hpp"
+
+namespace brume::interop {
+
+/// Number formats whose values can be read as fp32 without a rounding.
+enum class Dtype { f32, bf16, f16 };
+inline constexpr std::int64_t dtype_bytes(Dtype dtype) { return dtype == Dtype::f32 ? 4 : 2; }
+const char* name(Dtype dtype);  ///< as a file says it: "F32", "BF16", "F16"
+
+/// A tensor of a file, as its header describes it.
+struct TensorEntry {
+  std::string dtype;                ///< as the file says it, one of those that the format knows
+  std::vector<std::int64_t> shape;  ///< slowest index first
+  std::int64_t elements = 0;
+  std::int64_t first_byte = 0;  ///< of the file
+  std::int64_t bytes = 0;
+};
+
+/// A file that somebody else may have made, open for reading:
+///
+///   8 bytes     N, little-endian
+///   N bytes     {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...,
+///               "__metadata__": {"key": "text", ...}}, spaces behind it
+///   the rest    values, little-endian; offsets count from here
+///
+/// Its header is checked whole, as the reference reader does: N is at most 100 MB and within the
+/// file; the JSON has just these keys, each name once; a tensor has the bytes of its shape and
+/// dtype; the tensors fill the rest of the file without holes and overlaps.
+///
+/// @source  github.com/huggingface/safetensors, README.md ("Format")
+class TensorFile {
+ public:
+  /// @throws Error(input) naming the file and what is wrong
+  explicit TensorFile(const std::filesystem::path& path);
+
+  const std::string& name() const { return name_; }
+  const std::map<std::string, TensorEntry>& tensors() const { return tensors_; }
+
+  /// The number format of a tensor's values. @throws Error(input) for another one than Dtype's
+  Dtype dtype(const std::string& tensor) const;
+
+  /// Values of a tensor from element `first` on, widened to fp32.
+  /// @throws Error(input) when the file has become shorter or cannot be read
+  void read(const std::string& tensor, std::int64_t first, std::span<float> values) const;
+
+ private:
+  std::string name_;
+  Descriptor file_;
+  std::map<std::string, TensorEntry> tensors_;
+};
+
+/// A tensor to write.
+struct NewTensor {
+  std::string name;
+  std::vector<std::int64_t> shape;
+};
+
+/// Writes a file whose tensors all have one dtype: first the header, then values in its order.
+/// The file takes its place by commit().
+///
+/// @throws Error(storage)  from every call
+class TensorWriter {
+ public:
+  TensorWriter(const std::filesystem::path& path, Dtype dtype,
+               const std::vector<NewTensor>& tensors);
+
+  /// The next values of the tensors, which follow each other; rounded to nearest, ties to even.
+  void write(std::span<const float> values);
+  void commit();
+
+ private:
+  OutputFile file_;
+  Dtype dtype_;
+  std::int64_t missing_ = 0;  ///< values that are still to come
+};
+
+/// A name from a file in a message: in quotes, short, without control characters.
+std::string shown(std::string_view name);
+
+}  // namespace brume::interop

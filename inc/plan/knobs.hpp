@@ -1,0 +1,281 @@
+/// @file The knobs of a plan, each of them one row. Texts of plans, range checks, tables, JSON, the
+/// variables of the analyzer's expressions, the columns of the search and its reasons all follow
+/// from these rows.
+///
+/// A new share that leaves the device takes a member of Stage, its row here, a list in
+/// deck::SearchKeys with its key, and what it means.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "deck/deck.hpp"
+#include "plan/plan.hpp"
+
+namespace brume::plan {
+
+/// A number of a stage that follows from its plan.
+using Derived = int (*)(const Plan& plan, int stage);
+
+/// Earlier microbatches in flight on a stage; stages of the plan; 1 where a stage differs in dp, tp
+/// or microbatch from the first one, but for those of several groups, which always may.
+int stage_in_flight(const Plan& plan, int stage);
+int num_stages(const Plan& plan, int stage);
+int differs_from_first(const Plan& plan, int stage);
+
+using deck::SearchKeys;
+using SearchMember =
+    std::variant<std::monostate, bool SearchKeys::*, std::vector<int> SearchKeys::*,
+                 std::vector<double> SearchKeys::*>;
+
+/// A row. What a row leaves out it does not have.
+struct Knob {
+  const char* name;         ///< key of a plan's text and of JSON
+  const char* symbol = "";  ///< variable of the analyzer's expressions
+  std::variant<int Stage::*, double Stage::*, std::string Stage::*, int Plan::*, Derived> member;
+  SearchMember search = {};  ///< the deck's key, whose bounds are the knob's
+  double min = -std::numeric_limits<double>::infinity();  ///< of a knob without such bounds
+  double Stage::*part_of = nullptr;  ///< the share of which it is a part: what lies on disk
+  bool required = false;             ///< in a plan's text
+  const char* unit = "";
+  const char* help = "";     ///< for a plan's text
+  const char* column = "";   ///< heading in the table of stages; shares stand together
+  const char* without = "";  ///< what a plan lacks where this is at its lower bound
+  int turn = 0;              ///< its search key's, where nothing fits; what costs least comes first
+};
+
+inline constexpr Knob knobs[] = {
+    {.name = "version", .member = &Plan::version, .required = true, .help = "of this format"},
+    {.name = "global_batch",
+     .member = &Plan::global_batch,
+     .min = 1,
+     .required = true,
+     .unit = "sequences",
+     .help = "an iteration"},
+    {.name = "microbatches",
+     .symbol = "G",
+     .member = &Plan::microbatches,
+     .min = 1,
+     .required = true,
+     .help = "an iteration"},
+    {.name = "run_ahead",
+     .symbol = "r",
+     .member = &Plan::run_ahead,
+     .search = &SearchKeys::run_ahead,
+     .unit = "microbatches",
+     .help = "a stage is ahead of the next one; 2 hides messages between stages",
+     .turn = 10},
+    {.name = "num_stages",
+     .symbol = "S",
+     .member = num_stages,
+     .search = &SearchKeys::stages,
+     .without = "pipeline parallelism",
+     .turn = 12},
+    {.name = "in_flight", .symbol = "p", .member = stage_in_flight},
+    {.name = "unequal_stages",
+     .member = differs_from_first,
+     .search = &SearchKeys::unequal_stages,
+     .min = 0,
+     .without = "unequal stages",
+     .turn = 11},
+    {.name = "first_layer",
+     .member = &Stage::first_layer,
+     .min = 0,
+     .required = true,
+     .help = "its first layer"},
+    {.name = "group", .member = &Stage::group, .help = "group of nodes it lies on"},
+    {.name = "layers",
+     .symbol = "l",
+     .member = &Stage::layers,
+     .min = 1,
+     .required = true,
+     .help = "layers it holds"},
+    {.name = "nodes",
+     .symbol = "n",
+     .member = &Stage::nodes,
+     .min = 1,
+     .help = "nodes of its mesh"},
+    {.name = "devices_per_node",
+     .symbol = "m",
+     .member = &Stage::devices_per_node,
+     .min = 1,
+     .required = true,
+     .help = "devices of its mesh on each node"},
+    {.name = "microbatch",
+     .symbol = "b",
+     .member = &Stage::microbatch,
+     .search = &SearchKeys::microbatch,
+     .required = true,
+     .unit = "sequences",
+     .help = "per microbatch and data-parallel rank",
+     .column = "b",
+     .turn = 9},
+    {.name = "dp",
+     .symbol = "dp",
+     .member = &Stage::dp,
+     .search = &SearchKeys::dp,
+     .required = true,
+     .help = "data-parallel degree",
+     .column = "dp",
+     .without = "data parallelism",
+     .turn = 14},
+    {.name = "tp",
+     .symbol = "tp",
+     .member = &Stage::tp,
+     .search = &SearchKeys::tp,
+     .required = true,
+     .help = "tensor-parallel degree",
+     .column = "tp",
+     .without = "tensor parallelism",
+     .turn = 13},
+    {.name = "zero_level",
+     .symbol = "z",
+     .member = &Stage::zero_level,
+     .search = &SearchKeys::zero_levels,
+     .help = "0 none, 1 optimizer state sharded",
+     .column = "ZeRO",
+     .without = "ZeRO",
+     .turn = 2},
+    {.name = "ckpt_layers",
+     .symbol = "c",
+     .member = &Stage::ckpt_layers,
+     .search = &SearchKeys::recompute,
+     .min = 0,
+     .help = "last layers of the stage, recomputed in backward",
+     .column = "recomputed",
+     .without = "recomputation",
+     .turn = 1},
+    {.name = "weight_offload_ratio",
+     .symbol = "w",
+     .member = &Stage::weight_offload_ratio,
+     .search = &SearchKeys::weight_offload,
+     .help = "share of weights kept in host memory",
+     .without = "weight offload",
+     .turn = 5},
+    {.name = "grad_offload_ratio",
+     .symbol = "g",
+     .member = &Stage::grad_offload_ratio,
+     .search = &SearchKeys::grad_offload,
+     .help = "share of gradients kept in host memory",
+     .without = "gradient offload",
+     .turn = 6},
+    {.name = "optim_offload_ratio",
+     .symbol = "o",
+     .member = &Stage::optim_offload_ratio,
+     .search = &SearchKeys::optim_offload,
+     .help = "share of optimizer state kept in host memory",
+     .without = "optimizer offload",
+     .turn = 3},
+    {.name = "act_offload_ratio",
+     .symbol = "a",
+     .member = &Stage::act_offload_ratio,
+     .search = &SearchKeys::act_offload,
+     .help = "share of saved activations kept in host memory",
+     .without = "activation offload",
+     .turn = 4},
+    {.name = "optim_disk_ratio",
+     .symbol = "od",
+     .member = &Stage::optim_disk_ratio,
+     .search = &SearchKeys::optim_disk,
+     .part_of = &Stage::optim_offload_ratio,
+     .help = "share of optimizer state kept on disk, part of optim_offload_ratio",
+     .without = "disk",
+     .turn = 7},
+    {.name = "act_disk_ratio",
+     .symbol = "ad",
+     .member = &Stage::act_disk_ratio,
+     .search = &SearchKeys::act_disk,
+     .part_of = &Stage::act_offload_ratio,
+     .help = "share of saved activations kept on disk, part of act_offload_ratio",
+     .without = "disk",
+     .turn = 8},
+};
+
+using Knobs = std::span<const Knob>;
+
+/// The variable of a member in the analyzer's expressions.
+constexpr const char* symbol(auto member) {
+  for (const Knob& knob : knobs)
+    if (knob.member == decltype(knob.member)(member)) return knob.symbol;
+  return "";
+}
+
+/// A knob that is a share of what does not stay on the device, or of that, of what lies on disk.
+struct Share {
+  const Knob* knob;
+  double Stage::*ratio;
+  std::optional<std::size_t> whole;  ///< among the shares, the one of which it is a part
+
+  bool on_disk() const { return whole.has_value(); }
+  /// What the search tries; for shares on disk relative to what is offloaded.
+  std::vector<double> SearchKeys::*list() const {
+    return std::get<std::vector<double> SearchKeys::*>(knob->search);
+  }
+};
+
+inline constexpr std::size_t num_shares = [] {
+  std::size_t count = 0;
+  for (const Knob& knob : knobs) count += std::holds_alternative<double Stage::*>(knob.member);
+  return count;
+}();
+
+/// In the order of their rows.
+inline constexpr auto shares = [] {
+  std::array<Share, num_shares> all{};
+  std::size_t count = 0;
+  for (const Knob& knob : knobs)
+    if (const auto* ratio = std::get_if<double Stage::*>(&knob.member)) {
+      Share& share = all[count++] = {.knob = &knob, .ratio = *ratio, .whole = {}};
+      for (std::size_t i = 0; knob.part_of && i + 1 < count; ++i)
+        if (all[i].ratio == knob.part_of) share.whole = i;
+    }
+  return all;
+}();
+
+/// Calls `visit` with each row whose member is one of T, and with the member.
+template <class T>
+void for_members(Knobs rows, const auto& visit) {
+  for (const Knob& knob : rows)
+    std::visit(
+        [&](auto member) {
+          if constexpr (requires(T object) { object.*member; }) visit(knob, member);
+        },
+        knob.member);
+}
+
+/// The ratios of a stage joined by "/": "0/0/1/0.5" of what leaves the device, or of what lies on
+/// disk; their symbols alike: "w/g/o/a", "o/a".
+std::string ratios(const Stage& stage, bool on_disk);
+std::string symbols(bool on_disk);
+
+/// A knob's value for a stage of a plan; 0 of a name.
+double number(const Knob& knob, const Plan& plan, int stage);
+
+/// The keys of a stage's text and of a plan's.
+deck::Schema<Stage> stage_schema(Knobs rows = knobs);
+deck::Schema<Plan> plan_schema(Knobs rows = knobs);
+
+/// Checks that each number is within its bounds, and a part of a share within its whole.
+/// @throws Error(input) naming the stage, the key, what was expected and found
+void check_ranges(const Plan& plan, Knobs rows = knobs);
+
+/// The knobs that have a turn, in its order.
+std::vector<const Knob*> in_turn();
+
+/// Whether some stage has what `without` names.
+bool used(const Knob& knob, const Plan& plan);
+
+/// Lets the search have its lower bound only. @return whether it could have that before
+bool forbid(const Knob& knob, SearchKeys& keys);
+
+/// Lets the search try all of it: none, half and all of a share, all whole numbers within the
+/// bounds, all that make sense where there are none. @return "tp = []"; empty where it was so
+std::string allow(const Knob& knob, SearchKeys& keys);
+
+}  // namespace brume::plan

@@ -1,0 +1,45 @@
+/// @file Text to tokens and back, as a tokenizer.json of Hugging Face says.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace brume::tokenizer {
+
+/// Byte-level byte-pair encoding (GPT-2, Llama 3, Qwen, SmolLM, Falcon).
+///
+/// The ids are those of the reference library without the tokens that its post-processor adds.
+/// It remembers pieces that it met, so it is for one thread at a time.
+class Tokenizer {
+ public:
+  /// @param path  a tokenizer.json, or a directory with one
+  /// @throws Error(input) when the file cannot be read, is none, or asks for what is not supported;
+  ///                      the message names the file and the part
+  explicit Tokenizer(const std::filesystem::path& path);
+  Tokenizer(Tokenizer&& other) noexcept;
+  ~Tokenizer();
+
+  /// Appends the tokens of a text. Each part of it that is no UTF-8 counts as U+FFFD, as where
+  /// Python reads a file with errors="replace".
+  void encode(std::string_view text, std::vector<std::int32_t>& tokens);
+
+  /// The bytes of the tokens, one after the other. @throws Error(input) for a token that is none
+  std::string decode(std::span<const std::int32_t> tokens) const;
+
+  int vocab_size() const;  ///< the largest id and 1
+
+  /// The id of a token by its text, for example that which ends documents.
+  std::optional<std::int32_t> find(std::string_view token) const;
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace brume::tokenizer

@@ -1,0 +1,50 @@
+#!/bin/bash
+# Ctrl-C on a terminal: once a plan is known the search ends with it and says so; before that it
+# ends as with its time limit; a terminal shows the progress.
+set -euo pipefail
+work=$(mktemp -d)
+trap 'rm -r "$work"' EXIT
+cd "$work"
+cat > deck.toml << 'EOF'
+[model]
+family = "gpt"
+num_layers = 48
+hidden_size = 6144
+num_heads = 64
+seq_len = 2048
+vocab_size = 50304
+[training]
+steps = 1
+global_batch = 512
+precision = "bf16"
+[data]
+train = "none.tok"
+[cluster]
+nodes = 4
+devices_per_node = 8
+memory_gib = 38
+host_memory_gib = 900
+profile = "a100-40"
+[search]
+time_limit_s = 200
+EOF
+
+# interrupt PATTERN: plans on a terminal, where Ctrl-C is typed when the screen shows the pattern.
+interrupt() {
+  rm -f screen
+  { until grep -q "$1" screen 2> /dev/null; do sleep 0.1; done
+    printf '\003'
+    while kill -0 $$ && [ ! -e ended ]; do sleep 0.1; done
+  } | { code=0; script -qefc "exec '$BRUME' plan deck.toml -o plan.toml" screen > /dev/null || code=$?
+        echo $code > ended; }
+  code=$(cat ended)
+  rm ended
+}
+
+interrupt 'no plan yet'
+[ "$code" = 3 ] && grep -q 'no plan is known to fit: a signal ended the search' screen && [ ! -e plan.toml ] ||
+  { echo "before the first plan: exit code $code"; cat -v screen; exit 1; }
+
+interrupt 'best .*, gap'
+[ "$code" = 0 ] && grep -q 'a signal ended the search: a plan may be up to' screen &&
+  grep -q '^global_batch = 512' plan.toml || { echo "with a plan: exit code $code"; cat -v screen; exit 1; }

@@ -1,0 +1,71 @@
+/// @file An independent writer of safetensors files, for tests: byte by byte, without our own.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+namespace brume::test {
+
+namespace fs = std::filesystem;
+
+inline std::string content(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+inline void put(const fs::path& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+/// A file of this header and these values.
+inline std::string framed(const std::string& header, const std::string& values) {
+  std::string length;
+  for (int byte = 0; byte < 8; ++byte) length += char(header.size() >> (8 * byte) & 0xff);
+  return length + header + values;
+}
+
+/// A tensor whose values are given as bytes.
+struct RawTensor {
+  std::string name, dtype;
+  std::vector<std::int64_t> shape;
+  std::string bytes;
+};
+
+inline std::string safetensors(const std::vector<RawTensor>& tensors) {
+  std::string header = "{", values;
+  for (const RawTensor& tensor : tensors) {
+    std::string shape;
+    for (const std::int64_t extent : tensor.shape)
+      shape += (shape.empty() ? "" : ",") + std::to_string(extent);
+    header += (header.size() > 1 ? "," : "") + ("\"" + tensor.name) + "\":{\"dtype\":\"" +
+              tensor.dtype + "\",\"shape\":[" + shape + "],\"data_offsets\":[" +
+              std::to_string(values.size()) + "," +
+              std::to_string(values.size() + tensor.bytes.size()) + "]}";
+    values += tensor.bytes;
+  }
+  return framed(header + "}", values);
+}
+
+/// A folder of the test's own, removed at the end.
+class Folder {
+ public:
+  Folder() {
+    std::string pattern = (fs::temp_directory_path() / "brume-hf-XXXXXX").string();
+    path_ = ::mkdtemp(pattern.data());
+  }
+  ~Folder() { fs::remove_all(path_); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  const fs::path& path() const { return path_; }
+  fs::path operator/(const std::string& name) const { return path_ / name; }
+
+ private:
+  fs::path path_;
+};
+
+}  // namespace brume::test

@@ -1,0 +1,37 @@
+#!/bin/sh
+# `eval` says what the training's own evaluation said, to the last digit under the same plan, and nearly
+# so under others and after an export.
+set -eu
+. "$BRUME_REGRESSION_DIR/tiny_job.sh"
+tiny_job --steps 4 > train.log 2>&1
+
+# The last loss that the training measured on data.valid.
+trained=$(h5dump -m "%.17g" -d /evaluations/loss run/run.h5 | sed -n 's/^ *([0-9]*): *\([0-9][0-9.e-]*\)$/\1/p' | tail -1)
+
+loss_of() { # ranks, then eval's arguments
+  ranks=$1; shift
+  mpirun -n "$ranks" --oversubscribe "$BRUME" eval "$@" --sequences 8 --json 2> eval.log |
+    sed -n 's/.*"loss":\([^,}]*\).*/\1/p'
+}
+# within: how far two losses may be apart
+near() {
+  awk -v a="$1" -v b="$2" -v most="$3" 'BEGIN { d = a - b; exit !(a > 0 && d <= most && -d <= most) }' ||
+    { echo "$4: $1, the training said $2"; cat eval.log; exit 1; }
+}
+near "$(loss_of 4 run)" "$trained" 0 "same plan"
+near "$(loss_of 2 run)" "$trained" 1e-6 "two ranks"
+near "$(loss_of 1 run --data valid.tok)" "$trained" 1e-6 "one rank"
+"$BRUME" export hf run -o model 2> export.log
+near "$(loss_of 2 model --data valid.tok)" "$trained" 1e-6 "exported"
+
+# A loss that the weights decide: fewer sequences give another one.
+other=$("$BRUME" eval run --sequences 3 --json 2> eval.log | sed -n 's/.*"loss":\([^,}]*\).*/\1/p')
+test "$other" != "$trained"
+
+refused() { # exit code, sentence, arguments
+  code=0; "$BRUME" eval $3 > refused.log 2>&1 || code=$?
+  test "$code" = "$1" && grep -q "$2" refused.log || { cat refused.log; exit 1; }
+}
+refused 2 "is neither a run directory with checkpoints" nowhere
+refused 2 "name a token file by --data" "model"
+refused 2 "nowhere.tok" "run --data nowhere.tok"

@@ -1,0 +1,35 @@
+#!/bin/sh
+# The Transformers library loads what is exported: each imported model gives its logits to the bit, with its own
+# config.json and with one of ours, and one that was trained further the loss that the training saw.
+# $BRUME_PYTHON (default: python3) must have torch and transformers 5, else this is skipped: older ones do not
+# understand the config.json that newer ones write.
+set -eu
+. "$BRUME_REGRESSION_DIR/tiny_job.sh"
+python=${BRUME_PYTHON:-python3}
+"$python" -c 'import torch, transformers; assert transformers.__version__ >= "5"' 2> /dev/null ||
+  { echo "$python has no transformers of version 5"; exit 77; }
+export HF_HUB_OFFLINE=1
+ask() { "$python" "$BRUME_REGRESSION_DIR/pytorch/exported.py" "$@"; }
+models=$BRUME_REGRESSION_DIR/data/hugging_face
+
+pairs=
+for model in "$models"/*; do
+  name=$(basename "$model")
+  "$BRUME" import hf "$model" -o "$name"
+  "$BRUME" export hf "$name" -o "$name/kept" --max-shard 20kB
+  rm -r "$name/hf"
+  mpirun -n 2 --oversubscribe "$BRUME" export hf "$name/checkpoints/step-0" -o "$name/new"
+  pairs="$pairs $model $name/kept $model $name/new"
+done
+ask same $pairs
+
+for name in gpt2 llama_grouped; do
+  mpirun -n 4 --oversubscribe "$BRUME" run $name/deck.toml --set "$profile" --set training.precision=fp32 \
+    --set training.steps=5 --set training.optimizer.lr=1e-3 --set data.train=train.tok --set data.valid=valid.tok \
+    --set data.order=sequential --set data.eval_sequences=8 --set cluster.devices_per_node=4
+  "$BRUME" export hf $name -o $name/trained
+  h5dump -y -m %.17g -d /evaluations/loss $name/run.h5 | sed -n '/DATA/,/}/p' | grep -oE '[0-9]+\.[0-9]+' > ours
+  ask loss $name/trained valid.tok 8 > theirs
+  paste ours theirs | awk '{ d = ($1 - $2) / $2; if (d < 0) d = -d; print "ours", $1, "Transformers", $2; n++ }
+    END { exit !(n == 1 && d <= 1e-5) }'
+done

@@ -1,0 +1,122 @@
+"""Small models of the Transformers library as it saves them, for unit.hugging_face.
+
+Run:  python pretrained.py        (in any place; needs torch and transformers, no GPU)
+It writes ../data/hugging_face/<model>/: config.json, safetensors in one file or several, and
+expected.json with some sequences of tokens and the loss that the model gives each, computed in
+float32 from the values in the files. The committed files were made with torch 2.15.0 and
+transformers 5.23.0 on a CPU.
+
+Sizes are no powers of two, all parameters are random, and the number formats differ.
+"""
+
+import json
+import pathlib
+import shutil
+
+import torch
+import torch.nn.functional as F
+import transformers
+
+SEQUENCES, T, V = 6, 19, 67
+BYTES = 259  # a vocabulary that text of bytes fits in
+FOLDER = pathlib.Path(__file__).resolve().parent.parent / "data" / "hugging_face"
+
+
+def gpt2():
+    return transformers.GPT2Config(
+        n_layer=2, n_embd=45, n_head=3, n_positions=T, vocab_size=BYTES, n_inner=70, resid_pdrop=0.0,
+        embd_pdrop=0.0, attn_pdrop=0.0)
+
+
+def llama_keys(**more):
+    return dict(num_hidden_layers=2, hidden_size=45, num_attention_heads=9, intermediate_size=50,
+                head_dim=6, max_position_embeddings=T, vocab_size=V, rms_norm_eps=1e-5) | more
+
+
+def llama_grouped():
+    rope = dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0,
+                high_freq_factor=4.0, original_max_position_embeddings=16)
+    return transformers.LlamaConfig(**llama_keys(
+        num_key_value_heads=3, tie_word_embeddings=False, vocab_size=BYTES, rope_parameters=rope))
+
+
+def llama_tied():
+    return transformers.LlamaConfig(**llama_keys(num_key_value_heads=9, tie_word_embeddings=True))
+
+
+def mistral():
+    return transformers.MistralConfig(**llama_keys(
+        num_key_value_heads=1, tie_word_embeddings=False, sliding_window=None))
+
+
+def qwen2():
+    return transformers.Qwen2Config(**llama_keys(num_key_value_heads=3, tie_word_embeddings=True))
+
+
+def falcon_keys(**more):
+    return dict(num_hidden_layers=2, hidden_size=36, num_attention_heads=6, vocab_size=V,
+                ffn_hidden_size=50, max_position_embeddings=T, hidden_dropout=0.0,
+                attention_dropout=0.0, alibi=False) | more
+
+
+def falcon_one_key_head():
+    return transformers.FalconConfig(**falcon_keys(
+        multi_query=True, parallel_attn=True, bias=False, new_decoder_architecture=False))
+
+
+def falcon_many_key_heads():
+    return transformers.FalconConfig(**falcon_keys(
+        multi_query=False, parallel_attn=True, bias=True, new_decoder_architecture=False))
+
+
+def falcon_grouped():
+    return transformers.FalconConfig(**falcon_keys(
+        new_decoder_architecture=True, num_kv_heads=2, bias=True))
+
+
+MODELS = {  # format of the values, largest file
+    gpt2: (torch.float32, "60KB"),
+    llama_grouped: (torch.bfloat16, "20KB"),
+    llama_tied: (torch.float16, "1GB"),
+    mistral: (torch.bfloat16, "1GB"),
+    qwen2: (torch.bfloat16, "1GB"),
+    falcon_one_key_head: (torch.bfloat16, "1GB"),
+    falcon_many_key_heads: (torch.float16, "1GB"),
+    falcon_grouped: (torch.bfloat16, "10KB"),
+}
+
+
+def randomise(model):
+    for name, parameter in model.named_parameters():
+        norm = "norm" in name or "ln_" in name
+        middle = 1.0 if norm and name.endswith("weight") else 0.0
+        torch.nn.init.normal_(parameter, middle, 0.1 if parameter.dim() == 1 else 0.2)
+
+
+def losses(folder, tokens):
+    # Loaded anew: rotary frequencies must not have gone through the narrow format.
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager").eval()
+    logits = model(tokens[:, :-1]).logits
+    return [F.cross_entropy(logits[i], tokens[i, 1:]).item() for i in range(len(tokens))]
+
+
+def main():
+    for make, (dtype, shard) in MODELS.items():
+        torch.manual_seed(sum(map(ord, make.__name__)))
+        model = transformers.AutoModelForCausalLM.from_config(make())
+        with torch.no_grad():
+            randomise(model)
+            model = model.to(dtype)
+            folder = FOLDER / make.__name__
+            shutil.rmtree(folder, ignore_errors=True)
+            model.save_pretrained(folder, max_shard_size=shard)
+            (folder / "generation_config.json").unlink(missing_ok=True)
+            tokens = torch.randint(model.config.vocab_size, (SEQUENCES, T + 1))
+            expected = dict(tokens=tokens.tolist(), losses=losses(folder, tokens))
+        (folder / "expected.json").write_text(json.dumps(expected) + "\n")
+        print(make.__name__, expected["losses"][:2])
+
+
+if __name__ == "__main__":
+    main()

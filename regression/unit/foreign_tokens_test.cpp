@@ -1,0 +1,249 @@
+// Token files of other programs, written here byte by byte from their documentation.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "base/error.hpp"
+#include "data/sampler.hpp"
+#include "data/token_file.hpp"
+
+namespace brume::data {
+namespace {
+
+namespace fs = std::filesystem;
+using Tokens = std::vector<std::int32_t>;
+
+/// A number of `size` bytes, the lowest first.
+std::string number(std::int64_t value, int size) {
+  std::string bytes;
+  for (int i = 0; i < size; ++i) bytes += char(value >> (8 * i));
+  return bytes;
+}
+
+std::string numbers(const Tokens& values, int size) {
+  std::string bytes;
+  for (const std::int32_t value : values) bytes += number(value, size);
+  return bytes;
+}
+
+std::string llm_c(int magic, int version, std::int64_t count, const std::string& tokens) {
+  std::string file = number(magic, 4) + number(version, 4) + number(count, 4);
+  file.resize(1024, '\0');
+  return file + tokens;
+}
+
+std::string npy(const std::string& type, const std::string& shape, const std::string& tokens,
+                int version = 1) {
+  const std::string header =
+      "{'descr': '" + type + "', 'fortran_order': False, 'shape': (" + shape + "), }   \n";
+  return "\x93NUMPY" + number(version, 1) + number(0, 1) +
+         number(std::int64_t(header.size()), version == 1 ? 2 : 4) + header + tokens;
+}
+
+/// The index of sequences that lie one after the other.
+struct Index {
+  int type = 8;
+  std::vector<int> lengths;
+  std::vector<std::int64_t> documents;
+  int token_bytes = 2;
+  std::int64_t shift = 0;  ///< of the second offset
+  std::int64_t version = 1;
+
+  std::string bytes() const {
+    std::string file("MMIDIDX\0\0", 9);
+    file += number(version, 8) + number(type, 1) + number(std::ssize(lengths), 8) +
+            number(std::ssize(documents), 8);
+    for (const int length : lengths) file += number(length, 4);
+    std::int64_t at = 0;
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+      file += number(at + (i == 1 ? shift : 0), 8);
+      at += std::int64_t{lengths[i]} * token_bytes;
+    }
+    for (const std::int64_t document : documents) file += number(document, 8);
+    return file;
+  }
+};
+
+class ForeignTokens : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "brume-foreign-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    directory_ = name;
+  }
+  void TearDown() override { fs::remove_all(directory_); }
+
+  fs::path put(const std::string& name, const std::string& bytes) const {
+    std::ofstream(directory_ / name, std::ios::binary | std::ios::trunc) << bytes;
+    return directory_ / name;
+  }
+
+  Tokens read(const std::string& name, const std::string& bytes) const {
+    const TokenFile file(put(name, bytes));
+    Tokens tokens(std::size_t(file.size()));
+    file.read(0, tokens);
+    if (!tokens.empty()) {  // and from the middle on
+      Tokens half(tokens.size() - tokens.size() / 2);
+      file.read(std::int64_t(tokens.size() / 2), half);
+      EXPECT_TRUE(std::equal(half.rbegin(), half.rend(), tokens.rbegin()));
+    }
+    return tokens;
+  }
+
+  std::string refused(const std::string& name, const std::string& bytes) const {
+    try {
+      const TokenFile file(put(name, bytes));
+    } catch (const Error& error) {
+      EXPECT_EQ(error.failure(), Failure::input);
+      std::string said = error.what();
+      EXPECT_TRUE(said.starts_with(directory_.string() + "/")) << said;
+      EXPECT_EQ(said.find('\n'), std::string::npos);
+      return said.substr(directory_.string().size() + 1);
+    }
+    ADD_FAILURE() << "nothing was refused";
+    return "";
+  }
+
+  void expect_refused(const std::string& name, const std::string& bytes,
+                      const std::string& words) const {
+    const std::string said = refused(name, bytes);
+    EXPECT_NE(said.find(words), std::string::npos) << said;
+  }
+
+  fs::path directory_;
+};
+
+const Tokens small = {3, 1, 4, 1, 5, 9, 50256};
+const Tokens large = {3, 128255, 4, 65536, 5, 9, 0};
+
+TEST_F(ForeignTokens, FilesOfLlmC) {
+  EXPECT_EQ(read("a.bin", llm_c(20240520, 1, 7, numbers(small, 2))), small);
+  EXPECT_EQ(read("a.bin", llm_c(20240801, 7, 7, numbers(large, 4))), large);
+  EXPECT_EQ(read("a.bin", llm_c(20240520, 1, 0, "")), Tokens());
+
+  expect_refused("a.bin", llm_c(20240520, 2, 7, numbers(small, 2)),
+                 "a.bin: is a token file of llm.c of version 2, this program reads 1");
+  expect_refused("a.bin", llm_c(20240801, 7, 7, numbers(small, 2)),
+                 "a.bin: promises 7 tokens of 4 bytes, but 14 bytes follow its header");
+  expect_refused("a.bin", llm_c(20240520, 1, 0x80000007, numbers(small, 2)),
+                 "promises 2147483655 tokens");
+  expect_refused("a.bin", llm_c(20240520, 1, 7, "").substr(0, 500),
+                 "but has 500 bytes, their header has 1024");
+}
+
+TEST_F(ForeignTokens, ArraysOfNumpy) {
+  EXPECT_EQ(read("a.npy", npy("<u2", "7,", numbers(small, 2))), small);
+  EXPECT_EQ(read("a.npy", npy("<u2", "7,", numbers(small, 2), 2)), small);
+  EXPECT_EQ(read("a.npy", npy("<i4", "7,", numbers(large, 4))), large);
+  EXPECT_EQ(read("a.npy", npy("<u4", "7,", numbers(large, 4))), large);
+  EXPECT_EQ(read("a.npy", npy("<i8", "7,", numbers(large, 8))), large);
+  EXPECT_EQ(read("a.npy", npy("|u1", "2,", "\x7\xff")), Tokens({7, 255}));
+
+  expect_refused("a.npy", npy(">u2", "7,", numbers(small, 2)),
+                 "a.npy: holds numbers of type '>u2'");
+  expect_refused("a.npy", npy("<f4", "7,", numbers(small, 4)), "type '<f4'");
+  expect_refused("a.npy", npy("<u2", "7, 1", numbers(small, 2)),
+                 "has the shape (7, 1), tokens are one row: save it with reshape(-1)");
+  expect_refused("a.npy", npy("<u2", "", numbers(small, 2)), "has the shape ()");
+  expect_refused("a.npy", npy("<u2", "99999999999999999999,", ""), "has the shape (999");
+  expect_refused("a.npy", npy("<u2", "9223372036854775815,", numbers(small, 2)), "promises 92233");
+  expect_refused("a.npy", npy("<u2", "8,", numbers(small, 2)),
+                 "a.npy: promises 8 tokens of 2 bytes, but 14 bytes follow its header");
+  const std::string whole = npy("<u2", "7,", numbers(small, 2));
+  for (std::size_t size = 0; size < whole.size(); ++size)
+    EXPECT_NE(refused("a.npy", whole.substr(0, size)), "");
+}
+
+TEST_F(ForeignTokens, FilesOfMegatron) {
+  const auto both = [&](const Index& index) {
+    put("a.idx", index.bytes());
+    return numbers(index.token_bytes == 2 ? small : large, index.token_bytes);
+  };
+  const Index narrow{.type = 8, .lengths = {3, 0, 4}, .documents = {0, 1, 3}};
+  const Index wide{.type = 4, .lengths = {7}, .documents = {0, 1}, .token_bytes = 4};
+  EXPECT_EQ(read("a.bin", both(narrow)), small);
+  EXPECT_EQ(read("a.bin", both(wide)), large);
+  Index part = narrow;  // tokens that no sequence holds do not count
+  part.lengths = {3, 2};
+  part.documents = {0, 2};
+  EXPECT_EQ(read("a.bin", both(part)), Tokens(small.begin(), small.begin() + 5));
+  put("a.idx", narrow.bytes() + std::string(3, '\0'));  // with a mode for each sequence
+  EXPECT_EQ(read("a.bin", numbers(small, 2)), small);
+
+  const auto broken = [&](auto change, const std::string& words) {
+    Index index = narrow;
+    change(index);
+    expect_refused("a.bin", both(index), words);
+  };
+  broken([](Index& index) { index.version = 2; }, "a.idx: is an index of version 2");
+  broken([](Index& index) { index.type = 6; }, "a.idx: has tokens of type 6, expected 1");
+  broken([](Index& index) { index.shift = 2; },
+         "a.idx: sequence 1 has 0 tokens from byte 8 on, expected byte 6");
+  broken(
+      [](Index& index) {
+        index.lengths = {3, 0, 5};
+      },
+      "a.idx: sequence 2 ends at byte 16, but the .bin beside it has 14 bytes");
+  broken([](Index& index) { index.lengths = {3, -1, 5}; }, "sequence 1 has -1 tokens");
+  broken(
+      [](Index& index) {
+        index.documents = {0, 2};
+      },
+      "a.idx: its last document ends with sequence 2, but it has 3");
+  broken([](Index& index) { index.documents = {}; }, "0 ends of documents");
+
+  const std::string whole = narrow.bytes();
+  for (std::size_t size = 0; size < whole.size(); ++size) {
+    put("a.idx", whole.substr(0, size));
+    EXPECT_TRUE(refused("a.bin", numbers(small, 2)).starts_with("a.idx: "));
+  }
+  std::string huge = whole;
+  huge.replace(18, 8, number(std::int64_t{1} << 62, 8));
+  put("a.idx", huge);
+  EXPECT_NE(refused("a.bin", numbers(small, 2)).find("promises 4611686018427387904 sequences"),
+            std::string::npos);
+  expect_refused("a.idx", whole, "a.idx: is the index of a Megatron file: name the .bin");
+}
+
+// A file of bare tokens says nothing, so its name must.
+TEST_F(ForeignTokens, BareTokensAreNamed) {
+  EXPECT_EQ(read("a.u16", numbers(small, 2)), small);
+  EXPECT_EQ(read("a.u32", numbers(large, 4)), large);
+  expect_refused("a.bin", numbers(small, 2), "read under a name that ends in .u16");
+  expect_refused("a.u16", "odd", "a.u16: has 3 bytes, which are no whole number of tokens");
+}
+
+TEST_F(ForeignTokens, TokensBeyondAllVocabulariesAreRefused) {
+  expect_refused("a.u32", number(-1, 4), "holds token 4294967295, outside the largest vocabulary");
+  expect_refused("a.npy", npy("<i8", "1,", number(-1, 8)), "holds token 18446744073709551615");
+}
+
+// The vocabulary is the smallest that holds all tokens, and the same tokens are the same data.
+TEST_F(ForeignTokens, TheIdentityIsThatOfTheTokens) {
+  const TokenFileIdentity bare = TokenFile(put("a.u16", numbers(small, 2))).identity();
+  EXPECT_EQ(bare.vocab_size, 50257);
+  EXPECT_EQ(bare.tokens, 7);
+  const auto packed = [&] {
+    const fs::path path = put("b.npy", npy("<u2", "7,", numbers(small, 2)));
+    return TokenFile(path).identity();
+  }();
+  EXPECT_EQ(packed.checksum, bare.checksum);
+  write_token_file(directory_ / "c.tok", small, 50257);
+  EXPECT_EQ(TokenFile(directory_ / "c.tok").identity().checksum, bare.checksum);
+  EXPECT_NE(TokenFile(put("a.u16", numbers({3, 1}, 2))).identity().checksum, bare.checksum);
+}
+
+TEST_F(ForeignTokens, SamplesAreThoseOfTheFile) {
+  const Sampler sampler(TokenFile(put("a.u32", numbers(large, 4))), Order::sequential, 0, 3);
+  Tokens inputs(3), targets(3);
+  sampler.sample(1, inputs, targets);
+  EXPECT_EQ(inputs, Tokens({65536, 5, 9}));
+  EXPECT_EQ(targets, Tokens({5, 9, 0}));
+}
+
+}  // namespace
+}  // namespace brume::data

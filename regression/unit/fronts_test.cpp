@@ -1,0 +1,123 @@
+// Fronts of a stage's strategies beside all strategies, one by one.
+#include "../../src/tuner/fronts.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "../../src/tuner/grid.hpp"
+#include "../../src/tuner/space.hpp"
+#include "planning_samples.hpp"
+
+namespace brume::tuner {
+namespace {
+
+using samples::pick;
+
+/// Whether nothing that counts is worse, but for a share of it.
+bool no_worse(const Point& a, const Point& b, bool host_matters, double share = 1e-12) {
+  const auto up_to = [&](double seconds) { return seconds + share * std::abs(seconds); };
+  return a.stable_s <= up_to(b.stable_s) && a.whole_s() <= up_to(b.whole_s()) &&
+         a.shortest_s() <= up_to(b.shortest_s()) && a.alone_s() <= up_to(b.alone_s()) &&
+         (!host_matters || a.host_bytes <= b.host_bytes);
+}
+
+TEST(ParetoFront, KeepsWhatNothingBeatsAndNoMore) {
+  std::mt19937 random(1);
+  for (int trial = 0; trial < 300; ++trial) {
+    const bool host_matters = trial % 2 == 1;
+    std::vector<Point> points;
+    for (unsigned left = 1 + random() % 40; left > 0; --left)
+      points.push_back({.layers = int(points.size()),  // tells them apart
+                        .stable_s = double(random() % 5),
+                        .delta_s = double(random() % 3),
+                        .less_s = double(random() % 3),
+                        .alone_delta_s = double(random() % 3),
+                        .host_bytes = double(random() % 3)});
+    const std::vector<Point> front = pareto_front(points, host_matters);
+    EXPECT_TRUE(std::ranges::is_sorted(front, {}, &Point::stable_s));
+    for (const Point& point : points)
+      EXPECT_TRUE(std::ranges::any_of(
+          front, [&](const Point& kept) { return no_worse(kept, point, host_matters); }));
+    for (const Point& one : front)
+      for (const Point& other : front)
+        EXPECT_TRUE(one.layers == other.layers || !no_worse(one, other, host_matters));
+  }
+}
+
+/// Strategies of a seat, all of them, priced.
+std::vector<Point> all_strategies(Grid& grid, const Seat& seat, int layers,
+                                  const deck::SearchKeys& keys) {
+  std::vector<Point> all;
+  for (int ckpt = 0; ckpt <= layers; ++ckpt)
+    for (int zero : keys.zero_levels) {
+      if (seat.mesh().dp == 1 && zero != keys.zero_levels[0]) continue;
+      for (double w : keys.weight_offload)
+        for (double g : keys.grad_offload)
+          for (double o : keys.optim_offload)
+            for (double a : keys.act_offload)
+              all.push_back({.layout = seat.layout,
+                             .layers = layers,
+                             .ckpt_layers = ckpt,
+                             .zero_level = zero,
+                             .ratios = {w, g, o, a}});
+    }
+  grid.price_time(seat, all);
+  grid.price_memory(seat, all);
+  return all;
+}
+
+// Whether time rises with a ratio is known from samples, so a few strategies are missed: one layer
+// with its optimizer state on the host, whose first forward is a little shorter.
+TEST(Fronts, HardlyAStrategyThatFitsIsFaster) {
+  std::mt19937 random(2);
+  int fitting = 0, missed = 0;
+  for (int trial = 0; trial < 24; ++trial) {
+    const model::Config model = samples::small_model(4, trial % 2 == 0);
+    hardware::Profile profile = samples::round_profile(8);
+    const double speed = pick<double>(random, {1, 10, 100});
+    profile.flops_per_s *= speed;
+    profile.bytes_per_s *= speed;
+    const hardware::Machine machine(profile);
+    hardware::Cluster cluster{hardware::NodeGroup{
+        .nodes = 1,
+        .devices_per_node = pick<int>(random, {2, 4}),
+        .memory_bytes = 700'000 + std::int64_t(random() % 2'000'000),
+        .host_memory_bytes = pick<std::int64_t>(random, {500'000, 4'000'000, 1 << 30})}};
+    deck::SearchKeys keys;
+    keys.microbatch = {1, 2};
+    keys.unequal_stages = false;
+    const Deadline deadline;
+    const Axes axes(keys);
+    for (const Frame& frame : frames(model, 8, cluster, keys)) {
+      Grid grid(model, machine, deadline);
+      AllRows rows(cluster);
+      Fronts fronts(grid, axes, rows);
+      const Seat seat{frame, 0, int(random() % unsigned(frame.num_stages))};
+      const int most = model.num_layers - frame.num_stages + 1;
+      const int layers = 1 + int(random() % unsigned(most));
+      fronts.prepare(seat, layers, layers, infinity);
+      const std::vector<Point>& front = fronts.front(seat, layers);
+      const hardware::NodeGroup& group = cluster.groups[0];
+      for (const Point& point : all_strategies(grid, seat, layers, keys)) {
+        if (point.device_bytes > double(group.memory_bytes) ||
+            point.host_bytes * seat.mesh().devices_per_node > double(group.host_memory_bytes))
+          continue;
+        ++fitting;
+        const auto covered = [&](double share) {
+          return std::ranges::any_of(
+              front, [&](const Point& kept) { return no_worse(kept, point, false, share); });
+        };
+        missed += !covered(1e-12);
+        EXPECT_TRUE(covered(0.1));
+      }
+    }
+  }
+  EXPECT_GT(fitting, 10'000);
+  EXPECT_LE(missed, fitting / 500) << "of " << fitting;
+}
+
+}  // namespace
+}  // namespace brume::tuner

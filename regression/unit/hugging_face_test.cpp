@@ -1,0 +1,427 @@
+/// @file Models of Hugging Face's format: those of regression/data/hugging_face, which the
+/// Transformers library wrote, give the losses that it computed; files that do not fit are refused.
+#include "interop/hugging_face.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "contract.hpp"
+#include "hugging_face_files.hpp"
+#include "io/checkpoint.hpp"
+#include "kernels/types.hpp"
+#include "refusal.hpp"
+
+namespace brume::interop {
+namespace {
+
+namespace fs = std::filesystem;
+using engine::Slab;
+using nlohmann::json;
+using test::Folder;
+
+const fs::path models = fs::path(BRUME_REGRESSION_DIR) / "data" / "hugging_face";
+
+model::Config config_of(const fs::path& directory) {
+  deck::ModelKeys keys;
+  keys.config = directory / "config.json";
+  return model::config(model::resolved(keys), "fp32");
+}
+
+/// The loss of each sequence alone.
+std::vector<double> losses(const model::Config& model, const PretrainedWeights& weights,
+                           const std::vector<std::vector<std::int32_t>>& sequences) {
+  std::vector<double> losses;
+  const Folder folder;
+  comm::run_local(1, [&](comm::Communicator& world) {
+    engine::Engine engine(test::one_rank_plan(model, 1), model, {}, world);
+    std::vector<Slab> slabs = engine.slabs();
+    std::erase_if(slabs, [](const Slab& slab) { return slab.kind != "weight"; });
+    weights.fill(slabs);
+    for (const std::vector<std::int32_t>& tokens : sequences) {
+      data::write_token_file(folder / "a.tok", tokens, model.vocab_size);
+      const data::Sampler data(data::TokenFile(folder / "a.tok"), data::Order::sequential, 0,
+                               model.seq_len);
+      losses.push_back(engine.evaluate(data, 0, 1));
+    }
+  });
+  return losses;
+}
+
+class Pretrained : public testing::TestWithParam<const char*> {
+ protected:
+  const fs::path directory = models / GetParam();
+  const model::Config model = config_of(directory);
+  const PretrainedWeights weights{directory, model};
+};
+
+TEST_P(Pretrained, GivesTheLossesOfTransformers) {
+  const json expected = json::parse(test::content(directory / "expected.json"));
+  const std::vector<double> found =
+      losses(model, weights, expected.at("tokens").get<std::vector<std::vector<std::int32_t>>>());
+  const double off = test::largest_difference(found, expected.at("losses"));
+  RecordProperty("loss of a sequence", fmt::format("{:.2e}", off));
+  EXPECT_LE(off, 1e-6);
+}
+
+/// Whatever piece of a parameter a rank asks for, it is that of the whole one.
+TEST_P(Pretrained, AnyPieceIsThatOfTheWhole) {
+  std::mt19937 random(7);
+  const auto below = [&](std::int64_t end) { return std::int64_t(random() % std::uint64_t(end)); };
+  for (const Slab& whole : whole_weights(model)) {
+    std::vector<float> values(std::size_t(whole.elements));
+    weights.get(whole, 0, values);
+    for (int trial = 0; trial < 20; ++trial) {
+      Slab slab = whole;
+      std::int64_t slice = 1;
+      for (std::size_t d = 0; d < slab.shape.size(); ++d) {
+        slab.offset[d] = trial % 2 ? 0 : below(whole.shape[d]);
+        slab.shape[d] -= slab.offset[d] + below(whole.shape[d] - slab.offset[d]);
+        slice *= slab.shape[d];
+      }
+      slab.first = below(slice);
+      slab.elements = 1 + below(slice - slab.first);
+      const std::int64_t first = below(slab.elements);
+      std::vector<float> part(std::size_t(slab.elements - first));
+      weights.get(slab, first, part);
+      for (std::size_t i = 0; i < part.size(); ++i) {
+        std::int64_t rest = slab.first + first + std::int64_t(i), at = 0, stride = 1;
+        for (std::size_t d = slab.shape.size(); d-- > 0;) {
+          at += (slab.offset[d] + rest % slab.shape[d]) * stride;
+          rest /= slab.shape[d];
+          stride *= slab.global_shape[d];
+        }
+        ASSERT_EQ(part[i], values[std::size_t(at)]) << slab.name;
+      }
+    }
+  }
+}
+
+/// The bytes of each tensor, as the files hold them.
+std::map<std::string, std::string> raw_tensors(const fs::path& directory) {
+  std::map<std::string, std::string> tensors;
+  for (const auto& file : fs::directory_iterator(directory)) {
+    if (file.path().extension() != ".safetensors") continue;
+    const std::string bytes = test::content(file.path());
+    const TensorFile header(file.path());
+    for (const auto& [name, entry] : header.tensors())
+      tensors[name] = fmt::format("{} [{}] ", entry.dtype, fmt::join(entry.shape, ", ")) +
+                      bytes.substr(std::size_t(entry.first_byte), std::size_t(entry.bytes));
+  }
+  return tensors;
+}
+
+/// Through a checkpoint of three ranks and back, in small files or one.
+TEST_P(Pretrained, ComesBackWithItsBytes) {
+  const Folder folder;
+  comm::run_local(3, [&](comm::Communicator& world) {
+    std::vector<Slab> slabs;
+    for (Slab& slab : whole_weights(model))
+      if (slab.elements % 3 == world.rank()) slabs.push_back(std::move(slab));
+    io::CheckpointWriter writer(folder.path(), world);
+    io::CheckpointInfo info;
+    info.deck_text = "deck";
+    writer.write(info, slabs, [&](std::size_t n, std::int64_t first, std::span<float> values) {
+      weights.get(slabs[n], first, values);
+    });
+    const io::CheckpointInfo checkpoint = io::find_checkpoint(world, folder.path()).value();
+    io::CheckpointReader reader(checkpoint);
+    for (const std::int64_t max_file_bytes : {1, 9000, 1 << 30}) {
+      const fs::path out = folder / std::to_string(max_file_bytes);
+      if (world.rank() == 0) fs::create_directory(out);
+      world.barrier();
+      const HuggingFaceWriter exported(out, model, weights.dtype(), max_file_bytes);
+      for (int file = world.rank(); file < exported.num_files(); file += world.size())
+        exported.write_file(file, [&](std::vector<Slab>& filled) { reader.fill(filled); });
+      world.barrier();
+      if (world.rank() == 0) exported.finish(directory / "config.json");
+    }
+  });
+  const std::map<std::string, std::string> expected = raw_tensors(directory);
+  for (const char* out : {"1", "9000", "1073741824"}) {
+    EXPECT_TRUE(raw_tensors(folder / out) == expected) << out;
+    EXPECT_NO_THROW(PretrainedWeights(folder / out, config_of(folder / out)));
+  }
+  EXPECT_TRUE(fs::exists(folder / "1073741824/model.safetensors"));
+  EXPECT_FALSE(fs::exists(folder / "1073741824/model.safetensors.index.json"));
+  EXPECT_TRUE(fs::exists(folder / "1/model.safetensors.index.json"));
+}
+
+TEST_P(Pretrained, AConfigIsKeptOrMadeAnew) {
+  const Folder folder;
+  const HuggingFaceWriter exported(folder.path(), model, Dtype::f16, 1);
+  const json original = json::parse(test::content(directory / "config.json"));
+  exported.finish(directory / "config.json");
+  json kept = json::parse(test::content(folder / "config.json"));
+  EXPECT_EQ(kept.at("dtype"), "float16");
+  kept.erase("torch_dtype");
+  kept["dtype"] = original.at("dtype");
+  EXPECT_EQ(kept, original);
+
+  exported.finish("");
+  EXPECT_EQ(model::text(config_of(folder.path())), model::text(model));
+  // Another model's is not taken over.
+  test::put(folder / "other.json", test::content(models / "mistral" / "config.json"));
+  exported.finish(folder / "other.json");
+  EXPECT_EQ(model::text(config_of(folder.path())), model::text(model));
+}
+
+TEST_P(Pretrained, SaysInWhatFormatItsValuesAre) {
+  const json config = json::parse(test::content(directory / "config.json"));
+  const std::string expected = config.at("dtype");
+  EXPECT_EQ(weights.dtype(), expected == "float32"    ? Dtype::f32
+                             : expected == "bfloat16" ? Dtype::bf16
+                                                      : Dtype::f16);
+}
+
+INSTANTIATE_TEST_SUITE_P(HuggingFace, Pretrained,
+                         testing::Values("gpt2", "llama_grouped", "llama_tied", "mistral", "qwen2",
+                                         "falcon_one_key_head", "falcon_many_key_heads",
+                                         "falcon_grouped"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// --- files that the test writes
+// -------------------------------------------------------------------
+
+/// A llama of one layer, tensor by tensor as its files have them.
+struct Files {
+  std::vector<test::RawTensor> tensors;
+
+  static Files llama(bool head) {
+    Files files;
+    files.add("model.embed_tokens.weight", {11, 6});
+    const std::string layer = "model.layers.0.";
+    for (const char* norm : {"input_layernorm", "post_attention_layernorm"})
+      files.add(layer + norm + ".weight", {6});
+    files.add(layer + "self_attn.q_proj.weight", {8, 6});
+    files.add(layer + "self_attn.k_proj.weight", {4, 6});
+    files.add(layer + "self_attn.v_proj.weight", {4, 6});
+    files.add(layer + "self_attn.o_proj.weight", {6, 8});
+    files.add(layer + "mlp.gate_proj.weight", {5, 6});
+    files.add(layer + "mlp.up_proj.weight", {5, 6});
+    files.add(layer + "mlp.down_proj.weight", {6, 5});
+    files.add("model.norm.weight", {6});
+    if (head) files.add("lm_head.weight", {11, 6});
+    return files;
+  }
+
+  /// Values are the tensor's number and their own.
+  void add(const std::string& name, const std::vector<std::int64_t>& shape) {
+    std::size_t elements = 1;
+    for (const std::int64_t extent : shape) elements *= std::size_t(extent);
+    std::string bytes;
+    for (std::size_t i = 0; i < elements; ++i) {
+      const float value = float(1000 * tensors.size() + i);
+      bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
+    }
+    tensors.push_back({name, "F32", shape, bytes});
+  }
+  test::RawTensor& at(const std::string& name) {
+    return *std::ranges::find(tensors, name, &test::RawTensor::name);
+  }
+  void remove(const std::string& name) {
+    std::erase_if(tensors, [&](const test::RawTensor& tensor) { return tensor.name == name; });
+  }
+};
+
+model::Config small_llama(bool tied) {
+  return {.family = model::Family::llama,
+          .num_layers = 1,
+          .hidden_size = 6,
+          .num_heads = 4,
+          .num_kv_heads = 2,
+          .head_size = 2,
+          .ffn_size = 5,
+          .seq_len = 8,
+          .vocab_size = 11,
+          .tied_head = tied,
+          .qkv_bias = false,
+          .linear_bias = false};
+}
+
+class ModelFiles : public testing::Test {
+ protected:
+  void write(const Files& files) const {
+    test::put(folder / "model.safetensors", test::safetensors(files.tensors));
+  }
+  /// Two files and their index.
+  void write_sharded(const Files& files, const std::string& second = "b.safetensors") const {
+    const auto middle = files.tensors.begin() + 5;
+    test::put(folder / "a.safetensors", test::safetensors({files.tensors.begin(), middle}));
+    test::put(folder / "b.safetensors", test::safetensors({middle, files.tensors.end()}));
+    json map;
+    for (std::size_t i = 0; i < files.tensors.size(); ++i)
+      map[files.tensors[i].name] = i < 5 ? "a.safetensors" : second;
+    test::put(folder / "model.safetensors.index.json", json{{"weight_map", map}}.dump());
+  }
+  std::string refused(bool tied = false) const {
+    return test::refusal([&] { PretrainedWeights(folder.path(), small_llama(tied)); });
+  }
+  std::vector<float> values(const PretrainedWeights& weights, const std::string& name,
+                            bool tied = false) const {
+    for (const Slab& slab : whole_weights(small_llama(tied)))
+      if (slab.name == name) {
+        std::vector<float> values(std::size_t(slab.elements));
+        weights.get(slab, 0, values);
+        return values;
+      }
+    return {};
+  }
+  void expect_refusal(const std::string& says, bool tied = false) const {
+    const std::string said = refused(tied);
+    EXPECT_NE(said.find(says), std::string::npos) << said;
+  }
+
+  const Folder folder;
+};
+
+TEST_F(ModelFiles, KeysAndValuesLieBehindEachOther) {
+  write(Files::llama(true));
+  const PretrainedWeights weights(folder.path(), small_llama(false));
+  const std::vector<float> kv = values(weights, "layers.0.attention.kv.weight");
+  ASSERT_EQ(kv.size(), 48u);
+  EXPECT_EQ(kv[0], 4000.0f);
+  EXPECT_EQ(kv[24], 5000.0f);
+  EXPECT_EQ(values(weights, "layers.0.attention.q.weight")[7], 3007.0f);
+  EXPECT_EQ(values(weights, "layers.0.mlp.in.weight")[31], 8001.0f);
+  EXPECT_EQ(values(weights, "head.weight")[5], 11005.0f);
+}
+
+TEST_F(ModelFiles, ShardsAreOneModel) {
+  write_sharded(Files::llama(true));
+  const PretrainedWeights weights(folder.path(), small_llama(false));
+  EXPECT_EQ(values(weights, "layers.0.attention.kv.weight")[24], 5000.0f);
+}
+
+TEST_F(ModelFiles, NamesMayLackTheModelsPrefixAndBuffersDoNotCount) {
+  Files files = Files::llama(true);
+  for (test::RawTensor& tensor : files.tensors)
+    if (tensor.name.starts_with("model.")) tensor.name.erase(0, 6);
+  files.add("layers.0.self_attn.rotary_emb.inv_freq", {1});
+  write(files);
+  const PretrainedWeights weights(folder.path(), small_llama(false));
+  EXPECT_EQ(values(weights, "embedding.token")[3], 3.0f);
+  EXPECT_EQ(values(weights, "head.weight")[5], 11005.0f);
+}
+
+TEST_F(ModelFiles, ATiedHeadMayBeThereIfItIsTheTable) {
+  Files files = Files::llama(true);
+  files.at("lm_head.weight").bytes = files.at("model.embed_tokens.weight").bytes;
+  write(files);
+  EXPECT_NO_THROW(PretrainedWeights(folder.path(), small_llama(true)).require_tied());
+  files.at("lm_head.weight").bytes[200] ^= 1;
+  write(files);
+  const std::string said =
+      test::refusal([&] { PretrainedWeights(folder.path(), small_llama(true)).require_tied(); });
+  EXPECT_NE(said.find("set tied_head = false"), std::string::npos) << said;
+}
+
+TEST_F(ModelFiles, MissingTensorsAreNamed) {
+  Files files = Files::llama(true);
+  files.remove("model.layers.0.mlp.up_proj.weight");
+  files.remove("model.norm.weight");
+  write(files);
+  expect_refusal(
+      R"(lacks 2 tensors of the model: "model.layers.0.mlp.up_proj.weight", "model.norm.weight": )");
+}
+
+TEST_F(ModelFiles, AMissingHeadMayBeTheTable) {
+  write(Files::llama(false));
+  expect_refusal("lacks 1 tensor of the model: \"lm_head.weight\"");
+  expect_refusal("with tied_head = true the head is the token table");
+  EXPECT_NO_THROW(PretrainedWeights(folder.path(), small_llama(true)));
+}
+
+TEST_F(ModelFiles, TensorsTooManyAreNamed) {
+  Files files = Files::llama(true);
+  files.add("model.layers.0.self_attn.q_norm.weight", {2});
+  write(files);
+  expect_refusal(
+      R"(has 1 tensor that the model has no place for: "model.layers.0.self_attn.q_norm)");
+}
+
+TEST_F(ModelFiles, OtherShapesAreNamed) {
+  Files files = Files::llama(true);
+  files.at("model.layers.0.self_attn.o_proj.weight").shape = {8, 6};
+  write(files);
+  expect_refusal(
+      R"(tensor "model.layers.0.self_attn.o_proj.weight" has shape [8, 6], the model needs [6, 8])");
+}
+
+TEST_F(ModelFiles, OtherFormatsOfValuesAreNamed) {
+  Files files = Files::llama(true);
+  files.at("model.norm.weight").dtype = "I32";
+  write(files);
+  expect_refusal(R"(tensor "model.norm.weight" has dtype I32: only F32, BF16 and F16)");
+}
+
+TEST_F(ModelFiles, NoFilesAtAll) { expect_refusal("holds neither model.safetensors nor"); }
+
+TEST_F(ModelFiles, AnIndexMustNotLeadOutOfTheDirectory) {
+  for (const char* file : {"../b.safetensors", "/b.safetensors", "b.bin", ""}) {
+    write_sharded(Files::llama(true), file);
+    expect_refusal("must lie in a *.safetensors file beside the index");
+  }
+}
+
+TEST_F(ModelFiles, AnIndexThatDoesNotFitItsFiles) {
+  write_sharded(Files::llama(true), "a.safetensors");
+  expect_refusal("a.safetensors: holds no tensor \"");
+  write_sharded(Files::llama(true), "c.safetensors");
+  expect_refusal("c.safetensors: cannot be opened");
+  test::put(folder / "model.safetensors.index.json", R"({"weight_map": []})");
+  expect_refusal("needs a 'weight_map'");
+  test::put(folder / "model.safetensors.index.json", "{");
+  expect_refusal("is not JSON");
+}
+
+TEST_F(ModelFiles, ATensorInTwoFilesIsRefused) {
+  Files files = Files::llama(true);
+  write_sharded(files);
+  std::vector<test::RawTensor> second(files.tensors.begin() + 4, files.tensors.end());
+  test::put(folder / "b.safetensors", test::safetensors(second));
+  expect_refusal("b.safetensors: has tensor \"model.layers.0.self_attn.k_proj.weight\", which ");
+}
+
+/// More positions than a model has are no fault; fewer are.
+TEST(LearnedPositions, MayBeMoreThanTheModelHas) {
+  const model::Config whole = config_of(models / "gpt2");
+  model::Config shorter = whole, longer = whole;
+  shorter.seq_len = 7;
+  longer.seq_len = 20;
+  const PretrainedWeights weights(models / "gpt2", whole), part(models / "gpt2", shorter);
+  std::vector<float> all(std::size_t(whole.seq_len * whole.hidden_size)), some(7 * 45);
+  weights.get(whole_weights(whole)[1], 0, all);
+  part.get(whole_weights(shorter)[1], 0, some);
+  EXPECT_EQ(std::memcmp(all.data(), some.data(), some.size() * sizeof(float)), 0);
+  const std::string said = test::refusal([&] { PretrainedWeights(models / "gpt2", longer); });
+  EXPECT_NE(said.find("seq_len must be at most the positions that there are"), std::string::npos);
+}
+
+TEST(HuggingFaceConfig, ModelsWithoutCounterpartAreRefused) {
+  const Folder folder;
+  const auto refused = [&](const model::Config& model) {
+    return test::refusal([&] { HuggingFaceWriter(folder.path(), model, Dtype::f32, 1 << 20); });
+  };
+  model::Config gpt = config_of(models / "gpt2"), falcon = config_of(models / "falcon_grouped");
+  gpt.qkv_bias = false;
+  EXPECT_NE(refused(gpt).find("GPT-2 has biases of queries"), std::string::npos);
+  falcon.linear_bias = false;
+  EXPECT_NE(refused(falcon).find("biases all or none"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace brume::interop
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  const brume::kernels::Runtime runtime(1);
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,195 @@
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "base/error.hpp"
+#include "data/token_file.hpp"
+#include "interop/tokens.hpp"
+#include "tokenizer/tokenizer.hpp"
+
+namespace brume::interop {
+namespace {
+
+namespace fs = std::filesystem;
+
+class PackText : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "brume-pack-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    directory_ = name;
+  }
+  void TearDown() override { fs::remove_all(directory_); }
+
+  fs::path put(const std::string& name, const std::string& text) const {
+    const fs::path path = directory_ / "text" / name;
+    fs::create_directories(path.parent_path());
+    std::ofstream(path, std::ios::binary) << text;
+    return path;
+  }
+
+  fs::path directory_;
+};
+
+std::string text_of(const fs::path& path) {
+  const data::TokenFile file(path);
+  EXPECT_EQ(file.vocab_size(), 256);
+  std::vector<std::int32_t> tokens(std::size_t(file.size()));
+  file.read(0, tokens);
+  return {tokens.begin(), tokens.end()};
+}
+
+/// Every byte value, in a pattern that no shift by a few blocks repeats.
+std::string sample_text(std::size_t size) {
+  std::string text(size, '\0');
+  for (std::size_t i = 0; i < size; ++i) text[i] = static_cast<char>(i * i / 7 + i);
+  return text;
+}
+
+// A quarter of ten blocks: round(n / 4) steps up at the blocks 2, 6 and, at 2.5, at block 10.
+TEST_F(PackText, HeldOutBlocksAreEvenlySpaced) {
+  const PackedText packed = pack_text({put("a", "00112233445566778899")}, directory_ / "out",
+                                      {.valid_ratio = 0.25, .block_tokens = 2});
+  EXPECT_EQ(text_of(packed.valid), "115599");
+  EXPECT_EQ(text_of(packed.train), "00223344667788");
+}
+
+TEST_F(PackText, EveryByteGoesToOneSideInOrder) {
+  const std::string a = sample_text(1000), b = sample_text(77), c = sample_text(5001);
+  const std::string all = a + b + c;
+  const std::vector<fs::path> files = {put("z", a), put("empty", ""), put("b", b), put("c", c)};
+  for (const double ratio : {0.0, 0.05, 0.1, 1.0 / 3.0, 0.5, 0.9}) {
+    const PackedText packed =
+        pack_text(files, directory_ / "out", {.valid_ratio = ratio, .block_tokens = 64});
+    const std::string train = text_of(packed.train), valid = text_of(packed.valid);
+    EXPECT_EQ(packed.train_tokens, std::ssize(train));
+    EXPECT_EQ(packed.valid_tokens, std::ssize(valid));
+    EXPECT_EQ(train.size() + valid.size(), all.size());
+    EXPECT_NEAR(static_cast<double>(valid.size()), ratio * static_cast<double>(all.size()), 64.0);
+
+    // Taking each block from the side that holds it next gives the text back.
+    std::size_t from_train = 0, from_valid = 0;
+    for (std::size_t at = 0; at < all.size(); at += 64) {
+      const std::string block = all.substr(at, 64);
+      if (train.compare(from_train, block.size(), block) == 0)
+        from_train += block.size();
+      else if (valid.compare(from_valid, block.size(), block) == 0)
+        from_valid += block.size();
+    }
+    EXPECT_EQ(from_train, train.size());
+    EXPECT_EQ(from_valid, valid.size());
+  }
+}
+
+TEST_F(PackText, DirectoriesAreWalkedInNameOrder) {
+  put("b.txt", "2");
+  put("a/y.txt", "1");
+  put("a/x.txt", "0");
+  put("c.txt", "3");
+  put(".hidden", "no");
+  put(".git/d.txt", "no");
+  fs::create_directory_symlink(directory_ / "text", directory_ / "text" / "loop");
+  const PackedText packed =
+      pack_text({directory_ / "text"}, directory_ / "out", {.valid_ratio = 0.0, .block_tokens = 4});
+  EXPECT_EQ(text_of(packed.train), "0123");
+  EXPECT_EQ(packed.valid_tokens, 0);
+}
+
+TEST_F(PackText, FilesOfDirectoriesThatAreNoTextAreLeftOut) {
+  const std::string binary(
+      "\x7f"
+      "ELF\0\1",
+      6);
+  put("a.txt", "01");
+  put("b.bin", binary);
+  put("c/d.pyc", "\xa7\r" + binary);
+  put("c/e.txt", "23");
+  const PackedText packed =
+      pack_text({directory_ / "text"}, directory_ / "out", {.valid_ratio = 0.0, .block_tokens = 4});
+  EXPECT_EQ(text_of(packed.train), "0123");
+  EXPECT_EQ(packed.left_out, 2);
+  const PackedText named = pack_text({directory_ / "text" / "b.bin"}, directory_ / "out",
+                                     {.valid_ratio = 0.0, .block_tokens = 4});
+  EXPECT_EQ(text_of(named.train), binary);
+  EXPECT_EQ(named.left_out, 0);
+}
+
+const fs::path gpt2 = fs::path(BRUME_REGRESSION_DIR) / "data/tokenizers/gpt2.json";
+
+// What the tokenizer makes of each document, its end after it.
+TEST_F(PackText, DocumentsBecomeTokens) {
+  const std::vector<std::string> texts = {"The quick brown fox\n", "jumps <|end|> over", "\xff"};
+  const std::vector<fs::path> files = {put("a", texts[0]), put("empty", ""), put("b", texts[1]),
+                                       put("c", texts[2])};
+  const PackedText packed = pack_text(
+      files, directory_ / "out", {.valid_ratio = 0.0, .tokenizer = gpt2, .end = "<|endoftext|>"});
+  std::vector<std::int32_t> expected;
+  tokenizer::Tokenizer tokenizer(gpt2);
+  for (const std::string& text : texts) {
+    tokenizer.encode(text, expected);
+    expected.push_back(0);
+  }
+  const data::TokenFile file(packed.train);
+  std::vector<std::int32_t> tokens(std::size_t(file.size()));
+  file.read(0, tokens);
+  EXPECT_EQ(tokens, expected);
+  EXPECT_EQ(file.vocab_size(), 902);
+  EXPECT_EQ(packed.documents, 3);
+  EXPECT_EQ(packed.bytes, 20 + 18 + 1);
+  EXPECT_EQ(packed.train_tokens, std::ssize(expected));
+}
+
+TEST_F(PackText, LinesOfJsonAreDocuments) {
+  const fs::path lines = put("a.jsonl",
+                             "{\"text\": \"one\\n\", \"other\": 1}\r\n\n"
+                             "{\"other\": \"no\", \"text\": \"\\u00e9\"}");
+  const PackedText packed = pack_text({lines}, directory_ / "out", {.valid_ratio = 0.0});
+  EXPECT_EQ(text_of(packed.train), "one\n\xc3\xa9");
+  EXPECT_EQ(packed.documents, 2);
+  const auto refused = [&](const std::string& text, const std::string& field) {
+    const fs::path path = put("b.jsonl", text);
+    try {
+      pack_text({path}, directory_ / "out", {.field = field});
+    } catch (const Error& error) {
+      EXPECT_EQ(error.failure(), Failure::input);
+      return std::string(error.what()).substr(path.string().size());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(refused("{\"text\": \"a\"}\n{\"text\": 1}\n", "text"),
+            ", line 2: has no text in the field 'text': name another one with --field");
+  EXPECT_EQ(refused("{\"text\": \"a\"}", "body"),
+            ", line 1: has no text in the field 'body': name another one with --field");
+  EXPECT_TRUE(refused("{\"text\": \"a\"}\nno", "text").starts_with(", line 2:1:"));
+}
+
+TEST_F(PackText, AnEndThatIsNoTokenIsRefused) {
+  const std::vector<fs::path> files = {put("a", "text")};
+  EXPECT_THROW(pack_text(files, directory_ / "out", {.tokenizer = gpt2, .end = "</s>"}), Error);
+  EXPECT_THROW(pack_text(files, directory_ / "out", {.end = "<|endoftext|>"}), Error);
+}
+
+TEST_F(PackText, WhatCannotBePackedIsRefused) {
+  const auto refused = [&](const std::vector<fs::path>& files, double ratio, const fs::path& out) {
+    try {
+      pack_text(files, out, {.valid_ratio = ratio});
+    } catch (const Error& error) {
+      return error.failure();
+    }
+    return Failure{};
+  };
+  const fs::path text = put("a", "text");
+  const fs::path out = directory_ / "out";
+  EXPECT_EQ(refused({directory_ / "missing"}, 0.1, out), Failure::input);
+  EXPECT_EQ(refused({put("empty", "")}, 0.1, out), Failure::input);
+  EXPECT_EQ(refused({}, 0.1, out), Failure::input);
+  EXPECT_EQ(refused({text}, 1.0, out), Failure::input);
+  EXPECT_EQ(refused({text}, -0.1, out), Failure::input);
+  EXPECT_EQ(refused({text}, 0.1, text / "below a file"), Failure::storage);
+}
+
+}  // namespace
+}  // namespace brume::interop

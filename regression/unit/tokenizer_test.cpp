@@ -1,0 +1,178 @@
+// Ids as the reference library has them: regression/data/tokenizers/make.py wrote the tokenizers,
+// the text and what they make of it.
+#include "tokenizer/tokenizer.hpp"
+
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/error.hpp"
+
+namespace brume::tokenizer {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using Tokens = std::vector<std::int32_t>;
+
+const fs::path folder = fs::path(BRUME_REGRESSION_DIR) / "data/tokenizers";
+
+std::string all_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  EXPECT_TRUE(file.is_open()) << path;
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+Tokens encoded(Tokenizer& tokenizer, std::string_view text) {
+  Tokens tokens;
+  tokenizer.encode(text, tokens);
+  return tokens;
+}
+
+/// Where the ids differ first, with the text around it.
+void expect_same(Tokenizer& tokenizer, std::string_view text, const Tokens& expected) {
+  const Tokens tokens = encoded(tokenizer, text);
+  const auto [found, wanted] = std::ranges::mismatch(tokens, expected);
+  if (found == tokens.end() && wanted == expected.end()) return;
+  const auto at = found - tokens.begin();
+  const auto near = [&](const Tokens& of) {
+    const auto begin = of.begin() + std::max<std::ptrdiff_t>(at - 5, 0);
+    std::string words;
+    for (auto it = begin; it < std::min(begin + 12, of.end()); ++it)
+      words += "[" + tokenizer.decode(std::span(&*it, 1)) + "]";
+    return words;
+  };
+  ADD_FAILURE() << "token " << at << " of " << tokens.size() << ", " << expected.size()
+                << " expected: " << near(tokens) << "\nexpected " << near(expected);
+}
+
+class Tokenizers : public testing::TestWithParam<const char*> {
+ protected:
+  fs::path path() const { return folder / (std::string(GetParam()) + ".json"); }
+};
+
+TEST_P(Tokenizers, IdsAreThoseOfTheReference) {
+  const json expected = json::parse(all_of(folder / "expected.json"));
+  const std::string text = all_of(folder / "text.txt");
+  Tokenizer tokenizer(path());
+  const auto ids = expected.at(GetParam()).get<Tokens>();
+  ASSERT_GT(ids.size(), 3000u);
+  expect_same(tokenizer, text, ids);
+  expect_same(tokenizer, text, ids);  // and from what it remembers
+  EXPECT_EQ(tokenizer.vocab_size(), 902);
+}
+
+// A megabyte and more, where somebody has made it: make.py FOLDER, then BRUME_LONG_TEXT=FOLDER.
+TEST_P(Tokenizers, LongTextsToo) {
+  const char* long_text = std::getenv("BRUME_LONG_TEXT");
+  if (long_text == nullptr) GTEST_SKIP() << "BRUME_LONG_TEXT names no folder";
+  const std::string text = all_of(fs::path(long_text) / "long.txt");
+  const std::string bytes = all_of(fs::path(long_text) / (std::string(GetParam()) + ".ids"));
+  Tokens expected(bytes.size() / 4);
+  std::memcpy(expected.data(), bytes.data(), bytes.size());
+  ASSERT_GT(text.size(), 1'000'000u);
+  Tokenizer tokenizer(path());
+  expect_same(tokenizer, text, expected);
+}
+
+TEST_P(Tokenizers, DecodingGivesTheTextBack) {
+  const std::string text = all_of(folder / "text.txt");
+  Tokenizer tokenizer(path());
+  const std::string back = tokenizer.decode(encoded(tokenizer, text));
+  if (std::string(GetParam()) == "qwen")  // whose texts are normalized first
+    EXPECT_EQ(encoded(tokenizer, back), encoded(tokenizer, text));
+  else
+    EXPECT_EQ(back, text);
+  for (const std::int32_t wrong : {-1, 902})
+    EXPECT_THROW(tokenizer.decode(std::span(&wrong, 1)), Error);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, Tokenizers,
+                         testing::Values("gpt2", "llama3", "qwen", "smollm", "falcon"));
+
+TEST(Tokenizer, BrokenUtf8IsReadAsPythonReplacesIt) {
+  Tokenizer tokenizer(folder / "gpt2.json");
+  const std::string mark = "\xef\xbf\xbd";
+  const auto read = [&](const std::string& text) {
+    return tokenizer.decode(encoded(tokenizer, text));
+  };
+  EXPECT_EQ(read("a\xff"), "a" + mark);
+  EXPECT_EQ(read("\xe2\x82 x"), mark + " x");           // a character without its end
+  EXPECT_EQ(read("\xed\xa0\x80"), mark + mark + mark);  // a surrogate
+  EXPECT_EQ(read("\xc0\xaf\xf8"), mark + mark + mark);  // longer than need be, unknown
+  EXPECT_EQ(read("\xf0\x9f\x8e\xf0\x9f\x8e\x89"), mark + "\xf0\x9f\x8e\x89");
+  EXPECT_EQ(read(""), "");
+}
+
+TEST(Tokenizer, AddedTokensStandForTheirText) {
+  Tokenizer tokenizer(folder / "gpt2.json");
+  EXPECT_EQ(tokenizer.find("<|endoftext|>"), 0);
+  EXPECT_EQ(tokenizer.find("<|end|>"), 900);
+  EXPECT_EQ(tokenizer.find("the"), std::nullopt);
+  EXPECT_EQ(encoded(tokenizer, "<tool><|endoftext|><|end|>"), Tokens({901, 0, 900}));
+}
+
+/// What a tokenizer.json says after a change, without the folder; a json pointer names the place.
+std::string refused(const std::string& pointer, const json& value) {
+  json file = json::parse(all_of(folder / "llama3.json"));
+  file[json::json_pointer(pointer)] = value;
+  const fs::path path =
+      fs::temp_directory_path() / ("brume-tokenizer-" + std::to_string(::getpid()) + ".json");
+  std::ofstream(path) << file;
+  std::string said;
+  try {
+    const Tokenizer tokenizer(path);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.failure(), Failure::input);
+    said = error.what();
+    EXPECT_TRUE(said.starts_with(path.string() + ": ")) << said;
+    said = said.substr(path.string().size() + 2);
+  }
+  fs::remove(path);
+  return said;
+}
+
+TEST(Tokenizer, WhatIsNotSupportedIsRefusedByName) {
+  const auto pattern = [](const std::string& regex) {
+    return refused("/pre_tokenizer/pretokenizers/0/pattern/Regex", regex);
+  };
+  EXPECT_EQ(pattern(R"(\w+)"), R"(the pattern has '\w', which is not supported)");
+  EXPECT_EQ(pattern(R"(\p{Han}+)"), R"(the pattern has '\p{Han}', which is not supported)");
+  EXPECT_EQ(pattern("[a-z&&[^b]]"), "the pattern has '&&', which is not supported");
+  EXPECT_EQ(pattern("(?<=a)b"), "the pattern has '(?<', which is not supported");
+  EXPECT_EQ(pattern("a$"), "the pattern has '$', which is not supported");
+  EXPECT_EQ(pattern("(a"), "the pattern '(a' is refused: missing closing parenthesis");
+  EXPECT_EQ(pattern("a{1,3}[^\\s\\p{Lu}]++(?i:b)"), "");
+  EXPECT_EQ(refused("/pre_tokenizer/pretokenizers/0/behavior", "Removed"),
+            "Split with the behavior 'Removed' is not supported");
+  EXPECT_EQ(refused("/pre_tokenizer", {{"type", "Metaspace"}}),
+            "the pre_tokenizer 'Metaspace' is not supported");
+  EXPECT_EQ(refused("/pre_tokenizer", nullptr), "pre_tokenizer must be an object");
+  EXPECT_EQ(refused("/normalizer", {{"type", "Lowercase"}}),
+            "the normalizer \"Lowercase\" is not supported");
+  EXPECT_EQ(refused("/model/type", "Unigram"), "the model must be of type BPE, found \"Unigram\"");
+  EXPECT_EQ(refused("/model/byte_fallback", true),
+            "a model with byte_fallback = true is not supported");
+  EXPECT_EQ(refused("/model/merges/7", "a"), "merge 7 is no pair of words");
+  EXPECT_EQ(refused("/model/merges/7", "a \u4e00"), "merge 7 has a word outside the vocabulary");
+  EXPECT_EQ(refused("/model/vocab/a", -1), "token 'a' has the id -1, expected 0 to 16777215");
+  EXPECT_EQ(refused("/added_tokens/1/lstrip", true),
+            "the added token '<|end|>' has lstrip, which is not supported");
+  json vocabulary = json::parse(all_of(folder / "llama3.json")).at("model").at("vocab");
+  vocabulary.erase("a");
+  EXPECT_EQ(refused("/model/vocab", vocabulary),
+            "its vocabulary has no token for the byte 0x61, which a byte-level one needs");
+  EXPECT_THROW(Tokenizer(folder / "expected.json"), Error);
+  EXPECT_THROW(Tokenizer(folder / "missing.json"), Error);
+}
+
+}  // namespace
+}  // namespace brume::tokenizer

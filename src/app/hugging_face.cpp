@@ -1,0 +1,220 @@
+/// @file The verbs that bring weights in and out in Hugging Face's format.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "all_ranks.hpp"
+#include "base/error.hpp"
+#include "base/files.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
+#include "comm/agree.hpp"
+#include "interop/hugging_face.hpp"
+#include "io/checkpoint.hpp"
+#include "io/run_lock.hpp"
+#include "model/model.hpp"
+#include "verbs.hpp"
+#include "weights.hpp"
+
+namespace brume::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+const char* precision_of(interop::Dtype dtype) {
+  switch (dtype) {
+    case interop::Dtype::f32: return "fp32";
+    case interop::Dtype::bf16: return "bf16";
+    case interop::Dtype::f16: return "fp16";
+  }
+  return "";
+}
+
+/// The slabs that a rank writes: neighbours, about as many bytes as the others have.
+std::vector<engine::Slab> share(const std::vector<engine::Slab>& slabs, int rank, int ranks) {
+  double all = 0.0, before = 0.0;
+  for (const engine::Slab& slab : slabs) all += double(slab.elements);
+  std::vector<engine::Slab> mine;
+  for (const engine::Slab& slab : slabs) {
+    const double middle = before + 0.5 * double(slab.elements);
+    if (int(middle / all * ranks) == rank) mine.push_back(slab);
+    before += double(slab.elements);
+  }
+  return mine;
+}
+
+/// Imports a model on all ranks of a job.
+class HuggingFaceImport {
+ public:
+  HuggingFaceImport(const ImportHuggingFaceOptions& options, comm::Communicator& job)
+      : options_(options), job_(job), leader_(job.rank() == 0) {}
+
+  void run() {
+    const auto start = std::chrono::steady_clock::now();
+    std::string text;
+    comm::together(job_, [&] {
+      if (!leader_) return;
+      require_new();
+      text = deck::schema().write(pretrained_deck(options_.directory, job_.size(), sets()));
+    });
+    deck_ = deck::parse(comm::broadcast(job_, text, 0), "brume import hf");
+    model_ = model::config(deck_.model, "fp32");
+    comm::together(job_, [&] {
+      weights_.emplace(options_.directory, model_);
+      if (leader_) weights_->require_tied();
+      if (leader_) lock_.emplace(options_.output);
+    });
+    deck_.training.precision = precision_of(weights_->dtype());
+    log::info("reading {} parameters of {}", format_count(double(model::num_parameters(model_))),
+              options_.directory);
+    write_checkpoint();
+    comm::together(job_, [&] {
+      if (leader_) write_deck();
+    });
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    log::info("{}: its weights, {} in the files, are a checkpoint after {}", options_.output,
+              interop::name(weights_->dtype()), format_seconds(taken.count()));
+  }
+
+ private:
+  /// What the user sets wins over the run directory.
+  std::vector<std::string> sets() const {
+    std::vector<std::string> all{"output.directory=" + nlohmann::json(options_.output).dump()};
+    all.insert(all.end(), options_.sets.begin(), options_.sets.end());
+    return all;
+  }
+
+  /// Weights must not take the place of a training's.
+  void require_new() const {
+    std::error_code none;
+    const fs::path checkpoints = fs::path(options_.output) / "checkpoints";
+    require(!fs::exists(checkpoints, none) || fs::is_empty(checkpoints, none), Failure::input,
+            "{}: holds checkpoints already: name another run directory", options_.output);
+  }
+
+  void write_checkpoint() {
+    const std::vector<engine::Slab> mine =
+        share(interop::whole_weights(model_), job_.rank(), job_.size());
+    io::CheckpointWriter writer(options_.output, job_);
+    writer.write({.step = 0,
+                  .samples = 0,
+                  .scaling = {},
+                  .valid_loss = {},
+                  .data_text = {},
+                  .deck_text = deck::schema().write(deck_),
+                  .plan_text = {},
+                  .profile_text = {},
+                  .model_text = model::text(model_),
+                  .directory = {},
+                  .ranks = job_.size()},
+                 mine, [&](std::size_t n, std::int64_t first, std::span<float> values) {
+                   weights_->get(mine[n], first, values);
+                 });
+  }
+
+  void write_deck() const {
+    interop::copy_companions(options_.directory, fs::path(options_.output) / "hf");
+    const fs::path deck = fs::path(options_.output) / "deck.toml";
+    write_file(deck, deck::schema().write(deck_, true));
+    log::info("{}: a deck to start from: say your data and cluster there, then `brume run {}`",
+              deck.string(), deck.string());
+  }
+
+  const ImportHuggingFaceOptions& options_;
+  comm::Communicator& job_;
+  bool leader_;
+  deck::Deck deck_{};
+  model::Config model_{};
+  std::optional<interop::PretrainedWeights> weights_;
+  std::optional<io::RunLock> lock_;
+};
+
+// --- out
+// ------------------------------------------------------------------------------------------
+
+interop::Dtype dtype_of(const std::string& name, const std::string& precision) {
+  if (name == "f32" || (name.empty() && precision == "fp32")) return interop::Dtype::f32;
+  if (name == "bf16" || (name.empty() && precision == "bf16")) return interop::Dtype::bf16;
+  return interop::Dtype::f16;
+}
+
+/// Finds config.json and the tokenizer of a run's model: it was imported with them, or its weights
+/// were taken from beside them. @return the first directory that is there, or nothing
+fs::path companions(const ExportHuggingFaceOptions& options, const io::CheckpointInfo& checkpoint,
+                    const deck::Deck& deck) {
+  const fs::path run_directory = checkpoint.directory.parent_path().parent_path();
+  std::vector<fs::path> places{fs::path(options.run) / "hf", run_directory / "hf"};
+  if (!deck.model.weights.empty()) {
+    places.push_back(fs::path(deck.model.weights) / "hf");
+    places.emplace_back(deck.model.weights);
+  }
+  std::error_code none;
+  for (const fs::path& place : places)
+    if (fs::exists(place / "config.json", none)) return place;
+  return {};
+}
+
+/// Refuses to mix two models' files.
+void require_no_model(const std::string& directory) {
+  std::error_code none;
+  require(!interop::is_hugging_face(directory) &&
+              !fs::exists(fs::path(directory) / "config.json", none),
+          Failure::input, "{}: holds a model already: name another directory", directory);
+}
+
+/// Exports a run's weights on all ranks of a job, each of which writes some of the files.
+void export_model(const ExportHuggingFaceOptions& options, comm::Communicator& job) {
+  const auto start = std::chrono::steady_clock::now();
+  const bool leader = job.rank() == 0;
+  comm::together(job, [&] {
+    if (!leader) return;
+    require_no_model(options.output);
+    make_directory(options.output);
+  });
+  const std::optional<io::CheckpointInfo> found = find_weights(job, options.run);
+  std::optional<interop::HuggingFaceWriter> writer;
+  deck::Deck deck;
+  comm::together(job, [&] {
+    require(found.has_value(), Failure::input,
+            "{}: is neither a run directory with checkpoints nor one of these", options.run);
+    deck = deck::parse(found->deck_text, found->directory.string());
+    writer.emplace(options.output, model::config(deck.model, "fp32"),
+                   dtype_of(options.dtype, deck.training.precision), options.max_file_bytes);
+    io::CheckpointReader reader(*found);
+    for (int file = job.rank(); file < writer->num_files(); file += job.size())
+      writer->write_file(file, [&](std::vector<engine::Slab>& slabs) { reader.fill(slabs); });
+  });
+  comm::together(job, [&] {
+    if (!leader) return;
+    const fs::path beside = companions(options, *found, deck);
+    if (!beside.empty()) interop::copy_companions(beside, options.output);
+    writer->finish(beside.empty() ? fs::path() : beside / "config.json");
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    log::info("{}: the model after {} steps, in {}", options.output, found->step,
+              format_seconds(taken.count()));
+    if (beside.empty()) log::info("no tokenizer is known: put the files of yours beside the model");
+  });
+}
+
+}  // namespace
+
+int export_hugging_face(const ExportHuggingFaceOptions& options) {
+  return on_all_ranks([&](comm::Session&, comm::Communicator& job) {
+    export_model(options, job);
+    return 0;
+  });
+}
+
+int import_hugging_face(const ImportHuggingFaceOptions& options) {
+  return on_all_ranks([&](comm::Session&, comm::Communicator& job) {
+    HuggingFaceImport(options, job).run();
+    return 0;
+  });
+}
+
+}  // namespace brume::app

@@ -1,0 +1,106 @@
+#include "weights.hpp"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/error.hpp"
+#include "base/log.hpp"
+#include "comm/agree.hpp"
+#include "deck/deck.hpp"
+#include "interop/hugging_face.hpp"
+
+namespace brume::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Rank 0 looks, because another node may not see the same yet. Collective.
+bool exists(comm::Communicator& world, const fs::path& path) {
+  std::error_code none;
+  const bool mine = world.rank() == 0 && fs::exists(path, none);
+  return !comm::broadcast(world, mine ? "y" : "", 0).empty();
+}
+
+bool is_hugging_face(comm::Communicator& world, const std::string& directory) {
+  const bool mine = world.rank() == 0 && interop::is_hugging_face(directory);
+  return !comm::broadcast(world, mine ? "y" : "", 0).empty();
+}
+
+/// A model is the same for sequences of another length, unless their positions are learned.
+std::string text_for(model::Config model, int seq_len) {
+  if (model.rotary()) model.seq_len = seq_len;
+  return model::text(model);
+}
+
+/// @throws AgreedError
+io::CheckpointInfo checkpoint_for(const std::string& directory, const model::Config& model,
+                                  comm::Communicator& world) {
+  const std::optional<io::CheckpointInfo> found = find_weights(world, directory);
+  comm::together(world, [&] {
+    require(found.has_value(), Failure::input,
+            "model.weights = {}: is neither a Hugging Face model, with model.safetensors or its "
+            "index, nor a run directory with checkpoints, nor one of these",
+            directory);
+    const deck::Deck deck = deck::parse(found->deck_text, found->directory.string());
+    const std::string theirs = text_for(model::config(deck.model, "fp32"), model.seq_len);
+    require(theirs == model::text(model), Failure::input,
+            "model.weights = {}: are of another model ({}), the deck asks for ({})", directory,
+            theirs, model::text(model));
+  });
+  return *found;
+}
+
+}  // namespace
+
+std::optional<io::CheckpointInfo> find_weights(comm::Communicator& world,
+                                               const std::string& directory) {
+  if (exists(world, fs::path(directory) / "manifest.json"))
+    return io::open_checkpoint(world, directory);
+  if (exists(world, fs::path(directory) / "checkpoints"))
+    return io::find_checkpoint(world, directory);
+  return std::nullopt;
+}
+
+deck::Deck pretrained_deck(const std::string& directory, int ranks,
+                           const std::vector<std::string>& sets) {
+  // A basic string of TOML knows the escapes of JSON.
+  const std::string config = nlohmann::json((fs::path(directory) / "config.json").string()).dump();
+  const std::string text = fmt::format(
+      "model.config = {}\n"
+      "training.steps = 1000\ntraining.global_batch = 8\ntraining.optimizer.lr = 2e-5\n"
+      "data.train = \"data/train.tok\"\n"
+      "cluster.devices_per_node = {}\ncluster.memory_gib = 4.0\ncluster.host_memory_gib = 16.0\n",
+      config, ranks);
+  deck::Deck deck = deck::parse(text, directory, sets);
+  deck.model.config_place = directory;
+  deck.model = model::resolved(deck.model);
+  return deck;
+}
+
+FirstWeights find_first_weights(const std::string& directory, const model::Config& model,
+                                comm::Communicator& world) {
+  if (!is_hugging_face(world, directory))
+    return {directory, checkpoint_for(directory, model, world)};
+  comm::together(world, [&] {
+    if (world.rank() == 0) interop::PretrainedWeights(directory, model).require_tied();
+  });
+  return {directory, std::nullopt};
+}
+
+void load_weights(const FirstWeights& weights, const model::Config& model, engine::Engine& engine,
+                  comm::Communicator& world) {
+  std::vector<engine::Slab> slabs = engine.slabs();
+  std::erase_if(slabs, [](const engine::Slab& slab) { return slab.kind != "weight"; });
+  comm::together(world, [&] {
+    if (weights.checkpoint)
+      io::load_slabs(*weights.checkpoint, slabs);
+    else
+      interop::PretrainedWeights(weights.directory, model).fill(slabs);
+  });
+  if (log::leads()) log::info("the weights are those of {}", weights.directory);
+}
+
+}  // namespace brume::app

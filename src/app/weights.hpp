@@ -1,0 +1,42 @@
+/// @file The weights that a new training begins with, where they are not random.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.hpp"
+#include "deck/deck.hpp"
+#include "engine/engine.hpp"
+#include "io/checkpoint.hpp"
+#include "model/model.hpp"
+
+namespace brume::app {
+
+/// The checkpoint that a directory is, checked, or the newest one of a run directory; nothing where
+/// it is neither. Collective. @throws AgreedError(storage) when it is damaged
+std::optional<io::CheckpointInfo> find_weights(comm::Communicator& world,
+                                               const std::string& directory);
+
+/// A deck for a Hugging Face model: its sizes, and for the rest what a user will want to change.
+/// @param sets  "key=value"  @throws Error(input)
+deck::Deck pretrained_deck(const std::string& directory, int ranks,
+                           const std::vector<std::string>& sets);
+
+/// What model.weights names, found and checked.
+struct FirstWeights {
+  std::string directory;
+  std::optional<io::CheckpointInfo> checkpoint;  ///< nothing: a Hugging Face model
+};
+
+/// Finds weights that fit the model, before long work. Collective.
+/// @throws AgreedError(input), AgreedError(storage)
+FirstWeights find_first_weights(const std::string& directory, const model::Config& model,
+                                comm::Communicator& world);
+
+/// Fills the engine's weights and leaves moments and progress as they are. Collective.
+/// @throws AgreedError(input), AgreedError(storage)
+void load_weights(const FirstWeights& weights, const model::Config& model, engine::Engine& engine,
+                  comm::Communicator& world);
+
+}  // namespace brume::app

@@ -1,0 +1,163 @@
+#include "hugging_face_config.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "deck/json.hpp"
+
+namespace brume::interop {
+namespace {
+
+namespace fs = std::filesystem;
+using model::Config;
+using model::Family;
+using nlohmann::json;
+
+constexpr std::size_t largest_config_bytes = std::size_t{16} << 20;
+
+template <typename... Args>
+void needs(bool holds, fmt::format_string<Args...> format, Args&&... args) {
+  if (!holds)
+    throw Error(Failure::input, "the Transformers library has no counterpart of this model: {}",
+                fmt::format(format, std::forward<Args>(args)...));
+}
+
+const char* torch_name(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::f32: return "float32";
+    case Dtype::bf16: return "bfloat16";
+    case Dtype::f16: return "float16";
+  }
+  return "";
+}
+
+json gpt2(const Config& m) {
+  needs(m.qkv_bias, "GPT-2 has biases of queries, keys and values");
+  needs(m.kv_heads() == m.num_heads, "GPT-2 has as many key heads as query heads");
+  needs(m.attention_size() == m.hidden_size, "GPT-2 has head_dim = hidden_size / num_heads");
+  return {{"architectures", {"GPT2LMHeadModel"}},
+          {"model_type", "gpt2"},
+          {"n_layer", m.num_layers},
+          {"n_embd", m.hidden_size},
+          {"n_head", m.num_heads},
+          {"n_inner", m.ffn_size},
+          {"n_positions", m.seq_len},
+          {"activation_function", "gelu_new"},
+          {"layer_norm_epsilon", m.norm_eps},
+          {"resid_pdrop", 0.0},
+          {"embd_pdrop", 0.0},
+          {"attn_pdrop", 0.0},
+          {"bos_token_id", nullptr},
+          {"eos_token_id", nullptr}};
+}
+
+/// The sizes of a family with rotary positions. Newer versions read rope_parameters, older ones
+/// the other two.
+json rotary(const Config& m) {
+  json rope{{"rope_theta", m.rope_theta}, {"rope_type", "default"}};
+  const model::RopeScaling& scaling = m.rope_scaling;
+  if (scaling.kind != model::RopeScaling::Kind::none) {
+    const bool llama3 = scaling.kind == model::RopeScaling::Kind::llama3;
+    rope["rope_type"] = llama3 ? "llama3" : "linear";
+    rope["factor"] = scaling.factor;
+    if (llama3) {
+      rope["low_freq_factor"] = scaling.low_freq_factor;
+      rope["high_freq_factor"] = scaling.high_freq_factor;
+      rope["original_max_position_embeddings"] = scaling.original_seq_len;
+    }
+  }
+  json config{{"num_hidden_layers", m.num_layers},  {"hidden_size", m.hidden_size},
+              {"num_attention_heads", m.num_heads}, {"max_position_embeddings", m.seq_len},
+              {"rope_theta", m.rope_theta},         {"rope_parameters", rope}};
+  if (rope["rope_type"] != "default") config["rope_scaling"] = rope;
+  return config;
+}
+
+json llama(const Config& m) {
+  json config = rotary(m);
+  config.update({{"architectures", {m.qkv_bias ? "Qwen2ForCausalLM" : "LlamaForCausalLM"}},
+                 {"model_type", m.qkv_bias ? "qwen2" : "llama"},
+                 {"num_key_value_heads", m.kv_heads()},
+                 {"head_dim", m.head_dim()},
+                 {"intermediate_size", m.ffn_size},
+                 {"hidden_act", "silu"},
+                 {"rms_norm_eps", m.norm_eps},
+                 {"attention_dropout", 0.0}});
+  if (m.qkv_bias)
+    config["use_sliding_window"] = false;
+  else
+    config.update({{"attention_bias", false}, {"mlp_bias", false}});
+  return config;
+}
+
+json falcon(const Config& m) {
+  needs(m.attention_size() == m.hidden_size, "Falcon has head_dim = hidden_size / num_heads");
+  needs(m.qkv_bias == m.linear_bias, "Falcon's linear layers have biases all or none");
+  const bool one = m.kv_heads() == 1, all = m.kv_heads() == m.num_heads;
+  const bool grouped = m.layer_norms == 2 || !(one || all);
+  json config = rotary(m);
+  config.update({{"architectures", {"FalconForCausalLM"}},
+                 {"model_type", "falcon"},
+                 {"new_decoder_architecture", grouped},
+                 {"multi_query", one && !grouped},
+                 {"num_kv_heads", m.kv_heads()},
+                 {"num_ln_in_parallel_attn", m.layer_norms},
+                 {"parallel_attn", true},
+                 {"alibi", false},
+                 {"bias", m.linear_bias},
+                 {"ffn_hidden_size", m.ffn_size},
+                 {"activation", "gelu"},
+                 {"layer_norm_epsilon", m.norm_eps},
+                 {"hidden_dropout", 0.0},
+                 {"attention_dropout", 0.0}});
+  return config;
+}
+
+void set_dtype(json& config, Dtype dtype) {
+  config["dtype"] = config["torch_dtype"] = torch_name(dtype);  // newer and older name
+}
+
+/// Whether a config.json describes the model, for sequences of its length.
+bool describes(const fs::path& path, const Config& m) {
+  deck::ModelKeys keys;
+  keys.config = keys.config_place = path.string();
+  keys.given = {"seq_len", "dropout"};
+  keys.seq_len = m.seq_len;
+  try {
+    return model::text(model::config(model::resolved(keys), "fp32")) == model::text(m);
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+json hugging_face_config(const Config& m, Dtype dtype) {
+  json config;
+  switch (m.family) {
+    case Family::gpt: config = gpt2(m); break;
+    case Family::llama: config = llama(m); break;
+    case Family::falcon: config = falcon(m); break;
+  }
+  config.update({{"vocab_size", m.vocab_size},
+                 {"tie_word_embeddings", m.tied_head},
+                 {"initializer_range", m.init_std}});
+  set_dtype(config, dtype);
+  return config;
+}
+
+json hugging_face_config(const Config& m, Dtype dtype, const fs::path& original) {
+  std::error_code none;
+  if (original.empty() || !fs::exists(original, none) || !describes(original, m))
+    return hugging_face_config(m, dtype);
+  json config = deck::load_json(original.string(), largest_config_bytes);
+  set_dtype(config, dtype);
+  if (m.family == Family::gpt)
+    config["n_positions"] = m.seq_len;  // the table of positions has just these
+  else if (config.value("max_position_embeddings", 0) < m.seq_len)
+    config["max_position_embeddings"] = m.seq_len;
+  return config;
+}
+
+}  // namespace brume::interop

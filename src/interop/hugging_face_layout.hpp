@@ -1,0 +1,53 @@
+/// @file Which tensors of Hugging Face's format hold which values of a model.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "interop/safetensors.hpp"
+#include "model/model.hpp"
+
+namespace brume::interop {
+
+/// Rows that lie side by side in a tensor.
+struct RowRun {
+  std::string tensor;
+  std::int64_t first = 0, count = 0;  ///< rows of the tensor; columns, where it is transposed
+};
+
+/// Where a parameter lies. A table or weight is seen as a matrix whose columns are its last
+/// dimension, a gain or bias as one column; its rows are those of the runs, one after the other.
+struct Placed {
+  model::Parameter parameter;
+  bool matrix = false;
+  bool transposed = false;  ///< each tensor is the transpose, [columns, rows]
+  std::vector<RowRun> runs = {};
+
+  std::int64_t columns() const { return matrix ? parameter.shape.back() : 1; }
+  std::int64_t rows() const { return parameter.elements() / columns(); }
+};
+
+/// A whole model.
+struct HuggingFaceLayout {
+  std::vector<Placed> parameters;  ///< in the model's order
+  std::vector<NewTensor> tensors;  ///< in that of the parameters
+  /// Begins the names of all tensors but the head's; files of a model without a head leave it out.
+  std::string prefix;
+};
+
+/// gpt as GPT-2: linear layers are transposed. llama as Llama, and with biases of q, k and v as
+/// Qwen2: gate and up, q, k and v are tensors of their own; rotary positions turn features i and
+/// i + D/2, as here. falcon: q, k and v are one tensor, for each key head its query heads, its key
+/// and its value.
+///
+/// @throws Error(input)  for a parameter that these formats have no place for
+/// @source  the models' files in github.com/huggingface/transformers, src/transformers/models
+HuggingFaceLayout hugging_face_layout(const model::Config& config);
+
+/// Whether files may have a tensor of this name that holds nothing of a model: masks and rotary
+/// frequencies, which older versions of the library saved.
+bool is_buffer(std::string_view tensor);
+
+}  // namespace brume::interop

@@ -1,0 +1,197 @@
+/// @file Writing a model's weights as safetensors files.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/files.hpp"
+#include "hugging_face_config.hpp"
+#include "hugging_face_layout.hpp"
+#include "interop/hugging_face.hpp"
+
+namespace brume::interop {
+namespace {
+
+namespace fs = std::filesystem;
+using engine::Slab;
+using nlohmann::json;
+
+constexpr std::int64_t writer_piece_elements = std::int64_t{32} << 20;
+
+std::int64_t tensor_bytes(const NewTensor& tensor, Dtype dtype) {
+  std::int64_t bytes = dtype_bytes(dtype);
+  for (const std::int64_t extent : tensor.shape) bytes *= extent;
+  return bytes;
+}
+
+/// A slab of a whole parameter's weights at `data`.
+Slab whole_slab(const model::Parameter& parameter, float* data) {
+  return {.name = parameter.name,
+          .kind = "weight",
+          .global_shape = parameter.shape,
+          .offset = std::vector<std::int64_t>(parameter.shape.size(), 0),
+          .shape = parameter.shape,
+          .elements = parameter.elements(),
+          .data = data};
+}
+
+}  // namespace
+
+struct HuggingFaceWriter::Impl {
+  /// Rows of a tensor that are rows of a parameter.
+  struct Section {
+    std::int64_t first, count;
+    const Placed* placed;
+    std::int64_t parameter_first;
+  };
+
+  void divide(std::int64_t max_file_bytes);
+  void find_sections();
+  std::string file_name(std::size_t number) const;
+  std::string index_text() const;
+  void write(TensorWriter& file, const NewTensor& tensor, const FillSlabs& fill) const;
+  void write_rows(TensorWriter& file, const std::vector<Section>& sections, std::int64_t rows,
+                  const FillSlabs& fill) const;
+  void write_transposed(TensorWriter& file, const Placed& placed, const FillSlabs& fill) const;
+
+  fs::path directory;
+  model::Config config;
+  Dtype dtype;
+  HuggingFaceLayout layout;
+  std::vector<std::vector<NewTensor>> files;
+  std::map<std::string, std::vector<Section>> sections;  ///< by tensor, in its order
+};
+
+/// Fills one file after the other; a tensor that is larger than a file may be has one of its own.
+void HuggingFaceWriter::Impl::divide(std::int64_t max_file_bytes) {
+  std::int64_t room = 0;
+  for (const NewTensor& tensor : layout.tensors) {
+    const std::int64_t bytes = tensor_bytes(tensor, dtype);
+    if (files.empty() || bytes > room) {
+      files.emplace_back();
+      room = max_file_bytes;
+    }
+    files.back().push_back(tensor);
+    room -= bytes;
+  }
+}
+
+void HuggingFaceWriter::Impl::find_sections() {
+  for (const Placed& placed : layout.parameters) {
+    std::int64_t row = 0;
+    for (const RowRun& run : placed.runs) {
+      sections[run.tensor].push_back({run.first, run.count, &placed, row});
+      row += run.count;
+    }
+  }
+  for (auto& [tensor, all] : sections) std::ranges::sort(all, {}, &Section::first);
+}
+
+std::string HuggingFaceWriter::Impl::file_name(std::size_t number) const {
+  if (files.size() == 1) return "model.safetensors";
+  return fmt::format("model-{:05}-of-{:05}.safetensors", number + 1, files.size());
+}
+
+std::string HuggingFaceWriter::Impl::index_text() const {
+  std::int64_t bytes = 0;
+  json map = json::object();
+  for (std::size_t number = 0; number < files.size(); ++number)
+    for (const NewTensor& tensor : files[number]) {
+      map[tensor.name] = file_name(number);
+      bytes += tensor_bytes(tensor, dtype);
+    }
+  return json{{"metadata", {{"total_size", bytes}}}, {"weight_map", map}}.dump(2) + "\n";
+}
+
+void HuggingFaceWriter::Impl::write(TensorWriter& file, const NewTensor& tensor,
+                                    const FillSlabs& fill) const {
+  const std::vector<Section>& parts = sections.at(tensor.name);
+  if (parts.front().placed->transposed)
+    write_transposed(file, *parts.front().placed, fill);
+  else
+    write_rows(file, parts, tensor.shape.front(), fill);
+}
+
+void HuggingFaceWriter::Impl::write_rows(TensorWriter& file, const std::vector<Section>& parts,
+                                         std::int64_t rows, const FillSlabs& fill) const {
+  const std::int64_t columns = parts.front().placed->columns();
+  const std::int64_t step = std::max<std::int64_t>(1, writer_piece_elements / columns);
+  std::vector<float> values;
+  for (std::int64_t first = 0; first < rows; first += step) {
+    const std::int64_t end = std::min(rows, first + step);
+    values.resize(std::size_t((end - first) * columns));
+    std::vector<Slab> slabs;
+    for (const Section& part : parts) {
+      const std::int64_t from = std::max(first, part.first);
+      const std::int64_t to = std::min(end, part.first + part.count);
+      if (from >= to) continue;
+      Slab slab = whole_slab(part.placed->parameter, values.data() + (from - first) * columns);
+      slab.first = (part.parameter_first + from - part.first) * columns;
+      slab.elements = (to - from) * columns;
+      slabs.push_back(std::move(slab));
+    }
+    fill(slabs);
+    file.write(values);
+  }
+}
+
+/// A few columns of the parameter at a time, which are rows of the tensor.
+void HuggingFaceWriter::Impl::write_transposed(TensorWriter& file, const Placed& placed,
+                                               const FillSlabs& fill) const {
+  const std::int64_t columns = placed.columns(), rows = placed.rows();
+  const std::int64_t step = std::max<std::int64_t>(1, writer_piece_elements / rows);
+  std::vector<float> values, turned;
+  for (std::int64_t first = 0; first < columns; first += step) {
+    const std::int64_t count = std::min(step, columns - first);
+    values.resize(std::size_t(rows * count));
+    turned.resize(values.size());
+    std::vector<Slab> slabs{whole_slab(placed.parameter, values.data())};
+    slabs[0].offset.back() = first;
+    slabs[0].shape.back() = count;
+    slabs[0].elements = rows * count;
+    fill(slabs);
+    constexpr std::int64_t tile = 16;  // a cache line of values
+    for (std::int64_t band = 0; band < count; band += tile)
+      for (std::int64_t row = 0; row < rows; ++row)
+        for (std::int64_t i = band; i < std::min(band + tile, count); ++i)
+          turned[std::size_t(i * rows + row)] = values[std::size_t(row * count + i)];
+    file.write(turned);
+  }
+}
+
+HuggingFaceWriter::HuggingFaceWriter(fs::path directory, const model::Config& config, Dtype dtype,
+                                     std::int64_t max_file_bytes)
+    : impl_(std::make_unique<Impl>()) {
+  hugging_face_config(config, dtype);  // refuses what has no counterpart
+  impl_->directory = std::move(directory);
+  impl_->config = config;
+  impl_->dtype = dtype;
+  impl_->layout = hugging_face_layout(config);
+  impl_->divide(max_file_bytes);
+  impl_->find_sections();
+}
+
+HuggingFaceWriter::~HuggingFaceWriter() = default;
+
+int HuggingFaceWriter::num_files() const { return int(impl_->files.size()); }
+
+void HuggingFaceWriter::write_file(int number, const FillSlabs& fill) const {
+  const std::vector<NewTensor>& tensors = impl_->files[std::size_t(number)];
+  TensorWriter file(impl_->directory / impl_->file_name(std::size_t(number)), impl_->dtype,
+                    tensors);
+  // A header has its names in order, but says itself where values lie.
+  for (const NewTensor& tensor : tensors) impl_->write(file, tensor, fill);
+  file.commit();
+}
+
+void HuggingFaceWriter::finish(const fs::path& original) const {
+  if (num_files() > 1)
+    brume::write_file(impl_->directory / "model.safetensors.index.json", impl_->index_text());
+  const json config = hugging_face_config(impl_->config, impl_->dtype, original);
+  brume::write_file(impl_->directory / "config.json", config.dump(2) + "\n");
+}
+
+}  // namespace brume::interop

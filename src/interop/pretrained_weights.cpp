@@ -1,0 +1,345 @@
+/// @file Reading a model's weights from safetensors files.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "base/error.hpp"
+#include "deck/json.hpp"
+#include "hugging_face_layout.hpp"
+#include "interop/hugging_face.hpp"
+
+namespace brume::interop {
+namespace {
+
+namespace fs = std::filesystem;
+using engine::Slab;
+using nlohmann::json;
+
+constexpr const char* single_file = "model.safetensors";
+constexpr const char* index_file = "model.safetensors.index.json";
+constexpr const char* head_tensor = "lm_head.weight";
+constexpr std::size_t largest_index_bytes = std::size_t{64} << 20;
+constexpr std::int64_t piece_elements = std::int64_t{1} << 21;
+
+/// The first few of a list of names, for a message.
+std::string few(const std::vector<std::string>& names) {
+  constexpr std::size_t most = 4;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(most, names.size()); ++i)
+    text += (i ? ", " : "") + shown(names[i]);
+  return names.size() > most ? text + fmt::format(" and {} more", names.size() - most) : text;
+}
+
+std::string plural(std::size_t count, const char* noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+/// The tensors that an index promises, by file. @throws Error(input)
+std::map<std::string, std::vector<std::string>> read_index(const fs::path& path) {
+  const json index = deck::load_json(path.string(), largest_index_bytes);
+  const json* map =
+      index.is_object() && index.contains("weight_map") ? &index["weight_map"] : nullptr;
+  require(map != nullptr && map->is_object() && !map->empty(), Failure::input,
+          "{}: needs a 'weight_map' of tensors and their files", path.string());
+  std::map<std::string, std::vector<std::string>> files;
+  for (const auto& [tensor, file] : map->items()) {
+    const std::string name = file.is_string() ? file.get<std::string>() : "";
+    // A name from outside must not lead out of the directory.
+    require(name.ends_with(".safetensors") && name.find('/') == std::string::npos &&
+                name.find('\0') == std::string::npos,
+            Failure::input,
+            "{}: tensor {} must lie in a *.safetensors file beside the index, found {}",
+            path.string(), shown(tensor), deck::describe_json(file));
+    files[name].push_back(tensor);
+  }
+  constexpr std::size_t most_files = 10000;
+  require(files.size() <= most_files, Failure::input, "{}: names {} files, at most {} are read",
+          path.string(), files.size(), most_files);
+  return files;
+}
+
+/// The rows of a slab, as those of its parameter.
+class SlabRows {
+ public:
+  SlabRows(const Slab& slab, bool matrix) : slab_(slab), leading_(slab.shape.size()) {
+    if (!matrix) return;
+    --leading_;
+    columns_ = slab.shape.back();
+    first_column_ = slab.offset.back();
+  }
+
+  std::int64_t columns() const { return columns_; }
+  std::int64_t first_column() const { return first_column_; }  ///< of the whole parameter
+
+  /// Row of the whole parameter that is row `row` of the slab's slice.
+  std::int64_t whole_row(std::int64_t row) const {
+    std::int64_t whole = 0, stride = 1;
+    for (std::size_t d = leading_; d-- > 0;) {
+      whole += (slab_.offset[d] + row % slab_.shape[d]) * stride;
+      row /= slab_.shape[d];
+      stride *= slab_.global_shape[d];
+    }
+    return whole;
+  }
+  /// Rows from `row` on that follow each other in the whole parameter.
+  std::int64_t consecutive(std::int64_t row) const {
+    const std::int64_t extent = slab_.shape[leading_ - 1];
+    return extent - row % extent;
+  }
+
+ private:
+  const Slab& slab_;
+  std::size_t leading_;
+  std::int64_t columns_ = 1, first_column_ = 0;
+};
+
+}  // namespace
+
+bool is_hugging_face(const fs::path& directory) {
+  std::error_code none;
+  return fs::exists(directory / single_file, none) || fs::exists(directory / index_file, none);
+}
+
+struct PretrainedWeights::Impl {
+  Impl(const fs::path& directory, const model::Config& config);
+
+  void open(const fs::path& directory);
+  void open_files_of_index(const fs::path& directory);
+  void add_file(const fs::path& path);
+  void check_tensors() const;
+  void check_shapes() const;
+  std::string name_in_files(const std::string& tensor) const;
+  const TensorFile& file_of(const std::string& tensor) const { return *places.at(tensor); }
+  void read(const std::string& tensor, std::int64_t first, std::span<float> values) const;
+  void read_rows(const Placed& placed, std::int64_t row, std::int64_t rows, std::int64_t column,
+                 std::int64_t columns, std::span<float> values) const;
+  void read_transposed(const RowRun& run, std::int64_t stride, std::int64_t column,
+                       std::int64_t columns, std::span<float> values) const;
+
+  std::string name;  ///< of the directory
+  bool tied;
+  HuggingFaceLayout layout;
+  std::vector<std::unique_ptr<TensorFile>> files;
+  std::map<std::string, const TensorFile*> places;  ///< of all tensors, by their names there
+  std::map<std::string, const Placed*> parameters;
+  bool bare = false;  ///< the names have no prefix
+};
+
+PretrainedWeights::Impl::Impl(const fs::path& directory, const model::Config& config)
+    : name(directory.string()), tied(config.tied_head), layout(hugging_face_layout(config)) {
+  for (const Placed& placed : layout.parameters) parameters[placed.parameter.name] = &placed;
+  open(directory);
+  bare = std::ranges::none_of(
+      places, [&](const auto& place) { return place.first.starts_with(layout.prefix); });
+  check_tensors();
+  check_shapes();
+}
+
+void PretrainedWeights::Impl::open(const fs::path& directory) {
+  std::error_code none;
+  if (fs::exists(directory / single_file, none)) return add_file(directory / single_file);
+  require(fs::exists(directory / index_file, none), Failure::input,
+          "{}: holds neither {} nor {}: files of other formats are not read, but the Transformers "
+          "library's save_pretrained writes these",
+          name, single_file, index_file);
+  open_files_of_index(directory);
+}
+
+void PretrainedWeights::Impl::open_files_of_index(const fs::path& directory) {
+  for (const auto& [file, tensors] : read_index(directory / index_file)) {
+    add_file(directory / file);
+    for (const std::string& tensor : tensors)
+      require(files.back()->tensors().contains(tensor), Failure::input,
+              "{}: holds no tensor {}, which {} names there: a file is missing or of another model",
+              files.back()->name(), shown(tensor), index_file);
+  }
+}
+
+void PretrainedWeights::Impl::add_file(const fs::path& path) {
+  files.push_back(std::make_unique<TensorFile>(path));
+  for (const auto& [tensor, entry] : files.back()->tensors()) {
+    const auto [at, is_new] = places.emplace(tensor, files.back().get());
+    require(is_new, Failure::input, "{}: has tensor {}, which {} has too", files.back()->name(),
+            shown(tensor), at->second->name());
+  }
+}
+
+std::string PretrainedWeights::Impl::name_in_files(const std::string& tensor) const {
+  return bare && tensor.starts_with(layout.prefix) ? tensor.substr(layout.prefix.size()) : tensor;
+}
+
+/// That each tensor of the model is there, and no other.
+void PretrainedWeights::Impl::check_tensors() const {
+  std::vector<std::string> missing, extra;
+  std::set<std::string> known;
+  for (const NewTensor& tensor : layout.tensors) {
+    known.insert(name_in_files(tensor.name));
+    if (!places.contains(name_in_files(tensor.name))) missing.push_back(tensor.name);
+  }
+  for (const auto& [tensor, file] : places)
+    if (!known.contains(tensor) && !is_buffer(tensor) && !(tied && tensor == head_tensor))
+      extra.push_back(tensor);
+  require(missing.empty(), Failure::input,
+          "{}: lacks {} of the model: {}: a file is missing, or config.json and [model] describe "
+          "another model{}",
+          name, plural(missing.size(), "tensor"), few(missing),
+          missing.size() == 1 && missing[0] == head_tensor
+              ? "; with tied_head = true the head is the token table"
+              : "");
+  require(
+      extra.empty(), Failure::input,
+      "{}: has {} that the model has no place for: {}: config.json and [model] describe another "
+      "model, or these belong to something beside it and must be left out of the files",
+      name, plural(extra.size(), "tensor"), few(extra));
+}
+
+void PretrainedWeights::Impl::check_shapes() const {
+  for (const NewTensor& tensor : layout.tensors) {
+    const std::string found_name = name_in_files(tensor.name);
+    const TensorFile& file = file_of(found_name);
+    const std::vector<std::int64_t>& found = file.tensors().at(found_name).shape;
+    file.dtype(found_name);
+    // Positions beyond those that the model uses are left where they are.
+    const bool is_position = tensor.name == layout.prefix + "wpe.weight";
+    const bool longer = is_position && found.size() == 2 && found[1] == tensor.shape[1] &&
+                        found[0] > tensor.shape[0];
+    require(found == tensor.shape || longer, Failure::input,
+            "{}: tensor {} has shape [{}], the model needs [{}]: config.json and [model] describe "
+            "another model{}",
+            file.name(), shown(found_name), fmt::join(found, ", "), fmt::join(tensor.shape, ", "),
+            is_position ? "; seq_len must be at most the positions that there are" : "");
+  }
+}
+
+void PretrainedWeights::Impl::read(const std::string& tensor, std::int64_t first,
+                                   std::span<float> values) const {
+  const std::string found = name_in_files(tensor);
+  file_of(found).read(found, first, values);
+}
+
+/// Rows [row, row + rows) and columns [column, column + columns) of a parameter.
+void PretrainedWeights::Impl::read_rows(const Placed& placed, std::int64_t row, std::int64_t rows,
+                                        std::int64_t column, std::int64_t columns,
+                                        std::span<float> values) const {
+  const std::int64_t width = placed.columns();
+  std::int64_t before = 0;  // rows of earlier runs
+  for (const RowRun& run : placed.runs) {
+    const std::int64_t begin = std::max(row, before),
+                       end = std::min(row + rows, before + run.count);
+    const RowRun part{run.tensor, run.first + begin - before, end - begin};
+    before += run.count;
+    if (part.count <= 0) continue;
+    const auto room =
+        values.subspan(std::size_t((begin - row) * columns), std::size_t(part.count * columns));
+    if (placed.transposed)
+      read_transposed(part, placed.rows(), column, columns, room);
+    else if (columns == width)
+      read(part.tensor, part.first * width, room);
+    else
+      for (std::int64_t i = 0; i < part.count; ++i)
+        read(part.tensor, (part.first + i) * width + column,
+             room.subspan(std::size_t(i * columns), std::size_t(columns)));
+  }
+}
+
+/// The same of a transposed tensor whose rows are `stride` long: a few of its rows at a time.
+void PretrainedWeights::Impl::read_transposed(const RowRun& run, std::int64_t stride,
+                                              std::int64_t column, std::int64_t columns,
+                                              std::span<float> values) const {
+  constexpr std::int64_t band = 16;  // a cache line of values
+  std::vector<float> lines(std::size_t(band * run.count));
+  for (std::int64_t first = 0; first < columns; first += band) {
+    const std::int64_t count = std::min(band, columns - first);
+    for (std::int64_t i = 0; i < count; ++i)
+      read(run.tensor, (column + first + i) * stride + run.first,
+           std::span(lines).subspan(std::size_t(i * run.count), std::size_t(run.count)));
+    for (std::int64_t row = 0; row < run.count; ++row)
+      for (std::int64_t i = 0; i < count; ++i)
+        values[std::size_t(row * columns + first + i)] = lines[std::size_t(i * run.count + row)];
+  }
+}
+
+PretrainedWeights::PretrainedWeights(const fs::path& directory, const model::Config& config)
+    : impl_(std::make_unique<Impl>(directory, config)) {}
+
+PretrainedWeights::~PretrainedWeights() = default;
+
+void PretrainedWeights::get(const Slab& slab, std::int64_t first, std::span<float> values) const {
+  const Placed& placed = *impl_->parameters.at(slab.name);
+  const SlabRows rows(slab, placed.matrix);
+  const std::int64_t columns = rows.columns(), end = slab.first + first + std::ssize(values);
+  for (std::int64_t at = slab.first + first; at < end;) {
+    // Whole rows, or a part of one where the range begins or ends.
+    const std::int64_t row = at / columns, column = at % columns;
+    const bool whole = column == 0 && end - at >= columns;
+    const std::int64_t num_rows = whole ? std::min((end - at) / columns, rows.consecutive(row)) : 1;
+    const std::int64_t width = whole ? columns : std::min(columns - column, end - at);
+    impl_->read_rows(
+        placed, rows.whole_row(row), num_rows, rows.first_column() + column, width,
+        values.subspan(std::size_t(at - slab.first - first), std::size_t(num_rows * width)));
+    at += num_rows * width;
+  }
+}
+
+void PretrainedWeights::fill(const std::vector<Slab>& slabs) const {
+  std::vector<float> buffer;
+  for (const Slab& slab : slabs)
+    for (std::int64_t first = 0; first < slab.elements; first += piece_elements) {
+      buffer.resize(std::size_t(std::min(piece_elements, slab.elements - first)));
+      get(slab, first, buffer);
+      engine::set_values(slab, first, buffer);
+    }
+}
+
+void PretrainedWeights::require_tied() const {
+  if (!impl_->tied || !impl_->places.contains(head_tensor)) return;
+  const std::string table = impl_->layout.tensors.front().name;
+  const auto& head = impl_->file_of(head_tensor).tensors().at(head_tensor);
+  const std::vector<std::int64_t>& shape = impl_->layout.tensors.front().shape;
+  bool same = head.shape == shape;
+  std::vector<float> ours, theirs;
+  for (std::int64_t first = 0; same && first < head.elements; first += piece_elements) {
+    ours.resize(std::size_t(std::min(piece_elements, head.elements - first)));
+    theirs.resize(ours.size());
+    impl_->read(table, first, ours);
+    impl_->read(head_tensor, first, theirs);
+    same = std::memcmp(ours.data(), theirs.data(), ours.size() * sizeof(float)) == 0;
+  }
+  require(same, Failure::input,
+          "{}: tensor {} is not the token table, though config.json says that it is: set tied_head "
+          "= false under [model]",
+          impl_->name, shown(head_tensor));
+}
+
+Dtype PretrainedWeights::dtype() const {
+  std::map<Dtype, std::int64_t> elements;
+  for (const NewTensor& tensor : impl_->layout.tensors) {
+    const std::string found = impl_->name_in_files(tensor.name);
+    const TensorFile& file = impl_->file_of(found);
+    elements[file.dtype(found)] += file.tensors().at(found).elements;
+  }
+  return std::ranges::max_element(elements, {}, &std::pair<const Dtype, std::int64_t>::second)
+      ->first;
+}
+
+std::vector<Slab> whole_weights(const model::Config& config) {
+  std::vector<Slab> slabs;
+  for (const model::Block& block : model::blocks(config))
+    for (const model::Parameter& parameter : block.parameters)
+      slabs.push_back({.name = parameter.name,
+                       .kind = "weight",
+                       .global_shape = parameter.shape,
+                       .offset = std::vector<std::int64_t>(parameter.shape.size(), 0),
+                       .shape = parameter.shape,
+                       .elements = parameter.elements(),
+                       .owned = true});
+  return slabs;
+}
+
+}  // namespace brume::interop

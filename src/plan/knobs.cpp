@@ -1,0 +1,192 @@
+#include "plan/knobs.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+
+#include "base/error.hpp"
+
+namespace brume::plan {
+namespace {
+
+template <class... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+
+/// The deck's key that a knob is searched by; null where it has none.
+const deck::detail::Fields::Field* search_field(const Knob& knob) {
+  return std::visit(
+      Overloaded{[](std::monostate) -> const deck::detail::Fields::Field* { return nullptr; },
+                 [](auto member) { return deck::search_schema().field(member); }},
+      knob.search);
+}
+
+struct Bounds {
+  double min, max;
+};
+
+Bounds bounds(const Knob& knob) {
+  const auto* field = search_field(knob);
+  if (field && std::isfinite(field->key.min)) return {field->key.min, field->key.max};
+  return {knob.min, std::numeric_limits<double>::infinity()};
+}
+
+deck::Key key(const Knob& knob) {
+  const Bounds range = bounds(knob);
+  return {.unit = knob.unit,
+          .help = knob.help,
+          .required = knob.required,
+          .min = range.min,
+          .max = range.max,
+          .if_given = std::holds_alternative<std::string Stage::*>(knob.member),
+          .if_not_zero = knob.part_of != nullptr};
+}
+
+template <class T>
+deck::Schema<T> schema(Knobs rows) {
+  deck::Schema<T> keys;
+  for_members<T>(rows,
+                 [&](const Knob& knob, auto member) { keys.key(knob.name, member, key(knob)); });
+  return keys;
+}
+
+/// "must be from 0 to 3, found 4"; empty where nothing is wrong.
+std::string refusal(double value, const Bounds& range) {
+  if (value >= range.min && value <= range.max) return {};
+  return std::isfinite(range.max)
+             ? fmt::format("must be from {} to {}, found {}", range.min, range.max, value)
+             : fmt::format("must be at least {}, found {}", range.min, value);
+}
+
+std::string stage_refusal(const Knob& knob, const Stage& stage, double value, Knobs rows) {
+  if (!knob.part_of || (value >= 0.0 && value <= stage.*knob.part_of))
+    return refusal(value, bounds(knob));
+  const auto whole = std::ranges::find_if(rows, [&](const Knob& other) {
+    return other.member == decltype(other.member)(knob.part_of);
+  });
+  return fmt::format("must be from 0 to {} = {}, of which it is a part, found {}", whole->name,
+                     stage.*knob.part_of, value);
+}
+
+}  // namespace
+
+int stage_in_flight(const Plan& plan, int stage) {
+  return in_flight(plan.run_ahead, plan.num_stages() - 1 - stage, plan.microbatches);
+}
+
+int num_stages(const Plan& plan, int) { return plan.num_stages(); }
+
+int differs_from_first(const Plan& plan, int stage) {
+  const Stage &first = plan.stages[0], &s = plan.stages[std::size_t(stage)];
+  return s.group.empty() &&
+         (s.dp != first.dp || s.tp != first.tp || s.microbatch != first.microbatch);
+}
+
+std::string ratios(const Stage& stage, bool on_disk) {
+  std::vector<double> found;
+  for (const Share& share : shares)
+    if (share.on_disk() == on_disk) found.push_back(stage.*share.ratio);
+  return fmt::format("{:g}", fmt::join(found, "/"));
+}
+
+std::string symbols(bool on_disk) {
+  std::vector<const char*> found;
+  for (const Share& share : shares)
+    if (share.on_disk() == on_disk)
+      found.push_back((on_disk ? shares[*share.whole].knob : share.knob)->symbol);
+  return fmt::format("{}", fmt::join(found, "/"));
+}
+
+double number(const Knob& knob, const Plan& plan, int stage) {
+  return std::visit(
+      Overloaded{[](std::string Stage::*) { return 0.0; },
+                 [&](int Plan::*member) { return double(plan.*member); },
+                 [&](Derived of) { return double(of(plan, stage)); },
+                 [&](auto member) { return double(plan.stages[std::size_t(stage)].*member); }},
+      knob.member);
+}
+
+deck::Schema<Stage> stage_schema(Knobs rows) { return schema<Stage>(rows); }
+
+deck::Schema<Plan> plan_schema(Knobs rows) {
+  return schema<Plan>(rows).tables("stages", &Plan::stages, stage_schema(rows),
+                                   "pipeline stages, first stage first");
+}
+
+void check_ranges(const Plan& plan, Knobs rows) {
+  for_members<Plan>(rows, [&](const Knob& knob, auto member) {
+    const std::string what = refusal(plan.*member, bounds(knob));
+    require(what.empty(), Failure::input, "plan: {} {}", knob.name, what);
+  });
+  for (int i = 0; i < plan.num_stages(); ++i)
+    for_members<Stage>(rows, [&](const Knob& knob, auto member) {
+      const Stage& stage = plan.stages[std::size_t(i)];
+      if constexpr (requires { double(stage.*member); }) {
+        const std::string what = stage_refusal(knob, stage, stage.*member, rows);
+        require(what.empty(), Failure::input, "plan: stage {}: {} {}", i, knob.name, what);
+      }
+    });
+}
+
+std::vector<const Knob*> in_turn() {
+  std::vector<const Knob*> found;
+  for (const Knob& knob : knobs)
+    if (knob.turn > 0) found.push_back(&knob);
+  std::ranges::sort(found, {}, &Knob::turn);
+  return found;
+}
+
+bool used(const Knob& knob, const Plan& plan) {
+  for (int i = 0; i < plan.num_stages(); ++i)
+    if (number(knob, plan, i) > bounds(knob).min) return true;
+  return false;
+}
+
+bool forbid(const Knob& knob, SearchKeys& keys) {
+  const double least = bounds(knob).min;
+  const auto leave = [&](auto& list, auto value) {
+    const bool was_there = list.empty() || std::ranges::find(list, value) != list.end();
+    list = {value};
+    return was_there;
+  };
+  return std::visit(
+      Overloaded{[](std::monostate) { return true; },
+                 [&](bool SearchKeys::*key) {
+                   keys.*key = false;
+                   return true;
+                 },
+                 [&](std::vector<int> SearchKeys::*list) { return leave(keys.*list, int(least)); },
+                 [&](std::vector<double> SearchKeys::*list) { return leave(keys.*list, least); }},
+      knob.search);
+}
+
+std::string allow(const Knob& knob, SearchKeys& keys) {
+  const auto [least, most] = bounds(knob);
+  const auto set = [&](auto member, const auto& all, const std::string& text) -> std::string {
+    if (keys.*member == all) return {};
+    keys.*member = all;
+    return fmt::format("{} = {}", search_field(knob)->name, text);
+  };
+  const auto set_list = [&](auto member, const auto& all) {
+    return set(member, all, fmt::format("[{}]", fmt::join(all, ", ")));
+  };
+  return std::visit(
+      Overloaded{[](std::monostate) { return std::string(); },
+                 [&](bool SearchKeys::*key) { return set(key, true, "true"); },
+                 [&](std::vector<int> SearchKeys::*list) {
+                   std::vector<int> all;
+                   for (double value = least; std::isfinite(most) && value <= most; ++value)
+                     all.push_back(int(value));
+                   return set_list(list, all);
+                 },
+                 [&](std::vector<double> SearchKeys::*list) {
+                   return set_list(list, std::vector{least, (least + most) / 2.0, most});
+                 }},
+      knob.search);
+}
+
+}  // namespace brume::plan

@@ -1,0 +1,71 @@
+/// @file What the emission knows of a rank and its plan. Nothing here changes.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "plan/passes.hpp"
+#include "plan/rules.hpp"
+#include "schedule/compile.hpp"
+#include "schedule/order/order.hpp"
+
+namespace brume::schedule {
+
+using model::BlockKind;
+using model::SegmentKind;
+
+/// Sizes of the buffers that a segment takes on a rank, in bytes.
+struct SegmentBytes {
+  std::vector<std::pair<std::string, std::int64_t>> saved;  ///< those that are not empty
+  std::int64_t forward_workspace;
+  std::int64_t backward_workspace;
+};
+
+struct Context {
+  /// Refers to all but the rank for as long as it lives.
+  Context(const plan::Plan& plan, const model::Config& model, int rank, const Options& options);
+
+  const plan::Plan& plan;
+  const model::Config& model;
+  const Options& options;
+  int rank;
+  plan::Place place;
+  const plan::Stage& stage;
+  plan::BlockRange range;
+  plan::Sharded<bool> sharded;
+  std::vector<model::Block> blocks;
+  std::map<SegmentKind, SegmentBytes> segments;
+  std::int64_t batch_bytes;         ///< tokens of a microbatch
+  std::int64_t stream_bytes;        ///< the residual stream of a microbatch
+  std::int64_t stream_shard_bytes;  ///< ... on one tensor-parallel rank
+
+  /// An expression's value for this stage's b and tp.
+  std::int64_t value(const model::Expr& expression) const;
+
+  const model::Block& block(int index) const { return blocks[std::size_t(index)]; }
+  bool is_layer(int index) const { return block(index).kind == BlockKind::layer; }
+  bool is_head(int index) const { return block(index).kind == BlockKind::head; }
+  std::vector<SegmentKind> segment_kinds(int index) const {
+    return model::segment_kinds(model, block(index).kind);
+  }
+  bool recomputes(int index) const;
+  bool offloads(int index) const;
+
+  bool trains() const { return options.mode == Mode::train; }
+  bool last_stage() const { return place.stage == plan.num_stages() - 1; }
+  bool runs_ahead() const {
+    return options.overlap && plan::messages_run_ahead(plan.run_ahead, plan.microbatches);
+  }
+  bool tied_across_stages() const { return model.tied_head && plan.num_stages() > 1; }
+  bool tied_within_stage() const { return model.tied_head && plan.num_stages() == 1; }
+
+  bool last_microbatch(const Slot& slot) const { return slot.microbatch == plan.microbatches - 1; }
+  /// Whether a slot is the first, or the last, of its microbatch's pass through the stage.
+  bool begins_pass(const Slot& slot) const;
+  bool ends_pass(const Slot& slot) const;
+};
+
+}  // namespace brume::schedule

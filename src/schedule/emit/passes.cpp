@@ -1,0 +1,226 @@
+#include "passes.hpp"
+
+#include <algorithm>
+
+namespace brume::schedule {
+namespace {
+
+void append(std::vector<Operand>& operands, const std::vector<Operand>& more) {
+  operands.insert(operands.end(), more.begin(), more.end());
+}
+
+}  // namespace
+
+Passes::Passes(const Store& store, Stores& stores) : Store(store), stores_(stores) {
+  const model::HeadPieces pieces = model::head_pieces(context_.model);
+  piece_tokens_ = context_.value(pieces.tokens);
+  num_pieces_ = int(context_.value(pieces.count));
+}
+
+void Passes::run(const Slot& slot, const Slot* next) {
+  switch (slot.kind) {
+    case Slot::Kind::update: return update(slot);
+    case Slot::Kind::forward: return forward(slot, next);
+    case Slot::Kind::backward: return backward(slot, next);
+  }
+}
+
+void Passes::update(const Slot& slot) {
+  const Part weights =
+      build_.elements(stores_.weights.use(slot.block), persistent_.block(slot.block).shard);
+  std::vector<Operand> operands{updates(Role::weights, weights)};
+  append(operands, stores_.gradients.use_in_update(slot.block));
+  append(operands, stores_.optimizer.use(slot.block));
+  operands.push_back(reads(Role::totals, persistent_.totals));
+  build_.add(slot, Operation::optimizer_step, std::move(operands));
+  stores_.weights.gather(slot);
+  if (slot.block == 0) stores_.tied.send(slot, stores_.weights);
+}
+
+// --- forward ------------------------------------------------------------------------------------
+
+void Passes::forward(const Slot& slot, const Slot* next) {
+  const bool embeds = context_.segment_kinds(slot.block).front() == SegmentKind::embedding;
+  stores_.activations.begin(slot, embeds ? persistent_.inputs : stores_.streams.take(slot));
+  segments_forward(slot, Operation::forward, next);
+  if (context_.is_head(slot.block) && !context_.trains()) later_pieces(slot);
+  stores_.activations.leave(slot);
+  stores_.streams.leave(slot);
+}
+
+/// Runs the segments of a block, each from the output of the one before it. The last one's output
+/// goes to the next block; where it is only recomputed nobody needs it. With tp > 1 an output takes
+/// the place of the input that was brought together.
+void Passes::segments_forward(const Slot& slot, Operation operation, const Slot* next) {
+  Activations& kept = stores_.activations;
+  const std::vector<SegmentKind> kinds = context_.segment_kinds(slot.block);
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    const SegmentKind kind = kinds[i];
+    const bool last = i + 1 == kinds.size();
+    const bool made = !context_.is_head(slot.block) && !(last && operation == Operation::recompute);
+    const bool in_place = context_.stage.tp > 1 && kind != SegmentKind::embedding;
+    const char* name = last ? "output" : "middle";
+    const BufferId input = kept.use(slot, kind);
+    if (last && operation == Operation::forward) kept.use_first_beside(next);
+    BufferId output = BufferId::none;
+    if (made) output = in_place ? input : stores_.streams.make(slot, name);
+    kept.make_saved(slot, kind);
+    run_forward(slot, kind, operation, output);
+    if (!made) continue;
+    if (in_place) kept.overwritten(slot, kind);
+    const BufferId shard = stores_.streams.scatter(slot, output, name);
+    if (last)
+      stores_.streams.put(slot, shard);
+    else
+      kept.put_input(slot, kinds[i + 1], shard);
+  }
+}
+
+/// The head's other pieces, in the buffers of the first one. A training's head is at once followed
+/// by its backward, so each piece goes both ways before the next.
+void Passes::later_pieces(const Slot& slot) {
+  for (int piece = 1; piece < num_pieces_; ++piece) {
+    run_forward(slot, SegmentKind::head, Operation::forward, BufferId::none, piece);
+    if (slot.kind == Slot::Kind::backward) run_backward(slot, SegmentKind::head, piece);
+  }
+}
+
+void Passes::run_forward(const Slot& slot, SegmentKind kind, Operation operation, BufferId output,
+                         int piece) {
+  const bool head = kind == SegmentKind::head, whole_loss = head && context_.stage.tp == 1;
+  const bool first_loss = whole_loss && slot.microbatch == 0 && piece == 0;
+  const std::vector<BufferId>& saved = stores_.activations.saved(slot, kind);
+  std::vector<Operand> operands{input(slot, kind, piece),
+                                reads(Role::weights, stores_.weights.use(slot.block))};
+  for (std::size_t i = 0; i < saved.size(); ++i)
+    operands.push_back(writes(Role::saved, saved[i], int(i)));
+  add_workspace(operands, slot, context_.segments.at(kind).forward_workspace);
+  if (output != BufferId::none) operands.push_back(writes(Role::output, output));
+  if (head && context_.model.tied_head)
+    operands.push_back(reads(Role::weights, stores_.tied.use(stores_.weights), 1));
+  if (head)
+    operands.push_back(reads(Role::targets, tokens(persistent_.targets, slot, kind, piece)));
+  if (whole_loss) operands.push_back(loss(first_loss));
+  build_.add(slot, operation, std::move(operands), {.segment = kind, .replaces = first_loss});
+  stores_.activations.release_shard();
+  if (head && !whole_loss) run_loss(slot, piece);
+}
+
+/// Tensor-parallel ranks know the loss of a token once they have the statistics of each one's part
+/// of the logits, the last tensor that the head saves.
+void Passes::run_loss(const Slot& slot, int piece) {
+  const std::vector<BufferId>& saved = stores_.activations.saved(slot, SegmentKind::head);
+  const int last = int(saved.size()) - 1;
+  const std::int64_t token_bytes = build_.buffer(saved.back()).bytes / piece_tokens_;
+  const Part statistics{saved.back(), 0, token_bytes * tokens_of(piece)};
+  const bool first = slot.microbatch == 0 && piece == 0;
+  build_.add(slot, Operation::all_gather, {updates(Role::destination, statistics)},
+             {.group = Group::tp});
+  build_.add(slot, Operation::loss,
+             {updates(Role::saved, saved[std::size_t(last - 1)], last - 1),
+              reads(Role::saved, statistics, last),
+              reads(Role::targets, tokens(persistent_.targets, slot, SegmentKind::head, piece)),
+              loss(first)},
+             {.segment = SegmentKind::head, .replaces = first});
+}
+
+// --- backward -----------------------------------------------------------------------------------
+
+void Passes::backward(const Slot& slot, const Slot* next) {
+  const bool head = context_.is_head(slot.block);
+  if (context_.begins_pass(slot) && !context_.last_stage())
+    stores_.streams.put(slot, stores_.streams.gather(slot, stores_.streams.use(slot)));
+  stores_.gradients.begin(slot);
+  if (head) {
+    stores_.tied.clear_grads(slot);
+    stores_.streams.put(slot, stores_.streams.make(slot, "gradient"));
+  }
+  if (context_.recomputes(slot.block)) segments_forward(slot, Operation::recompute, nullptr);
+  std::vector<SegmentKind> kinds = context_.segment_kinds(slot.block);
+  std::ranges::reverse(kinds);
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    const bool last = i + 1 == kinds.size();
+    stores_.activations.use(slot, kinds[i]);
+    if (last)
+      stores_.activations.use_first_beside(next);
+    else if (context_.options.overlap)
+      stores_.activations.use_beside(slot, kinds[i + 1]);
+    run_backward(slot, kinds[i]);
+    if (head) later_pieces(slot);
+    if (kinds[i] != SegmentKind::embedding) stores_.streams.sum_gradient(slot, last);
+  }
+  stores_.streams.leave(slot);
+  stores_.gradients.leave(slot);
+  stores_.activations.leave(slot);
+}
+
+void Passes::run_backward(const Slot& slot, SegmentKind kind, int piece) {
+  const bool embeds = kind == SegmentKind::embedding, head = kind == SegmentKind::head;
+  const bool replaces =
+      piece == 0 && (slot.microbatch == 0 || persistent_.block(slot.block).grads_staged);
+  const std::vector<BufferId>& saved = stores_.activations.saved(slot, kind);
+  const BufferId grads = stores_.gradients.use(slot.block);
+  const Part gradient = stream(stores_.streams.use(slot), kind, piece);
+
+  std::vector<Operand> operands{input(slot, kind, piece)};
+  if (!embeds) operands.push_back(reads(Role::weights, stores_.weights.use(slot.block)));
+  // An embedding adds to what was cleared.
+  operands.push_back(replaces && !embeds ? writes(Role::grads, grads)
+                                         : updates(Role::grads, grads));
+  for (std::size_t i = 0; i < saved.size(); ++i)
+    operands.push_back(reads(Role::saved, saved[i], int(i)));
+  add_workspace(operands, slot, context_.segments.at(kind).backward_workspace);
+  operands.push_back(embeds ? reads(Role::gradient, gradient)
+                     : head ? writes(Role::gradient, gradient)
+                            : updates(Role::gradient, gradient));
+  if (head && context_.model.tied_head) {
+    operands.push_back(reads(Role::weights, stores_.tied.use(stores_.weights), 1));
+    operands.push_back(updates(Role::grads, stores_.tied.use(stores_.gradients), 1));
+  }
+  build_.add(slot, Operation::backward, std::move(operands),
+             {.segment = kind, .replaces = replaces});
+  stores_.activations.release_shard();
+}
+
+// --- operands -----------------------------------------------------------------------------------
+
+std::int64_t Passes::tokens_of(int piece) const {
+  const std::int64_t all = context_.batch_bytes / model::token_bytes;
+  return std::min(piece_tokens_, all - piece * piece_tokens_);
+}
+
+/// The part of a microbatch's stream that a segment works on in one task: for the head a piece.
+Part Passes::stream(BufferId buffer, SegmentKind kind, int piece) const {
+  if (kind != SegmentKind::head) return {buffer, 0, context_.stream_bytes};
+  const std::int64_t token_bytes =
+      context_.stream_bytes / (context_.batch_bytes / model::token_bytes);
+  return {buffer, piece * piece_tokens_ * token_bytes, tokens_of(piece) * token_bytes};
+}
+
+/// The same of its tokens, in a buffer of all microbatches'.
+Part Passes::tokens(BufferId buffer, const Slot& slot, SegmentKind kind, int piece) const {
+  const std::int64_t first = slot.microbatch * context_.batch_bytes;
+  if (kind != SegmentKind::head) return {buffer, first, context_.batch_bytes};
+  return {buffer, first + piece * piece_tokens_ * model::token_bytes,
+          tokens_of(piece) * model::token_bytes};
+}
+
+Operand Passes::input(const Slot& slot, SegmentKind kind, int piece) {
+  const BufferId buffer = stores_.activations.use(slot, kind);
+  return reads(Role::input, kind == SegmentKind::embedding ? tokens(buffer, slot, kind)
+                                                           : stream(buffer, kind, piece));
+}
+
+/// @param first  nothing was added to the loss so far
+Operand Passes::loss(bool first) const {
+  return first ? writes(Role::loss, persistent_.loss) : updates(Role::loss, persistent_.loss);
+}
+
+void Passes::add_workspace(std::vector<Operand>& operands, const Slot& slot, std::int64_t bytes) {
+  if (bytes == 0) return;
+  const BufferId workspace =
+      build_.add("workspace", Tier::device, Content::workspace, bytes, slot.block);
+  operands.push_back(writes(Role::workspace, workspace));
+}
+
+}  // namespace brume::schedule

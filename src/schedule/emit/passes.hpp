@@ -1,0 +1,38 @@
+/// @file What a slot computes: a block's update, its forward, its backward.
+#pragma once
+
+#include "stores.hpp"
+
+namespace brume::schedule {
+
+class Passes : Store {
+ public:
+  Passes(const Store& store, Stores& stores);
+
+  /// @param next  the next slot, where its first input may be brought together; else nullptr
+  void run(const Slot& slot, const Slot* next);
+
+ private:
+  void update(const Slot& slot);
+  void forward(const Slot& slot, const Slot* next);
+  void backward(const Slot& slot, const Slot* next);
+  void segments_forward(const Slot& slot, Operation operation, const Slot* next);
+  void later_pieces(const Slot& slot);
+  void run_forward(const Slot& slot, SegmentKind kind, Operation operation, BufferId output,
+                   int piece = 0);
+  void run_backward(const Slot& slot, SegmentKind kind, int piece = 0);
+  void run_loss(const Slot& slot, int piece);
+
+  std::int64_t tokens_of(int piece) const;
+  Part stream(BufferId buffer, SegmentKind kind, int piece) const;
+  Part tokens(BufferId buffer, const Slot& slot, SegmentKind kind, int piece = 0) const;
+  Operand input(const Slot& slot, SegmentKind kind, int piece);
+  Operand loss(bool first) const;
+  void add_workspace(std::vector<Operand>& operands, const Slot& slot, std::int64_t bytes);
+
+  Stores& stores_;
+  std::int64_t piece_tokens_;  ///< of a piece in which the head works, but for the last one
+  int num_pieces_;
+};
+
+}  // namespace brume::schedule

@@ -1,0 +1,51 @@
+/// @file Buffers that live from step to step. All Programs of a rank have the same, in this order.
+#pragma once
+
+#include <vector>
+
+#include "program_builder.hpp"
+
+namespace brume::schedule {
+
+/// What a rank keeps of a block's weights, gradients or optimizer state: the first elements on the
+/// device, the next ones on the host, the last ones on disk, each in a buffer where there are any.
+struct TieredState {
+  Range device, host, disk;
+  BufferId device_buffer = BufferId::none;
+  BufferId host_buffer = BufferId::none;
+  BufferId disk_buffer = BufferId::none;
+
+  Range offloaded() const { return {host.first, host.count + disk.count}; }
+  Range all() const { return {device.first, device.count + offloaded().count}; }
+};
+
+struct BlockState {
+  Range whole;
+  Range shard;                    ///< what this rank updates: its part under ZeRO, else all
+  std::int64_t partial_elements;  ///< leading ones, whose gradients are partial over tp
+  TieredState weights, grads, moments;
+  bool weights_staged;  ///< kernels work on a whole copy of the weights, assembled for a slot
+  bool grads_staged;    ///< a backward writes a buffer of its own, which is added up afterwards
+};
+
+class PersistentBuffers {
+ public:
+  PersistentBuffers(const Context& context, ProgramBuilder& build);
+
+  const BlockState& block(int index) const { return blocks_[std::size_t(index - first_block_)]; }
+
+  /// This rank's part of the token table within its flat block, of the size of the largest part.
+  Range token_table;
+  /// Where stages share the table, the last one's copy and its gradient.
+  BufferId tied_weights = BufferId::none, tied_grads = BufferId::none;
+  BufferId inputs = BufferId::none;   ///< tokens of all microbatches, on the first stage
+  BufferId targets = BufferId::none;  ///< ... to predict, on the last stage
+  BufferId loss = BufferId::none;     ///< on the last stage
+  BufferId totals = BufferId::none;
+
+ private:
+  int first_block_;
+  std::vector<BlockState> blocks_;
+};
+
+}  // namespace brume::schedule

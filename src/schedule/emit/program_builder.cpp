@@ -1,0 +1,139 @@
+#include "program_builder.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace brume::schedule {
+namespace {
+
+Operand operand(Role role, Part part, bool reads, bool writes, int index) {
+  return {role, part.buffer, part.first_byte, part.bytes, reads, writes, index};
+}
+
+}  // namespace
+
+Range overlap(Range a, Range b) {
+  const std::int64_t first = std::max(a.first, b.first);
+  const std::int64_t end = std::min(a.first + a.count, b.first + b.count);
+  return {first, std::max<std::int64_t>(0, end - first)};
+}
+
+Operand reads(Role role, Part part, int index) { return operand(role, part, true, false, index); }
+Operand writes(Role role, Part part, int index) { return operand(role, part, false, true, index); }
+Operand updates(Role role, Part part, int index) { return operand(role, part, true, true, index); }
+
+BufferId ProgramBuilder::add(std::string name, Tier tier, Content content, std::int64_t bytes,
+                             int block, bool persistent, std::int64_t first_element) {
+  program_.buffers.push_back({.name = std::move(name),
+                              .tier = tier,
+                              .content = content,
+                              .bytes = bytes,
+                              .persistent = persistent,
+                              .block = block,
+                              .first_element = first_element});
+  return BufferId(program_.buffers.size() - 1);
+}
+
+BufferId ProgramBuilder::add_part(std::string_view what, Tier tier, Content content, Range part,
+                                  int block, bool persistent) {
+  return add(fmt::format("{}.{}", context_.block(block).name, what), tier, content,
+             part.count * element_bytes(content), block, persistent, part.first);
+}
+
+BufferId ProgramBuilder::add_made(const Slot& slot, std::string_view what, Content content,
+                                  std::int64_t bytes) {
+  return add(fmt::format("{}.{}#{}", context_.block(slot.block).name, what, slot.microbatch),
+             Tier::device, content, bytes, slot.block);
+}
+
+void ProgramBuilder::add(const Slot& slot, Operation operation, std::vector<Operand> operands,
+                         const TaskDetails& details) {
+  const bool in_update = slot.kind == Slot::Kind::update;
+  for (Operand& operand : operands)
+    if (operand.bytes == Part::all) operand.bytes = at(operand.buffer).bytes;
+  program_.tasks.push_back(
+      {.channel = channel(operation, details),
+       .operation = operation,
+       .phase = in_update && details.phase == Phase::train ? Phase::update : details.phase,
+       .segment = details.segment,
+       .block = slot.block,
+       .microbatch = in_update ? -1 : slot.microbatch,
+       .group = details.group,
+       .peer = details.peer,
+       .backward_pass = slot.kind == Slot::Kind::backward,
+       .replaces = details.replaces,
+       .operands = std::move(operands)});
+  for (const Operand& operand : program_.tasks.back().operands) keep_until_now(operand.buffer);
+}
+
+void ProgramBuilder::send(const Slot& slot, Channel channel, int peer, Part part) {
+  add(slot, Operation::send, {reads(Role::source, part)}, {.peer = peer, .channel = channel});
+}
+
+void ProgramBuilder::receive(const Slot& slot, Channel channel, int peer, Part part) {
+  add(slot, Operation::recv, {writes(Role::destination, part)}, {.peer = peer, .channel = channel});
+}
+
+Channel ProgramBuilder::channel(Operation operation, const TaskDetails& details) const {
+  const bool over_tp = details.group == Group::tp || context_.options.one_collective;
+  if (details.group != Group::none)
+    return over_tp ? Channel::collective_tp : Channel::collective_dp;
+  switch (operation) {
+    case Operation::copy_in: return Channel::h2d;
+    case Operation::copy_out: return Channel::d2h;
+    case Operation::read:
+    case Operation::write: return Channel::disk;
+    default: return details.channel;
+  }
+}
+
+void ProgramBuilder::keep_until_now(BufferId buffer) {
+  Buffer& b = at(buffer);
+  const int now = int(program_.tasks.size()) - 1;
+  if (b.first_task < 0) b.first_task = now;
+  b.last_task = now;
+}
+
+std::int64_t ProgramBuilder::element_bytes(Content content) const {
+  const model::Precision precision = context_.model.precision;
+  if (content == Content::weights) return model::weight_bytes(precision);
+  return content == Content::grads ? model::grad_bytes : model::optimizer_bytes(precision);
+}
+
+Part ProgramBuilder::elements(BufferId buffer, Range part) const {
+  const Buffer& b = program_.buffer(buffer);
+  const std::int64_t bytes = element_bytes(b.content);
+  return {buffer, (part.first - b.first_element) * bytes, part.count * bytes};
+}
+
+/// Numbers of an element of optimizer state lie apart, each beside those of the buffer's other
+/// elements: where the two buffers differ in size each number is a pair of its own.
+std::vector<Operand> ProgramBuilder::moves(std::initializer_list<Move> moves, bool adds) const {
+  std::vector<Operand> operands;
+  const auto pair = [&](Part source, Part destination) {
+    const int index = int(operands.size() / 2);
+    operands.push_back(reads(Role::source, source, index));
+    operands.push_back(operand(Role::destination, destination, adds, true, index));
+  };
+  for (const auto& [source, destination, part] : moves) {
+    if (part.count == 0) continue;
+    const Buffer &from = program_.buffer(source), &to = program_.buffer(destination);
+    if (from.content != Content::optimizer || from.bytes == to.bytes) {
+      pair(elements(source, part), elements(destination, part));
+      continue;
+    }
+    constexpr std::int64_t number_bytes = sizeof(float);
+    const std::int64_t of_element = element_bytes(Content::optimizer);
+    const auto numbers = [&](BufferId id, const Buffer& buffer, std::int64_t number) {
+      const std::int64_t first =
+          number * (buffer.bytes / of_element) + part.first - buffer.first_element;
+      return Part{id, first * number_bytes, part.count * number_bytes};
+    };
+    for (std::int64_t number = 0; number < of_element / number_bytes; ++number)
+      pair(numbers(source, from, number), numbers(destination, to, number));
+  }
+  return operands;
+}
+
+}  // namespace brume::schedule

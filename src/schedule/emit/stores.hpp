@@ -1,0 +1,280 @@
+/// @file All that the emission keeps track of, in stores which know what is theirs. Each is asked
+/// to prefetch what a slot needs, for the buffers that it uses, to let go of what leaves with a
+/// slot, and one slot later to drain what must be copied away.
+#pragma once
+
+#include <array>
+#include <map>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "persistent_buffers.hpp"
+#include "plan/messages.hpp"
+
+namespace brume::schedule {
+
+/// What every store sees.
+struct Store {
+  const Context& context_;
+  const PersistentBuffers& persistent_;
+  ProgramBuilder& build_;
+};
+
+/// Weights of blocks: whole where kernels read them, else sharded or on the host.
+class Weights : Store {
+ public:
+  explicit Weights(const Store& store) : Store(store) {}
+
+  void prefetch(const Slot& slot);  ///< brings together what it uses, unless it is there
+  BufferId use(int block) const;    ///< where kernels find a block's weights
+  /// After an update's step: what other ranks stepped comes, what stays here is stored.
+  void gather(const Slot& update);
+  void drain(const Slot& slot);  ///< stores what an update left for later
+  /// Lets go of what `slot` used, unless the next pass, if there is one, uses it too.
+  void leave(const Slot& slot, const Slot* next);
+
+ private:
+  std::vector<int> blocks_of(const Slot& slot) const;
+  void assemble(const Slot& slot, Range part);
+  void all_gather(const Slot& slot);
+  void store(const Slot& slot);
+  bool stored_after_gather() const;
+
+  std::map<int, BufferId> assembled_;  ///< by block: whole weights, for the slots that use them
+};
+
+/// Optimizer state of blocks: what is offloaded comes for the block's update and goes again.
+class OptimizerState : Store {
+ public:
+  explicit OptimizerState(const Store& store) : Store(store) {}
+
+  void read(const Slot& slot);                ///< from the disk, unless that was done before
+  void prefetch(const Slot& slot);            ///< to the device
+  std::vector<Operand> use(int block) const;  ///< by an update's step
+  void drain(const Slot& slot);               ///< to the host
+  void write(const Slot& slot);               ///< to the disk, what was drained
+
+ private:
+  // By block:
+  std::map<int, BufferId> read_;       ///< in host memory, from the disk
+  std::map<int, BufferId> staged_;     ///< on the device, for the update
+  std::map<int, BufferId> unwritten_;  ///< in host memory, for the disk
+};
+
+/// One rank's messages, in the order in which it sends and receives them.
+struct Messages {
+  void add(const std::vector<plan::Message>& all, int rank);  ///< those of the rank
+  std::vector<plan::Message> sends, receives;
+};
+
+class Gradients;
+
+/// The token table where embedding and head share it, also when they are on two stages.
+class TiedTable : Store {
+ public:
+  explicit TiedTable(const Store& store);
+
+  /// The last stage's copy arrives: before the first activation on this channel, as stage 0 sends
+  /// it before its first one.
+  void prefetch();
+  void send(const Slot& slot, const Weights& weights);  ///< after the update of the first stage
+
+  /// The head finds the table and its gradient there: its stage's own copy, or the embedding's.
+  Part use(const Weights& weights) const;
+  Part use(const Gradients& gradients) const;
+  void clear_grads(const Slot& slot);  ///< of the copy, before the head's first backward
+
+  /// Adds the head's share to the first stage's gradients of block 0, before they are reduced.
+  void receive_grads(const Slot& slot, BufferId grads);
+  void drain(const Slot& last);  ///< after the last slot the head's share goes home
+
+ private:
+  Part rows(BufferId buffer, int first, int count) const;
+
+  Messages weight_messages_, grad_messages_;  ///< in rows
+};
+
+/// Gradients on their way from a backward to where they are kept: reduced over ranks, added up over
+/// microbatches, moved to the host.
+class Gradients : Store {
+ public:
+  Gradients(const Store& store, TiedTable& tied) : Store(store), tied_(tied) {}
+
+  /// @return false while earlier microbatches' part has not left for the host: call it again
+  bool prefetch(const Slot& slot);
+  void begin(const Slot& slot);   ///< makes what a backward writes, where that is not kept
+  BufferId use(int block) const;  ///< where kernels write a block's gradients
+  std::vector<Operand> use_in_update(int block);
+  /// After a backward: reduces over other ranks what must be, and stores what the backward did not
+  /// write to its place. What waits for a reduction is done one slot later.
+  void leave(const Slot& slot);
+  void drain(const Slot& slot);
+  /// Copies to the host what is kept there and has settled, but for that of one slot.
+  void copy_out(const Slot* but = nullptr);
+  /// Adds a part of the squared gradient norm to the totals; the first one also the loss.
+  void norm(const Slot& slot, std::optional<Part> part);
+
+ private:
+  /// Gradients of a microbatch that are being reduced.
+  struct Unsettled {
+    Slot slot;
+    BufferId fresh = BufferId::none;   ///< what the backward wrote; none: where they are kept
+    BufferId staged = BufferId::none;  ///< earlier microbatches' part that came from the host
+  };
+  /// Gradients that go to the host.
+  struct Leaving {
+    Slot slot;
+    BufferId staged;
+    Range part;
+  };
+  void make(const Slot& slot, int block);
+  BufferId stage(const Slot& slot, Range part);
+  void add_kept(const Unsettled& gradients);
+  bool reduce(const Slot& slot);
+  void settle(int block);
+  void store(const Unsettled& gradients);
+
+  TiedTable& tied_;
+  // By block:
+  std::map<int, BufferId> staged_;  ///< from the host, for its update or for the next backward
+  std::map<int, BufferId> fresh_;   ///< what the backward at work writes
+  std::map<int, Unsettled> unsettled_;
+  std::map<int, Leaving> leaving_;
+  std::map<int, int> summed_;  ///< the last microbatch whose gradients left for the host
+  bool norm_begun_ = false;
+};
+
+/// The residual stream and its gradient, between segments and between stages. With tp > 1 each rank
+/// keeps a shard of its tokens: parts of the sum are reduced to shards after a segment, shards are
+/// brought together before the next one.
+///
+/// Of a forward slot the stream is the output of the last block that ran, of a backward slot the
+/// gradient of it.
+class Streams : Store {
+ public:
+  explicit Streams(const Store& store);
+
+  void prefetch(const Slot& slot);  ///< receives what comes from another stage, unless it has come
+  /// The same while `slot` computes. @return false where it must not be done before its sends: a
+  /// send must not stand behind the next receive on its channel, for the peer may need it first
+  bool prefetch_beside(const Slot& slot, const Slot& next);
+
+  BufferId use(const Slot& slot) { return lane(slot).buffers.at(slot.microbatch); }
+  BufferId take(const Slot& slot) { return lane(slot).buffers.extract(slot.microbatch).mapped(); }
+  void put(const Slot& slot, BufferId stream) { lane(slot).buffers[slot.microbatch] = stream; }
+
+  BufferId make(const Slot& slot, std::string_view what);  ///< a buffer of all tokens
+  /// @return a buffer of all tokens; with tp = 1 it is `shard`
+  BufferId gather(const Slot& slot, BufferId shard);
+  /// @param part  of the sum over tensor-parallel ranks, of all tokens
+  /// @return this rank's shard of the sum; with tp = 1 it is `part`
+  BufferId scatter(const Slot& slot, BufferId part, std::string_view what);
+  void sum_gradient(const Slot& slot, bool last_segment);
+
+  void leave(const Slot& slot);  ///< sends what another stage needs of it
+  /// What was sent may still be read by the transfer while the next slot computes.
+  void drain(const Slot& slot);
+  /// Where stages run further ahead: receives what the next pass in this direction begins with.
+  void exchange_ahead(const Slot& slot, std::span<const Slot> rest);
+
+ private:
+  /// A direction.
+  struct Lane {
+    Channel channel;
+    Messages messages{};                ///< of a microbatch, in tokens
+    std::map<int, BufferId> buffers{};  ///< by microbatch
+  };
+  /// A stream that a pass, which ends with this slot, has sent.
+  struct Sent {
+    Slot slot;
+    BufferId buffer;
+  };
+  Lane& lane(const Slot& slot) { return slot.kind == Slot::Kind::forward ? forward_ : backward_; }
+  bool sends(const Slot& slot) const;
+  bool receives(const Slot& slot) const;
+  Part tokens(BufferId buffer, int first, int count) const;
+
+  Lane forward_{.channel = Channel::p2p_forward}, backward_{.channel = Channel::p2p_backward};
+  std::vector<Sent> sent_;  ///< where stages run further ahead
+};
+
+/// What forwards keep for their backwards: inputs of segments and saved tensors, of which some may
+/// be moved to the host and on to the disk meanwhile.
+class Activations : Store {
+ public:
+  Activations(const Store& store, Streams& streams);
+
+  void read(const Slot& slot);  ///< from the disk to the host, unless that was done before
+  /// Brings back what was moved for a backward. @return false while it has not left: call it again
+  bool prefetch(const Slot& slot);
+
+  void begin(const Slot& slot, BufferId input);  ///< a forward
+  void put_input(const Slot& slot, SegmentKind kind, BufferId input);
+  void make_saved(const Slot& slot, SegmentKind kind);
+  const std::vector<BufferId>& saved(const Slot& slot, SegmentKind kind) const {
+    return kept_.at(key(slot)).saved.at(kind);
+  }
+  /// Where a segment's kernels find its input: brought together, unless it is there.
+  BufferId use(const Slot& slot, SegmentKind kind);
+  /// The same beside the segment that is about to compute; before a slot's last segment that of the
+  /// next slot's first one, where it is kept here.
+  void use_beside(const Slot& slot, SegmentKind kind);
+  void use_first_beside(const Slot* next);
+  void release_shard();  ///< after the segment beside which an input was brought together
+  /// Another tensor took the place of an input that was brought together.
+  void overwritten(const Slot& slot, SegmentKind kind) { kept_.at(key(slot)).whole.erase(kind); }
+
+  void leave(const Slot& slot);  ///< what no later slot needs
+  void drain(const Slot& slot);  ///< moves to the host what offload takes
+  void write(const Slot& slot);  ///< to the disk, what was drained for it
+
+ private:
+  using Key = std::pair<int, int>;  ///< microbatch and block
+  static Key key(const Slot& slot) { return {slot.microbatch, slot.block}; }
+
+  /// What is kept for the backward of one block and microbatch.
+  struct Kept {
+    std::map<SegmentKind, BufferId> input;  ///< with tp > 1 this rank's shard
+    std::map<SegmentKind, BufferId> whole;  ///< with tp > 1: brought together right now
+    std::map<SegmentKind, std::vector<BufferId>> saved;
+    std::vector<BufferId> on_host;  ///< what was moved, in the order of model::kept_tensors
+    std::vector<BufferId> on_disk;  ///< the first of them, when they are written and not read again
+    int unwritten = 0;              ///< the first ones of `on_host`, which the disk is to take
+    bool drained = false;           ///< what offload moves is on its way
+  };
+  /// The tensors of a layer that offload moves.
+  struct Offload {
+    std::vector<model::Kept> moved;
+    int to_disk;  ///< the first ones go on to the disk
+  };
+  const Offload& offload(int block) const { return offload_[context_.recomputes(block) ? 1 : 0]; }
+  std::vector<BufferId*> moved(const Slot& slot);
+  BufferId twin(BufferId of, const char* suffix, Tier tier, const Slot& slot);
+
+  Streams& streams_;
+  std::array<Offload, 2> offload_;  ///< of a full, of a recomputed layer
+  std::map<Key, Kept> kept_;
+  std::optional<BufferId> shard_beside_;  ///< of what is brought together beside the work
+};
+
+struct Stores {
+  explicit Stores(const Store& store)
+      : weights(store),
+        optimizer(store),
+        tied(store),
+        gradients(store, tied),
+        streams(store),
+        activations(store, streams) {}
+
+  Weights weights;
+  OptimizerState optimizer;
+  TiedTable tied;
+  Gradients gradients;
+  Streams streams;
+  Activations activations;
+};
+
+}  // namespace brume::schedule

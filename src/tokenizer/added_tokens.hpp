@@ -1,0 +1,34 @@
+/// @file Tokens that stand for a text wherever it occurs, before anything else is cut.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace brume::tokenizer {
+
+class AddedTokens {
+ public:
+  void add(std::string text, std::int32_t id);
+
+  /// The first of them in a text, and the longest that begins there; with an empty text at the
+  /// end when there is none.
+  struct Found {
+    std::size_t begin;
+    std::string_view text;
+    std::int32_t id;
+  };
+  Found find(std::string_view text) const;
+
+ private:
+  struct Token {
+    std::string text;
+    std::int32_t id;
+  };
+  std::array<std::vector<Token>, 256> by_first_byte_;  ///< the longest first
+  std::string first_bytes_;
+};
+
+}  // namespace brume::tokenizer

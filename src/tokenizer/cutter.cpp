@@ -1,0 +1,123 @@
+#include "cutter.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "byte_letters.hpp"
+
+namespace brume::tokenizer {
+namespace {
+
+using nlohmann::json;
+
+/// @source  GPT-2, encoder.py
+constexpr std::string_view gpt2_pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr std::string_view digit = R"(\p{N})";
+constexpr std::string_view punctuation = R"([\p{P}$+<=>\^`|~])";
+
+std::string text(const json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+bool is_on(const json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_boolean() && found->get<bool>();
+}
+
+/// A string as a pattern that matches it.
+std::string quoted(const std::string& plain) {
+  std::string pattern;
+  for (const char c : plain) {
+    if (std::string_view("\\^$.[]|()?*+{}").find(c) != std::string_view::npos) pattern += '\\';
+    pattern += c;
+  }
+  return pattern;
+}
+
+std::string pattern_of(const json& step, const std::string& where) {
+  const auto found = step.find("pattern");
+  const bool object = found != step.end() && found->is_object();
+  const std::string regex = object ? text(*found, "Regex") : "";
+  const std::string plain = object ? text(*found, "String") : "";
+  require(!regex.empty() || !plain.empty(), Failure::input, "{}: Split has no pattern", where);
+  return regex.empty() ? quoted(plain) : regex;
+}
+
+}  // namespace
+
+Cutter::Cutter(const json& pre_tokenizer, const std::string& where) {
+  require(pre_tokenizer.is_object(), Failure::input, "{}: pre_tokenizer must be an object", where);
+  add(pre_tokenizer, where);
+  require(to_letters_, Failure::input,
+          "{}: pre_tokenizer has no ByteLevel: only byte-level encodings are supported", where);
+}
+
+void Cutter::add_pattern(std::string_view pattern, const std::string& where) {
+  steps_.push_back({Pattern(pattern, where), to_letters_});
+}
+
+void Cutter::add(const json& step, const std::string& where) {
+  require(step.is_object(), Failure::input, "{}: a pre_tokenizer must be an object", where);
+  const std::string type = text(step, "type");
+  const std::string behavior = text(step, "behavior");
+  if (type == "Sequence") {
+    const auto parts = step.find("pretokenizers");
+    require(parts != step.end() && parts->is_array(), Failure::input,
+            "{}: Sequence has no list 'pretokenizers'", where);
+    for (const json& part : *parts) add(part, where);
+  } else if (type == "ByteLevel") {
+    require(!is_on(step, "add_prefix_space"), Failure::input,
+            "{}: ByteLevel with add_prefix_space is not supported", where);
+    require(!to_letters_, Failure::input, "{}: has ByteLevel twice, which is not supported", where);
+    const bool plain = step.contains("use_regex") && !is_on(step, "use_regex");
+    if (!plain) add_pattern(gpt2_pattern, where);
+    to_letters_ = true;
+  } else if (type == "Digits") {
+    add_pattern(std::string(digit) + (is_on(step, "individual_digits") ? "" : "+"), where);
+  } else if (type == "Punctuation") {
+    require(behavior == "Isolated" || behavior == "Contiguous", Failure::input,
+            "{}: Punctuation with the behavior '{}' is not supported", where, behavior);
+    add_pattern(std::string(punctuation) + (behavior == "Isolated" ? "" : "+"), where);
+  } else if (type == "Split") {
+    // Inverted, the same pieces change their roles, and both are kept.
+    require(behavior == "Isolated", Failure::input,
+            "{}: Split with the behavior '{}' is not supported", where, behavior);
+    add_pattern(pattern_of(step, where), where);
+  } else {
+    throw Error(Failure::input, "{}: the pre_tokenizer '{}' is not supported", where, type);
+  }
+}
+
+void Cutter::cut(std::string_view text, std::size_t number, const Use& use) const {
+  if (text.empty()) return;
+  if (number == steps_.size()) return use(text);
+  const Step& step = steps_[number];
+  std::string letters;
+  if (step.sees_letters)
+    for (const char c : text) letters += byte_letters()[static_cast<unsigned char>(c)];
+  const std::string_view seen = step.sees_letters ? std::string_view(letters) : text;
+
+  // A letter is a byte, so where a piece of letters ends follows from their number.
+  const auto next = [&](std::size_t begin, std::size_t end) {
+    const std::string_view part = seen.substr(begin, end - begin);
+    const std::size_t bytes =
+        step.sees_letters
+            ? std::size_t(std::ranges::count_if(part, [](char c) { return (c & 0xc0) != 0x80; }))
+            : part.size();
+    cut(text.substr(0, bytes), number + 1, use);
+    text.remove_prefix(bytes);
+  };
+  for (std::size_t at = 0; at < seen.size();) {
+    const Pattern::Match match = step.pattern.find(seen, at);
+    require(match.end > match.begin || match.begin == seen.size(), Failure::input,
+            "a pattern of the pre_tokenizer matches nothing at byte {} of a text", match.begin);
+    next(at, match.begin);
+    next(match.begin, match.end);
+    at = match.end;
+  }
+}
+
+}  // namespace brume::tokenizer

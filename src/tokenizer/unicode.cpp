@@ -1,0 +1,68 @@
+#include "unicode.hpp"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+
+#include "base/error.hpp"
+
+namespace brume::tokenizer {
+namespace {
+
+/// How far the bytes at the beginning go as one character, and whether they are a whole one.
+struct Character {
+  std::size_t bytes;
+  bool whole;
+};
+
+/// @source  the Unicode Standard, table 3-7
+Character character(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned first = byte(0);
+  if (first < 0x80) return {1, true};
+  const std::size_t size = first < 0xc2   ? 0
+                           : first < 0xe0 ? 2
+                           : first < 0xf0 ? 3
+                           : first < 0xf5 ? 4
+                                          : 0;
+  if (size == 0) return {1, false};
+  for (std::size_t i = 1; i < size; ++i) {
+    const unsigned least = i > 1 ? 0x80 : first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
+    const unsigned most = i > 1 ? 0xbf : first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
+    if (i >= text.size() || byte(i) < least || byte(i) > most) return {i, false};
+  }
+  return {size, true};
+}
+
+}  // namespace
+
+std::string with_valid_utf8(std::string_view text) {
+  std::string valid;
+  valid.reserve(text.size());
+  while (!text.empty()) {
+    const auto beyond = std::ranges::find_if(text, [](char c) { return (c & 0x80) != 0; });
+    const auto plain = std::size_t(beyond - text.begin());
+    valid += text.substr(0, plain);
+    text.remove_prefix(plain);
+    if (text.empty()) break;
+    const Character next = character(text);
+    valid += next.whole ? text.substr(0, next.bytes) : std::string_view("\xef\xbf\xbd");
+    text.remove_prefix(next.bytes);
+  }
+  return valid;
+}
+
+std::string composed(std::string_view text) {
+  if (std::ranges::none_of(text, [](char c) { return (c & 0x80) != 0; })) return std::string(text);
+  utf8proc_uint8_t* made = nullptr;
+  const utf8proc_ssize_t size = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                                             utf8proc_ssize_t(text.size()), &made,
+                                             utf8proc_option_t(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(made, &std::free);
+  require(size >= 0, Failure::resource, "a text cannot be normalized: {}", utf8proc_errmsg(size));
+  return {reinterpret_cast<const char*>(made), std::size_t(size)};
+}
+
+}  // namespace brume::tokenizer

@@ -1,0 +1,17 @@
+/// @file What Unicode says about whole texts.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace brume::tokenizer {
+
+/// The text with U+FFFD for each longest part that begins a character of UTF-8 without ending it,
+/// and for each byte that begins none.
+/// @source  the Unicode Standard, section 3.9, "substitution of maximal subparts"
+std::string with_valid_utf8(std::string_view text);
+
+/// Normalization form C of a text in valid UTF-8. @throws Error(resource)
+std::string composed(std::string_view text);
+
+}  // namespace brume::tokenizer

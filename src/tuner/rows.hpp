@@ -1,0 +1,104 @@
+/// @file What is known of rows: strategies of a stage that differ in recomputed layers only.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "grid.hpp"
+
+namespace brume::tuner {
+
+/// What a stage may take.
+struct Limits {
+  double device_bytes;
+  double node_host_bytes;
+  double rank_disk_bytes;  ///< an equal share of its node's disk
+
+  bool lack_host(const Point& point, const Layout& mesh) const {
+    return point.host_bytes * mesh.devices_per_node > node_host_bytes;
+  }
+  bool hold(const Point& point, const Layout& mesh) const {
+    return point.device_bytes <= device_bytes && !lack_host(point, mesh) &&
+           point.disk_bytes <= rank_disk_bytes;
+  }
+};
+
+/// What higher ratios of a row may save: device memory, host memory.
+struct Climb {
+  bool device = true, host = false;
+};
+
+/// What fits of a row. Of the numbers of recomputed layers the smallest that fits counts, found by
+/// bisection; where time or host bytes fall with more, or device bytes do not, all that fit.
+struct Fit {
+  Climb climb;
+  std::vector<Point> points;  ///< priced
+};
+
+/// Rows of seats that are alike. Each is looked at once, whichever search asks first: for all
+/// threads.
+class Rows {
+ public:
+  Rows(const Limits& limits, bool recompute, bool host_matters)
+      : limits_(limits), recompute_(recompute), host_matters_(host_matters) {}
+
+  // The grid is the caller's, and may be out of time.
+
+  /// The stable time of each row with none or all of its layers recomputed, whichever is less [s].
+  std::vector<double> least_s(Grid& grid, const Seat& seat, std::span<const Point> rows);
+  std::vector<Fit> fits(Grid& grid, const Seat& seat, std::span<const Point> rows);
+
+ private:
+  /// A strategy but for recomputed layers.
+  struct Key {
+    explicit Key(const Point& row)
+        : layers(row.layers), zero_level(row.zero_level), ratios(row.ratios) {}
+    bool operator==(const Key&) const = default;
+
+    int layers, zero_level;
+    Ratios ratios;
+  };
+  struct Hash {
+    std::size_t operator()(const Key& key) const;
+  };
+  struct Row {
+    double least_s = -1.0;  ///< below 0: not known
+    bool looked_at = false;
+    Climb climb;
+    std::uint32_t begin = 0, end = 0;  ///< of points_
+  };
+
+  void look_at(Grid& grid, const Seat& seat, const std::vector<Point>& rows);
+
+  Limits limits_;
+  bool recompute_, host_matters_;
+  std::mutex mutex_;
+  std::unordered_map<Key, Row, Hash> rows_;
+  std::vector<Point> points_;
+};
+
+/// The rows of all seats, for searches in the same memory.
+class AllRows {
+ public:
+  explicit AllRows(const hardware::Cluster& cluster);
+
+  Rows& of(const Seat& seat, bool recompute, bool host_matters);
+  const Limits& limits(int group) const { return limits_[std::size_t(group)]; }
+
+ private:
+  /// Role, layout, microbatches, run-ahead, in flight, the cluster's devices; whether layers may
+  /// be recomputed, and a node's stages share its host memory.
+  using Key = std::tuple<analyzer::StageRole, Layout, int, int, int, int, bool, bool>;
+
+  std::vector<Limits> limits_;  ///< [group]
+  std::mutex mutex_;
+  std::map<Key, std::unique_ptr<Rows>> rows_;
+};
+
+}  // namespace brume::tuner
