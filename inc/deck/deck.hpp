@@ -148,10 +148,12 @@ struct AnalysisKeys {
 struct OutputKeys {
   std::string directory = "runs/run";
   bool checkpoints = true;
-  int checkpoint_every = 0;  ///< iterations; 0: at the end only
-  int keep_last = 2;         ///< checkpoints
-  int keep_every = 0;        ///< iterations; 0: none for ever
-  bool keep_best = false;    ///< by validation loss
+  int checkpoint_every = 0;         ///< iterations; 0: by time
+  double checkpoint_minutes = 0.0;  ///< 0: by steps or, without these too, as it costs least
+  double mtbf_hours = 24.0;         ///< mean time between failures of the job
+  int keep_last = 2;                ///< checkpoints
+  int keep_every = 0;               ///< iterations; 0: none for ever
+  bool keep_best = false;           ///< by validation loss
   int log_every = 1;
   bool trace = false;  ///< trace.json of the last step
 };

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Requests to stop, whenever they come: before the first step they end the job with 75; one that is delivered
 # twice is one; a second one ends it at once with 71; while the last checkpoint is written it is finished; ranks
-# that the plan leaves out survive them.
+# that the plan leaves out survive them. A request to save makes a checkpoint, and training goes on.
 set -eu
 . "$BRUME_REGRESSION_DIR/tiny_job.sh"
 long="--set training.steps=100000"
@@ -46,6 +46,21 @@ wait_for ' MiB$'
 kill -USR1 "$job" $(ranks)
 ends_with 75
 has_stopped twice
+
+# Saved on request, and trained on.
+start save --set "$profile" $long --set output.checkpoint_every=0 --set output.directory=save
+wait_for ' MiB$'
+kill -USR2 "$job" $(ranks)
+for _ in $(seq 600); do
+  saved=$(ls save/checkpoints 2> /dev/null | sed -n 's/^step-\([0-9]*\)$/\1/p' | sort -n | head -n 1)
+  [ -z "$saved" ] || break
+  sleep 0.05
+done
+[ -n "$saved" ] || { echo "nothing was saved"; exit 1; }
+wait_for "^ *$((saved / 4 * 4 + 8)) "
+kill -USR1 "$job"
+ends_with 75
+has_stopped save
 
 # A second request, while the disk takes its time for the first one's checkpoint.
 start again --set "$profile" $long --set output.directory=again

@@ -22,8 +22,10 @@ constexpr std::int64_t same_request_ns = 2'000'000'000;
 enum class Phase { leave, remember, ignore };
 std::atomic<Phase> phase = Phase::leave;
 std::atomic<std::int64_t> first_request_ns = 0;  ///< on the monotonic clock; 0: none
+std::atomic<bool> save_requested = false;
 static_assert(std::atomic<Phase>::is_always_lock_free &&
-              std::atomic<std::int64_t>::is_always_lock_free);
+              std::atomic<std::int64_t>::is_always_lock_free &&
+              std::atomic<bool>::is_always_lock_free);
 
 std::int64_t now_ns() {
   timespec now = {};
@@ -52,16 +54,23 @@ void handle(int signal) {
         "brume: stopped at once by a second signal: steps since the last checkpoint are lost\n");
 }
 
+void note_save(int) {
+  if (phase == Phase::remember) save_requested = true;
+}
+
 }  // namespace
 
 Signals::Signals() {
   phase = Phase::leave;
   first_request_ns = 0;
+  save_requested = false;
   for (int signal : stop_signals) std::signal(signal, handle);
+  std::signal(SIGUSR2, note_save);
 }
 
 Signals::~Signals() {
   for (int signal : stop_signals) std::signal(signal, SIG_DFL);
+  std::signal(SIGUSR2, SIG_DFL);
 }
 
 void Signals::remember() { phase = Phase::remember; }
@@ -69,5 +78,7 @@ void Signals::remember() { phase = Phase::remember; }
 void Signals::ignore() { phase = Phase::ignore; }
 
 bool Signals::pending() const { return first_request_ns != 0; }
+
+bool Signals::take_save() { return save_requested.exchange(false); }
 
 }  // namespace brume::app

@@ -1,4 +1,5 @@
-/// @file Requests to stop: SIGUSR1 (from batch systems, before the time limit), SIGTERM, SIGINT.
+/// @file Requests to stop: SIGUSR1 (from batch systems, before the time limit), SIGTERM, SIGINT;
+/// and to save and go on: SIGUSR2.
 #pragma once
 
 namespace brume::app {
@@ -10,6 +11,7 @@ namespace brume::app {
 /// reach a process more than once, because mpirun forwards what a batch system sends to everyone:
 /// only one that comes more than 2 s after the first is a second one. It ends the process at once
 /// with Failure::interrupted. After ignore() requests change nothing: the process is at its end.
+/// A request to save is noted after remember() only: before, there is nothing to save.
 class Signals {
  public:
   Signals();
@@ -19,7 +21,8 @@ class Signals {
 
   void remember();
   void ignore();
-  bool pending() const;  ///< a request has been noted
+  bool pending() const;  ///< a request to stop has been noted
+  bool take_save();      ///< whether a request to save has been noted since the last call
 };
 
 }  // namespace brume::app

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <limits>
 #include <optional>
@@ -17,6 +19,7 @@
 #include "comm/watchdog.hpp"
 #include "device/device.hpp"
 #include "device/memory.hpp"
+#include "io/checkpoint_clock.hpp"
 #include "io/run_file.hpp"
 #include "kernels/types.hpp"
 #include "planning.hpp"
@@ -38,6 +41,20 @@ constexpr std::int64_t least_copy_bytes = 16 << 20;  ///< however little memory 
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// How long a job may take from `start` on: --max-minutes or, where that ends sooner, what Slurm
+/// gives it.
+double time_limit_s(double max_minutes, Clock::time_point start) {
+  double limit_s = std::numeric_limits<double>::infinity();
+  if (max_minutes > 0.0) limit_s = 60.0 * max_minutes;
+  if (const char* end = std::getenv("SLURM_JOB_END_TIME")) {  // seconds since 1970
+    const double now_s =
+        std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    if (const double end_s = std::strtod(end, nullptr); end_s > 0.0)
+      limit_s = std::min(limit_s, seconds_since(start) + end_s - now_s);
+  }
+  return limit_s;
 }
 
 engine::Settings settings(const deck::Deck& deck, std::int64_t steps, int threads, int first_core) {
@@ -71,7 +88,8 @@ class Training {
         crew_(crew),
         signals_(signals),
         start_(start),
-        leader_(crew.rank() == 0) {}
+        leader_(crew.rank() == 0),
+        limit_s_(time_limit_s(options.max_minutes, start)) {}
 
   int run() {
     predict();
@@ -206,6 +224,11 @@ class Training {
     if (leader_)
       screen_.emplace(engine_->steps_done(), run_.last_step, run_.deck.output.log_every,
                       description_.predicted_iteration_s);
+    const deck::OutputKeys& output = run_.deck.output;
+    clock_.emplace(io::CheckpointIntervals{.steps = output.checkpoint_every,
+                                           .minutes = output.checkpoint_minutes,
+                                           .mtbf_hours = output.mtbf_hours},
+                   write_s_, Clock::now());
     watchdog_.emplace(task_limit_s(), [this](double silence_s) { report_silence(silence_s); });
     bool stopped = false;
     while (engine_->steps_done() < run_.last_step && !stopped) {
@@ -242,28 +265,28 @@ class Training {
   }
 
   /// Whether another step and a checkpoint would end after the time that was given.
-  bool out_of_time() const {
-    return options_.max_minutes > 0.0 &&
-           seconds_since(start_) + iteration_s_ + write_s_ > 60.0 * options_.max_minutes;
-  }
+  bool out_of_time() const { return seconds_since(start_) + iteration_s_ + write_s_ > limit_s_; }
 
   /// Tells all ranks of each other's step. @return whether any rank is to stop
   bool share(engine::StepMetrics metrics) {
-    std::vector<double> shared(3 + std::size_t(crew_.size()), 0.0);
+    const bool due = leader_ && clock_->due(engine_->steps_done(), Clock::now());
+    std::vector<double> shared(4 + std::size_t(crew_.size()), 0.0);
     shared[0] = metrics.iteration_s;
     shared[1] = signals_.pending() || out_of_time() ? 1.0 : 0.0;
     shared[2] = writer_->longest_write_s();
-    shared[3 + std::size_t(crew_.rank())] = double(device::peak_resident_bytes());
+    shared[3] = signals_.take_save() || due ? 1.0 : 0.0;
+    shared[4 + std::size_t(crew_.rank())] = double(device::peak_resident_bytes());
     crew_.all_reduce(shared, comm::Reduction::max);
     metrics.iteration_s = shared[0];
     // A running mean over about ten steps follows a change of speed, but no single slow step.
     iteration_s_ += 0.1 * (metrics.iteration_s - iteration_s_);
     if (shared[2] > 0.0) write_s_ = shared[2];
+    checkpoint_due_ = checkpoint_due_ || shared[3] > 0.0;
     if (leader_) {
       io::Row row{
           .metrics = metrics,
           .tokens_per_s = double(run_.plan.global_batch) * run_.model.seq_len / metrics.iteration_s,
-          .peak_bytes = std::vector<std::int64_t>(shared.begin() + 3, shared.end())};
+          .peak_bytes = std::vector<std::int64_t>(shared.begin() + 4, shared.end())};
       screen_->show(row);
       run_file_->add(std::move(row));
     }
@@ -274,7 +297,6 @@ class Training {
     const std::int64_t done = engine_->steps_done();
     const bool last = done >= run_.last_step || stopped;
     const auto due = [&](int every) { return every > 0 && done % every == 0; };
-    checkpoint_due_ = checkpoint_due_ || due(run_.deck.output.checkpoint_every);
     const bool writes = last || (checkpoint_due_ && !recovery_->in_doubt());
     const bool judged =
         due(run_.deck.data.eval_every) || last || (writes && run_.deck.output.keep_best);
@@ -292,7 +314,9 @@ class Training {
 
   void checkpoint() {
     checkpoint_due_ = false;
+    const Clock::time_point start = Clock::now();
     if (run_.deck.output.checkpoints) write_checkpoint();
+    clock_->wrote(seconds_since(start), write_s_, Clock::now());
     comm::together(crew_, [&] {
       if (leader_) run_file_->write();
     });
@@ -364,6 +388,7 @@ class Training {
   double iteration_s_ = 0.0;  ///< as predicted, then as measured of late
   double write_s_ = 0.0;      ///< that a checkpoint takes: as expected, then as measured
   double write_limit_s_ = 0.0;
+  double limit_s_;  ///< of the whole job, from its start
   std::int64_t max_copy_bytes_ = 0;
   std::optional<kernels::Runtime> runtime_;
   std::optional<comm::Watchdog> watchdog_;  ///< before the engine, whose threads beat it
@@ -371,6 +396,7 @@ class Training {
   std::optional<io::RunFile> run_file_;
   std::optional<io::CheckpointWriter> writer_;
   std::optional<Recovery> recovery_;
+  std::optional<io::CheckpointClock> clock_;
   bool checkpoint_due_ = false;
   std::optional<double> valid_loss_;  ///< of the weights as they are, where it was measured
   std::optional<Screen> screen_;

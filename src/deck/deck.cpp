@@ -267,7 +267,20 @@ const Schema<OutputKeys>& output_schema() {
           .key("checkpoints", &OutputKeys::checkpoints,
                {.help = "false: none is written, and what was trained is lost with the job"})
           .key("checkpoint_every", &OutputKeys::checkpoint_every,
-               {.unit = "iterations", .help = "between checkpoints; 0: at the end only", .min = 0})
+               {.unit = "iterations",
+                .help = "between checkpoints; 0: as checkpoint_minutes says",
+                .min = 0})
+          .key("checkpoint_minutes", &OutputKeys::checkpoint_minutes,
+               {.unit = "min",
+                .help = "between checkpoints; 0: after checkpoint_every or, without it too, after "
+                        "the time that loses least by what a checkpoint costs and mtbf_hours, a "
+                        "minute at least",
+                .min = 0})
+          .key("mtbf_hours", &OutputKeys::mtbf_hours,
+               {.unit = "h",
+                .help = "mean time between failures of such a job",
+                .min = 1e-3,
+                .max = 1e6})
           .key("keep_last", &OutputKeys::keep_last,
                {.help = "so many of the newest checkpoints stay", .min = 1})
           .key("keep_every", &OutputKeys::keep_every,

@@ -1,0 +1,50 @@
+/// @file When checkpoints are written.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+namespace brume::io {
+
+/// What a deck asks for.
+struct CheckpointIntervals {
+  int steps = 0;             ///< after steps that are multiples of it; 0: at no particular ones
+  double minutes = 0.0;      ///< between two checkpoints; 0: no fixed time
+  double mtbf_hours = 24.0;  ///< mean time between failures of the job, where neither is given
+};
+
+/// The time between checkpoints that loses least to writing them and to failures, which throw a
+/// training back to the last one and come at random.
+///
+///   sqrt(2 cost mtbf)
+///
+/// @param cost_s  that training is held up by one checkpoint
+/// @source        Young, "A first order approximation to the optimum checkpoint interval" (1974)
+double best_interval_s(double cost_s, double mtbf_s);
+
+/// Says when a checkpoint is due: after given steps, after a given time or, where neither is given,
+/// after best_interval_s() of what a checkpoint was seen to cost.
+class CheckpointClock {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// @param write_s  that a checkpoint is expected to take
+  CheckpointClock(const CheckpointIntervals& intervals, double write_s, Clock::time_point now);
+
+  /// @param step  so many are done
+  bool due(std::int64_t step, Clock::time_point now) const;
+
+  /// @param cost_s   that the checkpoint held training up, until `now`
+  /// @param write_s  that the longest one took from its start to its last byte on the disk
+  void wrote(double cost_s, double write_s, Clock::time_point now);
+
+  /// The time between two checkpoints; infinity where only steps count.
+  double interval_s() const;
+
+ private:
+  CheckpointIntervals intervals_;
+  double cost_s_, write_s_;
+  Clock::time_point last_;
+};
+
+}  // namespace brume::io
