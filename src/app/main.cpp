@@ -69,6 +69,9 @@ struct CommandLine {
         ->capture_default_str();
     verb_run->add_flag("--replan", run.replan,
                        "On resume search a new plan instead of the checkpoint's");
+    verb_run->add_flag("--elastic", run.elastic,
+                       "Train on the nodes and ranks that are there, whatever the deck says, and "
+                       "search a new plan where the checkpoint's is for others");
     verb_run->add_flag("--new-data", run.new_data,
                        "On resume take other data, order or seed, from their first sample");
     verb_run

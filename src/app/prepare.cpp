@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -34,9 +35,9 @@ void require_same(comm::Communicator& job, const char* what, const std::string& 
 std::string text(const RunOptions& o) {
   return fmt::format("brume " BRUME_VERSION
                      " run {} --set '{}' --plan '{}' --steps {} --resume '{}' --replan {} "
-                     "--new-data {} --max-minutes {} --dry-run {}",
+                     "--elastic {} --new-data {} --max-minutes {} --dry-run {}",
                      o.deck, fmt::join(o.sets, " "), o.plan, o.steps.value_or(-1), o.resume,
-                     o.replan, o.new_data, o.max_minutes, o.dry_run);
+                     o.replan, o.elastic, o.new_data, o.max_minutes, o.dry_run);
 }
 
 void warn_of_precision(const deck::Deck& deck, const model::Config& model) {
@@ -78,12 +79,14 @@ class Preparation {
     session_.set_silence_limit(deck.training.silence_limit_s);
     made_.model = model::config(deck.model, deck.training.precision);
     kernels::allow_tf32(deck.training.tf32);
+    if (options_.elastic) take_launch(deck.cluster);
     made_.cluster = hardware::cluster(deck.cluster);
     comm::together(job_, [&] {
       refuse_mist(deck, "run");
       require(job_.size() == made_.cluster.devices(), Failure::input,
-              "the deck's cluster has {} devices, the job has {} ranks: start {} ranks, or change "
-              "cluster.nodes or cluster.devices_per_node",
+              "the deck's cluster has {} devices, the job has {} ranks: start {} ranks, change "
+              "cluster.nodes or cluster.devices_per_node, or take the ranks that are there by "
+              "--elastic",
               made_.cluster.text(), job_.size(), made_.cluster.devices());
     });
     if (!leader_) return;
@@ -91,6 +94,27 @@ class Preparation {
     if (session_.num_nodes() != made_.cluster.nodes())
       log::warn("cluster.nodes = {}, but the job runs on {}: limits and times are the deck's",
                 made_.cluster.nodes(), session_.num_nodes());
+  }
+
+  /// A job that lost nodes, or was given more of them, goes on with those that it has.
+  void take_launch(deck::ClusterKeys& cluster) {
+    const double mine = session_.ranks_per_node();
+    std::array<double, 2> least_and_most{-mine, mine};
+    job_.all_reduce(least_and_most, comm::Reduction::max);
+    comm::together(job_, [&] {
+      require(cluster.groups.empty(), Failure::input,
+              "--elastic is for a cluster of equal nodes, this deck has cluster.groups");
+      require(-least_and_most[0] == least_and_most[1], Failure::input,
+              "--elastic is for as many ranks on each node, here some nodes have {} and some {}",
+              -least_and_most[0], least_and_most[1]);
+    });
+    if (leader_ && (cluster.nodes != session_.num_nodes() || cluster.devices_per_node != mine))
+      log::warn(
+          "the job has {} x {} ranks, the deck's cluster {} x {}: planning for those that are "
+          "there",
+          session_.num_nodes(), mine, cluster.nodes, cluster.devices_per_node);
+    cluster.nodes = session_.num_nodes();
+    cluster.devices_per_node = session_.ranks_per_node();
   }
 
   void open_data() {

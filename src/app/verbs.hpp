@@ -21,6 +21,7 @@ struct RunOptions : DeckOptions {
   std::optional<int> steps;
   std::string resume = "auto";  ///< auto | none | a checkpoint directory
   bool replan = false;
+  bool elastic = false;      ///< the launcher's nodes and ranks replace those of the deck's cluster
   bool new_data = false;     ///< on resume the deck's data may be others than the checkpoint's
   double max_minutes = 0.0;  ///< since the start of the process; 0: no limit
   bool dry_run = false;
