@@ -70,6 +70,7 @@ perf: all
 	$(BUILD)/perf/perf_pipeline
 	$(BUILD)/perf/perf_mist_tuner
 	$(BUILD)/perf/perf_mist_measured
+	$(BUILD)/perf/perf_published
 	for ranks in 1 2 4; do mpirun -n $$ranks --oversubscribe --bind-to none $(BUILD)/perf/perf_overlap; done
 	for ranks in 1 2; do mpirun -n $$ranks --bind-to none $(BUILD)/perf/perf_prediction; done
 	mpirun -n 2 --bind-to none $(BUILD)/perf/perf_alternatives

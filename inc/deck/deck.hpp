@@ -93,6 +93,8 @@ struct GroupKeys {
   double disk_gib = 0.0;          ///< per node, for what host memory does not hold
   std::string scratch;            ///< directory of the disk; empty: $TMPDIR, else /tmp
   std::string profile;            ///< empty: measured when needed and cached
+  std::string machine;  ///< gives the keys above that are left out, and times to plan with
+  std::string network;  ///< between nodes instead of the machine's; empty: its own
 };
 
 /// How devices of two groups reach each other.

@@ -37,6 +37,9 @@ class Document {
   /// Whether something gave "table.key" a value.
   bool has(std::string_view path) const;
 
+  /// The value of "table.key" where it is a word.
+  std::optional<std::string> word(std::string_view path) const;
+
   /// Whether that was an assignment, and not the text.
   bool was_set(std::string_view path) const;
 

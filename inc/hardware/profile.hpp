@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "deck/deck.hpp"
 #include "deck/schema.hpp"
 
 namespace brume::hardware {
@@ -21,10 +22,12 @@ struct OperatorRow {
   int group = 0;  ///< ranks it was measured as a part of; 0: as part of none
 };
 
-/// What an operator reaches of flops_per_s and bytes_per_s where no row of its kind tells.
+/// What an operator reaches of flops_per_s and bytes_per_s where no row of its kind tells; by size
+/// where a kind has rows with one, see operator_time.
 struct EfficiencyRow {
   std::string kind;
   double efficiency = 1.0;
+  double size = 0.0;  ///< 0: any
 };
 
 /// One measured collective or message: `all_reduce`, `reduce_scatter`, `all_gather` or `send`.
@@ -64,6 +67,15 @@ struct TransferRow {
   double latency_s = 0.0;
 
   bool operator==(const TransferRow&) const = default;
+};
+
+/// A network by its rate and its hops, for groups of any shape without measured sizes or lines.
+struct NetworkRow {
+  std::string span;             ///< "node": between the devices of a node; "cluster": between nodes
+  double gib_per_s = 1.0;       ///< one way, as large messages reach it: of a device, of a node
+  double peer_gib_per_s = 0.0;  ///< to each other one at most; 0: all of it
+  double start_s = 0.0;         ///< of a collective or a message
+  double hop_s = 0.0;           ///< from a rank to the next one
 };
 
 /// Who measured what, when; empty where the profile's own origin says it.
@@ -119,9 +131,12 @@ struct Profile {
   ProfileKey key;
   std::string origin;  ///< who measured what, when
   ProfileOrigins origins;
-  double flops_per_s = 0.0;      ///< measured large matrix product, per rank
-  double bytes_per_s = 0.0;      ///< measured memory bandwidth, per rank
-  double task_overhead_s = 0.0;  ///< per task: hand-over between channels
+  double flops_per_s = 0.0;       ///< measured large matrix product, per rank
+  double fp32_flops_per_s = 0.0;  ///< the same in fp32; 0: flops_per_s
+  double bytes_per_s = 0.0;       ///< measured memory bandwidth, per rank
+  double task_overhead_s = 0.0;   ///< per task: hand-over between channels
+  double launch_s = 0.0;          ///< between the starts of two kernels, at least
+  double error = 0.0;  ///< of predicted times, relative: half of a usual deviation's span
   std::int64_t reserved_bytes =
       0;  ///< of a device's memory, what libraries and the driver take beside a plan
   std::vector<OperatorRow> operators;
@@ -130,6 +145,7 @@ struct Profile {
   std::vector<WaitRow> waits;
   std::vector<CopyRow> copies;
   std::vector<TransferRow> transfers;
+  std::vector<NetworkRow> networks;
   std::vector<double> interference =
       std::vector<double>(num_resources * num_resources, 0.0);  ///< a, row by row
   std::vector<GroupInterference> group_interference;
@@ -160,18 +176,31 @@ struct Time {
 
 /// Looks an operator up: its row, else interpolated between rows of its kind that differ in one
 /// dimension only, else flops / flops_per_s + bytes / bytes_per_s scaled by the efficiency that the
-/// nearest row of its kind reached; without such a row, by that of `efficiencies`.
+/// nearest row of its kind reached; without such a row, by that of `efficiencies`. With
+/// efficiencies by size the larger of both terms counts, the bytes at the efficiency of the largest
+/// size:
+///
+///   max(flops / flops_per_s / e(size), bytes / bytes_per_s / e(largest)),
+///
+/// where e is linear in log(size), constant beyond its ends, and a matrix product's size is
+/// (M N K)^(1/3), attention's the tokens of a sequence, others' the product of their dims. A
+/// forward is one kernel, a backward two; each takes launch_s at least.
 Time operator_time(const Profile& profile, const std::string& kind,
                    std::span<const std::int64_t> dims, bool backward, double flops, double bytes);
 
 /// Time of a collective over a group, or of a message: linear between measured sizes, latency below
 /// the smallest, bandwidth of the last two above the largest; a group shape that was not measured
 /// takes the ring formula from the nearest one. Without measured sizes, the line of the nearest
-/// group in `transfers`; without that, another kind's times (`stand_ins`). 0 for a group of one.
+/// group in `transfers`; without that, by `networks`; without these, another kind's times
+/// (`stand_ins`). 0 for a group of one.
 ///
 /// In a ring of q ranks an all-gather of B bytes is q - 1 messages of B / q, a reduce-scatter as
-/// much, an all-reduce twice that.
+/// much, an all-reduce twice that. By networks, over n nodes of r ranks each, the ring's steps are
+/// n - 1 hops between nodes and q - n within them; a tree has the rate's tree_share and for an
+/// all-reduce 2 (r - 1) hops within a node and 2 log2(n) between; the cheaper counts. All groups
+/// of a node are taken to communicate at once: of a node's rate r ranks have r / ranks_per_node.
 ///
+/// @source  NCCL's own model of its algorithms (src/graph/tuning.cc)
 /// @throws Error(input) when a group of several ranks finds no link at all
 double link_time(const Profile& profile, const std::string& kind, int nodes, int ranks_per_node,
                  double bytes);
@@ -186,14 +215,19 @@ std::vector<std::string> stand_ins(const Profile& profile);
 double copy_time(const Profile& profile, const std::string& kind, double bytes);
 
 const deck::Schema<Profile>& profile_schema();
+/// @throws Error(input) when a list of the profile has another length than it must have
+void check_sizes(const Profile& profile, const std::string& origin);
 
-/// @param name  a file, or the name of a profile that comes with the program (profile_path)
+/// The profile of a group's machine: its device with the networks within and between its nodes, or
+/// between them the group's own network.
+///
+/// @param group  with a machine
+/// @throws Error(input)
+Profile machine_profile(const deck::GroupKeys& group);
+
+/// @param name  a file, or the name of a profile that comes with the program (deck::shipped_path)
 Profile load_profile(const std::string& name);
 
-/// The file of that name; else NAME.toml in $BRUME_PROFILES, beside the installed program or in the
-/// source tree.
-/// @throws Error(input) with the names that there are
-std::string profile_path(const std::string& name);
 /// Writes under a temporary name and renames: jobs that share a folder never see half a file.
 void save_profile(const Profile& profile, const std::string& path);
 

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/error.hpp"
+#include "deck/machine.hpp"
 
 namespace brume::deck {
 namespace {
@@ -184,6 +185,37 @@ TEST(Deck, EveryKeySaysWhatItIs) {
     keys += line.find(" = ") != std::string::npos;
   }
   EXPECT_GE(schema().help().size(), keys);  // a table that may be left out is not written
+}
+
+// `machine` and `nodes` are enough; what is given wins.
+TEST(Deck, AMachineByNameGivesWhatItIs) {
+  const std::string named = smallest.substr(0, smallest.find("[cluster]")) +
+                            "[cluster]\nmachine = \"dgx-h100\"\nnodes = 4\n";
+  const ClusterKeys cluster = parse(named, "a.toml").cluster;
+  const MachineKeys machine = load_machine("dgx-h100");
+  EXPECT_EQ(cluster.nodes, 4);
+  EXPECT_EQ(cluster.devices_per_node, 8);
+  EXPECT_EQ(cluster.memory_gib, machine.memory_gib);
+  EXPECT_EQ(cluster.host_memory_gib, machine.host_memory_gib);
+  EXPECT_EQ(parse(named, "a.toml", {"cluster.memory_gib=60"}).cluster.memory_gib, 60);
+  EXPECT_EQ(parse(named + "devices_per_node = 4\n", "a.toml").cluster.devices_per_node, 4);
+  EXPECT_NE(refused(named, {"cluster.machine=dgx-h10"}).find("did you mean 'dgx-h100'?"),
+            std::string::npos);
+  EXPECT_NE(refused(smallest, {"cluster.network=8x400g"}).find("no machine"), std::string::npos);
+}
+
+TEST(Deck, GroupsMayBeMachines) {
+  const std::string head = smallest.substr(0, smallest.find("[cluster]"));
+  const std::string groups =
+      "[[cluster.groups]]\nname = \"a\"\nmachine = \"dgx-h100\"\nnodes = 2\n"
+      "[[cluster.groups]]\nname = \"b\"\nmachine = \"dgx-a100-80\"\n";
+  const auto read = parse(head + groups, "a.toml").cluster.all_groups();
+  ASSERT_EQ(read.size(), 2u);
+  EXPECT_EQ(read[1].devices_per_node, 8);
+  EXPECT_EQ(read[0].memory_gib, load_machine("dgx-h100").memory_gib);
+  EXPECT_NE(
+      refused(head + "[cluster]\nmachine = \"dgx-h100\"\n" + groups).find("belongs into each"),
+      std::string::npos);
 }
 
 const std::string grouped = smallest.substr(0, smallest.find("[cluster]")) + R"([[cluster.groups]]

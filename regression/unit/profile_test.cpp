@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "base/error.hpp"
+#include "deck/machine.hpp"
 #include "hardware/machine.hpp"
 
 namespace brume::hardware {
@@ -227,7 +228,7 @@ TEST(ShippedProfiles, LoadByTheirNames) {
 
 TEST(ShippedProfiles, OthersAreRefusedWithTheNamesThereAre) {
   try {
-    profile_path("l5");
+    deck::shipped_path(deck::Shipped::profile, "l5");
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.failure(), Failure::input);
@@ -235,7 +236,7 @@ TEST(ShippedProfiles, OthersAreRefusedWithTheNamesThereAre) {
     EXPECT_NE(said.find("a100-40, h200, l4, l4-backup, synthetic"), std::string::npos) << said;
     EXPECT_NE(said.find("did you mean 'l4'?"), std::string::npos) << said;
   }
-  EXPECT_THROW(profile_path("nowhere/l4.toml"), Error);
+  EXPECT_THROW(deck::shipped_path(deck::Shipped::profile, "nowhere/l4.toml"), Error);
 }
 
 TEST(ShippedProfiles, AFolderOfOnesOwnComesFirst) {

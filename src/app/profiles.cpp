@@ -61,12 +61,17 @@ hardware::Profile measure_profile(comm::Communicator& world, int ranks_per_node,
 namespace {
 
 /// Whether files hold all that is needed. Of several groups the deck names one for each.
-bool has_files(const deck::Deck& deck) { return !deck.cluster.all_groups()[0].profile.empty(); }
+bool has_files(const deck::Deck& deck) {
+  const auto groups = deck.cluster.all_groups();
+  return groups.size() > 1 || !groups[0].profile.empty();
+}
+bool names_machine(const deck::Deck& deck) { return !deck.cluster.all_groups()[0].machine.empty(); }
 
 hardware::Machine load_machine(const deck::Deck& deck) {
   std::vector<hardware::Profile> profiles;
   for (const deck::GroupKeys& group : deck.cluster.all_groups())
-    profiles.push_back(hardware::load_profile(group.profile));
+    profiles.push_back(group.profile.empty() ? hardware::machine_profile(group)
+                                             : hardware::load_profile(group.profile));
   return hardware::Machine(hardware::cluster(deck.cluster), std::move(profiles),
                            deck.cluster.links);
 }
@@ -130,7 +135,7 @@ hardware::Machine obtain_machine(comm::Communicator& world, int ranks_per_node,
 
 hardware::Machine obtain_machine_alone(const deck::Deck& deck, const model::Config& model) {
   std::optional<hardware::Machine> machine;
-  if (has_files(deck)) {
+  if (has_files(deck) || names_machine(deck)) {
     machine = load_machine(deck);
     say_stand_ins(*machine);
     return *machine;

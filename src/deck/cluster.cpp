@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <type_traits>
 #include <utility>
+
+#include "deck/machine.hpp"
 
 namespace brume::deck {
 namespace {
@@ -51,7 +54,15 @@ Schema<T>& add_group_keys(Schema<T>& schema, bool required) {
           "profile", member(&GroupKeys::profile),
           {.help =
                "measured times: a name that comes with brume, or a file, beside the deck or in the "
-               "working directory; empty: measured when needed and cached"});
+               "working directory; empty: measured when needed and cached"})
+      .key("machine", member(&GroupKeys::machine),
+           {.help = "a name that comes with brume, as dgx-h100: what of the keys above is left "
+                    "out, and where there is no profile the times to plan with",
+            .if_given = true})
+      .key("network", member(&GroupKeys::network),
+           {.help = "a name that comes with brume, as 8x400g: between the machine's nodes instead "
+                    "of its own",
+            .if_given = true});
 }
 
 const Schema<GroupKeys>& group_schema() {
@@ -127,14 +138,37 @@ void check_links(const ClusterKeys& cluster, const Checker& check) {
 
 }  // namespace
 
+void set_machine_keys(Document& document) {
+  const auto set = [&](const std::string& table) {
+    const std::optional<std::string> name = document.word(table + ".machine");
+    if (!name || name->empty()) return;
+    const MachineKeys machine = load_machine(*name);
+    const auto unless_given = [&](const char* key, auto value) {
+      if (!document.has(table + "." + key))
+        document.set(fmt::format("{}.{}={}", table, key, value));
+    };
+    unless_given("devices_per_node", machine.devices_per_node);
+    unless_given("memory_gib", machine.memory_gib);
+    unless_given("host_memory_gib", machine.host_memory_gib);
+  };
+  if (!document.has("cluster.groups")) return set("cluster");
+  for (std::size_t i = 0; document.has(fmt::format("cluster.groups.{}", i)); ++i)
+    set(fmt::format("cluster.groups.{}", i));
+}
+
 void check_cluster(const ClusterKeys& cluster, const Document& document, bool mist) {
-  if (cluster.groups.empty()) return check_single_group(cluster, document);
   const Checker check(document);
+  for (const GroupKeys& group : cluster.all_groups())
+    check(group.network.empty() || !group.machine.empty(), "cluster",
+          "has a network but no machine that it would belong to");
+  if (cluster.groups.empty()) return check_single_group(cluster, document);
   check(cluster.nodes == 1 && cluster.devices_per_node == 1, "cluster.groups",
         "have nodes and devices_per_node of their own: leave those of [cluster] out");
   for (const char* key : {"cluster.memory_gib", "cluster.host_memory_gib"})
     check(!document.has(key), key, "belongs into each of [[cluster.groups]]");
   check(cluster.profile.empty(), "cluster.profile", "belongs into each of [[cluster.groups]]");
+  check(cluster.machine.empty(), "cluster.machine", "belongs into each of [[cluster.groups]]");
+  check(cluster.network.empty(), "cluster.network", "belongs into each of [[cluster.groups]]");
   check(cluster.disk_gib == 0.0, "cluster.disk_gib", "belongs into each of [[cluster.groups]]");
   check(cluster.scratch.empty(), "cluster.scratch", "belongs into each of [[cluster.groups]]");
   if (cluster.groups.size() == 1) return;
@@ -147,8 +181,9 @@ void check_cluster(const ClusterKeys& cluster, const Document& document, bool mi
     check(!group.name.empty(), path, "needs a name, as one of several groups");
     check(group_at(cluster, group.name) == i, path + ".name",
           fmt::format("must differ from other groups' names, found '{}' again", group.name));
-    check(!group.profile.empty(), path,
-          fmt::format("needs a profile, as one of several groups: name one that comes with brume, "
+    check(!group.profile.empty() || !group.machine.empty(), path,
+          fmt::format("needs a profile or a machine, as one of several groups: name one that comes "
+                      "with brume, "
                       "or measure '{}' by a deck of its own with brume profile DECK -o FILE",
                       group.name));
   }

@@ -22,6 +22,10 @@ class Checker {
 
 const Schema<ClusterKeys>& cluster_schema();
 
+/// Gives the keys that a group's machine says a value, where the document has none.
+/// @throws Error(input)
+void set_machine_keys(Document& document);
+
 /// @param mist  whether to use Mist's conventions, which know one group
 /// @throws Error(input)
 void check_cluster(const ClusterKeys& cluster, const Document& document, bool mist);

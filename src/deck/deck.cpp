@@ -404,6 +404,7 @@ void find_beside(Deck& deck, const Document& document) {
 
 Deck read(Document& document, const std::vector<std::string>& overrides, double device_gib) {
   for (const std::string& assignment : overrides) document.set(assignment);
+  set_machine_keys(document);
   if (device_gib > 0.0 && !document.has("cluster.memory_gib") && !document.has("cluster.groups"))
     document.set(fmt::format("cluster.memory_gib={}", device_gib));
   return resolved(schema().read(document), document);

@@ -133,6 +133,12 @@ std::string Document::where(std::string_view path) const {
 
 bool Document::has(std::string_view path) const { return find(path) != nullptr; }
 
+std::optional<std::string> Document::word(std::string_view path) const {
+  const Node* node = find(path);
+  const auto* word = node ? std::get_if<std::string>(&node->value) : nullptr;
+  return word ? std::optional(*word) : std::nullopt;
+}
+
 bool Document::was_set(std::string_view path) const {
   const Node* node = find(path);
   return node != nullptr && node->assignment != nullptr;

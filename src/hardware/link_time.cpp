@@ -102,6 +102,51 @@ double link_line_s(const Profile& profile, const std::string& kind, Shape wanted
   return weight * line_s(*nearest, bytes * ring_share(wanted));
 }
 
+const NetworkRow* network(const Profile& profile, std::string_view span) {
+  const auto found = std::ranges::find(profile.networks, span, &NetworkRow::span);
+  return found == profile.networks.end() ? nullptr : &*found;
+}
+
+/// What a tree reaches of a ring's rate. @source NCCL, src/graph/tuning.cc
+constexpr double tree_share = 0.9;
+
+/// The time of a collective or a message by rates and hops [s].
+/// @throws Error(input) when no network joins the ranks
+double network_s(const Profile& profile, const std::string& kind, Shape shape, double bytes) {
+  const NetworkRow* within = network(profile, "node");
+  const NetworkRow* between = network(profile, "cluster");
+  require(
+      (shape.nodes == 1 || between != nullptr) && (shape.ranks_per_node == 1 || within != nullptr),
+      Failure::input, "profile '{}' has no network between {}", profile.origin,
+      shape.nodes > 1 && between == nullptr ? "nodes: name one by cluster.network"
+                                            : "the devices of a node");
+  const auto reached = [&](const NetworkRow& row, int peers) {
+    return row.peer_gib_per_s > 0.0 ? std::min(row.gib_per_s, peers * row.peer_gib_per_s)
+                                    : row.gib_per_s;
+  };
+  double gib_per_s = HUGE_VAL;
+  if (within && shape.ranks_per_node > 1)
+    gib_per_s = reached(*within, kind == "send" ? 1 : shape.ranks_per_node - 1);
+  double start_s = within && shape.nodes == 1 ? within->start_s : 0.0;
+  if (shape.nodes > 1) {
+    const double share = std::min(1.0, double(shape.ranks_per_node) / profile.key.ranks_per_node);
+    gib_per_s = std::min(gib_per_s, share * between->gib_per_s);
+    start_s = between->start_s;
+  }
+  const double within_s = within ? within->hop_s : 0.0, between_s = between ? between->hop_s : 0.0;
+  const double all_s = bytes / bytes_per_gib / gib_per_s;
+  if (kind == "send") return start_s + (shape.nodes > 1 ? between_s : within_s) + all_s;
+  const double rounds = rounds_of(kind);
+  const double ring_s =
+      start_s + rounds * ((shape.ranks() - shape.nodes) * within_s + (shape.nodes - 1) * between_s +
+                          ring_share(shape) * all_s);
+  if (rounds < 2.0) return ring_s;
+  const double tree_s = start_s + rounds * ((shape.ranks_per_node - 1) * within_s +
+                                            std::log2(double(shape.nodes)) * between_s +
+                                            ring_share(shape) * all_s / tree_share);
+  return std::min(ring_s, tree_s);
+}
+
 Shape nearest_shape(const Profile& profile, const std::string& kind, Shape wanted) {
   const LinkRow* nearest = nullptr;
   for (const LinkRow& row : profile.links) {
@@ -144,7 +189,7 @@ std::string stand_in_line(const char* kind, const Kind& other) {
 
 std::vector<std::string> stand_ins(const Profile& profile) {
   std::vector<std::string> lines;
-  if (has_lines(profile)) return lines;
+  if (has_lines(profile) || !profile.networks.empty()) return lines;
   for (const Kind& kind : kinds)
     if (const Kind* other = stand_in(profile, kind.name); other && !has_links(profile, kind.name))
       lines.push_back(stand_in_line(kind.name, *other));
@@ -155,9 +200,11 @@ double link_time(const Profile& profile, const std::string& kind, int nodes, int
                  double bytes) {
   const Shape wanted{nodes, ranks_per_node};
   if (wanted.ranks() < 2 || bytes <= 0.0) return 0.0;
-  if (!has_links(profile, kind))
-    return has_lines(profile) ? link_line_s(profile, kind, wanted, bytes)
-                              : stand_in_s(profile, kind, wanted, bytes);
+  if (!has_links(profile, kind)) {
+    if (has_lines(profile)) return link_line_s(profile, kind, wanted, bytes);
+    if (!profile.networks.empty()) return network_s(profile, kind, wanted, bytes);
+    return stand_in_s(profile, kind, wanted, bytes);
+  }
   const Shape shape = nearest_shape(profile, kind, wanted);
   Curve curve;
   for (const LinkRow& row : profile.links)

@@ -1,6 +1,8 @@
 /// @file Operator times: measured, interpolated, or scaled by the roofline.
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <map>
 #include <optional>
 
 #include "base/error.hpp"
@@ -81,6 +83,42 @@ double efficiency(const Profile& profile, const std::string& kind) {
   return row == profile.efficiencies.end() ? 1.0 : row->efficiency;
 }
 
+/// What efficiencies by size go by.
+double size_of(const std::string& kind, Dims dims) {
+  if (kind == "attention") return dims.size() > 1 ? double(dims[1]) : 1.0;
+  double product = 1.0;
+  for (const std::int64_t dim : dims) product *= double(dim);
+  return kind == "matmul" ? std::cbrt(product) : product;
+}
+
+/// Efficiencies of a kind by the logarithm of their size.
+std::map<double, double> sized_efficiencies(const Profile& profile, const std::string& kind) {
+  std::map<double, double> by_size;
+  for (const EfficiencyRow& row : profile.efficiencies)
+    if (row.kind == kind && row.size > 0.0) by_size.emplace(std::log(row.size), row.efficiency);
+  return by_size;
+}
+
+double efficiency_at(const std::map<double, double>& by_size, double size) {
+  const double at = std::log(std::max(size, 1.0));
+  const auto above = by_size.lower_bound(at);
+  if (above == by_size.begin()) return above->second;
+  const auto below = std::prev(above);
+  if (above == by_size.end()) return below->second;
+  const double part = (at - below->first) / (above->first - below->first);
+  return std::lerp(below->second, above->second, part);
+}
+
+/// Seconds by FLOPs, bytes and what the profile says of their efficiency.
+double roofline_s(const Profile& profile, const std::string& kind, Dims dims, double flops,
+                  double bytes) {
+  const double compute_s = flops / profile.flops_per_s, memory_s = bytes / profile.bytes_per_s;
+  const std::map<double, double> by_size = sized_efficiencies(profile, kind);
+  if (by_size.empty()) return (compute_s + memory_s) / efficiency(profile, kind);
+  return std::max(compute_s / efficiency_at(by_size, size_of(kind, dims)),
+                  memory_s / by_size.rbegin()->second);
+}
+
 }  // namespace
 
 const char* name(Source source) {
@@ -117,7 +155,8 @@ Time operator_time(const Profile& profile, const std::string& kind,
   require(profile.flops_per_s > 0.0 && profile.bytes_per_s > 0.0, Failure::input,
           "profile '{}' has neither a '{}' row nor flops_per_s and bytes_per_s", profile.origin,
           kind);
-  return {(flops / profile.flops_per_s + bytes / profile.bytes_per_s) / efficiency(profile, kind),
+  const double kernels = backward ? 2.0 : 1.0;
+  return {std::max(roofline_s(profile, kind, dims, flops, bytes), kernels * profile.launch_s),
           Source::roofline};
 }
 

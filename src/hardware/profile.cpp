@@ -2,6 +2,7 @@
 
 #include "base/error.hpp"
 #include "base/files.hpp"
+#include "deck/machine.hpp"
 
 namespace brume::hardware {
 namespace {
@@ -88,6 +89,8 @@ deck::Schema<CopyRow> copy_schema() {
 deck::Schema<EfficiencyRow> efficiency_schema() {
   deck::Schema<EfficiencyRow> schema;
   schema.key("kind", &EfficiencyRow::kind, {.help = "kind of operator", .required = true})
+      .key("size", &EfficiencyRow::size,
+           {.help = "of the operator; 0: any", .min = 0, .max = 1e18, .if_not_zero = true})
       .key("efficiency", &EfficiencyRow::efficiency,
            {.help = "share of flops_per_s and bytes_per_s",
             .required = true,
@@ -113,6 +116,31 @@ deck::Schema<TransferRow> transfer_schema() {
   return schema;
 }
 
+deck::Schema<NetworkRow> network_schema() {
+  deck::Schema<NetworkRow> schema;
+  schema
+      .key("span", &NetworkRow::span,
+           {.help = "between the devices of a node, or between the nodes of a cluster",
+            .required = true,
+            .choices = {"node", "cluster"}})
+      .key("gib_per_s", &NetworkRow::gib_per_s,
+           {.unit = "GiB/s",
+            .help = "one way, of a device, or of a node",
+            .required = true,
+            .min = 1e-9,
+            .max = most_per_s})
+      .key("peer_gib_per_s", &NetworkRow::peer_gib_per_s,
+           {.unit = "GiB/s",
+            .help = "to each other one at most; 0: all",
+            .min = 0,
+            .max = most_per_s})
+      .key("start_s", &NetworkRow::start_s,
+           {.unit = "s", .help = "of a collective or message", .min = 0, .max = most_s})
+      .key("hop_s", &NetworkRow::hop_s,
+           {.unit = "s", .help = "to the next rank", .min = 0, .max = most_s});
+  return schema;
+}
+
 deck::Schema<ProfileOrigins> origins_schema() {
   deck::Schema<ProfileOrigins> schema;
   schema.key("operators", &ProfileOrigins::operators, {.help = "of the rows of operators"})
@@ -122,6 +150,8 @@ deck::Schema<ProfileOrigins> origins_schema() {
       .key("interference", &ProfileOrigins::interference, {.help = "of the slowdowns"});
   return schema;
 }
+
+}  // namespace
 
 void check_sizes(const Profile& profile, const std::string& path) {
   require(profile.interference.size() == num_resources * num_resources, Failure::input,
@@ -137,8 +167,6 @@ void check_sizes(const Profile& profile, const std::string& path) {
           profile.slowdowns.size());
 }
 
-}  // namespace
-
 const deck::Schema<Profile>& profile_schema() {
   static const deck::Schema<Profile> schema = [] {
     deck::Schema<Profile> s;
@@ -146,10 +174,24 @@ const deck::Schema<Profile>& profile_schema() {
         .key("origin", &Profile::origin, {.help = "who measured what, when"})
         .key("flops_per_s", &Profile::flops_per_s,
              {.unit = "1/s", .help = "large matrix product, per rank", .min = 0, .max = most_per_s})
+        .key("fp32_flops_per_s", &Profile::fp32_flops_per_s,
+             {.unit = "1/s",
+              .help = "the same in fp32; 0: as flops_per_s",
+              .min = 0,
+              .max = most_per_s,
+              .if_not_zero = true})
         .key("bytes_per_s", &Profile::bytes_per_s,
              {.unit = "bytes/s", .help = "memory bandwidth, per rank", .min = 0, .max = most_per_s})
         .key("task_overhead_s", &Profile::task_overhead_s,
              {.unit = "s", .help = "hand-over of a task", .min = 0, .max = most_s})
+        .key("launch_s", &Profile::launch_s,
+             {.unit = "s",
+              .help = "between the starts of two kernels, at least",
+              .min = 0,
+              .max = most_s,
+              .if_not_zero = true})
+        .key("error", &Profile::error,
+             {.help = "of predicted times, relative", .min = 0, .max = 10, .if_not_zero = true})
         .key("reserved_bytes", &Profile::reserved_bytes,
              {.unit = "bytes",
               .help = "of a device's memory, what libraries and the driver take beside a plan",
@@ -170,6 +212,7 @@ const deck::Schema<Profile>& profile_schema() {
         .tables("waits", &Profile::waits, wait_schema(), "for the slowest of a group")
         .tables("copies", &Profile::copies, copy_schema(), "measured copies")
         .tables("transfers", &Profile::transfers, transfer_schema(), "transfers as lines")
+        .tables("networks", &Profile::networks, network_schema(), "networks by rate and hops")
         .tables("group_interference", &Profile::group_interference, group_interference_schema(),
                 "interference beside collectives of one group shape")
         .tables("efficiencies", &Profile::efficiencies, efficiency_schema(),
@@ -180,7 +223,7 @@ const deck::Schema<Profile>& profile_schema() {
 }
 
 Profile load_profile(const std::string& name) {
-  const std::string path = profile_path(name);
+  const std::string path = deck::shipped_path(deck::Shipped::profile, name);
   const Profile profile = profile_schema().read(deck::Document::load(path));
   check_sizes(profile, path);
   return profile;

@@ -24,11 +24,13 @@ std::vector<std::int64_t> dims_of(const model::Operator& op, const Values& value
 hardware::Time operator_time(const model::Config& model, const hardware::Profile& profile,
                              const model::Operator& op, bool backward, const Values& values) {
   const model::Expr& flops = backward ? op.backward_flops : op.forward_flops;
+  const bool slow = model.precision == model::Precision::fp32 && profile.fp32_flops_per_s > 0.0;
+  const double weight = slow ? profile.flops_per_s / profile.fp32_flops_per_s : 1.0;
   const model::Expr& fp32_bytes = backward ? op.backward_bytes : op.forward_bytes;
   const double bytes =
       fp32_bytes.evaluate(values) * model::activation_bytes(model.precision) / sizeof(float);
   return hardware::operator_time(profile, model::name(op.kind), dims_of(op, values), backward,
-                                 flops.evaluate(values), bytes);
+                                 weight * flops.evaluate(values), bytes);
 }
 
 /// AdamW reads weight, gradient and both moments, and writes all but the gradient: 7 fp32.

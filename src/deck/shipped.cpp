@@ -1,19 +1,35 @@
-/// @file Where the profiles lie that come with the program.
+/// @file Where the profiles, machines, devices and networks lie that come with the program.
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <vector>
 
 #include "base/error.hpp"
 #include "base/text.hpp"
-#include "hardware/profile.hpp"
+#include "deck/machine.hpp"
 
-namespace brume::hardware {
+namespace brume::deck {
 namespace {
 
 namespace fs = std::filesystem;
 
+struct Place {
+  const char* word;
+  const char* folder;
+};
+
+Place place(Shipped kind) {
+  switch (kind) {
+    case Shipped::profile: return {"profile", ""};
+    case Shipped::machine: return {"machine", "machines"};
+    case Shipped::device: return {"device", "devices"};
+    case Shipped::network: return {"network", "networks"};
+  }
+  return {"", ""};
+}
+
 /// Folders to look into, the first wins.
-std::vector<fs::path> folders() {
+std::vector<fs::path> folders(Shipped kind) {
   std::vector<fs::path> folders;
   if (const char* own = std::getenv("BRUME_PROFILES"); own != nullptr && *own != '\0')
     folders.emplace_back(own);
@@ -21,12 +37,13 @@ std::vector<fs::path> folders() {
   const fs::path program = fs::read_symlink("/proc/self/exe", none);
   if (!none) folders.push_back(program.parent_path() / BRUME_INSTALLED_PROFILES);
   folders.emplace_back(BRUME_SOURCE_PROFILES);
+  for (fs::path& folder : folders) folder /= place(kind).folder;
   return folders;
 }
 
-std::vector<std::string> shipped_names() {
+std::vector<std::string> shipped_names(Shipped kind) {
   std::vector<std::string> names;
-  for (const fs::path& folder : folders()) {
+  for (const fs::path& folder : folders(kind)) {
     std::error_code none;
     for (const fs::directory_entry& entry : fs::directory_iterator(folder, none))
       if (entry.path().extension() == ".toml") names.push_back(entry.path().stem().string());
@@ -39,19 +56,20 @@ std::vector<std::string> shipped_names() {
 
 }  // namespace
 
-std::string profile_path(const std::string& name) {
+std::string shipped_path(Shipped kind, const std::string& name) {
   std::error_code none;
   if (fs::is_regular_file(name, none)) return name;
   const bool bare = name.find('/') == std::string::npos && !name.ends_with(".toml");
   if (bare)
-    for (const fs::path& folder : folders())
+    for (const fs::path& folder : folders(kind))
       if (const fs::path path = folder / (name + ".toml"); fs::is_regular_file(path, none))
         return path.string();
-  const std::vector<std::string> names = shipped_names();
+  const std::vector<std::string> names = shipped_names(kind);
   const std::string near = bare ? nearest(name, names) : "";
-  throw Error(Failure::input, "profile '{}': no such file, and none that comes with brume: {}{}",
-              name, names.empty() ? "there are none" : fmt::format("{}", fmt::join(names, ", ")),
+  throw Error(Failure::input, "{} '{}': no such file, and none that comes with brume: {}{}",
+              place(kind).word, name,
+              names.empty() ? "there are none" : fmt::format("{}", fmt::join(names, ", ")),
               near.empty() ? "" : "; did you mean '" + near + "'?");
 }
 
-}  // namespace brume::hardware
+}  // namespace brume::deck

@@ -1,0 +1,261 @@
+/// @file Predicted beside published times and memory, with the machines that come with Brume:
+/// perf_published [--cases] [FILE]
+///
+/// Nothing is fitted to a case: its layout becomes a plan, its device and network name a machine.
+/// Where the published system does something else than Brume, its row says what.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "analyzer/analyzer.hpp"
+#include "base/error.hpp"
+#include "base/statistics.hpp"
+#include "base/text.hpp"
+#include "deck/machine.hpp"
+#include "hardware/machine.hpp"
+
+namespace {
+
+using namespace brume;
+using nlohmann::json;
+
+struct Case {
+  std::string id, source, machine, network, quantity, unit, recompute, differs;
+  double value = 0.0;
+  int gpus = 1;
+  model::Config model;
+  plan::Plan plan;
+};
+
+/// The machine that comes with Brume for a device; empty where there is none.
+std::string machine_for(const std::string& gpu) {
+  static const std::map<std::string, std::string> machines{{"A100-SXM4-40GB", "dgx-a100-40"},
+                                                           {"A100-SXM4-80GB", "dgx-a100-80"},
+                                                           {"H100-SXM", "dgx-h100"},
+                                                           {"H800", "dgx-h100"},
+                                                           {"H200-SXM", "dgx-h200"}};
+  const auto found = machines.find(gpu);
+  return found == machines.end() ? "" : found->second;
+}
+
+/// The network that a case's words mean; empty: the machine's own.
+std::string network_for(const std::string& words) {
+  static const std::pair<const char*, const char*> networks[] = {{"4 x 100 Gbit/s", "4x100g"},
+                                                                 {"8 x 200 Gbit/s", "8x200g"},
+                                                                 {"1600 Gbit/s a node", "8x200g"},
+                                                                 {"800 Gbit/s a node", "4x200g"},
+                                                                 {"400 Gbit/s", "8x400g"}};
+  for (const auto& [said, name] : networks)
+    if (words.find(said) != std::string::npos) return name;
+  return "";
+}
+
+/// A word that a source may leave out: "" then, as for null.
+std::string word(const json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+/// What the published system does otherwise; empty where nothing is known.
+std::string differs(const json& entry) {
+  std::vector<std::string> words;
+  const std::string repository = word(entry["source"], "repository"),
+                    path = word(entry["source"], "path"), recompute = word(entry, "recompute"),
+                    note = word(entry["hardware"], "note");
+  const json& layout = entry["layout"];
+  if (layout.value("virtual_stages", 1) > 1) words.push_back("interleaved");
+  const bool before_fused_attention =
+      repository == "VIA-Research/vTrain" || repository == "bigscience-workshop/bigscience" ||
+      repository == "calculon-ai/calculon" || path == "images/cases_april2021.png" ||
+      path == "images/tables.tex" || repository.empty() ||
+      (repository == "NVIDIA/Megatron-LM" && path == "README.md" &&
+       word(entry["hardware"], "gpu") == "A100-SXM4-80GB");
+  if (before_fused_attention) words.push_back("no fused attention");
+  if (recompute.starts_with("selective (per op")) words.push_back("per-operator recomputation");
+  if (path == "images/model_table.png") words.push_back("tp collectives hidden");
+  if (path.find("test_cases") != std::string::npos)
+    words.push_back("deterministic kernels, dropout");
+  if (repository == "mosaicml/llm-foundry" && word(entry["hardware"], "gpu") == "H100-SXM")
+    words.push_back("PyTorch's kernels for H100 of 2023");
+  if (note.find("500 W") != std::string::npos) words.push_back("H100 of 2.4 TB/s at 500 W");
+  if (path.find("maxtext") != std::string::npos) words.push_back("sharded over 128 only");
+  if (path.find("asyncTP") != std::string::npos) words.push_back("asynchronous tp");
+  return fmt::format("{}", fmt::join(words, ", "));
+}
+
+int recomputed_layers(const std::string& recompute, int layers) {
+  if (recompute == "full") return layers;
+  return recompute.starts_with("selective (every second") ? layers / 2 : 0;
+}
+
+std::optional<Case> read(const json& entry) {
+  const json &m = entry["model"], &l = entry["layout"], &h = entry["hardware"];
+  const std::string family = word(m, "family");
+  const bool known = family == "gpt" || family == "llama";
+  if (!known || word(entry["brume"], "expressible") == "no" || !entry["global_batch"].is_number() ||
+      l.value("tp", 1) > 8)
+    return std::nullopt;
+  Case c{.id = entry["id"],
+         .source = word(entry["source"], "repository"),
+         .machine = machine_for(word(h, "gpu")),
+         .network = network_for(word(h, "internode")),
+         .quantity = entry["quantity"],
+         .unit = entry["unit"],
+         .recompute = word(entry, "recompute"),
+         .differs = differs(entry),
+         .value = entry["value"],
+         .gpus = l["gpus"],
+         .model = {.family = family == "gpt" ? model::Family::gpt : model::Family::llama,
+                   .num_layers = m["layers"],
+                   .hidden_size = m["hidden"],
+                   .num_heads = m["heads"],
+                   .num_kv_heads = m["kv_heads"],
+                   .ffn_size = m["ffn"],
+                   .seq_len = entry["seq"],
+                   .vocab_size = m["vocab"],
+                   .tied_head = m["tied_head"],
+                   .qkv_bias = family == "gpt",
+                   .linear_bias = family == "gpt",
+                   .precision = entry["precision"] == "fp16" ? model::Precision::fp16
+                                                             : model::Precision::bf16},
+         .plan = {}};
+  if (c.machine.empty()) return std::nullopt;
+  const int stages = l["pp"], dp = l["dp"], tp = l["tp"], devices = dp * tp;
+  c.plan.global_batch = entry["global_batch"];
+  c.plan.microbatches = c.plan.global_batch / (int(l["microbatch"]) * dp);
+  const int per_node = h.value("gpus_per_node", 8);
+  for (int s = 0, first = 0; s < stages; ++s) {
+    const int layers = c.model.num_layers / stages + (s < c.model.num_layers % stages ? 1 : 0);
+    c.plan.stages.push_back({.first_layer = first,
+                             .layers = layers,
+                             .nodes = int(ceil_div(devices, per_node)),
+                             .devices_per_node = std::min(devices, per_node),
+                             .microbatch = l["microbatch"],
+                             .dp = dp,
+                             .tp = tp,
+                             .zero_level = dp > 1 ? int(l["zero"]) : 0,
+                             .ckpt_layers = recomputed_layers(c.recompute, layers)});
+    first += layers;
+  }
+  return c;
+}
+
+/// c B s l h^2 (1 + s / 6h + V / (d l h)), as the sources count: c 96 and d 16 with recomputation,
+/// 72 and 12 without.
+double flops(const Case& c, bool recomputed) {
+  const double s = c.model.seq_len, l = c.model.num_layers, h = c.model.hidden_size;
+  return (recomputed ? 96.0 : 72.0) * c.plan.global_batch * s * l * h * h *
+         (1.0 + s / (6.0 * h) + c.model.vocab_size / ((recomputed ? 16.0 : 12.0) * l * h));
+}
+
+/// Seconds an iteration; none where the quantity is no time.
+std::optional<double> published_s(const Case& c) {
+  const double tokens = double(c.plan.global_batch) * c.model.seq_len;
+  if (c.quantity == "iteration_s") return c.value;
+  if (c.quantity == "tokens_per_s_per_gpu") return tokens / (c.value * c.gpus);
+  if (c.quantity == "samples_per_s") return c.plan.global_batch / c.value;
+  if (c.quantity == "achieved_tflops_per_gpu")
+    return flops(c, c.recompute == "full") / (c.value * 1e12 * c.gpus);
+  if (c.quantity == "mfu") return flops(c, false) / (c.value / 100.0 * 312e12 * c.gpus);
+  return std::nullopt;
+}
+
+std::optional<double> published_bytes(const Case& c) {
+  if (c.quantity != "peak_memory_per_gpu") return std::nullopt;
+  static const std::map<std::string, double> units{
+      {"GiB", 0x1p30}, {"MiB", 0x1p20}, {"bytes", 1.0}, {"GB (nvidia-smi, whole)", 0x1p30}};
+  const auto unit = units.find(c.unit);
+  return unit == units.end() ? std::nullopt : std::optional(c.value * unit->second);
+}
+
+/// Ratios by source, machine and what the source does otherwise.
+using Ratios = std::map<std::vector<std::string>, std::vector<double>>;
+
+void print(const std::string& what, const Ratios& ratios) {
+  Table table({what, "machine", "cases", "median", "0.8-1.25", "least", "most",
+               "what the source does otherwise"});
+  for (const auto& [key, r] : ratios) {
+    const auto near = std::ranges::count_if(r, [](double x) { return x >= 0.8 && x <= 1.25; });
+    table.add({key[0], key[1], std::to_string(r.size()), fmt::format("{:.3f}", median(r)),
+               fmt::format("{:.0f} %", 100.0 * double(near) / double(r.size())),
+               fmt::format("{:.2f}", std::ranges::min(r)),
+               fmt::format("{:.2f}", std::ranges::max(r)), key[2]});
+  }
+  std::cout << table.text() << '\n';
+}
+
+void compare(const std::string& path, bool each) {
+  std::ifstream file(path);
+  require(file.is_open(), Failure::input, "{}: cannot be opened", path);
+  Ratios times, memory;
+  int left_out = 0;
+  const json published = json::parse(file);
+  for (const json& entry : published.at("cases")) {
+    const std::optional<Case> c = read(entry);
+    const std::optional<double> seconds = c ? published_s(*c) : std::nullopt,
+                                bytes = c ? published_bytes(*c) : std::nullopt;
+    if (!seconds && !bytes) {
+      ++left_out;
+      continue;
+    }
+    deck::GroupKeys group;
+    group.machine = c->machine;
+    group.network = c->network;
+    group.devices_per_node = deck::load_machine(c->machine).devices_per_node;
+    const hardware::Machine machine(hardware::machine_profile(group));
+    const analyzer::Prediction predicted = analyzer::analyze(c->plan, c->model, machine);
+    double peak = 0.0;
+    for (const analyzer::StagePrediction& stage : predicted.stages)
+      peak = std::max(peak, double(stage.peak_bytes()));
+    // What is counted outside of the program holds libraries and the driver too.
+    if (c->unit.find("nvidia-smi") != std::string::npos)
+      peak += double(machine.profile(0).reserved_bytes);
+    const double ratio = seconds ? predicted.iteration_s / *seconds : peak / *bytes;
+    const std::string name = c->machine + (c->network.empty() ? "" : " " + c->network);
+    (seconds ? times : memory)[{c->source, name, c->differs}].push_back(ratio);
+    if (each)
+      fmt::print("{:.3f}  {:44}  {}  {}\n", ratio, c->id,
+                 seconds ? fmt::format("{:.4g} s of {:.4g}", predicted.iteration_s, *seconds)
+                         : fmt::format("{} of {}", format_bytes(peak), format_bytes(*bytes)),
+                 name);
+  }
+  print("predicted / published time", times);
+  print("predicted / published memory", memory);
+  std::map<std::string, std::vector<double>> alike;
+  for (const auto& [key, ratios] : times)
+    if (key[2].empty())
+      for (const double ratio : ratios)
+        alike[key[1].substr(0, key[1].find(' '))].push_back(std::pow(std::log(ratio), 2));
+  for (const auto& [machine, squares] : alike)
+    fmt::print(
+        "{}: {} times of sources that do as Brume does, off by {:.0f} % (root mean square)\n",
+        machine, squares.size(),
+        100.0 * std::sqrt(std::reduce(squares.begin(), squares.end()) / double(squares.size())));
+  fmt::print("left out: {} cases that no plan expresses, or of other devices or quantities\n",
+             left_out);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    std::string path = BRUME_PUBLISHED;
+    bool each = false;
+    for (const std::string argument : std::span(argv + 1, argv + argc))
+      argument == "--cases" ? void(each = true) : void(path = argument);
+    compare(path, each);
+    return 0;
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << '\n';
+    return 1;
+  }
+}

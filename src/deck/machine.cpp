@@ -1,0 +1,44 @@
+#include "deck/machine.hpp"
+
+#include "base/error.hpp"
+#include "deck/schema.hpp"
+
+namespace brume::deck {
+namespace {
+
+const Schema<MachineKeys>& machine_schema() {
+  static const auto schema =
+      Schema<MachineKeys>()
+          .key("origin", &MachineKeys::origin, {.help = "of these numbers", .required = true})
+          .key("profile", &MachineKeys::profile, {.help = "what was measured on it; or else:"})
+          .key("device", &MachineKeys::device, {.help = "its device"})
+          .key("fabric", &MachineKeys::fabric, {.help = "network between the devices of a node"})
+          .key("network", &MachineKeys::network, {.help = "network between nodes"})
+          .key("devices_per_node", &MachineKeys::devices_per_node,
+               {.help = "GPUs, or ranks on processors", .required = true, .min = 1, .max = 1024})
+          .key("memory_gib", &MachineKeys::memory_gib,
+               {.unit = "GiB", .help = "per device", .required = true, .min = 0.001, .max = 1e6})
+          .key("host_memory_gib", &MachineKeys::host_memory_gib,
+               {.unit = "GiB",
+                .help = "per node, for what is offloaded",
+                .required = true,
+                .min = 0,
+                .max = 1e6})
+          .key("error", &MachineKeys::error,
+               {.help = "of predicted times, relative", .min = 0, .max = 10});
+  return schema;
+}
+
+}  // namespace
+
+MachineKeys load_machine(const std::string& name) {
+  const std::string path = shipped_path(Shipped::machine, name);
+  MachineKeys machine = machine_schema().read(Document::load(path));
+  const bool composed =
+      !machine.device.empty() && !machine.fabric.empty() && !machine.network.empty();
+  require(composed != !machine.profile.empty(), Failure::input,
+          "{}: needs a profile, or device, fabric and network instead", path);
+  return machine;
+}
+
+}  // namespace brume::deck

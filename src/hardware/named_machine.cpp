@@ -1,0 +1,68 @@
+/// @file Profiles of machines that come with the program, of their devices and networks.
+#include "base/error.hpp"
+#include "deck/machine.hpp"
+#include "hardware/profile.hpp"
+
+namespace brume::hardware {
+namespace {
+
+/// A network's file: a row, and where its numbers come from.
+struct NetworkFile : NetworkRow {
+  std::string origin;
+};
+
+NetworkFile load_network(const std::string& name, const char* span) {
+  static const auto schema =
+      deck::Schema<NetworkFile>()
+          .key("origin", &NetworkFile::origin, {.help = "of these numbers", .required = true})
+          .key("span", static_cast<std::string NetworkFile::*>(&NetworkRow::span),
+               {.help = "what it joins", .required = true, .choices = {"node", "cluster"}})
+          .key("gib_per_s", static_cast<double NetworkFile::*>(&NetworkRow::gib_per_s),
+               {.unit = "GiB/s",
+                .help = "one way, of a device, or of a node",
+                .required = true,
+                .min = 1e-6,
+                .max = 1e6})
+          .key("peer_gib_per_s", static_cast<double NetworkFile::*>(&NetworkRow::peer_gib_per_s),
+               {.unit = "GiB/s", .help = "to each other one at most; 0: all", .min = 0, .max = 1e6})
+          .key("start_s", static_cast<double NetworkFile::*>(&NetworkRow::start_s),
+               {.unit = "s", .help = "of a collective or message", .min = 0, .max = 1})
+          .key("hop_s", static_cast<double NetworkFile::*>(&NetworkRow::hop_s),
+               {.unit = "s", .help = "to the next rank", .min = 0, .max = 1});
+  const std::string path = deck::shipped_path(deck::Shipped::network, name);
+  NetworkFile file = schema.read(deck::Document::load(path));
+  require(file.span == span, Failure::input,
+          "{}: joins the {}, and is named where the {} are joined", path,
+          file.span == "node" ? "devices of a node" : "nodes of a cluster",
+          std::string(span) == "node" ? "devices of a node" : "nodes of a cluster");
+  return file;
+}
+
+}  // namespace
+
+Profile machine_profile(const deck::GroupKeys& group) {
+  const deck::MachineKeys machine = deck::load_machine(group.machine);
+  if (!machine.profile.empty()) {
+    require(group.network.empty(), Failure::input,
+            "machine '{}' was measured with its own network: cluster.network cannot be another",
+            group.machine);
+    Profile profile = load_profile(machine.profile);
+    profile.error = machine.error;
+    return profile;
+  }
+  Profile profile = profile_schema().read(
+      deck::Document::load(deck::shipped_path(deck::Shipped::device, machine.device)));
+  check_sizes(profile, machine.device);
+  const std::string between = group.network.empty() ? machine.network : group.network;
+  const NetworkFile within_node = load_network(machine.fabric, "node");
+  const NetworkFile within_cluster = load_network(between, "cluster");
+  profile.networks = {within_node, within_cluster};
+  profile.origin = machine.device + ": " + profile.origin;
+  profile.origins.transfers += "; " + machine.fabric + ": " + within_node.origin + "; " + between +
+                               ": " + within_cluster.origin;
+  profile.key.ranks_per_node = group.devices_per_node;
+  profile.error = machine.error;
+  return profile;
+}
+
+}  // namespace brume::hardware
