@@ -56,7 +56,9 @@ run: all
 	$(BUILD)/brume import tokens -o data --valid 0.1 README.md Makefile CMakeLists.txt src inc regression perf inputs jobs
 	mpirun -n 4 --oversubscribe $(BUILD)/brume run inputs/quickstart.toml --resume none
 
+# Tests on an emulated device are built for this alone.
 check: format-check all
+	$(if $(SAN),,cmake --build $(BUILD) -j $(JOBS) --target emulation)
 	cd $(BUILD) && ctest --output-on-failure -j $(JOBS) $(if $(SAN),$(TESTS_$(SAN)),-LE slow)
 
 # Rewrites the expected plans; git shows what changed.

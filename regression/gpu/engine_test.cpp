@@ -30,7 +30,7 @@ TEST(OnGpu, KnobsAloneAndTogetherTrainLikeOneRank) {
                             .hidden_size = 64,
                             .num_heads = 4,
                             .ffn_size = 256,
-                            .seq_len = 32,
+                            .seq_len = 8,
                             .vocab_size = 101};
   const test::TokenFixture tokens(model.vocab_size);
   const data::Sampler data = tokens.sampler(model.seq_len);

@@ -1,0 +1,267 @@
+/// @file cuBLASLt's products, as far as Brume calls it: column-major, fp32 sums in a fixed order.
+#include <cublasLt.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "base/narrow.hpp"
+#include "handles.hpp"
+
+namespace brume::emulation {
+namespace {
+
+struct Layout {
+  cudaDataType_t type;
+  std::uint64_t rows, columns;
+  std::int64_t stride;  ///< elements from one column to the next
+};
+
+struct Operation {
+  cublasComputeType_t compute;
+  cublasOperation_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
+  cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  const void* bias = nullptr;
+};
+
+/// What the caller promises, and the algorithm keeps.
+struct Preference {
+  std::uint64_t workspace_bytes = 0;
+  std::uint32_t alignment[4] = {256, 256, 256, 256};  ///< of A, B, C, D [bytes]
+};
+
+std::uint64_t bytes_of(cudaDataType_t type) { return type == CUDA_R_32F ? 4 : 2; }
+
+float load(const std::byte* memory, cudaDataType_t type, std::uint64_t i) {
+  const auto element = [&](auto value) {
+    std::memcpy(&value, memory + i * sizeof value, sizeof value);
+    return float(value);
+  };
+  if (type == CUDA_R_32F) return element(0.0f);
+  return type == CUDA_R_16BF ? element(bfloat16()) : element(float16());
+}
+
+void store(std::byte* memory, cudaDataType_t type, std::uint64_t i, float value) {
+  const auto element = [&](auto rounded) {
+    std::memcpy(memory + i * sizeof rounded, &rounded, sizeof rounded);
+  };
+  if (type == CUDA_R_32F) return element(value);
+  type == CUDA_R_16BF ? element(bfloat16(value)) : element(float16(value));
+}
+
+/// TF32 keeps 10 bits of the fraction.
+float tf32(float value) {
+  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(value) + 0x1000u) & ~0x1fffu);
+}
+
+/// A factor as fp32 [inner][outer], whatever way it lies.
+std::vector<float> factor(const std::byte* memory, const Layout& layout, bool inner_is_rows,
+                          bool rounds) {
+  const std::uint64_t inner = inner_is_rows ? layout.rows : layout.columns;
+  const std::uint64_t outer = inner_is_rows ? layout.columns : layout.rows;
+  std::vector<float> values(inner * outer);
+  for (std::uint64_t column = 0; column < layout.columns; ++column)
+    for (std::uint64_t row = 0; row < layout.rows; ++row) {
+      const float value = load(memory, layout.type, column * std::uint64_t(layout.stride) + row);
+      values[inner_is_rows ? row * outer + column : column * outer + row] =
+          rounds ? tf32(value) : value;
+    }
+  return values;
+}
+
+Range range(const void* address, const Layout& layout, Access access) {
+  const std::uint64_t element = bytes_of(layout.type);
+  Range made = range(address, layout.rows * element, layout.columns,
+                     std::uint64_t(layout.stride) * element, access, "a product");
+  if (!made.known) report("a product has a matrix in the host's own memory");
+  return made;
+}
+
+float gelu(float z) {
+  return 0.5f * z * (1.0f + std::tanh(0.7978845608f * (z + 0.044715f * z * z * z)));
+}
+
+template <class Value>
+void read(Value& value, const void* from, std::size_t bytes) {
+  if (bytes != sizeof value) report("an attribute of cuBLASLt has another size than its value");
+  std::memcpy(&value, from, bytes);
+}
+
+template <class Handle, class Object>
+cublasStatus_t make(Handle* handle, Object object) {
+  *handle = reinterpret_cast<Handle>(new Object(object));
+  return CUBLAS_STATUS_SUCCESS;
+}
+template <class Object, class Handle>
+Object& object_of(Handle handle) {
+  return *reinterpret_cast<Object*>(handle);
+}
+template <class Object, class Handle>
+const Object& constant_of(Handle handle) {
+  return *reinterpret_cast<const Object*>(handle);
+}
+
+}  // namespace
+}  // namespace brume::emulation
+
+using namespace brume::emulation;
+
+size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
+const char* cublasLtGetStatusString(cublasStatus_t) { return "an emulated status"; }
+cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) { return make(handle, 0); }
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+  delete &object_of<int>(handle);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type,
+                                          uint64_t rows, uint64_t columns, int64_t stride) {
+  if (type != CUDA_R_32F && type != CUDA_R_16BF && type != CUDA_R_16F)
+    report(fmt::format("matrices of type {} are not emulated", int(type)));
+  if (rows == 0 || columns == 0 || stride < std::int64_t(rows)) return CUBLAS_STATUS_INVALID_VALUE;
+  return make(layout, Layout{type, rows, columns, stride});
+}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
+  delete &object_of<Layout>(layout);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* operation,
+                                        cublasComputeType_t compute, cudaDataType_t scale) {
+  if (scale != CUDA_R_32F ||
+      (compute != CUBLAS_COMPUTE_32F && compute != CUBLAS_COMPUTE_32F_FAST_TF32))
+    report(fmt::format("products of compute type {} are not emulated", int(compute)));
+  return make(operation, Operation{.compute = compute});
+}
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t handle,
+                                              cublasLtMatmulDescAttributes_t attribute,
+                                              const void* value, size_t bytes) {
+  Operation& operation = object_of<Operation>(handle);
+  switch (attribute) {
+    case CUBLASLT_MATMUL_DESC_TRANSA: read(operation.transpose_a, value, bytes); break;
+    case CUBLASLT_MATMUL_DESC_TRANSB: read(operation.transpose_b, value, bytes); break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE: read(operation.epilogue, value, bytes); break;
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: read(operation.bias, value, bytes); break;
+    default: report(fmt::format("attribute {} of a product is not emulated", int(attribute)));
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t operation) {
+  delete &object_of<Operation>(operation);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
+  return make(preference, Preference{});
+}
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t handle,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void* value, size_t bytes) {
+  Preference& preference = object_of<Preference>(handle);
+  switch (attribute) {
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
+      read(preference.workspace_bytes, value, bytes);
+      break;
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
+      read(preference.alignment[0], value, bytes);
+      break;
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
+      read(preference.alignment[1], value, bytes);
+      break;
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
+      read(preference.alignment[2], value, bytes);
+      break;
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
+      read(preference.alignment[3], value, bytes);
+      break;
+    default: report(fmt::format("preference {} of a product is not emulated", int(attribute)));
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
+  delete &object_of<Preference>(preference);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatmulPreference_t preference, int wanted,
+                                              cublasLtMatmulHeuristicResult_t found[], int* count) {
+  if (wanted != 1) report("more than one algorithm for a product, which is not emulated");
+  static_assert(sizeof(Preference) <= sizeof found->algo);
+  std::memcpy(&found->algo, &constant_of<Preference>(preference), sizeof(Preference));
+  *count = 1;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t handle, const void* alpha,
+                              const void* a, cublasLtMatrixLayout_t of_a, const void* b,
+                              cublasLtMatrixLayout_t of_b, const void* beta, const void* c,
+                              cublasLtMatrixLayout_t of_c, void* d, cublasLtMatrixLayout_t of_d,
+                              const cublasLtMatmulAlgo_t* algorithm, void* workspace,
+                              size_t workspace_bytes, cudaStream_t handle_of_stream) {
+  Stream& stream = stream_of(handle_of_stream);
+  Locked locked;
+  const Operation operation = constant_of<Operation>(handle);
+  const Layout A = constant_of<Layout>(of_a), B = constant_of<Layout>(of_b),
+               C = constant_of<Layout>(of_c), D = constant_of<Layout>(of_d);
+  const bool ta = operation.transpose_a != CUBLAS_OP_N, tb = operation.transpose_b != CUBLAS_OP_N;
+  const std::uint64_t rows = ta ? A.columns : A.rows, inner = ta ? A.rows : A.columns,
+                      columns = tb ? B.rows : B.columns;
+  if ((tb ? B.columns : B.rows) != inner || D.rows != rows || D.columns != columns ||
+      A.type != B.type)
+    return CUBLAS_STATUS_INVALID_VALUE;
+  if (c != d || of_c != of_d || C.type != D.type)
+    report("a product whose result does not take its summand's place, which is not emulated");
+  Preference promised;
+  std::memcpy(static_cast<void*>(&promised), algorithm, sizeof promised);
+  const void* const pointers[] = {a, b, c, d};
+  for (int i = 0; i < 4; ++i)
+    if (reinterpret_cast<std::uint64_t>(pointers[i]) % promised.alignment[i] != 0)
+      report(fmt::format(
+          "a product's matrix {} is not aligned to {} bytes, for which its algorithm was chosen",
+          "ABCD"[i], promised.alignment[i]));
+  if (workspace_bytes < promised.workspace_bytes)
+    report("a product has less workspace than its algorithm was chosen for");
+  float scale, kept;
+  read(scale, alpha, sizeof scale);
+  read(kept, beta, sizeof kept);
+  const Range in_a = range(a, A, Access::read), in_b = range(b, B, Access::read),
+              out = range(d, D, Access::write);
+  Range old{nullptr, false, {}}, bias{nullptr, false, {}}, space{nullptr, false, {}};
+  if (kept != 0.0f) old = range(c, C, Access::read);
+  if (operation.epilogue != CUBLASLT_EPILOGUE_DEFAULT) {
+    if (operation.epilogue != CUBLASLT_EPILOGUE_BIAS &&
+        operation.epilogue != CUBLASLT_EPILOGUE_GELU_BIAS)
+      report(fmt::format("epilogue {} of a product is not emulated", int(operation.epilogue)));
+    bias = range(operation.bias, rows * bytes_of(D.type), Access::read, "a product's bias");
+  }
+  // It may be used, as some algorithms do.
+  if (workspace_bytes > 0)
+    space = range(workspace, workspace_bytes, Access::write, "a product's workspace");
+  put(locked, stream, "a product", [=] {
+    const bool rounds = operation.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+    const std::vector<float> left = factor(in_a.host, A, ta, rounds),
+                             right = factor(in_b.host, B, !tb, rounds);
+    std::vector<float> sums(rows);
+    for (std::uint64_t column = 0; column < columns; ++column) {
+      std::fill(sums.begin(), sums.end(), 0.0f);
+      for (std::uint64_t k = 0; k < inner; ++k) {
+        const float by = right[k * columns + column];
+        const float* const values = left.data() + k * rows;
+        for (std::uint64_t row = 0; row < rows; ++row) sums[row] += values[row] * by;
+      }
+      for (std::uint64_t row = 0; row < rows; ++row) {
+        const std::uint64_t at = column * std::uint64_t(D.stride) + row;
+        float value = scale * sums[row];
+        if (kept != 0.0f) value += kept * load(out.host, D.type, at);
+        if (bias.host != nullptr) value += load(bias.host, D.type, row);
+        if (operation.epilogue == CUBLASLT_EPILOGUE_GELU_BIAS) value = gelu(value);
+        store(out.host, D.type, at, value);
+      }
+    }
+    return intervals(in_a, in_b, old, bias, space, out);
+  });
+  return CUBLAS_STATUS_SUCCESS;
+}

@@ -1,0 +1,70 @@
+/// @file Streams of emulated devices, and what orders their work.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "memory.hpp"
+
+namespace brume::emulation {
+
+/// What an event is recorded as: a place in a stream's work.
+struct Moment {
+  bool reached = false;
+  std::chrono::steady_clock::time_point time = {};
+  Clock clock = {};  ///< what is done then
+  std::condition_variable reaching = {};
+};
+
+/// A thread that does a stream's work in order, now and then late.
+///
+/// Its clock is what is known to be done when a piece of work begins: all before it in the stream,
+/// what the events that the stream waited for come after, and what the host had seen done when it
+/// gave the work. The host's threads tell each other what they have seen, so they share one clock.
+class Stream {
+ public:
+  using Work = std::function<std::vector<Interval>()>;  ///< without the lock; what it touched
+
+  explicit Stream(int device);
+  ~Stream();  ///< after all that it was given
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  int device() const { return device_; }
+
+  // All of these need the lock.
+  void put(std::string_view name, Work work);
+  std::shared_ptr<Moment> record();
+  void wait(std::shared_ptr<Moment> moment);
+  void finish(Locked& locked);  ///< blocks the host until all is done
+
+  /// Blocks the host until a moment is reached; whoever has seen one calls seen.
+  static void finish(Locked& locked, Moment& moment);
+  static void seen(const Moment& moment);
+  static void finish_all(Locked& locked);  ///< of all streams, without having seen it
+
+ private:
+  struct Operation {
+    std::string_view name;
+    Work work;  // one of these three
+    std::shared_ptr<Moment> recorded, awaited;
+    Clock seen_by_host;
+  };
+  void push(Operation operation);
+  void serve();
+  void drain(Locked& locked);
+
+  const int device_;
+  int index_;  ///< in clocks
+  bool ending_ = false;
+  Clock clock_;
+  std::deque<Operation> queue_;
+  std::condition_variable arrived_, idle_;
+  std::thread thread_;
+};
+
+}  // namespace brume::emulation
