@@ -297,7 +297,8 @@ Expr stream_bytes(const Config& config);
 Expr stream_shard_bytes(const Config& config);
 
 std::int64_t num_parameters(const Config& config);
-/// Model FLOPs of one sequence, forward and backward, recomputation not counted.
+/// Model FLOPs of one sequence: three times those of the forward's matrix products and of the half
+/// of attention's scores that causality leaves. Recomputation and passes over memory do not count.
 double flops_per_sequence(const Config& config);
 
 /// Initial value of a parameter element, by its place in the whole model: the same under every

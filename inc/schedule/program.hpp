@@ -41,6 +41,8 @@ enum class Content : std::uint8_t {
   totals,
 };
 
+const char* name(Content content);
+
 /// It says where a buffer stands in Program::buffers.
 enum class BufferId : int { none = -1 };
 

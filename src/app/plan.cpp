@@ -16,6 +16,7 @@
 #include "kernels/narrow.hpp"
 #include "mist/case.hpp"
 #include "mist/deck.hpp"
+#include "outlook.hpp"
 #include "plan/knobs.hpp"
 #include "planning.hpp"
 #include "profiles.hpp"
@@ -149,7 +150,9 @@ int plan(const PlanOptions& options) {
                        search, watch.options());
   }();
   const tuner::Candidate& best = result.best.front();
-  log::info("{}", tuner::report(result, given.cluster));
+  const Outlook look = outlook(given.deck, given.model, given.machine, best.plan, best.seconds());
+  log::info("{}{}{}", text(look, best.plan), tuner::report(result, given.cluster),
+            tables(look, best.plan, given.machine, hardware::cluster(given.deck.cluster)));
   if (options.explain)
     log::info("{}", analyzer::explain(best.plan, given.model, given.machine, given.cluster));
   if (!options.output.empty()) keep(best.plan, options.output);
@@ -175,6 +178,7 @@ int plan(const PlanOptions& options) {
       object["without"][ablation.knob] =
           ablation.iteration_s ? json(*ablation.iteration_s) : json();
     if (!result.untried.empty()) object["untried"] = result.untried;
+    object["outlook"] = described(look, best.plan);
     print(object.dump(2) + "\n");
   } else if (options.output.empty()) {
     print(plan::text(best.plan));
@@ -189,16 +193,21 @@ int analyze(const PlanOptions& options) {
   const analyzer::Prediction prediction = analyzer::analyze(plan, given.model, given.machine);
   const std::vector<StageNeed> needs = stage_needs(plan, prediction, given.cluster);
   const bool fits = misfits(plan, needs).empty();
+  const Outlook look =
+      outlook(given.deck, given.model, given.machine, plan, prediction.iteration_s);
   if (options.json) {
     json object = described(plan, prediction);
     for (std::size_t i = 0; i < needs.size(); ++i)
       object["stages"][i]["needs"] = described(needs[i]);
     object["fits"] = fits;
     object["misfits"] = misfits(plan, needs);
+    object["outlook"] = described(look, plan);
     print(object.dump(2) + "\n");
   } else {
-    print(fmt::format("{}{}iteration time: {}\n", plan::table(plan), fit_text(plan, needs),
-                      format_seconds(prediction.iteration_s)));
+    print(fmt::format("{}{}iteration time: {} predicted, {} simulated\n{}{}", plan::table(plan),
+                      fit_text(plan, needs), format_seconds(prediction.iteration_s),
+                      format_seconds(look.account.iteration_s), text(look, plan),
+                      tables(look, plan, given.machine, hardware::cluster(given.deck.cluster))));
     if (options.explain) print(analyzer::explain(plan, given.model, given.machine, given.cluster));
   }
   return fits ? 0 : int(Failure::infeasible);

@@ -18,52 +18,25 @@
 #include "comm/agree.hpp"
 #include "device/device.hpp"
 #include "hardware/cluster.hpp"
+#include "outlook.hpp"
+#include "schedule/account.hpp"
 #include "search_watch.hpp"
 #include "tuner/tuner.hpp"
 
 namespace brume::app {
 namespace {
 
-const char* name(schedule::Content content) {
-  using schedule::Content;
-  switch (content) {
-    case Content::weights: return "weights";
-    case Content::grads: return "gradients";
-    case Content::optimizer: return "optimizer state";
-    case Content::stream: return "layer inputs";
-    case Content::saved: return "saved activations";
-    case Content::workspace: return "workspace";
-    case Content::staging: return "staging";
-    case Content::batch: return "tokens";
-    case Content::totals: return "totals";
-  }
-  return "";
-}
-
 /// The kinds of buffers that take most where a rank needs most, for the user to know what to
 /// change.
 std::string largest_contributors(const schedule::Program& program) {
-  std::vector<std::int64_t> live(program.tasks.size() + 1, 0);
-  for (const schedule::Buffer& b : program.buffers) {
-    if (b.tier != schedule::Tier::device || b.persistent || b.first_task < 0) continue;
-    live[std::size_t(b.first_task)] += b.bytes;
-    live[std::size_t(b.last_task) + 1] -= b.bytes;
-  }
-  std::int64_t sum = 0, most = -1;
-  int peak = 0;
-  for (std::size_t t = 0; t < program.tasks.size(); ++t)
-    if ((sum += live[t]) > most) most = sum, peak = int(t);
-  std::map<schedule::Content, std::int64_t> bytes;
-  for (const schedule::Buffer& b : program.buffers)
-    if (b.tier == schedule::Tier::device &&
-        (b.persistent || (b.first_task <= peak && peak <= b.last_task)))
-      bytes[b.content] += b.bytes;
+  const auto bytes = schedule::live_by_content(program);
   std::vector<std::pair<std::int64_t, schedule::Content>> order;
-  for (const auto& [content, size] : bytes) order.emplace_back(size, content);
+  for (int content = 0; content < schedule::num_contents; ++content)
+    order.emplace_back(bytes[std::size_t(content)], schedule::Content(content));
   std::sort(order.rbegin(), order.rend());
   std::string text;
   for (std::size_t i = 0; i < std::min<std::size_t>(3, order.size()); ++i)
-    text += fmt::format("{}{} {}", i ? ", " : "", name(order[i].second),
+    text += fmt::format("{}{} {}", i ? ", " : "", schedule::name(order[i].second),
                         format_bytes(double(order[i].first)));
   return text;
 }
@@ -138,8 +111,11 @@ plan::Plan search_plan(const deck::Deck& deck, const model::Config& model,
     return tuner::tune(model, deck.training.global_batch, cluster, machine, deck.search,
                        watch.options());
   }();
-  log::info("{}", tuner::report(result, cluster));
-  return result.best.front().plan;
+  const tuner::Candidate& best = result.best.front();
+  const Outlook look = outlook(deck, model, machine, best.plan, best.seconds());
+  log::info("{}{}{}", text(look, best.plan), tuner::report(result, cluster),
+            tables(look, best.plan, machine, hardware::cluster(deck.cluster)));
+  return best.plan;
 }
 
 std::vector<io::RankTimeline> timelines(const std::vector<schedule::Program>& programs,

@@ -268,7 +268,8 @@ double flops_per_sequence(const Config& config) {
     if (kind == SegmentKind::embedding) continue;
     const double times = kind == SegmentKind::head ? 1.0 : config.num_layers;
     for (const Operator& op : segment(whole, kind).operators)
-      flops += times * (op.forward_flops + op.backward_flops).evaluate({{"b", 1.0}, {"tp", 1.0}});
+      if (op.kind == OperatorKind::matmul || op.kind == OperatorKind::attention)
+        flops += times * 3.0 * op.forward_flops.evaluate({{"b", 1.0}, {"tp", 1.0}});
   }
   return flops;
 }

@@ -20,6 +20,21 @@ const char* name(Channel channel) {
   return "";
 }
 
+const char* name(Content content) {
+  switch (content) {
+    case Content::weights: return "weights";
+    case Content::grads: return "gradients";
+    case Content::optimizer: return "optimizer state";
+    case Content::stream: return "layer inputs";
+    case Content::saved: return "saved activations";
+    case Content::workspace: return "workspace";
+    case Content::staging: return "staging";
+    case Content::batch: return "tokens";
+    case Content::totals: return "totals";
+  }
+  return "";
+}
+
 const char* name(Operation operation) {
   switch (operation) {
     case Operation::forward: return "forward";

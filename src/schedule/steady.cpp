@@ -1,10 +1,12 @@
 #include "schedule/steady.hpp"
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "schedule/compile.hpp"
 #include "schedule/simulate.hpp"
+#include "steady_part.hpp"
 
 namespace brume::schedule {
 namespace {
@@ -19,8 +21,8 @@ std::int64_t layer_passes(const plan::Plan& plan) {
   return sum;
 }
 
-double time_of_part(const plan::Plan& part, const model::Config& model,
-                    const hardware::Machine& machine, const Deadline& deadline) {
+Part simulated(const plan::Plan& part, const model::Config& model, const hardware::Machine& machine,
+               const Deadline& deadline) {
   const bool all_ranks = layer_passes(part) <= most_passes;
   std::vector<Program> programs;
   for (int rank = 0; rank < part.devices(); ++rank) {
@@ -28,7 +30,8 @@ double time_of_part(const plan::Plan& part, const model::Config& model,
     if (all_ranks || (place.dp_rank == 0 && place.tp_rank == 0))
       programs.push_back(compile(part, model, rank, {.tight = false, .deadline = deadline}));
   }
-  return simulate(programs, part, model, machine, deadline).iteration_s;
+  Simulation simulation = simulate(programs, part, model, machine, deadline);
+  return {std::move(programs), std::move(simulation)};
 }
 
 }  // namespace
@@ -43,16 +46,29 @@ plan::Plan of_microbatches(plan::Plan plan, int microbatches) {
   return plan;
 }
 
-double steady_time(const plan::Plan& plan, const model::Config& model,
-                   const hardware::Machine& machine, const Deadline& deadline) {
-  const auto seconds = [&](const plan::Plan& part) {
-    return time_of_part(part, model, machine, deadline);
+std::vector<double> extrapolated(
+    const plan::Plan& plan, const model::Config& model, const hardware::Machine& machine,
+    const Deadline& deadline,
+    const std::function<std::vector<double>(const plan::Plan&, const Part&)>& values) {
+  const auto of = [&](const plan::Plan& part) {
+    return values(part, simulated(part, model, machine, deadline));
   };
   const int steady = steady_microbatches(plan), more = steady + steady / 2;
-  if (plan.microbatches <= more) return seconds(plan);
-  const double steady_s = seconds(of_microbatches(plan, steady));
-  const double more_s = seconds(of_microbatches(plan, more));
-  return more_s + (plan.microbatches - more) * (more_s - steady_s) / (more - steady);
+  if (plan.microbatches <= more) return of(plan);
+  const std::vector<double> fewer = of(of_microbatches(plan, steady));
+  std::vector<double> all = of(of_microbatches(plan, more));
+  for (std::size_t i = 0; i < all.size(); ++i)
+    all[i] += (plan.microbatches - more) * (all[i] - fewer[i]) / (more - steady);
+  return all;
+}
+
+double steady_time(const plan::Plan& plan, const model::Config& model,
+                   const hardware::Machine& machine, const Deadline& deadline) {
+  return extrapolated(plan, model, machine, deadline,
+                      [](const plan::Plan&, const Part& part) {
+                        return std::vector{part.simulation.iteration_s};
+                      })
+      .front();
 }
 
 }  // namespace brume::schedule

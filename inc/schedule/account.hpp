@@ -1,0 +1,55 @@
+/// @file Where the time of an iteration and the memory of a device go, stage by stage.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "base/deadline.hpp"
+#include "hardware/machine.hpp"
+#include "model/model.hpp"
+#include "plan/plan.hpp"
+#include "schedule/program.hpp"
+
+namespace brume::schedule {
+
+/// What a rank is at. Of several at once the first of these counts, so the later ones are what
+/// nothing before them hides.
+enum class Activity : std::uint8_t {
+  computing,
+  recomputing,
+  updating,  ///< optimizer, norm, and other passes over state and gradients
+  collective_tp,
+  collective_dp,
+  copying,    ///< to and from host and disk
+  messaging,  ///< between stages
+  waiting,
+};
+inline constexpr int num_activities = 8;
+const char* name(Activity activity);
+
+inline constexpr int num_contents = int(Content::totals) + 1;
+
+/// Bytes on the device at its fullest moment, by what they hold.
+std::array<std::int64_t, num_contents> live_by_content(const Program& program);
+
+/// Of the first rank of a stage.
+struct StageAccount {
+  std::array<double, num_activities> seconds{};           ///< they add up to the iteration
+  std::array<std::int64_t, num_contents> device_bytes{};  ///< live at its fullest moment
+};
+
+struct Account {
+  double iteration_s = 0.0;
+  std::vector<StageAccount> stages;
+
+  /// Share of the devices' time in which they neither work nor move anything.
+  double waiting_share(const plan::Plan& plan) const;
+};
+
+/// The iteration that `steady_time` says, taken apart.
+/// @throws OutOfTime when the deadline passes
+Account account(const plan::Plan& plan, const model::Config& model,
+                const hardware::Machine& machine, const Deadline& deadline = {});
+
+}  // namespace brume::schedule

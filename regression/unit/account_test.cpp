@@ -1,0 +1,90 @@
+#include "schedule/account.hpp"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "planning_samples.hpp"
+#include "schedule/compile.hpp"
+#include "schedule/steady.hpp"
+
+namespace brume::schedule {
+namespace {
+
+double seconds(const StageAccount& stage, Activity activity) {
+  return stage.seconds[std::size_t(activity)];
+}
+
+// Every moment of the iteration is counted once.
+TEST(Account, ActivitiesAddUpToTheIteration) {
+  const model::Config model = samples::small_model(6);
+  const hardware::Machine machine = samples::round_profile();
+  std::mt19937 random(5);
+  for (int i = 0; i < 40; ++i) {
+    plan::Plan plan = samples::random_plan(random, model.num_layers);
+    if (i % 4 == 0) plan = of_microbatches(plan, 60);  // more than are simulated
+    SCOPED_TRACE(plan::text(plan));
+    const Account found = account(plan, model, machine);
+    EXPECT_DOUBLE_EQ(found.iteration_s, steady_time(plan, model, machine));
+    ASSERT_EQ(found.stages.size(), plan.stages.size());
+    for (const StageAccount& stage : found.stages) {
+      const double sum = std::accumulate(stage.seconds.begin(), stage.seconds.end(), 0.0);
+      EXPECT_NEAR(sum, found.iteration_s, 1e-9 * found.iteration_s);
+      for (const double part : stage.seconds) EXPECT_GE(part, -1e-9 * found.iteration_s);
+    }
+    const double share = found.waiting_share(plan);
+    EXPECT_GE(share, 0.0);
+    EXPECT_LT(share, 1.0);
+  }
+}
+
+TEST(Account, WhatAPlanDoesNotDoTakesNoTime) {
+  const model::Config model = samples::small_model(4);
+  const hardware::Machine machine = samples::round_profile();
+  plan::Plan plan{.global_batch = 8, .microbatches = 4, .stages = {{.layers = 4, .microbatch = 2}}};
+  const StageAccount alone = account(plan, model, machine).stages[0];
+  EXPECT_GT(seconds(alone, Activity::computing), 0.0);
+  EXPECT_GT(seconds(alone, Activity::updating), 0.0);
+  for (const Activity none :
+       {Activity::recomputing, Activity::collective_tp, Activity::copying, Activity::messaging})
+    EXPECT_EQ(seconds(alone, none), 0.0) << name(none);
+
+  plan.stages[0].ckpt_layers = 4;
+  plan.stages[0].optim_offload_ratio = 1.0;
+  const StageAccount more = account(plan, model, machine).stages[0];
+  EXPECT_GT(seconds(more, Activity::recomputing), 0.2 * seconds(more, Activity::computing));
+  EXPECT_GT(seconds(more, Activity::copying), 0.0);
+}
+
+// Two equal stages and one microbatch: each waits while the other works.
+TEST(Account, AStageWaitsForTheOther) {
+  const model::Config model = samples::small_model(4);
+  const plan::Plan plan{
+      .global_batch = 2,
+      .microbatches = 1,
+      .stages = {{.layers = 2, .microbatch = 2}, {.first_layer = 2, .layers = 2, .microbatch = 2}}};
+  const Account found = account(plan, model, samples::round_profile());
+  EXPECT_GT(found.waiting_share(plan), 0.3);
+  EXPECT_LT(found.waiting_share(plan), 0.7);
+}
+
+TEST(Account, MemoryAddsUpToWhatIsLiveAtOnce) {
+  const model::Config model = samples::small_model(6);
+  const hardware::Machine machine = samples::round_profile();
+  std::mt19937 random(6);
+  for (int i = 0; i < 20; ++i) {
+    const plan::Plan plan = samples::random_plan(random, model.num_layers);
+    SCOPED_TRACE(plan::text(plan));
+    const Account found = account(plan, model, machine);
+    for (int stage = 0; stage < plan.num_stages(); ++stage) {
+      const Program whole = compile(plan, model, plan::rank_of(plan, stage, 0, 0));
+      const auto& bytes = found.stages[std::size_t(stage)].device_bytes;
+      EXPECT_EQ(std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0}),
+                whole.live_peak_bytes[std::size_t(Tier::device)]);
+      EXPECT_GT(bytes[std::size_t(Content::weights)], 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace brume::schedule

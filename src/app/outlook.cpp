@@ -1,0 +1,156 @@
+#include "outlook.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/text.hpp"
+
+namespace brume::app {
+namespace {
+
+using schedule::Content;
+
+/// Kinds of memory as people count them; the others are staging, tokens and sums.
+struct Kind {
+  const char* name;
+  std::vector<Content> contents;
+};
+const Kind kinds[] = {
+    {"weights", {Content::weights}},
+    {"gradients", {Content::grads}},
+    {"optimizer", {Content::optimizer}},
+    {"activations", {Content::stream, Content::saved}},
+    {"workspace", {Content::workspace}},
+    {"other", {Content::staging, Content::batch, Content::totals}},
+};
+
+std::int64_t bytes_of(const Kind& kind, const schedule::StageAccount& stage) {
+  std::int64_t sum = 0;
+  for (const Content content : kind.contents) sum += stage.device_bytes[std::size_t(content)];
+  return sum;
+}
+
+/// Steps of the training, as far as the deck alone says.
+double steps_of(const deck::Deck& deck, const model::Config& model) {
+  const deck::TrainingKeys& keys = deck.training;
+  if (keys.steps > 0) return keys.steps;
+  return std::ceil(keys.tokens / (double(keys.global_batch) * model.seq_len));
+}
+
+std::string percent(double share) { return fmt::format("{:.1f} %", 100.0 * share); }
+
+std::string time_table(const Outlook& outlook) {
+  std::vector<std::string> header{"stage"};
+  for (int a = 0; a < schedule::num_activities; ++a)
+    header.emplace_back(schedule::name(schedule::Activity(a)));
+  header.emplace_back("iteration");
+  Table table(header);
+  for (std::size_t i = 0; i < outlook.account.stages.size(); ++i) {
+    std::vector<std::string> row{std::to_string(i)};
+    for (const double seconds : outlook.account.stages[i].seconds)
+      row.push_back(percent(seconds / outlook.account.iteration_s));
+    row.push_back(format_seconds(outlook.account.iteration_s));
+    table.add(std::move(row));
+  }
+  return table.text();
+}
+
+std::string memory_table(const Outlook& outlook, const plan::Plan& plan,
+                         const hardware::Machine& machine, const hardware::Cluster& cluster) {
+  std::vector<std::string> header{"stage"};
+  for (const Kind& kind : kinds) header.emplace_back(kind.name);
+  for (const char* name : {"reserved", "sum", "of"}) header.emplace_back(name);
+  Table table(header);
+  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    const std::string& group = plan.stages[i].group;
+    std::vector<std::string> row{std::to_string(i)};
+    std::int64_t sum = machine.profile(group).reserved_bytes;
+    for (const Kind& kind : kinds) {
+      const std::int64_t bytes = bytes_of(kind, outlook.account.stages[i]);
+      sum += bytes;
+      row.push_back(format_bytes(double(bytes)));
+    }
+    row.push_back(format_bytes(double(machine.profile(group).reserved_bytes)));
+    row.push_back(format_bytes(double(sum)));
+    row.push_back(
+        format_bytes(double(cluster.groups[std::size_t(cluster.index(group))].memory_bytes)));
+    table.add(std::move(row));
+  }
+  return table.text();
+}
+
+}  // namespace
+
+Outlook outlook(const deck::Deck& deck, const model::Config& model,
+                const hardware::Machine& machine, const plan::Plan& plan, double iteration_s) {
+  Outlook outlook{.iteration_s = iteration_s,
+                  .tokens_per_s = double(plan.global_batch) * model.seq_len / iteration_s,
+                  .devices = plan.devices(),
+                  .flops_per_s = plan.global_batch * model::flops_per_sequence(model) / iteration_s,
+                  .steps = steps_of(deck, model),
+                  .account = schedule::account(plan, model, machine)};
+  for (const plan::Stage& stage : plan.stages) {
+    const hardware::Profile& profile = machine.profile(stage.group);
+    outlook.error = std::max(outlook.error, profile.error);
+    const bool fp32 = model.precision == model::Precision::fp32 && profile.fp32_flops_per_s > 0.0;
+    outlook.peak_flops_per_s +=
+        stage.devices() * (fp32 ? profile.fp32_flops_per_s : profile.flops_per_s);
+  }
+  return outlook;
+}
+
+std::string text(const Outlook& outlook, const plan::Plan& plan) {
+  const double devices = outlook.devices;
+  std::string lines = fmt::format(
+      "speed   {} tokens/s, {} a device; {:.3g} TFLOP/s of the model a device{}; devices wait {} "
+      "of the time\n",
+      format_count(outlook.tokens_per_s), format_count(outlook.tokens_per_s / devices),
+      outlook.flops_per_s / devices / 1e12,
+      outlook.mfu() > 0.0 ? fmt::format(" ({} of {:.3g}: MFU)", percent(outlook.mfu()),
+                                        outlook.peak_flops_per_s / devices / 1e12)
+                          : "",
+      percent(outlook.account.waiting_share(plan)));
+  const std::string error =
+      outlook.error > 0.0
+          ? fmt::format(" +- {}", format_seconds(outlook.error * outlook.iteration_s))
+          : "";
+  if (outlook.steps > 0.0 || !error.empty())
+    lines += fmt::format("length  {}{} an iteration", format_seconds(outlook.iteration_s), error);
+  if (outlook.steps > 0.0)
+    lines += fmt::format("; {:.0f} steps take {:.3g} hours, {:.3g} device hours", outlook.steps,
+                         outlook.hours(), outlook.hours() * devices);
+  return lines.ends_with('\n') ? lines : lines + "\n";
+}
+
+std::string tables(const Outlook& outlook, const plan::Plan& plan, const hardware::Machine& machine,
+                   const hardware::Cluster& cluster) {
+  return time_table(outlook) + memory_table(outlook, plan, machine, cluster);
+}
+
+nlohmann::json described(const Outlook& outlook, const plan::Plan& plan) {
+  nlohmann::json object{
+      {"tokens_per_s", outlook.tokens_per_s},
+      {"tokens_per_s_per_device", outlook.tokens_per_s / outlook.devices},
+      {"model_flops_per_s_per_device", outlook.flops_per_s / outlook.devices},
+      {"waiting_share", outlook.account.waiting_share(plan)},
+      {"stages", nlohmann::json::array()},
+  };
+  if (outlook.mfu() > 0.0) object["mfu"] = outlook.mfu();
+  if (outlook.error > 0.0) object["error"] = outlook.error;
+  if (outlook.steps > 0.0) {
+    object["hours"] = outlook.hours();
+    object["device_hours"] = outlook.hours() * outlook.devices;
+  }
+  for (const schedule::StageAccount& stage : outlook.account.stages) {
+    nlohmann::json& of = object["stages"].emplace_back();
+    for (int a = 0; a < schedule::num_activities; ++a)
+      of["seconds"][schedule::name(schedule::Activity(a))] = stage.seconds[std::size_t(a)];
+    for (const Kind& kind : kinds) of["device_bytes"][kind.name] = bytes_of(kind, stage);
+  }
+  return object;
+}
+
+}  // namespace brume::app

@@ -1,0 +1,47 @@
+/// @file What people ask of a plan first: how fast, how long, how well, and where time and memory
+/// go.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "deck/deck.hpp"
+#include "hardware/machine.hpp"
+#include "model/model.hpp"
+#include "plan/plan.hpp"
+#include "schedule/account.hpp"
+
+namespace brume::app {
+
+/// Of one plan on one machine.
+struct Outlook {
+  double iteration_s = 0.0;
+  double error = 0.0;  ///< of it, relative, as the profiles say; 0: they say none
+  double tokens_per_s = 0.0;
+  int devices = 1;
+  double flops_per_s = 0.0;       ///< model FLOPs, of all devices
+  double peak_flops_per_s = 0.0;  ///< of all devices, as the profiles say; 0: they say none
+  double steps = 0.0;             ///< of the training; 0: known with the data only
+  schedule::Account account;
+
+  double mfu() const { return peak_flops_per_s > 0.0 ? flops_per_s / peak_flops_per_s : 0.0; }
+  double hours() const { return steps * iteration_s / 3600.0; }
+};
+
+/// @param iteration_s  as simulated or predicted
+Outlook outlook(const deck::Deck& deck, const model::Config& model,
+                const hardware::Machine& machine, const plan::Plan& plan, double iteration_s);
+
+/// Lines on speed, length and the share of time in which devices wait.
+std::string text(const Outlook& outlook, const plan::Plan& plan);
+
+/// Tables of each stage's time, which adds up to the iteration, and of its fullest device's memory,
+/// which adds up to what is live at once.
+///
+/// @param cluster  as the deck gives it, `reserved` not taken off
+std::string tables(const Outlook& outlook, const plan::Plan& plan, const hardware::Machine& machine,
+                   const hardware::Cluster& cluster);
+
+nlohmann::json described(const Outlook& outlook, const plan::Plan& plan);
+
+}  // namespace brume::app

@@ -1,0 +1,147 @@
+#include "schedule/account.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/error.hpp"
+#include "steady_part.hpp"
+
+namespace brume::schedule {
+namespace {
+
+Activity activity(const Task& task) {
+  switch (task.channel) {
+    case Channel::compute: break;
+    case Channel::collective_tp: return Activity::collective_tp;
+    case Channel::collective_dp: return Activity::collective_dp;
+    case Channel::p2p_forward:
+    case Channel::p2p_backward: return Activity::messaging;
+    case Channel::h2d:
+    case Channel::d2h:
+    case Channel::disk: return Activity::copying;
+  }
+  switch (task.operation) {
+    case Operation::forward:
+    case Operation::backward:
+    case Operation::loss: return Activity::computing;
+    case Operation::recompute: return Activity::recomputing;
+    default: return Activity::updating;
+  }
+}
+
+/// Spans apart from each other, in order.
+using Spans = std::vector<Span>;
+
+Spans united(Spans spans) {
+  std::ranges::sort(spans, {}, &Span::start_s);
+  Spans apart;
+  for (const Span& span : spans)
+    if (apart.empty() || span.start_s > apart.back().end_s)
+      apart.push_back(span);
+    else
+      apart.back().end_s = std::max(apart.back().end_s, span.end_s);
+  return apart;
+}
+
+double length(const Spans& apart) {
+  return std::transform_reduce(apart.begin(), apart.end(), 0.0, std::plus<>(),
+                               [](const Span& span) { return span.end_s - span.start_s; });
+}
+
+/// What each activity adds to the time in which those before it run; the rest is waiting.
+std::array<double, num_activities> seconds(const Program& program, const std::vector<Span>& spans,
+                                           double iteration_s) {
+  std::array<Spans, num_activities> of;
+  for (std::size_t id = 0; id < program.tasks.size(); ++id)
+    if (spans[id].end_s > spans[id].start_s)
+      of[std::size_t(activity(program.tasks[id]))].push_back(spans[id]);
+  std::array<double, num_activities> added{};
+  Spans all;
+  double busy_s = 0.0;
+  for (std::size_t a = 0; a < std::size_t(Activity::waiting); ++a) {
+    all.insert(all.end(), of[a].begin(), of[a].end());
+    all = united(std::move(all));
+    const double until_here_s = length(all);
+    added[a] = until_here_s - busy_s;
+    busy_s = until_here_s;
+  }
+  added[std::size_t(Activity::waiting)] = iteration_s - busy_s;
+  return added;
+}
+
+/// The first of the programs that stands for a stage.
+std::size_t of_stage(const plan::Plan& plan, const Part& part, int stage) {
+  const auto found = std::ranges::find_if(part.programs, [&](const Program& program) {
+    return plan::place(plan, program.rank).stage == stage;
+  });
+  require(found != part.programs.end(), Failure::bug, "no rank of stage {} was simulated", stage);
+  return std::size_t(found - part.programs.begin());
+}
+
+}  // namespace
+
+const char* name(Activity activity) {
+  switch (activity) {
+    case Activity::computing: return "computing";
+    case Activity::recomputing: return "recomputing";
+    case Activity::updating: return "updating";
+    case Activity::collective_tp: return "tp";
+    case Activity::collective_dp: return "dp";
+    case Activity::copying: return "copies";
+    case Activity::messaging: return "messages";
+    case Activity::waiting: return "waiting";
+  }
+  return "";
+}
+
+std::array<std::int64_t, num_contents> live_by_content(const Program& program) {
+  std::vector<std::int64_t> change(program.tasks.size() + 1, 0);
+  const auto on_device = [](const Buffer& b) {
+    return b.tier == Tier::device && (b.persistent || b.first_task >= 0);
+  };
+  for (const Buffer& b : program.buffers) {
+    if (!on_device(b) || b.persistent) continue;
+    change[std::size_t(b.first_task)] += b.bytes;
+    change[std::size_t(b.last_task) + 1] -= b.bytes;
+  }
+  std::partial_sum(change.begin(), change.end(), change.begin());
+  const int peak = int(std::ranges::max_element(change) - change.begin());
+  std::array<std::int64_t, num_contents> bytes{};
+  for (const Buffer& b : program.buffers)
+    if (on_device(b) && (b.persistent || (b.first_task <= peak && peak <= b.last_task)))
+      bytes[std::size_t(b.content)] += b.bytes;
+  return bytes;
+}
+
+double Account::waiting_share(const plan::Plan& plan) const {
+  double waiting_s = 0.0;
+  for (std::size_t i = 0; i < stages.size(); ++i)
+    waiting_s += plan.stages[i].devices() * stages[i].seconds[std::size_t(Activity::waiting)];
+  return waiting_s / (plan.devices() * iteration_s);
+}
+
+Account account(const plan::Plan& plan, const model::Config& model,
+                const hardware::Machine& machine, const Deadline& deadline) {
+  Account account;
+  account.stages.resize(plan.stages.size());
+  const auto values = [&](const plan::Plan& of, const Part& part) {
+    std::vector<double> all{part.simulation.iteration_s};
+    for (int stage = 0; stage < of.num_stages(); ++stage) {
+      const std::size_t rank = of_stage(of, part, stage);
+      const auto added =
+          seconds(part.programs[rank], part.simulation.spans[rank], part.simulation.iteration_s);
+      all.insert(all.end(), added.begin(), added.end());
+      account.stages[std::size_t(stage)].device_bytes = live_by_content(part.programs[rank]);
+    }
+    return all;
+  };
+  const std::vector<double> all = extrapolated(plan, model, machine, deadline, values);
+  account.iteration_s = all[0];
+  for (std::size_t i = 0; i < account.stages.size(); ++i)
+    std::copy_n(all.begin() + 1 + std::ptrdiff_t(i) * num_activities, num_activities,
+                account.stages[i].seconds.begin());
+  return account;
+}
+
+}  // namespace brume::schedule

@@ -1,0 +1,23 @@
+/// @file What follows for an iteration from simulations of its first microbatches.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "schedule/simulate.hpp"
+
+namespace brume::schedule {
+
+/// Ranks of a plan with few enough microbatches to be simulated.
+struct Part {
+  std::vector<Program> programs;
+  Simulation simulation;
+};
+
+/// Values of a part of an iteration, extrapolated as steady_time says.
+std::vector<double> extrapolated(
+    const plan::Plan& plan, const model::Config& model, const hardware::Machine& machine,
+    const Deadline& deadline,
+    const std::function<std::vector<double>(const plan::Plan&, const Part&)>& values);
+
+}  // namespace brume::schedule
