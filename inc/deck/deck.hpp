@@ -69,6 +69,7 @@ struct TrainingKeys {
   std::int64_t seed = 1;
   std::string on_nonfinite = "skip";  ///< skip | rollback | stop
   int max_skipped = 10;               ///< steps in a row
+  int compare_replicas_every = 100;  ///< iterations; 0: never
   double silence_limit_s = 30.0;      ///< without a sign of life or a finished task
   OptimizerKeys optimizer;
 };

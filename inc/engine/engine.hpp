@@ -117,6 +117,11 @@ std::vector<float> values(const Slab& slab);
 void get_values(const Slab& slab, std::int64_t first, std::span<float> values);
 void set_values(const Slab& slab, std::int64_t first, std::span<const float> values);
 
+/// Parameters of which this rank holds a value that is not finite.
+struct NonFinite {
+  std::vector<std::string> weights, gradients;
+};
+
 class Engine {
  public:
   /// Makes communicators, takes memory, sets initial weights. Collective over `world`, which must
@@ -145,6 +150,9 @@ class Engine {
 
   /// Everything a checkpoint must hold; call flush() first. Pointers stay valid with the engine.
   std::vector<Slab> slabs();
+
+  /// Looks through weights and the last step's gradients; not while a step runs.
+  NonFinite nonfinite();
 
   const schedule::Program& program() const;               ///< of training
   const std::vector<schedule::Span>& last_times() const;  ///< of the last step, by task

@@ -332,6 +332,30 @@ TEST(LossScaling, StaysWhereTheLossIsNotFinite) {
   });
 }
 
+TEST(NonFinite, NamesWeightsAndGradients) {
+  const Scaled setup;
+  comm::run_local(setup.plan.devices(), [&](comm::Communicator& world) {
+    engine::Settings settings = test::contract_settings(6);
+    settings.loss_scale = 0x1p8;
+    Engine engine(setup.plan, setup.model, settings, world);
+    engine.step(setup.data);
+    EXPECT_TRUE(engine.nonfinite().weights.empty());
+    EXPECT_TRUE(engine.nonfinite().gradients.empty());
+    poison(engine, INFINITY);
+    engine.step(setup.data);
+    EXPECT_FALSE(engine.nonfinite().weights.empty());
+    EXPECT_FALSE(engine.nonfinite().gradients.empty());
+  });
+  comm::run_local(setup.plan.devices(), [&](comm::Communicator& world) {
+    engine::Settings settings = test::contract_settings(6);
+    settings.loss_scale = 0x1p40;
+    Engine engine(setup.plan, setup.model, settings, world);
+    engine.step(setup.data);
+    EXPECT_TRUE(engine.nonfinite().weights.empty());
+    EXPECT_FALSE(engine.nonfinite().gradients.empty());
+  });
+}
+
 struct Continued {
   std::vector<double> losses, norms;
   std::vector<Values> states;  ///< [rank]

@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "comm/agree.hpp"
+#include "nonfinite.hpp"
 #include "resume.hpp"
 
 namespace brume::app {
@@ -26,6 +27,7 @@ bool Recovery::went_back(const engine::StepMetrics& metrics) {
   if (metrics.scaled_down) return false;  // no fault, and S does not fall for ever
   skipped_in_row_ = metrics.skipped ? skipped_in_row_ + 1 : 0;
   if (!metrics.skipped || left_out_.contains(metrics.step)) return false;
+  if (skipped_in_row_ == 1) report_nonfinite(engine_, model_, world_);
   const deck::TrainingKeys& keys = deck_.training;
   std::string why;
   if (keys.on_nonfinite == "skip") {

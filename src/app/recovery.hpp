@@ -11,6 +11,7 @@
 #include "deck/deck.hpp"
 #include "engine/engine.hpp"
 #include "io/checkpoint.hpp"
+#include "model/model.hpp"
 
 namespace brume::app {
 
@@ -19,9 +20,14 @@ namespace brume::app {
 class Recovery {
  public:
   /// All arguments must outlive the object.
-  Recovery(const deck::Deck& deck, const std::string& data_text, comm::Communicator& world,
-           engine::Engine& engine, io::CheckpointWriter& writer)
-      : deck_(deck), data_text_(data_text), world_(world), engine_(engine), writer_(writer) {}
+  Recovery(const deck::Deck& deck, const model::Config& model, const std::string& data_text,
+           comm::Communicator& world, engine::Engine& engine, io::CheckpointWriter& writer)
+      : deck_(deck),
+        model_(model),
+        data_text_(data_text),
+        world_(world),
+        engine_(engine),
+        writer_(writer) {}
 
   /// Trains on the next batch, or leaves it out when the run went back because of it. Collective.
   engine::StepMetrics step(const data::Sampler& data);
@@ -39,6 +45,7 @@ class Recovery {
   bool roll_back();
 
   const deck::Deck& deck_;
+  const model::Config& model_;
   const std::string& data_text_;
   comm::Communicator& world_;
   engine::Engine& engine_;

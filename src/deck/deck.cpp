@@ -165,6 +165,11 @@ const Schema<TrainingKeys>& training_schema() {
                {.unit = "iterations",
                 .help = "the run stops when so many in a row were skipped",
                 .min = 1})
+          .key("compare_replicas_every", &TrainingKeys::compare_replicas_every,
+               {.unit = "iterations",
+                .help = "between comparisons of the weights that data-parallel ranks hold copies "
+                        "of, which end the job where a copy differs; 0: never",
+                .min = 0})
           .key("silence_limit_s", &TrainingKeys::silence_limit_s,
                {.unit = "s",
                 .help = "a rank that gives no sign of life for so long, or finishes no task for so "

@@ -324,6 +324,12 @@ std::vector<Slab> Engine::slabs() {
   return engine::slabs(impl_->train, impl_->plan, impl_->model, impl_->arena);
 }
 
+NonFinite Engine::nonfinite() {
+  const Impl& e = *impl_;
+  return {nonfinite_parameters(slabs()),
+          nonfinite_parameters(gradients(e.train, e.plan, e.model, e.arena))};
+}
+
 const Program& Engine::program() const { return impl_->train; }
 const std::vector<Span>& Engine::last_times() const { return impl_->times; }
 std::string Engine::in_flight() const { return impl_->executor.in_flight(); }

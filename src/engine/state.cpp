@@ -1,6 +1,7 @@
 #include "state.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <thread>
 #include <tuple>
@@ -147,6 +148,43 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
     }
   }
   return all;
+}
+
+std::vector<Slab> gradients(const schedule::Program& program, const plan::Plan& plan,
+                            const model::Config& model, const Arena& arena) {
+  const plan::Place place = plan::place(plan, program.rank);
+  const plan::Stage& stage = plan.stages[std::size_t(place.stage)];
+  const std::vector<model::Block> blocks = model::blocks(model);
+  std::vector<Slab> all;
+  for (const Buffer& buffer : program.buffers) {
+    if (!buffer.persistent || buffer.content != Content::grads) continue;
+    const model::Block& block = blocks[std::size_t(buffer.block)];
+    add_range(all, block, model::layout(block, stage.tp, place.tp_rank, stage.dp), "grad",
+              {buffer.first_element, buffer.bytes / model::grad_bytes,
+               reinterpret_cast<float*>(arena.at(buffer))},
+              [](int) { return false; });
+  }
+  return all;
+}
+
+std::vector<std::string> nonfinite_parameters(const std::vector<Slab>& slabs) {
+  std::vector<std::string> names;
+  std::vector<float> room(std::size_t(largest_piece(slabs)));
+  const auto is_nonfinite = [&](const Slab& slab) {
+    for (std::int64_t first = 0; first < slab.elements; first += std::ssize(room)) {
+      const auto piece = std::span(room).first(
+          std::size_t(std::min<std::int64_t>(std::ssize(room), slab.elements - first)));
+      get_values(slab, first, piece);
+      if (!std::ranges::all_of(piece, [](float value) { return std::isfinite(value); }))
+        return true;
+    }
+    return false;
+  };
+  for (const Slab& slab : slabs)
+    if ((slab.kind == "weight" || slab.kind == "grad") &&
+        std::ranges::find(names, slab.name) == names.end() && is_nonfinite(slab))
+      names.push_back(slab.name);
+  return names;
 }
 
 std::vector<float> values(const Slab& slab) {

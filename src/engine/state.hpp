@@ -12,6 +12,13 @@ namespace brume::engine {
 std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan,
                         const model::Config& model, const Arena& arena);
 
+/// The same of gradients as the last step left them, by parameter, of kind "grad".
+std::vector<Slab> gradients(const schedule::Program& program, const plan::Plan& plan,
+                            const model::Config& model, const Arena& arena);
+
+/// Parameters of which a weight or a gradient among `slabs` is not finite, each once.
+std::vector<std::string> nonfinite_parameters(const std::vector<Slab>& slabs);
+
 /// Sets weights from the seed by global parameter index, moments to zero.
 /// @param threads  cores that make the values, which do not depend on it
 void initialise(std::vector<Slab>& slabs, const model::Config& model, std::uint64_t seed,

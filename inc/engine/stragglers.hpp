@@ -1,0 +1,52 @@
+/// @file Which ranks are slower than those that do the same work.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "comm/communicator.hpp"
+#include "plan/plan.hpp"
+#include "schedule/program.hpp"
+
+namespace brume::engine {
+
+/// A rank that was slower than its peers for many steps.
+struct Straggler {
+  int rank;
+  schedule::Channel channel;
+  double typical_s;  ///< that the channel works in a step
+  double peers_s;    ///< the same of its peers
+};
+
+/// Compares how long the channels of a stage's ranks work in a step, those channels that wait for
+/// no other rank: compute, copies, disk. In collectives the fast ranks wait for the slow one.
+class Stragglers {
+ public:
+  /// Fewer steps, or a shorter time, may show no more than what else a node had to do.
+  static constexpr std::size_t least_steps = 20;
+  static constexpr double least_s = 10.0;
+  static constexpr double excess = 1.1;  ///< of the time that peers take
+
+  using BusyTimes = std::array<double, schedule::num_channels>;  ///< [s]
+
+  explicit Stragglers(const plan::Plan& plan);
+
+  /// Notes this rank's step. After enough of them it compares; collective.
+  ///
+  /// @param iteration_s  the same on all ranks
+  /// @return             ranks, each once in the object's life, of which three steps of four took
+  /// longer than
+  ///          `excess` times what is typical of the stage's others; the same on all ranks
+  std::vector<Straggler> add(const BusyTimes& busy_s, double iteration_s,
+                             comm::Communicator& world);
+
+ private:
+  std::vector<int> stage_of_;                                    ///< [rank]
+  std::vector<BusyTimes> steps_;                                 ///< since the last comparison
+  double time_s_ = 0.0;                                          ///< of these
+  std::vector<std::array<bool, schedule::num_channels>> named_;  ///< [rank]
+};
+
+}  // namespace brume::engine

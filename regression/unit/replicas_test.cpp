@@ -1,0 +1,77 @@
+#include "engine/replicas.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "contract.hpp"
+
+namespace brume::engine {
+namespace {
+
+using Ranks = std::vector<std::vector<int>>;
+
+/// Three data-parallel ranks of two tensor-parallel ones, and a stage of one rank behind them.
+class Replicas : public ::testing::TestWithParam<std::tuple<int, model::Precision>> {
+ protected:
+  Replicas() {
+    std::mt19937 random(3);
+    const auto [zero_level, precision] = GetParam();
+    model_ = {.num_layers = 2,
+              .hidden_size = 32,
+              .num_heads = 4,
+              .ffn_size = 64,
+              .seq_len = 8,
+              .vocab_size = 31,
+              .precision = precision};
+    plan_ = test::plan_of(random, model_, {{3, 2, 1}, {1, 1, 3}});
+    plan_.stages[0].zero_level = zero_level;
+  }
+  model::Config model_;
+  plan::Plan plan_;
+};
+
+TEST_P(Replicas, AreAlikeUntilABitFlips) {
+  const test::TokenFixture tokens(model_.vocab_size);
+  const data::Sampler data = tokens.sampler(model_.seq_len);
+  comm::run_local(plan_.devices(), [&](comm::Communicator& world) {
+    Engine engine(plan_, model_, test::contract_settings(4), world);
+    for (int i = 0; i < 3; ++i) {
+      engine.step(data);
+      EXPECT_FALSE(compare_replicas(engine, plan_, world));
+    }
+    // One element of a matrix that tensor parallelism splits, on one rank.
+    const int spoilt = plan::rank_of(plan_, 0, 1, 1);
+    std::string name;
+    for (const Slab& slab : engine.slabs()) {
+      const bool computes = model_.precision == model::Precision::fp32 || slab.rounded;
+      if (slab.kind != "weight" || !computes || slab.global_shape.size() != 2) continue;
+      if (slab.name.find("layers.0") == std::string::npos) continue;
+      std::array<float, 1> value{};
+      get_values(slab, slab.elements - 1, value);
+      if (world.rank() == spoilt) set_values(slab, slab.elements - 1, std::array{-2 * value[0]});
+      name = slab.name;
+      break;
+    }
+    const auto difference = compare_replicas(engine, plan_, world);
+    if (std::get<0>(GetParam()) == 3) {
+      EXPECT_FALSE(difference);  // nobody else holds it
+      return;
+    }
+    ASSERT_TRUE(difference);
+    if (world.rank() == spoilt) EXPECT_EQ(difference->parameter, name);
+    const int first = plan::rank_of(plan_, 0, 0, 1), third = plan::rank_of(plan_, 0, 2, 1);
+    EXPECT_EQ(difference->ranks, (Ranks{{first, third}, {spoilt}}));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Engine, Replicas,
+                         ::testing::Combine(::testing::Values(0, 1, 2, 3),
+                                            ::testing::Values(model::Precision::fp32,
+                                                              model::Precision::bf16)));
+
+}  // namespace
+}  // namespace brume::engine

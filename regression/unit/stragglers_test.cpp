@@ -1,0 +1,78 @@
+#include "engine/stragglers.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <mutex>
+#include <random>
+#include <vector>
+
+#include "comm/communicator.hpp"
+
+namespace brume::engine {
+namespace {
+
+using schedule::Channel;
+
+/// Two stages: of two data-parallel times two tensor-parallel ranks, and of one.
+plan::Plan plan_of_five() {
+  plan::Plan plan{.global_batch = 4, .microbatches = 2};
+  plan.stages = {{.layers = 1, .microbatch = 1, .dp = 2, .tp = 2},
+                 {.layers = 1, .microbatch = 2, .dp = 1, .tp = 1}};
+  return plan;
+}
+
+/// What rank 0 was told in each window of `steps` steps, in which computing takes the rank's factor
+/// times 10 ms, copies out a tenth of that, all with noise.
+std::vector<std::vector<Straggler>> windows(int steps, const std::vector<double>& factors,
+                                            double noise) {
+  std::vector<std::vector<Straggler>> told;
+  const plan::Plan plan = plan_of_five();
+  comm::run_local(plan.devices(), [&](comm::Communicator& world) {
+    Stragglers stragglers(plan);
+    std::mt19937 random(unsigned(world.rank()) + 1);
+    std::lognormal_distribution<double> jitter(0.0, noise);
+    for (int i = 0; i < steps; ++i) {
+      Stragglers::BusyTimes busy{};
+      busy[std::size_t(Channel::compute)] =
+          factors[std::size_t(world.rank())] * 0.010 * jitter(random);
+      busy[std::size_t(Channel::d2h)] = 0.001 * jitter(random);
+      // Whoever is fast waits for the slow one here.
+      busy[std::size_t(Channel::collective_dp)] = 0.010 / factors[std::size_t(world.rank())];
+      const auto found = stragglers.add(busy, 1.0, world);
+      if (world.rank() == 0 && (i + 1) % int(Stragglers::least_steps) == 0) told.push_back(found);
+    }
+  });
+  return told;
+}
+
+TEST(Stragglers, AreNamedOnceWithTheirChannel) {
+  const auto told = windows(60, {1.0, 1.0, 1.3, 1.0, 5.0}, 0.05);
+  ASSERT_EQ(told.size(), 3u);
+  ASSERT_EQ(told[0].size(), 1u);
+  EXPECT_EQ(told[0][0].rank, 2);
+  EXPECT_EQ(told[0][0].channel, Channel::compute);
+  EXPECT_NEAR(told[0][0].typical_s, 0.013, 0.001);
+  EXPECT_NEAR(told[0][0].peers_s, 0.010, 0.001);
+  EXPECT_TRUE(told[1].empty() && told[2].empty());
+}
+
+TEST(Stragglers, AreNotNamedAfterFewSecondsOfManySteps) {
+  const plan::Plan plan = plan_of_five();
+  comm::run_local(plan.devices(), [&](comm::Communicator& world) {
+    Stragglers stragglers(plan);
+    Stragglers::BusyTimes busy{};
+    busy[std::size_t(Channel::compute)] = world.rank() == 0 ? 0.02 : 0.01;
+    for (int i = 0; i < 499; ++i) EXPECT_TRUE(stragglers.add(busy, 0.02, world).empty()) << i;
+    EXPECT_EQ(stragglers.add(busy, 0.03, world).size(), 1u);
+  });
+}
+
+// Steps of one rank vary by a fifth, and some ranks are 3 % slower than others.
+TEST(Stragglers, HealthyRanksAreNot) {
+  for (const auto& found : windows(2000, {1.0, 1.03, 0.98, 1.0, 1.0}, 0.2))
+    EXPECT_TRUE(found.empty());
+}
+
+}  // namespace
+}  // namespace brume::engine
