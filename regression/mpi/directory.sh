@@ -64,7 +64,14 @@ grep -q '"samples": 104,' run/checkpoints/step-14/manifest.json || { echo "sampl
 refused 75 'stopped after 1 of 12 steps' tiny_job --set output.directory=late --max-minutes 0.001
 refused 75 'stopped after 2 of 12 steps' tiny_job --set output.directory=late --max-minutes 0.001
 # So does the time that Slurm gives a job.
-SLURM_JOB_END_TIME=$(date +%s) refused 75 'stopped after 3 of 12 steps' tiny_job --set output.directory=late
+(export SLURM_JOB_END_TIME="$(date +%s)"
+refused 75 'stopped after 3 of 12 steps' tiny_job --set output.directory=late)
 
 refused 2 "rank 2 was started by" mpirun -n 2 --oversubscribe "$BRUME" run "$deck" --set "$profile" --steps 1 : \
   -n 2 --oversubscribe "$BRUME" run "$deck" --set "$profile" --steps 2
+
+# srun without PMIx: four jobs of one rank, of which one says why none begins.
+refused 2 "start them by srun --mpi=pmix" env SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 "$BRUME" run "$deck" --set "$profile"
+code=0
+SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=3 "$BRUME" run "$deck" --set "$profile" > log 2>&1 || code=$?
+[ "$code" -eq 2 ] && [ ! -s log ] || { cat log; echo "process 3: exit code $code"; exit 1; }

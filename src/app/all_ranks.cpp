@@ -1,5 +1,7 @@
 #include "all_ranks.hpp"
 
+#include <cstdlib>
+
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
@@ -25,6 +27,22 @@ void use_devices(const comm::Session& session, comm::Communicator& world) {
               transport);
 }
 
+int number(const char* variable) {
+  const char* text = std::getenv(variable);
+  return text ? std::atoi(text) : 0;
+}
+
+/// Where MPI does not know of the launcher each of its processes believes to be the only rank.
+void refuse_lone_copies(const comm::Communicator& world) {
+  const int copies = number("SLURM_STEP_NUM_TASKS");
+  if (world.size() > 1 || copies < 2) return;
+  log::start(number("SLURM_PROCID"), copies, log::verbose());  // one of them speaks for all
+  throw comm::AgreedError(Failure::input,
+                          "srun started {} processes, of which MPI makes as many jobs of one rank: "
+                          "start them by srun --mpi=pmix, or by mpirun",
+                          copies);
+}
+
 }  // namespace
 
 int on_all_ranks(const std::function<int(comm::Session&, comm::Communicator&)>& body) {
@@ -39,6 +57,7 @@ int on_all_ranks(const std::function<int(comm::Session&, comm::Communicator&)>& 
     world->abort(int(Failure::network));
   });
   try {
+    refuse_lone_copies(*world);
     use_devices(session, *world);
     return body(session, *world);
   } catch (const comm::AgreedError& error) {
