@@ -270,8 +270,8 @@ class Training {
       ranks.push_back(fmt::format("{}", fmt::join(alike, ", ")));
     throw comm::AgreedError(
         Failure::network,
-        "step {}: copies of {} differ: one on rank {}. A node's memory or processor may be broken, "
-        "or this MPI sums differently on each rank (then set training.compare_replicas_every = 0)",
+        "step {}: copies of {} differ: one on rank {}. A node's memory or processor may be broken; "
+        "the same line goes on from the last checkpoint",
         engine_->steps_done(), difference->parameter, fmt::join(ranks, ", another one on rank "));
   }
 
