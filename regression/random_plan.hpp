@@ -37,6 +37,33 @@ inline model::Config random_family_model(std::mt19937& random) {
   return model;
 }
 
+/// A small model of each family that has something of its own.
+inline std::vector<model::Config> special_models() {
+  const model::Config common{.num_layers = 4,
+                             .hidden_size = 36,
+                             .num_heads = 4,
+                             .ffn_size = 52,
+                             .seq_len = 12,
+                             .vocab_size = 61,
+                             .tied_head = false,
+                             .qkv_bias = false,
+                             .linear_bias = false};
+  model::Config qwen3 = common;
+  qwen3.family = model::Family::llama;
+  qwen3.num_kv_heads = 2;
+  qwen3.head_size = 10;
+  qwen3.qk_norm = true;
+  model::Config neox = common;
+  neox.family = model::Family::neox;
+  neox.head_size = 10;
+  neox.rotary_size = 4;
+  neox.qkv_bias = neox.linear_bias = true;
+  model::Config sequential = neox;
+  sequential.parallel_residual = false;
+  sequential.tied_head = true;
+  return {qwen3, neox, sequential};
+}
+
 /// How a stage cuts a microbatch and its layers.
 struct Split {
   int dp, tp, microbatch;

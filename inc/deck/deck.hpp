@@ -31,12 +31,15 @@ struct ModelKeys {
   int ffn_size = 0;      ///< 0: 4 hidden_size
   int seq_len = 0;       ///< tokens
   int vocab_size = 0;
-  bool tied_head = true;    ///< the output head shares the token embedding's weights
-  bool qkv_bias = true;     ///< of llama and falcon: false, unless given
-  bool linear_bias = true;  ///< of the other linear layers, alike
-  int layer_norms = 0;      ///< norms a layer has; 0: 1 for falcon, else 2
+  bool tied_head = true;          ///< the output head shares the token embedding's weights
+  bool qkv_bias = true;           ///< but for gpt and neox: false, unless given
+  bool linear_bias = true;        ///< of the other linear layers, alike
+  int layer_norms = 0;            ///< norms a layer has; 0: 1 for falcon, else 2
+  bool qk_norm = false;           ///< queries and keys are normalised, each head alone
+  bool parallel_residual = true;  ///< of neox: attention and MLP read the same input
   double norm_eps = 1e-5;
   double rope_theta = 10000.0;
+  int rotary_dim = 0;  ///< features of a head that positions turn; 0: all
   RopeScalingKeys rope_scaling;
   double dropout = 0.0;
   double init_std = 0.02;

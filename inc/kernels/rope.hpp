@@ -8,24 +8,26 @@
 
 namespace brume::kernels {
 
-/// Cosines and sines of all angles, [T, D]: row t holds cos(t f_i), then sin(t f_i).
+/// Cosines and sines of all angles, [T, R]: row t holds cos(t f_i), then sin(t f_i).
 ///
-/// @param frequencies  f, [D / 2]
+/// @param frequencies  f, [R / 2]
 std::vector<float> rope_table(const std::vector<double>& frequencies, int seq_len);
 
-/// Turns features i and i + D/2 of every head by the angle of the token's place t = n mod T:
+/// Turns features i and i + R/2 of every head by the angle of the token's place t = n mod T:
 ///
-///   x_i' = x_i cos(t f_i) - x_{i+D/2} sin(t f_i),  x_{i+D/2}' = x_{i+D/2} cos(t f_i) + x_i sin(t
+///   x_i' = x_i cos(t f_i) - x_{i+R/2} sin(t f_i),  x_{i+R/2}' = x_{i+R/2} cos(t f_i) + x_i sin(t
 ///   f_i)
 ///
-/// @param table  [T, D] as above
-/// @param x      [N, H * D] heads in order, changed in place
-/// @source       Su et al. 2021 (RoFormer), eq. (34), pairs as in Llama
+/// @param table     [T, R] as above
+/// @param head_dim  D features a head, of which the first R <= D are turned
+/// @param x         [N, H * D] heads in order, changed in place
+/// @source          Su et al. 2021 (RoFormer), eq. (34), pairs as in Llama, part of a head as in
+///                  GPT-NeoX
 template <class Storage = float>
-void rope_forward(ConstMatrix table, MatrixOf<Storage> x);
+void rope_forward(ConstMatrix table, int head_dim, MatrixOf<Storage> x);
 
 /// The gradient of the input in the place of that of the output: the same turn, backwards.
 template <class Storage = float>
-void rope_backward(ConstMatrix table, MatrixOf<Storage> dx);
+void rope_backward(ConstMatrix table, int head_dim, MatrixOf<Storage> dx);
 
 }  // namespace brume::kernels

@@ -16,7 +16,8 @@ using symbolic::Expr;
 /// gpt: learned positions, layer norms, GELU (tanh); attention, then MLP.
 /// llama: rotary positions, RMS norms, SwiGLU; attention, then MLP.
 /// falcon: rotary positions, layer norms, GELU (erf); attention beside MLP, from one input.
-enum class Family { gpt, llama, falcon };
+/// neox: the same with two norms of that input, or attention, then MLP.
+enum class Family { gpt, llama, falcon, neox };
 const char* name(Family family);
 
 enum class NormKind { layer, rms };
@@ -60,8 +61,11 @@ struct Config {
   bool qkv_bias = true;
   bool linear_bias = true;  ///< of the other linear layers
   int layer_norms = 2;      ///< norms of a layer; falcon's attention and MLP may share one
+  bool qk_norm = false;     ///< RMS norms of queries and keys, each head alone, before positions
+  bool parallel_residual = true;  ///< neox: attention beside MLP
   double norm_eps = 1e-5;
   double rope_theta = 10000.0;
+  int rotary_size = 0;  ///< R, features of a head that positions turn; 0: D
   RopeScaling rope_scaling = {};
   double init_std = 0.02;
   int head_tokens = 1024;  ///< most tokens of a microbatch whose logits exist at once
@@ -71,7 +75,10 @@ struct Config {
   int kv_heads() const { return num_kv_heads > 0 ? num_kv_heads : num_heads; }
   int attention_size() const { return num_heads * head_dim(); }  ///< H D, of all query heads
   bool rotary() const { return family != Family::gpt; }
-  bool parallel() const { return family == Family::falcon; }
+  int rotary_dim() const { return rotary_size > 0 ? rotary_size : head_dim(); }
+  bool parallel() const {
+    return family == Family::falcon || (family == Family::neox && parallel_residual);
+  }
   NormKind norm() const { return family == Family::llama ? NormKind::rms : NormKind::layer; }
   MlpKind mlp() const;
   /// Width of what the MLP's first product makes: gate and value side by side for SwiGLU.
@@ -92,9 +99,9 @@ deck::ModelKeys resolved(const deck::ModelKeys& keys);
 /// One line with all that decides what is computed: what a checkpoint must agree with.
 std::string text(const Config& config);
 
-/// Angle per token of each pair of features (i, i + D/2), [D / 2].
+/// Angle per token of each pair of features (i, i + R/2), [R / 2].
 ///
-///   f_i = theta^(-2 i / D);  linear: f_i / factor;  llama3: as linear where f_i makes fewer than
+///   f_i = theta^(-2 i / R);  linear: f_i / factor;  llama3: as linear where f_i makes fewer than
 ///   low_freq_factor turns in original_seq_len, f_i where more than high_freq_factor, between them
 ///   mixed linearly in the turns
 ///

@@ -1,6 +1,6 @@
 """Reference numbers for unit.transformers: small models of the Transformers library.
 
-Run:  python families.py        (in any place; needs torch and transformers, no GPU)
+Run:  python families.py [run...]        (in any place; needs torch and transformers, no GPU)
 It writes families.json beside itself, and says how far the float32 runs, whose numbers it keeps, lie
 from the same runs in float64. The committed numbers were made with torch 2.15.0 and transformers
 5.23.0 on a CPU.
@@ -11,6 +11,7 @@ in the names and shapes of src/model, which `to_*` only reorders, so gradients a
 
 import json
 import pathlib
+import sys
 
 import torch
 import torch.nn.functional as F
@@ -60,6 +61,20 @@ def qwen2():
         num_key_value_heads=2, tie_word_embeddings=True, architectures=["Qwen2ForCausalLM"]))
 
 
+def qwen3():
+    return transformers.Qwen3Config(**llama_keys(
+        num_key_value_heads=2, head_dim=10, tie_word_embeddings=False,
+        architectures=["Qwen3ForCausalLM"]))
+
+
+def neox(parallel, share):
+    rope = dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=share)
+    return transformers.GPTNeoXConfig(
+        num_hidden_layers=L, hidden_size=C, num_attention_heads=H, intermediate_size=112,
+        max_position_embeddings=T, vocab_size=V, use_parallel_residual=parallel,
+        tie_word_embeddings=False, rope_parameters=rope, architectures=["GPTNeoXForCausalLM"])
+
+
 def falcon_keys(**more):
     return dict(num_hidden_layers=L, hidden_size=C, num_attention_heads=H, vocab_size=V,
                 max_position_embeddings=T, hidden_dropout=0.0, attention_dropout=0.0, alibi=False,
@@ -83,7 +98,7 @@ def linear(name, shape, bias):
     return {name + ".weight": shape} | ({name + ".bias": shape[:-1]} if bias else {})
 
 
-def shapes(family, kv, head_dim, ffn, norms, biases, tied):
+def shapes(family, kv, head_dim, ffn, norms, biases, tied, qk_norm=False):
     """biases: of q, k and v; of the other linear layers."""
     layer_norm = family != "llama"
 
@@ -93,6 +108,8 @@ def shapes(family, kv, head_dim, ffn, norms, biases, tied):
     layer = {}
     for i in range(norms):
         layer |= norm(f"norm{i + 1}")
+    if qk_norm:
+        layer |= {"attention.q_norm.gain": (head_dim,), "attention.k_norm.gain": (head_dim,)}
     if kv == H:
         layer |= linear("attention.qkv", (3, H * head_dim, C), biases[0])
     else:
@@ -139,7 +156,28 @@ def to_llama(w, layer):
         if f"attention.kv.{name}" in w or f"attention.qkv.{name}" in w:
             for part, value in zip("qkv", parts_of(w, name)):
                 out[f"self_attn.{part}_proj.{name}"] = value
+    for norm in ("q_norm", "k_norm"):
+        if f"attention.{norm}.gain" in w:
+            out[f"self_attn.{norm}.weight"] = w[f"attention.{norm}.gain"]
     return {f"model.layers.{layer}.{name}": value for name, value in out.items()}
+
+
+def fused(q, k, v):
+    """One row of heads for each key head: its query heads, its key, its value."""
+    kv = k.shape[0] // D
+    return torch.cat([x.reshape(kv, -1, *x.shape[1:]) for x in (q, k, v)], dim=1).flatten(0, 1)
+
+
+def to_neox(w, layer):
+    out = {}
+    for name in ("weight", "bias"):
+        out["attention.query_key_value." + name] = fused(*parts_of(w, name))
+        for theirs, ours in (("attention.dense", "attention.out"),
+                             ("mlp.dense_h_to_4h", "mlp.in"), ("mlp.dense_4h_to_h", "mlp.out")):
+            out[f"{theirs}.{name}"] = w[f"{ours}.{name}"]
+        for theirs, ours in (("input_layernorm", "norm1"), ("post_attention_layernorm", "norm2")):
+            out[f"{theirs}.{name}"] = w[f"{ours}.{'gain' if name == 'weight' else 'bias'}"]
+    return {f"gpt_neox.layers.{layer}.{name}": value for name, value in out.items()}
 
 
 def to_falcon(w, layer):
@@ -151,11 +189,7 @@ def to_falcon(w, layer):
     for name in ("weight", "bias"):
         if "attention.kv." + name not in w:
             continue
-        # One row of heads for each key head: its query heads, its key, its value.
-        q, k, v = parts_of(w, name)
-        kv = k.shape[0] // D
-        grouped = torch.cat([x.reshape(kv, -1, *x.shape[1:]) for x in (q, k, v)], dim=1)
-        out["self_attention.query_key_value." + name] = grouped.flatten(0, 1)
+        out["self_attention.query_key_value." + name] = fused(*parts_of(w, name))
         for theirs, ours in (("self_attention.dense", "attention.out"),
                              ("mlp.dense_h_to_4h", "mlp.in"), ("mlp.dense_4h_to_h", "mlp.out")):
             out[f"{theirs}.{name}"] = w[f"{ours}.{name}"]
@@ -166,6 +200,7 @@ ENDS = {  # table, positions, last norm
     "gpt": ("transformer.wte.weight", "transformer.wpe.weight", "transformer.ln_f"),
     "llama": ("model.embed_tokens.weight", None, "model.norm"),
     "falcon": ("transformer.word_embeddings.weight", None, "transformer.ln_f"),
+    "neox": ("gpt_neox.embed_in.weight", None, "gpt_neox.final_layer_norm"),
 }
 
 
@@ -177,7 +212,7 @@ def to_library(family, w):
         out[norm + ".bias"] = w["head.norm.bias"]
     if positions:
         out[positions] = w["embedding.position"]
-    layer_of = dict(gpt=to_gpt2, llama=to_llama, falcon=to_falcon)[family]
+    layer_of = dict(gpt=to_gpt2, llama=to_llama, falcon=to_falcon, neox=to_neox)[family]
     for i in range(L):
         prefix = f"layers.{i}."
         out |= layer_of({name.removeprefix(prefix): value for name, value in w.items()
@@ -240,6 +275,12 @@ RUNS = {
                             dict(kv=1, head_dim=D, ffn=4 * C, norms=1, biases=(False, False))),
     "falcon_grouped": (falcon_grouped, "falcon",
                        dict(kv=2, head_dim=D, ffn=4 * C, norms=2, biases=(True, True))),
+    "qwen3": (qwen3, "llama", dict(kv=2, head_dim=10, ffn=112, norms=2, biases=(False, False),
+                                   qk_norm=True)),
+    "neox": (lambda: neox(True, 0.4), "neox",
+             dict(kv=H, head_dim=D, ffn=112, norms=2, biases=(True, True))),
+    "neox_sequential": (lambda: neox(False, 1.0), "neox",
+                        dict(kv=H, head_dim=D, ffn=112, norms=2, biases=(True, True))),
 }
 
 
@@ -261,7 +302,12 @@ def main():
     torch.set_num_threads(1)
     out = dict(torch=torch.__version__, transformers=transformers.__version__, global_batch=BATCH,
                steps=STEPS, optimizer=OPTIMIZER, runs={})
+    path = pathlib.Path(__file__).with_suffix(".json")
+    if sys.argv[1:]:
+        out["runs"] = json.loads(path.read_text())["runs"]
     for name, (make, family, sizes) in RUNS.items():
+        if sys.argv[1:] and name not in sys.argv[1:]:
+            continue
         run, exact = (numbers(make(), family, dtype, sizes)
                       for dtype in (torch.float32, torch.float64))
         print(f"{name}: loss {run['losses'][0]:.4f} to {run['losses'][-1]:.4f}, norms "
@@ -271,7 +317,6 @@ def main():
               f"norms {spread(run['grad_norms'], exact['grad_norms']):.1e}, "
               f"gradients {gradient_spread(run['gradients'], exact['gradients']):.1e}")
         out["runs"][name] = dict(config=make().to_diff_dict()) | rounded(run)
-    path = pathlib.Path(__file__).with_suffix(".json")
     text = json.dumps(out, separators=(",", ":"))
     path.write_text(text.replace('},"', '},\n"') + "\n")
 

@@ -1,6 +1,6 @@
 """Small models of the Transformers library as it saves them, for unit.hugging_face.
 
-Run:  python pretrained.py        (in any place; needs torch and transformers, no GPU)
+Run:  python pretrained.py [model...]        (in any place; needs torch and transformers, no GPU)
 It writes ../data/hugging_face/<model>/: config.json, safetensors in one file or several, and
 expected.json with some sequences of tokens and the loss that the model gives each, computed in
 float32 from the values in the files. The committed files were made with torch 2.15.0 and
@@ -12,6 +12,7 @@ Sizes are no powers of two, all parameters are random, and the number formats di
 import json
 import pathlib
 import shutil
+import sys
 
 import torch
 import torch.nn.functional as F
@@ -74,12 +75,33 @@ def falcon_grouped():
         new_decoder_architecture=True, num_kv_heads=2, bias=True))
 
 
+def qwen3():
+    return transformers.Qwen3Config(**llama_keys(num_key_value_heads=3, tie_word_embeddings=False))
+
+
+def neox():
+    return transformers.GPTNeoXConfig(
+        num_hidden_layers=2, hidden_size=45, num_attention_heads=3, intermediate_size=50,
+        vocab_size=V, max_position_embeddings=T, use_parallel_residual=True,
+        rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.4))
+
+
+def neox_sequential():
+    return transformers.GPTNeoXConfig(
+        num_hidden_layers=2, hidden_size=36, num_attention_heads=6, intermediate_size=50,
+        vocab_size=V, max_position_embeddings=T, use_parallel_residual=False,
+        rope_parameters=dict(rope_type="default", rope_theta=500.0, partial_rotary_factor=1.0))
+
+
 MODELS = {  # format of the values, largest file
     gpt2: (torch.float32, "60KB"),
     llama_grouped: (torch.bfloat16, "20KB"),
     llama_tied: (torch.float16, "1GB"),
     mistral: (torch.bfloat16, "1GB"),
     qwen2: (torch.bfloat16, "1GB"),
+    qwen3: (torch.bfloat16, "1GB"),
+    neox: (torch.bfloat16, "20KB"),
+    neox_sequential: (torch.float16, "1GB"),
     falcon_one_key_head: (torch.bfloat16, "1GB"),
     falcon_many_key_heads: (torch.float16, "1GB"),
     falcon_grouped: (torch.bfloat16, "10KB"),
@@ -103,6 +125,8 @@ def losses(folder, tokens):
 
 def main():
     for make, (dtype, shard) in MODELS.items():
+        if sys.argv[1:] and make.__name__ not in sys.argv[1:]:
+            continue
         torch.manual_seed(sum(map(ord, make.__name__)))
         model = transformers.AutoModelForCausalLM.from_config(make())
         with torch.no_grad():

@@ -42,6 +42,14 @@ std::string and_also(const std::string& text, const std::string& key) {
   return with(text, "\"architectures\"", key + ", \"architectures\"");
 }
 
+/// A deck that says how long its sequences are.
+deck::ModelKeys of_length(int seq_len) {
+  deck::ModelKeys keys;
+  keys.seq_len = seq_len;
+  keys.given = {"seq_len"};
+  return keys;
+}
+
 deck::ModelKeys read(const std::string& text, deck::ModelKeys keys = {}) {
   const std::filesystem::path path = std::filesystem::temp_directory_path() /
                                      ("brume-config-" + std::to_string(::getpid()) + ".json");
@@ -58,9 +66,10 @@ deck::ModelKeys read(const std::string& text, deck::ModelKeys keys = {}) {
   return keys;
 }
 
-void expect_refused(const std::string& text, const std::string& says) {
+void expect_refused(const std::string& text, const std::string& says,
+                    const deck::ModelKeys& keys = of_length(4096)) {
   try {
-    read(text);
+    read(text, keys);
     ADD_FAILURE() << "not refused, expected: " << says;
   } catch (const Error& error) {
     EXPECT_EQ(error.failure(), Failure::input);
@@ -79,7 +88,7 @@ TEST(ConfigFile, ReadsGpt2) {
 }
 
 TEST(ConfigFile, ReadsLlama3) {
-  const Config m = fp32(read(llama));
+  const Config m = fp32(read(llama, of_length(131072)));
   EXPECT_EQ(m.family, Family::llama);
   EXPECT_EQ(m.kv_heads(), 8);
   EXPECT_EQ(m.rope_theta, 500000.0);
@@ -89,21 +98,55 @@ TEST(ConfigFile, ReadsLlama3) {
   // The same scaling and base in one table, as newer files have it.
   const Config newer =
       fp32(read(with(with(llama, "\"rope_theta\": 500000.0,", ""), "\"rope_scaling\":\n  {",
-                     "\"rope_parameters\": {\"rope_theta\": 500000.0,")));
+                     "\"rope_parameters\": {\"rope_theta\": 500000.0,"),
+                of_length(131072)));
   EXPECT_EQ(text(newer), text(m));
 }
 
 TEST(ConfigFile, ReadsWhatIsALlamaUnderAnotherName) {
-  const Config qwen = fp32(read(with(llama, "LlamaForCausalLM", "Qwen2ForCausalLM")));
+  const Config qwen = fp32(read(with(llama, "LlamaForCausalLM", "Qwen2ForCausalLM"), of_length(9)));
   EXPECT_TRUE(qwen.qkv_bias);
   EXPECT_FALSE(qwen.linear_bias);
   const std::string mistral =
       and_also(with(llama, "LlamaForCausalLM", "MistralForCausalLM"), "\"sliding_window\": 4096");
-  expect_refused(mistral, "'sliding_window' is 4096, shorter than the 131072 tokens");
-  deck::ModelKeys keys;
-  keys.seq_len = 4096;
-  keys.given = {"seq_len"};
-  EXPECT_EQ(fp32(read(mistral, keys)).seq_len, 4096);
+  expect_refused(mistral, "'sliding_window' is 4096, shorter than the 4097 tokens",
+                 of_length(4097));
+  EXPECT_EQ(fp32(read(mistral, of_length(4096))).seq_len, 4096);
+  const Config three =
+      fp32(read(with(llama, "LlamaForCausalLM", "Qwen3ForCausalLM"), of_length(9)));
+  EXPECT_TRUE(three.qk_norm);
+  EXPECT_EQ(three.head_dim(), 128);
+  EXPECT_NE(text(three).find("qk_norm"), std::string::npos);
+}
+
+// The sizes of Pythia 70M.
+TEST(ConfigFile, ReadsNeox) {
+  const std::string pythia = R"({"architectures": ["GPTNeoXForCausalLM"], "hidden_size": 512,
+    "num_attention_heads": 8, "num_hidden_layers": 6, "intermediate_size": 2048,
+    "vocab_size": 50304, "max_position_embeddings": 2048, "rotary_pct": 0.25,
+    "rotary_emb_base": 10000, "hidden_act": "gelu", "use_parallel_residual": true})";
+  const Config m = fp32(read(pythia, {}));
+  EXPECT_EQ(m.family, Family::neox);
+  EXPECT_TRUE(m.parallel() && m.qkv_bias && m.linear_bias && !m.tied_head);
+  EXPECT_EQ(m.rotary_dim(), 16);
+  EXPECT_EQ(rope_frequencies(m).size(), 8u);
+  EXPECT_EQ(num_parameters(m), 70'426'624);
+  expect_refused(with(pythia, "0.25", "1.5"), "'rotary_pct' must be above 0 and at most 1");
+  expect_refused(with(pythia, "0.25", "0.02"), "rotary_dim must be even, found 1");
+  expect_refused(with(pythia, "\"gelu\"", "\"gelu_fast\""), "'hidden_act' must be gelu");
+}
+
+TEST(ConfigFile, GoesByModelTypeWithoutArchitectures) {
+  const std::string nameless =
+      with(llama, "\"architectures\": [\"LlamaForCausalLM\"]", "\"model_type\": \"llama\"");
+  EXPECT_EQ(text(fp32(read(nameless, of_length(64)))), text(fp32(read(llama, of_length(64)))));
+  expect_refused(with(nameless, "\"llama\"", "\"bert\""),
+                 "model_type \"bert\" does not run here, but gpt2, llama,");
+}
+
+TEST(ConfigFile, AsksHowLongSequencesAreWhereTheyMayBeVeryLong) {
+  expect_refused(llama, "'max_position_embeddings' is 131072: say how many tokens", {});
+  EXPECT_EQ(fp32(read(with(llama, "131072", "16384"))).seq_len, 16384);
 }
 
 TEST(ConfigFile, ReadsFalcons) {
@@ -136,9 +179,14 @@ TEST(ConfigFile, KeysOfTheDeckWin) {
 TEST(ConfigFile, RefusesWhatDoesNotRun) {
   expect_refused(with(llama, "LlamaForCausalLM", "BertModel"),
                  "architecture \"BertModel\" does not run here, but GPT2LMHeadModel, "
-                 "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, FalconForCausalLM do");
+                 "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
+                 "FalconForCausalLM, "
+                 "GPTNeoXForCausalLM do");
   expect_refused(gpt2, "'resid_pdrop' is 0.1, but training here has no dropout: say dropout = 0");
-  expect_refused(with(falcon, "\"alibi\": false", "\"alibi\": true"), "'alibi' must be false");
+  expect_refused(with(falcon, "\"alibi\": false", "\"alibi\": true"), "asks for ALiBi positions");
+  expect_refused(and_also(with(llama, "LlamaForCausalLM", "DeepseekV3ForCausalLM"),
+                          "\"n_routed_experts\": 256, \"kv_lora_rank\": 512"),
+                 "does not run here (it asks for mixtures of experts and latent attention), but");
   expect_refused(with(falcon, "\"parallel_attn\": true", "\"parallel_attn\": false"),
                  "'parallel_attn' must be true");
   expect_refused(and_also(llama, "\"num_local_experts\": 8"), "mixtures of experts");
@@ -152,7 +200,8 @@ TEST(ConfigFile, RefusesWhatDoesNotRun) {
   expect_refused(with(llama, "\"hidden_size\": 4096,", ""), "missing key 'hidden_size'");
   expect_refused("[1]", "must be a JSON object, found a list");
   expect_refused("{\n  \"a\" 1}", ":2:7: is not JSON from here on");
-  expect_refused("{}", "'architectures' must be a list of one name, found nothing");
+  expect_refused("{}", "neither 'architectures' nor 'model_type' says what kind of model it is");
+  expect_refused(R"({"architectures": []})", "'architectures' must be a list of one name, found");
 }
 
 TEST(ConfigFile, IsMissed) {

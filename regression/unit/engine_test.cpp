@@ -83,6 +83,14 @@ TEST_P(Contract, RandomPlanOfAnotherFamilyTrainsLikeOneRank) {
                   test::head_tokens(GetParam()));
 }
 
+TEST_P(Contract, RandomPlanOfASpecialModelTrainsLikeOneRank) {
+  const int i = GetParam();
+  std::mt19937 random(unsigned(i) * 15485863 + 3);
+  const std::vector<model::Config> models = test::special_models();
+  const model::Config& model = models[std::size_t(i) % models.size()];
+  expect_contract(model, test::plan_number(i, random, model), test::head_tokens(i));
+}
+
 INSTANTIATE_TEST_SUITE_P(Engine, Contract, ::testing::Range(0, test::trials(test::num_plans)));
 
 /// Stages of three tensor-parallel ranks, alone and beside stages of two and of one.

@@ -288,11 +288,11 @@ TYPED_TEST(NarrowKernels, Rope) {
   std::vector<float> angles = rope_table({1.0, 0.3, 0.1, 0.01}, 5);
   const ConstMatrix table(angles.data(), 5, 8);
   Pair x(10, 24, 1), dx(10, 24, 2);
-  rope_forward<TypeParam>(table, x.matrix());
-  rope_forward(table, x.wide.matrix());
+  rope_forward<TypeParam>(table, 8, x.matrix());
+  rope_forward(table, 8, x.wide.matrix());
   expect_rounded(x);
-  rope_backward<TypeParam>(table, dx.matrix());
-  rope_backward(table, dx.wide.matrix());
+  rope_backward<TypeParam>(table, 8, dx.matrix());
+  rope_backward(table, 8, dx.wide.matrix());
   expect_rounded(dx);
 }
 

@@ -103,6 +103,33 @@ TEST(RmsNorm, GradientsAreTheSlopesOfTheTwin) {
   EXPECT_LT(reference::relative_error(c.dgain.values(), slope_gain), 5e-6);
 }
 
+// The heads of a row are rows of their own: three of them in each of some rows that lie apart.
+TEST(RmsNorm, PartsOfARowAreNormalisedAlone) {
+  for (const float base : {0.0f, 1.0f}) {
+    const int N = 140, parts = 3, C = 10;
+    Array x = random_array(N, parts * C, 1, 2.0f, 7), dy = random_array(N, parts * C, 2, 1.0f, 5);
+    Array gain = random_array(1, C, 3), y(N, parts * C, 7), rstd(1, N * parts);
+    Array dx(N, parts * C, 5), dgain(1, C);
+    reference::Doubles whole = gain.doubles();
+    for (double& value : whole) value += base;
+    const auto expected = reference::rms_norm_forward(x.doubles(), whole, eps);
+    rms_norm_forward(x.matrix(), gain.vector(), eps, y.matrix(), rstd.vector(), base);
+    EXPECT_LT(reference::relative_error(y.values(), expected.y), 1e-6);
+    EXPECT_TRUE(y.gaps_untouched());
+    const auto gradient = reference::rms_norm_backward(dy.doubles(), x.doubles(), whole, expected);
+    rms_norm_backward(dy.matrix(), x.matrix(), gain.vector(), rstd.vector(), {}, dx.matrix(),
+                      Write::replace, dgain.vector(), base);
+    EXPECT_LT(reference::relative_error(dx.values(), gradient.dx), 2e-6);
+    EXPECT_LT(reference::relative_error(dgain.values(), gradient.dgain), 2e-6);
+    EXPECT_TRUE(dx.gaps_untouched());
+    Array again(N, parts * C);
+    rms_norm_apply(x.matrix(), gain.vector(), rstd.vector(), again.matrix(), base);
+    EXPECT_TRUE(reference::same_bits(again.values(), y.values()));
+    rms_norm_forward(x.matrix(), gain.vector(), eps, x.matrix(), rstd.vector(), base);
+    EXPECT_TRUE(reference::same_bits(x.values(), y.values())) << "y is x";
+  }
+}
+
 TEST(RmsNorm, RepeatsBitwiseAlsoAmongThreads) {
   reference::expect_same_bits([] {
     Case c({130, 301, 0});

@@ -42,7 +42,8 @@ TEST(Rope, EqualsItsTwinInBothDirections) {
     for (const double direction : {1.0, -1.0}) {
       Case c(shape);
       const auto expected = c.twin(c.x.doubles(), direction);
-      (direction > 0.0 ? rope_forward<float> : rope_backward<float>)(c.table(), c.x.matrix());
+      (direction > 0.0 ? rope_forward<float> : rope_backward<float>)(c.table(), c.shape.head_dim,
+                                                                     c.x.matrix());
       EXPECT_LT(reference::relative_error(c.x.values(), expected), 1e-6);
       EXPECT_TRUE(c.x.gaps_untouched());
     }
@@ -54,8 +55,27 @@ TEST(Rope, BackwardIsTheSlopeOfTheTwin) {
   const reference::Doubles x = random_array(6, 8, 7).doubles(), dy = c.x.doubles();
   const auto slope =
       reference::slope_of([&](auto& at) { return reference::dot(dy, c.twin(at, 1.0)); }, x);
-  rope_backward(c.table(), c.x.matrix());
+  rope_backward(c.table(), c.shape.head_dim, c.x.matrix());
   EXPECT_LT(reference::relative_error(c.x.values(), slope), 1e-6);
+}
+
+TEST(Rope, LeavesTheRestOfAHeadAlone) {
+  Case c({2, 9, 3, 6, 0});
+  const reference::Doubles part = c.x.doubles();
+  Array x = random_array(18, 3 * 10, 2, 1.0f, 4);
+  Array before = x;
+  for (int n = 0; n < 18; ++n)
+    for (int i = 0; i < 18; ++i) x(n, i / 6 * 10 + i % 6) = c.x(n, i);
+  rope_forward(c.table(), 10, x.matrix());
+  const reference::Doubles turned = c.twin(part, 1.0);
+  for (int n = 0; n < 18; ++n)
+    for (int i = 0; i < 30; ++i) {
+      if (i % 10 < 6)
+        EXPECT_NEAR(x(n, i), turned[std::size_t(n * 18 + i / 10 * 6 + i % 10)], 1e-6);
+      else
+        EXPECT_EQ(x(n, i), before(n, i));
+    }
+  EXPECT_TRUE(x.gaps_untouched());
 }
 
 // What makes the positions relative: q at t and k at u give a score that only t - u decides.
@@ -63,7 +83,7 @@ TEST(Rope, ScoresDependOnDistanceOnly) {
   Case c({1, 12, 1, 16, 0});
   for (int n = 1; n < 12; ++n)
     for (int i = 0; i < 16; ++i) c.x(n, i) = c.x(0, i);
-  rope_forward(c.table(), c.x.matrix());
+  rope_forward(c.table(), c.shape.head_dim, c.x.matrix());
   const auto score = [&](int t, int u) {
     double sum = 0.0;
     for (int i = 0; i < 16; ++i) sum += double(c.x(t, i)) * c.x(u, i);
@@ -76,7 +96,7 @@ TEST(Rope, ScoresDependOnDistanceOnly) {
 TEST(Rope, AnOddHeadBreaksAPromise) {
   Array x(2, 6);
   const std::vector<float> floats(6, 0.0f);
-  EXPECT_THROW(rope_forward(ConstMatrix(floats.data(), 2, 3), x.matrix()), Error);
+  EXPECT_THROW(rope_forward(ConstMatrix(floats.data(), 2, 3), 3, x.matrix()), Error);
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ const Schema<ModelKeys>& model_schema() {
                         "a run directory or one of its checkpoints",
                 .if_given = true})
           .key("family", &ModelKeys::family,
-               {.help = "kind of transformer", .choices = {"gpt", "llama", "falcon"}})
+               {.help = "kind of transformer", .choices = {"gpt", "llama", "falcon", "neox"}})
           .key("num_layers", &ModelKeys::num_layers,
                {.help = "transformer layers", .min = 0, .max = 10000})
           .key("hidden_size", &ModelKeys::hidden_size,
@@ -72,15 +72,25 @@ const Schema<ModelKeys>& model_schema() {
           .key("tied_head", &ModelKeys::tied_head,
                {.help = "the output head shares the token embedding's weights"})
           .key("qkv_bias", &ModelKeys::qkv_bias,
-               {.help = "queries, keys and values have a bias; llama, falcon: false unless given"})
+               {.help = "queries, keys and values have a bias; but for gpt and neox: false unless "
+                        "given"})
           .key("linear_bias", &ModelKeys::linear_bias,
-               {.help = "the other linear layers have one; llama, falcon: false unless given"})
+               {.help =
+                    "the other linear layers have one; but for gpt and neox: false unless given"})
           .key("layer_norms", &ModelKeys::layer_norms,
                {.help = "norms a layer has, 1 or 2; 0: 1 for falcon, else 2", .min = 0, .max = 2})
+          .key("qk_norm", &ModelKeys::qk_norm,
+               {.help = "queries and keys are normalised, each head alone; llama only"})
+          .key("parallel_residual", &ModelKeys::parallel_residual,
+               {.help = "neox: attention and MLP read the same input"})
           .key("norm_eps", &ModelKeys::norm_eps,
                {.help = "added to the variance in norms", .min = 1e-12, .max = 1})
           .key("rope_theta", &ModelKeys::rope_theta,
                {.help = "base of the rotary angles", .min = 1, .max = 1e12})
+          .key("rotary_dim", &ModelKeys::rotary_dim,
+               {.help = "features of a head that positions turn, the first ones; 0: all",
+                .min = 0,
+                .max = 1 << 16})
           .table("rope_scaling", &ModelKeys::rope_scaling, rope_scaling_schema(),
                  "Rotary angles for longer sequences")
           .key("dropout", &ModelKeys::dropout,
@@ -344,8 +354,9 @@ Deck resolved(Deck deck, const Document& document) {
           fmt::format("must divide hidden_size = {} unless head_dim is given, found {}",
                       model.hidden_size, model.num_heads));
     if (model.ffn_size == 0) model.ffn_size = 4 * model.hidden_size;
-    if (model.family != "gpt" && !document.has("model.qkv_bias")) model.qkv_bias = false;
-    if (model.family != "gpt" && !document.has("model.linear_bias")) model.linear_bias = false;
+    const bool biased = model.family == "gpt" || model.family == "neox";
+    if (!biased && !document.has("model.qkv_bias")) model.qkv_bias = false;
+    if (!biased && !document.has("model.linear_bias")) model.linear_bias = false;
   }
 
   check_cluster(deck.cluster, document, deck.analysis.mist());

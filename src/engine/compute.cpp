@@ -30,6 +30,8 @@ ComputeOf<Storage>::ComputeOf(const plan::Plan& plan, const model::Config& model
   eps_ = float(model.norm_eps);
   norm_kind_ = model.norm();
   mlp_kind_ = model.mlp();
+  qk_norm_ = model.qk_norm;
+  rotary_dim_ = model.rotary_dim();
   mlp_in_ = {{"mlp.in", 0, model.mlp_in_size() / stage.tp}};
   if (model.rotary()) {
     const std::vector<float> table =

@@ -1,6 +1,7 @@
 /// @file The compute tasks of a Program as kernel calls.
 #pragma once
 
+#include <array>
 #include <map>
 #include <memory>
 #include <string>
@@ -11,6 +12,7 @@
 #include "engine/engine.hpp"
 #include "kernels/adamw.hpp"
 #include "kernels/attention.hpp"
+#include "kernels/rope.hpp"
 #include "operands.hpp"
 
 namespace brume::engine {
@@ -127,13 +129,24 @@ class ComputeOf final : public Compute {
                   std::size_t first, std::size_t last, Each each) const;
   bool rotary() const { return rope_.bytes() > 0; }
   kernels::ConstMatrix rope_table() const {
-    return rows(reinterpret_cast<float*>(rope_.data()), attention_.seq_len, attention_.head_dim);
+    return rows(reinterpret_cast<float*>(rope_.data()), attention_.seq_len, rotary_dim_);
   }
   /// Queries and keys of [N, q k v]: what positions turn.
   Matrix turned(const Matrix& qkv) const {
     return kernels::columns<Storage>(qkv, 0,
                                      (attention_.heads + attention_.keys()) * attention_.head_dim);
   }
+  void turn(Matrix qkv) const {
+    if (rotary()) kernels::rope_forward<Storage>(rope_table(), attention_.head_dim, turned(qkv));
+  }
+  /// Queries or keys of [N, q k v], by the name of their norm.
+  struct NormedHeads {
+    const char* norm;
+    Matrix columns;
+    kernels::Vector rstd;
+  };
+  std::array<NormedHeads, 2> normed_heads(const Operands& o, const Matrix& qkv) const;
+  Matrix attention_input(const Operands& o, Storage* room) const;
   void project(const Operands& o, model::BranchKind kind, ConstMatrix normed) const;
   void attend(const Operands& o) const;
   void activate(ConstMatrix wide, ConstVector bias, Matrix a) const;
@@ -165,6 +178,8 @@ class ComputeOf final : public Compute {
   model::NormKind norm_kind_;
   model::MlpKind mlp_kind_;
   kernels::AttentionShape attention_;
+  bool qk_norm_;
+  int rotary_dim_;       ///< R
   device::Memory rope_;  ///< table of kernels::rope_forward; empty: positions are learned
   std::vector<Linear> qkv_, mlp_in_;
   std::map<model::SegmentKind, SegmentParts> segments_;

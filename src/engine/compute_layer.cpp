@@ -4,7 +4,7 @@
 #include "kernels/gelu_erf.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/pointwise.hpp"
-#include "kernels/rope.hpp"
+#include "kernels/rms_norm.hpp"
 #include "kernels/swiglu.hpp"
 
 namespace brume::engine {
@@ -45,7 +45,8 @@ void ComputeOf<Storage>::layer_forward(const Operands& o) const {
   if (o.task.find(Role::output)) write_output(o);
 }
 
-/// The branch's first product; queries, keys and values with bias and turned by their positions.
+/// The branch's first product; queries, keys and values with bias, and turned by their positions
+/// unless norms come first.
 template <class Storage>
 void ComputeOf<Storage>::project(const Operands& o, BranchKind kind, ConstMatrix normed) const {
   const bool attention = kind == BranchKind::attention;
@@ -59,12 +60,42 @@ void ComputeOf<Storage>::project(const Operands& o, BranchKind kind, ConstMatrix
     if (attention && has(o.block(), linear.name + ".bias"))
       kernels::add_bias<Storage>(own, vector(w, o.block(), linear.name + ".bias"), own);
   }
-  if (attention && rotary()) kernels::rope_forward<Storage>(rope_table(), turned(out));
+  if (attention && !qk_norm_) turn(out);
+}
+
+template <class Storage>
+auto ComputeOf<Storage>::normed_heads(const Operands& o, const Matrix& qkv) const
+    -> std::array<NormedHeads, 2> {
+  const kernels::Vector rstd = statistic(o, "qk.rstd");
+  const std::int64_t q = std::int64_t{tokens_} * attention_.heads;
+  const std::int64_t k = std::int64_t{tokens_} * attention_.keys();
+  const int q_width = attention_.heads * attention_.head_dim;
+  return {{{"attention.q_norm", kernels::columns<Storage>(qkv, 0, q_width), part(rstd.data(), q)},
+           {"attention.k_norm",
+            kernels::columns<Storage>(qkv, q_width, attention_.keys() * attention_.head_dim),
+            part(rstd.data() + q, k)}}};
+}
+
+/// What attention reads: what is kept or, where queries and keys have norms, these and the values
+/// at `room`.
+template <class Storage>
+auto ComputeOf<Storage>::attention_input(const Operands& o, Storage* room) const -> Matrix {
+  const Matrix kept = saved(o, "qkv", attention_.width());
+  if (!qk_norm_) return kept;
+  const Matrix qkv = rows(room, tokens_, attention_.width());
+  kernels::copy<Storage>(ConstVector(kept.data(), kept.size()),
+                         kernels::VectorOf<Storage>(qkv.data(), qkv.size()));
+  for (const NormedHeads& heads : normed_heads(o, qkv))
+    kernels::rms_norm_forward<Storage>(
+        heads.columns, vector(weights(o), o.block(), std::string(heads.norm) + ".gain"), eps_,
+        heads.columns, heads.rstd);
+  turn(qkv);
+  return qkv;
 }
 
 template <class Storage>
 void ComputeOf<Storage>::attend(const Operands& o) const {
-  const Matrix qkv = saved(o, "qkv", attention_.width());
+  const Matrix qkv = attention_input(o, o.data<Storage>(Role::workspace));
   const Matrix attended = saved(o, "attended", attended_tp_);
   kernels::attention_forward<Storage>(attention_, qkv, attended, statistic(o, "lse"));
 }
@@ -176,15 +207,25 @@ void ComputeOf<Storage>::attention_inner_backward(const Operands& o, Matrix d_qk
                                                   Storage* scratch) const {
   const Storage* w = weights(o);
   const Matrix dy = stream(o, Role::gradient);
-  const Matrix qkv = saved(o, "qkv", attention_.width());
   const Matrix attended = saved(o, "attended", attended_tp_);
   const Matrix d_attended = rows(scratch, tokens_, attended_tp_);
+  const Matrix qkv = attention_input(o, scratch + d_attended.size());
   kernels::linear_backward_input<Storage>(dy, matrix(w, o.block(), "attention.out.weight"),
                                           Write::replace, d_attended);
   linear_backward_parameters(o, "attention.out", dy, attended);
   kernels::attention_backward<Storage>(attention_, qkv, attended, statistic(o, "lse"), d_attended,
                                        d_qkv);
-  if (rotary()) kernels::rope_backward<Storage>(rope_table(), turned(d_qkv));
+  if (rotary()) kernels::rope_backward<Storage>(rope_table(), attention_.head_dim, turned(d_qkv));
+  if (!qk_norm_) return;
+  const auto kept = normed_heads(o, saved(o, "qkv", attention_.width()));
+  const auto gradients = normed_heads(o, d_qkv);
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    const std::string gain = std::string(kept[i].norm) + ".gain";
+    kernels::rms_norm_backward<Storage>(gradients[i].columns, kept[i].columns,
+                                        vector(w, o.block(), gain), kept[i].rstd, ConstMatrix(),
+                                        gradients[i].columns, o.write(),
+                                        vector(o.data(Role::grads), o.block(), gain));
+  }
 }
 
 template <class Storage>

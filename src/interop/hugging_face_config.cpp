@@ -67,6 +67,8 @@ json rotary(const Config& m) {
       rope["original_max_position_embeddings"] = scaling.original_seq_len;
     }
   }
+  if (m.rotary_dim() != m.head_dim())  // so that the product, rounded down, is it again
+    rope["partial_rotary_factor"] = (m.rotary_dim() + 0.5) / m.head_dim();
   json config{{"num_hidden_layers", m.num_layers},  {"hidden_size", m.hidden_size},
               {"num_attention_heads", m.num_heads}, {"max_position_embeddings", m.seq_len},
               {"rope_theta", m.rope_theta},         {"rope_parameters", rope}};
@@ -75,19 +77,24 @@ json rotary(const Config& m) {
 }
 
 json llama(const Config& m) {
+  needs(!(m.qk_norm && m.qkv_bias), "Qwen3 has no biases of queries, keys and values");
   json config = rotary(m);
-  config.update({{"architectures", {m.qkv_bias ? "Qwen2ForCausalLM" : "LlamaForCausalLM"}},
-                 {"model_type", m.qkv_bias ? "qwen2" : "llama"},
+  config.update({{"architectures",
+                  {m.qk_norm    ? "Qwen3ForCausalLM"
+                   : m.qkv_bias ? "Qwen2ForCausalLM"
+                                : "LlamaForCausalLM"}},
+                 {"model_type", m.qk_norm    ? "qwen3"
+                                : m.qkv_bias ? "qwen2"
+                                             : "llama"},
                  {"num_key_value_heads", m.kv_heads()},
                  {"head_dim", m.head_dim()},
                  {"intermediate_size", m.ffn_size},
                  {"hidden_act", "silu"},
                  {"rms_norm_eps", m.norm_eps},
                  {"attention_dropout", 0.0}});
-  if (m.qkv_bias)
-    config["use_sliding_window"] = false;
-  else
-    config.update({{"attention_bias", false}, {"mlp_bias", false}});
+  if (m.qkv_bias || m.qk_norm) config["use_sliding_window"] = false;
+  if (!m.qkv_bias) config["attention_bias"] = false;
+  if (!m.qkv_bias && !m.qk_norm) config["mlp_bias"] = false;
   return config;
 }
 
@@ -109,6 +116,26 @@ json falcon(const Config& m) {
                  {"ffn_hidden_size", m.ffn_size},
                  {"activation", "gelu"},
                  {"layer_norm_epsilon", m.norm_eps},
+                 {"hidden_dropout", 0.0},
+                 {"attention_dropout", 0.0}});
+  return config;
+}
+
+json neox(const Config& m) {
+  needs(m.attention_size() == m.hidden_size, "GPT-NeoX has head_dim = hidden_size / num_heads");
+  needs(m.kv_heads() == m.num_heads, "GPT-NeoX has as many key heads as query heads");
+  needs(m.qkv_bias && m.linear_bias, "all linear layers of GPT-NeoX have a bias");
+  json config = rotary(m);
+  const json& rope = config["rope_parameters"];
+  config.update({{"architectures", {"GPTNeoXForCausalLM"}},
+                 {"model_type", "gpt_neox"},
+                 {"intermediate_size", m.ffn_size},
+                 {"hidden_act", "gelu"},
+                 {"use_parallel_residual", m.parallel()},
+                 {"attention_bias", true},
+                 {"rotary_emb_base", m.rope_theta},
+                 {"rotary_pct", rope.value("partial_rotary_factor", 1.0)},
+                 {"layer_norm_eps", m.norm_eps},
                  {"hidden_dropout", 0.0},
                  {"attention_dropout", 0.0}});
   return config;
@@ -139,6 +166,7 @@ json hugging_face_config(const Config& m, Dtype dtype) {
     case Family::gpt: config = gpt2(m); break;
     case Family::llama: config = llama(m); break;
     case Family::falcon: config = falcon(m); break;
+    case Family::neox: config = neox(m); break;
   }
   config.update({{"vocab_size", m.vocab_size},
                  {"tie_word_embeddings", m.tied_head},

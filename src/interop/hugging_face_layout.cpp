@@ -22,6 +22,9 @@ struct Names {
   std::string prefix;  ///< of all but the head
   std::string layers;  ///< before a layer's number
   std::map<std::string, std::vector<std::string>> ends, of_layer;
+  std::string head = "lm_head";
+  std::string fused =
+      {};  ///< queries, keys and values in one tensor, by heads; empty: there is none
 };
 
 Names names(const Config& m) {
@@ -48,6 +51,8 @@ Names names(const Config& m) {
                   {"attention.qkv", {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}},
                   {"attention.q", {"self_attn.q_proj"}},
                   {"attention.kv", {"self_attn.k_proj", "self_attn.v_proj"}},
+                  {"attention.q_norm", {"self_attn.q_norm"}},
+                  {"attention.k_norm", {"self_attn.k_norm"}},
                   {"attention.out", {"self_attn.o_proj"}},
                   {"mlp.in", {"mlp.gate_proj", "mlp.up_proj"}},
                   {"mlp.out", {"mlp.down_proj"}}}};
@@ -59,7 +64,19 @@ Names names(const Config& m) {
                            {"norm2", {"ln_mlp"}},
                            {"attention.out", {"self_attention.dense"}},
                            {"mlp.in", {"mlp.dense_h_to_4h"}},
-                           {"mlp.out", {"mlp.dense_4h_to_h"}}}};
+                           {"mlp.out", {"mlp.dense_4h_to_h"}}},
+              .fused = "self_attention.query_key_value"};
+    case Family::neox:
+      return {.prefix = "gpt_neox.",
+              .layers = "layers.",
+              .ends = {{"embedding.token", {"embed_in"}}, {"head.norm", {"final_layer_norm"}}},
+              .of_layer = {{"norm1", {"input_layernorm"}},
+                           {"norm2", {"post_attention_layernorm"}},
+                           {"attention.out", {"attention.dense"}},
+                           {"mlp.in", {"mlp.dense_h_to_4h"}},
+                           {"mlp.out", {"mlp.dense_4h_to_h"}}},
+              .head = "embed_out",
+              .fused = "attention.query_key_value"};
   }
   return {};
 }
@@ -74,8 +91,8 @@ std::pair<std::string, std::string> split(const std::string& name) {
   return {name, ".weight"};  // a table
 }
 
-/// The fused rows of a falcon's queries, keys and values: for each key head its g query heads, its
-/// key and its value.
+/// The fused rows of queries, keys and values: for each key head its g query heads, its key and its
+/// value.
 std::vector<RowRun> fused_rows(const Config& m, const std::string& tensor,
                                const std::string& module) {
   const std::int64_t heads = m.num_heads / m.kv_heads(), size = m.head_dim();
@@ -94,6 +111,7 @@ class LayoutBuilder {
  public:
   explicit LayoutBuilder(const Config& config) : model_(config), names_(names(config)) {
     layout_.prefix = names_.prefix;
+    layout_.head = names_.head + ".weight";
   }
 
   HuggingFaceLayout build() {
@@ -114,10 +132,10 @@ class LayoutBuilder {
     const bool transposed = matrix && in_layer && model_.family == Family::gpt;
     Placed placed{.parameter = parameter, .matrix = matrix, .transposed = transposed};
     if (module == "head")
-      placed.runs = {{"lm_head.weight", 0, placed.rows()}};
-    else if (in_layer && model_.family == Family::falcon &&
+      placed.runs = {{layout_.head, 0, placed.rows()}};
+    else if (in_layer && !names_.fused.empty() &&
              (module == "attention.qkv" || module == "attention.q" || module == "attention.kv"))
-      placed.runs = fused_rows(model_, prefix + "self_attention.query_key_value" + kind, module);
+      placed.runs = fused_rows(model_, prefix + names_.fused + kind, module);
     else
       placed.runs = equal_parts(in_layer ? names_.of_layer : names_.ends, module, prefix, kind,
                                 placed.rows(), parameter.name);
@@ -166,8 +184,10 @@ HuggingFaceLayout hugging_face_layout(const Config& config) {
 }
 
 bool is_buffer(std::string_view tensor) {
-  return tensor.ends_with(".attn.bias") || tensor.ends_with(".attn.masked_bias") ||
-         tensor.ends_with(".rotary_emb.inv_freq");
+  for (const char* end : {".attn.bias", ".attn.masked_bias", ".attention.bias",
+                          ".attention.masked_bias", ".rotary_emb.inv_freq"})
+    if (tensor.ends_with(end)) return true;
+  return false;
 }
 
 }  // namespace brume::interop

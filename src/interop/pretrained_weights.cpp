@@ -23,7 +23,6 @@ using nlohmann::json;
 
 constexpr const char* single_file = "model.safetensors";
 constexpr const char* index_file = "model.safetensors.index.json";
-constexpr const char* head_tensor = "lm_head.weight";
 constexpr std::size_t largest_index_bytes = std::size_t{64} << 20;
 constexpr std::int64_t piece_elements = std::int64_t{1} << 21;
 
@@ -183,13 +182,13 @@ void PretrainedWeights::Impl::check_tensors() const {
     if (!places.contains(name_in_files(tensor.name))) missing.push_back(tensor.name);
   }
   for (const auto& [tensor, file] : places)
-    if (!known.contains(tensor) && !is_buffer(tensor) && !(tied && tensor == head_tensor))
+    if (!known.contains(tensor) && !is_buffer(tensor) && !(tied && tensor == layout.head))
       extra.push_back(tensor);
   require(missing.empty(), Failure::input,
           "{}: lacks {} of the model: {}: a file is missing, or config.json and [model] describe "
           "another model{}",
           name, plural(missing.size(), "tensor"), few(missing),
-          missing.size() == 1 && missing[0] == head_tensor
+          missing.size() == 1 && missing[0] == layout.head
               ? "; with tied_head = true the head is the token table"
               : "");
   require(
@@ -298,6 +297,7 @@ void PretrainedWeights::fill(const std::vector<Slab>& slabs) const {
 }
 
 void PretrainedWeights::require_tied() const {
+  const std::string& head_tensor = impl_->layout.head;
   if (!impl_->tied || !impl_->places.contains(head_tensor)) return;
   const std::string table = impl_->layout.tensors.front().name;
   const auto& head = impl_->file_of(head_tensor).tensors().at(head_tensor);

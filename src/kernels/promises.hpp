@@ -50,6 +50,15 @@ void promise_norm(const char* kernel, const X& x, const Gain& gain, const Y& y, 
           "[N, C], gain [C] and rstd [N] must fit");
 }
 
+template <class X, class Gain, class Y, class Rstd>
+void promise_rms_norm(const char* kernel, const X& x, const Gain& gain, const Y& y,
+                      const Rstd& rstd) {
+  const std::size_t width = gain.extent(0);
+  promise(same_extents(x, y) && width > 0 && x.extent(1) % width == 0 &&
+              rstd.extent(0) == x.extent(0) * (x.extent(1) / width),
+          kernel, "[N, G C], gain [C] and rstd [N G] must fit");
+}
+
 template <class X, class Residual>
 void promise_residual(const char* kernel, const X& x, const Residual& residual) {
   promise(residual.data() == nullptr || same_extents(residual, x), kernel,
@@ -57,11 +66,11 @@ void promise_residual(const char* kernel, const X& x, const Residual& residual) 
 }
 
 template <class Table, class X>
-void promise_rope(const char* kernel, const Table& table, const X& x) {
-  const int head_dim = table.extent_int(1);
-  promise(
-      table.extent(0) > 0 && head_dim > 0 && head_dim % 2 == 0 && x.extent_int(1) % head_dim == 0,
-      kernel, "the table must be [T, D] with an even D, x [N, H D]");
+void promise_rope(const char* kernel, const Table& table, int head_dim, const X& x) {
+  const int turned = table.extent_int(1);
+  promise(table.extent(0) > 0 && turned > 0 && turned % 2 == 0 && turned <= head_dim &&
+              x.extent_int(1) % head_dim == 0,
+          kernel, "the table must be [T, R] with an even R up to D, x [N, H D]");
 }
 
 template <class Tokens, class X, class Table, class Positions>

@@ -29,9 +29,14 @@ void check(const Config& m) {
         m.hidden_size);
   needs(m.num_heads % m.kv_heads() == 0, "num_kv_heads = {} must divide num_heads = {}",
         m.kv_heads(), m.num_heads);
-  needs(!m.rotary() || m.head_dim() % 2 == 0,
-        "rotary positions turn pairs of features: head_dim must be even, found {}", m.head_dim());
-  needs(m.parallel() || m.layer_norms == 2, "layer_norms must be 2 for {}, found {}",
+  needs(!m.rotary() || m.rotary_dim() % 2 == 0,
+        "rotary positions turn pairs of features: {} must be even, found {}",
+        m.rotary_size > 0 ? "rotary_dim" : "head_dim", m.rotary_dim());
+  needs(m.rotary() || m.rotary_size == 0, "rotary_dim must be 0 for {}", name(m.family));
+  needs(m.rotary_dim() <= m.head_dim(), "rotary_dim = {} must be at most head_dim = {}",
+        m.rotary_dim(), m.head_dim());
+  needs(!m.qk_norm || m.norm() == NormKind::rms, "qk_norm must be false for {}", name(m.family));
+  needs(m.family == Family::falcon || m.layer_norms == 2, "layer_norms must be 2 for {}, found {}",
         name(m.family), m.layer_norms);
   needs(m.mlp() != MlpKind::swiglu || !m.linear_bias, "linear_bias must be false for {}",
         name(m.family));
@@ -61,6 +66,7 @@ const char* name(Family family) {
     case Family::gpt: return "gpt";
     case Family::llama: return "llama";
     case Family::falcon: return "falcon";
+    case Family::neox: return "neox";
   }
   return "";
 }
@@ -69,7 +75,8 @@ MlpKind Config::mlp() const {
   switch (family) {
     case Family::gpt: return MlpKind::gelu_tanh;
     case Family::llama: return MlpKind::swiglu;
-    case Family::falcon: return MlpKind::gelu_erf;
+    case Family::falcon:
+    case Family::neox: return MlpKind::gelu_erf;
   }
   return MlpKind::gelu_tanh;
 }
@@ -78,6 +85,7 @@ Config config(const deck::ModelKeys& keys, std::string_view precision) {
   require(keys.config.empty(), Failure::bug, "model: config = \"{}\" was not read", keys.config);
   const Family family = keys.family == "llama"    ? Family::llama
                         : keys.family == "falcon" ? Family::falcon
+                        : keys.family == "neox"   ? Family::neox
                                                   : Family::gpt;
   const int usual_norms = family == Family::falcon ? 1 : 2;
   const Config config{.family = family,
@@ -93,8 +101,11 @@ Config config(const deck::ModelKeys& keys, std::string_view precision) {
                       .qkv_bias = keys.qkv_bias,
                       .linear_bias = keys.linear_bias,
                       .layer_norms = keys.layer_norms == 0 ? usual_norms : keys.layer_norms,
+                      .qk_norm = keys.qk_norm,
+                      .parallel_residual = keys.parallel_residual,
                       .norm_eps = keys.norm_eps,
                       .rope_theta = keys.rope_theta,
+                      .rotary_size = keys.rotary_dim,
                       .rope_scaling = rope_scaling(keys.rope_scaling),
                       .init_std = keys.init_std,
                       .precision = precision == "bf16"   ? Precision::bf16
@@ -116,8 +127,11 @@ std::string text(const Config& m) {
   if (m.kv_heads() != m.num_heads) line += fmt::format(" kv_heads={}", m.kv_heads());
   if (m.rotary() || !m.qkv_bias)
     line += fmt::format(" qkv_bias={} linear_bias={}", m.qkv_bias, m.linear_bias);
-  if (m.parallel()) line += fmt::format(" layer_norms={}", m.layer_norms);
+  if (m.family == Family::falcon) line += fmt::format(" layer_norms={}", m.layer_norms);
+  if (m.family == Family::neox) line += fmt::format(" parallel={}", m.parallel());
+  if (m.qk_norm) line += " qk_norm";
   if (!m.rotary()) return line;
+  if (m.rotary_dim() != m.head_dim()) line += fmt::format(" rotary_dim={}", m.rotary_dim());
   line += fmt::format(" rope_theta={}", m.rope_theta);
   const RopeScaling& scaling = m.rope_scaling;
   if (scaling.kind == RopeScaling::Kind::linear)
@@ -131,8 +145,8 @@ std::string text(const Config& m) {
 std::vector<double> rope_frequencies(const Config& m) {
   const RopeScaling& scaling = m.rope_scaling;
   std::vector<double> frequencies;
-  for (int i = 0; i < m.head_dim() / 2; ++i) {
-    const double plain = std::pow(m.rope_theta, -2.0 * i / m.head_dim());
+  for (int i = 0; i < m.rotary_dim() / 2; ++i) {
+    const double plain = std::pow(m.rope_theta, -2.0 * i / m.rotary_dim());
     double kept = scaling.kind == RopeScaling::Kind::none ? 1.0 : 0.0;  // share left alone
     if (scaling.kind == RopeScaling::Kind::llama3) {
       const double turns = scaling.original_seq_len * plain / (2.0 * std::numbers::pi);

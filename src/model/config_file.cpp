@@ -34,9 +34,11 @@ const std::set<std::string> silent_keys{"architectures",
                                         "unk_token_id",
                                         "pretraining_tp",
                                         "n_ctx",
+                                        "classifier_dropout",
                                         "task_specific_params",
                                         "reorder_and_upcast_attn",
                                         "auto_map",
+                                        "is_decoder",
                                         "max_window_layers",
                                         "layer_types"};
 
@@ -174,19 +176,37 @@ void set_common(ConfigFile& file, KeyWriter& out, const char* family, bool tied_
   out.set("init_std", &Keys::init_std, file.number("initializer_range", 0.02), "initializer_range");
 }
 
+/// What a model could read is seldom what it is trained on: longer lengths must be meant.
+void set_seq_len(ConfigFile& file, KeyWriter& out, const char* key, int usual) {
+  constexpr int unasked = 1 << 14;
+  const int longest = file.size(key, usual);
+  file.needs(out.given("seq_len") || longest <= unasked,
+             "'{}' is {}: say how many tokens a sequence has, as seq_len = 4096 under [model] in "
+             "the deck, or --set model.seq_len=4096",
+             key, longest);
+  out.set("seq_len", &Keys::seq_len, longest, key);
+}
+
 /// Sizes under the names that all but GPT-2 use.
-void set_sizes(ConfigFile& file, KeyWriter& out) {
+void set_sizes(ConfigFile& file, KeyWriter& out, int usual_head_dim = 0) {
   out.set("num_layers", &Keys::num_layers, file.size("num_hidden_layers"), "num_hidden_layers");
   out.set("hidden_size", &Keys::hidden_size, file.size("hidden_size"), "hidden_size");
   out.set("num_heads", &Keys::num_heads, file.size("num_attention_heads"), "num_attention_heads");
-  out.set("head_dim", &Keys::head_dim, file.size("head_dim", 0), "head_dim");
-  out.set("seq_len", &Keys::seq_len, file.size("max_position_embeddings", 2048),
-          "max_position_embeddings");
+  out.set("head_dim", &Keys::head_dim, file.size("head_dim", usual_head_dim), "head_dim");
+  set_seq_len(file, out, "max_position_embeddings", 2048);
 }
 
+/// What older files call the base of the angles and the share of a head that is turned.
+struct RopeNames {
+  const char* theta = "rope_theta";
+  const char* share = "partial_rotary_factor";
+  double usual_share = 1.0;
+};
+
 /// `rope_scaling` beside `rope_theta`, or both in `rope_parameters`, as newer files have it.
-void set_rope(ConfigFile& file, KeyWriter& out) {
-  double theta = file.number("rope_theta", 10000.0);
+void set_rope(ConfigFile& file, KeyWriter& out, const RopeNames& names = {}) {
+  double theta = file.number(names.theta, 10000.0);
+  double share = file.number(names.share, names.usual_share);
   const json* table = file.find("rope_scaling");
   if (const json* newer = file.find("rope_parameters")) table = newer;
   if (table != nullptr) {
@@ -197,8 +217,7 @@ void set_rope(ConfigFile& file, KeyWriter& out) {
     const std::string kind = rope.word("rope_type", rope.word("type", "default"));
     rope.needs(kind == "default" || kind == "linear" || kind == "llama3",
                "'rope_type' must be default, linear or llama3, found \"{:.40}\"", kind);
-    rope.needs(rope.number("partial_rotary_factor", 1.0) == 1.0,
-               "'partial_rotary_factor' must be 1: all features of a head are turned");
+    share = rope.number("partial_rotary_factor", share);
     rope.needs(kind == "default" || rope.find("factor") != nullptr, "missing key 'factor'");
     const deck::RopeScalingKeys usual;
     if (!out.given("rope_scaling")) {
@@ -218,7 +237,13 @@ void set_rope(ConfigFile& file, KeyWriter& out) {
         out.check(key, from);
     }
   }
-  out.set("rope_theta", &Keys::rope_theta, theta, "rope_theta");
+  out.set("rope_theta", &Keys::rope_theta, theta, names.theta);
+  file.needs(share > 0.0 && share <= 1.0, "'{}' must be above 0 and at most 1, found {}",
+             names.share, share);
+  const Keys& keys = out.keys();
+  const int head_dim = keys.head_dim > 0 ? keys.head_dim : keys.hidden_size / keys.num_heads;
+  if (share < 1.0)
+    out.set("rotary_dim", &Keys::rotary_dim, std::max(1, int(head_dim * share)), names.share);
 }
 
 void read_gpt2(ConfigFile& file, KeyWriter& out) {
@@ -227,7 +252,7 @@ void read_gpt2(ConfigFile& file, KeyWriter& out) {
   out.set("hidden_size", &Keys::hidden_size, file.size("n_embd"), "n_embd");
   out.set("num_heads", &Keys::num_heads, file.size("n_head"), "n_head");
   out.set("ffn_size", &Keys::ffn_size, file.size("n_inner", 0), "n_inner");
-  out.set("seq_len", &Keys::seq_len, file.size("n_positions", 1024), "n_positions");
+  set_seq_len(file, out, "n_positions", 1024);
   out.set("norm_eps", &Keys::norm_eps, file.number("layer_norm_epsilon", 1e-5),
           "layer_norm_epsilon");
   refuse_activation(file, "activation_function", "gelu_new", {"gelu_new", "gelu_pytorch_tanh"});
@@ -237,15 +262,23 @@ void read_gpt2(ConfigFile& file, KeyWriter& out) {
              "'scale_attn_by_inverse_layer_idx' must be false");
 }
 
-void read_llama(ConfigFile& file, KeyWriter& out, bool qkv_bias) {
+/// What models that are llamas but for their name have.
+struct LlamaKind {
+  bool qkv_bias = false;
+  bool qk_norm = false;
+  int usual_head_dim = 0;
+};
+
+void read_llama(ConfigFile& file, KeyWriter& out, const LlamaKind& kind) {
   set_common(file, out, "llama", false);
-  set_sizes(file, out);
+  set_sizes(file, out, kind.usual_head_dim);
   set_rope(file, out);
   out.set("num_kv_heads", &Keys::num_kv_heads, file.size("num_key_value_heads", 0),
           "num_key_value_heads");
   out.set("ffn_size", &Keys::ffn_size, file.size("intermediate_size"), "intermediate_size");
   out.set("norm_eps", &Keys::norm_eps, file.number("rms_norm_eps", 1e-6), "rms_norm_eps");
-  out.set("qkv_bias", &Keys::qkv_bias, qkv_bias, "architectures");
+  out.set("qkv_bias", &Keys::qkv_bias, kind.qkv_bias, "architectures");
+  out.set("qk_norm", &Keys::qk_norm, kind.qk_norm, "architectures");
   out.set("linear_bias", &Keys::linear_bias, false, "architectures");
   refuse_activation(file, "hidden_act", "silu", {"silu", "swish"});
   refuse_dropout(file, out, {"attention_dropout"});
@@ -284,29 +317,85 @@ void read_falcon(ConfigFile& file, KeyWriter& out) {
   out.set("linear_bias", &Keys::linear_bias, bias, "bias");
   refuse_activation(file, "activation", "gelu", {"gelu"});
   refuse_dropout(file, out, {"hidden_dropout", "attention_dropout"});
-  file.needs(!file.truth("alibi", false),
-             "'alibi' must be false: a falcon's positions are rotary here");
   file.needs(file.truth("parallel_attn", true) || grouped,
              "'parallel_attn' must be true: a falcon's attention and MLP are parallel here");
   file.needs(!file.truth("apply_residual_connection_post_layernorm", false),
              "'apply_residual_connection_post_layernorm' must be false");
 }
 
+void read_neox(ConfigFile& file, KeyWriter& out) {
+  set_common(file, out, "neox", false);
+  set_sizes(file, out);
+  set_rope(file, out, {.theta = "rotary_emb_base", .share = "rotary_pct", .usual_share = 0.25});
+  out.set("ffn_size", &Keys::ffn_size, file.size("intermediate_size", 24576), "intermediate_size");
+  out.set("norm_eps", &Keys::norm_eps, file.number("layer_norm_eps", 1e-5), "layer_norm_eps");
+  out.set("parallel_residual", &Keys::parallel_residual, file.truth("use_parallel_residual", true),
+          "use_parallel_residual");
+  refuse_activation(file, "hidden_act", "gelu", {"gelu"});
+  refuse_dropout(file, out, {"attention_dropout", "hidden_dropout"});
+  file.needs(file.truth("attention_bias", true),
+             "'attention_bias' must be true: all linear layers of a neox have a bias");
+}
+
 using Read = void (*)(ConfigFile&, KeyWriter&);
-const std::vector<std::pair<std::string, Read>> architectures{
-    {"GPT2LMHeadModel", read_gpt2},
-    {"LlamaForCausalLM", [](ConfigFile& f, KeyWriter& out) { read_llama(f, out, false); }},
-    {"MistralForCausalLM", [](ConfigFile& f, KeyWriter& out) { read_llama(f, out, false); }},
-    {"Qwen2ForCausalLM", [](ConfigFile& f, KeyWriter& out) { read_llama(f, out, true); }},
-    {"FalconForCausalLM", read_falcon},
+struct Architecture {
+  std::string name, model_type;
+  Read read;
+};
+const std::vector<Architecture> architectures{
+    {"GPT2LMHeadModel", "gpt2", read_gpt2},
+    {"LlamaForCausalLM", "llama", [](ConfigFile& f, KeyWriter& out) { read_llama(f, out, {}); }},
+    {"MistralForCausalLM", "mistral",
+     [](ConfigFile& f, KeyWriter& out) { read_llama(f, out, {}); }},
+    {"Qwen2ForCausalLM", "qwen2",
+     [](ConfigFile& f, KeyWriter& out) { read_llama(f, out, {.qkv_bias = true}); }},
+    {"Qwen3ForCausalLM", "qwen3",
+     [](ConfigFile& f, KeyWriter& out) {
+       read_llama(f, out, {.qk_norm = true, .usual_head_dim = 128});
+     }},
+    {"FalconForCausalLM", "falcon", read_falcon},
+    {"GPTNeoXForCausalLM", "gpt_neox", read_neox},
 };
 
-std::string architecture(ConfigFile& file) {
+/// What a file asks for that no family here has, as far as its keys and name say.
+std::string missing(ConfigFile& file, const std::string& name) {
+  std::vector<std::string> parts;
+  for (const char* key :
+       {"num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"}) {
+    const json* value = file.find(key);
+    if (value != nullptr && *value != 1 && parts.empty()) parts.emplace_back("mixtures of experts");
+  }
+  if (file.find("kv_lora_rank") != nullptr) parts.emplace_back("latent attention");
+  const json* alibi = file.find("alibi");
+  if ((alibi != nullptr && *alibi == true) || name.starts_with("Bloom") || name.starts_with("MPT"))
+    parts.emplace_back("ALiBi positions");
+  if (file.find("vision_config") != nullptr) parts.emplace_back("images");
+  return fmt::format("{}", fmt::join(parts, " and "));
+}
+
+/// Dispatches by the architecture or, where the file names none, by the type of model.
+const Architecture& architecture(ConfigFile& file) {
   const json* names = file.find("architectures");
-  file.needs(names != nullptr && names->is_array() && names->size() == 1 && (*names)[0].is_string(),
-             "'architectures' must be a list of one name, found {}",
-             names ? deck::describe_json(*names) : "nothing");
-  return (*names)[0].get<std::string>();
+  const std::string type = file.word("model_type", "");
+  file.needs(names != nullptr || !type.empty(),
+             "neither 'architectures' nor 'model_type' says what kind of model it is");
+  file.needs(
+      names == nullptr || (names->is_array() && names->size() == 1 && (*names)[0].is_string()),
+      "'architectures' must be a list of one name, found {}",
+      names ? deck::describe_json(*names) : "");
+  const std::string name = names != nullptr ? (*names)[0].get<std::string>() : type;
+  const auto found = std::ranges::find(
+      architectures, name, names != nullptr ? &Architecture::name : &Architecture::model_type);
+  const std::string without = missing(file, name);
+  std::vector<std::string> known;
+  for (const Architecture& one : architectures)
+    known.push_back(names != nullptr ? one.name : one.model_type);
+  file.needs(found != architectures.end(), "{} \"{:.40}\" does not run here{}, but {} do",
+             names != nullptr ? "architecture" : "model_type", name,
+             without.empty() ? "" : fmt::format(" (it asks for {})", without),
+             fmt::join(known, ", "));
+  file.needs(without.empty(), "it asks for {}, which do not run here", without);
+  return *found;
 }
 
 }  // namespace
@@ -315,17 +404,10 @@ deck::ModelKeys resolved(const deck::ModelKeys& keys) {
   if (keys.config.empty()) return keys;
   deck::ModelKeys filled = keys;
   ConfigFile file = load(keys);
-  const std::string name = architecture(file);
-  const auto found = std::ranges::find(architectures, name, &std::pair<std::string, Read>::first);
-  std::vector<std::string> known;
-  for (const auto& [architecture, read] : architectures) known.push_back(architecture);
-  file.needs(found != architectures.end(), "architecture \"{:.40}\" does not run here, but {} do",
-             name, fmt::join(known, ", "));
-  for (const char* key : {"num_local_experts", "num_experts", "n_routed_experts"})
-    file.needs(file.size(key, 1) == 1, "'{}': mixtures of experts do not run here", key);
+  const Architecture& kind = architecture(file);
   file.needs(!file.truth("add_cross_attention", false), "'add_cross_attention' must be false");
   KeyWriter writer(filled, file);
-  found->second(file, writer);
+  kind.read(file, writer);
   if (const auto unknown = file.unknown(); !unknown.empty())
     log::warn("{}: keys without meaning here: {}", keys.config, fmt::join(unknown, ", "));
   if (filled.ffn_size == 0) filled.ffn_size = 4 * filled.hidden_size;

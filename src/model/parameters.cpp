@@ -40,9 +40,12 @@ Block embedding_block(const Config& m) {
 
 /// Adds the parameters of a norm. Their gradients are parts, because each tp rank works on its own
 /// columns of what the norm feeds.
+Parameter gain(const std::string& norm, int width) {
+  return {.name = norm + ".gain", .shape = {width}, .tp_partial = true, .init = Init::ones};
+}
+
 void add_norm(std::vector<Parameter>& parameters, const Config& m, const std::string& name) {
-  parameters.push_back(
-      {.name = name + ".gain", .shape = {m.hidden_size}, .tp_partial = true, .init = Init::ones});
+  parameters.push_back(gain(name, m.hidden_size));
   if (m.norm() == NormKind::layer)
     parameters.push_back({.name = name + ".bias", .shape = {m.hidden_size}, .tp_partial = true});
 }
@@ -92,6 +95,9 @@ Block layer_block(const Config& m, int layer) {
               .parameters = {}};
   std::vector<Parameter>& p = block.parameters;
   for (int norm = 1; norm <= m.layer_norms; ++norm) add_norm(p, m, "norm" + std::to_string(norm));
+  if (m.qk_norm)
+    for (const char* norm : {"attention.q_norm", "attention.k_norm"})
+      p.push_back(gain(norm, m.head_dim()));
   add_qkv(p, m);
   add_out(p, m, "attention.out", m.attention_size());
   if (m.mlp() == MlpKind::swiglu)

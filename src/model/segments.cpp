@@ -70,8 +70,14 @@ void add_norm(Segment& segment, const Config& m, const Sizes& s, const std::stri
 void add_attention(Segment& segment, const Config& m, const Sizes& s) {
   segment.operators.push_back(matmul("qkv", s.tokens, s.qkv_tp, s.hidden));
   if (m.qkv_bias) segment.operators.push_back(bias_and_residual("qkv bias", s.tokens * s.qkv_tp));
+  const Expr turned = s.attended_tp + s.keys_tp;  // features of queries and keys
+  if (m.qk_norm) {
+    const Expr heads = s.tokens * (turned / s.head_dim);
+    segment.operators.push_back(
+        streaming("qk norm", OperatorKind::rms_norm, {heads, s.head_dim}, s.tokens * turned, 2, 5));
+    segment.saved.push_back({"qk.rstd", heads, statistic_bytes});
+  }
   if (m.rotary()) {
-    const Expr turned = s.attended_tp + s.keys_tp;
     segment.operators.push_back(streaming("rope", OperatorKind::rope,
                                           {s.tokens, turned / s.head_dim, s.head_dim},
                                           s.tokens * turned, 2, 2));
@@ -101,7 +107,8 @@ void add_mlp(Segment& segment, const Config& m, const Sizes& s) {
 
 /// Forward: a normed input, later the MLP's activation in its place. Backward: the gradients of all
 /// branches' first products, and beside them in one place what each branch's last product read or
-/// its gradient, later a normed input and its gradient.
+/// its gradient, later a normed input and its gradient. Where queries and keys have norms, what is
+/// kept is from before these, and what attention reads is made in both passes.
 Segment layer_segment(const Config& m, const Sizes& s, SegmentKind kind) {
   Segment segment{kind, {}, {}, s.tokens * s.hidden, 0.0, s.activation_bytes};
   const std::vector<Branch> all = branches(m, kind);
@@ -113,9 +120,11 @@ Segment layer_segment(const Config& m, const Sizes& s, SegmentKind kind) {
     const bool attention = branch.kind == BranchKind::attention;
     (attention ? add_attention : add_mlp)(segment, m, s);
     const Expr inner = s.tokens * (attention ? s.attended_tp : s.ffn_tp);
-    if (!attention)
-      segment.forward_workspace_elements = max(segment.forward_workspace_elements, inner);
-    beside = max(beside, inner);
+    const Expr normed_qkv = attention && m.qk_norm ? s.tokens * s.qkv_tp : Expr(0.0);
+    if (!attention || m.qk_norm)
+      segment.forward_workspace_elements =
+          max(segment.forward_workspace_elements, attention ? normed_qkv : inner);
+    beside = max(beside, attention && m.qk_norm ? inner + normed_qkv : inner);
     gradients += s.tokens * (attention ? s.qkv_tp : s.mlp_in_tp);
   }
   segment.backward_workspace_elements = gradients + beside;

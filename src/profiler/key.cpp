@@ -97,6 +97,8 @@ std::string describe(const model::Config& m, const Shapes& shapes) {
   if (m.kv_heads() != m.num_heads) heads += fmt::format(" K{}", m.kv_heads());
   if (m.attention_size() != m.hidden_size) heads += fmt::format(" D{}", m.head_dim());
   if (m.rotary() && m.qkv_bias) heads += " qkv_bias";
+  if (m.rotary() && m.rotary_dim() != m.head_dim()) heads += fmt::format(" R{}", m.rotary_dim());
+  if (m.qk_norm) heads += " qk_norm";
   const char* const precision = m.precision == model::Precision::bf16   ? " bf16"
                                 : m.precision == model::Precision::fp16 ? " fp16"
                                                                         : "";

@@ -138,10 +138,11 @@ Passes rope(Maker<Storage> make, std::int64_t rows, std::int64_t heads,
             const model::Config& model) {
   const std::vector<float> angles =
       kernels::rope_table(model::rope_frequencies(model), model.seq_len);
-  const auto table = make.wide_copy(angles, model.seq_len, model.head_dim());
-  const auto x = make.matrix(rows, heads * model.head_dim());
-  return {[=] { kernels::rope_forward<Storage>(table, x); },
-          [=] { kernels::rope_backward<Storage>(table, x); }};
+  const int head_dim = model.head_dim();
+  const auto table = make.wide_copy(angles, model.seq_len, model.rotary_dim());
+  const auto x = make.matrix(rows, heads * head_dim);
+  return {[=] { kernels::rope_forward<Storage>(table, head_dim, x); },
+          [=] { kernels::rope_backward<Storage>(table, head_dim, x); }};
 }
 
 /// Backward makes the output again, as a segment's backward does; here and in gelu.

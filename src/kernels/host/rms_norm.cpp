@@ -7,24 +7,39 @@
 namespace brume::kernels {
 namespace {
 
+/// The parts of all rows, counted through.
+template <class View>
+class Parts {
+ public:
+  Parts(const View& matrix, std::size_t width)
+      : matrix_(matrix), width_(std::int64_t(width)), in_row_(matrix.extent_int(1) / width_) {}
+  std::int64_t count() const { return std::int64_t(matrix_.extent(0)) * in_row_; }
+  auto* operator[](std::int64_t i) const { return &matrix_(i / in_row_, i % in_row_ * width_); }
+
+ private:
+  View matrix_;
+  std::int64_t width_, in_row_;
+};
+
 template <class Storage>
-inline void apply_row(const Storage* x, const Storage* gain, float rstd, int width, Storage* y) {
+inline void apply_part(const Storage* x, const Storage* gain, float base, float rstd, int width,
+                       Storage* y) {
 #pragma omp simd
-  for (int c = 0; c < width; ++c) y[c] = gain[c] * (x[c] * rstd);
+  for (int c = 0; c < width; ++c) y[c] = (base + gain[c]) * (x[c] * rstd);
 }
 
-/// dgain += sum_n dy xhat over rows [first, last), in their order.
+/// dgain += sum_i dy xhat over parts [first, last), in their order.
 template <class Storage>
-void add_column_sums(const ConstMatrixOf<Storage>& dy, const ConstMatrixOf<Storage>& x,
-                     const ConstVector& rstd, std::int64_t first, std::int64_t last,
-                     const Vector& dgain) {
-  for_each_columns("rms_norm_backward_sums", x.extent(1),
+void add_column_sums(const Parts<ConstMatrixOf<Storage>>& dy,
+                     const Parts<ConstMatrixOf<Storage>>& x, const ConstVector& rstd,
+                     std::int64_t first, std::int64_t last, const Vector& dgain) {
+  for_each_columns("rms_norm_backward_sums", dgain.extent(0),
                    [=](std::int64_t begin, std::int64_t end) {
                      float* const sum = dgain.data();
-                     for (std::int64_t n = first; n < last; ++n) {
-                       const Storage* const grad = &dy(n, 0);
-                       const Storage* const in = &x(n, 0);
-                       const float scale = rstd(n);
+                     for (std::int64_t i = first; i < last; ++i) {
+                       const Storage* const grad = dy[i];
+                       const Storage* const in = x[i];
+                       const float scale = rstd(i);
 #pragma omp simd
                        for (std::int64_t c = begin; c < end; ++c)
                          sum[c] += grad[c] * (in[c] * scale);
@@ -33,11 +48,14 @@ void add_column_sums(const ConstMatrixOf<Storage>& dy, const ConstMatrixOf<Stora
 }
 
 template <class Storage>
-inline void write_dx_row(const Storage* grad, const Storage* x, const Storage* gain, float rstd,
-                         const Storage* residual, int width, Storage* dx) {
+inline void write_dx_part(const Storage* grad, const Storage* x, const Storage* gain, float base,
+                          float rstd, const Storage* residual, int width, Storage* dx) {
   const float mean_gx =
-      sum_terms(width, [=](int c) { return grad[c] * gain[c] * (x[c] * rstd); }) / float(width);
-  const auto value = [=](int c) { return rstd * (grad[c] * gain[c] - x[c] * rstd * mean_gx); };
+      sum_terms(width, [=](int c) { return grad[c] * (base + gain[c]) * (x[c] * rstd); }) /
+      float(width);
+  const auto value = [=](int c) {
+    return rstd * (grad[c] * (base + gain[c]) - x[c] * rstd * mean_gx);
+  };
   if (residual == nullptr) {
 #pragma omp simd
     for (int c = 0; c < width; ++c) dx[c] = value(c);
@@ -51,46 +69,53 @@ inline void write_dx_row(const Storage* grad, const Storage* x, const Storage* g
 
 template <class Storage>
 void rms_norm_forward(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> gain, float eps,
-                      MatrixOf<Storage> y, Vector rstd) {
-  promise_norm("rms_norm_forward", x, gain, y, rstd);
-  const int width = x.extent_int(1);
-  for_each("rms_norm_forward", x.extent(0), [=](std::int64_t n) {
-    const Storage* const in = &x(n, 0);
-    const float mean = sum_terms(width, [=](int c) { return in[c] * in[c]; }) / float(width);
-    rstd(n) = 1.0f / std::sqrt(mean + eps);
-    apply_row(in, gain.data(), rstd(n), width, &y(n, 0));
+                      MatrixOf<Storage> y, Vector rstd, float base) {
+  promise_rms_norm("rms_norm_forward", x, gain, y, rstd);
+  const Parts in(x, gain.size());
+  const Parts out(y, gain.size());
+  const int width = gain.extent_int(0);
+  for_each("rms_norm_forward", in.count(), [=](std::int64_t i) {
+    const Storage* const part = in[i];
+    const float mean = sum_terms(width, [=](int c) { return part[c] * part[c]; }) / float(width);
+    rstd(i) = 1.0f / std::sqrt(mean + eps);
+    apply_part(part, gain.data(), base, rstd(i), width, out[i]);
   });
 }
 
 template <class Storage>
 void rms_norm_apply(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> gain, ConstVector rstd,
-                    MatrixOf<Storage> y) {
-  promise_norm("rms_norm_apply", x, gain, y, rstd);
-  const int width = x.extent_int(1);
-  for_each("rms_norm_apply", x.extent(0),
-           [=](std::int64_t n) { apply_row(&x(n, 0), gain.data(), rstd(n), width, &y(n, 0)); });
+                    MatrixOf<Storage> y, float base) {
+  promise_rms_norm("rms_norm_apply", x, gain, y, rstd);
+  const Parts in(x, gain.size());
+  const Parts out(y, gain.size());
+  const int width = gain.extent_int(0);
+  for_each("rms_norm_apply", in.count(),
+           [=](std::int64_t i) { apply_part(in[i], gain.data(), base, rstd(i), width, out[i]); });
 }
 
 template <class Storage>
 void rms_norm_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
                        ConstVectorOf<Storage> gain, ConstVector rstd,
                        ConstMatrixOf<Storage> residual, MatrixOf<Storage> dx, Write write,
-                       Vector dgain) {
-  promise_norm("rms_norm_backward", x, gain, dy, rstd);
-  promise_norm("rms_norm_backward", x, dgain, dx, rstd);
+                       Vector dgain, float base) {
+  promise_rms_norm("rms_norm_backward", x, gain, dy, rstd);
+  promise_rms_norm("rms_norm_backward", x, dgain, dx, rstd);
   promise_residual("rms_norm_backward", x, residual);
   if (write == Write::replace) std::fill_n(dgain.data(), dgain.extent(0), 0.0f);
-  const int width = x.extent_int(1);
+  const int width = gain.extent_int(0);
+  const Parts in(x, gain.size()), grad(dy, gain.size()), added(residual, gain.size());
+  const Parts out(dx, gain.size());
+  const bool adds = residual.data() != nullptr;
   // dx may overwrite dy, so the sums come first; in blocks that stay in L2 between the two passes.
-  const std::int64_t tokens = x.extent(0);
+  const std::int64_t count = in.count();
   const std::int64_t block = std::max(1, 32768 * omp_get_max_threads() / std::max(1, width));
-  for (std::int64_t first = 0; first < tokens; first += block) {
-    const std::int64_t last = std::min(tokens, first + block);
-    add_column_sums<Storage>(dy, x, rstd, first, last, dgain);
+  for (std::int64_t first = 0; first < count; first += block) {
+    const std::int64_t last = std::min(count, first + block);
+    add_column_sums<Storage>(grad, in, rstd, first, last, dgain);
     for_each("rms_norm_backward", last - first, [=](std::int64_t i) {
-      const std::int64_t n = first + i;
-      write_dx_row(&dy(n, 0), &x(n, 0), gain.data(), rstd(n),
-                   residual.data() == nullptr ? nullptr : &residual(n, 0), width, &dx(n, 0));
+      const std::int64_t part = first + i;
+      write_dx_part(grad[part], in[part], gain.data(), base, rstd(part),
+                    adds ? added[part] : nullptr, width, out[part]);
     });
   }
 }

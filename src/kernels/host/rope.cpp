@@ -7,10 +7,10 @@ namespace {
 
 /// @param direction  1 forwards, -1 backwards
 template <class Storage>
-void turn(const char* kernel, const ConstMatrix& table, const MatrixOf<Storage>& x,
+void turn(const char* kernel, const ConstMatrix& table, int head_dim, const MatrixOf<Storage>& x,
           float direction) {
-  promise_rope(kernel, table, x);
-  const int head_dim = table.extent_int(1), half = head_dim / 2;
+  promise_rope(kernel, table, head_dim, x);
+  const int half = table.extent_int(1) / 2;
   const std::int64_t length = table.extent(0);
   const int width = x.extent_int(1);
   for_each(kernel, x.extent(0), [=](std::int64_t n) {
@@ -32,13 +32,13 @@ void turn(const char* kernel, const ConstMatrix& table, const MatrixOf<Storage>&
 }  // namespace
 
 template <class Storage>
-void rope_forward(ConstMatrix table, MatrixOf<Storage> x) {
-  turn<Storage>("rope_forward", table, x, 1.0f);
+void rope_forward(ConstMatrix table, int head_dim, MatrixOf<Storage> x) {
+  turn<Storage>("rope_forward", table, head_dim, x, 1.0f);
 }
 
 template <class Storage>
-void rope_backward(ConstMatrix table, MatrixOf<Storage> dx) {
-  turn<Storage>("rope_backward", table, dx, -1.0f);
+void rope_backward(ConstMatrix table, int head_dim, MatrixOf<Storage> dx) {
+  turn<Storage>("rope_backward", table, head_dim, dx, -1.0f);
 }
 
 }  // namespace brume::kernels

@@ -12,17 +12,17 @@ struct Turned {
 
 /// @param direction  1 forwards, -1 backwards
 template <class Storage>
-void turn(const char* kernel, const ConstMatrix& table, const MatrixOf<Storage>& x,
+void turn(const char* kernel, const ConstMatrix& table, int head_dim, const MatrixOf<Storage>& x,
           float direction) {
-  promise_rope(kernel, table, x);
-  const int head_dim = table.extent_int(1), half = head_dim / 2;
+  promise_rope(kernel, table, head_dim, x);
+  const int half = table.extent_int(1) / 2;
   const int length = table.extent_int(0);
   for_each_row(
       kernel, x.extent(0), KOKKOS_LAMBDA(const Team& team) {
         const int n = team.league_rank(), t = n % length;
         const auto low_of = [&](int pair) { return pair / half * head_dim + pair % half; };
         along(
-            team, x.extent_int(1) / 2,
+            team, x.extent_int(1) / head_dim * half,
             [&](int pair) {
               const int i = pair % half, low = low_of(pair);
               const float a = x(n, low), b = x(n, low + half);
@@ -39,13 +39,13 @@ void turn(const char* kernel, const ConstMatrix& table, const MatrixOf<Storage>&
 }  // namespace
 
 template <class Storage>
-void rope_forward(ConstMatrix table, MatrixOf<Storage> x) {
-  turn<Storage>("rope_forward", table, x, 1.0f);
+void rope_forward(ConstMatrix table, int head_dim, MatrixOf<Storage> x) {
+  turn<Storage>("rope_forward", table, head_dim, x, 1.0f);
 }
 
 template <class Storage>
-void rope_backward(ConstMatrix table, MatrixOf<Storage> dx) {
-  turn<Storage>("rope_backward", table, dx, -1.0f);
+void rope_backward(ConstMatrix table, int head_dim, MatrixOf<Storage> dx) {
+  turn<Storage>("rope_backward", table, head_dim, dx, -1.0f);
 }
 
 }  // namespace brume::kernels
