@@ -1,11 +1,8 @@
-/// @file Runs kernels block by block. Threads that wait for others are fibers: each has a stack of
-/// its own and goes on in turn, so barriers and shuffles are real.
+/// @file Runs kernels block by block. A thread runs until it waits for others, and goes on when
+/// they have come, so barriers and shuffles are real.
 #include <cxxabi.h>
-#include <sys/mman.h>
-#include <ucontext.h>
 
 #include <cstdlib>
-#include <new>
 
 #include "thread.hpp"
 
@@ -53,86 +50,92 @@ const Kernel& kernel_of(const std::string& mangled) {
   return found->second;
 }
 
-/// A block of threads; a thread of the host's keeps one, with its stacks, for all its kernels.
+/// A block of threads; a thread of the host's keeps one for all its kernels.
 class Block {
  public:
-  static constexpr std::size_t most_threads = 1024;
-  // No power of two, so that the stacks' ends share no lines of a cache.
-  static constexpr std::size_t stack_bytes = (64 << 10) + 4160;
-
-  struct Fiber {
-    Thread thread{};
-    bool started = false;
-    void* context[5];
-    std::vector<std::byte> local;
-    // at a shuffle
-    int line = 0;
-    std::uint32_t value = 0, distance = 0, clamp = 0, mask = 0;
-    bool other = false;
-  };
-
-  Block() : fibers_(new Fiber[most_threads]) {
-    stacks_ = ::mmap(nullptr, stack_bytes * most_threads, PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (stacks_ == MAP_FAILED) report("the system gives no memory for the stacks of a block");
-  }
-  ~Block() {
-    delete[] fibers_;
-    ::munmap(stacks_, stack_bytes * most_threads);
-  }
-  Block(const Block&) = delete;
-  Block& operator=(const Block&) = delete;
-
   /// @param first  a thread of the block, all but its own numbers
   void run(const Thread& first) {
     const Kernel& kernel = first.launch->kernel();
     const Dim size = first.ntid;
-    count_ = size.x * size.y * size.z;
-    if (count_ > most_threads)
-      report(fmt::format("{} has {} threads a block, of at most {}", kernel.name, count_,
+    const std::uint32_t count = size.x * size.y * size.z;
+    if (count > most_threads)
+      report(fmt::format("{} has {} threads a block, of at most {}", kernel.name, count,
                          most_threads));
     launch_ = first.launch;
     shared_.assign(kernel.shared_bytes, std::byte{0xff});
     words_.assign(kernel.shared_bytes / 4 + 1, {});
-    barriers_ = 0, alive_ = count_;
+    locals_.assign(count * kernel.local_bytes, std::byte{0xff});
+    registers_.resize(count * kernel.register_bytes);
+    barriers_ = 0, alive_ = count;
     arrived_ = {};
-    for (std::uint32_t i = count_; i-- > 0;) {
-      Fiber& fiber = fibers_[i];
-      fiber.thread = first;
-      fiber.thread.tid = {i % size.x, i / size.x % size.y, i / size.x / size.y};
-      fiber.thread.number = i;
-      fiber.thread.block = this;
-      if (kernel.local_bytes > 0) fiber.local.assign(kernel.local_bytes, std::byte{0xff});
-      fiber.thread.local = fiber.local.data();
-      if (kernel.waits)
+    for (std::uint32_t i = count; i-- > 0;) {
+      Thread& thread = threads_[i] = first;
+      thread.tid = {i % size.x, i / size.x % size.y, i / size.x / size.y};
+      thread.number = i;
+      thread.block = this;
+      thread.local = locals_.data() + i * kernel.local_bytes;
+      thread.registers = registers_.data() + i * kernel.register_bytes;
+      if (kernel.register_bytes > 0)
         ready_.push_back(i);
       else
-        kernel.run(fiber.thread);
+        kernel.run(thread);
     }
-    if (!kernel.waits) return;
-    if (__builtin_setjmp(scheduler_) == 0) go_on();
-    if (alive_ > 0)
+    // The one that became ready last goes on first: lanes of a warp stay together, and what they
+    // have in the cache.
+    while (!ready_.empty()) {
+      const std::uint32_t number = ready_.back();
+      ready_.pop_back();
+      if (!kernel.run(threads_[number])) continue;
+      --alive_;
+      open_barrier();
+    }
+    if (kernel.register_bytes > 0 && alive_ > 0)
       report(
           fmt::format("{}: {} threads of a block wait at a barrier, {} for lanes of a shuffle "
                       "that never come",
                       kernel.name, at_barrier_.size(), alive_ - at_barrier_.size()));
   }
 
-  void barrier(Thread& thread) {
-    if (++thread.barriers == left_out_) return;
+  bool arrive_at_barrier(Thread& thread) {
+    if (++thread.barriers == left_out_) return true;
     at_barrier_.push_back(thread.number);
     open_barrier();
-    leave(thread.number);
+    return false;
   }
 
-  bool exchange(Thread& thread, int line, std::uint32_t& value, std::uint32_t distance,
-                std::uint32_t clamp, std::uint32_t mask) {
-    Fiber& mine = fibers_[thread.number];
-    mine.line = line, mine.value = value, mine.distance = distance, mine.clamp = clamp,
-    mine.mask = mask;
-    if (!complete(thread.number)) leave(thread.number);
-    value = mine.value;
-    return mine.other;
+  /// The last lane exchanges the values of all.
+  bool arrive_at_shuffle(Thread& thread) {
+    const Thread::Shuffle mine = thread.shuffle;
+    const std::uint32_t warp = thread.number / 32, lane = thread.number % 32, mask = mine.mask;
+    Thread* const lanes = threads_.data() + warp * 32;
+    const auto fault = [&](const char* what) {
+      report(fmt::format("{}, PTX line {}: lane {} of a shuffle of lanes {:#010x} {}",
+                         launch_->kernel().name, mine.line, lane, mask, what));
+    };
+    std::uint32_t& arrived = arrived_[warp];
+    arrived |= 1u << lane;
+    if ((arrived & mask) != mask) return false;
+    if ((mask >> lane & 1) == 0) fault("is none of them");
+    std::array<std::uint32_t, 32> values;
+    for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+      const int i = std::countr_zero(rest);
+      const Thread::Shuffle& other = lanes[i].shuffle;
+      if (other.mask != mask || other.line != mine.line) fault("meets one at another shuffle");
+      values[std::size_t(i)] = other.value;
+    }
+    for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+      const auto i = std::uint32_t(std::countr_zero(rest));
+      Thread::Shuffle& to = lanes[i].shuffle;
+      const std::uint32_t segment = to.clamp >> 8 & 31;
+      const std::uint32_t last = (i & segment) | (to.clamp & 31 & ~segment);
+      const std::uint32_t from = i ^ (to.distance & 31);
+      to.other = from <= last;
+      if (to.other && (mask >> from & 1) == 0) fault("takes from one that is none of them");
+      if (to.other) to.value = values[from];
+      if (i != lane) ready_.push_back(warp * 32 + i);
+    }
+    arrived &= ~mask;
+    return true;
   }
 
   std::byte* shared(Thread& thread, std::uint64_t at, std::uint32_t bytes, std::uint32_t alignment,
@@ -165,6 +168,8 @@ class Block {
   }
 
  private:
+  static constexpr std::size_t most_threads = 1024;
+
   /// Lets all go on if the last one has come.
   void open_barrier() {
     if (at_barrier_.size() < alive_) return;
@@ -175,95 +180,19 @@ class Block {
     ++barriers_;
   }
 
-  /// Exchanges the values of a shuffle if all its lanes are there. @return whether they are
-  bool complete(std::uint32_t number) {
-    const Fiber& mine = fibers_[number];
-    const std::uint32_t warp = number / 32, lane = number % 32, mask = mine.mask;
-    Fiber* const lanes = fibers_ + warp * 32;
-    const auto fault = [&](const char* what) {
-      report(fmt::format("{}, PTX line {}: lane {} of a shuffle of lanes {:#010x} {}",
-                         launch_->kernel().name, mine.line, lane, mask, what));
-    };
-    std::uint32_t& arrived = arrived_[warp];
-    arrived |= 1u << lane;
-    if ((arrived & mask) != mask) return false;
-    if ((mask >> lane & 1) == 0) fault("is none of them");
-    std::array<std::uint32_t, 32> values;
-    for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
-      const int i = std::countr_zero(rest);
-      if (lanes[i].mask != mask || lanes[i].line != mine.line)
-        fault("meets one at another shuffle");
-      values[std::size_t(i)] = lanes[i].value;
-    }
-    for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
-      const auto i = std::uint32_t(std::countr_zero(rest));
-      Fiber& to = lanes[i];
-      const std::uint32_t segment = to.clamp >> 8 & 31;
-      const std::uint32_t last = (i & segment) | (to.clamp & 31 & ~segment);
-      const std::uint32_t from = i ^ (to.distance & 31);
-      to.other = from <= last;
-      if (to.other && (mask >> from & 1) == 0) fault("takes from one that is none of them");
-      if (to.other) to.value = values[from];
-      if (i != lane) ready_.push_back(warp * 32 + i);
-    }
-    arrived &= ~mask;
-    return true;
-  }
-
-  // Goes on with the one that became ready last: lanes of a warp stay together, and their stacks in
-  // the cache. The first start of a fiber is ucontext's; later switches are the compiler's, which
-  // take no call of the system.
-  [[noreturn]] void go_on() {
-    if (ready_.empty()) jump(scheduler_);
-    const std::uint32_t number = ready_.back();
-    ready_.pop_back();
-    Fiber& fiber = fibers_[number];
-    if (fiber.started) jump(fiber.context);
-    fiber.started = true;
-    running_ = this;
-    ucontext_t start;
-    ::getcontext(&start);
-    start.uc_stack = {static_cast<std::byte*>(stacks_) + number * stack_bytes, 0, stack_bytes};
-    start.uc_link = nullptr;
-    ::makecontext(&start, reinterpret_cast<void (*)()>(&Block::enter), 1, int(number));
-    ::setcontext(&start);
-    std::abort();
-  }
-  void leave(std::uint32_t number) {
-    if (__builtin_setjmp(fibers_[number].context) == 0) go_on();
-  }
-  [[noreturn, gnu::noinline]] static void jump(void** to) { __builtin_longjmp(to, 1); }
-  static void enter(int number) { running_->serve(std::uint32_t(number)); }
-  [[noreturn]] void serve(std::uint32_t number) {
-    for (;;) {
-      fibers_[number].thread.launch->kernel().run(fibers_[number].thread);
-      --alive_;
-      open_barrier();
-      leave(number);
-    }
-  }
-
-  static thread_local Block* running_;
   const int left_out_ = planted("barrier");
-  Fiber* fibers_;
-  void* stacks_;
-  void* scheduler_[5];
-  std::vector<std::byte> shared_;
+  Launch* launch_ = nullptr;
+  std::vector<Thread> threads_ = std::vector<Thread>(most_threads);
+  std::vector<std::byte> shared_, locals_, registers_;
   std::vector<SharedWord> words_;
   std::array<std::uint32_t, most_threads / 32> arrived_{};  ///< [warps] lanes at shuffles
-  Launch* launch_ = nullptr;
-  std::uint32_t count_ = 0, alive_ = 0;
-  int barriers_ = 0;
-  std::vector<std::uint32_t> ready_, at_barrier_;  ///< threads
+  std::vector<std::uint32_t> ready_, at_barrier_;           ///< threads
+  std::size_t alive_ = 0;
+  int barriers_ = 0;  ///< that were passed
 };
 
-thread_local Block* Block::running_ = nullptr;
-
-void barrier(Thread& thread) { thread.block->barrier(thread); }
-bool exchange(Thread& thread, int line, std::uint32_t& value, std::uint32_t distance,
-              std::uint32_t clamp, std::uint32_t mask) {
-  return thread.block->exchange(thread, line, value, distance, clamp, mask);
-}
+bool arrive_at_barrier(Thread& thread) { return thread.block->arrive_at_barrier(thread); }
+bool arrive_at_shuffle(Thread& thread) { return thread.block->arrive_at_shuffle(thread); }
 std::byte* shared(Thread& thread, std::uint64_t at, std::uint32_t bytes, std::uint32_t alignment,
                   Access access) {
   return thread.block->shared(thread, at, bytes, alignment, access);

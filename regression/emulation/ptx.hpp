@@ -194,11 +194,14 @@ void st_local(Thread& t, u64 at, T value, u32 = 0) {
 }
 
 // ---- other threads
-inline void bar_sync(Thread& t) { barrier(t); }
-inline void shfl_sync_bfly_b32(Thread& t, int line, u32& to, bool& other, u32 value, u32 distance,
-                               u32 clamp, u32 mask) {
-  other = exchange(t, line, value, distance, clamp, mask);
-  to = value;
+inline bool bar_sync(Thread& t) { return arrive_at_barrier(t); }
+inline bool shfl_sync_bfly_b32(Thread& t, int line, u32 value, u32 distance, u32 clamp, u32 mask) {
+  t.shuffle = {line, value, distance, clamp, mask, false};
+  return arrive_at_shuffle(t);
+}
+inline void take(const Thread& t, u32& to, bool& other) {
+  to = t.shuffle.value;
+  other = t.shuffle.other;
 }
 
 }  // namespace brume::emulation

@@ -24,11 +24,11 @@ struct Kernel {
   struct Parameter {
     std::uint32_t offset, bytes;
   };
-  void (*run)(Thread&);
+  bool (*run)(Thread&);  ///< from where the thread stands; whether it has come to its end
   std::vector<Parameter> parameters;
   std::uint32_t shared_bytes, local_bytes;
   std::vector<int> site_lines;  ///< [accesses of global memory] the line in the PTX
-  bool waits;                   ///< a thread waits for others of its block
+  std::size_t register_bytes;   ///< of a thread that waits for others of its block; 0: none does
   std::string name = {};        ///< as one would call it
 };
 
@@ -108,18 +108,23 @@ struct Thread {
   std::uint32_t number;  ///< in its block
   Launch* launch;
   Block* block;
-  std::byte* local;
-  int barriers = 0;  ///< that it has come to
+  std::byte *local, *registers;
+  int place;     ///< where it waits, counted in its kernel; 0: it begins
+  int barriers;  ///< that it has come to
+  struct Shuffle {
+    int line;  ///< of the PTX
+    std::uint32_t value, distance, clamp, mask;
+    bool other;  ///< the value is another lane's
+  } shuffle;     ///< which it waits at, and its result
 };
 
-/// Waits until all threads of the block have come here.
-void barrier(Thread& thread);
+/// The thread has come to a barrier. @return whether it may go on at once
+bool arrive_at_barrier(Thread& thread);
 
-/// Gives `value` to the lanes of `mask`, which all come to this line of the PTX, and takes that of
+/// The thread has come to `thread.shuffle`: each lane of the mask gives its value and takes that of
 /// lane `lane ^ distance`, or its own where that lies beyond the segment that `clamp` says.
-/// @return whether it was another lane's
-bool exchange(Thread& thread, int line, std::uint32_t& value, std::uint32_t distance,
-              std::uint32_t clamp, std::uint32_t mask);
+/// @return whether all of them have come
+bool arrive_at_shuffle(Thread& thread);
 
 /// Memory of the block.
 std::byte* shared(Thread& thread, std::uint64_t at, std::uint32_t bytes, std::uint32_t alignment,

@@ -2,8 +2,9 @@
 ///
 /// A kernel becomes a function of one thread, a register a variable, a label a label, and an
 /// instruction the call of a function under its name, `fma.rn.f32 %f1, %f2, %f3, %f4` becomes
-/// `f1 = fma_rn_f32(f2, f3, f4)`. What the instructions do stands in ptx.hpp; one that is missing
-/// there is an error of the C++ compiler, which names it.
+/// `s.f1 = fma_rn_f32(s.f2, s.f3, s.f4)`. Where a thread waits for others the function returns, and
+/// is called again to go on there; its registers are then kept outside of it. What the instructions
+/// do stands in ptx.hpp; one that is missing there is an error of the C++ compiler, which names it.
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
@@ -60,7 +61,7 @@ std::string operand(const std::string& text) {
   if (value.rfind("0d", 0) == 0) return "double_of(0x" + value.substr(2) + "ull)";
   for (const char* special : {"%tid.", "%ntid.", "%ctaid.", "%nctaid."})
     if (value.rfind(special, 0) == 0) return "t." + value.substr(1);
-  return value[0] == '%' ? value.substr(1) : value;
+  return value[0] == '%' ? "s." + value.substr(1) : value;
 }
 
 /// [%rd1+8] -> rd1+8
@@ -99,10 +100,10 @@ std::vector<std::string> elements(const std::string& text) {
 
 struct Kernel {
   std::string name;
-  std::string parameters, declarations, body;
+  std::string constants, registers, body;
   std::string parameter_sizes, site_lines;
   int parameter_bytes = 0, shared_bytes = 0, local_bytes = 0, sites = 0;
-  bool waits = false;  ///< for other threads
+  int waits = 0;  ///< places where it waits for other threads
 };
 
 int aligned(int offset, int alignment) { return (offset + alignment - 1) / alignment * alignment; }
@@ -122,11 +123,23 @@ class Translator {
     out << "#include \"ptx.hpp\"\n\nnamespace {\nusing namespace brume::emulation;\n";
     for (std::size_t k = 0; k < kernels_.size(); ++k) {
       const Kernel& kernel = kernels_[k];
-      out << "\nvoid kernel_" << k << "(Thread& t) {\n"
-          << kernel.declarations << kernel.body << "}\n"
+      const std::string registers = "Registers" + std::to_string(k);
+      out << "\nstruct " << registers << " {\n" << kernel.registers << "};\n";
+      out << "bool kernel_" << k << "(Thread& t) {\n" << kernel.constants;
+      if (kernel.waits == 0) {
+        out << registers << " s;\n";
+      } else {
+        out << registers << "& s = *reinterpret_cast<" << registers << "*>(t.registers);\n"
+            << "switch (t.place) {\n";
+        for (int place = 1; place <= kernel.waits; ++place)
+          out << "case " << place << ": goto place_" << place << ";\n";
+        out << "}\n";
+      }
+      out << kernel.body << "}\n"
           << "const Registered registered_" << k << "(\"" << kernel.name << "\", {kernel_" << k
           << ", {" << kernel.parameter_sizes << "}, " << kernel.shared_bytes << ", "
-          << kernel.local_bytes << ", {" << kernel.site_lines << "}, " << kernel.waits << "});\n";
+          << kernel.local_bytes << ", {" << kernel.site_lines << "}, "
+          << (kernel.waits > 0 ? "sizeof(" + registers + ")" : "0") << "});\n";
     }
     out << "}  // namespace\n";
   }
@@ -209,8 +222,7 @@ class Translator {
   }
 
   static void constant(Kernel& kernel, const std::string& name, int value) {
-    kernel.declarations +=
-        "constexpr std::uint64_t " + name + " = " + std::to_string(value) + ";\n";
+    kernel.constants += "constexpr std::uint64_t " + name + " = " + std::to_string(value) + ";\n";
   }
 
   /// A variable of the block or of the thread: its name is its place in that memory.
@@ -226,13 +238,15 @@ class Translator {
     std::istringstream words(text);
     std::string type, name;
     words >> type >> name;
-    std::string& out = depth_ > 1 ? now().body : now().declarations;
-    out += type_of(type.substr(1), line_) + " ";
+    std::string& out = now().registers;
     const auto bracket = name.find('<');
     if (bracket == std::string::npos) {
-      out += name.substr(1) + ";\n";
+      // Those of a block within the kernel have the same names in each.
+      const std::string declared = type_of(type.substr(1), line_) + " " + name.substr(1) + ";\n";
+      if (out.find(declared) == std::string::npos) out += declared;
       return;
     }
+    out += type_of(type.substr(1), line_) + " ";
     const int count = std::stoi(name.substr(bracket + 1));
     for (int i = 0; i < count; ++i)
       out += (i ? ", " : "") + name.substr(1, bracket - 1) + std::to_string(i);
@@ -263,15 +277,13 @@ class Translator {
     if (parts[0] == "bra") {
       out += "goto " + replaced(of[0], '$', '_') + ";\n";
     } else if (parts[0] == "ret") {
-      out += "return;\n";
+      out += "return true;\n";
     } else if (parts[0] == "bar") {
-      now().waits = true;
-      out += call(parts) + "(t" + (of[0] == "0" ? "" : ", " + operand(of[0])) + ");\n";
+      wait(call(parts) + "(t" + (of[0] == "0" ? "" : rest(of, 0)) + ")");
     } else if (parts[0] == "shfl") {
-      now().waits = true;
       const std::vector<std::string> to = split(of[0], '|');
-      out += call(parts) + "(t, " + std::to_string(line_) + ", " + operand(to[0]) + ", " +
-             operand(to.at(1)) + rest(of) + ");\n";
+      wait(call(parts) + "(t, " + std::to_string(line_) + rest(of) + ")",
+           "take(t, " + operand(to[0]) + ", " + operand(to.at(1)) + "); ");
     } else if (parts[0] == "ld") {
       transfer(parts, of[0], of[1], true);
     } else if (parts[0] == "st") {
@@ -291,14 +303,22 @@ class Translator {
     }
   }
 
+  /// A place where the function may leave, and begin again when other threads have come: what
+  /// `arrive` calls says whether they have already.
+  void wait(const std::string& arrive, const std::string& after = "") {
+    const std::string place = std::to_string(++now().waits);
+    now().body += "{ if (!" + arrive + ") { t.place = " + place + "; return false; } place_" +
+                  place + ": " + after + "; }\n";
+  }
+
   static std::string call(const std::vector<std::string>& parts) {
     std::string name;
     for (const std::string& part : parts) name += (name.empty() ? "" : "_") + part;
     return name;
   }
-  static std::string rest(const std::vector<std::string>& of) {
+  static std::string rest(const std::vector<std::string>& of, std::size_t first = 1) {
     std::string all;
-    for (std::size_t i = 1; i < of.size(); ++i) all += ", " + operand(of[i]);
+    for (std::size_t i = first; i < of.size(); ++i) all += ", " + operand(of[i]);
     return all;
   }
 
