@@ -61,7 +61,7 @@ Stream& stream_of(cudaStream_t handle) {
     thread_local std::map<int, std::unique_ptr<Stream>> own;
     const OwnMemory memory;
     std::unique_ptr<Stream>& stream = own[device];
-    if (!stream) stream = std::make_unique<Stream>(device);
+    if (!stream) stream = std::make_unique<Stream>(device, true);
     return *stream;
   }
   if (handle == nullptr || handle == cudaStreamLegacy)
@@ -331,9 +331,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   const Locked locked;
   const Moment* const last = event_of(event).last.get();
   if (last == nullptr) return cudaSuccess;
-  if (!last->reached) return cudaErrorNotReady;
-  Stream::seen(*last);
-  return cudaSuccess;
+  return last->reached ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t cudaEventElapsedTime(float* time_ms, cudaEvent_t from, cudaEvent_t to) {
   const Locked locked;

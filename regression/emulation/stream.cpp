@@ -9,7 +9,7 @@ namespace {
 
 /// What all streams share.
 struct Common {
-  Clock host;                 ///< what the host has seen done
+  Clock seen;                 ///< what all threads of the host know to be done
   std::set<Stream*> streams;  ///< that there are now
   Clock times;                ///< [streams] how much work each was given; goes on in the next one
   std::vector<int> free;      ///< numbers of streams that are gone
@@ -19,6 +19,9 @@ Common& common() {
   return made;
 }
 
+/// What the calling thread knows beyond that.
+thread_local Clock seen_here;
+
 unsigned seed() {
   const char* const asked = std::getenv("BRUME_EMULATED_SEED");
   return asked ? unsigned(std::atoi(asked)) : 1;
@@ -26,7 +29,7 @@ unsigned seed() {
 
 }  // namespace
 
-Stream::Stream(int device) : device_(device) {
+Stream::Stream(int device, bool of_thread) : device_(device), of_thread_(of_thread) {
   const Locked locked;
   if (common().free.empty()) {
     common().free.push_back(int(common().times.size()));
@@ -51,10 +54,14 @@ Stream::~Stream() {
   common().free.push_back(index_);
 }
 
-void Stream::put(std::string_view name, Work work) { push({name, std::move(work), {}, {}, {}}); }
+void Stream::put(std::string_view name, Work work) {
+  if (!of_thread_) giver_ = std::this_thread::get_id();
+  push({name, std::move(work), {}, {}, {}});
+}
 
 std::shared_ptr<Moment> Stream::record() {
   auto moment = std::make_shared<Moment>();
+  if (!of_thread_) moment->giver = std::this_thread::get_id();
   push({"", {}, moment, {}, {}});
   return moment;
 }
@@ -66,7 +73,8 @@ void Stream::wait(std::shared_ptr<Moment> moment) {
 }
 
 void Stream::push(Operation operation) {
-  operation.seen_by_host = common().host;
+  operation.seen_by_host = common().seen;
+  join(operation.seen_by_host, seen_here);
   queue_.push_back(std::move(operation));
   arrived_.notify_one();
 }
@@ -76,16 +84,16 @@ void Stream::drain(Locked& locked) {
 }
 
 void Stream::finish(Locked& locked) {
+  const auto giver = giver_;
   const auto moment = record();
+  moment->giver = giver;
   finish(locked, *moment);
 }
 
 void Stream::finish(Locked& locked, Moment& moment) {
   moment.reaching.wait(locked.lock(), [&] { return moment.reached; });
-  seen(moment);
+  join(moment.giver == std::this_thread::get_id() ? seen_here : common().seen, moment.clock);
 }
-
-void Stream::seen(const Moment& moment) { join(common().host, moment.clock); }
 
 void Stream::finish_all(Locked& locked) {
   for (bool again = true; again;) {

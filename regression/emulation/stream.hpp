@@ -16,7 +16,8 @@ namespace brume::emulation {
 struct Moment {
   bool reached = false;
   std::chrono::steady_clock::time_point time = {};
-  Clock clock = {};  ///< what is done then
+  Clock clock = {};            ///< what is done then
+  std::thread::id giver = {};  ///< the host's thread that gave the stream its work
   std::condition_variable reaching = {};
 };
 
@@ -24,12 +25,15 @@ struct Moment {
 ///
 /// Its clock is what is known to be done when a piece of work begins: all before it in the stream,
 /// what the events that the stream waited for come after, and what the host had seen done when it
-/// gave the work. The host's threads tell each other what they have seen, so they share one clock.
+/// gave the work. A thread of the host that waits for work which another thread gave does so to
+/// tell others, so all know from then on what it has seen. A thread that waits for work of its own
+/// learns what its stream's order says anyway, and so only that thread knows.
 class Stream {
  public:
   using Work = std::function<std::vector<Interval>()>;  ///< without the lock; what it touched
 
-  explicit Stream(int device);
+  /// @param of_thread  a thread's own, whose work is seen by all when the thread has waited for it
+  explicit Stream(int device, bool of_thread = false);
   ~Stream();  ///< after all that it was given
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -42,10 +46,8 @@ class Stream {
   void wait(std::shared_ptr<Moment> moment);
   void finish(Locked& locked);  ///< blocks the host until all is done
 
-  /// Blocks the host until a moment is reached; whoever has seen one calls seen.
-  static void finish(Locked& locked, Moment& moment);
-  static void seen(const Moment& moment);
-  static void finish_all(Locked& locked);  ///< of all streams, without having seen it
+  static void finish(Locked& locked, Moment& moment);  ///< blocks the host until it is reached
+  static void finish_all(Locked& locked);              ///< the same for all, which orders nothing
 
  private:
   struct Operation {
@@ -59,9 +61,11 @@ class Stream {
   void drain(Locked& locked);
 
   const int device_;
+  const bool of_thread_;
   int index_;  ///< in clocks
   bool ending_ = false;
   Clock clock_;
+  std::thread::id giver_;  ///< of its last work
   std::deque<Operation> queue_;
   std::condition_variable arrived_, idle_;
   std::thread thread_;
