@@ -13,12 +13,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Place {
+struct Kind {
   const char* word;
   const char* folder;
 };
 
-Place place(Shipped kind) {
+Kind kind_of(Shipped kind) {
   switch (kind) {
     case Shipped::profile: return {"profile", ""};
     case Shipped::machine: return {"machine", "machines"};
@@ -37,7 +37,7 @@ std::vector<fs::path> folders(Shipped kind) {
   const fs::path program = fs::read_symlink("/proc/self/exe", none);
   if (!none) folders.push_back(program.parent_path() / BRUME_INSTALLED_PROFILES);
   folders.emplace_back(BRUME_SOURCE_PROFILES);
-  for (fs::path& folder : folders) folder /= place(kind).folder;
+  for (fs::path& folder : folders) folder /= kind_of(kind).folder;
   return folders;
 }
 
@@ -67,7 +67,7 @@ std::string shipped_path(Shipped kind, const std::string& name) {
   const std::vector<std::string> names = shipped_names(kind);
   const std::string near = bare ? nearest(name, names) : "";
   throw Error(Failure::input, "{} '{}': no such file, and none that comes with brume: {}{}",
-              place(kind).word, name,
+              kind_of(kind).word, name,
               names.empty() ? "there are none" : fmt::format("{}", fmt::join(names, ", ")),
               near.empty() ? "" : "; did you mean '" + near + "'?");
 }
