@@ -1,7 +1,6 @@
 #include "training.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -20,12 +19,11 @@
 #include "comm/watchdog.hpp"
 #include "device/device.hpp"
 #include "device/memory.hpp"
-#include "engine/replicas.hpp"
-#include "engine/stragglers.hpp"
 #include "io/checkpoint_clock.hpp"
 #include "io/run_file.hpp"
 #include "kernels/types.hpp"
 #include "planning.hpp"
+#include "rank_checks.hpp"
 #include "recovery.hpp"
 #include "resume.hpp"
 #include "schedule/compile.hpp"
@@ -201,6 +199,7 @@ class Training {
     writer_.emplace(directory, crew_, max_copy_bytes_,
                     io::Retention{output.keep_last, output.keep_every, output.keep_best});
     recovery_.emplace(run_.deck, run_.model, run_.data_text, crew_, *engine_, *writer_);
+    checks_.emplace(run_.plan, run_.deck.training.compare_replicas_every, *engine_, crew_);
   }
 
   /// What each rank holds beside its plan while it writes a checkpoint, and how long that may take.
@@ -228,7 +227,6 @@ class Training {
       screen_.emplace(engine_->steps_done(), run_.last_step, run_.deck.output.log_every,
                       description_.predicted_iteration_s);
     const deck::OutputKeys& output = run_.deck.output;
-    stragglers_.emplace(run_.plan);
     clock_.emplace(io::CheckpointIntervals{.steps = output.checkpoint_every,
                                            .minutes = output.checkpoint_minutes,
                                            .mtbf_hours = output.mtbf_hours},
@@ -240,7 +238,6 @@ class Training {
       const engine::StepMetrics metrics = recovery_->step(*run_.train_data);
       stopped = share(metrics);
       if (stopped) signals_.ignore();  // what is left is the last checkpoint
-      compare_replicas();
       watch(task_limit_s() + write_limit_s_);
       if (!recovery_->went_back(metrics))
         after_step(stopped);
@@ -248,31 +245,6 @@ class Training {
         run_file_->rewind(engine_->steps_done());
     }
     return stopped && engine_->steps_done() < run_.last_step ? int(Failure::stopped) : 0;
-  }
-
-  void name_stragglers(const engine::StepMetrics& metrics) {
-    for (const engine::Straggler& slow :
-         stragglers_->add(metrics.busy_s, metrics.iteration_s, crew_))
-      if (leader_)
-        log::warn("rank {} is slower than the others of its stage: {} takes {} a step, theirs {}",
-                  slow.rank, schedule::name(slow.channel), format_seconds(slow.typical_s),
-                  format_seconds(slow.peers_s));
-  }
-
-  /// An error of memory or of a processor that nobody notices makes copies of a weight differ.
-  void compare_replicas() {
-    const int every = run_.deck.training.compare_replicas_every;
-    if (every == 0 || engine_->steps_done() % every != 0) return;
-    const auto difference = engine::compare_replicas(*engine_, run_.plan, crew_);
-    if (!difference) return;
-    std::vector<std::string> ranks;
-    for (const std::vector<int>& alike : difference->ranks)
-      ranks.push_back(fmt::format("{}", fmt::join(alike, ", ")));
-    throw comm::AgreedError(
-        Failure::network,
-        "step {}: copies of {} differ: one on rank {}. A node's memory or processor may be broken; "
-        "the same line goes on from the last checkpoint",
-        engine_->steps_done(), difference->parameter, fmt::join(ranks, ", another one on rank "));
   }
 
   /// Begins a time in which there must be progress every `deadline_s` seconds.
@@ -312,7 +284,7 @@ class Training {
     iteration_s_ += 0.1 * (metrics.iteration_s - iteration_s_);
     if (shared[2] > 0.0) write_s_ = shared[2];
     checkpoint_due_ = checkpoint_due_ || shared[3] > 0.0;
-    name_stragglers(metrics);
+    checks_->after_step(metrics);
     if (leader_) {
       io::Row row{
           .metrics = metrics,
@@ -427,7 +399,7 @@ class Training {
   std::optional<io::RunFile> run_file_;
   std::optional<io::CheckpointWriter> writer_;
   std::optional<Recovery> recovery_;
-  std::optional<engine::Stragglers> stragglers_;
+  std::optional<RankChecks> checks_;
   std::optional<io::CheckpointClock> clock_;
   bool checkpoint_due_ = false;
   std::optional<double> valid_loss_;  ///< of the weights as they are, where it was measured
