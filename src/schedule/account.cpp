@@ -71,7 +71,7 @@ std::array<double, num_activities> seconds(const Program& program, const std::ve
 }
 
 /// The first of the programs that stands for a stage.
-std::size_t of_stage(const plan::Plan& plan, const Part& part, int stage) {
+std::size_t of_stage(const plan::Plan& plan, const FirstPart& part, int stage) {
   const auto found = std::ranges::find_if(part.programs, [&](const Program& program) {
     return plan::place(plan, program.rank).stage == stage;
   });
@@ -125,7 +125,7 @@ Account account(const plan::Plan& plan, const model::Config& model,
                 const hardware::Machine& machine, const Deadline& deadline) {
   Account account;
   account.stages.resize(plan.stages.size());
-  const auto values = [&](const plan::Plan& of, const Part& part) {
+  const auto values = [&](const plan::Plan& of, const FirstPart& part) {
     std::vector<double> all{part.simulation.iteration_s};
     for (int stage = 0; stage < of.num_stages(); ++stage) {
       const std::size_t rank = of_stage(of, part, stage);

@@ -21,8 +21,8 @@ std::int64_t layer_passes(const plan::Plan& plan) {
   return sum;
 }
 
-Part simulated(const plan::Plan& part, const model::Config& model, const hardware::Machine& machine,
-               const Deadline& deadline) {
+FirstPart simulated(const plan::Plan& part, const model::Config& model,
+                    const hardware::Machine& machine, const Deadline& deadline) {
   const bool all_ranks = layer_passes(part) <= most_passes;
   std::vector<Program> programs;
   for (int rank = 0; rank < part.devices(); ++rank) {
@@ -49,7 +49,7 @@ plan::Plan of_microbatches(plan::Plan plan, int microbatches) {
 std::vector<double> extrapolated(
     const plan::Plan& plan, const model::Config& model, const hardware::Machine& machine,
     const Deadline& deadline,
-    const std::function<std::vector<double>(const plan::Plan&, const Part&)>& values) {
+    const std::function<std::vector<double>(const plan::Plan&, const FirstPart&)>& values) {
   const auto of = [&](const plan::Plan& part) {
     return values(part, simulated(part, model, machine, deadline));
   };
@@ -65,7 +65,7 @@ std::vector<double> extrapolated(
 double steady_time(const plan::Plan& plan, const model::Config& model,
                    const hardware::Machine& machine, const Deadline& deadline) {
   return extrapolated(plan, model, machine, deadline,
-                      [](const plan::Plan&, const Part& part) {
+                      [](const plan::Plan&, const FirstPart& part) {
                         return std::vector{part.simulation.iteration_s};
                       })
       .front();

@@ -9,7 +9,7 @@
 namespace brume::schedule {
 
 /// Ranks of a plan with few enough microbatches to be simulated.
-struct Part {
+struct FirstPart {
   std::vector<Program> programs;
   Simulation simulation;
 };
@@ -18,6 +18,6 @@ struct Part {
 std::vector<double> extrapolated(
     const plan::Plan& plan, const model::Config& model, const hardware::Machine& machine,
     const Deadline& deadline,
-    const std::function<std::vector<double>(const plan::Plan&, const Part&)>& values);
+    const std::function<std::vector<double>(const plan::Plan&, const FirstPart&)>& values);
 
 }  // namespace brume::schedule
