@@ -61,7 +61,18 @@ inline std::vector<model::Config> special_models() {
   model::Config sequential = neox;
   sequential.parallel_residual = false;
   sequential.tied_head = true;
-  return {qwen3, neox, sequential};
+  model::Config windowed = common;  // of two kinds of layers, which no stage has in equal numbers
+  windowed.family = model::Family::llama;
+  windowed.num_kv_heads = 1;
+  windowed.num_layers = 5;
+  windowed.window = 5;
+  windowed.layer_kinds = {model::LayerKind::window, model::LayerKind::window,
+                          model::LayerKind::full};
+  windowed.window_rope_theta = 100.0;
+  model::Config mistral = windowed;
+  mistral.layer_kinds.clear();
+  mistral.window_rope_theta = 0.0;
+  return {qwen3, neox, sequential, windowed, mistral};
 }
 
 /// How a stage cuts a microbatch and its layers.

@@ -40,6 +40,10 @@ struct ModelKeys {
   double norm_eps = 1e-5;
   double rope_theta = 10000.0;
   int rotary_dim = 0;  ///< features of a head that positions turn; 0: all
+  int window = 0;      ///< keys that a query of a windowed layer sees, its own included; 0: all
+  std::vector<std::string> layer_kinds;  ///< full | window, which layers take in turn; empty: all
+                                         ///< window where that is given
+  double window_rope_theta = 0.0;        ///< of windowed layers, unscaled; 0: as the others
   RopeScalingKeys rope_scaling;
   double dropout = 0.0;
   double init_std = 0.02;

@@ -14,15 +14,21 @@ struct AttentionShape {
   int kv_heads = 0;    ///< key and value heads on this rank, K; 0: as many as query heads
   int group = 1;       ///< query heads that share one of them
   int first_head = 0;  ///< of the query heads, counted from the first that shares key head 0
+  int window = 0;      ///< keys that a query sees, its own included; 0: all up to its own
 
   constexpr int keys() const { return kv_heads == 0 ? heads : kv_heads; }
+  /// The first key that a query of a sequence sees. It never falls from one query to the next.
+  constexpr int first_key(int query) const {
+    return window > 0 && query >= window ? query - window + 1 : 0;
+  }
   constexpr int key_head(int head) const { return (first_head + head) / group; }
   constexpr int width() const {
     return (heads + 2 * keys()) * head_dim;
   }  ///< of q, k and v side by side
 };
 
-/// o[n,h,:] = sum_{m <= n} softmax_m(q[n,h,:] . k[m,h,:] / sqrt(D)) v[m,h,:]  within each sequence
+/// o[n,h,:] = sum_{f(n) <= m <= n} softmax_m(q[n,h,:] . k[m,h,:] / sqrt(D)) v[m,h,:]  within each
+/// sequence, f = first_key
 ///
 /// With fewer key heads than query heads, k and v are those of key head (first_head + h) / group.
 ///

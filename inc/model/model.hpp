@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "deck/deck.hpp"
@@ -22,6 +23,9 @@ const char* name(Family family);
 
 enum class NormKind { layer, rms };
 enum class MlpKind { gelu_tanh, gelu_erf, swiglu };
+
+/// What a layer's queries see: all earlier tokens, or those within a window.
+enum class LayerKind { full, window };
 
 /// How rotary angles are stretched for sequences longer than those of an earlier training.
 struct RopeScaling {
@@ -67,6 +71,9 @@ struct Config {
   double rope_theta = 10000.0;
   int rotary_size = 0;  ///< R, features of a head that positions turn; 0: D
   RopeScaling rope_scaling = {};
+  int window = 0;  ///< W, keys that a query of a windowed layer sees, its own included; 0: all
+  std::vector<LayerKind> layer_kinds = {};  ///< which layers take in turn; none: all are windowed
+  double window_rope_theta = 0.0;  ///< of windowed layers, without scaling; 0: as the others
   double init_std = 0.02;
   int head_tokens = 1024;  ///< most tokens of a microbatch whose logits exist at once
   Precision precision = Precision::fp32;
@@ -75,6 +82,13 @@ struct Config {
   int kv_heads() const { return num_kv_heads > 0 ? num_kv_heads : num_heads; }
   int attention_size() const { return num_heads * head_dim(); }  ///< H D, of all query heads
   bool rotary() const { return family != Family::gpt; }
+  /// A window that is as long as a sequence hides nothing.
+  bool windowed() const { return window > 0 && window < seq_len; }
+  LayerKind layer_kind(int layer) const {
+    if (!windowed()) return LayerKind::full;
+    return layer_kinds.empty() ? LayerKind::window
+                               : layer_kinds[std::size_t(layer) % layer_kinds.size()];
+  }
   int rotary_dim() const { return rotary_size > 0 ? rotary_size : head_dim(); }
   bool parallel() const {
     return family == Family::falcon || (family == Family::neox && parallel_residual);
@@ -106,7 +120,10 @@ std::string text(const Config& config);
 ///   mixed linearly in the turns
 ///
 /// @source  Su et al. 2021, eq. (15); Chen et al. 2023; Llama 3 model card, reference code
-std::vector<double> rope_frequencies(const Config& config);
+std::vector<double> rope_frequencies(const Config& config, LayerKind kind = LayerKind::full);
+
+/// The kinds of layers that a model has, with the number of each.
+std::vector<std::pair<LayerKind, int>> layer_counts(const Config& config);
 
 // --- parameters ---------------------------------------------------------------------------------
 
@@ -194,9 +211,9 @@ Expr token_table_elements(const Config& config);
 // of shards comes before the next segment. Its backward maps d output to d input alike. The
 // embedding makes the first stream so, the head the first d output; of the vocabulary each tp rank
 // has its rows, and the head's logits meet in a few numbers a token. A layer is two segments,
-// attention and mlp, or the one segment `parallel`, whose branches read the same input.
+// attention or window and mlp, or the one segment `parallel`, whose branches read the same input.
 
-enum class SegmentKind { embedding, attention, mlp, parallel, head };
+enum class SegmentKind { embedding, attention, window, mlp, parallel, head };
 const char* name(SegmentKind kind);
 
 enum class BranchKind { attention, mlp };
@@ -240,6 +257,7 @@ struct Operator {
   Expr forward_bytes;  ///< read and written in fp32
   Expr backward_bytes;
   bool output_only = false;  ///< not needed where a layer's last segment is recomputed
+  double share = 1.0;        ///< of FLOPs and time that is done: attention within a window
 };
 
 /// A tensor that a segment's forward keeps for its backward, beside its input.
@@ -278,9 +296,10 @@ struct HeadPieces {
 };
 HeadPieces head_pieces(const Config& config);
 
-/// Segments of a block in forward order: one, or attention and mlp for a layer whose branches are
-/// not parallel.
-std::vector<SegmentKind> segment_kinds(const Config& config, BlockKind kind);
+/// Segments of a block in forward order: one, or two for a layer whose branches are not parallel.
+/// Layers of different kinds have segments of the same sizes.
+std::vector<SegmentKind> segment_kinds(const Config& config, BlockKind kind,
+                                       LayerKind layer = LayerKind::full);
 /// All kinds of segments that a model has, in forward order.
 std::vector<SegmentKind> segment_kinds(const Config& config);
 
@@ -294,7 +313,8 @@ struct Kept {
 /// What a layer keeps, in the order in which activation offload takes it, large tensors first: with
 /// ratio a the longest prefix that holds at most a of all bytes moves to the host. A recomputed
 /// layer keeps its input.
-std::vector<Kept> kept_tensors(const Config& config, bool recomputed);
+std::vector<Kept> kept_tensors(const Config& config, bool recomputed,
+                               LayerKind layer = LayerKind::full);
 
 /// Elements of the residual stream, b T C.
 Expr stream_elements(const Config& config);

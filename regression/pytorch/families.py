@@ -67,6 +67,19 @@ def qwen3():
         architectures=["Qwen3ForCausalLM"]))
 
 
+def mistral():
+    return transformers.MistralConfig(**llama_keys(
+        num_key_value_heads=2, sliding_window=7, tie_word_embeddings=False,
+        architectures=["MistralForCausalLM"]))
+
+
+def qwen2_window():
+    return transformers.Qwen2Config(**llama_keys(
+        num_key_value_heads=2, tie_word_embeddings=True, use_sliding_window=True,
+        sliding_window=5, layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        architectures=["Qwen2ForCausalLM"]))
+
+
 def neox(parallel, share):
     rope = dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=share)
     return transformers.GPTNeoXConfig(
@@ -277,6 +290,10 @@ RUNS = {
                        dict(kv=2, head_dim=D, ffn=4 * C, norms=2, biases=(True, True))),
     "qwen3": (qwen3, "llama", dict(kv=2, head_dim=10, ffn=112, norms=2, biases=(False, False),
                                    qk_norm=True)),
+    "mistral": (mistral, "llama",
+                dict(kv=2, head_dim=D, ffn=112, norms=2, biases=(False, False))),
+    "qwen2_window": (qwen2_window, "llama",
+                     dict(kv=2, head_dim=D, ffn=112, norms=2, biases=(True, False))),
     "neox": (lambda: neox(True, 0.4), "neox",
              dict(kv=H, head_dim=D, ffn=112, norms=2, biases=(True, True))),
     "neox_sequential": (lambda: neox(False, 1.0), "neox",

@@ -79,6 +79,17 @@ def qwen3():
     return transformers.Qwen3Config(**llama_keys(num_key_value_heads=3, tie_word_embeddings=False))
 
 
+def mistral_window():
+    return transformers.MistralConfig(**llama_keys(
+        num_key_value_heads=1, tie_word_embeddings=True, sliding_window=7))
+
+
+def qwen2_window():
+    return transformers.Qwen2Config(**llama_keys(
+        num_key_value_heads=3, num_hidden_layers=3, tie_word_embeddings=True, sliding_window=5,
+        use_sliding_window=True, max_window_layers=1))
+
+
 def neox():
     return transformers.GPTNeoXConfig(
         num_hidden_layers=2, hidden_size=45, num_attention_heads=3, intermediate_size=50,
@@ -100,6 +111,8 @@ MODELS = {  # format of the values, largest file
     mistral: (torch.bfloat16, "1GB"),
     qwen2: (torch.bfloat16, "1GB"),
     qwen3: (torch.bfloat16, "1GB"),
+    mistral_window: (torch.bfloat16, "1GB"),
+    qwen2_window: (torch.float16, "1GB"),
     neox: (torch.bfloat16, "20KB"),
     neox_sequential: (torch.float16, "1GB"),
     falcon_one_key_head: (torch.bfloat16, "1GB"),

@@ -66,6 +66,38 @@ TEST(Attention, SharedKeyHeadsEqualTheirTwin) {
   }
 }
 
+// Windows of a token, within, of and beyond a block of queries or keys, and longer than the
+// sequence.
+TEST(Attention, AWindowEqualsItsTwin) {
+  for (const int T : {1, 70, 333, 600})
+    for (const int window : {1, 2, 63, 64, 65, 100, 256, 300, 1000}) {
+      SCOPED_TRACE(window);
+      Case c({1, T, 2, 12, 1, 2, 0, window}, 1.0f, 3);
+      expect_twin(c);
+    }
+}
+
+TEST(Attention, AWindowsGradientIsTheSlopeOfTheTwin) {
+  Case c({2, 6, 2, 3, 0, 1, 0, 3});
+  c.forward();
+  c.backward();
+  const auto slope = reference::slope_of(
+      [&](auto& at) {
+        return reference::dot(c.d_o.doubles(), reference::attention_forward(c.shape, at).o);
+      },
+      c.qkv.doubles());
+  EXPECT_LT(reference::relative_error(c.dqkv.values(), slope), 1e-5);
+}
+
+// A window that hides nothing changes no bit.
+TEST(Attention, AWindowAsLongAsTheSequenceIsNone) {
+  Case c({1, 300, 2, 24}), d({1, 300, 2, 24, 0, 1, 0, 300});
+  c.forward(), c.backward();
+  d.forward(), d.backward();
+  EXPECT_TRUE(reference::same_bits(c.o.values(), d.o.values()));
+  EXPECT_TRUE(reference::same_bits(c.dqkv.values(), d.dqkv.values()));
+}
+
 // Kernels of devices keep a number for each query and head in 32 MiB: here for all but 64 Ki of
 // them; the second key head of a sequence is then in another piece. A lone token sees itself, so
 // o = v, and dv is the sum over the value's query heads.
@@ -155,6 +187,24 @@ TEST(Attention, RepeatsBitwiseAlsoAmongThreads) {
     c.backward();
     return c.dqkv.values();
   });
+}
+
+// The same within a window of 30: token 100 is seen by 100 to 129.
+TEST(Attention, ANanStaysWithinItsWindow) {
+  Case c({1, 150, 1, 20, 0, 1, 0, 30});
+  for (int i = 40; i < 60; ++i) c.qkv(100, i) = NAN;
+  c.forward();
+  for (int n = 0; n < 150; ++n) EXPECT_EQ(std::isnan(c.o(n, 7)), n >= 100 && n < 130) << n;
+
+  c = Case({1, 150, 1, 20, 0, 1, 0, 30});
+  c.forward();
+  for (int i = 0; i < 20; ++i) c.d_o(100, i) = NAN;
+  c.backward();
+  for (int n = 0; n < 150; ++n) {
+    EXPECT_EQ(std::isnan(c.dqkv(n, 7)), n == 100) << n;
+    EXPECT_EQ(std::isnan(c.dqkv(n, 27)), n > 70 && n <= 100) << n;
+    EXPECT_EQ(std::isnan(c.dqkv(n, 47)), n > 70 && n <= 100) << n;
+  }
 }
 
 // Token 100 sees itself and what is before it, and is seen by later ones: nothing else may be NaN.

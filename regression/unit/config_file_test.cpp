@@ -109,14 +109,39 @@ TEST(ConfigFile, ReadsWhatIsALlamaUnderAnotherName) {
   EXPECT_FALSE(qwen.linear_bias);
   const std::string mistral =
       and_also(with(llama, "LlamaForCausalLM", "MistralForCausalLM"), "\"sliding_window\": 4096");
-  expect_refused(mistral, "'sliding_window' is 4096, shorter than the 4097 tokens",
-                 of_length(4097));
-  EXPECT_EQ(fp32(read(mistral, of_length(4096))).seq_len, 4096);
+  EXPECT_FALSE(fp32(read(mistral, of_length(4096))).windowed());
+  const Config windowed = fp32(read(mistral, of_length(4097)));
+  EXPECT_TRUE(windowed.windowed());
+  EXPECT_EQ(windowed.layer_kind(0), LayerKind::window);
+  EXPECT_EQ(layer_counts(windowed), (std::vector{std::pair(LayerKind::window, 32)}));
   const Config three =
       fp32(read(with(llama, "LlamaForCausalLM", "Qwen3ForCausalLM"), of_length(9)));
   EXPECT_TRUE(three.qk_norm);
   EXPECT_EQ(three.head_dim(), 128);
   EXPECT_NE(text(three).find("qk_norm"), std::string::npos);
+}
+
+TEST(ConfigFile, ReadsWhichLayersHaveAWindow) {
+  const std::string qwen = and_also(with(llama, "LlamaForCausalLM", "Qwen2ForCausalLM"),
+                                    "\"sliding_window\": 16, \"max_window_layers\": 28");
+  EXPECT_EQ(fp32(read(qwen, of_length(64))).window, 0) << "not used unless it says so";
+  const Config late = fp32(read(and_also(qwen, "\"use_sliding_window\": true"), of_length(64)));
+  EXPECT_EQ(late.layer_kind(27), LayerKind::full);
+  EXPECT_EQ(late.layer_kind(28), LayerKind::window);
+  EXPECT_EQ(layer_counts(late),
+            (std::vector{std::pair(LayerKind::full, 28), std::pair(LayerKind::window, 4)}));
+  std::string types = "\"use_sliding_window\": true, \"layer_types\": [";
+  for (int i = 0; i < 32; ++i)
+    types +=
+        std::string(i ? ", " : "") + (i % 4 == 3 ? "\"full_attention\"" : "\"sliding_attention\"");
+  const Config turns = fp32(read(and_also(qwen, types + "]"), of_length(64)));
+  EXPECT_EQ(turns.layer_kinds.size(), 4u);
+  EXPECT_EQ(turns.layer_kind(7), LayerKind::full);
+  EXPECT_NE(text(turns).find("window=16/wwwf"), std::string::npos);
+  expect_refused(and_also(qwen, types + ", \"full_attention\"]"),
+                 "'layer_types' must be a list of 32 words");
+  expect_refused(and_also(qwen, with(types + "]", "full_attention", "chunked_attention")),
+                 "'layer_types' must be full_attention or sliding_attention");
 }
 
 // The sizes of Pythia 70M.

@@ -9,8 +9,11 @@ namespace brume::analyzer {
 
 using model::SegmentKind;
 
-LayerCosts select(const Expr& condition, const LayerCosts& yes, const LayerCosts& no) {
-  const auto of = [&](Expr LayerCosts::*part) { return select(condition, yes.*part, no.*part); };
+namespace {
+
+/// Costs whose parts are of(part).
+template <class Of>
+LayerCosts by_part(const Of& of) {
   return {of(&LayerCosts::forward_s),
           of(&LayerCosts::backward_s),
           of(&LayerCosts::forward_tp_s),
@@ -28,8 +31,10 @@ LayerCosts select(const Expr& condition, const LayerCosts& yes, const LayerCosts
           of(&LayerCosts::read_s)};
 }
 
-LayerCosts layer_costs(const model::Config& model, const Costs& costs, bool recomputed) {
-  const std::vector<SegmentKind> kinds = model::segment_kinds(model, model::BlockKind::layer);
+LayerCosts costs_of(const model::Config& model, const Costs& costs, bool recomputed,
+                    model::LayerKind kind_of_layer) {
+  const std::vector<SegmentKind> kinds =
+      model::segment_kinds(model, model::BlockKind::layer, kind_of_layer);
   const Expr stream_bytes = model::stream_bytes(model);
   const double count = double(kinds.size());
   const auto all = [&](Pass pass) {
@@ -74,6 +79,24 @@ LayerCosts layer_costs(const model::Config& model, const Costs& costs, bool reco
     layer.arriving_tp_s = min(gather_s, first_s);
   }
   return layer;
+}
+
+}  // namespace
+
+LayerCosts select(const Expr& condition, const LayerCosts& yes, const LayerCosts& no) {
+  return by_part([&](Expr LayerCosts::*part) { return select(condition, yes.*part, no.*part); });
+}
+
+LayerCosts layer_costs(const model::Config& model, const Costs& costs, bool recomputed) {
+  const auto counts = model::layer_counts(model);
+  if (counts.size() == 1) return costs_of(model, costs, recomputed, counts[0].first);
+  LayerCosts mean{};
+  for (const auto& [kind, count] : counts) {
+    const LayerCosts one = costs_of(model, costs, recomputed, kind);
+    const double share = double(count) / model.num_layers;
+    mean = by_part([&](Expr LayerCosts::*part) { return mean.*part + share * one.*part; });
+  }
+  return mean;
 }
 
 Expr moved_bytes(const model::Config& model, bool recomputed, const Expr& ratio) {

@@ -20,6 +20,7 @@ struct LayerCosts {
 };
 LayerCosts select(const Expr& condition, const LayerCosts& yes, const LayerCosts& no);
 
+/// The mean over the model's layers, where these differ in kind.
 LayerCosts layer_costs(const model::Config& model, const Costs& costs, bool recomputed);
 
 /// Bytes of a layer's saved tensors that activation offload moves, as plan::moved_tensors has it.

@@ -91,6 +91,20 @@ const Schema<ModelKeys>& model_schema() {
                {.help = "features of a head that positions turn, the first ones; 0: all",
                 .min = 0,
                 .max = 1 << 16})
+          .key("window", &ModelKeys::window,
+               {.unit = "tokens",
+                .help = "keys that a query of a windowed layer sees, its own included; 0: all; "
+                        "llama only",
+                .min = 0,
+                .max = 1 << 24})
+          .key("layer_kinds", &ModelKeys::layer_kinds,
+               {.help = "which layers have a window, taken in turn; []: all where window is given",
+                .choices = {"full", "window"}})
+          .key("window_rope_theta", &ModelKeys::window_rope_theta,
+               {.help = "base of the rotary angles of windowed layers, which are not scaled; 0: as "
+                        "in all others",
+                .min = 0,
+                .max = 1e12})
           .table("rope_scaling", &ModelKeys::rope_scaling, rope_scaling_schema(),
                  "Rotary angles for longer sequences")
           .key("dropout", &ModelKeys::dropout,

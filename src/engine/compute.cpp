@@ -33,12 +33,15 @@ ComputeOf<Storage>::ComputeOf(const plan::Plan& plan, const model::Config& model
   qk_norm_ = model.qk_norm;
   rotary_dim_ = model.rotary_dim();
   mlp_in_ = {{"mlp.in", 0, model.mlp_in_size() / stage.tp}};
-  if (model.rotary()) {
-    const std::vector<float> table =
-        kernels::rope_table(model::rope_frequencies(model), model.seq_len);
-    rope_ = device::Memory(std::int64_t(table.size() * sizeof(float)));
-    device::copy_now(rope_.data(), table.data(), rope_.bytes());
-  }
+  if (model.rotary())
+    for (const auto& [kind, layers] : model::layer_counts(model)) {
+      const std::vector<float> table =
+          kernels::rope_table(model::rope_frequencies(model, kind), model.seq_len);
+      device::Memory& memory =
+          rope_[model::segment_kinds(model, model::BlockKind::layer, kind).front()];
+      memory = device::Memory(std::int64_t(table.size() * sizeof(float)));
+      device::copy_now(memory.data(), table.data(), memory.bytes());
+    }
   for (model::SegmentKind kind : model::segment_kinds(model)) {
     SegmentParts& parts = segments_[kind];
     parts.branches = model::branches(model, kind);
@@ -60,6 +63,8 @@ void ComputeOf<Storage>::describe_attention(const plan::Stage& stage, const mode
                 .kv_heads = cut ? keys / stage.tp : keys,
                 .group = model.num_heads / keys,
                 .first_head = cut ? 0 : place_.tp_rank * heads};
+  windowed_ = attention_;
+  windowed_.window = model.window;
   const int width = attention_.width();
   if (keys == model.num_heads)
     qkv_ = {{"attention.qkv", 0, width}};

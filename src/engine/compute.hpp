@@ -127,17 +127,21 @@ class ComputeOf final : public Compute {
   template <typename Each>
   void for_inputs(const std::vector<model::Branch>& branches, const std::vector<Matrix>& gradients,
                   std::size_t first, std::size_t last, Each each) const;
-  bool rotary() const { return rope_.bytes() > 0; }
-  kernels::ConstMatrix rope_table() const {
-    return rows(reinterpret_cast<float*>(rope_.data()), attention_.seq_len, rotary_dim_);
+  bool rotary() const { return !rope_.empty(); }
+  const kernels::AttentionShape& attention(const Operands& o) const {
+    return o.task.segment == model::SegmentKind::window ? windowed_ : attention_;
+  }
+  kernels::ConstMatrix rope_table(const Operands& o) const {
+    return rows(reinterpret_cast<float*>(rope_.at(o.task.segment).data()), attention_.seq_len,
+                rotary_dim_);
   }
   /// Queries and keys of [N, q k v]: what positions turn.
   Matrix turned(const Matrix& qkv) const {
     return kernels::columns<Storage>(qkv, 0,
                                      (attention_.heads + attention_.keys()) * attention_.head_dim);
   }
-  void turn(Matrix qkv) const {
-    if (rotary()) kernels::rope_forward<Storage>(rope_table(), attention_.head_dim, turned(qkv));
+  void turn(const Operands& o, Matrix qkv) const {
+    if (rotary()) kernels::rope_forward<Storage>(rope_table(o), attention_.head_dim, turned(qkv));
   }
   /// Queries or keys of [N, q k v], by the name of their norm.
   struct NormedHeads {
@@ -177,10 +181,11 @@ class ComputeOf final : public Compute {
   float eps_;
   model::NormKind norm_kind_;
   model::MlpKind mlp_kind_;
-  kernels::AttentionShape attention_;
+  kernels::AttentionShape attention_, windowed_;  ///< of both kinds of layers
   bool qk_norm_;
-  int rotary_dim_;       ///< R
-  device::Memory rope_;  ///< table of kernels::rope_forward; empty: positions are learned
+  int rotary_dim_;  ///< R
+  /// Tables of kernels::rope_forward by the segment that reads them; none: positions are learned.
+  std::map<model::SegmentKind, device::Memory> rope_;
   std::vector<Linear> qkv_, mlp_in_;
   std::map<model::SegmentKind, SegmentParts> segments_;
   std::map<int, BlockPieces> blocks_;

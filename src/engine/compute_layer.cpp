@@ -60,7 +60,7 @@ void ComputeOf<Storage>::project(const Operands& o, BranchKind kind, ConstMatrix
     if (attention && has(o.block(), linear.name + ".bias"))
       kernels::add_bias<Storage>(own, vector(w, o.block(), linear.name + ".bias"), own);
   }
-  if (attention && !qk_norm_) turn(out);
+  if (attention && !qk_norm_) turn(o, out);
 }
 
 template <class Storage>
@@ -89,7 +89,7 @@ auto ComputeOf<Storage>::attention_input(const Operands& o, Storage* room) const
     kernels::rms_norm_forward<Storage>(
         heads.columns, vector(weights(o), o.block(), std::string(heads.norm) + ".gain"), eps_,
         heads.columns, heads.rstd);
-  turn(qkv);
+  turn(o, qkv);
   return qkv;
 }
 
@@ -97,7 +97,7 @@ template <class Storage>
 void ComputeOf<Storage>::attend(const Operands& o) const {
   const Matrix qkv = attention_input(o, o.data<Storage>(Role::workspace));
   const Matrix attended = saved(o, "attended", attended_tp_);
-  kernels::attention_forward<Storage>(attention_, qkv, attended, statistic(o, "lse"));
+  kernels::attention_forward<Storage>(attention(o), qkv, attended, statistic(o, "lse"));
 }
 
 template <class Storage>
@@ -213,9 +213,9 @@ void ComputeOf<Storage>::attention_inner_backward(const Operands& o, Matrix d_qk
   kernels::linear_backward_input<Storage>(dy, matrix(w, o.block(), "attention.out.weight"),
                                           Write::replace, d_attended);
   linear_backward_parameters(o, "attention.out", dy, attended);
-  kernels::attention_backward<Storage>(attention_, qkv, attended, statistic(o, "lse"), d_attended,
+  kernels::attention_backward<Storage>(attention(o), qkv, attended, statistic(o, "lse"), d_attended,
                                        d_qkv);
-  if (rotary()) kernels::rope_backward<Storage>(rope_table(), attention_.head_dim, turned(d_qkv));
+  if (rotary()) kernels::rope_backward<Storage>(rope_table(o), attention_.head_dim, turned(d_qkv));
   if (!qk_norm_) return;
   const auto kept = normed_heads(o, saved(o, "qkv", attention_.width()));
   const auto gradients = normed_heads(o, d_qkv);

@@ -76,15 +76,34 @@ json rotary(const Config& m) {
   return config;
 }
 
+/// Which layers have a window, as newer and older files say it.
+void set_window(json& config, const Config& m) {
+  if (m.window == 0) return;
+  json types = json::array();
+  for (int layer = 0; layer < m.num_layers; ++layer) {
+    const bool windowed =
+        m.layer_kinds.empty() ||
+        m.layer_kinds[std::size_t(layer) % m.layer_kinds.size()] == model::LayerKind::window;
+    types.push_back(windowed ? "sliding_attention" : "full_attention");
+  }
+  config["sliding_window"] = m.window;
+  config["layer_types"] = types;
+}
+
 json llama(const Config& m) {
+  const bool mistral = m.window > 0 && !m.qk_norm && !m.qkv_bias;
+  needs(!mistral || m.layer_kinds.empty(), "all layers of Mistral have a window");
+  needs(m.window_rope_theta == 0.0, "its layers have one base of rotary angles");
   needs(!(m.qk_norm && m.qkv_bias), "Qwen3 has no biases of queries, keys and values");
   json config = rotary(m);
   config.update({{"architectures",
                   {m.qk_norm    ? "Qwen3ForCausalLM"
                    : m.qkv_bias ? "Qwen2ForCausalLM"
+                   : mistral    ? "MistralForCausalLM"
                                 : "LlamaForCausalLM"}},
                  {"model_type", m.qk_norm    ? "qwen3"
                                 : m.qkv_bias ? "qwen2"
+                                : mistral    ? "mistral"
                                              : "llama"},
                  {"num_key_value_heads", m.kv_heads()},
                  {"head_dim", m.head_dim()},
@@ -92,7 +111,15 @@ json llama(const Config& m) {
                  {"hidden_act", "silu"},
                  {"rms_norm_eps", m.norm_eps},
                  {"attention_dropout", 0.0}});
-  if (m.qkv_bias || m.qk_norm) config["use_sliding_window"] = false;
+  set_window(config, m);
+  if (mistral) {
+    config.erase("layer_types");
+    return config;
+  }
+  if (m.qkv_bias || m.qk_norm) {
+    config["use_sliding_window"] = m.window > 0;
+    config["max_window_layers"] = 0;
+  }
   if (!m.qkv_bias) config["attention_bias"] = false;
   if (!m.qkv_bias && !m.qk_norm) config["mlp_bias"] = false;
   return config;

@@ -36,6 +36,9 @@ void check(const Config& m) {
   needs(m.rotary_dim() <= m.head_dim(), "rotary_dim = {} must be at most head_dim = {}",
         m.rotary_dim(), m.head_dim());
   needs(!m.qk_norm || m.norm() == NormKind::rms, "qk_norm must be false for {}", name(m.family));
+  needs(m.window == 0 || m.norm() == NormKind::rms, "window must be 0 for {}", name(m.family));
+  needs(m.window > 0 || (m.layer_kinds.empty() && m.window_rope_theta == 0.0),
+        "layer_kinds and window_rope_theta need a window");
   needs(m.family == Family::falcon || m.layer_norms == 2, "layer_norms must be 2 for {}, found {}",
         name(m.family), m.layer_norms);
   needs(m.mlp() != MlpKind::swiglu || !m.linear_bias, "linear_bias must be false for {}",
@@ -46,6 +49,13 @@ void check(const Config& m) {
             m.rope_scaling.low_freq_factor < m.rope_scaling.high_freq_factor,
         "rope_scaling.low_freq_factor = {} must be below high_freq_factor = {}",
         m.rope_scaling.low_freq_factor, m.rope_scaling.high_freq_factor);
+}
+
+std::vector<LayerKind> layer_kinds(const std::vector<std::string>& names) {
+  std::vector<LayerKind> kinds;
+  for (const std::string& name : names)
+    kinds.push_back(name == "window" ? LayerKind::window : LayerKind::full);
+  return kinds;
 }
 
 RopeScaling rope_scaling(const deck::RopeScalingKeys& keys) {
@@ -107,6 +117,9 @@ Config config(const deck::ModelKeys& keys, std::string_view precision) {
                       .rope_theta = keys.rope_theta,
                       .rotary_size = keys.rotary_dim,
                       .rope_scaling = rope_scaling(keys.rope_scaling),
+                      .window = keys.window,
+                      .layer_kinds = layer_kinds(keys.layer_kinds),
+                      .window_rope_theta = keys.window_rope_theta,
                       .init_std = keys.init_std,
                       .precision = precision == "bf16"   ? Precision::bf16
                                    : precision == "fp16" ? Precision::fp16
@@ -133,6 +146,11 @@ std::string text(const Config& m) {
   if (!m.rotary()) return line;
   if (m.rotary_dim() != m.head_dim()) line += fmt::format(" rotary_dim={}", m.rotary_dim());
   line += fmt::format(" rope_theta={}", m.rope_theta);
+  if (m.windowed()) {
+    line += fmt::format(" window={}/", m.window);
+    for (const LayerKind kind : m.layer_kinds) line += kind == LayerKind::window ? 'w' : 'f';
+    if (m.window_rope_theta > 0.0) line += fmt::format("/{}", m.window_rope_theta);
+  }
   const RopeScaling& scaling = m.rope_scaling;
   if (scaling.kind == RopeScaling::Kind::linear)
     line += fmt::format(" rope=linear/{}", scaling.factor);
@@ -142,11 +160,24 @@ std::string text(const Config& m) {
   return line;
 }
 
-std::vector<double> rope_frequencies(const Config& m) {
-  const RopeScaling& scaling = m.rope_scaling;
+std::vector<std::pair<LayerKind, int>> layer_counts(const Config& config) {
+  std::vector<std::pair<LayerKind, int>> counts;
+  for (const LayerKind kind : {LayerKind::full, LayerKind::window}) {
+    int count = 0;
+    for (int layer = 0; layer < config.num_layers; ++layer)
+      count += config.layer_kind(layer) == kind;
+    if (count > 0) counts.emplace_back(kind, count);
+  }
+  return counts;
+}
+
+std::vector<double> rope_frequencies(const Config& m, LayerKind kind) {
+  const bool own = kind == LayerKind::window && m.window_rope_theta > 0.0;
+  const RopeScaling scaling = own ? RopeScaling{} : m.rope_scaling;
+  const double theta = own ? m.window_rope_theta : m.rope_theta;
   std::vector<double> frequencies;
   for (int i = 0; i < m.rotary_dim() / 2; ++i) {
-    const double plain = std::pow(m.rope_theta, -2.0 * i / m.rotary_dim());
+    const double plain = std::pow(theta, -2.0 * i / m.rotary_dim());
     double kept = scaling.kind == RopeScaling::Kind::none ? 1.0 : 0.0;  // share left alone
     if (scaling.kind == RopeScaling::Kind::llama3) {
       const double turns = scaling.original_seq_len * plain / (2.0 * std::numbers::pi);

@@ -39,7 +39,6 @@ const std::set<std::string> silent_keys{"architectures",
                                         "reorder_and_upcast_attn",
                                         "auto_map",
                                         "is_decoder",
-                                        "max_window_layers",
                                         "layer_types"};
 
 /// A JSON object that remembers which of its keys were asked for.
@@ -262,11 +261,64 @@ void read_gpt2(ConfigFile& file, KeyWriter& out) {
              "'scale_attn_by_inverse_layer_idx' must be false");
 }
 
+/// Which of a family's layers have a window where a file does not list them.
+struct Windows {
+  bool usual = false;        ///< whether there is a window unless the file says otherwise
+  int usual_size = 0;        ///< where the file does not give it
+  int first = 0;             ///< layers before this one see all
+  int full_every = 1 << 30;  ///< so does each of so many
+};
+
+/// The shortest list that gives each layer its kind when layers take it in turn.
+std::vector<std::string> in_turn(std::vector<std::string> kinds) {
+  for (std::size_t turn = 1; turn < kinds.size(); ++turn) {
+    std::size_t i = turn;
+    while (i < kinds.size() && kinds[i] == kinds[i % turn]) ++i;
+    if (i == kinds.size()) kinds.resize(turn);
+  }
+  return kinds;
+}
+
+std::vector<std::string> layer_kinds(ConfigFile& file, const Windows& windows) {
+  std::vector<std::string> kinds;
+  const json* types = file.find("layer_types");
+  const std::size_t layers = std::size_t(file.size("num_hidden_layers"));
+  file.needs(layers <= 10000, "'num_hidden_layers' must be at most 10000, found {}", layers);
+  if (types == nullptr) {
+    for (int i = 0; i < int(layers); ++i)
+      kinds.emplace_back(i >= windows.first && (i + 1) % windows.full_every != 0 ? "window"
+                                                                                 : "full");
+    return kinds;
+  }
+  file.needs(types->is_array() && types->size() == layers,
+             "'layer_types' must be a list of {} words, found {}", layers,
+             deck::describe_json(*types));
+  for (const json& type : *types) {
+    file.needs(type == "full_attention" || type == "sliding_attention",
+               "'layer_types' must be full_attention or sliding_attention, found {}",
+               deck::describe_json(type));
+    kinds.emplace_back(type == "sliding_attention" ? "window" : "full");
+  }
+  return kinds;
+}
+
+void set_window(ConfigFile& file, KeyWriter& out, const Windows& windows) {
+  const bool given = file.object().contains("sliding_window");
+  const int size = file.size("sliding_window", given ? 0 : windows.usual_size);
+  if (!file.truth("use_sliding_window", windows.usual) || size == 0) return;
+  const std::vector<std::string> kinds = in_turn(layer_kinds(file, windows));
+  if (std::ranges::count(kinds, "window") == 0) return;
+  out.set("window", &Keys::window, size, "sliding_window");
+  if (std::ranges::count(kinds, "full") > 0)
+    out.set("layer_kinds", &Keys::layer_kinds, kinds, "layer_types");
+}
+
 /// What models that are llamas but for their name have.
 struct LlamaKind {
   bool qkv_bias = false;
   bool qk_norm = false;
   int usual_head_dim = 0;
+  Windows windows = {};
 };
 
 void read_llama(ConfigFile& file, KeyWriter& out, const LlamaKind& kind) {
@@ -287,12 +339,9 @@ void read_llama(ConfigFile& file, KeyWriter& out, const LlamaKind& kind) {
                "'{}' must be false: a llama's only biases here are those of queries, keys and "
                "values",
                key);
-  const int window = file.size("sliding_window", 0);
-  const bool active = file.truth("use_sliding_window", true) && window > 0;
-  file.needs(!active || window >= out.keys().seq_len,
-             "'sliding_window' is {}, shorter than the {} tokens of a sequence: windowed attention "
-             "does not run here; a seq_len of at most {} needs none",
-             window, out.keys().seq_len, window);
+  Windows windows = kind.windows;
+  windows.first = file.size("max_window_layers", windows.first);
+  set_window(file, out, windows);
 }
 
 void read_falcon(ConfigFile& file, KeyWriter& out) {
@@ -346,12 +395,18 @@ const std::vector<Architecture> architectures{
     {"GPT2LMHeadModel", "gpt2", read_gpt2},
     {"LlamaForCausalLM", "llama", [](ConfigFile& f, KeyWriter& out) { read_llama(f, out, {}); }},
     {"MistralForCausalLM", "mistral",
-     [](ConfigFile& f, KeyWriter& out) { read_llama(f, out, {}); }},
+     [](ConfigFile& f, KeyWriter& out) {
+       read_llama(f, out, {.windows = {.usual = true, .usual_size = 4096}});
+     }},
     {"Qwen2ForCausalLM", "qwen2",
-     [](ConfigFile& f, KeyWriter& out) { read_llama(f, out, {.qkv_bias = true}); }},
+     [](ConfigFile& f, KeyWriter& out) {
+       read_llama(f, out, {.qkv_bias = true, .windows = {.usual_size = 4096, .first = 28}});
+     }},
     {"Qwen3ForCausalLM", "qwen3",
      [](ConfigFile& f, KeyWriter& out) {
-       read_llama(f, out, {.qk_norm = true, .usual_head_dim = 128});
+       read_llama(
+           f, out,
+           {.qk_norm = true, .usual_head_dim = 128, .windows = {.usual_size = 4096, .first = 28}});
      }},
     {"FalconForCausalLM", "falcon", read_falcon},
     {"GPTNeoXForCausalLM", "gpt_neox", read_neox},

@@ -67,6 +67,12 @@ void add_norm(Segment& segment, const Config& m, const Sizes& s, const std::stri
   segment.saved.push_back({name + ".rstd", s.tokens, statistic_bytes});
 }
 
+/// Of the pairs of a query and a key before it, T^2 / 2, those within the window.
+double visible_share(const Config& m) {
+  const double window = double(m.window) / m.seq_len;
+  return window * (2.0 - window);
+}
+
 void add_attention(Segment& segment, const Config& m, const Sizes& s) {
   segment.operators.push_back(matmul("qkv", s.tokens, s.qkv_tp, s.hidden));
   if (m.qkv_bias) segment.operators.push_back(bias_and_residual("qkv bias", s.tokens * s.qkv_tp));
@@ -89,7 +95,9 @@ void add_attention(Segment& segment, const Config& m, const Sizes& s) {
                                flops,
                                2.5 * flops,
                                16.0 * s.tokens * s.attended_tp,
-                               32.0 * s.tokens * s.attended_tp});
+                               32.0 * s.tokens * s.attended_tp,
+                               false,
+                               segment.kind == SegmentKind::window ? visible_share(m) : 1.0});
   segment.saved.push_back({"qkv", s.tokens * s.qkv_tp, s.activation_bytes});
   segment.saved.push_back({"attended", s.tokens * s.attended_tp, s.activation_bytes});
   segment.saved.push_back({"lse", s.b * s.heads_tp * s.seq, statistic_bytes});
@@ -186,6 +194,7 @@ const char* name(SegmentKind kind) {
   switch (kind) {
     case SegmentKind::embedding: return "embedding";
     case SegmentKind::attention: return "attention";
+    case SegmentKind::window: return "window";
     case SegmentKind::mlp: return "mlp";
     case SegmentKind::parallel: return "parallel";
     case SegmentKind::head: return "head";
@@ -195,7 +204,8 @@ const char* name(SegmentKind kind) {
 
 std::vector<Branch> branches(const Config& config, SegmentKind kind) {
   switch (kind) {
-    case SegmentKind::attention: return {{BranchKind::attention, 1}};
+    case SegmentKind::attention:
+    case SegmentKind::window: return {{BranchKind::attention, 1}};
     case SegmentKind::mlp: return {{BranchKind::mlp, 2}};
     case SegmentKind::parallel:
       return {{BranchKind::attention, 1}, {BranchKind::mlp, config.layer_norms}};
@@ -208,6 +218,7 @@ Segment segment(const Config& config, SegmentKind kind) {
   switch (kind) {
     case SegmentKind::embedding: return embedding(sizes);
     case SegmentKind::attention:
+    case SegmentKind::window:
     case SegmentKind::mlp:
     case SegmentKind::parallel: return layer_segment(config, sizes, kind);
     case SegmentKind::head: return head(config, sizes);
@@ -215,27 +226,33 @@ Segment segment(const Config& config, SegmentKind kind) {
   throw Error(Failure::bug, "unknown segment");
 }
 
-std::vector<SegmentKind> segment_kinds(const Config& config, BlockKind kind) {
+std::vector<SegmentKind> segment_kinds(const Config& config, BlockKind kind, LayerKind layer) {
   switch (kind) {
     case BlockKind::embedding: return {SegmentKind::embedding};
     case BlockKind::layer:
       if (config.parallel()) return {SegmentKind::parallel};
-      return {SegmentKind::attention, SegmentKind::mlp};
+      return {layer == LayerKind::window ? SegmentKind::window : SegmentKind::attention,
+              SegmentKind::mlp};
     case BlockKind::head: return {SegmentKind::head};
   }
   return {};
 }
 
 std::vector<SegmentKind> segment_kinds(const Config& config) {
-  std::vector<SegmentKind> all;
-  for (BlockKind block : {BlockKind::embedding, BlockKind::layer, BlockKind::head})
-    for (SegmentKind kind : segment_kinds(config, block)) all.push_back(kind);
+  std::vector<SegmentKind> all = segment_kinds(config, BlockKind::embedding);
+  const auto add = [&](const std::vector<SegmentKind>& kinds) {
+    for (SegmentKind kind : kinds)
+      if (std::ranges::find(all, kind) == all.end()) all.push_back(kind);
+  };
+  for (const auto& [layer, count] : layer_counts(config))
+    add(segment_kinds(config, BlockKind::layer, layer));
+  add(segment_kinds(config, BlockKind::head));
   return all;
 }
 
-std::vector<Kept> kept_tensors(const Config& config, bool recomputed) {
+std::vector<Kept> kept_tensors(const Config& config, bool recomputed, LayerKind layer) {
   const Expr input = stream_shard_bytes(config);
-  std::vector<SegmentKind> kinds = segment_kinds(config, BlockKind::layer);
+  std::vector<SegmentKind> kinds = segment_kinds(config, BlockKind::layer, layer);
   if (recomputed) return {{kinds.front(), -1, input}};
   std::vector<Kept> kept;
   std::ranges::reverse(kinds);
@@ -273,13 +290,15 @@ double flops_per_sequence(const Config& config) {
   double flops = 0.0;
   Config whole = config;
   whole.head_tokens = config.seq_len;
-  for (SegmentKind kind : segment_kinds(config)) {
-    if (kind == SegmentKind::embedding) continue;
-    const double times = kind == SegmentKind::head ? 1.0 : config.num_layers;
-    for (const Operator& op : segment(whole, kind).operators)
-      if (op.kind == OperatorKind::matmul || op.kind == OperatorKind::attention)
-        flops += times * 3.0 * op.forward_flops.evaluate({{"b", 1.0}, {"tp", 1.0}});
-  }
+  const auto add = [&](const std::vector<SegmentKind>& kinds, double times) {
+    for (SegmentKind kind : kinds)
+      for (const Operator& op : segment(whole, kind).operators)
+        if (op.kind == OperatorKind::matmul || op.kind == OperatorKind::attention)
+          flops += times * op.share * 3.0 * op.forward_flops.evaluate({{"b", 1.0}, {"tp", 1.0}});
+  };
+  for (const auto& [layer, count] : layer_counts(config))
+    add(segment_kinds(config, BlockKind::layer, layer), count);
+  add(segment_kinds(config, BlockKind::head), 1.0);
   return flops;
 }
 

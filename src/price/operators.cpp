@@ -29,8 +29,10 @@ hardware::Time operator_time(const model::Config& model, const hardware::Profile
   const model::Expr& fp32_bytes = backward ? op.backward_bytes : op.forward_bytes;
   const double bytes =
       fp32_bytes.evaluate(values) * model::activation_bytes(model.precision) / sizeof(float);
-  return hardware::operator_time(profile, model::name(op.kind), dims_of(op, values), backward,
-                                 weight * flops.evaluate(values), bytes);
+  hardware::Time time = hardware::operator_time(profile, model::name(op.kind), dims_of(op, values),
+                                                backward, weight * flops.evaluate(values), bytes);
+  time.seconds *= op.share;
+  return time;
 }
 
 /// AdamW reads weight, gradient and both moments, and writes all but the gradient: 7 fp32.

@@ -56,7 +56,7 @@ bool is_aligned(const FusedOperands& of) {
 /// What a kernel is looked up for.
 auto key_of(Pass pass, const AttentionShape& s, const FusedOperands& of) {
   return std::tuple(pass, s.batch, s.seq_len, s.heads, s.head_dim, s.kv_heads, s.group,
-                    s.first_head, of.bf16, of.qkv.stride, of.o.stride, of.d_o.stride,
+                    s.first_head, s.window, of.bf16, of.qkv.stride, of.o.stride, of.d_o.stride,
                     of.dqkv.stride);
 }
 
@@ -185,7 +185,9 @@ class Fused {
   /// Makes the plan with the largest share whose workspace has room.
   std::optional<Plan> make(Pass pass, const AttentionShape& shape, const FusedOperands& of) const {
     std::string why = "its query heads do not share key heads evenly";
-    if (const std::optional<Groups> groups = groups_of(shape)) {
+    if (shape.window > 0) {
+      why = "its queries see a window of keys";
+    } else if (const std::optional<Groups> groups = groups_of(shape)) {
       Plan plan{*groups, shape.batch, groups->count, nullptr, 0};
       for (;;) {
         fe::error_t status = build(pass, shape, of, plan);

@@ -10,8 +10,8 @@ namespace {
 
 /// What streaming softmax knows about the queries of one block.
 struct Running {
-  std::array<float, query_block> top;  // largest score so far
-  std::array<float, query_block> sum;  // of exp(score - top) so far
+  std::array<float, query_block> top;    // largest score so far
+  std::array<float, query_block> sum{};  // of exp(score - top) so far; 0 before the first
 };
 
 /// scores -> exp(scores - top); `out` rows [rows, D] so far are scaled to the new top.
@@ -19,8 +19,9 @@ void softmax_tile(const Tile& tile, int head_dim, float* scores, float* out, std
                   Running& running) {
   for (int r = 0; r < tile.rows; ++r) {
     float* const row = scores + r * key_block;
-    const int visible = hide_later_keys(tile, r, row, -INFINITY);
-    const bool first = tile.first_key == 0;
+    if (tile.begin[r] >= end_of_keys(tile, r)) continue;
+    const int visible = hide_others(tile, r, row, -INFINITY);
+    const bool first = running.sum[r] == 0.0f;
     const float here = largest(row, visible);
     const float top = first ? here : std::max(here, running.top[r]);
     const float sum = sum_terms(visible, [=](int c) { return row[c] = vector_exp(row[c] - top); });
@@ -35,14 +36,16 @@ void softmax_tile(const Tile& tile, int head_dim, float* scores, float* out, std
 }
 
 /// One block of queries of one head: rows of `out` and `lse` from `first_query` on.
-void forward_block(const Head<const float>& in, int first_query, int seq_len, int head_dim,
+void forward_block(const AttentionShape& shape, const Head<const float>& in, int first_query,
                    float* out, std::int64_t stride, float* lse) {
+  const int head_dim = shape.head_dim;
   alignas(Lanes) float scores[tile_floats];
   Running running;
-  const int last_query = std::min(first_query + query_block, seq_len);
+  const int last_query = std::min(first_query + query_block, shape.seq_len);
   for (int n = first_query; n < last_query; ++n) std::fill_n(out + n * stride, head_dim, 0.0f);
-  for (int first_key = 0; first_key < last_query; first_key += key_block) {
-    const Tile tile = tile_at(first_query, first_key, seq_len);
+  for (int first_key = shape.first_key(first_query) / key_block * key_block; first_key < last_query;
+       first_key += key_block) {
+    const Tile tile = tile_at(shape, first_query, first_key);
     scores_of(tile, head_dim, score_scale(head_dim), {in.q, in.stride}, {in.k, in.stride}, scores);
     softmax_tile(tile, head_dim, scores, out + first_query * stride, stride, running);
     add_tile_times(tile, head_dim, scores, {in.v, in.stride}, out, stride);
@@ -65,8 +68,7 @@ void forward(const AttentionShape& shape, const ConstMatrix& qkv, const Matrix& 
     const int h = int(unit / blocks % shape.heads), b = int(unit / blocks / shape.heads);
     float* const out = &o(std::int64_t(b) * shape.seq_len, h * shape.head_dim);
     float* const sums = lse.data() + (std::int64_t(b) * shape.heads + h) * shape.seq_len;
-    forward_block(head_of(qkv, shape, b, h), block * query_block, shape.seq_len, shape.head_dim,
-                  out, o.stride(0), sums);
+    forward_block(shape, head_of(qkv, shape, b, h), block * query_block, out, o.stride(0), sums);
   });
 }
 
@@ -81,8 +83,8 @@ void forward(const AttentionShape& shape, const MatrixView<const Storage>& qkv,
     wide.load(0, in.q, in.stride), wide.load(1, in.k, in.stride), wide.load(2, in.v, in.stride);
     const Head<float> head = wide.head(0);
     for (int first = 0; first < shape.seq_len; first += query_block)
-      forward_block({head.q, head.k, head.v, head.stride}, first, shape.seq_len, shape.head_dim,
-                    wide.at(3), head.stride, lse.data() + unit * shape.seq_len);
+      forward_block(shape, {head.q, head.k, head.v, head.stride}, first, wide.at(3), head.stride,
+                    lse.data() + unit * shape.seq_len);
     wide.store(3, &o(std::int64_t(b) * shape.seq_len, h * shape.head_dim), o.stride(0));
   });
 }

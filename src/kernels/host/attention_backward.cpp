@@ -27,8 +27,8 @@ void softmax_backward_tile(const Tile& tile, int head_dim, const Output& output,
     const float lse = output.lse[query];
     float* const p = scores + r * key_block;
     float* const ds = d_p + r * key_block;
-    const int visible = hide_later_keys(tile, r, p, -INFINITY);
-    hide_later_keys(tile, r, ds, 0.0f);
+    const int visible = hide_others(tile, r, p, -INFINITY);
+    hide_others(tile, r, ds, 0.0f);
 #pragma omp simd
     for (int c = 0; c < visible; ++c) {
       p[c] = vector_exp(p[c] - lse);
@@ -51,11 +51,13 @@ void backward_tile(const Tile& tile, int head_dim, const Head<const float>& in,
   add_tile_times(tile, head_dim, d_s, k, grad.q, grad.stride);
 }
 
-void backward_head(const Head<const float>& in, int seq_len, int head_dim, const Output& output,
+void backward_head(const AttentionShape& shape, const Head<const float>& in, const Output& output,
                    const Head<float>& grad) {
-  for (int first_key = 0; first_key < seq_len; first_key += key_block)
-    for (int first_query = first_key; first_query < seq_len; first_query += query_block)
-      backward_tile(tile_at(first_query, first_key, seq_len), head_dim, in, output, grad);
+  for (int first_key = 0; first_key < shape.seq_len; first_key += key_block)
+    for (int first_query = first_key; first_query < shape.seq_len; first_query += query_block) {
+      if (shape.first_key(first_query) >= first_key + key_block) break;  // as do all later ones
+      backward_tile(tile_at(shape, first_query, first_key), shape.head_dim, in, output, grad);
+    }
 }
 
 void backward(const AttentionShape& shape, int b, int h, const ConstMatrix& qkv,
@@ -66,8 +68,7 @@ void backward(const AttentionShape& shape, int b, int h, const ConstMatrix& qkv,
   const Output output{&o(token, column), std::int64_t(o.stride(0)), &d_o(token, column),
                       std::int64_t(d_o.stride(0)),
                       lse.data() + (std::int64_t(b) * shape.heads + h) * shape.seq_len};
-  backward_head(head_of(qkv, shape, b, h), shape.seq_len, shape.head_dim, output,
-                head_of(dqkv, shape, b, h));
+  backward_head(shape, head_of(qkv, shape, b, h), output, head_of(dqkv, shape, b, h));
 }
 
 /// All query heads of a key head, in order: they add to the same gradient.
@@ -97,7 +98,7 @@ void backward_group(const AttentionShape& shape, int b, int key_head,
     wide.load(d_out, &d_o(token, h * shape.head_dim), d_o.stride(0));
     wide.clear(d_q);
     const Head<float> head = wide.head(q);
-    backward_head({head.q, head.k, head.v, head.stride}, shape.seq_len, shape.head_dim,
+    backward_head(shape, {head.q, head.k, head.v, head.stride},
                   {wide.at(out), head.stride, wide.at(d_out), head.stride,
                    lse.data() + (std::int64_t(b) * shape.heads + h) * shape.seq_len},
                   wide.head(d_q));

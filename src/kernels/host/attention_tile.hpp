@@ -1,6 +1,8 @@
 /// @file Tiles of the causal scores, and the products that attention makes of them.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <type_traits>
 #include <vector>
@@ -31,27 +33,35 @@ struct Head {
 struct Tile {
   int first_query, rows;
   int first_key, cols;
+  std::array<int, query_block> begin;  ///< the first of these keys that each query sees
 };
 
-/// The tile without the keys that no query of it may see.
-inline Tile tile_at(int first_query, int first_key, int seq_len) {
-  const int last_query = std::min(first_query + query_block, seq_len);
-  return {first_query, last_query - first_query, first_key,
-          std::min(first_key + key_block, last_query) - first_key};
+/// The tile without the keys that no query of it may see, as they come after it.
+inline Tile tile_at(const AttentionShape& shape, int first_query, int first_key) {
+  const int last_query = std::min(first_query + query_block, shape.seq_len);
+  Tile tile{first_query,
+            last_query - first_query,
+            first_key,
+            std::min(first_key + key_block, last_query) - first_key,
+            {}};
+  for (int r = 0; r < tile.rows; ++r)
+    tile.begin[r] = std::clamp(shape.first_key(first_query + r) - first_key, 0, tile.cols);
+  return tile;
 }
 
-/// Keys of the tile that its query r sees: the first so many.
-inline int visible_keys(const Tile& tile, int r) {
+/// The query r of a tile sees its keys [begin[r], end_of_keys).
+inline int end_of_keys(const Tile& tile, int r) {
   return std::min(tile.cols, tile.first_query + r - tile.first_key + 1);
 }
 
-/// Gives `hidden` to the keys after the query of row r, up to a full vector.
+/// Gives `hidden` to the keys that the query of row r does not see, up to a full vector.
 ///
 /// @return  the length to work on: whole vectors, so that a row of any length costs no scalar rest
-inline int hide_later_keys(const Tile& tile, int r, float* row, float hidden) {
-  const int visible = visible_keys(tile, r);
-  const int whole = int(round_up(visible, lanes));
-  std::fill(row + visible, row + whole, hidden);
+inline int hide_others(const Tile& tile, int r, float* row, float hidden) {
+  const int end = end_of_keys(tile, r);
+  const int whole = int(round_up(end, lanes));
+  std::fill(row, row + tile.begin[r], hidden);
+  std::fill(row + end, row + whole, hidden);
   return whole;
 }
 
@@ -113,74 +123,96 @@ inline void scores_of(const Tile& tile, int head_dim, float alpha, Factor a, Fac
   gemm(tile.rows, tile.cols, head_dim, alpha, a, b, 0.0f, scores, key_block);
 }
 
-/// The first query of the tile that sees its key c.
-inline int first_seeing(const Tile& tile, int c) {
-  return std::clamp(tile.first_key + c - tile.first_query, 0, tile.rows);
+/// Numbers [first, end), none where end <= first.
+struct Range {
+  int first, end;
+};
+
+/// The queries of the tile that see its key c.
+inline Range queries_of(const Tile& tile, int c) {
+  const auto* const begin = tile.begin.data();
+  return {std::clamp(tile.first_key + c - tile.first_query, 0, tile.rows),
+          int(std::upper_bound(begin, begin + tile.rows, c) - begin)};
 }
 
-/// Keys of the tile that all its queries see.
-inline int shared_keys(const Tile& tile) {
-  return std::clamp(tile.first_query - tile.first_key, 0, tile.cols);
+/// Keys of the tile that all its queries see, but for some of the last query block's.
+inline Range shared_keys(const Tile& tile) {
+  const int end = std::clamp(tile.first_query - tile.first_key, 0, tile.cols);
+  return {std::min(tile.begin[tile.rows - 1], end), end};
 }
 
 // A hidden key has no weight, not the weight 0: what is not finite there must not reach a query
-// that does not see it. Where all see all, a matrix product; on the diagonal, rows of a group share
-// what all of them see and each adds the rest alone.
+// that does not see it. Where all see all, a matrix product; before and behind, rows of a group
+// share what all of them see and each adds the rest alone.
+
+/// out[i] += weighed sums over range(i), for rows [first, end) of `out`, whose ranges neither begin
+/// nor end before those of the row before.
+template <class Weigh, class RangeOf>
+void add_ranges(Range rows, int head_dim, const Weigh& weigh, const RangeOf& range, float* out,
+                std::int64_t stride) {
+  const auto alone = [&](int i, int first, int end) {
+    add_weighed_rows<1>(weigh(i, first, end), head_dim, out + i * stride, stride);
+  };
+  int i = rows.first;
+  for (; i + sum_rows <= rows.end; i += sum_rows) {
+    const Range shared{range(i + sum_rows - 1).first, range(i).end};
+    const bool any = shared.first < shared.end;
+    for (int j = i; j < i + sum_rows; ++j)
+      alone(j, range(j).first, any ? shared.first : range(j).end);
+    if (!any) continue;
+    add_weighed_rows<sum_rows>(weigh(i, shared.first, shared.end), head_dim, out + i * stride,
+                               stride);
+    for (int j = i; j < i + sum_rows; ++j) alone(j, shared.end, range(j).end);
+  }
+  for (; i < rows.end; ++i) alone(i, range(i).first, range(i).end);
+}
 
 /// out += tile x: one row of `out` a query, one row of `x` a key
 inline void add_tile_times(const Tile& tile, int head_dim, const float* weights, Factor x,
                            float* out, std::int64_t stride) {
-  const int dense = shared_keys(tile);
+  const Range dense = shared_keys(tile);
   x.data += tile.first_key * x.stride;
   out += tile.first_query * stride;
-  gemm(tile.rows, head_dim, dense, 1.0f, {weights, key_block}, x, 1.0f, out, stride);
-  const auto keys = [&](int r, int first, int last) {
+  gemm(tile.rows, head_dim, dense.end - dense.first, 1.0f, {weights + dense.first, key_block},
+       {x.data + dense.first * x.stride, x.stride}, 1.0f, out, stride);
+  const auto keys = [&](int r, int first, int end) {
     return Weighed{.weights = weights + r * key_block + first,
                    .row_step = key_block,
                    .next_step = 1,
                    .x = x.data + first * x.stride,
                    .x_stride = x.stride,
-                   .count = last - first};
+                   .count = end - first};
   };
-  int r = 0;
-  for (; r + sum_rows <= tile.rows; r += sum_rows) {
-    const int shared = visible_keys(tile, r);
-    add_weighed_rows<sum_rows>(keys(r, dense, shared), head_dim, out + r * stride, stride);
-    for (int j = r + 1; j < r + sum_rows; ++j)
-      add_weighed_rows<1>(keys(j, shared, visible_keys(tile, j)), head_dim, out + j * stride,
-                          stride);
-  }
-  for (; r < tile.rows; ++r)
-    add_weighed_rows<1>(keys(r, dense, visible_keys(tile, r)), head_dim, out + r * stride, stride);
+  const auto before = [&](int r) {
+    return Range{tile.begin[r], std::min(dense.first, end_of_keys(tile, r))};
+  };
+  const auto behind = [&](int r) {
+    return Range{std::max(dense.end, tile.begin[r]), end_of_keys(tile, r)};
+  };
+  if (tile.begin[0] < dense.first) add_ranges({0, tile.rows}, head_dim, keys, before, out, stride);
+  add_ranges({0, tile.rows}, head_dim, keys, behind, out, stride);
 }
 
 /// out += tile^T x: one row of `out` a key, one row of `x` a query
 inline void add_tile_transposed_times(const Tile& tile, int head_dim, const float* weights,
                                       Factor x, float* out, std::int64_t stride) {
-  const int dense = shared_keys(tile);
+  const Range dense = shared_keys(tile);
   x.data += tile.first_query * x.stride;
   out += tile.first_key * stride;
-  gemm(dense, head_dim, tile.rows, 1.0f, {weights, key_block, Transpose::yes}, x, 1.0f, out,
+  gemm(dense.end - dense.first, head_dim, tile.rows, 1.0f,
+       {weights + dense.first, key_block, Transpose::yes}, x, 1.0f, out + dense.first * stride,
        stride);
-  const auto queries = [&](int c, int first, int last) {
+  const auto queries = [&](int c, int first, int end) {
     return Weighed{.weights = weights + first * key_block + c,
                    .row_step = 1,
                    .next_step = key_block,
                    .x = x.data + first * x.stride,
                    .x_stride = x.stride,
-                   .count = last - first};
+                   .count = end - first};
   };
-  int c = dense;
-  for (; c + sum_rows <= tile.cols; c += sum_rows) {
-    const int shared = first_seeing(tile, c + sum_rows - 1);
-    for (int j = c; j < c + sum_rows - 1; ++j)
-      add_weighed_rows<1>(queries(j, first_seeing(tile, j), shared), head_dim, out + j * stride,
-                          stride);
-    add_weighed_rows<sum_rows>(queries(c, shared, tile.rows), head_dim, out + c * stride, stride);
-  }
-  for (; c < tile.cols; ++c)
-    add_weighed_rows<1>(queries(c, first_seeing(tile, c), tile.rows), head_dim, out + c * stride,
-                        stride);
+  const auto seeing = [&](int c) { return queries_of(tile, c); };
+  add_ranges({tile.begin[0], dense.first}, head_dim, queries, seeing, out, stride);
+  add_ranges({dense.end, tile.cols}, head_dim, queries, seeing, out, stride);
 }
 
 }  // namespace brume::kernels

@@ -73,7 +73,7 @@ struct Pair {
       : p(vector_exp(score - lse)), d_s(p * (d_p - mean) * scale) {}
 };
 
-/// dq[n] = sum_{m <= n} d_s[n,m] k[m]: a unit a query.
+/// dq[n] = sum_{m seen by n} d_s[n,m] k[m]: a unit a query.
 template <int held, class Storage>
 void write_query_gradients(const Backward<Storage>& of, const Piece& piece) {
   for_each_unit(
@@ -87,7 +87,7 @@ void write_query_gradients(const Backward<Storage>& of, const Piece& piece) {
         Row<held> q(of.shape, lane), d_o(of.shape, lane), d_q(of.shape, lane);
         q.load(&of.qkv(at.token(at.row), at.query_column));
         d_o.load(&of.d_o(at.token(at.row), at.output_column));
-        for (int m = 0; m <= at.row; ++m) {
+        for (int m = of.shape.first_key(at.row); m <= at.row; ++m) {
           const Storage* const k = &of.qkv(at.token(m), at.key_column);
           const float score = scale * sum_of_lanes(team, q.times(k));
           const float d_p = sum_of_lanes(team, d_o.times(&of.qkv(at.token(m), at.value_column)));
@@ -97,8 +97,8 @@ void write_query_gradients(const Backward<Storage>& of, const Piece& piece) {
       });
 }
 
-/// dk[m] = sum_h sum_{n >= m} d_s[n,m] q[n] and dv[m] = sum_h sum_{n >= m} p[n,m] d_o[n] over the
-/// query heads of a key head, in their order: a unit a key.
+/// dk[m] = sum_h sum_n d_s[n,m] q[n] and dv[m] = sum_h sum_n p[n,m] d_o[n] over the query heads of
+/// a key head, in their order, and the queries that see the key: a unit a key.
 template <int held, class Storage>
 void write_key_gradients(const Backward<Storage>& of, const Piece& piece) {
   const int key_heads = of.shape.keys(), seq_len = of.shape.seq_len;
@@ -120,7 +120,7 @@ void write_key_gradients(const Backward<Storage>& of, const Piece& piece) {
           if (of.shape.key_head(h) != key_head) continue;
           const HeadOf at(of.shape, sequence, h, m);
           const std::int64_t head = (std::int64_t(sequence) * of.shape.heads + h) * seq_len;
-          for (int n = m; n < seq_len; ++n) {
+          for (int n = m; n < seq_len && of.shape.first_key(n) <= m; ++n) {
             const Storage* const q = &of.qkv(at.token(n), at.query_column);
             const Storage* const d_o = &of.d_o(at.token(n), at.output_column);
             const float score = scale * sum_of_lanes(team, k.times(q));

@@ -48,8 +48,11 @@ struct Context {
   const model::Block& block(int index) const { return blocks[std::size_t(index)]; }
   bool is_layer(int index) const { return block(index).kind == BlockKind::layer; }
   bool is_head(int index) const { return block(index).kind == BlockKind::head; }
+  model::LayerKind layer_kind(int index) const {
+    return is_layer(index) ? model.layer_kind(block(index).layer) : model::LayerKind::full;
+  }
   std::vector<SegmentKind> segment_kinds(int index) const {
-    return model::segment_kinds(model, block(index).kind);
+    return model::segment_kinds(model, block(index).kind, layer_kind(index));
   }
   bool recomputes(int index) const;
   bool offloads(int index) const;

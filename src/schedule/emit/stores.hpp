@@ -250,12 +250,15 @@ class Activations : Store {
     std::vector<model::Kept> moved;
     int to_disk;  ///< the first ones go on to the disk
   };
-  const Offload& offload(int block) const { return offload_[context_.recomputes(block) ? 1 : 0]; }
+  const Offload& offload(int block) const {
+    return offload_.at({context_.layer_kind(block), context_.recomputes(block)});
+  }
   std::vector<BufferId*> moved(const Slot& slot);
   BufferId twin(BufferId of, const char* suffix, Tier tier, const Slot& slot);
 
   Streams& streams_;
-  std::array<Offload, 2> offload_;  ///< of a full, of a recomputed layer
+  std::map<std::pair<model::LayerKind, bool>, Offload>
+      offload_;  ///< by kind and whether recomputed
   std::map<Key, Kept> kept_;
   std::optional<BufferId> shard_beside_;  ///< of what is brought together beside the work
 };
