@@ -64,6 +64,7 @@ inline std::vector<model::Config> special_models() {
   model::Config windowed = common;  // of two kinds of layers, which no stage has in equal numbers
   windowed.family = model::Family::llama;
   windowed.num_kv_heads = 1;
+  windowed.head_size = 10;
   windowed.num_layers = 5;
   windowed.window = 5;
   windowed.layer_kinds = {model::LayerKind::window, model::LayerKind::window,
@@ -72,7 +73,23 @@ inline std::vector<model::Config> special_models() {
   model::Config mistral = windowed;
   mistral.layer_kinds.clear();
   mistral.window_rope_theta = 0.0;
-  return {qwen3, neox, sequential, windowed, mistral};
+  model::Config gemma2 = windowed;
+  gemma2.family = model::Family::gemma;
+  gemma2.tied_head = true;
+  gemma2.layer_kinds = {model::LayerKind::window, model::LayerKind::full};
+  gemma2.window_rope_theta = 0.0;
+  gemma2.query_scalar = 7.0;
+  gemma2.attention_cap = 2.0;
+  gemma2.logits_cap = 3.0;
+  model::Config gemma3 = windowed;
+  gemma3.family = model::Family::gemma;
+  gemma3.qk_norm = true;
+  gemma3.tied_head = true;
+  return {qwen3, neox, sequential, windowed, mistral, gemma2, gemma3};
+}
+
+inline bool allows_tp(const model::Config& model, int tp) {
+  return model.num_heads % tp == 0 && (tp == 1 || !model.post_norms());
 }
 
 /// How a stage cuts a microbatch and its layers.
@@ -128,7 +145,7 @@ inline plan::Plan random_plan(std::mt19937& random, const model::Config& model, 
     stages = pick(random, {1, 1, 2, 3, 4});
     dp = pick(random, {1, 2, 3, 4});
     tp = pick(random, {1, 1, 2, 4});
-  } while (stages * dp * tp > max_ranks || stages > model.num_layers || model.num_heads % tp != 0);
+  } while (stages * dp * tp > max_ranks || stages > model.num_layers || !allows_tp(model, tp));
   const int microbatch = pick(random, {1, 2});
   return plan_of(random, model, std::vector(std::size_t(stages), Split{dp, tp, microbatch}));
 }
@@ -143,7 +160,7 @@ inline plan::Plan mixed_plan(std::mt19937& random, const model::Config& model, i
     bool differ = false, valid = true;
     for (int i = 0; i < stages; ++i) {
       const int dp = pick(random, {1, 2, 3, 4, 6}), tp = pick(random, {1, 1, 2, 4});
-      valid = valid && sequences % dp == 0 && model.num_heads % tp == 0;
+      valid = valid && sequences % dp == 0 && allows_tp(model, tp);
       splits.push_back({dp, tp, sequences / dp});
       differ = differ || dp != splits[0].dp || tp != splits[0].tp;
       ranks += dp * tp;

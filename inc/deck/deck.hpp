@@ -45,6 +45,9 @@ struct ModelKeys {
                                          ///< window where that is given
   double window_rope_theta = 0.0;        ///< of windowed layers, unscaled; 0: as the others
   RopeScalingKeys rope_scaling;
+  double query_scalar = 0.0;   ///< scores are divided by its root; 0: head_dim
+  double attention_cap = 0.0;  ///< c, scores become c tanh(score / c); 0: they stay
+  double logits_cap = 0.0;     ///< the same of logits
   double dropout = 0.0;
   double init_std = 0.02;
   std::vector<std::string> given;  ///< not a key itself: those the deck gave a value
@@ -76,7 +79,7 @@ struct TrainingKeys {
   std::int64_t seed = 1;
   std::string on_nonfinite = "skip";  ///< skip | rollback | stop
   int max_skipped = 10;               ///< steps in a row
-  int compare_replicas_every = 100;  ///< iterations; 0: never
+  int compare_replicas_every = 100;   ///< iterations; 0: never
   double silence_limit_s = 30.0;      ///< without a sign of life or a finished task
   OptimizerKeys optimizer;
 };

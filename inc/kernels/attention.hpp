@@ -1,6 +1,8 @@
 /// @file Causal self-attention by blocks with streaming softmax: the s x s scores are never stored.
 #pragma once
 
+#include <cmath>
+
 #include "kernels/types.hpp"
 
 namespace brume::kernels {
@@ -15,12 +17,15 @@ struct AttentionShape {
   int group = 1;       ///< query heads that share one of them
   int first_head = 0;  ///< of the query heads, counted from the first that shares key head 0
   int window = 0;      ///< keys that a query sees, its own included; 0: all up to its own
+  float scale = 0.0f;  ///< of scores; 0: 1 / sqrt(D)
+  float cap = 0.0f;    ///< c, scores become c tanh(score / c); 0: they stay
 
   constexpr int keys() const { return kv_heads == 0 ? heads : kv_heads; }
   /// The first key that a query of a sequence sees. It never falls from one query to the next.
   constexpr int first_key(int query) const {
     return window > 0 && query >= window ? query - window + 1 : 0;
   }
+  float score_scale() const { return scale > 0.0f ? scale : 1.0f / std::sqrt(float(head_dim)); }
   constexpr int key_head(int head) const { return (first_head + head) / group; }
   constexpr int width() const {
     return (heads + 2 * keys()) * head_dim;
@@ -28,7 +33,7 @@ struct AttentionShape {
 };
 
 /// o[n,h,:] = sum_{f(n) <= m <= n} softmax_m(q[n,h,:] . k[m,h,:] / sqrt(D)) v[m,h,:]  within each
-/// sequence, f = first_key
+/// sequence, f = first_key; with another scale, or capped scores, where the shape says so
 ///
 /// With fewer key heads than query heads, k and v are those of key head (first_head + h) / group.
 ///

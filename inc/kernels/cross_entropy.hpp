@@ -9,14 +9,15 @@ namespace brume::kernels {
 /// >= 0  (+ *loss when accumulating), summed in double precision, in a fixed order
 ///
 /// With `with_gradient` the logits are replaced by d loss / d logits = scale (softmax - onehot),
-/// zero for ignored tokens; otherwise they stay as they are.
+/// zero for ignored tokens; otherwise they may be capped but are else what they were.
 ///
 /// @param logits   [N, V] in; gradient out
 /// @param targets  [N] below 0: ignored; from V on: the loss is NaN
 /// @param scale    1 / number of target tokens of the global batch
+/// @param cap      c: the logits that count are c tanh(logits / c); 0: the logits
 template <class Storage = float>
 void cross_entropy(MatrixOf<Storage> logits, ConstTokens targets, float scale, bool with_gradient,
-                   Write write, double* loss);
+                   Write write, double* loss, float cap = 0.0f);
 
 // The same where each rank has some columns of the logits: every rank takes statistics of its own
 // part, ranks exchange them, and each combines all of them in the order of the parts. So all have
@@ -31,7 +32,7 @@ inline constexpr int num_statistics = 3;
 /// @param statistics  [N, 3]
 template <class Storage = float>
 void cross_entropy_part(MatrixOf<Storage> logits, ConstTokens targets, VocabularyPart part,
-                        Matrix statistics);
+                        Matrix statistics, float cap = 0.0f);
 
 /// Replaces what cross_entropy_part left of the logits by their gradient.
 ///
@@ -41,6 +42,6 @@ void cross_entropy_part(MatrixOf<Storage> logits, ConstTokens targets, Vocabular
 template <class Storage = float>
 void cross_entropy_combine(MatrixOf<Storage> logits, ConstTokens targets, VocabularyPart part,
                            ConstMatrix statistics, int index, float scale, Write write,
-                           double* loss);
+                           double* loss, float cap = 0.0f);
 
 }  // namespace brume::kernels

@@ -1,4 +1,4 @@
-/// @file SwiGLU: a value gated by its sigmoid-weighted neighbour.
+/// @file SwiGLU and GeGLU: a value gated by its neighbour, which goes through SiLU or GELU.
 #pragma once
 
 #include "kernels/types.hpp"
@@ -18,5 +18,12 @@ void swiglu_forward(ConstMatrixOf<Storage> u, MatrixOf<Storage> a);
 /// @param du  [N, 2 F] may be u itself
 template <class Storage = float>
 void swiglu_backward(ConstMatrixOf<Storage> u, ConstMatrixOf<Storage> da, MatrixOf<Storage> du);
+
+/// The same with gelu(z) = z/2 (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3))) in place of silu(z).
+template <class Storage = float>
+void geglu_forward(ConstMatrixOf<Storage> u, MatrixOf<Storage> a);
+
+template <class Storage = float>
+void geglu_backward(ConstMatrixOf<Storage> u, ConstMatrixOf<Storage> da, MatrixOf<Storage> du);
 
 }  // namespace brume::kernels

@@ -18,11 +18,13 @@ using symbolic::Expr;
 /// llama: rotary positions, RMS norms, SwiGLU; attention, then MLP.
 /// falcon: rotary positions, layer norms, GELU (erf); attention beside MLP, from one input.
 /// neox: the same with two norms of that input, or attention, then MLP.
-enum class Family { gpt, llama, falcon, neox };
+/// gemma: as llama with GELU (tanh) in place of SwiGLU's SiLU, norms also behind attention and MLP,
+/// gains kept as what they are above 1, and an embedding that is multiplied by sqrt(C).
+enum class Family { gpt, llama, falcon, neox, gemma };
 const char* name(Family family);
 
 enum class NormKind { layer, rms };
-enum class MlpKind { gelu_tanh, gelu_erf, swiglu };
+enum class MlpKind { gelu_tanh, gelu_erf, swiglu, geglu };
 
 /// What a layer's queries see: all earlier tokens, or those within a window.
 enum class LayerKind { full, window };
@@ -74,6 +76,9 @@ struct Config {
   int window = 0;  ///< W, keys that a query of a windowed layer sees, its own included; 0: all
   std::vector<LayerKind> layer_kinds = {};  ///< which layers take in turn; none: all are windowed
   double window_rope_theta = 0.0;  ///< of windowed layers, without scaling; 0: as the others
+  double query_scalar = 0.0;       ///< scores are divided by its root; 0: D
+  double attention_cap = 0.0;      ///< c, scores become c tanh(score / c); 0: they stay
+  double logits_cap = 0.0;         ///< the same of logits
   double init_std = 0.02;
   int head_tokens = 1024;  ///< most tokens of a microbatch whose logits exist at once
   Precision precision = Precision::fp32;
@@ -82,8 +87,8 @@ struct Config {
   int kv_heads() const { return num_kv_heads > 0 ? num_kv_heads : num_heads; }
   int attention_size() const { return num_heads * head_dim(); }  ///< H D, of all query heads
   bool rotary() const { return family != Family::gpt; }
-  /// A window that is as long as a sequence hides nothing.
-  bool windowed() const { return window > 0 && window < seq_len; }
+  /// A window that is as long as a sequence hides nothing, but its layers may turn by other angles.
+  bool windowed() const { return window > 0 && (window < seq_len || window_rope_theta > 0.0); }
   LayerKind layer_kind(int layer) const {
     if (!windowed()) return LayerKind::full;
     return layer_kinds.empty() ? LayerKind::window
@@ -93,10 +98,18 @@ struct Config {
   bool parallel() const {
     return family == Family::falcon || (family == Family::neox && parallel_residual);
   }
-  NormKind norm() const { return family == Family::llama ? NormKind::rms : NormKind::layer; }
+  NormKind norm() const {
+    return family == Family::llama || family == Family::gemma ? NormKind::rms : NormKind::layer;
+  }
+  float gain_base() const { return family == Family::gemma ? 1.0f : 0.0f; }
+  /// A norm of what attention and MLP add to the stream needs all of it: tp must be 1.
+  bool post_norms() const { return family == Family::gemma; }
+  float embedding_scale() const;
+  float score_scale() const;  ///< 1 / sqrt(query_scalar)
   MlpKind mlp() const;
-  /// Width of what the MLP's first product makes: gate and value side by side for SwiGLU.
-  int mlp_in_size() const { return mlp() == MlpKind::swiglu ? 2 * ffn_size : ffn_size; }
+  bool gated() const { return mlp() == MlpKind::swiglu || mlp() == MlpKind::geglu; }
+  /// Width of what the MLP's first product makes: where it is gated, gate and value side by side.
+  int mlp_in_size() const { return gated() ? 2 * ffn_size : ffn_size; }
 };
 
 /// @param keys       of a deck without `config`, or what `resolved` made of them
@@ -237,6 +250,7 @@ enum class OperatorKind {
   gelu,
   gelu_erf,
   swiglu,
+  geglu,
   pointwise,
   embedding,
   cross_entropy,
@@ -245,8 +259,8 @@ enum class OperatorKind {
 const char* name(OperatorKind kind);
 
 /// One operator of a segment. Dims, FLOPs and bytes are expressions in "b" (microbatch) and "tp".
-/// Dims by kind: matmul {M, N, K}; attention {batch, T, heads, head_dim}; norms, gelu, gelu_erf and
-/// swiglu {N, C}; rope {N, heads, head_dim}; pointwise {elements}; embedding {N, C, V};
+/// Dims by kind: matmul {M, N, K}; attention {batch, T, heads, head_dim}; norms, gelu, gelu_erf,
+/// swiglu and geglu {N, C}; rope {N, heads, head_dim}; pointwise {elements}; embedding {N, C, V};
 /// cross_entropy {N, V}; adamw {elements}.
 struct Operator {
   std::string name;

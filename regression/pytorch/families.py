@@ -80,6 +80,26 @@ def qwen2_window():
         architectures=["Qwen2ForCausalLM"]))
 
 
+# A token for padding would have no gradient from the embedding.
+def gemma2():
+    return transformers.Gemma2Config(**llama_keys(
+        num_key_value_heads=2, head_dim=10, sliding_window=6, query_pre_attn_scalar=400,
+        pad_token_id=None,
+        attn_logit_softcapping=2.0, final_logit_softcapping=6.0, rms_norm_eps=1e-5,
+        architectures=["Gemma2ForCausalLM"]))
+
+
+def gemma3():
+    return transformers.Gemma3TextConfig(**llama_keys(
+        num_key_value_heads=1, head_dim=16, sliding_window=6, query_pre_attn_scalar=400,
+        pad_token_id=None,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+        rope_parameters=dict(
+            full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e6),
+            sliding_attention=dict(rope_type="default", rope_theta=10000.0)),
+        architectures=["Gemma3ForCausalLM"]))
+
+
 def neox(parallel, share):
     rope = dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=share)
     return transformers.GPTNeoXConfig(
@@ -111,9 +131,9 @@ def linear(name, shape, bias):
     return {name + ".weight": shape} | ({name + ".bias": shape[:-1]} if bias else {})
 
 
-def shapes(family, kv, head_dim, ffn, norms, biases, tied, qk_norm=False):
+def shapes(family, kv, head_dim, ffn, norms, biases, tied, qk_norm=False, post_norms=0):
     """biases: of q, k and v; of the other linear layers."""
-    layer_norm = family != "llama"
+    layer_norm = family not in ("llama", "gemma")
 
     def norm(name):
         return {name + ".gain": (C,)} | ({name + ".bias": (C,)} if layer_norm else {})
@@ -121,6 +141,8 @@ def shapes(family, kv, head_dim, ffn, norms, biases, tied, qk_norm=False):
     layer = {}
     for i in range(norms):
         layer |= norm(f"norm{i + 1}")
+    for i in range(post_norms):
+        layer |= norm(f"post_norm{i + 1}")
     if qk_norm:
         layer |= {"attention.q_norm.gain": (head_dim,), "attention.k_norm.gain": (head_dim,)}
     if kv == H:
@@ -129,7 +151,7 @@ def shapes(family, kv, head_dim, ffn, norms, biases, tied, qk_norm=False):
         layer |= linear("attention.kv", (2, kv * head_dim, C), biases[0])
         layer |= linear("attention.q", (H * head_dim, C), biases[0])
     layer |= linear("attention.out", (C, H * head_dim), biases[1])
-    layer |= linear("mlp.in", (2, ffn, C) if family == "llama" else (ffn, C), biases[1])
+    layer |= linear("mlp.in", (ffn, C) if layer_norm else (2, ffn, C), biases[1])
     layer |= linear("mlp.out", (C, ffn), biases[1])
     all_shapes = {"embedding.token": (V, C)}
     if family == "gpt":
@@ -175,6 +197,14 @@ def to_llama(w, layer):
     return {f"model.layers.{layer}.{name}": value for name, value in out.items()}
 
 
+def to_gemma(w, layer):
+    prefix = f"model.layers.{layer}."
+    return to_llama(w, layer) | {
+        prefix + "pre_feedforward_layernorm.weight": w["norm2.gain"],
+        prefix + "post_attention_layernorm.weight": w["post_norm1.gain"],
+        prefix + "post_feedforward_layernorm.weight": w["post_norm2.gain"]}
+
+
 def fused(q, k, v):
     """One row of heads for each key head: its query heads, its key, its value."""
     kv = k.shape[0] // D
@@ -212,6 +242,7 @@ def to_falcon(w, layer):
 ENDS = {  # table, positions, last norm
     "gpt": ("transformer.wte.weight", "transformer.wpe.weight", "transformer.ln_f"),
     "llama": ("model.embed_tokens.weight", None, "model.norm"),
+    "gemma": ("model.embed_tokens.weight", None, "model.norm"),
     "falcon": ("transformer.word_embeddings.weight", None, "transformer.ln_f"),
     "neox": ("gpt_neox.embed_in.weight", None, "gpt_neox.final_layer_norm"),
 }
@@ -225,7 +256,8 @@ def to_library(family, w):
         out[norm + ".bias"] = w["head.norm.bias"]
     if positions:
         out[positions] = w["embedding.position"]
-    layer_of = dict(gpt=to_gpt2, llama=to_llama, falcon=to_falcon, neox=to_neox)[family]
+    layer_of = dict(gpt=to_gpt2, llama=to_llama, falcon=to_falcon, neox=to_neox,
+                    gemma=to_gemma)[family]
     for i in range(L):
         prefix = f"layers.{i}."
         out |= layer_of({name.removeprefix(prefix): value for name, value in w.items()
@@ -294,6 +326,10 @@ RUNS = {
                 dict(kv=2, head_dim=D, ffn=112, norms=2, biases=(False, False))),
     "qwen2_window": (qwen2_window, "llama",
                      dict(kv=2, head_dim=D, ffn=112, norms=2, biases=(True, False))),
+    "gemma2": (gemma2, "gemma", dict(kv=2, head_dim=10, ffn=112, norms=2, biases=(False, False),
+                                     post_norms=2)),
+    "gemma3": (gemma3, "gemma", dict(kv=1, head_dim=16, ffn=112, norms=2, biases=(False, False),
+                                     qk_norm=True, post_norms=2)),
     "neox": (lambda: neox(True, 0.4), "neox",
              dict(kv=H, head_dim=D, ffn=112, norms=2, biases=(True, True))),
     "neox_sequential": (lambda: neox(False, 1.0), "neox",

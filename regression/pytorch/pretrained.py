@@ -90,6 +90,21 @@ def qwen2_window():
         use_sliding_window=True, max_window_layers=1))
 
 
+def gemma2():
+    return transformers.Gemma2Config(**llama_keys(
+        num_key_value_heads=3, num_hidden_layers=3, sliding_window=6, query_pre_attn_scalar=5,
+        attn_logit_softcapping=2.0, final_logit_softcapping=3.0))
+
+
+def gemma3():
+    return transformers.Gemma3TextConfig(**llama_keys(
+        num_key_value_heads=1, num_hidden_layers=3, sliding_window=6, query_pre_attn_scalar=5,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+        rope_parameters=dict(
+            full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e6),
+            sliding_attention=dict(rope_type="default", rope_theta=10000.0))))
+
+
 def neox():
     return transformers.GPTNeoXConfig(
         num_hidden_layers=2, hidden_size=45, num_attention_heads=3, intermediate_size=50,
@@ -113,6 +128,8 @@ MODELS = {  # format of the values, largest file
     qwen3: (torch.bfloat16, "1GB"),
     mistral_window: (torch.bfloat16, "1GB"),
     qwen2_window: (torch.float16, "1GB"),
+    gemma2: (torch.bfloat16, "20KB"),
+    gemma3: (torch.bfloat16, "1GB"),
     neox: (torch.bfloat16, "20KB"),
     neox_sequential: (torch.float16, "1GB"),
     falcon_one_key_head: (torch.bfloat16, "1GB"),

@@ -15,6 +15,17 @@ inline Doubles swiglu_forward(const Doubles& u, int F) {
   return a;
 }
 
+inline double gelu_tanh(double z) {
+  return 0.5 * z * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (z + 0.044715 * z * z * z)));
+}
+
+inline Doubles geglu_forward(const Doubles& u, int F) {
+  Doubles a;
+  for (std::size_t n = 0; n < u.size() / (2 * F); ++n)
+    for (int f = 0; f < F; ++f) a.push_back(gelu_tanh(u[n * 2 * F + f]) * u[n * 2 * F + F + f]);
+  return a;
+}
+
 inline Doubles swiglu_backward(const Doubles& u, const Doubles& da, int F) {
   Doubles du(u.size());
   for (std::size_t n = 0; n < u.size() / (2 * F); ++n)

@@ -14,6 +14,10 @@ inline std::size_t at(const kernels::AttentionShape& s, int part, int n, int h, 
   return std::size_t(n) * (s.heads + 2 * keys) * s.head_dim + heads_before * s.head_dim + d;
 }
 
+inline double capped(const kernels::AttentionShape& s, double score) {
+  return s.cap > 0.0f ? s.cap * std::tanh(score / s.cap) : score;
+}
+
 /// Probabilities [T, T] of one head in the sequence that begins at token `first`, and lse [T].
 inline Doubles probabilities(const kernels::AttentionShape& s, const Doubles& qkv, int first, int h,
                              double* lse) {
@@ -25,7 +29,7 @@ inline Doubles probabilities(const kernels::AttentionShape& s, const Doubles& qk
       double score = 0.0;
       for (int d = 0; d < s.head_dim; ++d)
         score += qkv[at(s, 0, first + n, h, d)] * qkv[at(s, 1, first + m, h, d)];
-      p[n * T + m] = std::exp(score / std::sqrt(double(s.head_dim)));
+      p[n * T + m] = std::exp(capped(s, score * s.score_scale()));
       sum += p[n * T + m];
     }
     for (int m = s.first_key(n); m <= n; ++m) p[n * T + m] /= sum;
@@ -59,7 +63,7 @@ inline Doubles attention_backward(const kernels::AttentionShape& s, const Double
                                   const Doubles& d_o) {
   const int T = s.seq_len;
   const int width = s.heads * s.head_dim;
-  const double scale = 1.0 / std::sqrt(double(s.head_dim));
+  const double scale = s.score_scale();
   Doubles grad(qkv.size(), 0.0);
   Doubles lse(T);
   for (int b = 0; b < s.batch; ++b)
@@ -75,7 +79,11 @@ inline Doubles attention_backward(const kernels::AttentionShape& s, const Double
           mean += p[n * T + m] * d_p[m];
         }
         for (int m = s.first_key(n); m <= n; ++m) {
-          const double d_score = p[n * T + m] * (d_p[m] - mean) * scale;
+          double share = 0.0;  // of the cap
+          for (int d = 0; s.cap > 0.0f && d < s.head_dim; ++d)
+            share += qkv[at(s, 0, b * T + n, h, d)] * qkv[at(s, 1, b * T + m, h, d)];
+          if (s.cap > 0.0f) share = std::tanh(share * scale / s.cap);
+          const double d_score = p[n * T + m] * (d_p[m] - mean) * scale * (1.0 - share * share);
           for (int d = 0; d < s.head_dim; ++d) {
             grad[at(s, 0, b * T + n, h, d)] += d_score * qkv[at(s, 1, b * T + m, h, d)];
             grad[at(s, 1, b * T + m, h, d)] += d_score * qkv[at(s, 0, b * T + n, h, d)];

@@ -1,9 +1,10 @@
-/// @file SwiGLU and the exact GELU.
+/// @file SwiGLU, GeGLU, the exact GELU and soft caps.
 #include "reference/activations.hpp"
 
 #include <gtest/gtest.h>
 
 #include "kernels/gelu_erf.hpp"
+#include "kernels/soft_cap.hpp"
 #include "kernels/swiglu.hpp"
 
 namespace brume::kernels {
@@ -40,6 +41,37 @@ TEST(Swiglu, BackwardIsTheSlopeOfTheTwin) {
       [&](auto& at) { return reference::dot(da.doubles(), reference::swiglu_forward(at, 5)); },
       u.doubles());
   EXPECT_LT(reference::relative_error(du.values(), slope), 1e-6);
+}
+
+TEST(Geglu, EqualsItsTwinWhoseSlopeItsBackwardIs) {
+  for (const Shape& s : shapes) {
+    Array u = random_array(s.N, 2 * s.F, 1, 3.0f, s.gap), a(s.N, s.F, s.gap);
+    Array da = random_array(s.N, s.F, 2, 1.0f, s.gap), du(s.N, 2 * s.F, s.gap);
+    geglu_forward(u.matrix(), a.matrix());
+    EXPECT_LT(reference::relative_error(a.values(), reference::geglu_forward(u.doubles(), s.F)),
+              1e-6);
+    geglu_backward(u.matrix(), da.matrix(), du.matrix());
+    EXPECT_TRUE(a.gaps_untouched() && du.gaps_untouched());
+    if (s.N > 5) continue;
+    const auto slope = reference::slope_of(
+        [&](auto& at) { return reference::dot(da.doubles(), reference::geglu_forward(at, s.F)); },
+        u.doubles());
+    EXPECT_LT(reference::relative_error(du.values(), slope), 1e-6);
+    geglu_backward(u.matrix(), da.matrix(), u.matrix());
+    EXPECT_TRUE(reference::same_bits(u.values(), du.values())) << "du is u";
+  }
+}
+
+// To 3e-7 of itself, also near zero.
+TEST(SoftCap, IsTheHyperbolicTangent) {
+  for (int i = -4000; i <= 4000; ++i) {
+    const float x = float(i) / 400.0f;
+    EXPECT_NEAR(vector_tanh(x), std::tanh(double(x)), 3e-7 * std::abs(std::tanh(double(x)))) << x;
+  }
+  EXPECT_EQ(soft_cap(3.0f, 0.0f), 3.0f);
+  EXPECT_NEAR(soft_cap(3.0f, 2.0f), 2.0 * std::tanh(1.5), 1e-6);
+  EXPECT_EQ(vector_tanh(200.0f), 1.0f);
+  EXPECT_EQ(vector_tanh(-200.0f), -1.0f);
 }
 
 TEST(GeluErf, EqualsItsTwinWithAndWithoutBias) {

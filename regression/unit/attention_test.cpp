@@ -77,8 +77,17 @@ TEST(Attention, AWindowEqualsItsTwin) {
     }
 }
 
+// Scores of some units, of which a cap of 2 leaves little.
+TEST(Attention, CappedAndScaledScoresEqualTheirTwin) {
+  for (const float cap : {0.0f, 2.0f, 50.0f})
+    for (const int window : {0, 40}) {
+      Case c({1, 333, 2, 24, 1, 2, 0, window, 0.3f, cap}, 1.5f);
+      expect_twin(c);
+    }
+}
+
 TEST(Attention, AWindowsGradientIsTheSlopeOfTheTwin) {
-  Case c({2, 6, 2, 3, 0, 1, 0, 3});
+  Case c({2, 6, 2, 3, 0, 1, 0, 3, 0.9f, 1.5f});
   c.forward();
   c.backward();
   const auto slope = reference::slope_of(

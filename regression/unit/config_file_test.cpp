@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -144,6 +145,47 @@ TEST(ConfigFile, ReadsWhichLayersHaveAWindow) {
                  "'layer_types' must be full_attention or sliding_attention");
 }
 
+// The sizes of Gemma 2 2B and of Gemma 3 1B.
+TEST(ConfigFile, ReadsGemmas) {
+  const std::string gemma2 = R"({"architectures": ["Gemma2ForCausalLM"], "hidden_size": 2304,
+    "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+    "intermediate_size": 9216, "vocab_size": 256000, "max_position_embeddings": 8192,
+    "query_pre_attn_scalar": 224, "sliding_window": 4096, "rope_theta": 10000.0,
+    "hidden_activation": "gelu_pytorch_tanh", "final_logit_softcapping": 30.0})";
+  const Config two = fp32(read(gemma2, {}));
+  EXPECT_EQ(two.family, Family::gemma);
+  EXPECT_EQ(num_parameters(two), 2'614'341'888);
+  EXPECT_EQ(two.attention_cap, 50.0) << "what a file does not say is as usual";
+  EXPECT_EQ(two.logits_cap, 30.0);
+  EXPECT_EQ(two.query_scalar, 224.0);
+  EXPECT_EQ(two.layer_kind(0), LayerKind::window);
+  EXPECT_EQ(two.layer_kind(1), LayerKind::full);
+  EXPECT_FALSE(two.qk_norm);
+  expect_refused(with(gemma2, "gelu_pytorch_tanh", "gelu"), "'hidden_activation' must be");
+  expect_refused(and_also(gemma2, "\"attention_bias\": true"), "'attention_bias' must be false");
+
+  const std::string gemma3 = R"({"model_type": "gemma3_text", "hidden_size": 1152,
+    "num_hidden_layers": 26, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256,
+    "intermediate_size": 6912, "vocab_size": 262144, "max_position_embeddings": 32768,
+    "sliding_window": 512, "rope_local_base_freq": 10000, "rope_theta": 1000000,
+    "rope_scaling": {"rope_type": "linear", "factor": 8.0}})";
+  const Config three = fp32(read(gemma3, of_length(4096)));
+  EXPECT_EQ(num_parameters(three), 999'885'952);
+  EXPECT_TRUE(three.qk_norm && three.attention_cap == 0.0 && three.logits_cap == 0.0);
+  EXPECT_EQ(layer_counts(three),
+            (std::vector{std::pair(LayerKind::full, 4), std::pair(LayerKind::window, 22)}));
+  EXPECT_EQ(three.layer_kind(5), LayerKind::full);
+  // Angles of windowed layers have a base of their own and are not stretched, however short
+  // sequences are.
+  EXPECT_NEAR(rope_frequencies(three, LayerKind::full)[1], std::pow(1e6, -1.0 / 128) / 8.0, 1e-12);
+  EXPECT_NEAR(rope_frequencies(three, LayerKind::window)[1], std::pow(1e4, -1.0 / 128), 1e-12);
+  EXPECT_EQ(fp32(read(gemma3, of_length(64))).layer_kind(0), LayerKind::window);
+  expect_refused(and_also(with(gemma3, "\"model_type\": \"gemma3_text\"",
+                               "\"architectures\": [\"Gemma3ForConditionalGeneration\"]"),
+                          "\"vision_config\": {}"),
+                 "(it asks for images)");
+}
+
 // The sizes of Pythia 70M.
 TEST(ConfigFile, ReadsNeox) {
   const std::string pythia = R"({"architectures": ["GPTNeoXForCausalLM"], "hidden_size": 512,
@@ -206,7 +248,7 @@ TEST(ConfigFile, RefusesWhatDoesNotRun) {
                  "architecture \"BertModel\" does not run here, but GPT2LMHeadModel, "
                  "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
                  "FalconForCausalLM, "
-                 "GPTNeoXForCausalLM do");
+                 "GPTNeoXForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM do");
   expect_refused(gpt2, "'resid_pdrop' is 0.1, but training here has no dropout: say dropout = 0");
   expect_refused(with(falcon, "\"alibi\": false", "\"alibi\": true"), "asks for ALiBi positions");
   expect_refused(and_also(with(llama, "LlamaForCausalLM", "DeepseekV3ForCausalLM"),

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <memory>
 
 #include "kernels/types.hpp"
@@ -205,6 +206,37 @@ TEST(CrossEntropy, RepeatsBitwiseAlsoAmongThreads) {
     out.push_back(float(loss));
     return out;
   });
+}
+
+// Whole and in two parts, for which the slope of the cap is that of the twin.
+TEST(CrossEntropy, CapsLogits) {
+  const float cap = 2.0f;
+  const std::vector<std::int32_t> targets{3, -1, 8, 0};
+  const Array logits = random_array(4, 9, 1, 4.0f);
+  const auto loss_of = [&](const reference::Doubles& at) {
+    reference::Doubles capped;
+    for (const double x : at) capped.push_back(cap * std::tanh(x / cap));
+    return reference::cross_entropy(capped, targets, 0.5);
+  };
+  const auto slope = reference::slope_of(loss_of, logits.doubles());
+  Array whole = logits;
+  double loss = 0.0;
+  cross_entropy(whole.matrix(), reference::view(targets), 0.5f, true, Write::replace, &loss, cap);
+  EXPECT_NEAR(loss, loss_of(logits.doubles()), 1e-6);
+  EXPECT_LT(reference::relative_error(whole.values(), slope), 5e-6);
+
+  Array parts = logits, statistics(2, 4 * num_statistics);
+  double losses[2];
+  const auto part = [&](int p) { return columns(parts.matrix(), 5 * p, p == 0 ? 5 : 4); };
+  for (const int p : {0, 1})
+    cross_entropy_part(part(p), reference::view(targets), {5 * p, 9},
+                       Matrix(&statistics(p, 0), 4, num_statistics), cap);
+  for (const int p : {0, 1})
+    cross_entropy_combine(part(p), reference::view(targets), {5 * p, 9}, statistics.matrix(), p,
+                          0.5f, Write::replace, &losses[p], cap);
+  EXPECT_EQ(losses[0], losses[1]);
+  EXPECT_NEAR(losses[0], loss, 1e-6);
+  EXPECT_LT(reference::relative_error(parts.values(), slope), 5e-6);
 }
 
 }  // namespace

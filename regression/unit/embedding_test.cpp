@@ -134,5 +134,18 @@ TEST(Embedding, RepeatsBitwiseAlsoAmongThreads) {
   });
 }
 
+TEST(Embedding, ScalesTokens) {
+  const std::vector<std::int32_t> tokens{2, 0, 2};
+  Array table = random_array(3, 5, 1), dx = random_array(3, 5, 2), x(3, 5), d_table(3, 5);
+  embedding_forward(reference::view(tokens), table.matrix(), {}, x.matrix(), {}, 3.0f);
+  std::fill_n(&d_table(0, 0), 15, 0.0f);
+  embedding_backward(reference::view(tokens), dx.matrix(), d_table.matrix(), {}, {}, 3.0f);
+  for (int c = 0; c < 5; ++c) {
+    EXPECT_EQ(x(1, c), 3.0f * table(0, c));
+    EXPECT_NEAR(d_table(2, c), 3.0f * (dx(0, c) + dx(2, c)), 1e-6);
+    EXPECT_EQ(d_table(1, c), 0.0f);
+  }
+}
+
 }  // namespace
 }  // namespace brume::kernels

@@ -125,6 +125,10 @@ TEST(RmsNorm, PartsOfARowAreNormalisedAlone) {
     Array again(N, parts * C);
     rms_norm_apply(x.matrix(), gain.vector(), rstd.vector(), again.matrix(), base);
     EXPECT_TRUE(reference::same_bits(again.values(), y.values()));
+    rms_norm_forward(x.matrix(), gain.vector(), eps, again.matrix(), rstd.vector(), base,
+                     dy.matrix());
+    EXPECT_LT(reference::relative_error(again.values(), reference::sum(dy.doubles(), expected.y)),
+              1e-6);
     rms_norm_forward(x.matrix(), gain.vector(), eps, x.matrix(), rstd.vector(), base);
     EXPECT_TRUE(reference::same_bits(x.values(), y.values())) << "y is x";
   }

@@ -118,8 +118,9 @@ TEST_P(Families, TwentyStepsAreThoseOfTransformers) {
 
 INSTANTIATE_TEST_SUITE_P(Transformers, Families,
                          ::testing::Values("gpt2", "llama_grouped", "llama_tied", "qwen2", "qwen3",
-                                           "mistral", "qwen2_window", "neox", "neox_sequential",
-                                           "falcon_one_key_head", "falcon_grouped"),
+                                           "mistral", "qwen2_window", "gemma2", "gemma3", "neox",
+                                           "neox_sequential", "falcon_one_key_head",
+                                           "falcon_grouped"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace

@@ -48,7 +48,8 @@ const Schema<ModelKeys>& model_schema() {
                         "a run directory or one of its checkpoints",
                 .if_given = true})
           .key("family", &ModelKeys::family,
-               {.help = "kind of transformer", .choices = {"gpt", "llama", "falcon", "neox"}})
+               {.help = "kind of transformer",
+                .choices = {"gpt", "llama", "falcon", "neox", "gemma"}})
           .key("num_layers", &ModelKeys::num_layers,
                {.help = "transformer layers", .min = 0, .max = 10000})
           .key("hidden_size", &ModelKeys::hidden_size,
@@ -80,7 +81,7 @@ const Schema<ModelKeys>& model_schema() {
           .key("layer_norms", &ModelKeys::layer_norms,
                {.help = "norms a layer has, 1 or 2; 0: 1 for falcon, else 2", .min = 0, .max = 2})
           .key("qk_norm", &ModelKeys::qk_norm,
-               {.help = "queries and keys are normalised, each head alone; llama only"})
+               {.help = "queries and keys are normalised, each head alone; llama and gemma only"})
           .key("parallel_residual", &ModelKeys::parallel_residual,
                {.help = "neox: attention and MLP read the same input"})
           .key("norm_eps", &ModelKeys::norm_eps,
@@ -94,7 +95,7 @@ const Schema<ModelKeys>& model_schema() {
           .key("window", &ModelKeys::window,
                {.unit = "tokens",
                 .help = "keys that a query of a windowed layer sees, its own included; 0: all; "
-                        "llama only",
+                        "llama and gemma only",
                 .min = 0,
                 .max = 1 << 24})
           .key("layer_kinds", &ModelKeys::layer_kinds,
@@ -107,6 +108,16 @@ const Schema<ModelKeys>& model_schema() {
                 .max = 1e12})
           .table("rope_scaling", &ModelKeys::rope_scaling, rope_scaling_schema(),
                  "Rotary angles for longer sequences")
+          .key("query_scalar", &ModelKeys::query_scalar,
+               {.help = "attention's scores are divided by its root; 0: head_dim",
+                .min = 0,
+                .max = 1e6})
+          .key("attention_cap", &ModelKeys::attention_cap,
+               {.help = "c: attention's scores become c tanh(score / c); 0: they stay; gemma only",
+                .min = 0,
+                .max = 1e6})
+          .key("logits_cap", &ModelKeys::logits_cap,
+               {.help = "the same of logits", .min = 0, .max = 1e6})
           .key("dropout", &ModelKeys::dropout,
                {.help = "0, which a config.json with another value must be told",
                 .min = 0,

@@ -30,6 +30,10 @@ ComputeOf<Storage>::ComputeOf(const plan::Plan& plan, const model::Config& model
   eps_ = float(model.norm_eps);
   norm_kind_ = model.norm();
   mlp_kind_ = model.mlp();
+  gain_base_ = model.gain_base();
+  embedding_scale_ = model.embedding_scale();
+  logits_cap_ = float(model.logits_cap);
+  post_norms_ = model.post_norms();
   qk_norm_ = model.qk_norm;
   rotary_dim_ = model.rotary_dim();
   mlp_in_ = {{"mlp.in", 0, model.mlp_in_size() / stage.tp}};
@@ -62,7 +66,9 @@ void ComputeOf<Storage>::describe_attention(const plan::Stage& stage, const mode
                 .head_dim = model.head_dim(),
                 .kv_heads = cut ? keys / stage.tp : keys,
                 .group = model.num_heads / keys,
-                .first_head = cut ? 0 : place_.tp_rank * heads};
+                .first_head = cut ? 0 : place_.tp_rank * heads,
+                .scale = model.score_scale(),
+                .cap = float(model.attention_cap)};
   windowed_ = attention_;
   windowed_.window = model.window;
   const int width = attention_.width();

@@ -155,8 +155,11 @@ class ComputeOf final : public Compute {
   void attend(const Operands& o) const;
   void activate(ConstMatrix wide, ConstVector bias, Matrix a) const;
   ConstVector activation_bias(const Operands& o) const;
-  void attention_inner_backward(const Operands& o, Matrix d_qkv, Storage* scratch) const;
-  void mlp_inner_backward(const Operands& o, Matrix d_wide, Storage* scratch) const;
+  Matrix inner_of(const Operands& o, model::BranchKind kind) const;
+  void write_normed_output(const Operands& o, const model::Branch& branch) const;
+  void attention_inner_backward(const Operands& o, ConstMatrix dy, Matrix d_qkv,
+                                Storage* scratch) const;
+  void mlp_inner_backward(const Operands& o, ConstMatrix dy, Matrix d_wide, Storage* scratch) const;
 
   // --- the first and the last segment ---
   void embedding_forward(const Operands& o) const;
@@ -181,6 +184,8 @@ class ComputeOf final : public Compute {
   float eps_;
   model::NormKind norm_kind_;
   model::MlpKind mlp_kind_;
+  float gain_base_, embedding_scale_, logits_cap_;
+  bool post_norms_;
   kernels::AttentionShape attention_, windowed_;  ///< of both kinds of layers
   bool qk_norm_;
   int rotary_dim_;  ///< R

@@ -19,7 +19,8 @@ void ComputeOf<Storage>::norm_forward(const Operands& o, const std::string& name
   const Matrix x = stream(o, Role::input);
   const auto gain = vector(w, o.block(), name + ".gain");
   if (norm_kind_ == model::NormKind::rms)
-    return kernels::rms_norm_forward<Storage>(x, gain, eps_, y, row_statistic(o, name + ".rstd"));
+    return kernels::rms_norm_forward<Storage>(x, gain, eps_, y, row_statistic(o, name + ".rstd"),
+                                              gain_base_);
   kernels::layer_norm_forward<Storage>(x, gain, vector(w, o.block(), name + ".bias"), eps_, y,
                                        row_statistic(o, name + ".mean"),
                                        row_statistic(o, name + ".rstd"));
@@ -31,7 +32,8 @@ void ComputeOf<Storage>::norm_again(const Operands& o, const std::string& name, 
   const Matrix x = stream(o, Role::input);
   const auto gain = vector(w, o.block(), name + ".gain");
   if (norm_kind_ == model::NormKind::rms)
-    return kernels::rms_norm_apply<Storage>(x, gain, row_statistic(o, name + ".rstd"), y);
+    return kernels::rms_norm_apply<Storage>(x, gain, row_statistic(o, name + ".rstd"), y,
+                                            gain_base_);
   kernels::layer_norm_apply<Storage>(x, gain, vector(w, o.block(), name + ".bias"),
                                      row_statistic(o, name + ".mean"),
                                      row_statistic(o, name + ".rstd"), y);
@@ -47,7 +49,7 @@ void ComputeOf<Storage>::norm_backward(const Operands& o, const std::string& nam
   const auto d_gain = vector(g, o.block(), name + ".gain");
   if (norm_kind_ == model::NormKind::rms)
     return kernels::rms_norm_backward<Storage>(dy, x, gain, row_statistic(o, name + ".rstd"),
-                                               residual, dx, o.write(), d_gain);
+                                               residual, dx, o.write(), d_gain, gain_base_);
   kernels::layer_norm_backward<Storage>(dy, x, gain, row_statistic(o, name + ".mean"),
                                         row_statistic(o, name + ".rstd"), residual, dx, o.write(),
                                         d_gain, vector(g, o.block(), name + ".bias"));
@@ -63,7 +65,7 @@ void ComputeOf<Storage>::embedding_forward(const Operands& o) const {
   kernels::embedding_forward<Storage>(
       tokens(o, Role::input), matrix(w, o.block(), "token"),
       adds_positions ? matrix(w, o.block(), "position") : ConstMatrix(), stream(o, Role::output),
-      vocabulary_);
+      vocabulary_, embedding_scale_);
 }
 
 template <class Storage>
@@ -71,7 +73,8 @@ void ComputeOf<Storage>::embedding_backward(const Operands& o) const {
   float* g = o.data(Role::grads);
   kernels::embedding_backward<Storage>(
       tokens(o, Role::input), stream(o, Role::gradient), matrix(g, o.block(), "token"),
-      !rotary() ? matrix(g, o.block(), "position") : kernels::Matrix(), vocabulary_);
+      !rotary() ? matrix(g, o.block(), "position") : kernels::Matrix(), vocabulary_,
+      embedding_scale_);
 }
 
 // --- head ---------------------------------------------------------------------------------------
@@ -98,11 +101,11 @@ void ComputeOf<Storage>::head_forward(const Operands& o, const StepScalars& step
   kernels::linear_forward<Storage>(normed, head_table(o), Write::replace, part);
   if (tp_ == 1)
     return kernels::cross_entropy<Storage>(part, targets, step.loss_scale, true, o.write(),
-                                           o.data<double>(Role::loss));
+                                           o.data<double>(Role::loss), logits_cap_);
   const std::int64_t columns = std::int64_t{kernels::num_statistics} * count;
   float* const mine = statistic(o, "statistics").data() + place_.tp_rank * columns;
   kernels::cross_entropy_part<Storage>(part, targets, vocabulary_,
-                                       rows(mine, count, kernels::num_statistics));
+                                       rows(mine, count, kernels::num_statistics), logits_cap_);
 }
 
 /// Computes the second half of a forward whose logits are in parts.
@@ -113,7 +116,7 @@ void ComputeOf<Storage>::loss(const Operands& o, const StepScalars& step) const 
       rows(statistic(o, "statistics").data(), tp_, kernels::num_statistics * targets.extent_int(0));
   kernels::cross_entropy_combine<Storage>(logits(o, targets.extent(0)), targets, vocabulary_,
                                           statistics, place_.tp_rank, step.loss_scale, o.write(),
-                                          o.data<double>(Role::loss));
+                                          o.data<double>(Role::loss), logits_cap_);
 }
 
 template <class Storage>

@@ -42,7 +42,7 @@ void ComputeOf<Storage>::layer_forward(const Operands& o) const {
     project(o, branch.kind, normed);
   }
   if (segment.branches.front().kind == BranchKind::attention) attend(o);
-  if (o.task.find(Role::output)) write_output(o);
+  if (o.task.find(Role::output) || post_norms_) write_output(o);
 }
 
 /// The branch's first product; queries, keys and values with bias, and turned by their positions
@@ -88,7 +88,7 @@ auto ComputeOf<Storage>::attention_input(const Operands& o, Storage* room) const
   for (const NormedHeads& heads : normed_heads(o, qkv))
     kernels::rms_norm_forward<Storage>(
         heads.columns, vector(weights(o), o.block(), std::string(heads.norm) + ".gain"), eps_,
-        heads.columns, heads.rstd);
+        heads.columns, heads.rstd, gain_base_);
   turn(o, qkv);
   return qkv;
 }
@@ -112,6 +112,7 @@ void ComputeOf<Storage>::activate(ConstMatrix wide, ConstVector bias, Matrix a) 
     case model::MlpKind::gelu_tanh: return kernels::gelu_forward<Storage>(wide, bias, a);
     case model::MlpKind::gelu_erf: return kernels::gelu_erf_forward<Storage>(wide, bias, a);
     case model::MlpKind::swiglu: return kernels::swiglu_forward<Storage>(wide, a);
+    case model::MlpKind::geglu: return kernels::geglu_forward<Storage>(wide, a);
   }
 }
 
@@ -121,6 +122,7 @@ template <class Storage>
 void ComputeOf<Storage>::write_output(const Operands& o) const {
   const std::vector<model::Branch>& branches = segments_.at(o.task.segment).branches;
   const Storage* w = weights(o);
+  if (post_norms_) return write_normed_output(o, branches.front());
   const Matrix output = stream(o, Role::output);
   Matrix so_far = stream(o, Role::input);
   const bool carries_residual = place_.tp_rank == 0;
@@ -135,17 +137,38 @@ void ComputeOf<Storage>::write_output(const Operands& o) const {
                            kernels::VectorOf<Storage>(output.data(), output.size()));
   Write write = carries_residual ? Write::accumulate : Write::replace;
   for (const model::Branch& branch : branches) {
-    Matrix inner;
-    if (branch.kind == BranchKind::attention) {
-      inner = saved(o, "attended", attended_tp_);
-    } else {
-      inner = rows(o.data<Storage>(Role::workspace), tokens_, ffn_tp_);
-      activate(saved(o, "wide", input_width(branch.kind)), activation_bias(o), inner);
-    }
     kernels::linear_forward<Storage>(
-        inner, matrix(w, o.block(), std::string(output_name(branch)) + ".weight"), write, output);
+        inner_of(o, branch.kind),
+        matrix(w, o.block(), std::string(output_name(branch)) + ".weight"), write, output);
     write = Write::accumulate;
   }
+}
+
+/// What a branch's last product reads: of an MLP, made in the workspace.
+template <class Storage>
+auto ComputeOf<Storage>::inner_of(const Operands& o, BranchKind kind) const -> Matrix {
+  if (kind == BranchKind::attention) return saved(o, "attended", attended_tp_);
+  const Matrix inner = rows(o.data<Storage>(Role::workspace), tokens_, ffn_tp_);
+  activate(saved(o, "wide", input_width(kind)), activation_bias(o), inner);
+  return inner;
+}
+
+/// output = input + norm(inner W^T). A recompute whose output nobody reads makes what a backward
+/// needs of it.
+template <class Storage>
+void ComputeOf<Storage>::write_normed_output(const Operands& o, const model::Branch& branch) const {
+  const Storage* w = weights(o);
+  const std::string norm = "post_" + norm_name(branch);
+  const Matrix product = saved(o, norm + ".in", hidden_);
+  kernels::linear_forward<Storage>(
+      inner_of(o, branch.kind), matrix(w, o.block(), std::string(output_name(branch)) + ".weight"),
+      Write::replace, product);
+  const bool wanted = o.task.find(Role::output) != nullptr;
+  kernels::rms_norm_forward<Storage>(
+      product, vector(w, o.block(), norm + ".gain"), eps_,
+      wanted ? stream(o, Role::output) : rows(o.data<Storage>(Role::workspace), tokens_, hidden_),
+      row_statistic(o, norm + ".rstd"), gain_base_,
+      wanted ? ConstMatrix(stream(o, Role::input)) : ConstMatrix());
 }
 
 // --- backward -----------------------------------------------------------------------------------
@@ -162,13 +185,23 @@ void ComputeOf<Storage>::layer_backward(const Operands& o) const {
     gradients.push_back(rows(rest, tokens_, input_width(branch.kind)));
     rest += gradients.back().size();
   }
+  const Matrix stream_gradient = stream(o, Role::gradient), normed = rows(rest, tokens_, hidden_);
+  ConstMatrix dy = stream_gradient;
+  if (post_norms_) {
+    const std::string norm = "post_" + norm_name(branches.front());
+    kernels::rms_norm_backward<Storage>(
+        dy, saved(o, norm + ".in", hidden_), vector(w, o.block(), norm + ".gain"),
+        row_statistic(o, norm + ".rstd"), ConstMatrix(), normed, o.write(),
+        vector(o.data(Role::grads), o.block(), norm + ".gain"), gain_base_);
+    dy = normed;
+  }
+  Storage* const scratch = post_norms_ ? rest + normed.size() : rest;
   for (std::size_t i = 0; i < branches.size(); ++i)
     if (branches[i].kind == BranchKind::attention)
-      attention_inner_backward(o, gradients[i], rest);
+      attention_inner_backward(o, dy, gradients[i], scratch);
     else
-      mlp_inner_backward(o, gradients[i], rest);
+      mlp_inner_backward(o, dy, gradients[i], scratch);
 
-  const Matrix stream_gradient = stream(o, Role::gradient), normed = rows(rest, tokens_, hidden_);
   // What comes past the branches is tensor-parallel rank 0's to pass on; after the first norm the
   // gradient holds its part.
   ConstMatrix residual = place_.tp_rank == 0 ? ConstMatrix(stream_gradient) : ConstMatrix();
@@ -203,10 +236,9 @@ void ComputeOf<Storage>::for_inputs(const std::vector<model::Branch>& branches,
 }
 
 template <class Storage>
-void ComputeOf<Storage>::attention_inner_backward(const Operands& o, Matrix d_qkv,
+void ComputeOf<Storage>::attention_inner_backward(const Operands& o, ConstMatrix dy, Matrix d_qkv,
                                                   Storage* scratch) const {
   const Storage* w = weights(o);
-  const Matrix dy = stream(o, Role::gradient);
   const Matrix attended = saved(o, "attended", attended_tp_);
   const Matrix d_attended = rows(scratch, tokens_, attended_tp_);
   const Matrix qkv = attention_input(o, scratch + d_attended.size());
@@ -224,15 +256,14 @@ void ComputeOf<Storage>::attention_inner_backward(const Operands& o, Matrix d_qk
     kernels::rms_norm_backward<Storage>(gradients[i].columns, kept[i].columns,
                                         vector(w, o.block(), gain), kept[i].rstd, ConstMatrix(),
                                         gradients[i].columns, o.write(),
-                                        vector(o.data(Role::grads), o.block(), gain));
+                                        vector(o.data(Role::grads), o.block(), gain), gain_base_);
   }
 }
 
 template <class Storage>
-void ComputeOf<Storage>::mlp_inner_backward(const Operands& o, Matrix d_wide,
+void ComputeOf<Storage>::mlp_inner_backward(const Operands& o, ConstMatrix dy, Matrix d_wide,
                                             Storage* scratch) const {
   const Storage* w = weights(o);
-  const Matrix dy = stream(o, Role::gradient);
   const Matrix wide = saved(o, "wide", input_width(BranchKind::mlp));
   const Matrix activated = rows(scratch, tokens_, ffn_tp_), d_activated = activated;
   const ConstVector bias = activation_bias(o);
@@ -247,6 +278,7 @@ void ComputeOf<Storage>::mlp_inner_backward(const Operands& o, Matrix d_wide,
       return kernels::gelu_erf_backward<Storage>(wide, bias, d_activated, d_wide);
     case model::MlpKind::swiglu:
       return kernels::swiglu_backward<Storage>(wide, d_activated, d_wide);
+    case model::MlpKind::geglu: return kernels::geglu_backward<Storage>(wide, d_activated, d_wide);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "hugging_face_config.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
@@ -78,15 +79,15 @@ json rotary(const Config& m) {
 
 /// Which layers have a window, as newer and older files say it.
 void set_window(json& config, const Config& m) {
-  if (m.window == 0) return;
   json types = json::array();
   for (int layer = 0; layer < m.num_layers; ++layer) {
     const bool windowed =
-        m.layer_kinds.empty() ||
-        m.layer_kinds[std::size_t(layer) % m.layer_kinds.size()] == model::LayerKind::window;
+        m.window > 0 &&
+        (m.layer_kinds.empty() ||
+         m.layer_kinds[std::size_t(layer) % m.layer_kinds.size()] == model::LayerKind::window);
     types.push_back(windowed ? "sliding_attention" : "full_attention");
   }
-  config["sliding_window"] = m.window;
+  if (m.window > 0) config["sliding_window"] = m.window;
   config["layer_types"] = types;
 }
 
@@ -111,7 +112,7 @@ json llama(const Config& m) {
                  {"hidden_act", "silu"},
                  {"rms_norm_eps", m.norm_eps},
                  {"attention_dropout", 0.0}});
-  set_window(config, m);
+  if (m.window > 0) set_window(config, m);
   if (mistral) {
     config.erase("layer_types");
     return config;
@@ -122,6 +123,40 @@ json llama(const Config& m) {
   }
   if (!m.qkv_bias) config["attention_bias"] = false;
   if (!m.qkv_bias && !m.qk_norm) config["mlp_bias"] = false;
+  return config;
+}
+
+json gemma(const Config& m) {
+  const bool third = m.qk_norm;
+  needs(third || m.window_rope_theta == 0.0, "layers of Gemma 2 have one base of rotary angles");
+  needs(!third || m.attention_cap == 0.0, "Gemma 3 caps no scores");
+  needs(!m.qkv_bias, "Gemma has no biases");
+  needs(m.hidden_size % m.num_heads == 0, "Gemma's heads divide its hidden_size");
+  json config = rotary(m);
+  config.update({{"architectures", {third ? "Gemma3ForCausalLM" : "Gemma2ForCausalLM"}},
+                 {"model_type", third ? "gemma3_text" : "gemma2"},
+                 {"num_key_value_heads", m.kv_heads()},
+                 {"head_dim", m.head_dim()},
+                 {"intermediate_size", m.ffn_size},
+                 {"hidden_activation", "gelu_pytorch_tanh"},
+                 {"rms_norm_eps", m.norm_eps},
+                 {"query_pre_attn_scalar", m.query_scalar > 0.0 ? m.query_scalar : m.head_dim()},
+                 {"attn_logit_softcapping", nullptr},
+                 {"final_logit_softcapping", nullptr},
+                 {"attention_bias", false},
+                 {"attention_dropout", 0.0}});
+  if (m.attention_cap > 0.0) config["attn_logit_softcapping"] = m.attention_cap;
+  if (m.logits_cap > 0.0) config["final_logit_softcapping"] = m.logits_cap;
+  if (const double scalar = config["query_pre_attn_scalar"]; scalar == std::floor(scalar))
+    config["query_pre_attn_scalar"] = std::int64_t(scalar);
+  set_window(config, m);
+  if (third) {
+    const double local = m.window_rope_theta > 0.0 ? m.window_rope_theta : m.rope_theta;
+    config["rope_local_base_freq"] = local;
+    config["rope_parameters"] = {
+        {"full_attention", config["rope_parameters"]},
+        {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", local}}}};
+  }
   return config;
 }
 
@@ -194,6 +229,7 @@ json hugging_face_config(const Config& m, Dtype dtype) {
     case Family::llama: config = llama(m); break;
     case Family::falcon: config = falcon(m); break;
     case Family::neox: config = neox(m); break;
+    case Family::gemma: config = gemma(m); break;
   }
   config.update({{"vocab_size", m.vocab_size},
                  {"tie_word_embeddings", m.tied_head},

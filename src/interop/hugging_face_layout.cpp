@@ -42,12 +42,16 @@ Names names(const Config& m) {
                            {"mlp.in", {"mlp.c_fc"}},
                            {"mlp.out", {"mlp.c_proj"}}}};
     case Family::llama:
+    case Family::gemma:
       return {.prefix = "model.",
               .layers = "layers.",
               .ends = {{"embedding.token", {"embed_tokens"}}, {"head.norm", {"norm"}}},
               .of_layer = {
                   {"norm1", {"input_layernorm"}},
-                  {"norm2", {"post_attention_layernorm"}},
+                  {"norm2",
+                   {m.post_norms() ? "pre_feedforward_layernorm" : "post_attention_layernorm"}},
+                  {"post_norm1", {"post_attention_layernorm"}},
+                  {"post_norm2", {"post_feedforward_layernorm"}},
                   {"attention.qkv", {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}},
                   {"attention.q", {"self_attn.q_proj"}},
                   {"attention.kv", {"self_attn.k_proj", "self_attn.v_proj"}},

@@ -39,9 +39,9 @@ struct HuggingFaceLayout {
 };
 
 /// gpt as GPT-2: linear layers are transposed. llama as Llama, with biases of q, k and v as Qwen2,
-/// with norms of q and k as Qwen3: gate and up, q, k and v are tensors of their own; rotary
-/// positions turn features i and i + D/2, as here. falcon, and neox as GPT-NeoX: q, k and v are one
-/// tensor, for each key head its query heads, its key and its value.
+/// with norms of q and k as Qwen3, and gemma as Gemma 2 and 3: gate and up, q, k and v are tensors
+/// of their own; rotary positions turn features i and i + D/2, as here. falcon, and neox as
+/// GPT-NeoX: q, k and v are one tensor, for each key head its query heads, its key and its value.
 ///
 /// @throws Error(input)  for a parameter that these formats have no place for
 /// @source  the models' files in github.com/huggingface/transformers, src/transformers/models

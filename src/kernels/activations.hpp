@@ -59,10 +59,12 @@ constexpr float gelu_erf_slope(float z) {
   return at.integral + z * at.density;
 }
 
-/// What silu needs of z and its slope does too.
+/// A gate and its slope.
 struct Gate {
   float value, slope;
 };
+
+constexpr Gate gelu_gate(float z) { return {gelu_tanh(z), gelu_tanh_slope(z)}; }
 
 /// silu(z) = z s,  silu'(z) = s + z s (1 - s),  s = 1 / (1 + e^-z)
 constexpr Gate silu(float z) {

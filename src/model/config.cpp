@@ -41,8 +41,9 @@ void check(const Config& m) {
         "layer_kinds and window_rope_theta need a window");
   needs(m.family == Family::falcon || m.layer_norms == 2, "layer_norms must be 2 for {}, found {}",
         name(m.family), m.layer_norms);
-  needs(m.mlp() != MlpKind::swiglu || !m.linear_bias, "linear_bias must be false for {}",
-        name(m.family));
+  needs(m.family == Family::gemma || (m.attention_cap == 0.0 && m.logits_cap == 0.0),
+        "attention_cap and logits_cap must be 0 for {}", name(m.family));
+  needs(!m.gated() || !m.linear_bias, "linear_bias must be false for {}", name(m.family));
   needs(m.mlp() != MlpKind::gelu_tanh || m.linear_bias, "linear_bias must be true for {}",
         name(m.family));
   needs(m.rope_scaling.kind != RopeScaling::Kind::llama3 ||
@@ -77,6 +78,7 @@ const char* name(Family family) {
     case Family::llama: return "llama";
     case Family::falcon: return "falcon";
     case Family::neox: return "neox";
+    case Family::gemma: return "gemma";
   }
   return "";
 }
@@ -87,8 +89,18 @@ MlpKind Config::mlp() const {
     case Family::llama: return MlpKind::swiglu;
     case Family::falcon:
     case Family::neox: return MlpKind::gelu_erf;
+    case Family::gemma: return MlpKind::geglu;
   }
   return MlpKind::gelu_tanh;
+}
+
+float Config::embedding_scale() const {
+  return family == Family::gemma ? float(std::sqrt(double(hidden_size))) : 1.0f;
+}
+
+float Config::score_scale() const {
+  return query_scalar > 0.0 ? float(1.0 / std::sqrt(query_scalar))
+                            : 1.0f / std::sqrt(float(head_dim()));
 }
 
 Config config(const deck::ModelKeys& keys, std::string_view precision) {
@@ -96,6 +108,7 @@ Config config(const deck::ModelKeys& keys, std::string_view precision) {
   const Family family = keys.family == "llama"    ? Family::llama
                         : keys.family == "falcon" ? Family::falcon
                         : keys.family == "neox"   ? Family::neox
+                        : keys.family == "gemma"  ? Family::gemma
                                                   : Family::gpt;
   const int usual_norms = family == Family::falcon ? 1 : 2;
   const Config config{.family = family,
@@ -120,6 +133,9 @@ Config config(const deck::ModelKeys& keys, std::string_view precision) {
                       .window = keys.window,
                       .layer_kinds = layer_kinds(keys.layer_kinds),
                       .window_rope_theta = keys.window_rope_theta,
+                      .query_scalar = keys.query_scalar,
+                      .attention_cap = keys.attention_cap,
+                      .logits_cap = keys.logits_cap,
                       .init_std = keys.init_std,
                       .precision = precision == "bf16"   ? Precision::bf16
                                    : precision == "fp16" ? Precision::fp16
@@ -143,6 +159,10 @@ std::string text(const Config& m) {
   if (m.family == Family::falcon) line += fmt::format(" layer_norms={}", m.layer_norms);
   if (m.family == Family::neox) line += fmt::format(" parallel={}", m.parallel());
   if (m.qk_norm) line += " qk_norm";
+  if (m.query_scalar > 0.0 && m.query_scalar != m.head_dim())
+    line += fmt::format(" query_scalar={}", m.query_scalar);
+  if (m.attention_cap > 0.0 || m.logits_cap > 0.0)
+    line += fmt::format(" caps={}/{}", m.attention_cap, m.logits_cap);
   if (!m.rotary()) return line;
   if (m.rotary_dim() != m.head_dim()) line += fmt::format(" rotary_dim={}", m.rotary_dim());
   line += fmt::format(" rope_theta={}", m.rope_theta);

@@ -39,6 +39,8 @@ const std::set<std::string> silent_keys{"architectures",
                                         "reorder_and_upcast_attn",
                                         "auto_map",
                                         "is_decoder",
+                                        "hidden_act",
+                                        "cache_implementation",
                                         "layer_types"};
 
 /// A JSON object that remembers which of its keys were asked for.
@@ -60,11 +62,12 @@ class ConfigFile {
     return found == object_.end() || found->is_null() ? nullptr : &*found;
   }
 
-  int size(const std::string& key, int fallback) {
+  int size(const std::string& key, int fallback, int least = 1) {
     const json* value = find(key);
     if (value == nullptr) return fallback;
-    needs(value->is_number_integer() && *value >= 1 && *value <= 2147483647,
-          "'{}' must be a whole number from 1 on, found {}", key, deck::describe_json(*value));
+    needs(value->is_number_integer() && *value >= least && *value <= 2147483647,
+          "'{}' must be a whole number from {} on, found {}", key, least,
+          deck::describe_json(*value));
     return value->get<int>();
   }
   int size(const std::string& key) {
@@ -200,14 +203,19 @@ struct RopeNames {
   const char* theta = "rope_theta";
   const char* share = "partial_rotary_factor";
   double usual_share = 1.0;
+  double usual_theta = 10000.0;
+  const char* of_kind = nullptr;  ///< what newer files call full layers, where kinds differ
 };
 
 /// `rope_scaling` beside `rope_theta`, or both in `rope_parameters`, as newer files have it.
 void set_rope(ConfigFile& file, KeyWriter& out, const RopeNames& names = {}) {
-  double theta = file.number(names.theta, 10000.0);
+  double theta = file.number(names.theta, names.usual_theta);
   double share = file.number(names.share, names.usual_share);
   const json* table = file.find("rope_scaling");
   if (const json* newer = file.find("rope_parameters")) table = newer;
+  if (names.of_kind != nullptr && table != nullptr && table->is_object() &&
+      table->contains(names.of_kind))
+    table = &(*table)[names.of_kind];
   if (table != nullptr) {
     file.needs(table->is_object(), "rotary scaling must be an object, found {}",
                deck::describe_json(*table));
@@ -340,7 +348,7 @@ void read_llama(ConfigFile& file, KeyWriter& out, const LlamaKind& kind) {
                "values",
                key);
   Windows windows = kind.windows;
-  windows.first = file.size("max_window_layers", windows.first);
+  windows.first = file.size("max_window_layers", windows.first, 0);
   set_window(file, out, windows);
 }
 
@@ -386,6 +394,67 @@ void read_neox(ConfigFile& file, KeyWriter& out) {
              "'attention_bias' must be true: all linear layers of a neox have a bias");
 }
 
+/// What Gemma 2 and 3 differ in.
+struct GemmaKind {
+  bool qk_norm = false;
+  RopeNames rope = {};
+  double usual_attention_cap = 0.0, usual_logits_cap = 0.0;
+  Windows windows = {};
+};
+
+void read_gemma(ConfigFile& file, KeyWriter& out, const GemmaKind& kind) {
+  set_common(file, out, "gemma", true);
+  set_sizes(file, out, 256);
+  set_rope(file, out, kind.rope);
+  out.set("num_kv_heads", &Keys::num_kv_heads, file.size("num_key_value_heads", 4),
+          "num_key_value_heads");
+  out.set("ffn_size", &Keys::ffn_size, file.size("intermediate_size"), "intermediate_size");
+  out.set("norm_eps", &Keys::norm_eps, file.number("rms_norm_eps", 1e-6), "rms_norm_eps");
+  out.set("qkv_bias", &Keys::qkv_bias, false, "architectures");
+  out.set("linear_bias", &Keys::linear_bias, false, "architectures");
+  out.set("qk_norm", &Keys::qk_norm, kind.qk_norm, "architectures");
+  out.set("query_scalar", &Keys::query_scalar, file.number("query_pre_attn_scalar", 256.0),
+          "query_pre_attn_scalar");
+  const auto cap = [&](const char* key, double usual) {
+    return file.object().contains(key) ? file.number(key, 0.0) : usual;
+  };
+  const double attention_cap = cap("attn_logit_softcapping", kind.usual_attention_cap);
+  file.needs(!kind.qk_norm || attention_cap == 0.0,
+             "'attn_logit_softcapping' must be null: Gemma 3 caps no scores");
+  out.set("attention_cap", &Keys::attention_cap, attention_cap, "attn_logit_softcapping");
+  out.set("logits_cap", &Keys::logits_cap, cap("final_logit_softcapping", kind.usual_logits_cap),
+          "final_logit_softcapping");
+  refuse_activation(file, "hidden_activation", "gelu_pytorch_tanh", {"gelu_pytorch_tanh"});
+  refuse_dropout(file, out, {"attention_dropout"});
+  for (const char* key : {"attention_bias", "use_bidirectional_attention"})
+    file.needs(!file.truth(key, false), "'{}' must be false", key);
+  set_window(file, out, kind.windows);
+}
+
+void read_gemma2(ConfigFile& file, KeyWriter& out) {
+  read_gemma(file, out,
+             {.usual_attention_cap = 50.0,
+              .usual_logits_cap = 30.0,
+              .windows = {.usual = true, .usual_size = 4096, .full_every = 2}});
+}
+
+void read_gemma3(ConfigFile& file, KeyWriter& out) {
+  const int pattern = file.size("sliding_window_pattern", 6);
+  read_gemma(file, out,
+             {.qk_norm = true,
+              .rope = {.usual_theta = 1e6, .of_kind = "full_attention"},
+              .windows = {.usual = true, .usual_size = 4096, .full_every = pattern}});
+  double theta = file.number("rope_local_base_freq", 10000.0);
+  if (const json* table = file.find("rope_parameters");
+      table != nullptr && table->contains("sliding_attention")) {
+    ConfigFile rope((*table)["sliding_attention"], file.path() + ": sliding_attention");
+    rope.needs(rope.word("rope_type", "default") == "default", "'rope_type' must be default");
+    theta = rope.number("rope_theta", theta);
+  }
+  if (out.keys().window > 0)
+    out.set("window_rope_theta", &Keys::window_rope_theta, theta, "rope_local_base_freq");
+}
+
 using Read = void (*)(ConfigFile&, KeyWriter&);
 struct Architecture {
   std::string name, model_type;
@@ -410,6 +479,8 @@ const std::vector<Architecture> architectures{
      }},
     {"FalconForCausalLM", "falcon", read_falcon},
     {"GPTNeoXForCausalLM", "gpt_neox", read_neox},
+    {"Gemma2ForCausalLM", "gemma2", read_gemma2},
+    {"Gemma3ForCausalLM", "gemma3_text", read_gemma3},
 };
 
 /// What a file asks for that no family here has, as far as its keys and name say.

@@ -40,12 +40,15 @@ Block embedding_block(const Config& m) {
 
 /// Adds the parameters of a norm. Their gradients are parts, because each tp rank works on its own
 /// columns of what the norm feeds.
-Parameter gain(const std::string& norm, int width) {
-  return {.name = norm + ".gain", .shape = {width}, .tp_partial = true, .init = Init::ones};
+Parameter gain(const std::string& norm, const Config& m, int width) {
+  return {.name = norm + ".gain",
+          .shape = {width},
+          .tp_partial = true,
+          .init = m.gain_base() == 0.0f ? Init::ones : Init::zeros};
 }
 
 void add_norm(std::vector<Parameter>& parameters, const Config& m, const std::string& name) {
-  parameters.push_back(gain(name, m.hidden_size));
+  parameters.push_back(gain(name, m, m.hidden_size));
   if (m.norm() == NormKind::layer)
     parameters.push_back({.name = name + ".bias", .shape = {m.hidden_size}, .tp_partial = true});
 }
@@ -95,12 +98,14 @@ Block layer_block(const Config& m, int layer) {
               .parameters = {}};
   std::vector<Parameter>& p = block.parameters;
   for (int norm = 1; norm <= m.layer_norms; ++norm) add_norm(p, m, "norm" + std::to_string(norm));
+  for (int norm = 1; m.post_norms() && norm <= 2; ++norm)
+    add_norm(p, m, "post_norm" + std::to_string(norm));
   if (m.qk_norm)
     for (const char* norm : {"attention.q_norm", "attention.k_norm"})
-      p.push_back(gain(norm, m.head_dim()));
+      p.push_back(gain(norm, m, m.head_dim()));
   add_qkv(p, m);
   add_out(p, m, "attention.out", m.attention_size());
-  if (m.mlp() == MlpKind::swiglu)
+  if (m.gated())
     add_cut(p, "mlp.in", m.linear_bias, {2, m.ffn_size, m.hidden_size}, 1, 0, m.init_std);
   else
     add_cut(p, "mlp.in", m.linear_bias, {m.ffn_size, m.hidden_size}, 0, 0, m.init_std);

@@ -69,7 +69,7 @@ void add_norm(Segment& segment, const Config& m, const Sizes& s, const std::stri
 
 /// Of the pairs of a query and a key before it, T^2 / 2, those within the window.
 double visible_share(const Config& m) {
-  const double window = double(m.window) / m.seq_len;
+  const double window = double(std::min(m.window, m.seq_len)) / m.seq_len;
   return window * (2.0 - window);
 }
 
@@ -105,7 +105,7 @@ void add_attention(Segment& segment, const Config& m, const Sizes& s) {
 
 void add_mlp(Segment& segment, const Config& m, const Sizes& s) {
   static constexpr OperatorKind kinds[] = {OperatorKind::gelu, OperatorKind::gelu_erf,
-                                           OperatorKind::swiglu};
+                                           OperatorKind::swiglu, OperatorKind::geglu};
   segment.operators.push_back(matmul("in", s.tokens, s.mlp_in_tp, s.hidden));
   const OperatorKind kind = kinds[std::size_t(m.mlp())];
   segment.operators.push_back(
@@ -116,7 +116,8 @@ void add_mlp(Segment& segment, const Config& m, const Sizes& s) {
 /// Forward: a normed input, later the MLP's activation in its place. Backward: the gradients of all
 /// branches' first products, and beside them in one place what each branch's last product read or
 /// its gradient, later a normed input and its gradient. Where queries and keys have norms, what is
-/// kept is from before these, and what attention reads is made in both passes.
+/// kept is from before these, and what attention reads is made in both passes. Norms behind the
+/// last products keep what these made, and a backward begins with its gradient.
 Segment layer_segment(const Config& m, const Sizes& s, SegmentKind kind) {
   Segment segment{kind, {}, {}, s.tokens * s.hidden, 0.0, s.activation_bytes};
   const std::vector<Branch> all = branches(m, kind);
@@ -141,8 +142,13 @@ Segment layer_segment(const Config& m, const Sizes& s, SegmentKind kind) {
     const bool attention = branch.kind == BranchKind::attention;
     segment.operators.push_back(
         matmul("out", s.tokens, s.hidden, attention ? s.attended_tp : s.ffn_tp));
-    segment.operators.back().output_only = true;
+    segment.operators.back().output_only = !m.post_norms();
+    if (!m.post_norms()) continue;
+    const std::string name = "post_norm" + std::to_string(branch.norm);
+    add_norm(segment, m, s, name);
+    segment.saved.push_back({name + ".in", s.tokens * s.hidden, s.activation_bytes});
   }
+  if (m.post_norms()) segment.backward_workspace_elements += s.tokens * s.hidden;
   return segment;
 }
 
@@ -182,6 +188,7 @@ const char* name(OperatorKind kind) {
     case OperatorKind::gelu: return "gelu";
     case OperatorKind::gelu_erf: return "gelu_erf";
     case OperatorKind::swiglu: return "swiglu";
+    case OperatorKind::geglu: return "geglu";
     case OperatorKind::pointwise: return "pointwise";
     case OperatorKind::embedding: return "embedding";
     case OperatorKind::cross_entropy: return "cross_entropy";

@@ -147,13 +147,15 @@ Passes rope(Maker<Storage> make, std::int64_t rows, std::int64_t heads,
 
 /// Backward makes the output again, as a segment's backward does; here and in gelu.
 template <class Storage>
-Passes swiglu(Maker<Storage> make, std::int64_t rows, std::int64_t columns) {
+Passes gated(Maker<Storage> make, std::int64_t rows, std::int64_t columns, bool gelu) {
+  const auto forward = gelu ? kernels::geglu_forward<Storage> : kernels::swiglu_forward<Storage>;
+  const auto backward = gelu ? kernels::geglu_backward<Storage> : kernels::swiglu_backward<Storage>;
   const auto u = make.matrix(rows, 2 * columns), a = make.matrix(rows, columns);
   const auto da = make.matrix(rows, columns), du = make.matrix(rows, 2 * columns);
-  return {[=] { kernels::swiglu_forward<Storage>(u, a); },
+  return {[=] { forward(u, a); },
           [=] {
-            kernels::swiglu_forward<Storage>(u, a);
-            kernels::swiglu_backward<Storage>(u, da, du);
+            forward(u, a);
+            backward(u, da, du);
           }};
 }
 
@@ -239,7 +241,8 @@ Passes passes_of(const Item& item, const model::Config& model, Operands& operand
     case OperatorKind::rope: return rope(make, d[0], d[1], model);
     case OperatorKind::gelu:
     case OperatorKind::gelu_erf: return gelu(make, d[0], d[1], item.kind == OperatorKind::gelu_erf);
-    case OperatorKind::swiglu: return swiglu(make, d[0], d[1]);
+    case OperatorKind::swiglu:
+    case OperatorKind::geglu: return gated(make, d[0], d[1], item.kind == OperatorKind::geglu);
     case OperatorKind::pointwise: return pointwise(make, item.tokens, d[0] / item.tokens);
     case OperatorKind::embedding: return embedding(make, d[0], d[1], d[2], model);
     case OperatorKind::cross_entropy: return cross_entropy(make, d[0], d[1]);

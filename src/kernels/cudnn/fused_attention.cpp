@@ -56,8 +56,8 @@ bool is_aligned(const FusedOperands& of) {
 /// What a kernel is looked up for.
 auto key_of(Pass pass, const AttentionShape& s, const FusedOperands& of) {
   return std::tuple(pass, s.batch, s.seq_len, s.heads, s.head_dim, s.kv_heads, s.group,
-                    s.first_head, s.window, of.bf16, of.qkv.stride, of.o.stride, of.d_o.stride,
-                    of.dqkv.stride);
+                    s.first_head, s.window, s.scale, s.cap, of.bf16, of.qkv.stride, of.o.stride,
+                    of.d_o.stride, of.dqkv.stride);
 }
 
 /// The next smaller number that divides the whole.
@@ -185,8 +185,8 @@ class Fused {
   /// Makes the plan with the largest share whose workspace has room.
   std::optional<Plan> make(Pass pass, const AttentionShape& shape, const FusedOperands& of) const {
     std::string why = "its query heads do not share key heads evenly";
-    if (shape.window > 0) {
-      why = "its queries see a window of keys";
+    if (shape.window > 0 || shape.cap > 0.0f) {
+      why = "its queries see a window of keys, or its scores have a cap";
     } else if (const std::optional<Groups> groups = groups_of(shape)) {
       Plan plan{*groups, shape.batch, groups->count, nullptr, 0};
       for (;;) {
@@ -219,7 +219,7 @@ class Fused {
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
     const auto add = pass == Pass::forward ? add_forward : add_backward;
-    add(*plan.graph, Operands(shape, plan), of, 1.0f / std::sqrt(float(shape.head_dim)));
+    add(*plan.graph, Operands(shape, plan), of, shape.score_scale());
     fe::error_t status = plan.graph->build(handle_, {fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK});
     return status.is_bad() ? status : plan.graph->get_workspace_size(plan.workspace_bytes);
   }

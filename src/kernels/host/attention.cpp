@@ -15,11 +15,13 @@ struct Running {
 };
 
 /// scores -> exp(scores - top); `out` rows [rows, D] so far are scaled to the new top.
-void softmax_tile(const Tile& tile, int head_dim, float* scores, float* out, std::int64_t stride,
-                  Running& running) {
+void softmax_tile(const Tile& tile, const AttentionShape& shape, float* scores, float* out,
+                  std::int64_t stride, Running& running) {
+  const int head_dim = shape.head_dim;
   for (int r = 0; r < tile.rows; ++r) {
     float* const row = scores + r * key_block;
     if (tile.begin[r] >= end_of_keys(tile, r)) continue;
+    cap_scores(tile, r, shape.cap, row);
     const int visible = hide_others(tile, r, row, -INFINITY);
     const bool first = running.sum[r] == 0.0f;
     const float here = largest(row, visible);
@@ -46,8 +48,8 @@ void forward_block(const AttentionShape& shape, const Head<const float>& in, int
   for (int first_key = shape.first_key(first_query) / key_block * key_block; first_key < last_query;
        first_key += key_block) {
     const Tile tile = tile_at(shape, first_query, first_key);
-    scores_of(tile, head_dim, score_scale(head_dim), {in.q, in.stride}, {in.k, in.stride}, scores);
-    softmax_tile(tile, head_dim, scores, out + first_query * stride, stride, running);
+    scores_of(tile, head_dim, shape.score_scale(), {in.q, in.stride}, {in.k, in.stride}, scores);
+    softmax_tile(tile, shape, scores, out + first_query * stride, stride, running);
     add_tile_times(tile, head_dim, scores, {in.v, in.stride}, out, stride);
   }
   for (int r = 0; r < last_query - first_query; ++r) {

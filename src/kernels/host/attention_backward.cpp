@@ -15,10 +15,11 @@ struct Output {
   const float* lse;
 };
 
-/// scores -> p = exp(scores - lse);  d_p -> d_s = p (d_p - sum_d d_o o) / sqrt(D)
-void softmax_backward_tile(const Tile& tile, int head_dim, const Output& output, float* scores,
-                           float* d_p) {
-  const float scale = score_scale(head_dim);
+/// scores -> p = exp(scores - lse);  d_p -> d_s = p (d_p - sum_d d_o o) scale
+void softmax_backward_tile(const Tile& tile, const AttentionShape& shape, const Output& output,
+                           float* scores, float* d_p) {
+  const int head_dim = shape.head_dim;
+  const float scale = shape.score_scale(), cap = shape.cap;
   for (int r = 0; r < tile.rows; ++r) {
     const std::int64_t query = tile.first_query + r;
     const float* const o = output.o + query * output.o_stride;
@@ -27,6 +28,12 @@ void softmax_backward_tile(const Tile& tile, int head_dim, const Output& output,
     const float lse = output.lse[query];
     float* const p = scores + r * key_block;
     float* const ds = d_p + r * key_block;
+    cap_scores(tile, r, cap, p);
+    if (cap > 0.0f) {
+#pragma omp simd
+      for (int c = tile.begin[r]; c < end_of_keys(tile, r); ++c)
+        ds[c] = (ds[c] - mean) * soft_cap_slope(p[c], cap) + mean;
+    }
     const int visible = hide_others(tile, r, p, -INFINITY);
     hide_others(tile, r, ds, 0.0f);
 #pragma omp simd
@@ -37,15 +44,16 @@ void softmax_backward_tile(const Tile& tile, int head_dim, const Output& output,
   }
 }
 
-void backward_tile(const Tile& tile, int head_dim, const Head<const float>& in,
+void backward_tile(const Tile& tile, const AttentionShape& shape, const Head<const float>& in,
                    const Output& output, const Head<float>& grad) {
+  const int head_dim = shape.head_dim;
   alignas(Lanes) float p[tile_floats];
   alignas(Lanes) float d_s[tile_floats];
   const Factor q{in.q, in.stride}, k{in.k, in.stride}, v{in.v, in.stride};
   const Factor d_o{output.d_o, output.d_o_stride};
-  scores_of(tile, head_dim, score_scale(head_dim), q, k, p);
+  scores_of(tile, head_dim, shape.score_scale(), q, k, p);
   scores_of(tile, head_dim, 1.0f, d_o, v, d_s);
-  softmax_backward_tile(tile, head_dim, output, p, d_s);
+  softmax_backward_tile(tile, shape, output, p, d_s);
   add_tile_transposed_times(tile, head_dim, p, d_o, grad.v, grad.stride);
   add_tile_transposed_times(tile, head_dim, d_s, q, grad.k, grad.stride);
   add_tile_times(tile, head_dim, d_s, k, grad.q, grad.stride);
@@ -56,7 +64,7 @@ void backward_head(const AttentionShape& shape, const Head<const float>& in, con
   for (int first_key = 0; first_key < shape.seq_len; first_key += key_block)
     for (int first_query = first_key; first_query < shape.seq_len; first_query += query_block) {
       if (shape.first_key(first_query) >= first_key + key_block) break;  // as do all later ones
-      backward_tile(tile_at(shape, first_query, first_key), shape.head_dim, in, output, grad);
+      backward_tile(tile_at(shape, first_query, first_key), shape, in, output, grad);
     }
 }
 

@@ -11,6 +11,7 @@
 #include "kernels/host/causal_product.hpp"
 #include "kernels/host/gemm.hpp"
 #include "kernels/host/loops.hpp"
+#include "kernels/soft_cap.hpp"
 
 namespace brume::kernels {
 
@@ -65,6 +66,13 @@ inline int hide_others(const Tile& tile, int r, float* row, float hidden) {
   return whole;
 }
 
+/// Caps the scores of row r that are seen.
+inline void cap_scores(const Tile& tile, int r, float cap, float* row) {
+  if (cap == 0.0f) return;
+#pragma omp simd
+  for (int c = tile.begin[r]; c < end_of_keys(tile, r); ++c) row[c] = soft_cap(row[c], cap);
+}
+
 template <class View>
 auto head_of(const View& qkv, const AttentionShape& shape, int sequence, int head) {
   auto* const row = &qkv(std::int64_t(sequence) * shape.seq_len, 0);
@@ -111,8 +119,6 @@ class WideHead {
   int rows_, columns_;
   std::vector<float> values_;
 };
-
-inline float score_scale(int head_dim) { return 1.0f / std::sqrt(float(head_dim)); }
 
 /// scores [rows, cols] = alpha a b^T, a from the tile's queries, b from its keys
 inline void scores_of(const Tile& tile, int head_dim, float alpha, Factor a, Factor b,

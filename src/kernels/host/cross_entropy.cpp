@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "kernels/host/loops.hpp"
+#include "kernels/soft_cap.hpp"
 #include "kernels/vector_math.hpp"
 
 namespace brume::kernels {
@@ -26,21 +27,37 @@ double sum_exponentials(const Storage* row, int vocab, float top, See see) {
 }
 
 // Exponentials in fp32 wait in the row for their sum, so each is computed once; a narrower format
-// would round them twice.
+// would round them twice, and the slope of a cap needs what is capped.
 template <class Storage>
 constexpr bool waits = std::is_same_v<Storage, float>;
 
 /// sum_v exp(row[v] - top); the row is ready for row_gradient.
 template <class Storage>
-double begin_row(Storage* row, int vocab, float top) {
+double begin_row(Storage* row, int vocab, float top, float cap) {
+  if (cap > 0.0f) return sum_exponentials(row, vocab, top, [](int, float) {});
   return sum_exponentials(row, vocab, top, [=](int v, float e) {
     if constexpr (waits<Storage>) row[v] = e;
   });
 }
 
+template <class Storage>
+void cap_row(Storage* row, int vocab, float cap) {
+  if (cap == 0.0f) return;
+#pragma omp simd
+  for (int v = 0; v < vocab; ++v) row[v] = soft_cap(row[v], cap);
+}
+
 /// row[v] = factor exp(row[v] - top) - [v = target] scale, after begin_row with the same top.
 template <class Storage>
-void row_gradient(Storage* row, int vocab, int target, float top, float factor, float scale) {
+void row_gradient(Storage* row, int vocab, int target, float top, float factor, float scale,
+                  float cap) {
+  if (cap > 0.0f) {
+    for (int v = 0; v < vocab; ++v) {
+      const float p = factor * vector_exp(row[v] - top) - (v == target ? scale : 0.0f);
+      row[v] = p * soft_cap_slope(row[v], cap);
+    }
+    return;
+  }
   const auto part = [=](int v) {
     return factor * (waits<Storage> ? float(row[v]) : vector_exp(row[v] - top));
   };
@@ -53,17 +70,18 @@ void row_gradient(Storage* row, int vocab, int target, float top, float factor, 
 
 /// Loss of one token; the row becomes its gradient when asked.
 template <class Storage>
-double token_loss(Storage* row, int vocab, int target, float scale, bool with_gradient) {
+double token_loss(Storage* row, int vocab, int target, float scale, bool with_gradient, float cap) {
   if (target < 0) {
     if (with_gradient) std::fill_n(row, vocab, Storage(0.0f));
     return 0.0;
   }
+  cap_row(row, vocab, cap);
   const float top = largest(row, vocab);
   const double margin = target < vocab ? double(row[target]) - double(top) : NAN;
   if (!with_gradient)
     return std::log(sum_exponentials(row, vocab, top, [](int, float) {})) - margin;
-  const double sum = begin_row(row, vocab, top);
-  row_gradient(row, vocab, target, top, float(scale / sum), scale);
+  const double sum = begin_row(row, vocab, top, cap);
+  row_gradient(row, vocab, target, top, float(scale / sum), scale, cap);
   return std::log(sum) - margin;
 }
 
@@ -89,18 +107,18 @@ Combined combine(const ConstMatrix& statistics, std::int64_t n) {
 
 template <class Storage>
 void cross_entropy(MatrixOf<Storage> logits, ConstTokens targets, float scale, bool with_gradient,
-                   Write write, double* loss) {
+                   Write write, double* loss, float cap) {
   promise(is_column_of(targets, logits), "cross_entropy", "logits [N, V] and targets [N] must fit");
   const int vocab = logits.extent_int(1);
   const double sum = ordered_sum("cross_entropy", logits.extent(0), [=](std::int64_t n) {
-    return token_loss(&logits(n, 0), vocab, targets(n), scale, with_gradient);
+    return token_loss(&logits(n, 0), vocab, targets(n), scale, with_gradient, cap);
   });
   store(scale * sum, write, loss);
 }
 
 template <class Storage>
 void cross_entropy_part(MatrixOf<Storage> logits, ConstTokens targets, VocabularyPart part,
-                        Matrix statistics) {
+                        Matrix statistics, float cap) {
   promise_part("cross_entropy_part", logits, targets, statistics);
   const int columns = logits.extent_int(1);
   for_each("cross_entropy_part", logits.extent(0), [=](std::int64_t n) {
@@ -108,16 +126,17 @@ void cross_entropy_part(MatrixOf<Storage> logits, ConstTokens targets, Vocabular
     float* const out = &statistics(n, 0);
     const int target = targets(n) - part.first;
     const bool here = target >= 0 && target < columns;
+    cap_row(row, columns, cap);
     out[0] = columns > 0 ? largest(row, columns) : -std::numeric_limits<float>::infinity();
     out[2] = here ? float(row[target]) : 0.0f;
-    out[1] = float(begin_row(row, columns, out[0]));
+    out[1] = float(begin_row(row, columns, out[0], cap));
   });
 }
 
 template <class Storage>
 void cross_entropy_combine(MatrixOf<Storage> logits, ConstTokens targets, VocabularyPart part,
                            ConstMatrix statistics, int index, float scale, Write write,
-                           double* loss) {
+                           double* loss, float cap) {
   promise_combine("cross_entropy_combine", logits, targets, statistics, index);
   const int columns = logits.extent_int(1);
   const double sum = ordered_sum("cross_entropy_combine", logits.extent(0), [=](std::int64_t n) {
@@ -129,7 +148,7 @@ void cross_entropy_combine(MatrixOf<Storage> logits, ConstTokens targets, Vocabu
     const Combined all = combine(statistics, n);
     const float top = statistics(index, num_statistics * n);
     const double factor = scale * std::exp(double(top) - all.top) / all.sum;
-    row_gradient(row, columns, targets(n) - part.first, top, float(factor), scale);
+    row_gradient(row, columns, targets(n) - part.first, top, float(factor), scale, cap);
     return targets(n) < part.vocab ? std::log(all.sum) + all.top - all.target : NAN;
   });
   store(scale * sum, write, loss);

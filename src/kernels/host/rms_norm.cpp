@@ -69,16 +69,25 @@ inline void write_dx_part(const Storage* grad, const Storage* x, const Storage* 
 
 template <class Storage>
 void rms_norm_forward(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> gain, float eps,
-                      MatrixOf<Storage> y, Vector rstd, float base) {
+                      MatrixOf<Storage> y, Vector rstd, float base,
+                      ConstMatrixOf<Storage> residual) {
   promise_rms_norm("rms_norm_forward", x, gain, y, rstd);
+  promise_residual("rms_norm_forward", x, residual);
   const Parts in(x, gain.size());
   const Parts out(y, gain.size());
+  const Parts added(residual, gain.size());
+  const bool adds = residual.data() != nullptr;
   const int width = gain.extent_int(0);
   for_each("rms_norm_forward", in.count(), [=](std::int64_t i) {
     const Storage* const part = in[i];
     const float mean = sum_terms(width, [=](int c) { return part[c] * part[c]; }) / float(width);
     rstd(i) = 1.0f / std::sqrt(mean + eps);
-    apply_part(part, gain.data(), base, rstd(i), width, out[i]);
+    if (!adds) return apply_part(part, gain.data(), base, rstd(i), width, out[i]);
+    const Storage *const before = added[i], *const gains = gain.data();
+    Storage* const to = out[i];
+    const float scale = rstd(i);
+#pragma omp simd
+    for (int c = 0; c < width; ++c) to[c] = before[c] + (base + gains[c]) * (part[c] * scale);
   });
 }
 

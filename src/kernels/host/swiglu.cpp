@@ -5,25 +5,31 @@
 
 namespace brume::kernels {
 
-template <class Storage>
-void swiglu_forward(ConstMatrixOf<Storage> u, MatrixOf<Storage> a) {
-  promise_swiglu("swiglu_forward", u, a);
+namespace {
+
+/// a = value_of(gate) value
+template <class Storage, class Value>
+void forward(const char* kernel, const ConstMatrixOf<Storage>& u, const MatrixOf<Storage>& a,
+             Value value_of) {
+  promise_swiglu(kernel, u, a);
   const int width = a.extent_int(1);
-  for_each("swiglu_forward", u.extent(0), [=](std::int64_t n) {
+  for_each(kernel, u.extent(0), [=](std::int64_t n) {
     const Storage* const gate = &u(n, 0);
     const Storage* const value = gate + width;
     Storage* const out = &a(n, 0);
 #pragma omp simd
-    for (int f = 0; f < width; ++f) out[f] = gate[f] / (1.0f + vector_exp(-gate[f])) * value[f];
+    for (int f = 0; f < width; ++f) out[f] = value_of(gate[f]) * value[f];
   });
 }
 
-template <class Storage>
-void swiglu_backward(ConstMatrixOf<Storage> u, ConstMatrixOf<Storage> da, MatrixOf<Storage> du) {
-  promise_swiglu("swiglu_backward", u, da);
-  promise_swiglu("swiglu_backward", du, da);
+/// The gradient of the above, where gate_of gives value_of and its slope.
+template <class Storage, class GateOf>
+void backward(const char* kernel, const ConstMatrixOf<Storage>& u, const ConstMatrixOf<Storage>& da,
+              const MatrixOf<Storage>& du, GateOf gate_of) {
+  promise_swiglu(kernel, u, da);
+  promise_swiglu(kernel, du, da);
   const int width = da.extent_int(1);
-  for_each("swiglu_backward", u.extent(0), [=](std::int64_t n) {
+  for_each(kernel, u.extent(0), [=](std::int64_t n) {
     const Storage* const gate = &u(n, 0);
     const Storage* const value = gate + width;
     const Storage* const grad = &da(n, 0);
@@ -31,12 +37,34 @@ void swiglu_backward(ConstMatrixOf<Storage> u, ConstMatrixOf<Storage> da, Matrix
     Storage* const d_value = d_gate + width;
 #pragma omp simd
     for (int f = 0; f < width; ++f) {
-      const Gate at = silu(gate[f]);
+      const Gate at = gate_of(gate[f]);
       const float through_gate = grad[f] * value[f] * at.slope;
       d_value[f] = grad[f] * at.value;
       d_gate[f] = through_gate;
     }
   });
+}
+
+}  // namespace
+
+template <class Storage>
+void swiglu_forward(ConstMatrixOf<Storage> u, MatrixOf<Storage> a) {
+  forward<Storage>("swiglu_forward", u, a, [](float z) { return z / (1.0f + vector_exp(-z)); });
+}
+
+template <class Storage>
+void swiglu_backward(ConstMatrixOf<Storage> u, ConstMatrixOf<Storage> da, MatrixOf<Storage> du) {
+  backward<Storage>("swiglu_backward", u, da, du, [](float z) { return silu(z); });
+}
+
+template <class Storage>
+void geglu_forward(ConstMatrixOf<Storage> u, MatrixOf<Storage> a) {
+  forward<Storage>("geglu_forward", u, a, [](float z) { return gelu_tanh(z); });
+}
+
+template <class Storage>
+void geglu_backward(ConstMatrixOf<Storage> u, ConstMatrixOf<Storage> da, MatrixOf<Storage> du) {
+  backward<Storage>("geglu_backward", u, da, du, [](float z) { return gelu_gate(z); });
 }
 
 }  // namespace brume::kernels

@@ -3,11 +3,12 @@
 namespace brume::kernels {
 
 template void rms_norm_forward<float>(ConstMatrixOf<float>, ConstVectorOf<float>, float,
-                                      MatrixOf<float>, Vector, float);
+                                      MatrixOf<float>, Vector, float, ConstMatrixOf<float>);
 template void rms_norm_forward<bfloat16>(ConstMatrixOf<bfloat16>, ConstVectorOf<bfloat16>, float,
-                                         MatrixOf<bfloat16>, Vector, float);
+                                         MatrixOf<bfloat16>, Vector, float,
+                                         ConstMatrixOf<bfloat16>);
 template void rms_norm_forward<float16>(ConstMatrixOf<float16>, ConstVectorOf<float16>, float,
-                                        MatrixOf<float16>, Vector, float);
+                                        MatrixOf<float16>, Vector, float, ConstMatrixOf<float16>);
 template void rms_norm_apply<float>(ConstMatrixOf<float>, ConstVectorOf<float>, ConstVector,
                                     MatrixOf<float>, float);
 template void rms_norm_apply<bfloat16>(ConstMatrixOf<bfloat16>, ConstVectorOf<bfloat16>,

@@ -10,5 +10,13 @@ template void swiglu_backward<bfloat16>(ConstMatrixOf<bfloat16>, ConstMatrixOf<b
                                         MatrixOf<bfloat16>);
 template void swiglu_backward<float16>(ConstMatrixOf<float16>, ConstMatrixOf<float16>,
                                        MatrixOf<float16>);
+template void geglu_forward<float>(ConstMatrixOf<float>, MatrixOf<float>);
+template void geglu_forward<bfloat16>(ConstMatrixOf<bfloat16>, MatrixOf<bfloat16>);
+template void geglu_forward<float16>(ConstMatrixOf<float16>, MatrixOf<float16>);
+template void geglu_backward<float>(ConstMatrixOf<float>, ConstMatrixOf<float>, MatrixOf<float>);
+template void geglu_backward<bfloat16>(ConstMatrixOf<bfloat16>, ConstMatrixOf<bfloat16>,
+                                       MatrixOf<bfloat16>);
+template void geglu_backward<float16>(ConstMatrixOf<float16>, ConstMatrixOf<float16>,
+                                      MatrixOf<float16>);
 
 }  // namespace brume::kernels

@@ -4,6 +4,7 @@
 
 #include "kernels/fused_attention.hpp"
 #include "kernels/portable/attention_rows.hpp"
+#include "kernels/soft_cap.hpp"
 
 namespace brume::kernels {
 namespace {
@@ -13,7 +14,7 @@ template <int held>
 struct Query {
   Row<held> q, sum;
   Running running;
-  float scale;
+  float scale, cap;
 
   /// Goes on by keys [first, first + count).
   template <int count, class Storage>
@@ -21,7 +22,8 @@ struct Query {
                                   const HeadOf& at, int first) {
     float weights[count];
     for (int k = 0; k < count; ++k)
-      weights[k] = scale * sum_of_lanes(team, q.times(&qkv(at.token(first + k), at.key_column)));
+      weights[k] = soft_cap(
+          scale * sum_of_lanes(team, q.times(&qkv(at.token(first + k), at.key_column))), cap);
     sum.scale(running.weigh(weights));
     for (int k = 0; k < count; ++k) sum.add(weights[k], &qkv(at.token(first + k), at.value_column));
   }
@@ -32,13 +34,14 @@ template <int held, class Storage>
 void forward(const AttentionShape& shape, const ConstMatrixOf<Storage>& qkv,
              const MatrixOf<Storage>& o, const Vector& lse) {
   const std::int64_t units = std::int64_t(shape.batch) * shape.heads * shape.seq_len;
+  const float scale = shape.score_scale();
   for_each_unit(
       "attention_forward", units, KOKKOS_LAMBDA(const Team& team) {
         const std::int64_t unit = unit_of(team);
         if (unit >= units) return;
         const HeadOf at(shape, unit);
         const Row<held> zero(shape, lane_of(team));
-        Query<held> query{zero, zero, {}, 1.0f / std::sqrt(float(shape.head_dim))};
+        Query<held> query{zero, zero, {}, scale, shape.cap};
         query.q.load(&qkv(at.token(at.row), at.query_column));
         int key = shape.first_key(at.row);
         for (; key + at_once <= at.row + 1; key += at_once)

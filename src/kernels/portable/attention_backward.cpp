@@ -5,6 +5,7 @@
 
 #include "kernels/fused_attention.hpp"
 #include "kernels/portable/attention_rows.hpp"
+#include "kernels/soft_cap.hpp"
 
 namespace brume::kernels {
 namespace {
@@ -16,6 +17,7 @@ struct Backward {
   ConstMatrixOf<Storage> qkv, o, d_o;
   ConstVector lse;
   MatrixOf<Storage> dqkv;
+  float scale;
 };
 
 /// Consecutive key heads, sequence by sequence, with all their query heads.
@@ -65,12 +67,13 @@ void write_means(const Backward<Storage>& of, const Piece& piece) {
       });
 }
 
-/// A query and a key have the weight p = exp(score - lse) and d_s = p (d_o . v - mean) / sqrt(D).
+/// A query and a key have the weight p = exp(score - lse) and d_s = p (d_o . v - mean) scale, times
+/// the slope of a cap.
 struct Pair {
   float p, d_s;
 
-  KOKKOS_INLINE_FUNCTION Pair(float score, float lse, float d_p, float mean, float scale)
-      : p(vector_exp(score - lse)), d_s(p * (d_p - mean) * scale) {}
+  KOKKOS_INLINE_FUNCTION Pair(float score, float lse, float d_p, float mean, float scale, float cap)
+      : p(vector_exp(score - lse)), d_s(p * (d_p - mean) * scale * soft_cap_slope(score, cap)) {}
 };
 
 /// dq[n] = sum_{m seen by n} d_s[n,m] k[m]: a unit a query.
@@ -83,15 +86,15 @@ void write_query_gradients(const Backward<Storage>& of, const Piece& piece) {
         if (unit >= piece.end_unit) return;
         const HeadOf at(of.shape, unit);
         const int lane = lane_of(team);
-        const float scale = 1.0f / std::sqrt(float(of.shape.head_dim));
+        const float scale = of.scale, cap = of.shape.cap;
         Row<held> q(of.shape, lane), d_o(of.shape, lane), d_q(of.shape, lane);
         q.load(&of.qkv(at.token(at.row), at.query_column));
         d_o.load(&of.d_o(at.token(at.row), at.output_column));
         for (int m = of.shape.first_key(at.row); m <= at.row; ++m) {
           const Storage* const k = &of.qkv(at.token(m), at.key_column);
-          const float score = scale * sum_of_lanes(team, q.times(k));
+          const float score = soft_cap(scale * sum_of_lanes(team, q.times(k)), cap);
           const float d_p = sum_of_lanes(team, d_o.times(&of.qkv(at.token(m), at.value_column)));
-          d_q.add(Pair(score, of.lse(unit), d_p, piece.mean(unit), scale).d_s, k);
+          d_q.add(Pair(score, of.lse(unit), d_p, piece.mean(unit), scale, cap).d_s, k);
         }
         d_q.store(&of.dqkv(at.token(at.row), at.query_column));
       });
@@ -109,7 +112,7 @@ void write_key_gradients(const Backward<Storage>& of, const Piece& piece) {
         if (unit >= end) return;
         const int sequence = int(unit / seq_len / key_heads), m = int(unit % seq_len);
         const int key_head = int(unit / seq_len % key_heads), lane = lane_of(team);
-        const float scale = 1.0f / std::sqrt(float(of.shape.head_dim));
+        const float scale = of.scale, cap = of.shape.cap;
         const std::int64_t token = std::int64_t(sequence) * seq_len + m;
         const int key_column = (of.shape.heads + key_head) * of.shape.head_dim;
         const int value_column = key_column + key_heads * of.shape.head_dim;
@@ -123,9 +126,9 @@ void write_key_gradients(const Backward<Storage>& of, const Piece& piece) {
           for (int n = m; n < seq_len && of.shape.first_key(n) <= m; ++n) {
             const Storage* const q = &of.qkv(at.token(n), at.query_column);
             const Storage* const d_o = &of.d_o(at.token(n), at.output_column);
-            const float score = scale * sum_of_lanes(team, k.times(q));
+            const float score = soft_cap(scale * sum_of_lanes(team, k.times(q)), cap);
             const float d_p = sum_of_lanes(team, v.times(d_o));
-            const Pair pair(score, of.lse(head + n), d_p, piece.mean(head + n), scale);
+            const Pair pair(score, of.lse(head + n), d_p, piece.mean(head + n), scale, cap);
             d_v.add(pair.p, d_o);
             d_k.add(pair.d_s, q);
           }
@@ -149,7 +152,7 @@ void attention_backward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv,
     operands.d_o = fused_rows(d_o), operands.dqkv = fused_rows(dqkv);
     if (fused_attention(Pass::backward, shape, operands)) return;
   }
-  const Backward<Storage> of{shape, qkv, o, d_o, lse, dqkv};
+  const Backward<Storage> of{shape, qkv, o, d_o, lse, dqkv, shape.score_scale()};
   const std::int64_t keys = std::int64_t(shape.batch) * shape.keys();
   with_features_held("attention_backward", shape, [&](auto held) {
     constexpr int room = decltype(held)::value;

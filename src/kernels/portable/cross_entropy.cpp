@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "kernels/portable/launch.hpp"
-#include "kernels/vector_math.hpp"
+#include "kernels/soft_cap.hpp"
 
 namespace brume::kernels {
 namespace {
@@ -27,24 +27,27 @@ KOKKOS_INLINE_FUNCTION Combined combine(const ConstMatrix& statistics, std::int6
   return all;
 }
 
-/// sum_v exp(logits[n,v] - top)
+/// sum_v exp(logits[n,v] - top), of capped logits
 template <class Storage>
 KOKKOS_INLINE_FUNCTION double sum_exponentials(const Team& team, const MatrixOf<Storage>& logits,
-                                               float top) {
+                                               float top, float cap) {
   const int n = team.league_rank();
-  return sum_along<double>(team, logits.extent_int(1),
-                           [&](int v) { return double(vector_exp(logits(n, v) - top)); });
+  return sum_along<double>(team, logits.extent_int(1), [&](int v) {
+    return double(vector_exp(soft_cap(logits(n, v), cap) - top));
+  });
 }
 
 /// logits[n,v] = factor exp(logits[n,v] - top) - [v = target] scale
 template <class Storage>
 KOKKOS_INLINE_FUNCTION void row_gradient(const Team& team, const MatrixOf<Storage>& logits,
-                                         int target, float top, float factor, float scale) {
+                                         int target, float top, float factor, float scale,
+                                         float cap) {
   const int n = team.league_rank();
   along(
-      team, logits.extent_int(1), [&](int v) { return logits(n, v) - top; },
-      [&](int v, float margin) {
-        logits(n, v) = factor * vector_exp(margin) - (v == target ? scale : 0.0f);
+      team, logits.extent_int(1), [&](int v) { return soft_cap(logits(n, v), cap); },
+      [&](int v, float logit) {
+        const float grad = factor * vector_exp(logit - top) - (v == target ? scale : 0.0f);
+        logits(n, v) = cap > 0.0f ? grad * soft_cap_slope(logit, cap) : grad;
       });
 }
 
@@ -55,9 +58,11 @@ KOKKOS_INLINE_FUNCTION void clear_row(const Team& team, const MatrixOf<Storage>&
 }
 
 template <class Storage>
-KOKKOS_INLINE_FUNCTION float largest_logit(const Team& team, const MatrixOf<Storage>& logits) {
+KOKKOS_INLINE_FUNCTION float largest_logit(const Team& team, const MatrixOf<Storage>& logits,
+                                           float cap) {
   const int n = team.league_rank();
-  return largest_along(team, logits.extent_int(1), [&](int v) { return float(logits(n, v)); });
+  return largest_along(team, logits.extent_int(1),
+                       [&](int v) { return soft_cap(logits(n, v), cap); });
 }
 
 KOKKOS_INLINE_FUNCTION void write_term(const Team& team, double* terms, double term) {
@@ -68,7 +73,7 @@ KOKKOS_INLINE_FUNCTION void write_term(const Team& team, double* terms, double t
 
 template <class Storage>
 void cross_entropy(MatrixOf<Storage> logits, ConstTokens targets, float scale, bool with_gradient,
-                   Write write, double* loss) {
+                   Write write, double* loss, float cap) {
   promise(is_column_of(targets, logits), "cross_entropy", "logits [N, V] and targets [N] must fit");
   double* const terms = workspace_of<double>(std::int64_t(logits.extent(0)));
   for_each_row(
@@ -78,31 +83,32 @@ void cross_entropy(MatrixOf<Storage> logits, ConstTokens targets, float scale, b
           if (with_gradient) clear_row<Storage>(team, logits);
           return write_term(team, terms, 0.0);
         }
-        const float top = largest_logit<Storage>(team, logits);
-        const double margin = target < vocab ? double(logits(n, target)) - double(top) : NAN;
+        const float top = largest_logit<Storage>(team, logits, cap);
+        const double margin =
+            target < vocab ? double(soft_cap(logits(n, target), cap)) - double(top) : NAN;
         // All have read before it is known: then the row may change.
-        const double sum = sum_exponentials<Storage>(team, logits, top);
+        const double sum = sum_exponentials<Storage>(team, logits, top, cap);
         write_term(team, terms, std::log(sum) - margin);
         if (with_gradient)
-          row_gradient<Storage>(team, logits, target, top, float(scale / sum), scale);
+          row_gradient<Storage>(team, logits, target, top, float(scale / sum), scale, cap);
       });
   store_sum("cross_entropy", terms, std::int64_t(logits.extent(0)), scale, write, loss);
 }
 
 template <class Storage>
 void cross_entropy_part(MatrixOf<Storage> logits, ConstTokens targets, VocabularyPart part,
-                        Matrix statistics) {
+                        Matrix statistics, float cap) {
   promise_part("cross_entropy_part", logits, targets, statistics);
   for_each_row(
       "cross_entropy_part", logits.extent(0), KOKKOS_LAMBDA(const Team& team) {
         const int n = team.league_rank(), target = targets(n) - part.first;
         const bool here = target >= 0 && target < logits.extent_int(1);
-        const float top = largest_logit<Storage>(team, logits);
-        const float sum = float(sum_exponentials<Storage>(team, logits, top));
+        const float top = largest_logit<Storage>(team, logits, cap);
+        const float sum = float(sum_exponentials<Storage>(team, logits, top, cap));
         Kokkos::single(Kokkos::PerTeam(team), [&]() {
           statistics(n, 0) = top;
           statistics(n, 1) = sum;
-          statistics(n, 2) = here ? float(logits(n, target)) : 0.0f;
+          statistics(n, 2) = here ? soft_cap(logits(n, target), cap) : 0.0f;
         });
       });
 }
@@ -110,7 +116,7 @@ void cross_entropy_part(MatrixOf<Storage> logits, ConstTokens targets, Vocabular
 template <class Storage>
 void cross_entropy_combine(MatrixOf<Storage> logits, ConstTokens targets, VocabularyPart part,
                            ConstMatrix statistics, int index, float scale, Write write,
-                           double* loss) {
+                           double* loss, float cap) {
   promise_combine("cross_entropy_combine", logits, targets, statistics, index);
   double* const terms = workspace_of<double>(std::int64_t(logits.extent(0)));
   for_each_row(
@@ -125,7 +131,7 @@ void cross_entropy_combine(MatrixOf<Storage> logits, ConstTokens targets, Vocabu
                    target < part.vocab ? std::log(all.sum) + all.top - all.target : NAN);
         const float top = statistics(index, num_statistics * n);
         const float factor = float(scale * std::exp(double(top) - all.top) / all.sum);
-        row_gradient<Storage>(team, logits, target - part.first, top, factor, scale);
+        row_gradient<Storage>(team, logits, target - part.first, top, factor, scale, cap);
       });
   store_sum("cross_entropy_combine", terms, std::int64_t(logits.extent(0)), scale, write, loss);
 }

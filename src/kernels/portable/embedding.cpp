@@ -42,7 +42,7 @@ const Place* sorted_places(const ConstTokens& tokens) {
 template <class Storage>
 void embedding_forward(ConstTokens tokens, ConstMatrixOf<Storage> token_table,
                        ConstMatrixOf<Storage> position_table, MatrixOf<Storage> x,
-                       VocabularyPart part) {
+                       VocabularyPart part, float scale) {
   promise_embedding("embedding_forward", tokens, x, token_table, position_table);
   const bool learned = position_table.data() != nullptr;
   for_each_row(
@@ -51,7 +51,7 @@ void embedding_forward(ConstTokens tokens, ConstMatrixOf<Storage> token_table,
         const int t = learned ? n % position_table.extent_int(0) : 0;
         const bool here = row >= 0 && row < token_table.extent_int(0);
         along(team, x.extent_int(1), [&](int c) {
-          const float token = here ? float(token_table(row, c)) : 0.0f;
+          const float token = here ? scale * token_table(row, c) : 0.0f;
           x(n, c) = learned ? token + position_table(t, c) : token;
         });
       });
@@ -59,7 +59,7 @@ void embedding_forward(ConstTokens tokens, ConstMatrixOf<Storage> token_table,
 
 template <class Storage>
 void embedding_backward(ConstTokens tokens, ConstMatrixOf<Storage> dx, Matrix d_token_table,
-                        Matrix d_position_table, VocabularyPart part) {
+                        Matrix d_position_table, VocabularyPart part, float scale) {
   promise_embedding("embedding_backward", tokens, dx, d_token_table, d_position_table);
   const int count = dx.extent_int(0), width = dx.extent_int(1);
   const Place* const places = sorted_places(tokens);
@@ -73,7 +73,7 @@ void embedding_backward(ConstTokens tokens, ConstMatrixOf<Storage> dx, Matrix d_
         along(team, width, [&](int c) {
           float sum = d_token_table(row, c);
           for (int i = first; i < count && token_of(places[i]) == token; ++i)
-            sum += dx(index_of(places[i]), c);
+            sum += scale * dx(index_of(places[i]), c);
           d_token_table(row, c) = sum;
         });
       });

@@ -24,8 +24,10 @@ std::int64_t parts_of(const ConstMatrixOf<Storage>& x, int in_row) {
 
 template <class Storage>
 void rms_norm_forward(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> gain, float eps,
-                      MatrixOf<Storage> y, Vector rstd, float base) {
+                      MatrixOf<Storage> y, Vector rstd, float base,
+                      ConstMatrixOf<Storage> residual) {
   promise_rms_norm("rms_norm_forward", x, gain, y, rstd);
+  promise_residual("rms_norm_forward", x, residual);
   const int width = gain.extent_int(0), in_row = x.extent_int(1) / width;
   for_each_row(
       "rms_norm_forward", parts_of<Storage>(x, in_row), KOKKOS_LAMBDA(const Team& team) {
@@ -37,8 +39,11 @@ void rms_norm_forward(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> gain, flo
             sum_along(team, width, [&](int c) { return in[c] * in[c]; }) / float(width);
         const float scale = 1.0f / std::sqrt(mean + eps);
         Kokkos::single(Kokkos::PerTeam(team), [&]() { rstd(i) = scale; });
+        const Storage* const added =
+            residual.data() != nullptr ? &residual(at.n, at.first) : nullptr;
         along(
-            team, width, [&](int c) { return (base + gain(c)) * (in[c] * scale); },
+            team, width,
+            [&](int c) { return optional(added, in, c) + (base + gain(c)) * (in[c] * scale); },
             [&](int c, float value) { out[c] = value; });
       });
 }
