@@ -73,6 +73,16 @@ TEST(Networks, AMissingOneIsSaid) {
   }
 }
 
+// A line was measured for 2 x 4 ranks; 64 nodes of 4 take log 256 / log 8 as many steps.
+TEST(Lines, LatencyGrowsBeyondWhatWasMeasured) {
+  Profile profile;
+  profile.transfers = {{"collective", 2, 4, 1.0, 3e-3}};
+  const double bytes = 1e-3;  // nothing to speak of
+  EXPECT_NEAR(link_time(profile, "all_gather", 2, 4, bytes), 3e-3, 1e-9);
+  EXPECT_NEAR(link_time(profile, "all_gather", 2, 2, bytes), 3e-3, 1e-9);
+  EXPECT_NEAR(link_time(profile, "all_gather", 64, 4, bytes), 8e-3, 1e-9);
+}
+
 // 1e12 FLOP/s: a product of 1024^3 at 0.5 of it, one of 2048^3 at 0.9.
 Profile sized() {
   Profile profile;

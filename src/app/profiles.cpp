@@ -54,7 +54,10 @@ hardware::Profile measure_profile(comm::Communicator& world, int ranks_per_node,
       "group's profile");
   const hardware::ProfileKey key = profile_key(world, ranks_per_node, deck, model);
   const kernels::Runtime runtime(device::threads_per_rank(ranks_per_node));
-  if (world.rank() == 0) log::info("measuring this machine for the model ...");
+  if (world.rank() == 0)
+    log::info(
+        "measuring this machine for the model ... (to plan for another one, name it by "
+        "cluster.machine, or what was measured there by cluster.profile)");
   return profiler::measure(world, key, hardware::cluster(deck.cluster), model, shapes(deck, model));
 }
 

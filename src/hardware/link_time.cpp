@@ -89,7 +89,8 @@ double rounds_of(std::string_view kind) {
       ->rounds;
 }
 
-/// The time of a collective or a message by the line of the nearest group [s].
+/// The time of a collective or a message by the line of the nearest group [s]. A larger group takes
+/// more steps than were measured: in a tree, as many more as its ranks' logarithm is larger.
 double link_line_s(const Profile& profile, const std::string& kind, Shape wanted, double bytes) {
   const TransferRow* nearest = nullptr;
   const auto far = [&](const TransferRow& row) {
@@ -99,7 +100,11 @@ double link_line_s(const Profile& profile, const std::string& kind, Shape wanted
     if (row.kind == "collective" && (!nearest || far(row) < far(*nearest))) nearest = &row;
   if (kind == "send") return line_s(*nearest, bytes);
   const double weight = kind == "reduce_scatter" ? 1.1 : kind == "all_reduce" ? 2.1 : 1.0;
-  return weight * line_s(*nearest, bytes * ring_share(wanted));
+  TransferRow line = *nearest;
+  const int measured = line.nodes * line.ranks_per_node;
+  if (measured >= 2 && wanted.ranks() > measured)
+    line.latency_s *= std::log2(double(wanted.ranks())) / std::log2(double(measured));
+  return weight * line_s(line, bytes * ring_share(wanted));
 }
 
 const NetworkRow* network(const Profile& profile, std::string_view span) {

@@ -251,7 +251,7 @@ void add_reasons(const Question& question, Grid& grid, const Bounds& bounds, Res
   result.untried = std::move(found.untried);
   try {
     if (found.faster) take_if_faster(question, grid, *found.faster, result);
-    result.nearest_infeasible = nearest_infeasible(question, grid);
+    result.nearest_infeasible = nearest_infeasible(question, grid, result.best[0].seconds());
   } catch (const OutOfTime&) {
   }
 }

@@ -143,7 +143,9 @@ deck::SearchKeys saving_nothing(deck::SearchKeys keys) {
 
 }  // namespace
 
-std::string nearest_infeasible(const Question& question, Grid& grid) {
+std::string nearest_infeasible(const Question& question, Grid& grid, double best_s) {
+  constexpr double least_gain = 0.03;
+  constexpr double most_bytes = 192.0 * bytes_per_gib;  // of the largest devices that are common
   Question unlimited = question;
   for (hardware::NodeGroup& group : unlimited.cluster.groups)
     group.memory_bytes = group.host_memory_bytes = std::numeric_limits<std::int64_t>::max();
@@ -151,7 +153,7 @@ std::string nearest_infeasible(const Question& question, Grid& grid) {
   unlimited.rows = &rows;
   unlimited.keys = saving_nothing(question.keys);
   const std::optional<Found> found = Searcher(unlimited, grid).next(infinity);
-  if (!found) return {};
+  if (!found || found->offer.predicted_s > (1.0 - least_gain) * best_s) return {};
   const plan::Plan& plan = found->offer.plan;
   const auto prediction = grid.analyzer().analyze(plan);
   std::int64_t missing = 0;
@@ -163,6 +165,7 @@ std::string nearest_infeasible(const Question& question, Grid& grid) {
     if (over <= missing) continue;
     missing = over;
     fullest = i;
+    if (double(prediction.stages[i].peak_bytes()) > most_bytes) return {};
   }
   if (missing == 0) return {};
   const std::string& group = plan.stages[fullest].group;

@@ -18,8 +18,11 @@ struct Reasons {
 /// @param bounds  of the search that found the best plan
 Reasons reasons(const Question& question, const Candidate& best, const Bounds& bounds);
 
-/// The fastest plan of an unlimited machine, when it does not fit this one. @throws OutOfTime
-std::string nearest_infeasible(const Question& question, Grid& grid);
+/// The fastest plan of an unlimited machine, where it is faster by more than 3 % and misses this one
+/// by no more memory than some device has. @throws OutOfTime
+///
+/// @param best_s  seconds of the best plan that fits
+std::string nearest_infeasible(const Question& question, Grid& grid, double best_s);
 
 /// What ends a search before it is done, in words.
 std::string ended_by(bool interrupted, double limit_s);
