@@ -5,7 +5,6 @@
 #include "kernels/host/loops.hpp"
 
 namespace brume::kernels {
-namespace {
 
 /// The parts of all rows, counted through.
 template <class View>
@@ -20,6 +19,8 @@ class Parts {
   View matrix_;
   std::int64_t width_, in_row_;
 };
+
+namespace {
 
 template <class Storage>
 inline void apply_part(const Storage* x, const Storage* gain, float base, float rstd, int width,
