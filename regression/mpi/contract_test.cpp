@@ -162,6 +162,13 @@ TEST_P(FamilyContract, RandomPlanTrainsLikeOneRank) {
                              : test::random_plan(random, model, world().size()));
 }
 
+TEST_P(FamilyContract, RandomPlanOfASpecialModelTrainsLikeOneRank) {
+  std::mt19937 random(unsigned(GetParam()) * 7907 + 11);
+  const std::vector<model::Config> models = test::special_models();
+  const model::Config& model = models[std::size_t(GetParam()) % models.size()];
+  expect_contract(model, test::random_plan(random, model, world().size()));
+}
+
 INSTANTIATE_TEST_SUITE_P(Mpi, FamilyContract, ::testing::Range(0, test::trials(8)));
 
 }  // namespace
