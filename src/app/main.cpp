@@ -39,6 +39,8 @@ struct CommandLine {
   app::ImportOptions import;
   app::ImportHuggingFaceOptions import_hf;
   app::ExportHuggingFaceOptions export_hf;
+  app::ExportPlanOptions export_plan;
+  std::string export_plan_to;
   app::ImportMistOptions mist;
   app::ImportMistProfileOptions mist_profile;
   bool verbose = false;
@@ -162,7 +164,7 @@ struct CommandLine {
   }
 
   void add_export() {
-    CLI::App* verb_export = cli.add_subcommand("export", "Take what was trained out");
+    CLI::App* verb_export = cli.add_subcommand("export", "Take what was trained or planned out");
     verb_export->require_subcommand(1);
     CLI::App* model = verb_export->add_subcommand(
         "hf",
@@ -183,6 +185,20 @@ struct CommandLine {
         ->check(CLI::PositiveNumber)
         ->default_str("5GB");
     model->callback([this] { verb = [this] { return app::export_hugging_face(export_hf); }; });
+
+    CLI::App* plan_out = verb_export->add_subcommand(
+        "plan", "A plan as the arguments of another trainer, or which knob it has nothing like");
+    add_deck(plan_out, export_plan);
+    plan_out->add_option("--plan", export_plan.plan, "The plan, as brume plan -o wrote it")
+        ->required()
+        ->type_name("FILE");
+    plan_out->add_option("--to", export_plan_to, "The trainer")
+        ->required()
+        ->type_name("megatron")
+        ->check(CLI::IsMember({"megatron"}));
+    plan_out->add_option("-o,--output", export_plan.output, "File to write (default: the screen)")
+        ->type_name("FILE");
+    plan_out->callback([this] { verb = [this] { return app::export_plan(export_plan); }; });
   }
 
   void add_mist(CLI::App* verb_import) {

@@ -62,6 +62,11 @@ struct ImportHuggingFaceOptions {
   std::vector<std::string> sets;
 };
 
+struct ExportPlanOptions : DeckOptions {
+  std::string plan;
+  std::string output;  ///< empty: standard output
+};
+
 struct ExportHuggingFaceOptions {
   std::string run;     ///< run directory, or a checkpoint
   std::string output;  ///< directory of the model
@@ -95,6 +100,7 @@ int selftest(const SelftestOptions& options);
 int import_tokens(const ImportOptions& options);
 int import_hugging_face(const ImportHuggingFaceOptions& options);
 int export_hugging_face(const ExportHuggingFaceOptions& options);
+int export_plan(const ExportPlanOptions& options);
 int import_mist(const ImportMistOptions& options);
 int import_mist_profile(const ImportMistProfileOptions& options);
 

@@ -1,0 +1,33 @@
+/// @file A deck and a plan as arguments for Megatron-LM.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "deck/deck.hpp"
+#include "model/model.hpp"
+#include "plan/plan.hpp"
+
+namespace brume::interop {
+
+/// What was looked at: names and value ranges are those of its megatron/training/arguments.py,
+/// megatron/training/config/*.py and megatron/core/transformer/transformer_config.py.
+inline constexpr const char* megatron_version = "Megatron-LM, core 0.20.0 (d98e8a6)";
+
+/// An argument, with its value where it has one.
+struct MegatronArgument {
+  std::string name;  ///< with its dashes
+  std::string value = {};
+};
+
+/// The arguments for pretrain_gpt.py that say the same model, plan and optimizer. Data, tokenizer
+/// and checkpoints are left to the user.
+///
+/// @throws Error(input) naming the knob or the key that Megatron-LM has nothing like
+std::vector<MegatronArgument> megatron_arguments(const deck::Deck& deck, const model::Config& model,
+                                                 const plan::Plan& plan);
+
+/// As text for a shell, one argument a line, each line but the last continued.
+std::string megatron_text(const std::vector<MegatronArgument>& arguments);
+
+}  // namespace brume::interop

@@ -1,0 +1,37 @@
+/// @file The verb export plan: a plan as the settings of another trainer.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/files.hpp"
+#include "base/log.hpp"
+#include "hardware/cluster.hpp"
+#include "interop/megatron.hpp"
+#include "planning.hpp"
+#include "verbs.hpp"
+
+namespace brume::app {
+
+int export_plan(const ExportPlanOptions& options) {
+  if (!options.output.empty()) check_writable(options.output);
+  const deck::Deck deck = load_deck(options.deck, options.sets);
+  const model::Config model = model::config(deck.model, deck.training.precision);
+  const plan::Plan plan = plan::load(options.plan);
+  check_given(plan, deck, model, hardware::cluster(deck.cluster));
+  const std::string arguments =
+      interop::megatron_text(interop::megatron_arguments(deck, model, plan));
+  const plan::Stage& stage = plan.stages[0];
+  const int per_node = stage.nodes > 1 ? stage.devices_per_node : deck.cluster.devices_per_node;
+  log::info(
+      "{}: torchrun --nnodes {} --nproc-per-node {} pretrain_gpt.py with these and your data, "
+      "tokenizer and checkpoints",
+      interop::megatron_version, (plan.devices() + per_node - 1) / per_node,
+      std::min(per_node, plan.devices()));
+  if (options.output.empty())
+    print(arguments);
+  else
+    write_file(options.output, arguments);
+  return 0;
+}
+
+}  // namespace brume::app

@@ -1,0 +1,215 @@
+#include "interop/megatron.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.hpp"
+
+namespace brume::interop {
+namespace {
+
+using Arguments = std::vector<MegatronArgument>;
+
+void require_like(bool holds, const std::string& what) {
+  require(holds, Failure::input, "{} has nothing like it: {}", megatron_version, what);
+}
+
+/// A value as the shortest text that reads back the same.
+template <typename T>
+std::string shown(T value) {
+  return fmt::format("{}", value);
+}
+
+/// What all stages must have alike there.
+void check_stages(const plan::Plan& plan) {
+  const plan::Stage& first = plan.stages[0];
+  for (const plan::Stage& s : plan.stages) {
+    require_like(s.group.empty(), "stages on several groups of nodes");
+    const auto same = [&](auto plan::Stage::*member, const char* knob, const char* key) {
+      require_like(s.*member == first.*member,
+                   fmt::format("stages with different {} (plan for it with {})", knob, key));
+    };
+    same(&plan::Stage::microbatch, "microbatch", "search.unequal_stages = false");
+    same(&plan::Stage::dp, "dp", "search.unequal_stages = false");
+    same(&plan::Stage::tp, "tp", "search.unequal_stages = false");
+    same(&plan::Stage::zero_level, "zero_level", "one of search.zero_levels");
+    same(&plan::Stage::optim_offload_ratio, "optim_offload_ratio", "one of search.optim_offload");
+    require_like(s.weight_offload_ratio == 0.0,
+                 "weight_offload_ratio above 0 (search.weight_offload = [0.0])");
+    require_like(s.grad_offload_ratio == 0.0,
+                 "grad_offload_ratio above 0 (search.grad_offload = [0.0])");
+    require_like(s.act_offload_ratio == 0.0,
+                 "act_offload_ratio above 0 (search.act_offload = [0.0])");
+    require_like(!plan::uses_disk(s), "state on disk (cluster.disk_gib = 0)");
+  }
+  require_like(plan.num_stages() == 1 || plan.run_ahead == 1,
+               "run_ahead = 2 (search.run_ahead = [1])");
+  require_like(plan.num_stages() == 1 || first.zero_level <= 1,
+               fmt::format("zero_level {} with pipeline stages (search.zero_levels = [0, 1])",
+                           first.zero_level));
+}
+
+void add_model(Arguments& arguments, const model::Config& model) {
+  require_like(model.family == model::Family::gpt || model.family == model::Family::llama,
+               fmt::format("family {}", model::name(model.family)));
+  require_like(model.rotary_dim() == model.head_dim(), "positions that turn a part of a head");
+  require_like(model.window == 0, "attention within a window");
+  require_like(model.query_scalar == 0.0 && model.attention_cap == 0.0 && model.logits_cap == 0.0,
+               "scores and logits with a scale or a cap of their own");
+  require_like(model.rope_scaling.kind != model::RopeScaling::Kind::linear,
+               "linear scaling of rotary angles");
+  const bool llama = model.family == model::Family::llama;
+  arguments.insert(arguments.end(),
+                   {{"--num-layers", shown(model.num_layers)},
+                    {"--hidden-size", shown(model.hidden_size)},
+                    {"--ffn-hidden-size", shown(model.ffn_size)},
+                    {"--num-attention-heads", shown(model.num_heads)},
+                    {"--kv-channels", shown(model.head_dim())},
+                    {"--seq-length", shown(model.seq_len)},
+                    {"--max-position-embeddings", shown(model.seq_len)},
+                    {"--vocab-size", shown(model.vocab_size)},
+                    {"--make-vocab-size-divisible-by", "1"},
+                    {"--position-embedding-type", model.rotary() ? "rope" : "learned_absolute"},
+                    {"--normalization", llama ? "RMSNorm" : "LayerNorm"},
+                    {"--norm-epsilon", shown(model.norm_eps)},
+                    {"--init-method-std", shown(model.init_std)},
+                    {"--attention-dropout", "0"},
+                    {"--hidden-dropout", "0"}});
+  if (model.kv_heads() != model.num_heads)
+    arguments.insert(arguments.end(), {{"--group-query-attention"},
+                                       {"--num-query-groups", shown(model.kv_heads())}});
+  if (model.mlp() == model::MlpKind::swiglu) arguments.push_back({"--swiglu"});
+  if (model.qk_norm) arguments.push_back({"--qk-layernorm"});
+  if (!model.tied_head) arguments.push_back({"--untie-embeddings-and-output-weights"});
+  if (!model.linear_bias) arguments.push_back({"--disable-bias-linear"});
+  if (model.qkv_bias && !model.linear_bias) arguments.push_back({"--add-qkv-bias"});
+  require_like(model.qkv_bias || !model.linear_bias, "linear_bias without qkv_bias");
+  if (model.rotary()) arguments.push_back({"--rotary-base", shown(int(model.rope_theta))});
+  if (model.rope_scaling.kind == model::RopeScaling::Kind::llama3) {
+    const model::RopeScaling& scaling = model.rope_scaling;
+    require_like(scaling.low_freq_factor == 1.0 && scaling.high_freq_factor == 4.0 &&
+                     scaling.original_seq_len == 8192,
+                 "llama3 scaling of other than 1, 4 and 8192");
+    arguments.insert(arguments.end(),
+                     {{"--use-rope-scaling"}, {"--rope-scaling-factor", shown(scaling.factor)}});
+  }
+}
+
+/// Layers of each stage: "Et*16|t*15L", of stages alike nothing.
+void add_pipeline(Arguments& arguments, const plan::Plan& plan) {
+  if (plan.num_stages() == 1) return;
+  arguments.push_back({"--pipeline-model-parallel-size", shown(plan.num_stages())});
+  const auto layers = [](const plan::Stage& stage) { return stage.layers; };
+  if (std::ranges::all_of(plan.stages, [&](const plan::Stage& stage) {
+        return layers(stage) == layers(plan.stages[0]);
+      }))
+    return;
+  std::string layout = "E";
+  for (std::size_t i = 0; i < plan.stages.size(); ++i)
+    layout += fmt::format("{}t*{}", i > 0 ? "|" : "", layers(plan.stages[i]));
+  arguments.push_back({"--pipeline-model-parallel-layout", layout + "L"});
+}
+
+void add_recomputation(Arguments& arguments, const plan::Plan& plan) {
+  const int layers = plan.stages[0].ckpt_layers;
+  bool all = true;
+  for (const plan::Stage& stage : plan.stages) all = all && stage.ckpt_layers == stage.layers;
+  if (all) {
+    arguments.insert(arguments.end(), {{"--recompute-granularity", "full"},
+                                       {"--recompute-method", "uniform"},
+                                       {"--recompute-num-layers", "1"}});
+    return;
+  }
+  for (const plan::Stage& stage : plan.stages)
+    require_like(stage.ckpt_layers == layers,
+                 "stages with different ckpt_layers: it has one number for all");
+  // It recomputes the first so many layers of a stage where the plan has the last: the same work.
+  if (layers > 0)
+    arguments.insert(arguments.end(), {{"--recompute-granularity", "full"},
+                                       {"--recompute-method", "block"},
+                                       {"--recompute-num-layers", shown(layers)}});
+}
+
+void add_sharding(Arguments& arguments, const plan::Stage& stage) {
+  const bool sharded = stage.dp > 1 && stage.zero_level > 0;
+  if (sharded) arguments.push_back({"--use-distributed-optimizer"});
+  if (sharded && stage.zero_level >= 2)
+    arguments.insert(arguments.end(),
+                     {{"--use-megatron-fsdp"},
+                      {"--data-parallel-sharding-strategy",
+                       stage.zero_level == 2 ? "optim_grads" : "optim_grads_params"}});
+  if (stage.dp > 1) arguments.push_back({"--overlap-grad-reduce"});
+  if (sharded) arguments.push_back({"--overlap-param-gather"});
+  if (stage.optim_offload_ratio > 0.0) {
+    require_like(stage.zero_level <= 1, "offloaded optimizer state beside zero_level 2 or 3");
+    arguments.insert(arguments.end(),
+                     {{"--optimizer-cpu-offload"},
+                      {"--optimizer-offload-fraction", shown(stage.optim_offload_ratio)},
+                      {"--use-precision-aware-optimizer"}});
+  }
+}
+
+void add_training(Arguments& arguments, const deck::Deck& deck, const model::Config& model) {
+  const deck::TrainingKeys& training = deck.training;
+  const deck::OptimizerKeys& optimizer = training.optimizer;
+  if (model.precision == model::Precision::bf16) arguments.push_back({"--bf16"});
+  if (model.precision == model::Precision::fp16) arguments.push_back({"--fp16"});
+  if (training.loss_scale > 0.0) arguments.push_back({"--loss-scale", shown(training.loss_scale)});
+  require_like(training.epochs == 0.0, "training.epochs: say steps or tokens");
+  const std::int64_t batch_tokens = std::int64_t{training.global_batch} * model.seq_len;
+  const std::int64_t steps =
+      training.steps > 0 ? training.steps
+                         : (std::int64_t(training.tokens) + batch_tokens - 1) / batch_tokens;
+  arguments.insert(arguments.end(),
+                   {{"--train-iters", shown(steps)},
+                    {"--lr", shown(optimizer.lr)},
+                    {"--min-lr", shown(optimizer.lr * optimizer.min_lr_ratio)},
+                    {"--lr-decay-style", optimizer.schedule == "wsd" ? "WSD" : optimizer.schedule},
+                    {"--lr-warmup-iters", shown(optimizer.warmup_steps)},
+                    {"--weight-decay", shown(optimizer.weight_decay)},
+                    {"--adam-beta1", shown(optimizer.beta1)},
+                    {"--adam-beta2", shown(optimizer.beta2)},
+                    {"--adam-eps", shown(optimizer.eps)},
+                    {"--clip-grad", shown(optimizer.clip_norm)},
+                    {"--seed", shown(training.seed)}});
+  if (optimizer.schedule == "wsd")
+    arguments.insert(arguments.end(),
+                     {{"--lr-wsd-decay-style", "linear"},
+                      {"--lr-wsd-decay-iters",
+                       shown(optimizer.decay_steps > 0 ? optimizer.decay_steps
+                                                       : std::max<std::int64_t>(1, steps / 10))}});
+}
+
+}  // namespace
+
+std::vector<MegatronArgument> megatron_arguments(const deck::Deck& deck, const model::Config& model,
+                                                 const plan::Plan& plan) {
+  check_stages(plan);
+  const plan::Stage& stage = plan.stages[0];
+  Arguments arguments;
+  add_model(arguments, model);
+  if (stage.tp > 1)
+    arguments.insert(arguments.end(),
+                     {{"--tensor-model-parallel-size", shown(stage.tp)}, {"--sequence-parallel"}});
+  add_pipeline(arguments, plan);
+  arguments.insert(arguments.end(), {{"--micro-batch-size", shown(stage.microbatch)},
+                                     {"--global-batch-size", shown(plan.global_batch)}});
+  add_sharding(arguments, stage);
+  add_recomputation(arguments, plan);
+  add_training(arguments, deck, model);
+  return arguments;
+}
+
+std::string megatron_text(const std::vector<MegatronArgument>& arguments) {
+  std::string text;
+  for (const MegatronArgument& argument : arguments) {
+    if (!text.empty()) text += " \\\n";
+    text += argument.name + (argument.value.empty() ? "" : " ");
+    text += argument.value.find_first_of("|*") == std::string::npos ? argument.value
+                                                                    : "'" + argument.value + "'";
+  }
+  return text + "\n";
+}
+
+}  // namespace brume::interop
