@@ -120,6 +120,36 @@ TEST(Tokenizer, AddedTokensStandForTheirText) {
   EXPECT_EQ(encoded(tokenizer, "<tool><|endoftext|><|end|>"), Tokens({901, 0, 900}));
 }
 
+// Ids as tokenizers 0.23.3 gives them for gpt2.json with these three more.
+TEST(Tokenizer, AddedTokensTakeTheSpaceTheyAskFor) {
+  json file = json::parse(all_of(folder / "gpt2.json"));
+  const auto add = [&](const char* text, int id, bool lstrip, bool rstrip) {
+    file["added_tokens"].push_back({{"content", text},
+                                    {"id", id},
+                                    {"lstrip", lstrip},
+                                    {"rstrip", rstrip},
+                                    {"normalized", false}});
+  };
+  add("<L>", 902, true, false);
+  add("<R>", 903, false, true);
+  add("<B>", 904, true, true);
+  const fs::path path =
+      fs::temp_directory_path() / ("brume-strip-" + std::to_string(::getpid()) + ".json");
+  std::ofstream(path) << file;
+  Tokenizer tokenizer(path);
+  fs::remove(path);
+  EXPECT_EQ(encoded(tokenizer, "a \t<L> b"), Tokens({65, 902, 464}));
+  EXPECT_EQ(encoded(tokenizer, "a <R>\n\u3000 b"), Tokens({65, 221, 903, 66}));
+  EXPECT_EQ(encoded(tokenizer, "a \u2028<B>\u00a0 b"), Tokens({65, 904, 66}));
+  EXPECT_EQ(encoded(tokenizer, "<R>  <L>"), Tokens({903, 902}));
+  EXPECT_EQ(encoded(tokenizer, "  <B><B>  "), Tokens({904, 904}));
+  EXPECT_EQ(encoded(tokenizer, "a\u200b<L>\u200b<R>\u200b"), Tokens({65, 348, 902, 348, 903, 348}));
+  EXPECT_EQ(encoded(tokenizer,
+                    "<L>\v<B>\xc2\x85"
+                    "c"),
+            Tokens({902, 904, 67}));
+}
+
 /// What a tokenizer.json says after a change, without the folder; a json pointer names the place.
 std::string refused(const std::string& pointer, const json& value) {
   json file = json::parse(all_of(folder / "llama3.json"));
@@ -164,8 +194,8 @@ TEST(Tokenizer, WhatIsNotSupportedIsRefusedByName) {
   EXPECT_EQ(refused("/model/merges/7", "a"), "merge 7 is no pair of words");
   EXPECT_EQ(refused("/model/merges/7", "a \u4e00"), "merge 7 has a word outside the vocabulary");
   EXPECT_EQ(refused("/model/vocab/a", -1), "token 'a' has the id -1, expected 0 to 16777215");
-  EXPECT_EQ(refused("/added_tokens/1/lstrip", true),
-            "the added token '<|end|>' has lstrip, which is not supported");
+  EXPECT_EQ(refused("/added_tokens/1/single_word", true),
+            "the added token '<|end|>' has single_word, which is not supported");
   json vocabulary = json::parse(all_of(folder / "llama3.json")).at("model").at("vocab");
   vocabulary.erase("a");
   EXPECT_EQ(refused("/model/vocab", vocabulary),

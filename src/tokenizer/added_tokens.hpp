@@ -11,22 +11,23 @@ namespace brume::tokenizer {
 
 class AddedTokens {
  public:
-  void add(std::string text, std::int32_t id);
+  struct Token {
+    std::string text;
+    std::int32_t id;
+    bool takes_space_before = false;  ///< lstrip
+    bool takes_space_after = false;   ///< rstrip
+  };
+  void add(Token token);
 
-  /// The first of them in a text, and the longest that begins there; with an empty text at the
-  /// end when there is none.
+  /// The first of them in a text, and the longest that begins there, with the white space it
+  /// takes; with no bytes at the end when there is none.
   struct Found {
-    std::size_t begin;
-    std::string_view text;
+    std::size_t begin, bytes;
     std::int32_t id;
   };
   Found find(std::string_view text) const;
 
  private:
-  struct Token {
-    std::string text;
-    std::int32_t id;
-  };
   std::array<std::vector<Token>, 256> by_first_byte_;  ///< the longest first
   std::string first_bytes_;
 };

@@ -57,16 +57,15 @@ struct Tokenizer::Parts {
     require(content.is_string() && id.is_number_integer() && id >= 0 && id < 1 << 24,
             Failure::input, "{}: an added token has no content or no id", where);
     const auto text = content.get<std::string>();
-    for (const char* key : {"single_word", "lstrip", "rstrip"})
-      require(token.value(key, json()) != true, Failure::input,
-              "{}: the added token '{}' has {}, which is not supported", where, text, key);
+    const auto has = [&](const char* key) { return token.value(key, json()) == true; };
+    require(!has("single_word"), Failure::input,
+            "{}: the added token '{}' has single_word, which is not supported", where, text);
     const auto number = id.get<std::int32_t>();
     put(number, text);
     ids.insert_or_assign(text, number);
-    if (token.value("normalized", json()) == true)
-      normalized.add(composing ? composed(text) : text, number);
-    else
-      raw.add(text, number);
+    const bool after = has("normalized");
+    (after ? normalized : raw)
+        .add({after && composing ? composed(text) : text, number, has("lstrip"), has("rstrip")});
   }
 
   void put(std::int32_t id, const std::string& bytes) {
@@ -81,9 +80,9 @@ struct Tokenizer::Parts {
     while (!text.empty()) {
       const AddedTokens::Found next = added.find(text);
       if (next.begin > 0) use(text.substr(0, next.begin));
-      if (next.text.empty()) return;
+      if (next.bytes == 0) return;
       tokens.push_back(next.id);
-      text.remove_prefix(next.begin + next.text.size());
+      text.remove_prefix(next.begin + next.bytes);
     }
   }
 

@@ -3,6 +3,7 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <memory>
 
@@ -36,6 +37,14 @@ Character character(std::string_view text) {
   return {size, true};
 }
 
+/// @source  the Unicode Character Database, PropList.txt, White_Space
+constexpr std::array<std::string_view, 25> spaces{
+    "\t",           "\n",           "\v",           "\f",           "\r",           " ",
+    "\xc2\x85",     "\xc2\xa0",     "\xe1\x9a\x80", "\xe2\x80\x80", "\xe2\x80\x81", "\xe2\x80\x82",
+    "\xe2\x80\x83", "\xe2\x80\x84", "\xe2\x80\x85", "\xe2\x80\x86", "\xe2\x80\x87", "\xe2\x80\x88",
+    "\xe2\x80\x89", "\xe2\x80\x8a", "\xe2\x80\xa8", "\xe2\x80\xa9", "\xe2\x80\xaf", "\xe2\x81\x9f",
+    "\xe3\x80\x80"};
+
 }  // namespace
 
 std::string with_valid_utf8(std::string_view text) {
@@ -63,6 +72,26 @@ std::string composed(std::string_view text) {
   const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(made, &std::free);
   require(size >= 0, Failure::resource, "a text cannot be normalized: {}", utf8proc_errmsg(size));
   return {reinterpret_cast<const char*>(made), std::size_t(size)};
+}
+
+std::size_t leading_space_bytes(std::string_view text) {
+  std::string_view rest = text;
+  for (;;) {
+    const auto next =
+        std::ranges::find_if(spaces, [&](std::string_view s) { return rest.starts_with(s); });
+    if (next == spaces.end()) return text.size() - rest.size();
+    rest.remove_prefix(next->size());
+  }
+}
+
+std::size_t trailing_space_bytes(std::string_view text) {
+  std::string_view rest = text;
+  for (;;) {
+    const auto last =
+        std::ranges::find_if(spaces, [&](std::string_view s) { return rest.ends_with(s); });
+    if (last == spaces.end()) return text.size() - rest.size();
+    rest.remove_suffix(last->size());
+  }
 }
 
 }  // namespace brume::tokenizer

@@ -1,6 +1,7 @@
 /// @file What Unicode says about whole texts.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -13,5 +14,9 @@ std::string with_valid_utf8(std::string_view text);
 
 /// Normalization form C of a text in valid UTF-8. @throws Error(resource)
 std::string composed(std::string_view text);
+
+/// Bytes of white space (Unicode's White_Space) that a text in valid UTF-8 begins and ends with.
+std::size_t leading_space_bytes(std::string_view text);
+std::size_t trailing_space_bytes(std::string_view text);
 
 }  // namespace brume::tokenizer
