@@ -18,8 +18,8 @@ struct Reasons {
 /// @param bounds  of the search that found the best plan
 Reasons reasons(const Question& question, const Candidate& best, const Bounds& bounds);
 
-/// The fastest plan of an unlimited machine, where it is faster by more than 3 % and misses this one
-/// by no more memory than some device has. @throws OutOfTime
+/// The fastest plan of an unlimited machine, where it is faster by more than 3 % and misses this
+/// one by no more memory than some device has. @throws OutOfTime
 ///
 /// @param best_s  seconds of the best plan that fits
 std::string nearest_infeasible(const Question& question, Grid& grid, double best_s);
