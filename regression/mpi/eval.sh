@@ -19,6 +19,7 @@ near() {
     { echo "$4: $1, the training said $2"; cat eval.log; exit 1; }
 }
 near "$(loss_of 4 run)" "$trained" 0 "same plan"
+near "$(loss_of 4 run --set training.seed=7 --set data.order=sequential)" "$trained" 0 "another seed and order"
 near "$(loss_of 2 run)" "$trained" 1e-6 "two ranks"
 near "$(loss_of 1 run --data valid.tok)" "$trained" 1e-6 "one rank"
 "$BRUME" export hf run -o model 2> export.log

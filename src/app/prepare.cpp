@@ -40,6 +40,15 @@ std::string text(const RunOptions& o) {
                      o.replan, o.elastic, o.new_data, o.max_minutes, o.dry_run);
 }
 
+/// @param key  that names the file, for errors
+data::TokenFile open_tokens(const std::string& path, const char* key, const model::Config& model) {
+  data::TokenFile file(path);
+  require(file.vocab_size() <= model.vocab_size, Failure::input,
+          "{} = {}: its vocabulary of {} is larger than model.vocab_size = {}", key, path,
+          file.vocab_size(), model.vocab_size);
+  return file;
+}
+
 void warn_of_precision(const deck::Deck& deck, const model::Config& model) {
   const bool converts =
       (model.precision == model::Precision::bf16 && !kernels::has_bfloat16_instructions()) ||
@@ -120,9 +129,9 @@ class Preparation {
   void open_data() {
     comm::together(job_, [&] {
       const deck::DataKeys& data = made_.deck.data;
-      made_.train_data.emplace(open_samples(data.train, "data.train", made_.deck, made_.model));
+      made_.train_data.emplace(open_training(made_.deck, made_.model));
       if (!data.valid.empty())
-        made_.valid_data.emplace(open_samples(data.valid, "data.valid", made_.deck, made_.model));
+        made_.valid_data.emplace(open_validation(data.valid, "data.valid", made_.model));
     });
     made_.data_text = data_text(*made_.train_data, made_.deck);
     require_same(job_, "reads", made_.data_text);
@@ -200,15 +209,17 @@ class Preparation {
 
 }  // namespace
 
-data::Sampler open_samples(const std::string& path, const char* key, const deck::Deck& deck,
-                           const model::Config& model) {
-  const data::TokenFile file(path);
-  require(file.vocab_size() <= model.vocab_size, Failure::input,
-          "{} = {}: its vocabulary of {} is larger than model.vocab_size = {}", key, path,
-          file.vocab_size(), model.vocab_size);
+data::Sampler open_training(const deck::Deck& deck, const model::Config& model) {
   const auto order =
       deck.data.order == "shuffled" ? data::Order::shuffled : data::Order::sequential;
-  return data::Sampler(file, order, std::uint64_t(deck.training.seed), model.seq_len);
+  return data::Sampler(open_tokens(deck.data.train, "data.train", model), order,
+                       std::uint64_t(deck.training.seed), model.seq_len);
+}
+
+data::Sampler open_validation(const std::string& path, const char* key,
+                              const model::Config& model) {
+  constexpr std::uint64_t seed = 0;
+  return data::Sampler(open_tokens(path, key, model), data::Order::shuffled, seed, model.seq_len);
 }
 
 Prepared prepare(const RunOptions& options, comm::Session& session, comm::Communicator& job) {

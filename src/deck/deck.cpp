@@ -225,7 +225,10 @@ const Schema<DataKeys>& data_schema() {
           .key("eval_every", &DataKeys::eval_every,
                {.unit = "iterations", .help = "between evaluations; 0: at the end only", .min = 0})
           .key("eval_sequences", &DataKeys::eval_sequences,
-               {.unit = "sequences", .help = "read by an evaluation", .min = 1, .max = 1 << 24});
+               {.unit = "sequences",
+                .help = "read by an evaluation: the same ones each time, whatever the seed",
+                .min = 1,
+                .max = 1 << 24});
   return schema;
 }
 
