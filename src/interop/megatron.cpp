@@ -17,7 +17,7 @@ void require_like(bool holds, const std::string& what) {
 
 /// A value as the shortest text that reads back the same.
 template <typename T>
-std::string shown(T value) {
+std::string as_argument(T value) {
   return fmt::format("{}", value);
 }
 
@@ -61,45 +61,45 @@ void add_model(Arguments& arguments, const model::Config& model) {
                "linear scaling of rotary angles");
   const bool llama = model.family == model::Family::llama;
   arguments.insert(arguments.end(),
-                   {{"--num-layers", shown(model.num_layers)},
-                    {"--hidden-size", shown(model.hidden_size)},
-                    {"--ffn-hidden-size", shown(model.ffn_size)},
-                    {"--num-attention-heads", shown(model.num_heads)},
-                    {"--kv-channels", shown(model.head_dim())},
-                    {"--seq-length", shown(model.seq_len)},
-                    {"--max-position-embeddings", shown(model.seq_len)},
-                    {"--vocab-size", shown(model.vocab_size)},
+                   {{"--num-layers", as_argument(model.num_layers)},
+                    {"--hidden-size", as_argument(model.hidden_size)},
+                    {"--ffn-hidden-size", as_argument(model.ffn_size)},
+                    {"--num-attention-heads", as_argument(model.num_heads)},
+                    {"--kv-channels", as_argument(model.head_dim())},
+                    {"--seq-length", as_argument(model.seq_len)},
+                    {"--max-position-embeddings", as_argument(model.seq_len)},
+                    {"--vocab-size", as_argument(model.vocab_size)},
                     {"--make-vocab-size-divisible-by", "1"},
                     {"--position-embedding-type", model.rotary() ? "rope" : "learned_absolute"},
                     {"--normalization", llama ? "RMSNorm" : "LayerNorm"},
-                    {"--norm-epsilon", shown(model.norm_eps)},
-                    {"--init-method-std", shown(model.init_std)},
+                    {"--norm-epsilon", as_argument(model.norm_eps)},
+                    {"--init-method-std", as_argument(model.init_std)},
                     {"--attention-dropout", "0"},
                     {"--hidden-dropout", "0"}});
   if (model.kv_heads() != model.num_heads)
     arguments.insert(arguments.end(), {{"--group-query-attention"},
-                                       {"--num-query-groups", shown(model.kv_heads())}});
+                                       {"--num-query-groups", as_argument(model.kv_heads())}});
   if (model.mlp() == model::MlpKind::swiglu) arguments.push_back({"--swiglu"});
   if (model.qk_norm) arguments.push_back({"--qk-layernorm"});
   if (!model.tied_head) arguments.push_back({"--untie-embeddings-and-output-weights"});
   if (!model.linear_bias) arguments.push_back({"--disable-bias-linear"});
   if (model.qkv_bias && !model.linear_bias) arguments.push_back({"--add-qkv-bias"});
   require_like(model.qkv_bias || !model.linear_bias, "linear_bias without qkv_bias");
-  if (model.rotary()) arguments.push_back({"--rotary-base", shown(int(model.rope_theta))});
+  if (model.rotary()) arguments.push_back({"--rotary-base", as_argument(int(model.rope_theta))});
   if (model.rope_scaling.kind == model::RopeScaling::Kind::llama3) {
     const model::RopeScaling& scaling = model.rope_scaling;
     require_like(scaling.low_freq_factor == 1.0 && scaling.high_freq_factor == 4.0 &&
                      scaling.original_seq_len == 8192,
                  "llama3 scaling of other than 1, 4 and 8192");
-    arguments.insert(arguments.end(),
-                     {{"--use-rope-scaling"}, {"--rope-scaling-factor", shown(scaling.factor)}});
+    arguments.insert(arguments.end(), {{"--use-rope-scaling"},
+                                       {"--rope-scaling-factor", as_argument(scaling.factor)}});
   }
 }
 
 /// Layers of each stage: "Et*16|t*15L", of stages alike nothing.
 void add_pipeline(Arguments& arguments, const plan::Plan& plan) {
   if (plan.num_stages() == 1) return;
-  arguments.push_back({"--pipeline-model-parallel-size", shown(plan.num_stages())});
+  arguments.push_back({"--pipeline-model-parallel-size", as_argument(plan.num_stages())});
   const auto layers = [](const plan::Stage& stage) { return stage.layers; };
   if (std::ranges::all_of(plan.stages, [&](const plan::Stage& stage) {
         return layers(stage) == layers(plan.stages[0]);
@@ -128,7 +128,7 @@ void add_recomputation(Arguments& arguments, const plan::Plan& plan) {
   if (layers > 0)
     arguments.insert(arguments.end(), {{"--recompute-granularity", "full"},
                                        {"--recompute-method", "block"},
-                                       {"--recompute-num-layers", shown(layers)}});
+                                       {"--recompute-num-layers", as_argument(layers)}});
 }
 
 void add_sharding(Arguments& arguments, const plan::Stage& stage) {
@@ -145,7 +145,7 @@ void add_sharding(Arguments& arguments, const plan::Stage& stage) {
     require_like(stage.zero_level <= 1, "offloaded optimizer state beside zero_level 2 or 3");
     arguments.insert(arguments.end(),
                      {{"--optimizer-cpu-offload"},
-                      {"--optimizer-offload-fraction", shown(stage.optim_offload_ratio)},
+                      {"--optimizer-offload-fraction", as_argument(stage.optim_offload_ratio)},
                       {"--use-precision-aware-optimizer"}});
   }
 }
@@ -155,30 +155,31 @@ void add_training(Arguments& arguments, const deck::Deck& deck, const model::Con
   const deck::OptimizerKeys& optimizer = training.optimizer;
   if (model.precision == model::Precision::bf16) arguments.push_back({"--bf16"});
   if (model.precision == model::Precision::fp16) arguments.push_back({"--fp16"});
-  if (training.loss_scale > 0.0) arguments.push_back({"--loss-scale", shown(training.loss_scale)});
+  if (training.loss_scale > 0.0)
+    arguments.push_back({"--loss-scale", as_argument(training.loss_scale)});
   require_like(training.epochs == 0.0, "training.epochs: say steps or tokens");
   const std::int64_t batch_tokens = std::int64_t{training.global_batch} * model.seq_len;
   const std::int64_t steps =
       training.steps > 0 ? training.steps
                          : (std::int64_t(training.tokens) + batch_tokens - 1) / batch_tokens;
   arguments.insert(arguments.end(),
-                   {{"--train-iters", shown(steps)},
-                    {"--lr", shown(optimizer.lr)},
-                    {"--min-lr", shown(optimizer.lr * optimizer.min_lr_ratio)},
+                   {{"--train-iters", as_argument(steps)},
+                    {"--lr", as_argument(optimizer.lr)},
+                    {"--min-lr", as_argument(optimizer.lr * optimizer.min_lr_ratio)},
                     {"--lr-decay-style", optimizer.schedule == "wsd" ? "WSD" : optimizer.schedule},
-                    {"--lr-warmup-iters", shown(optimizer.warmup_steps)},
-                    {"--weight-decay", shown(optimizer.weight_decay)},
-                    {"--adam-beta1", shown(optimizer.beta1)},
-                    {"--adam-beta2", shown(optimizer.beta2)},
-                    {"--adam-eps", shown(optimizer.eps)},
-                    {"--clip-grad", shown(optimizer.clip_norm)},
-                    {"--seed", shown(training.seed)}});
+                    {"--lr-warmup-iters", as_argument(optimizer.warmup_steps)},
+                    {"--weight-decay", as_argument(optimizer.weight_decay)},
+                    {"--adam-beta1", as_argument(optimizer.beta1)},
+                    {"--adam-beta2", as_argument(optimizer.beta2)},
+                    {"--adam-eps", as_argument(optimizer.eps)},
+                    {"--clip-grad", as_argument(optimizer.clip_norm)},
+                    {"--seed", as_argument(training.seed)}});
   if (optimizer.schedule == "wsd")
-    arguments.insert(arguments.end(),
-                     {{"--lr-wsd-decay-style", "linear"},
-                      {"--lr-wsd-decay-iters",
-                       shown(optimizer.decay_steps > 0 ? optimizer.decay_steps
-                                                       : std::max<std::int64_t>(1, steps / 10))}});
+    arguments.insert(arguments.end(), {{"--lr-wsd-decay-style", "linear"},
+                                       {"--lr-wsd-decay-iters",
+                                        as_argument(optimizer.decay_steps > 0
+                                                        ? optimizer.decay_steps
+                                                        : std::max<std::int64_t>(1, steps / 10))}});
 }
 
 }  // namespace
@@ -190,11 +191,11 @@ std::vector<MegatronArgument> megatron_arguments(const deck::Deck& deck, const m
   Arguments arguments;
   add_model(arguments, model);
   if (stage.tp > 1)
-    arguments.insert(arguments.end(),
-                     {{"--tensor-model-parallel-size", shown(stage.tp)}, {"--sequence-parallel"}});
+    arguments.insert(arguments.end(), {{"--tensor-model-parallel-size", as_argument(stage.tp)},
+                                       {"--sequence-parallel"}});
   add_pipeline(arguments, plan);
-  arguments.insert(arguments.end(), {{"--micro-batch-size", shown(stage.microbatch)},
-                                     {"--global-batch-size", shown(plan.global_batch)}});
+  arguments.insert(arguments.end(), {{"--micro-batch-size", as_argument(stage.microbatch)},
+                                     {"--global-batch-size", as_argument(plan.global_batch)}});
   add_sharding(arguments, stage);
   add_recomputation(arguments, plan);
   add_training(arguments, deck, model);
