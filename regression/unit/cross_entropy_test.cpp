@@ -220,22 +220,23 @@ TEST(CrossEntropy, CapsLogits) {
   };
   const auto slope = reference::slope_of(loss_of, logits.doubles());
   Array whole = logits;
-  double loss = 0.0;
-  cross_entropy(whole.matrix(), reference::view(targets), 0.5f, true, Write::replace, &loss, cap);
-  EXPECT_NEAR(loss, loss_of(logits.doubles()), 1e-6);
+  const auto loss = std::make_unique<double>(0.0);
+  cross_entropy(whole.matrix(), reference::view(targets), 0.5f, true, Write::replace, loss.get(),
+                cap);
+  EXPECT_NEAR(*loss, loss_of(logits.doubles()), 1e-6);
   EXPECT_LT(reference::relative_error(whole.values(), slope), 5e-6);
 
   Array parts = logits, statistics(2, 4 * num_statistics);
-  double losses[2];
+  std::vector<double> losses(2);
   const auto part = [&](int p) { return columns(parts.matrix(), 5 * p, p == 0 ? 5 : 4); };
   for (const int p : {0, 1})
     cross_entropy_part(part(p), reference::view(targets), {5 * p, 9},
                        Matrix(&statistics(p, 0), 4, num_statistics), cap);
   for (const int p : {0, 1})
     cross_entropy_combine(part(p), reference::view(targets), {5 * p, 9}, statistics.matrix(), p,
-                          0.5f, Write::replace, &losses[p], cap);
+                          0.5f, Write::replace, &losses[std::size_t(p)], cap);
   EXPECT_EQ(losses[0], losses[1]);
-  EXPECT_NEAR(losses[0], loss, 1e-6);
+  EXPECT_NEAR(losses[0], *loss, 1e-6);
   EXPECT_LT(reference::relative_error(parts.values(), slope), 5e-6);
 }
 
