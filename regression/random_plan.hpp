@@ -85,6 +85,8 @@ inline std::vector<model::Config> special_models() {
   gemma3.family = model::Family::gemma;
   gemma3.qk_norm = true;
   gemma3.tied_head = true;
+  // Smaller weights leave outputs so small that norms of them enlarge what was rounded.
+  gemma2.init_std = gemma3.init_std = 0.15;
   return {qwen3, neox, sequential, windowed, mistral, gemma2, gemma3};
 }
 
