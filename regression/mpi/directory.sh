@@ -19,7 +19,7 @@ refused() { # <code> <sentence> <command...>
 mpirun -n 4 --oversubscribe "$BRUME" run "$deck" --set "$profile" --set training.steps=100000 > first 2>&1 &
 first=$!
 for _ in $(seq 600); do
-  if grep -q ' MiB$' first; then break; fi
+  if grep -q "$a_step" first; then break; fi
   sleep 0.05
 done
 refused 2 "run belongs to another job (host $(hostname), process " tiny_job --set training.optimizer.lr=1e-3

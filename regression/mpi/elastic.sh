@@ -22,7 +22,7 @@ run() { # <ranks>
 for ranks in 4 2 4 2; do
   run $ranks
   for _ in $(seq 600); do
-    if grep -q 'MiB$' killed.log; then break; fi
+    if grep -q "$a_step" killed.log; then break; fi
     sleep 0.05
   done
   sleep "0.$(shuf -i 0-4 -n 1)"

@@ -42,14 +42,14 @@ grep -q 'before the first step' "$log"
 
 # mpirun passes on what everybody has got already.
 start twice --set "$profile" $long --set output.directory=twice
-wait_for ' MiB$'
+wait_for "$a_step"
 kill -USR1 "$job" $(ranks)
 ends_with 75
 has_stopped twice
 
 # Saved on request, and trained on.
 start save --set "$profile" $long --set output.checkpoint_every=0 --set output.directory=save
-wait_for ' MiB$'
+wait_for "$a_step"
 kill -USR2 "$job" $(ranks)
 for _ in $(seq 600); do
   saved=$(ls save/checkpoints 2> /dev/null | sed -n 's/^step-\([0-9]*\)$/\1/p' | sort -n | head -n 1)
@@ -64,7 +64,7 @@ has_stopped save
 
 # A second request, while the disk takes its time for the first one's checkpoint.
 start again --set "$profile" $long --set output.directory=again
-wait_for ' MiB$'
+wait_for "$a_step"
 kill -STOP "$(ranks | head -n 1)"
 kill -USR1 $(ranks | tail -n 3)
 sleep 2.5
@@ -89,7 +89,7 @@ two_groups one other
 . "$BRUME_REGRESSION_DIR/plans.sh"
 plan '' 4 other 2 1 > plan.toml
 deck=deck.toml start left_out --plan plan.toml $long --set output.directory=left_out
-wait_for ' MiB$'
+wait_for "$a_step"
 kill -USR1 "$job"
 ends_with 75
 has_stopped left_out

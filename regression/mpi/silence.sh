@@ -25,7 +25,7 @@ one_falls_silent() {
   grep -q "rank [0-3] on $(hostname) has given no sign of life for 3" log || { echo "nobody named it"; exit 1; }
 }
 
-start ' MiB$' --set "$profile"
+start "$a_step" --set "$profile"
 processes="$(pgrep -P "$job") $job"
 kill -STOP $processes
 sleep 6

@@ -9,7 +9,7 @@ steps=training.steps=100000
 mpirun -n 4 --oversubscribe "$BRUME" run "$deck" --set "$profile" --set "$steps" > log 2>&1 &
 job=$!
 for _ in $(seq 200); do
-  if grep -q 'validation\|^ *[0-9][0-9]* .* MiB$' log; then break; fi
+  if grep -q "$a_step" log; then break; fi
   sleep 0.1
 done
 kill -USR1 "$job"

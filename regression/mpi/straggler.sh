@@ -9,7 +9,7 @@ mpirun -n 2 --oversubscribe "$BRUME" run deck.toml --plan plan.toml --set "$prof
   --set output.trace=false > log 2>&1 &
 job=$!
 for _ in $(seq 600); do
-  if grep -q 'MiB$' log; then break; fi
+  if grep -q "$a_step" log; then break; fi
   sleep 0.05
 done
 for process in $(pgrep -P "$job"); do

@@ -10,7 +10,7 @@ start() { # <directory> <steps>
   bash "$BRUME_REGRESSION_DIR/../jobs/mpirun.sh" "$1.toml" 4 --oversubscribe > "$1.log" 2>&1 &
   job=$!
   for _ in $(seq 600); do
-    if grep -q '^ *[1-9][0-9]*0 .*MiB$' "$1.log"; then break; fi
+    if grep -q "^ *[1-9][0-9]*0 .*$a_step" "$1.log"; then break; fi
     sleep 0.05
   done
   launcher=$(pgrep -P "$job" mpirun)

@@ -57,7 +57,7 @@ sed -i '/^host_memory_gib/r profile.key' deck.toml
 sbatch --ntasks-per-node=2 --time=1 --signal=USR1@40 --output=job.log "$BRUME_REGRESSION_DIR/../jobs/slurm.sbatch" deck.toml
 killed=
 for _ in $(seq 1500); do
-  if [ -z "$killed" ] && grep -q 'resuming from' job.log 2> /dev/null && tail -n 1 job.log | grep -q '^ *[0-9]* .*MiB$'; then
+  if [ -z "$killed" ] && grep -q 'resuming from' job.log 2> /dev/null && tail -n 1 job.log | grep -q 'e-[0-9][0-9] .* MiB$'; then
     killed=$(pgrep -n -f 'brume run deck.toml')
     kill -9 "$killed"
   fi
