@@ -105,22 +105,23 @@ class Block {
 
   /// The last lane exchanges the values of all.
   bool arrive_at_shuffle(Thread& thread) {
-    const Thread::Shuffle mine = thread.shuffle;
-    const std::uint32_t warp = thread.number / 32, lane = thread.number % 32, mask = mine.mask;
-    Thread* const lanes = threads_.data() + warp * 32;
-    const auto fault = [&](const char* what) {
-      report(fmt::format("{}, PTX line {}: lane {} of a shuffle of lanes {:#010x} {}",
-                         launch_->kernel().name, mine.line, lane, mask, what));
-    };
+    const std::uint32_t warp = thread.number / 32, lane = thread.number % 32;
+    const std::uint32_t mask = thread.shuffle.mask;
     std::uint32_t& arrived = arrived_[warp];
     arrived |= 1u << lane;
     if ((arrived & mask) != mask) return false;
+    Thread* const lanes = threads_.data() + warp * 32;
+    const auto fault = [&](const char* what) {
+      report(fmt::format("{}, PTX line {}: lane {} of a shuffle of lanes {:#010x} {}",
+                         launch_->kernel().name, thread.shuffle.line, lane, mask, what));
+    };
     if ((mask >> lane & 1) == 0) fault("is none of them");
     std::array<std::uint32_t, 32> values;
     for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
       const int i = std::countr_zero(rest);
       const Thread::Shuffle& other = lanes[i].shuffle;
-      if (other.mask != mask || other.line != mine.line) fault("meets one at another shuffle");
+      if (other.mask != mask || other.line != thread.shuffle.line)
+        fault("meets one at another shuffle");
       values[std::size_t(i)] = other.value;
     }
     for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
