@@ -1,7 +1,9 @@
 #include "state.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <future>
 #include <map>
 #include <thread>
 #include <tuple>
@@ -88,12 +90,21 @@ void initial_values(const model::Parameter& parameter, const Slab& slab, std::in
   make(0, count / parts);
 }
 
-/// Elements of the buffer through which initial values go: 64 MiB, or what the largest slab needs.
+/// Elements of a buffer through which values of slabs go: 32 MiB, or what the largest slab needs.
 std::int64_t largest_piece(const std::vector<Slab>& slabs) {
   std::int64_t most = 0;
   for (const Slab& slab : slabs) most = std::max(most, slab.elements);
-  return std::min(most, std::int64_t{16} << 20);
+  return std::min(most, std::int64_t{8} << 20);
 }
+
+/// each(first, count) for pieces of at most `most` that make up [0, elements).
+template <typename Each>
+void for_pieces(std::int64_t elements, std::int64_t most, Each&& each) {
+  for (std::int64_t first = 0; first < elements; first += most)
+    each(first, std::min(most, elements - first));
+}
+
+constexpr std::int64_t zeros_in_cache = 1 << 18;  ///< that are written from, again and again
 
 }  // namespace
 
@@ -229,22 +240,45 @@ void initialise(std::vector<Slab>& slabs, const model::Config& model, std::uint6
   for (const model::Block& block : model::blocks(model))
     for (const model::Parameter& parameter : block.parameters)
       parameters[parameter.name] = parameter;
+  const std::int64_t room = largest_piece(slabs);
   // A master weight and the rounded one beside it have the same value, which is made once.
   std::map<std::tuple<std::string, std::int64_t, std::int64_t>, std::vector<const Slab*>> alike;
+  const std::vector<float> zeros(std::size_t(std::min(room, zeros_in_cache)));
   for (const Slab& slab : slabs)
-    alike[{slab.kind == "weight" ? slab.name : "", slab.first, slab.elements}].push_back(&slab);
-  std::vector<float> room(std::size_t(largest_piece(slabs)));
-  for (const auto& [range, same] : alike) {
-    const auto& [name, begin, elements] = range;
-    for (std::int64_t first = 0; first < elements; first += std::ssize(room)) {
-      const std::span values = std::span(room).first(
-          std::size_t(std::min<std::int64_t>(std::ssize(room), elements - first)));
-      if (name.empty())
-        std::ranges::fill(values, 0.0f);
-      else
-        initial_values(parameters.at(name), *same.front(), first, values, seed, threads);
-      for (const Slab* slab : same) set_values(*slab, first, values);
-    }
+    if (slab.kind == "weight")
+      alike[{slab.name, slab.first, slab.elements}].push_back(&slab);
+    else
+      for_pieces(slab.elements, std::ssize(zeros), [&](std::int64_t first, std::int64_t count) {
+        set_values(slab, first, std::span(zeros).first(std::size_t(count)));
+      });
+
+  struct Piece {
+    const std::vector<const Slab*>* slabs;
+    std::int64_t first, count;
+  };
+  std::vector<Piece> pieces;
+  for (const auto& [range, same] : alike)
+    for_pieces(same.front()->elements, room, [&](std::int64_t first, std::int64_t count) {
+      pieces.push_back({&same, first, count});
+    });
+  // This thread takes values to their places while others make the next ones.
+  std::array<std::vector<float>, 2> rooms;
+  for (std::vector<float>& values : rooms) values.resize(std::size_t(room));
+  const auto values_of = [&](std::size_t i) {
+    return std::span(rooms[i % 2]).first(std::size_t(pieces[i].count));
+  };
+  const auto make = [&](std::size_t i) {
+    const Slab& slab = *pieces[i].slabs->front();
+    return std::async(std::launch::async, [&, i] {
+      initial_values(parameters.at(slab.name), slab, pieces[i].first, values_of(i), seed, threads);
+    });
+  };
+  std::future<void> made;
+  if (!pieces.empty()) made = make(0);
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    made.get();
+    if (i + 1 < pieces.size()) made = make(i + 1);
+    for (const Slab* slab : *pieces[i].slabs) set_values(*slab, pieces[i].first, values_of(i));
   }
 }
 
