@@ -1,17 +1,19 @@
-/// @file Speed of each host kernel beside the roof of this machine, measured in the same run.
+/// @file Speed of each kernel beside the roof of what it runs on, measured in the same run.
 ///
-///   perf_kernels [threads]
+///   perf_kernels [threads [shape]]    shape: part of a text in that column; none: all
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
-#include <functional>
+#include <map>
 #include <string>
-#include <vector>
+#include <string_view>
+#include <type_traits>
 
 #include "base/text.hpp"
+#include "comm/communicator.hpp"
+#include "device/device.hpp"
 #include "kernels/adamw.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/cross_entropy.hpp"
@@ -19,220 +21,264 @@
 #include "kernels/layer_norm.hpp"
 #include "kernels/matmul.hpp"
 #include "kernels/pointwise.hpp"
+#include "profiler/bench.hpp"
 
 namespace brume::kernels {
 namespace {
 
-using Body = std::function<void()>;
+using profiler::Bench;
+using profiler::Operands;
+using profiler::Work;
 
-/// Shortest of the runs that fit in 0.2 s, at least three. [s]
-double shortest_s(const Body& body) {
-  using Clock = std::chrono::steady_clock;
-  const auto seconds = [](Clock::duration d) { return std::chrono::duration<double>(d).count(); };
-  body();
-  double best_s = 1e30;
-  const auto start = Clock::now();
-  for (int i = 0; i < 3 || seconds(Clock::now() - start) < 0.2; ++i) {
-    const auto before = Clock::now();
-    body();
-    best_s = std::min(best_s, seconds(Clock::now() - before));
-  }
-  return best_s;
+template <class Storage>
+constexpr const char* type_name = std::is_same_v<Storage, float> ? "fp32" : "bf16";
+
+template <class Storage>
+MatrixOf<Storage> matrix(Operands& operands, int rows, int columns) {
+  const auto count = std::int64_t{rows} * columns;
+  return {operands.values<Storage>(count).data(), std::size_t(rows), std::size_t(columns)};
 }
 
-/// An array of the caller's, filled with small numbers that differ.
-struct Array {
-  Array(int rows, int cols, float scale = 1.0f)
-      : rows{rows}, cols{cols}, values(std::size_t(rows) * cols) {
-    for (std::size_t i = 0; i < values.size(); ++i)
-      values[i] = scale * (float(i * 2654435761u % 1000u) / 500.0f - 1.0f);
-  }
-  operator Matrix() { return Matrix(values.data(), rows, cols); }
-  operator ConstMatrix() { return Matrix(*this); }
-  operator Vector() { return Vector(values.data(), values.size()); }
-  operator ConstVector() { return Vector(*this); }
-
-  int rows, cols;
-  std::vector<float> values;
-};
-
-/// Bytes a second of a = b + s c over three arrays that fill `bytes`: from cache when they fit
-/// there.
-double triad_roof(double bytes) {
-  const std::size_t count = std::max<std::size_t>(1024, std::size_t(bytes / 12.0));
-  std::vector<float> a(count, 0.0f), b(count, 1.0f), c(count, 2.0f);
-  float* const out = a.data();
-  const float* const in1 = b.data();
-  const float* const in2 = c.data();
-  const double time_s = shortest_s([=] {
-#pragma omp simd
-    for (std::size_t i = 0; i < count; ++i) out[i] = in1[i] + 3.0f * in2[i];
-  });
-  return 12.0 * double(count) / time_s;
-}
-
-/// Operations a second of a large product whose factors need no transposition.
-double product_roof() {
-  Array x(768, 768), w(768, 768), y(768, 768);
-  return 2.0 * 768 * 768 * 768 /
-         shortest_s([&] { linear_backward_input(x, w, Write::replace, y); });
+template <class Storage>
+VectorOf<Storage> vector(Operands& operands, std::int64_t count) {
+  return {operands.values<Storage>(count).data(), std::size_t(count)};
 }
 
 /// Rows of the printed table.
 class Report {
  public:
-  Report() : table_({"kernel", "shape", "time", "rate", "unit", "roof"}), flops_{product_roof()} {}
+  Report(Bench& bench, std::string shape)
+      : bench_(bench),
+        shape_(std::move(shape)),
+        table_({"kernel", "shape", "time", "rate", "unit", "roof"}) {}
 
-  void products(const std::string& kernel, const std::string& shape, double flops,
-                const Body& body) {
-    const double time_s = shortest_s(body);
-    row(kernel, shape, time_s, flops / time_s, "GFLOP/s", flops_);
+  bool wants(const std::string& shape) const { return shape.find(shape_) != std::string::npos; }
+
+  template <class Storage>
+  void products(const char* kernel, const std::string& shape, double flops, const Work& body) {
+    row(kernel, shape, flops, body, "GFLOP/s", [&] { return product_roof<Storage>(); });
   }
 
   /// `bytes`: each array read or written once.
-  void passes(const std::string& kernel, const std::string& shape, double bytes, const Body& body) {
-    const double time_s = shortest_s(body);
-    row(kernel, shape, time_s, bytes / time_s, "GB/s", triad_roof(bytes));
+  void passes(const char* kernel, const std::string& shape, double bytes, const Work& body) {
+    row(kernel, shape, bytes, body, "GB/s", [&] { return memory_roof(bytes); });
   }
 
   void print() const {
-    fmt::print(
-        "Roofs: {:.0f} GFLOP/s in an fp32 product of 768 x 768, else the triad over as many "
-        "bytes.\n\n",
-        flops_ * 1e-9);
-    fmt::print("{}", table_.text());
+    fmt::print("Roofs: a product of {0} x {0} in the same type, else {1} of as many bytes.\n\n{2}",
+               roof_size(), device::on_device() ? "a copy" : "the triad", table_.text());
   }
 
  private:
-  void row(const std::string& kernel, const std::string& shape, double time_s, double rate,
-           const char* unit, double roof) {
-    table_.add({kernel, shape, format_seconds(time_s), fmt::format("{:.1f}", rate * 1e-9), unit,
-                fmt::format("{:.0f} %", 100.0 * rate / roof)});
+  template <typename Roof>
+  void row(const char* kernel, const std::string& shape, double amount, const Work& body,
+           const char* unit, Roof roof) {
+    const std::optional<double> time_s = bench_.seconds(kernel, body);
+    if (!time_s) return table_.add({kernel, shape, "failed", "", "", ""});
+    const double rate = amount / *time_s;
+    table_.add({kernel, shape, format_seconds(*time_s), fmt::format("{:.1f}", rate * 1e-9), unit,
+                fmt::format("{:.0f} %", 100.0 * rate / roof())});
   }
 
+  static int roof_size() { return device::on_device() ? 8192 : 768; }
+
+  /// Operations a second of a large product whose factors need no transposition.
+  template <class Storage>
+  double product_roof() {
+    double& roof = product_roofs_[type_name<Storage>];
+    if (roof > 0.0) return roof;
+    const int size = roof_size();
+    Operands operands;
+    const auto x = matrix<Storage>(operands, size, size), w = matrix<Storage>(operands, size, size),
+               y = matrix<Storage>(operands, size, size);
+    return roof = 2.0 * size * size * size /
+                  seconds([&] { linear_backward_input<Storage>(x, w, Write::replace, y); });
+  }
+
+  /// Bytes a second of a = b + s c on hosts, of a copy on devices, over arrays that fill `bytes`:
+  /// from cache when they fit there.
+  double memory_roof(double bytes) {
+    Operands operands;
+    if (device::on_device()) {
+      const auto half = std::max<std::int64_t>(1024, std::int64_t(bytes / 8.0));
+      const Vector from = vector<float>(operands, half), to = vector<float>(operands, half);
+      return 8.0 * double(half) / seconds([&] { device::copy(to.data(), from.data(), 4 * half); });
+    }
+    const auto count = std::max<std::int64_t>(1024, std::int64_t(bytes / 12.0));
+    float* const out = vector<float>(operands, count).data();
+    const float* const in1 = vector<float>(operands, count).data();
+    const float* const in2 = vector<float>(operands, count).data();
+    return 12.0 * double(count) / seconds([=] {
+#pragma omp simd
+             for (std::int64_t i = 0; i < count; ++i) out[i] = in1[i] + 3.0f * in2[i];
+           });
+  }
+
+  double seconds(const Work& work) { return bench_.seconds("a roof", work).value(); }
+
+  Bench& bench_;
+  std::string shape_;
   Table table_;
-  double flops_;
+  std::map<std::string_view, double> product_roofs_;
 };
 
-void measure_linear_bfloat16(Report& report, int tokens, int inner, int outer) {
-  std::vector<bfloat16> values(
-      std::size_t(tokens) * inner + std::size_t(outer) * inner + std::size_t(tokens) * outer,
-      bfloat16(0.5f));
-  Array dw(outer, inner);
-  bfloat16* const all = values.data();
-  const MatrixOf<bfloat16> x(all, tokens, inner), w(x.data() + x.size(), outer, inner),
-      y(w.data() + w.size(), tokens, outer);
-  const std::string shape = fmt::format("N {} I {} O {} bf16", tokens, inner, outer);
-  const double flops = 2.0 * tokens * inner * outer;
-  report.products("linear_forward", shape, flops,
-                  [&] { linear_forward<bfloat16>(x, w, Write::replace, y); });
-  report.products("linear_backward_input", shape, flops,
-                  [&] { linear_backward_input<bfloat16>(y, w, Write::replace, x); });
-  report.products("linear_backward_weight", shape, flops,
-                  [&] { linear_backward_weight<bfloat16>(y, x, Write::accumulate, dw); });
-}
-
+template <class Storage>
 void measure_linear(Report& report, int tokens, int inner, int outer) {
-  Array x(tokens, inner), w(outer, inner), y(tokens, outer);
-  const std::string shape = fmt::format("N {} I {} O {}", tokens, inner, outer);
+  const std::string shape =
+      fmt::format("N {} I {} O {} {}", tokens, inner, outer, type_name<Storage>);
+  if (!report.wants(shape)) return;
+  Operands operands;
+  const auto x = matrix<Storage>(operands, tokens, inner),
+             w = matrix<Storage>(operands, outer, inner),
+             y = matrix<Storage>(operands, tokens, outer);
+  const Matrix dw = matrix<float>(operands, outer, inner);
   const double flops = 2.0 * tokens * inner * outer;
-  report.products("linear_forward", shape, flops, [&] { linear_forward(x, w, Write::replace, y); });
-  report.products("linear_backward_input", shape, flops,
-                  [&] { linear_backward_input(y, w, Write::replace, x); });
-  report.products("linear_backward_weight", shape, flops,
-                  [&] { linear_backward_weight(y, x, Write::accumulate, w); });
+  report.products<Storage>("linear_forward", shape, flops,
+                           [&] { linear_forward<Storage>(x, w, Write::replace, y); });
+  report.products<Storage>("linear_backward_input", shape, flops,
+                           [&] { linear_backward_input<Storage>(y, w, Write::replace, x); });
+  report.products<Storage>("linear_backward_weight", shape, flops,
+                           [&] { linear_backward_weight<Storage>(y, x, Write::accumulate, dw); });
 }
 
+template <class Storage>
 void measure_rows(Report& report, int tokens, int width) {
-  Array x(tokens, width), y(tokens, width), dy(tokens, width), residual(tokens, width);
-  Array gain(1, width), bias(1, width), dgain(1, width), dbias(1, width), mean(1, tokens),
-      rstd(1, tokens);
-  const std::string shape = fmt::format("N {} C {}", tokens, width);
-  const double bytes = 4.0 * tokens * width;
-  report.passes("add_bias", shape, 2 * bytes, [&] { add_bias(x, bias, y); });
-  report.passes("bias_backward", shape, bytes, [&] { bias_backward(dy, Write::replace, dbias); });
-  report.passes("gelu_forward", shape, 2 * bytes, [&] { gelu_forward(x, bias, y); });
-  report.passes("gelu_backward", shape, 3 * bytes, [&] { gelu_backward(x, bias, dy, y); });
+  const std::string shape = fmt::format("N {} C {} {}", tokens, width, type_name<Storage>);
+  if (!report.wants(shape)) return;
+  Operands operands;
+  const auto x = matrix<Storage>(operands, tokens, width),
+             y = matrix<Storage>(operands, tokens, width),
+             dy = matrix<Storage>(operands, tokens, width),
+             residual = matrix<Storage>(operands, tokens, width);
+  const auto gain = vector<Storage>(operands, width), bias = vector<Storage>(operands, width);
+  const Vector dgain = vector<float>(operands, width), dbias = vector<float>(operands, width),
+               mean = vector<float>(operands, tokens), rstd = vector<float>(operands, tokens);
+  const double bytes = double(sizeof(Storage)) * tokens * width;
+  report.passes("add_bias", shape, 2 * bytes, [&] { add_bias<Storage>(x, bias, y); });
+  report.passes("bias_backward", shape, bytes,
+                [&] { bias_backward<Storage>(dy, Write::replace, dbias); });
+  report.passes("gelu_forward", shape, 2 * bytes, [&] { gelu_forward<Storage>(x, bias, y); });
+  report.passes("gelu_backward", shape, 3 * bytes, [&] { gelu_backward<Storage>(x, bias, dy, y); });
   report.passes("layer_norm_forward", shape, 2 * bytes,
-                [&] { layer_norm_forward(x, gain, bias, 1e-5f, y, mean, rstd); });
+                [&] { layer_norm_forward<Storage>(x, gain, bias, 1e-5f, y, mean, rstd); });
   report.passes("layer_norm_apply", shape, 2 * bytes,
-                [&] { layer_norm_apply(x, gain, bias, mean, rstd, y); });
+                [&] { layer_norm_apply<Storage>(x, gain, bias, mean, rstd, y); });
   report.passes("layer_norm_backward", shape, 4 * bytes, [&] {
-    layer_norm_backward(dy, x, gain, mean, rstd, residual, y, Write::replace, dgain, dbias);
+    layer_norm_backward<Storage>(dy, x, gain, mean, rstd, residual, y, Write::replace, dgain,
+                                 dbias);
   });
 }
 
-void measure_vectors(Report& report, int count) {
-  Array x(1, count), y(1, count), m(1, count), v(1, count);
-  std::fill(v.values.begin(), v.values.end(), 0.5f);
+void measure_vectors(Report& report, std::int64_t count) {
   const std::string shape = fmt::format("{} elements", count);
+  if (!report.wants(shape)) return;
+  Operands operands;
+  const Vector x = vector<float>(operands, count), y = vector<float>(operands, count),
+               m = vector<float>(operands, count);
+  const std::span<float> zeros = operands.zeros(count);
+  const Vector v(zeros.data(), zeros.size());
+  const VectorOf<bfloat16> rounded = vector<bfloat16>(operands, count);
+  auto* const sum = reinterpret_cast<double*>(operands.zeros(2).data());
   const AdamW step{1e-3f, 0.9, 0.95, 1e-8f, 0.1f, 0.1f, 0.05f, 0.0};
-  report.passes("add", shape, 12.0 * count, [&] { add(x, y); });
-  report.passes("fill", shape, 4.0 * count, [&] { fill(1.0f, y); });
-  double sum = 0.0;
-  report.passes("sum_squares", shape, 4.0 * count,
-                [&] { sum_squares(x, Write::accumulate, &sum); });
-  report.passes("adamw_step", shape, 28.0 * count, [&] { adamw_step(step, nullptr, x, y, m, v); });
+  const auto elements = double(count);
+  report.passes("add", shape, 12.0 * elements, [&] { add(x, y); });
+  report.passes("fill", shape, 4.0 * elements, [&] { fill(1.0f, y); });
+  report.passes("sum_squares", shape, 4.0 * elements, [&] { sum_squares(x, Write::replace, sum); });
+  report.passes("adamw_step", shape, 28.0 * elements,
+                [&] { adamw_step(step, nullptr, x, y, m, v); });
+  report.passes("adamw_step (bf16)", shape, 30.0 * elements,
+                [&] { adamw_step<bfloat16>(step, nullptr, x, y, m, v, rounded); });
 }
 
+template <class Storage>
 void measure_vocabulary(Report& report, int tokens, int vocab, int width) {
-  Array logits(tokens, vocab);
-  std::vector<std::int32_t> ids(tokens);
-  for (int n = 0; n < tokens; ++n) ids[n] = n * 7919 % vocab;
+  const std::string shape =
+      fmt::format("N {} V {} C {} {}", tokens, vocab, width, type_name<Storage>);
+  if (!report.wants(shape)) return;
+  Operands operands;
+  const auto logits = matrix<Storage>(operands, tokens, vocab);
+  const std::span<std::int32_t> ids = operands.tokens(tokens, vocab);
   const ConstTokens targets(ids.data(), ids.size());
-  const std::string shape = fmt::format("N {} V {}", tokens, vocab);
-  const double bytes = 4.0 * tokens * vocab;
-  double loss = 0.0;
-  report.passes("cross_entropy (loss)", shape, bytes,
-                [&] { cross_entropy(logits, targets, 1.0f, false, Write::replace, &loss); });
+  auto* const loss = reinterpret_cast<double*>(operands.zeros(2).data());
+  const double bytes = double(sizeof(Storage)) * tokens * vocab;
+  report.passes("cross_entropy (loss)", shape, bytes, [&] {
+    cross_entropy<Storage>(logits, targets, 1.0f, false, Write::replace, loss);
+  });
   report.passes("cross_entropy (+ gradient)", shape, 2 * bytes,
-                [&] { cross_entropy(logits, targets, 1.0f, true, Write::replace, &loss); });
+                [&] { cross_entropy<Storage>(logits, targets, 1.0f, true, Write::replace, loss); });
 
-  Array table(vocab, width), positions(tokens, width), x(tokens, width);
-  const std::string embedded = fmt::format("{} C {}", shape, width);
-  report.passes("embedding_forward", embedded, 12.0 * tokens * width,
-                [&] { embedding_forward(targets, table, positions, x); });
-  report.passes("embedding_backward", embedded, 20.0 * tokens * width,
-                [&] { embedding_backward(targets, x, table, positions); });
+  const auto table = matrix<Storage>(operands, vocab, width),
+             positions = matrix<Storage>(operands, tokens, width),
+             x = matrix<Storage>(operands, tokens, width);
+  const Matrix d_table = matrix<float>(operands, vocab, width),
+               d_positions = matrix<float>(operands, tokens, width);
+  const double row_bytes = double(tokens) * width;
+  report.passes("embedding_forward", shape, 3.0 * sizeof(Storage) * row_bytes,
+                [&] { embedding_forward<Storage>(targets, table, positions, x); });
+  report.passes("embedding_backward", shape, (16.0 + sizeof(Storage)) * row_bytes,
+                [&] { embedding_backward<Storage>(targets, x, d_table, d_positions); });
 }
 
+template <class Storage>
 void measure_attention(Report& report, int batch, int seq_len, int heads, int head_dim) {
   const AttentionShape shape{batch, seq_len, heads, head_dim};
-  const int tokens = batch * seq_len;
-  const int width = heads * head_dim;
-  Array qkv(tokens, 3 * width), o(tokens, width), d_o(tokens, width), dqkv(tokens, 3 * width);
-  Array lse(1, tokens * heads);
-  const std::string text = fmt::format("B {} T {} H {} D {}", batch, seq_len, heads, head_dim);
+  const std::string text =
+      fmt::format("B {} T {} H {} D {} {}", batch, seq_len, heads, head_dim, type_name<Storage>);
+  if (!report.wants(text)) return;
+  const int tokens = batch * seq_len, width = heads * head_dim;
+  Operands operands;
+  const auto qkv = matrix<Storage>(operands, tokens, 3 * width),
+             dqkv = matrix<Storage>(operands, tokens, 3 * width),
+             o = matrix<Storage>(operands, tokens, width),
+             d_o = matrix<Storage>(operands, tokens, width);
+  const Vector lse = vector<float>(operands, std::int64_t{tokens} * heads);
   // Only scores on or below the diagonal count: 2 products forward, 5 backward.
   const double product = 2.0 * batch * heads * head_dim * (0.5 * seq_len * (seq_len + 1.0));
-  report.products("attention_forward", text, 2 * product,
-                  [&] { attention_forward(shape, qkv, o, lse); });
-  report.products("attention_backward", text, 5 * product,
-                  [&] { attention_backward(shape, qkv, o, lse, d_o, dqkv); });
+  report.products<Storage>("attention_forward", text, 2 * product,
+                           [&] { attention_forward<Storage>(shape, qkv, o, lse); });
+  report.products<Storage>("attention_backward", text, 5 * product,
+                           [&] { attention_backward<Storage>(shape, qkv, o, lse, d_o, dqkv); });
 }
 
-void measure_all() {
-  Report report;
-  measure_linear(report, 512, 192, 768);
-  measure_linear(report, 512, 768, 192);
-  measure_linear(report, 1024, 768, 3072);
-  measure_linear_bfloat16(report, 1024, 768, 3072);
-  measure_rows(report, 512, 192);
-  measure_rows(report, 512, 768);
-  measure_rows(report, 8192, 3072);
+/// Small shapes as in the quick start, those of GPT 125M and, on devices, of GPT 1.3B.
+void measure_all(Report& report) {
+  measure_linear<float>(report, 512, 192, 768);
+  measure_linear<float>(report, 512, 768, 192);
+  measure_linear<float>(report, 1024, 768, 3072);
+  measure_linear<bfloat16>(report, 1024, 768, 3072);
+  measure_rows<float>(report, 512, 192);
+  measure_rows<float>(report, 512, 768);
+  measure_rows<float>(report, 8192, 3072);
   measure_vectors(report, 1 << 16);
   measure_vectors(report, 1 << 24);
-  measure_vocabulary(report, 512, 256, 192);
-  measure_vocabulary(report, 256, 50304, 768);
+  measure_vocabulary<float>(report, 512, 256, 192);
+  measure_vocabulary<float>(report, 256, 50304, 768);
   for (const int seq_len : {64, 256, 1024})
-    for (const int head_dim : {32, 64}) measure_attention(report, 2, seq_len, 6, head_dim);
-  report.print();
+    for (const int head_dim : {32, 64}) measure_attention<float>(report, 2, seq_len, 6, head_dim);
+  if (!device::on_device()) return;
+  for (const auto& [inner, outer] :
+       {std::pair{2048, 6144}, {2048, 2048}, {2048, 8192}, {8192, 2048}})
+    measure_linear<bfloat16>(report, 16384, inner, outer);
+  measure_rows<bfloat16>(report, 16384, 2048);
+  measure_rows<bfloat16>(report, 16384, 8192);
+  measure_vocabulary<bfloat16>(report, 1024, 50304, 2048);
+  measure_attention<bfloat16>(report, 8, 2048, 16, 128);
 }
 
 }  // namespace
 }  // namespace brume::kernels
 
 int main(int argc, char** argv) {
-  const brume::kernels::Runtime runtime(argc > 1 ? std::max(1, std::atoi(argv[1])) : 1);
-  brume::kernels::measure_all();
+  using namespace brume;
+  const int threads = argc > 1 ? std::max(1, std::atoi(argv[1])) : 1;
+  device::use_device(0, 1);
+  const kernels::Runtime runtime(threads);
+  comm::run_local(1, [&](comm::Communicator& world) {
+    device::use_device(0, 1);
+    profiler::Bench bench(world, 1, threads);
+    bench.compute_here();
+    kernels::Report report(bench, argc > 2 ? argv[2] : "");
+    kernels::measure_all(report);
+    report.print();
+  });
 }

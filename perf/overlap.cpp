@@ -24,11 +24,14 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.hpp"
 #include "base/statistics.hpp"
 #include "base/text.hpp"
+#include "comm/agree.hpp"
 #include "comm/session.hpp"
 #include "data/sampler.hpp"
 #include "device/device.hpp"
+#include "device/memory.hpp"
 #include "engine/engine.hpp"
 #include "kernels/types.hpp"
 #include "plan/plan.hpp"
@@ -102,6 +105,8 @@ plan::Plan plan_of(const Case& c) {
   stage.act_offload_ratio = device::on_device() ? c.act_offload / 8 : c.act_offload;
   stage.optim_disk_ratio = c.optim_disk;
   stage.act_disk_ratio = c.act_disk;
+  // What so many sequences keep of all layers would fill a device.
+  if (device::on_device() && c.microbatch > 2) stage.ckpt_layers = bench_model().num_layers;
   plan::Plan plan =
       plan::equal_stages(bench_model(), stage.microbatch * c.dp * c.microbatches, c.stages, stage);
   plan.run_ahead = c.run_ahead;
@@ -211,9 +216,10 @@ std::vector<double> medians(const std::vector<std::vector<double>>& rows) {
   return result;
 }
 
-void run(const Case& c, comm::Communicator& world, const data::Sampler& data) {
+void run(const Case& c, comm::Communicator& world, const data::Sampler& data, int threads) {
   engine::Settings settings;
   settings.steps = 100;
+  settings.threads = threads;
   Measured overlapped(plan_of(c), settings, world);
   settings.overlap = false;
   Measured serial(plan_of(c), settings, world);
@@ -244,21 +250,38 @@ void run(const Case& c, comm::Communicator& world, const data::Sampler& data) {
 }  // namespace
 
 /// @param argv  part of the names of the plans to measure; none: all
+///
+/// A plan for which a node or a device has too little memory is left out, and says how much.
 int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // lines show when they are done, also in a pipe
   const std::string wanted = argc > 1 ? argv[1] : "";
   comm::Session session;
-  device::use_device(session.node_rank());
   const auto world = session.world();
-  const kernels::Runtime runtime(1);
+  device::use_device(session.node_rank(), world->size());
+  // A device's ranks use their cores for the first values of weights alone.
+  const int threads = device::on_device() ? device::threads_per_rank(session.ranks_per_node()) : 1;
+  const kernels::Runtime runtime(threads);
   const data::Sampler data =
       data::random_tokens(bench_model().vocab_size, bench_model().seq_len, 100'000);
   if (world->rank() == 0)
     fmt::print("{:>5}  {:<22} {:>10} {:>10} {:>6} {:>10} {:>10} {:>10} {:>10}  {}\n", "ranks",
                "plan", "off", "on", "ratio", "replayed", "compute", "bound", "transfers",
                "hidden, by channel");
-  for (const Case& c : cases)
-    if (c.stages * c.dp * c.tp == world->size() &&
-        std::string_view(c.name).find(wanted) != std::string_view::npos)
-      run(c, *world, data);
+  for (const Case& c : cases) {
+    if (c.stages * c.dp * c.tp != world->size() ||
+        std::string_view(c.name).find(wanted) == std::string_view::npos)
+      continue;
+    try {
+      run(c, *world, data, threads);
+    } catch (const comm::AgreedError& error) {
+      const bool left_out = error.failure() == Failure::resource;
+      if (world->rank() == 0)
+        fmt::print("{:>5}  {:<22} {}: {}\n", world->size(), c.name,
+                   left_out ? "left out" : "failed", error.what());
+      if (!left_out) return int(error.failure());
+    } catch (const std::exception& error) {
+      fmt::print(stderr, "perf_overlap: {}, rank {}: {}\n", c.name, world->rank(), error.what());
+      world->abort(1);
+    }
+  }
 }

@@ -325,7 +325,7 @@ void run(comm::Session& session, comm::Communicator& world, int rounds, const ch
 
 int main(int argc, char** argv) {
   comm::Session session;
-  device::use_device(session.node_rank());
   const auto world = session.world();
+  device::use_device(session.node_rank(), world->size());
   run(session, *world, argc > 1 ? std::atoi(argv[1]) : 7, argc > 2 ? argv[2] : "");
 }

@@ -100,7 +100,7 @@ void add_brume(const Case& c, const Split& split, Steps& steps) {
   const model::Config model = model_of(c);
   const data::Sampler data = data::random_tokens(model.vocab_size, model.seq_len, 100'000);
   comm::run_local(split.ranks, [&](comm::Communicator& world) {
-    device::use_device(world.rank());
+    device::use_device(world.rank(), world.size());
     engine::Settings settings;
     settings.steps = 100;
     settings.threads = split.threads;
@@ -180,7 +180,7 @@ std::map<std::string, double> products_s(const Case& c, const Split& split) {
   std::map<std::string, double> sums;
   comm::run_local(split.ranks, [&](comm::Communicator& world) {
     kernels::use_threads(split.threads);
-    device::use_device(world.rank());
+    device::use_device(world.rank(), world.size());
     const std::unique_ptr<device::Stream> stream = device::make_stream();
     if (stream) stream->bind();
     const model::Config model = model_of(c);
@@ -272,7 +272,7 @@ void compare(const Case& c, const std::vector<Split>& splits, int rounds) {
 /// perf_step [rounds [seq_len...]]
 int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // tables show when they are done, also in a pipe
-  device::use_device(0);
+  device::use_device(0, 1);
   const int rounds = argc > 1 ? std::max(1, std::atoi(argv[1])) : 3;
   std::vector<int> lengths;
   for (int i = 2; i < argc; ++i) lengths.push_back(std::atoi(argv[i]));
@@ -281,7 +281,7 @@ int main(int argc, char** argv) {
   const kernels::Runtime runtime(cores);
   if (device::on_device()) {
     for (const int seq_len : lengths)
-      compare({gpt_1_3b, model::Precision::bf16, 8, seq_len, 10}, {{1, 1}}, rounds);
+      compare({gpt_1_3b, model::Precision::bf16, 8, seq_len, 10}, {{1, cores}}, rounds);
     return 0;
   }
   constexpr int batch = 4;

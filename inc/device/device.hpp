@@ -15,8 +15,10 @@ namespace brume::device {
 /// node, and shared when there are more ranks. Memory and streams that the thread makes later are
 /// of this device. On hosts nothing is to be done.
 ///
+/// @param ranks  of the job: with peers all kernels of all libraries are loaded at once, before any
+///               of them can wait for a peer's; a rank alone loads each when it calls it first
 /// @throws Error(resource) when this node has no device
-void use_device(int node_rank);
+void use_device(int node_rank, int ranks);
 
 /// The calling thread's device.
 struct Description {

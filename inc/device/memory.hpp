@@ -46,6 +46,7 @@ struct Processor {
   int sockets = 1;
   int numa_nodes = 1;
   int cores = 1;             ///< cores this process may run on
+  int given_cores = 1;       ///< cores that the system lets processes like it be bound to
   int node_cores = 1;        ///< cores of the node
   std::string allowed = {};  ///< the node's hardware threads that it may run on: "0-3,8"
 };

@@ -17,6 +17,20 @@ std::vector<std::unique_ptr<Stream>> streams(int count) {
   return all;
 }
 
+/// Loading all kernels of all libraries takes seconds, which only ranks with peers have to spend.
+TEST(Streams, KernelsAreLoadedAtOnceForRanksWithPeersOnly) {
+  BRUME_NEEDS_GPU();
+  const auto loading = [] { return std::getenv("CUDA_MODULE_LOADING"); };
+  ::unsetenv("CUDA_MODULE_LOADING");
+  use_device(0, 1);
+  EXPECT_EQ(loading(), nullptr);
+  use_device(0, 2);
+  EXPECT_STREQ(loading(), "EAGER");
+  ::setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+  use_device(0, 2);
+  EXPECT_STREQ(loading(), "LAZY");  // somebody's own choice stays
+}
+
 /// Host -> device -> device -> host on four channels, many times through the same memory: any copy
 /// that runs before the one it waits for shows in the values.
 TEST(Streams, EventsOrderCopiesOfDifferentChannels) {

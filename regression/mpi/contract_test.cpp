@@ -116,7 +116,7 @@ plan::Plan plan_number(std::size_t index) {
 class Contract : public ::testing::TestWithParam<std::tuple<std::size_t, bool>> {};
 
 void expect_contract(const model::Config& model, const plan::Plan& plan) {
-  device::use_device(mpi_job().session.node_rank());
+  device::use_device(mpi_job().session.node_rank(), world().size());
   const kernels::Runtime runtime(1);
   const Settings settings = test::contract_settings(20);
   // All ranks read the one file of rank 0.

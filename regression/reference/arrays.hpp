@@ -25,7 +25,7 @@ using Doubles = std::vector<double>;
 class OnDevice {
  public:
   OnDevice() {
-    device::use_device(0);
+    device::use_device(0, 1);
     stream_ = device::make_stream();
     if (stream_) stream_->bind();
   }

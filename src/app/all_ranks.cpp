@@ -9,6 +9,7 @@
 #include "comm/device_group.hpp"
 #include "deck/deck.hpp"
 #include "device/device.hpp"
+#include "device/memory.hpp"
 
 namespace brume::app {
 namespace {
@@ -17,7 +18,7 @@ namespace {
 void use_devices(const comm::Session& session, comm::Communicator& world) {
   device::Description device;
   comm::together(world, [&] {
-    device::use_device(session.node_rank());
+    device::use_device(session.node_rank(), world.size());
     device = device::describe_device();
   });
   if (device.name.empty()) return;
@@ -25,6 +26,18 @@ void use_devices(const comm::Session& session, comm::Communicator& world) {
   if (log::leads())
     log::info("{} ranks, on {}, which communicate through {}", world.size(), device.name,
               transport);
+}
+
+/// Launchers bind ranks to cores before they know of threads: Open MPI one or two ranks of a node
+/// to a core each, where a device's eight channels then take turns and a host's other cores idle.
+void warn_of_binding(const comm::Session& session) {
+  const int part = device::this_processor().given_cores / session.ranks_per_node();
+  const int own = device::threads_per_rank(session.ranks_per_node());
+  if (log::leads() && own < part)
+    log::warn(
+        "each rank is bound to {} of the {} cores that are its part of this node: start by mpirun "
+        "--bind-to none, or by srun --cpus-per-task={}",
+        own, part, part);
 }
 
 int number(const char* variable) {
@@ -59,6 +72,7 @@ int on_all_ranks(const std::function<int(comm::Session&, comm::Communicator&)>& 
   try {
     refuse_lone_copies(*world);
     use_devices(session, *world);
+    warn_of_binding(session);
     return body(session, *world);
   } catch (const comm::AgreedError& error) {
     if (log::leads()) log::error("brume: {}", error.what());

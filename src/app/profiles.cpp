@@ -146,7 +146,7 @@ hardware::Machine obtain_machine_alone(const deck::Deck& deck, const model::Conf
   const int ranks = deck.cluster.all_groups()[0].devices_per_node;
   device::share_cores(ranks);
   comm::run_local(ranks, [&](comm::Communicator& world) {
-    device::use_device(world.rank());
+    device::use_device(world.rank(), world.size());
     const hardware::Machine mine = obtain_machine(world, world.size(), deck, model);
     if (world.rank() == 0) machine = mine;
   });

@@ -75,12 +75,14 @@ Processor this_processor() {
   const auto count = [&](hwloc_obj_type_t type) {
     return std::max(1, hwloc_get_nbobjs_by_type(topology.get(), type));
   };
-  return {.name = model_name(topology.get()),
-          .sockets = count(HWLOC_OBJ_PACKAGE),
-          .numa_nodes = count(HWLOC_OBJ_NUMANODE),
-          .cores = count_cores(topology.get(), bound.get()),
-          .node_cores = count_cores(topology.get(), node),
-          .allowed = text(bound.get())};
+  return {
+      .name = model_name(topology.get()),
+      .sockets = count(HWLOC_OBJ_PACKAGE),
+      .numa_nodes = count(HWLOC_OBJ_NUMANODE),
+      .cores = count_cores(topology.get(), bound.get()),
+      .given_cores = count_cores(topology.get(), hwloc_topology_get_allowed_cpuset(topology.get())),
+      .node_cores = count_cores(topology.get(), node),
+      .allowed = text(bound.get())};
 }
 
 void share_cores(int ranks) { ranks_on_these_cores = ranks; }

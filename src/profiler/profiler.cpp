@@ -219,7 +219,7 @@ hardware::Profile measure(comm::Communicator& world, const hardware::ProfileKey&
   std::promise<hardware::Profile> profile;
   std::thread([&] {
     try {
-      device::use_device(world.rank() % key.ranks_per_node);
+      device::use_device(world.rank() % key.ranks_per_node, world.size());
       profile.set_value(measure_here(world, key, cluster, model, shapes));
     } catch (...) {
       profile.set_exception(std::current_exception());

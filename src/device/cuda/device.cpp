@@ -23,13 +23,13 @@ int cuda_devices() {
   return 0;
 }
 
-void use_device(int node_rank) {
+void use_device(int node_rank, int ranks) {
   // Streams that share a queue of the device wait for each other's work, and with peers in a
   // circle.
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   // A kernel that is loaded when it is first called waits for all that runs, and so for peers whose
   // part of a collective may stand behind a first call of their own.
-  ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  if (ranks > 1) ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   const int devices = cuda_devices();
   require(devices > 0, Failure::resource,
           "this build is for NVIDIA devices, and this node shows none to the job: ask the batch "

@@ -5,7 +5,7 @@
 
 namespace brume::device {
 
-void use_device(int) {}
+void use_device(int, int) {}
 Description describe_device() { return {}; }
 std::unique_ptr<Stream> make_stream() { return nullptr; }
 
