@@ -1,0 +1,343 @@
+/// @file The kernels of devices without a device: each notes its launches as `kernels/portable`,
+/// cuBLASLt and cuDNN make them, with the bytes and FLOPs that follow from its operands' shapes.
+#include "launches.hpp"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+#include "base/error.hpp"
+#include "device/device.hpp"
+#include "device/memory.hpp"
+#include "kernels/adamw.hpp"
+#include "kernels/attention.hpp"
+#include "kernels/cross_entropy.hpp"
+#include "kernels/embedding.hpp"
+#include "kernels/gelu_erf.hpp"
+#include "kernels/layer_norm.hpp"
+#include "kernels/matmul.hpp"
+#include "kernels/pointwise.hpp"
+#include "kernels/rms_norm.hpp"
+#include "kernels/rope.hpp"
+#include "kernels/swiglu.hpp"
+#include "kernels/workspace.hpp"
+
+namespace brume::perf {
+
+std::vector<Launch>& launches() {
+  static std::vector<Launch> all;
+  return all;
+}
+
+}  // namespace brume::perf
+
+namespace brume::kernels {
+namespace {
+
+/// Bytes of an operand; a number is one itself.
+double bytes_of(double bytes) { return bytes; }
+template <class View>
+double bytes_of(const View& view) {
+  return double(view.size() * sizeof(view.data()[0]));
+}
+
+/// An operand that is read and written.
+template <class View>
+double updated(const View& view) {
+  return 2.0 * bytes_of(view);
+}
+template <class View>
+double written(Write write, const View& view) {
+  return write == Write::accumulate ? updated(view) : bytes_of(view);
+}
+
+template <class... Operands>
+void note(std::string kernel, double flops, const Operands&... operands) {
+  perf::launches().push_back({std::move(kernel), (0.0 + ... + bytes_of(operands)), flops});
+}
+
+/// `sum_columns` of kernels/portable: sums of parts of the rows, then of these.
+template <class... Operands>
+void note_column_sums(const char* kernel, std::size_t rows, std::size_t width, double out,
+                      const Operands&... operands) {
+  const auto room = std::size_t(workspace_bytes) / std::max<std::size_t>(1, width * sizeof(float));
+  const std::size_t parts = std::max<std::size_t>(1, std::min({rows / 64, room, std::size_t{64}}));
+  if (parts == 1) return note(kernel, 0.0, operands..., out);
+  const double partial = double(parts * width * sizeof(float));
+  note(kernel, 0.0, operands..., partial);
+  note(fmt::format("{} (parts)", kernel), 0.0, partial, out);
+}
+
+template <class X, class W, class Y>
+void note_product(const char* kernel, const X& x, const W& w, const Y& y, Write write,
+                  std::size_t inner) {
+  note(fmt::format("{} {} x {} x {}", kernel, y.extent(0), y.extent(1), inner),
+       2.0 * double(y.size()) * double(inner), x, w, written(write, y));
+}
+
+/// FLOPs of one product of attention: of scores that are not hidden.
+double product_flops(const AttentionShape& s) {
+  double pairs = 0.0;
+  for (int query = 0; query < s.seq_len; ++query) pairs += query + 1 - s.first_key(query);
+  return 2.0 * s.batch * s.heads * s.head_dim * pairs;
+}
+
+}  // namespace
+
+// --- products and attention: cuBLASLt, cuDNN ----------------------------------------------------
+
+template <class Storage>
+void linear_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, Write write,
+                    MatrixOf<Storage> y) {
+  note_product("linear_forward", x, w, y, write, x.extent(1));
+}
+template <class Storage>
+void linear_backward_input(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> w, Write write,
+                           MatrixOf<Storage> dx) {
+  note_product("linear_backward_input", dy, w, dx, write, dy.extent(1));
+}
+template <class Storage>
+void linear_backward_weight(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x, Write write,
+                            Matrix dw) {
+  note_product("linear_backward_weight", dy, x, dw, write, dy.extent(0));
+}
+
+template <class Storage>
+void attention_forward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv, MatrixOf<Storage> o,
+                       Vector lse) {
+  note("attention_forward", 2.0 * product_flops(shape), qkv, o, lse);
+}
+/// A sum over each row of o d_o, the passes over tiles, and gradients of queries from fp32 sums.
+template <class Storage>
+void attention_backward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv,
+                        ConstMatrixOf<Storage> o, ConstVector lse, ConstMatrixOf<Storage> d_o,
+                        MatrixOf<Storage> dqkv) {
+  const double query_sums = double(o.size() * sizeof(float));
+  note("attention_backward (o d_o)", 0.0, o, d_o, lse);
+  note("attention_backward", 5.0 * product_flops(shape), qkv, d_o, lse, lse, dqkv, query_sums);
+  note("attention_backward (queries)", 0.0, query_sums, o);
+}
+
+// --- kernels/portable ---------------------------------------------------------------------------
+
+template <class Storage>
+void add_bias(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> bias, MatrixOf<Storage> y) {
+  note("add_bias", 0.0, x, bias, y);
+}
+template <class Storage>
+void bias_backward(ConstMatrixOf<Storage> dy, Write write, Vector db) {
+  note_column_sums("bias_backward", dy.extent(0), dy.extent(1), written(write, db), dy);
+}
+template <class Storage>
+void gelu_forward(ConstMatrixOf<Storage> u, ConstVectorOf<Storage> bias, MatrixOf<Storage> a) {
+  note("gelu_forward", 0.0, u, bias, a);
+}
+template <class Storage>
+void gelu_backward(ConstMatrixOf<Storage> u, ConstVectorOf<Storage> bias, ConstMatrixOf<Storage> da,
+                   MatrixOf<Storage> du) {
+  note("gelu_backward", 0.0, u, bias, da, du);
+}
+template <class Storage>
+void gelu_erf_forward(ConstMatrixOf<Storage> u, ConstVectorOf<Storage> bias, MatrixOf<Storage> a) {
+  note("gelu_erf_forward", 0.0, u, bias, a);
+}
+template <class Storage>
+void gelu_erf_backward(ConstMatrixOf<Storage> u, ConstVectorOf<Storage> bias,
+                       ConstMatrixOf<Storage> da, MatrixOf<Storage> du) {
+  note("gelu_erf_backward", 0.0, u, bias, da, du);
+}
+template <class Storage>
+void swiglu_forward(ConstMatrixOf<Storage> u, MatrixOf<Storage> a) {
+  note("swiglu_forward", 0.0, u, a);
+}
+template <class Storage>
+void swiglu_backward(ConstMatrixOf<Storage> u, ConstMatrixOf<Storage> da, MatrixOf<Storage> du) {
+  note("swiglu_backward", 0.0, u, da, du);
+}
+template <class Storage>
+void geglu_forward(ConstMatrixOf<Storage> u, MatrixOf<Storage> a) {
+  note("geglu_forward", 0.0, u, a);
+}
+template <class Storage>
+void geglu_backward(ConstMatrixOf<Storage> u, ConstMatrixOf<Storage> da, MatrixOf<Storage> du) {
+  note("geglu_backward", 0.0, u, da, du);
+}
+
+void add(ConstVector x, Vector y) { note("add", 0.0, x, updated(y)); }
+template <class Storage>
+void copy(ConstVectorOf<Storage> x, VectorOf<Storage> y) {
+  note("copy", 0.0, x, y);
+}
+void fill(float, Vector y) { note("fill", 0.0, y); }
+void sum_squares(ConstVector x, Write, double*) {
+  note("sum_squares", 0.0, x);
+  note("sum_squares (parts)", 0.0);
+}
+
+template <class Storage>
+void layer_norm_forward(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> gain,
+                        ConstVectorOf<Storage> bias, float, MatrixOf<Storage> y, Vector mean,
+                        Vector rstd) {
+  note("layer_norm_forward", 0.0, x, gain, bias, y, mean, rstd);
+}
+template <class Storage>
+void layer_norm_apply(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> gain,
+                      ConstVectorOf<Storage> bias, ConstVector mean, ConstVector rstd,
+                      MatrixOf<Storage> y) {
+  note("layer_norm_apply", 0.0, x, gain, bias, mean, rstd, y);
+}
+template <class Storage>
+void layer_norm_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
+                         ConstVectorOf<Storage> gain, ConstVector mean, ConstVector rstd,
+                         ConstMatrixOf<Storage> residual, MatrixOf<Storage> dx, Write write,
+                         Vector dgain, Vector dbias) {
+  note_column_sums("layer_norm_backward_sums", x.extent(0), 2 * x.extent(1),
+                   written(write, dgain) + written(write, dbias), dy, x, mean, rstd);
+  note("layer_norm_backward", 0.0, dy, x, gain, mean, rstd, residual, dx);
+}
+template <class Storage>
+void rms_norm_forward(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> gain, float,
+                      MatrixOf<Storage> y, Vector rstd, float, ConstMatrixOf<Storage> residual) {
+  note("rms_norm_forward", 0.0, x, gain, y, rstd, residual);
+}
+template <class Storage>
+void rms_norm_apply(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> gain, ConstVector rstd,
+                    MatrixOf<Storage> y, float) {
+  note("rms_norm_apply", 0.0, x, gain, rstd, y);
+}
+template <class Storage>
+void rms_norm_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
+                       ConstVectorOf<Storage> gain, ConstVector rstd,
+                       ConstMatrixOf<Storage> residual, MatrixOf<Storage> dx, Write write,
+                       Vector dgain, float) {
+  note_column_sums("rms_norm_backward_sums", rstd.size(), gain.size(), written(write, dgain), dy, x,
+                   rstd);
+  note("rms_norm_backward", 0.0, dy, x, gain, rstd, residual, dx);
+}
+
+template <class Storage>
+void rope_forward(ConstMatrix table, int, MatrixOf<Storage> x) {
+  note("rope_forward", 0.0, table, updated(x));
+}
+template <class Storage>
+void rope_backward(ConstMatrix table, int, MatrixOf<Storage> dx) {
+  note("rope_backward", 0.0, table, updated(dx));
+}
+
+/// Rows of the table that tokens name: each once.
+template <class Storage>
+void embedding_forward(ConstTokens tokens, ConstMatrixOf<Storage>, ConstMatrixOf<Storage> positions,
+                       MatrixOf<Storage> x, VocabularyPart, float) {
+  note("embedding_forward", 0.0, tokens, x, positions, x);
+}
+/// Places are sorted by a network.
+template <class Storage>
+void embedding_backward(ConstTokens tokens, ConstMatrixOf<Storage> dx, Matrix d_token_table,
+                        Matrix d_position_table, VocabularyPart, float) {
+  const std::size_t room = std::bit_ceil(tokens.size());
+  const double places = double(room * sizeof(std::uint64_t));
+  note("embedding_places", 0.0, tokens, places);
+  for (std::size_t sorted = 2; sorted <= room; sorted *= 2)
+    for (std::size_t distance = sorted / 2; distance > 0; distance /= 2)
+      note("embedding_sort", 0.0, 2.0 * places);
+  const double rows = std::min(bytes_of(d_token_table), double(dx.size() * sizeof(float)));
+  note("embedding_backward", 0.0, places, dx, 2.0 * rows);
+  if (d_position_table.size() > 0)
+    note("embedding_backward_positions", 0.0, dx, updated(d_position_table));
+}
+
+template <class Storage>
+void cross_entropy(MatrixOf<Storage> logits, ConstTokens targets, float, bool with_gradient, Write,
+                   double*, float) {
+  note("cross_entropy", 0.0, with_gradient ? updated(logits) : bytes_of(logits), targets);
+  note("cross_entropy (sum)", 0.0);
+}
+template <class Storage>
+void cross_entropy_part(MatrixOf<Storage> logits, ConstTokens targets, VocabularyPart,
+                        Matrix statistics, float) {
+  note("cross_entropy_part", 0.0, logits, targets, statistics);
+}
+template <class Storage>
+void cross_entropy_combine(MatrixOf<Storage> logits, ConstTokens targets, VocabularyPart,
+                           ConstMatrix statistics, int, float, Write, double*, float) {
+  note("cross_entropy_combine", 0.0, updated(logits), targets, statistics);
+  note("cross_entropy_combine (sum)", 0.0);
+}
+
+void adamw_step(const AdamW&, const double*, ConstVector grad, Vector weight, Vector m, Vector v) {
+  note("adamw_clip", 0.0);
+  note("adamw_step", 0.0, grad, updated(weight), updated(m), updated(v));
+}
+template <Narrow Storage>
+void adamw_step(const AdamW&, const double*, ConstVector grad, Vector master, Vector m, Vector v,
+                VectorOf<Storage> weight) {
+  note("adamw_clip", 0.0);
+  note("adamw_step", 0.0, grad, updated(master), updated(m), updated(v), weight);
+}
+
+}  // namespace brume::kernels
+
+#include "kernels/instances/adamw.hpp"
+#include "kernels/instances/cross_entropy.hpp"
+#include "kernels/instances/embedding.hpp"
+#include "kernels/instances/gelu.hpp"
+#include "kernels/instances/layer_norm.hpp"
+#include "kernels/instances/matmul.hpp"
+#include "kernels/instances/pointwise.hpp"
+#include "kernels/instances/rms_norm.hpp"
+#include "kernels/instances/rope.hpp"
+#include "kernels/instances/swiglu.hpp"
+
+namespace brume::kernels {
+#define BRUME_ATTENTION(Storage)                                                           \
+  template void attention_forward<Storage>(const AttentionShape&, ConstMatrixOf<Storage>,  \
+                                           MatrixOf<Storage>, Vector);                     \
+  template void attention_backward<Storage>(const AttentionShape&, ConstMatrixOf<Storage>, \
+                                            ConstMatrixOf<Storage>, ConstVector,           \
+                                            ConstMatrixOf<Storage>, MatrixOf<Storage>)
+BRUME_ATTENTION(float);
+BRUME_ATTENTION(bfloat16);
+BRUME_ATTENTION(float16);
+#undef BRUME_ATTENTION
+}  // namespace brume::kernels
+
+namespace brume::device {
+namespace {
+
+constexpr std::size_t page_bytes = 4096;
+
+}  // namespace
+
+void use_device(int, int) {}
+Description describe_device() { return {}; }
+std::unique_ptr<Stream> make_stream() { return nullptr; }
+void copy(void*, const void*, std::int64_t bytes) {
+  kernels::note("copy", 0.0, 2.0 * double(bytes));
+}
+void fill(void*, std::byte, std::int64_t bytes) { kernels::note("fill", 0.0, double(bytes)); }
+void finish() {}
+void copy_now(void*, const void*, std::int64_t) {}
+bool is_profiled() { return false; }
+void Range::begin(const std::string&) {}
+void Range::end() {}
+
+// Addresses alone, whatever their number.
+Memory::Memory(std::int64_t bytes, Tier tier) : data_(nullptr, Free{tier}), bytes_(bytes) {
+  if (bytes == 0) return;
+  // What frees it does not know the length, which therefore lies in front: in the one page that is
+  // there.
+  void* const block = ::mmap(nullptr, std::size_t(bytes) + page_bytes, PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  require(block != MAP_FAILED, Failure::resource, "no addresses for {} bytes", bytes);
+  *static_cast<std::size_t*>(block) = std::size_t(bytes) + page_bytes;
+  data_.reset(static_cast<std::byte*>(block) + page_bytes);
+}
+void Memory::Free::operator()(std::byte* block) const {
+  void* const begin = block - page_bytes;
+  ::munmap(begin, *static_cast<std::size_t*>(begin));
+}
+
+}  // namespace brume::device
