@@ -168,7 +168,8 @@ struct OutputKeys {
   int keep_every = 0;               ///< iterations; 0: none for ever
   bool keep_best = false;           ///< by validation loss
   int log_every = 1;
-  bool trace = false;  ///< trace.json of the last step
+  bool trace = false;        ///< trace.json of the last step
+  bool tensorboard = false;  ///< event files
 };
 
 /// One input deck. `schema()` is the one table of its keys.

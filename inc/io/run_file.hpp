@@ -42,8 +42,8 @@ struct EvaluationRow {
 
 /// Rows that change no more, in a file of their own beside run.h5.
 struct RunPart {
-  std::int64_t first_step;  ///< names it
-  std::int64_t end_step;    ///< one beyond the last
+  std::int64_t first_step;  ///< done before it; names it
+  std::int64_t end_step;    ///< done after it
   std::int64_t rows;
   std::int64_t ranks;  ///< width of the peaks
 

@@ -22,6 +22,9 @@ ls whole/checkpoints | grep -qx step-12
 tiny_job --set output.directory=parts --steps 5
 tiny_job --set output.directory=parts
 [ "$(losses whole)" = "$(losses parts)" ] || { echo "resumed losses differ"; losses whole; losses parts; exit 1; }
+told() { sed -n 's/^{"step":\([0-9]*\),.*\("loss":[^,]*\).*/\1 \2/p' "$1/metrics.jsonl"; }
+[ "$(told whole | wc -l)" -eq 12 ] && [ "$(told whole)" = "$(told parts)" ] ||
+  { echo "metrics.jsonl of the resumed run differs"; told whole; told parts; exit 1; }
 
 plan 'zero_level = 3
 ckpt_layers = 2
@@ -33,7 +36,9 @@ optim_disk_ratio = 0.25
 act_disk_ratio = 0.5' 4 - 2 2 > everything.toml
 disk="--set cluster.disk_gib=0.1 --set cluster.scratch=scratch"
 mkdir scratch
-tiny_job --set output.directory=other --plan everything.toml --steps 5 $disk
+tiny_job --set output.directory=other --plan everything.toml --steps 5 $disk --log json > lines 2> messages || { cat messages; exit 1; }
+[ "$(sed -n 's/^{"step":\([0-9]*\),.*"loss":.*}$/\1/p' lines | tr '\n' ' ')" = "1 4 5 " ] || { cat lines; exit 1; }
+grep -q '^brume .* on 4 ranks of 1 node ' messages || { cat messages; exit 1; }
 [ -z "$(ls scratch)" ] || { echo "left on disk:"; ls scratch; exit 1; }
 tiny_job --set output.directory=other --replan --set search.stages='[1]' --set search.tp='[2]'
 losses whole > a
@@ -59,7 +64,7 @@ tiny_job --set output.checkpoints=false --set output.directory=plain --set train
   --set training.steps=0 --set training.tokens=3000 > log 2>&1
 cat log
 grep -q 'the training has 12 steps' log || { echo "3000 tokens are not 12 steps"; exit 1; }
-grep -q '^results in plain: run.h5$' log
+grep -q '^results in plain: run.h5, metrics.jsonl, trace.json$' log
 [ -z "$(ls plain/checkpoints)" ] || { echo "checkpoints were written"; exit 1; }
 on_host || exit 0
 grep -q 'training.tf32 changes nothing here' log

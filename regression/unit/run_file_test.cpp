@@ -259,10 +259,10 @@ TEST_F(RunFileTest, RewindsIntoAPart) {
   add_steps(run, 0, 10, 2);
   run.rewind(6);
   run.write();
-  EXPECT_EQ(plainly_read(file(), "/steps/step"), (std::vector<double>{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(plainly_read(file(), "/steps/step"), (std::vector<double>{1, 2, 3, 4, 5, 6}));
   run.rewind(2);
   add_steps(run, 2, 5, 2);
-  EXPECT_EQ(plainly_read(file(), "/steps/step"), (std::vector<double>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(plainly_read(file(), "/steps/step"), (std::vector<double>{1, 2, 3, 4, 5}));
 }
 
 // Metrics are set aside as they are, and the training goes on.
@@ -279,7 +279,7 @@ TEST_F(RunFileTest, APartOfOtherStepsIsSetAside) {
             (std::set<fs::path>{"damaged-1", "damaged-1/run.h5", "damaged-1/steps",
                                 "damaged-1/steps/0.h5", "damaged-1/steps/4.h5", "run.h5"}));
   add_steps(again, 6, 12, 2);
-  EXPECT_EQ(plainly_read(file(), "/steps/step"), (std::vector<double>{6, 7, 8, 9, 10, 11}));
+  EXPECT_EQ(plainly_read(file(), "/steps/step"), (std::vector<double>{7, 8, 9, 10, 11, 12}));
   again.rewind(9);
   EXPECT_EQ(read_run_file(file()).parts.size(), 1u);
 }
@@ -290,7 +290,7 @@ TEST_F(RunFileTest, APartThatIsDamagedWhileTrainingIsSetAside) {
   std::ofstream(directory_ / "steps/4.h5") << "damaged";
   run.rewind(6);
   add_steps(run, 6, 8, 2);
-  EXPECT_EQ(plainly_read(file(), "/steps/step"), (std::vector<double>{6, 7}));
+  EXPECT_EQ(plainly_read(file(), "/steps/step"), (std::vector<double>{7, 8}));
   EXPECT_TRUE(fs::exists(directory_ / "damaged-1/steps/4.h5"));
 }
 
@@ -329,7 +329,7 @@ TEST_F(RunFileTest, ADamagedFileIsSetAsideAndTheRunGoesOn) {
     RunFile run(directory_, description(), step);
     run.add(row(step));
     run.write();
-    EXPECT_EQ(plainly_read(file(), "/steps/step"), std::vector<double>{double(step)});
+    EXPECT_EQ(plainly_read(file(), "/steps/step"), std::vector<double>{double(step + 1)});
     put("damaged again");
   }
   EXPECT_EQ(names(), (std::set<fs::path>{"damaged-1", "damaged-1/run.h5", "damaged-2",

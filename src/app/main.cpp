@@ -81,6 +81,12 @@ struct CommandLine {
                      "Checkpoint and leave with 75 so that the process ends within this time")
         ->type_name("M");
     verb_run->add_flag("--dry-run", run.dry_run, "Stop before the first iteration");
+    verb_run
+        ->add_option("--log", run.log,
+                     "Steps on standard output as a table, or as the lines of metrics.jsonl")
+        ->type_name("plain|json")
+        ->check(CLI::IsMember({"plain", "json"}))
+        ->capture_default_str();
     verb_run->footer(deck_keys());
     verb_run->callback([this] { verb = [this] { return app::run(run); }; });
   }

@@ -84,21 +84,28 @@ std::string memory_table(const Outlook& outlook, const plan::Plan& plan,
 
 }  // namespace
 
+double peak_flops_per_s(const plan::Plan& plan, const model::Config& model,
+                        const hardware::Machine& machine) {
+  double sum = 0.0;
+  for (const plan::Stage& stage : plan.stages) {
+    const hardware::Profile& profile = machine.profile(stage.group);
+    const bool fp32 = model.precision == model::Precision::fp32 && profile.fp32_flops_per_s > 0.0;
+    sum += stage.devices() * (fp32 ? profile.fp32_flops_per_s : profile.flops_per_s);
+  }
+  return sum;
+}
+
 Outlook outlook(const deck::Deck& deck, const model::Config& model,
                 const hardware::Machine& machine, const plan::Plan& plan, double iteration_s) {
   Outlook outlook{.iteration_s = iteration_s,
                   .tokens_per_s = double(plan.global_batch) * model.seq_len / iteration_s,
                   .devices = plan.devices(),
                   .flops_per_s = plan.global_batch * model::flops_per_sequence(model) / iteration_s,
+                  .peak_flops_per_s = peak_flops_per_s(plan, model, machine),
                   .steps = steps_of(deck, model),
                   .account = schedule::account(plan, model, machine)};
-  for (const plan::Stage& stage : plan.stages) {
-    const hardware::Profile& profile = machine.profile(stage.group);
-    outlook.error = std::max(outlook.error, profile.error);
-    const bool fp32 = model.precision == model::Precision::fp32 && profile.fp32_flops_per_s > 0.0;
-    outlook.peak_flops_per_s +=
-        stage.devices() * (fp32 ? profile.fp32_flops_per_s : profile.flops_per_s);
-  }
+  for (const plan::Stage& stage : plan.stages)
+    outlook.error = std::max(outlook.error, machine.profile(stage.group).error);
   return outlook;
 }
 

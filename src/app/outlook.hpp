@@ -28,6 +28,11 @@ struct Outlook {
   double hours() const { return steps * iteration_s / 3600.0; }
 };
 
+/// What a plan's devices reach together in large matrix products, as their profiles say; 0: they
+/// say nothing.
+double peak_flops_per_s(const plan::Plan& plan, const model::Config& model,
+                        const hardware::Machine& machine);
+
 /// @param iteration_s  as simulated or predicted
 Outlook outlook(const deck::Deck& deck, const model::Config& model,
                 const hardware::Machine& machine, const plan::Plan& plan, double iteration_s);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
@@ -11,17 +12,21 @@
 #include "base/log.hpp"
 #include "base/statistics.hpp"
 #include "base/text.hpp"
-#include "device/device.hpp"
 #include "schedule/program.hpp"
 
 namespace brume::app {
 namespace {
 
-/// The last column is the resident set, which has nothing of a device's memory.
-std::string header() {
-  return fmt::format(
-      "  step      loss  grad_norm         lr   tokens/s  iteration  peak {} per rank",
-      device::on_device() ? "host memory" : "memory");
+constexpr double slow_ratio = 1.25;  ///< measured to predicted from which on a reason is given
+
+constexpr const char* header =
+    "  step      loss  grad_norm         lr   tokens/s  TFLOP/s     MFU  iteration       left      "
+    "memory";
+
+/// "2:05:09": hours, minutes, seconds.
+std::string format_left(double time_s) {
+  const auto seconds = std::int64_t(std::ceil(time_s));
+  return fmt::format("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
 }
 
 std::int64_t largest(const std::vector<std::int64_t>& values) {
@@ -39,17 +44,33 @@ bool on_terminal() {
          (target.string().starts_with("/dev/pts/") || target.string().starts_with("/dev/tty"));
 }
 
-Screen::Screen(std::int64_t first_step, std::int64_t steps, int log_every, double predicted_s)
-    : first_step_(first_step),
-      steps_(steps),
-      log_every_(log_every),
-      predicted_s_(predicted_s),
-      terminal_(on_terminal()) {
-  log::info("{}", header());
+Screen::Screen(const ScreenSettings& settings, const Expectation& expected,
+               const io::Yardstick& yardstick)
+    : settings_(settings), expected_(expected), yardstick_(yardstick), terminal_(on_terminal()) {
+  report(settings_.head);
+  if (settings_.first_step >= settings_.last_step)
+    report(fmt::format("{} of {} steps are done: raise training.steps, or --steps, to go on",
+                       settings_.first_step, settings_.last_step));
+  else if (!settings_.json)
+    say(header);
+}
+
+/// A line of the results, at once, because standard output may be a pipe.
+void Screen::say(const std::string& line) const {
+  fmt::print("{}\n", line);
+  std::fflush(stdout);
+}
+
+void Screen::report(const std::string& line) const {
+  if (settings_.json)
+    log::info("{}", line);
+  else
+    say(line);
 }
 
 void Screen::show(const io::Row& row) {
   const engine::StepMetrics& m = row.metrics;
+  if (measured_s_.empty()) first_done_ = Clock::now();
   measured_s_.push_back(m.iteration_s);
   for (std::size_t c = 0; c < sum_.busy_s.size(); ++c) {
     sum_.busy_s[c] += m.busy_s[c];
@@ -59,29 +80,57 @@ void Screen::show(const io::Row& row) {
   skipped_ += m.skipped && !m.scaled_down;
   last_ = row;
   clear_progress();
-  if (m.skipped || m.step == first_step_ || (m.step + 1) % log_every_ == 0 || m.step + 1 == steps_)
-    log::info("{:>6}  {:>8.4f}  {:>9.4f}  {:>9.3e}  {:>9.0f}  {:>9}  {:>10}{}", m.step + 1, m.loss,
-              m.grad_norm, m.lr, row.tokens_per_s, format_seconds(m.iteration_s),
-              format_bytes(double(largest(row.peak_bytes))),
-              m.scaled_down ? "  gradients too large for fp16: scaled down, update skipped"
-              : m.skipped   ? "  not finite: update skipped"
-                            : "");
+  const std::int64_t done = m.step + 1;
+  if (m.skipped || m.step == settings_.first_step || done % settings_.log_every == 0 ||
+      done == settings_.last_step) {
+    if (settings_.json) {
+      std::string line = io::json_line(row, yardstick_);
+      line.pop_back();
+      say(line);
+    } else {
+      const double mfu = yardstick_.mfu(row.tokens_per_s);
+      say(fmt::format(
+          "{:>6}  {:>8.4f}  {:>9.4f}  {:>9.3e}  {:>9.0f}  {:>7.3g}  {:>6}  {:>9}  {:>9}  {:>10}{}",
+          done, m.loss, m.grad_norm, m.lr, row.tokens_per_s,
+          yardstick_.flops_per_s(row.tokens_per_s) / yardstick_.devices / 1e12,
+          mfu > 0.0 ? fmt::format("{:.1f} %", 100.0 * mfu) : "-", format_seconds(m.iteration_s),
+          format_left(left_s(row)), format_bytes(double(largest(row.peak_bytes))),
+          m.scaled_down ? "  gradients too large for fp16: scaled down, update skipped"
+          : m.skipped   ? "  not finite: update skipped"
+                        : ""));
+    }
+  }
   if (terminal_) progress(row);
 }
 
-void Screen::show_evaluation(std::int64_t step, double loss) {
+void Screen::show(const io::EvaluationRow& row) {
   clear_progress();
-  log::info("{:>6}  {:>8.4f}  validation loss", step, loss);
+  if (settings_.json) {
+    std::string line = io::json_line(row);
+    line.pop_back();
+    say(line);
+  } else {
+    say(fmt::format("{:>6}  {:>8.4f}  validation loss", row.step, row.loss));
+  }
+}
+
+/// By what the steps after the first took so far, with evaluations and checkpoints between them.
+double Screen::left_s(const io::Row& row) const {
+  const double done = double(measured_s_.size()) - 1.0;
+  const double each_s =
+      done > 0.0 ? std::chrono::duration<double>(Clock::now() - first_done_).count() / done
+                 : row.metrics.iteration_s;
+  return each_s * double(settings_.last_step - row.metrics.step - 1);
 }
 
 void Screen::progress(const io::Row& row) {
   constexpr int width = 40;
-  const double share = double(row.metrics.step + 1 - first_step_) /
-                       double(std::max<std::int64_t>(1, steps_ - first_step_));
+  const double share =
+      double(row.metrics.step + 1 - settings_.first_step) /
+      double(std::max<std::int64_t>(1, settings_.last_step - settings_.first_step));
   const int filled = int(share * width);
   fmt::print(stderr, "\r[{:=<{}}>{: <{}}] {}/{}  {} left ", "", filled, "", width - filled,
-             row.metrics.step + 1, steps_,
-             format_seconds(double(steps_ - row.metrics.step - 1) * row.metrics.iteration_s));
+             row.metrics.step + 1, settings_.last_step, format_left(left_s(row)));
   std::fflush(stderr);
   progress_shown_ = true;
 }
@@ -94,18 +143,43 @@ void Screen::clear_progress() {
 void Screen::close(const io::RunDescription& description) {
   clear_progress();
   if (measured_s_.empty()) return;
-  const double typical_s = median(measured_s_);
-  log::info("");
+  report("");
   if (skipped_ > 0)
-    log::info("{} of {} steps had no update: loss or gradient was not finite", skipped_,
-              measured_s_.size());
+    report(fmt::format("{} of {} steps had no update: loss or gradient was not finite", skipped_,
+                       measured_s_.size()));
   if (scaled_down_ > 0)
-    log::info("{} of {} steps had no update: scaled gradients were too large for fp16",
-              scaled_down_, measured_s_.size());
-  log::info("iteration time: predicted {}, measured {} (median of {}), ratio {:.2f}",
-            format_seconds(predicted_s_), format_seconds(typical_s), measured_s_.size(),
-            typical_s / predicted_s_);
+    report(fmt::format("{} of {} steps had no update: scaled gradients were too large for fp16",
+                       scaled_down_, measured_s_.size()));
+  report_time();
+  report_memory(description);
+  report_channels();
+}
 
+void Screen::report_time() const {
+  const double typical_s = median(measured_s_), ratio = typical_s / expected_.iteration_s;
+  report(fmt::format("iteration time: predicted {}, measured {} (median of {}), ratio {:.2f}",
+                     format_seconds(expected_.iteration_s), format_seconds(typical_s),
+                     measured_s_.size(), ratio));
+  if (ratio < slow_ratio) return;
+  if (expected_.ranks_per_node > expected_.cores)
+    report(
+        fmt::format("slower: {} ranks share {} cores", expected_.ranks_per_node, expected_.cores));
+  std::size_t slowest = 0;
+  double excess_s = 0.0, busy_s = 0.0;
+  for (std::size_t c = 0; c < sum_.busy_s.size(); ++c) {
+    const double mean_s = sum_.busy_s[c] / double(measured_s_.size());
+    if (mean_s - expected_.busy_s[c] <= excess_s) continue;
+    slowest = c;
+    busy_s = mean_s;
+    excess_s = mean_s - expected_.busy_s[c];
+  }
+  if (excess_s > 0.0)
+    report(fmt::format("slower: {} of rank 0 is busy for {} an iteration, predicted {}",
+                       schedule::name(schedule::Channel(int(slowest))), format_seconds(busy_s),
+                       format_seconds(expected_.busy_s[slowest])));
+}
+
+void Screen::report_memory(const io::RunDescription& description) const {
   Table memory({"rank", "device arena", "host pool", "checkpoint copy", "resident set"});
   for (std::size_t rank = 0; rank < description.predicted_bytes.size(); ++rank)
     memory.add(
@@ -113,11 +187,13 @@ void Screen::close(const io::RunDescription& description) {
          format_bytes(double(description.host_bytes[rank])),
          format_bytes(double(description.copy_bytes[rank])),
          rank < last_.peak_bytes.size() ? format_bytes(double(last_.peak_bytes[rank])) : "-"});
-  log::info(
+  report(
       "memory: reserved = allocated = predicted; beside it what a checkpoint takes and what the "
       "process holds in all");
-  log::info("{}", memory.text());
+  report(memory.text());
+}
 
+void Screen::report_channels() const {
   Table channels({"channel of rank 0", "busy per iteration", "hidden behind computation"});
   for (int c = 0; c < schedule::num_channels; ++c) {
     const auto i = std::size_t(c);
@@ -128,7 +204,7 @@ void Screen::close(const io::RunDescription& description) {
          format_seconds(sum_.busy_s[i] / double(measured_s_.size())),
          computes ? "-" : fmt::format("{:.0f} %", 100.0 * sum_.hidden_s[i] / sum_.busy_s[i])});
   }
-  log::info("{}", channels.text());
+  report(channels.text());
 }
 
 }  // namespace brume::app

@@ -1,38 +1,67 @@
-/// @file What a running job shows: a table in the log, a progress line on a terminal, a closing
-/// report.
+/// @file What a running job shows: a head, a table of steps, a progress line on a terminal, a
+/// closing report.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <string>
 #include <vector>
 
+#include "io/metrics_log.hpp"
 #include "io/run_file.hpp"
+#include "schedule/program.hpp"
 
 namespace brume::app {
 
 /// Whether a person watches: stderr is a terminal, or that of mpirun is, which passes ours on.
 bool on_terminal();
 
-/// Rank 0's view of a run.
+/// What the planner expects of an iteration.
+struct Expectation {
+  double iteration_s = 0.0;
+  std::array<double, schedule::num_channels> busy_s{};  ///< each channel of rank 0 at work
+  int ranks_per_node = 1;                               ///< of rank 0's
+  int cores = 1;                                        ///< of this node
+};
+
+struct ScreenSettings {
+  std::string head;             ///< what runs where
+  std::int64_t first_step = 0;  ///< done before
+  std::int64_t last_step = 0;
+  int log_every = 1;
+  bool json = false;  ///< lines of metrics.jsonl instead of a table
+};
+
+/// Rank 0's view of a run, on standard output; progress on standard error.
 class Screen {
  public:
-  /// @param predicted_s  iteration time the planner expects
-  Screen(std::int64_t first_step, std::int64_t steps, int log_every, double predicted_s);
+  Screen(const ScreenSettings& settings, const Expectation& expected,
+         const io::Yardstick& yardstick);
 
   void show(const io::Row& row);
-  void show_evaluation(std::int64_t step, double loss);
+  void show(const io::EvaluationRow& row);
+  /// A line for people, on standard error where standard output has JSON.
+  void report(const std::string& line) const;
   /// Predicted against measured time and memory, and how much of each channel's work was hidden.
   void close(const io::RunDescription& description);
 
  private:
+  using Clock = std::chrono::steady_clock;
+
+  void say(const std::string& line) const;
+  void report_time() const;
+  void report_memory(const io::RunDescription& description) const;
+  void report_channels() const;
+  double left_s(const io::Row& row) const;
   void progress(const io::Row& row);
   void clear_progress();
 
-  std::int64_t first_step_, steps_;
-  int log_every_;
-  double predicted_s_;
+  ScreenSettings settings_;
+  Expectation expected_;
+  io::Yardstick yardstick_;
   bool terminal_;
   bool progress_shown_ = false;
+  Clock::time_point first_done_;                ///< when the first step shown was
   std::vector<double> measured_s_;              ///< iteration times of the steps shown
   engine::StepMetrics sum_;                     ///< of busy and hidden time over them
   std::int64_t skipped_ = 0, scaled_down_ = 0;  ///< steps without an update

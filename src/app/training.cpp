@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
-#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/error.hpp"
+#include "base/host.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "comm/agree.hpp"
@@ -20,12 +19,14 @@
 #include "device/device.hpp"
 #include "device/memory.hpp"
 #include "io/checkpoint_clock.hpp"
+#include "io/metrics_log.hpp"
 #include "io/run_file.hpp"
 #include "kernels/types.hpp"
 #include "planning.hpp"
 #include "rank_checks.hpp"
 #include "recovery.hpp"
 #include "resume.hpp"
+#include "run_settings.hpp"
 #include "schedule/compile.hpp"
 #include "screen.hpp"
 #include "verify_plan.hpp"
@@ -42,41 +43,6 @@ constexpr std::int64_t least_copy_bytes = 16 << 20;  ///< however little memory 
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-/// How long a job may take from `start` on: --max-minutes or, where that ends sooner, what Slurm
-/// gives it.
-double time_limit_s(double max_minutes, Clock::time_point start) {
-  double limit_s = std::numeric_limits<double>::infinity();
-  if (max_minutes > 0.0) limit_s = 60.0 * max_minutes;
-  if (const char* end = std::getenv("SLURM_JOB_END_TIME")) {  // seconds since 1970
-    const double now_s =
-        std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-    if (const double end_s = std::strtod(end, nullptr); end_s > 0.0)
-      limit_s = std::min(limit_s, seconds_since(start) + end_s - now_s);
-  }
-  return limit_s;
-}
-
-engine::Settings settings(const deck::Deck& deck, std::int64_t steps, int threads, int first_core) {
-  const deck::OptimizerKeys& o = deck.training.optimizer;
-  engine::Settings s;
-  s.steps = steps;
-  s.optimizer = {.lr = o.lr,
-                 .schedule = engine::lr_schedule(o.schedule),
-                 .min_lr_ratio = o.min_lr_ratio,
-                 .warmup_steps = o.warmup_steps,
-                 .decay_steps = o.decay_steps,
-                 .beta1 = o.beta1,
-                 .beta2 = o.beta2,
-                 .eps = o.eps,
-                 .weight_decay = o.weight_decay,
-                 .clip_norm = o.clip_norm};
-  s.loss_scale = deck.training.loss_scale;
-  s.seed = std::uint64_t(deck.training.seed);
-  s.threads = threads;
-  s.first_core = first_core;
-  return s;
 }
 
 class Training {
@@ -163,10 +129,10 @@ class Training {
   void start_engine() {
     device::release_unused();
     const int ranks = session_.ranks_per_node();
-    const int threads = device::threads_per_rank(ranks);
-    runtime_.emplace(threads);
-    engine::Settings all =
-        settings(run_.deck, run_.steps, threads, device::first_core(ranks, session_.node_rank()));
+    threads_ = device::threads_per_rank(ranks);
+    runtime_.emplace(threads_);
+    engine::Settings all = engine_settings(run_.deck, run_.steps, threads_,
+                                           device::first_core(ranks, session_.node_rank()));
     const plan::Stage& stage =
         run_.plan.stages[std::size_t(plan::place(run_.plan, crew_.rank()).stage)];
     all.scratch =
@@ -194,6 +160,8 @@ class Training {
         log::info("results of an earlier run that this one does not continue are now in {}",
                   folder->string());
       run_file_.emplace(directory, description_, engine_->steps_done());
+      metrics_log_.emplace(directory, description_, yardstick(run_), engine_->steps_done(),
+                           run_.deck.output.tensorboard);
     });
     const deck::OutputKeys& output = run_.deck.output;
     writer_.emplace(directory, crew_, max_copy_bytes_,
@@ -223,9 +191,7 @@ class Training {
   /// @return 0, or 75 when stopped early
   int train() {
     signals_.remember();
-    if (leader_)
-      screen_.emplace(engine_->steps_done(), run_.last_step, run_.deck.output.log_every,
-                      description_.predicted_iteration_s);
+    show_head();
     const deck::OutputKeys& output = run_.deck.output;
     clock_.emplace(io::CheckpointIntervals{.steps = output.checkpoint_every,
                                            .minutes = output.checkpoint_minutes,
@@ -242,9 +208,25 @@ class Training {
       if (!recovery_->went_back(metrics))
         after_step(stopped);
       else if (leader_)
-        run_file_->rewind(engine_->steps_done());
+        rewind_metrics();
     }
     return stopped && engine_->steps_done() < run_.last_step ? int(Failure::stopped) : 0;
+  }
+
+  /// Says what runs where, and begins the table of steps. Collective.
+  void show_head() {
+    const std::vector<std::string> hosts = crew_.gather(host_name());
+    const std::string transport =
+        device::on_device() ? comm::device_transport(crew_) : crew_.transport();
+    if (!leader_) return;
+    screen_.emplace(ScreenSettings{.head = head(options_, run_.deck, hosts, threads_, transport),
+                                   .first_step = engine_->steps_done(),
+                                   .last_step = run_.last_step,
+                                   .log_every = run_.deck.output.log_every,
+                                   .json = options_.log == "json"},
+                    expectation(description_.predicted_iteration_s, predicted_.front(),
+                                session_.ranks_per_node()),
+                    yardstick(run_));
   }
 
   /// Begins a time in which there must be progress every `deadline_s` seconds.
@@ -291,9 +273,15 @@ class Training {
           .tokens_per_s = double(run_.plan.global_batch) * run_.model.seq_len / metrics.iteration_s,
           .peak_bytes = std::vector<std::int64_t>(shared.begin() + 4, shared.end())};
       screen_->show(row);
+      metrics_log_->add(row);
       run_file_->add(std::move(row));
     }
     return shared[1] > 0.0;
+  }
+
+  void rewind_metrics() {
+    run_file_->rewind(engine_->steps_done());
+    metrics_log_->rewind(engine_->steps_done());
   }
 
   void after_step(bool stopped) {
@@ -311,8 +299,10 @@ class Training {
   void evaluate() {
     valid_loss_ = engine_->evaluate(*run_.valid_data, 0, run_.deck.data.eval_sequences);
     if (!leader_) return;
-    screen_->show_evaluation(engine_->steps_done(), *valid_loss_);
-    run_file_->add(io::EvaluationRow{engine_->steps_done(), *valid_loss_});
+    const io::EvaluationRow row{engine_->steps_done(), *valid_loss_};
+    screen_->show(row);
+    metrics_log_->add(row);
+    run_file_->add(row);
   }
 
   void checkpoint() {
@@ -354,11 +344,14 @@ class Training {
     screen_->close(description_);
     const deck::OutputKeys& output = run_.deck.output;
     if (code != 0)
-      log::info("stopped after {} of {} steps; {}", engine_->steps_done(), run_.last_step,
-                output.checkpoints ? "start the same job again to go on"
-                                   : "output.checkpoints = false kept nothing to go on from");
-    log::info("results in {}: run.h5{}", output.directory,
-              output.checkpoints ? ", checkpoints/" : "");
+      screen_->report(fmt::format(
+          "stopped after {} of {} steps; {}", engine_->steps_done(), run_.last_step,
+          output.checkpoints ? "start the same job again to go on"
+                             : "output.checkpoints = false kept nothing to go on from"));
+    screen_->report(fmt::format("results in {}: run.h5, metrics.jsonl{}{}{}", output.directory,
+                                output.checkpoints ? ", checkpoints/" : "",
+                                output.trace ? ", trace.json" : "",
+                                output.tensorboard ? ", tensorboard/" : ""));
   }
 
   void write_trace() {
@@ -391,12 +384,14 @@ class Training {
   double iteration_s_ = 0.0;  ///< as predicted, then as measured of late
   double write_s_ = 0.0;      ///< that a checkpoint takes: as expected, then as measured
   double write_limit_s_ = 0.0;
-  double limit_s_;  ///< of the whole job, from its start
+  double limit_s_;   ///< of the whole job, from its start
+  int threads_ = 1;  ///< of this rank
   std::int64_t max_copy_bytes_ = 0;
   std::optional<kernels::Runtime> runtime_;
   std::optional<comm::Watchdog> watchdog_;  ///< before the engine, whose threads beat it
   std::optional<engine::Engine> engine_;
   std::optional<io::RunFile> run_file_;
+  std::optional<io::MetricsLog> metrics_log_;
   std::optional<io::CheckpointWriter> writer_;
   std::optional<Recovery> recovery_;
   std::optional<RankChecks> checks_;

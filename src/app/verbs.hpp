@@ -25,6 +25,7 @@ struct RunOptions : DeckOptions {
   bool new_data = false;     ///< on resume the deck's data may be others than the checkpoint's
   double max_minutes = 0.0;  ///< since the start of the process; 0: no limit
   bool dry_run = false;
+  std::string log = "plain";  ///< plain | json
 };
 
 struct EvalOptions {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 
+#include <cstdlib>
 #include <memory>
 
 namespace brume::log {
@@ -16,6 +17,9 @@ void start(int rank, int size, bool verbose) {
   is_leader = rank == 0;
   // A logger of no registered name: a job starts its log again once it knows its rank.
   const auto sink = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
+  sink->set_color(spdlog::level::info, "");  // only what is wrong has a colour
+  const char* no_color = std::getenv("NO_COLOR");
+  if (no_color != nullptr && *no_color != '\0') sink->set_color_mode(spdlog::color_mode::never);
   spdlog::set_default_logger(std::make_shared<spdlog::logger>("", sink));
   // Rank 0 speaks for the job; the others say who they are when something is wrong.
   spdlog::set_pattern(rank == 0 || size == 1 ? "%^%v%$" : fmt::format("%^rank {}: %v%$", rank));

@@ -334,7 +334,9 @@ const Schema<OutputKeys>& output_schema() {
                {.help = "the checkpoint of the least validation loss stays; evaluates before each"})
           .key("log_every", &OutputKeys::log_every,
                {.unit = "iterations", .help = "between log lines", .min = 1})
-          .key("trace", &OutputKeys::trace, {.help = "write trace.json of the last step"});
+          .key("trace", &OutputKeys::trace, {.help = "write trace.json of the last step"})
+          .key("tensorboard", &OutputKeys::tensorboard,
+               {.help = "write TensorBoard's event files below tensorboard/"});
   return schema;
 }
 

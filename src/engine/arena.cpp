@@ -1,7 +1,6 @@
 #include "arena.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 
@@ -19,12 +18,6 @@ using Guard = std::array<std::byte, schedule::guard_bytes>;
 using schedule::Tier;
 
 }  // namespace
-
-std::string this_node() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
 
 std::string need(const std::string& node, std::int64_t bytes) {
   return fmt::format("{} {}", bytes, node);

@@ -11,8 +11,6 @@
 
 namespace brume::engine {
 
-std::string this_node();  ///< its name
-
 /// What a rank tells the others: the node that it is on and the host memory that it needs there.
 std::string need(const std::string& node, std::int64_t bytes);
 

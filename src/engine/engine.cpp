@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "base/host.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "comm/agree.hpp"
@@ -126,7 +127,7 @@ struct Engine::Impl {
     const std::int64_t mine =
         of(schedule::Tier::host) + (device::on_device() ? 0 : of(schedule::Tier::device));
     const std::int64_t left = device::available_bytes();
-    const std::int64_t all = bytes_of_node(this_node(), world.gather(need(this_node(), mine)));
+    const std::int64_t all = bytes_of_node(host_name(), world.gather(need(host_name(), mine)));
     comm::together(world, [&] {
       require(left < 0 || all <= left, Failure::resource,
               "this node's ranks need {} of host memory together, but it has {} left: lower "

@@ -66,8 +66,8 @@ class RowsWriter {
       : file_(file), rows_(rows), parts_(parts) {}
 
   void put_all() {
-    put<std::int64_t>("/steps/step", "1", "number of the step, from 0",
-                      [](const Row& row) { return row.metrics.step; });
+    put<std::int64_t>("/steps/step", "1", "number of the step, from 1",
+                      [](const Row& row) { return row.metrics.step + 1; });
     put<std::int64_t>(skipped_path, "1",
                       "1: loss or gradient norm is not finite, so there was no update",
                       [](const Row& row) { return row.metrics.skipped; });
@@ -138,7 +138,7 @@ void put_parts(Hdf5Writer& file, const std::vector<RunPart>& parts) {
   std::vector<std::int64_t> numbers;
   for (const RunPart& part : parts)
     numbers.insert(numbers.end(), {part.first_step, part.end_step, part.rows, part.ranks});
-  put(file, parts_path, "1", "[part] first step, one beyond the last, rows, ranks", numbers,
+  put(file, parts_path, "1", "[part] steps done before it and after it, rows, ranks", numbers,
       {parts.size(), 4});
 }
 

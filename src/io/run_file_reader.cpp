@@ -32,9 +32,9 @@ void check_version(const Hdf5Reader& file, const std::string& name, const char* 
   require(file.text("/", "filetype") == filetype, Failure::input, "{}: is no {} file", name,
           filetype);
   const std::vector<std::int64_t> version = file.integers("/", "version");
-  require(version.size() == 2 && version[0] == run_version[0], Failure::input,
-          "{}: has layout version {}, this program reads {}", name, fmt::join(version, "."),
-          run_version[0]);
+  require(version.size() == 2 && version[0] == run_version[0] && version[1] >= oldest_run_minor,
+          Failure::input, "{}: has layout version {}, this program reads {}.{} and later ones of {}",
+          name, fmt::join(version, "."), run_version[0], oldest_run_minor, run_version[0]);
 }
 
 RunDescription get_description(const Hdf5Reader& file) {
@@ -86,7 +86,7 @@ std::vector<Row> get_rows(const Hdf5Reader& file, const std::string& group) {
   const hsize_t count = length(file, group + "/steps/step");
   const auto steps = get<std::int64_t>(file, group + "/steps/step", {count});
   std::vector<Row> rows(count);
-  for (std::size_t i = 0; i < count; ++i) rows[i].metrics.step = steps[i];
+  for (std::size_t i = 0; i < count; ++i) rows[i].metrics.step = steps[i] - 1;
   for (const Column& column : columns) {
     const auto values = get<double>(file, group + column.path, {count});
     for (std::size_t i = 0; i < count; ++i) column.at(rows[i]) = values[i];
@@ -137,7 +137,7 @@ std::vector<Row> read_part(const std::filesystem::path& directory, const RunPart
   check_version(file, path.string(), part_filetype);
   std::vector<Row> rows = get_rows(file, "");
   require(std::int64_t(rows.size()) == part.rows && rows.front().metrics.step == part.first_step,
-          Failure::input, "{}: holds {} steps, run.h5 says {} from step {} on", path.string(),
+          Failure::input, "{}: holds {} steps, run.h5 says {} after step {}", path.string(),
           rows.size(), part.rows, part.first_step);
   return rows;
 }

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "base/host.hpp"
 #include "base/log.hpp"
 #include "files.hpp"
 
@@ -34,9 +35,7 @@ std::string job_name() {
 
 /// "host HOST, process PID, job ID", in the first line of the file.
 std::string owner() {
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  return fmt::format("host {}, process {}{}", host.data(), ::getpid(), job_name());
+  return fmt::format("host {}, process {}{}", host_name(), ::getpid(), job_name());
 }
 
 Descriptor open_lock(const fs::path& path) {

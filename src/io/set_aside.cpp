@@ -15,7 +15,7 @@ std::optional<fs::path> set_aside(const fs::path& run_directory,
     for (const std::int64_t later : steps_in(checkpoints))
       if (!resumed_step || later > *resumed_step)
         leaving.push_back(step_directory("checkpoints", later));
-  for (const char* name : {"steps", "run.h5"})
+  for (const char* name : {"steps", "run.h5", "metrics.jsonl", "tensorboard"})
     if (resumed_step.value_or(0) == 0 && fs::exists(run_directory / name, missing))
       leaving.emplace_back(name);
   if (leaving.empty()) return std::nullopt;

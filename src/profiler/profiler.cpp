@@ -1,7 +1,6 @@
 #include "profiler/profiler.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -11,6 +10,7 @@
 #include <set>
 #include <thread>
 
+#include "base/host.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "bench.hpp"
@@ -56,15 +56,13 @@ Sizes transfer_sizes(const model::Config& model, const Shapes& shapes) {
 
 /// "4 ranks on node17, 2024-05-01 12:00 UTC", as rank 0 sees it.
 std::string origin(comm::Communicator& world) {
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
   ::gmtime_r(&now, &utc);
   std::array<char, 32> when{};
   std::strftime(when.data(), when.size(), "%Y-%m-%d %H:%M UTC", &utc);
   return comm::broadcast(
-      world, fmt::format("{} ranks on {}, {}", world.size(), host.data(), when.data()), 0);
+      world, fmt::format("{} ranks on {}, {}", world.size(), host_name(), when.data()), 0);
 }
 
 /// The widest product of a layer.

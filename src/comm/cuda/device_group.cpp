@@ -2,13 +2,13 @@
 #include "comm/device_group.hpp"
 
 #include <nccl.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <set>
 #include <string_view>
 
 #include "base/error.hpp"
+#include "base/host.hpp"
 #include "comm/cuda.hpp"
 #include "device/cuda.hpp"
 
@@ -38,9 +38,7 @@ bool devices_differ(Communicator& host) {
   device::cuda_check(cudaGetDevice(&device), "asking for the device");
   char bus[32] = {};
   device::cuda_check(cudaDeviceGetPCIBusId(bus, sizeof bus, device), "asking for a bus id");
-  char node[256] = {};
-  gethostname(node, sizeof node - 1);
-  const std::vector<std::string> all = host.gather(std::string(node) + ' ' + bus);
+  const std::vector<std::string> all = host.gather(host_name() + ' ' + bus);
   return std::set<std::string>(all.begin(), all.end()).size() == all.size();
 }
 

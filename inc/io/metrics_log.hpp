@@ -1,0 +1,70 @@
+/// @file metrics.jsonl and TensorBoard's event files: what a run does, while it does it. Layout in
+/// src/io/README.md.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "io/run_file.hpp"
+
+namespace brume::io {
+
+class AppendedFile;
+class EventFile;
+
+/// What the speed of a run is measured by.
+struct Yardstick {
+  int devices = 1;
+  double flops_per_token = 0.0;   ///< model FLOPs
+  double peak_flops_per_s = 0.0;  ///< of all devices together; 0: not known
+
+  double flops_per_s(double tokens_per_s) const { return tokens_per_s * flops_per_token; }
+  /// Model FLOPs utilisation, a share of the peak; 0: not known.
+  double mfu(double tokens_per_s) const {
+    return peak_flops_per_s > 0.0 ? flops_per_s(tokens_per_s) / peak_flops_per_s : 0.0;
+  }
+};
+
+/// A number of a step under the name that it has in metrics.jsonl and in TensorBoard.
+struct Scalar {
+  const char* name;
+  double value;
+};
+std::vector<Scalar> scalars(const Row& row, const Yardstick& yardstick);
+
+/// Lines of metrics.jsonl, one JSON object each, with the end of the line.
+std::string json_line(const Row& row, const Yardstick& yardstick);
+std::string json_line(const EvaluationRow& row);
+
+/// Appends a line for each step, each evaluation and each start of a job, and where asked the same
+/// to TensorBoard's files. A kill cuts the last line at most; the next job goes on behind the lines
+/// up to the step that it resumes from. What cannot be written is left out with one warning:
+/// run.h5 has it all. Rank 0 only.
+class MetricsLog {
+ public:
+  /// @throws Error(storage) when the files cannot be opened
+  MetricsLog(const std::filesystem::path& directory, const RunDescription& description,
+             const Yardstick& yardstick, std::int64_t resumed_step, bool tensorboard);
+  ~MetricsLog();
+
+  void add(const Row& row);
+  void add(const EvaluationRow& row);
+  /// Forgets what came after so many steps.
+  void rewind(std::int64_t steps);
+
+ private:
+  void open_at(std::int64_t steps);
+  template <typename Write>
+  void or_warn(Write&& write);
+
+  std::filesystem::path path_;  ///< of the lines
+  Yardstick yardstick_;
+  std::unique_ptr<AppendedFile> lines_;
+  std::unique_ptr<EventFile> events_;  ///< none where not asked for
+  bool warned_ = false;
+};
+
+}  // namespace brume::io

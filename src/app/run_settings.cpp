@@ -1,0 +1,94 @@
+#include "run_settings.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <thread>
+
+#include "model/model.hpp"
+#include "outlook.hpp"
+
+namespace brume::app {
+namespace {
+
+std::string counted(std::size_t count, const char* what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
+/// "2 nodes (n01, n02)", in the order of the ranks, of many the first and the last.
+std::string nodes_of(const std::vector<std::string>& host_of_rank) {
+  std::vector<std::string> hosts;
+  for (const std::string& host : host_of_rank)
+    if (std::ranges::find(hosts, host) == hosts.end()) hosts.push_back(host);
+  constexpr std::size_t most = 4;
+  const std::string names = hosts.size() <= most
+                                ? fmt::format("{}", fmt::join(hosts, ", "))
+                                : fmt::format("{} to {}", hosts.front(), hosts.back());
+  return fmt::format("{} ({})", counted(hosts.size(), "node"), names);
+}
+
+}  // namespace
+
+double time_limit_s(double max_minutes, std::chrono::steady_clock::time_point start) {
+  double limit_s = std::numeric_limits<double>::infinity();
+  if (max_minutes > 0.0) limit_s = 60.0 * max_minutes;
+  const double spent_s =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (const char* end = std::getenv("SLURM_JOB_END_TIME")) {  // seconds since 1970
+    const double now_s =
+        std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    if (const double end_s = std::strtod(end, nullptr); end_s > 0.0)
+      limit_s = std::min(limit_s, spent_s + end_s - now_s);
+  }
+  return limit_s;
+}
+
+engine::Settings engine_settings(const deck::Deck& deck, std::int64_t steps, int threads,
+                                 int first_core) {
+  const deck::OptimizerKeys& o = deck.training.optimizer;
+  engine::Settings s;
+  s.steps = steps;
+  s.optimizer = {.lr = o.lr,
+                 .schedule = engine::lr_schedule(o.schedule),
+                 .min_lr_ratio = o.min_lr_ratio,
+                 .warmup_steps = o.warmup_steps,
+                 .decay_steps = o.decay_steps,
+                 .beta1 = o.beta1,
+                 .beta2 = o.beta2,
+                 .eps = o.eps,
+                 .weight_decay = o.weight_decay,
+                 .clip_norm = o.clip_norm};
+  s.loss_scale = deck.training.loss_scale;
+  s.seed = std::uint64_t(deck.training.seed);
+  s.threads = threads;
+  s.first_core = first_core;
+  return s;
+}
+
+std::string head(const RunOptions& options, const deck::Deck& deck,
+                 const std::vector<std::string>& hosts, int threads, const std::string& transport) {
+  return fmt::format("brume {}: {} on {} of {}, {} each, by {}, seed {}", BRUME_VERSION,
+                     options.deck, counted(hosts.size(), "rank"), nodes_of(hosts),
+                     counted(std::size_t(threads), "thread"), transport, deck.training.seed);
+}
+
+io::Yardstick yardstick(const Prepared& run) {
+  return {.devices = run.plan.devices(),
+          .flops_per_token = model::flops_per_sequence(run.model) / double(run.model.seq_len),
+          .peak_flops_per_s = peak_flops_per_s(run.plan, run.model, *run.machine)};
+}
+
+Expectation expectation(double iteration_s, const io::RankTimeline& rank_0, int ranks_per_node) {
+  Expectation expected{.iteration_s = iteration_s,
+                       .busy_s = {},
+                       .ranks_per_node = ranks_per_node,
+                       .cores = int(std::thread::hardware_concurrency())};
+  for (std::size_t task = 0; task < rank_0.times.size(); ++task)
+    expected.busy_s[std::size_t(rank_0.channels[task])] +=
+        rank_0.times[task].end_s - rank_0.times[task].start_s;
+  return expected;
+}
+
+}  // namespace brume::app

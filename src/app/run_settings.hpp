@@ -1,0 +1,38 @@
+/// @file What deck, plan and launch say of a training, as the engine and the log take it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "deck/deck.hpp"
+#include "engine/engine.hpp"
+#include "io/metrics_log.hpp"
+#include "io/trace.hpp"
+#include "prepare.hpp"
+#include "screen.hpp"
+
+namespace brume::app {
+
+/// How long a job may take from `start` on [s]: --max-minutes or, where that ends sooner, what
+/// Slurm gives it.
+double time_limit_s(double max_minutes, std::chrono::steady_clock::time_point start);
+
+/// @param steps       of the whole training
+/// @param threads     of this rank
+/// @param first_core  of these on the node; -1: wherever the system puts them
+engine::Settings engine_settings(const deck::Deck& deck, std::int64_t steps, int threads,
+                                 int first_core);
+
+/// What a job's log begins with: version, deck, ranks, nodes, threads, transport, seed.
+/// @param hosts  [rank] name of the node it is on
+std::string head(const RunOptions& options, const deck::Deck& deck,
+                 const std::vector<std::string>& hosts, int threads, const std::string& transport);
+
+io::Yardstick yardstick(const Prepared& run);
+
+/// @param rank_0  its predicted iteration
+Expectation expectation(double iteration_s, const io::RankTimeline& rank_0, int ranks_per_node);
+
+}  // namespace brume::app

@@ -1,0 +1,148 @@
+#include "io/metrics_log.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "appended_file.hpp"
+#include "base/files.hpp"
+#include "base/log.hpp"
+#include "event_file.hpp"
+
+namespace brume::io {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+constexpr std::int64_t max_line_bytes = 1 << 20;  ///< that a line of ours never has
+constexpr const char* valid_loss = "valid_loss";
+
+double now_s() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return double(std::chrono::duration_cast<std::chrono::milliseconds>(now).count()) / 1e3;
+}
+
+ordered_json stamped(std::int64_t step) { return {{"step", step}, {"time", now_s()}}; }
+
+std::string text(const ordered_json& line) {
+  return line.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+/// The step of a line; below 0 where it is none of ours.
+std::int64_t step_of(std::string_view line) {
+  const auto object = nlohmann::json::parse(line, nullptr, false);
+  if (!object.is_object() || !object.contains("step")) return -1;
+  return object["step"].is_number_unsigned() ? object["step"].get<std::int64_t>() : -1;
+}
+
+/// How many bytes lines of the first `steps` steps take: those before the first line of a later
+/// step, or that is not whole.
+std::int64_t bytes_until(const fs::path& path, std::int64_t steps) {
+  const Descriptor file = open_regular(path, Failure::storage);
+  Bytes room(std::size_t(2 * max_line_bytes));
+  std::int64_t kept = 0;
+  for (;;) {
+    const std::size_t read = read_at(file, kept, room, path.string(), Failure::storage);
+    const std::string_view text(reinterpret_cast<const char*>(room.data()), read);
+    std::size_t begin = 0;
+    for (std::size_t end; (end = text.find('\n', begin)) != text.npos; begin = end + 1) {
+      const std::int64_t step = step_of(text.substr(begin, end - begin));
+      if (step < 0 || step > steps) return kept + std::int64_t(begin);
+    }
+    if (begin == 0) return kept;  // the end of the file, a cut line, or none of ours
+    kept += std::int64_t(begin);
+  }
+}
+
+}  // namespace
+
+std::vector<Scalar> scalars(const Row& row, const Yardstick& yardstick) {
+  const engine::StepMetrics& m = row.metrics;
+  const double devices = yardstick.devices;
+  std::vector<Scalar> values{
+      {"loss", m.loss},
+      {"grad_norm", m.grad_norm},
+      {"lr", m.lr},
+      {"loss_scale", m.loss_scale},
+      {"iteration_s", m.iteration_s},
+      {"tokens_per_s", row.tokens_per_s},
+      {"tokens_per_s_per_device", row.tokens_per_s / devices},
+      {"tflops_per_device", yardstick.flops_per_s(row.tokens_per_s) / devices / 1e12},
+  };
+  if (yardstick.peak_flops_per_s > 0.0) values.push_back({"mfu", yardstick.mfu(row.tokens_per_s)});
+  if (!row.peak_bytes.empty())
+    values.push_back({"peak_resident_bytes", double(*std::ranges::max_element(row.peak_bytes))});
+  return values;
+}
+
+std::string json_line(const Row& row, const Yardstick& yardstick) {
+  ordered_json line = stamped(row.metrics.step + 1);
+  for (const Scalar& scalar : scalars(row, yardstick)) line[scalar.name] = scalar.value;
+  if (row.metrics.skipped) line["skipped"] = true;
+  return text(line);
+}
+
+std::string json_line(const EvaluationRow& row) {
+  ordered_json line = stamped(row.step);
+  line[valid_loss] = row.loss;
+  return text(line);
+}
+
+MetricsLog::MetricsLog(const fs::path& directory, const RunDescription& description,
+                       const Yardstick& yardstick, std::int64_t resumed_step, bool tensorboard)
+    : path_(directory / "metrics.jsonl"), yardstick_(yardstick) {
+  open_at(resumed_step);
+  ordered_json line = stamped(resumed_step);
+  line["event"] = "start";
+  line["version"] = description.version;
+  line["ranks"] = description.ranks;
+  lines_->append(text(line));
+  if (!tensorboard) return;
+  make_directory(directory / "tensorboard");
+  events_ = std::make_unique<EventFile>(directory / "tensorboard", resumed_step + 1);
+}
+
+MetricsLog::~MetricsLog() = default;
+
+/// Opens the file that has the name now, behind the lines of so many steps.
+void MetricsLog::open_at(std::int64_t steps) {
+  lines_ = std::make_unique<AppendedFile>(path_);
+  lines_->cut(bytes_until(path_, steps));
+}
+
+template <typename Write>
+void MetricsLog::or_warn(Write&& write) {
+  try {
+    write();
+    warned_ = false;
+  } catch (const Error& failure) {
+    if (!warned_) log::warn("metrics are only in run.h5 for now: {}", failure.what());
+    warned_ = true;
+  }
+}
+
+void MetricsLog::add(const Row& row) {
+  or_warn([&] {
+    lines_->append(json_line(row, yardstick_));
+    if (events_) events_->add(row.metrics.step + 1, scalars(row, yardstick_));
+  });
+}
+
+void MetricsLog::add(const EvaluationRow& row) {
+  or_warn([&] {
+    lines_->append(json_line(row));
+    const Scalar scalar{valid_loss, row.loss};
+    if (events_) events_->add(row.step, {&scalar, 1});
+  });
+}
+
+void MetricsLog::rewind(std::int64_t steps) {
+  or_warn([&] {
+    open_at(steps);
+    if (events_) events_->restart(steps + 1);
+  });
+}
+
+}  // namespace brume::io
