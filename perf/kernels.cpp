@@ -130,15 +130,23 @@ void measure_linear(Report& report, int tokens, int inner, int outer) {
   Operands operands;
   const auto x = matrix<Storage>(operands, tokens, inner),
              w = matrix<Storage>(operands, outer, inner),
-             y = matrix<Storage>(operands, tokens, outer);
+             y = matrix<Storage>(operands, tokens, outer),
+             residual = matrix<Storage>(operands, tokens, outer);
+  const auto bias = vector<Storage>(operands, outer);
   const Matrix dw = matrix<float>(operands, outer, inner);
+  const Vector db = vector<float>(operands, outer);
   const double flops = 2.0 * tokens * inner * outer;
   report.products<Storage>("linear_forward", shape, flops,
                            [&] { linear_forward<Storage>(x, w, Write::replace, y); });
+  report.products<Storage>("affine_forward", shape, flops,
+                           [&] { affine_forward<Storage>(x, w, bias, residual, y); });
   report.products<Storage>("linear_backward_input", shape, flops,
                            [&] { linear_backward_input<Storage>(y, w, Write::replace, x); });
   report.products<Storage>("linear_backward_weight", shape, flops,
                            [&] { linear_backward_weight<Storage>(y, x, Write::accumulate, dw); });
+  report.products<Storage>("affine_backward_parameters", shape, flops, [&] {
+    affine_backward_parameters<Storage>(y, x, Write::accumulate, dw, db);
+  });
 }
 
 template <class Storage>

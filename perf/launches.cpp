@@ -106,6 +106,22 @@ void linear_backward_weight(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
 }
 
 template <class Storage>
+void affine_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, ConstVectorOf<Storage> bias,
+                    ConstMatrixOf<Storage> residual, MatrixOf<Storage> y) {
+  note(fmt::format("affine_forward {} x {} x {}", y.extent(0), y.extent(1), x.extent(1)),
+       2.0 * double(y.size()) * double(x.extent(1)), x, w, bias, residual, y);
+}
+/// An epilogue writes the bias's gradient; what accumulates it is another launch.
+template <class Storage>
+void affine_backward_parameters(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x, Write write,
+                                Matrix dw, Vector db) {
+  linear_backward_weight<Storage>(dy, x, write, dw);
+  perf::launches().back().bytes += bytes_of(db);
+  if (db.size() > 0 && write == Write::accumulate) add(db, db);
+}
+bool products_take_biases() { return true; }
+
+template <class Storage>
 void attention_forward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv, MatrixOf<Storage> o,
                        Vector lse) {
   note("attention_forward", 2.0 * product_flops(shape), qkv, o, lse);

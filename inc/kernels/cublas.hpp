@@ -13,9 +13,6 @@ namespace brume::kernels {
 
 enum class ElementType { fp32, tf32, bf16, fp16 };  ///< tf32: fp32 in memory, fewer bits multiplied
 
-/// What is done with a product before it is written.
-enum class Epilogue { none, bias, bias_gelu };
-
 /// A row-major matrix in device memory.
 struct DeviceMatrix {
   void* data = nullptr;
@@ -35,10 +32,12 @@ class CublasLinear {
   CublasLinear(void* workspace, std::int64_t workspace_bytes);
   ~CublasLinear();
 
-  /// y[n,o] = epilogue(sum_i x[n,i] w[o,i] + bias[o])  (+ y[n,o] before it when accumulating)
+  /// y[n,o] = residual[n,o] + sum_i x[n,i] w[o,i] + bias[o]
   ///
-  /// @param bias  [O] of y's type; null without a bias in the epilogue
-  void forward(DeviceMatrix x, DeviceMatrix w, Epilogue epilogue, const void* bias, Write write,
+  /// @param bias      [O] of y's type; null adds nothing
+  /// @param residual  [N, O] of y's type; without data it adds nothing. It may be y
+  /// @return          false where no algorithm adds the bias: nothing was done
+  bool forward(DeviceMatrix x, DeviceMatrix w, const void* bias, DeviceMatrix residual,
                DeviceMatrix y, cudaStream_t stream);
 
   /// dx[n,i] = sum_o dy[n,o] w[o,i]  (+ dx[n,i] when accumulating)
@@ -46,7 +45,10 @@ class CublasLinear {
                       cudaStream_t stream);
 
   /// dw[o,i] = sum_n dy[n,o] x[n,i]  (+ dw[o,i] when accumulating; dw may be fp32)
-  void backward_weight(DeviceMatrix dy, DeviceMatrix x, Write write, DeviceMatrix dw,
+  ///
+  /// @param db  [O] of dw's type, db[o] = sum_n dy[n,o], always replaced; null: not wanted
+  /// @return    false where no algorithm makes db: nothing was done
+  bool backward_weight(DeviceMatrix dy, DeviceMatrix x, Write write, DeviceMatrix dw, void* db,
                        cudaStream_t stream);
 
  private:

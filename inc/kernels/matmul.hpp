@@ -1,4 +1,4 @@
-/// @file Matrix products of linear layers by oneDNN on the host.
+/// @file Matrix products of linear layers, by oneDNN on hosts and cuBLASLt on NVIDIA devices.
 #pragma once
 
 #include "kernels/types.hpp"
@@ -23,5 +23,23 @@ void linear_backward_input(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> w, 
 template <class Storage = float>
 void linear_backward_weight(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x, Write write,
                             Matrix dw);
+
+/// y[n,o] = residual[n,o] + sum_i x[n,i] w[o,i] + bias[o]
+///
+/// @param bias      [O]; an empty view adds nothing
+/// @param residual  [N, O]; an empty view adds nothing. y may be `residual` itself
+template <class Storage = float>
+void affine_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, ConstVectorOf<Storage> bias,
+                    ConstMatrixOf<Storage> residual, MatrixOf<Storage> y);
+
+/// dw[o,i] = sum_n dy[n,o] x[n,i],  db[o] = sum_n dy[n,o]  (+ old values when accumulating)
+///
+/// @param db  [O]; an empty view: there is no bias
+template <class Storage = float>
+void affine_backward_parameters(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x, Write write,
+                                Matrix dw, Vector db);
+
+/// Whether biases and residuals go with their product, without a pass over memory of their own.
+bool products_take_biases();
 
 }  // namespace brume::kernels

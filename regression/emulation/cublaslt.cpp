@@ -2,7 +2,7 @@
 #include <cublasLt.h>
 
 #include <bit>
-#include <cmath>
+#include <cstdlib>
 #include <cstring>
 
 #include "base/narrow.hpp"
@@ -75,10 +75,6 @@ Range range(const void* address, const Layout& layout, Access access) {
                      std::uint64_t(layout.stride) * element, access, "a product");
   if (!made.known) report("a product has a matrix in the host's own memory");
   return made;
-}
-
-float gelu(float z) {
-  return 0.5f * z * (1.0f + std::tanh(0.7978845608f * (z + 0.044715f * z * z * z)));
 }
 
 template <class Value>
@@ -183,12 +179,16 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t prefer
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t operation,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
                                               cublasLtMatmulPreference_t preference, int wanted,
                                               cublasLtMatmulHeuristicResult_t found[], int* count) {
   if (wanted != 1) report("more than one algorithm for a product, which is not emulated");
+  // As a library has it for some shapes and types.
+  const bool plain = constant_of<Operation>(operation).epilogue == CUBLASLT_EPILOGUE_DEFAULT;
+  if (*count = 0; !plain && std::getenv("BRUME_EMULATED_WITHOUT_EPILOGUES"))
+    return CUBLAS_STATUS_NOT_SUPPORTED;
   static_assert(sizeof(Preference) <= sizeof found->algo);
   std::memcpy(&found->algo, &constant_of<Preference>(preference), sizeof(Preference));
   *count = 1;
@@ -212,8 +212,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t handle, con
   if ((tb ? B.columns : B.rows) != inner || D.rows != rows || D.columns != columns ||
       A.type != B.type)
     return CUBLAS_STATUS_INVALID_VALUE;
-  if (c != d || of_c != of_d || C.type != D.type)
-    report("a product whose result does not take its summand's place, which is not emulated");
+  if (C.type != D.type || C.rows != D.rows || C.columns != D.columns)
+    return CUBLAS_STATUS_INVALID_VALUE;
   Preference promised;
   std::memcpy(static_cast<void*>(&promised), algorithm, sizeof promised);
   const void* const pointers[] = {a, b, c, d};
@@ -229,13 +229,20 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t handle, con
   read(kept, beta, sizeof kept);
   const Range in_a = range(a, A, Access::read), in_b = range(b, B, Access::read),
               out = range(d, D, Access::write);
-  Range old{nullptr, false, {}}, bias{nullptr, false, {}}, space{nullptr, false, {}};
+  Range old{nullptr, false, {}}, bias{nullptr, false, {}}, gradient{nullptr, false, {}},
+      space{nullptr, false, {}};
   if (kept != 0.0f) old = range(c, C, Access::read);
-  if (operation.epilogue != CUBLASLT_EPILOGUE_DEFAULT) {
-    if (operation.epilogue != CUBLASLT_EPILOGUE_BIAS &&
-        operation.epilogue != CUBLASLT_EPILOGUE_GELU_BIAS)
+  switch (operation.epilogue) {
+    case CUBLASLT_EPILOGUE_DEFAULT: break;
+    case CUBLASLT_EPILOGUE_BIAS:
+      bias = range(operation.bias, rows * bytes_of(D.type), Access::read, "a product's bias");
+      break;
+    case CUBLASLT_EPILOGUE_BGRADB:
+      gradient = range(operation.bias, columns * bytes_of(D.type), Access::write,
+                       "a product's bias gradient");
+      break;
+    default:
       report(fmt::format("epilogue {} of a product is not emulated", int(operation.epilogue)));
-    bias = range(operation.bias, rows * bytes_of(D.type), Access::read, "a product's bias");
   }
   // It may be used, as some algorithms do.
   if (workspace_bytes > 0)
@@ -255,13 +262,17 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t handle, con
       for (std::uint64_t row = 0; row < rows; ++row) {
         const std::uint64_t at = column * std::uint64_t(D.stride) + row;
         float value = scale * sums[row];
-        if (kept != 0.0f) value += kept * load(out.host, D.type, at);
+        if (kept != 0.0f)
+          value += kept * load(old.host, C.type, column * std::uint64_t(C.stride) + row);
         if (bias.host != nullptr) value += load(bias.host, D.type, row);
-        if (operation.epilogue == CUBLASLT_EPILOGUE_GELU_BIAS) value = gelu(value);
         store(out.host, D.type, at, value);
       }
+      if (gradient.host == nullptr) continue;
+      float sum = 0.0f;
+      for (std::uint64_t k = 0; k < inner; ++k) sum += right[k * columns + column];
+      store(gradient.host, D.type, column, sum);
     }
-    return intervals(in_a, in_b, old, bias, space, out);
+    return intervals(in_a, in_b, old, bias, gradient, space, out);
   });
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -46,12 +46,12 @@ TEST_P(Products, OfALinearLayerMatchPlainSums) {
   const auto matrix = [](const test::OnDevice& m, std::int64_t rows, std::int64_t columns) {
     return DeviceMatrix{m.data(), rows, columns, GetParam()};
   };
-  linear.forward(matrix(dx_x, tokens, in), matrix(dx_w, out, in), Epilogue::none, nullptr,
-                 Write::replace, matrix(y, tokens, out), device::cuda_stream());
+  linear.forward(matrix(dx_x, tokens, in), matrix(dx_w, out, in), nullptr, {},
+                 matrix(y, tokens, out), device::cuda_stream());
   linear.backward_input(matrix(dx_dy, tokens, out), matrix(dx_w, out, in), Write::replace,
                         matrix(dx, tokens, in), device::cuda_stream());
   linear.backward_weight(matrix(dx_dy, tokens, out), matrix(dx_x, tokens, in), Write::accumulate,
-                         matrix(dw, out, in), device::cuda_stream());
+                         matrix(dw, out, in), nullptr, device::cuda_stream());
 
   std::vector<double> y_sum(tokens * out), dx_sum(tokens * in), dw_sum(old.begin(), old.end());
   for (std::int64_t n = 0; n < tokens; ++n)
@@ -72,25 +72,36 @@ TEST_P(Products, OfALinearLayerMatchPlainSums) {
   EXPECT_EQ(largest_difference(y.values(), y_sum) > 1e-4, rounds);
 }
 
-TEST_F(Cublas, BiasAndGeluAreAppliedToTheProduct) {
+TEST_F(Cublas, BiasesAndResidualsGoWithTheProduct) {
   const test::BoundStream stream;
   device::Memory workspace(32 << 20);
   CublasLinear linear(workspace.data(), workspace.bytes());
   const auto x = random_values(tokens * in, 5), w = random_values(out * in, 6),
-             bias = random_values(out, 7);
-  const test::OnDevice on_x(x), on_w(w), on_bias(bias), y(std::vector<float>(tokens * out));
-  linear.forward({on_x.data(), tokens, in}, {on_w.data(), out, in}, Epilogue::bias_gelu,
-                 on_bias.data(), Write::replace, {y.data(), tokens, out}, device::cuda_stream());
-  std::vector<double> expected(tokens * out);
+             bias = random_values(out, 7), residual = random_values(tokens * out, 8),
+             dy = random_values(tokens * out, 9);
+  const test::OnDevice on_x(x), on_w(w), on_bias(bias), on_residual(residual), on_dy(dy),
+      y(std::vector<float>(tokens * out)), dw(std::vector<float>(out * in)),
+      db(std::vector<float>(out, 1.0f));
+  EXPECT_TRUE(linear.forward({on_x.data(), tokens, in}, {on_w.data(), out, in}, on_bias.data(),
+                             {on_residual.data(), tokens, out}, {y.data(), tokens, out},
+                             device::cuda_stream()));
+  EXPECT_TRUE(linear.backward_weight({on_dy.data(), tokens, out}, {on_x.data(), tokens, in},
+                                     Write::replace, {dw.data(), out, in}, db.data(),
+                                     device::cuda_stream()));
+  std::vector<double> y_sum(residual.begin(), residual.end()), dw_sum(out * in), db_sum(out);
   for (std::int64_t n = 0; n < tokens; ++n)
     for (std::int64_t o = 0; o < out; ++o) {
-      double sum = bias[std::size_t(o)];
-      for (std::int64_t i = 0; i < in; ++i)
-        sum += double(x[std::size_t(n * in + i)]) * w[std::size_t(o * in + i)];
-      const double inner = std::sqrt(2.0 / M_PI) * (sum + 0.044715 * sum * sum * sum);
-      expected[std::size_t(n * out + o)] = 0.5 * sum * (1.0 + std::tanh(inner));
+      const auto no = std::size_t(n * out + o);
+      y_sum[no] += bias[std::size_t(o)];
+      db_sum[std::size_t(o)] += dy[no];
+      for (std::int64_t i = 0; i < in; ++i) {
+        y_sum[no] += double(x[std::size_t(n * in + i)]) * w[std::size_t(o * in + i)];
+        dw_sum[std::size_t(o * in + i)] += double(dy[no]) * x[std::size_t(n * in + i)];
+      }
     }
-  EXPECT_LT(largest_difference(y.values(), expected), 1e-4);
+  EXPECT_LT(largest_difference(y.values(), y_sum), 1e-4);
+  EXPECT_LT(largest_difference(dw.values(), dw_sum), 1e-4);
+  EXPECT_LT(largest_difference(db.values(), db_sum), 1e-4);
 }
 
 }  // namespace

@@ -71,6 +71,53 @@ TEST(Matmul, GradientsAreTheSlopesOfTheTwin) {
   EXPECT_LT(reference::relative_error(dw.values(), slope_w), 1e-6);
 }
 
+/// With and without a bias and a residual, which may be the result itself.
+TEST(Matmul, AffineLayersEqualTheirTwin) {
+  for (const auto& [N, I, O, gap] : shapes) {
+    SCOPED_TRACE(testing::Message() << N << " x " << I << " x " << O);
+    Array x = random_array(N, I, 1, 1.0f, gap), w = random_array(O, I, 2, 1.0f, gap),
+          bias = random_array(1, O, 3), residual = random_array(N, O, 4, 1.0f, gap);
+    const reference::Doubles product = reference::linear_forward(x.doubles(), w.doubles(), N, I, O);
+    for (const bool has_bias : {false, true})
+      for (const bool has_residual : {false, true}) {
+        reference::Doubles expected = product;
+        for (int n = 0; n < N; ++n)
+          for (int o = 0; o < O; ++o)
+            expected[std::size_t(n * O + o)] +=
+                (has_bias ? bias(0, o) : 0.0) + (has_residual ? residual(n, o) : 0.0);
+        Array y(N, O, gap), in_place = residual;
+        affine_forward(x.matrix(), w.matrix(), has_bias ? bias.vector() : Vector(),
+                       has_residual ? residual.matrix() : Matrix(), y.matrix());
+        EXPECT_LT(reference::relative_error(y.values(), expected), tolerance);
+        EXPECT_TRUE(y.gaps_untouched());
+        if (!has_residual) continue;
+        affine_forward(x.matrix(), w.matrix(), has_bias ? bias.vector() : Vector(),
+                       in_place.matrix(), in_place.matrix());
+        EXPECT_TRUE(reference::same_bits(in_place.values(), y.values()));
+      }
+  }
+}
+
+TEST(Matmul, AffineGradientsEqualTheirTwin) {
+  for (const auto& [N, I, O, gap] : shapes) {
+    SCOPED_TRACE(testing::Message() << N << " x " << I << " x " << O);
+    Array x = random_array(N, I, 1, 1.0f, gap), dy = random_array(N, O, 3, 1.0f, gap);
+    reference::Doubles bias(std::size_t(O), 0.0);
+    for (int n = 0; n < N; ++n)
+      for (int o = 0; o < O; ++o) bias[std::size_t(o)] += dy(n, o);
+    Array db(1, O);
+    expect_product(reference::linear_backward_weight(dy.doubles(), x.doubles(), N, I, O), O, I, gap,
+                   [&](Write write, Matrix dw) {
+                     const bool adds = write == Write::accumulate;
+                     const reference::Doubles before = db.doubles();
+                     affine_backward_parameters(dy.matrix(), x.matrix(), write, dw, db.vector());
+                     EXPECT_LT(reference::relative_error(
+                                   db.values(), adds ? reference::sum(before, bias) : bias),
+                               tolerance * 10);
+                   });
+  }
+}
+
 TEST(Matmul, EmptyProductsLeaveNothing) {
   Array x(0, 4), w = random_array(3, 4, 1), y(0, 3), dw = random_array(3, 4, 2);
   linear_forward(x.matrix(), w.matrix(), Write::replace, y.matrix());
@@ -94,7 +141,8 @@ TEST(Matmul, RepeatsBitwiseAlsoAmongThreads) {
 }
 
 TEST(Matmul, ShapesThatDoNotFitBreakAPromise) {
-  Array x = random_array(4, 5, 1), w = random_array(3, 6, 2), y(4, 3);
+  Array x = random_array(4, 5, 1), w = random_array(3, 6, 2), y(4, 3), fits(3, 5), bias(1, 4);
+  EXPECT_THROW(affine_forward(x.matrix(), fits.matrix(), bias.vector(), {}, y.matrix()), Error);
   EXPECT_THROW(linear_forward(x.matrix(), w.matrix(), Write::replace, y.matrix()), Error);
 }
 

@@ -80,6 +80,10 @@ class ComputeOf final : public Compute {
   }
   ConstVector vector(const Storage* flat, int block, std::string_view suffix) const;
   kernels::Vector vector(float* flat, int block, std::string_view suffix) const;
+  /// The bias of a linear layer; an empty view where it has none.
+  ConstVector bias(const Storage* flat, int block, const std::string& linear) const {
+    return has(block, linear + ".bias") ? vector(flat, block, linear + ".bias") : ConstVector();
+  }
   ConstMatrix matrix(const Storage* flat, int block, std::string_view suffix) const;
   kernels::Matrix matrix(float* flat, int block, std::string_view suffix) const;
   Matrix saved(const Operands& o, std::string_view name, int columns) const;

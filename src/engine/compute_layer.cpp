@@ -54,11 +54,10 @@ void ComputeOf<Storage>::project(const Operands& o, BranchKind kind, ConstMatrix
   const Matrix out = saved(o, attention ? "qkv" : "wide", input_width(kind));
   for (const Linear& linear : inputs_of(kind)) {
     const Matrix own = kernels::columns<Storage>(out, linear.first_column, linear.columns);
-    kernels::linear_forward<Storage>(normed, matrix(w, o.block(), linear.name + ".weight"),
-                                     Write::replace, own);
-    // The MLP's is added by its activation.
-    if (attention && has(o.block(), linear.name + ".bias"))
-      kernels::add_bias<Storage>(own, vector(w, o.block(), linear.name + ".bias"), own);
+    // The MLP's bias is added by its activation.
+    kernels::affine_forward<Storage>(normed, matrix(w, o.block(), linear.name + ".weight"),
+                                     attention ? bias(w, o.block(), linear.name) : ConstVector(),
+                                     {}, own);
   }
   if (attention && !qk_norm_) turn(o, out);
 }
@@ -102,8 +101,7 @@ void ComputeOf<Storage>::attend(const Operands& o) const {
 
 template <class Storage>
 auto ComputeOf<Storage>::activation_bias(const Operands& o) const -> ConstVector {
-  if (!has(o.block(), "mlp.in.bias")) return {};
-  return vector(weights(o), o.block(), "mlp.in.bias");
+  return bias(weights(o), o.block(), "mlp.in");
 }
 
 template <class Storage>
@@ -124,23 +122,14 @@ void ComputeOf<Storage>::write_output(const Operands& o) const {
   const Storage* w = weights(o);
   if (post_norms_) return write_normed_output(o, branches.front());
   const Matrix output = stream(o, Role::output);
-  Matrix so_far = stream(o, Role::input);
   const bool carries_residual = place_.tp_rank == 0;
+  ConstMatrix so_far = carries_residual ? ConstMatrix(stream(o, Role::input)) : ConstMatrix();
   for (const model::Branch& branch : branches) {
-    const std::string bias = std::string(output_name(branch)) + ".bias";
-    if (!carries_residual || !has(o.block(), bias)) continue;
-    kernels::add_bias<Storage>(so_far, vector(w, o.block(), bias), output);
+    const std::string name = output_name(branch);
+    kernels::affine_forward<Storage>(
+        inner_of(o, branch.kind), matrix(w, o.block(), name + ".weight"),
+        carries_residual ? bias(w, o.block(), name) : ConstVector(), so_far, output);
     so_far = output;
-  }
-  if (carries_residual && so_far.data() != output.data())
-    kernels::copy<Storage>(ConstVector(so_far.data(), so_far.size()),
-                           kernels::VectorOf<Storage>(output.data(), output.size()));
-  Write write = carries_residual ? Write::accumulate : Write::replace;
-  for (const model::Branch& branch : branches) {
-    kernels::linear_forward<Storage>(
-        inner_of(o, branch.kind),
-        matrix(w, o.block(), std::string(output_name(branch)) + ".weight"), write, output);
-    write = Write::accumulate;
   }
 }
 
@@ -286,10 +275,9 @@ template <class Storage>
 void ComputeOf<Storage>::linear_backward_parameters(const Operands& o, const std::string& name,
                                                     ConstMatrix dy, ConstMatrix x) const {
   float* g = o.data(Role::grads);
-  kernels::linear_backward_weight<Storage>(dy, x, o.write(),
-                                           matrix(g, o.block(), name + ".weight"));
-  if (has(o.block(), name + ".bias"))
-    kernels::bias_backward<Storage>(dy, o.write(), vector(g, o.block(), name + ".bias"));
+  kernels::affine_backward_parameters<Storage>(
+      dy, x, o.write(), matrix(g, o.block(), name + ".weight"),
+      has(o.block(), name + ".bias") ? vector(g, o.block(), name + ".bias") : kernels::Vector());
 }
 
 template void ComputeOf<float>::layer_forward(const Operands&) const;

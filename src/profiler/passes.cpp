@@ -159,7 +159,15 @@ Passes gated(Maker<Storage> make, std::int64_t rows, std::int64_t columns, bool 
           }};
 }
 
-/// Backward makes gelu's bias's gradient too: no other operator counts it.
+/// What is left of a bias or a residual where products take them: next to nothing.
+template <class Storage>
+Work with_product(Maker<Storage>& make) {
+  const Vector one = make.zeros(1);
+  return [=] { kernels::fill(0.0f, one); };
+}
+
+/// Backward makes gelu's bias's gradient too, where its product does not: no other operator counts
+/// it.
 template <class Storage>
 Passes gelu(Maker<Storage> make, std::int64_t rows, std::int64_t columns, bool exact) {
   const auto forward = exact ? kernels::gelu_erf_forward<Storage> : kernels::gelu_forward<Storage>;
@@ -173,12 +181,14 @@ Passes gelu(Maker<Storage> make, std::int64_t rows, std::int64_t columns, bool e
           [=] {
             forward(u, bias, a);
             backward(u, bias, da, du);
-            kernels::bias_backward<Storage>(du, Write::accumulate, db);
+            if (!kernels::products_take_biases())
+              kernels::bias_backward<Storage>(du, Write::accumulate, db);
           }};
 }
 
 template <class Storage>
 Passes pointwise(Maker<Storage> make, std::int64_t rows, std::int64_t columns) {
+  if (kernels::products_take_biases()) return {with_product(make), with_product(make)};
   const auto x = make.matrix(rows, columns), y = make.matrix(rows, columns);
   const auto bias = make.vector(columns);
   const Vector db = make.zeros(columns);

@@ -1,5 +1,6 @@
 #include "kernels/cublas.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <map>
 #include <tuple>
@@ -41,31 +42,41 @@ using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 using Operation = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
 using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
-/// The alignment of the first element [bytes]: a power of two, as far as algorithms differ.
-std::uint32_t alignment(const DeviceMatrix& matrix) {
+/// The alignment of an address [bytes]: a power of two, as far as algorithms differ.
+std::uint32_t alignment(const void* address) {
   return std::uint32_t(std::size_t{1}
-                       << std::countr_zero(std::uintptr_t(matrix.data) | std::uintptr_t{256}));
+                       << std::countr_zero(std::uintptr_t(address) | std::uintptr_t{256}));
 }
 
-/// C = A B or with transposed factors, all row-major: for cuBLASLt, which counts in columns, the
-/// transposed product C^T = B^T A^T of the same memory.
-struct Product {
-  DeviceMatrix a, b, c;
-  bool transpose_a, transpose_b;
-  Write write;
-  Epilogue epilogue;
+/// What is done beside a product.
+enum class Epilogue {
+  none,
+  bias,      ///< d[i,j] += side[j]
+  gradient,  ///< side[i] = sum over the inner index of op(A)[i,:]
+};
 
+/// D = A B + C or with transposed factors, all row-major: for cuBLASLt, which counts in columns,
+/// the transposed product D^T = B^T A^T + C^T of the same memory.
+struct Product {
+  DeviceMatrix a, b, c, d;  ///< c without data: none
+  bool transpose_a, transpose_b;
+  Epilogue epilogue = Epilogue::none;
+  void* side = nullptr;
+
+  /// Of what an epilogue reads or writes nothing can be said to cuBLASLt but through the result's.
+  std::uint32_t result_alignment() const { return std::min(alignment(d.data), alignment(side)); }
   auto key() const {
-    return std::tuple(a.rows, a.columns, a.stride, alignment(a), a.type, b.rows, b.columns,
-                      b.stride, alignment(b), c.stride, alignment(c), c.type, transpose_a,
-                      transpose_b, write, epilogue);
+    return std::tuple(a.rows, a.columns, a.stride, alignment(a.data), a.type, b.rows, b.columns,
+                      b.stride, alignment(b.data), c.data != nullptr, c.stride, alignment(c.data),
+                      d.stride, result_alignment(), d.type, transpose_a, transpose_b, epilogue);
   }
 };
 
 /// The layouts and the algorithm of a shape, made once.
 struct Prepared {
   Operation operation;
-  Layout a, b, c;
+  Layout a, b, c, d;
+  bool found = false;
   cublasLtMatmulAlgo_t algorithm{};
 };
 
@@ -86,7 +97,7 @@ cublasLtEpilogue_t native(Epilogue epilogue) {
   switch (epilogue) {
     case Epilogue::none: return CUBLASLT_EPILOGUE_DEFAULT;
     case Epilogue::bias: return CUBLASLT_EPILOGUE_BIAS;
-    case Epilogue::bias_gelu: return CUBLASLT_EPILOGUE_GELU_BIAS;
+    case Epilogue::gradient: return CUBLASLT_EPILOGUE_BGRADB;  // factors change places
   }
   return CUBLASLT_EPILOGUE_DEFAULT;
 }
@@ -115,7 +126,9 @@ struct CublasLinear::Impl {
     set(p.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, native(product.epilogue));
     make_layout(p.a, product.b);
     make_layout(p.b, product.a);
-    make_layout(p.c, product.c);
+    make_layout(p.c, product.c.data ? product.c : product.d);
+    make_layout(p.d, product.d);
+    if (product.side) set(p.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.side);
     Preference preference;
     check(cublasLtMatmulPreferenceCreate(&preference.handle), "stating a preference");
     const auto state = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
@@ -125,32 +138,39 @@ struct CublasLinear::Impl {
     };
     state(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t(workspace_bytes));
     // A parameter begins anywhere in its block's buffer; unasked, cuBLASLt counts on 256 bytes.
-    state(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(product.b));
-    state(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(product.a));
-    state(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(product.c));
-    state(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(product.c));
+    state(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(product.b.data));
+    state(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(product.a.data));
+    state(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+          product.c.data ? alignment(product.c.data) : product.result_alignment());
+    state(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, product.result_alignment());
     cublasLtMatmulHeuristicResult_t found{};
     int count = 0;
-    check(cublasLtMatmulAlgoGetHeuristic(handle, p.operation.handle, p.a.handle, p.b.handle,
-                                         p.c.handle, p.c.handle, preference.handle, 1, &found,
-                                         &count),
-          "looking for an algorithm");
-    require(count == 1, Failure::resource, "cuBLASLt: no algorithm for [{}, {}] x [{}, {}]",
-            product.a.rows, product.a.columns, product.b.rows, product.b.columns);
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+        handle, p.operation.handle, p.a.handle, p.b.handle, p.c.handle, p.d.handle,
+        preference.handle, 1, &found, &count);
+    p.found = status == CUBLAS_STATUS_SUCCESS && count == 1;
     p.algorithm = found.algo;
+    if (p.found || product.epilogue != Epilogue::none) return;
+    check(status, "looking for an algorithm");
+    throw Error(Failure::resource, "cuBLASLt: no algorithm for [{}, {}] x [{}, {}]", product.a.rows,
+                product.a.columns, product.b.rows, product.b.columns);
   }
 
-  void run(const Product& product, const void* bias, cudaStream_t stream) {
+  /// @return false where there is no algorithm with this epilogue
+  bool run(const Product& product, cudaStream_t stream) {
     const auto [entry, fresh] = prepared.try_emplace(product.key());
     Prepared& p = entry->second;
     if (fresh) prepare(product, p);
-    if (bias) set(p.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-    const float alpha = 1.0f, beta = product.write == Write::accumulate ? 1.0f : 0.0f;
-    check(cublasLtMatmul(handle, p.operation.handle, &alpha, product.b.data, p.a.handle,
-                         product.a.data, p.b.handle, &beta, product.c.data, p.c.handle,
-                         product.c.data, p.c.handle, &p.algorithm, workspace,
-                         std::size_t(workspace_bytes), stream),
-          "a product");
+    if (!p.found) return false;
+    if (product.side) set(p.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.side);
+    const float alpha = 1.0f, beta = product.c.data ? 1.0f : 0.0f;
+    check(
+        cublasLtMatmul(handle, p.operation.handle, &alpha, product.b.data, p.a.handle,
+                       product.a.data, p.b.handle, &beta,
+                       product.c.data ? product.c.data : product.d.data, p.c.handle, product.d.data,
+                       p.d.handle, &p.algorithm, workspace, std::size_t(workspace_bytes), stream),
+        "a product");
+    return true;
   }
 
   cublasLtHandle_t handle = nullptr;
@@ -164,27 +184,47 @@ CublasLinear::CublasLinear(void* workspace, std::int64_t workspace_bytes)
 
 CublasLinear::~CublasLinear() = default;
 
-void CublasLinear::forward(DeviceMatrix x, DeviceMatrix w, Epilogue epilogue, const void* bias,
-                           Write write, DeviceMatrix y, cudaStream_t stream) {
+bool CublasLinear::forward(DeviceMatrix x, DeviceMatrix w, const void* bias, DeviceMatrix residual,
+                           DeviceMatrix y, cudaStream_t stream) {
   require(x.columns == w.columns && y.rows == x.rows && y.columns == w.rows, Failure::bug,
           "linear: x [N, I], w [O, I] and y [N, O] must fit");
-  require((epilogue == Epilogue::none) == (bias == nullptr), Failure::bug,
-          "linear: a bias comes with its epilogue");
-  impl_->run({x, w, y, false, true, write, epilogue}, bias, stream);
+  return impl_->run({.a = x,
+                     .b = w,
+                     .c = residual,
+                     .d = y,
+                     .transpose_a = false,
+                     .transpose_b = true,
+                     .epilogue = bias ? Epilogue::bias : Epilogue::none,
+                     .side = const_cast<void*>(bias)},
+                    stream);
 }
 
 void CublasLinear::backward_input(DeviceMatrix dy, DeviceMatrix w, Write write, DeviceMatrix dx,
                                   cudaStream_t stream) {
   require(dy.columns == w.rows && dx.rows == dy.rows && dx.columns == w.columns, Failure::bug,
           "linear: dy [N, O], w [O, I] and dx [N, I] must fit");
-  impl_->run({dy, w, dx, false, false, write, Epilogue::none}, nullptr, stream);
+  impl_->run({.a = dy,
+              .b = w,
+              .c = write == Write::accumulate ? dx : DeviceMatrix(),
+              .d = dx,
+              .transpose_a = false,
+              .transpose_b = false},
+             stream);
 }
 
-void CublasLinear::backward_weight(DeviceMatrix dy, DeviceMatrix x, Write write, DeviceMatrix dw,
-                                   cudaStream_t stream) {
+bool CublasLinear::backward_weight(DeviceMatrix dy, DeviceMatrix x, Write write, DeviceMatrix dw,
+                                   void* db, cudaStream_t stream) {
   require(dy.rows == x.rows && dw.rows == dy.columns && dw.columns == x.columns, Failure::bug,
           "linear: dy [N, O], x [N, I] and dw [O, I] must fit");
-  impl_->run({dy, x, dw, true, false, write, Epilogue::none}, nullptr, stream);
+  return impl_->run({.a = dy,
+                     .b = x,
+                     .c = write == Write::accumulate ? dw : DeviceMatrix(),
+                     .d = dw,
+                     .transpose_a = true,
+                     .transpose_b = false,
+                     .epilogue = db ? Epilogue::gradient : Epilogue::none,
+                     .side = db},
+                    stream);
 }
 
 }  // namespace brume::kernels

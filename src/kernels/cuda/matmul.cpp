@@ -3,18 +3,26 @@
 #include <type_traits>
 
 #include "device/cuda.hpp"
+#include "kernels/affine.hpp"
 #include "kernels/cublas.hpp"
 #include "kernels/narrow.hpp"
-#include "kernels/promises.hpp"
 #include "kernels/workspace.hpp"
 
 namespace brume::kernels {
 namespace {
 
+constexpr std::int64_t gradient_bytes = std::int64_t{1} << 20;  ///< of a bias, where it is added
+
 /// The calling thread's products: its channel runs them one after another.
 CublasLinear& linear() {
-  thread_local CublasLinear linear(workspace(workspace_bytes), workspace_bytes);
+  thread_local CublasLinear linear(workspace(workspace_bytes), workspace_bytes - gradient_bytes);
   return linear;
+}
+
+/// What products leave of the workspace.
+Vector gradient_room(std::size_t count) {
+  auto* const bytes = static_cast<std::byte*>(workspace(workspace_bytes));
+  return {reinterpret_cast<float*>(bytes + workspace_bytes - gradient_bytes), count};
 }
 
 template <class Element>
@@ -52,7 +60,8 @@ void linear_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, Write wr
                     MatrixOf<Storage> y) {
   promise_product("linear_forward", x, w, y);
   if (is_empty(y, x.extent(1), write)) return;
-  linear().forward(on_device(x), on_device(w), Epilogue::none, nullptr, write, on_device(y),
+  linear().forward(on_device(x), on_device(w), nullptr,
+                   write == Write::accumulate ? on_device(y) : DeviceMatrix(), on_device(y),
                    device::cuda_stream());
 }
 
@@ -69,9 +78,38 @@ void linear_backward_weight(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
                             Matrix dw) {
   promise_product("linear_backward_weight", x, dw, dy);
   if (is_empty(dw, dy.extent(0), write)) return;
-  linear().backward_weight(on_device(dy), on_device(x), write, on_device(dw),
+  linear().backward_weight(on_device(dy), on_device(x), write, on_device(dw), nullptr,
                            device::cuda_stream());
 }
+
+template <class Storage>
+void affine_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, ConstVectorOf<Storage> bias,
+                    ConstMatrixOf<Storage> residual, MatrixOf<Storage> y) {
+  promise_affine("affine_forward", x, w, bias, residual, y);
+  const bool is_whole = y.size() > 0 && x.extent(1) > 0;
+  if (!is_whole || !linear().forward(on_device(x), on_device(w), bias.data(), on_device(residual),
+                                     on_device(y), device::cuda_stream()))
+    affine_forward_in_passes<Storage>(x, w, bias, residual, y);
+}
+
+template <class Storage>
+void affine_backward_parameters(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x, Write write,
+                                Matrix dw, Vector db) {
+  promise_product("affine_backward_parameters", x, dw, dy);
+  promise(db.data() == nullptr || is_row_of(db, dy), "affine_backward_parameters",
+          "db must be empty or [O]");
+  const bool adds = write == Write::accumulate && db.data() != nullptr;
+  const Vector made = adds ? gradient_room(db.size()) : db;
+  const bool fits = !adds || db.size() * sizeof(float) <= std::size_t(gradient_bytes);
+  const bool is_whole = dw.size() > 0 && dy.extent(0) > 0;
+  if (!is_whole || !fits ||
+      !linear().backward_weight(on_device(dy), on_device(x), write, on_device(dw), made.data(),
+                                device::cuda_stream()))
+    return affine_backward_parameters_in_passes<Storage>(dy, x, write, dw, db);
+  if (adds) add(made, db);
+}
+
+bool products_take_biases() { return true; }
 
 }  // namespace brume::kernels
 

@@ -1,7 +1,7 @@
 #include "kernels/matmul.hpp"
 
+#include "kernels/affine.hpp"
 #include "kernels/host/gemm.hpp"
-#include "kernels/promises.hpp"
 
 namespace brume::kernels {
 namespace {
@@ -40,6 +40,22 @@ void linear_backward_weight(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
   promise_product("linear_backward_weight", x, dw, dy);
   product(factor<Storage>(dy, Transpose::yes), factor<Storage>(x), dy.extent(0), write, dw);
 }
+
+// Fused or not, memory of hosts is passed over as often.
+template <class Storage>
+void affine_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, ConstVectorOf<Storage> bias,
+                    ConstMatrixOf<Storage> residual, MatrixOf<Storage> y) {
+  promise_affine("affine_forward", x, w, bias, residual, y);
+  affine_forward_in_passes<Storage>(x, w, bias, residual, y);
+}
+
+template <class Storage>
+void affine_backward_parameters(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x, Write write,
+                                Matrix dw, Vector db) {
+  affine_backward_parameters_in_passes<Storage>(dy, x, write, dw, db);
+}
+
+bool products_take_biases() { return false; }
 
 }  // namespace brume::kernels
 

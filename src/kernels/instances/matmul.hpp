@@ -21,4 +21,19 @@ template void linear_backward_weight<bfloat16>(ConstMatrixOf<bfloat16>, ConstMat
 template void linear_backward_weight<float16>(ConstMatrixOf<float16>, ConstMatrixOf<float16>, Write,
                                               Matrix);
 
+template void affine_forward<float>(ConstMatrixOf<float>, ConstMatrixOf<float>,
+                                    ConstVectorOf<float>, ConstMatrixOf<float>, MatrixOf<float>);
+template void affine_forward<bfloat16>(ConstMatrixOf<bfloat16>, ConstMatrixOf<bfloat16>,
+                                       ConstVectorOf<bfloat16>, ConstMatrixOf<bfloat16>,
+                                       MatrixOf<bfloat16>);
+template void affine_forward<float16>(ConstMatrixOf<float16>, ConstMatrixOf<float16>,
+                                      ConstVectorOf<float16>, ConstMatrixOf<float16>,
+                                      MatrixOf<float16>);
+template void affine_backward_parameters<float>(ConstMatrixOf<float>, ConstMatrixOf<float>, Write,
+                                                Matrix, Vector);
+template void affine_backward_parameters<bfloat16>(ConstMatrixOf<bfloat16>, ConstMatrixOf<bfloat16>,
+                                                   Write, Matrix, Vector);
+template void affine_backward_parameters<float16>(ConstMatrixOf<float16>, ConstMatrixOf<float16>,
+                                                  Write, Matrix, Vector);
+
 }  // namespace brume::kernels

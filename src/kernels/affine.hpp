@@ -1,0 +1,51 @@
+/// @file Linear layers with biases and residuals as a product and passes beside it.
+#pragma once
+
+#include "kernels/matmul.hpp"
+#include "kernels/pointwise.hpp"
+#include "kernels/promises.hpp"
+
+namespace brume::kernels {
+
+template <class X, class W, class Bias, class Residual, class Y>
+void promise_affine(const char* kernel, const X& x, const W& w, const Bias& bias,
+                    const Residual& residual, const Y& y) {
+  promise_product(kernel, x, w, y);
+  promise(bias.data() == nullptr || is_row_of(bias, y), kernel, "bias must be empty or [O]");
+  promise_residual(kernel, y, residual);
+}
+
+/// y = x, row by row.
+template <class Storage>
+void copy_rows(const ConstMatrixOf<Storage>& x, const MatrixOf<Storage>& y) {
+  const auto row = [](const auto& matrix, std::size_t first, std::size_t count) {
+    return VectorView(&matrix(std::ptrdiff_t(first), 0), count);
+  };
+  const std::size_t width = y.extent(1);
+  if (y.size() == 0 || x.data() == y.data()) return;
+  if (x.stride(0) == width && y.stride(0) == width)
+    return copy<Storage>(row(x, 0, y.size()), row(y, 0, y.size()));
+  for (std::size_t n = 0; n < y.extent(0); ++n) copy<Storage>(row(x, n, width), row(y, n, width));
+}
+
+template <class Storage>
+void affine_forward_in_passes(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w,
+                              ConstVectorOf<Storage> bias, ConstMatrixOf<Storage> residual,
+                              MatrixOf<Storage> y) {
+  const bool adds_bias = bias.data() != nullptr, adds_residual = residual.data() != nullptr;
+  if (adds_residual && adds_bias)
+    add_bias<Storage>(residual, bias, y);
+  else if (adds_residual)
+    copy_rows<Storage>(residual, y);
+  linear_forward<Storage>(x, w, adds_residual ? Write::accumulate : Write::replace, y);
+  if (adds_bias && !adds_residual) add_bias<Storage>(y, bias, y);
+}
+
+template <class Storage>
+void affine_backward_parameters_in_passes(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
+                                          Write write, Matrix dw, Vector db) {
+  linear_backward_weight<Storage>(dy, x, write, dw);
+  if (db.data() != nullptr) bias_backward<Storage>(dy, write, db);
+}
+
+}  // namespace brume::kernels
