@@ -18,6 +18,7 @@ struct Options {
   bool one_collective = false;  ///< collectives of all groups run one after the other
   bool tight = true;            ///< false: buffers are placed at once, in a few per cent more bytes
   Deadline deadline = {};       ///< placing many buffers tightly takes long
+  int threads = 1;              ///< of compile_all
 };
 
 /// Compiles, places and links the Program of one rank. Pure: any process can make any rank's.

@@ -23,6 +23,7 @@ plan::Plan of_microbatches(plan::Plan plan, int microbatches);
 ///
 /// @throws OutOfTime when the deadline passes
 double steady_time(const plan::Plan& plan, const model::Config& model,
-                   const hardware::Machine& machine, const Deadline& deadline = {});
+                   const hardware::Machine& machine, const Deadline& deadline = {},
+                   int threads = 1);
 
 }  // namespace brume::schedule

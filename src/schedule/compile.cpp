@@ -4,6 +4,7 @@
 #include <span>
 
 #include "base/error.hpp"
+#include "base/parallel.hpp"
 #include "schedule/emit/passes.hpp"
 #include "schedule/order/order.hpp"
 #include "schedule/place.hpp"
@@ -147,9 +148,10 @@ std::vector<Program> compile_all(const plan::Plan& plan, const model::Config& mo
       "the plan's ranks make more than {} passes over layers in an iteration, which is too much "
       "to simulate: give it fewer microbatches, or fewer devices",
       most_passes);
-  std::vector<Program> programs;
-  for (int rank = 0; rank < plan.devices(); ++rank)
-    programs.push_back(compile(plan, model, rank, options));
+  std::vector<Program> programs(std::size_t(plan.devices()));
+  parallel_for(programs.size(), options.threads, [&](std::size_t rank, std::size_t) {
+    programs[rank] = compile(plan, model, int(rank), options);
+  });
   return programs;
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/parallel.hpp"
 #include "schedule/compile.hpp"
 #include "schedule/simulate.hpp"
 #include "steady_part.hpp"
@@ -21,17 +22,15 @@ std::int64_t layer_passes(const plan::Plan& plan) {
   return sum;
 }
 
-FirstPart simulated(const plan::Plan& part, const model::Config& model,
-                    const hardware::Machine& machine, const Deadline& deadline) {
-  const bool all_ranks = layer_passes(part) <= most_passes;
-  std::vector<Program> programs;
+/// All ranks of a small part of a plan, else the first one of each stage.
+std::vector<int> simulated_ranks(const plan::Plan& part) {
+  const bool all = layer_passes(part) <= most_passes;
+  std::vector<int> ranks;
   for (int rank = 0; rank < part.devices(); ++rank) {
     const plan::Place place = plan::place(part, rank);
-    if (all_ranks || (place.dp_rank == 0 && place.tp_rank == 0))
-      programs.push_back(compile(part, model, rank, {.tight = false, .deadline = deadline}));
+    if (all || (place.dp_rank == 0 && place.tp_rank == 0)) ranks.push_back(rank);
   }
-  Simulation simulation = simulate(programs, part, model, machine, deadline);
-  return {std::move(programs), std::move(simulation)};
+  return ranks;
 }
 
 }  // namespace
@@ -48,23 +47,43 @@ plan::Plan of_microbatches(plan::Plan plan, int microbatches) {
 
 std::vector<double> extrapolated(
     const plan::Plan& plan, const model::Config& model, const hardware::Machine& machine,
-    const Deadline& deadline,
+    const Deadline& deadline, int threads,
     const std::function<std::vector<double>(const plan::Plan&, const FirstPart&)>& values) {
-  const auto of = [&](const plan::Plan& part) {
-    return values(part, simulated(part, model, machine, deadline));
-  };
   const int steady = steady_microbatches(plan), more = steady + steady / 2;
-  if (plan.microbatches <= more) return of(plan);
-  const std::vector<double> fewer = of(of_microbatches(plan, steady));
-  std::vector<double> all = of(of_microbatches(plan, more));
+  std::vector<plan::Plan> parts{plan};
+  if (plan.microbatches > more)
+    parts = {of_microbatches(plan, more), of_microbatches(plan, steady)};
+  struct Rank {
+    std::size_t part, place;
+    int rank;
+  };
+  std::vector<Rank> ranks;
+  std::vector<FirstPart> simulated(parts.size());
+  for (std::size_t part = 0; part < parts.size(); ++part)
+    for (const int rank : simulated_ranks(parts[part])) {
+      ranks.push_back({part, simulated[part].programs.size(), rank});
+      simulated[part].programs.emplace_back();
+    }
+  parallel_for(ranks.size(), threads, [&](std::size_t i, std::size_t) {
+    const auto [part, place, rank] = ranks[i];
+    simulated[part].programs[place] =
+        compile(parts[part], model, rank, {.tight = false, .deadline = deadline});
+  });
+  parallel_for(parts.size(), threads, [&](std::size_t part, std::size_t) {
+    FirstPart& first = simulated[part];
+    first.simulation = simulate(first.programs, parts[part], model, machine, deadline);
+  });
+  std::vector<double> all = values(parts[0], simulated[0]);
+  if (parts.size() == 1) return all;
+  const std::vector<double> fewer = values(parts[1], simulated[1]);
   for (std::size_t i = 0; i < all.size(); ++i)
     all[i] += (plan.microbatches - more) * (all[i] - fewer[i]) / (more - steady);
   return all;
 }
 
 double steady_time(const plan::Plan& plan, const model::Config& model,
-                   const hardware::Machine& machine, const Deadline& deadline) {
-  return extrapolated(plan, model, machine, deadline,
+                   const hardware::Machine& machine, const Deadline& deadline, int threads) {
+  return extrapolated(plan, model, machine, deadline, threads,
                       [](const plan::Plan&, const FirstPart& part) {
                         return std::vector{part.simulation.iteration_s};
                       })

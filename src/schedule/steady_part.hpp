@@ -14,10 +14,11 @@ struct FirstPart {
   Simulation simulation;
 };
 
-/// Values of a part of an iteration, extrapolated as steady_time says.
+/// Values of a part of an iteration, extrapolated as steady_time says. Parts are looked at side by
+/// side.
 std::vector<double> extrapolated(
     const plan::Plan& plan, const model::Config& model, const hardware::Machine& machine,
-    const Deadline& deadline,
+    const Deadline& deadline, int threads,
     const std::function<std::vector<double>(const plan::Plan&, const FirstPart&)>& values);
 
 }  // namespace brume::schedule
