@@ -101,6 +101,7 @@ class Infeasible : public Error {
 /// How a search goes about it.
 struct Options {
   bool reasons = true;           ///< also look for ablations and the nearest infeasible plan
+  int threads = 0;               ///< 0: all cores; the result does not depend on it
   std::size_t most_labels = 64;  ///< of a state of the dynamic program before some are merged
   Progress* progress = nullptr;
   const std::atomic<bool>* stop = nullptr;  ///< ends the search as its time limit does

@@ -69,9 +69,9 @@ std::vector<Point> all_strategies(Grid& grid, const Seat& seat, int layers,
   return all;
 }
 
-// Whether time rises with a ratio is known from samples, so a few strategies are missed: one layer
-// with its optimizer state on the host, whose first forward is a little shorter.
-TEST(Fronts, HardlyAStrategyThatFitsIsFaster) {
+// One layer with its optimizer state on the host has a first forward that is a little shorter, so
+// times do not rise with all ratios everywhere.
+TEST(Fronts, NoStrategyThatFitsIsFaster) {
   std::mt19937 random(2);
   int fitting = 0, missed = 0;
   for (int trial = 0; trial < 24; ++trial) {
@@ -94,11 +94,11 @@ TEST(Fronts, HardlyAStrategyThatFitsIsFaster) {
     for (const Frame& frame : frames(model, 8, cluster, keys)) {
       Grid grid(model, machine, deadline);
       AllRows rows(cluster);
-      Fronts fronts(grid, axes, rows);
+      Fronts fronts(axes, rows);
       const Seat seat{frame, 0, int(random() % unsigned(frame.num_stages))};
       const int most = model.num_layers - frame.num_stages + 1;
       const int layers = 1 + int(random() % unsigned(most));
-      fronts.prepare(seat, layers, layers, infinity);
+      fronts.prepare(grid, seat, layers, layers, infinity);
       const std::vector<Point>& front = fronts.front(seat, layers);
       const hardware::NodeGroup& group = cluster.groups[0];
       for (const Point& point : all_strategies(grid, seat, layers, keys)) {
@@ -116,7 +116,7 @@ TEST(Fronts, HardlyAStrategyThatFitsIsFaster) {
     }
   }
   EXPECT_GT(fitting, 10'000);
-  EXPECT_LE(missed, fitting / 500) << "of " << fitting;
+  EXPECT_EQ(missed, 0) << "of " << fitting;
 }
 
 }  // namespace

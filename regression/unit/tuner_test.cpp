@@ -572,6 +572,24 @@ Problem roomy() {
   return p;
 }
 
+/// What a search says, but for how long it took.
+std::string said(Result result, const hardware::Cluster& cluster) {
+  result.search.seconds = 0.0;
+  return report(result, cluster);
+}
+
+TEST(Tuner, TheNumberOfThreadsChangesNothing) {
+  Problem p = roomy();
+  p.cluster.groups[0].memory_bytes = 2'000'000;
+  const auto with = [&](int threads) {
+    return said(tuner::tune(p.model, p.global_batch, p.cluster, p.machine(), p.search,
+                            {.threads = threads}),
+                p.cluster);
+  };
+  const std::string alone = with(1);
+  for (const int threads : {2, 3, 16}) EXPECT_EQ(with(threads), alone) << threads;
+}
+
 TEST(Tuner, ReturnsPlansThatCheckAndFit) {
   Problem p = roomy();
   for (std::int64_t memory_bytes :

@@ -40,28 +40,23 @@ int most_layers(const std::vector<Point>& points, double threshold_s) {
 
 }  // namespace
 
-FrameSearch::FrameSearch(const Question& question, Grid& grid, std::shared_ptr<Fronts> fronts,
-                         Frame frame)
+FrameSearch::FrameSearch(const Question& question, std::shared_ptr<Fronts> fronts, Frame frame,
+                         double bound_s)
     : question_(question),
-      grid_(grid),
       frame_(std::move(frame)),
       fronts_(std::move(fronts)),
+      bound_s_(bound_s),
       most_labels_(question.most_labels) {
-  bound();
+  if (bound_s == infinity) step_ = Step::done;
 }
 
 const std::vector<Point>& FrameSearch::unlimited(int layout, int after) const {
   return unlimited_[std::size_t(layout)][role_of(frame_, after)];
 }
 
-MessageTable& FrameSearch::messages() {
-  if (!messages_) messages_.emplace(grid_, frame_);
-  return *messages_;
-}
-
 Pipeline FrameSearch::empty_pipeline() {
   Pipeline pipeline{.frame = frame_,
-                    .messages = messages(),
+                    .messages = *messages_,
                     .num_layers = question_.model.num_layers,
                     .cluster = question_.cluster,
                     .deadline = question_.deadline,
@@ -159,20 +154,20 @@ Prices FrameSearch::prices(double threshold_s) const {
 }
 
 /// A bound from the fastest slowest stage that can hold all layers, and from round trips.
-void FrameSearch::bound() {
-  step_ = Step::done;
+void FrameSearch::begin(Grid& grid) {
   const auto [least, most] = std::ranges::minmax(frame_.layouts, {}, &Layout::devices);
   const int devices = question_.cluster.devices();
   const bool fills = question_.cluster.num_groups() == 1;
   const std::int64_t stages = frame_.num_stages;
-  if (stages * least.devices() > devices || (fills && stages * most.devices() < devices)) return;
+  if (stages * least.devices() > devices || (fills && stages * most.devices() < devices))
+    return hold_nothing();
   unlimited_.assign(frame_.layouts.size(), std::vector<std::vector<Point>>(4));
   std::vector<double> ends;
   for (int layout = 0; layout < int(frame_.layouts.size()); ++layout)
     for (int after : {0, std::min(1, frame_.num_stages - 1), frame_.num_stages - 1}) {
       auto& points = unlimited_[std::size_t(layout)][role_of(frame_, after)];
       if (points.empty())
-        std::ranges::copy_if(fronts_->unlimited({frame_, layout, after}),
+        std::ranges::copy_if(fronts_->unlimited(grid, {frame_, layout, after}),
                              std::back_inserter(points), [&](const Point& p) {
                                return p.layers <=
                                       question_.model.num_layers - frame_.num_stages + 1;
@@ -189,19 +184,20 @@ void FrameSearch::bound() {
     const Thresholds all(std::size_t(frame_.num_stages), threshold_s);
     return !enough(rooms(all), question_.model.num_layers, question_.cluster, question_.deadline);
   });
-  if (fastest == ends.end()) return;  // devices do not add up
+  if (fastest == ends.end()) return hold_nothing();  // devices do not add up
   const int in_flight = frame_.in_flight(frame_.num_stages - 1);
   const int trips = (frame_.microbatches - 1) / (in_flight + 1) + 1;
-  bound_s_ = std::max(frame_.microbatches * *fastest - longest_less_s_,
-                      trips * shortest_layer_s_ * question_.model.num_layers) *
-             (1.0 - bound_rounding);
+  const double bound_s = std::max(frame_.microbatches * *fastest - longest_less_s_,
+                                  trips * shortest_layer_s_ * question_.model.num_layers);
+  bound_s_ = std::max(bound_s_, bound_s * (1.0 - bound_rounding));
   fastest_layer_s_ = std::max(fastest_layer_s_, 0.0);
+  messages_.emplace(grid, frame_);
   step_ = Step::unlimited;
 }
 
-void FrameSearch::raise_bound(double bound_s) {
-  bound_s_ = std::max(bound_s_, bound_s);
-  if (bound_s_ == infinity) step_ = Step::done;
+void FrameSearch::hold_nothing() {
+  bound_s_ = infinity;
+  step_ = Step::done;
 }
 
 /// Most layers of the other stages; -1 where none of their meshes go with this one.
@@ -217,14 +213,11 @@ int FrameSearch::most_of_others(const Capacity& room, int layout, int after) con
   return others;
 }
 
-/// The points that stages of at most `threshold_s` may take, as far as layers and devices can add
-/// up.
-Pipeline FrameSearch::limited_pipeline(const Thresholds& thresholds_s) {
-  Pipeline pipeline = empty_pipeline();
+/// What stages of at most such stable times may take, as far as layers and devices can add up.
+std::vector<FrameSearch::Part> FrameSearch::prepare_fronts(Grid& grid,
+                                                           const Thresholds& thresholds_s) {
   const Capacity room(rooms(thresholds_s), question_.cluster, question_.deadline);
-  struct Part {
-    int layout, after, least_layers, most_layers;
-  };
+  const int num_layers = question_.model.num_layers;
   std::vector<Part> parts;
   for (int after = 0; after < frame_.num_stages; ++after) {
     const double threshold_s = thresholds_s[std::size_t(after)];
@@ -233,13 +226,17 @@ Pipeline FrameSearch::limited_pipeline(const Thresholds& thresholds_s) {
       const int most_here = most_layers(unlimited(layout, after), threshold_s);
       if (most_here == 0) continue;
       const int others = most_of_others(room, layout, after);
-      const int least_here = std::max(1, pipeline.num_layers - others);
+      const int least_here = std::max(1, num_layers - others);
       if (others < 0 || least_here > most_here) continue;
-      fronts_->prepare({frame_, layout, after}, least_here, most_here, threshold_s);
+      fronts_->prepare(grid, {frame_, layout, after}, least_here, most_here, threshold_s);
       parts.push_back({layout, after, least_here, most_here});
     }
   }
-  // Stages may share fronts, so these stay where they are only when all are prepared.
+  return parts;
+}
+
+Pipeline FrameSearch::limited_pipeline(const std::vector<Part>& parts) {
+  Pipeline pipeline = empty_pipeline();
   for (const Part& part : parts)
     for (int layers = part.least_layers; layers <= part.most_layers; ++layers) {
       const auto& front = fronts_->front({frame_, part.layout, part.after}, layers);
@@ -249,14 +246,23 @@ Pipeline FrameSearch::limited_pipeline(const Thresholds& thresholds_s) {
   return pipeline;
 }
 
-std::vector<Offer> FrameSearch::work(double known_s) {
-  if (step_ == Step::done) return {};
+void FrameSearch::prepare(Grid& grid, double known_s) {
+  prepared_.reset();
+  if (step_ == Step::begin) return begin(grid);
+  if (step_ == Step::done) return;
   double cutoff_s = bound_s_ * cutoffs[ends_tried_];
   if (known_s <= bound_s_ * near) cutoff_s = known_s;
-  cutoff_s = std::min(cutoff_s, known_s);
-  const Thresholds thresholds_s = thresholds(cutoff_s);
+  Prepared next{known_s, std::min(cutoff_s, known_s), {}, {}};
+  next.thresholds_s = thresholds(next.cutoff_s);
+  if (step_ == Step::limited) next.parts = prepare_fronts(grid, next.thresholds_s);
+  prepared_ = std::move(next);
+}
+
+std::vector<Offer> FrameSearch::work(Grid& grid) {
+  if (!prepared_) return {};
+  const auto [known_s, cutoff_s, thresholds_s, parts] = *std::exchange(prepared_, std::nullopt);
   const Pipeline pipeline =
-      step_ == Step::unlimited ? unlimited_pipeline() : limited_pipeline(thresholds_s);
+      step_ == Step::unlimited ? unlimited_pipeline() : limited_pipeline(parts);
   const Choices choices =
       best_choices(pipeline, thresholds_s, cutoff_s,
                    prices((cutoff_s + longest_less_s_) / frame_.microbatches), most_labels_);
@@ -273,30 +279,25 @@ std::vector<Offer> FrameSearch::work(double known_s) {
     step_ = Step::limited;
     return {};
   }
-  std::vector<Offer> found = offers(pipeline, choices);
+  std::vector<Offer> found = offers(grid, pipeline, choices);
+  if (!found.empty() || (host_matters_ && !choices.merged)) step_ = Step::done;
   if (found.empty()) {  // a node's stages together need too much host memory
-    if (host_matters_) {
-      if (!choices.merged) step_ = Step::done;
-      most_labels_ *= most_labels_grow;  // only merged labels overlook that
-    } else {
-      host_matters_ = true;
-      fronts_->count_host();
-    }
-    return {};
+    if (host_matters_) most_labels_ *= most_labels_grow;  // only merged labels overlook that
+    host_matters_ = true;
   }
-  step_ = Step::done;
   return found;
 }
 
 /// The choices that the analyzer predicts to be fastest. They come by rising bound, below which no
 /// prediction is.
-std::vector<Offer> FrameSearch::offers(const Pipeline& pipeline, const Choices& choices) {
+std::vector<Offer> FrameSearch::offers(Grid& grid, const Pipeline& pipeline,
+                                       const Choices& choices) {
   std::vector<Offer> found;
   for (const Choice& choice : choices.best) {
     if (found.size() == most_offers && choice.least_s >= found.back().predicted_s) break;
     if (!fits_host(pipeline, choice.stages)) continue;
     Offer offer{.plan = plan_of(question_, frame_, choice.stages), .stages = choice.stages};
-    offer.predicted_s = grid_.predicted_s(offer.plan);
+    offer.predicted_s = grid.predicted_s(offer.plan);
     found.insert(std::ranges::upper_bound(found, offer.predicted_s, {}, &Offer::predicted_s),
                  std::move(offer));
     if (found.size() > most_offers) found.pop_back();
@@ -310,11 +311,11 @@ void FrameSearch::strike(int after, const Point& point) {
   ends_tried_ = 0;
 }
 
-std::optional<double> FrameSearch::confirm(double known_s) {
+std::optional<double> FrameSearch::confirm(Grid& grid, double known_s) {
   if (frame_.num_stages == 1 || frame_.microbatches == 1) return std::nullopt;
   if (double(frame_.num_stages) * double(frame_.layouts.size()) > double(small_points))
     return std::nullopt;
-  const Pipeline pipeline = limited_pipeline(thresholds(known_s));
+  const Pipeline pipeline = limited_pipeline(prepare_fronts(grid, thresholds(known_s)));
   std::size_t count = 0;
   for (const auto& cells : pipeline.cells)
     for (const Cell& cell : cells) count += cell.points.size();

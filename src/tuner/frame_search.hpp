@@ -37,56 +37,78 @@ struct Offer {
 class FrameSearch {
  public:
   /// `question` must outlive it. Frames that differ in their number of stages only share fronts.
-  FrameSearch(const Question& question, Grid& grid, std::shared_ptr<Fronts> fronts, Frame frame);
+  /// @param bound_s  no plan of the frame is faster, says somebody else
+  FrameSearch(const Question& question, std::shared_ptr<Fronts> fronts, Frame frame,
+              double bound_s);
   FrameSearch(const FrameSearch&) = delete;
 
   const Frame& frame() const { return frame_; }
+  const Fronts& fronts() const { return *fronts_; }
 
   /// Proven: no plan of the frame that has not been offered is faster [s].
   double bound_s() const { return bound_s_; }
-  /// No plan of the frame is faster, says somebody else.
-  void raise_bound(double bound_s);
+  /// Whether it has looked at its fastest strategies.
+  bool begun() const { return step_ != Step::begin; }
   /// Whether there may be plans that have not been offered.
   bool open() const { return step_ != Step::done; }
 
-  /// Takes the next step: raises the bound, or finds plans whose bound is below `known_s`.
-  /// @return new plans  @throws OutOfTime
-  std::vector<Offer> work(double known_s);
+  // Each step raises the bound, or finds plans whose bound is below `known_s`. Its two parts may be
+  // given different grids; either may be out of time.
+
+  /// Prepares fronts: one at a time of those frames that share them.
+  void prepare(Grid& grid, double known_s);
+  /// What follows from the fronts, which nobody changes meanwhile. @return new plans
+  std::vector<Offer> work(Grid& grid);
+  /// Has the next fronts count host bytes, where the step found that they matter.
+  void settle() {
+    if (host_matters_) fronts_->count_host();
+  }
 
   /// Takes one stage's strategy out: it was seen not to fit.
   void strike(int after, const Point& point);
 
   /// The bound that GLPK proves, where few strategies may be part of a plan below `known_s`.
   /// @throws OutOfTime
-  std::optional<double> confirm(double known_s);
+  std::optional<double> confirm(Grid& grid, double known_s);
 
   std::int64_t programs() const { return programs_; }
 
  private:
-  enum class Step { unlimited, limited, done };
+  enum class Step { begin, unlimited, limited, done };
   using Thresholds = std::vector<double>;  ///< [stages after]
+  /// Fronts that stages may take.
+  struct Part {
+    int layout, after, least_layers, most_layers;
+  };
+  /// The step that was prepared.
+  struct Prepared {
+    double known_s, cutoff_s;
+    Thresholds thresholds_s;
+    std::vector<Part> parts;
+  };
 
-  void bound();
-  MessageTable& messages();
+  void begin(Grid& grid);
+  void hold_nothing();
   Prices prices(double threshold_s) const;
   Pipeline empty_pipeline();
   Pipeline unlimited_pipeline();
-  Pipeline limited_pipeline(const Thresholds& thresholds_s);
+  Pipeline limited_pipeline(const std::vector<Part>& parts);
+  std::vector<Part> prepare_fronts(Grid& grid, const Thresholds& thresholds_s);
   const std::vector<Point>& unlimited(int layout, int after) const;
   Rooms rooms(const Thresholds& thresholds_s) const;
   Thresholds thresholds(double cutoff_s) const;
   int most_of_others(const Capacity& room, int layout, int after) const;
-  std::vector<Offer> offers(const Pipeline& pipeline, const Choices& choices);
+  std::vector<Offer> offers(Grid& grid, const Pipeline& pipeline, const Choices& choices);
 
   const Question& question_;
-  Grid& grid_;
   Frame frame_;
   std::shared_ptr<Fronts> fronts_;
   std::optional<MessageTable> messages_;
   std::vector<std::vector<std::vector<Point>>> unlimited_;  ///< [layout][role]
-  Step step_ = Step::unlimited;
+  Step step_ = Step::begin;
+  std::optional<Prepared> prepared_;
   std::size_t ends_tried_ = 0;  ///< cutoffs under which this step found nothing
-  double bound_s_ = infinity;
+  double bound_s_;
   double fastest_layer_s_ = infinity, shortest_layer_s_ = infinity;  ///< of whole, shortest times
   double longest_less_s_ = 0.0;  ///< by which a stage's first and last passes may be shorter
   bool host_matters_ = false;

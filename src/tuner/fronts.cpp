@@ -70,7 +70,8 @@ bool Fronts::struck(const Seat& seat, const Point& point) const {
          std::ranges::any_of(list->second, [&](const Point& p) { return p.same_strategy(point); });
 }
 
-void Fronts::prepare(const Seat& seat, int least_layers, int most_layers, double threshold_s) {
+void Fronts::prepare(Grid& grid, const Seat& seat, int least_layers, int most_layers,
+                     double threshold_s) {
   std::set<Key> cells;
   std::vector<int> missing;
   std::vector<Point> found;
@@ -83,10 +84,10 @@ void Fronts::prepare(const Seat& seat, int least_layers, int most_layers, double
       missing.push_back(layers);
       continue;
     }
-    const std::vector<Point> all = everything(seat, layers);
+    const std::vector<Point> all = everything(grid, seat, layers);
     found.insert(found.end(), all.begin(), all.end());
   }
-  const std::vector<Point> climbed = climb(seat, missing, threshold_s);
+  const std::vector<Point> climbed = climb(grid, seat, missing, threshold_s);
   found.insert(found.end(), climbed.begin(), climbed.end());
   // Kept once they are whole: the search may be out of time before.
   for (const Key& cell : cells) {
@@ -100,45 +101,62 @@ void Fronts::prepare(const Seat& seat, int least_layers, int most_layers, double
     fronts_[key(seat, layers)] = pareto_front(std::move(points), host_matters_);
 }
 
-/// Strategies without savings, one for each combination of the values that no order is known of.
-std::vector<Point> Fronts::lowest(const Seat& seat, int layers) {
-  const Rising rising = grid_.rising(seat, axes(seat));
+/// Strategies without savings, one for each ZeRO level.
+std::vector<Point> Fronts::lowest(const Seat& seat, int layers) const {
   std::vector<Point> rows;
   for (int zero_level : axes_.zero_levels) {
-    rows.push_back({.layout = seat.layout, .layers = layers, .zero_level = zero_level});
+    Point& row = rows.emplace_back();
+    row.layout = seat.layout;
+    row.layers = layers;
+    row.zero_level = zero_level;
+    for (std::size_t axis = 0; axis < row.ratios.size(); ++axis)
+      row.ratios[axis] = axes(seat).ratios[axis].front();
     if (seat.mesh().dp == 1) break;  // nothing to shard over
-  }
-  for (std::size_t axis = 0; axis < rising.size(); ++axis) {
-    std::vector<Point> all;
-    for (double ratio : axes(seat).ratios[axis]) {
-      for (Point row : rows) {
-        row.ratios[axis] = ratio;
-        all.push_back(row);
-      }
-      if (rising[axis]) break;
-    }
-    rows = std::move(all);
   }
   return rows;
 }
 
-/// Leaves out rows that are slower than that whatever is recomputed, and so is all that saves more.
-void Fronts::drop_slow(Rows& known, const Seat& seat, std::vector<Point>& rows,
-                       double threshold_s) {
-  if (threshold_s == infinity) return;
+/// The steps from a strategy to the next ratio along each axis.
+std::vector<Rows::Step> Fronts::steps(const Seat& seat, const Point& from) const {
+  std::vector<Rows::Step> found;
+  for (std::size_t axis = 0; axis < from.ratios.size(); ++axis)
+    if (const double* ratio = next_value(axes(seat).ratios[axis], from.ratios[axis])) {
+      Rows::Step step{from, from, axis};
+      step.to.ratios[axis] = *ratio;
+      if (!repeats(step.to)) found.push_back(step);
+    }
+  return found;
+}
+
+/// Leaves out rows that are slower than that whatever is recomputed. @return of these the next ones
+/// that are less slow
+std::vector<Point> Fronts::drop_slow(Grid& grid, Rows& known, const Seat& seat,
+                                     std::vector<Point>& rows, double threshold_s) const {
+  if (threshold_s == infinity) return {};
   // Between none and all layers recomputed a stage's time is a line, but for its first and last
   // one.
   constexpr double bend = 0.01;
-  const std::vector<double> least_s = known.least_s(grid_, seat, rows);
-  std::vector<Point> kept;
+  const std::vector<double> least_s = known.least_s(grid, seat, rows);
+  std::vector<Point> kept, higher;
+  std::vector<double> dropped_s;  // [higher]
   for (std::size_t i = 0; i < rows.size(); ++i)
-    if (least_s[i] * (1.0 - bend) <= threshold_s) kept.push_back(rows[i]);
+    if (least_s[i] * (1.0 - bend) <= threshold_s)
+      kept.push_back(rows[i]);
+    else
+      for (const Rows::Step& step : steps(seat, rows[i])) {
+        higher.push_back(step.to);
+        dropped_s.push_back(least_s[i]);
+      }
   rows = std::move(kept);
+  const std::vector<double> higher_s = known.least_s(grid, seat, higher);
+  std::vector<Point> faster;
+  for (std::size_t i = 0; i < higher.size(); ++i)
+    if (higher_s[i] < dropped_s[i] * (1.0 - sum_rounding)) faster.push_back(higher[i]);
+  return faster;
 }
 
-std::vector<Point> Fronts::climb(const Seat& seat, const std::vector<int>& layers,
+std::vector<Point> Fronts::climb(Grid& grid, const Seat& seat, const std::vector<int>& layers,
                                  double threshold_s) {
-  const Rising rising = grid_.rising(seat, axes(seat));
   Rows& known = rows_.of(seat, axes_.recompute, host_matters_);
   std::vector<Point> found, level;
   for (int l : layers) {
@@ -146,21 +164,31 @@ std::vector<Point> Fronts::climb(const Seat& seat, const std::vector<int>& layer
     level.insert(level.end(), rows.begin(), rows.end());
   }
   std::ranges::sort(level, ByStrategy{});
-  while (drop_slow(known, seat, level, threshold_s), !level.empty()) {
+  while (!level.empty()) {
+    std::vector<Point> next = drop_slow(grid, known, seat, level, threshold_s);
     strategies_ += std::int64_t(level.size());
-    const std::vector<Fit> fits = known.fits(grid_, seat, level);
-    std::vector<Point> next;
+    const std::vector<Fit> fits = known.fits(grid, seat, level);
+    std::vector<Rows::Step> doubtful;  // they save nothing that is short
     for (std::size_t i = 0; i < level.size(); ++i) {
       found.insert(found.end(), fits[i].points.begin(), fits[i].points.end());
-      for (std::size_t axis = 0; axis < rising.size(); ++axis) {
-        if (!(plan::shares[axis].on_disk() ? fits[i].climb.host : fits[i].climb.device)) continue;
-        const double* ratio = next_value(axes(seat).ratios[axis], level[i].ratios[axis]);
-        if (!rising[axis] || !ratio) continue;
-        Point higher = level[i];
-        higher.ratios[axis] = *ratio;
-        if (!repeats(higher)) next.push_back(higher);
+      Point from = level[i];
+      if (!fits[i].points.empty())
+        from.ckpt_layers = fits[i].points[0].ckpt_layers;
+      else if (axes_.recompute)
+        from.ckpt_layers = from.layers;
+      for (Rows::Step& step : steps(seat, from)) {
+        const bool saves =
+            plan::shares[step.axis].on_disk() ? fits[i].climb.host : fits[i].climb.device;
+        if (saves)
+          next.push_back(step.to);
+        else
+          doubtful.push_back(std::move(step));
       }
     }
+    const std::vector<bool> gains = known.gains(grid, seat, doubtful);
+    for (std::size_t i = 0; i < doubtful.size(); ++i)
+      if (gains[i]) next.push_back(doubtful[i].to);
+    for (Point& row : next) row.ckpt_layers = 0;
     std::ranges::sort(next, ByStrategy{});
     const auto repeated = std::ranges::unique(
         next, [](const Point& a, const Point& b) { return strategy(a) == strategy(b); });
@@ -171,7 +199,7 @@ std::vector<Point> Fronts::climb(const Seat& seat, const std::vector<int>& layer
 }
 
 /// All strategies that fit and are not struck.
-std::vector<Point> Fronts::everything(const Seat& seat, int layers) {
+std::vector<Point> Fronts::everything(Grid& grid, const Seat& seat, int layers) {
   std::vector<Point> rows{{.layout = seat.layout, .layers = layers}};
   const auto spread = [&](const auto& values, const auto& set) {
     std::vector<Point> all;
@@ -191,22 +219,49 @@ std::vector<Point> Fronts::everything(const Seat& seat, int layers) {
     std::vector<Point> all;
     for (row.ckpt_layers = 0; row.ckpt_layers <= (axes_.recompute ? layers : 0); ++row.ckpt_layers)
       all.push_back(row);
-    grid_.price_memory(seat, all);
+    grid.price_memory(seat, all);
     std::erase_if(all,
                   [&](const Point& p) { return !limits.hold(p, seat.mesh()) || struck(seat, p); });
-    grid_.price_time(seat, all);
+    grid.price_time(seat, all);
     found.insert(found.end(), all.begin(), all.end());
   }
   return found;
 }
 
-const std::vector<Point>& Fronts::unlimited(const Seat& seat) {
+/// Whether a row is faster than another one anywhere: from the fourth layer on each one adds as
+/// much as the one before.
+bool Fronts::is_faster(Grid& grid, const Seat& seat, int least, int most, const Rows::Step& step) {
+  constexpr int different = 4;
+  std::vector<Point> points;  // in pairs
+  for (int layers = least; layers <= most; layers = layers < different ? layers + 1 : most + 1)
+    for (const int l : {layers, most})
+      for (const int c : {0, axes_.recompute ? l : 0})
+        for (Point p : {step.from, step.to}) {
+          p.layers = l;
+          p.ckpt_layers = c;
+          points.push_back(p);
+        }
+  grid.price_time(seat, points);
+  for (std::size_t i = 0; i < points.size(); i += 2)
+    if (points[i + 1].is_faster_than(points[i])) return true;
+  return false;
+}
+
+const std::vector<Point>& Fronts::unlimited(Grid& grid, const Seat& seat) {
   const analyzer::StageRole role = seat.role();
   std::vector<Point>& fastest = unlimited_[{role.first, role.last, seat.layout}];
   if (!fastest.empty()) return fastest;
-  const int most = grid_.model().num_layers, least = role.first && role.last ? most : 1;
-  std::vector<Point> rows;
-  for (Point row : lowest(seat, least)) {
+  const int most = grid.model().num_layers, least = role.first && role.last ? most : 1;
+  std::vector<Point> found, rows, open = lowest(seat, least);
+  std::set<Point, ByStrategy> seen(open.begin(), open.end());
+  while (!open.empty()) {
+    Point row = open.back();
+    open.pop_back();
+    for (Rows::Step& step : steps(seat, row))
+      if (!seen.contains(step.to) && is_faster(grid, seat, least, most, step)) {
+        seen.insert(step.to);
+        open.push_back(step.to);
+      }
     rows.clear();
     for (row.layers = least; row.layers <= most; ++row.layers)
       for (int c : {0, row.layers}) {
@@ -214,12 +269,12 @@ const std::vector<Point>& Fronts::unlimited(const Seat& seat) {
         if (c == 0 || axes_.recompute) rows.push_back(row);
       }
     strategies_ += std::int64_t(rows.size());
-    grid_.price_time(seat, rows);  // one row after the other, because they differ by layers only
-    if (fastest.empty())
-      std::ranges::copy_if(rows, std::back_inserter(fastest),
+    grid.price_time(seat, rows);  // one row after the other, because they differ by layers only
+    if (found.empty())
+      std::ranges::copy_if(rows, std::back_inserter(found),
                            [](const Point& p) { return p.ckpt_layers == 0; });
     for (const Point& p : rows) {
-      Point& known = fastest[std::size_t(p.layers - least)];
+      Point& known = found[std::size_t(p.layers - least)];
       const double whole_s = std::min(known.whole_s(), p.whole_s());
       const double shortest_s = std::min(known.shortest_s(), p.shortest_s());
       const double alone_s = std::min(known.alone_s(), p.alone_s());
@@ -229,7 +284,7 @@ const std::vector<Point>& Fronts::unlimited(const Seat& seat) {
       known.alone_delta_s = alone_s - known.stable_s;
     }
   }
-  return fastest;
+  return fastest = std::move(found);
 }
 
 void Fronts::strike(const Seat& seat, const Point& point) {
@@ -240,6 +295,7 @@ void Fronts::strike(const Seat& seat, const Point& point) {
 }
 
 void Fronts::count_host() {
+  if (host_matters_) return;
   host_matters_ = true;
   fronts_.clear();
   threshold_s_.clear();

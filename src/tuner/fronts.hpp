@@ -17,26 +17,26 @@ std::vector<Point> pareto_front(std::vector<Point> points, bool host_matters);
 /// Pareto fronts of the stages of frames that differ in their number of stages only, computed when
 /// asked for and kept.
 ///
-/// Time rises with each ratio (Grid::rising checks), so a strategy that fits hides all that save
-/// more; the search climbs from the smallest ratios and stops where a stage fits without
-/// recomputation. Shares on disk save host memory only: they are climbed where that is short, or
-/// counts.
+/// Time rises with most ratios, so a strategy that fits hides those that save more: the search
+/// climbs from the smallest ratios and stops where a stage fits without recomputation, or is too
+/// slow, unless a next ratio is seen to take less time. Shares on disk save host memory only: they
+/// are climbed where that is short, or counts.
 class Fronts {
  public:
-  /// What they are given must outlive them.
-  Fronts(Grid& grid, const Axes& axes, AllRows& rows)
-      : grid_(grid), axes_(axes), in_memory_(axes.in_memory()), rows_(rows) {}
+  /// What they are given must outlive them, but for grids.
+  Fronts(const Axes& axes, AllRows& rows)
+      : axes_(axes), in_memory_(axes.in_memory()), rows_(rows) {}
 
   /// Computes what is missing among [least, most] layers of strategies whose stable time is at most
   /// `threshold_s`; some slower ones may be there, too.
-  void prepare(const Seat& seat, int least_layers, int most_layers, double threshold_s);
+  void prepare(Grid& grid, const Seat& seat, int least_layers, int most_layers, double threshold_s);
 
   /// Valid until strategies are struck. Prepared before.
   const std::vector<Point>& front(const Seat& seat, int layers) const;
 
   /// The fastest time of each number of layers 1..L were memory no matter: one point each, of
   /// least stable and whole time. No strategy is faster.
-  const std::vector<Point>& unlimited(const Seat& seat);
+  const std::vector<Point>& unlimited(Grid& grid, const Seat& seat);
 
   /// Never offers a strategy again for stages as far from the end.
   void strike(const Seat& seat, const Point& point);
@@ -53,12 +53,15 @@ class Fronts {
   static Key key(const Seat& seat, int layers);
   const Axes& axes(const Seat& seat) const { return seat.mesh().disk ? axes_ : in_memory_; }
   bool struck(const Seat& seat, const Point& point) const;
-  std::vector<Point> lowest(const Seat& seat, int layers);
-  std::vector<Point> climb(const Seat& seat, const std::vector<int>& layers, double threshold_s);
-  void drop_slow(Rows& known, const Seat& seat, std::vector<Point>& rows, double threshold_s);
-  std::vector<Point> everything(const Seat& seat, int layers);
+  std::vector<Point> lowest(const Seat& seat, int layers) const;
+  std::vector<Rows::Step> steps(const Seat& seat, const Point& from) const;
+  bool is_faster(Grid& grid, const Seat& seat, int least, int most, const Rows::Step& step);
+  std::vector<Point> climb(Grid& grid, const Seat& seat, const std::vector<int>& layers,
+                           double threshold_s);
+  std::vector<Point> drop_slow(Grid& grid, Rows& known, const Seat& seat, std::vector<Point>& rows,
+                               double threshold_s) const;
+  std::vector<Point> everything(Grid& grid, const Seat& seat, int layers);
 
-  Grid& grid_;
   const Axes& axes_;
   Axes in_memory_;  ///< where there is no disk
   AllRows& rows_;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
-#include <random>
 #include <unordered_map>
 #include <utility>
 
@@ -15,8 +14,6 @@ namespace {
 
 using symbolic::Expr;
 using symbolic::Tape;
-
-constexpr int probes = 12;  ///< strategies looked at along each axis
 
 /// What a strategy chooses, beside shares.
 constexpr std::pair<int plan::Stage::*, int Point::*> chosen[] = {
@@ -91,6 +88,11 @@ bool Point::same_strategy(const Point& other) const {
     return std::tie(p.layout, p.layers, p.ckpt_layers, p.zero_level, p.ratios);
   };
   return knobs(*this) == knobs(other);
+}
+
+bool Point::is_faster_than(const Point& other) const {
+  return falls(other.stable_s, stable_s) || falls(other.whole_s(), whole_s()) ||
+         falls(other.shortest_s(), shortest_s()) || falls(other.alone_s(), alone_s());
 }
 
 void Point::apply_to(plan::Stage& stage) const {
@@ -308,45 +310,6 @@ analyzer::TiedTimes Grid::tied(const Layout& first, const Layout& last) {
                                      stage_of(last, machine_.name(last.group)),
                                      may_share_node(first, last, machine_));
   return known->second;
-}
-
-Rising Grid::rising(const Seat& seat, const Axes& axes) {
-  const Layout& mesh = seat.mesh();
-  const auto key =
-      std::tuple{seat.role(), mesh.microbatch, mesh.dp, mesh.tp, mesh.devices_per_node, mesh.nodes};
-  if (const auto known = rising_.find(key); known != rising_.end()) return known->second;
-  std::mt19937 random(7);
-  const auto any = [&](std::size_t size) { return std::size_t(random() % size); };
-  std::vector<Point> points;  // in pairs
-  std::vector<std::size_t> axis_of;
-  const int most = model_.num_layers - seat.frame.num_stages + 1;
-  for (std::size_t axis = 0; axis < axes.ratios.size(); ++axis)
-    for (int probe = 0; probe < probes && axes.ratios[axis].size() > 1; ++probe) {
-      Point p{.layout = seat.layout};
-      p.layers = probe < 3 ? std::min(probe + 1, most) : 1 + int(any(std::size_t(most)));
-      p.ckpt_layers = axes.recompute ? int(any(std::size_t(p.layers) + 1)) : 0;
-      p.zero_level = axes.zero_levels[any(axes.zero_levels.size())];
-      for (std::size_t i = 0; i < axes.ratios.size(); ++i)
-        p.ratios[i] = axes.ratios[i][any(axes.ratios[i].size())];
-      const std::size_t step = any(axes.ratios[axis].size() - 1);
-      for (std::size_t side : {step, step + 1}) {
-        p.ratios[axis] = axes.ratios[axis][side];
-        points.push_back(p);
-      }
-      axis_of.push_back(axis);
-    }
-  price_time(seat, points);
-  price_memory(seat, points);
-  Rising rising;
-  rising.fill(true);
-  for (std::size_t i = 0; i < axis_of.size(); ++i) {
-    const Point &from = points[2 * i], &to = points[2 * i + 1];
-    if (falls(from.stable_s, to.stable_s) || falls(from.whole_s(), to.whole_s()) ||
-        falls(from.shortest_s(), to.shortest_s()) || falls(from.alone_s(), to.alone_s()) ||
-        (!plan::shares[axis_of[i]].on_disk() && falls(from.host_bytes, to.host_bytes)))
-      rising[axis_of[i]] = false;
-  }
-  return rising_[key] = rising;
 }
 
 }  // namespace brume::tuner

@@ -50,6 +50,8 @@ struct Point {
   /// Both passes of the microbatch that is fastest here.
   double shortest_s() const { return stable_s - less_s; }
   bool same_strategy(const Point& other) const;
+  /// Whether one of the times in which points compete is less, by more than rounding.
+  bool is_faster_than(const Point& other) const;
 };
 
 /// A stage of this layout, without savings.
@@ -77,10 +79,6 @@ struct Axes {
   bool recompute;
 };
 
-/// Along which axes neither time nor, but for shares on disk, host bytes fall; where one may fall,
-/// all values are tried.
-using Rising = std::array<bool, plan::num_shares>;
-
 /// The expressions of all stage roles of one model on one machine. Pricing throws OutOfTime when
 /// the deadline has passed.
 class Grid {
@@ -101,9 +99,6 @@ class Grid {
   double predicted_s(const plan::Plan& plan) { return analyzer_.analyze(plan).iteration_s; }
   analyzer::Analyzer& analyzer() { return analyzer_; }
 
-  /// Looks at random strategies of a seat and the next one along each axis of ratios.
-  Rising rising(const Seat& seat, const Axes& axes);
-
   std::int64_t evaluations() const { return evaluations_; }
   const model::Config& model() const { return model_; }
   const hardware::Machine& machine() const { return machine_; }
@@ -120,7 +115,6 @@ class Grid {
   const hardware::Machine& machine_;
   const Deadline& deadline_;
   std::map<analyzer::StageRole, std::unique_ptr<Role>> roles_;
-  std::map<std::tuple<analyzer::StageRole, int, int, int, int, int>, Rising> rising_;
   analyzer::Analyzer analyzer_;
   std::map<std::pair<Layout, Layout>, double> streams_s_;
   std::map<std::pair<Layout, Layout>, analyzer::TiedTimes> tied_;

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "base/error.hpp"
+#include "base/parallel.hpp"
 #include "schedule/compile.hpp"
 #include "schedule/steady.hpp"
 
@@ -96,21 +97,23 @@ bool executes(const plan::Plan& plan, const model::Config& model,
 /// A sample, with the Programs of one rank of each stage where the plan executes and simulating
 /// them is a matter of seconds.
 Placement place_some(const plan::Plan& plan, const model::Config& model,
-                     const hardware::Cluster& cluster, const Deadline& deadline, bool simulated) {
-  Placement placement = sample(plan, model, cluster, deadline);
+                     const hardware::Cluster& cluster, int threads, const Deadline& deadline,
+                     bool simulated) {
+  Placement placement = sample(plan, model, cluster, threads, deadline);
   if (!simulated || placement.misfit || !few_are_small(plan)) return placement;
-  for (int stage = 0; stage < plan.num_stages(); ++stage)
-    placement.programs.push_back(
-        schedule::compile(plan, model, plan::rank_of(plan, stage, 0, 0), {.deadline = deadline}));
+  placement.programs.resize(plan.stages.size());
+  parallel_for(plan.stages.size(), threads, [&](std::size_t stage, std::size_t) {
+    placement.programs[stage] = schedule::compile(
+        plan, model, plan::rank_of(plan, int(stage), 0, 0), {.deadline = deadline});
+  });
   return placement;
 }
 
 }  // namespace
 
 Placement sample(const plan::Plan& whole, const model::Config& model,
-                 const hardware::Cluster& cluster, const Deadline& deadline) {
+                 const hardware::Cluster& cluster, int threads, const Deadline& deadline) {
   const plan::Plan plan = shortened(whole);
-  std::vector<Arenas> largest(plan.stages.size(), Arenas{});
   // Tight placement takes long, and matters only where memory is short.
   const auto arenas = [&](int stage, int rank) {
     const plan::Stage& s = plan.stages[std::size_t(stage)];
@@ -125,16 +128,21 @@ Placement sample(const plan::Plan& whole, const model::Config& model,
         loose[std::size_t(Tier::host)] * s.devices_per_node <= group.host_memory_bytes;
     return fits ? loose : placed(true);
   };
+  std::vector<int> ranks;
   for (int stage = 0; stage < plan.num_stages(); ++stage) {
     const plan::Stage& s = plan.stages[std::size_t(stage)];
-    const int first = plan::rank_of(plan, stage, 0, 0);
-    const int last = plan::rank_of(plan, stage, s.dp - 1, s.tp - 1);
-    for (int rank : first == last ? std::vector{first} : std::vector{first, last}) {
-      const Arenas bytes = arenas(stage, rank);
-      for (std::size_t tier = 0; tier < bytes.size(); ++tier)
-        largest[std::size_t(stage)][tier] =
-            std::max(largest[std::size_t(stage)][tier], bytes[tier]);
-    }
+    ranks.push_back(plan::rank_of(plan, stage, 0, 0));
+    if (s.devices() > 1) ranks.push_back(plan::rank_of(plan, stage, s.dp - 1, s.tp - 1));
+  }
+  std::vector<Arenas> of_ranks(ranks.size());
+  parallel_for(ranks.size(), threads, [&](std::size_t i, std::size_t) {
+    of_ranks[i] = arenas(plan::place(plan, ranks[i]).stage, ranks[i]);
+  });
+  std::vector<Arenas> largest(plan.stages.size(), Arenas{});
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    Arenas& most = largest[std::size_t(plan::place(plan, ranks[i]).stage)];
+    for (std::size_t tier = 0; tier < most.size(); ++tier)
+      most[tier] = std::max(most[tier], of_ranks[i][tier]);
   }
   // Tokens in and out of all microbatches lie on the device; int32.
   const std::int64_t left_out = std::int64_t{whole.microbatches} - plan.microbatches;
@@ -148,19 +156,20 @@ Placement sample(const plan::Plan& whole, const model::Config& model,
 }
 
 Coarse coarsely(const plan::Plan& plan, const model::Config& model,
-                const hardware::Cluster& cluster, const hardware::Machine& machine,
+                const hardware::Cluster& cluster, const hardware::Machine& machine, int threads,
                 const Deadline& deadline) {
-  Coarse found{sample(plan, model, cluster, deadline).misfit, std::nullopt};
+  Coarse found{sample(plan, model, cluster, threads, deadline).misfit, std::nullopt};
   if (found.misfit || !executes(plan, model, cluster)) return found;
-  found.iteration_s = schedule::steady_time(plan, model, machine, deadline);
+  found.iteration_s = schedule::steady_time(plan, model, machine, deadline, threads);
   return found;
 }
 
 Placement place(const plan::Plan& plan, const model::Config& model,
-                const hardware::Cluster& cluster, const Deadline& deadline) {
+                const hardware::Cluster& cluster, int threads, const Deadline& deadline) {
   const bool all_simulated = whole_is_small(plan);
   const bool executed = executes(plan, model, cluster);
-  if (!all_simulated || !executed) return place_some(plan, model, cluster, deadline, executed);
+  if (!all_simulated || !executed)
+    return place_some(plan, model, cluster, threads, deadline, executed);
   // One rank a stage tells most misfits.
   for (int stage = 0; stage < plan.num_stages(); ++stage) {
     const auto program =
@@ -174,7 +183,8 @@ Placement place(const plan::Plan& plan, const model::Config& model,
     return placement;
   }
   Placement placement;
-  placement.programs = schedule::compile_all(plan, model, {.deadline = deadline});
+  placement.programs =
+      schedule::compile_all(plan, model, {.deadline = deadline, .threads = threads});
   count(placement, plan, cluster,
         [&](int rank) { return placement.programs[std::size_t(rank)].arena_bytes; });
   return placement;

@@ -26,7 +26,7 @@ inline constexpr double placing_s = 1.0;
 /// like the larger one), over the first microbatches, in which the peak is reached. Leaves no
 /// Programs. @throws OutOfTime
 Placement sample(const plan::Plan& whole, const model::Config& model,
-                 const hardware::Cluster& cluster, const Deadline& deadline);
+                 const hardware::Cluster& cluster, int threads, const Deadline& deadline);
 
 /// What a plan takes, in a few hundredths of the time that placing it takes.
 struct Coarse {
@@ -37,12 +37,12 @@ struct Coarse {
 /// Places two ranks of each stage, tightly only where they need it, and simulates as `place` would.
 /// @throws OutOfTime
 Coarse coarsely(const plan::Plan& plan, const model::Config& model,
-                const hardware::Cluster& cluster, const hardware::Machine& machine,
+                const hardware::Cluster& cluster, const hardware::Machine& machine, int threads,
                 const Deadline& deadline);
 
 /// From all ranks; from a sample where they are many, with one Program of each stage, or where the
 /// plan is one that does not execute. @throws OutOfTime
 Placement place(const plan::Plan& plan, const model::Config& model,
-                const hardware::Cluster& cluster, const Deadline& deadline);
+                const hardware::Cluster& cluster, int threads, const Deadline& deadline);
 
 }  // namespace brume::tuner

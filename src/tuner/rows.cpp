@@ -127,11 +127,7 @@ void Look::price_fewest() {
     bool falls = false;
     for (std::size_t k = 0; k < 2; ++k) {
       const Point &from = three[k], &to = three[k + 1];
-      falls |= to.stable_s < from.stable_s * (1.0 - sum_rounding) ||
-               to.whole_s() < from.whole_s() * (1.0 - sum_rounding) ||
-               to.shortest_s() < from.shortest_s() * (1.0 - sum_rounding) ||
-               to.alone_s() < from.alone_s() * (1.0 - sum_rounding) ||
-               (host_matters_ && to.host_bytes < from.host_bytes);
+      falls |= to.is_faster_than(from) || (host_matters_ && to.host_bytes < from.host_bytes);
     }
     if (falls) try_all(fewest_[i], three[0].ckpt_layers + 1);
   }
@@ -200,6 +196,32 @@ std::vector<Fit> Rows::fits(Grid& grid, const Seat& seat, std::span<const Point>
     fit.points.assign(points_.begin() + row->begin, points_.begin() + row->end);
     for (Point& point : fit.points) point.layout = seat.layout;
   }
+  return found;
+}
+
+std::vector<bool> Rows::gains(Grid& grid, const Seat& seat, std::span<const Step> steps) {
+  const std::lock_guard lock(mutex_);
+  const auto known = [&](const Step& step) -> auto& {
+    return gains_[{step.from.ckpt_layers, step.axis}];
+  };
+  std::vector<std::size_t> missing;
+  std::vector<Point> points;
+  for (std::size_t i = 0; i < steps.size(); ++i)
+    if (!known(steps[i]).contains(Key(steps[i].to))) {
+      missing.push_back(i);
+      points.push_back(steps[i].from);
+      points.push_back(steps[i].to);
+    }
+  grid.price_time(seat, points);
+  grid.price_memory(seat, points);
+  for (std::size_t i = 0; i < missing.size(); ++i) {
+    const Point &from = points[2 * i], &to = points[2 * i + 1];
+    const Step& step = steps[missing[i]];
+    known(step)[Key(to)] = to.is_faster_than(from) ||
+                           (!plan::shares[step.axis].on_disk() && to.host_bytes < from.host_bytes);
+  }
+  std::vector<bool> found;
+  for (const Step& step : steps) found.push_back(known(step).at(Key(step.to)));
   return found;
 }
 

@@ -54,6 +54,14 @@ class Rows {
   std::vector<double> least_s(Grid& grid, const Seat& seat, std::span<const Point> rows);
   std::vector<Fit> fits(Grid& grid, const Seat& seat, std::span<const Point> rows);
 
+  /// A strategy, and one with a larger ratio along one axis.
+  struct Step {
+    Point from, to;
+    std::size_t axis;
+  };
+  /// Of each step, whether it makes a stage faster, or, unless to the disk, needs less host memory.
+  std::vector<bool> gains(Grid& grid, const Seat& seat, std::span<const Step> steps);
+
  private:
   /// A strategy but for recomputed layers.
   struct Key {
@@ -81,6 +89,8 @@ class Rows {
   std::mutex mutex_;
   std::unordered_map<Key, Row, Hash> rows_;
   std::vector<Point> points_;
+  std::map<std::pair<int, std::size_t>, std::unordered_map<Key, bool, Hash>>
+      gains_;  ///< of steps to a row, by recomputed layers and axis
 };
 
 /// The rows of all seats, for searches in the same memory.

@@ -1,12 +1,15 @@
 #include "search.hpp"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 namespace brume::tuner {
 namespace {
 
-constexpr double worth_knowing = 0.003;  ///< relative, of the time of the fastest plan known
+constexpr double worth_knowing = 0.003;     ///< relative, of the time of the fastest plan known
+constexpr std::size_t frames_at_once = 16;  ///< whatever the number of threads
+constexpr double about = 1.03;              ///< as much as a step raises a bound
 
 Bounds::key_type key(const Frame& frame) {
   return {frame.num_stages, frame.microbatches, frame.run_ahead};
@@ -31,44 +34,69 @@ plan::Plan plan_of(const Question& question, const Frame& frame, const std::vect
   return plan;
 }
 
-Searcher::Searcher(Question question, Grid& grid, Bounds known)
-    : question_(std::move(question)), grid_(grid), axes_(question_.keys), known_(std::move(known)) {
-  unbuilt_ = frames(question_.model, question_.global_batch, question_.cluster, question_.keys);
-  std::ranges::reverse(unbuilt_);
-}
-
-void Searcher::build_frames() {
-  for (; !unbuilt_.empty(); unbuilt_.pop_back()) {
-    const Frame& frame = unbuilt_.back();
+Searcher::Searcher(Question question, Team& team, const Bounds& known)
+    : question_(std::move(question)), team_(team), axes_(question_.keys) {
+  for (Frame& frame :
+       frames(question_.model, question_.global_batch, question_.cluster, question_.keys)) {
     std::shared_ptr<Fronts>& fronts = fronts_[{frame.microbatches, frame.run_ahead, frame.layouts}];
-    if (!fronts) fronts = std::make_shared<Fronts>(grid_, axes_, *question_.rows);
-    frames_.emplace_back(question_, grid_, fronts, frame);
-    if (const auto known = known_.find(key(frame)); known != known_.end())
-      frames_.back().raise_bound(known->second);
+    if (!fronts) fronts = std::make_shared<Fronts>(axes_, *question_.rows);
+    const auto bound = known.find(key(frame));
+    frames_.emplace_back(question_, fronts, std::move(frame),
+                         bound == known.end() ? 0.0 : bound->second);
   }
 }
 
-/// The open frame of the least bound below `known_s`; at first those of one stage, which are
-/// settled at once and show which others matter.
-FrameSearch* Searcher::most_promising(double known_s) {
-  FrameSearch* best = nullptr;
-  const auto rank = [](const FrameSearch& frame) {
-    return std::pair(frame.frame().num_stages > 1, frame.bound_s());
+/// The open frames of about the least bound below `known_s`; at first those of one stage, which are
+/// settled at once and show which others matter. Where some have not begun, all of these.
+std::vector<std::size_t> Searcher::most_promising(double known_s) const {
+  const auto rank = [&](std::size_t i) {
+    const FrameSearch& frame = frames_[i];
+    return std::tuple(frame.frame().num_stages > 1, frame.begun(), frame.bound_s(), i);
   };
-  for (FrameSearch& frame : frames_)
-    if (frame.open() && frame.bound_s() < known_s && (!best || rank(frame) < rank(*best)))
-      best = &frame;
-  return best;
+  std::vector<std::size_t> found;
+  for (std::size_t i = 0; i < frames_.size(); ++i)
+    if (frames_[i].open() && frames_[i].bound_s() < known_s) found.push_back(i);
+  if (found.empty()) return found;
+  std::ranges::sort(found, {}, rank);
+  const auto [several, begun, least_s, first] = rank(found[0]);
+  const auto last = std::ranges::find_if(found, [&](std::size_t i) {
+    const FrameSearch& frame = frames_[i];
+    return (frame.frame().num_stages > 1) != several || frame.begun() != begun ||
+           (begun && frame.bound_s() > least_s * about);
+  });
+  found.erase(last, found.end());
+  if (begun) found.resize(std::min(found.size(), frames_at_once));
+  return found;
+}
+
+/// The next step of some frames.
+void Searcher::look_at(const std::vector<std::size_t>& round, double known_s) {
+  std::vector<std::vector<std::size_t>> sharing;  // fronts
+  for (const std::size_t i : round) {
+    const auto same = std::ranges::find_if(sharing, [&](const std::vector<std::size_t>& frames) {
+      return &frames_[frames.front()].fronts() == &frames_[i].fronts();
+    });
+    (same == sharing.end() ? sharing.emplace_back() : *same).push_back(i);
+  }
+  team_.each(sharing.size(), [&](std::size_t s, Grid& grid) {
+    for (const std::size_t i : sharing[s]) frames_[i].prepare(grid, known_s);
+  });
+  std::vector<std::vector<Offer>> found(round.size());
+  team_.each(round.size(),
+             [&](std::size_t r, Grid& grid) { found[r] = frames_[round[r]].work(grid); });
+  for (std::size_t r = 0; r < round.size(); ++r) {
+    frames_[round[r]].settle();
+    for (Offer& offer : found[r]) offers_.push_back({std::move(offer), round[r]});
+  }
 }
 
 bool Searcher::done(double known_s) const {
-  return unbuilt_.empty() && std::ranges::all_of(frames_, [&](const FrameSearch& frame) {
-           return !frame.open() || frame.bound_s() >= known_s;
-         });
+  return std::ranges::all_of(frames_, [&](const FrameSearch& frame) {
+    return !frame.open() || frame.bound_s() >= known_s;
+  });
 }
 
 double Searcher::bound_s() const {
-  if (!unbuilt_.empty()) return 0.0;
   double bound_s = infinity;
   for (const FrameSearch& frame : frames_) bound_s = std::min(bound_s, frame.bound_s());
   return bound_s;
@@ -76,7 +104,6 @@ double Searcher::bound_s() const {
 
 Bounds Searcher::bounds() const {
   Bounds bounds;
-  if (!unbuilt_.empty()) return bounds;
   for (const FrameSearch& frame : frames_) {
     const auto known = bounds.try_emplace(key(frame.frame()), infinity).first;
     known->second = std::min(known->second, frame.bound_s());
@@ -94,19 +121,15 @@ std::optional<Found> Searcher::next(double known_s) {
     return found;
   };
   try {
-    build_frames();
     while (true) {
       double fastest_s = known_s;
       for (const Found& found : offers_) fastest_s = std::min(fastest_s, found.offer.predicted_s);
       // The sooner a faster plan is known, the fewer frames matter.
       if (fastest_s < known_s * (1.0 - worth_knowing)) return take();
-      FrameSearch* frame = most_promising(fastest_s);
-      if (!frame) return take();
+      const std::vector<std::size_t> round = most_promising(fastest_s);
+      if (round.empty()) return take();
       question_.deadline.check();
-      const auto index = std::size_t(
-          std::ranges::find_if(frames_, [&](const FrameSearch& other) { return &other == frame; }) -
-          frames_.begin());
-      for (Offer& offer : frame->work(known_s)) offers_.push_back({std::move(offer), index});
+      look_at(round, known_s);
       if (question_.progress) question_.progress->bound_s = bound_s();
     }
   } catch (const OutOfTime&) {
@@ -123,7 +146,7 @@ void Searcher::strike(const Found& found, int stage) {
 
 bool Searcher::confirms(const Found& found) {
   FrameSearch& frame = frames_[found.frame];
-  const std::optional<double> bound_s = frame.confirm(found.offer.predicted_s);
+  const std::optional<double> bound_s = frame.confirm(team_.grid(), found.offer.predicted_s);
   if (bound_s) ++milp_solves_;
   return bound_s && *bound_s >= frame.bound_s() * (1.0 - 1e-6);
 }
@@ -134,7 +157,7 @@ void Searcher::add_to(Search& statistics) const {
     statistics.feasible += fronts->feasible();
   }
   for (const FrameSearch& frame : frames_) statistics.dynamic_programs += frame.programs();
-  statistics.evaluations = grid_.evaluations();
+  statistics.evaluations = team_.evaluations();
   statistics.milp_solves += milp_solves_;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "frame_search.hpp"
+#include "team.hpp"
 
 namespace brume::tuner {
 
@@ -39,12 +40,13 @@ std::optional<plan::Plan> smallest_plan(const Question& question, Grid& grid);
 /// Bounds of frames, by stages, microbatches and run-ahead [s].
 using Bounds = std::map<std::tuple<int, int, int>, double>;
 
-/// The frame that may hold the fastest plan is looked at more closely, until the fastest prediction
-/// of a plan that was found is below the bounds of all frames: then that plan is next.
+/// The frames that may hold the fastest plan are looked at more closely, some at once, until the
+/// fastest prediction of a plan that was found is below the bounds of all frames: then that plan is
+/// next.
 class Searcher {
  public:
   /// @param known  bounds that a search over these plans and others has proven
-  Searcher(Question question, Grid& grid, Bounds known = {});
+  Searcher(Question question, Team& team, const Bounds& known = {});
 
   /// The next plan by prediction, were plans of `known_s` no longer of interest; when the deadline
   /// has passed, the fastest known. None when none is left, see done(), or known.
@@ -67,14 +69,12 @@ class Searcher {
   void add_to(Search& statistics) const;
 
  private:
-  void build_frames();
-  FrameSearch* most_promising(double known_s);
+  std::vector<std::size_t> most_promising(double known_s) const;
+  void look_at(const std::vector<std::size_t>& round, double known_s);
 
   Question question_;
-  Grid& grid_;
+  Team& team_;
   Axes axes_;
-  Bounds known_;
-  std::vector<Frame> unbuilt_;  ///< in reverse
   /// [microbatches, run-ahead, layouts]
   std::map<std::tuple<int, int, std::vector<Layout>>, std::shared_ptr<Fronts>> fronts_;
   std::deque<FrameSearch> frames_;

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/error.hpp"
+#include "base/parallel.hpp"
 #include "base/units.hpp"
 #include "placement.hpp"
 #include "schedule/simulate.hpp"
@@ -57,10 +58,10 @@ class Budget {
 };
 
 /// A plan that was placed, with its prediction and, if there is time, its simulation.
-Candidate candidate(const Question& question, Grid& grid, const plan::Plan& plan,
+Candidate candidate(const Question& question, Team& team, const plan::Plan& plan,
                     const Placement& placed) {
   Candidate found{.plan = plan,
-                  .prediction = grid.analyzer().analyze(plan),
+                  .prediction = team.grid().analyzer().analyze(plan),
                   .simulated_s = std::nullopt,
                   .placed = placed.groups,
                   .closed_form_bytes = std::nullopt};
@@ -79,10 +80,10 @@ Candidate candidate(const Question& question, Grid& grid, const plan::Plan& plan
 /// fastest; then the best of them in full.
 class BestPlans {
  public:
-  BestPlans(const Question& question, Grid& grid, Searcher& searcher, Search& statistics,
+  BestPlans(const Question& question, Team& team, Searcher& searcher, Search& statistics,
             Budget& budget)
       : question_(question),
-        grid_(grid),
+        team_(team),
         searcher_(searcher),
         statistics_(statistics),
         budget_(budget),
@@ -152,7 +153,7 @@ class BestPlans {
     const bool first = simulated_.empty();
     if (first) budget_.grant(budget_.left_s() + placing_s);
     const Coarse coarse = coarsely(found.offer.plan, question_.model, question_.cluster,
-                                   question_.machine, question_.deadline);
+                                   question_.machine, team_.threads(), question_.deadline);
     if (first) budget_.allow(search_end_s_ - budget_.seconds());
     if (coarse.misfit) {
       ++statistics_.struck;
@@ -178,7 +179,8 @@ class BestPlans {
       const bool in_full = best.empty() || seconds < fastest_in_full_s;
       Placement placement;
       try {
-        placement = in_full ? place(plan, question_.model, question_.cluster, question_.deadline)
+        placement = in_full ? place(plan, question_.model, question_.cluster, team_.threads(),
+                                    question_.deadline)
                             : sampled(plan, question_.deadline);
       } catch (const OutOfTime&) {
         if (!best.empty()) break;
@@ -192,7 +194,7 @@ class BestPlans {
         for (const Simulated& other : simulated_) fastest_s_ = std::min(fastest_s_, other.seconds);
         return {};
       }
-      best.push_back(candidate(question_, grid_, plan, placement));
+      best.push_back(candidate(question_, team_, plan, placement));
       Candidate& last = best.back();
       if (!last.simulated_s && coarse) last.simulated_s = seconds;
       if (in_full) fastest_in_full_s = std::min(fastest_in_full_s, last.seconds());
@@ -201,7 +203,7 @@ class BestPlans {
   }
 
   Placement sampled(const plan::Plan& plan, const Deadline& deadline) const {
-    return sample(plan, question_.model, question_.cluster, deadline);
+    return sample(plan, question_.model, question_.cluster, team_.threads(), deadline);
   }
 
   void confirm(const Candidate& best) {
@@ -216,7 +218,7 @@ class BestPlans {
   }
 
   const Question& question_;
-  Grid& grid_;
+  Team& team_;
   Searcher& searcher_;
   Search& statistics_;
   Budget& budget_;
@@ -228,10 +230,11 @@ class BestPlans {
 
 /// A search without a knob looks at fewer plans, and may so come upon one that is faster than the
 /// best of all: that takes its place.
-void take_if_faster(const Question& question, Grid& grid, const plan::Plan& plan, Result& result) {
-  const Placement placement = place(plan, question.model, question.cluster, question.deadline);
+void take_if_faster(const Question& question, Team& team, const plan::Plan& plan, Result& result) {
+  const Placement placement =
+      place(plan, question.model, question.cluster, team.threads(), question.deadline);
   if (placement.misfit) return;
-  Candidate found = candidate(question, grid, plan, placement);
+  Candidate found = candidate(question, team, plan, placement);
   const double before_s = result.best[0].seconds();
   if (found.seconds() >= before_s) return;
   result.search.gap = std::max(0.0, 1.0 - before_s * (1.0 - result.search.gap) / found.seconds());
@@ -245,13 +248,13 @@ void take_if_faster(const Question& question, Grid& grid, const plan::Plan& plan
   });
 }
 
-void add_reasons(const Question& question, Grid& grid, const Bounds& bounds, Result& result) {
-  Reasons found = reasons(question, result.best[0], bounds);
+void add_reasons(const Question& question, Team& team, const Bounds& bounds, Result& result) {
+  Reasons found = reasons(question, team, result.best[0], bounds);
   result.ablations = std::move(found.ablations);
   result.untried = std::move(found.untried);
   try {
-    if (found.faster) take_if_faster(question, grid, *found.faster, result);
-    result.nearest_infeasible = nearest_infeasible(question, grid, result.best[0].seconds());
+    if (found.faster) take_if_faster(question, team, *found.faster, result);
+    result.nearest_infeasible = nearest_infeasible(question, team, result.best[0].seconds());
   } catch (const OutOfTime&) {
   }
 }
@@ -278,20 +281,20 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
   Question question{model,           global_batch,        cluster,           machine,
                     search,          options.most_labels, budget.deadline(), &rows,
                     options.progress};
-  Grid grid(model, machine, budget.deadline());
-  Searcher searcher(question, grid);
+  Team team(model, machine, budget.deadline(), options.threads > 0 ? options.threads : num_cores());
+  Searcher searcher(question, team);
   Result result;
   result.search.limit_s = search.time_limit_s;
-  result.best = BestPlans(question, grid, searcher, result.search, budget).collect();
+  result.best = BestPlans(question, team, searcher, result.search, budget).collect();
   question.progress = nullptr;  // what follows are other searches
   budget.allow(budget.left_s());
   if (result.best.empty()) {
-    if (searcher.done(infinity)) nothing_fits(question, grid);
+    if (searcher.done(infinity)) nothing_fits(question, team);
     nothing_found(question, searcher, result.search.struck);
   }
 
   searcher.add_to(result.search);
-  if (options.reasons) add_reasons(question, grid, searcher.bounds(), result);
+  if (options.reasons) add_reasons(question, team, searcher.bounds(), result);
   result.search.interrupted = budget.stopped();
   result.search.seconds = budget.seconds();
   return result;

@@ -4,11 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <future>
 #include <limits>
-#include <thread>
 
 #include "base/text.hpp"
 #include "base/units.hpp"
@@ -30,9 +27,9 @@ struct Placed {
 ///
 /// @param bounds  of a search over these plans and others
 /// @throws OutOfTime when none is known by then
-std::optional<Placed> fastest_placed(const Question& question, Grid& grid, double gap,
+std::optional<Placed> fastest_placed(const Question& question, Team& team, double gap,
                                      const Bounds& bounds = {}) {
-  Searcher searcher(question, grid, bounds);
+  Searcher searcher(question, team, bounds);
   Placed fastest;
   const auto worth_knowing_s = [&] {
     return fastest.iteration_s < infinity ? fastest.iteration_s * (1.0 - gap)
@@ -41,7 +38,7 @@ std::optional<Placed> fastest_placed(const Question& question, Grid& grid, doubl
   while (const std::optional<Found> found = searcher.next(worth_knowing_s())) {
     if (found->offer.predicted_s >= worth_knowing_s()) break;
     const Coarse coarse = coarsely(found->offer.plan, question.model, question.cluster,
-                                   question.machine, question.deadline);
+                                   question.machine, team.threads(), question.deadline);
     const double iteration_s = coarse.iteration_s.value_or(found->offer.predicted_s);
     if (coarse.misfit)
       searcher.strike(*found, *coarse.misfit);
@@ -93,24 +90,13 @@ std::vector<Without> searches(const Question& question, const plan::Plan& best) 
 
 }  // namespace
 
-// Each core takes the next search, with expressions of its own, until none is left.
-Reasons reasons(const Question& question, const Candidate& best, const Bounds& bounds) {
+Reasons reasons(const Question& question, Team& team, const Candidate& best, const Bounds& bounds) {
   std::vector<Without> all = searches(question, best.plan);
-  std::atomic<std::size_t> next = 0;
-  const auto work = [&] {
-    Grid grid(question.model, question.machine, question.deadline);
-    for (std::size_t i = next++; i < all.size(); i = next++) try {
-        all[i].fastest = fastest_placed(all[i].question, grid, ablation_gap, bounds);
-        all[i].tried = true;
-      } catch (const OutOfTime&) {
-      }
-  };
-  std::vector<std::future<void>> others;
-  const std::size_t cores = std::max(1u, std::thread::hardware_concurrency());
-  for (std::size_t i = 1; i < std::min(cores, all.size()); ++i)
-    others.push_back(std::async(std::launch::async, work));
-  work();
-  for (std::future<void>& other : others) other.get();
+  for (Without& without : all) try {
+      without.fastest = fastest_placed(without.question, team, ablation_gap, bounds);
+      without.tried = true;
+    } catch (const OutOfTime&) {
+    }
   Reasons found;
   double fastest_s = best.seconds();
   for (const Without& without : all) {
@@ -143,7 +129,7 @@ deck::SearchKeys saving_nothing(deck::SearchKeys keys) {
 
 }  // namespace
 
-std::string nearest_infeasible(const Question& question, Grid& grid, double best_s) {
+std::string nearest_infeasible(const Question& question, Team& team, double best_s) {
   constexpr double least_gain = 0.03;
   constexpr double most_bytes = 192.0 * bytes_per_gib;  // of the largest devices that are common
   Question unlimited = question;
@@ -152,10 +138,10 @@ std::string nearest_infeasible(const Question& question, Grid& grid, double best
   AllRows rows(unlimited.cluster);
   unlimited.rows = &rows;
   unlimited.keys = saving_nothing(question.keys);
-  const std::optional<Found> found = Searcher(unlimited, grid).next(infinity);
+  const std::optional<Found> found = Searcher(unlimited, team).next(infinity);
   if (!found || found->offer.predicted_s > (1.0 - least_gain) * best_s) return {};
   const plan::Plan& plan = found->offer.plan;
-  const auto prediction = grid.analyzer().analyze(plan);
+  const auto prediction = team.grid().analyzer().analyze(plan);
   std::int64_t missing = 0;
   std::size_t fullest = 0;
   for (std::size_t i = 0; i < prediction.stages.size(); ++i) {
@@ -178,7 +164,7 @@ std::string nearest_infeasible(const Question& question, Grid& grid, double best
 namespace {
 
 /// A key of the search that would let a plan fit, and its value. @throws OutOfTime
-std::string other_change(const Question& question, Grid& grid) {
+std::string other_change(const Question& question, Team& team) {
   const bool disk = std::ranges::any_of(
       question.cluster.groups, [](const hardware::NodeGroup& g) { return g.disk_bytes > 0; });
   for (const plan::Knob* knob : plan::in_turn()) {
@@ -186,7 +172,7 @@ std::string other_change(const Question& question, Grid& grid) {
     Question other = question;
     const std::string change = plan::allow(*knob, other.keys);
     if (change.empty()) continue;
-    if (const auto any = fastest_placed(other, grid, 1.0))  // any plan will do
+    if (const auto any = fastest_placed(other, team, 1.0))  // any plan will do
       return fmt::format("search.{} would fit: {} an iteration", change,
                          format_seconds(any->iteration_s));
   }
@@ -222,14 +208,16 @@ std::string ended_by(bool interrupted, double limit_s) {
   return interrupted ? "a signal" : fmt::format("search.time_limit_s = {:g}", limit_s);
 }
 
-void nothing_fits(const Question& question, Grid& grid) {
+void nothing_fits(const Question& question, Team& team) {
   std::optional<plan::Plan> smallest;
   std::optional<Placement> placed;
   std::string advice;
   try {
-    smallest = smallest_plan(question, grid);
-    if (smallest) placed = place(*smallest, question.model, question.cluster, Deadline(placing_s));
-    const std::string other = other_change(question, grid);
+    smallest = smallest_plan(question, team.grid());
+    if (smallest)
+      placed =
+          place(*smallest, question.model, question.cluster, team.threads(), Deadline(placing_s));
+    const std::string other = other_change(question, team);
     if (!other.empty()) advice = "; " + other;
   } catch (const OutOfTime&) {
     const bool interrupted = question.deadline.stopped();

@@ -16,19 +16,19 @@ struct Reasons {
 };
 
 /// @param bounds  of the search that found the best plan
-Reasons reasons(const Question& question, const Candidate& best, const Bounds& bounds);
+Reasons reasons(const Question& question, Team& team, const Candidate& best, const Bounds& bounds);
 
 /// The fastest plan of an unlimited machine, where it is faster by more than 3 % and misses this
 /// one by no more memory than some device has. @throws OutOfTime
 ///
 /// @param best_s  seconds of the best plan that fits
-std::string nearest_infeasible(const Question& question, Grid& grid, double best_s);
+std::string nearest_infeasible(const Question& question, Team& team, double best_s);
 
 /// What ends a search before it is done, in words.
 std::string ended_by(bool interrupted, double limit_s);
 
 /// @throws Infeasible saying what misses by least, and what would fit
-[[noreturn]] void nothing_fits(const Question& question, Grid& grid);
+[[noreturn]] void nothing_fits(const Question& question, Team& team);
 
 /// @throws Infeasible saying that no plan is known by the end of the time, and what is
 [[noreturn]] void nothing_found(const Question& question, const Searcher& searcher, int struck);
