@@ -19,7 +19,8 @@
 
 namespace brume::test {
 
-/// A file of tokens with some structure, removed at the end.
+/// A file of tokens with some structure, in documents of which a sixth begin with what is given,
+/// removed at the end.
 class TokenFixture {
  public:
   explicit TokenFixture(int vocab_size, int tokens = 6000)
@@ -32,12 +33,19 @@ class TokenFixture {
     for (std::size_t i = 1; i < values.size(); ++i)
       values[i] = std::int32_t(random() % 5 == 0 ? random() % unsigned(vocab_size)
                                                  : (values[i - 1] + 1u) % 9u);
-    data::write_token_file(path_, values, vocab_size);
+    data::DocumentEnds documents;
+    for (std::int64_t end = 0; end < tokens;) {
+      const std::int64_t length = 1 + random() % 30, given = random() % 6 == 0 ? length / 2 : 0;
+      documents.answers.push_back(std::min<std::int64_t>(end + given, tokens));
+      end = std::min<std::int64_t>(end + length, tokens);
+      documents.ends.push_back(end);
+    }
+    data::write_token_file(path_, values, vocab_size, documents);
   }
   ~TokenFixture() { std::filesystem::remove(path_); }
   const std::filesystem::path& path() const { return path_; }
-  data::Sampler sampler(int seq_len) const {
-    return data::Sampler(data::TokenFile(path_), data::Order::shuffled, 11, seq_len);
+  data::Sampler sampler(int seq_len, bool isolated = false) const {
+    return data::Sampler(data::TokenFile(path_), data::Order::shuffled, 11, seq_len, isolated);
   }
 
  private:

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "data/token_file.hpp"
 
@@ -11,34 +12,78 @@ namespace brume::data {
 
 enum class Order { sequential, shuffled };
 
-/// Cuts a token file into windows of seq_len + 1 tokens, seq_len apart, and puts them in an order.
+/// A token file and how often its windows are taken, relative to those of others.
+struct WeightedFile {
+  TokenFile file;
+  double weight = 1.0;  ///< above 0
+};
+
+/// Which tokens of a sample are inputs, which of them are learned, and where documents begin.
+/// Each is [T].
+struct Window {
+  std::span<std::int32_t> inputs;
+  std::span<std::int32_t> targets;  ///< the tokens that follow; -1: not to be learned
+  std::span<std::int32_t> begins;   ///< place in the window where each input's document begins; may
+                                    ///< be left out
+};
+
+/// Cuts token files into windows of seq_len + 1 tokens, seq_len apart, and puts them in an order.
 ///
-/// Window w starts at token w * seq_len; a shuffled epoch visits every window once, in a
-/// permutation that follows from seed and epoch and is computed without a table.
+/// Window w of a file starts at token w * seq_len; a shuffled epoch of a file visits each of its
+/// windows once, in a permutation that follows from seed and epoch and is computed without a table.
+/// Samples of several files come by their weights: of the first n samples a file with the share p
+/// has p n, rounded up or down where n is a multiple of a block, whose samples are shuffled.
+///
+/// Tokens before their document's answer are no targets. Of isolated documents each is alone: its
+/// first token is no target, as nothing precedes it.
 class Sampler {
  public:
-  /// @throws Error(input) when the file holds less than one window
-  Sampler(TokenFile file, Order order, std::uint64_t seed, int seq_len);
+  /// @throws Error(input) when a file holds less than one window
+  Sampler(std::vector<WeightedFile> files, Order order, std::uint64_t seed, int seq_len,
+          bool isolated = false);
+  Sampler(TokenFile file, Order order, std::uint64_t seed, int seq_len, bool isolated = false);
 
   /// The window for sample `index` = step * global_batch + position in the batch.
-  ///
-  /// @param inputs   [T] tokens
-  /// @param targets  [T] the tokens that follow them
   /// @throws Error(storage)  when the file cannot be read, or was cut since it was opened
+  void sample(std::int64_t index, const Window& window) const;
   void sample(std::int64_t index, std::span<std::int32_t> inputs,
-              std::span<std::int32_t> targets) const;
+              std::span<std::int32_t> targets) const {
+    sample(index, {inputs, targets, {}});
+  }
 
-  std::int64_t num_windows() const { return num_windows_; }
-  TokenFileIdentity identity() const { return file_.identity(); }  ///< of the file it samples
+  /// Targets that are to be learned among `count` samples from `first` on. Reads no token.
+  std::int64_t num_targets(std::int64_t first, std::int64_t count) const;
+
+  /// Of the pairs of an input and one before it, the share that is within a document, in the mean
+  /// over windows (of many files' windows, over some); 1 unless documents are isolated.
+  double document_share() const;
+
+  std::int64_t num_windows() const { return num_windows_; }      ///< of all files
+  std::vector<TokenFileIdentity> identities() const;             ///< of the files
+  const std::vector<double>& shares() const { return shares_; }  ///< of samples, by file
 
  private:
-  std::int64_t window(std::int64_t index) const;
+  struct Place {
+    std::size_t file;
+    std::int64_t index;  ///< among the samples of this file
+  };
+  struct First {
+    const TokenFile& file;
+    std::int64_t token;  ///< of the window
+  };
+  Place place(std::int64_t index) const;
+  First first_token(std::int64_t index) const;
+  std::int64_t samples_before(std::int64_t block, std::size_t file) const;
 
-  TokenFile file_;
+  std::vector<TokenFile> files_;
+  std::vector<std::int64_t> windows_;  ///< of each file
+  std::vector<double> shares_;
+  std::int64_t block_;  ///< samples in which each file has its share
   Order order_;
   std::uint64_t seed_;
   int seq_len_;
-  std::int64_t num_windows_;
+  bool isolated_;
+  std::int64_t num_windows_ = 0;
 };
 
 /// Windows of `count` random tokens, the same each time, for measurements.

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/descriptor.hpp"
 
@@ -22,6 +23,21 @@ struct TokenFileIdentity {
   bool operator==(const TokenFileIdentity&) const = default;
 };
 
+/// Tokens [first, end) of a file, of which those before `answer` are given, not to be learned.
+struct Document {
+  std::int64_t first = 0, answer = 0, end = 0;
+  bool operator==(const Document&) const = default;
+};
+
+/// Where the documents of a token file end, and where their answers begin.
+struct DocumentEnds {
+  std::vector<std::int64_t> ends;  ///< the last one is the number of tokens
+  std::vector<std::int64_t>
+      answers;  ///< as many, each within its document; or none: all is learned
+};
+
+class DocumentTable;
+
 /// A token file opened for reading: one of ours, or one of Megatron (.bin with its .idx), llm.c,
 /// numpy (.npy) or nanoGPT (named .u16 or .u32). The layouts are in src/data/README.md.
 class TokenFile {
@@ -36,6 +52,12 @@ class TokenFile {
   /// @throws Error(storage)  when the file cannot be read, or was cut since it was opened
   void read(std::int64_t first, std::span<std::int32_t> tokens) const;
 
+  /// The documents that tokens [first, end) belong to, in order; one of all tokens in a file that
+  /// does not say where they end. Threads may ask at once.
+  /// @throws Error(storage)  as read
+  std::vector<Document> documents(std::int64_t first, std::int64_t end) const;
+  bool has_documents() const { return documents_ != nullptr; }
+
   std::int64_t size() const { return size_; }  ///< number of tokens
   int vocab_size() const { return vocab_size_; }
   const std::filesystem::path& path() const { return path_; }
@@ -49,14 +71,15 @@ class TokenFile {
   std::int64_t first_byte_ = 0;
   int token_bytes_ = 0;
   std::int64_t size_ = 0;
+  std::shared_ptr<const DocumentTable> documents_;  ///< none: the file has no ends
   std::uint64_t checksum_ = 0;
   int vocab_size_ = 0;
 };
 
 /// Writes a token file of ours, as OutputFile does: 16 bits a token where the vocabulary allows,
-/// else 32.
+/// else 32, and ends of documents where there are any.
 /// @throws Error(storage) when writing fails; Error(bug) for a token outside the vocabulary
 void write_token_file(const std::filesystem::path& path, std::span<const std::int32_t> tokens,
-                      int vocab_size);
+                      int vocab_size, const DocumentEnds& documents = {});
 
 }  // namespace brume::data

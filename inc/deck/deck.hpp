@@ -50,6 +50,7 @@ struct ModelKeys {
   double logits_cap = 0.0;     ///< the same of logits
   double dropout = 0.0;
   double init_std = 0.02;
+  bool isolated = false;           ///< not a key itself: data.documents is "isolate"
   std::vector<std::string> given;  ///< not a key itself: those the deck gave a value
 };
 
@@ -85,9 +86,12 @@ struct TrainingKeys {
 };
 
 struct DataKeys {
-  std::string train;
+  std::string train;               ///< one file, or
+  std::vector<std::string> files;  ///< several, whose samples are mixed
+  std::vector<double> weights;     ///< of these; empty: their sizes
   std::string valid;               ///< empty: no validation
   std::string order = "shuffled";  ///< sequential | shuffled
+  std::string documents = "join";  ///< join | isolate
   int eval_every = 0;              ///< iterations; 0: at the end only
   int eval_sequences = 64;
 };

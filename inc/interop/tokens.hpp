@@ -28,7 +28,9 @@ struct PackedText {
 
 /// Packs files: the tokens of each document in the given order, cut into blocks; an evenly spaced
 /// share of the blocks is held out, so both parts see every kind of text. A file is a document; in
-/// a file named .jsonl each line is one.
+/// a file named .jsonl each line is one, and where it has no text in its field but a "prompt" and a
+/// "completion", the tokens of the prompt are not to be learned. Both files say where documents
+/// end; one of which a part is held out ends there too.
 ///
 /// @param files        read whole, in order; directories are walked in name order, without hidden
 ///                     files and those with a zero byte near their beginning, which are no text

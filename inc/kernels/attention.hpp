@@ -9,21 +9,24 @@ namespace brume::kernels {
 
 /// Sizes of one attention call; N = batch * seq_len tokens.
 struct AttentionShape {
-  int batch;           ///< sequences
-  int seq_len;         ///< tokens a sequence
-  int heads;           ///< query heads on this rank, H
-  int head_dim;        ///< features a head, D
-  int kv_heads = 0;    ///< key and value heads on this rank, K; 0: as many as query heads
-  int group = 1;       ///< query heads that share one of them
-  int first_head = 0;  ///< of the query heads, counted from the first that shares key head 0
-  int window = 0;      ///< keys that a query sees, its own included; 0: all up to its own
-  float scale = 0.0f;  ///< of scores; 0: 1 / sqrt(D)
-  float cap = 0.0f;    ///< c, scores become c tanh(score / c); 0: they stay
+  int batch;                 ///< sequences
+  int seq_len;               ///< tokens a sequence
+  int heads;                 ///< query heads on this rank, H
+  int head_dim;              ///< features a head, D
+  int kv_heads = 0;          ///< key and value heads on this rank, K; 0: as many as query heads
+  int group = 1;             ///< query heads that share one of them
+  int first_head = 0;        ///< of the query heads, counted from the first that shares key head 0
+  int window = 0;            ///< keys that a query sees, its own included; 0: all up to its own
+  float scale = 0.0f;        ///< of scores; 0: 1 / sqrt(D)
+  float cap = 0.0f;          ///< c, scores become c tanh(score / c); 0: they stay
+  Documents documents = {};  ///< a query sees no key before its document's
 
   constexpr int keys() const { return kv_heads == 0 ? heads : kv_heads; }
   /// The first key that a query of a sequence sees. It never falls from one query to the next.
-  constexpr int first_key(int query) const {
-    return window > 0 && query >= window ? query - window + 1 : 0;
+  constexpr int first_key(int sequence, int query) const {
+    const int of_window = window > 0 && query >= window ? query - window + 1 : 0;
+    const int begin = documents.begin_of(std::int64_t(sequence) * seq_len + query);
+    return begin > of_window ? begin : of_window;
   }
   float score_scale() const { return scale > 0.0f ? scale : 1.0f / std::sqrt(float(head_dim)); }
   constexpr int key_head(int head) const { return (first_head + head) / group; }

@@ -13,7 +13,8 @@ namespace brume::kernels {
 /// @param frequencies  f, [R / 2]
 std::vector<float> rope_table(const std::vector<double>& frequencies, int seq_len);
 
-/// Turns features i and i + R/2 of every head by the angle of the token's place t = n mod T:
+/// Turns features i and i + R/2 of every head by the angle of the token's place t in its document,
+/// n mod T where that is the sequence:
 ///
 ///   x_i' = x_i cos(t f_i) - x_{i+R/2} sin(t f_i),  x_{i+R/2}' = x_{i+R/2} cos(t f_i) + x_i sin(t
 ///   f_i)
@@ -24,10 +25,10 @@ std::vector<float> rope_table(const std::vector<double>& frequencies, int seq_le
 /// @source          Su et al. 2021 (RoFormer), eq. (34), pairs as in Llama, part of a head as in
 ///                  GPT-NeoX
 template <class Storage = float>
-void rope_forward(ConstMatrix table, int head_dim, MatrixOf<Storage> x);
+void rope_forward(ConstMatrix table, int head_dim, MatrixOf<Storage> x, Documents documents = {});
 
 /// The gradient of the input in the place of that of the output: the same turn, backwards.
 template <class Storage = float>
-void rope_backward(ConstMatrix table, int head_dim, MatrixOf<Storage> dx);
+void rope_backward(ConstMatrix table, int head_dim, MatrixOf<Storage> dx, Documents documents = {});
 
 }  // namespace brume::kernels

@@ -51,6 +51,19 @@ struct VocabularyPart {
   int vocab = 0;  ///< V, of all parts; 0: this is the only one
 };
 
+/// Documents of a batch of sequences, each of which is as if it were alone. By default a sequence
+/// is one document.
+struct Documents {
+  /// [N] the place in its sequence where each token's document begins; it never falls within one
+  const std::int32_t* begins = nullptr;
+
+  constexpr int begin_of(std::int64_t token) const { return begins ? begins[token] : 0; }
+  /// The place of a token in its document.
+  constexpr int place(std::int64_t token, std::int64_t seq_len) const {
+    return int(token % seq_len) - begin_of(token);
+  }
+};
+
 /// What a kernel does with what its output already holds.
 enum class Write { replace, accumulate };
 

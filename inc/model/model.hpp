@@ -52,6 +52,9 @@ constexpr int activation_bytes(Precision precision) { return weight_bytes(precis
 /// Bytes of a parameter's optimizer state: two moments, and below fp32 a master weight.
 constexpr int optimizer_bytes(Precision precision) { return precision == Precision::fp32 ? 8 : 12; }
 
+/// Parts of a model that compute alone, see below.
+enum class SegmentKind { embedding, attention, window, mlp, parallel, head };
+
 /// Sizes of a model, all per whole model (not per rank).
 struct Config {
   Family family = Family::gpt;
@@ -80,7 +83,9 @@ struct Config {
   double attention_cap = 0.0;      ///< c, scores become c tanh(score / c); 0: they stay
   double logits_cap = 0.0;         ///< the same of logits
   double init_std = 0.02;
-  int head_tokens = 1024;  ///< most tokens of a microbatch whose logits exist at once
+  bool isolated = false;        ///< a token sees its document only, and positions begin with it
+  double document_share = 1.0;  ///< pairs of a query and a key before it in one document, of all
+  int head_tokens = 1024;       ///< most tokens of a microbatch whose logits exist at once
   Precision precision = Precision::fp32;
 
   int head_dim() const { return head_size > 0 ? head_size : hidden_size / num_heads; }
@@ -110,6 +115,8 @@ struct Config {
   bool gated() const { return mlp() == MlpKind::swiglu || mlp() == MlpKind::geglu; }
   /// Width of what the MLP's first product makes: where it is gated, gate and value side by side.
   int mlp_in_size() const { return gated() ? 2 * ffn_size : ffn_size; }
+  /// Whether a segment's kernels ask where documents begin.
+  bool reads_documents(SegmentKind kind) const;
 };
 
 /// @param keys       of a deck without `config`, or what `resolved` made of them
@@ -226,7 +233,6 @@ Expr token_table_elements(const Config& config);
 // has its rows, and the head's logits meet in a few numbers a token. A layer is two segments,
 // attention or window and mlp, or the one segment `parallel`, whose branches read the same input.
 
-enum class SegmentKind { embedding, attention, window, mlp, parallel, head };
 const char* name(SegmentKind kind);
 
 enum class BranchKind { attention, mlp };

@@ -99,9 +99,10 @@ enum class Role : std::uint8_t {
              ///< that stays on the device; index 1: the part that is kept on the host
   moments,   ///< first and second moments, side by side, in the same two parts
   workspace,
-  targets,  ///< tokens to predict, for the head
-  loss,     ///< this rank's part of the loss so far, a double
-  totals,   ///< {loss, squared gradient norm} of the iteration, doubles
+  targets,    ///< tokens to predict, for the head
+  documents,  ///< where each token's document begins, where the segment asks for it
+  loss,       ///< this rank's part of the loss so far, a double
+  totals,     ///< {loss, squared gradient norm} of the iteration, doubles
   source,
   destination,
 };

@@ -124,7 +124,8 @@ void expect_contract(const model::Config& model, const plan::Plan& plan) {
   if (world().rank() == 0) tokens.emplace(model.vocab_size);
   const std::string path =
       comm::broadcast(world(), tokens ? tokens->path().string() : std::string(), 0);
-  const data::Sampler data(data::TokenFile(path), data::Order::shuffled, 11, model.seq_len);
+  const data::Sampler data(data::TokenFile(path), data::Order::shuffled, 11, model.seq_len,
+                           model.isolated);
 
   const auto members = world().split(world().rank() < plan.devices() ? 0 : -1, world().rank());
   if (members) {

@@ -1,12 +1,13 @@
 #!/bin/sh
 # Token files of other programs, and tokens of 32 bits: the same tokens train to the same losses whatever
-# file they lie in, and a vocabulary beyond 16 bits trains.
+# file they lie in, and a vocabulary beyond 16 bits trains. Isolated documents, and several files.
 set -eu
 . "$BRUME_REGRESSION_DIR/tiny_job.sh"
 losses() { h5dump -y -m %.17g -d /steps/loss "$1/run.h5" | grep -oE '[0-9]+\.[0-9]+'; }
 complain() { echo "$1"; exit 1; }
 
-tail -c +65 train.tok > bare.bin
+# The tokens without the header, and without the ends of documents behind them.
+tail -c +65 train.tok | head -c $((2 * $(od -An -t u8 -j 24 -N 8 train.tok))) > bare.bin
 ln -s bare.bin bare.u16
 tiny_job --set output.directory=ours --steps 4
 tiny_job --set output.directory=theirs --set data.train=bare.u16 --steps 4
@@ -28,3 +29,17 @@ tiny_job --set output.directory=wide --set model.vocab_size=128256 --set data.tr
 losses wide > wide.losses
 awk 'NR == 1 {first = $1} END {exit !($1 < first - 0.1)}' wide.losses ||
   { cat wide.losses; complain "a wide vocabulary does not learn"; }
+
+# Documents alone, and files that are mixed: both go on where they were stopped, and only as they were.
+isolated() { tiny_job --set output.directory=alone --set data.documents=isolate "$@"; }
+isolated --steps 4 && isolated --steps 8
+tiny_job --set output.directory=alone8 --set data.documents=isolate --steps 8
+[ "$(losses alone)" = "$(losses alone8)" ] || complain "isolated documents do not go on"
+refused 'was trained on other data, or in another order' --set output.directory=alone
+refused 'bare.u16: does not say where its documents end' --set data.train=bare.u16 --set data.documents=isolate
+mixed() {
+  tiny_job --set data.train= --set 'data.files=["train.tok", "valid.tok"]' --set 'data.weights=[1.0, 3.0]' "$@"
+}
+mixed --set output.directory=mixed --steps 4 && mixed --set output.directory=mixed --steps 8
+mixed --set output.directory=mixed8 --steps 8
+[ "$(losses mixed)" = "$(losses mixed8)" ] || complain "mixed files do not go on"

@@ -25,14 +25,14 @@ inline Doubles probabilities(const kernels::AttentionShape& s, const Doubles& qk
   Doubles p(std::size_t(T) * T, 0.0);
   for (int n = 0; n < T; ++n) {
     double sum = 0.0;
-    for (int m = s.first_key(n); m <= n; ++m) {
+    for (int m = s.first_key(first / T, n); m <= n; ++m) {
       double score = 0.0;
       for (int d = 0; d < s.head_dim; ++d)
         score += qkv[at(s, 0, first + n, h, d)] * qkv[at(s, 1, first + m, h, d)];
       p[n * T + m] = std::exp(capped(s, score * s.score_scale()));
       sum += p[n * T + m];
     }
-    for (int m = s.first_key(n); m <= n; ++m) p[n * T + m] /= sum;
+    for (int m = s.first_key(first / T, n); m <= n; ++m) p[n * T + m] /= sum;
     lse[n] = std::log(sum);
   }
   return p;
@@ -51,7 +51,7 @@ inline Attention attention_forward(const kernels::AttentionShape& s, const Doubl
     for (int h = 0; h < s.heads; ++h) {
       const Doubles p = probabilities(s, qkv, b * T, h, &out.lse[(b * s.heads + h) * T]);
       for (int n = 0; n < T; ++n)
-        for (int m = s.first_key(n); m <= n; ++m)
+        for (int m = s.first_key(b, n); m <= n; ++m)
           for (int d = 0; d < s.head_dim; ++d)
             out.o[(b * T + n) * width + h * s.head_dim + d] +=
                 p[n * T + m] * qkv[at(s, 2, b * T + m, h, d)];
@@ -73,12 +73,12 @@ inline Doubles attention_backward(const kernels::AttentionShape& s, const Double
         const double* const out_grad = &d_o[(b * T + n) * width + h * s.head_dim];
         Doubles d_p(T, 0.0);
         double mean = 0.0;
-        for (int m = s.first_key(n); m <= n; ++m) {
+        for (int m = s.first_key(b, n); m <= n; ++m) {
           for (int d = 0; d < s.head_dim; ++d)
             d_p[m] += out_grad[d] * qkv[at(s, 2, b * T + m, h, d)];
           mean += p[n * T + m] * d_p[m];
         }
-        for (int m = s.first_key(n); m <= n; ++m) {
+        for (int m = s.first_key(b, n); m <= n; ++m) {
           double share = 0.0;  // of the cap
           for (int d = 0; s.cap > 0.0f && d < s.head_dim; ++d)
             share += qkv[at(s, 0, b * T + n, h, d)] * qkv[at(s, 1, b * T + m, h, d)];

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <random>
+#include <vector>
 
 #include "base/error.hpp"
 #include "reference/attention.hpp"
@@ -75,6 +77,72 @@ TEST(Attention, AWindowEqualsItsTwin) {
       Case c({1, T, 2, 12, 1, 2, 0, window}, 1.0f, 3);
       expect_twin(c);
     }
+}
+
+/// Where documents of random lengths begin in each sequence.
+std::vector<std::int32_t> random_begins(const AttentionShape& shape, int longest) {
+  std::mt19937 random(7);
+  std::vector<std::int32_t> begins;
+  for (int b = 0; b < shape.batch; ++b)
+    for (int begin = 0, end = 0, n = 0; n < shape.seq_len; ++n) {
+      if (n == end) begin = n, end = n + 1 + int(random() % unsigned(longest));
+      begins.push_back(begin);
+    }
+  return begins;
+}
+
+// Documents of a token, within a block of queries, beyond one of keys; with and without a window.
+TEST(Attention, DocumentsEqualTheirTwin) {
+  for (const int T : {1, 70, 333, 600})
+    for (const int longest : {1, 3, 80, 400})
+      for (const int window : {0, 50}) {
+        SCOPED_TRACE(longest);
+        Case c({2, T, 2, 12, 1, 2, 0, window}, 1.0f, 3);
+        const std::vector<std::int32_t> begins = random_begins(c.shape, longest);
+        c.shape.documents = {begins.data()};
+        expect_twin(c);
+      }
+}
+
+// What a document's rows hold is what they hold alone, whatever the others are.
+TEST(Attention, ADocumentIsAlone) {
+  Case c({2, 333, 2, 12, 1, 2});
+  const std::vector<std::int32_t> begins = random_begins(c.shape, 150);
+  c.shape.documents = {begins.data()};
+  c.forward(), c.backward();
+  const int rows = 2 * 333;
+  for (int first = 0, end = 0; first < rows; first = end) {
+    const auto same = [&](int n) {
+      return n < rows && n / 333 == first / 333 &&
+             begins[std::size_t(n)] == begins[std::size_t(first)];
+    };
+    while (same(end)) ++end;
+    Case alone({1, end - first, 2, 12, 1, 2});
+    const auto copy = [&](const Array& from, Array& to, int width) {
+      for (int n = first; n < end; ++n)
+        for (int i = 0; i < width; ++i) to(n - first, i) = from(n, i);
+    };
+    copy(c.qkv, alone.qkv, c.shape.width()), copy(c.d_o, alone.d_o, 24);
+    alone.forward(), alone.backward();
+    Array o(end - first, 24), dqkv(end - first, c.shape.width());
+    copy(c.o, o, 24), copy(c.dqkv, dqkv, c.shape.width());
+    EXPECT_LT(reference::relative_error(o.values(), alone.o.doubles()), 3e-6) << first;
+    EXPECT_LT(reference::relative_error(dqkv.values(), alone.dqkv.doubles()), 5e-6) << first;
+  }
+}
+
+// What is not finite stays in its document.
+TEST(Attention, ADocumentThatIsNotFiniteSpoilsNoOther) {
+  Case c({1, 333, 2, 12});
+  const std::vector<std::int32_t> begins = random_begins(c.shape, 60);
+  c.shape.documents = {begins.data()};
+  const std::int32_t spoilt = begins[100];
+  for (int i = 0; i < c.shape.width(); ++i) c.qkv(100, i) = NAN;
+  c.forward(), c.backward();
+  for (int n = 0; n < 333; ++n)
+    if (begins[std::size_t(n)] != spoilt)
+      for (int i = 0; i < c.shape.width(); ++i)
+        EXPECT_TRUE(std::isfinite(c.dqkv(n, i)) && std::isfinite(c.o(n, i % 24))) << n;
 }
 
 // Scores of some units, of which a cap of 2 leaves little.

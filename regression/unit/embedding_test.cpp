@@ -39,6 +39,27 @@ TEST(Embedding, BackwardAddsToWhatTheTablesHold) {
   }
 }
 
+// Documents of 3 and 1, and of 2 and 2 tokens.
+TEST(Embedding, PositionsBeginWithADocument) {
+  constexpr int C = 7;
+  const std::vector<std::int32_t> begins{0, 0, 0, 3, 0, 0, 2, 2}, places{0, 1, 2, 0, 0, 1, 0, 1};
+  const Documents documents{begins.data()};
+  Array table = random_array(V, C, 1), positions = random_array(T, C, 2), x(8, C);
+  embedding_forward(reference::view(tokens), table.matrix(), positions.matrix(), x.matrix(), {},
+                    1.0f, documents);
+  Array dx = random_array(8, C, 3), d_positions = random_array(T, C, 4), expected = d_positions;
+  embedding_backward(reference::view(tokens), dx.matrix(), table.matrix(), d_positions.matrix(), {},
+                     1.0f, documents);
+  const Array before = random_array(V, C, 1);
+  for (int n = 0; n < 8; ++n)
+    for (int c = 0; c < C; ++c) {
+      const int place = places[std::size_t(n)];
+      EXPECT_EQ(x(n, c), before(tokens[std::size_t(n)], c) + positions(place, c)) << n;
+      expected(place, c) += dx(n, c);
+    }
+  EXPECT_TRUE(reference::same_bits(d_positions.values(), expected.values()));
+}
+
 // Hundreds of tokens, no power of two of them, some outside the table: each row has the bits of the
 // plain sum in order.
 TEST(Embedding, BackwardAddsTokensInOrder) {

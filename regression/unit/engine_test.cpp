@@ -54,7 +54,7 @@ class Contract : public ::testing::TestWithParam<int> {};
 // run, whose head takes all tokens at once.
 void expect_contract(const model::Config& model, const plan::Plan& plan, int head_tokens = 1024) {
   const test::TokenFixture tokens(model.vocab_size);
-  const data::Sampler data = tokens.sampler(model.seq_len);
+  const data::Sampler data = tokens.sampler(model.seq_len, model.isolated);
   const Settings settings = test::contract_settings(20);
 
   const test::Trained one =
@@ -71,14 +71,16 @@ void expect_contract(const model::Config& model, const plan::Plan& plan, int hea
 
 TEST_P(Contract, RandomPlanTrainsLikeOneRank) {
   std::mt19937 random(unsigned(GetParam()) * 7919 + 13);
-  const model::Config model = test::random_model(random);
+  model::Config model = test::random_model(random);
+  model.isolated = GetParam() % 3 == 0;
   expect_contract(model, test::plan_number(GetParam(), random, model),
                   test::head_tokens(GetParam()));
 }
 
 TEST_P(Contract, RandomPlanOfAnotherFamilyTrainsLikeOneRank) {
   std::mt19937 random(unsigned(GetParam()) * 104729 + 7);
-  const model::Config model = test::random_family_model(random);
+  model::Config model = test::random_family_model(random);
+  model.isolated = GetParam() % 3 == 1;
   expect_contract(model, test::plan_number(GetParam(), random, model),
                   test::head_tokens(GetParam()));
 }
@@ -87,11 +89,78 @@ TEST_P(Contract, RandomPlanOfASpecialModelTrainsLikeOneRank) {
   const int i = GetParam();
   std::mt19937 random(unsigned(i) * 15485863 + 3);
   const std::vector<model::Config> models = test::special_models();
-  const model::Config& model = models[std::size_t(i) % models.size()];
+  model::Config model = models[std::size_t(i) % models.size()];
+  model.isolated = i % 2 == 1;
   expect_contract(model, test::plan_number(i, random, model), test::head_tokens(i));
 }
 
 INSTANTIATE_TEST_SUITE_P(Engine, Contract, ::testing::Range(0, test::trials(test::num_plans)));
+
+/// Four windows of three documents each a step, and the same documents as a sequence each, behind
+/// which what is not learned fills it.
+struct PackedAndAlone {
+  static constexpr int seq_len = 16, windows = 4 * 20, documents = 3;
+
+  explicit PackedAndAlone(int vocab_size) {
+    std::mt19937 random(19);
+    for (int window = 0; window < windows; ++window) {
+      const int first = 1 + int(random() % 8), second = 1 + int(random() % 7);
+      for (const int length : {first, second, seq_len - first - second}) add(length, random);
+    }
+    // The last window needs a token that follows it.
+    packed.push_back(0), alone.push_back(0);
+    packed_ends.ends.push_back(std::ssize(packed)), alone_ends.ends.push_back(std::ssize(alone));
+    alone_ends.answers.push_back(std::ssize(alone));
+    write_token_file(path_of("packed"), packed, vocab_size, packed_ends);
+    write_token_file(path_of("alone"), alone, vocab_size, alone_ends);
+  }
+  ~PackedAndAlone() {
+    for (const char* name : {"packed", "alone"}) std::filesystem::remove(path_of(name));
+  }
+
+  void add(int length, std::mt19937& random) {
+    const auto begin = std::int64_t(alone.size());
+    for (int i = 0; i < length; ++i) packed.push_back(std::int32_t(random() % 9));
+    alone.insert(alone.end(), packed.end() - length, packed.end());
+    alone.resize(std::size_t(begin + seq_len));
+    packed_ends.ends.push_back(std::ssize(packed));
+    for (const std::int64_t end : {begin + length, begin + seq_len}) alone_ends.ends.push_back(end);
+    // Nothing comes before a document's first token: the sequence before does not predict it.
+    for (const std::int64_t answer : {begin + 1, begin + seq_len})
+      alone_ends.answers.push_back(answer);
+  }
+  static std::filesystem::path path_of(const std::string& name) {
+    return std::filesystem::temp_directory_path() /
+           ("brume-" + name + "-" + std::to_string(::getpid()) + ".tok");
+  }
+
+  std::vector<std::int32_t> packed, alone;
+  data::DocumentEnds packed_ends, alone_ends;
+};
+
+TEST(Engine, IsolatedDocumentsTrainLikeSequencesOfTheirOwn) {
+  std::vector<model::Config> models = test::special_models();
+  std::mt19937 random(3);
+  models.push_back(test::random_model(random));
+  for (model::Config model : models) {
+    model.seq_len = PackedAndAlone::seq_len;
+    const PackedAndAlone files(model.vocab_size);
+    const Settings settings = test::contract_settings(20);
+    const auto trained = [&](const char* name, int sequences, bool isolated) {
+      model.isolated = isolated;
+      const data::Sampler data(data::TokenFile(PackedAndAlone::path_of(name)),
+                               data::Order::sequential, 0, model.seq_len, isolated);
+      return test::train(test::one_rank_plan(model, sequences), model, settings, data);
+    };
+    const test::Trained packed = trained("packed", 4, true), alone = trained("alone", 12, false);
+    EXPECT_LT(packed.losses[19], 0.95 * packed.losses[0]);
+    // The last loss is of other samples.
+    for (std::size_t step = 0; step < 20; ++step) {
+      EXPECT_NEAR(packed.losses[step] / alone.losses[step], 1.0, 1e-5) << model::text(model);
+      EXPECT_NEAR(packed.norms[step] / alone.norms[step], 1.0, 1e-4) << model::text(model);
+    }
+  }
+}
 
 /// Stages of three tensor-parallel ranks, alone and beside stages of two and of one.
 class ThreeParts : public ::testing::TestWithParam<std::tuple<bool, int>> {};

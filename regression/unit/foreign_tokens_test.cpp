@@ -167,6 +167,9 @@ TEST_F(ForeignTokens, FilesOfMegatron) {
   const Index wide{.type = 4, .lengths = {7}, .documents = {0, 1}, .token_bytes = 4};
   EXPECT_EQ(read("a.bin", both(narrow)), small);
   EXPECT_EQ(read("a.bin", both(wide)), large);
+  put("a.idx", narrow.bytes());
+  EXPECT_EQ(TokenFile(put("a.bin", numbers(small, 2))).documents(0, 7),
+            (std::vector<Document>{{0, 0, 3}, {3, 3, 7}}));
   Index part = narrow;  // tokens that no sequence holds do not count
   part.lengths = {3, 2};
   part.documents = {0, 2};
@@ -195,6 +198,16 @@ TEST_F(ForeignTokens, FilesOfMegatron) {
       },
       "a.idx: its last document ends with sequence 2, but it has 3");
   broken([](Index& index) { index.documents = {}; }, "0 ends of documents");
+  broken(
+      [](Index& index) {
+        index.documents = {0, 4, 3};
+      },
+      "a.idx: a document ends with sequence 4, but it has 3");
+  broken(
+      [](Index& index) {
+        index.documents = {0, 3, 1, 3};
+      },
+      "a.idx: says that a document has the tokens 7 to 3");
 
   const std::string whole = narrow.bytes();
   for (std::size_t size = 0; size < whole.size(); ++size) {

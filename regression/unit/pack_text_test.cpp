@@ -57,6 +57,41 @@ TEST_F(PackText, HeldOutBlocksAreEvenlySpaced) {
   EXPECT_EQ(text_of(packed.train), "00223344667788");
 }
 
+std::vector<data::Document> documents_of(const fs::path& path) {
+  const data::TokenFile file(path);
+  return file.documents(0, file.size());
+}
+
+// Blocks of 4 tokens, the second and, of eight, the sixth held out: where one is, documents end.
+TEST_F(PackText, DocumentsEndWhereTheyOrTheirPartsDo) {
+  using Documents = std::vector<data::Document>;
+  const PackedText packed = pack_text({put("a", "aaaaaaaaaa"), put("b", "bbb"), put("c", "ccccc"),
+                                       put("empty", ""), put("d", "dddddddddddddd")},
+                                      directory_ / "out", {.valid_ratio = 0.25, .block_tokens = 4});
+  EXPECT_EQ(text_of(packed.train), "aaaaaabbbcccccdddddddddd");
+  EXPECT_EQ(text_of(packed.valid), "aaaadddd");
+  EXPECT_EQ(documents_of(packed.train),
+            (Documents{{0, 0, 4}, {4, 4, 6}, {6, 6, 9}, {9, 9, 14}, {14, 14, 16}, {16, 16, 24}}));
+  EXPECT_EQ(documents_of(packed.valid), (Documents{{0, 0, 4}, {4, 4, 8}}));
+}
+
+// The prompt of the second line reaches over what is held out into the third block.
+TEST_F(PackText, PromptsAreNotLearned) {
+  using Documents = std::vector<data::Document>;
+  const PackedText packed = pack_text({put("a.jsonl",
+                                           "{\"text\": \"ab\"}\n"
+                                           "{\"prompt\": \"pppppppp\", \"completion\": \"cccc\"}\n"
+                                           "{\"prompt\": \"\", \"completion\": \"dd\"}\n")},
+                                      directory_ / "out", {.valid_ratio = 0.25, .block_tokens = 4});
+  EXPECT_EQ(text_of(packed.train), "abppppccccdd");
+  EXPECT_EQ(documents_of(packed.train),
+            (Documents{{0, 0, 2}, {2, 4, 4}, {4, 6, 10}, {10, 10, 12}}));
+  EXPECT_EQ(documents_of(packed.valid), (Documents{{0, 4, 4}}));
+  EXPECT_EQ(packed.documents, 3);
+  EXPECT_EQ(packed.bytes, 16);
+  EXPECT_THROW(pack_text({put("b.jsonl", "{\"prompt\": \"p\"}\n")}, directory_ / "out", {}), Error);
+}
+
 TEST_F(PackText, EveryByteGoesToOneSideInOrder) {
   const std::string a = sample_text(1000), b = sample_text(77), c = sample_text(5001);
   const std::string all = a + b + c;
@@ -160,9 +195,11 @@ TEST_F(PackText, LinesOfJsonAreDocuments) {
     return std::string();
   };
   EXPECT_EQ(refused("{\"text\": \"a\"}\n{\"text\": 1}\n", "text"),
-            ", line 2: has no text in the field 'text': name another one with --field");
+            ", line 2: has no text in the field 'text', nor a prompt with its completion: name "
+            "another field with --field");
   EXPECT_EQ(refused("{\"text\": \"a\"}", "body"),
-            ", line 1: has no text in the field 'body': name another one with --field");
+            ", line 1: has no text in the field 'body', nor a prompt with its completion: name "
+            "another field with --field");
   EXPECT_TRUE(refused("{\"text\": \"a\"}\nno", "text").starts_with(", line 2:1:"));
 }
 

@@ -43,11 +43,33 @@ TEST(Rope, EqualsItsTwinInBothDirections) {
       Case c(shape);
       const auto expected = c.twin(c.x.doubles(), direction);
       (direction > 0.0 ? rope_forward<float> : rope_backward<float>)(c.table(), c.shape.head_dim,
-                                                                     c.x.matrix());
+                                                                     c.x.matrix(), {});
       EXPECT_LT(reference::relative_error(c.x.values(), expected), 1e-6);
       EXPECT_TRUE(c.x.gaps_untouched());
     }
   }
+}
+
+// Two sequences of nine, the first of documents of 4, 1 and 4 tokens: each has the bits that it has
+// alone.
+TEST(Rope, PositionsBeginWithADocument) {
+  const std::vector<std::int32_t> begins{0, 0, 0, 0, 4, 5, 5, 5, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+  const Case c({2, 9, 3, 6, 0});
+  Array all = c.x;
+  rope_forward(c.table(), c.shape.head_dim, all.matrix(), {begins.data()});
+  for (int first = 0, end = 0; first < 18; first = end) {
+    while (end < 18 && end / 9 == first / 9 &&
+           begins[std::size_t(end)] == begins[std::size_t(first)])
+      ++end;
+    Array alone(end - first, 18);
+    for (int n = first; n < end; ++n)
+      for (int i = 0; i < 18; ++i) alone(n - first, i) = c.x(n, i);
+    rope_forward(c.table(), c.shape.head_dim, alone.matrix());
+    for (int n = first; n < end; ++n)
+      for (int i = 0; i < 18; ++i) EXPECT_EQ(all(n, i), alone(n - first, i)) << n;
+  }
+  rope_backward(c.table(), c.shape.head_dim, all.matrix(), {begins.data()});
+  EXPECT_LT(reference::relative_error(all.values(), c.x.doubles()), 1e-6);
 }
 
 TEST(Rope, BackwardIsTheSlopeOfTheTwin) {

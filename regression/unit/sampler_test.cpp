@@ -1,6 +1,8 @@
 #include "data/sampler.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -16,12 +18,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A file whose token i is i, so the first token of a window tells which window it is.
-TokenFile counting(std::size_t count) {
+/// A file whose token i is `first` + i, so the first token of a window tells which window it is.
+TokenFile counting(std::size_t count, int first = 0) {
   std::string directory = (fs::temp_directory_path() / "brume-sampler-XXXXXX").string();
   require(::mkdtemp(directory.data()) != nullptr, Failure::storage, "no temporary directory");
   std::vector<std::int32_t> tokens(count);
-  std::iota(tokens.begin(), tokens.end(), std::int32_t{0});
+  std::iota(tokens.begin(), tokens.end(), first);
   const fs::path path = fs::path(directory) / "a.tok";
   write_token_file(path, tokens, 65536);
   TokenFile file(path);
@@ -126,6 +128,102 @@ TEST(Sampler, WrongSizesBreakAPromise) {
   std::vector<std::int32_t> one(1), two(2);
   EXPECT_THROW(sampler.sample(0, one, two), Error);
   EXPECT_THROW(sampler.sample(-1, one, one), Error);
+}
+
+/// A file of counted tokens in documents.
+TokenFile with_documents(std::size_t count, const DocumentEnds& documents) {
+  const fs::path path = fs::temp_directory_path() / fmt::format("brume-{}.tok", ::getpid());
+  std::vector<std::int32_t> tokens(count);
+  std::iota(tokens.begin(), tokens.end(), std::int32_t{0});
+  write_token_file(path, tokens, 65536, documents);
+  TokenFile file(path);
+  fs::remove(path);
+  return file;
+}
+
+struct Sample {
+  explicit Sample(const Sampler& sampler, std::int64_t index, std::size_t length)
+      : inputs(length), targets(length), begins(length) {
+    sampler.sample(index, {inputs, targets, begins});
+  }
+  std::vector<std::int32_t> inputs, targets, begins;
+};
+
+// Documents [0, 3), [3, 4) and [4, 14) in windows of 4 + 1; in the last one 7 tokens are given.
+TEST(Sampler, DocumentsAreJoinedOrIsolated) {
+  using Row = std::vector<std::int32_t>;
+  const DocumentEnds ends{{3, 4, 14}, {0, 3, 11}};
+  const Sampler joined(with_documents(14, ends), Order::sequential, 1, 4);
+  EXPECT_EQ(Sample(joined, 0, 4).targets, (Row{1, 2, 3, -1}));
+  EXPECT_EQ(Sample(joined, 1, 4).targets, (Row{-1, -1, -1, -1}));
+  EXPECT_EQ(Sample(joined, 2, 4).targets, (Row{-1, -1, 11, 12}));
+  EXPECT_EQ(Sample(joined, 0, 4).begins, (Row{0, 0, 0, 0}));
+  EXPECT_EQ(joined.num_targets(0, 3), 5);
+  EXPECT_EQ(joined.num_targets(1, 1), 0);
+  EXPECT_EQ(joined.document_share(), 1.0);
+
+  const Sampler isolated(with_documents(14, ends), Order::sequential, 1, 4, true);
+  EXPECT_EQ(Sample(isolated, 0, 4).inputs, (Row{0, 1, 2, 3}));
+  EXPECT_EQ(Sample(isolated, 0, 4).targets, (Row{1, 2, -1, -1}));
+  EXPECT_EQ(Sample(isolated, 0, 4).begins, (Row{0, 0, 0, 3}));
+  EXPECT_EQ(Sample(isolated, 2, 4).targets, (Row{-1, -1, 11, 12}));
+  EXPECT_EQ(Sample(isolated, 2, 4).begins, (Row{0, 0, 0, 0}));
+  EXPECT_EQ(isolated.num_targets(0, 3), 4);
+  // 6 + 1, 10 and 10 of 10 pairs.
+  EXPECT_NEAR(isolated.document_share(), 2.7 / 3.0, 1e-12);
+  EXPECT_THROW(Sampler(counting(9), Order::shuffled, 1, 4, true), Error);
+}
+
+// Files of 400, 30 and 7 windows whose tokens are below 1000, from 1000 and from 2000 on.
+TEST(Sampler, FilesAreMixedByTheirWeights) {
+  const std::vector<int> windows{400, 30, 7};
+  const std::vector<double> weights{6.0, 3.0, 1.0};
+  const auto files = [&] {
+    std::vector<WeightedFile> all;
+    for (std::size_t i = 0; i < windows.size(); ++i)
+      all.push_back({counting(std::size_t(windows[i]) + 1, int(1000 * i)), weights[i]});
+    return all;
+  };
+  const Sampler mixed(files(), Order::shuffled, 5, 1);
+  EXPECT_EQ(mixed.num_windows(), 437);
+  constexpr int samples = 4096;
+  std::vector<std::vector<int>> seen(3);
+  for (int i = 0; i < samples; ++i) {
+    const int token = Sample(mixed, i, 1).inputs[0];
+    seen[std::size_t(token / 1000)].push_back(token % 1000);
+    if (i == 200) {  // they are mixed from the first on
+      EXPECT_NEAR(double(seen[1].size()), 60.0, 30.0);
+    }
+  }
+  for (std::size_t file = 0; file < 3; ++file) {
+    EXPECT_NEAR(double(seen[file].size()), samples * weights[file] / 10.0, 1.0) << file;
+    std::vector<int> times(std::size_t(windows[file]));
+    for (const int window : seen[file]) ++times[std::size_t(window)];
+    const auto [least, most] = std::ranges::minmax(times);
+    EXPECT_LE(most - least, 1) << "windows of file " << file << " come as often as each other";
+  }
+  const Sampler again(files(), Order::shuffled, 5, 1), other(files(), Order::shuffled, 6, 1);
+  int differ = 0;
+  for (int i = 0; i < 200; ++i) {
+    EXPECT_EQ(Sample(again, i, 1).inputs, Sample(mixed, i, 1).inputs);
+    differ += Sample(other, i, 1).inputs != Sample(mixed, i, 1).inputs;
+  }
+  EXPECT_GT(differ, 100);
+}
+
+// Shares that no block holds exactly, one of them tiny: files keep to them over many blocks.
+TEST(Sampler, SharesHoldHoweverSmall) {
+  std::vector<WeightedFile> files;
+  for (const double weight : {1.0 / 3, 2.0 / 3 - 1e-4, 1e-4})
+    files.push_back({counting(9, int(1000 * files.size())), weight});
+  const Sampler mixed(std::move(files), Order::sequential, 5, 1);
+  std::vector<std::int64_t> seen(3);
+  for (int i = 0; i < 3 * 32768; ++i) {
+    const int token = Sample(mixed, i, 1).inputs[0];
+    ++seen[std::size_t(token / 1000)];
+  }
+  EXPECT_NEAR(double(seen[0]), 32768, 1.0);
+  EXPECT_NEAR(double(seen[2]), 3 * 3.2768, 1.0);
 }
 
 }  // namespace

@@ -49,6 +49,7 @@ class RandomPlans : public ::testing::TestWithParam<int> {
     std::mt19937 random(unsigned(GetParam()) + 1);
     model = test::random_model(random);
     if (GetParam() % 3 == 0) model.head_tokens = 5;
+    model.isolated = GetParam() % 4 == 1;
     plan = GetParam() < num_equal_plans ? test::random_plan(random, model, 8)
                                         : test::mixed_plan(random, model, 12);
   }

@@ -80,6 +80,7 @@ std::uint64_t checksum_of(const std::string& file) {
     sums[i % 4] = stir(sums[i % 4], word(64 + 8 * i));
   std::uint64_t sum = start;
   for (std::size_t i = 0; i < 4; ++i) sum = stir(sum, word(8 * i));
+  if (word(40) > 0) sum = stir(stir(sum, word(40)), word(48));
   for (const std::uint64_t lane : sums) sum = stir(sum, lane);
   return sum;
 }
@@ -143,6 +144,80 @@ TEST_F(TokenFiles, AnOpenFileOutlivesItsReplacement) {
   EXPECT_EQ(all_of(TokenFile(path_))[8], 3);
 }
 
+/// What all documents of a file are, from its ends.
+std::vector<Document> documents_of(const DocumentEnds& ends) {
+  std::vector<Document> documents;
+  for (std::size_t i = 0; i < ends.ends.size(); ++i) {
+    const std::int64_t first = i == 0 ? 0 : ends.ends[i - 1];
+    documents.push_back({first, ends.answers.empty() ? first : ends.answers[i], ends.ends[i]});
+  }
+  return documents;
+}
+
+// More documents than a block of the search holds, some without a token, of files with tokens of
+// both widths.
+TEST_F(TokenFiles, DocumentsReadBack) {
+  for (const int vocab_size : {1000, 100'000})
+    for (const bool answers : {false, true}) {
+      DocumentEnds ends;
+      for (std::int64_t i = 0, end = 0; i < 300; ++i) {
+        if (answers) ends.answers.push_back(end + i % 3);
+        ends.ends.push_back(end += i % 7 == 5 ? i % 3 : 2 + i % 4);
+      }
+      const auto tokens = counting(std::size_t(ends.ends.back()));
+      write_token_file(path_, tokens, vocab_size > 1000 ? vocab_size : 2000, ends);
+      const TokenFile file(path_);
+      EXPECT_EQ(all_of(file), tokens);
+      EXPECT_TRUE(file.has_documents());
+      EXPECT_EQ(file.identity().checksum, checksum_of(bytes()));
+      for (std::int64_t first = 0; first < file.size(); first += 3)
+        for (const std::int64_t count : {1, 10, 500}) {
+          const std::int64_t end = std::min(first + count, file.size());
+          std::vector<Document> expected;
+          for (const Document& document : documents_of(ends))
+            if (document.first < end && document.end > first) expected.push_back(document);
+          EXPECT_EQ(file.documents(first, end), expected) << first << " to " << end;
+        }
+    }
+  write_token_file(path_, counting(9), 16);
+  EXPECT_FALSE(TokenFile(path_).has_documents());
+  EXPECT_EQ(TokenFile(path_).documents(2, 5), (std::vector<Document>{{0, 0, 9}}));
+}
+
+TEST_F(TokenFiles, WrongDocumentsAreRefused) {
+  const auto refusal = [&](const DocumentEnds& ends) {
+    write_token_file(path_, counting(9), 16, ends);
+    return refused();
+  };
+  EXPECT_NE(refusal({{4, 3, 9}, {}}).find("a document has the tokens 4 to 3"), std::string::npos);
+  EXPECT_NE(refusal({{4, 10}, {}}).find("wrong of a file of 9 tokens"), std::string::npos);
+  EXPECT_NE(refusal({{4, 8}, {}}).find("its last document ends with token 8, but it has 9"),
+            std::string::npos);
+  EXPECT_NE(refusal({{4, 9}, {5, 4}}).find("learned from 5 on"), std::string::npos);
+  EXPECT_NE(refusal({{4, 9}, {0, 10}}).find("learned from 10 on"), std::string::npos);
+  EXPECT_THROW(write_token_file(path_, counting(9), 16, {{4, 9}, {0}}), Error);
+
+  write_token_file(path_, counting(9), 16, {{4, 9}, {1, 9}});
+  const std::string whole = bytes();
+  EXPECT_EQ(whole.size(), 64u + 32 + 4 * 8);
+  for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
+    std::string damaged = whole;
+    damaged[bit / 8] = char(damaged[bit / 8] ^ (1 << (bit % 8)));
+    put(damaged);
+    EXPECT_THROW(TokenFile{path_}, Error) << "bit " << bit;
+  }
+  for (std::size_t size = 0; size < whole.size(); ++size) {
+    put(whole.substr(0, size));
+    refused();
+  }
+  // 2^61 documents of 8 bytes wrap around to none.
+  std::string huge = whole;
+  huge[47] = huge[55] = '\x20';
+  put(huge);
+  EXPECT_NE(refused().find("promises 9 tokens of 2305843009213693954 documents"),
+            std::string::npos);
+}
+
 // Nobody may cut a file that a job reads, but when it happens the job must be able to say so.
 TEST_F(TokenFiles, ACutFileIsAStorageErrorWhenItIsRead) {
   write_token_file(path_, counting(5000), 65536);
@@ -158,7 +233,7 @@ TEST_F(TokenFiles, ACutFileIsAStorageErrorWhenItIsRead) {
     EXPECT_EQ(error.failure(), Failure::storage);
     EXPECT_EQ(std::string(error.what()),
               path_.string() +
-                  ": ends before token 4100, although it held 5000 when it was opened: it was "
+                  ": ends before byte 8264, although it was longer when it was opened: it was "
                   "changed while the job read it; restore it and start the job again");
   }
 }
@@ -229,7 +304,9 @@ TEST_F(TokenFiles, DamageSaysItsKind) {
     return refused();
   };
   EXPECT_NE(with(0, 'X').find("is no token file: it does not begin"), std::string::npos);
-  EXPECT_NE(with(8, 3).find("layout version 3, this program reads 1 and 2"), std::string::npos);
+  EXPECT_NE(with(8, 4).find("layout version 4, this program reads 1 to 3"), std::string::npos);
+  EXPECT_NE(with(8, 3).find("has a damaged header"), std::string::npos);
+  EXPECT_NE(with(40, 1).find("has a damaged header"), std::string::npos);
   EXPECT_NE(with(12, 4).find("tokens of 4 bytes, expected 2"), std::string::npos);
   EXPECT_NE(with(18, 2).find("a vocabulary of 131136"), std::string::npos);
   EXPECT_NE(with(70, 9).find("is damaged: checksum"), std::string::npos);

@@ -19,6 +19,7 @@
 #include "outlook.hpp"
 #include "plan/knobs.hpp"
 #include "planning.hpp"
+#include "prepare.hpp"
 #include "profiles.hpp"
 #include "schedule/compile.hpp"
 #include "schedule/simulate.hpp"
@@ -77,7 +78,7 @@ void keep(const plan::Plan& plan, const std::string& path) {
 struct Given {
   explicit Given(const PlanOptions& options)
       : deck(load_deck(options.deck, options.sets)),
-        model(model::config(deck.model, deck.training.precision)),
+        model(isolated(model::config(deck.model, deck.training.precision), deck)),
         machine(obtain_machine_alone(deck, model)),
         cluster(hardware::usable(hardware::cluster(deck.cluster), machine)) {}
   deck::Deck deck;

@@ -133,6 +133,7 @@ class Preparation {
       if (!data.valid.empty())
         made_.valid_data.emplace(open_validation(data.valid, "data.valid", made_.model));
     });
+    made_.model.document_share = made_.train_data->document_share();
     made_.data_text = data_text(*made_.train_data, made_.deck);
     require_same(job_, "reads", made_.data_text);
   }
@@ -209,17 +210,36 @@ class Preparation {
 
 }  // namespace
 
+model::Config isolated(model::Config model, const deck::Deck& deck) {
+  if (!model.isolated) return model;
+  try {
+    model.document_share = open_training(deck, model).document_share();
+  } catch (const Error& error) {
+    log::warn("attention counts as that of whole sequences: {}", error.what());
+  }
+  return model;
+}
+
 data::Sampler open_training(const deck::Deck& deck, const model::Config& model) {
   const auto order =
       deck.data.order == "shuffled" ? data::Order::shuffled : data::Order::sequential;
-  return data::Sampler(open_tokens(deck.data.train, "data.train", model), order,
-                       std::uint64_t(deck.training.seed), model.seq_len);
+  const deck::DataKeys& keys = deck.data;
+  std::vector<data::WeightedFile> files;
+  if (!keys.train.empty()) files.push_back({open_tokens(keys.train, "data.train", model)});
+  for (std::size_t i = 0; i < keys.files.size(); ++i) {
+    data::TokenFile file = open_tokens(keys.files[i], "data.files", model);
+    const double weight = keys.weights.empty() ? double(file.size()) : keys.weights[i];
+    files.push_back({std::move(file), weight});
+  }
+  return data::Sampler(std::move(files), order, std::uint64_t(deck.training.seed), model.seq_len,
+                       model.isolated);
 }
 
 data::Sampler open_validation(const std::string& path, const char* key,
                               const model::Config& model) {
   constexpr std::uint64_t seed = 0;
-  return data::Sampler(open_tokens(path, key, model), data::Order::shuffled, seed, model.seq_len);
+  return data::Sampler(open_tokens(path, key, model), data::Order::shuffled, seed, model.seq_len,
+                       model.isolated);
 }
 
 Prepared prepare(const RunOptions& options, comm::Session& session, comm::Communicator& job) {

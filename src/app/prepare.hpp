@@ -38,6 +38,10 @@ struct Prepared {
   bool searched = false;  ///< the plan, and so it has been shown already
 };
 
+/// The model with the share of attention that isolated documents leave in the deck's data, where
+/// these can be read.
+model::Config isolated(model::Config model, const deck::Deck& deck);
+
 /// The windows of data.train, in the order that the deck asks for. @throws Error(input)
 data::Sampler open_training(const deck::Deck& deck, const model::Config& model);
 

@@ -44,10 +44,15 @@ void check(const io::CheckpointInfo& checkpoint, const std::string& model_text,
 }  // namespace
 
 std::string data_text(const data::Sampler& data, const deck::Deck& deck) {
-  const data::TokenFileIdentity file = data.identity();
-  std::string text =
-      fmt::format("{} tokens, checksum {:016x}, {}", file.tokens, file.checksum, deck.data.order);
+  const std::vector<data::TokenFileIdentity> files = data.identities();
+  std::string text;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    text += fmt::format("{} tokens, checksum {:016x}, ", files[i].tokens, files[i].checksum);
+    if (files.size() > 1) text += fmt::format("share {}, ", data.shares()[i]);
+  }
+  text += deck.data.order;
   if (deck.data.order == "shuffled") text += fmt::format(" by seed {}", deck.training.seed);
+  if (deck.data.documents == "isolate") text += ", isolated documents";
   return text;
 }
 

@@ -2,6 +2,7 @@
 #include <array>
 #include <charconv>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -19,9 +20,12 @@ namespace fs = std::filesystem;
 
 /// A file with its name, which begins every error.
 struct Source {
-  const Descriptor& file;
+  Source(std::shared_ptr<const Descriptor> of, std::string called)
+      : file(std::move(of)), name(std::move(called)), bytes(length(*file)) {}
+
+  std::shared_ptr<const Descriptor> file;
   std::string name;
-  std::int64_t bytes = length(file);
+  std::int64_t bytes;
 
   /// What lies at a byte; it must be there.
   template <class T>
@@ -33,7 +37,8 @@ struct Source {
 
   template <class T>
   void values(std::int64_t byte, std::span<T> room) const {
-    const std::size_t got = read_at(file, byte, std::as_writable_bytes(room), name, Failure::input);
+    const std::size_t got =
+        read_at(*file, byte, std::as_writable_bytes(room), name, Failure::input);
     require(got == room.size_bytes(), Failure::input, "{}: ends within its header", name);
   }
 
@@ -132,7 +137,8 @@ constexpr std::string_view megatron_magic("MMIDIDX\0\0", 9);
 /// The index of a Megatron file, whose arrays follow each other without alignment.
 class MegatronIndex {
  public:
-  explicit MegatronIndex(const Source& source) : source_(source) {
+  explicit MegatronIndex(Source given) : source_(std::move(given)) {
+    const Source& source = source_;
     constexpr std::int64_t header_bytes = 34;
     const auto version = source.at<std::uint64_t>(9);
     require(version == 1, Failure::input, "{}: is an index of version {}, this program reads 1",
@@ -150,6 +156,7 @@ class MegatronIndex {
     lengths_ = header_bytes;
     offsets_ = lengths_ + (sane ? sequences_ * 4 : 0);
     documents_ = offsets_ + (sane ? sequences_ * 8 : 0);
+    num_documents_ = documents - 1;
     const std::int64_t end = documents_ + (sane ? documents * 8 : 0);
     require(sane && (source.bytes == end || source.bytes == end + sequences_), Failure::input,
             "{}: promises {} sequences and {} ends of documents, which its {} bytes do not hold",
@@ -161,6 +168,19 @@ class MegatronIndex {
   }
 
   int token_bytes() const { return token_bytes_; }
+  std::int64_t num_documents() const { return num_documents_; }
+  const std::string& name() const { return source_.name; }
+
+  /// Where documents end, from document `first` on, in a file of `tokens`.
+  void ends(std::int64_t first, std::int64_t tokens, std::span<std::int64_t> found) const {
+    source_.values(documents_ + (first + 1) * 8, found);
+    for (std::int64_t& end : found) {
+      require(end >= 0 && end <= sequences_, Failure::input,
+              "{}: a document ends with sequence {}, but it has {}", source_.name, end, sequences_);
+      end =
+          end == sequences_ ? tokens : source_.at<std::int64_t>(offsets_ + end * 8) / token_bytes_;
+    }
+  }
 
   /// Tokens of all sequences, which lie one after the other and within `bin_bytes`.
   std::int64_t count_tokens(std::int64_t bin_bytes) const {
@@ -188,9 +208,9 @@ class MegatronIndex {
   }
 
  private:
-  const Source& source_;
+  Source source_;
   int token_bytes_ = 0;
-  std::int64_t sequences_ = 0;
+  std::int64_t sequences_ = 0, num_documents_ = 0;
   std::int64_t lengths_ = 0, offsets_ = 0, documents_ = 0;  // where each array begins, in bytes
 };
 
@@ -200,16 +220,24 @@ std::optional<TokenLayout> megatron(const Source& source, const fs::path& path) 
           "{}: is the index of a Megatron file: name the .bin beside it", source.name);
   std::error_code none;
   if (path.extension() != ".bin" || !fs::is_regular_file(beside, none)) return std::nullopt;
-  const Descriptor file = open_regular(beside, Failure::input, Links::follow);
-  const Source index{file, beside.string()};
+  const Source index(
+      std::make_shared<const Descriptor>(open_regular(beside, Failure::input, Links::follow)),
+      beside.string());
   require(index.begins_with(megatron_magic), Failure::input,
           "{}: is no index of a Megatron file: it does not begin with MMIDIDX; move it away if {} "
           "has none",
           index.name, source.name);
-  const MegatronIndex megatron(index);
-  return TokenLayout{.first_byte = 0,
-                     .count = megatron.count_tokens(source.bytes),
-                     .token_bytes = megatron.token_bytes()};
+  const auto megatron = std::make_shared<const MegatronIndex>(index);
+  const std::int64_t count = megatron->count_tokens(source.bytes);
+  TokenLayout layout{.count = count, .token_bytes = megatron->token_bytes()};
+  if (megatron->num_documents() > 0)
+    layout.documents = std::make_shared<DocumentTable>(
+        count, megatron->num_documents(),
+        [=](std::int64_t first, std::span<std::int64_t> ends) {
+          megatron->ends(first, count, ends);
+        },
+        DocumentTable::Read(), megatron->name());
+  return layout;
 }
 
 // --- bare tokens, as nanoGPT writes them: only the name can say what they are ---
@@ -226,8 +254,8 @@ std::optional<TokenLayout> bare(const Source& source, const fs::path& path) {
 
 }  // namespace
 
-TokenLayout foreign_layout(const Descriptor& file, const fs::path& path) {
-  const Source source{file, path.string()};
+TokenLayout foreign_layout(const std::shared_ptr<const Descriptor>& file, const fs::path& path) {
+  const Source source(file, path.string());
   std::optional<TokenLayout> found = megatron(source, path);
   if (!found) found = llm_c(source);
   if (!found) found = numpy(source);

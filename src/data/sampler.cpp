@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <random>
@@ -56,36 +57,138 @@ struct Removed {
   }
 };
 
+/// The documents of a window's tokens, by their places in it; its answer begins at 1 at the
+/// earliest, where isolated behind the document's first token.
+template <class First>
+std::vector<Document> parts(const First& first, int seq_len, bool isolated) {
+  const std::int64_t begin = first.token, end = begin + seq_len + 1;
+  std::vector<Document> found = first.file.documents(begin, end);
+  for (Document& part : found) {
+    const std::int64_t answer = std::max(part.answer, part.first + (isolated ? 1 : 0));
+    part = {.first = std::max(part.first, begin) - begin,
+            .answer = std::max(answer, begin + 1) - begin,
+            .end = std::min(part.end, end) - begin};
+  }
+  return found;
+}
+
 }  // namespace
 
-Sampler::Sampler(TokenFile file, Order order, std::uint64_t seed, int seq_len)
-    : file_(std::move(file)), order_(order), seed_(seed), seq_len_(seq_len) {
-  require(seq_len >= 1, Failure::bug, "a window of {} tokens", seq_len);
-  const std::int64_t count = file_.size();
-  require(count > seq_len, Failure::input,
-          "{}: holds {} tokens, but one sequence takes {} (seq_len + 1)", file_.path().string(),
-          count, std::int64_t{seq_len} + 1);
-  num_windows_ = (count - 1) / seq_len;
+Sampler::Sampler(TokenFile file, Order order, std::uint64_t seed, int seq_len, bool isolated)
+    : Sampler(std::vector<WeightedFile>{{std::move(file)}}, order, seed, seq_len, isolated) {}
+
+Sampler::Sampler(std::vector<WeightedFile> files, Order order, std::uint64_t seed, int seq_len,
+                 bool isolated)
+    : order_(order), seed_(seed), seq_len_(seq_len), isolated_(isolated) {
+  require(seq_len >= 1 && !files.empty(), Failure::bug, "a window of {} tokens of {} files",
+          seq_len, files.size());
+  double sum = 0.0, least = files.front().weight;
+  for (WeightedFile& of : files) {
+    const std::int64_t count = of.file.size();
+    const std::string name = of.file.path().string();
+    require(count > seq_len, Failure::input,
+            "{}: holds {} tokens, but one sequence takes {} (seq_len + 1)", name, count,
+            std::int64_t{seq_len} + 1);
+    require(!isolated || of.file.has_documents(), Failure::input,
+            "{}: does not say where its documents end, so they cannot be isolated: pack the text "
+            "by `brume import tokens`, or name a Megatron file",
+            name);
+    require(of.weight > 0.0, Failure::bug, "{}: the weight {}", name, of.weight);
+    sum += of.weight;
+    least = std::min(least, of.weight);
+    windows_.push_back((count - 1) / seq_len);
+    num_windows_ += windows_.back();
+    files_.push_back(std::move(of.file));
+    shares_.push_back(of.weight);
+  }
+  for (double& share : shares_) share /= sum;
+  // Each file has two samples in a block, so that what was rounded never takes one back.
+  block_ =
+      std::int64_t(std::bit_ceil(std::uint64_t(std::max(1024.0, std::ceil(2.0 * sum / least)))));
 }
 
-void Sampler::sample(std::int64_t index, std::span<std::int32_t> inputs,
-                     std::span<std::int32_t> targets) const {
+void Sampler::sample(std::int64_t index, const Window& window) const {
   const auto length = static_cast<std::size_t>(seq_len_);
-  require(index >= 0, Failure::bug, "sample {}", index);
-  require(inputs.size() == length && targets.size() == length, Failure::bug,
-          "a sample of {} tokens into {} inputs and {} targets", length, inputs.size(),
-          targets.size());
+  require(window.inputs.size() == length && window.targets.size() == length, Failure::bug,
+          "a sample of {} tokens into {} inputs and {} targets", length, window.inputs.size(),
+          window.targets.size());
+  const First first = first_token(index);
   std::vector<std::int32_t> tokens(length + 1);
-  file_.read(window(index) * seq_len_, tokens);
-  std::copy_n(tokens.begin(), length, inputs.begin());
-  std::copy_n(tokens.begin() + 1, length, targets.begin());
+  first.file.read(first.token, tokens);
+  std::copy_n(tokens.begin(), length, window.inputs.begin());
+  std::fill_n(window.targets.begin(), length, -1);
+  for (const Document& part : parts(first, seq_len_, isolated_)) {
+    for (std::int64_t i = part.answer; i < part.end; ++i)
+      window.targets[std::size_t(i - 1)] = tokens[std::size_t(i)];
+    const std::int64_t begin = isolated_ ? part.first : 0;
+    for (std::int64_t i = part.first; i < std::min(part.end, std::ssize(window.begins)); ++i)
+      window.begins[std::size_t(i)] = std::int32_t(begin);
+  }
 }
 
-std::int64_t Sampler::window(std::int64_t index) const {
-  const std::int64_t within = index % num_windows_;
-  if (order_ == Order::sequential) return within;
-  const auto epoch = static_cast<std::uint64_t>(index / num_windows_);
-  return permute(within, num_windows_, mix(mix(seed_ + 0x9e3779b97f4a7c15) + epoch));
+std::int64_t Sampler::num_targets(std::int64_t first, std::int64_t count) const {
+  std::int64_t targets = 0;
+  for (std::int64_t index = first; index < first + count; ++index)
+    for (const Document& part : parts(first_token(index), seq_len_, isolated_))
+      targets += std::max<std::int64_t>(0, part.end - part.answer);
+  return targets;
+}
+
+double Sampler::document_share() const {
+  if (!isolated_) return 1.0;
+  constexpr std::int64_t most = 4096;
+  const std::int64_t count = std::min(num_windows_, most);
+  double pairs = 0.0;
+  for (std::int64_t index = 0; index < count; ++index)
+    for (const Document& part : parts(first_token(index), seq_len_, isolated_)) {
+      const double length = double(std::min<std::int64_t>(part.end, seq_len_) - part.first);
+      pairs += length * (length + 1.0);
+    }
+  return pairs / (double(count) * seq_len_ * (seq_len_ + 1.0));
+}
+
+std::vector<TokenFileIdentity> Sampler::identities() const {
+  std::vector<TokenFileIdentity> all;
+  for (const TokenFile& file : files_) all.push_back(file.identity());
+  return all;
+}
+
+/// Samples of a file before the `block`-th: its share, rounded down or, for the files that lose
+/// most by that, up.
+std::int64_t Sampler::samples_before(std::int64_t block, std::size_t file) const {
+  const double all = double(block * block_);
+  const auto lost = [&](std::size_t i) { return all * shares_[i] - std::floor(all * shares_[i]); };
+  std::int64_t left = block * block_;
+  std::size_t before = 0;  // files that lose more
+  for (std::size_t i = 0; i < shares_.size(); ++i) {
+    left -= std::int64_t(std::floor(all * shares_[i]));
+    before += lost(i) > lost(file) || (lost(i) == lost(file) && i < file);
+  }
+  return std::int64_t(std::floor(all * shares_[file])) + (std::int64_t(before) < left);
+}
+
+/// A block's samples are those of each file, side by side, in an order of the seed's.
+Sampler::Place Sampler::place(std::int64_t index) const {
+  if (files_.size() == 1) return {0, index};
+  const std::int64_t block = index / block_;
+  std::int64_t within =
+      permute(index % block_, block_, mix(mix(seed_ + 0x2545f4914f6cdd1d) + std::uint64_t(block)));
+  for (std::size_t file = 0;; ++file) {
+    const std::int64_t before = samples_before(block, file);
+    const std::int64_t here = samples_before(block + 1, file) - before;
+    if (within < here || file + 1 == files_.size()) return {file, before + within};
+    within -= here;
+  }
+}
+
+Sampler::First Sampler::first_token(std::int64_t index) const {
+  require(index >= 0, Failure::bug, "sample {}", index);
+  const auto [file, sample] = place(index);
+  const std::int64_t windows = windows_[file], within = sample % windows;
+  if (order_ == Order::sequential) return {files_[file], within * seq_len_};
+  const auto epoch = static_cast<std::uint64_t>(sample / windows);
+  const std::uint64_t key = mix(mix(seed_ + 0x9e3779b97f4a7c15) + epoch) + file;
+  return {files_[file], permute(within, windows, key) * seq_len_};
 }
 
 Sampler random_tokens(int vocab_size, int seq_len, std::int64_t count) {

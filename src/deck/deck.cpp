@@ -218,10 +218,21 @@ const Schema<TrainingKeys>& training_schema() {
 const Schema<DataKeys>& data_schema() {
   static const auto schema =
       Schema<DataKeys>()
-          .key("train", &DataKeys::train, {.help = "token file to train on", .required = true})
+          .key("train", &DataKeys::train, {.help = "token file to train on", .if_given = true})
+          .key("files", &DataKeys::files,
+               {.help = "token files to train on instead, whose samples are mixed; [] with train"})
+          .key("weights", &DataKeys::weights,
+               {.help = "of files: how many samples come from each, relative to each other; []: as "
+                        "they have tokens",
+                .min = 1e-6,
+                .max = 1e12})
           .key("valid", &DataKeys::valid, {.help = "token file to evaluate on; empty: none"})
           .key("order", &DataKeys::order,
                {.help = "order of the windows", .choices = {"sequential", "shuffled"}})
+          .key("documents", &DataKeys::documents,
+               {.help = "of a sequence: joined, or isolated: attention stays within each document, "
+                        "and positions begin with it",
+                .choices = {"join", "isolate"}})
           .key("eval_every", &DataKeys::eval_every,
                {.unit = "iterations", .help = "between evaluations; 0: at the end only", .min = 0})
           .key("eval_sequences", &DataKeys::eval_sequences,
@@ -419,7 +430,16 @@ Deck resolved(Deck deck, const Document& document) {
                       optimizer.decay_steps, optimizer.warmup_steps));
   check(optimizer.beta1 < 1.0, "training.optimizer.beta1", "must be below 1");
   check(optimizer.beta2 < 1.0, "training.optimizer.beta2", "must be below 1");
-  check(!deck.data.train.empty(), "data.train", "must name a file, found \"\"");
+  const DataKeys& data = deck.data;
+  require(
+      document.has("data.train") || !data.files.empty(), Failure::input,
+      "{}: table 'data': missing key 'train', the token file to train on, or 'files' for several",
+      document.where("data"));
+  check(data.train.empty() != data.files.empty(), "data.train",
+        data.files.empty() ? "must name a file, found \"\"" : "must be left out beside data.files");
+  check(data.weights.empty() || data.weights.size() == data.files.size(), "data.weights",
+        fmt::format("must be one a file, found {} for {}", data.weights.size(), data.files.size()));
+  model.isolated = data.documents == "isolate";
   check(!deck.output.directory.empty(), "output.directory", "must name a directory, found \"\"");
   return deck;
 }

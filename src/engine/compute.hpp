@@ -132,8 +132,14 @@ class ComputeOf final : public Compute {
   void for_inputs(const std::vector<model::Branch>& branches, const std::vector<Matrix>& gradients,
                   std::size_t first, std::size_t last, Each each) const;
   bool rotary() const { return !rope_.empty(); }
-  const kernels::AttentionShape& attention(const Operands& o) const {
-    return o.task.segment == model::SegmentKind::window ? windowed_ : attention_;
+  kernels::AttentionShape attention(const Operands& o) const {
+    kernels::AttentionShape shape =
+        o.task.segment == model::SegmentKind::window ? windowed_ : attention_;
+    shape.documents = documents(o);
+    return shape;
+  }
+  static kernels::Documents documents(const Operands& o) {
+    return {o.optional<std::int32_t>(schedule::Role::documents)};
   }
   kernels::ConstMatrix rope_table(const Operands& o) const {
     return rows(reinterpret_cast<float*>(rope_.at(o.task.segment).data()), attention_.seq_len,
@@ -145,7 +151,8 @@ class ComputeOf final : public Compute {
                                      (attention_.heads + attention_.keys()) * attention_.head_dim);
   }
   void turn(const Operands& o, Matrix qkv) const {
-    if (rotary()) kernels::rope_forward<Storage>(rope_table(o), attention_.head_dim, turned(qkv));
+    if (rotary())
+      kernels::rope_forward<Storage>(rope_table(o), attention_.head_dim, turned(qkv), documents(o));
   }
   /// Queries or keys of [N, q k v], by the name of their norm.
   struct NormedHeads {

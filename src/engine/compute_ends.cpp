@@ -65,7 +65,7 @@ void ComputeOf<Storage>::embedding_forward(const Operands& o) const {
   kernels::embedding_forward<Storage>(
       tokens(o, Role::input), matrix(w, o.block(), "token"),
       adds_positions ? matrix(w, o.block(), "position") : ConstMatrix(), stream(o, Role::output),
-      vocabulary_, embedding_scale_);
+      vocabulary_, embedding_scale_, documents(o));
 }
 
 template <class Storage>
@@ -74,7 +74,7 @@ void ComputeOf<Storage>::embedding_backward(const Operands& o) const {
   kernels::embedding_backward<Storage>(
       tokens(o, Role::input), stream(o, Role::gradient), matrix(g, o.block(), "token"),
       !rotary() ? matrix(g, o.block(), "position") : kernels::Matrix(), vocabulary_,
-      embedding_scale_);
+      embedding_scale_, documents(o));
 }
 
 // --- head ---------------------------------------------------------------------------------------

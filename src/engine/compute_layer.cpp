@@ -236,7 +236,9 @@ void ComputeOf<Storage>::attention_inner_backward(const Operands& o, ConstMatrix
   linear_backward_parameters(o, "attention.out", dy, attended);
   kernels::attention_backward<Storage>(attention(o), qkv, attended, statistic(o, "lse"), d_attended,
                                        d_qkv);
-  if (rotary()) kernels::rope_backward<Storage>(rope_table(o), attention_.head_dim, turned(d_qkv));
+  if (rotary())
+    kernels::rope_backward<Storage>(rope_table(o), attention_.head_dim, turned(d_qkv),
+                                    documents(o));
   if (!qk_norm_) return;
   const auto kept = normed_heads(o, saved(o, "qkv", attention_.width()));
   const auto gradients = normed_heads(o, d_qkv);

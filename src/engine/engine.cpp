@@ -75,6 +75,8 @@ void add_times(const Program& program, const std::vector<Span>& times, StepMetri
   }
 }
 
+constexpr std::int32_t not_learned = -1;  ///< in the place of a target
+
 const Buffer* named(const Program& program, std::string_view name) {
   for (const Buffer& buffer : program.buffers)
     if (buffer.persistent && buffer.name == name) return &buffer;
@@ -162,38 +164,46 @@ struct Engine::Impl {
     const plan::Stage& stage = plan.stages[std::size_t(place.stage)];
     const auto seq_len = std::size_t(model.seq_len);
     const std::size_t mine = std::size_t(plan.microbatches * stage.microbatch) * seq_len;
-    std::vector<std::int32_t> in(mine), out(mine);
+    std::vector<std::int32_t> in(mine), out(mine), begins(mine);
     for (int m = 0; m < plan.microbatches; ++m)
       for (int j = 0; j < stage.microbatch; ++j) {
         const std::int64_t in_batch =
             std::int64_t(m) * stage.dp * stage.microbatch + place.dp_rank * stage.microbatch + j;
         const std::size_t slot = std::size_t(m * stage.microbatch + j) * seq_len;
-        const auto targets = std::span(out).subspan(slot, seq_len);
-        const auto inputs = std::span(in).subspan(slot, seq_len);
-        data.sample(first + in_batch, inputs, targets);
-        check_tokens(inputs), check_tokens(targets);
-        if (in_batch >= count) std::ranges::fill(targets, -1);
+        const auto part = [&](std::vector<std::int32_t>& all) {
+          return std::span(all).subspan(slot, seq_len);
+        };
+        data.sample(first + in_batch, {part(in), part(out), part(begins)});
+        check_tokens(part(in), 0), check_tokens(part(out), not_learned);
+        if (in_batch >= count) std::ranges::fill(part(out), not_learned);
       }
-    const auto bytes = std::int64_t(mine * sizeof(std::int32_t));
-    if (const Buffer* inputs = named(train, "inputs"))
-      device::copy_now(arena.at(*inputs), in.data(), bytes);
-    if (const Buffer* targets = named(train, "targets"))
-      device::copy_now(arena.at(*targets), out.data(), bytes);
+    const auto copy_to = [&](const char* buffer, const std::vector<std::int32_t>& values) {
+      if (const Buffer* const found = named(train, buffer))
+        device::copy_now(arena.at(*found), values.data(),
+                         std::int64_t(mine * sizeof(std::int32_t)));
+    };
+    copy_to("inputs", in);
+    copy_to("targets", out);
+    copy_to("documents", begins);
   }
 
   /// Kernels trust what they are given.
-  void check_tokens(std::span<const std::int32_t> tokens) const {
+  void check_tokens(std::span<const std::int32_t> tokens, std::int32_t least) const {
     const auto [lowest, highest] = std::ranges::minmax_element(tokens);
-    require(*lowest >= 0 && *highest < model.vocab_size, Failure::input,
+    require(*lowest >= least && *highest < model.vocab_size, Failure::input,
             "the data hold tokens {} to {}, the model has a vocabulary of {}", *lowest, *highest,
             model.vocab_size);
+  }
+
+  /// 1 / target tokens of `count` samples.
+  static double mean_of_targets(const data::Sampler& data, std::int64_t first, std::int64_t count) {
+    return 1.0 / double(std::max<std::int64_t>(1, data.num_targets(first, count)));
   }
 
   /// Constants of the update that step `i` asked for.
   StepScalars scalars(std::int64_t i) const {
     const Optimizer& o = settings.optimizer;
     StepScalars step;
-    step.loss_scale = float(1.0 / (double(plan.global_batch) * model.seq_len));
     step.weight_decay = float(o.weight_decay);
     step.adamw = {.lr = float(learning_rate(o, i, settings.steps)),
                   .beta1 = o.beta1,
@@ -257,7 +267,8 @@ StepMetrics Engine::step(const data::Sampler& data) {
   // The update of the last step is part of this one's first forward.
   StepScalars scalars = e.scalars(e.done - 1);
   const double scale = e.loss_scale();
-  scalars.loss_scale *= float(scale);
+  scalars.loss_scale =
+      float(Impl::mean_of_targets(data, e.samples, e.plan.global_batch)) * float(scale);
   const auto parts = e.update_pending ? Parts::both : Parts::train;
   const GuardCheck* guards = e.guards ? &*e.guards : nullptr;
   e.executor.run(e.train, parts, scalars, guards, e.times);
@@ -298,7 +309,7 @@ double Engine::evaluate(const data::Sampler& data, std::int64_t first, std::int6
   flush();
   Impl& e = *impl_;
   StepScalars scalars = e.scalars(0);
-  scalars.loss_scale = float(1.0 / (double(sequences) * e.model.seq_len));
+  scalars.loss_scale = float(Impl::mean_of_targets(data, first, sequences));
   double loss = 0.0;
   std::vector<Span> times;
   for (std::int64_t done = 0; done < sequences; done += e.plan.global_batch) {

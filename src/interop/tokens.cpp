@@ -22,18 +22,54 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Deals tokens out to two streams, block by block.
+/// A document's tokens, of which those before `given` are not to be learned.
+struct Packed {
+  std::vector<std::int32_t> tokens;
+  std::int64_t given = 0;
+};
+
+/// What one token file will hold.
+struct Stream {
+  std::vector<std::int32_t> tokens;
+  data::DocumentEnds documents;
+
+  /// A part of a document whose first `given` tokens are not to be learned.
+  void add(std::span<const std::int32_t> part, std::int64_t given, bool begins) {
+    const std::int64_t first = std::ssize(tokens);
+    tokens.insert(tokens.end(), part.begin(), part.end());
+    if (begins) {
+      documents.ends.emplace_back();
+      documents.answers.push_back(first);
+    }
+    documents.ends.back() = std::ssize(tokens);
+    if (given > 0) documents.answers.back() = first + std::min(given, std::ssize(part));
+  }
+
+  void write(const fs::path& path, int vocab_size, bool any_given) {
+    if (!any_given) documents.answers.clear();
+    data::write_token_file(path, tokens, vocab_size, documents);
+  }
+};
+
+/// Deals documents out to two streams, block by block. Where a stream goes on with another part of
+/// the text than it had before, a document ends.
 class Dealer {
  public:
   Dealer(double valid_ratio, int block_tokens)
       : ratio_(valid_ratio), block_(std::size_t(block_tokens)) {}
 
-  void add(std::span<const std::int32_t> tokens) {
+  void add(const Packed& document) {
+    any_given = any_given || document.given > 0;
+    std::span<const std::int32_t> tokens = document.tokens;
+    std::int64_t given = document.given;
+    const Stream* before = nullptr;
     while (!tokens.empty()) {
       const std::size_t part = std::min(tokens.size(), block_ - filled_);
-      std::vector<std::int32_t>& stream = held_out() ? valid : train;
-      stream.insert(stream.end(), tokens.begin(), tokens.begin() + std::ptrdiff_t(part));
+      Stream& stream = held_out() ? valid : train;
+      stream.add(tokens.first(part), given, &stream != before);
+      before = &stream;
       tokens = tokens.subspan(part);
+      given -= std::int64_t(part);
       filled_ += part;
       if (filled_ == block_) {
         filled_ = 0;
@@ -42,8 +78,8 @@ class Dealer {
     }
   }
 
-  std::vector<std::int32_t> train;
-  std::vector<std::int32_t> valid;
+  Stream train, valid;
+  bool any_given = false;  ///< some tokens are not to be learned
 
  private:
   /// Whether the next block is held out. round(n ratio) of the first n blocks are, so the spacing
@@ -93,7 +129,7 @@ class Packer {
     if (path.extension() == ".jsonl")
       add_lines(as_text(content), path.string());
     else
-      add_document(as_text(content));
+      add_document("", as_text(content));
   }
 
   Dealer dealer;
@@ -125,30 +161,48 @@ class Packer {
       if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
       const std::string where = fmt::format("{}, line {}", name, number);
       const nlohmann::json object = deck::parse_json(line, where);
-      const bool has = object.is_object() && object.contains(field_);
-      require(has && object[field_].is_string(), Failure::input,
-              "{}: has no text in the field '{}': name another one with --field", where, field_);
-      add_document(object[field_].get_ref<const std::string&>());
+      const auto text_in = [&](const std::string& field) {
+        const bool has = object.is_object() && object.contains(field) && object[field].is_string();
+        return has ? object[field].get_ptr<const std::string*>() : nullptr;
+      };
+      if (const std::string* const whole = text_in(field_)) {
+        add_document("", *whole);
+        continue;
+      }
+      const std::string* const prompt = text_in("prompt");
+      const std::string* const completion = text_in("completion");
+      require(prompt && completion, Failure::input,
+              "{}: has no text in the field '{}', nor a prompt with its completion: name another "
+              "field with --field",
+              where, field_);
+      add_document(*prompt, *completion);
     }
   }
 
-  void add_document(std::string_view text) {
+  /// A text, behind one that is given and not to be learned.
+  void add_document(std::string_view prompt, std::string_view text) {
     if (text.empty()) return;
-    tokens_.clear();
-    if (tokenizer_)
-      tokenizer_->encode(text, tokens_);
-    else
-      for (const char c : text) tokens_.push_back(static_cast<unsigned char>(c));
-    if (end_) tokens_.push_back(*end_);
-    dealer.add(tokens_);
+    document_.tokens.clear();
+    append(prompt);
+    document_.given = std::ssize(document_.tokens);
+    append(text);
+    if (end_) document_.tokens.push_back(*end_);
+    dealer.add(document_);
     ++documents;
-    bytes += std::ssize(text);
+    bytes += std::ssize(prompt) + std::ssize(text);
+  }
+
+  void append(std::string_view text) {
+    if (tokenizer_)
+      tokenizer_->encode(text, document_.tokens);
+    else
+      for (const char c : text) document_.tokens.push_back(static_cast<unsigned char>(c));
   }
 
   std::string field_;
   std::optional<tokenizer::Tokenizer> tokenizer_;
   std::optional<std::int32_t> end_;
-  std::vector<std::int32_t> tokens_;  ///< of the present document
+  Packed document_;  ///< the present one
 };
 
 }  // namespace
@@ -161,20 +215,20 @@ PackedText pack_text(const std::vector<fs::path>& files, const fs::path& directo
           options.block_tokens);
   Packer packer(options);
   for (const fs::path& path : files) packer.add_path(path);
-  const Dealer& dealer = packer.dealer;
-  require(!dealer.train.empty() || !dealer.valid.empty(), Failure::input,
+  Dealer& dealer = packer.dealer;
+  require(!dealer.train.tokens.empty() || !dealer.valid.tokens.empty(), Failure::input,
           "the files to pack hold no text");
 
   make_directory(directory);
   PackedText packed{.documents = packer.documents,
                     .bytes = packer.bytes,
-                    .train_tokens = std::ssize(dealer.train),
-                    .valid_tokens = std::ssize(dealer.valid),
+                    .train_tokens = std::ssize(dealer.train.tokens),
+                    .valid_tokens = std::ssize(dealer.valid.tokens),
                     .train = directory / "train.tok",
                     .valid = directory / "valid.tok",
                     .left_out = packer.left_out};
-  data::write_token_file(packed.train, dealer.train, packer.vocab_size());
-  data::write_token_file(packed.valid, dealer.valid, packer.vocab_size());
+  dealer.train.write(packed.train, packer.vocab_size(), dealer.any_given);
+  dealer.valid.write(packed.valid, packer.vocab_size(), dealer.any_given);
   return packed;
 }
 

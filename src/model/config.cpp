@@ -94,6 +94,11 @@ MlpKind Config::mlp() const {
   return MlpKind::gelu_tanh;
 }
 
+bool Config::reads_documents(SegmentKind kind) const {
+  if (!isolated || kind == SegmentKind::head || kind == SegmentKind::mlp) return false;
+  return kind != SegmentKind::embedding || !rotary();
+}
+
 float Config::embedding_scale() const {
   return family == Family::gemma ? float(std::sqrt(double(hidden_size))) : 1.0f;
 }
@@ -137,6 +142,7 @@ Config config(const deck::ModelKeys& keys, std::string_view precision) {
                       .attention_cap = keys.attention_cap,
                       .logits_cap = keys.logits_cap,
                       .init_std = keys.init_std,
+                      .isolated = keys.isolated,
                       .precision = precision == "bf16"   ? Precision::bf16
                                    : precision == "fp16" ? Precision::fp16
                                                          : Precision::fp32};

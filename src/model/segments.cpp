@@ -67,10 +67,12 @@ void add_norm(Segment& segment, const Config& m, const Sizes& s, const std::stri
   segment.saved.push_back({name + ".rstd", s.tokens, statistic_bytes});
 }
 
-/// Of the pairs of a query and a key before it, T^2 / 2, those within the window.
-double visible_share(const Config& m) {
+/// Of the pairs of a query and a key before it, T^2 / 2, those within the window and, in the mean,
+/// within a document. Where there are both, the smaller share is what is left at most.
+double visible_share(const Config& m, SegmentKind kind) {
+  if (kind != SegmentKind::window) return m.document_share;
   const double window = double(std::min(m.window, m.seq_len)) / m.seq_len;
-  return window * (2.0 - window);
+  return std::min(m.document_share, window * (2.0 - window));
 }
 
 void add_attention(Segment& segment, const Config& m, const Sizes& s) {
@@ -97,7 +99,7 @@ void add_attention(Segment& segment, const Config& m, const Sizes& s) {
                                16.0 * s.tokens * s.attended_tp,
                                32.0 * s.tokens * s.attended_tp,
                                false,
-                               segment.kind == SegmentKind::window ? visible_share(m) : 1.0});
+                               visible_share(m, segment.kind)});
   segment.saved.push_back({"qkv", s.tokens * s.qkv_tp, s.activation_bytes});
   segment.saved.push_back({"attended", s.tokens * s.attended_tp, s.activation_bytes});
   segment.saved.push_back({"lse", s.b * s.heads_tp * s.seq, statistic_bytes});

@@ -56,8 +56,8 @@ bool is_aligned(const FusedOperands& of) {
 /// What a kernel is looked up for.
 auto key_of(Pass pass, const AttentionShape& s, const FusedOperands& of) {
   return std::tuple(pass, s.batch, s.seq_len, s.heads, s.head_dim, s.kv_heads, s.group,
-                    s.first_head, s.window, s.scale, s.cap, of.bf16, of.qkv.stride, of.o.stride,
-                    of.d_o.stride, of.dqkv.stride);
+                    s.first_head, s.window, s.scale, s.cap, s.documents.begins != nullptr, of.bf16,
+                    of.qkv.stride, of.o.stride, of.d_o.stride, of.dqkv.stride);
 }
 
 /// The next smaller number that divides the whole.
@@ -185,8 +185,8 @@ class Fused {
   /// Makes the plan with the largest share whose workspace has room.
   std::optional<Plan> make(Pass pass, const AttentionShape& shape, const FusedOperands& of) const {
     std::string why = "its query heads do not share key heads evenly";
-    if (shape.window > 0 || shape.cap > 0.0f) {
-      why = "its queries see a window of keys, or its scores have a cap";
+    if (shape.window > 0 || shape.cap > 0.0f || shape.documents.begins) {
+      why = "its queries see a window or a document of keys, or its scores have a cap";
     } else if (const std::optional<Groups> groups = groups_of(shape)) {
       Plan plan{*groups, shape.batch, groups->count, nullptr, 0};
       for (;;) {

@@ -45,9 +45,9 @@ void forward_block(const AttentionShape& shape, const Head<const float>& in, int
   Running running;
   const int last_query = std::min(first_query + query_block, shape.seq_len);
   for (int n = first_query; n < last_query; ++n) std::fill_n(out + n * stride, head_dim, 0.0f);
-  for (int first_key = shape.first_key(first_query) / key_block * key_block; first_key < last_query;
-       first_key += key_block) {
-    const Tile tile = tile_at(shape, first_query, first_key);
+  for (int first_key = shape.first_key(in.sequence, first_query) / key_block * key_block;
+       first_key < last_query; first_key += key_block) {
+    const Tile tile = tile_at(shape, in.sequence, first_query, first_key);
     scores_of(tile, head_dim, shape.score_scale(), {in.q, in.stride}, {in.k, in.stride}, scores);
     softmax_tile(tile, shape, scores, out + first_query * stride, stride, running);
     add_tile_times(tile, head_dim, scores, {in.v, in.stride}, out, stride);
@@ -83,9 +83,9 @@ void forward(const AttentionShape& shape, const MatrixView<const Storage>& qkv,
     const Head in = head_of(qkv, shape, b, h);
     WideHead wide(shape, 4);
     wide.load(0, in.q, in.stride), wide.load(1, in.k, in.stride), wide.load(2, in.v, in.stride);
-    const Head<float> head = wide.head(0);
+    const Head<float> head = wide.head(0, b);
     for (int first = 0; first < shape.seq_len; first += query_block)
-      forward_block(shape, {head.q, head.k, head.v, head.stride}, first, wide.at(3), head.stride,
+      forward_block(shape, {head.q, head.k, head.v, head.stride, b}, first, wide.at(3), head.stride,
                     lse.data() + unit * shape.seq_len);
     wide.store(3, &o(std::int64_t(b) * shape.seq_len, h * shape.head_dim), o.stride(0));
   });

@@ -63,8 +63,9 @@ void backward_head(const AttentionShape& shape, const Head<const float>& in, con
                    const Head<float>& grad) {
   for (int first_key = 0; first_key < shape.seq_len; first_key += key_block)
     for (int first_query = first_key; first_query < shape.seq_len; first_query += query_block) {
-      if (shape.first_key(first_query) >= first_key + key_block) break;  // as do all later ones
-      backward_tile(tile_at(shape, first_query, first_key), shape, in, output, grad);
+      if (shape.first_key(in.sequence, first_query) >= first_key + key_block)
+        break;  // as do all later ones
+      backward_tile(tile_at(shape, in.sequence, first_query, first_key), shape, in, output, grad);
     }
 }
 
@@ -105,11 +106,11 @@ void backward_group(const AttentionShape& shape, int b, int key_head,
     wide.load(out, &o(token, h * shape.head_dim), o.stride(0));
     wide.load(d_out, &d_o(token, h * shape.head_dim), d_o.stride(0));
     wide.clear(d_q);
-    const Head<float> head = wide.head(q);
-    backward_head(shape, {head.q, head.k, head.v, head.stride},
+    const Head<float> head = wide.head(q, b);
+    backward_head(shape, {head.q, head.k, head.v, head.stride, b},
                   {wide.at(out), head.stride, wide.at(d_out), head.stride,
                    lse.data() + (std::int64_t(b) * shape.heads + h) * shape.seq_len},
-                  wide.head(d_q));
+                  wide.head(d_q, b));
     wide.store(d_q, grad.q, grad.stride);
     wide.store(d_k, grad.k, grad.stride), wide.store(d_v, grad.v, grad.stride);
   }

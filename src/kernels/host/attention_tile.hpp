@@ -28,9 +28,10 @@ template <class Element>
 struct Head {
   Element *q, *k, *v;
   std::int64_t stride;  // elements from one token to the next
+  int sequence;
 };
 
-/// A tile of the scores: queries [first_query, +rows) against keys [first_key, +cols).
+/// A tile of one sequence's scores: queries [first_query, +rows) against keys [first_key, +cols).
 struct Tile {
   int first_query, rows;
   int first_key, cols;
@@ -38,7 +39,7 @@ struct Tile {
 };
 
 /// The tile without the keys that no query of it may see, as they come after it.
-inline Tile tile_at(const AttentionShape& shape, int first_query, int first_key) {
+inline Tile tile_at(const AttentionShape& shape, int sequence, int first_query, int first_key) {
   const int last_query = std::min(first_query + query_block, shape.seq_len);
   Tile tile{first_query,
             last_query - first_query,
@@ -46,7 +47,8 @@ inline Tile tile_at(const AttentionShape& shape, int first_query, int first_key)
             std::min(first_key + key_block, last_query) - first_key,
             {}};
   for (int r = 0; r < tile.rows; ++r)
-    tile.begin[r] = std::clamp(shape.first_key(first_query + r) - first_key, 0, tile.cols);
+    tile.begin[r] =
+        std::clamp(shape.first_key(sequence, first_query + r) - first_key, 0, tile.cols);
   return tile;
 }
 
@@ -79,7 +81,7 @@ auto head_of(const View& qkv, const AttentionShape& shape, int sequence, int hea
   auto* const k = row + (shape.heads + shape.key_head(head)) * shape.head_dim;
   return Head<std::remove_pointer_t<decltype(row)>>{row + head * shape.head_dim, k,
                                                     k + shape.keys() * shape.head_dim,
-                                                    std::int64_t(qkv.stride(0))};
+                                                    std::int64_t(qkv.stride(0)), sequence};
 }
 
 /// to[n,:] = from[n,:] for n < rows, in the format of `to`.
@@ -113,7 +115,9 @@ class WideHead {
   }
   void clear(int array) { std::fill_n(at(array), std::int64_t(rows_) * columns_, 0.0f); }
   /// Three arrays from `array` on as queries, keys and values.
-  Head<float> head(int array) { return {at(array), at(array + 1), at(array + 2), columns_}; }
+  Head<float> head(int array, int sequence) {
+    return {at(array), at(array + 1), at(array + 2), columns_, sequence};
+  }
 
  private:
   int rows_, columns_;

@@ -17,14 +17,15 @@ auto row_of(const Table& table, const VocabularyPart& part, int token) {
 template <class Storage>
 void embedding_forward(ConstTokens tokens, ConstMatrixOf<Storage> token_table,
                        ConstMatrixOf<Storage> position_table, MatrixOf<Storage> x,
-                       VocabularyPart part, float scale) {
+                       VocabularyPart part, float scale, Documents documents) {
   const bool learned = position_table.data() != nullptr;
   promise_embedding("embedding_forward", tokens, x, token_table, position_table);
   const int width = x.extent_int(1);
   const std::int64_t length = position_table.extent(0);
   for_each("embedding_forward", x.extent(0), [=](std::int64_t n) {
     const Storage* const token = row_of(token_table, part, tokens(n));
-    const Storage* const position = learned ? &position_table(n % length, 0) : nullptr;
+    const Storage* const position =
+        learned ? &position_table(documents.place(n, length), 0) : nullptr;
     Storage* const out = &x(n, 0);
     if (token == nullptr && position == nullptr) {
       std::fill_n(out, width, Storage(0.0f));
@@ -43,7 +44,8 @@ void embedding_forward(ConstTokens tokens, ConstMatrixOf<Storage> token_table,
 
 template <class Storage>
 void embedding_backward(ConstTokens tokens, ConstMatrixOf<Storage> dx, Matrix d_token_table,
-                        Matrix d_position_table, VocabularyPart part, float scale) {
+                        Matrix d_position_table, VocabularyPart part, float scale,
+                        Documents documents) {
   const bool learned = d_position_table.data() != nullptr;
   promise_embedding("embedding_backward", tokens, dx, d_token_table, d_position_table);
   const std::int64_t count = dx.extent(0);
@@ -57,7 +59,7 @@ void embedding_backward(ConstTokens tokens, ConstMatrixOf<Storage> dx, Matrix d_
     for (std::int64_t n = 0; n < count; ++n) {
       const Storage* const grad = &dx(n, 0);
       if (float* const row = row_of(d_token_table, part, tokens(n))) add(scale, grad, row);
-      if (learned) add(1.0f, grad, &d_position_table(n % length, 0));
+      if (learned) add(1.0f, grad, &d_position_table(documents.place(n, length), 0));
     }
   });
 }

@@ -8,13 +8,13 @@ namespace {
 /// @param direction  1 forwards, -1 backwards
 template <class Storage>
 void turn(const char* kernel, const ConstMatrix& table, int head_dim, const MatrixOf<Storage>& x,
-          float direction) {
+          const Documents& documents, float direction) {
   promise_rope(kernel, table, head_dim, x);
   const int half = table.extent_int(1) / 2;
   const std::int64_t length = table.extent(0);
   const int width = x.extent_int(1);
   for_each(kernel, x.extent(0), [=](std::int64_t n) {
-    const float* const cosine = &table(n % length, 0);
+    const float* const cosine = &table(documents.place(n, length), 0);
     const float* const sine = cosine + half;
     for (int first = 0; first < width; first += head_dim) {
       Storage* const low = &x(n, first);
@@ -32,13 +32,13 @@ void turn(const char* kernel, const ConstMatrix& table, int head_dim, const Matr
 }  // namespace
 
 template <class Storage>
-void rope_forward(ConstMatrix table, int head_dim, MatrixOf<Storage> x) {
-  turn<Storage>("rope_forward", table, head_dim, x, 1.0f);
+void rope_forward(ConstMatrix table, int head_dim, MatrixOf<Storage> x, Documents documents) {
+  turn<Storage>("rope_forward", table, head_dim, x, documents, 1.0f);
 }
 
 template <class Storage>
-void rope_backward(ConstMatrix table, int head_dim, MatrixOf<Storage> dx) {
-  turn<Storage>("rope_backward", table, head_dim, dx, -1.0f);
+void rope_backward(ConstMatrix table, int head_dim, MatrixOf<Storage> dx, Documents documents) {
+  turn<Storage>("rope_backward", table, head_dim, dx, documents, -1.0f);
 }
 
 }  // namespace brume::kernels

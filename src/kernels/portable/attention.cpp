@@ -43,7 +43,7 @@ void forward(const AttentionShape& shape, const ConstMatrixOf<Storage>& qkv,
         const Row<held> zero(shape, lane_of(team));
         Query<held> query{zero, zero, {}, scale, shape.cap};
         query.q.load(&qkv(at.token(at.row), at.query_column));
-        int key = shape.first_key(at.row);
+        int key = shape.first_key(at.sequence, at.row);
         for (; key + at_once <= at.row + 1; key += at_once)
           query.template see<at_once, Storage>(team, qkv, at, key);
         for (; key <= at.row; ++key) query.template see<1, Storage>(team, qkv, at, key);

@@ -90,7 +90,7 @@ void write_query_gradients(const Backward<Storage>& of, const Piece& piece) {
         Row<held> q(of.shape, lane), d_o(of.shape, lane), d_q(of.shape, lane);
         q.load(&of.qkv(at.token(at.row), at.query_column));
         d_o.load(&of.d_o(at.token(at.row), at.output_column));
-        for (int m = of.shape.first_key(at.row); m <= at.row; ++m) {
+        for (int m = of.shape.first_key(at.sequence, at.row); m <= at.row; ++m) {
           const Storage* const k = &of.qkv(at.token(m), at.key_column);
           const float score = soft_cap(scale * sum_of_lanes(team, q.times(k)), cap);
           const float d_p = sum_of_lanes(team, d_o.times(&of.qkv(at.token(m), at.value_column)));
@@ -123,7 +123,7 @@ void write_key_gradients(const Backward<Storage>& of, const Piece& piece) {
           if (of.shape.key_head(h) != key_head) continue;
           const HeadOf at(of.shape, sequence, h, m);
           const std::int64_t head = (std::int64_t(sequence) * of.shape.heads + h) * seq_len;
-          for (int n = m; n < seq_len && of.shape.first_key(n) <= m; ++n) {
+          for (int n = m; n < seq_len && of.shape.first_key(sequence, n) <= m; ++n) {
             const Storage* const q = &of.qkv(at.token(n), at.query_column);
             const Storage* const d_o = &of.d_o(at.token(n), at.output_column);
             const float score = soft_cap(scale * sum_of_lanes(team, k.times(q)), cap);

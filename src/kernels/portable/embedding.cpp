@@ -42,13 +42,13 @@ const Place* sorted_places(const ConstTokens& tokens) {
 template <class Storage>
 void embedding_forward(ConstTokens tokens, ConstMatrixOf<Storage> token_table,
                        ConstMatrixOf<Storage> position_table, MatrixOf<Storage> x,
-                       VocabularyPart part, float scale) {
+                       VocabularyPart part, float scale, Documents documents) {
   promise_embedding("embedding_forward", tokens, x, token_table, position_table);
   const bool learned = position_table.data() != nullptr;
   for_each_row(
       "embedding_forward", x.extent(0), KOKKOS_LAMBDA(const Team& team) {
         const int n = team.league_rank(), row = tokens(n) - part.first;
-        const int t = learned ? n % position_table.extent_int(0) : 0;
+        const int t = learned ? documents.place(n, position_table.extent(0)) : 0;
         const bool here = row >= 0 && row < token_table.extent_int(0);
         along(team, x.extent_int(1), [&](int c) {
           const float token = here ? scale * token_table(row, c) : 0.0f;
@@ -59,7 +59,8 @@ void embedding_forward(ConstTokens tokens, ConstMatrixOf<Storage> token_table,
 
 template <class Storage>
 void embedding_backward(ConstTokens tokens, ConstMatrixOf<Storage> dx, Matrix d_token_table,
-                        Matrix d_position_table, VocabularyPart part, float scale) {
+                        Matrix d_position_table, VocabularyPart part, float scale,
+                        Documents documents) {
   promise_embedding("embedding_backward", tokens, dx, d_token_table, d_position_table);
   const int count = dx.extent_int(0), width = dx.extent_int(1);
   const Place* const places = sorted_places(tokens);
@@ -79,11 +80,13 @@ void embedding_backward(ConstTokens tokens, ConstMatrixOf<Storage> dx, Matrix d_
       });
   if (d_position_table.data() == nullptr) return;
   const int length = d_position_table.extent_int(0);
+  const int step = documents.begins ? 1 : length;  // to the next token that may have a place
   for_each_row(
       "embedding_backward_positions", d_position_table.extent(0), KOKKOS_LAMBDA(const Team& team) {
         const int t = team.league_rank();
-        for (int n = t; n < count; n += length)
-          along(team, width, [&](int c) { d_position_table(t, c) += dx(n, c); });
+        for (int n = t; n < count; n += step)
+          if (documents.place(n, length) == t)
+            along(team, width, [&](int c) { d_position_table(t, c) += dx(n, c); });
       });
 }
 

@@ -13,13 +13,13 @@ struct Turned {
 /// @param direction  1 forwards, -1 backwards
 template <class Storage>
 void turn(const char* kernel, const ConstMatrix& table, int head_dim, const MatrixOf<Storage>& x,
-          float direction) {
+          const Documents& documents, float direction) {
   promise_rope(kernel, table, head_dim, x);
   const int half = table.extent_int(1) / 2;
   const int length = table.extent_int(0);
   for_each_row(
       kernel, x.extent(0), KOKKOS_LAMBDA(const Team& team) {
-        const int n = team.league_rank(), t = n % length;
+        const int n = team.league_rank(), t = documents.place(n, length);
         const auto low_of = [&](int pair) { return pair / half * head_dim + pair % half; };
         along(
             team, x.extent_int(1) / head_dim * half,
@@ -39,13 +39,13 @@ void turn(const char* kernel, const ConstMatrix& table, int head_dim, const Matr
 }  // namespace
 
 template <class Storage>
-void rope_forward(ConstMatrix table, int head_dim, MatrixOf<Storage> x) {
-  turn<Storage>("rope_forward", table, head_dim, x, 1.0f);
+void rope_forward(ConstMatrix table, int head_dim, MatrixOf<Storage> x, Documents documents) {
+  turn<Storage>("rope_forward", table, head_dim, x, documents, 1.0f);
 }
 
 template <class Storage>
-void rope_backward(ConstMatrix table, int head_dim, MatrixOf<Storage> dx) {
-  turn<Storage>("rope_backward", table, head_dim, dx, -1.0f);
+void rope_backward(ConstMatrix table, int head_dim, MatrixOf<Storage> dx, Documents documents) {
+  turn<Storage>("rope_backward", table, head_dim, dx, documents, -1.0f);
 }
 
 }  // namespace brume::kernels

@@ -100,6 +100,7 @@ void Passes::run_forward(const Slot& slot, SegmentKind kind, Operation operation
     operands.push_back(reads(Role::weights, stores_.tied.use(stores_.weights), 1));
   if (head)
     operands.push_back(reads(Role::targets, tokens(persistent_.targets, slot, kind, piece)));
+  add_documents(operands, slot, kind);
   if (whole_loss) operands.push_back(loss(first_loss));
   build_.add(slot, operation, std::move(operands), {.segment = kind, .replaces = first_loss});
   stores_.activations.release_shard();
@@ -177,6 +178,7 @@ void Passes::run_backward(const Slot& slot, SegmentKind kind, int piece) {
     operands.push_back(reads(Role::weights, stores_.tied.use(stores_.weights), 1));
     operands.push_back(updates(Role::grads, stores_.tied.use(stores_.gradients), 1));
   }
+  add_documents(operands, slot, kind);
   build_.add(slot, Operation::backward, std::move(operands),
              {.segment = kind, .replaces = replaces});
   stores_.activations.release_shard();
@@ -214,6 +216,11 @@ Operand Passes::input(const Slot& slot, SegmentKind kind, int piece) {
 /// @param first  nothing was added to the loss so far
 Operand Passes::loss(bool first) const {
   return first ? writes(Role::loss, persistent_.loss) : updates(Role::loss, persistent_.loss);
+}
+
+void Passes::add_documents(std::vector<Operand>& operands, const Slot& slot, SegmentKind kind) {
+  if (context_.model.reads_documents(kind))
+    operands.push_back(reads(Role::documents, tokens(persistent_.documents, slot, kind)));
 }
 
 void Passes::add_workspace(std::vector<Operand>& operands, const Slot& slot, std::int64_t bytes) {

@@ -78,6 +78,7 @@ PersistentBuffers::PersistentBuffers(const Context& context, ProgramBuilder& bui
     targets = rest("targets", Content::batch, all_batches);
     loss = rest("loss", Content::totals, sizeof(double));
   }
+  if (context.model.isolated) documents = rest("documents", Content::batch, all_batches);
   totals = rest("totals", Content::totals, 2 * sizeof(double));
 }
 

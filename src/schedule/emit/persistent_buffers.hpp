@@ -38,9 +38,10 @@ class PersistentBuffers {
   Range token_table;
   /// Where stages share the table, the last one's copy and its gradient.
   BufferId tied_weights = BufferId::none, tied_grads = BufferId::none;
-  BufferId inputs = BufferId::none;   ///< tokens of all microbatches, on the first stage
-  BufferId targets = BufferId::none;  ///< ... to predict, on the last stage
-  BufferId loss = BufferId::none;     ///< on the last stage
+  BufferId inputs = BufferId::none;     ///< tokens of all microbatches, on the first stage
+  BufferId targets = BufferId::none;    ///< ... to predict, on the last stage
+  BufferId documents = BufferId::none;  ///< where each token's begins, if they are isolated
+  BufferId loss = BufferId::none;       ///< on the last stage
   BufferId totals = BufferId::none;
 
  private:
