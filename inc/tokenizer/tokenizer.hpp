@@ -12,7 +12,8 @@
 
 namespace brume::tokenizer {
 
-/// Byte-level byte-pair encoding (GPT-2, Llama 3, Qwen, SmolLM, Falcon).
+/// Byte-pair encoding, byte-level (GPT-2, Llama 3, Qwen, SmolLM, Falcon) or of characters with
+/// bytes for those that are no token (Llama 2, Mistral, Gemma).
 ///
 /// The ids are those of the reference library without the tokens that its post-processor adds.
 /// It remembers pieces that it met, so it is for one thread at a time.

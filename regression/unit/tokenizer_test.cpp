@@ -84,8 +84,10 @@ TEST_P(Tokenizers, LongTextsToo) {
 }
 
 TEST_P(Tokenizers, DecodingGivesTheTextBack) {
-  const std::string text = all_of(folder / "text.txt");
+  std::string text = all_of(folder / "text.txt");
   Tokenizer tokenizer(path());
+  // Without added tokens, behind each of which some encodings put a space.
+  if (tokenizer.find("<unk>")) std::erase(text, '<');
   const std::string back = tokenizer.decode(encoded(tokenizer, text));
   if (std::string(GetParam()) == "qwen")  // whose texts are normalized first
     EXPECT_EQ(encoded(tokenizer, back), encoded(tokenizer, text));
@@ -96,7 +98,8 @@ TEST_P(Tokenizers, DecodingGivesTheTextBack) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Tokenizers,
-                         testing::Values("gpt2", "llama3", "qwen", "smollm", "falcon"));
+                         testing::Values("gpt2", "llama3", "qwen", "smollm", "falcon", "llama2",
+                                         "mistral", "metaspace", "gemma"));
 
 TEST(Tokenizer, BrokenUtf8IsReadAsPythonReplacesIt) {
   Tokenizer tokenizer(folder / "gpt2.json");
@@ -150,6 +153,20 @@ TEST(Tokenizer, AddedTokensTakeTheSpaceTheyAskFor) {
             Tokens({902, 904, 67}));
 }
 
+// Letters, marks, digits and what joins words stand beside no word of its own.
+TEST(Tokenizer, AddedTokensOfSingleWordsStandAlone) {
+  Tokenizer tokenizer(folder / "mistral.json");
+  const auto has = [&](const std::string& text) {
+    return std::ranges::count(encoded(tokenizer, text), 901) > 0;
+  };
+  for (const char* alone :
+       {"<tool>", " <tool> ", "(<tool>)", "\u00b2<tool>\u20ac", "<tool>\u00a0a"})
+    EXPECT_TRUE(has(alone)) << alone;
+  for (const char* within : {"a<tool>", "<tool>a", "_<tool>", "<tool>\u0301", "\u0663<tool>",
+                             "<tool>\u200d", "\u24b6<tool>", "<tool>\u2167", "<tool>\u6f22"})
+    EXPECT_FALSE(has(within)) << within;
+}
+
 /// What a tokenizer.json says after a change, without the folder; a json pointer names the place.
 std::string refused(const std::string& pointer, const json& value) {
   json file = json::parse(all_of(folder / "llama3.json"));
@@ -184,22 +201,32 @@ TEST(Tokenizer, WhatIsNotSupportedIsRefusedByName) {
   EXPECT_EQ(refused("/pre_tokenizer/pretokenizers/0/behavior", "Removed"),
             "Split with the behavior 'Removed' is not supported");
   EXPECT_EQ(refused("/pre_tokenizer", {{"type", "Metaspace"}}),
-            "the pre_tokenizer 'Metaspace' is not supported");
-  EXPECT_EQ(refused("/pre_tokenizer", nullptr), "pre_tokenizer must be an object");
+            "Metaspace has no letter as 'replacement'");
+  EXPECT_EQ(
+      refused("/pre_tokenizer/pretokenizers/0", {{"type", "Metaspace"}, {"replacement", "\u2581"}}),
+      "the pre_tokenizer Metaspace is supported alone only");
+  EXPECT_EQ(refused("/pre_tokenizer", {{"type", "Whitespace"}}),
+            "the pre_tokenizer 'Whitespace' is not supported");
+  const std::string neither =
+      "only models with a pre_tokenizer ByteLevel, or else with byte_fallback, are supported";
+  EXPECT_EQ(refused("/pre_tokenizer", nullptr), neither);
+  EXPECT_EQ(refused("/pre_tokenizer", {{"type", "Metaspace"}, {"replacement", "\u2581"}}), neither);
+  EXPECT_EQ(refused("/normalizer", {{"type", "Replace"}, {"pattern", {{"Regex", "a+"}}}}),
+            "the normalizer Replace is supported for a String only");
   EXPECT_EQ(refused("/normalizer", {{"type", "Lowercase"}}),
             "the normalizer \"Lowercase\" is not supported");
   EXPECT_EQ(refused("/model/type", "Unigram"), "the model must be of type BPE, found \"Unigram\"");
   EXPECT_EQ(refused("/model/byte_fallback", true),
-            "a model with byte_fallback = true is not supported");
+            "its vocabulary has no token for the byte 0x00, which one that is byte-level or has "
+            "byte_fallback needs");
   EXPECT_EQ(refused("/model/merges/7", "a"), "merge 7 is no pair of words");
   EXPECT_EQ(refused("/model/merges/7", "a \u4e00"), "merge 7 has a word outside the vocabulary");
   EXPECT_EQ(refused("/model/vocab/a", -1), "token 'a' has the id -1, expected 0 to 16777215");
-  EXPECT_EQ(refused("/added_tokens/1/single_word", true),
-            "the added token '<|end|>' has single_word, which is not supported");
   json vocabulary = json::parse(all_of(folder / "llama3.json")).at("model").at("vocab");
   vocabulary.erase("a");
   EXPECT_EQ(refused("/model/vocab", vocabulary),
-            "its vocabulary has no token for the byte 0x61, which a byte-level one needs");
+            "its vocabulary has no token for the byte 0x61, which one that is byte-level or has "
+            "byte_fallback needs");
   EXPECT_THROW(Tokenizer(folder / "expected.json"), Error);
   EXPECT_THROW(Tokenizer(folder / "missing.json"), Error);
 }

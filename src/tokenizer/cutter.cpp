@@ -5,6 +5,8 @@
 
 #include "base/error.hpp"
 #include "byte_letters.hpp"
+#include "json_text.hpp"
+#include "unicode.hpp"
 
 namespace brume::tokenizer {
 namespace {
@@ -16,16 +18,6 @@ constexpr std::string_view gpt2_pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr std::string_view digit = R"(\p{N})";
 constexpr std::string_view punctuation = R"([\p{P}$+<=>\^`|~])";
-
-std::string text(const json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
-}
-
-bool is_on(const json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_boolean() && found->get<bool>();
-}
 
 /// A string as a pattern that matches it.
 std::string quoted(const std::string& plain) {
@@ -40,8 +32,8 @@ std::string quoted(const std::string& plain) {
 std::string pattern_of(const json& step, const std::string& where) {
   const auto found = step.find("pattern");
   const bool object = found != step.end() && found->is_object();
-  const std::string regex = object ? text(*found, "Regex") : "";
-  const std::string plain = object ? text(*found, "String") : "";
+  const std::string regex = object ? text_at(*found, "Regex") : "";
+  const std::string plain = object ? text_at(*found, "String") : "";
   require(!regex.empty() || !plain.empty(), Failure::input, "{}: Split has no pattern", where);
   return regex.empty() ? quoted(plain) : regex;
 }
@@ -49,20 +41,35 @@ std::string pattern_of(const json& step, const std::string& where) {
 }  // namespace
 
 Cutter::Cutter(const json& pre_tokenizer, const std::string& where) {
-  require(pre_tokenizer.is_object(), Failure::input, "{}: pre_tokenizer must be an object", where);
-  add(pre_tokenizer, where);
-  require(to_letters_, Failure::input,
-          "{}: pre_tokenizer has no ByteLevel: only byte-level encodings are supported", where);
+  if (!pre_tokenizer.is_null()) add(pre_tokenizer, where);
+  require(!metaspace_ || (steps_.empty() && !to_letters_), Failure::input,
+          "{}: the pre_tokenizer Metaspace is supported alone only", where);
 }
 
-void Cutter::add_pattern(std::string_view pattern, const std::string& where) {
-  steps_.push_back({Pattern(pattern, where), to_letters_});
+void Cutter::add_pattern(std::string_view pattern, const std::string& where, Behavior behavior) {
+  steps_.push_back({Pattern(pattern, where), behavior, to_letters_});
+}
+
+/// @source  tokenizers, pre_tokenizers/metaspace.rs
+void Cutter::add_metaspace(const json& step, const std::string& where) {
+  const std::string letter = text_at(step, "replacement"), scheme = text_at(step, "prepend_scheme");
+  const bool always =
+      scheme.empty() && (!step.contains("add_prefix_space") || is_on(step, "add_prefix_space"));
+  require(!letter.empty() && letter.size() == character_bytes(letter), Failure::input,
+          "{}: Metaspace has no letter as 'replacement'", where);
+  require(!metaspace_, Failure::input, "{}: has Metaspace twice, which is not supported", where);
+  using Prepend = Metaspace::Prepend;
+  metaspace_ = {.letter = letter,
+                .prepend = scheme == "first"              ? Prepend::first
+                           : scheme == "always" || always ? Prepend::always
+                                                          : Prepend::never,
+                .cuts = !step.contains("split") || is_on(step, "split")};
 }
 
 void Cutter::add(const json& step, const std::string& where) {
   require(step.is_object(), Failure::input, "{}: a pre_tokenizer must be an object", where);
-  const std::string type = text(step, "type");
-  const std::string behavior = text(step, "behavior");
+  const std::string type = text_at(step, "type");
+  const std::string behavior = text_at(step, "behavior");
   if (type == "Sequence") {
     const auto parts = step.find("pretokenizers");
     require(parts != step.end() && parts->is_array(), Failure::input,
@@ -83,11 +90,31 @@ void Cutter::add(const json& step, const std::string& where) {
     add_pattern(std::string(punctuation) + (behavior == "Isolated" ? "" : "+"), where);
   } else if (type == "Split") {
     // Inverted, the same pieces change their roles, and both are kept.
-    require(behavior == "Isolated", Failure::input,
-            "{}: Split with the behavior '{}' is not supported", where, behavior);
-    add_pattern(pattern_of(step, where), where);
+    const bool previous = behavior == "MergedWithPrevious", next = behavior == "MergedWithNext";
+    require(behavior == "Isolated" || ((previous || next) && !is_on(step, "invert")),
+            Failure::input, "{}: Split with the behavior '{}' is not supported", where, behavior);
+    add_pattern(pattern_of(step, where), where,
+                previous ? Behavior::merged_with_previous
+                : next   ? Behavior::merged_with_next
+                         : Behavior::isolated);
+  } else if (type == "Metaspace") {
+    add_metaspace(step, where);
   } else {
     throw Error(Failure::input, "{}: the pre_tokenizer '{}' is not supported", where, type);
+  }
+}
+
+void Cutter::cut(std::string_view text, bool begins, const Use& use) const {
+  if (!metaspace_) return cut(text, std::size_t{0}, use);
+  const auto& [letter, prepend, cuts] = *metaspace_;
+  std::string all = replaced(text, " ", letter);
+  const bool wanted =
+      prepend == Metaspace::Prepend::always || (prepend == Metaspace::Prepend::first && begins);
+  if (wanted && !all.starts_with(letter)) all.insert(0, letter);
+  for (std::string_view rest = all; !rest.empty();) {
+    const std::size_t end = cuts ? rest.find(letter, letter.size()) : std::string_view::npos;
+    use(rest.substr(0, end));
+    rest.remove_prefix(std::min(end, rest.size()));
   }
 }
 
@@ -110,14 +137,17 @@ void Cutter::cut(std::string_view text, std::size_t number, const Use& use) cons
     cut(text.substr(0, bytes), number + 1, use);
     text.remove_prefix(bytes);
   };
+  std::size_t begin = 0;  // of the next piece
   for (std::size_t at = 0; at < seen.size();) {
     const Pattern::Match match = step.pattern.find(seen, at);
     require(match.end > match.begin || match.begin == seen.size(), Failure::input,
             "a pattern of the pre_tokenizer matches nothing at byte {} of a text", match.begin);
-    next(at, match.begin);
-    next(match.begin, match.end);
+    if (step.behavior != Behavior::merged_with_previous)
+      next(begin, match.begin), begin = match.begin;
+    if (step.behavior != Behavior::merged_with_next) next(begin, match.end), begin = match.end;
     at = match.end;
   }
+  next(begin, seen.size());
 }
 
 }  // namespace brume::tokenizer

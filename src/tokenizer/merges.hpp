@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -21,7 +22,11 @@ struct TextHash {
 template <class Value>
 using ByText = std::unordered_map<std::string, Value, TextHash, std::equal_to<>>;
 
-/// The vocabulary in bytes, and which two neighbours become one token, the lowest rank first.
+/// How vocabularies of sentencepiece write a space.
+inline constexpr std::string_view written_space = "\u2581";
+
+/// The vocabulary, and which two neighbours become one token, the lowest rank first. A piece begins
+/// as its bytes; with byte fallback as its characters, and the bytes of those that are no token.
 class Merges {
  public:
   /// @param model  of a tokenizer.json
@@ -31,7 +36,11 @@ class Merges {
   /// Appends the tokens of a piece.
   void encode(std::string_view piece, std::vector<std::int32_t>& tokens);
 
-  const ByText<std::int32_t>& vocabulary() const { return ids_; }  ///< of bytes
+  /// Tokens by their bytes; with byte fallback by their words, as the file has them.
+  const ByText<std::int32_t>& vocabulary() const { return ids_; }
+  bool byte_fallback() const { return byte_fallback_; }
+  /// Where byte fallback writes bytes as words: the byte that a word stands for.
+  std::optional<char> byte_of(std::string_view word) const;
 
  private:
   struct Merge {
@@ -51,17 +60,23 @@ class Merges {
   };
 
   void read_vocabulary(const nlohmann::json& model, const std::string& where);
+  std::string written(const std::string& word) const;
+  void read_bytes(const std::string& where);
   void read_merges(const nlohmann::json& model, const std::string& where);
-  void merge(std::string_view piece, std::vector<std::int32_t>& tokens);
+  void encode_word(std::string_view word, std::vector<std::int32_t>& tokens);
+  void merge(std::string_view word, std::vector<std::int32_t>& tokens);
+  void add_symbol(std::int32_t id);
   void consider(int at);
 
   ByText<std::int32_t> ids_;
   std::array<std::int32_t, 256> bytes_{};
   std::unordered_map<std::uint64_t, Merge> merges_;  ///< by left << 32 | right
   bool whole_first_ = false;                         ///< a piece that is a token needs no merges
-  ByText<std::vector<std::int32_t>> met_;            ///< the tokens of pieces that came before
-  std::vector<Symbol> symbols_;                      ///< of the present piece
-  std::vector<Candidate> heap_;                      ///< the first one on top
+  bool byte_fallback_ = false;
+  bool words_begin_with_spaces_ = false;   ///< no token has a space behind another character
+  ByText<std::vector<std::int32_t>> met_;  ///< the tokens of words that came before
+  std::vector<Symbol> symbols_;            ///< of the present word
+  std::vector<Candidate> heap_;            ///< the first one on top
 };
 
 }  // namespace brume::tokenizer

@@ -8,7 +8,9 @@
 #include "base/error.hpp"
 #include "cutter.hpp"
 #include "deck/json.hpp"
+#include "json_text.hpp"
 #include "merges.hpp"
+#include "normalizer.hpp"
 #include "unicode.hpp"
 
 namespace brume::tokenizer {
@@ -29,22 +31,30 @@ json part(const json& file, const char* key) {
   return found == file.end() ? json() : *found;
 }
 
-/// Whether text is normalized (NFC) before it is cut.
-bool composes(const json& normalizer, const std::string& where) {
-  if (normalizer.is_null()) return false;
-  const std::string type = normalizer.is_object() ? normalizer.value("type", json()).dump() : "";
-  require(type == "\"NFC\"", Failure::input, "{}: the normalizer {} is not supported", where, type);
-  return true;
+/// Whether decoding leaves a space out that a text begins with, because encoding put it there.
+bool drops_first_space(const json& decoder) {
+  const std::string type = text_at(decoder, "type"), scheme = text_at(decoder, "prepend_scheme");
+  if (type == "Metaspace")
+    return scheme.empty() ? is_on(decoder, "add_prefix_space") : scheme != "never";
+  if (type == "Strip")
+    return text_at(decoder, "content") == " " && decoder.value("start", json()) == 1;
+  const json steps = type == "Sequence" ? part(decoder, "decoders") : json();
+  return std::ranges::any_of(steps, drops_first_space);
 }
 
 }  // namespace
 
 struct Tokenizer::Parts {
   Parts(const json& file, const std::string& where)
-      : cutter(part(file, "pre_tokenizer"), where),
+      : normalizer(part(file, "normalizer"), where),
+        cutter(part(file, "pre_tokenizer"), where),
         merges(part(file, "model"), where),
-        composing(composes(part(file, "normalizer"), where)) {
-    for (const auto& [bytes, id] : merges.vocabulary()) put(id, bytes);
+        drops_space(merges.byte_fallback() && drops_first_space(part(file, "decoder"))) {
+    require(cutter.byte_level() != merges.byte_fallback(), Failure::input,
+            "{}: only models with a pre_tokenizer ByteLevel, or else with byte_fallback, are "
+            "supported",
+            where);
+    for (const auto& [word, id] : merges.vocabulary()) put(id, bytes_of_word(word));
     const json list = part(file, "added_tokens");
     require(list.is_null() || list.is_array(), Failure::input, "{}: 'added_tokens' must be a list",
             where);
@@ -58,14 +68,20 @@ struct Tokenizer::Parts {
             Failure::input, "{}: an added token has no content or no id", where);
     const auto text = content.get<std::string>();
     const auto has = [&](const char* key) { return token.value(key, json()) == true; };
-    require(!has("single_word"), Failure::input,
-            "{}: the added token '{}' has single_word, which is not supported", where, text);
     const auto number = id.get<std::int32_t>();
     put(number, text);
     ids.insert_or_assign(text, number);
     const bool after = has("normalized");
     (after ? normalized : raw)
-        .add({after && composing ? composed(text) : text, number, has("lstrip"), has("rstrip")});
+        .add({after ? normalizer.apply(text) : text, number, has("lstrip"), has("rstrip"),
+              has("single_word")});
+  }
+
+  /// What a word of the vocabulary stands for.
+  std::string bytes_of_word(const std::string& word) const {
+    if (!merges.byte_fallback()) return word;
+    if (const std::optional<char> byte = merges.byte_of(word)) return {*byte};
+    return replaced(word, written_space, " ");
   }
 
   void put(std::int32_t id, const std::string& bytes) {
@@ -73,22 +89,24 @@ struct Tokenizer::Parts {
     texts[std::size_t(id)] = bytes;
   }
 
-  /// Calls `use` with what lies between added tokens, and appends those.
+  /// Calls `use` with what lies between added tokens, and whether it begins the text, and appends
+  /// those.
   template <class Use>
   static void between(const AddedTokens& added, std::string_view text,
                       std::vector<std::int32_t>& tokens, const Use& use) {
-    while (!text.empty()) {
-      const AddedTokens::Found next = added.find(text);
-      if (next.begin > 0) use(text.substr(0, next.begin));
+    for (std::size_t from = 0; from < text.size();) {
+      const AddedTokens::Found next = added.find(text, from);
+      if (next.begin > from) use(text.substr(from, next.begin - from), from == 0);
       if (next.bytes == 0) return;
       tokens.push_back(next.id);
-      text.remove_prefix(next.begin + next.bytes);
+      from = next.begin + next.bytes;
     }
   }
 
+  Normalizer normalizer;
   Cutter cutter;
   Merges merges;
-  bool composing;
+  bool drops_space;             ///< that a decoded text begins with
   AddedTokens raw, normalized;  ///< looked for before and after the text is normalized
   ByText<std::int32_t> ids;     ///< of added tokens
   std::vector<std::optional<std::string>> texts;  ///< bytes of each id
@@ -107,12 +125,14 @@ Tokenizer::~Tokenizer() = default;
 
 void Tokenizer::encode(std::string_view text, std::vector<std::int32_t>& tokens) {
   Parts& parts = *parts_;
-  const auto pieces = [&](std::string_view plain) {
-    parts.cutter.cut(plain, [&](std::string_view piece) { parts.merges.encode(piece, tokens); });
-  };
-  const auto normalized = [&](std::string_view plain) {
-    const std::string form = parts.composing ? composed(plain) : std::string();
-    Parts::between(parts.normalized, parts.composing ? form : plain, tokens, pieces);
+  const auto normalized = [&](std::string_view plain, bool first) {
+    const bool same = parts.normalizer.changes_nothing();
+    const std::string form = same ? std::string() : parts.normalizer.apply(plain);
+    Parts::between(
+        parts.normalized, same ? plain : form, tokens, [&](std::string_view part, bool begins) {
+          parts.cutter.cut(part, first && begins,
+                           [&](std::string_view piece) { parts.merges.encode(piece, tokens); });
+        });
   };
   Parts::between(parts.raw, with_valid_utf8(text), tokens, normalized);
 }
@@ -124,6 +144,7 @@ std::string Tokenizer::decode(std::span<const std::int32_t> tokens) const {
             "token {} is none of the tokenizer's", token);
     text += *parts_->texts[std::size_t(token)];
   }
+  if (parts_->drops_space && text.starts_with(' ')) text.erase(0, 1);
   return text;
 }
 

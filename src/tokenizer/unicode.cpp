@@ -45,7 +45,56 @@ constexpr std::array<std::string_view, 25> spaces{
     "\xe2\x80\x89", "\xe2\x80\x8a", "\xe2\x80\xa8", "\xe2\x80\xa9", "\xe2\x80\xaf", "\xe2\x81\x9f",
     "\xe3\x80\x80"};
 
+bool is_of_word(std::string_view character) {
+  utf8proc_int32_t code = -1;
+  utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(character.data()),
+                   utf8proc_ssize_t(character.size()), &code);
+  const auto within = [code](int first, int last) { return code >= first && code <= last; };
+  switch (utf8proc_category(code)) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC: return true;
+    default: break;
+  }
+  // Join_Control, and the letters in circles and squares, which are Alphabetic.
+  return within(0x200c, 0x200d) || within(0x24b6, 0x24e9) || within(0x1f130, 0x1f149) ||
+         within(0x1f150, 0x1f169) || within(0x1f170, 0x1f189);
+}
+
 }  // namespace
+
+std::string replaced(std::string_view text, std::string_view from, std::string_view by) {
+  std::string made;
+  made.reserve(text.size());
+  for (;;) {
+    const std::size_t at = text.find(from);
+    made += text.substr(0, at);
+    if (at == std::string_view::npos) return made;
+    made += by;
+    text.remove_prefix(at + from.size());
+  }
+}
+
+std::size_t character_bytes(std::string_view text) { return character(text).bytes; }
+
+bool begins_with_word(std::string_view text) {
+  return !text.empty() && is_of_word(text.substr(0, character_bytes(text)));
+}
+
+bool ends_with_word(std::string_view text) {
+  std::size_t last = text.size();
+  while (last > 0 && (text[--last] & 0xc0) == 0x80) {
+  }
+  return !text.empty() && is_of_word(text.substr(last));
+}
 
 std::string with_valid_utf8(std::string_view text) {
   std::string valid;

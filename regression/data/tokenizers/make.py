@@ -81,7 +81,46 @@ KINDS = {
 }
 
 
+# Characters, and bytes for those that are no token: a normalizer, a pre-tokenizer, a decoder.
+SPACE = "▁"
+AS_SPACE = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+FALLBACK_KINDS = {
+    "llama2": (normalizers.Sequence([normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)]), None,
+               decoders.Sequence(AS_SPACE + [decoders.Strip(" ", 1, 0)])),
+    "mistral": (None, pre_tokenizers.Metaspace(prepend_scheme="first", split=False),
+                decoders.Sequence(AS_SPACE + [decoders.Strip(" ", 1, 0)])),
+    "metaspace": (None, pre_tokenizers.Metaspace(prepend_scheme="always", split=True),
+                  decoders.Metaspace(prepend_scheme="always")),
+    "gemma": (normalizers.Replace(" ", SPACE), pre_tokenizers.Split(" ", "merged_with_previous"),
+              decoders.Sequence(AS_SPACE)),
+}
+
+
+def make_with_fallback(name, corpus):
+    normalizer, pre_tokenizer, decoder = FALLBACK_KINDS[name]
+    made = Tokenizer(BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
+    # Learned from words and from runs of spaces, as sentencepiece does.
+    made.normalizer = normalizers.Replace(" ", SPACE)
+    made.pre_tokenizer = pre_tokenizers.Split(Regex(f"{SPACE}*[^{SPACE}\n]*|\n+"), "isolated")
+    made.train_from_iterator([corpus], trainers.BpeTrainer(
+        vocab_size=900, limit_alphabet=150, show_progress=False,
+        special_tokens=["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]))
+    made.normalizer, made.pre_tokenizer, made.decoder = normalizers.Sequence([]), None, decoder
+    # A normalizer cannot be taken away, nor can bytes, which are no added tokens, be learned otherwise.
+    file = json.loads(made.to_str())
+    file["added_tokens"] = file["added_tokens"][:3]
+    file["normalizer"] = normalizer and json.loads(normalizer.__getstate__())
+    file["pre_tokenizer"] = pre_tokenizer and json.loads(pre_tokenizer.__getstate__())
+    made = Tokenizer.from_str(json.dumps(file))
+    made.add_special_tokens(["<|end|>"])
+    made.add_tokens([AddedToken("<tool>", single_word=True, normalized=name == "gemma")])
+    made.save(str(HERE / f"{name}.json"), pretty=False)
+    return made
+
+
 def make(name, corpus):
+    if name in FALLBACK_KINDS:
+        return make_with_fallback(name, corpus)
     normalizer, pre_tokenizer = KINDS[name]
     made = Tokenizer(BPE(ignore_merges=name == "llama3"))
     if normalizer:
@@ -102,7 +141,7 @@ def main():
     short = text(random.Random(2), 16_000)
     (HERE / "text.txt").write_bytes(short.encode())
     expected = {"tokenizers": tokenizers.__version__}
-    for name in KINDS:
+    for name in [*KINDS, *FALLBACK_KINDS]:
         made = make(name, corpus)
         expected[name] = made.encode(short, add_special_tokens=False).ids
         if len(sys.argv) > 1:
