@@ -119,7 +119,19 @@ void affine_backward_parameters(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage
   perf::launches().back().bytes += bytes_of(db);
   if (db.size() > 0 && write == Write::accumulate) add(db, db);
 }
-bool products_take_biases() { return true; }
+template <class Storage>
+void gelu_affine_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w,
+                         ConstVectorOf<Storage> bias, MatrixOf<Storage> u, MatrixOf<Storage> a) {
+  note(fmt::format("gelu_affine_forward {} x {} x {}", u.extent(0), u.extent(1), x.extent(1)),
+       2.0 * double(u.size()) * double(x.extent(1)), x, w, bias, u, a);
+}
+template <class Storage>
+void gelu_affine_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> w,
+                          ConstMatrixOf<Storage> u, MatrixOf<Storage> du) {
+  note(fmt::format("gelu_affine_backward {} x {} x {}", du.extent(0), du.extent(1), dy.extent(1)),
+       2.0 * double(du.size()) * double(dy.extent(1)), dy, w, u, du);
+}
+bool products_have_epilogues() { return true; }
 
 template <class Storage>
 void attention_forward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv, MatrixOf<Storage> o,

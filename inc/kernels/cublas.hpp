@@ -44,6 +44,18 @@ class CublasLinear {
   void backward_input(DeviceMatrix dy, DeviceMatrix w, Write write, DeviceMatrix dx,
                       cudaStream_t stream);
 
+  /// u[n,f] = sum_i x[n,i] w[f,i] + bias[f],  a = gelu(u), the tanh form
+  ///
+  /// @return  false where no algorithm makes both: nothing was done
+  bool gelu_forward(DeviceMatrix x, DeviceMatrix w, const void* bias, DeviceMatrix u,
+                    DeviceMatrix a, cudaStream_t stream);
+
+  /// du[n,f] = gelu'(u[n,f]) sum_o dy[n,o] w[o,f]
+  ///
+  /// @return  false where no algorithm does both: nothing was done
+  bool gelu_backward(DeviceMatrix dy, DeviceMatrix w, DeviceMatrix u, DeviceMatrix du,
+                     cudaStream_t stream);
+
   /// dw[o,i] = sum_n dy[n,o] x[n,i]  (+ dw[o,i] when accumulating; dw may be fp32)
   ///
   /// @param db  [O] of dw's type, db[o] = sum_n dy[n,o], always replaced; null: not wanted

@@ -39,7 +39,26 @@ template <class Storage = float>
 void affine_backward_parameters(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x, Write write,
                                 Matrix dw, Vector db);
 
-/// Whether biases and residuals go with their product, without a pass over memory of their own.
-bool products_take_biases();
+/// u[n,f] = sum_i x[n,i] w[f,i] + bias[f],  a = gelu(u), the tanh form of kernels/pointwise.hpp
+///
+/// @param bias  [F]
+/// @param u     [N, F] kept for backward
+/// @param a     [N, F]
+template <class Storage = float>
+void gelu_affine_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w,
+                         ConstVectorOf<Storage> bias, MatrixOf<Storage> u, MatrixOf<Storage> a);
+
+/// du[n,f] = gelu'(u[n,f]) sum_o dy[n,o] w[o,f]: through the layer behind gelu, and gelu
+///
+/// @param w   [O, F] of the layer behind
+/// @param u   [N, F] as kept
+/// @param du  [N, F]
+template <class Storage = float>
+void gelu_affine_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> w,
+                          ConstMatrixOf<Storage> u, MatrixOf<Storage> du);
+
+/// Whether biases, residuals and gelu go with their products, without passes over memory of their
+/// own.
+bool products_have_epilogues();
 
 }  // namespace brume::kernels

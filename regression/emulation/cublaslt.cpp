@@ -2,6 +2,7 @@
 #include <cublasLt.h>
 
 #include <bit>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 
@@ -22,6 +23,9 @@ struct Operation {
   cublasOperation_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   const void* bias = nullptr;
+  void* auxiliary =
+      nullptr;  ///< what gelu is of, elements `auxiliary_stride` from column to column
+  std::int64_t auxiliary_stride = 0;
 };
 
 /// What the caller promises, and the algorithm keeps.
@@ -67,6 +71,15 @@ std::vector<float> factor(const std::byte* memory, const Layout& layout, bool in
           rounds ? tf32(value) : value;
     }
   return values;
+}
+
+double gelu(double z) {
+  return 0.5 * z * (1.0 + std::tanh(0.7978845608028654 * (z + 0.044715 * z * z * z)));
+}
+double gelu_slope(double z) {
+  const double t = std::tanh(0.7978845608028654 * (z + 0.044715 * z * z * z));
+  return 0.5 * (1.0 + t) +
+         0.5 * z * (1.0 - t * t) * 0.7978845608028654 * (1.0 + 3.0 * 0.044715 * z * z);
 }
 
 Range range(const void* address, const Layout& layout, Access access) {
@@ -138,6 +151,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t handle,
     case CUBLASLT_MATMUL_DESC_TRANSB: read(operation.transpose_b, value, bytes); break;
     case CUBLASLT_MATMUL_DESC_EPILOGUE: read(operation.epilogue, value, bytes); break;
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: read(operation.bias, value, bytes); break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: read(operation.auxiliary, value, bytes); break;
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+      read(operation.auxiliary_stride, value, bytes);
+      break;
     default: report(fmt::format("attribute {} of a product is not emulated", int(attribute)));
   }
   return CUBLAS_STATUS_SUCCESS;
@@ -230,11 +247,22 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t handle, con
   const Range in_a = range(a, A, Access::read), in_b = range(b, B, Access::read),
               out = range(d, D, Access::write);
   Range old{nullptr, false, {}}, bias{nullptr, false, {}}, gradient{nullptr, false, {}},
-      space{nullptr, false, {}};
+      gelu_of{nullptr, false, {}}, space{nullptr, false, {}};
+  const Layout Z{D.type, rows, columns, operation.auxiliary_stride};
+  const bool makes_gelu = operation.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+  if (makes_gelu || operation.epilogue == CUBLASLT_EPILOGUE_DGELU) {
+    if (reinterpret_cast<std::uint64_t>(operation.auxiliary) % 16 != 0 || Z.stride % 8 != 0 ||
+        Z.stride < std::int64_t(rows))
+      report(
+          "what gelu is of does not lie as cuBLASLt asks: at 16 bytes, columns 8 elements apart");
+    gelu_of = range(operation.auxiliary, Z, makes_gelu ? Access::write : Access::read);
+  }
   if (kept != 0.0f) old = range(c, C, Access::read);
   switch (operation.epilogue) {
-    case CUBLASLT_EPILOGUE_DEFAULT: break;
+    case CUBLASLT_EPILOGUE_DEFAULT:
+    case CUBLASLT_EPILOGUE_DGELU: break;
     case CUBLASLT_EPILOGUE_BIAS:
+    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
       bias = range(operation.bias, rows * bytes_of(D.type), Access::read, "a product's bias");
       break;
     case CUBLASLT_EPILOGUE_BGRADB:
@@ -265,6 +293,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t handle, con
         if (kept != 0.0f)
           value += kept * load(old.host, C.type, column * std::uint64_t(C.stride) + row);
         if (bias.host != nullptr) value += load(bias.host, D.type, row);
+        const std::uint64_t at_z = column * std::uint64_t(Z.stride) + row;
+        if (makes_gelu) {
+          store(gelu_of.host, Z.type, at_z, value);
+          value = float(gelu(value));
+        } else if (gelu_of.host != nullptr) {
+          value *= float(gelu_slope(load(gelu_of.host, Z.type, at_z)));
+        }
         store(out.host, D.type, at, value);
       }
       if (gradient.host == nullptr) continue;
@@ -272,7 +307,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t handle, con
       for (std::uint64_t k = 0; k < inner; ++k) sum += right[k * columns + column];
       store(gradient.host, D.type, column, sum);
     }
-    return intervals(in_a, in_b, old, bias, gradient, space, out);
+    return intervals(in_a, in_b, old, bias, gradient, gelu_of, space, out);
   });
   return CUBLAS_STATUS_SUCCESS;
 }

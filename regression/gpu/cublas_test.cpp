@@ -104,5 +104,45 @@ TEST_F(Cublas, BiasesAndResidualsGoWithTheProduct) {
   EXPECT_LT(largest_difference(db.values(), db_sum), 1e-4);
 }
 
+TEST_F(Cublas, GeluGoesWithProducts) {
+  const test::BoundStream stream;
+  device::Memory workspace(32 << 20);
+  CublasLinear linear(workspace.data(), workspace.bytes());
+  const auto x = random_values(tokens * in, 5), w = random_values(out * in, 6),
+             bias = random_values(out, 7), dy = random_values(tokens * in, 8);
+  const test::OnDevice on_x(x), on_w(w), on_bias(bias), on_dy(dy),
+      behind(random_values(in * out, 9)), u(std::vector<float>(tokens * out)),
+      a(std::vector<float>(tokens * out)), du(std::vector<float>(tokens * out)),
+      plain(std::vector<float>(tokens * out));
+  // An algorithm may be missing for fp32, which then is done in passes.
+  if (!linear.gelu_forward({on_x.data(), tokens, in}, {on_w.data(), out, in}, on_bias.data(),
+                           {u.data(), tokens, out}, {a.data(), tokens, out},
+                           device::cuda_stream()) ||
+      !linear.gelu_backward({on_dy.data(), tokens, in}, {behind.data(), in, out},
+                            {u.data(), tokens, out}, {du.data(), tokens, out},
+                            device::cuda_stream()))
+    GTEST_SKIP() << "no algorithm";
+  linear.backward_input({on_dy.data(), tokens, in}, {behind.data(), in, out}, Write::replace,
+                        {plain.data(), tokens, out}, device::cuda_stream());
+  std::vector<double> u_sum(tokens * out), activated(tokens * out), slope(tokens * out);
+  const std::vector<float> product = plain.values();
+  for (std::int64_t n = 0; n < tokens; ++n)
+    for (std::int64_t o = 0; o < out; ++o) {
+      const auto no = std::size_t(n * out + o);
+      double z = bias[std::size_t(o)];
+      for (std::int64_t i = 0; i < in; ++i)
+        z += double(x[std::size_t(n * in + i)]) * w[std::size_t(o * in + i)];
+      const auto gelu = [](double at) {
+        return 0.5 * at * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (at + 0.044715 * at * at * at)));
+      };
+      u_sum[no] = z;
+      activated[no] = gelu(z);
+      slope[no] = product[no] * (gelu(z + 1e-5) - gelu(z - 1e-5)) / 2e-5;
+    }
+  EXPECT_LT(largest_difference(u.values(), u_sum), 1e-4);
+  EXPECT_LT(largest_difference(a.values(), activated), 1e-4);
+  EXPECT_LT(largest_difference(du.values(), slope), 1e-3);
+}
+
 }  // namespace
 }  // namespace brume::kernels

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.hpp"
+#include "kernels/pointwise.hpp"
 #include "reference/matmul.hpp"
 
 namespace brume::kernels {
@@ -115,6 +116,29 @@ TEST(Matmul, AffineGradientsEqualTheirTwin) {
                                    db.values(), adds ? reference::sum(before, bias) : bias),
                                tolerance * 10);
                    });
+  }
+}
+
+/// gelu between two layers is what it is alone, in both directions.
+TEST(Matmul, GeluGoesWithProducts) {
+  for (const auto& [N, I, F, gap] : shapes) {
+    SCOPED_TRACE(testing::Message() << N << " x " << I << " x " << F);
+    constexpr int O = 5;
+    Array x = random_array(N, I, 1, 0.3f, gap), w = random_array(F, I, 2, 1.0f, gap),
+          bias = random_array(1, F, 3), dy = random_array(N, O, 4, 1.0f, gap),
+          behind = random_array(O, F, 5, 1.0f, gap);
+    Array u(N, F, gap), a(N, F, gap), du(N, F, gap), plain_u(N, F), plain_a(N, F), plain_du(N, F);
+    gelu_affine_forward(x.matrix(), w.matrix(), bias.vector(), u.matrix(), a.matrix());
+    gelu_affine_backward(dy.matrix(), behind.matrix(), u.matrix(), du.matrix());
+    linear_forward(x.matrix(), w.matrix(), Write::replace, plain_u.matrix());
+    add_bias(plain_u.matrix(), bias.vector(), plain_u.matrix());
+    gelu_forward(plain_u.matrix(), {}, plain_a.matrix());
+    linear_backward_input(dy.matrix(), behind.matrix(), Write::replace, plain_du.matrix());
+    gelu_backward(plain_u.matrix(), {}, plain_du.matrix(), plain_du.matrix());
+    EXPECT_LT(reference::relative_error(u.values(), plain_u.doubles()), tolerance);
+    EXPECT_LT(reference::relative_error(a.values(), plain_a.doubles()), tolerance);
+    EXPECT_LT(reference::relative_error(du.values(), plain_du.doubles()), 10 * tolerance);
+    EXPECT_TRUE(u.gaps_untouched() && a.gaps_untouched() && du.gaps_untouched());
   }
 }
 

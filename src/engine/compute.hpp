@@ -164,8 +164,8 @@ class ComputeOf final : public Compute {
   Matrix attention_input(const Operands& o, Storage* room) const;
   void project(const Operands& o, model::BranchKind kind, ConstMatrix normed) const;
   void attend(const Operands& o) const;
-  void activate(ConstMatrix wide, ConstVector bias, Matrix a) const;
-  ConstVector activation_bias(const Operands& o) const;
+  bool gelu_goes_with_product(const Operands& o) const;
+  void activate(ConstMatrix wide, Matrix a) const;
   Matrix inner_of(const Operands& o, model::BranchKind kind) const;
   void write_normed_output(const Operands& o, const model::Branch& branch) const;
   void attention_inner_backward(const Operands& o, ConstMatrix dy, Matrix d_qkv,

@@ -34,7 +34,9 @@ int ComputeOf<Storage>::input_width(BranchKind kind) const {
 template <class Storage>
 void ComputeOf<Storage>::layer_forward(const Operands& o) const {
   const SegmentParts& segment = segments_.at(o.task.segment);
-  const Matrix normed = rows(o.data<Storage>(Role::workspace), tokens_, hidden_);
+  const Matrix normed = gelu_goes_with_product(o)
+                            ? stream(o, Role::output)
+                            : rows(o.data<Storage>(Role::workspace), tokens_, hidden_);
   int norm = 0;
   for (const model::Branch& branch : segment.branches) {
     if (branch.norm != norm) norm_forward(o, norm_name(branch), normed);
@@ -45,19 +47,21 @@ void ComputeOf<Storage>::layer_forward(const Operands& o) const {
   if (o.task.find(Role::output) || post_norms_) write_output(o);
 }
 
-/// The branch's first product; queries, keys and values with bias, and turned by their positions
-/// unless norms come first.
+/// The branch's first product with its bias; queries and keys turned by their positions unless
+/// norms come first.
 template <class Storage>
 void ComputeOf<Storage>::project(const Operands& o, BranchKind kind, ConstMatrix normed) const {
   const bool attention = kind == BranchKind::attention;
   const Storage* w = weights(o);
   const Matrix out = saved(o, attention ? "qkv" : "wide", input_width(kind));
+  if (!attention && gelu_goes_with_product(o))
+    return kernels::gelu_affine_forward<Storage>(
+        normed, matrix(w, o.block(), "mlp.in.weight"), bias(w, o.block(), "mlp.in"), out,
+        rows(o.data<Storage>(Role::workspace), tokens_, ffn_tp_));
   for (const Linear& linear : inputs_of(kind)) {
     const Matrix own = kernels::columns<Storage>(out, linear.first_column, linear.columns);
-    // The MLP's bias is added by its activation.
     kernels::affine_forward<Storage>(normed, matrix(w, o.block(), linear.name + ".weight"),
-                                     attention ? bias(w, o.block(), linear.name) : ConstVector(),
-                                     {}, own);
+                                     bias(w, o.block(), linear.name), {}, own);
   }
   if (attention && !qk_norm_) turn(o, out);
 }
@@ -99,16 +103,21 @@ void ComputeOf<Storage>::attend(const Operands& o) const {
   kernels::attention_forward<Storage>(attention(o), qkv, attended, statistic(o, "lse"));
 }
 
+/// In a segment that is an MLP alone the norm's output lies where the segment's will, so that the
+/// workspace is free for gelu's: not where that takes its input's place.
 template <class Storage>
-auto ComputeOf<Storage>::activation_bias(const Operands& o) const -> ConstVector {
-  return bias(weights(o), o.block(), "mlp.in");
+bool ComputeOf<Storage>::gelu_goes_with_product(const Operands& o) const {
+  const std::vector<model::Branch>& branches = segments_.at(o.task.segment).branches;
+  return mlp_kind_ == model::MlpKind::gelu_tanh && branches.size() == 1 &&
+         branches.front().kind == BranchKind::mlp && o.task.find(Role::output) &&
+         stream(o, Role::output).data() != stream(o, Role::input).data();
 }
 
 template <class Storage>
-void ComputeOf<Storage>::activate(ConstMatrix wide, ConstVector bias, Matrix a) const {
+void ComputeOf<Storage>::activate(ConstMatrix wide, Matrix a) const {
   switch (mlp_kind_) {
-    case model::MlpKind::gelu_tanh: return kernels::gelu_forward<Storage>(wide, bias, a);
-    case model::MlpKind::gelu_erf: return kernels::gelu_erf_forward<Storage>(wide, bias, a);
+    case model::MlpKind::gelu_tanh: return kernels::gelu_forward<Storage>(wide, {}, a);
+    case model::MlpKind::gelu_erf: return kernels::gelu_erf_forward<Storage>(wide, {}, a);
     case model::MlpKind::swiglu: return kernels::swiglu_forward<Storage>(wide, a);
     case model::MlpKind::geglu: return kernels::geglu_forward<Storage>(wide, a);
   }
@@ -138,7 +147,7 @@ template <class Storage>
 auto ComputeOf<Storage>::inner_of(const Operands& o, BranchKind kind) const -> Matrix {
   if (kind == BranchKind::attention) return saved(o, "attended", attended_tp_);
   const Matrix inner = rows(o.data<Storage>(Role::workspace), tokens_, ffn_tp_);
-  activate(saved(o, "wide", input_width(kind)), activation_bias(o), inner);
+  if (!gelu_goes_with_product(o)) activate(saved(o, "wide", input_width(kind)), inner);
   return inner;
 }
 
@@ -257,16 +266,16 @@ void ComputeOf<Storage>::mlp_inner_backward(const Operands& o, ConstMatrix dy, M
   const Storage* w = weights(o);
   const Matrix wide = saved(o, "wide", input_width(BranchKind::mlp));
   const Matrix activated = rows(scratch, tokens_, ffn_tp_), d_activated = activated;
-  const ConstVector bias = activation_bias(o);
-  activate(wide, bias, activated);
+  const ConstMatrix weight = matrix(w, o.block(), "mlp.out.weight");
+  activate(wide, activated);
   linear_backward_parameters(o, "mlp.out", dy, activated);
-  kernels::linear_backward_input<Storage>(dy, matrix(w, o.block(), "mlp.out.weight"),
-                                          Write::replace, d_activated);
+  if (mlp_kind_ == model::MlpKind::gelu_tanh)
+    return kernels::gelu_affine_backward<Storage>(dy, weight, wide, d_wide);
+  kernels::linear_backward_input<Storage>(dy, weight, Write::replace, d_activated);
   switch (mlp_kind_) {
-    case model::MlpKind::gelu_tanh:
-      return kernels::gelu_backward<Storage>(wide, bias, d_activated, d_wide);
+    case model::MlpKind::gelu_tanh: return;
     case model::MlpKind::gelu_erf:
-      return kernels::gelu_erf_backward<Storage>(wide, bias, d_activated, d_wide);
+      return kernels::gelu_erf_backward<Storage>(wide, {}, d_activated, d_wide);
     case model::MlpKind::swiglu:
       return kernels::swiglu_backward<Storage>(wide, d_activated, d_wide);
     case model::MlpKind::geglu: return kernels::geglu_backward<Storage>(wide, d_activated, d_wide);

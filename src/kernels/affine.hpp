@@ -1,4 +1,4 @@
-/// @file Linear layers with biases and residuals as a product and passes beside it.
+/// @file Linear layers with biases, residuals and gelu as products and passes beside them.
 #pragma once
 
 #include "kernels/matmul.hpp"
@@ -46,6 +46,35 @@ void affine_backward_parameters_in_passes(ConstMatrixOf<Storage> dy, ConstMatrix
                                           Write write, Matrix dw, Vector db) {
   linear_backward_weight<Storage>(dy, x, write, dw);
   if (db.data() != nullptr) bias_backward<Storage>(dy, write, db);
+}
+
+template <class X, class W, class Bias, class U, class A>
+void promise_gelu_affine(const char* kernel, const X& x, const W& w, const Bias& bias, const U& u,
+                         const A& a) {
+  promise_product(kernel, x, w, u);
+  promise(is_row_of(bias, u) && same_extents(u, a), kernel, "bias [F], u and a [N, F] must fit");
+}
+
+template <class DY, class W, class U, class DU>
+void promise_gelu_affine_backward(const char* kernel, const DY& dy, const W& w, const U& u,
+                                  const DU& du) {
+  promise_product(kernel, du, w, dy);
+  promise(same_extents(u, du), kernel, "u and du must be [N, F]");
+}
+
+template <class Storage>
+void gelu_affine_forward_in_passes(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w,
+                                   ConstVectorOf<Storage> bias, MatrixOf<Storage> u,
+                                   MatrixOf<Storage> a) {
+  affine_forward<Storage>(x, w, bias, {}, u);
+  gelu_forward<Storage>(u, {}, a);
+}
+
+template <class Storage>
+void gelu_affine_backward_in_passes(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> w,
+                                    ConstMatrixOf<Storage> u, MatrixOf<Storage> du) {
+  linear_backward_input<Storage>(dy, w, Write::replace, du);
+  gelu_backward<Storage>(u, {}, du, du);
 }
 
 }  // namespace brume::kernels

@@ -166,8 +166,8 @@ Work with_product(Maker<Storage>& make) {
   return [=] { kernels::fill(0.0f, one); };
 }
 
-/// Backward makes gelu's bias's gradient too, where its product does not: no other operator counts
-/// it.
+/// Backward makes gelu's bias's gradient too: no other operator counts it. Of what products do
+/// beside themselves nothing is left.
 template <class Storage>
 Passes gelu(Maker<Storage> make, std::int64_t rows, std::int64_t columns, bool exact) {
   const auto forward = exact ? kernels::gelu_erf_forward<Storage> : kernels::gelu_forward<Storage>;
@@ -175,20 +175,21 @@ Passes gelu(Maker<Storage> make, std::int64_t rows, std::int64_t columns, bool e
       exact ? kernels::gelu_erf_backward<Storage> : kernels::gelu_backward<Storage>;
   const auto u = make.matrix(rows, columns), a = make.matrix(rows, columns);
   const auto da = make.matrix(rows, columns), du = make.matrix(rows, columns);
-  const auto bias = make.vector(columns);
   const Vector db = make.zeros(columns);
-  return {[=] { forward(u, bias, a); },
+  if (kernels::products_have_epilogues() && !exact)
+    return {with_product(make), [=] { forward(u, {}, a); }};
+  return {[=] { forward(u, {}, a); },
           [=] {
-            forward(u, bias, a);
-            backward(u, bias, da, du);
-            if (!kernels::products_take_biases())
+            forward(u, {}, a);
+            backward(u, {}, da, du);
+            if (!kernels::products_have_epilogues())
               kernels::bias_backward<Storage>(du, Write::accumulate, db);
           }};
 }
 
 template <class Storage>
 Passes pointwise(Maker<Storage> make, std::int64_t rows, std::int64_t columns) {
-  if (kernels::products_take_biases()) return {with_product(make), with_product(make)};
+  if (kernels::products_have_epilogues()) return {with_product(make), with_product(make)};
   const auto x = make.matrix(rows, columns), y = make.matrix(rows, columns);
   const auto bias = make.vector(columns);
   const Vector db = make.zeros(columns);

@@ -53,22 +53,32 @@ enum class Epilogue {
   none,
   bias,      ///< d[i,j] += side[j]
   gradient,  ///< side[i] = sum over the inner index of op(A)[i,:]
+  gelu,      ///< z[i,j] = d[i,j] + side[j], d = gelu(z)
+  slope,     ///< d[i,j] *= gelu'(z[i,j])
 };
 
 /// D = A B + C or with transposed factors, all row-major: for cuBLASLt, which counts in columns,
 /// the transposed product D^T = B^T A^T + C^T of the same memory.
 struct Product {
-  DeviceMatrix a, b, c, d;  ///< c without data: none
+  DeviceMatrix a, b, c = {}, d;  ///< c without data: none
   bool transpose_a, transpose_b;
   Epilogue epilogue = Epilogue::none;
   void* side = nullptr;
+  DeviceMatrix z = {};
 
   /// Of what an epilogue reads or writes nothing can be said to cuBLASLt but through the result's.
-  std::uint32_t result_alignment() const { return std::min(alignment(d.data), alignment(side)); }
+  std::uint32_t result_alignment() const {
+    return std::min({alignment(d.data), alignment(side), alignment(z.data)});
+  }
   auto key() const {
     return std::tuple(a.rows, a.columns, a.stride, alignment(a.data), a.type, b.rows, b.columns,
                       b.stride, alignment(b.data), c.data != nullptr, c.stride, alignment(c.data),
-                      d.stride, result_alignment(), d.type, transpose_a, transpose_b, epilogue);
+                      d.stride, result_alignment(), d.type, transpose_a, transpose_b, epilogue,
+                      z.stride);
+  }
+  /// What cuBLASLt asks of z.
+  bool is_aligned() const {
+    return z.data == nullptr || (alignment(z.data) >= 16 && z.stride % 8 == 0);
   }
 };
 
@@ -97,6 +107,8 @@ cublasLtEpilogue_t native(Epilogue epilogue) {
   switch (epilogue) {
     case Epilogue::none: return CUBLASLT_EPILOGUE_DEFAULT;
     case Epilogue::bias: return CUBLASLT_EPILOGUE_BIAS;
+    case Epilogue::gelu: return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    case Epilogue::slope: return CUBLASLT_EPILOGUE_DGELU;
     case Epilogue::gradient: return CUBLASLT_EPILOGUE_BGRADB;  // factors change places
   }
   return CUBLASLT_EPILOGUE_DEFAULT;
@@ -111,6 +123,12 @@ struct CublasLinear::Impl {
   ~Impl() {
     prepared.clear();
     cublasLtDestroy(handle);
+  }
+
+  /// Says where the operands of an epilogue are.
+  static void point(const Product& product, Prepared& p) {
+    if (product.side) set(p.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.side);
+    if (product.z.data) set(p.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, product.z.data);
   }
 
   void prepare(const Product& product, Prepared& p) const {
@@ -128,7 +146,8 @@ struct CublasLinear::Impl {
     make_layout(p.b, product.a);
     make_layout(p.c, product.c.data ? product.c : product.d);
     make_layout(p.d, product.d);
-    if (product.side) set(p.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.side);
+    point(product, p);
+    if (product.z.data) set(p.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, product.z.stride);
     Preference preference;
     check(cublasLtMatmulPreferenceCreate(&preference.handle), "stating a preference");
     const auto state = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
@@ -158,11 +177,12 @@ struct CublasLinear::Impl {
 
   /// @return false where there is no algorithm with this epilogue
   bool run(const Product& product, cudaStream_t stream) {
+    if (!product.is_aligned()) return false;
     const auto [entry, fresh] = prepared.try_emplace(product.key());
     Prepared& p = entry->second;
     if (fresh) prepare(product, p);
     if (!p.found) return false;
-    if (product.side) set(p.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.side);
+    point(product, p);
     const float alpha = 1.0f, beta = product.c.data ? 1.0f : 0.0f;
     check(
         cublasLtMatmul(handle, p.operation.handle, &alpha, product.b.data, p.a.handle,
@@ -196,6 +216,35 @@ bool CublasLinear::forward(DeviceMatrix x, DeviceMatrix w, const void* bias, Dev
                      .transpose_b = true,
                      .epilogue = bias ? Epilogue::bias : Epilogue::none,
                      .side = const_cast<void*>(bias)},
+                    stream);
+}
+
+bool CublasLinear::gelu_forward(DeviceMatrix x, DeviceMatrix w, const void* bias, DeviceMatrix u,
+                                DeviceMatrix a, cudaStream_t stream) {
+  require(x.columns == w.columns && a.rows == x.rows && a.columns == w.rows && bias != nullptr,
+          Failure::bug, "linear: x [N, I], w [F, I], a bias and a [N, F] must fit");
+  return impl_->run({.a = x,
+                     .b = w,
+                     .d = a,
+                     .transpose_a = false,
+                     .transpose_b = true,
+                     .epilogue = Epilogue::gelu,
+                     .side = const_cast<void*>(bias),
+                     .z = u},
+                    stream);
+}
+
+bool CublasLinear::gelu_backward(DeviceMatrix dy, DeviceMatrix w, DeviceMatrix u, DeviceMatrix du,
+                                 cudaStream_t stream) {
+  require(dy.columns == w.rows && du.rows == dy.rows && du.columns == w.columns, Failure::bug,
+          "linear: dy [N, O], w [O, F] and du [N, F] must fit");
+  return impl_->run({.a = dy,
+                     .b = w,
+                     .d = du,
+                     .transpose_a = false,
+                     .transpose_b = false,
+                     .epilogue = Epilogue::slope,
+                     .z = u},
                     stream);
 }
 

@@ -109,7 +109,27 @@ void affine_backward_parameters(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage
   if (adds) add(made, db);
 }
 
-bool products_take_biases() { return true; }
+template <class Storage>
+void gelu_affine_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w,
+                         ConstVectorOf<Storage> bias, MatrixOf<Storage> u, MatrixOf<Storage> a) {
+  promise_gelu_affine("gelu_affine_forward", x, w, bias, u, a);
+  const bool is_whole = u.size() > 0 && x.extent(1) > 0;
+  if (!is_whole || !linear().gelu_forward(on_device(x), on_device(w), bias.data(), on_device(u),
+                                          on_device(a), device::cuda_stream()))
+    gelu_affine_forward_in_passes<Storage>(x, w, bias, u, a);
+}
+
+template <class Storage>
+void gelu_affine_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> w,
+                          ConstMatrixOf<Storage> u, MatrixOf<Storage> du) {
+  promise_gelu_affine_backward("gelu_affine_backward", dy, w, u, du);
+  const bool is_whole = du.size() > 0 && dy.extent(1) > 0;
+  if (!is_whole || !linear().gelu_backward(on_device(dy), on_device(w), on_device(u), on_device(du),
+                                           device::cuda_stream()))
+    gelu_affine_backward_in_passes<Storage>(dy, w, u, du);
+}
+
+bool products_have_epilogues() { return true; }
 
 }  // namespace brume::kernels
 

@@ -29,15 +29,18 @@ void gemm(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Factor a,
 
 /// C = op(A) op(B)  (+ C when accumulating), summed in fp32 and rounded once to the format of C.
 ///
+/// @param row  [n] of C's format, added to each of its rows; null: none
 /// @throws Error(resource)  when memory is short
 template <class Storage, class Result>
 void gemm(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<Storage>& a,
-          const FactorOf<Storage>& b, Write write, Result* c, std::int64_t stride);
+          const FactorOf<Storage>& b, Write write, Result* c, std::int64_t stride,
+          const Result* row = nullptr);
 
 /// The same by oneDNN's matmul primitive, for sizes that are not 0.
 template <class Storage, class Result>
 void gemm_by_primitive(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<Storage>& a,
-                       const FactorOf<Storage>& b, Write write, Result* c, std::int64_t stride);
+                       const FactorOf<Storage>& b, Write write, Result* c, std::int64_t stride,
+                       const Result* row);
 
 /// Whether it is there for bf16: it needs AVX-512.
 bool has_bfloat16_primitive();

@@ -41,12 +41,13 @@ void linear_backward_weight(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
   product(factor<Storage>(dy, Transpose::yes), factor<Storage>(x), dy.extent(0), write, dw);
 }
 
-// Fused or not, memory of hosts is passed over as often.
 template <class Storage>
 void affine_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, ConstVectorOf<Storage> bias,
                     ConstMatrixOf<Storage> residual, MatrixOf<Storage> y) {
   promise_affine("affine_forward", x, w, bias, residual, y);
-  affine_forward_in_passes<Storage>(x, w, bias, residual, y);
+  if (residual.data() != nullptr) return affine_forward_in_passes<Storage>(x, w, bias, residual, y);
+  gemm(y.extent(0), y.extent(1), x.extent(1), factor<Storage>(x),
+       factor<Storage>(w, Transpose::yes), Write::replace, y.data(), y.stride(0), bias.data());
 }
 
 template <class Storage>
@@ -55,7 +56,21 @@ void affine_backward_parameters(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage
   affine_backward_parameters_in_passes<Storage>(dy, x, write, dw, db);
 }
 
-bool products_take_biases() { return false; }
+template <class Storage>
+void gelu_affine_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w,
+                         ConstVectorOf<Storage> bias, MatrixOf<Storage> u, MatrixOf<Storage> a) {
+  promise_gelu_affine("gelu_affine_forward", x, w, bias, u, a);
+  gelu_affine_forward_in_passes<Storage>(x, w, bias, u, a);
+}
+
+template <class Storage>
+void gelu_affine_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> w,
+                          ConstMatrixOf<Storage> u, MatrixOf<Storage> du) {
+  promise_gelu_affine_backward("gelu_affine_backward", dy, w, u, du);
+  gelu_affine_backward_in_passes<Storage>(dy, w, u, du);
+}
+
+bool products_have_epilogues() { return false; }
 
 }  // namespace brume::kernels
 

@@ -35,5 +35,19 @@ template void affine_backward_parameters<bfloat16>(ConstMatrixOf<bfloat16>, Cons
                                                    Write, Matrix, Vector);
 template void affine_backward_parameters<float16>(ConstMatrixOf<float16>, ConstMatrixOf<float16>,
                                                   Write, Matrix, Vector);
+template void gelu_affine_forward<float>(ConstMatrixOf<float>, ConstMatrixOf<float>,
+                                         ConstVectorOf<float>, MatrixOf<float>, MatrixOf<float>);
+template void gelu_affine_forward<bfloat16>(ConstMatrixOf<bfloat16>, ConstMatrixOf<bfloat16>,
+                                            ConstVectorOf<bfloat16>, MatrixOf<bfloat16>,
+                                            MatrixOf<bfloat16>);
+template void gelu_affine_forward<float16>(ConstMatrixOf<float16>, ConstMatrixOf<float16>,
+                                           ConstVectorOf<float16>, MatrixOf<float16>,
+                                           MatrixOf<float16>);
+template void gelu_affine_backward<float>(ConstMatrixOf<float>, ConstMatrixOf<float>,
+                                          ConstMatrixOf<float>, MatrixOf<float>);
+template void gelu_affine_backward<bfloat16>(ConstMatrixOf<bfloat16>, ConstMatrixOf<bfloat16>,
+                                             ConstMatrixOf<bfloat16>, MatrixOf<bfloat16>);
+template void gelu_affine_backward<float16>(ConstMatrixOf<float16>, ConstMatrixOf<float16>,
+                                            ConstMatrixOf<float16>, MatrixOf<float16>);
 
 }  // namespace brume::kernels
