@@ -39,6 +39,10 @@ std::vector<Scalar> scalars(const Row& row, const Yardstick& yardstick);
 std::string json_line(const Row& row, const Yardstick& yardstick);
 std::string json_line(const EvaluationRow& row);
 
+/// The steps from which jobs went on, as metrics.jsonl of a run directory tells; none where it is
+/// not there or cannot be read.
+std::vector<std::int64_t> resumed_steps(const std::filesystem::path& directory);
+
 /// Appends a line for each step, each evaluation and each start of a job, and where asked the same
 /// to TensorBoard's files. A kill cuts the last line at most; the next job goes on behind the lines
 /// up to the step that it resumes from. What cannot be written is left out with one warning:

@@ -24,6 +24,12 @@ struct RankTimeline {
 void write_trace(const std::filesystem::path& path, std::span<const RankTimeline> measured,
                  std::span<const RankTimeline> predicted);
 
+struct Trace {
+  std::vector<RankTimeline> measured, predicted;
+};
+/// Reads what write_trace wrote. Tasks are in no order. @throws Error(input)
+Trace read_trace(const std::filesystem::path& path);
+
 /// A timeline as text and back, to gather it from all ranks.
 std::string pack(const RankTimeline& timeline);
 RankTimeline unpack(const std::string& text);

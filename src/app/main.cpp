@@ -32,6 +32,7 @@ struct CommandLine {
   CLI::App cli{"Brume plans and runs the training of transformers in one MPI batch job.", "brume"};
   app::RunOptions run;
   app::EvalOptions eval;
+  app::ReportOptions report;
   app::PlanOptions plan;
   app::DeckOptions check, profile;
   std::string profile_output;
@@ -53,6 +54,7 @@ struct CommandLine {
     cli.add_flag("-v,--verbose", verbose, "Say more in the log");
     add_run();
     add_eval();
+    add_report();
     add_planning();
     add_tools();
   }
@@ -113,6 +115,19 @@ struct CommandLine {
         ->type_name("KEY=VALUE");
     verb_eval->add_flag("--json", eval.json, "Print one JSON object");
     verb_eval->callback([this] { verb = [this] { return app::eval(eval); }; });
+  }
+
+  void add_report() {
+    CLI::App* verb_report = cli.add_subcommand(
+        "report", "What runs did, as one HTML page: curves, where time went, what stands out");
+    verb_report->add_option("runs", report.runs, "Run directories; several are compared")
+        ->required();
+    verb_report
+        ->add_option("-o,--output", report.output,
+                     "Page to write (default: report.html in the first run directory)")
+        ->type_name("FILE");
+    verb_report->add_flag("--text", report.text, "Print numbers and hints instead");
+    verb_report->callback([this] { verb = [this] { return app::report(report); }; });
   }
 
   void add_planning() {

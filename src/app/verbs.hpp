@@ -37,6 +37,12 @@ struct EvalOptions {
   bool json = false;
 };
 
+struct ReportOptions {
+  std::vector<std::string> runs;  ///< directories, at least one
+  std::string output;             ///< file; empty: report.html of the first run
+  bool text = false;              ///< on standard output instead of a page
+};
+
 struct PlanOptions : DeckOptions {
   std::string plan;    ///< of analyze and simulate
   std::string output;  ///< file for the plan
@@ -91,6 +97,7 @@ struct ImportMistProfileOptions {
 
 int run(const RunOptions& options);
 int eval(const EvalOptions& options);
+int report(const ReportOptions& options);
 int plan(const PlanOptions& options);
 int sweep(const PlanOptions& options);
 int analyze(const PlanOptions& options);

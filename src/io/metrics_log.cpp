@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "appended_file.hpp"
@@ -31,7 +31,7 @@ std::string text(const ordered_json& line) {
 }
 
 /// The step of a line; below 0 where it is none of ours.
-std::int64_t step_of(std::string_view line) {
+std::int64_t step_of_line(std::string_view line) {
   const auto object = nlohmann::json::parse(line, nullptr, false);
   if (!object.is_object() || !object.contains("step")) return -1;
   return object["step"].is_number_unsigned() ? object["step"].get<std::int64_t>() : -1;
@@ -48,7 +48,7 @@ std::int64_t bytes_until(const fs::path& path, std::int64_t steps) {
     const std::string_view text(reinterpret_cast<const char*>(room.data()), read);
     std::size_t begin = 0;
     for (std::size_t end; (end = text.find('\n', begin)) != text.npos; begin = end + 1) {
-      const std::int64_t step = step_of(text.substr(begin, end - begin));
+      const std::int64_t step = step_of_line(text.substr(begin, end - begin));
       if (step < 0 || step > steps) return kept + std::int64_t(begin);
     }
     if (begin == 0) return kept;  // the end of the file, a cut line, or none of ours
@@ -88,6 +88,16 @@ std::string json_line(const EvaluationRow& row) {
   ordered_json line = stamped(row.step);
   line[valid_loss] = row.loss;
   return text(line);
+}
+
+std::vector<std::int64_t> resumed_steps(const fs::path& directory) {
+  std::vector<std::int64_t> steps;
+  std::ifstream in(directory / "metrics.jsonl");
+  for (std::string line; std::getline(in, line);)
+    if (const std::int64_t step = step_of_line(line);
+        step > 0 && line.find("\"event\":\"start\"") != line.npos)
+      steps.push_back(step);
+  return steps;
 }
 
 MetricsLog::MetricsLog(const fs::path& directory, const RunDescription& description,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
@@ -62,6 +63,35 @@ void write_trace(const std::filesystem::path& path, std::span<const RankTimeline
   if (out.ends_with(",\n")) out.resize(out.size() - 2);
   out += "\n]}\n";
   write_file(path, out);
+}
+
+Trace read_trace(const std::filesystem::path& path) {
+  constexpr std::int64_t max_bytes = 256 << 20;
+  constexpr double us_per_s = 1e6;
+  const Bytes bytes = read_file(path, Failure::input, max_bytes);
+  try {
+    const json whole = json::parse(as_text(bytes));
+    std::map<int, RankTimeline> processes;
+    for (const json& event : whole.at("traceEvents")) {
+      if (event.at("ph") != "X") continue;
+      const int process = event.at("pid").get<int>(), channel = event.at("tid").get<int>();
+      require(process >= 0 && channel >= 0 && channel < schedule::num_channels, Failure::input,
+              "{}: has process {}, thread {}, which no trace of a run has", path.string(), process,
+              channel);
+      RankTimeline& timeline = processes[process];
+      timeline.rank = process / 2;
+      timeline.labels.push_back(event.at("name").get<std::string>());
+      timeline.channels.push_back(schedule::Channel(channel));
+      const double start_s = event.at("ts").get<double>() / us_per_s;
+      timeline.times.push_back({start_s, start_s + event.at("dur").get<double>() / us_per_s});
+    }
+    Trace trace;
+    for (auto& [process, timeline] : processes)
+      (process % 2 == 0 ? trace.measured : trace.predicted).push_back(std::move(timeline));
+    return trace;
+  } catch (const json::exception& error) {
+    throw Error(Failure::input, "{}: is no trace of a run: {}", path.string(), error.what());
+  }
 }
 
 std::string pack(const RankTimeline& timeline) {

@@ -1,0 +1,220 @@
+#include "report/report.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "../../src/report/summary.hpp"
+#include "base/error.hpp"
+#include "io/metrics_log.hpp"
+
+namespace brume::report {
+namespace {
+
+namespace fs = std::filesystem;
+using schedule::Channel;
+
+/// Two stages of two ranks each.
+plan::Plan two_stages() {
+  plan::Stage first{.first_layer = 0,
+                    .layers = 3,
+                    .nodes = 1,
+                    .devices_per_node = 2,
+                    .microbatch = 1,
+                    .dp = 2,
+                    .tp = 1};
+  plan::Stage second = first;
+  second.first_layer = 3;
+  second.layers = 1;
+  return {.global_batch = 8, .microbatches = 4, .stages = {first, second}};
+}
+
+io::RankTimeline timeline(int rank, const std::vector<std::pair<Channel, schedule::Span>>& tasks) {
+  io::RankTimeline timeline{.rank = rank, .labels = {}, .channels = {}, .times = {}};
+  for (const auto& [channel, span] : tasks) {
+    timeline.labels.emplace_back("task");
+    timeline.channels.push_back(channel);
+    timeline.times.push_back(span);
+  }
+  return timeline;
+}
+
+class ReportTest : public ::testing::Test {
+ protected:
+  ReportTest() {
+    std::string pattern = (fs::temp_directory_path() / "brume-report-XXXXXX").string();
+    directory_ = ::mkdtemp(pattern.data());
+  }
+  ~ReportTest() override { fs::remove_all(directory_); }
+
+  fs::path write_run(const std::string& name, int steps, bool trace = true) const {
+    const fs::path directory = directory_ / name;
+    io::RunDescription d;
+    d.deck_text = "title = \"<script>alert(1)</script> & more\"\n";
+    d.plan_text = plan::text(two_stages());
+    d.version = "1.2.3";
+    d.ranks = 4;
+    d.predicted_iteration_s = 0.1;
+    d.predicted_bytes = d.host_bytes = d.copy_bytes = {1 << 20, 1 << 20, 2 << 20, 2 << 20};
+    io::RunFile run(directory, d, 0, 256);
+    io::MetricsLog log(directory, d, {}, 0, false);
+    for (int i = 0; i < steps; ++i) {
+      io::Row row;
+      row.metrics.step = i;
+      row.metrics.loss = 5.0 / (1.0 + 0.01 * i);
+      row.metrics.grad_norm = i == 7 ? std::numeric_limits<double>::quiet_NaN() : 1.0;
+      row.metrics.skipped = i == 7;
+      row.metrics.lr = 1e-3;
+      row.metrics.iteration_s = 0.1;
+      row.tokens_per_s = 1e4;
+      row.peak_bytes = {1 << 26, 1 << 26, 1 << 27, 1 << 26};
+      log.add(row);
+      run.add(row);
+    }
+    run.add(io::EvaluationRow{steps, 2.5});
+    run.write();
+    if (trace) {
+      std::vector<io::RankTimeline> all;
+      for (int rank = 0; rank < 4; ++rank)
+        all.push_back(timeline(rank, {{Channel::compute, {0.0, rank < 2 ? 0.06 : 0.03}},
+                                      {Channel::collective_dp, {0.05, 0.08}},
+                                      {Channel::p2p_forward, {0.07, 0.09}},
+                                      {Channel::h2d, {0.0, 0.1}}}));
+      io::write_trace(directory / "trace.json", all, all);
+    }
+    return directory;
+  }
+
+  fs::path directory_;
+};
+
+/// Complains of tags that are not closed in order, as a browser never does.
+void expect_well_formed(const std::string& page) {
+  const std::set<std::string> alone{"meta", "!DOCTYPE"};
+  std::vector<std::string> open;
+  for (std::size_t at = 0; (at = page.find('<', at)) != page.npos; ++at) {
+    const std::size_t end = page.find('>', at);
+    ASSERT_NE(end, page.npos);
+    const std::string tag = page.substr(at + 1, end - at - 1);
+    const std::string name =
+        tag.substr(tag.starts_with('/'), tag.find_first_of(" />", 1) - tag.starts_with('/'));
+    if (tag.starts_with('/')) {
+      ASSERT_FALSE(open.empty()) << tag;
+      ASSERT_EQ(open.back(), name) << page.substr(at > 200 ? at - 200 : 0, 220);
+      open.pop_back();
+    } else if (!tag.ends_with('/') && !alone.contains(name)) {
+      open.push_back(name);
+    }
+  }
+  EXPECT_TRUE(open.empty()) << open.back();
+}
+
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t found = 0;
+  for (std::size_t at = 0; (at = text.find(part, at)) != text.npos; ++at) ++found;
+  return found;
+}
+
+// What computes comes first, then tp, dp, copies, messages; what is left is waiting.
+TEST(ReportShares, AddUpToTheIteration) {
+  const Shares s = shares(timeline(0, {{Channel::compute, {0.0, 0.2}},
+                                       {Channel::compute, {0.5, 0.6}},
+                                       {Channel::collective_dp, {0.1, 0.4}},
+                                       {Channel::d2h, {0.3, 0.45}},
+                                       {Channel::h2d, {0.3, 0.45}},
+                                       {Channel::p2p_backward, {0.4, 0.7}},
+                                       {Channel::disk, {0.9, 1.2}}}),
+                          1.0);
+  const Shares wanted{0.3, 0.0, 0.2, 0.15, 0.15, 0.2};
+  for (int k = 0; k < num_shares; ++k)
+    EXPECT_NEAR(s[std::size_t(k)], wanted[std::size_t(k)], 1e-12) << name(Share(k));
+}
+
+TEST_F(ReportTest, ReadsWhatRunsWrite) {
+  const fs::path directory = write_run("run", 1000);
+  { io::MetricsLog resumed(directory, {}, {}, 600, false); }
+  const report::Run run = read_run(directory);
+  EXPECT_EQ(run.rows.size(), 1000u);
+  EXPECT_EQ(run.rows[600].metrics.step, 600);
+  EXPECT_EQ(run.resumed, std::vector<std::int64_t>{600});
+  EXPECT_EQ(run.trace.measured.size(), 4u);
+  EXPECT_EQ(run.trace.predicted[3].rank, 3);
+  EXPECT_NEAR(run.trace.measured[1].times[0].end_s, 0.06, 1e-9);
+  const Summary s = summary(run);
+  EXPECT_EQ(s.steps, 1000);
+  EXPECT_EQ(s.skipped, 1);
+  EXPECT_EQ(s.best_valid_loss, 2.5);
+  EXPECT_NEAR(s.last_measured_s, 0.1, 1e-9);
+  ASSERT_EQ(s.stages.size(), 2u);
+  EXPECT_NEAR(s.stages[1].measured[0], 0.03, 1e-9);
+}
+
+TEST_F(ReportTest, HintsNameWhatStandsOut) {
+  const report::Run run = read_run(write_run("run", 20));
+  const std::vector<std::string> all = hints(run, summary(run));
+  ASSERT_EQ(all.size(), 3u);
+  const auto said = [&](const std::string& words) {
+    return std::ranges::any_of(all, [&](const std::string& h) { return h.find(words) != h.npos; });
+  };
+  EXPECT_TRUE(said("stage 0 computes 100 % longer than the others (60.00 ms beside 30.00 ms)"));
+  EXPECT_TRUE(said("collectives of data parallelism: 30 % of the last iteration on stage 1"));
+}
+
+TEST_F(ReportTest, APageHasAllPicturesAndNothingFromElsewhere) {
+  const fs::path one = write_run("run", 500), two = write_run("other <b>", 300, false);
+  const std::vector<report::Run> runs{read_run(one), read_run(two)};
+  for (const std::size_t num_runs : {1, 2}) {
+    const std::string page = html(std::span(runs).first(num_runs));
+    expect_well_formed(page);
+    EXPECT_EQ(count(page, "<figure>"), 6u);
+    EXPECT_EQ(count(page, "<svg class=\"lanes\""), 4u);
+    for (const char* bad : {"<script", "http", "src=", "url(", "@import", "nan", "inf "})
+      EXPECT_EQ(count(page, bad), bad == std::string("http") ? 1u : 0u) << bad;  // http-equiv
+    EXPECT_NE(page.find("&lt;script&gt;alert(1)&lt;/script&gt; &amp; more"), page.npos);
+  }
+  EXPECT_NE(html(runs).find("other &lt;b&gt;"), std::string::npos);
+  EXPECT_NE(text(runs).find("last iteration of"), std::string::npos);
+}
+
+TEST_F(ReportTest, LongRunsStaySmall) {
+  report::Run run = read_run(write_run("run", 10));
+  const io::Row row = run.rows[0];
+  run.rows.clear();
+  for (int i = 0; i < 300000; ++i) {
+    run.rows.push_back(row);
+    run.rows.back().metrics.step = i;
+    run.rows.back().metrics.loss = 2.0 + double(i % 1000 * 919 % 1000) / 1000.0;
+  }
+  run.rows[200000].metrics.loss = 9.0;  // a spike is never thinned out
+  run.trace.measured[0] =
+      run.trace.predicted[0] = {.rank = 0, .labels = {}, .channels = {}, .times = {}};
+  for (int i = 0; i < 200000; ++i) {
+    run.trace.measured[0].labels.emplace_back("task");
+    run.trace.measured[0].channels.push_back(Channel::compute);
+    run.trace.measured[0].times.push_back({i * 5e-7, i * 5e-7 + 1e-7});
+  }
+  const std::string page = html({&run, 1});
+  EXPECT_LT(page.size(), 2u << 20);
+  const std::size_t loss = page.find("<path class=\"line c0\"");
+  EXPECT_NE(page.substr(loss, page.find("/>", loss) - loss).find(" 10.0"), page.npos);  // the top
+}
+
+TEST_F(ReportTest, RefusesWhatIsNoRun) {
+  EXPECT_THROW(read_run(directory_), Error);
+  const fs::path run = write_run("run", 3);
+  for (const char* text : {"", "[]", "{\"traceEvents\":3}",
+                           "{\"traceEvents\":[{\"ph\":\"X\",\"pid\":0,\"tid\":99}]}"}) {
+    std::ofstream(run / "trace.json", std::ios::trunc) << text;
+    EXPECT_THROW(read_run(run), Error) << text;
+  }
+}
+
+}  // namespace
+}  // namespace brume::report

@@ -1,0 +1,310 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "base/text.hpp"
+#include "report/report.hpp"
+#include "summary.hpp"
+#include "svg.hpp"
+
+namespace brume::report {
+namespace {
+
+/// Nothing is asked of a network, whatever the files of a run say.
+constexpr const char* head = R"(<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width">
+<title>{}</title>
+<style>
+:root {{ color-scheme: light dark; --text: #1c2430; --soft: #6b7685; --grid: #e3e7ec; --back: #ffffff;
+  --c0: #2463c4; --c1: #d3621b; --c2: #2c8f57; --c3: #8b4cc2; --c4: #b8860b; --c5: #c23a5e;
+  --s0: #2c8f57; --s1: #d3621b; --s2: #c23a5e; --s3: #8b4cc2; --s4: #2463c4; --s5: #c9d0d8; }}
+@media (prefers-color-scheme: dark) {{ :root {{ --text: #dfe5ec; --soft: #93a0b0; --grid: #2b333d;
+  --back: #12171d; --s5: #3a444f; }} }}
+body {{ font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back);
+  max-width: 1180px; margin: 2rem auto; padding: 0 1rem; }}
+h1 {{ font-size: 1.4rem; }} h2 {{ font-size: 1.1rem; margin-top: 2rem; }}
+table {{ border-collapse: collapse; }} th, td {{ padding: .2rem .9rem .2rem 0; text-align: right; }}
+th {{ color: var(--soft); font-weight: normal; }} th:first-child, td:first-child {{ text-align: left; }}
+pre {{ overflow-x: auto; font-size: 12px; }} figcaption, .legend, p.note {{ color: var(--soft); }}
+figure {{ margin: 0; }} .charts {{ display: grid; gap: 1rem 2rem;
+  grid-template-columns: repeat(auto-fit, minmax(420px, 1fr)); }}
+svg {{ width: 100%; height: auto; }} svg text {{ font-size: 11px; fill: var(--soft); }}
+.grid {{ stroke: var(--grid); }} .mark {{ stroke: var(--soft); stroke-dasharray: 4 3; }}
+.line {{ fill: none; stroke-width: 1.5; }} .pale {{ opacity: .45; }}
+.key {{ display: inline-block; width: 1em; height: .7em; margin: 0 .3em 0 .8em; }}
+.bar {{ display: flex; height: 16px; width: 100%; min-width: 320px; }}
+)";
+
+std::string colours() {
+  std::string css;
+  for (int i = 0; i < 6; ++i)
+    css += fmt::format(
+        ".c{0} {{ stroke: var(--c{0}); }} .key.c{0} {{ background: var(--c{0}); }} "
+        ".fill.c{0} {{ fill: var(--c{0}); stroke: none; }} .fill.s{0} {{ fill: var(--s{0}); }} "
+        ".bar .s{0}, .key.s{0} {{ background: var(--s{0}); }}\n",
+        i);
+  return css;
+}
+
+std::string number(double value) {
+  return std::isfinite(value) ? fmt::format("{:.4f}", value) : "-";
+}
+
+/// One row a run.
+const std::vector<std::string> columns = {"run",
+                                          "ranks",
+                                          "steps",
+                                          "loss",
+                                          "best validation loss",
+                                          "tokens/s",
+                                          "iteration",
+                                          "predicted",
+                                          "measured / predicted"};
+std::vector<std::string> cells(const Run& run, const Summary& s) {
+  return {run.name,
+          std::to_string(run.description.ranks),
+          std::to_string(s.steps),
+          number(s.loss),
+          number(s.best_valid_loss),
+          format_count(s.tokens_per_s),
+          format_seconds(s.measured_s),
+          format_seconds(s.predicted_s),
+          fmt::format("{:.2f}", s.ratio())};
+}
+
+std::string html_row(const std::vector<std::string>& row, const char* tag) {
+  std::string out = "<tr>";
+  for (const std::string& cell : row) out += fmt::format("<{0}>{1}</{0}>", tag, escaped(cell));
+  return out + "</tr>\n";
+}
+
+std::vector<std::string> share_names() {
+  std::vector<std::string> names;
+  for (int k = 0; k < num_shares; ++k) names.emplace_back(name(Share(k)));
+  return names;
+}
+
+std::vector<std::string> share_cells(const std::string& title, const Shares& shares,
+                                     double iteration_s) {
+  std::vector<std::string> row{title};
+  for (const double seconds : shares)
+    row.push_back(fmt::format("{:.1f} %", 100.0 * seconds / iteration_s));
+  row.push_back(format_seconds(iteration_s));
+  return row;
+}
+
+/// A row for what was measured and one for what was predicted of each stage.
+std::vector<std::vector<std::string>> time_rows(const Summary& s) {
+  std::vector<std::vector<std::string>> rows;
+  for (const StageShares& stage : s.stages) {
+    rows.push_back(
+        share_cells(fmt::format("{} measured", stage.stage), stage.measured, s.last_measured_s));
+    rows.push_back(
+        share_cells(fmt::format("{} predicted", stage.stage), stage.predicted, s.last_predicted_s));
+  }
+  return rows;
+}
+
+std::vector<std::string> time_header() {
+  std::vector<std::string> header{"stage"};
+  for (std::string& name : share_names()) header.push_back(std::move(name));
+  header.emplace_back("last iteration");
+  return header;
+}
+
+// --- curves ---
+
+using Value = std::function<double(const io::Row&)>;
+
+Series series(const Run& run, std::string name, int colour, const Value& value) {
+  Series series{.name = std::move(name), .colour = colour % 6, .points = {}};
+  for (const io::Row& row : run.rows)
+    series.points.push_back({double(row.metrics.step + 1), value(row)});
+  return series;
+}
+
+double largest(const std::vector<std::int64_t>& values) {
+  return values.empty() ? std::nan("") : double(*std::ranges::max_element(values));
+}
+
+/// A chart of each run's values.
+Chart chart(std::span<const Run> runs, std::string title, const Value& value) {
+  Chart chart{.title = std::move(title), .series = {}, .marks = {}};
+  for (std::size_t i = 0; i < runs.size(); ++i)
+    chart.series.push_back(series(runs[i], runs[i].name, int(i), value));
+  if (runs.size() == 1)
+    for (const std::int64_t step : runs[0].resumed) chart.marks.push_back(double(step));
+  return chart;
+}
+
+std::string charts(std::span<const Run> runs) {
+  Chart loss = chart(runs, "loss [nat/token]", [](const io::Row& r) { return r.metrics.loss; });
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (runs[i].evaluations.empty()) continue;
+    Series valid{.name = runs.size() == 1 ? "validation" : runs[i].name + ", validation",
+                 .colour = int(runs.size() == 1 ? 1 : i % 6),
+                 .dots = true,
+                 .points = {}};
+    for (const io::EvaluationRow& row : runs[i].evaluations)
+      valid.points.push_back({double(row.step), row.loss});
+    loss.series.push_back(std::move(valid));
+  }
+  if (runs.size() == 1) loss.series[0].name = "training";
+  Chart time = chart(runs, "iteration [s]", [](const io::Row& r) { return r.metrics.iteration_s; });
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    Series predicted =
+        series(runs[i], runs.size() == 1 ? "predicted" : runs[i].name + ", predicted",
+               int(runs.size() == 1 ? 1 : i), [](const io::Row& r) { return r.predicted_s; });
+    predicted.pale = runs.size() > 1;
+    time.series.push_back(std::move(predicted));
+  }
+  if (runs.size() == 1) time.series[0].name = "measured";
+  std::string out = "<div class=\"charts\">\n" + svg(loss);
+  out += svg(chart(runs, "gradient norm", [](const io::Row& r) { return r.metrics.grad_norm; }));
+  out += svg(chart(runs, "learning rate", [](const io::Row& r) { return r.metrics.lr; }));
+  out += svg(chart(runs, "tokens/s", [](const io::Row& r) { return r.tokens_per_s; }));
+  out += svg(time);
+  out += svg(chart(runs, "resident set of the largest rank [MiB]",
+                   [](const io::Row& r) { return largest(r.peak_bytes) / (1 << 20); }));
+  return out + "</div>\n";
+}
+
+// --- one run ---
+
+std::string bar(const Shares& shares, double iteration_s) {
+  std::string out = "<div class=\"bar\">";
+  for (std::size_t k = 0; k < shares.size(); ++k)
+    out += fmt::format("<span class=\"s{}\" style=\"width:{:.2f}%\" title=\"{}: {}\"></span>", k,
+                       100.0 * shares[k] / iteration_s, name(Share(int(k))),
+                       format_seconds(shares[k]));
+  return out + "</div>";
+}
+
+std::string times(const Summary& s) {
+  if (s.stages.empty()) return "";
+  std::string out =
+      "<h2>Where the last iteration's time went</h2>\n<p class=\"note\">On the first rank of each "
+      "stage. What computes hides what moves, so tp, dp, copies and messages are what was left "
+      "exposed; a row adds up.</p>\n<table>" +
+      html_row(time_header(), "th");
+  for (const std::vector<std::string>& row : time_rows(s)) out += html_row(row, "td");
+  out += "</table>\n<p class=\"legend\">";
+  for (int k = 0; k < num_shares; ++k)
+    out += fmt::format("<span class=\"key s{}\"></span>{} ", k, name(Share(k)));
+  out += "</p>\n";
+  if (!s.last_is_usual())
+    out += fmt::format(
+        "<p class=\"note\">This iteration took {:.1f} times as long as the usual one, so it says "
+        "little of the others.</p>\n",
+        s.last_measured_s / s.measured_s);
+  for (const StageShares& stage : s.stages)
+    out += fmt::format("<p class=\"note\">stage {}, measured</p>{}\n", stage.stage,
+                       bar(stage.measured, s.last_measured_s));
+  return out;
+}
+
+std::string timelines(const Run& run, const Summary& s) {
+  if (s.stages.empty()) return "";
+  constexpr std::size_t most = 8;  // stages
+  const double end = std::max(s.last_measured_s, s.last_predicted_s);
+  std::string out = fmt::format(
+      "<h2>The last iteration</h2>\n<p class=\"note\">From 0 to {} on the first rank of {}; "
+      "trace.json has all ranks and tasks.</p>\n",
+      format_seconds(end), s.stages.size() > most ? "the first stages" : "each stage");
+  for (std::size_t i = 0; i < std::min(most, s.stages.size()); ++i) {
+    const int stage = s.stages[i].stage, rank = plan::rank_of(run.plan, stage, 0, 0);
+    out += fmt::format("<p class=\"note\">stage {}, measured</p>{}", stage,
+                       svg(*timeline_of(run.trace.measured, rank), end));
+    out += fmt::format("<p class=\"note\">stage {}, predicted</p>{}", stage,
+                       svg(*timeline_of(run.trace.predicted, rank), end));
+  }
+  return out;
+}
+
+std::string memory(const Run& run) {
+  const io::RunDescription& d = run.description;
+  std::string out =
+      "<h2>Memory</h2>\n<table>" +
+      html_row({"rank", "device", "host pool", "checkpoint copy", "resident set"}, "th");
+  constexpr std::size_t most = 64;
+  for (std::size_t r = 0; r < std::min(most, d.predicted_bytes.size()); ++r) {
+    const auto bytes = [&](const std::vector<std::int64_t>& values) {
+      return r < values.size() ? format_bytes(double(values[r])) : std::string("-");
+    };
+    out += html_row(
+        {std::to_string(r), bytes(d.predicted_bytes), bytes(d.host_bytes), bytes(d.copy_bytes),
+         bytes(run.rows.empty() ? std::vector<std::int64_t>{} : run.rows.back().peak_bytes)},
+        "td");
+  }
+  out += "</table>\n";
+  if (d.predicted_bytes.size() > most)
+    out += fmt::format("<p class=\"note\">The first {} of {} ranks.</p>\n", most,
+                       d.predicted_bytes.size());
+  return out;
+}
+
+std::string details(const Run& run, const Summary& s) {
+  std::string out = times(s) + timelines(run, s);
+  if (s.stages.empty())
+    out +=
+        "<p class=\"note\">With output.trace = true a run keeps its last iteration task by task, "
+        "and this page shows where its time went.</p>\n";
+  out += fmt::format("<h2>Plan</h2>\n<pre>{}</pre>\n", escaped(plan::table(run.plan)));
+  out += memory(run);
+  return out + fmt::format(
+                   "<h2>Deck</h2>\n<details><summary>as it was run</summary><pre>{}</pre>"
+                   "</details>\n",
+                   escaped(run.description.deck_text));
+}
+
+}  // namespace
+
+std::string html(std::span<const Run> runs) {
+  std::string names;
+  for (const Run& run : runs) names += (names.empty() ? "" : ", ") + run.name;
+  std::string out =
+      fmt::format(fmt::runtime(head), escaped(names)) + colours() + "</style></head><body>\n";
+  out += fmt::format("<h1>{}</h1>\n<table>", escaped(names)) + html_row(columns, "th");
+  std::vector<Summary> summaries;
+  for (const Run& run : runs) {
+    summaries.push_back(summary(run));
+    out += html_row(cells(run, summaries.back()), "td");
+  }
+  out += "</table>\n";
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const std::vector<std::string> advice = hints(runs[i], summaries[i]);
+    if (advice.empty()) continue;
+    out += runs.size() == 1
+               ? "<h2>What stands out</h2>\n<ul>"
+               : fmt::format("<h2>What stands out in {}</h2>\n<ul>", escaped(runs[i].name));
+    for (const std::string& hint : advice) out += fmt::format("<li>{}</li>\n", escaped(hint));
+    out += "</ul>\n";
+  }
+  out += "<h2>Step by step</h2>\n" + charts(runs);
+  if (runs.size() == 1)
+    out += details(runs[0], summaries[0]);
+  else
+    for (std::size_t i = 0; i < runs.size(); ++i)
+      out += fmt::format("<h1>{}</h1>\n", escaped(runs[i].name)) + details(runs[i], summaries[i]);
+  return out + "</body></html>\n";
+}
+
+std::string text(std::span<const Run> runs) {
+  Table table(columns);
+  std::string rest;
+  for (const Run& run : runs) {
+    const Summary s = summary(run);
+    table.add(cells(run, s));
+    Table time(time_header());
+    for (std::vector<std::string>& row : time_rows(s)) time.add(std::move(row));
+    if (!s.stages.empty()) rest += fmt::format("\nlast iteration of {}\n{}", run.name, time.text());
+    for (const std::string& hint : hints(run, s)) rest += fmt::format("{}: {}\n", run.name, hint);
+  }
+  return table.text() + rest;
+}
+
+}  // namespace brume::report

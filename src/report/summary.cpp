@@ -1,0 +1,213 @@
+#include "summary.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "base/statistics.hpp"
+#include "base/text.hpp"
+
+namespace brume::report {
+namespace {
+
+/// What a hint is about, as a share of an iteration.
+using Hint = std::pair<double, std::string>;
+
+constexpr double worth_a_hint = 0.05;
+
+/// What is exposed, and what may help.
+std::pair<const char*, const char*> advice(Share share, const plan::Plan& plan) {
+  switch (share) {
+    case Share::tp: return {"collectives of tensor parallelism", "a smaller tp avoids them"};
+    case Share::dp:
+      return {"collectives of data parallelism",
+              "more microbatches an iteration, or a lower ZeRO level, hide them better"};
+    case Share::copying:
+      return {"copies", "more device memory makes them fewer, larger microbatches hide them"};
+    case Share::messages:
+      return {"messages between stages",
+              plan.run_ahead > 1 ? "fewer stages avoid them"
+                                 : "run_ahead 2 may hide them, fewer stages avoid them"};
+    case Share::waiting:
+      return {"waiting", plan.num_stages() > 1 ? "more microbatches fill the pipeline better"
+                                               : "other work may hold the processors"};
+    case Share::computing: break;
+  }
+  return {"", ""};
+}
+
+double median_of(std::vector<double> values) { return values.empty() ? 0.0 : median(values); }
+
+/// The stage that computes longest, beside the others.
+void add_unequal_stages(const Run& run, const Summary& s, std::vector<Hint>& hints) {
+  if (s.stages.size() < 2) return;
+  const auto computing = [](const StageShares& stage) { return stage.measured[0]; };
+  const auto slowest = std::ranges::max_element(s.stages, {}, computing);
+  double others_s = 0.0;
+  for (const StageShares& stage : s.stages) others_s += computing(stage);
+  others_s = (others_s - computing(*slowest)) / double(s.stages.size() - 1);
+  const double more = computing(*slowest) / others_s - 1.0;
+  if (!(more > worth_a_hint)) return;
+  const int layers = run.plan.stages[std::size_t(slowest->stage)].layers;
+  hints.emplace_back(
+      (computing(*slowest) - others_s) / s.last_measured_s,
+      fmt::format("stage {} computes {:.0f} % longer than the others ({} beside {}); it has {} "
+                  "layer{}, about {} each: fewer may be faster",
+                  slowest->stage, 100.0 * more, format_seconds(computing(*slowest)),
+                  format_seconds(others_s), layers, layers == 1 ? "" : "s",
+                  format_seconds(computing(*slowest) / std::max(1, layers))));
+}
+
+/// What nothing hides.
+void add_exposed(const plan::Plan& plan, const Summary& s, std::vector<Hint>& hints) {
+  for (int k = 1; k < num_shares; ++k) {
+    const auto longest = std::ranges::max_element(
+        s.stages, {}, [&](const StageShares& stage) { return stage.measured[std::size_t(k)]; });
+    if (longest == s.stages.end()) continue;
+    const double exposed_s = longest->measured[std::size_t(k)];
+    const double share = exposed_s / s.last_measured_s;
+    if (!(share > worth_a_hint)) continue;
+    const auto [what, helps] = advice(Share(k), plan);
+    hints.emplace_back(
+        share,
+        fmt::format("{}: {:.0f} % of the last iteration on stage {} ({}, predicted {}), with "
+                    "nothing beside them that computes; {}",
+                    what, 100.0 * share, longest->stage, format_seconds(exposed_s),
+                    format_seconds(longest->predicted[std::size_t(k)]), helps));
+  }
+}
+
+}  // namespace
+
+const char* name(Share share) {
+  switch (share) {
+    case Share::computing: return "computing";
+    case Share::tp: return "tp";
+    case Share::dp: return "dp";
+    case Share::copying: return "copies";
+    case Share::messages: return "messages";
+    case Share::waiting: return "waiting";
+  }
+  return "";
+}
+
+Share share_of(schedule::Channel channel) {
+  using schedule::Channel;
+  switch (channel) {
+    case Channel::compute: return Share::computing;
+    case Channel::collective_tp: return Share::tp;
+    case Channel::collective_dp: return Share::dp;
+    case Channel::p2p_forward:
+    case Channel::p2p_backward: return Share::messages;
+    case Channel::h2d:
+    case Channel::d2h:
+    case Channel::disk: return Share::copying;
+  }
+  return Share::waiting;
+}
+
+Shares shares(const io::RankTimeline& timeline, double iteration_s) {
+  std::map<double, std::array<int, num_shares>> changes;
+  for (std::size_t task = 0; task < timeline.times.size(); ++task) {
+    const auto share = std::size_t(share_of(timeline.channels[task]));
+    ++changes[std::clamp(timeline.times[task].start_s, 0.0, iteration_s)][share];
+    --changes[std::clamp(timeline.times[task].end_s, 0.0, iteration_s)][share];
+  }
+  Shares sums{};
+  std::array<int, num_shares> running{};
+  running[std::size_t(Share::waiting)] = 1;
+  double at_s = 0.0;
+  const auto until = [&](double time_s) {
+    const auto first = std::ranges::find_if(running, [](int count) { return count > 0; });
+    sums[std::size_t(first - running.begin())] += time_s - at_s;
+    at_s = time_s;
+  };
+  for (const auto& [time_s, change] : changes) {
+    until(time_s);
+    for (std::size_t k = 0; k < running.size(); ++k) running[k] += change[k];
+  }
+  until(iteration_s);
+  return sums;
+}
+
+const io::RankTimeline* timeline_of(const std::vector<io::RankTimeline>& timelines, int rank) {
+  const auto found = std::ranges::find(timelines, rank, &io::RankTimeline::rank);
+  return found == timelines.end() ? nullptr : &*found;
+}
+
+double end_s(const std::vector<io::RankTimeline>& timelines) {
+  double end = 0.0;
+  for (const io::RankTimeline& timeline : timelines)
+    for (const schedule::Span& time : timeline.times) end = std::max(end, time.end_s);
+  return end;
+}
+
+Summary summary(const Run& run) {
+  Summary s;
+  s.best_valid_loss = std::numeric_limits<double>::quiet_NaN();
+  for (const io::EvaluationRow& row : run.evaluations)
+    s.best_valid_loss = std::fmin(s.best_valid_loss, row.loss);
+  std::vector<double> iterations, speeds;
+  for (const io::Row& row : run.rows) {
+    iterations.push_back(row.metrics.iteration_s);
+    speeds.push_back(row.tokens_per_s);
+    s.skipped += row.metrics.skipped;
+  }
+  if (!run.rows.empty()) {
+    s.steps = run.rows.back().metrics.step + 1;
+    s.loss = run.rows.back().metrics.loss;
+    s.predicted_s = run.rows.back().predicted_s;
+    std::vector<double> sorted = iterations;
+    std::ranges::sort(sorted);
+    s.slow_s = sorted[sorted.size() * 9 / 10];
+  }
+  s.measured_s = median_of(iterations);
+  s.tokens_per_s = median_of(speeds);
+  s.last_measured_s = end_s(run.trace.measured);
+  s.last_predicted_s = end_s(run.trace.predicted);
+  for (int stage = 0; stage < run.plan.num_stages(); ++stage) {
+    const int rank = plan::rank_of(run.plan, stage, 0, 0);
+    const io::RankTimeline* measured = timeline_of(run.trace.measured, rank);
+    const io::RankTimeline* predicted = timeline_of(run.trace.predicted, rank);
+    if (!measured || !predicted) continue;
+    s.stages.push_back(
+        {stage, shares(*measured, s.last_measured_s), shares(*predicted, s.last_predicted_s)});
+  }
+  return s;
+}
+
+std::vector<std::string> hints(const Run& run, const Summary& s) {
+  std::vector<Hint> found;
+  if (s.last_is_usual()) {
+    add_unequal_stages(run, s, found);
+    add_exposed(run.plan, s, found);
+  }
+  if (s.ratio() > 1.25)
+    found.emplace_back(1.0 - 1.0 / s.ratio(),
+                       fmt::format("an iteration takes {:.2f} times as long as predicted: the "
+                                   "profile may be of another or a quieter machine (--replan "
+                                   "measures again), or ranks share cores",
+                                   s.ratio()));
+  if (s.slow_s > unusual * s.measured_s)
+    found.emplace_back(0.1 * (s.slow_s / s.measured_s - 1.0),
+                       fmt::format("a tenth of the iterations takes more than {}, {:.1f} times the "
+                                   "usual one: look for other work on these nodes",
+                                   format_seconds(s.slow_s), s.slow_s / s.measured_s));
+  if (s.skipped > 0)
+    found.emplace_back(double(s.skipped) / double(run.rows.size()),
+                       fmt::format("{} steps changed no weight, because loss or gradient was not "
+                                   "finite: lower training.optimizer.lr or raise warmup_steps",
+                                   s.skipped));
+  std::ranges::stable_sort(found, std::ranges::greater{}, &Hint::first);
+  std::vector<std::string> sentences;
+  for (const Hint& hint : found)
+    if (sentences.size() < 3) sentences.push_back(hint.second);
+  return sentences;
+}
+
+}  // namespace brume::report

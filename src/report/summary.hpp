@@ -1,0 +1,59 @@
+/// @file The numbers of a run, and what they advise.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "report/report.hpp"
+
+namespace brume::report {
+
+/// What a rank is at; of several at once the first of these counts, so the later ones are what
+/// nothing before them hides.
+enum class Share { computing, tp, dp, copying, messages, waiting };
+inline constexpr int num_shares = 6;
+const char* name(Share share);
+Share share_of(schedule::Channel channel);
+
+/// Seconds of an iteration that a rank spends on each.
+using Shares = std::array<double, num_shares>;
+/// @param iteration_s  that they add up to
+Shares shares(const io::RankTimeline& timeline, double iteration_s);
+
+/// The first rank of a stage in the last iteration.
+struct StageShares {
+  int stage;
+  Shares measured, predicted;
+};
+
+/// From how many times the usual time on an iteration is a stray one.
+inline constexpr double unusual = 1.5;
+
+struct Summary {
+  std::int64_t steps = 0;  ///< done
+  std::int64_t skipped = 0;
+  double loss = 0.0;              ///< of the last step
+  double best_valid_loss = 0.0;   ///< NaN: never measured
+  double tokens_per_s = 0.0;      ///< median, as what follows
+  double measured_s = 0.0;        ///< of an iteration
+  double slow_s = 0.0;            ///< that a tenth of the iterations exceeds
+  double predicted_s = 0.0;       ///< of the last step's plan
+  double last_measured_s = 0.0;   ///< the last iteration, by its timeline; 0: none
+  double last_predicted_s = 0.0;  ///< the same in the simulation
+  std::vector<StageShares> stages;
+
+  /// Whether the last iteration tells of the others.
+  bool last_is_usual() const { return last_measured_s < unusual * measured_s; }
+  double ratio() const { return predicted_s > 0.0 ? measured_s / predicted_s : 0.0; }
+};
+Summary summary(const Run& run);
+
+/// What stands out most, three sentences at most.
+std::vector<std::string> hints(const Run& run, const Summary& summary);
+
+/// The timeline of a rank; none where there is none.
+const io::RankTimeline* timeline_of(const std::vector<io::RankTimeline>& timelines, int rank);
+double end_s(const std::vector<io::RankTimeline>& timelines);
+
+}  // namespace brume::report

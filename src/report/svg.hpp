@@ -1,0 +1,41 @@
+/// @file Pictures as SVG, to stand in a page: curves over steps, and what channels do over time.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/trace.hpp"
+
+namespace brume::report {
+
+struct Point {
+  double x, y;
+};
+
+struct Series {
+  std::string name;
+  int colour = 0;  ///< of the page's palette
+  bool pale = false;
+  bool dots = false;          ///< instead of a line
+  std::vector<Point> points;  ///< x rises; those that are not finite leave a gap
+};
+
+struct Chart {
+  std::string title;
+  std::vector<Series> series;  ///< named in a legend where there are several
+  std::vector<double> marks;   ///< vertical lines, at steps where a job resumed
+};
+
+/// Text with what HTML gives a meaning to written out.
+std::string escaped(std::string_view text);
+
+/// Of many points those are drawn that are lowest and highest within a pixel's width.
+std::string svg(const Chart& chart);
+
+/// A lane for each channel at work, from 0 to `end_s`.
+std::string svg(const io::RankTimeline& timeline, double end_s);
+
+}  // namespace brume::report
