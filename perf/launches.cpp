@@ -80,8 +80,9 @@ void note_product(const char* kernel, const X& x, const W& w, const Y& y, Write 
 
 /// FLOPs of one product of attention: of scores that are not hidden.
 double product_flops(const AttentionShape& s) {
-  double pairs = 0.0;
-  for (int query = 0; query < s.seq_len; ++query) pairs += query + 1 - s.first_key(query);
+  double pairs = 0.0;  // documents, which lie in memory, are not looked at
+  for (int query = 0; query < s.seq_len; ++query)
+    pairs += std::min(query + 1, s.window > 0 ? s.window : s.seq_len);
   return 2.0 * s.batch * s.heads * s.head_dim * pairs;
 }
 
@@ -247,24 +248,24 @@ void rms_norm_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
 }
 
 template <class Storage>
-void rope_forward(ConstMatrix table, int, MatrixOf<Storage> x) {
+void rope_forward(ConstMatrix table, int, MatrixOf<Storage> x, Documents) {
   note("rope_forward", 0.0, table, updated(x));
 }
 template <class Storage>
-void rope_backward(ConstMatrix table, int, MatrixOf<Storage> dx) {
+void rope_backward(ConstMatrix table, int, MatrixOf<Storage> dx, Documents) {
   note("rope_backward", 0.0, table, updated(dx));
 }
 
 /// Rows of the table that tokens name: each once.
 template <class Storage>
 void embedding_forward(ConstTokens tokens, ConstMatrixOf<Storage>, ConstMatrixOf<Storage> positions,
-                       MatrixOf<Storage> x, VocabularyPart, float) {
+                       MatrixOf<Storage> x, VocabularyPart, float, Documents) {
   note("embedding_forward", 0.0, tokens, x, positions, x);
 }
 /// Places are sorted by a network.
 template <class Storage>
 void embedding_backward(ConstTokens tokens, ConstMatrixOf<Storage> dx, Matrix d_token_table,
-                        Matrix d_position_table, VocabularyPart, float) {
+                        Matrix d_position_table, VocabularyPart, float, Documents) {
   const std::size_t room = std::bit_ceil(tokens.size());
   const double places = double(room * sizeof(std::uint64_t));
   note("embedding_places", 0.0, tokens, places);
