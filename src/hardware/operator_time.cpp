@@ -1,8 +1,6 @@
 /// @file Operator times: measured, interpolated, or scaled by the roofline.
 #include <algorithm>
 #include <cmath>
-#include <iterator>
-#include <map>
 #include <optional>
 
 #include "base/error.hpp"
@@ -91,32 +89,43 @@ double size_of(const std::string& kind, Dims dims) {
   return kind == "matmul" ? std::cbrt(product) : product;
 }
 
-/// Efficiencies of a kind by the logarithm of their size.
-std::map<double, double> sized_efficiencies(const Profile& profile, const std::string& kind) {
-  std::map<double, double> by_size;
-  for (const EfficiencyRow& row : profile.efficiencies)
-    if (row.kind == kind && row.size > 0.0) by_size.emplace(std::log(row.size), row.efficiency);
-  return by_size;
-}
+/// The efficiencies of a kind that are known by size, about one size.
+struct SizedEfficiency {
+  const EfficiencyRow* below = nullptr;  ///< the next smaller size
+  const EfficiencyRow* above = nullptr;  ///< the next larger one, or just that size
+  const EfficiencyRow* largest = nullptr;
 
-double efficiency_at(const std::map<double, double>& by_size, double size) {
-  const double at = std::log(std::max(size, 1.0));
-  const auto above = by_size.lower_bound(at);
-  if (above == by_size.begin()) return above->second;
-  const auto below = std::prev(above);
-  if (above == by_size.end()) return below->second;
-  const double part = (at - below->first) / (above->first - below->first);
-  return std::lerp(below->second, above->second, part);
+  /// By the logarithm of the size; the nearest one outside.
+  double at(double size) const {
+    if (!below) return above->efficiency;
+    if (!above) return below->efficiency;
+    const double first = std::log(below->size), last = std::log(above->size);
+    return std::lerp(below->efficiency, above->efficiency,
+                     (std::log(size) - first) / (last - first));
+  }
+};
+
+/// None where the profile knows the kind by no size.
+std::optional<SizedEfficiency> sized_efficiency(const Profile& profile, const std::string& kind,
+                                                double size) {
+  SizedEfficiency found;
+  for (const EfficiencyRow& row : profile.efficiencies) {
+    if (row.size <= 0.0 || row.kind != kind) continue;
+    if (!found.largest || row.size > found.largest->size) found.largest = &row;
+    const EfficiencyRow*& side = row.size < size ? found.below : found.above;
+    if (!side || std::abs(row.size - size) < std::abs(side->size - size)) side = &row;
+  }
+  return found.largest ? std::optional(found) : std::nullopt;
 }
 
 /// Seconds by FLOPs, bytes and what the profile says of their efficiency.
 double roofline_s(const Profile& profile, const std::string& kind, Dims dims, double flops,
                   double bytes) {
   const double compute_s = flops / profile.flops_per_s, memory_s = bytes / profile.bytes_per_s;
-  const std::map<double, double> by_size = sized_efficiencies(profile, kind);
-  if (by_size.empty()) return (compute_s + memory_s) / efficiency(profile, kind);
-  return std::max(compute_s / efficiency_at(by_size, size_of(kind, dims)),
-                  memory_s / by_size.rbegin()->second);
+  const double size = std::max(size_of(kind, dims), 1.0);
+  const auto by_size = sized_efficiency(profile, kind, size);
+  if (!by_size) return (compute_s + memory_s) / efficiency(profile, kind);
+  return std::max(compute_s / by_size->at(size), memory_s / by_size->largest->efficiency);
 }
 
 }  // namespace

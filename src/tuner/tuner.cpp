@@ -103,6 +103,13 @@ class BestPlans {
     return best;
   }
 
+  /// All that were simulated and fit.
+  std::vector<Placed> simulated() const {
+    std::vector<Placed> plans;
+    for (const Simulated& one : simulated_) plans.push_back({one.found.offer.plan, one.seconds});
+    return plans;
+  }
+
  private:
   struct Simulated {
     Found found;
@@ -248,8 +255,9 @@ void take_if_faster(const Question& question, Team& team, const plan::Plan& plan
   });
 }
 
-void add_reasons(const Question& question, Team& team, const Bounds& bounds, Result& result) {
-  Reasons found = reasons(question, team, result.best[0], bounds);
+void add_reasons(const Question& question, Team& team, const Bounds& bounds,
+                 std::vector<Placed> known, Result& result) {
+  Reasons found = reasons(question, team, result.best[0], bounds, std::move(known));
   result.ablations = std::move(found.ablations);
   result.untried = std::move(found.untried);
   try {
@@ -285,7 +293,8 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
   Searcher searcher(question, team);
   Result result;
   result.search.limit_s = search.time_limit_s;
-  result.best = BestPlans(question, team, searcher, result.search, budget).collect();
+  BestPlans plans(question, team, searcher, result.search, budget);
+  result.best = plans.collect();
   question.progress = nullptr;  // what follows are other searches
   budget.allow(budget.left_s());
   if (result.best.empty()) {
@@ -294,7 +303,7 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
   }
 
   searcher.add_to(result.search);
-  if (options.reasons) add_reasons(question, team, searcher.bounds(), result);
+  if (options.reasons) add_reasons(question, team, searcher.bounds(), plans.simulated(), result);
   result.search.interrupted = budget.stopped();
   result.search.seconds = budget.seconds();
   return result;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "base/text.hpp"
@@ -15,25 +16,29 @@
 namespace brume::tuner {
 namespace {
 
-constexpr double ablation_gap = 0.02;  ///< of the time without a knob
-
-/// A plan that fits.
-struct Placed {
-  plan::Plan plan;
-  double iteration_s = infinity;  ///< simulated coarsely
+/// How much faster another plan has to be, to be looked for: by that much of the time, or of what
+/// it is above the best plan's.
+struct Doubt {
+  double gap, part = 0.0;
+  double best_s = 0.0;
 };
 
-/// The plan than which none is faster by more than `gap` by the model's bound or prediction.
+// What it costs to do without a knob is known to a quarter, or to 2 % of an iteration.
+constexpr double ablation_gap = 0.02, ablation_part = 0.25;
+
+/// The plan than which none is faster by more than a doubt by the model's bound or prediction.
 ///
-/// @param bounds  of a search over these plans and others
+/// @param bounds   of a search over these plans and others
+/// @param fastest  of these plans known so far
 /// @throws OutOfTime when none is known by then
-std::optional<Placed> fastest_placed(const Question& question, Team& team, double gap,
-                                     const Bounds& bounds = {}) {
+std::optional<Placed> fastest_placed(const Question& question, Team& team, const Doubt& doubt,
+                                     const Bounds& bounds = {}, Placed fastest = {}) {
   Searcher searcher(question, team, bounds);
-  Placed fastest;
   const auto worth_knowing_s = [&] {
-    return fastest.iteration_s < infinity ? fastest.iteration_s * (1.0 - gap)
-                                          : infinity;  // gap may be 1
+    const double known_s = fastest.iteration_s;
+    return known_s == infinity
+               ? infinity
+               : known_s - std::max(doubt.gap * known_s, doubt.part * (known_s - doubt.best_s));
   };
   while (const std::optional<Found> found = searcher.next(worth_knowing_s())) {
     if (found->offer.predicted_s >= worth_knowing_s()) break;
@@ -58,6 +63,7 @@ namespace {
 struct Without {
   std::string name;
   Question question;
+  std::function<bool(const plan::Plan&)> used;
   std::optional<Placed> fastest = std::nullopt;
   bool narrower = true;  ///< its plans are among those of the whole search
   bool tried = false;
@@ -69,20 +75,24 @@ std::vector<Without> searches(const Question& question, const plan::Plan& best) 
   for (const plan::Knob* knob : plan::in_turn()) {
     const std::string name = knob->without;
     if (name.empty() || std::ranges::find(found, name, &Without::name) != found.end()) continue;
-    Without without{name, question};
-    bool used = false;
+    const auto used = [name](const plan::Plan& plan) {
+      return std::ranges::any_of(plan::knobs, [&](const plan::Knob& other) {
+        return other.without == name && plan::used(other, plan);
+      });
+    };
+    if (!used(best)) continue;
+    Without& without = found.emplace_back(Without{name, question, used});
     for (const plan::Knob& other : plan::knobs)
-      if (other.without == name) {
-        used = used || plan::used(other, best);
+      if (other.without == name)
         without.narrower = plan::forbid(other, without.question.keys) && without.narrower;
-      }
-    if (used) found.push_back(std::move(without));
   }
   for (std::size_t i = 0; i < question.cluster.groups.size(); ++i) {
     const std::string& name = question.cluster.groups[i].name;
-    const auto used = [&](const plan::Stage& stage) { return stage.group == name; };
-    if (question.cluster.groups.size() == 1 || std::ranges::none_of(best.stages, used)) continue;
-    found.push_back({name, question});
+    const auto used = [name](const plan::Plan& plan) {
+      return std::ranges::find(plan.stages, name, &plan::Stage::group) != plan.stages.end();
+    };
+    if (question.cluster.groups.size() == 1 || !used(best)) continue;
+    found.push_back({name, question, used});
     found.back().question.cluster.groups[i].nodes = 0;
   }
   return found;
@@ -90,11 +100,18 @@ std::vector<Without> searches(const Question& question, const plan::Plan& best) 
 
 }  // namespace
 
-Reasons reasons(const Question& question, Team& team, const Candidate& best, const Bounds& bounds) {
+Reasons reasons(const Question& question, Team& team, const Candidate& best, const Bounds& bounds,
+                std::vector<Placed> known) {
   std::vector<Without> all = searches(question, best.plan);
   for (Without& without : all) try {
-      without.fastest = fastest_placed(without.question, team, ablation_gap, bounds);
+      Placed fastest;
+      for (const Placed& one : known)
+        if (one.iteration_s < fastest.iteration_s && !without.used(one.plan)) fastest = one;
+      without.fastest =
+          fastest_placed(without.question, team, {ablation_gap, ablation_part, best.seconds()},
+                         bounds, std::move(fastest));
       without.tried = true;
+      if (without.fastest && without.narrower) known.push_back(*without.fastest);
     } catch (const OutOfTime&) {
     }
   Reasons found;
@@ -172,7 +189,7 @@ std::string other_change(const Question& question, Team& team) {
     Question other = question;
     const std::string change = plan::allow(*knob, other.keys);
     if (change.empty()) continue;
-    if (const auto any = fastest_placed(other, team, 1.0))  // any plan will do
+    if (const auto any = fastest_placed(other, team, {.gap = 1.0}))  // any plan will do
       return fmt::format("search.{} would fit: {} an iteration", change,
                          format_seconds(any->iteration_s));
   }

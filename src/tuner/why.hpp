@@ -15,8 +15,16 @@ struct Reasons {
   std::optional<plan::Plan> faster;  ///< one of these plans that the best one should have been
 };
 
+/// A plan that fits.
+struct Placed {
+  plan::Plan plan;
+  double iteration_s = infinity;  ///< simulated coarsely
+};
+
 /// @param bounds  of the search that found the best plan
-Reasons reasons(const Question& question, Team& team, const Candidate& best, const Bounds& bounds);
+/// @param known   plans of that search
+Reasons reasons(const Question& question, Team& team, const Candidate& best, const Bounds& bounds,
+                std::vector<Placed> known);
 
 /// The fastest plan of an unlimited machine, where it is faster by more than 3 % and misses this
 /// one by no more memory than some device has. @throws OutOfTime
