@@ -1,4 +1,6 @@
 /// @file The command line: reads options, calls a verb, turns its end into an exit code.
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
@@ -7,6 +9,7 @@
 
 #include "base/error.hpp"
 #include "base/log.hpp"
+#include "base/text.hpp"
 #include "deck/deck.hpp"
 #include "verbs.hpp"
 
@@ -21,10 +24,17 @@ void add_deck(CLI::App* verb, app::DeckOptions& options) {
       ->type_name("KEY=VALUE");
 }
 
-std::string deck_keys() {
-  std::string text = "Keys of a deck:\n";
-  for (const std::string& line : deck::schema().help()) text += "  " + line + "\n";
-  return text;
+constexpr const char* about_keys = "Keys of a deck, with units and defaults: brume keys [PREFIX]";
+
+int keys(const std::string& prefix) {
+  bool found = false;
+  for (const std::string& line : deck::schema().help()) {
+    if (!line.starts_with(prefix)) continue;
+    fmt::print("{}\n", line);
+    found = true;
+  }
+  require(found, Failure::input, "no key of a deck begins with '{}'", prefix);
+  return 0;
 }
 
 /// Everything the command line can say, and the verb it asked for.
@@ -41,7 +51,7 @@ struct CommandLine {
   app::ImportHuggingFaceOptions import_hf;
   app::ExportHuggingFaceOptions export_hf;
   app::ExportPlanOptions export_plan;
-  std::string export_plan_to;
+  std::string export_plan_to, key_prefix;
   app::ImportMistOptions mist;
   app::ImportMistProfileOptions mist_profile;
   bool verbose = false;
@@ -57,6 +67,27 @@ struct CommandLine {
     add_report();
     add_planning();
     add_tools();
+  }
+
+  /// What is wrong with words that nobody asked for.
+  std::string unexpected() const {
+    const std::vector<CLI::App*> verbs = cli.get_subcommands();
+    const CLI::App& app = verbs.empty() ? cli : *verbs.front();
+    const std::vector<std::string> words = cli.remaining(true);
+    const std::string& word = words.front();
+    std::vector<std::string> known;
+    if (word.starts_with('-'))
+      for (const CLI::Option* option : app.get_options())
+        known.push_back("--" + (option->get_lnames().empty() ? "" : option->get_lnames()[0]));
+    else if (verbs.empty())
+      for (const CLI::App* verb : app.get_subcommands({})) known.push_back(verb->get_name());
+    const std::string meant = nearest(word, known);
+    return fmt::format("{} '{}' is not known; {}`brume {}--help` says what there is",
+                       word.starts_with('-') ? "option"
+                       : verbs.empty()       ? "verb"
+                                             : "argument",
+                       word, meant.empty() ? "" : fmt::format("did you mean '{}'? ", meant),
+                       verbs.empty() ? "" : app.get_name() + " ");
   }
 
   void add_run() {
@@ -89,7 +120,7 @@ struct CommandLine {
         ->type_name("plain|json")
         ->check(CLI::IsMember({"plain", "json"}))
         ->capture_default_str();
-    verb_run->footer(deck_keys());
+    verb_run->footer(about_keys);
     verb_run->callback([this] { verb = [this] { return app::run(run); }; });
   }
 
@@ -145,7 +176,7 @@ struct CommandLine {
                          "A plan for each value of a key, for example cluster.nodes=1..4 or "
                          "cluster.memory_gib=16,24,40")
             ->type_name("KEY=VALUES");
-    verb_plan->footer(deck_keys());
+    verb_plan->footer(about_keys);
     verb_plan->callback([this] {
       verb = [this] { return plan.sweep.empty() ? app::plan(plan) : app::sweep(plan); };
     });
@@ -266,6 +297,11 @@ struct CommandLine {
         ->type_name("NAME|FILE");
     verb_selftest->callback([this] { verb = [this] { return app::selftest(selftest); }; });
 
+    CLI::App* verb_keys =
+        cli.add_subcommand("keys", "List the keys of a deck with units, defaults and meaning");
+    verb_keys->add_option("prefix", key_prefix, "Only those that begin so, for example cluster.");
+    verb_keys->callback([this] { verb = [this] { return keys(key_prefix); }; });
+
     CLI::App* verb_check =
         cli.add_subcommand("check", "Validate a deck and print it with all defaults");
     add_deck(verb_check, check);
@@ -303,9 +339,17 @@ int main(int argc, char** argv) {
   CommandLine line;
   try {
     line.cli.parse(argc, argv);
+  } catch (const CLI::ExtrasError&) {
+    fmt::print(stderr, "brume: {}\n", line.unexpected());
+    return int(Failure::input);
   } catch (const CLI::ParseError& error) {
-    const int code = line.cli.exit(error) == 0 ? 0 : int(Failure::input);
-    if (std::cout.flush()) return code;
+    if (error.get_exit_code() != 0) {
+      fmt::print(stderr, "brume: {}\n`brume --help` and `brume VERB --help` say what there is\n",
+                 error.what());
+      return int(Failure::input);
+    }
+    line.cli.exit(error);
+    if (std::cout.flush()) return 0;
     std::fputs("brume: standard output cannot be written\n", stderr);
     return int(Failure::storage);
   }
