@@ -140,9 +140,10 @@ TEST(Attention, ADocumentThatIsNotFiniteSpoilsNoOther) {
   for (int i = 0; i < c.shape.width(); ++i) c.qkv(100, i) = NAN;
   c.forward(), c.backward();
   for (int n = 0; n < 333; ++n)
-    if (begins[std::size_t(n)] != spoilt)
+    if (begins[std::size_t(n)] != spoilt) {
       for (int i = 0; i < c.shape.width(); ++i)
         EXPECT_TRUE(std::isfinite(c.dqkv(n, i)) && std::isfinite(c.o(n, i % 24))) << n;
+    }
 }
 
 // Scores of some units, of which a cap of 2 leaves little.
