@@ -358,9 +358,10 @@ Memory::Memory(std::int64_t bytes, Tier tier) : data_(nullptr, Free{tier}), byte
   if (bytes == 0) return;
   // What frees it does not know the length, which therefore lies in front: in the one page that is
   // there.
-  void* const block = ::mmap(nullptr, std::size_t(bytes) + page_bytes, PROT_READ | PROT_WRITE,
+  void* const block = ::mmap(nullptr, std::size_t(bytes) + page_bytes, PROT_NONE,
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  require(block != MAP_FAILED, Failure::resource, "no addresses for {} bytes", bytes);
+  require(block != MAP_FAILED && ::mprotect(block, page_bytes, PROT_READ | PROT_WRITE) == 0,
+          Failure::resource, "no addresses for {} bytes", bytes);
   *static_cast<std::size_t*>(block) = std::size_t(bytes) + page_bytes;
   data_.reset(static_cast<std::byte*>(block) + page_bytes);
 }
