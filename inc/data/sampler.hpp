@@ -86,6 +86,11 @@ class Sampler {
   std::int64_t num_windows_ = 0;
 };
 
+/// Windows of tokens, one after the other, that no file has.
+/// @throws Error(storage) when the temporary folder cannot hold them for a moment
+Sampler sampler_of(std::span<const std::int32_t> tokens, int vocab_size,
+                   const DocumentEnds& documents, int seq_len, bool isolated = false);
+
 /// Windows of `count` random tokens, the same each time, for measurements.
 /// @throws Error(storage) when the temporary folder cannot hold them for a moment
 Sampler random_tokens(int vocab_size, int seq_len, std::int64_t count);

@@ -143,6 +143,10 @@ class Engine {
   /// Mean loss over `sequences` samples from sample `first` on; flushes first. Collective.
   double evaluate(const data::Sampler& data, std::int64_t first, std::int64_t sequences);
 
+  /// The loss of this rank's own sequences among a batch of samples from `first` on, summed over
+  /// their targets: those of one if the plan gives it one. Flushes first. Collective.
+  double evaluate_own(const data::Sampler& data, std::int64_t first);
+
   Progress progress() const;
   std::int64_t steps_done() const;  ///< any thread
   /// Goes on from this progress, with weights and moments that the caller put into slabs().

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -12,25 +13,35 @@ struct PackOptions {
   double valid_ratio = 0.1;              ///< share held out, 0 <= valid_ratio < 1
   int block_tokens = 4096;               ///< held out together
   std::filesystem::path tokenizer = {};  ///< tokenizer.json or its folder; empty: bytes are tokens
+  std::string begin = {};                ///< the token before each document; empty: none
   std::string end = {};                  ///< the token after each document; empty: none
   std::string field = "text";            ///< of each line of JSON
+  std::function<void(double)> progress = {};  ///< told the share of all bytes that is packed
+};
+
+/// A document's tokens, of which the first `given` ones are not to be learned.
+struct TokenDocument {
+  std::vector<std::int32_t> tokens;
+  std::int64_t given = 0;
+  std::int64_t bytes = 0;         ///< of its text
+  std::int64_t answer_bytes = 0;  ///< ... behind what is given
 };
 
 struct PackedText {
-  std::int64_t documents;
-  std::int64_t bytes;
-  std::int64_t train_tokens;
-  std::int64_t valid_tokens;
+  std::int64_t documents = 0;
+  std::int64_t bytes = 0;
+  std::int64_t train_tokens = 0;
+  std::int64_t valid_tokens = 0;
   std::filesystem::path train;
   std::filesystem::path valid;
-  std::int64_t left_out;  ///< files of directories that are no text
+  std::int64_t left_out = 0;  ///< files of directories that are no text
 };
 
-/// Packs files: the tokens of each document in the given order, cut into blocks; an evenly spaced
-/// share of the blocks is held out, so both parts see every kind of text. A file is a document; in
-/// a file named .jsonl each line is one, and where it has no text in its field but a "prompt" and a
-/// "completion", the tokens of the prompt are not to be learned. Both files say where documents
-/// end; one of which a part is held out ends there too.
+/// Packs files, on all cores: the tokens of each document in the given order, cut into blocks; an
+/// evenly spaced share of the blocks is held out, so both parts see every kind of text. A file is a
+/// document; in a file named .jsonl each line is one, and where it has no text in its field but a
+/// "prompt" and a "completion", the tokens of the prompt are not to be learned. Both files say
+/// where documents end; one of which a part is held out ends there too.
 ///
 /// @param files        read whole, in order; directories are walked in name order, without hidden
 ///                     files and those with a zero byte near their beginning, which are no text
@@ -39,5 +50,9 @@ struct PackedText {
 ///                      or a tokenizer that is not supported; Error(storage) when writing fails
 PackedText pack_text(const std::vector<std::filesystem::path>& files,
                      const std::filesystem::path& directory, const PackOptions& options = {});
+
+/// The documents of a file, in order, as pack_text takes them. @throws Error(input) as that does
+std::vector<TokenDocument> read_documents(const std::filesystem::path& file,
+                                          const PackOptions& options);
 
 }  // namespace brume::interop

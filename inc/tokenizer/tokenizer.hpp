@@ -33,6 +33,10 @@ class Tokenizer {
   /// The bytes of the tokens, one after the other. @throws Error(input) for a token that is none
   std::string decode(std::span<const std::int32_t> tokens) const;
 
+  /// Bytes of text that the tokens stand for; added tokens stand for none.
+  /// @throws Error(input) for a token that is none
+  std::int64_t text_bytes(std::span<const std::int32_t> tokens) const;
+
   int vocab_size() const;  ///< the largest id and 1
 
   /// The id of a token by its text, for example that which ends documents.

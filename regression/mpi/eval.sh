@@ -36,3 +36,27 @@ refused() { # exit code, sentence, arguments
 refused 2 "is neither a run directory with checkpoints" nowhere
 refused 2 "name a token file by --data" "model"
 refused 2 "nowhere.tok" "run --data nowhere.tok"
+
+# Tokens are bytes: as many bits a byte as a token. How likely is "main(" follows from its two parts, alone
+# or beside others on two ranks.
+mpirun -n 2 --oversubscribe "$BRUME" eval run --sequences 8 > eval.out 2> eval.log
+awk '/a token$/ && /bits/ {token = $2} /a byte$/ {byte = $1} END {exit !(token > 0 && token == byte)}' eval.out ||
+  { cat eval.out; exit 1; }
+cat > lines.jsonl <<'LINES'
+{"prompt": "int ", "completion": "main("}
+{"prompt": "int ", "completion": "ma"}
+{"prompt": "int ma", "completion": "in("}
+{"prompt": "a prompt that is far longer than a sequence, of which the beginning is left out ................................................................. int ", "completion": "ma"}
+LINES
+for ranks in 1 2; do
+  mpirun -n $ranks --oversubscribe "$BRUME" eval run --completions lines.jsonl > likely.$ranks 2> eval.log ||
+    { cat eval.log; exit 1; }
+  sed 's/.*"log_likelihood":\([^,}]*\).*/\1/' likely.$ranks | tr '\n' ' ' |
+    awk '{d = $1 - $2 - $3; exit !(NF == 4 && $1 < -1 && d < 1e-4 && d > -1e-4 && $4 < -0.5)}' ||
+    { cat likely.$ranks; exit 1; }
+done
+grep -q '"bytes":5,.*"tokens":5' likely.1
+echo '{"prompt": "", "completion": "a"}' > alone.jsonl
+refused 2 "has no token before it" "run --completions alone.jsonl"
+echo '{"prompt": "a"}' > half.jsonl
+refused 2 "half.jsonl, line 1: has no text" "run --completions half.jsonl"

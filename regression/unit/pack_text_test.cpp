@@ -1,4 +1,7 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
 
 #include <cstdlib>
 #include <fstream>
@@ -90,6 +93,42 @@ TEST_F(PackText, PromptsAreNotLearned) {
   EXPECT_EQ(packed.documents, 3);
   EXPECT_EQ(packed.bytes, 16);
   EXPECT_THROW(pack_text({put("b.jsonl", "{\"prompt\": \"p\"}\n")}, directory_ / "out", {}), Error);
+}
+
+// Lines of many parts of a file, some longer than a part, packed on all cores: all come once, in
+// order, and a wrong one is named by its number.
+TEST_F(PackText, LongFilesOfLinesKeepTheirOrder) {
+  std::string lines, all;
+  for (int i = 0; std::ssize(lines) < 30'000'000; ++i) {
+    const std::string word = fmt::format("{};", i);
+    std::string text = word;
+    while (std::ssize(text) < (i % 37 == 0 ? 200'000 : i % 1000)) text += word;
+    if (i == 40) text = std::string(20'000'000, 'x');
+    all += text;
+    lines += "{\"text\": \"" + text + "\"}" + (i % 5 == 0 ? "\r\n\n" : "\n");
+  }
+  const fs::path path = put("a.jsonl", lines);
+  double packed_share = 0.0;
+  const auto progress = [&](double share) {
+    EXPECT_GE(share, packed_share);
+    packed_share = share;
+  };
+  const PackedText packed = pack_text({path, put("b", "end")}, directory_ / "out",
+                                      {.valid_ratio = 0.0, .progress = progress});
+  EXPECT_EQ(packed_share, 1.0);
+  EXPECT_EQ(text_of(packed.train), all + "end");
+  EXPECT_EQ(std::ssize(documents_of(packed.train)), packed.documents);
+
+  const std::int64_t number = 1 + std::ranges::count(lines, '\n');
+  put("a.jsonl", lines + "{\"body\": 1}");
+  try {
+    pack_text({path}, directory_ / "out", {});
+    ADD_FAILURE() << "nothing was refused";
+  } catch (const Error& error) {
+    EXPECT_TRUE(std::string(error.what())
+                    .starts_with(fmt::format("{}, line {}: has no text", path.string(), number)))
+        << error.what();
+  }
 }
 
 TEST_F(PackText, EveryByteGoesToOneSideInOrder) {

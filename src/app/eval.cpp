@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numbers>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "all_ranks.hpp"
 #include "base/error.hpp"
@@ -18,16 +20,19 @@
 #include "device/memory.hpp"
 #include "engine/engine.hpp"
 #include "interop/hugging_face.hpp"
+#include "interop/tokens.hpp"
 #include "io/checkpoint.hpp"
 #include "kernels/narrow.hpp"
 #include "kernels/types.hpp"
 #include "prepare.hpp"
+#include "tokenizer/tokenizer.hpp"
 #include "verbs.hpp"
 #include "weights.hpp"
 
 namespace brume::app {
 namespace {
 
+namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t no_limit = std::int64_t{1} << 60;  ///< [bytes] as much as can be had
@@ -40,6 +45,7 @@ class Evaluation {
 
   void run() {
     read();
+    if (!options_.completions.empty()) return score();
     choose_plan();
     std::optional<data::Sampler> data;
     comm::together(job_, [&] { data.emplace(open_data()); });
@@ -48,17 +54,147 @@ class Evaluation {
     if (leader_)
       log::info("{} of {} sequences of {} tokens, on {} ranks", sequences, data->num_windows(),
                 model_.seq_len, job_.size());
+    with_engine([&](engine::Engine& engine) {
+      const auto start = Clock::now();
+      const double loss = engine.evaluate(*data, 0, sequences);
+      const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+      if (leader_) print(*data, loss, sequences, seconds);
+    });
+  }
+
+ private:
+  template <class Use>
+  void with_engine(const Use& use) {
     const int threads = device::threads_per_rank(session_.ranks_per_node());
     const kernels::Runtime runtime(threads);
     engine::Engine engine(plan_, model_, settings(threads), job_);
     load_weights({options_.weights, checkpoint_}, model_, engine, job_);
-    const auto start = Clock::now();
-    const double loss = engine.evaluate(*data, 0, sequences);
-    if (leader_)
-      print(loss, sequences, std::chrono::duration<double>(Clock::now() - start).count());
+    use(engine);
   }
 
- private:
+  /// Prints how likely the completions of a file are, a line of JSON each.
+  void score() {
+    choose_plan_of_one_sequence();
+    std::vector<interop::TokenDocument> documents;
+    std::optional<data::Sampler> data;
+    comm::together(job_, [&] {
+      documents = read_completions();
+      data.emplace(sequences_of(documents));
+    });
+    const auto count = std::int64_t(documents.size());
+    std::vector<double> likelihoods(documents.size());
+    with_engine([&](engine::Engine& engine) {
+      const int own = plan::place(plan_, job_.rank()).dp_rank;
+      for (std::int64_t first = 0; first < count; first += job_.size()) {
+        const double loss = engine.evaluate_own(*data, first);
+        if (first + own < count) likelihoods[std::size_t(first + own)] = -loss;
+      }
+    });
+    job_.all_reduce(likelihoods, comm::Reduction::sum);
+    if (!leader_) return;
+    double sum = 0.0, bytes = 0.0;
+    for (std::size_t i = 0; i < documents.size(); ++i) {
+      const interop::TokenDocument& document = documents[i];
+      const nlohmann::json line{{"log_likelihood", likelihoods[i]},
+                                {"tokens", std::ssize(document.tokens) - document.given},
+                                {"bytes", document.answer_bytes}};
+      fmt::print("{}\n", line.dump());
+      sum += likelihoods[i];
+      bytes += double(document.answer_bytes);
+    }
+    log::info("{} completions, {:.4f} bits a byte", count, -sum / std::numbers::ln2 / bytes);
+  }
+
+  void choose_plan_of_one_sequence() {
+    require(options_.plan.empty(), Failure::input,
+            "--completions are scored one a rank: leave --plan out");
+    plan_ = plan::equal_stages(model_, job_.size(), 1,
+                               {.nodes = session_.num_nodes(),
+                                .devices_per_node = job_.size() / session_.num_nodes(),
+                                .microbatch = 1,
+                                .dp = job_.size(),
+                                .zero_level = 3});
+  }
+
+  /// Prompts lose what is too much before the completion.
+  std::vector<interop::TokenDocument> read_completions() const {
+    std::vector<interop::TokenDocument> documents = interop::read_documents(
+        options_.completions, {.tokenizer = tokenizer_path(), .begin = options_.begin});
+    for (std::size_t i = 0; i < documents.size(); ++i) {
+      interop::TokenDocument& document = documents[i];
+      const std::int64_t excess = std::ssize(document.tokens) - model_.seq_len;
+      const std::string where = fmt::format("{}: completion {}", options_.completions, i + 1);
+      require(document.given < std::ssize(document.tokens), Failure::input, "{} is empty", where);
+      require(document.given > 0, Failure::input,
+              "{} has no token before it, so its first one has no likelihood: give it a prompt, or "
+              "name a token by --begin",
+              where);
+      require(excess < document.given, Failure::input,
+              "{} has {} tokens, of which and of one before them seq_len = {} must have room",
+              where, std::ssize(document.tokens) - document.given, model_.seq_len);
+      if (excess <= 0) continue;
+      document.tokens.erase(document.tokens.begin(), document.tokens.begin() + excess);
+      document.given -= excess;
+    }
+    require(!documents.empty(), Failure::input, "{}: holds no completions", options_.completions);
+    return documents;
+  }
+
+  /// A sequence for each, filled with what is not scored.
+  data::Sampler sequences_of(const std::vector<interop::TokenDocument>& documents) const {
+    std::vector<std::int32_t> tokens;
+    data::DocumentEnds ends;
+    const auto end_here = [&](std::int64_t answer) {
+      ends.ends.push_back(std::ssize(tokens));
+      ends.answers.push_back(answer);
+    };
+    for (const interop::TokenDocument& document : documents) {
+      const std::int64_t first = std::ssize(tokens);
+      tokens.insert(tokens.end(), document.tokens.begin(), document.tokens.end());
+      end_here(first + document.given);
+      tokens.resize(std::size_t(first + model_.seq_len));
+      end_here(std::ssize(tokens));
+    }
+    tokens.push_back(0);
+    end_here(std::ssize(tokens));
+    for (const std::int32_t token : tokens)
+      require(token < model_.vocab_size, Failure::input,
+              "{}: its tokenizer makes token {}, the model has a vocabulary of {}",
+              options_.completions, token, model_.vocab_size);
+    return data::sampler_of(tokens, model_.vocab_size, ends, model_.seq_len, model_.isolated);
+  }
+
+  /// That which is given, or lies beside the weights; empty where tokens are bytes.
+  fs::path tokenizer_path() const {
+    if (!options_.tokenizer.empty()) return options_.tokenizer;
+    std::error_code none;
+    for (const fs::path& beside : {fs::path(options_.weights), fs::path(options_.weights) / "hf"})
+      if (fs::exists(beside / "tokenizer.json", none)) return beside;
+    require(model_.vocab_size == 256, Failure::input,
+            "{}: has no tokenizer.json beside it: name one by --tokenizer", options_.weights);
+    return {};
+  }
+
+  /// Bytes of text that the targets of samples stand for; nothing without a tokenizer.
+  std::optional<double> text_bytes(const data::Sampler& data, std::int64_t sequences) const {
+    std::optional<tokenizer::Tokenizer> tokenizer;
+    try {
+      if (const fs::path path = tokenizer_path(); !path.empty()) tokenizer.emplace(path);
+    } catch (const Error&) {
+      if (!options_.tokenizer.empty()) throw;
+      return std::nullopt;
+    }
+    if (!tokenizer) return double(data.num_targets(0, sequences));
+    double bytes = 0.0;
+    std::vector<std::int32_t> inputs(std::size_t(model_.seq_len)), targets(inputs.size());
+    for (std::int64_t i = 0; i < sequences; ++i) {
+      data.sample(i, inputs, targets);
+      const auto learned = std::ranges::partition(targets, [](int token) { return token >= 0; });
+      bytes += double(tokenizer->text_bytes({targets.begin(), learned.begin()}));
+    }
+    return bytes;
+  }
+
   /// The deck of the checkpoint, or one for a pretrained model.
   void read() {
     checkpoint_ = find_weights(job_, options_.weights);
@@ -121,19 +257,23 @@ class Evaluation {
     return s;
   }
 
-  void print(double loss, std::int64_t sequences, double seconds) const {
-    const double tokens = double(sequences) * model_.seq_len;
+  void print(const data::Sampler& data, double loss, std::int64_t sequences, double seconds) const {
+    const double tokens = double(data.num_targets(0, sequences));
+    const std::optional<double> bytes = text_bytes(data, sequences);
+    const double bits = bytes ? loss * tokens / std::numbers::ln2 / *bytes : 0.0;
     if (options_.json) {
-      const nlohmann::json all{{"loss", loss},
-                               {"perplexity", std::exp(loss)},
-                               {"sequences", sequences},
-                               {"tokens", tokens},
-                               {"seconds", seconds}};
+      nlohmann::json all{{"loss", loss},
+                         {"perplexity", std::exp(loss)},
+                         {"sequences", sequences},
+                         {"tokens", tokens},
+                         {"seconds", seconds}};
+      if (bytes) all["bits_per_byte"] = bits;
       fmt::print("{}\n", all.dump());
       return;
     }
     fmt::print("loss        {:.6f} nats a token\nperplexity  {:.4f}\nbits        {:.4f} a token\n",
                loss, std::exp(loss), loss / std::numbers::ln2);
+    if (bytes) fmt::print("            {:.4f} a byte\n", bits);
     fmt::print("tokens      {} in {} sequences, {}\n", format_count(tokens), sequences,
                format_seconds(seconds));
   }

@@ -125,14 +125,30 @@ struct CommandLine {
   }
 
   void add_eval() {
-    CLI::App* verb_eval = cli.add_subcommand(
-        "eval", "Loss and perplexity of trained weights on a token file; one rank, mpirun or srun");
+    CLI::App* verb_eval = cli.add_subcommand("eval",
+                                             "Loss and perplexity of trained weights on a token "
+                                             "file, or log-likelihoods of completions; "
+                                             "one rank, mpirun or srun");
     verb_eval
         ->add_option("weights", eval.weights,
                      "Run directory, one of its checkpoints, or a Hugging Face model")
         ->required();
     verb_eval->add_option("--data", eval.data, "Token file (default: the run's data.valid)")
         ->type_name("FILE");
+    verb_eval
+        ->add_option(
+            "--completions", eval.completions,
+            "Instead of --data: lines of JSON with \"prompt\" and \"completion\"; prints the "
+            "log-likelihood of each")
+        ->type_name("FILE");
+    verb_eval
+        ->add_option("--tokenizer", eval.tokenizer,
+                     "tokenizer.json, or a directory with one (default: the weights' own)")
+        ->type_name("FILE|DIR");
+    verb_eval
+        ->add_option("--begin", eval.begin,
+                     "Token before each prompt, for example '<s>' (default: none)")
+        ->type_name("TOKEN");
     verb_eval->add_option("--sequences", eval.sequences, "Read only so many sequences")
         ->type_name("N")
         ->check(CLI::PositiveNumber);
@@ -323,6 +339,12 @@ struct CommandLine {
     tokens
         ->add_option("--end", import.pack.end,
                      "Token after each document, for example '<|endoftext|>' (default: none)")
+        ->type_name("TOKEN");
+    tokens
+        ->add_option(
+            "--begin", import.pack.begin,
+            "Token before each document, for example '<s>', which is not learned (default: "
+            "none)")
         ->type_name("TOKEN");
     tokens->add_option("--field", import.pack.field, "Field of .jsonl files that holds the text")
         ->capture_default_str();

@@ -2,6 +2,8 @@
 /// them.
 #include <fmt/format.h>
 
+#include <chrono>
+
 #include <nlohmann/json.hpp>
 
 #include "all_ranks.hpp"
@@ -256,7 +258,14 @@ int profile(const DeckOptions& options, const std::string& output) {
 
 int import_tokens(const ImportOptions& options) {
   const std::vector<std::filesystem::path> files(options.files.begin(), options.files.end());
-  const interop::PackedText packed = interop::pack_text(files, options.directory, options.pack);
+  interop::PackOptions how = options.pack;
+  using Clock = std::chrono::steady_clock;
+  how.progress = [said = Clock::now()](double share) mutable {
+    if (Clock::now() - said < std::chrono::seconds(5)) return;
+    said = Clock::now();
+    log::info("{:.0f} % packed", 100.0 * share);
+  };
+  const interop::PackedText packed = interop::pack_text(files, options.directory, how);
   const std::int64_t tokens = packed.train_tokens + packed.valid_tokens;
   log::info(
       "packed {} documents, {} bytes, {:.2f} bytes a token: {} tokens into {} and {} held out into "

@@ -29,9 +29,12 @@ struct RunOptions : DeckOptions {
 };
 
 struct EvalOptions {
-  std::string weights;  ///< run directory, checkpoint or Hugging Face model
-  std::string data;     ///< token file; empty: the deck's data.valid
-  std::string plan;     ///< file; empty: the checkpoint's, or one over all ranks
+  std::string weights;      ///< run directory, checkpoint or Hugging Face model
+  std::string data;         ///< token file; empty: the deck's data.valid
+  std::string completions;  ///< lines of JSON to score instead; empty: none
+  std::string tokenizer;    ///< of these, and of bytes; empty: that which lies beside the weights
+  std::string begin;        ///< token before each prompt; empty: none
+  std::string plan;         ///< file; empty: the checkpoint's, or one over all ranks
   std::vector<std::string> sets;
   std::optional<std::int64_t> sequences;  ///< nothing: all
   bool json = false;

@@ -191,18 +191,23 @@ Sampler::First Sampler::first_token(std::int64_t index) const {
   return {files_[file], permute(within, windows, key) * seq_len_};
 }
 
-Sampler random_tokens(int vocab_size, int seq_len, std::int64_t count) {
+Sampler sampler_of(std::span<const std::int32_t> tokens, int vocab_size,
+                   const DocumentEnds& documents, int seq_len, bool isolated) {
   // The file gets a folder of its own, because others may write to that of temporary files.
-  std::string folder = (std::filesystem::temp_directory_path() / "brume-random-XXXXXX").string();
+  std::string folder = (std::filesystem::temp_directory_path() / "brume-tokens-XXXXXX").string();
   const bool made = ::mkdtemp(folder.data()) != nullptr;
   require(made, Failure::storage, "{}: cannot be made: {}", folder, last_error());
+  const Removed at_the_end{folder};
+  const std::filesystem::path path = std::filesystem::path(folder) / "a.tok";
+  write_token_file(path, tokens, vocab_size, documents);
+  return Sampler(TokenFile(path), Order::sequential, 1, seq_len, isolated);  // which keeps it open
+}
+
+Sampler random_tokens(int vocab_size, int seq_len, std::int64_t count) {
   std::mt19937 random(1);
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(count));
   for (std::int32_t& token : tokens) token = std::int32_t(random() % unsigned(vocab_size));
-  const Removed at_the_end{folder};
-  const std::filesystem::path path = std::filesystem::path(folder) / "random.tok";
-  write_token_file(path, tokens, vocab_size);
-  return Sampler(TokenFile(path), Order::sequential, 1, seq_len);  // which keeps it open
+  return sampler_of(tokens, vocab_size, {}, seq_len);
 }
 
 }  // namespace brume::data

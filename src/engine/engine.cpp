@@ -321,6 +321,21 @@ double Engine::evaluate(const data::Sampler& data, std::int64_t first, std::int6
   return loss;
 }
 
+double Engine::evaluate_own(const data::Sampler& data, std::int64_t first) {
+  flush();
+  Impl& e = *impl_;
+  StepScalars scalars = e.scalars(0);
+  scalars.loss_scale = 1.0f;
+  e.load_batch(data, first, e.plan.global_batch);
+  std::vector<Span> times;
+  e.executor.run(e.evaluation, Parts::train, scalars,
+                 e.evaluation_guards ? &*e.evaluation_guards : nullptr, times);
+  double loss = 0.0;
+  if (const Buffer* const own = named(e.evaluation, "loss"))
+    device::copy_now(&loss, e.arena.at(*own), sizeof loss);
+  return loss;
+}
+
 Progress Engine::progress() const { return {impl_->done, impl_->samples, impl_->scaling}; }
 
 std::int64_t Engine::steps_done() const { return impl_->done; }

@@ -1,32 +1,25 @@
 #include "interop/tokens.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <fstream>
-#include <limits>
-#include <nlohmann/json.hpp>
+#include <condition_variable>
+#include <exception>
+#include <iterator>
+#include <mutex>
 #include <optional>
 #include <span>
-#include <string>
-#include <string_view>
+#include <thread>
+#include <utility>
 
 #include "base/error.hpp"
 #include "base/files.hpp"
 #include "data/token_file.hpp"
-#include "deck/json.hpp"
-#include "tokenizer/tokenizer.hpp"
+#include "documents.hpp"
 
 namespace brume::interop {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// A document's tokens, of which those before `given` are not to be learned.
-struct Packed {
-  std::vector<std::int32_t> tokens;
-  std::int64_t given = 0;
-};
 
 /// What one token file will hold.
 struct Stream {
@@ -58,7 +51,7 @@ class Dealer {
   Dealer(double valid_ratio, int block_tokens)
       : ratio_(valid_ratio), block_(std::size_t(block_tokens)) {}
 
-  void add(const Packed& document) {
+  void add(const TokenDocument& document) {
     any_given = any_given || document.given > 0;
     std::span<const std::int32_t> tokens = document.tokens;
     std::int64_t given = document.given;
@@ -94,115 +87,72 @@ class Dealer {
   double blocks_ = 0;       ///< blocks before it
 };
 
-/// Whether a file begins as no text does: with a zero byte in its first 4 KiB.
-bool is_binary(const fs::path& path) {
-  std::array<char, 4096> start{};
-  std::ifstream file(path, std::ios::binary);
-  file.read(start.data(), std::ssize(start));
-  return std::ranges::count(std::span(start).first(std::size_t(file.gcount())), '\0') > 0;
-}
-
-/// Turns documents into tokens: those of a tokenizer, or their bytes.
-class Packer {
+/// Encodes parts on all cores, and hands their documents out in the parts' order.
+class ParallelEncoding {
  public:
-  explicit Packer(const PackOptions& options)
-      : dealer(options.valid_ratio, options.block_tokens), field_(options.field) {
-    if (!options.tokenizer.empty()) tokenizer_.emplace(options.tokenizer);
-    if (options.end.empty()) return;
-    if (tokenizer_) end_ = tokenizer_->find(options.end);
-    require(end_.has_value(), Failure::input,
-            "{}: has no added token '{}' that could end documents",
-            tokenizer_ ? options.tokenizer.string() : "bytes without a tokenizer", options.end);
+  ParallelEncoding(const std::vector<TextPart>& parts, const PackOptions& options)
+      : parts_(parts), options_(options), made_(parts.size()) {
+    const std::size_t threads = std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1,
+                                                        std::max<std::size_t>(parts.size(), 1));
+    ahead_ = 4 * threads;
+    for (std::size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+  }
+  ~ParallelEncoding() {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    changed_.notify_all();
   }
 
-  int vocab_size() const { return tokenizer_ ? tokenizer_->vocab_size() : 256; }
-
-  void add_path(const fs::path& path) {
-    try {
-      if (fs::is_directory(path)) return add_directory(path);
-      require(fs::is_regular_file(path), Failure::input, "{}: no such file", path.string());
-    } catch (const fs::filesystem_error& error) {
-      throw Error(Failure::input, "{}: cannot be read: {}", path.string(), error.code().message());
-    }
-    const Bytes content =
-        read_file(path, Failure::input, std::numeric_limits<std::int64_t>::max(), Links::follow);
-    if (path.extension() == ".jsonl")
-      add_lines(as_text(content), path.string());
-    else
-      add_document("", as_text(content));
+  /// The documents of the next part. @throws what reading it threw
+  std::vector<TokenDocument> take() {
+    std::unique_lock lock(mutex_);
+    Made& made = made_[taken_];
+    changed_.wait(lock, [&] { return made.done; });
+    ++taken_;
+    changed_.notify_all();
+    if (made.failure) std::rethrow_exception(made.failure);
+    return std::move(made.documents);
   }
-
-  Dealer dealer;
-  std::int64_t documents = 0;
-  std::int64_t bytes = 0;
-  std::int64_t left_out = 0;  ///< files of directories that are no text
 
  private:
-  void add_directory(const fs::path& directory) {
-    std::vector<fs::path> entries;
-    for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
-      const bool hidden = entry.path().filename().string().starts_with('.');
-      // A linked directory may lead back here; pipes and devices have no end.
-      const bool walked = entry.is_regular_file() || (entry.is_directory() && !entry.is_symlink());
-      if (!hidden && walked) entries.push_back(entry.path());
-    }
-    std::ranges::sort(entries);
-    for (const fs::path& entry : entries)
-      if (fs::is_regular_file(entry) && is_binary(entry))
-        ++left_out;
-      else
-        add_path(entry);
-  }
+  struct Made {
+    std::vector<TokenDocument> documents;
+    std::exception_ptr failure;
+    bool done = false;
+  };
 
-  void add_lines(std::string_view text, const std::string& name) {
-    for (std::int64_t number = 1; !text.empty(); ++number) {
-      const std::string_view line = text.substr(0, text.find('\n'));
-      text.remove_prefix(std::min(line.size() + 1, text.size()));
-      if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-      const std::string where = fmt::format("{}, line {}", name, number);
-      const nlohmann::json object = deck::parse_json(line, where);
-      const auto text_in = [&](const std::string& field) {
-        const bool has = object.is_object() && object.contains(field) && object[field].is_string();
-        return has ? object[field].get_ptr<const std::string*>() : nullptr;
-      };
-      if (const std::string* const whole = text_in(field_)) {
-        add_document("", *whole);
-        continue;
+  /// Takes part after part, not far ahead of what was taken; each thread has an encoder of its own.
+  void work() {
+    std::optional<Encoder> encoder;
+    for (;;) {
+      std::unique_lock lock(mutex_);
+      changed_.wait(
+          lock, [&] { return stopped_ || begun_ == parts_.size() || begun_ < taken_ + ahead_; });
+      if (stopped_ || begun_ == parts_.size()) return;
+      const std::size_t number = begun_++;
+      lock.unlock();
+      Made made{.done = true};
+      try {
+        if (!encoder) encoder.emplace(options_);
+        made.documents = encoder->encode(parts_[number]);
+      } catch (...) {
+        made.failure = std::current_exception();
       }
-      const std::string* const prompt = text_in("prompt");
-      const std::string* const completion = text_in("completion");
-      require(prompt && completion, Failure::input,
-              "{}: has no text in the field '{}', nor a prompt with its completion: name another "
-              "field with --field",
-              where, field_);
-      add_document(*prompt, *completion);
+      lock.lock();
+      made_[number] = std::move(made);
+      changed_.notify_all();
     }
   }
 
-  /// A text, behind one that is given and not to be learned.
-  void add_document(std::string_view prompt, std::string_view text) {
-    if (text.empty()) return;
-    document_.tokens.clear();
-    append(prompt);
-    document_.given = std::ssize(document_.tokens);
-    append(text);
-    if (end_) document_.tokens.push_back(*end_);
-    dealer.add(document_);
-    ++documents;
-    bytes += std::ssize(prompt) + std::ssize(text);
-  }
-
-  void append(std::string_view text) {
-    if (tokenizer_)
-      tokenizer_->encode(text, document_.tokens);
-    else
-      for (const char c : text) document_.tokens.push_back(static_cast<unsigned char>(c));
-  }
-
-  std::string field_;
-  std::optional<tokenizer::Tokenizer> tokenizer_;
-  std::optional<std::int32_t> end_;
-  Packed document_;  ///< the present one
+  const std::vector<TextPart>& parts_;
+  const PackOptions& options_;
+  std::size_t ahead_ = 0;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Made> made_;             ///< by part; with what follows, under the mutex
+  std::size_t begun_ = 0, taken_ = 0;  ///< parts
+  bool stopped_ = false;
+  std::vector<std::jthread> threads_;  ///< last: they use the rest
 };
 
 }  // namespace
@@ -213,23 +163,40 @@ PackedText pack_text(const std::vector<fs::path>& files, const fs::path& directo
           "the share held out must be in 0..1, below 1, found {}", options.valid_ratio);
   require(options.block_tokens >= 1, Failure::input, "a block must have at least 1 token, found {}",
           options.block_tokens);
-  Packer packer(options);
-  for (const fs::path& path : files) packer.add_path(path);
-  Dealer& dealer = packer.dealer;
-  require(!dealer.train.tokens.empty() || !dealer.valid.tokens.empty(), Failure::input,
-          "the files to pack hold no text");
+  const TextParts text = text_parts(files);
+  const int vocab_size = Encoder(options).vocab_size();
+  Dealer dealer(options.valid_ratio, options.block_tokens);
+  PackedText packed{.train = directory / "train.tok",
+                    .valid = directory / "valid.tok",
+                    .left_out = text.left_out};
+  std::int64_t read = 0;
+  ParallelEncoding encoding(text.parts, options);
+  for (const TextPart& part : text.parts) {
+    for (const TokenDocument& document : encoding.take()) {
+      if (document.answer_bytes == 0) continue;
+      dealer.add(document);
+      ++packed.documents;
+      packed.bytes += document.bytes;
+    }
+    read += part.end - part.first;
+    if (options.progress) options.progress(double(read) / double(text.bytes));
+  }
+  packed.train_tokens = std::ssize(dealer.train.tokens);
+  packed.valid_tokens = std::ssize(dealer.valid.tokens);
+  require(packed.documents > 0, Failure::input, "the files to pack hold no text");
 
   make_directory(directory);
-  PackedText packed{.documents = packer.documents,
-                    .bytes = packer.bytes,
-                    .train_tokens = std::ssize(dealer.train.tokens),
-                    .valid_tokens = std::ssize(dealer.valid.tokens),
-                    .train = directory / "train.tok",
-                    .valid = directory / "valid.tok",
-                    .left_out = packer.left_out};
-  dealer.train.write(packed.train, packer.vocab_size(), dealer.any_given);
-  dealer.valid.write(packed.valid, packer.vocab_size(), dealer.any_given);
+  dealer.train.write(packed.train, vocab_size, dealer.any_given);
+  dealer.valid.write(packed.valid, vocab_size, dealer.any_given);
   return packed;
+}
+
+std::vector<TokenDocument> read_documents(const fs::path& file, const PackOptions& options) {
+  Encoder encoder(options);
+  std::vector<TokenDocument> documents;
+  for (const TextPart& part : text_parts({file}).parts)
+    std::ranges::move(encoder.encode(part), std::back_inserter(documents));
+  return documents;
 }
 
 }  // namespace brume::interop

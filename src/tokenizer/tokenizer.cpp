@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "added_tokens.hpp"
@@ -71,6 +72,7 @@ struct Tokenizer::Parts {
     const auto number = id.get<std::int32_t>();
     put(number, text);
     ids.insert_or_assign(text, number);
+    added.insert(number);
     const bool after = has("normalized");
     (after ? normalized : raw)
         .add({after ? normalizer.apply(text) : text, number, has("lstrip"), has("rstrip"),
@@ -82,6 +84,13 @@ struct Tokenizer::Parts {
     if (!merges.byte_fallback()) return word;
     if (const std::optional<char> byte = merges.byte_of(word)) return {*byte};
     return replaced(word, written_space, " ");
+  }
+
+  const std::string& text(std::int32_t token) const {
+    const bool known = token >= 0 && std::size_t(token) < texts.size();
+    require(known && texts[std::size_t(token)], Failure::input,
+            "token {} is none of the tokenizer's", token);
+    return *texts[std::size_t(token)];
   }
 
   void put(std::int32_t id, const std::string& bytes) {
@@ -109,6 +118,7 @@ struct Tokenizer::Parts {
   bool drops_space;             ///< that a decoded text begins with
   AddedTokens raw, normalized;  ///< looked for before and after the text is normalized
   ByText<std::int32_t> ids;     ///< of added tokens
+  std::set<std::int32_t> added;
   std::vector<std::optional<std::string>> texts;  ///< bytes of each id
 };
 
@@ -139,13 +149,16 @@ void Tokenizer::encode(std::string_view text, std::vector<std::int32_t>& tokens)
 
 std::string Tokenizer::decode(std::span<const std::int32_t> tokens) const {
   std::string text;
-  for (const std::int32_t token : tokens) {
-    require(token >= 0 && token < vocab_size() && parts_->texts[std::size_t(token)], Failure::input,
-            "token {} is none of the tokenizer's", token);
-    text += *parts_->texts[std::size_t(token)];
-  }
+  for (const std::int32_t token : tokens) text += parts_->text(token);
   if (parts_->drops_space && text.starts_with(' ')) text.erase(0, 1);
   return text;
+}
+
+std::int64_t Tokenizer::text_bytes(std::span<const std::int32_t> tokens) const {
+  std::int64_t bytes = 0;
+  for (const std::int32_t token : tokens)
+    if (!parts_->added.contains(token)) bytes += std::ssize(parts_->text(token));
+  return bytes;
 }
 
 int Tokenizer::vocab_size() const { return int(parts_->texts.size()); }
