@@ -1,4 +1,5 @@
-/// @file Text to tokens and back, as a tokenizer.json of Hugging Face says.
+/// @file Text to tokens and back, as a tokenizer.json of Hugging Face or a model of SentencePiece
+/// says.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +13,18 @@
 
 namespace brume::tokenizer {
 
+class Scheme;
+
 /// Byte-pair encoding, byte-level (GPT-2, Llama 3, Qwen, SmolLM, Falcon) or of characters with
 /// bytes for those that are no token (Llama 2, Mistral, Gemma).
 ///
-/// The ids are those of the reference library without the tokens that its post-processor adds.
-/// It remembers pieces that it met, so it is for one thread at a time.
+/// Or what a model of SentencePiece is. The ids are those of the reference library without the
+/// tokens that its post-processor adds. It remembers pieces that it met, so it is for one thread at
+/// a time.
 class Tokenizer {
  public:
-  /// @param path  a tokenizer.json, or a directory with one
+  /// @param path  a tokenizer.json, a model of SentencePiece (named .model), or a directory with
+  /// one
   /// @throws Error(input) when the file cannot be read, is none, or asks for what is not supported;
   ///                      the message names the file and the part
   explicit Tokenizer(const std::filesystem::path& path);
@@ -43,8 +48,7 @@ class Tokenizer {
   std::optional<std::int32_t> find(std::string_view token) const;
 
  private:
-  struct Parts;
-  std::unique_ptr<Parts> parts_;
+  std::unique_ptr<Scheme> scheme_;
 };
 
 }  // namespace brume::tokenizer

@@ -153,6 +153,52 @@ TEST(Tokenizer, AddedTokensTakeTheSpaceTheyAskFor) {
             Tokens({902, 904, 67}));
 }
 
+class Models : public testing::TestWithParam<const char*> {};
+
+TEST_P(Models, OfSentencePieceHaveItsIds) {
+  const json expected = json::parse(all_of(folder / "expected.json"));
+  std::string text = all_of(folder / "text.txt");
+  const std::string mark = "\xef\xbf\xbd";
+  for (std::size_t at = 0; (at = text.find(mark)) != std::string::npos;)
+    text.erase(at, mark.size());
+  const auto again =
+      std::ranges::unique(text, [](char a, char b) { return a == b && a >= '!' && a <= '~'; });
+  text.erase(again.begin(), again.end());
+  Tokenizer tokenizer(folder / (std::string(GetParam()) + ".model"));
+  expect_same(tokenizer, text, expected.at(GetParam()).get<Tokens>());
+  EXPECT_EQ(tokenizer.vocab_size(), 800);
+  EXPECT_EQ(tokenizer.find("</s>"), 2);
+  EXPECT_EQ(tokenizer.find("e"), std::nullopt);
+  const std::string words = "int main() of the lazy dogs; <tool>";
+  EXPECT_EQ(tokenizer.decode(encoded(tokenizer, words)), words);
+  const std::int32_t control = 2;
+  EXPECT_EQ(tokenizer.text_bytes(std::span(&control, 1)), 0);
+  EXPECT_EQ(tokenizer.text_bytes(encoded(tokenizer, "dogs")), 5);  // with the space before it
+}
+
+INSTANTIATE_TEST_SUITE_P(OfSentencePiece, Models, testing::Values("bpe", "unigram"));
+
+TEST(Tokenizer, WhatIsNoModelOfSentencePieceIsRefused) {
+  const std::string whole = all_of(folder / "bpe.model");
+  const fs::path directory =
+      fs::temp_directory_path() / ("brume-model-" + std::to_string(::getpid()));
+  const fs::path path = directory / "tokenizer.model";
+  fs::create_directory(directory);
+  for (const std::string& content : {std::string("{}"), std::string(), whole.substr(0, 5000)}) {
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
+    try {
+      const Tokenizer tokenizer(directory);
+      ADD_FAILURE() << "nothing was refused";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.failure(), Failure::input);
+      EXPECT_TRUE(std::string(error.what()).starts_with(path.string() + ": is no model of"))
+          << error.what();
+    }
+  }
+  fs::remove_all(directory);
+  EXPECT_THROW(Tokenizer(folder / "missing.model"), Error);
+}
+
 // Letters, marks, digits and what joins words stand beside no word of its own.
 TEST(Tokenizer, AddedTokensOfSingleWordsStandAlone) {
   Tokenizer tokenizer(folder / "mistral.json");

@@ -333,8 +333,10 @@ struct CommandLine {
     tokens->add_option("--valid", import.pack.valid_ratio, "Share held out for validation")
         ->capture_default_str();
     tokens
-        ->add_option("--tokenizer", import.pack.tokenizer,
-                     "tokenizer.json, or a directory with one (default: a token is a byte)")
+        ->add_option(
+            "--tokenizer", import.pack.tokenizer,
+            "tokenizer.json, a model of SentencePiece, or a directory with one (default: a "
+            "token is a byte)")
         ->type_name("FILE|DIR");
     tokens
         ->add_option("--end", import.pack.end,

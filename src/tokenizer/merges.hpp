@@ -11,6 +11,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "scheme.hpp"
+
 namespace brume::tokenizer {
 
 struct TextHash {
@@ -21,9 +23,6 @@ struct TextHash {
 };
 template <class Value>
 using ByText = std::unordered_map<std::string, Value, TextHash, std::equal_to<>>;
-
-/// How vocabularies of sentencepiece write a space.
-inline constexpr std::string_view written_space = "\u2581";
 
 /// The vocabulary, and which two neighbours become one token, the lowest rank first. A piece begins
 /// as its bytes; with byte fallback as its characters, and the bytes of those that are no token.

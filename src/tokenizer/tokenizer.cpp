@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <utility>
 
 #include "added_tokens.hpp"
@@ -12,6 +11,8 @@
 #include "json_text.hpp"
 #include "merges.hpp"
 #include "normalizer.hpp"
+#include "scheme.hpp"
+#include "sentence_piece.hpp"
 #include "unicode.hpp"
 
 namespace brume::tokenizer {
@@ -24,7 +25,11 @@ constexpr std::size_t most_file_bytes = std::size_t{1} << 28;
 
 fs::path file_of(const fs::path& path) {
   std::error_code none;
-  return fs::is_directory(path, none) ? path / "tokenizer.json" : path;
+  if (!fs::is_directory(path, none)) return path;
+  for (const char* name : {"tokenizer.model", "spiece.model"})
+    if (!fs::exists(path / "tokenizer.json", none) && fs::exists(path / name, none))
+      return path / name;
+  return path / "tokenizer.json";
 }
 
 json part(const json& file, const char* key) {
@@ -43,14 +48,14 @@ bool drops_first_space(const json& decoder) {
   return std::ranges::any_of(steps, drops_first_space);
 }
 
-}  // namespace
-
-struct Tokenizer::Parts {
-  Parts(const json& file, const std::string& where)
+/// What a tokenizer.json says.
+class JsonScheme : public Scheme {
+ public:
+  JsonScheme(const json& file, const std::string& where)
       : normalizer(part(file, "normalizer"), where),
         cutter(part(file, "pre_tokenizer"), where),
-        merges(part(file, "model"), where),
-        drops_space(merges.byte_fallback() && drops_first_space(part(file, "decoder"))) {
+        merges(part(file, "model"), where) {
+    drops_space_ = merges.byte_fallback() && drops_first_space(part(file, "decoder"));
     require(cutter.byte_level() != merges.byte_fallback(), Failure::input,
             "{}: only models with a pre_tokenizer ByteLevel, or else with byte_fallback, are "
             "supported",
@@ -72,7 +77,7 @@ struct Tokenizer::Parts {
     const auto number = id.get<std::int32_t>();
     put(number, text);
     ids.insert_or_assign(text, number);
-    added.insert(number);
+    added_.insert(number);
     const bool after = has("normalized");
     (after ? normalized : raw)
         .add({after ? normalizer.apply(text) : text, number, has("lstrip"), has("rstrip"),
@@ -84,18 +89,6 @@ struct Tokenizer::Parts {
     if (!merges.byte_fallback()) return word;
     if (const std::optional<char> byte = merges.byte_of(word)) return {*byte};
     return replaced(word, written_space, " ");
-  }
-
-  const std::string& text(std::int32_t token) const {
-    const bool known = token >= 0 && std::size_t(token) < texts.size();
-    require(known && texts[std::size_t(token)], Failure::input,
-            "token {} is none of the tokenizer's", token);
-    return *texts[std::size_t(token)];
-  }
-
-  void put(std::int32_t id, const std::string& bytes) {
-    if (texts.size() <= std::size_t(id)) texts.resize(std::size_t(id) + 1);
-    texts[std::size_t(id)] = bytes;
   }
 
   /// Calls `use` with what lies between added tokens, and whether it begins the text, and appends
@@ -112,60 +105,71 @@ struct Tokenizer::Parts {
     }
   }
 
+  void encode(std::string_view text, std::vector<std::int32_t>& tokens) override {
+    const auto normalize = [&](std::string_view plain, bool first) {
+      const bool same = normalizer.changes_nothing();
+      const std::string form = same ? std::string() : normalizer.apply(plain);
+      between(normalized, same ? plain : form, tokens, [&](std::string_view part, bool begins) {
+        cutter.cut(part, first && begins,
+                   [&](std::string_view piece) { merges.encode(piece, tokens); });
+      });
+    };
+    between(raw, with_valid_utf8(text), tokens, normalize);
+  }
+
+  std::optional<std::int32_t> find(std::string_view token) const override {
+    const auto found = ids.find(token);
+    return found == ids.end() ? std::nullopt : std::optional(found->second);
+  }
+
+ private:
   Normalizer normalizer;
   Cutter cutter;
   Merges merges;
-  bool drops_space;             ///< that a decoded text begins with
   AddedTokens raw, normalized;  ///< looked for before and after the text is normalized
   ByText<std::int32_t> ids;     ///< of added tokens
-  std::set<std::int32_t> added;
-  std::vector<std::optional<std::string>> texts;  ///< bytes of each id
 };
 
+}  // namespace
+
 Tokenizer::Tokenizer(const fs::path& path) {
-  const std::string name = file_of(path).string();
+  const fs::path named = file_of(path);
+  if (named.extension() == ".model") {
+    scheme_ = std::make_unique<SentencePiece>(named);
+    return;
+  }
+  const std::string name = named.string();
   const json file = deck::load_json(name, most_file_bytes);
   require(file.is_object() && file.contains("model"), Failure::input,
           "{}: is no tokenizer.json: it has no 'model'", name);
-  parts_ = std::make_unique<Parts>(file, name);
+  scheme_ = std::make_unique<JsonScheme>(file, name);
 }
 
 Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
 void Tokenizer::encode(std::string_view text, std::vector<std::int32_t>& tokens) {
-  Parts& parts = *parts_;
-  const auto normalized = [&](std::string_view plain, bool first) {
-    const bool same = parts.normalizer.changes_nothing();
-    const std::string form = same ? std::string() : parts.normalizer.apply(plain);
-    Parts::between(
-        parts.normalized, same ? plain : form, tokens, [&](std::string_view part, bool begins) {
-          parts.cutter.cut(part, first && begins,
-                           [&](std::string_view piece) { parts.merges.encode(piece, tokens); });
-        });
-  };
-  Parts::between(parts.raw, with_valid_utf8(text), tokens, normalized);
+  scheme_->encode(text, tokens);
 }
 
 std::string Tokenizer::decode(std::span<const std::int32_t> tokens) const {
   std::string text;
-  for (const std::int32_t token : tokens) text += parts_->text(token);
-  if (parts_->drops_space && text.starts_with(' ')) text.erase(0, 1);
+  for (const std::int32_t token : tokens) text += scheme_->text(token);
+  if (scheme_->drops_space() && text.starts_with(' ')) text.erase(0, 1);
   return text;
 }
 
 std::int64_t Tokenizer::text_bytes(std::span<const std::int32_t> tokens) const {
   std::int64_t bytes = 0;
   for (const std::int32_t token : tokens)
-    if (!parts_->added.contains(token)) bytes += std::ssize(parts_->text(token));
+    if (!scheme_->is_added(token)) bytes += std::ssize(scheme_->text(token));
   return bytes;
 }
 
-int Tokenizer::vocab_size() const { return int(parts_->texts.size()); }
+int Tokenizer::vocab_size() const { return scheme_->vocab_size(); }
 
 std::optional<std::int32_t> Tokenizer::find(std::string_view token) const {
-  const auto found = parts_->ids.find(token);
-  return found == parts_->ids.end() ? std::nullopt : std::optional(found->second);
+  return scheme_->find(token);
 }
 
 }  // namespace brume::tokenizer

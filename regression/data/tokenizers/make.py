@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 """Makes small tokenizers and what the reference library makes of a text with them.
 
-Needs `tokenizers` (expected.json names the version that was used). Writes beside itself one
-tokenizer.json for each way to cut text, the text in text.txt, and its ids in expected.json; with a
+Needs `tokenizers` and `sentencepiece` (expected.json names the versions that were used). Writes beside itself one
+tokenizer.json for each way to cut text, two models of SentencePiece, the text in text.txt, and its ids in expected.json; with a
 folder as argument also there 1.5 MB of other text, and NAME.ids for each tokenizer: ids of 32 bits.
 """
 
+import io
 import json
 import pathlib
 import random
+import re
 import sys
 
+import sentencepiece
 import tokenizers
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, trainers
 from tokenizers.models import BPE
@@ -118,6 +121,18 @@ def make_with_fallback(name, corpus):
     return made
 
 
+def make_sentence_piece(name, corpus):
+    """A model named as its kind, with bytes for characters that are no piece, or without."""
+    made = io.BytesIO()
+    lines = [line for line in corpus.split("\n") if 0 < len(line.encode()) < 4000 and "\0" not in line]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=made, model_type=name, vocab_size=800, byte_fallback=name == "bpe",
+        character_coverage=0.98, normalization_rule_name="identity", num_threads=1, user_defined_symbols=["<tool>"],
+        minloglevel=1)
+    (HERE / f"{name}.model").write_bytes(made.getvalue())
+    return sentencepiece.SentencePieceProcessor(model_proto=made.getvalue())
+
+
 def make(name, corpus):
     if name in FALLBACK_KINDS:
         return make_with_fallback(name, corpus)
@@ -140,7 +155,11 @@ def main():
     corpus = text(random.Random(1), 200_000)
     short = text(random.Random(2), 16_000)
     (HERE / "text.txt").write_bytes(short.encode())
-    expected = {"tokenizers": tokenizers.__version__}
+    expected = {"tokenizers": tokenizers.__version__, "sentencepiece": sentencepiece.__version__}
+    for name in ["bpe", "unigram"]:
+        # Versions cut a run of one character in different, equally likely ways.
+        once = re.sub(r"([!-~])\1+", r"\1", short.replace("\ufffd", ""))
+        expected[name] = make_sentence_piece(name, corpus).encode(once)
     for name in [*KINDS, *FALLBACK_KINDS]:
         made = make(name, corpus)
         expected[name] = made.encode(short, add_special_tokens=False).ids

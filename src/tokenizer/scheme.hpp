@@ -1,0 +1,40 @@
+/// @file What all ways from text to tokens have in common.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace brume::tokenizer {
+
+/// How vocabularies of SentencePiece write a space.
+inline constexpr std::string_view written_space = "\u2581";
+
+/// A vocabulary, and how text becomes tokens of it.
+class Scheme {
+ public:
+  virtual ~Scheme() = default;
+  virtual void encode(std::string_view text, std::vector<std::int32_t>& tokens) = 0;
+  /// The id of an added token by its text.
+  virtual std::optional<std::int32_t> find(std::string_view token) const = 0;
+
+  /// What a token stands for. @throws Error(input) for one that is none
+  const std::string& text(std::int32_t token) const;
+  int vocab_size() const { return int(texts_.size()); }
+  bool is_added(std::int32_t token) const { return added_.contains(token); }
+  bool drops_space() const { return drops_space_; }  ///< that a decoded text begins with
+
+ protected:
+  void put(std::int32_t id, const std::string& bytes);
+
+  std::set<std::int32_t> added_;
+  bool drops_space_ = false;
+
+ private:
+  std::vector<std::optional<std::string>> texts_;  ///< bytes of each id
+};
+
+}  // namespace brume::tokenizer
