@@ -10,6 +10,7 @@
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "completion.hpp"
 #include "deck/deck.hpp"
 #include "verbs.hpp"
 
@@ -317,6 +318,15 @@ struct CommandLine {
         cli.add_subcommand("keys", "List the keys of a deck with units, defaults and meaning");
     verb_keys->add_option("prefix", key_prefix, "Only those that begin so, for example cluster.");
     verb_keys->callback([this] { verb = [this] { return keys(key_prefix); }; });
+
+    CLI::App* verb_completion = cli.add_subcommand(
+        "completion", "Print what makes bash and zsh complete brume's command line");
+    verb_completion->callback([this] {
+      verb = [this] {
+        fmt::print("{}", app::bash_completion(cli));
+        return 0;
+      };
+    });
 
     CLI::App* verb_check =
         cli.add_subcommand("check", "Validate a deck and print it with all defaults");
