@@ -175,24 +175,25 @@ class Evaluation {
     return {};
   }
 
-  /// Bytes of text that the targets of samples stand for; nothing without a tokenizer.
+  /// Bytes of text that the targets of samples stand for; nothing where the tokenizer beside the
+  /// weights is missing, or not that of the file.
   std::optional<double> text_bytes(const data::Sampler& data, std::int64_t sequences) const {
-    std::optional<tokenizer::Tokenizer> tokenizer;
     try {
-      if (const fs::path path = tokenizer_path(); !path.empty()) tokenizer.emplace(path);
-    } catch (const Error&) {
-      if (!options_.tokenizer.empty()) throw;
+      const fs::path path = tokenizer_path();
+      if (path.empty()) return double(data.num_targets(0, sequences));
+      const tokenizer::Tokenizer tokenizer(path);
+      double bytes = 0.0;
+      std::vector<std::int32_t> inputs(std::size_t(model_.seq_len)), targets(inputs.size());
+      for (std::int64_t i = 0; i < sequences; ++i) {
+        data.sample(i, inputs, targets);
+        const auto rest = std::ranges::partition(targets, [](int token) { return token >= 0; });
+        bytes += double(tokenizer.text_bytes({targets.begin(), rest.begin()}));
+      }
+      return bytes;
+    } catch (const Error& error) {
+      if (!options_.tokenizer.empty() || error.failure() != Failure::input) throw;
       return std::nullopt;
     }
-    if (!tokenizer) return double(data.num_targets(0, sequences));
-    double bytes = 0.0;
-    std::vector<std::int32_t> inputs(std::size_t(model_.seq_len)), targets(inputs.size());
-    for (std::int64_t i = 0; i < sequences; ++i) {
-      data.sample(i, inputs, targets);
-      const auto learned = std::ranges::partition(targets, [](int token) { return token >= 0; });
-      bytes += double(tokenizer->text_bytes({targets.begin(), learned.begin()}));
-    }
-    return bytes;
   }
 
   /// The deck of the checkpoint, or one for a pretrained model.
