@@ -119,5 +119,42 @@ TEST(Fronts, NoStrategyThatFitsIsFaster) {
   EXPECT_EQ(missed, 0) << "of " << fitting;
 }
 
+// What a stage has to do is a bound on the plan's time: of several groups a plan may use a part of
+// the devices, so ranks of others do not count.
+TEST(Grid, NoStrategyTakesLongerThanItsPlan) {
+  const model::Config model = samples::small_model(4, true);
+  hardware::Profile profile = samples::round_profile(2);
+  hardware::Cluster cluster;
+  cluster.groups.clear();
+  for (const char* name : {"a", "b"})
+    cluster.groups.push_back({.name = name,
+                              .nodes = 2,
+                              .devices_per_node = 2,
+                              .memory_bytes = 1 << 30,
+                              .host_memory_bytes = 1 << 30});
+  const hardware::Machine machine(cluster, {profile, profile}, {});
+  const Deadline deadline;
+  Grid grid(model, machine, deadline);
+  int looked_at = 0;
+  for (const Frame& frame : frames(model, 8, cluster, {})) {
+    if (frame.num_stages > 1) continue;
+    for (int layout = 0; layout < int(frame.layouts.size()); ++layout) {
+      Point point{.layout = layout, .layers = model.num_layers};
+      const Layout& mesh = frame.layouts[std::size_t(layout)];
+      plan::Plan plan{.global_batch = 8,
+                      .microbatches = frame.microbatches,
+                      .run_ahead = frame.run_ahead,
+                      .stages = {stage_of(mesh, cluster.groups[std::size_t(mesh.group)].name)}};
+      point.apply_to(plan.stages[0]);
+      grid.price_time({frame, layout, 0}, std::span(&point, 1));
+      EXPECT_LE(frame.microbatches * point.stable_s + point.delta_s,
+                grid.predicted_s(plan) * (1.0 + 1e-9))
+          << plan::text(plan);
+      ++looked_at;
+    }
+  }
+  EXPECT_GT(looked_at, 20);
+}
+
 }  // namespace
 }  // namespace brume::tuner

@@ -62,7 +62,7 @@ std::optional<Chosen> chosen(const deck::Deck& deck, const deck::SearchKeys& key
     const Result result =
         tune(model::config(deck.model, deck.training.precision), deck.training.global_batch,
              hardware::cluster(deck.cluster), hardware::load_profile(deck.cluster.profile), keys,
-             {.reasons = false});
+             {.reasons = false, .threads = 1});
     return Chosen{result.best[0].seconds(), summary(result.best[0].plan)};
   } catch (const Infeasible&) {
     return std::nullopt;

@@ -341,7 +341,7 @@ Fastest fastest(const Problem& p) {
 }
 
 Result tune(const Problem& p) {
-  return tuner::tune(p.model, p.global_batch, p.cluster, p.machine(), p.search);
+  return tuner::tune(p.model, p.global_batch, p.cluster, p.machine(), p.search, {.threads = 1});
 }
 
 double fastest_prediction(const Result& result) {
@@ -362,7 +362,7 @@ struct Reached {
 };
 
 void compare_with_oracle(const Problem& p, Reached& reached,
-                         const Options& options = {.reasons = false}) {
+                         const Options& options = {.reasons = false, .threads = 1}) {
   const Fastest expected = fastest(p);
   if (!expected.known) return;
   if (!expected.predicted_s) {
@@ -555,7 +555,7 @@ TEST(Tuner, NoPlanIsFasterWhereLabelsAreMerged) {
   for (int trial = 0; trial < trials; ++trial) {
     SCOPED_TRACE(trial);
     compare_with_oracle(random_shared_problem(random), reached,
-                        {.reasons = false, .most_labels = 1});
+                        {.reasons = false, .threads = 1, .most_labels = 1});
   }
   EXPECT_GE(reached.feasible, trials / 2);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
@@ -45,14 +46,12 @@ const std::vector<Variable>& variables() {
   return all;
 }
 
-/// A plan with the seat's stage where it stands, seen from the end. Its other stages have as many
-/// devices, so that what is known of a seat holds for any number of stages.
-plan::Plan plan_around(const Seat& seat) {
-  const int stages = std::max(seat.after + 1, seat.frame.devices / seat.mesh().devices());
+/// A plan that begins with the seat's stage.
+plan::Plan plan_from(const Seat& seat) {
   plan::Plan plan{.microbatches = seat.frame.microbatches,
                   .run_ahead = seat.frame.run_ahead,
-                  .stages = std::vector<plan::Stage>(std::size_t(stages))};
-  plan.stages[std::size_t(stages - 1 - seat.after)] = stage_of(seat.mesh(), {});
+                  .stages = std::vector<plan::Stage>(std::size_t(seat.after) + 1)};
+  plan.stages[0] = stage_of(seat.mesh(), {});
   return plan;
 }
 
@@ -199,14 +198,18 @@ Grid::Role& Grid::role(analyzer::StageRole wanted) {
 /// Those that follow from the seat; others are 0.
 const std::vector<double>& Grid::values(const Seat& seat) {
   const Frame& frame = seat.frame;
+  const bool several = frame.num_stages > 1;
   std::vector<double>& values =
-      values_[{seat.mesh(), frame.microbatches, frame.run_ahead, seat.after, frame.devices}];
+      values_[{seat.mesh(), frame.microbatches, frame.run_ahead, seat.after, several}];
   if (!values.empty()) return values;
-  const plan::Plan plan = plan_around(seat);
-  for (const Variable& variable : variables())
-    values.push_back(variable.choice || variable.share
-                         ? 0.0
-                         : plan::number(*variable.knob, plan, plan.num_stages() - 1 - seat.after));
+  const plan::Plan plan = plan_from(seat);
+  for (const Variable& variable : variables()) {
+    double& value = values.emplace_back(0.0);
+    if (std::string_view(variable.knob->symbol) == "S")
+      value = several ? 2.0 : 1.0;  // at least: what is known of a seat holds for more, too
+    else if (!variable.choice && !variable.share)
+      value = plan::number(*variable.knob, plan, 0);
+  }
   return values;
 }
 

@@ -118,8 +118,9 @@ class Grid {
   analyzer::Analyzer analyzer_;
   std::map<std::pair<Layout, Layout>, double> streams_s_;
   std::map<std::pair<Layout, Layout>, analyzer::TiedTimes> tied_;
-  /// Variables of a seat, by layout, microbatches, run-ahead, stages after, the cluster's devices.
-  std::map<std::tuple<Layout, int, int, int, int>, std::vector<double>> values_;
+  /// Variables of a seat, by layout, microbatches, run-ahead, stages after, whether there are
+  /// others.
+  std::map<std::tuple<Layout, int, int, int, bool>, std::vector<double>> values_;
   std::array<std::vector<double>, 4> outputs_;  ///< columns of the last evaluation
   std::int64_t evaluations_ = 0;
 };

@@ -248,7 +248,7 @@ Rows& AllRows::of(const Seat& seat, bool recompute, bool host_matters) {
   const Frame& frame = seat.frame;
   std::unique_ptr<Rows>& rows =
       rows_[{seat.role(), seat.mesh(), frame.microbatches, frame.run_ahead,
-             frame.in_flight(seat.after), frame.devices, recompute, host_matters}];
+             frame.in_flight(seat.after), recompute, host_matters}];
   if (!rows) rows = std::make_unique<Rows>(limits(seat.mesh().group), recompute, host_matters);
   return *rows;
 }

@@ -102,9 +102,9 @@ class AllRows {
   const Limits& limits(int group) const { return limits_[std::size_t(group)]; }
 
  private:
-  /// Role, layout, microbatches, run-ahead, in flight, the cluster's devices; whether layers may
-  /// be recomputed, and a node's stages share its host memory.
-  using Key = std::tuple<analyzer::StageRole, Layout, int, int, int, int, bool, bool>;
+  /// Role, layout, microbatches, run-ahead, in flight; whether layers may be recomputed, and a
+  /// node's stages share its host memory.
+  using Key = std::tuple<analyzer::StageRole, Layout, int, int, int, bool, bool>;
 
   std::vector<Limits> limits_;  ///< [group]
   std::mutex mutex_;

@@ -68,10 +68,7 @@ std::vector<Frame> frames(const model::Config& model, int global_batch,
   for (const auto& [microbatches, all] : layouts(model, global_batch, cluster, search))
     for (int num_stages = 1; num_stages <= most; ++num_stages) {
       if (!allows(search.stages, num_stages)) continue;
-      Frame frame{.num_stages = num_stages,
-                  .microbatches = microbatches,
-                  .devices = cluster.devices(),
-                  .layouts = {}};
+      Frame frame{.num_stages = num_stages, .microbatches = microbatches, .layouts = {}};
       for (const Layout& layout : all) {
         if (!plan::may_hold(num_stages, layout.devices(), cluster, search)) continue;
         frame.layouts.push_back(layout);

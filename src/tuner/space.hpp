@@ -26,7 +26,6 @@ struct Frame {
   int num_stages = 1;
   int microbatches = 1;
   int run_ahead = 1;
-  int devices = 1;  ///< of the cluster
   std::vector<Layout> layouts;
 
   /// Earlier microbatches in flight on a stage with so many stages after it.
