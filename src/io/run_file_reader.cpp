@@ -33,8 +33,9 @@ void check_version(const Hdf5Reader& file, const std::string& name, const char* 
           filetype);
   const std::vector<std::int64_t> version = file.integers("/", "version");
   require(version.size() == 2 && version[0] == run_version[0] && version[1] >= oldest_run_minor,
-          Failure::input, "{}: has layout version {}, this program reads {}.{} and later ones of {}",
-          name, fmt::join(version, "."), run_version[0], oldest_run_minor, run_version[0]);
+          Failure::input,
+          "{}: has layout version {}, this program reads {}.{} and later ones of {}", name,
+          fmt::join(version, "."), run_version[0], oldest_run_minor, run_version[0]);
 }
 
 RunDescription get_description(const Hdf5Reader& file) {
