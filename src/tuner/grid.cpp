@@ -125,20 +125,20 @@ double number(const Variable& variable, const Point& point) {
   return variable.choice ? double(point.*variable.choice) : point.ratio(*variable.share);
 }
 
-struct HashOfNumbers {
-  std::size_t operator()(const std::vector<double>& numbers) const {
-    std::size_t sum = numbers.size();
-    for (const double number : numbers) {
-      sum = (sum ^ std::hash<double>{}(number)) * 0x9E3779B97F4A7C15u;
-      sum ^= sum >> 32;
-    }
-    return sum;
-  }
-};
-
 }  // namespace
 
 struct Grid::Priced {
+  struct Hash {
+    std::size_t operator()(const std::vector<double>& numbers) const {
+      std::size_t sum = numbers.size();
+      for (const double number : numbers) {
+        sum = (sum ^ std::hash<double>{}(number)) * 0x9E3779B97F4A7C15u;
+        sum ^= sum >> 32;
+      }
+      return sum;
+    }
+  };
+
   Priced(const std::array<Expr, 4>& outputs, std::vector<bool> shared_variables)
       : shared(std::move(shared_variables)), tape(Tape(outputs, analyzer::variables()), shared) {}
 
@@ -155,7 +155,7 @@ struct Grid::Priced {
   std::vector<bool> shared;  ///< variables that strategies of a batch have in common
   symbolic::BatchTape tape;
   std::vector<double> key;
-  std::unordered_map<std::vector<double>, std::vector<double>, HashOfNumbers> commons;
+  std::unordered_map<std::vector<double>, std::vector<double>, Hash> commons;
 };
 
 struct Grid::Role {
