@@ -62,7 +62,9 @@ TEST_P(Replicas, AreAlikeUntilABitFlips) {
       return;
     }
     ASSERT_TRUE(difference);
-    if (world.rank() == spoilt) EXPECT_EQ(difference->parameter, name);
+    if (world.rank() == spoilt) {
+      EXPECT_EQ(difference->parameter, name);
+    }
     const int first = plan::rank_of(plan_, 0, 0, 1), third = plan::rank_of(plan_, 0, 2, 1);
     EXPECT_EQ(difference->ranks, (Ranks{{first, third}, {spoilt}}));
   });

@@ -16,7 +16,7 @@ using schedule::Channel;
 
 /// Two stages: of two data-parallel times two tensor-parallel ranks, and of one.
 plan::Plan plan_of_five() {
-  plan::Plan plan{.global_batch = 4, .microbatches = 2};
+  plan::Plan plan{.global_batch = 4, .microbatches = 2, .stages = {}};
   plan.stages = {{.layers = 1, .microbatch = 1, .dp = 2, .tp = 2},
                  {.layers = 1, .microbatch = 2, .dp = 1, .tp = 1}};
   return plan;
