@@ -19,14 +19,15 @@
 
 namespace brume::test {
 
-/// A file of tokens with some structure, in documents of which a sixth begin with what is given,
-/// removed at the end.
+/// A file of tokens with some structure, removed at the end.
 class TokenFixture {
  public:
-  explicit TokenFixture(int vocab_size, int tokens = 6000)
+  /// @param in_documents  of which a sixth begin with what is given; else all tokens are learned
+  explicit TokenFixture(int vocab_size, bool in_documents = true)
       : path_(std::filesystem::temp_directory_path() /
               ("brume-test-" + std::to_string(::getpid()) + "-" + std::to_string(counter()++) +
                ".tok")) {
+    constexpr std::int64_t tokens = 6000;
     std::mt19937 random(3);
     std::vector<std::int32_t> values(std::size_t(tokens), 0);
     // Mostly a short cycle, so that a few steps learn something.
@@ -34,7 +35,7 @@ class TokenFixture {
       values[i] = std::int32_t(random() % 5 == 0 ? random() % unsigned(vocab_size)
                                                  : (values[i - 1] + 1u) % 9u);
     data::DocumentEnds documents;
-    for (std::int64_t end = 0; end < tokens;) {
+    for (std::int64_t end = 0; in_documents && end < tokens;) {
       const std::int64_t length = 1 + random() % 30, given = random() % 6 == 0 ? length / 2 : 0;
       documents.answers.push_back(std::min<std::int64_t>(end + given, tokens));
       end = std::min<std::int64_t>(end + length, tokens);
