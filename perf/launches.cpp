@@ -280,9 +280,10 @@ void embedding_backward(ConstTokens tokens, ConstMatrixOf<Storage> dx, Matrix d_
 
 template <class Storage>
 void cross_entropy(MatrixOf<Storage> logits, ConstTokens targets, float, bool with_gradient, Write,
-                   double*, float) {
+                   double*, float, double* misses) {
   note("cross_entropy", 0.0, with_gradient ? updated(logits) : bytes_of(logits), targets);
   note("cross_entropy (sum)", 0.0);
+  if (misses) note("cross_entropy (sum)", 0.0);
 }
 template <class Storage>
 void cross_entropy_part(MatrixOf<Storage> logits, ConstTokens targets, VocabularyPart,
@@ -291,9 +292,11 @@ void cross_entropy_part(MatrixOf<Storage> logits, ConstTokens targets, Vocabular
 }
 template <class Storage>
 void cross_entropy_combine(MatrixOf<Storage> logits, ConstTokens targets, VocabularyPart,
-                           ConstMatrix statistics, int, float, Write, double*, float) {
+                           ConstMatrix statistics, int, float, Write, double*, float,
+                           double* misses) {
   note("cross_entropy_combine", 0.0, updated(logits), targets, statistics);
   note("cross_entropy_combine (sum)", 0.0);
+  if (misses) note("cross_entropy_combine (sum)", 0.0);
 }
 
 void adamw_step(const AdamW&, const double*, ConstVector grad, Vector weight, Vector m, Vector v) {

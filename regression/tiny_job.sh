@@ -8,4 +8,14 @@ trap 'rm -rf "$work"' EXIT
 cd "$work"
 "$BRUME" import tokens "$BRUME_REGRESSION_DIR" -o .
 tiny_job() { mpirun -n 4 --oversubscribe "$BRUME" run "$deck" --set "$profile" "$@"; }
+# Whether the lines of JSON in two files have the same log-likelihoods, to 1e-5, and the same is_greedy.
+same_likelihoods() {
+  for file in "$1" "$2"; do
+    sed 's/.*"log_likelihood": *\([^,}]*\).*/\1/' "$file" > "$file.numbers"
+    grep -o '"is_greedy": *[a-z]*' "$file" | tr -d ' ' > "$file.greedy"
+  done
+  cmp "$1.greedy" "$2.greedy" && paste "$1.numbers" "$2.numbers" | awk '
+    { d = ($1 - $2) / $2; if (NF != 2 || d > 1e-5 || d < -1e-5) bad = 1; if ($2 < -1) n++ }
+    END { exit bad || n != NR || n < 3 }' || { cat "$1" "$2"; return 1; }
+}
 on_host() { [ -z "${BRUME_ON_DEVICE-}" ]; }

@@ -122,6 +122,12 @@ struct NonFinite {
   std::vector<std::string> weights, gradients;
 };
 
+/// A sum over target tokens.
+struct OwnLoss {
+  double loss = 0.0;        ///< [nats]
+  std::int64_t misses = 0;  ///< targets that are less likely than another token
+};
+
 class Engine {
  public:
   /// Makes communicators, takes memory, sets initial weights. Collective over `world`, which must
@@ -143,9 +149,9 @@ class Engine {
   /// Mean loss over `sequences` samples from sample `first` on; flushes first. Collective.
   double evaluate(const data::Sampler& data, std::int64_t first, std::int64_t sequences);
 
-  /// The loss of this rank's own sequences among a batch of samples from `first` on, summed over
-  /// their targets: those of one if the plan gives it one. Flushes first. Collective.
-  double evaluate_own(const data::Sampler& data, std::int64_t first);
+  /// Of this rank's own sequences among a batch of samples from `first` on: those of one if the
+  /// plan gives it one. Flushes first. Collective.
+  OwnLoss evaluate_own(const data::Sampler& data, std::int64_t first);
 
   Progress progress() const;
   std::int64_t steps_done() const;  ///< any thread

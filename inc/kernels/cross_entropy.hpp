@@ -15,9 +15,11 @@ namespace brume::kernels {
 /// @param targets  [N] below 0: ignored; from V on: the loss is NaN
 /// @param scale    1 / number of target tokens of the global batch
 /// @param cap      c: the logits that count are c tanh(logits / c); 0: the logits
+/// @param misses   if given: how many targets have a smaller logit than another token, replaced or
+///                 added to like the loss
 template <class Storage = float>
 void cross_entropy(MatrixOf<Storage> logits, ConstTokens targets, float scale, bool with_gradient,
-                   Write write, double* loss, float cap = 0.0f);
+                   Write write, double* loss, float cap = 0.0f, double* misses = nullptr);
 
 // The same where each rank has some columns of the logits: every rank takes statistics of its own
 // part, ranks exchange them, and each combines all of them in the order of the parts. So all have
@@ -38,10 +40,10 @@ void cross_entropy_part(MatrixOf<Storage> logits, ConstTokens targets, Vocabular
 ///
 /// @param statistics  [P, 3 N] of all parts
 /// @param index       of this part, among P
-/// @param loss        the sum over all parts
+/// @param loss        the sum over all parts, as are the misses
 template <class Storage = float>
 void cross_entropy_combine(MatrixOf<Storage> logits, ConstTokens targets, VocabularyPart part,
                            ConstMatrix statistics, int index, float scale, Write write,
-                           double* loss, float cap = 0.0f);
+                           double* loss, float cap = 0.0f, double* misses = nullptr);
 
 }  // namespace brume::kernels

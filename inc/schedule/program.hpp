@@ -101,7 +101,7 @@ enum class Role : std::uint8_t {
   workspace,
   targets,    ///< tokens to predict, for the head
   documents,  ///< where each token's document begins, where the segment asks for it
-  loss,       ///< this rank's part of the loss so far, a double
+  loss,       ///< this rank's part of {loss, misses} so far, doubles
   totals,     ///< {loss, squared gradient norm} of the iteration, doubles
   source,
   destination,

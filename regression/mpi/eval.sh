@@ -56,6 +56,14 @@ for ranks in 1 2; do
     { cat likely.$ranks; exit 1; }
 done
 grep -q '"bytes":5,.*"tokens":5' likely.1
+# As Transformers says it, which wrote these lines.
+gpt2=$BRUME_REGRESSION_DIR/data/hugging_face/gpt2
+cp "$gpt2/completions.jsonl" theirs
+for ranks in 1 3; do
+  mpirun -n $ranks --oversubscribe "$BRUME" eval "$gpt2" --completions "$gpt2/completions.jsonl" > ours 2> eval.log ||
+    { cat eval.log; exit 1; }
+  same_likelihoods ours theirs
+done
 echo '{"prompt": "", "completion": "a"}' > alone.jsonl
 refused 2 "has no token before it" "run --completions alone.jsonl"
 echo '{"prompt": "a"}' > half.jsonl

@@ -1,6 +1,7 @@
 #!/bin/sh
 # The Transformers library loads what is exported: each imported model gives its logits to the bit, with its own
-# config.json and with one of ours, and one that was trained further the loss that the training saw.
+# config.json and with one of ours, and one that was trained further the loss that the training saw, and the
+# log-likelihoods of completions.
 # $BRUME_PYTHON (default: python3) must have torch and transformers 5, else this is skipped: older ones do not
 # understand the config.json that newer ones write.
 set -eu
@@ -23,13 +24,21 @@ for model in "$models"/*; do
 done
 ask same $pairs
 
+# Eight windows of 19 tokens, which are read in an order of their own, and one token more.
+tail -c +65 valid.tok | head -c $((2 * (8 * 19 + 1))) > few.u16
 for name in gpt2 llama_grouped; do
   mpirun -n 4 --oversubscribe "$BRUME" run $name/deck.toml --set "$profile" --set training.precision=fp32 \
-    --set training.steps=5 --set training.optimizer.lr=1e-3 --set data.train=train.tok --set data.valid=valid.tok \
+    --set training.steps=5 --set training.optimizer.lr=1e-3 --set data.train=train.tok --set data.valid=few.u16 \
     --set data.order=sequential --set data.eval_sequences=8 --set cluster.devices_per_node=4
   "$BRUME" export hf $name -o $name/trained
   h5dump -y -m %.17g -d /evaluations/loss $name/run.h5 | sed -n '/DATA/,/}/p' | grep -oE '[0-9]+\.[0-9]+' > ours
-  ask loss $name/trained valid.tok 8 > theirs
+  ask loss $name/trained few.u16 > theirs
   paste ours theirs | awk '{ d = ($1 - $2) / $2; if (d < 0) d = -d; print "ours", $1, "Transformers", $2; n++ }
     END { exit !(n == 1 && d <= 1e-5) }'
 done
+
+cp "$models/gpt2/tokenizer.json" gpt2/trained
+lines=$models/gpt2/completions.jsonl
+"$BRUME" eval gpt2/trained --completions "$lines" > ours
+ask likely gpt2/trained "$lines" > theirs
+same_likelihoods ours theirs

@@ -1,17 +1,16 @@
 """Asks the Transformers library about models that Brume exported, for mpi.transformers.
 
 python exported.py same <directory> <directory>...     both of each pair load, and give the same logits
-python exported.py loss <directory> <tokens> <windows>  prints the loss over the first windows of a token file
+python exported.py loss <directory> <tokens>            prints the loss over all windows of tokens of 16 bits
+python exported.py likely <directory> <lines>           prints each completion's log-likelihood and whether it is greedy
 """
 
+import json
 import sys
 
 import torch
 import torch.nn.functional as F
 import transformers
-
-HEADER_BYTES = 64  # of a token file, see src/data/README.md
-
 
 def load(folder):
     model, info = transformers.AutoModelForCausalLM.from_pretrained(
@@ -35,20 +34,40 @@ def same(folder, other):
     print(folder, "and", other, "give the same logits")
 
 
-def loss(folder, tokens, windows):
+def loss(folder, tokens):
     model = load(folder)
     with open(tokens, "rb") as file:
-        numbers = torch.frombuffer(bytearray(file.read()[HEADER_BYTES:]), dtype=torch.uint16).long()
+        numbers = torch.frombuffer(bytearray(file.read()), dtype=torch.uint16).long()
     T = length(model)
-    rows = torch.stack([numbers[w * T:w * T + T + 1] for w in range(windows)])
+    rows = torch.stack([numbers[w * T:w * T + T + 1] for w in range((len(numbers) - 1) // T)])
     with torch.no_grad():
         logits = model(rows[:, :-1]).logits
     print(F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()).item())
+
+
+def likelihood(model, prompt, completion):
+    """What harnesses that evaluate models ask for, of tokens."""
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1:-1]
+    chosen = logits.log_softmax(-1)[range(len(completion)), completion]
+    greedy = logits.argmax(-1).tolist() == completion
+    return dict(log_likelihood=chosen.sum().item(), is_greedy=greedy)
+
+
+def likely(folder, lines):
+    model = load(folder)
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=f"{folder}/tokenizer.json")
+    with open(lines) as file:
+        for line in map(json.loads, file):
+            ids = [tokenizer.encode(line[key], add_special_tokens=False) for key in ("prompt", "completion")]
+            print(json.dumps(likelihood(model, *ids)))
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "same":
         for pair in zip(sys.argv[2::2], sys.argv[3::2]):
             same(*pair)
+    elif sys.argv[1] == "likely":
+        likely(*sys.argv[2:])
     else:
-        loss(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+        loss(*sys.argv[2:])

@@ -3,8 +3,9 @@
 Run:  python pretrained.py [model...]        (in any place; needs torch and transformers, no GPU)
 It writes ../data/hugging_face/<model>/: config.json, safetensors in one file or several, and
 expected.json with some sequences of tokens and the loss that the model gives each, computed in
-float32 from the values in the files. The committed files were made with torch 2.15.0 and
-transformers 5.23.0 on a CPU.
+float32 from the values in the files. gpt2 also gets a tokenizer.json, of bytes and two pairs of them,
+and completions.jsonl: completions with their log-likelihoods behind prompts. The committed files were
+made with torch 2.15.0 and transformers 5.23.0 on a CPU.
 
 Sizes are no powers of two, all parameters are random, and the number formats differ.
 """
@@ -17,6 +18,9 @@ import sys
 import torch
 import torch.nn.functional as F
 import transformers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from exported import likelihood, load
 
 SEQUENCES, T, V = 6, 19, 67
 BYTES = 259  # a vocabulary that text of bytes fits in
@@ -153,6 +157,36 @@ def losses(folder, tokens):
     return [F.cross_entropy(logits[i], tokens[i, 1:]).item() for i in range(len(tokens))]
 
 
+def write_tokenizer(folder):
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    pairs = [("t", "h"), ("th", "e")]
+    vocabulary = {token: i for i, token in enumerate(letters + [a + b for a, b in pairs])}
+    made = Tokenizer(models.BPE(vocab=vocabulary, merges=pairs))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([AddedToken("<|endoftext|>", normalized=False)])
+    made.save(str(folder / "tokenizer.json"), pretty=False)
+    return made
+
+
+def write_completions(folder):
+    """Some completions, and some that the model itself would say first, as far as they are text."""
+    model, tokenizer = load(folder), write_tokenizer(folder)
+    lines = [("int ", "main("), ("the", " theme"), ("e is ", "tha"), ("Grüße ", "an alle")]
+    for first in "aefq":
+        tokens = tokenizer.encode(f"{first} is ").ids
+        given = len(tokens)
+        for _ in range(2):
+            tokens.append(model(torch.tensor([tokens])).logits[0, -1].argmax().item())
+            answer = tokenizer.decode(tokens[given:])
+            if answer.isprintable() and tokenizer.encode(answer).ids == tokens[given:]:
+                lines.append((f"{first} is ", answer))
+    with open(folder / "completions.jsonl", "w") as file:
+        for prompt, completion in lines:
+            said = likelihood(model, tokenizer.encode(prompt).ids, tokenizer.encode(completion).ids)
+            print(json.dumps(dict(prompt=prompt, completion=completion) | said), file=file)
+
+
 def main():
     for make, (dtype, shard) in MODELS.items():
         if sys.argv[1:] and make.__name__ not in sys.argv[1:]:
@@ -169,6 +203,8 @@ def main():
             tokens = torch.randint(model.config.vocab_size, (SEQUENCES, T + 1))
             expected = dict(tokens=tokens.tolist(), losses=losses(folder, tokens))
         (folder / "expected.json").write_text(json.dumps(expected) + "\n")
+        if make is gpt2:
+            write_completions(folder)
         print(make.__name__, expected["losses"][:2])
 
 

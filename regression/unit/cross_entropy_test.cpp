@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <memory>
 
@@ -86,6 +87,39 @@ TEST(CrossEntropy, LargeLogitsStayFiniteAndNaNShows) {
   EXPECT_DOUBLE_EQ(loss_of(logits.matrix(), targets, 1.0f, false), 2e4);
   logits(0, 2) = NAN;
   EXPECT_TRUE(std::isnan(loss_of(logits.matrix(), targets, 1.0f, false)));
+}
+
+TEST(CrossEntropy, CountsTargetsThatAreLessLikelyThanAnother) {
+  const std::vector<float> logits{1, 3, 2, 3, /**/ 5, 4, 3, 2, /**/ 0, 0, 0, 1, /**/ 7, 8, 9, 6};
+  const auto sums = std::make_unique<std::array<double, 2>>();
+  const auto misses_of = [&](const std::vector<std::int32_t>& targets, bool with_gradient,
+                             Write write) {
+    std::vector<float> rows = logits;
+    cross_entropy(Matrix(rows.data(), 4, 4), reference::view(targets), 1.0f, with_gradient, write,
+                  &(*sums)[0], 0.0f, &(*sums)[1]);
+    return (*sums)[1];
+  };
+  for (const bool with_gradient : {false, true}) {
+    EXPECT_EQ(misses_of({1, 0, 3, 2}, with_gradient, Write::replace), 0.0);
+    EXPECT_EQ(misses_of({3, 1, 3, 3}, with_gradient, Write::replace), 2.0) << "the largest twice";
+    EXPECT_EQ(misses_of({0, -1, -1, 0}, with_gradient, Write::accumulate), 4.0) << "two ignored";
+  }
+  // The first part has columns 0 to 2, the second one column 3.
+  Array statistics(2, num_statistics * 4);
+  std::vector<float> parts[] = {{1, 3, 2, 5, 4, 3, 0, 0, 0, 7, 8, 9}, {3, 2, 1, 6}};
+  const std::vector<std::int32_t> targets{3, 1, 3, 2};
+  const VocabularyPart cuts[] = {{0, 4}, {3, 4}};
+  const std::size_t columns[] = {3, 1};
+  const auto part = [&](std::size_t p) { return Matrix(parts[p].data(), 4, columns[p]); };
+  for (std::size_t p = 0; p < 2; ++p)
+    cross_entropy_part(part(p), reference::view(targets), cuts[p],
+                       Matrix(&statistics(p, 0), 4, num_statistics));
+  for (std::size_t p = 0; p < 2; ++p) {
+    *sums = {NAN, NAN};
+    cross_entropy_combine(part(p), reference::view(targets), cuts[p], statistics.matrix(), int(p),
+                          1.0f, Write::replace, &(*sums)[0], 0.0f, &(*sums)[1]);
+    EXPECT_EQ((*sums)[1], 1.0) << "part " << p;
+  }
 }
 
 TEST(CrossEntropy, ATargetOutsideTheVocabularyShows) {

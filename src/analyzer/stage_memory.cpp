@@ -107,7 +107,7 @@ Expr StageMemoryBuilder::persistent_bytes() const {
   const Expr batch = double(model::token_bytes) * v_.b * double(model_.seq_len) * v_.G;
   Expr sum = state_.device_bytes() + 2.0 * sizeof(double);
   if (role_.first) sum += batch;
-  if (role_.last) sum += batch + double(sizeof(double));
+  if (role_.last) sum += batch + 2.0 * sizeof(double);
   if (model_.isolated) sum += batch;
   if (role_.last && !role_.first && model_.tied_head)
     sum += (weight_bytes_ + model::grad_bytes) * table_elements_;

@@ -82,20 +82,24 @@ class Evaluation {
       data.emplace(sequences_of(documents));
     });
     const auto count = std::int64_t(documents.size());
-    std::vector<double> likelihoods(documents.size());
+    std::vector<double> likelihoods(documents.size()), misses(documents.size());
     with_engine([&](engine::Engine& engine) {
       const int own = plan::place(plan_, job_.rank()).dp_rank;
       for (std::int64_t first = 0; first < count; first += job_.size()) {
-        const double loss = engine.evaluate_own(*data, first);
-        if (first + own < count) likelihoods[std::size_t(first + own)] = -loss;
+        const engine::OwnLoss sum = engine.evaluate_own(*data, first);
+        if (first + own >= count) continue;
+        likelihoods[std::size_t(first + own)] = -sum.loss;
+        misses[std::size_t(first + own)] = double(sum.misses);
       }
     });
     job_.all_reduce(likelihoods, comm::Reduction::sum);
+    job_.all_reduce(misses, comm::Reduction::sum);
     if (!leader_) return;
     double sum = 0.0, bytes = 0.0;
     for (std::size_t i = 0; i < documents.size(); ++i) {
       const interop::TokenDocument& document = documents[i];
       const nlohmann::json line{{"log_likelihood", likelihoods[i]},
+                                {"is_greedy", misses[i] == 0.0},
                                 {"tokens", std::ssize(document.tokens) - document.given},
                                 {"bytes", document.answer_bytes}};
       fmt::print("{}\n", line.dump());

@@ -101,7 +101,8 @@ void ComputeOf<Storage>::head_forward(const Operands& o, const StepScalars& step
   kernels::linear_forward<Storage>(normed, head_table(o), Write::replace, part);
   if (tp_ == 1)
     return kernels::cross_entropy<Storage>(part, targets, step.loss_scale, true, o.write(),
-                                           o.data<double>(Role::loss), logits_cap_);
+                                           o.data<double>(Role::loss), logits_cap_,
+                                           o.data<double>(Role::loss) + 1);
   const std::int64_t columns = std::int64_t{kernels::num_statistics} * count;
   float* const mine = statistic(o, "statistics").data() + place_.tp_rank * columns;
   kernels::cross_entropy_part<Storage>(part, targets, vocabulary_,
@@ -116,7 +117,8 @@ void ComputeOf<Storage>::loss(const Operands& o, const StepScalars& step) const 
       rows(statistic(o, "statistics").data(), tp_, kernels::num_statistics * targets.extent_int(0));
   kernels::cross_entropy_combine<Storage>(logits(o, targets.extent(0)), targets, vocabulary_,
                                           statistics, place_.tp_rank, step.loss_scale, o.write(),
-                                          o.data<double>(Role::loss), logits_cap_);
+                                          o.data<double>(Role::loss), logits_cap_,
+                                          o.data<double>(Role::loss) + 1);
 }
 
 template <class Storage>

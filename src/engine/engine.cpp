@@ -321,7 +321,7 @@ double Engine::evaluate(const data::Sampler& data, std::int64_t first, std::int6
   return loss;
 }
 
-double Engine::evaluate_own(const data::Sampler& data, std::int64_t first) {
+OwnLoss Engine::evaluate_own(const data::Sampler& data, std::int64_t first) {
   flush();
   Impl& e = *impl_;
   StepScalars scalars = e.scalars(0);
@@ -330,10 +330,10 @@ double Engine::evaluate_own(const data::Sampler& data, std::int64_t first) {
   std::vector<Span> times;
   e.executor.run(e.evaluation, Parts::train, scalars,
                  e.evaluation_guards ? &*e.evaluation_guards : nullptr, times);
-  double loss = 0.0;
+  std::array<double, 2> sums{};
   if (const Buffer* const own = named(e.evaluation, "loss"))
-    device::copy_now(&loss, e.arena.at(*own), sizeof loss);
-  return loss;
+    device::copy_now(sums.data(), e.arena.at(*own), sizeof sums);
+  return {.loss = sums[0], .misses = std::int64_t(sums[1])};
 }
 
 Progress Engine::progress() const { return {impl_->done, impl_->samples, impl_->scaling}; }

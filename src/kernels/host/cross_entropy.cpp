@@ -68,21 +68,38 @@ void row_gradient(Storage* row, int vocab, int target, float top, float factor, 
   if (here) row[target] = at_target;
 }
 
-/// Loss of one token; the row becomes its gradient when asked.
+/// What tokens add to the sums.
+struct Scores {
+  double loss = 0.0, misses = 0.0;
+
+  void operator+=(const Scores& other) { loss += other.loss, misses += other.misses; }
+  void store_to(double* loss_sum, double scale, double* miss_count, Write write) const {
+    store(scale * loss, write, loss_sum);
+    if (miss_count) store(misses, write, miss_count);
+  }
+};
+
+/// @param margin  of the target's logit over the largest one
+Scores scores(double log_sum, double margin) {
+  return {log_sum - margin, margin < 0.0 ? 1.0 : 0.0};
+}
+
+/// Scores of one token; the row becomes its gradient when asked.
 template <class Storage>
-double token_loss(Storage* row, int vocab, int target, float scale, bool with_gradient, float cap) {
+Scores score_token(Storage* row, int vocab, int target, float scale, bool with_gradient,
+                   float cap) {
   if (target < 0) {
     if (with_gradient) std::fill_n(row, vocab, Storage(0.0f));
-    return 0.0;
+    return {};
   }
   cap_row(row, vocab, cap);
   const float top = largest(row, vocab);
   const double margin = target < vocab ? double(row[target]) - double(top) : NAN;
   if (!with_gradient)
-    return std::log(sum_exponentials(row, vocab, top, [](int, float) {})) - margin;
+    return scores(std::log(sum_exponentials(row, vocab, top, [](int, float) {})), margin);
   const double sum = begin_row(row, vocab, top, cap);
   row_gradient(row, vocab, target, top, float(scale / sum), scale, cap);
-  return std::log(sum) - margin;
+  return scores(std::log(sum), margin);
 }
 
 /// A token's numbers over all parts.
@@ -107,13 +124,13 @@ Combined combine(const ConstMatrix& statistics, std::int64_t n) {
 
 template <class Storage>
 void cross_entropy(MatrixOf<Storage> logits, ConstTokens targets, float scale, bool with_gradient,
-                   Write write, double* loss, float cap) {
+                   Write write, double* loss, float cap, double* misses) {
   promise(is_column_of(targets, logits), "cross_entropy", "logits [N, V] and targets [N] must fit");
   const int vocab = logits.extent_int(1);
-  const double sum = ordered_sum("cross_entropy", logits.extent(0), [=](std::int64_t n) {
-    return token_loss(&logits(n, 0), vocab, targets(n), scale, with_gradient, cap);
+  const auto sums = ordered_sum<Scores>("cross_entropy", logits.extent(0), [=](std::int64_t n) {
+    return score_token(&logits(n, 0), vocab, targets(n), scale, with_gradient, cap);
   });
-  store(scale * sum, write, loss);
+  sums.store_to(loss, scale, misses, write);
 }
 
 template <class Storage>
@@ -136,22 +153,23 @@ void cross_entropy_part(MatrixOf<Storage> logits, ConstTokens targets, Vocabular
 template <class Storage>
 void cross_entropy_combine(MatrixOf<Storage> logits, ConstTokens targets, VocabularyPart part,
                            ConstMatrix statistics, int index, float scale, Write write,
-                           double* loss, float cap) {
+                           double* loss, float cap, double* misses) {
   promise_combine("cross_entropy_combine", logits, targets, statistics, index);
   const int columns = logits.extent_int(1);
-  const double sum = ordered_sum("cross_entropy_combine", logits.extent(0), [=](std::int64_t n) {
+  const auto score = [=](std::int64_t n) -> Scores {
     Storage* const row = logits.data() + n * std::int64_t(logits.stride(0));
     if (targets(n) < 0) {
       std::fill_n(row, columns, Storage(0.0f));
-      return 0.0;
+      return {};
     }
     const Combined all = combine(statistics, n);
     const float top = statistics(index, num_statistics * n);
     const double factor = scale * std::exp(double(top) - all.top) / all.sum;
     row_gradient(row, columns, targets(n) - part.first, top, float(factor), scale, cap);
-    return targets(n) < part.vocab ? std::log(all.sum) + all.top - all.target : NAN;
-  });
-  store(scale * sum, write, loss);
+    return scores(std::log(all.sum), targets(n) < part.vocab ? all.target - all.top : NAN);
+  };
+  ordered_sum<Scores>("cross_entropy_combine", logits.extent(0), score)
+      .store_to(loss, scale, misses, write);
 }
 
 }  // namespace brume::kernels

@@ -70,13 +70,13 @@ void for_each_columns(const char* name, std::int64_t columns, Body body) {
 }
 
 /// sum_i term(i) for 0 <= i < count, added in the order of i whatever the number of threads.
-template <class Term>
-double ordered_sum(const char* name, std::int64_t count, Term term) {
-  std::array<double, 1024> terms;
-  double sum = 0.0;
+template <class Sum = double, class Term>
+Sum ordered_sum(const char* name, std::int64_t count, Term term) {
+  std::array<Sum, 1024> terms;
+  Sum sum{};
   for (std::int64_t first = 0; first < count; first += std::int64_t(terms.size())) {
     const std::int64_t block = std::min(count - first, std::int64_t(terms.size()));
-    double* const out = terms.data();
+    Sum* const out = terms.data();
     for_each(name, block, [=](std::int64_t i) { out[i] = term(first + i); });
     for (std::int64_t i = 0; i < block; ++i) sum += out[i];
   }

@@ -8,7 +8,8 @@
 namespace brume::kernels {
 namespace {
 
-// The terms of the sum stand in the workspace while it is made.
+// The terms of the sums stand in the workspace while they are made: of tokens' losses and behind
+// these of their misses.
 
 /// A token's numbers over all parts.
 struct Combined {
@@ -65,34 +66,46 @@ KOKKOS_INLINE_FUNCTION float largest_logit(const Team& team, const MatrixOf<Stor
                        [&](int v) { return soft_cap(logits(n, v), cap); });
 }
 
-KOKKOS_INLINE_FUNCTION void write_term(const Team& team, double* terms, double term) {
-  Kokkos::single(Kokkos::PerTeam(team), [&]() { terms[team.league_rank()] = term; });
+/// @param margin  of the target's logit over the largest one
+KOKKOS_INLINE_FUNCTION void write_terms(const Team& team, double* losses, double* misses,
+                                        double log_sum, double margin) {
+  Kokkos::single(Kokkos::PerTeam(team), [&]() {
+    losses[team.league_rank()] = log_sum - margin;
+    misses[team.league_rank()] = margin < 0.0 ? 1.0 : 0.0;
+  });
+}
+
+void store_sums(const char* name, const double* terms, std::int64_t count, float scale, Write write,
+                double* loss, double* misses) {
+  store_sum(name, terms, count, scale, write, loss);
+  if (misses) store_sum(name, terms + count, count, 1.0, write, misses);
 }
 
 }  // namespace
 
 template <class Storage>
 void cross_entropy(MatrixOf<Storage> logits, ConstTokens targets, float scale, bool with_gradient,
-                   Write write, double* loss, float cap) {
+                   Write write, double* loss, float cap, double* misses) {
   promise(is_column_of(targets, logits), "cross_entropy", "logits [N, V] and targets [N] must fit");
-  double* const terms = workspace_of<double>(std::int64_t(logits.extent(0)));
+  const auto count = std::int64_t(logits.extent(0));
+  double* const terms = workspace_of<double>(2 * count);
   for_each_row(
       "cross_entropy", logits.extent(0), KOKKOS_LAMBDA(const Team& team) {
         const int n = team.league_rank(), vocab = logits.extent_int(1), target = targets(n);
         if (target < 0) {
           if (with_gradient) clear_row<Storage>(team, logits);
-          return write_term(team, terms, 0.0);
+          return write_terms(team, terms, terms + count, 0.0, 0.0);
         }
         const float top = largest_logit<Storage>(team, logits, cap);
         const double margin =
             target < vocab ? double(soft_cap(logits(n, target), cap)) - double(top) : NAN;
         // All have read before it is known: then the row may change.
         const double sum = sum_exponentials<Storage>(team, logits, top, cap);
-        write_term(team, terms, std::log(sum) - margin);
+        write_terms(team, terms, terms + count, std::log(sum), margin);
         if (with_gradient)
           row_gradient<Storage>(team, logits, target, top, float(scale / sum), scale, cap);
       });
-  store_sum("cross_entropy", terms, std::int64_t(logits.extent(0)), scale, write, loss);
+  store_sums("cross_entropy", terms, count, scale, write, loss, misses);
 }
 
 template <class Storage>
@@ -116,24 +129,25 @@ void cross_entropy_part(MatrixOf<Storage> logits, ConstTokens targets, Vocabular
 template <class Storage>
 void cross_entropy_combine(MatrixOf<Storage> logits, ConstTokens targets, VocabularyPart part,
                            ConstMatrix statistics, int index, float scale, Write write,
-                           double* loss, float cap) {
+                           double* loss, float cap, double* misses) {
   promise_combine("cross_entropy_combine", logits, targets, statistics, index);
-  double* const terms = workspace_of<double>(std::int64_t(logits.extent(0)));
+  const auto count = std::int64_t(logits.extent(0));
+  double* const terms = workspace_of<double>(2 * count);
   for_each_row(
       "cross_entropy_combine", logits.extent(0), KOKKOS_LAMBDA(const Team& team) {
         const int n = team.league_rank(), target = targets(n);
         if (target < 0) {
           clear_row<Storage>(team, logits);
-          return write_term(team, terms, 0.0);
+          return write_terms(team, terms, terms + count, 0.0, 0.0);
         }
         const Combined all = combine(statistics, n);
-        write_term(team, terms,
-                   target < part.vocab ? std::log(all.sum) + all.top - all.target : NAN);
+        write_terms(team, terms, terms + count, std::log(all.sum),
+                    target < part.vocab ? all.target - all.top : NAN);
         const float top = statistics(index, num_statistics * n);
         const float factor = float(scale * std::exp(double(top) - all.top) / all.sum);
         row_gradient<Storage>(team, logits, target - part.first, top, factor, scale, cap);
       });
-  store_sum("cross_entropy_combine", terms, std::int64_t(logits.extent(0)), scale, write, loss);
+  store_sums("cross_entropy_combine", terms, count, scale, write, loss, misses);
 }
 
 }  // namespace brume::kernels

@@ -76,7 +76,7 @@ PersistentBuffers::PersistentBuffers(const Context& context, ProgramBuilder& bui
   if (context.place.stage == 0) inputs = rest("inputs", Content::batch, all_batches);
   if (context.last_stage()) {
     targets = rest("targets", Content::batch, all_batches);
-    loss = rest("loss", Content::totals, sizeof(double));
+    loss = rest("loss", Content::totals, 2 * sizeof(double));
   }
   if (context.model.isolated) documents = rest("documents", Content::batch, all_batches);
   totals = rest("totals", Content::totals, 2 * sizeof(double));
