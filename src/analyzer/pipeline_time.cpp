@@ -1,6 +1,8 @@
 #include "analyzer/pipeline_time.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <deque>
 #include <queue>
 #include <utility>
 
@@ -10,6 +12,9 @@
 
 namespace brume::analyzer {
 namespace {
+
+constexpr std::size_t longest_round = 8;  ///< microbatches after which a pipeline may repeat itself
+constexpr double same_time = 1e-11;       ///< of what a round takes
 
 /// The passes and messages of all stages in the order in which they end. Each begins as soon as
 /// what it waits for is there, and is slowed while something else runs beside it.
@@ -49,6 +54,19 @@ class Timeline {
     double sent_s = 0.0, end_s = 0.0;  ///< of its last pass
     Beside beside;
   };
+
+  // --- rounds ---
+  /// All that the future follows from, as seen from the last backward of the first stage.
+  struct Moment {
+    double now_s;
+    int backwards;
+    std::vector<int> done;
+    std::vector<double> left_s;
+
+    bool repeats(const Moment& before) const;
+  };
+  Moment moment() const;
+  void skip_rounds();
 
   // --- activities: a stage's passes, a boundary's messages down and up, the tied table ---
   std::size_t pass_of(std::size_t stage) const { return stage; }
@@ -92,6 +110,8 @@ class Timeline {
   std::vector<Activity> activities_;
   std::vector<int> delivered_;  ///< messages of each boundary, down and up
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::deque<Moment> moments_;  ///< the latest ones
+  double skipped_s_ = 0.0;
   double now_s_ = 0.0;
 };
 
@@ -124,7 +144,9 @@ double Timeline::iteration_s() {
     events_.pop();
     if (event.version != activities_[event.activity].version) continue;
     now_s_ = event.end_s;
+    const int backwards = stages_[0].backwards;
     finish(event.activity);
+    if (stages_[0].backwards > backwards && skipped_s_ == 0.0) skip_rounds();
   }
   // The first stage makes room for the table's gradient when its own is done.
   if (num_stages_ > 1 && p_.tied.gradient_s > 0.0)
@@ -133,7 +155,50 @@ double Timeline::iteration_s() {
   double whole_s = 0.0;
   for (std::size_t i = 0; i < num_stages_; ++i)
     whole_s = std::max(whole_s, stages_[i].end_s + p_.stages[i].end_s);
-  return whole_s;
+  return whole_s + skipped_s_;
+}
+
+// --- rounds -------------------------------------------------------------------------------------
+
+bool Timeline::Moment::repeats(const Moment& before) const {
+  const double most_s = same_time * (now_s - before.now_s);
+  return done == before.done && std::ranges::equal(left_s, before.left_s, [=](double a, double b) {
+           return std::abs(a - b) <= most_s;
+         });
+}
+
+Timeline::Moment Timeline::moment() const {
+  const int backwards = stages_[0].backwards;
+  Moment moment{now_s_, backwards, {}, {}};
+  for (const Stage& s : stages_) {
+    moment.done.insert(moment.done.end(),
+                       {int(s.state), s.forwards - backwards, s.backwards - backwards});
+    moment.left_s.insert(moment.left_s.end(), {s.last_layer_s, s.tail_s});
+  }
+  for (std::size_t i = 0; i < 2 * (num_stages_ - 1); ++i)
+    moment.done.push_back(delivered_[i] - backwards);
+  for (const Activity& a : activities_) {
+    moment.done.push_back(a.runs);
+    moment.left_s.push_back(a.runs ? a.left_s * a.slowdown - (now_s_ - a.changed_s) : 0.0);
+  }
+  return moment;
+}
+
+/// Once the pipeline repeats itself, what would be the same again and again is left out: there are
+/// fewer microbatches, and their time is added in the end.
+void Timeline::skip_rounds() {
+  if (count_ - stages_[0].forwards <= 1) return;
+  Moment now = moment();
+  for (const Moment& before : moments_) {
+    const int round = now.backwards - before.backwards;
+    const int rounds = (count_ - stages_[0].forwards - 1) / round;
+    if (rounds == 0 || !now.repeats(before)) continue;
+    count_ -= rounds * round;
+    skipped_s_ = rounds * (now.now_s - before.now_s);
+    return;
+  }
+  moments_.push_front(std::move(now));
+  if (moments_.size() > longest_round) moments_.pop_back();
 }
 
 // --- activities ---------------------------------------------------------------------------------
