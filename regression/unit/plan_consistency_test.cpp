@@ -20,8 +20,7 @@
 namespace brume::tuner {
 namespace {
 
-// Relative, of simulated times: what nine jobs of ten keep, and all.
-constexpr double usual = 0.005, most = 0.02;
+constexpr double most = 0.005;  ///< relative, of simulated times
 
 /// A random job: three families on the machines of four profiles, from a device to eight nodes,
 /// with memory from scarce to plenty.
@@ -69,9 +68,11 @@ std::optional<Chosen> chosen(const deck::Deck& deck, const deck::SearchKeys& key
   }
 }
 
-TEST(PlanConsistency, NoNarrowedSearchFindsAFasterPlan) {
+using Narrowing = std::pair<std::string, std::function<void(deck::SearchKeys&)>>;
+
+std::vector<Narrowing> narrowings() {
   using Keys = deck::SearchKeys;
-  std::vector<std::pair<std::string, std::function<void(Keys&)>>> narrowed;
+  std::vector<Narrowing> narrowed;
   for (const int stages : {1, 2, 4, 8})
     for (const bool unequal : {true, false})
       if (stages > 1 || unequal)
@@ -82,34 +83,69 @@ TEST(PlanConsistency, NoNarrowedSearchFindsAFasterPlan) {
                               });
   narrowed.emplace_back("no run-ahead", [](Keys& keys) { keys.run_ahead = {1}; });
   narrowed.emplace_back("tp 1", [](Keys& keys) { keys.tp = {1}; });
+  return narrowed;
+}
+
+/// The time of the plan that a search chooses in units of the fastest one that it or a narrowed
+/// search finds; none where nothing fits.
+std::optional<double> chosen_by_best(const std::string& text) {
+  const deck::Deck deck = deck::parse(text, "random");
+  const std::optional<Chosen> best = chosen(deck, deck.search);
+  double ratio = 1.0;
+  for (const auto& [name, narrow] : narrowings()) {
+    deck::SearchKeys keys = deck.search;
+    narrow(keys);
+    const std::optional<Chosen> other = chosen(deck, keys);
+    if (!other) continue;
+    EXPECT_TRUE(best) << name << " finds " << other->plan;
+    if (!best) return ratio;
+    EXPECT_LE(best->seconds, other->seconds * (1.0 + most)) << best->plan << "\n"
+                                                            << name << ": " << other->plan;
+    ratio = std::max(ratio, best->seconds / other->seconds);
+  }
+  return best ? std::optional(ratio) : std::nullopt;
+}
+
+TEST(PlanConsistency, NoNarrowedSearchFindsAFasterPlan) {
   std::mt19937 random(11);
   const int decks = test::trials(6);
-  int with_plans = 0, off = 0;
+  int with_plans = 0;
   double worst = 1.0;
   for (int trial = 0; trial < decks; ++trial) {
     const std::string text = random_deck(random);
     SCOPED_TRACE(fmt::format("trial {}\n{}", trial, text));
-    const deck::Deck deck = deck::parse(text, "random");
-    const std::optional<Chosen> best = chosen(deck, deck.search);
-    with_plans += best.has_value();
-    double worst_here = 1.0;
-    for (const auto& [name, narrow] : narrowed) {
-      Keys keys = deck.search;
-      narrow(keys);
-      const std::optional<Chosen> other = chosen(deck, keys);
-      if (!other) continue;
-      ASSERT_TRUE(best) << name << " finds " << other->plan;
-      EXPECT_LE(best->seconds, other->seconds * (1.0 + most)) << best->plan << "\n"
-                                                              << name << ": " << other->plan;
-      worst_here = std::max(worst_here, best->seconds / other->seconds);
-    }
-    worst = std::max(worst, worst_here);
-    off += worst_here > 1.0 + usual;
+    const std::optional<double> ratio = chosen_by_best(text);
+    with_plans += ratio.has_value();
+    worst = std::max(worst, ratio.value_or(1.0));
   }
-  fmt::print("worst chosen / best {:.4f} over {} decks, {} with a plan, {} above {:.3f}\n", worst,
-             decks, with_plans, off, 1.0 + usual);
-  EXPECT_LE(off, decks / 10);
+  fmt::print("worst chosen / best {:.4f} over {} decks, {} with a plan\n", worst, decks,
+             with_plans);
   EXPECT_GE(with_plans, decks / 2);
+}
+
+// As many microbatches as stages: filling and draining the pipeline takes as long as its work, and
+// bounds do not tell the choices of a frame apart.
+TEST(PlanConsistency, NorWhereAPipelineIsHardlyFilled) {
+  chosen_by_best(R"([model]
+family = "gpt"
+num_layers = 16
+hidden_size = 1024
+num_heads = 8
+seq_len = 4096
+vocab_size = 50304
+[training]
+steps = 1
+global_batch = 8
+precision = "bf16"
+[data]
+train = "none.tok"
+[cluster]
+nodes = 4
+devices_per_node = 2
+memory_gib = 4.10
+host_memory_gib = 512
+profile = "l4"
+)");
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "descent.hpp"
 #include "search.hpp"
 
 namespace brume::tuner {
@@ -279,7 +280,7 @@ std::vector<Offer> FrameSearch::work(Grid& grid) {
     step_ = Step::limited;
     return {};
   }
-  std::vector<Offer> found = offers(grid, pipeline, choices);
+  std::vector<Offer> found = offers(grid, pipeline, choices, known_s);
   if (!found.empty() || (host_matters_ && !choices.merged)) step_ = Step::done;
   if (found.empty()) {  // a node's stages together need too much host memory
     if (host_matters_) most_labels_ *= most_labels_grow;  // only merged labels overlook that
@@ -288,21 +289,30 @@ std::vector<Offer> FrameSearch::work(Grid& grid) {
   return found;
 }
 
-/// The choices that the analyzer predicts to be fastest. They come by rising bound, below which no
-/// prediction is.
-std::vector<Offer> FrameSearch::offers(Grid& grid, const Pipeline& pipeline,
-                                       const Choices& choices) {
-  std::vector<Offer> found;
+/// The choices that the analyzer predicts to be fastest, and those beside them where one may be
+/// faster than `known_s`. The dynamic program's come by rising bound, below which no prediction is.
+std::vector<Offer> FrameSearch::offers(Grid& grid, const Pipeline& pipeline, const Choices& choices,
+                                       double known_s) {
+  const auto predicted_s = [&](const std::vector<Point>& stages) {
+    return grid.predicted_s(plan_of(question_, frame_, stages));
+  };
+  std::vector<Timed> found;
   for (const Choice& choice : choices.best) {
-    if (found.size() == most_offers && choice.least_s >= found.back().predicted_s) break;
+    if (found.size() == most_offers && choice.least_s >= found.back().seconds) break;
     if (!fits_host(pipeline, choice.stages)) continue;
-    Offer offer{.plan = plan_of(question_, frame_, choice.stages), .stages = choice.stages};
-    offer.predicted_s = grid.predicted_s(offer.plan);
-    found.insert(std::ranges::upper_bound(found, offer.predicted_s, {}, &Offer::predicted_s),
-                 std::move(offer));
+    const double seconds = predicted_s(choice.stages);
+    found.insert(std::ranges::upper_bound(found, seconds, {}, &Timed::seconds),
+                 {choice.stages, seconds});
     if (found.size() > most_offers) found.pop_back();
   }
-  return found;
+  if (!found.empty() && frame_.num_stages > 1 && found[0].seconds < known_s)
+    found = descend(pipeline, predicted_s, std::move(found), most_offers);
+  std::vector<Offer> offers;
+  for (Timed& choice : found) {
+    plan::Plan plan = plan_of(question_, frame_, choice.stages);
+    offers.push_back({std::move(plan), std::move(choice.stages), choice.seconds});
+  }
+  return offers;
 }
 
 void FrameSearch::strike(int after, const Point& point) {

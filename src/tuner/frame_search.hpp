@@ -98,7 +98,8 @@ class FrameSearch {
   Rooms rooms(const Thresholds& thresholds_s) const;
   Thresholds thresholds(double cutoff_s) const;
   int most_of_others(const Capacity& room, int layout, int after) const;
-  std::vector<Offer> offers(Grid& grid, const Pipeline& pipeline, const Choices& choices);
+  std::vector<Offer> offers(Grid& grid, const Pipeline& pipeline, const Choices& choices,
+                            double known_s);
 
   const Question& question_;
   Frame frame_;

@@ -67,7 +67,7 @@ const std::vector<Point>& Fronts::front(const Seat& seat, int layers) const {
 bool Fronts::struck(const Seat& seat, const Point& point) const {
   const auto list = struck_.find(key(seat, point.layers));
   return list != struck_.end() &&
-         std::ranges::any_of(list->second, [&](const Point& p) { return p.same_strategy(point); });
+         std::ranges::any_of(list->second, [&](const Point& p) { return p.knobs() == point.knobs(); });
 }
 
 void Fronts::prepare(Grid& grid, const Seat& seat, int least_layers, int most_layers,

@@ -82,13 +82,6 @@ Axes Axes::in_memory() const {
   return axes;
 }
 
-bool Point::same_strategy(const Point& other) const {
-  const auto knobs = [](const Point& p) {
-    return std::tie(p.layout, p.layers, p.ckpt_layers, p.zero_level, p.ratios);
-  };
-  return knobs(*this) == knobs(other);
-}
-
 bool Point::is_faster_than(const Point& other) const {
   return falls(other.stable_s, stable_s) || falls(other.whole_s(), whole_s()) ||
          falls(other.shortest_s(), shortest_s()) || falls(other.alone_s(), alone_s());

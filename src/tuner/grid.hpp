@@ -49,7 +49,8 @@ struct Point {
   double alone_s() const { return stable_s + alone_delta_s; }
   /// Both passes of the microbatch that is fastest here.
   double shortest_s() const { return stable_s - less_s; }
-  bool same_strategy(const Point& other) const;
+  /// What it chooses.
+  auto knobs() const { return std::tie(layout, layers, ckpt_layers, zero_level, ratios); }
   /// Whether one of the times in which points compete is less, by more than rounding.
   bool is_faster_than(const Point& other) const;
 };

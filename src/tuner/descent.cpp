@@ -1,0 +1,130 @@
+#include "descent.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <set>
+#include <utility>
+
+namespace brume::tuner {
+namespace {
+
+constexpr int most_given = 3;           ///< layers
+constexpr std::size_t most_timed = 32;  ///< neighbours of a choice, those of the least bounds
+constexpr int most_steps = 16, most_in_vain = 4;
+
+struct ByKnobs {
+  bool operator()(const std::vector<Point>& a, const std::vector<Point>& b) const {
+    return std::ranges::lexicographical_compare(a, b, {}, &Point::knobs, &Point::knobs);
+  }
+};
+
+/// The neighbours of a choice whose bound is below a time.
+class Neighbours {
+ public:
+  Neighbours(const Pipeline& pipeline, const std::vector<Point>& stages, double below_s)
+      : pipeline_(pipeline), stages_(stages), below_s_(below_s) {
+    for (std::size_t i = 0; i < stages_.size(); ++i) {
+      change(i);
+      for (std::size_t to = 0; to < stages_.size(); ++to)
+        for (int layers = 1; to != i && layers <= most_given; ++layers) give(i, to, layers);
+    }
+  }
+
+  /// By rising bound.
+  std::vector<Choice> take() {
+    std::ranges::stable_sort(found_, {}, &Choice::least_s);
+    return std::move(found_);
+  }
+
+ private:
+  /// What a stage may take of so many layers, on a mesh as large as its own one. It works on all
+  /// microbatches.
+  template <typename Body>
+  void each_point(std::size_t stage, int layers, Body&& body) const {
+    const Layout& mesh = pipeline_.layout(stages_[stage]);
+    for (const Cell& cell : pipeline_.cells[stages_.size() - 1 - stage]) {
+      const Layout& other = pipeline_.layout(cell);
+      if (cell.layers != layers || other.group != mesh.group || other.devices() != mesh.devices())
+        continue;
+      for (const Point& point : cell.points)
+        if (pipeline_.frame.microbatches * point.stable_s < below_s_) body(point);
+    }
+  }
+
+  void add(const std::vector<Point>& stages) {
+    const double bound_s = least_s(pipeline_, stages);
+    if (bound_s < below_s_ && fits_host(pipeline_, stages)) found_.push_back({stages, bound_s});
+  }
+
+  void change(std::size_t i) {
+    const auto shares = [](const Point& a, const Point& b) { return a.knobs() == b.knobs(); };
+    const Point& now = stages_[i];
+    std::vector<std::size_t> alike;
+    for (std::size_t j = 0; j < stages_.size(); ++j)
+      if (shares(stages_[j], now)) alike.push_back(j);
+    each_point(i, now.layers, [&](const Point& point) {
+      std::vector<Point> stages = stages_;
+      stages[i] = point;
+      add(stages);
+      if (alike.size() == 1 || alike[0] != i) return;
+      for (const std::size_t j : alike)
+        each_point(j, now.layers, [&](const Point& there) {
+          if (shares(there, point)) stages[j] = there;
+        });
+      add(stages);
+    });
+  }
+
+  void give(std::size_t from, std::size_t to, int layers) {
+    std::vector<Point> stages = stages_;
+    each_point(from, stages_[from].layers - layers, [&](const Point& fewer) {
+      stages[from] = fewer;
+      each_point(to, stages_[to].layers + layers, [&](const Point& more) {
+        stages[to] = more;
+        add(stages);
+      });
+    });
+  }
+
+  const Pipeline& pipeline_;
+  const std::vector<Point>& stages_;
+  double below_s_;
+  std::vector<Choice> found_;
+};
+
+}  // namespace
+
+std::vector<Timed> descend(const Pipeline& pipeline, const TimeOf& time, std::vector<Timed> from,
+                           std::size_t width) {
+  std::set<std::vector<Point>, ByKnobs> seen;
+  for (const Timed& choice : from) seen.insert(choice.stages);
+  std::vector<Timed> best = from;
+  const auto keep_fastest = [width](std::vector<Timed>& choices) {
+    std::ranges::stable_sort(choices, {}, &Timed::seconds);
+    choices.resize(std::min(choices.size(), width));
+  };
+  keep_fastest(best);
+  for (int step = 0, in_vain = 0; step < most_steps && in_vain < most_in_vain; ++step) {
+    const double fastest_s = best[0].seconds;
+    std::vector<Timed> next;
+    for (const Timed& choice : from) {
+      if (pipeline.deadline.left_s() <= 0.0) return best;
+      std::size_t timed = 0;
+      for (const Choice& beside : Neighbours(pipeline, choice.stages, fastest_s).take()) {
+        if (timed == most_timed) break;
+        if (!seen.insert(beside.stages).second) continue;
+        next.push_back({beside.stages, time(beside.stages)});
+        ++timed;
+      }
+    }
+    if (next.empty()) break;
+    keep_fastest(next);
+    best.insert(best.end(), next.begin(), next.end());
+    keep_fastest(best);
+    in_vain = best[0].seconds < fastest_s ? 0 : in_vain + 1;
+    from = std::move(next);
+  }
+  return best;
+}
+
+}  // namespace brume::tuner

@@ -1,0 +1,28 @@
+/// @file From choices to faster ones beside them.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "pipeline.hpp"
+
+namespace brume::tuner {
+
+/// One point of each stage, first stage first, and what they take [s] as exactly as is known.
+struct Timed {
+  std::vector<Point> stages;
+  double seconds = infinity;
+};
+
+using TimeOf = std::function<double(const std::vector<Point>& stages)>;
+
+/// The fastest choices that steps to neighbours lead to. The dynamic program tells choices apart by
+/// their bounds, so beside those that it offers there may be faster ones. A neighbour differs in
+/// the strategy of one stage, or of all stages that share it, on a mesh as large; or a stage gives
+/// layers to another one. Those whose bound is not below the fastest time are not timed.
+/// @param from   choices that are timed
+/// @param width  choices that each step begins with. @return as many at most, fastest first
+std::vector<Timed> descend(const Pipeline& pipeline, const TimeOf& time, std::vector<Timed> from,
+                           std::size_t width);
+
+}  // namespace brume::tuner
