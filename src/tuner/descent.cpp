@@ -98,14 +98,14 @@ std::vector<Timed> descend(const Pipeline& pipeline, const TimeOf& time, std::ve
                            std::size_t width) {
   std::set<std::vector<Point>, ByKnobs> seen;
   for (const Timed& choice : from) seen.insert(choice.stages);
-  std::vector<Timed> best = from;
   const auto keep_fastest = [width](std::vector<Timed>& choices) {
     std::ranges::stable_sort(choices, {}, &Timed::seconds);
     choices.resize(std::min(choices.size(), width));
   };
-  keep_fastest(best);
+  double fastest_s = infinity;
+  for (const Timed& choice : from) fastest_s = std::min(fastest_s, choice.seconds);
+  std::vector<Timed> best;
   for (int step = 0, in_vain = 0; step < most_steps && in_vain < most_in_vain; ++step) {
-    const double fastest_s = best[0].seconds;
     std::vector<Timed> next;
     for (const Timed& choice : from) {
       if (pipeline.deadline.left_s() <= 0.0) return best;
@@ -122,6 +122,7 @@ std::vector<Timed> descend(const Pipeline& pipeline, const TimeOf& time, std::ve
     best.insert(best.end(), next.begin(), next.end());
     keep_fastest(best);
     in_vain = best[0].seconds < fastest_s ? 0 : in_vain + 1;
+    fastest_s = std::min(fastest_s, best[0].seconds);
     from = std::move(next);
   }
   return best;

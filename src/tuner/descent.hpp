@@ -21,7 +21,8 @@ using TimeOf = std::function<double(const std::vector<Point>& stages)>;
 /// the strategy of one stage, or of all stages that share it, on a mesh as large; or a stage gives
 /// layers to another one. Those whose bound is not below the fastest time are not timed.
 /// @param from   choices that are timed
-/// @param width  choices that each step begins with. @return as many at most, fastest first
+/// @param width  choices that each step begins with. @return of those that it
+///               met on its way as many at most, fastest first
 std::vector<Timed> descend(const Pipeline& pipeline, const TimeOf& time, std::vector<Timed> from,
                            std::size_t width);
 

@@ -215,8 +215,7 @@ int FrameSearch::most_of_others(const Capacity& room, int layout, int after) con
 }
 
 /// What stages of at most such stable times may take, as far as layers and devices can add up.
-std::vector<FrameSearch::Part> FrameSearch::prepare_fronts(Grid& grid,
-                                                           const Thresholds& thresholds_s) {
+std::vector<FrameSearch::Part> FrameSearch::parts(const Thresholds& thresholds_s) const {
   const Capacity room(rooms(thresholds_s), question_.cluster, question_.deadline);
   const int num_layers = question_.model.num_layers;
   std::vector<Part> parts;
@@ -229,8 +228,7 @@ std::vector<FrameSearch::Part> FrameSearch::prepare_fronts(Grid& grid,
       const int others = most_of_others(room, layout, after);
       const int least_here = std::max(1, num_layers - others);
       if (others < 0 || least_here > most_here) continue;
-      fronts_->prepare(grid, {frame_, layout, after}, least_here, most_here, threshold_s);
-      parts.push_back({layout, after, least_here, most_here});
+      parts.push_back({layout, after, least_here, most_here, threshold_s});
     }
   }
   return parts;
@@ -240,27 +238,23 @@ Pipeline FrameSearch::limited_pipeline(const std::vector<Part>& parts) {
   Pipeline pipeline = empty_pipeline();
   for (const Part& part : parts)
     for (int layers = part.least_layers; layers <= part.most_layers; ++layers) {
-      const auto& front = fronts_->front({frame_, part.layout, part.after}, layers);
+      const auto& front = fronts_->front(seat(part), layers);
       if (!front.empty())
         pipeline.cells[std::size_t(part.after)].push_back({part.layout, layers, std::span(front)});
     }
   return pipeline;
 }
 
-void FrameSearch::prepare(Grid& grid, double known_s) {
-  prepared_.reset();
-  if (step_ == Step::begin) return begin(grid);
-  if (step_ == Step::done) return;
+const std::vector<FrameSearch::Part>& FrameSearch::plan(double known_s) {
   double cutoff_s = bound_s_ * cutoffs[ends_tried_];
   if (known_s <= bound_s_ * near) cutoff_s = known_s;
   Prepared next{known_s, std::min(cutoff_s, known_s), {}, {}};
   next.thresholds_s = thresholds(next.cutoff_s);
-  if (step_ == Step::limited) next.parts = prepare_fronts(grid, next.thresholds_s);
-  prepared_ = std::move(next);
+  if (step_ == Step::limited) next.parts = parts(next.thresholds_s);
+  return prepared_.emplace(std::move(next)).parts;
 }
 
 std::vector<Offer> FrameSearch::work(Grid& grid) {
-  if (!prepared_) return {};
   const auto [known_s, cutoff_s, thresholds_s, parts] = *std::exchange(prepared_, std::nullopt);
   const Pipeline pipeline =
       step_ == Step::unlimited ? unlimited_pipeline() : limited_pipeline(parts);
@@ -306,7 +300,8 @@ std::vector<Offer> FrameSearch::offers(Grid& grid, const Pipeline& pipeline, con
     if (found.size() > most_offers) found.pop_back();
   }
   if (!found.empty() && frame_.num_stages > 1 && found[0].seconds < known_s)
-    found = descend(pipeline, predicted_s, std::move(found), most_offers);
+    for (Timed& beside : descend(pipeline, predicted_s, found, most_offers))
+      found.push_back(std::move(beside));
   std::vector<Offer> offers;
   for (Timed& choice : found) {
     plan::Plan plan = plan_of(question_, frame_, choice.stages);
@@ -325,7 +320,9 @@ std::optional<double> FrameSearch::confirm(Grid& grid, double known_s) {
   if (frame_.num_stages == 1 || frame_.microbatches == 1) return std::nullopt;
   if (double(frame_.num_stages) * double(frame_.layouts.size()) > double(small_points))
     return std::nullopt;
-  const Pipeline pipeline = limited_pipeline(prepare_fronts(grid, thresholds(known_s)));
+  const std::vector<Part> all = parts(thresholds(known_s));
+  for (const Part& part : all) prepare(grid, part);
+  const Pipeline pipeline = limited_pipeline(all);
   std::size_t count = 0;
   for (const auto& cells : pipeline.cells)
     for (const Cell& cell : cells) count += cell.points.size();

@@ -52,11 +52,23 @@ class FrameSearch {
   /// Whether there may be plans that have not been offered.
   bool open() const { return step_ != Step::done; }
 
-  // Each step raises the bound, or finds plans whose bound is below `known_s`. Its two parts may be
-  // given different grids; either may be out of time.
+  /// Fronts that stages may take.
+  struct Part {
+    int layout, after, least_layers, most_layers;
+    double threshold_s;
+  };
 
-  /// Prepares fronts: one at a time of those frames that share them.
-  void prepare(Grid& grid, double known_s);
+  // Each step raises the bound, or finds plans whose bound is below `known_s`. Its parts may be
+  // given different grids; any may be out of time.
+
+  /// Looks at the fastest strategies: one at a time of those frames that share fronts.
+  void begin(Grid& grid);
+  /// What to prepare.
+  const std::vector<Part>& plan(double known_s);
+  Seat seat(const Part& part) const { return {frame_, part.layout, part.after}; }
+  void prepare(Grid& grid, const Part& part) {
+    fronts_->prepare(grid, seat(part), part.least_layers, part.most_layers, part.threshold_s);
+  }
   /// What follows from the fronts, which nobody changes meanwhile. @return new plans
   std::vector<Offer> work(Grid& grid);
   /// Has the next fronts count host bytes, where the step found that they matter.
@@ -76,24 +88,19 @@ class FrameSearch {
  private:
   enum class Step { begin, unlimited, limited, done };
   using Thresholds = std::vector<double>;  ///< [stages after]
-  /// Fronts that stages may take.
-  struct Part {
-    int layout, after, least_layers, most_layers;
-  };
-  /// The step that was prepared.
+  /// The step that is prepared.
   struct Prepared {
     double known_s, cutoff_s;
     Thresholds thresholds_s;
     std::vector<Part> parts;
   };
 
-  void begin(Grid& grid);
   void hold_nothing();
   Prices prices(double threshold_s) const;
   Pipeline empty_pipeline();
   Pipeline unlimited_pipeline();
   Pipeline limited_pipeline(const std::vector<Part>& parts);
-  std::vector<Part> prepare_fronts(Grid& grid, const Thresholds& thresholds_s);
+  std::vector<Part> parts(const Thresholds& thresholds_s) const;
   const std::vector<Point>& unlimited(int layout, int after) const;
   Rooms rooms(const Thresholds& thresholds_s) const;
   Thresholds thresholds(double cutoff_s) const;

@@ -53,9 +53,9 @@ std::vector<Point> pareto_front(std::vector<Point> points, bool host_matters) {
   return front;
 }
 
-Fronts::Key Fronts::key(const Seat& seat, int layers) {
+Fronts::Alike Fronts::alike(const Seat& seat) {
   const analyzer::StageRole role = seat.role();
-  return {role.first, role.last, seat.frame.in_flight(seat.after), seat.layout, layers};
+  return {role.first, role.last, seat.frame.in_flight(seat.after), seat.layout};
 }
 
 const std::vector<Point>& Fronts::front(const Seat& seat, int layers) const {
@@ -66,39 +66,37 @@ const std::vector<Point>& Fronts::front(const Seat& seat, int layers) const {
 
 bool Fronts::struck(const Seat& seat, const Point& point) const {
   const auto list = struck_.find(key(seat, point.layers));
-  return list != struck_.end() &&
-         std::ranges::any_of(list->second, [&](const Point& p) { return p.knobs() == point.knobs(); });
+  return list != struck_.end() && std::ranges::any_of(list->second, [&](const Point& p) {
+           return p.knobs() == point.knobs();
+         });
 }
 
 void Fronts::prepare(Grid& grid, const Seat& seat, int least_layers, int most_layers,
                      double threshold_s) {
-  std::set<Key> cells;
-  std::vector<int> missing;
-  std::vector<Point> found;
-  for (int layers = least_layers; layers <= most_layers; ++layers) {
-    const Key cell = key(seat, layers);
-    const auto known = threshold_s_.find(cell);
-    if ((known != threshold_s_.end() && known->second >= threshold_s) || !cells.insert(cell).second)
-      continue;
-    if (!struck_.contains(cell)) {
-      missing.push_back(layers);
-      continue;
+  std::vector<int> missing, struck;
+  {
+    const std::lock_guard lock(mutex_);
+    for (int layers = least_layers; layers <= most_layers; ++layers) {
+      const Key cell = key(seat, layers);
+      const auto known = threshold_s_.find(cell);
+      if (known == threshold_s_.end() || known->second < threshold_s)
+        (struck_.contains(cell) ? struck : missing).push_back(layers);
     }
-    const std::vector<Point> all = everything(grid, seat, layers);
-    found.insert(found.end(), all.begin(), all.end());
   }
-  const std::vector<Point> climbed = climb(grid, seat, missing, threshold_s);
-  found.insert(found.end(), climbed.begin(), climbed.end());
+  std::map<int, std::vector<Point>> found;  // by layers
+  for (const int layers : missing) found[layers] = {};
+  for (const int layers : struck) found[layers] = everything(grid, seat, layers);
+  for (const Point& point : climb(grid, seat, missing, threshold_s))
+    found[point.layers].push_back(point);
   // Kept once they are whole: the search may be out of time before.
-  for (const Key& cell : cells) {
-    fronts_[cell].clear();
-    threshold_s_[cell] = struck_.contains(cell) ? infinity : threshold_s;
+  for (auto& [layers, points] : found) {
+    feasible_ += std::int64_t(points.size());
+    std::vector<Point> front = pareto_front(std::move(points), host_matters_);
+    const std::lock_guard lock(mutex_);
+    fronts_[key(seat, layers)] = std::move(front);
+    threshold_s_[key(seat, layers)] =
+        std::ranges::find(struck, layers) != struck.end() ? infinity : threshold_s;
   }
-  feasible_ += std::int64_t(found.size());
-  std::map<int, std::vector<Point>> by_layers;
-  for (const Point& point : found) by_layers[point.layers].push_back(point);
-  for (auto& [layers, points] : by_layers)
-    fronts_[key(seat, layers)] = pareto_front(std::move(points), host_matters_);
 }
 
 /// Strategies without savings, one for each ZeRO level.

@@ -1,8 +1,11 @@
 /// @file Intra-stage search: which strategies of a stage may be part of a fastest plan.
 #pragma once
 
+#include <atomic>
 #include <map>
+#include <mutex>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "rows.hpp"
@@ -27,8 +30,13 @@ class Fronts {
   Fronts(const Axes& axes, AllRows& rows)
       : axes_(axes), in_memory_(axes.in_memory()), rows_(rows) {}
 
+  /// Seats that are alike have the same fronts.
+  using Alike = std::tuple<bool, bool, int, int>;  ///< first, last, in flight, layout
+  static Alike alike(const Seat& seat);
+
   /// Computes what is missing among [least, most] layers of strategies whose stable time is at most
-  /// `threshold_s`; some slower ones may be there, too.
+  /// `threshold_s`; some slower ones may be there, too. Threads may prepare seats that are not
+  /// alike at the same time.
   void prepare(Grid& grid, const Seat& seat, int least_layers, int most_layers, double threshold_s);
 
   /// Valid until strategies are struck. Prepared before.
@@ -48,9 +56,9 @@ class Fronts {
   std::int64_t feasible() const { return feasible_; }
 
  private:
-  using Key = std::tuple<bool, bool, int, int, int>;  ///< role, in flight, layout, layers
+  using Key = std::pair<Alike, int>;  ///< and layers
 
-  static Key key(const Seat& seat, int layers);
+  static Key key(const Seat& seat, int layers) { return {alike(seat), layers}; }
   const Axes& axes(const Seat& seat) const { return seat.mesh().disk ? axes_ : in_memory_; }
   bool struck(const Seat& seat, const Point& point) const;
   std::vector<Point> lowest(const Seat& seat, int layers) const;
@@ -66,11 +74,12 @@ class Fronts {
   Axes in_memory_;  ///< where there is no disk
   AllRows& rows_;
   bool host_matters_ = false;
+  std::mutex mutex_;  ///< while fronts are prepared
   std::map<Key, std::vector<Point>> fronts_;
   std::map<std::tuple<bool, bool, int>, std::vector<Point>> unlimited_;  ///< by role, layout
   std::map<Key, double> threshold_s_;  ///< up to which a front is complete
   std::map<Key, std::vector<Point>> struck_;
-  std::int64_t strategies_ = 0, feasible_ = 0;
+  std::atomic<std::int64_t> strategies_ = 0, feasible_ = 0;
 };
 
 }  // namespace brume::tuner

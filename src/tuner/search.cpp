@@ -69,18 +69,40 @@ std::vector<std::size_t> Searcher::most_promising(double known_s) const {
   return found;
 }
 
+/// The first step of some frames.
+void Searcher::begin(const std::vector<std::size_t>& round) {
+  std::map<const Fronts*, std::vector<FrameSearch*>> sharing;
+  for (const std::size_t i : round) sharing[&frames_[i].fronts()].push_back(&frames_[i]);
+  std::vector<const std::vector<FrameSearch*>*> groups;
+  for (const auto& [fronts, frames] : sharing) groups.push_back(&frames);
+  team_.each(groups.size(), [&](std::size_t g, Grid& grid) {
+    for (FrameSearch* const frame : *groups[g]) frame->begin(grid);
+  });
+}
+
+/// Prepares what the next step of some frames asks for, seats that are alike one after the other.
+void Searcher::prepare(const std::vector<std::size_t>& round, double known_s) {
+  using Task = std::pair<FrameSearch*, const FrameSearch::Part*>;
+  std::vector<const std::vector<FrameSearch::Part>*> parts(round.size());
+  team_.each(round.size(),
+             [&](std::size_t r, Grid&) { parts[r] = &frames_[round[r]].plan(known_s); });
+  std::map<std::pair<const Fronts*, Fronts::Alike>, std::vector<Task>> alike;
+  for (std::size_t r = 0; r < round.size(); ++r) {
+    FrameSearch& frame = frames_[round[r]];
+    for (const FrameSearch::Part& part : *parts[r])
+      alike[{&frame.fronts(), Fronts::alike(frame.seat(part))}].push_back({&frame, &part});
+  }
+  std::vector<const std::vector<Task>*> groups;
+  for (const auto& [seat, tasks] : alike) groups.push_back(&tasks);
+  team_.each(groups.size(), [&](std::size_t g, Grid& grid) {
+    for (const auto& [frame, part] : *groups[g]) frame->prepare(grid, *part);
+  });
+}
+
 /// The next step of some frames.
 void Searcher::look_at(const std::vector<std::size_t>& round, double known_s) {
-  std::vector<std::vector<std::size_t>> sharing;  // fronts
-  for (const std::size_t i : round) {
-    const auto same = std::ranges::find_if(sharing, [&](const std::vector<std::size_t>& frames) {
-      return &frames_[frames.front()].fronts() == &frames_[i].fronts();
-    });
-    (same == sharing.end() ? sharing.emplace_back() : *same).push_back(i);
-  }
-  team_.each(sharing.size(), [&](std::size_t s, Grid& grid) {
-    for (const std::size_t i : sharing[s]) frames_[i].prepare(grid, known_s);
-  });
+  if (!frames_[round[0]].begun()) return begin(round);
+  prepare(round, known_s);
   std::vector<std::vector<Offer>> found(round.size());
   team_.each(round.size(),
              [&](std::size_t r, Grid& grid) { found[r] = frames_[round[r]].work(grid); });

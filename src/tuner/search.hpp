@@ -70,6 +70,8 @@ class Searcher {
 
  private:
   std::vector<std::size_t> most_promising(double known_s) const;
+  void begin(const std::vector<std::size_t>& round);
+  void prepare(const std::vector<std::size_t>& round, double known_s);
   void look_at(const std::vector<std::size_t>& round, double known_s);
 
   Question question_;

@@ -17,7 +17,7 @@ namespace {
 
 /// Predictions are this near to simulations, mostly: plans predicted to be slower than the fastest
 /// simulation by more are not simulated.
-constexpr double prediction_error = 0.02;
+constexpr double prediction_error = 0.04;
 
 /// Sets the peaks of stages that placement finds off by more than 1 % and 1 MiB to what it takes.
 /// @return the largest peak before that, where any was
