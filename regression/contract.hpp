@@ -64,6 +64,7 @@ inline engine::Settings contract_settings(int steps) {
   settings.optimizer.lr = 3e-3;
   settings.optimizer.warmup_steps = 3;
   settings.optimizer.clip_norm = 0.5;
+  settings.optimizer.groups = {{"layers.*.attention.*", 0.5, 0.0}, {"*.bias", 2.0, 0.3}};
   settings.check_memory = true;
   return settings;
 }

@@ -82,12 +82,14 @@ inline data::Sampler sampler(const model::Config& model, std::int64_t sequences)
 }
 
 /// One rank, all sequences of a batch in `microbatches` equal parts.
-inline test::Trained train(const json& all, const model::Config& model, int microbatches) {
+inline test::Trained train(const json& all, const model::Config& model, int microbatches,
+                           const std::vector<ParameterGroup>& groups = {}) {
   const int global_batch = all.at("global_batch");
   plan::Plan plan = test::one_rank_plan(model, global_batch);
   plan.microbatches = microbatches;
   plan.stages[0].microbatch = global_batch / microbatches;
-  const Settings settings = engine::settings(all);
+  Settings settings = engine::settings(all);
+  settings.optimizer.groups = groups;
   const data::Sampler data = sampler(model, (settings.steps + 1) * global_batch);
 
   test::Trained trained;

@@ -54,6 +54,13 @@ struct ModelKeys {
   std::vector<std::string> given;  ///< not a key itself: those the deck gave a value
 };
 
+/// Parameters that are updated in a way of their own.
+struct ParameterGroupKeys {
+  std::string pattern;         ///< of their names
+  double lr_scale = 1.0;       ///< of the learning rate
+  double weight_decay = -1.0;  ///< below 0: as without a group
+};
+
 struct OptimizerKeys {
   std::string name = "adamw";
   double lr = 3e-4;
@@ -66,6 +73,7 @@ struct OptimizerKeys {
   double eps = 1e-8;
   double weight_decay = 0.1;
   double clip_norm = 1.0;  ///< 0: no clipping
+  std::vector<ParameterGroupKeys> groups;
 };
 
 struct TrainingKeys {

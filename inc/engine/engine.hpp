@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,6 +26,13 @@ enum class LrSchedule { cosine, linear, constant, wsd };
 /// @throws Error(input) for a name that none of them has
 LrSchedule lr_schedule(std::string_view name);
 
+/// Parameters that are updated in a way of their own.
+struct ParameterGroup {
+  std::string pattern;    ///< of their names, with * ? and [] as a shell has them for files
+  double lr_scale = 1.0;  ///< times the learning rate of each step
+  std::optional<double> weight_decay = {};  ///< of all that fit, also of norms and biases
+};
+
 /// AdamW, and the learning rate's way.
 struct Optimizer {
   double lr = 3e-4;
@@ -35,9 +43,19 @@ struct Optimizer {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
-  double weight_decay = 0.1;  ///< not on norms and biases
-  double clip_norm = 1.0;     ///< 0: no clipping
+  double weight_decay = 0.1;                ///< not on norms and biases
+  double clip_norm = 1.0;                   ///< 0: no clipping
+  std::vector<ParameterGroup> groups = {};  ///< a parameter is in the first one that fits
 };
+
+/// What the update of one parameter differs in from that of others.
+struct UpdateRule {
+  float lr_scale, weight_decay;
+};
+UpdateRule update_rule(const Optimizer& optimizer, const model::Parameter& parameter);
+
+/// Whether a pattern of a ParameterGroup fits a parameter's name.
+bool fits(const std::string& pattern, const std::string& name);
 
 struct Settings {
   std::int64_t steps = 1;  ///< of the whole training, for the learning rate

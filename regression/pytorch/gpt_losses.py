@@ -11,6 +11,7 @@ the test computes too. Nothing else is shared with the test than what the JSON f
 import json
 import math
 import pathlib
+from fnmatch import fnmatchcase
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,11 @@ MODEL = dict(num_layers=3, hidden_size=48, num_heads=4, ffn_size=192, seq_len=24
 # The clip norm lies between the smallest and the largest gradient norm of the run.
 OPTIMIZER = dict(lr=3e-3, min_lr_ratio=0.1, warmup_steps=3, beta1=0.9, beta2=0.95, eps=1e-8,
                  weight_decay=0.1, clip_norm=1.5)
+# A parameter is in the first group whose pattern fits; without weight_decay it decays as all do.
+GROUPS = [dict(pattern="layers.1.*", lr_scale=0.5, weight_decay=0.0),
+          dict(pattern="*.bias", lr_scale=2.0, weight_decay=0.3),
+          dict(pattern="layers.*.mlp.*", lr_scale=0.0),
+          dict(pattern="embedding.*", lr_scale=0.25, weight_decay=1.0)]
 
 
 # --- what both sides compute ----------------------------------------------------------------------
@@ -111,23 +117,27 @@ def learning_rate(step):
     return lr * (ratio + (1.0 - ratio) * cosine)
 
 
-def train(tied, dtype):
+def train(tied, dtype, groups=()):
     w = initial_weights(tied, dtype)
-    return train_with(w, lambda inputs, targets: loss_of(w, inputs, targets))
+    return train_with(w, lambda inputs, targets: loss_of(w, inputs, targets), groups)
 
 
-def train_with(w, loss_of_batch):
+def update_of(name, parameter, groups):
+    decay = 0.0 if name.endswith(("gain", "bias")) else OPTIMIZER["weight_decay"]
+    usual = dict(params=[parameter], weight_decay=decay, lr_scale=1.0)
+    first = next((group for group in groups if fnmatchcase(name, group["pattern"])), {})
+    return usual | {key: first[key] for key in ("lr_scale", "weight_decay") if key in first}
+
+
+def train_with(w, loss_of_batch, groups=()):
     """Loss and gradient norm of each step, then the loss on a further batch."""
-    still = [p for name, p in w.items() if name.endswith(("gain", "bias"))]
-    decaying = [p for name, p in w.items() if not name.endswith(("gain", "bias"))]
     optimizer = torch.optim.AdamW(
-        [dict(params=decaying, weight_decay=OPTIMIZER["weight_decay"]),
-         dict(params=still, weight_decay=0.0)],
+        [update_of(name, parameter, groups) for name, parameter in w.items()],
         betas=(OPTIMIZER["beta1"], OPTIMIZER["beta2"]), eps=OPTIMIZER["eps"])
     losses, norms = [], []
     for step in range(STEPS):
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step)
+            group["lr"] = group["lr_scale"] * learning_rate(step)
         optimizer.zero_grad()
         loss = loss_of_batch(*batch(step))
         loss.backward()
@@ -155,6 +165,7 @@ def main():
               f"norms {spread(run['grad_norms'], exact['grad_norms']):.1e}, "
               f"final loss {spread([run['final_loss']], [exact['final_loss']]):.1e}")
         out["runs"].append(dict(tied_head=tied) | run)
+    out["grouped"] = dict(groups=GROUPS) | train(True, torch.float32, GROUPS)
     path = pathlib.Path(__file__).with_suffix(".json")
     path.write_text(json.dumps(out, indent=1) + "\n")
 

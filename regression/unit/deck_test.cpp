@@ -214,6 +214,30 @@ TEST(Deck, AMachineByNameGivesWhatItIs) {
   EXPECT_NE(refused(smallest, {"cluster.network=8x400g"}).find("no machine"), std::string::npos);
 }
 
+TEST(Deck, GroupsOfParametersAreReadAndWrittenBack) {
+  const std::string text = smallest + R"(
+[[training.optimizer.groups]]
+pattern  = "layers.*.bias"
+lr_scale = 0.5
+
+[[training.optimizer.groups]]
+pattern      = "embedding.*"
+weight_decay = 0.0
+)";
+  const Deck deck = parse(text, "a.toml", {"training.optimizer.groups.0.lr_scale=0.25"});
+  const auto& groups = deck.training.optimizer.groups;
+  ASSERT_EQ(groups.size(), 2u);
+  EXPECT_EQ(groups[0].pattern, "layers.*.bias");
+  EXPECT_EQ(groups[0].lr_scale, 0.25);
+  EXPECT_LT(groups[0].weight_decay, 0.0) << "that of all others";
+  EXPECT_EQ(groups[1].lr_scale, 1.0);
+  EXPECT_EQ(groups[1].weight_decay, 0.0);
+  const std::string written = schema().write(deck);
+  EXPECT_EQ(schema().write(parse(written, "b.toml")), written);
+  EXPECT_NE(refused(text, {"training.optimizer.groups.1.weight_decay=-2"}).find("weight_decay"),
+            std::string::npos);
+}
+
 TEST(Deck, GroupsMayBeMachines) {
   const std::string head = smallest.substr(0, smallest.find("[cluster]"));
   const std::string groups =

@@ -25,6 +25,22 @@ void expect_pytorch_numbers(bool tied_head, int microbatches) {
   EXPECT_LE(test::largest_difference(trained.norms, run.at("grad_norms")), 1e-5);
 }
 
+TEST(PyTorch, GroupsOfParameters) {
+  const json all = reference("gpt_losses");
+  const json& run = all.at("grouped");
+  std::vector<ParameterGroup> groups;
+  for (const json& group : run.at("groups")) {
+    groups.push_back({.pattern = group.at("pattern"), .lr_scale = group.at("lr_scale")});
+    if (group.contains("weight_decay")) groups.back().weight_decay = group.at("weight_decay");
+  }
+  ASSERT_EQ(groups.size(), 4u);
+  auto losses = run.at("losses").get<std::vector<double>>();
+  losses.push_back(run.at("final_loss"));
+  const test::Trained trained = train(all, config(all.at("model"), true), 2, groups);
+  EXPECT_LE(test::largest_difference(trained.losses, losses), 2e-6);
+  EXPECT_LE(test::largest_difference(trained.norms, run.at("grad_norms")), 1e-5);
+}
+
 TEST(PyTorch, TiedHeadInOneMicrobatch) { expect_pytorch_numbers(true, 1); }
 TEST(PyTorch, TiedHeadInFourMicrobatches) { expect_pytorch_numbers(true, 4); }
 TEST(PyTorch, OwnHeadInOneMicrobatch) { expect_pytorch_numbers(false, 1); }

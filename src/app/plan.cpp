@@ -23,6 +23,7 @@
 #include "planning.hpp"
 #include "prepare.hpp"
 #include "profiles.hpp"
+#include "run_settings.hpp"
 #include "schedule/compile.hpp"
 #include "schedule/simulate.hpp"
 #include "search_watch.hpp"
@@ -238,7 +239,7 @@ int simulate(const PlanOptions& options) {
 
 int check(const DeckOptions& options) {
   const deck::Deck deck = load_deck(options.deck, options.sets);
-  model::config(deck.model, deck.training.precision);  // its sizes fit each other
+  require_groups_fit(deck, model::config(deck.model, deck.training.precision));
   print(deck::schema().write(deck, true));
   return 0;
 }

@@ -18,6 +18,7 @@
 #include "planning.hpp"
 #include "profiles.hpp"
 #include "resume.hpp"
+#include "run_settings.hpp"
 
 namespace brume::app {
 namespace {
@@ -87,6 +88,7 @@ class Preparation {
     deck = load_deck(job_, session_.ranks_per_node(), options_.deck, options_.sets);
     session_.set_silence_limit(deck.training.silence_limit_s);
     made_.model = model::config(deck.model, deck.training.precision);
+    require_groups_fit(deck, made_.model);
     kernels::allow_tf32(deck.training.tf32);
     if (options_.elastic) take_launch(deck.cluster);
     made_.cluster = hardware::cluster(deck.cluster);

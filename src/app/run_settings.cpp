@@ -7,6 +7,7 @@
 #include <limits>
 #include <thread>
 
+#include "base/error.hpp"
 #include "model/model.hpp"
 #include "outlook.hpp"
 
@@ -45,6 +46,19 @@ double time_limit_s(double max_minutes, std::chrono::steady_clock::time_point st
   return limit_s;
 }
 
+void require_groups_fit(const deck::Deck& deck, const model::Config& model) {
+  std::vector<std::string> names;
+  for (const model::Block& block : model::blocks(model))
+    for (const model::Parameter& parameter : block.parameters) names.push_back(parameter.name);
+  for (const deck::ParameterGroupKeys& group : deck.training.optimizer.groups) {
+    const auto fits = [&](const std::string& name) { return engine::fits(group.pattern, name); };
+    require(std::ranges::any_of(names, fits), Failure::input,
+            "training.optimizer.groups: the pattern '{}' fits no parameter of the model, whose "
+            "names go from {} to {}",
+            group.pattern, names.front(), names.back());
+  }
+}
+
 engine::Settings engine_settings(const deck::Deck& deck, std::int64_t steps, int threads,
                                  int first_core) {
   const deck::OptimizerKeys& o = deck.training.optimizer;
@@ -60,6 +74,11 @@ engine::Settings engine_settings(const deck::Deck& deck, std::int64_t steps, int
                  .eps = o.eps,
                  .weight_decay = o.weight_decay,
                  .clip_norm = o.clip_norm};
+  for (const deck::ParameterGroupKeys& keys : o.groups) {
+    engine::ParameterGroup& group = s.optimizer.groups.emplace_back();
+    group = {.pattern = keys.pattern, .lr_scale = keys.lr_scale};
+    if (keys.weight_decay >= 0.0) group.weight_decay = keys.weight_decay;
+  }
   s.loss_scale = deck.training.loss_scale;
   s.seed = std::uint64_t(deck.training.seed);
   s.threads = threads;

@@ -19,6 +19,9 @@ namespace brume::app {
 /// Slurm gives it.
 double time_limit_s(double max_minutes, std::chrono::steady_clock::time_point start);
 
+/// @throws Error(input) where a pattern of training.optimizer.groups fits no parameter
+void require_groups_fit(const deck::Deck& deck, const model::Config& model);
+
 /// @param steps       of the whole training
 /// @param threads     of this rank
 /// @param first_core  of these on the node; -1: wherever the system puts them

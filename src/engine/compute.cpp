@@ -16,7 +16,7 @@ using schedule::Role;
 
 template <class Storage>
 ComputeOf<Storage>::ComputeOf(const plan::Plan& plan, const model::Config& model, int rank,
-                              const Arena& arena)
+                              const Optimizer& optimizer, const Arena& arena)
     : arena_(arena), place_(plan::place(plan, rank)) {
   const plan::Stage& stage = plan.stages[std::size_t(place_.stage)];
   tp_ = stage.tp;
@@ -53,7 +53,7 @@ ComputeOf<Storage>::ComputeOf(const plan::Plan& plan, const model::Config& model
       parts.saved.emplace(saved.name, int(parts.saved.size()));
   }
   describe_attention(stage, model);
-  describe_blocks(plan, model);
+  describe_blocks(plan, model, optimizer);
 }
 
 template <class Storage>
@@ -79,7 +79,8 @@ void ComputeOf<Storage>::describe_attention(const plan::Stage& stage, const mode
 }
 
 template <class Storage>
-void ComputeOf<Storage>::describe_blocks(const plan::Plan& plan, const model::Config& model) {
+void ComputeOf<Storage>::describe_blocks(const plan::Plan& plan, const model::Config& model,
+                                         const Optimizer& optimizer) {
   const plan::Stage& stage = plan.stages[std::size_t(place_.stage)];
   const std::vector<model::Block> all = model::blocks(model);
   const auto [first, last] = plan::block_range(plan, place_.stage);
@@ -89,6 +90,8 @@ void ComputeOf<Storage>::describe_blocks(const plan::Plan& plan, const model::Co
     BlockPieces& pieces = blocks_[block];
     pieces.block = all[std::size_t(block)];
     pieces.layout = model::layout(pieces.block, stage.tp, place_.tp_rank, stage.dp);
+    for (const model::Parameter& parameter : pieces.block.parameters)
+      pieces.rules.push_back(update_rule(optimizer, parameter));
     for (const model::Piece& piece : pieces.layout.pieces) {
       const std::string& name = pieces.block.parameters[std::size_t(piece.parameter)].name;
       pieces.by_suffix[name.substr(pieces.block.name.size() + 1)] = &piece;
@@ -186,8 +189,9 @@ void ComputeOf<Storage>::optimizer_step(const Operands& o, const StepScalars& st
         const std::int64_t first = std::max({piece.first, grads.first, m.first});
         const std::int64_t end = std::min({piece.first + piece.elements, grads.end, m.end});
         if (first >= end) continue;
-        const bool decays = pieces.block.parameters[std::size_t(piece.parameter)].decays;
-        adamw.weight_decay = decays ? step.weight_decay : 0.0f;
+        const UpdateRule& rule = pieces.rules[std::size_t(piece.parameter)];
+        adamw.lr = step.adamw.lr * rule.lr_scale;
+        adamw.weight_decay = rule.weight_decay;
         if constexpr (rounds)
           kernels::adamw_step<Storage>(adamw, squares, grads.cut(first, end),
                                        v.next().cut(first, end), m.cut(first, end),
@@ -234,9 +238,9 @@ template class ComputeOf<kernels::bfloat16>;
 template class ComputeOf<kernels::float16>;
 
 std::unique_ptr<Compute> make_compute(const plan::Plan& plan, const model::Config& model, int rank,
-                                      const Arena& arena) {
+                                      const Optimizer& optimizer, const Arena& arena) {
   return model::with_storage(model.precision, [&]<class Storage>() -> std::unique_ptr<Compute> {
-    return std::make_unique<ComputeOf<Storage>>(plan, model, rank, arena);
+    return std::make_unique<ComputeOf<Storage>>(plan, model, rank, optimizer, arena);
   });
 }
 

@@ -20,8 +20,7 @@ namespace brume::engine {
 /// What changes from step to step.
 struct StepScalars {
   float loss_scale = 1.0f;  ///< S / target tokens of the global batch
-  kernels::AdamW adamw{};   ///< of the update that is applied in this step; decay aside
-  float weight_decay = 0.0f;
+  kernels::AdamW adamw{};   ///< of the update that is applied in this step, without UpdateRules
 };
 
 /// Runs forward, backward and optimizer tasks of one rank.
@@ -35,14 +34,15 @@ class Compute {
 /// The Compute for the model's precision.
 /// @throws Error(resource) where this host cannot compute in it
 std::unique_ptr<Compute> make_compute(const plan::Plan& plan, const model::Config& model, int rank,
-                                      const Arena& arena);
+                                      const Optimizer& optimizer, const Arena& arena);
 
 /// Weights and activations are `Storage`, gradients of parameters and statistics fp32. Operands
 /// give the memory, model and plan the sizes, and the model's description the sequence of kernels.
 template <class Storage>
 class ComputeOf final : public Compute {
  public:
-  ComputeOf(const plan::Plan& plan, const model::Config& model, int rank, const Arena& arena);
+  ComputeOf(const plan::Plan& plan, const model::Config& model, int rank,
+            const Optimizer& optimizer, const Arena& arena);
 
   void run(const schedule::Program& program, const schedule::Task& task,
            const StepScalars& step) const override;
@@ -56,6 +56,7 @@ class ComputeOf final : public Compute {
   struct BlockPieces {
     model::Block block;
     model::Layout layout;
+    std::vector<UpdateRule> rules;  ///< of the block's parameters
     std::map<std::string, const model::Piece*, std::less<>> by_suffix;
   };
   /// A linear layer, and the columns of its input or output that are its own.
@@ -69,7 +70,8 @@ class ComputeOf final : public Compute {
     std::map<std::string, int, std::less<>> saved;
   };
 
-  void describe_blocks(const plan::Plan& plan, const model::Config& model);
+  void describe_blocks(const plan::Plan& plan, const model::Config& model,
+                       const Optimizer& optimizer);
   void describe_attention(const plan::Stage& stage, const model::Config& model);
 
   // --- what a task works on ---

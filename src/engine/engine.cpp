@@ -96,7 +96,7 @@ struct Engine::Impl {
         evaluation(schedule::compile(plan, model, world.rank(),
                                      options(settings, schedule::Mode::evaluate))),
         arena(reserve(largest(train.arena_bytes, evaluation.arena_bytes), settings, world)),
-        compute(make_compute(this->plan, this->model, world.rank(), arena)),
+        compute(make_compute(this->plan, this->model, world.rank(), settings.optimizer, arena)),
         groups(this->plan, world),
         executor(arena, *compute, groups, settings, model.precision,
                  [this, &world](std::exception_ptr failure) { leave(world, failure); }) {
@@ -204,7 +204,6 @@ struct Engine::Impl {
   StepScalars scalars(std::int64_t i) const {
     const Optimizer& o = settings.optimizer;
     StepScalars step;
-    step.weight_decay = float(o.weight_decay);
     step.adamw = {.lr = float(learning_rate(o, i, settings.steps)),
                   .beta1 = o.beta1,
                   .beta2 = o.beta2,
