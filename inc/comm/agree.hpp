@@ -3,6 +3,7 @@
 
 #include <exception>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "base/error.hpp"
@@ -36,5 +37,13 @@ void together(Communicator& comm, Stage&& stage) {
   }
   agree(comm, mine);
 }
+
+/// Refuses ranks that were given different things, and would wait for each other for ever.
+///
+/// Collective over `comm`.
+///
+/// @param what  verb of the error's sentence: rank 2 `what` 'its text'
+/// @throws AgreedError(input)  where a rank's text is not rank 0's
+void require_same(Communicator& comm, const char* what, const std::string& mine);
 
 }  // namespace brume::comm

@@ -1,5 +1,7 @@
 #include "all_ranks.hpp"
 
+#include <fmt/format.h>
+
 #include <cstdlib>
 
 #include "base/error.hpp"
@@ -10,6 +12,7 @@
 #include "deck/deck.hpp"
 #include "device/device.hpp"
 #include "device/memory.hpp"
+#include "version.hpp"
 
 namespace brume::app {
 namespace {
@@ -71,6 +74,8 @@ int on_all_ranks(const std::function<int(comm::Session&, comm::Communicator&)>& 
   });
   try {
     refuse_lone_copies(*world);
+    comm::require_same(*world, "is",
+                       fmt::format("brume {} of sources {}", BRUME_VERSION, sources_id));
     use_devices(session, *world);
     warn_of_binding(session);
     return body(session, *world);

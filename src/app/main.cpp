@@ -13,6 +13,7 @@
 #include "completion.hpp"
 #include "deck/deck.hpp"
 #include "verbs.hpp"
+#include "version.hpp"
 
 namespace {
 
@@ -61,7 +62,8 @@ struct CommandLine {
   CommandLine() {
     cli.require_subcommand(0, 1);  // at least 1 would hide the name of an unknown one
     cli.fallthrough();
-    cli.set_version_flag("--version", "brume " BRUME_VERSION);
+    cli.set_version_flag("--version",
+                         fmt::format("brume {} of sources {}", BRUME_VERSION, app::sources_id));
     cli.add_flag("-v,--verbose", verbose, "Say more in the log");
     add_run();
     add_eval();

@@ -23,22 +23,12 @@
 namespace brume::app {
 namespace {
 
-/// Ranks that know different things would wait for each other for ever. Collective.
-/// @throws AgreedError(input)
-void require_same(comm::Communicator& job, const char* what, const std::string& mine) {
-  const std::vector<std::string> all = job.gather(mine);
-  for (std::size_t rank = 1; rank < all.size(); ++rank)
-    if (all[rank] != all[0])
-      throw comm::AgreedError(Failure::input, "rank {} {} '{}', rank 0 '{}': start all alike", rank,
-                              what, all[rank], all[0]);
-}
-
 std::string text(const RunOptions& o) {
-  return fmt::format("brume " BRUME_VERSION
-                     " run {} --set '{}' --plan '{}' --steps {} --resume '{}' --replan {} "
-                     "--elastic {} --new-data {} --max-minutes {} --dry-run {}",
-                     o.deck, fmt::join(o.sets, " "), o.plan, o.steps.value_or(-1), o.resume,
-                     o.replan, o.elastic, o.new_data, o.max_minutes, o.dry_run);
+  return fmt::format(
+      "brume run {} --set '{}' --plan '{}' --steps {} --resume '{}' --replan {} "
+      "--elastic {} --new-data {} --max-minutes {} --dry-run {}",
+      o.deck, fmt::join(o.sets, " "), o.plan, o.steps.value_or(-1), o.resume, o.replan, o.elastic,
+      o.new_data, o.max_minutes, o.dry_run);
 }
 
 /// @param key  that names the file, for errors
@@ -68,7 +58,7 @@ class Preparation {
       : options_(options), session_(session), job_(job), leader_(job.rank() == 0) {}
 
   Prepared run() {
-    require_same(job_, "was started by", text(options_));
+    comm::require_same(job_, "was started by", text(options_));
     read_deck();
     open_data();
     count_steps();

@@ -1,6 +1,7 @@
 #include "comm/agree.hpp"
 
 #include <string>
+#include <vector>
 
 namespace brume::comm {
 
@@ -20,6 +21,14 @@ void agree(Communicator& comm, const std::optional<Error>& mine) {
   comm.broadcast(std::as_writable_bytes(std::span(&failure, 1)), speaker);
   said = broadcast(comm, std::move(said), speaker);
   throw AgreedError(static_cast<Failure>(failure), said);
+}
+
+void require_same(Communicator& comm, const char* what, const std::string& mine) {
+  const std::vector<std::string> all = comm.gather(mine);
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    if (all[rank] != all[0])
+      throw AgreedError(Failure::input, "rank {} {} '{}', rank 0 '{}': start all alike", rank, what,
+                        all[rank], all[0]);
 }
 
 }  // namespace brume::comm
