@@ -86,13 +86,14 @@ void Cutter::add(const json& step, const std::string& where) {
     add_pattern(std::string(digit) + (is_on(step, "individual_digits") ? "" : "+"), where);
   } else if (type == "Punctuation") {
     require(behavior == "Isolated" || behavior == "Contiguous", Failure::input,
-            "{}: Punctuation with the behavior '{}' is not supported", where, behavior);
+            "{}: Punctuation with the behavior '{:.200}' is not supported", where, behavior);
     add_pattern(std::string(punctuation) + (behavior == "Isolated" ? "" : "+"), where);
   } else if (type == "Split") {
     // Inverted, the same pieces change their roles, and both are kept.
     const bool previous = behavior == "MergedWithPrevious", next = behavior == "MergedWithNext";
     require(behavior == "Isolated" || ((previous || next) && !is_on(step, "invert")),
-            Failure::input, "{}: Split with the behavior '{}' is not supported", where, behavior);
+            Failure::input, "{}: Split with the behavior '{:.200}' is not supported", where,
+            behavior);
     add_pattern(pattern_of(step, where), where,
                 previous ? Behavior::merged_with_previous
                 : next   ? Behavior::merged_with_next
@@ -100,7 +101,7 @@ void Cutter::add(const json& step, const std::string& where) {
   } else if (type == "Metaspace") {
     add_metaspace(step, where);
   } else {
-    throw Error(Failure::input, "{}: the pre_tokenizer '{}' is not supported", where, type);
+    throw Error(Failure::input, "{}: the pre_tokenizer '{:.200}' is not supported", where, type);
   }
 }
 

@@ -44,12 +44,12 @@ std::pair<std::string, std::string> sides(const json& merge, std::size_t rank,
 
 Merges::Merges(const json& model, const std::string& where) {
   require(model.is_object() && model.value("type", json("BPE")) == "BPE", Failure::input,
-          "{}: the model must be of type BPE, found {}", where,
+          "{}: the model must be of type BPE, found {:.200}", where,
           model.is_object() ? model.value("type", json()).dump() : "none");
   for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
     const json value = model.value(key, json());
     const bool off = value.is_null() || value == "" || value == false || value == 0.0;
-    require(off, Failure::input, "{}: a model with {} = {} is not supported", where, key,
+    require(off, Failure::input, "{}: a model with {} = {:.200} is not supported", where, key,
             value.dump());
   }
   byte_fallback_ = model.value("byte_fallback", json()) == true;

@@ -30,7 +30,7 @@ void Normalizer::add(const nlohmann::json& step, const std::string& where) {
             "{}: the normalizer Replace is supported for a String only", where);
     steps_.push_back({Kind::replace, from, text_at(step, "content")});
   } else {
-    throw Error(Failure::input, "{}: the normalizer \"{}\" is not supported", where, type);
+    throw Error(Failure::input, "{}: the normalizer \"{:.200}\" is not supported", where, type);
   }
 }
 

@@ -117,7 +117,8 @@ Pattern::Pattern(std::string_view onig, const std::string& where) {
   if (!code_) {
     std::array<char, 256> said{};
     pcre2_get_error_message(error, reinterpret_cast<PCRE2_UCHAR*>(said.data()), said.size());
-    throw Error(Failure::input, "{}: the pattern '{}' is refused: {}", where, onig, said.data());
+    throw Error(Failure::input, "{}: the pattern '{:.200}' is refused: {}", where, onig,
+                said.data());
   }
   pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);  // without it matching is slower, no more
   data_.reset(pcre2_match_data_create(1, nullptr));
