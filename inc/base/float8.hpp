@@ -79,4 +79,15 @@ using float8_e4m3 = Float8<3, 7, 0x7e>;
 /// below it absolute error at most 2^-17.
 using float8_e5m2 = Float8<2, 15, 0x7b>;
 
+/// 2^s that brings `largest` into the upper but one binade of the format, where nothing saturates:
+/// [2^7, 2^8) of e4m3, [2^14, 2^15) of e5m2; |s| is at most 126. @return NaN where it is not finite
+template <class Format>
+constexpr float float8_scale(float largest) {
+  constexpr int top = int(std::bit_cast<std::uint32_t>(Format::largest()) >> 23) - 127 - 1;
+  const int exponent = int(std::bit_cast<std::uint32_t>(largest) >> 23 & 0xffu);
+  if (exponent == 0xff) return std::bit_cast<float>(0x7fc00000u);
+  const int power = std::clamp(top - (exponent - 127), -126, 126);
+  return std::bit_cast<float>(std::uint32_t(power + 127) << 23);
+}
+
 }  // namespace brume

@@ -40,8 +40,14 @@ struct RopeScaling {
 };
 
 /// Number format of weights and activations. Gradients are summed, and optimizer state is kept, in
-/// fp32 whatever it is.
-enum class Precision { fp32, bf16, fp16 };
+/// fp32 whatever it is. fp8: they are bf16, and products of linear layers in blocks, not those of
+/// attention and the head, take their factors in 8 bits.
+enum class Precision { fp32, bf16, fp16, fp8 };
+
+/// What a deck calls it.
+const char* name(Precision precision);
+/// @throws Error(input) where no precision is called so
+Precision precision(std::string_view name);
 
 /// Bytes of an element, by what it belongs to.
 inline constexpr int token_bytes = 4;

@@ -10,6 +10,7 @@ namespace brume::model {
 template <class Body>
 decltype(auto) with_storage(Precision precision, Body&& body) {
   switch (precision) {
+    case Precision::fp8:
     case Precision::bf16: return body.template operator()<bfloat16>();
     case Precision::fp16: return body.template operator()<float16>();
     case Precision::fp32: break;

@@ -139,7 +139,8 @@ class HuggingFaceImport {
 
 interop::Dtype dtype_of(const std::string& name, const std::string& precision) {
   if (name == "f32" || (name.empty() && precision == "fp32")) return interop::Dtype::f32;
-  if (name == "bf16" || (name.empty() && precision == "bf16")) return interop::Dtype::bf16;
+  if (name == "bf16" || (name.empty() && (precision == "bf16" || precision == "fp8")))
+    return interop::Dtype::bf16;
   return interop::Dtype::f16;
 }
 

@@ -77,8 +77,10 @@ const Schema<TrainingKeys>& training_schema() {
                 .min = 1,
                 .max = 1 << 24})
           .key("precision", &TrainingKeys::precision,
-               {.help = "number format of weights and activations",
-                .choices = {"fp32", "bf16", "fp16"}})
+               {.help =
+                    "number format of weights and activations; fp8: bf16, with products of linear "
+                    "layers in 8 bits",
+                .choices = {"fp32", "bf16", "fp16", "fp8"}})
           .key("tf32", &TrainingKeys::tf32,
                {.help = "matrix products of fp32 may round their factors to 10 bits of mantissa, "
                         "which tensor cores of NVIDIA devices multiply many times faster"})

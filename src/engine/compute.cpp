@@ -30,6 +30,8 @@ ComputeOf<Storage>::ComputeOf(const plan::Plan& plan, const model::Config& model
   eps_ = float(model.norm_eps);
   norm_kind_ = model.norm();
   mlp_kind_ = model.mlp();
+  factors_ =
+      model.precision == model::Precision::fp8 ? kernels::Factors::fp8 : kernels::Factors::stored;
   gain_base_ = model.gain_base();
   embedding_scale_ = model.embedding_scale();
   logits_cap_ = float(model.logits_cap);
@@ -239,6 +241,9 @@ template class ComputeOf<kernels::float16>;
 
 std::unique_ptr<Compute> make_compute(const plan::Plan& plan, const model::Config& model, int rank,
                                       const Optimizer& optimizer, const Arena& arena) {
+  require(model.precision != model::Precision::fp8 || kernels::products_take_float8(),
+          Failure::resource,
+          "training.precision = fp8: this build's products take no factors of 8 bits; choose bf16");
   return model::with_storage(model.precision, [&]<class Storage>() -> std::unique_ptr<Compute> {
     return std::make_unique<ComputeOf<Storage>>(plan, model, rank, optimizer, arena);
   });

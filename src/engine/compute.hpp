@@ -12,6 +12,7 @@
 #include "engine/engine.hpp"
 #include "kernels/adamw.hpp"
 #include "kernels/attention.hpp"
+#include "kernels/matmul.hpp"
 #include "kernels/rope.hpp"
 #include "operands.hpp"
 
@@ -197,6 +198,7 @@ class ComputeOf final : public Compute {
   float eps_;
   model::NormKind norm_kind_;
   model::MlpKind mlp_kind_;
+  kernels::Factors factors_;  ///< of linear layers in blocks
   float gain_base_, embedding_scale_, logits_cap_;
   bool post_norms_;
   kernels::AttentionShape attention_, windowed_;  ///< of both kinds of layers

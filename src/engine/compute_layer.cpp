@@ -57,11 +57,11 @@ void ComputeOf<Storage>::project(const Operands& o, BranchKind kind, ConstMatrix
   if (!attention && gelu_goes_with_product(o))
     return kernels::gelu_affine_forward<Storage>(
         normed, matrix(w, o.block(), "mlp.in.weight"), bias(w, o.block(), "mlp.in"), out,
-        rows(o.data<Storage>(Role::workspace), tokens_, ffn_tp_));
+        rows(o.data<Storage>(Role::workspace), tokens_, ffn_tp_), factors_);
   for (const Linear& linear : inputs_of(kind)) {
     const Matrix own = kernels::columns<Storage>(out, linear.first_column, linear.columns);
     kernels::affine_forward<Storage>(normed, matrix(w, o.block(), linear.name + ".weight"),
-                                     bias(w, o.block(), linear.name), {}, own);
+                                     bias(w, o.block(), linear.name), {}, own, factors_);
   }
   if (attention && !qk_norm_) turn(o, out);
 }
@@ -137,7 +137,7 @@ void ComputeOf<Storage>::write_output(const Operands& o) const {
     const std::string name = output_name(branch);
     kernels::affine_forward<Storage>(
         inner_of(o, branch.kind), matrix(w, o.block(), name + ".weight"),
-        carries_residual ? bias(w, o.block(), name) : ConstVector(), so_far, output);
+        carries_residual ? bias(w, o.block(), name) : ConstVector(), so_far, output, factors_);
     so_far = output;
   }
 }
@@ -160,7 +160,7 @@ void ComputeOf<Storage>::write_normed_output(const Operands& o, const model::Bra
   const Matrix product = saved(o, norm + ".in", hidden_);
   kernels::linear_forward<Storage>(
       inner_of(o, branch.kind), matrix(w, o.block(), std::string(output_name(branch)) + ".weight"),
-      Write::replace, product);
+      Write::replace, product, factors_);
   const bool wanted = o.task.find(Role::output) != nullptr;
   kernels::rms_norm_forward<Storage>(
       product, vector(w, o.block(), norm + ".gain"), eps_,
@@ -213,7 +213,7 @@ void ComputeOf<Storage>::layer_backward(const Operands& o) const {
     Write write = Write::replace;
     for_inputs(branches, gradients, first, last, [&](const std::string& input, Matrix gradient) {
       kernels::linear_backward_input<Storage>(gradient, matrix(w, o.block(), input + ".weight"),
-                                              write, normed);
+                                              write, normed, factors_);
       write = Write::accumulate;
     });
     norm_backward(o, name, normed, residual, stream_gradient);
@@ -241,7 +241,7 @@ void ComputeOf<Storage>::attention_inner_backward(const Operands& o, ConstMatrix
   const Matrix d_attended = rows(scratch, tokens_, attended_tp_);
   const Matrix qkv = attention_input(o, scratch + d_attended.size());
   kernels::linear_backward_input<Storage>(dy, matrix(w, o.block(), "attention.out.weight"),
-                                          Write::replace, d_attended);
+                                          Write::replace, d_attended, factors_);
   linear_backward_parameters(o, "attention.out", dy, attended);
   kernels::attention_backward<Storage>(attention(o), qkv, attended, statistic(o, "lse"), d_attended,
                                        d_qkv);
@@ -270,8 +270,8 @@ void ComputeOf<Storage>::mlp_inner_backward(const Operands& o, ConstMatrix dy, M
   activate(wide, activated);
   linear_backward_parameters(o, "mlp.out", dy, activated);
   if (mlp_kind_ == model::MlpKind::gelu_tanh)
-    return kernels::gelu_affine_backward<Storage>(dy, weight, wide, d_wide);
-  kernels::linear_backward_input<Storage>(dy, weight, Write::replace, d_activated);
+    return kernels::gelu_affine_backward<Storage>(dy, weight, wide, d_wide, factors_);
+  kernels::linear_backward_input<Storage>(dy, weight, Write::replace, d_activated, factors_);
   switch (mlp_kind_) {
     case model::MlpKind::gelu_tanh: return;
     case model::MlpKind::gelu_erf:
@@ -288,7 +288,8 @@ void ComputeOf<Storage>::linear_backward_parameters(const Operands& o, const std
   float* g = o.data(Role::grads);
   kernels::affine_backward_parameters<Storage>(
       dy, x, o.write(), matrix(g, o.block(), name + ".weight"),
-      has(o.block(), name + ".bias") ? vector(g, o.block(), name + ".bias") : kernels::Vector());
+      has(o.block(), name + ".bias") ? vector(g, o.block(), name + ".bias") : kernels::Vector(),
+      factors_);
 }
 
 template void ComputeOf<float>::layer_forward(const Operands&) const;

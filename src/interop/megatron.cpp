@@ -154,6 +154,9 @@ void add_training(Arguments& arguments, const deck::Deck& deck, const model::Con
   const deck::TrainingKeys& training = deck.training;
   const deck::OptimizerKeys& optimizer = training.optimizer;
   if (model.precision == model::Precision::bf16) arguments.push_back({"--bf16"});
+  if (model.precision == model::Precision::fp8)  // by Transformer Engine
+    arguments.insert(arguments.end(),
+                     {{"--bf16"}, {"--fp8-format", "hybrid"}, {"--fp8-recipe", "tensorwise"}});
   if (model.precision == model::Precision::fp16) arguments.push_back({"--fp16"});
   if (training.loss_scale > 0.0)
     arguments.push_back({"--loss-scale", as_argument(training.loss_scale)});

@@ -31,20 +31,20 @@ void copy_rows(const ConstMatrixOf<Storage>& x, const MatrixOf<Storage>& y) {
 template <class Storage>
 void affine_forward_in_passes(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w,
                               ConstVectorOf<Storage> bias, ConstMatrixOf<Storage> residual,
-                              MatrixOf<Storage> y) {
+                              MatrixOf<Storage> y, Factors factors) {
   const bool adds_bias = bias.data() != nullptr, adds_residual = residual.data() != nullptr;
   if (adds_residual && adds_bias)
     add_bias<Storage>(residual, bias, y);
   else if (adds_residual)
     copy_rows<Storage>(residual, y);
-  linear_forward<Storage>(x, w, adds_residual ? Write::accumulate : Write::replace, y);
+  linear_forward<Storage>(x, w, adds_residual ? Write::accumulate : Write::replace, y, factors);
   if (adds_bias && !adds_residual) add_bias<Storage>(y, bias, y);
 }
 
 template <class Storage>
 void affine_backward_parameters_in_passes(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
-                                          Write write, Matrix dw, Vector db) {
-  linear_backward_weight<Storage>(dy, x, write, dw);
+                                          Write write, Matrix dw, Vector db, Factors factors) {
+  linear_backward_weight<Storage>(dy, x, write, dw, factors);
   if (db.data() != nullptr) bias_backward<Storage>(dy, write, db);
 }
 
@@ -65,15 +65,16 @@ void promise_gelu_affine_backward(const char* kernel, const DY& dy, const W& w, 
 template <class Storage>
 void gelu_affine_forward_in_passes(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w,
                                    ConstVectorOf<Storage> bias, MatrixOf<Storage> u,
-                                   MatrixOf<Storage> a) {
-  affine_forward<Storage>(x, w, bias, {}, u);
+                                   MatrixOf<Storage> a, Factors factors) {
+  affine_forward<Storage>(x, w, bias, {}, u, factors);
   gelu_forward<Storage>(u, {}, a);
 }
 
 template <class Storage>
 void gelu_affine_backward_in_passes(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> w,
-                                    ConstMatrixOf<Storage> u, MatrixOf<Storage> du) {
-  linear_backward_input<Storage>(dy, w, Write::replace, du);
+                                    ConstMatrixOf<Storage> u, MatrixOf<Storage> du,
+                                    Factors factors) {
+  linear_backward_input<Storage>(dy, w, Write::replace, du, factors);
   gelu_backward<Storage>(u, {}, du, du);
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <string_view>
 #include <utility>
 
 #include "base/error.hpp"
@@ -143,11 +144,25 @@ Config config(const deck::ModelKeys& keys, std::string_view precision) {
                       .logits_cap = keys.logits_cap,
                       .init_std = keys.init_std,
                       .isolated = keys.isolated,
-                      .precision = precision == "bf16"   ? Precision::bf16
-                                   : precision == "fp16" ? Precision::fp16
-                                                         : Precision::fp32};
+                      .precision = model::precision(precision)};
   check(config);
   return config;
+}
+
+const char* name(Precision precision) {
+  switch (precision) {
+    case Precision::fp32: return "fp32";
+    case Precision::bf16: return "bf16";
+    case Precision::fp16: return "fp16";
+    case Precision::fp8: return "fp8";
+  }
+  return "";
+}
+
+Precision precision(std::string_view name) {
+  for (const Precision one : {Precision::fp32, Precision::bf16, Precision::fp16, Precision::fp8})
+    if (name == model::name(one)) return one;
+  throw Error(Failure::input, "precision \"{}\" is none of fp32, bf16, fp16 and fp8", name);
 }
 
 std::string text(const Config& m) {

@@ -99,9 +99,8 @@ std::string describe(const model::Config& m, const Shapes& shapes) {
   if (m.rotary() && m.qkv_bias) heads += " qkv_bias";
   if (m.rotary() && m.rotary_dim() != m.head_dim()) heads += fmt::format(" R{}", m.rotary_dim());
   if (m.qk_norm) heads += " qk_norm";
-  const char* const precision = m.precision == model::Precision::bf16   ? " bf16"
-                                : m.precision == model::Precision::fp16 ? " fp16"
-                                                                        : "";
+  const std::string precision =
+      m.precision == model::Precision::fp32 ? "" : fmt::format(" {}", model::name(m.precision));
   const std::string disk = shapes.scratch ? fmt::format("; disk '{}'", *shapes.scratch) : "";
   return fmt::format("{} C{} {} F{} T{} V{}{}{}{}; groups {}{}", model::name(m.family),
                      m.hidden_size, heads, m.ffn_size, m.seq_len, m.vocab_size,

@@ -53,11 +53,16 @@ bool is_empty(const MatrixView<Element>& result, std::size_t inner, Write write)
   return true;
 }
 
+void promise_stored(const char* kernel, Factors factors) {
+  promise(factors == Factors::stored, kernel, "factors are multiplied as they are stored");
+}
+
 }  // namespace
 
 template <class Storage>
 void linear_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, Write write,
-                    MatrixOf<Storage> y) {
+                    MatrixOf<Storage> y, Factors factors) {
+  promise_stored("linear_forward", factors);
   promise_product("linear_forward", x, w, y);
   if (is_empty(y, x.extent(1), write)) return;
   linear().forward(on_device(x), on_device(w), nullptr,
@@ -67,7 +72,8 @@ void linear_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, Write wr
 
 template <class Storage>
 void linear_backward_input(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> w, Write write,
-                           MatrixOf<Storage> dx) {
+                           MatrixOf<Storage> dx, Factors factors) {
+  promise_stored("linear_backward_input", factors);
   promise_product("linear_backward_input", dx, w, dy);
   if (is_empty(dx, dy.extent(1), write)) return;
   linear().backward_input(on_device(dy), on_device(w), write, on_device(dx), device::cuda_stream());
@@ -75,7 +81,8 @@ void linear_backward_input(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> w, 
 
 template <class Storage>
 void linear_backward_weight(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x, Write write,
-                            Matrix dw) {
+                            Matrix dw, Factors factors) {
+  promise_stored("linear_backward_weight", factors);
   promise_product("linear_backward_weight", x, dw, dy);
   if (is_empty(dw, dy.extent(0), write)) return;
   linear().backward_weight(on_device(dy), on_device(x), write, on_device(dw), nullptr,
@@ -84,17 +91,19 @@ void linear_backward_weight(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
 
 template <class Storage>
 void affine_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, ConstVectorOf<Storage> bias,
-                    ConstMatrixOf<Storage> residual, MatrixOf<Storage> y) {
+                    ConstMatrixOf<Storage> residual, MatrixOf<Storage> y, Factors factors) {
+  promise_stored("affine_forward", factors);
   promise_affine("affine_forward", x, w, bias, residual, y);
   const bool is_whole = y.size() > 0 && x.extent(1) > 0;
   if (!is_whole || !linear().forward(on_device(x), on_device(w), bias.data(), on_device(residual),
                                      on_device(y), device::cuda_stream()))
-    affine_forward_in_passes<Storage>(x, w, bias, residual, y);
+    affine_forward_in_passes<Storage>(x, w, bias, residual, y, factors);
 }
 
 template <class Storage>
 void affine_backward_parameters(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x, Write write,
-                                Matrix dw, Vector db) {
+                                Matrix dw, Vector db, Factors factors) {
+  promise_stored("affine_backward_parameters", factors);
   promise_product("affine_backward_parameters", x, dw, dy);
   promise(db.data() == nullptr || is_row_of(db, dy), "affine_backward_parameters",
           "db must be empty or [O]");
@@ -105,31 +114,35 @@ void affine_backward_parameters(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage
   if (!is_whole || !fits ||
       !linear().backward_weight(on_device(dy), on_device(x), write, on_device(dw), made.data(),
                                 device::cuda_stream()))
-    return affine_backward_parameters_in_passes<Storage>(dy, x, write, dw, db);
+    return affine_backward_parameters_in_passes<Storage>(dy, x, write, dw, db, factors);
   if (adds) add(made, db);
 }
 
 template <class Storage>
 void gelu_affine_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w,
-                         ConstVectorOf<Storage> bias, MatrixOf<Storage> u, MatrixOf<Storage> a) {
+                         ConstVectorOf<Storage> bias, MatrixOf<Storage> u, MatrixOf<Storage> a,
+                         Factors factors) {
+  promise_stored("gelu_affine_forward", factors);
   promise_gelu_affine("gelu_affine_forward", x, w, bias, u, a);
   const bool is_whole = u.size() > 0 && x.extent(1) > 0;
   if (!is_whole || !linear().gelu_forward(on_device(x), on_device(w), bias.data(), on_device(u),
                                           on_device(a), device::cuda_stream()))
-    gelu_affine_forward_in_passes<Storage>(x, w, bias, u, a);
+    gelu_affine_forward_in_passes<Storage>(x, w, bias, u, a, factors);
 }
 
 template <class Storage>
 void gelu_affine_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> w,
-                          ConstMatrixOf<Storage> u, MatrixOf<Storage> du) {
+                          ConstMatrixOf<Storage> u, MatrixOf<Storage> du, Factors factors) {
+  promise_stored("gelu_affine_backward", factors);
   promise_gelu_affine_backward("gelu_affine_backward", dy, w, u, du);
   const bool is_whole = du.size() > 0 && dy.extent(1) > 0;
   if (!is_whole || !linear().gelu_backward(on_device(dy), on_device(w), on_device(u), on_device(du),
                                            device::cuda_stream()))
-    gelu_affine_backward_in_passes<Storage>(dy, w, u, du);
+    gelu_affine_backward_in_passes<Storage>(dy, w, u, du, factors);
 }
 
 bool products_have_epilogues() { return true; }
+bool products_take_float8() { return false; }
 
 }  // namespace brume::kernels
 

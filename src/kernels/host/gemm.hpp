@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "base/float8.hpp"
 #include "kernels/types.hpp"
 
 namespace brume::kernels {
@@ -49,5 +50,11 @@ bool has_bfloat16_primitive();
 template <class Storage, class Result>
 void gemm_widened(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<Storage>& a,
                   const FactorOf<Storage>& b, Write write, Result* c, std::int64_t stride);
+
+/// The same of factors rounded to 8 bits as Factors::fp8 says, A to `Format` and B to e4m3, a block
+/// of each at a time, for sizes that are not 0.
+template <class Format, class Result>
+void gemm_float8(std::int64_t m, std::int64_t n, std::int64_t k, const FactorOf<bfloat16>& a,
+                 const FactorOf<bfloat16>& b, Write write, Result* c, std::int64_t stride);
 
 }  // namespace brume::kernels
