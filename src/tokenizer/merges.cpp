@@ -63,7 +63,8 @@ void Merges::read_vocabulary(const json& model, const std::string& where) {
   require(vocabulary.is_object(), Failure::input, "{}: 'vocab' must be an object", where);
   for (const auto& [word, id] : vocabulary.items()) {
     require(id.is_number_integer() && id >= 0 && id < most_ids, Failure::input,
-            "{}: token '{}' has the id {}, expected 0 to {}", where, word, id.dump(), most_ids - 1);
+            "{}: token '{:.200}' has the id {:.200}, expected 0 to {}", where, word, id.dump(),
+            most_ids - 1);
     ids_.emplace(written(word), id.get<std::int32_t>());
   }
   read_bytes(where);
