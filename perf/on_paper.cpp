@@ -102,7 +102,8 @@ void print(const Case& c) {
   const plan::Plan plan = plan::equal_stages(c.model, c.sequences, 1, {.microbatch = c.sequences});
   const schedule::Program program = schedule::compile(plan, c.model, 0);
   const engine::Arena addresses(program.arena_bytes, "");
-  const auto compute = engine::make_compute(plan, c.model, 0, addresses);
+  const engine::Optimizer optimizer;
+  const auto compute = engine::make_compute(plan, c.model, 0, optimizer, addresses);
   std::map<std::string, std::map<std::string, Sum>> parts;
   Sum step;
   int tasks = 0;

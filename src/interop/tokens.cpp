@@ -116,8 +116,8 @@ class ParallelEncoding {
 
  private:
   struct Made {
-    std::vector<TokenDocument> documents;
-    std::exception_ptr failure;
+    std::vector<TokenDocument> documents = {};
+    std::exception_ptr failure = {};
     bool done = false;
   };
 
