@@ -56,10 +56,6 @@ struct Steps {
   std::map<std::string, std::vector<double>> task_s;
 };
 
-const char* name(model::Precision precision) {
-  return precision == model::Precision::bf16 ? "bf16" : "fp32";
-}
-
 model::Config model_of(const Case& c) {
   return {.num_layers = c.size.layers,
           .hidden_size = c.size.hidden,
