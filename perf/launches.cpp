@@ -92,47 +92,49 @@ double product_flops(const AttentionShape& s) {
 
 template <class Storage>
 void linear_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, Write write,
-                    MatrixOf<Storage> y) {
+                    MatrixOf<Storage> y, Factors) {
   note_product("linear_forward", x, w, y, write, x.extent(1));
 }
 template <class Storage>
 void linear_backward_input(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> w, Write write,
-                           MatrixOf<Storage> dx) {
+                           MatrixOf<Storage> dx, Factors) {
   note_product("linear_backward_input", dy, w, dx, write, dy.extent(1));
 }
 template <class Storage>
 void linear_backward_weight(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x, Write write,
-                            Matrix dw) {
+                            Matrix dw, Factors) {
   note_product("linear_backward_weight", dy, x, dw, write, dy.extent(0));
 }
 
 template <class Storage>
 void affine_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, ConstVectorOf<Storage> bias,
-                    ConstMatrixOf<Storage> residual, MatrixOf<Storage> y) {
+                    ConstMatrixOf<Storage> residual, MatrixOf<Storage> y, Factors) {
   note(fmt::format("affine_forward {} x {} x {}", y.extent(0), y.extent(1), x.extent(1)),
        2.0 * double(y.size()) * double(x.extent(1)), x, w, bias, residual, y);
 }
 /// An epilogue writes the bias's gradient; what accumulates it is another launch.
 template <class Storage>
 void affine_backward_parameters(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x, Write write,
-                                Matrix dw, Vector db) {
-  linear_backward_weight<Storage>(dy, x, write, dw);
+                                Matrix dw, Vector db, Factors factors) {
+  linear_backward_weight<Storage>(dy, x, write, dw, factors);
   perf::launches().back().bytes += bytes_of(db);
   if (db.size() > 0 && write == Write::accumulate) add(db, db);
 }
 template <class Storage>
 void gelu_affine_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w,
-                         ConstVectorOf<Storage> bias, MatrixOf<Storage> u, MatrixOf<Storage> a) {
+                         ConstVectorOf<Storage> bias, MatrixOf<Storage> u, MatrixOf<Storage> a,
+                         Factors) {
   note(fmt::format("gelu_affine_forward {} x {} x {}", u.extent(0), u.extent(1), x.extent(1)),
        2.0 * double(u.size()) * double(x.extent(1)), x, w, bias, u, a);
 }
 template <class Storage>
 void gelu_affine_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> w,
-                          ConstMatrixOf<Storage> u, MatrixOf<Storage> du) {
+                          ConstMatrixOf<Storage> u, MatrixOf<Storage> du, Factors) {
   note(fmt::format("gelu_affine_backward {} x {} x {}", du.extent(0), du.extent(1), dy.extent(1)),
        2.0 * double(du.size()) * double(dy.extent(1)), dy, w, u, du);
 }
 bool products_have_epilogues() { return true; }
+bool products_take_float8() { return false; }
 
 template <class Storage>
 void attention_forward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv, MatrixOf<Storage> o,
