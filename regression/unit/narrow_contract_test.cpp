@@ -79,12 +79,12 @@ class NarrowContract : public ::testing::TestWithParam<std::tuple<model::Precisi
 //
 // fp8 rounds factors of parts of a tensor by powers of two of their own, which changes less than
 // the sums over ranks do. What 40 trials differed by at most, on AMX: first, cut 1.3e-4 (norm:
-// 1.2e-3); usual 7.2e-5, cut 3.6e-3; largest 1.4e-3, cut 5.6e-2; precision 2.8e-3, cut 4.9e-3.
+// 1.2e-3); usual 2.3e-4, cut 3.6e-3; largest 1.4e-3, cut 5.6e-2; precision 2.8e-3, cut 4.9e-3.
 constexpr Spread whole_bf16{{}, 1.1e-4, 5.2e-4, 1.3e-3};
 constexpr Spread cut_bf16{{6.8e-5, 1.6e-3}, 4.5e-4, 9.8e-3, 1.3e-3};
 constexpr Spread whole_fp16{{}, 6.0e-5, 1.5e-4, 2.7e-4};
 constexpr Spread cut_fp16{{2.1e-5, 2.1e-4}, 2.1e-4, 7.3e-3, 2.7e-4};
-constexpr Spread whole_fp8{{}, 7.2e-5, 1.4e-3, 2.8e-3};
+constexpr Spread whole_fp8{{}, 2.3e-4, 1.4e-3, 2.8e-3};
 constexpr Spread cut_fp8{{1.3e-4, 1.2e-3}, 3.6e-3, 5.6e-2, 4.9e-3};
 constexpr double margin = 3.0;
 
