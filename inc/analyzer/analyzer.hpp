@@ -41,20 +41,9 @@ struct Term {
   Expr value;
 };
 
-/// The terms of PassTimes: each of its times is the sum of a list [s].
-struct TimeTerms {
-  std::vector<Term> start, ahead, first, forward, backward, last, end, forward_tail, backward_tail,
-      last_tail, communication;
-};
-
-/// PassTimes as expressions [s].
-struct TimeExpressions {
-  Expr start_s, ahead_s, first_s, forward_s, backward_s, last_s, end_s, forward_tail_s,
-      backward_tail_s, last_tail_s, communication_s;
-
-  Expr stable_s() const { return forward_s + backward_s; }
-  Expr delta_s() const { return start_s + first_s + last_s + end_s; }
-};
+/// Each of a stage's times is the sum of a list.
+using TimeTerms = PassTimesOf<std::vector<Term>>;
+using TimeExpressions = PassTimesOf<Expr>;
 
 /// One stage role under one model and profile.
 struct StageExpressions {

@@ -1,31 +1,59 @@
 /// @file Iteration time of a pipeline whose stages need not be equal.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <vector>
 
 namespace brume::analyzer {
 
-/// Seconds of one stage's passes, overlap already taken off, messages between stages left out.
-struct PassTimes {
-  double start_s = 0.0;     ///< updates that stand before its first forward
-  double ahead_s = 0.0;     ///< by which the first forward is shorter after a long enough wait
-  double first_s = 0.0;     ///< by which the first forward, with its updates, is longer than others
-  double forward_s = 0.0;   ///< a middle microbatch's forward
-  double backward_s = 0.0;  ///< a middle microbatch's backward
-  double last_s = 0.0;      ///< by which the last backward is longer: gradients are reduced
-  double end_s = 0.0;       ///< what follows the last backward
+/// Of one stage's passes: seconds, expressions of them, or the terms that they are sums of. Overlap
+/// is already taken off, messages between stages are left out.
+template <class T>
+struct PassTimesOf {
+  T start_s{};     ///< updates that stand before its first forward
+  T ahead_s{};     ///< by which the first forward is shorter after a long enough wait
+  T first_s{};     ///< by which the first forward, with its updates, is longer than others
+  T forward_s{};   ///< a middle microbatch's forward
+  T backward_s{};  ///< a middle microbatch's backward
+  T last_s{};      ///< by which the last backward is longer: gradients are reduced
+  T end_s{};       ///< what follows the last backward
   // Of these, how long transfers that the stage waits for go on when its message has left:
-  double forward_tail_s = 0.0;   ///< of a forward
-  double backward_tail_s = 0.0;  ///< of a middle microbatch's backward
-  double last_tail_s = 0.0;      ///< of the last one's
+  T first_tail_s{};     ///< of the first forward
+  T forward_tail_s{};   ///< of another one
+  T backward_tail_s{};  ///< of a backward
+  T last_tail_s{};      ///< of the last one
   /// How long a stage's own ranks communicate in a middle microbatch. Another message slows
   /// nothing then.
-  double communication_s = 0.0;
+  T communication_s{};
 
-  double stable_s() const { return forward_s + backward_s; }  ///< a middle microbatch
+  T stable_s() const { return forward_s + backward_s; }  ///< a middle microbatch
   /// What the first and the last microbatch add.
-  double delta_s() const { return start_s + first_s + last_s + end_s; }
+  T delta_s() const { return start_s + first_s + last_s + end_s; }
+
+  struct Part {
+    const char* name;
+    T PassTimesOf::*time;
+  };
+  static constexpr std::size_t num_parts = 12;
+  /// Each of them, with its name.
+  static constexpr std::array<Part, num_parts> parts() {
+    using Of = PassTimesOf;
+    return {{{"before", &Of::start_s},
+             {"waiting", &Of::ahead_s},
+             {"first", &Of::first_s},
+             {"forward", &Of::forward_s},
+             {"backward", &Of::backward_s},
+             {"last", &Of::last_s},
+             {"after", &Of::end_s},
+             {"first's end", &Of::first_tail_s},
+             {"forward's end", &Of::forward_tail_s},
+             {"backward's end", &Of::backward_tail_s},
+             {"last's end", &Of::last_tail_s},
+             {"communication", &Of::communication_s}}};
+  }
 };
+using PassTimes = PassTimesOf<double>;
 
 /// Seconds of the messages that a tied head on another stage asks for; 0 where there is none.
 struct TiedTimes {

@@ -93,7 +93,7 @@ TEST(PipelineTime, EarlierStagesHideTheEnd) {
 // A message leaves before the tail of its pass, which the stage is still busy with.
 TEST(PipelineTime, MessagesLeaveBeforeTheTail) {
   PassTimes first = passes(2.0, 1.0);
-  first.forward_tail_s = 0.5;
+  first.first_tail_s = first.forward_tail_s = 0.5;
   const auto time_s = [&](int microbatches) {
     return iteration_time(pipeline({first, passes(1.0, 1.0)}, microbatches));
   };

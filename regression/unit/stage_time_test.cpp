@@ -186,28 +186,18 @@ TEST(StageTime, ShardedStateIsExchangedInEachMicrobatch) {
 TEST(StageTime, TermsAddUpToTheirSums) {
   const model::Config model = samples::small_model();
   std::mt19937 random(3);
-  const std::vector<std::pair<std::vector<Term> TimeTerms::*, Expr TimeExpressions::*>> parts{
-      {&TimeTerms::start, &TimeExpressions::start_s},
-      {&TimeTerms::ahead, &TimeExpressions::ahead_s},
-      {&TimeTerms::first, &TimeExpressions::first_s},
-      {&TimeTerms::forward, &TimeExpressions::forward_s},
-      {&TimeTerms::backward, &TimeExpressions::backward_s},
-      {&TimeTerms::last, &TimeExpressions::last_s},
-      {&TimeTerms::end, &TimeExpressions::end_s},
-      {&TimeTerms::forward_tail, &TimeExpressions::forward_tail_s},
-      {&TimeTerms::backward_tail, &TimeExpressions::backward_tail_s},
-      {&TimeTerms::last_tail, &TimeExpressions::last_tail_s},
-      {&TimeTerms::communication, &TimeExpressions::communication_s}};
   for (int trial = 0; trial < 20; ++trial) {
     const plan::Plan plan = samples::random_plan(random, 4);
     for (int i = 0; i < plan.num_stages(); ++i) {
       const StageExpressions stage = stage_expressions(model, samples::round_profile(),
                                                        role_of(plan, i, samples::round_profile()));
       const auto values = bindings(plan, i);
-      for (const auto& [terms, sum] : parts) {
+      for (std::size_t part = 0; part < PassTimes::num_parts; ++part) {
         double sum_s = 0.0;
-        for (const Term& term : stage.terms.*terms) sum_s += term.value.evaluate(values);
-        EXPECT_NEAR((stage.time.*sum).evaluate(values), sum_s, 1e-12);
+        for (const Term& term : stage.terms.*TimeTerms::parts()[part].time)
+          sum_s += term.value.evaluate(values);
+        EXPECT_NEAR((stage.time.*TimeExpressions::parts()[part].time).evaluate(values), sum_s,
+                    1e-12);
       }
     }
   }

@@ -84,12 +84,9 @@ struct Costed {
 };
 
 symbolic::Tape compiled(const analyzer::StageExpressions& e) {
-  const analyzer::TimeExpressions& t = e.time;
-  return symbolic::Tape(
-      std::vector{t.start_s, t.ahead_s, t.first_s, t.forward_s, t.backward_s, t.last_s, t.end_s,
-                  t.forward_tail_s, t.backward_tail_s, t.last_tail_s, t.communication_s,
-                  e.peak_forward_bytes, e.peak_backward_bytes, e.host_bytes, e.disk_bytes},
-      analyzer::variables());
+  std::vector outputs{e.peak_forward_bytes, e.peak_backward_bytes, e.host_bytes, e.disk_bytes};
+  for (const auto& part : analyzer::TimeExpressions::parts()) outputs.push_back(e.time.*part.time);
+  return symbolic::Tape(outputs, analyzer::variables());
 }
 
 std::vector<double> evaluate(const symbolic::Tape& tape,
@@ -97,7 +94,7 @@ std::vector<double> evaluate(const symbolic::Tape& tape,
   std::vector<const double*> inputs;
   for (const std::string& name : analyzer::variables())
     inputs.push_back(&values.find(name)->second);
-  std::vector<double> results(15);
+  std::vector<double> results(4 + analyzer::PassTimes::num_parts);
   std::vector<double*> outputs;
   for (double& result : results) outputs.push_back(&result);
   tape.evaluate(inputs, outputs, 1);
@@ -133,13 +130,12 @@ std::vector<Costed> strategies(const Problem& p, const hardware::Machine& machin
                 for (double ad : act_disk) {
                   s.optim_disk_ratio = o * od, s.act_disk_ratio = a * ad;
                   const std::vector<double> v = evaluate(tape, analyzer::bindings(frame, index));
-                  if (std::max(v[11], v[12]) > double(group.memory_bytes)) continue;
-                  if (v[14] * group.devices_per_node > double(group.disk_bytes)) continue;
-                  found.push_back(
-                      {s,
-                       {v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9], v[10]},
-                       std::max(v[11], v[12]),
-                       v[13]});
+                  if (std::max(v[0], v[1]) > double(group.memory_bytes)) continue;
+                  if (v[3] * group.devices_per_node > double(group.disk_bytes)) continue;
+                  analyzer::PassTimes time;
+                  for (std::size_t i = 0; i < time.num_parts; ++i)
+                    time.*time.parts()[i].time = v[4 + i];
+                  found.push_back({s, time, std::max(v[0], v[1]), v[2]});
                 }
             }
   return found;

@@ -36,17 +36,9 @@ StageExpressions stage_expressions(const model::Config& model, const hardware::M
                                    StageRole role) {
   TimeTerms terms = stage_time(model, machine, role);
   const MemoryExpressions memory = stage_memory(model, role);
-  const TimeExpressions time{.start_s = sum(terms.start),
-                             .ahead_s = sum(terms.ahead),
-                             .first_s = sum(terms.first),
-                             .forward_s = sum(terms.forward),
-                             .backward_s = sum(terms.backward),
-                             .last_s = sum(terms.last),
-                             .end_s = sum(terms.end),
-                             .forward_tail_s = sum(terms.forward_tail),
-                             .backward_tail_s = sum(terms.backward_tail),
-                             .last_tail_s = sum(terms.last_tail),
-                             .communication_s = sum(terms.communication)};
+  TimeExpressions time;
+  for (std::size_t i = 0; i < TimeTerms::num_parts; ++i)
+    time.*TimeExpressions::parts()[i].time = sum(terms.*TimeTerms::parts()[i].time);
   return {.terms = std::move(terms),
           .time = time,
           .peak_forward_bytes = memory.peak_forward_bytes,
@@ -74,14 +66,14 @@ std::map<std::string, double, std::less<>> bindings(const plan::Plan& plan, int 
   return values;
 }
 
-/// A role's expressions: the times of its passes, both peaks on the device, host memory, disk.
+/// A role's expressions: both peaks on the device, host memory, disk, the times of its passes.
 class Analyzer::RoleTape {
  public:
   RoleTape(const model::Config& model, const hardware::Machine& machine, StageRole role)
       : tape_(symbolic::Tape(outputs(stage_expressions(model, machine, role)), variables()),
               std::vector(variables().size(), true)) {}
 
-  static constexpr std::size_t num_outputs = 15;
+  static constexpr std::size_t num_memories = 4, num_outputs = num_memories + PassTimes::num_parts;
 
   /// Plans that are compared have many stages in common.
   const StagePrediction& at(const std::map<std::string, double, std::less<>>& values) {
@@ -99,33 +91,21 @@ class Analyzer::RoleTape {
     std::ranges::transform(results, columns.begin(), [](double& result) { return &result; });
     const std::vector<const double*> none(values.size());
     tape_.evaluate(tape_.common(values), none, columns, 1);
-    const auto [start, ahead, first, forward, backward, last, end, forward_tail, backward_tail,
-                last_tail, communication, forward_bytes, backward_bytes, host, disk] = results;
-    return {.time = {start, ahead, first, forward, backward, last, end, forward_tail, backward_tail,
-                     last_tail, communication},
-            .peak_forward_bytes = std::llround(forward_bytes),
-            .peak_backward_bytes = std::llround(backward_bytes),
-            .host_bytes = std::llround(host),
-            .disk_bytes = std::llround(disk)};
+    StagePrediction stage{.peak_forward_bytes = std::llround(results[0]),
+                          .peak_backward_bytes = std::llround(results[1]),
+                          .host_bytes = std::llround(results[2]),
+                          .disk_bytes = std::llround(results[3])};
+    for (std::size_t i = 0; i < PassTimes::num_parts; ++i)
+      stage.time.*PassTimes::parts()[i].time = results[num_memories + i];
+    return stage;
   }
 
   static std::array<Expr, num_outputs> outputs(const StageExpressions& e) {
-    const TimeExpressions& t = e.time;
-    return {t.start_s,
-            t.ahead_s,
-            t.first_s,
-            t.forward_s,
-            t.backward_s,
-            t.last_s,
-            t.end_s,
-            t.forward_tail_s,
-            t.backward_tail_s,
-            t.last_tail_s,
-            t.communication_s,
-            e.peak_forward_bytes,
-            e.peak_backward_bytes,
-            e.host_bytes,
-            e.disk_bytes};
+    std::array<Expr, num_outputs> all{e.peak_forward_bytes, e.peak_backward_bytes, e.host_bytes,
+                                      e.disk_bytes};
+    for (std::size_t i = 0; i < PassTimes::num_parts; ++i)
+      all[num_memories + i] = e.time.*TimeExpressions::parts()[i].time;
+    return all;
   }
   symbolic::BatchTape tape_;
   std::map<std::vector<double>, StagePrediction> known_;

@@ -16,45 +16,26 @@ using Values = std::map<std::string, double, std::less<>>;
 /// Longer formulas say less than their name.
 constexpr std::size_t longest_formula = 900;
 
-/// A time of a stage's passes: what it is called, its terms, its value.
-struct Part {
-  const char* name;
-  std::vector<Term> TimeTerms::*terms;
-  double PassTimes::*seconds;
-};
-constexpr Part parts[] = {
-    {"before", &TimeTerms::start, &PassTimes::start_s},
-    {"waiting", &TimeTerms::ahead, &PassTimes::ahead_s},
-    {"forward", &TimeTerms::forward, &PassTimes::forward_s},
-    {"backward", &TimeTerms::backward, &PassTimes::backward_s},
-    {"first", &TimeTerms::first, &PassTimes::first_s},
-    {"last", &TimeTerms::last, &PassTimes::last_s},
-    {"after", &TimeTerms::end, &PassTimes::end_s},
-    {"forward's end", &TimeTerms::forward_tail, &PassTimes::forward_tail_s},
-    {"backward's end", &TimeTerms::backward_tail, &PassTimes::backward_tail_s},
-    {"last's end", &TimeTerms::last_tail, &PassTimes::last_tail_s},
-    {"communication", &TimeTerms::communication, &PassTimes::communication_s},
-};
-
 std::string term_table(const StageExpressions& stage, const PassTimes& times,
                        const Values& values) {
   Table table({"", "term", "time", "share"});
-  for (const Part& part : parts) {
-    const double sum_s = times.*part.seconds;
-    for (const Term& term : stage.terms.*part.terms) {
+  for (std::size_t i = 0; i < PassTimes::num_parts; ++i) {
+    const auto [name, seconds] = PassTimes::parts()[i];
+    const double sum_s = times.*seconds;
+    for (const Term& term : stage.terms.*TimeTerms::parts()[i].time) {
       const double term_s = term.value.evaluate(values);
-      table.add({part.name, term.name, format_seconds(term_s),
+      table.add({name, term.name, format_seconds(term_s),
                  sum_s > 0.0 ? fmt::format("{:.1f} %", 100.0 * term_s / sum_s) : "-"});
     }
-    table.add({part.name, "sum", format_seconds(sum_s), ""});
+    table.add({name, "sum", format_seconds(sum_s), ""});
   }
   return table.text();
 }
 
 std::string formulas(const StageExpressions& stage) {
   std::string lines;
-  for (const Part& part : parts)
-    for (const Term& term : stage.terms.*part.terms)
+  for (const auto& part : TimeTerms::parts())
+    for (const Term& term : stage.terms.*part.time)
       if (const std::string formula = term.value.text(); formula.size() <= longest_formula)
         lines += fmt::format("  {}: {} = {}\n", part.name, term.name, formula);
   return lines;
@@ -83,7 +64,7 @@ std::string binding(const plan::Plan& plan, const Prediction& prediction,
   const Values values = bindings(plan, index);
   const auto seconds = [&](const Term& term) { return term.value.evaluate(values); };
   const bool forward = slowest->time.forward_s > slowest->time.backward_s;
-  const auto& terms = forward ? stage.terms.forward : stage.terms.backward;
+  const auto& terms = forward ? stage.terms.forward_s : stage.terms.backward_s;
   const auto largest = std::ranges::max_element(terms, {}, seconds);
   return fmt::format("binds: the {} of the {} of stage {}, {} of its {} a microbatch\n",
                      forward ? "forward" : "backward", largest->name, index,

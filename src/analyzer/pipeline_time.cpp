@@ -97,6 +97,7 @@ class Timeline {
     return plan::next_pass(stage.forwards, stage.backwards, stage.ahead, count_);
   }
   double pass_s(std::size_t stage, Pass pass) const;
+  double tail_s(std::size_t stage, Pass pass, double all_s) const;
   bool expects(std::size_t stage, Pass pass) const;
   void start_pass(std::size_t stage);
   void start_message(std::size_t boundary, bool down);
@@ -289,6 +290,16 @@ double Timeline::pass_s(std::size_t i, Pass pass) const {
   return t.forward_s + t.first_s - std::clamp(now_s_ - t.start_s, 0.0, ahead_s);
 }
 
+/// How long a pass that takes so long goes on when its message has left.
+double Timeline::tail_s(std::size_t i, Pass pass, double all_s) const {
+  const PassTimes& t = p_.stages[i];
+  if (!pass.forward) return pass.microbatch + 1 == count_ ? t.last_tail_s : t.backward_tail_s;
+  if (pass.microbatch > 0) return t.forward_tail_s;
+  // What was done ahead may have been a part of the tail.
+  const double soonest_s = t.forward_s + std::min(t.first_s - t.first_tail_s, -t.forward_tail_s);
+  return std::min(t.first_tail_s, all_s - soonest_s);
+}
+
 /// Whether a stage has room for what another one sends for a pass.
 bool Timeline::expects(std::size_t i, Pass pass) const {
   const Stage& s = stages_[i];
@@ -310,12 +321,8 @@ void Timeline::start_pass(std::size_t i) {
   const bool arrived = pass.forward ? i == 0 || delivered(i - 1, true) > pass.microbatch
                                     : i + 1 == num_stages_ || delivered(i, false) > pass.microbatch;
   if (!arrived) return;
-  const PassTimes& t = p_.stages[i];
   const double all_s = pass_s(i, pass);
-  s.tail_s = pass.forward                    ? t.forward_tail_s
-             : pass.microbatch + 1 == count_ ? t.last_tail_s
-                                             : t.backward_tail_s;
-  s.tail_s = std::clamp(s.tail_s, 0.0, std::max(0.0, all_s));
+  s.tail_s = std::clamp(tail_s(i, pass, all_s), 0.0, std::max(0.0, all_s));
   s.last_layer_s = (all_s - s.tail_s) / s.beside.layers;
   if (s.beside.layers > 1) {
     s.state = State::passes;

@@ -302,22 +302,22 @@ void StageTimeBuilder::middle(TimeTerms& terms) const {
     if (role_.first) pass.push_back({"embedding", embedding_s(direction, Microbatch::middle)});
     if (role_.last) pass.push_back({"head and loss", head_s(direction, Microbatch::middle)});
   };
-  add(terms.forward, Direction::forward);
-  add(terms.backward, Direction::backward);
+  add(terms.forward_s, Direction::forward);
+  add(terms.backward_s, Direction::backward);
 }
 
 void StageTimeBuilder::ends(TimeTerms& terms) const {
   const auto added_s = [&](Direction direction, Microbatch which) {
     return pass_s(direction, which) - pass_s(direction, Microbatch::middle);
   };
-  terms.start.push_back({"first updates", first_updates_s()});
-  terms.first.push_back(
+  terms.start_s.push_back({"first updates", first_updates_s()});
+  terms.first_s.push_back(
       {"updates beside the first forward", added_s(Direction::forward, Microbatch::first)});
-  terms.last.push_back({"gradient reduction beside the last backward",
-                        added_s(Direction::backward, Microbatch::last)});
-  terms.ahead.push_back({"updates before the first input", updates_ahead_s()});
+  terms.last_s.push_back({"gradient reduction beside the last backward",
+                          added_s(Direction::backward, Microbatch::last)});
+  terms.ahead_s.push_back({"updates before the first input", updates_ahead_s()});
   const Load& reduction = (role_.first ? embedding_ : block_).last_grads;
-  terms.end.push_back(
+  terms.end_s.push_back(
       {"last gradient reduction", reduction.reduce_s + reduction.sums_s + reduction.out_s});
   // It stands before the next block's all-reduces, which wait for that block's last segment anyway.
   const Expr partial_s =
@@ -329,7 +329,7 @@ void StageTimeBuilder::ends(TimeTerms& terms) const {
         max(costs_.tp_all_reduce(grad_bytes * model::layout_partial_elements(blocks_.back())) -
                 last_backward_s,
             0.0);
-  terms.last.push_back({"gradients partial over tp", exposed_s});
+  terms.last_s.push_back({"gradients partial over tp", exposed_s});
 
   const auto norm = [&](const model::Block& block) {
     return costs_.norm(grad_bytes * model::layout_elements(block) / v_.dp);
@@ -337,17 +337,17 @@ void StageTimeBuilder::ends(TimeTerms& terms) const {
   Expr norms = v_.l * norm(blocks_[1]);
   if (role_.first) norms += norm(blocks_.front());
   if (role_.last) norms += norm(blocks_.back());
-  terms.last.push_back({"gradient norm", norms});
-  terms.end.push_back(
+  terms.last_s.push_back({"gradient norm", norms});
+  terms.end_s.push_back(
       {"loss and norm of all ranks", costs_.world_all_reduce(2.0 * sizeof(double))});
   if (role_.first)
-    terms.last.push_back(
+    terms.last_s.push_back(
         {"clearing table gradients",
          (1.0 - embedding_.grads_staged) *
              costs_.clear_or_add(grad_bytes * model::layout_elements(blocks_.front()))});
   if (model_.tied_head && role_.last && !role_.first)
-    terms.last.push_back({"clearing tied gradients",
-                          costs_.clear_or_add(grad_bytes * model::token_table_elements(model_))});
+    terms.last_s.push_back({"clearing tied gradients",
+                            costs_.clear_or_add(grad_bytes * model::token_table_elements(model_))});
 }
 
 void StageTimeBuilder::tails(TimeTerms& terms) const {
@@ -356,11 +356,14 @@ void StageTimeBuilder::tails(TimeTerms& terms) const {
                        : layer_tail_s(Direction::backward, which);
   };
   // The last stage turns to its backward at once.
-  if (!role_.last)
-    terms.forward_tail.push_back(
+  if (!role_.last) {
+    terms.first_tail_s.push_back(
+        {"transfers after the first forward", layer_tail_s(Direction::forward, Microbatch::first)});
+    terms.forward_tail_s.push_back(
         {"transfers after a forward", layer_tail_s(Direction::forward, Microbatch::middle)});
-  terms.backward_tail.push_back({"transfers after a backward", backward_s(Microbatch::middle)});
-  terms.last_tail.push_back({"transfers after the last backward", backward_s(Microbatch::last)});
+  }
+  terms.backward_tail_s.push_back({"transfers after a backward", backward_s(Microbatch::middle)});
+  terms.last_tail_s.push_back({"transfers after the last backward", backward_s(Microbatch::last)});
 }
 
 /// Over tp most of it stands in the passes, over dp it runs beside them.
@@ -368,12 +371,12 @@ void StageTimeBuilder::communication(TimeTerms& terms) const {
   const auto tp_s = [](const LayerCosts& layer) {
     return layer.forward_tp_s + layer.backward_tp_s + layer.inputs_tp_s;
   };
-  terms.communication.push_back(
+  terms.communication_s.push_back(
       {"over tp", (v_.l - v_.c) * tp_s(full_) + v_.c * tp_s(recomputed_)});
   Load over_dp = v_.l * (2.0 * block_.weights + block_.grads);
   if (role_.first) over_dp += embedding_.weights + embedding_.grads;
   if (role_.last) over_dp += head_.weights + head_.grads;
-  terms.communication.push_back({"over dp", over_dp.gather_s + over_dp.reduce_s});
+  terms.communication_s.push_back({"over dp", over_dp.gather_s + over_dp.reduce_s});
 }
 
 TimeTerms StageTimeBuilder::build() {

@@ -165,14 +165,25 @@ Grid::Role& Grid::role(analyzer::StageRole wanted) {
   auto& role = roles_[wanted];
   if (!role) {
     const auto e = analyzer::stage_expressions(model_, machine_, wanted);
+    const auto& t = e.time;
+    // Others wait until a pass has sent its message, not for the transfers that follow that. The
+    // first and the last stage have none to send in one direction.
+    const auto sent_s = [](bool sends, const Expr& pass_s, const Expr& tail_s) {
+      return sends ? max(pass_s - tail_s, 0.0) : pass_s;
+    };
+    const Expr forward_s = sent_s(!wanted.last, t.forward_s, t.forward_tail_s);
+    const Expr backward_s = sent_s(!wanted.first, t.backward_s, t.backward_tail_s);
+    const Expr last_s = sent_s(!wanted.first, t.backward_s + t.last_s, t.last_tail_s);
+    Expr first_s = sent_s(!wanted.last, t.forward_s + t.first_s, t.first_tail_s);
+    const Expr shortest_s = min(first_s, forward_s) + min(backward_s, last_s);
     // While a later stage waits for its first input it does its first updates; while it waits for
     // the stages before it to end, what follows its last backward.
-    const Expr ahead_s = min(max(e.time.ahead_s, 0.0), max(e.time.first_s, 0.0));
-    const Expr first_s = e.time.first_s - (wanted.first ? Expr(0.0) : ahead_s);
-    const Expr ends_s = wanted.first ? e.time.start_s + e.time.end_s : Expr(0.0);
-    const std::array<Expr, 4> time{e.time.stable_s(), first_s + e.time.last_s + ends_s,
-                                   max(0.0 - first_s, 0.0) + max(0.0 - e.time.last_s, 0.0),
-                                   e.time.delta_s()};
+    if (!wanted.first)
+      first_s =
+          max(first_s - min(max(t.ahead_s, 0.0), max(t.first_s, 0.0)), min(first_s, forward_s));
+    const Expr ends_s = wanted.first ? t.start_s + t.end_s : Expr(0.0);
+    const std::array<Expr, 4> time{t.stable_s(), first_s + last_s + ends_s - t.stable_s(),
+                                   t.stable_s() - shortest_s, t.delta_s()};
     const std::array<Expr, 4> memory{e.peak_forward_bytes, e.peak_backward_bytes, e.host_bytes,
                                      e.disk_bytes};
     // Most of a time is what one layer takes, for which the numbers of layers do not matter; most

@@ -30,7 +30,7 @@ struct Point {
   Ratios ratios{};
   double stable_s = 0.0;
   double delta_s = 0.0;        ///< what the first and last microbatch add, where nothing hides it
-  double less_s = 0.0;         ///< by how much their passes are shorter than others
+  double less_s = 0.0;         ///< by how much the fastest microbatch's messages leave sooner
   double alone_delta_s = 0.0;  ///< what they add where nothing hides updates
   double device_bytes = 0.0;   ///< peak, per rank
   double host_bytes = 0.0;     ///< per rank
@@ -43,11 +43,12 @@ struct Point {
   }
   /// Sets what the strategy chooses.
   void apply_to(plan::Stage& stage) const;
-  /// The first forward and the last backward, with their updates as far as they are waited for [s].
+  /// The first forward and the last backward until their messages leave, with their updates as far
+  /// as they are waited for [s].
   double whole_s() const { return stable_s + delta_s; }
-  /// The same where nothing hides updates.
+  /// The same to their end, where nothing hides updates.
   double alone_s() const { return stable_s + alone_delta_s; }
-  /// Both passes of the microbatch that is fastest here.
+  /// Both passes of the microbatch that is fastest here, until their messages leave.
   double shortest_s() const { return stable_s - less_s; }
   /// What it chooses.
   auto knobs() const { return std::tie(layout, layers, ckpt_layers, zero_level, ratios); }

@@ -21,16 +21,15 @@ Label in_front(const Pipeline& pipeline, const Label& later, const Point& point,
   const int in_flight = frame.in_flight(after),
             trips = (frame.microbatches - 1) / (in_flight + 1) + 1;
   const double t = point.stable_s;
-  Label label{.trip_s = t + way_s + later.trip_s,
-              .shortest_s = point.shortest_s() + way_s + later.shortest_s,
+  Label label{.trip_s = point.shortest_s() + way_s + later.trip_s,
               .least_s = 0.0,
               .alone_s = std::max(later.alone_s, (frame.microbatches - 1) * t + point.alone_s()),
               .layout = point.layout,
               .last_layout = after == 0 ? point.layout : later.last_layout,
               .point = &point};
-  const double own_s = frame.microbatches * t + point.delta_s +
-                       std::max(0.0, way_s + later.shortest_s - in_flight * t);
-  const double trips_s = (trips - 1) * label.trip_s + point.whole_s() + way_s + later.shortest_s;
+  const double own_s =
+      frame.microbatches * t + point.delta_s + std::max(0.0, way_s + later.trip_s - in_flight * t);
+  const double trips_s = (trips - 1) * label.trip_s + point.whole_s() + way_s + later.trip_s;
   const bool is_first = after > 0 && after + 1 == frame.num_stages;
   // Neither its first forward nor its last backward is longer.
   const double longest_s = std::max(t, point.whole_s()) + point.less_s;
@@ -79,9 +78,7 @@ class DynamicProgram {
   void extend(int after, const States::State& from, const Mesh& mesh, const Arc& arc, States& next);
   void offer(std::vector<int>& labels, const Label& label);
   bool beats(const Label& a, const Label& b) const {
-    if (a.trip_s > b.trip_s || a.shortest_s > b.shortest_s || a.least_s > b.least_s ||
-        a.alone_s > b.alone_s)
-      return false;
+    if (a.trip_s > b.trip_s || a.least_s > b.least_s || a.alone_s > b.alone_s) return false;
     if (!pipeline_.messages.no_slower(a.layout, b.layout) ||
         !pipeline_.messages.no_slower_as_last(a.last_layout, b.last_layout))
       return false;
@@ -225,7 +222,6 @@ void DynamicProgram::offer(std::vector<int>& labels, const Label& label) {
   if (merged.layout != label.layout) merged.layout = -1;
   if (merged.last_layout != label.last_layout) merged.last_layout = -1;
   merged.trip_s = std::min(merged.trip_s, label.trip_s);
-  merged.shortest_s = std::min(merged.shortest_s, label.shortest_s);
   merged.least_s = std::min(merged.least_s, label.least_s);
   merged.alone_s = std::min(merged.alone_s, label.alone_s);
   for (std::size_t g = 0; g < merged.host_bytes.size(); ++g)
@@ -271,7 +267,7 @@ Choices DynamicProgram::solve() {
   Choices found{.bound_s = cutoff_s_, .best = {}};
   if (capacity_->first(0, 0) < pipeline_.num_layers) return {};
   States next(capacity_->uses().size(), pipeline_.num_layers);
-  labels_.push_back({0.0, 0.0, 0.0, 0.0});
+  labels_.push_back({0.0, 0.0, 0.0});
   next.labels(0, 0) = {0};
   for (int after = 0; after < pipeline_.frame.num_stages; ++after)
     for (const States::State& state : next.take()) extend(after, state, next);
@@ -291,7 +287,7 @@ Choices DynamicProgram::solve() {
 }  // namespace
 
 double least_s(const Pipeline& pipeline, const std::vector<Point>& stages) {
-  Label label{0.0, 0.0, 0.0, 0.0};
+  Label label{0.0, 0.0, 0.0};
   for (int after = 0; after < int(stages.size()); ++after)
     label = in_front(pipeline, label, stages[stages.size() - 1 - std::size_t(after)], after);
   return label.bound_s();

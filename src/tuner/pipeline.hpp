@@ -2,13 +2,13 @@
 /// an iteration is short.
 ///
 /// Its objective is a bound that follows from what each stage has to do. With t_i the stable time
-/// of stage i, w_i = t_i + d_i the same with what the first and last microbatch add, m_i the
-/// stream's way between stages i and i + 1, p_i its microbatches in flight, and R_i the round trip
-/// of a microbatch through the stages after i, messages included (R'_i: of the first or the last
-/// one, where that may be shorter), an iteration takes at least
+/// of stage i, w_i its first forward and last backward until their messages leave, r_i the same of
+/// the microbatch that is fastest there, m_i the stream's way between stages i and i + 1, p_i the
+/// stage's microbatches in flight, and R_i = sum_{j>i} (2 m_{j-1} + r_j) the round trip through
+/// the stages after it, an iteration takes at least
 ///
-///   max_i [ sum_{j<i} (w_j + 2 m_j) + max(G t_i + d_i + max(0, R'_i - p_i t_i),
-///                                         (ceil(G / (p_i + 1)) - 1) (t_i + R_i) + w_i + R'_i) ]
+///   max_i [ sum_{j<i} (w_j + 2 m_j) + max((G - 1) t_i + w_i + max(0, R_i - p_i t_i),
+///                                         (ceil(G / (p_i + 1)) - 1) (r_i + R_i) + w_i + R_i) ]
 ///
 /// because stage i waits for the stages before it to fill, and they for it to drain; meanwhile it
 /// works on G microbatches, and the last one's way through the later stages may be longer than the

@@ -13,10 +13,9 @@ namespace brume::tuner {
 
 /// A way to place the last stages.
 struct Label {
-  double trip_s;      ///< one microbatch through them and back: their stable times and messages
-  double shortest_s;  ///< the same of the microbatch that is fastest there
-  double least_s;     ///< no iteration of them alone is faster
-  double alone_s;     ///< the longest that one of them works, were nothing to hide its updates
+  double trip_s;   ///< the fastest microbatch through them and back, with its messages
+  double least_s;  ///< no iteration of them alone is faster
+  double alone_s;  ///< the longest that one of them works, were nothing to hide its updates
   int layout = -1, last_layout = -1;  ///< of the first and of the last of them
   PerGroup<double> host_bytes{};      ///< on each group's node that has room for more, if shared
   int next = -1;                      ///< label of the stages after
