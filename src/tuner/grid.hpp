@@ -52,6 +52,7 @@ struct Point {
   double shortest_s() const { return stable_s - less_s; }
   /// What it chooses.
   auto knobs() const { return std::tie(layout, layers, ckpt_layers, zero_level, ratios); }
+  auto times() { return std::tie(stable_s, delta_s, less_s, alone_delta_s); }
   /// Whether one of the times in which points compete is less, by more than rounding.
   bool is_faster_than(const Point& other) const;
 };

@@ -8,11 +8,21 @@
 namespace brume::tuner {
 namespace {
 
+std::size_t hash(std::size_t sum, const Ratios& ratios) {
+  for (const double ratio : ratios) {
+    sum = (sum ^ std::hash<double>{}(ratio)) * 0x9E3779B97F4A7C15u;
+    sum ^= sum >> 32;
+  }
+  return sum;
+}
+
 /// Looks at rows of one seat.
 class Look {
  public:
-  Look(Grid& grid, const Seat& seat, const Limits& limits, bool recompute, bool host_matters)
+  Look(Grid& grid, Times& times, const Seat& seat, const Limits& limits, bool recompute,
+       bool host_matters)
       : grid_(grid),
+        times_(times),
         seat_(seat),
         mesh_(seat.mesh()),
         limits_(limits),
@@ -40,6 +50,7 @@ class Look {
   void try_all(std::size_t row, int from);
 
   Grid& grid_;
+  Times& times_;
   const Seat& seat_;
   const Layout& mesh_;
   const Limits& limits_;
@@ -119,7 +130,7 @@ void Look::price_fewest() {
       priced.back().ckpt_layers = std::min(c, recompute_ ? p.layers : p.ckpt_layers);
     }
   }
-  grid_.price_time(seat_, priced);
+  times_.price(grid_, seat_, priced);
   grid_.price_memory(seat_, priced);
   for (std::size_t i = 0; i < fewest_.size(); ++i) {
     const std::span<const Point> three(&priced[3 * i], 3);
@@ -142,19 +153,41 @@ void Look::try_all(std::size_t row, int from) {
   }
   grid_.price_memory(seat_, all);
   std::erase_if(all, [&](const Point& p) { return !limits_.hold(p, mesh_); });
-  grid_.price_time(seat_, all);
+  times_.price(grid_, seat_, all);
   fits_[row].points.insert(fits_[row].points.end(), all.begin(), all.end());
 }
 
 }  // namespace
 
-std::size_t Rows::Hash::operator()(const Key& key) const {
-  std::size_t sum = std::size_t(key.layers) * 4 + std::size_t(key.zero_level);
-  for (const double ratio : key.ratios) {
-    sum = (sum ^ std::hash<double>{}(ratio)) * 0x9E3779B97F4A7C15u;
-    sum ^= sum >> 32;
+std::size_t Times::Hash::operator()(const Strategy& strategy) const {
+  return hash(std::size_t(strategy.ckpt_layers) << 12 ^ std::size_t(strategy.layers) << 2 ^
+                  std::size_t(strategy.zero_level),
+              strategy.ratios);
+}
+
+void Times::price(Grid& grid, const Seat& seat, std::span<Point> points) {
+  std::vector<std::size_t> missing;
+  std::vector<Point> priced;
+  {
+    const std::lock_guard lock(mutex_);
+    for (std::size_t i = 0; i < points.size(); ++i)
+      if (const auto known = known_.find(Strategy(points[i])); known != known_.end()) {
+        points[i].times() = known->second;
+      } else {
+        missing.push_back(i);
+        priced.push_back(points[i]);
+      }
   }
-  return sum;
+  grid.price_time(seat, priced);
+  const std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < missing.size(); ++i) {
+    points[missing[i]].times() = priced[i].times();
+    known_.try_emplace(Strategy(priced[i]), priced[i].times());
+  }
+}
+
+std::size_t Rows::Hash::operator()(const Key& key) const {
+  return hash(std::size_t(key.layers) << 2 ^ std::size_t(key.zero_level), key.ratios);
 }
 
 std::vector<double> Rows::least_s(Grid& grid, const Seat& seat, std::span<const Point> rows) {
@@ -170,7 +203,7 @@ std::vector<double> Rows::least_s(Grid& grid, const Seat& seat, std::span<const 
     missing.push_back(missing[i]);
     missing.back().ckpt_layers = missing[i].layers;
   }
-  grid.price_time(seat, missing);
+  times_.price(grid, seat, missing);
   for (std::size_t i = 0; i < count; ++i)
     rows_[Key(missing[i])].least_s =
         recompute_ ? std::min(missing[i].stable_s, missing[count + i].stable_s)
@@ -212,7 +245,7 @@ std::vector<bool> Rows::gains(Grid& grid, const Seat& seat, std::span<const Step
       points.push_back(steps[i].from);
       points.push_back(steps[i].to);
     }
-  grid.price_time(seat, points);
+  times_.price(grid, seat, points);
   grid.price_memory(seat, points);
   for (std::size_t i = 0; i < missing.size(); ++i) {
     const Point &from = points[2 * i], &to = points[2 * i + 1];
@@ -226,7 +259,8 @@ std::vector<bool> Rows::gains(Grid& grid, const Seat& seat, std::span<const Step
 }
 
 void Rows::look_at(Grid& grid, const Seat& seat, const std::vector<Point>& rows) {
-  const std::vector<Fit> found = Look(grid, seat, limits_, recompute_, host_matters_).at(rows);
+  const std::vector<Fit> found =
+      Look(grid, times_, seat, limits_, recompute_, host_matters_).at(rows);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     Row& row = rows_[Key(rows[i])];
     row.looked_at = true;
@@ -246,10 +280,12 @@ AllRows::AllRows(const hardware::Cluster& cluster) {
 Rows& AllRows::of(const Seat& seat, bool recompute, bool host_matters) {
   const std::lock_guard lock(mutex_);
   const Frame& frame = seat.frame;
+  Times& times = times_[{seat.role(), seat.mesh(), frame.microbatches, frame.num_stages > 1}];
   std::unique_ptr<Rows>& rows =
       rows_[{seat.role(), seat.mesh(), frame.microbatches, frame.run_ahead,
              frame.in_flight(seat.after), recompute, host_matters}];
-  if (!rows) rows = std::make_unique<Rows>(limits(seat.mesh().group), recompute, host_matters);
+  if (!rows)
+    rows = std::make_unique<Rows>(limits(seat.mesh().group), times, recompute, host_matters);
   return *rows;
 }
 

@@ -41,12 +41,39 @@ struct Fit {
   std::vector<Point> points;  ///< priced
 };
 
+/// Prices the time of each strategy of a role on a layout once, for all threads: it is the same
+/// wherever in a pipeline the stage stands, however much memory that leaves.
+class Times {
+ public:
+  /// Sets the points' times. The grid is the caller's, and may be out of time.
+  void price(Grid& grid, const Seat& seat, std::span<Point> points);
+
+ private:
+  struct Strategy {
+    explicit Strategy(const Point& point)
+        : layers(point.layers),
+          ckpt_layers(point.ckpt_layers),
+          zero_level(point.zero_level),
+          ratios(point.ratios) {}
+    bool operator==(const Strategy&) const = default;
+
+    int layers, ckpt_layers, zero_level;
+    Ratios ratios;
+  };
+  struct Hash {
+    std::size_t operator()(const Strategy& strategy) const;
+  };
+
+  std::mutex mutex_;
+  std::unordered_map<Strategy, std::tuple<double, double, double, double>, Hash> known_;
+};
+
 /// Rows of seats that are alike. Each is looked at once, whichever search asks first: for all
 /// threads.
 class Rows {
  public:
-  Rows(const Limits& limits, bool recompute, bool host_matters)
-      : limits_(limits), recompute_(recompute), host_matters_(host_matters) {}
+  Rows(const Limits& limits, Times& times, bool recompute, bool host_matters)
+      : limits_(limits), times_(times), recompute_(recompute), host_matters_(host_matters) {}
 
   // The grid is the caller's, and may be out of time.
 
@@ -85,6 +112,7 @@ class Rows {
   void look_at(Grid& grid, const Seat& seat, const std::vector<Point>& rows);
 
   Limits limits_;
+  Times& times_;
   bool recompute_, host_matters_;
   std::mutex mutex_;
   std::unordered_map<Key, Row, Hash> rows_;
@@ -108,6 +136,8 @@ class AllRows {
 
   std::vector<Limits> limits_;  ///< [group]
   std::mutex mutex_;
+  /// By role, layout, microbatches, whether there are other stages.
+  std::map<std::tuple<analyzer::StageRole, Layout, int, bool>, Times> times_;
   std::map<Key, std::unique_ptr<Rows>> rows_;
 };
 
