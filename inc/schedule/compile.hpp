@@ -6,6 +6,7 @@
 #include "base/deadline.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
+#include "schedule/pack.hpp"
 #include "schedule/program.hpp"
 
 namespace brume::schedule {
@@ -19,6 +20,7 @@ struct Options {
   bool tight = true;            ///< false: buffers are placed at once, in a few per cent more bytes
   Deadline deadline = {};       ///< placing many buffers tightly takes long
   int threads = 1;              ///< of compile_all
+  Packings* packings = nullptr;  ///< of other ranks, which may be alike
 };
 
 /// Compiles, places and links the Program of one rank. Pure: any process can make any rank's.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/deadline.hpp"
+#include "schedule/pack.hpp"
 #include "schedule/program.hpp"
 
 namespace brume::schedule {
@@ -16,9 +17,11 @@ inline constexpr std::int64_t guard_bytes = 64;
 /// they were made, so all Programs of a rank agree on where they are; buffers whose lives do not
 /// meet share bytes.
 ///
-/// @param tight  whether to look for better placements than the first good one
+/// @param tight     whether to look for better placements than the first good one
+/// @param packings  what is known from ranks that are alike
 /// @throws OutOfTime when the deadline passes
-void place(Program& program, bool tight = true, const Deadline& deadline = {});
+void place(Program& program, bool tight = true, const Deadline& deadline = {},
+           Packings* packings = nullptr);
 
 /// Bytes of its arena that a task touches with an operand: [first, end). One that reaches its
 /// buffer's end may also write and check the guard behind it; the first task of a buffer takes all

@@ -5,6 +5,7 @@
 #include "hardware/machine.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
+#include "schedule/pack.hpp"
 
 namespace brume::schedule {
 
@@ -21,9 +22,10 @@ plan::Plan of_microbatches(plan::Plan plan, int microbatches);
 ///
 ///     t(n) = t(m + m/2) + (n - m - m/2) (t(m + m/2) - t(m)) / (m/2)
 ///
+/// @param packings  what is known from other Programs of the plan
 /// @throws OutOfTime when the deadline passes
 double steady_time(const plan::Plan& plan, const model::Config& model,
-                   const hardware::Machine& machine, const Deadline& deadline = {},
-                   int threads = 1);
+                   const hardware::Machine& machine, const Deadline& deadline = {}, int threads = 1,
+                   Packings* packings = nullptr);
 
 }  // namespace brume::schedule

@@ -136,7 +136,8 @@ Account account(const plan::Plan& plan, const model::Config& model,
     }
     return all;
   };
-  const std::vector<double> all = extrapolated(plan, model, machine, deadline, 1, values);
+  Packings packings;
+  const std::vector<double> all = extrapolated(plan, model, machine, deadline, 1, packings, values);
   account.iteration_s = all[0];
   for (std::size_t i = 0; i < account.stages.size(); ++i)
     std::copy_n(all.begin() + 1 + std::ptrdiff_t(i) * num_activities, num_activities,

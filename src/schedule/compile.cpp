@@ -131,7 +131,7 @@ Program compile(const plan::Plan& plan, const model::Config& model, int rank,
                 const Options& options) {
   options.deadline.check();
   Program program = Compiler(plan, model, rank, options).compile();
-  place(program, options.tight, options.deadline);
+  place(program, options.tight, options.deadline, options.packings);
   link(program, options.overlap);
   return program;
 }
@@ -149,8 +149,11 @@ std::vector<Program> compile_all(const plan::Plan& plan, const model::Config& mo
       "to simulate: give it fewer microbatches, or fewer devices",
       most_passes);
   std::vector<Program> programs(std::size_t(plan.devices()));
+  Packings packings;
+  Options shared = options;
+  if (!shared.packings) shared.packings = &packings;
   parallel_for(programs.size(), options.threads, [&](std::size_t rank, std::size_t) {
-    programs[rank] = compile(plan, model, int(rank), options);
+    programs[rank] = compile(plan, model, int(rank), shared);
   });
   return programs;
 }

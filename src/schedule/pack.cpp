@@ -1,4 +1,4 @@
-#include "pack.hpp"
+#include "schedule/pack.hpp"
 
 #include <algorithm>
 #include <functional>
@@ -242,6 +242,33 @@ std::int64_t pack(std::span<Parcel> parcels, std::int64_t beside_bytes, bool tig
   if (tight && !packer.done()) packer.climb();
   for (std::size_t i = 0; i < parcels.size(); ++i) parcels[i].offset = packer.best()[i];
   return packer.best_end();
+}
+
+bool Packings::Known::is_of(std::span<const Parcel> others, std::int64_t beside,
+                            bool tightly) const {
+  return beside_bytes == beside && tight == tightly &&
+         std::ranges::equal(parcels, others, &Parcel::is_like);
+}
+
+std::int64_t Packings::pack(std::span<Parcel> parcels, std::int64_t beside_bytes, bool tight,
+                            const Deadline& deadline) {
+  std::size_t hash = 0;
+  for (const Parcel& p : parcels)
+    for (const std::int64_t number :
+         {std::int64_t{p.first_task}, std::int64_t{p.last_task}, p.bytes})
+      hash = (hash ^ std::size_t(number)) * 0x9E3779B97F4A7C15u, hash ^= hash >> 32;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto [at, end] = known_.equal_range(hash); at != end; ++at)
+      if (at->second.is_of(parcels, beside_bytes, tight)) {
+        std::ranges::copy(at->second.parcels, parcels.begin());
+        return at->second.end;
+      }
+  }
+  const std::int64_t end = schedule::pack(parcels, beside_bytes, tight, deadline);
+  const std::lock_guard lock(mutex_);
+  known_.emplace(hash, Known{beside_bytes, tight, {parcels.begin(), parcels.end()}, end});
+  return end;
 }
 
 }  // namespace brume::schedule

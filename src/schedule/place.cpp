@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/text.hpp"
-#include "pack.hpp"
+#include "schedule/pack.hpp"
 
 namespace brume::schedule {
 namespace {
@@ -30,7 +30,7 @@ bool uses_disk(const Program& program) {
 /// @return the end of the last one
 std::int64_t place_transient(std::vector<Buffer>& buffers, const std::vector<int>& ids,
                              std::int64_t base, std::int64_t alignment_bytes, bool tight,
-                             const Deadline& deadline) {
+                             const Deadline& deadline, Packings& packings) {
   std::map<std::pair<int, int>, int> by_life;
   std::vector<Parcel> parcels;
   const auto parcel_of = [&](const Buffer& buffer) -> Parcel& {
@@ -45,7 +45,7 @@ std::int64_t place_transient(std::vector<Buffer>& buffers, const std::vector<int
     buffer.offset = base + parcel.bytes;  // the parcel's own offset is added below
     parcel.bytes += slot_bytes(buffer, alignment_bytes);
   }
-  const std::int64_t bytes = pack(parcels, base, tight, deadline);
+  const std::int64_t bytes = packings.pack(parcels, base, tight, deadline);
   for (int id : ids) {
     Buffer& buffer = buffers[std::size_t(id)];
     buffer.offset += parcel_of(buffer).offset;
@@ -137,7 +137,9 @@ std::pair<std::int64_t, std::int64_t> touched_bytes(const Buffer& buffer, const 
   return {first, first + operand.bytes + (reaches_end ? guard_bytes : 0)};
 }
 
-void place(Program& program, bool tight, const Deadline& deadline) {
+void place(Program& program, bool tight, const Deadline& deadline, Packings* packings) {
+  Packings own;
+  if (!packings) packings = &own;
   const bool pages = uses_disk(program);
   for (int t = 0; t < num_tiers; ++t) {
     const Tier tier = Tier(t);
@@ -167,7 +169,7 @@ void place(Program& program, bool tight, const Deadline& deadline) {
     }
     end = round_up(end, transient.empty() ? 1 : alignment);
     program.arena_bytes[std::size_t(t)] =
-        place_transient(program.buffers, transient, end, alignment, tight, deadline);
+        place_transient(program.buffers, transient, end, alignment, tight, deadline, *packings);
   }
 }
 

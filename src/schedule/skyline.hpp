@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "pack.hpp"
+#include "schedule/pack.hpp"
 
 namespace brume::schedule {
 

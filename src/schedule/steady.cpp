@@ -47,7 +47,7 @@ plan::Plan of_microbatches(plan::Plan plan, int microbatches) {
 
 std::vector<double> extrapolated(
     const plan::Plan& plan, const model::Config& model, const hardware::Machine& machine,
-    const Deadline& deadline, int threads,
+    const Deadline& deadline, int threads, Packings& packings,
     const std::function<std::vector<double>(const plan::Plan&, const FirstPart&)>& values) {
   const int steady = steady_microbatches(plan), more = steady + steady / 2;
   std::vector<plan::Plan> parts{plan};
@@ -66,8 +66,8 @@ std::vector<double> extrapolated(
     }
   parallel_for(ranks.size(), threads, [&](std::size_t i, std::size_t) {
     const auto [part, place, rank] = ranks[i];
-    simulated[part].programs[place] =
-        compile(parts[part], model, rank, {.tight = false, .deadline = deadline});
+    simulated[part].programs[place] = compile(
+        parts[part], model, rank, {.tight = false, .deadline = deadline, .packings = &packings});
   });
   parallel_for(parts.size(), threads, [&](std::size_t part, std::size_t) {
     FirstPart& first = simulated[part];
@@ -82,8 +82,10 @@ std::vector<double> extrapolated(
 }
 
 double steady_time(const plan::Plan& plan, const model::Config& model,
-                   const hardware::Machine& machine, const Deadline& deadline, int threads) {
-  return extrapolated(plan, model, machine, deadline, threads,
+                   const hardware::Machine& machine, const Deadline& deadline, int threads,
+                   Packings* packings) {
+  Packings own;
+  return extrapolated(plan, model, machine, deadline, threads, packings ? *packings : own,
                       [](const plan::Plan&, const FirstPart& part) {
                         return std::vector{part.simulation.iteration_s};
                       })

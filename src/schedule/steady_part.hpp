@@ -4,6 +4,7 @@
 #include <functional>
 #include <vector>
 
+#include "schedule/pack.hpp"
 #include "schedule/simulate.hpp"
 
 namespace brume::schedule {
@@ -18,7 +19,7 @@ struct FirstPart {
 /// side.
 std::vector<double> extrapolated(
     const plan::Plan& plan, const model::Config& model, const hardware::Machine& machine,
-    const Deadline& deadline, int threads,
+    const Deadline& deadline, int threads, Packings& packings,
     const std::function<std::vector<double>(const plan::Plan&, const FirstPart&)>& values);
 
 }  // namespace brume::schedule

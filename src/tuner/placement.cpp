@@ -112,14 +112,18 @@ Placement place_some(const plan::Plan& plan, const model::Config& model,
 }  // namespace
 
 Placement sample(const plan::Plan& whole, const model::Config& model,
-                 const hardware::Cluster& cluster, int threads, const Deadline& deadline) {
+                 const hardware::Cluster& cluster, int threads, const Deadline& deadline,
+                 schedule::Packings* packings) {
   const plan::Plan plan = shortened(whole);
+  schedule::Packings own;
+  if (!packings) packings = &own;
   // Tight placement takes long, and matters only where memory is short.
   const auto arenas = [&](int stage, int rank) {
     const plan::Stage& s = plan.stages[std::size_t(stage)];
     const auto& group = cluster.groups[std::size_t(cluster.index(s.group))];
     const auto placed = [&](bool tight) {
-      return schedule::compile(plan, model, rank, {.tight = tight, .deadline = deadline})
+      return schedule::compile(plan, model, rank,
+                               {.tight = tight, .deadline = deadline, .packings = packings})
           .arena_bytes;
     };
     const Arenas loose = placed(false);
@@ -158,9 +162,10 @@ Placement sample(const plan::Plan& whole, const model::Config& model,
 Coarse coarsely(const plan::Plan& plan, const model::Config& model,
                 const hardware::Cluster& cluster, const hardware::Machine& machine, int threads,
                 const Deadline& deadline) {
-  Coarse found{sample(plan, model, cluster, threads, deadline).misfit, std::nullopt};
+  schedule::Packings packings;
+  Coarse found{sample(plan, model, cluster, threads, deadline, &packings).misfit, std::nullopt};
   if (found.misfit || !executes(plan, model, cluster)) return found;
-  found.iteration_s = schedule::steady_time(plan, model, machine, deadline, threads);
+  found.iteration_s = schedule::steady_time(plan, model, machine, deadline, threads, &packings);
   return found;
 }
 
@@ -170,10 +175,11 @@ Placement place(const plan::Plan& plan, const model::Config& model,
   const bool executed = executes(plan, model, cluster);
   if (!all_simulated || !executed)
     return place_some(plan, model, cluster, threads, deadline, executed);
+  schedule::Packings packings;
   // One rank a stage tells most misfits.
   for (int stage = 0; stage < plan.num_stages(); ++stage) {
-    const auto program =
-        schedule::compile(plan, model, plan::rank_of(plan, stage, 0, 0), {.deadline = deadline});
+    const auto program = schedule::compile(plan, model, plan::rank_of(plan, stage, 0, 0),
+                                           {.deadline = deadline, .packings = &packings});
     const int group = cluster.index(plan.stages[std::size_t(stage)].group);
     const std::int64_t device = program.arena_bytes[std::size_t(Tier::device)];
     if (device <= cluster.groups[std::size_t(group)].memory_bytes) continue;
@@ -183,8 +189,8 @@ Placement place(const plan::Plan& plan, const model::Config& model,
     return placement;
   }
   Placement placement;
-  placement.programs =
-      schedule::compile_all(plan, model, {.deadline = deadline, .threads = threads});
+  placement.programs = schedule::compile_all(
+      plan, model, {.deadline = deadline, .threads = threads, .packings = &packings});
   count(placement, plan, cluster,
         [&](int rank) { return placement.programs[std::size_t(rank)].arena_bytes; });
   return placement;

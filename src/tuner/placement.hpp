@@ -6,6 +6,7 @@
 
 #include "base/deadline.hpp"
 #include "hardware/machine.hpp"
+#include "schedule/pack.hpp"
 #include "schedule/program.hpp"
 #include "tuner/tuner.hpp"
 
@@ -26,7 +27,8 @@ inline constexpr double placing_s = 1.0;
 /// like the larger one), over the first microbatches, in which the peak is reached. Leaves no
 /// Programs. @throws OutOfTime
 Placement sample(const plan::Plan& whole, const model::Config& model,
-                 const hardware::Cluster& cluster, int threads, const Deadline& deadline);
+                 const hardware::Cluster& cluster, int threads, const Deadline& deadline,
+                 schedule::Packings* packings = nullptr);
 
 /// What a plan takes, in a few hundredths of the time that placing it takes.
 struct Coarse {

@@ -2,8 +2,12 @@
 /// storage allocation.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <span>
+#include <unordered_map>
+#include <vector>
 
 #include "base/deadline.hpp"
 
@@ -18,6 +22,10 @@ struct Parcel {
   bool meets(const Parcel& other) const {
     return first_task <= other.last_task && other.first_task <= last_task;
   }
+  /// Whether it is the same but for its offset.
+  bool is_like(const Parcel& other) const {
+    return first_task == other.first_task && last_task == other.last_task && bytes == other.bytes;
+  }
   std::int64_t end() const { return offset + bytes; }
 };
 
@@ -31,5 +39,26 @@ struct Parcel {
 /// @throws OutOfTime when the deadline passes
 std::int64_t pack(std::span<Parcel> parcels, std::int64_t beside_bytes, bool tight = true,
                   const Deadline& deadline = {});
+
+/// Remembers what pack() found: most ranks of a stage have the same parcels. For all threads.
+class Packings {
+ public:
+  /// What pack() says.
+  std::int64_t pack(std::span<Parcel> parcels, std::int64_t beside_bytes, bool tight,
+                    const Deadline& deadline);
+
+ private:
+  struct Known {
+    std::int64_t beside_bytes;
+    bool tight;
+    std::vector<Parcel> parcels;  ///< with their offsets
+    std::int64_t end;
+
+    bool is_of(std::span<const Parcel> parcels, std::int64_t beside_bytes, bool tight) const;
+  };
+
+  std::mutex mutex_;
+  std::unordered_multimap<std::size_t, Known> known_;  ///< by hash of the parcels
+};
 
 }  // namespace brume::schedule
