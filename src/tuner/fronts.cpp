@@ -239,7 +239,7 @@ bool Fronts::is_faster(Grid& grid, const Seat& seat, int least, int most, const 
           p.ckpt_layers = c;
           points.push_back(p);
         }
-  grid.price_time(seat, points);
+  rows_.times(seat).price(grid, seat, points);
   for (std::size_t i = 0; i < points.size(); i += 2)
     if (points[i + 1].is_faster_than(points[i])) return true;
   return false;
@@ -249,6 +249,7 @@ const std::vector<Point>& Fronts::unlimited(Grid& grid, const Seat& seat) {
   const analyzer::StageRole role = seat.role();
   std::vector<Point>& fastest = unlimited_[{role.first, role.last, seat.layout}];
   if (!fastest.empty()) return fastest;
+  Times& times = rows_.times(seat);
   const int most = grid.model().num_layers, least = role.first && role.last ? most : 1;
   std::vector<Point> found, rows, open = lowest(seat, least);
   std::set<Point, ByStrategy> seen(open.begin(), open.end());
@@ -267,7 +268,7 @@ const std::vector<Point>& Fronts::unlimited(Grid& grid, const Seat& seat) {
         if (c == 0 || axes_.recompute) rows.push_back(row);
       }
     strategies_ += std::int64_t(rows.size());
-    grid.price_time(seat, rows);  // one row after the other, because they differ by layers only
+    times.price(grid, seat, rows);  // one row after the other, because they differ by layers only
     if (found.empty())
       std::ranges::copy_if(rows, std::back_inserter(found),
                            [](const Point& p) { return p.ckpt_layers == 0; });

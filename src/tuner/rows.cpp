@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <unordered_set>
 
 #include "numbers.hpp"
 
@@ -166,24 +167,15 @@ std::size_t Times::Hash::operator()(const Strategy& strategy) const {
 }
 
 void Times::price(Grid& grid, const Seat& seat, std::span<Point> points) {
-  std::vector<std::size_t> missing;
-  std::vector<Point> priced;
-  {
-    const std::lock_guard lock(mutex_);
-    for (std::size_t i = 0; i < points.size(); ++i)
-      if (const auto known = known_.find(Strategy(points[i])); known != known_.end()) {
-        points[i].times() = known->second;
-      } else {
-        missing.push_back(i);
-        priced.push_back(points[i]);
-      }
-  }
-  grid.price_time(seat, priced);
   const std::lock_guard lock(mutex_);
-  for (std::size_t i = 0; i < missing.size(); ++i) {
-    points[missing[i]].times() = priced[i].times();
-    known_.try_emplace(Strategy(priced[i]), priced[i].times());
-  }
+  std::vector<Point> fresh;
+  std::unordered_set<Strategy, Hash> asked;
+  for (const Point& point : points)
+    if (!known_.contains(Strategy(point)) && asked.emplace(Strategy(point)).second)
+      fresh.push_back(point);
+  grid.price_time(seat, fresh);
+  for (Point& point : fresh) known_.emplace(Strategy(point), point.times());
+  for (Point& point : points) point.times() = known_.at(Strategy(point));
 }
 
 std::size_t Rows::Hash::operator()(const Key& key) const {
@@ -277,10 +269,15 @@ AllRows::AllRows(const hardware::Cluster& cluster) {
                        double(group.disk_bytes) / group.devices_per_node});
 }
 
+Times& AllRows::times(const Seat& seat) {
+  const std::lock_guard lock(mutex_);
+  return times_[{seat.role(), seat.mesh(), seat.frame.microbatches, seat.frame.num_stages > 1}];
+}
+
 Rows& AllRows::of(const Seat& seat, bool recompute, bool host_matters) {
+  Times& times = this->times(seat);
   const std::lock_guard lock(mutex_);
   const Frame& frame = seat.frame;
-  Times& times = times_[{seat.role(), seat.mesh(), frame.microbatches, frame.num_stages > 1}];
   std::unique_ptr<Rows>& rows =
       rows_[{seat.role(), seat.mesh(), frame.microbatches, frame.run_ahead,
              frame.in_flight(seat.after), recompute, host_matters}];

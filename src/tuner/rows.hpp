@@ -127,6 +127,7 @@ class AllRows {
   explicit AllRows(const hardware::Cluster& cluster);
 
   Rows& of(const Seat& seat, bool recompute, bool host_matters);
+  Times& times(const Seat& seat);
   const Limits& limits(int group) const { return limits_[std::size_t(group)]; }
 
  private:
