@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "analyzer/messages.hpp"
 #include "analyzer/pipeline_time.hpp"
 #include "hardware/cluster.hpp"
 #include "hardware/machine.hpp"
@@ -91,6 +92,7 @@ class Analyzer {
   const model::Config& model_;
   const hardware::Machine& machine_;
   std::map<StageRole, std::unique_ptr<RoleTape>> tapes_;
+  MessageTimes messages_;
 };
 
 /// The same, of one plan.

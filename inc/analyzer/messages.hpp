@@ -1,7 +1,9 @@
 /// @file How long messages between pipeline stages take, whose b, dp and tp may differ.
 #pragma once
 
+#include <array>
 #include <functional>
+#include <map>
 #include <vector>
 
 #include "analyzer/pipeline_time.hpp"
@@ -24,8 +26,33 @@ double stream_s(const model::Config& model, const hardware::Machine& machine,
 TiedTimes tied_s(const model::Config& model, const hardware::Machine& machine,
                  const plan::Stage& first, const plan::Stage& last, const SameNode& same_node);
 
-/// The pipeline's messages as the plan's ranks stand on their nodes.
-void add_messages(const plan::Plan& plan, const model::Config& model,
-                  const hardware::Machine& machine, Pipeline& pipeline);
+/// What the messages of plans of one model on one machine take, found once for stages that are
+/// alike and stand on their nodes alike.
+class MessageTimes {
+ public:
+  /// What it is given must outlive it.
+  MessageTimes(const model::Config& model, const hardware::Machine& machine)
+      : model_(model), machine_(machine) {}
+
+  /// The pipeline's messages as the plan's ranks stand on their nodes.
+  void add(const plan::Plan& plan, Pipeline& pipeline);
+
+ private:
+  /// Of both stages: group, microbatch, dp, tp, first device.
+  using Key = std::array<int, 10>;
+  struct Stream {
+    double seconds;
+    double sending, receiving;  ///< how much of that the busiest rank sends, receives
+  };
+
+  Key key(const plan::Plan& plan, int from, int to) const;
+  const Stream& stream(const plan::Plan& plan, int from, int to);
+  const TiedTimes& tied(const plan::Plan& plan);
+
+  const model::Config& model_;
+  const hardware::Machine& machine_;
+  std::map<Key, Stream> streams_;
+  std::map<Key, TiedTimes> tied_;
+};
 
 }  // namespace brume::analyzer

@@ -95,7 +95,7 @@ TEST_F(MessageTime, PlacesFollowFromThePlan) {
   }
   model_.tied_head = true;
   Pipeline pipeline{.stages = {}, .messages_s = {}, .tied = {}};
-  add_messages(plan, model_, machine_, pipeline);
+  MessageTimes(model_, machine_).add(plan, pipeline);
   ASSERT_EQ(pipeline.messages_s.size(), 2u);
   EXPECT_NEAR(pipeline.messages_s[0], 2e-3, 1e-12);
   EXPECT_NEAR(pipeline.messages_s[1], 20e-3, 1e-12);
@@ -114,7 +114,8 @@ TEST_F(MessageTime, ManyRanksTakePartForAPartOfTheTime) {
   plan.stages[1].first_layer = 1;
   model_.tied_head = false;
   Pipeline pipeline{.stages = {}, .messages_s = {}, .tied = {}};
-  add_messages(plan, model_, hardware::Machine(samples::round_profile(8)), pipeline);
+  const hardware::Machine larger(samples::round_profile(8));
+  MessageTimes(model_, larger).add(plan, pipeline);
   EXPECT_NEAR(pipeline.beside[0].after, 1.0, 1e-12);
   EXPECT_NEAR(pipeline.beside[1].before, 0.25, 1e-12);
   EXPECT_EQ(pipeline.tied.table_s, 0.0);

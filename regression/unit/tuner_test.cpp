@@ -276,7 +276,7 @@ class Oracle {
                                 .tied = {},
                                 .microbatches = plan_.microbatches,
                                 .run_ahead = plan_.run_ahead};
-    analyzer::add_messages(plan_, p_.model, machine_, pipeline);
+    analyzer::MessageTimes(p_.model, machine_).add(plan_, pipeline);
     fastest_.emplace(analyzer::iteration_time(pipeline), plan_);
     if (fastest_.size() > most_kept) fastest_.erase(std::prev(fastest_.end()));
   }

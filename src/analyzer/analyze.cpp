@@ -112,7 +112,7 @@ class Analyzer::RoleTape {
 };
 
 Analyzer::Analyzer(const model::Config& model, const hardware::Machine& machine)
-    : model_(model), machine_(machine) {}
+    : model_(model), machine_(machine), messages_(model, machine) {}
 
 Analyzer::~Analyzer() = default;
 
@@ -130,7 +130,7 @@ Prediction Analyzer::analyze(const plan::Plan& plan) {
     prediction.stages.push_back(tape->at(bindings(plan, i)));
     pipeline.stages.push_back(prediction.stages.back().time);
   }
-  add_messages(plan, model_, machine_, pipeline);
+  messages_.add(plan, pipeline);
   prediction.messages_s = pipeline.messages_s;
   prediction.tied = pipeline.tied;
   prediction.iteration_s = iteration_time(pipeline);

@@ -108,25 +108,54 @@ TiedTimes tied_s(const model::Config& model, const hardware::Machine& machine,
   return {table.seconds(), gradient.seconds() + add_s};
 }
 
-void add_messages(const plan::Plan& plan, const model::Config& model,
-                  const hardware::Machine& machine, Pipeline& pipeline) {
+MessageTimes::Key MessageTimes::key(const plan::Plan& plan, int from, int to) const {
+  Key key;
+  auto at = key.begin();
+  for (const int i : {from, to}) {
+    const plan::Stage& stage = plan.stages[std::size_t(i)];
+    at = std::ranges::copy(std::array{machine_.index(stage.group), stage.microbatch, stage.dp,
+                                      stage.tp, plan::first_device(plan, i)},
+                           at)
+             .out;
+  }
+  return key;
+}
+
+const MessageTimes::Stream& MessageTimes::stream(const plan::Plan& plan, int from, int to) {
+  const auto [known, fresh] = streams_.try_emplace(key(plan, from, to));
+  if (fresh) {
+    const Traffic traffic =
+        analyzer::stream(model_, machine_, plan.stages[std::size_t(from)],
+                         plan.stages[std::size_t(to)], same_node(plan, machine_, from, to));
+    known->second = {traffic.seconds(), traffic.sending(), traffic.receiving()};
+  }
+  return known->second;
+}
+
+const TiedTimes& MessageTimes::tied(const plan::Plan& plan) {
+  const int last = plan.num_stages() - 1;
+  const auto [known, fresh] = tied_.try_emplace(key(plan, 0, last));
+  if (fresh)
+    known->second = tied_s(model_, machine_, plan.stages.front(), plan.stages.back(),
+                           same_node(plan, machine_, 0, last));
+  return known->second;
+}
+
+void MessageTimes::add(const plan::Plan& plan, Pipeline& pipeline) {
   for (const plan::Stage& stage : plan.stages) {
     const price::Ranks dp = price::dp_ranks(stage);
     const hardware::Interference slow =
-        machine.profile(machine.index(stage.group)).interference_model(dp.nodes, dp.per_node);
+        machine_.profile(machine_.index(stage.group)).interference_model(dp.nodes, dp.per_node);
     pipeline.beside.push_back(
         {.layers = stage.layers, .slowed = slow.added[0][1], .slows = slow.added[1][0]});
   }
   for (std::size_t to = 1; to < plan.stages.size(); ++to) {
-    const Traffic traffic = stream(model, machine, plan.stages[to - 1], plan.stages[to],
-                                   same_node(plan, machine, int(to) - 1, int(to)));
-    pipeline.messages_s.push_back(traffic.seconds());
-    pipeline.beside[to - 1].after = traffic.sending();
-    pipeline.beside[to].before = traffic.receiving();
+    const Stream& stream = this->stream(plan, int(to) - 1, int(to));
+    pipeline.messages_s.push_back(stream.seconds);
+    pipeline.beside[to - 1].after = stream.sending;
+    pipeline.beside[to].before = stream.receiving;
   }
-  if (model.tied_head && plan.num_stages() > 1)
-    pipeline.tied = tied_s(model, machine, plan.stages.front(), plan.stages.back(),
-                           same_node(plan, machine, 0, plan.num_stages() - 1));
+  if (model_.tied_head && plan.num_stages() > 1) pipeline.tied = tied(plan);
 }
 
 }  // namespace brume::analyzer
