@@ -1,4 +1,4 @@
-/// @file A deck and a plan as arguments for Megatron-LM.
+/// @file A deck and a plan as arguments for Megatron-LM, and such arguments as a deck and a plan.
 #pragma once
 
 #include <string>
@@ -29,5 +29,21 @@ std::vector<MegatronArgument> megatron_arguments(const deck::Deck& deck, const m
 
 /// As text for a shell, one argument a line, each line but the last continued.
 std::string megatron_text(const std::vector<MegatronArgument>& arguments);
+
+/// A training by Megatron-LM as this program would do it.
+struct MegatronJob {
+  deck::Deck deck;
+  plan::Plan plan;
+  std::vector<std::string> notes;  ///< what differs there, and what was not read
+};
+
+/// Reads the arguments of pretrain_gpt.py, and those of torchrun, wherever they stand in a script
+/// or in a file with nothing else.
+///
+/// @param sets  keys of the deck as after --set, for what arguments do not say: the machine, above
+///              all
+/// @throws Error(input) naming the argument that is missing or wrong, or that changes model or plan
+/// into something that this program has nothing like
+MegatronJob read_megatron(const std::string& path, const std::vector<std::string>& sets);
 
 }  // namespace brume::interop

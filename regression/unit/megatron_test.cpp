@@ -1,10 +1,15 @@
 #include "interop/megatron.hpp"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <random>
+#include <tuple>
 
 #include "base/error.hpp"
+#include "base/files.hpp"
 
 namespace brume::interop {
 namespace {
@@ -143,6 +148,192 @@ TEST_F(Megatron, RefusesWhatItHasNothingLike) {
   EXPECT_EQ(refusal(), "");
   stage().optim_offload_ratio = 0.5;
   EXPECT_EQ(value("--optimizer-offload-fraction"), "0.5");
+}
+
+/// A file with arguments, in a folder of its own.
+struct MegatronArguments : Megatron {
+  std::string path = testing::TempDir() + "brume-megatron-" + std::to_string(::getpid()) + ".sh";
+  std::vector<std::string> sets = {"cluster.devices_per_node=8", "cluster.memory_gib=40",
+                                   "cluster.host_memory_gib=100"};
+  ~MegatronArguments() override { std::filesystem::remove(path); }
+
+  MegatronJob read(const std::string& script) const {
+    write_file(path, script);
+    return read_megatron(path, sets);
+  }
+  std::string refusal_of(const std::string& script) const {
+    try {
+      read(script);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.failure(), Failure::input);
+      return error.what();
+    }
+    return "";
+  }
+  bool notes(const MegatronJob& job, const std::string& word) const {
+    return std::ranges::any_of(
+        job.notes, [&](const std::string& note) { return note.find(word) != std::string::npos; });
+  }
+};
+
+const char* const few =
+    "--num-layers 4 --hidden-size 96 --num-attention-heads 4 --seq-length 128 --vocab-size 512 "
+    "--max-position-embeddings 128 --micro-batch-size 2 --global-batch-size 32 "
+    "--attention-dropout 0 --hidden-dropout 0 ";
+
+TEST_F(MegatronArguments, WhatIsExportedComesBack) {
+  const auto comes_back = [&] {
+    const MegatronJob job = read(megatron_text(megatron_arguments(deck, model, plan)));
+    EXPECT_EQ(plan::text(job.plan), plan::text(plan));
+    EXPECT_EQ(model::text(model::config(job.deck.model, job.deck.training.precision)),
+              model::text(model));
+    const deck::OptimizerKeys &a = job.deck.training.optimizer, &b = deck.training.optimizer;
+    EXPECT_EQ(std::tie(a.lr, a.schedule, a.min_lr_ratio, a.warmup_steps, a.beta1, a.beta2, a.eps,
+                       a.weight_decay, a.clip_norm),
+              std::tie(b.lr, b.schedule, b.min_lr_ratio, b.warmup_steps, b.beta1, b.beta2, b.eps,
+                       b.weight_decay, b.clip_norm));
+    EXPECT_EQ(job.deck.training.steps, deck.training.steps);
+    EXPECT_EQ(job.deck.training.seed, deck.training.seed);
+    EXPECT_EQ(job.notes, std::vector<std::string>{});
+  };
+  comes_back();
+  for (const int level : {0, 2, 3}) {
+    plan.stages[0].zero_level = level;
+    comes_back();
+  }
+  plan.stages[0].zero_level = 1;
+  plan.stages[0].optim_offload_ratio = 0.5;
+  deck.training.optimizer.warmup_steps = 7;
+  deck.training.optimizer.lr = 1.0 / 3000.0;
+  comes_back();
+  cut();
+  for (plan::Stage& stage : plan.stages) stage.devices_per_node = 4, stage.dp = 2;
+  plan.microbatches = 32;
+  comes_back();
+  plan.stages[0].ckpt_layers = 5;
+  plan.stages[1].ckpt_layers = 3;
+  comes_back();
+  for (plan::Stage& stage : plan.stages) stage.ckpt_layers = 2;
+  model.qk_norm = deck.model.qk_norm = true;
+  comes_back();
+}
+
+TEST_F(MegatronArguments, AreReadOutOfAScript) {
+  const MegatronJob job = read(R"(#!/bin/bash
+# --num-layers 7 is of a comment
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+GPUS=8  # a node
+TP=${TP:-2}
+LAYERS=6
+DISTRIBUTED=(--nproc_per_node $GPUS --nnodes 2 --master_addr $MASTER)
+MODEL=(
+    --num-layers $LAYERS --hidden-size=96
+    --num-attention-heads 4 --seq-length 128   # not 256
+    --max-position-embeddings 128 "--vocab-size 512"
+    --swiglu --normalization RMSNorm --disable-bias-linear --position-embedding-type rope     --group-query-attention --num-query-groups 2
+)
+torchrun ${DISTRIBUTED[@]} pretrain_gpt.py ${MODEL[@]}     --micro-batch-size 1 --global-batch-size 64 --bf16 --train-samples 6400     --tensor-model-parallel-size ${TP} --pipeline-model-parallel-size 2     --decoder-first-pipeline-num-layers 2 --sequence-parallel     --lr 1e-4 --min-lr 1e-5 --lr-decay-style cosine --save $1 --split '99,1,0'
+)");
+  const plan::Stage &first = job.plan.stages.at(0), &last = job.plan.stages.at(1);
+  EXPECT_EQ(job.deck.cluster.nodes, 2);
+  EXPECT_EQ(std::tie(first.layers, last.layers, last.first_layer), std::tuple(2, 4, 2));
+  EXPECT_EQ(std::tie(first.tp, first.dp, first.nodes, first.devices_per_node),
+            std::tuple(2, 4, 1, 8));
+  EXPECT_EQ(job.plan.microbatches, 16);
+  EXPECT_EQ(job.deck.model.family, "llama");
+  EXPECT_EQ(job.deck.model.num_kv_heads, 2);
+  EXPECT_EQ(job.deck.model.ffn_size, 256);  // 8/3 of 96, a multiple of 64
+  EXPECT_EQ(job.deck.training.steps, 100);
+  EXPECT_NEAR(job.deck.training.optimizer.min_lr_ratio, 0.1, 1e-12);
+  EXPECT_EQ(job.deck.training.optimizer.beta2, 0.999);
+  EXPECT_TRUE(notes(job, "--attention-dropout 0.1"));
+  EXPECT_TRUE(notes(job, "--overlap-grad-reduce"));
+  EXPECT_TRUE(notes(job, "--save --split"));
+  EXPECT_FALSE(notes(job, "--sequence-parallel"));
+}
+
+TEST_F(MegatronArguments, LayoutsOfStagesAreWrittenOut) {
+  const auto layers = [&](const std::string& layout) {
+    std::vector<int> found;
+    for (const plan::Stage& stage :
+         read(few + ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout '" +
+                     layout + "'"))
+             .plan.stages)
+      found.push_back(stage.layers);
+    return found;
+  };
+  EXPECT_EQ(layers("Et*3|tL"), (std::vector{3, 1}));
+  EXPECT_EQ(layers("E,t|(t)*3,L"), (std::vector{1, 3}));
+  EXPECT_EQ(layers("E(t|)*3tL"), (std::vector{2, 2}));  // two chunks a stage
+  const auto refused = [&](const std::string& layout) {
+    return refusal_of(few + ("--pipeline-model-parallel-size 2 "
+                             "--pipeline-model-parallel-layout '" +
+                             layout + "'"));
+  };
+  EXPECT_NE(refused("Et|tL").find("2 layers"), std::string::npos);
+  EXPECT_NE(refused("Et*4|L").find("without layers"), std::string::npos);
+  EXPECT_NE(refused("Et*4L").find("1 parts for 2 stages"), std::string::npos);
+  EXPECT_NE(refused("Et*3|tmL").find("several tokens"), std::string::npos);
+  EXPECT_NE(refused("E((t|tL").find("bracket"), std::string::npos);
+  EXPECT_NE(refused("Et*99999999999|tL").find("*"), std::string::npos);
+  EXPECT_NE(refused("E(((t*9999)*9999)*9999)|tL").find("longer"), std::string::npos);
+  EXPECT_NE(refused("Ex|tL").find("'x'"), std::string::npos);
+}
+
+TEST_F(MegatronArguments, ThatChangeTheModelOtherwiseAreRefusedByName) {
+  EXPECT_EQ(refusal_of(few), "");
+  for (const char* argument :
+       {"--num-experts 8", "--context-parallel-size 2", "--squared-relu", "--window-size 128,0",
+        "--multi-latent-attention", "--optimizer sgd", "--position-embedding-type none",
+        "--rotary-percent 0.5", "--account-for-loss-in-pipeline-split",
+        "--lr-decay-style inverse-square-root"}) {
+    const std::string found = refusal_of(few + std::string(argument)), all = argument;
+    EXPECT_NE(found.find(all.substr(0, all.find(' '))), std::string::npos)
+        << argument << ": " << found;
+  }
+  EXPECT_EQ(refusal_of(few + std::string("--context-parallel-size 1 --rotary-percent 1")), "");
+}
+
+TEST_F(MegatronArguments, ThatAreWrongAreNamed) {
+  const auto said = [&](const std::string& more, const std::string& word) {
+    const std::string found = refusal_of(few + more);
+    EXPECT_NE(found.find(word), std::string::npos) << more << ": " << found;
+    EXPECT_LT(found.size(), 600u);
+  };
+  said("--num-layers 5", "--num-layers is given several values: 4, 5");
+  said("--num-query-groups two --group-query-attention",
+       "--num-query-groups must be a whole number");
+  said("--lr nan", "--lr must be a number");
+  said("--tensor-model-parallel-size $TP", "--tensor-model-parallel-size is $TP");
+  said("--tensor-model-parallel-size 3", "8 devices");
+  said("--tensor-model-parallel-size 2147483647 --pipeline-model-parallel-size 2147483647",
+       "8 devices");
+  said("--pipeline-model-parallel-size 8", "4 layers do not go into 8 stages");
+  said("--recompute-num-layers -1 --recompute-granularity full", "--recompute-num-layers");
+  said("--data-parallel-sharding-strategy all --use-megatron-fsdp", "'all' is not known");
+  EXPECT_NE(refusal_of("nothing").find("no arguments"), std::string::npos);
+  EXPECT_NE(refusal_of("--num-layers 4").find("--hidden-size is missing"), std::string::npos);
+  EXPECT_NE(refusal_of(std::string(2 << 20, 'x')).find("1048576"), std::string::npos);
+  sets = {};
+  said("", "--set cluster.machine");
+}
+
+// Whatever bytes a script has, it is read or refused.
+TEST_F(MegatronArguments, AnyBytesAreReadOrRefused) {
+  const std::string whole = few + std::string("A=(\"--lr $B\" ${C:-3}) # end\n--seed ${A} '");
+  std::mt19937 random(7);
+  for (int trial = 0; trial < 2000; ++trial) {
+    std::string script = whole;
+    for (int change = 0; change < 4; ++change) {
+      const std::size_t at = random() % script.size();
+      if (random() % 3 == 0)
+        script.resize(at + 1);
+      else
+        script[at] =
+            char(random() % 5 == 0 ? random() % 256 : "${}()'\"\\ \n-=*|#9"[random() % 17]);
+    }
+    refusal_of(script);
+  }
 }
 
 }  // namespace

@@ -12,19 +12,13 @@
 #include "base/text.hpp"
 #include "completion.hpp"
 #include "deck/deck.hpp"
+#include "exchange.hpp"
 #include "verbs.hpp"
 #include "version.hpp"
 
 namespace {
 
 using namespace brume;
-
-void add_deck(CLI::App* verb, app::DeckOptions& options) {
-  verb->add_option("deck", options.deck, "Input deck (TOML)")->required();
-  verb->add_option("--set", options.sets,
-                   "Override a key of the deck, for example training.steps=10")
-      ->type_name("KEY=VALUE");
-}
 
 constexpr const char* about_keys = "Keys of a deck, with units and defaults: brume keys [PREFIX]";
 
@@ -49,13 +43,8 @@ struct CommandLine {
   app::DeckOptions check, profile;
   std::string profile_output;
   app::SelftestOptions selftest;
-  app::ImportOptions import;
-  app::ImportHuggingFaceOptions import_hf;
-  app::ExportHuggingFaceOptions export_hf;
-  app::ExportPlanOptions export_plan;
-  std::string export_plan_to, key_prefix;
-  app::ImportMistOptions mist;
-  app::ImportMistProfileOptions mist_profile;
+  std::string key_prefix;
+  app::ExchangeVerbs exchange;
   bool verbose = false;
   std::function<int()> verb;
 
@@ -96,7 +85,7 @@ struct CommandLine {
   void add_run() {
     CLI::App* verb_run =
         cli.add_subcommand("run", "Plan (or take --plan), train, resume; under mpirun or srun");
-    add_deck(verb_run, run);
+    app::add_deck(verb_run, run);
     verb_run->add_option("--plan", run.plan, "Train with this plan instead of searching one")
         ->type_name("FILE");
     verb_run->add_option("--steps", run.steps, "Stop after this many iterations in all")
@@ -182,13 +171,15 @@ struct CommandLine {
 
   void add_planning() {
     CLI::App* verb_plan = cli.add_subcommand("plan", "Search a plan only: no MPI launch, no GPU");
-    add_deck(verb_plan, plan);
+    app::add_deck(verb_plan, plan);
     verb_plan
         ->add_option("-o,--output", plan.output, "Write the plan here (default: standard output)")
         ->type_name("FILE");
     verb_plan->add_option("--top", plan.top, "Show so many of the next best plans")
         ->type_name("K")
         ->check(CLI::Range(1, 1000));
+    verb_plan->add_option("--against", plan.against, "Compare the best plan with this one")
+        ->type_name("FILE");
     CLI::Option* sweep =
         verb_plan
             ->add_option("--sweep", plan.sweep,
@@ -205,7 +196,7 @@ struct CommandLine {
     CLI::App* verb_simulate =
         cli.add_subcommand("simulate", "Simulate the Programs of a given plan, event by event");
     for (CLI::App* verb_given : {verb_analyze, verb_simulate}) {
-      add_deck(verb_given, plan);
+      app::add_deck(verb_given, plan);
       verb_given->add_option("--plan", plan.plan, "The plan")->required()->type_name("FILE");
     }
     verb_simulate->add_option("--trace", plan.trace, "Write the timeline for Chrome and Perfetto")
@@ -214,93 +205,16 @@ struct CommandLine {
       any->add_flag("--json", plan.json, "Print one JSON object");
     for (CLI::App* any : {verb_plan, verb_analyze})
       any->add_flag("--explain", plan.explain, "Print the formulas with numbers");
-    for (const char* of_one_plan : {"--output", "--top", "--explain"})
+    for (const char* of_one_plan : {"--output", "--top", "--explain", "--against"})
       sweep->excludes(verb_plan->get_option(of_one_plan));
     verb_analyze->callback([this] { verb = [this] { return app::analyze(plan); }; });
     verb_simulate->callback([this] { verb = [this] { return app::simulate(plan); }; });
   }
 
-  void add_hugging_face(CLI::App* verb_import) {
-    CLI::App* model = verb_import->add_subcommand(
-        "hf",
-        "Weights of a Hugging Face model, as a run's first checkpoint with a deck to start from");
-    model->add_option("model", import_hf.directory, "Directory with config.json and safetensors")
-        ->required();
-    model->add_option("-o,--output", import_hf.output, "Run directory to write to")->required();
-    model
-        ->add_option("--set", import_hf.sets,
-                     "Set a key of the deck, for example model.seq_len=1024")
-        ->type_name("KEY=VALUE");
-    model->callback([this] { verb = [this] { return app::import_hugging_face(import_hf); }; });
-  }
-
-  void add_export() {
-    CLI::App* verb_export = cli.add_subcommand("export", "Take what was trained or planned out");
-    verb_export->require_subcommand(1);
-    CLI::App* model = verb_export->add_subcommand(
-        "hf",
-        "A run's newest weights as a Hugging Face model: config.json, safetensors, tokenizer files "
-        "where they are known");
-    model->add_option("run", export_hf.run, "Run directory, or one of its checkpoints")->required();
-    model->add_option("-o,--output", export_hf.output, "Directory to write to")->required();
-    model
-        ->add_option("--dtype", export_hf.dtype,
-                     "Number format of the values (default: that of training.precision)")
-        ->type_name("f32|bf16|f16")
-        ->check(CLI::IsMember({"f32", "bf16", "f16"}));
-    model
-        ->add_option("--max-shard", export_hf.max_file_bytes,
-                     "Largest file, for example 2GB: what is more goes to further ones")
-        ->type_name("BYTES")
-        ->transform(CLI::AsSizeValue(true))
-        ->check(CLI::PositiveNumber)
-        ->default_str("5GB");
-    model->callback([this] { verb = [this] { return app::export_hugging_face(export_hf); }; });
-
-    CLI::App* plan_out = verb_export->add_subcommand(
-        "plan", "A plan as the arguments of another trainer, or which knob it has nothing like");
-    add_deck(plan_out, export_plan);
-    plan_out->add_option("--plan", export_plan.plan, "The plan, as brume plan -o wrote it")
-        ->required()
-        ->type_name("FILE");
-    plan_out->add_option("--to", export_plan_to, "The trainer")
-        ->required()
-        ->type_name("megatron")
-        ->check(CLI::IsMember({"megatron"}));
-    plan_out->add_option("-o,--output", export_plan.output, "File to write (default: the screen)")
-        ->type_name("FILE");
-    plan_out->callback([this] { verb = [this] { return app::export_plan(export_plan); }; });
-  }
-
-  void add_mist(CLI::App* verb_import) {
-    CLI::App* configuration = verb_import->add_subcommand(
-        "mist", "A configuration of Mist: deck.toml, plan.toml and, for other links, profile.toml");
-    configuration->add_option("configuration", mist.configuration, "Resolved, YAML or JSON")
-        ->required();
-    configuration->add_option("-o,--output", mist.directory, "Directory to write to")->required();
-    configuration->add_option("--profile", mist.profile, "Where operator times come from")
-        ->type_name("NAME|FILE")
-        ->capture_default_str();
-    configuration->callback([this] { verb = [this] { return app::import_mist(mist); }; });
-
-    CLI::App* times =
-        verb_import->add_subcommand("mist-profile", "Operator times of Mist, as a profile");
-    times->add_option("file", mist_profile.file, "Operator times (JSON)")->required();
-    times->add_option("-o,--output", mist_profile.output, "Profile to write")
-        ->required()
-        ->type_name("FILE");
-    times->add_option("--name", mist_profile.name, "What was measured, for example 'NVIDIA L4'");
-    times->add_option("--database", mist_profile.database,
-                      "The source to take, when the file has several");
-    times->add_option("--hardware", mist_profile.hardware,
-                      "The template of links, copies and slowdowns to take (default: none)");
-    times->callback([this] { verb = [this] { return app::import_mist_profile(mist_profile); }; });
-  }
-
   void add_tools() {
     CLI::App* verb_profile = cli.add_subcommand(
         "profile", "Measure this cluster for a deck's model; under mpirun or srun");
-    add_deck(verb_profile, profile);
+    app::add_deck(verb_profile, profile);
     verb_profile->add_option("-o,--output", profile_output, "Profile to write")
         ->required()
         ->type_name("FILE");
@@ -332,40 +246,10 @@ struct CommandLine {
 
     CLI::App* verb_check =
         cli.add_subcommand("check", "Validate a deck and print it with all defaults");
-    add_deck(verb_check, check);
+    app::add_deck(verb_check, check);
     verb_check->callback([this] { verb = [this] { return app::check(check); }; });
 
-    CLI::App* verb_import = cli.add_subcommand("import", "Bring other people's formats in");
-    verb_import->require_subcommand(1);
-    CLI::App* tokens = verb_import->add_subcommand(
-        "tokens", "Pack text, by a tokenizer or byte by byte, into train.tok and valid.tok");
-    tokens->add_option("files", import.files, "Files or directories")->required();
-    tokens->add_option("-o,--output", import.directory, "Directory to write to")
-        ->capture_default_str();
-    tokens->add_option("--valid", import.pack.valid_ratio, "Share held out for validation")
-        ->capture_default_str();
-    tokens
-        ->add_option(
-            "--tokenizer", import.pack.tokenizer,
-            "tokenizer.json, a model of SentencePiece, or a directory with one (default: a "
-            "token is a byte)")
-        ->type_name("FILE|DIR");
-    tokens
-        ->add_option("--end", import.pack.end,
-                     "Token after each document, for example '<|endoftext|>' (default: none)")
-        ->type_name("TOKEN");
-    tokens
-        ->add_option(
-            "--begin", import.pack.begin,
-            "Token before each document, for example '<s>', which is not learned (default: "
-            "none)")
-        ->type_name("TOKEN");
-    tokens->add_option("--field", import.pack.field, "Field of .jsonl files that holds the text")
-        ->capture_default_str();
-    tokens->callback([this] { verb = [this] { return app::import_tokens(import); }; });
-    add_hugging_face(verb_import);
-    add_mist(verb_import);
-    add_export();
+    exchange.add(cli, verb);
   }
 };
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cmath>
+#include <optional>
 
 #include <nlohmann/json.hpp>
 
@@ -96,6 +98,34 @@ plan::Plan load_plan(const PlanOptions& options, const Given& given) {
   return plan;
 }
 
+/// A plan that somebody uses, beside the best one.
+struct Other {
+  Other(const PlanOptions& options, const Given& given) : path(options.against) {
+    plan = plan::load(path);
+    check_given(plan, given.deck, given.model, given.cluster);
+    const analyzer::Prediction prediction = analyzer::analyze(plan, given.model, given.machine);
+    misfits = app::misfits(plan, stage_needs(plan, prediction, given.cluster));
+    iteration_s = outlook(given.deck, given.model, given.machine, plan, prediction.iteration_s)
+                      .account.iteration_s;
+  }
+
+  std::string text(double best_s) const {
+    constexpr double alike = 0.005;
+    const double ratio = iteration_s / best_s;
+    const std::string than =
+        std::abs(ratio - 1.0) < alike ? "as fast as the best plan"
+        : ratio > 1.0                 ? fmt::format("the best plan is {:.2f} times as fast", ratio)
+                      : fmt::format("{:.2f} times as fast as the best plan here", 1.0 / ratio);
+    return fmt::format("against {}: {} simulated; {}{}\n", path, format_seconds(iteration_s), than,
+                       misfits.empty() ? "" : ", but: " + misfits.front());
+  }
+
+  std::string path;
+  plan::Plan plan;
+  std::vector<std::string> misfits;
+  double iteration_s = 0.0;  ///< simulated
+};
+
 /// What Mist's analyzer says of the plan.
 int analyze_as_mist(const PlanOptions& options, const Given& given) {
   const plan::Plan plan = load_plan(options, given);
@@ -146,6 +176,8 @@ int plan(const PlanOptions& options) {
   if (!options.output.empty()) check_writable(options.output);
   const Given given(options);
   if (given.deck.analysis.mist()) return plan_as_mist(options, given);
+  std::optional<Other> other;
+  if (!options.against.empty()) other.emplace(options, given);
   deck::SearchKeys search = given.deck.search;
   search.simulate_top = std::max(search.simulate_top, options.top);
   const tuner::Result result = [&] {
@@ -157,6 +189,7 @@ int plan(const PlanOptions& options) {
   const Outlook look = outlook(given.deck, given.model, given.machine, best.plan, best.seconds());
   log::info("{}{}{}", text(look, best.plan), tuner::report(result, given.cluster),
             tables(look, best.plan, given.machine, hardware::cluster(given.deck.cluster)));
+  if (other) log::info("{}", other->text(best.seconds()));
   if (options.explain)
     log::info("{}", analyzer::explain(best.plan, given.model, given.machine, given.cluster));
   if (!options.output.empty()) keep(best.plan, options.output);
@@ -183,6 +216,8 @@ int plan(const PlanOptions& options) {
           ablation.iteration_s ? json(*ablation.iteration_s) : json();
     if (!result.untried.empty()) object["untried"] = result.untried;
     object["outlook"] = described(look, best.plan);
+    if (other)
+      object["against"] = {{"iteration_s", other->iteration_s}, {"misfits", other->misfits}};
     print(object.dump(2) + "\n");
   } else if (options.output.empty()) {
     print(plan::text(best.plan));

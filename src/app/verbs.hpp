@@ -53,7 +53,8 @@ struct PlanOptions : DeckOptions {
   bool json = false;
   bool explain = false;
   int top = 3;
-  std::string sweep;  ///< "key=a,b,c" or "key=a..b": a plan for each value
+  std::string against;  ///< file of a plan to compare the best one with; empty: none
+  std::string sweep;    ///< "key=a,b,c" or "key=a..b": a plan for each value
 };
 
 struct SelftestOptions {
@@ -69,6 +70,12 @@ struct ImportOptions {
 struct ImportHuggingFaceOptions {
   std::string directory;  ///< of the model
   std::string output;     ///< run directory
+  std::vector<std::string> sets;
+};
+
+struct ImportPlanOptions {
+  std::string arguments;  ///< file
+  std::string directory;
   std::vector<std::string> sets;
 };
 
@@ -111,6 +118,7 @@ int selftest(const SelftestOptions& options);
 int import_tokens(const ImportOptions& options);
 int import_hugging_face(const ImportHuggingFaceOptions& options);
 int export_hugging_face(const ExportHuggingFaceOptions& options);
+int import_plan(const ImportPlanOptions& options);
 int export_plan(const ExportPlanOptions& options);
 int import_mist(const ImportMistOptions& options);
 int import_mist_profile(const ImportMistProfileOptions& options);

@@ -1,4 +1,4 @@
-/// @file The verb export plan: a plan as the settings of another trainer.
+/// @file The verbs that take plans from and to other trainers.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +11,23 @@
 #include "verbs.hpp"
 
 namespace brume::app {
+
+int import_plan(const ImportPlanOptions& options) {
+  const interop::MegatronJob job = interop::read_megatron(options.arguments, options.sets);
+  for (const std::string& note : job.notes) log::warn("{}: {}", options.arguments, note);
+  make_directory(options.directory);
+  const std::filesystem::path directory = options.directory;
+  const std::string deck = (directory / "deck.toml").string(),
+                    plan = (directory / "plan.toml").string();
+  write_file(deck, deck::schema().write(job.deck, true));
+  write_file(plan, plan::text(job.plan));
+  log::info(
+      "{}\n{}plan {} of {}: `brume analyze {} --plan {}` says what it takes, `brume plan {} "
+      "--against {}` whether there is a faster one",
+      interop::megatron_version, plan::table(job.plan), plan, options.arguments, deck, plan, deck,
+      plan);
+  return 0;
+}
 
 int export_plan(const ExportPlanOptions& options) {
   if (!options.output.empty()) check_writable(options.output);

@@ -1,0 +1,21 @@
+#!/bin/sh
+# A plan goes out as arguments of Megatron-LM and comes back the same; the search that found it finds none faster.
+set -eu
+job=$(mktemp -d)
+trap 'rm -rf "$job"' EXIT
+cd "$job"
+deck=$BRUME_REGRESSION_DIR/../inputs/llama-8b.toml
+for key in 'unequal_stages=false' 'run_ahead=[1]' 'zero_levels=[1]' 'stages=[2]' 'recompute=false' \
+  'weight_offload=[0.0]' 'grad_offload=[0.0]' 'optim_offload=[0.5]' 'act_offload=[0.0]' simulate_top=1; do
+  set -- "$@" --set "search.$key"
+done
+"$BRUME" plan "$deck" "$@" -o plan.toml 2> /dev/null
+"$BRUME" export plan "$deck" --plan plan.toml --to megatron -o arguments.sh 2> /dev/null
+machine=$(sed -n 's/^machine *= *"\(.*\)".*/\1/p' "$deck") nodes=$(sed -n 's/^nodes *= *\([0-9]*\).*/\1/p' "$deck")
+"$BRUME" import plan arguments.sh --from megatron -o back --set "cluster.machine=$machine" --set "cluster.nodes=$nodes" 2> said
+diff plan.toml back/plan.toml
+"$BRUME" plan back/deck.toml "$@" --against back/plan.toml -o again.toml 2> said
+grep -q 'against back/plan.toml: .* simulated; as fast as the best plan$' said || { cat said; exit 1; }
+"$BRUME" plan back/deck.toml "$@" --set search.optim_offload='[1.0]' --against plan.toml --json 2> said > found.json
+grep -q '"against"' found.json
+grep -q 'times as fast' said || { cat said; exit 1; }

@@ -1,0 +1,346 @@
+/// @file The arguments of a training by Megatron-LM, read.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <type_traits>
+
+#include "base/error.hpp"
+#include "given_arguments.hpp"
+#include "hardware/cluster.hpp"
+#include "interop/megatron.hpp"
+#include "pipeline_layout.hpp"
+
+namespace brume::interop {
+namespace {
+
+/// Arguments that change the model or the plan into something that nothing here is like, with the
+/// value that changes nothing; none: each does.
+constexpr std::pair<const char*, const char*> unlike[] = {
+    {"num-experts", ""},
+    {"expert-model-parallel-size", "1"},
+    {"context-parallel-size", "1"},
+    {"hierarchical-context-parallel-sizes", ""},
+    {"multi-latent-attention", ""},
+    {"mtp-num-layers", "0"},
+    {"hybrid-layer-pattern", ""},
+    {"heterogeneous-layers-config-path", ""},
+    {"window-size", ""},
+    {"no-rope-freq", ""},
+    {"no-position-embedding", ""},
+    {"rotary-percent", "1.0"},
+    {"rotary-seq-len-interpolation-factor", "1"},
+    {"squared-relu", ""},
+    {"quick-geglu", ""},
+    {"fp32-residual-connection", ""},
+    {"cpu-offloading-num-layers", "0"},
+    {"fine-grained-activation-offloading", ""},
+    {"num-distributed-optimizer-instances", "1"},
+    {"account-for-embedding-in-pipeline-split", ""},
+    {"account-for-loss-in-pipeline-split", ""},
+    {"freeze-all-layers", ""},
+};
+
+void refuse_unlike(GivenArguments& given) {
+  for (const auto& [name, off] : unlike) {
+    if (!given.has(name)) continue;
+    const std::string value = given.text(name).value_or("");
+    const bool same = *off != '\0' && parsed<double>(value) == parsed<double>(off);
+    if (!same)
+      given.refuse("--{}{}: nothing here is like it", name, value.empty() ? "" : " " + value);
+  }
+}
+
+/// The deck that arguments describe, as text.
+class DeckText {
+ public:
+  DeckText(GivenArguments& given, std::vector<std::string>& notes) : given_(given), notes_(notes) {
+    add_model();
+    add_training();
+    add_cluster();
+    text_ += "data.train = \"data/train.tok\"\n";
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  /// A line "key = value", with quotes round a text.
+  template <class T>
+  void line(const char* key, const T& value) {
+    if constexpr (std::is_convertible_v<T, std::string>)
+      text_ += fmt::format("{} = \"{}\"\n", key, value);
+    else
+      text_ += fmt::format("{} = {}\n", key, value);
+  }
+
+  /// The line where the argument is there. @param usual  where it is not; none: the deck's
+  template <class T>
+  void line(const char* key, const char* name, T least, std::optional<T> usual = std::nullopt) {
+    const std::optional<T> value = given_.number<T>(name, least);
+    if (value || usual) line(key, value ? *value : *usual);
+  }
+
+  void add_family() {
+    const std::string positions =
+        given_.has("use-rotary-position-embeddings")
+            ? "rope"
+            : given_.text("position-embedding-type").value_or("learned_absolute");
+    const std::string norm = given_.text("normalization").value_or("LayerNorm");
+    const bool gated = given_.has("swiglu"), bias = !given_.has("disable-bias-linear");
+    const bool llama = positions == "rope" && norm == "RMSNorm" && gated && !bias;
+    const bool gpt = positions == "learned_absolute" && norm == "LayerNorm" && !gated && bias;
+    if (!llama && !gpt)
+      given_.refuse(
+          "no family here has --position-embedding-type {}, --normalization {}, {} --swiglu and {} "
+          "--disable-bias-linear: llama has rope, RMSNorm and both, gpt learned_absolute, "
+          "LayerNorm "
+          "and neither",
+          positions, norm, gated ? "with" : "without", bias ? "without" : "with");
+    line("model.family", std::string(llama ? "llama" : "gpt"));
+  }
+
+  void add_model() {
+    add_family();
+    const int hidden = given_.needed<int>("hidden-size");
+    const bool gated = given_.has("swiglu");
+    line("model.num_layers", given_.needed<int>("num-layers"));
+    line("model.hidden_size", hidden);
+    line("model.num_heads", given_.needed<int>("num-attention-heads"));
+    line<std::int64_t>("model.ffn_size", "ffn-hidden-size", 1,
+                       gated ? std::int64_t{8} * hidden / 3 / 64 * 64 : std::int64_t{4} * hidden);
+    line<int>("model.head_dim", "kv-channels", 1);
+    if (given_.has("group-query-attention"))
+      line<int>("model.num_kv_heads", "num-query-groups", 1, 1);
+    line("model.seq_len", given_.needed<int>("seq-length"));
+    given_.has("max-position-embeddings");
+    line<int>("model.vocab_size", "vocab-size", 1);
+    given_.has("make-vocab-size-divisible-by");
+    line("model.tied_head", !given_.has("untie-embeddings-and-output-weights"));
+    const bool bias = !given_.has("disable-bias-linear");
+    line("model.linear_bias", bias);
+    line("model.qkv_bias", given_.has("add-qkv-bias") || bias);
+    if (given_.has("qk-layernorm")) line("model.qk_norm", true);
+    line<double>("model.norm_eps",
+                 given_.has("norm-epsilon") ? "norm-epsilon" : "layernorm-epsilon", 0.0);
+    line<double>("model.rope_theta", "rotary-base", 1.0);
+    if (given_.has("use-rope-scaling")) {
+      line("model.rope_scaling.kind", std::string("llama3"));
+      line<double>("model.rope_scaling.factor", "rope-scaling-factor", 1.0, 8.0);
+    }
+    line<double>("model.init_std", "init-method-std", 0.0);
+    for (const char* dropout : {"attention-dropout", "hidden-dropout"})
+      if (const double share = given_.number<double>(dropout, 0.0).value_or(0.1); share > 0.0)
+        notes_.push_back(
+            fmt::format("--{} {} is left out: dropout is always 0 here", dropout, share));
+  }
+
+  void add_training() {
+    const std::string optimizer = given_.text("optimizer").value_or("adam");
+    if (optimizer != "adam") given_.refuse("--optimizer {}: it is AdamW here", optimizer);
+    const int batch = given_.needed<int>("global-batch-size");
+    const auto iterations = [&](double samples) {
+      return int(std::ceil(std::min(samples / batch, 1e9)));
+    };
+    line("training.global_batch", batch);
+    const std::optional<double> samples = given_.number<double>("train-samples");
+    for (const char* growing : {"rampup-batch-size", "step-batch-size-schedule"})
+      if (given_.has(growing))
+        notes_.push_back(
+            fmt::format("--{}: the batch is --global-batch-size from the start here", growing));
+    if (given_.has("grad-reduce-in-bf16"))
+      notes_.push_back("--grad-reduce-in-bf16: gradients are summed in fp32 here");
+    const int steps =
+        samples ? iterations(*samples) : given_.number<int>("train-iters").value_or(1000);
+    line("training.steps", steps);
+    const bool bf16 = given_.has("bf16"), fp16 = given_.has("fp16"), fp8 = given_.has("fp8-format");
+    line("training.precision", std::string(fp8 ? "fp8" : bf16 ? "bf16" : fp16 ? "fp16" : "fp32"));
+    given_.has("fp8-recipe");
+    line<double>("training.loss_scale", "loss-scale", 0.0);
+    line<int>("training.seed", "seed", 0, 1234);
+    add_rate(steps, iterations);
+    line<double>("training.optimizer.weight_decay", "weight-decay", 0.0, 0.01);
+    line<double>("training.optimizer.beta1", "adam-beta1", 0.0);
+    line<double>("training.optimizer.beta2", "adam-beta2", 0.0, 0.999);
+    line<double>("training.optimizer.eps", "adam-eps", 0.0);
+    line<double>("training.optimizer.clip_norm", "clip-grad", 0.0);
+  }
+
+  /// The learning rate over the steps.
+  void add_rate(int steps, const auto& iterations) {
+    const std::optional<double> rate = given_.number<double>("lr", 0.0);
+    const std::optional<double> least = given_.number<double>("min-lr", 0.0);
+    if (rate) line("training.optimizer.lr", *rate);
+    if (rate && *rate > 0.0)
+      line("training.optimizer.min_lr_ratio", std::min(1.0, least.value_or(0.0) / *rate));
+    std::string style = given_.text("lr-decay-style").value_or("linear");
+    if (style == "WSD") style = "wsd";
+    const std::string styles[] = {"cosine", "linear", "constant", "wsd"};
+    if (std::ranges::find(styles, style) == std::end(styles))
+      given_.refuse("--lr-decay-style {:.80}: nothing here is like it", style);
+    line("training.optimizer.schedule", style);
+    if (style == "wsd") {
+      line<int>("training.optimizer.decay_steps", "lr-wsd-decay-iters", 1);
+      if (given_.text("lr-wsd-decay-style").value_or("exponential") != "linear")
+        notes_.push_back("--lr-wsd-decay-style: the decay of wsd is linear here");
+    }
+    const std::optional<double> decay_samples = given_.number<double>("lr-decay-samples");
+    const int decays = decay_samples ? iterations(*decay_samples)
+                                     : given_.number<int>("lr-decay-iters").value_or(steps);
+    if (decays != steps)
+      notes_.push_back(
+          fmt::format("the rate reaches its end after {} steps there, with the last of {} here",
+                      decays, steps));
+    const std::optional<double> share = given_.number<double>("lr-warmup-fraction", 0.0);
+    const std::optional<double> samples = given_.number<double>("lr-warmup-samples", 0.0);
+    const int warmup = share     ? int(std::min(1.0, *share) * decays)
+                       : samples ? iterations(*samples)
+                                 : given_.number<int>("lr-warmup-iters", 0).value_or(0);
+    line("training.optimizer.warmup_steps", warmup);
+  }
+
+  void add_cluster() {
+    line<int>("cluster.nodes", "nnodes", 1);
+    line<int>("cluster.devices_per_node", "nproc-per-node", 1);
+  }
+
+  GivenArguments& given_;
+  std::vector<std::string>& notes_;
+  std::string text_;
+};
+
+/// Layers of each stage.
+std::vector<int> stage_layers(GivenArguments& given, int num_layers, int num_stages) {
+  if (const std::optional<std::string> layout = given.text("pipeline-model-parallel-layout")) {
+    try {
+      return layers_of_layout(*layout, num_layers, num_stages);
+    } catch (const Error& error) {
+      given.refuse("--pipeline-model-parallel-layout: {}", error.what());
+    }
+  }
+  const std::optional<int> first = given.number<int>("decoder-first-pipeline-num-layers"),
+                           last = given.number<int>("decoder-last-pipeline-num-layers");
+  const std::int64_t rest = std::int64_t{num_layers} - first.value_or(0) - last.value_or(0);
+  const int alike = num_stages - (first ? 1 : 0) - (last ? 1 : 0);
+  if (alike < 0 || rest < alike || (alike == 0 ? rest != 0 : rest % alike != 0))
+    given.refuse("{} layers do not go into {} stages that are alike{}", num_layers, num_stages,
+                 first || last ? " but for the first and last" : "");
+  std::vector<int> layers(std::size_t(num_stages), alike > 0 ? int(rest / alike) : 0);
+  if (first) layers.front() = *first;
+  if (last) layers.back() = *last;
+  return layers;
+}
+
+int zero_level(GivenArguments& given) {
+  const std::string strategy =
+      given.text("data-parallel-sharding-strategy").value_or("optim_grads_params");
+  const bool fsdp = given.has("use-megatron-fsdp"), torch = given.has("use-torch-fsdp2"),
+             sharded = given.has("use-distributed-optimizer");
+  if (torch) return 3;
+  if (!fsdp) return sharded ? 1 : 0;
+  const std::string strategies[] = {"no_shard", "optim", "optim_grads", "optim_grads_params"};
+  const auto found = std::ranges::find(strategies, strategy);
+  if (found == std::end(strategies))
+    given.refuse("--data-parallel-sharding-strategy '{:.80}' is not known", strategy);
+  return int(found - strategies);
+}
+
+/// Recomputed layers of a stage.
+int ckpt_layers(GivenArguments& given, int layers, std::vector<std::string>& notes) {
+  const std::string what = given.text("recompute-granularity").value_or("");
+  if (given.has("recompute-activations") || what == "selective")
+    notes.push_back("selective recomputation is left out: attention's scores are never kept here");
+  if (what != "full") return 0;
+  const int count = given.number<int>("recompute-num-layers").value_or(1);
+  if (given.text("recompute-method") == "block") return std::min(count, layers);
+  if (count > 1)
+    notes.push_back(
+        "--recompute-num-layers: each layer keeps its input here, not each group of them");
+  return layers;
+}
+
+plan::Plan read_plan(GivenArguments& given, const deck::Deck& deck, const model::Config& model,
+                     const hardware::Cluster& cluster, std::vector<std::string>& notes) {
+  const int tp = given.number<int>("tensor-model-parallel-size").value_or(1);
+  const int stages = given.number<int>("pipeline-model-parallel-size").value_or(1);
+  const int b = given.needed<int>("micro-batch-size");
+  const int devices = cluster.devices(), per_node = deck.cluster.devices_per_node;
+  if (std::int64_t{tp} * stages > devices || devices % (tp * stages) != 0)
+    given.refuse(
+        "tensor parallelism {} x pipeline {} does not go into {} devices: say how many there "
+        "are by --set cluster.nodes=N and cluster.devices_per_node=N",
+        tp, stages, devices);
+  const int dp = devices / (tp * stages), batch = deck.training.global_batch;
+  if (batch % (std::int64_t{b} * dp) != 0)
+    given.refuse(
+        "--global-batch-size {} is no multiple of --micro-batch-size {} x {} data-parallel "
+        "ranks",
+        batch, b, dp);
+  if (dp * tp > per_node && dp * tp % per_node != 0)
+    given.refuse("a stage of {} devices is no whole number of nodes with {}", dp * tp, per_node);
+  const int zero = zero_level(given);
+  const double offloaded =
+      given.has("optimizer-cpu-offload")
+          ? given.number<double>("optimizer-offload-fraction", 0.0).value_or(1.0)
+          : 0.0;
+  plan::Plan plan{
+      .global_batch = batch, .microbatches = int(batch / (std::int64_t{b} * dp)), .stages = {}};
+  int first_layer = 0;
+  for (const int layers : stage_layers(given, model.num_layers, stages)) {
+    plan.stages.push_back({.first_layer = first_layer,
+                           .layers = layers,
+                           .nodes = std::max(1, dp * tp / per_node),
+                           .devices_per_node = std::min(per_node, dp * tp),
+                           .microbatch = b,
+                           .dp = dp,
+                           .tp = tp,
+                           .zero_level = dp > 1 ? zero : 0,
+                           .ckpt_layers = ckpt_layers(given, layers, notes),
+                           .optim_offload_ratio = offloaded});
+    first_layer += layers;
+  }
+  for (const char* chunks :
+       {"num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank"})
+    if (given.has(chunks))
+      notes.push_back(fmt::format(
+          "--{}: the plan has one chunk of layers a stage, so its pipeline fills more slowly",
+          chunks));
+  if (!given.has("sequence-parallel") && tp > 1)
+    notes.push_back("tensor parallelism is always with --sequence-parallel here");
+  if (!given.has("overlap-grad-reduce") && dp > 1)
+    notes.push_back(
+        "gradients are always reduced beside the backward here (--overlap-grad-reduce)");
+  given.has("overlap-param-gather");
+  given.has("use-precision-aware-optimizer");
+  return plan;
+}
+
+}  // namespace
+
+MegatronJob read_megatron(const std::string& path, const std::vector<std::string>& sets) {
+  GivenArguments given(path);
+  refuse_unlike(given);
+  MegatronJob job;
+  const DeckText text(given, job.notes);
+  const auto sets_key = [&](const char* key) {
+    return std::ranges::any_of(sets, [&](const std::string& set) { return set.starts_with(key); });
+  };
+  if (!given.has("vocab-size") && !sets_key("model.vocab_size"))
+    given.refuse("--vocab-size is missing: say it by --set model.vocab_size=N");
+  if (!sets_key("cluster.machine") && !sets_key("cluster.memory_gib"))
+    given.refuse("say which machine it runs on, for example by --set cluster.machine=dgx-h100");
+  job.deck = deck::parse(text.text(), "the deck made of " + path, sets);
+  const model::Config model = model::config(job.deck.model, job.deck.training.precision);
+  const hardware::Cluster cluster = hardware::cluster(job.deck.cluster);
+  job.plan = read_plan(given, job.deck, model, cluster, job.notes);
+  plan::check(job.plan, model, cluster);
+  std::ranges::sort(job.notes);
+  const auto same = std::ranges::unique(job.notes);
+  job.notes.erase(same.begin(), same.end());
+  if (const std::vector<std::string> others = given.others(); !others.empty())
+    job.notes.push_back(fmt::format("not read, for they should change neither model nor plan: {}",
+                                    fmt::join(others, " ")));
+  return job;
+}
+
+}  // namespace brume::interop

@@ -1,0 +1,74 @@
+#include "pipeline_layout.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+
+#include "base/error.hpp"
+
+namespace brume::interop {
+namespace {
+
+constexpr std::size_t most_characters = 100'000;  ///< of a layout written out
+
+/// Writes repetitions out. @param end  character that ends this part; none: the text's end
+std::string written_out(std::string_view& rest, char end) {
+  std::string all;
+  while (!rest.empty() && rest.front() != end) {
+    const char c = rest.front();
+    rest.remove_prefix(1);
+    if (c == ',') continue;
+    require(std::string_view("(EtmL|").find(c) != std::string_view::npos, Failure::input,
+            "'{}' has no meaning here", c);
+    std::string part(1, c);
+    if (c == '(') {
+      part = written_out(rest, ')');
+      require(!rest.empty(), Failure::input, "a bracket is not closed");
+      rest.remove_prefix(1);
+    }
+    std::size_t times = 1;
+    if (rest.starts_with('*')) {
+      const auto [after, failed] =
+          std::from_chars(rest.data() + 1, rest.data() + rest.size(), times);
+      require(failed == std::errc() && times <= most_characters, Failure::input,
+              "a number of at most {} must stand behind *", most_characters);
+      rest.remove_prefix(std::size_t(after - rest.data()));
+    }
+    require(part.size() * times + all.size() <= most_characters, Failure::input,
+            "it is longer than {} characters", most_characters);
+    for (std::size_t i = 0; i < times; ++i) all += part;
+  }
+  return all;
+}
+
+}  // namespace
+
+std::vector<int> layers_of_layout(const std::string& layout, int num_layers, int num_stages) {
+  std::string_view rest = layout;
+  require(layout.size() <= most_characters, Failure::input, "it is longer than {} characters",
+          most_characters);
+  require(std::ranges::count(layout, '(') <= 100, Failure::input, "it has more than 100 brackets");
+  const std::string all = written_out(rest, '\0');
+  require(all.find('m') == std::string::npos, Failure::input,
+          "nothing here is like layers that predict several tokens (m)");
+  const auto chunks = std::ranges::count(all, '|') + 1;
+  require(chunks % num_stages == 0, Failure::input, "it has {} parts for {} stages", chunks,
+          num_stages);
+  std::vector<int> layers(std::size_t(num_stages), 0);
+  std::size_t chunk = 0;
+  for (const char c : all)
+    if (c == '|')
+      ++chunk;
+    else if (c == 't')
+      ++layers[chunk % layers.size()];
+  int sum = 0;
+  for (const int of_stage : layers) {
+    require(of_stage > 0, Failure::input, "a stage without layers runs nowhere here");
+    sum += of_stage;
+  }
+  require(sum == num_layers, Failure::input, "it has {} layers, --num-layers says {}", sum,
+          num_layers);
+  return layers;
+}
+
+}  // namespace brume::interop
