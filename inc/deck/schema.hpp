@@ -66,6 +66,16 @@ struct Key {
   bool if_not_zero = false;  ///< not written while it is 0
 };
 
+/// What people may know of a key.
+struct KeyText {
+  std::string key;    ///< "training.optimizer.lr"; of a list of tables "cluster.groups[].name"
+  std::string type;   ///< "list of integers"
+  std::string unit;   ///< empty: none
+  std::string usual;  ///< its default as TOML has it, or "required"
+  std::string help;   ///< with its bounds or words
+  std::string table;  ///< what the table that it is in holds
+};
+
 namespace detail {
 using Value =
     std::variant<bool*, int*, std::int64_t*, double*, std::string*, std::vector<int>*,
@@ -87,7 +97,7 @@ struct Fields {
 void read(const Fields& fields, const Document& document, void* object);
 std::string refusal(const Fields& fields, std::string_view path, void* object);
 std::string write(const Fields& fields, const void* object, bool with_help);
-std::vector<std::string> help(const Fields& fields, void* defaults);
+std::vector<KeyText> help(const Fields& fields, void* defaults);
 }  // namespace detail
 
 /// The keys of a struct. Defaults are what a default-made T holds.
@@ -156,8 +166,8 @@ class Schema {
     return detail::write(*fields_, &value, with_help);
   }
 
-  /// One line a key: path, type, unit, default, help.
-  std::vector<std::string> help() const {
+  /// All keys, those of a table one after the other.
+  std::vector<KeyText> help() const {
     T defaults{};
     return detail::help(*fields_, &defaults);
   }

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <random>
+#include <tuple>
 
 #include "base/error.hpp"
 #include "refusal.hpp"
@@ -196,11 +197,17 @@ TEST(Schema, HelpStandsBesideTheValue) {
   EXPECT_EQ(read(text).steps, 10);
 }
 
-TEST(Schema, HelpListsEveryKeyOnALine) {
-  const std::vector<std::string> lines = outer().help();
-  ASSERT_EQ(lines.size(), 12u);
-  EXPECT_EQ(lines[1], "steps               integer           iterations  required  how long; >= 1");
-  EXPECT_EQ(lines[10], "inner.parts[].name  string                        required  its name");
+TEST(Schema, HelpHoldsEveryKey) {
+  const std::vector<KeyText> keys = outer().help();
+  ASSERT_EQ(keys.size(), 12u);
+  const auto parts = [](const KeyText& k) {
+    return std::tuple(k.key, k.type, k.unit, k.usual, k.help, k.table);
+  };
+  EXPECT_EQ(parts(keys[1]),
+            std::tuple("steps", "integer", "iterations", "required", "how long; >= 1", ""));
+  EXPECT_EQ(keys[10].key, "inner.parts[].name");
+  EXPECT_EQ(keys[10].usual, "required");
+  EXPECT_EQ(keys[8].table, "inside");
 }
 
 TEST(Schema, NumbersThatTomlCannotHoldBreakAPromise) {

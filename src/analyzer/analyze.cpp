@@ -91,7 +91,8 @@ class Analyzer::RoleTape {
     std::ranges::transform(results, columns.begin(), [](double& result) { return &result; });
     const std::vector<const double*> none(values.size());
     tape_.evaluate(tape_.common(values), none, columns, 1);
-    StagePrediction stage{.peak_forward_bytes = std::llround(results[0]),
+    StagePrediction stage{.time = {},
+                          .peak_forward_bytes = std::llround(results[0]),
                           .peak_backward_bytes = std::llround(results[1]),
                           .host_bytes = std::llround(results[2]),
                           .disk_bytes = std::llround(results[3])};

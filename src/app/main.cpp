@@ -11,7 +11,6 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "completion.hpp"
-#include "deck/deck.hpp"
 #include "exchange.hpp"
 #include "verbs.hpp"
 #include "version.hpp"
@@ -21,17 +20,6 @@ namespace {
 using namespace brume;
 
 constexpr const char* about_keys = "Keys of a deck, with units and defaults: brume keys [PREFIX]";
-
-int keys(const std::string& prefix) {
-  bool found = false;
-  for (const std::string& line : deck::schema().help()) {
-    if (!line.starts_with(prefix)) continue;
-    fmt::print("{}\n", line);
-    found = true;
-  }
-  require(found, Failure::input, "no key of a deck begins with '{}'", prefix);
-  return 0;
-}
 
 /// Everything the command line can say, and the verb it asked for.
 struct CommandLine {
@@ -43,7 +31,8 @@ struct CommandLine {
   app::DeckOptions check, profile;
   std::string profile_output;
   app::SelftestOptions selftest;
-  std::string key_prefix;
+  app::InitOptions init;
+  app::KeysOptions keys;
   app::ExchangeVerbs exchange;
   bool verbose = false;
   std::function<int()> verb;
@@ -54,6 +43,7 @@ struct CommandLine {
     cli.set_version_flag("--version",
                          fmt::format("brume {} of sources {}", BRUME_VERSION, app::sources_id));
     cli.add_flag("-v,--verbose", verbose, "Say more in the log");
+    add_init();
     add_run();
     add_eval();
     add_report();
@@ -80,6 +70,21 @@ struct CommandLine {
                                              : "argument",
                        word, meant.empty() ? "" : fmt::format("did you mean '{}'? ", meant),
                        verbs.empty() ? "" : app.get_name() + " ");
+  }
+
+  void add_init() {
+    CLI::App* verb_init =
+        cli.add_subcommand("init", "Write a deck for this machine and your text, ready to train");
+    verb_init->add_option("text", init.files, "Files or directories of text to train on");
+    verb_init->add_option("-o,--output", init.directory, "Directory to write to")
+        ->type_name("DIR")
+        ->capture_default_str();
+    verb_init
+        ->add_option("--tokenizer", init.tokenizer,
+                     "tokenizer.json, a model of SentencePiece, or a directory with one (default: "
+                     "a token is a byte)")
+        ->type_name("FILE|DIR");
+    verb_init->callback([this] { verb = [this] { return app::init(init); }; });
   }
 
   void add_run() {
@@ -232,8 +237,9 @@ struct CommandLine {
 
     CLI::App* verb_keys =
         cli.add_subcommand("keys", "List the keys of a deck with units, defaults and meaning");
-    verb_keys->add_option("prefix", key_prefix, "Only those that begin so, for example cluster.");
-    verb_keys->callback([this] { verb = [this] { return keys(key_prefix); }; });
+    verb_keys->add_option("prefix", keys.prefix, "Only those that begin so, for example cluster.");
+    verb_keys->add_flag("--markdown", keys.markdown, "As the reference in inputs/README.md");
+    verb_keys->callback([this] { verb = [this] { return app::keys(keys); }; });
 
     CLI::App* verb_completion = cli.add_subcommand(
         "completion", "Print what makes bash and zsh complete brume's command line");

@@ -57,6 +57,17 @@ struct PlanOptions : DeckOptions {
   std::string sweep;    ///< "key=a,b,c" or "key=a..b": a plan for each value
 };
 
+struct InitOptions {
+  std::vector<std::string> files;  ///< of text, or directories; none: the deck waits for some
+  std::string directory = ".";
+  std::string tokenizer;  ///< file or directory; empty: bytes are tokens
+};
+
+struct KeysOptions {
+  std::string prefix;
+  bool markdown = false;
+};
+
 struct SelftestOptions {
   std::string profile;  ///< name or file to compare with; empty: none
 };
@@ -113,6 +124,8 @@ int sweep(const PlanOptions& options);
 int analyze(const PlanOptions& options);
 int simulate(const PlanOptions& options);
 int check(const DeckOptions& options);
+int init(const InitOptions& options);
+int keys(const KeysOptions& options);
 int profile(const DeckOptions& options, const std::string& output);
 int selftest(const SelftestOptions& options);
 int import_tokens(const ImportOptions& options);

@@ -103,23 +103,21 @@ const char* type_name(const Value& value) {
   return names[value.index()];
 }
 
-using Row = std::array<std::string, 5>;
-
 void collect(const Fields& fields, void* defaults, const std::string& path,
-             std::vector<Row>& rows) {
+             const std::string& table, std::vector<KeyText>& texts) {
   for (const Fields::Field& field : fields.fields) {
     const std::string name = inside(path, field.name);
     if (field.append) {
-      collect(*field.table, field.append(defaults), name + "[]", rows);
+      collect(*field.table, field.append(defaults), name + "[]", field.key.help, texts);
     } else if (field.table) {
-      collect(*field.table, field.member(defaults), name, rows);
+      collect(*field.table, field.member(defaults), name, field.key.help, texts);
     } else {
       const Value value = field.value(defaults);
       std::string help;
       append_part(help, field.key.help);
       append_part(help, format_bounds(field.key));
-      rows.push_back({name, type_name(value), field.key.unit,
-                      field.key.required ? "required" : format_value(value), help});
+      texts.push_back({name, type_name(value), field.key.unit,
+                       field.key.required ? "required" : format_value(value), help, table});
     }
   }
 }
@@ -132,20 +130,10 @@ std::string write(const Fields& fields, const void* object, bool with_help) {
   return writer.text;
 }
 
-std::vector<std::string> help(const Fields& fields, void* defaults) {
-  std::vector<Row> rows;
-  collect(fields, defaults, "", rows);
-  std::array<std::size_t, 5> width{};
-  for (const Row& row : rows)
-    for (std::size_t c = 0; c + 1 < row.size(); ++c) width[c] = std::max(width[c], row[c].size());
-  std::vector<std::string> lines;
-  for (const Row& row : rows) {
-    std::string line;
-    for (std::size_t c = 0; c < row.size(); ++c) line += fmt::format("{:<{}}  ", row[c], width[c]);
-    line.erase(line.find_last_not_of(' ') + 1);
-    lines.push_back(std::move(line));
-  }
-  return lines;
+std::vector<KeyText> help(const Fields& fields, void* defaults) {
+  std::vector<KeyText> texts;
+  collect(fields, defaults, "", "", texts);
+  return texts;
 }
 
 }  // namespace brume::deck::detail

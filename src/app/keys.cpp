@@ -1,0 +1,77 @@
+/// @file The verb keys: what a deck may say.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "base/error.hpp"
+#include "deck/deck.hpp"
+#include "planning.hpp"
+#include "verbs.hpp"
+
+namespace brume::app {
+namespace {
+
+using deck::KeyText;
+
+/// A line a key, in columns.
+std::string as_lines(const std::vector<KeyText>& keys) {
+  constexpr std::array columns{&KeyText::key, &KeyText::type, &KeyText::unit, &KeyText::usual};
+  std::array<std::size_t, columns.size()> width{};
+  for (std::size_t c = 0; c < columns.size(); ++c)
+    for (const KeyText& key : keys) width[c] = std::max(width[c], (key.*columns[c]).size());
+  std::string text;
+  for (const KeyText& key : keys) {
+    for (std::size_t c = 0; c < columns.size(); ++c)
+      text += fmt::format("{:<{}}  ", key.*columns[c], width[c]);
+    text += key.help + "\n";
+  }
+  return text;
+}
+
+/// "training.optimizer" of "training.optimizer.lr".
+std::string table_of(const KeyText& key) { return key.key.substr(0, key.key.rfind('.')); }
+
+/// Words in which a bar does not end a cell.
+std::string cell(std::string text) {
+  for (std::size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2)
+    text.insert(at, "\\");
+  return text;
+}
+
+/// A table for each table of a deck.
+std::string as_markdown(const std::vector<KeyText>& keys) {
+  std::vector<std::string> tables;
+  for (const KeyText& key : keys)
+    if (std::ranges::find(tables, table_of(key)) == tables.end()) tables.push_back(table_of(key));
+  std::string text;
+  for (const std::string& table : tables) {
+    const auto first = std::ranges::find(keys, table, table_of);
+    const bool list = table.ends_with("[]");
+    const std::string name = list ? table.substr(0, table.size() - 2) : table;
+    text += fmt::format(
+        "{}### {}{}{}\n\n{}.\n\n| key | type | default | meaning |\n"
+        "| --- | --- | --- | --- |\n",
+        text.empty() ? "" : "\n", list ? "[[" : "[", name, list ? "]]" : "]", first->table);
+    for (const KeyText& key : keys)
+      if (table_of(key) == table)
+        text += fmt::format("| `{}` | {}{} | {} | {} |\n", key.key.substr(table.size() + 1),
+                            key.type, key.unit.empty() ? "" : " [" + key.unit + "]",
+                            key.usual == "required" ? key.usual : "`" + key.usual + "`",
+                            cell(key.help));
+  }
+  return text;
+}
+
+}  // namespace
+
+int keys(const KeysOptions& options) {
+  std::vector<KeyText> keys = deck::schema().help();
+  std::erase_if(keys, [&](const KeyText& key) { return !key.key.starts_with(options.prefix); });
+  require(!keys.empty(), Failure::input, "no key of a deck begins with '{}'", options.prefix);
+  print(options.markdown ? as_markdown(keys) : as_lines(keys));
+  return 0;
+}
+
+}  // namespace brume::app
