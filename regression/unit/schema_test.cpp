@@ -207,7 +207,7 @@ TEST(Schema, HelpHoldsEveryKey) {
             std::tuple("steps", "integer", "iterations", "required", "how long; >= 1", ""));
   EXPECT_EQ(keys[10].key, "inner.parts[].name");
   EXPECT_EQ(keys[10].usual, "required");
-  EXPECT_EQ(keys[8].table, "inside");
+  EXPECT_EQ(keys[10].table, "the parts");
 }
 
 TEST(Schema, NumbersThatTomlCannotHoldBreakAPromise) {
