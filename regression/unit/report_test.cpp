@@ -14,6 +14,7 @@
 #include "../../src/report/summary.hpp"
 #include "base/error.hpp"
 #include "io/metrics_log.hpp"
+#include "report/plan_page.hpp"
 
 namespace brume::report {
 namespace {
@@ -214,6 +215,42 @@ TEST_F(ReportTest, RefusesWhatIsNoRun) {
     std::ofstream(run / "trace.json", std::ios::trunc) << text;
     EXPECT_THROW(read_run(run), Error) << text;
   }
+}
+
+TEST(PlanPage, ShowsEachStageAndRunsNothing) {
+  PlanPage page{.title = "<b> & co",
+                .plan = two_stages(),
+                .account = {},
+                .memory = {{{{"weights", 3e9}, {"other", 1e9}}, 8e9},
+                           {{{"weights", 1e9}, {"other", 9e9}}, 8e9}},
+                .timelines = {},
+                .alternatives = {{"the best", 2.0, 4e9, 0.0}, {"another", 2.5, 3e9, 1e9}},
+                .without = {{"ZeRO", 2.2}},
+                .text = "in <words>"};
+  page.account.iteration_s = 2.0;
+  page.account.stages.resize(2);
+  for (schedule::StageAccount& stage : page.account.stages) stage.seconds[0] = 2.0;
+  const auto count = [&](const std::string& what) {
+    const std::string text = html(page);
+    std::size_t found = 0;
+    for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1))
+      ++found;
+    return found;
+  };
+  EXPECT_EQ(count("<script"), 0u);
+  EXPECT_EQ(count("<words>"), 0u);
+  EXPECT_EQ(count("<b>"), 0u);
+  EXPECT_EQ(count("class=\"bar\""), 4u);  // time and memory of both stages
+  EXPECT_EQ(count("class=\"lanes\""), 0u);
+  EXPECT_EQ(count("<circle"), 2u);
+  EXPECT_EQ(count("width:50.00%"), 0u);
+  EXPECT_EQ(count("width:30.00%"), 1u);  // 3 GB beside the 10 GB of the fuller stage
+  EXPECT_EQ(count("width:40.00%"), 1u);  // free on the first
+  EXPECT_EQ(count("10.0 %"), 1u);        // what ZeRO is worth
+  page.timelines = {timeline(0, {{Channel::compute, {0.0, 1.0}}}),
+                    timeline(2, {{Channel::compute, {1.0, 2.0}}})};
+  page.end_s = 2.0;
+  EXPECT_EQ(count("class=\"lanes\""), 2u);
 }
 
 }  // namespace

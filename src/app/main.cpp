@@ -183,6 +183,10 @@ struct CommandLine {
     verb_plan->add_option("--top", plan.top, "Show so many of the next best plans")
         ->type_name("K")
         ->check(CLI::Range(1, 1000));
+    verb_plan
+        ->add_option("--html", plan.html,
+                     "Write a page with pictures: stages, time, memory, others")
+        ->type_name("FILE");
     verb_plan->add_option("--against", plan.against, "Compare the best plan with this one")
         ->type_name("FILE");
     CLI::Option* sweep =
@@ -210,7 +214,7 @@ struct CommandLine {
       any->add_flag("--json", plan.json, "Print one JSON object");
     for (CLI::App* any : {verb_plan, verb_analyze})
       any->add_flag("--explain", plan.explain, "Print the formulas with numbers");
-    for (const char* of_one_plan : {"--output", "--top", "--explain", "--against"})
+    for (const char* of_one_plan : {"--output", "--top", "--explain", "--against", "--html"})
       sweep->excludes(verb_plan->get_option(of_one_plan));
     verb_analyze->callback([this] { verb = [this] { return app::analyze(plan); }; });
     verb_simulate->callback([this] { verb = [this] { return app::simulate(plan); }; });

@@ -58,25 +58,20 @@ std::string time_table(const Outlook& outlook) {
   return table.text();
 }
 
-std::string memory_table(const Outlook& outlook, const plan::Plan& plan,
-                         const hardware::Machine& machine, const hardware::Cluster& cluster) {
+std::string memory_table(const std::vector<report::StageBytes>& stages) {
   std::vector<std::string> header{"stage"};
-  for (const Kind& kind : kinds) header.emplace_back(kind.name);
-  for (const char* name : {"reserved", "sum", "of"}) header.emplace_back(name);
+  for (const report::Amount& kind : stages.front().kinds) header.push_back(kind.name);
+  for (const char* name : {"sum", "of"}) header.emplace_back(name);
   Table table(header);
-  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
-    const std::string& group = plan.stages[i].group;
+  for (std::size_t i = 0; i < stages.size(); ++i) {
     std::vector<std::string> row{std::to_string(i)};
-    std::int64_t sum = machine.profile(group).reserved_bytes;
-    for (const Kind& kind : kinds) {
-      const std::int64_t bytes = bytes_of(kind, outlook.account.stages[i]);
-      sum += bytes;
-      row.push_back(format_bytes(double(bytes)));
+    double sum = 0.0;
+    for (const report::Amount& kind : stages[i].kinds) {
+      sum += kind.value;
+      row.push_back(format_bytes(kind.value));
     }
-    row.push_back(format_bytes(double(machine.profile(group).reserved_bytes)));
-    row.push_back(format_bytes(double(sum)));
-    row.push_back(
-        format_bytes(double(cluster.groups[std::size_t(cluster.index(group))].memory_bytes)));
+    row.push_back(format_bytes(sum));
+    row.push_back(format_bytes(stages[i].limit));
     table.add(std::move(row));
   }
   return table.text();
@@ -132,9 +127,24 @@ std::string text(const Outlook& outlook, const plan::Plan& plan) {
   return lines.ends_with('\n') ? lines : lines + "\n";
 }
 
+std::vector<report::StageBytes> memory_by_kind(const Outlook& outlook, const plan::Plan& plan,
+                                               const hardware::Machine& machine,
+                                               const hardware::Cluster& cluster) {
+  std::vector<report::StageBytes> stages;
+  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    const std::string& group = plan.stages[i].group;
+    report::StageBytes& stage = stages.emplace_back();
+    stage.limit = double(cluster.groups[std::size_t(cluster.index(group))].memory_bytes);
+    for (const Kind& kind : kinds)
+      stage.kinds.push_back({kind.name, double(bytes_of(kind, outlook.account.stages[i]))});
+    stage.kinds.push_back({"reserved", double(machine.profile(group).reserved_bytes)});
+  }
+  return stages;
+}
+
 std::string tables(const Outlook& outlook, const plan::Plan& plan, const hardware::Machine& machine,
                    const hardware::Cluster& cluster) {
-  return time_table(outlook) + memory_table(outlook, plan, machine, cluster);
+  return time_table(outlook) + memory_table(memory_by_kind(outlook, plan, machine, cluster));
 }
 
 nlohmann::json described(const Outlook& outlook, const plan::Plan& plan) {

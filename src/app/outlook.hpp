@@ -4,11 +4,13 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "deck/deck.hpp"
 #include "hardware/machine.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
+#include "report/plan_page.hpp"
 #include "schedule/account.hpp"
 
 namespace brume::app {
@@ -40,10 +42,17 @@ Outlook outlook(const deck::Deck& deck, const model::Config& model,
 /// Lines on speed, length and the share of time in which devices wait.
 std::string text(const Outlook& outlook, const plan::Plan& plan);
 
+/// What is live at once on each stage's fullest device, and what libraries take there.
+///
+/// @param cluster  as the deck gives it, `reserved` not taken off
+std::vector<report::StageBytes> memory_by_kind(const Outlook& outlook, const plan::Plan& plan,
+                                               const hardware::Machine& machine,
+                                               const hardware::Cluster& cluster);
+
 /// Tables of each stage's time, which adds up to the iteration, and of its fullest device's memory,
 /// which adds up to what is live at once.
 ///
-/// @param cluster  as the deck gives it, `reserved` not taken off
+/// @param cluster  as for memory_by_kind
 std::string tables(const Outlook& outlook, const plan::Plan& plan, const hardware::Machine& machine,
                    const hardware::Cluster& cluster);
 

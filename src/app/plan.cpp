@@ -25,6 +25,7 @@
 #include "planning.hpp"
 #include "prepare.hpp"
 #include "profiles.hpp"
+#include "report/plan_page.hpp"
 #include "run_settings.hpp"
 #include "schedule/compile.hpp"
 #include "schedule/simulate.hpp"
@@ -170,10 +171,42 @@ int plan_as_mist(const PlanOptions& options, const Given& given) {
   return 0;
 }
 
+/// The picture of a search's result.
+report::PlanPage pictured(const Given& given, const tuner::Result& result, const Outlook& look,
+                          std::string title, std::string text) {
+  constexpr int most_simulated = 64;  // devices
+  const tuner::Candidate& best = result.best.front();
+  report::PlanPage page{.title = std::move(title),
+                        .plan = best.plan,
+                        .account = look.account,
+                        .memory = memory_by_kind(look, best.plan, given.machine,
+                                                 hardware::cluster(given.deck.cluster)),
+                        .timelines = {},
+                        .alternatives = {},
+                        .without = {},
+                        .text = std::move(text)};
+  if (best.plan.devices() <= most_simulated) {
+    const auto programs = schedule::compile_all(best.plan, given.model, {.tight = false});
+    const auto simulation = schedule::simulate(programs, best.plan, given.model, given.machine);
+    const std::vector<io::RankTimeline> all = timelines(programs, simulation);
+    page.end_s = simulation.iteration_s;
+    for (int stage = 0; stage < best.plan.num_stages(); ++stage)
+      page.timelines.push_back(all[std::size_t(plan::rank_of(best.plan, stage, 0, 0))]);
+  }
+  for (const tuner::Candidate& other : result.best)
+    page.alternatives.push_back({tuner::summary(other.plan), other.seconds(),
+                                 double(other.placed_device_bytes()),
+                                 double(other.placed_host_bytes())});
+  for (const tuner::Ablation& without : result.ablations)
+    if (without.iteration_s) page.without.push_back({without.knob, *without.iteration_s});
+  return page;
+}
+
 }  // namespace
 
 int plan(const PlanOptions& options) {
-  if (!options.output.empty()) check_writable(options.output);
+  for (const std::string& file : {options.output, options.html})
+    if (!file.empty()) check_writable(file);
   const Given given(options);
   if (given.deck.analysis.mist()) return plan_as_mist(options, given);
   std::optional<Other> other;
@@ -187,8 +220,13 @@ int plan(const PlanOptions& options) {
   }();
   const tuner::Candidate& best = result.best.front();
   const Outlook look = outlook(given.deck, given.model, given.machine, best.plan, best.seconds());
-  log::info("{}{}{}", text(look, best.plan), tuner::report(result, given.cluster),
-            tables(look, best.plan, given.machine, hardware::cluster(given.deck.cluster)));
+  const std::string said =
+      text(look, best.plan) + tuner::report(result, given.cluster) +
+      tables(look, best.plan, given.machine, hardware::cluster(given.deck.cluster));
+  log::info("{}", said);
+  if (!options.html.empty())
+    write_file(options.html,
+               report::html(pictured(given, result, look, "Plan for " + options.deck, said)));
   if (other) log::info("{}", other->text(best.seconds()));
   if (options.explain)
     log::info("{}", analyzer::explain(best.plan, given.model, given.machine, given.cluster));

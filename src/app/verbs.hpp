@@ -53,6 +53,7 @@ struct PlanOptions : DeckOptions {
   bool json = false;
   bool explain = false;
   int top = 3;
+  std::string html;     ///< file for a page with pictures; empty: none
   std::string against;  ///< file of a plan to compare the best one with; empty: none
   std::string sweep;    ///< "key=a,b,c" or "key=a..b": a plan for each value
 };

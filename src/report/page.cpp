@@ -5,50 +5,13 @@
 #include <functional>
 
 #include "base/text.hpp"
+#include "html.hpp"
 #include "report/report.hpp"
 #include "summary.hpp"
 #include "svg.hpp"
 
 namespace brume::report {
 namespace {
-
-/// Nothing is asked of a network, whatever the files of a run say.
-constexpr const char* head = R"(<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width">
-<title>{}</title>
-<style>
-:root {{ color-scheme: light dark; --text: #1c2430; --soft: #6b7685; --grid: #e3e7ec; --back: #ffffff;
-  --c0: #2463c4; --c1: #d3621b; --c2: #2c8f57; --c3: #8b4cc2; --c4: #b8860b; --c5: #c23a5e;
-  --s0: #2c8f57; --s1: #d3621b; --s2: #c23a5e; --s3: #8b4cc2; --s4: #2463c4; --s5: #c9d0d8; }}
-@media (prefers-color-scheme: dark) {{ :root {{ --text: #dfe5ec; --soft: #93a0b0; --grid: #2b333d;
-  --back: #12171d; --s5: #3a444f; }} }}
-body {{ font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back);
-  max-width: 1180px; margin: 2rem auto; padding: 0 1rem; }}
-h1 {{ font-size: 1.4rem; }} h2 {{ font-size: 1.1rem; margin-top: 2rem; }}
-table {{ border-collapse: collapse; }} th, td {{ padding: .2rem .9rem .2rem 0; text-align: right; }}
-th {{ color: var(--soft); font-weight: normal; }} th:first-child, td:first-child {{ text-align: left; }}
-pre {{ overflow-x: auto; font-size: 12px; }} figcaption, .legend, p.note {{ color: var(--soft); }}
-figure {{ margin: 0; }} .charts {{ display: grid; gap: 1rem 2rem;
-  grid-template-columns: repeat(auto-fit, minmax(420px, 1fr)); }}
-svg {{ width: 100%; height: auto; }} svg text {{ font-size: 11px; fill: var(--soft); }}
-.grid {{ stroke: var(--grid); }} .mark {{ stroke: var(--soft); stroke-dasharray: 4 3; }}
-.line {{ fill: none; stroke-width: 1.5; }} .pale {{ opacity: .45; }}
-.key {{ display: inline-block; width: 1em; height: .7em; margin: 0 .3em 0 .8em; }}
-.bar {{ display: flex; height: 16px; width: 100%; min-width: 320px; }}
-)";
-
-std::string colours() {
-  std::string css;
-  for (int i = 0; i < 6; ++i)
-    css += fmt::format(
-        ".c{0} {{ stroke: var(--c{0}); }} .key.c{0} {{ background: var(--c{0}); }} "
-        ".fill.c{0} {{ fill: var(--c{0}); stroke: none; }} .fill.s{0} {{ fill: var(--s{0}); }} "
-        ".bar .s{0}, .key.s{0} {{ background: var(--s{0}); }}\n",
-        i);
-  return css;
-}
 
 std::string number(double value) {
   return std::isfinite(value) ? fmt::format("{:.4f}", value) : "-";
@@ -74,12 +37,6 @@ std::vector<std::string> cells(const Run& run, const Summary& s) {
           format_seconds(s.measured_s),
           format_seconds(s.predicted_s),
           fmt::format("{:.2f}", s.ratio())};
-}
-
-std::string html_row(const std::vector<std::string>& row, const char* tag) {
-  std::string out = "<tr>";
-  for (const std::string& cell : row) out += fmt::format("<{0}>{1}</{0}>", tag, escaped(cell));
-  return out + "</tr>\n";
 }
 
 std::vector<std::string> share_names() {
@@ -176,12 +133,11 @@ std::string charts(std::span<const Run> runs) {
 // --- one run ---
 
 std::string bar(const Shares& shares, double iteration_s) {
-  std::string out = "<div class=\"bar\">";
+  std::vector<Slice> slices;
   for (std::size_t k = 0; k < shares.size(); ++k)
-    out += fmt::format("<span class=\"s{}\" style=\"width:{:.2f}%\" title=\"{}: {}\"></span>", k,
-                       100.0 * shares[k] / iteration_s, name(Share(int(k))),
-                       format_seconds(shares[k]));
-  return out + "</div>";
+    slices.push_back({int(k), shares[k] / iteration_s,
+                      fmt::format("{}: {}", name(Share(int(k))), format_seconds(shares[k]))});
+  return bar(slices);
 }
 
 std::string times(const Summary& s) {
@@ -192,10 +148,9 @@ std::string times(const Summary& s) {
       "exposed; a row adds up.</p>\n<table>" +
       html_row(time_header(), "th");
   for (const std::vector<std::string>& row : time_rows(s)) out += html_row(row, "td");
-  out += "</table>\n<p class=\"legend\">";
-  for (int k = 0; k < num_shares; ++k)
-    out += fmt::format("<span class=\"key s{}\"></span>{} ", k, name(Share(k)));
-  out += "</p>\n";
+  std::vector<std::pair<int, std::string>> shades;
+  for (int k = 0; k < num_shares; ++k) shades.emplace_back(k, name(Share(k)));
+  out += "</table>\n" + legend(shades);
   if (!s.last_is_usual())
     out += fmt::format(
         "<p class=\"note\">This iteration took {:.1f} times as long as the usual one, so it says "
@@ -266,9 +221,7 @@ std::string details(const Run& run, const Summary& s) {
 std::string html(std::span<const Run> runs) {
   std::string names;
   for (const Run& run : runs) names += (names.empty() ? "" : ", ") + run.name;
-  std::string out =
-      fmt::format(fmt::runtime(head), escaped(names)) + colours() + "</style></head><body>\n";
-  out += fmt::format("<h1>{}</h1>\n<table>", escaped(names)) + html_row(columns, "th");
+  std::string out = fmt::format("<h1>{}</h1>\n<table>", escaped(names)) + html_row(columns, "th");
   std::vector<Summary> summaries;
   for (const Run& run : runs) {
     summaries.push_back(summary(run));
@@ -290,7 +243,7 @@ std::string html(std::span<const Run> runs) {
   else
     for (std::size_t i = 0; i < runs.size(); ++i)
       out += fmt::format("<h1>{}</h1>\n", escaped(runs[i].name)) + details(runs[i], summaries[i]);
-  return out + "</body></html>\n";
+  return page(names, out);
 }
 
 std::string text(std::span<const Run> runs) {
