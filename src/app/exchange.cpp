@@ -89,19 +89,16 @@ void ExchangeVerbs::add_hugging_face(CLI::App* import, CLI::App* out) {
 }
 
 void ExchangeVerbs::add_plan(CLI::App* import, CLI::App* out) {
-  const auto add_trainer = [this](CLI::App* verb, const char* option) {
-    verb->add_option(option, trainer_, "The trainer")
-        ->required()
-        ->type_name("megatron")
-        ->check(CLI::IsMember({"megatron"}));
-  };
   CLI::App* plan_in = import->add_subcommand(
       "plan", "The arguments of another trainer as a plan with its deck, to analyze and to beat");
   plan_in
       ->add_option("arguments", import_plan_.arguments,
                    "File with the arguments, for example the script that starts the training")
       ->required();
-  add_trainer(plan_in, "--from");
+  plan_in->add_option("--from", trainer_, "The trainer")
+      ->required()
+      ->type_name("megatron")
+      ->check(CLI::IsMember({"megatron"}));
   plan_in->add_option("-o,--output", import_plan_.directory, "Directory to write to")->required();
   plan_in
       ->add_option("--set", import_plan_.sets,
@@ -110,12 +107,15 @@ void ExchangeVerbs::add_plan(CLI::App* import, CLI::App* out) {
   on(plan_in, [this] { return import_plan(import_plan_); });
 
   CLI::App* plan_out = out->add_subcommand(
-      "plan", "A plan as the arguments of another trainer, or which knob it has nothing like");
+      "plan", "A plan as the settings of another trainer, or which knob it has nothing like");
   add_deck(plan_out, export_plan_);
   plan_out->add_option("--plan", export_plan_.plan, "The plan, as brume plan -o wrote it")
       ->required()
       ->type_name("FILE");
-  add_trainer(plan_out, "--to");
+  plan_out->add_option("--to", export_plan_.trainer, "The trainer")
+      ->required()
+      ->type_name("megatron|torchtitan")
+      ->check(CLI::IsMember({"megatron", "torchtitan"}));
   plan_out->add_option("-o,--output", export_plan_.output, "File to write (default: the screen)")
       ->type_name("FILE");
   on(plan_out, [this] { return export_plan(export_plan_); });

@@ -32,7 +32,7 @@ class ExchangeVerbs {
   ExportHuggingFaceOptions export_hf_;
   ImportPlanOptions import_plan_;
   ExportPlanOptions export_plan_;
-  std::string trainer_;  ///< where a plan comes from or goes to
+  std::string trainer_;  ///< where a plan comes from
   ImportMistOptions mist_;
   ImportMistProfileOptions mist_profile_;
 };

@@ -7,6 +7,7 @@
 #include "base/log.hpp"
 #include "hardware/cluster.hpp"
 #include "interop/megatron.hpp"
+#include "interop/torchtitan.hpp"
 #include "planning.hpp"
 #include "verbs.hpp"
 
@@ -35,19 +36,25 @@ int export_plan(const ExportPlanOptions& options) {
   const model::Config model = model::config(deck.model, deck.training.precision);
   const plan::Plan plan = plan::load(options.plan);
   check_given(plan, deck, model, hardware::cluster(deck.cluster));
-  const std::string arguments =
-      interop::megatron_text(interop::megatron_arguments(deck, model, plan));
+  const bool titan = options.trainer == "torchtitan";
+  const std::string settings =
+      titan ? interop::torchtitan_module(deck, model, plan)
+            : interop::megatron_text(interop::megatron_arguments(deck, model, plan));
   const plan::Stage& stage = plan.stages[0];
   const int per_node = stage.nodes > 1 ? stage.devices_per_node : deck.cluster.devices_per_node;
-  log::info(
-      "{}: torchrun --nnodes {} --nproc-per-node {} pretrain_gpt.py with these and your data, "
-      "tokenizer and checkpoints",
-      interop::megatron_version, (plan.devices() + per_node - 1) / per_node,
-      std::min(per_node, plan.devices()));
-  if (options.output.empty())
-    print(arguments);
+  if (titan)
+    log::info("{}: run its training with MODULE=(this file's) CONFIG=plan on {} devices",
+              interop::torchtitan_version, plan.devices());
   else
-    write_file(options.output, arguments);
+    log::info(
+        "{}: torchrun --nnodes {} --nproc-per-node {} pretrain_gpt.py with these and your data, "
+        "tokenizer and checkpoints",
+        interop::megatron_version, (plan.devices() + per_node - 1) / per_node,
+        std::min(per_node, plan.devices()));
+  if (options.output.empty())
+    print(settings);
+  else
+    write_file(options.output, settings);
   return 0;
 }
 

@@ -93,7 +93,8 @@ struct ImportPlanOptions {
 
 struct ExportPlanOptions : DeckOptions {
   std::string plan;
-  std::string output;  ///< empty: standard output
+  std::string trainer;  ///< megatron | torchtitan
+  std::string output;   ///< empty: standard output
 };
 
 struct ExportHuggingFaceOptions {

@@ -1,5 +1,6 @@
 #!/bin/sh
 # A plan goes out as arguments of Megatron-LM and comes back the same; the search that found it finds none faster.
+# Another one goes out to TorchTitan.
 set -eu
 job=$(mktemp -d)
 trap 'rm -rf "$job"' EXIT
@@ -19,3 +20,9 @@ grep -q 'against back/plan.toml: .* simulated; as fast as the best plan$' said |
 "$BRUME" plan back/deck.toml "$@" --set search.optim_offload='[1.0]' --against plan.toml --json 2> said > found.json
 grep -q '"against"' found.json
 grep -q 'times as fast' said || { cat said; exit 1; }
+
+# The same plan with sharded weights is a module for TorchTitan that Python can read.
+"$BRUME" plan "$deck" "$@" --set search.stages='[1]' --set search.optim_offload='[0.0]' --set search.zero_levels='[3]' -o sharded.toml 2> said
+"$BRUME" export plan "$deck" --plan sharded.toml --to torchtitan -o settings.py 2> said
+grep -q 'parallelism.data_parallel_shard_degree = ' settings.py || { cat settings.py; exit 1; }
+if command -v python3 > /dev/null; then python3 -m py_compile settings.py; fi

@@ -1,0 +1,25 @@
+/// @file A deck and a plan as a configuration for TorchTitan.
+#pragma once
+
+#include <string>
+
+#include "deck/deck.hpp"
+#include "model/model.hpp"
+#include "plan/plan.hpp"
+
+namespace brume::interop {
+
+/// What was looked at: names and value ranges are those of its torchtitan/config/configs.py,
+/// torchtitan/distributed/activation_checkpoint.py, torchtitan/components/optimizer/ and
+/// torchtitan/models/llama3/.
+inline constexpr const char* torchtitan_version = "TorchTitan (b5bcd76)";
+
+/// A Python module whose function `plan` returns the configuration that says the same plan and
+/// optimizer, for a model of TorchTitan's own: MODULE=FILE CONFIG=plan ./run_train.sh. Data,
+/// tokenizer and checkpoints are left to the user.
+///
+/// @throws Error(input) naming the knob or the key that TorchTitan has nothing like
+std::string torchtitan_module(const deck::Deck& deck, const model::Config& model,
+                              const plan::Plan& plan);
+
+}  // namespace brume::interop

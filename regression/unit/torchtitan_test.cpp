@@ -1,0 +1,114 @@
+#include "interop/torchtitan.hpp"
+
+#include <gtest/gtest.h>
+
+#include "base/error.hpp"
+
+namespace brume::interop {
+namespace {
+
+const char* const text = R"([model]
+family       = "llama"
+num_layers   = 32
+hidden_size  = 4096
+num_heads    = 32
+num_kv_heads = 8
+ffn_size     = 14336
+seq_len      = 8192
+vocab_size   = 128256
+tied_head    = false
+[training]
+steps        = 100
+global_batch = 64
+precision    = "bf16"
+[data]
+train = "t"
+[cluster]
+devices_per_node = 8
+memory_gib       = 80
+host_memory_gib  = 100
+)";
+
+struct TorchTitan : testing::Test {
+  deck::Deck deck = deck::parse(text, "a.toml");
+  model::Config model = model::config(deck.model, "bf16");
+  plan::Plan plan{.global_batch = 64,
+                  .microbatches = 16,
+                  .stages = {{.layers = 32,
+                              .devices_per_node = 8,
+                              .microbatch = 1,
+                              .dp = 4,
+                              .tp = 2,
+                              .zero_level = 3}}};
+
+  bool says(const std::string& line) const {
+    return torchtitan_module(deck, model, plan).find(line) != std::string::npos;
+  }
+  std::string refusal() const {
+    try {
+      torchtitan_module(deck, model, plan);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.failure(), Failure::input);
+      return error.what();
+    }
+    return "";
+  }
+};
+
+TEST_F(TorchTitan, SaysThePlan) {
+  EXPECT_TRUE(says("config = llama3_8b()\n"));
+  EXPECT_TRUE(says(".data_parallel_shard_degree = 4\n"));
+  EXPECT_TRUE(says(".fsdp_reshard_after_forward = \"always\"\n"));
+  EXPECT_TRUE(says(".tensor_parallel_degree = 2\n"));
+  EXPECT_TRUE(says(".num_tokens_per_microbatch_per_dp_rank = 8192\n"));
+  EXPECT_TRUE(says(".num_tokens_per_train_step = 524288\n"));
+  EXPECT_TRUE(says("config.activation_checkpoint = None\n"));
+  EXPECT_FALSE(says("num_pp_microbatches"));
+  plan.stages[0].zero_level = 2;
+  EXPECT_TRUE(says(".fsdp_reshard_after_forward = \"never\"\n"));
+  plan.stages[0].zero_level = 0;
+  EXPECT_TRUE(says(".data_parallel_replicate_degree = 4\n"));
+  EXPECT_TRUE(says(".data_parallel_shard_degree = 1\n"));
+  plan.stages[0].ckpt_layers = 32;
+  EXPECT_TRUE(says("config.activation_checkpoint = FullAC.Config()\n"));
+  EXPECT_TRUE(says("activation_checkpoint import FullAC\n"));
+}
+
+TEST_F(TorchTitan, StagesNameTheirModules) {
+  plan.stages.push_back(plan.stages[0]);
+  plan.stages[0].layers = 17;
+  plan.stages[1].first_layer = 17;
+  plan.stages[1].layers = 15;
+  EXPECT_TRUE(says("[\"tok_embeddings\"] + [f\"layers.{i}\" for i in range(0, 17)],\n"));
+  EXPECT_TRUE(says("[f\"layers.{i}\" for i in range(17, 32)] + [\"norm\", \"lm_head\"],\n"));
+  EXPECT_TRUE(says(".num_pp_microbatches = 16\n"));
+  EXPECT_TRUE(says(".pipeline_parallel_degree = 2\n"));
+  plan.run_ahead = 2;
+  EXPECT_NE(refusal().find("run_ahead"), std::string::npos);
+}
+
+TEST_F(TorchTitan, RefusesWhatItHasNothingLike) {
+  const auto refused = [&](auto&& change, const char* word) {
+    const plan::Plan before = plan;
+    const model::Config model_before = model;
+    const deck::Deck deck_before = deck;
+    change();
+    EXPECT_NE(refusal().find(word), std::string::npos) << word << ": " << refusal();
+    plan = before, model = model_before, deck = deck_before;
+  };
+  plan::Stage& stage = plan.stages[0];
+  refused([&] { stage.zero_level = 1; }, "search.zero_levels");
+  refused([&] { stage.ckpt_layers = 5; }, "search.recompute");
+  refused([&] { stage.act_offload_ratio = 0.5; }, "search.act_offload");
+  refused([&] { stage.optim_offload_ratio = 1.0; }, "search.weight_offload");
+  refused([&] { stage.weight_offload_ratio = 0.5; }, "search.weight_offload");
+  refused([&] { model.num_layers = 16; }, "these sizes");
+  refused([&] { model.precision = model::Precision::fp16; }, "fp16");
+  refused([&] { deck.training.optimizer.schedule = "wsd"; }, "wsd");
+  stage.weight_offload_ratio = stage.grad_offload_ratio = stage.optim_offload_ratio = 1.0;
+  EXPECT_TRUE(says(".enable_cpu_offload = True\n"));
+  refused([&] { stage.zero_level = 0; }, "not sharded");
+}
+
+}  // namespace
+}  // namespace brume::interop

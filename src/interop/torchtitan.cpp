@@ -1,0 +1,173 @@
+#include "interop/torchtitan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.hpp"
+
+namespace brume::interop {
+namespace {
+
+/// Refuses what TorchTitan has nothing like.
+void require_there(bool holds, const std::string& what) {
+  require(holds, Failure::input, "{} has nothing like it: {}", torchtitan_version, what);
+}
+
+/// A model that comes with it.
+struct Shipped {
+  const char* function;
+  int num_layers, hidden_size, num_heads, num_kv_heads, ffn_size, vocab_size;
+};
+constexpr Shipped shipped[] = {{"llama3_8b", 32, 4096, 32, 8, 14336, 128256},
+                               {"llama3_70b", 80, 8192, 64, 8, 28672, 128256},
+                               {"llama3_405b", 126, 16384, 128, 8, 53248, 128256}};
+
+const Shipped& shipped_model(const model::Config& m) {
+  const auto found = std::ranges::find_if(shipped, [&](const Shipped& s) {
+    return m.num_layers == s.num_layers && m.hidden_size == s.hidden_size &&
+           m.num_heads == s.num_heads && m.kv_heads() == s.num_kv_heads &&
+           m.head_dim() == s.hidden_size / s.num_heads && m.ffn_size == s.ffn_size &&
+           m.vocab_size == s.vocab_size;
+  });
+  require_there(m.family == model::Family::llama && found != std::end(shipped) && !m.tied_head &&
+                    !m.qkv_bias && !m.qk_norm && m.window == 0,
+                "a model of these sizes; it comes with Llama 3 of 8B, 70B and 405B");
+  return *found;
+}
+
+/// What all stages must have alike there.
+void check_alike(const plan::Plan& plan) {
+  const plan::Stage& first = plan.stages[0];
+  const bool offloads = first.weight_offload_ratio > 0.0;
+  for (const plan::Stage& s : plan.stages) {
+    require_there(s.group.empty(), "stages on several groups of nodes");
+    require_there(s.microbatch == first.microbatch && s.dp == first.dp && s.tp == first.tp,
+                  "stages with different microbatch, dp or tp (search.unequal_stages = false)");
+    require_there(s.zero_level == first.zero_level,
+                  "stages with different zero_level (one of search.zero_levels)");
+    require_there((s.ckpt_layers > 0) == (first.ckpt_layers > 0) &&
+                      (s.ckpt_layers == 0 || s.ckpt_layers == s.layers),
+                  "ckpt_layers between none and all layers (search.recompute = false)");
+    const double whole = offloads ? 1.0 : 0.0;
+    require_there(s.weight_offload_ratio == whole && s.grad_offload_ratio == whole &&
+                      s.optim_offload_ratio == whole,
+                  "weights, gradients and optimizer state that are not offloaded all or none "
+                  "(search.weight_offload, grad_offload and optim_offload = [0.0])");
+    require_there(s.act_offload_ratio == 0.0,
+                  "act_offload_ratio above 0 (search.act_offload = [0.0])");
+    require_there(!plan::uses_disk(s), "state on disk (cluster.disk_gib = 0)");
+  }
+  require_there(plan.num_stages() == 1 || plan.run_ahead == 1,
+                "run_ahead = 2 (search.run_ahead = [1])");
+  require_there(first.dp == 1 || first.zero_level != 1,
+                "zero_level 1 (search.zero_levels = [0, 2, 3])");
+  require_there(!offloads || (first.dp > 1 && first.zero_level >= 2),
+                "offloaded state that is not sharded");
+}
+
+std::string bool_of(bool value) { return value ? "True" : "False"; }
+
+/// The modules of each stage by name.
+std::string stage_modules(const plan::Plan& plan) {
+  std::string text = "[\n";
+  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    const plan::Stage& stage = plan.stages[i];
+    text += fmt::format("        {}[f\"layers.{{i}}\" for i in range({}, {})]{},\n",
+                        i == 0 ? "[\"tok_embeddings\"] + " : "", stage.first_layer,
+                        stage.first_layer + stage.layers,
+                        i + 1 == plan.stages.size() ? " + [\"norm\", \"lm_head\"]" : "");
+  }
+  return text + "    ]";
+}
+
+std::string parallelism(const plan::Plan& plan) {
+  const plan::Stage& stage = plan.stages[0];
+  const bool sharded = stage.dp > 1 && stage.zero_level >= 2;
+  std::string text = fmt::format(
+      "    parallelism = config.parallelism\n"
+      "    parallelism.data_parallel_replicate_degree = {}\n"
+      "    parallelism.data_parallel_shard_degree = {}\n"
+      "    parallelism.fsdp_reshard_after_forward = \"{}\"\n"
+      "    parallelism.tensor_parallel_degree = {}\n"
+      "    parallelism.enable_sequence_parallel = True\n"
+      "    parallelism.pipeline_parallel_degree = {}\n",
+      sharded ? 1 : stage.dp, sharded ? stage.dp : 1, stage.zero_level == 3 ? "always" : "never",
+      stage.tp, plan.num_stages());
+  if (plan.num_stages() > 1)
+    text += fmt::format(
+        "    parallelism.pipeline_parallel_schedule = \"1F1B\"\n"
+        "    parallelism.num_pp_microbatches = {}\n"
+        "    parallelism.module_fqns_per_model_part = {}\n",
+        plan.microbatches, stage_modules(plan));
+  return text;
+}
+
+std::string training(const deck::Deck& deck, const model::Config& model, const plan::Plan& plan) {
+  const deck::TrainingKeys& keys = deck.training;
+  const plan::Stage& stage = plan.stages[0];
+  require_there(
+      model.precision == model::Precision::bf16 || model.precision == model::Precision::fp32,
+      fmt::format("training.precision = \"{}\"", model::name(model.precision)));
+  require_there(keys.epochs == 0.0, "training.epochs: say steps or tokens");
+  require_there(keys.optimizer.groups.empty(), "training.optimizer.groups");
+  const std::int64_t batch_tokens = std::int64_t{plan.global_batch} * model.seq_len;
+  const std::int64_t steps =
+      keys.steps > 0 ? keys.steps : std::llround(std::ceil(keys.tokens / double(batch_tokens)));
+  return fmt::format(
+      "    training = config.training\n"
+      "    training.max_context_length = {}\n"
+      "    training.num_tokens_per_microbatch_per_dp_rank = {}\n"
+      "    training.num_tokens_per_train_step = {}\n"
+      "    training.steps = {}\n"
+      "    training.max_norm = {}\n"
+      "    training.enable_cpu_offload = {}\n"
+      "    training.dtype = \"float32\"\n"
+      "    training.mixed_precision_param = \"{}\"\n"
+      "    config.activation_checkpoint = {}\n"
+      "    config.debug.seed = {}\n",
+      model.seq_len, std::int64_t{stage.microbatch} * model.seq_len, batch_tokens, steps,
+      keys.optimizer.clip_norm, bool_of(stage.weight_offload_ratio > 0.0),
+      model.precision == model::Precision::bf16 ? "bfloat16" : "float32",
+      stage.ckpt_layers > 0 ? "FullAC.Config()" : "None", keys.seed);
+}
+
+std::string optimizer(const deck::OptimizerKeys& keys) {
+  require_there(keys.clip_norm > 0.0, "training.optimizer.clip_norm = 0");
+  require_there(keys.schedule == "cosine" || keys.schedule == "linear",
+                fmt::format("training.optimizer.schedule = \"{}\"", keys.schedule));
+  return fmt::format(
+      "    config.optimizer = default_adamw(lr={}, betas=({}, {}), eps={}, weight_decay={})\n"
+      "    config.lr_scheduler = LRSchedulersContainer.Config(\n"
+      "        warmup_steps={}, decay_type=\"{}\", min_lr_factor={}\n"
+      "    )\n",
+      keys.lr, keys.beta1, keys.beta2, keys.eps, keys.weight_decay, keys.warmup_steps,
+      keys.schedule, keys.min_lr_ratio);
+}
+
+}  // namespace
+
+std::string torchtitan_module(const deck::Deck& deck, const model::Config& model,
+                              const plan::Plan& plan) {
+  check_alike(plan);
+  const Shipped& base = shipped_model(model);
+  return fmt::format(
+             "\"\"\"A plan of Brume for {}, on {} devices: MODULE=(this file's) CONFIG=plan.\n\n"
+             "Data, tokenizer and checkpoints are those of {}. Weight decay is for all parameters\n"
+             "there, for all but norms in the plan.\n\"\"\"\n\n"
+             "from torchtitan.components.optimizer import default_adamw, LRSchedulersContainer\n"
+             "{}"
+             "from torchtitan.models.llama3.config_registry import {}\n\n\n"
+             "def plan():\n"
+             "    config = {}()\n",
+             torchtitan_version, plan.devices(), base.function,
+             plan.stages[0].ckpt_layers > 0
+                 ? "from torchtitan.distributed.activation_checkpoint import FullAC\n"
+                 : "",
+             base.function, base.function) +
+         parallelism(plan) + training(deck, model, plan) + optimizer(deck.training.optimizer) +
+         "    return config\n";
+}
+
+}  // namespace brume::interop
