@@ -12,6 +12,7 @@ namespace brume {
 std::string format_bytes(double bytes);     ///< "1.50 GiB"
 std::string format_seconds(double time_s);  ///< "12.3 ms"
 std::string format_count(double count);     ///< "1.24 M"
+std::string format_percent(double share);   ///< two digits, or all before the point: "0.012 %"
 
 /// Divides rounding up.
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }

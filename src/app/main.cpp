@@ -12,6 +12,7 @@
 #include "base/text.hpp"
 #include "completion.hpp"
 #include "exchange.hpp"
+#include "manual.hpp"
 #include "verbs.hpp"
 #include "version.hpp"
 
@@ -49,6 +50,7 @@ struct CommandLine {
     add_report();
     add_planning();
     add_tools();
+    app::add_examples(cli);
   }
 
   /// What is wrong with words that nobody asked for.
@@ -244,6 +246,15 @@ struct CommandLine {
     verb_keys->add_option("prefix", keys.prefix, "Only those that begin so, for example cluster.");
     verb_keys->add_flag("--markdown", keys.markdown, "As the reference in inputs/README.md");
     verb_keys->callback([this] { verb = [this] { return app::keys(keys); }; });
+
+    CLI::App* verb_manual =
+        cli.add_subcommand("manual", "Print the manual page, for example: brume manual | man -l -");
+    verb_manual->callback([this] {
+      verb = [this] {
+        fmt::print("{}", app::manual_page(cli, BRUME_VERSION));
+        return 0;
+      };
+    });
 
     CLI::App* verb_completion = cli.add_subcommand(
         "completion", "Print what makes bash and zsh complete brume's command line");

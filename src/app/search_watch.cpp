@@ -71,7 +71,7 @@ void SearchWatch::show(double seconds) {
   line += std::isinf(best_s) ? ": no plan yet" : ": best " + format_seconds(best_s);
   if (bound_s > 0.0 && !std::isinf(bound_s)) line += ", bound " + format_seconds(bound_s);
   if (bound_s > 0.0 && bound_s <= best_s && !std::isinf(best_s))
-    line += fmt::format(", gap {:.2g} %", 100.0 * (best_s - bound_s) / best_s);
+    line += ", gap " + format_percent((best_s - bound_s) / best_s);
   line += interrupted ? ", stopping"
                       : fmt::format(", {:.0f} s left", std::max(0.0, limit_s_ - seconds));
   shown_ = true;

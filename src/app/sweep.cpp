@@ -90,10 +90,9 @@ json planned(const PlanOptions& options, const std::string& assignment) {
 
 std::string plan_cell(const json& row) {
   const std::string plan = row["plan"];
-  return row["cut_short"].get<bool>()
-             ? fmt::format("{} (cut short by search.time_limit_s, gap {:.2g} %)", plan,
-                           100.0 * row["gap"].get<double>())
-             : plan;
+  return row["cut_short"].get<bool>() ? fmt::format("{} (cut short by search.time_limit_s, gap {})",
+                                                    plan, format_percent(row["gap"].get<double>()))
+                                      : plan;
 }
 
 }  // namespace

@@ -54,6 +54,12 @@ std::string format_count(double count) {
   return text;
 }
 
+std::string format_percent(double share) {
+  const double percent = 100.0 * share;
+  return std::abs(percent) < 9.5 ? fmt::format("{:.2g} %", percent)
+                                 : fmt::format("{:.0f} %", percent);
+}
+
 std::string format_seconds(double time_s) {
   const double size_s = std::abs(time_s);
   if (size_s == 0.0) return "0 s";

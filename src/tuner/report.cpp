@@ -105,7 +105,7 @@ std::string limit_line(const Search& search) {
     return search.interrupted ? "limit   interrupted by a signal when the plan was found\n" : "";
   return fmt::format("limit   {} ended the search: {}{}\n", ended_by(search),
                      search.gap > 0.0
-                         ? fmt::format("a plan may be up to {:.2g} % faster", 100.0 * search.gap)
+                         ? fmt::format("a plan may be up to {} faster", format_percent(search.gap))
                          : "fewer plans were simulated than search.simulate_top asks for",
                      search.interrupted ? "" : "; raise it");
 }
@@ -153,11 +153,12 @@ std::string report(const Result& result, const hardware::Cluster& cluster) {
   return text + limit_line(s) +
          fmt::format(
              "search  {} strategies ({} fit), {} evaluations, {} dynamic programs, {} plans "
-             "simulated, {} refused by placement, {}; no plan is faster by more than {:.2g} % by "
+             "simulated, {} refused by placement, {}; no plan is faster by more than {} by "
              "the model's bound{}\n",
              format_count(double(s.policies)), format_count(double(s.feasible)),
              format_count(double(s.evaluations)), s.dynamic_programs, s.simulated, s.struck,
-             format_seconds(s.seconds), 100.0 * s.gap, s.confirmed ? ", confirmed by GLPK" : "");
+             format_seconds(s.seconds), format_percent(s.gap),
+             s.confirmed ? ", confirmed by GLPK" : "");
 }
 
 }  // namespace brume::tuner
