@@ -32,6 +32,8 @@ struct Search {
   int simulated = 0;  ///< plans that were simulated, most of them coarsely
   /// The distance of the model's bound for all plans from the best plan's time, relative to that.
   double gap = 0.0;
+  /// What computing alone takes at least [s]: no plan is simulated below that.
+  double least_work_s = 0.0;
   bool confirmed = false;  ///< GLPK came to the same bound as the dynamic program
   int struck = 0;          ///< plans that placement refused
   double limit_s = 0.0;    ///< search.time_limit_s

@@ -234,11 +234,11 @@ int plan(const PlanOptions& options) {
   if (options.json) {
     json object = described(best.plan, best.prediction);
     const tuner::Search& s = result.search;
-    object["search"] = {{"seconds", s.seconds},         {"policies", s.policies},
-                        {"evaluations", s.evaluations}, {"dynamic_programs", s.dynamic_programs},
-                        {"milp_solves", s.milp_solves}, {"gap", s.gap},
-                        {"confirmed", s.confirmed},     {"cut_short", s.cut_short},
-                        {"interrupted", s.interrupted}};
+    object["search"] = {{"seconds", s.seconds},           {"policies", s.policies},
+                        {"evaluations", s.evaluations},   {"dynamic_programs", s.dynamic_programs},
+                        {"milp_solves", s.milp_solves},   {"gap", s.gap},
+                        {"least_work_s", s.least_work_s}, {"confirmed", s.confirmed},
+                        {"cut_short", s.cut_short},       {"interrupted", s.interrupted}};
     object["top"] = json::array();
     for (const tuner::Candidate& candidate : result.best) {
       json& other = object["top"].emplace_back(described(candidate.plan, candidate.prediction));

@@ -154,11 +154,14 @@ std::string report(const Result& result, const hardware::Cluster& cluster) {
          fmt::format(
              "search  {} strategies ({} fit), {} evaluations, {} dynamic programs, {} plans "
              "simulated, {} refused by placement, {}; no plan is faster by more than {} by "
-             "the model's bound{}\n",
+             "the model's bound{}, and none by more than {} in a simulation: computing alone takes "
+             "{}\n",
              format_count(double(s.policies)), format_count(double(s.feasible)),
              format_count(double(s.evaluations)), s.dynamic_programs, s.simulated, s.struck,
              format_seconds(s.seconds), format_percent(s.gap),
-             s.confirmed ? ", confirmed by GLPK" : "");
+             s.confirmed ? ", confirmed by GLPK" : "",
+             format_percent(1.0 - s.least_work_s / result.best[0].seconds()),
+             format_seconds(s.least_work_s));
 }
 
 }  // namespace brume::tuner

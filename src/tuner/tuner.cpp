@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "base/parallel.hpp"
 #include "base/units.hpp"
+#include "least_work.hpp"
 #include "placement.hpp"
 #include "schedule/simulate.hpp"
 #include "search.hpp"
@@ -303,6 +304,8 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
   }
 
   searcher.add_to(result.search);
+  result.search.least_work_s = least_work_s(frames(model, global_batch, cluster, search), model,
+                                            global_batch, cluster, machine);
   if (options.reasons) add_reasons(question, team, searcher.bounds(), plans.simulated(), result);
   result.search.interrupted = budget.stopped();
   result.search.seconds = budget.seconds();

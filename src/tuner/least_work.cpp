@@ -1,0 +1,64 @@
+#include "least_work.hpp"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+#include "price/price.hpp"
+
+namespace brume::tuner {
+namespace {
+
+/// A segment, and how many of it a sequence goes through.
+std::vector<std::pair<model::SegmentKind, int>> parts_of(const model::Config& model) {
+  std::map<model::SegmentKind, int> count;
+  const auto add = [&](model::BlockKind block, model::LayerKind layer, int times) {
+    for (const model::SegmentKind kind : model::segment_kinds(model, block, layer))
+      count[kind] += times;
+  };
+  add(model::BlockKind::embedding, model::LayerKind::full, 1);
+  for (const auto& [layer, layers] : model::layer_counts(model))
+    add(model::BlockKind::layer, layer, layers);
+  add(model::BlockKind::head, model::LayerKind::full, 1);
+  return {count.begin(), count.end()};
+}
+
+}  // namespace
+
+double least_work_s(const std::vector<Frame>& frames, const model::Config& model, int global_batch,
+                    const hardware::Cluster& cluster, const hardware::Machine& machine) {
+  const auto parts = parts_of(model);
+  const model::Expr head_pieces = model::head_pieces(model).count;
+  // Of a sequence in each part, on one device [s]; by group, microbatch, tp.
+  std::map<std::tuple<int, int, int>, std::vector<double>> known;
+  const auto work_s = [&](const Layout& layout) -> const std::vector<double>& {
+    const auto [entry, fresh] =
+        known.try_emplace(std::tuple(layout.group, layout.microbatch, layout.tp));
+    for (std::size_t i = 0; fresh && i < parts.size(); ++i) {
+      const auto seconds = [&](price::Pass pass) {
+        return price::segment_s(model, machine.profile(layout.group), parts[i].first, pass,
+                                layout.microbatch, layout.tp);
+      };
+      const double pieces = parts[i].first == model::SegmentKind::head
+                                ? head_pieces.evaluate({{"b", layout.microbatch}})
+                                : 1.0;
+      entry->second.push_back(parts[i].second * pieces * layout.tp / layout.microbatch *
+                              (seconds(price::Pass::forward) + seconds(price::Pass::backward)));
+    }
+    return entry->second;
+  };
+  double least_s = infinity;
+  for (const Frame& frame : frames) {
+    std::vector<double> fastest_s(parts.size(), infinity);
+    for (const Layout& layout : frame.layouts)
+      for (std::size_t i = 0; i < parts.size(); ++i)
+        fastest_s[i] = std::min(fastest_s[i], work_s(layout)[i]);
+    double sum_s = 0.0;
+    for (const double part_s : fastest_s) sum_s += part_s;
+    least_s = std::min(least_s, sum_s * global_batch / cluster.devices());
+  }
+  return least_s == infinity ? 0.0 : least_s;
+}
+
+}  // namespace brume::tuner
