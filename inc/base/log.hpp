@@ -3,6 +3,8 @@
 
 #include <spdlog/spdlog.h>
 
+#include <cstddef>
+
 namespace brume::log {
 
 using spdlog::debug;
@@ -19,6 +21,9 @@ void start(int rank, int size, bool verbose);
 
 /// What the last start() asked for.
 bool verbose();
+
+/// Width of the terminal that the log goes to, at least 60; 100 where it goes elsewhere.
+std::size_t columns();
 
 /// Whether the last start() made this rank the one that speaks for the job.
 bool leads();

@@ -25,6 +25,11 @@ constexpr std::int64_t round_up(std::int64_t value, std::int64_t step) {
 /// The candidate with the smallest edit distance to `word`; empty when none is near.
 std::string nearest(std::string_view word, std::span<const std::string> candidates);
 
+/// Breaks lines of sentences that are longer than `columns` at spaces, and goes on below the
+/// sentence: behind the word that such a line begins with. Lines of a table, in which there are
+/// several spaces together, and words that are longer stay as they are.
+std::string wrapped(std::string_view text, std::size_t columns);
+
 /// A table with a header line; columns are as wide as their widest cell, numbers to the right.
 class Table {
  public:

@@ -28,6 +28,24 @@ TEST(Text, CountsCarryDecimalUnits) {
   EXPECT_EQ(format_percent(0.999), "100 %");
 }
 
+TEST(Text, SentencesAreBrokenTablesAreNot) {
+  EXPECT_EQ(wrapped("speed   one two three four five\n", 20),
+            "speed   one two\n        three four\n        five\n");
+  EXPECT_EQ(wrapped("speed   one two three", 40), "speed   one two three");
+  EXPECT_EQ(wrapped("speed   " + std::string(50, 'x') + " y\nend\n", 20),
+            "speed   " + std::string(50, 'x') + " y\nend\n");
+  const std::string table = "next    one  two  three\n +1 %    10   200   3000\n";
+  EXPECT_EQ(wrapped(table, 10), table);
+  EXPECT_EQ(wrapped("", 10), "");
+  EXPECT_EQ(wrapped("\n\n", 10), "\n\n");
+  for (std::size_t columns = 1; columns < 30; ++columns) {
+    std::string words = wrapped("why     some words that say why it is so\n", columns);
+    std::erase(words, '\n');
+    std::erase(words, ' ');
+    EXPECT_EQ(words, "whysomewordsthatsaywhyitisso") << columns;
+  }
+}
+
 TEST(Text, NearestForgivesATypingError) {
   const std::vector<std::string> keys{"num_layers", "num_heads", "hidden_size"};
   EXPECT_EQ(nearest("num_layer", keys), "num_layers");

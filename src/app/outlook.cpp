@@ -147,6 +147,13 @@ std::string tables(const Outlook& outlook, const plan::Plan& plan, const hardwar
   return time_table(outlook) + memory_table(memory_by_kind(outlook, plan, machine, cluster));
 }
 
+std::string text(const tuner::Result& result, const Outlook& outlook, const deck::Deck& deck,
+                 const hardware::Machine& machine, const hardware::Cluster& usable) {
+  const plan::Plan& plan = result.best.front().plan;
+  return text(outlook, plan) + tuner::report(result, usable) +
+         tables(outlook, plan, machine, hardware::cluster(deck.cluster));
+}
+
 nlohmann::json described(const Outlook& outlook, const plan::Plan& plan) {
   nlohmann::json object{
       {"tokens_per_s", outlook.tokens_per_s},

@@ -12,6 +12,7 @@
 #include "plan/plan.hpp"
 #include "report/plan_page.hpp"
 #include "schedule/account.hpp"
+#include "tuner/tuner.hpp"
 
 namespace brume::app {
 
@@ -55,6 +56,12 @@ std::vector<report::StageBytes> memory_by_kind(const Outlook& outlook, const pla
 /// @param cluster  as for memory_by_kind
 std::string tables(const Outlook& outlook, const plan::Plan& plan, const hardware::Machine& machine,
                    const hardware::Cluster& cluster);
+
+/// All that a search says of its result.
+///
+/// @param usable  the cluster without what libraries take
+std::string text(const tuner::Result& result, const Outlook& outlook, const deck::Deck& deck,
+                 const hardware::Machine& machine, const hardware::Cluster& usable);
 
 nlohmann::json described(const Outlook& outlook, const plan::Plan& plan);
 

@@ -220,10 +220,8 @@ int plan(const PlanOptions& options) {
   }();
   const tuner::Candidate& best = result.best.front();
   const Outlook look = outlook(given.deck, given.model, given.machine, best.plan, best.seconds());
-  const std::string said =
-      text(look, best.plan) + tuner::report(result, given.cluster) +
-      tables(look, best.plan, given.machine, hardware::cluster(given.deck.cluster));
-  log::info("{}", said);
+  const std::string said = text(result, look, given.deck, given.machine, given.cluster);
+  log::info("{}", wrapped(said, log::columns()));
   if (!options.html.empty())
     write_file(options.html,
                report::html(pictured(given, result, look, "Plan for " + options.deck, said)));

@@ -113,8 +113,7 @@ plan::Plan search_plan(const deck::Deck& deck, const model::Config& model,
   }();
   const tuner::Candidate& best = result.best.front();
   const Outlook look = outlook(deck, model, machine, best.plan, best.seconds());
-  log::info("{}{}{}", text(look, best.plan), tuner::report(result, cluster),
-            tables(look, best.plan, machine, hardware::cluster(deck.cluster)));
+  log::info("{}", wrapped(text(result, look, deck, machine, cluster), log::columns()));
   return best.plan;
 }
 

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 
@@ -29,6 +32,13 @@ void start(int rank, int size, bool verbose) {
 }
 
 bool verbose() { return asked_verbose; }
+
+std::size_t columns() {
+  constexpr std::size_t usual = 100, least = 60;
+  winsize size{};
+  if (::isatty(STDERR_FILENO) == 0 || ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0) return usual;
+  return size.ws_col == 0 ? usual : std::max<std::size_t>(size.ws_col, least);
+}
 
 bool leads() { return is_leader; }
 

@@ -69,6 +69,31 @@ std::string format_seconds(double time_s) {
   return fmt::format("{:.1f} min", time_s / 60.0);
 }
 
+std::string wrapped(std::string_view text, std::size_t columns) {
+  constexpr std::size_t indent = 8;
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(end);
+    const bool sentences = !line.starts_with(' ') && line.find("  ", indent) == line.npos;
+    std::size_t room = columns, least = indent;
+    while (sentences && line.size() > room) {
+      const std::size_t space = line.rfind(' ', room);
+      if (space == line.npos || space < least) break;
+      out.append(line.substr(0, space)).append("\n").append(indent, ' ');
+      line.remove_prefix(space + 1);
+      room = columns - std::min(columns, indent);
+      least = 1;
+    }
+    out += line;
+    if (text.empty()) break;
+    out += '\n';
+    text.remove_prefix(1);
+  }
+  return out;
+}
+
 std::string nearest(std::string_view word, std::span<const std::string> candidates) {
   std::size_t best = std::max<std::size_t>(2, word.size() / 3) + 1;
   std::string found;
