@@ -49,8 +49,7 @@ std::vector<std::string> shipped_names(Shipped kind) {
       if (entry.path().extension() == ".toml") names.push_back(entry.path().stem().string());
   }
   std::ranges::sort(names);
-  const auto repeated = std::ranges::unique(names);
-  names.erase(repeated.begin(), repeated.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
   return names;
 }
 

@@ -257,10 +257,12 @@ void initialise(std::vector<Slab>& slabs, const model::Config& model, std::uint6
     std::int64_t first, count;
   };
   std::vector<Piece> pieces;
-  for (const auto& [range, same] : alike)
+  for (const auto& entry : alike) {
+    const std::vector<const Slab*>& same = entry.second;
     for_pieces(same.front()->elements, room, [&](std::int64_t first, std::int64_t count) {
       pieces.push_back({&same, first, count});
     });
+  }
   // This thread takes values to their places while others make the next ones.
   std::array<std::vector<float>, 2> rooms;
   for (std::vector<float>& values : rooms) values.resize(std::size_t(room));

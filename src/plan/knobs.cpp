@@ -16,6 +16,8 @@ template <class... F>
 struct Overloaded : F... {
   using F::operator()...;
 };
+template <class... F>
+Overloaded(F...) -> Overloaded<F...>;  // Clang before 17 does not find it by itself
 
 /// The deck's key that a knob is searched by; null where it has none.
 const deck::detail::Fields::Field* search_field(const Knob& knob) {
@@ -165,7 +167,7 @@ bool forbid(const Knob& knob, SearchKeys& keys) {
 }
 
 std::string allow(const Knob& knob, SearchKeys& keys) {
-  const auto [least, most] = bounds(knob);
+  const double least = bounds(knob).min, most = bounds(knob).max;
   const auto set = [&](auto member, const auto& all, const std::string& text) -> std::string {
     if (keys.*member == all) return {};
     keys.*member = all;

@@ -116,11 +116,12 @@ std::vector<Operand> ProgramBuilder::moves(std::initializer_list<Move> moves, bo
     operands.push_back(reads(Role::source, source, index));
     operands.push_back(operand(Role::destination, destination, adds, true, index));
   };
-  for (const auto& [source, destination, part] : moves) {
+  for (const Move& move : moves) {
+    const Range part = move.part;
     if (part.count == 0) continue;
-    const Buffer &from = program_.buffer(source), &to = program_.buffer(destination);
+    const Buffer &from = program_.buffer(move.source), &to = program_.buffer(move.destination);
     if (from.content != Content::optimizer || from.bytes == to.bytes) {
-      pair(elements(source, part), elements(destination, part));
+      pair(elements(move.source, part), elements(move.destination, part));
       continue;
     }
     constexpr std::int64_t number_bytes = sizeof(float);
@@ -131,7 +132,7 @@ std::vector<Operand> ProgramBuilder::moves(std::initializer_list<Move> moves, bo
       return Part{id, first * number_bytes, part.count * number_bytes};
     };
     for (std::int64_t number = 0; number < of_element / number_bytes; ++number)
-      pair(numbers(source, from, number), numbers(destination, to, number));
+      pair(numbers(move.source, from, number), numbers(move.destination, to, number));
   }
   return operands;
 }
