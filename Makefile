@@ -33,7 +33,12 @@ TESTS_thread    := -L local
 TESTS_address   := -L 'unit|two_ranks'
 TESTS_undefined := -L 'unit|two_ranks'
 
-.PHONY: all deps configure run check golden-update perf format format-check install clean
+# `make fuzz`: libFuzzer comes with Clang.
+FUZZ_SECONDS  ?= 20
+FUZZ_CLANG    ?= 16
+FUZZ_PACKAGES := clang-$(FUZZ_CLANG) libclang-rt-$(FUZZ_CLANG)-dev libomp-$(FUZZ_CLANG)-dev
+
+.PHONY: all deps configure run check fuzz golden-update perf format format-check install clean
 
 all: configure
 	cmake --build $(BUILD) -j $(JOBS)
@@ -60,6 +65,16 @@ run: all
 check: format-check all
 	$(if $(SAN),,cmake --build $(BUILD) -j $(JOBS) --target emulation)
 	cd $(BUILD) && ctest --output-on-failure -j $(JOBS) $(if $(SAN),$(TESTS_$(SAN)),-LE slow)
+
+# Each kind of file that others give, damaged by libFuzzer for FUZZ_SECONDS.
+fuzz: PACKAGES += $(FUZZ_PACKAGES)
+fuzz: deps
+	cmake -S . -B build-fuzz $$(test -f build-fuzz/CMakeCache.txt || ! command -v ninja >/dev/null || echo -G Ninja) \
+	  -DCMAKE_C_COMPILER=clang-$(FUZZ_CLANG) -DCMAKE_CXX_COMPILER=clang++-$(FUZZ_CLANG) \
+	  -DBRUME_SANITIZE=fuzzer-no-link,address,undefined -DBRUME_NATIVE=OFF -DBRUME_CUDA=OFF \
+	  -DCMAKE_UNITY_BUILD=$(UNITY) -DCMAKE_UNITY_BUILD_BATCH_SIZE=0
+	cmake --build build-fuzz -j $(JOBS) --target fuzz
+	regression/fault/fuzz.sh build-fuzz/regression/fuzz $(FUZZ_SECONDS) $(JOBS)
 
 # Rewrites the expected plans; git shows what changed.
 golden-update: all
@@ -91,4 +106,4 @@ install: all
 	cmake --install $(BUILD)
 
 clean:
-	rm -rf build build-address build-undefined build-thread
+	rm -rf build build-address build-undefined build-thread build-fuzz

@@ -41,6 +41,10 @@ std::optional<std::string> GivenArguments::text(const std::string& name) {
   if (values.size() > 1)
     refuse("--{} is given several values: {:.200}", name,
            fmt::format("{}", fmt::join(values, ", ")));
+  constexpr std::size_t longest = 1000;
+  if (values.begin()->size() > longest)
+    refuse("--{} is given {} characters, at most {} are read", name, values.begin()->size(),
+           longest);
   if (values.begin()->starts_with('$'))
     refuse("--{} is {:.80}, to which the file gives no value: write it there", name,
            *values.begin());

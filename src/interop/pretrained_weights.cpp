@@ -50,8 +50,9 @@ std::map<std::string, std::vector<std::string>> read_index(const fs::path& path)
   for (const auto& [tensor, file] : map->items()) {
     const std::string name = file.is_string() ? file.get<std::string>() : "";
     // A name from outside must not lead out of the directory.
-    require(name.ends_with(".safetensors") && name.find('/') == std::string::npos &&
-                name.find('\0') == std::string::npos,
+    constexpr std::size_t longest_name = 255;  // that a file system has
+    require(name.ends_with(".safetensors") && name.size() <= longest_name &&
+                name.find('/') == std::string::npos && name.find('\0') == std::string::npos,
             Failure::input,
             "{}: tensor {} must lie in a *.safetensors file beside the index, found {}",
             path.string(), shown(tensor), deck::describe_json(file));

@@ -56,6 +56,8 @@ RankEntry parse_entry(const json& object) {
   RankEntry entry;
   object.at("bytes").get_to(entry.digest.bytes);
   object.at("xxh3_128").get_to(entry.digest.hash);
+  require(entry.digest.hash.size() == digest({}).hash.size(), Failure::storage,
+          "is damaged: a hash has {} digits", entry.digest.hash.size());
   for (const json& slab : object.at("slabs")) entry.slabs.push_back(parse_slab(slab));
   return entry;
 }
@@ -80,11 +82,17 @@ std::string lines(const json& object) {
 /// writes the text that is hashed, so the levels of a file that somebody damaged must be few.
 json parse_levels(std::string_view text) {
   static constexpr int max_levels = 8;  // a manifest has 6
-  return json::parse(text, [](int level, json::parse_event_t, json&) {
+  const auto check_level = [](int level, json::parse_event_t, json&) {
     require(level <= max_levels, Failure::storage, "is damaged: it has more than {} levels",
             max_levels);
     return true;
-  });
+  };
+  try {
+    return json::parse(text, check_level);
+  } catch (const json::parse_error& error) {
+    // The library's own message quotes all that it has read.
+    throw Error(Failure::storage, "is damaged: it is not JSON from byte {} on", error.byte);
+  }
 }
 
 /// Hash of a manifest: of its JSON without spaces, keys sorted, its own hash left out.
