@@ -40,6 +40,9 @@ class Session {
   void watch_peers(double limit_s, std::function<void(const SilentRank&)> on_silence);
   void set_silence_limit(double limit_s);  ///< [s] that watch_peers allows
 
+  /// Ends all processes of the job, where MPI has started in this one. Any thread.
+  static void abort(int exit_code);
+
   static std::string library_version();  ///< e.g. "Open MPI v4.1.4"
 
  private:

@@ -32,7 +32,14 @@ class Memory {
   std::int64_t bytes_ = 0;
 };
 
-std::int64_t available_bytes();      ///< left of this node's host memory now; -1: not known
+/// Host memory that is left now, of this node and of what a batch system or a container gives of it
+/// by control groups [bytes]; -1: not known.
+std::int64_t available_bytes();
+/// What this process may still map under its limit (ulimit -v) [bytes]; without one the largest
+/// number.
+std::int64_t address_space_left();
+/// @throws Error(resource) where `bytes` and what libraries and threads map exceed that
+void require_address_space(std::int64_t bytes);
 std::int64_t resident_bytes();       ///< resident set of this process now [bytes]
 std::int64_t peak_resident_bytes();  ///< its maximum so far [bytes]
 

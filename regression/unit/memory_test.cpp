@@ -1,20 +1,30 @@
 #include "device/memory.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <limits>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/error.hpp"
+#include "device/control_group.hpp"
 #include "device/device.hpp"
 
 namespace brume::device {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr std::int64_t mib = std::int64_t{1} << 20;
 
@@ -197,6 +207,106 @@ TEST(Processor, ABoundThreadGetsItsCoresBack) {
     EXPECT_LT(CPU_COUNT(&first), CPU_COUNT(&before));
   }
 }
+
+// --- limits of control groups
+// ---------------------------------------------------------------------
+
+class ControlGroups : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "brume-groups-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    root_ = name;
+  }
+  void TearDown() override { fs::remove_all(root_); }
+
+  void put(const fs::path& name, const std::string& text) const {
+    fs::create_directories((root_ / name).parent_path());
+    std::ofstream(root_ / name) << text;
+  }
+
+  std::int64_t free_bytes() const { return control_group_free_bytes(root_ / "membership", root_); }
+
+  fs::path root_;
+};
+
+TEST_F(ControlGroups, TheLeastOfAllAboveCountsInVersion2) {
+  put("membership", "0::/job/step\n");
+  EXPECT_EQ(free_bytes(), std::numeric_limits<std::int64_t>::max());
+  put("job/step/memory.max", "max\n");
+  put("job/step/memory.current", "100\n");
+  EXPECT_EQ(free_bytes(), std::numeric_limits<std::int64_t>::max());
+  put("job/memory.max", "1000\n");
+  put("job/memory.current", "700\n");
+  EXPECT_EQ(free_bytes(), 300);
+  put("job/memory.stat", "anon 500\nfile 200\ninactive_file 150\n");
+  EXPECT_EQ(free_bytes(), 450);
+  put("job/memory.current", "2000\n");
+  EXPECT_EQ(free_bytes(), 0);
+}
+
+TEST_F(ControlGroups, WithinAContainerTheRootIsTheGroup) {
+  put("membership", "0::/../of/another/namespace\n");
+  put("memory.max", "1000\n");
+  put("memory.current", "400\n");
+  EXPECT_EQ(free_bytes(), 600);
+}
+
+TEST_F(ControlGroups, Version1HasAFolderForMemory) {
+  put("membership", "9:name=systemd:/job\n4:cpu,memory:/job\n3:cpuset:/other\nno line\n");
+  put("memory/job/memory.limit_in_bytes", "1000\n");
+  put("memory/job/memory.usage_in_bytes", "900\n");
+  put("memory/job/memory.stat", "inactive_file 1\ntotal_inactive_file 200\n");
+  EXPECT_EQ(free_bytes(), 300);
+}
+
+// In a group of its own a process has no more than the group; who may not make one skips.
+TEST_F(ControlGroups, TheSystemsOwn) {
+  const fs::path root = "/sys/fs/cgroup";
+  const bool second = fs::exists(root / "cgroup.controllers");
+  const fs::path group =
+      (second ? root : root / "memory") / fmt::format("brume-test-{}", ::getpid());
+  std::error_code error;
+  if (!fs::create_directory(group, error)) GTEST_SKIP() << "no control groups can be made here";
+  const auto say = [&](const char* file, const std::string& text) {
+    std::ofstream out(group / file);
+    return bool(out << text << std::flush);
+  };
+  const bool limited =
+      say(second ? "memory.max" : "memory.limit_in_bytes", std::to_string(256 * mib));
+  int status = -1;
+  if (const pid_t child = ::fork(); child == 0) {
+    const bool in = say("cgroup.procs", std::to_string(::getpid()));
+    const std::int64_t free = available_bytes();
+    std::_Exit(!in ? 77 : free > 128 * mib && free <= 256 * mib ? 0 : 1);
+  } else {
+    ::waitpid(child, &status, 0);
+  }
+  fs::remove(group, error);
+  if (!limited || WEXITSTATUS(status) == 77) GTEST_SKIP() << "no memory can be limited here";
+  EXPECT_EQ(status, 0);
+}
+
+/// Ends with the failure of asking for 3 GiB where 4 are allowed, of which threads need one.
+void ask_for_too_much() {
+  const rlimit limit{rlim_t(4096 * mib), rlim_t(4096 * mib)};
+  ::setrlimit(RLIMIT_AS, &limit);
+  try {
+    require_address_space(1024 * mib);
+    require_address_space(3072 * mib);
+  } catch (const Error& error) {
+    const bool says_why = std::string(error.what()).find("ulimit -v") != std::string::npos;
+    std::_Exit(says_why ? int(error.failure()) : 1);
+  }
+  std::_Exit(1);
+}
+
+#ifndef __SANITIZE_ADDRESS__  // which maps terabytes
+TEST(Memory, AddressSpaceThatIsLimitedIsRefusedEarly) {
+  EXPECT_NO_THROW(require_address_space(std::int64_t{1} << 60));
+  EXPECT_EXIT(ask_for_too_much(), testing::ExitedWithCode(4), "");
+}
+#endif
 
 }  // namespace
 }  // namespace brume::device

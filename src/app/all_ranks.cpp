@@ -2,7 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cstdlib>
+#include <memory>
+#include <optional>
+#include <thread>
 
 #include "base/error.hpp"
 #include "base/log.hpp"
@@ -59,33 +63,43 @@ void refuse_lone_copies(const comm::Communicator& world) {
                           copies);
 }
 
+/// Before MPI has started ranks most likely fail alike: mpirun ends all two seconds after the
+/// first.
+void let_rank_0_speak() {
+  if (number("OMPI_COMM_WORLD_RANK") + number("PMIX_RANK") + number("SLURM_PROCID") > 0)
+    std::this_thread::sleep_for(std::chrono::seconds(3));
+}
+
 }  // namespace
 
 int on_all_ranks(const std::function<int(comm::Session&, comm::Communicator&)>& body) {
-  comm::Session session;
-  const auto world = session.world();
-  log::start(world->rank(), world->size(), log::verbose());
-  session.watch_peers(deck::TrainingKeys{}.silence_limit_s, [&](const comm::SilentRank& peer) {
-    log::error(
-        "brume: rank {} on {} has given no sign of life for {}: it was stopped, or its node is "
-        "lost",
-        peer.rank, peer.host, format_seconds(peer.silence_s));
-    world->abort(int(Failure::network));
-  });
+  std::optional<comm::Session> session;
+  std::unique_ptr<comm::Communicator> world;
   try {
+    device::require_address_space(0);  // or MPI ends in its own ways
+    world = session.emplace().world();
+    log::start(world->rank(), world->size(), log::verbose());
+    session->watch_peers(deck::TrainingKeys{}.silence_limit_s, [](const comm::SilentRank& peer) {
+      log::error(
+          "brume: rank {} on {} has given no sign of life for {}: it was stopped, or its node is "
+          "lost",
+          peer.rank, peer.host, format_seconds(peer.silence_s));
+      comm::Session::abort(int(Failure::network));
+    });
     refuse_lone_copies(*world);
     comm::require_same(*world, "is",
                        fmt::format("brume {} of sources {}", BRUME_VERSION, sources_id));
-    use_devices(session, *world);
-    warn_of_binding(session);
-    return body(session, *world);
+    use_devices(*session, *world);
+    warn_of_binding(*session);
+    return body(*session, *world);
   } catch (const comm::AgreedError& error) {
     if (log::leads()) log::error("brume: {}", error.what());
     return int(error.failure());
   } catch (const std::exception& error) {
     const Error meant = error_of(error);
+    if (!session) let_rank_0_speak();
     log::error("brume: {}", meant.what());
-    world->abort(int(meant.failure()));
+    comm::Session::abort(int(meant.failure()));
     return int(meant.failure());
   }
 }

@@ -274,25 +274,19 @@ struct CommandLine {
   }
 };
 
-}  // namespace
-
-int main(int argc, char** argv) {
+/// Reads the command line and calls its verb. @return the exit code
+int called(int argc, char** argv) {
   CommandLine line;
   try {
     line.cli.parse(argc, argv);
   } catch (const CLI::ExtrasError&) {
-    fmt::print(stderr, "brume: {}\n", line.unexpected());
-    return int(Failure::input);
+    throw Error(Failure::input, line.unexpected());
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() != 0) {
-      fmt::print(stderr, "brume: {}\n`brume --help` and `brume VERB --help` say what there is\n",
-                 error.what());
-      return int(Failure::input);
-    }
+    require(error.get_exit_code() == 0, Failure::input,
+            "{}\n`brume --help` and `brume VERB --help` say what there is", error.what());
     line.cli.exit(error);
-    if (std::cout.flush()) return 0;
-    std::fputs("brume: standard output cannot be written\n", stderr);
-    return int(Failure::storage);
+    require(bool(std::cout.flush()), Failure::storage, "standard output cannot be written");
+    return 0;
   }
   if (!line.verb) {
     std::fputs(line.cli.help().c_str(), stderr);
@@ -301,11 +295,18 @@ int main(int argc, char** argv) {
   log::start(0, 1, line.verbose);
   // A file size limit then shows as a failed write, which names the file.
   std::signal(SIGXFSZ, SIG_IGN);
+  const int code = line.verb();
+  require(std::fflush(stdout) == 0 && std::ferror(stdout) == 0, Failure::storage,
+          "standard output cannot be written");
+  return code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
   try {
-    const int code = line.verb();
-    require(std::fflush(stdout) == 0 && std::ferror(stdout) == 0, Failure::storage,
-            "standard output cannot be written");
-    return code;
+    log::start(0, 1, false);
+    return called(argc, argv);
   } catch (const std::exception& error) {
     const Error meant = error_of(error);
     log::error("brume: {}", meant.what());

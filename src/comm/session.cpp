@@ -22,19 +22,18 @@ namespace brume::comm {
 
 namespace {
 
-/// Ends this process when MPI does not start: a rank that is stopped meanwhile keeps all waiting,
-/// and there is nothing yet that could end the job.
-Watchdog watch_start() {
-  constexpr double limit_s = 300.0;  // thousands of ranks may take minutes
-  return Watchdog(limit_s, [](double silence_s) {
-    log::error("brume: MPI has not started within {}: a rank was stopped, or a node is lost",
+/// For the watchdog of MPI's start and end: a rank that is stopped or lost meanwhile keeps all
+/// waiting, and nothing else is there that could end the job.
+auto end_process(const char* missing) {
+  return [missing](double silence_s) {
+    log::error("brume: MPI has not {} within {}: a rank was stopped, or a node is lost", missing,
                format_seconds(silence_s));
     std::_Exit(int(Failure::network));
-  });
+  };
 }
 
 void start_mpi() {
-  const Watchdog watchdog = watch_start();
+  const Watchdog watchdog(300.0, end_process("started"));  // thousands of ranks may take minutes
   int started = 0;
   check_mpi(MPI_Initialized(&started));
   require(!started, Failure::bug, "a process has one MPI session, this is a second one");
@@ -105,6 +104,12 @@ Session::Session() {
 
 Session::~Session() {
   heartbeat_.reset();
+  std::optional<Watchdog> watchdog;
+  try {
+    watchdog.emplace(60.0, end_process("ended"));
+  } catch (const std::exception&) {
+    // Without a thread for it the end is not watched.
+  }
   MPI_Finalize();
 }
 
@@ -120,6 +125,13 @@ void Session::watch_peers(double limit_s, std::function<void(const SilentRank&)>
 
 void Session::set_silence_limit(double limit_s) {
   if (heartbeat_) heartbeat_->set_limit(limit_s);
+}
+
+void Session::abort(int exit_code) {
+  int started = 0, finalized = 0;
+  MPI_Initialized(&started);
+  MPI_Finalized(&finalized);
+  if (started && !finalized) MPI_Abort(MPI_COMM_WORLD, exit_code);
 }
 
 std::string Session::library_version() {

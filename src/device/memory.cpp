@@ -1,14 +1,18 @@
 #include "device/memory.hpp"
 
 #include <malloc.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <limits>
 #include <string_view>
 
 #include "base/error.hpp"
 #include "base/text.hpp"
+#include "device/control_group.hpp"
 #include "host_memory.hpp"
 
 namespace brume::device {
@@ -26,12 +30,37 @@ std::int64_t kib_entry(const char* path, std::string_view key) {
 
 }  // namespace
 
-std::int64_t available_bytes() { return kib_entry("/proc/meminfo", "MemAvailable:"); }
+std::int64_t available_bytes() {
+  const std::int64_t of_node = kib_entry("/proc/meminfo", "MemAvailable:");
+  const std::int64_t of_groups = control_group_free_bytes();
+  if (of_groups == std::numeric_limits<std::int64_t>::max()) return of_node;
+  return of_node < 0 ? of_groups : std::min(of_node, of_groups);
+}
+
+std::int64_t address_space_left() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+    return std::numeric_limits<std::int64_t>::max();
+  const std::int64_t taken = std::max<std::int64_t>(kib_entry("/proc/self/status", "VmSize:"), 0);
+  return std::max<std::int64_t>(std::int64_t(limit.rlim_cur) - taken, 0);
+}
+
+void require_address_space(std::int64_t bytes) {
+  // Threads reserve tens of MiB each, and libraries end in their own ways where they get none.
+  constexpr std::int64_t for_others = std::int64_t{1} << 30;
+  const std::int64_t left = address_space_left();
+  require(bytes <= left - for_others, Failure::resource,
+          "a process may map {} more (ulimit -v), but needs {}, and {} for threads and libraries: "
+          "raise the limit",
+          format_bytes(double(left)), format_bytes(double(bytes)),
+          format_bytes(double(for_others)));
+}
 
 void require_host_memory(std::int64_t bytes) {
   const std::int64_t available = available_bytes();
   require(available < 0 || bytes <= available, Failure::resource,
-          "a block of {} ({} bytes) was asked for, but this node has {} left",
+          "a block of {} ({} bytes) was asked for, but this node, or this job's part of it, has {} "
+          "left",
           format_bytes(static_cast<double>(bytes)), bytes,
           format_bytes(static_cast<double>(available)));
 }

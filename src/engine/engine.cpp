@@ -131,10 +131,13 @@ struct Engine::Impl {
     const std::int64_t left = device::available_bytes();
     const std::int64_t all = bytes_of_node(host_name(), world.gather(need(host_name(), mine)));
     comm::together(world, [&] {
-      require(left < 0 || all <= left, Failure::resource,
-              "this node's ranks need {} of host memory together, but it has {} left: lower "
-              "cluster.memory_gib or cluster.host_memory_gib, or start fewer ranks on a node",
-              format_bytes(double(all)), format_bytes(double(left)));
+      require(
+          left < 0 || all <= left, Failure::resource,
+          "this node's ranks need {} of host memory together, but it, or this job's part of it, "
+          "has {} left: lower cluster.memory_gib or cluster.host_memory_gib, or start fewer "
+          "ranks on a node",
+          format_bytes(double(all)), format_bytes(double(left)));
+      device::require_address_space(mine);
     });
   }
 

@@ -1,0 +1,18 @@
+/// @file Limits of memory that a batch system or a container sets by control groups of Linux.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+namespace brume::device {
+
+/// What this process's control groups (cgroup, versions 1 and 2) leave of memory, as all of its
+/// processes together use it [bytes]: the least, over its group and those above, of
+/// limit - (usage - pages of files that need not stay). The largest number where none has a limit.
+///
+/// @param membership  which groups the process is in, as /proc/self/cgroup says
+/// @param root        where the groups are mounted: of version 2 here, of version 1 in memory/
+std::int64_t control_group_free_bytes(const std::filesystem::path& membership = "/proc/self/cgroup",
+                                      const std::filesystem::path& root = "/sys/fs/cgroup");
+
+}  // namespace brume::device
