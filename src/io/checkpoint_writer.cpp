@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -59,15 +60,6 @@ void move_into_place(const fs::path& made, const fs::path& final_name) {
   rename_to(aside, made);
 }
 
-/// Values of slabs as they are now.
-GetValues copied(const std::vector<engine::Slab>& slabs) {
-  auto copies = std::make_shared<std::vector<std::vector<float>>>();
-  for (const engine::Slab& slab : slabs) copies->push_back(engine::values(slab));
-  return [copies](std::size_t n, std::int64_t first, std::span<float> values) {
-    std::copy_n((*copies)[n].begin() + first, values.size(), values.begin());
-  };
-}
-
 /// Values of slabs as they are when asked for.
 GetValues current(const std::vector<engine::Slab>& slabs) {
   return [slabs](std::size_t n, std::int64_t first, std::span<float> values) {
@@ -89,7 +81,8 @@ struct CheckpointWriter::Impl {
   // What is being written.
   Manifest manifest;
   GetValues get_values;
-  bool in_place = false;  ///< rank 0: step-N has been renamed
+  std::vector<std::vector<float>> copies;  ///< [slab], kept: new memory takes longer than copying
+  bool in_place = false;                   ///< rank 0: step-N has been renamed
   std::atomic<double> longest_write_s = 0.0;
 
   int rank() const { return comm->rank(); }
@@ -98,6 +91,7 @@ struct CheckpointWriter::Impl {
 
   std::vector<engine::Slab> begin(const CheckpointInfo& info,
                                   const std::vector<engine::Slab>& slabs);
+  GetValues copied(const std::vector<engine::Slab>& slabs);
   void wait();
   void run() noexcept;
   void write();
@@ -122,6 +116,18 @@ std::vector<engine::Slab> CheckpointWriter::Impl::begin(const CheckpointInfo& in
   std::vector<engine::Slab>& mine = manifest.files[std::size_t(rank())].slabs;
   std::ranges::copy_if(slabs, std::back_inserter(mine), &engine::Slab::owned);
   return mine;
+}
+
+/// Values of slabs as they are now.
+GetValues CheckpointWriter::Impl::copied(const std::vector<engine::Slab>& slabs) {
+  copies.resize(slabs.size());
+  for (std::size_t n = 0; n < slabs.size(); ++n) {
+    copies[n].resize(std::size_t(slabs[n].elements));
+    engine::get_values(slabs[n], 0, copies[n]);
+  }
+  return [this](std::size_t n, std::int64_t first, std::span<float> values) {
+    std::copy_n(copies[n].begin() + first, values.size(), values.begin());
+  };
 }
 
 void CheckpointWriter::Impl::wait() {
@@ -303,9 +309,13 @@ CheckpointWriter::~CheckpointWriter() {
 void CheckpointWriter::start(const CheckpointInfo& info, const std::vector<engine::Slab>& slabs) {
   const std::vector<engine::Slab> mine = impl_->begin(info, slabs);
   const bool copies = takes_copy(owned_bytes(mine), impl_->max_copy_bytes);
-  comm::together(*impl_->comm, [&] { impl_->get_values = copies ? copied(mine) : current(mine); });
+  comm::together(*impl_->comm,
+                 [&] { impl_->get_values = copies ? impl_->copied(mine) : current(mine); });
   if (copies)
-    impl_->thread = std::thread([this] { impl_->run(); });
+    impl_->thread = std::thread([this] {
+      ::pthread_setname_np(::pthread_self(), "checkpoint");
+      impl_->run();
+    });
   else
     impl_->run();
 }

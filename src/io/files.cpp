@@ -75,6 +75,10 @@ NewFile::NewFile(const fs::path& path)
 void NewFile::write(std::span<const std::byte> bytes) {
   hasher_.add(bytes);
   write_all(descriptor_, bytes, name_);
+  // The disk works from now on, and sync() waits for the rest only; where it cannot, nothing is
+  // lost.
+  ::sync_file_range(descriptor_.get(), written_, off_t(bytes.size()), SYNC_FILE_RANGE_WRITE);
+  written_ += std::int64_t(bytes.size());
 }
 
 void NewFile::sync() { brume::sync(descriptor_, name_); }

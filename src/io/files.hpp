@@ -63,6 +63,7 @@ class NewFile {
   std::string name_;
   Descriptor descriptor_;
   Hasher hasher_;
+  std::int64_t written_ = 0;  ///< bytes
 };
 
 /// Moves names of a directory to its folder <reason>-K, K the first free number.
