@@ -18,13 +18,13 @@ cat refused
 
 "$BRUME" import tokens -o data "$sources/src" "$sources/inc" "$sources/regression" "$sources/README.md"
 mpirun -n 4 --oversubscribe "$BRUME" run "$deck" --set "$profile"
+# The text changes with the project, and losses by 0.3; how often each byte comes gives 3.7.
 losses() { h5dump -y -m %.17g -d "$1" runs/quickstart/run.h5 | sed -n '/DATA/,/}/p' | grep -oE '[0-9]+\.[0-9]+'; }
 losses /steps/loss | awk 'NR == 1 { first = $1 } { last[NR % 10] = $1 } END {
   for (i in last) sum += last[i]
   mean = sum / 10
   print "first loss", first, "mean of the last ten", mean
-  exit !(NR >= 60 && first > 5.2 && first < 5.8 && mean < 3.0) }'
-# What is held out changes with the project's text, and its loss by 0.3; how often each byte comes gives 3.7.
+  exit !(NR >= 60 && first > 5.2 && first < 5.8 && mean < 3.3) }'
 losses /evaluations/loss | awk '{ last = $1 } END { print "validation loss", last; exit !(NR >= 1 && last < 3.3) }'
 
 # No rank ever holds more than its plan, the copy that a checkpoint takes, and 100 MB; a device's libraries do.
