@@ -1,6 +1,6 @@
-/// @file What a checkpoint costs a training, beside a plain write and fsync of the same bytes; all
-/// in one run, in turns, medians. Files go to a folder of this benchmark's own under TMPDIR, or
-/// under the folder that is given.
+/// @file What checkpoints cost a training, beside a plain write and fsync of the same bytes, and
+/// what comparing replicas does; all in one run, in turns, medians. Files go to a folder of this
+/// benchmark's own under TMPDIR, or under the folder that is given.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -27,6 +27,7 @@
 #include "device/device.hpp"
 #include "device/memory.hpp"
 #include "engine/engine.hpp"
+#include "engine/replicas.hpp"
 #include "io/checkpoint.hpp"
 #include "io/checkpoint_clock.hpp"
 #include "plan/plan.hpp"
@@ -38,6 +39,7 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr int rounds = 9, steps_beside = 8;
+constexpr int compare_every = 100;  // steps, a deck's default
 constexpr double mtbf_s = 3 * 3600.0;
 
 double seconds_since(Clock::time_point start) {
@@ -86,8 +88,8 @@ class Bench {
     engine::Settings settings;
     settings.steps = 1000;
     settings.threads = device::threads_per_rank(session.ranks_per_node());
-    engine_ = std::make_unique<engine::Engine>(
-        plan::equal_stages(model, 4 * world.size(), 1, stage), model, settings, world);
+    plan_ = plan::equal_stages(model, 4 * world.size(), 1, stage);
+    engine_ = std::make_unique<engine::Engine>(plan_, model, settings, world);
     bytes_ = io::owned_bytes(engine_->slabs());
     values_.assign(std::size_t(bytes_), std::byte{42});
     in_place_.emplace(folder_ / "in-place", world_, 0, io::Retention{.last = 1});
@@ -96,7 +98,7 @@ class Bench {
 
   void run() {
     Times plain, in_place, copied, beside;
-    std::vector<double> steps_s;
+    std::vector<double> steps_s, comparisons_s;
     for (int round = -1; round < rounds; ++round) {
       if (round == 0) plain = in_place = copied = beside = {};  // the first one warmed up
       for (int i = 0; i < 3; ++i)  // in turns, because the first one finds memory cold
@@ -108,6 +110,7 @@ class Bench {
       for (int i = 0; i < steps_beside; ++i) steps_s.push_back(step());
       usual_s_ = median(steps_s);
       checkpoint(beside, *copying_, "copied", true);
+      comparisons_s.push_back(compare_replicas());
     }
     std::vector<double> all_bytes{double(bytes_)};
     world_.all_reduce(all_bytes, comm::Reduction::sum);
@@ -121,10 +124,22 @@ class Bench {
     print("from where values lie", in_place, plain_s);
     print("from a copy", copied, plain_s);
     print("from a copy, training on", beside, plain_s);
+    if (world_.size() == 1) return;
+    const double comparison_s = median(comparisons_s);
+    fmt::print(
+        "a comparison of replicas takes {}: {:.3f} % of a training that compares every {} steps\n",
+        format_seconds(comparison_s), 100.0 * comparison_s / (compare_every * usual_s_),
+        compare_every);
   }
 
  private:
   double step() { return slowest(engine_->step(data_).iteration_s); }
+
+  double compare_replicas() {
+    const Clock::time_point start = Clock::now();
+    require(!engine::compare_replicas(*engine_, plan_, world_), Failure::bug, "replicas differ");
+    return slowest(seconds_since(start));
+  }
 
   double slowest(double mine_s) {
     std::vector<double> all{mine_s};
@@ -180,6 +195,7 @@ class Bench {
   comm::Communicator& world_;
   fs::path folder_;
   data::Sampler data_;
+  plan::Plan plan_;
   std::unique_ptr<engine::Engine> engine_;
   std::optional<io::CheckpointWriter> in_place_, copying_;
   std::vector<std::byte> values_;
