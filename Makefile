@@ -38,7 +38,7 @@ FUZZ_SECONDS  ?= 20
 FUZZ_CLANG    ?= 16
 FUZZ_PACKAGES := clang-$(FUZZ_CLANG) libclang-rt-$(FUZZ_CLANG)-dev libomp-$(FUZZ_CLANG)-dev
 
-.PHONY: all deps configure run check fuzz golden-update perf format format-check install clean
+.PHONY: all deps deps-slurm configure run check fuzz golden-update perf format format-check install clean
 
 all: configure
 	cmake --build $(BUILD) -j $(JOBS)
@@ -50,6 +50,10 @@ deps:
 	if [ -z "$$missing" ]; then echo "deps: all packages are there"; exit 0; fi; \
 	echo "deps: installing$$missing"; $(SUDO) apt-get update -q && \
 	DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install -q -y --no-install-recommends $$missing
+
+# What `ctest -L slurm` runs on, besides.
+deps-slurm: PACKAGES += slurmctld slurmd slurm-client slurm-wlm-plugins
+deps-slurm: deps
 
 configure: deps
 	cmake -S . -B $(BUILD) $$(test -f $(BUILD)/CMakeCache.txt || ! command -v ninja >/dev/null || echo -G Ninja) \

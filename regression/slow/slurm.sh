@@ -2,9 +2,9 @@
 # The job template on a real Slurm of one machine, on 2 and on 4 ranks: five times a signal, a checkpoint, exit 75, requeue
 # and resume; a killed rank; signals to all processes of a job; a cancelled job; the time limit, with and without a
 # signal ahead of it. Each job ends with the bits of one that nothing disturbed.
-# Skips where Slurm is not installed or we are not root.
 set -eu
-command -v slurmctld > /dev/null && command -v slurmd > /dev/null && [ "$(id -u)" -eq 0 ] || exit 77
+command -v slurmctld > /dev/null && command -v slurmd > /dev/null && [ "$(id -u)" -eq 0 ] ||
+  { echo "skipped: needs Slurm's daemons (make deps-slurm) and root"; exit 77; }
 . "$BRUME_REGRESSION_DIR/tiny_job.sh"
 end() {
   scancel --user=root 2> /dev/null || true
