@@ -159,6 +159,10 @@ class ClusterPlans {
       plan.stages.push_back(stage);
       first = end;
     }
+    std::mt19937 random = random_;  // the generator stays as it is
+    for (plan::Stage& stage : plan.stages)
+      if (stage.zero_level > 0 && stage.dp > stage.nodes && random() % 2 == 0)
+        stage.replicas = stage.nodes;
     return plan;
   }
 

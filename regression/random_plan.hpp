@@ -99,13 +99,18 @@ struct Split {
   int dp, tp, microbatch;
 };
 
-/// Chooses how far stages run ahead and puts some of what some stages offload on disk; the
-/// generator stays as it is.
+/// Chooses how far stages run ahead, puts some of what some stages offload on disk and lets some
+/// keep several replicas of what they shard; the generator stays as it is.
 inline void choose_later_knobs(std::mt19937 random, plan::Plan& plan) {
   plan.run_ahead = pick(random, {1, 2});
   for (plan::Stage& stage : plan.stages) {
     stage.optim_disk_ratio = pick(random, {0, 0, 0, 1, 2}) / 2.0 * stage.optim_offload_ratio;
     stage.act_disk_ratio = pick(random, {0, 0, 0, 1, 2}) / 2.0 * stage.act_offload_ratio;
+  }
+  for (plan::Stage& stage : plan.stages) {
+    const int replicas = pick(random, {1, 2, 3});
+    if (stage.zero_level > 0 && stage.dp % replicas == 0 && stage.dp > replicas)
+      stage.replicas = replicas;
   }
 }
 

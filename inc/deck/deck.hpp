@@ -146,6 +146,7 @@ struct SearchKeys {
   std::vector<int> microbatch = {};
   std::vector<int> run_ahead = {1, 2};
   std::vector<int> zero_levels = {0, 1, 2, 3};
+  bool shard_within_node = true;  ///< ZeRO may shard within each node, with replicas between them
   bool recompute = true;
   bool recompute_all = false;  ///< of conventions "mist": every layer in every plan
   std::vector<double> weight_offload = {0.0, 0.5, 1.0};

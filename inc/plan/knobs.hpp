@@ -46,6 +46,7 @@ struct Knob {
   const char* unit = "";
   const char* help = "";     ///< for a plan's text
   const char* column = "";   ///< heading in the table of stages; shares stand together
+  bool rare = false;         ///< its column stands only where some stage uses it
   const char* without = "";  ///< what a plan lacks where this is at its lower bound
   int turn = 0;              ///< its search key's, where nothing fits; what costs least comes first
 };
@@ -142,6 +143,16 @@ inline constexpr Knob knobs[] = {
      .column = "ZeRO",
      .without = "ZeRO",
      .turn = 2},
+    {.name = "replicas",
+     .symbol = "R",
+     .member = &Stage::replicas,
+     .search = &SearchKeys::shard_within_node,
+     .min = 1,
+     .help = "of what ZeRO shards, each over dp / replicas ranks",
+     .column = "replicas",
+     .rare = true,
+     .without = "shards within nodes",
+     .turn = 15},
     {.name = "ckpt_layers",
      .symbol = "c",
      .member = &Stage::ckpt_layers,

@@ -22,6 +22,7 @@ struct Stage {
   int dp = 1;
   int tp = 1;
   int zero_level = 0;   ///< 1 shards optimizer state over dp, 2 also gradients, 3 also weights
+  int replicas = 1;     ///< of what is sharded, each over dp / replicas neighbouring ranks
   int ckpt_layers = 0;  ///< last layers of the stage whose activations are recomputed
   double weight_offload_ratio = 0.0;  ///< shares that do not stay on the device
   double grad_offload_ratio = 0.0;
@@ -32,6 +33,7 @@ struct Stage {
   std::string group = {};  ///< of the cluster; empty where it has one only
 
   int devices() const { return dp * tp; }
+  int shard_ranks() const { return dp / replicas; }
   bool operator==(const Stage&) const = default;
 };
 
@@ -73,6 +75,13 @@ struct Place {
 };
 Place place(const Plan& plan, int rank);
 int rank_of(const Plan& plan, int stage, int dp_rank, int tp_rank);
+
+/// Where a data-parallel rank stands among those that shard a replica of the stage's state.
+struct ShardPlace {
+  int replica;
+  int shard;
+};
+ShardPlace shard_place(const Stage& stage, int dp_rank);
 
 /// `num_stages` stages of as many layers each, which divide the model's; all else as in `like`.
 Plan equal_stages(const model::Config& model, int global_batch, int num_stages, const Stage& like);

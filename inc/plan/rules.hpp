@@ -24,7 +24,7 @@ inline double select(double condition, double yes, double no) { return condition
 /// The knobs of a stage that say where it keeps weights, gradients and optimizer state.
 template <class N>
 struct StateKnobs {
-  N dp;
+  N shard_ranks;
   N zero_level;
   N weight_offload_ratio;
   N grad_offload_ratio;
@@ -35,7 +35,7 @@ struct StateKnobs {
 /// @param value  of a member of Stage
 template <class N>
 StateKnobs<N> state_knobs(const auto& value) {
-  return {.dp = value(&Stage::dp),
+  return {.shard_ranks = N(value(&Stage::dp) / value(&Stage::replicas)),
           .zero_level = value(&Stage::zero_level),
           .weight_offload_ratio = value(&Stage::weight_offload_ratio),
           .grad_offload_ratio = value(&Stage::grad_offload_ratio),
@@ -55,20 +55,45 @@ struct Sharded {
   N weights;
 };
 
-/// ZeRO level 1 shards optimizer state over dp, level 2 also gradients, level 3 also weights. One
-/// data-parallel rank has nothing to shard, whatever the level.
+/// ZeRO level 1 shards optimizer state, level 2 also gradients, level 3 also weights. One rank has
+/// nothing to shard, whatever the level.
 ///
+/// @param shard_ranks  dp / replicas
 /// @source  ZeRO (Rajbhandari et al. 2020), P_os, P_os+g, P_os+g+p
 template <class N>
-Sharded<N> sharded(const N& zero_level, const N& dp) {
+Sharded<N> sharded(const N& zero_level, const N& shard_ranks) {
   using numbers::less;
-  const N level = less(1.0, dp) * zero_level;
+  const N level = less(1.0, shard_ranks) * zero_level;
   return {.optimizer = less(0.5, level), .grads = less(1.5, level), .weights = less(2.5, level)};
 }
 
 inline Sharded<bool> sharded(const Stage& stage) {
-  const Sharded<double> of = sharded(double(stage.zero_level), double(stage.dp));
+  const Sharded<double> of = sharded(double(stage.zero_level), double(stage.shard_ranks()));
   return {.optimizer = of.optimizer > 0.0, .grads = of.grads > 0.0, .weights = of.weights > 0.0};
+}
+
+/// Where the ranks of a collective are: on how many nodes, and how many on each.
+template <class N>
+struct Spread {
+  N nodes;
+  N per_node;
+};
+
+/// The data-parallel ranks of a stage that shard one replica, which are neighbours; and the ranks
+/// of all replicas that hold the same shard. With one replica the first are all of dp.
+template <class N>
+struct ShardSpreads {
+  Spread<N> shards;
+  Spread<N> replicas;
+};
+
+/// @param dp_per_node  data-parallel ranks on a node: devices_per_node / tp
+template <class N>
+ShardSpreads<N> shard_spreads(const N& nodes, const N& dp_per_node, const N& replicas) {
+  using std::min;
+  const N ranks = nodes * dp_per_node / replicas, on_node = min(ranks, dp_per_node),
+          beside = dp_per_node / on_node;  // replicas on a node
+  return {.shards = {ranks / on_node, on_node}, .replicas = {replicas / beside, beside}};
 }
 
 /// Elements at the end of a range that do not stay on the device, or of these on disk: whole cache
@@ -97,17 +122,17 @@ struct KeptState {
   N grads_staged;         ///< 1 where a backward writes a buffer of its own, added up afterwards
 };
 
-/// A range is all of the block, or whole / dp where it is sharded. Weights and gradients are staged
-/// where they are sharded or partly on the host; what is not staged is used in place.
+/// A range is all of the block, or whole / shard_ranks where it is sharded. Weights and gradients
+/// are staged where they are sharded or partly on the host; what is not staged is used in place.
 ///
 /// @param whole  elements of the block's layout, a multiple of 16 dp
 /// @source       src/schedule/README.md, "State"
 template <class N>
 KeptState<N> kept_state(const StateKnobs<N>& knobs, const N& whole) {
   using numbers::less, numbers::select, std::max;
-  const Sharded<N> shards = sharded(knobs.zero_level, knobs.dp);
+  const Sharded<N> shards = sharded(knobs.zero_level, knobs.shard_ranks);
   const auto kept = [&](const N& is_sharded) {
-    return N(whole / select(is_sharded, knobs.dp, 1.0));
+    return N(whole / select(is_sharded, knobs.shard_ranks, 1.0));
   };
   const N weights = kept(shards.weights), grads = kept(shards.grads),
           optimizer = kept(shards.optimizer);

@@ -69,6 +69,8 @@ struct Ranks {
 };
 Ranks tp_ranks(const plan::Stage& stage);
 Ranks dp_ranks(const plan::Stage& stage);
+Ranks shard_ranks(const plan::Stage& stage);  ///< plan::shard_spreads, as the next ones
+Ranks replica_ranks(const plan::Stage& stage);
 /// All ranks of a plan, as nodes of this profile hold them.
 Ranks world_ranks(const hardware::Profile& profile, int devices);
 

@@ -81,7 +81,14 @@ enum class Operation : std::uint8_t {
 };
 const char* name(Operation operation);
 
-enum class Group : std::uint8_t { none, tp, dp, world };
+enum class Group : std::uint8_t {
+  none,
+  tp,
+  dp,
+  shards,    ///< of dp, those that shard one replica
+  replicas,  ///< of dp, those of each replica that hold the same shard
+  world,
+};
 
 /// Tasks of phase `update` apply the last iteration's gradients: the executor skips them while
 /// there are none, and runs them alone when weights must be final (checkpoint, evaluation, end).

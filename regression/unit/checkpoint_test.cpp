@@ -65,6 +65,11 @@ plan::Plan with_disk(plan::Plan plan, double optim_disk, double act_disk) {
   return plan;
 }
 
+plan::Plan with_replicas(plan::Plan plan, int replicas) {
+  for (plan::Stage& stage : plan.stages) stage.replicas = replicas;
+  return plan;
+}
+
 const std::vector<plan::Plan>& plans() {
   static const std::vector<plan::Plan> all = {
       make_plan(1, 1, 1, 0, 0.0),
@@ -78,6 +83,8 @@ const std::vector<plan::Plan>& plans() {
       mixed_plan(),
       with_disk(make_plan(1, 1, 3, 0, 0.5), 0.6, 0.0),
       make_plan(2, 1, 3, 1, 0.0, 0.5),
+      with_replicas(make_plan(1, 4, 1, 3, 0.5), 2),
+      with_replicas(make_plan(1, 6, 1, 1, 0.25), 3),
   };
   return all;
 }
@@ -231,7 +238,7 @@ TEST_P(AnyPlan, ResumedUnderAnotherPlanGivesTheSameLosses) {
   EXPECT_LE(test::largest_difference(after.losses, expected), 1e-5);
 }
 
-INSTANTIATE_TEST_SUITE_P(Checkpoint, AnyPlan, ::testing::Range(0, 11));
+INSTANTIATE_TEST_SUITE_P(Checkpoint, AnyPlan, ::testing::Range(0, 13));
 
 constexpr auto bf16 = model::Precision::bf16, fp16 = model::Precision::fp16,
                fp32 = model::Precision::fp32;

@@ -96,6 +96,30 @@ TEST_P(Contract, RandomPlanOfASpecialModelTrainsLikeOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(Engine, Contract, ::testing::Range(0, test::trials(test::num_plans)));
 
+class ReplicasContract : public ::testing::TestWithParam<int> {};
+
+// Two replicas on two ranks each, and three, with nothing and with half of all state on the host.
+TEST_P(ReplicasContract, ShardsInReplicasTrainLikeOneRank) {
+  const int zero_level = GetParam();
+  std::mt19937 random(17);
+  const model::Config model = test::random_model(random);
+  for (const int replicas : {2, 3})
+    for (const double share : {0.0, 0.5}) {
+      plan::Plan plan{.global_batch = 4 * replicas, .microbatches = 2, .stages = {}};
+      plan.stages = {{.layers = model.num_layers,
+                      .devices_per_node = 2 * replicas,
+                      .dp = 2 * replicas,
+                      .zero_level = zero_level,
+                      .replicas = replicas,
+                      .weight_offload_ratio = share,
+                      .grad_offload_ratio = share,
+                      .optim_offload_ratio = share}};
+      expect_contract(model, plan);
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Engine, ReplicasContract, ::testing::Values(1, 2, 3));
+
 /// Four windows of three documents each a step, and the same documents as a sequence each, behind
 /// which what is not learned fills it.
 struct PackedAndAlone {

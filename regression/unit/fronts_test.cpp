@@ -52,8 +52,7 @@ std::vector<Point> all_strategies(Grid& grid, const Seat& seat, int layers,
                                   const deck::SearchKeys& keys) {
   std::vector<Point> all;
   for (int ckpt = 0; ckpt <= layers; ++ckpt)
-    for (int zero : keys.zero_levels) {
-      if (seat.mesh().dp == 1 && zero != keys.zero_levels[0]) continue;
+    for (const auto& [zero, replicas] : Axes(keys).shardings(seat.mesh()))
       for (double w : keys.weight_offload)
         for (double g : keys.grad_offload)
           for (double o : keys.optim_offload)
@@ -62,8 +61,8 @@ std::vector<Point> all_strategies(Grid& grid, const Seat& seat, int layers,
                              .layers = layers,
                              .ckpt_layers = ckpt,
                              .zero_level = zero,
+                             .replicas = replicas,
                              .ratios = {w, g, o, a}});
-    }
   grid.price_time(seat, all);
   grid.price_memory(seat, all);
   return all;
@@ -82,7 +81,7 @@ TEST(Fronts, NoStrategyThatFitsIsFaster) {
     profile.bytes_per_s *= speed;
     const hardware::Machine machine(profile);
     hardware::Cluster cluster{hardware::NodeGroup{
-        .nodes = 1,
+        .nodes = trial % 4 == 3 ? 2 : 1,
         .devices_per_node = pick<int>(random, {2, 4}),
         .memory_bytes = 700'000 + std::int64_t(random() % 2'000'000),
         .host_memory_bytes = pick<std::int64_t>(random, {500'000, 4'000'000, 1 << 30})}};

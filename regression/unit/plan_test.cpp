@@ -129,6 +129,14 @@ TEST(PlanCheck, NamesWhatIsWrong) {
        "stage 1: microbatch x dp x microbatches = 1 x 2 x 4 must be global_batch = 16"},
       {[](Plan& p) { p.microbatches = 3; }, "2 x 2 x 3 must be global_batch = 16"},
       {[](Plan& p) { p.stages[0].zero_level = 4; }, "stage 0: zero_level must be from 0 to 3"},
+      {[](Plan& p) { p.stages[0].replicas = 0; }, "stage 0: replicas must be at least 1, found 0"},
+      {[](Plan& p) { p.stages[0].replicas = 2; },
+       "stage 0: replicas must divide dp = 2 into shards of at least 2 ranks, found 2"},
+      {[](Plan& p) {
+         p.stages[1].zero_level = 0;
+         p.stages[1].replicas = 2;
+       },
+       "stage 1: replicas must be 1 where zero_level = 0 shards nothing"},
       {[](Plan& p) { p.stages[1].ckpt_layers = 3; },
        "stage 1: ckpt_layers must be from 0 to its 2 layers"},
       {[](Plan& p) { p.stages[0].weight_offload_ratio = -0.5; },
@@ -152,6 +160,28 @@ TEST(PlanCheck, NamesWhatIsWrong) {
     EXPECT_NE(message.find(says), std::string::npos)
         << "'" << message << "' lacks '" << says << "'";
   }
+}
+
+// Three nodes of four devices: 6 devices a replica are one node and a half.
+TEST(PlanCheck, ReplicasLieAlikeOnTheirNodes) {
+  const hardware::Cluster three_nodes = hardware::NodeGroup{.nodes = 3, .devices_per_node = 4};
+  Plan plan{
+      .global_batch = 12,
+      .microbatches = 1,
+      .stages = {{.layers = 5, .nodes = 3, .devices_per_node = 4, .dp = 12, .zero_level = 2}}};
+  for (const int replicas : {1, 3, 6}) {
+    plan.stages[0].replicas = replicas;
+    EXPECT_NO_THROW(check(plan, small, three_nodes)) << replicas;
+  }
+  plan.stages[0].replicas = 2;
+  EXPECT_THROW(check(plan, small, three_nodes), Error);
+}
+
+TEST(Plan, ATableHasReplicasWhereThereAreAny) {
+  Plan plan = sample();
+  EXPECT_EQ(table(plan).find("replicas"), std::string::npos);
+  plan.stages[1].replicas = 2;
+  EXPECT_NE(table(plan).find("ZeRO  replicas  recomputed"), std::string::npos) << table(plan);
 }
 
 // 2 x 15 tokens have halves, 1 x 15 have none.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <random>
 #include <string>
@@ -67,6 +68,39 @@ TEST_P(Replicas, AreAlikeUntilABitFlips) {
     }
     const int first = plan::rank_of(plan_, 0, 0, 1), third = plan::rank_of(plan_, 0, 2, 1);
     EXPECT_EQ(difference->ranks, (Ranks{{first, third}, {spoilt}}));
+  });
+}
+
+// Four data-parallel ranks in two replicas: each shard of the weights is there twice.
+TEST(ShardedReplicas, AreComparedShardByShard) {
+  const model::Config model{.num_layers = 2,
+                            .hidden_size = 32,
+                            .num_heads = 4,
+                            .ffn_size = 64,
+                            .seq_len = 8,
+                            .vocab_size = 31};
+  plan::Plan plan = test::one_rank_plan(model, 8);
+  plan.microbatches = 2;
+  plan.stages[0] = {.layers = 2, .devices_per_node = 4, .dp = 4, .zero_level = 3, .replicas = 2};
+  const test::TokenFixture tokens(model.vocab_size);
+  const data::Sampler data = tokens.sampler(model.seq_len);
+  comm::run_local(4, [&](comm::Communicator& world) {
+    Engine engine(plan, model, test::contract_settings(4), world);
+    for (int i = 0; i < 3; ++i) {
+      engine.step(data);
+      EXPECT_FALSE(compare_replicas(engine, plan, world));
+    }
+    for (const Slab& slab : engine.slabs())
+      if (world.rank() == 3 && slab.kind == "weight" && slab.global_shape.size() == 2) {
+        set_values(slab, 0, std::array{7.0F});
+        break;
+      }
+    const auto difference = compare_replicas(engine, plan, world);
+    ASSERT_TRUE(difference);
+    // Nobody knows which of two is right.
+    Ranks ranks = difference->ranks;
+    std::ranges::sort(ranks);
+    EXPECT_EQ(ranks, (Ranks{{1}, {3}}));
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <random>
 
 #include "random_plan.hpp"
@@ -12,7 +13,7 @@ namespace {
 
 using symbolic::Expr;
 
-const StateKnobs<Expr> variable_knobs{.dp = Expr::variable("dp"),
+const StateKnobs<Expr> variable_knobs{.shard_ranks = Expr::variable("shard_ranks"),
                                       .zero_level = Expr::variable("z"),
                                       .weight_offload_ratio = Expr::variable("w"),
                                       .grad_offload_ratio = Expr::variable("g"),
@@ -21,7 +22,7 @@ const StateKnobs<Expr> variable_knobs{.dp = Expr::variable("dp"),
 
 std::map<std::string, double, std::less<>> values_of(const StateKnobs<double>& knobs,
                                                      double whole) {
-  return {{"dp", knobs.dp},
+  return {{"shard_ranks", knobs.shard_ranks},
           {"z", knobs.zero_level},
           {"w", knobs.weight_offload_ratio},
           {"g", knobs.grad_offload_ratio},
@@ -50,15 +51,15 @@ TEST(Rules, ExpressionsAndNumbersAgree) {
   const auto share = [&] { return test::pick(random, {0, 0, 1, 2, 3, 7, 10}) / 10.0; };
   const std::vector<Expr> expressions = parts(kept_state(variable_knobs, Expr::variable("whole")));
   for (int trial = 0; trial < 2000; ++trial) {
-    const double dp = test::pick(random, {1, 2, 3, 4, 6, 8});
+    const double ranks = test::pick(random, {1, 2, 3, 4, 6, 8});
     const double o = share();
-    const StateKnobs<double> knobs{.dp = dp,
+    const StateKnobs<double> knobs{.shard_ranks = ranks,
                                    .zero_level = double(test::pick(random, {0, 1, 2, 3})),
                                    .weight_offload_ratio = share(),
                                    .grad_offload_ratio = share(),
                                    .optim_offload_ratio = o,
                                    .optim_disk_ratio = o * share()};
-    const double whole = 16.0 * dp * double(1 + random() % 100000);
+    const double whole = 16.0 * ranks * double(1 + random() % 100000);
     const std::vector<double> numbers = parts(kept_state(knobs, whole));
     for (std::size_t i = 0; i < numbers.size(); ++i)
       ASSERT_EQ(numbers[i], expressions[i].evaluate(values_of(knobs, whole))) << "part " << i;
@@ -97,6 +98,39 @@ TEST(Rules, StateOfABlockByHand) {
                                          640.0);
   const std::vector<double> by_hand{640, 640, 160, 160, 0, 80, 160, 48, 0, 1};
   EXPECT_EQ(parts(s), by_hand);
+}
+
+// Two replicas of the same block: each shard is twice as large.
+TEST(Rules, AReplicaIsShardedOverItsOwnRanks) {
+  const Stage stage{.dp = 4, .zero_level = 3, .replicas = 2};
+  const KeptState<double> s = kept_state(state_knobs(stage), 640.0);
+  EXPECT_EQ(s.weights, 320.0);
+  EXPECT_EQ(s.grads, 320.0);
+  EXPECT_EQ(s.optimizer, 320.0);
+  EXPECT_FALSE(sharded({.dp = 4, .zero_level = 3, .replicas = 4}).optimizer);
+}
+
+TEST(Rules, ShardsLieOnNeighboursAndReplicasApart) {
+  const auto spreads = [](int nodes, int dp_per_node, int replicas) {
+    const ShardSpreads<int> of = shard_spreads(nodes, dp_per_node, replicas);
+    return std::array{of.shards.nodes, of.shards.per_node, of.replicas.nodes, of.replicas.per_node};
+  };
+  EXPECT_EQ(spreads(4, 8, 1), (std::array{4, 8, 1, 1}));
+  EXPECT_EQ(spreads(4, 8, 4), (std::array{1, 8, 4, 1}));   // one on each node
+  EXPECT_EQ(spreads(4, 8, 2), (std::array{2, 8, 2, 1}));   // each on two
+  EXPECT_EQ(spreads(4, 8, 16), (std::array{1, 2, 4, 4}));  // four on each
+  EXPECT_EQ(spreads(1, 8, 2), (std::array{1, 4, 1, 2}));
+  for (const int replicas : {1, 2, 4, 8, 16}) {
+    const ShardSpreads<Expr> as_expressions =
+        shard_spreads(Expr::variable("n"), Expr(Expr::variable("m") / 2.0), Expr::variable("R"));
+    const ShardSpreads<int> numbers = shard_spreads(4, 8, replicas);
+    const std::map<std::string, double, std::less<>> at{
+        {"n", 4.0}, {"m", 16.0}, {"R", double(replicas)}};
+    EXPECT_EQ(as_expressions.shards.nodes.evaluate(at), numbers.shards.nodes);
+    EXPECT_EQ(as_expressions.shards.per_node.evaluate(at), numbers.shards.per_node);
+    EXPECT_EQ(as_expressions.replicas.nodes.evaluate(at), numbers.replicas.nodes);
+    EXPECT_EQ(as_expressions.replicas.per_node.evaluate(at), numbers.replicas.per_node);
+  }
 }
 
 // A share of less than a cache line stays where it is, so nothing has to be brought together.

@@ -403,6 +403,47 @@ TEST(Compile, ShardedWeightsAreGatheredForEachUse) {
   EXPECT_EQ(count(plan, Operation::reduce_scatter, 1), 2);
 }
 
+/// What a collective of a layer is over, and how much it moves.
+struct Moved {
+  Operation operation;
+  Group group;
+  int microbatch;
+  std::int64_t bytes;
+  bool operator==(const Moved&) const = default;
+};
+
+/// Those of gradients of block 1 in the Program of a rank, in their order.
+std::vector<Moved> gradient_collectives(const plan::Plan& plan, int rank) {
+  std::vector<Moved> found;
+  for (const Task& task : compile(plan, small_model(), rank).tasks)
+    if (task.channel == Channel::collective_dp && task.block == 1 &&
+        task.operation != Operation::all_gather)
+      found.push_back({task.operation, task.group, task.microbatch, task.operands[0].bytes});
+  return found;
+}
+
+// Of four ranks two shard a replica; the last microbatch's sums go to the other replica too, which
+// takes a shard's bytes.
+TEST(Compile, ReplicasSumTheirShardsOnce) {
+  plan::Plan plan = small_plan(1, 4, 1, 2);
+  plan.stages[0].replicas = 2;
+  const std::int64_t all = 4 * model::layout(model::blocks(small_model())[1], 1, 0, 4).elements;
+  const Moved scattered{Operation::reduce_scatter, Group::shards, 1, all},
+      summed{Operation::all_reduce, Group::replicas, 1, all / 2};
+  Moved before = scattered;
+  before.microbatch = 0;
+  for (int rank = 0; rank < 4; ++rank) {
+    plan.stages[0].zero_level = 1;
+    EXPECT_EQ(gradient_collectives(plan, rank), (std::vector{scattered, summed}));
+    for (const int level : {2, 3}) {
+      plan.stages[0].zero_level = level;
+      EXPECT_EQ(gradient_collectives(plan, rank), (std::vector{before, scattered, summed}));
+    }
+  }
+  EXPECT_EQ(group_ranks(plan, 2, Group::shards), (std::vector{2, 3}));
+  EXPECT_EQ(group_ranks(plan, 2, Group::replicas), (std::vector{0, 2}));
+}
+
 TEST(Compile, OffloadedWeightsAndGradientsTravel) {
   plan::Plan plan = small_plan(1, 1, 1, 3);
   plan.stages[0].weight_offload_ratio = 1.0;

@@ -183,6 +183,36 @@ TEST(StageTime, ShardedStateIsExchangedInEachMicrobatch) {
   EXPECT_NEAR(times(plan, model, profile).stable_s(), reductions_s + gathers_s, 1e-12);
 }
 
+// Two replicas on two nodes: what is exchanged in each microbatch stays within a node, and the last
+// reduction of shards between the nodes is exposed behind it.
+TEST(StageTime, ReplicasMeetOnceAnIteration) {
+  const model::Config model = samples::small_model(2);
+  hardware::Profile profile = unit_profile(model);
+  for (hardware::OperatorRow& row : profile.operators) row.forward_s = row.backward_s = 0.0;
+  profile.bytes_per_s = 1e30;
+  for (const char* kind : {"all_reduce", "reduce_scatter", "all_gather"})  // ten times slower
+    for (std::int64_t bytes : {1000, 1000000})
+      for (const auto& [nodes, per_node] : {std::pair{2, 2}, std::pair{2, 1}})
+        profile.links.push_back({kind, nodes, per_node, bytes,
+                                 10.0 * hardware::link_time(profile, kind, 1, 2, double(bytes))});
+  plan::Plan plan = one_stage(2);
+  plan.stages[0].nodes = plan.stages[0].devices_per_node = 2;
+  plan.stages[0].dp = 4;
+  plan.stages[0].zero_level = 2;
+  plan.stages[0].replicas = 2;
+  const auto moved_s = [&](const char* kind, int nodes, int per_node, double share, int block) {
+    const model::Layout layout = model::layout(model::blocks(model)[std::size_t(block)], 1, 0, 4);
+    return hardware::link_time(profile, kind, nodes, per_node,
+                               share * 4.0 * double(layout.elements));
+  };
+  const auto scattered_s = [&](int block) { return moved_s("reduce_scatter", 1, 2, 1.0, block); };
+  const auto summed_s = [&](int block) { return moved_s("all_reduce", 2, 1, 0.5, block); };
+  const PassTimes time = times(plan, model, profile);
+  EXPECT_NEAR(time.stable_s(), scattered_s(0) + 2.0 * scattered_s(1) + scattered_s(3), 1e-12);
+  EXPECT_NEAR(time.last_s, 2.0 * summed_s(1) + summed_s(3), 1e-12);
+  EXPECT_GE(time.end_s, summed_s(0));  // nothing comes after the embedding's
+}
+
 TEST(StageTime, TermsAddUpToTheirSums) {
   const model::Config model = samples::small_model();
   std::mt19937 random(3);

@@ -64,6 +64,9 @@ TEST_F(TorchTitan, SaysThePlan) {
   EXPECT_TRUE(says(".num_tokens_per_train_step = 524288\n"));
   EXPECT_TRUE(says("config.activation_checkpoint = None\n"));
   EXPECT_FALSE(says("num_pp_microbatches"));
+  plan.stages[0].replicas = 2;
+  EXPECT_TRUE(says(".data_parallel_replicate_degree = 2\n"));
+  EXPECT_TRUE(says(".data_parallel_shard_degree = 2\n"));
   plan.stages[0].zero_level = 2;
   EXPECT_TRUE(says(".fsdp_reshard_after_forward = \"never\"\n"));
   plan.stages[0].zero_level = 0;

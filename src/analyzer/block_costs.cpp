@@ -83,7 +83,7 @@ BlockCosts block_costs(const model::Config& model, const Costs& costs, const mod
   const Variables v;
   const KeptState s = kept_state(block);
   const Expr later = less(1.0, v.G);  // some microbatch comes before the last
-  const plan::Sharded<Expr> shards = plan::sharded(v.z, v.dp);
+  const plan::Sharded<Expr> shards = plan::sharded(v.z, Expr(v.dp / v.R));
   const Expr fresh_bytes = grad_bytes * s.grads_staged * s.grads;
   return {
       .update = update(model, costs, s),
@@ -97,7 +97,8 @@ BlockCosts block_costs(const model::Config& model, const Costs& costs, const mod
                 .out_s = costs.copy_out(grad_bytes * s.host_grads)},
       .last_grads = {.sums_s = later * costs.clear_or_add(fresh_bytes) +
                                costs.copy(grad_bytes * s.grads_staged * min(s.optimizer, s.grads)),
-                     .reduce_s = costs.gradient_reduction(grad_bytes * s.whole),
+                     .reduce_s = costs.gradient_reduction(grad_bytes * s.whole) +
+                                 costs.replica_reduction(grad_bytes * s.whole),
                      .out_s = costs.copy_out(grad_bytes * min(s.host_grads, s.optimizer))},
       .grads_staged = s.grads_staged};
 }

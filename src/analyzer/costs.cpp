@@ -62,7 +62,8 @@ Costs::Costs(const model::Config& model, const hardware::Machine& machine, Stage
     : model_(std::make_shared<model::Config>(model)),
       machine_(std::make_shared<hardware::Machine>(machine)),
       profile_(machine_, &machine_->profile(role.group)),
-      role_(role) {
+      role_(role),
+      spreads_(plan::shard_spreads(v_.n, Expr(v_.m / v_.tp), v_.R)) {
   // The functions outlive this object, so they hold what they read.
   const auto priced = [p = profile_](const char* name, auto seconds) {
     return remembering(name, [=](Arguments x) {
@@ -153,12 +154,19 @@ Expr Costs::tp_all_gather(const Expr& bytes) const {
 }
 
 Expr Costs::gradient_reduction(const Expr& bytes) const {
-  return Expr::call(gradient_reduction_, {v_.n, v_.m / v_.tp, bytes, v_.z});
+  const auto& [nodes, per_node] = spreads_.shards;
+  return Expr::call(gradient_reduction_, {nodes, per_node, bytes, v_.z});
+}
+
+Expr Costs::replica_reduction(const Expr& bytes) const {
+  const auto& [nodes, per_node] = spreads_.replicas;
+  return Expr::call(all_reduce_, {nodes, per_node, bytes * v_.R / v_.dp});
 }
 
 Expr Costs::weight_gather(const Expr& bytes) const {
-  return Expr::call(all_gather_,
-                    {v_.n, v_.m / v_.tp, bytes * plan::sharded(v_.z, v_.dp).optimizer});
+  const auto& [nodes, per_node] = spreads_.shards;
+  const Expr is_sharded = plan::sharded(v_.z, Expr(v_.dp / v_.R)).optimizer;
+  return Expr::call(all_gather_, {nodes, per_node, bytes * is_sharded});
 }
 
 Expr Costs::send(const Expr& bytes) const { return Expr::call(send_, {v_.n, v_.m, bytes}); }
@@ -186,13 +194,14 @@ Expr Costs::norm(const Expr& bytes) const { return Expr::call(norm_, {bytes}); }
 
 Expr Costs::overlapped(const Expr& compute_s, const Expr& comm_s, const Expr& in_s,
                        const Expr& out_s) const {
-  return Expr::call(overlapped_, {compute_s, comm_s, in_s, out_s, v_.n, v_.m / v_.tp});
+  return Expr::call(overlapped_, {compute_s, comm_s, in_s, out_s, spreads_.shards.nodes,
+                                  spreads_.shards.per_node});
 }
 
 Expr Costs::compute_share(Transfer transfer, const Expr& compute_s,
                           const Expr& collectives_s) const {
   return Expr::call(compute_share_[std::size_t(transfer)],
-                    {compute_s, collectives_s, v_.n, v_.m / v_.tp});
+                    {compute_s, collectives_s, spreads_.shards.nodes, spreads_.shards.per_node});
 }
 
 }  // namespace brume::analyzer

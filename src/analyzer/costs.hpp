@@ -8,6 +8,7 @@
 #include <string>
 
 #include "analyzer/analyzer.hpp"
+#include "plan/rules.hpp"
 #include "price/price.hpp"
 
 namespace brume::analyzer {
@@ -21,7 +22,7 @@ struct Variables {
        dp = Expr::variable("dp"), tp = Expr::variable("tp"), z = Expr::variable("z"),
        a = Expr::variable("a"), ad = Expr::variable("ad"), p = Expr::variable("p"),
        r = Expr::variable("r"), G = Expr::variable("G"), S = Expr::variable("S"),
-       n = Expr::variable("n"), m = Expr::variable("m");
+       n = Expr::variable("n"), m = Expr::variable("m"), R = Expr::variable("R");
 };
 
 /// 1 where a <= b, else 0.
@@ -47,9 +48,11 @@ class Costs {
   Expr tp_all_reduce(const Expr& bytes) const;
   Expr tp_reduce_scatter(const Expr& bytes) const;
   Expr tp_all_gather(const Expr& bytes) const;
-  Expr gradient_reduction(
-      const Expr& bytes) const;                 ///< over dp: all-reduce, with ZeRO reduce-scatter
-  Expr weight_gather(const Expr& bytes) const;  ///< over dp, with ZeRO
+  /// Over dp: an all-reduce, with ZeRO a reduce-scatter over the ranks that shard a replica.
+  Expr gradient_reduction(const Expr& bytes) const;
+  /// An all-reduce over replicas of the shards of so many bytes.
+  Expr replica_reduction(const Expr& bytes) const;
+  Expr weight_gather(const Expr& bytes) const;  ///< over those that shard a replica, with ZeRO
   Expr send(const Expr& bytes) const;           ///< to the next stage, in the same group
   Expr world_all_reduce(const Expr& bytes) const;
   Expr copy_in(const Expr& bytes) const;
@@ -75,6 +78,7 @@ class Costs {
   std::shared_ptr<const hardware::Profile> profile_;  ///< of the role's group, a part of it
   StageRole role_;
   Variables v_;
+  plan::ShardSpreads<Expr> spreads_;
   std::shared_ptr<const symbolic::Function> optimizer_, all_reduce_, reduce_scatter_, all_gather_,
       gradient_reduction_, send_, world_all_reduce_, copy_in_, copy_out_, disk_read_, disk_write_,
       copy_, clear_or_add_, norm_, overlapped_;

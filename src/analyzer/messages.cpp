@@ -143,9 +143,9 @@ const TiedTimes& MessageTimes::tied(const plan::Plan& plan) {
 
 void MessageTimes::add(const plan::Plan& plan, Pipeline& pipeline) {
   for (const plan::Stage& stage : plan.stages) {
-    const price::Ranks dp = price::dp_ranks(stage);
-    const hardware::Interference slow =
-        machine_.profile(machine_.index(stage.group)).interference_model(dp.nodes, dp.per_node);
+    const price::Ranks shards = price::shard_ranks(stage);
+    const hardware::Interference slow = machine_.profile(machine_.index(stage.group))
+                                            .interference_model(shards.nodes, shards.per_node);
     pipeline.beside.push_back(
         {.layers = stage.layers, .slowed = slow.added[0][1], .slows = slow.added[1][0]});
   }

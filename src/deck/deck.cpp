@@ -177,6 +177,8 @@ const Schema<SearchKeys>& search_schema() {
                {.help = "0 none; 1 shards optimizer state, 2 also gradients, 3 also weights",
                 .min = 0,
                 .max = 3})
+          .key("shard_within_node", &SearchKeys::shard_within_node,
+               {.help = "ZeRO may shard within each node, with replicas between nodes"})
           .key("recompute", &SearchKeys::recompute,
                {.help = "layers may be recomputed in backward"})
           .key("recompute_all", &SearchKeys::recompute_all,

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/error.hpp"
 #include "comm/device_group.hpp"
 #include "device/device.hpp"
@@ -54,6 +56,13 @@ Groups::Groups(const plan::Plan& plan, comm::Communicator& world) {
   };
   tp_ = split(plan::rank_of(plan, place.stage, place.dp_rank, 0), place.tp_rank);
   dp_ = split(plan::rank_of(plan, place.stage, 0, place.tp_rank), place.dp_rank);
+  // All ranks of the job take part in a split.
+  if (std::ranges::any_of(plan.stages, [](const plan::Stage& s) { return s.replicas > 1; })) {
+    const auto [replica, shard] = plan::shard_place(stage, place.dp_rank);
+    const int first = replica * stage.shard_ranks();
+    shards_ = split(plan::rank_of(plan, place.stage, first, place.tp_rank), shard);
+    replicas_ = split(plan::rank_of(plan, place.stage, shard, place.tp_rank), replica);
+  }
   world_ = split(0, world.rank());
   p2p_forward_ = split(0, world.rank());
   p2p_backward_ = split(0, world.rank());
@@ -64,6 +73,8 @@ comm::Communicator& Groups::of(const schedule::Task& task) const {
   switch (task.group) {
     case schedule::Group::tp: return *tp_;
     case schedule::Group::dp: return *dp_;
+    case schedule::Group::shards: return shards_ ? *shards_ : *dp_;
+    case schedule::Group::replicas: return *replicas_;
     case schedule::Group::world: return *world_;
     case schedule::Group::none: break;
   }

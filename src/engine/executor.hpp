@@ -23,6 +23,7 @@ class Groups {
 
  private:
   std::unique_ptr<comm::Communicator> tp_, dp_, world_, p2p_forward_, p2p_backward_;
+  std::unique_ptr<comm::Communicator> shards_, replicas_;  ///< where some stage has replicas
 };
 
 /// Which tasks of a Program do their work; the others only keep their place in the order.

@@ -10,6 +10,7 @@
 #include <new>
 #include <set>
 #include <sstream>
+#include <tuple>
 #include <utility>
 
 #include "plan/rules.hpp"
@@ -38,7 +39,7 @@ std::string hash(const Slab& slab) {
 /// Name and hash of each weight that this rank computes with and its data-parallel peers hold too.
 std::vector<std::string> copies(Engine& engine, const plan::Stage& stage) {
   std::vector<std::string> lines;
-  if (stage.dp == 1 || plan::sharded(stage).weights) return lines;
+  if (stage.dp == 1 || (plan::sharded(stage).weights && stage.replicas == 1)) return lines;
   const std::vector<Slab> slabs = engine.slabs();
   const bool rounds = std::ranges::any_of(slabs, [](const Slab& slab) { return slab.rounded; });
   for (const Slab& slab : slabs)
@@ -72,12 +73,18 @@ std::optional<Difference> compare_replicas(Engine& engine, const plan::Plan& pla
   const auto digest = fmt::format("{:016x}", XXH3_64bits(lines.data(), lines.size()));
   const std::vector<std::string> digests = world.gather(digest);
 
-  // Ranks with one place in stage and tensor parallelism hold copies of the same weights.
-  std::map<std::pair<int, int>, std::vector<int>> peers;
-  for (int rank = 0; rank < world.size(); ++rank) {
-    const plan::Place place = plan::place(plan, rank);
-    peers[{place.stage, place.tp_rank}].push_back(rank);
-  }
+  // Ranks with one place in stage and tensor parallelism hold copies of the same weights, or of the
+  // same shard of them.
+  using Holding = std::tuple<int, int, int>;
+  const auto holding = [&](const plan::Place& place) -> Holding {
+    const plan::Stage& stage = plan.stages[std::size_t(place.stage)];
+    const bool sharded = plan::sharded(stage).weights;
+    return {place.stage, place.tp_rank,
+            sharded ? plan::shard_place(stage, place.dp_rank).shard : 0};
+  };
+  std::map<Holding, std::vector<int>> peers;
+  for (int rank = 0; rank < world.size(); ++rank)
+    peers[holding(plan::place(plan, rank))].push_back(rank);
   const auto differs = [&](const auto& group) {
     return std::ranges::any_of(group.second, [&](int rank) {
       return digests[std::size_t(rank)] != digests[std::size_t(group.second.front())];
@@ -86,7 +93,7 @@ std::optional<Difference> compare_replicas(Engine& engine, const plan::Plan& pla
   const auto group = std::ranges::find_if(peers, differs);
   if (group == peers.end()) return std::nullopt;
 
-  const bool concerned = group->first == std::pair(mine.stage, mine.tp_rank);
+  const bool concerned = group->first == holding(mine);
   const std::vector<std::string> all = world.gather(concerned ? lines : std::string());
   std::vector<std::istringstream> of_rank;
   for (const int rank : group->second) of_rank.emplace_back(all[std::size_t(rank)]);

@@ -125,10 +125,12 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
     // A tied head has a copy of the table of another stage's embedding.
     const bool copy = buffer.block < first_block || buffer.block > last_block;
     // Of what several ranks hold each writes a part.
+    const int holders = sharded ? stage.replicas : stage.dp;
+    const int holder = sharded ? plan::shard_place(stage, place.dp_rank).replica : place.dp_rank;
     const auto owns = [&](int parameter) {
       const bool split = block.parameters[std::size_t(parameter)].splits(stage.tp);
       return !copy && (split || place.tp_rank == 0) &&
-             (sharded || (buffer.block + parameter) % stage.dp == place.dp_rank);
+             (buffer.block + parameter) % holders == holder;
     };
     const bool rounds = model.precision != model::Precision::fp32;
     const std::int64_t elements =

@@ -34,6 +34,7 @@ void check_stages(const plan::Plan& plan) {
     same(&plan::Stage::dp, "dp", "search.unequal_stages = false");
     same(&plan::Stage::tp, "tp", "search.unequal_stages = false");
     same(&plan::Stage::zero_level, "zero_level", "one of search.zero_levels");
+    same(&plan::Stage::replicas, "replicas", "search.shard_within_node = false");
     same(&plan::Stage::optim_offload_ratio, "optim_offload_ratio", "one of search.optim_offload");
     require_like(s.weight_offload_ratio == 0.0,
                  "weight_offload_ratio above 0 (search.weight_offload = [0.0])");
@@ -139,6 +140,8 @@ void add_sharding(Arguments& arguments, const plan::Stage& stage) {
                      {{"--use-megatron-fsdp"},
                       {"--data-parallel-sharding-strategy",
                        stage.zero_level == 2 ? "optim_grads" : "optim_grads_params"}});
+  if (sharded && stage.replicas > 1)
+    arguments.push_back({"--num-distributed-optimizer-instances", as_argument(stage.replicas)});
   if (stage.dp > 1) arguments.push_back({"--overlap-grad-reduce"});
   if (sharded) arguments.push_back({"--overlap-param-gather"});
   if (stage.optim_offload_ratio > 0.0) {

@@ -278,7 +278,11 @@ plan::Plan read_plan(GivenArguments& given, const deck::Deck& deck, const model:
         batch, b, dp);
   if (dp * tp > per_node && dp * tp % per_node != 0)
     given.refuse("a stage of {} devices is no whole number of nodes with {}", dp * tp, per_node);
-  const int zero = zero_level(given);
+  const int zero = dp > 1 ? zero_level(given) : 0;
+  const int replicas = given.number<int>("num-distributed-optimizer-instances").value_or(1);
+  if (dp % replicas != 0)
+    given.refuse("--num-distributed-optimizer-instances {} does not divide {} data-parallel ranks",
+                 replicas, dp);
   const double offloaded =
       given.has("optimizer-cpu-offload")
           ? given.number<double>("optimizer-offload-fraction", 0.0).value_or(1.0)
@@ -294,7 +298,9 @@ plan::Plan read_plan(GivenArguments& given, const deck::Deck& deck, const model:
                            .microbatch = b,
                            .dp = dp,
                            .tp = tp,
-                           .zero_level = dp > 1 ? zero : 0,
+                           // One rank an instance shards nothing.
+                           .zero_level = dp > replicas ? zero : 0,
+                           .replicas = zero > 0 && dp > replicas ? replicas : 1,
                            .ckpt_layers = ckpt_layers(given, layers, notes),
                            .optim_offload_ratio = offloaded});
     first_layer += layers;

@@ -45,6 +45,8 @@ void check_alike(const plan::Plan& plan) {
     require_there(s.group.empty(), "stages on several groups of nodes");
     require_there(s.microbatch == first.microbatch && s.dp == first.dp && s.tp == first.tp,
                   "stages with different microbatch, dp or tp (search.unequal_stages = false)");
+    require_there(s.replicas == first.replicas,
+                  "stages with different replicas (search.shard_within_node = false)");
     require_there(s.zero_level == first.zero_level,
                   "stages with different zero_level (one of search.zero_levels)");
     require_there((s.ckpt_layers > 0) == (first.ckpt_layers > 0) &&
@@ -93,8 +95,8 @@ std::string parallelism(const plan::Plan& plan) {
       "    parallelism.tensor_parallel_degree = {}\n"
       "    parallelism.enable_sequence_parallel = True\n"
       "    parallelism.pipeline_parallel_degree = {}\n",
-      sharded ? 1 : stage.dp, sharded ? stage.dp : 1, stage.zero_level == 3 ? "always" : "never",
-      stage.tp, plan.num_stages());
+      sharded ? stage.replicas : stage.dp, sharded ? stage.shard_ranks() : 1,
+      stage.zero_level == 3 ? "always" : "never", stage.tp, plan.num_stages());
   if (plan.num_stages() > 1)
     text += fmt::format(
         "    parallelism.pipeline_parallel_schedule = \"1F1B\"\n"

@@ -58,10 +58,19 @@ plan::Plan plan_of(const Case& mist) {
   for (const Stage& stage : mist.stages) {
     const Strategy& s = stage.strategy;
     plan.global_batch = s.microbatch * s.dp * mist.microbatches;
-    plan.stages.push_back({first_layer, stage.layers, stage.nodes, stage.ranks_per_node,
-                           s.microbatch, s.dp, s.tp, zero_level(s), stage.recomputed,
-                           s.offload_weights, s.offload_grads, s.offload_optimizer,
-                           s.offload_saved});
+    plan.stages.push_back({.first_layer = first_layer,
+                           .layers = stage.layers,
+                           .nodes = stage.nodes,
+                           .devices_per_node = stage.ranks_per_node,
+                           .microbatch = s.microbatch,
+                           .dp = s.dp,
+                           .tp = s.tp,
+                           .zero_level = zero_level(s),
+                           .ckpt_layers = stage.recomputed,
+                           .weight_offload_ratio = s.offload_weights,
+                           .grad_offload_ratio = s.offload_grads,
+                           .optim_offload_ratio = s.offload_optimizer,
+                           .act_offload_ratio = s.offload_saved});
     first_layer += stage.layers;
   }
   return plan;

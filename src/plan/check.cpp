@@ -90,6 +90,23 @@ void check_meshes(const Plan& plan, const hardware::Cluster& cluster) {
   }
 }
 
+/// Replicas lie alike on their nodes, several on each or each on several.
+void check_replicas(const Plan& plan) {
+  for (int i = 0; i < plan.num_stages(); ++i) {
+    const Stage& s = plan.stages[std::size_t(i)];
+    if (s.replicas == 1) continue;
+    stage_needs(s.zero_level > 0, i, "replicas must be 1 where zero_level = 0 shards nothing");
+    stage_needs(s.dp % s.replicas == 0 && s.dp > s.replicas, i,
+                "replicas must divide dp = {} into shards of at least 2 ranks, found {}", s.dp,
+                s.replicas);
+    const int devices = s.shard_ranks() * s.tp;
+    stage_needs(s.devices_per_node % devices == 0 || devices % s.devices_per_node == 0, i,
+                "each of {} replicas takes {} devices, which must divide the {} on a node, or be "
+                "whole nodes",
+                s.replicas, devices, s.devices_per_node);
+  }
+}
+
 void check_split(const Plan& plan, const model::Config& model) {
   for (int i = 0; i < plan.num_stages(); ++i) {
     const Stage& s = plan.stages[std::size_t(i)];
@@ -123,6 +140,7 @@ void check(const Plan& plan, const model::Config& model, const hardware::Cluster
   check_ranges(plan);
   check_layers(plan, model);
   check_meshes(plan, cluster);
+  check_replicas(plan);
   check_split(plan, model);
 }
 

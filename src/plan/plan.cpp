@@ -28,8 +28,10 @@ std::string table(const Plan& plan) {
   std::vector<std::string> columns{"stage", "layers"};
   if (grouped) columns.emplace_back("group");
   columns.emplace_back("nodes x devices");
+  std::vector<const Knob*> shown;
   for (const Knob& knob : knobs)
-    if (*knob.column) columns.emplace_back(knob.column);
+    if (*knob.column && (!knob.rare || used(knob, plan))) shown.push_back(&knob);
+  for (const Knob* knob : shown) columns.emplace_back(knob->column);
   columns.push_back("offload " + symbols(false));
   if (on_disk) columns.push_back("on disk " + symbols(true));
   Table table(columns);
@@ -39,8 +41,7 @@ std::string table(const Plan& plan) {
                                  fmt::format("{}-{}", s.first_layer, s.first_layer + s.layers - 1)};
     if (grouped) row.push_back(s.group);
     row.push_back(fmt::format("{} x {}", s.nodes, s.devices_per_node));
-    for (const Knob& knob : knobs)
-      if (*knob.column) row.push_back(fmt::format("{}", number(knob, plan, i)));
+    for (const Knob* knob : shown) row.push_back(fmt::format("{}", number(*knob, plan, i)));
     row.push_back(ratios(s, false));
     if (on_disk) row.push_back(ratios(s, true));
     table.add(row);
@@ -68,6 +69,10 @@ int rank_of(const Plan& plan, int stage, int dp_rank, int tp_rank) {
   int first = 0;
   for (int i = 0; i < stage; ++i) first += plan.stages[std::size_t(i)].devices();
   return first + dp_rank * plan.stages[std::size_t(stage)].tp + tp_rank;
+}
+
+ShardPlace shard_place(const Stage& stage, int dp_rank) {
+  return {.replica = dp_rank / stage.shard_ranks(), .shard = dp_rank % stage.shard_ranks()};
 }
 
 int first_device(const Plan& plan, int stage) {

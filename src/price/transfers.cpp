@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/text.hpp"
+#include "plan/rules.hpp"
 #include "price/price.hpp"
 
 namespace brume::price {
@@ -63,6 +64,25 @@ Ranks tp_ranks(const plan::Stage& stage) { return {1, stage.tp}; }
 
 Ranks dp_ranks(const plan::Stage& stage) {
   return {stage.nodes, stage.devices_per_node / stage.tp};
+}
+
+namespace {
+
+plan::ShardSpreads<int> spreads(const plan::Stage& stage) {
+  const Ranks dp = dp_ranks(stage);
+  return plan::shard_spreads(dp.nodes, dp.per_node, stage.replicas);
+}
+
+}  // namespace
+
+Ranks shard_ranks(const plan::Stage& stage) {
+  const auto [nodes, per_node] = spreads(stage).shards;
+  return {nodes, per_node};
+}
+
+Ranks replica_ranks(const plan::Stage& stage) {
+  const auto [nodes, per_node] = spreads(stage).replicas;
+  return {nodes, per_node};
 }
 
 Ranks world_ranks(const hardware::Profile& profile, int devices) {

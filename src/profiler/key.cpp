@@ -18,7 +18,7 @@ namespace brume::profiler {
 namespace {
 
 /// Changes with how the profiler times: figures of another way are measured anew.
-constexpr const char* timing = "timed cold, in rounds and chains";
+constexpr const char* timing = "timed cold, in rounds and chains, across nodes";
 
 /// 64-bit FNV-1a.
 class Fnv1a {

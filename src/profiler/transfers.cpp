@@ -104,6 +104,13 @@ std::unique_ptr<comm::Communicator> split(comm::Communicator& world, int colour)
   return host ? comm::device_group(std::move(host)) : nullptr;
 }
 
+/// Ranks with the same place on all nodes.
+Group make_group_across(comm::Communicator& world, int ranks_per_node) {
+  const int nodes = world.size() / ranks_per_node;
+  const bool left_over = world.rank() >= nodes * ranks_per_node;
+  return {nodes, 1, split(world, left_over ? -1 : world.rank() % ranks_per_node)};
+}
+
 /// Pairs of ranks with the same place on neighbouring nodes.
 Group make_pair_across(comm::Communicator& world, int ranks_per_node) {
   const int nodes = world.size() / ranks_per_node;
@@ -146,9 +153,13 @@ std::vector<hardware::LinkRow> measure_links(Bench& bench, Chain& chain,
     const Group group = make_group(bench.world(), ranks, ranks_per_node);
     if (group.nodes > 0) measure_collectives(bench, chain, group, block_bytes, operands, rows);
   }
+  const bool several_nodes = bench.world().size() >= 2 * ranks_per_node;
+  if (several_nodes && ranks_per_node > 1)
+    measure_collectives(bench, chain, make_group_across(bench.world(), ranks_per_node), block_bytes,
+                        operands, rows);
   if (const Group pair = make_group(bench.world(), 2, ranks_per_node); pair.nodes == 1)
     measure_messages(bench, pair, stream_bytes, operands, rows);
-  if (bench.world().size() >= 2 * ranks_per_node)
+  if (several_nodes)
     measure_messages(bench, make_pair_across(bench.world(), ranks_per_node), stream_bytes, operands,
                      rows);
   return rows;

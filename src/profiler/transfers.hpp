@@ -29,7 +29,8 @@ Group make_group(comm::Communicator& world, int ranks, int ranks_per_node);
 /// waiting, so whatever it throws becomes Error(network), which ends the job.
 Work with_peers(const std::string& name, const Work& transfer);
 
-/// Collectives of each group size up to `block_bytes`, in a chain; messages up to `stream_bytes`.
+/// Collectives of each group size, and of one rank of each node, up to `block_bytes`, in a chain;
+/// messages up to `stream_bytes`.
 std::vector<hardware::LinkRow> measure_links(Bench& bench, Chain& chain,
                                              const std::vector<int>& groups, int ranks_per_node,
                                              std::int64_t block_bytes, std::int64_t stream_bytes);

@@ -116,6 +116,16 @@ std::vector<int> group_ranks(const plan::Plan& plan, int rank, Group group) {
       for (int d = 0; d < stage.dp; ++d)
         ranks.push_back(plan::rank_of(plan, place.stage, d, place.tp_rank));
       return ranks;
+    case Group::shards:
+    case Group::replicas: {
+      const auto [replica, shard] = plan::shard_place(stage, place.dp_rank);
+      for (int d = 0; d < stage.dp; ++d) {
+        const plan::ShardPlace other = plan::shard_place(stage, d);
+        if (group == Group::shards ? other.replica == replica : other.shard == shard)
+          ranks.push_back(plan::rank_of(plan, place.stage, d, place.tp_rank));
+      }
+      return ranks;
+    }
     case Group::world:
       ranks.resize(std::size_t(plan.devices()));
       std::iota(ranks.begin(), ranks.end(), 0);
@@ -139,8 +149,8 @@ Simulation simulate(std::span<const Program> programs, const plan::Plan& plan,
   std::vector<hardware::Interference> slow;
   for (const Program& program : programs) {
     const plan::Stage& stage = plan.stages[std::size_t(plan::place(plan, program.rank).stage)];
-    const price::Ranks dp = price::dp_ranks(stage);
-    slow.push_back(machine.profile(stage.group).interference_model(dp.nodes, dp.per_node));
+    const price::Ranks shards = price::shard_ranks(stage);
+    slow.push_back(machine.profile(stage.group).interference_model(shards.nodes, shards.per_node));
   }
   Clockwork clockwork(programs, activities, std::move(slow));
   TaskTimes times(plan, model, machine);

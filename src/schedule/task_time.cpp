@@ -66,6 +66,8 @@ TaskTimes::Key TaskTimes::key(const Task& task, int rank) const {
     case Group::none: break;
     case Group::tp: key.ranks = price::tp_ranks(stage); break;
     case Group::dp: key.ranks = price::dp_ranks(stage); break;
+    case Group::shards: key.ranks = price::shard_ranks(stage); break;
+    case Group::replicas: key.ranks = price::replica_ranks(stage); break;
     case Group::world:
       key.ranks = price::world_ranks(machine_.profile(stage.group), plan_.devices());
       break;

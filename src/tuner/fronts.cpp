@@ -26,7 +26,7 @@ const double* next_value(const std::vector<double>& list, double value) {
 }
 
 // Those of equal ratios beside each other: then few functions of costs are asked anew.
-auto strategy(const Point& p) { return std::tie(p.zero_level, p.ratios, p.layers); }
+auto strategy(const Point& p) { return std::tie(p.zero_level, p.replicas, p.ratios, p.layers); }
 
 struct ByStrategy {
   bool operator()(const Point& a, const Point& b) const { return strategy(a) < strategy(b); }
@@ -99,17 +99,17 @@ void Fronts::prepare(Grid& grid, const Seat& seat, int least_layers, int most_la
   }
 }
 
-/// Strategies without savings, one for each ZeRO level.
+/// Strategies without savings, one for each way to shard.
 std::vector<Point> Fronts::lowest(const Seat& seat, int layers) const {
   std::vector<Point> rows;
-  for (int zero_level : axes_.zero_levels) {
+  for (const auto [zero_level, replicas] : axes_.shardings(seat.mesh())) {
     Point& row = rows.emplace_back();
     row.layout = seat.layout;
     row.layers = layers;
     row.zero_level = zero_level;
+    row.replicas = replicas;
     for (std::size_t axis = 0; axis < row.ratios.size(); ++axis)
       row.ratios[axis] = axes(seat).ratios[axis].front();
-    if (seat.mesh().dp == 1) break;  // nothing to shard over
   }
   return rows;
 }
@@ -207,8 +207,10 @@ std::vector<Point> Fronts::everything(Grid& grid, const Seat& seat, int layers) 
   };
   for (std::size_t axis = 0; axis < axes_.ratios.size(); ++axis)
     spread(axes(seat).ratios[axis], [&](Point& p, double ratio) { p.ratios[axis] = ratio; });
-  const auto levels = seat.mesh().dp == 1 ? std::vector{axes_.zero_levels[0]} : axes_.zero_levels;
-  spread(levels, [](Point& p, int level) { p.zero_level = level; });
+  spread(axes_.shardings(seat.mesh()), [](Point& p, const Axes::Sharding& sharding) {
+    p.zero_level = sharding.zero_level;
+    p.replicas = sharding.replicas;
+  });
   std::erase_if(rows, repeats);
   strategies_ += std::int64_t(rows.size());
   const Limits& limits = rows_.limits(seat.mesh().group);

@@ -20,7 +20,8 @@ using symbolic::Tape;
 constexpr std::pair<int plan::Stage::*, int Point::*> chosen[] = {
     {&plan::Stage::layers, &Point::layers},
     {&plan::Stage::ckpt_layers, &Point::ckpt_layers},
-    {&plan::Stage::zero_level, &Point::zero_level}};
+    {&plan::Stage::zero_level, &Point::zero_level},
+    {&plan::Stage::replicas, &Point::replicas}};
 
 /// A variable of the expressions: chosen by a strategy, a share, or the same for all of a seat.
 struct Variable {
@@ -67,12 +68,25 @@ bool falls(double from, double to) { return to < from - sum_rounding * std::abs(
 }  // namespace
 
 Axes::Axes(const deck::SearchKeys& search)
-    : zero_levels(search.zero_levels), recompute(search.recompute) {
+    : zero_levels(search.zero_levels),
+      recompute(search.recompute),
+      shard_within_node(search.shard_within_node) {
   for (std::size_t i = 0; i < ratios.size(); ++i)
     ratios[i] = sorted(search.*plan::shares[i].list());
   if (zero_levels.empty()) zero_levels = {0, 1, 2, 3};
   std::ranges::sort(zero_levels);
   zero_levels.erase(std::unique(zero_levels.begin(), zero_levels.end()), zero_levels.end());
+}
+
+std::vector<Axes::Sharding> Axes::shardings(const Layout& mesh) const {
+  if (mesh.dp == 1) return {{zero_levels[0], 1}};  // nothing to shard over
+  std::vector<Sharding> found;
+  const bool within_node = shard_within_node && mesh.nodes > 1 && mesh.dp > mesh.nodes;
+  for (const int zero_level : zero_levels) {
+    found.push_back({zero_level, 1});
+    if (within_node && zero_level > 0) found.push_back({zero_level, mesh.nodes});
+  }
+  return found;
 }
 
 Axes Axes::in_memory() const {

@@ -27,6 +27,7 @@ struct Point {
   int layers = 0;
   int ckpt_layers = 0;
   int zero_level = 0;
+  int replicas = 1;
   Ratios ratios{};
   double stable_s = 0.0;
   double delta_s = 0.0;        ///< what the first and last microbatch add, where nothing hides it
@@ -51,7 +52,7 @@ struct Point {
   /// Both passes of the microbatch that is fastest here, until their messages leave.
   double shortest_s() const { return stable_s - less_s; }
   /// What it chooses.
-  auto knobs() const { return std::tie(layout, layers, ckpt_layers, zero_level, ratios); }
+  auto knobs() const { return std::tie(layout, layers, ckpt_layers, zero_level, replicas, ratios); }
   auto times() { return std::tie(stable_s, delta_s, less_s, alone_delta_s); }
   /// Whether one of the times in which points compete is less, by more than rounding.
   bool is_faster_than(const Point& other) const;
@@ -77,9 +78,15 @@ struct Axes {
   /// Without a disk.
   Axes in_memory() const;
 
+  /// How a stage of this layout may shard its state; the first one shards least.
+  struct Sharding {
+    int zero_level, replicas;
+  };
+  std::vector<Sharding> shardings(const Layout& mesh) const;
+
   std::vector<int> zero_levels;
   std::array<std::vector<double>, plan::num_shares> ratios;
-  bool recompute;
+  bool recompute, shard_within_node;
 };
 
 /// The expressions of all stage roles of one model on one machine. Pricing throws OutOfTime when

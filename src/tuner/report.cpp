@@ -129,19 +129,22 @@ std::string next_best(const Result& result) {
 
 std::string summary(const plan::Plan& plan) {
   using plan::Stage;
-  int recomputed = 0, zero_level = 0;
+  int recomputed = 0;
   Stage most;
   for (const Stage& stage : plan.stages) {
     recomputed += stage.ckpt_layers;
-    zero_level = std::max(zero_level, stage.zero_level);
+    most.zero_level = std::max(most.zero_level, stage.zero_level);
+    most.replicas = std::max(most.replicas, stage.replicas);
     for (const plan::Share& share : plan::shares)
       most.*share.ratio = std::max(most.*share.ratio, stage.*share.ratio);
   }
   const std::string disk = plan::uses_disk(most) ? "  disk " + plan::ratios(most, true) : "";
-  return fmt::format("S {}{}  dp {}  tp {}  b {}  G {}  ZeRO {}  recomputed {}  offload {}{}",
+  const std::string replicas = most.replicas > 1 ? fmt::format("  replicas {}", most.replicas) : "";
+  return fmt::format("S {}{}  dp {}  tp {}  b {}  G {}  ZeRO {}{}  recomputed {}  offload {}{}",
                      plan.num_stages(), on_groups(plan), of_stages(plan, &Stage::dp),
                      of_stages(plan, &Stage::tp), of_stages(plan, &Stage::microbatch),
-                     plan.microbatches, zero_level, recomputed, plan::ratios(most, false), disk);
+                     plan.microbatches, most.zero_level, replicas, recomputed,
+                     plan::ratios(most, false), disk);
 }
 
 std::string report(const Result& result, const hardware::Cluster& cluster) {

@@ -161,8 +161,8 @@ void Look::try_all(std::size_t row, int from) {
 }  // namespace
 
 std::size_t Times::Hash::operator()(const Strategy& strategy) const {
-  return hash(std::size_t(strategy.ckpt_layers) << 12 ^ std::size_t(strategy.layers) << 2 ^
-                  std::size_t(strategy.zero_level),
+  return hash(std::size_t(strategy.replicas) << 24 ^ std::size_t(strategy.ckpt_layers) << 12 ^
+                  std::size_t(strategy.layers) << 2 ^ std::size_t(strategy.zero_level),
               strategy.ratios);
 }
 
@@ -179,7 +179,9 @@ void Times::price(Grid& grid, const Seat& seat, std::span<Point> points) {
 }
 
 std::size_t Rows::Hash::operator()(const Key& key) const {
-  return hash(std::size_t(key.layers) << 2 ^ std::size_t(key.zero_level), key.ratios);
+  return hash(
+      std::size_t(key.replicas) << 12 ^ std::size_t(key.layers) << 2 ^ std::size_t(key.zero_level),
+      key.ratios);
 }
 
 std::vector<double> Rows::least_s(Grid& grid, const Seat& seat, std::span<const Point> rows) {

@@ -54,10 +54,11 @@ class Times {
         : layers(point.layers),
           ckpt_layers(point.ckpt_layers),
           zero_level(point.zero_level),
+          replicas(point.replicas),
           ratios(point.ratios) {}
     bool operator==(const Strategy&) const = default;
 
-    int layers, ckpt_layers, zero_level;
+    int layers, ckpt_layers, zero_level, replicas;
     Ratios ratios;
   };
   struct Hash {
@@ -93,10 +94,13 @@ class Rows {
   /// A strategy but for recomputed layers.
   struct Key {
     explicit Key(const Point& row)
-        : layers(row.layers), zero_level(row.zero_level), ratios(row.ratios) {}
+        : layers(row.layers),
+          zero_level(row.zero_level),
+          replicas(row.replicas),
+          ratios(row.ratios) {}
     bool operator==(const Key&) const = default;
 
-    int layers, zero_level;
+    int layers, zero_level, replicas;
     Ratios ratios;
   };
   struct Hash {

@@ -101,8 +101,18 @@ bool Gradients::reduce(const Slot& slot) {
                {updates(Role::destination, build_.elements(grads, {0, partial}))},
                {.group = Group::tp});
   if (context_.stage.dp == 1) return over_tp;
-  build_.add(slot, context_.sharded.optimizer ? Operation::reduce_scatter : Operation::all_reduce,
-             {updates(Role::destination, grads)}, {.group = Group::dp});
+  if (!context_.sharded.optimizer) {
+    build_.add(slot, Operation::all_reduce, {updates(Role::destination, grads)},
+               {.group = Group::dp});
+    return true;
+  }
+  build_.add(slot, Operation::reduce_scatter, {updates(Role::destination, grads)},
+             {.group = Group::shards});
+  if (last && context_.stage.replicas > 1)
+    build_.add(
+        slot, Operation::all_reduce,
+        {updates(Role::destination, build_.elements(grads, persistent_.block(slot.block).shard))},
+        {.group = Group::replicas});
   return true;
 }
 
@@ -120,9 +130,11 @@ void Gradients::settle(int block) {
   const BlockState& b = persistent_.block(block);
   const bool staged = gradients.fresh != BufferId::none;
   if (context_.last_microbatch(gradients.slot)) {
-    const std::int64_t count = b.whole.count / context_.stage.dp;
+    const plan::Stage& stage = context_.stage;
+    const auto [replica, shard] = plan::shard_place(stage, context_.place.dp_rank);
+    const std::int64_t count = b.whole.count / stage.dp;
     norm(gradients.slot, build_.elements(staged ? gradients.fresh : b.grads.device_buffer,
-                                         {context_.place.dp_rank * count, count}));
+                                         {(shard * stage.replicas + replica) * count, count}));
   }
   if (staged) store(gradients);
 }

@@ -29,8 +29,9 @@ BlockState make_block(const Context& context, ProgramBuilder& build, int block) 
       model::layout(context.block(block), stage.tp, context.place.tp_rank, stage.dp);
   const plan::KeptState<double> kept =
       plan::kept_state(plan::state_knobs(stage), double(layout.elements));
-  const std::int64_t count = layout.elements / stage.dp;
-  const Range whole{0, layout.elements}, shard{context.place.dp_rank * count, count};
+  const std::int64_t count = layout.elements / stage.shard_ranks();
+  const Range whole{0, layout.elements},
+      shard{plan::shard_place(stage, context.place.dp_rank).shard * count, count};
   const auto range = [&](bool is_sharded) { return is_sharded ? shard : whole; };
   const Range updated = range(context.sharded.optimizer);
   return {

@@ -56,7 +56,7 @@ void Weights::all_gather(const Slot& slot) {
   const bool staged_update =
       persistent_.block(slot.block).weights_staged && slot.kind == Slot::Kind::update;
   build_.add(slot, Operation::all_gather, {updates(Role::destination, use(slot.block))},
-             {.phase = staged_update ? Phase::both : Phase::train, .group = Group::dp});
+             {.phase = staged_update ? Phase::both : Phase::train, .group = Group::shards});
 }
 
 void Weights::gather(const Slot& update) {
