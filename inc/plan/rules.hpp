@@ -79,21 +79,32 @@ struct Spread {
   N per_node;
 };
 
-/// The data-parallel ranks of a stage that shard one replica, which are neighbours; and the ranks
-/// of all replicas that hold the same shard. With one replica the first are all of dp.
+/// Where the ranks of a stage's groups are. Tensor-parallel ranks are neighbours, and so are the
+/// data-parallel ones that shard one replica; with one replica these are all of dp. Ranks of all
+/// replicas that hold the same shard lie apart.
 template <class N>
-struct ShardSpreads {
+struct Spreads {
+  Spread<N> tp;
+  Spread<N> dp;
   Spread<N> shards;
   Spread<N> replicas;
 };
 
-/// @param dp_per_node  data-parallel ranks on a node: devices_per_node / tp
+/// @param devices_per_node  of the stage's mesh; it divides tp or is a multiple of it
 template <class N>
-ShardSpreads<N> shard_spreads(const N& nodes, const N& dp_per_node, const N& replicas) {
+Spreads<N> spreads(const N& devices_per_node, const N& dp, const N& tp, const N& replicas) {
   using std::min;
-  const N ranks = nodes * dp_per_node / replicas, on_node = min(ranks, dp_per_node),
-          beside = dp_per_node / on_node;  // replicas on a node
-  return {.shards = {ranks / on_node, on_node}, .replicas = {replicas / beside, beside}};
+  const N tp_on_node = min(tp, devices_per_node), dp_on_node = devices_per_node / tp_on_node,
+          ranks = dp / replicas, shards_on_node = min(ranks, dp_on_node),
+          beside = dp_on_node / shards_on_node;  // replicas on a node
+  return {.tp = {tp / tp_on_node, tp_on_node},
+          .dp = {dp / dp_on_node, dp_on_node},
+          .shards = {ranks / shards_on_node, shards_on_node},
+          .replicas = {replicas / beside, beside}};
+}
+
+inline Spreads<int> spreads(const Stage& stage) {
+  return spreads(stage.devices_per_node, stage.dp, stage.tp, stage.replicas);
 }
 
 /// Elements at the end of a range that do not stay on the device, or of these on disk: whole cache

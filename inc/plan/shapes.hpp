@@ -23,9 +23,9 @@ struct StageShape {
 
 /// All shapes that a search may give a stage on nodes of one group, by rising tp, dp, microbatch.
 ///
-/// tp divides heads, FFN, tokens and the devices of a node that the stage uses; dp times the
-/// microbatch divides the batch. An empty list of the search allows all values; of microbatches
-/// all up to 32.
+/// tp divides heads, FFN, tokens and the devices of a node that the stage uses, or is a multiple of
+/// these where the search lists it; dp times the microbatch divides the batch. An empty list of the
+/// search allows all values within a node; of microbatches all up to 32.
 std::vector<StageShape> stage_shapes(const model::Config& model, int global_batch,
                                      const hardware::Cluster& cluster, int group,
                                      const deck::SearchKeys& search);

@@ -67,9 +67,10 @@ struct Ranks {
 
   auto operator<=>(const Ranks&) const = default;
 };
+/// By plan::spreads.
 Ranks tp_ranks(const plan::Stage& stage);
 Ranks dp_ranks(const plan::Stage& stage);
-Ranks shard_ranks(const plan::Stage& stage);  ///< plan::shard_spreads, as the next ones
+Ranks shard_ranks(const plan::Stage& stage);
 Ranks replica_ranks(const plan::Stage& stage);
 /// All ranks of a plan, as nodes of this profile hold them.
 Ranks world_ranks(const hardware::Profile& profile, int devices);

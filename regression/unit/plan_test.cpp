@@ -7,6 +7,7 @@
 
 #include "base/error.hpp"
 #include "plan/passes.hpp"
+#include "refusal.hpp"
 
 namespace brume::plan {
 namespace {
@@ -160,6 +161,27 @@ TEST(PlanCheck, NamesWhatIsWrong) {
     EXPECT_NE(message.find(says), std::string::npos)
         << "'" << message << "' lacks '" << says << "'";
   }
+}
+
+TEST(PlanCheck, TensorParallelGroupsMayTakeWholeNodes) {
+  model::Config wide = small;
+  wide.num_heads = 8;
+  Plan plan{.global_batch = 4,
+            .microbatches = 4,
+            .stages = {{.layers = 5, .nodes = 2, .devices_per_node = 4, .dp = 1, .tp = 8}}};
+  EXPECT_NO_THROW(check(plan, wide, two_nodes));
+  wide.num_heads = 6, wide.ffn_size = 252, wide.seq_len = 36;
+  plan.stages[0].tp = 6;  // of 2 x 3 devices
+  plan.stages[0].devices_per_node = 3;
+  EXPECT_NO_THROW(
+      check(plan, wide, hardware::Cluster(hardware::NodeGroup{.nodes = 2, .devices_per_node = 3})));
+  plan.stages[0].tp = 2;
+  plan.stages[0].dp = 3;
+  plan.global_batch = 12;
+  const std::string message = test::refusal([&] {
+    check(plan, wide, hardware::Cluster(hardware::NodeGroup{.nodes = 2, .devices_per_node = 3}));
+  });
+  EXPECT_NE(message.find("or be a multiple of it"), std::string::npos) << message;
 }
 
 // Three nodes of four devices: 6 devices a replica are one node and a half.

@@ -110,26 +110,36 @@ TEST(Rules, AReplicaIsShardedOverItsOwnRanks) {
   EXPECT_FALSE(sharded({.dp = 4, .zero_level = 3, .replicas = 4}).optimizer);
 }
 
-TEST(Rules, ShardsLieOnNeighboursAndReplicasApart) {
-  const auto spreads = [](int nodes, int dp_per_node, int replicas) {
-    const ShardSpreads<int> of = shard_spreads(nodes, dp_per_node, replicas);
-    return std::array{of.shards.nodes, of.shards.per_node, of.replicas.nodes, of.replicas.per_node};
+std::array<double, 8> numbers_of(const auto& spreads, auto&& value) {
+  return {value(spreads.tp.nodes),       value(spreads.tp.per_node),
+          value(spreads.dp.nodes),       value(spreads.dp.per_node),
+          value(spreads.shards.nodes),   value(spreads.shards.per_node),
+          value(spreads.replicas.nodes), value(spreads.replicas.per_node)};
+}
+
+// Nodes and ranks on each, of tp, dp, the shards of a replica, and of replicas.
+TEST(Rules, GroupsLieOnNodesByHand) {
+  struct Case {
+    int per_node, dp, tp, replicas;
+    std::array<double, 8> expected;
   };
-  EXPECT_EQ(spreads(4, 8, 1), (std::array{4, 8, 1, 1}));
-  EXPECT_EQ(spreads(4, 8, 4), (std::array{1, 8, 4, 1}));   // one on each node
-  EXPECT_EQ(spreads(4, 8, 2), (std::array{2, 8, 2, 1}));   // each on two
-  EXPECT_EQ(spreads(4, 8, 16), (std::array{1, 2, 4, 4}));  // four on each
-  EXPECT_EQ(spreads(1, 8, 2), (std::array{1, 4, 1, 2}));
-  for (const int replicas : {1, 2, 4, 8, 16}) {
-    const ShardSpreads<Expr> as_expressions =
-        shard_spreads(Expr::variable("n"), Expr(Expr::variable("m") / 2.0), Expr::variable("R"));
-    const ShardSpreads<int> numbers = shard_spreads(4, 8, replicas);
-    const std::map<std::string, double, std::less<>> at{
-        {"n", 4.0}, {"m", 16.0}, {"R", double(replicas)}};
-    EXPECT_EQ(as_expressions.shards.nodes.evaluate(at), numbers.shards.nodes);
-    EXPECT_EQ(as_expressions.shards.per_node.evaluate(at), numbers.shards.per_node);
-    EXPECT_EQ(as_expressions.replicas.nodes.evaluate(at), numbers.replicas.nodes);
-    EXPECT_EQ(as_expressions.replicas.per_node.evaluate(at), numbers.replicas.per_node);
+  for (const Case& c : {Case{8, 32, 1, 1, {1, 1, 4, 8, 4, 8, 1, 1}},
+                        Case{8, 32, 1, 4, {1, 1, 4, 8, 1, 8, 4, 1}},   // one replica a node
+                        Case{8, 32, 1, 2, {1, 1, 4, 8, 2, 8, 2, 1}},   // each on two
+                        Case{8, 32, 1, 16, {1, 1, 4, 8, 1, 2, 4, 4}},  // four on each
+                        Case{8, 8, 4, 4, {1, 4, 4, 2, 1, 2, 4, 1}},
+                        Case{4, 2, 8, 1, {2, 4, 2, 1, 2, 1, 1, 1}},  // tp of two nodes
+                        Case{4, 4, 8, 2, {2, 4, 4, 1, 2, 1, 2, 1}}}) {
+    EXPECT_EQ(numbers_of(spreads(c.per_node, c.dp, c.tp, c.replicas),
+                         [](int number) { return double(number); }),
+              c.expected);
+    const std::map<std::string, double, std::less<>> at{{"m", double(c.per_node)},
+                                                        {"dp", double(c.dp)},
+                                                        {"tp", double(c.tp)},
+                                                        {"R", double(c.replicas)}};
+    const auto expressions = spreads(Expr::variable("m"), Expr::variable("dp"),
+                                     Expr::variable("tp"), Expr::variable("R"));
+    EXPECT_EQ(numbers_of(expressions, [&](const Expr& e) { return e.evaluate(at); }), c.expected);
   }
 }
 

@@ -63,6 +63,16 @@ TEST(StageShapes, TensorParallelGroupsStayWithinNodes) {
   }
 }
 
+// 8 takes both nodes of four, 6 is no whole number of them.
+TEST(StageShapes, AListedTpMayTakeWholeNodes) {
+  model::Config model = twelve_heads;
+  model.num_heads = 24;
+  const deck::SearchKeys listed{.tp = {6, 8}, .microbatch = {1}};
+  EXPECT_EQ(stage_shapes(model, 8, two_nodes, 0, listed),
+            (std::vector<StageShape>{
+                {.nodes = 2, .devices_per_node = 4, .dp = 1, .tp = 8, .microbatch = 1}}));
+}
+
 TEST(StageShapes, TheListsOfTheSearchAreKept) {
   const deck::SearchKeys listed{.dp = {2}, .tp = {2, 5}, .microbatch = {2, 3, 64}};
   const auto shapes = stage_shapes(twelve_heads, 256, one_node, 0, listed);

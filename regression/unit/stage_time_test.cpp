@@ -370,6 +370,22 @@ Off one_stage_off(unsigned seed, int trials, Change change) {
   return off;
 }
 
+// Two nodes of two ranks, where a link within a node is five times as fast.
+TEST(StageTime, TensorParallelismOverNodesTakesTheirLinks) {
+  const model::Config model = samples::small_model(3);
+  hardware::Profile profile = samples::round_profile(2);
+  for (const char* kind : {"all_reduce", "reduce_scatter", "all_gather"})
+    for (std::int64_t bytes : {1000, 1000000})
+      profile.links.push_back(
+          {kind, 2, 2, bytes, 5.0 * hardware::link_time(profile, kind, 1, 4, double(bytes))});
+  plan::Plan plan = one_stage(3);
+  plan.stages[0].tp = plan.stages[0].devices_per_node = 4;
+  const double within_s = analyze(plan, model, profile).iteration_s;
+  plan.stages[0].nodes = plan.stages[0].devices_per_node = 2;
+  EXPECT_GT(analyze(plan, model, profile).iteration_s, 1.2 * within_s);
+  EXPECT_NEAR(ratio(plan, model, profile), 1.0, 0.02);
+}
+
 TEST(StageTime, OneStageIsWithinTwoPercentOfTheSimulation) {
   const Off off = one_stage_off(4, 40, [](std::mt19937&, plan::Plan plan) { return plan; });
   EXPECT_LE(off.most, 0.02);

@@ -63,7 +63,7 @@ Costs::Costs(const model::Config& model, const hardware::Machine& machine, Stage
       machine_(std::make_shared<hardware::Machine>(machine)),
       profile_(machine_, &machine_->profile(role.group)),
       role_(role),
-      spreads_(plan::shard_spreads(v_.n, Expr(v_.m / v_.tp), v_.R)) {
+      spreads_(plan::spreads(v_.m, v_.dp, v_.tp, v_.R)) {
   // The functions outlive this object, so they hold what they read.
   const auto priced = [p = profile_](const char* name, auto seconds) {
     return remembering(name, [=](Arguments x) {
@@ -142,15 +142,15 @@ Expr Costs::segment(model::SegmentKind kind, Pass pass) const {
 Expr Costs::optimizer(const Expr& elements) const { return Expr::call(optimizer_, {elements}); }
 
 Expr Costs::tp_all_reduce(const Expr& bytes) const {
-  return Expr::call(all_reduce_, {1.0, v_.tp, bytes});
+  return Expr::call(all_reduce_, {spreads_.tp.nodes, spreads_.tp.per_node, bytes});
 }
 
 Expr Costs::tp_reduce_scatter(const Expr& bytes) const {
-  return Expr::call(reduce_scatter_, {1.0, v_.tp, bytes});
+  return Expr::call(reduce_scatter_, {spreads_.tp.nodes, spreads_.tp.per_node, bytes});
 }
 
 Expr Costs::tp_all_gather(const Expr& bytes) const {
-  return Expr::call(all_gather_, {1.0, v_.tp, bytes});
+  return Expr::call(all_gather_, {spreads_.tp.nodes, spreads_.tp.per_node, bytes});
 }
 
 Expr Costs::gradient_reduction(const Expr& bytes) const {

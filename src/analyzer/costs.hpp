@@ -78,7 +78,7 @@ class Costs {
   std::shared_ptr<const hardware::Profile> profile_;  ///< of the role's group, a part of it
   StageRole role_;
   Variables v_;
-  plan::ShardSpreads<Expr> spreads_;
+  plan::Spreads<Expr> spreads_;
   std::shared_ptr<const symbolic::Function> optimizer_, all_reduce_, reduce_scatter_, all_gather_,
       gradient_reduction_, send_, world_all_reduce_, copy_in_, copy_out_, disk_read_, disk_write_,
       copy_, clear_or_add_, norm_, overlapped_;

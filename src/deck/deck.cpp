@@ -165,7 +165,9 @@ const Schema<SearchKeys>& search_schema() {
       Schema<SearchKeys>()
           .key("stages", &SearchKeys::stages, {.help = "pipeline stages; []: all", .min = 1})
           .key("dp", &SearchKeys::dp, {.help = "data-parallel sizes; []: all", .min = 1})
-          .key("tp", &SearchKeys::tp, {.help = "tensor-parallel sizes; []: all", .min = 1})
+          .key("tp", &SearchKeys::tp,
+               {.help = "tensor-parallel sizes; []: all within a node; others take whole nodes",
+                .min = 1})
           .key("microbatch", &SearchKeys::microbatch,
                {.unit = "sequences", .help = "per device and microbatch; []: all", .min = 1})
           .key("run_ahead", &SearchKeys::run_ahead,

@@ -50,8 +50,9 @@ void check_mesh(const Plan& plan, int i, const hardware::NodeGroup& group) {
   stage_needs(devices == std::int64_t{s.nodes} * s.devices_per_node, i,
               "dp x tp = {} x {} must be the {} x {} devices of its mesh", s.dp, s.tp, s.nodes,
               s.devices_per_node);
-  stage_needs(s.devices_per_node % s.tp == 0, i,
-              "tp = {} must divide devices_per_node = {}, so that its groups stay within nodes",
+  stage_needs(s.devices_per_node % s.tp == 0 || s.tp % s.devices_per_node == 0, i,
+              "tp = {} must divide devices_per_node = {}, so that its groups stay within nodes, or "
+              "be a multiple of it",
               s.tp, s.devices_per_node);
   const int on_node = first % group.devices_per_node;
   if (s.nodes == 1)

@@ -22,12 +22,17 @@ bool allows_microbatch(const deck::SearchKeys& search, int microbatch) {
                                    : allows(search.microbatch, microbatch);
 }
 
-/// The mesh of dp * tp devices, within a node or of whole nodes; tp never crosses nodes.
+/// Groups of tp within a node; where the deck lists them, of whole nodes too.
+bool allows_tp(const deck::SearchKeys& search, int tp, int per_node) {
+  return allows(search.tp, tp) && (tp <= per_node || (!search.tp.empty() && tp % per_node == 0));
+}
+
+/// The mesh of dp * tp devices, within a node or of whole nodes, as each group of tp is.
 std::optional<StageShape> mesh(int dp, int tp, const hardware::NodeGroup& group) {
   const int devices = dp * tp, per_node = group.devices_per_node;
   if (devices <= per_node)
     return StageShape{.nodes = 1, .devices_per_node = devices, .dp = dp, .tp = tp};
-  if (devices % per_node != 0 || per_node % tp != 0) return std::nullopt;
+  if (devices % per_node != 0 || (per_node % tp != 0 && tp % per_node != 0)) return std::nullopt;
   return StageShape{.nodes = devices / per_node, .devices_per_node = per_node, .dp = dp, .tp = tp};
 }
 
@@ -55,8 +60,9 @@ std::vector<StageShape> stage_shapes(const model::Config& model, int global_batc
                                      const deck::SearchKeys& search) {
   const hardware::NodeGroup& nodes = cluster.groups[std::size_t(group)];
   std::vector<StageShape> found;
-  for (int tp = 1; tp <= nodes.devices_per_node; ++tp) {
-    if (!allows(search.tp, tp) || model.num_heads % tp != 0 || model.ffn_size % tp != 0) continue;
+  for (int tp = 1; tp <= nodes.devices(); ++tp) {
+    if (!allows_tp(search, tp, nodes.devices_per_node)) continue;
+    if (model.num_heads % tp != 0 || model.ffn_size % tp != 0) continue;
     if (tp > 1 && model.post_norms()) break;
     for (int dp : divisors(global_batch)) {
       if (!allows(search.dp, dp) || dp > nodes.devices() / tp) continue;

@@ -60,30 +60,16 @@ double disk_write_s(const hardware::Profile& profile, double bytes) {
   return hardware::copy_time(profile, "disk_write", bytes);
 }
 
-Ranks tp_ranks(const plan::Stage& stage) { return {1, stage.tp}; }
-
-Ranks dp_ranks(const plan::Stage& stage) {
-  return {stage.nodes, stage.devices_per_node / stage.tp};
-}
-
 namespace {
 
-plan::ShardSpreads<int> spreads(const plan::Stage& stage) {
-  const Ranks dp = dp_ranks(stage);
-  return plan::shard_spreads(dp.nodes, dp.per_node, stage.replicas);
-}
+Ranks ranks(const plan::Spread<int>& spread) { return {spread.nodes, spread.per_node}; }
 
 }  // namespace
 
-Ranks shard_ranks(const plan::Stage& stage) {
-  const auto [nodes, per_node] = spreads(stage).shards;
-  return {nodes, per_node};
-}
-
-Ranks replica_ranks(const plan::Stage& stage) {
-  const auto [nodes, per_node] = spreads(stage).replicas;
-  return {nodes, per_node};
-}
+Ranks tp_ranks(const plan::Stage& stage) { return ranks(plan::spreads(stage).tp); }
+Ranks dp_ranks(const plan::Stage& stage) { return ranks(plan::spreads(stage).dp); }
+Ranks shard_ranks(const plan::Stage& stage) { return ranks(plan::spreads(stage).shards); }
+Ranks replica_ranks(const plan::Stage& stage) { return ranks(plan::spreads(stage).replicas); }
 
 Ranks world_ranks(const hardware::Profile& profile, int devices) {
   const int per_node = std::max(1, std::min(devices, profile.key.ranks_per_node));
