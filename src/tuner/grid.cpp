@@ -146,21 +146,29 @@ struct Grid::Priced {
     }
   };
 
-  Priced(const std::array<Expr, 4>& outputs, std::vector<bool> shared_variables)
-      : shared(std::move(shared_variables)), tape(Tape(outputs, analyzer::variables()), shared) {}
+  Priced(const std::array<Expr, 4>& outputs, const std::vector<bool>& shared)
+      : tape(Tape(outputs, analyzer::variables()), shared) {
+    const std::vector<Variable>& all = variables();
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (!tape.reads(i)) continue;
+      if (shared[i]) in_common.push_back(i);
+      if (all[i].choice || all[i].share) (shared[i] ? chosen : varying).push_back(i);
+    }
+  }
 
   /// Of a strategy, whose shared variables have these values.
   const std::vector<double>& common(const std::vector<double>& values) {
     key.clear();
-    for (std::size_t i = 0; i < values.size(); ++i)
-      if (shared[i] && tape.reads(i)) key.push_back(values[i]);
+    for (const std::size_t v : in_common) key.push_back(values[v]);
     const auto known = commons.find(key);
     return known != commons.end() ? known->second
                                   : commons.emplace(key, tape.common(values)).first->second;
   }
 
-  std::vector<bool> shared;  ///< variables that strategies of a batch have in common
   symbolic::BatchTape tape;
+  // Variables that it reads: those that the strategies of a batch have in common, of these the ones
+  // that a strategy chooses, and those that differ within a batch.
+  std::vector<std::size_t> in_common, chosen, varying;
   std::vector<double> key;
   std::unordered_map<std::vector<double>, std::vector<double>, Hash> commons;
 };
@@ -240,18 +248,13 @@ void Grid::evaluate(Priced& priced, const Seat& seat, std::span<const Point> poi
     auto operator<=>(const Place&) const = default;
   };
   const std::vector<Variable>& all = variables();
-  std::vector<std::size_t> chosen;  // variables that are shared, but not by all points
-  std::vector<std::size_t> varying;
-  for (std::size_t i = 0; i < all.size(); ++i)
-    if ((all[i].choice || all[i].share) && priced.tape.reads(i))
-      (priced.shared[i] ? chosen : varying).push_back(i);
   std::vector<double> values = this->values(seat);
   std::vector<Place> places;
   places.reserve(points.size());
   for (std::size_t i = 0; i < points.size(); ++i) {
     const Point& p = points[i];
     bool changed = i == 0;
-    for (std::size_t v : chosen) {
+    for (const std::size_t v : priced.chosen) {
       const double value = number(all[v], p);
       changed |= value != values[v];
       values[v] = value;
@@ -263,23 +266,24 @@ void Grid::evaluate(Priced& priced, const Seat& seat, std::span<const Point> poi
     places.push_back({changed ? &priced.common(values) : places.back().common, kind, i});
   }
   std::ranges::sort(places);
-  std::vector<std::vector<double>> columns(all.size()), results(outputs_.size());
+  columns_.resize(all.size());
   std::vector<const double*> inputs(all.size(), nullptr);
-  std::vector<double*> outputs;
-  for (auto& output : outputs_) output.resize(points.size());
-  for (auto& result : results) {
-    result.resize(points.size());
-    outputs.push_back(result.data());
+  std::array<double*, 4> outputs;
+  for (std::size_t o = 0; o < outputs_.size(); ++o) {
+    outputs_[o].resize(points.size());
+    results_[o].resize(points.size());
+    outputs[o] = results_[o].data();
   }
   for (std::size_t first = 0, end = 0; first < places.size(); first = end) {
-    for (std::size_t v : varying) columns[v].clear();
+    for (const std::size_t v : priced.varying) columns_[v].clear();
     for (end = first; end < places.size() && places[end].common == places[first].common; ++end)
-      for (std::size_t v : varying) columns[v].push_back(number(all[v], points[places[end].point]));
-    for (std::size_t v : varying) inputs[v] = columns[v].data();
+      for (const std::size_t v : priced.varying)
+        columns_[v].push_back(number(all[v], points[places[end].point]));
+    for (const std::size_t v : priced.varying) inputs[v] = columns_[v].data();
     priced.tape.evaluate(*places[first].common, inputs, outputs, end - first);
     for (std::size_t o = 0; o < outputs_.size(); ++o)
       for (std::size_t i = first; i < end; ++i)
-        outputs_[o][places[i].point] = results[o][i - first];
+        outputs_[o][places[i].point] = results_[o][i - first];
   }
   evaluations_ += std::int64_t(points.size() * outputs_.size());
 }

@@ -132,6 +132,8 @@ class Grid {
   /// others.
   std::map<std::tuple<Layout, int, int, int, bool>, std::vector<double>> values_;
   std::array<std::vector<double>, 4> outputs_;  ///< columns of the last evaluation
+  std::array<std::vector<double>, 4> results_;  ///< the same in the order of its batches
+  std::vector<std::vector<double>> columns_;    ///< of its last batch
   std::int64_t evaluations_ = 0;
 };
 

@@ -145,17 +145,21 @@ void Look::price_fewest() {
   }
 }
 
-/// Adds what fits with `from` and more recomputed layers.
+/// Adds what fits with `from` and more recomputed layers, but for what the fewest ones that fit
+/// beat.
 void Look::try_all(std::size_t row, int from) {
   std::vector<Point> all;
   for (int c = from; c <= (recompute_ ? rows_[row].layers : 0); ++c) {
     all.push_back(rows_[row]);
     all.back().ckpt_layers = c;
   }
+  times_.price(grid_, seat_, all);
+  std::vector<Point>& found = fits_[row].points;
+  if (!found.empty() && !host_matters_)
+    std::erase_if(all, [&](const Point& p) { return !p.is_faster_than(found.front()); });
   grid_.price_memory(seat_, all);
   std::erase_if(all, [&](const Point& p) { return !limits_.hold(p, mesh_); });
-  times_.price(grid_, seat_, all);
-  fits_[row].points.insert(fits_[row].points.end(), all.begin(), all.end());
+  found.insert(found.end(), all.begin(), all.end());
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <memory_resource>
 #include <mutex>
 #include <span>
 #include <tuple>
@@ -66,7 +67,9 @@ class Times {
   };
 
   std::mutex mutex_;
-  std::unordered_map<Strategy, std::tuple<double, double, double, double>, Hash> known_;
+  std::pmr::monotonic_buffer_resource memory_;  ///< millions of them, which nobody forgets
+  std::pmr::unordered_map<Strategy, std::tuple<double, double, double, double>, Hash> known_{
+      &memory_};
 };
 
 /// Rows of seats that are alike. Each is looked at once, whichever search asks first: for all
