@@ -140,6 +140,7 @@ struct ClusterKeys : GroupKeys {
 /// Each list is searched whole; one entry fixes the choice; an empty list searches all that make
 /// sense.
 struct SearchKeys {
+  std::string trainer = "";  ///< of another project, that has to be able to run the plan
   std::vector<int> stages = {};
   std::vector<int> dp = {};
   std::vector<int> tp = {};

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -105,6 +106,8 @@ struct Options {
   bool reasons = true;           ///< also look for ablations and the nearest infeasible plan
   int threads = 0;               ///< 0: all cores; the result does not depend on it
   std::size_t most_labels = 64;  ///< of a state of the dynamic program before some are merged
+  /// Every plan is taken as this makes it; bounds are those of all plans. None: as it is.
+  std::function<plan::Plan(plan::Plan)> conform = {};
   Progress* progress = nullptr;
   const std::atomic<bool>* stop = nullptr;  ///< ends the search as its time limit does
 };

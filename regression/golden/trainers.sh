@@ -26,3 +26,18 @@ grep -q 'times as fast' said || { cat said; exit 1; }
 "$BRUME" export plan "$deck" --plan sharded.toml --to torchtitan -o settings.py 2> said
 grep -q 'parallelism.data_parallel_shard_degree = ' settings.py || { cat settings.py; exit 1; }
 if command -v python3 > /dev/null; then python3 -m py_compile settings.py; fi
+
+# What is searched for a trainer goes out to it, with one stage and with several; the report says what that costs.
+for trainer in megatron torchtitan; do
+  for stages in '[]' '[2]'; do
+    "$BRUME" plan "$deck" --set "search.for=$trainer" --set "search.stages=$stages" -o found.toml 2> said
+    grep -q "^for $trainer: .* an iteration; the best plan of all takes" said || { cat said; exit 1; }
+    "$BRUME" export plan "$deck" --plan found.toml --to "$trainer" -o out 2> said || { cat said; exit 1; }
+  done
+done
+code=0
+"$BRUME" plan "$deck" --set search.for=megatron --set 'search.weight_offload=[1.0]' 2> said || code=$?
+[ $code = 2 ] && grep -q 'search.weight_offload holds nothing that search.for = "megatron" has' said || { cat said; exit 1; }
+code=0
+"$BRUME" plan "$deck" --set search.for=torchtitan --set model.num_layers=16 2> said || code=$?
+[ $code = 2 ] && grep -q 'TorchTitan .* has nothing like it: a model of these sizes' said || { cat said; exit 1; }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <optional>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -202,6 +203,19 @@ report::PlanPage pictured(const Given& given, const tuner::Result& result, const
   return page;
 }
 
+/// What a plan takes that need not be one that another trainer can run.
+std::string without_trainer(const Given& given, deck::SearchKeys keys, double best_s) {
+  const std::string trainer = std::exchange(keys.trainer, "");
+  keys.simulate_top = 1;
+  const double free_s =
+      search(given.deck, keys, given.model, given.cluster, given.machine, {.reasons = false})
+          .best[0]
+          .seconds();
+  return fmt::format("for {}: {} an iteration; the best plan of all takes {} ({:+.1f} %)", trainer,
+                     format_seconds(best_s), format_seconds(free_s),
+                     100.0 * (free_s / best_s - 1.0));
+}
+
 }  // namespace
 
 int plan(const PlanOptions& options) {
@@ -211,12 +225,11 @@ int plan(const PlanOptions& options) {
   if (given.deck.analysis.mist()) return plan_as_mist(options, given);
   std::optional<Other> other;
   if (!options.against.empty()) other.emplace(options, given);
-  deck::SearchKeys search = given.deck.search;
-  search.simulate_top = std::max(search.simulate_top, options.top);
+  deck::SearchKeys keys = given.deck.search;
+  keys.simulate_top = std::max(keys.simulate_top, options.top);
   const tuner::Result result = [&] {
-    SearchWatch watch(search.time_limit_s, SearchWatch::Interrupt::ends_search);
-    return tuner::tune(given.model, given.deck.training.global_batch, given.cluster, given.machine,
-                       search, watch.options());
+    SearchWatch watch(keys.time_limit_s, SearchWatch::Interrupt::ends_search);
+    return search(given.deck, keys, given.model, given.cluster, given.machine, watch.options());
   }();
   const tuner::Candidate& best = result.best.front();
   const Outlook look = outlook(given.deck, given.model, given.machine, best.plan, best.seconds());
@@ -226,6 +239,7 @@ int plan(const PlanOptions& options) {
     write_file(options.html,
                report::html(pictured(given, result, look, "Plan for " + options.deck, said)));
   if (other) log::info("{}", other->text(best.seconds()));
+  if (!keys.trainer.empty()) log::info("{}", without_trainer(given, keys, best.seconds()));
   if (options.explain)
     log::info("{}", analyzer::explain(best.plan, given.model, given.machine, given.cluster));
   if (!options.output.empty()) keep(best.plan, options.output);

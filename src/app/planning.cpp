@@ -8,8 +8,11 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <exception>
 #include <filesystem>
 #include <map>
+#include <optional>
+#include <utility>
 
 #include "base/error.hpp"
 #include "base/files.hpp"
@@ -18,10 +21,10 @@
 #include "comm/agree.hpp"
 #include "device/device.hpp"
 #include "hardware/cluster.hpp"
+#include "interop/trainer_space.hpp"
 #include "outlook.hpp"
 #include "schedule/account.hpp"
 #include "search_watch.hpp"
-#include "tuner/tuner.hpp"
 
 namespace brume::app {
 namespace {
@@ -103,13 +106,40 @@ void check_given(const plan::Plan& plan, const deck::Deck& deck, const model::Co
   plan::check(plan, model, cluster);
 }
 
+tuner::Result search(const deck::Deck& deck, const deck::SearchKeys& keys,
+                     const model::Config& model, const hardware::Cluster& cluster,
+                     const hardware::Machine& machine, const tuner::Options& options) {
+  const int batch = deck.training.global_batch;
+  if (keys.trainer.empty()) return tuner::tune(model, batch, cluster, machine, keys, options);
+  deck::Deck asked = deck;
+  asked.search = keys;
+  // Whatever the plan is, the model and its training have to be expressible.
+  interop::check_for_trainer(asked, model, plan::equal_stages(model, batch, 1, {}));
+  const interop::TrainerSpace space = interop::trainer_space(asked, model, cluster);
+  tuner::Options conforming = options;
+  conforming.conform = space.nearest;
+  std::optional<tuner::Result> best;
+  std::exception_ptr infeasible;
+  for (deck::SearchKeys part : space.searches) {
+    part.time_limit_s /= double(space.searches.size());
+    try {
+      tuner::Result found = tuner::tune(model, batch, cluster, machine, part, conforming);
+      if (!best || found.best[0].seconds() < best->best[0].seconds()) best = std::move(found);
+    } catch (const tuner::Infeasible&) {
+      infeasible = std::current_exception();
+    }
+  }
+  if (!best) std::rethrow_exception(infeasible);
+  interop::check_for_trainer(asked, model, best->best[0].plan);
+  return *std::move(best);
+}
+
 plan::Plan search_plan(const deck::Deck& deck, const model::Config& model,
                        const hardware::Machine& machine) {
   const hardware::Cluster cluster = hardware::usable(hardware::cluster(deck.cluster), machine);
   const tuner::Result result = [&] {
     SearchWatch watch(deck.search.time_limit_s, SearchWatch::Interrupt::ends_process);
-    return tuner::tune(model, deck.training.global_batch, cluster, machine, deck.search,
-                       watch.options());
+    return search(deck, deck.search, model, cluster, machine, watch.options());
   }();
   const tuner::Candidate& best = result.best.front();
   const Outlook look = outlook(deck, model, machine, best.plan, best.seconds());

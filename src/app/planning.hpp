@@ -13,6 +13,7 @@
 #include "plan/plan.hpp"
 #include "schedule/program.hpp"
 #include "schedule/simulate.hpp"
+#include "tuner/tuner.hpp"
 
 namespace brume::app {
 
@@ -38,6 +39,15 @@ void refuse_mist(const deck::Deck& deck, const char* verb);
 /// Whether a plan that was not searched for this deck can run as it asks. @throws Error(input)
 void check_given(const plan::Plan& plan, const deck::Deck& deck, const model::Config& model,
                  const hardware::Cluster& cluster);
+
+/// The best plans for the deck, of those that the trainer of `search.for` can run where it names
+/// one.
+///
+/// @param keys  the deck's, or a part of them
+/// @throws Error(infeasible), and Error(input) where the trainer has nothing like the model
+tuner::Result search(const deck::Deck& deck, const deck::SearchKeys& keys,
+                     const model::Config& model, const hardware::Cluster& cluster,
+                     const hardware::Machine& machine, const tuner::Options& options);
 
 /// Searches a plan for the deck and shows it in the log with the reasons. @throws Error(infeasible)
 plan::Plan search_plan(const deck::Deck& deck, const model::Config& model,

@@ -71,9 +71,8 @@ json planned(const PlanOptions& options, const std::string& assignment) {
   json row{{"devices", cluster.devices()}};
   try {
     const hardware::Machine machine = obtain_machine_alone(deck, model);
-    const tuner::Result result =
-        tuner::tune(model, deck.training.global_batch, hardware::usable(cluster, machine), machine,
-                    deck.search, {.reasons = false});
+    const tuner::Result result = search(
+        deck, deck.search, model, hardware::usable(cluster, machine), machine, {.reasons = false});
     const tuner::Candidate& best = result.best[0];
     row["iteration_s"] = best.seconds();
     row["simulated"] = best.simulated_s.has_value();

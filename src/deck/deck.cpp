@@ -163,6 +163,9 @@ const Schema<DataKeys>& data_schema() {
 const Schema<SearchKeys>& search_schema() {
   static const auto schema =
       Schema<SearchKeys>()
+          .key("for", &SearchKeys::trainer,
+               {.help = "another trainer that has to be able to run the plan; empty: none",
+                .choices = {"", "megatron", "torchtitan"}})
           .key("stages", &SearchKeys::stages, {.help = "pipeline stages; []: all", .min = 1})
           .key("dp", &SearchKeys::dp, {.help = "data-parallel sizes; []: all", .min = 1})
           .key("tp", &SearchKeys::tp,

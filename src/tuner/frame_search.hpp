@@ -1,6 +1,7 @@
 /// @file One frame of a search: its strategies, the bounds that follow from them, what was found.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -22,6 +23,7 @@ struct Question {
   const Deadline& deadline;
   AllRows* rows;  ///< known to all searches in this memory
   Progress* progress = nullptr;
+  std::function<plan::Plan(plan::Plan)> conform = {};  ///< as tuner::Options has it
 };
 
 /// A choice of a frame as a plan.

@@ -31,7 +31,7 @@ plan::Plan plan_of(const Question& question, const Frame& frame, const std::vect
     point.apply_to(stage);
     first_layer += point.layers;
   }
-  return plan;
+  return question.conform ? question.conform(std::move(plan)) : plan;
 }
 
 Searcher::Searcher(Question question, Team& team, const Bounds& known)

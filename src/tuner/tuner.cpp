@@ -287,9 +287,16 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
             const Options& options) {
   Budget budget(search.time_limit_s, options.stop);
   AllRows rows(cluster);
-  Question question{model,           global_batch,        cluster,           machine,
-                    search,          options.most_labels, budget.deadline(), &rows,
-                    options.progress};
+  Question question{model,
+                    global_batch,
+                    cluster,
+                    machine,
+                    search,
+                    options.most_labels,
+                    budget.deadline(),
+                    &rows,
+                    options.progress,
+                    options.conform};
   Team team(model, machine, budget.deadline(), options.threads > 0 ? options.threads : num_cores());
   Searcher searcher(question, team);
   Result result;

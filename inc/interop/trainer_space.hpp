@@ -1,0 +1,32 @@
+/// @file Where to search for plans that another trainer can run.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "deck/deck.hpp"
+#include "hardware/cluster.hpp"
+#include "model/model.hpp"
+#include "plan/plan.hpp"
+
+namespace brume::interop {
+
+/// The plans that another trainer has its like for.
+struct TrainerSpace {
+  std::vector<deck::SearchKeys> searches;  ///< which hold all of them together
+  /// The nearest plan whose stages are alike in what that trainer has one number for. It needs no
+  /// more device memory.
+  std::function<plan::Plan(plan::Plan)> nearest;
+};
+
+/// What is left of the deck's search for the trainer of `search.for`.
+///
+/// @throws Error(input) naming the key whose list holds nothing that the trainer has
+TrainerSpace trainer_space(const deck::Deck& deck, const model::Config& model,
+                           const hardware::Cluster& cluster);
+
+/// Checks that the trainer of `search.for` takes the plan.
+/// @throws Error(input) naming the knob or the key that it has nothing like
+void check_for_trainer(const deck::Deck& deck, const model::Config& model, const plan::Plan& plan);
+
+}  // namespace brume::interop

@@ -1,0 +1,136 @@
+#include "interop/trainer_space.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "interop/megatron.hpp"
+#include "interop/torchtitan.hpp"
+#include "refusal.hpp"
+
+namespace brume::interop {
+namespace {
+
+const char* const text = R"([model]
+family       = "llama"
+num_layers   = 32
+hidden_size  = 4096
+num_heads    = 32
+num_kv_heads = 8
+ffn_size     = 14336
+seq_len      = 8192
+vocab_size   = 128256
+tied_head    = false
+[training]
+steps        = 100
+global_batch = 64
+precision    = "bf16"
+[data]
+train = "t"
+[cluster]
+nodes            = 2
+devices_per_node = 8
+memory_gib       = 80
+host_memory_gib  = 100
+)";
+
+struct TrainerSpaces : testing::TestWithParam<const char*> {
+  deck::Deck deck = [] {
+    deck::Deck parsed = deck::parse(text, "a.toml");
+    parsed.search.trainer = GetParam();
+    return parsed;
+  }();
+  model::Config model = model::config(deck.model, "bf16");
+  hardware::Cluster cluster = hardware::cluster(deck.cluster);
+};
+
+template <class T>
+T pick(std::mt19937& random, const std::vector<T>& values) {
+  return values[random() % values.size()];
+}
+
+/// A plan that one of these searches may find, each stage by itself.
+plan::Plan random_plan(std::mt19937& random, const deck::SearchKeys& keys) {
+  const int drawn = pick(random, keys.stages), num_stages = drawn > 2 ? 4 : drawn,
+            devices = 16 / num_stages;
+  int tp, dp;
+  do {
+    tp = pick<int>(random, {1, 2, 4});
+    dp = devices / tp;
+  } while (!keys.dp.empty() && std::ranges::find(keys.dp, dp) == keys.dp.end());
+  plan::Plan plan{.global_batch = 64, .microbatches = 64 / dp, .stages = {}};
+  if (num_stages > 1) plan.run_ahead = pick(random, keys.run_ahead);
+  for (int i = 0; i < num_stages; ++i) {
+    plan::Stage& stage = plan.stages.emplace_back();
+    stage.layers = 32 / num_stages + (i == 0 ? 1 : i == 1 ? -1 : 0);
+    if (num_stages == 1) stage.layers = 32;
+    stage.first_layer = i == 0 ? 0
+                               : plan.stages[std::size_t(i) - 1].first_layer +
+                                     plan.stages[std::size_t(i) - 1].layers;
+    stage.nodes = std::max(1, devices / 8);
+    stage.devices_per_node = devices / stage.nodes;
+    stage.dp = dp;
+    stage.tp = tp;
+    stage.zero_level = pick(random, keys.zero_levels);
+    stage.replicas = stage.zero_level > 0 && stage.nodes > 1 && random() % 2 == 0 ? 2 : 1;
+    stage.ckpt_layers = int(random() % std::size_t(stage.layers + 1));
+    stage.weight_offload_ratio = pick(random, keys.weight_offload);
+    stage.grad_offload_ratio = pick(random, keys.grad_offload);
+    stage.optim_offload_ratio = pick(random, keys.optim_offload);
+    stage.act_offload_ratio = pick(random, keys.act_offload);
+  }
+  return plan;
+}
+
+// What is searched, made alike, is what the trainer takes; and it is a plan.
+TEST_P(TrainerSpaces, TakeWhateverIsFoundInThem) {
+  std::mt19937 random(5);
+  const TrainerSpace space = trainer_space(deck, model, cluster);
+  ASSERT_FALSE(space.searches.empty());
+  for (const deck::SearchKeys& keys : space.searches) {
+    EXPECT_FALSE(keys.unequal_stages);
+    for (int trial = 0; trial < 200; ++trial) {
+      const plan::Plan plan = space.nearest(random_plan(random, keys));
+      EXPECT_NO_THROW(check_for_trainer(deck, model, plan)) << plan::text(plan);
+      EXPECT_NO_THROW(plan::check(plan, model, cluster)) << plan::text(plan);
+      EXPECT_EQ(space.nearest(plan), plan) << plan::text(plan);
+    }
+  }
+}
+
+// Nothing is sharded or offloaded less, nor recomputed less, in any stage.
+TEST_P(TrainerSpaces, MakeStagesAlikeByThoseThatSaveMost) {
+  std::mt19937 random(6);
+  const TrainerSpace space = trainer_space(deck, model, cluster);
+  for (int trial = 0; trial < 200; ++trial) {
+    const plan::Plan plan = random_plan(random, space.searches.back());
+    const plan::Plan alike = space.nearest(plan);
+    for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+      const plan::Stage &before = plan.stages[i], &after = alike.stages[i];
+      EXPECT_GE(after.zero_level, before.zero_level);
+      EXPECT_LE(after.replicas, before.replicas);
+      EXPECT_GE(after.ckpt_layers, before.ckpt_layers);
+      EXPECT_GE(after.optim_offload_ratio, before.optim_offload_ratio);
+      EXPECT_EQ(after.layers, before.layers);
+    }
+  }
+}
+
+TEST_P(TrainerSpaces, NameTheKeyThatLeavesNothing) {
+  deck.search.act_offload = {0.5};
+  const std::string what = test::refusal([&] { trainer_space(deck, model, cluster); });
+  EXPECT_NE(what.find("search.act_offload"), std::string::npos) << what;
+  deck.search.act_offload = {0.0, 0.5};
+  deck.search.stages = {2};
+  for (const deck::SearchKeys& keys : trainer_space(deck, model, cluster).searches) {
+    EXPECT_EQ(keys.act_offload, std::vector{0.0});
+    EXPECT_EQ(keys.stages, std::vector{2});
+    EXPECT_EQ(keys.run_ahead, std::vector{1});
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Interop, TrainerSpaces, testing::Values("megatron", "torchtitan"));
+
+}  // namespace
+}  // namespace brume::interop

@@ -1,0 +1,165 @@
+#include "interop/trainer_space.hpp"
+
+#include <algorithm>
+
+#include "base/error.hpp"
+#include "interop/megatron.hpp"
+#include "interop/torchtitan.hpp"
+
+namespace brume::interop {
+namespace {
+
+using deck::SearchKeys;
+using plan::Stage;
+
+/// Leaves those of a list that are among these values; an empty list holds all.
+/// @throws Error(input) where nothing is left
+template <class T>
+void keep(const SearchKeys& search, std::vector<T>& list, const char* key,
+          const std::vector<T>& values) {
+  if (list.empty()) {
+    list = values;
+    return;
+  }
+  std::erase_if(list, [&](T value) { return std::ranges::find(values, value) == values.end(); });
+  require(!list.empty(), Failure::input,
+          "search.{} holds nothing that search.for = \"{}\" has: leave the key out", key,
+          search.trainer);
+}
+
+/// What neither trainer has.
+SearchKeys common(SearchKeys keys) {
+  keys.unequal_stages = false;
+  keep(keys, keys.act_offload, "act_offload", {0.0});
+  keep(keys, keys.optim_disk, "optim_disk", {0.0});
+  keep(keys, keys.act_disk, "act_disk", {0.0});
+  return keys;
+}
+
+/// Whole numbers from `first` to `last`, of those of a list where it has any.
+std::vector<int> from_to(const std::vector<int>& list, int first, int last) {
+  std::vector<int> found;
+  for (int value = first; value <= last; ++value)
+    if (list.empty() || std::ranges::find(list, value) != list.end()) found.push_back(value);
+  return found;
+}
+
+/// The search with one stage, and the one with several, as far as the deck asks for them.
+std::vector<SearchKeys> one_and_several(const SearchKeys& keys, int most_stages) {
+  std::vector<SearchKeys> found;
+  for (const bool several : {false, true}) {
+    const std::vector<int> stages =
+        several ? from_to(keys.stages, 2, most_stages) : from_to(keys.stages, 1, 1);
+    if (stages.empty()) continue;
+    found.push_back(keys);
+    found.back().stages = stages;
+    if (several) keep(keys, found.back().run_ahead, "run_ahead", {1});
+  }
+  return found;
+}
+
+/// Sets a member of all stages to the largest or least of them.
+template <class T>
+void make_alike(plan::Plan& plan, T Stage::*member, bool largest) {
+  const auto [least, most] = std::ranges::minmax(plan.stages, {}, member);
+  const T value = largest ? most.*member : least.*member;
+  for (Stage& stage : plan.stages) stage.*member = value;
+}
+
+/// As much is sharded and offloaded as in the stage that saves most.
+plan::Plan with_state_alike(plan::Plan plan) {
+  make_alike(plan, &Stage::zero_level, true);
+  make_alike(plan, &Stage::replicas, false);
+  for (const auto share :
+       {&Stage::weight_offload_ratio, &Stage::grad_offload_ratio, &Stage::optim_offload_ratio})
+    make_alike(plan, share, true);
+  return plan;
+}
+
+void recompute_all(plan::Plan& plan) {
+  for (Stage& stage : plan.stages) stage.ckpt_layers = stage.layers;
+}
+
+/// One number of recomputed layers for all stages, or all layers of each.
+plan::Plan nearest_megatron(plan::Plan plan) {
+  plan = with_state_alike(std::move(plan));
+  make_alike(plan, &Stage::ckpt_layers, true);
+  const auto too_many = [](const Stage& stage) { return stage.ckpt_layers > stage.layers; };
+  if (std::ranges::any_of(plan.stages, too_many)) recompute_all(plan);
+  return plan;
+}
+
+/// Layers are recomputed all or none.
+plan::Plan nearest_torchtitan(plan::Plan plan) {
+  plan = with_state_alike(std::move(plan));
+  const auto recomputes = [](const Stage& stage) { return stage.ckpt_layers > 0; };
+  if (std::ranges::any_of(plan.stages, recomputes)) recompute_all(plan);
+  return plan;
+}
+
+/// Optimizer state may be offloaded up to ZeRO 1; with stages there is no more than that.
+std::vector<SearchKeys> megatron_searches(SearchKeys keys, int most_stages) {
+  keep(keys, keys.weight_offload, "weight_offload", {0.0});
+  keep(keys, keys.grad_offload, "grad_offload", {0.0});
+  std::vector<SearchKeys> found;
+  for (SearchKeys search : one_and_several(keys, most_stages)) {
+    const std::vector<int> levels = search.zero_levels;
+    const auto allows = [&](int level) {
+      return levels.empty() || std::ranges::find(levels, level) != levels.end();
+    };
+    if (allows(0) || allows(1)) {
+      keep(search, search.zero_levels, "zero_levels", {0, 1});
+      found.push_back(search);
+    }
+    if (search.stages != std::vector{1} || !(allows(2) || allows(3))) continue;
+    search.zero_levels = levels;
+    keep(search, search.zero_levels, "zero_levels", {2, 3});
+    keep(search, search.optim_offload, "optim_offload", {0.0});
+    found.push_back(search);
+  }
+  require(!found.empty(), Failure::input,
+          "search.zero_levels holds nothing that search.for = \"megatron\" has with these "
+          "search.stages: leave one of them out");
+  return found;
+}
+
+/// State is offloaded all or none, where it is sharded.
+std::vector<SearchKeys> torchtitan_searches(const SearchKeys& keys, int most_stages, int devices) {
+  std::vector<SearchKeys> found;
+  for (const SearchKeys& search : one_and_several(keys, most_stages))
+    for (const double share : {0.0, 1.0}) {
+      SearchKeys one = search;
+      const auto may = [&](const std::vector<double>& list) {
+        return list.empty() || std::ranges::find(list, share) != list.end();
+      };
+      if (!may(one.weight_offload) || !may(one.grad_offload) || !may(one.optim_offload)) continue;
+      one.weight_offload = one.grad_offload = one.optim_offload = {share};
+      keep(search, one.zero_levels, "zero_levels",
+           share > 0.0 ? std::vector{2, 3} : std::vector{0, 2, 3});
+      if (share > 0.0) one.dp = from_to(one.dp, 2, devices);
+      if (share == 0.0 || !one.dp.empty()) found.push_back(one);
+    }
+  require(!found.empty(), Failure::input,
+          "search.for = \"torchtitan\" offloads all state or none, which the lists of [search] "
+          "leave no way to: leave weight_offload, grad_offload and optim_offload out");
+  return found;
+}
+
+}  // namespace
+
+TrainerSpace trainer_space(const deck::Deck& deck, const model::Config& model,
+                           const hardware::Cluster& cluster) {
+  const SearchKeys keys = common(deck.search);
+  const int most_stages = std::min(model.num_layers, cluster.devices());
+  if (keys.trainer == "megatron") return {megatron_searches(keys, most_stages), nearest_megatron};
+  return {torchtitan_searches(keys, most_stages, cluster.devices()), nearest_torchtitan};
+}
+
+void check_for_trainer(const deck::Deck& deck, const model::Config& model, const plan::Plan& plan) {
+  if (deck.search.trainer == "megatron")
+    megatron_arguments(deck, model, plan);
+  else
+    torchtitan_module(deck, model, plan);
+}
+
+}  // namespace brume::interop
