@@ -90,7 +90,6 @@ std::string differs(const json& entry) {
   if (repository == "mosaicml/llm-foundry" && word(entry["hardware"], "gpu") == "H100-SXM")
     words.push_back("PyTorch's kernels for H100 of 2023");
   if (note.find("500 W") != std::string::npos) words.push_back("H100 of 2.4 TB/s at 500 W");
-  if (path.find("maxtext") != std::string::npos) words.push_back("sharded over 128 only");
   if (path.find("asyncTP") != std::string::npos) words.push_back("asynchronous tp");
   return fmt::format("{}", fmt::join(words, ", "));
 }
@@ -104,8 +103,7 @@ std::optional<Case> read(const json& entry) {
   const json &m = entry["model"], &l = entry["layout"], &h = entry["hardware"];
   const std::string family = word(m, "family");
   const bool known = family == "gpt" || family == "llama";
-  if (!known || word(entry["brume"], "expressible") == "no" || !entry["global_batch"].is_number() ||
-      l.value("tp", 1) > 8)
+  if (!known || word(entry["brume"], "expressible") == "no" || !entry["global_batch"].is_number())
     return std::nullopt;
   Case c{.id = entry["id"],
          .source = word(entry["source"], "repository"),
@@ -146,6 +144,7 @@ std::optional<Case> read(const json& entry) {
                              .dp = dp,
                              .tp = tp,
                              .zero_level = dp > 1 ? int(l["zero"]) : 0,
+                             .replicas = l.value("replicas", 1),
                              .ckpt_layers = recomputed_layers(c.recompute, layers)});
     first += layers;
   }
