@@ -13,6 +13,7 @@
 #include "base/statistics.hpp"
 #include "comm/communicator.hpp"
 #include "data/sampler.hpp"
+#include "data/token_writer.hpp"
 #include "engine/engine.hpp"
 #include "random_plan.hpp"
 #include "trials.hpp"

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "contract.hpp"
+#include "data/token_writer.hpp"
 #include "engine/engine.hpp"
 #include "kernels/types.hpp"
 

@@ -45,6 +45,8 @@ class OutputFile {
   ~OutputFile();  ///< removes what was not committed
 
   void write(std::span<const std::byte> bytes);
+  /// Over bytes that were written before; a pipe and a device take none.
+  void write_at(std::int64_t first, std::span<const std::byte> bytes);
   void commit();  ///< brings the bytes to the disk, then puts the file in its place
 
  private:
@@ -70,6 +72,10 @@ void sync(const Descriptor& file,
           const std::string& name);  ///< to the disk. @throws Error(storage)
 /// A network file system may say only here that writing failed. @throws Error(storage)
 void close(Descriptor& file, const std::string& name);
+
+/// A file without a name, for reading and writing, which goes with its descriptor; negative, with
+/// errno, where the directory takes none.
+Descriptor unnamed_file(const std::filesystem::path& directory);
 
 enum class Links { refuse, follow };
 

@@ -36,17 +36,24 @@ struct DocumentEnds {
       answers;  ///< as many, each within its document; or none: all is learned
 };
 
+/// Tokens by which documents are told apart in a file that does not say where they end; -1: none.
+struct DocumentMarks {
+  int begin = -1;  ///< first token of each document
+  int end = -1;    ///< last token of each document
+};
+
 class DocumentTable;
 
 /// A token file opened for reading: one of ours, or one of Megatron (.bin with its .idx), llm.c,
 /// numpy (.npy) or nanoGPT (named .u16 or .u32). The layouts are in src/data/README.md.
 class TokenFile {
  public:
-  /// Reads all of the file once to check it.
+  /// Reads all of the file once to check it. Documents that are told apart by marks take 8 bytes
+  /// each in memory.
   /// @throws Error(input)  when the file is missing or of no known kind, has a length that does not
-  ///                       match its header, or holds a token outside its vocabulary; the message
-  ///                       names the file
-  explicit TokenFile(const std::filesystem::path& path);
+  ///                       match its header, or holds a token outside its vocabulary, or none of
+  ///                       the marks; the message names the file
+  explicit TokenFile(const std::filesystem::path& path, DocumentMarks marks = {});
 
   /// Reads tokens from number `first` on. Threads may do so at once.
   /// @throws Error(storage)  when the file cannot be read, or was cut since it was opened
@@ -75,11 +82,5 @@ class TokenFile {
   std::uint64_t checksum_ = 0;
   int vocab_size_ = 0;
 };
-
-/// Writes a token file of ours, as OutputFile does: 16 bits a token where the vocabulary allows,
-/// else 32, and ends of documents where there are any.
-/// @throws Error(storage) when writing fails; Error(bug) for a token outside the vocabulary
-void write_token_file(const std::filesystem::path& path, std::span<const std::int32_t> tokens,
-                      int vocab_size, const DocumentEnds& documents = {});
 
 }  // namespace brume::data

@@ -100,7 +100,9 @@ struct DataKeys {
   std::string valid;               ///< empty: no validation
   std::string order = "shuffled";  ///< sequential | shuffled
   std::string documents = "join";  ///< join | isolate
-  int eval_every = 0;              ///< iterations; 0: at the end only
+  int begin_token = -1;  ///< of each document, in files that do not say where they end; -1: none
+  int end_token = -1;    ///< the same
+  int eval_every = 0;    ///< iterations; 0: at the end only
   int eval_sequences = 64;
 };
 

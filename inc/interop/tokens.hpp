@@ -16,6 +16,7 @@ struct PackOptions {
   std::string begin = {};                ///< the token before each document; empty: none
   std::string end = {};                  ///< the token after each document; empty: none
   std::string field = "text";            ///< of each line of JSON
+  int threads = 0;                       ///< 0: as many as there are cores
   std::function<void(double)> progress = {};  ///< told the share of all bytes that is packed
 };
 
@@ -41,7 +42,8 @@ struct PackedText {
 /// evenly spaced share of the blocks is held out, so both parts see every kind of text. A file is a
 /// document; in a file named .jsonl each line is one, and where it has no text in its field but a
 /// "prompt" and a "completion", the tokens of the prompt are not to be learned. Both files say
-/// where documents end; one of which a part is held out ends there too.
+/// where documents end; one of which a part is held out ends there too. In memory are the texts
+/// that are being encoded, one a core, and a few tens of MiB a core beside them.
 ///
 /// @param files        read whole, in order; directories are walked in name order, without hidden
 ///                     files and those with a zero byte near their beginning, which are no text

@@ -15,6 +15,7 @@
 #include "base/error.hpp"
 #include "checkpoint_samples.hpp"
 #include "data/token_file.hpp"
+#include "data/token_writer.hpp"
 #include "deck/deck.hpp"
 #include "foreign_token_files.hpp"
 #include "hardware/cluster.hpp"

@@ -11,6 +11,7 @@
 
 #include "comm/communicator.hpp"
 #include "contract.hpp"
+#include "data/token_writer.hpp"
 #include "deck/deck.hpp"
 #include "io/checkpoint.hpp"
 #include "io/run_file.hpp"

@@ -37,6 +37,14 @@ tiny_job --set output.directory=alone8 --set data.documents=isolate --steps 8
 [ "$(losses alone)" = "$(losses alone8)" ] || complain "isolated documents do not go on"
 refused 'was trained on other data, or in another order' --set output.directory=alone
 refused 'bare.u16: does not say where its documents end' --set data.train=bare.u16 --set data.documents=isolate
+refused 'bare.u16: has neither data.begin_token = -1 nor data.end_token = 255' --set data.train=bare.u16 \
+  --set data.documents=isolate --set data.end_token=255
+# Each line a document, of which the file says nothing.
+lines() { tiny_job --set output.directory=lines --set data.train=bare.u16 --set data.documents=isolate "$@"; }
+lines --set data.end_token=10 --steps 4
+[ "$(losses lines)" != "$(losses alone8 | head -4)" ] || complain "lines are no documents"
+refused 'was trained on other data, or in another order' --set output.directory=lines --set data.train=bare.u16 \
+  --set data.documents=isolate --set data.end_token=32
 mixed() {
   tiny_job --set data.train= --set 'data.files=["train.tok", "valid.tok"]' --set 'data.weights=[1.0, 3.0]' "$@"
 }

@@ -12,6 +12,7 @@
 #include "base/bfloat16.hpp"
 #include "base/error.hpp"
 #include "contract.hpp"
+#include "data/token_writer.hpp"
 #include "kernels/types.hpp"
 #include "refusal.hpp"
 

@@ -1,6 +1,7 @@
 // Token files of other programs, written here byte by byte from their documentation.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstdlib>
 #include <fstream>
@@ -10,6 +11,7 @@
 #include "base/error.hpp"
 #include "data/sampler.hpp"
 #include "data/token_file.hpp"
+#include "data/token_writer.hpp"
 #include "foreign_token_files.hpp"
 
 namespace brume::data {
@@ -197,6 +199,85 @@ TEST_F(ForeignTokens, TheIdentityIsThatOfTheTokens) {
   write_token_file(directory_ / "c.tok", small, 50257);
   EXPECT_EQ(TokenFile(directory_ / "c.tok").identity().checksum, bare.checksum);
   EXPECT_NE(TokenFile(put("a.u16", numbers({3, 1}, 2))).identity().checksum, bare.checksum);
+}
+
+std::vector<std::int64_t> ends_of(const TokenFile& file) {
+  std::vector<std::int64_t> ends;
+  for (const Document& document : file.documents(0, file.size())) {
+    EXPECT_EQ(document.first, ends.empty() ? 0 : ends.back());
+    EXPECT_EQ(document.answer, document.first);
+    ends.push_back(document.end);
+  }
+  return ends;
+}
+
+// A mark twice in a row makes a document of itself; a file may end in the middle of one.
+TEST_F(ForeignTokens, DocumentsAreToldApartByTheirMarks) {
+  using Ends = std::vector<std::int64_t>;
+  const Tokens tokens = {7, 1, 2, 7, 7, 3, 4, 5};
+  const std::string narrow = numbers(tokens, 2), wide = numbers(tokens, 4);
+  const std::vector<fs::path> paths = {put("a.u16", narrow),
+                                       put("a.u32", wide),
+                                       put("b.bin", llm_c(20240520, 1, 8, narrow)),
+                                       put("c.bin", llm_c(20240801, 7, 8, wide)),
+                                       put("a.npy", npy("<i8", "8,", numbers(tokens, 8))),
+                                       put("b.npy", npy("|u1", "8,", numbers(tokens, 1)))};
+  for (const fs::path& path : paths) {
+    EXPECT_EQ(ends_of(TokenFile(path, {.begin = 7})), Ends({3, 4, 8})) << path;
+    EXPECT_EQ(ends_of(TokenFile(path, {.end = 7})), Ends({1, 4, 5, 8})) << path;
+    EXPECT_EQ(ends_of(TokenFile(path, {.begin = 7, .end = 5})), Ends({3, 4, 8})) << path;
+    EXPECT_EQ(ends_of(TokenFile(path, {.begin = 1, .end = 7})), Ends({1, 4, 5, 8})) << path;
+    EXPECT_FALSE(TokenFile(path).has_documents());
+    EXPECT_EQ(TokenFile(path, {.end = 7}).identity(), TokenFile(path).identity());
+    try {
+      const TokenFile file(path, {.begin = 9, .end = 65535});
+      ADD_FAILURE() << "nothing was refused";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.failure(), Failure::input);
+      EXPECT_TRUE(std::string(error.what()).starts_with(path.string() + ": has neither"));
+    }
+  }
+  // A file that says itself where documents end is believed.
+  write_token_file(directory_ / "d.tok", tokens, 8, {{2, 8}, {}});
+  EXPECT_EQ(ends_of(TokenFile(directory_ / "d.tok", {.begin = 7})), Ends({2, 8}));
+  write_token_file(directory_ / "e.tok", tokens, 8);
+  EXPECT_EQ(ends_of(TokenFile(directory_ / "e.tok", {.begin = 7})), Ends({3, 4, 8}));
+  put("m.bin", narrow);
+  put("m.idx", Index{.lengths = {3, 5}, .documents = {0, 1, 2}}.bytes());
+  EXPECT_EQ(ends_of(TokenFile(directory_ / "m.bin", {.begin = 7})), Ends({3, 8}));
+}
+
+// Documents across many of the pieces in which a file is read, of which one mark is the last token
+// of a piece: 2 MiB, tokens of 2 bytes.
+TEST_F(ForeignTokens, IsolatedSamplesAreThoseOfAFileWithEnds) {
+  constexpr std::int32_t mark = 50256;
+  Tokens tokens;
+  DocumentEnds documents;
+  while (std::ssize(tokens) < 3'000'000) {
+    const std::size_t length = 1 + tokens.size() * 7 % 901;
+    for (std::size_t i = 0; i < length; ++i) tokens.push_back(std::int32_t(tokens.size() % 50000));
+    tokens.push_back(mark);
+    documents.ends.push_back(std::ssize(tokens));
+  }
+  tokens[(1 << 20) - 1] = mark;
+  documents.ends.push_back(1 << 20);
+  std::ranges::sort(documents.ends);
+  const auto twice = std::ranges::unique(documents.ends);
+  documents.ends.erase(twice.begin(), twice.end());
+  write_token_file(directory_ / "a.tok", tokens, 50257, documents);
+  const TokenFile bare(put("a.u16", numbers(tokens, 2)), {.end = mark});
+  const Sampler given(TokenFile(directory_ / "a.tok"), Order::shuffled, 3, 256, true);
+  const Sampler found(bare, Order::shuffled, 3, 256, true);
+  ASSERT_EQ(found.num_windows(), given.num_windows());
+  EXPECT_EQ(found.document_share(), given.document_share());
+  for (std::int64_t i = 0; i < given.num_windows(); i += 7) {
+    Tokens inputs(256), targets(256), begins(256), inputs2(256), targets2(256), begins2(256);
+    given.sample(i, {inputs, targets, begins});
+    found.sample(i, {inputs2, targets2, begins2});
+    ASSERT_EQ(inputs, inputs2);
+    ASSERT_EQ(targets, targets2);
+    ASSERT_EQ(begins, begins2);
+  }
 }
 
 TEST_F(ForeignTokens, SamplesAreThoseOfTheFile) {

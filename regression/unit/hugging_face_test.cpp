@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "contract.hpp"
+#include "data/token_writer.hpp"
 #include "hugging_face_files.hpp"
 #include "io/checkpoint.hpp"
 #include "kernels/types.hpp"

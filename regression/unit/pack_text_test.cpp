@@ -1,10 +1,14 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -128,6 +132,52 @@ TEST_F(PackText, LongFilesOfLinesKeepTheirOrder) {
     EXPECT_TRUE(std::string(error.what())
                     .starts_with(fmt::format("{}, line {}: has no text", path.string(), number)))
         << error.what();
+  }
+}
+
+std::string bytes_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// Packs in a process of its own. @return its largest resident set beside what it began with
+std::int64_t memory_of(const std::function<void()>& pack) {
+  const auto peak = [](int who) {
+    rusage usage{};
+    ::getrusage(who, &usage);
+    return std::int64_t{usage.ru_maxrss} << 10;
+  };
+  const std::int64_t before = peak(RUSAGE_SELF);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    pack();
+    ::_exit(peak(RUSAGE_SELF) - before < (std::int64_t{255} << 20)
+                ? int((peak(RUSAGE_SELF) - before) >> 20)
+                : 255);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status));
+  return std::int64_t{WEXITSTATUS(status)} << 20;
+}
+
+// Memory does not grow with the text, and any number of threads makes the same files. 130 MB of
+// text would be 520 MB of tokens in memory.
+TEST_F(PackText, TokensGoToTheDiskAsTheyCome) {
+  std::string lines;
+  for (int i = 0; std::ssize(lines) < 20'000'000; ++i)
+    lines += fmt::format("{{\"text\": \"{}\"}}\n", std::string(std::size_t(i * 37 % 5000), 'x'));
+  std::vector<fs::path> files;
+  for (int i = 0; i < 6; ++i) files.push_back(put(fmt::format("{}.jsonl", i), lines));
+  for (int i = 0; i < 3; ++i)
+    files.push_back(put(fmt::format("{}.txt", i), sample_text(3'000'000)));
+  const std::int64_t memory =
+      memory_of([&] { pack_text(files, directory_ / "2", {.threads = 2}); });
+  EXPECT_LT(memory, std::int64_t{240} << 20);
+  for (const int threads : {1, 5}) {
+    const PackedText packed = pack_text(files, directory_ / "out", {.threads = threads});
+    EXPECT_TRUE(bytes_of(packed.train) == bytes_of(directory_ / "2" / "train.tok"));
+    EXPECT_TRUE(bytes_of(packed.valid) == bytes_of(directory_ / "2" / "valid.tok"));
   }
 }
 

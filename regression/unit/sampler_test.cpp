@@ -1,4 +1,5 @@
 #include "data/sampler.hpp"
+#include "data/token_writer.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

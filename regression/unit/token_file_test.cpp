@@ -1,4 +1,5 @@
 #include "data/token_file.hpp"
+#include "data/token_writer.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -182,6 +183,36 @@ TEST_F(TokenFiles, DocumentsReadBack) {
   write_token_file(path_, counting(9), 16);
   EXPECT_FALSE(TokenFile(path_).has_documents());
   EXPECT_EQ(TokenFile(path_).documents(2, 5), (std::vector<Document>{{0, 0, 9}}));
+}
+
+// More ends than the writer keeps in memory, and tokens that come in pieces of any size.
+TEST_F(TokenFiles, WhatComesPieceByPieceIsWrittenAsAWhole) {
+  const auto tokens = counting(700'000);
+  DocumentEnds documents;
+  for (std::int64_t end = 2; end <= std::ssize(tokens); end += 2) {
+    documents.ends.push_back(end);
+    documents.answers.push_back(end - end / 2 % 2);
+  }
+  write_token_file(path_, tokens, 700'000, documents);
+  const std::string whole = bytes();
+  EXPECT_EQ(TokenFile(path_).identity().checksum, checksum_of(whole));
+  EXPECT_EQ(TokenFile(path_).documents(0, 700'000), documents_of(documents));
+  const fs::path other = directory_ / "b.tok";
+  {
+    TokenFileWriter writer(other, 700'000);
+    std::size_t done = 0;
+    for (std::size_t i = 0; i < documents.ends.size(); ++i) {
+      for (const auto end = std::size_t(documents.ends[i]); done < end; ++done)
+        writer.add(std::span(tokens).subspan(done, 1));
+      writer.add_document(documents.ends[i], documents.answers[i]);
+    }
+    EXPECT_EQ(writer.size(), 700'000);
+    EXPECT_FALSE(fs::exists(other));
+    writer.commit(true);
+  }
+  std::ifstream file(other, std::ios::binary);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), whole);
+  EXPECT_EQ(std::distance(fs::directory_iterator(directory_), {}), 2);
 }
 
 TEST_F(TokenFiles, WrongDocumentsAreRefused) {

@@ -251,7 +251,7 @@ class Evaluation {
     const std::string& path = options_.data.empty() ? deck_.data.valid : options_.data;
     require(!path.empty(), Failure::input,
             "{}: was trained without data.valid: name a token file by --data", options_.weights);
-    return open_validation(path, options_.data.empty() ? "data.valid" : "--data", model_);
+    return open_validation(path, options_.data.empty() ? "data.valid" : "--data", deck_, model_);
   }
 
   engine::Settings settings(int threads) const {

@@ -32,8 +32,16 @@ std::string text(const RunOptions& o) {
 }
 
 /// @param key  that names the file, for errors
-data::TokenFile open_tokens(const std::string& path, const char* key, const model::Config& model) {
-  data::TokenFile file(path);
+data::TokenFile open_tokens(const std::string& path, const char* key, const deck::DataKeys& keys,
+                            const model::Config& model) {
+  const data::DocumentMarks marks{keys.begin_token, keys.end_token};
+  data::TokenFile file = [&] {
+    try {
+      return data::TokenFile(path, model.isolated ? marks : data::DocumentMarks{});
+    } catch (const Error& error) {
+      throw Error(error.failure(), "{}: {}", key, error.what());
+    }
+  }();
   require(file.vocab_size() <= model.vocab_size, Failure::input,
           "{} = {}: its vocabulary of {} is larger than model.vocab_size = {}", key, path,
           file.vocab_size(), model.vocab_size);
@@ -125,7 +133,8 @@ class Preparation {
       const deck::DataKeys& data = made_.deck.data;
       made_.train_data.emplace(open_training(made_.deck, made_.model));
       if (!data.valid.empty())
-        made_.valid_data.emplace(open_validation(data.valid, "data.valid", made_.model));
+        made_.valid_data.emplace(
+            open_validation(data.valid, "data.valid", made_.deck, made_.model));
     });
     made_.model.document_share = made_.train_data->document_share();
     made_.data_text = data_text(*made_.train_data, made_.deck);
@@ -219,9 +228,9 @@ data::Sampler open_training(const deck::Deck& deck, const model::Config& model) 
       deck.data.order == "shuffled" ? data::Order::shuffled : data::Order::sequential;
   const deck::DataKeys& keys = deck.data;
   std::vector<data::WeightedFile> files;
-  if (!keys.train.empty()) files.push_back({open_tokens(keys.train, "data.train", model)});
+  if (!keys.train.empty()) files.push_back({open_tokens(keys.train, "data.train", keys, model)});
   for (std::size_t i = 0; i < keys.files.size(); ++i) {
-    data::TokenFile file = open_tokens(keys.files[i], "data.files", model);
+    data::TokenFile file = open_tokens(keys.files[i], "data.files", keys, model);
     const double weight = keys.weights.empty() ? double(file.size()) : keys.weights[i];
     files.push_back({std::move(file), weight});
   }
@@ -229,11 +238,11 @@ data::Sampler open_training(const deck::Deck& deck, const model::Config& model) 
                        model.isolated);
 }
 
-data::Sampler open_validation(const std::string& path, const char* key,
+data::Sampler open_validation(const std::string& path, const char* key, const deck::Deck& deck,
                               const model::Config& model) {
   constexpr std::uint64_t seed = 0;
-  return data::Sampler(open_tokens(path, key, model), data::Order::shuffled, seed, model.seq_len,
-                       model.isolated);
+  return data::Sampler(open_tokens(path, key, deck.data, model), data::Order::shuffled, seed,
+                       model.seq_len, model.isolated);
 }
 
 Prepared prepare(const RunOptions& options, comm::Session& session, comm::Communicator& job) {

@@ -48,7 +48,8 @@ data::Sampler open_training(const deck::Deck& deck, const model::Config& model);
 /// The windows of a token file that weights are judged by: the first ones of an order that is the
 /// same for all trainings, so that their losses can be compared, and is spread over the file.
 /// @param key  of the deck or command line, for errors  @throws Error(input)
-data::Sampler open_validation(const std::string& path, const char* key, const model::Config& model);
+data::Sampler open_validation(const std::string& path, const char* key, const deck::Deck& deck,
+                              const model::Config& model);
 
 /// Reads, measures and searches what `options` leave open. Collective over `job`, all its ranks.
 /// @throws AgreedError

@@ -52,7 +52,11 @@ std::string data_text(const data::Sampler& data, const deck::Deck& deck) {
   }
   text += deck.data.order;
   if (deck.data.order == "shuffled") text += fmt::format(" by seed {}", deck.training.seed);
-  if (deck.data.documents == "isolate") text += ", isolated documents";
+  if (deck.data.documents == "isolate") {
+    text += ", isolated documents";
+    if (deck.data.begin_token >= 0) text += fmt::format(" from token {}", deck.data.begin_token);
+    if (deck.data.end_token >= 0) text += fmt::format(" to token {}", deck.data.end_token);
+  }
   return text;
 }
 

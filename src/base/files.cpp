@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <random>
 #include <system_error>
 
@@ -112,6 +113,16 @@ OutputFile::~OutputFile() {
 
 void OutputFile::write(std::span<const std::byte> bytes) { write_all(file_, bytes, name_); }
 
+void OutputFile::write_at(std::int64_t first, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::pwrite(file_.get(), bytes.data(), bytes.size(), first);
+    if (written < 0 && errno == EINTR) continue;
+    check(written >= 0, name_, "cannot be written");
+    bytes = bytes.subspan(std::size_t(written));
+    first += written;
+  }
+}
+
 void OutputFile::commit() {
   const bool in_place = temporary_.empty();
   if (!in_place) sync(file_, name_);
@@ -145,6 +156,13 @@ void write_all(const Descriptor& file, std::span<const std::byte> bytes, const s
     check(written >= 0, name, "cannot be written");
     bytes = bytes.subspan(std::size_t(written));
   }
+}
+
+Descriptor unnamed_file(const fs::path& directory) {
+  std::string path = (directory / "brume-scratch-XXXXXX").string();
+  Descriptor file(::mkostemp(path.data(), O_CLOEXEC));
+  if (file.get() >= 0) ::unlink(path.c_str());
+  return file;
 }
 
 void sync(const Descriptor& file, const std::string& name) {

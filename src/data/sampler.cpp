@@ -14,6 +14,7 @@
 
 #include "base/error.hpp"
 #include "base/files.hpp"
+#include "data/token_writer.hpp"
 
 namespace brume::data {
 namespace {
@@ -90,8 +91,9 @@ Sampler::Sampler(std::vector<WeightedFile> files, Order order, std::uint64_t see
             "{}: holds {} tokens, but one sequence takes {} (seq_len + 1)", name, count,
             std::int64_t{seq_len} + 1);
     require(!isolated || of.file.has_documents(), Failure::input,
-            "{}: does not say where its documents end, so they cannot be isolated: pack the text "
-            "by `brume import tokens`, or name a Megatron file",
+            "{}: does not say where its documents end, so they cannot be isolated: say by which "
+            "token they end (data.end_token) or begin (data.begin_token), or pack the text by "
+            "`brume import tokens`",
             name);
     require(of.weight > 0.0, Failure::bug, "{}: the weight {}", name, of.weight);
     sum += of.weight;

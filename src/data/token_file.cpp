@@ -3,85 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <bit>
-#include <cstring>
-#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/files.hpp"
+#include "token_format.hpp"
 #include "token_layout.hpp"
 
 namespace brume::data {
 namespace {
-
-static_assert(std::endian::native == std::endian::little, "token files are read as they are");
-
-constexpr int max_vocab_16_bits = 1 << 16;
-constexpr int max_vocab = std::numeric_limits<std::int32_t>::max();
-
-/// The first 64 bytes of a token file.
-struct Header {
-  std::array<char, 8> magic = {'B', 'R', 'U', 'M', 'E', 'T', 'O', 'K'};
-  std::uint32_t version = 1;
-  std::uint32_t token_bytes = 2;
-  std::uint32_t vocab_size = 0;
-  std::uint32_t zero = 0;
-  std::uint64_t count = 0;
-  std::uint64_t checksum = 0;
-  std::uint64_t documents = 0;
-  std::uint64_t answers = 0;  ///< none, or as many as documents
-  std::uint64_t last_zero = 0;
-};
-static_assert(sizeof(Header) == 64);
-
-/// A file has the oldest version that can hold what it says.
-Header header_for(std::int64_t count, int vocab_size, const DocumentEnds& documents = {}) {
-  const bool wide = vocab_size > max_vocab_16_bits;
-  return {.version = documents.ends.empty() ? wide ? 2u : 1u : 3u,
-          .token_bytes = wide ? 4u : 2u,
-          .vocab_size = std::uint32_t(vocab_size),
-          .count = std::uint64_t(count),
-          .documents = documents.ends.size(),
-          .answers = documents.answers.size()};
-}
-
-std::uint64_t stir(std::uint64_t sum, std::uint64_t word) {
-  return std::rotl(sum ^ word, 29) * 0x100000001b3;
-}
-
-/// The checksum of README.md, from bytes that come piece by piece. Four sums side by side keep up
-/// with the memory.
-class Checksum {
- public:
-  static constexpr std::size_t step = 32;  ///< bytes; all pieces but the last are multiples
-
-  void add(std::span<const std::byte> bytes) {
-    constexpr std::size_t word_bytes = step / 4;
-    for (std::size_t i = 0; i < bytes.size(); i += step) {
-      std::array<std::uint64_t, 4> words{};
-      const std::size_t left = std::min(bytes.size() - i, step);
-      std::memcpy(words.data(), bytes.data() + i, left);
-      for (std::size_t k = 0; k * word_bytes < left; ++k) sums_[k] = stir(sums_[k], words[k]);
-    }
-  }
-
-  std::uint64_t of(const Header& header) const {
-    std::array<std::uint64_t, 4> front{};
-    std::memcpy(front.data(), &header, sizeof(front));
-    std::uint64_t sum = start;
-    for (const std::uint64_t word : front) sum = stir(sum, word);
-    if (header.documents > 0) sum = stir(stir(sum, header.documents), header.answers);
-    for (const std::uint64_t word : sums_) sum = stir(sum, word);
-    return sum;
-  }
-
- private:
-  static constexpr std::uint64_t start = 0xcbf29ce484222325;
-  std::array<std::uint64_t, 4> sums_ = {start, start + 1, start + 2, start + 3};
-};
 
 /// Fills `room` from a byte of a file on that was long enough when it was opened.
 void read_all(const Descriptor& file, std::int64_t byte, std::span<std::byte> room,
@@ -171,6 +102,49 @@ std::shared_ptr<const DocumentTable> documents_of(const Header& header,
       header.answers > 0 ? numbers_from(answers) : DocumentTable::Read(), name);
 }
 
+/// Finds the documents of a file by tokens that begin or end each of them.
+class MarkedDocuments {
+ public:
+  explicit MarkedDocuments(DocumentMarks marks) : marks_(marks) {}
+
+  bool wanted() const { return marks_.begin >= 0 || marks_.end >= 0; }
+
+  /// The next tokens of the file.
+  void add(std::span<const std::byte> bytes, int token_bytes) {
+    as_tokens(bytes, token_bytes, [this](const auto tokens) {
+      for (const std::uint64_t token : tokens) {
+        const bool begins = marks_.begin >= 0 && token == std::uint64_t(marks_.begin);
+        if (begins && count_ > (ends_.empty() ? 0 : ends_.back())) ends_.push_back(count_);
+        ++count_;
+        const bool ends = marks_.end >= 0 && token == std::uint64_t(marks_.end);
+        if (ends) ends_.push_back(count_);
+        any_ = any_ || begins || ends;
+      }
+    });
+  }
+
+  std::shared_ptr<const DocumentTable> table(const std::string& name) {
+    require(any_, Failure::input,
+            "{}: has neither data.begin_token = {} nor data.end_token = {}, by which its documents "
+            "should be told apart",
+            name, marks_.begin, marks_.end);
+    if (ends_.empty() || ends_.back() < count_) ends_.push_back(count_);
+    const auto ends = std::make_shared<const std::vector<std::int64_t>>(std::move(ends_));
+    return std::make_shared<DocumentTable>(
+        count_, std::ssize(*ends),
+        [ends](std::int64_t first, std::span<std::int64_t> numbers) {
+          std::copy_n(ends->begin() + first, numbers.size(), numbers.begin());
+        },
+        DocumentTable::Read(), name);
+  }
+
+ private:
+  DocumentMarks marks_;
+  std::int64_t count_ = 0;  ///< tokens so far
+  bool any_ = false;        ///< a mark was there
+  std::vector<std::int64_t> ends_;
+};
+
 /// The header of a file of ours; none when it does not begin as one.
 std::optional<Header> read_header(const Descriptor& file, const std::string& name) {
   Header header{.magic = {}};
@@ -185,7 +159,7 @@ std::optional<Header> read_header(const Descriptor& file, const std::string& nam
 
 }  // namespace
 
-TokenFile::TokenFile(const std::filesystem::path& path)
+TokenFile::TokenFile(const std::filesystem::path& path, DocumentMarks marks)
     : path_(path),
       file_(std::make_shared<const Descriptor>(open_regular(path, Failure::input, Links::follow))) {
   const std::string name = path.string();
@@ -199,6 +173,8 @@ TokenFile::TokenFile(const std::filesystem::path& path)
   size_ = layout.count;
   documents_ = layout.documents;
 
+  const bool ends = documents_ || (header && header->documents > 0);
+  MarkedDocuments marked(ends ? DocumentMarks{} : marks);
   Checksum sum;
   std::uint64_t highest = 0;
   const std::int64_t token_bytes = size_ * token_bytes_;
@@ -210,9 +186,10 @@ TokenFile::TokenFile(const std::filesystem::path& path)
     read_all(*file_, first_byte_ + first, piece, name);
     sum.add(piece);
     const std::int64_t of_tokens = std::min(std::ssize(piece), token_bytes - first);
-    if (of_tokens > 0)
-      highest = std::max(highest,
-                         highest_of(std::span(piece).first(std::size_t(of_tokens)), token_bytes_));
+    if (of_tokens <= 0) continue;
+    const auto tokens = std::span(piece).first(std::size_t(of_tokens));
+    highest = std::max(highest, highest_of(tokens, token_bytes_));
+    if (marked.wanted()) marked.add(tokens, token_bytes_);
   }
   // Of a file that does not say its vocabulary, all that could follow is the smallest one.
   const auto most = std::uint64_t(header ? header->vocab_size : max_vocab);
@@ -225,6 +202,7 @@ TokenFile::TokenFile(const std::filesystem::path& path)
           "{}: holds token {}, outside {} vocabulary of {}", name, highest,
           header ? "its" : "the largest", most);
   if (header && header->documents > 0) documents_ = documents_of(*header, file_, name);
+  if (marked.wanted()) documents_ = marked.table(name);
 }
 
 std::vector<Document> TokenFile::documents(std::int64_t first, std::int64_t end) const {
@@ -251,40 +229,6 @@ void TokenFile::read(std::int64_t first, std::span<std::int32_t> tokens) const {
 TokenFileIdentity TokenFile::identity() const {
   return {
       .path = path_.string(), .checksum = checksum_, .tokens = size_, .vocab_size = vocab_size_};
-}
-
-void write_token_file(const std::filesystem::path& path, std::span<const std::int32_t> tokens,
-                      int vocab_size, const DocumentEnds& documents) {
-  require(vocab_size >= 1, Failure::bug, "{}: a vocabulary of {}", path.string(), vocab_size);
-  for (const std::int32_t token : tokens)
-    require(token >= 0 && token < vocab_size, Failure::bug,
-            "{}: token {} outside the vocabulary of {}", path.string(), token, vocab_size);
-  require(documents.answers.empty() || documents.answers.size() == documents.ends.size(),
-          Failure::bug, "{}: {} documents with {} answers", path.string(), documents.ends.size(),
-          documents.answers.size());
-  Header header = header_for(std::ssize(tokens), vocab_size, documents);
-  std::vector<std::uint16_t> narrow;
-  if (header.token_bytes == 2) narrow.assign(tokens.begin(), tokens.end());
-  const std::span<const std::byte> bytes =
-      header.token_bytes == 2 ? std::as_bytes(std::span(narrow)) : std::as_bytes(tokens);
-  // What follows the header, in pieces of whole steps of the checksum but for the last one.
-  const std::size_t whole = bytes.size() / Checksum::step * Checksum::step;
-  std::vector<std::byte> rest(bytes.begin() + std::ptrdiff_t(whole), bytes.end());
-  if (!documents.ends.empty() && !rest.empty()) rest.resize(Checksum::step);
-  for (const std::vector<std::int64_t>& numbers : {documents.ends, documents.answers}) {
-    const auto more = std::as_bytes(std::span(numbers));
-    rest.insert(rest.end(), more.begin(), more.end());
-  }
-  Checksum sum;
-  sum.add(bytes.first(whole));
-  sum.add(rest);
-  header.checksum = sum.of(header);
-
-  OutputFile file(path);
-  file.write(std::as_bytes(std::span(&header, 1)));
-  file.write(bytes.first(whole));
-  file.write(rest);
-  file.commit();
 }
 
 }  // namespace brume::data

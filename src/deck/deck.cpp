@@ -148,6 +148,13 @@ const Schema<DataKeys>& data_schema() {
                {.help = "of a sequence: joined, or isolated: attention stays within each document, "
                         "and positions begin with it",
                 .choices = {"join", "isolate"}})
+          .key("begin_token", &DataKeys::begin_token,
+               {.help = "number of the token that each document begins with, in files that do not "
+                        "say where documents end; -1: none",
+                .min = -1})
+          .key("end_token", &DataKeys::end_token,
+               {.help = "number of the token that each document ends with, in such files; -1: none",
+                .min = -1})
           .key("eval_every", &DataKeys::eval_every,
                {.unit = "iterations", .help = "between evaluations; 0: at the end only", .min = 0})
           .key("eval_sequences", &DataKeys::eval_sequences,

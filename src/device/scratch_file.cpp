@@ -30,12 +30,10 @@ std::string directory_or_default(const std::string& directory) {
 }
 
 Descriptor create(const std::string& directory) {
-  std::string path = directory + "/brume-scratch-XXXXXX";
-  Descriptor file(::mkostemp(path.data(), O_CLOEXEC));
+  Descriptor file = unnamed_file(directory);
   require(file.get() >= 0, Failure::storage,
           "cannot make a scratch file in '{}': {}: name another directory as cluster.scratch",
           directory, last_error());
-  ::unlink(path.c_str());
   return file;
 }
 

@@ -169,10 +169,9 @@ TokenDocument Encoder::document(std::string_view prompt, std::string_view text) 
 }
 
 void Encoder::append(std::string_view text, std::vector<std::int32_t>& tokens) {
-  if (tokenizer_)
-    tokenizer_->encode(text, tokens);
-  else
-    for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
+  if (tokenizer_) return tokenizer_->encode(text, tokens);
+  tokens.reserve(tokens.size() + text.size() + 1);
+  for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
 }
 
 }  // namespace brume::interop

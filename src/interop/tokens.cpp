@@ -13,7 +13,7 @@
 
 #include "base/error.hpp"
 #include "base/files.hpp"
-#include "data/token_file.hpp"
+#include "data/token_writer.hpp"
 #include "documents.hpp"
 
 namespace brume::interop {
@@ -21,35 +21,48 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What one token file will hold.
-struct Stream {
-  std::vector<std::int32_t> tokens;
-  data::DocumentEnds documents;
+/// One token file in the making.
+class Stream {
+ public:
+  Stream(const fs::path& path, int vocab_size) : file_(path, vocab_size) {}
 
   /// A part of a document whose first `given` tokens are not to be learned.
   void add(std::span<const std::int32_t> part, std::int64_t given, bool begins) {
-    const std::int64_t first = std::ssize(tokens);
-    tokens.insert(tokens.end(), part.begin(), part.end());
+    const std::int64_t first = file_.size();
     if (begins) {
-      documents.ends.emplace_back();
-      documents.answers.push_back(first);
+      end_document();
+      answer_ = first;
     }
-    documents.ends.back() = std::ssize(tokens);
-    if (given > 0) documents.answers.back() = first + std::min(given, std::ssize(part));
+    if (given > 0) answer_ = first + std::min(given, std::ssize(part));
+    file_.add(part);
   }
 
-  void write(const fs::path& path, int vocab_size, bool any_given) {
-    if (!any_given) documents.answers.clear();
-    data::write_token_file(path, tokens, vocab_size, documents);
+  std::int64_t size() const { return file_.size(); }
+
+  void commit(bool any_given) {
+    end_document();
+    file_.commit(any_given);
   }
+
+ private:
+  void end_document() {
+    if (answer_) file_.add_document(file_.size(), *answer_);
+    answer_.reset();
+  }
+
+  data::TokenFileWriter file_;
+  std::optional<std::int64_t> answer_;  ///< of the present document, if there is one
 };
 
 /// Deals documents out to two streams, block by block. Where a stream goes on with another part of
 /// the text than it had before, a document ends.
 class Dealer {
  public:
-  Dealer(double valid_ratio, int block_tokens)
-      : ratio_(valid_ratio), block_(std::size_t(block_tokens)) {}
+  Dealer(const PackOptions& options, const PackedText& files, int vocab_size)
+      : train(files.train, vocab_size),
+        valid(files.valid, vocab_size),
+        ratio_(options.valid_ratio),
+        block_(std::size_t(options.block_tokens)) {}
 
   void add(const TokenDocument& document) {
     any_given = any_given || document.given > 0;
@@ -92,9 +105,12 @@ class ParallelEncoding {
  public:
   ParallelEncoding(const std::vector<TextPart>& parts, const PackOptions& options)
       : parts_(parts), options_(options), made_(parts.size()) {
-    const std::size_t threads = std::clamp<std::size_t>(std::thread::hardware_concurrency(), 1,
-                                                        std::max<std::size_t>(parts.size(), 1));
-    ahead_ = 4 * threads;
+    const std::size_t cores = std::thread::hardware_concurrency();
+    const std::size_t threads =
+        std::clamp<std::size_t>(options.threads > 0 ? std::size_t(options.threads) : cores, 1,
+                                std::max<std::size_t>(parts.size(), 1));
+    threads_ahead_ = threads;
+    bytes_ahead_ = std::int64_t(threads) * bytes_ahead;
     for (std::size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
   }
   ~ParallelEncoding() {
@@ -108,7 +124,7 @@ class ParallelEncoding {
     std::unique_lock lock(mutex_);
     Made& made = made_[taken_];
     changed_.wait(lock, [&] { return made.done; });
-    ++taken_;
+    held_ -= bytes_of(taken_++);
     changed_.notify_all();
     if (made.failure) std::rethrow_exception(made.failure);
     return std::move(made.documents);
@@ -121,15 +137,22 @@ class ParallelEncoding {
     bool done = false;
   };
 
+  static constexpr std::int64_t bytes_ahead = 8 << 20;  ///< a thread
+
+  std::int64_t bytes_of(std::size_t part) const { return parts_[part].end - parts_[part].first; }
+
+  /// Whether another part may be begun: a thread has one in its hands, and few bytes wait.
+  bool has_room() const { return begun_ < taken_ + threads_ahead_ || held_ < bytes_ahead_; }
+
   /// Takes part after part, not far ahead of what was taken; each thread has an encoder of its own.
   void work() {
     std::optional<Encoder> encoder;
     for (;;) {
       std::unique_lock lock(mutex_);
-      changed_.wait(
-          lock, [&] { return stopped_ || begun_ == parts_.size() || begun_ < taken_ + ahead_; });
+      changed_.wait(lock, [&] { return stopped_ || begun_ == parts_.size() || has_room(); });
       if (stopped_ || begun_ == parts_.size()) return;
       const std::size_t number = begun_++;
+      held_ += bytes_of(number);
       lock.unlock();
       Made made{.done = true};
       try {
@@ -146,11 +169,13 @@ class ParallelEncoding {
 
   const std::vector<TextPart>& parts_;
   const PackOptions& options_;
-  std::size_t ahead_ = 0;
+  std::size_t threads_ahead_ = 0;
+  std::int64_t bytes_ahead_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Made> made_;             ///< by part; with what follows, under the mutex
   std::size_t begun_ = 0, taken_ = 0;  ///< parts
+  std::int64_t held_ = 0;              ///< bytes of parts that were begun, not taken
   bool stopped_ = false;
   std::vector<std::jthread> threads_;  ///< last: they use the rest
 };
@@ -165,10 +190,11 @@ PackedText pack_text(const std::vector<fs::path>& files, const fs::path& directo
           options.block_tokens);
   const TextParts text = text_parts(files);
   const int vocab_size = Encoder(options).vocab_size();
-  Dealer dealer(options.valid_ratio, options.block_tokens);
   PackedText packed{.train = directory / "train.tok",
                     .valid = directory / "valid.tok",
                     .left_out = text.left_out};
+  make_directory(directory);
+  Dealer dealer(options, packed, vocab_size);
   std::int64_t read = 0;
   ParallelEncoding encoding(text.parts, options);
   for (const TextPart& part : text.parts) {
@@ -181,13 +207,11 @@ PackedText pack_text(const std::vector<fs::path>& files, const fs::path& directo
     read += part.end - part.first;
     if (options.progress) options.progress(double(read) / double(text.bytes));
   }
-  packed.train_tokens = std::ssize(dealer.train.tokens);
-  packed.valid_tokens = std::ssize(dealer.valid.tokens);
+  packed.train_tokens = dealer.train.size();
+  packed.valid_tokens = dealer.valid.size();
   require(packed.documents > 0, Failure::input, "the files to pack hold no text");
-
-  make_directory(directory);
-  dealer.train.write(packed.train, vocab_size, dealer.any_given);
-  dealer.valid.write(packed.valid, vocab_size, dealer.any_given);
+  dealer.train.commit(dealer.any_given);
+  dealer.valid.commit(dealer.any_given);
   return packed;
 }
 
