@@ -123,7 +123,7 @@ struct Slab {
   std::int64_t elements = 0;
   float* data = nullptr;
   std::byte* rounded = nullptr;
-  model::Precision storage = model::Precision::fp32;  ///< of what is `rounded`
+  model::Precision storage = model::Precision::fp32;  ///< of what is `rounded`, and in a file
   device::ScratchFile* disk = nullptr;
   std::int64_t disk_byte = 0;  ///< of the file, where it begins
   bool owned = false;          ///< this rank writes it to a checkpoint; others hold a copy

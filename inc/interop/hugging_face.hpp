@@ -41,6 +41,8 @@ class PretrainedWeights {
   void require_tied() const;
 
   Dtype dtype() const;  ///< of most values
+  /// The one of all values of a parameter of ours; f32 where they differ.
+  Dtype dtype(const std::string& parameter) const;
 
  private:
   struct Impl;

@@ -11,13 +11,16 @@ model=$BRUME_REGRESSION_DIR/data/hugging_face/llama_grouped
 cp -r "$model" model
 echo '{"a": "tokenizer"}' > model/tokenizer.json
 sizes="--set cluster.devices_per_node=4 --set cluster.memory_gib=0.5 --set training.steps=4"
-train() { mpirun -n 4 --oversubscribe "$BRUME" run "$@" --set "$profile" --set data.train=train.tok $sizes; }
+train() { mpirun -n 4 --oversubscribe "$BRUME" run "$@" --set "$profile" --set data.train=train.tok --set data.valid= $sizes; }
 
 plan 'zero_level = 3
 optim_offload_ratio = 0.5' 1 - 2 1 1 - 2 1 > plan.toml
 "$BRUME" import hf model -o imported
 mpirun -n 3 --oversubscribe "$BRUME" import hf "$model" -o by_three
 [ -s imported/hf/config.json ] || fail "config.json was not kept"
+# Values take the bytes that they had.
+h5dump -H imported/checkpoints/step-0/rank-0.h5 | grep -A1 DATATYPE | grep -q '16-bit little-endian floating-point' ||
+  fail "bf16 has grown"
 train imported/deck.toml --plan plan.toml
 train by_three/deck.toml --plan plan.toml --set output.directory=by_three
 same imported by_three

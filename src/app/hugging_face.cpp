@@ -26,13 +26,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const char* precision_of(interop::Dtype dtype) {
+model::Precision precision_of(interop::Dtype dtype) {
   switch (dtype) {
-    case interop::Dtype::f32: return "fp32";
-    case interop::Dtype::bf16: return "bf16";
-    case interop::Dtype::f16: return "fp16";
+    case interop::Dtype::f32: break;
+    case interop::Dtype::bf16: return model::Precision::bf16;
+    case interop::Dtype::f16: return model::Precision::fp16;
   }
-  return "";
+  return model::Precision::fp32;
 }
 
 /// The slabs that a rank writes: neighbours, about as many bytes as the others have.
@@ -69,7 +69,7 @@ class HuggingFaceImport {
       if (leader_) weights_->require_tied();
       if (leader_) lock_.emplace(options_.output);
     });
-    deck_.training.precision = precision_of(weights_->dtype());
+    deck_.training.precision = model::name(precision_of(weights_->dtype()));
     log::info("reading {} parameters of {}", format_count(double(model::num_parameters(model_))),
               options_.directory);
     write_checkpoint();
@@ -82,9 +82,10 @@ class HuggingFaceImport {
   }
 
  private:
-  /// What the user sets wins over the run directory.
+  /// What the user sets wins over the run directory and over what `import tokens -o data` writes.
   std::vector<std::string> sets() const {
-    std::vector<std::string> all{"output.directory=" + nlohmann::json(options_.output).dump()};
+    std::vector<std::string> all{"output.directory=" + nlohmann::json(options_.output).dump(),
+                                 "data.valid=\"data/valid.tok\""};
     all.insert(all.end(), options_.sets.begin(), options_.sets.end());
     return all;
   }
@@ -98,8 +99,10 @@ class HuggingFaceImport {
   }
 
   void write_checkpoint() {
-    const std::vector<engine::Slab> mine =
+    std::vector<engine::Slab> mine =
         share(interop::whole_weights(model_), job_.rank(), job_.size());
+    // As in the files: half the bytes where these are narrow, and the same values.
+    for (engine::Slab& slab : mine) slab.storage = precision_of(weights_->dtype(slab.name));
     io::CheckpointWriter writer(options_.output, job_);
     writer.write({.step = 0,
                   .samples = 0,

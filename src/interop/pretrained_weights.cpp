@@ -329,6 +329,15 @@ Dtype PretrainedWeights::dtype() const {
       ->first;
 }
 
+Dtype PretrainedWeights::dtype(const std::string& parameter) const {
+  std::set<Dtype> found;
+  for (const RowRun& run : impl_->parameters.at(parameter)->runs) {
+    const std::string tensor = impl_->name_in_files(run.tensor);
+    found.insert(impl_->file_of(tensor).dtype(tensor));
+  }
+  return found.size() == 1 ? *found.begin() : Dtype::f32;
+}
+
 std::vector<Slab> whole_weights(const model::Config& config) {
   std::vector<Slab> slabs;
   for (const model::Block& block : model::blocks(config))

@@ -15,6 +15,7 @@
 
 #include "base/error.hpp"
 #include "files.hpp"
+#include "model/model.hpp"
 #include "sparse_file.hpp"
 
 namespace brume::io {
@@ -66,9 +67,9 @@ class Hdf5Writer {
   void dataset(const std::string& path, std::span<const std::int64_t> values,
                const std::vector<hsize_t>& shape);
 
-  /// A contiguous dataset [elements] of fp32 whose values the caller writes.
+  /// A contiguous dataset [elements] whose values the caller writes as `storage` keeps weights.
   /// @return  byte of the file at which they begin
-  std::int64_t hole(const std::string& path, std::int64_t elements);
+  std::int64_t hole(const std::string& path, std::int64_t elements, model::Precision storage);
 
   /// A dataset of another file, or of this one.
   struct Source {
@@ -114,8 +115,10 @@ class Hdf5Reader {
   Hdf5Reader(const std::filesystem::path& path, Failure failure, Checked checked);
 
   std::vector<hsize_t> shape(const std::string& dataset) const;
-  /// Elements [first, first + values.size()) of a dataset of fp32 and one dimension.
-  void read(const std::string& dataset, std::int64_t first, std::span<float> values) const;
+  /// Elements [first, first + values.size()) of a dataset of one dimension whose values are as
+  /// `storage` keeps weights.
+  void read(const std::string& dataset, std::int64_t first, std::span<float> values,
+            model::Precision storage) const;
   void read(const std::string& dataset, std::vector<double>& values) const;
   void read(const std::string& dataset, std::vector<std::int64_t>& values) const;
 
@@ -128,6 +131,8 @@ class Hdf5Reader {
   Handle open_dataset(const std::string& path) const;
   /// The same, of numbers of this kind and size.
   Handle open_typed(const std::string& path, H5T_class_t expected, std::size_t bytes) const;
+  void read_part(const Handle& set, const std::string& dataset, hid_t memory_type,
+                 std::int64_t first, std::size_t count, void* values) const;
   Handle open_attribute(const std::string& object, const char* attribute,
                         H5T_class_t expected) const;
   std::size_t points(const Handle& space, const std::string& what) const;
@@ -143,6 +148,9 @@ class Hdf5Reader {
   std::int64_t bytes_;
   Handle file_;
 };
+
+/// The type of weights that are kept so: bits of sign, exponent and fraction as in memory.
+Handle type_of(model::Precision storage);
 
 /// What HDF5 says about its last failure: its innermost message.
 std::string hdf5_message();

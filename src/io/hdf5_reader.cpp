@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <type_traits>
 
 #include "hdf5_file.hpp"
+#include "model/storage.hpp"
 
 namespace brume::io {
 namespace {
@@ -93,19 +95,36 @@ void Hdf5Reader::read_dataset(const std::string& path, std::vector<T>& values, h
           failure_, "{}: {} cannot be read: {}", name_, path, hdf5_message());
 }
 
-void Hdf5Reader::read(const std::string& dataset, std::int64_t first,
-                      std::span<float> values) const {
-  const Handle set = open_typed(dataset, H5T_FLOAT, sizeof(float));
+void Hdf5Reader::read_part(const Handle& set, const std::string& dataset, hid_t memory_type,
+                           std::int64_t first, std::size_t size, void* values) const {
   const Handle space = opened(H5Dget_space(set.get()), H5Sclose, dataset);
-  const hsize_t begin = hsize_t(first), count = values.size();
+  const hsize_t begin = hsize_t(first), count = size;
   require(H5Sget_simple_extent_ndims(space.get()) == 1 &&
-              std::uint64_t(first) + values.size() <= points(space, dataset),
+              std::uint64_t(first) + size <= points(space, dataset),
           failure_, "{}: {} is shorter than {} elements", name_, dataset, begin + count);
   H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, &begin, nullptr, &count, nullptr);
   const Handle memory = opened(H5Screate_simple(1, &count, nullptr), H5Sclose, dataset);
-  require(H5Dread(set.get(), H5T_NATIVE_FLOAT, memory.get(), space.get(), H5P_DEFAULT,
-                  values.data()) >= 0,
+  require(H5Dread(set.get(), memory_type, memory.get(), space.get(), H5P_DEFAULT, values) >= 0,
           failure_, "{}: {} cannot be read: {}", name_, dataset, hdf5_message());
+}
+
+/// The library's own conversion of 16 bits takes them one by one, so they are read as they are.
+void Hdf5Reader::read(const std::string& dataset, std::int64_t first, std::span<float> values,
+                      model::Precision storage) const {
+  const Handle set = open_typed(dataset, H5T_FLOAT, std::size_t(model::weight_bytes(storage)));
+  const Handle type = type_of(storage);
+  const Handle stored = opened(H5Dget_type(set.get()), H5Tclose, dataset);
+  require(H5Tequal(stored.get(), type.get()) > 0, failure_,
+          "{}: {} is of another type than expected", name_, dataset);
+  model::with_storage(storage, [&]<class Storage>() {
+    if constexpr (std::is_same_v<Storage, float>) {
+      read_part(set, dataset, type.get(), first, values.size(), values.data());
+    } else {
+      std::vector<Storage> narrow(values.size());
+      read_part(set, dataset, type.get(), first, narrow.size(), narrow.data());
+      std::ranges::copy(narrow, values.begin());
+    }
+  });
 }
 
 void Hdf5Reader::read(const std::string& dataset, std::vector<double>& values) const {

@@ -102,11 +102,23 @@ void Hdf5Writer::write_dataset(const std::string& path, const void* values,
   check(H5Dwrite(set.get(), memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values), path);
 }
 
-std::int64_t Hdf5Writer::hole(const std::string& path, std::int64_t elements) {
+Handle type_of(model::Precision storage) {
+  Handle type = made(H5Tcopy(H5T_IEEE_F32LE), H5Tclose, "a type");
+  if (model::weight_bytes(storage) == sizeof(float)) return type;
+  const bool half = storage == model::Precision::fp16;
+  const std::size_t fraction = half ? 10 : 7;
+  check(H5Tset_fields(type.get(), 15, fraction, 15 - fraction, 0, fraction), "a type");
+  check(H5Tset_size(type.get(), 2), "a type");
+  check(H5Tset_ebias(type.get(), half ? 15 : 127), "a type");
+  return type;
+}
+
+std::int64_t Hdf5Writer::hole(const std::string& path, std::int64_t elements,
+                              model::Precision storage) {
   const Handle creation = made(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, path);
   check(H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY), path);
   check(H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER), path);
-  const Handle set = make_dataset(path, {hsize_t(elements)}, H5T_IEEE_F32LE, creation);
+  const Handle set = make_dataset(path, {hsize_t(elements)}, type_of(storage).get(), creation);
   const haddr_t first = H5Dget_offset(set.get());
   check(first == HADDR_UNDEF ? -1 : 0, path);
   return std::int64_t(first);

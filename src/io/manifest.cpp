@@ -28,8 +28,18 @@ auto storing(const std::string& name, Body&& body) {
 
 // Slabs are arrays without keys: there are thousands of them.
 json slab_json(const engine::Slab& slab) {
-  return json::array({slab.name, slab.kind, slab.global_shape, slab.offset, slab.shape, slab.first,
-                      slab.elements});
+  json array = json::array({slab.name, slab.kind, slab.global_shape, slab.offset, slab.shape,
+                            slab.first, slab.elements});
+  if (model::weight_bytes(slab.storage) < int(sizeof(float)))  // fp8 keeps its weights as bf16
+    array.push_back(slab.storage == model::Precision::fp16 ? "fp16" : "bf16");
+  return array;
+}
+
+model::Precision stored_as(const std::string& name) {
+  if (name == "bf16") return model::Precision::bf16;
+  if (name == "fp16") return model::Precision::fp16;
+  throw Error(Failure::storage, "a slab is stored as {}, this program reads bf16 and fp16",
+              json(name).dump());
 }
 
 engine::Slab parse_slab(const json& array) {
@@ -41,6 +51,7 @@ engine::Slab parse_slab(const json& array) {
   array.at(4).get_to(slab.shape);
   array.at(5).get_to(slab.first);
   array.at(6).get_to(slab.elements);
+  if (array.size() > 7) slab.storage = stored_as(array.at(7).get<std::string>());
   require(is_sound(slab), Failure::storage, "slab of {} lies outside its tensor", slab.name);
   return slab;
 }

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <numeric>
+#include <type_traits>
 #include <utility>
 
 #include "base/error.hpp"
 #include "checkpoint_format.hpp"
+#include "model/storage.hpp"
 
 namespace brume::io {
 namespace {
@@ -54,7 +56,7 @@ Frame make_frame(std::int64_t step, int rank, const std::vector<engine::Slab>& s
   std::vector<std::int64_t> first_bytes;
   for (std::size_t n = 0; n < slabs.size(); ++n) {
     const std::string path = dataset_name(n);
-    first_bytes.push_back(writer.hole(path, slabs[n].elements));
+    first_bytes.push_back(writer.hole(path, slabs[n].elements, slabs[n].storage));
     describe_slab(writer, path, slabs[n]);
   }
   return {writer.finish(), std::move(first_bytes)};
@@ -65,6 +67,17 @@ void append_frame(NewFile& file, const Frame& frame, std::int64_t first, std::in
   Bytes bytes(std::size_t(end - first), std::byte{});
   frame.file.read(first, bytes);
   file.write(bytes);
+}
+
+void write_values(NewFile& file, std::span<const float> values, model::Precision storage) {
+  model::with_storage(storage, [&]<class Storage>() {
+    if constexpr (std::is_same_v<Storage, float>) {
+      file.write(std::as_bytes(values));
+    } else {
+      const std::vector<Storage> narrow(values.begin(), values.end());
+      file.write(std::as_bytes(std::span(narrow)));
+    }
+  });
 }
 
 }  // namespace
@@ -83,9 +96,9 @@ void write_rank_file(NewFile& file, std::int64_t step, int rank,
     for (std::int64_t first = 0; first < slabs[n].elements; first += piece_elements) {
       buffer.resize(std::size_t(std::min(piece_elements, slabs[n].elements - first)));
       get_values(n, first, buffer);
-      file.write(std::as_bytes(std::span(buffer)));
+      write_values(file, buffer, slabs[n].storage);
     }
-    written = frame.first_bytes[n] + slabs[n].elements * std::int64_t(sizeof(float));
+    written = frame.first_bytes[n] + slabs[n].elements * model::weight_bytes(slabs[n].storage);
   }
   append_frame(file, frame, written, frame.file.length());
 }
@@ -105,7 +118,7 @@ std::span<const float> RankFile::piece(std::size_t n, std::int64_t first, std::i
           Failure::storage, "{}: {} is not what the manifest says, {} of {}", name_, path,
           slab.kind, slab.name);
   buffer_.resize(std::size_t(std::min(piece_elements, end - first)));
-  reader_.read(path, first, buffer_);
+  reader_.read(path, first, buffer_, slab.storage);
   return buffer_;
 }
 
