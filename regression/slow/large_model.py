@@ -98,35 +98,41 @@ def forget(directory):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
+def cpu_s(usage):
+    return usage.ru_utime + usage.ru_stime
+
+
 def copy_s(model, work):
+    """Copies the files to the disk. @return seconds, and of these those of the processor"""
     forget(model)
-    start = time.monotonic()
+    start, before = time.monotonic(), cpu_s(resource.getrusage(resource.RUSAGE_SELF))
     shutil.copytree(model, work + "/copy")
     for path in files(work + "/copy"):
         with open(path, "rb") as file:
             os.fsync(file.fileno())
     seconds = time.monotonic() - start
+    worked = cpu_s(resource.getrusage(resource.RUSAGE_SELF)) - before
     shutil.rmtree(work + "/copy")
-    return seconds
+    return seconds, worked
 
 
 def run_s(ranks, work, source, arguments):
-    """Runs the program. @return its seconds and the largest resident set of a rank in MiB"""
+    """Runs the program. @return its seconds, those of processors, the largest resident set of a rank in MiB"""
     forget(source)
     start = time.monotonic()
     watched = [sys.executable, os.path.abspath(__file__), "--watch", work + "/peak"]
     subprocess.run(["mpirun", "-n", str(ranks), "--oversubscribe", *watched, os.environ["BRUME"], *arguments],
                    check=True, stdout=subprocess.DEVNULL)
     seconds = time.monotonic() - start
-    peaks = [int(open(f"{work}/peak.{rank}").read()) for rank in range(ranks)]
-    return seconds, max(peaks) / 1024
+    said = [open(f"{work}/peak.{rank}").read().split() for rank in range(ranks)]
+    return seconds, sum(float(cpu) for _, cpu in said), max(int(peak) for peak, _ in said) / 1024
 
 
 def watch(path, command):
     status = subprocess.run(command).returncode
-    peak_kib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     with open(f"{path}.{os.environ['OMPI_COMM_WORLD_RANK']}", "w") as file:
-        file.write(str(peak_kib))
+        file.write(f"{usage.ru_maxrss} {cpu_s(usage)}")
     return status
 
 
@@ -176,17 +182,19 @@ def main():
         model, out, run = work + "/model", work + "/out", work + "/run"
         written = write_model(model, size)
         print(f"{written / 1e9:.2f} GB of bf16 in {len(places(model))} tensors", flush=True)
-        before = copy_s(model, work)
-        brought_in, peak_in = run_s(size.ranks, work, model, ["import", "hf", model, "-o", run])
-        brought_out, peak_out = run_s(size.ranks, work, run, ["export", "hf", run, "-o", out])
+        before, worked = copy_s(model, work)
+        runs = [("import", *run_s(size.ranks, work, model, ["import", "hf", model, "-o", run])),
+                ("export", *run_s(size.ranks, work, run, ["export", "hf", run, "-o", out]))]
         require_same(model, out)
         shutil.rmtree(run)
         shutil.rmtree(out)
-        after = copy_s(model, work)
+        after, worked_again = copy_s(model, work)
         copied = (before + after) / 2
-        print(f"copies {before:.1f} and {after:.1f} s, {written / copied / 1e6:.0f} MB/s")
-        for what, seconds, peak in [("import", brought_in, peak_in), ("export", brought_out, peak_out)]:
-            print(f"{what} {seconds:.1f} s, {copied / seconds * 100:.0f} % of a copy's speed, at most {peak:.0f} MiB a rank")
+        print(f"copies {before:.1f} and {after:.1f} s, {written / copied / 1e6:.0f} MB/s; processors {worked:.1f} and "
+              f"{worked_again:.1f} s")
+        for what, seconds, cpu, peak in runs:
+            print(f"{what} {seconds:.1f} s, {copied / seconds * 100:.0f} % of a copy's speed; processors {cpu:.1f} s; at "
+                  f"most {peak:.0f} MiB a rank")
             assert peak < size.memory_mib, f"{what} takes more than {size.memory_mib} MiB"
             assert copied >= size.share * seconds, f"{what} is slower than {size.share} of a copy"
     finally:
