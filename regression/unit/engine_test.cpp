@@ -86,6 +86,11 @@ TEST_P(Contract, RandomPlanOfAnotherFamilyTrainsLikeOneRank) {
                   test::head_tokens(GetParam()));
 }
 
+// Isolated or not by the parity of i, which meets each model both ways. The contract is for
+// trainings that do not enlarge rounding: one of an isolated gemma 3 does (number 6, were it
+// isolated). There one rank alone, a sequence a microbatch and the head in pieces, is 7.3e-6 off
+// its own loss, with portable kernels 3.4e-5, as far as the plan is; of seven others of isolated
+// gemmas none more than 2.5e-6.
 TEST_P(Contract, RandomPlanOfASpecialModelTrainsLikeOneRank) {
   const int i = GetParam();
   std::mt19937 random(unsigned(i) * 15485863 + 3);
