@@ -29,11 +29,8 @@ while true; do
     kill -0 "$job" 2> /dev/null || break
   done
   # 5: a rank fell silent; above 128: one was killed, often for want of memory. brume itself refuses
-  # to start once too often from the same checkpoint.
-  case $code in
-    5 | 13[4-9] | 14[0-3]) [ -z "$stopping" ] || exit "$code" ;;
-    *) exit "$code" ;;
-  esac
+  # a fourth start from the same checkpoint.
+  if [ -n "$stopping" ] || { [ "$code" -ne 5 ] && [ "$code" -lt 128 ]; }; then exit "$code"; fi
   echo "a rank was lost (exit code $code): resuming from the last checkpoint"
   sleep 5 &
   wait $!

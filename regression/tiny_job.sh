@@ -8,6 +8,8 @@ trap 'rm -rf "$work"' EXIT
 cd "$work"
 "$BRUME" import tokens "$BRUME_REGRESSION_DIR" -o .
 tiny_job() { mpirun -n 4 --oversubscribe "$BRUME" run "$deck" --set "$profile" "$@"; }
+# Hashes of all that a training has after so many steps. <directory> <step>
+state() { grep -o '"xxh3_128":"[0-9a-f]*"' "$1/checkpoints/step-$2/manifest.json"; }
 # Whether the lines of JSON in two files have the same log-likelihoods, to 1e-5, and the same is_greedy.
 same_likelihoods() {
   for file in "$1" "$2"; do

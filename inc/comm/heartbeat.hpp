@@ -9,9 +9,11 @@ namespace brume::comm {
 
 /// A rank that gave no sign of life.
 struct SilentRank {
-  int rank;          ///< in the job
-  std::string host;  ///< where it runs
-  double silence_s;  ///< [s] since it was last heard of
+  int rank;                    ///< in the job
+  std::string host;            ///< where it runs
+  double silence_s;            ///< [s] since it was last heard of
+  std::string doing;           ///< what it did at its last sign, as it said
+  std::string listener_doing;  ///< what the rank that listens to it does now
 };
 
 /// A thread on each rank sends a sign of life to the next rank every half second and listens to the
@@ -30,6 +32,10 @@ class Heartbeat {
   Heartbeat& operator=(const Heartbeat&) = delete;
 
   void set_limit(double limit_s);  ///< [s]; any thread
+
+  /// What this rank says with each sign of life that it does, up to 250 letters; nothing by
+  /// default. `doing` is called by the heartbeat's thread, and never again once another one is set.
+  void set_doing(std::function<std::string()> doing);
 
  private:
   struct Impl;

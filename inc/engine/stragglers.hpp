@@ -24,9 +24,10 @@ struct Straggler {
 /// no other rank: compute, copies, disk. In collectives the fast ranks wait for the slow one.
 class Stragglers {
  public:
-  /// Fewer steps, or a shorter time, may show no more than what else a node had to do.
-  static constexpr std::size_t least_steps = 20;
-  static constexpr double least_s = 10.0;
+  /// Ranks are compared after this many blocks of steps, each of one step or, if that takes less,
+  /// as many as fill a time. Fewer may show no more than what else a node had to do.
+  static constexpr std::size_t least_blocks = 20;
+  static constexpr double block_s = 0.5;
   static constexpr double excess = 1.1;  ///< of the time that peers take
 
   using BusyTimes = std::array<double, schedule::num_channels>;  ///< [s]
@@ -36,16 +37,18 @@ class Stragglers {
   /// Notes this rank's step. After enough of them it compares; collective.
   ///
   /// @param iteration_s  the same on all ranks
-  /// @return             ranks, each once in the object's life, of which three steps of four took
+  /// @return             ranks, each once in the object's life, of which three blocks of four took
   /// longer than
   ///          `excess` times what is typical of the stage's others; the same on all ranks
   std::vector<Straggler> add(const BusyTimes& busy_s, double iteration_s,
                              comm::Communicator& world);
 
  private:
-  std::vector<int> stage_of_;                                    ///< [rank]
-  std::vector<BusyTimes> steps_;                                 ///< since the last comparison
-  double time_s_ = 0.0;                                          ///< of these
+  std::vector<int> stage_of_;      ///< [rank]
+  std::vector<BusyTimes> blocks_;  ///< since the last comparison: means of their steps
+  BusyTimes sum_{};                ///< over the steps of the next block
+  int steps_ = 0;                  ///< of these
+  double time_s_ = 0.0;
   std::vector<std::array<bool, schedule::num_channels>> named_;  ///< [rank]
 };
 

@@ -71,7 +71,8 @@ class RunFile {
   /// Forgets what came after so many steps, or all when a part cannot be read: then what is there
   /// is set aside with a warning. @throws Error(storage)
   void rewind(std::int64_t steps);
-  void write();  ///< now, e.g. with a checkpoint. @throws Error(storage)
+  void write();          ///< now. @throws Error(storage)
+  void write_or_warn();  ///< now, e.g. with a checkpoint; where that fails, with a later one
 
  private:
   void or_begin_anew(const std::function<void()>& read);

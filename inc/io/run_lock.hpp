@@ -14,7 +14,7 @@ namespace brume::io {
 class RunLock {
  public:
   /// Jobs that may be killed after one another without a new checkpoint between them.
-  static constexpr int most_starts = 10;
+  static constexpr int most_starts = 3;
 
   /// How long to wait for an owner to end [s]: ranks of a killed job live on for a second, and
   /// where a node died, a network file system keeps the lock of a requeued job for minutes.
@@ -34,7 +34,7 @@ class RunLock {
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
-  /// Notes that training begins after `step` steps.
+  /// Notes that this job goes on after `step` steps.
   /// @throws Error(resource) when the last `most_starts` jobs began there too and were killed
   void begin(std::int64_t step);
 

@@ -33,9 +33,9 @@ grep -q 'run/lock: the last job here was killed (host' log
 [ ! -e run/lock ] || { echo "the lock outlived its job"; exit 1; }
 
 # Job after job is killed where it began: somebody has to look.
-printf 'host nowhere, process 1\n12 10\n' > run/lock
-refused 4 'the last 10 jobs began after step 12 and were killed' tiny_job --steps 14
-refused 4 'the last 10 jobs began after step 12 and were killed' tiny_job --steps 14
+printf 'host nowhere, process 1\n12 3\n' > run/lock
+refused 4 'the last 3 jobs began after step 12 and were killed' tiny_job --steps 14
+refused 4 'the last 3 jobs began after step 12 and were killed' tiny_job --steps 14
 rm run/lock
 
 # No checkpoint that can be used.

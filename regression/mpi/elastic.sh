@@ -5,7 +5,7 @@ set -eu
 . "$BRUME_REGRESSION_DIR/tiny_job.sh"
 losses() { h5dump -y -m %.17g -d /steps/loss "$1/run.h5" | sed -n '/DATA/,/}/p' | grep -oE '[0-9.e+-]+' | grep -F .; }
 steps=240
-long="--set $profile --set training.steps=$steps --set output.checkpoint_every=20 --set output.trace=false"
+long="--set $profile --set training.steps=$steps --set output.checkpoint_every=5 --set output.trace=false"
 
 mpirun -n 4 --oversubscribe "$BRUME" run "$deck" $long --set output.directory=alone > alone.log 2>&1 ||
   { cat alone.log; exit 1; }

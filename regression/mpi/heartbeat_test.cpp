@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <future>
+#include <string>
 #include <thread>
 
 #include "../../src/comm/mpi_communicator.hpp"
@@ -34,18 +35,27 @@ TEST(Heartbeat, RanksMayComeToTheirEndAtAnyTime) {
   EXPECT_EQ(told, 0);
 }
 
-/// Joins the ring as a heartbeat does, and then says nothing.
+/// What ranks send each other: a kind, of which 1 is the goodbye, and a text.
+struct Sign {
+  int kind = 0;
+  std::array<char, 252> doing{};
+};
+
+/// Joins the ring as a heartbeat does, says once what it does, and then nothing.
 class Dumb {
  public:
   Dumb() : ring_(make_ring()) {
     std::array<char, MPI_MAX_PROCESSOR_NAME> name{'d', 'u', 'm', 'b'}, other{};
     MPI_Sendrecv(name.data(), int(name.size()), MPI_CHAR, 3, 0, other.data(), int(other.size()),
                  MPI_CHAR, 1, 0, ring_.get(), MPI_STATUS_IGNORE);
+    Sign sign;
+    std::string("a dream").copy(sign.doing.data(), sign.doing.size());
+    MPI_Send(&sign, sizeof sign, MPI_BYTE, 3, 0, ring_.get());
   }
   /// Takes what the rank before has sent, up to its goodbye.
   ~Dumb() {
-    for (int sign = 0; sign == 0;)
-      MPI_Recv(&sign, 1, MPI_INT, 1, 0, ring_.get(), MPI_STATUS_IGNORE);
+    for (Sign sign; sign.kind == 0;)
+      MPI_Recv(&sign, sizeof sign, MPI_BYTE, 1, 0, ring_.get(), MPI_STATUS_IGNORE);
   }
 
  private:
@@ -69,6 +79,7 @@ TEST(Heartbeat, TheNextRankNamesASilentOne) {
   {
     Heartbeat heartbeat(world().rank(), world().rank() == 3 ? short_s : 60.0,
                         [&](const SilentRank& rank) { silent.set_value(rank); });
+    heartbeat.set_doing([] { return "rank " + std::to_string(world().rank()) + "'s work"; });
     if (world().rank() == 3) named.wait();
     world().barrier();
     heartbeat.set_limit(short_s);
@@ -80,6 +91,9 @@ TEST(Heartbeat, TheNextRankNamesASilentOne) {
   const SilentRank rank = named.get();
   EXPECT_EQ(rank.rank, world().rank() == 3 ? 2 : 3);
   EXPECT_EQ(rank.host == "dumb", world().rank() == 3) << rank.host;
+  // Rank 3 has sent signs since it was told what to say.
+  EXPECT_EQ(rank.doing, world().rank() == 3 ? "a dream" : "rank 3's work");
+  EXPECT_EQ(rank.listener_doing, world().rank() == 3 ? "rank 3's work" : "rank 0's work");
   EXPECT_GE(rank.silence_s, short_s);
   EXPECT_LE(rank.silence_s, short_s + 2.0);
 }

@@ -1,8 +1,13 @@
 #!/bin/sh
-# A rank that is stopped, in training or before it, ends the job with 5 and is named with its host. A job that is
-# suspended as a whole goes on.
+# A rank that is stopped, in training or before it, ends the job with 5 and is named with its host, and in training with
+# what it did when it was last heard of, and what the rank does that listens to it. A job that is suspended as a whole
+# goes on.
 set -eu
 . "$BRUME_REGRESSION_DIR/tiny_job.sh"
+# One that stands still before MPI has started: it takes longest, so the other cases go on meanwhile.
+mpirun -n 3 --oversubscribe "$BRUME" run "$deck" --set output.directory=never : -n 1 sh -c 'kill -STOP $$' > never.log 2>&1 &
+never=$!
+
 start() { # <pattern to wait for> <flag...>
   pattern=$1
   shift
@@ -33,7 +38,14 @@ kill -CONT $processes
 sleep 2
 kill -0 "$job" || { cat log; echo "a suspended job was ended"; exit 1; }
 one_falls_silent
+doing='stage [0-9]*, step [0-9]*: [a-z0-9_]*[: ].*'
+grep -q "last heard of in $doing; the next rank is in $doing" log || { echo "nobody said what it did"; exit 1; }
 
 export XDG_CACHE_HOME=$PWD/cache
 start 'measuring this machine' --set output.directory=measured
 one_falls_silent
+
+code=0
+wait "$never" || code=$?
+[ "$code" -eq 5 ] && grep -q 'MPI has not started within 4.*: a rank was stopped' never.log ||
+  { cat never.log; echo "a rank that never started: exit code $code"; exit 1; }

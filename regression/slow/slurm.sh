@@ -89,8 +89,7 @@ ends() {
   [ -f "$name/checkpoints/step-$steps/manifest.json" ] || fail "the job did not end"
   [ -d "like-$ranks-$steps" ] || mpirun -n "$ranks" --oversubscribe "$BRUME" run "$name.toml" \
     --set output.directory="like-$ranks-$steps" > "like-$ranks-$steps.log" 2>&1
-  state() { grep -o '"xxh3_128":"[0-9a-f]*"' "$1/checkpoints/step-$steps/manifest.json"; }
-  [ "$(state "$name")" = "$(state "like-$ranks-$steps")" ] || fail "the end is not that of a job without signals"
+  [ "$(state "$name" "$steps")" = "$(state "like-$ranks-$steps" "$steps")" ] || fail "the end is not that of a job without signals"
   echo "$name: $(turns) turns more, the end is that of a job without signals"
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <mutex>
 #include <random>
 #include <vector>
@@ -40,7 +41,7 @@ std::vector<std::vector<Straggler>> windows(int steps, const std::vector<double>
       // Whoever is fast waits for the slow one here.
       busy[std::size_t(Channel::collective_dp)] = 0.010 / factors[std::size_t(world.rank())];
       const auto found = stragglers.add(busy, 1.0, world);
-      if (world.rank() == 0 && (i + 1) % int(Stragglers::least_steps) == 0) told.push_back(found);
+      if (world.rank() == 0 && (i + 1) % int(Stragglers::least_blocks) == 0) told.push_back(found);
     }
   });
   return told;
@@ -57,15 +58,38 @@ TEST(Stragglers, AreNamedOnceWithTheirChannel) {
   EXPECT_TRUE(told[1].empty() && told[2].empty());
 }
 
-TEST(Stragglers, AreNotNamedAfterFewSecondsOfManySteps) {
+/// The first of up to `steps` steps of 20 ms after which a rank is named, whose computing takes
+/// `slow(step)` where its peers' takes 10 ms; -1: none.
+int named_after(int steps, const std::function<double(int)>& slow) {
   const plan::Plan plan = plan_of_five();
+  int named = -1;
   comm::run_local(plan.devices(), [&](comm::Communicator& world) {
     Stragglers stragglers(plan);
-    Stragglers::BusyTimes busy{};
-    busy[std::size_t(Channel::compute)] = world.rank() == 0 ? 0.02 : 0.01;
-    for (int i = 0; i < 499; ++i) EXPECT_TRUE(stragglers.add(busy, 0.02, world).empty()) << i;
-    EXPECT_EQ(stragglers.add(busy, 0.03, world).size(), 1u);
+    for (int i = 0; i < steps; ++i) {
+      Stragglers::BusyTimes busy{};
+      busy[std::size_t(Channel::compute)] = world.rank() == 1 ? slow(i) : 0.010;
+      const auto found = stragglers.add(busy, 0.020, world);
+      if (found.empty() || world.rank() != 0) continue;
+      named = i + 1;
+      EXPECT_EQ(found.front().rank, 1);
+    }
   });
+  return named;
+}
+
+TEST(Stragglers, AreNamedAfterTenSecondsOfManySteps) {
+  const int after = named_after(700, [](int) { return 0.020; });
+  EXPECT_GE(after, 500);
+  EXPECT_LE(after, 550);
+}
+
+// What holds a process up for a part of each tenth of a second does so in few of its short steps.
+TEST(Stragglers, AreNamedWhereOneStepOfFourIsLong) {
+  EXPECT_GE(named_after(700, [](int i) { return i % 4 == 0 ? 0.030 : 0.010; }), 500);
+}
+
+TEST(Stragglers, ARankThatStoodStillForASecondIsNone) {
+  EXPECT_EQ(named_after(2000, [](int i) { return i % 300 == 299 ? 1.0 : 0.010; }), -1);
 }
 
 // Steps of one rank vary by a fifth, and some ranks are 3 % slower than others.

@@ -82,8 +82,10 @@ int on_all_ranks(const std::function<int(comm::Session&, comm::Communicator&)>& 
     session->watch_peers(deck::TrainingKeys{}.silence_limit_s, [](const comm::SilentRank& peer) {
       log::error(
           "brume: rank {} on {} has given no sign of life for {}: it was stopped, or its node is "
-          "lost",
-          peer.rank, peer.host, format_seconds(peer.silence_s));
+          "lost{}{}",
+          peer.rank, peer.host, format_seconds(peer.silence_s),
+          peer.doing.empty() ? "" : "; it was last heard of in " + peer.doing,
+          peer.listener_doing.empty() ? "" : "; the next rank is in " + peer.listener_doing);
       comm::Session::abort(int(Failure::network));
     });
     refuse_lone_copies(*world);

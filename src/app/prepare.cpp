@@ -75,6 +75,7 @@ class Preparation {
     lock_directory();
     made_.resume = find_resume(job_, options_, made_.deck.output.directory,
                                model::text(made_.model), made_.data_text);
+    count_start();
     if (const std::string& weights = made_.deck.model.weights; !made_.resume && !weights.empty())
       made_.first_weights = find_first_weights(weights, made_.model, job_);
     choose_plan();
@@ -169,6 +170,13 @@ class Preparation {
     });
   }
 
+  /// Measuring and searching count too: a machine may kill a job there.
+  void count_start() {
+    comm::together(job_, [&] {
+      if (made_.lock) made_.lock->begin(made_.resume ? made_.resume->step : 0);
+    });
+  }
+
   void choose_plan() {
     const std::optional<io::CheckpointInfo>& resume = made_.resume;
     if (resume && !resume->plan_text.empty() && !options_.replan && options_.plan.empty()) {
@@ -200,7 +208,6 @@ class Preparation {
       require(made_.cluster.num_groups() > 1 || plan.devices() == job_.size(), Failure::input,
               "the plan is for {} ranks, the job has {}", plan.devices(), job_.size());
       check_given(plan, made_.deck, made_.model, made_.cluster);
-      if (made_.lock) made_.lock->begin(made_.resume ? made_.resume->step : 0);
     });
   }
 

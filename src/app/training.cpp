@@ -18,7 +18,6 @@
 #include "comm/watchdog.hpp"
 #include "device/device.hpp"
 #include "device/memory.hpp"
-#include "io/checkpoint_clock.hpp"
 #include "io/metrics_log.hpp"
 #include "io/run_file.hpp"
 #include "kernels/types.hpp"
@@ -27,6 +26,7 @@
 #include "recovery.hpp"
 #include "resume.hpp"
 #include "run_settings.hpp"
+#include "saving.hpp"
 #include "schedule/compile.hpp"
 #include "screen.hpp"
 #include "verify_plan.hpp"
@@ -36,18 +36,29 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double usual_disk_bytes_per_s = 100e6;     ///< that a node writes to
-constexpr double slowest_disk_bytes_per_s = 10e6;    ///< below it counts as broken
-constexpr double least_write_limit_s = 300.0;        ///< however little there is to write
 constexpr std::int64_t least_copy_bytes = 16 << 20;  ///< however little memory is left
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+/// Lets the job's other ranks know what this one does, for as long as it lives.
+class Doing {
+ public:
+  Doing(comm::Session& session, std::function<std::string()> doing) : session_(session) {
+    session_.set_doing(std::move(doing));
+  }
+  ~Doing() { session_.set_doing({}); }
+  Doing(const Doing&) = delete;
+  Doing& operator=(const Doing&) = delete;
+
+ private:
+  comm::Session& session_;
+};
+
 class Training {
  public:
-  Training(const RunOptions& options, const Prepared& prepared, const comm::Session& session,
+  Training(const RunOptions& options, const Prepared& prepared, comm::Session& session,
            comm::Communicator& crew, Signals& signals, Clock::time_point start)
       : options_(options),
         run_(prepared),
@@ -141,12 +152,17 @@ class Training {
       if (watchdog_) watchdog_->beat();
     };
     engine_.emplace(run_.plan, run_.model, all, crew_);
+    doing_.emplace(session_, [this, stage = plan::place(run_.plan, crew_.rank()).stage] {
+      return fmt::format("stage {}, step {}: {}", stage, engine_->steps_done() + 1,
+                         engine_->in_flight());
+    });
     if (const device::Description device = device::describe_device();
         leader_ && device.memory_bytes)
       log::info("{}: {} of {} are taken, this rank's arena among them", device.name,
                 format_bytes(double(device.memory_bytes - device.free_bytes)),
                 format_bytes(double(device.memory_bytes)));
-    measure_checkpoint();
+    saving_.emplace(run_, session_, crew_, *engine_, max_copy_bytes_);
+    description_.copy_bytes = saving_->copy_bytes();
     if (run_.resume)
       load(*run_.resume, run_.data_text, *engine_, crew_);
     else if (run_.first_weights)
@@ -163,27 +179,8 @@ class Training {
       metrics_log_.emplace(directory, description_, yardstick(run_), engine_->steps_done(),
                            run_.deck.output.tensorboard);
     });
-    const deck::OutputKeys& output = run_.deck.output;
-    writer_.emplace(directory, crew_, max_copy_bytes_,
-                    io::Retention{output.keep_last, output.keep_every, output.keep_best});
-    recovery_.emplace(run_.deck, run_.model, run_.data_text, crew_, *engine_, *writer_);
+    recovery_.emplace(run_.deck, run_.model, run_.data_text, crew_, *engine_, saving_->open());
     checks_.emplace(run_.plan, run_.deck.training.compare_replicas_every, *engine_, crew_);
-  }
-
-  /// What each rank holds beside its plan while it writes a checkpoint, and how long that may take.
-  void measure_checkpoint() {
-    const auto ranks = std::size_t(crew_.size()), rank = std::size_t(crew_.rank());
-    const std::int64_t bytes =
-        run_.deck.output.checkpoints ? io::owned_bytes(engine_->slabs()) : std::int64_t{0};
-    std::vector<double> all(2 * ranks, 0.0);
-    all[rank] = double(bytes);
-    all[ranks + rank] = io::takes_copy(bytes, max_copy_bytes_) ? double(bytes) : 0.0;
-    crew_.all_reduce(all, comm::Reduction::sum);
-    const auto copies = all.begin() + std::ptrdiff_t(ranks);
-    description_.copy_bytes.assign(copies, all.end());
-    const double node_bytes = *std::max_element(all.begin(), copies) * session_.ranks_per_node();
-    write_s_ = node_bytes / usual_disk_bytes_per_s;
-    write_limit_s_ = least_write_limit_s + node_bytes / slowest_disk_bytes_per_s;
   }
 
   // --- training ---
@@ -192,11 +189,7 @@ class Training {
   int train() {
     signals_.remember();
     show_head();
-    const deck::OutputKeys& output = run_.deck.output;
-    clock_.emplace(io::CheckpointIntervals{.steps = output.checkpoint_every,
-                                           .minutes = output.checkpoint_minutes,
-                                           .mtbf_hours = output.mtbf_hours},
-                   write_s_, Clock::now());
+    saving_->start_clock();
     watchdog_.emplace(task_limit_s(), [this](double silence_s) { report_silence(silence_s); });
     bool stopped = false;
     while (engine_->steps_done() < run_.last_step && !stopped) {
@@ -204,7 +197,7 @@ class Training {
       const engine::StepMetrics metrics = recovery_->step(*run_.train_data);
       stopped = share(metrics);
       if (stopped) signals_.ignore();  // what is left is the last checkpoint
-      watch(task_limit_s() + write_limit_s_);
+      watch(task_limit_s() + saving_->limit_s());
       if (!recovery_->went_back(metrics))
         after_step(stopped);
       else if (leader_)
@@ -249,22 +242,24 @@ class Training {
   }
 
   /// Whether another step and a checkpoint would end after the time that was given.
-  bool out_of_time() const { return seconds_since(start_) + iteration_s_ + write_s_ > limit_s_; }
+  bool out_of_time() const {
+    return seconds_since(start_) + iteration_s_ + saving_->write_s() > limit_s_;
+  }
 
   /// Tells all ranks of each other's step. @return whether any rank is to stop
   bool share(engine::StepMetrics metrics) {
-    const bool due = leader_ && clock_->due(engine_->steps_done(), Clock::now());
+    const bool due = leader_ && saving_->due();
     std::vector<double> shared(4 + std::size_t(crew_.size()), 0.0);
     shared[0] = metrics.iteration_s;
     shared[1] = signals_.pending() || out_of_time() ? 1.0 : 0.0;
-    shared[2] = writer_->longest_write_s();
+    shared[2] = saving_->longest_write_s();
     shared[3] = signals_.take_save() || due ? 1.0 : 0.0;
     shared[4 + std::size_t(crew_.rank())] = double(device::peak_resident_bytes());
     crew_.all_reduce(shared, comm::Reduction::max);
     metrics.iteration_s = shared[0];
     // A running mean over about ten steps follows a change of speed, but no single slow step.
     iteration_s_ += 0.1 * (metrics.iteration_s - iteration_s_);
-    if (shared[2] > 0.0) write_s_ = shared[2];
+    if (shared[2] > 0.0) saving_->note_write_s(shared[2]);
     checkpoint_due_ = checkpoint_due_ || shared[3] > 0.0;
     checks_->after_step(metrics);
     if (leader_) {
@@ -307,36 +302,15 @@ class Training {
 
   void checkpoint() {
     checkpoint_due_ = false;
-    const Clock::time_point start = Clock::now();
-    if (run_.deck.output.checkpoints) write_checkpoint();
-    clock_->wrote(seconds_since(start), write_s_, Clock::now());
-    comm::together(crew_, [&] {
-      if (leader_) run_file_->write();
-    });
-  }
-
-  void write_checkpoint() {
-    engine_->flush();
-    const engine::Progress progress = engine_->progress();
-    writer_->start({.step = progress.steps,
-                    .samples = progress.samples,
-                    .scaling = progress.scaling,
-                    .valid_loss = valid_loss_,
-                    .data_text = run_.data_text,
-                    .deck_text = description_.deck_text,
-                    .plan_text = description_.plan_text,
-                    .profile_text = description_.profile_text,
-                    .model_text = model::text(run_.model),
-                    .directory = {},
-                    .ranks = crew_.size()},
-                   engine_->slabs());
+    saving_->write(description_, valid_loss_);
+    if (leader_) run_file_->write_or_warn();
   }
 
   // --- after the last step ---
 
   void finish(int code) {
     signals_.ignore();
-    writer_->finish();
+    saving_->finish();
     if (run_.deck.output.trace && !engine_->last_times().empty()) write_trace();
     watchdog_.reset();
     if (!leader_) return;
@@ -373,7 +347,7 @@ class Training {
 
   const RunOptions& options_;
   const Prepared& run_;
-  const comm::Session& session_;
+  comm::Session& session_;
   comm::Communicator& crew_;
   Signals& signals_;
   Clock::time_point start_;
@@ -382,20 +356,18 @@ class Training {
   std::vector<io::RankTimeline> predicted_;
   io::RunDescription description_;
   double iteration_s_ = 0.0;  ///< as predicted, then as measured of late
-  double write_s_ = 0.0;      ///< that a checkpoint takes: as expected, then as measured
-  double write_limit_s_ = 0.0;
-  double limit_s_;   ///< of the whole job, from its start
-  int threads_ = 1;  ///< of this rank
+  double limit_s_;            ///< of the whole job, from its start
+  int threads_ = 1;           ///< of this rank
   std::int64_t max_copy_bytes_ = 0;
   std::optional<kernels::Runtime> runtime_;
   std::optional<comm::Watchdog> watchdog_;  ///< before the engine, whose threads beat it
   std::optional<engine::Engine> engine_;
+  std::optional<Doing> doing_;  ///< after the engine, which it looks at
   std::optional<io::RunFile> run_file_;
   std::optional<io::MetricsLog> metrics_log_;
-  std::optional<io::CheckpointWriter> writer_;
+  std::optional<Saving> saving_;
   std::optional<Recovery> recovery_;
   std::optional<RankChecks> checks_;
-  std::optional<io::CheckpointClock> clock_;
   bool checkpoint_due_ = false;
   std::optional<double> valid_loss_;  ///< of the weights as they are, where it was measured
   std::optional<Screen> screen_;
@@ -403,7 +375,7 @@ class Training {
 
 }  // namespace
 
-int train(const RunOptions& options, const Prepared& prepared, const comm::Session& session,
+int train(const RunOptions& options, const Prepared& prepared, comm::Session& session,
           comm::Communicator& crew, Signals& signals, Clock::time_point start) {
   return Training(options, prepared, session, crew, signals, start).run();
 }

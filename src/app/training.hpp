@@ -18,7 +18,7 @@ namespace brume::app {
 /// @param start  of the process, from which --max-minutes counts
 /// @return       0, or Failure::stopped when a request or the time ended it early
 /// @throws AgreedError
-int train(const RunOptions& options, const Prepared& prepared, const comm::Session& session,
+int train(const RunOptions& options, const Prepared& prepared, comm::Session& session,
           comm::Communicator& crew, Signals& signals, std::chrono::steady_clock::time_point start);
 
 }  // namespace brume::app

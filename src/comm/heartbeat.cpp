@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstring>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -21,7 +22,12 @@ namespace brume::comm {
 namespace {
 
 constexpr double look_s = 0.5;
-enum Sign : int { alive, goodbye };
+
+/// What ranks send each other.
+struct Sign {
+  enum Kind : int { alive, goodbye } kind = alive;
+  std::array<char, 252> doing{};  ///< a text that ends with a zero
+};
 
 MPI_Comm own_group(int place) {
   MPI_Comm copy = MPI_COMM_NULL;
@@ -54,25 +60,36 @@ struct Heartbeat::Impl {
   std::mutex mutex;
   std::condition_variable changed;
   bool ending = false;
+  std::mutex doing_mutex;
+  std::function<std::string()> doing;
   std::thread thread;
 
   // Only the thread uses what follows.
   MPI_Request sending = MPI_REQUEST_NULL, receiving = MPI_REQUEST_NULL;
-  int sent = alive, received = alive;
+  Sign sent, received;
   bool previous_left = false;
 
+  /// What this rank does now, as far as anybody told.
+  std::string own_doing() {
+    const std::lock_guard lock(doing_mutex);
+    return doing ? doing() : std::string();
+  }
+
   /// Sends, unless the last sign is still on its way. @return whether it went out
-  bool send(Sign sign) {
+  bool send(Sign::Kind kind) {
     int done = 0;
     check_mpi(MPI_Test(&sending, &done, MPI_STATUS_IGNORE));
     if (!done) return false;
-    sent = sign;
-    check_mpi(MPI_Isend(&sent, 1, MPI_INT, next, 0, group.get(), &sending));
+    sent = {.kind = kind};
+    const std::string text = own_doing();
+    text.copy(sent.doing.data(), sent.doing.size() - 1);
+    check_mpi(MPI_Isend(&sent, sizeof sent, MPI_BYTE, next, 0, group.get(), &sending));
     return true;
   }
 
   void listen() {
-    check_mpi(MPI_Irecv(&received, 1, MPI_INT, previous.rank, 0, group.get(), &receiving));
+    check_mpi(
+        MPI_Irecv(&received, sizeof received, MPI_BYTE, previous.rank, 0, group.get(), &receiving));
   }
 
   /// @return whether a sign has come since the last call
@@ -82,10 +99,17 @@ struct Heartbeat::Impl {
       check_mpi(MPI_Test(&receiving, &done, MPI_STATUS_IGNORE));
       if (!done) break;
       heard = true;
-      previous_left = received == goodbye;
+      previous_left = received.kind == Sign::goodbye;
+      previous.doing.assign(received.doing.data(),
+                            ::strnlen(received.doing.data(), received.doing.size()));
       if (!previous_left) listen();
     }
     return heard;
+  }
+
+  void tell() {
+    previous.listener_doing = own_doing();
+    on_silence(previous);
   }
 
   bool wait_for_end(double s) {
@@ -98,7 +122,7 @@ struct Heartbeat::Impl {
     try {
       exchange_signs();
     } catch (const std::exception&) {
-      on_silence(previous);  // MPI cannot reach a neighbour any more
+      tell();  // MPI cannot reach a neighbour any more
     }
   }
 
@@ -107,9 +131,9 @@ struct Heartbeat::Impl {
     Silence silence(look_s);
     listen();
     for (bool ends = false, said_goodbye = false; !(said_goodbye && previous_left);) {
-      if (!said_goodbye) said_goodbye = send(ends ? goodbye : alive) && ends;
+      if (!said_goodbye) said_goodbye = send(ends ? Sign::goodbye : Sign::alive) && ends;
       previous.silence_s = silence.look(hear() || previous_left);
-      if (previous.silence_s >= limit_s) return on_silence(previous);
+      if (previous.silence_s >= limit_s) return tell();
       if (ends)
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       else
@@ -135,5 +159,10 @@ Heartbeat::~Heartbeat() {
 }
 
 void Heartbeat::set_limit(double limit_s) { impl_->limit_s = limit_s; }
+
+void Heartbeat::set_doing(std::function<std::string()> doing) {
+  const std::lock_guard lock(impl_->doing_mutex);
+  impl_->doing = std::move(doing);
+}
 
 }  // namespace brume::comm

@@ -32,8 +32,16 @@ auto end_process(const char* missing) {
   };
 }
 
+/// How long all ranks may take until they have met [s]: thousands take minutes. Where no launcher
+/// says how many there are, there may be as many.
+double start_limit_s() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"})
+    if (const char* ranks = std::getenv(name)) return 40.0 + 0.1 * std::max(std::atoi(ranks), 0);
+  return 300.0;
+}
+
 void start_mpi() {
-  const Watchdog watchdog(300.0, end_process("started"));  // thousands of ranks may take minutes
+  const Watchdog watchdog(start_limit_s(), end_process("started"));
   int started = 0;
   check_mpi(MPI_Initialized(&started));
   require(!started, Failure::bug, "a process has one MPI session, this is a second one");
@@ -125,6 +133,10 @@ void Session::watch_peers(double limit_s, std::function<void(const SilentRank&)>
 
 void Session::set_silence_limit(double limit_s) {
   if (heartbeat_) heartbeat_->set_limit(limit_s);
+}
+
+void Session::set_doing(std::function<std::string()> doing) {
+  if (heartbeat_) heartbeat_->set_doing(std::move(doing));
 }
 
 void Session::abort(int exit_code) {

@@ -208,11 +208,14 @@ void Executor::read_or_write(const schedule::Program& program, const schedule::T
 std::string Executor::in_flight() const {
   std::string text;
   const schedule::Program* program = program_;
+  const auto first = reinterpret_cast<std::uintptr_t>(times_.load());
   for (int c = 0; program != nullptr && c < schedule::num_channels; ++c) {
     const schedule::Span* span = channels_.in_flight(c);
-    if (span == nullptr) continue;
+    // Between two looks another run may have begun, with spans elsewhere.
+    const auto task = (reinterpret_cast<std::uintptr_t>(span) - first) / sizeof(schedule::Span);
+    if (span == nullptr || task >= program->tasks.size()) continue;
     text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", schedule::name(Channel(c)),
-                        schedule::label(program->tasks[std::size_t(span - times_)]));
+                        schedule::label(program->tasks[task]));
   }
   return text.empty() ? "nothing in flight" : text;
 }

@@ -1,6 +1,7 @@
 #include "engine/stragglers.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/statistics.hpp"
 
@@ -43,19 +44,24 @@ Stragglers::Stragglers(const plan::Plan& plan) : named_(std::size_t(plan.devices
 
 std::vector<Straggler> Stragglers::add(const BusyTimes& busy_s, double iteration_s,
                                        comm::Communicator& world) {
-  steps_.push_back(busy_s);
+  for (std::size_t c = 0; c < busy_s.size(); ++c) sum_[c] += busy_s[c];
+  ++steps_;
   time_s_ += iteration_s;
-  if (steps_.size() < least_steps || time_s_ < least_s) return {};
+  if (time_s_ < block_s) return {};
+  for (double& s : sum_) s /= steps_;
+  blocks_.push_back(std::exchange(sum_, {}));
+  steps_ = 0;
+  time_s_ = 0.0;
+  if (blocks_.size() < least_blocks) return {};
 
   Table typical_s(world.size()), lower_s(world.size());
   for (std::size_t c = 0; c < own_channels.size(); ++c) {
     std::vector<double> times;
-    for (const BusyTimes& step : steps_) times.push_back(step[std::size_t(own_channels[c])]);
+    for (const BusyTimes& block : blocks_) times.push_back(block[std::size_t(own_channels[c])]);
     typical_s.of(world.rank())[c] = median(times);
     lower_s.of(world.rank())[c] = lower_quartile(times);
   }
-  steps_.clear();
-  time_s_ = 0.0;
+  blocks_.clear();
   typical_s.share(world);
   lower_s.share(world);
 

@@ -181,7 +181,10 @@ RunFile::RunFile(fs::path directory, RunDescription description, std::int64_t re
 void RunFile::add(Row row) {
   if (row.predicted_s == 0.0) row.predicted_s = description_.predicted_iteration_s;
   rows_.push_back(std::move(row));
-  if (now_ns() < next_write_ns_ && rows_.size() % rows_per_part_ != 0) return;
+  if (now_ns() >= next_write_ns_ || rows_.size() % rows_per_part_ == 0) write_or_warn();
+}
+
+void RunFile::write_or_warn() {
   try {
     write();
   } catch (const Error& failure) {

@@ -1,0 +1,65 @@
+/// @file The checkpoints of a training: when one is due, what it costs, and what happens where the
+/// disk fails.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "comm/agree.hpp"
+#include "comm/session.hpp"
+#include "engine/engine.hpp"
+#include "io/checkpoint.hpp"
+#include "io/checkpoint_clock.hpp"
+#include "io/run_file.hpp"
+#include "prepare.hpp"
+
+namespace brume::app {
+
+/// One of each rank of the plan. A checkpoint that cannot be written is tried once more, the last
+/// one at once, any other with the next one; the second failure in a row ends the job. All that is
+/// not const is collective.
+class Saving {
+ public:
+  /// Measures what this rank would hold beside its plan while it writes a checkpoint, and reckons
+  /// how long that takes. All arguments must outlive the object.
+  Saving(const Prepared& run, const comm::Session& session, comm::Communicator& crew,
+         engine::Engine& engine, std::int64_t max_copy_bytes);
+
+  const std::vector<std::int64_t>& copy_bytes() const { return copy_bytes_; }  ///< [rank]
+  double write_s() const { return write_s_; }  ///< that one takes: as expected, then as measured
+  double limit_s() const { return limit_s_; }  ///< beyond which the disk counts as broken
+
+  /// Makes the folder, and removes what a killed job left in it. @throws AgreedError(storage)
+  io::CheckpointWriter& open();
+
+  void start_clock();
+  bool due() const;  ///< by steps or time, as this rank sees it
+  double longest_write_s() const { return writer_->longest_write_s(); }
+  void note_write_s(double s) { write_s_ = s; }  ///< what the slowest rank has measured
+
+  /// Begins to write one of the engine as it is. @throws AgreedError(storage)
+  void write(const io::RunDescription& description, std::optional<double> valid_loss);
+
+  /// Waits for the last one. @throws AgreedError(storage)
+  void finish();
+
+ private:
+  void start();
+  void forgive_once(const comm::AgreedError& error);
+
+  const Prepared& run_;
+  comm::Communicator& crew_;
+  engine::Engine& engine_;
+  std::int64_t max_copy_bytes_;
+  std::vector<std::int64_t> copy_bytes_;
+  double write_s_ = 0.0;
+  double limit_s_ = 0.0;
+  std::optional<io::CheckpointWriter> writer_;
+  std::optional<io::CheckpointClock> clock_;
+  io::CheckpointInfo last_;
+  bool failed_ = false;  ///< the one before could not be written at first
+};
+
+}  // namespace brume::app
