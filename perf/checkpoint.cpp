@@ -38,7 +38,7 @@ using namespace brume;
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-constexpr int rounds = 9, steps_beside = 8;
+constexpr int rounds = 7, steps_beside = 4;
 constexpr int compare_every = 100;  // steps, a deck's default
 constexpr double mtbf_s = 3 * 3600.0;
 

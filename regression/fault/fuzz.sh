@@ -2,6 +2,7 @@
 # fuzz.sh PROGRAM SECONDS JOBS: runs libFuzzer on each kind of file. An input that crashes, leaks, or takes more than 5 s
 # or 1 GiB under sanitizers is kept in fuzz-KIND/ beside the program, and named.
 set -eu
+[ -x "$1" ] || { echo "skipped: there is no $1, which \`make fuzz\` builds with Clang"; exit 77; }
 program=$(realpath "$1") seconds=$2 jobs=$3
 cd "$(dirname "$program")"
 one() {

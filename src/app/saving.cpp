@@ -1,10 +1,16 @@
 #include "saving.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
+#include <string>
 
 #include "base/error.hpp"
+#include "base/host.hpp"
 #include "base/log.hpp"
+#include "base/text.hpp"
+#include "device/memory.hpp"
 #include "model/model.hpp"
 
 namespace brume::app {
@@ -15,6 +21,8 @@ using Clock = std::chrono::steady_clock;
 constexpr double usual_disk_bytes_per_s = 100e6;   ///< that a node writes to
 constexpr double slowest_disk_bytes_per_s = 10e6;  ///< below it counts as broken
 constexpr double least_write_limit_s = 300.0;      ///< however little there is to write
+/// What buffers of MPI, HDF5 and the like of a rank may come to take once it trains.
+constexpr std::int64_t library_bytes = std::int64_t{32} << 20;
 
 }  // namespace
 
@@ -22,17 +30,39 @@ Saving::Saving(const Prepared& run, const comm::Session& session, comm::Communic
                engine::Engine& engine, std::int64_t max_copy_bytes)
     : run_(run), crew_(crew), engine_(engine), max_copy_bytes_(max_copy_bytes) {
   const auto ranks = std::size_t(crew.size()), rank = std::size_t(crew.rank());
-  const std::int64_t bytes =
-      run.deck.output.checkpoints ? io::owned_bytes(engine.slabs()) : std::int64_t{0};
+  own_bytes_ = run.deck.output.checkpoints ? io::owned_bytes(engine.slabs()) : std::int64_t{0};
   std::vector<double> all(2 * ranks, 0.0);
-  all[rank] = double(bytes);
-  all[ranks + rank] = io::takes_copy(bytes, max_copy_bytes) ? double(bytes) : 0.0;
+  all[rank] = double(own_bytes_);
+  all[ranks + rank] = double(copy_that_fits());
   crew.all_reduce(all, comm::Reduction::sum);
   const auto copies = all.begin() + std::ptrdiff_t(ranks);
   copy_bytes_.assign(copies, all.end());
   const double node_bytes = *std::max_element(all.begin(), copies) * session.ranks_per_node();
   write_s_ = node_bytes / usual_disk_bytes_per_s;
   limit_s_ = least_write_limit_s + node_bytes / slowest_disk_bytes_per_s;
+}
+
+/// Beside arenas, which are there by now, and what libraries will take.
+std::int64_t Saving::copy_that_fits() {
+  const std::int64_t mine = io::takes_copy(own_bytes_, max_copy_bytes_) ? own_bytes_ : 0;
+  const std::int64_t left = device::available_bytes();
+  std::int64_t needed = 0;
+  bool first_of_node = true;
+  const std::vector<std::string> all = crew_.gather(fmt::format("{} {}", mine, host_name()));
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const std::size_t space = all[rank].find(' ');
+    if (all[rank].substr(space + 1) != host_name()) continue;
+    needed += std::stoll(all[rank]) + library_bytes;
+    first_of_node = first_of_node && rank >= std::size_t(crew_.rank());
+  }
+  if (mine == 0 || left < 0 || needed <= left) return mine;
+  max_copy_bytes_ = -1;
+  if (first_of_node)
+    log::warn(
+        "copies of checkpoints and libraries would take {} of {}, which has {} left: "
+        "training waits while one is written",
+        format_bytes(double(needed)), host_name(), format_bytes(double(left)));
+  return 0;
 }
 
 io::CheckpointWriter& Saving::open() {

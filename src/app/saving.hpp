@@ -23,7 +23,8 @@ namespace brume::app {
 class Saving {
  public:
   /// Measures what this rank would hold beside its plan while it writes a checkpoint, and reckons
-  /// how long that takes. All arguments must outlive the object.
+  /// how long that takes. Where a node has not got the memory for its ranks' copies, they take none
+  /// and training waits for the disk. All arguments must outlive the object.
   Saving(const Prepared& run, const comm::Session& session, comm::Communicator& crew,
          engine::Engine& engine, std::int64_t max_copy_bytes);
 
@@ -46,6 +47,7 @@ class Saving {
   void finish();
 
  private:
+  std::int64_t copy_that_fits();
   void start();
   void forgive_once(const comm::AgreedError& error);
 
@@ -53,6 +55,7 @@ class Saving {
   comm::Communicator& crew_;
   engine::Engine& engine_;
   std::int64_t max_copy_bytes_;
+  std::int64_t own_bytes_ = 0;  ///< that this rank writes
   std::vector<std::int64_t> copy_bytes_;
   double write_s_ = 0.0;
   double limit_s_ = 0.0;
