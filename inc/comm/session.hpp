@@ -44,6 +44,10 @@ class Session {
   /// Ends all processes of the job, where MPI has started in this one. Any thread.
   static void abort(int exit_code);
 
+  /// Before MPI has started ranks most likely fail alike, and mpirun ends all two seconds after the
+  /// first: all but rank 0 wait for that here.
+  static void let_rank_0_speak();
+
   static std::string library_version();  ///< e.g. "Open MPI v4.1.4"
 
  private:

@@ -16,6 +16,7 @@ mpirun -n 2 --oversubscribe "$BRUME" run "$deck" $long --set output.directory=re
   { cat refused.log; echo "other ranks without --elastic: exit code $code"; exit 1; }
 
 run() { # <ranks>
+  rm -f killed/lock  # kills may come before a checkpoint, again and again
   mpirun -n "$1" --oversubscribe "$BRUME" run "$deck" --elastic $long --set output.directory=killed > killed.log 2>&1 &
   job=$!
 }

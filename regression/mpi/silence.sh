@@ -47,5 +47,6 @@ one_falls_silent
 
 code=0
 wait "$never" || code=$?
-[ "$code" -eq 5 ] && grep -q 'MPI has not started within 4.*: a rank was stopped' never.log ||
+# Open MPI 4.1's mpirun may crash when it ends such a job.
+{ [ "$code" -eq 5 ] || [ "$code" -eq 139 ]; } && [ "$(grep -c 'brume:' never.log)" -eq 1 ] && grep -q 'MPI has not started within 4.*: a rank was stopped' never.log ||
   { cat never.log; echo "a rank that never started: exit code $code"; exit 1; }

@@ -2,11 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <optional>
-#include <thread>
 
 #include "base/error.hpp"
 #include "base/log.hpp"
@@ -63,13 +61,6 @@ void refuse_lone_copies(const comm::Communicator& world) {
                           copies);
 }
 
-/// Before MPI has started ranks most likely fail alike: mpirun ends all two seconds after the
-/// first.
-void let_rank_0_speak() {
-  if (number("OMPI_COMM_WORLD_RANK") + number("PMIX_RANK") + number("SLURM_PROCID") > 0)
-    std::this_thread::sleep_for(std::chrono::seconds(3));
-}
-
 }  // namespace
 
 int on_all_ranks(const std::function<int(comm::Session&, comm::Communicator&)>& body) {
@@ -99,7 +90,7 @@ int on_all_ranks(const std::function<int(comm::Session&, comm::Communicator&)>& 
     return int(error.failure());
   } catch (const std::exception& error) {
     const Error meant = error_of(error);
-    if (!session) let_rank_0_speak();
+    if (!session) comm::Session::let_rank_0_speak();
     log::error("brume: {}", meant.what());
     comm::Session::abort(int(meant.failure()));
     return int(meant.failure());

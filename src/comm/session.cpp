@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdlib>
 #include <map>
 #include <numeric>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "base/error.hpp"
@@ -26,6 +28,7 @@ namespace {
 /// waiting, and nothing else is there that could end the job.
 auto end_process(const char* missing) {
   return [missing](double silence_s) {
+    Session::let_rank_0_speak();
     log::error("brume: MPI has not {} within {}: a rank was stopped, or a node is lost", missing,
                format_seconds(silence_s));
     std::_Exit(int(Failure::network));
@@ -137,6 +140,12 @@ void Session::set_silence_limit(double limit_s) {
 
 void Session::set_doing(std::function<std::string()> doing) {
   if (heartbeat_) heartbeat_->set_doing(std::move(doing));
+}
+
+void Session::let_rank_0_speak() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"})
+    if (const char* rank = std::getenv(name); rank != nullptr && std::atoi(rank) > 0)
+      return std::this_thread::sleep_for(std::chrono::seconds(3));
 }
 
 void Session::abort(int exit_code) {
