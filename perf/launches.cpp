@@ -134,7 +134,6 @@ void gelu_affine_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> w,
        2.0 * double(du.size()) * double(dy.extent(1)), dy, w, u, du);
 }
 bool products_have_epilogues() { return true; }
-bool products_take_float8() { return false; }
 
 template <class Storage>
 void attention_forward(const AttentionShape& shape, ConstMatrixOf<Storage> qkv, MatrixOf<Storage> o,

@@ -11,7 +11,8 @@
 
 namespace brume::kernels {
 
-enum class ElementType { fp32, tf32, bf16, fp16 };  ///< tf32: fp32 in memory, fewer bits multiplied
+/// tf32: fp32 in memory, fewer bits multiplied; e4m3, e5m2: of 8 bits, see base/float8.hpp
+enum class ElementType { fp32, tf32, bf16, fp16, e4m3, e5m2 };
 
 /// A row-major matrix in device memory.
 struct DeviceMatrix {
@@ -20,6 +21,26 @@ struct DeviceMatrix {
   std::int64_t columns = 0;
   ElementType type = ElementType::fp32;
   std::int64_t stride = columns;  ///< elements from one row to the next
+  /// In device memory, of a factor of 8 bits: what its elements are multiplied by; null: 1
+  const float* scale = nullptr;
+};
+
+/// What is done beside a product.
+enum class Epilogue {
+  none,
+  bias,      ///< d[i,j] += side[j]
+  gradient,  ///< side[i] = sum over the inner index of op(A)[i,:]
+  gelu,      ///< z[i,j] = d[i,j] + side[j], d = gelu(z)
+  slope,     ///< d[i,j] *= gelu'(z[i,j])
+};
+
+/// D = A B + C or with transposed factors, all row-major.
+struct Product {
+  DeviceMatrix a = {}, b = {}, c = {}, d = {};  ///< c without data: none
+  bool transpose_a = false, transpose_b = false;
+  Epilogue epilogue = Epilogue::none;
+  void* side = nullptr;
+  DeviceMatrix z = {};
 };
 
 /// Linear layers of one rank; sums are fp32 whatever the elements are. Work goes into `stream`.
@@ -31,6 +52,14 @@ class CublasLinear {
   /// @throws Error(resource) when cuBLASLt does not start
   CublasLinear(void* workspace, std::int64_t workspace_bytes);
   ~CublasLinear();
+
+  /// @return  false where no algorithm does this with its epilogue, or takes such factors of 8
+  ///          bits: nothing was done. Those of Hopper take a as it lies and b transposed, sizes and
+  ///          strides that are multiples of 16, and one factor of e5m2 at most
+  /// @throws Error(resource) where there is none without an epilogue, of other factors
+  bool run(const Product& product, cudaStream_t stream);
+  /// Whether it would be done.
+  bool has(const Product& product);
 
   /// y[n,o] = residual[n,o] + sum_i x[n,i] w[o,i] + bias[o]
   ///

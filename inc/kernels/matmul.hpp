@@ -74,7 +74,4 @@ void gelu_affine_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> w,
 /// own.
 bool products_have_epilogues();
 
-/// Whether products take Factors::fp8: hosts do, by rounding, without being faster.
-bool products_take_float8();
-
 }  // namespace brume::kernels

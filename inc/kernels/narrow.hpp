@@ -8,6 +8,9 @@ namespace brume::kernels {
 bool has_bfloat16_instructions();
 bool has_float16_instructions();
 
+/// Whether it multiplies factors of 8 bits so: NVIDIA devices since Ada and Hopper do.
+bool has_float8_instructions();
+
 /// Whether the processor multiplies fp32 faster when factors may round to TF32, 10 bits of
 /// mantissa.
 bool has_tf32_instructions();

@@ -1,11 +1,13 @@
 /// @file cuBLASLt's products, as far as Brume calls it: column-major, fp32 sums in a fixed order.
 #include <cublasLt.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 
+#include "base/float8.hpp"
 #include "base/narrow.hpp"
 #include "handles.hpp"
 
@@ -23,6 +25,7 @@ struct Operation {
   cublasOperation_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   const void* bias = nullptr;
+  const void *scale_a = nullptr, *scale_b = nullptr;  ///< of factors of 8 bits, on the device
   void* auxiliary =
       nullptr;  ///< what gelu is of, elements `auxiliary_stride` from column to column
   std::int64_t auxiliary_stride = 0;
@@ -34,7 +37,11 @@ struct Preference {
   std::uint32_t alignment[4] = {256, 256, 256, 256};  ///< of A, B, C, D [bytes]
 };
 
-std::uint64_t bytes_of(cudaDataType_t type) { return type == CUDA_R_32F ? 4 : 2; }
+bool has_8_bits(cudaDataType_t type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
+
+std::uint64_t bytes_of(cudaDataType_t type) {
+  return type == CUDA_R_32F ? 4 : has_8_bits(type) ? 1 : 2;
+}
 
 float load(const std::byte* memory, cudaDataType_t type, std::uint64_t i) {
   const auto element = [&](auto value) {
@@ -42,6 +49,8 @@ float load(const std::byte* memory, cudaDataType_t type, std::uint64_t i) {
     return float(value);
   };
   if (type == CUDA_R_32F) return element(0.0f);
+  if (type == CUDA_R_8F_E4M3) return element(float8_e4m3());
+  if (type == CUDA_R_8F_E5M2) return element(float8_e5m2());
   return type == CUDA_R_16BF ? element(bfloat16()) : element(float16());
 }
 
@@ -51,6 +60,26 @@ void store(std::byte* memory, cudaDataType_t type, std::uint64_t i, float value)
   };
   if (type == CUDA_R_32F) return element(value);
   type == CUDA_R_16BF ? element(bfloat16(value)) : element(float16(value));
+}
+
+/// Whether Hopper's kernels take such factors of 8 bits: A transposed and B not, both aligned to 16
+/// bytes with sizes that are multiples of 16, one of e5m2 at most, sums that are not rounded; and
+/// no gradient of a bias beside it.
+/// @source  NVIDIA, cuBLAS 13.0, cublasLtMatmul()
+bool takes_8_bits(const Operation& o, const Layout& a, const Layout& b, const Layout& d,
+                  const Preference& promised) {
+  const auto whole = [](std::uint64_t size) { return size % 16 == 0; };
+  const bool sizes = whole(a.rows) && whole(a.columns) && whole(b.columns) && whole(a.stride) &&
+                     whole(b.stride) && whole(std::uint64_t(d.stride) * bytes_of(d.type));
+  const bool aligned = std::ranges::all_of(promised.alignment, whole);
+  const bool formats = has_8_bits(a.type) && has_8_bits(b.type) &&
+                       (a.type == CUDA_R_8F_E4M3 || b.type == CUDA_R_8F_E4M3) &&
+                       (d.type == CUDA_R_16BF || d.type == CUDA_R_32F);
+  const bool epilogue = o.epilogue == CUBLASLT_EPILOGUE_DEFAULT ||
+                        (o.epilogue != CUBLASLT_EPILOGUE_BGRADB && d.type == CUDA_R_16BF);
+  return emulated_capability() >= 89 && sizes && aligned && formats && epilogue &&
+         o.transpose_a == CUBLAS_OP_T && o.transpose_b == CUBLAS_OP_N &&
+         o.compute == CUBLAS_COMPUTE_32F;
 }
 
 /// TF32 keeps 10 bits of the fraction.
@@ -125,7 +154,7 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type,
                                           uint64_t rows, uint64_t columns, int64_t stride) {
-  if (type != CUDA_R_32F && type != CUDA_R_16BF && type != CUDA_R_16F)
+  if (type != CUDA_R_32F && type != CUDA_R_16BF && type != CUDA_R_16F && !has_8_bits(type))
     report(fmt::format("matrices of type {} are not emulated", int(type)));
   if (rows == 0 || columns == 0 || stride < std::int64_t(rows)) return CUBLAS_STATUS_INVALID_VALUE;
   return make(layout, Layout{type, rows, columns, stride});
@@ -152,6 +181,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t handle,
     case CUBLASLT_MATMUL_DESC_EPILOGUE: read(operation.epilogue, value, bytes); break;
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: read(operation.bias, value, bytes); break;
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: read(operation.auxiliary, value, bytes); break;
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: read(operation.scale_a, value, bytes); break;
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: read(operation.scale_b, value, bytes); break;
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
       read(operation.auxiliary_stride, value, bytes);
       break;
@@ -197,14 +228,19 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t prefer
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t operation,
-                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
-                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
                                               cublasLtMatmulPreference_t preference, int wanted,
                                               cublasLtMatmulHeuristicResult_t found[], int* count) {
   if (wanted != 1) report("more than one algorithm for a product, which is not emulated");
   // As a library has it for some shapes and types.
   const bool plain = constant_of<Operation>(operation).epilogue == CUBLASLT_EPILOGUE_DEFAULT;
   if (*count = 0; !plain && std::getenv("BRUME_EMULATED_WITHOUT_EPILOGUES"))
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  const Layout &of_a = constant_of<Layout>(a), &of_b = constant_of<Layout>(b);
+  if ((has_8_bits(of_a.type) || has_8_bits(of_b.type)) &&
+      !takes_8_bits(constant_of<Operation>(operation), of_a, of_b, constant_of<Layout>(d),
+                    constant_of<Preference>(preference)))
     return CUBLAS_STATUS_NOT_SUPPORTED;
   static_assert(sizeof(Preference) <= sizeof found->algo);
   std::memcpy(&found->algo, &constant_of<Preference>(preference), sizeof(Preference));
@@ -226,13 +262,15 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t handle, con
   const bool ta = operation.transpose_a != CUBLAS_OP_N, tb = operation.transpose_b != CUBLAS_OP_N;
   const std::uint64_t rows = ta ? A.columns : A.rows, inner = ta ? A.rows : A.columns,
                       columns = tb ? B.rows : B.columns;
+  const bool of_8_bits = has_8_bits(A.type) || has_8_bits(B.type);
   if ((tb ? B.columns : B.rows) != inner || D.rows != rows || D.columns != columns ||
-      A.type != B.type)
+      (A.type != B.type && !of_8_bits))
     return CUBLAS_STATUS_INVALID_VALUE;
   if (C.type != D.type || C.rows != D.rows || C.columns != D.columns)
     return CUBLAS_STATUS_INVALID_VALUE;
   Preference promised;
   std::memcpy(static_cast<void*>(&promised), algorithm, sizeof promised);
+  if (of_8_bits && !takes_8_bits(operation, A, B, D, promised)) return CUBLAS_STATUS_NOT_SUPPORTED;
   const void* const pointers[] = {a, b, c, d};
   for (int i = 0; i < 4; ++i)
     if (reinterpret_cast<std::uint64_t>(pointers[i]) % promised.alignment[i] != 0)
@@ -258,6 +296,17 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t handle, con
     gelu_of = range(operation.auxiliary, Z, makes_gelu ? Access::write : Access::read);
   }
   if (kept != 0.0f) old = range(c, C, Access::read);
+  Range by_a{nullptr, false, {}}, by_b{nullptr, false, {}};
+  if (of_8_bits) {
+    static int products = 0;
+    const int left_out = planted("scale");
+    const auto factor_of = [](Range& by, const void* at) {
+      if (at) by = range(at, sizeof(float), Access::read, "the scale of a product's factor");
+      if (at && !by.known) report("the scale of a product's factor lies in the host's own memory");
+    };
+    factor_of(by_a, operation.scale_a);
+    if (left_out == 0 || ++products != left_out) factor_of(by_b, operation.scale_b);
+  }
   switch (operation.epilogue) {
     case CUBLASLT_EPILOGUE_DEFAULT:
     case CUBLASLT_EPILOGUE_DGELU: break;
@@ -279,6 +328,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t handle, con
     const bool rounds = operation.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
     const std::vector<float> left = factor(in_a.host, A, ta, rounds),
                              right = factor(in_b.host, B, !tb, rounds);
+    const auto number = [](const Range& at) {
+      return at.host ? load(at.host, CUDA_R_32F, 0) : 1.0f;
+    };
+    const float whole_scale = scale * number(by_a) * number(by_b);
     std::vector<float> sums(rows);
     for (std::uint64_t column = 0; column < columns; ++column) {
       std::fill(sums.begin(), sums.end(), 0.0f);
@@ -289,7 +342,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t handle, con
       }
       for (std::uint64_t row = 0; row < rows; ++row) {
         const std::uint64_t at = column * std::uint64_t(D.stride) + row;
-        float value = scale * sums[row];
+        float value = whole_scale * sums[row];
         if (kept != 0.0f)
           value += kept * load(old.host, C.type, column * std::uint64_t(C.stride) + row);
         if (bias.host != nullptr) value += load(bias.host, D.type, row);
@@ -307,7 +360,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t handle, con
       for (std::uint64_t k = 0; k < inner; ++k) sum += right[k * columns + column];
       store(gradient.host, D.type, column, sum);
     }
-    return intervals(in_a, in_b, old, bias, gradient, gelu_of, space, out);
+    return intervals(in_a, in_b, by_a, by_b, old, bias, gradient, gelu_of, space, out);
   });
   return CUBLAS_STATUS_SUCCESS;
 }

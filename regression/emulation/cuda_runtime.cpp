@@ -36,6 +36,15 @@ int devices() {
   return count;
 }
 
+}  // namespace
+
+int emulated_capability() {
+  const char* const asked = std::getenv("BRUME_EMULATED_CAPABILITY");
+  return asked ? std::atoi(asked) : 90;
+}
+
+namespace {
+
 Event& event_of(cudaEvent_t handle) { return *reinterpret_cast<Event*>(handle); }
 
 /// The mangled names of kernels, by the functions that launch them.
@@ -179,9 +188,11 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-  if (attribute != cudaDevAttrComputeCapabilityMajor)
-    report(fmt::format("attribute {} of a device is not emulated", int(attribute)));
-  *value = 9;
+  switch (attribute) {
+    case cudaDevAttrComputeCapabilityMajor: *value = emulated_capability() / 10; break;
+    case cudaDevAttrComputeCapabilityMinor: *value = emulated_capability() % 10; break;
+    default: report(fmt::format("attribute {} of a device is not emulated", int(attribute)));
+  }
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetPCIBusId(char* id, int bytes, int of) {

@@ -18,6 +18,9 @@ struct Range {
   bool known;       ///< it lies in a block; else it is the host's own
   std::vector<Interval> intervals;
 };
+/// 90, a Hopper's, or what BRUME_EMULATED_CAPABILITY says.
+int emulated_capability();
+
 /// Needs the lock.
 Range range(const void* address, std::uint64_t row_bytes, std::uint64_t rows,
             std::uint64_t stride_bytes, Access access, std::string_view what);

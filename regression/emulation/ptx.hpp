@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/float8.hpp"
 #include "base/narrow.hpp"
 #include "thread.hpp"
 
@@ -50,9 +51,12 @@ BRUME_BINARY(rem_s32, u32, s32, u32(a % b))
 BRUME_BINARY(rem_u32, u32, u32, a % b)
 BRUME_BINARY(rem_s64, u64, s64, u64(a % b))
 BRUME_BINARY(max_s32, u32, s32, u32(std::max(a, b)))
+BRUME_BINARY(max_u32, u32, u32, std::max(a, b))
+BRUME_BINARY(min_s32, u32, s32, u32(std::min(a, b)))
 BRUME_BINARY(max_s64, u64, s64, u64(std::max(a, b)))
 BRUME_BINARY(min_s64, u64, s64, u64(std::min(a, b)))
 BRUME_UNARY(neg_s32, u32, u32, 0u - a)
+BRUME_BINARY(and_b16, u16, u16, u16(a& b))
 BRUME_BINARY(and_b32, u32, u32, a& b)
 BRUME_BINARY(and_b64, u64, u64, a& b)
 BRUME_BINARY(or_b32, u32, u32, a | b)
@@ -66,6 +70,15 @@ inline u64 shl_b64(u64 a, u32 by) { return by < 64 ? a << by : 0; }
 inline u32 shr_u32(u32 a, u32 by) { return by < 32 ? a >> by : 0; }
 inline u64 shr_u64(u64 a, u32 by) { return by < 64 ? a >> by : 0; }
 inline u32 shr_s32(s32 a, u32 by) { return u32(a >> std::min(by, 31u)); }
+
+/// Four of the eight bytes of a and b, which b's are the upper ones of: each by a digit of `which`.
+inline u32 prmt_b32(u32 a, u32 b, u32 which) {
+  if ((which & 0x8888u) != 0) report("prmt that repeats a sign is not emulated");
+  const u64 both = u64(b) << 32 | a;
+  u32 made = 0;
+  for (int i = 0; i < 4; ++i) made |= u32(both >> (which >> (4 * i) & 7u) * 8 & 0xffu) << (8 * i);
+  return made;
+}
 
 // ---- floating point
 BRUME_BINARY(add_f32, float, float, a + b)
@@ -102,6 +115,7 @@ BRUME_UNARY(rcp_approx_ftz_f64, double, double, double_of(std::bit_cast<u64>(1.0
   BRUME_BINARY(setp_gt_##suffix, bool, type, a > b)  \
   BRUME_BINARY(setp_ge_##suffix, bool, type, a >= b)
 BRUME_COMPARISONS(s16, std::int16_t)
+BRUME_COMPARISONS(u16, u16)
 BRUME_COMPARISONS(u32, u32)
 BRUME_COMPARISONS(s32, s32)
 BRUME_COMPARISONS(u64, u64)
@@ -129,6 +143,14 @@ BRUME_UNARY(cvt_rn_f32_f64, float, double, float(a))
 BRUME_UNARY(cvt_f32_f16, float, u16, float(std::bit_cast<float16>(a)))
 BRUME_UNARY(cvt_rn_f16_f32, u16, float, std::bit_cast<u16>(float16(a)))
 BRUME_UNARY(cvt_rn_bf16_f32, u16, float, std::bit_cast<u16>(bfloat16(a)))
+/// The first operand is the upper byte; a NaN has no sign.
+template <class Format>
+u16 pair_of(float high, float low) {
+  const auto code = [](float a) { return u16(std::isnan(a) ? 0x7f : Format(a).bits); };
+  return u16(code(high) << 8 | code(low));
+}
+BRUME_BINARY(cvt_rn_satfinite_e4m3x2_f32, u16, float, pair_of<float8_e4m3>(a, b))
+BRUME_BINARY(cvt_rn_satfinite_e5m2x2_f32, u16, float, pair_of<float8_e5m2>(a, b))
 BRUME_UNARY(cvta_to_global_u64, u64, u64, a)  // addresses say themselves where they lie
 /// The same bits, whatever the registers' types.
 template <class To, class From>

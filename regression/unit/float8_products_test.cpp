@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "base/float8.hpp"
+#include "kernels/float8.hpp"
 #include "kernels/matmul.hpp"
+#include "kernels/pointwise.hpp"
 #include "reference/arrays.hpp"
 
 namespace brume::kernels {
@@ -15,6 +17,9 @@ namespace {
 using reference::Array;
 using reference::random_array;
 constexpr Factors fp8 = Factors::fp8;
+
+// So that devices multiply in pieces.
+[[maybe_unused]] const std::int64_t room = float8_room_bytes = 192 << 10;
 
 /// Values of bf16 [rows, columns].
 class Values {
@@ -108,7 +113,8 @@ TEST_P(Float8Products, AreThoseOfRoundedFactors) {
 
 INSTANTIATE_TEST_SUITE_P(Kernels, Float8Products,
                          ::testing::Values(Sizes{70, 48, 33}, Sizes{1, 1, 1}, Sizes{16, 1030, 40},
-                                           Sizes{1030, 17, 1041}));
+                                           Sizes{1030, 17, 1041}, Sizes{64, 48, 32},
+                                           Sizes{272, 1040, 144}, Sizes{160, 32, 2064}));
 
 // Bias, residual and gelu come after, in bf16 and fp32.
 TEST(Float8Layers, AddTheirBiasAndResidual) {
@@ -126,6 +132,104 @@ TEST(Float8Layers, AddTheirBiasAndResidual) {
   ASSERT_GT(largest, 0.0f);
   for (std::size_t i = 0; i < wanted.size(); ++i)  // rounded after the bias too
     EXPECT_NEAR(float(y.stored()[i]), wanted[i], 0x1p-7f * largest) << i;
+}
+
+// Columns of a wider matrix, as queries are of what attention reads.
+TEST(Float8Layers, ReadAndWriteColumns) {
+  constexpr int tokens = 48, inputs = 64, outputs = 32, width = 80;
+  Values x(tokens, inputs, 1), w(outputs, inputs, 2), wide(tokens, width, 3), dx(tokens, inputs, 4);
+  const std::vector<bfloat16> before = wide.stored();
+  Array x8 = x.as_value(), w8 = w.as_value(), expected(tokens, outputs);
+  const MatrixOf<bfloat16> part = columns<bfloat16>(wide.matrix(), 16, outputs);
+  linear_forward<bfloat16>(x.matrix(), w.matrix(), Write::replace, part, fp8);
+  linear_forward(x8.matrix(), w8.matrix(), Write::replace, expected.matrix());
+  Values found(tokens, outputs, 5), gradient(tokens, outputs, 6);
+  for (int n = 0; n < tokens; ++n)
+    for (int c = 0; c < width; ++c) {
+      const bfloat16 value = wide.stored()[std::size_t(n * width + c)];
+      if (c >= 16 && c < 16 + outputs)
+        found.stored()[std::size_t(n * outputs + c - 16)] = value;
+      else
+        ASSERT_EQ(value.bits, before[std::size_t(n * width + c)].bits);
+    }
+  expect_rounded(found, expected);
+
+  for (int n = 0; n < tokens; ++n)
+    for (int c = 0; c < outputs; ++c) part(n, c) = gradient.matrix()(n, c);
+  Array gradient8 = gradient.as_gradient(), expected_dx(tokens, inputs), dw(outputs, inputs),
+        expected_dw(outputs, inputs);
+  linear_backward_input<bfloat16>(part, w.matrix(), Write::replace, dx.matrix(), fp8);
+  linear_backward_input(gradient8.matrix(), w8.matrix(), Write::replace, expected_dx.matrix());
+  expect_rounded(dx, expected_dx);
+  linear_backward_weight<bfloat16>(part, x.matrix(), Write::replace, dw.matrix(), fp8);
+  linear_backward_weight(gradient8.matrix(), x8.matrix(), Write::replace, expected_dw.matrix());
+  EXPECT_LT(reference::relative_error(dw.values(), expected_dw.doubles()), 1e-5);
+}
+
+// Between two products gelu is of what the first one made, and its slope of the second one's.
+TEST(Float8Layers, HaveGeluBetweenThem) {
+  constexpr int tokens = 32, inputs = 48, wide = 64;
+  Values x(tokens, inputs, 1), w(wide, inputs, 2), bias(1, wide, 3), u(tokens, wide, 4),
+      a(tokens, wide, 5), behind(inputs, wide, 6), dy(tokens, inputs, 7), du(tokens, wide, 8);
+  Array x8 = x.as_value(), w8 = w.as_value(), wide_bias = widened(bias), expected_u(tokens, wide),
+        expected_a(tokens, wide);
+  gelu_affine_forward<bfloat16>(x.matrix(), w.matrix(),
+                                ConstVectorOf<bfloat16>(bias.stored().data(), wide), u.matrix(),
+                                a.matrix(), fp8);
+  gelu_affine_forward(x8.matrix(), w8.matrix(), wide_bias.vector(), expected_u.matrix(),
+                      expected_a.matrix());
+  const auto near = [](Values& found, const Array& expected) {
+    const std::vector<float> wanted = expected.values();
+    float largest = 0.0f;
+    for (const float value : wanted) largest = std::max(largest, std::abs(value));
+    for (std::size_t i = 0; i < wanted.size(); ++i)  // rounded before gelu or the bias too
+      ASSERT_NEAR(float(found.stored()[i]), wanted[i], 0x1p-7f * largest) << i;
+  };
+  near(u, expected_u);
+  near(a, expected_a);
+
+  Array dy8 = dy.as_gradient(), behind8 = behind.as_value(), kept = widened(u),
+        expected_du(tokens, wide);
+  gelu_affine_backward<bfloat16>(dy.matrix(), behind.matrix(), u.matrix(), du.matrix(), fp8);
+  gelu_affine_backward(dy8.matrix(), behind8.matrix(), kept.matrix(), expected_du.matrix());
+  near(du, expected_du);
+}
+
+// A bias's gradient is the sum of gradients as they are.
+TEST(Float8Layers, SumGradientsOfBiasesUnrounded) {
+  constexpr int tokens = 64, inputs = 16, outputs = 32;
+  Values x(tokens, inputs, 1), dy(tokens, outputs, 2);
+  Array wide_dy = widened(dy), dw(outputs, inputs), db(1, outputs), expected_dw(outputs, inputs),
+        expected_db(1, outputs), x8 = x.as_value(), dy8 = dy.as_gradient();
+  affine_backward_parameters<bfloat16>(dy.matrix(), x.matrix(), Write::replace, dw.matrix(),
+                                       db.vector(), fp8);
+  linear_backward_weight(dy8.matrix(), x8.matrix(), Write::replace, expected_dw.matrix());
+  bias_backward(wide_dy.matrix(), Write::replace, expected_db.vector());
+  EXPECT_LT(reference::relative_error(dw.values(), expected_dw.doubles()), 1e-5);
+  EXPECT_LT(reference::relative_error(db.values(), expected_db.doubles()), 1e-6);
+}
+
+// Without a scale gradients are below what 8 bits hold.
+TEST(Float8Scales, KeepWhatWouldBeLostWithoutThem) {
+  constexpr int tokens = 64, inputs = 32, outputs = 48;
+  Values dy(tokens, outputs, 1, 1e-5f), w(outputs, inputs, 2, 0.02f), dx(tokens, inputs, 3);
+  linear_backward_input<bfloat16>(dy.matrix(), w.matrix(), Write::replace, dx.matrix(), fp8);
+  Array exact(tokens, inputs), unscaled(tokens, inputs),
+      plain_dy = widened(dy), plain_w = widened(w), coarse_dy = widened(dy), coarse_w = widened(w);
+  linear_backward_input(plain_dy.matrix(), plain_w.matrix(), Write::replace, exact.matrix());
+  for (int i = 0; i < tokens * outputs; ++i) {
+    float& value = coarse_dy.matrix().data()[i];
+    value = float(float8_e5m2(value));
+  }
+  for (int i = 0; i < outputs * inputs; ++i) {
+    float& value = coarse_w.matrix().data()[i];
+    value = float(float8_e4m3(value));
+  }
+  linear_backward_input(coarse_dy.matrix(), coarse_w.matrix(), Write::replace, unscaled.matrix());
+  const double with = reference::relative_error(widened(dx).values(), exact.doubles());
+  const double without = reference::relative_error(unscaled.values(), exact.doubles());
+  EXPECT_LT(with, 0.1);
+  EXPECT_GT(without, 3.0 * with);
 }
 
 // Parts of the tokens have scales of their own: an element that is normal in both has the same

@@ -55,7 +55,7 @@ void warn_of_precision(const deck::Deck& deck, const model::Config& model) {
   if (converts)
     log::warn("{} saves memory, but not time: matrix products here convert to fp32",
               deck.training.precision);
-  if (model.precision == model::Precision::fp8)
+  if (model.precision == model::Precision::fp8 && !kernels::has_float8_instructions())
     log::warn("fp8 is slower than bf16 here: factors are rounded to 8 bits and multiplied in bf16");
   if (deck.training.tf32 && !kernels::has_tf32_instructions())
     log::warn("training.tf32 changes nothing here: only NVIDIA devices since Ampere round to TF32");

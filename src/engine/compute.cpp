@@ -241,9 +241,6 @@ template class ComputeOf<kernels::float16>;
 
 std::unique_ptr<Compute> make_compute(const plan::Plan& plan, const model::Config& model, int rank,
                                       const Optimizer& optimizer, const Arena& arena) {
-  require(model.precision != model::Precision::fp8 || kernels::products_take_float8(),
-          Failure::resource,
-          "training.precision = fp8: this build's products take no factors of 8 bits; choose bf16");
   return model::with_storage(model.precision, [&]<class Storage>() -> std::unique_ptr<Compute> {
     return std::make_unique<ComputeOf<Storage>>(plan, model, rank, optimizer, arena);
   });

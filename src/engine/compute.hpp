@@ -33,7 +33,6 @@ class Compute {
 };
 
 /// The Compute for the model's precision.
-/// @throws Error(resource) where this host cannot compute in it
 std::unique_ptr<Compute> make_compute(const plan::Plan& plan, const model::Config& model, int rank,
                                       const Optimizer& optimizer, const Arena& arena);
 

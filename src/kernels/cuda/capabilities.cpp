@@ -13,12 +13,17 @@ namespace brume::kernels {
 
 namespace {
 
-bool is_ampere_or_later() {
-  int device = 0, major = 0;
+/// Of the calling thread's device: 90 for 9.0.
+int capability() {
+  int device = 0, major = 0, minor = 0;
+  const auto ask = [&](cudaDeviceAttr attribute, int& value) {
+    device::cuda_check(cudaDeviceGetAttribute(&value, attribute, device),
+                       "asking for the device's capability");
+  };
   device::cuda_check(cudaGetDevice(&device), "asking for the device");
-  device::cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
-                     "asking for the device's capability");
-  return major >= 8;
+  ask(cudaDevAttrComputeCapabilityMajor, major);
+  ask(cudaDevAttrComputeCapabilityMinor, minor);
+  return 10 * major + minor;
 }
 
 /// What computes attention of 16 bits, if not a kernel of ours.
@@ -33,9 +38,10 @@ std::string attention_version() {
 
 }  // namespace
 
-bool has_bfloat16_instructions() { return is_ampere_or_later(); }
+bool has_bfloat16_instructions() { return capability() >= 80; }
 bool has_float16_instructions() { return true; }
-bool has_tf32_instructions() { return is_ampere_or_later(); }
+bool has_float8_instructions() { return capability() >= 89; }
+bool has_tf32_instructions() { return capability() >= 80; }
 
 std::string versions() {
   const std::size_t cublas = cublasLtGetVersion();

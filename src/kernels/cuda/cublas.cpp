@@ -22,6 +22,8 @@ cudaDataType_t data_type(ElementType type) {
     case ElementType::tf32: return CUDA_R_32F;
     case ElementType::bf16: return CUDA_R_16BF;
     case ElementType::fp16: return CUDA_R_16F;
+    case ElementType::e4m3: return CUDA_R_8F_E4M3;
+    case ElementType::e5m2: return CUDA_R_8F_E5M2;
   }
   return CUDA_R_32F;
 }
@@ -48,39 +50,26 @@ std::uint32_t alignment(const void* address) {
                        << std::countr_zero(std::uintptr_t(address) | std::uintptr_t{256}));
 }
 
-/// What is done beside a product.
-enum class Epilogue {
-  none,
-  bias,      ///< d[i,j] += side[j]
-  gradient,  ///< side[i] = sum over the inner index of op(A)[i,:]
-  gelu,      ///< z[i,j] = d[i,j] + side[j], d = gelu(z)
-  slope,     ///< d[i,j] *= gelu'(z[i,j])
-};
+bool has_8_bits(const DeviceMatrix& matrix) {
+  return matrix.type == ElementType::e4m3 || matrix.type == ElementType::e5m2;
+}
 
-/// D = A B + C or with transposed factors, all row-major: for cuBLASLt, which counts in columns,
-/// the transposed product D^T = B^T A^T + C^T of the same memory.
-struct Product {
-  DeviceMatrix a, b, c = {}, d;  ///< c without data: none
-  bool transpose_a, transpose_b;
-  Epilogue epilogue = Epilogue::none;
-  void* side = nullptr;
-  DeviceMatrix z = {};
+/// Of what an epilogue reads or writes nothing can be said to cuBLASLt but through the result's.
+std::uint32_t result_alignment(const Product& p) {
+  return std::min({alignment(p.d.data), alignment(p.side), alignment(p.z.data)});
+}
 
-  /// Of what an epilogue reads or writes nothing can be said to cuBLASLt but through the result's.
-  std::uint32_t result_alignment() const {
-    return std::min({alignment(d.data), alignment(side), alignment(z.data)});
-  }
-  auto key() const {
-    return std::tuple(a.rows, a.columns, a.stride, alignment(a.data), a.type, b.rows, b.columns,
-                      b.stride, alignment(b.data), c.data != nullptr, c.stride, alignment(c.data),
-                      d.stride, result_alignment(), d.type, transpose_a, transpose_b, epilogue,
-                      z.stride);
-  }
-  /// What cuBLASLt asks of z.
-  bool is_aligned() const {
-    return z.data == nullptr || (alignment(z.data) >= 16 && z.stride % 8 == 0);
-  }
-};
+auto key(const Product& p) {
+  return std::tuple(p.a.rows, p.a.columns, p.a.stride, alignment(p.a.data), p.a.type, p.b.rows,
+                    p.b.columns, p.b.stride, alignment(p.b.data), p.b.type, p.c.data != nullptr,
+                    p.c.stride, alignment(p.c.data), p.d.stride, result_alignment(p), p.d.type,
+                    p.transpose_a, p.transpose_b, p.epilogue, p.z.stride);
+}
+
+/// What cuBLASLt asks of z.
+bool is_aligned(const Product& p) {
+  return p.z.data == nullptr || (alignment(p.z.data) >= 16 && p.z.stride % 8 == 0);
+}
 
 /// The layouts and the algorithm of a shape, made once.
 struct Prepared {
@@ -125,12 +114,19 @@ struct CublasLinear::Impl {
     cublasLtDestroy(handle);
   }
 
-  /// Says where the operands of an epilogue are.
+  /// Says where scales and the operands of an epilogue are.
   static void point(const Product& product, Prepared& p) {
+    const auto scale = [&](cublasLtMatmulDescAttributes_t attribute, const DeviceMatrix& factor) {
+      if (has_8_bits(factor)) set(p.operation, attribute, factor.scale);
+    };
+    scale(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, product.b);
+    scale(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, product.a);
     if (product.side) set(p.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.side);
     if (product.z.data) set(p.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, product.z.data);
   }
 
+  /// For cuBLASLt, which counts in columns, the transposed product D^T = B^T A^T + C^T of the same
+  /// memory.
   void prepare(const Product& product, Prepared& p) const {
     const bool tf32 = product.a.type == ElementType::tf32;
     check(cublasLtMatmulDescCreate(&p.operation.handle,
@@ -138,7 +134,6 @@ struct CublasLinear::Impl {
                                    CUDA_R_32F),
           "describing a product");
     const auto transposed = [](bool yes) { return yes ? CUBLAS_OP_T : CUBLAS_OP_N; };
-    // Factors change places, see Product.
     set(p.operation, CUBLASLT_MATMUL_DESC_TRANSA, transposed(product.transpose_b));
     set(p.operation, CUBLASLT_MATMUL_DESC_TRANSB, transposed(product.transpose_a));
     set(p.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, native(product.epilogue));
@@ -160,8 +155,8 @@ struct CublasLinear::Impl {
     state(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(product.b.data));
     state(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(product.a.data));
     state(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
-          product.c.data ? alignment(product.c.data) : product.result_alignment());
-    state(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, product.result_alignment());
+          product.c.data ? alignment(product.c.data) : result_alignment(product));
+    state(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, result_alignment(product));
     cublasLtMatmulHeuristicResult_t found{};
     int count = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
@@ -169,19 +164,25 @@ struct CublasLinear::Impl {
         preference.handle, 1, &found, &count);
     p.found = status == CUBLAS_STATUS_SUCCESS && count == 1;
     p.algorithm = found.algo;
-    if (p.found || product.epilogue != Epilogue::none) return;
+    if (p.found || product.epilogue != Epilogue::none || has_8_bits(product.a)) return;
     check(status, "looking for an algorithm");
     throw Error(Failure::resource, "cuBLASLt: no algorithm for [{}, {}] x [{}, {}]", product.a.rows,
                 product.a.columns, product.b.rows, product.b.columns);
   }
 
-  /// @return false where there is no algorithm with this epilogue
-  bool run(const Product& product, cudaStream_t stream) {
-    if (!product.is_aligned()) return false;
-    const auto [entry, fresh] = prepared.try_emplace(product.key());
+  /// Null where there is no algorithm.
+  Prepared* find(const Product& product) {
+    if (!is_aligned(product)) return nullptr;
+    const auto [entry, fresh] = prepared.try_emplace(key(product));
     Prepared& p = entry->second;
     if (fresh) prepare(product, p);
-    if (!p.found) return false;
+    return p.found ? &p : nullptr;
+  }
+
+  bool run(const Product& product, cudaStream_t stream) {
+    Prepared* const found = find(product);
+    if (!found) return false;
+    Prepared& p = *found;
     point(product, p);
     const float alpha = 1.0f, beta = product.c.data ? 1.0f : 0.0f;
     check(
@@ -196,13 +197,19 @@ struct CublasLinear::Impl {
   cublasLtHandle_t handle = nullptr;
   void* workspace;
   std::int64_t workspace_bytes;
-  std::map<decltype(std::declval<Product>().key()), Prepared> prepared;
+  std::map<decltype(key(std::declval<Product>())), Prepared> prepared;
 };
 
 CublasLinear::CublasLinear(void* workspace, std::int64_t workspace_bytes)
     : impl_(std::make_unique<Impl>(workspace, workspace_bytes)) {}
 
 CublasLinear::~CublasLinear() = default;
+
+bool CublasLinear::run(const Product& product, cudaStream_t stream) {
+  return impl_->run(product, stream);
+}
+
+bool CublasLinear::has(const Product& product) { return impl_->find(product) != nullptr; }
 
 bool CublasLinear::forward(DeviceMatrix x, DeviceMatrix w, const void* bias, DeviceMatrix residual,
                            DeviceMatrix y, cudaStream_t stream) {

@@ -5,6 +5,7 @@
 #include "device/cuda.hpp"
 #include "kernels/affine.hpp"
 #include "kernels/cublas.hpp"
+#include "kernels/cuda/float8.hpp"
 #include "kernels/narrow.hpp"
 #include "kernels/workspace.hpp"
 
@@ -41,6 +42,12 @@ DeviceMatrix on_device(const View& matrix) {
           .stride = std::int64_t(matrix.stride(0))};
 }
 
+/// What a result adds to.
+template <class View>
+DeviceMatrix old(const View& result, Write write) {
+  return write == Write::accumulate ? on_device(result) : DeviceMatrix();
+}
+
 /// Does what is left of a product with a size that is 0. @return whether one is
 template <class Element>
 bool is_empty(const MatrixView<Element>& result, std::size_t inner, Write write) {
@@ -53,8 +60,22 @@ bool is_empty(const MatrixView<Element>& result, std::size_t inner, Write write)
   return true;
 }
 
-void promise_stored(const char* kernel, Factors factors) {
-  promise(factors == Factors::stored, kernel, "factors are multiplied as they are stored");
+/// What of a linear layer a product is: x w^T, dy w or dy^T x.
+enum class Reads { values, gradient, both };
+
+/// d = a b^T and what else `rest` says, of factors in 8 bits.
+/// @return false where no algorithm has the epilogue: nothing was done
+template <class Storage>
+bool narrow_product(const ConstMatrixOf<Storage>& a, const ConstMatrixOf<Storage>& b, Reads reads,
+                    const Product& rest) {
+  if constexpr (std::is_same_v<Storage, bfloat16>) {
+    const bool of_inputs = reads == Reads::values;
+    return float8_product(
+        linear(), {.values = a, .is_gradient = !of_inputs, .transposed = reads == Reads::both},
+        {.values = b, .is_gradient = false, .transposed = !of_inputs}, rest);
+  }
+  promise(false, "product", "factors in 8 bits are of bf16");
+  return false;
 }
 
 }  // namespace
@@ -62,29 +83,37 @@ void promise_stored(const char* kernel, Factors factors) {
 template <class Storage>
 void linear_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, Write write,
                     MatrixOf<Storage> y, Factors factors) {
-  promise_stored("linear_forward", factors);
   promise_product("linear_forward", x, w, y);
   if (is_empty(y, x.extent(1), write)) return;
-  linear().forward(on_device(x), on_device(w), nullptr,
-                   write == Write::accumulate ? on_device(y) : DeviceMatrix(), on_device(y),
+  if (factors == Factors::fp8) {
+    narrow_product<Storage>(x, w, Reads::values, {.c = old(y, write), .d = on_device(y)});
+    return;
+  }
+  linear().forward(on_device(x), on_device(w), nullptr, old(y, write), on_device(y),
                    device::cuda_stream());
 }
 
 template <class Storage>
 void linear_backward_input(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> w, Write write,
                            MatrixOf<Storage> dx, Factors factors) {
-  promise_stored("linear_backward_input", factors);
   promise_product("linear_backward_input", dx, w, dy);
   if (is_empty(dx, dy.extent(1), write)) return;
+  if (factors == Factors::fp8) {
+    narrow_product<Storage>(dy, w, Reads::gradient, {.c = old(dx, write), .d = on_device(dx)});
+    return;
+  }
   linear().backward_input(on_device(dy), on_device(w), write, on_device(dx), device::cuda_stream());
 }
 
 template <class Storage>
 void linear_backward_weight(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x, Write write,
                             Matrix dw, Factors factors) {
-  promise_stored("linear_backward_weight", factors);
   promise_product("linear_backward_weight", x, dw, dy);
   if (is_empty(dw, dy.extent(0), write)) return;
+  if (factors == Factors::fp8) {
+    narrow_product<Storage>(dy, x, Reads::both, {.c = old(dw, write), .d = on_device(dw)});
+    return;
+  }
   linear().backward_weight(on_device(dy), on_device(x), write, on_device(dw), nullptr,
                            device::cuda_stream());
 }
@@ -92,21 +121,30 @@ void linear_backward_weight(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
 template <class Storage>
 void affine_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, ConstVectorOf<Storage> bias,
                     ConstMatrixOf<Storage> residual, MatrixOf<Storage> y, Factors factors) {
-  promise_stored("affine_forward", factors);
   promise_affine("affine_forward", x, w, bias, residual, y);
   const bool is_whole = y.size() > 0 && x.extent(1) > 0;
-  if (!is_whole || !linear().forward(on_device(x), on_device(w), bias.data(), on_device(residual),
-                                     on_device(y), device::cuda_stream()))
-    affine_forward_in_passes<Storage>(x, w, bias, residual, y, factors);
+  const auto done = [&] {
+    if (factors == Factors::fp8)
+      return narrow_product<Storage>(x, w, Reads::values,
+                                     {.c = on_device(residual),
+                                      .d = on_device(y),
+                                      .epilogue = bias.data() ? Epilogue::bias : Epilogue::none,
+                                      .side = const_cast<Storage*>(bias.data())});
+    return linear().forward(on_device(x), on_device(w), bias.data(), on_device(residual),
+                            on_device(y), device::cuda_stream());
+  };
+  if (!is_whole || !done()) affine_forward_in_passes<Storage>(x, w, bias, residual, y, factors);
 }
 
 template <class Storage>
 void affine_backward_parameters(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x, Write write,
                                 Matrix dw, Vector db, Factors factors) {
-  promise_stored("affine_backward_parameters", factors);
   promise_product("affine_backward_parameters", x, dw, dy);
   promise(db.data() == nullptr || is_row_of(db, dy), "affine_backward_parameters",
           "db must be empty or [O]");
+  // The bias's gradient is a sum of what is not rounded.
+  if (factors == Factors::fp8)
+    return affine_backward_parameters_in_passes<Storage>(dy, x, write, dw, db, factors);
   const bool adds = write == Write::accumulate && db.data() != nullptr;
   const Vector made = adds ? gradient_room(db.size()) : db;
   const bool fits = !adds || db.size() * sizeof(float) <= std::size_t(gradient_bytes);
@@ -122,27 +160,38 @@ template <class Storage>
 void gelu_affine_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w,
                          ConstVectorOf<Storage> bias, MatrixOf<Storage> u, MatrixOf<Storage> a,
                          Factors factors) {
-  promise_stored("gelu_affine_forward", factors);
   promise_gelu_affine("gelu_affine_forward", x, w, bias, u, a);
   const bool is_whole = u.size() > 0 && x.extent(1) > 0;
-  if (!is_whole || !linear().gelu_forward(on_device(x), on_device(w), bias.data(), on_device(u),
-                                          on_device(a), device::cuda_stream()))
-    gelu_affine_forward_in_passes<Storage>(x, w, bias, u, a, factors);
+  const auto done = [&] {
+    if (factors == Factors::fp8)
+      return narrow_product<Storage>(x, w, Reads::values,
+                                     {.d = on_device(a),
+                                      .epilogue = Epilogue::gelu,
+                                      .side = const_cast<Storage*>(bias.data()),
+                                      .z = on_device(u)});
+    return linear().gelu_forward(on_device(x), on_device(w), bias.data(), on_device(u),
+                                 on_device(a), device::cuda_stream());
+  };
+  if (!is_whole || !done()) gelu_affine_forward_in_passes<Storage>(x, w, bias, u, a, factors);
 }
 
 template <class Storage>
 void gelu_affine_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> w,
                           ConstMatrixOf<Storage> u, MatrixOf<Storage> du, Factors factors) {
-  promise_stored("gelu_affine_backward", factors);
   promise_gelu_affine_backward("gelu_affine_backward", dy, w, u, du);
   const bool is_whole = du.size() > 0 && dy.extent(1) > 0;
-  if (!is_whole || !linear().gelu_backward(on_device(dy), on_device(w), on_device(u), on_device(du),
-                                           device::cuda_stream()))
-    gelu_affine_backward_in_passes<Storage>(dy, w, u, du, factors);
+  const auto done = [&] {
+    if (factors == Factors::fp8)
+      return narrow_product<Storage>(
+          dy, w, Reads::gradient,
+          {.d = on_device(du), .epilogue = Epilogue::slope, .z = on_device(u)});
+    return linear().gelu_backward(on_device(dy), on_device(w), on_device(u), on_device(du),
+                                  device::cuda_stream());
+  };
+  if (!is_whole || !done()) gelu_affine_backward_in_passes<Storage>(dy, w, u, du, factors);
 }
 
 bool products_have_epilogues() { return true; }
-bool products_take_float8() { return false; }
 
 }  // namespace brume::kernels
 

@@ -91,6 +91,7 @@ bool has_bfloat16_instructions() {
 }
 
 bool has_float16_instructions() { return false; }  // oneDNN has no products of fp16
+bool has_float8_instructions() { return false; }
 bool has_tf32_instructions() { return false; }
 
 template <class Storage, class Result>

@@ -89,7 +89,6 @@ void gelu_affine_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> w,
 }
 
 bool products_have_epilogues() { return false; }
-bool products_take_float8() { return true; }
 
 }  // namespace brume::kernels
 
