@@ -13,6 +13,7 @@
 #include "device/device.hpp"
 #include "device/memory.hpp"
 #include "kernels/adamw.hpp"
+#include "kernels/affine.hpp"
 #include "kernels/attention.hpp"
 #include "kernels/cross_entropy.hpp"
 #include "kernels/embedding.hpp"
@@ -78,6 +79,21 @@ void note_product(const char* kernel, const X& x, const W& w, const Y& y, Write 
        2.0 * double(y.size()) * double(inner), x, w, written(write, y));
 }
 
+/// A product of 8 bits: of each factor the largest magnitude, its scale, and a rounded copy.
+template <class A, class B, class Y, class... Beside>
+void note_float8(const char* kernel, const A& a, const B& b, const Y& y, Write write,
+                 std::size_t inner, const Beside&... beside) {
+  const auto round = [](const auto& factor) {
+    note("float8_largest", 0.0, factor);
+    note("float8_scale", 0.0);
+    note("round_to_float8", 0.0, factor, double(factor.size()));
+  };
+  round(a), round(b);
+  note(fmt::format("{} {} x {} x {} in 8 bits", kernel, y.extent(0), y.extent(1), inner), 0.0,
+       double(a.size()), double(b.size()), written(write, y), beside...);
+  perf::launches().back().fp8_flops = 2.0 * double(y.size()) * double(inner);
+}
+
 /// FLOPs of one product of attention: of scores that are not hidden.
 double product_flops(const AttentionShape& s) {
   double pairs = 0.0;  // documents, which lie in memory, are not looked at
@@ -92,30 +108,40 @@ double product_flops(const AttentionShape& s) {
 
 template <class Storage>
 void linear_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, Write write,
-                    MatrixOf<Storage> y, Factors) {
+                    MatrixOf<Storage> y, Factors factors) {
+  if (factors == Factors::fp8) return note_float8("linear_forward", x, w, y, write, x.extent(1));
   note_product("linear_forward", x, w, y, write, x.extent(1));
 }
 template <class Storage>
 void linear_backward_input(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> w, Write write,
-                           MatrixOf<Storage> dx, Factors) {
+                           MatrixOf<Storage> dx, Factors factors) {
+  if (factors == Factors::fp8)
+    return note_float8("linear_backward_input", dy, w, dx, write, dy.extent(1));
   note_product("linear_backward_input", dy, w, dx, write, dy.extent(1));
 }
 template <class Storage>
 void linear_backward_weight(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x, Write write,
-                            Matrix dw, Factors) {
+                            Matrix dw, Factors factors) {
+  if (factors == Factors::fp8)
+    return note_float8("linear_backward_weight", dy, x, dw, write, dy.extent(0));
   note_product("linear_backward_weight", dy, x, dw, write, dy.extent(0));
 }
 
 template <class Storage>
 void affine_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, ConstVectorOf<Storage> bias,
-                    ConstMatrixOf<Storage> residual, MatrixOf<Storage> y, Factors) {
+                    ConstMatrixOf<Storage> residual, MatrixOf<Storage> y, Factors factors) {
+  if (factors == Factors::fp8)
+    return note_float8("affine_forward", x, w, y, Write::replace, x.extent(1), bias, residual);
   note(fmt::format("affine_forward {} x {} x {}", y.extent(0), y.extent(1), x.extent(1)),
        2.0 * double(y.size()) * double(x.extent(1)), x, w, bias, residual, y);
 }
-/// An epilogue writes the bias's gradient; what accumulates it is another launch.
+/// An epilogue writes the bias's gradient; what accumulates it is another launch. In 8 bits there
+/// is none for it, and perhaps none for gelu.
 template <class Storage>
 void affine_backward_parameters(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x, Write write,
                                 Matrix dw, Vector db, Factors factors) {
+  if (factors == Factors::fp8)
+    return affine_backward_parameters_in_passes<Storage>(dy, x, write, dw, db, factors);
   linear_backward_weight<Storage>(dy, x, write, dw, factors);
   perf::launches().back().bytes += bytes_of(db);
   if (db.size() > 0 && write == Write::accumulate) add(db, db);
@@ -123,13 +149,17 @@ void affine_backward_parameters(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage
 template <class Storage>
 void gelu_affine_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w,
                          ConstVectorOf<Storage> bias, MatrixOf<Storage> u, MatrixOf<Storage> a,
-                         Factors) {
+                         Factors factors) {
+  if (factors == Factors::fp8)
+    return gelu_affine_forward_in_passes<Storage>(x, w, bias, u, a, factors);
   note(fmt::format("gelu_affine_forward {} x {} x {}", u.extent(0), u.extent(1), x.extent(1)),
        2.0 * double(u.size()) * double(x.extent(1)), x, w, bias, u, a);
 }
 template <class Storage>
 void gelu_affine_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> w,
-                          ConstMatrixOf<Storage> u, MatrixOf<Storage> du, Factors) {
+                          ConstMatrixOf<Storage> u, MatrixOf<Storage> du, Factors factors) {
+  if (factors == Factors::fp8)
+    return gelu_affine_backward_in_passes<Storage>(dy, w, u, du, factors);
   note(fmt::format("gelu_affine_backward {} x {} x {}", du.extent(0), du.extent(1), dy.extent(1)),
        2.0 * double(du.size()) * double(dy.extent(1)), dy, w, u, du);
 }

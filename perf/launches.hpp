@@ -9,8 +9,9 @@ namespace brume::perf {
 
 struct Launch {
   std::string kernel;
-  double bytes;  ///< of device memory, read and written: each array once
-  double flops;  ///< of matrix products
+  double bytes;            ///< of device memory, read and written: each array once
+  double flops;            ///< of matrix products
+  double fp8_flops = 0.0;  ///< of those of factors in 8 bits
 };
 
 /// Launches noted so far, by any kernel or copy.

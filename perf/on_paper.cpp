@@ -30,9 +30,10 @@ using namespace brume;
 /// An H200's, measured by others: copies read and write, products are of bf16.
 constexpr double copied_bytes_per_s = 4.3e12, product_flops_per_s = 790e12, reached = 0.85;
 constexpr double peak_flops_per_s = 989e12;  ///< of bf16 without sparsity, by its data sheet
-constexpr double shortest_s = 2e-6;          ///< a kernel that does next to nothing
-constexpr double issue_s = 2.5e-6;           ///< the host's, of a launch
-constexpr double task_issue_s = 1.5e-6;      ///< the host's, of the events around a task
+constexpr double fp8_speed = 2.0;    ///< of products of 8 bits, beside bf16's: by the data sheet
+constexpr double shortest_s = 2e-6;  ///< a kernel that does next to nothing
+constexpr double issue_s = 2.5e-6;   ///< the host's, of a launch
+constexpr double task_issue_s = 1.5e-6;  ///< the host's, of the events around a task
 
 struct Case {
   const char* name;
@@ -66,7 +67,8 @@ const std::vector<Case> cases{{"GPT 1.3B",
 
 double seconds(const perf::Launch& launch) {
   return std::max({launch.bytes / (reached * copied_bytes_per_s),
-                   launch.flops / (reached * product_flops_per_s), shortest_s});
+                   launch.flops / (reached * product_flops_per_s),
+                   launch.fp8_flops / (reached * fp8_speed * product_flops_per_s), shortest_s});
 }
 
 /// What of a step is computed: "forward mlp", or the operation alone where there is no segment.
@@ -90,15 +92,19 @@ double model_flops(const Case& c) {
 /// Launches of one kernel in one part of the step.
 struct Sum {
   int launches = 0;
-  double bytes = 0.0, flops = 0.0, time_s = 0.0;
+  double bytes = 0.0, flops = 0.0, fp8_flops = 0.0, time_s = 0.0;
 
   void add(const perf::Launch& launch) {
     ++launches;
-    bytes += launch.bytes, flops += launch.flops, time_s += seconds(launch);
+    bytes += launch.bytes, flops += launch.flops, fp8_flops += launch.fp8_flops;
+    time_s += seconds(launch);
   }
 };
 
-void print(const Case& c) {
+/// @return a step's time
+double print(Case c, model::Precision precision) {
+  c.model.precision = precision;
+  const bool fp8 = precision == model::Precision::fp8;
   const plan::Plan plan = plan::equal_stages(c.model, c.sequences, 1, {.microbatch = c.sequences});
   const schedule::Program program = schedule::compile(plan, c.model, 0);
   const engine::Arena addresses(program.arena_bytes, "");
@@ -120,26 +126,33 @@ void print(const Case& c) {
   Table table({"part", "kernel", "launches", "bytes each", "FLOPs each", "time", "share"});
   for (const auto& [part, kernels] : parts)
     for (const auto& [kernel, sum] : kernels)
-      table.add({part, kernel, fmt::format("{}", sum.launches),
-                 format_bytes(sum.bytes / sum.launches), format_count(sum.flops / sum.launches),
-                 format_seconds(sum.time_s),
-                 fmt::format("{:.1f} %", 100.0 * sum.time_s / step.time_s)});
-  const double flops = model_flops(c), products_s = step.flops / (reached * product_flops_per_s);
+      table.add(
+          {part, kernel, fmt::format("{}", sum.launches), format_bytes(sum.bytes / sum.launches),
+           format_count((sum.flops + sum.fp8_flops) / sum.launches), format_seconds(sum.time_s),
+           fmt::format("{:.1f} %", 100.0 * sum.time_s / step.time_s)});
+  const double flops = model_flops(c), peak = peak_flops_per_s * (fp8 ? fp8_speed : 1.0);
+  const double products_s =
+      (step.flops + step.fp8_flops / fp8_speed) / (reached * product_flops_per_s);
   const double tokens = double(c.sequences) * c.model.seq_len;
-  fmt::print("{}, {} x {} tokens a step, bf16, one device:\n{}", c.name, c.sequences,
-             c.model.seq_len, table.text());
+  fmt::print("{}, {} x {} tokens a step, {}, one device:\n{}", c.name, c.sequences, c.model.seq_len,
+             model::name(precision), table.text());
   fmt::print("step: {}, of which products {}; {} tokens/s\n", format_seconds(step.time_s),
              format_seconds(products_s), format_count(tokens / step.time_s));
   fmt::print("the model's {}FLOP at {:.1f} % of the peak of {}FLOP/s\n", format_count(flops),
-             100.0 * flops / step.time_s / peak_flops_per_s, format_count(peak_flops_per_s));
+             100.0 * flops / step.time_s / peak, format_count(peak));
   fmt::print("host: {} launches in {} tasks are issued in {}\n\n", step.launches, tasks,
              format_seconds(step.launches * issue_s + tasks * task_issue_s));
+  return step.time_s;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::string_view wanted = argc > 1 ? argv[1] : "";
-  for (const Case& c : cases)
-    if (std::string_view(c.name).find(wanted) != std::string_view::npos) print(c);
+  for (const Case& c : cases) {
+    if (std::string_view(c.name).find(wanted) == std::string_view::npos) continue;
+    const double wide_s = print(c, model::Precision::bf16);
+    const double narrow_s = print(c, model::Precision::fp8);
+    fmt::print("{}: {:.2f} times as fast in fp8 as in bf16\n\n", c.name, wide_s / narrow_s);
+  }
 }

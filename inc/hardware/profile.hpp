@@ -133,6 +133,7 @@ struct Profile {
   ProfileOrigins origins;
   double flops_per_s = 0.0;       ///< measured large matrix product, per rank
   double fp32_flops_per_s = 0.0;  ///< the same in fp32; 0: flops_per_s
+  double fp8_flops_per_s = 0.0;   ///< the same of factors in 8 bits; 0: flops_per_s
   double bytes_per_s = 0.0;       ///< measured memory bandwidth, per rank
   double task_overhead_s = 0.0;   ///< per task: hand-over between channels
   double launch_s = 0.0;          ///< between the starts of two kernels, at least
@@ -185,8 +186,12 @@ struct Time {
 /// where e is linear in log(size), constant beyond its ends, and a matrix product's size is
 /// (M N K)^(1/3), attention's the tokens of a sequence, others' the product of their dims. A
 /// forward is one kernel, a backward two; each takes launch_s at least.
+///
+/// @param speed  how many times flops_per_s these FLOPs are made at, where no row tells: what a
+///               size takes beyond its FLOPs at the largest size's efficiency stays
 Time operator_time(const Profile& profile, const std::string& kind,
-                   std::span<const std::int64_t> dims, bool backward, double flops, double bytes);
+                   std::span<const std::int64_t> dims, bool backward, double flops, double bytes,
+                   double speed = 1.0);
 
 /// Time of a collective over a group, or of a message: linear between measured sizes, latency below
 /// the smallest, bandwidth of the last two above the largest; a group shape that was not measured

@@ -255,6 +255,7 @@ std::vector<Branch> branches(const Config& config, SegmentKind kind);
 /// What an operator is, for the profile: its kind and dims name a row of measured times.
 enum class OperatorKind {
   matmul,
+  matmul_fp8,
   attention,
   layer_norm,
   rms_norm,
@@ -271,9 +272,9 @@ enum class OperatorKind {
 const char* name(OperatorKind kind);
 
 /// One operator of a segment. Dims, FLOPs and bytes are expressions in "b" (microbatch) and "tp".
-/// Dims by kind: matmul {M, N, K}; attention {batch, T, heads, head_dim}; norms, gelu, gelu_erf,
-/// swiglu and geglu {N, C}; rope {N, heads, head_dim}; pointwise {elements}; embedding {N, C, V};
-/// cross_entropy {N, V}; adamw {elements}.
+/// Dims by kind: matmul and matmul_fp8, whose factors are rounded to 8 bits, {M, N, K}; attention
+/// {batch, T, heads, head_dim}; norms, gelu, gelu_erf, swiglu and geglu {N, C}; rope {N, heads,
+/// head_dim}; pointwise {elements}; embedding {N, C, V}; cross_entropy {N, V}; adamw {elements}.
 struct Operator {
   std::string name;
   OperatorKind kind;

@@ -60,6 +60,33 @@ TEST(OnGpu, KnobsAloneAndTogetherTrainLikeOneRank) {
   }
 }
 
+/// In 8 bits plans differ by roundings, within the tolerances of the contract in these formats.
+TEST(OnGpu, FactorsOfEightBitsTrainLikeOneRank) {
+  model::Config model{.num_layers = 4,
+                      .hidden_size = 64,
+                      .num_heads = 4,
+                      .ffn_size = 256,
+                      .seq_len = 16,
+                      .vocab_size = 101};
+  const test::TokenFixture tokens(model.vocab_size);
+  const data::Sampler data = tokens.sampler(model.seq_len);
+  const Settings settings = test::contract_settings(10);
+  model.precision = model::Precision::bf16;
+  const test::Trained wide = test::train(test::one_rank_plan(model, 8), model, settings, data);
+  model.precision = model::Precision::fp8;
+  const test::Trained one = test::train(test::one_rank_plan(model, 8), model, settings, data);
+  EXPECT_LT(one.losses[9], 0.97 * one.losses[0]);
+  EXPECT_NE(one.losses, wide.losses);
+  EXPECT_LE(test::largest_difference(one.losses, wide.losses), 3 * 2.8e-3);
+  for (const plan::Plan& plan : {plan_of(2, 2, 1, {.zero_level = 3, .ckpt_layers = 1}),
+                                 plan_of(1, 1, 2, {.weight_offload_ratio = 0.5})}) {
+    const test::Trained all = test::train(plan, model, settings, data);
+    const bool cut = plan.stages[0].tp > 1;
+    EXPECT_LE(test::largest_difference(all.losses, one.losses), 3 * (cut ? 5.6e-2 : 1.4e-3))
+        << plan::text(plan);
+  }
+}
+
 /// The arenas are on the device: what the engine takes is gone there, and comes back.
 TEST(OnGpu, ArenasAreTheDevices) {
   const model::Config model{.num_layers = 2,

@@ -126,6 +126,33 @@ std::vector<std::string> names(const std::string& folder) {
   return all;
 }
 
+// What a small product takes beside its FLOPs stays where these are made faster.
+TEST(ShippedMachines, MultiplyEightBitsFaster) {
+  int with = 0;
+  for (const std::string& name : names("machines")) {
+    deck::GroupKeys group;
+    group.machine = name;
+    group.devices_per_node = deck::load_machine(name).devices_per_node;
+    const Profile profile = machine_profile(group);
+    if (profile.fp8_flops_per_s == 0.0) continue;
+    SCOPED_TRACE(name);
+    ++with;
+    const double speed = profile.fp8_flops_per_s / profile.flops_per_s;
+    EXPECT_NEAR(speed, 2.0, 0.01);
+    const auto gain = [&](std::int64_t side) {
+      const std::int64_t dims[] = {side, side, side};
+      const double flops = 2.0 * double(side) * double(side) * double(side);
+      const double slow_s = operator_time(profile, "matmul", dims, false, flops, 0.0).seconds;
+      return slow_s / operator_time(profile, "matmul", dims, false, flops, 0.0, speed).seconds;
+    };
+    EXPECT_GT(gain(16384), 1.95);
+    EXPECT_LT(gain(16384), speed + 0.01);
+    EXPECT_LT(gain(2048), 1.7);
+    EXPECT_GT(gain(2048), 1.1);
+  }
+  EXPECT_GE(with, 4);
+}
+
 // All that a plan may ask of a machine has a price, on one node and on many.
 TEST(ShippedMachines, AreComplete) {
   EXPECT_GE(names("machines").size(), 13u);

@@ -55,5 +55,59 @@ TEST(Price, AMessageBetweenGroupsTakesTheirLink) {
   EXPECT_DOUBLE_EQ(send_s(machine, apart, 1 << 30), 1.5);
 }
 
+/// 1e12 FLOP/s in bf16, 1e11 B/s of memory.
+hardware::Profile of_roofline() {
+  hardware::Profile profile;
+  profile.flops_per_s = 1e12;
+  profile.bytes_per_s = 1e11;
+  return profile;
+}
+
+struct Passes {
+  double forward_s, backward_s;
+};
+
+/// A layer's MLP.
+Passes mlp_s(model::Precision precision, const hardware::Profile& profile) {
+  const model::Config model{.num_layers = 2,
+                            .hidden_size = 64,
+                            .num_heads = 4,
+                            .ffn_size = 256,
+                            .seq_len = 32,
+                            .vocab_size = 100,
+                            .precision = precision};
+  return {segment_s(model, profile, model::SegmentKind::mlp, Pass::forward, 2, 1),
+          segment_s(model, profile, model::SegmentKind::mlp, Pass::backward, 2, 1)};
+}
+
+// Two products of 64 x 64 x 256. Each factor is read for its largest magnitude, and read and
+// rounded: 5 bytes an element, in a backward also the output's gradient, in both its products.
+TEST(Price, ProductsOfEightBitsTakeTheirSpeedAndTheTimeOfRounding) {
+  hardware::Profile profile = of_roofline();
+  const Passes wide = mlp_s(model::Precision::bf16, profile);
+  const double flops = 2.0 * 2.0 * 64 * 64 * 256;
+  const double inputs = 64 * 64 + 64 * 256, weights = 2.0 * 64 * 256, outputs = 64 * 256 + 64 * 64;
+  const double forward_s = 5.0 * (inputs + weights) / 1e11;
+  const double backward_s = 5.0 * (inputs + weights + 2.0 * outputs) / 1e11;
+  const Passes unknown = mlp_s(model::Precision::fp8, profile);
+  EXPECT_NEAR(unknown.forward_s - wide.forward_s, forward_s, 1e-15);
+  EXPECT_NEAR(unknown.backward_s - wide.backward_s, backward_s, 1e-15);
+  profile.fp8_flops_per_s = 4e12;
+  const Passes known = mlp_s(model::Precision::fp8, profile);
+  EXPECT_NEAR(unknown.forward_s - known.forward_s, 0.75 * flops / 1e12, 1e-15);
+  EXPECT_NEAR(unknown.backward_s - known.backward_s, 0.75 * 2.0 * flops / 1e12, 1e-15);
+}
+
+TEST(Price, MeasuredProductsOfEightBitsAreTheirRows) {
+  hardware::Profile profile = of_roofline();
+  const double none_s = mlp_s(model::Precision::fp8, profile).forward_s;
+  profile.operators = {{"matmul_fp8", {64, 256, 64}, 1.0, 2.0},
+                       {"matmul_fp8", {64, 64, 256}, 3.0, 4.0}};
+  const Passes measured = mlp_s(model::Precision::fp8, profile);
+  EXPECT_NEAR(measured.forward_s, 4.0, 2.0 * none_s);
+  EXPECT_NEAR(measured.backward_s, 6.0, 6.0 * none_s);
+  EXPECT_LT(mlp_s(model::Precision::bf16, profile).forward_s, none_s);  // other products
+}
+
 }  // namespace
 }  // namespace brume::price

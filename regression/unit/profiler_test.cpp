@@ -116,6 +116,24 @@ TEST(ProfilerMemory, ShapesBeyondThisNodeAreLeftOut) {
   EXPECT_EQ(rows_of(std::int64_t(at_once) * model.seq_len), 0);
 }
 
+// Of a model in fp8 the layers' products are measured with their factors rounded, the head's as in
+// bf16.
+TEST(Profiler, ProductsInEightBitsHaveRowsOfTheirOwn) {
+  model::Config model = tiny;
+  model.precision = model::Precision::fp8;
+  const hardware::Profile profile =
+      measure_alone(model, {.splits = {{1, 1}}, .groups = {}}, 1LL << 30);
+  using Rows = std::set<std::vector<std::int64_t>>;
+  Rows narrow, wide;
+  for (const hardware::OperatorRow& row : profile.operators) {
+    if (row.kind == "matmul_fp8") narrow.insert(row.dims);
+    if (row.kind == "matmul") wide.insert(row.dims);
+  }
+  EXPECT_EQ(narrow, (Rows{{32, 192, 64}, {32, 64, 64}, {32, 256, 64}, {32, 64, 256}}));
+  EXPECT_EQ(wide, (Rows{{32, 96, 64}}));
+  EXPECT_GT(profile.fp8_flops_per_s, 0.0);
+}
+
 // The other rank is in the same collective, and nothing would wake it.
 TEST(ProfilerBench, ARankThatFailsAloneInACollectiveEndsTheJob) {
   const std::string what = test::refusal(

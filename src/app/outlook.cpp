@@ -77,6 +77,22 @@ std::string memory_table(const std::vector<report::StageBytes>& stages) {
   return table.text();
 }
 
+/// What a profile knows of products in 8 bits.
+std::string float8_text(const hardware::Profile& profile) {
+  const bool measured =
+      std::ranges::any_of(profile.operators, [](const hardware::OperatorRow& row) {
+        return row.kind == model::name(model::OperatorKind::matmul_fp8);
+      });
+  if (measured) return "products of linear layers in 8 bits were measured";
+  if (profile.fp8_flops_per_s <= 0.0)
+    return "products of linear layers take bf16's time and that of rounding: the profile has no "
+           "fp8_flops_per_s";
+  return fmt::format(
+      "products of linear layers at {:.3g} of {:.3g} TFLOP/s in 8 bits, as large a "
+      "share of the peak as in bf16 (assumed), and the time of rounding",
+      1e-12 * profile.fp8_flops_per_s, 1e-12 * profile.flops_per_s);
+}
+
 }  // namespace
 
 double peak_flops_per_s(const plan::Plan& plan, const model::Config& model,
@@ -84,8 +100,10 @@ double peak_flops_per_s(const plan::Plan& plan, const model::Config& model,
   double sum = 0.0;
   for (const plan::Stage& stage : plan.stages) {
     const hardware::Profile& profile = machine.profile(stage.group);
-    const bool fp32 = model.precision == model::Precision::fp32 && profile.fp32_flops_per_s > 0.0;
-    sum += stage.devices() * (fp32 ? profile.fp32_flops_per_s : profile.flops_per_s);
+    const double own = model.precision == model::Precision::fp32  ? profile.fp32_flops_per_s
+                       : model.precision == model::Precision::fp8 ? profile.fp8_flops_per_s
+                                                                  : 0.0;
+    sum += stage.devices() * (own > 0.0 ? own : profile.flops_per_s);
   }
   return sum;
 }
@@ -99,8 +117,11 @@ Outlook outlook(const deck::Deck& deck, const model::Config& model,
                   .peak_flops_per_s = peak_flops_per_s(plan, model, machine),
                   .steps = steps_of(deck, model),
                   .account = schedule::account(plan, model, machine)};
-  for (const plan::Stage& stage : plan.stages)
-    outlook.error = std::max(outlook.error, machine.profile(stage.group).error);
+  for (const plan::Stage& stage : plan.stages) {
+    const hardware::Profile& profile = machine.profile(stage.group);
+    outlook.error = std::max(outlook.error, profile.error);
+    if (model.precision == model::Precision::fp8) outlook.float8.insert(float8_text(profile));
+  }
   return outlook;
 }
 
@@ -124,7 +145,9 @@ std::string text(const Outlook& outlook, const plan::Plan& plan) {
   if (outlook.steps > 0.0)
     lines += fmt::format("; {:.0f} steps take {:.3g} hours, {:.3g} device hours", outlook.steps,
                          outlook.hours(), outlook.hours() * devices);
-  return lines.ends_with('\n') ? lines : lines + "\n";
+  if (!lines.ends_with('\n')) lines += "\n";
+  for (const std::string& speed : outlook.float8) lines += "fp8     " + speed + "\n";
+  return lines;
 }
 
 std::vector<report::StageBytes> memory_by_kind(const Outlook& outlook, const plan::Plan& plan,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct Outlook {
   double flops_per_s = 0.0;       ///< model FLOPs, of all devices
   double peak_flops_per_s = 0.0;  ///< of all devices, as the profiles say; 0: they say none
   double steps = 0.0;             ///< of the training; 0: known with the data only
+  std::set<std::string> float8;   ///< of fp8, what the profiles know of its speed
   schedule::Account account;
 
   double mfu() const { return peak_flops_per_s > 0.0 ? flops_per_s / peak_flops_per_s : 0.0; }

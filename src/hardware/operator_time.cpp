@@ -120,12 +120,14 @@ std::optional<SizedEfficiency> sized_efficiency(const Profile& profile, const st
 
 /// Seconds by FLOPs, bytes and what the profile says of their efficiency.
 double roofline_s(const Profile& profile, const std::string& kind, Dims dims, double flops,
-                  double bytes) {
+                  double bytes, double speed) {
   const double compute_s = flops / profile.flops_per_s, memory_s = bytes / profile.bytes_per_s;
   const double size = std::max(size_of(kind, dims), 1.0);
   const auto by_size = sized_efficiency(profile, kind, size);
-  if (!by_size) return (compute_s + memory_s) / efficiency(profile, kind);
-  return std::max(compute_s / by_size->at(size), memory_s / by_size->largest->efficiency);
+  if (!by_size) return (compute_s / speed + memory_s) / efficiency(profile, kind);
+  const double most = by_size->largest->efficiency;
+  const double saved_s = compute_s / most * (1.0 - 1.0 / speed);
+  return std::max(compute_s / by_size->at(size) - saved_s, memory_s / most);
 }
 
 }  // namespace
@@ -151,7 +153,8 @@ const OperatorRow* measured_operator(const Profile& profile, const std::string& 
 }
 
 Time operator_time(const Profile& profile, const std::string& kind,
-                   std::span<const std::int64_t> dims, bool backward, double flops, double bytes) {
+                   std::span<const std::int64_t> dims, bool backward, double flops, double bytes,
+                   double speed) {
   if (const OperatorRow* row = measured_operator(profile, kind, dims))
     return {time_of(*row, backward), Source::measured};
   if (const auto seconds = interpolated_s(profile, kind, dims, backward))
@@ -165,8 +168,9 @@ Time operator_time(const Profile& profile, const std::string& kind,
           "profile '{}' has neither a '{}' row nor flops_per_s and bytes_per_s", profile.origin,
           kind);
   const double kernels = backward ? 2.0 : 1.0;
-  return {std::max(roofline_s(profile, kind, dims, flops, bytes), kernels * profile.launch_s),
-          Source::roofline};
+  return {
+      std::max(roofline_s(profile, kind, dims, flops, bytes, speed), kernels * profile.launch_s),
+      Source::roofline};
 }
 
 }  // namespace brume::hardware

@@ -180,6 +180,12 @@ const deck::Schema<Profile>& profile_schema() {
               .min = 0,
               .max = most_per_s,
               .if_not_zero = true})
+        .key("fp8_flops_per_s", &Profile::fp8_flops_per_s,
+             {.unit = "1/s",
+              .help = "the same of factors in 8 bits; 0: as flops_per_s",
+              .min = 0,
+              .max = most_per_s,
+              .if_not_zero = true})
         .key("bytes_per_s", &Profile::bytes_per_s,
              {.unit = "bytes/s", .help = "memory bandwidth, per rank", .min = 0, .max = most_per_s})
         .key("task_overhead_s", &Profile::task_overhead_s,

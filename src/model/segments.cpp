@@ -26,19 +26,22 @@ struct Sizes {
         ffn_tp(Expr(m.ffn_size) / tp),
         mlp_in_tp(Expr(m.mlp_in_size()) / tp),
         vocab_tp(ceil(double(m.vocab_size) / tp)),
+        product(m.precision == Precision::fp8 ? OperatorKind::matmul_fp8 : OperatorKind::matmul),
         activation_bytes(model::activation_bytes(m.precision)) {}
   Expr b, tp, seq, tokens, hidden, heads_tp, head_dim;
   Expr attended_tp, keys_tp,
       qkv_tp;  ///< features of this rank's query heads, key heads, q, k and v
   Expr ffn_tp, mlp_in_tp, vocab_tp;
+  OperatorKind product;  ///< of a layer
   int activation_bytes;  ///< of an element
 };
 
 /// [M, K] x [K, N]: backward makes both gradients, so it costs twice the forward.
-Operator matmul(std::string name, const Expr& m, const Expr& n, const Expr& k) {
+Operator matmul(std::string name, const Expr& m, const Expr& n, const Expr& k,
+                OperatorKind kind = OperatorKind::matmul) {
   const Expr flops = 2.0 * m * n * k;
   const Expr bytes = 4.0 * (m * k + k * n + m * n);
-  return {std::move(name), OperatorKind::matmul, {m, n, k}, flops, 2.0 * flops, bytes, 2.0 * bytes};
+  return {std::move(name), kind, {m, n, k}, flops, 2.0 * flops, bytes, 2.0 * bytes};
 }
 
 /// A pass over memory: so many reads and writes per element, forward and backward.
@@ -76,7 +79,7 @@ double visible_share(const Config& m, SegmentKind kind) {
 }
 
 void add_attention(Segment& segment, const Config& m, const Sizes& s) {
-  segment.operators.push_back(matmul("qkv", s.tokens, s.qkv_tp, s.hidden));
+  segment.operators.push_back(matmul("qkv", s.tokens, s.qkv_tp, s.hidden, s.product));
   if (m.qkv_bias) segment.operators.push_back(bias_and_residual("qkv bias", s.tokens * s.qkv_tp));
   const Expr turned = s.attended_tp + s.keys_tp;  // features of queries and keys
   if (m.qk_norm) {
@@ -108,7 +111,7 @@ void add_attention(Segment& segment, const Config& m, const Sizes& s) {
 void add_mlp(Segment& segment, const Config& m, const Sizes& s) {
   static constexpr OperatorKind kinds[] = {OperatorKind::gelu, OperatorKind::gelu_erf,
                                            OperatorKind::swiglu, OperatorKind::geglu};
-  segment.operators.push_back(matmul("in", s.tokens, s.mlp_in_tp, s.hidden));
+  segment.operators.push_back(matmul("in", s.tokens, s.mlp_in_tp, s.hidden, s.product));
   const OperatorKind kind = kinds[std::size_t(m.mlp())];
   segment.operators.push_back(
       streaming(name(kind), kind, {s.tokens, s.ffn_tp}, s.tokens * s.mlp_in_tp, 2, 5));
@@ -143,7 +146,7 @@ Segment layer_segment(const Config& m, const Sizes& s, SegmentKind kind) {
   for (const Branch& branch : all) {
     const bool attention = branch.kind == BranchKind::attention;
     segment.operators.push_back(
-        matmul("out", s.tokens, s.hidden, attention ? s.attended_tp : s.ffn_tp));
+        matmul("out", s.tokens, s.hidden, attention ? s.attended_tp : s.ffn_tp, s.product));
     segment.operators.back().output_only = !m.post_norms();
     if (!m.post_norms()) continue;
     const std::string name = "post_norm" + std::to_string(branch.norm);
@@ -183,6 +186,7 @@ Segment head(const Config& m, Sizes s) {
 const char* name(OperatorKind kind) {
   switch (kind) {
     case OperatorKind::matmul: return "matmul";
+    case OperatorKind::matmul_fp8: return "matmul_fp8";
     case OperatorKind::attention: return "attention";
     case OperatorKind::layer_norm: return "layer_norm";
     case OperatorKind::rms_norm: return "rms_norm";
@@ -295,6 +299,14 @@ Expr stream_bytes(const Config& config) {
 
 Expr stream_shard_bytes(const Config& config) { return stream_bytes(config) / Sizes(config).tp; }
 
+namespace {
+
+bool is_product(OperatorKind kind) {
+  return kind == OperatorKind::matmul || kind == OperatorKind::matmul_fp8;
+}
+
+}  // namespace
+
 double flops_per_sequence(const Config& config) {
   double flops = 0.0;
   Config whole = config;
@@ -302,7 +314,7 @@ double flops_per_sequence(const Config& config) {
   const auto add = [&](const std::vector<SegmentKind>& kinds, double times) {
     for (SegmentKind kind : kinds)
       for (const Operator& op : segment(whole, kind).operators)
-        if (op.kind == OperatorKind::matmul || op.kind == OperatorKind::attention)
+        if (is_product(op.kind) || op.kind == OperatorKind::attention)
           flops += times * op.share * 3.0 * op.forward_flops.evaluate({{"b", 1.0}, {"tp", 1.0}});
   };
   for (const auto& [layer, count] : layer_counts(config))

@@ -1,6 +1,7 @@
 /// @file Seconds of what a rank computes: segments and the optimizer step; the table of operators.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>
@@ -21,6 +22,31 @@ std::vector<std::int64_t> dims_of(const model::Operator& op, const Values& value
   return dims;
 }
 
+/// A product whose factors are rounded to 8 bits: by its own rows, or as one of bf16 at the speed
+/// of 8 bits, and before it passes that look for each factor's largest magnitude (2 bytes an
+/// element) and round it (3 bytes).
+hardware::Time float8_time(const hardware::Profile& profile, const std::vector<std::int64_t>& dims,
+                           bool backward, double flops, double bytes) {
+  using enum model::OperatorKind;
+  if (std::ranges::any_of(profile.operators, [](const hardware::OperatorRow& row) {
+        return row.kind == model::name(matmul_fp8);
+      }))
+    return hardware::operator_time(profile, model::name(matmul_fp8), dims, backward, flops, bytes);
+  const double faster =
+      profile.fp8_flops_per_s > 0.0 ? profile.fp8_flops_per_s / profile.flops_per_s : 1.0;
+  hardware::Time time =
+      hardware::operator_time(profile, model::name(matmul), dims, backward, flops, bytes, faster);
+  if (profile.bytes_per_s <= 0.0) return time;
+  // A backward reads both factors of the forward once more, and the output's gradient twice.
+  const auto pass = std::ranges::find(profile.efficiencies, model::name(pointwise),
+                                      &hardware::EfficiencyRow::kind);
+  const double reached = pass == profile.efficiencies.end() ? 1.0 : pass->efficiency;
+  const double m = double(dims[0]), n = double(dims[1]), k = double(dims[2]);
+  const double rounded = m * k + n * k + (backward ? 2.0 * m * n : 0.0);
+  time.seconds += 5.0 * rounded / (profile.bytes_per_s * reached);
+  return time;
+}
+
 hardware::Time operator_time(const model::Config& model, const hardware::Profile& profile,
                              const model::Operator& op, bool backward, const Values& values) {
   const model::Expr& flops = backward ? op.backward_flops : op.forward_flops;
@@ -29,8 +55,12 @@ hardware::Time operator_time(const model::Config& model, const hardware::Profile
   const model::Expr& fp32_bytes = backward ? op.backward_bytes : op.forward_bytes;
   const double bytes =
       fp32_bytes.evaluate(values) * model::activation_bytes(model.precision) / sizeof(float);
-  hardware::Time time = hardware::operator_time(profile, model::name(op.kind), dims_of(op, values),
-                                                backward, weight * flops.evaluate(values), bytes);
+  const double all_flops = weight * flops.evaluate(values);
+  const std::vector<std::int64_t> dims = dims_of(op, values);
+  hardware::Time time = op.kind == model::OperatorKind::matmul_fp8
+                            ? float8_time(profile, dims, backward, all_flops, bytes)
+                            : hardware::operator_time(profile, model::name(op.kind), dims, backward,
+                                                      all_flops, bytes);
   time.seconds *= op.share;
   return time;
 }

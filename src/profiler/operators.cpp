@@ -178,10 +178,15 @@ void measure_rates(Bench& bench, const model::Config& model, hardware::Profile& 
   Operands operands;
   Passes work;
   const std::int64_t side = 768, elements = std::int64_t{4} << 20;
-  const Item product{OperatorKind::matmul, {side, side, side}, side};
-  if (bench.prepared("matrix product", [&] { work = make_passes(product, model, operands); }))
-    if (const auto time_s = bench.seconds("matrix product", work.forward))
-      profile.flops_per_s = 2.0 * double(side * side * side) / *time_s;
+  const auto measure = [&](OperatorKind kind, const char* name, double& flops_per_s) {
+    const Item product{kind, {side, side, side}, side};
+    if (bench.prepared(name, [&] { work = make_passes(product, model, operands); }))
+      if (const auto time_s = bench.seconds(name, work.forward))
+        flops_per_s = 2.0 * double(side * side * side) / *time_s;
+  };
+  measure(OperatorKind::matmul, "matrix product", profile.flops_per_s);
+  if (model.precision == model::Precision::fp8)
+    measure(OperatorKind::matmul_fp8, "matrix product in 8 bits", profile.fp8_flops_per_s);
   if (bench.prepared("memory", [&] { work.forward = make_sum(elements, operands); }))
     if (const auto time_s = bench.seconds("memory", work.forward))
       profile.bytes_per_s = 3.0 * sizeof(float) * double(elements) / *time_s;

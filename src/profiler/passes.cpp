@@ -70,14 +70,15 @@ class Maker {
 
 /// Backward is both gradients; weights' gradients add up over microbatches.
 template <class Storage>
-Passes matmul(Maker<Storage> make, std::int64_t m, std::int64_t n, std::int64_t k) {
+Passes matmul(Maker<Storage> make, std::int64_t m, std::int64_t n, std::int64_t k,
+              kernels::Factors factors) {
   const auto x = make.matrix(m, k), w = make.matrix(n, k), y = make.matrix(m, n);
   const auto dx = make.matrix(m, k);
   const auto dw = make.wide_matrix(n, k);
-  return {[=] { kernels::linear_forward<Storage>(x, w, Write::replace, y); },
+  return {[=] { kernels::linear_forward<Storage>(x, w, Write::replace, y, factors); },
           [=] {
-            kernels::linear_backward_input<Storage>(y, w, Write::replace, dx);
-            kernels::linear_backward_weight<Storage>(y, x, Write::accumulate, dw);
+            kernels::linear_backward_input<Storage>(y, w, Write::replace, dx, factors);
+            kernels::linear_backward_weight<Storage>(y, x, Write::accumulate, dw, factors);
           }};
 }
 
@@ -245,7 +246,8 @@ Passes passes_of(const Item& item, const model::Config& model, Operands& operand
   const Maker<Storage> make(operands);
   const std::vector<std::int64_t>& d = item.dims;
   switch (item.kind) {
-    case OperatorKind::matmul: return matmul(make, d[0], d[1], d[2]);
+    case OperatorKind::matmul: return matmul(make, d[0], d[1], d[2], kernels::Factors::stored);
+    case OperatorKind::matmul_fp8: return matmul(make, d[0], d[1], d[2], kernels::Factors::fp8);
     case OperatorKind::attention: return attention(make, attention_shape(d, model));
     case OperatorKind::layer_norm: return layer_norm(make, d[0], d[1], float(model.norm_eps));
     case OperatorKind::rms_norm: return rms_norm(make, d[0], d[1], float(model.norm_eps));
