@@ -36,7 +36,8 @@ std::vector<hardware::OperatorRow> measure_operators(Bench& bench, const model::
 /// Elements of the largest block's flat buffer, not split.
 std::int64_t largest_block_elements(const model::Config& model);
 
-/// Sets flops_per_s, in fp8 also its own, and bytes_per_s: a large matrix product; y += x over arrays beyond the caches.
+/// Sets flops_per_s, in fp8 also its own, and bytes_per_s: a large matrix product; y += x over
+/// arrays beyond the caches.
 void measure_rates(Bench& bench, const model::Config& model, hardware::Profile& profile);
 
 }  // namespace brume::profiler
