@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -51,6 +52,28 @@ TEST(Trace, HasOneRowPerRankAndChannel) {
             (std::set<std::string>{"measured rank 0", "measured rank 1", "measured rank 2",
                                    "predicted rank 0", "predicted rank 1"}));
   EXPECT_EQ(rows.size(), std::size_t(5 * schedule::num_channels));
+}
+
+// A task begins where the one before it ends, to the last digit.
+TEST(Trace, RoundingLetsNoTasksOverlap) {
+  RankTimeline row{.rank = 0, .labels = {}, .channels = {}, .times = {}};
+  double at_s = 1e-7;
+  for (int i = 0; i < 1000; ++i) {
+    const double end_s = at_s + 1e-6 / 3.0 + 1e-10 * i;
+    row.labels.emplace_back("task");
+    row.channels.push_back(Channel::h2d);
+    row.times.push_back({at_s, end_s});
+    at_s = end_s;
+  }
+  std::int64_t end_ns = -1;
+  const auto ns = [](const json& us) { return std::llround(us.get<double>() * 1e3); };
+  const json trace = written({row}, {});
+  for (const json& event : trace.at("traceEvents")) {
+    if (event.at("ph") != "X") continue;
+    if (end_ns >= 0) EXPECT_EQ(ns(event.at("ts")), end_ns);
+    end_ns = ns(event.at("ts")) + ns(event.at("dur"));
+  }
+  EXPECT_NEAR(double(end_ns), at_s * 1e9, 0.6);
 }
 
 TEST(Trace, EventsAreTasksInMicroseconds) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -37,16 +38,22 @@ void add_names(std::string& out, const char* kind, int rank, int process) {
 }
 
 void add_timeline(std::string& out, const RankTimeline& timeline, const char* kind, int process) {
-  constexpr double us_per_s = 1e6;
+  // Ends are rounded, not lengths: tasks that follow each other never overlap, or viewers drop
+  // them.
+  const auto ns = [](double time_s) { return std::llround(time_s * 1e9); };
+  const auto us = [](long long time_ns) {
+    return fmt::format("{}.{:03}", time_ns / 1000, time_ns % 1000);
+  };
   add_names(out, kind, timeline.rank, process);
   for (std::size_t task = 0; task < timeline.times.size(); ++task) {
     const schedule::Span& time = timeline.times[task];
     if (!(time.end_s > time.start_s)) continue;
+    const long long start = ns(time.start_s), length = ns(time.end_s) - start;
     fmt::format_to(std::back_inserter(out),
-                   "{{\"ph\":\"X\",\"cat\":\"{}\",\"name\":{},\"pid\":{},\"tid\":{},\"ts\":{:.3f},"
-                   "\"dur\":{:.3f}}},\n",
+                   "{{\"ph\":\"X\",\"cat\":\"{}\",\"name\":{},\"pid\":{},\"tid\":{},\"ts\":{},"
+                   "\"dur\":{}}},\n",
                    kind, quoted(timeline.labels.at(task)), process, int(timeline.channels.at(task)),
-                   time.start_s * us_per_s, (time.end_s - time.start_s) * us_per_s);
+                   us(start), us(length));
   }
 }
 
