@@ -3,8 +3,6 @@
 
 #include <spdlog/spdlog.h>
 
-#include <cstddef>
-
 namespace brume::log {
 
 using spdlog::debug;
@@ -12,7 +10,8 @@ using spdlog::error;
 using spdlog::info;
 using spdlog::warn;
 
-/// Sends log lines to stderr. A rank other than 0 logs warnings and errors only.
+/// Sends log lines to stderr, broken at spaces where that is a terminal. A rank other than 0 logs
+/// warnings and errors only.
 ///
 /// @param rank     rank in the job, written before each line when the job has several ranks
 /// @param size     ranks in the job
@@ -21,9 +20,6 @@ void start(int rank, int size, bool verbose);
 
 /// What the last start() asked for.
 bool verbose();
-
-/// Width of the terminal that the log goes to, at least 60; 100 where it goes elsewhere.
-std::size_t columns();
 
 /// Whether the last start() made this rank the one that speaks for the job.
 bool leads();

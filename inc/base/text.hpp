@@ -1,6 +1,7 @@
 /// @file Numbers with units, aligned tables and spelling help: text for people.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -30,12 +31,18 @@ std::string nearest(std::string_view word, std::span<const std::string> candidat
 /// several spaces together, and words that are longer stay as they are.
 std::string wrapped(std::string_view text, std::size_t columns);
 
+/// Width of what is written where no terminal says another one.
+inline constexpr std::size_t usual_columns = 100;
+
 /// A table with a header line; columns are as wide as their widest cell, numbers to the right.
 class Table {
  public:
   explicit Table(std::vector<std::string> header) : rows_{std::move(header)} {}
   void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
-  std::string text() const;
+  /// Lines of at most so many columns, as far as single cells allow. Of a wider table the words of
+  /// the last column go on below themselves; where that one has numbers, the columns that are left
+  /// stand below the others, behind the first column again.
+  std::string text(std::size_t columns = usual_columns) const;
 
  private:
   std::vector<std::vector<std::string>> rows_;

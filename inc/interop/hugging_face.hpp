@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/progress.hpp"
 #include "engine/engine.hpp"
 #include "interop/safetensors.hpp"
 #include "model/model.hpp"
@@ -34,7 +35,7 @@ class PretrainedWeights {
   void get(const engine::Slab& slab, std::int64_t first, std::span<float> values) const;
 
   /// Fills slabs of weights, piece by piece. @throws Error(input)
-  void fill(const std::vector<engine::Slab>& slabs) const;
+  void fill(const std::vector<engine::Slab>& slabs, Progress* progress = nullptr) const;
 
   /// Requires that a head in the files of a model whose head is tied is the token table, which both
   /// are read for. @throws Error(input)

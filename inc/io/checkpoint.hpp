@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/progress.hpp"
 #include "comm/communicator.hpp"
 #include "engine/engine.hpp"
 
@@ -106,7 +107,9 @@ class CheckpointReader {
 
   /// Fills all slabs, owned or not. Each tensor must be covered completely; where the checkpoint
   /// holds weights only, moments become zero. @throws Error(storage)
-  void fill(std::vector<engine::Slab>& slabs);
+  ///
+  /// @param progress  told of each element that was read
+  void fill(std::vector<engine::Slab>& slabs, Progress* progress = nullptr);
 
  private:
   struct Impl;
@@ -114,7 +117,8 @@ class CheckpointReader {
 };
 
 /// Fills all slabs as CheckpointReader does. @throws Error(storage)
-void load_slabs(const CheckpointInfo& info, std::vector<engine::Slab>& slabs);
+void load_slabs(const CheckpointInfo& info, std::vector<engine::Slab>& slabs,
+                Progress* progress = nullptr);
 
 /// Moves what a run that resumed after `resumed_step` does not continue, or one that starts anew,
 /// to previous-K of the run directory, K the first free number: checkpoints of later steps, or all,

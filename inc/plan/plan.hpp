@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/text.hpp"
 #include "hardware/cluster.hpp"
 #include "model/model.hpp"
 
@@ -65,7 +66,7 @@ Plan load(const std::string& path);
 void check(const Plan& plan, const model::Config& model, const hardware::Cluster& cluster);
 
 /// A table for people, one line a stage.
-std::string table(const Plan& plan);
+std::string table(const Plan& plan, std::size_t columns = usual_columns);
 
 /// Where a rank stands: stages in order own consecutive ranks; tp ranks are neighbours.
 struct Place {

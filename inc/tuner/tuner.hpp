@@ -123,7 +123,9 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
 /// A plan in one line.
 std::string summary(const plan::Plan& plan);
 
-/// For people: the plan as a table, why it was chosen, next best, what did not fit.
-std::string report(const Result& result, const hardware::Cluster& cluster);
+/// For people: the plan as a table, why it was chosen, next best, what did not fit; tables of at
+/// most so many columns.
+std::string report(const Result& result, const hardware::Cluster& cluster,
+                   std::size_t columns = usual_columns);
 
 }  // namespace brume::tuner

@@ -59,6 +59,30 @@ TEST(Text, TableAlignsNumbersRightAndWordsLeft) {
   EXPECT_EQ(table.text(), "step  name\n   1  a\n 100  bc\n");
 }
 
+TEST(Text, WideTablesFitTheirLines) {
+  Table words({"next", "time", "plan"});
+  words.add({"best", "1.5 s", "dp 1  tp 2  offload 0/0/0/0  recomputed 12"});
+  words.add({"+1 %", "1.6 s", "dp 2"});
+  EXPECT_EQ(words.text(36),
+            "next   time  plan\n"
+            "best  1.5 s  dp 1  tp 2\n"
+            "             offload 0/0/0/0\n"
+            "             recomputed 12\n"
+            "+1 %  1.6 s  dp 2\n");
+  Table numbers({"stage", "weights", "gradients", "sum"});
+  numbers.add({"0", "1.00 GiB", "2.00 GiB", "3.00 GiB"});
+  numbers.add({"1", "1.00 GiB", "20.00 GiB", "21.00 GiB"});
+  EXPECT_EQ(numbers.text(27),
+            "stage   weights  gradients\n"
+            "    0  1.00 GiB   2.00 GiB\n"
+            "    1  1.00 GiB  20.00 GiB\n"
+            "stage        sum\n"
+            "    0   3.00 GiB\n"
+            "    1  21.00 GiB\n");
+  EXPECT_EQ(numbers.text(37), numbers.text());
+  EXPECT_EQ(numbers.text(1).substr(0, 25), "stage   weights\n    0  1.");  // a cell is never cut
+}
+
 TEST(Text, RoundUpReachesTheNextMultiple) {
   EXPECT_EQ(round_up(0, 8), 0);
   EXPECT_EQ(round_up(9, 8), 16);

@@ -52,8 +52,8 @@ class Evaluation {
     const std::int64_t sequences =
         std::min(options_.sequences.value_or(data->num_windows()), data->num_windows());
     if (leader_)
-      log::info("{} of {} sequences of {} tokens, on {} ranks", sequences, data->num_windows(),
-                model_.seq_len, job_.size());
+      log::info("{} of {} sequences of {} tokens, on {} rank{}", sequences, data->num_windows(),
+                model_.seq_len, job_.size(), job_.size() == 1 ? "" : "s");
     with_engine([&](engine::Engine& engine) {
       const auto start = Clock::now();
       const double loss = engine.evaluate(*data, 0, sequences);

@@ -59,7 +59,8 @@ std::vector<std::string> misfits(const plan::Plan& plan, const std::vector<Stage
   return found;
 }
 
-std::string fit_text(const plan::Plan& plan, const std::vector<StageNeed>& needs) {
+std::string fit_text(const plan::Plan& plan, const std::vector<StageNeed>& needs,
+                     std::size_t columns) {
   Table table(
       {"stage", "device memory", "of", "host memory of a node", "of", "disk of a node", "of"});
   for (std::size_t i = 0; i < needs.size(); ++i) {
@@ -70,7 +71,7 @@ std::string fit_text(const plan::Plan& plan, const std::vector<StageNeed>& needs
     }
     table.add(std::move(row));
   }
-  std::string text = table.text();
+  std::string text = table.text(columns);
   for (const std::string& misfit : misfits(plan, needs)) text += "does not fit: " + misfit + "\n";
   return text;
 }

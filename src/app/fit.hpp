@@ -30,6 +30,7 @@ std::vector<StageNeed> stage_needs(const plan::Plan& plan, const analyzer::Predi
 std::vector<std::string> misfits(const plan::Plan& plan, const std::vector<StageNeed>& needs);
 
 /// A table for people, then the misfits.
-std::string fit_text(const plan::Plan& plan, const std::vector<StageNeed>& needs);
+std::string fit_text(const plan::Plan& plan, const std::vector<StageNeed>& needs,
+                     std::size_t columns);
 
 }  // namespace brume::app

@@ -18,6 +18,7 @@
 #include "io/checkpoint.hpp"
 #include "io/run_lock.hpp"
 #include "model/model.hpp"
+#include "resume.hpp"
 #include "verbs.hpp"
 #include "weights.hpp"
 
@@ -104,6 +105,7 @@ class HuggingFaceImport {
     // As in the files: half the bytes where these are narrow, and the same values.
     for (engine::Slab& slab : mine) slab.storage = precision_of(weights_->dtype(slab.name));
     io::CheckpointWriter writer(options_.output, job_);
+    Progress shown("importing", elements(mine), leader_);
     writer.write({.step = 0,
                   .samples = 0,
                   .scaling = {},
@@ -117,6 +119,7 @@ class HuggingFaceImport {
                   .ranks = job_.size()},
                  mine, [&](std::size_t n, std::int64_t first, std::span<float> values) {
                    weights_->get(mine[n], first, values);
+                   shown.add(double(values.size()));
                  });
   }
 
@@ -190,8 +193,11 @@ void export_model(const ExportHuggingFaceOptions& options, comm::Communicator& j
     writer.emplace(options.output, model::config(deck.model, "fp32"),
                    dtype_of(options.dtype, deck.training.precision), options.max_file_bytes);
     io::CheckpointReader reader(*found);
-    for (int file = job.rank(); file < writer->num_files(); file += job.size())
+    Progress shown("exporting", writer->num_files(), leader);
+    for (int file = job.rank(); file < writer->num_files(); file += job.size()) {
       writer->write_file(file, [&](std::vector<engine::Slab>& slabs) { reader.fill(slabs); });
+      shown.add(job.size());
+    }
   });
   comm::together(job, [&] {
     if (!leader) return;

@@ -43,7 +43,7 @@ struct CommandLine {
     cli.fallthrough();
     cli.set_version_flag("--version",
                          fmt::format("brume {} of sources {}", BRUME_VERSION, app::sources_id));
-    cli.add_flag("-v,--verbose", verbose, "Say more in the log");
+    cli.add_flag("-v,--verbose", verbose, "Say what is decided, and why");
     add_init();
     add_run();
     add_eval();

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.hpp"
+#include "base/units.hpp"
 
 namespace brume::app {
 namespace {
@@ -42,7 +43,7 @@ double steps_of(const deck::Deck& deck, const model::Config& model) {
 
 std::string percent(double share) { return fmt::format("{:.1f} %", 100.0 * share); }
 
-std::string time_table(const Outlook& outlook) {
+std::string time_table(const Outlook& outlook, std::size_t columns) {
   std::vector<std::string> header{"stage"};
   for (int a = 0; a < schedule::num_activities; ++a)
     header.emplace_back(schedule::name(schedule::Activity(a)));
@@ -55,26 +56,34 @@ std::string time_table(const Outlook& outlook) {
     row.push_back(format_seconds(outlook.account.iteration_s));
     table.add(std::move(row));
   }
-  return table.text();
+  return table.text(columns);
 }
 
-std::string memory_table(const std::vector<report::StageBytes>& stages) {
-  std::vector<std::string> header{"stage"};
+/// All in the unit of the largest amount, which leaves room for many columns.
+std::string memory_table(const std::vector<report::StageBytes>& stages, std::size_t columns) {
+  std::vector<double> sums;
+  double most = 0.0;
+  for (const report::StageBytes& stage : stages) {
+    double& sum = sums.emplace_back(0.0);
+    for (const report::Amount& kind : stage.kinds) sum += kind.value;
+    most = std::max({most, sum, stage.limit});
+  }
+  const bool large = most >= bytes_per_gib;
+  const auto amount = [&](double bytes) {
+    return fmt::format("{:.2f}", bytes / (large ? bytes_per_gib : bytes_per_mib));
+  };
+  std::vector<std::string> header{large ? "stage, GiB" : "stage, MiB"};
   for (const report::Amount& kind : stages.front().kinds) header.push_back(kind.name);
   for (const char* name : {"sum", "of"}) header.emplace_back(name);
   Table table(header);
   for (std::size_t i = 0; i < stages.size(); ++i) {
     std::vector<std::string> row{std::to_string(i)};
-    double sum = 0.0;
-    for (const report::Amount& kind : stages[i].kinds) {
-      sum += kind.value;
-      row.push_back(format_bytes(kind.value));
-    }
-    row.push_back(format_bytes(sum));
-    row.push_back(format_bytes(stages[i].limit));
+    for (const report::Amount& kind : stages[i].kinds) row.push_back(amount(kind.value));
+    row.push_back(amount(sums[i]));
+    row.push_back(amount(stages[i].limit));
     table.add(std::move(row));
   }
-  return table.text();
+  return table.text(columns);
 }
 
 /// What a profile knows of products in 8 bits.
@@ -166,15 +175,18 @@ std::vector<report::StageBytes> memory_by_kind(const Outlook& outlook, const pla
 }
 
 std::string tables(const Outlook& outlook, const plan::Plan& plan, const hardware::Machine& machine,
-                   const hardware::Cluster& cluster) {
-  return time_table(outlook) + memory_table(memory_by_kind(outlook, plan, machine, cluster));
+                   const hardware::Cluster& cluster, std::size_t columns) {
+  return time_table(outlook, columns) +
+         memory_table(memory_by_kind(outlook, plan, machine, cluster), columns);
 }
 
 std::string text(const tuner::Result& result, const Outlook& outlook, const deck::Deck& deck,
-                 const hardware::Machine& machine, const hardware::Cluster& usable) {
+                 const hardware::Machine& machine, const hardware::Cluster& usable,
+                 std::size_t columns) {
   const plan::Plan& plan = result.best.front().plan;
-  return text(outlook, plan) + tuner::report(result, usable) +
-         tables(outlook, plan, machine, hardware::cluster(deck.cluster));
+  const std::string said = text(outlook, plan) + tuner::report(result, usable, columns) +
+                           tables(outlook, plan, machine, hardware::cluster(deck.cluster), columns);
+  return wrapped(said, columns);
 }
 
 nlohmann::json described(const Outlook& outlook, const plan::Plan& plan) {

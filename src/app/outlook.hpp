@@ -57,13 +57,14 @@ std::vector<report::StageBytes> memory_by_kind(const Outlook& outlook, const pla
 ///
 /// @param cluster  as for memory_by_kind
 std::string tables(const Outlook& outlook, const plan::Plan& plan, const hardware::Machine& machine,
-                   const hardware::Cluster& cluster);
+                   const hardware::Cluster& cluster, std::size_t columns);
 
-/// All that a search says of its result.
+/// All that a search says of its result, in lines of at most so many columns.
 ///
 /// @param usable  the cluster without what libraries take
 std::string text(const tuner::Result& result, const Outlook& outlook, const deck::Deck& deck,
-                 const hardware::Machine& machine, const hardware::Cluster& usable);
+                 const hardware::Machine& machine, const hardware::Cluster& usable,
+                 std::size_t columns);
 
 nlohmann::json described(const Outlook& outlook, const plan::Plan& plan);
 

@@ -1,9 +1,10 @@
 /// @file The verbs that plan without training: plan, analyze, simulate, check, and those beside
 /// them.
 #include <fmt/format.h>
+#include <unistd.h>
 
-#include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <optional>
 #include <utility>
 
@@ -13,6 +14,8 @@
 #include "base/error.hpp"
 #include "base/files.hpp"
 #include "base/log.hpp"
+#include "base/progress.hpp"
+#include "base/terminal.hpp"
 #include "base/text.hpp"
 #include "comm/agree.hpp"
 #include "fit.hpp"
@@ -233,11 +236,13 @@ int plan(const PlanOptions& options) {
   }();
   const tuner::Candidate& best = result.best.front();
   const Outlook look = outlook(given.deck, given.model, given.machine, best.plan, best.seconds());
-  const std::string said = text(result, look, given.deck, given.machine, given.cluster);
-  log::info("{}", wrapped(said, log::columns()));
+  const auto said = [&](std::size_t columns) {
+    return text(result, look, given.deck, given.machine, given.cluster, columns);
+  };
+  log::info("{}", said(terminal::columns(STDERR_FILENO)));
   if (!options.html.empty())
-    write_file(options.html,
-               report::html(pictured(given, result, look, "Plan for " + options.deck, said)));
+    write_file(options.html, report::html(pictured(given, result, look, "Plan for " + options.deck,
+                                                   said(usual_columns))));
   if (other) log::info("{}", other->text(best.seconds()));
   if (!keys.trainer.empty()) log::info("{}", without_trainer(given, keys, best.seconds()));
   if (options.explain)
@@ -293,10 +298,14 @@ int analyze(const PlanOptions& options) {
     object["outlook"] = described(look, plan);
     print(object.dump(2) + "\n");
   } else {
-    print(fmt::format("{}{}iteration time: {} predicted, {} simulated\n{}{}", plan::table(plan),
-                      fit_text(plan, needs), format_seconds(prediction.iteration_s),
-                      format_seconds(look.account.iteration_s), text(look, plan),
-                      tables(look, plan, given.machine, hardware::cluster(given.deck.cluster))));
+    const std::size_t columns = terminal::columns(STDOUT_FILENO);
+    print(wrapped(
+        fmt::format(
+            "{}{}iteration time: {} predicted, {} simulated\n{}{}", plan::table(plan, columns),
+            fit_text(plan, needs, columns), format_seconds(prediction.iteration_s),
+            format_seconds(look.account.iteration_s), text(look, plan),
+            tables(look, plan, given.machine, hardware::cluster(given.deck.cluster), columns)),
+        columns));
     if (options.explain) print(analyzer::explain(plan, given.model, given.machine, given.cluster));
   }
   return fits ? 0 : int(Failure::infeasible);
@@ -317,15 +326,38 @@ int simulate(const PlanOptions& options) {
     print(object.dump(2) + "\n");
     return 0;
   }
-  print(fmt::format("{}simulated iteration time: {}\n", plan::table(plan),
+  print(fmt::format("{}simulated iteration time: {}\n",
+                    plan::table(plan, terminal::columns(STDOUT_FILENO)),
                     format_seconds(simulation.iteration_s)));
   return 0;
 }
+
+namespace {
+
+/// A deck may be made before what it names; then whoever checks it wants to know.
+void say_missing(const deck::Deck& deck) {
+  const deck::DataKeys& data = deck.data;
+  std::vector<std::pair<const char*, std::string>> files{{"data.train", data.train},
+                                                         {"data.valid", data.valid}};
+  for (const std::string& file : data.files) files.emplace_back("data.files", file);
+  std::error_code none;
+  for (const auto& [key, file] : files)
+    if (!file.empty() && !std::filesystem::exists(file, none))
+      log::warn("{} = {}: there is no such file yet, as seen from this folder", key, file);
+  for (const deck::GroupKeys& group : deck.cluster.all_groups()) try {
+      if (!group.profile.empty()) hardware::load_profile(group.profile);
+    } catch (const Error& error) {
+      log::warn("{}", error.what());
+    }
+}
+
+}  // namespace
 
 int check(const DeckOptions& options) {
   const deck::Deck deck = load_deck(options.deck, options.sets);
   require_groups_fit(deck, model::config(deck.model, deck.training.precision));
   print(deck::schema().write(deck, true));
+  say_missing(deck);
   return 0;
 }
 
@@ -345,11 +377,9 @@ int profile(const DeckOptions& options, const std::string& output) {
 int import_tokens(const ImportOptions& options) {
   const std::vector<std::filesystem::path> files(options.files.begin(), options.files.end());
   interop::PackOptions how = options.pack;
-  using Clock = std::chrono::steady_clock;
-  how.progress = [said = Clock::now()](double share) mutable {
-    if (Clock::now() - said < std::chrono::seconds(5)) return;
-    said = Clock::now();
-    log::info("{:.0f} % packed", 100.0 * share);
+  Progress shown("packing", 1.0);
+  how.progress = [&, done = 0.0](double share) mutable {
+    shown.add(share - std::exchange(done, share));
   };
   const interop::PackedText packed = interop::pack_text(files, options.directory, how);
   const std::int64_t tokens = packed.train_tokens + packed.valid_tokens;

@@ -12,11 +12,13 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "base/error.hpp"
 #include "base/files.hpp"
 #include "base/log.hpp"
+#include "base/terminal.hpp"
 #include "base/text.hpp"
 #include "comm/agree.hpp"
 #include "device/device.hpp"
@@ -137,13 +139,18 @@ tuner::Result search(const deck::Deck& deck, const deck::SearchKeys& keys,
 plan::Plan search_plan(const deck::Deck& deck, const model::Config& model,
                        const hardware::Machine& machine) {
   const hardware::Cluster cluster = hardware::usable(hardware::cluster(deck.cluster), machine);
+  log::debug(
+      "search: for {}, in at most {} on {} threads; each list of [search] with one entry "
+      "leaves a choice out",
+      cluster.text(), format_seconds(deck.search.time_limit_s),
+      std::thread::hardware_concurrency());
   const tuner::Result result = [&] {
     SearchWatch watch(deck.search.time_limit_s, SearchWatch::Interrupt::ends_process);
     return search(deck, deck.search, model, cluster, machine, watch.options());
   }();
   const tuner::Candidate& best = result.best.front();
   const Outlook look = outlook(deck, model, machine, best.plan, best.seconds());
-  log::info("{}", wrapped(text(result, look, deck, machine, cluster), log::columns()));
+  log::info("{}", text(result, look, deck, machine, cluster, terminal::columns(STDERR_FILENO)));
   return best.plan;
 }
 

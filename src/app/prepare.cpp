@@ -73,8 +73,9 @@ class Preparation {
     open_data();
     count_steps();
     lock_directory();
-    made_.resume = find_resume(job_, options_, made_.deck.output.directory,
-                               model::text(made_.model), made_.data_text);
+    made_.resume =
+        find_resume(job_, options_, made_.deck.output.directory, model::text(made_.model),
+                    made_.data_text, deck::schema().write(made_.deck));
     count_start();
     if (const std::string& weights = made_.deck.model.weights; !made_.resume && !weights.empty())
       made_.first_weights = find_first_weights(weights, made_.model, job_);
@@ -139,6 +140,10 @@ class Preparation {
     });
     made_.model.document_share = made_.train_data->document_share();
     made_.data_text = data_text(*made_.train_data, made_.deck);
+    if (leader_)
+      log::debug("data: {}; {} sequences of {} tokens, of whose attention a share of {:.3f} counts",
+                 made_.data_text, made_.train_data->num_windows(), made_.model.seq_len,
+                 made_.model.document_share);
     require_same(job_, "reads", made_.data_text);
   }
 
@@ -184,6 +189,8 @@ class Preparation {
       if (made_.cluster.num_groups() > 1 || made_.plan.devices() == job_.size()) {
         made_.machine =
             hardware::parse_machine(resume->profile_text, "checkpoint", made_.deck.cluster);
+        if (leader_)
+          log::debug("plan: the checkpoint's, for as many ranks; --replan searches another one");
         return;
       }
       if (leader_)
@@ -192,6 +199,11 @@ class Preparation {
     }
     made_.machine = obtain_machine(job_, session_.ranks_per_node(), made_.deck, made_.model);
     made_.searched = options_.plan.empty();
+    if (leader_)
+      log::debug("plan: {}", !made_.searched ? options_.plan
+                             : resume
+                                 ? "searched, as this job asks for another than the checkpoint's"
+                                 : "searched, because there is none to go on with");
     std::string text;
     comm::together(job_, [&] {
       if (!leader_) return;

@@ -106,6 +106,10 @@ hardware::Profile find_profile(comm::Communicator& world, int ranks_per_node,
   const bool leader = world.rank() == 0;
   const Cached cached = leader ? look_up(key) : Cached();
   const std::string text = comm::broadcast(world, cached.text, 0);
+  if (leader && text.empty())
+    log::debug(
+        "profile: {} is not there, which would be of the same nodes, ranks, libraries and model",
+        path);
   if (!text.empty()) return hardware::profile_schema().read(deck::Document::parse(text, path));
   hardware::Profile profile = measure_profile(world, ranks_per_node, deck, model);
   if (leader && cached.usable) try {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <map>
+#include <sstream>
 #include <vector>
 
 #include "base/error.hpp"
@@ -41,7 +43,37 @@ void check(const io::CheckpointInfo& checkpoint, const std::string& model_text,
       name, checkpoint.data_text, data_text);
 }
 
+/// Values of a deck's text as it is written, by key.
+std::map<std::string, std::string> values_of(const std::string& deck_text) {
+  std::map<std::string, std::string> values;
+  std::string table;
+  std::istringstream lines(deck_text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with('[')) table = line.substr(1, line.find(']') - 1) + ".";
+    const std::size_t equals = line.find(" = ");
+    if (equals != line.npos && !line.starts_with('['))
+      values[table + line.substr(0, line.find(' '))] = line.substr(equals + 3);
+  }
+  return values;
+}
+
+/// Says what changes the course of the training from here on.
+void say_changes(const std::string& before_text, const std::string& now_text) {
+  const std::map<std::string, std::string> before = values_of(before_text);
+  for (const auto& [key, value] : values_of(now_text)) {
+    const auto old = before.find(key);
+    if (key.starts_with("training.") && old != before.end() && old->second != value)
+      log::info("{} = {} from here on, it was {}", key, value, old->second);
+  }
+}
+
 }  // namespace
+
+double elements(const std::vector<engine::Slab>& slabs) {
+  double sum = 0.0;
+  for (const engine::Slab& slab : slabs) sum += double(slab.elements);
+  return sum;
+}
 
 std::string data_text(const data::Sampler& data, const deck::Deck& deck) {
   const std::vector<data::TokenFileIdentity> files = data.identities();
@@ -63,7 +95,8 @@ std::string data_text(const data::Sampler& data, const deck::Deck& deck) {
 std::optional<io::CheckpointInfo> find_resume(comm::Communicator& world, const RunOptions& options,
                                               const std::string& run_directory,
                                               const std::string& model_text,
-                                              const std::string& data_text) {
+                                              const std::string& data_text,
+                                              const std::string& deck_text) {
   if (options.resume == "none") return std::nullopt;
   const std::optional<io::CheckpointInfo> found =
       options.resume == "auto" ? io::find_checkpoint(world, run_directory)
@@ -74,6 +107,7 @@ std::optional<io::CheckpointInfo> find_resume(comm::Communicator& world, const R
     log::info("resuming from {} after {} steps", found->directory.string(), found->step);
     if (of_other_data(*found, data_text))
       log::info("the data are others from here on: {}, from the first sample", data_text);
+    say_changes(found->deck_text, deck_text);
   }
   return found;
 }
@@ -82,7 +116,8 @@ void load(const io::CheckpointInfo& checkpoint, const std::string& data_text,
           engine::Engine& engine, comm::Communicator& world) {
   comm::together(world, [&] {
     std::vector<engine::Slab> slabs = engine.slabs();
-    io::load_slabs(checkpoint, slabs);
+    Progress shown("reading the checkpoint", elements(slabs), log::leads());
+    io::load_slabs(checkpoint, slabs, &shown);
     engine.resume(progress(checkpoint, data_text));
   });
 }

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "comm/communicator.hpp"
 #include "data/sampler.hpp"
@@ -16,13 +17,18 @@ namespace brume::app {
 /// What the samples of a training are and in which order they come, as a checkpoint stores it.
 std::string data_text(const data::Sampler& data, const deck::Deck& deck);
 
-/// The checkpoint that `options` ask for; nothing for a new training. Collective.
+/// The checkpoint that `options` ask for; nothing for a new training. Where keys of [training] are
+/// others than its job's, the log says so. Collective.
 /// @throws AgreedError(storage) when it is damaged
 /// @throws AgreedError(input)   when it is of another model or, without --new-data, of other data
 std::optional<io::CheckpointInfo> find_resume(comm::Communicator& world, const RunOptions& options,
                                               const std::string& run_directory,
                                               const std::string& model_text,
-                                              const std::string& data_text);
+                                              const std::string& data_text,
+                                              const std::string& deck_text);
+
+/// Elements of all slabs, for what shows progress.
+double elements(const std::vector<engine::Slab>& slabs);
 
 /// Fills the engine from a checkpoint; of other data than `data_text` it goes on with the first
 /// sample. Collective. @throws AgreedError(storage)

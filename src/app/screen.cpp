@@ -4,13 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
-#include <system_error>
 
 #include "base/log.hpp"
 #include "base/statistics.hpp"
+#include "base/terminal.hpp"
 #include "base/text.hpp"
 #include "schedule/program.hpp"
 
@@ -19,14 +19,70 @@ namespace {
 
 constexpr double slow_ratio = 1.25;  ///< measured to predicted from which on a reason is given
 
-constexpr const char* header =
-    "  step      loss  grad_norm         lr   tokens/s  TFLOP/s     MFU  iteration       left      "
-    "memory";
+/// A column of the table of steps.
+struct Column {
+  const char* name;
+  std::size_t width;
+  int rank;  ///< those of the highest rank are left out first where the terminal is narrow
+};
+constexpr std::array step_columns{
+    Column{"step", 7, 0},    Column{"loss", 8, 0},      Column{"grad_norm", 9, 0},
+    Column{"lr", 9, 2},      Column{"tokens/s", 8, 0},  Column{"TFLOP/s", 7, 4},
+    Column{"MFU", 6, 3},     Column{"iteration", 9, 0}, Column{"left", 8, 1},
+    Column{"memory", 11, 5},
+};
+using StepCells = std::array<std::string, step_columns.size()>;
 
-/// "2:05:09": hours, minutes, seconds.
+/// The cells for which there is room, in order.
+std::string step_line(const StepCells& cells, std::size_t room) {
+  int ranks = 0;
+  for (const Column& column : step_columns) ranks = std::max(ranks, column.rank);
+  const auto width = [&] {
+    std::size_t sum = 0;
+    for (const Column& column : step_columns)
+      if (column.rank <= ranks) sum += (sum > 0 ? 2 : 0) + column.width;
+    return sum;
+  };
+  while (ranks > 0 && width() > room) --ranks;
+  std::string line;
+  for (std::size_t c = 0; c < cells.size(); ++c)
+    if (step_columns[c].rank <= ranks)
+      line += fmt::format("{}{:>{}}", line.empty() ? "" : "  ", cells[c], step_columns[c].width);
+  return line;
+}
+
+std::string step_header(std::size_t room) {
+  StepCells names;
+  for (std::size_t c = 0; c < names.size(); ++c) names[c] = step_columns[c].name;
+  return step_line(names, room);
+}
+
+/// "2:05:09": hours, minutes, seconds; of hundreds of hours "12d04h".
 std::string format_left(double time_s) {
   const auto seconds = std::int64_t(std::ceil(time_s));
-  return fmt::format("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
+  const std::int64_t hours = seconds / 3600;
+  if (hours >= 100) return fmt::format("{}d{:02}h", hours / 24, hours % 24);
+  return fmt::format("{}:{:02}:{:02}", hours, seconds / 60 % 60, seconds % 60);
+}
+
+/// Four decimals, or as many digits as there is room for.
+std::string format_value(double value, std::size_t width) {
+  std::string text = fmt::format("{:.4f}", value);
+  for (int digits = 4; text.size() > width && digits > 0; --digits)
+    text = fmt::format("{:.{}g}", value, digits);
+  return text;
+}
+
+/// Three digits in seven columns.
+std::string format_speed(double tflops) {
+  const std::string text = fmt::format("{:.3g}", tflops);
+  return text.size() <= 7 ? text : fmt::format("{:.2g}", tflops);
+}
+
+std::string format_share(double share) {
+  if (!(share > 0.0)) return "-";
+  return share < 0.9995 ? fmt::format("{:.1f} %", 100.0 * share)
+                        : fmt::format("{:.0f} %", 100.0 * share);
 }
 
 std::int64_t largest(const std::vector<std::int64_t>& values) {
@@ -35,24 +91,20 @@ std::int64_t largest(const std::vector<std::int64_t>& values) {
 
 }  // namespace
 
-bool on_terminal() {
-  if (isatty(STDERR_FILENO) == 1) return true;
-  std::error_code unreadable;
-  const auto target = std::filesystem::read_symlink(
-      fmt::format("/proc/{}/fd/{}", getppid(), STDERR_FILENO), unreadable);
-  return !unreadable &&
-         (target.string().starts_with("/dev/pts/") || target.string().starts_with("/dev/tty"));
-}
-
 Screen::Screen(const ScreenSettings& settings, const Expectation& expected,
                const io::Yardstick& yardstick)
-    : settings_(settings), expected_(expected), yardstick_(yardstick), terminal_(on_terminal()) {
+    : settings_(settings),
+      expected_(expected),
+      yardstick_(yardstick),
+      terminal_(terminal::watched(STDERR_FILENO)),
+      progress_to_(terminal::watched(STDOUT_FILENO) ? stdout : stderr),
+      columns_(terminal::columns(STDOUT_FILENO)) {
   report(settings_.head);
   if (settings_.first_step >= settings_.last_step)
     report(fmt::format("{} of {} steps are done: raise training.steps, or --steps, to go on",
                        settings_.first_step, settings_.last_step));
   else if (!settings_.json)
-    say(header);
+    say(step_header(columns_));
 }
 
 /// A line of the results, at once, because standard output may be a pipe.
@@ -65,7 +117,7 @@ void Screen::report(const std::string& line) const {
   if (settings_.json)
     log::info("{}", line);
   else
-    say(line);
+    say(wrapped(line, columns_));
 }
 
 void Screen::show(const io::Row& row) {
@@ -89,15 +141,16 @@ void Screen::show(const io::Row& row) {
       say(line);
     } else {
       const double mfu = yardstick_.mfu(row.tokens_per_s);
-      say(fmt::format(
-          "{:>6}  {:>8.4f}  {:>9.4f}  {:>9.3e}  {:>9.0f}  {:>7.3g}  {:>6}  {:>9}  {:>9}  {:>10}{}",
-          done, m.loss, m.grad_norm, m.lr, row.tokens_per_s,
-          yardstick_.flops_per_s(row.tokens_per_s) / yardstick_.devices / 1e12,
-          mfu > 0.0 ? fmt::format("{:.1f} %", 100.0 * mfu) : "-", format_seconds(m.iteration_s),
-          format_left(left_s(row)), format_bytes(double(largest(row.peak_bytes))),
-          m.scaled_down ? "  gradients too large for fp16: scaled down, update skipped"
-          : m.skipped   ? "  not finite: update skipped"
-                        : ""));
+      const double flops_per_s = yardstick_.flops_per_s(row.tokens_per_s) / yardstick_.devices;
+      say(step_line(
+          {std::to_string(done), format_value(m.loss, 8), format_value(m.grad_norm, 9),
+           fmt::format("{:.3e}", m.lr), fmt::format("{:.0f}", row.tokens_per_s),
+           format_speed(flops_per_s / 1e12), format_share(mfu), format_seconds(m.iteration_s),
+           format_left(left_s(row)), format_bytes(double(largest(row.peak_bytes)))},
+          columns_));
+      if (m.skipped)
+        say(m.scaled_down ? "        gradients too large for fp16: scaled down, update skipped"
+                          : "        not finite: update skipped");
     }
   }
   if (terminal_) progress(row);
@@ -110,7 +163,7 @@ void Screen::show(const io::EvaluationRow& row) {
     line.pop_back();
     say(line);
   } else {
-    say(fmt::format("{:>6}  {:>8.4f}  validation loss", row.step, row.loss));
+    say(fmt::format("{:>7}  {:>8.4f}  validation loss", row.step, row.loss));
   }
 }
 
@@ -129,14 +182,14 @@ void Screen::progress(const io::Row& row) {
       double(row.metrics.step + 1 - settings_.first_step) /
       double(std::max<std::int64_t>(1, settings_.last_step - settings_.first_step));
   const int filled = int(share * width);
-  fmt::print(stderr, "\r[{:=<{}}>{: <{}}] {}/{}  {} left ", "", filled, "", width - filled,
+  fmt::print(progress_to_, "\r[{:=<{}}>{: <{}}] {}/{}  {} left ", "", filled, "", width - filled,
              row.metrics.step + 1, settings_.last_step, format_left(left_s(row)));
-  std::fflush(stderr);
+  std::fflush(progress_to_);
   progress_shown_ = true;
 }
 
 void Screen::clear_progress() {
-  if (progress_shown_) fmt::print(stderr, "\r\033[K");
+  if (progress_shown_) fmt::print(progress_to_, "\r\033[K");
   progress_shown_ = false;
 }
 
@@ -162,8 +215,8 @@ void Screen::report_time() const {
                      measured_s_.size(), ratio));
   if (ratio < slow_ratio) return;
   if (expected_.ranks_per_node > expected_.cores)
-    report(
-        fmt::format("slower: {} ranks share {} cores", expected_.ranks_per_node, expected_.cores));
+    report(fmt::format("slower: {} ranks share {} core{}", expected_.ranks_per_node,
+                       expected_.cores, expected_.cores == 1 ? "" : "s"));
   std::size_t slowest = 0;
   double excess_s = 0.0, busy_s = 0.0;
   for (std::size_t c = 0; c < sum_.busy_s.size(); ++c) {
@@ -190,7 +243,7 @@ void Screen::report_memory(const io::RunDescription& description) const {
   report(
       "memory: reserved = allocated = predicted; beside it what a checkpoint takes and what the "
       "process holds in all");
-  report(memory.text());
+  report(memory.text(columns_));
 }
 
 void Screen::report_channels() const {
@@ -204,7 +257,7 @@ void Screen::report_channels() const {
          format_seconds(sum_.busy_s[i] / double(measured_s_.size())),
          computes ? "-" : fmt::format("{:.0f} %", 100.0 * sum_.hidden_s[i] / sum_.busy_s[i])});
   }
-  report(channels.text());
+  report(channels.text(columns_));
 }
 
 }  // namespace brume::app

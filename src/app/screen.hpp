@@ -4,6 +4,7 @@
 
 #include <array>
 #include <chrono>
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -12,9 +13,6 @@
 #include "schedule/program.hpp"
 
 namespace brume::app {
-
-/// Whether a person watches: stderr is a terminal, or that of mpirun is, which passes ours on.
-bool on_terminal();
 
 /// What the planner expects of an iteration.
 struct Expectation {
@@ -59,7 +57,9 @@ class Screen {
   ScreenSettings settings_;
   Expectation expected_;
   io::Yardstick yardstick_;
-  bool terminal_;
+  bool terminal_;           ///< that a person watches
+  std::FILE* progress_to_;  ///< where the table goes too, because mpirun keeps no order of streams
+  std::size_t columns_;     ///< of standard output
   bool progress_shown_ = false;
   Clock::time_point first_done_;                ///< when the first step shown was
   std::vector<double> measured_s_;              ///< iteration times of the steps shown

@@ -1,6 +1,7 @@
 #include "search_watch.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,8 +11,8 @@
 #include <string>
 
 #include "base/log.hpp"
+#include "base/terminal.hpp"
 #include "base/text.hpp"
-#include "screen.hpp"
 
 namespace brume::app {
 namespace {
@@ -30,7 +31,7 @@ void interrupt(int) { interrupted = true; }
 }  // namespace
 
 SearchWatch::SearchWatch(double limit_s, Interrupt interrupt_means)
-    : limit_s_(limit_s), interrupt_(interrupt_means), terminal_(on_terminal()) {
+    : limit_s_(limit_s), interrupt_(interrupt_means), terminal_(terminal::watched(STDERR_FILENO)) {
   if (interrupt_ == Interrupt::ends_search) {
     interrupted = false;
     struct sigaction action = {};

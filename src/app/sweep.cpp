@@ -1,11 +1,13 @@
 /// @file The verb plan --sweep: how the best plan changes with one key of the deck.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <charconv>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
+#include "base/terminal.hpp"
 #include "base/text.hpp"
 #include "hardware/cluster.hpp"
 #include "planning.hpp"
@@ -114,7 +116,7 @@ int sweep(const PlanOptions& options) {
   if (options.json)
     print(json{{"key", sweep.key}, {"points", rows}}.dump(2) + "\n");
   else
-    print(table.text());
+    print(table.text(terminal::columns(STDOUT_FILENO)));
   return 0;
 }
 

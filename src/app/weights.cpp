@@ -11,6 +11,7 @@
 #include "comm/agree.hpp"
 #include "deck/deck.hpp"
 #include "interop/hugging_face.hpp"
+#include "resume.hpp"
 
 namespace brume::app {
 namespace {
@@ -95,10 +96,11 @@ void load_weights(const FirstWeights& weights, const model::Config& model, engin
   std::vector<engine::Slab> slabs = engine.slabs();
   std::erase_if(slabs, [](const engine::Slab& slab) { return slab.kind != "weight"; });
   comm::together(world, [&] {
+    Progress shown("reading the weights", elements(slabs), log::leads());
     if (weights.checkpoint)
-      io::load_slabs(*weights.checkpoint, slabs);
+      io::load_slabs(*weights.checkpoint, slabs, &shown);
     else
-      interop::PretrainedWeights(weights.directory, model).fill(slabs);
+      interop::PretrainedWeights(weights.directory, model).fill(slabs, &shown);
   });
   if (log::leads()) log::info("the weights are those of {}", weights.directory);
 }

@@ -106,26 +106,88 @@ std::string nearest(std::string_view word, std::span<const std::string> candidat
   return found;
 }
 
-std::string Table::text() const {
+namespace {
+
+using Rows = std::vector<std::vector<std::string>>;
+constexpr std::size_t gap = 2;  ///< between columns
+
+std::vector<std::size_t> widths(const Rows& rows) {
   std::vector<std::size_t> width;
-  for (const auto& row : rows_) {
+  for (const auto& row : rows) {
     width.resize(std::max(width.size(), row.size()));
     for (std::size_t c = 0; c < row.size(); ++c) width[c] = std::max(width[c], row[c].size());
   }
+  return width;
+}
+
+std::string lines(const Rows& rows) {
+  const std::vector<std::size_t> width = widths(rows);
   std::string out;
-  for (std::size_t r = 0; r < rows_.size(); ++r) {
+  for (std::size_t r = 0; r < rows.size(); ++r) {
     std::string line;
-    for (std::size_t c = 0; c < rows_[r].size(); ++c) {
-      const std::string& cell = rows_[r][c];
+    for (std::size_t c = 0; c < rows[r].size(); ++c) {
+      const std::string& cell = rows[r][c];
       // A header stands over its column as the first row below it does.
       const std::string& model =
-          r == 0 && rows_.size() > 1 && c < rows_[1].size() ? rows_[1][c] : cell;
+          r == 0 && rows.size() > 1 && c < rows[1].size() ? rows[1][c] : cell;
       line += is_number(model) ? fmt::format("{:>{}}", cell, width[c])
                                : fmt::format("{:<{}}", cell, width[c]);
-      line += "  ";
+      line.append(gap, ' ');
     }
     line.erase(line.find_last_not_of(' ') + 1);
     out += line + "\n";
+  }
+  return out;
+}
+
+/// The same rows, the words of whose last column go on below themselves.
+Rows broken(const Rows& rows, std::size_t room) {
+  Rows all;
+  for (const std::vector<std::string>& row : rows) {
+    std::vector<std::string> next = row;
+    std::string_view words = row.back();
+    while (words.size() > room) {
+      std::size_t space = words.rfind("  ", room);  // between what belongs together
+      if (space == words.npos || space == 0) space = words.rfind(' ', room);
+      if (space == words.npos) space = words.find(' ', room);
+      if (space == words.npos) break;
+      next.back() = words.substr(0, space);
+      next.back().erase(next.back().find_last_not_of(' ') + 1);
+      all.push_back(std::move(next));
+      next.assign(row.size(), "");
+      words.remove_prefix(std::min(words.find_first_not_of(' ', space), words.size()));
+    }
+    next.back() = words;
+    all.push_back(std::move(next));
+  }
+  return all;
+}
+
+}  // namespace
+
+std::string Table::text(std::size_t columns) const {
+  constexpr std::size_t least_room = 20;  // for words
+  const std::vector<std::size_t> width = widths(rows_);
+  std::size_t before_last = 0;
+  for (std::size_t c = 0; c + 1 < width.size(); ++c) before_last += width[c] + gap;
+  if (before_last + width.back() <= columns || width.size() < 3) return lines(rows_);
+  const bool words =
+      rows_.size() > 1 && rows_[1].size() == width.size() && !is_number(rows_[1].back());
+  if (words && before_last + least_room <= columns)
+    return lines(broken(rows_, columns - before_last));
+  std::string out;
+  for (std::size_t begin = 1, end; begin < width.size(); begin = end) {
+    std::size_t taken = width[0];
+    for (end = begin; end < width.size(); ++end) {
+      if (end > begin && taken + gap + width[end] > columns) break;
+      taken += gap + width[end];
+    }
+    Rows part;
+    for (const std::vector<std::string>& row : rows_) {
+      part.push_back({row.front()});
+      for (std::size_t c = begin; c < std::min(end, row.size()); ++c) part.back().push_back(row[c]);
+    }
+    out += lines(part);
   }
   return out;
 }

@@ -287,13 +287,14 @@ void PretrainedWeights::get(const Slab& slab, std::int64_t first, std::span<floa
   }
 }
 
-void PretrainedWeights::fill(const std::vector<Slab>& slabs) const {
+void PretrainedWeights::fill(const std::vector<Slab>& slabs, Progress* progress) const {
   std::vector<float> buffer;
   for (const Slab& slab : slabs)
     for (std::int64_t first = 0; first < slab.elements; first += piece_elements) {
       buffer.resize(std::size_t(std::min(piece_elements, slab.elements - first)));
       get(slab, first, buffer);
       engine::set_values(slab, first, buffer);
+      if (progress) progress->add(double(buffer.size()));
     }
 }
 

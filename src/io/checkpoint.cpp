@@ -73,7 +73,7 @@ void fill_with_zeros(const Slab& slab) {
 }
 
 /// Puts values of slab n where they belong.
-void run_copy(RankFile& file, std::size_t n, const Copy& copy) {
+void run_copy(RankFile& file, std::size_t n, const Copy& copy, Progress* progress) {
   std::vector<Run> runs = copy.runs;
   std::ranges::sort(runs, {}, &Run::from);  // so that each piece is read once
   const std::int64_t end = runs.back().from + runs.back().count;
@@ -89,6 +89,7 @@ void run_copy(RankFile& file, std::size_t n, const Copy& copy) {
       const auto rest = piece.subspan(std::size_t(from - piece_first));
       const auto part = rest.first(std::min(rest.size(), std::size_t(run.count - done)));
       engine::set_values(*copy.destination, run.to + done, part);
+      if (progress) progress->add(double(part.size()));
       done += std::int64_t(part.size());
     }
 }
@@ -178,7 +179,7 @@ CheckpointReader::CheckpointReader(const CheckpointInfo& info)
 
 CheckpointReader::~CheckpointReader() = default;
 
-void CheckpointReader::fill(std::vector<Slab>& slabs) {
+void CheckpointReader::fill(std::vector<Slab>& slabs, Progress* progress) {
   Impl& my = *impl_;
   for (const auto& [rank, by_index] : my.plan_copies(slabs)) {
     if (!my.verified.contains(rank)) verify_file(my.manifest, rank);
@@ -186,12 +187,12 @@ void CheckpointReader::fill(std::vector<Slab>& slabs) {
     RankFile file(my.manifest.info.directory / rank_file_name(rank),
                   my.manifest.files[std::size_t(rank)].slabs);
     for (const auto& [n, copies] : by_index)
-      for (const Copy& copy : copies) run_copy(file, n, copy);
+      for (const Copy& copy : copies) run_copy(file, n, copy, progress);
   }
 }
 
-void load_slabs(const CheckpointInfo& info, std::vector<Slab>& slabs) {
-  CheckpointReader(info).fill(slabs);
+void load_slabs(const CheckpointInfo& info, std::vector<Slab>& slabs, Progress* progress) {
+  CheckpointReader(info).fill(slabs, progress);
 }
 
 }  // namespace brume::io

@@ -21,20 +21,20 @@ int Plan::devices() const {
   return sum;
 }
 
-std::string table(const Plan& plan) {
+std::string table(const Plan& plan, std::size_t columns) {
   const bool grouped =
       std::ranges::any_of(plan.stages, [](const Stage& s) { return !s.group.empty(); });
   const bool on_disk = std::ranges::any_of(plan.stages, uses_disk);
-  std::vector<std::string> columns{"stage", "layers"};
-  if (grouped) columns.emplace_back("group");
-  columns.emplace_back("nodes x devices");
+  std::vector<std::string> header{"stage", "layers"};
+  if (grouped) header.emplace_back("group");
+  header.emplace_back("nodes x devices");
   std::vector<const Knob*> shown;
   for (const Knob& knob : knobs)
     if (*knob.column && (!knob.rare || used(knob, plan))) shown.push_back(&knob);
-  for (const Knob* knob : shown) columns.emplace_back(knob->column);
-  columns.push_back("offload " + symbols(false));
-  if (on_disk) columns.push_back("on disk " + symbols(true));
-  Table table(columns);
+  for (const Knob* knob : shown) header.emplace_back(knob->column);
+  header.push_back("offload " + symbols(false));
+  if (on_disk) header.push_back("on disk " + symbols(true));
+  Table table(header);
   for (int i = 0; i < plan.num_stages(); ++i) {
     const Stage& s = plan.stages[std::size_t(i)];
     std::vector<std::string> row{fmt::format("{}", i),
@@ -46,7 +46,7 @@ std::string table(const Plan& plan) {
     if (on_disk) row.push_back(ratios(s, true));
     table.add(row);
   }
-  return fmt::format("{}global batch {} = b x dp x {} microbatches{}\n", table.text(),
+  return fmt::format("{}global batch {} = b x dp x {} microbatches{}\n", table.text(columns),
                      plan.global_batch, plan.microbatches,
                      plan.run_ahead > 1
                          ? fmt::format("; each stage runs {} ahead of the next", plan.run_ahead)

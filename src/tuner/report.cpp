@@ -110,7 +110,7 @@ std::string limit_line(const Search& search) {
                      search.interrupted ? "" : "; raise it");
 }
 
-std::string next_best(const Result& result) {
+std::string next_best(const Result& result, std::size_t columns) {
   if (result.best.size() < 2) return {};
   Table table({"next", "predicted", "simulated", "device memory", "host memory", "plan"});
   for (std::size_t i = 0; i < result.best.size(); ++i) {
@@ -122,7 +122,7 @@ std::string next_best(const Result& result) {
                format_bytes(double(c.placed_device_bytes())),
                format_bytes(double(c.placed_host_bytes())), summary(c.plan)});
   }
-  return table.text();
+  return table.text(columns);
 }
 
 }  // namespace
@@ -147,10 +147,11 @@ std::string summary(const plan::Plan& plan) {
                      plan::ratios(most, false), disk);
 }
 
-std::string report(const Result& result, const hardware::Cluster& cluster) {
+std::string report(const Result& result, const hardware::Cluster& cluster, std::size_t columns) {
   const Candidate& best = result.best[0];
-  std::string text = plan::table(best.plan) + time_lines(best) + memory_lines(best, cluster) +
-                     ablation_lines(result) + next_best(result);
+  std::string text = plan::table(best.plan, columns) + time_lines(best) +
+                     memory_lines(best, cluster) + ablation_lines(result) +
+                     next_best(result, columns);
   if (!result.nearest_infeasible.empty()) text += "misses  " + result.nearest_infeasible;
   const Search& s = result.search;
   return text + limit_line(s) +
