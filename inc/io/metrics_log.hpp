@@ -39,12 +39,22 @@ std::vector<Scalar> scalars(const Row& row, const Yardstick& yardstick);
 std::string json_line(const Row& row, const Yardstick& yardstick);
 std::string json_line(const EvaluationRow& row);
 
-/// The steps from which jobs went on, as metrics.jsonl of a run directory tells; none where it is
-/// not there or cannot be read.
-std::vector<std::int64_t> resumed_steps(const std::filesystem::path& directory);
+/// What happened to a run beside its steps.
+struct Event {
+  enum class Kind { start, rollback, straggler };
+  std::int64_t step;  ///< steps done by then
+  Kind kind;
+  std::string text;  ///< for people
 
-/// Appends a line for each step, each evaluation and each start of a job, and where asked the same
-/// to TensorBoard's files. A kill cuts the last line at most; the next job goes on behind the lines
+  bool operator==(const Event&) const = default;
+};
+
+/// The events that metrics.jsonl of a run directory tells of, in its order; none where it is not
+/// there or cannot be read.
+std::vector<Event> events(const std::filesystem::path& directory);
+
+/// Appends a line for each step, each evaluation and each event, and where asked the numbers to
+/// TensorBoard's files. A kill cuts the last line at most; the next job goes on behind the lines
 /// up to the step that it resumes from. What cannot be written is left out with one warning:
 /// run.h5 has it all. Rank 0 only.
 class MetricsLog {
@@ -56,6 +66,7 @@ class MetricsLog {
 
   void add(const Row& row);
   void add(const EvaluationRow& row);
+  void add(const Event& event);
   /// Forgets what came after so many steps.
   void rewind(std::int64_t steps);
 

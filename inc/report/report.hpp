@@ -3,15 +3,25 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/text.hpp"
+#include "io/metrics_log.hpp"
 #include "io/run_file.hpp"
 #include "io/trace.hpp"
 #include "plan/plan.hpp"
 
 namespace brume::report {
+
+/// Another plan that would be faster, by the times that were measured.
+struct Change {
+  std::string what;  ///< "one layer from stage 2 to stage 1"
+  double gain;       ///< share of an iteration
+  int stage = -1;    ///< that it relieves; -1: all
+};
 
 struct Run {
   std::string name;
@@ -19,8 +29,10 @@ struct Run {
   plan::Plan plan;
   std::vector<io::Row> rows;  ///< of all steps
   std::vector<io::EvaluationRow> evaluations;
-  std::vector<std::int64_t> resumed;  ///< steps done when a job went on
-  io::Trace trace;                    ///< of the last step; empty where the run wrote none
+  std::vector<io::Event> events;
+  io::Trace trace;  ///< of the last step; empty where the run wrote none
+  /// The best first; nothing where no planner was asked.
+  std::optional<std::vector<Change>> changes;
 };
 
 /// @throws Error(input) where the directory has no run.h5, or a file of it is damaged
@@ -30,7 +42,7 @@ Run read_run(const std::filesystem::path& directory);
 /// steps, where an iteration's time goes, its timeline. Several runs are laid over each other.
 std::string html(std::span<const Run> runs);
 
-/// The numbers and hints of that page.
-std::string text(std::span<const Run> runs);
+/// The numbers and hints of that page, in lines of at most so many columns.
+std::string text(std::span<const Run> runs, std::size_t columns = usual_columns);
 
 }  // namespace brume::report

@@ -2,6 +2,7 @@
 /// takes.
 #pragma once
 
+#include <array>
 #include <span>
 #include <vector>
 
@@ -18,6 +19,9 @@ struct Simulation {
   std::vector<std::vector<Span>> spans;  ///< [program][task]
 };
 
+/// By how many times its price the tasks of a stage's channel take longer: [stage][channel].
+using Pace = std::vector<std::array<double, num_channels>>;
+
 /// Ranks of a group that `rank` belongs to, in group order.
 std::vector<int> group_ranks(const plan::Plan& plan, int rank, Group group);
 
@@ -30,10 +34,11 @@ double task_s(const Task& task, const Program& program, const plan::Plan& plan,
 /// waits and, for transfers between ranks, its partners are ready; tasks of one rank slow each
 /// other down as their group's interference model says.
 ///
+/// @param pace  measured beside predicted; none: tasks take what they are priced
 /// @throws Error(bug) when the Programs deadlock
 /// @throws OutOfTime  when the deadline passes
 Simulation simulate(std::span<const Program> programs, const plan::Plan& plan,
                     const model::Config& model, const hardware::Machine& machine,
-                    const Deadline& deadline = {});
+                    const Deadline& deadline = {}, const Pace& pace = {});
 
 }  // namespace brume::schedule

@@ -144,7 +144,8 @@ TEST_F(ReportTest, ReadsWhatRunsWrite) {
   const report::Run run = read_run(directory);
   EXPECT_EQ(run.rows.size(), 1000u);
   EXPECT_EQ(run.rows[600].metrics.step, 600);
-  EXPECT_EQ(run.resumed, std::vector<std::int64_t>{600});
+  ASSERT_EQ(run.events.size(), 2u);
+  EXPECT_EQ(run.events[1], (io::Event{600, io::Event::Kind::start, ""}));
   EXPECT_EQ(run.trace.measured.size(), 4u);
   EXPECT_EQ(run.trace.predicted[3].rank, 3);
   EXPECT_NEAR(run.trace.measured[1].times[0].end_s, 0.06, 1e-9);
@@ -166,6 +167,46 @@ TEST_F(ReportTest, HintsNameWhatStandsOut) {
   };
   EXPECT_TRUE(said("stage 0 computes 100 % longer than the others (60.00 ms beside 30.00 ms)"));
   EXPECT_TRUE(said("collectives of data parallelism: 30 % of the last iteration on stage 1"));
+}
+
+TEST_F(ReportTest, HintsSayWhatThePlannerFound) {
+  report::Run run = read_run(write_run("run", 20));
+  const auto unequal = [&] {
+    for (const std::string& hint : hints(run, summary(run)))
+      if (hint.starts_with("stage 0 computes")) return hint.substr(hint.find(": ") + 2);
+    return std::string();
+  };
+  EXPECT_EQ(unequal(), "fewer layers there may be faster");  // nobody asked
+  run.changes = std::vector<Change>{{"one layer to stage 0", 0.5, 1}};
+  EXPECT_EQ(unequal(), "one layer elsewhere would not be faster");
+  run.changes->push_back({"one layer to stage 1", 0.041, 0});
+  EXPECT_EQ(unequal(), "one layer to stage 1 would give 4.1 %");
+  run.changes->insert(run.changes->begin(), Change{"microbatches twice as large", 0.9, -1});
+  EXPECT_EQ(hints(run, summary(run))[0],
+            "microbatches twice as large would give 90 %, by the times measured");
+}
+
+TEST_F(ReportTest, MarksResumesAndFaultsOnTheCurves) {
+  const fs::path directory = write_run("run", 1000);
+  {
+    io::MetricsLog resumed(directory, {}, {}, 600, false);
+    resumed.add(io::Event{700, io::Event::Kind::straggler, "rank 3 is <slower>"});
+    resumed.rewind(650);
+    resumed.add(io::Event{650, io::Event::Kind::rollback, "step 660 was not finite"});
+    resumed.add(io::Event{800, io::Event::Kind::straggler, "rank 2 is <slower>"});
+  }
+  const report::Run run = read_run(directory);
+  ASSERT_EQ(run.events.size(), 4u);  // the rollback forgot the first straggler
+  const std::string page = html({&run, 1});
+  expect_well_formed(page);
+  EXPECT_EQ(count(page, "<path class=\"mark\""), 6u);         // the resume, on each chart
+  EXPECT_EQ(count(page, "<path class=\"mark fault\""), 18u);  // skipped, rollback, straggler
+  for (const char* said :
+       {"<title>resumed after step 600</title>", "<title>step 650: step 660 was not finite</title>",
+        "<title>step 800: rank 2 is &lt;slower&gt;</title>",
+        "<title>step 8: not finite, no update</title>"})
+    EXPECT_EQ(count(page, said), 6u) << said;
+  EXPECT_NE(text({&run, 1}).find("step 800: rank 2 is <slower>"), std::string::npos);
 }
 
 TEST_F(ReportTest, APageHasAllPicturesAndNothingFromElsewhere) {

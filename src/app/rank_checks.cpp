@@ -14,17 +14,24 @@
 
 namespace brume::app {
 
-void RankChecks::after_step(const engine::StepMetrics& metrics) {
-  name_stragglers(metrics);
+std::vector<std::string> RankChecks::after_step(const engine::StepMetrics& metrics) {
+  std::vector<std::string> said = name_stragglers(metrics);
   if (compare_every_ > 0 && engine_.steps_done() % compare_every_ == 0) compare_replicas();
+  return said;
 }
 
-void RankChecks::name_stragglers(const engine::StepMetrics& metrics) {
-  for (const engine::Straggler& slow : stragglers_.add(metrics.busy_s, metrics.iteration_s, crew_))
-    if (crew_.rank() == 0)
-      log::warn("rank {} is slower than the others of its stage: {} takes {} a step, theirs {}",
-                slow.rank, schedule::name(slow.channel), format_seconds(slow.typical_s),
-                format_seconds(slow.peers_s));
+std::vector<std::string> RankChecks::name_stragglers(const engine::StepMetrics& metrics) {
+  std::vector<std::string> said;
+  for (const engine::Straggler& slow :
+       stragglers_.add(metrics.busy_s, metrics.iteration_s, crew_)) {
+    if (crew_.rank() != 0) continue;
+    said.push_back(
+        fmt::format("rank {} is slower than the others of its stage: {} takes {} a step, theirs {}",
+                    slow.rank, schedule::name(slow.channel), format_seconds(slow.typical_s),
+                    format_seconds(slow.peers_s)));
+    log::warn("{}", said.back());
+  }
+  return said;
 }
 
 void RankChecks::compare_replicas() {

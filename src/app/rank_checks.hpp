@@ -1,6 +1,9 @@
 /// @file What ranks find out about each other while they train.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "comm/communicator.hpp"
 #include "engine/engine.hpp"
 #include "engine/stragglers.hpp"
@@ -25,11 +28,12 @@ class RankChecks {
   /// Judges the step just made. Collective.
   ///
   /// @param metrics  this rank's, with an iteration time on which all ranks agree
+  /// @return what it said of stragglers, on rank 0
   /// @throws AgreedError(network)  where copies of a weight differ
-  void after_step(const engine::StepMetrics& metrics);
+  std::vector<std::string> after_step(const engine::StepMetrics& metrics);
 
  private:
-  void name_stragglers(const engine::StepMetrics& metrics);
+  std::vector<std::string> name_stragglers(const engine::StepMetrics& metrics);
   void compare_replicas();
 
   const plan::Plan& plan_;

@@ -1,23 +1,28 @@
 /// @file The verb `report`.
 #include "report/report.hpp"
 
-#include <fmt/format.h>
+#include <unistd.h>
 
-#include <cstdio>
 #include <filesystem>
 #include <vector>
 
+#include "advice.hpp"
 #include "base/files.hpp"
 #include "base/log.hpp"
+#include "base/terminal.hpp"
+#include "planning.hpp"
 #include "verbs.hpp"
 
 namespace brume::app {
 
 int report(const ReportOptions& options) {
   std::vector<report::Run> runs;
-  for (const std::string& directory : options.runs) runs.push_back(report::read_run(directory));
+  for (const std::string& directory : options.runs) {
+    runs.push_back(report::read_run(directory));
+    runs.back().changes = changes(runs.back());
+  }
   if (options.text) {
-    fmt::print("{}", report::text(runs));
+    print(report::text(runs, terminal::columns(STDOUT_FILENO)));
     return 0;
   }
   const std::filesystem::path path =

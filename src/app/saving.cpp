@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <string>
 
 #include "base/error.hpp"
@@ -40,6 +41,10 @@ Saving::Saving(const Prepared& run, const comm::Session& session, comm::Communic
   const double node_bytes = *std::max_element(all.begin(), copies) * session.ranks_per_node();
   write_s_ = node_bytes / usual_disk_bytes_per_s;
   limit_s_ = least_write_limit_s + node_bytes / slowest_disk_bytes_per_s;
+  if (crew.rank() == 0 && run.deck.output.checkpoints)
+    log::debug("checkpoints: this rank writes {}; {}", format_bytes(double(own_bytes_)),
+               copy_bytes_[0] > 0.0 ? "training goes on beside a copy of it"
+                                    : "training waits, because there is no memory for a copy");
 }
 
 /// Beside arenas, which are there by now, and what libraries will take.
@@ -101,6 +106,9 @@ void Saving::write(const io::RunDescription& description, std::optional<double> 
   }
   const double stood_s = std::chrono::duration<double>(Clock::now() - begin).count();
   clock_->wrote(stood_s, write_s_, Clock::now());
+  if (crew_.rank() == 0 && std::isfinite(clock_->interval_s()))
+    log::debug("checkpoints: this one held training up for {}, the next one is due in {}",
+               format_seconds(stood_s), format_seconds(clock_->interval_s()));
 }
 
 /// What the writer throws here may be the failure of the one before.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -156,6 +157,9 @@ class Training {
       return fmt::format("stage {}, step {}: {}", stage, engine_->steps_done() + 1,
                          engine_->in_flight());
     });
+    if (leader_)
+      log::debug("threads: {} a rank, because {} ranks share this node's {} cores", threads_, ranks,
+                 device::this_processor().given_cores);
     if (const device::Description device = device::describe_device();
         leader_ && device.memory_bytes)
       log::info("{}: {} of {} are taken, this rank's arena among them", device.name,
@@ -201,7 +205,7 @@ class Training {
       if (!recovery_->went_back(metrics))
         after_step(stopped);
       else if (leader_)
-        rewind_metrics();
+        rewind_metrics(metrics.step + 1);
     }
     return stopped && engine_->steps_done() < run_.last_step ? int(Failure::stopped) : 0;
   }
@@ -261,7 +265,7 @@ class Training {
     iteration_s_ += 0.1 * (metrics.iteration_s - iteration_s_);
     if (shared[2] > 0.0) saving_->note_write_s(shared[2]);
     checkpoint_due_ = checkpoint_due_ || shared[3] > 0.0;
-    checks_->after_step(metrics);
+    const std::vector<std::string> stragglers = checks_->after_step(metrics);
     if (leader_) {
       io::Row row{
           .metrics = metrics,
@@ -270,13 +274,20 @@ class Training {
       screen_->show(row);
       metrics_log_->add(row);
       run_file_->add(std::move(row));
+      for (const std::string& said : stragglers)
+        metrics_log_->add(io::Event{metrics.step + 1, io::Event::Kind::straggler, said});
     }
     return shared[1] > 0.0;
   }
 
-  void rewind_metrics() {
-    run_file_->rewind(engine_->steps_done());
-    metrics_log_->rewind(engine_->steps_done());
+  /// @param bad_step  whose batch is left out from now on
+  void rewind_metrics(std::int64_t bad_step) {
+    const std::int64_t done = engine_->steps_done();
+    run_file_->rewind(done);
+    metrics_log_->rewind(done);
+    metrics_log_->add(io::Event{
+        done, io::Event::Kind::rollback,
+        fmt::format("step {} was not finite: back to the checkpoint of step {}", bad_step, done)});
   }
 
   void after_step(bool stopped) {

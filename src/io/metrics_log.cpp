@@ -1,6 +1,7 @@
 #include "io/metrics_log.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -18,6 +19,7 @@ using nlohmann::ordered_json;
 
 constexpr std::int64_t max_line_bytes = 1 << 20;  ///< that a line of ours never has
 constexpr const char* valid_loss = "valid_loss";
+constexpr std::array kinds{"start", "rollback", "straggler"};  ///< of events
 
 double now_s() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -35,6 +37,12 @@ std::int64_t step_of_line(std::string_view line) {
   const auto object = nlohmann::json::parse(line, nullptr, false);
   if (!object.is_object() || !object.contains("step")) return -1;
   return object["step"].is_number_unsigned() ? object["step"].get<std::int64_t>() : -1;
+}
+
+/// What an event says, where its line has it.
+std::string text_of(const nlohmann::json& object) {
+  return object.contains("text") && object["text"].is_string() ? object["text"].get<std::string>()
+                                                               : std::string();
 }
 
 /// How many bytes lines of the first `steps` steps take: those before the first line of a later
@@ -90,14 +98,19 @@ std::string json_line(const EvaluationRow& row) {
   return text(line);
 }
 
-std::vector<std::int64_t> resumed_steps(const fs::path& directory) {
-  std::vector<std::int64_t> steps;
+std::vector<Event> events(const fs::path& directory) {
+  std::vector<Event> all;
   std::ifstream in(directory / "metrics.jsonl");
-  for (std::string line; std::getline(in, line);)
-    if (const std::int64_t step = step_of_line(line);
-        step > 0 && line.find("\"event\":\"start\"") != line.npos)
-      steps.push_back(step);
-  return steps;
+  for (std::string line; std::getline(in, line);) {
+    if (line.find("\"event\"") == line.npos) continue;
+    const auto object = nlohmann::json::parse(line, nullptr, false);
+    const std::int64_t step = step_of_line(line);
+    if (step < 0 || !object.contains("event") || !object["event"].is_string()) continue;
+    for (std::size_t kind = 0; kind < kinds.size(); ++kind)
+      if (object["event"] == kinds[kind])
+        all.push_back({step, Event::Kind(int(kind)), text_of(object)});
+  }
+  return all;
 }
 
 MetricsLog::MetricsLog(const fs::path& directory, const RunDescription& description,
@@ -105,7 +118,7 @@ MetricsLog::MetricsLog(const fs::path& directory, const RunDescription& descript
     : path_(directory / "metrics.jsonl"), yardstick_(yardstick) {
   open_at(resumed_step);
   ordered_json line = stamped(resumed_step);
-  line["event"] = "start";
+  line["event"] = kinds[std::size_t(Event::Kind::start)];
   line["version"] = description.version;
   line["ranks"] = description.ranks;
   lines_->append(text(line));
@@ -145,6 +158,15 @@ void MetricsLog::add(const EvaluationRow& row) {
     lines_->append(json_line(row));
     const Scalar scalar{valid_loss, row.loss};
     if (events_) events_->add(row.step, {&scalar, 1});
+  });
+}
+
+void MetricsLog::add(const Event& event) {
+  or_warn([&] {
+    ordered_json line = stamped(event.step);
+    line["event"] = kinds[std::size_t(event.kind)];
+    line["text"] = event.text;
+    lines_->append(text(line));
   });
 }
 

@@ -30,6 +30,7 @@ figure {{ margin: 0; }} .charts {{ display: grid; gap: 1rem 2rem;
   grid-template-columns: repeat(auto-fit, minmax(420px, 1fr)); }}
 svg {{ width: 100%; height: auto; }} svg text {{ font-size: 11px; fill: var(--soft); }}
 .grid {{ stroke: var(--grid); }} .mark {{ stroke: var(--soft); stroke-dasharray: 4 3; }}
+.fault {{ stroke: var(--c5); stroke-dasharray: none; }}
 .line {{ fill: none; stroke-width: 1.5; }} .pale {{ opacity: .45; }}
 .key {{ display: inline-block; width: 1em; height: .7em; margin: 0 .3em 0 .8em; }}
 .bar {{ display: flex; height: 16px; width: 100%; min-width: 320px; }}

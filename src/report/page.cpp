@@ -88,13 +88,45 @@ double largest(const std::vector<std::int64_t>& values) {
   return values.empty() ? std::nan("") : double(*std::ranges::max_element(values));
 }
 
+/// What happened beside the steps that went well, in the order of steps.
+std::vector<Mark> marks(const Run& run) {
+  std::vector<Mark> all;
+  for (const io::Event& event : run.events) {
+    const bool starts = event.kind == io::Event::Kind::start;
+    if (starts && event.step == 0) continue;
+    all.push_back({double(event.step),
+                   starts ? fmt::format("resumed after step {}", event.step)
+                          : fmt::format("step {}: {}", event.step, event.text),
+                   !starts});
+  }
+  for (const io::Row& row : run.rows)
+    if (row.metrics.skipped)
+      all.push_back({double(row.metrics.step + 1),
+                     fmt::format("step {}: not finite, no update", row.metrics.step + 1), true});
+  std::ranges::stable_sort(all, {}, &Mark::x);
+  return all;
+}
+
+/// The same in words.
+std::string happenings(const Run& run) {
+  constexpr std::size_t most = 50;
+  const std::vector<Mark> all = marks(run);
+  if (all.empty()) return "";
+  std::string out =
+      "<p class=\"note\">Vertical lines: dashed where a job resumed, solid where something went "
+      "wrong.</p>\n<ul>";
+  for (std::size_t i = 0; i < std::min(most, all.size()); ++i)
+    out += fmt::format("<li>{}</li>\n", escaped(all[i].text));
+  if (all.size() > most) out += fmt::format("<li>and {} more</li>\n", all.size() - most);
+  return out + "</ul>\n";
+}
+
 /// A chart of each run's values.
 Chart chart(std::span<const Run> runs, std::string title, const Value& value) {
   Chart chart{.title = std::move(title), .series = {}, .marks = {}};
   for (std::size_t i = 0; i < runs.size(); ++i)
     chart.series.push_back(series(runs[i], runs[i].name, int(i), value));
-  if (runs.size() == 1)
-    for (const std::int64_t step : runs[0].resumed) chart.marks.push_back(double(step));
+  if (runs.size() == 1) chart.marks = marks(runs[0]);
   return chart;
 }
 
@@ -239,14 +271,14 @@ std::string html(std::span<const Run> runs) {
   }
   out += "<h2>Step by step</h2>\n" + charts(runs);
   if (runs.size() == 1)
-    out += details(runs[0], summaries[0]);
+    out += happenings(runs[0]) + details(runs[0], summaries[0]);
   else
     for (std::size_t i = 0; i < runs.size(); ++i)
       out += fmt::format("<h1>{}</h1>\n", escaped(runs[i].name)) + details(runs[i], summaries[i]);
   return page(names, out);
 }
 
-std::string text(std::span<const Run> runs) {
+std::string text(std::span<const Run> runs, std::size_t room) {
   Table table(columns);
   std::string rest;
   for (const Run& run : runs) {
@@ -254,10 +286,12 @@ std::string text(std::span<const Run> runs) {
     table.add(cells(run, s));
     Table time(time_header());
     for (std::vector<std::string>& row : time_rows(s)) time.add(std::move(row));
-    if (!s.stages.empty()) rest += fmt::format("\nlast iteration of {}\n{}", run.name, time.text());
+    if (!s.stages.empty())
+      rest += fmt::format("\nlast iteration of {}\n{}", run.name, time.text(room));
     for (const std::string& hint : hints(run, s)) rest += fmt::format("{}: {}\n", run.name, hint);
+    for (const Mark& mark : marks(run)) rest += fmt::format("{}: {}\n", run.name, mark.text);
   }
-  return table.text() + rest;
+  return wrapped(table.text(room) + rest, room);
 }
 
 }  // namespace brume::report

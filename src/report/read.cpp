@@ -1,7 +1,6 @@
 #include <utility>
 
 #include "base/error.hpp"
-#include "io/metrics_log.hpp"
 #include "report/report.hpp"
 
 namespace brume::report {
@@ -19,8 +18,9 @@ Run read_run(const fs::path& directory) {
           .plan = {},
           .rows = {},
           .evaluations = std::move(content.evaluations),
-          .resumed = io::resumed_steps(directory),
-          .trace = {}};
+          .events = io::events(directory),
+          .trace = {},
+          .changes = {}};
   run.plan = plan::parse(run.description.plan_text, file.string());
   for (const io::RunPart& part : content.parts)
     for (io::Row& row : io::read_part(directory, part)) run.rows.push_back(std::move(row));

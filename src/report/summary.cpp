@@ -43,6 +43,18 @@ std::pair<const char*, const char*> advice(Share share, const plan::Plan& plan) 
 
 double median_of(std::vector<double> values) { return values.empty() ? 0.0 : median(values); }
 
+std::string would_give(const Change& change) {
+  return fmt::format("{} would give {}", change.what, format_percent(change.gain));
+}
+
+/// What the planner found that relieves no stage in particular.
+void add_changes(const Run& run, std::vector<Hint>& hints) {
+  if (!run.changes) return;
+  for (const Change& change : *run.changes)
+    if (change.stage < 0)
+      hints.emplace_back(change.gain, would_give(change) + ", by the times measured");
+}
+
 /// The stage that computes longest, beside the others.
 void add_unequal_stages(const Run& run, const Summary& s, std::vector<Hint>& hints) {
   if (s.stages.size() < 2) return;
@@ -53,14 +65,17 @@ void add_unequal_stages(const Run& run, const Summary& s, std::vector<Hint>& hin
   others_s = (others_s - computing(*slowest)) / double(s.stages.size() - 1);
   const double more = computing(*slowest) / others_s - 1.0;
   if (!(more > worth_a_hint)) return;
-  const int layers = run.plan.stages[std::size_t(slowest->stage)].layers;
+  std::string remedy = "fewer layers there may be faster";
+  if (run.changes) {
+    const auto relief = std::ranges::find(*run.changes, slowest->stage, &Change::stage);
+    remedy = relief == run.changes->end() ? "one layer elsewhere would not be faster"
+                                          : would_give(*relief);
+  }
   hints.emplace_back(
       (computing(*slowest) - others_s) / s.last_measured_s,
-      fmt::format("stage {} computes {:.0f} % longer than the others ({} beside {}); it has {} "
-                  "layer{}, about {} each: fewer may be faster",
+      fmt::format("stage {} computes {:.0f} % longer than the others ({} beside {}): {}",
                   slowest->stage, 100.0 * more, format_seconds(computing(*slowest)),
-                  format_seconds(others_s), layers, layers == 1 ? "" : "s",
-                  format_seconds(computing(*slowest) / std::max(1, layers))));
+                  format_seconds(others_s), remedy));
 }
 
 /// What nothing hides.
@@ -186,6 +201,7 @@ std::vector<std::string> hints(const Run& run, const Summary& s) {
   if (s.last_is_usual()) {
     add_unequal_stages(run, s, found);
     add_exposed(run.plan, s, found);
+    add_changes(run, found);
   }
   if (s.ratio() > 1.25)
     found.emplace_back(1.0 - 1.0 / s.ratio(),

@@ -127,6 +127,18 @@ void add_series(std::string& out, const Series& series, const Axes& axes) {
                  series.pale ? " pale" : "", path);
 }
 
+void add_marks(std::string& out, const std::vector<Mark>& marks, const Axes& axes) {
+  double last = -1.0;
+  for (const Mark& mark : marks) {
+    const double x = axes.at_x(mark.x);
+    if (mark.x < axes.x.low || mark.x > axes.x.high || std::abs(x - last) < 1.0) continue;
+    last = x;
+    fmt::format_to(std::back_inserter(out),
+                   "<path class=\"mark{}\" d=\"M{:.1f} {}V{}\"><title>{}</title></path>",
+                   mark.fault ? " fault" : "", x, top, height - bottom, escaped(mark.text));
+  }
+}
+
 }  // namespace
 
 std::string escaped(std::string_view text) {
@@ -154,12 +166,7 @@ std::string svg(const Chart& chart) {
       "aria-label=\"{}\">",
       escaped(chart.title), width, height, escaped(chart.title));
   add_grid(out, axes);
-  for (const double mark : chart.marks)
-    if (mark >= axes.x.low && mark <= axes.x.high)
-      fmt::format_to(std::back_inserter(out),
-                     "<path class=\"mark\" d=\"M{:.1f} {}V{}\"><title>resumed after step {}</title>"
-                     "</path>",
-                     axes.at_x(mark), top, height - bottom, mark);
+  add_marks(out, chart.marks, axes);
   for (const Series& series : chart.series) add_series(out, series, axes);
   out += "</svg>";
   if (chart.series.size() > 1) {

@@ -23,10 +23,16 @@ struct Series {
   std::vector<Point> points;  ///< x rises; those that are not finite leave a gap
 };
 
+struct Mark {
+  double x;
+  std::string text;
+  bool fault = false;
+};
+
 struct Chart {
   std::string title;
   std::vector<Series> series;  ///< named in a legend where there are several
-  std::vector<double> marks;   ///< vertical lines, at steps where a job resumed
+  std::vector<Mark> marks;     ///< vertical lines, of those within a pixel the first
 };
 
 /// Text with what HTML gives a meaning to written out.

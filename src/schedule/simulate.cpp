@@ -141,7 +141,7 @@ double task_s(const Task& task, const Program& program, const plan::Plan& plan,
 
 Simulation simulate(std::span<const Program> programs, const plan::Plan& plan,
                     const model::Config& model, const hardware::Machine& machine,
-                    const Deadline& deadline) {
+                    const Deadline& deadline, const Pace& pace) {
   const Activities activities(programs, plan);
   require(activities.unmatched.empty(), Failure::bug, "{}",
           activities.unmatched.empty() ? "" : activities.unmatched[0]);
@@ -163,7 +163,13 @@ Simulation simulate(std::span<const Program> programs, const plan::Plan& plan,
       double work_s = 0.0;
       for (const Member& m : activities.timed[std::size_t(activity)]) {
         const Program& program = programs[std::size_t(m.program)];
-        work_s += times.of(program.task(m.task), program.rank);
+        const Task& task = program.task(m.task);
+        const double once_s = times.of(task, program.rank);
+        work_s +=
+            pace.empty()
+                ? once_s
+                : once_s * pace.at(std::size_t(
+                               plan::place(plan, program.rank).stage))[std::size_t(task.channel)];
       }
       clockwork.start(activity, work_s);
       for (const Member& m : activities.members[std::size_t(activity)])
