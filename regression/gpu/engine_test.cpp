@@ -46,6 +46,7 @@ TEST(OnGpu, KnobsAloneAndTogetherTrainLikeOneRank) {
                                 plan_of(1, 1, 2, {})};
   for (const plan::Stage& knob : knobs) plans.push_back(plan_of(1, 1, 1, knob));
   for (int level : {1, 2, 3}) plans.push_back(plan_of(1, 2, 1, {.zero_level = level}));
+  for (int level : {1, 3}) plans.push_back(plan_of(1, 4, 1, {.zero_level = level, .replicas = 2}));
   plans.push_back(plan_of(2, 2, 2,
                           {.zero_level = 3,
                            .ckpt_layers = 1,

@@ -3,34 +3,13 @@
 #include <gtest/gtest.h>
 
 #include "base/error.hpp"
+#include "llama_deck.hpp"
 
 namespace brume::interop {
 namespace {
 
-const char* const text = R"([model]
-family       = "llama"
-num_layers   = 32
-hidden_size  = 4096
-num_heads    = 32
-num_kv_heads = 8
-ffn_size     = 14336
-seq_len      = 8192
-vocab_size   = 128256
-tied_head    = false
-[training]
-steps        = 100
-global_batch = 64
-precision    = "bf16"
-[data]
-train = "t"
-[cluster]
-devices_per_node = 8
-memory_gib       = 80
-host_memory_gib  = 100
-)";
-
 struct TorchTitan : testing::Test {
-  deck::Deck deck = deck::parse(text, "a.toml");
+  deck::Deck deck = deck::parse(test::llama_deck, "a.toml");
   model::Config model = model::config(deck.model, "bf16");
   plan::Plan plan{.global_batch = 64,
                   .microbatches = 16,

@@ -7,37 +7,15 @@
 
 #include "interop/megatron.hpp"
 #include "interop/torchtitan.hpp"
+#include "llama_deck.hpp"
 #include "refusal.hpp"
 
 namespace brume::interop {
 namespace {
 
-const char* const text = R"([model]
-family       = "llama"
-num_layers   = 32
-hidden_size  = 4096
-num_heads    = 32
-num_kv_heads = 8
-ffn_size     = 14336
-seq_len      = 8192
-vocab_size   = 128256
-tied_head    = false
-[training]
-steps        = 100
-global_batch = 64
-precision    = "bf16"
-[data]
-train = "t"
-[cluster]
-nodes            = 2
-devices_per_node = 8
-memory_gib       = 80
-host_memory_gib  = 100
-)";
-
 struct TrainerSpaces : testing::TestWithParam<const char*> {
   deck::Deck deck = [] {
-    deck::Deck parsed = deck::parse(text, "a.toml");
+    deck::Deck parsed = deck::parse(test::llama_deck, "a.toml");
     parsed.search.trainer = GetParam();
     return parsed;
   }();

@@ -149,7 +149,7 @@ double iteration_s(const plan::Plan& plan, const model::Config& model,
 
 /// Whether the plan can be run where the run was.
 bool can_run(const plan::Plan& plan, const model::Config& model, const hardware::Machine& machine,
-          const hardware::Cluster& cluster) {
+             const hardware::Cluster& cluster) {
   try {
     plan::check(plan, model, cluster);
   } catch (const Error&) {

@@ -236,6 +236,10 @@ std::vector<Named> test_plans(const model::Config& model, int ranks, int ranks_p
         stage.act_offload_ratio = 0.5;
   }
   plans.push_back({"sharded, recomputed, offloaded", all});
+  if (ranks > 2 && ranks % 2 == 0) {
+    for (plan::Stage& stage : all.stages) stage.replicas = 2;
+    plans.push_back({"sharded in two replicas", all});
+  }
   return plans;
 }
 
