@@ -90,6 +90,11 @@ two_groups one other
 plan '' 4 other 2 1 > plan.toml
 deck=deck.toml start left_out --plan plan.toml $long --set output.directory=left_out
 wait_for "$a_step"
+for process in $(ranks); do  # the first two do not train
+  ! tr '\0' '\n' < "/proc/$process/environ" | grep -q '^OMPI_COMM_WORLD_RANK=[01]$' || kill -USR1 "$process"
+done
+sleep 2
+kill -0 "$job" || { cat "$log"; echo "a rank that does not train has ended the job"; exit 1; }
 kill -USR1 "$job"
 ends_with 75
 has_stopped left_out

@@ -44,7 +44,10 @@ int run(const RunOptions& options) {
   return on_all_ranks([&](comm::Session& session, comm::Communicator& job) {
     const Prepared prepared = prepare(options, session, job);
     const std::unique_ptr<comm::Communicator> crew = join_crew(prepared, job);
-    if (!crew) return leave_together(job, 0);
+    if (!crew) {
+      signals.ignore();  // those that train answer them, and end this rank with them
+      return leave_together(job, 0);
+    }
     try {
       return leave_together(job, train(options, prepared, session, *crew, signals, start));
     } catch (const comm::AgreedError& error) {
