@@ -29,7 +29,7 @@ brume_add_test(slow.failing_memory slow 2 ${CMAKE_CURRENT_SOURCE_DIR}/fault/fail
 set_property(TEST fault.failing_memory slow.failing_memory APPEND PROPERTY ENVIRONMENT
   BRUME_FAILING_MEMORY=$<TARGET_FILE:failing_memory>)
 set_tests_properties(slow.failing_memory PROPERTIES TIMEOUT 3600)
-set_tests_properties(fault.failing_memory fault.failing_files mpi.elastic PROPERTIES TIMEOUT 900)  # where cores are shared
+set_tests_properties(fault.failing_memory fault.failing_files fault.folders mpi.elastic PROPERTIES TIMEOUT 900)  # where cores are shared
 
 brume_script(outputs LABEL fault RANKS 1)
 brume_script(folders LABEL fault RANKS 2)
