@@ -24,9 +24,8 @@ struct Straggler {
 /// no other rank: compute, copies, disk. In collectives the fast ranks wait for the slow one.
 class Stragglers {
  public:
-  /// Ranks are compared by their last blocks of steps, so many of them, each of one step or, if
-  /// that takes less, as many as fill a time. Fewer may show no more than what else a node had to
-  /// do.
+  /// Ranks are compared after this many blocks of steps, each of one step or, if that takes less,
+  /// as many as fill a time. Fewer may show no more than what else a node had to do.
   static constexpr std::size_t least_blocks = 20;
   static constexpr double block_s = 0.5;
   static constexpr double excess = 1.1;  ///< of the time that peers take
@@ -35,7 +34,7 @@ class Stragglers {
 
   explicit Stragglers(const plan::Plan& plan);
 
-  /// Notes this rank's step. After each block it compares; collective.
+  /// Notes this rank's step. After enough of them it compares; collective.
   ///
   /// @param iteration_s  the same on all ranks
   /// @return             ranks, each once in the object's life, of which three blocks of four took
@@ -46,7 +45,7 @@ class Stragglers {
 
  private:
   std::vector<int> stage_of_;      ///< [rank]
-  std::vector<BusyTimes> blocks_;  ///< the last ones: means of their steps
+  std::vector<BusyTimes> blocks_;  ///< since the last comparison: means of their steps
   BusyTimes sum_{};                ///< over the steps of the next block
   int steps_ = 0;                  ///< of these
   double time_s_ = 0.0;

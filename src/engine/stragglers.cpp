@@ -53,7 +53,6 @@ std::vector<Straggler> Stragglers::add(const BusyTimes& busy_s, double iteration
   steps_ = 0;
   time_s_ = 0.0;
   if (blocks_.size() < least_blocks) return {};
-  if (blocks_.size() > least_blocks) blocks_.erase(blocks_.begin());
 
   Table typical_s(world.size()), lower_s(world.size());
   for (std::size_t c = 0; c < own_channels.size(); ++c) {
@@ -62,6 +61,7 @@ std::vector<Straggler> Stragglers::add(const BusyTimes& busy_s, double iteration
     typical_s.of(world.rank())[c] = median(times);
     lower_s.of(world.rank())[c] = lower_quartile(times);
   }
+  blocks_.clear();
   typical_s.share(world);
   lower_s.share(world);
 
