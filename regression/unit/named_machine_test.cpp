@@ -147,7 +147,7 @@ TEST(ShippedMachines, MultiplyEightBitsFaster) {
     };
     EXPECT_GT(gain(16384), 1.95);
     EXPECT_LT(gain(16384), speed + 0.01);
-    EXPECT_LT(gain(2048), 1.7);
+    EXPECT_LT(gain(2048), 1.75);
     EXPECT_GT(gain(2048), 1.1);
   }
   EXPECT_GE(with, 4);

@@ -97,8 +97,8 @@ std::string float8_text(const hardware::Profile& profile) {
     return "products of linear layers take bf16's time and that of rounding: the profile has no "
            "fp8_flops_per_s";
   return fmt::format(
-      "products of linear layers at {:.3g} of {:.3g} TFLOP/s in 8 bits, as large a "
-      "share of the peak as in bf16 (assumed), and the time of rounding",
+      "products of linear layers at {:.4g} TFLOP/s instead of bf16's {:.4g}, of which as large a "
+      "share is reached (assumed), and the time of rounding",
       1e-12 * profile.fp8_flops_per_s, 1e-12 * profile.flops_per_s);
 }
 
