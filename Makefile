@@ -38,7 +38,7 @@ FUZZ_SECONDS  ?= 20
 FUZZ_CLANG    ?= 16
 FUZZ_PACKAGES := clang-$(FUZZ_CLANG) libclang-rt-$(FUZZ_CLANG)-dev libomp-$(FUZZ_CLANG)-dev
 
-.PHONY: all deps deps-slurm configure run check fuzz golden-update perf format format-check install clean
+.PHONY: all deps deps-slurm configure run check fuzz golden-update perf format format-check install dist-binary clean
 
 all: configure
 	cmake --build $(BUILD) -j $(JOBS)
@@ -110,5 +110,11 @@ format-check: deps
 install: all
 	cmake --install $(BUILD)
 
+# brume.tar.gz runs where nothing but glibc is: the program for any x86-64, its libraries, Open MPI, decks, job templates.
+dist-binary: PACKAGES += patchelf
+dist-binary:
+	@$(MAKE) all BUILD=build-dist NATIVE=OFF PACKAGES="$(PACKAGES)"
+	jobs/pack.sh build-dist brume.tar.gz
+
 clean:
-	rm -rf build build-address build-undefined build-thread build-fuzz
+	rm -rf build build-address build-undefined build-thread build-fuzz build-dist brume.tar.gz

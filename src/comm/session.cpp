@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <numeric>
 #include <string_view>
@@ -35,6 +36,17 @@ auto end_process(const char* missing) {
   };
 }
 
+/// An Open MPI that was packed with the program lies beside it, in no folder that it was built for.
+void find_packed_mpi() {
+  namespace fs = std::filesystem;
+  std::error_code none;
+  const fs::path program = fs::read_symlink("/proc/self/exe", none);
+  const fs::path packed = program.parent_path().parent_path() / "libexec/openmpi";
+  if (none || !fs::is_directory(packed, none)) return;
+  ::setenv("OPAL_PREFIX", packed.c_str(), 0);
+  ::setenv("PMIX_INSTALL_PREFIX", (packed / "pmix").c_str(), 0);
+}
+
 /// How long all ranks may take until they have met [s]: thousands take minutes. Where no launcher
 /// says how many there are, there may be as many.
 double start_limit_s() {
@@ -44,6 +56,7 @@ double start_limit_s() {
 }
 
 void start_mpi() {
+  find_packed_mpi();
   const Watchdog watchdog(start_limit_s(), end_process("started"));
   int started = 0;
   check_mpi(MPI_Initialized(&started));
