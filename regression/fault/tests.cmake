@@ -29,10 +29,11 @@ brume_add_test(slow.failing_memory slow 2 ${CMAKE_CURRENT_SOURCE_DIR}/fault/fail
 set_property(TEST fault.failing_memory slow.failing_memory APPEND PROPERTY ENVIRONMENT
   BRUME_FAILING_MEMORY=$<TARGET_FILE:failing_memory>)
 set_tests_properties(slow.failing_memory PROPERTIES TIMEOUT 3600)
-set_tests_properties(fault.failing_memory fault.failing_files fault.folders mpi.elastic PROPERTIES TIMEOUT 900)  # where cores are shared
 
 brume_script(outputs LABEL fault RANKS 1)
 brume_script(folders LABEL fault RANKS 2)
+# Where cores are shared.
+set_tests_properties(fault.failing_memory fault.failing_files fault.folders mpi.elastic PROPERTIES TIMEOUT 900)
 brume_script(ctrl_c LABEL fault RANKS 1)
 # Those with two labels take minutes: `ctest -L fault` runs them, `make check` does not.
 brume_add_test(fault.kills "fault;slow" 4 ${CMAKE_CURRENT_SOURCE_DIR}/slow/soak.sh 1500)
