@@ -10,16 +10,16 @@ _brume_cuda() {
       /usr/local/nvidia/lib64 /usr/lib/x86_64-linux-gnu; do
       [ -e "$folder/$name" ] && echo "$folder" && break
     done
-  done | awk '!seen[$0]++' | paste -sd :
+  done | awk '!seen[$0]++' | sed 's/^/:/' | tr -d '\n'
 }
 # The compiler's libraries: those of the system where they are new enough, as other programs here load them.
 _brume_newer() {
   local theirs
   theirs=$(ldconfig -p 2> /dev/null | awk '$1 == "libstdc++.so.6" { print $NF; exit }')
-  [ -n "$theirs" ] && grep -q GLIBCXX_3.4.30 "$theirs" && ldconfig -p | grep -q libgomp.so.1 || echo "$bundle/lib/newer:"
+  [ -n "$theirs" ] && grep -q GLIBCXX_3.4.30 "$theirs" && ldconfig -p | grep -q libgomp.so.1 || echo ":$bundle/lib/newer"
 }
 export PATH=$bundle/bin:$PATH
-export LD_LIBRARY_PATH=$bundle/lib:$(_brume_newer)$(_brume_cuda)${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export LD_LIBRARY_PATH=$bundle/lib$(_brume_newer)$(_brume_cuda)${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 # Open MPI and PMIx look for their plugins where they were built unless they are told.
 export OPAL_PREFIX=$bundle OPAL_EXEC_PREFIX=$bundle OPAL_BINDIR=$bundle/bin OPAL_LIBDIR=$bundle/lib OPAL_PKGLIBDIR=$bundle/lib/openmpi3 \
   OPAL_DATADIR=$bundle/share OPAL_PKGDATADIR=$bundle/share/openmpi OPAL_SYSCONFDIR=$bundle/etc/openmpi

@@ -102,9 +102,10 @@ END
 # brume_on NAME COMMAND [OPTION...]: the command for that deck
 brume_on() { mpirun -n 1 brume "$2" "$1.toml" "${@:3}"; }
 
-export -f tests tokens train brume_on
+export bundle
+export -f machine libraries tests tokens train brume_on
 first() {
-  part libraries 60 bash -c "$(declare -f libraries); libraries"
+  part libraries 60 bash -c libraries
   part selftest 120 mpirun -n 1 brume selftest
   part "kernels" 120 bash -c 'tests unit_'
   part "streams, NCCL, cuBLASLt" 120 bash -c 'tests gpu_'
@@ -138,7 +139,7 @@ big() {
 }
 
 : > "$log"
-part machine 60 bash -c "bundle='$bundle'; $(declare -f machine); machine"
+part machine 60 bash -c machine
 for step in "${@:-first}"; do
   case $step in
     first | perf | sanitizer | big) "$step" ;;
