@@ -9,6 +9,7 @@ deck=${1:?usage: jobs/mpirun.sh DECK RANKS [MPIRUN OPTION...]}
 ranks=${2:?usage: jobs/mpirun.sh DECK RANKS [MPIRUN OPTION...]}
 shift 2
 brume=${BRUME:-build/brume}
+command -v "$brume" > /dev/null || { echo "no program $brume: name it by BRUME=" >&2; exit 2; }
 
 # -q: mpirun adds no lines of its own to what brume says when it ends with an error.
 # mpirun passes USR1 on to all ranks at once. TERM and INT it would pass on late, and kill the ranks a second later.
