@@ -3,18 +3,12 @@
 # tokenizer, predicts that better, and goes out to Transformers. The last line of the walk needs
 # $BRUME_PYTHON (default: python3) with torch and transformers 5, else it is left out.
 set -eu
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
+. "$BRUME_REGRESSION_DIR/walk.sh"
 ln -s "$BRUME_REGRESSION_DIR/data/hugging_face/gpt2" gpt2
-ln -s "$BRUME_REGRESSION_DIR/unit" notes
-mkdir build && ln -s "$BRUME" build/brume
-fail() { echo "$*"; exit 1; }
 
 # The commands below the heading; this model is random, so it learns at a higher rate.
-awk '/^## / { here = /Hugging Face/ } here && sub(/^    /, "")' "$BRUME_REGRESSION_DIR/../README.md" > walk
-[ "$(grep -c build/brume walk)" -ge 6 ] || { cat walk; fail "the walk is gone from README"; }
-export OMPI_MCA_rmaps_base_oversubscribe=1 HF_HUB_OFFLINE=1
+walk 'A model of Hugging Face, fine-tuned on your own text' 6
+export HF_HUB_OFFLINE=1
 own="--set cluster.profile=$BRUME_REGRESSION_DIR/decks/profile.toml --set training.optimizer.lr=1e-2"
 python=${BRUME_PYTHON:-python3}
 "$python" -c 'import torch, transformers; assert transformers.__version__ >= "5"' 2> /dev/null ||
