@@ -36,18 +36,30 @@ in_root() {
   shift 3
   env -i $within OMPI_MCA_plm_rsh_agent="/$name/bin/orted" HOME=/root TMPDIR=/tmp OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
     LD_LIBRARY_PATH="/$name/lib:/$name/lib/newer:/cuda$libraries" "$chroot" "$root" "$@" > "$root/tmp/out" 2>&1 || got=$?
-  if [ "$got" -ne "$code" ] || ! grep -qE -- "$says" "$root/tmp/out"; then
+  if [ "$got" -ne "$code" ] || { [ -n "$says" ] && ! grep -qE -- "$says" "$root/tmp/out"; }; then
     echo "FAILED: $* ended with $got instead of $code, or did not say '$says':"
     tail -n 15 "$root/tmp/out"
     failed=1
   else
-    echo "ok ($got): $*: $(grep -E -m 1 -- "$says" "$root/tmp/out" | cut -c 1-150)"
+    echo "ok ($got): $*: $(grep -E -m 1 -- "$says" "$root/tmp/out" | cut -c 1-150 || true)"
   fi
 }
 if grep -q 'of CUDA: .*libcuda' "$root/$name/manifest"; then
   driver='libcuda.so.1: cannot open shared object file'
-  for program in "$root/$name"/bin/brume "$root/$name"/tests/*; do in_root '' 127 "$driver" "${program#"$root"}"; done
-  for program in "$root/$name"/tests/gpu_*; do in_root ':/stub' 77 '^' "${program#"$root"}"; done
+  for program in "$root/$name"/bin/brume "$root/$name"/tests/*; do
+    # What asks the CUDA runtime alone hears from that that there is no driver, and skips its tests.
+    if grep -q 'libcuda\.so\.1' "$program"; then
+      in_root '' 127 "$driver" "${program#"$root"}"
+    else
+      in_root '' 77 '' "${program#"$root"}"
+    fi
+  done
+  for program in "$root/$name"/tests/gpu_*; do
+    case $program in
+      */gpu_attention) in_root ':/stub' 1 'shows none to the job' "${program#"$root"}" ;;  # as all tests of kernels
+      *) in_root ':/stub' 77 '' "${program#"$root"}" ;;
+    esac
+  done
   in_root ':/stub' 4 'device|driver' "/$name/bin/brume" selftest
 else
   for program in "$root/$name"/tests/*; do in_root '' 0 'PASSED' "${program#"$root"}"; done
