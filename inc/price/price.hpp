@@ -67,7 +67,7 @@ struct Ranks {
 
   auto operator<=>(const Ranks&) const = default;
 };
-/// By plan::spreads.
+/// plan::spreads says where they are.
 Ranks tp_ranks(const plan::Stage& stage);
 Ranks dp_ranks(const plan::Stage& stage);
 Ranks shard_ranks(const plan::Stage& stage);
