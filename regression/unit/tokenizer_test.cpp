@@ -199,6 +199,28 @@ TEST(Tokenizer, WhatIsNoModelOfSentencePieceIsRefused) {
   EXPECT_THROW(Tokenizer(folder / "missing.model"), Error);
 }
 
+// A piece that begins with a zero byte is an empty one to the library's table, which throws.
+TEST(Tokenizer, ZerosInAModelOfSentencePieceAreReadOrRefused) {
+  const std::string whole = all_of(folder / "unigram.model");
+  const fs::path directory =
+      fs::temp_directory_path() / ("brume-zeros-" + std::to_string(::getpid()));
+  fs::create_directory(directory);
+  int refused = 0;
+  for (std::size_t at = 0; at < whole.size(); at += 5) {
+    std::string content = whole;
+    content[at] = '\0';
+    std::ofstream(directory / "tokenizer.model", std::ios::binary | std::ios::trunc) << content;
+    try {
+      const Tokenizer tokenizer(directory);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.failure(), Failure::input) << "byte " << at << ": " << error.what();
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 100);
+  fs::remove_all(directory);
+}
+
 // Letters, marks, digits and what joins words stand beside no word of its own.
 TEST(Tokenizer, AddedTokensOfSingleWordsStandAlone) {
   Tokenizer tokenizer(folder / "mistral.json");

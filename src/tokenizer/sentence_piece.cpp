@@ -2,7 +2,9 @@
 
 #include <sentencepiece_processor.h>
 
+#include <exception>
 #include <string>
+#include <string_view>
 
 #include "base/error.hpp"
 #include "base/files.hpp"
@@ -13,6 +15,18 @@ namespace {
 
 constexpr std::int64_t most_model_bytes = std::int64_t{1} << 28;
 
+/// Why the library does not take a model; empty where it does. It throws where it cannot make its
+/// table of pieces, as of one that begins with a zero byte.
+std::string refusal(sentencepiece::SentencePieceProcessor& model, std::string_view content) {
+  try {
+    const auto status = model.LoadFromSerializedProto(content);
+    if (!status.ok()) return status.ToString();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return model.GetPieceSize() > 0 ? "" : "it has no pieces";
+}
+
 /// The byte that a piece <0x41> stands for.
 char byte_of(const std::string& piece) { return char(std::stoi(piece.substr(3, 2), nullptr, 16)); }
 
@@ -22,9 +36,8 @@ SentencePiece::SentencePiece(const std::filesystem::path& path)
     : model_(std::make_unique<sentencepiece::SentencePieceProcessor>()) {
   const std::string name = path.string();
   const Bytes content = read_file(path, Failure::input, most_model_bytes, Links::follow);
-  const auto status = model_->LoadFromSerializedProto(as_text(content));
-  require(status.ok() && model_->GetPieceSize() > 0, Failure::input,
-          "{}: is no model of SentencePiece: {}", name, status.message());
+  const std::string why = refusal(*model_, as_text(content));
+  require(why.empty(), Failure::input, "{}: is no model of SentencePiece: {}", name, why);
   for (int id = 0; id < model_->GetPieceSize(); ++id) {
     const std::string& piece = model_->IdToPiece(id);
     const bool special = model_->IsControl(id) || model_->IsUnknown(id);
