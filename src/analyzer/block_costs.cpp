@@ -83,7 +83,7 @@ BlockCosts block_costs(const model::Config& model, const Costs& costs, const mod
   const Variables v;
   const KeptState s = kept_state(block);
   const Expr later = less(1.0, v.G);  // some microbatch comes before the last
-  const plan::Sharded<Expr> shards = plan::sharded(v.z, Expr(v.dp / v.R));
+  const plan::Sharded<Expr> shards = v.sharded();
   const Expr fresh_bytes = grad_bytes * s.grads_staged * s.grads;
   return {
       .update = update(model, costs, s),

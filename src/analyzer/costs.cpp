@@ -165,8 +165,7 @@ Expr Costs::replica_reduction(const Expr& bytes) const {
 
 Expr Costs::weight_gather(const Expr& bytes) const {
   const auto& [nodes, per_node] = spreads_.shards;
-  const Expr is_sharded = plan::sharded(v_.z, Expr(v_.dp / v_.R)).optimizer;
-  return Expr::call(all_gather_, {nodes, per_node, bytes * is_sharded});
+  return Expr::call(all_gather_, {nodes, per_node, bytes * v_.sharded().optimizer});
 }
 
 Expr Costs::send(const Expr& bytes) const { return Expr::call(send_, {v_.n, v_.m, bytes}); }

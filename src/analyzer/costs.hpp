@@ -23,6 +23,8 @@ struct Variables {
        a = Expr::variable("a"), ad = Expr::variable("ad"), p = Expr::variable("p"),
        r = Expr::variable("r"), G = Expr::variable("G"), S = Expr::variable("S"),
        n = Expr::variable("n"), m = Expr::variable("m"), R = Expr::variable("R");
+
+  plan::Sharded<Expr> sharded() const { return plan::sharded(z, Expr(dp / R)); }
 };
 
 /// 1 where a <= b, else 0.

@@ -8,7 +8,7 @@ StateMemory::StateMemory(const model::Config& model, StageRole role)
     : role_(role),
       tied_(model.tied_head && role.first && role.last),
       first_(role.first ? 0.0 : 1.0),
-      late_(plan::sharded(v_.z, Expr(v_.dp / v_.R)).grads) {
+      late_(v_.sharded().grads) {
   const std::vector<model::Block> blocks = model::blocks(model);
   const double weight_bytes = model::weight_bytes(model.precision),
                optimizer_bytes = model::optimizer_bytes(model.precision);

@@ -244,7 +244,6 @@ int plan(const PlanOptions& options) {
     write_file(options.html, report::html(pictured(given, result, look, "Plan for " + options.deck,
                                                    said(usual_columns))));
   if (other) log::info("{}", other->text(best.seconds()));
-  if (!keys.trainer.empty()) log::info("{}", without_trainer(given, keys, best.seconds()));
   if (options.explain)
     log::info("{}", analyzer::explain(best.plan, given.model, given.machine, given.cluster));
   if (!options.output.empty()) keep(best.plan, options.output);
@@ -277,6 +276,8 @@ int plan(const PlanOptions& options) {
   } else if (options.output.empty()) {
     print(plan::text(best.plan));
   }
+  // The plan is out by now, whatever ends another search.
+  if (!keys.trainer.empty()) log::info("{}", without_trainer(given, keys, best.seconds()));
   return 0;
 }
 

@@ -12,6 +12,12 @@ namespace {
 using deck::SearchKeys;
 using plan::Stage;
 
+/// Whether a list of the deck allows a value; an empty list allows all.
+template <class T>
+bool allows(const std::vector<T>& list, T value) {
+  return list.empty() || std::ranges::find(list, value) != list.end();
+}
+
 /// Leaves those of a list that are among these values; an empty list holds all.
 /// @throws Error(input) where nothing is left
 template <class T>
@@ -40,7 +46,7 @@ SearchKeys common(SearchKeys keys) {
 std::vector<int> from_to(const std::vector<int>& list, int first, int last) {
   std::vector<int> found;
   for (int value = first; value <= last; ++value)
-    if (list.empty() || std::ranges::find(list, value) != list.end()) found.push_back(value);
+    if (allows(list, value)) found.push_back(value);
   return found;
 }
 
@@ -104,14 +110,11 @@ std::vector<SearchKeys> megatron_searches(SearchKeys keys, int most_stages) {
   std::vector<SearchKeys> found;
   for (SearchKeys search : one_and_several(keys, most_stages)) {
     const std::vector<int> levels = search.zero_levels;
-    const auto allows = [&](int level) {
-      return levels.empty() || std::ranges::find(levels, level) != levels.end();
-    };
-    if (allows(0) || allows(1)) {
+    if (allows(levels, 0) || allows(levels, 1)) {
       keep(search, search.zero_levels, "zero_levels", {0, 1});
       found.push_back(search);
     }
-    if (search.stages != std::vector{1} || !(allows(2) || allows(3))) continue;
+    if (search.stages != std::vector{1} || !(allows(levels, 2) || allows(levels, 3))) continue;
     search.zero_levels = levels;
     keep(search, search.zero_levels, "zero_levels", {2, 3});
     keep(search, search.optim_offload, "optim_offload", {0.0});
@@ -129,10 +132,9 @@ std::vector<SearchKeys> torchtitan_searches(const SearchKeys& keys, int most_sta
   for (const SearchKeys& search : one_and_several(keys, most_stages))
     for (const double share : {0.0, 1.0}) {
       SearchKeys one = search;
-      const auto may = [&](const std::vector<double>& list) {
-        return list.empty() || std::ranges::find(list, share) != list.end();
-      };
-      if (!may(one.weight_offload) || !may(one.grad_offload) || !may(one.optim_offload)) continue;
+      if (!allows(one.weight_offload, share) || !allows(one.grad_offload, share) ||
+          !allows(one.optim_offload, share))
+        continue;
       one.weight_offload = one.grad_offload = one.optim_offload = {share};
       keep(search, one.zero_levels, "zero_levels",
            share > 0.0 ? std::vector{2, 3} : std::vector{0, 2, 3});
