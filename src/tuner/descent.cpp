@@ -11,6 +11,7 @@ namespace {
 constexpr int most_given = 3;           ///< layers
 constexpr std::size_t most_timed = 32;  ///< neighbours of a choice, those of the least bounds
 constexpr int most_steps = 16, most_in_vain = 4;
+constexpr int most_far = 1;  ///< in vain, while nothing is faster than the fastest plan known
 
 struct ByKnobs {
   bool operator()(const std::vector<Point>& a, const std::vector<Point>& b) const {
@@ -95,17 +96,19 @@ class Neighbours {
 }  // namespace
 
 std::vector<Timed> descend(const Pipeline& pipeline, const TimeOf& time, std::vector<Timed> from,
-                           std::size_t width) {
+                           std::size_t width, double known_s) {
   std::set<std::vector<Point>, ByKnobs> seen;
   for (const Timed& choice : from) seen.insert(choice.stages);
-  const auto keep_fastest = [width](std::vector<Timed>& choices) {
+  const auto keep_fastest = [](std::vector<Timed>& choices, std::size_t count) {
     std::ranges::stable_sort(choices, {}, &Timed::seconds);
-    choices.resize(std::min(choices.size(), width));
+    choices.resize(std::min(choices.size(), count));
   };
-  double fastest_s = infinity;
-  for (const Timed& choice : from) fastest_s = std::min(fastest_s, choice.seconds);
+  keep_fastest(from, width);
+  double fastest_s = from.empty() ? infinity : from[0].seconds;
+  if (fastest_s >= known_s) keep_fastest(from, 1);
   std::vector<Timed> best;
-  for (int step = 0, in_vain = 0; step < most_steps && in_vain < most_in_vain; ++step) {
+  for (int step = 0, in_vain = 0; step < most_steps; ++step) {
+    if (in_vain == (fastest_s < known_s ? most_in_vain : most_far)) break;
     std::vector<Timed> next;
     for (const Timed& choice : from) {
       if (pipeline.deadline.left_s() <= 0.0) return best;
@@ -118,9 +121,9 @@ std::vector<Timed> descend(const Pipeline& pipeline, const TimeOf& time, std::ve
       }
     }
     if (next.empty()) break;
-    keep_fastest(next);
+    keep_fastest(next, width);
     best.insert(best.end(), next.begin(), next.end());
-    keep_fastest(best);
+    keep_fastest(best, width);
     in_vain = best[0].seconds < fastest_s ? 0 : in_vain + 1;
     fastest_s = std::min(fastest_s, best[0].seconds);
     from = std::move(next);

@@ -20,10 +20,12 @@ using TimeOf = std::function<double(const std::vector<Point>& stages)>;
 /// their bounds, so beside those that it offers there may be faster ones. A neighbour differs in
 /// the strategy of one stage, or of all stages that share it, on a mesh as large; or a stage gives
 /// layers to another one. Those whose bound is not below the fastest time are not timed.
-/// @param from   choices that are timed
-/// @param width  choices that each step begins with. @return of those that it
-///               met on its way as many at most, fastest first
+/// @param from     choices that are timed
+/// @param width    choices that each step begins with
+/// @param known_s  where none is faster than that, only the fastest takes a step, and goes on while
+///                 that helps
+/// @return of those that it met on its way at most `width`, fastest first
 std::vector<Timed> descend(const Pipeline& pipeline, const TimeOf& time, std::vector<Timed> from,
-                           std::size_t width);
+                           std::size_t width, double known_s);
 
 }  // namespace brume::tuner

@@ -22,6 +22,8 @@ constexpr int threshold_rounds = 3;
 /// Plans that a frame offers; more would only differ in knobs that hardly matter.
 constexpr std::size_t most_offers = 4;
 
+constexpr double worth_steps = 1.03;  ///< steps gain so much, of the time of the fastest plan known
+
 constexpr std::size_t most_labels_grow = 8;  ///< times as many where a merged choice does not fit
 
 // GLPK settles so many points in milliseconds.
@@ -299,8 +301,8 @@ std::vector<Offer> FrameSearch::offers(Grid& grid, const Pipeline& pipeline, con
                  {choice.stages, seconds});
     if (found.size() > most_offers) found.pop_back();
   }
-  if (!found.empty() && frame_.num_stages > 1 && found[0].seconds < known_s)
-    for (Timed& beside : descend(pipeline, predicted_s, found, most_offers))
+  if (!found.empty() && frame_.num_stages > 1 && found[0].seconds < known_s * worth_steps)
+    for (Timed& beside : descend(pipeline, predicted_s, found, most_offers, known_s))
       found.push_back(std::move(beside));
   std::vector<Offer> offers;
   for (Timed& choice : found) {

@@ -22,6 +22,7 @@ Label in_front(const Pipeline& pipeline, const Label& later, const Point& point,
             trips = (frame.microbatches - 1) / (in_flight + 1) + 1;
   const double t = point.stable_s;
   Label label{.trip_s = point.shortest_s() + way_s + later.trip_s,
+              .front_s = point.shortest_s(),
               .least_s = 0.0,
               .alone_s = std::max(later.alone_s, (frame.microbatches - 1) * t + point.alone_s()),
               .layout = point.layout,
@@ -37,8 +38,14 @@ Label in_front(const Pipeline& pipeline, const Label& later, const Point& point,
       is_first ? pipeline.messages.tied(label.layout, label.last_layout, longest_s)
                : analyzer::TiedTimes{};
   label.least_s = std::max(own_s, trips_s);
-  if (after > 0)
-    label.least_s = std::max(label.least_s, point.whole_s() + way_s + later.least_s + tied.table_s);
+  if (after > 0) {
+    const int later_flight = frame.in_flight(after - 1);
+    const int turns = (frame.microbatches - 1 - later_flight) / (in_flight - later_flight + 1) + 1;
+    const double turns_s =
+        turns * (point.shortest_s() + way_s + later.front_s) + later_flight * point.shortest_s();
+    label.least_s =
+        std::max({label.least_s, turns_s, point.whole_s() + way_s + later.least_s + tied.table_s});
+  }
   label.least_s += tied.gradient_s;
   return label;
 }
@@ -78,7 +85,9 @@ class DynamicProgram {
   void extend(int after, const States::State& from, const Mesh& mesh, const Arc& arc, States& next);
   void offer(std::vector<int>& labels, const Label& label);
   bool beats(const Label& a, const Label& b) const {
-    if (a.trip_s > b.trip_s || a.least_s > b.least_s || a.alone_s > b.alone_s) return false;
+    if (a.trip_s > b.trip_s || a.front_s > b.front_s || a.least_s > b.least_s ||
+        a.alone_s > b.alone_s)
+      return false;
     if (!pipeline_.messages.no_slower(a.layout, b.layout) ||
         !pipeline_.messages.no_slower_as_last(a.last_layout, b.last_layout))
       return false;
@@ -222,6 +231,7 @@ void DynamicProgram::offer(std::vector<int>& labels, const Label& label) {
   if (merged.layout != label.layout) merged.layout = -1;
   if (merged.last_layout != label.last_layout) merged.last_layout = -1;
   merged.trip_s = std::min(merged.trip_s, label.trip_s);
+  merged.front_s = std::min(merged.front_s, label.front_s);
   merged.least_s = std::min(merged.least_s, label.least_s);
   merged.alone_s = std::min(merged.alone_s, label.alone_s);
   for (std::size_t g = 0; g < merged.host_bytes.size(); ++g)
@@ -267,7 +277,7 @@ Choices DynamicProgram::solve() {
   Choices found{.bound_s = cutoff_s_, .best = {}};
   if (capacity_->first(0, 0) < pipeline_.num_layers) return {};
   States next(capacity_->uses().size(), pipeline_.num_layers);
-  labels_.push_back({0.0, 0.0, 0.0});
+  labels_.emplace_back();
   next.labels(0, 0) = {0};
   for (int after = 0; after < pipeline_.frame.num_stages; ++after)
     for (const States::State& state : next.take()) extend(after, state, next);
@@ -287,7 +297,7 @@ Choices DynamicProgram::solve() {
 }  // namespace
 
 double least_s(const Pipeline& pipeline, const std::vector<Point>& stages) {
-  Label label{0.0, 0.0, 0.0};
+  Label label;
   for (int after = 0; after < int(stages.size()); ++after)
     label = in_front(pipeline, label, stages[stages.size() - 1 - std::size_t(after)], after);
   return label.bound_s();

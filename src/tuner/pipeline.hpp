@@ -8,11 +8,15 @@
 /// the stages after it, an iteration takes at least
 ///
 ///   max_i [ sum_{j<i} (w_j + 2 m_j) + max((G - 1) t_i + w_i + max(0, R_i - p_i t_i),
-///                                         (ceil(G / (p_i + 1)) - 1) (r_i + R_i) + w_i + R_i) ]
+///                                         (ceil(G / (p_i + 1)) - 1) (r_i + R_i) + w_i + R_i,
+///                                         n_i (r_i + 2 m_i + r_{i+1}) + p_{i+1} r_i) ]
 ///
 /// because stage i waits for the stages before it to fill, and they for it to drain; meanwhile it
 /// works on G microbatches, and the last one's way through the later stages may be longer than the
-/// backwards that are left to do; and after p_i + 1 forwards it waits for a round trip.
+/// backwards that are left to do; after p_i + 1 forwards it waits for a round trip; and forward f
+/// of stage i comes before forward f of stage i + 1, that before its backward f - p_{i+1}, that
+/// before the backward here, and that before forward f + c with c = p_i - p_{i+1} + 1, which makes
+/// n_i = ceil((G - p_{i+1}) / c) turns from forward p_{i+1} on.
 #pragma once
 
 #include <span>

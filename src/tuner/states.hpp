@@ -13,9 +13,10 @@ namespace brume::tuner {
 
 /// A way to place the last stages.
 struct Label {
-  double trip_s;   ///< the fastest microbatch through them and back, with its messages
-  double least_s;  ///< no iteration of them alone is faster
-  double alone_s;  ///< the longest that one of them works, were nothing to hide its updates
+  double trip_s = 0.0;   ///< the fastest microbatch through them and back, with its messages
+  double front_s = 0.0;  ///< the share of the first of them in that
+  double least_s = 0.0;  ///< no iteration of them alone is faster
+  double alone_s = 0.0;  ///< the longest that one of them works, were nothing to hide its updates
   int layout = -1, last_layout = -1;  ///< of the first and of the last of them
   PerGroup<double> host_bytes{};      ///< on each group's node that has room for more, if shared
   int next = -1;                      ///< label of the stages after
