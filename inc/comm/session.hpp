@@ -38,8 +38,8 @@ class Session {
 
   /// Lets ranks listen to each other (see Heartbeat) until the session ends. Collective.
   void watch_peers(double limit_s, std::function<void(const SilentRank&)> on_silence);
-  void set_silence_limit(double limit_s);              ///< [s] that watch_peers allows
-  void set_doing(std::function<std::string()> doing);  ///< see Heartbeat
+  void set_silence_limit(double limit_s);        ///< [s] that watch_peers allows
+  void set_doing(std::function<Doing()> doing);  ///< see Heartbeat
 
   /// Ends all processes of the job, where MPI has started in this one. Any thread.
   static void abort(int exit_code);

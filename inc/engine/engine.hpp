@@ -62,10 +62,11 @@ struct Settings {
   Optimizer optimizer;
   double loss_scale = 0.0;  ///< a power of two; 0: LossScaling's in fp16, 1 else
   std::uint64_t seed = 1;
-  int threads = 1;      ///< cores this rank computes with
-  int first_core = -1;  ///< of those on its node; -1: wherever the system puts them
-  std::string scratch;  ///< directory for what lies on disk; empty: $TMPDIR, else /tmp
-  bool overlap = true;  ///< false: transfers run only while nothing computes
+  int threads = 1;                ///< cores this rank computes with
+  int first_core = -1;            ///< of those on its node; -1: wherever the system puts them
+  std::string scratch;            ///< directory for what lies on disk; empty: $TMPDIR, else /tmp
+  std::int64_t beside_bytes = 0;  ///< host memory that the rank will take beside its plan
+  bool overlap = true;            ///< false: transfers run only while nothing computes
   bool one_collective =
       false;  ///< one at a time, of all groups; also where BRUME_TRANSPORT says so
   bool check_memory =
@@ -146,6 +147,10 @@ struct OwnLoss {
   std::int64_t misses = 0;  ///< targets that are less likely than another token
 };
 
+/// Slabs of which an engine with this Program makes checkpoints, without memory.
+std::vector<Slab> slabs_of(const schedule::Program& program, const plan::Plan& plan,
+                           const model::Config& model);
+
 class Engine {
  public:
   /// Makes communicators, takes memory, sets initial weights. Collective over `world`, which must
@@ -184,7 +189,8 @@ class Engine {
 
   const schedule::Program& program() const;               ///< of training
   const std::vector<schedule::Span>& last_times() const;  ///< of the last step, by task
-  std::string in_flight() const;  ///< tasks running now, for the watchdog; any thread
+  std::string in_flight() const;     ///< tasks running now, for the watchdog; any thread
+  std::vector<int> awaited() const;  ///< other ranks without which these do not end; any thread
 
  private:
   struct Impl;

@@ -30,6 +30,12 @@ set_property(TEST fault.failing_memory slow.failing_memory APPEND PROPERTY ENVIR
   BRUME_FAILING_MEMORY=$<TARGET_FILE:failing_memory>)
 set_tests_properties(slow.failing_memory PROPERTIES TIMEOUT 3600)
 
+add_library(early_signal MODULE fault/early_signal.c)
+brume_script(early_signal LABEL fault RANKS 1)
+set_property(TEST fault.early_signal APPEND PROPERTY ENVIRONMENT
+  BRUME_EARLY_SIGNALS=$<TARGET_FILE:early_signal>)
+
+brume_script(node_memory LABEL fault RANKS 4)
 brume_script(outputs LABEL fault RANKS 1)
 brume_script(folders LABEL fault RANKS 2)
 # Where cores are shared.

@@ -5,6 +5,7 @@
 #include <future>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "../../src/comm/mpi_communicator.hpp"
 #include "mpi_main.hpp"
@@ -79,7 +80,11 @@ TEST(Heartbeat, TheNextRankNamesASilentOne) {
   {
     Heartbeat heartbeat(world().rank(), world().rank() == 3 ? short_s : 60.0,
                         [&](const SilentRank& rank) { silent.set_value(rank); });
-    heartbeat.set_doing([] { return "rank " + std::to_string(world().rank()) + "'s work"; });
+    // Ranks 1 and 3 wait for rank 2, rank 0 for rank 3.
+    heartbeat.set_doing([] {
+      return Doing{"rank " + std::to_string(world().rank()) + "'s work",
+                   {world().rank() == 0 ? 3 : 2}};
+    });
     if (world().rank() == 3) named.wait();
     world().barrier();
     heartbeat.set_limit(short_s);
@@ -93,7 +98,12 @@ TEST(Heartbeat, TheNextRankNamesASilentOne) {
   EXPECT_EQ(rank.host == "dumb", world().rank() == 3) << rank.host;
   // Rank 3 has sent signs since it was told what to say.
   EXPECT_EQ(rank.doing, world().rank() == 3 ? "a dream" : "rank 3's work");
-  EXPECT_EQ(rank.listener_doing, world().rank() == 3 ? "rank 3's work" : "rank 0's work");
+  std::vector<int> waiting;
+  for (const WaitingRank& one : rank.waiting) {
+    waiting.push_back(one.rank);
+    EXPECT_EQ(one.doing, "rank " + std::to_string(one.rank) + "'s work");
+  }
+  EXPECT_EQ(waiting, world().rank() == 3 ? std::vector({1, 3}) : std::vector({0}));
   EXPECT_GE(rank.silence_s, short_s);
   EXPECT_LE(rank.silence_s, short_s + 2.0);
 }

@@ -1,6 +1,6 @@
 #!/bin/sh
 # A rank that is stopped, in training or before it, ends the job with 5 and is named with its host, and in training with
-# what it did when it was last heard of, and what the rank does that listens to it. A job that is suspended as a whole
+# what it did when it was last heard of, and who waits for it. A job that is suspended as a whole
 # goes on.
 set -eu
 . "$BRUME_REGRESSION_DIR/tiny_job.sh"
@@ -39,7 +39,8 @@ sleep 2
 kill -0 "$job" || { cat log; echo "a suspended job was ended"; exit 1; }
 one_falls_silent
 doing='stage [0-9]*, step [0-9]*: [a-z0-9_]*[: ].*'
-grep -q "last heard of in $doing; the next rank is in $doing" log || { echo "nobody said what it did"; exit 1; }
+grep -Eq "last heard of in $doing; ranks? [0-3](, [0-3])* waits? for it, rank [0-3] in $doing" log ||
+  { echo "nobody said what it did, or who waits for it"; exit 1; }
 
 export XDG_CACHE_HOME=$PWD/cache
 start 'measuring this machine' --set output.directory=measured

@@ -6,9 +6,12 @@
 #include <cmath>
 #include <map>
 #include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "../../src/engine/arena.hpp"
+#include "../../src/engine/executor.hpp"
 #include "base/bfloat16.hpp"
 #include "base/error.hpp"
 #include "contract.hpp"
@@ -542,6 +545,54 @@ TEST(Engine, MemoryIsSummedOverTheRanksOfANode) {
   EXPECT_EQ(bytes_of_node("a", needs), 8LL << 40);
   EXPECT_EQ(bytes_of_node("b", needs), 7);
   EXPECT_EQ(bytes_of_node("c", needs), 0);
+}
+
+// Before there is an engine, a job reckons with what its ranks will write to checkpoints.
+TEST(Engine, ProgramsTellWhatCheckpointsTake) {
+  std::mt19937 random(7);
+  for (int trial = 0; trial < 8; ++trial) {
+    model::Config model = test::random_model(random);
+    model.precision = trial % 2 ? model::Precision::bf16 : model::Precision::fp32;
+    const plan::Plan plan = test::random_plan(random, model, 4);
+    const auto owned = [](const std::vector<Slab>& slabs) {
+      std::vector<std::pair<std::string, std::int64_t>> sizes;
+      for (const Slab& slab : slabs)
+        if (slab.owned) sizes.emplace_back(slab.name + " " + slab.kind, slab.elements);
+      return sizes;
+    };
+    comm::run_local(plan.devices(), [&](comm::Communicator& world) {
+      Engine engine(plan, model, test::contract_settings(1), world);
+      EXPECT_EQ(owned(slabs_of(engine.program(), plan, model)), owned(engine.slabs())) << trial;
+    });
+  }
+}
+
+// Two stages of eight ranks: 2 x 2 and 4 x 1, of which the second keeps two replicas of its state.
+TEST(Executor, KnowsWithWhomATaskCommunicates) {
+  const model::Config model{.num_layers = 2, .hidden_size = 8, .num_heads = 2, .vocab_size = 16};
+  plan::Plan plan = plan::equal_stages(model, 4, 2, {.microbatch = 1, .dp = 4, .tp = 1});
+  plan.stages[0].microbatch = 2;
+  plan.stages[0].dp = plan.stages[0].tp = 2;
+  plan.stages[1].zero_level = 1;
+  plan.stages[1].replicas = 2;
+  schedule::Task task{.channel = schedule::Channel::collective_dp,
+                      .operation = schedule::Operation::all_reduce};
+  const auto of = [&](int rank, schedule::Group group, int peer = -1) {
+    task.group = group;
+    task.peer = peer;
+    return partners(plan, rank, task);
+  };
+  using enum schedule::Group;
+  using Ranks = std::vector<int>;
+  EXPECT_EQ(of(1, tp), Ranks({0}));
+  EXPECT_EQ(of(1, dp), Ranks({3}));
+  EXPECT_EQ(of(5, tp), Ranks());
+  EXPECT_EQ(of(5, dp), Ranks({4, 6, 7}));
+  EXPECT_EQ(of(5, shards), Ranks({4}));
+  EXPECT_EQ(of(5, replicas), Ranks({7}));
+  EXPECT_EQ(of(2, world), Ranks({0, 1, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(of(2, none, 5), Ranks({5}));
+  EXPECT_EQ(of(2, none), Ranks());
 }
 
 // What they are does not depend on how many cores make them, or on who holds which part of them.

@@ -1,10 +1,15 @@
 #include "all_ranks.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "base/error.hpp"
 #include "base/log.hpp"
@@ -45,15 +50,39 @@ void warn_of_binding(const comm::Session& session) {
         own, part, part);
 }
 
+/// "; ranks 0, 1 and 7 more wait for it, rank 0 in stage 1, ..."; nothing where nobody said so.
+std::string who_waits(const std::vector<comm::WaitingRank>& waiting) {
+  if (waiting.empty()) return {};
+  constexpr std::size_t most = 8;
+  std::vector<int> ranks;
+  for (const comm::WaitingRank& one : waiting) ranks.push_back(one.rank);
+  const std::size_t more = ranks.size() - std::min(ranks.size(), most);
+  ranks.resize(ranks.size() - more);
+  return fmt::format("; {} {}{} for it, rank {} in {}", waiting.size() == 1 ? "rank" : "ranks",
+                     fmt::join(ranks, ", "),
+                     more > 0            ? fmt::format(" and {} more wait", more)
+                     : ranks.size() == 1 ? " waits"
+                                         : " wait",
+                     waiting.front().rank, waiting.front().doing);
+}
+
 int number(const char* variable) {
   const char* text = std::getenv(variable);
   return text ? std::atoi(text) : 0;
 }
 
-/// Where MPI does not know of the launcher each of its processes believes to be the only rank.
-void refuse_lone_copies(const comm::Communicator& world) {
+/// Whether a launcher tells MPI of the other ranks, by any of the ways that there are.
+bool is_introduced() {
+  return std::ranges::any_of(
+      std::array{"PMIX_NAMESPACE", "PMI_FD", "PMI_RANK", "OMPI_COMM_WORLD_SIZE"},
+      [](const char* variable) { return std::getenv(variable) != nullptr; });
+}
+
+/// Where MPI does not know of the launcher each of its processes believes to be the only rank, or
+/// ends with a page of its own words.
+void refuse_lone_copies(int ranks) {
   const int copies = number("SLURM_STEP_NUM_TASKS");
-  if (world.size() > 1 || copies < 2) return;
+  if (ranks > 1 || copies < 2) return;
   log::start(number("SLURM_PROCID"), copies, log::verbose());  // one of them speaks for all
   throw comm::AgreedError(Failure::input,
                           "srun started {} processes, of which MPI makes as many jobs of one rank: "
@@ -68,6 +97,7 @@ int on_all_ranks(const std::function<int(comm::Session&, comm::Communicator&)>& 
   std::unique_ptr<comm::Communicator> world;
   try {
     device::require_address_space(0);  // or MPI ends in its own ways
+    if (!is_introduced()) refuse_lone_copies(1);
     world = session.emplace().world();
     log::start(world->rank(), world->size(), log::verbose());
     session->watch_peers(deck::TrainingKeys{}.silence_limit_s, [](const comm::SilentRank& peer) {
@@ -76,10 +106,10 @@ int on_all_ranks(const std::function<int(comm::Session&, comm::Communicator&)>& 
           "lost{}{}",
           peer.rank, peer.host, format_seconds(peer.silence_s),
           peer.doing.empty() ? "" : "; it was last heard of in " + peer.doing,
-          peer.listener_doing.empty() ? "" : "; the next rank is in " + peer.listener_doing);
+          who_waits(peer.waiting));
       comm::Session::abort(int(Failure::network));
     });
-    refuse_lone_copies(*world);
+    refuse_lone_copies(world->size());
     comm::require_same(*world, "is",
                        fmt::format("brume {} of sources {}", BRUME_VERSION, sources_id));
     use_devices(*session, *world);

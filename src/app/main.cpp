@@ -13,6 +13,7 @@
 #include "completion.hpp"
 #include "exchange.hpp"
 #include "manual.hpp"
+#include "signals.hpp"
 #include "verbs.hpp"
 #include "version.hpp"
 
@@ -293,6 +294,7 @@ int called(int argc, char** argv) {
     return int(Failure::input);
   }
   log::start(0, 1, line.verbose);
+  if (!line.cli.got_subcommand("run")) app::release_signals();  // run answers them
   // A file size limit then shows as a failed write, which names the file.
   std::signal(SIGXFSZ, SIG_IGN);
   const int code = line.verb();
@@ -300,6 +302,10 @@ int called(int argc, char** argv) {
           "standard output cannot be written");
   return code;
 }
+
+/// The loader calls it before libraries initialise themselves, which takes a good part of the time
+/// until main(): a request that comes meanwhile would kill the process.
+[[gnu::section(".preinit_array"), gnu::used]] void (*const before_libraries)() = app::hold_signals;
 
 }  // namespace
 

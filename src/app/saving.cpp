@@ -11,8 +11,10 @@
 #include "base/host.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "device/device.hpp"
 #include "device/memory.hpp"
 #include "model/model.hpp"
+#include "planning.hpp"
 
 namespace brume::app {
 namespace {
@@ -24,53 +26,84 @@ constexpr double slowest_disk_bytes_per_s = 10e6;  ///< below it counts as broke
 constexpr double least_write_limit_s = 300.0;      ///< however little there is to write
 /// What buffers of MPI, HDF5 and the like of a rank may come to take once it trains.
 constexpr std::int64_t library_bytes = std::int64_t{32} << 20;
+constexpr std::int64_t least_copy_bytes = std::int64_t{16} << 20;  ///< however little is left
 
 }  // namespace
 
-Saving::Saving(const Prepared& run, const comm::Session& session, comm::Communicator& crew,
-               engine::Engine& engine, std::int64_t max_copy_bytes)
-    : run_(run), crew_(crew), engine_(engine), max_copy_bytes_(max_copy_bytes) {
-  const auto ranks = std::size_t(crew.size()), rank = std::size_t(crew.rank());
-  own_bytes_ = run.deck.output.checkpoints ? io::owned_bytes(engine.slabs()) : std::int64_t{0};
-  std::vector<double> all(2 * ranks, 0.0);
-  all[rank] = double(own_bytes_);
-  all[ranks + rank] = double(copy_that_fits());
+HostBytes reckon_host_bytes(const std::vector<schedule::Program>& programs, const Prepared& run,
+                            comm::Communicator& crew) {
+  const auto ranks = std::size_t(crew.size());
+  std::vector<double> all(3 * ranks, 0.0);
+  comm::together(crew, [&] {
+    if (programs.empty()) return;
+    const std::vector<std::int64_t> spare = spare_host_bytes(programs, run.plan, run.cluster);
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      const schedule::Program& program = programs[rank];
+      all[rank] = double(program.arena_bytes[std::size_t(schedule::Tier::host)]);
+      if (!device::on_device())
+        all[rank] += double(program.arena_bytes[std::size_t(schedule::Tier::device)]);
+      if (run.deck.output.checkpoints)
+        all[ranks + rank] = double(io::owned_bytes(engine::slabs_of(program, run.plan, run.model)));
+      all[2 * ranks + rank] = double(std::max(spare[rank], least_copy_bytes));
+    }
+  });
   crew.all_reduce(all, comm::Reduction::sum);
-  const auto copies = all.begin() + std::ptrdiff_t(ranks);
-  copy_bytes_.assign(copies, all.end());
-  const double node_bytes = *std::max_element(all.begin(), copies) * session.ranks_per_node();
+  const auto part = [&](std::size_t i) {
+    const auto first = all.begin() + std::ptrdiff_t(i * ranks);
+    return std::vector<std::int64_t>(first, first + std::ptrdiff_t(ranks));
+  };
+  return {part(0), part(1), part(2)};
+}
+
+Saving::Saving(const Prepared& run, const comm::Session& session, comm::Communicator& crew,
+               const HostBytes& bytes)
+    : run_(run), crew_(crew) {
+  const auto rank = std::size_t(crew.rank());
+  std::vector<double> copies(std::size_t(crew.size()), 0.0);
+  copies[rank] = double(copy_that_fits(bytes));
+  crew.all_reduce(copies, comm::Reduction::sum);
+  copy_bytes_.assign(copies.begin(), copies.end());
+  const std::int64_t own_bytes = bytes.checkpoint[rank];
+  max_copy_bytes_ = copy_bytes_[rank] >= own_bytes ? bytes.most_copy[rank] : -1;
+  const double node_bytes = double(std::ranges::max(bytes.checkpoint)) * session.ranks_per_node();
   write_s_ = node_bytes / usual_disk_bytes_per_s;
   limit_s_ = least_write_limit_s + node_bytes / slowest_disk_bytes_per_s;
   if (crew.rank() == 0 && run.deck.output.checkpoints)
-    log::debug("checkpoints: this rank writes {}; {}", format_bytes(double(own_bytes_)),
+    log::debug("checkpoints: this rank writes {}; {}", format_bytes(double(own_bytes)),
                copy_bytes_[0] > 0 ? "training goes on beside a copy of it"
                                   : "training waits, because there is no memory for a copy");
 }
 
-/// Beside arenas, which are there by now, and what libraries will take.
-std::int64_t Saving::copy_that_fits() {
-  const std::int64_t mine = io::takes_copy(own_bytes_, max_copy_bytes_) ? own_bytes_ : 0;
+std::int64_t Saving::copy_that_fits(const HostBytes& bytes) const {
+  const auto copy = [&](std::size_t rank) {
+    return io::takes_copy(bytes.checkpoint[rank], bytes.most_copy[rank]) ? bytes.checkpoint[rank]
+                                                                         : std::int64_t{0};
+  };
   const std::int64_t left = device::available_bytes();
+  const std::vector<std::string> hosts = crew_.gather(host_name());
   std::int64_t needed = 0;
   bool first_of_node = true;
-  const std::vector<std::string> all = crew_.gather(fmt::format("{} {}", mine, host_name()));
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    const std::size_t space = all[rank].find(' ');
-    if (all[rank].substr(space + 1) != host_name()) continue;
-    needed += std::stoll(all[rank]) + library_bytes;
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
+    if (hosts[rank] != host_name()) continue;
+    needed += bytes.arenas[rank] + library_bytes + copy(rank);
     first_of_node = first_of_node && rank >= std::size_t(crew_.rank());
   }
+  const std::int64_t mine = copy(std::size_t(crew_.rank()));
   if (mine == 0 || left < 0 || needed <= left) return mine;
-  max_copy_bytes_ = -1;
   if (first_of_node)
     log::warn(
-        "copies of checkpoints and libraries would take {} of {}, which has {} left: "
-        "training waits while one is written",
+        "the training with copies of checkpoints and libraries would take {} of {}, which has {} "
+        "left: training waits while one is written",
         format_bytes(double(needed)), host_name(), format_bytes(double(left)));
   return 0;
 }
 
-io::CheckpointWriter& Saving::open() {
+std::int64_t Saving::beside_bytes() const {
+  return library_bytes + copy_bytes_[std::size_t(crew_.rank())];
+}
+
+io::CheckpointWriter& Saving::open(engine::Engine& engine) {
+  engine_ = &engine;
   const deck::OutputKeys& output = run_.deck.output;
   return writer_.emplace(output.directory, crew_, max_copy_bytes_,
                          io::Retention{output.keep_last, output.keep_every, output.keep_best});
@@ -84,13 +117,13 @@ void Saving::start_clock() {
                  write_s_, Clock::now());
 }
 
-bool Saving::due() const { return clock_->due(engine_.steps_done(), Clock::now()); }
+bool Saving::due() const { return clock_->due(engine_->steps_done(), Clock::now()); }
 
 void Saving::write(const io::RunDescription& description, std::optional<double> valid_loss) {
   const Clock::time_point begin = Clock::now();
   if (run_.deck.output.checkpoints) {
-    engine_.flush();
-    const engine::Progress progress = engine_.progress();
+    engine_->flush();
+    const engine::Progress progress = engine_->progress();
     last_ = {.step = progress.steps,
              .samples = progress.samples,
              .scaling = progress.scaling,
@@ -114,11 +147,11 @@ void Saving::write(const io::RunDescription& description, std::optional<double> 
 /// What the writer throws here may be the failure of the one before.
 void Saving::start() {
   try {
-    writer_->start(last_, engine_.slabs());
+    writer_->start(last_, engine_->slabs());
     failed_ = false;
   } catch (const comm::AgreedError& error) {
     forgive_once(error);
-    writer_->start(last_, engine_.slabs());
+    writer_->start(last_, engine_->slabs());
   }
 }
 
@@ -127,7 +160,7 @@ void Saving::finish() {
     writer_->finish();
   } catch (const comm::AgreedError& error) {
     forgive_once(error);
-    writer_->start(last_, engine_.slabs());
+    writer_->start(last_, engine_->slabs());
     writer_->finish();
   }
 }

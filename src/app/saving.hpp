@@ -14,26 +14,40 @@
 #include "io/checkpoint_clock.hpp"
 #include "io/run_file.hpp"
 #include "prepare.hpp"
+#include "schedule/program.hpp"
 
 namespace brume::app {
+
+/// What the plan's ranks take of host memory [rank] [bytes].
+struct HostBytes {
+  std::vector<std::int64_t> arenas;      ///< from the first step to the last
+  std::vector<std::int64_t> checkpoint;  ///< that each writes, and so of a copy of it
+  std::vector<std::int64_t> most_copy;   ///< that deck and plan leave room for
+};
+
+/// By rank 0; the others give no Programs. Collective.
+HostBytes reckon_host_bytes(const std::vector<schedule::Program>& programs, const Prepared& run,
+                            comm::Communicator& crew);
 
 /// One of each rank of the plan. A checkpoint that cannot be written is tried once more, the last
 /// one at once, any other with the next one; the second failure in a row ends the job. All that is
 /// not const is collective.
 class Saving {
  public:
-  /// Measures what this rank would hold beside its plan while it writes a checkpoint, and reckons
-  /// how long that takes. Where a node has not got the memory for its ranks' copies, they take none
-  /// and training waits for the disk. All arguments must outlive the object.
+  /// Before any rank has taken memory: finds whether a node has enough for what all its ranks will
+  /// take with copies of checkpoints; if not they take no copies, and training waits for the disk.
+  /// Reckons how long a checkpoint takes. `run` and `crew` must outlive the object.
   Saving(const Prepared& run, const comm::Session& session, comm::Communicator& crew,
-         engine::Engine& engine, std::int64_t max_copy_bytes);
+         const HostBytes& bytes);
 
   const std::vector<std::int64_t>& copy_bytes() const { return copy_bytes_; }  ///< [rank]
+  std::int64_t beside_bytes() const;  ///< that this rank takes beside its plan, with libraries
   double write_s() const { return write_s_; }  ///< that one takes: as expected, then as measured
   double limit_s() const { return limit_s_; }  ///< beyond which the disk counts as broken
 
-  /// Makes the folder, and removes what a killed job left in it. @throws AgreedError(storage)
-  io::CheckpointWriter& open();
+  /// Makes the folder, and removes what a killed job left in it. `engine`, whose state will be
+  /// written, must outlive the object. @throws AgreedError(storage)
+  io::CheckpointWriter& open(engine::Engine& engine);
 
   void start_clock();
   bool due() const;  ///< by steps or time, as this rank sees it
@@ -47,16 +61,15 @@ class Saving {
   void finish();
 
  private:
-  std::int64_t copy_that_fits();
+  std::int64_t copy_that_fits(const HostBytes& bytes) const;
   void start();
   void forgive_once(const comm::AgreedError& error);
 
   const Prepared& run_;
   comm::Communicator& crew_;
-  engine::Engine& engine_;
-  std::int64_t max_copy_bytes_;
-  std::int64_t own_bytes_ = 0;  ///< that this rank writes
+  engine::Engine* engine_ = nullptr;  ///< from open() on
   std::vector<std::int64_t> copy_bytes_;
+  std::int64_t max_copy_bytes_ = 0;
   double write_s_ = 0.0;
   double limit_s_ = 0.0;
   std::optional<io::CheckpointWriter> writer_;

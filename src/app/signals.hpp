@@ -4,7 +4,13 @@
 
 namespace brume::app {
 
-/// Handles requests to stop while it lives; one in a process.
+/// Lets requests to stop or to save wait in the process until release_signals(). May be called
+/// before libraries have initialised themselves.
+void hold_signals();
+void release_signals();
+
+/// Handles requests to stop while it lives, and releases those that were held; one in a process.
+/// What comes after its end changes nothing: the process is at its end, too.
 ///
 /// At first nothing can be lost, and a request ends the process at once with Failure::stopped.
 /// After remember() a request is only noted, for the job to make a checkpoint. One request may

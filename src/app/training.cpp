@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -37,8 +38,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::int64_t least_copy_bytes = 16 << 20;  ///< however little memory is left
-
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
@@ -46,7 +45,7 @@ double seconds_since(Clock::time_point start) {
 /// Lets the job's other ranks know what this one does, for as long as it lives.
 class Doing {
  public:
-  Doing(comm::Session& session, std::function<std::string()> doing) : session_(session) {
+  Doing(comm::Session& session, std::function<comm::Doing()> doing) : session_(session) {
     session_.set_doing(std::move(doing));
   }
   ~Doing() { session_.set_doing({}); }
@@ -89,20 +88,20 @@ class Training {
     description_.profile_text = hardware::text(*run_.machine);
     description_.version = BRUME_VERSION;
     description_.ranks = crew_.size();
-    // Rank 0 knows the iteration's time [s] and each rank's host memory to spare [bytes].
-    std::vector<double> known(1 + std::size_t(crew_.size()), 0.0);
+    std::array<double, 1> iteration_s{};
+    std::vector<schedule::Program> programs;  // rank 0 has all of them
     comm::together(crew_, [&] {
-      if (leader_) known = simulate();
+      if (!leader_) return;
+      programs = schedule::compile_all(run_.plan, run_.model);
+      iteration_s[0] = simulate(programs);
     });
     if (!options_.plan.empty()) verify_given();
-    crew_.all_reduce(known, comm::Reduction::sum);
-    description_.predicted_iteration_s = iteration_s_ = known[0];
-    max_copy_bytes_ =
-        std::max(std::int64_t(known[1 + std::size_t(crew_.rank())]), least_copy_bytes);
+    crew_.all_reduce(iteration_s, comm::Reduction::sum);
+    description_.predicted_iteration_s = iteration_s_ = iteration_s[0];
+    host_bytes_ = reckon_host_bytes(programs, run_, crew_);
   }
 
-  std::vector<double> simulate() {
-    const std::vector<schedule::Program> programs = schedule::compile_all(run_.plan, run_.model);
+  double simulate(const std::vector<schedule::Program>& programs) {
     check_memory(programs, run_.plan, run_.cluster);
     if (!options_.plan.empty()) check_messages(programs, run_.plan);
     const schedule::Simulation simulation =
@@ -118,10 +117,7 @@ class Training {
               format_count(double(model::num_parameters(run_.model))),
               format_count(double(run_.train_data->num_windows()) * run_.model.seq_len),
               format_seconds(simulation.iteration_s));
-    std::vector<double> known{simulation.iteration_s};
-    for (const std::int64_t bytes : spare_host_bytes(programs, run_.plan, run_.cluster))
-      known.push_back(double(bytes));
-    return known;
+    return simulation.iteration_s;
   }
 
   /// A plan that somebody wrote may ask for what no test has seen. Each rank checks its Programs.
@@ -152,11 +148,11 @@ class Training {
     all.on_task_done = [this] {
       if (watchdog_) watchdog_->beat();
     };
+    saving_.emplace(run_, session_, crew_, host_bytes_);
+    description_.copy_bytes = saving_->copy_bytes();
+    all.beside_bytes = saving_->beside_bytes();
     engine_.emplace(run_.plan, run_.model, all, crew_);
-    doing_.emplace(session_, [this, stage = plan::place(run_.plan, crew_.rank()).stage] {
-      return fmt::format("stage {}, step {}: {}", stage, engine_->steps_done() + 1,
-                         engine_->in_flight());
-    });
+    doing_.emplace(session_, [this] { return doing(); });
     if (leader_)
       log::debug("threads: {} a rank, because {} ranks share this node's {} cores", threads_, ranks,
                  device::this_processor().given_cores);
@@ -165,8 +161,6 @@ class Training {
       log::info("{}: {} of {} are taken, this rank's arena among them", device.name,
                 format_bytes(double(device.memory_bytes - device.free_bytes)),
                 format_bytes(double(device.memory_bytes)));
-    saving_.emplace(run_, session_, crew_, *engine_, max_copy_bytes_);
-    description_.copy_bytes = saving_->copy_bytes();
     if (run_.resume)
       load(*run_.resume, run_.data_text, *engine_, crew_);
     else if (run_.first_weights)
@@ -183,7 +177,8 @@ class Training {
       metrics_log_.emplace(directory, description_, yardstick(run_), engine_->steps_done(),
                            run_.deck.output.tensorboard);
     });
-    recovery_.emplace(run_.deck, run_.model, run_.data_text, crew_, *engine_, saving_->open());
+    recovery_.emplace(run_.deck, run_.model, run_.data_text, crew_, *engine_,
+                      saving_->open(*engine_));
     checks_.emplace(run_.plan, run_.deck.training.compare_replicas_every, *engine_, crew_);
   }
 
@@ -230,6 +225,15 @@ class Training {
   void watch(double deadline_s) {
     watchdog_->beat();
     watchdog_->set_deadline(deadline_s);
+  }
+
+  /// What this rank does, and which ranks of the job it waits for.
+  comm::Doing doing() const {
+    comm::Doing now{fmt::format("stage {}, step {}: {}", plan::place(run_.plan, crew_.rank()).stage,
+                                engine_->steps_done() + 1, engine_->in_flight()),
+                    engine_->awaited()};
+    for (int& rank : now.awaited) rank = plan::job_rank(run_.plan, run_.cluster, rank);
+    return now;
   }
 
   void report_silence(double silence_s) {
@@ -369,7 +373,7 @@ class Training {
   double iteration_s_ = 0.0;  ///< as predicted, then as measured of late
   double limit_s_;            ///< of the whole job, from its start
   int threads_ = 1;           ///< of this rank
-  std::int64_t max_copy_bytes_ = 0;
+  HostBytes host_bytes_;
   std::optional<kernels::Runtime> runtime_;
   std::optional<comm::Watchdog> watchdog_;  ///< before the engine, whose threads beat it
   std::optional<engine::Engine> engine_;

@@ -3,6 +3,7 @@
 #include <mpi.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -22,12 +23,25 @@ namespace brume::comm {
 namespace {
 
 constexpr double look_s = 0.5;
+constexpr double answers_s = 2 * look_s;  ///< before a verdict others are asked
 
-/// What ranks send each other.
+/// Tags of messages.
+enum Topic : int { life, question, answer };
+
+/// What ranks send each other, but for questions, which are the number of a silent rank.
 struct Sign {
   enum Kind : int { alive, goodbye } kind = alive;
-  std::array<char, 252> doing{};  ///< a text that ends with a zero
+  std::array<char, 252> doing{};  ///< a text that ends with a zero; of an answer: empty, if the
+                                  ///< rank does not wait
+
+  std::string text() const { return {doing.data(), ::strnlen(doing.data(), doing.size())}; }
 };
+
+Sign sign_of(Sign::Kind kind, const std::string& doing) {
+  Sign sign{.kind = kind};
+  doing.copy(sign.doing.data(), sign.doing.size() - 1);
+  return sign;
+}
 
 MPI_Comm own_group(int place) {
   MPI_Comm copy = MPI_COMM_NULL;
@@ -46,8 +60,8 @@ struct Heartbeat::Impl {
     std::array<char, MPI_MAX_PROCESSOR_NAME> mine{}, theirs{};
     int length = 0;
     check_mpi(MPI_Get_processor_name(mine.data(), &length));
-    check_mpi(MPI_Sendrecv(mine.data(), int(mine.size()), MPI_CHAR, next, 0, theirs.data(),
-                           int(theirs.size()), MPI_CHAR, previous.rank, 0, group.get(),
+    check_mpi(MPI_Sendrecv(mine.data(), int(mine.size()), MPI_CHAR, next, life, theirs.data(),
+                           int(theirs.size()), MPI_CHAR, previous.rank, life, group.get(),
                            MPI_STATUS_IGNORE));
     previous.host = theirs.data();
   }
@@ -61,18 +75,19 @@ struct Heartbeat::Impl {
   std::condition_variable changed;
   bool ending = false;
   std::mutex doing_mutex;
-  std::function<std::string()> doing;
+  std::function<Doing()> doing;
   std::thread thread;
 
   // Only the thread uses what follows.
   MPI_Request sending = MPI_REQUEST_NULL, receiving = MPI_REQUEST_NULL;
   Sign sent, received;
   bool previous_left = false;
+  bool asked = false;  // others, since the rank before this one was last heard of
 
   /// What this rank does now, as far as anybody told.
-  std::string own_doing() {
+  Doing own_doing() {
     const std::lock_guard lock(doing_mutex);
-    return doing ? doing() : std::string();
+    return doing ? doing() : Doing();
   }
 
   /// Sends, unless the last sign is still on its way. @return whether it went out
@@ -80,16 +95,14 @@ struct Heartbeat::Impl {
     int done = 0;
     check_mpi(MPI_Test(&sending, &done, MPI_STATUS_IGNORE));
     if (!done) return false;
-    sent = {.kind = kind};
-    const std::string text = own_doing();
-    text.copy(sent.doing.data(), sent.doing.size() - 1);
-    check_mpi(MPI_Isend(&sent, sizeof sent, MPI_BYTE, next, 0, group.get(), &sending));
+    sent = sign_of(kind, own_doing().text);
+    check_mpi(MPI_Isend(&sent, sizeof sent, MPI_BYTE, next, life, group.get(), &sending));
     return true;
   }
 
   void listen() {
-    check_mpi(
-        MPI_Irecv(&received, sizeof received, MPI_BYTE, previous.rank, 0, group.get(), &receiving));
+    check_mpi(MPI_Irecv(&received, sizeof received, MPI_BYTE, previous.rank, life, group.get(),
+                        &receiving));
   }
 
   /// @return whether a sign has come since the last call
@@ -99,16 +112,65 @@ struct Heartbeat::Impl {
       check_mpi(MPI_Test(&receiving, &done, MPI_STATUS_IGNORE));
       if (!done) break;
       heard = true;
+      asked = false;
       previous_left = received.kind == Sign::goodbye;
-      previous.doing.assign(received.doing.data(),
-                            ::strnlen(received.doing.data(), received.doing.size()));
+      previous.doing = received.text();
       if (!previous_left) listen();
     }
     return heard;
   }
 
+  /// The rank that has a message about `topic` for this one; -1: there is none.
+  int sender(Topic topic) {
+    int there = 0;
+    MPI_Status status;
+    check_mpi(MPI_Iprobe(MPI_ANY_SOURCE, topic, group.get(), &there, &status));
+    return there ? status.MPI_SOURCE : -1;
+  }
+
+  /// The answer to an earlier question may come late: the last one counts.
+  void note_waiting(int from, const std::string& waits_in) {
+    std::erase_if(previous.waiting, [&](const WaitingRank& one) { return one.rank == from; });
+    if (!waits_in.empty()) previous.waiting.push_back({from, waits_in});
+  }
+
+  /// What this rank waits in for a silent one; empty: for others, or not.
+  std::string waits_in(int silent) {
+    const Doing now = own_doing();
+    return std::ranges::find(now.awaited, silent) == now.awaited.end() ? std::string() : now.text;
+  }
+
+  void answer_questions() {
+    for (int from = 0; (from = sender(question)) >= 0;) {
+      int silent = -1;
+      check_mpi(MPI_Recv(&silent, 1, MPI_INT, from, question, group.get(), MPI_STATUS_IGNORE));
+      const Sign reply = sign_of(Sign::alive, waits_in(silent));
+      check_mpi(MPI_Send(&reply, sizeof reply, MPI_BYTE, from, answer, group.get()));
+    }
+  }
+
+  /// Asks who waits for the silent rank, and hears who has answered.
+  void find_waiting() {
+    if (!asked) ask();
+    asked = true;
+    for (int from = 0; (from = sender(answer)) >= 0;) {
+      Sign reply;
+      check_mpi(
+          MPI_Recv(&reply, sizeof reply, MPI_BYTE, from, answer, group.get(), MPI_STATUS_IGNORE));
+      note_waiting(from, reply.text());
+    }
+  }
+
+  void ask() {
+    previous.waiting.clear();
+    note_waiting(rank, waits_in(previous.rank));
+    for (int other = 0; other < size; ++other)
+      if (other != rank && other != previous.rank)
+        check_mpi(MPI_Send(&previous.rank, 1, MPI_INT, other, question, group.get()));
+  }
+
   void tell() {
-    previous.listener_doing = own_doing();
+    std::ranges::sort(previous.waiting, {}, &WaitingRank::rank);
     on_silence(previous);
   }
 
@@ -132,7 +194,9 @@ struct Heartbeat::Impl {
     listen();
     for (bool ends = false, said_goodbye = false; !(said_goodbye && previous_left);) {
       if (!said_goodbye) said_goodbye = send(ends ? Sign::goodbye : Sign::alive) && ends;
+      answer_questions();
       previous.silence_s = silence.look(hear() || previous_left);
+      if (previous.silence_s >= limit_s - answers_s) find_waiting();
       if (previous.silence_s >= limit_s) return tell();
       if (ends)
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -160,7 +224,7 @@ Heartbeat::~Heartbeat() {
 
 void Heartbeat::set_limit(double limit_s) { impl_->limit_s = limit_s; }
 
-void Heartbeat::set_doing(std::function<std::string()> doing) {
+void Heartbeat::set_doing(std::function<Doing()> doing) {
   const std::lock_guard lock(impl_->doing_mutex);
   impl_->doing = std::move(doing);
 }

@@ -151,7 +151,7 @@ void Session::set_silence_limit(double limit_s) {
   if (heartbeat_) heartbeat_->set_limit(limit_s);
 }
 
-void Session::set_doing(std::function<std::string()> doing) {
+void Session::set_doing(std::function<Doing()> doing) {
   if (heartbeat_) heartbeat_->set_doing(std::move(doing));
 }
 

@@ -1,11 +1,14 @@
 #include "engine/engine.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <numbers>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "base/error.hpp"
@@ -104,7 +107,7 @@ struct Engine::Impl {
       guards.emplace(train, arena);
       evaluation_guards.emplace(evaluation, arena);
     }
-    std::vector<Slab> state = engine::slabs(train, plan, model, arena);
+    std::vector<Slab> state = engine::slabs(train, plan, model, &arena);
     initialise(state, model, settings.seed, settings.threads);
   }
 
@@ -124,12 +127,16 @@ struct Engine::Impl {
 
   /// Refuses before any rank has taken memory: each block alone would fit in what a node has left.
   static void require_on_node(comm::Communicator& world,
-                              const std::array<std::int64_t, schedule::num_tiers>& bytes) {
+                              const std::array<std::int64_t, schedule::num_tiers>& bytes,
+                              std::int64_t beside_bytes) {
     const auto of = [&](schedule::Tier tier) { return bytes[std::size_t(tier)]; };
-    const std::int64_t mine =
-        of(schedule::Tier::host) + (device::on_device() ? 0 : of(schedule::Tier::device));
+    const std::int64_t mine = of(schedule::Tier::host) +
+                              (device::on_device() ? 0 : of(schedule::Tier::device)) + beside_bytes;
     const std::int64_t left = device::available_bytes();
     const std::int64_t all = bytes_of_node(host_name(), world.gather(need(host_name(), mine)));
+    if (log::leads())
+      log::debug("memory: this node's ranks need {} of host memory together, {} are left",
+                 format_bytes(double(all)), format_bytes(double(left)));
     comm::together(world, [&] {
       require(
           left < 0 || all <= left, Failure::resource,
@@ -145,7 +152,7 @@ struct Engine::Impl {
   static Arena reserve(const std::array<std::int64_t, schedule::num_tiers>& bytes,
                        const Settings& settings, comm::Communicator& world) {
     std::optional<Arena> arena;
-    require_on_node(world, bytes);
+    require_on_node(world, bytes, settings.beside_bytes);
     comm::together(world, [&] { arena.emplace(bytes, settings.scratch); });
     return std::move(*arena);
   }
@@ -350,7 +357,7 @@ void Engine::resume(const Progress& progress) {
 }
 
 std::vector<Slab> Engine::slabs() {
-  return engine::slabs(impl_->train, impl_->plan, impl_->model, impl_->arena);
+  return engine::slabs(impl_->train, impl_->plan, impl_->model, &impl_->arena);
 }
 
 NonFinite Engine::nonfinite() {
@@ -361,6 +368,20 @@ NonFinite Engine::nonfinite() {
 
 const Program& Engine::program() const { return impl_->train; }
 const std::vector<Span>& Engine::last_times() const { return impl_->times; }
-std::string Engine::in_flight() const { return impl_->executor.in_flight(); }
+
+std::string Engine::in_flight() const {
+  std::string text;
+  for (const schedule::Task& task : impl_->executor.in_flight())
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", schedule::name(task.channel),
+                        schedule::label(task));
+  return text.empty() ? "nothing in flight" : text;
+}
+
+std::vector<int> Engine::awaited() const {
+  std::set<int> ranks;
+  for (const schedule::Task& task : impl_->executor.in_flight())
+    for (const int rank : partners(impl_->plan, impl_->train.rank, task)) ranks.insert(rank);
+  return {ranks.begin(), ranks.end()};
+}
 
 }  // namespace brume::engine

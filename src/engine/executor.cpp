@@ -81,6 +81,29 @@ comm::Communicator& Groups::of(const schedule::Task& task) const {
   return task.channel == Channel::p2p_forward ? *p2p_forward_ : *p2p_backward_;
 }
 
+std::vector<int> partners(const plan::Plan& plan, int rank, const schedule::Task& task) {
+  if (task.peer >= 0) return {task.peer};
+  const plan::Place mine = plan::place(plan, rank);
+  const plan::Stage& stage = plan.stages[std::size_t(mine.stage)];
+  const plan::ShardPlace place = plan::shard_place(stage, mine.dp_rank);
+  const auto meets = [&](int other) {
+    if (other == rank || task.group == schedule::Group::none) return false;
+    if (task.group == schedule::Group::world) return true;
+    const plan::Place theirs = plan::place(plan, other);
+    if (theirs.stage != mine.stage) return false;
+    if (task.group == schedule::Group::tp) return theirs.dp_rank == mine.dp_rank;
+    if (theirs.tp_rank != mine.tp_rank) return false;
+    const plan::ShardPlace of_other = plan::shard_place(stage, theirs.dp_rank);
+    if (task.group == schedule::Group::shards) return of_other.replica == place.replica;
+    if (task.group == schedule::Group::replicas) return of_other.shard == place.shard;
+    return true;
+  };
+  std::vector<int> found;
+  for (int other = 0; other < plan.devices(); ++other)
+    if (meets(other)) found.push_back(other);
+  return found;
+}
+
 Executor::Executor(const Arena& arena, const Compute& compute, const Groups& groups,
                    const Settings& settings, model::Precision precision,
                    std::function<void(std::exception_ptr)> on_failure)
@@ -205,8 +228,8 @@ void Executor::read_or_write(const schedule::Program& program, const schedule::T
   }
 }
 
-std::string Executor::in_flight() const {
-  std::string text;
+std::vector<schedule::Task> Executor::in_flight() const {
+  std::vector<schedule::Task> tasks;
   const schedule::Program* program = program_;
   const auto first = reinterpret_cast<std::uintptr_t>(times_.load());
   for (int c = 0; program != nullptr && c < schedule::num_channels; ++c) {
@@ -214,10 +237,9 @@ std::string Executor::in_flight() const {
     // Between two looks another run may have begun, with spans elsewhere.
     const auto task = (reinterpret_cast<std::uintptr_t>(span) - first) / sizeof(schedule::Span);
     if (span == nullptr || task >= program->tasks.size()) continue;
-    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", schedule::name(Channel(c)),
-                        schedule::label(program->tasks[task]));
+    tasks.push_back(program->tasks[task]);
   }
-  return text.empty() ? "nothing in flight" : text;
+  return tasks;
 }
 
 }  // namespace brume::engine

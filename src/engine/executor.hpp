@@ -26,6 +26,9 @@ class Groups {
   std::unique_ptr<comm::Communicator> shards_, replicas_;  ///< where some stage has replicas
 };
 
+/// The other ranks without which a task that communicates does not end; none for other tasks.
+std::vector<int> partners(const plan::Plan& plan, int rank, const schedule::Task& task);
+
 /// Which tasks of a Program do their work; the others only keep their place in the order.
 enum class Parts { train, update, both };
 
@@ -40,7 +43,8 @@ class Executor {
   void run(const schedule::Program& program, Parts parts, const StepScalars& step,
            const GuardCheck* guards, std::vector<schedule::Span>& times);
 
-  std::string in_flight() const;
+  /// The tasks that run now; any thread.
+  std::vector<schedule::Task> in_flight() const;
 
  private:
   void execute(const schedule::Program& program, int task, const StepScalars& step);

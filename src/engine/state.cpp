@@ -108,8 +108,13 @@ constexpr std::int64_t zeros_in_cache = 1 << 18;  ///< that are written from, ag
 
 }  // namespace
 
+std::vector<Slab> slabs_of(const schedule::Program& program, const plan::Plan& plan,
+                           const model::Config& model) {
+  return slabs(program, plan, model, nullptr);
+}
+
 std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan,
-                        const model::Config& model, const Arena& arena) {
+                        const model::Config& model, const Arena* arena) {
   const plan::Place place = plan::place(plan, program.rank);
   const plan::Stage& stage = plan.stages[std::size_t(place.stage)];
   const auto [first_block, last_block] = plan::block_range(plan, place.stage);
@@ -140,9 +145,9 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
       add_range(all, block, layout, kind, range, owns);
     };
     const bool on_disk = buffer.tier == schedule::Tier::disk;
-    std::byte* const bytes = on_disk ? nullptr : arena.at(buffer);
+    std::byte* const bytes = on_disk || !arena ? nullptr : arena->at(buffer);
     if (weights && rounds) {
-      add("weight", {buffer.first_element, elements, nullptr, bytes, model.precision});
+      if (arena) add("weight", {buffer.first_element, elements, nullptr, bytes, model.precision});
       continue;
     }
     const std::vector<const char*> kinds = weights  ? std::vector{"weight"}
@@ -152,9 +157,9 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
       const std::int64_t skipped = std::int64_t(i) * elements;
       Range range{buffer.first_element, elements, nullptr};
       if (on_disk) {
-        range.disk = &arena.disk();
+        range.disk = arena ? &arena->disk() : nullptr;
         range.disk_byte = buffer.offset + skipped * std::int64_t(sizeof(float));
-      } else {
+      } else if (bytes) {
         range.data = reinterpret_cast<float*>(bytes) + skipped;
       }
       add(kinds[i], range);

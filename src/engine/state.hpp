@@ -8,9 +8,10 @@
 
 namespace brume::engine {
 
-/// Slabs of all parameters and moments this rank holds.
+/// Slabs of all parameters and moments this rank holds; without an arena those that
+/// checkpoints have, and these without memory.
 std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan,
-                        const model::Config& model, const Arena& arena);
+                        const model::Config& model, const Arena* arena);
 
 /// The same of gradients as the last step left them, by parameter, of kind "grad".
 std::vector<Slab> gradients(const schedule::Program& program, const plan::Plan& plan,
