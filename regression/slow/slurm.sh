@@ -3,52 +3,9 @@
 # and resume; a killed rank; signals to all processes of a job; a cancelled job; the time limit, with and without a
 # signal ahead of it. Each job ends with the bits of one that nothing disturbed.
 set -eu
-command -v slurmctld > /dev/null && command -v slurmd > /dev/null && [ "$(id -u)" -eq 0 ] ||
-  { echo "skipped: needs Slurm's daemons (make deps-slurm) and root"; exit 77; }
 . "$BRUME_REGRESSION_DIR/tiny_job.sh"
-end() {
-  scancel --user=root 2> /dev/null || true
-  pkill -f "slurm(ctld|d) -f $work/slurm.conf" || true
-  sleep 1
-  rm -rf "$work"
-}
-trap end EXIT
-mkdir state spool log
-host=$(hostname -s)
-# A requeued job is held until its credential has expired: 120 s unless told.
-cat > slurm.conf <<CONF
-ClusterName=brume
-SlurmctldHost=$host(127.0.0.1)
-SlurmUser=root
-SlurmdUser=root
-AuthType=auth/none
-AuthInfo=cred_expire=5
-CredType=cred/none
-MpiDefault=pmix
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-SlurmctldPort=18817
-SlurmdPort=18818
-StateSaveLocation=$work/state
-SlurmdSpoolDir=$work/spool
-SlurmctldPidFile=$work/ctld.pid
-SlurmdPidFile=$work/d.pid
-SlurmctldLogFile=$work/log/ctld.log
-SlurmdLogFile=$work/log/d.log
-SlurmdParameters=config_overrides
-KillWait=30
-ReturnToService=2
-SchedulerParameters=batch_sched_delay=1,sched_interval=2
-MpiParams=ports=18900-18999
-NodeName=$host NodeAddr=127.0.0.1 CPUs=4 RealMemory=2000 State=UNKNOWN
-PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES
-CONF
-export SLURM_CONF="$work/slurm.conf" OMPI_MCA_mpi_yield_when_idle=1
-slurmctld -f "$SLURM_CONF"
-slurmd -f "$SLURM_CONF"
-for _ in $(seq 30); do sinfo -h 2> /dev/null | grep -q idle && break; sleep 1; done
+. "$BRUME_REGRESSION_DIR/slow/slurm_site.sh"
+start_slurm n1
 
 fail() {
   cat "$name.log"
@@ -92,6 +49,13 @@ ends() {
   [ "$(state "$name" "$steps")" = "$(state "like-$ranks-$steps" "$steps")" ] || fail "the end is not that of a job without signals"
   echo "$name: $(turns) turns more, the end is that of a job without signals"
 }
+
+# Without PMIx each process would be a job of its own: one line for all of them, not a page of MPI's own for each.
+code=0
+srun --mpi=none -n 4 "$BRUME" run "$deck" --set "$profile" > lone.log 2>&1 || code=$?
+name=lone
+[ "$code" -eq 2 ] && [ "$(grep -c 'brume: .*start them by srun --mpi=pmix' lone.log)" -eq 1 ] && [ "$(grep -vc '^srun: ' lone.log)" -eq 1 ] ||
+  fail "srun without PMIx: exit code $code"
 
 for n in 2 4; do
   begin "signalled-$n" "$n" 3000

@@ -3,59 +3,14 @@
 # GPUs each: several nodes, an array, a job of two components, the template for GPUs. Each training ends with the bits
 # of the same one under mpirun.
 set -eu
-command -v slurmctld > /dev/null && command -v slurmd > /dev/null && [ "$(id -u)" -eq 0 ] ||
-  { echo "skipped: needs Slurm's daemons (make deps-slurm) and root"; exit 77; }
 . "$BRUME_REGRESSION_DIR/tiny_job.sh"
 . "$BRUME_REGRESSION_DIR/two_groups.sh"
 . "$BRUME_REGRESSION_DIR/plans.sh"
+. "$BRUME_REGRESSION_DIR/slow/slurm_site.sh"
 jobs=$BRUME_REGRESSION_DIR/../jobs
-end() {
-  scancel --user=root 2> /dev/null || true
-  cat ./*.pid 2> /dev/null | while read -r daemon; do kill "$daemon" 2> /dev/null || true; done
-  sleep 1
-  rm -rf "$work"
-}
-trap end EXIT
-mkdir state log spool-n1 spool-n2 tmp-n1 tmp-n2
-host=$(hostname -s)
-cat > slurm.conf << CONF
-ClusterName=brume
-SlurmctldHost=$host(127.0.0.1)
-SlurmUser=root
-SlurmdUser=root
-AuthType=auth/none
-CredType=cred/none
-MpiDefault=pmix
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-SlurmctldPort=18917
-StateSaveLocation=$work/state
-SlurmdSpoolDir=$work/spool-%n
-TmpFS=$work/tmp-%n
-SlurmctldPidFile=$work/ctld.pid
-SlurmdPidFile=$work/d-%n.pid
-SlurmctldLogFile=$work/log/ctld.log
-SlurmdLogFile=$work/log/d-%n.log
-SlurmdParameters=config_overrides
-SchedulerParameters=batch_sched_delay=1,sched_interval=2
-MpiParams=ports=19000-19099
-GresTypes=gpu
-NodeName=n1 NodeHostname=$host NodeAddr=127.0.0.1 Port=18921 CPUs=4 RealMemory=2000 Gres=gpu:2 Feature=a100
-NodeName=n2 NodeHostname=$host NodeAddr=127.0.0.1 Port=18922 CPUs=4 RealMemory=2000 Gres=gpu:2 Feature=l4
-PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES
-CONF
-mkdir gpus && touch gpus/0 gpus/1
-echo "Name=gpu File=$work/gpus/[0-1]" > gres.conf
 # Two nodes of one machine share no memory.
-export SLURM_CONF="$work/slurm.conf" OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl=tcp,self
-slurmctld -f "$SLURM_CONF"
-slurmd -N n1 -f "$SLURM_CONF"
-slurmd -N n2 -f "$SLURM_CONF"
-idle() { [ "$(sinfo -hN -t idle 2> /dev/null | wc -l)" -eq 2 ]; }
-for _ in $(seq 60); do idle && break; sleep 1; done
-idle || { cat log/*; echo "the nodes are not idle"; exit 1; }
+export OMPI_MCA_btl=tcp,self
+start_slurm 'n1 Gres=gpu:2 Feature=a100' 'n2 Gres=gpu:2 Feature=l4'
 
 fail() {
   cat ./*.log log/ctld.log
