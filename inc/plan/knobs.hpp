@@ -240,12 +240,14 @@ inline constexpr std::size_t num_shares = [] {
 inline constexpr auto shares = [] {
   std::array<Share, num_shares> all{};
   std::size_t count = 0;
-  for (const Knob& knob : knobs)
-    if (const auto* ratio = std::get_if<double Stage::*>(&knob.member)) {
-      Share& share = all[count++] = {.knob = &knob, .ratio = *ratio, .whole = {}};
-      for (std::size_t i = 0; knob.part_of && i + 1 < count; ++i)
-        if (all[i].ratio == knob.part_of) share.whole = i;
-    }
+  for (const Knob& knob : knobs) {
+    if (!std::holds_alternative<double Stage::*>(knob.member)) continue;
+    // Not get_if: GCC's undefined-behaviour sanitizer cannot compare its pointer in a constant.
+    const auto ratio = std::get<double Stage::*>(knob.member);
+    Share& share = all[count++] = {.knob = &knob, .ratio = ratio, .whole = {}};
+    for (std::size_t i = 0; knob.part_of && i + 1 < count; ++i)
+      if (all[i].ratio == knob.part_of) share.whole = i;
+  }
   return all;
 }();
 

@@ -20,7 +20,8 @@ newest() { ls run/checkpoints 2> /dev/null | sed -n 's/^step-\([0-9]*\)$/\1/p' |
 executed=0 kills=0 slowest_ms=0 most_lost=0
 while [ ! -d "run/checkpoints/step-$steps" ]; do
   begun=$(newest)
-  job run > log 2>&1 &
+  : > log  # or the last job's lines would count until this one has begun
+  job run >> log 2>&1 &
   mpirun=$!
   # Exponentially distributed: failures have no memory.
   wait_for=$(awk "BEGIN { srand($kills); print int(-50 * log(1 - rand())) + 1 }")
