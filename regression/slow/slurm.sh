@@ -1,7 +1,7 @@
 #!/bin/sh
 # The job template on a real Slurm of one machine, on 2 and on 4 ranks: five times a signal, a checkpoint, exit 75, requeue
-# and resume; a killed rank; signals to all processes of a job; a cancelled job; the time limit, with and without a
-# signal ahead of it. Each job ends with the bits of one that nothing disturbed.
+# and resume; a killed rank; signals to all processes of a job; a suspended job; a cancelled job; the time limit, with and
+# without a signal ahead of it. Each job ends with the bits of one that nothing disturbed. And srun without PMIx.
 set -eu
 . "$BRUME_REGRESSION_DIR/tiny_job.sh"
 . "$BRUME_REGRESSION_DIR/slow/slurm_site.sh"
@@ -14,7 +14,8 @@ fail() {
   exit 1
 }
 
-# begin NAME RANKS STEPS [OPTION...]: submits a job.
+# begin NAME RANKS STEPS [OPTION...]: submits a job; `keys` are brume's own options.
+keys=
 begin() {
   name=$1 ranks=$2 steps=$3
   shift 3
@@ -22,7 +23,7 @@ begin() {
     s/^checkpoint_every .*/checkpoint_every = 1000/; s/^log_every .*/log_every = 10/
     s/^directory .*/directory = \"$name\"/
     /^host_memory_gib/a profile = \"${profile#*=}\"" "$deck" > "$name.toml"
-  id=$(sbatch --parsable --ntasks-per-node="$ranks" --output="$name.log" "$@" "$BRUME_REGRESSION_DIR/../jobs/slurm.sbatch" "$name.toml")
+  id=$(sbatch --parsable --ntasks-per-node="$ranks" --output="$name.log" "$@" "$BRUME_REGRESSION_DIR/../jobs/slurm.sbatch" "$name.toml" $keys)
 }
 
 trains() { tail -n 1 "$name.log" 2> /dev/null | grep -q "$a_step"; }
@@ -58,13 +59,13 @@ name=lone
   fail "srun without PMIx: exit code $code"
 
 for n in 2 4; do
-  begin "signalled-$n" "$n" 3000
+  begin "signalled-$n" "$n" 8000
   for turn in 0 1 2 3 4; do
     in_turn "$turn"
     scancel --signal=USR1 "$id"
   done
   ends
-  [ "$(grep -c 'stopped after .* of 3000 steps' "$name.log")" -eq 5 ] || fail "five signals did not stop it five times"
+  [ "$(grep -c 'stopped after .* of 8000 steps' "$name.log")" -eq 5 ] || fail "five signals did not stop it five times"
 done
 
 begin killed 2 3000
@@ -79,6 +80,20 @@ in_turn 0
 scancel --full --signal=USR1 "$id"
 in_turn 1
 ends
+
+# The batch system stops all of its processes, for longer than a rank may be silent, and lets them go on.
+keys='--set training.silence_limit_s=3'
+begin suspended 2 8000
+keys=
+in_turn 0
+scontrol suspend "$id"
+sleep 1
+stood=$(tail -n 1 suspended.log)
+sleep 8
+[ "$(tail -n 1 suspended.log)" = "$stood" ] || fail "it went on while it was suspended"
+scontrol resume "$id"
+ends
+[ "$(turns)" -eq 0 ] || fail "a job that was suspended was started again"
 
 # What is cancelled stays so, with a checkpoint of the last step.
 begin cancelled 2 100000

@@ -8,20 +8,20 @@ every=5
 . "$BRUME_REGRESSION_DIR/tiny_job.sh"
 mkdir temporary
 export TMPDIR="$PWD/temporary"
-job() {
-  exec mpirun -n 4 --oversubscribe "$BRUME" run "$deck" --set "$profile" --set training.steps="$steps" --set output.checkpoint_every=$every --set output.log_every=1 \
+job() { # <directory> <steps between checkpoints>
+  exec mpirun -n 4 --oversubscribe "$BRUME" run "$deck" --set "$profile" --set training.steps="$steps" --set output.checkpoint_every="$2" --set output.log_every=1 \
     --set output.trace=false --set output.directory="$1"
 }
 fail() { cat log; echo "$1"; exit 1; }
 newest() { ls run/checkpoints 2> /dev/null | sed -n 's/^step-\([0-9]*\)$/\1/p' | sort -n | tail -n 1; }
 
-(job undisturbed) > log 2>&1
+(job undisturbed 0) > log 2>&1
 [ -n "$(state undisturbed "$steps")" ]
 executed=0 kills=0 slowest_ms=0 most_lost=0
 while [ ! -d "run/checkpoints/step-$steps" ]; do
   begun=$(newest)
   : > log  # or the last job's lines would count until this one has begun
-  job run >> log 2>&1 &
+  job run $every >> log 2>&1 &
   mpirun=$!
   # Exponentially distributed: failures have no memory.
   wait_for=$(awk "BEGIN { srand($kills); print int(-50 * log(1 - rand())) + 1 }")
