@@ -2,22 +2,39 @@
 /// and channel.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "schedule/account.hpp"
 #include "schedule/program.hpp"
 
 namespace brume::io {
 
+/// What is known of a task beside its times.
+struct TracedTask {
+  std::string label;
+  schedule::Channel channel = schedule::Channel::compute;
+  schedule::Activity activity = schedule::Activity::computing;
+  std::string buffer;      ///< that it moves, updates or clears; "": none
+  std::int64_t bytes = 0;  ///< of that
+  bool operator==(const TracedTask&) const = default;
+};
+
 /// One iteration of one rank.
 struct RankTimeline {
-  int rank;
-  std::vector<std::string> labels;          ///< [task]
-  std::vector<schedule::Channel> channels;  ///< [task]
-  std::vector<schedule::Span> times;        ///< [task]; tasks that did not run have no length
+  int rank = 0;
+  std::vector<TracedTask> tasks;
+  std::vector<schedule::Span> times;  ///< [task]; tasks that did not run have no length
 };
+
+/// A rank's tasks with their times.
+RankTimeline timeline(const schedule::Program& program, std::vector<schedule::Span> times);
+
+/// Seconds that the tasks of a channel take together.
+double busy_s(const RankTimeline& timeline, schedule::Channel channel);
 
 /// Writes a Chrome trace: process "predicted" or "measured" rank R, a thread per channel.
 /// @throws Error(storage)

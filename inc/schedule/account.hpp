@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/deadline.hpp"
@@ -27,6 +28,17 @@ enum class Activity : std::uint8_t {
 };
 inline constexpr int num_activities = 8;
 const char* name(Activity activity);
+Activity activity(const Task& task);
+/// As far as a task's channel tells: all that computes is computing.
+Activity activity(Channel channel);
+
+/// Seconds of an iteration that a rank spends on each activity.
+using Seconds = std::array<double, num_activities>;
+/// @param activities   [task]
+/// @param spans        [task]; what lies outside of the iteration does not count
+/// @param iteration_s  that the seconds add up to
+Seconds seconds(std::span<const Activity> activities, std::span<const Span> spans,
+                double iteration_s);
 
 inline constexpr int num_contents = int(Content::totals) + 1;
 
@@ -35,7 +47,7 @@ std::array<std::int64_t, num_contents> live_by_content(const Program& program);
 
 /// Of the first rank of a stage.
 struct StageAccount {
-  std::array<double, num_activities> seconds{};           ///< they add up to the iteration
+  Seconds seconds{};                                      ///< they add up to the iteration
   std::array<std::int64_t, num_contents> device_bytes{};  ///< live at its fullest moment
 };
 

@@ -142,7 +142,9 @@ struct Task {
   const Operand& at(Role role, int index = 0) const;  ///< @throws Error(bug) when there is none
 };
 
-std::string label(const Task& task);  ///< "backward layers.3 mlp, microbatch 5"
+std::string label(const Task& task);  ///< "backward block 3 mlp, microbatch 5"
+/// What a task moves, updates or clears; 0 for passes over segments.
+std::int64_t amount_bytes(const Task& task);
 
 using brume::Span;
 

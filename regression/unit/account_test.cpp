@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <vector>
 
 #include "planning_samples.hpp"
 #include "schedule/compile.hpp"
@@ -13,6 +14,28 @@ namespace {
 
 double seconds(const StageAccount& stage, Activity activity) {
   return stage.seconds[std::size_t(activity)];
+}
+
+// What computes comes first, then tp, dp, copies, messages; what is left is waiting, and what lies
+// outside of the iteration does not count.
+TEST(Account, WhatIsHiddenDoesNotCount) {
+  std::vector<Activity> activities;
+  std::vector<Span> spans;
+  const auto add = [&](Activity activity, double start_s, double end_s) {
+    activities.push_back(activity);
+    spans.push_back({start_s, end_s});
+  };
+  add(Activity::computing, 0.0, 0.2);
+  add(Activity::updating, 0.5, 0.6);
+  add(Activity::collective_dp, 0.1, 0.4);
+  add(Activity::copying, 0.3, 0.45);
+  add(Activity::copying, 0.3, 0.45);
+  add(Activity::messaging, 0.4, 0.7);
+  add(Activity::copying, 0.9, 1.2);
+  const Seconds found = seconds(activities, spans, 1.0);
+  const Seconds wanted{0.2, 0.0, 0.1, 0.0, 0.2, 0.15, 0.15, 0.2};
+  for (std::size_t a = 0; a < found.size(); ++a)
+    EXPECT_NEAR(found[a], wanted[a], 1e-12) << name(Activity(a));
 }
 
 // Every moment of the iteration is counted once.

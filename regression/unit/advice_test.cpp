@@ -61,15 +61,8 @@ class Advice : public ::testing::Test {
     const auto programs = schedule::compile_all(plan, model_, {.tight = false});
     const schedule::Simulation simulation = simulated(plan, pace);
     std::vector<io::RankTimeline> all;
-    for (std::size_t rank = 0; rank < programs.size(); ++rank) {
-      io::RankTimeline& timeline = all.emplace_back();
-      timeline.rank = int(rank);
-      timeline.times = simulation.spans[rank];
-      for (const schedule::Task& task : programs[rank].tasks) {
-        timeline.labels.push_back(schedule::label(task));
-        timeline.channels.push_back(task.channel);
-      }
-    }
+    for (std::size_t rank = 0; rank < programs.size(); ++rank)
+      all.push_back(io::timeline(programs[rank], simulation.spans[rank]));
     return all;
   }
 

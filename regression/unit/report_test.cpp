@@ -38,10 +38,10 @@ plan::Plan two_stages() {
 }
 
 io::RankTimeline timeline(int rank, const std::vector<std::pair<Channel, schedule::Span>>& tasks) {
-  io::RankTimeline timeline{.rank = rank, .labels = {}, .channels = {}, .times = {}};
+  io::RankTimeline timeline{.rank = rank, .tasks = {}, .times = {}};
   for (const auto& [channel, span] : tasks) {
-    timeline.labels.emplace_back("task");
-    timeline.channels.push_back(channel);
+    timeline.tasks.push_back(
+        {.label = "task", .channel = channel, .activity = schedule::activity(channel)});
     timeline.times.push_back(span);
   }
   return timeline;
@@ -123,21 +123,6 @@ std::size_t count(const std::string& text, const std::string& part) {
   return found;
 }
 
-// What computes comes first, then tp, dp, copies, messages; what is left is waiting.
-TEST(ReportShares, AddUpToTheIteration) {
-  const Shares s = shares(timeline(0, {{Channel::compute, {0.0, 0.2}},
-                                       {Channel::compute, {0.5, 0.6}},
-                                       {Channel::collective_dp, {0.1, 0.4}},
-                                       {Channel::d2h, {0.3, 0.45}},
-                                       {Channel::h2d, {0.3, 0.45}},
-                                       {Channel::p2p_backward, {0.4, 0.7}},
-                                       {Channel::disk, {0.9, 1.2}}}),
-                          1.0);
-  const Shares wanted{0.3, 0.0, 0.2, 0.15, 0.15, 0.2};
-  for (int k = 0; k < num_shares; ++k)
-    EXPECT_NEAR(s[std::size_t(k)], wanted[std::size_t(k)], 1e-12) << name(Share(k));
-}
-
 TEST_F(ReportTest, ReadsWhatRunsWrite) {
   const fs::path directory = write_run("run", 1000);
   { io::MetricsLog resumed(directory, {}, {}, 600, false); }
@@ -217,12 +202,27 @@ TEST_F(ReportTest, APageHasAllPicturesAndNothingFromElsewhere) {
     expect_well_formed(page);
     EXPECT_EQ(count(page, "<figure>"), 6u);
     EXPECT_EQ(count(page, "<svg class=\"lanes\""), 4u);
+    EXPECT_EQ(count(page, "<svg class=\"stages\""), num_runs);
+    EXPECT_EQ(count(page, ">step</text>"), 6u);
+    EXPECT_EQ(count(page, "</span>rank "), num_runs == 1 ? 4u : 0u);  // memory of each
     for (const char* bad : {"<script", "http", "src=", "url(", "@import", "nan", "inf "})
       EXPECT_EQ(count(page, bad), bad == std::string("http") ? 1u : 0u) << bad;  // http-equiv
     EXPECT_NE(page.find("&lt;script&gt;alert(1)&lt;/script&gt; &amp; more"), page.npos);
   }
   EXPECT_NE(html(runs).find("other &lt;b&gt;"), std::string::npos);
   EXPECT_NE(text(runs).find("last iteration of"), std::string::npos);
+}
+
+// More ranks than colours: the largest, the middle and the smallest one.
+TEST_F(ReportTest, MemoryOfManyRanksIsThreeCurves) {
+  report::Run run = read_run(write_run("run", 5));
+  run.description.ranks = 9;
+  for (io::Row& row : run.rows) row.peak_bytes = {9, 1, 8, 2, 7, 3, 6, 4, 500 << 20};
+  const std::string page = html({&run, 1});
+  for (const char* name : {"</span>largest rank<", "</span>median<", "</span>smallest<"})
+    EXPECT_EQ(count(page, name), 1u) << name;
+  EXPECT_EQ(count(page, "</span>rank "), 0u);
+  EXPECT_NE(page.find(">500</text>"), page.npos);
 }
 
 TEST_F(ReportTest, LongRunsStaySmall) {
@@ -235,11 +235,9 @@ TEST_F(ReportTest, LongRunsStaySmall) {
     run.rows.back().metrics.loss = 2.0 + double(i % 1000 * 919 % 1000) / 1000.0;
   }
   run.rows[200000].metrics.loss = 9.0;  // a spike is never thinned out
-  run.trace.measured[0] =
-      run.trace.predicted[0] = {.rank = 0, .labels = {}, .channels = {}, .times = {}};
+  run.trace.measured[0] = run.trace.predicted[0] = {.rank = 0, .tasks = {}, .times = {}};
   for (int i = 0; i < 200000; ++i) {
-    run.trace.measured[0].labels.emplace_back("task");
-    run.trace.measured[0].channels.push_back(Channel::compute);
+    run.trace.measured[0].tasks.push_back({.label = "task"});
     run.trace.measured[0].times.push_back({i * 5e-7, i * 5e-7 + 1e-7});
   }
   const std::string page = html({&run, 1});

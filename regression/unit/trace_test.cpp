@@ -18,12 +18,17 @@ namespace brume::io {
 namespace {
 
 using nlohmann::json;
-using schedule::Channel;
+using schedule::Activity, schedule::Channel;
 
 RankTimeline timeline(int rank) {
   return {.rank = rank,
-          .labels = {"forward \"layers.0\" \\ mlp", "all_gather", "skipped"},
-          .channels = {Channel::compute, Channel::collective_dp, Channel::compute},
+          .tasks = {{.label = "forward \"layers.0\" \\ mlp"},
+                    {.label = "all_gather",
+                     .channel = Channel::collective_dp,
+                     .activity = Activity::collective_dp,
+                     .buffer = "layers.0.weights",
+                     .bytes = 4096},
+                    {.label = "skipped", .activity = Activity::updating}},
           .times = {{0.0, 1.0 / 3.0}, {0.25, 0.5}, {0.5, 0.5}}};
 }
 
@@ -56,12 +61,11 @@ TEST(Trace, HasOneRowPerRankAndChannel) {
 
 // A task begins where the one before it ends, to the last digit.
 TEST(Trace, RoundingLetsNoTasksOverlap) {
-  RankTimeline row{.rank = 0, .labels = {}, .channels = {}, .times = {}};
+  RankTimeline row{.rank = 0, .tasks = {}, .times = {}};
   double at_s = 1e-7;
   for (int i = 0; i < 1000; ++i) {
     const double end_s = at_s + 1e-6 / 3.0 + 1e-10 * i;
-    row.labels.emplace_back("task");
-    row.channels.push_back(Channel::h2d);
+    row.tasks.push_back({.label = "task", .channel = Channel::h2d, .activity = Activity::copying});
     row.times.push_back({at_s, end_s});
     at_s = end_s;
   }
@@ -82,11 +86,14 @@ TEST(Trace, EventsAreTasksInMicroseconds) {
   for (const json& event : trace.at("traceEvents"))
     if (event.at("ph") == "X") tasks.push_back(event);
   ASSERT_EQ(tasks.size(), 2u);  // the third one did not run
-  EXPECT_EQ(tasks[0].at("name"), timeline(4).labels[0]);
+  EXPECT_EQ(tasks[0].at("name"), timeline(4).tasks[0].label);
   EXPECT_EQ(tasks[0].at("tid"), int(Channel::compute));
   EXPECT_NEAR(tasks[0].at("dur"), 1e6 / 3.0, 1e-3);
   EXPECT_EQ(tasks[1].at("tid"), int(Channel::collective_dp));
   EXPECT_NEAR(tasks[1].at("ts"), 250'000.0, 1e-3);
+  EXPECT_EQ(tasks[0].at("args"), (json{{"activity", "computing"}}));
+  EXPECT_EQ(tasks[1].at("args"),
+            (json{{"activity", "dp"}, {"of", "layers.0.weights"}, {"bytes", 4096}}));
 }
 
 TEST(Trace, WithoutTimelinesIsStillJson) { EXPECT_TRUE(written({}, {}).at("traceEvents").empty()); }
@@ -104,8 +111,7 @@ TEST(Trace, PackedTimelineComesBackExactly) {
   const RankTimeline before = timeline(7);
   const RankTimeline after = unpack(pack(before));
   EXPECT_EQ(after.rank, before.rank);
-  EXPECT_EQ(after.labels, before.labels);
-  EXPECT_EQ(after.channels, before.channels);
+  EXPECT_EQ(after.tasks, before.tasks);
   for (std::size_t i = 0; i < before.times.size(); ++i) {
     EXPECT_EQ(after.times[i].start_s, before.times[i].start_s);
     EXPECT_EQ(after.times[i].end_s, before.times[i].end_s);
@@ -114,8 +120,9 @@ TEST(Trace, PackedTimelineComesBackExactly) {
 
 TEST(Trace, DamagedTimelineIsRefused) {
   EXPECT_THROW(unpack("{"), Error);
-  EXPECT_THROW(unpack(R"({"rank":0,"labels":["a"],"channels":[99],"times":[[0,1]]})"), Error);
-  EXPECT_THROW(unpack(R"({"rank":0,"labels":["a"],"channels":[],"times":[]})"), Error);
+  EXPECT_THROW(unpack(R"({"rank":0,"tasks":[["a",99,0,"",0,0,1]]})"), Error);
+  EXPECT_THROW(unpack(R"({"rank":0,"tasks":[["a",0,99,"",0,0,1]]})"), Error);
+  EXPECT_THROW(unpack(R"({"rank":0,"tasks":[["a",0]]})"), Error);
 }
 
 }  // namespace

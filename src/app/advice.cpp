@@ -39,14 +39,6 @@ struct Neighbour {
 /// What a rank is measured at alone; in collectives and messages it waits for others.
 constexpr std::array own_channels{Channel::compute, Channel::h2d, Channel::d2h, Channel::disk};
 
-double busy_s(const io::RankTimeline& timeline, Channel channel) {
-  double sum = 0.0;
-  for (std::size_t task = 0; task < timeline.times.size(); ++task)
-    if (timeline.channels[task] == channel)
-      sum += timeline.times[task].end_s - timeline.times[task].start_s;
-  return sum;
-}
-
 /// How much longer than predicted each stage's channels took, on its slowest rank.
 schedule::Pace measured_pace(const report::Run& run) {
   std::array<double, schedule::num_channels> once;
@@ -59,7 +51,7 @@ schedule::Pace measured_pace(const report::Run& run) {
       for (const io::RankTimeline& timeline : timelines) {
         if (timeline.rank >= run.plan.devices()) continue;
         double& most = most_s[std::size_t(plan::place(run.plan, timeline.rank).stage)];
-        most = std::max(most, busy_s(timeline, channel));
+        most = std::max(most, io::busy_s(timeline, channel));
       }
     };
     take(run.trace.measured, measured);

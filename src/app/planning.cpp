@@ -157,15 +157,8 @@ plan::Plan search_plan(const deck::Deck& deck, const model::Config& model,
 std::vector<io::RankTimeline> timelines(const std::vector<schedule::Program>& programs,
                                         const schedule::Simulation& simulation) {
   std::vector<io::RankTimeline> all;
-  for (std::size_t rank = 0; rank < programs.size(); ++rank) {
-    io::RankTimeline timeline{.rank = int(rank), .labels = {}, .channels = {}, .times = {}};
-    for (std::size_t id = 0; id < programs[rank].tasks.size(); ++id) {
-      timeline.labels.push_back(schedule::label(programs[rank].tasks[id]));
-      timeline.channels.push_back(programs[rank].tasks[id].channel);
-    }
-    timeline.times = simulation.spans[rank];
-    all.push_back(std::move(timeline));
-  }
+  for (std::size_t rank = 0; rank < programs.size(); ++rank)
+    all.push_back(io::timeline(programs[rank], simulation.spans[rank]));
   return all;
 }
 

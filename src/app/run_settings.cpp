@@ -104,9 +104,8 @@ Expectation expectation(double iteration_s, const io::RankTimeline& rank_0, int 
                        .busy_s = {},
                        .ranks_per_node = ranks_per_node,
                        .cores = int(std::thread::hardware_concurrency())};
-  for (std::size_t task = 0; task < rank_0.times.size(); ++task)
-    expected.busy_s[std::size_t(rank_0.channels[task])] +=
-        rank_0.times[task].end_s - rank_0.times[task].start_s;
+  for (int c = 0; c < schedule::num_channels; ++c)
+    expected.busy_s[std::size_t(c)] = io::busy_s(rank_0, schedule::Channel(c));
   return expected;
 }
 

@@ -344,12 +344,7 @@ class Training {
   }
 
   void write_trace() {
-    io::RankTimeline mine{
-        .rank = crew_.rank(), .labels = {}, .channels = {}, .times = engine_->last_times()};
-    for (const schedule::Task& task : engine_->program().tasks) {
-      mine.labels.push_back(schedule::label(task));
-      mine.channels.push_back(task.channel);
-    }
+    const io::RankTimeline mine = io::timeline(engine_->program(), engine_->last_times());
     std::vector<io::RankTimeline> measured;
     for (const std::string& text : crew_.gather(io::pack(mine)))
       measured.push_back(io::unpack(text));

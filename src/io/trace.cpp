@@ -37,6 +37,19 @@ void add_names(std::string& out, const char* kind, int rank, int process) {
   }
 }
 
+/// What a task moves, to be added to its arguments.
+std::string amount(const TracedTask& task) {
+  if (task.bytes == 0) return "";
+  return fmt::format(",\"of\":{},\"bytes\":{}", quoted(task.buffer), task.bytes);
+}
+
+/// By its name. Files of older versions say nothing, so the channel has to.
+schedule::Activity activity_of(const std::string& name, schedule::Channel channel) {
+  for (int a = 0; a < schedule::num_activities; ++a)
+    if (name == schedule::name(schedule::Activity(a))) return schedule::Activity(a);
+  return schedule::activity(channel);
+}
+
 void add_timeline(std::string& out, const RankTimeline& timeline, const char* kind, int process) {
   // Ends are rounded, not lengths: tasks that follow each other never overlap, or viewers drop
   // them.
@@ -47,13 +60,14 @@ void add_timeline(std::string& out, const RankTimeline& timeline, const char* ki
   add_names(out, kind, timeline.rank, process);
   for (std::size_t task = 0; task < timeline.times.size(); ++task) {
     const schedule::Span& time = timeline.times[task];
+    const TracedTask& of = timeline.tasks.at(task);
     if (!(time.end_s > time.start_s)) continue;
     const long long start = ns(time.start_s), length = ns(time.end_s) - start;
     fmt::format_to(std::back_inserter(out),
                    "{{\"ph\":\"X\",\"cat\":\"{}\",\"name\":{},\"pid\":{},\"tid\":{},\"ts\":{},"
-                   "\"dur\":{}}},\n",
-                   kind, quoted(timeline.labels.at(task)), process, int(timeline.channels.at(task)),
-                   us(start), us(length));
+                   "\"dur\":{},\"args\":{{\"activity\":\"{}\"{}}}}},\n",
+                   kind, quoted(of.label), process, int(of.channel), us(start), us(length),
+                   schedule::name(of.activity), amount(of));
   }
 }
 
@@ -81,14 +95,19 @@ Trace read_trace(const std::filesystem::path& path) {
     std::map<int, RankTimeline> processes;
     for (const json& event : whole.at("traceEvents")) {
       if (event.at("ph") != "X") continue;
-      const int process = event.at("pid").get<int>(), channel = event.at("tid").get<int>();
-      require(process >= 0 && channel >= 0 && channel < schedule::num_channels, Failure::input,
+      const int process = event.at("pid").get<int>(), thread = event.at("tid").get<int>();
+      require(process >= 0 && thread >= 0 && thread < schedule::num_channels, Failure::input,
               "{}: has process {}, thread {}, which no trace of a run has", path.string(), process,
-              channel);
+              thread);
       RankTimeline& timeline = processes[process];
       timeline.rank = process / 2;
-      timeline.labels.push_back(event.at("name").get<std::string>());
-      timeline.channels.push_back(schedule::Channel(channel));
+      const json said = event.value("args", json::object());
+      const auto channel = schedule::Channel(thread);
+      timeline.tasks.push_back({.label = event.at("name").get<std::string>(),
+                                .channel = channel,
+                                .activity = activity_of(said.value("activity", ""), channel),
+                                .buffer = said.value("of", ""),
+                                .bytes = said.value("bytes", std::int64_t{0})});
       const double start_s = event.at("ts").get<double>() / us_per_s;
       timeline.times.push_back({start_s, start_s + event.at("dur").get<double>() / us_per_s});
     }
@@ -101,16 +120,36 @@ Trace read_trace(const std::filesystem::path& path) {
   }
 }
 
+RankTimeline timeline(const schedule::Program& program, std::vector<schedule::Span> times) {
+  RankTimeline timeline{.rank = program.rank, .tasks = {}, .times = std::move(times)};
+  for (const schedule::Task& task : program.tasks) {
+    TracedTask& traced = timeline.tasks.emplace_back();
+    traced.label = schedule::label(task);
+    traced.channel = task.channel;
+    traced.activity = schedule::activity(task);
+    traced.bytes = schedule::amount_bytes(task);
+    if (traced.bytes > 0) traced.buffer = program.buffer(task.operands[0]).name;
+  }
+  return timeline;
+}
+
+double busy_s(const RankTimeline& timeline, schedule::Channel channel) {
+  double sum = 0.0;
+  for (std::size_t task = 0; task < timeline.times.size(); ++task)
+    if (timeline.tasks[task].channel == channel)
+      sum += timeline.times[task].end_s - timeline.times[task].start_s;
+  return sum;
+}
+
 std::string pack(const RankTimeline& timeline) {
-  json channels = json::array(), times = json::array();
-  for (const schedule::Channel channel : timeline.channels) channels.push_back(int(channel));
-  for (const schedule::Span& time : timeline.times)
-    times.push_back(json::array({time.start_s, time.end_s}));
-  return json{{"rank", timeline.rank},
-              {"labels", timeline.labels},
-              {"channels", std::move(channels)},
-              {"times", std::move(times)}}
-      .dump();
+  json tasks = json::array();
+  for (std::size_t i = 0; i < timeline.tasks.size(); ++i) {
+    const TracedTask& task = timeline.tasks[i];
+    tasks.push_back(
+        json::array({task.label, int(task.channel), int(task.activity), task.buffer, task.bytes,
+                     timeline.times.at(i).start_s, timeline.times[i].end_s}));
+  }
+  return json{{"rank", timeline.rank}, {"tasks", std::move(tasks)}}.dump();
 }
 
 RankTimeline unpack(const std::string& text) {
@@ -118,19 +157,18 @@ RankTimeline unpack(const std::string& text) {
     const json object = json::parse(text);
     RankTimeline timeline;
     object.at("rank").get_to(timeline.rank);
-    object.at("labels").get_to(timeline.labels);
-    for (const json& channel : object.at("channels")) {
-      const int number = channel.get<int>();
-      require(number >= 0 && number < schedule::num_channels, Failure::bug,
-              "a timeline has channel {}", number);
-      timeline.channels.push_back(schedule::Channel(number));
+    for (const json& task : object.at("tasks")) {
+      const int channel = task.at(1).get<int>(), activity = task.at(2).get<int>();
+      require(channel >= 0 && channel < schedule::num_channels && activity >= 0 &&
+                  activity < schedule::num_activities,
+              Failure::bug, "a timeline has channel {}, activity {}", channel, activity);
+      timeline.tasks.push_back({.label = task.at(0).get<std::string>(),
+                                .channel = schedule::Channel(channel),
+                                .activity = schedule::Activity(activity),
+                                .buffer = task.at(3).get<std::string>(),
+                                .bytes = task.at(4).get<std::int64_t>()});
+      timeline.times.push_back({task.at(5).get<double>(), task.at(6).get<double>()});
     }
-    for (const json& time : object.at("times"))
-      timeline.times.push_back({time.at(0).get<double>(), time.at(1).get<double>()});
-    require(timeline.labels.size() == timeline.times.size() &&
-                timeline.channels.size() == timeline.times.size(),
-            Failure::bug, "a timeline has {} labels, {} channels and {} times",
-            timeline.labels.size(), timeline.channels.size(), timeline.times.size());
     return timeline;
   } catch (const json::exception& error) {
     throw Error(Failure::bug, "a timeline cannot be read: {}", error.what());

@@ -26,13 +26,15 @@ h1 {{ font-size: 1.4rem; }} h2 {{ font-size: 1.1rem; margin-top: 2rem; }}
 table {{ border-collapse: collapse; }} th, td {{ padding: .2rem .9rem .2rem 0; text-align: right; }}
 th {{ color: var(--soft); font-weight: normal; }} th:first-child, td:first-child {{ text-align: left; }}
 pre {{ overflow-x: auto; font-size: 12px; }} figcaption, .legend, p.note {{ color: var(--soft); }}
+.legend {{ margin: .2rem 0; }} .legend > span {{ display: inline-block; margin-right: .8em; }}
+.columns {{ columns: 20rem; }} .columns li {{ break-inside: avoid; }}
 figure {{ margin: 0; }} .charts {{ display: grid; gap: 1rem 2rem;
   grid-template-columns: repeat(auto-fit, minmax(420px, 1fr)); }}
 svg {{ width: 100%; height: auto; }} svg text {{ font-size: 11px; fill: var(--soft); }}
 .grid {{ stroke: var(--grid); }} .mark {{ stroke: var(--soft); stroke-dasharray: 4 3; }}
 .fault {{ stroke: var(--c5); stroke-dasharray: none; }}
 .line {{ fill: none; stroke-width: 1.5; }} .pale {{ opacity: .45; }}
-.key {{ display: inline-block; width: 1em; height: .7em; margin: 0 .3em 0 .8em; }}
+.key {{ display: inline-block; width: 1em; height: .7em; margin-right: .3em; }}
 .bar {{ display: flex; height: 16px; width: 100%; min-width: 320px; }}
 )";
 
@@ -71,7 +73,7 @@ std::string bar(const std::vector<Slice>& slices) {
 std::string legend(const std::vector<std::pair<int, std::string>>& shades) {
   std::string out = "<p class=\"legend\">";
   for (const auto& [shade, name] : shades)
-    out += fmt::format("<span class=\"key s{}\"></span>{} ", shade, escaped(name));
+    out += fmt::format("<span><span class=\"key s{}\"></span>{}</span> ", shade, escaped(name));
   return out + "</p>\n";
 }
 

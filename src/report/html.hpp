@@ -7,7 +7,8 @@
 
 namespace brume::report {
 
-inline constexpr int num_shades = 8;  ///< colours of what fills bars and lanes
+inline constexpr int num_shades = 8;   ///< of what fills bars and lanes
+inline constexpr int num_colours = 6;  ///< of lines and dots
 
 /// A page that needs nothing but itself: no scripts, no network.
 std::string page(const std::string& title, const std::string& body);

@@ -6,6 +6,7 @@
 
 #include "base/text.hpp"
 #include "html.hpp"
+#include "pictures.hpp"
 #include "report/report.hpp"
 #include "summary.hpp"
 #include "svg.hpp"
@@ -39,17 +40,11 @@ std::vector<std::string> cells(const Run& run, const Summary& s) {
           fmt::format("{:.2f}", s.ratio())};
 }
 
-std::vector<std::string> share_names() {
-  std::vector<std::string> names;
-  for (int k = 0; k < num_shares; ++k) names.emplace_back(name(Share(k)));
-  return names;
-}
-
-std::vector<std::string> share_cells(const std::string& title, const Shares& shares,
+std::vector<std::string> share_cells(const std::string& title, const schedule::Seconds& seconds,
                                      double iteration_s) {
   std::vector<std::string> row{title};
-  for (const double seconds : shares)
-    row.push_back(fmt::format("{:.1f} %", 100.0 * seconds / iteration_s));
+  for (const double spent_s : seconds)
+    row.push_back(fmt::format("{:.1f} %", 100.0 * spent_s / iteration_s));
   row.push_back(format_seconds(iteration_s));
   return row;
 }
@@ -57,7 +52,7 @@ std::vector<std::string> share_cells(const std::string& title, const Shares& sha
 /// A row for what was measured and one for what was predicted of each stage.
 std::vector<std::vector<std::string>> time_rows(const Summary& s) {
   std::vector<std::vector<std::string>> rows;
-  for (const StageShares& stage : s.stages) {
+  for (const StageTimes& stage : s.stages) {
     rows.push_back(
         share_cells(fmt::format("{} measured", stage.stage), stage.measured, s.last_measured_s));
     rows.push_back(
@@ -68,7 +63,8 @@ std::vector<std::vector<std::string>> time_rows(const Summary& s) {
 
 std::vector<std::string> time_header() {
   std::vector<std::string> header{"stage"};
-  for (std::string& name : share_names()) header.push_back(std::move(name));
+  for (int a = 0; a < schedule::num_activities; ++a)
+    header.emplace_back(schedule::name(schedule::Activity(a)));
   header.emplace_back("last iteration");
   return header;
 }
@@ -78,14 +74,10 @@ std::vector<std::string> time_header() {
 using Value = std::function<double(const io::Row&)>;
 
 Series series(const Run& run, std::string name, int colour, const Value& value) {
-  Series series{.name = std::move(name), .colour = colour % 6, .points = {}};
+  Series series{.name = std::move(name), .colour = colour % num_colours, .points = {}};
   for (const io::Row& row : run.rows)
     series.points.push_back({double(row.metrics.step + 1), value(row)});
   return series;
-}
-
-double largest(const std::vector<std::int64_t>& values) {
-  return values.empty() ? std::nan("") : double(*std::ranges::max_element(values));
 }
 
 /// What happened beside the steps that went well, in the order of steps.
@@ -114,7 +106,7 @@ std::string happenings(const Run& run) {
   if (all.empty()) return "";
   std::string out =
       "<p class=\"note\">Vertical lines: dashed where a job resumed, solid where something went "
-      "wrong.</p>\n<ul>";
+      "wrong.</p>\n<ul class=\"columns\">";
   for (std::size_t i = 0; i < std::min(most, all.size()); ++i)
     out += fmt::format("<li>{}</li>\n", escaped(all[i].text));
   if (all.size() > most) out += fmt::format("<li>and {} more</li>\n", all.size() - most);
@@ -123,10 +115,45 @@ std::string happenings(const Run& run) {
 
 /// A chart of each run's values.
 Chart chart(std::span<const Run> runs, std::string title, const Value& value) {
-  Chart chart{.title = std::move(title), .series = {}, .marks = {}};
+  Chart chart{.title = std::move(title), .x_name = "step", .series = {}, .marks = {}};
   for (std::size_t i = 0; i < runs.size(); ++i)
     chart.series.push_back(series(runs[i], runs[i].name, int(i), value));
   if (runs.size() == 1) chart.marks = marks(runs[0]);
+  return chart;
+}
+
+/// What the process of a rank holds, by its place in the order of size; NaN where nobody measured.
+double resident_mib(const io::Row& row, double place) {
+  if (row.peak_bytes.empty()) return std::nan("");
+  std::vector<std::int64_t> sorted = row.peak_bytes;
+  std::ranges::sort(sorted);
+  return double(sorted[std::size_t(place * double(sorted.size() - 1))]) / (1 << 20);
+}
+
+/// Of each rank, as long as their colours differ; else of the largest, the middle and the smallest
+/// one; of several runs the largest ones.
+Chart resident_sets(std::span<const Run> runs) {
+  const auto at = [](double place) {
+    return [place](const io::Row& row) { return resident_mib(row, place); };
+  };
+  if (runs.size() > 1) return chart(runs, "resident set of the largest rank [MiB]", at(1.0));
+  Chart chart{.title = "resident set of each rank [MiB]",
+              .x_name = "step",
+              .series = {},
+              .marks = marks(runs[0])};
+  const int ranks = runs[0].description.ranks;
+  if (ranks > num_colours) {
+    chart.title = "resident sets [MiB]";
+    chart.series = {series(runs[0], "largest rank", 0, at(1.0)),
+                    series(runs[0], "median", 1, at(0.5)), series(runs[0], "smallest", 2, at(0.0))};
+    return chart;
+  }
+  for (int rank = 0; rank < ranks; ++rank)
+    chart.series.push_back(
+        series(runs[0], fmt::format("rank {}", rank), rank, [rank](const io::Row& row) {
+          const auto of = std::size_t(rank);
+          return of < row.peak_bytes.size() ? double(row.peak_bytes[of]) / (1 << 20) : std::nan("");
+        }));
   return chart;
 }
 
@@ -135,7 +162,7 @@ std::string charts(std::span<const Run> runs) {
   for (std::size_t i = 0; i < runs.size(); ++i) {
     if (runs[i].evaluations.empty()) continue;
     Series valid{.name = runs.size() == 1 ? "validation" : runs[i].name + ", validation",
-                 .colour = int(runs.size() == 1 ? 1 : i % 6),
+                 .colour = int(runs.size() == 1 ? 1 : i % num_colours),
                  .dots = true,
                  .points = {}};
     for (const io::EvaluationRow& row : runs[i].evaluations)
@@ -157,20 +184,10 @@ std::string charts(std::span<const Run> runs) {
   out += svg(chart(runs, "learning rate", [](const io::Row& r) { return r.metrics.lr; }));
   out += svg(chart(runs, "tokens/s", [](const io::Row& r) { return r.tokens_per_s; }));
   out += svg(time);
-  out += svg(chart(runs, "resident set of the largest rank [MiB]",
-                   [](const io::Row& r) { return largest(r.peak_bytes) / (1 << 20); }));
-  return out + "</div>\n";
+  return out + svg(resident_sets(runs)) + "</div>\n";
 }
 
 // --- one run ---
-
-std::string bar(const Shares& shares, double iteration_s) {
-  std::vector<Slice> slices;
-  for (std::size_t k = 0; k < shares.size(); ++k)
-    slices.push_back({int(k), shares[k] / iteration_s,
-                      fmt::format("{}: {}", name(Share(int(k))), format_seconds(shares[k]))});
-  return bar(slices);
-}
 
 std::string times(const Summary& s) {
   if (s.stages.empty()) return "";
@@ -180,15 +197,13 @@ std::string times(const Summary& s) {
       "exposed; a row adds up.</p>\n<table>" +
       html_row(time_header(), "th");
   for (const std::vector<std::string>& row : time_rows(s)) out += html_row(row, "td");
-  std::vector<std::pair<int, std::string>> shades;
-  for (int k = 0; k < num_shares; ++k) shades.emplace_back(k, name(Share(k)));
-  out += "</table>\n" + legend(shades);
+  out += "</table>\n" + activity_legend();
   if (!s.last_is_usual())
     out += fmt::format(
         "<p class=\"note\">This iteration took {:.1f} times as long as the usual one, so it says "
         "little of the others.</p>\n",
         s.last_measured_s / s.measured_s);
-  for (const StageShares& stage : s.stages)
+  for (const StageTimes& stage : s.stages)
     out += fmt::format("<p class=\"note\">stage {}, measured</p>{}\n", stage.stage,
                        bar(stage.measured, s.last_measured_s));
   return out;
@@ -238,9 +253,10 @@ std::string details(const Run& run, const Summary& s) {
   std::string out = times(s) + timelines(run, s);
   if (s.stages.empty())
     out +=
-        "<p class=\"note\">With output.trace = true a run keeps its last iteration task by task, "
-        "and this page shows where its time went.</p>\n";
-  out += fmt::format("<h2>Plan</h2>\n<pre>{}</pre>\n", escaped(plan::table(run.plan)));
+        "<p class=\"note\">With output.trace = true a run that ends keeps its last iteration task "
+        "by task, and this page shows where its time went.</p>\n";
+  out += fmt::format("<h2>Plan</h2>\n{}<pre>{}</pre>\n", stages_picture(run.plan),
+                     escaped(plan::table(run.plan)));
   out += memory(run);
   return out + fmt::format(
                    "<h2>Deck</h2>\n<details><summary>as it was run</summary><pre>{}</pre>"

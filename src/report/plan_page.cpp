@@ -3,74 +3,25 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "base/text.hpp"
 #include "base/units.hpp"
 #include "html.hpp"
+#include "pictures.hpp"
 #include "svg.hpp"
 
 namespace brume::report {
 namespace {
 
-/// Of activities, in their order: what moves is as it is on the page of a run.
-constexpr std::array<int, schedule::num_activities> shades{0, 6, 7, 1, 2, 3, 4, 5};
-
-std::string layers(const plan::Stage& stage) {
-  return fmt::format("{}-{}", stage.first_layer, stage.first_layer + stage.layers - 1);
-}
-
-/// A row of boxes for each stage, a box a device, those of a node together.
-std::string stages_picture(const plan::Plan& plan) {
-  constexpr double box = 13, gap = 2, between = 7, names = 300, row = 20;
-  constexpr int most = 64;  // boxes of a stage
-  std::string boxes;
-  double right = names, y = 0.0;
-  for (std::size_t i = 0; i < plan.stages.size(); ++i, y += row) {
-    const plan::Stage& stage = plan.stages[i];
-    const std::string name = fmt::format(
-        "stage {}: layers {}, dp {}, tp {}, b {}, ZeRO {}{}", i, layers(stage), stage.dp, stage.tp,
-        stage.microbatch, stage.zero_level, stage.group.empty() ? "" : ", " + stage.group);
-    boxes += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>", names - 8,
-                         y + box - 2, escaped(name));
-    double x = names;
-    std::string path;
-    const int devices = stage.nodes * stage.devices_per_node;
-    for (int device = 0; device < std::min(devices, most); ++device) {
-      if (device > 0 && device % stage.devices_per_node == 0) x += between;
-      path += fmt::format("M{:.0f} {:.0f}h{}v{}h{}z", x, y, box, box, -box);
-      x += box + gap;
-    }
-    boxes += fmt::format("<path class=\"fill c{}\" d=\"{}\"/>", i % 6, path);
-    if (devices > most)
-      boxes += fmt::format("<text x=\"{:.0f}\" y=\"{}\">and {} more</text>", x + gap, y + box - 2,
-                           devices - most);
-    right = std::max(right, x + (devices > most ? 90.0 : 0.0));
-  }
-  return fmt::format(
-      "<svg class=\"stages\" viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" "
-      "aria-label=\"stages on devices\">{}</svg>\n",
-      std::max(right, 1100.0), y, boxes);
-}
-
 std::string times(const PlanPage& page) {
-  std::vector<std::pair<int, std::string>> keys;
-  for (int a = 0; a < schedule::num_activities; ++a)
-    keys.emplace_back(shades[std::size_t(a)], schedule::name(schedule::Activity(a)));
   std::string out = fmt::format(
       "<h2>Where an iteration's time goes</h2>\n<p class=\"note\">{} on the first rank of each "
       "stage. What computes hides what moves, so tp, dp, copies and messages are what is left "
       "exposed.</p>\n{}",
-      format_seconds(page.account.iteration_s), legend(keys));
-  for (std::size_t i = 0; i < page.account.stages.size(); ++i) {
-    std::vector<Slice> slices;
-    for (std::size_t a = 0; a < shades.size(); ++a) {
-      const double seconds = page.account.stages[i].seconds[a];
-      slices.push_back({shades[a], seconds / page.account.iteration_s,
-                        fmt::format("{}: {}", keys[a].second, format_seconds(seconds))});
-    }
-    out += fmt::format("<p class=\"note\">stage {}</p>{}\n", i, bar(slices));
-  }
+      format_seconds(page.account.iteration_s), activity_legend());
+  for (std::size_t i = 0; i < page.account.stages.size(); ++i)
+    out += fmt::format("<p class=\"note\">stage {}</p>{}\n", i,
+                       bar(page.account.stages[i].seconds, page.account.iteration_s));
   return out;
 }
 
@@ -89,7 +40,7 @@ std::string memory(const PlanPage& page) {
     std::vector<Slice> slices;
     std::vector<std::pair<int, std::string>> keys;
     for (std::size_t k = 0; k < stage.kinds.size(); ++k) {
-      const int shade = shades[k % shades.size()];
+      const int shade = shade_of(schedule::Activity(k % schedule::num_activities));
       keys.emplace_back(shade, stage.kinds[k].name);
       slices.push_back({shade, stage.kinds[k].value / most,
                         stage.kinds[k].name + ": " + format_bytes(stage.kinds[k].value)});
@@ -116,7 +67,8 @@ std::string timelines(const PlanPage& page) {
 }
 
 std::string alternatives(const PlanPage& page) {
-  Chart chart{.title = "iteration [s] over memory of a device [GiB]", .series = {}, .marks = {}};
+  Chart chart{
+      .title = "iteration [s]", .x_name = "memory of a device [GiB]", .series = {}, .marks = {}};
   std::string rows =
       html_row({"plan", "iteration", "device memory", "host memory of a rank"}, "th");
   for (std::size_t i = 0; i < page.alternatives.size(); ++i) {

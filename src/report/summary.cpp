@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
-#include <numeric>
 #include <utility>
 
 #include "base/statistics.hpp"
@@ -15,30 +13,44 @@
 namespace brume::report {
 namespace {
 
+using schedule::Activity;
+
 /// What a hint is about, as a share of an iteration.
 using Hint = std::pair<double, std::string>;
 
 constexpr double worth_a_hint = 0.05;
 
+/// Activities before it are work of the device.
+constexpr auto first_exposed = std::size_t(Activity::collective_tp);
+
 /// What is exposed, and what may help.
-std::pair<const char*, const char*> advice(Share share, const plan::Plan& plan) {
-  switch (share) {
-    case Share::tp: return {"collectives of tensor parallelism", "a smaller tp avoids them"};
-    case Share::dp:
+std::pair<const char*, const char*> advice(Activity activity, const plan::Plan& plan) {
+  switch (activity) {
+    case Activity::collective_tp:
+      return {"collectives of tensor parallelism", "a smaller tp avoids them"};
+    case Activity::collective_dp:
       return {"collectives of data parallelism",
               "more microbatches an iteration, or a lower ZeRO level, hide them better"};
-    case Share::copying:
+    case Activity::copying:
       return {"copies", "more device memory makes them fewer, larger microbatches hide them"};
-    case Share::messages:
+    case Activity::messaging:
       return {"messages between stages",
               plan.run_ahead > 1 ? "fewer stages avoid them"
                                  : "run_ahead 2 may hide them, fewer stages avoid them"};
-    case Share::waiting:
+    case Activity::waiting:
       return {"waiting", plan.num_stages() > 1 ? "more microbatches fill the pipeline better"
                                                : "other work may hold the processors"};
-    case Share::computing: break;
+    case Activity::computing:
+    case Activity::recomputing:
+    case Activity::updating: break;
   }
   return {"", ""};
+}
+
+schedule::Seconds seconds(const io::RankTimeline& timeline, double iteration_s) {
+  std::vector<Activity> activities;
+  for (const io::TracedTask& task : timeline.tasks) activities.push_back(task.activity);
+  return schedule::seconds(activities, timeline.times, iteration_s);
 }
 
 double median_of(std::vector<double> values) { return values.empty() ? 0.0 : median(values); }
@@ -58,10 +70,14 @@ void add_changes(const Run& run, std::vector<Hint>& hints) {
 /// The stage that computes longest, beside the others.
 void add_unequal_stages(const Run& run, const Summary& s, std::vector<Hint>& hints) {
   if (s.stages.size() < 2) return;
-  const auto computing = [](const StageShares& stage) { return stage.measured[0]; };
+  const auto computing = [](const StageTimes& stage) {
+    double sum_s = 0.0;
+    for (std::size_t a = 0; a < first_exposed; ++a) sum_s += stage.measured[a];
+    return sum_s;
+  };
   const auto slowest = std::ranges::max_element(s.stages, {}, computing);
   double others_s = 0.0;
-  for (const StageShares& stage : s.stages) others_s += computing(stage);
+  for (const StageTimes& stage : s.stages) others_s += computing(stage);
   others_s = (others_s - computing(*slowest)) / double(s.stages.size() - 1);
   const double more = computing(*slowest) / others_s - 1.0;
   if (!(more > worth_a_hint)) return;
@@ -80,75 +96,24 @@ void add_unequal_stages(const Run& run, const Summary& s, std::vector<Hint>& hin
 
 /// What nothing hides.
 void add_exposed(const plan::Plan& plan, const Summary& s, std::vector<Hint>& hints) {
-  for (int k = 1; k < num_shares; ++k) {
+  for (std::size_t k = first_exposed; k < schedule::num_activities; ++k) {
     const auto longest = std::ranges::max_element(
-        s.stages, {}, [&](const StageShares& stage) { return stage.measured[std::size_t(k)]; });
+        s.stages, {}, [&](const StageTimes& stage) { return stage.measured[k]; });
     if (longest == s.stages.end()) continue;
-    const double exposed_s = longest->measured[std::size_t(k)];
+    const double exposed_s = longest->measured[k];
     const double share = exposed_s / s.last_measured_s;
     if (!(share > worth_a_hint)) continue;
-    const auto [what, helps] = advice(Share(k), plan);
+    const auto [what, helps] = advice(Activity(k), plan);
     hints.emplace_back(
         share,
         fmt::format("{}: {:.0f} % of the last iteration on stage {} ({}, predicted {}), with "
                     "nothing beside them that computes; {}",
                     what, 100.0 * share, longest->stage, format_seconds(exposed_s),
-                    format_seconds(longest->predicted[std::size_t(k)]), helps));
+                    format_seconds(longest->predicted[k]), helps));
   }
 }
 
 }  // namespace
-
-const char* name(Share share) {
-  switch (share) {
-    case Share::computing: return "computing";
-    case Share::tp: return "tp";
-    case Share::dp: return "dp";
-    case Share::copying: return "copies";
-    case Share::messages: return "messages";
-    case Share::waiting: return "waiting";
-  }
-  return "";
-}
-
-Share share_of(schedule::Channel channel) {
-  using schedule::Channel;
-  switch (channel) {
-    case Channel::compute: return Share::computing;
-    case Channel::collective_tp: return Share::tp;
-    case Channel::collective_dp: return Share::dp;
-    case Channel::p2p_forward:
-    case Channel::p2p_backward: return Share::messages;
-    case Channel::h2d:
-    case Channel::d2h:
-    case Channel::disk: return Share::copying;
-  }
-  return Share::waiting;
-}
-
-Shares shares(const io::RankTimeline& timeline, double iteration_s) {
-  std::map<double, std::array<int, num_shares>> changes;
-  for (std::size_t task = 0; task < timeline.times.size(); ++task) {
-    const auto share = std::size_t(share_of(timeline.channels[task]));
-    ++changes[std::clamp(timeline.times[task].start_s, 0.0, iteration_s)][share];
-    --changes[std::clamp(timeline.times[task].end_s, 0.0, iteration_s)][share];
-  }
-  Shares sums{};
-  std::array<int, num_shares> running{};
-  running[std::size_t(Share::waiting)] = 1;
-  double at_s = 0.0;
-  const auto until = [&](double time_s) {
-    const auto first = std::ranges::find_if(running, [](int count) { return count > 0; });
-    sums[std::size_t(first - running.begin())] += time_s - at_s;
-    at_s = time_s;
-  };
-  for (const auto& [time_s, change] : changes) {
-    until(time_s);
-    for (std::size_t k = 0; k < running.size(); ++k) running[k] += change[k];
-  }
-  until(iteration_s);
-  return sums;
-}
 
 const io::RankTimeline* timeline_of(const std::vector<io::RankTimeline>& timelines, int rank) {
   const auto found = std::ranges::find(timelines, rank, &io::RankTimeline::rank);
@@ -191,7 +156,7 @@ Summary summary(const Run& run) {
     const io::RankTimeline* predicted = timeline_of(run.trace.predicted, rank);
     if (!measured || !predicted) continue;
     s.stages.push_back(
-        {stage, shares(*measured, s.last_measured_s), shares(*predicted, s.last_predicted_s)});
+        {stage, seconds(*measured, s.last_measured_s), seconds(*predicted, s.last_predicted_s)});
   }
   return s;
 }

@@ -1,7 +1,6 @@
 /// @file The numbers of a run, and what they advise.
 #pragma once
 
-#include <array>
 #include <string>
 #include <vector>
 
@@ -9,22 +8,10 @@
 
 namespace brume::report {
 
-/// What a rank is at; of several at once the first of these counts, so the later ones are what
-/// nothing before them hides.
-enum class Share { computing, tp, dp, copying, messages, waiting };
-inline constexpr int num_shares = 6;
-const char* name(Share share);
-Share share_of(schedule::Channel channel);
-
-/// Seconds of an iteration that a rank spends on each.
-using Shares = std::array<double, num_shares>;
-/// @param iteration_s  that they add up to
-Shares shares(const io::RankTimeline& timeline, double iteration_s);
-
 /// The first rank of a stage in the last iteration.
-struct StageShares {
+struct StageTimes {
   int stage;
-  Shares measured, predicted;
+  schedule::Seconds measured, predicted;
 };
 
 /// From how many times the usual time on an iteration is a stray one.
@@ -41,7 +28,7 @@ struct Summary {
   double predicted_s = 0.0;       ///< of the last step's plan
   double last_measured_s = 0.0;   ///< the last iteration, by its timeline; 0: none
   double last_predicted_s = 0.0;  ///< the same in the simulation
-  std::vector<StageShares> stages;
+  std::vector<StageTimes> stages;
 
   /// Whether the last iteration tells of the others.
   bool last_is_usual() const { return last_measured_s < unusual * measured_s; }

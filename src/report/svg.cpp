@@ -3,18 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iterator>
 #include <limits>
 
 #include "base/text.hpp"
-#include "summary.hpp"
+#include "pictures.hpp"
 
 namespace brume::report {
 namespace {
 
 // Of a chart, in pixels.
-constexpr double width = 560, height = 220, left = 64, right = 12, top = 10, bottom = 26;
+constexpr double width = 560, height = 220, left = 64, right = 12, top = 10, bottom = 42;
 
 struct Range {
   double low = std::numeric_limits<double>::infinity();
@@ -103,7 +104,7 @@ void add_grid(std::string& out, const Axes& axes) {
   }
   for (const double value : ticks(axes.x, 6))
     fmt::format_to(to, "<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
-                   axes.at_x(value), height - 8, label(value));
+                   axes.at_x(value), height - bottom + 18, label(value));
 }
 
 void add_series(std::string& out, const Series& series, const Axes& axes) {
@@ -166,50 +167,66 @@ std::string svg(const Chart& chart) {
       "aria-label=\"{}\">",
       escaped(chart.title), width, height, escaped(chart.title));
   add_grid(out, axes);
+  out += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+                     (left + width - right) / 2, height - 6, escaped(chart.x_name));
   add_marks(out, chart.marks, axes);
   for (const Series& series : chart.series) add_series(out, series, axes);
   out += "</svg>";
   if (chart.series.size() > 1) {
     out += "<p class=\"legend\">";
     for (const Series& series : chart.series)
-      out += fmt::format("<span class=\"key c{}{}\"></span>{} ", series.colour,
+      out += fmt::format("<span><span class=\"key c{}{}\"></span>{}</span> ", series.colour,
                          series.pale ? " pale" : "", escaped(series.name));
     out += "</p>";
   }
   return out + "</figure>\n";
 }
 
-std::string svg(const io::RankTimeline& timeline, double end_s) {
-  constexpr double lane = 14, gap = 3, names = 110, picture = 1100;
+namespace {
+
+constexpr double lane = 14, gap = 3, names = 110, picture = 1100;  // pixels
+
+/// Boxes in a lane; those that touch to the eye are one.
+std::string boxes(std::vector<schedule::Span> spans, double y, double end_s) {
+  constexpr double seen = 0.3, thinnest = 0.2;  // pixels
   const auto at = [&](double time_s) { return names + (picture - names) * time_s / end_s; };
+  std::ranges::sort(spans, {}, &schedule::Span::start_s);
+  std::string path;
+  double begin = at(spans[0].start_s), end = begin;
+  const auto draw = [&] {
+    const double length = std::max(end - begin, thinnest);
+    fmt::format_to(std::back_inserter(path), "M{:.1f} {:.0f}h{:.1f}v{}h{:.1f}z", begin, y, length,
+                   lane, -length);
+  };
+  for (const schedule::Span& span : spans) {
+    if (at(span.start_s) > end + seen) {
+      draw();
+      begin = at(span.start_s);
+    }
+    end = std::max(end, at(span.end_s));
+  }
+  draw();
+  return path;
+}
+
+}  // namespace
+
+std::string svg(const io::RankTimeline& timeline, double end_s) {
   std::string lanes;
   int rows = 0;
   for (int c = 0; c < schedule::num_channels; ++c) {
-    const auto channel = schedule::Channel(c);
-    std::vector<schedule::Span> spans;
+    std::array<std::vector<schedule::Span>, schedule::num_activities> spans;
     for (std::size_t task = 0; task < timeline.times.size(); ++task)
-      if (timeline.channels[task] == channel) spans.push_back(timeline.times[task]);
-    if (spans.empty()) continue;
-    std::ranges::sort(spans, {}, &schedule::Span::start_s);
+      if (timeline.tasks[task].channel == schedule::Channel(c))
+        spans[std::size_t(timeline.tasks[task].activity)].push_back(timeline.times[task]);
+    if (std::ranges::all_of(spans, &std::vector<schedule::Span>::empty)) continue;
     const double y = rows++ * (lane + gap);
-    std::string path;
-    double begin = at(spans[0].start_s), end = begin;
-    const auto draw = [&] {
-      fmt::format_to(std::back_inserter(path), "M{:.1f} {:.0f}h{:.1f}v{}h{:.1f}z", begin, y,
-                     std::max(end - begin, 0.2), lane, -std::max(end - begin, 0.2));
-    };
-    for (const schedule::Span& span : spans) {
-      constexpr double seen = 0.3;  // pixels that two spans must be apart
-      if (at(span.start_s) > end + seen) {
-        draw();
-        begin = at(span.start_s);
-      }
-      end = std::max(end, at(span.end_s));
-    }
-    draw();
     lanes += fmt::format("<text x=\"{}\" y=\"{:.0f}\" text-anchor=\"end\">{}</text>", names - 6,
-                         y + lane - 3, schedule::name(channel));
-    lanes += fmt::format("<path class=\"fill s{}\" d=\"{}\"/>", int(share_of(channel)), path);
+                         y + lane - 3, schedule::name(schedule::Channel(c)));
+    for (std::size_t a = 0; a < spans.size(); ++a)
+      if (!spans[a].empty())
+        lanes += fmt::format("<path class=\"fill s{}\" d=\"{}\"/>", shade_of(schedule::Activity(a)),
+                             boxes(spans[a], y, end_s));
   }
   return fmt::format("<svg class=\"lanes\" viewBox=\"0 0 {} {}\">{}</svg>\n", picture,
                      std::max(rows, 1) * (lane + gap), lanes);

@@ -31,6 +31,7 @@ struct Mark {
 
 struct Chart {
   std::string title;
+  std::string x_name;          ///< below the axis
   std::vector<Series> series;  ///< named in a legend where there are several
   std::vector<Mark> marks;     ///< vertical lines, of those within a pixel the first
 };
@@ -41,7 +42,7 @@ std::string escaped(std::string_view text);
 /// Of many points those are drawn that are lowest and highest within a pixel's width.
 std::string svg(const Chart& chart);
 
-/// A lane for each channel at work, from 0 to `end_s`.
+/// A lane for each channel at work, from 0 to `end_s`, in the shades of activities.
 std::string svg(const io::RankTimeline& timeline, double end_s);
 
 }  // namespace brume::report

@@ -10,26 +10,6 @@
 namespace brume::schedule {
 namespace {
 
-Activity activity(const Task& task) {
-  switch (task.channel) {
-    case Channel::compute: break;
-    case Channel::collective_tp: return Activity::collective_tp;
-    case Channel::collective_dp: return Activity::collective_dp;
-    case Channel::p2p_forward:
-    case Channel::p2p_backward: return Activity::messaging;
-    case Channel::h2d:
-    case Channel::d2h:
-    case Channel::disk: return Activity::copying;
-  }
-  switch (task.operation) {
-    case Operation::forward:
-    case Operation::backward:
-    case Operation::loss: return Activity::computing;
-    case Operation::recompute: return Activity::recomputing;
-    default: return Activity::updating;
-  }
-}
-
 /// Spans apart from each other, in order.
 using Spans = std::vector<Span>;
 
@@ -47,27 +27,6 @@ Spans united(Spans spans) {
 double length(const Spans& apart) {
   return std::transform_reduce(apart.begin(), apart.end(), 0.0, std::plus<>(),
                                [](const Span& span) { return span.end_s - span.start_s; });
-}
-
-/// What each activity adds to the time in which those before it run; the rest is waiting.
-std::array<double, num_activities> seconds(const Program& program, const std::vector<Span>& spans,
-                                           double iteration_s) {
-  std::array<Spans, num_activities> of;
-  for (std::size_t id = 0; id < program.tasks.size(); ++id)
-    if (spans[id].end_s > spans[id].start_s)
-      of[std::size_t(activity(program.tasks[id]))].push_back(spans[id]);
-  std::array<double, num_activities> added{};
-  Spans all;
-  double busy_s = 0.0;
-  for (std::size_t a = 0; a < std::size_t(Activity::waiting); ++a) {
-    all.insert(all.end(), of[a].begin(), of[a].end());
-    all = united(std::move(all));
-    const double until_here_s = length(all);
-    added[a] = until_here_s - busy_s;
-    busy_s = until_here_s;
-  }
-  added[std::size_t(Activity::waiting)] = iteration_s - busy_s;
-  return added;
 }
 
 /// The first of the programs that stands for a stage.
@@ -93,6 +52,53 @@ const char* name(Activity activity) {
     case Activity::waiting: return "waiting";
   }
   return "";
+}
+
+Activity activity(Channel channel) {
+  switch (channel) {
+    case Channel::compute: break;
+    case Channel::collective_tp: return Activity::collective_tp;
+    case Channel::collective_dp: return Activity::collective_dp;
+    case Channel::p2p_forward:
+    case Channel::p2p_backward: return Activity::messaging;
+    case Channel::h2d:
+    case Channel::d2h:
+    case Channel::disk: return Activity::copying;
+  }
+  return Activity::computing;
+}
+
+Activity activity(const Task& task) {
+  if (task.channel != Channel::compute) return activity(task.channel);
+  switch (task.operation) {
+    case Operation::forward:
+    case Operation::backward:
+    case Operation::loss: return Activity::computing;
+    case Operation::recompute: return Activity::recomputing;
+    default: return Activity::updating;
+  }
+}
+
+// Each activity adds the time in which those before it do not run; the rest is waiting.
+Seconds seconds(std::span<const Activity> activities, std::span<const Span> spans,
+                double iteration_s) {
+  std::array<Spans, num_activities> of;
+  for (std::size_t task = 0; task < spans.size(); ++task) {
+    const Span within{std::max(spans[task].start_s, 0.0), std::min(spans[task].end_s, iteration_s)};
+    if (within.end_s > within.start_s) of[std::size_t(activities[task])].push_back(within);
+  }
+  Seconds added{};
+  Spans all;
+  double busy_s = 0.0;
+  for (std::size_t a = 0; a < std::size_t(Activity::waiting); ++a) {
+    all.insert(all.end(), of[a].begin(), of[a].end());
+    all = united(std::move(all));
+    const double until_here_s = length(all);
+    added[a] = until_here_s - busy_s;
+    busy_s = until_here_s;
+  }
+  added[std::size_t(Activity::waiting)] = iteration_s - busy_s;
+  return added;
 }
 
 std::array<std::int64_t, num_contents> live_by_content(const Program& program) {
@@ -129,8 +135,10 @@ Account account(const plan::Plan& plan, const model::Config& model,
     std::vector<double> all{part.simulation.iteration_s};
     for (int stage = 0; stage < of.num_stages(); ++stage) {
       const std::size_t rank = of_stage(of, part, stage);
-      const auto added =
-          seconds(part.programs[rank], part.simulation.spans[rank], part.simulation.iteration_s);
+      std::vector<Activity> activities;
+      for (const Task& task : part.programs[rank].tasks) activities.push_back(activity(task));
+      const Seconds added =
+          seconds(activities, part.simulation.spans[rank], part.simulation.iteration_s);
       all.insert(all.end(), added.begin(), added.end());
       account.stages[std::size_t(stage)].device_bytes = live_by_content(part.programs[rank]);
     }

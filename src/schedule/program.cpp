@@ -84,4 +84,35 @@ std::string label(const Task& task) {
   return text;
 }
 
+std::int64_t amount_bytes(const Task& task) {
+  const auto sum = [&](auto&& counts) {
+    std::int64_t bytes = 0;
+    for (const Operand& operand : task.operands)
+      if (counts(operand)) bytes += operand.bytes;
+    return bytes;
+  };
+  const auto of = [](Role role) { return [role](const Operand& o) { return o.role == role; }; };
+  switch (task.operation) {
+    case Operation::forward:
+    case Operation::backward:
+    case Operation::recompute:
+    case Operation::loss: return 0;
+    case Operation::all_reduce:
+    case Operation::reduce_scatter:
+    case Operation::all_gather:
+    case Operation::send:
+    case Operation::recv: return task.operands[0].bytes;
+    case Operation::norm: return sum(of(Role::grads));
+    case Operation::optimizer_step: return sum(of(Role::weights));
+    case Operation::copy_in:
+    case Operation::copy_out:
+    case Operation::read:
+    case Operation::write:
+    case Operation::copy:
+    case Operation::clear:
+    case Operation::accumulate: return sum([](const Operand& o) { return o.writes; });
+  }
+  return 0;
+}
+
 }  // namespace brume::schedule

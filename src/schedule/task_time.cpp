@@ -3,44 +3,11 @@
 namespace brume::schedule {
 namespace {
 
-std::int64_t bytes_of(const Task& task, Role role) {
-  std::int64_t bytes = 0;
-  for (const Operand& operand : task.operands)
-    if (operand.role == role) bytes += operand.bytes;
-  return bytes;
-}
-
-std::int64_t written_bytes(const Task& task) {
-  std::int64_t bytes = 0;
-  for (const Operand& operand : task.operands)
-    if (operand.writes) bytes += operand.bytes;
-  return bytes;
-}
-
 /// What the time of a task depends on beside its operation and its ranks: bytes; of a recompute,
 /// whether its output is made.
 std::int64_t amount_of(const Task& task) {
-  switch (task.operation) {
-    case Operation::forward:
-    case Operation::backward:
-    case Operation::loss: return 0;
-    case Operation::recompute: return task.find(Role::output) ? 1 : 0;
-    case Operation::all_reduce:
-    case Operation::reduce_scatter:
-    case Operation::all_gather:
-    case Operation::send:
-    case Operation::recv: return task.operands[0].bytes;
-    case Operation::norm: return bytes_of(task, Role::grads);
-    case Operation::optimizer_step: return bytes_of(task, Role::weights);
-    case Operation::copy_in:
-    case Operation::copy_out:
-    case Operation::read:
-    case Operation::write:
-    case Operation::copy:
-    case Operation::clear:
-    case Operation::accumulate: return written_bytes(task);
-  }
-  return 0;
+  if (task.operation == Operation::recompute) return task.find(Role::output) ? 1 : 0;
+  return amount_bytes(task);
 }
 
 }  // namespace
