@@ -14,6 +14,7 @@ std::string format_bytes(double bytes);     ///< "1.50 GiB"
 std::string format_seconds(double time_s);  ///< "12.3 ms"
 std::string format_count(double count);     ///< "1.24 M"
 std::string format_percent(double share);   ///< two digits, or all before the point: "0.012 %"
+std::string counted(std::int64_t count, std::string_view what);  ///< "1 step", "2 steps"
 
 /// Divides rounding up.
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -30,6 +31,10 @@ std::string nearest(std::string_view word, std::span<const std::string> candidat
 /// sentence: behind the word that such a line begins with. Lines of a table, in which there are
 /// several spaces together, and words that are longer stay as they are.
 std::string wrapped(std::string_view text, std::size_t columns);
+
+/// Breaks lines whose last column is words: they go on below it, and where that leaves too little
+/// room, below the line. Columns are two spaces apart.
+std::string hanging(std::string_view text, std::size_t columns);
 
 /// Width of what is written where no terminal says another one.
 inline constexpr std::size_t usual_columns = 100;

@@ -203,18 +203,25 @@ const Schema<Deck>& schema();
 const Schema<ModelKeys>& model_schema();
 const Schema<SearchKeys>& search_schema();
 
+/// Memory of the machine at hand, for decks that leave it out [GiB]; 0: they must say it.
+struct MemoryAtHand {
+  double node_gib = 0.0;  ///< host_memory_gib; memory_gib is an equal part of as much once more
+  /// memory_gib instead: each rank of a job has so much. Without it the deck must be for the
+  /// machine at hand, that is, name neither a profile nor a machine.
+  double device_gib = 0.0;
+};
+
 /// Reads a deck, applies overrides in order, checks what single keys cannot show (for example that
 /// num_heads divides hidden_size).
 ///
 /// model.config is looked for beside the deck, a profile there first and then in the working
 /// directory. All other paths, and all that overrides name, are relative to the working directory.
 ///
-/// @param overrides   "key=value", as after --set
-/// @param device_gib  cluster.memory_gib of a deck that leaves it out; 0: it must be there
+/// @param overrides  "key=value", as after --set
 /// @throws Error(input)
 Deck load(const std::string& path, const std::vector<std::string>& overrides = {},
-          double device_gib = 0.0);
+          const MemoryAtHand& memory = {});
 Deck parse(const std::string& text, const std::string& origin,
-           const std::vector<std::string>& overrides = {}, double device_gib = 0.0);
+           const std::vector<std::string>& overrides = {}, const MemoryAtHand& memory = {});
 
 }  // namespace brume::deck

@@ -15,4 +15,9 @@ namespace brume::device {
 std::int64_t control_group_free_bytes(const std::filesystem::path& membership = "/proc/self/cgroup",
                                       const std::filesystem::path& root = "/sys/fs/cgroup");
 
+/// What they allow at most, whatever is used of it [bytes].
+std::int64_t control_group_limit_bytes(
+    const std::filesystem::path& membership = "/proc/self/cgroup",
+    const std::filesystem::path& root = "/sys/fs/cgroup");
+
 }  // namespace brume::device

@@ -35,6 +35,9 @@ class Memory {
 /// Host memory that is left now, of this node and of what a batch system or a container gives of it
 /// by control groups [bytes]; -1: not known.
 std::int64_t available_bytes();
+/// Host memory of this node, or what a batch system or a container gives of it, whatever is used of
+/// it now [bytes]; -1: not known.
+std::int64_t installed_bytes();
 /// What this process may still map under its limit (ulimit -v) [bytes]; without one the largest
 /// number.
 std::int64_t address_space_left();

@@ -35,7 +35,8 @@ struct PackedText {
   std::int64_t valid_tokens = 0;
   std::filesystem::path train;
   std::filesystem::path valid;
-  std::int64_t left_out = 0;  ///< files of directories that are no text
+  std::int64_t left_out = 0;                   ///< files of directories that are no text
+  std::vector<std::filesystem::path> no_text;  ///< files that were named, and packed, but are none
 };
 
 /// Packs files, on all cores: the tokens of each document in the given order, cut into blocks; an

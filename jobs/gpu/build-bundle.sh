@@ -87,5 +87,20 @@ built_for=$(grep -E 'This build is for|Attention' "$brume.log" | sed 's/^-- //')
 grep -q 'for NVIDIA devices' <<< "$built_for" || { echo "this is no build for devices: see $brume.log" >&2; exit 1; }
 logged "$brume.log" cmake --build "$brume" -j "$jobs" --target brume $tests
 say "Brume: built"
-BUILT_FOR=$(tr '\n' ';' <<< "$built_for") "$here/pack.sh" "$brume" "brume-sm_$arch" $tests
+
+# --- what goes along: tests and benchmarks, the steps that try a GPU, text for the quick start to learn from ---------------
+along=$build/along
+rm -rf "$along"
+mkdir -p "$along"/{bin,tests,share/brume}
+for test in $tests; do
+  strip -o "$along/tests/$test" "$brume/$([[ $test == perf_* ]] && echo perf || echo regression)/$test"
+done
+cp "$here"/{environment.sh,steps.sh,README.md} "$along/"
+cp -r README.md src inc "$along/share/brume/"
+cp "$(command -v h5dump)" "$along/bin/"
+# The program says its manual page when it is installed, for which it must start, as it does with the toolkit's stub of a driver.
+mkdir -p "$build/stub"
+ln -sf "$toolkit/lib64/stubs/libcuda.so" "$build/stub/libcuda.so.1"
+BUILT_FOR=$(tr '\n' ';' <<< "$built_for") LD_LIBRARY_PATH="$build/stub:$toolkit/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" \
+  "$here/../pack.sh" "$brume" "$build/brume-sm_$arch.tar.xz" "$along"
 say "done"

@@ -68,7 +68,7 @@ tests() {
 }
 tokens() { brume import tokens -o data --valid 0.1 "$bundle/share/brume"; }
 train() {  # RANKS PRECISION: the quick start's model on ranks that share the GPU
-  mpirun -n "$1" --oversubscribe brume run "$bundle/inputs/quickstart.toml" --resume none --set cluster.devices_per_node="$1" \
+  mpirun -n "$1" --oversubscribe brume run "$bundle/share/brume/inputs/quickstart.toml" --resume none --set cluster.devices_per_node="$1" \
     --set cluster.memory_gib=16 --set cluster.host_memory_gib=8 --set training.precision="$2" --set training.steps=60 \
     --set output.directory="$2-$1"
 }

@@ -11,10 +11,10 @@ count() { grep -o "$1" "$2" | wc -l; }
 code=0
 "$BRUME" plan "$BRUME_REGRESSION_DIR/../inputs/quickstart.toml" --html no/such/page.html 2> said || code=$?
 [ $code = 6 ] && grep -q 'no/such/page.html' said || { cat said; exit 1; }
-if command -v chromium > /dev/null; then
-  chromium --headless --no-sandbox --disable-gpu --enable-logging=stderr --dump-dom "file://$PWD/page.html" > dom 2> console
-  ! grep CONSOLE console || exit 1
-  [ "$(count 'class="lanes"' dom)" -eq 2 ] && [ "$(count '<circle' dom)" -ge 2 ] || { echo "a browser lacks pictures"; exit 1; }
-else
-  echo "no browser: nobody looked at the page"
+. "$BRUME_REGRESSION_DIR/browser.sh"
+if has_browser; then
+  in_browser page.html
+  pictures 'class="lanes"' 2
+  pictures 'class="bar"' 4
+  [ "$(count '<circle' dom)" -ge 2 ] || { echo "a browser lacks other plans"; exit 1; }
 fi

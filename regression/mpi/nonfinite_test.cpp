@@ -114,7 +114,7 @@ TEST_F(Nonfinite, SkippedGoneBackOrStoppedAndResumedTheBitsAreTheSame) {
   ASSERT_EQ(train("skip", "skip"), 0) << log();
   EXPECT_NE(log().find("not finite: update skipped"), std::string::npos) << log();
   EXPECT_NE(log().find("1 of 10 steps had no update"), std::string::npos) << log();
-  EXPECT_NE(log().find("weights of 1 parameters are not finite, the first is embedding."),
+  EXPECT_NE(log().find("weights of 1 parameter are not finite, the first is embedding."),
             std::string::npos)
       << log();
 

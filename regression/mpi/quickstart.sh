@@ -27,6 +27,15 @@ losses /steps/loss | awk 'NR == 1 { first = $1 } { last[NR % 10] = $1 } END {
   exit !(NR >= 60 && first > 5.2 && first < 5.8 && mean < 3.3) }'
 losses /evaluations/loss | awk '{ last = $1 } END { print "validation loss", last; exit !(NR >= 1 && last < 3.3) }'
 
+"$BRUME" report runs/quickstart
+. "$BRUME_REGRESSION_DIR/browser.sh"
+if has_browser; then
+  in_browser runs/quickstart/report.html
+  pictures '<figure>' 6
+  pictures 'class="lanes"' 2
+  pictures 'class="stages"' 1
+fi
+
 # No rank ever holds more than its plan, the copy that a checkpoint takes, and 100 MB; a device's libraries do.
 [ -z "${BRUME_ON_DEVICE-}" ] || exit 0
 numbers() { h5dump -y -w 1 -d "$1" -o numbers runs/quickstart/run.h5 > /dev/null; grep -oE '[0-9]+' numbers; }

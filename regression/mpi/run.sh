@@ -28,12 +28,11 @@ told() { sed -n 's/^{"step":\([0-9]*\),.*\("loss":[^,]*\).*/\1 \2/p' "$1/metrics
 
 "$BRUME" report whole parts -o page.html && "$BRUME" report whole parts --text > page.txt
 grep -q '^ *0 measured ' page.txt || { cat page.txt; exit 1; }
-if command -v chromium > /dev/null; then
-  chromium --headless --no-sandbox --disable-gpu --enable-logging=stderr --dump-dom "file://$PWD/page.html" > dom 2> console
-  ! grep CONSOLE console || exit 1
-  [ "$(grep -o '<figure>' dom | wc -l)" -eq 6 ] && grep -q 'class="lanes"' dom || { echo "a browser lacks pictures"; exit 1; }
-else
-  echo "no browser: nobody looked at the page"
+. "$BRUME_REGRESSION_DIR/browser.sh"
+if has_browser; then
+  in_browser page.html
+  pictures '<figure>' 6
+  grep -q 'class="lanes"' dom
 fi
 
 plan 'zero_level = 3

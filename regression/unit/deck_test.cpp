@@ -71,10 +71,32 @@ TEST(Deck, WithoutMemoryItIsTheDevices) {
   std::string text = smallest;
   const std::size_t start = text.find("memory_gib");
   text.erase(start, text.find('\n', start) + 1 - start);
-  EXPECT_EQ(parse(text, "a.toml", {}, 79.25).cluster.memory_gib, 79.25);
-  EXPECT_EQ(parse(text, "a.toml", {"cluster.memory_gib=3"}, 79.25).cluster.memory_gib, 3.0);
-  EXPECT_EQ(parse(smallest, "a.toml", {}, 79.25).cluster.memory_gib, 0.5);
+  const MemoryAtHand device{.node_gib = 8.0, .device_gib = 79.25};
+  EXPECT_EQ(parse(text, "a.toml", {}, device).cluster.memory_gib, 79.25);
+  EXPECT_EQ(parse(text, "a.toml", {"cluster.memory_gib=3"}, device).cluster.memory_gib, 3.0);
+  EXPECT_EQ(parse(smallest, "a.toml", {}, device).cluster.memory_gib, 0.5);
+  EXPECT_EQ(parse(text, "a.toml", {"cluster.profile=l4"}, device).cluster.memory_gib, 79.25);
   EXPECT_THROW(parse(text, "a.toml"), Error);
+}
+
+// On hosts the ranks of a node share what it gives; for another machine nobody knows it.
+TEST(Deck, WithoutMemoryItIsAPartOfTheNodes) {
+  std::string text = smallest;
+  for (const char* key : {"\nmemory_gib", "\nhost_memory_gib"}) {
+    const std::size_t start = text.find(key) + 1;
+    text.erase(start, text.find('\n', start) + 1 - start);
+  }
+  const MemoryAtHand host{.node_gib = 8.0};
+  const ClusterKeys four = parse(text, "a.toml", {"cluster.devices_per_node=4"}, host).cluster;
+  EXPECT_EQ(four.memory_gib, 2.0);
+  EXPECT_EQ(four.host_memory_gib, 8.0);
+  const ClusterKeys given =
+      parse(text, "a.toml", {"cluster.memory_gib=3", "cluster.host_memory_gib=0"}, host).cluster;
+  EXPECT_EQ(given.memory_gib, 3.0);
+  EXPECT_EQ(given.host_memory_gib, 0.0);
+  EXPECT_THROW(parse(text, "a.toml", {"cluster.profile=l4"}, host), Error);
+  EXPECT_EQ(parse(text, "a.toml", {"cluster.machine=dgx-h100"}, host).cluster.memory_gib,
+            parse(text, "a.toml", {"cluster.machine=dgx-h100"}).cluster.memory_gib);
 }
 
 // Biases are a GPT's; a configuration file may stand for the sizes, and the deck remembers which

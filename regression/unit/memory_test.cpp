@@ -226,6 +226,9 @@ class ControlGroups : public testing::Test {
   }
 
   std::int64_t free_bytes() const { return control_group_free_bytes(root_ / "membership", root_); }
+  std::int64_t limit_bytes() const {
+    return control_group_limit_bytes(root_ / "membership", root_);
+  }
 
   fs::path root_;
 };
@@ -243,6 +246,7 @@ TEST_F(ControlGroups, TheLeastOfAllAboveCountsInVersion2) {
   EXPECT_EQ(free_bytes(), 450);
   put("job/memory.current", "2000\n");
   EXPECT_EQ(free_bytes(), 0);
+  EXPECT_EQ(limit_bytes(), 1000);
 }
 
 TEST_F(ControlGroups, WithinAContainerTheRootIsTheGroup) {
@@ -250,6 +254,12 @@ TEST_F(ControlGroups, WithinAContainerTheRootIsTheGroup) {
   put("memory.max", "1000\n");
   put("memory.current", "400\n");
   EXPECT_EQ(free_bytes(), 600);
+}
+
+TEST(Memory, NoMoreIsLeftThanIsInstalled) {
+  const std::int64_t installed = installed_bytes();
+  EXPECT_GT(installed, 64 * mib);
+  EXPECT_LE(available_bytes(), installed);
 }
 
 TEST_F(ControlGroups, Version1HasAFolderForMemory) {

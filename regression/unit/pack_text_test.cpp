@@ -235,10 +235,12 @@ TEST_F(PackText, FilesOfDirectoriesThatAreNoTextAreLeftOut) {
       pack_text({directory_ / "text"}, directory_ / "out", {.valid_ratio = 0.0, .block_tokens = 4});
   EXPECT_EQ(text_of(packed.train), "0123");
   EXPECT_EQ(packed.left_out, 2);
+  EXPECT_TRUE(packed.no_text.empty());
   const PackedText named = pack_text({directory_ / "text" / "b.bin"}, directory_ / "out",
                                      {.valid_ratio = 0.0, .block_tokens = 4});
   EXPECT_EQ(text_of(named.train), binary);
   EXPECT_EQ(named.left_out, 0);
+  EXPECT_EQ(named.no_text, std::vector{directory_ / "text" / "b.bin"});
 }
 
 const fs::path gpt2 = fs::path(BRUME_REGRESSION_DIR) / "data/tokenizers/gpt2.json";

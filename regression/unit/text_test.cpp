@@ -46,6 +46,27 @@ TEST(Text, SentencesAreBrokenTablesAreNot) {
   }
 }
 
+TEST(Text, WordsGoOnBelowTheirColumn) {
+  EXPECT_EQ(hanging("  --set KEY  one two three four five six seven eight\n", 40),
+            "  --set KEY  one two three four five six\n             seven eight\n");
+  EXPECT_EQ(hanging("              one two three four five six\n", 38),
+            "              one two three four five\n              six\n");
+  // No room is left there.
+  EXPECT_EQ(hanging("training.steps  integer  one two three\n", 30),
+            "training.steps  integer  one\n        two three\n");
+  EXPECT_EQ(hanging("training.steps  integer  one two three\n", 24),
+            "training.steps  integer\n        one two three\n");
+  for (const char* same : {"", "\n\nOptions:\n", "  short  and good\n"})
+    EXPECT_EQ(hanging(same, 40), same);
+  EXPECT_EQ(hanging(std::string(50, 'x') + " y\n", 20), std::string(50, 'x') + " y\n");
+}
+
+TEST(Text, OneIsNotPlural) {
+  EXPECT_EQ(counted(0, "rank"), "0 ranks");
+  EXPECT_EQ(counted(1, "rank"), "1 rank");
+  EXPECT_EQ(counted(2, "rank"), "2 ranks");
+}
+
 TEST(Text, NearestForgivesATypingError) {
   const std::vector<std::string> keys{"num_layers", "num_heads", "hidden_size"};
   EXPECT_EQ(nearest("num_layer", keys), "num_layers");

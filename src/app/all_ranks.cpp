@@ -34,7 +34,7 @@ void use_devices(const comm::Session& session, comm::Communicator& world) {
   if (device.name.empty()) return;
   const std::string transport = comm::device_transport(world);
   if (log::leads())
-    log::info("{} ranks, on {}, which communicate through {}", world.size(), device.name,
+    log::info("{}, on {}, which communicate through {}", counted(world.size(), "rank"), device.name,
               transport);
 }
 

@@ -30,8 +30,10 @@ void ExchangeVerbs::add_tokens(CLI::App* import) {
   CLI::App* tokens = import->add_subcommand(
       "tokens", "Pack text, by a tokenizer or byte by byte, into train.tok and valid.tok");
   tokens->add_option("files", tokens_.files, "Files or directories")->required();
-  tokens->add_option("-o,--output", tokens_.directory, "Directory to write to")
-      ->capture_default_str();
+  tokens
+      ->add_option("-o,--output", tokens_.directory,
+                   "Directory to write to (default: data, where that has no tokens yet)")
+      ->type_name("DIR");
   tokens->add_option("--valid", tokens_.pack.valid_ratio, "Share held out for validation")
       ->capture_default_str();
   tokens

@@ -1,11 +1,14 @@
 /// @file The verb keys: what a deck may say.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <vector>
 
 #include "base/error.hpp"
+#include "base/terminal.hpp"
+#include "base/text.hpp"
 #include "deck/deck.hpp"
 #include "planning.hpp"
 #include "verbs.hpp"
@@ -70,7 +73,12 @@ int keys(const KeysOptions& options) {
   std::vector<KeyText> keys = deck::schema().help();
   std::erase_if(keys, [&](const KeyText& key) { return !key.key.starts_with(options.prefix); });
   require(!keys.empty(), Failure::input, "no key of a deck begins with '{}'", options.prefix);
-  print(options.markdown ? as_markdown(keys) : as_lines(keys));
+  if (options.markdown)
+    print(as_markdown(keys));
+  else  // lines that nobody watches stay whole, to be searched
+    print(terminal::watched(STDOUT_FILENO)
+              ? hanging(as_lines(keys), terminal::columns(STDOUT_FILENO))
+              : as_lines(keys));
   return 0;
 }
 

@@ -1,14 +1,19 @@
 /// @file The command line: reads options, calls a verb, turns its end into an exit code.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
 #include <functional>
 #include <iostream>
+#include <memory>
+#include <string>
+#include <utility>
 
 #include "base/error.hpp"
 #include "base/log.hpp"
+#include "base/terminal.hpp"
 #include "base/text.hpp"
 #include "completion.hpp"
 #include "exchange.hpp"
@@ -22,6 +27,16 @@ namespace {
 using namespace brume;
 
 constexpr const char* about_keys = "Keys of a deck, with units and defaults: brume keys [PREFIX]";
+
+/// Help as wide as the terminal.
+class Help : public CLI::Formatter {
+ public:
+  std::string make_help(const CLI::App* app, std::string name,
+                        CLI::AppFormatMode mode) const override {
+    return hanging(CLI::Formatter::make_help(app, std::move(name), mode),
+                   terminal::columns(STDOUT_FILENO));
+  }
+};
 
 /// Everything the command line can say, and the verb it asked for.
 struct CommandLine {
@@ -40,7 +55,8 @@ struct CommandLine {
   std::function<int()> verb;
 
   CommandLine() {
-    cli.require_subcommand(0, 1);  // at least 1 would hide the name of an unknown one
+    cli.formatter(std::make_shared<Help>());  // of all verbs, which take it over
+    cli.require_subcommand(0, 1);             // at least 1 would hide the name of an unknown one
     cli.fallthrough();
     cli.set_version_flag("--version",
                          fmt::format("brume {} of sources {}", BRUME_VERSION, app::sources_id));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/log.hpp"
+#include "base/text.hpp"
 
 namespace brume::app {
 namespace {
@@ -38,6 +39,12 @@ std::vector<Found> gather(const std::vector<std::string>& mine, const model::Con
   return found;
 }
 
+/// "embedding.token on ranks 0, 1"
+std::string where(const Found& found) {
+  return fmt::format("{} on {} {}", found.parameter, found.ranks.size() == 1 ? "rank" : "ranks",
+                     fmt::join(found.ranks, ", "));
+}
+
 }  // namespace
 
 void report_nonfinite(engine::Engine& engine, const model::Config& model,
@@ -47,13 +54,11 @@ void report_nonfinite(engine::Engine& engine, const model::Config& model,
   const std::vector<Found> gradients = gather(mine.gradients, model, world);
   if (world.rank() != 0) return;
   if (!weights.empty())
-    log::warn("weights of {} parameters are not finite, the first is {} on ranks {}",
-              weights.size(), weights.front().parameter, fmt::join(weights.front().ranks, ", "));
+    log::warn("weights of {} are not finite, the first is {}",
+              counted(std::int64_t(weights.size()), "parameter"), where(weights.front()));
   else if (!gradients.empty())
-    log::warn(
-        "all weights are finite; gradients of {} parameters are not, the first of a backward is {} "
-        "on ranks {}",
-        gradients.size(), gradients.back().parameter, fmt::join(gradients.back().ranks, ", "));
+    log::warn("all weights are finite; gradients of {} are not, the first of a backward is {}",
+              counted(std::int64_t(gradients.size()), "parameter"), where(gradients.back()));
 }
 
 }  // namespace brume::app

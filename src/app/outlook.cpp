@@ -152,8 +152,10 @@ std::string text(const Outlook& outlook, const plan::Plan& plan) {
   if (outlook.steps > 0.0 || !error.empty())
     lines += fmt::format("length  {}{} an iteration", format_seconds(outlook.iteration_s), error);
   if (outlook.steps > 0.0)
-    lines += fmt::format("; {:.0f} steps take {:.3g} hours, {:.3g} device hours", outlook.steps,
-                         outlook.hours(), outlook.hours() * devices);
+    lines += fmt::format("; {:.0f} steps take {}, {:.3g} device hours", outlook.steps,
+                         outlook.hours() < 1.0 ? format_seconds(3600.0 * outlook.hours())
+                                               : fmt::format("{:.3g} hours", outlook.hours()),
+                         outlook.hours() * devices);
   if (!lines.ends_with('\n')) lines += "\n";
   for (const std::string& speed : outlook.float8) lines += "fp8     " + speed + "\n";
   return lines;

@@ -14,12 +14,10 @@
 #include "base/error.hpp"
 #include "base/files.hpp"
 #include "base/log.hpp"
-#include "base/progress.hpp"
 #include "base/terminal.hpp"
 #include "base/text.hpp"
 #include "comm/agree.hpp"
 #include "fit.hpp"
-#include "interop/tokens.hpp"
 #include "io/trace.hpp"
 #include "kernels/narrow.hpp"
 #include "mist/case.hpp"
@@ -373,25 +371,6 @@ int profile(const DeckOptions& options, const std::string& output) {
     });
     return 0;
   });
-}
-
-int import_tokens(const ImportOptions& options) {
-  const std::vector<std::filesystem::path> files(options.files.begin(), options.files.end());
-  interop::PackOptions how = options.pack;
-  Progress shown("packing", 1.0);
-  how.progress = [&, done = 0.0](double share) mutable {
-    shown.add(share - std::exchange(done, share));
-  };
-  const interop::PackedText packed = interop::pack_text(files, options.directory, how);
-  const std::int64_t tokens = packed.train_tokens + packed.valid_tokens;
-  log::info(
-      "packed {} documents, {} bytes, {:.2f} bytes a token: {} tokens into {} and {} held out into "
-      "{}",
-      packed.documents, packed.bytes, double(packed.bytes) / double(tokens), packed.train_tokens,
-      packed.train.string(), packed.valid_tokens, packed.valid.string());
-  if (packed.left_out > 0)
-    log::info("left out {} files of these directories that are no text", packed.left_out);
-  return 0;
 }
 
 }  // namespace brume::app

@@ -22,6 +22,7 @@
 #include "base/text.hpp"
 #include "comm/agree.hpp"
 #include "device/device.hpp"
+#include "device/memory.hpp"
 #include "hardware/cluster.hpp"
 #include "interop/trainer_space.hpp"
 #include "outlook.hpp"
@@ -46,30 +47,45 @@ std::string largest_contributors(const schedule::Program& program) {
   return text;
 }
 
-/// What a rank has of its device, where it has least [GiB]; 0 on hosts. Collective over `world`.
-double smallest_device_gib(comm::Communicator& world, int ranks_per_node) {
-  const device::Description device = device::describe_device();
-  const int sharing = std::max(1, int(ceil_div(ranks_per_node, std::max(1, device.on_node))));
-  std::array<double, 1> bytes{double(device.memory_bytes) / sharing};
-  world.all_reduce(bytes, comm::Reduction::min);
-  return std::ldexp(bytes[0], -30);
+/// What of a node's memory plans may use where nobody says it: a third for what is offloaded; on
+/// hosts another one for what stands for devices. The last one is everybody else's [GiB].
+double third_of_memory_gib() {
+  return std::ldexp(double(std::max<std::int64_t>(device::installed_bytes(), 0)) / 3.0, -30);
 }
 
-}  // namespace
+/// The same of the node that has least; of devices what a rank has where it has least, on hosts its
+/// part of the third. Collective over `world`.
+deck::MemoryAtHand least_memory(comm::Communicator& world, int ranks_per_node) {
+  const device::Description device = device::describe_device();
+  const int sharing = std::max(1, int(ceil_div(ranks_per_node, std::max(1, device.on_node))));
+  const double third_gib = third_of_memory_gib();
+  const double device_gib = device.name.empty()
+                                ? third_gib / ranks_per_node
+                                : std::ldexp(double(device.memory_bytes) / sharing, -30);
+  std::array<double, 2> least{third_gib, device_gib};
+  world.all_reduce(least, comm::Reduction::min);
+  return {.node_gib = least[0], .device_gib = least[1]};
+}
 
-deck::Deck load_deck(const std::string& path, const std::vector<std::string>& overrides,
-                     double device_gib) {
-  deck::Deck deck = deck::load(path, overrides, device_gib);
+deck::Deck read_deck(const std::string& path, const std::vector<std::string>& overrides,
+                     const deck::MemoryAtHand& memory) {
+  deck::Deck deck = deck::load(path, overrides, memory);
   deck.model = model::resolved(deck.model);
   return deck;
 }
 
+}  // namespace
+
+deck::Deck load_deck(const std::string& path, const std::vector<std::string>& overrides) {
+  return read_deck(path, overrides, {.node_gib = third_of_memory_gib()});
+}
+
 deck::Deck load_deck(comm::Communicator& world, int ranks_per_node, const std::string& path,
                      const std::vector<std::string>& overrides) {
-  const double device_gib = smallest_device_gib(world, ranks_per_node);
+  const deck::MemoryAtHand memory = least_memory(world, ranks_per_node);
   std::string text;
   comm::together(world, [&] {
-    if (world.rank() == 0) text = deck::schema().write(load_deck(path, overrides, device_gib));
+    if (world.rank() == 0) text = deck::schema().write(read_deck(path, overrides, memory));
   });
   return deck::parse(comm::broadcast(world, text, 0), path);
 }

@@ -17,13 +17,11 @@
 
 namespace brume::app {
 
-/// Reads a deck and what its model.config names.
-///
-/// @param device_gib  as of deck::load
-deck::Deck load_deck(const std::string& path, const std::vector<std::string>& overrides,
-                     double device_gib = 0.0);
-/// The same on rank 0, for all; where ranks compute on devices, cluster.memory_gib may be left out:
-/// it is then that of the smallest, or a rank's share of it. Collective over `world`.
+/// Reads a deck and what its model.config names. One that is for the machine at hand may leave out
+/// its memory: it is then a third of what is installed, and as much for all ranks of a node.
+deck::Deck load_deck(const std::string& path, const std::vector<std::string>& overrides);
+/// The same on rank 0, for all; where ranks compute on devices, cluster.memory_gib is then that of
+/// the smallest, or a rank's share of it. Collective over `world`.
 deck::Deck load_deck(comm::Communicator& world, int ranks_per_node, const std::string& path,
                      const std::vector<std::string>& overrides);
 

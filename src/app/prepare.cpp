@@ -97,10 +97,11 @@ class Preparation {
     comm::together(job_, [&] {
       refuse_mist(deck, "run");
       require(job_.size() == made_.cluster.devices(), Failure::input,
-              "the deck's cluster has {} devices, the job has {} ranks: start {} ranks, change "
+              "the deck's cluster has {} devices, the job has {}: start {}, change "
               "cluster.nodes or cluster.devices_per_node, or take the ranks that are there by "
               "--elastic",
-              made_.cluster.text(), job_.size(), made_.cluster.devices());
+              made_.cluster.text(), counted(job_.size(), "rank"),
+              counted(made_.cluster.devices(), "rank"));
     });
     if (!leader_) return;
     warn_of_precision(deck, made_.model);

@@ -14,10 +14,6 @@
 namespace brume::app {
 namespace {
 
-std::string counted(std::size_t count, const char* what) {
-  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
-}
-
 /// "2 nodes (n01, n02)", in the order of the ranks, of many the first and the last.
 std::string nodes_of(const std::vector<std::string>& host_of_rank) {
   std::vector<std::string> hosts;
@@ -27,7 +23,7 @@ std::string nodes_of(const std::vector<std::string>& host_of_rank) {
   const std::string names = hosts.size() <= most
                                 ? fmt::format("{}", fmt::join(hosts, ", "))
                                 : fmt::format("{} to {}", hosts.front(), hosts.back());
-  return fmt::format("{} ({})", counted(hosts.size(), "node"), names);
+  return fmt::format("{} ({})", counted(std::int64_t(hosts.size()), "node"), names);
 }
 
 }  // namespace
@@ -89,8 +85,8 @@ engine::Settings engine_settings(const deck::Deck& deck, std::int64_t steps, int
 std::string head(const RunOptions& options, const deck::Deck& deck,
                  const std::vector<std::string>& hosts, int threads, const std::string& transport) {
   return fmt::format("brume {}: {} on {} of {}, {} each, by {}, seed {}", BRUME_VERSION,
-                     options.deck, counted(hosts.size(), "rank"), nodes_of(hosts),
-                     counted(std::size_t(threads), "thread"), transport, deck.training.seed);
+                     options.deck, counted(std::int64_t(hosts.size()), "rank"), nodes_of(hosts),
+                     counted(threads, "thread"), transport, deck.training.seed);
 }
 
 io::Yardstick yardstick(const Prepared& run) {

@@ -26,10 +26,10 @@ struct Column {
   int rank;  ///< those of the highest rank are left out first where the terminal is narrow
 };
 constexpr std::array step_columns{
-    Column{"step", 7, 0},    Column{"loss", 8, 0},      Column{"grad_norm", 9, 0},
-    Column{"lr", 9, 2},      Column{"tokens/s", 8, 0},  Column{"TFLOP/s", 7, 4},
-    Column{"MFU", 6, 3},     Column{"iteration", 9, 0}, Column{"left", 8, 1},
-    Column{"memory", 11, 5},
+    Column{"step", 7, 0},    Column{"loss", 8, 0},     Column{"grad_norm", 9, 0},
+    Column{"lr", 9, 2},      Column{"tokens/s", 8, 0}, Column{"a device", 8, 6},
+    Column{"TFLOP/s", 7, 4}, Column{"MFU", 6, 3},      Column{"iteration", 9, 0},
+    Column{"left", 8, 1},    Column{"memory", 11, 5},
 };
 using StepCells = std::array<std::string, step_columns.size()>;
 
@@ -145,6 +145,7 @@ void Screen::show(const io::Row& row) {
       say(step_line(
           {std::to_string(done), format_value(m.loss, 8), format_value(m.grad_norm, 9),
            fmt::format("{:.3e}", m.lr), fmt::format("{:.0f}", row.tokens_per_s),
+           fmt::format("{:.0f}", row.tokens_per_s / yardstick_.devices),
            format_speed(flops_per_s / 1e12), format_share(mfu), format_seconds(m.iteration_s),
            format_left(left_s(row)), format_bytes(double(largest(row.peak_bytes)))},
           columns_));
@@ -215,8 +216,8 @@ void Screen::report_time() const {
                      measured_s_.size(), ratio));
   if (ratio < slow_ratio) return;
   if (expected_.ranks_per_node > expected_.cores)
-    report(fmt::format("slower: {} ranks share {} core{}", expected_.ranks_per_node,
-                       expected_.cores, expected_.cores == 1 ? "" : "s"));
+    report(fmt::format("slower: {} share {}", counted(expected_.ranks_per_node, "rank"),
+                       counted(expected_.cores, "core")));
   std::size_t slowest = 0;
   double excess_s = 0.0, busy_s = 0.0;
   for (std::size_t c = 0; c < sum_.busy_s.size(); ++c) {

@@ -324,8 +324,7 @@ int selftest(const SelftestOptions& options) {
     });
     const bool leader = world.rank() == 0;
     if (leader)
-      log::info("{} ranks on {} node{}", world.size(), session.num_nodes(),
-                session.num_nodes() == 1 ? "" : "s");
+      log::info("{} on {}", counted(world.size(), "rank"), counted(session.num_nodes(), "node"));
     check_collectives(world, ranks_per_node);
     const hardware::Cluster cluster =
         hardware::NodeGroup{.nodes = world.size() / ranks_per_node,

@@ -75,7 +75,7 @@ struct SelftestOptions {
 
 struct ImportOptions {
   std::vector<std::string> files;
-  std::string directory = "data";
+  std::string directory;  ///< "": data, where that has no tokens yet
   interop::PackOptions pack;
 };
 

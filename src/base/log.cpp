@@ -35,6 +35,18 @@ class Message : public spdlog::custom_flag_formatter {
   }
 };
 
+/// Takes a line of progress away that stands where a message begins.
+class ClearLine : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg&, const std::tm&, spdlog::memory_buf_t& out) override {
+    constexpr std::string_view clear = "\r\033[K";
+    if (terminal::watched(STDERR_FILENO)) out.append(clear.data(), clear.data() + clear.size());
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override {
+    return std::make_unique<ClearLine>();
+  }
+};
+
 }  // namespace
 
 void start(int rank, int size, bool verbose) {
@@ -48,8 +60,8 @@ void start(int rank, int size, bool verbose) {
   spdlog::set_default_logger(std::make_shared<spdlog::logger>("", sink));
   // Rank 0 speaks for the job; the others say who they are when something is wrong.
   auto pattern = std::make_unique<spdlog::pattern_formatter>();
-  pattern->add_flag<Message>('*').set_pattern(
-      rank == 0 || size == 1 ? "%^%*%$" : fmt::format("%^rank {}: %*%$", rank));
+  pattern->add_flag<ClearLine>('&').add_flag<Message>('*').set_pattern(
+      rank == 0 || size == 1 ? "%&%^%*%$" : fmt::format("%&%^rank {}: %*%$", rank));
   spdlog::set_formatter(std::move(pattern));
   spdlog::set_level(rank != 0 ? spdlog::level::warn
                     : verbose ? spdlog::level::debug

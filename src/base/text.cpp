@@ -94,6 +94,35 @@ std::string wrapped(std::string_view text, std::size_t columns) {
   return out;
 }
 
+std::string hanging(std::string_view text, std::size_t columns) {
+  constexpr std::size_t usual_indent = 8, least_room = 24;
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    const std::size_t gap = line.rfind("  ");
+    std::size_t indent = gap == line.npos ? 0 : gap + 2;
+    if (indent == 0 || indent + least_room > columns) indent = usual_indent;
+    std::size_t room = columns, least = line.find_first_not_of(' ');
+    while (line.size() > room) {
+      const std::size_t space = line.rfind(' ', room);
+      if (space == line.npos || space <= least) break;
+      out.append(line.substr(0, line.find_last_not_of(' ', space) + 1));
+      out.append("\n").append(indent, ' ');
+      line.remove_prefix(space + 1);
+      room = columns - std::min(columns, indent);
+      least = 0;
+    }
+    out.append(line).append("\n");
+  }
+  return out;
+}
+
+std::string counted(std::int64_t count, std::string_view what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
 std::string nearest(std::string_view word, std::span<const std::string> candidates) {
   std::size_t best = std::max<std::size_t>(2, word.size() / 3) + 1;
   std::string found;

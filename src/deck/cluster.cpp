@@ -13,9 +13,12 @@ namespace brume::deck {
 namespace {
 
 constexpr const char* memory_help =
-    "per device, what a plan may use; a run on GPUs may leave it out: what each has";
+    "per device, what a plan may use; for the machine at hand it may be left out: what a GPU has, "
+    "or a rank's part of a third of installed memory";
 constexpr const char* host_memory_help =
-    "per node, for what is offloaded; a checkpoint in the making uses what is left";
+    "per node, for what is offloaded; a checkpoint in the making uses what is left; for the "
+    "machine "
+    "at hand it may be left out: a third of installed memory";
 
 /// The keys of a group; `required`: none of them may be left out.
 template <typename T>

@@ -379,11 +379,26 @@ void find_beside(Deck& deck, const Document& document) {
     find(deck.cluster.groups[i], fmt::format("cluster.groups.{}.profile", i));
 }
 
-Deck read(Document& document, const std::vector<std::string>& overrides, double device_gib) {
+/// What a deck says nothing about.
+void set_memory_keys(Document& document, const MemoryAtHand& memory) {
+  if (document.has("cluster.groups")) return;
+  const ClusterKeys cluster = schema().read(document).cluster;
+  const bool at_hand = cluster.profile.empty() && cluster.machine.empty();
+  if (memory.device_gib <= 0.0 && (!at_hand || memory.node_gib <= 0.0)) return;
+  const double device_gib =
+      memory.device_gib > 0.0 ? memory.device_gib : memory.node_gib / cluster.devices_per_node;
+  const auto unless_given = [&](const char* key, double gib) {
+    if (gib > 0.0 && !document.has(key)) document.set(fmt::format("{}={:.6g}", key, gib));
+  };
+  unless_given("cluster.memory_gib", device_gib);
+  unless_given("cluster.host_memory_gib", memory.node_gib);
+}
+
+Deck read(Document& document, const std::vector<std::string>& overrides,
+          const MemoryAtHand& memory) {
   for (const std::string& assignment : overrides) document.set(assignment);
   set_machine_keys(document);
-  if (device_gib > 0.0 && !document.has("cluster.memory_gib") && !document.has("cluster.groups"))
-    document.set(fmt::format("cluster.memory_gib={}", device_gib));
+  set_memory_keys(document, memory);
   return resolved(schema().read(document), document);
 }
 
@@ -402,17 +417,18 @@ const Schema<Deck>& schema() {
   return schema;
 }
 
-Deck load(const std::string& path, const std::vector<std::string>& overrides, double device_gib) {
+Deck load(const std::string& path, const std::vector<std::string>& overrides,
+          const MemoryAtHand& memory) {
   Document document = Document::load(path);
-  Deck deck = read(document, overrides, device_gib);
+  Deck deck = read(document, overrides, memory);
   find_beside(deck, document);
   return deck;
 }
 
 Deck parse(const std::string& text, const std::string& origin,
-           const std::vector<std::string>& overrides, double device_gib) {
+           const std::vector<std::string>& overrides, const MemoryAtHand& memory) {
   Document document = Document::parse(text, origin);
-  return read(document, overrides, device_gib);
+  return read(document, overrides, memory);
 }
 
 }  // namespace brume::deck

@@ -44,22 +44,26 @@ std::int64_t free_bytes(const fs::path& group, const Version& version) {
   return std::max<std::int64_t>(*limit - std::max<std::int64_t>(*usage - reclaimable, 0), 0);
 }
 
+std::int64_t limit_bytes(const fs::path& group, const Version& version) {
+  return number_in(group / version.limit).value_or(unlimited);
+}
+
+using BytesOf = std::int64_t (*)(const fs::path& group, const Version& version);
+
 /// The least of a group and those above it. Within a container the root is its own group, and what
 /// the process believes to be its path may not be there.
-std::int64_t least_free_bytes(const fs::path& root, const std::string& path,
-                              const Version& version) {
-  std::int64_t least = free_bytes(root, version);
+std::int64_t least_bytes(const fs::path& root, const std::string& path, const Version& version,
+                         BytesOf of) {
+  std::int64_t least = of(root, version);
   fs::path group = root;
   for (const fs::path& part : fs::path(path).relative_path()) {
     group /= part;
-    least = std::min(least, free_bytes(group, version));
+    least = std::min(least, of(group, version));
   }
   return least;
 }
 
-}  // namespace
-
-std::int64_t control_group_free_bytes(const fs::path& membership, const fs::path& root) {
+std::int64_t least_bytes(const fs::path& membership, const fs::path& root, BytesOf of) {
   std::int64_t least = unlimited;
   std::ifstream file(membership);
   // Lines are "number:controllers:path"; version 2 has the number 0 and names no controllers.
@@ -70,11 +74,21 @@ std::int64_t control_group_free_bytes(const fs::path& membership, const fs::path
     const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
     const std::string path = line.substr(second + 1);
     if (controllers == ",,")
-      least = std::min(least, least_free_bytes(root, path, version_2));
+      least = std::min(least, least_bytes(root, path, version_2, of));
     else if (controllers.find(",memory,") != std::string::npos)
-      least = std::min(least, least_free_bytes(root / "memory", path, version_1));
+      least = std::min(least, least_bytes(root / "memory", path, version_1, of));
   }
   return least;
+}
+
+}  // namespace
+
+std::int64_t control_group_free_bytes(const fs::path& membership, const fs::path& root) {
+  return least_bytes(membership, root, free_bytes);
+}
+
+std::int64_t control_group_limit_bytes(const fs::path& membership, const fs::path& root) {
+  return least_bytes(membership, root, limit_bytes);
 }
 
 }  // namespace brume::device

@@ -37,6 +37,11 @@ std::int64_t available_bytes() {
   return of_node < 0 ? of_groups : std::min(of_node, of_groups);
 }
 
+std::int64_t installed_bytes() {
+  const std::int64_t of_node = kib_entry("/proc/meminfo", "MemTotal:");
+  return of_node < 0 ? of_node : std::min(of_node, control_group_limit_bytes());
+}
+
 std::int64_t address_space_left() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)

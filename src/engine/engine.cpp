@@ -286,8 +286,10 @@ StepMetrics Engine::step(const data::Sampler& data) {
   metrics.step = e.done;
   const auto [scaled_loss, squared_norm] = e.totals();
   metrics.loss_scale = scale;
-  metrics.loss = scaled_loss / scale;
-  metrics.grad_norm = std::sqrt(squared_norm) / scale;
+  // The sign of a NaN means nothing, and would be shown.
+  const auto shown = [](double value) { return std::isnan(value) ? std::abs(value) : value; };
+  metrics.loss = shown(scaled_loss / scale);
+  metrics.grad_norm = shown(std::sqrt(squared_norm) / scale);
   // All ranks hold the same sums, so all decide alike.
   metrics.skipped = !std::isfinite(metrics.loss) || !std::isfinite(metrics.grad_norm);
   metrics.lr = learning_rate(e.settings.optimizer, e.done, e.settings.steps);

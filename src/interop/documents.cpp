@@ -93,7 +93,11 @@ std::int64_t line_number(const Descriptor& file, const std::string& name, std::i
 
 TextParts text_parts(const std::vector<fs::path>& files) {
   TextParts all;
-  for (const fs::path& path : files) add_path(path, all);
+  for (const fs::path& path : files) {
+    add_path(path, all);
+    std::error_code none;
+    if (fs::is_regular_file(path, none) && is_binary(path)) all.no_text.push_back(path);
+  }
   return all;
 }
 

@@ -25,7 +25,8 @@ struct TextPart {
 struct TextParts {
   std::vector<TextPart> parts;
   std::int64_t bytes = 0;
-  std::int64_t left_out = 0;  ///< files of directories that are no text
+  std::int64_t left_out = 0;                   ///< files of directories that are no text
+  std::vector<std::filesystem::path> no_text;  ///< files that were named, but are none either
 };
 /// @throws Error(input) for a file that is not there
 TextParts text_parts(const std::vector<std::filesystem::path>& files);

@@ -192,7 +192,8 @@ PackedText pack_text(const std::vector<fs::path>& files, const fs::path& directo
   const int vocab_size = Encoder(options).vocab_size();
   PackedText packed{.train = directory / "train.tok",
                     .valid = directory / "valid.tok",
-                    .left_out = text.left_out};
+                    .left_out = text.left_out,
+                    .no_text = text.no_text};
   make_directory(directory);
   Dealer dealer(options, packed, vocab_size);
   std::int64_t read = 0;

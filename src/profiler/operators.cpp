@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "base/progress.hpp"
 #include "base/text.hpp"
 
 namespace brume::profiler {
@@ -170,7 +171,11 @@ Chosen choose_operators(const model::Config& model, const Shapes& shapes, const 
 std::vector<hardware::OperatorRow> measure_operators(Bench& bench, const model::Config& model,
                                                      const std::vector<Item>& items) {
   OperatorBench operators(bench, model);
-  for (const Item& item : items) operators.measure(item);
+  Progress shown("measuring operators", double(items.size()), bench.world().rank() == 0);
+  for (const Item& item : items) {
+    operators.measure(item);
+    shown.add(1.0);
+  }
   return operators.rows();
 }
 

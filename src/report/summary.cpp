@@ -181,9 +181,9 @@ std::vector<std::string> hints(const Run& run, const Summary& s) {
                                    format_seconds(s.slow_s), s.slow_s / s.measured_s));
   if (s.skipped > 0)
     found.emplace_back(double(s.skipped) / double(run.rows.size()),
-                       fmt::format("{} steps changed no weight, because loss or gradient was not "
-                                   "finite: lower training.optimizer.lr or raise warmup_steps",
-                                   s.skipped));
+                       fmt::format("{} changed no weight, because loss or gradient was not finite: "
+                                   "lower training.optimizer.lr or raise warmup_steps",
+                                   counted(s.skipped, "step")));
   std::ranges::stable_sort(found, std::ranges::greater{}, &Hint::first);
   std::vector<std::string> sentences;
   for (const Hint& hint : found)
