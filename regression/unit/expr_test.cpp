@@ -36,6 +36,8 @@ TEST(Expr, SelectAndCeil) {
   const Expr e = select(less(x, 2.0), y, ceil(y));
   EXPECT_DOUBLE_EQ(e.evaluate({{"x", 1.0}, {"y", 0.5}}), 0.5);
   EXPECT_DOUBLE_EQ(e.evaluate({{"x", 2.0}, {"y", 0.5}}), 1.0);
+  EXPECT_EQ(ceil(x / 4.0).text(), "ceil(x / 4)");
+  EXPECT_EQ((Expr(0.0) - floor(x)).text(), "0 - floor(x)");
 }
 
 TEST(Expr, MissingVariableIsABug) { EXPECT_THROW(x.evaluate({{"y", 1.0}}), Error); }

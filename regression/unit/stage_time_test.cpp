@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <sstream>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -238,6 +240,35 @@ TEST(StageTime, ExplainNamesWhatBinds) {
   const std::string text = explain(one_stage(2), model, unit_profile(model),
                                    hardware::NodeGroup{.memory_bytes = 1 << 30});
   EXPECT_NE(text.find("binds: the backward of the layers of stage 0"), std::string::npos) << text;
+}
+
+// Each line has a share and a formula; the shares are 95 % of the time or more, without the last
+// one less.
+TEST(StageTime, ExplainSaysTheFormulasThatMatter) {
+  const model::Config model = samples::small_model(2);
+  plan::Plan plan = one_stage(2);
+  for (const int microbatches : {1, 3, 40}) {
+    plan.global_batch = plan.global_batch / plan.microbatches * microbatches;
+    plan.microbatches = microbatches;
+    std::istringstream lines(
+        explain(plan, model, unit_profile(model), hardware::NodeGroup{.memory_bytes = 1 << 30}));
+    double sum = 0.0, last = 100.0;
+    bool here = false;
+    for (std::string line; std::getline(lines, line);) {
+      if (here && !line.starts_with("  ")) break;
+      if (here) {
+        const double share = std::stod(line);
+        EXPECT_LT(sum, 95.0) << line;
+        EXPECT_LE(share, last + 0.05) << line;
+        EXPECT_NE(line.find(" = "), std::string::npos) << line;
+        EXPECT_EQ(line.find(" 0 "), std::string::npos) << line;
+        sum += share, last = share;
+      }
+      here = here || line.starts_with("what makes 95 %");
+    }
+    EXPECT_GE(sum, 94.9);
+    EXPECT_LE(sum, 100.1);
+  }
 }
 
 // The last reduction but one runs beside the last pass over a layer; what is left of it when that

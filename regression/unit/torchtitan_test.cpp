@@ -56,6 +56,44 @@ TEST_F(TorchTitan, SaysThePlan) {
   EXPECT_TRUE(says("activation_checkpoint import FullAC\n"));
 }
 
+// Qwen3: sizes, norms of queries and keys, tied heads and names as in torchtitan/models/qwen3/
+// (config_registry.py has no function of its own for 4B and 8B, which its model_registry knows).
+TEST_F(TorchTitan, KnowsQwen3) {
+  model.qk_norm = true;
+  model.vocab_size = 151936;
+  model.head_size = 128;
+  model.num_kv_heads = 8;
+  const auto size = [&](int layers, int hidden, int heads, int ffn, bool tied) {
+    model.num_layers = plan.stages[0].layers = layers;
+    model.hidden_size = hidden;
+    model.num_heads = heads;
+    model.ffn_size = ffn;
+    model.tied_head = tied;
+  };
+  size(28, 1024, 16, 3072, true);
+  EXPECT_TRUE(says("from torchtitan.models.qwen3.config_registry import qwen3_0_6b\n"));
+  EXPECT_TRUE(says("config = qwen3_0_6b()\n    parallelism"));
+  size(28, 2048, 16, 6144, true);
+  EXPECT_TRUE(says("config = qwen3_1_7b()\n    parallelism"));
+  size(36, 2560, 32, 9728, true);
+  EXPECT_TRUE(says("config.model_spec = model_registry(\"4B\")\n"));
+  size(36, 4096, 32, 12288, false);
+  EXPECT_TRUE(says("from torchtitan.models.qwen3 import model_registry\n"));
+  EXPECT_TRUE(says("config = qwen3_14b()\n    config.model_spec = model_registry(\"8B\")\n"));
+  size(40, 5120, 40, 17408, false);
+  EXPECT_TRUE(says("config = qwen3_14b()\n    parallelism"));
+  size(64, 5120, 64, 25600, false);
+  EXPECT_TRUE(says("config = qwen3_32b()\n"));
+  model.qk_norm = false;
+  EXPECT_NE(refusal().find("these sizes"), std::string::npos);
+  model.qk_norm = true;
+
+  size(28, 2048, 16, 6144, true);
+  plan.stages.push_back(plan.stages[0]);
+  plan.stages[0].layers = plan.stages[1].layers = plan.stages[1].first_layer = 14;
+  EXPECT_NE(refusal().find("search.stages = [1]"), std::string::npos);
+}
+
 TEST_F(TorchTitan, StagesNameTheirModules) {
   plan.stages.push_back(plan.stages[0]);
   plan.stages[0].layers = 17;

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 
 #include "analyzer/analyzer.hpp"
 #include "base/text.hpp"
+#include "plan/knobs.hpp"
 #include "price/price.hpp"
 
 namespace brume::analyzer {
@@ -32,13 +34,123 @@ std::string term_table(const StageExpressions& stage, const PassTimes& times,
   return table.text();
 }
 
-std::string formulas(const StageExpressions& stage) {
+/// An expression in which values stand for the variables that have one, with what follows from
+/// them: what is multiplied by nothing is gone.
+class Simplified {
+ public:
+  explicit Simplified(const Values& values) : values_(values) {}
+
+  Expr of(const Expr& e) {
+    const auto known = done_.find(&e.node());
+    if (known != done_.end()) return known->second;
+    return done_.emplace(&e.node(), made(e)).first->second;
+  }
+
+ private:
+  Expr made(const Expr& e) {
+    const Expr::Node& node = e.node();
+    std::vector<Expr> of;
+    for (const Expr& argument : node.arguments) of.push_back(this->of(argument));
+    using symbolic::Op;
+    switch (node.op) {
+      case Op::constant: return e;
+      case Op::variable: {
+        const auto value = values_.find(node.name);
+        return value == values_.end() ? e : Expr(value->second);
+      }
+      case Op::add: return of[0] + of[1];
+      case Op::subtract: return of[0] - of[1];
+      case Op::multiply: return of[0] * of[1];
+      case Op::divide: return of[0] / of[1];
+      case Op::max: return max(of[0], of[1]);
+      case Op::min: return min(of[0], of[1]);
+      case Op::floor: return floor(of[0]);
+      case Op::less: return less(of[0], of[1]);
+      case Op::call: return called(Expr::call(node.function, of));
+    }
+    return e;
+  }
+
+  /// Of what starts together (compute, communication, copies in, copies out), what is alone takes
+  /// the time that it takes.
+  static Expr called(const Expr& call) {
+    constexpr std::size_t together = 4;
+    const std::vector<Expr>& of = call.node().arguments;
+    if (call.node().function->name != "overlapped" || of.size() < together) return call;
+    const Expr* alone = nullptr;
+    for (std::size_t k = 0; k < together; ++k) {
+      if (of[k].node().op == symbolic::Op::constant && of[k].node().constant == 0.0) continue;
+      if (alone) return call;
+      alone = &of[k];
+    }
+    return alone ? *alone : Expr(0.0);
+  }
+
+  const Values& values_;
+  std::map<const Expr::Node*, Expr> done_;
+};
+
+/// A term of a stage's time of an iteration.
+struct Share {
+  double seconds = 0.0;
+  std::string name;
+  Expr formula;
+};
+
+/// The terms that an iteration's time is the sum of, the longest first: those of a middle
+/// microbatch as often as there are microbatches. What only shifts others is not among them.
+std::vector<Share> shares(const StageExpressions& stage, const Values& values, int microbatches) {
+  std::vector<Share> all;
+  for (std::size_t i = 0; i < PassTimes::num_parts; ++i) {
+    const std::string part = PassTimes::parts()[i].name;
+    const bool middle = part == "forward" || part == "backward";
+    if (!middle && part != "before" && part != "first" && part != "last" && part != "after")
+      continue;
+    for (const Term& term : stage.terms.*TimeTerms::parts()[i].time)
+      all.push_back({(middle ? microbatches : 1) * term.value.evaluate(values),
+                     fmt::format("{}{}: {}", middle ? "G times " : "", part, term.name),
+                     term.value});
+  }
+  std::ranges::stable_sort(all, std::ranges::greater{}, &Share::seconds);
+  return all;
+}
+
+/// Variables that stand for themselves where it keeps a formula short; what else it says is a
+/// number.
+const std::vector<std::string> kept{"l", "b", "c", "p"};
+
+std::string formulas(const StageExpressions& stage, const Values& values, int microbatches) {
+  constexpr double most_of_it = 0.95;
+  Values numbers = values;
+  for (const std::string& name : kept)
+    if (const auto at = numbers.find(name); at != numbers.end() && at->second != 0.0)
+      numbers.erase(at);
+  Simplified some(numbers), all(values);
+  double whole_s = 0.0, said_s = 0.0;
+  const std::vector<Share> terms = shares(stage, values, microbatches);
+  for (const Share& term : terms) whole_s += std::max(0.0, term.seconds);
   std::string lines;
-  for (const auto& part : TimeTerms::parts())
-    for (const Term& term : stage.terms.*part.time)
-      if (const std::string formula = term.value.text(); formula.size() <= longest_formula)
-        lines += fmt::format("  {}: {} = {}\n", part.name, term.name, formula);
-  return lines;
+  for (const Share& term : terms) {
+    if (said_s >= most_of_it * whole_s || term.seconds <= 0.0) break;
+    said_s += term.seconds;
+    std::string formula = some.of(term.formula).text();
+    if (formula.size() > longest_formula) formula = all.of(term.formula).text();
+    lines +=
+        fmt::format("  {:.1f} %  {} = {}\n", 100.0 * term.seconds / whole_s, term.name, formula);
+  }
+  return "what makes 95 % of its time:\n" + lines;
+}
+
+/// What the letters of formulas stand for.
+std::string legend() {
+  std::string text = "in formulas: G microbatches";
+  for (const plan::Knob& knob : plan::knobs)
+    if (std::ranges::find(kept, knob.symbol) != kept.end())
+      text += fmt::format(", {} {}", knob.symbol, *knob.help != '\0' ? knob.help : knob.name);
+  return text +
+         ", all other knobs as in this plan; X_forward(b, tp) and X_backward(b, tp) are a "
+         "segment's "
+         "time, the sum of its operators below, collectives take ranks and bytes\n";
 }
 
 std::string memory_line(const StagePrediction& stage, const hardware::NodeGroup& group) {
@@ -104,8 +216,9 @@ std::string explain(const plan::Plan& plan, const model::Config& model,
     text += fmt::format("\nstage {}{}{}\n{}{}{}", i, group.empty() ? "" : " on ", group,
                         term_table(stage, predicted.time, bindings(plan, i)),
                         memory_line(predicted, cluster.groups[std::size_t(cluster.index(group))]),
-                        formulas(stage));
+                        formulas(stage, bindings(plan, i), plan.microbatches));
   }
+  text += "\n" + legend();
   text += "\n" + price::price_table(price::operator_prices(plan, model, machine));
   for (int group = 0; group < machine.num_groups(); ++group)
     for (const std::string& line : hardware::stand_ins(machine.profile(group))) text += line + "\n";

@@ -17,23 +17,34 @@ void require_there(bool holds, const std::string& what) {
 
 /// A model that comes with it.
 struct Shipped {
-  const char* function;
-  int num_layers, hidden_size, num_heads, num_kv_heads, ffn_size, vocab_size;
+  const char* folder;    ///< of torchtitan/models
+  const char* function;  ///< of its config_registry.py
+  const char* flavor;    ///< of its model_registry, where that function has another model; else ""
+  int num_layers, hidden_size, num_heads, num_kv_heads, head_dim, ffn_size, vocab_size;
+  bool tied_head = false, qk_norm = false;
 };
-constexpr Shipped shipped[] = {{"llama3_8b", 32, 4096, 32, 8, 14336, 128256},
-                               {"llama3_70b", 80, 8192, 64, 8, 28672, 128256},
-                               {"llama3_405b", 126, 16384, 128, 8, 53248, 128256}};
+constexpr Shipped shipped[] = {
+    {"llama3", "llama3_8b", "", 32, 4096, 32, 8, 128, 14336, 128256},
+    {"llama3", "llama3_70b", "", 80, 8192, 64, 8, 128, 28672, 128256},
+    {"llama3", "llama3_405b", "", 126, 16384, 128, 8, 128, 53248, 128256},
+    {"qwen3", "qwen3_0_6b", "", 28, 1024, 16, 8, 128, 3072, 151936, true, true},
+    {"qwen3", "qwen3_1_7b", "", 28, 2048, 16, 8, 128, 6144, 151936, true, true},
+    {"qwen3", "qwen3_1_7b", "4B", 36, 2560, 32, 8, 128, 9728, 151936, true, true},
+    {"qwen3", "qwen3_14b", "8B", 36, 4096, 32, 8, 128, 12288, 151936, false, true},
+    {"qwen3", "qwen3_14b", "", 40, 5120, 40, 8, 128, 17408, 151936, false, true},
+    {"qwen3", "qwen3_32b", "", 64, 5120, 64, 8, 128, 25600, 151936, false, true}};
 
 const Shipped& shipped_model(const model::Config& m) {
   const auto found = std::ranges::find_if(shipped, [&](const Shipped& s) {
     return m.num_layers == s.num_layers && m.hidden_size == s.hidden_size &&
            m.num_heads == s.num_heads && m.kv_heads() == s.num_kv_heads &&
-           m.head_dim() == s.hidden_size / s.num_heads && m.ffn_size == s.ffn_size &&
-           m.vocab_size == s.vocab_size;
+           m.head_dim() == s.head_dim && m.ffn_size == s.ffn_size && m.vocab_size == s.vocab_size &&
+           m.tied_head == s.tied_head && m.qk_norm == s.qk_norm;
   });
-  require_there(m.family == model::Family::llama && found != std::end(shipped) && !m.tied_head &&
-                    !m.qkv_bias && !m.qk_norm && m.window == 0,
-                "a model of these sizes; it comes with Llama 3 of 8B, 70B and 405B");
+  require_there(m.family == model::Family::llama && found != std::end(shipped) && !m.qkv_bias &&
+                    m.window == 0,
+                "a model of these sizes; it comes with Llama 3 of 8B, 70B and 405B and Qwen3 of "
+                "0.6B, 1.7B, 4B, 8B, 14B and 32B");
   return *found;
 }
 
@@ -154,20 +165,31 @@ std::string torchtitan_module(const deck::Deck& deck, const model::Config& model
                               const plan::Plan& plan) {
   check_alike(plan);
   const Shipped& base = shipped_model(model);
+  require_there(!base.tied_head || plan.num_stages() == 1,
+                "several stages of a model whose head is the token table (search.stages = [1])");
+  const bool other_model = *base.flavor != '\0';
   return fmt::format(
              "\"\"\"A plan of Brume for {}, on {} devices: MODULE=(this file's) CONFIG=plan.\n\n"
              "Data, tokenizer and checkpoints are those of {}. Weight decay is for all parameters\n"
              "there, for all but norms in the plan.\n\"\"\"\n\n"
              "from torchtitan.components.optimizer import default_adamw, LRSchedulersContainer\n"
              "{}"
-             "from torchtitan.models.llama3.config_registry import {}\n\n\n"
+             "{}"
+             "from torchtitan.models.{}.config_registry import {}\n\n\n"
              "def plan():\n"
-             "    config = {}()\n",
+             "    config = {}()\n"
+             "{}",
              torchtitan_version, plan.devices(), base.function,
              plan.stages[0].ckpt_layers > 0
                  ? "from torchtitan.distributed.activation_checkpoint import FullAC\n"
                  : "",
-             base.function, base.function) +
+             other_model
+                 ? fmt::format("from torchtitan.models.{} import model_registry\n", base.folder)
+                 : "",
+             base.folder, base.function, base.function,
+             other_model
+                 ? fmt::format("    config.model_spec = model_registry(\"{}\")\n", base.flavor)
+                 : "") +
          parallelism(plan) + training(deck, model, plan) + optimizer(deck.training.optimizer) +
          "    return config\n";
 }

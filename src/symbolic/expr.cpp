@@ -42,6 +42,18 @@ std::string listed(const std::string& name, const std::vector<Expr>& arguments) 
   return fmt::format("{}({})", name, text);
 }
 
+/// What `ceil` made an expression of, if it did: -floor(-a).
+const Expr* rounded_up(const Expr& e) {
+  const auto negated = [](const Expr& of) -> const Expr* {
+    const bool is_negated =
+        of.node().op == Op::subtract && constant_of(of.node().arguments[0]) == 0.0;
+    return is_negated ? &of.node().arguments[1] : nullptr;
+  };
+  const Expr* floored = negated(e);
+  return floored && floored->node().op == Op::floor ? negated(floored->node().arguments[0])
+                                                    : nullptr;
+}
+
 }  // namespace
 
 Expr::Expr(double constant)
@@ -88,6 +100,7 @@ Expr select(const Expr& condition, const Expr& yes, const Expr& no) {
 
 std::string Expr::text() const {
   const Node& n = *node_;
+  if (const Expr* rounded = rounded_up(*this)) return listed("ceil", {*rounded});
   switch (n.op) {
     case Op::constant: return fmt::format("{:g}", n.constant);
     case Op::variable: return n.name;
