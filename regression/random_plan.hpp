@@ -176,4 +176,35 @@ inline plan::Plan mixed_plan(std::mt19937& random, const model::Config& model, i
   }
 }
 
+/// A plan of at most `max_ranks` ranks that hold several stages each, with any combination of the
+/// other knobs, stages of one rank included. The model gets the layers for it.
+inline plan::Plan interleaved_plan(std::mt19937& random, model::Config& model, int max_ranks) {
+  const int sequences = pick(random, {1, 2, 4});  // b dp of every stage
+  std::vector<Split> splits;
+  int ranks = 0;
+  do {
+    splits.clear(), ranks = 0;
+    for (int i = pick(random, {2, 2, 3, 4}); i > 0; --i) {
+      int dp, tp;
+      do dp = pick(random, {1, 1, 2, 4}), tp = pick(random, {1, 1, 2, 4});
+      while (sequences % dp != 0 || !allows_tp(model, tp));
+      splits.push_back({dp, tp, sequences / dp});
+      ranks += dp * tp;
+    }
+  } while (ranks > max_ranks);
+  const std::size_t size = splits.size();
+  const int chunks = size == 2 ? pick(random, {2, 3, 4}) : pick(random, {2, 2, 3});
+  for (std::size_t i = 0; i < size * std::size_t(chunks - 1); ++i) splits.push_back(splits[i]);
+  model.num_layers = int(splits.size()) + pick(random, {0, 1, 2, 3});
+  plan::Plan plan = plan_of(random, model, splits);
+  plan.chunks = chunks;
+  plan.microbatches = pick(random, {1, 2, 3, 4, 5, 6, 7, 9});
+  plan.global_batch = sequences * plan.microbatches;
+  for (std::size_t i = size; i < splits.size(); ++i) {
+    plan.stages[i].replicas = plan.stages[i % size].replicas;
+    plan.stages[i].zero_level = plan.stages[i % size].zero_level;
+  }
+  return plan;
+}
+
 }  // namespace brume::test

@@ -18,11 +18,12 @@ class StreamContract : public ::testing::TestWithParam<int> {};
 /// poison is seen, with transfers beside computation and without.
 TEST_P(StreamContract, RandomPlanTrainsLikeOneRank) {
   std::mt19937 random(unsigned(GetParam()) * 7919 + 13);
-  const model::Config model = test::random_model(random);
+  model::Config model = test::random_model(random);
+  const plan::Plan plan = GetParam() % 3 == 2   ? test::interleaved_plan(random, model, 6)
+                          : GetParam() % 2 == 0 ? test::random_plan(random, model, 4)
+                                                : test::mixed_plan(random, model, 6);
   const test::TokenFixture tokens(model.vocab_size);
   const data::Sampler data = tokens.sampler(model.seq_len);
-  const plan::Plan plan = GetParam() % 2 == 0 ? test::random_plan(random, model, 4)
-                                              : test::mixed_plan(random, model, 6);
   Settings settings = test::contract_settings(4);
   const test::Trained one =
       test::train(test::one_rank_plan(model, plan.global_batch), model, settings, data);
@@ -37,7 +38,7 @@ TEST_P(StreamContract, RandomPlanTrainsLikeOneRank) {
   EXPECT_EQ(serial.norms, all.norms);
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, StreamContract, ::testing::Range(0, test::trials(6)));
+INSTANTIATE_TEST_SUITE_P(Engine, StreamContract, ::testing::Range(0, test::trials(9)));
 
 /// Times are those of the streams: a task begins when what it waits for and what stands before it
 /// on its channel has ended, and the iteration ends with the last one.

@@ -52,15 +52,17 @@ struct StageExpressions {
   TimeExpressions time;
   Expr peak_forward_bytes;  ///< device memory per rank
   Expr peak_backward_bytes;
-  Expr host_bytes;  ///< host memory per rank
-  Expr disk_bytes;  ///< per rank
+  Expr host_bytes;        ///< host memory per rank
+  Expr disk_bytes;        ///< per rank
+  Expr persistent_bytes;  ///< of the device, from step to step
+  Expr kept_bytes;        ///< ... by a microbatch between its forward and its backward
 };
 
 /// Their functions remember values, so expressions of one call belong to one thread.
 StageExpressions stage_expressions(const model::Config& model, const hardware::Machine& machine,
                                    StageRole role);
 
-/// Prediction for one stage of a plan.
+/// Prediction for one stage of a plan; memory is that of the ranks which it lies on.
 struct StagePrediction {
   PassTimes time;
   std::int64_t peak_forward_bytes;
@@ -89,6 +91,9 @@ class Analyzer {
 
  private:
   class RoleTape;
+  RoleTape& tape(const plan::Plan& plan, int stage);
+  void take_together(const plan::Plan& plan, int first, Prediction& prediction);
+
   const model::Config& model_;
   const hardware::Machine& machine_;
   std::map<StageRole, std::unique_ptr<RoleTape>> tapes_;

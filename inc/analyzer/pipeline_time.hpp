@@ -78,6 +78,7 @@ struct Pipeline {
   TiedTimes tied;
   int microbatches = 1;             ///< an iteration
   int run_ahead = 1;                ///< as in plan::Plan
+  int chunks = 1;                   ///< as in plan::Plan
   std::vector<Beside> beside = {};  ///< [stage]; where there is none, nothing slows anything
 };
 

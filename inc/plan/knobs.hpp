@@ -23,8 +23,9 @@ namespace brume::plan {
 /// A number of a stage that follows from its plan.
 using Derived = int (*)(const Plan& plan, int stage);
 
-/// Earlier microbatches in flight on a stage; stages of the plan; 1 where a stage differs in dp, tp
-/// or microbatch from the first one, but for those of several groups, which always may.
+/// Earlier microbatches in flight on a stage; stages with devices of their own; 1 where a stage
+/// differs in dp, tp or microbatch from the first one, but for those of several groups, which
+/// always may.
 int stage_in_flight(const Plan& plan, int stage);
 int num_stages(const Plan& plan, int stage);
 int differs_from_first(const Plan& plan, int stage);
@@ -46,7 +47,7 @@ struct Knob {
   const char* unit = "";
   const char* help = "";     ///< for a plan's text
   const char* column = "";   ///< heading in the table of stages; shares stand together
-  bool rare = false;         ///< its column stands only where some stage uses it
+  bool rare = false;         ///< its column, or a plan's key, stands only where it is used
   const char* without = "";  ///< what a plan lacks where this is at its lower bound
   int turn = 0;              ///< its search key's, where nothing fits; what costs least comes first
 };
@@ -72,6 +73,11 @@ inline constexpr Knob knobs[] = {
      .unit = "microbatches",
      .help = "a stage is ahead of the next one; 2 hides messages between stages",
      .turn = 10},
+    {.name = "chunks",
+     .member = &Plan::chunks,
+     .min = 1,
+     .help = "of layers on the same devices: stages i, i + S / chunks, ... lie there",
+     .rare = true},
     {.name = "num_stages",
      .symbol = "S",
      .member = num_stages,

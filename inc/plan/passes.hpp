@@ -2,12 +2,17 @@
 /// through.
 #pragma once
 
+#include <algorithm>
+
+#include "plan/plan.hpp"
+
 namespace brume::plan {
 
 /// A stage's forward or backward of one microbatch.
 struct Pass {
   bool forward;
   int microbatch;
+  int chunk = 0;  ///< which of the stages that lie on the same devices
 
   bool operator==(const Pass&) const = default;
 };
@@ -22,6 +27,67 @@ struct Pass {
 constexpr Pass next_pass(int forwards, int backwards, int ahead, int microbatches) {
   const bool forward = forwards < microbatches && forwards <= backwards + ahead;
   return {forward, forward ? forwards : backwards};
+}
+
+/// Microbatches go through the chunks of a pipeline in rounds: those of a round one after the other
+/// through the first chunk, then through the next one. A round has at least as many microbatches as
+/// the pipeline has ranks, so that the first one comes back when the last one has left; rounds are
+/// as even as they can be, the larger ones first.
+struct Rounds {
+  int microbatches;
+  int pipeline_size;
+  int chunks;
+
+  constexpr int passes() const { return microbatches * chunks; }
+  constexpr int count() const { return std::max(1, microbatches / pipeline_size); }
+  constexpr int longest() const { return (microbatches + count() - 1) / count(); }
+
+  /// Chunk and microbatch of a rank's k-th forward; of its k-th backward, chunks counted from the
+  /// last one.
+  constexpr Pass forward(int k) const {
+    const int least = microbatches / count(), longer = microbatches % count();
+    const int of_longer = longer * (least + 1) * chunks;  // forwards
+    const bool is_longer = k < of_longer;
+    const int size = is_longer ? least + 1 : least, in_kind = is_longer ? k : k - of_longer;
+    const int round = in_kind / (size * chunks), within = in_kind % (size * chunks);
+    const int first = (is_longer ? 0 : longer * (least + 1)) + round * size;
+    return {true, first + within % size, within / size};
+  }
+};
+
+inline Rounds rounds(const Plan& plan) {
+  return {plan.microbatches, plan.pipeline_size(), plan.chunks};
+}
+
+/// Passes over chunks that are in flight, beside the next one, on the ranks of stage s among the
+/// first ones, while these pass forward:
+///
+///   p = min(r (S - 1 - s) + (v - 1) m, v G - 1)
+///
+/// of v chunks, in rounds of up to m microbatches; of one chunk in_flight().
+constexpr int passes_in_flight(const Rounds& rounds, int run_ahead, int first) {
+  return std::min(
+      run_ahead * (rounds.pipeline_size - 1 - first) + (rounds.chunks - 1) * rounds.longest(),
+      rounds.passes() - 1);
+}
+
+/// What a rank with several chunks does after so many forwards and backwards over chunks: the order
+/// above, in rounds. An iteration of equal chunks without messages takes
+///
+///   (G + (S - 1) / v) (F + B),  where G >= S
+///
+/// with F, B of all chunks of a rank, whether or not S divides G.
+///
+/// @param ahead  passes_in_flight()
+/// @source  Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters",
+///          2.2: r = 2 is the order of Megatron-LM; with r = 1 fewer passes are in flight, and
+///          messages are waited for
+constexpr Pass next_pass(int forwards, int backwards, int ahead, const Rounds& rounds) {
+  const Pass next = next_pass(forwards, backwards, ahead, rounds.passes());
+  Pass pass = rounds.forward(next.microbatch);
+  pass.forward = next.forward;
+  if (!next.forward) pass.chunk = rounds.chunks - 1 - pass.chunk;
+  return pass;
 }
 
 /// Whether each message has a whole pass to travel: where stages run further ahead than in 1F1B.

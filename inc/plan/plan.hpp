@@ -45,9 +45,15 @@ struct Plan {
   /// Microbatches by which a stage is ahead of the next one: 1 as in 1F1B, or 2, so that messages
   /// between stages hide behind computation.
   int run_ahead = 1;
+  /// Stages that lie on the same devices, each a chunk of the layers there (interleaved 1F1B).
+  int chunks = 1;
+  /// In the order of the model's layers. Stages i, i + pipeline_size(), ... lie on the same
+  /// devices.
   std::vector<Stage> stages;
 
   int num_stages() const { return int(stages.size()); }
+  /// Groups of devices that the stages lie on: the first stages, one each.
+  int pipeline_size() const { return num_stages() / chunks; }
   int devices() const;
   bool operator==(const Plan&) const = default;
 };
@@ -68,14 +74,17 @@ void check(const Plan& plan, const model::Config& model, const hardware::Cluster
 /// A table for people, one line a stage.
 std::string table(const Plan& plan, std::size_t columns = usual_columns);
 
-/// Where a rank stands: stages in order own consecutive ranks; tp ranks are neighbours.
+/// Where a rank stands: the first stages in order own consecutive ranks; tp ranks are neighbours.
 struct Place {
-  int stage;
+  int stage;  ///< the first one of those that it holds
   int dp_rank;
   int tp_rank;
 };
 Place place(const Plan& plan, int rank);
 int rank_of(const Plan& plan, int stage, int dp_rank, int tp_rank);
+
+/// The stages that lie on the devices of `first`, one of the first pipeline_size() ones.
+std::vector<int> stages_beside(const Plan& plan, int first);
 
 /// Where a data-parallel rank stands among those that shard a replica of the stage's state.
 struct ShardPlace {

@@ -45,7 +45,7 @@ inline constexpr int num_contents = int(Content::totals) + 1;
 /// Bytes on the device at its fullest moment, by what they hold.
 std::array<std::int64_t, num_contents> live_by_content(const Program& program);
 
-/// Of the first rank of a stage.
+/// Of the first rank of a stage, with all stages that lie on it.
 struct StageAccount {
   Seconds seconds{};                                      ///< they add up to the iteration
   std::array<std::int64_t, num_contents> device_bytes{};  ///< live at its fullest moment

@@ -170,6 +170,13 @@ TEST_P(FamilyContract, RandomPlanOfASpecialModelTrainsLikeOneRank) {
   expect_contract(model, test::random_plan(random, model, world().size()));
 }
 
+TEST_P(FamilyContract, RandomPlanOfSeveralStagesARankTrainsLikeOneRank) {
+  std::mt19937 random(unsigned(GetParam()) * 104729 + 17);
+  model::Config model = test::random_family_model(random);
+  const plan::Plan plan = test::interleaved_plan(random, model, world().size());
+  expect_contract(model, plan);
+}
+
 INSTANTIATE_TEST_SUITE_P(Mpi, FamilyContract, ::testing::Range(0, test::trials(8)));
 
 }  // namespace

@@ -65,6 +65,12 @@ plan::Plan with_disk(plan::Plan plan, double optim_disk, double act_disk) {
   return plan;
 }
 
+/// The same stages, of which each so many lie on the same ranks.
+plan::Plan interleaved(plan::Plan plan, int chunks) {
+  plan.chunks = chunks;
+  return plan;
+}
+
 plan::Plan with_replicas(plan::Plan plan, int replicas) {
   for (plan::Stage& stage : plan.stages) stage.replicas = replicas;
   return plan;
@@ -85,6 +91,8 @@ const std::vector<plan::Plan>& plans() {
       make_plan(2, 1, 3, 1, 0.0, 0.5),
       with_replicas(make_plan(1, 4, 1, 3, 0.5), 2),
       with_replicas(make_plan(1, 6, 1, 1, 0.25), 3),
+      interleaved(make_plan(4, 1, 2, 0, 0.25, 0.5), 2),
+      interleaved(make_plan(4, 2, 1, 3, 0.5, 0.0, 1, 0.25, 0.25), 2),
   };
   return all;
 }
@@ -238,7 +246,7 @@ TEST_P(AnyPlan, ResumedUnderAnotherPlanGivesTheSameLosses) {
   EXPECT_LE(test::largest_difference(after.losses, expected), 1e-5);
 }
 
-INSTANTIATE_TEST_SUITE_P(Checkpoint, AnyPlan, ::testing::Range(0, 13));
+INSTANTIATE_TEST_SUITE_P(Checkpoint, AnyPlan, ::testing::Range(0, 15));
 
 constexpr auto bf16 = model::Precision::bf16, fp16 = model::Precision::fp16,
                fp32 = model::Precision::fp32;
@@ -286,7 +294,7 @@ TEST_P(NarrowState, LoadsUnderEveryPlanInEveryPrecision) {
 
 INSTANTIATE_TEST_SUITE_P(Checkpoint, NarrowState,
                          ::testing::Combine(::testing::Values(bf16, fp16),
-                                            ::testing::Values(1, 3, 8)));
+                                            ::testing::Values(1, 3, 8, 14)));
 
 TEST_F(CheckpointTest, AnotherModelIsRefusedByTensor) {
   train(directory_, plans()[0], false, 1, true);

@@ -105,6 +105,23 @@ TEST_P(Contract, RandomPlanOfASpecialModelTrainsLikeOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(Engine, Contract, ::testing::Range(0, test::trials(test::num_plans)));
 
+class InterleavedContract : public ::testing::TestWithParam<int> {};
+
+// Ranks that hold several stages, of three families and of the special models, on 2 to 8 ranks.
+TEST_P(InterleavedContract, RandomPlanTrainsLikeOneRank) {
+  const int i = GetParam();
+  std::mt19937 random(unsigned(i) * 6700417 + 5);
+  const std::vector<model::Config> special = test::special_models();
+  model::Config model = i % 3 == 0   ? test::random_model(random)
+                        : i % 3 == 1 ? test::random_family_model(random)
+                                     : special[std::size_t(i / 3) % special.size()];
+  model.isolated = i % 4 == 0;
+  const plan::Plan plan = test::interleaved_plan(random, model, 8);
+  expect_contract(model, plan, test::head_tokens(i));
+}
+
+INSTANTIATE_TEST_SUITE_P(Engine, InterleavedContract, ::testing::Range(0, test::trials(72)));
+
 class ReplicasContract : public ::testing::TestWithParam<int> {};
 
 // Two replicas on two ranks each, and three, with nothing and with half of all state on the host.

@@ -8,6 +8,7 @@
 #include <map>
 #include <numeric>
 #include <random>
+#include <utility>
 
 #include "contract.hpp"
 #include "kernels/types.hpp"
@@ -123,12 +124,10 @@ int narrow_plan(int trial) {
                                     : test::num_plans + trial - int(chosen.size());
 }
 
-TEST_P(NarrowContract, RandomPlanTrainsLikeOneRank) {
-  const auto [precision, trial] = GetParam();
-  const int i = narrow_plan(trial);
-  std::mt19937 random(unsigned(i) * 7919 + 13);
-  model::Config model = i % 2 == 0 ? test::random_model(random) : test::random_family_model(random);
-  const plan::Plan plan = test::plan_number(i, random, model);
+/// Differences of a plan from one rank, within those that were measured.
+/// @return whether the plan cuts the stream, and by how much it differs
+std::pair<bool, Spread> expect_narrow(model::Precision precision, model::Config model,
+                                      const plan::Plan& plan, int head_tokens) {
   const plan::Plan alone = test::one_rank_plan(model, plan.global_batch);
   const test::TokenFixture tokens(model.vocab_size, false);  // what was measured learned them all
   const data::Sampler data = tokens.sampler(model.seq_len);
@@ -140,14 +139,13 @@ TEST_P(NarrowContract, RandomPlanTrainsLikeOneRank) {
   model.precision = precision;
   const test::Trained one = test::train(alone, model, settings, data);
   const test::Trained never_left_out = test::train(alone, model, steady, data);
-  model.head_tokens = test::head_tokens(i);
+  model.head_tokens = head_tokens;
   const test::Trained all = test::train(plan, model, settings, data);
   const bool cut = std::ranges::any_of(plan.stages, [](const auto& stage) { return stage.tp > 1; });
 
   const Spread found{first_difference(all, one), test::median_difference(all.losses, one.losses),
                      test::largest_difference(all.losses, one.losses),
                      test::median_difference(never_left_out.losses, fp32.losses)};
-  note({precision, cut}, found);
   const Spread& usual = measured(precision, cut);
   const First shape = cut ? usual.first : rounding_by_shape(plan, model, data, one);
   const std::string both = model::text(model) + "\n" + plan::text(plan);
@@ -157,11 +155,34 @@ TEST_P(NarrowContract, RandomPlanTrainsLikeOneRank) {
   EXPECT_LE(found.usual, margin * usual.usual) << both;
   EXPECT_LE(found.largest, margin * usual.largest) << both;
   EXPECT_LE(found.precision, margin * usual.precision) << both;
+  return {cut, found};
+}
+
+TEST_P(NarrowContract, RandomPlanTrainsLikeOneRank) {
+  const auto [precision, trial] = GetParam();
+  const int i = narrow_plan(trial);
+  std::mt19937 random(unsigned(i) * 7919 + 13);
+  model::Config model = i % 2 == 0 ? test::random_model(random) : test::random_family_model(random);
+  const plan::Plan plan = test::plan_number(i, random, model);
+  const auto [cut, found] = expect_narrow(precision, model, plan, test::head_tokens(i));
+  note({precision, cut}, found);
 }
 
 INSTANTIATE_TEST_SUITE_P(Engine, NarrowContract,
                          ::testing::Combine(::testing::Values(bf16, fp16, fp8),
                                             ::testing::Range(0, test::trials(12))));
+
+class InterleavedNarrow : public ::testing::TestWithParam<int> {};
+
+TEST_P(InterleavedNarrow, RandomPlanTrainsLikeOneRank) {
+  const int i = GetParam();
+  std::mt19937 random(unsigned(i) * 6700417 + 29);
+  model::Config model = i % 2 == 0 ? test::random_model(random) : test::random_family_model(random);
+  const plan::Plan plan = test::interleaved_plan(random, model, 8);
+  expect_narrow(bf16, model, plan, test::head_tokens(i));
+}
+
+INSTANTIATE_TEST_SUITE_P(Engine, InterleavedNarrow, ::testing::Range(0, test::trials(12)));
 
 // Roundings to 8 bits are noise that training averages out: after some hundred steps the loss is
 // bf16's, far below where it began.

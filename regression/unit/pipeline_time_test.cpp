@@ -304,6 +304,25 @@ TEST(PipelineTime, ANaiveTwinAgrees) {
   }
 }
 
+// (G + (S - 1) / v) (F + B) of all chunks of a rank, where they are equal.
+TEST(PipelineTime, ChunksHaveTheirBubble) {
+  for (const int size : {2, 3, 4, 8})
+    for (const int chunks : {2, 3, 4})
+      for (const int microbatches : {size, size + 1, 3 * size, 8 * size - 1})
+        for (const int run_ahead : {1, 2}) {
+          PassTimes passes;
+          passes.forward_s = 1.0, passes.backward_s = 2.0;
+          Pipeline p;
+          p.stages.assign(std::size_t(size * chunks), passes);
+          p.messages_s.assign(p.stages.size() - 1, 0.0);
+          p.microbatches = microbatches;
+          p.run_ahead = run_ahead;
+          p.chunks = chunks;
+          EXPECT_NEAR(iteration_time(p), 3.0 * (chunks * microbatches + size - 1), 1e-9)
+              << size << " ranks, " << chunks << " chunks, " << microbatches;
+        }
+}
+
 TEST(PipelineTime, AnEmptyPipelineIsABug) {
   EXPECT_THROW(iteration_time(pipeline({}, 1)), Error);
   EXPECT_THROW(iteration_time(pipeline({passes(1.0, 1.0)}, 0)), Error);

@@ -163,6 +163,61 @@ TEST(PlanCheck, NamesWhatIsWrong) {
   }
 }
 
+/// Four stages on the devices of two.
+Plan two_chunks() {
+  Plan plan = sample();
+  plan.chunks = 2;
+  plan.stages.insert(plan.stages.end(), plan.stages.begin(), plan.stages.end());
+  for (int i = 0; Stage & stage : plan.stages) {
+    stage.first_layer = i++;
+    stage.layers = stage.ckpt_layers = 1;
+  }
+  plan.stages.back().layers = 2;
+  return plan;
+}
+
+TEST(Plan, ChunksAreWrittenWhereThereAreSeveral) {
+  EXPECT_EQ(text(sample()).find("chunks"), std::string::npos);
+  EXPECT_NE(text(two_chunks()).find("chunks"), std::string::npos);
+  EXPECT_EQ(parse(text(two_chunks()), "plan.toml"), two_chunks());
+  EXPECT_NE(table(two_chunks()).find("stages i and i + 2 lie on the same devices"),
+            std::string::npos);
+}
+
+TEST(Plan, ChunksLieOnTheSameDevices) {
+  const Plan plan = two_chunks();
+  EXPECT_EQ(plan.devices(), 8);
+  EXPECT_EQ(plan.pipeline_size(), 2);
+  EXPECT_EQ(place(plan, 6).stage, 1);
+  EXPECT_EQ(rank_of(plan, 3, 1, 0), 6);
+  EXPECT_EQ(stages_beside(plan, 1), (std::vector{1, 3}));
+  EXPECT_EQ(first_device(plan, 2), 0);
+  EXPECT_EQ(block_range(plan, 0).first, 0);
+  EXPECT_EQ(block_range(plan, 2).first, 3);
+  EXPECT_EQ(block_range(plan, 3).last, 6);
+  EXPECT_EQ(ranks_of_nodes(plan, two_nodes).at({0, 1}), (std::vector{4, 5, 6, 7}));
+}
+
+TEST(PlanCheck, ChunksHaveTheMeshOfTheirDevices) {
+  check(two_chunks(), small, two_nodes);
+  const auto refused = [](const std::function<void(Plan&)>& spoil) {
+    Plan plan = two_chunks();
+    spoil(plan);
+    return test::refusal([&] { check(plan, small, two_nodes); });
+  };
+  EXPECT_EQ(refused([](Plan& plan) { plan.stages[3].zero_level = 0; }),
+            "plan: stage 3: it lies on the devices of stage 1, so nodes, devices_per_node, "
+            "microbatch, dp, tp, zero_level, replicas and group must be those of stage 1");
+  EXPECT_EQ(refused([](Plan& plan) { plan.chunks = 3; }),
+            "plan: chunks = 3 must divide its 4 stages into at least 2 that have devices of their "
+            "own");
+  EXPECT_NE(refused([](Plan& plan) { plan.chunks = 4; }).find("at least 2"), std::string::npos);
+  Plan plan = two_chunks();
+  plan.chunks = 3;
+  EXPECT_EQ(test::refusal([&] { parse(text(plan), "plan.toml"); }),
+            "plan.toml: chunks = 3 must divide the 4 stages of a plan");
+}
+
 TEST(PlanCheck, TensorParallelGroupsMayTakeWholeNodes) {
   model::Config wide = small;
   wide.num_heads = 8;

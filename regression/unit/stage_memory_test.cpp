@@ -120,6 +120,39 @@ TEST(StageMemory, ComesCloseForEveryKnob) {
   EXPECT_GE(all.close, 98 * all.compared / 100) << all.close << " of " << all.compared;
 }
 
+// Ranks that hold several stages, with all knobs but the disk: what is near, and by how much the
+// rest is off.
+TEST(StageMemory, ComesCloseForRanksOfSeveralStages) {
+  std::mt19937 random(5);
+  int compared = 0, close = 0, near = 0;
+  for (int trial = 0; trial < 60; ++trial) {
+    model::Config model = samples::small_model(2, random() % 2 == 0);
+    model.hidden_size = 1024;
+    model.num_heads = 16;
+    model.ffn_size = 4096;
+    model.seq_len = samples::pick<int>(random, {128, 512, 2048});
+    plan::Plan plan = test::interleaved_plan(random, model, 16);
+    for (plan::Stage& stage : plan.stages) stage.optim_disk_ratio = stage.act_disk_ratio = 0.0;
+    const Prediction prediction = analyze(plan, model, samples::round_profile());
+    for (int i = 0; i < plan.pipeline_size(); ++i) {
+      const plan::Stage& stage = plan.stages[std::size_t(i)];
+      const schedule::Program program =
+          schedule::compile(plan, model, plan::rank_of(plan, i, stage.dp - 1, 0));
+      const StagePrediction& p = prediction.stages[std::size_t(i)];
+      const double live = double(program.live_peak_bytes[0]);
+      const double off = std::abs(double(p.peak_bytes()) - live);
+      ++compared;
+      close += off <= std::max(0.01 * live, 1048576.0);
+      near += off <= std::max(0.05 * live, 1048576.0);
+      EXPECT_LE(off, 0.25 * live) << "rank of stage " << i << ", predicted " << p.peak_bytes()
+                                  << ", live " << live << "\n"
+                                  << plan::text(plan);
+    }
+  }
+  EXPECT_GE(close, 80 * compared / 100) << close << " of " << compared;
+  EXPECT_GE(near, 95 * compared / 100) << near << " of " << compared;
+}
+
 // The device does not see the disk; what passes through host memory to it is not followed task by
 // task.
 TEST(StageMemory, ComesCloseForStagesOnDisk) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "analyzer/messages.hpp"
+#include "interleaved.hpp"
 #include "plan/knobs.hpp"
 #include "stage_memory.hpp"
 #include "stage_time.hpp"
@@ -44,7 +45,9 @@ StageExpressions stage_expressions(const model::Config& model, const hardware::M
           .peak_forward_bytes = memory.peak_forward_bytes,
           .peak_backward_bytes = memory.peak_backward_bytes,
           .host_bytes = memory.host_bytes,
-          .disk_bytes = memory.disk_bytes};
+          .disk_bytes = memory.disk_bytes,
+          .persistent_bytes = memory.persistent_bytes,
+          .kept_bytes = memory.kept_bytes};
 }
 
 StageRole role_of(const plan::Plan& plan, int stage, const hardware::Machine& machine) {
@@ -73,10 +76,14 @@ class Analyzer::RoleTape {
       : tape_(symbolic::Tape(outputs(stage_expressions(model, machine, role)), variables()),
               std::vector(variables().size(), true)) {}
 
-  static constexpr std::size_t num_memories = 4, num_outputs = num_memories + PassTimes::num_parts;
+  static constexpr std::size_t num_memories = 6, num_outputs = num_memories + PassTimes::num_parts;
 
   /// Plans that are compared have many stages in common.
-  const StagePrediction& at(const std::map<std::string, double, std::less<>>& values) {
+  struct Known {
+    StagePrediction stage;
+    ChunkBytes bytes;
+  };
+  const Known& at(const std::map<std::string, double, std::less<>>& values) {
     std::vector<double> inputs;
     for (const std::string& name : variables()) inputs.push_back(values.at(name));
     const auto [known, fresh] = known_.try_emplace(inputs);
@@ -85,31 +92,32 @@ class Analyzer::RoleTape {
   }
 
  private:
-  StagePrediction predict(const std::vector<double>& values) const {
+  Known predict(const std::vector<double>& values) const {
     std::array<double, num_outputs> results;
     std::array<double*, num_outputs> columns;
     std::ranges::transform(results, columns.begin(), [](double& result) { return &result; });
     const std::vector<const double*> none(values.size());
     tape_.evaluate(tape_.common(values), none, columns, 1);
-    StagePrediction stage{.time = {},
+    Known known{.stage = {.time = {},
                           .peak_forward_bytes = std::llround(results[0]),
                           .peak_backward_bytes = std::llround(results[1]),
                           .host_bytes = std::llround(results[2]),
-                          .disk_bytes = std::llround(results[3])};
+                          .disk_bytes = std::llround(results[3])},
+                .bytes = {results[4], results[5], results[0], results[1]}};
     for (std::size_t i = 0; i < PassTimes::num_parts; ++i)
-      stage.time.*PassTimes::parts()[i].time = results[num_memories + i];
-    return stage;
+      known.stage.time.*PassTimes::parts()[i].time = results[num_memories + i];
+    return known;
   }
 
   static std::array<Expr, num_outputs> outputs(const StageExpressions& e) {
     std::array<Expr, num_outputs> all{e.peak_forward_bytes, e.peak_backward_bytes, e.host_bytes,
-                                      e.disk_bytes};
+                                      e.disk_bytes,         e.persistent_bytes,    e.kept_bytes};
     for (std::size_t i = 0; i < PassTimes::num_parts; ++i)
       all[num_memories + i] = e.time.*TimeExpressions::parts()[i].time;
     return all;
   }
   symbolic::BatchTape tape_;
-  std::map<std::vector<double>, StagePrediction> known_;
+  std::map<std::vector<double>, Known> known_;
 };
 
 Analyzer::Analyzer(const model::Config& model, const hardware::Machine& machine)
@@ -117,20 +125,48 @@ Analyzer::Analyzer(const model::Config& model, const hardware::Machine& machine)
 
 Analyzer::~Analyzer() = default;
 
+Analyzer::RoleTape& Analyzer::tape(const plan::Plan& plan, int stage) {
+  const StageRole role = role_of(plan, stage, machine_);
+  std::unique_ptr<RoleTape>& tape = tapes_[role];
+  if (!tape) tape = std::make_unique<RoleTape>(model_, machine_, role);
+  return *tape;
+}
+
+/// Sets the memory of the stages that lie on the ranks of `first` to what these hold in all.
+void Analyzer::take_together(const plan::Plan& plan, int first, Prediction& prediction) {
+  const std::vector<int> stages = plan::stages_beside(plan, first);
+  std::vector<ChunkBytes> chunks;
+  std::int64_t host_bytes = 0, disk_bytes = 0;
+  for (int stage : stages) {
+    auto alone = bindings(plan, stage);
+    alone[plan::symbol(plan::stage_in_flight)] = 0.0;
+    chunks.push_back(tape(plan, stage).at(alone).bytes);
+    host_bytes += prediction.stages[std::size_t(stage)].host_bytes;
+    disk_bytes += prediction.stages[std::size_t(stage)].disk_bytes;
+  }
+  const Peaks peaks = interleaved_peaks(plan, first, chunks);
+  for (int stage : stages) {
+    StagePrediction& all = prediction.stages[std::size_t(stage)];
+    all.peak_forward_bytes = std::llround(peaks.forward);
+    all.peak_backward_bytes = std::llround(peaks.backward);
+    all.host_bytes = host_bytes, all.disk_bytes = disk_bytes;
+  }
+}
+
 Prediction Analyzer::analyze(const plan::Plan& plan) {
   Prediction prediction{};
   Pipeline pipeline{.stages = {},
                     .messages_s = {},
                     .tied = {},
                     .microbatches = plan.microbatches,
-                    .run_ahead = plan.run_ahead};
+                    .run_ahead = plan.run_ahead,
+                    .chunks = plan.chunks};
   for (int i = 0; i < plan.num_stages(); ++i) {
-    const StageRole role = role_of(plan, i, machine_);
-    std::unique_ptr<RoleTape>& tape = tapes_[role];
-    if (!tape) tape = std::make_unique<RoleTape>(model_, machine_, role);
-    prediction.stages.push_back(tape->at(bindings(plan, i)));
+    prediction.stages.push_back(tape(plan, i).at(bindings(plan, i)).stage);
     pipeline.stages.push_back(prediction.stages.back().time);
   }
+  for (int first = 0; plan.chunks > 1 && first < plan.pipeline_size(); ++first)
+    take_together(plan, first, prediction);
   messages_.add(plan, pipeline);
   prediction.messages_s = pipeline.messages_s;
   prediction.tied = pipeline.tied;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "interleaved.hpp"
 #include "plan/passes.hpp"
 #include "plan/plan.hpp"
 
@@ -361,6 +362,8 @@ void Timeline::look(std::size_t i) {
 
 }  // namespace
 
-double iteration_time(const Pipeline& pipeline) { return Timeline(pipeline).iteration_s(); }
+double iteration_time(const Pipeline& pipeline) {
+  return pipeline.chunks > 1 ? interleaved_time(pipeline) : Timeline(pipeline).iteration_s();
+}
 
 }  // namespace brume::analyzer

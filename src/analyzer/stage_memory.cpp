@@ -420,8 +420,9 @@ MemoryExpressions StageMemoryBuilder::build() const {
     backward = max(backward, at_most(v_.l, 1.0) * at_most(v_.G, 1.0) * (2.0 * shard_ + lone));
   }
 
-  return {persistent + forward, persistent + backward, host_bytes(),
-          state_.disk_bytes() + moved_in_flight(to_disk_)};
+  return {persistent + forward, persistent + backward,
+          host_bytes(),         state_.disk_bytes() + moved_in_flight(to_disk_),
+          persistent,           kept_before(v_.l + 1.0)};
 }
 
 // --- below the device ---------------------------------------------------------------------------

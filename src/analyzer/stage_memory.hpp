@@ -11,6 +11,8 @@ struct MemoryExpressions {
   Expr peak_backward_bytes;  ///< device, over backward passes
   Expr host_bytes;
   Expr disk_bytes;
+  Expr persistent_bytes;  ///< of the device, from step to step
+  Expr kept_bytes;        ///< ... by a microbatch between its forward and its backward
 };
 
 MemoryExpressions stage_memory(const model::Config& model, StageRole role);

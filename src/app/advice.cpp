@@ -43,7 +43,7 @@ constexpr std::array own_channels{Channel::compute, Channel::h2d, Channel::d2h, 
 schedule::Pace measured_pace(const report::Run& run) {
   std::array<double, schedule::num_channels> once;
   once.fill(1.0);
-  schedule::Pace pace(run.plan.stages.size(), once);
+  schedule::Pace pace(std::size_t(run.plan.pipeline_size()), once);
   for (const Channel channel : own_channels) {
     std::vector<double> measured(pace.size()), predicted(pace.size());
     const auto take = [&](const std::vector<io::RankTimeline>& timelines,
@@ -133,7 +133,7 @@ double iteration_s(const plan::Plan& plan, const model::Config& model,
                    const hardware::Machine& machine, const schedule::Pace& pace,
                    const Deadline& deadline) {
   std::vector<schedule::Program> programs;
-  for (int stage = 0; stage < plan.num_stages(); ++stage)
+  for (int stage = 0; stage < plan.pipeline_size(); ++stage)
     programs.push_back(schedule::compile(plan, model, plan::rank_of(plan, stage, 0, 0),
                                          {.tight = false, .deadline = deadline}));
   return schedule::simulate(programs, plan, model, machine, deadline, pace).iteration_s;

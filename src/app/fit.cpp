@@ -20,7 +20,7 @@ void keep_fullest(Need& need, std::int64_t bytes, std::int64_t limit_bytes) {
 
 std::vector<StageNeed> stage_needs(const plan::Plan& plan, const analyzer::Prediction& prediction,
                                    const hardware::Cluster& cluster) {
-  std::vector<StageNeed> needs(plan.stages.size());
+  std::vector<StageNeed> needs(std::size_t(plan.pipeline_size()));
   for (const auto& [node, ranks] : plan::ranks_of_nodes(plan, cluster)) {
     const hardware::NodeGroup& group = cluster.groups[std::size_t(node.group)];
     std::int64_t host_bytes = 0, disk_bytes = 0;

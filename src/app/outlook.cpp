@@ -107,7 +107,8 @@ std::string float8_text(const hardware::Profile& profile) {
 double peak_flops_per_s(const plan::Plan& plan, const model::Config& model,
                         const hardware::Machine& machine) {
   double sum = 0.0;
-  for (const plan::Stage& stage : plan.stages) {
+  for (int i = 0; i < plan.pipeline_size(); ++i) {
+    const plan::Stage& stage = plan.stages[std::size_t(i)];
     const hardware::Profile& profile = machine.profile(stage.group);
     const double own = model.precision == model::Precision::fp32  ? profile.fp32_flops_per_s
                        : model.precision == model::Precision::fp8 ? profile.fp8_flops_per_s
@@ -165,7 +166,7 @@ std::vector<report::StageBytes> memory_by_kind(const Outlook& outlook, const pla
                                                const hardware::Machine& machine,
                                                const hardware::Cluster& cluster) {
   std::vector<report::StageBytes> stages;
-  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+  for (std::size_t i = 0; i < outlook.account.stages.size(); ++i) {
     const std::string& group = plan.stages[i].group;
     report::StageBytes& stage = stages.emplace_back();
     stage.limit = double(cluster.groups[std::size_t(cluster.index(group))].memory_bytes);

@@ -192,7 +192,7 @@ report::PlanPage pictured(const Given& given, const tuner::Result& result, const
     const auto simulation = schedule::simulate(programs, best.plan, given.model, given.machine);
     const std::vector<io::RankTimeline> all = timelines(programs, simulation);
     page.end_s = simulation.iteration_s;
-    for (int stage = 0; stage < best.plan.num_stages(); ++stage)
+    for (int stage = 0; stage < best.plan.pipeline_size(); ++stage)
       page.timelines.push_back(all[std::size_t(plan::rank_of(best.plan, stage, 0, 0))]);
   }
   for (const tuner::Candidate& other : result.best)

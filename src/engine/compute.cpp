@@ -1,6 +1,7 @@
 #include "compute.hpp"
 
 #include <algorithm>
+#include <set>
 
 #include "base/error.hpp"
 #include "device/device.hpp"
@@ -85,10 +86,11 @@ void ComputeOf<Storage>::describe_blocks(const plan::Plan& plan, const model::Co
                                          const Optimizer& optimizer) {
   const plan::Stage& stage = plan.stages[std::size_t(place_.stage)];
   const std::vector<model::Block> all = model::blocks(model);
-  const auto [first, last] = plan::block_range(plan, place_.stage);
-  for (int block = 0; block < int(all.size()); ++block) {
-    if ((block < first || block > last) && block != 0)
-      continue;  // block 0: a tied head reads its table
+  std::set<int> here{0};  // a tied head reads its table
+  for (int index : plan::stages_beside(plan, place_.stage))
+    for (auto [block, last] = plan::block_range(plan, index); block <= last; ++block)
+      here.insert(block);
+  for (int block : here) {
     BlockPieces& pieces = blocks_[block];
     pieces.block = all[std::size_t(block)];
     pieces.layout = model::layout(pieces.block, stage.tp, place_.tp_rank, stage.dp);

@@ -117,7 +117,9 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
                         const model::Config& model, const Arena* arena) {
   const plan::Place place = plan::place(plan, program.rank);
   const plan::Stage& stage = plan.stages[std::size_t(place.stage)];
-  const auto [first_block, last_block] = plan::block_range(plan, place.stage);
+  std::vector<plan::BlockRange> here;
+  for (int index : plan::stages_beside(plan, place.stage))
+    here.push_back(plan::block_range(plan, index));
   const plan::Sharded<bool> shards = plan::sharded(stage);
   const std::vector<model::Block> blocks = model::blocks(model);
   std::vector<Slab> all;
@@ -128,7 +130,9 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
     const model::Layout layout = model::layout(block, stage.tp, place.tp_rank, stage.dp);
     const bool sharded = weights ? shards.weights : shards.optimizer;
     // A tied head has a copy of the table of another stage's embedding.
-    const bool copy = buffer.block < first_block || buffer.block > last_block;
+    const bool copy = std::ranges::none_of(here, [&](const plan::BlockRange& blocks) {
+      return blocks.first <= buffer.block && buffer.block <= blocks.last;
+    });
     // Of what several ranks hold each writes a part.
     const int holders = sharded ? stage.replicas : stage.dp;
     const int holder = sharded ? plan::shard_place(stage, place.dp_rank).replica : place.dp_rank;

@@ -44,7 +44,14 @@ void check_stages(const plan::Plan& plan) {
                  "act_offload_ratio above 0 (search.act_offload = [0.0])");
     require_like(!plan::uses_disk(s), "state on disk (cluster.disk_gib = 0)");
   }
-  require_like(plan.num_stages() == 1 || plan.run_ahead == 1,
+  if (plan.chunks > 1) {
+    require_like(plan.run_ahead == 2, "run_ahead = 1 with several chunks (run_ahead = 2)");
+    require_like(plan.microbatches % plan.pipeline_size() == 0,
+                 fmt::format("{} microbatches that the {} ranks of a pipeline with several chunks "
+                             "do not divide",
+                             plan.microbatches, plan.pipeline_size()));
+  }
+  require_like(plan.num_stages() == 1 || plan.chunks > 1 || plan.run_ahead == 1,
                "run_ahead = 2 (search.run_ahead = [1])");
   require_like(plan.num_stages() == 1 || first.zero_level <= 1,
                fmt::format("zero_level {} with pipeline stages (search.zero_levels = [0, 1])",
@@ -97,10 +104,13 @@ void add_model(Arguments& arguments, const model::Config& model) {
   }
 }
 
-/// Layers of each stage: "Et*16|t*15L", of stages alike nothing.
+/// Layers of each stage: "Et*16|t*15L", of stages alike nothing. Stages on the same devices are its
+/// virtual ones.
 void add_pipeline(Arguments& arguments, const plan::Plan& plan) {
   if (plan.num_stages() == 1) return;
-  arguments.push_back({"--pipeline-model-parallel-size", as_argument(plan.num_stages())});
+  arguments.push_back({"--pipeline-model-parallel-size", as_argument(plan.pipeline_size())});
+  if (plan.chunks > 1)
+    arguments.push_back({"--num-virtual-stages-per-pipeline-rank", as_argument(plan.chunks)});
   const auto layers = [](const plan::Stage& stage) { return stage.layers; };
   if (std::ranges::all_of(plan.stages, [&](const plan::Stage& stage) {
         return layers(stage) == layers(plan.stages[0]);

@@ -1,6 +1,7 @@
 /// @file Whether a plan can run: against itself, the model and the cluster.
 #include <fmt/format.h>
 
+#include <tuple>
 #include <utility>
 
 #include "base/error.hpp"
@@ -69,10 +70,31 @@ void check_mesh(const Plan& plan, int i, const hardware::NodeGroup& group) {
               group.devices());
 }
 
+/// Stages that lie on the same devices differ in their layers and in where they keep what, but not
+/// in how they are cut over these devices.
+void check_chunks(const Plan& plan) {
+  if (plan.chunks == 1) return;
+  require(plan.num_stages() % plan.chunks == 0 && plan.pipeline_size() > 1, Failure::input,
+          "plan: chunks = {} must divide its {} stages into at least 2 that have devices of their "
+          "own",
+          plan.chunks, plan.num_stages());
+  const auto cut = [](const Stage& s) {
+    return std::tie(s.nodes, s.devices_per_node, s.microbatch, s.dp, s.tp, s.zero_level, s.replicas,
+                    s.group);
+  };
+  for (int i = plan.pipeline_size(); i < plan.num_stages(); ++i) {
+    const int first = i % plan.pipeline_size();
+    stage_needs(cut(plan.stages[std::size_t(i)]) == cut(plan.stages[std::size_t(first)]), i,
+                "it lies on the devices of stage {}, so nodes, devices_per_node, microbatch, dp, "
+                "tp, zero_level, replicas and group must be those of stage {}",
+                first, first);
+  }
+}
+
 /// Meshes fill the cluster; where it has several groups, whole nodes of each.
 void check_meshes(const Plan& plan, const hardware::Cluster& cluster) {
   std::vector<int> used(cluster.groups.size(), 0);
-  for (int i = 0; i < plan.num_stages(); ++i) {
+  for (int i = 0; i < plan.pipeline_size(); ++i) {
     const Stage& s = plan.stages[std::size_t(i)];
     const auto group = std::size_t(group_of(plan, i, cluster));
     check_mesh(plan, i, cluster.groups[group]);
@@ -139,6 +161,7 @@ void check_split(const Plan& plan, const model::Config& model) {
 void check(const Plan& plan, const model::Config& model, const hardware::Cluster& cluster) {
   require(!plan.stages.empty(), Failure::input, "plan: it needs at least one stage");
   check_ranges(plan);
+  check_chunks(plan);
   check_layers(plan, model);
   check_meshes(plan, cluster);
   check_replicas(plan);

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "base/error.hpp"
+#include "plan/passes.hpp"
 
 namespace brume::plan {
 namespace {
@@ -45,7 +46,8 @@ deck::Key key(const Knob& knob) {
           .min = range.min,
           .max = range.max,
           .if_given = std::holds_alternative<std::string Stage::*>(knob.member),
-          .if_not_zero = knob.part_of != nullptr};
+          .if_not_zero = knob.part_of != nullptr,
+          .if_not_least = knob.rare && std::holds_alternative<int Plan::*>(knob.member)};
 }
 
 template <class T>
@@ -74,13 +76,29 @@ std::string stage_refusal(const Knob& knob, const Stage& stage, double value, Kn
                      stage.*knob.part_of, value);
 }
 
+/// Earlier microbatches in flight on a stage that lies beside others: by going through the passes.
+int interleaved_in_flight(const Plan& plan, int stage) {
+  const Rounds of = rounds(plan);
+  const int size = of.pipeline_size, ahead = passes_in_flight(of, plan.run_ahead, stage % size);
+  int most = 0, own = 0;
+  for (int forwards = 0, backwards = 0; backwards < of.passes();) {
+    const Pass pass = next_pass(forwards, backwards, ahead, of);
+    ++(pass.forward ? forwards : backwards);
+    if (pass.chunk != stage / size) continue;
+    most = std::max(most, own);
+    own += pass.forward ? 1 : -1;
+  }
+  return most;
+}
+
 }  // namespace
 
 int stage_in_flight(const Plan& plan, int stage) {
+  if (plan.chunks > 1) return interleaved_in_flight(plan, stage);
   return in_flight(plan.run_ahead, plan.num_stages() - 1 - stage, plan.microbatches);
 }
 
-int num_stages(const Plan& plan, int) { return plan.num_stages(); }
+int num_stages(const Plan& plan, int) { return plan.pipeline_size(); }
 
 int differs_from_first(const Plan& plan, int stage) {
   const Stage &first = plan.stages[0], &s = plan.stages[std::size_t(stage)];

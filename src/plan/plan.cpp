@@ -17,7 +17,7 @@ bool uses_disk(const Stage& stage) {
 
 int Plan::devices() const {
   int sum = 0;
-  for (const Stage& stage : stages) sum += stage.devices();
+  for (int i = 0; i < pipeline_size(); ++i) sum += stages[std::size_t(i)].devices();
   return sum;
 }
 
@@ -46,16 +46,19 @@ std::string table(const Plan& plan, std::size_t columns) {
     if (on_disk) row.push_back(ratios(s, true));
     table.add(row);
   }
-  return fmt::format("{}global batch {} = b x dp x {} microbatches{}\n", table.text(columns),
-                     plan.global_batch, plan.microbatches,
-                     plan.run_ahead > 1
-                         ? fmt::format("; each stage runs {} ahead of the next", plan.run_ahead)
-                         : "");
+  return fmt::format(
+      "{}global batch {} = b x dp x {} microbatches{}{}\n", table.text(columns), plan.global_batch,
+      plan.microbatches,
+      plan.run_ahead > 1 ? fmt::format("; each stage runs {} ahead of the next", plan.run_ahead)
+                         : "",
+      plan.chunks > 1
+          ? fmt::format("; stages i and i + {} lie on the same devices", plan.pipeline_size())
+          : "");
 }
 
 Place place(const Plan& plan, int rank) {
   int first = 0;
-  for (int i = 0; i < plan.num_stages(); ++i) {
+  for (int i = 0; i < plan.pipeline_size(); ++i) {
     const Stage& stage = plan.stages[std::size_t(i)];
     const int within = rank - first;
     if (within >= 0 && within < stage.devices())
@@ -67,8 +70,15 @@ Place place(const Plan& plan, int rank) {
 
 int rank_of(const Plan& plan, int stage, int dp_rank, int tp_rank) {
   int first = 0;
-  for (int i = 0; i < stage; ++i) first += plan.stages[std::size_t(i)].devices();
+  for (int i = 0; i < stage % plan.pipeline_size(); ++i)
+    first += plan.stages[std::size_t(i)].devices();
   return first + dp_rank * plan.stages[std::size_t(stage)].tp + tp_rank;
+}
+
+std::vector<int> stages_beside(const Plan& plan, int first) {
+  std::vector<int> stages;
+  for (int i = first; i < plan.num_stages(); i += plan.pipeline_size()) stages.push_back(i);
+  return stages;
 }
 
 ShardPlace shard_place(const Stage& stage, int dp_rank) {
@@ -77,7 +87,7 @@ ShardPlace shard_place(const Stage& stage, int dp_rank) {
 
 int first_device(const Plan& plan, int stage) {
   int first = 0;
-  for (int i = 0; i < stage; ++i) {
+  for (int i = 0; i < stage % plan.pipeline_size(); ++i) {
     const Stage& earlier = plan.stages[std::size_t(i)];
     if (earlier.group == plan.stages[std::size_t(stage)].group) first += earlier.devices();
   }
@@ -88,7 +98,7 @@ std::map<Node, std::vector<int>> ranks_of_nodes(const Plan& plan,
                                                 const hardware::Cluster& cluster) {
   std::map<Node, std::vector<int>> nodes;
   int rank = 0;
-  for (int i = 0; i < plan.num_stages(); ++i) {
+  for (int i = 0; i < plan.pipeline_size(); ++i) {
     const Stage& stage = plan.stages[std::size_t(i)];
     const int group = cluster.index(stage.group), first = first_device(plan, i);
     const int per_node = cluster.groups[std::size_t(group)].devices_per_node;

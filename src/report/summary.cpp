@@ -150,7 +150,7 @@ Summary summary(const Run& run) {
   s.tokens_per_s = median_of(speeds);
   s.last_measured_s = end_s(run.trace.measured);
   s.last_predicted_s = end_s(run.trace.predicted);
-  for (int stage = 0; stage < run.plan.num_stages(); ++stage) {
+  for (int stage = 0; stage < run.plan.pipeline_size(); ++stage) {
     const int rank = plan::rank_of(run.plan, stage, 0, 0);
     const io::RankTimeline* measured = timeline_of(run.trace.measured, rank);
     const io::RankTimeline* predicted = timeline_of(run.trace.predicted, rank);

@@ -130,10 +130,10 @@ double Account::waiting_share(const plan::Plan& plan) const {
 Account account(const plan::Plan& plan, const model::Config& model,
                 const hardware::Machine& machine, const Deadline& deadline) {
   Account account;
-  account.stages.resize(plan.stages.size());
+  account.stages.resize(std::size_t(plan.pipeline_size()));
   const auto values = [&](const plan::Plan& of, const FirstPart& part) {
     std::vector<double> all{part.simulation.iteration_s};
-    for (int stage = 0; stage < of.num_stages(); ++stage) {
+    for (int stage = 0; stage < of.pipeline_size(); ++stage) {
       const std::size_t rank = of_stage(of, part, stage);
       std::vector<Activity> activities;
       for (const Task& task : part.programs[rank].tasks) activities.push_back(activity(task));

@@ -18,6 +18,7 @@ struct Key {
   int channel;
   std::vector<int> parties;  ///< ranks; of messages between representatives, stages
   int microbatch;            ///< of messages between representatives
+  int boundary;              ///< ... of ranks of several stages
   int sequence;              ///< how many came before
 
   auto operator<=>(const Key&) const = default;
@@ -29,20 +30,33 @@ std::int64_t transfer_bytes(const Task& task) {
 
 bool is_transfer(const Task& task) { return task.group != Group::none || task.peer >= 0; }
 
+/// The upper one of the blocks between which a stream passes; 0 of a tied table and its gradient.
+int boundary(const Task& task) {
+  if (task.block <= 0) return 0;
+  const bool sends = task.operation == Operation::send;
+  return task.block + (sends == (task.channel == Channel::p2p_forward) ? 1 : 0);
+}
+
+/// Whether two ranks mean the same by a message: a microbatch's stream across one boundary, or what
+/// belongs to a tied table.
+bool same_message(const Task& a, const Task& b) {
+  return a.operation != b.operation && a.microbatch == b.microbatch && boundary(a) == boundary(b);
+}
+
 /// Who meets whom, where all ranks have Programs or one of each stage has.
 class Meetings {
  public:
   Meetings(std::span<const Program> programs, const plan::Plan& plan)
       : plan_(plan), all_(int(programs.size()) == plan.devices()) {
-    std::vector<int> of_stage(plan.stages.size(), 0);
+    std::vector<int> of_stage(std::size_t(plan.pipeline_size()), 0);
     for (const Program& program : programs) ++of_stage[std::size_t(stage(program.rank))];
-    require(all_ || std::ranges::count(of_stage, 1) == plan.num_stages(), Failure::bug,
+    require(all_ || std::ranges::count(of_stage, 1) == plan.pipeline_size(), Failure::bug,
             "{} Programs are neither of all {} ranks nor of one rank a stage", programs.size(),
             plan.devices());
   }
 
   Key key(const Task& task, int rank) {
-    Key key{int(task.channel), {}, 0, 0};
+    Key key{int(task.channel), {}, 0, 0, 0};
     if (task.group != Group::none) {
       key.parties = group_ranks(plan_, rank, task.group);
     } else {
@@ -50,6 +64,7 @@ class Meetings {
           all_ ? std::vector{rank, task.peer} : std::vector{stage(rank), stage(task.peer)};
       if (task.operation == Operation::recv) std::swap(key.parties[0], key.parties[1]);
       if (!all_) key.microbatch = task.microbatch;
+      if (!all_ && plan_.chunks > 1) key.boundary = boundary(task);
     }
     key.sequence = count_[rank][key]++;
     return key;
@@ -61,7 +76,7 @@ class Meetings {
     if (task.group == Group::none) return {all_ ? 2 : 1, 2};
     const std::vector<int> ranks = group_ranks(plan_, rank, task.group);
     if (all_) return {ranks.size(), ranks.size()};
-    const std::size_t here = task.group == Group::world ? plan_.stages.size() : 1;
+    const std::size_t here = task.group == Group::world ? std::size_t(plan_.pipeline_size()) : 1;
     return {here, here};
   }
 
@@ -133,10 +148,14 @@ Activities::Activities(std::span<const Program> programs, const plan::Plan& plan
               (transfer_bytes(task) == transfer_bytes(first) || !meetings.same_bytes(first)) &&
               (first.peer >= 0 || task.operation == first.operation);
     }
+    if (match && first.peer >= 0 && activity.size() == 2 && meetings.same_bytes(first)) {
+      const Member& other = activity[1];
+      match = same_message(first, programs[std::size_t(other.program)].task(other.task));
+    }
     if (!match)
-      unmatched.push_back(
-          fmt::format("rank {}: '{}' has {} of {} partners, or they differ in kind or size",
-                      program.rank, label(first), activity.size(), most));
+      unmatched.push_back(fmt::format(
+          "rank {}: '{}' has {} of {} partners, or they differ in kind, size or meaning",
+          program.rank, label(first), activity.size(), most));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/parallel.hpp"
+#include "plan/passes.hpp"
 #include "schedule/compile.hpp"
 #include "schedule/simulate.hpp"
 #include "steady_part.hpp"
@@ -36,6 +37,11 @@ std::vector<int> simulated_ranks(const plan::Plan& part) {
 }  // namespace
 
 int steady_microbatches(const plan::Plan& plan) {
+  if (plan.chunks > 1) {
+    // Rounds as long as the plan's.
+    const int rounds = plan::rounds(plan).count();
+    return int(std::int64_t{3} * (plan.run_ahead + 1) * plan.microbatches / rounds);
+  }
   return 2 * plan.run_ahead * plan.num_stages() + 4;
 }
 

@@ -16,17 +16,18 @@ std::vector<Operand> pairs(const std::vector<BufferId>& from, const std::vector<
 }  // namespace
 
 Activations::Activations(const Store& store, Streams& streams) : Store(store), streams_(streams) {
-  const plan::Stage& stage = context_.stage;
-  for (const auto& [kind, layers] : model::layer_counts(context_.model))
-    for (bool recomputed : {false, true}) {
-      std::vector<model::Kept> kept = model::kept_tensors(context_.model, recomputed, kind);
-      const auto count = [&](double ratio) {
-        return plan::moved_tensors(kept, ratio, stage.microbatch, stage.tp).count;
-      };
-      const int moved = count(stage.act_offload_ratio), to_disk = count(stage.act_disk_ratio);
-      kept.erase(kept.begin() + moved, kept.end());
-      offload_[{kind, recomputed}] = {std::move(kept), to_disk};
-    }
+  for (int index : context_.stages)
+    for (const auto& [kind, layers] : model::layer_counts(context_.model))
+      for (bool recomputed : {false, true}) {
+        const plan::Stage& stage = context_.plan.stages[std::size_t(index)];
+        std::vector<model::Kept> kept = model::kept_tensors(context_.model, recomputed, kind);
+        const auto count = [&](double ratio) {
+          return plan::moved_tensors(kept, ratio, stage.microbatch, stage.tp).count;
+        };
+        const int moved = count(stage.act_offload_ratio), to_disk = count(stage.act_disk_ratio);
+        kept.erase(kept.begin() + moved, kept.end());
+        offload_[{index, kind, recomputed}] = {std::move(kept), to_disk};
+      }
 }
 
 // --- in a slot ----------------------------------------------------------------------------------

@@ -10,12 +10,15 @@ Context::Context(const plan::Plan& plan_, const model::Config& model_, int rank_
       rank(rank_),
       place(plan::place(plan, rank)),
       stage(plan.stages[std::size_t(place.stage)]),
-      range(plan::block_range(plan, place.stage)),
+      stages(plan::stages_beside(plan, place.stage)),
       sharded(plan::sharded(stage)),
       blocks(model::blocks(model)),
       batch_bytes(std::int64_t(stage.microbatch) * model.seq_len * model::token_bytes),
       stream_bytes(value(model::stream_bytes(model))),
       stream_shard_bytes(value(model::stream_shard_bytes(model))) {
+  for (int index : stages)
+    for (auto [block, last] = plan::block_range(plan, index); block <= last; ++block)
+      stage_of_block[block] = index;
   for (SegmentKind kind : model::segment_kinds(model)) {
     const model::Segment segment = model::segment(model, kind);
     SegmentBytes& bytes = segments[kind];
@@ -32,24 +35,35 @@ std::int64_t Context::value(const model::Expr& expression) const {
 }
 
 bool Context::recomputes(int index) const {
-  return is_layer(index) &&
-         block(index).layer >= stage.first_layer + stage.layers - stage.ckpt_layers;
+  if (!is_layer(index)) return false;
+  const plan::Stage& of = stage_of(index);
+  return block(index).layer >= of.first_layer + of.layers - of.ckpt_layers;
 }
 
 bool Context::offloads(int index) const {
-  if (!is_layer(index) || stage.act_offload_ratio == 0.0 || !trains()) return false;
+  if (!is_layer(index) || stage_of(index).act_offload_ratio == 0.0 || !trains()) return false;
   // The last layer of the last stage is needed again at once: moving it out and back saves nothing.
-  return !(last_stage() && index == range.last - 1);
+  return !is_head(index + 1);
 }
 
 bool Context::begins_pass(const Slot& slot) const {
-  return (slot.kind == Slot::Kind::forward && slot.block == range.first) ||
-         (slot.kind == Slot::Kind::backward && slot.block == range.last);
+  return (slot.kind == Slot::Kind::forward && slot.block == range(slot.block).first) ||
+         (slot.kind == Slot::Kind::backward && slot.block == range(slot.block).last);
 }
 
 bool Context::ends_pass(const Slot& slot) const {
-  return (slot.kind == Slot::Kind::forward && slot.block == range.last) ||
-         (slot.kind == Slot::Kind::backward && slot.block == range.first);
+  return (slot.kind == Slot::Kind::forward && slot.block == range(slot.block).last) ||
+         (slot.kind == Slot::Kind::backward && slot.block == range(slot.block).first);
+}
+
+bool Context::receives(const Slot& slot) const {
+  const bool forward = slot.kind == Slot::Kind::forward;
+  return begins_pass(slot) && !(forward ? slot.block == 0 : is_head(slot.block));
+}
+
+bool Context::sends(const Slot& slot) const {
+  const bool forward = slot.kind == Slot::Kind::forward;
+  return ends_pass(slot) && !(forward ? is_head(slot.block) : slot.block == 0);
 }
 
 }  // namespace brume::schedule

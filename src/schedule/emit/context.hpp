@@ -33,8 +33,9 @@ struct Context {
   const Options& options;
   int rank;
   plan::Place place;
-  const plan::Stage& stage;
-  plan::BlockRange range;
+  const plan::Stage& stage;           ///< the first one here, as all of which the mesh is cut
+  std::vector<int> stages;            ///< that lie here: one, or several chunks of layers
+  std::map<int, int> stage_of_block;  ///< of the blocks here
   plan::Sharded<bool> sharded;
   std::vector<model::Block> blocks;
   std::map<SegmentKind, SegmentBytes> segments;
@@ -54,11 +55,17 @@ struct Context {
   std::vector<SegmentKind> segment_kinds(int index) const {
     return model::segment_kinds(model, block(index).kind, layer_kind(index));
   }
+  int stage_index(int block) const { return stage_of_block.at(block); }
+  const plan::Stage& stage_of(int block) const {
+    return plan.stages[std::size_t(stage_index(block))];
+  }
+  plan::BlockRange range(int block) const { return plan::block_range(plan, stage_index(block)); }
   bool recomputes(int index) const;
   bool offloads(int index) const;
 
   bool trains() const { return options.mode == Mode::train; }
-  bool last_stage() const { return place.stage == plan.num_stages() - 1; }
+  bool holds_first_stage() const { return place.stage == 0; }
+  bool holds_last_stage() const { return stages.back() == plan.num_stages() - 1; }
   bool runs_ahead() const {
     return options.overlap && plan::messages_run_ahead(plan.run_ahead, plan.microbatches);
   }
@@ -69,6 +76,9 @@ struct Context {
   /// Whether a slot is the first, or the last, of its microbatch's pass through the stage.
   bool begins_pass(const Slot& slot) const;
   bool ends_pass(const Slot& slot) const;
+  /// Whether a slot's stream comes from another stage, goes to one.
+  bool receives(const Slot& slot) const;
+  bool sends(const Slot& slot) const;
 };
 
 }  // namespace brume::schedule

@@ -129,7 +129,7 @@ void Passes::run_loss(const Slot& slot, int piece) {
 
 void Passes::backward(const Slot& slot, const Slot* next) {
   const bool head = context_.is_head(slot.block);
-  if (context_.begins_pass(slot) && !context_.last_stage())
+  if (context_.receives(slot))
     stores_.streams.put(slot, stores_.streams.gather(slot, stores_.streams.use(slot)));
   stores_.gradients.begin(slot);
   if (head) {

@@ -24,7 +24,7 @@ TieredState keep(ProgramBuilder& build, int block, Content content, Range range,
 }
 
 BlockState make_block(const Context& context, ProgramBuilder& build, int block) {
-  const plan::Stage& stage = context.stage;
+  const plan::Stage& stage = context.stage_of(block);
   const model::Layout layout =
       model::layout(context.block(block), stage.tp, context.place.tp_rank, stage.dp);
   const plan::KeptState<double> kept =
@@ -49,10 +49,9 @@ BlockState make_block(const Context& context, ProgramBuilder& build, int block) 
 
 }  // namespace
 
-PersistentBuffers::PersistentBuffers(const Context& context, ProgramBuilder& build)
-    : first_block_(context.range.first) {
-  for (int block = context.range.first; block <= context.range.last; ++block)
-    blocks_.push_back(make_block(context, build, block));
+PersistentBuffers::PersistentBuffers(const Context& context, ProgramBuilder& build) {
+  for (const auto& [block, stage] : context.stage_of_block)
+    blocks_.emplace(block, make_block(context, build, block));
 
   if (context.model.tied_head) {
     const model::Layout largest =
@@ -60,7 +59,7 @@ PersistentBuffers::PersistentBuffers(const Context& context, ProgramBuilder& bui
     const model::Piece& table = largest.piece(context.block(0), ".token");
     token_table = {table.first, table.elements};
   }
-  if (context.tied_across_stages() && context.last_stage()) {
+  if (context.tied_across_stages() && context.holds_last_stage()) {
     const auto tied = [&](const char* name, Content content, std::int64_t element_bytes) {
       return build.add(name, Tier::device, content, token_table.count * element_bytes, 0, true,
                        token_table.first);
@@ -74,8 +73,8 @@ PersistentBuffers::PersistentBuffers(const Context& context, ProgramBuilder& bui
     return build.add(name, Tier::device, content, bytes, -1, true);
   };
   const std::int64_t all_batches = context.batch_bytes * context.plan.microbatches;
-  if (context.place.stage == 0) inputs = rest("inputs", Content::batch, all_batches);
-  if (context.last_stage()) {
+  if (context.holds_first_stage()) inputs = rest("inputs", Content::batch, all_batches);
+  if (context.holds_last_stage()) {
     targets = rest("targets", Content::batch, all_batches);
     loss = rest("loss", Content::totals, 2 * sizeof(double));
   }

@@ -1,7 +1,7 @@
 /// @file Buffers that live from step to step. All Programs of a rank have the same, in this order.
 #pragma once
 
-#include <vector>
+#include <map>
 
 #include "program_builder.hpp"
 
@@ -32,7 +32,7 @@ class PersistentBuffers {
  public:
   PersistentBuffers(const Context& context, ProgramBuilder& build);
 
-  const BlockState& block(int index) const { return blocks_[std::size_t(index - first_block_)]; }
+  const BlockState& block(int index) const { return blocks_.at(index); }
 
   /// This rank's part of the token table within its flat block, of the size of the largest part.
   Range token_table;
@@ -45,8 +45,7 @@ class PersistentBuffers {
   BufferId totals = BufferId::none;
 
  private:
-  int first_block_;
-  std::vector<BlockState> blocks_;
+  std::map<int, BlockState> blocks_;  ///< by index
 };
 
 }  // namespace brume::schedule

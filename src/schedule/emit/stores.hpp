@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -157,14 +158,16 @@ class Streams : Store {
  public:
   explicit Streams(const Store& store);
 
-  void prefetch(const Slot& slot);  ///< receives what comes from another stage, unless it has come
+  /// Receives what comes from another stage, unless it has come. Of ranks of several stages it
+  /// comes after a pass (order.hpp), and the first call is for what comes before the first one.
+  void prefetch(const Slot& slot);
   /// The same while `slot` computes. @return false where it must not be done before its sends: a
   /// send must not stand behind the next receive on its channel, for the peer may need it first
   bool prefetch_beside(const Slot& slot, const Slot& next);
 
-  BufferId use(const Slot& slot) { return lane(slot).buffers.at(slot.microbatch); }
-  BufferId take(const Slot& slot) { return lane(slot).buffers.extract(slot.microbatch).mapped(); }
-  void put(const Slot& slot, BufferId stream) { lane(slot).buffers[slot.microbatch] = stream; }
+  BufferId use(const Slot& slot) { return lane(slot).buffers.at(key(slot)); }
+  BufferId take(const Slot& slot) { return lane(slot).buffers.extract(key(slot)).mapped(); }
+  void put(const Slot& slot, BufferId stream) { lane(slot).buffers[key(slot)] = stream; }
 
   BufferId make(const Slot& slot, std::string_view what);  ///< a buffer of all tokens
   /// @return a buffer of all tokens; with tp = 1 it is `shard`
@@ -181,11 +184,13 @@ class Streams : Store {
   void exchange_ahead(const Slot& slot, std::span<const Slot> rest);
 
  private:
+  using Key = std::pair<int, int>;  ///< stage and microbatch
+  Key key(const Slot& slot) const { return {context_.stage_index(slot.block), slot.microbatch}; }
   /// A direction.
   struct Lane {
     Channel channel;
-    Messages messages{};                ///< of a microbatch, in tokens
-    std::map<int, BufferId> buffers{};  ///< by microbatch
+    std::map<int, Messages> messages{};  ///< by stage: of a microbatch, in tokens
+    std::map<Key, BufferId> buffers{};
   };
   /// A stream that a pass, which ends with this slot, has sent.
   struct Sent {
@@ -193,12 +198,18 @@ class Streams : Store {
     BufferId buffer;
   };
   Lane& lane(const Slot& slot) { return slot.kind == Slot::Kind::forward ? forward_ : backward_; }
-  bool sends(const Slot& slot) const;
-  bool receives(const Slot& slot) const;
+  const Messages& messages(const Slot& slot) {
+    return lane(slot).messages.at(context_.stage_index(slot.block));
+  }
+  void receive(const Slot& slot);
+  void send(const Slot& slot);
+  void exchange();
   Part tokens(BufferId buffer, int first, int count) const;
 
   Lane forward_{.channel = Channel::p2p_forward}, backward_{.channel = Channel::p2p_backward};
-  std::vector<Sent> sent_;  ///< where stages run further ahead
+  std::vector<Sent> sent_;                        ///< where stages run further ahead
+  std::vector<std::vector<Exchange>> exchanges_;  ///< of ranks of several stages, by passes done
+  std::size_t exchanged_ = 0;
 };
 
 /// What forwards keep for their backwards: inputs of segments and saved tensors, of which some may
@@ -251,14 +262,15 @@ class Activations : Store {
     int to_disk;  ///< the first ones go on to the disk
   };
   const Offload& offload(int block) const {
-    return offload_.at({context_.layer_kind(block), context_.recomputes(block)});
+    return offload_.at(
+        {context_.stage_index(block), context_.layer_kind(block), context_.recomputes(block)});
   }
   std::vector<BufferId*> moved(const Slot& slot);
   BufferId twin(BufferId of, const char* suffix, Tier tier, const Slot& slot);
 
   Streams& streams_;
-  std::map<std::pair<model::LayerKind, bool>, Offload>
-      offload_;  ///< by kind and whether recomputed
+  std::map<std::tuple<int, model::LayerKind, bool>, Offload>
+      offload_;  ///< by stage, kind and whether recomputed
   std::map<Key, Kept> kept_;
   std::optional<BufferId> shard_beside_;  ///< of what is brought together beside the work
 };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace brume::schedule {
 
@@ -15,47 +16,44 @@ void Messages::add(const std::vector<plan::Message>& all, int rank) {
 
 Streams::Streams(const Store& store) : Store(store) {
   const plan::Plan& plan = context_.plan;
-  const auto between = [&](Lane& lane, int from, int to) {
-    lane.messages.add(plan::stream_messages(plan, from, to, context_.model.seq_len), context_.rank);
-  };
-  const int stage = context_.place.stage;
-  if (stage > 0) {
-    between(forward_, stage - 1, stage);
-    between(backward_, stage, stage - 1);
+  for (int stage : context_.stages) {
+    const auto between = [&](Lane& lane, int from, int to) {
+      lane.messages[stage].add(plan::stream_messages(plan, from, to, context_.model.seq_len),
+                               context_.rank);
+    };
+    if (stage > 0) {
+      between(forward_, stage - 1, stage);
+      between(backward_, stage, stage - 1);
+    }
+    if (stage + 1 < plan.num_stages()) {
+      between(forward_, stage, stage + 1);
+      between(backward_, stage + 1, stage);
+    }
   }
-  if (!context_.last_stage()) {
-    between(forward_, stage, stage + 1);
-    between(backward_, stage + 1, stage);
-  }
-}
-
-/// Whether a slot's stream goes to another stage.
-bool Streams::sends(const Slot& slot) const {
-  const bool forward = slot.kind == Slot::Kind::forward;
-  return context_.ends_pass(slot) && (forward ? !context_.last_stage() : context_.place.stage > 0);
-}
-
-/// Whether it comes from another stage.
-bool Streams::receives(const Slot& slot) const {
-  const bool forward = slot.kind == Slot::Kind::forward;
-  return context_.begins_pass(slot) &&
-         (forward ? context_.place.stage > 0 : !context_.last_stage());
+  if (plan.chunks > 1) exchanges_ = exchanges(plan, context_.place.stage, context_.options);
 }
 
 void Streams::prefetch(const Slot& slot) {
+  if (!exchanges_.empty()) {
+    if (exchanged_ == 0) exchange();
+  } else if (context_.receives(slot) && !lane(slot).buffers.contains(key(slot))) {
+    receive(slot);
+  }
+}
+
+void Streams::receive(const Slot& slot) {
   Lane& from = lane(slot);
-  if (!receives(slot) || from.buffers.contains(slot.microbatch)) return;
   const char* name = slot.kind == Slot::Kind::forward ? "stream" : "gradient";
   const BufferId buffer = build_.add(fmt::format("{}#{}", name, slot.microbatch), Tier::device,
                                      Content::stream, context_.stream_shard_bytes, slot.block);
-  for (const plan::Message& message : from.messages.receives)
+  for (const plan::Message& message : messages(slot).receives)
     build_.receive(slot, from.channel, message.source,
                    tokens(buffer, message.destination_first, message.count));
   put(slot, buffer);
 }
 
 bool Streams::prefetch_beside(const Slot& slot, const Slot& next) {
-  if (sends(slot) && receives(next) && slot.kind == next.kind) return false;
+  if (context_.sends(slot) && context_.receives(next) && slot.kind == next.kind) return false;
   prefetch(next);
   return true;
 }
@@ -93,8 +91,30 @@ void Streams::sum_gradient(const Slot& slot, bool last_segment) {
 }
 
 void Streams::leave(const Slot& slot) {
-  if (!sends(slot)) return;
-  for (const plan::Message& message : lane(slot).messages.sends)
+  if (!exchanges_.empty()) {
+    if (context_.ends_pass(slot)) exchange();
+  } else if (context_.sends(slot)) {
+    send(slot);
+  }
+}
+
+/// Of several stages: what is sent and received after a pass, in the one order. What the pass
+/// before sent has left by now.
+void Streams::exchange() {
+  const std::vector<Sent> before = std::exchange(sent_, {});
+  for (const auto& [slot, sends] : exchanges_[exchanged_++]) {
+    if (!sends) {
+      receive(slot);
+      continue;
+    }
+    send(slot);
+    sent_.push_back({slot, take(slot)});
+  }
+  for (const Sent& sent : before) build_.keep_until_now(sent.buffer);
+}
+
+void Streams::send(const Slot& slot) {
+  for (const plan::Message& message : messages(slot).sends)
     build_.send(slot, lane(slot).channel, message.destination,
                 tokens(use(slot), message.source_first, message.count));
 }
@@ -106,8 +126,8 @@ Part Streams::tokens(BufferId buffer, int first, int count) const {
 }
 
 void Streams::drain(const Slot& slot) {
-  if (!sends(slot)) return;
-  const auto found = lane(slot).buffers.extract(slot.microbatch);
+  if (!context_.sends(slot) || !exchanges_.empty()) return;
+  const auto found = lane(slot).buffers.extract(key(slot));
   if (!found) return;
   build_.keep_until_now(found.mapped());
   if (context_.runs_ahead()) sent_.push_back({slot, found.mapped()});
@@ -117,7 +137,7 @@ void Streams::drain(const Slot& slot) {
 /// sent has left by now; the next one in this pass's direction may come while the stage is busy
 /// with the other direction.
 void Streams::exchange_ahead(const Slot& slot, std::span<const Slot> rest) {
-  if (!context_.runs_ahead() || !context_.ends_pass(slot)) return;
+  if (!exchanges_.empty() || !context_.runs_ahead() || !context_.ends_pass(slot)) return;
   std::erase_if(sent_, [&](const Sent& sent) {
     if (sent.slot == slot) return false;
     build_.keep_until_now(sent.buffer);

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "plan/passes.hpp"
 #include "schedule/compile.hpp"
 
 namespace brume::schedule {
@@ -17,12 +18,37 @@ struct Slot {
   bool operator==(const Slot&) const = default;
 };
 
-/// 1F1B over microbatches, blocks inside. A block's update stands before the forward of the block
-/// before it, in the first microbatch, so what follows the update (all-gather, copies) has a
-/// block's time to finish. Without overlap a stage waits for each of its messages to arrive, so
-/// none may run further ahead than in 1F1B: two would wait for each other.
+/// 1F1B over microbatches, of several stages on the same devices interleaved: the passes of the
+/// ranks of `first`, one of the first stages. Without overlap a stage waits for each of its
+/// messages to arrive, so none may run further ahead than in 1F1B: two would wait for each other.
 ///
-/// @source  Narayanan et al. 2021, "PipeDream-Flush"; how far stages run ahead: README.md
-std::vector<Slot> one_f_one_b(const plan::Plan& plan, int stage, const Options& options);
+/// @source  Narayanan et al. 2021, "PipeDream-Flush" and interleaved 1F1B; how far stages run
+/// ahead:
+///          README.md
+std::vector<plan::Pass> passes(const plan::Plan& plan, int first, const Options& options);
+
+/// The same, blocks inside. A block's update stands before the forward of the block before it, in
+/// the first microbatch, so what follows the update (all-gather, copies) has a block's time to
+/// finish.
+std::vector<Slot> one_f_one_b(const plan::Plan& plan, int first, const Options& options);
+
+/// A stream that leaves with the slot that ends a pass, or comes for the one that begins it.
+struct Exchange {
+  Slot slot;
+  bool sends;
+
+  bool operator==(const Exchange&) const = default;
+};
+
+/// What ranks of several stages send and receive before their first pass and after each one.
+///
+/// Messages of a pipeline with several chunks go round in a circle, so their order in a channel
+/// must be one for all ranks: that of the ends of the passes that send them, if a forward takes one
+/// unit of time, a backward two, and messages none; those of the same moment in two or three turns,
+/// in which each rank has one neighbour. A rank sends and receives what ends up to the end of its
+/// next pass. So all that anything waits for comes before it in this time, and nothing waits in a
+/// circle.
+std::vector<std::vector<Exchange>> exchanges(const plan::Plan& plan, int first,
+                                             const Options& options);
 
 }  // namespace brume::schedule

@@ -1,0 +1,210 @@
+/// @file Several stages on the same ranks: their order, their messages, their time.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <random>
+#include <string>
+#include <tuple>
+
+#include "../../src/schedule/order/order.hpp"
+#include "planning_samples.hpp"
+#include "price/price.hpp"
+#include "random_plan.hpp"
+#include "schedule/simulate.hpp"
+#include "schedule/steady.hpp"
+#include "schedule/verify.hpp"
+
+namespace brume::schedule {
+namespace {
+
+/// "f0.1": the forward of microbatch 1 over chunk 0.
+std::string text(const std::vector<plan::Pass>& passes) {
+  std::string text;
+  for (const plan::Pass& pass : passes)
+    text += (text.empty() ? "" : " ") + std::string(pass.forward ? "f" : "b") +
+            std::to_string(pass.chunk) + "." + std::to_string(pass.microbatch);
+  return text;
+}
+
+plan::Plan equal_chunks(const model::Config& model, int size, int chunks, int microbatches) {
+  plan::Plan plan = plan::equal_stages(model, microbatches, size * chunks, {.microbatch = 1});
+  plan.chunks = chunks;
+  return plan;
+}
+
+// Four ranks of two chunks, eight microbatches: the order of Megatron-LM on its first and its last
+// rank.
+TEST(Interleaved, HasTheOrderOfMegatronWhereStagesRunAhead) {
+  plan::Plan plan = equal_chunks(samples::small_model(8), 4, 2, 8);
+  plan.run_ahead = 2;
+  EXPECT_EQ(text(passes(plan, 0, {})),
+            "f0.0 f0.1 f0.2 f0.3 f1.0 f1.1 f1.2 f1.3 f0.4 f0.5 f0.6 b1.0 f0.7 b1.1 f1.4 b1.2 f1.5 "
+            "b1.3 f1.6 b0.0 f1.7 b0.1 b0.2 b0.3 b1.4 b1.5 b1.6 b1.7 b0.4 b0.5 b0.6 b0.7");
+  EXPECT_EQ(text(passes(plan, 3, {})),
+            "f0.0 f0.1 f0.2 f0.3 f1.0 b1.0 f1.1 b1.1 f1.2 b1.2 f1.3 b1.3 f0.4 b0.0 f0.5 b0.1 f0.6 "
+            "b0.2 f0.7 b0.3 f1.4 b1.4 f1.5 b1.5 f1.6 b1.6 f1.7 b1.7 b0.4 b0.5 b0.6 b0.7");
+}
+
+TEST(Interleaved, RoundsAreEven) {
+  plan::Plan plan = equal_chunks(samples::small_model(4), 2, 2, 5);
+  EXPECT_EQ(text(passes(plan, 0, {.mode = Mode::evaluate})),
+            "f0.0 f0.1 f0.2 f1.0 f1.1 f1.2 f0.3 f0.4 f1.3 f1.4");
+}
+
+// Every pass of every stage once, a stage's in the order of microbatches, so that its gradients are
+// summed as on one rank.
+TEST(Interleaved, HasEveryPassOnce) {
+  std::mt19937 random(3);
+  for (int i = 0; i < 100; ++i) {
+    model::Config model = test::random_model(random);
+    const plan::Plan plan = test::interleaved_plan(random, model, 12);
+    for (int first = 0; first < plan.pipeline_size(); ++first)
+      for (int chunk = 0; chunk < plan.chunks; ++chunk) {
+        int forwards = 0, backwards = 0;
+        for (const plan::Pass& pass : passes(plan, first, {}))
+          if (pass.chunk == chunk) {
+            EXPECT_EQ(pass.microbatch, pass.forward ? forwards++ : backwards++);
+          }
+        EXPECT_EQ(forwards, plan.microbatches);
+        EXPECT_EQ(backwards, plan.microbatches);
+      }
+  }
+}
+
+constexpr int num_plans = 70;
+
+class InterleavedPlans : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    std::mt19937 random(unsigned(GetParam()) + 1);
+    model = test::random_model(random);
+    if (GetParam() % 3 == 0) model.head_tokens = 5;
+    model.isolated = GetParam() % 4 == 1;
+    plan = test::interleaved_plan(random, model, 8);
+  }
+  model::Config model;
+  plan::Plan plan;
+};
+
+TEST_P(InterleavedPlans, AreOrderedAndFreeOfDeadlock) {
+  for (const Options& options :
+       {Options{}, Options{.overlap = false}, Options{.mode = Mode::evaluate},
+        Options{.one_collective = true}}) {
+    const std::vector<Program> programs = compile_all(plan, model, options);
+    for (const Program& program : programs)
+      EXPECT_EQ(verify(program), std::vector<std::string>{}) << plan::text(plan);
+    EXPECT_EQ(verify(programs, plan), std::vector<std::string>{}) << plan::text(plan);
+  }
+}
+
+TEST_P(InterleavedPlans, MissingWaitIsFound) {
+  Program program = compile(plan, model, plan.devices() / 2);
+  for (std::size_t id = 0; id < program.tasks.size(); ++id)
+    for (std::size_t w = 0; w < program.tasks[id].waits.size(); ++w) {
+      const std::vector<int> waits = program.tasks[id].waits;
+      program.tasks[id].waits.erase(program.tasks[id].waits.begin() + std::ptrdiff_t(w));
+      EXPECT_FALSE(verify(program).empty()) << label(program.tasks[id]) << "\n" << plan::text(plan);
+      program.tasks[id].waits = waits;
+    }
+}
+
+// Messages of one size: two of a rank to the same peer, or from it, that change places.
+TEST_P(InterleavedPlans, SwappedMessagesAreFound) {
+  std::vector<Program> programs = compile_all(plan, model);
+  Program& program = programs[std::size_t(GetParam()) % programs.size()];
+  std::map<std::tuple<Channel, Operation, int>, std::vector<std::size_t>> alike;
+  for (std::size_t id = 0; id < program.tasks.size(); ++id)
+    if (const Task& task = program.tasks[id]; task.peer >= 0)
+      alike[{task.channel, task.operation, task.peer}].push_back(id);
+  for (const auto& [key, ids] : alike)
+    for (std::size_t i = 0; i + 1 < ids.size(); ++i) {
+      std::swap(program.tasks[ids[i]], program.tasks[ids[i + 1]]);
+      EXPECT_FALSE(verify(programs, plan).empty()) << label(program.tasks[ids[i]]) << "\n"
+                                                   << plan::text(plan);
+      std::swap(program.tasks[ids[i]], program.tasks[ids[i + 1]]);
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedule, InterleavedPlans, ::testing::Range(0, num_plans));
+
+/// A machine on which nothing but layers takes time.
+hardware::Profile layers_only() {
+  hardware::Profile profile = samples::round_profile();
+  profile.bytes_per_s = 1e30;
+  profile.task_overhead_s = 0.0;
+  profile.waits.clear();
+  profile.interference.assign(profile.interference.size(), 0.0);
+  for (std::int64_t elements : {1, 1 << 30})
+    profile.operators.push_back({.kind = "adamw", .dims = {elements}, .forward_s = 1e-30});
+  for (hardware::LinkRow& row : profile.links) row.time_s = 0.0;
+  return profile;
+}
+
+/// So many layers with hardly anything before and behind them.
+model::Config bare_model(int num_layers) {
+  model::Config model = samples::small_model(num_layers, false);
+  model.hidden_size = 256;
+  model.ffn_size = 1024;
+  model.vocab_size = 2;
+  return model;
+}
+
+/// Of S ranks of v chunks, F + B of a chunk.
+class Bubble : public ::testing::TestWithParam<std::tuple<int, int>> {
+ protected:
+  double simulated(int microbatches, int run_ahead) const {
+    const auto [size, chunks] = GetParam();
+    const model::Config model = bare_model(size * chunks);
+    plan::Plan plan = equal_chunks(model, size, chunks, microbatches);
+    plan.run_ahead = run_ahead;
+    return simulate(compile_all(plan, model, {.tight = false}), plan, model, profile_).iteration_s /
+           chunk_s();
+  }
+  double chunk_s() const {
+    double seconds = 0.0;
+    const model::Config model = bare_model(1);
+    for (model::SegmentKind kind : model::segment_kinds(model, model::BlockKind::layer))
+      for (price::Pass pass : {price::Pass::forward, price::Pass::backward})
+        seconds += price::segment_s(model, profile_, kind, pass, 1, 1);
+    return seconds;
+  }
+  const hardware::Profile profile_ = layers_only();
+};
+
+// (G + (S - 1) / v) (F + B) of all chunks, for G from S to 8 S, whether or not S divides G.
+TEST_P(Bubble, IsThePapers) {
+  const auto [size, chunks] = GetParam();
+  for (int microbatches : {size, size + 1, 2 * size, 3 * size - 1, 4 * size, 8 * size})
+    for (int run_ahead : {1, 2}) {
+      const double expected = chunks * microbatches + size - 1;
+      EXPECT_NEAR(simulated(microbatches, run_ahead), expected, 0.005 * expected)
+          << microbatches << " microbatches, run_ahead " << run_ahead;
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedule, Bubble,
+                         ::testing::Combine(::testing::Range(2, 9), ::testing::Range(1, 5)));
+
+TEST(Interleaved, TheFirstMicrobatchesTellTheTime) {
+  std::mt19937 random(5);
+  const hardware::Profile profile = samples::round_profile(8);
+  int near = 0;
+  for (int i = 0; i < 30; ++i) {
+    model::Config model = samples::small_model(2, i % 2 == 0);
+    model.hidden_size = 256;
+    model.ffn_size = 1024;
+    plan::Plan plan = test::interleaved_plan(random, model, 16);
+    plan.microbatches = 60 + i;
+    plan.global_batch = plan.stages[0].microbatch * plan.stages[0].dp * plan.microbatches;
+    const double whole_s =
+        simulate(compile_all(plan, model, {.tight = false}), plan, model, profile).iteration_s;
+    const double off = std::abs(steady_time(plan, model, profile) / whole_s - 1.0);
+    EXPECT_LE(off, 0.04) << plan::text(plan);
+    near += off <= 0.02;
+  }
+  EXPECT_GE(near, 27);
+}
+
+}  // namespace
+}  // namespace brume::schedule
