@@ -116,6 +116,25 @@ TEST_F(Megatron, StagesMayDifferInLayers) {
   EXPECT_EQ(value("--pipeline-model-parallel-layout"), "-");
 }
 
+TEST_F(Megatron, StagesOnTheSameDevicesAreVirtual) {
+  plan.stages.assign(4, plan.stages[0]);
+  for (int i = 0; plan::Stage & stage : plan.stages) {
+    stage.first_layer = 2 * i++;
+    stage.layers = 2;
+  }
+  plan.chunks = plan.run_ahead = 2;
+  EXPECT_EQ(value("--pipeline-model-parallel-size"), "2");
+  EXPECT_EQ(value("--num-virtual-stages-per-pipeline-rank"), "2");
+  EXPECT_EQ(value("--pipeline-model-parallel-layout"), "-");
+  plan.stages[1].layers = 3, plan.stages[2].layers = 1;
+  EXPECT_EQ(value("--pipeline-model-parallel-layout"), "Et*2|t*3|t*1|t*2L");
+  plan.run_ahead = 1;
+  EXPECT_NE(refusal().find("run_ahead"), std::string::npos);
+  plan.run_ahead = 2;
+  plan.microbatches = 15;
+  EXPECT_NE(refusal().find("15 microbatches"), std::string::npos);
+}
+
 TEST_F(Megatron, RecomputesAllLayersOrAsManyInEachStage) {
   cut();
   plan.stages[0].ckpt_layers = 5;

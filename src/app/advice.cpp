@@ -147,7 +147,7 @@ bool can_run(const plan::Plan& plan, const model::Config& model, const hardware:
   } catch (const Error&) {
     return false;
   }
-  const analyzer::Prediction prediction = analyzer::analyze(plan, model, machine);
+  const analyzer::Prediction prediction = predict(plan, model, machine);
   return misfits(plan, stage_needs(plan, prediction, cluster)).empty();
 }
 

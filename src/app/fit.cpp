@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/text.hpp"
+#include "schedule/compile.hpp"
 
 namespace brume::app {
 namespace {
@@ -17,6 +18,34 @@ void keep_fullest(Need& need, std::int64_t bytes, std::int64_t limit_bytes) {
 }
 
 }  // namespace
+
+analyzer::Prediction predict(const plan::Plan& plan, const model::Config& model,
+                             const hardware::Machine& machine) {
+  analyzer::Prediction prediction = analyzer::analyze(plan, model, machine);
+  for (int first = 0; plan.chunks > 1 && first < plan.pipeline_size(); ++first) {
+    const plan::Stage& s = plan.stages[std::size_t(first)];
+    analyzer::StagePrediction placed{};
+    for (int rank :
+         {plan::rank_of(plan, first, 0, 0), plan::rank_of(plan, first, s.dp - 1, s.tp - 1)}) {
+      const schedule::Program program = schedule::compile(plan, model, rank);
+      const bool forward = program.live_peak_forward_bytes > program.live_peak_backward_bytes;
+      const auto take = [](std::int64_t& most, std::int64_t bytes) {
+        most = std::max(most, bytes);
+      };
+      const std::int64_t device_bytes = program.arena_bytes[std::size_t(schedule::Tier::device)];
+      take(placed.peak_forward_bytes, forward ? device_bytes : program.live_peak_forward_bytes);
+      take(placed.peak_backward_bytes, forward ? program.live_peak_backward_bytes : device_bytes);
+      take(placed.host_bytes, program.arena_bytes[std::size_t(schedule::Tier::host)]);
+      take(placed.disk_bytes, program.arena_bytes[std::size_t(schedule::Tier::disk)]);
+    }
+    for (int stage : plan::stages_beside(plan, first)) {
+      analyzer::StagePrediction& all = prediction.stages[std::size_t(stage)];
+      placed.time = all.time;
+      all = placed;
+    }
+  }
+  return prediction;
+}
 
 std::vector<StageNeed> stage_needs(const plan::Plan& plan, const analyzer::Prediction& prediction,
                                    const hardware::Cluster& cluster) {

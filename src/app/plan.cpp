@@ -106,7 +106,7 @@ struct Other {
   Other(const PlanOptions& options, const Given& given) : path(options.against) {
     plan = plan::load(path);
     check_given(plan, given.deck, given.model, given.cluster);
-    const analyzer::Prediction prediction = analyzer::analyze(plan, given.model, given.machine);
+    const analyzer::Prediction prediction = predict(plan, given.model, given.machine);
     misfits = app::misfits(plan, stage_needs(plan, prediction, given.cluster));
     iteration_s = outlook(given.deck, given.model, given.machine, plan, prediction.iteration_s)
                       .account.iteration_s;
@@ -283,7 +283,7 @@ int analyze(const PlanOptions& options) {
   const Given given(options);
   if (given.deck.analysis.mist()) return analyze_as_mist(options, given);
   const plan::Plan plan = load_plan(options, given);
-  const analyzer::Prediction prediction = analyzer::analyze(plan, given.model, given.machine);
+  const analyzer::Prediction prediction = predict(plan, given.model, given.machine);
   const std::vector<StageNeed> needs = stage_needs(plan, prediction, given.cluster);
   const bool fits = misfits(plan, needs).empty();
   const Outlook look =
@@ -320,7 +320,7 @@ int simulate(const PlanOptions& options) {
       schedule::simulate(programs, plan, given.model, given.machine);
   if (!options.trace.empty()) io::write_trace(options.trace, {}, timelines(programs, simulation));
   if (options.json) {
-    json object = described(plan, analyzer::analyze(plan, given.model, given.machine));
+    json object = described(plan, predict(plan, given.model, given.machine));
     object["iteration_s"] = simulation.iteration_s;
     print(object.dump(2) + "\n");
     return 0;

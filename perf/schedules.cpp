@@ -1,0 +1,101 @@
+/// @file Orders of a pipeline side by side: what each takes of 1F1B's time, predicted and measured.
+///
+///   mpirun -n 2|4 perf_schedules [rounds]
+///
+/// One rank a stage, with few microbatches (2 S) and with many (8 S). Plans take steps in turn, and
+/// the machine is profiled in turn with them. `in theory` is (G + (S - 1) / v) / (G + S - 1): equal
+/// chunks, nothing for messages, embedding and head.
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "analyzer/analyzer.hpp"
+#include "base/text.hpp"
+#include "comm/session.hpp"
+#include "device/device.hpp"
+#include "kernels/types.hpp"
+#include "measure.hpp"
+#include "planned.hpp"
+#include "schedule/compile.hpp"
+#include "schedule/simulate.hpp"
+
+namespace {
+
+using namespace brume;
+
+model::Config bench_model() {
+  if (device::on_device())
+    return {.num_layers = 24,
+            .hidden_size = 2048,
+            .num_heads = 16,
+            .ffn_size = 8192,
+            .seq_len = 2048,
+            .vocab_size = 50257,
+            .precision = model::Precision::bf16};
+  return {.num_layers = 24,
+          .hidden_size = 256,
+          .num_heads = 8,
+          .ffn_size = 1024,
+          .seq_len = 128,
+          .vocab_size = 256};
+}
+
+/// 1F1B first.
+std::vector<plan::Plan> orders(const model::Config& model, int size, int microbatches) {
+  std::vector<plan::Plan> all;
+  for (const int chunks : {1, 2, 3})
+    for (const int run_ahead : {1, 2}) {
+      plan::Plan& plan = all.emplace_back(
+          plan::equal_stages(model, microbatches, size * chunks, {.microbatch = 1}));
+      plan.chunks = chunks;
+      plan.run_ahead = run_ahead;
+    }
+  return all;
+}
+
+double theory(const plan::Plan& plan, int chunks) {
+  return plan.microbatches + double(plan.pipeline_size() - 1) / chunks;
+}
+
+void run(comm::Session& session, comm::Communicator& world, int rounds) {
+  const model::Config model = bench_model();
+  const kernels::Runtime runtime(device::threads_per_rank(session.ranks_per_node()));
+  for (const int times : {2, 8}) {
+    const std::vector<plan::Plan> all = orders(model, world.size(), times * world.size());
+    std::vector<hardware::Profile> profiles;
+    const std::vector<perf::Measurement> measured = perf::measure(
+        all, model, session, world, rounds,
+        [&] { profiles.push_back(perf::measured_profile(session, world, model, {1})); });
+    if (world.rank() != 0) continue;
+    const hardware::Profile profile = hardware::medians(profiles);
+    Table table({"S", "G", "chunks", "run_ahead", "formula", "simulated", "measured",
+                 "simulated / measured", "of 1F1B: in theory", "simulated", "measured"});
+    double first_simulated_s = 0.0;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const plan::Plan& plan = all[i];
+      const double simulated_s =
+          schedule::simulate(schedule::compile_all(plan, model), plan, model, profile).iteration_s;
+      if (i == 0) first_simulated_s = simulated_s;
+      table.add({fmt::format("{}", plan.pipeline_size()), fmt::format("{}", plan.microbatches),
+                 fmt::format("{}", plan.chunks), fmt::format("{}", plan.run_ahead),
+                 format_seconds(analyzer::analyze(plan, model, profile).iteration_s),
+                 format_seconds(simulated_s), format_seconds(measured[i].iteration_s),
+                 fmt::format("{:.3f}", simulated_s / measured[i].iteration_s),
+                 fmt::format("{:.3f}", theory(plan, plan.chunks) / theory(plan, 1)),
+                 fmt::format("{:.3f}", simulated_s / first_simulated_s),
+                 fmt::format("{:.3f}", measured[i].iteration_s / measured[0].iteration_s)});
+    }
+    fmt::print("{}\n", table.text());
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  comm::Session session;
+  const auto world = session.world();
+  device::use_device(session.node_rank(), world->size());
+  run(session, *world, argc > 1 ? std::atoi(argv[1]) : 7);
+}
