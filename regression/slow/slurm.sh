@@ -45,7 +45,7 @@ ends() {
     sleep 0.1
   done
   [ -f "$name/checkpoints/step-$steps/manifest.json" ] || fail "the job did not end"
-  [ -d "like-$ranks-$steps" ] || mpirun -n "$ranks" --oversubscribe "$BRUME" run "$name.toml" \
+  [ -d "like-$ranks-$steps" ] || mpirun -n "$ranks" --oversubscribe --bind-to none "$BRUME" run "$name.toml" \
     --set output.directory="like-$ranks-$steps" > "like-$ranks-$steps.log" 2>&1
   [ "$(state "$name" "$steps")" = "$(state "like-$ranks-$steps" "$steps")" ] || fail "the end is not that of a job without signals"
   echo "$name: $(turns) turns more, the end is that of a job without signals"
@@ -59,13 +59,13 @@ name=lone
   fail "srun without PMIx: exit code $code"
 
 for n in 2 4; do
-  begin "signalled-$n" "$n" 8000
+  begin "signalled-$n" "$n" 5000
   for turn in 0 1 2 3 4; do
     in_turn "$turn"
     scancel --signal=USR1 "$id"
   done
   ends
-  [ "$(grep -c 'stopped after .* of 8000 steps' "$name.log")" -eq 5 ] || fail "five signals did not stop it five times"
+  [ "$(grep -c 'stopped after .* of 5000 steps' "$name.log")" -eq 5 ] || fail "five signals did not stop it five times"
 done
 
 begin killed 2 3000
@@ -83,7 +83,7 @@ ends
 
 # The batch system stops all of its processes, for longer than a rank may be silent, and lets them go on.
 keys='--set training.silence_limit_s=3'
-begin suspended 2 8000
+begin suspended 2 5000
 keys=
 in_turn 0
 scontrol suspend "$id"
