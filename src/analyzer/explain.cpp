@@ -2,21 +2,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 
 #include "analyzer/analyzer.hpp"
 #include "base/text.hpp"
-#include "plan/knobs.hpp"
 #include "price/price.hpp"
 
 namespace brume::analyzer {
 namespace {
 
 using Values = std::map<std::string, double, std::less<>>;
-
-/// Longer formulas say less than their name.
-constexpr std::size_t longest_formula = 900;
 
 std::string term_table(const StageExpressions& stage, const PassTimes& times,
                        const Values& values) {
@@ -34,60 +32,72 @@ std::string term_table(const StageExpressions& stage, const PassTimes& times,
   return table.text();
 }
 
-/// An expression in which values stand for the variables that have one, with what follows from
-/// them: what is multiplied by nothing is gone.
+/// An expression with a plan's numbers for its variables, of which only what counts is left: what
+/// is nothing is gone, of a maximum the larger one stands alone. Prices keep their names.
 class Simplified {
  public:
   explicit Simplified(const Values& values) : values_(values) {}
 
-  Expr of(const Expr& e) {
-    const auto known = done_.find(&e.node());
-    if (known != done_.end()) return known->second;
-    return done_.emplace(&e.node(), made(e)).first->second;
-  }
+  std::string text(const Expr& e) { return of(e).formula.text(); }
 
  private:
-  Expr made(const Expr& e) {
+  struct Valued {
+    Expr formula;
+    double value = 0.0;
+  };
+
+  const Valued& of(const Expr& e) {
+    const auto known = done_.find(&e.node());
+    if (known != done_.end()) return known->second;
+    Valued made = simplified(e);
+    if (made.value == 0.0) made.formula = Expr(0.0);
+    return done_.emplace(&e.node(), std::move(made)).first->second;
+  }
+
+  Valued simplified(const Expr& e) {
     const Expr::Node& node = e.node();
-    std::vector<Expr> of;
+    std::vector<Valued> of;
     for (const Expr& argument : node.arguments) of.push_back(this->of(argument));
     using symbolic::Op;
     switch (node.op) {
-      case Op::constant: return e;
+      case Op::constant: return {e, node.constant};
       case Op::variable: {
-        const auto value = values_.find(node.name);
-        return value == values_.end() ? e : Expr(value->second);
+        const double value = values_.at(node.name);
+        return {Expr(value), value};
       }
-      case Op::add: return of[0] + of[1];
-      case Op::subtract: return of[0] - of[1];
-      case Op::multiply: return of[0] * of[1];
-      case Op::divide: return of[0] / of[1];
-      case Op::max: return max(of[0], of[1]);
-      case Op::min: return min(of[0], of[1]);
-      case Op::floor: return floor(of[0]);
-      case Op::less: return less(of[0], of[1]);
-      case Op::call: return called(Expr::call(node.function, of));
+      case Op::add: return {of[0].formula + of[1].formula, of[0].value + of[1].value};
+      case Op::subtract: return {of[0].formula - of[1].formula, of[0].value - of[1].value};
+      case Op::multiply: return {of[0].formula * of[1].formula, of[0].value * of[1].value};
+      case Op::divide: return {of[0].formula / of[1].formula, of[0].value / of[1].value};
+      case Op::max: return of[0].value >= of[1].value ? of[0] : of[1];
+      case Op::min: return of[0].value <= of[1].value ? of[0] : of[1];
+      case Op::floor: return {floor(of[0].formula), std::floor(of[0].value)};
+      case Op::less: return {less(of[0].formula, of[1].formula), double(of[0].value < of[1].value)};
+      case Op::call: return called(node, of);
     }
-    return e;
+    return {e, 0.0};
   }
 
   /// Of what starts together (compute, communication, copies in, copies out), what is alone takes
   /// the time that it takes.
-  static Expr called(const Expr& call) {
-    constexpr std::size_t together = 4;
-    const std::vector<Expr>& of = call.node().arguments;
-    if (call.node().function->name != "overlapped" || of.size() < together) return call;
-    const Expr* alone = nullptr;
-    for (std::size_t k = 0; k < together; ++k) {
-      if (of[k].node().op == symbolic::Op::constant && of[k].node().constant == 0.0) continue;
-      if (alone) return call;
-      alone = &of[k];
+  static Valued called(const Expr::Node& node, const std::vector<Valued>& of) {
+    constexpr std::ptrdiff_t together = 4;
+    const auto busy = [](const Valued& work) { return work.value != 0.0; };
+    if (node.function->name == "overlapped" && std::ssize(of) > together) {
+      const auto begin = of.begin(), end = begin + together;
+      if (std::count_if(begin, end, busy) == 1) return *std::find_if(begin, end, busy);
     }
-    return alone ? *alone : Expr(0.0);
+    std::vector<Expr> formulas;
+    std::vector<double> values;
+    for (const Valued& argument : of) {
+      formulas.push_back(argument.formula);
+      values.push_back(argument.value);
+    }
+    return {Expr::call(node.function, formulas), node.function->value(values)};
   }
 
   const Values& values_;
-  std::map<const Expr::Node*, Expr> done_;
+  std::map<const Expr::Node*, Valued> done_;
 };
 
 /// A term of a stage's time of an iteration.
@@ -115,43 +125,31 @@ std::vector<Share> shares(const StageExpressions& stage, const Values& values, i
   return all;
 }
 
-/// Variables that stand for themselves where it keeps a formula short; what else it says is a
-/// number.
-const std::vector<std::string> kept{"l", "b", "c", "p"};
-
 std::string formulas(const StageExpressions& stage, const Values& values, int microbatches) {
   constexpr double most_of_it = 0.95;
-  Values numbers = values;
-  for (const std::string& name : kept)
-    if (const auto at = numbers.find(name); at != numbers.end() && at->second != 0.0)
-      numbers.erase(at);
-  Simplified some(numbers), all(values);
   double whole_s = 0.0, said_s = 0.0;
   const std::vector<Share> terms = shares(stage, values, microbatches);
   for (const Share& term : terms) whole_s += std::max(0.0, term.seconds);
   std::string lines;
+  Simplified simplified(values);
   for (const Share& term : terms) {
     if (said_s >= most_of_it * whole_s || term.seconds <= 0.0) break;
     said_s += term.seconds;
-    std::string formula = some.of(term.formula).text();
-    if (formula.size() > longest_formula) formula = all.of(term.formula).text();
-    lines +=
-        fmt::format("  {:.1f} %  {} = {}\n", 100.0 * term.seconds / whole_s, term.name, formula);
+    lines += fmt::format("  {:.1f} %  {} = {}\n", 100.0 * term.seconds / whole_s, term.name,
+                         simplified.text(term.formula));
   }
-  return "what makes 95 % of its time:\n" + lines;
+  return "what makes 95 % of its time, without what is 0 in this plan:\n" +
+         hanging(lines, usual_columns);
 }
 
-/// What the letters of formulas stand for.
-std::string legend() {
-  std::string text = "in formulas: G microbatches";
-  for (const plan::Knob& knob : plan::knobs)
-    if (std::ranges::find(kept, knob.symbol) != kept.end())
-      text += fmt::format(", {} {}", knob.symbol, *knob.help != '\0' ? knob.help : knob.name);
-  return text +
-         ", all other knobs as in this plan; X_forward(b, tp) and X_backward(b, tp) are a "
-         "segment's "
-         "time, the sum of its operators below, collectives take ranks and bytes\n";
-}
+/// What formulas are made of.
+constexpr const char* legend =
+    "in formulas: SEGMENT_forward(b, tp) and SEGMENT_backward(b, tp) are the times of b sequences "
+    "on each of tp devices, sums of the operators below; collectives are of (nodes, devices a "
+    "node, bytes), copies of (bytes), norm and update of (bytes) and (elements); "
+    "overlapped(compute, "
+    "communication, copies in, copies out, ...) is how long they take that start together, and "
+    "share_of_X which share of X is over when computing is\n";
 
 std::string memory_line(const StagePrediction& stage, const hardware::NodeGroup& group) {
   const std::int64_t peak = stage.peak_bytes();
@@ -218,7 +216,7 @@ std::string explain(const plan::Plan& plan, const model::Config& model,
                         memory_line(predicted, cluster.groups[std::size_t(cluster.index(group))]),
                         formulas(stage, bindings(plan, i), plan.microbatches));
   }
-  text += "\n" + legend();
+  text += fmt::format("\n{}", legend);
   text += "\n" + price::price_table(price::operator_prices(plan, model, machine));
   for (int group = 0; group < machine.num_groups(); ++group)
     for (const std::string& line : hardware::stand_ins(machine.profile(group))) text += line + "\n";
