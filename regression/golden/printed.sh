@@ -9,7 +9,7 @@ begin() { $job --set output.directory=begun --steps 5 > log 2>&1 || { cat log; e
 
 said run $job --resume none
 # The last width's terminal has shown each step in a line that goes.
-tr '\r' '\n' < raw | grep -E '^\[=* *\] [0-9]+/12  [0-9]+:[0-9]+:[0-9]+ left *$' > lines
+tr '\r' '\n' < raw | grep -E '^\[=*> *\] [0-9]+/12  [0-9]+:[0-9]+:[0-9]+ left *$' > lines
 [ "$(sed 's/.* \([0-9]*\)\/12.*/\1/' lines | sort -un | tr '\n' ' ')" = "1 2 3 4 5 6 7 8 9 10 11 12 " ] ||
   { cat lines; echo "steps are missing in the line of progress"; exit 1; }
 begin
