@@ -308,7 +308,7 @@ TEST(Deck, GroupsAreReadAndWrittenBack) {
   const Deck one = parse(smallest, "a.toml");
   ASSERT_EQ(one.cluster.all_groups().size(), 1u);
   EXPECT_EQ(one.cluster.all_groups()[0].memory_gib, 0.5);
-  EXPECT_EQ(parse(grouped, "a.toml", {}, 79.0).cluster.groups[0].memory_gib, 40);
+  EXPECT_EQ(parse(grouped, "a.toml", {}, {.device_gib = 79.0}).cluster.groups[0].memory_gib, 40);
 }
 
 TEST(Deck, GroupsThatCannotBeAreNamedWithTheirLine) {
