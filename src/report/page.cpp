@@ -65,7 +65,7 @@ std::vector<std::string> time_header() {
   std::vector<std::string> header{"stage"};
   for (int a = 0; a < schedule::num_activities; ++a)
     header.emplace_back(schedule::name(schedule::Activity(a)));
-  header.emplace_back("last iteration");
+  header.emplace_back("iteration");
   return header;
 }
 
