@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "model/model.hpp"
@@ -88,6 +89,27 @@ inline std::vector<model::Config> special_models() {
   // Smaller weights leave outputs so small that norms of them enlarge what was rounded.
   gemma2.init_std = gemma3.init_std = 0.15;
   return {qwen3, neox, sequential, windowed, mistral, gemma2, gemma3};
+}
+
+/// Freezes those parameters of a model whose names contain `part`.
+inline void freeze(model::Config& model, const std::string& part) {
+  for (const model::Block& block : model::blocks(model))
+    for (const model::Parameter& parameter : block.parameters)
+      if (!parameter.frozen && parameter.name.find(part) != std::string::npos)
+        model.frozen_parameters.push_back(parameter.name);
+  std::ranges::sort(model.frozen_parameters);
+}
+
+/// Of every fourth model the first blocks are frozen (the embedding, more of them, all but the
+/// head), of the one after it some parameters of all blocks, of every twelfth both.
+inline void freeze_some(int i, model::Config& model) {
+  constexpr const char* parts[] = {"norm", "mlp", "bias", "attention", "embedding", ".0."};
+  if (i % 4 == 2) model.frozen_blocks = 1 + i / 4 % (model.num_layers + 1);
+  if (i % 4 == 3 || i % 12 == 2) freeze(model, parts[i / 4 % 6]);
+}
+
+inline bool trains_all(const model::Config& model) {
+  return model.frozen_blocks == 0 && model.frozen_parameters.empty();
 }
 
 inline bool allows_tp(const model::Config& model, int tp) {

@@ -27,7 +27,12 @@ struct StageRole {
   int group = 0;      ///< of the machine, whose times it takes
   int before = 0;     ///< groups of the stages beside it; its own where there is none
   int after = 0;
+  int frozen = 0;     ///< of its blocks, the first ones, which are not trained
   bool disk = false;  ///< some of what is offloaded may lie on disk; else od and ad do not count
+
+  bool trains_embedding() const { return first && frozen == 0; }
+  /// Layers that are not trained.
+  int frozen_layers() const { return std::max(frozen - (first ? 1 : 0), 0); }
 
   auto operator<=>(const StageRole&) const = default;
 };
@@ -104,7 +109,8 @@ class Analyzer {
 Prediction analyze(const plan::Plan& plan, const model::Config& model,
                    const hardware::Machine& machine);
 
-StageRole role_of(const plan::Plan& plan, int stage, const hardware::Machine& machine);
+StageRole role_of(const plan::Plan& plan, int stage, const model::Config& model,
+                  const hardware::Machine& machine);
 
 /// The values of `variables()` for one stage of a plan.
 std::map<std::string, double, std::less<>> bindings(const plan::Plan& plan, int stage);

@@ -18,6 +18,14 @@ struct RopeScalingKeys {
   int original_seq_len = 8192;
 };
 
+/// Parameters that are updated in a way of their own.
+struct ParameterGroupKeys {
+  std::string pattern;         ///< of their names
+  double lr_scale = 1.0;       ///< of the learning rate
+  double weight_decay = -1.0;  ///< below 0: as without a group
+  bool frozen = false;         ///< not trained: no gradient, no optimizer state
+};
+
 struct ModelKeys {
   std::string config;        ///< config.json of a Hugging Face model; the keys given beside it win
   std::string config_place;  ///< not a key itself: where `config` got its value
@@ -50,15 +58,9 @@ struct ModelKeys {
   double logits_cap = 0.0;     ///< the same of logits
   double dropout = 0.0;
   double init_std = 0.02;
-  bool isolated = false;           ///< not a key itself: data.documents is "isolate"
-  std::vector<std::string> given;  ///< not a key itself: those the deck gave a value
-};
-
-/// Parameters that are updated in a way of their own.
-struct ParameterGroupKeys {
-  std::string pattern;         ///< of their names
-  double lr_scale = 1.0;       ///< of the learning rate
-  double weight_decay = -1.0;  ///< below 0: as without a group
+  bool isolated = false;                        ///< not a key itself: data.documents is "isolate"
+  std::vector<ParameterGroupKeys> groups = {};  ///< not a key itself: training.optimizer.groups
+  std::vector<std::string> given;               ///< not a key itself: those the deck gave a value
 };
 
 struct OptimizerKeys {

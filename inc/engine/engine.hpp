@@ -54,9 +54,6 @@ struct UpdateRule {
 };
 UpdateRule update_rule(const Optimizer& optimizer, const model::Parameter& parameter);
 
-/// Whether a pattern of a ParameterGroup fits a parameter's name.
-bool fits(const std::string& pattern, const std::string& name);
-
 struct Settings {
   std::int64_t steps = 1;  ///< of the whole training, for the learning rate
   Optimizer optimizer;
@@ -111,7 +108,8 @@ struct StepMetrics {
 /// A piece of a parameter or of its optimizer state on this rank. It is the flat range
 /// [first, first + elements) of the slice [offset, offset + shape) of the whole tensor. Below fp32
 /// a weight is its fp32 master, kept with the moments; of what layers compute with there are slabs
-/// with `rounded` in the place of `data`, never owned, so that a checkpoint's masters fill both.
+/// with `rounded` in the place of `data`, so that a checkpoint's masters fill both; these are owned
+/// only where a parameter is not trained and so has no master.
 /// Either may be memory of a device, and what lies on disk has neither: these functions
 /// reach all of them.
 struct Slab {

@@ -91,7 +91,10 @@ struct Config {
   double init_std = 0.02;
   bool isolated = false;        ///< a token sees its document only, and positions begin with it
   double document_share = 1.0;  ///< pairs of a query and a key before it in one document, of all
-  int head_tokens = 1024;       ///< most tokens of a microbatch whose logits exist at once
+  int frozen_blocks = 0;        ///< of blocks(), the first ones: no gradient, state or backward
+  std::vector<std::string> frozen_parameters = {};  ///< of other blocks, in rising order: they only
+                                                    ///< stay as they are
+  int head_tokens = 1024;  ///< most tokens of a microbatch whose logits exist at once
   Precision precision = Precision::fp32;
 
   int head_dim() const { return head_size > 0 ? head_size : hidden_size / num_heads; }
@@ -100,6 +103,7 @@ struct Config {
   bool rotary() const { return family != Family::gpt; }
   /// A window that is as long as a sequence hides nothing, but its layers may turn by other angles.
   bool windowed() const { return window > 0 && (window < seq_len || window_rope_theta > 0.0); }
+  bool trains(int block) const { return block >= frozen_blocks; }
   LayerKind layer_kind(int layer) const {
     if (!windowed()) return LayerKind::full;
     return layer_kinds.empty() ? LayerKind::window
@@ -167,6 +171,7 @@ struct Parameter {
   bool decays = false;      ///< weight decay applies
   Init init = Init::zeros;
   double std = 0.0;              ///< of a normal initialisation
+  bool frozen = false;           ///< not trained
   std::int64_t first_index = 0;  ///< global index of its first element, for initial values
 
   std::int64_t elements() const;
@@ -205,6 +210,10 @@ struct Block {
 /// All blocks of a model: embedding, layers in order, head. A tied head has no token table of its
 /// own.
 std::vector<Block> blocks(const Config& config);
+
+/// Whether a pattern of a group of parameters fits one's name: * ? [] as a shell has them for
+/// files.
+bool fits(const std::string& pattern, const std::string& name);
 
 /// Numbers of fp32 in a cache line: at multiples of it pieces of a block begin and ranges are cut.
 inline constexpr std::int64_t alignment_elements = 16;
@@ -351,8 +360,11 @@ Expr stream_bytes(const Config& config);
 Expr stream_shard_bytes(const Config& config);
 
 std::int64_t num_parameters(const Config& config);
+/// How many parameters are frozen, and what that saves; empty where all are trained.
+std::string frozen_text(const Config& config);
 /// Model FLOPs of one sequence: three times those of the forward's matrix products and of the half
-/// of attention's scores that causality leaves. Recomputation and passes over memory do not count.
+/// of attention's scores that causality leaves; of frozen blocks only the forward's. Recomputation
+/// and passes over memory do not count.
 double flops_per_sequence(const Config& config);
 
 /// Initial value of a parameter element, by its place in the whole model: the same under every

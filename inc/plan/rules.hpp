@@ -136,17 +136,20 @@ struct KeptState {
 /// A range is all of the block, or whole / shard_ranks where it is sharded. Weights and gradients
 /// are staged where they are sharded or partly on the host; what is not staged is used in place.
 ///
-/// @param whole  elements of the block's layout, a multiple of 16 dp
-/// @source       src/schedule/README.md, "State"
+/// What is not trained has weights alone.
+///
+/// @param whole   elements of the block's layout, a multiple of 16 dp
+/// @param trains  whether the block is trained
+/// @source        src/schedule/README.md, "State"
 template <class N>
-KeptState<N> kept_state(const StateKnobs<N>& knobs, const N& whole) {
+KeptState<N> kept_state(const StateKnobs<N>& knobs, const N& whole, bool trains = true) {
   using numbers::less, numbers::select, std::max;
   const Sharded<N> shards = sharded(knobs.zero_level, knobs.shard_ranks);
   const auto kept = [&](const N& is_sharded) {
     return N(whole / select(is_sharded, knobs.shard_ranks, 1.0));
   };
-  const N weights = kept(shards.weights), grads = kept(shards.grads),
-          optimizer = kept(shards.optimizer);
+  const N weights = kept(shards.weights), grads = trains ? kept(shards.grads) : N(0.0),
+          optimizer = trains ? kept(shards.optimizer) : N(0.0);
   const N host_weights = offloaded_elements(knobs.weight_offload_ratio, weights);
   const N host_grads = offloaded_elements(knobs.grad_offload_ratio, grads);
   return {.whole = whole,
@@ -158,7 +161,7 @@ KeptState<N> kept_state(const StateKnobs<N>& knobs, const N& whole) {
           .offloaded_optimizer = offloaded_elements(knobs.optim_offload_ratio, optimizer),
           .disk_optimizer = offloaded_elements(knobs.optim_disk_ratio, optimizer),
           .weights_staged = max(shards.weights, N(less(0.0, host_weights))),
-          .grads_staged = max(shards.grads, N(less(0.0, host_grads)))};
+          .grads_staged = trains ? max(shards.grads, N(less(0.0, host_grads))) : N(0.0)};
 }
 
 /// The first ones of the tensors that a layer keeps: activation offload moves them.

@@ -31,8 +31,11 @@ struct Search {
   std::int64_t dynamic_programs = 0;
   int milp_solves = 0;
   int simulated = 0;  ///< plans that were simulated, most of them coarsely
-  /// The distance of the model's bound for all plans from the best plan's time, relative to that.
+  /// The distance of the model's bound for all plans from the best plan's time, relative to that;
+  /// where it bounds not all, that of `least_work_s`.
   double gap = 0.0;
+  bool bounds_all = true;  ///< false: stages among others, of which layers are frozen, were priced
+                           ///< as if they were trained
   /// What computing alone takes at least [s]: no plan is simulated below that.
   double least_work_s = 0.0;
   bool confirmed = false;  ///< GLPK came to the same bound as the dynamic program

@@ -135,7 +135,9 @@ void expect_contract(const model::Config& model, const plan::Plan& plan) {
           test::train(test::one_rank_plan(model, plan.global_batch), model, settings, alone, data);
     });
     const test::Trained all = test::train(plan, model, settings, *members, data);
-    EXPECT_LT(one.losses[19], 0.9 * one.losses[0]);
+    if (test::trains_all(model)) {
+      EXPECT_LT(one.losses[19], 0.9 * one.losses[0]);
+    }
     EXPECT_LE(test::largest_difference(all.losses, one.losses), 1e-5) << plan::text(plan);
     EXPECT_LE(test::largest_difference(all.norms, one.norms), 1e-4) << plan::text(plan);
   }
@@ -157,7 +159,8 @@ class FamilyContract : public ::testing::TestWithParam<int> {};
 
 TEST_P(FamilyContract, RandomPlanTrainsLikeOneRank) {
   std::mt19937 random(unsigned(GetParam()) * 15485863 + 5);
-  const model::Config model = test::random_family_model(random);
+  model::Config model = test::random_family_model(random);
+  test::freeze_some(GetParam(), model);
   expect_contract(model, world().size() > 2 && GetParam() % 2 == 0
                              ? test::mixed_plan(random, model, world().size())
                              : test::random_plan(random, model, world().size()));
@@ -166,7 +169,8 @@ TEST_P(FamilyContract, RandomPlanTrainsLikeOneRank) {
 TEST_P(FamilyContract, RandomPlanOfASpecialModelTrainsLikeOneRank) {
   std::mt19937 random(unsigned(GetParam()) * 7907 + 11);
   const std::vector<model::Config> models = test::special_models();
-  const model::Config& model = models[std::size_t(GetParam()) % models.size()];
+  model::Config model = models[std::size_t(GetParam()) % models.size()];
+  test::freeze_some(GetParam() + 1, model);
   expect_contract(model, test::random_plan(random, model, world().size()));
 }
 

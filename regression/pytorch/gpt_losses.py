@@ -26,6 +26,9 @@ GROUPS = [dict(pattern="layers.1.*", lr_scale=0.5, weight_decay=0.0),
           dict(pattern="*.bias", lr_scale=2.0, weight_decay=0.3),
           dict(pattern="layers.*.mlp.*", lr_scale=0.0),
           dict(pattern="embedding.*", lr_scale=0.25, weight_decay=1.0)]
+# Patterns of what has no gradient: the first blocks, parts of all blocks, and both.
+FROZEN = [["embedding.*", "layers.[01].*"], ["*norm*", "layers.*.mlp.*"],
+          ["embedding.*", "layers.0.*", "*.bias", "head.*"]]
 
 
 # --- what both sides compute ----------------------------------------------------------------------
@@ -117,8 +120,10 @@ def learning_rate(step):
     return lr * (ratio + (1.0 - ratio) * cosine)
 
 
-def train(tied, dtype, groups=()):
+def train(tied, dtype, groups=(), frozen=()):
     w = initial_weights(tied, dtype)
+    for name, parameter in w.items():
+        parameter.requires_grad_(not any(fnmatchcase(name, pattern) for pattern in frozen))
     return train_with(w, lambda inputs, targets: loss_of(w, inputs, targets), groups)
 
 
@@ -166,6 +171,9 @@ def main():
               f"final loss {spread([run['final_loss']], [exact['final_loss']]):.1e}")
         out["runs"].append(dict(tied_head=tied) | run)
     out["grouped"] = dict(groups=GROUPS) | train(True, torch.float32, GROUPS)
+    out["frozen"] = [dict(tied_head=tied, patterns=patterns) |
+                     train(tied, torch.float32, frozen=patterns)
+                     for patterns in FROZEN for tied in (True, False)]
     path = pathlib.Path(__file__).with_suffix(".json")
     path.write_text(json.dumps(out, indent=1) + "\n")
 

@@ -245,18 +245,28 @@ lr_scale = 0.5
 [[training.optimizer.groups]]
 pattern      = "embedding.*"
 weight_decay = 0.0
+
+[[training.optimizer.groups]]
+pattern = "layers.0.*"
+frozen  = true
 )";
   const Deck deck = parse(text, "a.toml", {"training.optimizer.groups.0.lr_scale=0.25"});
   const auto& groups = deck.training.optimizer.groups;
-  ASSERT_EQ(groups.size(), 2u);
+  ASSERT_EQ(groups.size(), 3u);
   EXPECT_EQ(groups[0].pattern, "layers.*.bias");
   EXPECT_EQ(groups[0].lr_scale, 0.25);
   EXPECT_LT(groups[0].weight_decay, 0.0) << "that of all others";
   EXPECT_EQ(groups[1].lr_scale, 1.0);
   EXPECT_EQ(groups[1].weight_decay, 0.0);
+  EXPECT_FALSE(groups[1].frozen);
+  EXPECT_TRUE(groups[2].frozen);
+  EXPECT_EQ(deck.model.groups.size(), 3u) << "which the model asks for what is frozen";
   const std::string written = schema().write(deck);
   EXPECT_EQ(schema().write(parse(written, "b.toml")), written);
   EXPECT_NE(refused(text, {"training.optimizer.groups.1.weight_decay=-2"}).find("weight_decay"),
+            std::string::npos);
+  EXPECT_NE(refused(text, {"training.optimizer.groups.0.frozen=true"})
+                .find("what is frozen has neither lr_scale nor weight_decay, but 'layers.*.bias'"),
             std::string::npos);
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -67,7 +68,10 @@ void expect_contract(const model::Config& model, const plan::Plan& plan, int hea
   in_pieces.head_tokens = head_tokens;
   const test::Trained all = test::train(plan, in_pieces, settings, data);
 
-  EXPECT_LT(one.losses[19], 0.95 * one.losses[0]);
+  // Where little is trained, little is learned.
+  if (test::trains_all(model)) {
+    EXPECT_LT(one.losses[19], 0.95 * one.losses[0]);
+  }
   const std::string both = model::text(model) + "\n" + plan::text(plan);
   EXPECT_LE(test::largest_difference(all.losses, one.losses), 1e-5) << both;
   EXPECT_LE(test::largest_difference(all.norms, one.norms), 1e-4) << both;
@@ -77,6 +81,7 @@ TEST_P(Contract, RandomPlanTrainsLikeOneRank) {
   std::mt19937 random(unsigned(GetParam()) * 7919 + 13);
   model::Config model = test::random_model(random);
   model.isolated = GetParam() % 3 == 0;
+  test::freeze_some(GetParam(), model);
   expect_contract(model, test::plan_number(GetParam(), random, model),
                   test::head_tokens(GetParam()));
 }
@@ -85,6 +90,7 @@ TEST_P(Contract, RandomPlanOfAnotherFamilyTrainsLikeOneRank) {
   std::mt19937 random(unsigned(GetParam()) * 104729 + 7);
   model::Config model = test::random_family_model(random);
   model.isolated = GetParam() % 3 == 1;
+  test::freeze_some(GetParam(), model);
   expect_contract(model, test::plan_number(GetParam(), random, model),
                   test::head_tokens(GetParam()));
 }
@@ -100,6 +106,7 @@ TEST_P(Contract, RandomPlanOfASpecialModelTrainsLikeOneRank) {
   const std::vector<model::Config> models = test::special_models();
   model::Config model = models[std::size_t(i) % models.size()];
   model.isolated = i % 2 == 1;
+  test::freeze_some(i, model);
   expect_contract(model, test::plan_number(i, random, model), test::head_tokens(i));
 }
 
@@ -299,6 +306,95 @@ TEST(Engine, WithoutOverlapTheBitsAreTheSame) {
   const test::Trained serial = test::train(plan, model, settings, data);
   EXPECT_EQ(serial.losses, overlapped.losses);
   EXPECT_EQ(serial.norms, overlapped.norms);
+}
+
+using FrozenSlabs = std::map<std::string, std::vector<float>>;
+
+/// Weights of a one-rank run, by name, as `steps` steps leave them.
+FrozenSlabs weights_after(const model::Config& model, const Settings& settings, int steps,
+                          const data::Sampler& data, test::Trained& trained) {
+  FrozenSlabs weights;
+  comm::run_local(1, [&](comm::Communicator& world) {
+    Engine engine(test::one_rank_plan(model, 4), model, settings, world);
+    for (int step = 0; step < steps; ++step) {
+      const StepMetrics metrics = engine.step(data);
+      trained.losses.push_back(metrics.loss);
+      trained.norms.push_back(metrics.grad_norm);
+    }
+    engine.flush();
+    for (const Slab& slab : engine.slabs())
+      if (slab.kind == "weight" && slab.owned) weights[slab.name] = values(slab);
+  });
+  return weights;
+}
+
+// A learning rate of zero leaves parameters as they are, too, but counts them in the norm: without
+// clipping both train the others to the same bits. What is frozen has its initial value, below fp32
+// rounded where nothing of its block is trained.
+void expect_frozen(model::Config model, const model::Config& usual_model) {
+  const test::TokenFixture tokens(model.vocab_size);
+  const data::Sampler data = tokens.sampler(model.seq_len);
+  Settings settings = test::contract_settings(8);
+  settings.optimizer.clip_norm = 0.0;
+  settings.optimizer.groups.clear();
+  test::Trained usual, less, none;
+  const FrozenSlabs first = weights_after(usual_model, settings, 0, data, none);
+  const FrozenSlabs by_freezing = weights_after(model, settings, 8, data, less);
+  const std::vector<model::Block> blocks = model::blocks(model);
+  for (const model::Block& block : blocks)
+    for (const model::Parameter& parameter : block.parameters)
+      if (parameter.frozen) settings.optimizer.groups.push_back({parameter.name, 0.0, 0.0});
+  const FrozenSlabs by_zero = weights_after(usual_model, settings, 8, data, usual);
+  EXPECT_EQ(less.losses, usual.losses) << model::text(model);
+  for (std::size_t step = 0; step < 8; ++step) EXPECT_LT(less.norms[step], usual.norms[step]);
+  ASSERT_EQ(by_freezing.size(), by_zero.size());
+  for (std::size_t block = 0; block < blocks.size(); ++block)
+    for (const model::Parameter& parameter : blocks[block].parameters) {
+      const std::vector<float>& now = by_freezing.at(parameter.name);
+      std::vector<float> expected = first.at(parameter.name);
+      if (model.precision == model::Precision::bf16 && !model.trains(int(block)))
+        for (float& value : expected) value = float(bfloat16(value));
+      EXPECT_EQ(now, parameter.frozen ? expected : by_zero.at(parameter.name)) << parameter.name;
+      EXPECT_EQ(now == first.at(parameter.name) || now == expected, parameter.frozen)
+          << parameter.name;
+    }
+}
+
+TEST(Engine, WhatIsFrozenStaysAndDoesNotCount) {
+  std::mt19937 random(8);
+  std::vector<model::Config> models = test::special_models();
+  for (int i = 0; i < 4; ++i) models.push_back(test::random_family_model(random));
+  models.push_back(test::random_model(random));
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    model::Config usual = models[i];
+    usual.tied_head = i % 2 == 0;
+    if (i % 3 == 2) usual.precision = model::Precision::bf16;
+    model::Config blocks = usual, parts = usual;
+    blocks.frozen_blocks = 1 + int(i) % (usual.num_layers + 1);
+    expect_frozen(blocks, usual);
+    test::freeze(parts, i % 2 == 0 ? "norm" : "mlp");
+    test::freeze(parts, i % 3 == 0 ? "embedding" : "weight");
+    expect_frozen(parts, usual);
+  }
+}
+
+// What only stays as it is has no moments in a checkpoint.
+TEST(Engine, WhatIsFrozenHasNoMoments) {
+  std::mt19937 random(5);
+  model::Config model = test::random_model(random);
+  model.frozen_blocks = 1;
+  test::freeze(model, "norm");
+  comm::run_local(1, [&](comm::Communicator& world) {
+    Engine engine(test::one_rank_plan(model, 4), model, test::contract_settings(1), world);
+    std::map<std::string, std::set<std::string>> kinds;
+    for (const Slab& slab : engine.slabs()) kinds[slab.name].insert(slab.kind);
+    for (const model::Block& block : model::blocks(model))
+      for (const model::Parameter& parameter : block.parameters)
+        EXPECT_EQ(kinds[parameter.name], parameter.frozen
+                                             ? std::set<std::string>({"weight"})
+                                             : std::set<std::string>({"m", "v", "weight"}))
+            << parameter.name;
+  });
 }
 
 class OnDisk : public ::testing::TestWithParam<int> {};

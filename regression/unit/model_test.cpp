@@ -5,6 +5,8 @@
 #include <cmath>
 #include <set>
 
+#include "base/error.hpp"
+
 namespace brume::model {
 namespace {
 
@@ -27,6 +29,91 @@ TEST(Model, CountsTheParametersOfGpt2) {
                     .seq_len = 1024,
                     .vocab_size = 50257};
   EXPECT_EQ(num_parameters(gpt2), 124'439'808);
+}
+
+/// A model of three layers with groups of parameters; those of `trained` come first.
+Config with_groups(const std::vector<std::string>& frozen,
+                   const std::vector<std::string>& trained = {}) {
+  deck::ModelKeys keys;
+  keys.num_layers = 3;
+  keys.hidden_size = 24;
+  keys.num_heads = 4;
+  keys.seq_len = 10;
+  keys.vocab_size = 37;
+  for (const std::string& pattern : trained) keys.groups.push_back({.pattern = pattern});
+  for (const std::string& pattern : frozen)
+    keys.groups.push_back({.pattern = pattern, .frozen = true});
+  return config(keys, "fp32");
+}
+
+std::string refused(const std::vector<std::string>& frozen) {
+  try {
+    with_groups(frozen);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.failure(), Failure::input);
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was refused";
+  return "";
+}
+
+TEST(Model, TheFirstBlocksMayBeFrozen) {
+  EXPECT_EQ(with_groups({}).frozen_blocks, 0);
+  EXPECT_EQ(with_groups({}, {"*"}).frozen_blocks, 0);
+  EXPECT_EQ(with_groups({"embedding.*"}).frozen_blocks, 1);
+  EXPECT_EQ(with_groups({"embedding.*", "layers.[01].*"}).frozen_blocks, 3);
+  EXPECT_EQ(with_groups({"embedding.*", "layers.*"}).frozen_blocks, 4);
+  EXPECT_EQ(with_groups({"*"}, {"head.*"}).frozen_blocks, 4) << "the first group that fits counts";
+  EXPECT_EQ(with_groups({"*"}, {"layers.2.*", "head.*"}).frozen_blocks, 3);
+  EXPECT_TRUE(with_groups({"embedding.*", "layers.[01].*"}).frozen_parameters.empty());
+
+  EXPECT_NE(refused({"*"}).find("there is nothing to train"), std::string::npos);
+}
+
+TEST(Model, ParametersWithinBlocksMayBeFrozen) {
+  const Config norms = with_groups({"*.norm1.*", "embedding.*"});
+  EXPECT_EQ(norms.frozen_blocks, 1);
+  EXPECT_EQ(norms.frozen_parameters,
+            (std::vector<std::string>{"layers.0.norm1.bias", "layers.0.norm1.gain",
+                                      "layers.1.norm1.bias", "layers.1.norm1.gain",
+                                      "layers.2.norm1.bias", "layers.2.norm1.gain"}));
+  for (const Block& block : blocks(norms))
+    for (const Parameter& parameter : block.parameters)
+      EXPECT_EQ(parameter.frozen, block.kind == BlockKind::embedding ||
+                                      parameter.name.find("norm1") != std::string::npos)
+          << parameter.name;
+  // A whole block behind one that is trained only stays as it is.
+  const Config later = with_groups({"embedding.*", "layers.1.*"});
+  EXPECT_EQ(later.frozen_blocks, 1);
+  EXPECT_EQ(later.frozen_parameters.size(), blocks(later)[2].parameters.size());
+}
+
+TEST(Model, SaysWhatIsFrozen) {
+  EXPECT_EQ(frozen_text(with_groups({})), "");
+  EXPECT_EQ(
+      frozen_text(with_groups({"embedding.*"})),
+      "1.13 k of 22.85 k parameters: embedding without gradients, optimizer state and backward");
+  EXPECT_EQ(
+      frozen_text(with_groups({"embedding.*", "layers.0.*", "head.*"})),
+      "8.40 k of 22.85 k parameters: embedding to layers.0 without gradients, optimizer state "
+      "and backward; 48 only stay as they are, and save no memory");
+  EXPECT_EQ(frozen_text(with_groups({"*.norm1.*"})),
+            "144 of 22.85 k parameters: 144 only stay as they are, and save no memory");
+}
+
+// Of a frozen layer the forward counts only: a third of a trained one's.
+TEST(Model, FrozenBlocksHaveNoBackward) {
+  Config model = small();
+  const double all = flops_per_sequence(model);
+  model.frozen_blocks = 1;  // the embedding has no products
+  EXPECT_EQ(flops_per_sequence(model), all);
+  model.frozen_blocks = 2;
+  const double less = all - flops_per_sequence(model);
+  model.frozen_blocks = 4;
+  EXPECT_NEAR(all - flops_per_sequence(model), 3.0 * less, 1e-6 * all);
+  Config longer = small();
+  longer.num_layers = 4;
+  EXPECT_NEAR(less, 2.0 / 3.0 * (flops_per_sequence(longer) - all), 1e-6 * all);
 }
 
 /// A llama whose two key heads tp = 4 does not divide, and falcons with one norm and with two.

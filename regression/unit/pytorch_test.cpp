@@ -41,6 +41,37 @@ TEST(PyTorch, GroupsOfParameters) {
   EXPECT_LE(test::largest_difference(trained.norms, run.at("grad_norms")), 1e-5);
 }
 
+/// The same model as a deck asks for it that freezes what patterns fit.
+model::Config frozen_config(const json& sizes, bool tied_head,
+                            const std::vector<std::string>& patterns) {
+  deck::ModelKeys keys;
+  keys.num_layers = sizes.at("num_layers");
+  keys.hidden_size = sizes.at("hidden_size");
+  keys.num_heads = sizes.at("num_heads");
+  keys.ffn_size = sizes.at("ffn_size");
+  keys.seq_len = sizes.at("seq_len");
+  keys.vocab_size = sizes.at("vocab_size");
+  keys.tied_head = tied_head;
+  for (const std::string& pattern : patterns)
+    keys.groups.push_back({.pattern = pattern, .frozen = true});
+  return model::config(keys, "fp32");
+}
+
+TEST(PyTorch, FrozenParameters) {
+  const json all = reference("gpt_losses");
+  ASSERT_EQ(all.at("frozen").size(), 6u);
+  for (const json& run : all.at("frozen")) {
+    const model::Config model =
+        frozen_config(all.at("model"), run.at("tied_head"), run.at("patterns"));
+    auto losses = run.at("losses").get<std::vector<double>>();
+    losses.push_back(run.at("final_loss"));
+    const test::Trained trained = train(all, model, 2);
+    EXPECT_LE(test::largest_difference(trained.losses, losses), 2e-6) << run.at("patterns");
+    EXPECT_LE(test::largest_difference(trained.norms, run.at("grad_norms")), 1e-5)
+        << run.at("patterns");
+  }
+}
+
 TEST(PyTorch, TiedHeadInOneMicrobatch) { expect_pytorch_numbers(true, 1); }
 TEST(PyTorch, TiedHeadInFourMicrobatches) { expect_pytorch_numbers(true, 4); }
 TEST(PyTorch, OwnHeadInOneMicrobatch) { expect_pytorch_numbers(false, 1); }

@@ -50,6 +50,7 @@ class RandomPlans : public ::testing::TestWithParam<int> {
     model = test::random_model(random);
     if (GetParam() % 3 == 0) model.head_tokens = 5;
     model.isolated = GetParam() % 4 == 1;
+    test::freeze_some(GetParam(), model);
     plan = GetParam() < num_equal_plans ? test::random_plan(random, model, 8)
                                         : test::mixed_plan(random, model, 12);
   }
@@ -111,6 +112,37 @@ TEST_P(RandomPlans, MissingWaitIsFound) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Schedule, RandomPlans, ::testing::Range(0, num_plans));
+
+// Blocks that are frozen have weights and forwards, nothing else, and no gradient goes below them.
+TEST(Compile, FrozenBlocksHaveForwardsOnly) {
+  std::mt19937 random(6);
+  for (int trial = 0; trial < 60; ++trial) {
+    model::Config model = test::random_model(random);
+    const plan::Plan plan = test::random_plan(random, model, 8);
+    model.frozen_blocks = 1 + trial % (model.num_layers + 1);
+    for (const Program& program : compile_all(plan, model)) {
+      const plan::BlockRange range = plan::block_range(plan, plan::place(plan, program.rank).stage);
+      std::set<int> updated, backward;
+      for (const Task& task : program.tasks) {
+        if (task.operation == Operation::optimizer_step) updated.insert(task.block);
+        if (task.operation == Operation::backward) backward.insert(task.block);
+        const bool gradient = task.channel == Channel::p2p_backward;
+        if (gradient && task.operation == Operation::send) {
+          EXPECT_GT(range.first, model.frozen_blocks);
+        }
+      }
+      std::set<int> trained;
+      for (int block = std::max(range.first, model.frozen_blocks); block <= range.last; ++block)
+        trained.insert(block);
+      EXPECT_EQ(updated, trained) << plan::text(plan);
+      EXPECT_EQ(backward, trained) << plan::text(plan);
+      for (const Buffer& buffer : program.buffers)
+        if (buffer.content == Content::grads || buffer.content == Content::optimizer) {
+          EXPECT_GE(buffer.block, model.frozen_blocks) << buffer.name;
+        }
+    }
+  }
+}
 
 // Placement close to the largest sum of live bytes, on buffers large enough that guards do not
 // count. For a few Programs the search finds no packing within 1 %.

@@ -82,7 +82,8 @@ struct Comparison {
   int compared = 0, close = 0;  ///< within 1 % or 1 MiB
 };
 
-void compare_state(const plan::Plan& plan, const model::Config& model, Comparison& all) {
+void compare_state(const plan::Plan& plan, const model::Config& model, Comparison& all,
+                   double most_off = 0.12) {
   const Prediction prediction = analyze(plan, model, samples::round_profile());
   for (int i = 0; i < plan.num_stages(); ++i) {
     const plan::Stage& stage = plan.stages[std::size_t(i)];
@@ -95,7 +96,7 @@ void compare_state(const plan::Plan& plan, const model::Config& model, Compariso
       const double off = std::abs(double(bytes - live));
       ++all.compared;
       all.close += off <= std::max(0.01 * double(live), 1048576.0);
-      EXPECT_LE(off, 0.12 * double(live)) << "stage " << i << "\n" << plan::text(plan);
+      EXPECT_LE(off, most_off * double(live)) << "stage " << i << "\n" << plan::text(plan);
     }
   }
 }
@@ -150,6 +151,30 @@ TEST(StageMemory, ComesCloseForRanksOfSeveralStages) {
     }
   }
   EXPECT_GE(near, 55 * compared / 100) << near << " of " << compared;
+}
+
+// Of frozen layers a stage keeps weights only. A search prices plans of one stage so; of several
+// ones the formulas may count up to a few streams too many or too few where little is trained.
+TEST(StageMemory, ComesCloseForFrozenBlocks) {
+  std::mt19937 random(5);
+  Comparison one, several;
+  for (int trial = 0; trial < 120; ++trial) {
+    const int num_layers = 2 + int(random() % 9);
+    const plan::Plan plan = samples::with_moved_state(
+        random, samples::random_plan(random, num_layers, trial % 3 == 0 ? 4 : 1));
+    model::Config model = samples::small_model(num_layers, random() % 2 == 0);
+    model.hidden_size = 512;
+    model.num_heads = 8;
+    model.ffn_size = 2048;
+    model.seq_len = samples::pick<int>(random, {128, 512});
+    model.vocab_size = samples::pick<int>(random, {8192, 32000});
+    model.frozen_blocks = 1 + int(random() % unsigned(num_layers + 1));
+    const bool alone = plan.num_stages() == 1;
+    compare_state(plan, model, alone ? one : several, alone ? 0.12 : 1.0);
+  }
+  EXPECT_GE(one.close, 98 * one.compared / 100) << one.close << " of " << one.compared;
+  EXPECT_GE(several.close, 90 * several.compared / 100)
+      << several.close << " of " << several.compared;
 }
 
 // The device does not see the disk; what passes through host memory to it is not followed task by

@@ -221,8 +221,8 @@ TEST(StageTime, TermsAddUpToTheirSums) {
   for (int trial = 0; trial < 20; ++trial) {
     const plan::Plan plan = samples::random_plan(random, 4);
     for (int i = 0; i < plan.num_stages(); ++i) {
-      const StageExpressions stage = stage_expressions(model, samples::round_profile(),
-                                                       role_of(plan, i, samples::round_profile()));
+      const StageExpressions stage = stage_expressions(
+          model, samples::round_profile(), role_of(plan, i, model, samples::round_profile()));
       const auto values = bindings(plan, i);
       for (std::size_t part = 0; part < PassTimes::num_parts; ++part) {
         double sum_s = 0.0;

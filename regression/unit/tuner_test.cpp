@@ -105,7 +105,7 @@ std::vector<double> evaluate(const symbolic::Tape& tape,
 std::vector<Costed> strategies(const Problem& p, const hardware::Machine& machine,
                                plan::Plan& frame, int index,
                                std::map<analyzer::StageRole, symbolic::Tape>& tapes) {
-  analyzer::StageRole role = analyzer::role_of(frame, index, machine);
+  analyzer::StageRole role = analyzer::role_of(frame, index, p.model, machine);
   const hardware::NodeGroup& group = p.cluster.groups[std::size_t(role.group)];
   role.disk = group.disk_bytes > 0;
   const std::vector<double> none{0.0}, &optim_disk = role.disk ? p.search.optim_disk : none,
@@ -235,7 +235,7 @@ class Oracle {
 
   void choose(int index, int next_layer, std::size_t g) {
     const plan::Stage layout = plan_.stages[std::size_t(index)];
-    auto& options = costed_[{analyzer::role_of(plan_, index, machine_),
+    auto& options = costed_[{analyzer::role_of(plan_, index, p_.model, machine_),
                              {index, layout.layers, layout.dp, layout.tp, layout.microbatch}}];
     if (options.empty()) options = strategies(p_, machine_, plan_, index, tapes_);
     const hardware::NodeGroup& group = p_.cluster.groups[g];

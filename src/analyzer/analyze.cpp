@@ -50,16 +50,20 @@ StageExpressions stage_expressions(const model::Config& model, const hardware::M
           .kept_bytes = memory.kept_bytes};
 }
 
-StageRole role_of(const plan::Plan& plan, int stage, const hardware::Machine& machine) {
+StageRole role_of(const plan::Plan& plan, int stage, const model::Config& model,
+                  const hardware::Machine& machine) {
   const bool first = stage == 0, last = stage + 1 == plan.num_stages();
   const auto group = [&](int i) { return machine.index(plan.stages[std::size_t(i)].group); };
   const int own = group(stage);
-  return {.first = first,
-          .last = last,
-          .group = own,
-          .before = first ? own : group(stage - 1),
-          .after = last ? own : group(stage + 1),
-          .disk = plan::uses_disk(plan.stages[std::size_t(stage)])};
+  const plan::BlockRange blocks = plan::block_range(plan, stage);
+  return {
+      .first = first,
+      .last = last,
+      .group = own,
+      .before = first ? own : group(stage - 1),
+      .after = last ? own : group(stage + 1),
+      .frozen = std::clamp(model.frozen_blocks - blocks.first, 0, blocks.last - blocks.first + 1),
+      .disk = plan::uses_disk(plan.stages[std::size_t(stage)])};
 }
 
 std::map<std::string, double, std::less<>> bindings(const plan::Plan& plan, int stage) {
@@ -126,7 +130,7 @@ Analyzer::Analyzer(const model::Config& model, const hardware::Machine& machine)
 Analyzer::~Analyzer() = default;
 
 Analyzer::RoleTape& Analyzer::tape(const plan::Plan& plan, int stage) {
-  const StageRole role = role_of(plan, stage, machine_);
+  const StageRole role = role_of(plan, stage, model_, machine_);
   std::unique_ptr<RoleTape>& tape = tapes_[role];
   if (!tape) tape = std::make_unique<RoleTape>(model_, machine_, role);
   return *tape;

@@ -78,27 +78,29 @@ Load update(const model::Config& model, const Costs& costs, const KeptState& s) 
 
 }  // namespace
 
-BlockCosts block_costs(const model::Config& model, const Costs& costs, const model::Block& block) {
+BlockCosts block_costs(const model::Config& model, const Costs& costs, const model::Block& block,
+                       bool trains) {
   const double weight_bytes = model::weight_bytes(model.precision);
   const Variables v;
-  const KeptState s = kept_state(block);
+  const KeptState s = kept_state(block, trains);
   const Expr later = less(1.0, v.G);  // some microbatch comes before the last
   const plan::Sharded<Expr> shards = v.sharded();
+  const Expr reduced = trains ? s.whole : Expr(0.0);
   const Expr fresh_bytes = grad_bytes * s.grads_staged * s.grads;
   return {
-      .update = update(model, costs, s),
+      .update = trains ? update(model, costs, s) : Load{},
       .weights = {.copies_s =
                       costs.copy(weight_bytes * s.weights_staged * (s.weights - s.host_weights)),
                   .gather_s = costs.weight_gather(weight_bytes * shards.weights * s.whole),
                   .weights_in_s = costs.copy_in(weight_bytes * s.host_weights)},
       .kept_grads = {.in_s = later * costs.copy_in(grad_bytes * s.host_grads)},
       .grads = {.sums_s = costs.clear_or_add(fresh_bytes),
-                .reduce_s = costs.gradient_reduction(grad_bytes * shards.grads * s.whole),
+                .reduce_s = costs.gradient_reduction(grad_bytes * shards.grads * reduced),
                 .out_s = costs.copy_out(grad_bytes * s.host_grads)},
       .last_grads = {.sums_s = later * costs.clear_or_add(fresh_bytes) +
                                costs.copy(grad_bytes * s.grads_staged * min(s.optimizer, s.grads)),
-                     .reduce_s = costs.gradient_reduction(grad_bytes * s.whole) +
-                                 costs.replica_reduction(grad_bytes * s.whole),
+                     .reduce_s = costs.gradient_reduction(grad_bytes * reduced) +
+                                 costs.replica_reduction(grad_bytes * reduced),
                      .out_s = costs.copy_out(grad_bytes * min(s.host_grads, s.optimizer))},
       .grads_staged = s.grads_staged};
 }

@@ -50,6 +50,7 @@ struct BlockCosts {
   Expr grads_staged;  ///< whether a backward writes a buffer of its own
 };
 
-BlockCosts block_costs(const model::Config& model, const Costs& costs, const model::Block& block);
+BlockCosts block_costs(const model::Config& model, const Costs& costs, const model::Block& block,
+                       bool trains = true);
 
 }  // namespace brume::analyzer

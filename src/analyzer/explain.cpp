@@ -170,7 +170,8 @@ std::string binding(const plan::Plan& plan, const Prediction& prediction,
   const auto slowest = std::ranges::max_element(
       prediction.stages, {}, [](const StagePrediction& s) { return s.time.stable_s(); });
   const int index = int(slowest - prediction.stages.begin());
-  const StageExpressions stage = stage_expressions(model, machine, role_of(plan, index, machine));
+  const StageExpressions stage =
+      stage_expressions(model, machine, role_of(plan, index, model, machine));
   const Values values = bindings(plan, index);
   const auto seconds = [&](const Term& term) { return term.value.evaluate(values); };
   const bool forward = slowest->time.forward_s > slowest->time.backward_s;
@@ -208,7 +209,8 @@ std::string explain(const plan::Plan& plan, const model::Config& model,
       format_seconds(prediction.iteration_s - plan.microbatches * slowest_s));
   text += binding(plan, prediction, model, machine) + messages(prediction);
   for (int i = 0; i < plan.num_stages(); ++i) {
-    const StageExpressions stage = stage_expressions(model, machine, role_of(plan, i, machine));
+    const StageExpressions stage =
+        stage_expressions(model, machine, role_of(plan, i, model, machine));
     const StagePrediction& predicted = prediction.stages[std::size_t(i)];
     const std::string& group = plan.stages[std::size_t(i)].group;
     text += fmt::format("\nstage {}{}{}\n{}{}{}", i, group.empty() ? "" : " on ", group,

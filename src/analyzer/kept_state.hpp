@@ -8,7 +8,7 @@ namespace brume::analyzer {
 
 using KeptState = plan::KeptState<Expr>;
 
-/// What a rank keeps of one kind of block from step to step.
-KeptState kept_state(const model::Block& block);
+/// What a rank keeps of one kind of block from step to step, where it is trained and where not.
+KeptState kept_state(const model::Block& block, bool trains = true);
 
 }  // namespace brume::analyzer

@@ -37,6 +37,15 @@ class StageMemoryBuilder {
   Expr persistent_bytes() const;
 
   Expr is_recomputed(const Expr& j) const { return less(v_.l - v_.c, j); }
+  /// Layers that keep nothing for a backward, as they have none: 1 to that number.
+  double frozen() const { return role_.frozen_layers(); }
+  /// 1 unless the stage has no backward at all, so that no gradient comes.
+  Expr has_backward() const {
+    return role_.last || role_.frozen_layers() == 0 ? Expr(1.0) : less(frozen(), v_.l);
+  }
+  /// Of the layers that have one, those that keep all, and those that are recomputed.
+  Expr num_full() const { return max(v_.l - v_.c - frozen(), 0.0); }
+  Expr num_recomputed() const { return min(v_.c, v_.l - frozen()); }
   Expr moved(const Expr& j) const { return moved(j, moved_); }
   Expr moved(const Expr& j, const Moved& bytes) const;
   Expr moved_in_flight(const Moved& bytes) const;
@@ -110,7 +119,7 @@ Expr StageMemoryBuilder::persistent_bytes() const {
   if (role_.last) sum += batch + 2.0 * sizeof(double);
   if (model_.isolated) sum += batch;
   if (role_.last && !role_.first && model_.tied_head)
-    sum += (weight_bytes_ + model::grad_bytes) * table_elements_;
+    sum += (weight_bytes_ + (model_.trains(0) ? model::grad_bytes : 0)) * table_elements_;
   return sum;
 }
 
@@ -119,17 +128,18 @@ Expr StageMemoryBuilder::persistent_bytes() const {
 /// What offload moves of layer j. The last layer of the last stage stays.
 Expr StageMemoryBuilder::moved(const Expr& j, const Moved& bytes) const {
   const Expr of_layer = select(is_recomputed(j), bytes.recomputed, bytes.full);
-  const Expr exists = at_most(1.0, j);
+  const Expr exists = at_most(1.0 + frozen(), j);
   return exists * (role_.last ? less(j, v_.l) * of_layer : of_layer);
 }
 
 /// What layers 1..j-1 keep on the device for one microbatch, once their copies are done.
 Expr StageMemoryBuilder::kept_before(const Expr& j) const {
-  const Expr full = min(j - 1.0, v_.l - v_.c);
-  const Expr recomputed = max(j - 1.0 - (v_.l - v_.c), 0.0);
+  const Expr full = max(min(j - 1.0, v_.l - v_.c) - frozen(), 0.0);
+  const Expr recomputed = max(j - 1.0 - max(v_.l - v_.c, frozen()), 0.0);
   const Expr kept = full * (full_kept_ - moved_.full) + recomputed * (shard_ - moved_.recomputed);
   if (!role_.last) return kept;
-  const Expr last = select(is_recomputed(v_.l), moved_.recomputed, moved_.full);
+  const Expr last =
+      less(frozen(), v_.l) * select(is_recomputed(v_.l), moved_.recomputed, moved_.full);
   return kept + less(v_.l, j) * last;
 }
 
@@ -137,16 +147,19 @@ Expr StageMemoryBuilder::kept_before(const Expr& j) const {
 /// kept, scratch, and the output, which with tensor parallelism takes the place of the input that
 /// was brought together.
 Expr StageMemoryBuilder::forward_peak(const Expr& j) const {
-  Expr kept = shard_, full = 0.0, recomputed = 0.0;
+  Expr kept = shard_, full = 0.0, recomputed = 0.0, passed = 0.0;
   for (const SegmentBytes& segment : segments_) {
     const Expr own = segment.saved + segment.forward + stream_;
     full = max(full, kept + own);
     // A recomputed layer has let go of what earlier segments saved, but for its input.
     const Expr input = &segment == &segments_.front() ? Expr(0.0) : (1.0 - shared_) * shard_;
     recomputed = max(recomputed, shard_ + own + input);
+    // A frozen one has let go of that, too.
+    passed = max(passed, own + (&segment == &segments_.front() ? shard_ : input));
     kept += segment.saved + shard_;
   }
-  return select(is_recomputed(j), recomputed, full);
+  const Expr trained = select(is_recomputed(j), recomputed, full);
+  return role_.frozen_layers() == 0 ? trained : select(at_most(j, frozen()), passed, trained);
 }
 
 /// What is brought together beside the backward of a stage's first block, where the next
@@ -184,7 +197,7 @@ Expr StageMemoryBuilder::others_bytes() const { return v_.p * kept_before(v_.l +
 Expr StageMemoryBuilder::ahead_of_turn() const {
   if (role_.first) return ahead_;
   const Expr only = at_most(v_.l, 1.0) * at_most(v_.p, 1.0) * at_most(v_.G, 2.0);
-  return (1.0 - only * less(0.0, v_.a)) * ahead_;
+  return has_backward() * (1.0 - only * less(0.0, v_.a)) * ahead_;
 }
 
 /// Layer j in a microbatch after the first; the layer before it is still being drained. Beside the
@@ -213,7 +226,7 @@ Expr StageMemoryBuilder::steady_forward(const Expr& j) const {
 /// last layer, what was sent just before beside the first.
 Expr StageMemoryBuilder::forward_streams(const Expr& j) const {
   Expr sum = 0.0;
-  if (!role_.last) sum += at_most(v_.l, j) * shard_;
+  if (!role_.last) sum += has_backward() * at_most(v_.l, j) * shard_;
   if (!role_.first) sum += at_most(j, 1.0) * shard_;
   return sum;
 }
@@ -222,7 +235,7 @@ Expr StageMemoryBuilder::forward_streams(const Expr& j) const {
 /// gradient and the one just sent; before that, the stream just sent.
 Expr StageMemoryBuilder::forward_streams_ahead(const Expr& j) const {
   if (role_.last) return role_.first ? Expr(0.0) : shard_;
-  const Expr warm_up = (1.0 + at_most(v_.l, j)) * shard_;
+  const Expr warm_up = (1.0 + has_backward() * at_most(v_.l, j)) * shard_;
   return role_.first ? warm_up : select(less(v_.p + 1.0, v_.G), 2.0 * shard_, warm_up);
 }
 
@@ -284,7 +297,7 @@ Expr StageMemoryBuilder::backward(const Expr& j, const Expr& others, const Expr&
     beside = select(one_layer, beside_one_layer(j), beside);
     next = select(one_layer, ahead_in_one_layer(j, left), next);
   }
-  next = select(less(1.0, j), ahead_, next);
+  next = select(less(1.0 + frozen(), j), ahead_, next);
   return at_most(1.0, j) * (waiting_backward(j, others, next) + beside);
 }
 
@@ -337,7 +350,8 @@ Expr StageMemoryBuilder::ahead_in_one_layer(const Expr& j, const Expr& left) con
 Expr StageMemoryBuilder::head_backward() const {
   const Expr head = v_.l + 1.0;
   const Expr arriving = role_.first ? Expr(0.0) : runs_ahead() * shard_;
-  return kept_before(head) + 2.0 * stream_ + head_.saved + head_.backward + ahead_ + arriving +
+  const Expr next = less(frozen(), v_.l) * ahead_;  // unless it is the only block that is trained
+  return kept_before(head) + 2.0 * stream_ + head_.saved + head_.backward + next + arriving +
          max(less(1.0, v_.G) * state_.beside_first_backward(head),
              max(less(2.0, v_.G) * state_.beside_middle_backward(head),
                  state_.beside_last_backward(head)));
@@ -384,13 +398,14 @@ Expr StageMemoryBuilder::highest_backward() const {
     const Expr gradient = stream_ + less(1.0, j) * shared_ * (stream_ - shard_);
     peak = max(peak, less(v_.G, 3.0) * (v_.p * kept_before(v_.l + 1.0) + kept_before(j) +
                                         moved(j - 1.0) + gradient + state_.when_stored(j)));
-    return at_most(1.0, j) * at_most(j, v_.l) * peak;
+    return at_most(1.0 + frozen(), j) * at_most(j, v_.l) * peak;
   };
   Expr peak = all(v_.l);
-  for (const Expr& j : {v_.l - 1.0, v_.l - 2.0, v_.l - v_.c, v_.l - v_.c + 1.0, Expr(1.0)})
+  for (const Expr& j :
+       {v_.l - 1.0, v_.l - 2.0, v_.l - v_.c, v_.l - v_.c + 1.0, Expr(1.0 + frozen())})
     peak = max(peak, all(j));
   if (role_.last) peak = max(peak, head_backward());
-  if (role_.first) peak = max(peak, embedding_backward());
+  if (role_.trains_embedding()) peak = max(peak, embedding_backward());
   return peak;
 }
 
@@ -429,8 +444,10 @@ MemoryExpressions StageMemoryBuilder::build() const {
 
 /// Of all microbatches, where most of it is away from the device.
 Expr StageMemoryBuilder::moved_in_flight(const Moved& bytes) const {
-  const Expr of_microbatch = (v_.l - v_.c) * bytes.full + v_.c * bytes.recomputed;
-  if (role_.last) return of_microbatch - select(is_recomputed(v_.l), bytes.recomputed, bytes.full);
+  const Expr of_microbatch = num_full() * bytes.full + num_recomputed() * bytes.recomputed;
+  if (role_.last)
+    return of_microbatch -
+           less(frozen(), v_.l) * select(is_recomputed(v_.l), bytes.recomputed, bytes.full);
   // The oldest microbatch's last layers are back on the device when the newest one's arrive.
   const Expr last = moved(v_.l, bytes), back = last + min(last, moved(v_.l - 1.0, bytes));
   Expr times_back = less(0.0, v_.p);
@@ -451,9 +468,10 @@ Expr StageMemoryBuilder::host_bytes() const {
   if (!role_.disk) return stays + moved_in_flight(moved_);
   const Moved here{moved_.full - to_disk_.full, moved_.recomputed - to_disk_.recomputed};
   const Expr layer = max(less(v_.c, v_.l) * to_disk_.full, to_disk_.recomputed);
-  const Expr layers = v_.l - (role_.last ? 1.0 : 0.0);  // that move
+  const Expr layers = max(v_.l - frozen() - (role_.last ? 1.0 : 0.0), 0.0);  // that move
   const Expr in_passes = moved_in_flight(here) + (min(layers, 2.0) + less(0.0, v_.p)) * layer;
-  const Expr first_pass = (v_.l - v_.c) * here.full + v_.c * here.recomputed - moved(v_.l, here);
+  const Expr first_pass =
+      num_full() * here.full + num_recomputed() * here.recomputed - moved(v_.l, here);
   const Expr in_updates = max(state_.through_host_first(), state_.through_host_last() + first_pass +
                                                                min(v_.l - 1.0, 2.0) * layer);
   return stays + max(in_passes, in_updates);

@@ -31,6 +31,12 @@ class StageTimeBuilder {
   Load layer_load(Direction direction, Microbatch which, const LayerCosts& layer, const Expr& first,
                   const Expr& last) const;
   Expr layers_s(Direction direction, Microbatch which) const;
+  Expr layers_s(Direction direction, Microbatch which, const Expr& layers) const;
+  bool has_embedding(Direction direction) const {
+    return direction == Direction::forward ? role_.first : role_.trains_embedding();
+  }
+  double frozen() const { return role_.frozen_layers(); }
+  Expr trained_layers() const { return v_.l - frozen(); }
   Expr tail_s(const Load& load) const;
   Expr layer_tail_s(Direction direction, Microbatch which) const;
   Expr left_out_s() const;
@@ -77,7 +83,7 @@ StageTimeBuilder::StageTimeBuilder(const model::Config& model, const hardware::M
       blocks_(model::blocks(model)),
       kinds_(model::segment_kinds(model, model::BlockKind::layer)),
       weight_bytes_(model::weight_bytes(model.precision)) {
-  embedding_ = block_costs(model, costs_, blocks_.front());
+  embedding_ = block_costs(model, costs_, blocks_.front(), role.trains_embedding() || !role.first);
   block_ = block_costs(model, costs_, blocks_[1]);
   head_ = block_costs(model, costs_, blocks_.back());
   full_ = layer_costs(model, costs_, false);
@@ -187,12 +193,24 @@ Expr StageTimeBuilder::layer_s(Direction direction, Microbatch which, const Laye
          (role_.last ? layer.hidden_tp_s : select(last, layer.arriving_tp_s, layer.hidden_tp_s));
 }
 
-/// Sum over the stage's layers, of which the last c of l are recomputed.
+/// Sum over the stage's layers that pass in this direction. Frozen ones have no update, so their
+/// first forward is as the later ones.
 Expr StageTimeBuilder::layers_s(Direction direction, Microbatch which) const {
-  const Expr several = less(1.0, v_.l), any = less(0.0, v_.c), all = 1.0 - less(v_.c, v_.l);
+  if (role_.frozen_layers() == 0) return layers_s(direction, which, v_.l);
+  if (direction == Direction::backward)
+    return less(frozen(), v_.l) * layers_s(direction, which, max(trained_layers(), 1.0));
+  const Expr share = trained_layers() / v_.l;
+  return share * layers_s(direction, which, v_.l) +
+         (1.0 - share) * layers_s(direction, Microbatch::middle, v_.l);
+}
+
+/// Sum over so many layers, the stage's last ones, of which the last c are recomputed.
+Expr StageTimeBuilder::layers_s(Direction direction, Microbatch which, const Expr& layers) const {
+  const Expr c = role_.frozen_layers() == 0 ? v_.c : min(v_.c, layers);
+  const Expr several = less(1.0, layers), any = less(0.0, c), all = 1.0 - less(c, layers);
   const LayerCosts last = select(any, recomputed_, full_), first = select(all, recomputed_, full_);
   // Between the first and the last one:
-  const Expr recomputed = v_.c - any - several * all, full = v_.l - 1.0 - several - recomputed;
+  const Expr recomputed = c - any - several * all, full = layers - 1.0 - several - recomputed;
   return full * layer_s(direction, which, full_, 0.0, 0.0) +
          recomputed * layer_s(direction, which, recomputed_, 0.0, 0.0) +
          several * layer_s(direction, which, first, 1.0, 0.0) +
@@ -264,6 +282,7 @@ Expr StageTimeBuilder::head_s(Direction direction, Microbatch which) const {
 
 /// Updates that no forward hides: the first block's, and beside an embedding's the first layer's.
 Expr StageTimeBuilder::first_updates_s() const {
+  if (role_.frozen > 0) return 0.0;
   const Load &embedding = embedding_.update, &block = block_.update;
   if (!role_.first) return block.read_s + block.in_s + block.moves_s + block.gather_s;
   Expr embedding_s = embedding.in_s + costs_.overlapped(embedding.moves_s, 0.0, block.in_s, 0.0);
@@ -289,7 +308,7 @@ Expr StageTimeBuilder::updates_ahead_s() const {
 
 Expr StageTimeBuilder::pass_s(Direction direction, Microbatch which) const {
   Expr sum = layers_s(direction, which);
-  if (role_.first) sum += embedding_s(direction, which);
+  if (has_embedding(direction)) sum += embedding_s(direction, which);
   if (role_.last) sum += head_s(direction, which);
   return sum;
 }
@@ -299,7 +318,8 @@ Expr StageTimeBuilder::pass_s(Direction direction, Microbatch which) const {
 void StageTimeBuilder::middle(TimeTerms& terms) const {
   const auto add = [&](std::vector<Term>& pass, Direction direction) {
     pass.push_back({"layers", layers_s(direction, Microbatch::middle)});
-    if (role_.first) pass.push_back({"embedding", embedding_s(direction, Microbatch::middle)});
+    if (has_embedding(direction))
+      pass.push_back({"embedding", embedding_s(direction, Microbatch::middle)});
     if (role_.last) pass.push_back({"head and loss", head_s(direction, Microbatch::middle)});
   };
   add(terms.forward_s, Direction::forward);
@@ -316,14 +336,15 @@ void StageTimeBuilder::ends(TimeTerms& terms) const {
   terms.last_s.push_back({"gradient reduction beside the last backward",
                           added_s(Direction::backward, Microbatch::last)});
   terms.ahead_s.push_back({"updates before the first input", updates_ahead_s()});
-  const Load& reduction = (role_.first ? embedding_ : block_).last_grads;
+  const Load& reduction = (role_.trains_embedding() ? embedding_ : block_).last_grads;
   terms.end_s.push_back(
       {"last gradient reduction", reduction.reduce_s + reduction.sums_s + reduction.out_s});
   // It stands before the next block's all-reduces, which wait for that block's last segment anyway.
   const Expr partial_s =
       costs_.tp_all_reduce(grad_bytes * model::layout_partial_elements(blocks_[1]));
   const Expr last_backward_s = costs_.segment(kinds_.back(), Pass::backward);
-  Expr exposed_s = v_.l * max(partial_s - last_backward_s, 0.0) + min(partial_s, last_backward_s);
+  Expr exposed_s =
+      trained_layers() * max(partial_s - last_backward_s, 0.0) + min(partial_s, last_backward_s);
   if (role_.last)
     exposed_s +=
         max(costs_.tp_all_reduce(grad_bytes * model::layout_partial_elements(blocks_.back())) -
@@ -334,26 +355,26 @@ void StageTimeBuilder::ends(TimeTerms& terms) const {
   const auto norm = [&](const model::Block& block) {
     return costs_.norm(grad_bytes * model::layout_elements(block) / v_.dp);
   };
-  Expr norms = v_.l * norm(blocks_[1]);
-  if (role_.first) norms += norm(blocks_.front());
+  Expr norms = trained_layers() * norm(blocks_[1]);
+  if (role_.trains_embedding()) norms += norm(blocks_.front());
   if (role_.last) norms += norm(blocks_.back());
   terms.last_s.push_back({"gradient norm", norms});
   terms.end_s.push_back(
       {"loss and norm of all ranks", costs_.world_all_reduce(2.0 * sizeof(double))});
-  if (role_.first)
+  if (role_.trains_embedding())
     terms.last_s.push_back(
         {"clearing table gradients",
          (1.0 - embedding_.grads_staged) *
              costs_.clear_or_add(grad_bytes * model::layout_elements(blocks_.front()))});
-  if (model_.tied_head && role_.last && !role_.first)
+  if (model_.tied_head && model_.trains(0) && role_.last && !role_.first)
     terms.last_s.push_back({"clearing tied gradients",
                             costs_.clear_or_add(grad_bytes * model::token_table_elements(model_))});
 }
 
 void StageTimeBuilder::tails(TimeTerms& terms) const {
   const auto backward_s = [&](Microbatch which) {
-    return role_.first ? tail_s(embedding_load(Direction::backward, which))
-                       : layer_tail_s(Direction::backward, which);
+    return role_.trains_embedding() ? tail_s(embedding_load(Direction::backward, which))
+                                    : layer_tail_s(Direction::backward, which);
   };
   // The last stage turns to its backward at once.
   if (!role_.last) {
@@ -371,9 +392,11 @@ void StageTimeBuilder::communication(TimeTerms& terms) const {
   const auto tp_s = [](const LayerCosts& layer) {
     return layer.forward_tp_s + layer.backward_tp_s + layer.inputs_tp_s;
   };
-  terms.communication_s.push_back(
-      {"over tp", (v_.l - v_.c) * tp_s(full_) + v_.c * tp_s(recomputed_)});
-  Load over_dp = v_.l * (2.0 * block_.weights + block_.grads);
+  const Expr c = min(v_.c, trained_layers());
+  terms.communication_s.push_back({"over tp", (trained_layers() - c) * tp_s(full_) +
+                                                  c * tp_s(recomputed_) +
+                                                  frozen() * full_.forward_tp_s});
+  Load over_dp = (v_.l + trained_layers()) * block_.weights + trained_layers() * block_.grads;
   if (role_.first) over_dp += embedding_.weights + embedding_.grads;
   if (role_.last) over_dp += head_.weights + head_.grads;
   terms.communication_s.push_back({"over dp", over_dp.gather_s + over_dp.reduce_s});

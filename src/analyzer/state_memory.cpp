@@ -8,12 +8,14 @@ StateMemory::StateMemory(const model::Config& model, StageRole role)
     : role_(role),
       tied_(model.tied_head && role.first && role.last),
       first_(role.first ? 0.0 : 1.0),
+      frozen_(role.frozen_layers()),
+      trained_(role.trains_embedding() ? 0.0 : 1.0 + role.frozen_layers()),
       late_(v_.sharded().grads) {
   const std::vector<model::Block> blocks = model::blocks(model);
   const double weight_bytes = model::weight_bytes(model.precision),
                optimizer_bytes = model::optimizer_bytes(model.precision);
-  const auto of_block = [&](const model::Block& block) {
-    const KeptState s = kept_state(block);
+  const auto of_block = [&](const model::Block& block, bool trains) {
+    const KeptState s = kept_state(block, trains);
     const double grad_bytes = model::grad_bytes;
     const Expr on_disk = role.disk ? s.disk_optimizer : Expr(0.0);
     return Bytes{.device = weight_bytes * (s.weights - s.host_weights) +
@@ -29,20 +31,24 @@ StateMemory::StateMemory(const model::Config& model, StageRole role)
                  .stepped_grads = grad_bytes * min(s.host_grads, s.optimizer),
                  .staged_moments = optimizer_bytes * s.offloaded_optimizer};
   };
-  if (role_.first) embedding_ = of_block(blocks.front());
-  layer_ = of_block(blocks[1]);
-  if (role_.last) head_ = of_block(blocks.back());
+  if (role_.first) embedding_ = of_block(blocks.front(), role.trains_embedding());
+  layer_ = of_block(blocks[1], true);
+  if (frozen_ > 0) frozen_layer_ = of_block(blocks[1], false);
+  if (role_.last) head_ = of_block(blocks.back(), true);
 }
 
 Expr StateMemory::of(Expr Bytes::*what, const Expr& block) const {
-  Expr bytes = layer_.*what * at_most(1.0, block) * at_most(block, v_.l);
+  Expr layer = layer_.*what;
+  if (frozen_ > 0) layer = select(at_most(block, double(frozen_)), frozen_layer_.*what, layer);
+  Expr bytes = layer * at_most(1.0, block) * at_most(block, v_.l);
   if (role_.first) bytes += embedding_.*what * at_most(0.0, block) * less(block, 1.0);
   if (role_.last) bytes += head_.*what * less(v_.l, block) * at_most(block, v_.l + 1.0);
   return bytes;
 }
 
 Expr StateMemory::sum(Expr Bytes::*what) const {
-  Expr bytes = v_.l * layer_.*what;
+  Expr bytes = (v_.l - double(frozen_)) * layer_.*what;
+  if (frozen_ > 0) bytes += double(frozen_) * frozen_layer_.*what;
   if (role_.first) bytes += embedding_.*what;
   if (role_.last) bytes += head_.*what;
   return bytes;
@@ -79,11 +85,14 @@ Expr StateMemory::weights_of_pass(const Expr& block) const {
 /// backward; after the last microbatch's, nothing.
 Expr StateMemory::weights_beside_backward(const Expr& block, const Expr& microbatches_left) const {
   const Expr own = less(0.0, block) * of(&Bytes::whole_weights, block);
-  const Expr next = less(1.0, block) * of(&Bytes::whole_weights, block - 1.0);
-  const Expr again = role_.first ? embedding_.whole_weights : Expr(0.0);
+  const Expr next = less(1.0 + frozen_, block) * of(&Bytes::whole_weights, block - 1.0);
+  Expr again = role_.first ? embedding_.whole_weights : Expr(0.0);
+  if (!role_.first && frozen_ > 0) again = frozen_layer_.whole_weights;
+  // Beside a head that is tied to it the table is there already.
+  if (tied_ && role_.frozen > 0) again = at_most(block, v_.l) * again;
   const Expr last =
-      less(first_, v_.l) * less(0.0, v_.p) * less(0.0, microbatches_left) * layer_.whole_weights;
-  const Expr around = at_most(block, first_) * select(less(v_.p, microbatches_left), again, last);
+      less(trained_, v_.l) * less(0.0, v_.p) * less(0.0, microbatches_left) * layer_.whole_weights;
+  const Expr around = at_most(block, trained_) * select(less(v_.p, microbatches_left), again, last);
   return own + tied_weights(block) + next + around;
 }
 
@@ -97,8 +106,13 @@ Expr StateMemory::before_next_microbatch(const Expr& block) const {
 Expr StateMemory::beside_first_forward(const Expr& block) const {
   const Expr next = block + 1.0, after = block + 2.0;
   const Expr of_first = at_most(block, first_) * of(&Bytes::staged_moments, block);
-  return weights_of_pass(block) + of(&Bytes::whole_weights, next) +
-         of(&Bytes::whole_weights, after) + of_first + of(&Bytes::staged_moments, next) +
+  Expr ahead = of(&Bytes::whole_weights, next) + of(&Bytes::whole_weights, after);
+  // What is frozen is not updated, and so comes right before its forward, but where the update of
+  // the block behind it comes before.
+  if (role_.frozen > 0)
+    ahead = select(less(after, trained_), of(&Bytes::whole_weights, next),
+                   select(less(next, trained_), of(&Bytes::whole_weights, after), ahead));
+  return weights_of_pass(block) + ahead + of_first + of(&Bytes::staged_moments, next) +
          of(&Bytes::staged_moments, after) + of(&Bytes::stepped_grads, after) +
          at_most(v_.l, block) * tied_weights(next) +
          less(0.0, v_.p) * before_next_microbatch(block);
@@ -134,16 +148,16 @@ Expr StateMemory::beside_forward_after_backward(const Expr& block) const {
   const Expr arriving = at_most(last, block) * (1.0 - lone_layer()) * of(&Bytes::host_grads, last);
   return weights_of_pass(block) + next + arriving +
          first * left_by_first_block(less(v_.p + 2.0, v_.G)) +
-         second * late_ * of(&Bytes::host_grads, first_);
+         second * late_ * of(&Bytes::host_grads, trained_);
 }
 
-/// Gradients of the stage's first block, whose backward came just before; when that is `later` than
-/// the first microbatch's, a share of the sum too.
+/// Gradients of the first block that is trained, whose backward came just before; when that is
+/// `later` than the first microbatch's, a share of the sum too.
 Expr StateMemory::left_by_first_block(const Expr& later) const {
-  return late_ * of(&Bytes::whole_grads, first_) +
+  return late_ * of(&Bytes::whole_grads, trained_) +
          select(late_,
-                later * of(&Bytes::host_grads, first_) + of(&Bytes::host_grads, first_ + 1.0),
-                of(&Bytes::host_grads, first_));
+                later * of(&Bytes::host_grads, trained_) + of(&Bytes::host_grads, trained_ + 1.0),
+                of(&Bytes::host_grads, trained_));
 }
 
 Expr StateMemory::left_by_backward(const Expr& block) const {

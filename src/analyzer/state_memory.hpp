@@ -75,9 +75,11 @@ class StateMemory {
   StageRole role_;
   bool tied_;  ///< the head reads the embedding's table, on this stage
   Variables v_;
-  Expr first_;  ///< number of the stage's first block
-  Expr late_;   ///< gradients are reduced in every microbatch, and so kept for one pass more
-  Bytes embedding_, layer_, head_;
+  Expr first_;    ///< number of the stage's first block
+  int frozen_;    ///< layers that are not trained: 1 to that number
+  Expr trained_;  ///< number of the first block that is
+  Expr late_;     ///< gradients are reduced in every microbatch, and so kept for one pass more
+  Bytes embedding_, layer_, frozen_layer_, head_;
 };
 
 }  // namespace brume::analyzer

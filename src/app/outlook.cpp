@@ -126,6 +126,7 @@ Outlook outlook(const deck::Deck& deck, const model::Config& model,
                   .flops_per_s = plan.global_batch * model::flops_per_sequence(model) / iteration_s,
                   .peak_flops_per_s = peak_flops_per_s(plan, model, machine),
                   .steps = steps_of(deck, model),
+                  .frozen = model::frozen_text(model),
                   .account = schedule::account(plan, model, machine)};
   for (const plan::Stage& stage : plan.stages) {
     const hardware::Profile& profile = machine.profile(stage.group);
@@ -159,6 +160,7 @@ std::string text(const Outlook& outlook, const plan::Plan& plan) {
                          outlook.hours() * devices);
   if (!lines.ends_with('\n')) lines += "\n";
   for (const std::string& speed : outlook.float8) lines += "fp8     " + speed + "\n";
+  if (!outlook.frozen.empty()) lines += "frozen  " + outlook.frozen + "\n";
   return lines;
 }
 

@@ -354,8 +354,11 @@ void say_missing(const deck::Deck& deck) {
 
 int check(const DeckOptions& options) {
   const deck::Deck deck = load_deck(options.deck, options.sets);
-  require_groups_fit(deck, model::config(deck.model, deck.training.precision));
+  const model::Config model = model::config(deck.model, deck.training.precision);
+  require_groups_fit(deck, model);
   print(deck::schema().write(deck, true));
+  if (const std::string frozen = model::frozen_text(model); !frozen.empty())
+    log::info("frozen: {}", frozen);
   say_missing(deck);
   return 0;
 }

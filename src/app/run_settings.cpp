@@ -47,7 +47,7 @@ void require_groups_fit(const deck::Deck& deck, const model::Config& model) {
   for (const model::Block& block : model::blocks(model))
     for (const model::Parameter& parameter : block.parameters) names.push_back(parameter.name);
   for (const deck::ParameterGroupKeys& group : deck.training.optimizer.groups) {
-    const auto fits = [&](const std::string& name) { return engine::fits(group.pattern, name); };
+    const auto fits = [&](const std::string& name) { return model::fits(group.pattern, name); };
     require(std::ranges::any_of(names, fits), Failure::input,
             "training.optimizer.groups: the pattern '{}' fits no parameter of the model, whose "
             "names go from {} to {}",

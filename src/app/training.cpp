@@ -117,6 +117,8 @@ class Training {
               format_count(double(model::num_parameters(run_.model))),
               format_count(double(run_.train_data->num_windows()) * run_.model.seq_len),
               format_seconds(simulation.iteration_s));
+    if (const std::string frozen = model::frozen_text(run_.model); !frozen.empty())
+      log::info("frozen: {}", frozen);
     return simulation.iteration_s;
   }
 

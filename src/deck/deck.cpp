@@ -330,6 +330,9 @@ Deck resolved(Deck deck, const Document& document) {
   }
 
   check_cluster(deck.cluster, document, deck.analysis.mist());
+  const auto is_frozen = [](const ParameterGroupKeys& group) { return group.frozen; };
+  check(!deck.analysis.mist() || std::ranges::none_of(deck.training.optimizer.groups, is_frozen),
+        "analysis.conventions", "\"mist\" counts all parameters as trained: freeze none");
   if (deck.analysis.mist())
     check(!deck.cluster.all_groups()[0].profile.empty(), "cluster.profile",
           "must name a profile, for analysis.conventions = \"mist\"");
@@ -351,6 +354,7 @@ Deck resolved(Deck deck, const Document& document) {
   check(data.weights.empty() || data.weights.size() == data.files.size(), "data.weights",
         fmt::format("must be one a file, found {} for {}", data.weights.size(), data.files.size()));
   model.isolated = data.documents == "isolate";
+  model.groups = deck.training.optimizer.groups;
   check(!deck.output.directory.empty(), "output.directory", "must name a directory, found \"\"");
   return deck;
 }

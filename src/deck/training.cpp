@@ -19,7 +19,11 @@ const Schema<ParameterGroupKeys>& parameter_group_schema() {
           .key("weight_decay", &ParameterGroupKeys::weight_decay,
                {.help = "of all that fit, also of norms and biases; left out: as without a group",
                 .min = 0,
-                .if_given = true});
+                .if_given = true})
+          .key("frozen", &ParameterGroupKeys::frozen,
+               {.help = "they stay as they are; where they are the first blocks as a whole "
+                        "(\"embedding.*\", \"layers.[0-9].*\"), without gradients, optimizer "
+                        "state and a backward"});
   return schema;
 }
 
@@ -132,6 +136,11 @@ void check_training(const TrainingKeys& training, const Checker& check) {
           "training.optimizer.warmup_steps",
           fmt::format("must be at most steps = {} less decay_steps = {}, found {}", training.steps,
                       optimizer.decay_steps, optimizer.warmup_steps));
+  for (const ParameterGroupKeys& group : optimizer.groups)
+    check(!group.frozen || (group.lr_scale == 1.0 && group.weight_decay < 0.0),
+          "training.optimizer.groups",
+          fmt::format("what is frozen has neither lr_scale nor weight_decay, but '{}' has",
+                      group.pattern));
   check(optimizer.beta1 < 1.0, "training.optimizer.beta1", "must be below 1");
   check(optimizer.beta2 < 1.0, "training.optimizer.beta2", "must be below 1");
 }

@@ -192,7 +192,7 @@ void ComputeOf<Storage>::optimizer_step(const Operands& o, const StepScalars& st
       for (const model::Piece& piece : pieces.layout.pieces) {
         const std::int64_t first = std::max({piece.first, grads.first, m.first});
         const std::int64_t end = std::min({piece.first + piece.elements, grads.end, m.end});
-        if (first >= end) continue;
+        if (first >= end || pieces.parameter(piece).frozen) continue;
         const UpdateRule& rule = pieces.rules[std::size_t(piece.parameter)];
         adamw.lr = step.adamw.lr * rule.lr_scale;
         adamw.weight_decay = rule.weight_decay;
@@ -216,8 +216,8 @@ void ComputeOf<Storage>::accumulate(const Operands& o) const {
         part(o.data(Role::destination, i), o.elements(Role::destination, i)));
 }
 
-/// Squares of this rank's part of a block's gradients: each element of the model is counted on one
-/// rank.
+/// Squares of this rank's part of a block's gradients: each element of the model that is trained is
+/// counted on one rank.
 template <class Storage>
 void ComputeOf<Storage>::norm(const Operands& o) const {
   double* totals = o.data<double>(Role::totals);
@@ -229,8 +229,8 @@ void ComputeOf<Storage>::norm(const Operands& o) const {
   const BlockPieces& pieces = blocks_.at(o.block());
   const Elements<> grads = o.part_of_block(Role::grads, 0);
   for (const model::Piece& piece : pieces.layout.pieces) {
-    const model::Parameter& parameter = pieces.block.parameters[std::size_t(piece.parameter)];
-    if (!parameter.splits(tp_) && place_.tp_rank != 0) continue;
+    const model::Parameter& parameter = pieces.parameter(piece);
+    if (parameter.frozen || (!parameter.splits(tp_) && place_.tp_rank != 0)) continue;
     const std::int64_t first = std::max(piece.first, grads.first);
     const std::int64_t end = std::min(piece.first + piece.elements, grads.end);
     if (first < end) kernels::sum_squares(grads.cut(first, end), Write::accumulate, totals + 1);

@@ -58,6 +58,10 @@ class ComputeOf final : public Compute {
     model::Layout layout;
     std::vector<UpdateRule> rules;  ///< of the block's parameters
     std::map<std::string, const model::Piece*, std::less<>> by_suffix;
+
+    const model::Parameter& parameter(const model::Piece& piece) const {
+      return block.parameters[std::size_t(piece.parameter)];
+    }
   };
   /// A linear layer, and the columns of its input or output that are its own.
   struct Linear {

@@ -123,14 +123,16 @@ void ComputeOf<Storage>::loss(const Operands& o, const StepScalars& step) const 
 
 template <class Storage>
 void ComputeOf<Storage>::head_backward(const Operands& o) const {
-  // A tied table's gradient was cleared: the embedding adds to it too.
-  const bool tied = o.task.find(Role::grads, 1) != nullptr;
+  // A tied table's gradient was cleared: the embedding adds to it too. A frozen one has none.
+  const bool tied = o.task.find(Role::weights, 1) != nullptr;
+  const bool trains_table = !tied || o.task.find(Role::grads, 1) != nullptr;
   const Matrix d_input = stream(o, Role::gradient);
   const Matrix d_logits = logits(o, d_input.extent(0));
   const Matrix normed = rows(o.data<Storage>(Role::workspace), d_input.extent_int(0), hidden_);
   norm_again(o, "norm", normed);
-  kernels::linear_backward_weight<Storage>(d_logits, normed, tied ? Write::accumulate : o.write(),
-                                           head_table_grads(o));
+  if (trains_table)
+    kernels::linear_backward_weight<Storage>(d_logits, normed, tied ? Write::accumulate : o.write(),
+                                             head_table_grads(o));
   kernels::linear_backward_input<Storage>(d_logits, head_table(o), Write::replace, normed);
   norm_backward(o, "norm", normed, ConstMatrix(), d_input);
 }

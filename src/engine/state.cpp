@@ -30,18 +30,18 @@ struct Range {
 };
 
 /// Adds the part of each piece that lies in `range`. This rank writes the parameters that it
-/// `owns`.
+/// `owns`, which are those of the masters where there are some. What is frozen has weights only.
 template <typename Owns>
 void add_range(std::vector<Slab>& slabs, const model::Block& block, const model::Layout& layout,
-               const char* kind, const Range& range, Owns&& owns) {
+               std::string_view kind, const Range& range, Owns&& owns) {
   for (const model::Piece& piece : layout.pieces) {
     const std::int64_t begin = std::max(range.first, piece.first);
     const std::int64_t end = std::min(range.first + range.elements, piece.first + piece.elements);
-    if (begin >= end) continue;
-    const std::int64_t skipped = begin - range.first;
     const model::Parameter& parameter = block.parameters[std::size_t(piece.parameter)];
+    if (begin >= end || (parameter.frozen && kind != "weight")) continue;
+    const std::int64_t skipped = begin - range.first;
     slabs.push_back({.name = parameter.name,
-                     .kind = kind,
+                     .kind = std::string(kind),
                      .global_shape = parameter.shape,
                      .offset = piece.offset,
                      .shape = piece.shape,
@@ -54,7 +54,7 @@ void add_range(std::vector<Slab>& slabs, const model::Block& block, const model:
                      .storage = range.storage,
                      .disk = range.disk,
                      .disk_byte = range.disk_byte + skipped * std::int64_t(sizeof(float)),
-                     .owned = range.rounded == nullptr && owns(piece.parameter)});
+                     .owned = owns(piece.parameter)});
   }
 }
 
@@ -148,10 +148,14 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
     const auto add = [&](const char* kind, Range range) {
       add_range(all, block, layout, kind, range, owns);
     };
+    const bool has_master = rounds && model.trains(buffer.block);
     const bool on_disk = buffer.tier == schedule::Tier::disk;
     std::byte* const bytes = on_disk || !arena ? nullptr : arena->at(buffer);
     if (weights && rounds) {
-      if (arena) add("weight", {buffer.first_element, elements, nullptr, bytes, model.precision});
+      if (arena || !has_master)
+        add_range(all, block, layout, "weight",
+                  {buffer.first_element, elements, nullptr, bytes, model.precision},
+                  [&](int parameter) { return !has_master && owns(parameter); });
       continue;
     }
     const std::vector<const char*> kinds = weights  ? std::vector{"weight"}

@@ -143,7 +143,6 @@ std::optional<CheckpointInfo> find_checkpoint(comm::Communicator& world,
 struct CheckpointReader::Impl {
   Manifest manifest;
   std::map<Tensor, std::vector<StoredSlab>> sources;
-  bool has_moments = false;
   std::set<int> verified{};  ///< files, by rank
 
   Copies plan_copies(std::vector<Slab>& slabs) const;
@@ -154,11 +153,11 @@ Copies CheckpointReader::Impl::plan_copies(std::vector<Slab>& slabs) const {
   Copies copies;
   for (Slab& slab : slabs) {
     require(is_sound(slab), Failure::bug, "a slab of {} lies outside its tensor", slab.name);
-    if (slab.kind != "weight" && !has_moments) {
+    const auto found = sources.find({slab.name, slab.kind});
+    if (slab.kind != "weight" && found == sources.end()) {
       fill_with_zeros(slab);
       continue;
     }
-    const auto found = sources.find({slab.name, slab.kind});
     require(found != sources.end(), Failure::storage, "{}: holds no {} of {}",
             manifest.info.directory.string(), slab.kind, slab.name);
     add_copies(copies, slab, found->second, manifest);
@@ -173,8 +172,6 @@ CheckpointReader::CheckpointReader(const CheckpointInfo& info)
   require(my.manifest.info.step == info.step, Failure::storage, "{}: holds step {}, expected {}",
           info.directory.string(), my.manifest.info.step, info.step);
   my.sources = sources_by_tensor(my.manifest);
-  for (const auto& [tensor, sources] : my.sources)
-    my.has_moments = my.has_moments || tensor.second != "weight";
 }
 
 CheckpointReader::~CheckpointReader() = default;

@@ -1,8 +1,10 @@
 /// @file Sizes of a model: from deck keys, as text, and what follows from them.
 #include <fmt/format.h>
+#include <fnmatch.h>
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numbers>
 #include <string_view>
 #include <utility>
@@ -60,6 +62,33 @@ std::vector<LayerKind> layer_kinds(const std::vector<std::string>& names) {
   return kinds;
 }
 
+/// Whether the first group that fits a parameter freezes it.
+bool is_frozen(const std::vector<deck::ParameterGroupKeys>& groups, const std::string& name) {
+  const auto group = std::ranges::find_if(
+      groups, [&](const deck::ParameterGroupKeys& one) { return fits(one.pattern, name); });
+  return group != groups.end() && group->frozen;
+}
+
+/// Sets what the groups freeze. @throws Error(input) where that is all
+void freeze(Config& config, const std::vector<deck::ParameterGroupKeys>& groups) {
+  if (std::ranges::none_of(groups, &deck::ParameterGroupKeys::frozen)) return;
+  bool trains = false;
+  for (const Block& block : blocks(config)) {
+    std::vector<std::string> frozen;
+    for (const Parameter& one : block.parameters)
+      if (is_frozen(groups, one.name)) frozen.push_back(one.name);
+    if (!trains && frozen.size() == block.parameters.size()) {
+      ++config.frozen_blocks;
+      continue;
+    }
+    trains = trains || frozen.size() < block.parameters.size();
+    std::ranges::copy(frozen, std::back_inserter(config.frozen_parameters));
+  }
+  require(trains, Failure::input,
+          "training.optimizer.groups: all parameters are frozen, so there is nothing to train");
+  std::ranges::sort(config.frozen_parameters);
+}
+
 RopeScaling rope_scaling(const deck::RopeScalingKeys& keys) {
   using Kind = RopeScaling::Kind;
   return {.kind = keys.kind == "linear"   ? Kind::linear
@@ -72,6 +101,10 @@ RopeScaling rope_scaling(const deck::RopeScalingKeys& keys) {
 }
 
 }  // namespace
+
+bool fits(const std::string& pattern, const std::string& name) {
+  return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+}
 
 const char* name(Family family) {
   switch (family) {
@@ -117,35 +150,36 @@ Config config(const deck::ModelKeys& keys, std::string_view precision) {
                         : keys.family == "gemma"  ? Family::gemma
                                                   : Family::gpt;
   const int usual_norms = family == Family::falcon ? 1 : 2;
-  const Config config{.family = family,
-                      .num_layers = keys.num_layers,
-                      .hidden_size = keys.hidden_size,
-                      .num_heads = keys.num_heads,
-                      .num_kv_heads = keys.num_kv_heads,
-                      .head_size = keys.head_dim,
-                      .ffn_size = keys.ffn_size == 0 ? 4 * keys.hidden_size : keys.ffn_size,
-                      .seq_len = keys.seq_len,
-                      .vocab_size = keys.vocab_size,
-                      .tied_head = keys.tied_head,
-                      .qkv_bias = keys.qkv_bias,
-                      .linear_bias = keys.linear_bias,
-                      .layer_norms = keys.layer_norms == 0 ? usual_norms : keys.layer_norms,
-                      .qk_norm = keys.qk_norm,
-                      .parallel_residual = keys.parallel_residual,
-                      .norm_eps = keys.norm_eps,
-                      .rope_theta = keys.rope_theta,
-                      .rotary_size = keys.rotary_dim,
-                      .rope_scaling = rope_scaling(keys.rope_scaling),
-                      .window = keys.window,
-                      .layer_kinds = layer_kinds(keys.layer_kinds),
-                      .window_rope_theta = keys.window_rope_theta,
-                      .query_scalar = keys.query_scalar,
-                      .attention_cap = keys.attention_cap,
-                      .logits_cap = keys.logits_cap,
-                      .init_std = keys.init_std,
-                      .isolated = keys.isolated,
-                      .precision = model::precision(precision)};
+  Config config{.family = family,
+                .num_layers = keys.num_layers,
+                .hidden_size = keys.hidden_size,
+                .num_heads = keys.num_heads,
+                .num_kv_heads = keys.num_kv_heads,
+                .head_size = keys.head_dim,
+                .ffn_size = keys.ffn_size == 0 ? 4 * keys.hidden_size : keys.ffn_size,
+                .seq_len = keys.seq_len,
+                .vocab_size = keys.vocab_size,
+                .tied_head = keys.tied_head,
+                .qkv_bias = keys.qkv_bias,
+                .linear_bias = keys.linear_bias,
+                .layer_norms = keys.layer_norms == 0 ? usual_norms : keys.layer_norms,
+                .qk_norm = keys.qk_norm,
+                .parallel_residual = keys.parallel_residual,
+                .norm_eps = keys.norm_eps,
+                .rope_theta = keys.rope_theta,
+                .rotary_size = keys.rotary_dim,
+                .rope_scaling = rope_scaling(keys.rope_scaling),
+                .window = keys.window,
+                .layer_kinds = layer_kinds(keys.layer_kinds),
+                .window_rope_theta = keys.window_rope_theta,
+                .query_scalar = keys.query_scalar,
+                .attention_cap = keys.attention_cap,
+                .logits_cap = keys.logits_cap,
+                .init_std = keys.init_std,
+                .isolated = keys.isolated,
+                .precision = model::precision(precision)};
   check(config);
+  freeze(config, keys.groups);
   return config;
 }
 

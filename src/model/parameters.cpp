@@ -1,4 +1,7 @@
 /// @file Blocks, their parameters, and how these lie in flat buffers.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -158,9 +161,11 @@ std::vector<Block> blocks(const Config& config) {
     blocks.push_back(layer_block(config, layer));
   blocks.push_back(head_block(config));
   std::int64_t next = 0;
-  for (Block& block : blocks)
-    for (Parameter& parameter : block.parameters) {
+  for (std::size_t i = 0; i < blocks.size(); ++i)
+    for (Parameter& parameter : blocks[i].parameters) {
       parameter.first_index = next;
+      parameter.frozen = !config.trains(int(i)) ||
+                         std::ranges::binary_search(config.frozen_parameters, parameter.name);
       next += parameter.elements();
     }
   return blocks;
@@ -233,6 +238,25 @@ std::int64_t num_parameters(const Config& config) {
   for (const Block& block : blocks(config))
     for (const Parameter& parameter : block.parameters) sum += parameter.elements();
   return sum;
+}
+
+std::string frozen_text(const Config& config) {
+  std::int64_t within = 0, of_blocks = 0;
+  const std::vector<Block> all = blocks(config);
+  for (std::size_t i = 0; i < all.size(); ++i)
+    for (const Parameter& parameter : all[i].parameters)
+      if (parameter.frozen) (config.trains(int(i)) ? within : of_blocks) += parameter.elements();
+  if (within + of_blocks == 0) return "";
+  std::vector<std::string> parts;
+  if (of_blocks > 0)
+    parts.push_back(fmt::format(
+        "embedding{} without gradients, optimizer state and backward",
+        config.frozen_blocks > 1 ? " to " + all[std::size_t(config.frozen_blocks) - 1].name : ""));
+  if (within > 0)
+    parts.push_back(
+        fmt::format("{} only stay as they are, and save no memory", format_count(double(within))));
+  return fmt::format("{} of {} parameters: {}", format_count(double(within + of_blocks)),
+                     format_count(double(num_parameters(config))), fmt::join(parts, "; "));
 }
 
 float initial_value(const Parameter& parameter, std::int64_t element, std::uint64_t seed) {

@@ -315,11 +315,15 @@ double flops_per_sequence(const Config& config) {
     for (SegmentKind kind : kinds)
       for (const Operator& op : segment(whole, kind).operators)
         if (is_product(op.kind) || op.kind == OperatorKind::attention)
-          flops += times * op.share * 3.0 * op.forward_flops.evaluate({{"b", 1.0}, {"tp", 1.0}});
+          flops += times * op.share * op.forward_flops.evaluate({{"b", 1.0}, {"tp", 1.0}});
   };
-  for (const auto& [layer, count] : layer_counts(config))
-    add(segment_kinds(config, BlockKind::layer, layer), count);
-  add(segment_kinds(config, BlockKind::head), 1.0);
+  for (const auto& [kind, count] : layer_counts(config)) {
+    int trained = 0;
+    for (int layer = 0; layer < config.num_layers; ++layer)
+      trained += config.layer_kind(layer) == kind && config.trains(layer + 1);
+    add(segment_kinds(config, BlockKind::layer, kind), count + 2.0 * trained);
+  }
+  add(segment_kinds(config, BlockKind::head), 3.0);
   return flops;
 }
 

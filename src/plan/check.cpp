@@ -72,8 +72,12 @@ void check_mesh(const Plan& plan, int i, const hardware::NodeGroup& group) {
 
 /// Stages that lie on the same devices differ in their layers and in where they keep what, but not
 /// in how they are cut over these devices.
-void check_chunks(const Plan& plan) {
+void check_chunks(const Plan& plan, const model::Config& model) {
   if (plan.chunks == 1) return;
+  require(model.frozen_blocks == 0, Failure::input,
+          "plan: chunks = {} is not for models whose first blocks are frozen: their stages have no "
+          "backward to wait for",
+          plan.chunks);
   require(plan.num_stages() % plan.chunks == 0 && plan.pipeline_size() > 1, Failure::input,
           "plan: chunks = {} must divide its {} stages into at least 2 that have devices of their "
           "own",
@@ -161,7 +165,7 @@ void check_split(const Plan& plan, const model::Config& model) {
 void check(const Plan& plan, const model::Config& model, const hardware::Cluster& cluster) {
   require(!plan.stages.empty(), Failure::input, "plan: it needs at least one stage");
   check_ranges(plan);
-  check_chunks(plan);
+  check_chunks(plan, model);
   check_layers(plan, model);
   check_meshes(plan, cluster);
   check_replicas(plan);

@@ -107,7 +107,7 @@ std::vector<OperatorPrice> operator_prices(const plan::Plan& plan, const model::
                           operator_time(model, profile, op, true, values)});
     const double elements = model::layout_elements(model::blocks(model)[1]).evaluate(values);
     const std::int64_t shard =
-        std::llround(plan::kept_state(plan::state_knobs(s), elements).optimizer);
+        std::llround(plan::kept_state(plan::state_knobs(s), elements, true).optimizer);
     const hardware::Time update = update_time(profile, shard);
     prices.push_back({on + "update of a layer",
                       model::name(model::OperatorKind::adamw),

@@ -184,6 +184,9 @@ Grid::Grid(const model::Config& model, const hardware::Machine& machine, const D
 Grid::~Grid() = default;
 
 Grid::Role& Grid::role(analyzer::StageRole wanted) {
+  // How much of a stage among others is frozen depends on the stages before it, which a seat does
+  // not know: it counts as trained, until a plan is predicted.
+  if (wanted.first && wanted.last) wanted.frozen = model_.frozen_blocks;
   auto& role = roles_[wanted];
   if (!role) {
     const auto e = analyzer::stage_expressions(model_, machine_, wanted);

@@ -10,18 +10,27 @@
 namespace brume::tuner {
 namespace {
 
-/// A segment, and how many of it a sequence goes through.
-std::vector<std::pair<model::SegmentKind, int>> parts_of(const model::Config& model) {
-  std::map<model::SegmentKind, int> count;
-  const auto add = [&](model::BlockKind block, model::LayerKind layer, int times) {
-    for (const model::SegmentKind kind : model::segment_kinds(model, block, layer))
-      count[kind] += times;
-  };
-  add(model::BlockKind::embedding, model::LayerKind::full, 1);
-  for (const auto& [layer, layers] : model::layer_counts(model))
-    add(model::BlockKind::layer, layer, layers);
-  add(model::BlockKind::head, model::LayerKind::full, 1);
-  return {count.begin(), count.end()};
+/// A segment, and how many of it a sequence goes through, forward and backward.
+struct Segments {
+  model::SegmentKind kind;
+  int forwards, backwards;
+};
+std::vector<Segments> parts_of(const model::Config& model) {
+  std::map<model::SegmentKind, Segments> count;
+  const std::vector<model::Block> blocks = model::blocks(model);
+  for (int i = 0; i < int(blocks.size()); ++i) {
+    const model::Block& block = blocks[std::size_t(i)];
+    const bool is_layer = block.kind == model::BlockKind::layer;
+    const auto layer = is_layer ? model.layer_kind(block.layer) : model::LayerKind::full;
+    for (const model::SegmentKind kind : model::segment_kinds(model, block.kind, layer)) {
+      Segments& of = count.try_emplace(kind, Segments{kind, 0, 0}).first->second;
+      ++of.forwards;
+      of.backwards += model.trains(i);
+    }
+  }
+  std::vector<Segments> all;
+  for (const auto& entry : count) all.push_back(entry.second);
+  return all;
 }
 
 }  // namespace
@@ -37,14 +46,15 @@ double least_work_s(const std::vector<Frame>& frames, const model::Config& model
         known.try_emplace(std::tuple(layout.group, layout.microbatch, layout.tp));
     for (std::size_t i = 0; fresh && i < parts.size(); ++i) {
       const auto seconds = [&](price::Pass pass) {
-        return price::segment_s(model, machine.profile(layout.group), parts[i].first, pass,
+        return price::segment_s(model, machine.profile(layout.group), parts[i].kind, pass,
                                 layout.microbatch, layout.tp);
       };
-      const double pieces = parts[i].first == model::SegmentKind::head
+      const double pieces = parts[i].kind == model::SegmentKind::head
                                 ? head_pieces.evaluate({{"b", layout.microbatch}})
                                 : 1.0;
-      entry->second.push_back(parts[i].second * pieces * layout.tp / layout.microbatch *
-                              (seconds(price::Pass::forward) + seconds(price::Pass::backward)));
+      entry->second.push_back(pieces * layout.tp / layout.microbatch *
+                              (parts[i].forwards * seconds(price::Pass::forward) +
+                               parts[i].backwards * seconds(price::Pass::backward)));
     }
     return entry->second;
   };

@@ -1,5 +1,7 @@
 #include "context.hpp"
 
+#include <algorithm>
+
 namespace brume::schedule {
 
 Context::Context(const plan::Plan& plan_, const model::Config& model_, int rank_,
@@ -42,6 +44,7 @@ bool Context::recomputes(int index) const {
 
 bool Context::offloads(int index) const {
   if (!is_layer(index) || stage_of(index).act_offload_ratio == 0.0 || !trains()) return false;
+  if (!trains_block(index)) return false;
   // The last layer of the last stage is needed again at once: moving it out and back saves nothing.
   return !is_head(index + 1);
 }
@@ -53,7 +56,8 @@ bool Context::begins_pass(const Slot& slot) const {
 
 bool Context::ends_pass(const Slot& slot) const {
   return (slot.kind == Slot::Kind::forward && slot.block == range(slot.block).last) ||
-         (slot.kind == Slot::Kind::backward && slot.block == range(slot.block).first);
+         (slot.kind == Slot::Kind::backward &&
+          slot.block == std::max(range(slot.block).first, model.frozen_blocks));
 }
 
 bool Context::receives(const Slot& slot) const {
@@ -63,7 +67,7 @@ bool Context::receives(const Slot& slot) const {
 
 bool Context::sends(const Slot& slot) const {
   const bool forward = slot.kind == Slot::Kind::forward;
-  return ends_pass(slot) && !(forward ? is_head(slot.block) : slot.block == 0);
+  return ends_pass(slot) && (forward ? !is_head(slot.block) : passes_gradient_on(slot.block));
 }
 
 }  // namespace brume::schedule

@@ -64,6 +64,9 @@ struct Context {
   bool offloads(int index) const;
 
   bool trains() const { return options.mode == Mode::train; }
+  bool trains_block(int index) const { return model.trains(index); }
+  /// Whether a gradient goes on from a block, to the one before it or to the stage before.
+  bool passes_gradient_on(int index) const { return index > 0 && trains_block(index - 1); }
   bool holds_first_stage() const { return place.stage == 0; }
   bool holds_last_stage() const { return stages.back() == plan.num_stages() - 1; }
   bool runs_ahead() const {

@@ -47,7 +47,7 @@ std::vector<Operand> Gradients::use_in_update(int block) {
 void Gradients::begin(const Slot& slot) {
   if (context_.is_layer(slot.block) || context_.is_head(slot.block)) make(slot, slot.block);
   // A tied head on the same stage is the first to add to the table.
-  if (!context_.is_layer(slot.block) &&
+  if (!context_.is_layer(slot.block) && context_.trains_block(0) &&
       context_.is_head(slot.block) == context_.tied_within_stage())
     make(slot, 0);
 }

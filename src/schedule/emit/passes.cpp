@@ -176,7 +176,8 @@ void Passes::run_backward(const Slot& slot, SegmentKind kind, int piece) {
                             : updates(Role::gradient, gradient));
   if (head && context_.model.tied_head) {
     operands.push_back(reads(Role::weights, stores_.tied.use(stores_.weights), 1));
-    operands.push_back(updates(Role::grads, stores_.tied.use(stores_.gradients), 1));
+    if (context_.trains_block(0))
+      operands.push_back(updates(Role::grads, stores_.tied.use(stores_.gradients), 1));
   }
   add_documents(operands, slot, kind);
   build_.add(slot, Operation::backward, std::move(operands),

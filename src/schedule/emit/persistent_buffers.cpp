@@ -27,24 +27,26 @@ BlockState make_block(const Context& context, ProgramBuilder& build, int block) 
   const plan::Stage& stage = context.stage_of(block);
   const model::Layout layout =
       model::layout(context.block(block), stage.tp, context.place.tp_rank, stage.dp);
-  const plan::KeptState<double> kept =
-      plan::kept_state(plan::state_knobs(stage), double(layout.elements));
+  const plan::KeptState<double> kept = plan::kept_state(
+      plan::state_knobs(stage), double(layout.elements), context.trains_block(block));
   const std::int64_t count = layout.elements / stage.shard_ranks();
   const Range whole{0, layout.elements},
       shard{plan::shard_place(stage, context.place.dp_rank).shard * count, count};
   const auto range = [&](bool is_sharded) { return is_sharded ? shard : whole; };
+  const bool trains = context.trains_block(block);
+  const auto trained = [&](Range of) { return trains ? of : Range{of.first, 0}; };
   const Range updated = range(context.sharded.optimizer);
-  return {
-      .whole = whole,
-      .shard = updated,
-      .partial_elements = layout.partial_elements,
-      .weights =
-          keep(build, block, Content::weights, range(context.sharded.weights), kept.host_weights),
-      .grads = keep(build, block, Content::grads, range(context.sharded.grads), kept.host_grads),
-      .moments = keep(build, block, Content::optimizer, updated, kept.offloaded_optimizer,
-                      kept.disk_optimizer),
-      .weights_staged = kept.weights_staged > 0.0,
-      .grads_staged = kept.grads_staged > 0.0};
+  return {.whole = whole,
+          .shard = updated,
+          .partial_elements = layout.partial_elements,
+          .weights = keep(build, block, Content::weights, range(context.sharded.weights),
+                          kept.host_weights),
+          .grads = keep(build, block, Content::grads, trained(range(context.sharded.grads)),
+                        kept.host_grads),
+          .moments = keep(build, block, Content::optimizer, trained(updated),
+                          kept.offloaded_optimizer, kept.disk_optimizer),
+          .weights_staged = kept.weights_staged > 0.0,
+          .grads_staged = kept.grads_staged > 0.0};
 }
 
 }  // namespace
@@ -66,7 +68,7 @@ PersistentBuffers::PersistentBuffers(const Context& context, ProgramBuilder& bui
     };
     tied_weights =
         tied("tied.weights", Content::weights, model::weight_bytes(context.model.precision));
-    tied_grads = tied("tied.grads", Content::grads, model::grad_bytes);
+    if (context.trains_block(0)) tied_grads = tied("tied.grads", Content::grads, model::grad_bytes);
   }
 
   const auto rest = [&](const char* name, Content content, std::int64_t bytes) {

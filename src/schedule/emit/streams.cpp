@@ -82,6 +82,7 @@ BufferId Streams::scatter(const Slot& slot, BufferId part, std::string_view what
 /// the next segment needs all tokens and nobody keeps a shard, so it stays in place, and what
 /// computes meanwhile finds no bytes to wait for.
 void Streams::sum_gradient(const Slot& slot, bool last_segment) {
+  if (last_segment && !context_.passes_gradient_on(slot.block)) return;
   if (last_segment && context_.ends_pass(slot)) {
     put(slot, scatter(slot, use(slot), "gradient"));
   } else if (context_.stage.tp > 1) {

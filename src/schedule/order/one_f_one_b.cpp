@@ -1,5 +1,7 @@
 #include "order.hpp"
 
+#include <algorithm>
+
 namespace brume::schedule {
 
 std::vector<plan::Pass> passes(const plan::Plan& plan, int first, const Options& options) {
@@ -18,20 +20,23 @@ std::vector<plan::Pass> passes(const plan::Plan& plan, int first, const Options&
   return all;
 }
 
-std::vector<Slot> one_f_one_b(const plan::Plan& plan, int first, const Options& options) {
+std::vector<Slot> one_f_one_b(const plan::Plan& plan, int first, int frozen_blocks,
+                              const Options& options) {
   using Kind = Slot::Kind;
   std::vector<Slot> order;
   const auto forward = [&](int m, const plan::BlockRange& blocks) {
     const bool updates = m == 0 && options.mode == Mode::train;
-    if (updates)
+    const int trained = std::max(blocks.first, frozen_blocks);  // the first block that is, if any
+    if (updates && trained == blocks.first)
       order.insert(order.empty() ? order.end() : order.end() - 1, {Kind::update, 0, blocks.first});
     for (int block = blocks.first; block <= blocks.last; ++block) {
-      if (updates && block < blocks.last) order.push_back({Kind::update, 0, block + 1});
+      if (updates && block < blocks.last && trained <= block + 1)
+        order.push_back({Kind::update, 0, block + 1});
       order.push_back({Kind::forward, m, block});
     }
   };
   const auto backward = [&](int m, const plan::BlockRange& blocks) {
-    for (int block = blocks.last; block >= blocks.first; --block)
+    for (int block = blocks.last; block >= std::max(blocks.first, frozen_blocks); --block)
       order.push_back({Kind::backward, m, block});
   };
   for (const plan::Pass& pass : passes(plan, first, options)) {

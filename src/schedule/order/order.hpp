@@ -30,7 +30,10 @@ std::vector<plan::Pass> passes(const plan::Plan& plan, int first, const Options&
 /// The same, blocks inside. A block's update stands before the forward of the block before it, in
 /// the first microbatch, so what follows the update (all-gather, copies) has a block's time to
 /// finish.
-std::vector<Slot> one_f_one_b(const plan::Plan& plan, int first, const Options& options);
+///
+/// @param frozen_blocks  of the model, the first ones: they have forwards only
+std::vector<Slot> one_f_one_b(const plan::Plan& plan, int first, int frozen_blocks,
+                              const Options& options);
 
 /// A stream that leaves with the slot that ends a pass, or comes for the one that begins it.
 struct Exchange {

@@ -1,0 +1,77 @@
+#!/bin/sh
+# Frozen blocks: the same losses under plans of one stage, searched and given, and of two; a checkpoint without
+# their state, from which more of the model may be trained; less memory. Frozen parts of blocks train alike.
+set -eu
+. "$BRUME_REGRESSION_DIR/tiny_job.sh"
+. "$BRUME_REGRESSION_DIR/plans.sh"
+fail() { echo "$*"; exit 1; }
+losses() { h5dump -y -m %.17g -d /steps/loss "$1/run.h5" | sed -n '/DATA/,/}/p' | grep -oE '[0-9]+\.[0-9]+'; }
+same() { # <run> <run> <most>: losses within it, step by step
+  losses "$1" > a
+  losses "$2" > b
+  paste a b | awk -v most="$3" '{ d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > most) { print "differs:", $0; bad = 1 } n++ }
+    END { exit bad || n < 12 }' || fail "$1 and $2 differ"
+}
+sed '/^optimizer /d' "$deck" > usual.toml
+printf '\n[training.optimizer]\nlr = 3e-3\nwarmup_steps = 2\n' >> usual.toml
+usual=usual.toml
+frozen() { # <deck> <pattern>...
+  cp "$usual" "$1"
+  out=$1; shift
+  for pattern; do printf '\n[[training.optimizer.groups]]\npattern = "%s"\nfrozen = true\n' "$pattern" >> "$out"; done
+}
+frozen frozen.toml 'embedding.*' 'layers.[0-2].*'
+deck=frozen.toml
+knobs='zero_level = 3
+weight_offload_ratio = 0.5
+grad_offload_ratio = 0.5
+optim_offload_ratio = 0.5
+act_offload_ratio = 1.0
+ckpt_layers = 1'
+plan "$knobs" 4 - 2 2 > one.toml
+plan "$knobs" 2 - 1 2 2 - 2 1 > two.toml
+tiny_job --set output.directory=searched
+for name in one two; do
+  tiny_job --set output.directory=$name --plan $name.toml --steps 5
+  tiny_job --set output.directory=$name --plan $name.toml
+  same searched $name 1e-5
+done
+deck=$usual tiny_job --set output.directory=whole --steps 1
+[ "$(losses whole | head -1)" = "$(losses searched | head -1)" ] || fail "the first loss is another one"
+
+# What was not trained has no state in a checkpoint.
+kinds() { grep -o "\"$2[a-z0-9.]*\",\"[mv]\"" "$1/checkpoints/step-12/manifest.json" | wc -l; }
+[ "$(kinds searched layers.3)" -gt 0 ] && [ "$(kinds searched head)" -gt 0 ] || fail "moments are missing"
+[ "$(kinds searched layers.2)" -eq 0 ] && [ "$(kinds searched embedding)" -eq 0 ] || fail "frozen parameters have moments"
+
+# More is trained from a checkpoint on, in another precision too.
+frozen less.toml 'embedding.*'
+cp -r searched further
+deck=less.toml tiny_job --set output.directory=further --set training.steps=16 --set training.precision=bf16
+[ "$(losses further | wc -l)" -eq 16 ] || fail "does not go on with more trained"
+
+memory() { "$BRUME" analyze "$1" --set "$profile" --plan one.toml --json | sed -n 's/^ *"peak_backward_bytes": \([0-9]*\),*/\1/p'; }
+echo "memory $(memory frozen.toml) of $(memory "$usual")"
+[ "$(memory frozen.toml)" -lt "$(memory "$usual")" ] || fail "nothing was saved"
+
+# Parts of blocks: other plans train alike, and they have no moments.
+frozen parts.toml 'embedding.*' '*norm*' 'layers.2.*' '*.mlp.out.*'
+deck=parts.toml
+tiny_job --set output.directory=parts
+tiny_job --set output.directory=other --plan two.toml
+same parts other 1e-5
+[ "$(kinds parts layers.0.norm)" -eq 0 ] && [ "$(kinds parts layers.2)" -eq 0 ] || fail "frozen parts have moments"
+[ "$(kinds parts layers.0.att)" -gt 0 ] && [ "$(kinds parts layers.3.mlp.in)" -gt 0 ] || fail "moments are missing"
+deck=$usual
+tiny_job --set output.directory=parts --set training.steps=16
+[ "$(losses parts | wc -l)" -eq 16 ] || fail "does not go on with all trained"
+"$BRUME" check parts.toml 2>&1 | grep -q 'embedding without gradients, optimizer state and backward; .* only stay as they are' ||
+  fail "check does not say what is frozen"
+
+# Several stages are searched, too; then no bound is claimed.
+"$BRUME" plan frozen.toml --set "$profile" --set 'search.stages=[2]' > log 2>&1 || { cat log; fail "no plan of two stages"; }
+grep -q '^frozen ' log && ! grep -q "by the model's bound" log || { cat log; fail "what is said of two stages"; }
+frozen all.toml '*'
+code=0
+"$BRUME" plan all.toml --set "$profile" > log 2>&1 || code=$?
+[ $code -eq 2 ] && grep -q 'there is nothing to train' log || { cat log; fail "all was frozen"; }
