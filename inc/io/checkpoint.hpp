@@ -101,8 +101,10 @@ CheckpointInfo open_checkpoint(comm::Communicator& world, const std::filesystem:
 /// from it.
 class CheckpointReader {
  public:
+  /// @param checked  whether the job has checked all files just now, as open_checkpoint does: then
+  ///                 none is read twice
   /// @throws Error(storage)
-  explicit CheckpointReader(const CheckpointInfo& info);
+  explicit CheckpointReader(const CheckpointInfo& info, bool checked = false);
   ~CheckpointReader();
 
   /// Fills all slabs, owned or not. Each tensor must be covered completely; where the checkpoint

@@ -165,13 +165,14 @@ Copies CheckpointReader::Impl::plan_copies(std::vector<Slab>& slabs) const {
   return copies;
 }
 
-CheckpointReader::CheckpointReader(const CheckpointInfo& info)
+CheckpointReader::CheckpointReader(const CheckpointInfo& info, bool checked)
     : impl_(
           std::make_unique<Impl>(Impl{.manifest = read_manifest(info.directory), .sources = {}})) {
   Impl& my = *impl_;
   require(my.manifest.info.step == info.step, Failure::storage, "{}: holds step {}, expected {}",
           info.directory.string(), my.manifest.info.step, info.step);
   my.sources = sources_by_tensor(my.manifest);
+  for (int rank = 0; checked && rank < info.ranks; ++rank) my.verified.insert(rank);
 }
 
 CheckpointReader::~CheckpointReader() = default;
