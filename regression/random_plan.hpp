@@ -121,8 +121,8 @@ struct Split {
   int dp, tp, microbatch;
 };
 
-/// Chooses how far stages run ahead, puts some of what some stages offload on disk and lets some
-/// keep several replicas of what they shard; the generator stays as it is.
+/// Chooses how far stages run ahead, puts some of what some stages offload on disk, lets some keep
+/// several replicas of what they shard, and some store layers; the generator stays as it is.
 inline void choose_later_knobs(std::mt19937 random, plan::Plan& plan) {
   plan.run_ahead = pick(random, {1, 2});
   for (plan::Stage& stage : plan.stages) {
@@ -134,6 +134,10 @@ inline void choose_later_knobs(std::mt19937 random, plan::Plan& plan) {
     if (stage.zero_level > 0 && stage.dp % replicas == 0 && stage.dp > replicas)
       stage.replicas = replicas;
   }
+  for (plan::Stage& stage : plan.stages)
+    if (pick(random, {0, 1}) == 1)
+      stage.stored_layers =
+          std::uniform_int_distribution<int>(0, stage.layers - stage.ckpt_layers)(random);
 }
 
 /// A plan of stages that are cut so, with any number of layers and any combination of knobs.

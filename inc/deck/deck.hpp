@@ -153,6 +153,7 @@ struct SearchKeys {
   std::vector<int> zero_levels = {0, 1, 2, 3};
   bool shard_within_node = true;  ///< ZeRO may shard within each node, with replicas between them
   bool recompute = true;
+  bool store = true;           ///< layers may keep what selective recomputation makes again
   bool recompute_all = false;  ///< of conventions "mist": every layer in every plan
   std::vector<double> weight_offload = {0.0, 0.5, 1.0};
   std::vector<double> grad_offload = {0.0, 0.5, 1.0};

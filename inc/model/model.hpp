@@ -294,13 +294,25 @@ struct Operator {
   Expr backward_bytes;
   bool output_only = false;  ///< not needed where a layer's last segment is recomputed
   double share = 1.0;        ///< of FLOPs and time that is done: attention within a window
+  bool again = false;        ///< its backward makes its output again, unless that is kept
 };
+
+/// What of a layer its backward makes again.
+enum class Recompute {
+  none,       ///< nothing
+  selective,  ///< what is cheap: outputs of norms and of the MLP's activation, which no product and
+              ///< no attention makes
+  full        ///< all but the layer's input
+};
+inline constexpr Recompute all_recomputes[] = {Recompute::none, Recompute::selective,
+                                               Recompute::full};
 
 /// A tensor that a segment's forward keeps for its backward, beside its input.
 struct Saved {
   std::string name;
-  Expr elements;      ///< on one tp rank, in "b" and "tp"; none: it is not kept
-  int element_bytes;  ///< statistics are fp32 whatever the precision
+  Expr elements;       ///< on one tp rank, in "b" and "tp"; none: it is not kept
+  int element_bytes;   ///< statistics are fp32 whatever the precision
+  bool cheap = false;  ///< made again in a backward, but for Recompute::none
 
   Expr bytes() const { return double(element_bytes) * elements; }
 };
@@ -308,7 +320,7 @@ struct Saved {
 struct Segment {
   SegmentKind kind;
   std::vector<Operator> operators;
-  std::vector<Saved> saved;          ///< in the order in which kernels expect them
+  std::vector<Saved> saved;          ///< in the order in which kernels expect them; cheap ones last
   Expr forward_workspace_elements;   ///< scratch during forward, beside input, saved, output
   Expr backward_workspace_elements;  ///< scratch during backward, beside input, saved, d
                                      ///< output, d input
@@ -347,9 +359,9 @@ struct Kept {
 };
 
 /// What a layer keeps, in the order in which activation offload takes it, large tensors first: with
-/// ratio a the longest prefix that holds at most a of all bytes moves to the host. A recomputed
-/// layer keeps its input.
-std::vector<Kept> kept_tensors(const Config& config, bool recomputed,
+/// ratio a the longest prefix that holds at most a of all bytes moves to the host. A layer that is
+/// recomputed in full keeps its input.
+std::vector<Kept> kept_tensors(const Config& config, Recompute recompute,
                                LayerKind layer = LayerKind::full);
 
 /// Elements of the residual stream, b T C.

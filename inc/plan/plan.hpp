@@ -25,6 +25,9 @@ struct Stage {
   int zero_level = 0;   ///< 1 shards optimizer state over dp, 2 also gradients, 3 also weights
   int replicas = 1;     ///< of what is sharded, each over dp / replicas neighbouring ranks
   int ckpt_layers = 0;  ///< last layers of the stage whose activations are recomputed
+  /// First layers of the stage that keep all they can. The ones between are recomputed selectively:
+  /// outputs of norms and activations are made again.
+  int stored_layers = 0;
   double weight_offload_ratio = 0.0;  ///< shares that do not stay on the device
   double grad_offload_ratio = 0.0;
   double optim_offload_ratio = 0.0;

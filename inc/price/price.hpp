@@ -26,12 +26,14 @@ double task_s(const hardware::Profile& profile, double work_s, int tasks = 1);
 
 // --- what a rank computes -----------------------------------------------------------------------
 
-/// A recompute is a forward that does not make the output of a layer's last segment.
-enum class Pass { forward, backward, recompute };
+/// A recompute is a forward that does not make the output of a layer's last segment. A backward
+/// makes again what is cheap; of a layer that stores that (model::Recompute::none) it does not.
+enum class Pass { forward, backward, recompute, stored_backward };
 
 /// Seconds of one segment on one rank, without its tensor-parallel collectives: the sum of its
 /// operators, under tensor parallelism `1 + w` times as long, where `w` is what the slowest of `tp`
-/// ranks takes beyond their mean.
+/// ranks takes beyond their mean. What a stored backward does not make again takes as long as in
+/// the forward, at least as a copy: where products make it the forward's pass costs nothing.
 double segment_s(const model::Config& model, const hardware::Profile& profile,
                  model::SegmentKind kind, Pass pass, int microbatch, int tp);
 

@@ -298,20 +298,63 @@ TEST(Model, InitialValuesFollowSeedAndPlaceOnly) {
   EXPECT_NE(initial_value(qkv, 5, 7), initial_value(all[2].parameters[4], 5, 7));
 }
 
-// What a layer keeps is its segments' inputs, of each a shard, and all they save, each once.
+// What a layer keeps is its segments' inputs, of each a shard, and all they save, each once; what
+// is cheap to make again only where it is said to be stored.
 TEST(Model, KeptTensorsAreInputsAndSaved) {
   const std::map<std::string, double, std::less<>> values{{"b", 2.0}, {"tp", 2.0}};
+  const auto kept_bytes = [&](const Config& m, Recompute recompute) {
+    double kept = 0.0;
+    for (const Kept& tensor : kept_tensors(m, recompute)) kept += tensor.bytes.evaluate(values);
+    return kept;
+  };
   for (const Config& m : all_families()) {
-    double kept = 0.0, expected = 0.0;
-    for (const Kept& tensor : kept_tensors(m, false)) kept += tensor.bytes.evaluate(values);
+    double dear = 0.0, cheap = 0.0;
     for (SegmentKind kind : segment_kinds(m, BlockKind::layer)) {
-      expected += stream_bytes(m).evaluate(values) / 2.0;
-      for (const Saved& saved : segment(m, kind).saved) expected += saved.bytes().evaluate(values);
+      dear += stream_bytes(m).evaluate(values) / 2.0;
+      for (const Saved& saved : segment(m, kind).saved)
+        (saved.cheap ? cheap : dear) += saved.bytes().evaluate(values);
     }
-    EXPECT_EQ(kept, expected);
-    ASSERT_EQ(kept_tensors(m, true).size(), 1u);
-    EXPECT_EQ(kept_tensors(m, true)[0].bytes.evaluate(values), 4.0 * 2 * 10 * 24 / 2);
+    EXPECT_EQ(kept_bytes(m, Recompute::selective), dear);
+    EXPECT_EQ(kept_bytes(m, Recompute::none), dear + cheap);
+    ASSERT_EQ(kept_tensors(m, Recompute::full).size(), 1u);
+    EXPECT_EQ(kept_bytes(m, Recompute::full), 4.0 * 2 * 10 * 24 / 2);
   }
+}
+
+// By hand, of one token in bf16 on one rank: a norm's output takes C elements, the MLP's activation
+// F, what attention reads behind norms of queries and keys (H + 2 K) D.
+TEST(Model, CheapTensorsOfEachFamily) {
+  const std::map<std::string, double, std::less<>> values{{"b", 1.0}, {"tp", 1.0}};
+  const auto cheap = [&](Config m) {
+    m.precision = Precision::bf16;
+    double bytes = 0.0;
+    for (SegmentKind kind : segment_kinds(m, BlockKind::layer))
+      for (const Saved& saved : segment(m, kind).saved)
+        if (saved.cheap) bytes += saved.bytes().evaluate(values);
+    return bytes / m.seq_len;
+  };
+  Config m{.num_layers = 2,
+           .hidden_size = 64,
+           .num_heads = 4,
+           .num_kv_heads = 2,
+           .head_size = 20,
+           .ffn_size = 100,
+           .seq_len = 8,
+           .vocab_size = 30};
+  EXPECT_EQ(cheap(m), 2.0 * (2 * 64 + 100));  // gpt: two norms
+  m.family = Family::llama;
+  EXPECT_EQ(cheap(m), 2.0 * (2 * 64 + 100));
+  m.qk_norm = true;  // qwen3
+  EXPECT_EQ(cheap(m), 2.0 * (2 * 64 + 100 + (4 + 2 * 2) * 20));
+  m.qk_norm = false;
+  m.family = Family::gemma;
+  EXPECT_EQ(cheap(m), 2.0 * (2 * 64 + 100));
+  m.family = Family::falcon;
+  m.layer_norms = 1;
+  EXPECT_EQ(cheap(m), 2.0 * (64 + 100));
+  m.family = Family::neox;
+  m.layer_norms = 2;
+  EXPECT_EQ(cheap(m), 2.0 * (2 * 64 + 100));
 }
 
 // Of an attention segment's saved tensors only qkv and attended shrink with the precision.

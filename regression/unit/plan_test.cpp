@@ -140,6 +140,12 @@ TEST(PlanCheck, NamesWhatIsWrong) {
        "stage 1: replicas must be 1 where zero_level = 0 shards nothing"},
       {[](Plan& p) { p.stages[1].ckpt_layers = 3; },
        "stage 1: ckpt_layers must be from 0 to its 2 layers"},
+      {[](Plan& p) { p.stages[1].ckpt_layers = 1, p.stages[1].stored_layers = 2; },
+       "stage 1: stored_layers must be from 0 to the 1 of its layers that are not recomputed, "
+       "found "
+       "2"},
+      {[](Plan& p) { p.stages[1].stored_layers = -1; },
+       "stage 1: stored_layers must be at least 0, found -1"},
       {[](Plan& p) { p.stages[0].weight_offload_ratio = -0.5; },
        "weight_offload_ratio must be from 0 to 1"},
       {[](Plan& p) { p.stages[0].grad_offload_ratio = 2.0; },
@@ -259,6 +265,16 @@ TEST(Plan, ATableHasReplicasWhereThereAreAny) {
   EXPECT_EQ(table(plan).find("replicas"), std::string::npos);
   plan.stages[1].replicas = 2;
   EXPECT_NE(table(plan).find("ZeRO  replicas  recomputed"), std::string::npos) << table(plan);
+}
+
+TEST(Plan, StoredLayersAreWrittenWhereThereAreAny) {
+  Plan plan = sample();
+  plan.stages[0].ckpt_layers = 0;
+  EXPECT_EQ(text(plan).find("stored_layers"), std::string::npos) << text(plan);
+  EXPECT_EQ(table(plan).find("stored"), std::string::npos) << table(plan);
+  plan.stages[0].stored_layers = 2;
+  EXPECT_EQ(parse(text(plan), "plan.toml"), plan) << text(plan);
+  EXPECT_NE(table(plan).find("recomputed  stored"), std::string::npos) << table(plan);
 }
 
 // 2 x 15 tokens have halves, 1 x 15 have none.

@@ -91,7 +91,11 @@ inline plan::Plan random_plan(std::mt19937& random, int num_layers, int max_stag
                            .act_offload_ratio = pick<double>(random, {0.0, 0.0, 0.25, 0.5, 1.0})});
     next += layers;
   }
-  plan.run_ahead = 1 + int(std::mt19937(random)() % 2);
+  std::mt19937 later(random);  // what came before stays as it is
+  plan.run_ahead = 1 + int(later() % 2);
+  for (plan::Stage& stage : plan.stages)
+    if (later() % 2 == 0)
+      stage.stored_layers = int(later() % unsigned(stage.layers - stage.ckpt_layers + 1));
   return plan;
 }
 

@@ -109,5 +109,31 @@ TEST(Price, MeasuredProductsOfEightBitsAreTheirRows) {
   EXPECT_LT(mlp_s(model::Precision::bf16, profile).forward_s, none_s);  // other products
 }
 
+/// A layer's MLP in bf16: 2 x 32 tokens, a norm of 64, gelu of 256.
+double mlp_backward_s(const hardware::Profile& profile, Pass pass) {
+  const model::Config model{.num_layers = 2,
+                            .hidden_size = 64,
+                            .num_heads = 4,
+                            .ffn_size = 256,
+                            .seq_len = 32,
+                            .vocab_size = 100,
+                            .precision = model::Precision::bf16};
+  return segment_s(model, profile, model::SegmentKind::mlp, pass, 2, 1);
+}
+
+// The norm was measured; of gelu, which goes with its product, the forward takes nothing: a copy.
+TEST(Price, AStoredBackwardMakesNothingAgain) {
+  hardware::Profile profile = of_roofline();
+  profile.operators = {{"layer_norm", {64, 64}, 3e-6, 8e-6}, {"gelu", {64, 256}, 1e-12, 5e-6}};
+  const double copy_s = 2.0 * 2.0 * 64 * 256 / 1e11;
+  const double saved_s =
+      mlp_backward_s(profile, Pass::backward) - mlp_backward_s(profile, Pass::stored_backward);
+  EXPECT_NEAR(saved_s, 3e-6 + copy_s, 1e-15);
+  profile.operators[0].backward_s = 1e-6;  // no less than nothing is left
+  EXPECT_NEAR(
+      mlp_backward_s(profile, Pass::backward) - mlp_backward_s(profile, Pass::stored_backward),
+      1e-6 + copy_s, 1e-15);
+}
+
 }  // namespace
 }  // namespace brume::price

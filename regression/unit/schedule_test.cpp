@@ -286,6 +286,24 @@ TEST(Compile, KnobsAddTheirTasks) {
   EXPECT_EQ(count(plan, Operation::copy_out), blocks + 2);
 }
 
+// A stored layer keeps three tensors more: outputs of both norms and of gelu. An evaluation keeps
+// nothing for a backward.
+TEST(Compile, StoredLayersKeepWhatIsCheap) {
+  plan::Plan plan = small_plan(1, 2, 1, 2);
+  const auto saved = [&](Mode mode, int block) {
+    std::ptrdiff_t n = 0;
+    for (const Task& task : compile(plan, small_model(), 0, {.mode = mode}).tasks)
+      if (task.operation == Operation::forward && task.block == block && task.microbatch == 0)
+        n += std::ranges::count(task.operands, Role::saved, &Operand::role);
+    return n;
+  };
+  const std::ptrdiff_t selective = saved(Mode::train, 1), evaluated = saved(Mode::evaluate, 1);
+  plan.stages[0].stored_layers = 1;
+  EXPECT_EQ(saved(Mode::train, 1), selective + 3);
+  EXPECT_EQ(saved(Mode::train, 2), selective);
+  EXPECT_EQ(saved(Mode::evaluate, 1), evaluated);
+}
+
 /// Tasks of a kind on tensor-parallel ranks, for a block, in rank 0's Program.
 int count_tp(const plan::Plan& plan, Operation operation, int block) {
   int n = 0;

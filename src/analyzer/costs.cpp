@@ -18,7 +18,13 @@ using hardware::Profile;
 int whole(double number) { return int(std::lround(number)); }
 
 const char* word(Pass pass) {
-  return pass == Pass::forward ? "forward" : pass == Pass::backward ? "backward" : "recompute";
+  switch (pass) {
+    case Pass::forward: return "forward";
+    case Pass::backward: return "backward";
+    case Pass::recompute: return "recompute";
+    case Pass::stored_backward: return "stored_backward";
+  }
+  return "";
 }
 
 /// Whether a message between neighbouring stages of this mesh leaves the node. Stages that fill

@@ -18,11 +18,12 @@ using price::Pass;
 /// The plan variables that formulas name. What a rank keeps of its state takes its own
 /// (kept_state.hpp).
 struct Variables {
-  Expr l = Expr::variable("l"), c = Expr::variable("c"), b = Expr::variable("b"),
-       dp = Expr::variable("dp"), tp = Expr::variable("tp"), z = Expr::variable("z"),
-       a = Expr::variable("a"), ad = Expr::variable("ad"), p = Expr::variable("p"),
-       r = Expr::variable("r"), G = Expr::variable("G"), S = Expr::variable("S"),
-       n = Expr::variable("n"), m = Expr::variable("m"), R = Expr::variable("R");
+  Expr l = Expr::variable("l"), c = Expr::variable("c"), k = Expr::variable("k"),
+       b = Expr::variable("b"), dp = Expr::variable("dp"), tp = Expr::variable("tp"),
+       z = Expr::variable("z"), a = Expr::variable("a"), ad = Expr::variable("ad"),
+       p = Expr::variable("p"), r = Expr::variable("r"), G = Expr::variable("G"),
+       S = Expr::variable("S"), n = Expr::variable("n"), m = Expr::variable("m"),
+       R = Expr::variable("R");
 
   plan::Sharded<Expr> sharded() const { return plan::sharded(z, Expr(dp / R)); }
 };

@@ -7,7 +7,7 @@
 
 namespace brume::analyzer {
 
-using model::SegmentKind;
+using model::Recompute, model::SegmentKind;
 
 namespace {
 
@@ -31,10 +31,11 @@ LayerCosts by_part(const Of& of) {
           of(&LayerCosts::read_s)};
 }
 
-LayerCosts costs_of(const model::Config& model, const Costs& costs, bool recomputed,
+LayerCosts costs_of(const model::Config& model, const Costs& costs, Recompute recompute,
                     model::LayerKind kind_of_layer) {
   const std::vector<SegmentKind> kinds =
       model::segment_kinds(model, model::BlockKind::layer, kind_of_layer);
+  const Pass backward = recompute == Recompute::none ? Pass::stored_backward : Pass::backward;
   const Expr stream_bytes = model::stream_bytes(model);
   const double count = double(kinds.size());
   const auto all = [&](Pass pass) {
@@ -51,10 +52,10 @@ LayerCosts costs_of(const model::Config& model, const Costs& costs, bool recompu
     return costs.overlapped(alone_s, gather_s, 0.0, 0.0) - alone_s;
   };
   const Variables v;
-  const Expr moved = moved_bytes(model, recomputed, v.a);
-  const Expr to_disk = moved_bytes(model, recomputed, v.ad);
+  const Expr moved = moved_bytes(model, recompute, v.a);
+  const Expr to_disk = moved_bytes(model, recompute, v.ad);
   LayerCosts layer{.forward_s = all(Pass::forward),
-                   .backward_s = all(Pass::backward),
+                   .backward_s = all(backward),
                    .forward_tp_s = count * both_s,
                    .backward_tp_s = count * all_reduce_s,
                    .forward_wait_s = both_s,
@@ -63,14 +64,14 @@ LayerCosts costs_of(const model::Config& model, const Costs& costs, bool recompu
                    .arriving_tp_s = 0.0,
                    .inputs_tp_s = count * gather_s,
                    .beside_forward_s = beside(kinds.back(), Pass::forward),
-                   .beside_backward_s = beside(kinds.front(), Pass::backward),
+                   .beside_backward_s = beside(kinds.front(), backward),
                    .out_s = costs.copy_out(moved),
                    .in_s = costs.copy_in(moved),
                    .write_s = costs.disk_write(to_disk),
                    .read_s = costs.disk_read(to_disk)};
   for (SegmentKind kind : kinds)
-    if (kind != kinds.front()) layer.backward_s += beside(kind, Pass::backward);
-  if (recomputed) {
+    if (kind != kinds.front()) layer.backward_s += beside(kind, backward);
+  if (recompute == Recompute::full) {
     layer.backward_s += all(Pass::recompute);
     layer.backward_tp_s += (count - 1.0) * both_s;  // the last one's output is not made
     // The first segment is recomputed without waiting for the gradient, which is still on its way.
@@ -87,25 +88,27 @@ LayerCosts select(const Expr& condition, const LayerCosts& yes, const LayerCosts
   return by_part([&](Expr LayerCosts::*part) { return select(condition, yes.*part, no.*part); });
 }
 
-LayerCosts layer_costs(const model::Config& model, const Costs& costs, bool recomputed) {
+LayerCosts layer_costs(const model::Config& model, const Costs& costs, Recompute recompute) {
   const auto counts = model::layer_counts(model);
-  if (counts.size() == 1) return costs_of(model, costs, recomputed, counts[0].first);
+  if (counts.size() == 1) return costs_of(model, costs, recompute, counts[0].first);
   LayerCosts mean{};
   for (const auto& [kind, count] : counts) {
-    const LayerCosts one = costs_of(model, costs, recomputed, kind);
+    const LayerCosts one = costs_of(model, costs, recompute, kind);
     const double share = double(count) / model.num_layers;
     mean = by_part([&](Expr LayerCosts::*part) { return mean.*part + share * one.*part; });
   }
   return mean;
 }
 
-Expr moved_bytes(const model::Config& model, bool recomputed, const Expr& ratio) {
-  const auto bytes = [kept = model::kept_tensors(model, recomputed)](Arguments x) {
+Expr moved_bytes(const model::Config& model, Recompute recompute, const Expr& ratio) {
+  const auto bytes = [kept = model::kept_tensors(model, recompute)](Arguments x) {
     return plan::moved_tensors(kept, x[0], x[1], x[2]).bytes;
   };
   const Variables v;
-  return Expr::call(remembering(recomputed ? "moved_inputs" : "moved_activations", bytes),
-                    {ratio, v.b, v.tp});
+  const char* const name = recompute == Recompute::full   ? "moved_inputs"
+                           : recompute == Recompute::none ? "moved_stored"
+                                                          : "moved_activations";
+  return Expr::call(remembering(name, bytes), {ratio, v.b, v.tp});
 }
 
 }  // namespace brume::analyzer

@@ -21,10 +21,10 @@ struct LayerCosts {
 LayerCosts select(const Expr& condition, const LayerCosts& yes, const LayerCosts& no);
 
 /// The mean over the model's layers, where these differ in kind.
-LayerCosts layer_costs(const model::Config& model, const Costs& costs, bool recomputed);
+LayerCosts layer_costs(const model::Config& model, const Costs& costs, model::Recompute recompute);
 
 /// Bytes of a layer's saved tensors that activation offload moves, as plan::moved_tensors has it.
 /// @param ratio  act_offload_ratio; act_disk_ratio for those on disk
-Expr moved_bytes(const model::Config& model, bool recomputed, const Expr& ratio);
+Expr moved_bytes(const model::Config& model, model::Recompute recompute, const Expr& ratio);
 
 }  // namespace brume::analyzer

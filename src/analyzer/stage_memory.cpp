@@ -13,14 +13,27 @@ using model::SegmentKind;
 struct SegmentBytes {
   SegmentBytes(const model::Config& model, SegmentKind kind) {
     const model::Segment segment = model::segment(model, kind);
-    for (const model::Saved& tensor : segment.saved) saved += tensor.bytes();
+    for (const model::Saved& tensor : segment.saved)
+      (tensor.cheap ? cheap : saved) += tensor.bytes();
     forward = segment.forward_workspace_bytes();
     backward = segment.backward_workspace_bytes();
   }
-  Expr saved, forward, backward;  ///< kept tensors, workspace of each pass
+  Expr saved;              ///< kept tensors, but for
+  Expr cheap = 0.0;        ///< those that a stored layer keeps, too
+  Expr forward, backward;  ///< workspace of each pass
 };
 
-/// Builds the peaks of one stage role. Layers are numbered 1..l; the last c are recomputed. `j`
+/// Bytes of a layer, by what its backward makes again.
+struct LayerBytes {
+  Expr stored, selective, recomputed;
+};
+
+LayerBytes operator-(const LayerBytes& a, const LayerBytes& b) {
+  return {a.stored - b.stored, a.selective - b.selective, a.recomputed - b.recomputed};
+}
+
+/// Builds the peaks of one stage role. Layers are numbered 1..l; of the first k all is stored, the
+/// last c are recomputed. `j`
 /// below is a layer's number as an expression, so that the same formula serves every candidate for
 /// the peak.
 class StageMemoryBuilder {
@@ -29,11 +42,6 @@ class StageMemoryBuilder {
   MemoryExpressions build() const;
 
  private:
-  /// What offload moves of a layer's activations, or of these what goes to the disk.
-  struct Moved {
-    Expr full, recomputed;
-  };
-
   Expr persistent_bytes() const;
 
   Expr is_recomputed(const Expr& j) const { return less(v_.l - v_.c, j); }
@@ -43,12 +51,19 @@ class StageMemoryBuilder {
   Expr has_backward() const {
     return role_.last || role_.frozen_layers() == 0 ? Expr(1.0) : less(frozen(), v_.l);
   }
-  /// Of the layers that have one, those that keep all, and those that are recomputed.
-  Expr num_full() const { return max(v_.l - v_.c - frozen(), 0.0); }
-  Expr num_recomputed() const { return min(v_.c, v_.l - frozen()); }
+  /// Of the first `count` layers those that have a backward.
+  Expr trained(const Expr& count) const {
+    return role_.frozen_layers() == 0 ? count : max(count - frozen(), 0.0);
+  }
+  Expr is_stored(const Expr& j) const { return at_most(j, v_.k); }
+  Expr of_layer(const Expr& j, const LayerBytes& bytes) const;
+  Expr of_last_layer(const LayerBytes& bytes) const;
+  Expr of_layers_before(const Expr& j, const LayerBytes& bytes) const;
+  Expr of_all_layers(const LayerBytes& bytes) const;
+  std::vector<Expr> turning_points() const;
   Expr moved(const Expr& j) const { return moved(j, moved_); }
-  Expr moved(const Expr& j, const Moved& bytes) const;
-  Expr moved_in_flight(const Moved& bytes) const;
+  Expr moved(const Expr& j, const LayerBytes& bytes) const;
+  Expr moved_in_flight(const LayerBytes& bytes) const;
   Expr host_bytes() const;
   Expr kept_before(const Expr& j) const;
   /// Whether messages have a whole pass to travel (schedule's README).
@@ -85,10 +100,10 @@ class StageMemoryBuilder {
   Expr stream_, shard_;  ///< of all tokens, and of those that a tensor-parallel rank keeps
   Expr shared_;          ///< 1 with tensor parallelism, else 0
   Expr ahead_;           ///< an input that is brought together before it is needed, else 0
-  Expr full_kept_;
-  Moved moved_, to_disk_;
-  Expr table_elements_;  ///< of this rank's part of the token table
-  double weight_bytes_;  ///< of an element
+  LayerBytes kept_;
+  LayerBytes moved_, to_disk_;  ///< what offload moves of these, and of that what goes to the disk
+  Expr table_elements_;         ///< of this rank's part of the token table
+  double weight_bytes_;         ///< of an element
 };
 
 StageMemoryBuilder::StageMemoryBuilder(const model::Config& model, StageRole role)
@@ -100,14 +115,56 @@ StageMemoryBuilder::StageMemoryBuilder(const model::Config& model, StageRole rol
       shard_(model::stream_shard_bytes(model)),
       shared_(less(1.0, v_.tp)),
       ahead_(shared_ * stream_),
-      moved_{moved_bytes(model, false, v_.a), moved_bytes(model, true, v_.a)},
       table_elements_(model::token_table_elements(model)),
       weight_bytes_(model::weight_bytes(model.precision)) {
+  Expr cheap = 0.0;
   for (SegmentKind kind : model::segment_kinds(model, model::BlockKind::layer)) {
     segments_.emplace_back(model, kind);
-    full_kept_ += shard_ + segments_.back().saved;
+    kept_.selective += shard_ + segments_.back().saved;
+    cheap += segments_.back().cheap;
   }
-  if (role.disk) to_disk_ = {moved_bytes(model, false, v_.ad), moved_bytes(model, true, v_.ad)};
+  kept_.stored = kept_.selective + cheap;
+  kept_.recomputed = shard_;
+  const auto bytes = [&](const Expr& ratio) {
+    using enum model::Recompute;
+    return LayerBytes{moved_bytes(model, none, ratio), moved_bytes(model, selective, ratio),
+                      moved_bytes(model, full, ratio)};
+  };
+  moved_ = bytes(v_.a);
+  if (role.disk) to_disk_ = bytes(v_.ad);
+}
+
+// --- layers of three kinds ----------------------------------------------------------------------
+
+Expr StageMemoryBuilder::of_layer(const Expr& j, const LayerBytes& bytes) const {
+  return select(is_recomputed(j), bytes.recomputed,
+                select(is_stored(j), bytes.stored, bytes.selective));
+}
+
+Expr StageMemoryBuilder::of_last_layer(const LayerBytes& bytes) const {
+  const Expr all = of_layer(v_.l, bytes);
+  return role_.frozen_layers() == 0 ? all : less(frozen(), v_.l) * all;
+}
+
+/// Of layers 1..j-1 that have a backward.
+Expr StageMemoryBuilder::of_layers_before(const Expr& j, const LayerBytes& bytes) const {
+  const Expr full = v_.l - v_.c;  // the first layers, which are not recomputed
+  const Expr first = role_.frozen_layers() == 0 ? full : max(full, frozen());
+  return trained(min(j - 1.0, v_.k)) * (bytes.stored - bytes.selective) +
+         trained(min(j - 1.0, full)) * bytes.selective +
+         max(j - 1.0 - first, 0.0) * bytes.recomputed;
+}
+
+Expr StageMemoryBuilder::of_all_layers(const LayerBytes& bytes) const {
+  const Expr recomputed = role_.frozen_layers() == 0 ? v_.c : min(v_.c, v_.l - frozen());
+  return trained(v_.k) * (bytes.stored - bytes.selective) + trained(v_.l - v_.c) * bytes.selective +
+         recomputed * bytes.recomputed;
+}
+
+/// Beside the last layers, those at which what is kept begins to grow more slowly: there a peak can
+/// lie.
+std::vector<Expr> StageMemoryBuilder::turning_points() const {
+  return {v_.l - v_.c, v_.l - v_.c + 1.0, v_.k, v_.k + 1.0, Expr(1.0 + frozen())};
 }
 
 // --- what lives from step to step ---------------------------------------------------------------
@@ -126,37 +183,32 @@ Expr StageMemoryBuilder::persistent_bytes() const {
 // --- a microbatch on its way ---------------------------------------------------------------------
 
 /// What offload moves of layer j. The last layer of the last stage stays.
-Expr StageMemoryBuilder::moved(const Expr& j, const Moved& bytes) const {
-  const Expr of_layer = select(is_recomputed(j), bytes.recomputed, bytes.full);
-  const Expr exists = at_most(1.0 + frozen(), j);
-  return exists * (role_.last ? less(j, v_.l) * of_layer : of_layer);
+Expr StageMemoryBuilder::moved(const Expr& j, const LayerBytes& bytes) const {
+  const Expr exists = at_most(1.0 + frozen(), j), all = of_layer(j, bytes);
+  return exists * (role_.last ? less(j, v_.l) * all : all);
 }
 
 /// What layers 1..j-1 keep on the device for one microbatch, once their copies are done.
 Expr StageMemoryBuilder::kept_before(const Expr& j) const {
-  const Expr full = max(min(j - 1.0, v_.l - v_.c) - frozen(), 0.0);
-  const Expr recomputed = max(j - 1.0 - max(v_.l - v_.c, frozen()), 0.0);
-  const Expr kept = full * (full_kept_ - moved_.full) + recomputed * (shard_ - moved_.recomputed);
-  if (!role_.last) return kept;
-  const Expr last =
-      less(frozen(), v_.l) * select(is_recomputed(v_.l), moved_.recomputed, moved_.full);
-  return kept + less(v_.l, j) * last;
+  const Expr kept = of_layers_before(j, kept_ - moved_);
+  return role_.last ? kept + less(v_.l, j) * of_last_layer(moved_) : kept;
 }
 
 /// Layer j in forward, the largest of its segments: the layer's input, what the segments so far
 /// kept, scratch, and the output, which with tensor parallelism takes the place of the input that
 /// was brought together.
 Expr StageMemoryBuilder::forward_peak(const Expr& j) const {
+  const Expr stored = is_stored(j);
   Expr kept = shard_, full = 0.0, recomputed = 0.0, passed = 0.0;
   for (const SegmentBytes& segment : segments_) {
     const Expr own = segment.saved + segment.forward + stream_;
-    full = max(full, kept + own);
+    full = max(full, kept + own + stored * segment.cheap);
     // A recomputed layer has let go of what earlier segments saved, but for its input.
     const Expr input = &segment == &segments_.front() ? Expr(0.0) : (1.0 - shared_) * shard_;
     recomputed = max(recomputed, shard_ + own + input);
     // A frozen one has let go of that, too.
     passed = max(passed, own + (&segment == &segments_.front() ? shard_ : input));
-    kept += segment.saved + shard_;
+    kept += segment.saved + stored * segment.cheap + shard_;
   }
   const Expr trained = select(is_recomputed(j), recomputed, full);
   return role_.frozen_layers() == 0 ? trained : select(at_most(j, frozen()), passed, trained);
@@ -174,10 +226,10 @@ Expr StageMemoryBuilder::ahead_of_next(const Expr& left, const Expr& arriving) c
 ///
 /// @param next  what is brought together for the next block
 Expr StageMemoryBuilder::backward_peak(const Expr& j, const Expr& next) const {
-  const Expr beyond_shard = shared_ * (stream_ - shard_);
+  const Expr beyond_shard = shared_ * (stream_ - shard_), stored = is_stored(j);
   Expr kept = 0.0, backward = 0.0, again = 0.0, beside = next;
   for (const SegmentBytes& segment : segments_) {
-    kept += shard_ + segment.saved;
+    kept += shard_ + segment.saved + stored * segment.cheap;
     backward = max(backward, kept + beyond_shard + segment.backward + beside);
     // The last segment's output is not made again.
     again = max(again,
@@ -256,9 +308,8 @@ Expr StageMemoryBuilder::first_forward() const {
   Expr peak = state_.at_first_update();
   // The first input arrives beside the update of the block that needs it.
   if (!role_.first && !role_.last) peak += at_most(v_.l, 1.0) * shard_;
-  // Where recomputed layers begin, what is kept grows more slowly, or not at all.
-  for (const Expr& j : {v_.l, v_.l - 1.0, v_.l - 2.0, v_.l - v_.c, v_.l - v_.c + 1.0, Expr(1.0)})
-    peak = max(peak, at_most(j, v_.l) * layer(j));
+  for (const Expr& j : {v_.l, v_.l - 1.0, v_.l - 2.0}) peak = max(peak, layer(j));
+  for (const Expr& j : turning_points()) peak = max(peak, at_most(j, v_.l) * layer(j));
   if (role_.first) peak = max(peak, state_.beside_first_forward(0.0) + stream_ + shared_ * shard_);
   const Expr before_last = v_.l + (role_.last ? 0.0 : -1.0);
   return max(peak, kept_before(before_last) + shard_ + state_.at_last_update());
@@ -401,9 +452,8 @@ Expr StageMemoryBuilder::highest_backward() const {
     return at_most(1.0 + frozen(), j) * at_most(j, v_.l) * peak;
   };
   Expr peak = all(v_.l);
-  for (const Expr& j :
-       {v_.l - 1.0, v_.l - 2.0, v_.l - v_.c, v_.l - v_.c + 1.0, Expr(1.0 + frozen())})
-    peak = max(peak, all(j));
+  for (const Expr& j : {v_.l - 1.0, v_.l - 2.0}) peak = max(peak, all(j));
+  for (const Expr& j : turning_points()) peak = max(peak, all(j));
   if (role_.last) peak = max(peak, head_backward());
   if (role_.trains_embedding()) peak = max(peak, embedding_backward());
   return peak;
@@ -413,8 +463,8 @@ MemoryExpressions StageMemoryBuilder::build() const {
   const Expr persistent = persistent_bytes();
   const Expr later = less(1.0, v_.G);  // there is a microbatch after the first
   Expr forward = first_forward();
-  // What is kept grows up to the last layer, but more slowly where recomputed layers begin.
-  for (const Expr& j : {v_.l, v_.l - 1.0, v_.l - v_.c, v_.l - v_.c + 1.0, Expr(1.0)})
+  for (const Expr& j : {v_.l, v_.l - 1.0}) forward = max(forward, later * steady_forward(j));
+  for (const Expr& j : turning_points())
     forward = max(forward, later * at_most(j, v_.l) * steady_forward(j));
   if (role_.first) {
     // In the warm-up what the microbatch before sent is still on its way.
@@ -443,11 +493,9 @@ MemoryExpressions StageMemoryBuilder::build() const {
 // --- below the device ---------------------------------------------------------------------------
 
 /// Of all microbatches, where most of it is away from the device.
-Expr StageMemoryBuilder::moved_in_flight(const Moved& bytes) const {
-  const Expr of_microbatch = num_full() * bytes.full + num_recomputed() * bytes.recomputed;
-  if (role_.last)
-    return of_microbatch -
-           less(frozen(), v_.l) * select(is_recomputed(v_.l), bytes.recomputed, bytes.full);
+Expr StageMemoryBuilder::moved_in_flight(const LayerBytes& bytes) const {
+  const Expr of_microbatch = of_all_layers(bytes);
+  if (role_.last) return of_microbatch - of_last_layer(bytes);
   // The oldest microbatch's last layers are back on the device when the newest one's arrive.
   const Expr last = moved(v_.l, bytes), back = last + min(last, moved(v_.l - 1.0, bytes));
   Expr times_back = less(0.0, v_.p);
@@ -466,12 +514,12 @@ Expr StageMemoryBuilder::moved_in_flight(const Moved& bytes) const {
 Expr StageMemoryBuilder::host_bytes() const {
   const Expr stays = state_.host_bytes();
   if (!role_.disk) return stays + moved_in_flight(moved_);
-  const Moved here{moved_.full - to_disk_.full, moved_.recomputed - to_disk_.recomputed};
-  const Expr layer = max(less(v_.c, v_.l) * to_disk_.full, to_disk_.recomputed);
+  const LayerBytes here = moved_ - to_disk_;
+  const Expr layer = max(less(0.0, v_.k) * at_most(v_.l - v_.c, v_.k) * to_disk_.stored,
+                         max(less(v_.k + v_.c, v_.l) * to_disk_.selective, to_disk_.recomputed));
   const Expr layers = max(v_.l - frozen() - (role_.last ? 1.0 : 0.0), 0.0);  // that move
   const Expr in_passes = moved_in_flight(here) + (min(layers, 2.0) + less(0.0, v_.p)) * layer;
-  const Expr first_pass =
-      num_full() * here.full + num_recomputed() * here.recomputed - moved(v_.l, here);
+  const Expr first_pass = of_all_layers(here) - of_last_layer(here);
   const Expr in_updates = max(state_.through_host_first(), state_.through_host_last() + first_pass +
                                                                min(v_.l - 1.0, 2.0) * layer);
   return stays + max(in_passes, in_updates);

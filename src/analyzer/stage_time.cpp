@@ -30,6 +30,8 @@ class StageTimeBuilder {
                const Expr& last) const;
   Load layer_load(Direction direction, Microbatch which, const LayerCosts& layer, const Expr& first,
                   const Expr& last) const;
+  LayerCosts first_layer(const Expr& layers, const Expr& stored, const Expr& recomputed) const;
+  LayerCosts last_layer(const Expr& layers, const Expr& stored, const Expr& recomputed) const;
   Expr layers_s(Direction direction, Microbatch which) const;
   Expr layers_s(Direction direction, Microbatch which, const Expr& layers) const;
   bool has_embedding(Direction direction) const {
@@ -69,7 +71,7 @@ class StageTimeBuilder {
   std::vector<SegmentKind> kinds_;  ///< of a layer
   double weight_bytes_;             ///< of an element
   BlockCosts embedding_, block_, head_;
-  LayerCosts full_, recomputed_;
+  LayerCosts stored_, selective_, recomputed_;
   Expr embedding_forward_s_, embedding_backward_s_, head_forward_s_, head_backward_s_;
   Expr arriving_s_, leaving_s_;  ///< over tp, where a gradient comes from or goes to another stage,
                                  ///< beyond its all-reduce
@@ -86,8 +88,9 @@ StageTimeBuilder::StageTimeBuilder(const model::Config& model, const hardware::M
   embedding_ = block_costs(model, costs_, blocks_.front(), role.trains_embedding() || !role.first);
   block_ = block_costs(model, costs_, blocks_[1]);
   head_ = block_costs(model, costs_, blocks_.back());
-  full_ = layer_costs(model, costs_, false);
-  recomputed_ = layer_costs(model, costs_, true);
+  stored_ = layer_costs(model, costs_, model::Recompute::none);
+  selective_ = layer_costs(model, costs_, model::Recompute::selective);
+  recomputed_ = layer_costs(model, costs_, model::Recompute::full);
   const auto segment_s = [&](SegmentKind kind, Pass pass) { return costs_.segment(kind, pass); };
   const Expr stream_bytes = model::stream_bytes(model);
   const Expr gather_s = costs_.tp_all_gather(stream_bytes);
@@ -120,7 +123,7 @@ Load StageTimeBuilder::weights_of_head() const {
 /// How much of the copies out of the last stage is left when its last forward over a layer is done:
 /// they go on beside the head's passes.
 Expr StageTimeBuilder::left_out_s() const {
-  const LayerCosts last = select(less(0.0, v_.c), recomputed_, full_);
+  const LayerCosts last = last_layer(v_.l, v_.k, v_.c);
   return less(1.0, v_.l) * max(last.out_s - last.forward_s - last.forward_tp_s, 0.0);
 }
 
@@ -193,6 +196,18 @@ Expr StageTimeBuilder::layer_s(Direction direction, Microbatch which, const Laye
          (role_.last ? layer.hidden_tp_s : select(last, layer.arriving_tp_s, layer.hidden_tp_s));
 }
 
+LayerCosts StageTimeBuilder::first_layer(const Expr& layers, const Expr& stored,
+                                         const Expr& recomputed) const {
+  return select(at_most(layers, recomputed), recomputed_,
+                select(less(0.0, stored), stored_, selective_));
+}
+
+LayerCosts StageTimeBuilder::last_layer(const Expr& layers, const Expr& stored,
+                                        const Expr& recomputed) const {
+  return select(less(0.0, recomputed), recomputed_,
+                select(at_most(layers, stored), stored_, selective_));
+}
+
 /// Sum over the stage's layers that pass in this direction. Frozen ones have no update, so their
 /// first forward is as the later ones.
 Expr StageTimeBuilder::layers_s(Direction direction, Microbatch which) const {
@@ -204,17 +219,21 @@ Expr StageTimeBuilder::layers_s(Direction direction, Microbatch which) const {
          (1.0 - share) * layers_s(direction, Microbatch::middle, v_.l);
 }
 
-/// Sum over so many layers, the stage's last ones, of which the last c are recomputed.
+/// Sum over so many layers, the stage's last ones. Of the stage's the first k are stored and the
+/// last c recomputed.
 Expr StageTimeBuilder::layers_s(Direction direction, Microbatch which, const Expr& layers) const {
-  const Expr c = role_.frozen_layers() == 0 ? v_.c : min(v_.c, layers);
-  const Expr several = less(1.0, layers), any = less(0.0, c), all = 1.0 - less(c, layers);
-  const LayerCosts last = select(any, recomputed_, full_), first = select(all, recomputed_, full_);
-  // Between the first and the last one:
-  const Expr recomputed = c - any - several * all, full = layers - 1.0 - several - recomputed;
-  return full * layer_s(direction, which, full_, 0.0, 0.0) +
+  const bool all = role_.frozen_layers() == 0;
+  const Expr c = all ? v_.c : min(v_.c, layers), k = all ? v_.k : max(v_.k - (v_.l - layers), 0.0);
+  const Expr several = less(1.0, layers);
+  // Between the first and the last one, which are of a kind where there is any, or only that one:
+  const Expr recomputed = c - less(0.0, c) - several * at_most(layers, c),
+             stored = k - several * less(0.0, k) - at_most(layers, k),
+             selective = layers - 1.0 - several - recomputed - stored;
+  return stored * layer_s(direction, which, stored_, 0.0, 0.0) +
+         selective * layer_s(direction, which, selective_, 0.0, 0.0) +
          recomputed * layer_s(direction, which, recomputed_, 0.0, 0.0) +
-         several * layer_s(direction, which, first, 1.0, 0.0) +
-         layer_s(direction, which, last, 1.0 - several, 1.0);
+         several * layer_s(direction, which, first_layer(layers, k, c), 1.0, 0.0) +
+         layer_s(direction, which, last_layer(layers, k, c), 1.0 - several, 1.0);
 }
 
 /// How long a window goes on when its compute is done, and with it what leaves for another stage.
@@ -233,8 +252,7 @@ Expr StageTimeBuilder::tail_s(const Load& load) const {
 Expr StageTimeBuilder::layer_tail_s(Direction direction, Microbatch which) const {
   const bool forward = direction == Direction::forward;
   const Expr one = 1.0 - less(1.0, v_.l);
-  const LayerCosts layer = forward ? select(less(0.0, v_.c), recomputed_, full_)
-                                   : select(1.0 - less(v_.c, v_.l), recomputed_, full_);
+  const LayerCosts layer = forward ? last_layer(v_.l, v_.k, v_.c) : first_layer(v_.l, v_.k, v_.c);
   return tail_s(
       layer_load(direction, which, layer, forward ? one : Expr(1.0), forward ? Expr(1.0) : one));
 }
@@ -295,9 +313,10 @@ Expr StageTimeBuilder::first_updates_s() const {
 /// come in too; there is no place for more until the third one's state has left again, after the
 /// first forward over a layer. The head, whose state is larger, has no place before that either.
 Expr StageTimeBuilder::updates_ahead_s() const {
-  const Expr window_s = max(layer_s(Direction::forward, Microbatch::first, full_, 0.0, 0.0) -
-                                layer_s(Direction::forward, Microbatch::middle, full_, 0.0, 0.0),
-                            0.0);
+  const Expr window_s =
+      max(layer_s(Direction::forward, Microbatch::first, selective_, 0.0, 0.0) -
+              layer_s(Direction::forward, Microbatch::middle, selective_, 0.0, 0.0),
+          0.0);
   const Expr added_s = pass_s(Direction::forward, Microbatch::first) -
                        pass_s(Direction::forward, Microbatch::middle);
   Expr left_s = less(3.0, v_.l) * (block_.update.out_s + (v_.l - 4.0) * window_s);
@@ -393,9 +412,9 @@ void StageTimeBuilder::communication(TimeTerms& terms) const {
     return layer.forward_tp_s + layer.backward_tp_s + layer.inputs_tp_s;
   };
   const Expr c = min(v_.c, trained_layers());
-  terms.communication_s.push_back({"over tp", (trained_layers() - c) * tp_s(full_) +
+  terms.communication_s.push_back({"over tp", (trained_layers() - c) * tp_s(selective_) +
                                                   c * tp_s(recomputed_) +
-                                                  frozen() * full_.forward_tp_s});
+                                                  frozen() * selective_.forward_tp_s});
   Load over_dp = (v_.l + trained_layers()) * block_.weights + trained_layers() * block_.grads;
   if (role_.first) over_dp += embedding_.weights + embedding_.grads;
   if (role_.last) over_dp += head_.weights + head_.grads;

@@ -193,6 +193,9 @@ const Schema<SearchKeys>& search_schema() {
                {.help = "ZeRO may shard within each node, with replicas between nodes"})
           .key("recompute", &SearchKeys::recompute,
                {.help = "layers may be recomputed in backward"})
+          .key("store", &SearchKeys::store,
+               {.help = "layers may keep outputs of norms and activations, which are recomputed "
+                        "selectively else"})
           .key("recompute_all", &SearchKeys::recompute_all,
                {.help = "every layer is recomputed (conventions mist)"})
           .key("weight_offload", &SearchKeys::weight_offload,

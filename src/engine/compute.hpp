@@ -94,6 +94,14 @@ class ComputeOf final : public Compute {
   kernels::Matrix matrix(float* flat, int block, std::string_view suffix) const;
   Matrix saved(const Operands& o, std::string_view name, int columns) const;
   kernels::Vector statistic(const Operands& o, std::string_view name) const;
+  /// Whether a tensor that is cheap to make again was kept.
+  bool keeps(const Operands& o, std::string_view name) const {
+    return o.task.find(schedule::Role::saved, saved_index(o, name)) != nullptr;
+  }
+  /// Such a tensor where it is kept, else at `room`.
+  Matrix kept_or(const Operands& o, std::string_view name, int columns, Storage* room) const {
+    return keeps(o, name) ? saved(o, name, columns) : rows(room, tokens_, columns);
+  }
   /// The statistic of a norm: a number for each row of its input.
   kernels::Vector row_statistic(const Operands& o, const std::string& name) const {
     return part(o.data(schedule::Role::saved, saved_index(o, name)),

@@ -34,12 +34,15 @@ int ComputeOf<Storage>::input_width(BranchKind kind) const {
 template <class Storage>
 void ComputeOf<Storage>::layer_forward(const Operands& o) const {
   const SegmentParts& segment = segments_.at(o.task.segment);
-  const Matrix normed = gelu_goes_with_product(o)
-                            ? stream(o, Role::output)
-                            : rows(o.data<Storage>(Role::workspace), tokens_, hidden_);
+  Storage* const room =
+      gelu_goes_with_product(o) ? stream(o, Role::output).data() : o.data<Storage>(Role::workspace);
+  Matrix normed;
   int norm = 0;
   for (const model::Branch& branch : segment.branches) {
-    if (branch.norm != norm) norm_forward(o, norm_name(branch), normed);
+    if (branch.norm != norm) {
+      normed = kept_or(o, norm_name(branch) + ".out", hidden_, room);
+      norm_forward(o, norm_name(branch), normed);
+    }
     norm = branch.norm;
     project(o, branch.kind, normed);
   }
@@ -57,7 +60,7 @@ void ComputeOf<Storage>::project(const Operands& o, BranchKind kind, ConstMatrix
   if (!attention && gelu_goes_with_product(o))
     return kernels::gelu_affine_forward<Storage>(
         normed, matrix(w, o.block(), "mlp.in.weight"), bias(w, o.block(), "mlp.in"), out,
-        rows(o.data<Storage>(Role::workspace), tokens_, ffn_tp_), factors_);
+        kept_or(o, "activated", ffn_tp_, o.data<Storage>(Role::workspace)), factors_);
   for (const Linear& linear : inputs_of(kind)) {
     const Matrix own = kernels::columns<Storage>(out, linear.first_column, linear.columns);
     kernels::affine_forward<Storage>(normed, matrix(w, o.block(), linear.name + ".weight"),
@@ -79,13 +82,13 @@ auto ComputeOf<Storage>::normed_heads(const Operands& o, const Matrix& qkv) cons
             part(rstd.data() + q, k)}}};
 }
 
-/// What attention reads: what is kept or, where queries and keys have norms, these and the values
-/// at `room`.
+/// What attention reads: what is kept or, where queries and keys have norms, these and the values,
+/// made where they are kept or at `room`.
 template <class Storage>
 auto ComputeOf<Storage>::attention_input(const Operands& o, Storage* room) const -> Matrix {
   const Matrix kept = saved(o, "qkv", attention_.width());
   if (!qk_norm_) return kept;
-  const Matrix qkv = rows(room, tokens_, attention_.width());
+  const Matrix qkv = kept_or(o, "qk.out", attention_.width(), room);
   kernels::copy<Storage>(ConstVector(kept.data(), kept.size()),
                          kernels::VectorOf<Storage>(qkv.data(), qkv.size()));
   for (const NormedHeads& heads : normed_heads(o, qkv))
@@ -142,11 +145,11 @@ void ComputeOf<Storage>::write_output(const Operands& o) const {
   }
 }
 
-/// What a branch's last product reads: of an MLP, made in the workspace.
+/// What a branch's last product reads: of an MLP, made where it is kept or in the workspace.
 template <class Storage>
 auto ComputeOf<Storage>::inner_of(const Operands& o, BranchKind kind) const -> Matrix {
   if (kind == BranchKind::attention) return saved(o, "attended", attended_tp_);
-  const Matrix inner = rows(o.data<Storage>(Role::workspace), tokens_, ffn_tp_);
+  const Matrix inner = kept_or(o, "activated", ffn_tp_, o.data<Storage>(Role::workspace));
   if (!gelu_goes_with_product(o)) activate(saved(o, "wide", input_width(kind)), inner);
   return inner;
 }
@@ -206,9 +209,10 @@ void ComputeOf<Storage>::layer_backward(const Operands& o) const {
   for (std::size_t first = 0, last = 0; first < branches.size(); first = last) {
     while (last < branches.size() && branches[last].norm == branches[first].norm) ++last;
     const std::string name = norm_name(branches[first]);
-    norm_again(o, name, normed);
+    const Matrix inputs = kept_or(o, name + ".out", hidden_, normed.data());
+    if (!keeps(o, name + ".out")) norm_again(o, name, inputs);
     for_inputs(branches, gradients, first, last, [&](const std::string& input, Matrix gradient) {
-      linear_backward_parameters(o, input, gradient, normed);
+      linear_backward_parameters(o, input, gradient, inputs);
     });
     Write write = Write::replace;
     for_inputs(branches, gradients, first, last, [&](const std::string& input, Matrix gradient) {
@@ -239,7 +243,9 @@ void ComputeOf<Storage>::attention_inner_backward(const Operands& o, ConstMatrix
   const Storage* w = weights(o);
   const Matrix attended = saved(o, "attended", attended_tp_);
   const Matrix d_attended = rows(scratch, tokens_, attended_tp_);
-  const Matrix qkv = attention_input(o, scratch + d_attended.size());
+  const Matrix qkv = qk_norm_ && keeps(o, "qk.out")
+                         ? saved(o, "qk.out", attention_.width())
+                         : attention_input(o, scratch + d_attended.size());
   kernels::linear_backward_input<Storage>(dy, matrix(w, o.block(), "attention.out.weight"),
                                           Write::replace, d_attended, factors_);
   linear_backward_parameters(o, "attention.out", dy, attended);
@@ -265,9 +271,10 @@ void ComputeOf<Storage>::mlp_inner_backward(const Operands& o, ConstMatrix dy, M
                                             Storage* scratch) const {
   const Storage* w = weights(o);
   const Matrix wide = saved(o, "wide", input_width(BranchKind::mlp));
-  const Matrix activated = rows(scratch, tokens_, ffn_tp_), d_activated = activated;
+  const Matrix d_activated = rows(scratch, tokens_, ffn_tp_);
+  const Matrix activated = kept_or(o, "activated", ffn_tp_, scratch);
   const ConstMatrix weight = matrix(w, o.block(), "mlp.out.weight");
-  activate(wide, activated);
+  if (!keeps(o, "activated")) activate(wide, activated);
   linear_backward_parameters(o, "mlp.out", dy, activated);
   if (mlp_kind_ == model::MlpKind::gelu_tanh)
     return kernels::gelu_affine_backward<Storage>(dy, weight, wide, d_wide, factors_);

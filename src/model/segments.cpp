@@ -118,6 +118,34 @@ void add_mlp(Segment& segment, const Config& m, const Sizes& s) {
   segment.saved.push_back({"wide", s.tokens * s.mlp_in_tp, s.activation_bytes});
 }
 
+/// Whether it makes what a backward makes again: a norm, or the MLP's activation.
+bool is_cheap(OperatorKind kind) {
+  switch (kind) {
+    case OperatorKind::layer_norm:
+    case OperatorKind::rms_norm:
+    case OperatorKind::gelu:
+    case OperatorKind::gelu_erf:
+    case OperatorKind::swiglu:
+    case OperatorKind::geglu: return true;
+    default: return false;
+  }
+}
+
+/// What products and attention of a layer's segment read and a backward can make again from the
+/// segment's input and its other saved tensors. A norm's output is one of all tokens.
+void add_cheap(Segment& segment, const Config& m, const Sizes& s) {
+  const auto add = [&](std::string name, const Expr& columns) {
+    segment.saved.push_back({std::move(name), s.tokens * columns, s.activation_bytes, true});
+  };
+  int norm = 0;
+  for (const Branch& branch : branches(m, segment.kind)) {
+    if (branch.norm != norm) add("norm" + std::to_string(branch.norm) + ".out", s.hidden);
+    norm = branch.norm;
+    if (branch.kind == BranchKind::mlp) add("activated", s.ffn_tp);
+    if (branch.kind == BranchKind::attention && m.qk_norm) add("qk.out", s.qkv_tp);
+  }
+}
+
 /// Forward: a normed input, later the MLP's activation in its place. Backward: the gradients of all
 /// branches' first products, and beside them in one place what each branch's last product read or
 /// its gradient, later a normed input and its gradient. Where queries and keys have norms, what is
@@ -141,6 +169,7 @@ Segment layer_segment(const Config& m, const Sizes& s, SegmentKind kind) {
     beside = max(beside, attention && m.qk_norm ? inner + normed_qkv : inner);
     gradients += s.tokens * (attention ? s.qkv_tp : s.mlp_in_tp);
   }
+  for (Operator& op : segment.operators) op.again = is_cheap(op.kind);
   segment.backward_workspace_elements = gradients + beside;
   segment.operators.push_back(bias_and_residual("residual", s.tokens * s.hidden));
   for (const Branch& branch : all) {
@@ -154,6 +183,7 @@ Segment layer_segment(const Config& m, const Sizes& s, SegmentKind kind) {
     segment.saved.push_back({name + ".in", s.tokens * s.hidden, s.activation_bytes});
   }
   if (m.post_norms()) segment.backward_workspace_elements += s.tokens * s.hidden;
+  add_cheap(segment, m, s);
   return segment;
 }
 
@@ -263,16 +293,17 @@ std::vector<SegmentKind> segment_kinds(const Config& config) {
   return all;
 }
 
-std::vector<Kept> kept_tensors(const Config& config, bool recomputed, LayerKind layer) {
+std::vector<Kept> kept_tensors(const Config& config, Recompute recompute, LayerKind layer) {
   const Expr input = stream_shard_bytes(config);
   std::vector<SegmentKind> kinds = segment_kinds(config, BlockKind::layer, layer);
-  if (recomputed) return {{kinds.front(), -1, input}};
+  if (recompute == Recompute::full) return {{kinds.front(), -1, input}};
   std::vector<Kept> kept;
   std::ranges::reverse(kinds);
   for (SegmentKind kind : kinds) {
     const Segment described = segment(config, kind);
     for (std::size_t i = 0; i < described.saved.size(); ++i)
-      kept.push_back({kind, int(i), described.saved[i].bytes()});
+      if (recompute == Recompute::none || !described.saved[i].cheap)
+        kept.push_back({kind, int(i), described.saved[i].bytes()});
     kept.push_back({kind, -1, input});
   }
   // Fewer, longer copies. The order must not depend on the plan, so sizes are those of b = tp = 1.

@@ -139,6 +139,10 @@ void check_split(const Plan& plan, const model::Config& model) {
     const Stage& s = plan.stages[std::size_t(i)];
     stage_needs(s.ckpt_layers <= s.layers, i,
                 "ckpt_layers must be from 0 to its {} layers, found {}", s.layers, s.ckpt_layers);
+    stage_needs(s.stored_layers <= s.layers - s.ckpt_layers, i,
+                "stored_layers must be from 0 to the {} of its layers that are not recomputed, "
+                "found {}",
+                s.layers - s.ckpt_layers, s.stored_layers);
     const std::int64_t sequences = std::int64_t{s.microbatch} * s.dp;
     stage_needs(plan.global_batch % plan.microbatches == 0 &&
                     sequences == plan.global_batch / plan.microbatches,

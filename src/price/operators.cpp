@@ -73,6 +73,28 @@ hardware::Time update_time(const hardware::Profile& profile, std::int64_t elemen
 
 }  // namespace
 
+namespace {
+
+/// What of an operator's backward makes its output again.
+double again_s(const model::Config& model, const hardware::Profile& profile,
+               const model::Operator& op, const Values& values) {
+  double bytes = model::activation_bytes(model.precision);
+  for (const model::Expr& dim : op.dims) bytes *= dim.evaluate(values);
+  const double forward_s = operator_time(model, profile, op, false, values).seconds;
+  return std::max(forward_s, copy_s(profile, bytes));
+}
+
+double operator_s(const model::Config& model, const hardware::Profile& profile,
+                  const model::Operator& op, Pass pass, const Values& values) {
+  const bool backward = pass == Pass::backward || pass == Pass::stored_backward;
+  const double seconds = operator_time(model, profile, op, backward, values).seconds;
+  return pass == Pass::stored_backward && op.again
+             ? std::max(seconds - again_s(model, profile, op, values), 0.0)
+             : seconds;
+}
+
+}  // namespace
+
 double segment_s(const model::Config& model, const hardware::Profile& profile,
                  model::SegmentKind kind, Pass pass, int microbatch, int tp) {
   const model::Segment segment = model::segment(model, kind);
@@ -82,8 +104,7 @@ double segment_s(const model::Config& model, const hardware::Profile& profile,
                          kind == model::segment_kinds(model, model::BlockKind::layer).back();
   double sum_s = 0.0;
   for (const model::Operator& op : segment.operators)
-    if (!(no_output && op.output_only))
-      sum_s += operator_time(model, profile, op, pass == Pass::backward, values).seconds;
+    if (!(no_output && op.output_only)) sum_s += operator_s(model, profile, op, pass, values);
   return sum_s * (1.0 + hardware::wait_share(profile, tp));
 }
 

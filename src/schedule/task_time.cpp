@@ -1,12 +1,16 @@
 #include "task_time.hpp"
 
+#include <algorithm>
+
 namespace brume::schedule {
 namespace {
 
 /// What the time of a task depends on beside its operation and its ranks: bytes; of a recompute,
-/// whether its output is made.
+/// whether its output is made; of a backward, how many saved tensors it finds.
 std::int64_t amount_of(const Task& task) {
   if (task.operation == Operation::recompute) return task.find(Role::output) ? 1 : 0;
+  if (task.operation == Operation::backward)
+    return std::ranges::count(task.operands, Role::saved, &Operand::role);
   return amount_bytes(task);
 }
 
@@ -56,7 +60,11 @@ double TaskTimes::work_s(const Key& key) const {
   };
   switch (key.operation) {
     case Operation::forward: return segment_s(Pass::forward);
-    case Operation::backward: return segment_s(Pass::backward);
+    case Operation::backward: {
+      const bool all =
+          key.amount == std::ssize(model::segment(model_, key.segment).saved);  // cheap ones, too
+      return segment_s(all ? Pass::stored_backward : Pass::backward);
+    }
     case Operation::recompute: return segment_s(key.amount > 0 ? Pass::forward : Pass::recompute);
     case Operation::loss: return 0.0;  // a part of the head's forward, priced there
     case Operation::all_reduce: return collective_s(Collective::all_reduce);

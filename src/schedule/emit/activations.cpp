@@ -18,15 +18,15 @@ std::vector<Operand> pairs(const std::vector<BufferId>& from, const std::vector<
 Activations::Activations(const Store& store, Streams& streams) : Store(store), streams_(streams) {
   for (int index : context_.stages)
     for (const auto& [kind, layers] : model::layer_counts(context_.model))
-      for (bool recomputed : {false, true}) {
+      for (const model::Recompute recompute : model::all_recomputes) {
         const plan::Stage& stage = context_.plan.stages[std::size_t(index)];
-        std::vector<model::Kept> kept = model::kept_tensors(context_.model, recomputed, kind);
+        std::vector<model::Kept> kept = model::kept_tensors(context_.model, recompute, kind);
         const auto count = [&](double ratio) {
           return plan::moved_tensors(kept, ratio, stage.microbatch, stage.tp).count;
         };
         const int moved = count(stage.act_offload_ratio), to_disk = count(stage.act_disk_ratio);
         kept.erase(kept.begin() + moved, kept.end());
-        offload_[{index, kind, recomputed}] = {std::move(kept), to_disk};
+        offload_[{index, kind, recompute}] = {std::move(kept), to_disk};
       }
 }
 
@@ -44,8 +44,10 @@ void Activations::put_input(const Slot& slot, SegmentKind kind, BufferId input) 
 
 void Activations::make_saved(const Slot& slot, SegmentKind kind) {
   std::vector<BufferId> saved;
-  for (const auto& [name, bytes] : context_.segments.at(kind).saved)
-    saved.push_back(build_.add_made(slot, name, Content::saved, bytes));
+  const bool all = context_.recompute(slot.block) == model::Recompute::none;
+  for (const auto& [name, bytes, cheap] : context_.segments.at(kind).saved)
+    saved.push_back(all || !cheap ? build_.add_made(slot, name, Content::saved, bytes)
+                                  : BufferId::none);
   kept_.at(key(slot)).saved[kind] = std::move(saved);
 }
 

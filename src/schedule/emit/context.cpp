@@ -26,7 +26,7 @@ Context::Context(const plan::Plan& plan_, const model::Config& model_, int rank_
     SegmentBytes& bytes = segments[kind];
     for (const model::Saved& saved : segment.saved)
       if (const std::int64_t size = value(saved.bytes()); size > 0)
-        bytes.saved.emplace_back(saved.name, size);
+        bytes.saved.push_back({saved.name, size, saved.cheap});
     bytes.forward_workspace = value(segment.forward_workspace_bytes());
     bytes.backward_workspace = value(segment.backward_workspace_bytes());
   }
@@ -36,10 +36,13 @@ std::int64_t Context::value(const model::Expr& expression) const {
   return std::int64_t(expression.evaluate({{"b", stage.microbatch}, {"tp", stage.tp}}));
 }
 
-bool Context::recomputes(int index) const {
-  if (!is_layer(index)) return false;
+model::Recompute Context::recompute(int index) const {
+  using enum model::Recompute;
+  if (!is_layer(index)) return selective;  // of other blocks nothing is cheap
   const plan::Stage& of = stage_of(index);
-  return block(index).layer >= of.first_layer + of.layers - of.ckpt_layers;
+  const int layer = block(index).layer - of.first_layer;
+  if (layer >= of.layers - of.ckpt_layers) return full;
+  return layer < of.stored_layers && trains() ? none : selective;
 }
 
 bool Context::offloads(int index) const {

@@ -19,7 +19,12 @@ using model::SegmentKind;
 
 /// Sizes of the buffers that a segment takes on a rank, in bytes.
 struct SegmentBytes {
-  std::vector<std::pair<std::string, std::int64_t>> saved;  ///< those that are not empty
+  struct Saved {
+    std::string name;
+    std::int64_t bytes;
+    bool cheap;
+  };
+  std::vector<Saved> saved;  ///< those that are not empty
   std::int64_t forward_workspace;
   std::int64_t backward_workspace;
 };
@@ -60,7 +65,8 @@ struct Context {
     return plan.stages[std::size_t(stage_index(block))];
   }
   plan::BlockRange range(int block) const { return plan::block_range(plan, stage_index(block)); }
-  bool recomputes(int index) const;
+  model::Recompute recompute(int index) const;
+  bool recomputes(int index) const { return recompute(index) == model::Recompute::full; }
   bool offloads(int index) const;
 
   bool trains() const { return options.mode == Mode::train; }

@@ -93,7 +93,7 @@ void Passes::run_forward(const Slot& slot, SegmentKind kind, Operation operation
   std::vector<Operand> operands{input(slot, kind, piece),
                                 reads(Role::weights, stores_.weights.use(slot.block))};
   for (std::size_t i = 0; i < saved.size(); ++i)
-    operands.push_back(writes(Role::saved, saved[i], int(i)));
+    if (saved[i] != BufferId::none) operands.push_back(writes(Role::saved, saved[i], int(i)));
   add_workspace(operands, slot, context_.segments.at(kind).forward_workspace);
   if (output != BufferId::none) operands.push_back(writes(Role::output, output));
   if (head && context_.model.tied_head)
@@ -169,7 +169,7 @@ void Passes::run_backward(const Slot& slot, SegmentKind kind, int piece) {
   operands.push_back(replaces && !embeds ? writes(Role::grads, grads)
                                          : updates(Role::grads, grads));
   for (std::size_t i = 0; i < saved.size(); ++i)
-    operands.push_back(reads(Role::saved, saved[i], int(i)));
+    if (saved[i] != BufferId::none) operands.push_back(reads(Role::saved, saved[i], int(i)));
   add_workspace(operands, slot, context_.segments.at(kind).backward_workspace);
   operands.push_back(embeds ? reads(Role::gradient, gradient)
                      : head ? writes(Role::gradient, gradient)

@@ -250,7 +250,7 @@ class Activations : Store {
   struct Kept {
     std::map<SegmentKind, BufferId> input;  ///< with tp > 1 this rank's shard
     std::map<SegmentKind, BufferId> whole;  ///< with tp > 1: brought together right now
-    std::map<SegmentKind, std::vector<BufferId>> saved;
+    std::map<SegmentKind, std::vector<BufferId>> saved;  ///< none: made again
     std::vector<BufferId> on_host;  ///< what was moved, in the order of model::kept_tensors
     std::vector<BufferId> on_disk;  ///< the first of them, when they are written and not read again
     int unwritten = 0;              ///< the first ones of `on_host`, which the disk is to take
@@ -263,14 +263,13 @@ class Activations : Store {
   };
   const Offload& offload(int block) const {
     return offload_.at(
-        {context_.stage_index(block), context_.layer_kind(block), context_.recomputes(block)});
+        {context_.stage_index(block), context_.layer_kind(block), context_.recompute(block)});
   }
   std::vector<BufferId*> moved(const Slot& slot);
   BufferId twin(BufferId of, const char* suffix, Tier tier, const Slot& slot);
 
   Streams& streams_;
-  std::map<std::tuple<int, model::LayerKind, bool>, Offload>
-      offload_;  ///< by stage, kind and whether recomputed
+  std::map<std::tuple<int, model::LayerKind, model::Recompute>, Offload> offload_;  ///< by stage
   std::map<Key, Kept> kept_;
   std::optional<BufferId> shard_beside_;  ///< of what is brought together beside the work
 };
