@@ -63,6 +63,7 @@ Problem random_problem(std::mt19937& random) {
   p.search.recompute = random() % 4 != 0;
   // From a copy: what follows stays as it was.
   if (std::mt19937(random)() % 4 != 0) p.search.run_ahead = {1};
+  p.search.store = std::mt19937(random)() % 3 != 0;
   p.search.unequal_stages = false;
   p.search.simulate_top = 1;
   p.search.gap = 0.0;
@@ -115,7 +116,8 @@ std::vector<Costed> strategies(const Problem& p, const hardware::Machine& machin
   const symbolic::Tape& tape = tapes.at(role);
   std::vector<Costed> found;
   plan::Stage& s = frame.stages[std::size_t(index)];
-  for (int c = 0; c <= (p.search.recompute ? s.layers : 0); ++c)
+  const int least = p.search.store ? -s.layers : 0, most = p.search.recompute ? s.layers : 0;
+  for (int level = least; level <= most; ++level)
     for (int zero : p.search.zero_levels)
       for (double w : p.search.weight_offload)
         for (double g : p.search.grad_offload)
@@ -123,7 +125,8 @@ std::vector<Costed> strategies(const Problem& p, const hardware::Machine& machin
             for (double a : p.search.act_offload) {
               // Nothing to shard over: all levels are the same.
               if (zero != p.search.zero_levels[0] && s.dp == 1) continue;
-              s.ckpt_layers = c, s.zero_level = zero;
+              s.ckpt_layers = std::max(level, 0), s.stored_layers = std::max(-level, 0);
+              s.zero_level = zero;
               s.weight_offload_ratio = w, s.grad_offload_ratio = g;
               s.optim_offload_ratio = o, s.act_offload_ratio = a;
               for (double od : optim_disk)

@@ -106,6 +106,7 @@ std::vector<Point> Fronts::lowest(const Seat& seat, int layers) const {
     Point& row = rows.emplace_back();
     row.layout = seat.layout;
     row.layers = layers;
+    row.set_level(axes_.levels(layers).least);
     row.zero_level = zero_level;
     row.replicas = replicas;
     for (std::size_t axis = 0; axis < row.ratios.size(); ++axis)
@@ -155,7 +156,7 @@ std::vector<Point> Fronts::drop_slow(Grid& grid, Rows& known, const Seat& seat,
 
 std::vector<Point> Fronts::climb(Grid& grid, const Seat& seat, const std::vector<int>& layers,
                                  double threshold_s) {
-  Rows& known = rows_.of(seat, axes_.recompute, host_matters_);
+  Rows& known = rows_.of(seat, axes_, host_matters_);
   std::vector<Point> found, level;
   for (int l : layers) {
     const std::vector<Point> rows = lowest(seat, l);
@@ -171,9 +172,9 @@ std::vector<Point> Fronts::climb(Grid& grid, const Seat& seat, const std::vector
       found.insert(found.end(), fits[i].points.begin(), fits[i].points.end());
       Point from = level[i];
       if (!fits[i].points.empty())
-        from.ckpt_layers = fits[i].points[0].ckpt_layers;
-      else if (axes_.recompute)
-        from.ckpt_layers = from.layers;
+        from.set_level(fits[i].points[0].level());
+      else
+        from.set_level(axes_.levels(from.layers).most);
       for (Rows::Step& step : steps(seat, from)) {
         const bool saves =
             plan::shares[step.axis].on_disk() ? fits[i].climb.host : fits[i].climb.device;
@@ -186,7 +187,7 @@ std::vector<Point> Fronts::climb(Grid& grid, const Seat& seat, const std::vector
     const std::vector<bool> gains = known.gains(grid, seat, doubtful);
     for (std::size_t i = 0; i < doubtful.size(); ++i)
       if (gains[i]) next.push_back(doubtful[i].to);
-    for (Point& row : next) row.ckpt_layers = 0;
+    for (Point& row : next) row.set_level(axes_.levels(row.layers).least);
     std::ranges::sort(next, ByStrategy{});
     const auto repeated = std::ranges::unique(
         next, [](const Point& a, const Point& b) { return strategy(a) == strategy(b); });
@@ -217,8 +218,8 @@ std::vector<Point> Fronts::everything(Grid& grid, const Seat& seat, int layers) 
   std::vector<Point> found;
   for (Point row : rows) {
     std::vector<Point> all;
-    for (row.ckpt_layers = 0; row.ckpt_layers <= (axes_.recompute ? layers : 0); ++row.ckpt_layers)
-      all.push_back(row);
+    const auto [least, most] = axes_.levels(layers);
+    for (int level = least; level <= most; ++level) all.emplace_back(row).set_level(level);
     grid.price_memory(seat, all);
     std::erase_if(all,
                   [&](const Point& p) { return !limits.hold(p, seat.mesh()) || struck(seat, p); });
@@ -228,6 +229,15 @@ std::vector<Point> Fronts::everything(Grid& grid, const Seat& seat, int layers) 
   return found;
 }
 
+/// The levels between which times of so many layers are a line.
+std::vector<int> Fronts::ends(int layers) const {
+  const auto [least, most] = axes_.levels(layers);
+  std::vector<int> all{0};
+  if (least < 0) all.push_back(least);
+  if (most > 0) all.push_back(most);
+  return all;
+}
+
 /// Whether a row is faster than another one anywhere: from the fourth layer on each one adds as
 /// much as the one before.
 bool Fronts::is_faster(Grid& grid, const Seat& seat, int least, int most, const Rows::Step& step) {
@@ -235,10 +245,10 @@ bool Fronts::is_faster(Grid& grid, const Seat& seat, int least, int most, const 
   std::vector<Point> points;  // in pairs
   for (int layers = least; layers <= most; layers = layers < different ? layers + 1 : most + 1)
     for (const int l : {layers, most})
-      for (const int c : {0, axes_.recompute ? l : 0})
+      for (const int level : ends(l))
         for (Point p : {step.from, step.to}) {
           p.layers = l;
-          p.ckpt_layers = c;
+          p.set_level(level);
           points.push_back(p);
         }
   rows_.times(seat).price(grid, seat, points);
@@ -265,15 +275,12 @@ const std::vector<Point>& Fronts::unlimited(Grid& grid, const Seat& seat) {
       }
     rows.clear();
     for (row.layers = least; row.layers <= most; ++row.layers)
-      for (int c : {0, row.layers}) {
-        row.ckpt_layers = c;
-        if (c == 0 || axes_.recompute) rows.push_back(row);
-      }
+      for (const int level : ends(row.layers)) rows.emplace_back(row).set_level(level);
     strategies_ += std::int64_t(rows.size());
     times.price(grid, seat, rows);  // one row after the other, because they differ by layers only
     if (found.empty())
       std::ranges::copy_if(rows, std::back_inserter(found),
-                           [](const Point& p) { return p.ckpt_layers == 0; });
+                           [](const Point& p) { return p.level() == 0; });
     for (const Point& p : rows) {
       Point& known = found[std::size_t(p.layers - least)];
       const double whole_s = std::min(known.whole_s(), p.whole_s());

@@ -20,6 +20,7 @@ using symbolic::Tape;
 constexpr std::pair<int plan::Stage::*, int Point::*> chosen[] = {
     {&plan::Stage::layers, &Point::layers},
     {&plan::Stage::ckpt_layers, &Point::ckpt_layers},
+    {&plan::Stage::stored_layers, &Point::stored_layers},
     {&plan::Stage::zero_level, &Point::zero_level},
     {&plan::Stage::replicas, &Point::replicas}};
 
@@ -70,6 +71,7 @@ bool falls(double from, double to) { return to < from - sum_rounding * std::abs(
 Axes::Axes(const deck::SearchKeys& search)
     : zero_levels(search.zero_levels),
       recompute(search.recompute),
+      store(search.store),
       shard_within_node(search.shard_within_node) {
   for (std::size_t i = 0; i < ratios.size(); ++i)
     ratios[i] = sorted(search.*plan::shares[i].list());
@@ -217,7 +219,8 @@ Grid::Role& Grid::role(analyzer::StageRole wanted) {
     for (const Variable& variable : variables()) {
       of_seat.push_back(!variable.choice && !variable.share);
       but_layers.push_back(variable.choice != &Point::layers &&
-                           variable.choice != &Point::ckpt_layers);
+                           variable.choice != &Point::ckpt_layers &&
+                           variable.choice != &Point::stored_layers);
     }
     role = std::make_unique<Role>(Role{Priced(time, but_layers), Priced(memory, of_seat)});
   }
@@ -262,10 +265,9 @@ void Grid::evaluate(Priced& priced, const Seat& seat, std::span<const Point> poi
       changed |= value != values[v];
       values[v] = value;
     }
-    const std::size_t kind = (p.ckpt_layers == 0          ? 4
-                              : p.ckpt_layers == p.layers ? 2
-                                                          : 0) +
-                             (p.layers == 1 ? 1 : 0);
+    const auto part = [&](int layers) { return layers == 0 ? 0u : layers == p.layers ? 1u : 2u; };
+    const std::size_t kind =
+        2 * (3 * part(p.ckpt_layers) + part(p.stored_layers)) + (p.layers == 1 ? 1 : 0);
     places.push_back({changed ? &priced.common(values) : places.back().common, kind, i});
   }
   std::ranges::sort(places);

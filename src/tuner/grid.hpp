@@ -1,6 +1,7 @@
 /// @file Costs of many strategies at once: the analyzer's expressions, compiled.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
@@ -26,6 +27,7 @@ struct Point {
   int layout = 0;  ///< of the frame
   int layers = 0;
   int ckpt_layers = 0;
+  int stored_layers = 0;
   int zero_level = 0;
   int replicas = 1;
   Ratios ratios{};
@@ -52,7 +54,16 @@ struct Point {
   /// Both passes of the microbatch that is fastest here, until their messages leave.
   double shortest_s() const { return stable_s - less_s; }
   /// What it chooses.
-  auto knobs() const { return std::tie(layout, layers, ckpt_layers, zero_level, replicas, ratios); }
+  auto knobs() const {
+    return std::tie(layout, layers, ckpt_layers, stored_layers, zero_level, replicas, ratios);
+  }
+  /// How much of its layers is made again: -l none, 0 what is cheap, l all. A layer is recomputed
+  /// in full only where none is stored, for that costs more time a byte.
+  int level() const { return ckpt_layers - stored_layers; }
+  void set_level(int level) {
+    ckpt_layers = std::max(level, 0);
+    stored_layers = std::max(-level, 0);
+  }
   auto times() { return std::tie(stable_s, delta_s, less_s, alone_delta_s); }
   /// Whether one of the times in which points compete is less, by more than rounding.
   bool is_faster_than(const Point& other) const;
@@ -72,6 +83,11 @@ struct Seat {
   analyzer::StageRole role() const;
 };
 
+/// Ends of what Point::level() may be.
+struct Levels {
+  int least, most;
+};
+
 /// The strategies a search may choose from, each list in rising order.
 struct Axes {
   Axes(const deck::SearchKeys& search);
@@ -86,7 +102,9 @@ struct Axes {
 
   std::vector<int> zero_levels;
   std::array<std::vector<double>, plan::num_shares> ratios;
-  bool recompute, shard_within_node;
+  bool recompute, store, shard_within_node;
+
+  Levels levels(int layers) const { return {store ? -layers : 0, recompute ? layers : 0}; }
 };
 
 /// The expressions of all stage roles of one model on one machine. Pricing throws OutOfTime when

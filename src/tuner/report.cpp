@@ -129,10 +129,11 @@ std::string next_best(const Result& result, std::size_t columns) {
 
 std::string summary(const plan::Plan& plan) {
   using plan::Stage;
-  int recomputed = 0;
+  int recomputed = 0, stored = 0;
   Stage most;
   for (const Stage& stage : plan.stages) {
     recomputed += stage.ckpt_layers;
+    stored += stage.stored_layers;
     most.zero_level = std::max(most.zero_level, stage.zero_level);
     most.replicas = std::max(most.replicas, stage.replicas);
     for (const plan::Share& share : plan::shares)
@@ -140,10 +141,11 @@ std::string summary(const plan::Plan& plan) {
   }
   const std::string disk = plan::uses_disk(most) ? "  disk " + plan::ratios(most, true) : "";
   const std::string replicas = most.replicas > 1 ? fmt::format("  replicas {}", most.replicas) : "";
-  return fmt::format("S {}{}  dp {}  tp {}  b {}  G {}  ZeRO {}{}  recomputed {}  offload {}{}",
+  const std::string kept = stored > 0 ? fmt::format("  stored {}", stored) : "";
+  return fmt::format("S {}{}  dp {}  tp {}  b {}  G {}  ZeRO {}{}  recomputed {}{}  offload {}{}",
                      plan.num_stages(), on_groups(plan), of_stages(plan, &Stage::dp),
                      of_stages(plan, &Stage::tp), of_stages(plan, &Stage::microbatch),
-                     plan.microbatches, most.zero_level, replicas, recomputed,
+                     plan.microbatches, most.zero_level, replicas, recomputed, kept,
                      plan::ratios(most, false), disk);
 }
 

@@ -1,6 +1,7 @@
 #include "rows.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <unordered_set>
 
@@ -20,20 +21,20 @@ std::size_t hash(std::size_t sum, const Ratios& ratios) {
 /// Looks at rows of one seat.
 class Look {
  public:
-  Look(Grid& grid, Times& times, const Seat& seat, const Limits& limits, bool recompute,
+  Look(Grid& grid, Times& times, const Seat& seat, const Limits& limits, const Axes& axes,
        bool host_matters)
       : grid_(grid),
         times_(times),
         seat_(seat),
         mesh_(seat.mesh()),
         limits_(limits),
-        recompute_(recompute),
+        axes_(axes),
         host_matters_(host_matters) {}
 
   std::vector<Fit> at(const std::vector<Point>& rows) {
     rows_ = rows;
     fits_.assign(rows.size(), {});
-    bisect(ends());
+    bisect(brackets());
     price_fewest();
     return std::move(fits_);
   }
@@ -41,11 +42,14 @@ class Look {
  private:
   struct Bracket {
     std::size_t row;
-    int unfit, fit;  ///< numbers of recomputed layers
+    int unfit, fit;  ///< levels
     double unfit_bytes, fit_bytes;
+    int tries = 0;
+
+    int middle(double limit_bytes) const;
   };
 
-  std::vector<Bracket> ends();
+  std::vector<Bracket> brackets();
   void bisect(std::vector<Bracket> open);
   void price_fewest();
   void try_all(std::size_t row, int from);
@@ -55,39 +59,73 @@ class Look {
   const Seat& seat_;
   const Layout& mesh_;
   const Limits& limits_;
-  bool recompute_, host_matters_;
+  const Axes& axes_;
+  bool host_matters_;
   std::vector<Point> rows_;
   std::vector<Fit> fits_;            ///< [row]
-  std::vector<std::size_t> fewest_;  ///< rows whose fewest recomputed layers that fit are known
+  std::vector<std::size_t> fewest_;  ///< rows whose least level that fits is known
 };
 
-/// None and all layers recomputed. @return rows that fit with all
-std::vector<Look::Bracket> Look::ends() {
+/// Where a line through the ends would meet the limit; what is no line ends by bisection.
+int Look::Bracket::middle(double limit_bytes) const {
+  constexpr int most_tries = 3;
+  if (tries >= most_tries || unfit_bytes == infinity || unfit_bytes <= limit_bytes)
+    return unfit + (fit - unfit) / 2;
+  const double part = (unfit_bytes - limit_bytes) / (unfit_bytes - fit_bytes);
+  return std::clamp(unfit + int(std::ceil(part * (fit - unfit))), unfit + 1, fit - 1);
+}
+
+/// Levels between which a row begins to fit: with all of its layers recomputed selectively, else
+/// with all of them in full. What fits without recomputing any asks for no higher ratios, which
+/// cost more time than stored layers take off.
+std::vector<Look::Bracket> Look::brackets() {
   grid_.price_memory(seat_, rows_);
-  std::vector<Point> most;
-  std::vector<std::size_t> row_of;
+  std::vector<Bracket> open, higher;
+  std::vector<Point> points;
+  const auto next = [&](std::vector<Bracket>& from, auto level) {
+    points.clear();
+    for (const Bracket& b : from) {
+      points.push_back(rows_[b.row]);
+      points.back().set_level(level(rows_[b.row]));
+    }
+    grid_.price_memory(seat_, points);
+  };
   for (std::size_t i = 0; i < rows_.size(); ++i) {
     Climb& climb = fits_[i].climb;
     climb.host = host_matters_ || limits_.lack_host(rows_[i], mesh_);
     if (limits_.hold(rows_[i], mesh_)) {
       climb.device = false;
       fewest_.push_back(i);
-    } else if (recompute_) {
-      most.push_back(rows_[i]);
-      most.back().ckpt_layers = rows_[i].layers;
-      row_of.push_back(i);
-    } else if (rows_[i].device_bytes <= limits_.device_bytes) {
-      climb.device = false;  // what it lacks higher ratios only need more of
+    } else {
+      higher.push_back({i, rows_[i].level(), 0, rows_[i].device_bytes, 0.0});
     }
   }
-  grid_.price_memory(seat_, most);
-  std::vector<Bracket> open;
-  for (std::size_t i = 0; i < most.size(); ++i) {
-    if (limits_.hold(most[i], mesh_))
-      open.push_back({row_of[i], 0, most[i].ckpt_layers, infinity, most[i].device_bytes});
-    else if (limits_.lack_host(most[i], mesh_))
-      fits_[row_of[i]].climb.device = false;
+  if (axes_.store) {
+    next(higher, [](const Point&) { return 0; });
+    std::vector<Bracket> still;
+    for (std::size_t i = 0; i < points.size(); ++i) {
+      Bracket b = higher[i];
+      b.fit_bytes = points[i].device_bytes;
+      if (limits_.hold(points[i], mesh_)) {
+        fits_[b.row].climb.device = false;
+        open.push_back(b);
+      } else {
+        still.push_back({b.row, 0, 0, b.fit_bytes, 0.0});
+      }
+    }
+    higher = std::move(still);
   }
+  if (!axes_.recompute) {
+    for (const Bracket& b : higher)  // what it lacks higher ratios only need more of
+      if (b.unfit_bytes <= limits_.device_bytes) fits_[b.row].climb.device = false;
+    return open;
+  }
+  next(higher, [](const Point& row) { return row.layers; });
+  for (std::size_t i = 0; i < points.size(); ++i)
+    if (limits_.hold(points[i], mesh_))
+      open.push_back({higher[i].row, 0, points[i].level(), infinity, points[i].device_bytes});
+    else if (limits_.lack_host(points[i], mesh_))
+      fits_[higher[i].row].climb.device = false;
   return open;
 }
 
@@ -96,7 +134,7 @@ void Look::bisect(std::vector<Bracket> open) {
     std::vector<Point> middle;
     for (const Bracket& b : open) {
       middle.push_back(rows_[b.row]);
-      middle.back().ckpt_layers = (b.unfit + b.fit) / 2;
+      middle.back().set_level(b.middle(limits_.device_bytes));
     }
     grid_.price_memory(seat_, middle);
     std::vector<Bracket> still;
@@ -105,14 +143,15 @@ void Look::bisect(std::vector<Bracket> open) {
       const Point& m = middle[i];
       const double slack = sum_rounding * m.device_bytes;
       if (b.fit - b.unfit == 1) {
-        rows_[b.row].ckpt_layers = b.fit;
+        rows_[b.row].set_level(b.fit);
         fewest_.push_back(b.row);
       } else if (m.device_bytes > b.unfit_bytes + slack || m.device_bytes < b.fit_bytes - slack) {
-        try_all(b.row, 1);  // bytes do not fall with recomputed layers
+        try_all(b.row, rows_[b.row].level() + 1);  // bytes do not fall with higher levels
       } else {
         const bool fits = limits_.hold(m, mesh_);
-        (fits ? b.fit : b.unfit) = m.ckpt_layers;
+        (fits ? b.fit : b.unfit) = m.level();
         (fits ? b.fit_bytes : b.unfit_bytes) = m.device_bytes;
+        ++b.tries;
         still.push_back(b);
       }
     }
@@ -120,15 +159,16 @@ void Look::bisect(std::vector<Bracket> open) {
   }
 }
 
-/// Prices the fewest recomputed layers that fit, one more, and all: where time or host bytes fall,
-/// all numbers are tried.
+/// Prices the least level that fits, the next one, and the most: where time or host bytes fall, all
+/// are tried.
 void Look::price_fewest() {
   std::vector<Point> priced;
   for (const std::size_t row : fewest_) {
     const Point& p = rows_[row];
-    for (int c : {p.ckpt_layers, p.ckpt_layers + 1, p.layers}) {
+    const int level = p.level(), most = axes_.levels(p.layers).most;
+    for (int next : {level, std::min(level + 1, most), most}) {
       priced.push_back(p);
-      priced.back().ckpt_layers = std::min(c, recompute_ ? p.layers : p.ckpt_layers);
+      priced.back().set_level(next);
     }
   }
   times_.price(grid_, seat_, priced);
@@ -141,17 +181,16 @@ void Look::price_fewest() {
       const Point &from = three[k], &to = three[k + 1];
       falls |= to.is_faster_than(from) || (host_matters_ && to.host_bytes < from.host_bytes);
     }
-    if (falls) try_all(fewest_[i], three[0].ckpt_layers + 1);
+    if (falls) try_all(fewest_[i], three[0].level() + 1);
   }
 }
 
-/// Adds what fits with `from` and more recomputed layers, but for what the fewest ones that fit
-/// beat.
+/// Adds what fits at levels from `from` on, but for what the least one that fits beats.
 void Look::try_all(std::size_t row, int from) {
   std::vector<Point> all;
-  for (int c = from; c <= (recompute_ ? rows_[row].layers : 0); ++c) {
+  for (int level = from; level <= axes_.levels(rows_[row].layers).most; ++level) {
     all.push_back(rows_[row]);
-    all.back().ckpt_layers = c;
+    all.back().set_level(level);
   }
   times_.price(grid_, seat_, all);
   std::vector<Point>& found = fits_[row].points;
@@ -165,7 +204,7 @@ void Look::try_all(std::size_t row, int from) {
 }  // namespace
 
 std::size_t Times::Hash::operator()(const Strategy& strategy) const {
-  return hash(std::size_t(strategy.replicas) << 24 ^ std::size_t(strategy.ckpt_layers) << 12 ^
+  return hash(std::size_t(strategy.replicas) << 24 ^ std::size_t(strategy.level) << 12 ^
                   std::size_t(strategy.layers) << 2 ^ std::size_t(strategy.zero_level),
               strategy.ratios);
 }
@@ -197,15 +236,13 @@ std::vector<double> Rows::least_s(Grid& grid, const Seat& seat, std::span<const 
     if (known.back()->least_s < 0.0) missing.push_back(row);
   }
   const std::size_t count = missing.size();
-  for (std::size_t i = 0; recompute_ && i < count; ++i) {
+  for (std::size_t i = 0; i < count; ++i) {
     missing.push_back(missing[i]);
-    missing.back().ckpt_layers = missing[i].layers;
+    missing.back().set_level(axes_.levels(missing[i].layers).most);
   }
   times_.price(grid, seat, missing);
   for (std::size_t i = 0; i < count; ++i)
-    rows_[Key(missing[i])].least_s =
-        recompute_ ? std::min(missing[i].stable_s, missing[count + i].stable_s)
-                   : missing[i].stable_s;
+    rows_[Key(missing[i])].least_s = std::min(missing[i].stable_s, missing[count + i].stable_s);
   std::vector<double> least_s;
   for (const Row* row : known) least_s.push_back(row->least_s);
   return least_s;
@@ -233,7 +270,7 @@ std::vector<Fit> Rows::fits(Grid& grid, const Seat& seat, std::span<const Point>
 std::vector<bool> Rows::gains(Grid& grid, const Seat& seat, std::span<const Step> steps) {
   const std::lock_guard lock(mutex_);
   const auto known = [&](const Step& step) -> auto& {
-    return gains_[{step.from.ckpt_layers, step.axis}];
+    return gains_[{step.from.level(), step.axis}];
   };
   std::vector<std::size_t> missing;
   std::vector<Point> points;
@@ -257,8 +294,7 @@ std::vector<bool> Rows::gains(Grid& grid, const Seat& seat, std::span<const Step
 }
 
 void Rows::look_at(Grid& grid, const Seat& seat, const std::vector<Point>& rows) {
-  const std::vector<Fit> found =
-      Look(grid, times_, seat, limits_, recompute_, host_matters_).at(rows);
+  const std::vector<Fit> found = Look(grid, times_, seat, limits_, axes_, host_matters_).at(rows);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     Row& row = rows_[Key(rows[i])];
     row.looked_at = true;
@@ -280,15 +316,14 @@ Times& AllRows::times(const Seat& seat) {
   return times_[{seat.role(), seat.mesh(), seat.frame.microbatches, seat.frame.num_stages > 1}];
 }
 
-Rows& AllRows::of(const Seat& seat, bool recompute, bool host_matters) {
+Rows& AllRows::of(const Seat& seat, const Axes& axes, bool host_matters) {
   Times& times = this->times(seat);
   const std::lock_guard lock(mutex_);
   const Frame& frame = seat.frame;
   std::unique_ptr<Rows>& rows =
       rows_[{seat.role(), seat.mesh(), frame.microbatches, frame.run_ahead,
-             frame.in_flight(seat.after), recompute, host_matters}];
-  if (!rows)
-    rows = std::make_unique<Rows>(limits(seat.mesh().group), times, recompute, host_matters);
+             frame.in_flight(seat.after), axes.recompute, axes.store, host_matters}];
+  if (!rows) rows = std::make_unique<Rows>(limits(seat.mesh().group), times, axes, host_matters);
   return *rows;
 }
 

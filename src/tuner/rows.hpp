@@ -1,4 +1,5 @@
-/// @file What is known of rows: strategies of a stage that differ in recomputed layers only.
+/// @file What is known of rows: strategies of a stage that differ in recomputed and stored layers
+/// only.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +36,7 @@ struct Climb {
   bool device = true, host = false;
 };
 
-/// What fits of a row. Of the numbers of recomputed layers the smallest that fits counts, found by
+/// What fits of a row. Of the levels (Point::level) the lowest that fits counts, found by
 /// bisection; where time or host bytes fall with more, or device bytes do not, all that fit.
 struct Fit {
   Climb climb;
@@ -53,13 +54,13 @@ class Times {
   struct Strategy {
     explicit Strategy(const Point& point)
         : layers(point.layers),
-          ckpt_layers(point.ckpt_layers),
+          level(point.level()),
           zero_level(point.zero_level),
           replicas(point.replicas),
           ratios(point.ratios) {}
     bool operator==(const Strategy&) const = default;
 
-    int layers, ckpt_layers, zero_level, replicas;
+    int layers, level, zero_level, replicas;
     Ratios ratios;
   };
   struct Hash {
@@ -76,12 +77,14 @@ class Times {
 /// threads.
 class Rows {
  public:
-  Rows(const Limits& limits, Times& times, bool recompute, bool host_matters)
-      : limits_(limits), times_(times), recompute_(recompute), host_matters_(host_matters) {}
+  Rows(const Limits& limits, Times& times, const Axes& axes, bool host_matters)
+      : limits_(limits), times_(times), axes_(axes), host_matters_(host_matters) {}
 
   // The grid is the caller's, and may be out of time.
 
-  /// The stable time of each row with none or all of its layers recomputed, whichever is less [s].
+  // Rows stand at their least level.
+
+  /// The stable time of each row at its least or most level, whichever is less [s].
   std::vector<double> least_s(Grid& grid, const Seat& seat, std::span<const Point> rows);
   std::vector<Fit> fits(Grid& grid, const Seat& seat, std::span<const Point> rows);
 
@@ -94,7 +97,7 @@ class Rows {
   std::vector<bool> gains(Grid& grid, const Seat& seat, std::span<const Step> steps);
 
  private:
-  /// A strategy but for recomputed layers.
+  /// A strategy but for its level.
   struct Key {
     explicit Key(const Point& row)
         : layers(row.layers),
@@ -120,12 +123,13 @@ class Rows {
 
   Limits limits_;
   Times& times_;
-  bool recompute_, host_matters_;
+  Axes axes_;
+  bool host_matters_;
   std::mutex mutex_;
   std::unordered_map<Key, Row, Hash> rows_;
   std::vector<Point> points_;
   std::map<std::pair<int, std::size_t>, std::unordered_map<Key, bool, Hash>>
-      gains_;  ///< of steps to a row, by recomputed layers and axis
+      gains_;  ///< of steps to a row, by level and axis
 };
 
 /// The rows of all seats, for searches in the same memory.
@@ -133,14 +137,14 @@ class AllRows {
  public:
   explicit AllRows(const hardware::Cluster& cluster);
 
-  Rows& of(const Seat& seat, bool recompute, bool host_matters);
+  Rows& of(const Seat& seat, const Axes& axes, bool host_matters);
   Times& times(const Seat& seat);
   const Limits& limits(int group) const { return limits_[std::size_t(group)]; }
 
  private:
-  /// Role, layout, microbatches, run-ahead, in flight; whether layers may be recomputed, and a
-  /// node's stages share its host memory.
-  using Key = std::tuple<analyzer::StageRole, Layout, int, int, int, bool, bool>;
+  /// Role, layout, microbatches, run-ahead, in flight; whether layers may be recomputed, and
+  /// stored, and a node's stages share its host memory.
+  using Key = std::tuple<analyzer::StageRole, Layout, int, int, int, bool, bool, bool>;
 
   std::vector<Limits> limits_;  ///< [group]
   std::mutex mutex_;
