@@ -69,6 +69,7 @@ void place_layers(plan::Plan& plan) {
   for (plan::Stage& stage : plan.stages) {
     stage.first_layer = std::exchange(first, first + stage.layers);
     stage.ckpt_layers = std::min(stage.ckpt_layers, stage.layers);
+    stage.stored_layers = std::min(stage.stored_layers, stage.layers - stage.ckpt_layers);
   }
 }
 

@@ -36,6 +36,7 @@ void keep(const SearchKeys& search, std::vector<T>& list, const char* key,
 /// What neither trainer has.
 SearchKeys common(SearchKeys keys) {
   keys.unequal_stages = false;
+  keys.store = false;
   keep(keys, keys.act_offload, "act_offload", {0.0});
   keep(keys, keys.optim_disk, "optim_disk", {0.0});
   keep(keys, keys.act_disk, "act_disk", {0.0});
