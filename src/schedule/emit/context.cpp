@@ -42,7 +42,7 @@ model::Recompute Context::recompute(int index) const {
   const plan::Stage& of = stage_of(index);
   const int layer = block(index).layer - of.first_layer;
   if (layer >= of.layers - of.ckpt_layers) return full;
-  return layer < of.stored_layers && trains() ? none : selective;
+  return layer < of.stored_layers && trains() && trains_block(index) ? none : selective;
 }
 
 bool Context::offloads(int index) const {
