@@ -18,8 +18,8 @@ struct TracedTask {
   std::string label;
   schedule::Channel channel = schedule::Channel::compute;
   schedule::Activity activity = schedule::Activity::computing;
-  std::string buffer;      ///< that it moves, updates or clears; "": none
-  std::int64_t bytes = 0;  ///< of that
+  std::string buffer = {};  ///< that it moves, updates or clears; "": none
+  std::int64_t bytes = 0;   ///< of that
   bool operator==(const TracedTask&) const = default;
 };
 

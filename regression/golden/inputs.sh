@@ -9,6 +9,6 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 for deck in "$inputs"/*.toml; do
   [ "$(basename "$deck")" != quickstart.toml ] || continue
-  "$BRUME" plan "$deck" --top 1 -o "$work/plan.toml" --set search.time_limit_s=20 > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+  "$BRUME" plan "$deck" --top 1 -o "$work/plan.toml" --set search.time_limit_s=20 --set search.store=false > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
   grep -q '^speed ' "$work/log" && "$BRUME" analyze "$deck" --plan "$work/plan.toml" > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 done

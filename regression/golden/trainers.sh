@@ -6,7 +6,7 @@ job=$(mktemp -d)
 trap 'rm -rf "$job"' EXIT
 cd "$job"
 deck=$BRUME_REGRESSION_DIR/../inputs/llama-8b.toml
-for key in 'unequal_stages=false' 'run_ahead=[1]' 'zero_levels=[1]' 'stages=[2]' 'recompute=false' \
+for key in 'unequal_stages=false' 'run_ahead=[1]' 'zero_levels=[1]' 'stages=[2]' 'recompute=false' store=false \
   'weight_offload=[0.0]' 'grad_offload=[0.0]' 'optim_offload=[0.5]' 'act_offload=[0.0]' simulate_top=1; do
   set -- "$@" --set "search.$key"
 done

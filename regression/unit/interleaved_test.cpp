@@ -14,6 +14,7 @@
 #include "schedule/simulate.hpp"
 #include "schedule/steady.hpp"
 #include "schedule/verify.hpp"
+#include "trials.hpp"
 
 namespace brume::schedule {
 namespace {
@@ -72,7 +73,7 @@ TEST(Interleaved, HasEveryPassOnce) {
   }
 }
 
-constexpr int num_plans = 70;
+const int num_plans = test::trials(40);
 
 class InterleavedPlans : public ::testing::TestWithParam<int> {
  protected:

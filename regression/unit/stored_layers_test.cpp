@@ -43,7 +43,7 @@ TEST_P(StoredLayers, TrainToTheSameBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, StoredLayers, ::testing::Range(0, test::trials(64)));
+INSTANTIATE_TEST_SUITE_P(Engine, StoredLayers, ::testing::Range(0, test::trials(32)));
 
 }  // namespace
 }  // namespace brume::engine

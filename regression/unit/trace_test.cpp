@@ -74,7 +74,9 @@ TEST(Trace, RoundingLetsNoTasksOverlap) {
   const json trace = written({row}, {});
   for (const json& event : trace.at("traceEvents")) {
     if (event.at("ph") != "X") continue;
-    if (end_ns >= 0) EXPECT_EQ(ns(event.at("ts")), end_ns);
+    if (end_ns >= 0) {
+      EXPECT_EQ(ns(event.at("ts")), end_ns);
+    }
     end_ns = ns(event.at("ts")) + ns(event.at("dur"));
   }
   EXPECT_NEAR(double(end_ns), at_s * 1e9, 0.6);

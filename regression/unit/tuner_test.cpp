@@ -402,7 +402,7 @@ void compare_with_oracle(const Problem& p, Reached& reached,
 TEST(Tuner, NoPlanIsFasterThanTheOneFound) {
   std::mt19937 random(2);
   Reached reached;
-  const int trials = test::trials(64);
+  const int trials = test::trials(52);
   for (int trial = 0; trial < trials; ++trial) {
     SCOPED_TRACE(trial);
     compare_with_oracle(random_problem(random), reached);
@@ -435,7 +435,7 @@ Problem random_unequal_problem(std::mt19937& random) {
 TEST(Tuner, NoPlanOfUnequalStagesIsFaster) {
   std::mt19937 random(5);
   Reached reached;
-  const int trials = test::trials(50);
+  const int trials = test::trials(40);
   for (int trial = 0; trial < trials; ++trial) {
     SCOPED_TRACE(trial);
     compare_with_oracle(random_unequal_problem(random), reached);
@@ -516,7 +516,7 @@ Problem random_grouped_problem(std::mt19937& random) {
 TEST(Tuner, NoPlanOnSeveralGroupsIsFaster) {
   std::mt19937 random(11);
   Reached reached;
-  const int trials = test::trials(20);
+  const int trials = test::trials(16);
   for (int trial = 0; trial < trials; ++trial) {
     SCOPED_TRACE(trial);
     compare_with_oracle(random_grouped_problem(random), reached);

@@ -23,11 +23,11 @@ struct Outlook {
   double error = 0.0;  ///< of it, relative, as the profiles say; 0: they say none
   double tokens_per_s = 0.0;
   int devices = 1;
-  double flops_per_s = 0.0;       ///< model FLOPs, of all devices
-  double peak_flops_per_s = 0.0;  ///< of all devices, as the profiles say; 0: they say none
-  double steps = 0.0;             ///< of the training; 0: known with the data only
-  std::set<std::string> float8;   ///< of fp8, what the profiles know of its speed
-  std::string frozen;             ///< what is not trained; empty: nothing
+  double flops_per_s = 0.0;           ///< model FLOPs, of all devices
+  double peak_flops_per_s = 0.0;      ///< of all devices, as the profiles say; 0: they say none
+  double steps = 0.0;                 ///< of the training; 0: known with the data only
+  std::set<std::string> float8 = {};  ///< of fp8, what the profiles know of its speed
+  std::string frozen;                 ///< what is not trained; empty: nothing
   schedule::Account account;
 
   double mfu() const { return peak_flops_per_s > 0.0 ? flops_per_s / peak_flops_per_s : 0.0; }

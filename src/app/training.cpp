@@ -1,6 +1,7 @@
 #include "training.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -14,6 +15,7 @@
 #include "base/error.hpp"
 #include "base/host.hpp"
 #include "base/log.hpp"
+#include "base/terminal.hpp"
 #include "base/text.hpp"
 #include "comm/agree.hpp"
 #include "comm/device_group.hpp"
@@ -112,7 +114,7 @@ class Training {
           program.arena_bytes[std::size_t(schedule::Tier::device)]);
       description_.host_bytes.push_back(program.arena_bytes[std::size_t(schedule::Tier::host)]);
     }
-    if (!run_.searched) log::info("{}", plan::table(run_.plan));
+    if (!run_.searched) log::info("{}", plan::table(run_.plan, terminal::columns(STDERR_FILENO)));
     log::info("{} parameters, {} tokens to train on; predicted iteration time {}",
               format_count(double(model::num_parameters(run_.model))),
               format_count(double(run_.train_data->num_windows()) * run_.model.seq_len),
