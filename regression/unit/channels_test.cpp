@@ -209,7 +209,7 @@ TEST(Channels, DestructionDropsWhatHasNotStarted) {
     channels.enqueue(0, [&] {
       started = true;
       while (!ends) std::this_thread::sleep_for(microseconds(50));
-      std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
       ++finished;
     });
     channels.wait(1, channels.record(0));

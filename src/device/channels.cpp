@@ -47,8 +47,10 @@ struct Timed {
 /// One worker, its queue and how far it got.
 class Channel {
  public:
+  /// @param ending  of all channels: one that waits for another is let go by the end of both
   template <typename Body>
-  void start(Body body) {
+  void start(const std::atomic<bool>& ending, Body body) {
+    ending_ = &ending;
     worker_ = std::thread(std::move(body));
   }
 
@@ -69,12 +71,12 @@ class Channel {
 
   /// Takes the next item; false when the object is being destroyed.
   bool pop(Item& item) {
-    look_briefly([this] { return ending_ || enqueued_ > done_; });
+    look_briefly([this] { return *ending_ || enqueued_ > done_; });
     std::unique_lock lock(mutex_);
     idle_ = true;
-    arrived_.wait(lock, [this] { return ending_ || !queue_.empty(); });
+    arrived_.wait(lock, [this] { return *ending_ || !queue_.empty(); });
     idle_ = false;
-    if (ending_) return false;
+    if (*ending_) return false;
     item = std::move(queue_.front());
     queue_.pop_front();
     return true;
@@ -91,7 +93,7 @@ class Channel {
   }
 
   void await(std::int64_t sequence) {
-    const auto reached = [this, sequence] { return ending_ || done_ >= sequence; };
+    const auto reached = [this, sequence] { return *ending_ || done_ >= sequence; };
     look_briefly(reached);
     if (reached()) return;
     std::unique_lock lock(mutex_);
@@ -101,10 +103,10 @@ class Channel {
     }
   }
 
-  void end() {
+  /// Wakes all who wait here, after the end was set.
+  void wake() {
     {
-      const std::lock_guard lock(mutex_);
-      ending_ = true;
+      const std::lock_guard lock(mutex_);  // or one who has just looked would sleep
     }
     arrived_.notify_all();
     completed_.notify_all();
@@ -144,7 +146,7 @@ class Channel {
   // Changed under the mutex only; atomic so that a brief look needs no lock.
   std::atomic<std::int64_t> enqueued_ = 0;
   std::atomic<std::int64_t> done_ = 0;
-  std::atomic<bool> ending_ = false;
+  const std::atomic<bool>* ending_ = nullptr;
 
   std::mutex mutex_;
   std::condition_variable arrived_;    // the queue has an item, or the end has come
@@ -167,6 +169,7 @@ void name_this_thread(const std::string& name) {
 struct Channels::Impl {
   std::vector<Channel> channels;  // of fixed size: workers hold references
   std::function<void(std::exception_ptr)> on_failure;
+  std::atomic<bool> ending = false;
   std::atomic<bool> failed = false;
   std::mutex failure_mutex;
   std::exception_ptr failure;
@@ -176,8 +179,8 @@ struct Channels::Impl {
   explicit Impl(std::size_t num_channels) : channels(num_channels) {}
 
   ~Impl() {
-    // One after the other: a worker may be about to wait for any other channel.
-    for (Channel& channel : channels) channel.end();
+    ending = true;
+    for (Channel& channel : channels) channel.wake();
     for (Channel& channel : channels) channel.join();
   }
 
@@ -281,7 +284,7 @@ Channels::Channels(std::vector<std::string> names,
   for (std::size_t c = 0; c < streams.size(); ++c) impl_->at(int(c)).stream = std::move(streams[c]);
   for (std::size_t c = 0; c < names.size(); ++c) {
     Channel& channel = impl_->channels[c];
-    channel.start([impl = impl_.get(), &channel, name = std::move(names[c])] {
+    channel.start(impl_->ending, [impl = impl_.get(), &channel, name = std::move(names[c])] {
       name_this_thread(name);
       impl->serve(channel);
     });
