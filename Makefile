@@ -38,7 +38,7 @@ FUZZ_SECONDS  ?= 20
 FUZZ_CLANG    ?= 16
 FUZZ_PACKAGES := clang-$(FUZZ_CLANG) libclang-rt-$(FUZZ_CLANG)-dev libomp-$(FUZZ_CLANG)-dev
 
-.PHONY: all deps deps-slurm configure run check fuzz golden-update perf format format-check install dist-binary clean
+.PHONY: all deps deps-slurm deps-pack configure run check fuzz golden-update perf format format-check install dist-binary clean
 
 all: configure
 	cmake --build $(BUILD) -j $(JOBS)
@@ -54,6 +54,10 @@ deps:
 # What `ctest -L slurm` runs on, besides.
 deps-slurm: PACKAGES += slurmctld slurmd slurm-client slurm-wlm-plugins
 deps-slurm: deps
+
+# What packs a build with its libraries.
+deps-pack: PACKAGES += patchelf
+deps-pack: deps
 
 configure: deps
 	cmake -S . -B $(BUILD) $$(test -f $(BUILD)/CMakeCache.txt || ! command -v ninja >/dev/null || echo -G Ninja) \
@@ -112,9 +116,8 @@ install: all
 	cmake --install $(BUILD)
 
 # brume.tar.gz runs where nothing but glibc is: the program for any x86-64, its libraries, Open MPI, decks, job templates.
-dist-binary: PACKAGES += patchelf
-dist-binary:
-	@$(MAKE) all BUILD=build-dist NATIVE=OFF PACKAGES="$(PACKAGES)"
+dist-binary: deps-pack
+	@$(MAKE) all BUILD=build-dist NATIVE=OFF
 	jobs/pack.sh build-dist brume.tar.gz
 
 clean:

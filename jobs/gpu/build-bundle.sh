@@ -27,7 +27,7 @@ logged() {
 }
 
 mkdir -p "$build"
-make deps  # the packages that any build needs
+make deps-pack  # the packages that any build needs, and what packs it
 nvcc=$(command -v nvcc) || { echo "no nvcc here: put the CUDA toolkit's bin into PATH" >&2; exit 1; }
 toolkit=$(dirname "$(dirname "$(readlink -f "$nvcc")")")
 generator=$(command -v ninja > /dev/null && echo "-G Ninja" || true)

@@ -33,9 +33,8 @@ LayerBytes operator-(const LayerBytes& a, const LayerBytes& b) {
 }
 
 /// Builds the peaks of one stage role. Layers are numbered 1..l; of the first k all is stored, the
-/// last c are recomputed. `j`
-/// below is a layer's number as an expression, so that the same formula serves every candidate for
-/// the peak.
+/// last c are recomputed. `j` below is a layer's number as an expression, so that the same formula
+/// serves every candidate for the peak.
 class StageMemoryBuilder {
  public:
   StageMemoryBuilder(const model::Config& model, StageRole role);
