@@ -14,7 +14,17 @@ plan::Plan storing(plan::Plan plan, int parts, int of) {
   return plan;
 }
 
-class StoredLayers : public ::testing::TestWithParam<int> {};
+class StoredLayers : public ::testing::TestWithParam<int> {
+ protected:
+  /// Kokkos makes what teams of a host share with its first kernel, which must be one thread's.
+  static void SetUpTestSuite() {
+    std::mt19937 random(1);
+    const model::Config model = test::random_model(random);
+    const test::TokenFixture tokens(model.vocab_size);
+    test::train(test::one_rank_plan(model, 2), model, test::contract_settings(1),
+                tokens.sampler(model.seq_len));
+  }
+};
 
 // Random plans of the contract on 1 to 8 ranks, of all families, by turns in fp32 and bf16. What is
 // kept and what is made again come from the same kernels and the same numbers.
