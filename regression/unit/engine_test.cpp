@@ -127,7 +127,7 @@ TEST_P(InterleavedContract, RandomPlanTrainsLikeOneRank) {
   expect_contract(model, plan, test::head_tokens(i));
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, InterleavedContract, ::testing::Range(0, test::trials(40)));
+INSTANTIATE_TEST_SUITE_P(Engine, InterleavedContract, ::testing::Range(0, test::trials(28)));
 
 class ReplicasContract : public ::testing::TestWithParam<int> {};
 

@@ -73,7 +73,7 @@ TEST(Interleaved, HasEveryPassOnce) {
   }
 }
 
-const int num_plans = test::trials(40);
+const int num_plans = test::trials(24);
 
 class InterleavedPlans : public ::testing::TestWithParam<int> {
  protected:

@@ -402,7 +402,7 @@ void compare_with_oracle(const Problem& p, Reached& reached,
 TEST(Tuner, NoPlanIsFasterThanTheOneFound) {
   std::mt19937 random(2);
   Reached reached;
-  const int trials = test::trials(52);
+  const int trials = test::trials(40);
   for (int trial = 0; trial < trials; ++trial) {
     SCOPED_TRACE(trial);
     compare_with_oracle(random_problem(random), reached);
