@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "deck/deck.hpp"
@@ -24,6 +25,14 @@ struct TrainerSpace {
 /// @throws Error(input) naming the key whose list holds nothing that the trainer has
 TrainerSpace trainer_space(const deck::Deck& deck, const model::Config& model,
                            const hardware::Cluster& cluster);
+
+/// What another trainer does otherwise than the plan says, though it trains the same: of each layer
+/// that it does not recompute it keeps the outputs of norms and activations, which a plan's layers
+/// make again unless they are stored.
+///
+/// @param trainer  its name
+/// @return         a sentence; "" where all layers are stored or recomputed
+std::string untold(const plan::Plan& plan, const std::string& trainer);
 
 /// Checks that the trainer of `search.for` takes the plan.
 /// @throws Error(input) naming the knob or the key that it has nothing like

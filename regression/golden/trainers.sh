@@ -11,7 +11,8 @@ for key in 'unequal_stages=false' 'run_ahead=[1]' 'zero_levels=[1]' 'stages=[2]'
   set -- "$@" --set "search.$key"
 done
 "$BRUME" plan "$deck" "$@" -o plan.toml 2> /dev/null
-"$BRUME" export plan "$deck" --plan plan.toml --to megatron -o arguments.sh 2> /dev/null
+"$BRUME" export plan "$deck" --plan plan.toml --to megatron -o arguments.sh 2> said
+grep -q '^plan.toml: Megatron-LM.* has nothing like stored_layers (here 0 of 32 layers)' said || { cat said; exit 1; }
 machine=$(sed -n 's/^machine *= *"\(.*\)".*/\1/p' "$deck") nodes=$(sed -n 's/^nodes *= *\([0-9]*\).*/\1/p' "$deck")
 "$BRUME" import plan arguments.sh --from megatron -o back --set "cluster.machine=$machine" --set "cluster.nodes=$nodes" 2> said
 diff plan.toml back/plan.toml

@@ -109,6 +109,20 @@ TEST_P(TrainerSpaces, NameTheKeyThatLeavesNothing) {
   }
 }
 
+// Layers that make outputs of norms and activations again keep them there; others are as planned.
+TEST(Untold, CountsTheLayersThatKeepMoreThere) {
+  plan::Plan plan{.stages = {{.layers = 20, .ckpt_layers = 12, .stored_layers = 5},
+                             {.first_layer = 20, .layers = 12}}};
+  const std::string said = untold(plan, "Another");
+  EXPECT_NE(said.find("Another has nothing like stored_layers (here 5 of 32 layers)"),
+            std::string::npos)
+      << said;
+  EXPECT_NE(said.find("15 of them make these again"), std::string::npos) << said;
+  plan.stages[0].stored_layers = 8;
+  plan.stages[1].ckpt_layers = 12;
+  EXPECT_EQ(untold(plan, "Another"), "");
+}
+
 INSTANTIATE_TEST_SUITE_P(Interop, TrainerSpaces, testing::Values("megatron", "torchtitan"));
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "hardware/cluster.hpp"
 #include "interop/megatron.hpp"
 #include "interop/torchtitan.hpp"
+#include "interop/trainer_space.hpp"
 #include "planning.hpp"
 #include "verbs.hpp"
 
@@ -40,6 +41,9 @@ int export_plan(const ExportPlanOptions& options) {
   const std::string settings =
       titan ? interop::torchtitan_module(deck, model, plan)
             : interop::megatron_text(interop::megatron_arguments(deck, model, plan));
+  const std::string untold =
+      interop::untold(plan, titan ? interop::torchtitan_version : interop::megatron_version);
+  if (!untold.empty()) log::warn("{}: {}", options.plan, untold);
   const plan::Stage& stage = plan.stages[0];
   const int per_node = stage.nodes > 1 ? stage.devices_per_node : deck.cluster.devices_per_node;
   if (titan)

@@ -1,5 +1,7 @@
 #include "interop/trainer_space.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/error.hpp"
@@ -158,6 +160,21 @@ TrainerSpace trainer_space(const deck::Deck& deck, const model::Config& model,
   // It does not cut a model into stages whose head is the token table.
   return {torchtitan_searches(keys, model.tied_head ? 1 : most_stages, cluster.devices()),
           nearest_torchtitan};
+}
+
+std::string untold(const plan::Plan& plan, const std::string& trainer) {
+  int layers = 0, stored = 0, made_again = 0;
+  for (const Stage& stage : plan.stages) {
+    layers += stage.layers;
+    stored += stage.stored_layers;
+    made_again += stage.layers - stage.ckpt_layers - stage.stored_layers;
+  }
+  if (made_again == 0) return {};
+  return fmt::format(
+      "{} has nothing like stored_layers (here {} of {} layers): it keeps outputs of norms and "
+      "activations of all layers that it does not recompute. {} of them make these again in the "
+      "plan, and need more memory there",
+      trainer, stored, layers, made_again);
 }
 
 void check_for_trainer(const deck::Deck& deck, const model::Config& model, const plan::Plan& plan) {
