@@ -37,9 +37,13 @@ class Session {
   int num_nodes() const { return num_nodes_; }
 
   /// Lets ranks listen to each other (see Heartbeat) until the session ends. Collective.
-  void watch_peers(double limit_s, std::function<void(const SilentRank&)> on_silence);
+  void watch_peers(double limit_s, std::function<void(const SilentRank&)> on_silence,
+                   std::function<void(const Standstill&)> on_still);
   void set_silence_limit(double limit_s);        ///< [s] that watch_peers allows
   void set_doing(std::function<Doing()> doing);  ///< see Heartbeat
+
+  /// What this rank does from now on, and how long nothing of it may move [s] (see Heartbeat).
+  void begin_phase(const std::string& doing, double still_limit_s);
 
   /// Ends all processes of the job, where MPI has started in this one. Any thread.
   static void abort(int exit_code);

@@ -2,7 +2,10 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
+#include <functional>
 #include <future>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -36,10 +39,11 @@ TEST(Heartbeat, RanksMayComeToTheirEndAtAnyTime) {
   EXPECT_EQ(told, 0);
 }
 
-/// What ranks send each other: a kind, of which 1 is the goodbye, and a text.
+/// What ranks send each other: a kind, of which 1 is the goodbye, how long nothing moved, a text.
 struct Sign {
   int kind = 0;
-  std::array<char, 252> doing{};
+  float still_s = 0.0F;
+  std::array<char, 248> doing{};
 };
 
 /// Joins the ring as a heartbeat does, says once what it does, and then nothing.
@@ -106,6 +110,69 @@ TEST(Heartbeat, TheNextRankNamesASilentOne) {
   EXPECT_EQ(waiting, world().rank() == 3 ? std::vector({1, 3}) : std::vector({0}));
   EXPECT_GE(rank.silence_s, short_s);
   EXPECT_LE(rank.silence_s, short_s + 2.0);
+}
+
+/// Waits for the first call of a heartbeat about a job that stands still.
+class Standing {
+ public:
+  std::function<void(const Standstill&)> told() {
+    return [this](const Standstill& still) { still_.set_value(still); };
+  }
+  Standstill wait() { return still_.get_future().get(); }
+
+ private:
+  std::promise<Standstill> still_;
+};
+
+// The others wait for it in the barrier, which they may for longer.
+TEST(Heartbeat, ARankThatNeitherComputesNorWaitsSaysSo) {
+  Standing standing;
+  Heartbeat heartbeat(
+      world().rank(), 60.0, [](const SilentRank&) {}, standing.told());
+  heartbeat.set_doing([] { return Doing{"a nap", {}}; });
+  heartbeat.set_still_limit(short_s);
+  if (world().rank() == 1) {
+    const Standstill still = standing.wait();
+    EXPECT_EQ(still.rank, 1);
+    EXPECT_EQ(still.doing, "a nap");
+    EXPECT_FALSE(still.waits);
+    EXPECT_GE(still.still_s, short_s);
+    EXPECT_LE(still.still_s, short_s + 2.0);
+  }
+  world().barrier();
+  heartbeat.set_limit(short_s);  // rank 1 says no goodbye
+}
+
+TEST(Heartbeat, ARankThatComputesIsNotTakenForStill) {
+  Standing standing;  // whose second call would throw
+  Heartbeat heartbeat(
+      world().rank(), 60.0, [](const SilentRank&) {}, standing.told());
+  heartbeat.set_still_limit(short_s);
+  if (world().rank() == 1) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+    while (std::chrono::steady_clock::now() < end) {
+    }
+  }
+  world().barrier();
+}
+
+TEST(Heartbeat, RanksThatAllWaitForEachOtherSaySo) {
+  Standing standing;
+  const int next = (world().rank() + 1) % world().size();
+  const int previous = (world().rank() + world().size() - 1) % world().size();
+  Heartbeat heartbeat(
+      world().rank(), 60.0, [](const SilentRank&) {}, standing.told());
+  heartbeat.set_still_limit(short_s);
+  std::array<float, 1> number{};
+  std::thread waiting([&] { world().recv(std::span(number), previous); });
+  const Standstill still = standing.wait();
+  EXPECT_TRUE(still.waits);
+  EXPECT_GE(still.still_s, short_s);
+  EXPECT_LE(still.still_s, short_s + 8.0);
+  const std::array<float, 1> one{1.0F};
+  world().send(std::span<const float>(one), next);
+  waiting.join();
+  world().barrier();
 }
 
 }  // namespace

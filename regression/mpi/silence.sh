@@ -1,13 +1,9 @@
 #!/bin/sh
 # A rank that is stopped, in training or before it, ends the job with 5 and is named with its host, and in training with
-# what it did when it was last heard of, and who waits for it. A job that is suspended as a whole
-# goes on.
+# what it did when it was last heard of, and who waits for it. One that lives but comes to no end of reading a file says so
+# and ends the job. A job that is suspended as a whole goes on.
 set -eu
 . "$BRUME_REGRESSION_DIR/tiny_job.sh"
-# One that stands still before MPI has started: it takes longest, so the other cases go on meanwhile.
-mpirun -n 3 --oversubscribe "$BRUME" run "$deck" --set output.directory=never : -n 1 sh -c 'kill -STOP $$' > never.log 2>&1 &
-never=$!
-
 start() { # <pattern to wait for> <flag...>
   pattern=$1
   shift
@@ -42,12 +38,21 @@ doing='stage [0-9]*, step [0-9]*: [a-z0-9_]*[: ].*'
 grep -Eq "last heard of in $doing; ranks? [0-3](, [0-3])* waits? for it, rank [0-3] in $doing" log ||
   { echo "nobody said what it did, or who waits for it"; exit 1; }
 
+# One that lives, but waits for ever in front of a file.
+stands_still() { # <rank> <what it does> <flag...>
+  code=0
+  rank=$1 doing=$2
+  shift 2
+  mpirun -n 4 --oversubscribe ${hanging-} "$BRUME" run "$deck" --set output.directory=still --set training.silence_limit_s=2 "$@" > log 2>&1 || code=$?
+  [ "$code" -eq 5 ] && grep -q "rank $rank on $(hostname) has not moved for [4-9].* s in $doing: a file system" log ||
+    { cat log; echo "a rank before a file that does not answer: exit code $code"; exit 1; }
+}
+mkfifo pipe
+stands_still 0 'reading pipe' --set "$profile" --plan pipe
+[ "$(grep -c brume: log)" -eq 1 ] || { cat log; echo "more than one rank spoke"; exit 1; }
+hanging="env LD_PRELOAD=$BRUME_HANGING_FILE BRUME_HANGS_AT=train.tok BRUME_HANGS_RANK=2"
+stands_still 2 'opening data train.tok  valid.tok' --set "$profile"
+
 export XDG_CACHE_HOME=$PWD/cache
 start 'measuring this machine' --set output.directory=measured
 one_falls_silent
-
-code=0
-wait "$never" || code=$?
-# Open MPI 4.1's mpirun may crash when it ends such a job.
-{ [ "$code" -eq 5 ] || [ "$code" -eq 139 ]; } && [ "$(grep -c 'brume:' never.log)" -eq 1 ] && grep -q 'MPI has not started within 4.*: a rank was stopped' never.log ||
-  { cat never.log; echo "a rank that never started: exit code $code"; exit 1; }

@@ -5,13 +5,16 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/error.hpp"
+#include "base/host.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "comm/agree.hpp"
@@ -23,6 +26,9 @@
 
 namespace brume::app {
 namespace {
+
+/// How long nothing may move where no verb says more [s]: big files on their way to a disk.
+constexpr double patience_s = 600.0;
 
 /// Gives each rank its device, where this build's ranks compute on devices.
 void use_devices(const comm::Session& session, comm::Communicator& world) {
@@ -66,6 +72,32 @@ std::string who_waits(const std::vector<comm::WaitingRank>& waiting) {
                      waiting.front().rank, waiting.front().doing);
 }
 
+[[noreturn]] void end_job() {
+  comm::Session::abort(int(Failure::network));
+  std::_Exit(int(Failure::network));
+}
+
+void end_silence(const comm::SilentRank& peer) {
+  log::error(
+      "brume: rank {} on {} has given no sign of life for {}: it was stopped, or its node is "
+      "lost{}{}",
+      peer.rank, peer.host, format_seconds(peer.silence_s),
+      peer.doing.empty() ? "" : "; it was last heard of in " + peer.doing, who_waits(peer.waiting));
+  end_job();
+}
+
+void end_standstill(const comm::Standstill& rank) {
+  // Where all stand before the same file one of them is enough.
+  if (rank.rank > 0) std::this_thread::sleep_for(std::chrono::seconds(1));
+  log::error("brume: rank {} on {} has not moved for {} in {}: {}", rank.rank, host_name(),
+             format_seconds(rank.still_s), rank.doing,
+             rank.waits
+                 ? "all ranks wait for each other"
+                 : "a file system or a device does not answer (training.silence_limit_s waits for "
+                   "longer)");
+  end_job();
+}
+
 int number(const char* variable) {
   const char* text = std::getenv(variable);
   return text ? std::atoi(text) : 0;
@@ -98,17 +130,11 @@ int on_all_ranks(const std::function<int(comm::Session&, comm::Communicator&)>& 
   try {
     device::require_address_space(0);  // or MPI ends in its own ways
     if (!is_introduced()) refuse_lone_copies(1);
-    world = session.emplace().world();
+    session.emplace().watch_peers(deck::TrainingKeys{}.silence_limit_s, end_silence,
+                                  end_standstill);
+    session->begin_phase("its work", patience_s);
+    world = session->world();
     log::start(world->rank(), world->size(), log::verbose());
-    session->watch_peers(deck::TrainingKeys{}.silence_limit_s, [](const comm::SilentRank& peer) {
-      log::error(
-          "brume: rank {} on {} has given no sign of life for {}: it was stopped, or its node is "
-          "lost{}{}",
-          peer.rank, peer.host, format_seconds(peer.silence_s),
-          peer.doing.empty() ? "" : "; it was last heard of in " + peer.doing,
-          who_waits(peer.waiting));
-      comm::Session::abort(int(Failure::network));
-    });
     refuse_lone_copies(world->size());
     comm::require_same(*world, "is",
                        fmt::format("brume {} of sources {}", BRUME_VERSION, sources_id));

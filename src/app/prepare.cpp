@@ -69,10 +69,12 @@ class Preparation {
 
   Prepared run() {
     comm::require_same(job_, "was started by", text(options_));
+    begin("reading " + options_.deck);
     read_deck();
     open_data();
     count_steps();
     lock_directory();
+    begin("looking for checkpoints in " + made_.deck.output.directory);
     made_.resume =
         find_resume(job_, options_, made_.deck.output.directory, model::text(made_.model),
                     made_.data_text, deck::schema().write(made_.deck));
@@ -85,10 +87,16 @@ class Preparation {
   }
 
  private:
+  /// @param waits_s  [s] beside what any work may stand still
+  void begin(const std::string& doing, double waits_s = 0.0) {
+    session_.begin_phase(doing, still_limit_s(made_.deck) + waits_s);
+  }
+
   void read_deck() {
     deck::Deck& deck = made_.deck;
     deck = load_deck(job_, session_.ranks_per_node(), options_.deck, options_.sets);
     session_.set_silence_limit(deck.training.silence_limit_s);
+    begin("reading " + options_.deck);
     made_.model = model::config(deck.model, deck.training.precision);
     require_groups_fit(deck, made_.model);
     kernels::allow_tf32(deck.training.tf32);
@@ -132,6 +140,8 @@ class Preparation {
   }
 
   void open_data() {
+    const deck::DataKeys& keys = made_.deck.data;
+    begin(fmt::format("opening data {} {} {}", keys.train, fmt::join(keys.files, " "), keys.valid));
     comm::together(job_, [&] {
       const deck::DataKeys& data = made_.deck.data;
       made_.train_data.emplace(open_training(made_.deck, made_.model));
@@ -170,6 +180,7 @@ class Preparation {
   }
 
   void lock_directory() {
+    begin("locking " + made_.deck.output.directory, io::RunLock::Patience{}.own_job_s);
     comm::together(job_, [&] {
       if (leader_ && !options_.dry_run)
         made_.lock = std::make_unique<io::RunLock>(made_.deck.output.directory);
@@ -198,6 +209,7 @@ class Preparation {
         log::warn("the checkpoint's plan needs {} ranks: searching a new one",
                   made_.plan.devices());
     }
+    begin("reading or measuring the profile");
     made_.machine = obtain_machine(job_, session_.ranks_per_node(), made_.deck, made_.model);
     made_.searched = options_.plan.empty();
     if (leader_)
@@ -205,6 +217,7 @@ class Preparation {
                              : resume
                                  ? "searched, as this job asks for another than the checkpoint's"
                                  : "searched, because there is none to go on with");
+    begin(made_.searched ? "searching a plan" : "reading " + options_.plan);
     std::string text;
     comm::together(job_, [&] {
       if (!leader_) return;
@@ -232,6 +245,8 @@ class Preparation {
 };
 
 }  // namespace
+
+double still_limit_s(const deck::Deck& deck) { return 2.0 * deck.training.silence_limit_s; }
 
 model::Config isolated(model::Config model, const deck::Deck& deck) {
   if (!model.isolated) return model;

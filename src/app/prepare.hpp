@@ -38,6 +38,9 @@ struct Prepared {
   bool searched = false;  ///< the plan, and so it has been shown already
 };
 
+/// How long a rank may neither compute nor read nor hear of others, while there are no steps [s].
+double still_limit_s(const deck::Deck& deck);
+
 /// The model with the share of attention that isolated documents leave in the deck's data, where
 /// these can be read.
 model::Config isolated(model::Config model, const deck::Deck& deck);

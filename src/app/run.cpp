@@ -1,6 +1,7 @@
 /// @file The verb `run`: deck -> profile -> plan -> engine -> results, on one page.
 #include <array>
 #include <chrono>
+#include <limits>
 #include <memory>
 
 #include "all_ranks.hpp"
@@ -46,6 +47,7 @@ int run(const RunOptions& options) {
     const std::unique_ptr<comm::Communicator> crew = join_crew(prepared, job);
     if (!crew) {
       signals.ignore();  // those that train answer them, and end this rank with them
+      session.begin_phase("waiting for those that train", std::numeric_limits<double>::infinity());
       return leave_together(job, 0);
     }
     try {

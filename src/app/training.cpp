@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -72,6 +73,7 @@ class Training {
         limit_s_(time_limit_s(options.max_minutes, start)) {}
 
   int run() {
+    session_.begin_phase("making the engine", still_limit_s(run_.deck));
     predict();
     if (options_.dry_run) return 0;
     start_engine();
@@ -156,7 +158,7 @@ class Training {
     description_.copy_bytes = saving_->copy_bytes();
     all.beside_bytes = saving_->beside_bytes();
     engine_.emplace(run_.plan, run_.model, all, crew_);
-    doing_.emplace(session_, [this] { return doing(); });
+    session_.begin_phase("reading the first weights", still_limit_s(run_.deck));
     if (leader_)
       log::debug("threads: {} a rank, because {} ranks share this node's {} cores", threads_, ranks,
                  device::this_processor().given_cores);
@@ -193,6 +195,8 @@ class Training {
     signals_.remember();
     show_head();
     saving_->start_clock();
+    session_.begin_phase("training", std::numeric_limits<double>::infinity());
+    doing_.emplace(session_, [this] { return doing(); });
     watchdog_.emplace(task_limit_s(), [this](double silence_s) { report_silence(silence_s); });
     bool stopped = false;
     while (engine_->steps_done() < run_.last_step && !stopped) {
@@ -332,6 +336,7 @@ class Training {
     saving_->finish();
     if (run_.deck.output.trace && !engine_->last_times().empty()) write_trace();
     watchdog_.reset();
+    session_.begin_phase("writing the results", task_limit_s() + saving_->limit_s());
     if (!leader_) return;
     run_file_->write();
     screen_->close(description_);

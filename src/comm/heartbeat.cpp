@@ -7,14 +7,17 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <mutex>
 #include <thread>
 #include <utility>
 
 #include "base/error.hpp"
+#include "comm/movement.hpp"
 #include "comm/mpi_call.hpp"
 #include "comm/mpi_communicator.hpp"
 #include "comm/silence.hpp"
@@ -31,14 +34,15 @@ enum Topic : int { life, question, answer };
 /// What ranks send each other, but for questions, which are the number of a silent rank.
 struct Sign {
   enum Kind : int { alive, goodbye } kind = alive;
-  std::array<char, 252> doing{};  ///< a text that ends with a zero; of an answer: empty, if the
+  float still_s = 0.0F;           ///< [s] since any rank was seen to get on
+  std::array<char, 248> doing{};  ///< a text that ends with a zero; of an answer: empty, if the
                                   ///< rank does not wait
 
   std::string text() const { return {doing.data(), ::strnlen(doing.data(), doing.size())}; }
 };
 
-Sign sign_of(Sign::Kind kind, const std::string& doing) {
-  Sign sign{.kind = kind};
+Sign sign_of(Sign::Kind kind, double still_s, const std::string& doing) {
+  Sign sign{.kind = kind, .still_s = float(still_s)};
   doing.copy(sign.doing.data(), sign.doing.size() - 1);
   return sign;
 }
@@ -70,7 +74,9 @@ struct Heartbeat::Impl {
   int rank = 0, size = 1, next = 0;
   SilentRank previous{};
   std::function<void(const SilentRank&)> on_silence;
+  std::function<void(const Standstill&)> on_still;
   std::atomic<double> limit_s;
+  std::atomic<double> still_limit_s = std::numeric_limits<double>::infinity();
   std::mutex mutex;
   std::condition_variable changed;
   bool ending = false;
@@ -83,6 +89,8 @@ struct Heartbeat::Impl {
   Sign sent, received;
   bool previous_left = false;
   bool asked = false;  // others, since the rank before this one was last heard of
+  Movement movement;
+  Silence own_rest{look_s}, rest{look_s};  // of this rank, and of all
 
   /// What this rank does now, as far as anybody told.
   Doing own_doing() {
@@ -95,7 +103,7 @@ struct Heartbeat::Impl {
     int done = 0;
     check_mpi(MPI_Test(&sending, &done, MPI_STATUS_IGNORE));
     if (!done) return false;
-    sent = sign_of(kind, own_doing().text);
+    sent = sign_of(kind, rest.silence_s(), own_doing().text);
     check_mpi(MPI_Isend(&sent, sizeof sent, MPI_BYTE, next, life, group.get(), &sending));
     return true;
   }
@@ -115,6 +123,7 @@ struct Heartbeat::Impl {
       asked = false;
       previous_left = received.kind == Sign::goodbye;
       previous.doing = received.text();
+      rest.hear(double(received.still_s) + look_s);
       if (!previous_left) listen();
     }
     return heard;
@@ -144,7 +153,7 @@ struct Heartbeat::Impl {
     for (int from = 0; (from = sender(question)) >= 0;) {
       int silent = -1;
       check_mpi(MPI_Recv(&silent, 1, MPI_INT, from, question, group.get(), MPI_STATUS_IGNORE));
-      const Sign reply = sign_of(Sign::alive, waits_in(silent));
+      const Sign reply = sign_of(Sign::alive, 0.0, waits_in(silent));
       check_mpi(MPI_Send(&reply, sizeof reply, MPI_BYTE, from, answer, group.get()));
     }
   }
@@ -174,6 +183,18 @@ struct Heartbeat::Impl {
     on_silence(previous);
   }
 
+  /// @return whether it stands still, and has said so
+  bool stands_still() {
+    const double limit = still_limit_s;
+    const Movement::Seen seen = movement.look();
+    const bool moves = seen.moved || std::isinf(limit), waits = seen.waits;
+    const double all_s = rest.look(moves), own_s = own_rest.look(moves || waits);
+    // News of the rank that is furthest off are this old.
+    const bool still = waits ? all_s >= limit + 2 * look_s * size : own_s >= limit;
+    if (still) on_still({rank, waits ? all_s : own_s, waits, own_doing().text});
+    return still;
+  }
+
   bool wait_for_end(double s) {
     std::unique_lock lock(mutex);
     return changed.wait_for(lock, std::chrono::duration<double>(s), [this] { return ending; });
@@ -198,6 +219,7 @@ struct Heartbeat::Impl {
       previous.silence_s = silence.look(hear() || previous_left);
       if (previous.silence_s >= limit_s - answers_s) find_waiting();
       if (previous.silence_s >= limit_s) return tell();
+      if (!ends && stands_still()) return;
       if (ends)
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       else
@@ -207,10 +229,12 @@ struct Heartbeat::Impl {
   }
 };
 
-Heartbeat::Heartbeat(int place, double limit_s, std::function<void(const SilentRank&)> on_silence)
+Heartbeat::Heartbeat(int place, double limit_s, std::function<void(const SilentRank&)> on_silence,
+                     std::function<void(const Standstill&)> on_still)
     : impl_(std::make_unique<Impl>(place, limit_s)) {
   impl_->on_silence = std::move(on_silence);
-  if (impl_->size > 1) impl_->thread = std::thread([impl = impl_.get()] { impl->run(); });
+  impl_->on_still = std::move(on_still);
+  impl_->thread = std::thread([impl = impl_.get()] { impl->run(); });
 }
 
 Heartbeat::~Heartbeat() {
@@ -223,6 +247,8 @@ Heartbeat::~Heartbeat() {
 }
 
 void Heartbeat::set_limit(double limit_s) { impl_->limit_s = limit_s; }
+
+void Heartbeat::set_still_limit(double limit_s) { impl_->still_limit_s = limit_s; }
 
 void Heartbeat::set_doing(std::function<Doing()> doing) {
   const std::lock_guard lock(impl_->doing_mutex);

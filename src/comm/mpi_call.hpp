@@ -4,6 +4,7 @@
 #include <mpi.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <source_location>
 #include <span>
 #include <type_traits>
@@ -34,5 +35,12 @@ MPI_Status wait(MPI_Request request, std::source_location where = std::source_lo
 /// The same for several requests: until all are done.
 void wait(std::span<MPI_Request> requests,
           std::source_location where = std::source_location::current());
+
+/// How often threads of this process wait for other ranks in these two.
+struct Waits {
+  int running;         ///< now
+  std::uint64_t over;  ///< since the process began
+};
+Waits waits();
 
 }  // namespace brume::comm

@@ -57,7 +57,6 @@ double start_limit_s() {
 
 void start_mpi() {
   find_packed_mpi();
-  const Watchdog watchdog(start_limit_s(), end_process("started"));
   int started = 0;
   check_mpi(MPI_Initialized(&started));
   require(!started, Failure::bug, "a process has one MPI session, this is a second one");
@@ -110,6 +109,7 @@ std::vector<int> places_by_node(const std::vector<int>& node_of) {
 }
 
 Session::Session() {
+  const Watchdog watchdog(start_limit_s(), end_process("started"));
   start_mpi();
   MpiCommunicator node = this_node();
   ranks_per_node_ = node.size();
@@ -143,8 +143,10 @@ std::unique_ptr<Communicator> Session::world() {
   return std::make_unique<MpiCommunicator>(MpiGroup(copy));
 }
 
-void Session::watch_peers(double limit_s, std::function<void(const SilentRank&)> on_silence) {
-  heartbeat_.emplace(place_, limit_s, std::move(on_silence));
+void Session::watch_peers(double limit_s, std::function<void(const SilentRank&)> on_silence,
+                          std::function<void(const Standstill&)> on_still) {
+  const Watchdog watchdog(start_limit_s(), end_process("started"));
+  heartbeat_.emplace(place_, limit_s, std::move(on_silence), std::move(on_still));
 }
 
 void Session::set_silence_limit(double limit_s) {
@@ -153,6 +155,11 @@ void Session::set_silence_limit(double limit_s) {
 
 void Session::set_doing(std::function<Doing()> doing) {
   if (heartbeat_) heartbeat_->set_doing(std::move(doing));
+}
+
+void Session::begin_phase(const std::string& doing, double still_limit_s) {
+  set_doing([doing] { return Doing{doing, {}}; });
+  if (heartbeat_) heartbeat_->set_still_limit(still_limit_s);
 }
 
 void Session::let_rank_0_speak() {

@@ -26,6 +26,11 @@ class Silence {
     return silence_s_;
   }
 
+  /// Another one has heard a sign of life, so long ago [s].
+  void hear(double ago_s) { silence_s_ = std::min(silence_s_, ago_s); }
+
+  double silence_s() const { return silence_s_; }  ///< [s] at the last look
+
  private:
   double most_s_;
   double silence_s_ = 0.0;
