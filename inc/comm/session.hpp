@@ -39,7 +39,7 @@ class Session {
   /// Lets ranks listen to each other (see Heartbeat) until the session ends. Collective.
   void watch_peers(double limit_s, std::function<void(const SilentRank&)> on_silence,
                    std::function<void(const Standstill&)> on_still);
-  void set_silence_limit(double limit_s);        ///< [s] that watch_peers allows
+  void set_silence_limit(double limit_s);        ///< [s] after which a silent rank's job has ended
   void set_doing(std::function<Doing()> doing);  ///< see Heartbeat
 
   /// What this rank does from now on, and how long nothing of it may move [s] (see Heartbeat).

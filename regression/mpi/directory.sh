@@ -70,12 +70,16 @@ refused 75 'stopped after 3 of 12 steps' tiny_job --set output.directory=late)
 refused 2 "rank 2 was started by" mpirun -n 2 --oversubscribe "$BRUME" run "$deck" --set "$profile" --steps 1 : \
   -n 2 --oversubscribe "$BRUME" run "$deck" --set "$profile" --steps 2
 
-# Binaries for different processors may train together, those of different sources may not.
+# Binaries for different processors may train together, those of different sources, or on one node, may not.
 sources=$("$BRUME" --version | sed 's/.* of sources //')
 others=$(echo "$sources" | tr 0-9a-f 1-9a-f0)
 LC_ALL=C sed "s/$sources/$others/" "$BRUME" > other_brume
 chmod +x other_brume
 refused 2 "rank 2 is 'brume" mpirun -n 2 --oversubscribe "$BRUME" run "$deck" --set "$profile" : \
+  -n 2 --oversubscribe ./other_brume run "$deck" --set "$profile"
+cp "$BRUME" other_brume
+echo 'another build' >> other_brume
+refused 2 "ranks 0 and 2 on $(hostname) run two builds of brume" mpirun -n 2 --oversubscribe "$BRUME" run "$deck" --set "$profile" : \
   -n 2 --oversubscribe ./other_brume run "$deck" --set "$profile"
 
 # srun without PMIx: four jobs of one rank, of which one says why none begins.

@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +17,7 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "base/files.hpp"
 #include "base/host.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
@@ -29,6 +33,35 @@ namespace {
 
 /// How long nothing may move where no verb says more [s]: big files on their way to a disk.
 constexpr double patience_s = 600.0;
+
+/// Of this process's program: FNV-1a of eight bytes at a time.
+std::uint64_t program_hash() {
+  constexpr std::int64_t most_bytes = std::int64_t{1} << 30;
+  const Bytes program = read_file("/proc/self/exe", Failure::storage, most_bytes, Links::follow);
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (std::size_t i = 0; i < program.size(); i += sizeof hash) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, program.data() + i, std::min(sizeof word, program.size() - i));
+    hash = (hash ^ word) * 0x100000001b3;
+  }
+  return hash;
+}
+
+/// Nodes may have programs for their processors, but on a node two are a mistake.
+void require_one_program_a_node(comm::Communicator& world) {
+  std::uint64_t mine = 0;
+  comm::together(world, [&] { mine = program_hash(); });
+  const std::vector<std::string> hosts = world.gather(host_name());
+  const std::vector<std::string> hashes = world.gather(fmt::format("{:016x}", mine));
+  std::map<std::string, std::size_t> first;  // rank of each host
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
+    const std::size_t other = first.emplace(hosts[rank], rank).first->second;
+    if (hashes[rank] != hashes[other])
+      throw comm::AgreedError(Failure::input,
+                              "ranks {} and {} on {} run two builds of brume: start the same file",
+                              other, rank, hosts[rank]);
+  }
+}
 
 /// Gives each rank its device, where this build's ranks compute on devices.
 void use_devices(const comm::Session& session, comm::Communicator& world) {
@@ -138,6 +171,7 @@ int on_all_ranks(const std::function<int(comm::Session&, comm::Communicator&)>& 
     refuse_lone_copies(world->size());
     comm::require_same(*world, "is",
                        fmt::format("brume {} of sources {}", BRUME_VERSION, sources_id));
+    require_one_program_a_node(*world);
     use_devices(*session, *world);
     warn_of_binding(*session);
     return body(*session, *world);

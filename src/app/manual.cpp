@@ -19,6 +19,8 @@ constexpr Example examples[] = {
     {"run", "mpirun -n 4 brume run mine/deck.toml", "plan, train; the same line again resumes"},
     {"run", "srun brume run deck.toml --max-minutes 110", "leave with a checkpoint in time"},
     {"run", "mpirun -n 8 brume run deck.toml --replan", "go on with other ranks, by a new plan"},
+    {"run", "srun brume run deck.toml --set training.compare_replicas_every=20",
+     "compare replicas of weights more often"},
     {"eval", "mpirun -n 4 brume eval runs/run --data other.tok",
      "loss and perplexity on other text"},
     {"report", "brume report runs/a runs/b -o both.html", "two runs on one page"},

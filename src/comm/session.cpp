@@ -55,6 +55,10 @@ double start_limit_s() {
   return 300.0;
 }
 
+/// The verdict comes a second before the limit, because mpirun takes as long to end a job; short
+/// limits leave no room for that.
+double verdict_s(double limit_s) { return std::max(limit_s - 1.0, std::min(limit_s, 3.0)); }
+
 void start_mpi() {
   find_packed_mpi();
   int started = 0;
@@ -146,11 +150,11 @@ std::unique_ptr<Communicator> Session::world() {
 void Session::watch_peers(double limit_s, std::function<void(const SilentRank&)> on_silence,
                           std::function<void(const Standstill&)> on_still) {
   const Watchdog watchdog(start_limit_s(), end_process("started"));
-  heartbeat_.emplace(place_, limit_s, std::move(on_silence), std::move(on_still));
+  heartbeat_.emplace(place_, verdict_s(limit_s), std::move(on_silence), std::move(on_still));
 }
 
 void Session::set_silence_limit(double limit_s) {
-  if (heartbeat_) heartbeat_->set_limit(limit_s);
+  if (heartbeat_) heartbeat_->set_limit(verdict_s(limit_s));
 }
 
 void Session::set_doing(std::function<Doing()> doing) {
