@@ -54,6 +54,7 @@ class OutputFile {
   std::filesystem::path target_;     ///< with its links followed
   std::filesystem::path temporary_;  ///< empty when written in place, or committed
   Descriptor file_;
+  std::int64_t written_ = 0;  ///< bytes
 };
 
 /// Replaces the content of a file as OutputFile does. @throws Error(storage)

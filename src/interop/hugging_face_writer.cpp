@@ -19,7 +19,10 @@ namespace fs = std::filesystem;
 using engine::Slab;
 using nlohmann::json;
 
-constexpr std::int64_t writer_piece_elements = std::int64_t{32} << 20;
+/// Rows come one after the other, and a piece stays in caches and in the heap's hands; of columns
+/// each piece reads a little of every row.
+constexpr std::int64_t rows_piece_elements = std::int64_t{2} << 20;
+constexpr std::int64_t columns_piece_elements = std::int64_t{32} << 20;
 
 std::int64_t tensor_bytes(const NewTensor& tensor, Dtype dtype) {
   std::int64_t bytes = dtype_bytes(dtype);
@@ -118,7 +121,7 @@ void HuggingFaceWriter::Impl::write(TensorWriter& file, const NewTensor& tensor,
 void HuggingFaceWriter::Impl::write_rows(TensorWriter& file, const std::vector<Section>& parts,
                                          std::int64_t rows, const FillSlabs& fill) const {
   const std::int64_t columns = parts.front().placed->columns();
-  const std::int64_t step = std::max<std::int64_t>(1, writer_piece_elements / columns);
+  const std::int64_t step = std::max<std::int64_t>(1, rows_piece_elements / columns);
   std::vector<float> values;
   for (std::int64_t first = 0; first < rows; first += step) {
     const std::int64_t end = std::min(rows, first + step);
@@ -142,7 +145,7 @@ void HuggingFaceWriter::Impl::write_rows(TensorWriter& file, const std::vector<S
 void HuggingFaceWriter::Impl::write_transposed(TensorWriter& file, const Placed& placed,
                                                const FillSlabs& fill) const {
   const std::int64_t columns = placed.columns(), rows = placed.rows();
-  const std::int64_t step = std::max<std::int64_t>(1, writer_piece_elements / rows);
+  const std::int64_t step = std::max<std::int64_t>(1, columns_piece_elements / rows);
   std::vector<float> values, turned;
   for (std::int64_t first = 0; first < columns; first += step) {
     const std::int64_t count = std::min(step, columns - first);
