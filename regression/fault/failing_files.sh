@@ -10,7 +10,8 @@ job() { # <directory> [word...]
   directory=$1
   shift
   code=0
-  timeout 60 mpirun -n 4 --oversubscribe "$@" "$BRUME" run "$deck" --set "$profile" --set output.checkpoint_every=2 --set output.trace=false \
+  timeout 60 mpirun -n 2 --oversubscribe "$@" "$BRUME" run "$deck" --set "$profile" --set cluster.devices_per_node=2 \
+    --set output.checkpoint_every=2 --set output.trace=false \
     --set output.directory="$directory" $flags > log 2>&1 || code=$?
 }
 fail() { cat log; echo "$1"; exit 1; }

@@ -5,13 +5,17 @@ set -eu
 points=${1:-6}
 . "$BRUME_REGRESSION_DIR/tiny_job.sh"
 
-# job KIND:N RANK
+"$BRUME" plan "$deck" --set "$profile" --set cluster.devices_per_node=2 -o plan.toml > /dev/null 2>&1
+
+# job KIND:N RANK; rank 0 alone searches, so where another one fails nobody has to.
 job() {
   rm -rf run
   code=0
+  given=
+  [ "$2" -eq 0 ] || given='--plan plan.toml'
   BRUME_FAILING_CALL=$1 BRUME_FAILING_RANK=$2 timeout 60 mpirun -n 2 --oversubscribe -x BRUME_FAILING_CALL -x BRUME_FAILING_RANK \
     -x LD_PRELOAD="$BRUME_FAILING_MEMORY" "$BRUME" run "$deck" --set "$profile" --set cluster.devices_per_node=2 \
-    --set training.steps=4 > log 2>&1 || code=$?
+    --set training.steps=4 $given > log 2>&1 || code=$?
 }
 
 for kind in new aligned thread; do
