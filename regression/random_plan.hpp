@@ -202,6 +202,34 @@ inline plan::Plan mixed_plan(std::mt19937& random, const model::Config& model, i
   }
 }
 
+/// A plan of at most `max_ranks` ranks in several stages whose backwards are in two parts, with any
+/// combination of the knobs that allow it. The model gets the layers for it.
+inline plan::Plan zero_bubble_plan(std::mt19937& random, model::Config& model, int max_ranks) {
+  const int sequences = pick(random, {1, 2, 4});  // b dp of every stage
+  std::vector<Split> splits;
+  int ranks;
+  do {
+    splits.clear(), ranks = 0;
+    for (int i = pick(random, {2, 2, 3, 4}); i > 0; --i) {
+      int dp, tp;
+      do dp = pick(random, {1, 1, 2, 4}), tp = pick(random, {1, 1, 2, 4});
+      while (sequences % dp != 0 || !allows_tp(model, tp));
+      splits.push_back({dp, tp, sequences / dp});
+      ranks += dp * tp;
+    }
+  } while (ranks > max_ranks);
+  model.num_layers = int(splits.size()) + pick(random, {0, 1, 2, 3});
+  plan::Plan plan = plan_of(random, model, splits);
+  plan.zero_bubble = plan.run_ahead = 1;
+  plan.microbatches = pick(random, {1, 2, 3, 4, 5, 6, 7, 9});
+  plan.global_batch = sequences * plan.microbatches;
+  for (plan::Stage& stage : plan.stages) {
+    stage.zero_level = std::min(stage.zero_level, stage.shard_ranks() > 1 ? 1 : 3);
+    stage.grad_offload_ratio = 0.0;
+  }
+  return plan;
+}
+
 /// A plan of at most `max_ranks` ranks that hold several stages each, with any combination of the
 /// other knobs, stages of one rank included. The model gets the layers for it.
 inline plan::Plan interleaved_plan(std::mt19937& random, model::Config& model, int max_ranks) {

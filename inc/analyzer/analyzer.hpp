@@ -97,6 +97,7 @@ class Analyzer {
  private:
   class RoleTape;
   RoleTape& tape(const plan::Plan& plan, int stage);
+  void split(const plan::Plan& plan, int stage, StagePrediction& prediction, Pipeline& pipeline);
   void take_together(const plan::Plan& plan, int first, Prediction& prediction);
 
   const model::Config& model_;

@@ -80,6 +80,8 @@ struct Pipeline {
   int run_ahead = 1;                ///< as in plan::Plan
   int chunks = 1;                   ///< as in plan::Plan
   std::vector<Beside> beside = {};  ///< [stage]; where there is none, nothing slows anything
+  /// [stage] Of backward_s the second part, where backwards are in two; else none.
+  std::vector<double> weights_s = {};
 };
 
 /// Time of one iteration [s]: each stage's passes in the order of the schedule, each waiting for

@@ -310,9 +310,10 @@ inline constexpr Recompute all_recomputes[] = {Recompute::none, Recompute::selec
 /// A tensor that a segment's forward keeps for its backward, beside its input.
 struct Saved {
   std::string name;
-  Expr elements;       ///< on one tp rank, in "b" and "tp"; none: it is not kept
-  int element_bytes;   ///< statistics are fp32 whatever the precision
-  bool cheap = false;  ///< made again in a backward, but for Recompute::none
+  Expr elements;             ///< on one tp rank, in "b" and "tp"; none: it is not kept
+  int element_bytes;         ///< statistics are fp32 whatever the precision
+  bool cheap = false;        ///< made again in a backward, but for Recompute::none
+  bool for_weights = false;  ///< gradients of weights need it
 
   Expr bytes() const { return double(element_bytes) * elements; }
 };
@@ -325,12 +326,22 @@ struct Segment {
   Expr backward_workspace_elements;  ///< scratch during backward, beside input, saved, d
                                      ///< output, d input
   int activation_bytes = 0;          ///< of an element of the scratch
+  // Of a layer's backward in two parts: the first makes the gradient of its input and those of
+  // norms, the second those of linear layers. The scratch of the first is what its gradients leave
+  // of backward_workspace_elements.
+  Expr product_grads_elements = 0.0;  ///< gradients of outputs of products, from first to second
+                                      ///< part, where they are not that of the segment's output
+  Expr weights_workspace_elements = 0.0;  ///< scratch of the second part
 
   Expr forward_workspace_bytes() const {
     return double(activation_bytes) * forward_workspace_elements;
   }
   Expr backward_workspace_bytes() const {
     return double(activation_bytes) * backward_workspace_elements;
+  }
+  Expr product_grads_bytes() const { return double(activation_bytes) * product_grads_elements; }
+  Expr weights_workspace_bytes() const {
+    return double(activation_bytes) * weights_workspace_elements;
   }
 };
 

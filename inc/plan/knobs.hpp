@@ -42,6 +42,7 @@ struct Knob {
   std::variant<int Stage::*, double Stage::*, std::string Stage::*, int Plan::*, Derived> member;
   SearchMember search = {};  ///< the deck's key, whose bounds are the knob's
   double min = -std::numeric_limits<double>::infinity();  ///< of a knob without such bounds
+  double max = std::numeric_limits<double>::infinity();
   double Stage::*part_of = nullptr;  ///< the share of which it is a part: what lies on disk
   bool required = false;             ///< in a plan's text
   const char* unit = "";
@@ -77,6 +78,12 @@ inline constexpr Knob knobs[] = {
      .member = &Plan::chunks,
      .min = 1,
      .help = "of layers on the same devices: stages i, i + S / chunks, ... lie there",
+     .rare = true},
+    {.name = "zero_bubble",
+     .member = &Plan::zero_bubble,
+     .min = 0,
+     .max = 1,
+     .help = "1: gradients of weights are made apart, where a stage would wait (ZB-H1)",
      .rare = true},
     {.name = "num_stages",
      .symbol = "S",

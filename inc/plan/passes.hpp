@@ -12,7 +12,8 @@ namespace brume::plan {
 struct Pass {
   bool forward;
   int microbatch;
-  int chunk = 0;  ///< which of the stages that lie on the same devices
+  int chunk = 0;         ///< which of the stages that lie on the same devices
+  bool weights = false;  ///< a backward's second part, the gradients of weights, where it is split
 
   bool operator==(const Pass&) const = default;
 };
@@ -27,6 +28,35 @@ struct Pass {
 constexpr Pass next_pass(int forwards, int backwards, int ahead, int microbatches) {
   const bool forward = forwards < microbatches && forwards <= backwards + ahead;
   return {forward, forward ? forwards : backwards};
+}
+
+/// The passes that a stage with split backwards has done.
+struct Done {
+  int forwards = 0, backwards = 0, weights = 0;
+
+  void add(const Pass& pass) { ++(pass.forward ? forwards : pass.weights ? weights : backwards); }
+};
+
+/// What a stage with split backwards does next: forwards and backwards as in 1F1B, of which only
+/// the first part, the gradient of the stream (B), is waited for. Second parts, the gradients of
+/// weights (W), are `lag` microbatches behind; at the end they follow. Stage s has s of them to do,
+/// so that all stages keep as many microbatches as the first one does in 1F1B. For equal stages
+/// without messages an iteration takes
+///
+///   G (F + B + W) + (S - 1) (F + B - W),  where G >= S and W is no longer than F and B
+///
+/// @param ahead  in_flight()
+/// @param lag    s
+/// @source  Qi et al. 2023, "Zero Bubble Pipeline Parallelism", 2.1: ZB-H1
+constexpr Pass next_split_pass(const Done& done, int ahead, int lag, int microbatches) {
+  if (done.backwards > done.weights + lag || done.backwards == microbatches)
+    return {.forward = false, .microbatch = done.weights, .weights = true};
+  return next_pass(done.forwards, done.backwards, ahead, microbatches);
+}
+
+/// The lag of a stage.
+inline int weights_lag(const Plan& plan, int stage) {
+  return std::min(stage, plan.microbatches - 1);
 }
 
 /// Microbatches go through the chunks of a pipeline in rounds: those of a round one after the other

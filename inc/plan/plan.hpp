@@ -50,6 +50,8 @@ struct Plan {
   int run_ahead = 1;
   /// Stages that lie on the same devices, each a chunk of the layers there (interleaved 1F1B).
   int chunks = 1;
+  /// 1: backwards are in two parts, of which gradients of weights fill what would be idle (ZB-H1).
+  int zero_bubble = 0;
   /// In the order of the model's layers. Stages i, i + pipeline_size(), ... lie on the same
   /// devices.
   std::vector<Stage> stages;

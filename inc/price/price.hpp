@@ -27,13 +27,25 @@ double task_s(const hardware::Profile& profile, double work_s, int tasks = 1);
 // --- what a rank computes -----------------------------------------------------------------------
 
 /// A recompute is a forward that does not make the output of a layer's last segment. A backward
-/// makes again what is cheap; of a layer that stores that (model::Recompute::none) it does not.
-enum class Pass { forward, backward, recompute, stored_backward };
+/// makes again what is cheap; of a layer that stores that (model::Recompute::none) it does not. In
+/// two parts it makes first the gradients of the stream and of norms, whether or not the layer
+/// stores anything, then those of linear layers, for which it makes again what is cheap.
+enum class Pass {
+  forward,
+  backward,
+  recompute,
+  stored_backward,
+  backward_input,
+  backward_weights,
+  stored_backward_weights
+};
 
 /// Seconds of one segment on one rank, without its tensor-parallel collectives: the sum of its
 /// operators, under tensor parallelism `1 + w` times as long, where `w` is what the slowest of `tp`
 /// ranks takes beyond their mean. What a stored backward does not make again takes as long as in
 /// the forward, at least as a copy: where products make it the forward's pass costs nothing.
+/// Of the parts of a backward the second has half of each product, both halves being as many FLOPs,
+/// what makes again what is cheap, and the gradients of biases; together they take as long as one.
 double segment_s(const model::Config& model, const hardware::Profile& profile,
                  model::SegmentKind kind, Pass pass, int microbatch, int tp);
 

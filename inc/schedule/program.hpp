@@ -60,10 +60,12 @@ struct Buffer {
 };
 
 enum class Operation : std::uint8_t {
-  forward,    ///< a segment: input -> output, saved
-  backward,   ///< a segment: output gradient -> input gradient (same buffer), weight gradients
-  recompute,  ///< forward again for what it saves; without an output when nobody needs it
-  loss,       ///< of the head's forward with tp > 1, from the statistics of all tp ranks
+  forward,         ///< a segment: input -> output, saved
+  backward,        ///< a segment: output gradient -> input gradient (same buffer), weight gradients
+  backward_input,  ///< the first part of one: output gradient -> input gradient, gradients of norms
+  backward_weights,  ///< the second part: gradients of linear layers
+  recompute,         ///< forward again for what it saves; without an output when nobody needs it
+  loss,              ///< of the head's forward with tp > 1, from the statistics of all tp ranks
   all_reduce,
   reduce_scatter,  ///< in place; with a second operand, the rank's shard ends there
   all_gather,      ///< in place; with a second operand, the rank's shard comes from there
@@ -80,6 +82,8 @@ enum class Operation : std::uint8_t {
   optimizer_step,
 };
 const char* name(Operation operation);
+/// Whether it is a forward, a backward or a part of one, or a recompute.
+bool computes_segment(Operation operation);
 
 enum class Group : std::uint8_t {
   none,
@@ -99,7 +103,9 @@ enum class Phase : std::uint8_t { train, update, both };
 enum class Role : std::uint8_t {
   input,     ///< residual stream into the segment [N, C]; tokens for the embedding
   output,    ///< residual stream out of it
-  gradient,  ///< gradient of the stream: d output on entry, d input on return
+  gradient,  ///< gradient of the stream: d output on entry, d input on return; of a backward in two
+             ///< parts d output, and `output` is d input
+  products,  ///< gradients of what a segment's products make, from the first part to the second
   saved,     ///< the segment's saved tensors, numbered as in model::Segment
   weights,   ///< flat block; index 1: the tied token table
   grads,     ///< flat block; index 1: the gradient of the tied token table. In an update: the part

@@ -181,6 +181,13 @@ TEST_P(FamilyContract, RandomPlanOfSeveralStagesARankTrainsLikeOneRank) {
   expect_contract(model, plan);
 }
 
+TEST_P(FamilyContract, RandomPlanOfSplitBackwardsTrainsLikeOneRank) {
+  std::mt19937 random(unsigned(GetParam()) * 104729 + 31);
+  model::Config model = test::random_family_model(random);
+  const plan::Plan plan = test::zero_bubble_plan(random, model, world().size());
+  expect_contract(model, plan);
+}
+
 INSTANTIATE_TEST_SUITE_P(Mpi, FamilyContract, ::testing::Range(0, test::trials(8)));
 
 }  // namespace

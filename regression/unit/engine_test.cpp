@@ -129,6 +129,36 @@ TEST_P(InterleavedContract, RandomPlanTrainsLikeOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(Engine, InterleavedContract, ::testing::Range(0, test::trials(28)));
 
+class ZeroBubbleContract : public ::testing::TestWithParam<int> {};
+
+// Backwards in two parts add the same numbers in the same order, so that no bit differs; what whole
+// ones give, the tests above have. Layers of all kinds, on 2 to 8 ranks.
+TEST_P(ZeroBubbleContract, RandomPlanTrainsAsWithWholeBackwards) {
+  const int i = GetParam();
+  std::mt19937 random(unsigned(i) * 6700417 + 11);
+  const std::vector<model::Config> special = test::special_models();
+  model::Config model = i % 3 == 0   ? test::random_model(random)
+                        : i % 3 == 1 ? test::random_family_model(random)
+                                     : special[std::size_t(i / 3) % special.size()];
+  model.isolated = i % 4 == 0;
+  model.head_tokens = test::head_tokens(i);
+  if (i % 5 == 1) model.precision = model::Precision::bf16;
+  if (i % 5 == 3) model.precision = model::Precision::fp8;
+  if (i % 4 == 3) test::freeze(model, "mlp");
+  plan::Plan plan = test::zero_bubble_plan(random, model, 8);
+  const test::TokenFixture tokens(model.vocab_size);
+  const data::Sampler data = tokens.sampler(model.seq_len, model.isolated);
+  const Settings settings = test::contract_settings(6);
+  const test::Trained split = test::train(plan, model, settings, data);
+  plan.zero_bubble = 0;
+  const test::Trained whole = test::train(plan, model, settings, data);
+  const std::string both = model::text(model) + "\n" + plan::text(plan);
+  EXPECT_EQ(split.losses, whole.losses) << both;
+  EXPECT_EQ(split.norms, whole.norms) << both;
+}
+
+INSTANTIATE_TEST_SUITE_P(Engine, ZeroBubbleContract, ::testing::Range(0, test::trials(21)));
+
 class ReplicasContract : public ::testing::TestWithParam<int> {};
 
 // Two replicas on two ranks each, and three, with nothing and with half of all state on the host.

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "../../src/schedule/order/order.hpp"
+#include "bare_pipeline.hpp"
 #include "planning_samples.hpp"
 #include "price/price.hpp"
 #include "random_plan.hpp"
@@ -129,34 +130,12 @@ TEST_P(InterleavedPlans, SwappedMessagesAreFound) {
 
 INSTANTIATE_TEST_SUITE_P(Schedule, InterleavedPlans, ::testing::Range(0, num_plans));
 
-/// A machine on which nothing but layers takes time.
-hardware::Profile layers_only() {
-  hardware::Profile profile = samples::round_profile();
-  profile.bytes_per_s = 1e30;
-  profile.task_overhead_s = 0.0;
-  profile.waits.clear();
-  profile.interference.assign(profile.interference.size(), 0.0);
-  for (std::int64_t elements : {1, 1 << 30})
-    profile.operators.push_back({.kind = "adamw", .dims = {elements}, .forward_s = 1e-30});
-  for (hardware::LinkRow& row : profile.links) row.time_s = 0.0;
-  return profile;
-}
-
-/// So many layers with hardly anything before and behind them.
-model::Config bare_model(int num_layers) {
-  model::Config model = samples::small_model(num_layers, false);
-  model.hidden_size = 256;
-  model.ffn_size = 1024;
-  model.vocab_size = 2;
-  return model;
-}
-
 /// Of S ranks of v chunks, F + B of a chunk.
 class Bubble : public ::testing::TestWithParam<std::tuple<int, int>> {
  protected:
   double simulated(int microbatches, int run_ahead) const {
     const auto [size, chunks] = GetParam();
-    const model::Config model = bare_model(size * chunks);
+    const model::Config model = test::bare_model(size * chunks);
     plan::Plan plan = equal_chunks(model, size, chunks, microbatches);
     plan.run_ahead = run_ahead;
     return simulate(compile_all(plan, model, {.tight = false}), plan, model, profile_).iteration_s /
@@ -164,13 +143,13 @@ class Bubble : public ::testing::TestWithParam<std::tuple<int, int>> {
   }
   double chunk_s() const {
     double seconds = 0.0;
-    const model::Config model = bare_model(1);
+    const model::Config model = test::bare_model(1);
     for (model::SegmentKind kind : model::segment_kinds(model, model::BlockKind::layer))
       for (price::Pass pass : {price::Pass::forward, price::Pass::backward})
         seconds += price::segment_s(model, profile_, kind, pass, 1, 1);
     return seconds;
   }
-  const hardware::Profile profile_ = layers_only();
+  const hardware::Profile profile_ = test::layers_only();
 };
 
 // (G + (S - 1) / v) (F + B) of all chunks, for G from S to 8 S, whether or not S divides G.

@@ -115,12 +115,14 @@ Expectation quick_test() {
   throw Error(Failure::bug, "no quick test");
 }
 
-TEST(MistPlans, RunNoFurtherAhead) {
-  plan::Plan plan = plan_of(quick_test());
-  plan.run_ahead = 2;
-  EXPECT_THROW(case_of(plan, config_of(quick_test()), profile_of(quick_test()),
-                       hardware::NodeGroup{.memory_bytes = 1 << 30}, {}),
-               Error);
+TEST(MistPlans, AreIn1F1B) {
+  for (int plan::Plan::*knob : {&plan::Plan::run_ahead, &plan::Plan::zero_bubble}) {
+    plan::Plan plan = plan_of(quick_test());
+    ++(plan.*knob);
+    EXPECT_THROW(case_of(plan, config_of(quick_test()), profile_of(quick_test()),
+                         hardware::NodeGroup{.memory_bytes = 1 << 30}, {}),
+                 Error);
+  }
 }
 
 // Every operator of the quick test was measured; at microbatch 3 none was, but all lie between 2

@@ -323,6 +323,22 @@ TEST(PipelineTime, ChunksHaveTheirBubble) {
         }
 }
 
+// G (F + B + W) + (S - 1) (F + B - W) of backwards in two parts, where stages are equal.
+TEST(PipelineTime, SplitBackwardsHaveTheirBubble) {
+  for (const int size : {2, 3, 4, 8})
+    for (const int microbatches : {size, size + 1, 3 * size, 8 * size - 1}) {
+      PassTimes passes;
+      passes.forward_s = 1.0, passes.backward_s = 2.25;
+      Pipeline p;
+      p.stages.assign(std::size_t(size), passes);
+      p.messages_s.assign(p.stages.size() - 1, 0.0);
+      p.microbatches = microbatches;
+      p.weights_s.assign(p.stages.size(), 0.75);
+      EXPECT_NEAR(iteration_time(p), 3.25 * microbatches + 1.75 * (size - 1), 1e-9)
+          << size << " ranks, " << microbatches;
+    }
+}
+
 TEST(PipelineTime, AnEmptyPipelineIsABug) {
   EXPECT_THROW(iteration_time(pipeline({}, 1)), Error);
   EXPECT_THROW(iteration_time(pipeline({passes(1.0, 1.0)}, 0)), Error);

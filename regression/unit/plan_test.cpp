@@ -224,6 +224,49 @@ TEST(PlanCheck, ChunksHaveTheMeshOfTheirDevices) {
             "plan.toml: chunks = 3 must divide the 4 stages of a plan");
 }
 
+TEST(Plan, SplitBackwardsAreWrittenWhereThereAreAny) {
+  Plan plan = sample();
+  EXPECT_EQ(text(plan).find("zero_bubble"), std::string::npos);
+  plan.zero_bubble = 1;
+  EXPECT_NE(text(plan).find("zero_bubble"), std::string::npos);
+  EXPECT_EQ(parse(text(plan), "plan.toml"), plan);
+  EXPECT_NE(table(plan).find("gradients of weights fill waits (ZB-H1)"), std::string::npos);
+}
+
+TEST(PlanCheck, SplitBackwardsHaveAnOrderOfTheirOwn) {
+  Plan split = sample();
+  split.zero_bubble = split.run_ahead = 1;
+  for (Stage& stage : split.stages) stage.zero_level = 1, stage.grad_offload_ratio = 0.0;
+  check(split, small, two_nodes);
+  model::Config model = small;
+  const auto refused = [&](const std::function<void(Plan&)>& spoil) {
+    Plan plan = split;
+    spoil(plan);
+    return test::refusal([&] { check(plan, model, two_nodes); });
+  };
+  EXPECT_EQ(refused([](Plan& plan) { plan.zero_bubble = 2; }),
+            "plan: zero_bubble must be from 0 to 1, found 2");
+  EXPECT_EQ(refused([](Plan& plan) { plan.run_ahead = 2; }),
+            "plan: zero_bubble = 1 has an order of its own: run_ahead must be 1");
+  Plan chunks = two_chunks();
+  chunks.zero_bubble = chunks.run_ahead = 1;
+  EXPECT_EQ(test::refusal([&] { check(chunks, small, two_nodes); }),
+            "plan: zero_bubble = 1 has an order of its own: chunks must be 1");
+  EXPECT_EQ(refused([](Plan& plan) { plan.stages.pop_back(); }),
+            "plan: zero_bubble = 1 is for pipelines: a plan of one stage never waits for another");
+  const char* const gradients =
+      "plan: stage 1: zero_bubble = 1 adds up gradients where they are kept, so zero_level must be "
+      "0 or 1 and grad_offload_ratio 0, found ";
+  EXPECT_EQ(refused([](Plan& plan) { plan.stages[1].zero_level = 2; }),
+            std::string(gradients) + "2 and 0");
+  EXPECT_EQ(refused([](Plan& plan) { plan.stages[1].grad_offload_ratio = 0.5; }),
+            std::string(gradients) + "1 and 0.5");
+  model.frozen_blocks = 1;
+  EXPECT_EQ(refused([](Plan&) {}),
+            "plan: zero_bubble = 1 is not for models whose first blocks are frozen: their stages "
+            "have no backward to split");
+}
+
 TEST(PlanCheck, TensorParallelGroupsMayTakeWholeNodes) {
   model::Config wide = small;
   wide.num_heads = 8;

@@ -153,6 +153,37 @@ TEST(StageMemory, ComesCloseForRanksOfSeveralStages) {
   EXPECT_GE(near, 55 * compared / 100) << near << " of " << compared;
 }
 
+// The same where backwards are in two parts, with activations on the device.
+TEST(StageMemory, ComesCloseForSplitBackwards) {
+  std::mt19937 random(7);
+  int compared = 0, near = 0;
+  for (int trial = 0; trial < 40; ++trial) {
+    model::Config model = samples::small_model(2, random() % 2 == 0);
+    model.hidden_size = 1024;
+    model.num_heads = 16;
+    model.ffn_size = 4096;
+    model.seq_len = samples::pick<int>(random, {128, 512, 2048});
+    plan::Plan plan = test::zero_bubble_plan(random, model, 16);
+    for (plan::Stage& stage : plan.stages)
+      stage.optim_disk_ratio = stage.act_disk_ratio = stage.act_offload_ratio = 0.0;
+    const Prediction prediction = analyze(plan, model, samples::round_profile());
+    for (int i = 0; i < plan.num_stages(); ++i) {
+      const plan::Stage& stage = plan.stages[std::size_t(i)];
+      const schedule::Program program =
+          schedule::compile(plan, model, plan::rank_of(plan, i, stage.dp - 1, 0));
+      const StagePrediction& p = prediction.stages[std::size_t(i)];
+      const double live = double(program.live_peak_bytes[0]);
+      const double off = std::abs(double(p.peak_bytes()) - live);
+      ++compared;
+      near += off <= std::max(0.05 * live, 1048576.0);
+      EXPECT_LE(off, 0.2 * live) << "stage " << i << ", predicted " << p.peak_bytes() << ", live "
+                                 << live << "\n"
+                                 << plan::text(plan);
+    }
+  }
+  EXPECT_GE(near, 80 * compared / 100) << near << " of " << compared;
+}
+
 // Of frozen layers a stage keeps weights only. A search prices plans of one stage so; of several
 // ones the formulas may count up to a few streams too many or too few where little is trained.
 TEST(StageMemory, ComesCloseForFrozenBlocks) {

@@ -6,8 +6,9 @@
 #include <utility>
 
 #include "analyzer/messages.hpp"
-#include "interleaved.hpp"
+#include "other_orders.hpp"
 #include "plan/knobs.hpp"
+#include "price/price.hpp"
 #include "stage_memory.hpp"
 #include "stage_time.hpp"
 #include "symbolic/batch.hpp"
@@ -157,6 +158,20 @@ void Analyzer::take_together(const plan::Plan& plan, int first, Prediction& pred
   }
 }
 
+/// Sets the time and memory of a stage whose backwards are in two parts.
+void Analyzer::split(const plan::Plan& plan, int stage, StagePrediction& prediction,
+                     Pipeline& pipeline) {
+  const hardware::Profile& profile = machine_.profile(plan.stages[std::size_t(stage)].group);
+  const SecondPart part = second_part(plan, stage, model_, profile);
+  pipeline.weights_s.push_back(price::task_s(profile, part.work_s, part.tasks));
+  prediction.time.backward_s += price::task_s(profile, 0.0, part.tasks);
+  auto alone = bindings(plan, stage);
+  alone[plan::symbol(plan::stage_in_flight)] = 0.0;
+  const Peaks peaks = split_peaks(plan, stage, tape(plan, stage).at(alone).bytes, part.kept_bytes);
+  prediction.peak_forward_bytes = std::llround(peaks.forward);
+  prediction.peak_backward_bytes = std::llround(peaks.backward);
+}
+
 Prediction Analyzer::analyze(const plan::Plan& plan) {
   Prediction prediction{};
   Pipeline pipeline{.stages = {},
@@ -167,6 +182,7 @@ Prediction Analyzer::analyze(const plan::Plan& plan) {
                     .chunks = plan.chunks};
   for (int i = 0; i < plan.num_stages(); ++i) {
     prediction.stages.push_back(tape(plan, i).at(bindings(plan, i)).stage);
+    if (plan.zero_bubble) split(plan, i, prediction.stages.back(), pipeline);
     pipeline.stages.push_back(prediction.stages.back().time);
   }
   for (int first = 0; plan.chunks > 1 && first < plan.pipeline_size(); ++first)

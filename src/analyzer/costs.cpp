@@ -23,6 +23,9 @@ const char* word(Pass pass) {
     case Pass::backward: return "backward";
     case Pass::recompute: return "recompute";
     case Pass::stored_backward: return "stored_backward";
+    case Pass::backward_input: return "backward_input";
+    case Pass::backward_weights: return "backward_weights";
+    case Pass::stored_backward_weights: return "stored_backward_weights";
   }
   return "";
 }

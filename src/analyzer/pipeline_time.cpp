@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/error.hpp"
-#include "interleaved.hpp"
+#include "other_orders.hpp"
 #include "plan/passes.hpp"
 #include "plan/plan.hpp"
 
@@ -363,7 +363,8 @@ void Timeline::look(std::size_t i) {
 }  // namespace
 
 double iteration_time(const Pipeline& pipeline) {
-  return pipeline.chunks > 1 ? interleaved_time(pipeline) : Timeline(pipeline).iteration_s();
+  const bool plain = pipeline.chunks == 1 && pipeline.weights_s.empty();
+  return plain ? Timeline(pipeline).iteration_s() : time_by_passes(pipeline);
 }
 
 }  // namespace brume::analyzer

@@ -22,7 +22,8 @@ void keep_fullest(Need& need, std::int64_t bytes, std::int64_t limit_bytes) {
 analyzer::Prediction predict(const plan::Plan& plan, const model::Config& model,
                              const hardware::Machine& machine) {
   analyzer::Prediction prediction = analyzer::analyze(plan, model, machine);
-  for (int first = 0; plan.chunks > 1 && first < plan.pipeline_size(); ++first) {
+  const bool by_formula = plan.chunks == 1 && plan.zero_bubble == 0;
+  for (int first = 0; !by_formula && first < plan.pipeline_size(); ++first) {
     const plan::Stage& s = plan.stages[std::size_t(first)];
     analyzer::StagePrediction placed{};
     for (int rank :

@@ -11,8 +11,8 @@
 
 namespace brume::app {
 
-/// What the analyzer says of a given plan. Of ranks that hold several stages, whose memory its
-/// formulas only come near to, what their Programs take in placement instead.
+/// What the analyzer says of a given plan. Of ranks that hold several stages, or split backwards,
+/// whose memory its formulas only come near to, what their Programs take in placement instead.
 analyzer::Prediction predict(const plan::Plan& plan, const model::Config& model,
                              const hardware::Machine& machine);
 

@@ -161,6 +161,8 @@ void ComputeOf<Storage>::run(const schedule::Program& program, const schedule::T
       if (task.segment == SegmentKind::embedding) return embedding_backward(o);
       if (task.segment == SegmentKind::head) return head_backward(o);
       return layer_backward(o);
+    case Operation::backward_input:
+    case Operation::backward_weights: return layer_backward(o);
     case Operation::loss: return loss(o, step);
     case Operation::clear:
       return kernels::fill(0.0f, part(o.data(Role::grads), o.elements(Role::grads)));

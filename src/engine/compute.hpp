@@ -137,6 +137,13 @@ class ComputeOf final : public Compute {
   // --- a layer's segment: norms, branches, and what they add to the stream ---
   void layer_forward(const Operands& o) const;
   void layer_backward(const Operands& o) const;
+  /// Whether a backward, or a part of one, makes the gradient of its input, those of linear layers.
+  static bool makes_input(const Operands& o) {
+    return o.task.operation != schedule::Operation::backward_weights;
+  }
+  static bool makes_weights(const Operands& o) {
+    return o.task.operation != schedule::Operation::backward_input;
+  }
   void write_output(const Operands& o) const;
   const std::vector<Linear>& inputs_of(model::BranchKind kind) const {
     return kind == model::BranchKind::attention ? qkv_ : mlp_in_;

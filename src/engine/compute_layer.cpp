@@ -175,28 +175,36 @@ void ComputeOf<Storage>::write_normed_output(const Operands& o, const model::Bra
 // --- backward -----------------------------------------------------------------------------------
 
 /// First what leads from the output's gradient to those of all first products, which stay; then, a
-/// norm at a time, through these products and the norm to the input's gradient.
+/// norm at a time, through these products and the norm to the input's gradient. In two parts the
+/// first one leaves gradients of linear layers to the second, and what these need in a buffer of
+/// its own: each kernel reads the same numbers as in one.
 template <class Storage>
 void ComputeOf<Storage>::layer_backward(const Operands& o) const {
   const std::vector<model::Branch>& branches = segments_.at(o.task.segment).branches;
   const Storage* w = weights(o);
-  Storage* rest = o.data<Storage>(Role::workspace);
+  Storage* const workspace = o.data<Storage>(Role::workspace);
+  Storage* rest = o.task.find(Role::products) ? o.data<Storage>(Role::products) : workspace;
   std::vector<Matrix> gradients;
   for (const model::Branch& branch : branches) {
     gradients.push_back(rows(rest, tokens_, input_width(branch.kind)));
     rest += gradients.back().size();
   }
-  const Matrix stream_gradient = stream(o, Role::gradient), normed = rows(rest, tokens_, hidden_);
+  // Of the second part, where it is not that of a norm's input.
+  const Matrix stream_gradient = o.task.find(Role::gradient) ? stream(o, Role::gradient) : Matrix();
   ConstMatrix dy = stream_gradient;
   if (post_norms_) {
     const std::string norm = "post_" + norm_name(branches.front());
-    kernels::rms_norm_backward<Storage>(
-        dy, saved(o, norm + ".in", hidden_), vector(w, o.block(), norm + ".gain"),
-        row_statistic(o, norm + ".rstd"), ConstMatrix(), normed, o.write(),
-        vector(o.data(Role::grads), o.block(), norm + ".gain"), gain_base_);
-    dy = normed;
+    const Matrix product_gradient = rows(rest, tokens_, hidden_);
+    rest += product_gradient.size();
+    if (makes_input(o))
+      kernels::rms_norm_backward<Storage>(
+          dy, saved(o, norm + ".in", hidden_), vector(w, o.block(), norm + ".gain"),
+          row_statistic(o, norm + ".rstd"), ConstMatrix(), product_gradient, o.write(),
+          vector(o.data(Role::grads), o.block(), norm + ".gain"), gain_base_);
+    dy = product_gradient;
   }
-  Storage* const scratch = post_norms_ ? rest + normed.size() : rest;
+  Storage* const scratch = o.task.find(Role::products) ? workspace : rest;
+  const Matrix normed = rows(scratch, tokens_, hidden_);
   for (std::size_t i = 0; i < branches.size(); ++i)
     if (branches[i].kind == BranchKind::attention)
       attention_inner_backward(o, dy, gradients[i], scratch);
@@ -205,23 +213,27 @@ void ComputeOf<Storage>::layer_backward(const Operands& o) const {
 
   // What comes past the branches is tensor-parallel rank 0's to pass on; after the first norm the
   // gradient holds its part.
+  const Matrix d_input = o.task.find(Role::output) ? stream(o, Role::output) : stream_gradient;
   ConstMatrix residual = place_.tp_rank == 0 ? ConstMatrix(stream_gradient) : ConstMatrix();
   for (std::size_t first = 0, last = 0; first < branches.size(); first = last) {
     while (last < branches.size() && branches[last].norm == branches[first].norm) ++last;
     const std::string name = norm_name(branches[first]);
-    const Matrix inputs = kept_or(o, name + ".out", hidden_, normed.data());
-    if (!keeps(o, name + ".out")) norm_again(o, name, inputs);
-    for_inputs(branches, gradients, first, last, [&](const std::string& input, Matrix gradient) {
-      linear_backward_parameters(o, input, gradient, inputs);
-    });
+    if (makes_weights(o)) {
+      const Matrix inputs = kept_or(o, name + ".out", hidden_, normed.data());
+      if (!keeps(o, name + ".out")) norm_again(o, name, inputs);
+      for_inputs(branches, gradients, first, last, [&](const std::string& input, Matrix gradient) {
+        linear_backward_parameters(o, input, gradient, inputs);
+      });
+    }
+    if (!makes_input(o)) continue;
     Write write = Write::replace;
     for_inputs(branches, gradients, first, last, [&](const std::string& input, Matrix gradient) {
       kernels::linear_backward_input<Storage>(gradient, matrix(w, o.block(), input + ".weight"),
                                               write, normed, factors_);
       write = Write::accumulate;
     });
-    norm_backward(o, name, normed, residual, stream_gradient);
-    residual = stream_gradient;
+    norm_backward(o, name, normed, residual, d_input);
+    residual = d_input;
   }
 }
 
@@ -242,13 +254,14 @@ void ComputeOf<Storage>::attention_inner_backward(const Operands& o, ConstMatrix
                                                   Storage* scratch) const {
   const Storage* w = weights(o);
   const Matrix attended = saved(o, "attended", attended_tp_);
+  if (makes_weights(o)) linear_backward_parameters(o, "attention.out", dy, attended);
+  if (!makes_input(o)) return;
   const Matrix d_attended = rows(scratch, tokens_, attended_tp_);
   const Matrix qkv = qk_norm_ && keeps(o, "qk.out")
                          ? saved(o, "qk.out", attention_.width())
                          : attention_input(o, scratch + d_attended.size());
   kernels::linear_backward_input<Storage>(dy, matrix(w, o.block(), "attention.out.weight"),
                                           Write::replace, d_attended, factors_);
-  linear_backward_parameters(o, "attention.out", dy, attended);
   kernels::attention_backward<Storage>(attention(o), qkv, attended, statistic(o, "lse"), d_attended,
                                        d_qkv);
   if (rotary())
@@ -272,10 +285,13 @@ void ComputeOf<Storage>::mlp_inner_backward(const Operands& o, ConstMatrix dy, M
   const Storage* w = weights(o);
   const Matrix wide = saved(o, "wide", input_width(BranchKind::mlp));
   const Matrix d_activated = rows(scratch, tokens_, ffn_tp_);
-  const Matrix activated = kept_or(o, "activated", ffn_tp_, scratch);
   const ConstMatrix weight = matrix(w, o.block(), "mlp.out.weight");
-  if (!keeps(o, "activated")) activate(wide, activated);
-  linear_backward_parameters(o, "mlp.out", dy, activated);
+  if (makes_weights(o)) {
+    const Matrix activated = kept_or(o, "activated", ffn_tp_, scratch);
+    if (!keeps(o, "activated")) activate(wide, activated);
+    linear_backward_parameters(o, "mlp.out", dy, activated);
+  }
+  if (!makes_input(o)) return;
   if (mlp_kind_ == model::MlpKind::gelu_tanh)
     return kernels::gelu_affine_backward<Storage>(dy, weight, wide, d_wide, factors_);
   kernels::linear_backward_input<Storage>(dy, weight, Write::replace, d_activated, factors_);

@@ -44,6 +44,7 @@ void check_stages(const plan::Plan& plan) {
                  "act_offload_ratio above 0 (search.act_offload = [0.0])");
     require_like(!plan::uses_disk(s), "state on disk (cluster.disk_gib = 0)");
   }
+  require_like(plan.zero_bubble == 0, "backwards in two parts (zero_bubble = 0)");
   if (plan.chunks > 1) {
     require_like(plan.run_ahead == 2, "run_ahead = 1 with several chunks (run_ahead = 2)");
     require_like(plan.microbatches % plan.pipeline_size() == 0,

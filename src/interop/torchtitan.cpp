@@ -73,6 +73,7 @@ void check_alike(const plan::Plan& plan) {
     require_there(!plan::uses_disk(s), "state on disk (cluster.disk_gib = 0)");
   }
   require_there(plan.chunks == 1, "several chunks of layers on the same devices (chunks = 1)");
+  require_there(plan.zero_bubble == 0, "backwards in two parts (zero_bubble = 0)");
   require_there(plan.num_stages() == 1 || plan.run_ahead == 1,
                 "run_ahead = 2 (search.run_ahead = [1])");
   require_there(first.dp == 1 || first.zero_level != 1,

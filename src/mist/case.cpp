@@ -123,6 +123,8 @@ Case case_of(const plan::Plan& plan, const model::Config& model, const hardware:
           "conventions mist count 1F1B only: run_ahead must be 1, found {}", plan.run_ahead);
   require(plan.chunks == 1, Failure::input,
           "conventions mist count 1F1B only: chunks must be 1, found {}", plan.chunks);
+  require(plan.zero_bubble == 0, Failure::input,
+          "conventions mist count 1F1B only: zero_bubble must be 0, found {}", plan.zero_bubble);
   Case mist;
   mist.model = model_of(model, options.plain_attention);
   mist.hardware = hardware_of(profile, cluster);

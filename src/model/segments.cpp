@@ -61,13 +61,17 @@ Operator bias_and_residual(std::string name, const Expr& elements) {
 }
 
 /// Adds a norm and what it saves.
-void add_norm(Segment& segment, const Config& m, const Sizes& s, const std::string& name) {
+void add_norm(Segment& segment, const Config& m, const Sizes& s, const std::string& name,
+              bool before_products = false) {
   const bool layer = m.norm() == NormKind::layer;
   segment.operators.push_back(streaming(name,
                                         layer ? OperatorKind::layer_norm : OperatorKind::rms_norm,
                                         {s.tokens, s.hidden}, s.tokens * s.hidden, 2, 5));
-  if (layer) segment.saved.push_back({name + ".mean", s.tokens, statistic_bytes});
-  segment.saved.push_back({name + ".rstd", s.tokens, statistic_bytes});
+  const auto save = [&](const char* what) {
+    segment.saved.push_back({name + what, s.tokens, statistic_bytes, false, before_products});
+  };
+  if (layer) save(".mean");
+  save(".rstd");
 }
 
 /// Of the pairs of a query and a key before it, T^2 / 2, those within the window and, in the mean,
@@ -104,7 +108,7 @@ void add_attention(Segment& segment, const Config& m, const Sizes& s) {
                                false,
                                visible_share(m, segment.kind)});
   segment.saved.push_back({"qkv", s.tokens * s.qkv_tp, s.activation_bytes});
-  segment.saved.push_back({"attended", s.tokens * s.attended_tp, s.activation_bytes});
+  segment.saved.push_back({"attended", s.tokens * s.attended_tp, s.activation_bytes, false, true});
   segment.saved.push_back({"lse", s.b * s.heads_tp * s.seq, statistic_bytes});
 }
 
@@ -115,7 +119,7 @@ void add_mlp(Segment& segment, const Config& m, const Sizes& s) {
   const OperatorKind kind = kinds[std::size_t(m.mlp())];
   segment.operators.push_back(
       streaming(name(kind), kind, {s.tokens, s.ffn_tp}, s.tokens * s.mlp_in_tp, 2, 5));
-  segment.saved.push_back({"wide", s.tokens * s.mlp_in_tp, s.activation_bytes});
+  segment.saved.push_back({"wide", s.tokens * s.mlp_in_tp, s.activation_bytes, false, true});
 }
 
 /// Whether it makes what a backward makes again: a norm, or the MLP's activation.
@@ -134,15 +138,16 @@ bool is_cheap(OperatorKind kind) {
 /// What products and attention of a layer's segment read and a backward can make again from the
 /// segment's input and its other saved tensors. A norm's output is one of all tokens.
 void add_cheap(Segment& segment, const Config& m, const Sizes& s) {
-  const auto add = [&](std::string name, const Expr& columns) {
-    segment.saved.push_back({std::move(name), s.tokens * columns, s.activation_bytes, true});
+  const auto add = [&](std::string name, const Expr& columns, bool for_weights = true) {
+    segment.saved.push_back(
+        {std::move(name), s.tokens * columns, s.activation_bytes, true, for_weights});
   };
   int norm = 0;
   for (const Branch& branch : branches(m, segment.kind)) {
     if (branch.norm != norm) add("norm" + std::to_string(branch.norm) + ".out", s.hidden);
     norm = branch.norm;
     if (branch.kind == BranchKind::mlp) add("activated", s.ffn_tp);
-    if (branch.kind == BranchKind::attention && m.qk_norm) add("qk.out", s.qkv_tp);
+    if (branch.kind == BranchKind::attention && m.qk_norm) add("qk.out", s.qkv_tp, false);
   }
 }
 
@@ -150,14 +155,15 @@ void add_cheap(Segment& segment, const Config& m, const Sizes& s) {
 /// branches' first products, and beside them in one place what each branch's last product read or
 /// its gradient, later a normed input and its gradient. Where queries and keys have norms, what is
 /// kept is from before these, and what attention reads is made in both passes. Norms behind the
-/// last products keep what these made, and a backward begins with its gradient.
+/// last products keep what these made, and a backward begins with its gradient, which stays, too.
 Segment layer_segment(const Config& m, const Sizes& s, SegmentKind kind) {
   Segment segment{kind, {}, {}, s.tokens * s.hidden, 0.0, s.activation_bytes};
   const std::vector<Branch> all = branches(m, kind);
-  Expr gradients = 0.0, beside = s.tokens * s.hidden;
+  Expr beside = s.tokens * s.hidden;
+  segment.weights_workspace_elements = beside;
   int norm = 0;
   for (const Branch& branch : all) {
-    if (branch.norm != norm) add_norm(segment, m, s, "norm" + std::to_string(branch.norm));
+    if (branch.norm != norm) add_norm(segment, m, s, "norm" + std::to_string(branch.norm), true);
     norm = branch.norm;
     const bool attention = branch.kind == BranchKind::attention;
     (attention ? add_attention : add_mlp)(segment, m, s);
@@ -167,10 +173,13 @@ Segment layer_segment(const Config& m, const Sizes& s, SegmentKind kind) {
       segment.forward_workspace_elements =
           max(segment.forward_workspace_elements, attention ? normed_qkv : inner);
     beside = max(beside, attention && m.qk_norm ? inner + normed_qkv : inner);
-    gradients += s.tokens * (attention ? s.qkv_tp : s.mlp_in_tp);
+    if (!attention)
+      segment.weights_workspace_elements = max(segment.weights_workspace_elements, inner);
+    segment.product_grads_elements += s.tokens * (attention ? s.qkv_tp : s.mlp_in_tp);
   }
   for (Operator& op : segment.operators) op.again = is_cheap(op.kind);
-  segment.backward_workspace_elements = gradients + beside;
+  if (m.post_norms()) segment.product_grads_elements += s.tokens * s.hidden;
+  segment.backward_workspace_elements = segment.product_grads_elements + beside;
   segment.operators.push_back(bias_and_residual("residual", s.tokens * s.hidden));
   for (const Branch& branch : all) {
     const bool attention = branch.kind == BranchKind::attention;
@@ -182,7 +191,6 @@ Segment layer_segment(const Config& m, const Sizes& s, SegmentKind kind) {
     add_norm(segment, m, s, name);
     segment.saved.push_back({name + ".in", s.tokens * s.hidden, s.activation_bytes});
   }
-  if (m.post_norms()) segment.backward_workspace_elements += s.tokens * s.hidden;
   add_cheap(segment, m, s);
   return segment;
 }

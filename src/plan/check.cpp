@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "plan/knobs.hpp"
+#include "plan/rules.hpp"
 
 namespace brume::plan {
 namespace {
@@ -95,6 +96,27 @@ void check_chunks(const Plan& plan, const model::Config& model) {
   }
 }
 
+/// A split backward keeps what it has not done yet until later, in the order of ZB-H1.
+void check_zero_bubble(const Plan& plan, const model::Config& model) {
+  if (plan.zero_bubble == 0) return;
+  const auto needs = [](bool holds, const char* what) {
+    require(holds, Failure::input, "plan: zero_bubble = 1 {}", what);
+  };
+  needs(plan.num_stages() > 1, "is for pipelines: a plan of one stage never waits for another");
+  needs(plan.chunks == 1, "has an order of its own: chunks must be 1");
+  needs(plan.run_ahead == 1, "has an order of its own: run_ahead must be 1");
+  needs(model.frozen_blocks == 0,
+        "is not for models whose first blocks are frozen: their stages have no backward to split");
+  for (int i = 0; i < plan.num_stages(); ++i) {
+    const Stage& s = plan.stages[std::size_t(i)];
+    // A microbatch's gradients in a buffer of their own would be in use until its second part.
+    stage_needs(!sharded(s).grads && s.grad_offload_ratio == 0.0, i,
+                "zero_bubble = 1 adds up gradients where they are kept, so zero_level must be 0 or "
+                "1 and grad_offload_ratio 0, found {} and {}",
+                s.zero_level, s.grad_offload_ratio);
+  }
+}
+
 /// Meshes fill the cluster; where it has several groups, whole nodes of each.
 void check_meshes(const Plan& plan, const hardware::Cluster& cluster) {
   std::vector<int> used(cluster.groups.size(), 0);
@@ -170,6 +192,7 @@ void check(const Plan& plan, const model::Config& model, const hardware::Cluster
   require(!plan.stages.empty(), Failure::input, "plan: it needs at least one stage");
   check_ranges(plan);
   check_chunks(plan, model);
+  check_zero_bubble(plan, model);
   check_layers(plan, model);
   check_meshes(plan, cluster);
   check_replicas(plan);

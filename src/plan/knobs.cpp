@@ -35,7 +35,7 @@ struct Bounds {
 Bounds bounds(const Knob& knob) {
   const auto* field = search_field(knob);
   if (field && std::isfinite(field->key.min)) return {field->key.min, field->key.max};
-  return {knob.min, std::numeric_limits<double>::infinity()};
+  return {knob.min, knob.max};
 }
 
 deck::Key key(const Knob& knob) {

@@ -47,13 +47,14 @@ std::string table(const Plan& plan, std::size_t columns) {
     table.add(row);
   }
   return fmt::format(
-      "{}global batch {} = b x dp x {} microbatches{}{}\n", table.text(columns), plan.global_batch,
-      plan.microbatches,
+      "{}global batch {} = b x dp x {} microbatches{}{}{}\n", table.text(columns),
+      plan.global_batch, plan.microbatches,
       plan.run_ahead > 1 ? fmt::format("; each stage runs {} ahead of the next", plan.run_ahead)
                          : "",
       plan.chunks > 1
           ? fmt::format("; stages i and i + {} lie on the same devices", plan.pipeline_size())
-          : "");
+          : "",
+      plan.zero_bubble ? "; gradients of weights fill waits (ZB-H1)" : "");
 }
 
 Place place(const Plan& plan, int rank) {

@@ -84,13 +84,29 @@ double again_s(const model::Config& model, const hardware::Profile& profile,
   return std::max(forward_s, copy_s(profile, bytes));
 }
 
+/// Of a backward what makes gradients of weights and biases.
+double weights_share(const model::Operator& op) {
+  switch (op.kind) {
+    case model::OperatorKind::matmul:
+    case model::OperatorKind::matmul_fp8: return 0.5;
+    case model::OperatorKind::pointwise: return 1.0;
+    default: return 0.0;
+  }
+}
+
 double operator_s(const model::Config& model, const hardware::Profile& profile,
                   const model::Operator& op, Pass pass, const Values& values) {
-  const bool backward = pass == Pass::backward || pass == Pass::stored_backward;
-  const double seconds = operator_time(model, profile, op, backward, values).seconds;
-  return pass == Pass::stored_backward && op.again
-             ? std::max(seconds - again_s(model, profile, op, values), 0.0)
-             : seconds;
+  const bool forward = pass == Pass::forward || pass == Pass::recompute;
+  const double all_s = operator_time(model, profile, op, !forward, values).seconds;
+  if (forward || pass == Pass::backward) return all_s;
+  const double cheap_s = op.again ? std::min(again_s(model, profile, op, values), all_s) : 0.0;
+  const double weights_s = weights_share(op) * all_s;
+  switch (pass) {
+    case Pass::stored_backward: return all_s - cheap_s;
+    case Pass::backward_input: return all_s - cheap_s - weights_s;
+    case Pass::backward_weights: return cheap_s + weights_s;
+    default: return weights_s;
+  }
 }
 
 }  // namespace

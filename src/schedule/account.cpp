@@ -73,6 +73,8 @@ Activity activity(const Task& task) {
   switch (task.operation) {
     case Operation::forward:
     case Operation::backward:
+    case Operation::backward_input:
+    case Operation::backward_weights:
     case Operation::loss: return Activity::computing;
     case Operation::recompute: return Activity::recomputing;
     default: return Activity::updating;

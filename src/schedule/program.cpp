@@ -39,6 +39,8 @@ const char* name(Operation operation) {
   switch (operation) {
     case Operation::forward: return "forward";
     case Operation::backward: return "backward";
+    case Operation::backward_input: return "backward input";
+    case Operation::backward_weights: return "backward weights";
     case Operation::recompute: return "recompute";
     case Operation::loss: return "loss";
     case Operation::all_reduce: return "all-reduce";
@@ -59,6 +61,12 @@ const char* name(Operation operation) {
   return "";
 }
 
+bool computes_segment(Operation operation) {
+  using enum Operation;
+  return operation == forward || operation == backward || operation == backward_input ||
+         operation == backward_weights || operation == recompute;
+}
+
 const Operand* Task::find(Role role, int index) const {
   for (const Operand& operand : operands)
     if (operand.role == role && operand.index == index) return &operand;
@@ -75,10 +83,7 @@ const Operand& Task::at(Role role, int index) const {
 std::string label(const Task& task) {
   std::string text = name(task.operation);
   if (task.block >= 0) text += fmt::format(" block {}", task.block);
-  const bool computes = task.operation == Operation::forward ||
-                        task.operation == Operation::backward ||
-                        task.operation == Operation::recompute;
-  if (computes) text += fmt::format(" {}", model::name(task.segment));
+  if (computes_segment(task.operation)) text += fmt::format(" {}", model::name(task.segment));
   if (task.microbatch >= 0) text += fmt::format(", microbatch {}", task.microbatch);
   if (task.peer >= 0) text += fmt::format(", peer {}", task.peer);
   return text;
@@ -95,6 +100,8 @@ std::int64_t amount_bytes(const Task& task) {
   switch (task.operation) {
     case Operation::forward:
     case Operation::backward:
+    case Operation::backward_input:
+    case Operation::backward_weights:
     case Operation::recompute:
     case Operation::loss: return 0;
     case Operation::all_reduce:

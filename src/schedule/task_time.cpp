@@ -6,10 +6,10 @@ namespace brume::schedule {
 namespace {
 
 /// What the time of a task depends on beside its operation and its ranks: bytes; of a recompute,
-/// whether its output is made; of a backward, how many saved tensors it finds.
+/// whether its output is made; of a backward, or its second part, how many saved tensors it finds.
 std::int64_t amount_of(const Task& task) {
   if (task.operation == Operation::recompute) return task.find(Role::output) ? 1 : 0;
-  if (task.operation == Operation::backward)
+  if (task.operation == Operation::backward || task.operation == Operation::backward_weights)
     return std::ranges::count(task.operands, Role::saved, &Operand::role);
   return amount_bytes(task);
 }
@@ -55,15 +55,20 @@ double TaskTimes::work_s(const Key& key) const {
   const auto segment_s = [&](Pass pass) {
     return price::segment_s(model_, profile, key.segment, pass, stage.microbatch, stage.tp);
   };
+  const auto saved = [&] { return model::segment(model_, key.segment).saved; };
   const auto collective_s = [&](Collective collective) {
     return price::collective_s(profile, collective, key.ranks, bytes);
   };
   switch (key.operation) {
     case Operation::forward: return segment_s(Pass::forward);
     case Operation::backward: {
-      const bool all =
-          key.amount == std::ssize(model::segment(model_, key.segment).saved);  // cheap ones, too
+      const bool all = key.amount == std::ssize(saved());  // cheap ones, too
       return segment_s(all ? Pass::stored_backward : Pass::backward);
+    }
+    case Operation::backward_input: return segment_s(Pass::backward_input);
+    case Operation::backward_weights: {
+      const bool all = key.amount == std::ranges::count(saved(), true, &model::Saved::for_weights);
+      return segment_s(all ? Pass::stored_backward_weights : Pass::backward_weights);
     }
     case Operation::recompute: return segment_s(key.amount > 0 ? Pass::forward : Pass::recompute);
     case Operation::loss: return 0.0;  // a part of the head's forward, priced there

@@ -45,9 +45,10 @@ void Activations::put_input(const Slot& slot, SegmentKind kind, BufferId input) 
 void Activations::make_saved(const Slot& slot, SegmentKind kind) {
   std::vector<BufferId> saved;
   const bool all = context_.recompute(slot.block) == model::Recompute::none;
-  for (const auto& [name, bytes, cheap] : context_.segments.at(kind).saved)
-    saved.push_back(all || !cheap ? build_.add_made(slot, name, Content::saved, bytes)
-                                  : BufferId::none);
+  for (const SegmentBytes::Saved& tensor : context_.segments.at(kind).saved)
+    saved.push_back(all || !tensor.cheap
+                        ? build_.add_made(slot, tensor.name, Content::saved, tensor.bytes)
+                        : BufferId::none);
   kept_.at(key(slot)).saved[kind] = std::move(saved);
 }
 
@@ -82,9 +83,10 @@ void Activations::release_shard() {
 }
 
 void Activations::leave(const Slot& slot) {
-  if (slot.kind == Slot::Kind::backward) {
+  if (slot.kind == Slot::Kind::weights ||
+      (slot.kind == Slot::Kind::backward && !context_.splits(slot.block))) {
     kept_.erase(key(slot));
-  } else if (context_.recomputes(slot.block)) {
+  } else if (slot.kind == Slot::Kind::forward && context_.recomputes(slot.block)) {
     Kept& kept = kept_.at(key(slot));
     const SegmentKind first = context_.segment_kinds(slot.block).front();
     kept.input = {{first, kept.input.at(first)}};

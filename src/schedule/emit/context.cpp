@@ -26,9 +26,11 @@ Context::Context(const plan::Plan& plan_, const model::Config& model_, int rank_
     SegmentBytes& bytes = segments[kind];
     for (const model::Saved& saved : segment.saved)
       if (const std::int64_t size = value(saved.bytes()); size > 0)
-        bytes.saved.push_back({saved.name, size, saved.cheap});
+        bytes.saved.push_back({saved.name, size, saved.cheap, saved.for_weights});
     bytes.forward_workspace = value(segment.forward_workspace_bytes());
     bytes.backward_workspace = value(segment.backward_workspace_bytes());
+    bytes.product_grads = value(segment.product_grads_bytes());
+    bytes.weights_workspace = value(segment.weights_workspace_bytes());
   }
 }
 

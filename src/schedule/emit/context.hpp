@@ -23,10 +23,14 @@ struct SegmentBytes {
     std::string name;
     std::int64_t bytes;
     bool cheap;
+    bool for_weights;
   };
   std::vector<Saved> saved;  ///< those that are not empty
   std::int64_t forward_workspace;
   std::int64_t backward_workspace;
+  // Of a backward in two parts:
+  std::int64_t product_grads;
+  std::int64_t weights_workspace;
 };
 
 struct Context {
@@ -69,6 +73,8 @@ struct Context {
   bool recomputes(int index) const { return recompute(index) == model::Recompute::full; }
   bool offloads(int index) const;
 
+  /// Whether a block's backward is in two parts.
+  bool splits(int index) const { return plan.zero_bubble != 0 && is_layer(index); }
   bool trains() const { return options.mode == Mode::train; }
   bool trains_block(int index) const { return model.trains(index); }
   /// Whether a gradient goes on from a block, to the one before it or to the stage before.

@@ -22,6 +22,7 @@ void Passes::run(const Slot& slot, const Slot* next) {
     case Slot::Kind::update: return update(slot);
     case Slot::Kind::forward: return forward(slot, next);
     case Slot::Kind::backward: return backward(slot, next);
+    case Slot::Kind::weights: return weights(slot, next);
   }
 }
 
@@ -146,11 +147,24 @@ void Passes::backward(const Slot& slot, const Slot* next) {
       stores_.activations.use_first_beside(next);
     else if (context_.options.overlap)
       stores_.activations.use_beside(slot, kinds[i + 1]);
-    run_backward(slot, kinds[i]);
+    context_.splits(slot.block) ? run_backward_input(slot, kinds[i]) : run_backward(slot, kinds[i]);
     if (head) later_pieces(slot);
     if (kinds[i] != SegmentKind::embedding) stores_.streams.sum_gradient(slot, last);
   }
   stores_.streams.leave(slot);
+  if (!context_.splits(slot.block)) stores_.gradients.leave(slot);
+  stores_.activations.leave(slot);
+}
+
+/// The second part of a layer's backward; all of an embedding's.
+void Passes::weights(const Slot& slot, const Slot* next) {
+  stores_.gradients.begin(slot);
+  std::vector<SegmentKind> kinds = context_.segment_kinds(slot.block);
+  std::ranges::reverse(kinds);
+  for (const SegmentKind kind : kinds) {
+    if (kind == kinds.back()) stores_.activations.use_first_beside(next);
+    context_.splits(slot.block) ? run_backward_weights(slot, kind) : run_backward(slot, kind);
+  }
   stores_.gradients.leave(slot);
   stores_.activations.leave(slot);
 }
@@ -182,6 +196,53 @@ void Passes::run_backward(const Slot& slot, SegmentKind kind, int piece) {
   add_documents(operands, slot, kind);
   build_.add(slot, Operation::backward, std::move(operands),
              {.segment = kind, .replaces = replaces});
+  stores_.activations.release_shard();
+}
+
+/// Gradients of norms, and of the stream in a new buffer: the old one's, which is that of the
+/// output of the last products unless a norm comes behind them, stays for the second part.
+void Passes::run_backward_input(const Slot& slot, SegmentKind kind) {
+  const SegmentBytes& bytes = context_.segments.at(kind);
+  const bool replaces = slot.microbatch == 0;
+  const BufferId grads = stores_.gradients.use(slot.block);
+  const BufferId gradient = stores_.streams.take(slot);
+  const BufferId products =
+      build_.add_made(slot, "product_grads", Content::saved, bytes.product_grads);
+  const BufferId output = stores_.streams.make(slot, "gradient");
+  std::vector<Operand> operands{input(slot, kind, 0),
+                                reads(Role::weights, stores_.weights.use(slot.block)),
+                                replaces ? writes(Role::grads, grads) : updates(Role::grads, grads),
+                                reads(Role::gradient, gradient),
+                                writes(Role::output, output),
+                                writes(Role::products, products)};
+  const std::vector<BufferId>& saved = stores_.activations.saved(slot, kind);
+  for (std::size_t i = 0; i < saved.size(); ++i)
+    if (saved[i] != BufferId::none) operands.push_back(reads(Role::saved, saved[i], int(i)));
+  add_workspace(operands, slot, bytes.backward_workspace - bytes.product_grads);
+  add_documents(operands, slot, kind);
+  build_.add(slot, Operation::backward_input, std::move(operands),
+             {.segment = kind, .replaces = replaces});
+  stores_.activations.release_shard();
+  stores_.streams.put(slot, output);
+  const bool made_by_norm = context_.model.post_norms();
+  stores_.activations.keep(slot, kind, {made_by_norm ? BufferId::none : gradient, products});
+}
+
+/// Gradients of linear layers, beside those of norms, which the first part has made.
+void Passes::run_backward_weights(const Slot& slot, SegmentKind kind) {
+  const SegmentBytes& bytes = context_.segments.at(kind);
+  const Activations::ProductGrads& grads = stores_.activations.grads(slot, kind);
+  std::vector<Operand> operands{
+      input(slot, kind, 0), reads(Role::weights, stores_.weights.use(slot.block)),
+      updates(Role::grads, stores_.gradients.use(slot.block)), reads(Role::products, grads.others)};
+  if (grads.of_output != BufferId::none) operands.push_back(reads(Role::gradient, grads.of_output));
+  const std::vector<BufferId>& saved = stores_.activations.saved(slot, kind);
+  for (std::size_t i = 0; i < saved.size(); ++i)
+    if (saved[i] != BufferId::none && bytes.saved[i].for_weights)
+      operands.push_back(reads(Role::saved, saved[i], int(i)));
+  add_workspace(operands, slot, bytes.weights_workspace);
+  build_.add(slot, Operation::backward_weights, std::move(operands),
+             {.segment = kind, .replaces = slot.microbatch == 0});
   stores_.activations.release_shard();
 }
 

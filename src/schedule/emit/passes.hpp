@@ -16,11 +16,14 @@ class Passes : Store {
   void update(const Slot& slot);
   void forward(const Slot& slot, const Slot* next);
   void backward(const Slot& slot, const Slot* next);
+  void weights(const Slot& slot, const Slot* next);
   void segments_forward(const Slot& slot, Operation operation, const Slot* next);
   void later_pieces(const Slot& slot);
   void run_forward(const Slot& slot, SegmentKind kind, Operation operation, BufferId output,
                    int piece = 0);
   void run_backward(const Slot& slot, SegmentKind kind, int piece = 0);
+  void run_backward_input(const Slot& slot, SegmentKind kind);
+  void run_backward_weights(const Slot& slot, SegmentKind kind);
   void run_loss(const Slot& slot, int piece);
 
   std::int64_t tokens_of(int piece) const;

@@ -61,7 +61,7 @@ void ProgramBuilder::add(const Slot& slot, Operation operation, std::vector<Oper
        .microbatch = in_update ? -1 : slot.microbatch,
        .group = details.group,
        .peer = details.peer,
-       .backward_pass = slot.kind == Slot::Kind::backward,
+       .backward_pass = slot.kind == Slot::Kind::backward || slot.kind == Slot::Kind::weights,
        .replaces = details.replaces,
        .operands = std::move(operands)});
   for (const Operand& operand : program_.tasks.back().operands) keep_until_now(operand.buffer);

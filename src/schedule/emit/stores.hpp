@@ -234,6 +234,18 @@ class Activations : Store {
   /// next slot's first one, where it is kept here.
   void use_beside(const Slot& slot, SegmentKind kind);
   void use_first_beside(const Slot* next);
+  /// Gradients of products' outputs that the first part of a backward keeps for the second one:
+  /// that of the segment's output, where its last products make that, and those in a buffer of
+  /// their own.
+  struct ProductGrads {
+    BufferId of_output = BufferId::none, others = BufferId::none;
+  };
+  void keep(const Slot& slot, SegmentKind kind, const ProductGrads& grads) {
+    kept_.at(key(slot)).grads[kind] = grads;
+  }
+  const ProductGrads& grads(const Slot& slot, SegmentKind kind) const {
+    return kept_.at(key(slot)).grads.at(kind);
+  }
   void release_shard();  ///< after the segment beside which an input was brought together
   /// Another tensor took the place of an input that was brought together.
   void overwritten(const Slot& slot, SegmentKind kind) { kept_.at(key(slot)).whole.erase(kind); }
@@ -251,6 +263,7 @@ class Activations : Store {
     std::map<SegmentKind, BufferId> input;  ///< with tp > 1 this rank's shard
     std::map<SegmentKind, BufferId> whole;  ///< with tp > 1: brought together right now
     std::map<SegmentKind, std::vector<BufferId>> saved;  ///< none: made again
+    std::map<SegmentKind, ProductGrads> grads;
     std::vector<BufferId> on_host;  ///< what was moved, in the order of model::kept_tensors
     std::vector<BufferId> on_disk;  ///< the first of them, when they are written and not read again
     int unwritten = 0;              ///< the first ones of `on_host`, which the disk is to take

@@ -8,7 +8,7 @@ namespace brume::schedule {
 std::vector<int> Weights::blocks_of(const Slot& slot) const {
   const bool layer_or_head = context_.is_layer(slot.block) || context_.is_head(slot.block);
   // The backward of an embedding only adds rows to its gradient.
-  if (slot.kind == Slot::Kind::update || (slot.kind == Slot::Kind::backward && !layer_or_head))
+  if (slot.kind == Slot::Kind::update || (slot.kind != Slot::Kind::forward && !layer_or_head))
     return {};
   if (context_.is_head(slot.block) && context_.tied_within_stage()) return {slot.block, 0};
   return {slot.block};

@@ -2,7 +2,20 @@
 
 #include <algorithm>
 
+#include "plan/knobs.hpp"
+
 namespace brume::schedule {
+namespace {
+
+std::vector<plan::Pass> split_passes(const plan::Plan& plan, int stage) {
+  std::vector<plan::Pass> all;
+  const int ahead = plan::stage_in_flight(plan, stage), lag = plan::weights_lag(plan, stage);
+  for (plan::Done done; done.weights < plan.microbatches; done.add(all.back()))
+    all.push_back(plan::next_split_pass(done, ahead, lag, plan.microbatches));
+  return all;
+}
+
+}  // namespace
 
 std::vector<plan::Pass> passes(const plan::Plan& plan, int first, const Options& options) {
   const plan::Rounds rounds = plan::rounds(plan);
@@ -11,6 +24,7 @@ std::vector<plan::Pass> passes(const plan::Plan& plan, int first, const Options&
     for (int k = 0; k < rounds.passes(); ++k) all.push_back(rounds.forward(k));
     return all;
   }
+  if (plan.zero_bubble) return split_passes(plan, first);
   const int ahead = plan::passes_in_flight(rounds, options.overlap ? plan.run_ahead : 1, first);
   int forwards = 0, backwards = 0;
   while (backwards < rounds.passes()) {
@@ -36,13 +50,23 @@ std::vector<Slot> one_f_one_b(const plan::Plan& plan, int first, int frozen_bloc
     }
   };
   const auto backward = [&](int m, const plan::BlockRange& blocks) {
-    for (int block = blocks.last; block >= std::max(blocks.first, frozen_blocks); --block)
+    const int embedding = plan.zero_bubble ? 1 : 0;  // of two parts it has the second one
+    for (int block = blocks.last; block >= std::max({blocks.first, frozen_blocks, embedding});
+         --block)
       order.push_back({Kind::backward, m, block});
   };
+  const auto weights = [&](int stage, int m, const plan::BlockRange& blocks) {
+    const int head = stage + 1 == plan.num_stages() ? 1 : 0;  // it has the first one
+    for (int block = blocks.last - head; block >= blocks.first; --block)
+      order.push_back({Kind::weights, m, block});
+  };
   for (const plan::Pass& pass : passes(plan, first, options)) {
-    const plan::BlockRange blocks =
-        plan::block_range(plan, first + pass.chunk * plan.pipeline_size());
-    pass.forward ? forward(pass.microbatch, blocks) : backward(pass.microbatch, blocks);
+    const int stage = first + pass.chunk * plan.pipeline_size();
+    const plan::BlockRange blocks = plan::block_range(plan, stage);
+    if (pass.weights)
+      weights(stage, pass.microbatch, blocks);
+    else
+      pass.forward ? forward(pass.microbatch, blocks) : backward(pass.microbatch, blocks);
   }
   return order;
 }

@@ -8,9 +8,11 @@
 
 namespace brume::schedule {
 
-/// The unit of an order: one block's work on one microbatch, or its update.
+/// The unit of an order: one block's work on one microbatch, or its update. Where backwards are in
+/// two parts, `backward` is the first one of a layer and all of a head's, `weights` the second one
+/// of a layer and all of an embedding's.
 struct Slot {
-  enum class Kind { update, forward, backward };
+  enum class Kind { update, forward, backward, weights };
   Kind kind;
   int microbatch;
   int block;
@@ -21,6 +23,8 @@ struct Slot {
 /// 1F1B over microbatches, of several stages on the same devices interleaved: the passes of the
 /// ranks of `first`, one of the first stages. Without overlap a stage waits for each of its
 /// messages to arrive, so none may run further ahead than in 1F1B: two would wait for each other.
+///
+/// Backwards in two parts: ZB-H1 (plan::next_split_pass).
 ///
 /// @source  Narayanan et al. 2021, "PipeDream-Flush" and interleaved 1F1B; how far stages run
 /// ahead:

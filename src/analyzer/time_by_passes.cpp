@@ -1,4 +1,4 @@
-/// @file Iteration time of a pipeline whose ranks hold several stages each.
+/// @file Iteration time of a pipeline whose ranks hold several stages each, or split backwards.
 #include <algorithm>
 #include <array>
 #include <deque>
@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/error.hpp"
-#include "interleaved.hpp"
+#include "other_orders.hpp"
 #include "plan/passes.hpp"
 
 namespace brume::analyzer {
@@ -19,6 +19,9 @@ struct Message {
   int microbatch;
 };
 
+/// What an event ends. After gradients of weights no message leaves.
+enum class What { message, pass, weights };
+
 /// Passes and messages in the order in which they end. A rank sends and receives one message at a
 /// time in each direction.
 class Walk {
@@ -28,7 +31,7 @@ class Walk {
 
  private:
   struct Rank {
-    int forwards = 0, backwards = 0;  ///< passes that have begun
+    plan::Done done;  ///< passes that have begun
     bool passes = false;
     double free_s = 0.0;              ///< when its last pass ended
     std::array<bool, 2> exchanges{};  ///< by direction
@@ -37,7 +40,7 @@ class Walk {
   struct Event {
     double end_s;
     std::size_t number;
-    bool is_pass;
+    What what;
     std::size_t rank;
     Message message;
 
@@ -54,10 +57,17 @@ class Walk {
   std::size_t receiver(const Message& m) const { return m.forward ? m.stage + 1 : m.stage - 1; }
   double message_s(const Message& m) const;
   double slowed(std::size_t stage) const;
+  bool splits() const { return !p_.weights_s.empty(); }
+  bool is_done(const Rank& rank) const {
+    return (splits() ? rank.done.weights : rank.done.backwards) == rounds_.passes();
+  }
+  plan::Pass next_pass(std::size_t rank) const;
+  double pass_s(const plan::Pass& pass, std::size_t stage) const;
+  void start_weights(std::size_t rank, const plan::Pass& pass);
   bool start_pass(std::size_t rank);
   void start_messages();
-  void add(double end_s, bool is_pass, std::size_t rank, const Message& message) {
-    events_.push({end_s, count_++, is_pass, rank, message});
+  void add(double end_s, What what, std::size_t rank, const Message& message) {
+    events_.push({end_s, count_++, what, rank, message});
   }
 
   const Pipeline& p_;
@@ -100,10 +110,39 @@ double Walk::slowed(std::size_t stage) const {
   return beside.slowed * sum;
 }
 
+plan::Pass Walk::next_pass(std::size_t rank) const {
+  const plan::Done& done = ranks_[rank].done;
+  return splits() ? plan::next_split_pass(done, ahead_[rank], int(rank), p_.microbatches)
+                  : plan::next_pass(done.forwards, done.backwards, ahead_[rank], rounds_);
+}
+
+/// A pass that is slowed by nothing. Gradients are reduced beside the last part of the last
+/// backward.
+double Walk::pass_s(const plan::Pass& pass, std::size_t stage) const {
+  const PassTimes& t = p_.stages[stage];
+  if (pass.forward) return t.forward_s + (pass.microbatch == 0 ? t.first_s : 0.0);
+  const double last_s = pass.microbatch + 1 == p_.microbatches ? t.last_s : 0.0;
+  if (!splits()) return t.backward_s + last_s;
+  return pass.weights ? p_.weights_s[stage] + last_s
+                      : std::max(0.0, t.backward_s - p_.weights_s[stage]);
+}
+
+void Walk::start_weights(std::size_t r, const plan::Pass& pass) {
+  Rank& rank = ranks_[r];
+  rank.done.add(pass);
+  rank.passes = true;
+  rank.free_s = std::max(rank.free_s, now_s_) + pass_s(pass, r);
+  add(rank.free_s, What::weights, r, {false, r, pass.microbatch});
+}
+
 bool Walk::start_pass(std::size_t r) {
   Rank& rank = ranks_[r];
-  if (rank.passes || rank.backwards == rounds_.passes()) return false;
-  const plan::Pass pass = plan::next_pass(rank.forwards, rank.backwards, ahead_[r], rounds_);
+  if (rank.passes || is_done(rank)) return false;
+  const plan::Pass pass = next_pass(r);
+  if (pass.weights) {
+    start_weights(r, pass);
+    return true;
+  }
   const std::size_t stage = r + std::size_t(pass.chunk) * ranks_.size();
   const double arrived_s = there_s(pass.forward, stage, pass.microbatch);
   if (arrived_s == not_there) return false;
@@ -111,20 +150,20 @@ bool Walk::start_pass(std::size_t r) {
   const bool first = pass.microbatch == 0, last = pass.microbatch + 1 == p_.microbatches;
   // What a stage updates before its first forward it does while it waits for its input.
   const double ready_s = rank.free_s + (pass.forward && first ? t.start_s : 0.0);
-  double all_s = pass.forward ? t.forward_s + (first ? t.first_s : 0.0)
-                              : t.backward_s + (last ? t.last_s : 0.0);
+  double all_s = pass_s(pass, stage);
   if (pass.forward && first)
     all_s -=
         std::clamp(arrived_s - ready_s, 0.0, std::clamp(t.ahead_s, 0.0, std::max(0.0, t.first_s)));
   all_s += slowed(stage);
-  const double tail_s = std::clamp(pass.forward ? (first ? t.first_tail_s : t.forward_tail_s)
-                                                : (last ? t.last_tail_s : t.backward_tail_s),
-                                   0.0, std::max(0.0, all_s));
+  const double backward_tail_s = splits() ? 0.0 : last ? t.last_tail_s : t.backward_tail_s;
+  const double tail_s =
+      std::clamp(pass.forward ? (first ? t.first_tail_s : t.forward_tail_s) : backward_tail_s, 0.0,
+                 std::max(0.0, all_s));
   const double begin_s = std::max(ready_s, arrived_s);
-  ++(pass.forward ? rank.forwards : rank.backwards);
+  rank.done.add(pass);
   rank.passes = true;
   rank.free_s = begin_s + all_s;
-  add(begin_s + all_s - tail_s, true, r, {pass.forward, stage, pass.microbatch});
+  add(begin_s + all_s - tail_s, What::pass, r, {pass.forward, stage, pass.microbatch});
   return true;
 }
 
@@ -137,7 +176,7 @@ void Walk::start_messages() {
       if (other.exchanges[forward]) continue;
       rank.to_send[forward].pop_front();
       rank.exchanges[forward] = other.exchanges[forward] = true;
-      add(now_s_ + message_s(message), false, rank_of(message.stage), message);
+      add(now_s_ + message_s(message), What::message, rank_of(message.stage), message);
     }
 }
 
@@ -150,9 +189,9 @@ double Walk::iteration_s() {
     now_s_ = event.end_s;
     const Message& m = event.message;
     const bool ends = m.forward ? m.stage + 1 == p_.stages.size() : m.stage == 0;
-    if (event.is_pass) {
+    if (event.what != What::message) {
       ranks_[event.rank].passes = false;
-      if (!ends) ranks_[event.rank].to_send[m.forward].push_back(m);
+      if (!ends && event.what == What::pass) ranks_[event.rank].to_send[m.forward].push_back(m);
       if (m.stage + 1 == p_.stages.size()) sent_s = now_s_;
     } else {
       there_s(m.forward, receiver(m), m.microbatch) = now_s_;
@@ -164,7 +203,7 @@ double Walk::iteration_s() {
   }
   double whole_s = 0.0;
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
-    require(ranks_[r].backwards == rounds_.passes(), Failure::bug, "the order of passes deadlocks");
+    require(is_done(ranks_[r]), Failure::bug, "the order of passes deadlocks");
     double end_s = ranks_[r].free_s;
     if (r == 0) end_s = std::max(end_s, sent_s) + p_.tied.gradient_s;
     whole_s = std::max(whole_s, end_s + p_.stages[r].end_s);
@@ -174,6 +213,6 @@ double Walk::iteration_s() {
 
 }  // namespace
 
-double interleaved_time(const Pipeline& pipeline) { return Walk(pipeline).iteration_s(); }
+double time_by_passes(const Pipeline& pipeline) { return Walk(pipeline).iteration_s(); }
 
 }  // namespace brume::analyzer

@@ -1,0 +1,81 @@
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "other_orders.hpp"
+#include "plan/knobs.hpp"
+#include "plan/passes.hpp"
+#include "price/price.hpp"
+
+namespace brume::analyzer {
+
+Peaks interleaved_peaks(const plan::Plan& plan, int first, const std::vector<ChunkBytes>& chunks) {
+  const plan::Rounds rounds = plan::rounds(plan);
+  const int ahead = plan::passes_in_flight(rounds, plan.run_ahead, first);
+  double bytes = 0.0;  // of all that is kept
+  for (const ChunkBytes& chunk : chunks) bytes += chunk.persistent;
+  Peaks peaks;
+  for (int forwards = 0, backwards = 0; backwards < rounds.passes();) {
+    const plan::Pass pass = plan::next_pass(forwards, backwards, ahead, rounds);
+    const ChunkBytes& chunk = chunks[std::size_t(pass.chunk)];
+    if (!pass.forward) bytes -= chunk.kept;
+    double& peak = pass.forward ? peaks.forward : peaks.backward;
+    peak =
+        std::max(peak, bytes + (pass.forward ? chunk.forward : chunk.backward) - chunk.persistent);
+    if (pass.forward) bytes += chunk.kept;
+    ++(pass.forward ? forwards : backwards);
+  }
+  return peaks;
+}
+
+SecondPart second_part(const plan::Plan& plan, int stage, const model::Config& model,
+                       const hardware::Profile& profile) {
+  const plan::Stage& s = plan.stages[std::size_t(stage)];
+  const std::map<std::string, double, std::less<>> values{{"b", s.microbatch}, {"tp", s.tp}};
+  const auto seconds = [&](model::SegmentKind kind, price::Pass pass) {
+    return price::segment_s(model, profile, kind, pass, s.microbatch, s.tp);
+  };
+  SecondPart part{};
+  if (stage == 0) part.work_s = seconds(model::SegmentKind::embedding, price::Pass::backward);
+  model::Expr kept = 0.0;
+  for (int layer = 0; layer < s.layers; ++layer) {
+    const bool stores = layer < s.stored_layers;
+    for (model::SegmentKind kind : model::segment_kinds(model, model::BlockKind::layer,
+                                                        model.layer_kind(s.first_layer + layer))) {
+      part.work_s += seconds(
+          kind, stores ? price::Pass::stored_backward_weights : price::Pass::backward_weights);
+      ++part.tasks;
+      const model::Segment segment = model::segment(model, kind);
+      kept += segment.product_grads_bytes() + model::stream_bytes(model);  // and the input
+      if (!model.post_norms()) kept += model::stream_bytes(model);         // the output's gradient
+      for (const model::Saved& saved : segment.saved)
+        if (saved.for_weights && (stores || !saved.cheap)) kept += saved.bytes();
+    }
+  }
+  part.kept_bytes = kept.evaluate(values);
+  return part;
+}
+
+Peaks split_peaks(const plan::Plan& plan, int stage, const ChunkBytes& bytes,
+                  double between_parts) {
+  const int ahead = plan::stage_in_flight(plan, stage), lag = plan::weights_lag(plan, stage);
+  double kept = bytes.persistent;
+  Peaks peaks;
+  plan::Pass pass{};
+  for (plan::Done done; done.weights < plan.microbatches; done.add(pass)) {
+    pass = plan::next_split_pass(done, ahead, lag, plan.microbatches);
+    if (pass.weights) {
+      kept -= between_parts;
+    } else if (pass.forward) {
+      peaks.forward = std::max(peaks.forward, kept + bytes.forward - bytes.persistent);
+      kept += bytes.kept;
+    } else {
+      kept += between_parts - bytes.kept;
+      peaks.backward =
+          std::max(peaks.backward, kept + bytes.backward - bytes.persistent - bytes.kept);
+    }
+  }
+  return peaks;
+}
+
+}  // namespace brume::analyzer
