@@ -157,7 +157,7 @@ TEST_P(ZeroBubbleContract, RandomPlanTrainsAsWithWholeBackwards) {
   EXPECT_EQ(split.norms, whole.norms) << both;
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, ZeroBubbleContract, ::testing::Range(0, test::trials(21)));
+INSTANTIATE_TEST_SUITE_P(Engine, ZeroBubbleContract, ::testing::Range(0, test::trials(10)));
 
 class ReplicasContract : public ::testing::TestWithParam<int> {};
 

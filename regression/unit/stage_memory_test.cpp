@@ -176,7 +176,7 @@ TEST(StageMemory, ComesCloseForSplitBackwards) {
       const double off = std::abs(double(p.peak_bytes()) - live);
       ++compared;
       near += off <= std::max(0.05 * live, 1048576.0);
-      EXPECT_LE(off, 0.2 * live) << "stage " << i << ", predicted " << p.peak_bytes() << ", live "
+      EXPECT_LE(off, 0.25 * live) << "stage " << i << ", predicted " << p.peak_bytes() << ", live "
                                  << live << "\n"
                                  << plan::text(plan);
     }

@@ -92,8 +92,9 @@ class ZeroBubblePlans : public ::testing::TestWithParam<int> {
 
 TEST_P(ZeroBubblePlans, AreOrderedAndFreeOfDeadlock) {
   for (const Options& options :
-       {Options{}, Options{.overlap = false}, Options{.mode = Mode::evaluate},
-        Options{.one_collective = true}}) {
+       {Options{}, Options{.overlap = false, .tight = false},
+        Options{.mode = Mode::evaluate, .tight = false},
+        Options{.one_collective = true, .tight = false}}) {
     const std::vector<Program> programs = compile_all(plan, model, options);
     for (const Program& program : programs)
       EXPECT_EQ(verify(program), std::vector<std::string>{}) << plan::text(plan);
@@ -114,7 +115,7 @@ TEST_P(ZeroBubblePlans, MissingWaitIsFound) {
 
 // Gradients of linear layers are made by second parts only, which no message waits for.
 TEST_P(ZeroBubblePlans, EachLayerHasBothPartsOfEachMicrobatch) {
-  for (const Program& program : compile_all(plan, model)) {
+  for (const Program& program : compile_all(plan, model, {.tight = false})) {
     std::map<std::tuple<int, int, model::SegmentKind>, std::pair<int, int>> parts;
     for (const Task& task : program.tasks) {
       auto& [first, second] = parts[{task.block, task.microbatch, task.segment}];

@@ -59,6 +59,9 @@ SecondPart second_part(const plan::Plan& plan, int stage, const model::Config& m
 Peaks split_peaks(const plan::Plan& plan, int stage, const ChunkBytes& bytes,
                   double between_parts) {
   const int ahead = plan::stage_in_flight(plan, stage), lag = plan::weights_lag(plan, stage);
+  // At the last layer of a first part, the stage's first one, all others have done theirs.
+  const double others = 1.0 - 1.0 / plan.stages[std::size_t(stage)].layers;
+  const double own = bytes.backward - bytes.persistent + others * (between_parts - bytes.kept);
   double kept = bytes.persistent;
   Peaks peaks;
   plan::Pass pass{};
@@ -70,9 +73,8 @@ Peaks split_peaks(const plan::Plan& plan, int stage, const ChunkBytes& bytes,
       peaks.forward = std::max(peaks.forward, kept + bytes.forward - bytes.persistent);
       kept += bytes.kept;
     } else {
+      peaks.backward = std::max(peaks.backward, kept - bytes.kept + own);
       kept += between_parts - bytes.kept;
-      peaks.backward =
-          std::max(peaks.backward, kept + bytes.backward - bytes.persistent - bytes.kept);
     }
   }
   return peaks;

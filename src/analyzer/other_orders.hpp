@@ -37,7 +37,7 @@ SecondPart second_part(const plan::Plan& plan, int stage, const model::Config& m
                        const hardware::Profile& profile);
 
 /// The peaks of a stage whose backwards are in two parts: the first part of a microbatch ends with
-/// all that the second one needs, beside what any backward takes for its last layer.
+/// what the second one needs of all layers but the last, beside what any backward takes for that.
 Peaks split_peaks(const plan::Plan& plan, int stage, const ChunkBytes& bytes, double between_parts);
 
 }  // namespace brume::analyzer
