@@ -3,7 +3,8 @@
 ///   mpirun -n 2|4 perf_schedules [rounds]
 ///
 /// One rank a stage, with few microbatches (2 S) and with many (8 S). Plans take steps in turn, and
-/// the machine is profiled in turn with them. `in theory` is (G + (S - 1) / v) / (G + S - 1): equal
+/// the machine is profiled in turn with them. `in theory` is (G + (S - 1) / v) / (G + S - 1), of
+/// split backwards (G + (S - 1) (F + B - W) / (F + B + W)) / (G + S - 1) by a layer's prices: equal
 /// chunks, nothing for messages, embedding and head.
 #include <fmt/format.h>
 
@@ -18,6 +19,7 @@
 #include "kernels/types.hpp"
 #include "measure.hpp"
 #include "planned.hpp"
+#include "price/price.hpp"
 #include "schedule/compile.hpp"
 #include "schedule/simulate.hpp"
 
@@ -52,11 +54,28 @@ std::vector<plan::Plan> orders(const model::Config& model, int size, int microba
       plan.chunks = chunks;
       plan.run_ahead = run_ahead;
     }
+  plan::Plan& split = all.emplace_back(all.front());
+  split.zero_bubble = 1;
   return all;
 }
 
-double theory(const plan::Plan& plan, int chunks) {
-  return plan.microbatches + double(plan.pipeline_size() - 1) / chunks;
+/// What a layer's gradients of weights take of its passes.
+double weights_share(const model::Config& model, const hardware::Profile& profile) {
+  double all_s = 0.0, weights_s = 0.0;
+  for (const model::SegmentKind kind : model::segment_kinds(model, model::BlockKind::layer)) {
+    const auto seconds = [&](price::Pass pass) {
+      return price::segment_s(model, profile, kind, pass, 1, 1);
+    };
+    weights_s += seconds(price::Pass::backward_weights);
+    all_s += seconds(price::Pass::forward) + seconds(price::Pass::backward);
+  }
+  return weights_s / all_s;
+}
+
+/// In passes of a microbatch over all layers of a rank.
+double theory(const plan::Plan& plan, double weights_share) {
+  const double bubble = plan.zero_bubble ? 1.0 - 2.0 * weights_share : 1.0 / plan.chunks;
+  return plan.microbatches + (plan.pipeline_size() - 1) * bubble;
 }
 
 void run(comm::Session& session, comm::Communicator& world, int rounds) {
@@ -70,7 +89,8 @@ void run(comm::Session& session, comm::Communicator& world, int rounds) {
         [&] { profiles.push_back(perf::measured_profile(session, world, model, {1})); });
     if (world.rank() != 0) continue;
     const hardware::Profile profile = hardware::medians(profiles);
-    Table table({"S", "G", "chunks", "run_ahead", "formula", "simulated", "measured",
+    const double share = weights_share(model, profile);
+    Table table({"S", "G", "chunks", "run_ahead", "zero bubble", "formula", "simulated", "measured",
                  "simulated / measured", "of 1F1B: in theory", "simulated", "measured"});
     double first_simulated_s = 0.0;
     for (std::size_t i = 0; i < all.size(); ++i) {
@@ -80,10 +100,11 @@ void run(comm::Session& session, comm::Communicator& world, int rounds) {
       if (i == 0) first_simulated_s = simulated_s;
       table.add({fmt::format("{}", plan.pipeline_size()), fmt::format("{}", plan.microbatches),
                  fmt::format("{}", plan.chunks), fmt::format("{}", plan.run_ahead),
+                 plan.zero_bubble ? "ZB-H1" : "",
                  format_seconds(analyzer::analyze(plan, model, profile).iteration_s),
                  format_seconds(simulated_s), format_seconds(measured[i].iteration_s),
                  fmt::format("{:.3f}", simulated_s / measured[i].iteration_s),
-                 fmt::format("{:.3f}", theory(plan, plan.chunks) / theory(plan, 1)),
+                 fmt::format("{:.3f}", theory(plan, share) / theory(all.front(), share)),
                  fmt::format("{:.3f}", simulated_s / first_simulated_s),
                  fmt::format("{:.3f}", measured[i].iteration_s / measured[0].iteration_s)});
     }
