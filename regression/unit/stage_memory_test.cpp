@@ -177,8 +177,8 @@ TEST(StageMemory, ComesCloseForSplitBackwards) {
       ++compared;
       near += off <= std::max(0.05 * live, 1048576.0);
       EXPECT_LE(off, 0.25 * live) << "stage " << i << ", predicted " << p.peak_bytes() << ", live "
-                                 << live << "\n"
-                                 << plan::text(plan);
+                                  << live << "\n"
+                                  << plan::text(plan);
     }
   }
   EXPECT_GE(near, 80 * compared / 100) << near << " of " << compared;

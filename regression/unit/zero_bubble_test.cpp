@@ -91,10 +91,9 @@ class ZeroBubblePlans : public ::testing::TestWithParam<int> {
 };
 
 TEST_P(ZeroBubblePlans, AreOrderedAndFreeOfDeadlock) {
-  for (const Options& options :
-       {Options{}, Options{.overlap = false, .tight = false},
-        Options{.mode = Mode::evaluate, .tight = false},
-        Options{.one_collective = true, .tight = false}}) {
+  for (const Options& options : {Options{}, Options{.overlap = false, .tight = false},
+                                 Options{.mode = Mode::evaluate, .tight = false},
+                                 Options{.one_collective = true, .tight = false}}) {
     const std::vector<Program> programs = compile_all(plan, model, options);
     for (const Program& program : programs)
       EXPECT_EQ(verify(program), std::vector<std::string>{}) << plan::text(plan);
