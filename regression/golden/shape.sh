@@ -8,8 +8,8 @@ cp "$BRUME_REGRESSION_DIR/decks/profile.toml" .
 # the length of numbers; what is only said on some machines, or where times were such, is left out; a warning amid the steps,
 # whose stream mpirun may pass on sooner or later, comes last.
 shape() {
-  sed -e 's/^.*\x1b\[K//' -e 's/\x1b\[[0-9;]*m//g' -e 's/\r//g' "$1" | grep -v -e '^slower: ' -e '^Script ' |
-    sed -e ':next' -e '$!N' -e 's/\n        \([^ ]\)/ \1/' -e 'tnext' -e 'P' -e 'D' |
+  sed -e 's/^.*\x1b\[K//' -e 's/\x1b\[[0-9;]*m//g' -e 's/\r//g' "$1" | grep -v '^Script ' |
+    sed -e ':next' -e '$!N' -e 's/\n        \([^ ]\)/ \1/' -e 'tnext' -e 'P' -e 'D' | grep -v '^slower: ' |
     sed -E -e "s/\($(hostname)\)/(HOST)/" -e 's/[0-9]+([.:][0-9]+)*(e[-+][0-9]+)?/#/g' -e 's/# (us|ms|s|min)\>/# s/g' \
       -e 's/# ([KMGT]i)?B\>/# B/g' -e 's/# [kMGT]\>/#/g' -e 's/[-+]#/#/g' -e 's/^ +//' -e 's/ {2,}/  /g' -e 's/by [a-z, ]*, seed/by TRANSPORT, seed/' |
     grep -v '^run: ' |  # hints, which measured times give

@@ -6,6 +6,9 @@ set -eu
 losses() { h5dump -y -m %.17g -d /steps/loss "$1/run.h5" | grep -oE '[0-9]+\.[0-9]+'; }
 complain() { echo "$1"; exit 1; }
 
+# Without the prompts of a file that is in the other folders, which are no targets: other programs' files do not say that.
+"$BRUME" import tokens "$BRUME_REGRESSION_DIR/unit" "$BRUME_REGRESSION_DIR/mpi" "$BRUME_REGRESSION_DIR/fault" -o .
+
 # The tokens without the header, and without the ends of documents behind them.
 tail -c +65 train.tok | head -c $((2 * $(od -An -t u8 -j 24 -N 8 train.tok))) > bare.bin
 ln -s bare.bin bare.u16

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -237,9 +238,13 @@ class Training {
 
   /// What this rank does, and which ranks of the job it waits for.
   comm::Doing doing() const {
+    const bool shares = shares_;
     comm::Doing now{fmt::format("stage {}, step {}: {}", plan::place(run_.plan, crew_.rank()).stage,
-                                engine_->steps_done() + 1, engine_->in_flight()),
+                                engine_->steps_done() + (shares ? 0 : 1),
+                                shares ? "telling all ranks of it" : engine_->in_flight()),
                     engine_->awaited()};
+    for (int rank = 0; shares && rank < crew_.size(); ++rank)
+      if (rank != crew_.rank()) now.awaited.push_back(rank);
     for (int& rank : now.awaited) rank = plan::job_rank(run_.plan, run_.cluster, rank);
     return now;
   }
@@ -271,7 +276,9 @@ class Training {
     shared[2] = saving_->longest_write_s();
     shared[3] = signals_.take_save() || due ? 1.0 : 0.0;
     shared[4 + std::size_t(crew_.rank())] = double(device::peak_resident_bytes());
+    shares_ = true;
     crew_.all_reduce(shared, comm::Reduction::max);
+    shares_ = false;
     metrics.iteration_s = shared[0];
     // A running mean over about ten steps follows a change of speed, but no single slow step.
     iteration_s_ += 0.1 * (metrics.iteration_s - iteration_s_);
@@ -388,6 +395,7 @@ class Training {
   std::optional<Recovery> recovery_;
   std::optional<RankChecks> checks_;
   bool checkpoint_due_ = false;
+  std::atomic<bool> shares_ = false;  ///< waits in share() for all ranks
   std::optional<double> valid_loss_;  ///< of the weights as they are, where it was measured
   std::optional<Screen> screen_;
 };
