@@ -544,11 +544,12 @@ Problem random_shared_problem(std::mt19937& random) {
 }
 
 // A merged label is as good as several choices together, and no choice of its own: what comes out
-// of it is looked at again, so that neither plan nor gap are better than they are.
+// of it is looked at again, so that neither plan nor gap are better than they are. These problems
+// are quick to compare, and the last one of them needs that second look.
 TEST(Tuner, NoPlanIsFasterWhereLabelsAreMerged) {
-  std::mt19937 random(15);
+  std::mt19937 random(18);
   Reached reached;
-  const int trials = test::trials(4);
+  const int trials = test::trials(18);
   for (int trial = 0; trial < trials; ++trial) {
     SCOPED_TRACE(trial);
     compare_with_oracle(random_shared_problem(random), reached,
