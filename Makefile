@@ -71,7 +71,7 @@ configure: deps
 # The project's own text is what the quick start learns from.
 run: program
 	$(BUILD)/brume import tokens -o data --valid 0.1 README.md Makefile CMakeLists.txt src inc regression perf inputs jobs
-	mpirun -n 4 --oversubscribe $(BUILD)/brume run inputs/quickstart.toml --resume none
+	mpirun -q -n 4 --oversubscribe $(BUILD)/brume run inputs/quickstart.toml --resume none
 
 # Tests on an emulated device are built for this alone.
 check: format-check all
