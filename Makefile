@@ -38,10 +38,14 @@ FUZZ_SECONDS  ?= 20
 FUZZ_CLANG    ?= 16
 FUZZ_PACKAGES := clang-$(FUZZ_CLANG) libclang-rt-$(FUZZ_CLANG)-dev libomp-$(FUZZ_CLANG)-dev
 
-.PHONY: all deps deps-slurm deps-pack configure run check fuzz golden-update perf format format-check install dist-binary clean
+.PHONY: all program deps deps-slurm deps-pack configure run check fuzz golden-update perf format format-check install dist-binary clean
 
 all: configure
 	cmake --build $(BUILD) -j $(JOBS)
+
+# Without tests and benchmarks, which take most of the time.
+program: configure
+	cmake --build $(BUILD) -j $(JOBS) --target brume
 
 deps:
 	@command -v apt-get >/dev/null || { echo "deps: no apt here; CMake looks for the site's packages"; exit 0; }; \
@@ -65,9 +69,9 @@ configure: deps
 	  -DCMAKE_UNITY_BUILD=$(UNITY) -DCMAKE_UNITY_BUILD_BATCH_SIZE=0
 
 # The project's own text is what the quick start learns from.
-run: all
+run: program
 	$(BUILD)/brume import tokens -o data --valid 0.1 README.md Makefile CMakeLists.txt src inc regression perf inputs jobs
-	mpirun -n 4 --oversubscribe $(BUILD)/brume run inputs/quickstart.toml --resume none
+	mpirun -q -n 4 --oversubscribe $(BUILD)/brume run inputs/quickstart.toml --resume none
 
 # Tests on an emulated device are built for this alone.
 check: format-check all
@@ -112,12 +116,12 @@ format-check: deps
 	@if clang-format --version 2>/dev/null | grep -q 'version 14'; then \
 	  clang-format --dry-run -Werror $(SOURCES); else echo "format-check: skipped, no clang-format 14 here"; fi
 
-install: all
+install: program
 	cmake --install $(BUILD)
 
 # brume.tar.gz runs where nothing but glibc is: the program for any x86-64, its libraries, Open MPI, decks, job templates.
 dist-binary: deps-pack
-	@$(MAKE) all BUILD=build-dist NATIVE=OFF
+	@$(MAKE) program BUILD=build-dist NATIVE=OFF
 	jobs/pack.sh build-dist brume.tar.gz
 
 clean:

@@ -136,6 +136,7 @@ std::optional<Case> read(const json& entry) {
   const int per_node = h.value("gpus_per_node", 8);
   for (int s = 0, first = 0; s < stages; ++s) {
     const int layers = c.model.num_layers / stages + (s < c.model.num_layers % stages ? 1 : 0);
+    const int recomputed = recomputed_layers(c.recompute, layers);
     c.plan.stages.push_back({.first_layer = first,
                              .layers = layers,
                              .nodes = int(ceil_div(devices, per_node)),
@@ -145,7 +146,9 @@ std::optional<Case> read(const json& entry) {
                              .tp = tp,
                              .zero_level = dp > 1 ? int(l["zero"]) : 0,
                              .replicas = l.value("replicas", 1),
-                             .ckpt_layers = recomputed_layers(c.recompute, layers)});
+                             .ckpt_layers = recomputed,
+                             // None of them recomputes norms and activations selectively.
+                             .stored_layers = layers - recomputed});
     first += layers;
   }
   return c;

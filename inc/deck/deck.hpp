@@ -154,6 +154,7 @@ struct SearchKeys {
   bool shard_within_node = true;  ///< ZeRO may shard within each node, with replicas between them
   bool recompute = true;
   bool store = true;           ///< layers may keep what selective recomputation makes again
+  bool store_rest = false;     ///< no key: all layers that are not recomputed are stored
   bool recompute_all = false;  ///< of conventions "mist": every layer in every plan
   std::vector<double> weight_offload = {0.0, 0.5, 1.0};
   std::vector<double> grad_offload = {0.0, 0.5, 1.0};

@@ -203,6 +203,7 @@ const char* const few =
 
 TEST_F(MegatronArguments, WhatIsExportedComesBack) {
   const auto comes_back = [&] {
+    for (plan::Stage& stage : plan.stages) stage.stored_layers = stage.layers - stage.ckpt_layers;
     const MegatronJob job = read(megatron_text(megatron_arguments(deck, model, plan)));
     EXPECT_EQ(plan::text(job.plan), plan::text(plan));
     EXPECT_EQ(model::text(model::config(job.deck.model, job.deck.training.precision)),

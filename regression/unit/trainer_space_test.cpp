@@ -68,12 +68,13 @@ TEST_P(TrainerSpaces, TakeWhateverIsFoundInThem) {
   ASSERT_FALSE(space.searches.empty());
   for (const deck::SearchKeys& keys : space.searches) {
     EXPECT_FALSE(keys.unequal_stages);
-    EXPECT_FALSE(keys.store);  // neither trainer has stored layers beside others
+    EXPECT_TRUE(keys.store_rest);  // neither trainer has stored layers beside others
     for (int trial = 0; trial < 200; ++trial) {
       const plan::Plan plan = space.nearest(random_plan(random, keys));
       EXPECT_NO_THROW(check_for_trainer(deck, model, plan)) << plan::text(plan);
       EXPECT_NO_THROW(plan::check(plan, model, cluster)) << plan::text(plan);
       EXPECT_EQ(space.nearest(plan), plan) << plan::text(plan);
+      EXPECT_EQ(untold(plan, "Another"), "") << plan::text(plan);
     }
   }
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/error.hpp"
 #include "base/files.hpp"
 #include "base/log.hpp"
 #include "hardware/cluster.hpp"
@@ -31,6 +32,31 @@ int import_plan(const ImportPlanOptions& options) {
   return 0;
 }
 
+namespace {
+
+/// The plan as another trainer's settings.
+/// @throws Error(input) what that has nothing like; where other plans would do, how to find them
+std::string settings_for(const deck::Deck& deck, const model::Config& model, const plan::Plan& plan,
+                         const ExportPlanOptions& options) {
+  const auto settings = [&](const plan::Plan& any) {
+    return options.trainer == "torchtitan"
+               ? interop::torchtitan_module(deck, model, any)
+               : interop::megatron_text(interop::megatron_arguments(deck, model, any));
+  };
+  try {
+    return settings(plan);
+  } catch (const Error& error) {
+    // Where it is the model or its training that the trainer has nothing like, no plan helps.
+    settings(plan::equal_stages(model, plan.global_batch, 1, {}));
+    throw Error(Failure::input,
+                fmt::format("{}; `brume plan {} --set search.for={}` searches the best plan that "
+                            "can go there",
+                            error.what(), options.deck, options.trainer));
+  }
+}
+
+}  // namespace
+
 int export_plan(const ExportPlanOptions& options) {
   if (!options.output.empty()) check_writable(options.output);
   const deck::Deck deck = load_deck(options.deck, options.sets);
@@ -38,9 +64,7 @@ int export_plan(const ExportPlanOptions& options) {
   const plan::Plan plan = plan::load(options.plan);
   check_given(plan, deck, model, hardware::cluster(deck.cluster));
   const bool titan = options.trainer == "torchtitan";
-  const std::string settings =
-      titan ? interop::torchtitan_module(deck, model, plan)
-            : interop::megatron_text(interop::megatron_arguments(deck, model, plan));
+  const std::string settings = settings_for(deck, model, plan, options);
   const std::string untold =
       interop::untold(plan, titan ? interop::torchtitan_version : interop::megatron_version);
   if (!untold.empty()) log::warn("{}: {}", options.plan, untold);

@@ -291,6 +291,7 @@ plan::Plan read_plan(GivenArguments& given, const deck::Deck& deck, const model:
       .global_batch = batch, .microbatches = int(batch / (std::int64_t{b} * dp)), .stages = {}};
   int first_layer = 0;
   for (const int layers : stage_layers(given, model.num_layers, stages)) {
+    const int recomputed = ckpt_layers(given, layers, notes);
     plan.stages.push_back({.first_layer = first_layer,
                            .layers = layers,
                            .nodes = std::max(1, dp * tp / per_node),
@@ -301,7 +302,8 @@ plan::Plan read_plan(GivenArguments& given, const deck::Deck& deck, const model:
                            // One rank an instance shards nothing.
                            .zero_level = dp > replicas ? zero : 0,
                            .replicas = zero > 0 && dp > replicas ? replicas : 1,
-                           .ckpt_layers = ckpt_layers(given, layers, notes),
+                           .ckpt_layers = recomputed,
+                           .stored_layers = layers - recomputed,  // it keeps what it does not drop
                            .optim_offload_ratio = offloaded});
     first_layer += layers;
   }

@@ -35,10 +35,11 @@ void keep(const SearchKeys& search, std::vector<T>& list, const char* key,
           search.trainer);
 }
 
-/// What neither trainer has.
+/// What neither trainer has, and that both keep outputs of norms and activations.
 SearchKeys common(SearchKeys keys) {
   keys.unequal_stages = false;
   keys.store = false;
+  keys.store_rest = true;
   keep(keys, keys.act_offload, "act_offload", {0.0});
   keep(keys, keys.optim_disk, "optim_disk", {0.0});
   keep(keys, keys.act_disk, "act_disk", {0.0});
@@ -89,13 +90,19 @@ void recompute_all(plan::Plan& plan) {
   for (Stage& stage : plan.stages) stage.ckpt_layers = stage.layers;
 }
 
+/// Both keep outputs of norms and activations of all layers that they do not recompute.
+plan::Plan with_the_rest_stored(plan::Plan plan) {
+  for (Stage& stage : plan.stages) stage.stored_layers = stage.layers - stage.ckpt_layers;
+  return plan;
+}
+
 /// One number of recomputed layers for all stages, or all layers of each.
 plan::Plan nearest_megatron(plan::Plan plan) {
   plan = with_state_alike(std::move(plan));
   make_alike(plan, &Stage::ckpt_layers, true);
   const auto too_many = [](const Stage& stage) { return stage.ckpt_layers > stage.layers; };
   if (std::ranges::any_of(plan.stages, too_many)) recompute_all(plan);
-  return plan;
+  return with_the_rest_stored(std::move(plan));
 }
 
 /// Layers are recomputed all or none.
@@ -103,7 +110,7 @@ plan::Plan nearest_torchtitan(plan::Plan plan) {
   plan = with_state_alike(std::move(plan));
   const auto recomputes = [](const Stage& stage) { return stage.ckpt_layers > 0; };
   if (std::ranges::any_of(plan.stages, recomputes)) recompute_all(plan);
-  return plan;
+  return with_the_rest_stored(std::move(plan));
 }
 
 /// Optimizer state may be offloaded up to ZeRO 1; with stages there is no more than that.

@@ -106,6 +106,7 @@ std::vector<Point> Fronts::lowest(const Seat& seat, int layers) const {
     Point& row = rows.emplace_back();
     row.layout = seat.layout;
     row.layers = layers;
+    row.stores_rest = axes_.store_rest;
     row.set_level(axes_.levels(layers).least);
     row.zero_level = zero_level;
     row.replicas = replicas;
@@ -199,7 +200,8 @@ std::vector<Point> Fronts::climb(Grid& grid, const Seat& seat, const std::vector
 
 /// All strategies that fit and are not struck.
 std::vector<Point> Fronts::everything(Grid& grid, const Seat& seat, int layers) {
-  std::vector<Point> rows{{.layout = seat.layout, .layers = layers}};
+  std::vector<Point> rows{
+      {.layout = seat.layout, .layers = layers, .stores_rest = axes_.store_rest}};
   const auto spread = [&](const auto& values, const auto& set) {
     std::vector<Point> all;
     for (const Point& row : rows)

@@ -71,7 +71,8 @@ bool falls(double from, double to) { return to < from - sum_rounding * std::abs(
 Axes::Axes(const deck::SearchKeys& search)
     : zero_levels(search.zero_levels),
       recompute(search.recompute),
-      store(search.store),
+      store(search.store && !search.store_rest),
+      store_rest(search.store_rest),
       shard_within_node(search.shard_within_node) {
   for (std::size_t i = 0; i < ratios.size(); ++i)
     ratios[i] = sorted(search.*plan::shares[i].list());

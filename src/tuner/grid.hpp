@@ -28,6 +28,7 @@ struct Point {
   int layers = 0;
   int ckpt_layers = 0;
   int stored_layers = 0;
+  bool stores_rest = false;  ///< all layers that are not recomputed are stored
   int zero_level = 0;
   int replicas = 1;
   Ratios ratios{};
@@ -58,11 +59,12 @@ struct Point {
     return std::tie(layout, layers, ckpt_layers, stored_layers, zero_level, replicas, ratios);
   }
   /// How much of its layers is made again: -l none, 0 what is cheap, l all. A layer is recomputed
-  /// in full only where none is stored, for that costs more time a byte.
-  int level() const { return ckpt_layers - stored_layers; }
+  /// in full only where none is stored, for that costs more time a byte. Where the rest is stored,
+  /// 0 is none.
+  int level() const { return stores_rest ? ckpt_layers : ckpt_layers - stored_layers; }
   void set_level(int level) {
     ckpt_layers = std::max(level, 0);
-    stored_layers = std::max(-level, 0);
+    stored_layers = stores_rest ? layers - ckpt_layers : std::max(-level, 0);
   }
   auto times() { return std::tie(stable_s, delta_s, less_s, alone_delta_s); }
   /// Whether one of the times in which points compete is less, by more than rounding.
@@ -102,7 +104,7 @@ struct Axes {
 
   std::vector<int> zero_levels;
   std::array<std::vector<double>, plan::num_shares> ratios;
-  bool recompute, store, shard_within_node;
+  bool recompute, store, store_rest, shard_within_node;
 
   Levels levels(int layers) const { return {store ? -layers : 0, recompute ? layers : 0}; }
 };

@@ -11,7 +11,7 @@ constexpr std::size_t frames_looked_at = 4;
 /// Ends of all ratios in all combinations, with no and with all layers recomputed. A whole block
 /// beside its shard may need more than is saved, so all ZeRO levels are looked at.
 std::vector<Point> corners(int layout, int layers, const Axes& axes) {
-  std::vector<Point> rows{{.layout = layout, .layers = layers}};
+  std::vector<Point> rows{{.layout = layout, .layers = layers, .stores_rest = axes.store_rest}};
   const auto both = [&](auto set, auto low, auto high) {
     std::vector<Point> all;
     for (const Point& row : rows) {
@@ -30,7 +30,7 @@ std::vector<Point> corners(int layout, int layers, const Axes& axes) {
       levels.push_back(row);
     }
   rows = std::move(levels);
-  both([](Point& p, int c) { p.ckpt_layers = c; }, 0, axes.recompute ? layers : 0);
+  both([](Point& p, int level) { p.set_level(level); }, 0, axes.recompute ? layers : 0);
   return rows;
 }
 

@@ -80,7 +80,10 @@ std::vector<Without> searches(const Question& question, const plan::Plan& best) 
         return other.without == name && plan::used(other, plan);
       });
     };
-    if (!used(best)) continue;
+    // Not a choice there: another trainer stores what it does not recompute.
+    const bool given = question.keys.store_rest &&
+                       knob->search == decltype(knob->search)(&deck::SearchKeys::store);
+    if (given || !used(best)) continue;
     Without& without = found.emplace_back(Without{name, question, used});
     for (const plan::Knob& other : plan::knobs)
       if (other.without == name)
