@@ -1,6 +1,7 @@
 /// @file How one stage may lie on its devices: what a search tries, and so what a profile measures.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "deck/deck.hpp"
@@ -8,6 +9,12 @@
 #include "model/model.hpp"
 
 namespace brume::plan {
+
+/// Whether a list of the search allows a value; an empty list allows all.
+template <class T>
+bool allows(const std::vector<T>& list, T value) {
+  return list.empty() || std::ranges::find(list, value) != list.end();
+}
 
 /// A stage's devices and how it is split over them.
 struct StageShape {

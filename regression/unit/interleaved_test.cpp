@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <map>
 #include <random>
 #include <string>
 #include <tuple>
@@ -14,8 +13,6 @@
 #include "random_plan.hpp"
 #include "schedule/simulate.hpp"
 #include "schedule/steady.hpp"
-#include "schedule/verify.hpp"
-#include "trials.hpp"
 
 namespace brume::schedule {
 namespace {
@@ -73,62 +70,6 @@ TEST(Interleaved, HasEveryPassOnce) {
       }
   }
 }
-
-const int num_plans = test::trials(24);
-
-class InterleavedPlans : public ::testing::TestWithParam<int> {
- protected:
-  void SetUp() override {
-    std::mt19937 random(unsigned(GetParam()) + 1);
-    model = test::random_model(random);
-    if (GetParam() % 3 == 0) model.head_tokens = 5;
-    model.isolated = GetParam() % 4 == 1;
-    plan = test::interleaved_plan(random, model, 8);
-  }
-  model::Config model;
-  plan::Plan plan;
-};
-
-TEST_P(InterleavedPlans, AreOrderedAndFreeOfDeadlock) {
-  for (const Options& options :
-       {Options{}, Options{.overlap = false}, Options{.mode = Mode::evaluate},
-        Options{.one_collective = true}}) {
-    const std::vector<Program> programs = compile_all(plan, model, options);
-    for (const Program& program : programs)
-      EXPECT_EQ(verify(program), std::vector<std::string>{}) << plan::text(plan);
-    EXPECT_EQ(verify(programs, plan), std::vector<std::string>{}) << plan::text(plan);
-  }
-}
-
-TEST_P(InterleavedPlans, MissingWaitIsFound) {
-  Program program = compile(plan, model, plan.devices() / 2);
-  for (std::size_t id = 0; id < program.tasks.size(); ++id)
-    for (std::size_t w = 0; w < program.tasks[id].waits.size(); ++w) {
-      const std::vector<int> waits = program.tasks[id].waits;
-      program.tasks[id].waits.erase(program.tasks[id].waits.begin() + std::ptrdiff_t(w));
-      EXPECT_FALSE(verify(program).empty()) << label(program.tasks[id]) << "\n" << plan::text(plan);
-      program.tasks[id].waits = waits;
-    }
-}
-
-// Messages of one size: two of a rank to the same peer, or from it, that change places.
-TEST_P(InterleavedPlans, SwappedMessagesAreFound) {
-  std::vector<Program> programs = compile_all(plan, model);
-  Program& program = programs[std::size_t(GetParam()) % programs.size()];
-  std::map<std::tuple<Channel, Operation, int>, std::vector<std::size_t>> alike;
-  for (std::size_t id = 0; id < program.tasks.size(); ++id)
-    if (const Task& task = program.tasks[id]; task.peer >= 0)
-      alike[{task.channel, task.operation, task.peer}].push_back(id);
-  for (const auto& [key, ids] : alike)
-    for (std::size_t i = 0; i + 1 < ids.size(); ++i) {
-      std::swap(program.tasks[ids[i]], program.tasks[ids[i + 1]]);
-      EXPECT_FALSE(verify(programs, plan).empty()) << label(program.tasks[ids[i]]) << "\n"
-                                                   << plan::text(plan);
-      std::swap(program.tasks[ids[i]], program.tasks[ids[i + 1]]);
-    }
-}
-
-INSTANTIATE_TEST_SUITE_P(Schedule, InterleavedPlans, ::testing::Range(0, num_plans));
 
 /// Of S ranks of v chunks, F + B of a chunk.
 class Bubble : public ::testing::TestWithParam<std::tuple<int, int>> {

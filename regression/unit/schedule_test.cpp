@@ -3,6 +3,7 @@
 #include <map>
 #include <random>
 #include <set>
+#include <tuple>
 
 #include "base/error.hpp"
 #include "planning_samples.hpp"
@@ -11,6 +12,7 @@
 #include "schedule/place.hpp"
 #include "schedule/simulate.hpp"
 #include "schedule/verify.hpp"
+#include "trials.hpp"
 
 namespace brume::schedule {
 namespace {
@@ -40,8 +42,9 @@ plan::Plan small_plan(int stages, int dp, int tp, int microbatches) {
   return plan;
 }
 
-/// The first ones have equal stages.
-constexpr int num_equal_plans = 60, num_plans = 120;
+/// The first ones have equal stages, the last ones several on the same ranks.
+constexpr int num_equal_plans = 60, num_plain_plans = 120;
+const int num_plans = num_plain_plans + test::trials(24);
 
 class RandomPlans : public ::testing::TestWithParam<int> {
  protected:
@@ -50,6 +53,10 @@ class RandomPlans : public ::testing::TestWithParam<int> {
     model = test::random_model(random);
     if (GetParam() % 3 == 0) model.head_tokens = 5;
     model.isolated = GetParam() % 4 == 1;
+    if (GetParam() >= num_plain_plans) {
+      plan = test::interleaved_plan(random, model, 8);
+      return;
+    }
     test::freeze_some(GetParam(), model);
     plan = GetParam() < num_equal_plans ? test::random_plan(random, model, 8)
                                         : test::mixed_plan(random, model, 12);
@@ -108,6 +115,25 @@ TEST_P(RandomPlans, MissingWaitIsFound) {
       program.tasks[id].waits.erase(program.tasks[id].waits.begin() + std::ptrdiff_t(w));
       EXPECT_FALSE(verify(program).empty()) << label(program.tasks[id]) << "\n" << plan::text(plan);
       program.tasks[id].waits = waits;
+    }
+}
+
+// Of interleaved stages, messages of one size: two of a rank to the same peer, or from it, that
+// change places.
+TEST_P(RandomPlans, SwappedMessagesAreFound) {
+  if (plan.chunks == 1) return;
+  std::vector<Program> programs = compile_all(plan, model);
+  Program& program = programs[std::size_t(GetParam()) % programs.size()];
+  std::map<std::tuple<Channel, Operation, int>, std::vector<std::size_t>> alike;
+  for (std::size_t id = 0; id < program.tasks.size(); ++id)
+    if (const Task& task = program.tasks[id]; task.peer >= 0)
+      alike[{task.channel, task.operation, task.peer}].push_back(id);
+  for (const auto& [key, ids] : alike)
+    for (std::size_t i = 0; i + 1 < ids.size(); ++i) {
+      std::swap(program.tasks[ids[i]], program.tasks[ids[i + 1]]);
+      EXPECT_FALSE(verify(programs, plan).empty()) << label(program.tasks[ids[i]]) << "\n"
+                                                   << plan::text(plan);
+      std::swap(program.tasks[ids[i]], program.tasks[ids[i + 1]]);
     }
 }
 

@@ -7,18 +7,14 @@
 #include "base/error.hpp"
 #include "interop/megatron.hpp"
 #include "interop/torchtitan.hpp"
+#include "plan/shapes.hpp"
 
 namespace brume::interop {
 namespace {
 
 using deck::SearchKeys;
+using plan::allows;
 using plan::Stage;
-
-/// Whether a list of the deck allows a value; an empty list allows all.
-template <class T>
-bool allows(const std::vector<T>& list, T value) {
-  return list.empty() || std::ranges::find(list, value) != list.end();
-}
 
 /// Leaves those of a list that are among these values; an empty list holds all.
 /// @throws Error(input) where nothing is left

@@ -12,11 +12,6 @@ namespace {
 /// Larger ones only where the deck lists them: beyond it products are hardly more efficient.
 constexpr int largest_microbatch = 32;
 
-/// Whether a list of the deck allows a value; an empty list allows all.
-bool allows(const std::vector<int>& list, int value) {
-  return list.empty() || std::ranges::find(list, value) != list.end();
-}
-
 bool allows_microbatch(const deck::SearchKeys& search, int microbatch) {
   return search.microbatch.empty() ? microbatch <= largest_microbatch
                                    : allows(search.microbatch, microbatch);

@@ -1,9 +1,8 @@
 #include "rows.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <functional>
-#include <unordered_set>
 
 #include "numbers.hpp"
 
@@ -12,7 +11,7 @@ namespace {
 
 std::size_t hash(std::size_t sum, const Ratios& ratios) {
   for (const double ratio : ratios) {
-    sum = (sum ^ std::hash<double>{}(ratio)) * 0x9E3779B97F4A7C15u;
+    sum = (sum ^ std::bit_cast<std::uint64_t>(ratio)) * 0x9E3779B97F4A7C15u;
     sum ^= sum >> 32;
   }
   return sum;
@@ -42,14 +41,17 @@ class Look {
  private:
   struct Bracket {
     std::size_t row;
-    int unfit, fit;  ///< levels
-    double unfit_bytes, fit_bytes;
+    int unfit;  ///< level
+    double unfit_bytes;
+    Point fit;
     int tries = 0;
 
+    bool closed() const { return fit.level() - unfit == 1; }
     int middle(double limit_bytes) const;
   };
 
   std::vector<Bracket> brackets();
+  void close(std::vector<Bracket>& open);
   void bisect(std::vector<Bracket> open);
   void price_fewest();
   void try_all(std::size_t row, int from);
@@ -61,18 +63,19 @@ class Look {
   const Limits& limits_;
   const Axes& axes_;
   bool host_matters_;
-  std::vector<Point> rows_;
+  std::vector<Point> rows_;          ///< with their bytes, once these were asked for
   std::vector<Fit> fits_;            ///< [row]
-  std::vector<std::size_t> fewest_;  ///< rows whose least level that fits is known
+  std::vector<std::size_t> fewest_;  ///< rows that stand at their least level that fits
 };
 
 /// Where a line through the ends would meet the limit; what is no line ends by bisection.
 int Look::Bracket::middle(double limit_bytes) const {
   constexpr int most_tries = 3;
+  const int width = fit.level() - unfit;
   if (tries >= most_tries || unfit_bytes == infinity || unfit_bytes <= limit_bytes)
-    return unfit + (fit - unfit) / 2;
-  const double part = (unfit_bytes - limit_bytes) / (unfit_bytes - fit_bytes);
-  return std::clamp(unfit + int(std::ceil(part * (fit - unfit))), unfit + 1, fit - 1);
+    return unfit + width / 2;
+  const double part = (unfit_bytes - limit_bytes) / (unfit_bytes - fit.device_bytes);
+  return unfit + std::clamp(int(std::ceil(part * width)), 1, width - 1);
 }
 
 /// Levels between which a row begins to fit: with all of its layers recomputed selectively, else
@@ -97,20 +100,19 @@ std::vector<Look::Bracket> Look::brackets() {
       climb.device = false;
       fewest_.push_back(i);
     } else {
-      higher.push_back({i, rows_[i].level(), 0, rows_[i].device_bytes, 0.0});
+      higher.push_back({i, rows_[i].level(), rows_[i].device_bytes, {}});
     }
   }
   if (axes_.store) {
     next(higher, [](const Point&) { return 0; });
     std::vector<Bracket> still;
     for (std::size_t i = 0; i < points.size(); ++i) {
-      Bracket b = higher[i];
-      b.fit_bytes = points[i].device_bytes;
+      const Bracket& b = higher[i];
       if (limits_.hold(points[i], mesh_)) {
         fits_[b.row].climb.device = false;
-        open.push_back(b);
+        open.push_back({b.row, b.unfit, b.unfit_bytes, points[i]});
       } else {
-        still.push_back({b.row, 0, 0, b.fit_bytes, 0.0});
+        still.push_back({b.row, 0, points[i].device_bytes, {}});
       }
     }
     higher = std::move(still);
@@ -123,14 +125,25 @@ std::vector<Look::Bracket> Look::brackets() {
   next(higher, [](const Point& row) { return row.layers; });
   for (std::size_t i = 0; i < points.size(); ++i)
     if (limits_.hold(points[i], mesh_))
-      open.push_back({higher[i].row, 0, points[i].level(), infinity, points[i].device_bytes});
+      open.push_back({higher[i].row, 0, infinity, points[i]});
     else if (limits_.lack_host(points[i], mesh_))
       fits_[higher[i].row].climb.device = false;
   return open;
 }
 
+/// Takes out those whose least level that fits is known.
+void Look::close(std::vector<Bracket>& open) {
+  std::erase_if(open, [&](const Bracket& b) {
+    if (b.closed()) {
+      rows_[b.row] = b.fit;
+      fewest_.push_back(b.row);
+    }
+    return b.closed();
+  });
+}
+
 void Look::bisect(std::vector<Bracket> open) {
-  while (!open.empty()) {
+  for (close(open); !open.empty(); close(open)) {
     std::vector<Point> middle;
     for (const Bracket& b : open) {
       middle.push_back(rows_[b.row]);
@@ -139,21 +152,21 @@ void Look::bisect(std::vector<Bracket> open) {
     grid_.price_memory(seat_, middle);
     std::vector<Bracket> still;
     for (std::size_t i = 0; i < open.size(); ++i) {
-      Bracket b = open[i];
+      Bracket& b = open[i];
       const Point& m = middle[i];
       const double slack = sum_rounding * m.device_bytes;
-      if (b.fit - b.unfit == 1) {
-        rows_[b.row].set_level(b.fit);
-        fewest_.push_back(b.row);
-      } else if (m.device_bytes > b.unfit_bytes + slack || m.device_bytes < b.fit_bytes - slack) {
+      if (m.device_bytes > b.unfit_bytes + slack || m.device_bytes < b.fit.device_bytes - slack) {
         try_all(b.row, rows_[b.row].level() + 1);  // bytes do not fall with higher levels
-      } else {
-        const bool fits = limits_.hold(m, mesh_);
-        (fits ? b.fit : b.unfit) = m.level();
-        (fits ? b.fit_bytes : b.unfit_bytes) = m.device_bytes;
-        ++b.tries;
-        still.push_back(b);
+        continue;
       }
+      if (limits_.hold(m, mesh_)) {
+        b.fit = m;
+      } else {
+        b.unfit = m.level();
+        b.unfit_bytes = m.device_bytes;
+      }
+      ++b.tries;
+      still.push_back(std::move(b));
     }
     open = std::move(still);
   }
@@ -172,7 +185,7 @@ void Look::price_fewest() {
     }
   }
   times_.price(grid_, seat_, priced);
-  grid_.price_memory(seat_, priced);
+  if (host_matters_) grid_.price_memory(seat_, priced);  // else the first of them have their bytes
   for (std::size_t i = 0; i < fewest_.size(); ++i) {
     const std::span<const Point> three(&priced[3 * i], 3);
     fits_[fewest_[i]].points.push_back(three[0]);
@@ -211,14 +224,25 @@ std::size_t Times::Hash::operator()(const Strategy& strategy) const {
 
 void Times::price(Grid& grid, const Seat& seat, std::span<Point> points) {
   const std::lock_guard lock(mutex_);
-  std::vector<Point> fresh;
-  std::unordered_set<Strategy, Hash> asked;
-  for (const Point& point : points)
-    if (!known_.contains(Strategy(point)) && asked.emplace(Strategy(point)).second)
-      fresh.push_back(point);
-  grid.price_time(seat, fresh);
-  for (Point& point : fresh) known_.emplace(Strategy(point), point.times());
-  for (Point& point : points) point.times() = known_.at(Strategy(point));
+  std::vector<std::pair<Strategy, Known*>> fresh;
+  std::vector<const Known*> known;
+  std::vector<Point> asked;
+  known.reserve(points.size());
+  for (const Point& point : points) {
+    const auto [entry, is_new] = known_.try_emplace(Strategy(point));
+    known.push_back(&entry->second);
+    if (!is_new) continue;
+    fresh.emplace_back(entry->first, &entry->second);
+    asked.push_back(point);
+  }
+  try {
+    grid.price_time(seat, asked);
+  } catch (...) {
+    for (const auto& [strategy, times] : fresh) known_.erase(strategy);
+    throw;
+  }
+  for (std::size_t i = 0; i < fresh.size(); ++i) *fresh[i].second = asked[i].times();
+  for (std::size_t i = 0; i < points.size(); ++i) points[i].times() = *known[i];
 }
 
 std::size_t Rows::Hash::operator()(const Key& key) const {

@@ -51,6 +51,7 @@ class Times {
   void price(Grid& grid, const Seat& seat, std::span<Point> points);
 
  private:
+  using Known = std::tuple<double, double, double, double>;  ///< Point::times()
   struct Strategy {
     explicit Strategy(const Point& point)
         : layers(point.layers),
@@ -69,8 +70,7 @@ class Times {
 
   std::mutex mutex_;
   std::pmr::monotonic_buffer_resource memory_;  ///< millions of them, which nobody forgets
-  std::pmr::unordered_map<Strategy, std::tuple<double, double, double, double>, Hash> known_{
-      &memory_};
+  std::pmr::unordered_map<Strategy, Known, Hash> known_{&memory_};
 };
 
 /// Rows of seats that are alike. Each is looked at once, whichever search asks first: for all

@@ -8,11 +8,6 @@
 namespace brume::tuner {
 namespace {
 
-/// Whether a list of the deck allows a value; an empty list allows all.
-bool allows(const std::vector<int>& list, int value) {
-  return list.empty() || std::ranges::find(list, value) != list.end();
-}
-
 using Layouts = std::map<int, std::vector<Layout>>;
 
 /// Adds the layouts of one group, by number of microbatches.
@@ -45,7 +40,7 @@ Layouts layouts(const model::Config& model, int global_batch, const hardware::Cl
 void add_frames(Frame frame, const deck::SearchKeys& search, std::vector<Frame>& found) {
   const bool matters = frame.num_stages > 1 && frame.microbatches > 2;
   for (int run_ahead : {1, 2}) {
-    if (matters ? !allows(search.run_ahead, run_ahead) : run_ahead > 1) continue;
+    if (matters ? !plan::allows(search.run_ahead, run_ahead) : run_ahead > 1) continue;
     frame.run_ahead = run_ahead;
     found.push_back(frame);
   }
@@ -67,7 +62,7 @@ std::vector<Frame> frames(const model::Config& model, int global_batch,
   const bool unequal = search.unequal_stages || cluster.num_groups() > 1;
   for (const auto& [microbatches, all] : layouts(model, global_batch, cluster, search))
     for (int num_stages = 1; num_stages <= most; ++num_stages) {
-      if (!allows(search.stages, num_stages)) continue;
+      if (!plan::allows(search.stages, num_stages)) continue;
       Frame frame{.num_stages = num_stages, .microbatches = microbatches, .layouts = {}};
       for (const Layout& layout : all) {
         if (!plan::may_hold(num_stages, layout.devices(), cluster, search)) continue;
