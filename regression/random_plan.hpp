@@ -98,14 +98,16 @@ inline void freeze(model::Config& model, const std::string& part) {
       if (!parameter.frozen && parameter.name.find(part) != std::string::npos)
         model.frozen_parameters.push_back(parameter.name);
   std::ranges::sort(model.frozen_parameters);
+  while (!model::blocks(model)[std::size_t(model.frozen_blocks)].trains()) ++model.frozen_blocks;
 }
 
 /// Of every fourth model the first blocks are frozen (the embedding, more of them, all but the
 /// head), of the one after it some parameters of all blocks, of every twelfth both.
 inline void freeze_some(int i, model::Config& model) {
-  constexpr const char* parts[] = {"norm", "mlp", "bias", "attention", "embedding", ".0."};
+  constexpr const char* parts[] = {"norm",      "mlp", "weight", "attention",
+                                   "embedding", ".0.", "head"};
   if (i % 4 == 2) model.frozen_blocks = 1 + i / 4 % (model.num_layers + 1);
-  if (i % 4 == 3 || i % 12 == 2) freeze(model, parts[i / 4 % 6]);
+  if (i % 4 == 3 || i % 12 == 2) freeze(model, parts[i / 4 % 7]);
 }
 
 inline bool trains_all(const model::Config& model) {

@@ -31,8 +31,9 @@ struct StageRole {
   bool disk = false;  ///< some of what is offloaded may lie on disk; else od and ad do not count
 
   bool trains_embedding() const { return first && frozen == 0; }
-  /// Layers that are not trained.
+  /// Layers without a backward. Where there are none, formulas stay as short as they are then.
   int frozen_layers() const { return std::max(frozen - (first ? 1 : 0), 0); }
+  bool trains_all_layers() const { return frozen_layers() == 0; }
 
   auto operator<=>(const StageRole&) const = default;
 };

@@ -63,7 +63,6 @@ struct Key {
   double max = std::numeric_limits<double>::infinity();
   std::vector<std::string> choices = {};  ///< for a word, or each word of a list
   bool if_given = false;      ///< not written while it is empty, or a number out of its bounds
-  bool if_not_zero = false;   ///< not written while it is 0
   bool if_not_least = false;  ///< not written while it is at its lower bound
 };
 

@@ -23,7 +23,8 @@ void embedding_forward(ConstTokens tokens, ConstMatrixOf<Storage> token_table,
                        VocabularyPart part = {}, float scale = 1.0f, Documents documents = {});
 
 /// Adds dx, of a token scale dx, to the rows it came from, tokens in order. The tables' gradients
-/// are always accumulated: rows no token names must hold a value already.
+/// are always accumulated: rows no token names must hold a value already. An empty one: nobody
+/// wants it.
 template <class Storage = float>
 void embedding_backward(ConstTokens tokens, ConstMatrixOf<Storage> dx, Matrix d_token_table,
                         Matrix d_position_table, VocabularyPart part = {}, float scale = 1.0f,

@@ -30,6 +30,7 @@ void layer_norm_apply(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> gain,
 ///
 /// @param residual  [N, C] added to dx; an empty view adds nothing. dx may be `dy` or `residual`
 /// itself
+/// @param dgain, dbias  [C]; an empty view: nobody wants it
 template <class Storage = float>
 void layer_norm_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
                          ConstVectorOf<Storage> gain, ConstVector mean, ConstVector rstd,

@@ -45,7 +45,7 @@ void affine_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, ConstVec
 
 /// dw[o,i] = sum_n dy[n,o] x[n,i],  db[o] = sum_n dy[n,o]  (+ old values when accumulating)
 ///
-/// @param db  [O]; an empty view: there is no bias
+/// @param dw, db  [O, I], [O]; an empty view: nobody wants it
 template <class Storage = float>
 void affine_backward_parameters(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x, Write write,
                                 Matrix dw, Vector db, Factors factors = Factors::stored);

@@ -34,6 +34,7 @@ void rms_norm_apply(ConstMatrixOf<Storage> x, ConstVectorOf<Storage> gain, Const
 ///
 /// @param residual  [N, G C] added to dx; an empty view adds nothing. dx may be `dy` or `residual`
 ///                  itself
+/// @param dgain     [C]; an empty view: nobody wants it
 template <class Storage = float>
 void rms_norm_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
                        ConstVectorOf<Storage> gain, ConstVector rstd,

@@ -1,6 +1,7 @@
 /// @file The transformer as data: blocks, parameters, operators and what they save, as expressions.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -92,8 +93,8 @@ struct Config {
   bool isolated = false;        ///< a token sees its document only, and positions begin with it
   double document_share = 1.0;  ///< pairs of a query and a key before it in one document, of all
   int frozen_blocks = 0;        ///< of blocks(), the first ones: no gradient, state or backward
-  std::vector<std::string> frozen_parameters = {};  ///< of other blocks, in rising order: they only
-                                                    ///< stay as they are
+  std::vector<std::string> frozen_parameters = {};  ///< of other blocks, in rising order: without
+                                                    ///< gradient and state of their own
   int head_tokens = 1024;  ///< most tokens of a microbatch whose logits exist at once
   Precision precision = Precision::fp32;
 
@@ -103,7 +104,12 @@ struct Config {
   bool rotary() const { return family != Family::gpt; }
   /// A window that is as long as a sequence hides nothing, but its layers may turn by other angles.
   bool windowed() const { return window > 0 && (window < seq_len || window_rope_theta > 0.0); }
-  bool trains(int block) const { return block >= frozen_blocks; }
+  /// Whether a block has a backward, because it or a block below it is trained.
+  bool has_backward(int block) const { return block >= frozen_blocks; }
+  /// Whether the embedding's token table is trained, to whose gradient a tied head adds.
+  bool trains_table() const {
+    return frozen_blocks == 0 && !std::ranges::binary_search(frozen_parameters, "embedding.token");
+  }
   LayerKind layer_kind(int layer) const {
     if (!windowed()) return LayerKind::full;
     return layer_kinds.empty() ? LayerKind::window
@@ -205,11 +211,21 @@ struct Block {
   int layer = -1;    ///< for a layer
   std::string name;  ///< "embedding", "layers.3", "head"
   std::vector<Parameter> parameters;
+
+  bool trains() const { return !std::ranges::all_of(parameters, &Parameter::frozen); }
 };
 
 /// All blocks of a model: embedding, layers in order, head. A tied head has no token table of its
 /// own.
 std::vector<Block> blocks(const Config& config);
+
+/// The layer with most parameters that are trained: what closed forms take for every layer that has
+/// a backward.
+const Block& most_trained_layer(const std::vector<Block>& blocks);
+
+/// Whether all layers train the same parameters: else closed forms, which take a layer for all, are
+/// not exact.
+bool trains_layers_alike(const Config& config);
 
 /// Whether a pattern of a group of parameters fits one's name: * ? [] as a shell has them for
 /// files.
@@ -218,13 +234,15 @@ bool fits(const std::string& pattern, const std::string& name);
 /// Numbers of fp32 in a cache line: at multiples of it pieces of a block begin and ranges are cut.
 inline constexpr std::int64_t alignment_elements = 16;
 
-/// The flat buffer of a block on one tp rank. Partial gradients come first, so that one small
-/// all-reduce covers them; each piece starts at a multiple of 16 elements, the whole is a multiple
-/// of `shards` * 16 so that ZeRO can cut it into equal aligned shards. Where tp cuts unevenly each
-/// rank has room for the first one's piece, the largest: all ranks' layouts are alike.
+/// The flat buffer of a block on one tp rank: what is trained, which alone has gradients and
+/// optimizer state, and behind it what is frozen. Partial gradients come first, so that one small
+/// all-reduce covers them; each piece starts at a multiple of 16 elements, both parts are multiples
+/// of `shards` * 16 so that ZeRO can cut them into equal aligned shards. Where tp cuts unevenly
+/// each rank has room for the first one's piece, the largest: all ranks' layouts are alike.
 struct Layout {
   std::vector<Piece> pieces;      ///< in flat order
   std::int64_t partial_elements;  ///< leading elements whose gradients are partial over tp
+  std::int64_t trained_elements;  ///< leading elements, padding included
   std::int64_t elements;          ///< all, padding included
 
   /// The piece of the parameter whose name ends in `suffix`. @throws Error(bug)
@@ -232,8 +250,11 @@ struct Layout {
 };
 Layout layout(const Block& block, int tp, int tp_rank, int shards);
 
-/// Elements of the flat buffer as an expression in variables "tp" and "dp" (shards).
-Expr layout_elements(const Block& block);
+/// Elements of both parts of the flat buffer as expressions in variables "tp" and "dp" (shards).
+struct LayoutElements {
+  Expr trained, frozen;
+};
+LayoutElements layout_elements(const Block& block);
 /// The leading elements of it whose gradients are partial over tp, in variable "tp".
 Expr layout_partial_elements(const Block& block);
 
@@ -295,6 +316,7 @@ struct Operator {
   bool output_only = false;  ///< not needed where a layer's last segment is recomputed
   double share = 1.0;        ///< of FLOPs and time that is done: attention within a window
   bool again = false;        ///< its backward makes its output again, unless that is kept
+  double trained = 1.0;      ///< share of its parameters that is, over blocks with a backward
 };
 
 /// What of a layer its backward makes again.
@@ -386,8 +408,8 @@ std::int64_t num_parameters(const Config& config);
 /// How many parameters are frozen, and what that saves; empty where all are trained.
 std::string frozen_text(const Config& config);
 /// Model FLOPs of one sequence: three times those of the forward's matrix products and of the half
-/// of attention's scores that causality leaves; of frozen blocks only the forward's. Recomputation
-/// and passes over memory do not count.
+/// of attention's scores that causality leaves; of blocks without a backward only the forward's, of
+/// frozen weights not those of their gradients. Recomputation and passes over memory do not count.
 double flops_per_sequence(const Config& config);
 
 /// Initial value of a parameter element, by its place in the whole model: the same under every

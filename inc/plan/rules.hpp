@@ -118,50 +118,61 @@ N offloaded_elements(const N& ratio, const N& range) {
   return floor(ratio * range / line) * line;
 }
 
-/// What a rank keeps of a block from step to step, in elements of the block's flat layout.
+/// The parts of a block's flat layout, in elements: what is trained, and behind it what is frozen.
 template <class N>
-struct KeptState {
-  N whole;                ///< the block on this tensor-parallel rank
-  N weights;              ///< kept: all, or the shard
-  N grads;                ///< kept: all, or the shard
-  N optimizer;            ///< kept, and what this rank updates: all, or the shard
-  N host_weights;         ///< of those kept
-  N host_grads;           ///< of those kept
-  N offloaded_optimizer;  ///< of what is kept, on the host and on disk
-  N disk_optimizer;       ///< of what is offloaded
-  N weights_staged;       ///< 1 where kernels work on a copy of the whole block, made for a slot
-  N grads_staged;         ///< 1 where a backward writes a buffer of its own, added up afterwards
+struct Elements {
+  N trained;
+  N frozen;
 };
 
-/// A range is all of the block, or whole / shard_ranks where it is sharded. Weights and gradients
-/// are staged where they are sharded or partly on the host; what is not staged is used in place.
+/// What a rank keeps of a block from step to step, in elements of the block's flat layout. What is
+/// frozen has weights alone.
+template <class N>
+struct KeptState {
+  Elements<N> whole;         ///< the block on this tensor-parallel rank
+  Elements<N> weights;       ///< kept: all, or the shard
+  Elements<N> host_weights;  ///< of those kept
+  N grads;                   ///< kept: all, or the shard
+  N optimizer;               ///< kept, and what this rank updates: all, or the shard
+  N host_grads;              ///< of those kept
+  N offloaded_optimizer;     ///< of what is kept, on the host and on disk
+  N disk_optimizer;          ///< of what is offloaded
+  N weights_staged;          ///< 1 where kernels work on a copy of the whole block, made for a slot
+  N grads_staged;            ///< 1 where a backward writes a buffer of its own, added up afterwards
+};
+
+/// A range is all of a part, or part / shard_ranks where it is sharded. Weights and gradients are
+/// staged where they are sharded or partly on the host; what is not staged is used in place.
 ///
-/// What is not trained has weights alone.
-///
-/// @param whole   elements of the block's layout, a multiple of 16 dp
-/// @param trains  whether the block is trained
+/// @param whole   of the block's layout, both multiples of 16 dp
 /// @source        src/schedule/README.md, "State"
 template <class N>
-KeptState<N> kept_state(const StateKnobs<N>& knobs, const N& whole, bool trains = true) {
+KeptState<N> kept_state(const StateKnobs<N>& knobs, const Elements<N>& whole) {
   using numbers::less, numbers::select, std::max;
   const Sharded<N> shards = sharded(knobs.zero_level, knobs.shard_ranks);
-  const auto kept = [&](const N& is_sharded) {
-    return N(whole / select(is_sharded, knobs.shard_ranks, 1.0));
+  const auto kept = [&](const N& part, const N& is_sharded) {
+    return N(part / select(is_sharded, knobs.shard_ranks, 1.0));
   };
-  const N weights = kept(shards.weights), grads = trains ? kept(shards.grads) : N(0.0),
-          optimizer = trains ? kept(shards.optimizer) : N(0.0);
-  const N host_weights = offloaded_elements(knobs.weight_offload_ratio, weights);
+  const auto on_host = [&](const N& weights) {
+    return offloaded_elements(knobs.weight_offload_ratio, weights);
+  };
+  const Elements<N> weights{kept(whole.trained, shards.weights),
+                            kept(whole.frozen, shards.weights)};
+  const Elements<N> host_weights{on_host(weights.trained), on_host(weights.frozen)};
+  const N grads = kept(whole.trained, shards.grads),
+          optimizer = kept(whole.trained, shards.optimizer);
   const N host_grads = offloaded_elements(knobs.grad_offload_ratio, grads);
   return {.whole = whole,
           .weights = weights,
+          .host_weights = host_weights,
           .grads = grads,
           .optimizer = optimizer,
-          .host_weights = host_weights,
           .host_grads = host_grads,
           .offloaded_optimizer = offloaded_elements(knobs.optim_offload_ratio, optimizer),
           .disk_optimizer = offloaded_elements(knobs.optim_disk_ratio, optimizer),
-          .weights_staged = max(shards.weights, N(less(0.0, host_weights))),
-          .grads_staged = trains ? max(shards.grads, N(less(0.0, host_grads))) : N(0.0)};
+          .weights_staged =
+              max(shards.weights, N(less(0.0, N(host_weights.trained + host_weights.frozen)))),
+          .grads_staged = max(shards.grads, N(less(0.0, host_grads)))};
 }
 
 /// The first ones of the tensors that a layer keeps: activation offload moves them.

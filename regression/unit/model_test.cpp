@@ -82,7 +82,7 @@ TEST(Model, ParametersWithinBlocksMayBeFrozen) {
       EXPECT_EQ(parameter.frozen, block.kind == BlockKind::embedding ||
                                       parameter.name.find("norm1") != std::string::npos)
           << parameter.name;
-  // A whole block behind one that is trained only stays as it is.
+  // A gradient goes through a whole block behind one that is trained.
   const Config later = with_groups({"embedding.*", "layers.1.*"});
   EXPECT_EQ(later.frozen_blocks, 1);
   EXPECT_EQ(later.frozen_parameters.size(), blocks(later)[2].parameters.size());
@@ -96,21 +96,22 @@ TEST(Model, SaysWhatIsFrozen) {
   EXPECT_EQ(
       frozen_text(with_groups({"embedding.*", "layers.0.*", "head.*"})),
       "8.40 k of 22.85 k parameters: embedding to layers.0 without gradients, optimizer state "
-      "and backward; 48 only stay as they are, and save no memory");
+      "and backward; 48 without gradients and optimizer state");
   EXPECT_EQ(frozen_text(with_groups({"*.norm1.*"})),
-            "144 of 22.85 k parameters: 144 only stay as they are, and save no memory");
+            "144 of 22.85 k parameters: 144 without gradients and optimizer state");
 }
 
 // Of a frozen layer the forward counts only: a third of a trained one's.
 TEST(Model, FrozenBlocksHaveNoBackward) {
   Config model = small();
   const double all = flops_per_sequence(model);
-  model.frozen_blocks = 1;  // the embedding has no products
-  EXPECT_EQ(flops_per_sequence(model), all);
+  model.frozen_blocks = 1;  // the embedding has no products, but the head is tied to its table
+  const double head = all - flops_per_sequence(model);
+  EXPECT_NEAR(head, 2.0 * model.seq_len * model.hidden_size * model.vocab_size, 1e-6 * all);
   model.frozen_blocks = 2;
-  const double less = all - flops_per_sequence(model);
+  const double less = all - head - flops_per_sequence(model);
   model.frozen_blocks = 4;
-  EXPECT_NEAR(all - flops_per_sequence(model), 3.0 * less, 1e-6 * all);
+  EXPECT_NEAR(all - head - flops_per_sequence(model), 3.0 * less, 1e-6 * all);
   Config longer = small();
   longer.num_layers = 4;
   EXPECT_NEAR(less, 2.0 / 3.0 * (flops_per_sequence(longer) - all), 1e-6 * all);
@@ -266,14 +267,19 @@ TEST(Model, LayoutIsAlignedDisjointAndHasPartialGradientsFirst) {
 }
 
 TEST(Model, LayoutExpressionEqualsTheLayout) {
-  for (const Config& m : all_families())
+  std::vector<Config> models = all_families();
+  for (const char* frozen : {"*.bias", "*weight", "*norm*", "layers.1.*"})
+    models.push_back(with_groups({frozen}));
+  for (const Config& m : models)
     for (const Block& block : blocks(m))
       for (int tp : {1, 2, 3, 4})
         for (int dp : {1, 2, 3, 8}) {
           const std::map<std::string, double, std::less<>> values{{"tp", double(tp)},
                                                                   {"dp", double(dp)}};
           const Layout flat = layout(block, tp, 0, dp);
-          EXPECT_EQ(layout_elements(block).evaluate(values), double(flat.elements)) << block.name;
+          const auto [trained, frozen] = layout_elements(block);
+          EXPECT_EQ(trained.evaluate(values), double(flat.trained_elements)) << block.name;
+          EXPECT_EQ(frozen.evaluate(values), double(flat.elements - flat.trained_elements));
           EXPECT_EQ(layout(block, tp, tp - 1, dp).elements, flat.elements) << block.name;
           EXPECT_EQ(layout_partial_elements(block).evaluate(values), double(flat.partial_elements))
               << block.name << " at tp " << tp;

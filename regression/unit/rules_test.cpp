@@ -21,35 +21,27 @@ const StateKnobs<Expr> variable_knobs{.shard_ranks = Expr::variable("shard_ranks
                                       .optim_disk_ratio = Expr::variable("od")};
 
 std::map<std::string, double, std::less<>> values_of(const StateKnobs<double>& knobs,
-                                                     double whole) {
-  return {{"shard_ranks", knobs.shard_ranks},
-          {"z", knobs.zero_level},
-          {"w", knobs.weight_offload_ratio},
-          {"g", knobs.grad_offload_ratio},
-          {"o", knobs.optim_offload_ratio},
-          {"od", knobs.optim_disk_ratio},
-          {"whole", whole}};
+                                                     const Elements<double>& whole) {
+  return {{"shard_ranks", knobs.shard_ranks}, {"z", knobs.zero_level},
+          {"w", knobs.weight_offload_ratio},  {"g", knobs.grad_offload_ratio},
+          {"o", knobs.optim_offload_ratio},   {"od", knobs.optim_disk_ratio},
+          {"trained", whole.trained},         {"frozen", whole.frozen}};
 }
 
 /// The parts in which the two instances must agree.
 template <class N>
 std::vector<N> parts(const KeptState<N>& s) {
-  return {s.whole,
-          s.weights,
-          s.grads,
-          s.optimizer,
-          s.host_weights,
-          s.host_grads,
-          s.offloaded_optimizer,
-          s.disk_optimizer,
-          s.weights_staged,
+  return {s.whole.trained, s.whole.frozen,        s.weights.trained,      s.weights.frozen,
+          s.grads,         s.optimizer,           s.host_weights.trained, s.host_weights.frozen,
+          s.host_grads,    s.offloaded_optimizer, s.disk_optimizer,       s.weights_staged,
           s.grads_staged};
 }
 
 TEST(Rules, ExpressionsAndNumbersAgree) {
   std::mt19937 random(1);
   const auto share = [&] { return test::pick(random, {0, 0, 1, 2, 3, 7, 10}) / 10.0; };
-  const std::vector<Expr> expressions = parts(kept_state(variable_knobs, Expr::variable("whole")));
+  const std::vector<Expr> expressions = parts(kept_state(
+      variable_knobs, Elements<Expr>{Expr::variable("trained"), Expr::variable("frozen")}));
   for (int trial = 0; trial < 2000; ++trial) {
     const double ranks = test::pick(random, {1, 2, 3, 4, 6, 8});
     const double o = share();
@@ -59,7 +51,8 @@ TEST(Rules, ExpressionsAndNumbersAgree) {
                                    .grad_offload_ratio = share(),
                                    .optim_offload_ratio = o,
                                    .optim_disk_ratio = o * share()};
-    const double whole = 16.0 * ranks * double(1 + random() % 100000);
+    const Elements<double> whole{16.0 * ranks * double(random() % 100000),
+                                 16.0 * ranks * double(random() % 100000)};
     const std::vector<double> numbers = parts(kept_state(knobs, whole));
     for (std::size_t i = 0; i < numbers.size(); ++i)
       ASSERT_EQ(numbers[i], expressions[i].evaluate(values_of(knobs, whole))) << "part " << i;
@@ -87,24 +80,26 @@ TEST(Rules, OffloadedPartsAreWholeCacheLines) {
   EXPECT_EQ(offloaded_elements(0.3, 48.0), 0.0);
 }
 
-// 640 elements over 4 ranks at level 2: gradients and optimizer state are shards of 160.
+// 640 elements over 4 ranks at level 2: gradients and optimizer state are shards of 160. What is
+// frozen beside them has weights alone, half of which are on the host.
 TEST(Rules, StateOfABlockByHand) {
   const KeptState<double> s = kept_state(state_knobs({.dp = 4,
                                                       .zero_level = 2,
-                                                      .weight_offload_ratio = 0.0,
+                                                      .weight_offload_ratio = 0.5,
                                                       .grad_offload_ratio = 0.5,
                                                       .optim_offload_ratio = 1.0,
                                                       .optim_disk_ratio = 0.35}),
-                                         640.0);
-  const std::vector<double> by_hand{640, 640, 160, 160, 0, 80, 160, 48, 0, 1};
+                                         Elements<double>{640.0, 64.0});
+  const std::vector<double> by_hand{640, 64, 640, 64, 160, 160, 320, 32, 80, 160, 48, 1, 1};
   EXPECT_EQ(parts(s), by_hand);
 }
 
 // Two replicas of the same block: each shard is twice as large.
 TEST(Rules, AReplicaIsShardedOverItsOwnRanks) {
   const Stage stage{.dp = 4, .zero_level = 3, .replicas = 2};
-  const KeptState<double> s = kept_state(state_knobs(stage), 640.0);
-  EXPECT_EQ(s.weights, 320.0);
+  const KeptState<double> s = kept_state(state_knobs(stage), Elements<double>{640.0, 64.0});
+  EXPECT_EQ(s.weights.trained, 320.0);
+  EXPECT_EQ(s.weights.frozen, 32.0);
   EXPECT_EQ(s.grads, 320.0);
   EXPECT_EQ(s.optimizer, 320.0);
   EXPECT_FALSE(sharded({.dp = 4, .zero_level = 3, .replicas = 4}).optimizer);
@@ -145,8 +140,9 @@ TEST(Rules, GroupsLieOnNodesByHand) {
 
 // A share of less than a cache line stays where it is, so nothing has to be brought together.
 TEST(Rules, AShareThatIsCutAwayStagesNothing) {
-  const KeptState<double> s = kept_state(state_knobs({.weight_offload_ratio = 0.25}), 32.0);
-  EXPECT_EQ(s.host_weights, 0.0);
+  const KeptState<double> s =
+      kept_state(state_knobs({.weight_offload_ratio = 0.25}), Elements<double>{32.0, 32.0});
+  EXPECT_EQ(s.host_weights.trained + s.host_weights.frozen, 0.0);
   EXPECT_EQ(s.weights_staged, 0.0);
 }
 

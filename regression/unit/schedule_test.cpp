@@ -144,6 +144,43 @@ TEST(Compile, FrozenBlocksHaveForwardsOnly) {
   }
 }
 
+// What is trained of a block, rounded up for each shard, is all that has gradients and optimizer
+// state, whatever the ZeRO level and wherever it lies.
+TEST(Compile, FrozenParametersHaveWeightsOnly) {
+  std::mt19937 random(7);
+  for (int trial = 0; trial < 60; ++trial) {
+    model::Config model = test::random_model(random);
+    const plan::Plan plan = test::random_plan(random, model, 8);
+    constexpr const char* parts[] = {"norm",      "mlp", "weight", "attention",
+                                     "embedding", ".0.", "head"};
+    test::freeze(model, parts[trial % 7]);
+    const std::vector<model::Block> blocks = model::blocks(model);
+    for (const Program& program : compile_all(plan, model)) {
+      const plan::Stage& stage = plan.stages[std::size_t(plan::place(plan, program.rank).stage)];
+      std::map<std::pair<int, Content>, std::int64_t> bytes;
+      for (const Buffer& buffer : program.buffers)
+        if (buffer.persistent && !buffer.name.starts_with("tied"))
+          bytes[{buffer.block, buffer.content}] += buffer.bytes;
+      for (auto [block, last] = plan::block_range(plan, plan::place(plan, program.rank).stage);
+           block <= last; ++block) {
+        const model::Layout layout =
+            model::layout(blocks[std::size_t(block)], stage.tp, 0, stage.dp);
+        const auto expect = [&](Content content, std::int64_t elements, bool sharded, int size) {
+          EXPECT_EQ((bytes[{block, content}]),
+                    elements * size / (sharded ? stage.shard_ranks() : 1))
+              << parts[trial % 7] << " " << blocks[std::size_t(block)].name;
+        };
+        const plan::Sharded<bool> shards = plan::sharded(stage);
+        expect(Content::weights, layout.elements, shards.weights,
+               model::weight_bytes(model.precision));
+        expect(Content::grads, layout.trained_elements, shards.grads, model::grad_bytes);
+        expect(Content::optimizer, layout.trained_elements, shards.optimizer,
+               model::optimizer_bytes(model.precision));
+      }
+    }
+  }
+}
+
 // Placement close to the largest sum of live bytes, on buffers large enough that guards do not
 // count. For a few Programs the search finds no packing within 1 %.
 TEST(Place, ArenaIsCloseToLiveBytes) {

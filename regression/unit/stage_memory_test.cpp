@@ -208,6 +208,28 @@ TEST(StageMemory, ComesCloseForFrozenBlocks) {
       << several.close << " of " << several.compared;
 }
 
+// Where all layers train the same parameters (norms or biases only, all but attention) formulas
+// know what is frozen, on any number of stages.
+TEST(StageMemory, ComesCloseForFrozenParts) {
+  std::mt19937 random(8);
+  Comparison all;
+  constexpr const char* parts[] = {"weight", "norm", "mlp", "attention", "head.", "bias"};
+  for (int trial = 0; trial < 60; ++trial) {
+    const int num_layers = 2 + int(random() % 9);
+    const plan::Plan plan = samples::with_moved_state(
+        random, samples::random_plan(random, num_layers, trial % 3 == 0 ? 4 : 1));
+    model::Config model = samples::small_model(num_layers, random() % 2 == 0);
+    model.hidden_size = 512;
+    model.num_heads = 8;
+    model.ffn_size = 2048;
+    model.seq_len = samples::pick<int>(random, {128, 512});
+    model.vocab_size = samples::pick<int>(random, {8192, 32000});
+    test::freeze(model, parts[trial % 6]);
+    compare_state(plan, model, all, 0.12);
+  }
+  EXPECT_GE(all.close, 98 * all.compared / 100) << all.close << " of " << all.compared;
+}
+
 // The device does not see the disk; what passes through host memory to it is not followed task by
 // task.
 TEST(StageMemory, ComesCloseForStagesOnDisk) {

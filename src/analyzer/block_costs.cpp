@@ -57,42 +57,51 @@ Expr window(const Costs& costs, const Load& load) {
 namespace {
 
 /// The rank that steps the host's part of the weights or gradients and one that steps the device's
-/// wait for each other: each transfer is that of the rank with most of it.
+/// wait for each other: each transfer is that of the rank with most of it. The first forward needs
+/// what is frozen too.
 Load update(const model::Config& model, const Costs& costs, const KeptState& s) {
   const double weight_bytes = model::weight_bytes(model.precision);
-  const Expr device_weights = s.weights_staged * (s.weights - s.host_weights);
+  const Expr device_weights = s.weights_staged * (s.weights.trained - s.host_weights.trained);
+  const Expr frozen_weights = s.weights_staged * (s.weights.frozen - s.host_weights.frozen);
   const double optimizer_bytes = model::optimizer_bytes(model.precision);
   const Expr moments_bytes = optimizer_bytes * s.offloaded_optimizer;
   const Expr disk_bytes = optimizer_bytes * s.disk_optimizer;
-  return {.moves_s = costs.optimizer(s.optimizer) +
-                     costs.copy(weight_bytes * min(device_weights, s.optimizer)) +
-                     costs.copy(weight_bytes * device_weights),
-          .gather_s = costs.weight_gather(weight_bytes * s.whole),
-          .in_s = costs.copy_in(weight_bytes * min(s.host_weights, s.optimizer)) +
-                  costs.copy_in(grad_bytes * min(s.host_grads, s.optimizer)) +
-                  costs.copy_in(moments_bytes),
-          .out_s = costs.copy_out(moments_bytes) + costs.copy_out(weight_bytes * s.host_weights),
-          .read_s = costs.disk_read(disk_bytes),
-          .write_s = costs.disk_write(disk_bytes)};
+  const Expr sharded_weights = Variables().sharded().weights;
+  return {
+      .moves_s = costs.optimizer(s.optimizer) +
+                 costs.copy(weight_bytes * (min(device_weights, s.optimizer) + frozen_weights)) +
+                 costs.copy(weight_bytes * device_weights),
+      .gather_s = costs.weight_gather(weight_bytes * s.whole.trained) +
+                  costs.weight_gather(weight_bytes * sharded_weights * s.whole.frozen),
+      .in_s = costs.copy_in(weight_bytes *
+                            (min(s.host_weights.trained, s.optimizer) + s.host_weights.frozen)) +
+              costs.copy_in(grad_bytes * min(s.host_grads, s.optimizer)) +
+              costs.copy_in(moments_bytes),
+      .out_s =
+          costs.copy_out(moments_bytes) + costs.copy_out(weight_bytes * s.host_weights.trained),
+      .read_s = costs.disk_read(disk_bytes),
+      .write_s = costs.disk_write(disk_bytes)};
 }
 
 }  // namespace
 
-BlockCosts block_costs(const model::Config& model, const Costs& costs, const model::Block& block,
-                       bool trains) {
+BlockCosts block_costs(const model::Config& model, const Costs& costs, const model::Block& block) {
   const double weight_bytes = model::weight_bytes(model.precision);
   const Variables v;
-  const KeptState s = kept_state(block, trains);
+  const KeptState s = kept_state(block);
+  const plan::Elements<Expr>&kept = s.weights, &on_host = s.host_weights;
   const Expr later = less(1.0, v.G);  // some microbatch comes before the last
   const plan::Sharded<Expr> shards = v.sharded();
-  const Expr reduced = trains ? s.whole : Expr(0.0);
+  const Expr& reduced = s.whole.trained;
   const Expr fresh_bytes = grad_bytes * s.grads_staged * s.grads;
   return {
-      .update = trains ? update(model, costs, s) : Load{},
+      .update = block.trains() ? update(model, costs, s) : Load{},
       .weights = {.copies_s =
-                      costs.copy(weight_bytes * s.weights_staged * (s.weights - s.host_weights)),
-                  .gather_s = costs.weight_gather(weight_bytes * shards.weights * s.whole),
-                  .weights_in_s = costs.copy_in(weight_bytes * s.host_weights)},
+                      costs.copy(weight_bytes * s.weights_staged *
+                                 (kept.trained - on_host.trained + kept.frozen - on_host.frozen)),
+                  .gather_s = costs.weight_gather(weight_bytes * shards.weights * s.whole.trained) +
+                              costs.weight_gather(weight_bytes * shards.weights * s.whole.frozen),
+                  .weights_in_s = costs.copy_in(weight_bytes * (on_host.trained + on_host.frozen))},
       .kept_grads = {.in_s = later * costs.copy_in(grad_bytes * s.host_grads)},
       .grads = {.sums_s = costs.clear_or_add(fresh_bytes),
                 .reduce_s = costs.gradient_reduction(grad_bytes * shards.grads * reduced),

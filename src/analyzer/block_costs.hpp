@@ -50,7 +50,6 @@ struct BlockCosts {
   Expr grads_staged;  ///< whether a backward writes a buffer of its own
 };
 
-BlockCosts block_costs(const model::Config& model, const Costs& costs, const model::Block& block,
-                       bool trains = true);
+BlockCosts block_costs(const model::Config& model, const Costs& costs, const model::Block& block);
 
 }  // namespace brume::analyzer

@@ -8,7 +8,14 @@ namespace brume::analyzer {
 
 using KeptState = plan::KeptState<Expr>;
 
-/// What a rank keeps of one kind of block from step to step, where it is trained and where not.
-KeptState kept_state(const model::Block& block, bool trains = true);
+/// What a rank keeps of one kind of block from step to step.
+KeptState kept_state(const model::Block& block);
+
+/// The blocks whose sizes a stage's formulas take: a layer of the model for all that have a
+/// backward, and the same one frozen for those that have none.
+struct StageBlocks {
+  explicit StageBlocks(const model::Config& model);
+  model::Block embedding, layer, frozen_layer, head;
+};
 
 }  // namespace brume::analyzer

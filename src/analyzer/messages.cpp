@@ -155,7 +155,8 @@ void MessageTimes::add(const plan::Plan& plan, Pipeline& pipeline) {
     pipeline.beside[to - 1].after = stream.sending;
     pipeline.beside[to].before = stream.receiving;
   }
-  if (model_.tied_head && model_.trains(0) && plan.num_stages() > 1) pipeline.tied = tied(plan);
+  if (model_.tied_head && model_.trains_table() && plan.num_stages() > 1)
+    pipeline.tied = tied(plan);
 }
 
 }  // namespace brume::analyzer

@@ -48,11 +48,11 @@ class StageMemoryBuilder {
   double frozen() const { return role_.frozen_layers(); }
   /// 1 unless the stage has no backward at all, so that no gradient comes.
   Expr has_backward() const {
-    return role_.last || role_.frozen_layers() == 0 ? Expr(1.0) : less(frozen(), v_.l);
+    return role_.last || role_.trains_all_layers() ? Expr(1.0) : less(frozen(), v_.l);
   }
   /// Of the first `count` layers those that have a backward.
   Expr trained(const Expr& count) const {
-    return role_.frozen_layers() == 0 ? count : max(count - frozen(), 0.0);
+    return role_.trains_all_layers() ? count : max(count - frozen(), 0.0);
   }
   Expr is_stored(const Expr& j) const { return at_most(j, v_.k); }
   Expr of_layer(const Expr& j, const LayerBytes& bytes) const;
@@ -142,20 +142,20 @@ Expr StageMemoryBuilder::of_layer(const Expr& j, const LayerBytes& bytes) const 
 
 Expr StageMemoryBuilder::of_last_layer(const LayerBytes& bytes) const {
   const Expr all = of_layer(v_.l, bytes);
-  return role_.frozen_layers() == 0 ? all : less(frozen(), v_.l) * all;
+  return role_.trains_all_layers() ? all : less(frozen(), v_.l) * all;
 }
 
 /// Of layers 1..j-1 that have a backward.
 Expr StageMemoryBuilder::of_layers_before(const Expr& j, const LayerBytes& bytes) const {
   const Expr full = v_.l - v_.c;  // the first layers, which are not recomputed
-  const Expr first = role_.frozen_layers() == 0 ? full : max(full, frozen());
+  const Expr first = role_.trains_all_layers() ? full : max(full, frozen());
   return trained(min(j - 1.0, v_.k)) * (bytes.stored - bytes.selective) +
          trained(min(j - 1.0, full)) * bytes.selective +
          max(j - 1.0 - first, 0.0) * bytes.recomputed;
 }
 
 Expr StageMemoryBuilder::of_all_layers(const LayerBytes& bytes) const {
-  const Expr recomputed = role_.frozen_layers() == 0 ? v_.c : min(v_.c, v_.l - frozen());
+  const Expr recomputed = role_.trains_all_layers() ? v_.c : min(v_.c, v_.l - frozen());
   return trained(v_.k) * (bytes.stored - bytes.selective) + trained(v_.l - v_.c) * bytes.selective +
          recomputed * bytes.recomputed;
 }
@@ -175,7 +175,7 @@ Expr StageMemoryBuilder::persistent_bytes() const {
   if (role_.last) sum += batch + 2.0 * sizeof(double);
   if (model_.isolated) sum += batch;
   if (role_.last && !role_.first && model_.tied_head)
-    sum += (weight_bytes_ + (model_.trains(0) ? model::grad_bytes : 0)) * table_elements_;
+    sum += (weight_bytes_ + (model_.trains_table() ? model::grad_bytes : 0)) * table_elements_;
   return sum;
 }
 
@@ -210,7 +210,7 @@ Expr StageMemoryBuilder::forward_peak(const Expr& j) const {
     kept += segment.saved + stored * segment.cheap + shard_;
   }
   const Expr trained = select(is_recomputed(j), recomputed, full);
-  return role_.frozen_layers() == 0 ? trained : select(at_most(j, frozen()), passed, trained);
+  return role_.trains_all_layers() ? trained : select(at_most(j, frozen()), passed, trained);
 }
 
 /// What is brought together beside the backward of a stage's first block, where the next

@@ -1,6 +1,7 @@
 #include "stage_time.hpp"
 
 #include "block_costs.hpp"
+#include "kept_state.hpp"
 #include "layer_costs.hpp"
 
 namespace brume::analyzer {
@@ -67,7 +68,7 @@ class StageTimeBuilder {
   StageRole role_;
   Costs costs_;
   Variables v_;
-  std::vector<model::Block> blocks_;
+  StageBlocks blocks_;
   std::vector<SegmentKind> kinds_;  ///< of a layer
   double weight_bytes_;             ///< of an element
   BlockCosts embedding_, block_, head_;
@@ -82,12 +83,12 @@ StageTimeBuilder::StageTimeBuilder(const model::Config& model, const hardware::M
     : model_(model),
       role_(role),
       costs_(model, machine, role),
-      blocks_(model::blocks(model)),
+      blocks_(model),
       kinds_(model::segment_kinds(model, model::BlockKind::layer)),
       weight_bytes_(model::weight_bytes(model.precision)) {
-  embedding_ = block_costs(model, costs_, blocks_.front(), role.trains_embedding() || !role.first);
-  block_ = block_costs(model, costs_, blocks_[1]);
-  head_ = block_costs(model, costs_, blocks_.back());
+  embedding_ = block_costs(model, costs_, blocks_.embedding);
+  block_ = block_costs(model, costs_, blocks_.layer);
+  head_ = block_costs(model, costs_, blocks_.head);
   stored_ = layer_costs(model, costs_, model::Recompute::none);
   selective_ = layer_costs(model, costs_, model::Recompute::selective);
   recomputed_ = layer_costs(model, costs_, model::Recompute::full);
@@ -211,7 +212,7 @@ LayerCosts StageTimeBuilder::last_layer(const Expr& layers, const Expr& stored,
 /// Sum over the stage's layers that pass in this direction. Frozen ones have no update, so their
 /// first forward is as the later ones.
 Expr StageTimeBuilder::layers_s(Direction direction, Microbatch which) const {
-  if (role_.frozen_layers() == 0) return layers_s(direction, which, v_.l);
+  if (role_.trains_all_layers()) return layers_s(direction, which, v_.l);
   if (direction == Direction::backward)
     return less(frozen(), v_.l) * layers_s(direction, which, max(trained_layers(), 1.0));
   const Expr share = trained_layers() / v_.l;
@@ -222,7 +223,7 @@ Expr StageTimeBuilder::layers_s(Direction direction, Microbatch which) const {
 /// Sum over so many layers, the stage's last ones. Of the stage's the first k are stored and the
 /// last c recomputed.
 Expr StageTimeBuilder::layers_s(Direction direction, Microbatch which, const Expr& layers) const {
-  const bool all = role_.frozen_layers() == 0;
+  const bool all = role_.trains_all_layers();
   const Expr c = all ? v_.c : min(v_.c, layers), k = all ? v_.k : max(v_.k - (v_.l - layers), 0.0);
   const Expr several = less(1.0, layers);
   // Between the first and the last one, which are of a kind where there is any, or only that one:
@@ -273,7 +274,7 @@ Load StageTimeBuilder::embedding_load(Direction direction, Microbatch which) con
   const double table_bytes = grad_bytes;
   Load load{.compute_s = embedding_backward_s_,
             .copies_s = costs_.clear_or_add(embedding_.grads_staged * table_bytes *
-                                            model::layout_elements(blocks_.front()))};
+                                            model::layout_elements(blocks_.embedding).trained)};
   load += embedding_.kept_grads;
   load += grads(block_, which);
   if (which != Microbatch::last) {
@@ -360,23 +361,23 @@ void StageTimeBuilder::ends(TimeTerms& terms) const {
       {"last gradient reduction", reduction.reduce_s + reduction.sums_s + reduction.out_s});
   // It stands before the next block's all-reduces, which wait for that block's last segment anyway.
   const Expr partial_s =
-      costs_.tp_all_reduce(grad_bytes * model::layout_partial_elements(blocks_[1]));
+      costs_.tp_all_reduce(grad_bytes * model::layout_partial_elements(blocks_.layer));
   const Expr last_backward_s = costs_.segment(kinds_.back(), Pass::backward);
   Expr exposed_s =
       trained_layers() * max(partial_s - last_backward_s, 0.0) + min(partial_s, last_backward_s);
   if (role_.last)
     exposed_s +=
-        max(costs_.tp_all_reduce(grad_bytes * model::layout_partial_elements(blocks_.back())) -
+        max(costs_.tp_all_reduce(grad_bytes * model::layout_partial_elements(blocks_.head)) -
                 last_backward_s,
             0.0);
   terms.last_s.push_back({"gradients partial over tp", exposed_s});
 
   const auto norm = [&](const model::Block& block) {
-    return costs_.norm(grad_bytes * model::layout_elements(block) / v_.dp);
+    return costs_.norm(grad_bytes * model::layout_elements(block).trained / v_.dp);
   };
-  Expr norms = trained_layers() * norm(blocks_[1]);
-  if (role_.trains_embedding()) norms += norm(blocks_.front());
-  if (role_.last) norms += norm(blocks_.back());
+  Expr norms = trained_layers() * norm(blocks_.layer);
+  if (role_.trains_embedding()) norms += norm(blocks_.embedding);
+  if (role_.last) norms += norm(blocks_.head);
   terms.last_s.push_back({"gradient norm", norms});
   terms.end_s.push_back(
       {"loss and norm of all ranks", costs_.world_all_reduce(2.0 * sizeof(double))});
@@ -384,8 +385,8 @@ void StageTimeBuilder::ends(TimeTerms& terms) const {
     terms.last_s.push_back(
         {"clearing table gradients",
          (1.0 - embedding_.grads_staged) *
-             costs_.clear_or_add(grad_bytes * model::layout_elements(blocks_.front()))});
-  if (model_.tied_head && model_.trains(0) && role_.last && !role_.first)
+             costs_.clear_or_add(grad_bytes * model::layout_elements(blocks_.embedding).trained)});
+  if (model_.tied_head && model_.trains_table() && role_.last && !role_.first)
     terms.last_s.push_back({"clearing tied gradients",
                             costs_.clear_or_add(grad_bytes * model::token_table_elements(model_))});
 }

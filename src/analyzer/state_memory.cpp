@@ -11,30 +11,32 @@ StateMemory::StateMemory(const model::Config& model, StageRole role)
       frozen_(role.frozen_layers()),
       trained_(role.trains_embedding() ? 0.0 : 1.0 + role.frozen_layers()),
       late_(v_.sharded().grads) {
-  const std::vector<model::Block> blocks = model::blocks(model);
+  const StageBlocks blocks(model);
   const double weight_bytes = model::weight_bytes(model.precision),
                optimizer_bytes = model::optimizer_bytes(model.precision);
-  const auto of_block = [&](const model::Block& block, bool trains) {
-    const KeptState s = kept_state(block, trains);
+  const auto of_block = [&](const model::Block& block) {
+    const KeptState s = kept_state(block);
+    const Expr weights = s.weights.trained + s.weights.frozen,
+               host_weights = s.host_weights.trained + s.host_weights.frozen;
     const double grad_bytes = model::grad_bytes;
     const Expr on_disk = role.disk ? s.disk_optimizer : Expr(0.0);
-    return Bytes{.device = weight_bytes * (s.weights - s.host_weights) +
-                           grad_bytes * (s.grads - s.host_grads) +
-                           optimizer_bytes * (s.optimizer - s.offloaded_optimizer),
-                 .host = weight_bytes * s.host_weights + grad_bytes * s.host_grads +
-                         optimizer_bytes * (s.offloaded_optimizer - on_disk),
-                 .disk = optimizer_bytes * on_disk,
-                 .whole_weights = s.weights_staged * weight_bytes * s.whole,
-                 .whole_grads = s.grads_staged * grad_bytes * s.whole,
-                 .host_grads = grad_bytes * s.host_grads,
-                 // The host holds the end of the block: the last shard has most of it.
-                 .stepped_grads = grad_bytes * min(s.host_grads, s.optimizer),
-                 .staged_moments = optimizer_bytes * s.offloaded_optimizer};
+    return Bytes{
+        .device = weight_bytes * (weights - host_weights) + grad_bytes * (s.grads - s.host_grads) +
+                  optimizer_bytes * (s.optimizer - s.offloaded_optimizer),
+        .host = weight_bytes * host_weights + grad_bytes * s.host_grads +
+                optimizer_bytes * (s.offloaded_optimizer - on_disk),
+        .disk = optimizer_bytes * on_disk,
+        .whole_weights = s.weights_staged * weight_bytes * (s.whole.trained + s.whole.frozen),
+        .whole_grads = s.grads_staged * grad_bytes * s.whole.trained,
+        .host_grads = grad_bytes * s.host_grads,
+        // The host holds the end of the block: the last shard has most of it.
+        .stepped_grads = grad_bytes * min(s.host_grads, s.optimizer),
+        .staged_moments = optimizer_bytes * s.offloaded_optimizer};
   };
-  if (role_.first) embedding_ = of_block(blocks.front(), role.trains_embedding());
-  layer_ = of_block(blocks[1], true);
-  if (frozen_ > 0) frozen_layer_ = of_block(blocks[1], false);
-  if (role_.last) head_ = of_block(blocks.back(), true);
+  if (role_.first) embedding_ = of_block(blocks.embedding);
+  layer_ = of_block(blocks.layer);
+  if (frozen_ > 0) frozen_layer_ = of_block(blocks.frozen_layer);
+  if (role_.last) head_ = of_block(blocks.head);
 }
 
 Expr StateMemory::of(Expr Bytes::*what, const Expr& block) const {

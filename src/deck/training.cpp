@@ -21,9 +21,9 @@ const Schema<ParameterGroupKeys>& parameter_group_schema() {
                 .min = 0,
                 .if_given = true})
           .key("frozen", &ParameterGroupKeys::frozen,
-               {.help = "they stay as they are; where they are the first blocks as a whole "
-                        "(\"embedding.*\", \"layers.[0-9].*\"), without gradients, optimizer "
-                        "state and a backward"});
+               {.help = "they stay as they are, without gradients and optimizer state; where they "
+                        "are the first blocks as a whole (\"embedding.*\", \"layers.[0-9].*\"), "
+                        "without a backward, too"});
   return schema;
 }
 

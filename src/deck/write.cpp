@@ -49,19 +49,17 @@ class Writer {
     write(*field.table, object, path);
   }
 
-  /// Whether a key is written: of those only written if given, not 0 or not least, whether it
-  /// is.
+  /// Whether a key is written: of those only written if given or not least, whether it is.
   static bool wanted(const Fields::Field& field, void* object) {
     const Key& key = field.key;
-    if (field.table || !(key.if_given || key.if_not_zero || key.if_not_least)) return !field.table;
+    if (field.table || !(key.if_given || key.if_not_least)) return !field.table;
     return std::visit(
         [&](const auto* member) {
           if constexpr (requires { member->empty(); })
             return !member->empty();
           else
-            return key.if_not_zero    ? *member != 0
-                   : key.if_not_least ? double(*member) != key.min
-                                      : double(*member) >= key.min && double(*member) <= key.max;
+            return key.if_not_least ? double(*member) != key.min
+                                    : double(*member) >= key.min && double(*member) <= key.max;
         },
         field.value(object));
   }

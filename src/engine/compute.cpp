@@ -108,6 +108,10 @@ bool ComputeOf<Storage>::has(int block, std::string_view suffix) const {
   return blocks_.at(block).by_suffix.contains(suffix);
 }
 template <class Storage>
+bool ComputeOf<Storage>::trains(int block, std::string_view suffix) const {
+  return has(block, suffix) && !blocks_.at(block).parameter(piece(block, suffix)).frozen;
+}
+template <class Storage>
 const model::Piece& ComputeOf<Storage>::piece(int block, std::string_view suffix) const {
   return *blocks_.at(block).by_suffix.find(suffix)->second;
 }
@@ -118,11 +122,6 @@ auto ComputeOf<Storage>::vector(const Storage* flat, int block, std::string_view
   return ConstVector(flat + p.first, std::size_t(p.elements));
 }
 template <class Storage>
-kernels::Vector ComputeOf<Storage>::vector(float* flat, int block, std::string_view suffix) const {
-  const model::Piece& p = piece(block, suffix);
-  return part(flat + p.first, p.elements);
-}
-template <class Storage>
 auto ComputeOf<Storage>::matrix(const Storage* flat, int block, std::string_view suffix) const
     -> ConstMatrix {
   const model::Piece& p = piece(block, suffix);
@@ -130,10 +129,17 @@ auto ComputeOf<Storage>::matrix(const Storage* flat, int block, std::string_view
   return ConstMatrix(flat + p.first, std::size_t(p.elements) / columns, columns);
 }
 template <class Storage>
-kernels::Matrix ComputeOf<Storage>::matrix(float* flat, int block, std::string_view suffix) const {
-  const model::Piece& p = piece(block, suffix);
-  const auto columns = std::size_t(p.shape.back());
-  return kernels::Matrix(flat + p.first, std::size_t(p.elements) / columns, columns);
+kernels::Vector ComputeOf<Storage>::vector_grads(const Operands& o, std::string_view suffix) const {
+  if (!trains(o.block(), suffix)) return {};
+  const model::Piece& p = piece(o.block(), suffix);
+  return part(o.data(Role::grads) + p.first, p.elements);
+}
+template <class Storage>
+kernels::Matrix ComputeOf<Storage>::matrix_grads(const Operands& o, std::string_view suffix) const {
+  if (!trains(o.block(), suffix)) return {};
+  const model::Piece& p = piece(o.block(), suffix);
+  const int columns = int(p.shape.back());
+  return rows(o.data(Role::grads) + p.first, int(p.elements) / columns, columns);
 }
 template <class Storage>
 auto ComputeOf<Storage>::saved(const Operands& o, std::string_view name, int columns) const
@@ -194,7 +200,7 @@ void ComputeOf<Storage>::optimizer_step(const Operands& o, const StepScalars& st
       for (const model::Piece& piece : pieces.layout.pieces) {
         const std::int64_t first = std::max({piece.first, grads.first, m.first});
         const std::int64_t end = std::min({piece.first + piece.elements, grads.end, m.end});
-        if (first >= end || pieces.parameter(piece).frozen) continue;
+        if (first >= end) continue;
         const UpdateRule& rule = pieces.rules[std::size_t(piece.parameter)];
         adamw.lr = step.adamw.lr * rule.lr_scale;
         adamw.weight_decay = rule.weight_decay;
@@ -232,7 +238,7 @@ void ComputeOf<Storage>::norm(const Operands& o) const {
   const Elements<> grads = o.part_of_block(Role::grads, 0);
   for (const model::Piece& piece : pieces.layout.pieces) {
     const model::Parameter& parameter = pieces.parameter(piece);
-    if (parameter.frozen || (!parameter.splits(tp_) && place_.tp_rank != 0)) continue;
+    if (!parameter.splits(tp_) && place_.tp_rank != 0) continue;
     const std::int64_t first = std::max(piece.first, grads.first);
     const std::int64_t end = std::min(piece.first + piece.elements, grads.end);
     if (first < end) kernels::sum_squares(grads.cut(first, end), Write::accumulate, totals + 1);

@@ -80,18 +80,20 @@ class ComputeOf final : public Compute {
 
   // --- what a task works on ---
   bool has(int block, std::string_view suffix) const;
+  bool trains(int block, std::string_view suffix) const;
   const model::Piece& piece(int block, std::string_view suffix) const;
   const Storage* weights(const Operands& o) const {
     return o.data<Storage>(schedule::Role::weights);
   }
   ConstVector vector(const Storage* flat, int block, std::string_view suffix) const;
-  kernels::Vector vector(float* flat, int block, std::string_view suffix) const;
   /// The bias of a linear layer; an empty view where it has none.
   ConstVector bias(const Storage* flat, int block, const std::string& linear) const {
     return has(block, linear + ".bias") ? vector(flat, block, linear + ".bias") : ConstVector();
   }
   ConstMatrix matrix(const Storage* flat, int block, std::string_view suffix) const;
-  kernels::Matrix matrix(float* flat, int block, std::string_view suffix) const;
+  /// Gradients of a block's parameters; an empty view where one is frozen, or there is none.
+  kernels::Vector vector_grads(const Operands& o, std::string_view suffix) const;
+  kernels::Matrix matrix_grads(const Operands& o, std::string_view suffix) const;
   Matrix saved(const Operands& o, std::string_view name, int columns) const;
   kernels::Vector statistic(const Operands& o, std::string_view name) const;
   /// Whether a tensor that is cheap to make again was kept.

@@ -43,16 +43,15 @@ template <class Storage>
 void ComputeOf<Storage>::norm_backward(const Operands& o, const std::string& name, ConstMatrix dy,
                                        ConstMatrix residual, Matrix dx) const {
   const Storage* w = weights(o);
-  float* g = o.data(Role::grads);
   const Matrix x = stream(o, Role::input);
   const auto gain = vector(w, o.block(), name + ".gain");
-  const auto d_gain = vector(g, o.block(), name + ".gain");
+  const kernels::Vector d_gain = vector_grads(o, name + ".gain");
   if (norm_kind_ == model::NormKind::rms)
     return kernels::rms_norm_backward<Storage>(dy, x, gain, row_statistic(o, name + ".rstd"),
                                                residual, dx, o.write(), d_gain, gain_base_);
   kernels::layer_norm_backward<Storage>(dy, x, gain, row_statistic(o, name + ".mean"),
                                         row_statistic(o, name + ".rstd"), residual, dx, o.write(),
-                                        d_gain, vector(g, o.block(), name + ".bias"));
+                                        d_gain, vector_grads(o, name + ".bias"));
 }
 
 // --- embedding ----------------------------------------------------------------------------------
@@ -70,11 +69,9 @@ void ComputeOf<Storage>::embedding_forward(const Operands& o) const {
 
 template <class Storage>
 void ComputeOf<Storage>::embedding_backward(const Operands& o) const {
-  float* g = o.data(Role::grads);
-  kernels::embedding_backward<Storage>(
-      tokens(o, Role::input), stream(o, Role::gradient), matrix(g, o.block(), "token"),
-      !rotary() ? matrix(g, o.block(), "position") : kernels::Matrix(), vocabulary_,
-      embedding_scale_, documents(o));
+  kernels::embedding_backward<Storage>(tokens(o, Role::input), stream(o, Role::gradient),
+                                       matrix_grads(o, "token"), matrix_grads(o, "position"),
+                                       vocabulary_, embedding_scale_, documents(o));
 }
 
 // --- head ---------------------------------------------------------------------------------------
@@ -88,7 +85,7 @@ auto ComputeOf<Storage>::head_table(const Operands& o) const -> ConstMatrix {
 template <class Storage>
 kernels::Matrix ComputeOf<Storage>::head_table_grads(const Operands& o) const {
   float* tied = o.optional(Role::grads, 1);
-  return tied ? rows(tied, rows_, hidden_) : matrix(o.data(Role::grads), o.block(), "weight");
+  return tied ? rows(tied, rows_, hidden_) : matrix_grads(o, "weight");
 }
 
 template <class Storage>
@@ -123,16 +120,16 @@ void ComputeOf<Storage>::loss(const Operands& o, const StepScalars& step) const 
 
 template <class Storage>
 void ComputeOf<Storage>::head_backward(const Operands& o) const {
-  // A tied table's gradient was cleared: the embedding adds to it too. A frozen one has none.
+  // A tied table's gradient was cleared: the embedding adds to it too.
   const bool tied = o.task.find(Role::weights, 1) != nullptr;
-  const bool trains_table = !tied || o.task.find(Role::grads, 1) != nullptr;
+  const kernels::Matrix d_table = head_table_grads(o);
   const Matrix d_input = stream(o, Role::gradient);
   const Matrix d_logits = logits(o, d_input.extent(0));
   const Matrix normed = rows(o.data<Storage>(Role::workspace), d_input.extent_int(0), hidden_);
   norm_again(o, "norm", normed);
-  if (trains_table)
+  if (d_table.data() != nullptr)
     kernels::linear_backward_weight<Storage>(d_logits, normed, tied ? Write::accumulate : o.write(),
-                                             head_table_grads(o));
+                                             d_table);
   kernels::linear_backward_input<Storage>(d_logits, head_table(o), Write::replace, normed);
   norm_backward(o, "norm", normed, ConstMatrix(), d_input);
 }

@@ -200,7 +200,7 @@ void ComputeOf<Storage>::layer_backward(const Operands& o) const {
       kernels::rms_norm_backward<Storage>(
           dy, saved(o, norm + ".in", hidden_), vector(w, o.block(), norm + ".gain"),
           row_statistic(o, norm + ".rstd"), ConstMatrix(), product_gradient, o.write(),
-          vector(o.data(Role::grads), o.block(), norm + ".gain"), gain_base_);
+          vector_grads(o, norm + ".gain"), gain_base_);
     dy = product_gradient;
   }
   Storage* const scratch = o.task.find(Role::products) ? workspace : rest;
@@ -272,10 +272,9 @@ void ComputeOf<Storage>::attention_inner_backward(const Operands& o, ConstMatrix
   const auto gradients = normed_heads(o, d_qkv);
   for (std::size_t i = 0; i < kept.size(); ++i) {
     const std::string gain = std::string(kept[i].norm) + ".gain";
-    kernels::rms_norm_backward<Storage>(gradients[i].columns, kept[i].columns,
-                                        vector(w, o.block(), gain), kept[i].rstd, ConstMatrix(),
-                                        gradients[i].columns, o.write(),
-                                        vector(o.data(Role::grads), o.block(), gain), gain_base_);
+    kernels::rms_norm_backward<Storage>(
+        gradients[i].columns, kept[i].columns, vector(w, o.block(), gain), kept[i].rstd,
+        ConstMatrix(), gradients[i].columns, o.write(), vector_grads(o, gain), gain_base_);
   }
 }
 
@@ -288,7 +287,7 @@ void ComputeOf<Storage>::mlp_inner_backward(const Operands& o, ConstMatrix dy, M
   const ConstMatrix weight = matrix(w, o.block(), "mlp.out.weight");
   if (makes_weights(o)) {
     const Matrix activated = kept_or(o, "activated", ffn_tp_, scratch);
-    if (!keeps(o, "activated")) activate(wide, activated);
+    if (!keeps(o, "activated") && trains(o.block(), "mlp.out.weight")) activate(wide, activated);
     linear_backward_parameters(o, "mlp.out", dy, activated);
   }
   if (!makes_input(o)) return;
@@ -308,11 +307,8 @@ void ComputeOf<Storage>::mlp_inner_backward(const Operands& o, ConstMatrix dy, M
 template <class Storage>
 void ComputeOf<Storage>::linear_backward_parameters(const Operands& o, const std::string& name,
                                                     ConstMatrix dy, ConstMatrix x) const {
-  float* g = o.data(Role::grads);
-  kernels::affine_backward_parameters<Storage>(
-      dy, x, o.write(), matrix(g, o.block(), name + ".weight"),
-      has(o.block(), name + ".bias") ? vector(g, o.block(), name + ".bias") : kernels::Vector(),
-      factors_);
+  kernels::affine_backward_parameters<Storage>(dy, x, o.write(), matrix_grads(o, name + ".weight"),
+                                               vector_grads(o, name + ".bias"), factors_);
 }
 
 template void ComputeOf<float>::layer_forward(const Operands&) const;

@@ -30,7 +30,7 @@ struct Range {
 };
 
 /// Adds the part of each piece that lies in `range`. This rank writes the parameters that it
-/// `owns`, which are those of the masters where there are some. What is frozen has weights only.
+/// `owns`.
 template <typename Owns>
 void add_range(std::vector<Slab>& slabs, const model::Block& block, const model::Layout& layout,
                std::string_view kind, const Range& range, Owns&& owns) {
@@ -38,7 +38,7 @@ void add_range(std::vector<Slab>& slabs, const model::Block& block, const model:
     const std::int64_t begin = std::max(range.first, piece.first);
     const std::int64_t end = std::min(range.first + range.elements, piece.first + piece.elements);
     const model::Parameter& parameter = block.parameters[std::size_t(piece.parameter)];
-    if (begin >= end || (parameter.frozen && kind != "weight")) continue;
+    if (begin >= end) continue;
     const std::int64_t skipped = begin - range.first;
     slabs.push_back({.name = parameter.name,
                      .kind = std::string(kind),
@@ -148,14 +148,15 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
     const auto add = [&](const char* kind, Range range) {
       add_range(all, block, layout, kind, range, owns);
     };
-    const bool has_master = rounds && model.trains(buffer.block);
     const bool on_disk = buffer.tier == schedule::Tier::disk;
     std::byte* const bytes = on_disk || !arena ? nullptr : arena->at(buffer);
     if (weights && rounds) {
-      if (arena || !has_master)
-        add_range(all, block, layout, "weight",
-                  {buffer.first_element, elements, nullptr, bytes, model.precision},
-                  [&](int parameter) { return !has_master && owns(parameter); });
+      // What is trained has a master, which a checkpoint holds in its place.
+      add_range(all, block, layout, "weight",
+                {buffer.first_element, elements, nullptr, bytes, model.precision},
+                [&](int parameter) {
+                  return block.parameters[std::size_t(parameter)].frozen && owns(parameter);
+                });
       continue;
     }
     const std::vector<const char*> kinds = weights  ? std::vector{"weight"}

@@ -8,8 +8,7 @@
 
 namespace brume::engine {
 
-/// Slabs of all parameters and moments this rank holds; without an arena those that
-/// checkpoints have, and these without memory.
+/// Slabs of all parameters and moments this rank holds; without an arena they have no memory.
 std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan,
                         const model::Config& model, const Arena* arena);
 

@@ -90,7 +90,7 @@ deck::Schema<EfficiencyRow> efficiency_schema() {
   deck::Schema<EfficiencyRow> schema;
   schema.key("kind", &EfficiencyRow::kind, {.help = "kind of operator", .required = true})
       .key("size", &EfficiencyRow::size,
-           {.help = "of the operator; 0: any", .min = 0, .max = 1e18, .if_not_zero = true})
+           {.help = "of the operator; 0: any", .min = 0, .max = 1e18, .if_not_least = true})
       .key("efficiency", &EfficiencyRow::efficiency,
            {.help = "share of flops_per_s and bytes_per_s",
             .required = true,
@@ -179,13 +179,13 @@ const deck::Schema<Profile>& profile_schema() {
               .help = "the same in fp32; 0: as flops_per_s",
               .min = 0,
               .max = most_per_s,
-              .if_not_zero = true})
+              .if_not_least = true})
         .key("fp8_flops_per_s", &Profile::fp8_flops_per_s,
              {.unit = "1/s",
               .help = "the same of factors in 8 bits; 0: as flops_per_s",
               .min = 0,
               .max = most_per_s,
-              .if_not_zero = true})
+              .if_not_least = true})
         .key("bytes_per_s", &Profile::bytes_per_s,
              {.unit = "bytes/s", .help = "memory bandwidth, per rank", .min = 0, .max = most_per_s})
         .key("task_overhead_s", &Profile::task_overhead_s,
@@ -195,9 +195,9 @@ const deck::Schema<Profile>& profile_schema() {
               .help = "between the starts of two kernels, at least",
               .min = 0,
               .max = most_s,
-              .if_not_zero = true})
+              .if_not_least = true})
         .key("error", &Profile::error,
-             {.help = "of predicted times, relative", .min = 0, .max = 10, .if_not_zero = true})
+             {.help = "of predicted times, relative", .min = 0, .max = 10, .if_not_least = true})
         .key("reserved_bytes", &Profile::reserved_bytes,
              {.unit = "bytes",
               .help = "of a device's memory, what libraries and the driver take beside a plan",

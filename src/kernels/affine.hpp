@@ -44,7 +44,7 @@ void affine_forward_in_passes(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w
 template <class Storage>
 void affine_backward_parameters_in_passes(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
                                           Write write, Matrix dw, Vector db, Factors factors) {
-  linear_backward_weight<Storage>(dy, x, write, dw, factors);
+  if (dw.data() != nullptr) linear_backward_weight<Storage>(dy, x, write, dw, factors);
   if (db.data() != nullptr) bias_backward<Storage>(dy, write, db);
 }
 

@@ -59,6 +59,13 @@ void promise_rms_norm(const char* kernel, const X& x, const Gain& gain, const Y&
           kernel, "[N, G C], gain [C] and rstd [N G] must fit");
 }
 
+/// A parameter's gradient, which nobody may want.
+template <class Gradient, class Gain>
+void promise_gradient(const char* kernel, const Gradient& gradient, const Gain& gain) {
+  promise(gradient.data() == nullptr || gradient.extent(0) == gain.extent(0), kernel,
+          "gradients must be empty or [C]");
+}
+
 template <class X, class Residual>
 void promise_residual(const char* kernel, const X& x, const Residual& residual) {
   promise(residual.data() == nullptr || same_extents(residual, x), kernel,
@@ -76,7 +83,7 @@ void promise_rope(const char* kernel, const Table& table, int head_dim, const X&
 template <class Tokens, class X, class Table, class Positions>
 void promise_embedding(const char* kernel, const Tokens& tokens, const X& x, const Table& table,
                        const Positions& positions) {
-  promise(is_column_of(tokens, x) && x.extent(1) == table.extent(1) &&
+  promise(is_column_of(tokens, x) && (table.data() == nullptr || x.extent(1) == table.extent(1)) &&
               (positions.data() == nullptr ||
                (x.extent(1) == positions.extent(1) && positions.extent(0) > 0)),
           kernel, "tokens [N], tables [R, C] and [T, C], [N, C] must fit");

@@ -164,16 +164,36 @@ std::vector<Block> blocks(const Config& config) {
   for (std::size_t i = 0; i < blocks.size(); ++i)
     for (Parameter& parameter : blocks[i].parameters) {
       parameter.first_index = next;
-      parameter.frozen = !config.trains(int(i)) ||
+      parameter.frozen = !config.has_backward(int(i)) ||
                          std::ranges::binary_search(config.frozen_parameters, parameter.name);
       next += parameter.elements();
     }
   return blocks;
 }
 
+const Block& most_trained_layer(const std::vector<Block>& blocks) {
+  const auto trained = [](const Block& block) {
+    std::int64_t sum = 0;
+    for (const Parameter& one : block.parameters)
+      if (!one.frozen) sum += one.elements();
+    return block.kind == BlockKind::layer ? sum : -1;
+  };
+  return *std::ranges::max_element(blocks, {}, trained);
+}
+
+bool trains_layers_alike(const Config& config) {
+  if (config.frozen_blocks <= 1 && config.frozen_parameters.empty()) return true;
+  const std::vector<Block> all = blocks(config);
+  const auto alike = [&](const Block& block) {
+    return std::ranges::equal(block.parameters, all[1].parameters, {}, &Parameter::frozen,
+                              &Parameter::frozen);
+  };
+  return std::all_of(all.begin() + 1, all.end() - 1, alike);
+}
+
 Layout layout(const Block& block, int tp, int tp_rank, int shards) {
-  Layout layout{.pieces = {}, .partial_elements = 0, .elements = 0};
-  for (std::size_t i = 0; i < block.parameters.size(); ++i) {
+  Layout layout{.pieces = {}, .partial_elements = 0, .trained_elements = 0, .elements = 0};
+  const auto add = [&](std::size_t i) {
     const Parameter& parameter = block.parameters[i];
     Piece piece{.parameter = int(i),
                 .shape = parameter.shape,
@@ -191,10 +211,15 @@ Layout layout(const Block& block, int tp, int tp_rank, int shards) {
       room = cut(extent, tp, 0).count * rest;
     }
     layout.elements += round_up(room, alignment_elements);
-    if (parameter.is_partial(tp)) layout.partial_elements = layout.elements;
+    if (parameter.is_partial(tp) && !parameter.frozen) layout.partial_elements = layout.elements;
     layout.pieces.push_back(std::move(piece));
+  };
+  for (const bool frozen : {false, true}) {
+    for (std::size_t i = 0; i < block.parameters.size(); ++i)
+      if (block.parameters[i].frozen == frozen) add(i);
+    layout.elements = round_up(layout.elements, alignment_elements * shards);
+    if (!frozen) layout.trained_elements = layout.elements;
   }
-  layout.elements = round_up(layout.elements, alignment_elements * shards);
   return layout;
 }
 
@@ -204,19 +229,18 @@ const Piece& Layout::piece(const Block& block, std::string_view suffix) const {
   throw Error(Failure::bug, "block {} has no parameter '{}'", block.name, suffix);
 }
 
-Expr layout_elements(const Block& block) {
-  const Expr dp = Expr::variable("dp");
-  Expr elements = 0.0;
+LayoutElements layout_elements(const Block& block) {
+  const Expr step = Expr::variable("dp") * double(alignment_elements);
+  LayoutElements elements{0.0, 0.0};
   for (const Parameter& parameter : block.parameters) {
     const Expr whole = double(parameter.elements());
     const Expr heads = local_heads(parameter.split_heads);
     const Expr local = parameter.split_dim < 0     ? whole
                        : parameter.split_heads > 0 ? whole / double(parameter.split_heads) * heads
                                                    : local_elements(parameter);
-    elements += aligned(local);
+    (parameter.frozen ? elements.frozen : elements.trained) += aligned(local);
   }
-  const Expr step = dp * double(alignment_elements);
-  return ceil(elements / step) * step;
+  return {ceil(elements.trained / step) * step, ceil(elements.frozen / step) * step};
 }
 
 Expr token_table_elements(const Config& config) {
@@ -226,6 +250,7 @@ Expr token_table_elements(const Config& config) {
 Expr layout_partial_elements(const Block& block) {
   Expr elements = 0.0;
   for (const Parameter& parameter : block.parameters) {
+    if (parameter.frozen) continue;
     const Expr whole = aligned(double(parameter.elements()));
     if (parameter.tp_partial) elements += whole;
     if (parameter.split_heads > 0) elements += heads_are_whole(parameter.split_heads) * whole;
@@ -245,7 +270,8 @@ std::string frozen_text(const Config& config) {
   const std::vector<Block> all = blocks(config);
   for (std::size_t i = 0; i < all.size(); ++i)
     for (const Parameter& parameter : all[i].parameters)
-      if (parameter.frozen) (config.trains(int(i)) ? within : of_blocks) += parameter.elements();
+      if (parameter.frozen)
+        (config.has_backward(int(i)) ? within : of_blocks) += parameter.elements();
   if (within + of_blocks == 0) return "";
   std::vector<std::string> parts;
   if (of_blocks > 0)
@@ -254,7 +280,7 @@ std::string frozen_text(const Config& config) {
         config.frozen_blocks > 1 ? " to " + all[std::size_t(config.frozen_blocks) - 1].name : ""));
   if (within > 0)
     parts.push_back(
-        fmt::format("{} only stay as they are, and save no memory", format_count(double(within))));
+        fmt::format("{} without gradients and optimizer state", format_count(double(within))));
   return fmt::format("{} of {} parameters: {}", format_count(double(within + of_blocks)),
                      format_count(double(num_parameters(config))), fmt::join(parts, "; "));
 }

@@ -1,6 +1,8 @@
 /// @file What each segment computes, saves and needs, as expressions in b and tp.
 #include <algorithm>
 #include <functional>
+#include <initializer_list>
+#include <string_view>
 #include <utility>
 
 #include "base/error.hpp"
@@ -56,6 +58,21 @@ Operator streaming(std::string name, OperatorKind kind, std::vector<Expr> dims,
           4.0 * backward_accesses * elements};
 }
 
+/// Of blocks that have a backward, how much is trained of the parameters whose names end so.
+double trained_share(const Config& m, std::initializer_list<std::string_view> names) {
+  if (m.frozen_parameters.empty()) return 1.0;
+  std::int64_t all = 0, trained = 0;
+  const std::vector<Block> blocks = model::blocks(m);
+  for (int i = m.frozen_blocks; i < int(blocks.size()); ++i)
+    for (const Parameter& one : blocks[std::size_t(i)].parameters) {
+      const auto ends = [&](std::string_view name) { return one.name.ends_with(name); };
+      if (std::ranges::none_of(names, ends)) continue;
+      all += one.elements();
+      if (!one.frozen) trained += one.elements();
+    }
+  return all > 0 ? double(trained) / double(all) : 1.0;
+}
+
 Operator bias_and_residual(std::string name, const Expr& elements) {
   return streaming(std::move(name), OperatorKind::pointwise, {elements}, elements, 2, 1);
 }
@@ -84,7 +101,13 @@ double visible_share(const Config& m, SegmentKind kind) {
 
 void add_attention(Segment& segment, const Config& m, const Sizes& s) {
   segment.operators.push_back(matmul("qkv", s.tokens, s.qkv_tp, s.hidden, s.product));
-  if (m.qkv_bias) segment.operators.push_back(bias_and_residual("qkv bias", s.tokens * s.qkv_tp));
+  segment.operators.back().trained =
+      trained_share(m, {".qkv.weight", ".attention.q.weight", ".kv.weight"});
+  if (m.qkv_bias) {
+    segment.operators.push_back(bias_and_residual("qkv bias", s.tokens * s.qkv_tp));
+    segment.operators.back().trained =
+        trained_share(m, {".qkv.bias", ".attention.q.bias", ".kv.bias"});
+  }
   const Expr turned = s.attended_tp + s.keys_tp;  // features of queries and keys
   if (m.qk_norm) {
     const Expr heads = s.tokens * (turned / s.head_dim);
@@ -116,6 +139,7 @@ void add_mlp(Segment& segment, const Config& m, const Sizes& s) {
   static constexpr OperatorKind kinds[] = {OperatorKind::gelu, OperatorKind::gelu_erf,
                                            OperatorKind::swiglu, OperatorKind::geglu};
   segment.operators.push_back(matmul("in", s.tokens, s.mlp_in_tp, s.hidden, s.product));
+  segment.operators.back().trained = trained_share(m, {".mlp.in.weight"});
   const OperatorKind kind = kinds[std::size_t(m.mlp())];
   segment.operators.push_back(
       streaming(name(kind), kind, {s.tokens, s.ffn_tp}, s.tokens * s.mlp_in_tp, 2, 5));
@@ -181,11 +205,14 @@ Segment layer_segment(const Config& m, const Sizes& s, SegmentKind kind) {
   if (m.post_norms()) segment.product_grads_elements += s.tokens * s.hidden;
   segment.backward_workspace_elements = segment.product_grads_elements + beside;
   segment.operators.push_back(bias_and_residual("residual", s.tokens * s.hidden));
+  segment.operators.back().trained = trained_share(m, {".out.bias"});
   for (const Branch& branch : all) {
     const bool attention = branch.kind == BranchKind::attention;
     segment.operators.push_back(
         matmul("out", s.tokens, s.hidden, attention ? s.attended_tp : s.ffn_tp, s.product));
     segment.operators.back().output_only = !m.post_norms();
+    segment.operators.back().trained =
+        trained_share(m, {attention ? ".attention.out.weight" : ".mlp.out.weight"});
     if (!m.post_norms()) continue;
     const std::string name = "post_norm" + std::to_string(branch.norm);
     add_norm(segment, m, s, name);
@@ -212,6 +239,8 @@ Segment head(const Config& m, Sizes s) {
                   s.activation_bytes};
   add_norm(segment, m, s, "norm");
   segment.operators.push_back(matmul("logits", s.tokens, s.vocab_tp, s.hidden));
+  segment.operators.back().trained =
+      m.tied_head ? double(m.trains_table()) : trained_share(m, {"head.weight"});
   segment.operators.push_back(streaming("cross_entropy", OperatorKind::cross_entropy,
                                         {s.tokens, s.vocab_tp}, s.tokens * s.vocab_tp, 3, 0));
   segment.saved.push_back({"d_logits", s.tokens * s.vocab_tp, s.activation_bytes});
@@ -350,19 +379,20 @@ double flops_per_sequence(const Config& config) {
   double flops = 0.0;
   Config whole = config;
   whole.head_tokens = config.seq_len;
-  const auto add = [&](const std::vector<SegmentKind>& kinds, double times) {
+  const auto add = [&](const std::vector<SegmentKind>& kinds, double forwards, double backwards) {
     for (SegmentKind kind : kinds)
       for (const Operator& op : segment(whole, kind).operators)
         if (is_product(op.kind) || op.kind == OperatorKind::attention)
-          flops += times * op.share * op.forward_flops.evaluate({{"b", 1.0}, {"tp", 1.0}});
+          flops += (forwards + backwards * (1.0 + op.trained)) * op.share *
+                   op.forward_flops.evaluate({{"b", 1.0}, {"tp", 1.0}});
   };
   for (const auto& [kind, count] : layer_counts(config)) {
     int trained = 0;
     for (int layer = 0; layer < config.num_layers; ++layer)
-      trained += config.layer_kind(layer) == kind && config.trains(layer + 1);
-    add(segment_kinds(config, BlockKind::layer, kind), count + 2.0 * trained);
+      trained += config.layer_kind(layer) == kind && config.has_backward(layer + 1);
+    add(segment_kinds(config, BlockKind::layer, kind), count, trained);
   }
-  add(segment_kinds(config, BlockKind::head), 3.0);
+  add(segment_kinds(config, BlockKind::head), 1.0, 1.0);
   return flops;
 }
 

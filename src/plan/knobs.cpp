@@ -46,8 +46,7 @@ deck::Key key(const Knob& knob) {
           .min = range.min,
           .max = range.max,
           .if_given = std::holds_alternative<std::string Stage::*>(knob.member),
-          .if_not_zero = knob.part_of != nullptr || (knob.rare && range.min == 0.0),
-          .if_not_least = knob.rare && std::holds_alternative<int Plan::*>(knob.member)};
+          .if_not_least = knob.if_not_least};
 }
 
 template <class T>

@@ -84,7 +84,7 @@ double again_s(const model::Config& model, const hardware::Profile& profile,
   return std::max(forward_s, copy_s(profile, bytes));
 }
 
-/// Of a backward what makes gradients of weights and biases.
+/// Of a backward what makes gradients of weights and biases, were all of them trained.
 double weights_share(const model::Operator& op) {
   switch (op.kind) {
     case model::OperatorKind::matmul:
@@ -97,10 +97,12 @@ double weights_share(const model::Operator& op) {
 double operator_s(const model::Config& model, const hardware::Profile& profile,
                   const model::Operator& op, Pass pass, const Values& values) {
   const bool forward = pass == Pass::forward || pass == Pass::recompute;
-  const double all_s = operator_time(model, profile, op, !forward, values).seconds;
-  if (forward || pass == Pass::backward) return all_s;
+  const double whole_s = operator_time(model, profile, op, !forward, values).seconds;
+  if (forward) return whole_s;
+  const double weights_s = op.trained * weights_share(op) * whole_s;
+  const double all_s = (1.0 - weights_share(op)) * whole_s + weights_s;
+  if (pass == Pass::backward) return all_s;
   const double cheap_s = op.again ? std::min(again_s(model, profile, op, values), all_s) : 0.0;
-  const double weights_s = weights_share(op) * all_s;
   switch (pass) {
     case Pass::stored_backward: return all_s - cheap_s;
     case Pass::backward_input: return all_s - cheap_s - weights_s;
@@ -142,9 +144,12 @@ std::vector<OperatorPrice> operator_prices(const plan::Plan& plan, const model::
         prices.push_back({on + model::name(kind) + (" " + op.name), model::name(op.kind),
                           dims_of(op, values), operator_time(model, profile, op, false, values),
                           operator_time(model, profile, op, true, values)});
-    const double elements = model::layout_elements(model::blocks(model)[1]).evaluate(values);
+    const model::LayoutElements layer =
+        model::layout_elements(model::most_trained_layer(model::blocks(model)));
+    const plan::Elements<double> elements{layer.trained.evaluate(values),
+                                          layer.frozen.evaluate(values)};
     const std::int64_t shard =
-        std::llround(plan::kept_state(plan::state_knobs(s), elements, true).optimizer);
+        std::llround(plan::kept_state(plan::state_knobs(s), elements).optimizer);
     const hardware::Time update = update_time(profile, shard);
     prices.push_back({on + "update of a layer",
                       model::name(model::OperatorKind::adamw),

@@ -37,8 +37,8 @@ class Compiler {
 bool is_pass(const Slot& slot) { return slot.kind != Slot::Kind::update; }
 
 Program Compiler::compile() {
-  const std::vector<Slot> order = one_f_one_b(context_.plan, context_.place.stage,
-                                              context_.model.frozen_blocks, context_.options);
+  const std::vector<Slot> order =
+      one_f_one_b(context_.plan, context_.place.stage, context_.trained_blocks, context_.options);
   std::size_t drained = 0, written = 0;  // slots so far
   const auto drain_until = [&](std::size_t end) {
     for (; drained < end; ++drained) drain(order[drained]);
@@ -115,13 +115,11 @@ void Compiler::write(const Slot& slot) {
 /// After the last slot: the head's share of a tied gradient goes home, loss and norm are summed.
 void Compiler::finish() {
   const int last_block = plan::block_range(context_.plan, context_.place.stage).last;
-  const bool trains = context_.trains() && context_.trains_block(last_block);
-  const Slot last{trains ? Slot::Kind::backward : Slot::Kind::forward,
+  const bool goes_back = context_.trains() && context_.model.has_backward(last_block);
+  const Slot last{goes_back ? Slot::Kind::backward : Slot::Kind::forward,
                   context_.plan.microbatches - 1, -1};
-  if (trains)
-    stores_.tied.drain(last);
-  else
-    stores_.gradients.norm(last, {});
+  if (goes_back) stores_.tied.drain(last);
+  stores_.gradients.finish(last);
   if (context_.plan.devices() == 1) return;
   build_.add(last, Operation::all_reduce, {updates(Role::totals, persistent_.totals)},
              {.group = Group::world});

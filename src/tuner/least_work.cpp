@@ -25,7 +25,7 @@ std::vector<Segments> parts_of(const model::Config& model) {
     for (const model::SegmentKind kind : model::segment_kinds(model, block.kind, layer)) {
       Segments& of = count.try_emplace(kind, Segments{kind, 0, 0}).first->second;
       ++of.forwards;
-      of.backwards += model.trains(i);
+      of.backwards += model.has_backward(i);
     }
   }
   std::vector<Segments> all;

@@ -313,9 +313,11 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
   searcher.add_to(result.search);
   const std::vector<Frame> all = frames(model, global_batch, cluster, search);
   result.search.least_work_s = least_work_s(all, model, global_batch, cluster, machine);
-  result.search.bounds_all =
-      model.frozen_blocks == 0 ||
-      std::ranges::all_of(all, [](const Frame& frame) { return frame.num_stages == 1; });
+  // With one stage the formulas know which first blocks are frozen, but not other unlike layers.
+  const auto one_stage = [](const Frame& frame) { return frame.num_stages == 1; };
+  result.search.bounds_all = model.frozen_parameters.empty()
+                                 ? model.frozen_blocks == 0 || std::ranges::all_of(all, one_stage)
+                                 : model.frozen_blocks == 0 && model::trains_layers_alike(model);
   if (!result.search.bounds_all)
     result.search.gap = 1.0 - result.search.least_work_s / result.best[0].seconds();
   if (options.reasons) add_reasons(question, team, searcher.bounds(), plans.simulated(), result);

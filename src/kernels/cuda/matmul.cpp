@@ -139,7 +139,7 @@ void affine_forward(ConstMatrixOf<Storage> x, ConstMatrixOf<Storage> w, ConstVec
 template <class Storage>
 void affine_backward_parameters(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x, Write write,
                                 Matrix dw, Vector db, Factors factors) {
-  promise_product("affine_backward_parameters", x, dw, dy);
+  if (dw.data() != nullptr) promise_product("affine_backward_parameters", x, dw, dy);
   promise(db.data() == nullptr || is_row_of(db, dy), "affine_backward_parameters",
           "db must be empty or [O]");
   // The bias's gradient is a sum of what is not rounded.

@@ -23,7 +23,7 @@ inline void apply_row(const Storage* x, const Storage* gain, const Storage* bias
   for (int c = 0; c < width; ++c) y[c] = gain[c] * ((x[c] - mean) * rstd) + bias[c];
 }
 
-/// dgain += sum_n dy xhat, dbias += sum_n dy over the rows, in their order.
+/// dgain += sum_n dy xhat, dbias += sum_n dy over the rows, in their order; those that are wanted.
 template <class Storage>
 void add_column_sums(const Rows<Storage>& rows, const Vector& dgain, const Vector& dbias) {
   for_each_columns("layer_norm_backward_sums", rows.x.extent(1),
@@ -35,10 +35,14 @@ void add_column_sums(const Rows<Storage>& rows, const Vector& dgain, const Vecto
                        const Storage* const in = &rows.x(n, 0);
                        const float mean = rows.mean(n);
                        const float rstd = rows.rstd(n);
+                       if (gain_sum != nullptr) {
 #pragma omp simd
-                       for (std::int64_t c = begin; c < end; ++c) {
-                         gain_sum[c] += grad[c] * ((in[c] - mean) * rstd);
-                         bias_sum[c] += grad[c];
+                         for (std::int64_t c = begin; c < end; ++c)
+                           gain_sum[c] += grad[c] * ((in[c] - mean) * rstd);
+                       }
+                       if (bias_sum != nullptr) {
+#pragma omp simd
+                         for (std::int64_t c = begin; c < end; ++c) bias_sum[c] += grad[c];
                        }
                      }
                    });
@@ -112,8 +116,9 @@ void layer_norm_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
                          ConstMatrixOf<Storage> residual, MatrixOf<Storage> dx, Write write,
                          Vector dgain, Vector dbias) {
   promise_norm("layer_norm_backward", x, gain, dy, rstd);
-  promise_norm("layer_norm_backward", x, dgain, dx, mean);
-  promise_norm("layer_norm_backward", x, dbias, dx, mean);
+  promise_norm("layer_norm_backward", x, gain, dx, mean);
+  promise_gradient("layer_norm_backward", dgain, gain);
+  promise_gradient("layer_norm_backward", dbias, gain);
   promise_residual("layer_norm_backward", x, residual);
   if (write == Write::replace) {
     std::fill_n(dgain.data(), dgain.extent(0), 0.0f);

@@ -109,7 +109,8 @@ void rms_norm_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
                        ConstMatrixOf<Storage> residual, MatrixOf<Storage> dx, Write write,
                        Vector dgain, float base) {
   promise_rms_norm("rms_norm_backward", x, gain, dy, rstd);
-  promise_rms_norm("rms_norm_backward", x, dgain, dx, rstd);
+  promise_rms_norm("rms_norm_backward", x, gain, dx, rstd);
+  promise_gradient("rms_norm_backward", dgain, gain);
   promise_residual("rms_norm_backward", x, residual);
   if (write == Write::replace) std::fill_n(dgain.data(), dgain.extent(0), 0.0f);
   const int width = gain.extent_int(0);
@@ -121,7 +122,7 @@ void rms_norm_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
   const std::int64_t block = std::max(1, 32768 * omp_get_max_threads() / std::max(1, width));
   for (std::int64_t first = 0; first < count; first += block) {
     const std::int64_t last = std::min(count, first + block);
-    add_column_sums<Storage>(grad, in, rstd, first, last, dgain);
+    if (dgain.data() != nullptr) add_column_sums<Storage>(grad, in, rstd, first, last, dgain);
     for_each("rms_norm_backward", last - first, [=](std::int64_t i) {
       const std::int64_t part = first + i;
       write_dx_part(grad[part], in[part], gain.data(), base, rstd(part),

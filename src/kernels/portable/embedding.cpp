@@ -63,10 +63,11 @@ void embedding_backward(ConstTokens tokens, ConstMatrixOf<Storage> dx, Matrix d_
                         Documents documents) {
   promise_embedding("embedding_backward", tokens, dx, d_token_table, d_position_table);
   const int count = dx.extent_int(0), width = dx.extent_int(1);
-  const Place* const places = sorted_places(tokens);
+  const bool wants_tokens = d_token_table.data() != nullptr;
+  const Place* const places = wants_tokens ? sorted_places(tokens) : nullptr;
   // The first of several places with one token adds for all of them, in order.
   for_each_row(
-      "embedding_backward", dx.extent(0), KOKKOS_LAMBDA(const Team& team) {
+      "embedding_backward", wants_tokens ? dx.extent(0) : 0, KOKKOS_LAMBDA(const Team& team) {
         const int first = team.league_rank(), token = token_of(places[first]);
         const int row = token - part.first;
         if (row < 0 || row >= d_token_table.extent_int(0)) return;

@@ -166,6 +166,7 @@ void store_sum(const char* name, const double* terms, std::int64_t count, double
 ///
 /// Rows are summed in parts, and these one after another: as many parts as keep a device busy.
 ///
+/// @param out  [sums][columns]; nullptr: nobody wants that sum
 /// @param add  add(n, c, sums) adds the terms of row n and column c to `sums` [sums]
 template <int sums, class Add>
 void sum_columns(const char* name, std::int64_t rows, std::int64_t columns, Write write,
@@ -185,7 +186,8 @@ void sum_columns(const char* name, std::int64_t rows, std::int64_t columns, Writ
         name, columns, KOKKOS_LAMBDA(std::int64_t c) {
           float sum[sums] = {};
           of_part(0, c, sum);
-          for (int k = 0; k < sums; ++k) out[k][c] = (adds ? out[k][c] : 0.0f) + sum[k];
+          for (int k = 0; k < sums; ++k)
+            if (out[k] != nullptr) out[k][c] = (adds ? out[k][c] : 0.0f) + sum[k];
         });
   float* const partial = workspace_of<float>(parts * width);
   for_each(
@@ -198,6 +200,7 @@ void sum_columns(const char* name, std::int64_t rows, std::int64_t columns, Writ
   for_each(
       name, columns, KOKKOS_LAMBDA(std::int64_t c) {
         for (int k = 0; k < sums; ++k) {
+          if (out[k] == nullptr) continue;
           float sum = adds ? out[k][c] : 0.0f;
           for (std::int64_t part = 0; part < parts; ++part)
             sum += partial[part * width + k * columns + c];

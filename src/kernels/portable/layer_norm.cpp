@@ -54,16 +54,18 @@ void layer_norm_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
                          ConstMatrixOf<Storage> residual, MatrixOf<Storage> dx, Write write,
                          Vector dgain, Vector dbias) {
   promise_norm("layer_norm_backward", x, gain, dy, rstd);
-  promise_norm("layer_norm_backward", x, dgain, dx, mean);
-  promise_norm("layer_norm_backward", x, dbias, dx, mean);
+  promise_norm("layer_norm_backward", x, gain, dx, mean);
+  promise_gradient("layer_norm_backward", dgain, gain);
+  promise_gradient("layer_norm_backward", dbias, gain);
   promise_residual("layer_norm_backward", x, residual);
   // dx may overwrite dy, so the sums come first.
-  sum_columns<2>(
-      "layer_norm_backward_sums", x.extent(0), x.extent(1), write, {dgain.data(), dbias.data()},
-      KOKKOS_LAMBDA(std::int64_t n, std::int64_t c, float* sum) {
-        sum[0] += dy(n, c) * ((x(n, c) - mean(n)) * rstd(n));
-        sum[1] += dy(n, c);
-      });
+  if (dgain.data() != nullptr || dbias.data() != nullptr)
+    sum_columns<2>(
+        "layer_norm_backward_sums", x.extent(0), x.extent(1), write, {dgain.data(), dbias.data()},
+        KOKKOS_LAMBDA(std::int64_t n, std::int64_t c, float* sum) {
+          sum[0] += dy(n, c) * ((x(n, c) - mean(n)) * rstd(n));
+          sum[1] += dy(n, c);
+        });
   for_each_row(
       "layer_norm_backward", x.extent(0), KOKKOS_LAMBDA(const Team& team) {
         const int n = team.league_rank(), width = x.extent_int(1);

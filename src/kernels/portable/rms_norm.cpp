@@ -72,16 +72,18 @@ void rms_norm_backward(ConstMatrixOf<Storage> dy, ConstMatrixOf<Storage> x,
                        ConstMatrixOf<Storage> residual, MatrixOf<Storage> dx, Write write,
                        Vector dgain, float base) {
   promise_rms_norm("rms_norm_backward", x, gain, dy, rstd);
-  promise_rms_norm("rms_norm_backward", x, dgain, dx, rstd);
+  promise_rms_norm("rms_norm_backward", x, gain, dx, rstd);
+  promise_gradient("rms_norm_backward", dgain, gain);
   promise_residual("rms_norm_backward", x, residual);
   const int width = gain.extent_int(0), in_row = x.extent_int(1) / width;
   // dx may overwrite dy, so the sums come first.
-  sum_columns<1>(
-      "rms_norm_backward_sums", parts_of<Storage>(x, in_row), width, write, {dgain.data()},
-      KOKKOS_LAMBDA(std::int64_t i, std::int64_t c, float* sum) {
-        const Part at(i, in_row, width);
-        sum[0] += dy(at.n, at.first + c) * (x(at.n, at.first + c) * rstd(i));
-      });
+  if (dgain.data() != nullptr)
+    sum_columns<1>(
+        "rms_norm_backward_sums", parts_of<Storage>(x, in_row), width, write, {dgain.data()},
+        KOKKOS_LAMBDA(std::int64_t i, std::int64_t c, float* sum) {
+          const Part at(i, in_row, width);
+          sum[0] += dy(at.n, at.first + c) * (x(at.n, at.first + c) * rstd(i));
+        });
   for_each_row(
       "rms_norm_backward", parts_of<Storage>(x, in_row), KOKKOS_LAMBDA(const Team& team) {
         const int i = team.league_rank();

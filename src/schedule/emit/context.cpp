@@ -15,9 +15,11 @@ Context::Context(const plan::Plan& plan_, const model::Config& model_, int rank_
       stages(plan::stages_beside(plan, place.stage)),
       sharded(plan::sharded(stage)),
       blocks(model::blocks(model)),
+      trained_blocks(blocks.size()),
       batch_bytes(std::int64_t(stage.microbatch) * model.seq_len * model::token_bytes),
       stream_bytes(value(model::stream_bytes(model))),
       stream_shard_bytes(value(model::stream_shard_bytes(model))) {
+  for (std::size_t i = 0; i < blocks.size(); ++i) trained_blocks[i] = blocks[i].trains();
   for (int index : stages)
     for (auto [block, last] = plan::block_range(plan, index); block <= last; ++block)
       stage_of_block[block] = index;
@@ -44,12 +46,12 @@ model::Recompute Context::recompute(int index) const {
   const plan::Stage& of = stage_of(index);
   const int layer = block(index).layer - of.first_layer;
   if (layer >= of.layers - of.ckpt_layers) return full;
-  return layer < of.stored_layers && trains() && trains_block(index) ? none : selective;
+  return layer < of.stored_layers && trains() && model.has_backward(index) ? none : selective;
 }
 
 bool Context::offloads(int index) const {
   if (!is_layer(index) || stage_of(index).act_offload_ratio == 0.0 || !trains()) return false;
-  if (!trains_block(index)) return false;
+  if (!model.has_backward(index)) return false;
   // The last layer of the last stage is needed again at once: moving it out and back saves nothing.
   return !is_head(index + 1);
 }

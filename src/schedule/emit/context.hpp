@@ -47,6 +47,7 @@ struct Context {
   std::map<int, int> stage_of_block;  ///< of the blocks here
   plan::Sharded<bool> sharded;
   std::vector<model::Block> blocks;
+  std::vector<bool> trained_blocks;  ///< those of which something is trained
   std::map<SegmentKind, SegmentBytes> segments;
   std::int64_t batch_bytes;         ///< tokens of a microbatch
   std::int64_t stream_bytes;        ///< the residual stream of a microbatch
@@ -76,9 +77,10 @@ struct Context {
   /// Whether a block's backward is in two parts.
   bool splits(int index) const { return plan.zero_bubble != 0 && is_layer(index); }
   bool trains() const { return options.mode == Mode::train; }
-  bool trains_block(int index) const { return model.trains(index); }
+  /// Whether something of a block is trained.
+  bool updates(int index) const { return trained_blocks[std::size_t(index)]; }
   /// Whether a gradient goes on from a block, to the one before it or to the stage before.
-  bool passes_gradient_on(int index) const { return index > 0 && trains_block(index - 1); }
+  bool passes_gradient_on(int index) const { return index > 0 && model.has_backward(index - 1); }
   bool holds_first_stage() const { return place.stage == 0; }
   bool holds_last_stage() const { return stages.back() == plan.num_stages() - 1; }
   bool runs_ahead() const {

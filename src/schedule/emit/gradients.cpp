@@ -47,22 +47,23 @@ std::vector<Operand> Gradients::use_in_update(int block) {
 void Gradients::begin(const Slot& slot) {
   if (context_.is_layer(slot.block) || context_.is_head(slot.block)) make(slot, slot.block);
   // A tied head on the same stage is the first to add to the table.
-  if (!context_.is_layer(slot.block) && context_.trains_block(0) &&
-      context_.is_head(slot.block) == context_.tied_within_stage())
-    make(slot, 0);
+  const bool head_adds = context_.tied_within_stage() && context_.model.trains_table();
+  if (!context_.is_layer(slot.block) && context_.is_head(slot.block) == head_adds) make(slot, 0);
 }
 
 /// The token and position tables get their gradients by adding rows, so they start from zero.
 void Gradients::make(const Slot& slot, int block) {
+  if (!context_.updates(block)) return;
   const BlockState& b = persistent_.block(block);
   if (b.grads_staged)
-    fresh_[block] = build_.add_part("fresh_grads", Tier::device, Content::grads, b.whole, block);
+    fresh_[block] = build_.add_part("fresh_grads", Tier::device, Content::grads, b.trained, block);
   if (block == 0 && (b.grads_staged || slot.microbatch == 0))
     build_.add({slot.kind, slot.microbatch, block}, Operation::clear,
                {writes(Role::grads, use(block))});
 }
 
 void Gradients::leave(const Slot& slot) {
+  if (!context_.updates(slot.block)) return;
   const bool last = context_.last_microbatch(slot);
   const bool staged = persistent_.block(slot.block).grads_staged;
   settle(slot.block);  // of an earlier microbatch, in a stage of one block
@@ -132,7 +133,7 @@ void Gradients::settle(int block) {
   if (context_.last_microbatch(gradients.slot)) {
     const plan::Stage& stage = context_.stage;
     const auto [replica, shard] = plan::shard_place(stage, context_.place.dp_rank);
-    const std::int64_t count = b.whole.count / stage.dp;
+    const std::int64_t count = b.trained.count / stage.dp;
     norm(gradients.slot, build_.elements(staged ? gradients.fresh : b.grads.device_buffer,
                                          {(shard * stage.replicas + replica) * count, count}));
   }
@@ -167,6 +168,10 @@ void Gradients::copy_out(const Slot* but) {
     summed_[block] = leaving.slot.microbatch;
     return true;
   });
+}
+
+void Gradients::finish(const Slot& last) {
+  if (!norm_begun_) norm(last, {});
 }
 
 void Gradients::norm(const Slot& slot, std::optional<Part> part) {

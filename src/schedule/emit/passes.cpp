@@ -174,14 +174,11 @@ void Passes::run_backward(const Slot& slot, SegmentKind kind, int piece) {
   const bool replaces =
       piece == 0 && (slot.microbatch == 0 || persistent_.block(slot.block).grads_staged);
   const std::vector<BufferId>& saved = stores_.activations.saved(slot, kind);
-  const BufferId grads = stores_.gradients.use(slot.block);
   const Part gradient = stream(stores_.streams.use(slot), kind, piece);
 
   std::vector<Operand> operands{input(slot, kind, piece)};
   if (!embeds) operands.push_back(reads(Role::weights, stores_.weights.use(slot.block)));
-  // An embedding adds to what was cleared.
-  operands.push_back(replaces && !embeds ? writes(Role::grads, grads)
-                                         : updates(Role::grads, grads));
+  add_grads(operands, slot, replaces && !embeds);  // an embedding adds to what was cleared
   for (std::size_t i = 0; i < saved.size(); ++i)
     if (saved[i] != BufferId::none) operands.push_back(reads(Role::saved, saved[i], int(i)));
   add_workspace(operands, slot, context_.segments.at(kind).backward_workspace);
@@ -190,7 +187,7 @@ void Passes::run_backward(const Slot& slot, SegmentKind kind, int piece) {
                             : updates(Role::gradient, gradient));
   if (head && context_.model.tied_head) {
     operands.push_back(reads(Role::weights, stores_.tied.use(stores_.weights), 1));
-    if (context_.trains_block(0))
+    if (context_.model.trains_table())
       operands.push_back(updates(Role::grads, stores_.tied.use(stores_.gradients), 1));
   }
   add_documents(operands, slot, kind);
@@ -204,17 +201,15 @@ void Passes::run_backward(const Slot& slot, SegmentKind kind, int piece) {
 void Passes::run_backward_input(const Slot& slot, SegmentKind kind) {
   const SegmentBytes& bytes = context_.segments.at(kind);
   const bool replaces = slot.microbatch == 0;
-  const BufferId grads = stores_.gradients.use(slot.block);
   const BufferId gradient = stores_.streams.take(slot);
   const BufferId products =
       build_.add_made(slot, "product_grads", Content::saved, bytes.product_grads);
   const BufferId output = stores_.streams.make(slot, "gradient");
   std::vector<Operand> operands{input(slot, kind, 0),
                                 reads(Role::weights, stores_.weights.use(slot.block)),
-                                replaces ? writes(Role::grads, grads) : updates(Role::grads, grads),
-                                reads(Role::gradient, gradient),
-                                writes(Role::output, output),
+                                reads(Role::gradient, gradient), writes(Role::output, output),
                                 writes(Role::products, products)};
+  add_grads(operands, slot, replaces);
   const std::vector<BufferId>& saved = stores_.activations.saved(slot, kind);
   for (std::size_t i = 0; i < saved.size(); ++i)
     if (saved[i] != BufferId::none) operands.push_back(reads(Role::saved, saved[i], int(i)));
@@ -232,9 +227,10 @@ void Passes::run_backward_input(const Slot& slot, SegmentKind kind) {
 void Passes::run_backward_weights(const Slot& slot, SegmentKind kind) {
   const SegmentBytes& bytes = context_.segments.at(kind);
   const Activations::ProductGrads& grads = stores_.activations.grads(slot, kind);
-  std::vector<Operand> operands{
-      input(slot, kind, 0), reads(Role::weights, stores_.weights.use(slot.block)),
-      updates(Role::grads, stores_.gradients.use(slot.block)), reads(Role::products, grads.others)};
+  std::vector<Operand> operands{input(slot, kind, 0),
+                                reads(Role::weights, stores_.weights.use(slot.block)),
+                                reads(Role::products, grads.others)};
+  add_grads(operands, slot, false);
   if (grads.of_output != BufferId::none) operands.push_back(reads(Role::gradient, grads.of_output));
   const std::vector<BufferId>& saved = stores_.activations.saved(slot, kind);
   for (std::size_t i = 0; i < saved.size(); ++i)
@@ -278,6 +274,13 @@ Operand Passes::input(const Slot& slot, SegmentKind kind, int piece) {
 /// @param first  nothing was added to the loss so far
 Operand Passes::loss(bool first) const {
   return first ? writes(Role::loss, persistent_.loss) : updates(Role::loss, persistent_.loss);
+}
+
+/// A block of which nothing is trained has none.
+void Passes::add_grads(std::vector<Operand>& operands, const Slot& slot, bool replaces) {
+  if (!context_.updates(slot.block)) return;
+  const BufferId grads = stores_.gradients.use(slot.block);
+  operands.push_back(replaces ? writes(Role::grads, grads) : updates(Role::grads, grads));
 }
 
 void Passes::add_documents(std::vector<Operand>& operands, const Slot& slot, SegmentKind kind) {

@@ -31,6 +31,7 @@ class Passes : Store {
   Part tokens(BufferId buffer, const Slot& slot, SegmentKind kind, int piece = 0) const;
   Operand input(const Slot& slot, SegmentKind kind, int piece);
   Operand loss(bool first) const;
+  void add_grads(std::vector<Operand>& operands, const Slot& slot, bool replaces);
   void add_documents(std::vector<Operand>& operands, const Slot& slot, SegmentKind kind);
   void add_workspace(std::vector<Operand>& operands, const Slot& slot, std::int64_t bytes);
 

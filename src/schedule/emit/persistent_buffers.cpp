@@ -4,15 +4,13 @@ namespace brume::schedule {
 namespace {
 
 /// Cuts off the last `offloaded` elements of `range`, and of these the last `on_disk`.
-TieredState keep(ProgramBuilder& build, int block, Content content, Range range, double offloaded,
-                 double on_disk = 0.0) {
+TieredState keep(ProgramBuilder& build, int block, Content content, const std::string& name,
+                 Range range, double offloaded, double on_disk = 0.0) {
   const std::int64_t away = std::int64_t(offloaded), last = std::int64_t(on_disk);
   const std::int64_t end = range.first + range.count;
   TieredState state{.device = {range.first, range.count - away},
                     .host = {end - away, away - last},
                     .disk = {end - last, last}};
-  const bool weights = content == Content::weights, grads = content == Content::grads;
-  const std::string name = weights ? "weights" : grads ? "grads" : "moments";
   const auto part = [&](const std::string& prefix, Tier tier, Range of) {
     return of.count > 0 ? build.add_part(prefix + name, tier, content, of, block, true)
                         : BufferId::none;
@@ -27,26 +25,43 @@ BlockState make_block(const Context& context, ProgramBuilder& build, int block) 
   const plan::Stage& stage = context.stage_of(block);
   const model::Layout layout =
       model::layout(context.block(block), stage.tp, context.place.tp_rank, stage.dp);
+  const Range whole{0, layout.elements}, trained{0, layout.trained_elements},
+      frozen{trained.count, whole.count - trained.count};
   const plan::KeptState<double> kept = plan::kept_state(
-      plan::state_knobs(stage), double(layout.elements), context.trains_block(block));
-  const std::int64_t count = layout.elements / stage.shard_ranks();
-  const Range whole{0, layout.elements},
-      shard{plan::shard_place(stage, context.place.dp_rank).shard * count, count};
-  const auto range = [&](bool is_sharded) { return is_sharded ? shard : whole; };
-  const bool trains = context.trains_block(block);
-  const auto trained = [&](Range of) { return trains ? of : Range{of.first, 0}; };
-  const Range updated = range(context.sharded.optimizer);
-  return {.whole = whole,
-          .shard = updated,
-          .partial_elements = layout.partial_elements,
-          .weights = keep(build, block, Content::weights, range(context.sharded.weights),
-                          kept.host_weights),
-          .grads = keep(build, block, Content::grads, trained(range(context.sharded.grads)),
-                        kept.host_grads),
-          .moments = keep(build, block, Content::optimizer, trained(updated),
-                          kept.offloaded_optimizer, kept.disk_optimizer),
-          .weights_staged = kept.weights_staged > 0.0,
-          .grads_staged = kept.grads_staged > 0.0};
+      plan::state_knobs(stage), plan::Elements{double(trained.count), double(frozen.count)});
+  const int shard = plan::shard_place(stage, context.place.dp_rank).shard;
+  const auto kept_range = [&](Range all, bool is_sharded) {
+    const std::int64_t count = all.count / stage.shard_ranks();
+    return is_sharded ? Range{all.first + shard * count, count} : all;
+  };
+  const bool sharded_weights = context.sharded.weights, staged = kept.weights_staged > 0.0;
+  const Range updated = kept_range(trained, context.sharded.optimizer);
+  BlockState state{.whole = whole,
+                   .trained = trained,
+                   .frozen = frozen,
+                   .shard = updated,
+                   .partial_elements = layout.partial_elements,
+                   .weights = {},
+                   .grads = {},
+                   .moments = {},
+                   .weights_staged = staged,
+                   .grads_staged = trained.count > 0 && kept.grads_staged > 0.0};
+  const auto keep_weights = [&](const char* name, Range all, double on_host) {
+    if (all.count > 0)
+      state.weights.push_back(
+          keep(build, block, Content::weights, name, kept_range(all, sharded_weights), on_host));
+  };
+  if (staged) {
+    keep_weights("weights", trained, kept.host_weights.trained);
+    keep_weights("frozen_weights", frozen, kept.host_weights.frozen);
+  } else {
+    keep_weights("weights", whole, 0.0);
+  }
+  state.grads = keep(build, block, Content::grads, "grads",
+                     kept_range(trained, context.sharded.grads), kept.host_grads);
+  state.moments = keep(build, block, Content::optimizer, "moments", updated,
+                       kept.offloaded_optimizer, kept.disk_optimizer);
+  return state;
 }
 
 }  // namespace
@@ -68,7 +83,8 @@ PersistentBuffers::PersistentBuffers(const Context& context, ProgramBuilder& bui
     };
     tied_weights =
         tied("tied.weights", Content::weights, model::weight_bytes(context.model.precision));
-    if (context.trains_block(0)) tied_grads = tied("tied.grads", Content::grads, model::grad_bytes);
+    if (context.model.trains_table())
+      tied_grads = tied("tied.grads", Content::grads, model::grad_bytes);
   }
 
   const auto rest = [&](const char* name, Content content, std::int64_t bytes) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <vector>
 
 #include "program_builder.hpp"
 
@@ -21,9 +22,14 @@ struct TieredState {
 
 struct BlockState {
   Range whole;
-  Range shard;                    ///< what this rank updates: its part under ZeRO, else all
+  Range trained;                  ///< of it, the first elements
+  Range frozen;                   ///< ... the others
+  Range shard;                    ///< what this rank updates: its part under ZeRO, else `trained`
   std::int64_t partial_elements;  ///< leading ones, whose gradients are partial over tp
-  TieredState weights, grads, moments;
+  /// The whole block where kernels read it there; staged ones of what is trained, then of what is
+  /// frozen.
+  std::vector<TieredState> weights;
+  TieredState grads, moments;
   bool weights_staged;  ///< kernels work on a whole copy of the weights, assembled for a slot
   bool grads_staged;    ///< a backward writes a buffer of its own, which is added up afterwards
 };

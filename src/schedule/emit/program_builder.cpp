@@ -109,7 +109,7 @@ Part ProgramBuilder::elements(BufferId buffer, Range part) const {
 
 /// Numbers of an element of optimizer state lie apart, each beside those of the buffer's other
 /// elements: where the two buffers differ in size each number is a pair of its own.
-std::vector<Operand> ProgramBuilder::moves(std::initializer_list<Move> moves, bool adds) const {
+std::vector<Operand> ProgramBuilder::moves(const std::vector<Move>& moves, bool adds) const {
   std::vector<Operand> operands;
   const auto pair = [&](Part source, Part destination) {
     const int index = int(operands.size() / 2);

@@ -1,7 +1,6 @@
 /// @file Adds buffers and tasks to a Program, each whole in one call.
 #pragma once
 
-#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -75,7 +74,7 @@ class ProgramBuilder {
   Part elements(BufferId buffer, Range part) const;
   /// Pairs of source and destination.
   /// @param adds  to what is at the destination, or replaces it
-  std::vector<Operand> moves(std::initializer_list<Move> moves, bool adds = false) const;
+  std::vector<Operand> moves(const std::vector<Move>& moves, bool adds = false) const;
 
   Buffer buffer(BufferId id) const { return program_.buffer(id); }
   Program take() { return std::move(program_); }

@@ -115,8 +115,7 @@ class Gradients : Store {
   void drain(const Slot& slot);
   /// Copies to the host what is kept there and has settled, but for that of one slot.
   void copy_out(const Slot* but = nullptr);
-  /// Adds a part of the squared gradient norm to the totals; the first one also the loss.
-  void norm(const Slot& slot, std::optional<Part> part);
+  void finish(const Slot& last);  ///< sets the totals where no gradient has
 
  private:
   /// Gradients of a microbatch that are being reduced.
@@ -137,6 +136,8 @@ class Gradients : Store {
   bool reduce(const Slot& slot);
   void settle(int block);
   void store(const Unsettled& gradients);
+  /// Adds a part of the squared gradient norm to the totals; the first one also the loss.
+  void norm(const Slot& slot, std::optional<Part> part);
 
   TiedTable& tied_;
   // By block:

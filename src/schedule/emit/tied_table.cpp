@@ -3,7 +3,7 @@
 namespace brume::schedule {
 
 TiedTable::TiedTable(const Store& store) : Store(store) {
-  if (!context_.tied_across_stages() || !context_.trains_block(0)) return;
+  if (!context_.tied_across_stages() || !context_.model.trains_table()) return;
   const int vocab_size = context_.model.vocab_size;
   weight_messages_.add(plan::tied_weight_messages(context_.plan, vocab_size), context_.rank);
   grad_messages_.add(plan::tied_gradient_messages(context_.plan, vocab_size), context_.rank);

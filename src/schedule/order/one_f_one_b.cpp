@@ -34,25 +34,24 @@ std::vector<plan::Pass> passes(const plan::Plan& plan, int first, const Options&
   return all;
 }
 
-std::vector<Slot> one_f_one_b(const plan::Plan& plan, int first, int frozen_blocks,
+std::vector<Slot> one_f_one_b(const plan::Plan& plan, int first, const std::vector<bool>& trained,
                               const Options& options) {
   using Kind = Slot::Kind;
   std::vector<Slot> order;
+  const int lowest = int(std::ranges::find(trained, true) - trained.begin());
   const auto forward = [&](int m, const plan::BlockRange& blocks) {
     const bool updates = m == 0 && options.mode == Mode::train;
-    const int trained = std::max(blocks.first, frozen_blocks);  // the first block that is, if any
-    if (updates && trained == blocks.first)
+    if (updates && trained[std::size_t(blocks.first)])
       order.insert(order.empty() ? order.end() : order.end() - 1, {Kind::update, 0, blocks.first});
     for (int block = blocks.first; block <= blocks.last; ++block) {
-      if (updates && block < blocks.last && trained <= block + 1)
+      if (updates && block < blocks.last && trained[std::size_t(block) + 1])
         order.push_back({Kind::update, 0, block + 1});
       order.push_back({Kind::forward, m, block});
     }
   };
   const auto backward = [&](int m, const plan::BlockRange& blocks) {
     const int embedding = plan.zero_bubble ? 1 : 0;  // of two parts it has the second one
-    for (int block = blocks.last; block >= std::max({blocks.first, frozen_blocks, embedding});
-         --block)
+    for (int block = blocks.last; block >= std::max({blocks.first, lowest, embedding}); --block)
       order.push_back({Kind::backward, m, block});
   };
   const auto weights = [&](int stage, int m, const plan::BlockRange& blocks) {

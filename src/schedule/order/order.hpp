@@ -35,8 +35,9 @@ std::vector<plan::Pass> passes(const plan::Plan& plan, int first, const Options&
 /// the first microbatch, so what follows the update (all-gather, copies) has a block's time to
 /// finish.
 ///
-/// @param frozen_blocks  of the model, the first ones: they have forwards only
-std::vector<Slot> one_f_one_b(const plan::Plan& plan, int first, int frozen_blocks,
+/// @param trained  which blocks of the model are, at least in part: they have updates, and these
+///                 and those above the first of them have backwards
+std::vector<Slot> one_f_one_b(const plan::Plan& plan, int first, const std::vector<bool>& trained,
                               const Options& options);
 
 /// A stream that leaves with the slot that ends a pass, or comes for the one that begins it.
