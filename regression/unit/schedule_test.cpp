@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "base/error.hpp"
+#include "plan/rules.hpp"
 #include "planning_samples.hpp"
 #include "random_plan.hpp"
 #include "schedule/compile.hpp"
