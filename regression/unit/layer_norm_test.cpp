@@ -55,7 +55,8 @@ TEST(LayerNorm, ForwardEqualsItsTwin) {
     Case c(shape);
     const reference::LayerNorm expected = c.twin();
     EXPECT_LT(reference::relative_error(c.y.values(), expected.y), 1e-6);
-    EXPECT_LT(reference::relative_error(c.mean.values(), expected.mean), 1e-6);
+    // Terms of both signs: the sum is far smaller than what it was rounded at.
+    EXPECT_LT(reference::relative_error(c.mean.values(), expected.mean), 3e-6);
     EXPECT_LT(reference::relative_error(c.rstd.values(), expected.rstd), 1e-6);
     EXPECT_TRUE(c.y.gaps_untouched());
     Array again(shape.N, shape.C, shape.gap);
