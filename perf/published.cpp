@@ -99,6 +99,12 @@ int recomputed_layers(const std::string& recompute, int layers) {
   return recompute.starts_with("selective (every second") ? layers / 2 : 0;
 }
 
+/// Trainers keep outputs of norms and activations of what they do not recompute, unless they choose
+/// by operators.
+int stored_layers(const std::string& recompute, int not_recomputed) {
+  return recompute.starts_with("selective (per op") ? 0 : not_recomputed;
+}
+
 std::optional<Case> read(const json& entry) {
   const json &m = entry["model"], &l = entry["layout"], &h = entry["hardware"];
   const std::string family = word(m, "family");
@@ -147,8 +153,7 @@ std::optional<Case> read(const json& entry) {
                              .zero_level = dp > 1 ? int(l["zero"]) : 0,
                              .replicas = l.value("replicas", 1),
                              .ckpt_layers = recomputed,
-                             // None of them recomputes norms and activations selectively.
-                             .stored_layers = layers - recomputed});
+                             .stored_layers = stored_layers(c.recompute, layers - recomputed)});
     first += layers;
   }
   return c;
