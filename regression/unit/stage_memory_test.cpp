@@ -184,22 +184,33 @@ TEST(StageMemory, ComesCloseForSplitBackwards) {
   EXPECT_GE(near, 80 * compared / 100) << near << " of " << compared;
 }
 
+struct SmallCase {
+  plan::Plan plan;
+  model::Config model;
+};
+
+/// A plan of up to so many stages for a model of two to ten layers.
+SmallCase small_case(std::mt19937& random, int max_stages) {
+  const int num_layers = 2 + int(random() % 9);
+  plan::Plan plan =
+      samples::with_moved_state(random, samples::random_plan(random, num_layers, max_stages));
+  model::Config model = samples::small_model(num_layers, random() % 2 == 0);
+  model.hidden_size = 512;
+  model.num_heads = 8;
+  model.ffn_size = 2048;
+  model.seq_len = samples::pick<int>(random, {128, 512});
+  model.vocab_size = samples::pick<int>(random, {8192, 32000});
+  return {std::move(plan), std::move(model)};
+}
+
 // Of frozen layers a stage keeps weights only. A search prices plans of one stage so; of several
 // ones the formulas may count up to a few streams too many or too few where little is trained.
 TEST(StageMemory, ComesCloseForFrozenBlocks) {
   std::mt19937 random(5);
   Comparison one, several;
   for (int trial = 0; trial < 120; ++trial) {
-    const int num_layers = 2 + int(random() % 9);
-    const plan::Plan plan = samples::with_moved_state(
-        random, samples::random_plan(random, num_layers, trial % 3 == 0 ? 4 : 1));
-    model::Config model = samples::small_model(num_layers, random() % 2 == 0);
-    model.hidden_size = 512;
-    model.num_heads = 8;
-    model.ffn_size = 2048;
-    model.seq_len = samples::pick<int>(random, {128, 512});
-    model.vocab_size = samples::pick<int>(random, {8192, 32000});
-    model.frozen_blocks = 1 + int(random() % unsigned(num_layers + 1));
+    auto [plan, model] = small_case(random, trial % 3 == 0 ? 4 : 1);
+    model.frozen_blocks = 1 + int(random() % unsigned(model.num_layers + 1));
     const bool alone = plan.num_stages() == 1;
     compare_state(plan, model, alone ? one : several, alone ? 0.12 : 1.0);
   }
@@ -215,15 +226,7 @@ TEST(StageMemory, ComesCloseForFrozenParts) {
   Comparison all;
   constexpr const char* parts[] = {"weight", "norm", "mlp", "attention", "head.", "bias"};
   for (int trial = 0; trial < 60; ++trial) {
-    const int num_layers = 2 + int(random() % 9);
-    const plan::Plan plan = samples::with_moved_state(
-        random, samples::random_plan(random, num_layers, trial % 3 == 0 ? 4 : 1));
-    model::Config model = samples::small_model(num_layers, random() % 2 == 0);
-    model.hidden_size = 512;
-    model.num_heads = 8;
-    model.ffn_size = 2048;
-    model.seq_len = samples::pick<int>(random, {128, 512});
-    model.vocab_size = samples::pick<int>(random, {8192, 32000});
+    auto [plan, model] = small_case(random, trial % 3 == 0 ? 4 : 1);
     test::freeze(model, parts[trial % 6]);
     compare_state(plan, model, all, 0.12);
   }
