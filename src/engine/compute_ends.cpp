@@ -126,10 +126,11 @@ void ComputeOf<Storage>::head_backward(const Operands& o) const {
   const Matrix d_input = stream(o, Role::gradient);
   const Matrix d_logits = logits(o, d_input.extent(0));
   const Matrix normed = rows(o.data<Storage>(Role::workspace), d_input.extent_int(0), hidden_);
-  norm_again(o, "norm", normed);
-  if (d_table.data() != nullptr)
+  if (d_table.data() != nullptr) {
+    norm_again(o, "norm", normed);
     kernels::linear_backward_weight<Storage>(d_logits, normed, tied ? Write::accumulate : o.write(),
                                              d_table);
+  }
   kernels::linear_backward_input<Storage>(d_logits, head_table(o), Write::replace, normed);
   norm_backward(o, "norm", normed, ConstMatrix(), d_input);
 }
