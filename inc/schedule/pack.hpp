@@ -31,7 +31,8 @@ struct Parcel {
 
 /// Gives parcels that meet different bytes. First fit in several orders; then those at the top of
 /// the best one, and what they stand on, choose in other orders, until the end is within 0.5 % of
-/// the bytes that live at once or the effort is spent. Always the same for the same parcels.
+/// the bytes that live at once, or within 64 KiB, or the effort is spent. Always the same for the
+/// same parcels.
 ///
 /// @param beside_bytes  what lives beside all of them, for the 0.5 %
 /// @param tight         false: only first fit

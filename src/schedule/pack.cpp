@@ -15,6 +15,7 @@ namespace {
 
 // Steps of a nanosecond or a few: the bounds on effort.
 constexpr std::int64_t most_skyline_steps = 60'000'000, most_climb_steps = 60'000'000;
+constexpr std::int64_t worth_bytes = 64 << 10;  ///< fewer are not worth any effort
 constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max();
 
 using Order = std::vector<int>;  ///< of parcels
@@ -71,7 +72,8 @@ Packer::Packer(std::span<const Parcel> parcels, std::int64_t beside_bytes, const
     crowd_.push_back(
         *std::max_element(live.begin() + p.first_task, live.begin() + p.last_task + 1));
   const std::int64_t live_bytes = *std::ranges::max_element(live);
-  good_end_ = live_bytes + std::int64_t(0.005 * double(live_bytes + beside_bytes));
+  good_end_ =
+      live_bytes + std::max(worth_bytes, std::int64_t(0.005 * double(live_bytes + beside_bytes)));
   find_neighbours();
 }
 
