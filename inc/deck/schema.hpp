@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -77,9 +78,19 @@ struct KeyText {
 };
 
 namespace detail {
-using Value =
-    std::variant<bool*, int*, std::int64_t*, double*, std::string*, std::vector<int>*,
-                 std::vector<std::int64_t>*, std::vector<double>*, std::vector<std::string>*>;
+/// A member that is an enumeration: the number of a word, and how to set it.
+struct Choice {
+  std::shared_ptr<const std::vector<std::string>> words;
+  std::size_t number;
+  std::function<void(std::size_t)> set;
+
+  const std::string& word() const { return words->at(number); }
+  const Choice& operator*() const { return *this; }  ///< as the pointers beside it
+  bool operator==(const Choice& other) const { return words == other.words; }  ///< of one key
+};
+using Value = std::variant<bool*, int*, std::int64_t*, double*, std::string*, std::vector<int>*,
+                           std::vector<std::int64_t>*, std::vector<double>*,
+                           std::vector<std::string>*, Choice>;
 /// A schema without its type: what the sources work on.
 struct Fields {
   struct Field {
@@ -110,6 +121,19 @@ class Schema {
     fields_->fields.push_back(
         {.name = std::move(name), .key = std::move(key), .value = [member](void* object) {
            return detail::Value(&(static_cast<T*>(object)->*member));
+         }});
+    return *this;
+  }
+
+  /// A word bound to an enumeration, whose values are the numbers of the key's choices.
+  template <typename E>
+  requires std::is_enum_v<E> Schema& key(std::string name, E T::*member, Key key) {
+    const auto words = std::make_shared<const std::vector<std::string>>(key.choices);
+    fields_->fields.push_back(
+        {.name = std::move(name), .key = std::move(key), .value = [member, words](void* object) {
+           E& value = static_cast<T*>(object)->*member;
+           return detail::Value(detail::Choice{
+               words, std::size_t(value), [&value](std::size_t number) { value = E(number); }});
          }});
     return *this;
   }

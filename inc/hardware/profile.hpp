@@ -30,9 +30,22 @@ struct EfficiencyRow {
   double size = 0.0;  ///< 0: any
 };
 
-/// One measured collective or message: `all_reduce`, `reduce_scatter`, `all_gather` or `send`.
+/// Collectives, in the order in which they stand in for each other, and a message.
+enum class LinkKind { all_gather, reduce_scatter, all_reduce, send };
+inline constexpr std::array all_links = {LinkKind::all_gather, LinkKind::reduce_scatter,
+                                         LinkKind::all_reduce, LinkKind::send};
+const char* name(LinkKind kind);
+
+/// Host to device, device to host, disk to host, host to disk.
+enum class CopyKind { copy_in, copy_out, disk_read, disk_write };
+inline constexpr std::array all_copies = {CopyKind::copy_in, CopyKind::copy_out,
+                                          CopyKind::disk_read, CopyKind::disk_write};
+const char* name(CopyKind kind);
+inline bool is_of_disk(CopyKind kind) { return kind >= CopyKind::disk_read; }
+
+/// One measured collective or message.
 struct LinkRow {
-  std::string kind;
+  LinkKind kind = LinkKind::send;
   int nodes = 1;           ///< nodes the group spans
   int ranks_per_node = 1;  ///< ranks of the group on each
   std::int64_t bytes = 0;  ///< of the whole buffer
@@ -46,10 +59,9 @@ struct WaitRow {
   double share = 0.0;
 };
 
-/// One measured copy, all ranks of a node at once; `copy_in` host to device, `copy_out` device to
-/// host, `disk_read` disk to host, `disk_write` host to disk.
+/// One measured copy, all ranks of a node at once.
 struct CopyRow {
-  std::string kind;
+  CopyKind kind = CopyKind::copy_in;
   std::int64_t bytes = 0;
   double time_s = 0.0;
 };
@@ -60,7 +72,7 @@ struct CopyRow {
 /// all-gather moves gib (q - 1) / q, reduce-scatter takes 1.1 and all-reduce 2.1 times as long; a
 /// message, between the two ranks of a group, moves gib.
 struct TransferRow {
-  std::string kind;
+  std::string kind;  ///< `collective`, or the name of a Copy
   int nodes = 1;
   int ranks_per_node = 1;
   double gib_per_s = 1.0;
@@ -207,7 +219,7 @@ Time operator_time(const Profile& profile, const std::string& kind,
 ///
 /// @source  NCCL's own model of its algorithms (src/graph/tuning.cc)
 /// @throws Error(input) when a group of several ranks finds no link at all
-double link_time(const Profile& profile, const std::string& kind, int nodes, int ranks_per_node,
+double link_time(const Profile& profile, LinkKind kind, int nodes, int ranks_per_node,
                  double bytes);
 
 /// What ranks that meet after each computation add to its time, as a share: by the row whose number
@@ -217,7 +229,7 @@ double wait_share(const Profile& profile, int ranks);
 /// A line for each kind of link that a profile with links lacks: whose times are taken instead.
 std::vector<std::string> stand_ins(const Profile& profile);
 
-double copy_time(const Profile& profile, const std::string& kind, double bytes);
+double copy_time(const Profile& profile, CopyKind kind, double bytes);
 
 const deck::Schema<Profile>& profile_schema();
 /// @throws Error(input) when a list of the profile has another length than it must have

@@ -96,20 +96,21 @@ TEST(Profiler, AdamWIsMeasuredUpToTheLargestBlock) {
 
 TEST(Profiler, EveryKindOfLinkIsMeasuredAtSeveralSizes) {
   const std::int64_t block_bytes = 4 * model::layout(model::blocks(tiny)[1], 1, 0, 1).elements;
-  std::map<std::string, std::vector<hardware::LinkRow>> kinds;
+  std::map<hardware::LinkKind, std::vector<hardware::LinkRow>> kinds;
   for (const hardware::LinkRow& row : profile().links) {
     EXPECT_EQ(row.nodes, 1);
     EXPECT_EQ(row.ranks_per_node, 2);
-    EXPECT_TRUE(is_time(row.time_s)) << row.kind << ' ' << row.bytes;
+    EXPECT_TRUE(is_time(row.time_s)) << name(row.kind) << ' ' << row.bytes;
     kinds[row.kind].push_back(row);
   }
   EXPECT_EQ(kinds.size(), 4u);
-  for (const char* kind : {"all_reduce", "reduce_scatter", "all_gather"}) {
-    EXPECT_EQ(kinds[kind].size(), 5u) << kind;
-    EXPECT_EQ(kinds[kind].back().bytes, block_bytes) << kind;
+  for (const auto kind : {hardware::LinkKind::all_reduce, hardware::LinkKind::reduce_scatter,
+                          hardware::LinkKind::all_gather}) {
+    EXPECT_EQ(kinds[kind].size(), 5u) << name(kind);
+    EXPECT_EQ(kinds[kind].back().bytes, block_bytes) << name(kind);
   }
-  EXPECT_EQ(kinds["send"].size(), 4u);
-  EXPECT_EQ(kinds["send"].back().bytes, 8 * 32 * 64 * 4);  // b T C floats
+  EXPECT_EQ(kinds[hardware::LinkKind::send].size(), 4u);
+  EXPECT_EQ(kinds[hardware::LinkKind::send].back().bytes, 8 * 32 * 64 * 4);  // b T C floats
 }
 
 TEST(Profiler, WaitsAreMeasuredForEveryGroupOfANode) {
@@ -123,8 +124,8 @@ TEST(Profiler, WaitsAreMeasuredForEveryGroupOfANode) {
 TEST(Profiler, CopiesAreMeasuredBothWays) {
   std::map<std::string, int> kinds;
   for (const hardware::CopyRow& row : profile().copies) {
-    EXPECT_TRUE(is_time(row.time_s)) << row.kind << ' ' << row.bytes;
-    ++kinds[row.kind];
+    EXPECT_TRUE(is_time(row.time_s)) << name(row.kind) << ' ' << row.bytes;
+    ++kinds[name(row.kind)];
   }
   EXPECT_EQ(kinds, (std::map<std::string, int>{
                        {"copy_in", 4}, {"copy_out", 4}, {"disk_read", 3}, {"disk_write", 3}}));

@@ -13,12 +13,14 @@ namespace {
 hardware::Profile profile(const model::Config& model) {
   hardware::Profile profile = samples::round_profile(4);
   profile.task_overhead_s = 0.0;
-  std::erase_if(profile.links, [](const hardware::LinkRow& row) { return row.kind == "send"; });
+  std::erase_if(profile.links,
+                [](const hardware::LinkRow& row) { return row.kind == hardware::LinkKind::send; });
   const std::int64_t sequence_bytes = 4 * std::int64_t{model.seq_len} * model.hidden_size;
   for (std::int64_t sequences : {0, 1, 1024}) {
     const double time_s = 1e-3 * double(1 + sequences);
-    profile.links.push_back({"send", 1, 2, sequences * sequence_bytes, time_s});
-    profile.links.push_back({"send", 2, 1, sequences * sequence_bytes, 10.0 * time_s});
+    profile.links.push_back({hardware::LinkKind::send, 1, 2, sequences * sequence_bytes, time_s});
+    profile.links.push_back(
+        {hardware::LinkKind::send, 2, 1, sequences * sequence_bytes, 10.0 * time_s});
   }
   return profile;
 }

@@ -147,10 +147,12 @@ TEST(MistMachine, BecomesTransfers) {
   set_machine(profile, some_machine(), "here");
   EXPECT_EQ(profile.transfers.size(), 3u);  // what nobody measured stays out
   const double gib = 1024.0 * 1024.0 * 1024.0;
-  EXPECT_DOUBLE_EQ(hardware::link_time(profile, "all_reduce", 1, 2, gib), 2.1 * (1.0 / 6 + 1e-4));
-  EXPECT_DOUBLE_EQ(hardware::link_time(profile, "send", 1, 2, gib), 1.0 / 3 + 1e-4);
-  EXPECT_EQ(hardware::link_time(profile, "all_gather", 1, 1, gib), 0.0);
-  EXPECT_DOUBLE_EQ(hardware::copy_time(profile, "copy_out", gib), 1.0 / 9 + 2e-3);
+  EXPECT_DOUBLE_EQ(hardware::link_time(profile, hardware::LinkKind::all_reduce, 1, 2, gib),
+                   2.1 * (1.0 / 6 + 1e-4));
+  EXPECT_DOUBLE_EQ(hardware::link_time(profile, hardware::LinkKind::send, 1, 2, gib),
+                   1.0 / 3 + 1e-4);
+  EXPECT_EQ(hardware::link_time(profile, hardware::LinkKind::all_gather, 1, 1, gib), 0.0);
+  EXPECT_DOUBLE_EQ(hardware::copy_time(profile, hardware::CopyKind::copy_out, gib), 1.0 / 9 + 2e-3);
   EXPECT_EQ(profile.interference_model().added[0][1], 0.5);
   EXPECT_EQ(profile.interference_model().added[3][2], 0.25);
 }

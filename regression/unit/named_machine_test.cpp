@@ -26,46 +26,48 @@ Profile networked() {
 constexpr double gib = bytes_per_gib;
 
 TEST(Networks, ARingHopsFromRankToRank) {
-  EXPECT_NEAR(link_time(networked(), "all_gather", 1, 4, gib), 1e-5 + 3e-6 + 0.75 / 100, 1e-12);
-  EXPECT_NEAR(link_time(networked(), "all_reduce", 1, 4, gib), 1e-5 + 6e-6 + 1.5 / 100, 1e-12);
-  EXPECT_EQ(link_time(networked(), "all_gather", 1, 1, gib), 0.0);
+  EXPECT_NEAR(link_time(networked(), LinkKind::all_gather, 1, 4, gib), 1e-5 + 3e-6 + 0.75 / 100,
+              1e-12);
+  EXPECT_NEAR(link_time(networked(), LinkKind::all_reduce, 1, 4, gib), 1e-5 + 6e-6 + 1.5 / 100,
+              1e-12);
+  EXPECT_EQ(link_time(networked(), LinkKind::all_gather, 1, 1, gib), 0.0);
 }
 
 // Over 3 nodes of 4 ranks each: 9 hops within nodes, 2 between.
 TEST(Networks, LatencyGrowsWithRanksAndNodes) {
-  EXPECT_NEAR(link_time(networked(), "all_gather", 3, 4, 12.0), 2e-5 + 9e-6 + 2e-5, 1e-9);
-  EXPECT_GT(link_time(networked(), "all_gather", 128, 4, 1e6),
-            10 * link_time(networked(), "all_gather", 2, 4, 1e6));
+  EXPECT_NEAR(link_time(networked(), LinkKind::all_gather, 3, 4, 12.0), 2e-5 + 9e-6 + 2e-5, 1e-9);
+  EXPECT_GT(link_time(networked(), LinkKind::all_gather, 128, 4, 1e6),
+            10 * link_time(networked(), LinkKind::all_gather, 2, 4, 1e6));
 }
 
 // 64 nodes: a ring has 126 hops between nodes each round, a tree 6.
 TEST(Networks, AnAllReduceTakesTheCheaperOfRingAndTree) {
-  EXPECT_NEAR(link_time(networked(), "all_reduce", 64, 1, 64.0), 2e-5 + 2 * 6e-5, 1e-7);
+  EXPECT_NEAR(link_time(networked(), LinkKind::all_reduce, 64, 1, 64.0), 2e-5 + 2 * 6e-5, 1e-7);
   const double large = 64 * gib, ring_s = 2 * 63.0 / 64 * 64 / 10;
-  EXPECT_NEAR(link_time(networked(), "all_reduce", 64, 1, large), ring_s, 0.01 * ring_s);
+  EXPECT_NEAR(link_time(networked(), LinkKind::all_reduce, 64, 1, large), ring_s, 0.01 * ring_s);
 }
 
 // One rank of each node has a quarter of the node's rate, as the groups of the others have.
 TEST(Networks, GroupsShareTheirNodesNetwork) {
-  EXPECT_NEAR(link_time(networked(), "send", 2, 1, gib), 3e-5 + 1.0 / 10, 1e-12);
-  EXPECT_NEAR(link_time(networked(), "all_gather", 2, 1, gib), 3e-5 + 0.5 / 10, 1e-12);
-  EXPECT_NEAR(link_time(networked(), "all_gather", 2, 4, gib), 2e-5 + 6e-6 + 1e-5 + 7.0 / 8 / 40,
-              1e-12);
+  EXPECT_NEAR(link_time(networked(), LinkKind::send, 2, 1, gib), 3e-5 + 1.0 / 10, 1e-12);
+  EXPECT_NEAR(link_time(networked(), LinkKind::all_gather, 2, 1, gib), 3e-5 + 0.5 / 10, 1e-12);
+  EXPECT_NEAR(link_time(networked(), LinkKind::all_gather, 2, 4, gib),
+              2e-5 + 6e-6 + 1e-5 + 7.0 / 8 / 40, 1e-12);
 }
 
 TEST(Networks, AMeshOfPeersHasItsRateOnlyTogether) {
   Profile profile = networked();
   profile.networks[0].peer_gib_per_s = 30;
-  EXPECT_NEAR(link_time(profile, "all_gather", 1, 2, gib), 1e-5 + 1e-6 + 0.5 / 30, 1e-12);
-  EXPECT_NEAR(link_time(profile, "all_gather", 1, 4, gib), 1e-5 + 3e-6 + 0.75 / 90, 1e-12);
+  EXPECT_NEAR(link_time(profile, LinkKind::all_gather, 1, 2, gib), 1e-5 + 1e-6 + 0.5 / 30, 1e-12);
+  EXPECT_NEAR(link_time(profile, LinkKind::all_gather, 1, 4, gib), 1e-5 + 3e-6 + 0.75 / 90, 1e-12);
 }
 
 TEST(Networks, AMissingOneIsSaid) {
   Profile profile = networked();
   profile.networks.pop_back();
-  EXPECT_GT(link_time(profile, "all_gather", 1, 4, gib), 0.0);
+  EXPECT_GT(link_time(profile, LinkKind::all_gather, 1, 4, gib), 0.0);
   try {
-    link_time(profile, "all_gather", 2, 4, gib);
+    link_time(profile, LinkKind::all_gather, 2, 4, gib);
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.failure(), Failure::input);
@@ -78,9 +80,9 @@ TEST(Lines, LatencyGrowsBeyondWhatWasMeasured) {
   Profile profile;
   profile.transfers = {{"collective", 2, 4, 1.0, 3e-3}};
   const double bytes = 1e-3;  // nothing to speak of
-  EXPECT_NEAR(link_time(profile, "all_gather", 2, 4, bytes), 3e-3, 1e-9);
-  EXPECT_NEAR(link_time(profile, "all_gather", 2, 2, bytes), 3e-3, 1e-9);
-  EXPECT_NEAR(link_time(profile, "all_gather", 64, 4, bytes), 8e-3, 1e-9);
+  EXPECT_NEAR(link_time(profile, LinkKind::all_gather, 2, 4, bytes), 3e-3, 1e-9);
+  EXPECT_NEAR(link_time(profile, LinkKind::all_gather, 2, 2, bytes), 3e-3, 1e-9);
+  EXPECT_NEAR(link_time(profile, LinkKind::all_gather, 64, 4, bytes), 8e-3, 1e-9);
 }
 
 // 1e12 FLOP/s: a product of 1024^3 at 0.5 of it, one of 2048^3 at 0.9.
@@ -168,11 +170,11 @@ TEST(ShippedMachines, AreComplete) {
     EXPECT_EQ(profile.key.ranks_per_node, keys.devices_per_node);
     EXPECT_EQ(profile.error, keys.error);
     EXPECT_FALSE(profile.origins.rates.empty());
-    for (const char* kind : {"all_gather", "reduce_scatter", "all_reduce", "send"}) {
+    for (const LinkKind kind : all_links) {
       EXPECT_GT(link_time(profile, kind, 1, 2, 1e6), 0.0);
       EXPECT_GT(link_time(profile, kind, 4, keys.devices_per_node, 1e6), 0.0);
     }
-    EXPECT_GT(copy_time(profile, "copy_in", 1e6), 0.0);
+    EXPECT_GT(copy_time(profile, CopyKind::copy_in, 1e6), 0.0);
     const std::int64_t dims[] = {2048, 4096, 4096};
     const double flops = 2.0 * 2048 * 4096 * 4096;
     const double reached =
@@ -186,9 +188,9 @@ TEST(ShippedMachines, TakeAnotherNetworkByName) {
   deck::GroupKeys group;
   group.machine = "dgx-a100-80";
   group.devices_per_node = 8;
-  const double own_s = link_time(machine_profile(group), "all_gather", 4, 8, 1e9);
+  const double own_s = link_time(machine_profile(group), LinkKind::all_gather, 4, 8, 1e9);
   group.network = "4x100g";
-  EXPECT_NEAR(link_time(machine_profile(group), "all_gather", 4, 8, 1e9) / own_s, 4.0, 0.1);
+  EXPECT_NEAR(link_time(machine_profile(group), LinkKind::all_gather, 4, 8, 1e9) / own_s, 4.0, 0.1);
   group.network = "nvlink3";
   EXPECT_THROW(machine_profile(group), Error);  // it joins devices, not nodes
   group = {};
@@ -213,7 +215,7 @@ TEST(ShippedMachines, AllNetworksAreReadable) {
     deck::GroupKeys group;
     group.machine = path;
     group.devices_per_node = 8;
-    EXPECT_GT(link_time(machine_profile(group), "all_reduce", 2, 8, 1e6), 0.0);
+    EXPECT_GT(link_time(machine_profile(group), LinkKind::all_reduce, 2, 8, 1e6), 0.0);
   }
   fs::remove(path);
 }

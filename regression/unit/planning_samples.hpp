@@ -46,15 +46,15 @@ inline hardware::Profile round_profile(int ranks_per_node = 8) {
   profile.flops_per_s = 1e10;
   profile.bytes_per_s = 1e10;
   profile.task_overhead_s = 1e-6;
-  for (const char* kind : {"all_reduce", "reduce_scatter", "all_gather", "send"})
+  for (const hardware::LinkKind kind : hardware::all_links)
     for (std::int64_t bytes : {1000, 1000000})
       profile.links.push_back({kind, 1, 2, bytes, 5e-6 + double(bytes) / 4e9});
-  for (const char* kind : {"copy_in", "copy_out"})
+  for (const auto kind : {hardware::CopyKind::copy_in, hardware::CopyKind::copy_out})
     for (std::int64_t bytes : {1000, 1000000})
       profile.copies.push_back({kind, bytes, 2e-6 + double(bytes) / 5e9});
   for (std::int64_t bytes : {1000, 1000000}) {
-    profile.copies.push_back({"disk_read", bytes, 2e-5 + double(bytes) / 2e9});
-    profile.copies.push_back({"disk_write", bytes, 2e-5 + double(bytes) / 1.2e9});
+    profile.copies.push_back({hardware::CopyKind::disk_read, bytes, 2e-5 + double(bytes) / 2e9});
+    profile.copies.push_back({hardware::CopyKind::disk_write, bytes, 2e-5 + double(bytes) / 1.2e9});
   }
   profile.waits = {{2, 0.02}, {4, 0.03}};
   profile.interference = {0.0, 0.1, 0.05, 0.05, 0.2, 0.0, 0.1, 0.1,

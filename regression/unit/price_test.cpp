@@ -43,7 +43,7 @@ TEST(Price, AMessageIsPricedByWhereItsEndsAre) {
   EXPECT_EQ(ends(plan, profile, 0, 1), (Ends{0, 0, false}));
   EXPECT_EQ(ends(plan, profile, 2, 1), (Ends{0, 0, true}));
   EXPECT_EQ(send_s(hardware::Machine(profile), Ends{0, 0, true}, 1e6),
-            hardware::link_time(profile, "send", 2, 1, 1e6));
+            hardware::link_time(profile, hardware::LinkKind::send, 2, 1, 1e6));
 }
 
 TEST(Price, AMessageBetweenGroupsTakesTheirLink) {

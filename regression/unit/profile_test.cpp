@@ -25,13 +25,13 @@ Profile sample() {
                        {"matmul", {300, 64, 32}, 2e-3, 6e-3},
                        {"attention", {2, 64, 4, 16}, 4e-3, 1e-2},
                        {"embedding", {64, 32, 500}, 1e-4, 2e-4}};
-  profile.links = {{"all_reduce", 1, 2, 1000, 1e-4},
-                   {"all_reduce", 1, 2, 3000, 2e-4},
-                   {"all_reduce", 1, 2, 5000, 4e-4},
-                   {"send", 1, 2, 1000, 5e-5},
-                   {"all_reduce", 2, 1, 1000, 9e-4}};
+  profile.links = {{LinkKind::all_reduce, 1, 2, 1000, 1e-4},
+                   {LinkKind::all_reduce, 1, 2, 3000, 2e-4},
+                   {LinkKind::all_reduce, 1, 2, 5000, 4e-4},
+                   {LinkKind::send, 1, 2, 1000, 5e-5},
+                   {LinkKind::all_reduce, 2, 1, 1000, 9e-4}};
   profile.waits = {{2, 0.03}, {8, 0.05}};
-  profile.copies = {{"copy_in", 1000, 1e-5}, {"copy_in", 2000, 1.5e-5}};
+  profile.copies = {{CopyKind::copy_in, 1000, 1e-5}, {CopyKind::copy_in, 2000, 1.5e-5}};
   profile.interference[1] = 0.1 + 0.2;
   return profile;
 }
@@ -120,23 +120,25 @@ TEST(OperatorTime, AKindWithoutRowsTakesTheRoofline) {
 }
 
 TEST(LinkTime, LinearBetweenConstantBelowSlopeAbove) {
-  EXPECT_NEAR(link_time(sample(), "all_reduce", 1, 2, 10), 1e-4, 1e-15);
-  EXPECT_NEAR(link_time(sample(), "all_reduce", 1, 2, 1000), 1e-4, 1e-15);
-  EXPECT_NEAR(link_time(sample(), "all_reduce", 1, 2, 2000), 1.5e-4, 1e-15);
-  EXPECT_NEAR(link_time(sample(), "all_reduce", 1, 2, 3000), 2e-4, 1e-15);
-  EXPECT_NEAR(link_time(sample(), "all_reduce", 1, 2, 9000), 8e-4, 1e-15);
+  EXPECT_NEAR(link_time(sample(), LinkKind::all_reduce, 1, 2, 10), 1e-4, 1e-15);
+  EXPECT_NEAR(link_time(sample(), LinkKind::all_reduce, 1, 2, 1000), 1e-4, 1e-15);
+  EXPECT_NEAR(link_time(sample(), LinkKind::all_reduce, 1, 2, 2000), 1.5e-4, 1e-15);
+  EXPECT_NEAR(link_time(sample(), LinkKind::all_reduce, 1, 2, 3000), 2e-4, 1e-15);
+  EXPECT_NEAR(link_time(sample(), LinkKind::all_reduce, 1, 2, 9000), 8e-4, 1e-15);
 }
 
-TEST(LinkTime, AGroupOfOneIsFree) { EXPECT_EQ(link_time(Profile{}, "all_reduce", 1, 1, 1e9), 0.0); }
+TEST(LinkTime, AGroupOfOneIsFree) {
+  EXPECT_EQ(link_time(Profile{}, LinkKind::all_reduce, 1, 1, 1e9), 0.0);
+}
 
 // A ring of 4 carries 3/4 of the buffer per link, one of 2 carries 1/2.
 TEST(LinkTime, OtherGroupsFollowTheRing) {
-  EXPECT_NEAR(link_time(sample(), "all_reduce", 1, 4, 1000), 1e-4 * 0.75 / 0.5, 1e-15);
-  EXPECT_NEAR(link_time(sample(), "all_reduce", 2, 2, 1000), 9e-4 * 0.75 / 0.5, 1e-15);
+  EXPECT_NEAR(link_time(sample(), LinkKind::all_reduce, 1, 4, 1000), 1e-4 * 0.75 / 0.5, 1e-15);
+  EXPECT_NEAR(link_time(sample(), LinkKind::all_reduce, 2, 2, 1000), 9e-4 * 0.75 / 0.5, 1e-15);
 }
 
 /// Only links of one kind: 1 us + 1 ns a byte in groups of 4.
-Profile only(const std::string& kind) {
+Profile only(LinkKind kind) {
   Profile profile;
   profile.links = {{kind, 1, 4, 1000, 2e-6}, {kind, 1, 4, 9000, 10e-6}};
   return profile;
@@ -144,24 +146,29 @@ Profile only(const std::string& kind) {
 
 // In a ring of 4, an all-gather of 4000 bytes carries 3 x 1000 bytes over each link.
 TEST(LinkTime, CollectivesStandInForEachOther) {
-  EXPECT_NEAR(link_time(only("all_gather"), "all_gather", 1, 4, 4000), 5e-6, 1e-15);
-  EXPECT_NEAR(link_time(only("all_gather"), "all_reduce", 1, 4, 4000), 10e-6, 1e-15);
-  EXPECT_NEAR(link_time(only("all_gather"), "reduce_scatter", 1, 4, 4000), 5e-6, 1e-15);
-  EXPECT_NEAR(link_time(only("all_reduce"), "all_gather", 1, 4, 4000), 2.5e-6, 1e-15);
-  EXPECT_NEAR(link_time(only("all_reduce"), "reduce_scatter", 1, 4, 4000), 2.5e-6, 1e-15);
+  EXPECT_NEAR(link_time(only(LinkKind::all_gather), LinkKind::all_gather, 1, 4, 4000), 5e-6, 1e-15);
+  EXPECT_NEAR(link_time(only(LinkKind::all_gather), LinkKind::all_reduce, 1, 4, 4000), 10e-6,
+              1e-15);
+  EXPECT_NEAR(link_time(only(LinkKind::all_gather), LinkKind::reduce_scatter, 1, 4, 4000), 5e-6,
+              1e-15);
+  EXPECT_NEAR(link_time(only(LinkKind::all_reduce), LinkKind::all_gather, 1, 4, 4000), 2.5e-6,
+              1e-15);
+  EXPECT_NEAR(link_time(only(LinkKind::all_reduce), LinkKind::reduce_scatter, 1, 4, 4000), 2.5e-6,
+              1e-15);
 }
 
 TEST(LinkTime, AMessageStandsInForARing) {
-  EXPECT_NEAR(link_time(only("send"), "all_gather", 1, 4, 8000), 3 * 3e-6, 1e-15);
-  EXPECT_NEAR(link_time(only("send"), "all_reduce", 1, 4, 8000), 6 * 3e-6, 1e-15);
+  EXPECT_NEAR(link_time(only(LinkKind::send), LinkKind::all_gather, 1, 4, 8000), 3 * 3e-6, 1e-15);
+  EXPECT_NEAR(link_time(only(LinkKind::send), LinkKind::all_reduce, 1, 4, 8000), 6 * 3e-6, 1e-15);
 }
 
 // Two ranks gather 2 x 1000 bytes by a message of 1000 each; measured were 4 ranks, whose links
 // carry 3/4 of the buffer instead of 1/2.
 TEST(LinkTime, ARingStandsInForAMessage) {
   const double gather_s = 3e-6 * 0.5 / 0.75;
-  EXPECT_NEAR(link_time(only("all_gather"), "send", 1, 2, 1000), gather_s, 1e-15);
-  EXPECT_NEAR(link_time(only("all_reduce"), "send", 1, 2, 1000), gather_s / 2, 1e-15);
+  EXPECT_NEAR(link_time(only(LinkKind::all_gather), LinkKind::send, 1, 2, 1000), gather_s, 1e-15);
+  EXPECT_NEAR(link_time(only(LinkKind::all_reduce), LinkKind::send, 1, 2, 1000), gather_s / 2,
+              1e-15);
 }
 
 TEST(LinkTime, StandInsAreSaid) {
@@ -171,8 +178,8 @@ TEST(LinkTime, StandInsAreSaid) {
       "no 'reduce_scatter' was measured: 1 x all_gather stands in for it",
       "no 'all_reduce' was measured: 2 x all_gather stands in for it",
       "no 'send' was measured: all_gather that carries as much stands in for it"};
-  EXPECT_EQ(stand_ins(only("all_gather")), expected);
-  EXPECT_EQ(stand_ins(only("send")).front(),
+  EXPECT_EQ(stand_ins(only(LinkKind::all_gather)), expected);
+  EXPECT_EQ(stand_ins(only(LinkKind::send)).front(),
             "no 'all_gather' was measured: a ring of sends stands in for it");
 }
 
@@ -180,7 +187,7 @@ TEST(LinkTime, WithoutAnyLinkAGroupIsAnError) {
   Profile profile = sample();
   profile.links.clear();
   try {
-    link_time(profile, "all_gather", 1, 2, 1000);
+    link_time(profile, LinkKind::all_gather, 1, 2, 1000);
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.failure(), Failure::input);
@@ -188,12 +195,12 @@ TEST(LinkTime, WithoutAnyLinkAGroupIsAnError) {
     EXPECT_NE(said.find("profile 'a test' has no measured links"), std::string::npos) << said;
     EXPECT_NE(said.find("brume profile DECK -o FILE"), std::string::npos) << said;
   }
-  EXPECT_THROW(copy_time(sample(), "copy_out", 1000), Error);
+  EXPECT_THROW(copy_time(sample(), CopyKind::copy_out, 1000), Error);
 }
 
 TEST(CopyTime, ReadsItsOwnCurve) {
-  EXPECT_NEAR(copy_time(sample(), "copy_in", 4000), 2.5e-5, 1e-15);
-  EXPECT_EQ(copy_time(sample(), "copy_out", 0), 0.0);
+  EXPECT_NEAR(copy_time(sample(), CopyKind::copy_in, 4000), 2.5e-5, 1e-15);
+  EXPECT_EQ(copy_time(sample(), CopyKind::copy_out, 0), 0.0);
 }
 
 TEST(ProfileFile, ComesBackExactly) {
@@ -281,7 +288,7 @@ deck::ClusterKeys two_groups() {
 Profile with_messages_of(double bytes_per_s) {
   Profile profile;
   for (std::int64_t bytes : {1000, 2000})
-    profile.links.push_back({"send", 2, 1, bytes, double(bytes) / bytes_per_s});
+    profile.links.push_back({LinkKind::send, 2, 1, bytes, double(bytes) / bytes_per_s});
   return profile;
 }
 

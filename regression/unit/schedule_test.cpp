@@ -267,7 +267,7 @@ TEST(Simulate, ARepresentativeWaitsForAllPartsOfAMessage) {
   const model::Config model = samples::small_model(4, false);
   hardware::Profile profile = samples::round_profile(8);
   for (hardware::LinkRow& row : profile.links)
-    if (row.kind == "send") row.time_s = 1e-2;
+    if (row.kind == hardware::LinkKind::send) row.time_s = 1e-2;
   for (const auto& [first_tp, last_tp] : {std::pair(4, 1), std::pair(1, 4), std::pair(2, 4)}) {
     plan::Plan plan = plan::equal_stages(model, 8, 2, {.microbatch = 1});
     plan.stages[0].tp = plan.stages[0].devices_per_node = first_tp;
@@ -446,8 +446,10 @@ TEST(Compile, InputsAreGatheredBesideTheSegmentBefore) {
 TEST(Simulate, MessagesArePricedByWhereRanksAre) {
   hardware::Profile profile;
   for (int nodes : {1, 2}) {
-    profile.links.push_back({"send", nodes, nodes == 1 ? 2 : 1, 1000, nodes == 1 ? 1.0 : 10.0});
-    profile.links.push_back({"all_reduce", nodes, nodes == 1 ? 4 : 2, 1000, 100.0 * nodes});
+    profile.links.push_back(
+        {hardware::LinkKind::send, nodes, nodes == 1 ? 2 : 1, 1000, nodes == 1 ? 1.0 : 10.0});
+    profile.links.push_back(
+        {hardware::LinkKind::all_reduce, nodes, nodes == 1 ? 4 : 2, 1000, 100.0 * nodes});
   }
   const plan::Plan plan = small_plan(2, 2, 1, 1);
   const auto seconds = [&](Operation operation, Group group) {
@@ -483,7 +485,7 @@ double of_a_microbatch(int run_ahead, double message) {
   profile.interference.assign(profile.interference.size(), 0.0);
   const auto simulated_s = [&](double message_s, int microbatches) {
     for (hardware::LinkRow& row : profile.links)
-      if (row.kind == "send") row.time_s = message_s;
+      if (row.kind == hardware::LinkKind::send) row.time_s = message_s;
     plan::Plan plan = plan::equal_stages(model, microbatches, 4, {.microbatch = 1});
     plan.run_ahead = run_ahead;
     return simulate(compile_all(plan, model), plan, model, profile).iteration_s;

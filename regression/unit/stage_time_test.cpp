@@ -90,10 +90,13 @@ TEST(StageTime, TensorParallelismPaysForItsStream) {
   plan::Plan plan = one_stage(2);
   const double alone_s = times(plan, model, profile).stable_s();
   plan.stages[0].tp = plan.stages[0].devices_per_node = 2;
-  const double both_s = hardware::link_time(profile, "reduce_scatter", 1, 2, 4.0 * 64 * 64) +
-                        hardware::link_time(profile, "all_gather", 1, 2, 4.0 * 64 * 64);
-  const double all_reduce_s = hardware::link_time(profile, "all_reduce", 1, 2, 4.0 * 64 * 64);
-  const double statistics_s = hardware::link_time(profile, "all_gather", 1, 2, 2 * 3 * 4.0 * 64);
+  const double both_s =
+      hardware::link_time(profile, hardware::LinkKind::reduce_scatter, 1, 2, 4.0 * 64 * 64) +
+      hardware::link_time(profile, hardware::LinkKind::all_gather, 1, 2, 4.0 * 64 * 64);
+  const double all_reduce_s =
+      hardware::link_time(profile, hardware::LinkKind::all_reduce, 1, 2, 4.0 * 64 * 64);
+  const double statistics_s =
+      hardware::link_time(profile, hardware::LinkKind::all_gather, 1, 2, 2 * 3 * 4.0 * 64);
   EXPECT_NEAR(times(plan, model, profile).stable_s() - alone_s,
               5 * (both_s + all_reduce_s) + statistics_s, 1e-12);
 }
@@ -132,7 +135,7 @@ TEST(StageTime, OnlyTheLastReductionIsExposed) {
   const double alone_s = times(plan, model, profile).delta_s();
   plan.stages[0].dp = plan.stages[0].devices_per_node = 2;
   const auto all_reduce_s = [&](double bytes) {
-    return hardware::link_time(profile, "all_reduce", 1, 2, bytes);
+    return hardware::link_time(profile, hardware::LinkKind::all_reduce, 1, 2, bytes);
   };
   const double all = double(elements(model, 0) + 2 * elements(model, 1) + elements(model, 3));
   const double norm_halved_s = 0.5 * 4.0 * all / profile.bytes_per_s;
@@ -154,7 +157,8 @@ TEST(StageTime, WeightsOnTheHostHideBehindComputation) {
 
   for (hardware::OperatorRow& row : profile.operators) row.forward_s = row.backward_s = 0.0;
   const auto copy_in_s = [&](std::size_t block) {
-    return hardware::copy_time(profile, "copy_in", 4.0 * double(elements(model, block)));
+    return hardware::copy_time(profile, hardware::CopyKind::copy_in,
+                               4.0 * double(elements(model, block)));
   };
   EXPECT_NEAR(times(plan, model, profile).stable_s(),
               4.0 * copy_in_s(1) + copy_in_s(3) + 2.0 * copy_in_s(0), 1e-12);
@@ -169,14 +173,15 @@ TEST(StageTime, ShardedStateIsExchangedInEachMicrobatch) {
   profile.bytes_per_s = 1e30;
   plan::Plan plan = one_stage(2);
   plan.stages[0].dp = plan.stages[0].devices_per_node = 2;
-  const auto exchange_s = [&](const char* kind, std::size_t block) {
+  const auto exchange_s = [&](hardware::LinkKind kind, std::size_t block) {
     return hardware::link_time(profile, kind, 1, 2, 4.0 * double(elements(model, block)));
   };
-  const double reductions_s = exchange_s("reduce_scatter", 0) +
-                              2.0 * exchange_s("reduce_scatter", 1) +
-                              exchange_s("reduce_scatter", 3);
-  const double gathers_s = 2.0 * exchange_s("all_gather", 0) + 4.0 * exchange_s("all_gather", 1) +
-                           exchange_s("all_gather", 3);
+  const double reductions_s = exchange_s(hardware::LinkKind::reduce_scatter, 0) +
+                              2.0 * exchange_s(hardware::LinkKind::reduce_scatter, 1) +
+                              exchange_s(hardware::LinkKind::reduce_scatter, 3);
+  const double gathers_s = 2.0 * exchange_s(hardware::LinkKind::all_gather, 0) +
+                           4.0 * exchange_s(hardware::LinkKind::all_gather, 1) +
+                           exchange_s(hardware::LinkKind::all_gather, 3);
   plan.stages[0].zero_level = 1;
   EXPECT_NEAR(times(plan, model, profile).stable_s(), 0.0, 1e-12);
   plan.stages[0].zero_level = 2;
@@ -192,7 +197,8 @@ TEST(StageTime, ReplicasMeetOnceAnIteration) {
   hardware::Profile profile = unit_profile(model);
   for (hardware::OperatorRow& row : profile.operators) row.forward_s = row.backward_s = 0.0;
   profile.bytes_per_s = 1e30;
-  for (const char* kind : {"all_reduce", "reduce_scatter", "all_gather"})  // ten times slower
+  for (const auto kind : {hardware::LinkKind::all_reduce, hardware::LinkKind::reduce_scatter,
+                          hardware::LinkKind::all_gather})  // ten times slower
     for (std::int64_t bytes : {1000, 1000000})
       for (const auto& [nodes, per_node] : {std::pair{2, 2}, std::pair{2, 1}})
         profile.links.push_back({kind, nodes, per_node, bytes,
@@ -202,13 +208,18 @@ TEST(StageTime, ReplicasMeetOnceAnIteration) {
   plan.stages[0].dp = 4;
   plan.stages[0].zero_level = 2;
   plan.stages[0].replicas = 2;
-  const auto moved_s = [&](const char* kind, int nodes, int per_node, double share, int block) {
+  const auto moved_s = [&](hardware::LinkKind kind, int nodes, int per_node, double share,
+                           int block) {
     const model::Layout layout = model::layout(model::blocks(model)[std::size_t(block)], 1, 0, 4);
     return hardware::link_time(profile, kind, nodes, per_node,
                                share * 4.0 * double(layout.elements));
   };
-  const auto scattered_s = [&](int block) { return moved_s("reduce_scatter", 1, 2, 1.0, block); };
-  const auto summed_s = [&](int block) { return moved_s("all_reduce", 2, 1, 0.5, block); };
+  const auto scattered_s = [&](int block) {
+    return moved_s(hardware::LinkKind::reduce_scatter, 1, 2, 1.0, block);
+  };
+  const auto summed_s = [&](int block) {
+    return moved_s(hardware::LinkKind::all_reduce, 2, 1, 0.5, block);
+  };
   const PassTimes time = times(plan, model, profile);
   EXPECT_NEAR(time.stable_s(), scattered_s(0) + 2.0 * scattered_s(1) + scattered_s(3), 1e-12);
   EXPECT_NEAR(time.last_s, 2.0 * summed_s(1) + summed_s(3), 1e-12);
@@ -284,7 +295,8 @@ TEST(StageTime, TheTailIsWhatTransfersTakeBeyondCompute) {
   for (hardware::OperatorRow& row : profile.operators) row.forward_s = row.backward_s = 0.0;
   profile.bytes_per_s = 1e30;
   EXPECT_NEAR(tail_s(),
-              hardware::link_time(profile, "all_reduce", 1, 2, 4.0 * double(elements(model, 1))),
+              hardware::link_time(profile, hardware::LinkKind::all_reduce, 1, 2,
+                                  4.0 * double(elements(model, 1))),
               1e-12);
 }
 
@@ -343,7 +355,7 @@ TEST(StageTime, MessagesHideWhereStagesRunAhead) {
   plan::Plan plan = on_groups({"", "", "", ""});
   const double message_s = 7e-4;
   for (hardware::LinkRow& row : profile.links)
-    if (row.kind == "send") row.time_s = message_s;
+    if (row.kind == hardware::LinkKind::send) row.time_s = message_s;
   const auto more_s = [&](int run_ahead) {
     plan.run_ahead = run_ahead;
     const auto predicted_s = [&](int microbatches) {
@@ -406,7 +418,8 @@ Off one_stage_off(unsigned seed, int trials, Change change) {
 TEST(StageTime, TensorParallelismOverNodesTakesTheirLinks) {
   const model::Config model = samples::small_model(3);
   hardware::Profile profile = samples::round_profile(2);
-  for (const char* kind : {"all_reduce", "reduce_scatter", "all_gather"})
+  for (const auto kind : {hardware::LinkKind::all_reduce, hardware::LinkKind::reduce_scatter,
+                          hardware::LinkKind::all_gather})
     for (std::int64_t bytes : {1000, 1000000})
       profile.links.push_back(
           {kind, 2, 2, bytes, 5.0 * hardware::link_time(profile, kind, 1, 4, double(bytes))});
@@ -444,7 +457,7 @@ TEST(StageTime, StagesOnDiskAreCloseToTheSimulation) {
 
 TEST(StageTime, AProfileWithoutADiskIsNamed) {
   hardware::Profile profile = samples::round_profile();
-  std::erase_if(profile.copies, [](const auto& row) { return row.kind.starts_with("disk"); });
+  std::erase_if(profile.copies, [](const auto& row) { return is_of_disk(row.kind); });
   profile.origin = "nowhere";
   plan::Plan plan = one_stage(2);
   EXPECT_NO_THROW(analyze(plan, samples::small_model(2), profile));

@@ -462,7 +462,7 @@ Problem random_disk_problem(std::mt19937& random) {
   p.search.act_disk = {0.0, 1.0};
   const double slower = samples::pick<double>(random, {0.1, 1.0, 10.0});
   for (hardware::CopyRow& row : p.profile.copies)
-    if (row.kind.starts_with("disk")) row.time_s *= slower;
+    if (is_of_disk(row.kind)) row.time_s *= slower;
   return p;
 }
 

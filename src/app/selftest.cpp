@@ -160,13 +160,13 @@ std::vector<Transfer> transfers(const hardware::Profile& measured,
   };
   for (const hardware::LinkRow& row : measured.links) {
     const auto bytes = double(row.bytes);
-    add({fmt::format("{}, {} x {} ranks", row.kind, row.nodes, row.ranks_per_node), bytes,
+    add({fmt::format("{}, {} x {} ranks", name(row.kind), row.nodes, row.ranks_per_node), bytes,
          row.time_s,
          profile ? hardware::link_time(*profile, row.kind, row.nodes, row.ranks_per_node, bytes)
                  : 0.0});
   }
   for (const hardware::CopyRow& row : measured.copies)
-    add({row.kind, double(row.bytes), row.time_s,
+    add({name(row.kind), double(row.bytes), row.time_s,
          profile ? hardware::copy_time(*profile, row.kind, double(row.bytes)) : 0.0});
   return all;
 }

@@ -114,7 +114,7 @@ class Reader {
   void read_key(const Fields::Field& field, const Node* table, const Node* node,
                 const std::string& path, void* object) {
     if (node != nullptr) {
-      std::visit([&](auto* member) { assign(field.key, *node, path, *member); },
+      std::visit([&](auto member) { assign(field.key, *node, path, *member); },
                  field.value(object));
     } else if (field.key.required) {
       const std::string in =
@@ -141,6 +141,12 @@ class Reader {
     if constexpr (std::is_same_v<T, std::string>)
       if (value.find('\0') != std::string::npos)
         fail(&node, fmt::format("'{}' holds a zero character", path));
+  }
+
+  void assign(const Key& key, const Node& node, const std::string& path, const Choice& choice) {
+    std::string word;
+    assign(key, node, path, word);
+    choice.set(std::size_t(std::ranges::find(key.choices, word) - key.choices.begin()));
   }
 
   template <typename T>
@@ -188,6 +194,10 @@ std::string refusal_of(const Key& key, const T& value) {
   return fmt::format("must be {}, found {}", expected<T>(key), value);
 }
 
+std::string refusal_of(const Key& key, const Choice& choice) {
+  return refusal_of(key, choice.word());
+}
+
 template <typename T>
 std::string refusal_of(const Key& key, const std::vector<T>& list) {
   for (const T& value : list)
@@ -203,7 +213,7 @@ std::string refusal(const Fields& fields, std::string_view path, void* object) {
   require(field != fields.fields.end(), Failure::bug, "the schema has no key '{}'", path);
   if (dot != std::string_view::npos)
     return refusal(*field->table, path.substr(dot + 1), field->member(object));
-  return std::visit([&](const auto* member) { return refusal_of(field->key, *member); },
+  return std::visit([&](const auto& member) { return refusal_of(field->key, *member); },
                     field->value(object));
 }
 

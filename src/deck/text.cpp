@@ -15,6 +15,8 @@ std::string format_item(int value) { return fmt::to_string(value); }
 std::string format_item(double value) { return format_real(value); }
 std::string format_item(const std::string& value) { return quote(value); }
 
+std::string format_item(const detail::Choice& choice) { return quote(choice.word()); }
+
 template <typename T>
 std::string format_item(const std::vector<T>& list) {
   std::vector<std::string> items;
@@ -62,7 +64,7 @@ std::string format_real(double number) {
 }
 
 std::string format_value(const detail::Value& value) {
-  return std::visit([](const auto* member) { return format_item(*member); }, value);
+  return std::visit([](const auto& member) { return format_item(*member); }, value);
 }
 
 std::string format_bounds(const Key& key) {

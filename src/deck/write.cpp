@@ -54,9 +54,11 @@ class Writer {
     const Key& key = field.key;
     if (field.table || !(key.if_given || key.if_not_least)) return !field.table;
     return std::visit(
-        [&](const auto* member) {
+        [&](const auto& member) {
           if constexpr (requires { member->empty(); })
             return !member->empty();
+          else if constexpr (std::is_same_v<decltype(member), const Choice&>)
+            return true;
           else
             return key.if_not_least ? double(*member) != key.min
                                     : double(*member) >= key.min && double(*member) <= key.max;
@@ -96,9 +98,9 @@ class Writer {
 
 const char* type_name(const Value& value) {
   // The order is that of Value's alternatives.
-  static constexpr std::array names{"true/false",       "integer",         "integer",
-                                    "number",           "string",          "list of integers",
-                                    "list of integers", "list of numbers", "list of strings"};
+  static constexpr std::array names{
+      "true/false",       "integer",          "integer",         "number",          "string",
+      "list of integers", "list of integers", "list of numbers", "list of strings", "string"};
   static_assert(names.size() == std::variant_size_v<Value>);
   return names[value.index()];
 }

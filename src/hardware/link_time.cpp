@@ -2,10 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <string_view>
 
 #include "base/error.hpp"
@@ -55,7 +55,7 @@ double line_s(const TransferRow& line, double bytes) {
 }
 
 /// Whether some group was measured with this kind.
-bool has_links(const Profile& profile, std::string_view kind) {
+bool has_links(const Profile& profile, LinkKind kind) {
   return std::ranges::any_of(profile.links, [&](const LinkRow& row) {
     return row.kind == kind && row.nodes * row.ranks_per_node >= 2;
   });
@@ -66,40 +66,37 @@ bool has_lines(const Profile& profile) {
                              [](const TransferRow& row) { return row.kind == "collective"; });
 }
 
-/// A kind of link, and how often its ring carries the buffer; a message has no ring.
-struct Kind {
-  const char* name;
-  double rounds;
-};
-
-/// All kinds, in the order in which they stand in for each other.
-constexpr std::array kinds = {Kind{"all_gather", 1.0}, Kind{"reduce_scatter", 1.0},
-                              Kind{"all_reduce", 2.0}, Kind{"send", 0.0}};
-
 /// The kind whose times are taken where `kind` has none.
-const Kind* stand_in(const Profile& profile, std::string_view kind) {
-  const auto found = std::ranges::find_if(kinds, [&](const Kind& other) {
-    return other.name != kind && has_links(profile, other.name);
-  });
-  return found == kinds.end() ? nullptr : &*found;
+std::optional<LinkKind> stand_in(const Profile& profile, LinkKind kind) {
+  const auto found = std::ranges::find_if(
+      all_links, [&](LinkKind other) { return other != kind && has_links(profile, other); });
+  return found == all_links.end() ? std::nullopt : std::optional(*found);
 }
 
-double rounds_of(std::string_view kind) {
-  return std::ranges::find(kinds, kind, [](const Kind& k) { return std::string_view(k.name); })
-      ->rounds;
+/// How often the ring of a collective carries the buffer; a message has no ring.
+double rounds_of(LinkKind kind) {
+  switch (kind) {
+    case LinkKind::all_gather:
+    case LinkKind::reduce_scatter: return 1.0;
+    case LinkKind::all_reduce: return 2.0;
+    case LinkKind::send: return 0.0;
+  }
+  return 0.0;
 }
 
 /// The time of a collective or a message by the line of the nearest group [s]. A larger group takes
 /// more steps than were measured: in a tree, as many more as its ranks' logarithm is larger.
-double link_line_s(const Profile& profile, const std::string& kind, Shape wanted, double bytes) {
+double link_line_s(const Profile& profile, LinkKind kind, Shape wanted, double bytes) {
   const TransferRow* nearest = nullptr;
   const auto far = [&](const TransferRow& row) {
     return distance({row.nodes, row.ranks_per_node}, wanted);
   };
   for (const TransferRow& row : profile.transfers)
     if (row.kind == "collective" && (!nearest || far(row) < far(*nearest))) nearest = &row;
-  if (kind == "send") return line_s(*nearest, bytes);
-  const double weight = kind == "reduce_scatter" ? 1.1 : kind == "all_reduce" ? 2.1 : 1.0;
+  if (kind == LinkKind::send) return line_s(*nearest, bytes);
+  const double weight = kind == LinkKind::reduce_scatter ? 1.1
+                        : kind == LinkKind::all_reduce   ? 2.1
+                                                         : 1.0;
   TransferRow line = *nearest;
   const int measured = line.nodes * line.ranks_per_node;
   if (measured >= 2 && wanted.ranks() > measured)
@@ -117,7 +114,7 @@ constexpr double tree_share = 0.9;
 
 /// The time of a collective or a message by rates and hops [s].
 /// @throws Error(input) when no network joins the ranks
-double network_s(const Profile& profile, const std::string& kind, Shape shape, double bytes) {
+double network_s(const Profile& profile, LinkKind kind, Shape shape, double bytes) {
   const NetworkRow* within = network(profile, "node");
   const NetworkRow* between = network(profile, "cluster");
   require(
@@ -131,7 +128,7 @@ double network_s(const Profile& profile, const std::string& kind, Shape shape, d
   };
   double gib_per_s = HUGE_VAL;
   if (within && shape.ranks_per_node > 1)
-    gib_per_s = reached(*within, kind == "send" ? 1 : shape.ranks_per_node - 1);
+    gib_per_s = reached(*within, kind == LinkKind::send ? 1 : shape.ranks_per_node - 1);
   double start_s = within && shape.nodes == 1 ? within->start_s : 0.0;
   if (shape.nodes > 1) {
     const double share = std::min(1.0, double(shape.ranks_per_node) / profile.key.ranks_per_node);
@@ -140,7 +137,7 @@ double network_s(const Profile& profile, const std::string& kind, Shape shape, d
   }
   const double within_s = within ? within->hop_s : 0.0, between_s = between ? between->hop_s : 0.0;
   const double all_s = bytes / bytes_per_gib / gib_per_s;
-  if (kind == "send") return start_s + (shape.nodes > 1 ? between_s : within_s) + all_s;
+  if (kind == LinkKind::send) return start_s + (shape.nodes > 1 ? between_s : within_s) + all_s;
   const double rounds = rounds_of(kind);
   const double ring_s =
       start_s + rounds * ((shape.ranks() - shape.nodes) * within_s + (shape.nodes - 1) * between_s +
@@ -152,7 +149,7 @@ double network_s(const Profile& profile, const std::string& kind, Shape shape, d
   return std::min(ring_s, tree_s);
 }
 
-Shape nearest_shape(const Profile& profile, const std::string& kind, Shape wanted) {
+Shape nearest_shape(const Profile& profile, LinkKind kind, Shape wanted) {
   const LinkRow* nearest = nullptr;
   for (const LinkRow& row : profile.links) {
     const Shape shape{row.nodes, row.ranks_per_node};
@@ -165,43 +162,63 @@ Shape nearest_shape(const Profile& profile, const std::string& kind, Shape wante
 }
 
 /// The time that follows from those of another kind [s]. @throws Error(input) when there is none
-double stand_in_s(const Profile& profile, const std::string& kind, Shape wanted, double bytes) {
-  const Kind* other = stand_in(profile, kind);
-  require(other != nullptr, Failure::input,
+double stand_in_s(const Profile& profile, LinkKind kind, Shape wanted, double bytes) {
+  const std::optional<LinkKind> other = stand_in(profile, kind);
+  require(other.has_value(), Failure::input,
           "profile '{}' has no measured links, which a group of {} ranks needs for '{}': leave "
           "cluster.profile empty, or measure the machine with mpirun -n {} brume profile DECK -o "
           "FILE",
-          profile.origin, wanted.ranks(), kind, std::max(2, profile.key.ranks_per_node));
+          profile.origin, wanted.ranks(), name(kind), std::max(2, profile.key.ranks_per_node));
   const auto other_s = [&](double size) {
-    return link_time(profile, other->name, wanted.nodes, wanted.ranks_per_node, size);
+    return link_time(profile, *other, wanted.nodes, wanted.ranks_per_node, size);
   };
-  const double rounds = rounds_of(kind);
-  if (rounds == 0.0) return other_s(bytes / ring_share(wanted)) / other->rounds;
-  if (other->rounds == 0.0) return rounds * (wanted.ranks() - 1) * other_s(bytes / wanted.ranks());
-  return rounds / other->rounds * other_s(bytes);
+  const double rounds = rounds_of(kind), other_rounds = rounds_of(*other);
+  if (rounds == 0.0) return other_s(bytes / ring_share(wanted)) / other_rounds;
+  if (other_rounds == 0.0) return rounds * (wanted.ranks() - 1) * other_s(bytes / wanted.ranks());
+  return rounds / other_rounds * other_s(bytes);
 }
 
-std::string stand_in_line(const char* kind, const Kind& other) {
-  const double rounds = rounds_of(kind);
-  const std::string formula = rounds == 0.0 ? fmt::format("{} that carries as much", other.name)
-                              : other.rounds == 0.0
-                                  ? fmt::format("a ring of {}s", other.name)
-                                  : fmt::format("{} x {}", rounds / other.rounds, other.name);
-  return fmt::format("no '{}' was measured: {} stands in for it", kind, formula);
+std::string stand_in_line(LinkKind kind, LinkKind other) {
+  const double rounds = rounds_of(kind), other_rounds = rounds_of(other);
+  const std::string formula = rounds == 0.0 ? fmt::format("{} that carries as much", name(other))
+                              : other_rounds == 0.0
+                                  ? fmt::format("a ring of {}s", name(other))
+                                  : fmt::format("{} x {}", rounds / other_rounds, name(other));
+  return fmt::format("no '{}' was measured: {} stands in for it", name(kind), formula);
 }
 
 }  // namespace
 
+const char* name(LinkKind kind) {
+  switch (kind) {
+    case LinkKind::all_gather: return "all_gather";
+    case LinkKind::reduce_scatter: return "reduce_scatter";
+    case LinkKind::all_reduce: return "all_reduce";
+    case LinkKind::send: return "send";
+  }
+  return "";
+}
+
+const char* name(CopyKind kind) {
+  switch (kind) {
+    case CopyKind::copy_in: return "copy_in";
+    case CopyKind::copy_out: return "copy_out";
+    case CopyKind::disk_read: return "disk_read";
+    case CopyKind::disk_write: return "disk_write";
+  }
+  return "";
+}
+
 std::vector<std::string> stand_ins(const Profile& profile) {
   std::vector<std::string> lines;
   if (has_lines(profile) || !profile.networks.empty()) return lines;
-  for (const Kind& kind : kinds)
-    if (const Kind* other = stand_in(profile, kind.name); other && !has_links(profile, kind.name))
-      lines.push_back(stand_in_line(kind.name, *other));
+  for (const LinkKind kind : all_links)
+    if (const auto other = stand_in(profile, kind); other && !has_links(profile, kind))
+      lines.push_back(stand_in_line(kind, *other));
   return lines;
 }
 
-double link_time(const Profile& profile, const std::string& kind, int nodes, int ranks_per_node,
+double link_time(const Profile& profile, LinkKind kind, int nodes, int ranks_per_node,
                  double bytes) {
   const Shape wanted{nodes, ranks_per_node};
   if (wanted.ranks() < 2 || bytes <= 0.0) return 0.0;
@@ -217,7 +234,7 @@ double link_time(const Profile& profile, const std::string& kind, int nodes, int
       curve.emplace(double(row.bytes), row.time_s);
   const double measured_s = read(curve, bytes);
   // A message has two ends however its group is described.
-  return kind == "send" ? measured_s : measured_s * ring_share(wanted) / ring_share(shape);
+  return kind == LinkKind::send ? measured_s : measured_s * ring_share(wanted) / ring_share(shape);
 }
 
 double wait_share(const Profile& profile, int ranks) {
@@ -228,16 +245,16 @@ double wait_share(const Profile& profile, int ranks) {
   return std::ranges::min(profile.waits, {}, far).share;
 }
 
-double copy_time(const Profile& profile, const std::string& kind, double bytes) {
+double copy_time(const Profile& profile, CopyKind kind, double bytes) {
   if (bytes <= 0.0) return 0.0;
   Curve curve;
   for (const CopyRow& row : profile.copies)
     if (row.kind == kind) curve.emplace(double(row.bytes), row.time_s);
-  const auto line = std::ranges::find(profile.transfers, kind, &TransferRow::kind);
+  const auto line = std::ranges::find(profile.transfers, name(kind), &TransferRow::kind);
   if (curve.empty() && line != profile.transfers.end()) return line_s(*line, bytes);
   require(!curve.empty(), Failure::input, "profile '{}' has no measured '{}'{}", profile.origin,
-          kind,
-          kind.starts_with("disk")
+          name(kind),
+          is_of_disk(kind)
               ? ", which cluster.disk_gib needs: measure the machine with brume profile DECK -o "
                 "FILE, or add [[transfers]] with kind, gib_per_s and latency_s"
               : "");

@@ -56,8 +56,8 @@ double Machine::crossing_s(int from, int to, double bytes) const {
   if (bytes <= 0.0) return 0.0;
   if (const auto& own = link(from, to))
     return bytes / bytes_per_gib / own->gib_per_s + own->latency_s;
-  return std::max(link_time(profile(from), "send", 2, 1, bytes),
-                  link_time(profile(to), "send", 2, 1, bytes));
+  return std::max(link_time(profile(from), LinkKind::send, 2, 1, bytes),
+                  link_time(profile(to), LinkKind::send, 2, 1, bytes));
 }
 
 Cluster usable(Cluster cluster, const Machine& machine) {

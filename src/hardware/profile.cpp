@@ -45,13 +45,17 @@ deck::Schema<GroupInterference> group_interference_schema() {
   return schema;
 }
 
+std::vector<std::string> names(const auto& kinds) {
+  std::vector<std::string> words;
+  for (const auto kind : kinds) words.emplace_back(name(kind));
+  return words;
+}
+
 deck::Schema<LinkRow> link_schema() {
   deck::Schema<LinkRow> schema;
   schema
       .key("kind", &LinkRow::kind,
-           {.help = "collective or message",
-            .required = true,
-            .choices = {"all_reduce", "reduce_scatter", "all_gather", "send"}})
+           {.help = "collective or message", .required = true, .choices = names(all_links)})
       .key("nodes", &LinkRow::nodes, {.help = "nodes the group spans", .min = 1})
       .key("ranks_per_node", &LinkRow::ranks_per_node,
            {.help = "ranks of the group on each", .min = 1})
@@ -77,9 +81,7 @@ deck::Schema<CopyRow> copy_schema() {
   deck::Schema<CopyRow> schema;
   schema
       .key("kind", &CopyRow::kind,
-           {.help = "direction",
-            .required = true,
-            .choices = {"copy_in", "copy_out", "disk_read", "disk_write"}})
+           {.help = "direction", .required = true, .choices = names(all_copies)})
       .key("bytes", &CopyRow::bytes, {.unit = "bytes", .help = "size", .required = true, .min = 1})
       .key("time_s", &CopyRow::time_s,
            {.unit = "s", .help = "measured", .required = true, .min = 0, .max = most_s});

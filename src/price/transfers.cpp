@@ -7,19 +7,22 @@
 #include "price/price.hpp"
 
 namespace brume::price {
+
+using hardware::CopyKind, hardware::LinkKind;
+
 namespace {
 
 double passes_s(const hardware::Profile& profile, double passes, double bytes) {
   return profile.bytes_per_s > 0.0 ? passes * bytes / profile.bytes_per_s : 0.0;
 }
 
-const char* name(Collective collective) {
+LinkKind kind_of(Collective collective) {
   switch (collective) {
-    case Collective::all_reduce: return "all_reduce";
-    case Collective::reduce_scatter: return "reduce_scatter";
-    case Collective::all_gather: return "all_gather";
+    case Collective::all_reduce: return LinkKind::all_reduce;
+    case Collective::reduce_scatter: return LinkKind::reduce_scatter;
+    case Collective::all_gather: return LinkKind::all_gather;
   }
-  return "";
+  return LinkKind::send;
 }
 
 /// Which node of its group a rank is on.
@@ -48,16 +51,16 @@ double norm_s(const hardware::Profile& profile, double bytes) {
 }
 
 double copy_in_s(const hardware::Profile& profile, double bytes) {
-  return hardware::copy_time(profile, "copy_in", bytes);
+  return hardware::copy_time(profile, CopyKind::copy_in, bytes);
 }
 double copy_out_s(const hardware::Profile& profile, double bytes) {
-  return hardware::copy_time(profile, "copy_out", bytes);
+  return hardware::copy_time(profile, CopyKind::copy_out, bytes);
 }
 double disk_read_s(const hardware::Profile& profile, double bytes) {
-  return hardware::copy_time(profile, "disk_read", bytes);
+  return hardware::copy_time(profile, CopyKind::disk_read, bytes);
 }
 double disk_write_s(const hardware::Profile& profile, double bytes) {
-  return hardware::copy_time(profile, "disk_write", bytes);
+  return hardware::copy_time(profile, CopyKind::disk_write, bytes);
 }
 
 namespace {
@@ -78,11 +81,12 @@ Ranks world_ranks(const hardware::Profile& profile, int devices) {
 
 double collective_s(const hardware::Profile& profile, Collective collective, Ranks ranks,
                     double bytes) {
-  return hardware::link_time(profile, name(collective), ranks.nodes, ranks.per_node, bytes);
+  return hardware::link_time(profile, kind_of(collective), ranks.nodes, ranks.per_node, bytes);
 }
 
 double send_s(const hardware::Profile& profile, bool leaves_node, double bytes) {
-  return hardware::link_time(profile, "send", leaves_node ? 2 : 1, leaves_node ? 1 : 2, bytes);
+  return hardware::link_time(profile, LinkKind::send, leaves_node ? 2 : 1, leaves_node ? 1 : 2,
+                             bytes);
 }
 
 Ends ends(const plan::Plan& plan, const hardware::Machine& machine, int rank, int peer) {

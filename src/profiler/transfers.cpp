@@ -14,6 +14,9 @@
 #include "device/scratch_file.hpp"
 
 namespace brume::profiler {
+
+using hardware::CopyKind, hardware::LinkKind;
+
 namespace {
 
 constexpr std::int64_t most_link_bytes = std::int64_t{64} << 20;
@@ -38,13 +41,13 @@ std::int64_t elements_of(std::int64_t bytes, int parts) {
 ///
 /// @param chain  null: in a loop by itself only
 template <typename Call>
-void measure_sizes(Bench& bench, Chain* chain, const char* kind, const Group& at, int parts,
+void measure_sizes(Bench& bench, Chain* chain, LinkKind kind, const Group& at, int parts,
                    const std::vector<std::int64_t>& bytes, Operands& operands, Call call,
                    std::vector<hardware::LinkRow>& rows) {
   for (std::int64_t size : bytes) {
     const std::int64_t elements = elements_of(size, parts);
-    const std::string name = fmt::format("{} of {} x {} ranks, {} bytes", kind, at.nodes,
-                                         at.ranks_per_node, elements * 4);
+    const std::string name = fmt::format("{} of {} x {} ranks, {} bytes", hardware::name(kind),
+                                         at.nodes, at.ranks_per_node, elements * 4);
     const std::int64_t turns = ceil_div(turn_bytes(), size), row_bytes = elements * 4;
     std::span<float> values;
     const auto prepare = [&] {
@@ -69,13 +72,13 @@ void measure_collectives(Bench& bench, Chain& chain, const Group& at, std::int64
   const auto bytes = sizes(4096, std::min(block_bytes, most_link_bytes), 5);
   const int ranks = at.nodes * at.ranks_per_node;
   measure_sizes(
-      bench, &chain, "all_reduce", at, ranks, bytes, operands,
+      bench, &chain, LinkKind::all_reduce, at, ranks, bytes, operands,
       [](Communicator& group, std::span<float> values) { group.all_reduce(values); }, rows);
   measure_sizes(
-      bench, &chain, "reduce_scatter", at, ranks, bytes, operands,
+      bench, &chain, LinkKind::reduce_scatter, at, ranks, bytes, operands,
       [](Communicator& group, std::span<float> values) { group.reduce_scatter(values); }, rows);
   measure_sizes(
-      bench, &chain, "all_gather", at, ranks, bytes, operands,
+      bench, &chain, LinkKind::all_gather, at, ranks, bytes, operands,
       [](Communicator& group, std::span<float> values) { group.all_gather(values); }, rows);
 }
 
@@ -92,7 +95,7 @@ void measure_messages(Bench& bench, const Group& pair, std::int64_t stream_bytes
     }
   };
   const std::size_t before = rows.size();
-  measure_sizes(bench, nullptr, "send", pair, 1,
+  measure_sizes(bench, nullptr, LinkKind::send, pair, 1,
                 sizes(4096, std::min(stream_bytes, most_link_bytes), 4), operands, there_and_back,
                 rows);
   for (std::size_t i = before; i < rows.size(); ++i) rows[i].time_s /= 2.0;
@@ -169,15 +172,15 @@ std::vector<hardware::CopyRow> measure_copies(Bench& bench, std::int64_t most_by
   std::vector<hardware::CopyRow> rows;
   Operands on_device, on_host(device::Tier::host);
   for (std::int64_t size : sizes(std::int64_t{64} << 10, std::min(most_bytes, most_copy_bytes), 4))
-    for (const char* kind : {"copy_in", "copy_out"}) {
-      const std::string name = fmt::format("{} of {} bytes", kind, size);
+    for (const CopyKind kind : {CopyKind::copy_in, CopyKind::copy_out}) {
+      const std::string name = fmt::format("{} of {} bytes", hardware::name(kind), size);
       std::span<float> from, to;
       const auto prepare = [&] {
         on_device.restart();
         on_host.restart();
         from = on_device.values<float>(elements_of(size, 1));
         to = on_host.values<float>(elements_of(size, 1));
-        if (kind == std::string_view("copy_in")) std::swap(from, to);
+        if (kind == CopyKind::copy_in) std::swap(from, to);
       };
       if (!bench.prepared(name, prepare)) continue;
       const auto bytes = std::int64_t(from.size_bytes());
@@ -230,8 +233,8 @@ void measure_disk(Bench& bench, const std::string& scratch, std::int64_t most_by
                   std::vector<hardware::CopyRow>& rows) {
   Operands operands(device::Tier::host);
   for (std::int64_t size : sizes(std::int64_t{256} << 10, std::min(most_bytes, most_copy_bytes), 3))
-    for (const char* kind : {"disk_write", "disk_read"}) {
-      const std::string name = fmt::format("{} of {} bytes", kind, size);
+    for (const CopyKind kind : {CopyKind::disk_write, CopyKind::disk_read}) {
+      const std::string name = fmt::format("{} of {} bytes", hardware::name(kind), size);
       std::optional<device::ScratchFile> file;
       std::span<float> values;
       const auto prepare = [&] {
@@ -242,7 +245,7 @@ void measure_disk(Bench& bench, const std::string& scratch, std::int64_t most_by
       };
       if (!bench.prepared(name, prepare)) continue;
       const auto time_s = bench.seconds(name, [&] {
-        if (kind == std::string_view("disk_read"))
+        if (kind == CopyKind::disk_read)
           file->read(0, std::as_writable_bytes(values));
         else
           file->write(0, std::as_bytes(values));
