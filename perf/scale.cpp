@@ -43,9 +43,9 @@ int run(const std::vector<std::string>& arguments) {
     const hardware::Cluster cluster = hardware::cluster(deck.cluster);
     const double begin_s = cpu_s();
     try {
-      const tuner::Result result = tuner::tune(
-          model::config(deck.model, deck.training.precision), deck.training.global_batch, cluster,
-          hardware::load_profile(deck.cluster.profile), deck.search);
+      const tuner::Result result = tuner::tune(model::config(deck.model, deck.training.precision),
+                                               deck.training.global_batch, cluster,
+                                               hardware::load_machine(deck.cluster), deck.search);
       const tuner::Candidate& best = result.best[0];
       fmt::print("{:7}  {:8.1f}  {:7.1f}  {:>8}  {:7.2g} %  {:>9}  {}\n", cluster.devices(),
                  result.search.seconds, cpu_s() - begin_s, format_bytes(resident_bytes()),

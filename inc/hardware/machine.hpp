@@ -51,6 +51,10 @@ class Machine {
 /// reserved. @throws Error(infeasible) when nothing is left
 Cluster usable(Cluster cluster, const Machine& machine);
 
+/// What the files of a cluster's groups say: of each its profile, else its machine's.
+/// @throws Error(input) when one names neither, or what it names cannot be read
+Machine load_machine(const deck::ClusterKeys& keys);
+
 /// Text that `parse_machine` gives the same profiles back from: of one group its profile.
 std::string text(const Machine& machine);
 

@@ -70,15 +70,6 @@ bool has_files(const deck::Deck& deck) {
 }
 bool names_machine(const deck::Deck& deck) { return !deck.cluster.all_groups()[0].machine.empty(); }
 
-hardware::Machine load_machine(const deck::Deck& deck) {
-  std::vector<hardware::Profile> profiles;
-  for (const deck::GroupKeys& group : deck.cluster.all_groups())
-    profiles.push_back(group.profile.empty() ? hardware::machine_profile(group)
-                                             : hardware::load_profile(group.profile));
-  return hardware::Machine(hardware::cluster(deck.cluster), std::move(profiles),
-                           deck.cluster.links);
-}
-
 /// What rank 0 finds in its cache, for all ranks: another node may see another home directory.
 struct Cached {
   std::string text;    ///< of the profile; empty: none
@@ -133,7 +124,7 @@ hardware::Machine obtain_machine(comm::Communicator& world, int ranks_per_node,
                                  const deck::Deck& deck, const model::Config& model) {
   std::optional<hardware::Machine> machine;
   if (has_files(deck))
-    comm::together(world, [&] { machine = load_machine(deck); });
+    comm::together(world, [&] { machine = hardware::load_machine(deck.cluster); });
   else
     machine = find_profile(world, ranks_per_node, deck, model);
   if (world.rank() == 0) say_stand_ins(*machine);
@@ -143,7 +134,7 @@ hardware::Machine obtain_machine(comm::Communicator& world, int ranks_per_node,
 hardware::Machine obtain_machine_alone(const deck::Deck& deck, const model::Config& model) {
   std::optional<hardware::Machine> machine;
   if (has_files(deck) || names_machine(deck)) {
-    machine = load_machine(deck);
+    machine = hardware::load_machine(deck.cluster);
     say_stand_ins(*machine);
     return *machine;
   }

@@ -72,6 +72,14 @@ Cluster usable(Cluster cluster, const Machine& machine) {
   return cluster;
 }
 
+Machine load_machine(const deck::ClusterKeys& keys) {
+  std::vector<Profile> profiles;
+  for (const deck::GroupKeys& group : keys.all_groups())
+    profiles.push_back(group.profile.empty() ? machine_profile(group)
+                                             : load_profile(group.profile));
+  return Machine(cluster(keys), std::move(profiles), keys.links);
+}
+
 std::string text(const Machine& machine) {
   if (machine.num_groups() == 1) return profile_schema().write(machine.profile(0));
   Profiles profiles;
