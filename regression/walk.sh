@@ -5,7 +5,7 @@ trap 'rm -rf "$work"' EXIT
 cd "$work"
 mkdir build && ln -s "$BRUME" build/brume
 ln -s "$BRUME_REGRESSION_DIR/../inputs" inputs
-ln -s "$BRUME_REGRESSION_DIR/unit" notes
+ln -s "$BRUME_REGRESSION_DIR/mpi" notes
 export OMPI_MCA_rmaps_base_oversubscribe=1
 fail() { echo "$*"; exit 1; }
 walk() { # <heading> <least number of commands>

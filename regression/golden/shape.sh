@@ -12,7 +12,7 @@ shape() {
     sed -e ':next' -e '$!N' -e 's/\n        \([^ ]\)/ \1/' -e 'tnext' -e 'P' -e 'D' | grep -v '^slower: ' |
     sed -E -e "s/\($(hostname)\)/(HOST)/" -e 's/[0-9]+([.:][0-9]+)*(e[-+][0-9]+)?/#/g' -e 's/# (us|ms|s|min)\>/# s/g' \
       -e 's/# ([KMGT]i)?B\>/# B/g' -e 's/# [kMGT]\>/#/g' -e 's/[-+]#/#/g' -e 's/^ +//' -e 's/ {2,}/  /g' -e 's/by [a-z, ]*, seed/by TRANSPORT, seed/' |
-    grep -v '^run: ' |  # hints, which measured times give
+    grep -v -E '^(run|other): ' |  # hints, which measured times give
     awk '/^all weights are/ { late = late $0 "\n"; next } { print } END { printf "%s", late }'
 }
 # ended <code> <name> <command...>: what it prints at each width, standard error in the order of a terminal, as it ends with

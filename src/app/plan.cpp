@@ -141,8 +141,8 @@ int analyze_as_mist(const PlanOptions& options, const Given& given) {
     print(described(plan, prediction).dump(2) + "\n");
     return 0;
   }
-  print(fmt::format("{}iteration time by Mist's counting: {:.9f} s\n", plan::table(plan),
-                    prediction.iteration_s));
+  print(fmt::format("{}iteration time by Mist's counting: {:.9f} s\n",
+                    plan::table(plan, terminal::columns(STDOUT_FILENO)), prediction.iteration_s));
   if (options.explain) print(mist::explain(plan, mist, given.machine.profile(0)));
   return 0;
 }
@@ -155,8 +155,8 @@ int plan_as_mist(const PlanOptions& options, const Given& given) {
   const plan::Plan plan = mist::plan_of(tuned.plan);
   plan::check(plan, given.model, given.cluster);
   log::info("{}iteration time by Mist's counting: {:.9f} s; searched {} of {} shapes in {}",
-            plan::table(plan), tuned.prediction.iteration_s, tuned.search.searched,
-            tuned.search.shapes, format_seconds(tuned.search.seconds));
+            plan::table(plan, terminal::columns(STDERR_FILENO)), tuned.prediction.iteration_s,
+            tuned.search.searched, tuned.search.shapes, format_seconds(tuned.search.seconds));
   if (options.explain) log::info("{}", mist::explain(plan, tuned.plan, given.machine.profile(0)));
   if (!options.output.empty()) keep(plan, options.output);
   if (options.json) {

@@ -1,11 +1,13 @@
 /// @file The verbs that take plans from and to other trainers.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 
 #include "base/error.hpp"
 #include "base/files.hpp"
 #include "base/log.hpp"
+#include "base/terminal.hpp"
 #include "hardware/cluster.hpp"
 #include "interop/megatron.hpp"
 #include "interop/torchtitan.hpp"
@@ -27,8 +29,8 @@ int import_plan(const ImportPlanOptions& options) {
   log::info(
       "{}\n{}plan {} of {}: `brume analyze {} --plan {}` says what it takes, `brume plan {} "
       "--against {}` whether there is a faster one",
-      interop::megatron_version, plan::table(job.plan), plan, options.arguments, deck, plan, deck,
-      plan);
+      interop::megatron_version, plan::table(job.plan, terminal::columns(STDERR_FILENO)), plan,
+      options.arguments, deck, plan, deck, plan);
   return 0;
 }
 
