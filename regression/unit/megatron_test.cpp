@@ -10,34 +10,21 @@
 
 #include "base/error.hpp"
 #include "base/files.hpp"
+#include "llama_deck.hpp"
 
 namespace brume::interop {
 namespace {
 
-const char* const text = R"([model]
-family       = "llama"
-num_layers   = 8
-hidden_size  = 512
-num_heads    = 8
-num_kv_heads = 4
-ffn_size     = 1536
-seq_len      = 1024
-vocab_size   = 32000
-tied_head    = false
-[training]
-steps        = 100
-global_batch = 64
-precision    = "bf16"
-[data]
-train = "t"
-[cluster]
-devices_per_node = 8
-memory_gib       = 40
-host_memory_gib  = 100
-)";
+/// On one node, with few enough layers to be cut by hand.
+deck::Deck small_deck() {
+  deck::Deck deck = deck::parse(test::llama_deck, "a.toml");
+  deck.model.num_layers = 8;
+  deck.cluster.nodes = 1;
+  return deck;
+}
 
 struct Megatron : testing::Test {
-  deck::Deck deck = deck::parse(text, "a.toml");
+  deck::Deck deck = small_deck();
   model::Config model = model::config(deck.model, "bf16");
   plan::Plan plan{.global_batch = 64,
                   .microbatches = 16,
@@ -74,8 +61,8 @@ struct Megatron : testing::Test {
 
 TEST_F(Megatron, SaysTheModel) {
   EXPECT_EQ(value("--num-layers"), "8");
-  EXPECT_EQ(value("--num-query-groups"), "4");
-  EXPECT_EQ(value("--ffn-hidden-size"), "1536");
+  EXPECT_EQ(value("--num-query-groups"), "8");
+  EXPECT_EQ(value("--ffn-hidden-size"), "14336");
   EXPECT_EQ(value("--normalization"), "RMSNorm");
   EXPECT_EQ(value("--swiglu"), "");
   EXPECT_EQ(value("--untie-embeddings-and-output-weights"), "");

@@ -246,7 +246,7 @@ Expr StageMemoryBuilder::others_bytes() const { return v_.p * kept_before(v_.l +
 /// What the next backward brings together beside the stage's last forward. In a stage of one layer
 /// the first one waits for what offload takes of it; there may be no other.
 Expr StageMemoryBuilder::ahead_of_turn() const {
-  if (role_.first) return ahead_;
+  if (role_.first) return has_backward() * ahead_;
   const Expr only = at_most(v_.l, 1.0) * at_most(v_.p, 1.0) * at_most(v_.G, 2.0);
   return has_backward() * (1.0 - only * less(0.0, v_.a)) * ahead_;
 }
@@ -299,6 +299,7 @@ Expr StageMemoryBuilder::first_forward() const {
     arriving = at_most(v_.G, 1.0) * shard_;
     if (segments_.size() > 1)
       arriving += (at_most(v_.G, 1.0) - drains_at_once()) * is_recomputed(v_.l) * ahead_;
+    arriving = has_backward() * arriving;
   }
   const auto layer = [&](const Expr& j) {
     return at_most(1.0, j) * (kept_before(j) + moved(j - 1.0) + forward_peak(j) +
@@ -481,7 +482,8 @@ MemoryExpressions StageMemoryBuilder::build() const {
     if (segments_.size() > 1)
       lone = max(lone, shared_ * is_recomputed(v_.l) * (1.0 - drains_at_once()) *
                            (stream_ + ahead_ + state_.beside_first_forward(v_.l)));
-    backward = max(backward, at_most(v_.l, 1.0) * at_most(v_.G, 1.0) * (2.0 * shard_ + lone));
+    backward = max(
+        backward, has_backward() * at_most(v_.l, 1.0) * at_most(v_.G, 1.0) * (2.0 * shard_ + lone));
   }
 
   return {persistent + forward, persistent + backward,

@@ -58,20 +58,31 @@ Operator streaming(std::string name, OperatorKind kind, std::vector<Expr> dims,
           4.0 * backward_accesses * elements};
 }
 
-/// Of blocks that have a backward, how much is trained of the parameters whose names end so.
-double trained_share(const Config& m, std::initializer_list<std::string_view> names) {
-  if (m.frozen_parameters.empty()) return 1.0;
-  std::int64_t all = 0, trained = 0;
-  const std::vector<Block> blocks = model::blocks(m);
-  for (int i = m.frozen_blocks; i < int(blocks.size()); ++i)
-    for (const Parameter& one : blocks[std::size_t(i)].parameters) {
+/// Knows how much is trained of the parameters of blocks that have a backward.
+class TrainedShares {
+ public:
+  explicit TrainedShares(const Config& m) {
+    if (m.frozen_parameters.empty()) return;
+    const std::vector<Block> blocks = model::blocks(m);
+    for (auto block = blocks.begin() + m.frozen_blocks; block != blocks.end(); ++block)
+      parameters_.insert(parameters_.end(), block->parameters.begin(), block->parameters.end());
+  }
+
+  /// @return the share that is trained of the parameters whose names end so; 1 where there are none
+  double of(std::initializer_list<std::string_view> names) const {
+    std::int64_t all = 0, trained = 0;
+    for (const Parameter& one : parameters_) {
       const auto ends = [&](std::string_view name) { return one.name.ends_with(name); };
       if (std::ranges::none_of(names, ends)) continue;
       all += one.elements();
       if (!one.frozen) trained += one.elements();
     }
-  return all > 0 ? double(trained) / double(all) : 1.0;
-}
+    return all > 0 ? double(trained) / double(all) : 1.0;
+  }
+
+ private:
+  std::vector<Parameter> parameters_;  ///< empty where all are trained
+};
 
 Operator bias_and_residual(std::string name, const Expr& elements) {
   return streaming(std::move(name), OperatorKind::pointwise, {elements}, elements, 2, 1);
@@ -99,14 +110,14 @@ double visible_share(const Config& m, SegmentKind kind) {
   return std::min(m.document_share, window * (2.0 - window));
 }
 
-void add_attention(Segment& segment, const Config& m, const Sizes& s) {
+void add_attention(Segment& segment, const Config& m, const Sizes& s,
+                   const TrainedShares& trained) {
   segment.operators.push_back(matmul("qkv", s.tokens, s.qkv_tp, s.hidden, s.product));
   segment.operators.back().trained =
-      trained_share(m, {".qkv.weight", ".attention.q.weight", ".kv.weight"});
+      trained.of({".qkv.weight", ".attention.q.weight", ".kv.weight"});
   if (m.qkv_bias) {
     segment.operators.push_back(bias_and_residual("qkv bias", s.tokens * s.qkv_tp));
-    segment.operators.back().trained =
-        trained_share(m, {".qkv.bias", ".attention.q.bias", ".kv.bias"});
+    segment.operators.back().trained = trained.of({".qkv.bias", ".attention.q.bias", ".kv.bias"});
   }
   const Expr turned = s.attended_tp + s.keys_tp;  // features of queries and keys
   if (m.qk_norm) {
@@ -135,11 +146,11 @@ void add_attention(Segment& segment, const Config& m, const Sizes& s) {
   segment.saved.push_back({"lse", s.b * s.heads_tp * s.seq, statistic_bytes});
 }
 
-void add_mlp(Segment& segment, const Config& m, const Sizes& s) {
+void add_mlp(Segment& segment, const Config& m, const Sizes& s, const TrainedShares& trained) {
   static constexpr OperatorKind kinds[] = {OperatorKind::gelu, OperatorKind::gelu_erf,
                                            OperatorKind::swiglu, OperatorKind::geglu};
   segment.operators.push_back(matmul("in", s.tokens, s.mlp_in_tp, s.hidden, s.product));
-  segment.operators.back().trained = trained_share(m, {".mlp.in.weight"});
+  segment.operators.back().trained = trained.of({".mlp.in.weight"});
   const OperatorKind kind = kinds[std::size_t(m.mlp())];
   segment.operators.push_back(
       streaming(name(kind), kind, {s.tokens, s.ffn_tp}, s.tokens * s.mlp_in_tp, 2, 5));
@@ -183,6 +194,7 @@ void add_cheap(Segment& segment, const Config& m, const Sizes& s) {
 Segment layer_segment(const Config& m, const Sizes& s, SegmentKind kind) {
   Segment segment{kind, {}, {}, s.tokens * s.hidden, 0.0, s.activation_bytes};
   const std::vector<Branch> all = branches(m, kind);
+  const TrainedShares trained(m);
   Expr beside = s.tokens * s.hidden;
   segment.weights_workspace_elements = beside;
   int norm = 0;
@@ -190,7 +202,7 @@ Segment layer_segment(const Config& m, const Sizes& s, SegmentKind kind) {
     if (branch.norm != norm) add_norm(segment, m, s, "norm" + std::to_string(branch.norm), true);
     norm = branch.norm;
     const bool attention = branch.kind == BranchKind::attention;
-    (attention ? add_attention : add_mlp)(segment, m, s);
+    (attention ? add_attention : add_mlp)(segment, m, s, trained);
     const Expr inner = s.tokens * (attention ? s.attended_tp : s.ffn_tp);
     const Expr normed_qkv = attention && m.qk_norm ? s.tokens * s.qkv_tp : Expr(0.0);
     if (!attention || m.qk_norm)
@@ -205,14 +217,14 @@ Segment layer_segment(const Config& m, const Sizes& s, SegmentKind kind) {
   if (m.post_norms()) segment.product_grads_elements += s.tokens * s.hidden;
   segment.backward_workspace_elements = segment.product_grads_elements + beside;
   segment.operators.push_back(bias_and_residual("residual", s.tokens * s.hidden));
-  segment.operators.back().trained = trained_share(m, {".out.bias"});
+  segment.operators.back().trained = trained.of({".out.bias"});
   for (const Branch& branch : all) {
     const bool attention = branch.kind == BranchKind::attention;
     segment.operators.push_back(
         matmul("out", s.tokens, s.hidden, attention ? s.attended_tp : s.ffn_tp, s.product));
     segment.operators.back().output_only = !m.post_norms();
     segment.operators.back().trained =
-        trained_share(m, {attention ? ".attention.out.weight" : ".mlp.out.weight"});
+        trained.of({attention ? ".attention.out.weight" : ".mlp.out.weight"});
     if (!m.post_norms()) continue;
     const std::string name = "post_norm" + std::to_string(branch.norm);
     add_norm(segment, m, s, name);
@@ -240,7 +252,7 @@ Segment head(const Config& m, Sizes s) {
   add_norm(segment, m, s, "norm");
   segment.operators.push_back(matmul("logits", s.tokens, s.vocab_tp, s.hidden));
   segment.operators.back().trained =
-      m.tied_head ? double(m.trains_table()) : trained_share(m, {"head.weight"});
+      m.tied_head ? double(m.trains_table()) : TrainedShares(m).of({"head.weight"});
   segment.operators.push_back(streaming("cross_entropy", OperatorKind::cross_entropy,
                                         {s.tokens, s.vocab_tp}, s.tokens * s.vocab_tp, 3, 0));
   segment.saved.push_back({"d_logits", s.tokens * s.vocab_tp, s.activation_bytes});

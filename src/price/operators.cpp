@@ -84,7 +84,7 @@ double again_s(const model::Config& model, const hardware::Profile& profile,
   return std::max(forward_s, copy_s(profile, bytes));
 }
 
-/// Of a backward what makes gradients of weights and biases, were all of them trained.
+/// @return the share of a backward that makes gradients of weights and biases, were all trained
 double weights_share(const model::Operator& op) {
   switch (op.kind) {
     case model::OperatorKind::matmul:

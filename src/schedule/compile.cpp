@@ -38,7 +38,7 @@ bool is_pass(const Slot& slot) { return slot.kind != Slot::Kind::update; }
 
 Program Compiler::compile() {
   const std::vector<Slot> order =
-      one_f_one_b(context_.plan, context_.place.stage, context_.trained_blocks, context_.options);
+      one_f_one_b(context_.plan, context_.place.stage, context_.blocks, context_.options);
   std::size_t drained = 0, written = 0;  // slots so far
   const auto drain_until = [&](std::size_t end) {
     for (; drained < end; ++drained) drain(order[drained]);

@@ -61,12 +61,15 @@ void for_each_piece(const char* name, std::int64_t count, std::int64_t piece, Bo
            [=](std::int64_t i) { body(i * piece, std::min(count, (i + 1) * piece)); });
 }
 
+inline constexpr std::int64_t most_columns = 2048;  ///< of a range, whose sums stay in L1
+
 /// Calls body(begin, end) for ranges of columns that sum over rows: wide, so that rows are read in
-/// long runs while 2048 sums stay in L1, but at least one a thread.
+/// long runs, but at least one a thread.
 template <class Body>
 void for_each_columns(const char* name, std::int64_t columns, Body body) {
   const std::int64_t share = ceil_div(columns, omp_get_max_threads());
-  for_each_piece(name, columns, std::clamp<std::int64_t>(round_up(share, 16), 16, 2048), body);
+  for_each_piece(name, columns, std::clamp<std::int64_t>(round_up(share, 16), 16, most_columns),
+                 body);
 }
 
 /// sum_i term(i) for 0 <= i < count, added in the order of i whatever the number of threads.

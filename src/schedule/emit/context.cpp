@@ -15,11 +15,9 @@ Context::Context(const plan::Plan& plan_, const model::Config& model_, int rank_
       stages(plan::stages_beside(plan, place.stage)),
       sharded(plan::sharded(stage)),
       blocks(model::blocks(model)),
-      trained_blocks(blocks.size()),
       batch_bytes(std::int64_t(stage.microbatch) * model.seq_len * model::token_bytes),
       stream_bytes(value(model::stream_bytes(model))),
       stream_shard_bytes(value(model::stream_shard_bytes(model))) {
-  for (std::size_t i = 0; i < blocks.size(); ++i) trained_blocks[i] = blocks[i].trains();
   for (int index : stages)
     for (auto [block, last] = plan::block_range(plan, index); block <= last; ++block)
       stage_of_block[block] = index;

@@ -47,7 +47,6 @@ struct Context {
   std::map<int, int> stage_of_block;  ///< of the blocks here
   plan::Sharded<bool> sharded;
   std::vector<model::Block> blocks;
-  std::vector<bool> trained_blocks;  ///< those of which something is trained
   std::map<SegmentKind, SegmentBytes> segments;
   std::int64_t batch_bytes;         ///< tokens of a microbatch
   std::int64_t stream_bytes;        ///< the residual stream of a microbatch
@@ -78,7 +77,7 @@ struct Context {
   bool splits(int index) const { return plan.zero_bubble != 0 && is_layer(index); }
   bool trains() const { return options.mode == Mode::train; }
   /// Whether something of a block is trained.
-  bool updates(int index) const { return trained_blocks[std::size_t(index)]; }
+  bool updates(int index) const { return block(index).trains(); }
   /// Whether a gradient goes on from a block, to the one before it or to the stage before.
   bool passes_gradient_on(int index) const { return index > 0 && model.has_backward(index - 1); }
   bool holds_first_stage() const { return place.stage == 0; }

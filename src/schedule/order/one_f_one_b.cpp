@@ -34,17 +34,17 @@ std::vector<plan::Pass> passes(const plan::Plan& plan, int first, const Options&
   return all;
 }
 
-std::vector<Slot> one_f_one_b(const plan::Plan& plan, int first, const std::vector<bool>& trained,
-                              const Options& options) {
+std::vector<Slot> one_f_one_b(const plan::Plan& plan, int first,
+                              const std::vector<model::Block>& all, const Options& options) {
   using Kind = Slot::Kind;
   std::vector<Slot> order;
-  const int lowest = int(std::ranges::find(trained, true) - trained.begin());
+  const int lowest = int(std::ranges::find_if(all, &model::Block::trains) - all.begin());
   const auto forward = [&](int m, const plan::BlockRange& blocks) {
     const bool updates = m == 0 && options.mode == Mode::train;
-    if (updates && trained[std::size_t(blocks.first)])
+    if (updates && all[std::size_t(blocks.first)].trains())
       order.insert(order.empty() ? order.end() : order.end() - 1, {Kind::update, 0, blocks.first});
     for (int block = blocks.first; block <= blocks.last; ++block) {
-      if (updates && block < blocks.last && trained[std::size_t(block) + 1])
+      if (updates && block < blocks.last && all[std::size_t(block) + 1].trains())
         order.push_back({Kind::update, 0, block + 1});
       order.push_back({Kind::forward, m, block});
     }

@@ -35,10 +35,10 @@ std::vector<plan::Pass> passes(const plan::Plan& plan, int first, const Options&
 /// the first microbatch, so what follows the update (all-gather, copies) has a block's time to
 /// finish.
 ///
-/// @param trained  which blocks of the model are, at least in part: they have updates, and these
-///                 and those above the first of them have backwards
-std::vector<Slot> one_f_one_b(const plan::Plan& plan, int first, const std::vector<bool>& trained,
-                              const Options& options);
+/// @param all  blocks of the model: those that are trained, at least in part, have updates, and
+///             these and those above the first of them have backwards
+std::vector<Slot> one_f_one_b(const plan::Plan& plan, int first,
+                              const std::vector<model::Block>& all, const Options& options);
 
 /// A stream that leaves with the slot that ends a pass, or comes for the one that begins it.
 struct Exchange {
