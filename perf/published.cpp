@@ -354,8 +354,7 @@ void compare(const std::string& path, bool each) {
   for (const auto& [machine, squares] : alike)
     fmt::print(
         "{}: {} times of sources that do as Brume does, or whose attention is counted, off by "
-        "{:.0f} % "
-        "(root mean square)\n",
+        "{:.0f} % (root mean square)\n",
         machine, squares.size(),
         100.0 * std::sqrt(std::reduce(squares.begin(), squares.end()) / double(squares.size())));
   fmt::print("left out: {} cases that no plan expresses, or of other devices or quantities\n",

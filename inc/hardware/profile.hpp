@@ -72,7 +72,7 @@ struct CopyRow {
 /// all-gather moves gib (q - 1) / q, reduce-scatter takes 1.1 and all-reduce 2.1 times as long; a
 /// message, between the two ranks of a group, moves gib.
 struct TransferRow {
-  std::string kind;  ///< `collective`, or the name of a Copy
+  std::string kind;  ///< `collective`, or the name of a CopyKind
   int nodes = 1;
   int ranks_per_node = 1;
   double gib_per_s = 1.0;

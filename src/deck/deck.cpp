@@ -146,8 +146,9 @@ const Schema<DataKeys>& data_schema() {
                {.help = "order of the windows", .choices = {"sequential", "shuffled"}})
           .key(
               "documents", &DataKeys::documents,
-              {.help = "of a sequence: joined, or isolated: attention stays within each document, "
-                       "on GPUs by our own kernels instead of cuDNN's, and positions begin with it",
+              {.help =
+                   "of a sequence: joined, or isolated: attention stays within each document, "
+                   "on GPUs by Brume's own kernels instead of cuDNN's, and positions begin with it",
                .choices = {"join", "isolate"}})
           .key("begin_token", &DataKeys::begin_token,
                {.help = "number of the token that each document begins with, in files that do not "
