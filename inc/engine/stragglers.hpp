@@ -24,17 +24,18 @@ struct Straggler {
 /// no other rank: compute, copies, disk. In collectives the fast ranks wait for the slow one.
 class Stragglers {
  public:
-  /// Ranks are compared after this many blocks of steps, each of one step or, if that takes less,
-  /// as many as fill a time. Fewer may show no more than what else a node had to do.
-  static constexpr std::size_t least_blocks = 20;
+  /// Ranks are compared by the last so many blocks of steps, each of one step or, if that takes
+  /// less, as many as fill a time. Fewer may show no more than what else a node had to do.
+  static constexpr std::size_t window = 20;
   static constexpr double block_s = 0.5;
-  static constexpr double excess = 1.1;  ///< of the time that peers take
+  static constexpr std::size_t every = 5;  ///< blocks between comparisons
+  static constexpr double excess = 1.1;    ///< of the time that peers take
 
   using BusyTimes = std::array<double, schedule::num_channels>;  ///< [s]
 
   explicit Stragglers(const plan::Plan& plan);
 
-  /// Notes this rank's step. After enough of them it compares; collective.
+  /// Notes this rank's step. Once there are enough it compares now and then; collective.
   ///
   /// @param iteration_s  the same on all ranks
   /// @return             ranks, each once in the object's life, of which three blocks of four took
@@ -45,7 +46,8 @@ class Stragglers {
 
  private:
   std::vector<int> stage_of_;      ///< [rank]
-  std::vector<BusyTimes> blocks_;  ///< since the last comparison: means of their steps
+  std::vector<BusyTimes> blocks_;  ///< the last ones: means of their steps
+  std::size_t next_ = window;      ///< how many there are at the next comparison
   BusyTimes sum_{};                ///< over the steps of the next block
   int steps_ = 0;                  ///< of these
   double time_s_ = 0.0;

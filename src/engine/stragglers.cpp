@@ -52,7 +52,9 @@ std::vector<Straggler> Stragglers::add(const BusyTimes& busy_s, double iteration
   blocks_.push_back(std::exchange(sum_, {}));
   steps_ = 0;
   time_s_ = 0.0;
-  if (blocks_.size() < least_blocks) return {};
+  if (blocks_.size() < next_) return {};
+  blocks_.erase(blocks_.begin(), blocks_.end() - window);
+  next_ = window + every;
 
   Table typical_s(world.size()), lower_s(world.size());
   for (std::size_t c = 0; c < own_channels.size(); ++c) {
@@ -61,7 +63,6 @@ std::vector<Straggler> Stragglers::add(const BusyTimes& busy_s, double iteration
     typical_s.of(world.rank())[c] = median(times);
     lower_s.of(world.rank())[c] = lower_quartile(times);
   }
-  blocks_.clear();
   typical_s.share(world);
   lower_s.share(world);
 
