@@ -123,8 +123,20 @@ struct Split {
   int dp, tp, microbatch;
 };
 
+/// Spreads some stages over whole nodes, of more devices than tensor-parallel ranks, or of fewer.
+inline void choose_nodes(std::mt19937& random, plan::Stage& stage) {
+  const int nodes = pick(random, {1, 2, 4}), devices = stage.dp * stage.tp;
+  if (devices % nodes != 0) return;
+  const int on_node = devices / nodes;
+  for (const int together : {stage.tp, stage.shard_ranks() * stage.tp})
+    if (on_node % together != 0 && together % on_node != 0) return;
+  stage.nodes = nodes;
+  stage.devices_per_node = on_node;
+}
+
 /// Chooses how far stages run ahead, puts some of what some stages offload on disk, lets some keep
-/// several replicas of what they shard, and some store layers; the generator stays as it is.
+/// several replicas of what they shard, some store layers, and some lie on several nodes; the
+/// generator stays as it is.
 inline void choose_later_knobs(std::mt19937 random, plan::Plan& plan) {
   plan.run_ahead = pick(random, {1, 2});
   for (plan::Stage& stage : plan.stages) {
@@ -140,6 +152,7 @@ inline void choose_later_knobs(std::mt19937 random, plan::Plan& plan) {
     if (pick(random, {0, 1}) == 1)
       stage.stored_layers =
           std::uniform_int_distribution<int>(0, stage.layers - stage.ckpt_layers)(random);
+  for (plan::Stage& stage : plan.stages) choose_nodes(random, stage);
 }
 
 /// A plan of stages that are cut so, with any number of layers and any combination of knobs.
