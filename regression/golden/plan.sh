@@ -18,4 +18,4 @@ plan tiny "$decks/tiny.toml" profile.toml
 plan beside "$decks/beside/deck.toml" profile.toml --sweep model.seq_len=16,32
 # The same with the profile that the deck names, beside it too.
 "$BRUME" plan "$decks/beside/deck.toml" --sweep model.seq_len=16,32 | diff "$golden/beside.expected" -
-plan sweep "$decks/tiny.toml" profile.toml --sweep cluster.devices_per_node=1,2,3,4
+plan sweep "$decks/tiny.toml" profile.toml --sweep cluster.devices_per_node=1,2,3,2,4,1

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -22,7 +23,7 @@ using nlohmann::json;
 
 constexpr std::uint64_t most_values = 1000;
 
-/// "cluster.nodes=1..3" -> {"cluster.nodes", {"1", "2", "3"}}.
+/// "cluster.nodes=1..3" -> {"cluster.nodes", {"1", "2", "3"}}; each value once.
 struct Sweep {
   std::string key;
   std::vector<std::string> values;
@@ -56,8 +57,9 @@ Sweep parse(const std::string& sweep) {
   }
   for (std::size_t begin = 0; begin <= values.size();) {
     const auto comma = std::min(values.find(',', begin), values.size());
-    found.values.push_back(values.substr(begin, comma - begin));
-    require(!found.values.back().empty(), Failure::input, "--sweep {}: a value is empty", sweep);
+    const std::string value = values.substr(begin, comma - begin);
+    require(!value.empty(), Failure::input, "--sweep {}: a value is empty", sweep);
+    if (std::ranges::find(found.values, value) == found.values.end()) found.values.push_back(value);
     begin = comma + 1;
   }
   return found;
