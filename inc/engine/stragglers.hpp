@@ -46,8 +46,7 @@ class Stragglers {
 
  private:
   std::vector<int> stage_of_;      ///< [rank]
-  std::vector<BusyTimes> blocks_;  ///< the last ones: means of their steps
-  std::size_t next_ = window;      ///< how many there are at the next comparison
+  std::vector<BusyTimes> blocks_;  ///< those of the next comparison so far: means of their steps
   BusyTimes sum_{};                ///< over the steps of the next block
   int steps_ = 0;                  ///< of these
   double time_s_ = 0.0;

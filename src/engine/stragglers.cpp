@@ -52,9 +52,7 @@ std::vector<Straggler> Stragglers::add(const BusyTimes& busy_s, double iteration
   blocks_.push_back(std::exchange(sum_, {}));
   steps_ = 0;
   time_s_ = 0.0;
-  if (blocks_.size() < next_) return {};
-  blocks_.erase(blocks_.begin(), blocks_.end() - window);
-  next_ = window + every;
+  if (blocks_.size() < window) return {};
 
   Table typical_s(world.size()), lower_s(world.size());
   for (std::size_t c = 0; c < own_channels.size(); ++c) {
@@ -63,6 +61,7 @@ std::vector<Straggler> Stragglers::add(const BusyTimes& busy_s, double iteration
     typical_s.of(world.rank())[c] = median(times);
     lower_s.of(world.rank())[c] = lower_quartile(times);
   }
+  blocks_.erase(blocks_.begin(), blocks_.begin() + every);
   typical_s.share(world);
   lower_s.share(world);
 
