@@ -56,12 +56,7 @@ if grep -q 'of CUDA: .*libcuda' "$root/$name/manifest"; then
       in_root '' 77 '' "${program#"$root"}"
     fi
   done
-  for program in "$root/$name"/tests/gpu_*; do
-    case $program in
-      */gpu_attention) in_root ':/stub' 1 'shows none to the job' "${program#"$root"}" ;;  # as all tests of kernels
-      *) in_root ':/stub' 77 '' "${program#"$root"}" ;;
-    esac
-  done
+  for program in "$root/$name"/tests/gpu_*; do in_root ':/stub' 77 '' "${program#"$root"}"; done
   in_root ':/stub' 4 'device|driver' "/$name/bin/brume" selftest
 else
   for program in "$root/$name"/tests/*; do in_root '' 0 'PASSED' "${program#"$root"}"; done

@@ -66,13 +66,9 @@ struct Case {
   test::OnDevice lse;
 };
 
-class FusedAttention : public testing::Test {
-  void SetUp() override { BRUME_NEEDS_GPU(); }
-};
-
 // Sizes of heads and tokens that fill no block; groups of key heads, of which one is read by
 // nobody.
-TEST_F(FusedAttention, EqualsThePlainSums) {
+TEST(FusedAttention, EqualsThePlainSums) {
   for (const AttentionShape& shape :
        {AttentionShape{2, 64, 2, 64}, AttentionShape{2, 70, 4, 128}, AttentionShape{1, 333, 2, 80},
         AttentionShape{2, 200, 4, 64, 2, 2}, AttentionShape{2, 65, 4, 64, 1, 4},
@@ -92,7 +88,7 @@ TEST_F(FusedAttention, EqualsThePlainSums) {
 }
 
 // 8 sequences of 16 heads: a gigabyte beside the operands, if it were one call.
-TEST_F(FusedAttention, SharesAreDoneOneAfterTheOther) {
+TEST(FusedAttention, SharesAreDoneOneAfterTheOther) {
   const AttentionShape whole{8, 2048, 16, 128};
   const Case all(whole);
   ASSERT_TRUE(all.run(Pass::forward) && all.run(Pass::backward));
@@ -103,14 +99,14 @@ TEST_F(FusedAttention, SharesAreDoneOneAfterTheOther) {
   EXPECT_EQ(std::count(together.begin(), together.end(), 7.0f), 0);
 }
 
-TEST_F(FusedAttention, RepeatsBitwise) {
+TEST(FusedAttention, RepeatsBitwise) {
   const Case first({2, 1024, 8, 64, 2, 4}), second(first.shape);
   for (const Case* c : {&first, &second})
     ASSERT_TRUE(c->run(Pass::forward) && c->run(Pass::backward));
   EXPECT_EQ(first.dqkv.values(), second.dqkv.values());
 }
 
-TEST_F(FusedAttention, WhatCudnnDoesNotDoIsLeftToOthers) {
+TEST(FusedAttention, WhatCudnnDoesNotDoIsLeftToOthers) {
   const Case uneven({1, 64, 3, 64, 2, 2});  // key heads of two and of one query head
   EXPECT_FALSE(uneven.run(Pass::forward));
   const Case narrow({1, 64, 2, 12});
