@@ -108,7 +108,7 @@ class CheckpointReader {
   ~CheckpointReader();
 
   /// Fills all slabs, owned or not. Each tensor must be covered completely; where the checkpoint
-  /// holds weights only, moments become zero. @throws Error(storage)
+  /// holds neither moment of a parameter, both become zero. @throws Error(storage)
   ///
   /// @param progress  told of each element that was read
   void fill(std::vector<engine::Slab>& slabs, Progress* progress = nullptr);

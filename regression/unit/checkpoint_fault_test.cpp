@@ -267,6 +267,26 @@ TEST_F(CheckpointFault, MissingElementsAreNamed) {
   }
 }
 
+// A list that lost all of a moment's slabs is not taken for one of a frozen parameter.
+TEST_F(CheckpointFault, OneMomentWithoutTheOtherIsRefused) {
+  comm::run_local(num_ranks, [&](comm::Communicator& world) {
+    CheckpointWriter writer(directory_, world);
+    Memory memory(world.rank() * 20, 20);
+    memory.fill(10);
+    memory.slabs.pop_back();
+    writer.start(info_of(10), memory.slabs);
+    writer.finish();
+  });
+  Memory all(0, rows);
+  try {
+    load_slabs(find(directory_).value(), all.slabs);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.failure(), Failure::storage);
+    EXPECT_NE(std::string(error.what()).find("holds m of table, but not v"), std::string::npos);
+  }
+}
+
 // Rank 1 writes only half of its rows.
 TEST_F(CheckpointFault, GapsAreNamed) {
   comm::run_local(num_ranks, [&](comm::Communicator& world) {

@@ -148,13 +148,18 @@ struct CheckpointReader::Impl {
   Copies plan_copies(std::vector<Slab>& slabs) const;
 };
 
-/// Finds where the values of slabs are; moments that are nowhere become zero.
+/// Finds where the values of slabs are. A parameter that was frozen has no moments: they become
+/// zero. @throws Error(storage) where it has one of them only
 Copies CheckpointReader::Impl::plan_copies(std::vector<Slab>& slabs) const {
   Copies copies;
   for (Slab& slab : slabs) {
     require(is_sound(slab), Failure::bug, "a slab of {} lies outside its tensor", slab.name);
     const auto found = sources.find({slab.name, slab.kind});
     if (slab.kind != "weight" && found == sources.end()) {
+      const char* const other = slab.kind == "m" ? "v" : "m";
+      require(!sources.contains({slab.name, other}), Failure::storage,
+              "{}: holds {} of {}, but not {}", manifest.info.directory.string(), other, slab.name,
+              slab.kind);
       fill_with_zeros(slab);
       continue;
     }
