@@ -172,13 +172,14 @@ void BatchTape::evaluate(std::span<const double> common, std::span<const double*
           outputs_.size(), inputs.size(), outputs.size());
   thread_local std::vector<double> registers;
   std::vector<Operand> operands;
-  registers.resize(num_registers_ * batch_block);
-  const auto at = [&](std::int32_t place) { return &registers[std::size_t(place) * batch_block]; };
+  const std::size_t stride = (std::min(batch_block, count) + lanes - 1) / lanes * lanes;
+  registers.resize(num_registers_ * stride);
+  const auto at = [&](std::int32_t place) { return &registers[std::size_t(place) * stride]; };
   const auto operand = [&](std::int32_t place) {
     return place < 0 ? Operand{&common[std::size_t(~place)], true} : Operand{at(place), false};
   };
   for (std::size_t first = 0; first < count; first += batch_block) {
-    const std::size_t size = std::min(batch_block, count - first);
+    const std::size_t size = std::min(stride, count - first);
     const std::size_t whole = (size + lanes - 1) / lanes * lanes;  // the last one fills it up
     auto function = functions_.begin();
     for (const Step& step : steps_) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 #include <set>
 
 #include "base/error.hpp"
@@ -34,25 +33,6 @@ struct ByStrategy {
 
 }  // namespace
 
-std::vector<Point> pareto_front(std::vector<Point> points, bool host_matters) {
-  std::ranges::stable_sort(points, {}, [](const Point& p) {
-    // Of equal ones the first is kept: the one that saves least.
-    return std::tuple{p.stable_s,     p.whole_s(),
-                      p.shortest_s(), p.alone_s(),
-                      p.host_bytes,   std::accumulate(p.ratios.begin(), p.ratios.end(), 0.0)};
-  });
-  std::vector<Point> front;
-  for (const Point& point : points) {
-    const auto beats = [&](const Point& other) {
-      return other.whole_s() <= point.whole_s() && other.shortest_s() <= point.shortest_s() &&
-             other.alone_s() <= point.alone_s() &&
-             (!host_matters || other.host_bytes <= point.host_bytes);
-    };
-    if (std::ranges::none_of(front, beats)) front.push_back(point);  // they are no slower
-  }
-  return front;
-}
-
 Fronts::Alike Fronts::alike(const Seat& seat) {
   const analyzer::StageRole role = seat.role();
   return {role.first, role.last, seat.frame.in_flight(seat.after), seat.layout};
@@ -83,11 +63,8 @@ void Fronts::prepare(Grid& grid, const Seat& seat, int least_layers, int most_la
         (struck_.contains(cell) ? struck : missing).push_back(layers);
     }
   }
-  std::map<int, std::vector<Point>> found;  // by layers
-  for (const int layers : missing) found[layers] = {};
+  Found found = climb(grid, seat, missing, threshold_s);
   for (const int layers : struck) found[layers] = everything(grid, seat, layers);
-  for (const Point& point : climb(grid, seat, missing, threshold_s))
-    found[point.layers].push_back(point);
   // Kept once they are whole: the search may be out of time before.
   for (auto& [layers, points] : found) {
     feasible_ += std::int64_t(points.size());
@@ -128,49 +105,60 @@ std::vector<Rows::Step> Fronts::steps(const Seat& seat, const Point& from) const
   return found;
 }
 
-/// Leaves out rows that are slower than that whatever is recomputed. @return of these the next ones
-/// that are less slow
+/// Leaves out rows that, whatever is recomputed, are too slow, or in no time faster than what was
+/// found to fit. @return of these the next ones that take less time
 std::vector<Point> Fronts::drop_slow(Grid& grid, Rows& known, const Seat& seat,
-                                     std::vector<Point>& rows, double threshold_s) const {
-  if (threshold_s == infinity) return {};
+                                     std::vector<Point>& rows, double threshold_s,
+                                     const Found& found) const {
   // Between none and all layers recomputed a stage's time is a line, but for its first and last
   // one.
   constexpr double bend = 0.01;
-  const std::vector<double> least_s = known.least_s(grid, seat, rows);
+  const std::vector<Point> least = known.least(grid, seat, rows);
   std::vector<Point> kept, higher;
-  std::vector<double> dropped_s;  // [higher]
-  for (std::size_t i = 0; i < rows.size(); ++i)
-    if (least_s[i] * (1.0 - bend) <= threshold_s)
+  std::vector<std::size_t> dropped;  // of least, for each of the higher ones
+  const auto is_slow = [&](const Point& p) { return p.stable_s * (1.0 - bend) > threshold_s; };
+  const auto is_beaten = [&](const Point& p) {
+    return !host_matters_ && std::ranges::any_of(found.at(p.layers), [&](const Point& other) {
+      return !p.is_faster_than(other);
+    });
+  };
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (!is_slow(least[i]) && !is_beaten(least[i])) {
       kept.push_back(rows[i]);
-    else
-      for (const Rows::Step& step : steps(seat, rows[i])) {
-        higher.push_back(step.to);
-        dropped_s.push_back(least_s[i]);
-      }
+      continue;
+    }
+    for (const Rows::Step& step : steps(seat, rows[i])) {
+      higher.push_back(step.to);
+      dropped.push_back(i);
+    }
+  }
   rows = std::move(kept);
-  const std::vector<double> higher_s = known.least_s(grid, seat, higher);
+  const std::vector<Point> higher_least = known.least(grid, seat, higher);
   std::vector<Point> faster;
   for (std::size_t i = 0; i < higher.size(); ++i)
-    if (higher_s[i] < dropped_s[i] * (1.0 - sum_rounding)) faster.push_back(higher[i]);
+    if (higher_least[i].is_faster_than(least[dropped[i]])) faster.push_back(higher[i]);
   return faster;
 }
 
-std::vector<Point> Fronts::climb(Grid& grid, const Seat& seat, const std::vector<int>& layers,
-                                 double threshold_s) {
+Fronts::Found Fronts::climb(Grid& grid, const Seat& seat, const std::vector<int>& layers,
+                            double threshold_s) {
   Rows& known = rows_.of(seat, axes_, host_matters_);
-  std::vector<Point> found, level;
+  Found found;
+  std::vector<Point> level;
   for (int l : layers) {
+    found[l] = {};
     const std::vector<Point> rows = lowest(seat, l);
     level.insert(level.end(), rows.begin(), rows.end());
   }
   std::ranges::sort(level, ByStrategy{});
   while (!level.empty()) {
-    std::vector<Point> next = drop_slow(grid, known, seat, level, threshold_s);
+    std::vector<Point> next = drop_slow(grid, known, seat, level, threshold_s, found);
     strategies_ += std::int64_t(level.size());
     const std::vector<Fit> fits = known.fits(grid, seat, level);
     std::vector<Rows::Step> doubtful;  // they save nothing that is short
     for (std::size_t i = 0; i < level.size(); ++i) {
-      found.insert(found.end(), fits[i].points.begin(), fits[i].points.end());
+      std::vector<Point>& all = found[level[i].layers];
+      all.insert(all.end(), fits[i].points.begin(), fits[i].points.end());
       Point from = level[i];
       if (!fits[i].points.empty())
         from.set_level(fits[i].points[0].level());
@@ -182,7 +170,7 @@ std::vector<Point> Fronts::climb(Grid& grid, const Seat& seat, const std::vector
         if (saves)
           next.push_back(step.to);
         else
-          doubtful.push_back(std::move(step));
+          doubtful.emplace_back(std::move(step)).lacks_host = fits[i].climb.host;
       }
     }
     const std::vector<bool> gains = known.gains(grid, seat, doubtful);
@@ -283,16 +271,7 @@ const std::vector<Point>& Fronts::unlimited(Grid& grid, const Seat& seat) {
     if (found.empty())
       std::ranges::copy_if(rows, std::back_inserter(found),
                            [](const Point& p) { return p.level() == 0; });
-    for (const Point& p : rows) {
-      Point& known = found[std::size_t(p.layers - least)];
-      const double whole_s = std::min(known.whole_s(), p.whole_s());
-      const double shortest_s = std::min(known.shortest_s(), p.shortest_s());
-      const double alone_s = std::min(known.alone_s(), p.alone_s());
-      known.stable_s = std::min(known.stable_s, p.stable_s);
-      known.delta_s = whole_s - known.stable_s;
-      known.less_s = known.stable_s - shortest_s;
-      known.alone_delta_s = alone_s - known.stable_s;
-    }
+    for (const Point& p : rows) found[std::size_t(p.layers - least)].take_less_of(p);
   }
   return fastest = std::move(found);
 }

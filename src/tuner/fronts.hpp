@@ -12,11 +12,6 @@
 
 namespace brume::tuner {
 
-/// Drops points that another one beats: no slower in a middle microbatch, alone with its update,
-/// nor in its shortest trip, in which the objective (pipeline.hpp) does not fall, and, where it
-/// matters, no hungrier for host memory. @return by rising stable time
-std::vector<Point> pareto_front(std::vector<Point> points, bool host_matters);
-
 /// Pareto fronts of the stages of frames that differ in their number of stages only, computed when
 /// asked for and kept.
 ///
@@ -65,10 +60,10 @@ class Fronts {
   std::vector<Point> lowest(const Seat& seat, int layers) const;
   std::vector<Rows::Step> steps(const Seat& seat, const Point& from) const;
   bool is_faster(Grid& grid, const Seat& seat, int least, int most, const Rows::Step& step);
-  std::vector<Point> climb(Grid& grid, const Seat& seat, const std::vector<int>& layers,
-                           double threshold_s);
+  using Found = std::map<int, std::vector<Point>>;  ///< what fits, by layers
+  Found climb(Grid& grid, const Seat& seat, const std::vector<int>& layers, double threshold_s);
   std::vector<Point> drop_slow(Grid& grid, Rows& known, const Seat& seat, std::vector<Point>& rows,
-                               double threshold_s) const;
+                               double threshold_s, const Found& found) const;
   std::vector<Point> everything(Grid& grid, const Seat& seat, int layers);
 
   const Axes& axes_;

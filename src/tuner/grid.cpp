@@ -92,6 +92,14 @@ std::vector<Axes::Sharding> Axes::shardings(const Layout& mesh) const {
   return found;
 }
 
+std::vector<int> Axes::turning_levels(int layers) const {
+  constexpr int few = 4;
+  const auto [least, most] = levels(layers);
+  std::vector<int> found;
+  for (int level = least; level <= most; level += layers > few ? layers : 1) found.push_back(level);
+  return found;
+}
+
 Axes Axes::in_memory() const {
   Axes axes = *this;
   for (std::size_t i = 0; i < ratios.size(); ++i)
@@ -102,6 +110,16 @@ Axes Axes::in_memory() const {
 bool Point::is_faster_than(const Point& other) const {
   return falls(other.stable_s, stable_s) || falls(other.whole_s(), whole_s()) ||
          falls(other.shortest_s(), shortest_s()) || falls(other.alone_s(), alone_s());
+}
+
+void Point::take_less_of(const Point& other) {
+  const double whole = std::min(whole_s(), other.whole_s());
+  const double shortest = std::min(shortest_s(), other.shortest_s());
+  const double alone = std::min(alone_s(), other.alone_s());
+  stable_s = std::min(stable_s, other.stable_s);
+  delta_s = whole - stable_s;
+  less_s = stable_s - shortest;
+  alone_delta_s = alone - stable_s;
 }
 
 void Point::apply_to(plan::Stage& stage) const {

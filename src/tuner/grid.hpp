@@ -66,6 +66,8 @@ struct Point {
     ckpt_layers = std::max(level, 0);
     stored_layers = stores_rest ? layers - ckpt_layers : std::max(-level, 0);
   }
+  /// Takes each of the times in which points compete that another one has less of.
+  void take_less_of(const Point& other);
   auto times() { return std::tie(stable_s, delta_s, less_s, alone_delta_s); }
   /// Whether one of the times in which points compete is less, by more than rounding.
   bool is_faster_than(const Point& other) const;
@@ -107,6 +109,9 @@ struct Axes {
   bool recompute, store, store_rest, shard_within_node;
 
   Levels levels(int layers) const { return {store ? -layers : 0, recompute ? layers : 0}; }
+  /// Between these a stage's times are lines, but for what its first and last layer differ by from
+  /// others: of few layers all levels.
+  std::vector<int> turning_levels(int layers) const;
 };
 
 /// The expressions of all stage roles of one model on one machine. Pricing throws OutOfTime when

@@ -3,10 +3,31 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <numeric>
 
 #include "numbers.hpp"
 
 namespace brume::tuner {
+
+std::vector<Point> pareto_front(std::vector<Point> points, bool host_matters) {
+  std::ranges::stable_sort(points, {}, [](const Point& p) {
+    // Of equal ones the first is kept: the one that saves least.
+    return std::tuple{p.stable_s,     p.whole_s(),
+                      p.shortest_s(), p.alone_s(),
+                      p.host_bytes,   std::accumulate(p.ratios.begin(), p.ratios.end(), 0.0)};
+  });
+  std::vector<Point> front;
+  for (const Point& point : points) {
+    const auto beats = [&](const Point& other) {
+      return other.whole_s() <= point.whole_s() && other.shortest_s() <= point.shortest_s() &&
+             other.alone_s() <= point.alone_s() &&
+             (!host_matters || other.host_bytes <= point.host_bytes);
+    };
+    if (std::ranges::none_of(front, beats)) front.push_back(point);  // they are no slower
+  }
+  return front;
+}
+
 namespace {
 
 std::size_t hash(std::size_t sum, const Ratios& ratios) {
@@ -54,7 +75,12 @@ class Look {
   void close(std::vector<Bracket>& open);
   void bisect(std::vector<Bracket> open);
   void price_fewest();
-  void try_all(std::size_t row, int from);
+  /// Levels of a row, from one on.
+  struct Higher {
+    std::size_t row;
+    int from;
+  };
+  void try_all(const std::vector<Higher>& rows);
 
   Grid& grid_;
   Times& times_;
@@ -143,6 +169,7 @@ void Look::close(std::vector<Bracket>& open) {
 }
 
 void Look::bisect(std::vector<Bracket> open) {
+  std::vector<Higher> bent;  // their bytes do not fall with higher levels
   for (close(open); !open.empty(); close(open)) {
     std::vector<Point> middle;
     for (const Bracket& b : open) {
@@ -156,7 +183,7 @@ void Look::bisect(std::vector<Bracket> open) {
       const Point& m = middle[i];
       const double slack = sum_rounding * m.device_bytes;
       if (m.device_bytes > b.unfit_bytes + slack || m.device_bytes < b.fit.device_bytes - slack) {
-        try_all(b.row, rows_[b.row].level() + 1);  // bytes do not fall with higher levels
+        bent.push_back({b.row, rows_[b.row].level() + 1});
         continue;
       }
       if (limits_.hold(m, mesh_)) {
@@ -170,6 +197,7 @@ void Look::bisect(std::vector<Bracket> open) {
     }
     open = std::move(still);
   }
+  try_all(bent);
 }
 
 /// Prices the least level that fits, the next one, and the most: where time or host bytes fall, all
@@ -186,6 +214,7 @@ void Look::price_fewest() {
   }
   times_.price(grid_, seat_, priced);
   if (host_matters_) grid_.price_memory(seat_, priced);  // else the first of them have their bytes
+  std::vector<Higher> falling;
   for (std::size_t i = 0; i < fewest_.size(); ++i) {
     const std::span<const Point> three(&priced[3 * i], 3);
     fits_[fewest_[i]].points.push_back(three[0]);
@@ -194,24 +223,54 @@ void Look::price_fewest() {
       const Point &from = three[k], &to = three[k + 1];
       falls |= to.is_faster_than(from) || (host_matters_ && to.host_bytes < from.host_bytes);
     }
-    if (falls) try_all(fewest_[i], three[0].level() + 1);
+    if (falls) falling.push_back({fewest_[i], three[0].level() + 1});
   }
+  try_all(falling);
 }
 
-/// Adds what fits at levels from `from` on, but for what the least one that fits beats.
-void Look::try_all(std::size_t row, int from) {
+/// Adds what fits at each row's levels from `from` on, but for what another one of the row that
+/// fits beats: bytes take longer to price than times.
+void Look::try_all(const std::vector<Higher>& rows) {
   std::vector<Point> all;
-  for (int level = from; level <= axes_.levels(rows_[row].layers).most; ++level) {
-    all.push_back(rows_[row]);
-    all.back().set_level(level);
+  std::vector<std::size_t> ends;
+  for (const auto& [row, from] : rows) {
+    for (int level = from; level <= axes_.levels(rows_[row].layers).most; ++level) {
+      all.push_back(rows_[row]);
+      all.back().set_level(level);
+    }
+    ends.push_back(all.size());
   }
   times_.price(grid_, seat_, all);
-  std::vector<Point>& found = fits_[row].points;
-  if (!found.empty() && !host_matters_)
-    std::erase_if(all, [&](const Point& p) { return !p.is_faster_than(found.front()); });
-  grid_.price_memory(seat_, all);
-  std::erase_if(all, [&](const Point& p) { return !limits_.hold(p, mesh_); });
-  found.insert(found.end(), all.begin(), all.end());
+  struct Open {
+    std::size_t row;
+    std::vector<Point> points;
+  };
+  std::vector<Open> open;
+  for (std::size_t i = 0, begin = 0; i < rows.size(); begin = ends[i++])
+    open.push_back({rows[i].row,
+                    {all.begin() + std::ptrdiff_t(begin), all.begin() + std::ptrdiff_t(ends[i])}});
+  while (!open.empty()) {
+    std::vector<Point> next;
+    ends.clear();
+    for (auto& [row, points] : open) {
+      const std::vector<Point>& found = fits_[row].points;
+      if (!host_matters_)
+        std::erase_if(points, [&](const Point& p) {
+          return std::ranges::any_of(found, [&](const Point& q) { return !p.is_faster_than(q); });
+        });
+      const std::vector<Point> front = host_matters_ ? points : pareto_front(points, false);
+      std::erase_if(points, [&](const Point& p) {
+        return std::ranges::any_of(front, [&](const Point& q) { return p.level() == q.level(); });
+      });
+      next.insert(next.end(), front.begin(), front.end());
+      ends.push_back(next.size());
+    }
+    grid_.price_memory(seat_, next);
+    for (std::size_t i = 0, at = 0; i < open.size(); ++i)
+      for (; at < ends[i]; ++at)
+        if (limits_.hold(next[at], mesh_)) fits_[open[i].row].points.push_back(next[at]);
+    std::erase_if(open, [](const Open& one) { return one.points.empty(); });
+  }
 }
 
 }  // namespace
@@ -251,25 +310,28 @@ std::size_t Rows::Hash::operator()(const Key& key) const {
       key.ratios);
 }
 
-std::vector<double> Rows::least_s(Grid& grid, const Seat& seat, std::span<const Point> rows) {
+std::vector<Point> Rows::least(Grid& grid, const Seat& seat, std::span<const Point> rows) {
   const std::lock_guard lock(mutex_);
-  std::vector<Row*> known;
+  std::vector<Row*> known, fresh;
   std::vector<Point> missing;
+  std::vector<std::size_t> ends;
   for (const Point& row : rows) {
     known.push_back(&rows_[Key(row)]);
-    if (known.back()->least_s < 0.0) missing.push_back(row);
-  }
-  const std::size_t count = missing.size();
-  for (std::size_t i = 0; i < count; ++i) {
-    missing.push_back(missing[i]);
-    missing.back().set_level(axes_.levels(missing[i].layers).most);
+    if (std::get<0>(known.back()->least) >= 0.0) continue;
+    fresh.push_back(known.back());
+    for (const int level : axes_.turning_levels(row.layers))
+      missing.emplace_back(row).set_level(level);
+    ends.push_back(missing.size());
   }
   times_.price(grid, seat, missing);
-  for (std::size_t i = 0; i < count; ++i)
-    rows_[Key(missing[i])].least_s = std::min(missing[i].stable_s, missing[count + i].stable_s);
-  std::vector<double> least_s;
-  for (const Row* row : known) least_s.push_back(row->least_s);
-  return least_s;
+  for (std::size_t i = 0, at = 0; i < fresh.size(); ++i) {
+    Point least = missing[at];
+    for (; at < ends[i]; ++at) least.take_less_of(missing[at]);
+    fresh[i]->least = least.times();
+  }
+  std::vector<Point> found(rows.begin(), rows.end());
+  for (std::size_t i = 0; i < found.size(); ++i) found[i].times() = known[i]->least;
+  return found;
 }
 
 std::vector<Fit> Rows::fits(Grid& grid, const Seat& seat, std::span<const Point> rows) {
@@ -296,22 +358,28 @@ std::vector<bool> Rows::gains(Grid& grid, const Seat& seat, std::span<const Step
   const auto known = [&](const Step& step) -> auto& {
     return gains_[{step.from.level(), step.axis}];
   };
-  std::vector<std::size_t> missing;
-  std::vector<Point> points;
-  for (std::size_t i = 0; i < steps.size(); ++i)
-    if (!known(steps[i]).contains(Key(steps[i].to))) {
-      missing.push_back(i);
-      points.push_back(steps[i].from);
-      points.push_back(steps[i].to);
+  std::vector<const Step*> missing, saving;
+  std::vector<Point> points, bytes;
+  for (const Step& step : steps)
+    if (!known(step).contains(Key(step.to))) {
+      missing.push_back(&step);
+      points.push_back(step.from);
+      points.push_back(step.to);
     }
   times_.price(grid, seat, points);
-  grid.price_memory(seat, points);
   for (std::size_t i = 0; i < missing.size(); ++i) {
+    const Step& step = *missing[i];
     const Point &from = points[2 * i], &to = points[2 * i + 1];
-    const Step& step = steps[missing[i]];
-    known(step)[Key(to)] = to.is_faster_than(from) ||
-                           (!plan::shares[step.axis].on_disk() && to.host_bytes < from.host_bytes);
+    const bool is_faster = to.is_faster_than(from);
+    known(step)[Key(to)] = is_faster;
+    if (is_faster || !step.lacks_host || plan::shares[step.axis].on_disk()) continue;
+    saving.push_back(&step);
+    bytes.push_back(from);
+    bytes.push_back(to);
   }
+  grid.price_memory(seat, bytes);
+  for (std::size_t i = 0; i < saving.size(); ++i)
+    known(*saving[i])[Key(saving[i]->to)] = bytes[2 * i + 1].host_bytes < bytes[2 * i].host_bytes;
   std::vector<bool> found;
   for (const Step& step : steps) found.push_back(known(step).at(Key(step.to)));
   return found;

@@ -31,6 +31,11 @@ struct Limits {
   }
 };
 
+/// Drops points that another one beats: no slower in a middle microbatch, alone with its update,
+/// nor in its shortest trip, in which the objective (pipeline.hpp) does not fall, and, where it
+/// matters, no hungrier for host memory. @return by rising stable time
+std::vector<Point> pareto_front(std::vector<Point> points, bool host_matters);
+
 /// What higher ratios of a row may save: device memory, host memory.
 struct Climb {
   bool device = true, host = false;
@@ -84,16 +89,18 @@ class Rows {
 
   // Rows stand at their least level.
 
-  /// The stable time of each row at its least or most level, whichever is less [s].
-  std::vector<double> least_s(Grid& grid, const Seat& seat, std::span<const Point> rows);
+  /// Each row with the least that each time is at any level.
+  std::vector<Point> least(Grid& grid, const Seat& seat, std::span<const Point> rows);
   std::vector<Fit> fits(Grid& grid, const Seat& seat, std::span<const Point> rows);
 
   /// A strategy, and one with a larger ratio along one axis.
   struct Step {
     Point from, to;
     std::size_t axis;
+    bool lacks_host = false;  ///< host memory is short, or counts
   };
-  /// Of each step, whether it makes a stage faster, or, unless to the disk, needs less host memory.
+  /// Of each step, whether it makes a stage faster, or, unless to the disk, needs less of the host
+  /// memory that it lacks.
   std::vector<bool> gains(Grid& grid, const Seat& seat, std::span<const Step> steps);
 
  private:
@@ -113,7 +120,8 @@ class Rows {
     std::size_t operator()(const Key& key) const;
   };
   struct Row {
-    double least_s = -1.0;  ///< below 0: not known
+    std::tuple<double, double, double, double> least{-1.0, 0.0, 0.0,
+                                                     0.0};  ///< times; below 0: not known
     bool looked_at = false;
     Climb climb;
     std::uint32_t begin = 0, end = 0;  ///< of points_
