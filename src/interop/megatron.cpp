@@ -183,7 +183,7 @@ void add_training(Arguments& arguments, const deck::Deck& deck, const model::Con
   arguments.insert(arguments.end(),
                    {{"--train-iters", as_argument(steps)},
                     {"--lr", as_argument(optimizer.lr)},
-                    {"--min-lr", fmt::format("{:.12g}", optimizer.lr * optimizer.min_lr_ratio)},
+                    {"--min-lr", as_argument(optimizer.lr * optimizer.min_lr_ratio)},
                     {"--lr-decay-style", optimizer.schedule == "wsd" ? "WSD" : optimizer.schedule},
                     {"--lr-warmup-iters", as_argument(optimizer.warmup_steps)},
                     {"--weight-decay", as_argument(optimizer.weight_decay)},
