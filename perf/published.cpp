@@ -1,5 +1,6 @@
 /// @file Predicted beside published times and memory, with the machines that come with Brume:
-/// perf_published [--cases] [FILE]
+/// perf_published [--cases] [FILE]; with --plans, the plans that a search finds beside the
+/// published layouts of 256 to 1,024 devices, all simulated.
 ///
 /// Nothing is fitted to a case: its layout becomes a plan, its device and network name a machine.
 /// Where the published system does something else than Brume, its row says what. Passes over
@@ -15,6 +16,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 
@@ -25,6 +27,8 @@
 #include "deck/machine.hpp"
 #include "hardware/machine.hpp"
 #include "schedule/compile.hpp"
+#include "schedule/steady.hpp"
+#include "tuner/tuner.hpp"
 
 namespace {
 
@@ -209,11 +213,16 @@ std::optional<double> published_bytes(const Case& c) {
   return unit == units.end() ? std::nullopt : std::optional(c.value * unit->second);
 }
 
-/// Weights, gradients and optimizer state of the first rank; FSDP keeps no weights of 16 bits.
+/// Weights, gradients and optimizer state of the first rank. Galvatron's FSDP keeps no weights of
+/// 16 bits; its tensor parallelism (Megatron's) keeps the buffer that tokens are gathered in, in
+/// its measurements of tp 4 and 8 of 4 bytes a token of the microbatch and hidden element.
 double state_bytes(const Case& c) {
   using enum schedule::Content;
   const bool fsdp = c.source == "PKU-DAIR/Hetu-Galvatron";
-  double sum = 0.0;
+  const plan::Stage& stage = c.plan.stages[0];
+  double sum = fsdp && stage.tp > 1
+                   ? 4.0 * stage.microbatch * double(c.model.seq_len) * c.model.hidden_size
+                   : 0.0;
   for (const schedule::Buffer& buffer : schedule::compile(c.plan, c.model, 0).buffers)
     if (buffer.persistent && buffer.tier == schedule::Tier::device &&
         (buffer.content == grads || buffer.content == optimizer ||
@@ -226,7 +235,8 @@ double state_bytes(const Case& c) {
 std::string measure(const json& entry) {
   const std::string text = word(entry, "note") + word(entry, "unit");
   const auto says = [&](const char* words) { return text.find(words) != std::string::npos; };
-  if (says("not an allocator's reading")) return "the paper's formula";
+  if (says("not an allocator's reading"))
+    return "the paper's formula; of state: 216 h^2 a layer, no tables and no biases";
   if (says("nvidia-smi"))
     return "nvidia-smi: context, NCCL and what PyTorch's allocator keeps, too";
   if (says("reserved by")) return "reserved: with what PyTorch's allocator adds";
@@ -248,6 +258,20 @@ double scores_s(const Case& c, const hardware::Profile& profile) {
     slowest_s = std::max(slowest_s, passes * 2.0 * scores / (reached * profile.bytes_per_s));
   }
   return slowest_s * (c.plan.microbatches + c.plan.num_stages() - 1);
+}
+
+/// The machine of a case, with attention as fast as it was there.
+hardware::Profile profile_of(const Case& c) {
+  deck::GroupKeys group;
+  group.machine = c.machine;
+  group.network = c.network;
+  group.devices_per_node = deck::load_machine(c.machine).devices_per_node;
+  hardware::Profile profile = hardware::machine_profile(group);
+  if (c.differs == first_flash_attention)
+    for (hardware::EfficiencyRow& row : profile.efficiencies)
+      if (row.kind == "attention")
+        row.efficiency = std::min(row.efficiency, first_flash_attention_share);
+  return profile;
 }
 
 /// Ratios of one model and microbatch on more and more ranks, by source.
@@ -294,13 +318,65 @@ void print(const std::string& what, const Ratios& ratios) {
   std::cout << table.text() << '\n';
 }
 
-void compare(const std::string& path, bool each) {
+json load(const std::string& path) {
   std::ifstream file(path);
   require(file.is_open(), Failure::input, "{}: cannot be opened", path);
+  return json::parse(file);
+}
+
+/// What a search finds, beside the published layouts of the same model, machine and batch.
+void compare_plans(const std::vector<Case>& alike) {
+  const Case& first = alike[0];
+  const hardware::Machine machine(profile_of(first));
+  const deck::MachineKeys keys = deck::load_machine(first.machine);
+  const auto bytes = [](double gib) { return std::int64_t(gib * 0x1p30); };
+  const hardware::Cluster cluster = hardware::usable(
+      hardware::NodeGroup{.nodes = int(ceil_div(first.gpus, keys.devices_per_node)),
+                          .devices_per_node = keys.devices_per_node,
+                          .memory_bytes = bytes(keys.memory_gib),
+                          .host_memory_bytes = bytes(keys.host_memory_gib)},
+      machine);
+  fmt::print("{} x {}, {} layers of {}, batch {}: ", first.gpus, first.machine,
+             first.model.num_layers, first.model.hidden_size, first.plan.global_batch);
+  double best_s = infinity;
+  try {
+    const tuner::Result found =
+        tuner::tune(first.model, first.plan.global_batch, cluster, machine, {}, {.reasons = false});
+    best_s = found.best[0].seconds();
+    fmt::print("{} by {}\n", format_seconds(best_s), tuner::summary(found.best[0].plan));
+  } catch (const tuner::Infeasible& none) {
+    fmt::print("{}\n", none.what());
+  }
+  std::set<std::string> seen;
+  for (const Case& c : alike) {
+    if (!seen.insert(plan::text(c.plan)).second) continue;
+    std::int64_t peak = 0;
+    for (const auto& stage : analyzer::analyze(c.plan, c.model, machine).stages)
+      peak = std::max(peak, stage.peak_bytes());
+    const double seconds = schedule::steady_time(c.plan, c.model, machine);
+    const bool fits = peak <= cluster.groups[0].memory_bytes;
+    fmt::print("  {:.3f} {}  {}  {}: {}\n", best_s / seconds,
+               !fits              ? "too large"
+               : best_s > seconds ? "FASTER"
+                                  : "",
+               format_seconds(seconds), tuner::summary(c.plan), c.id);
+  }
+}
+
+void compare_plans(const json& published) {
+  std::map<std::string, std::vector<Case>> jobs;
+  for (const json& entry : published.at("cases"))
+    if (const std::optional<Case> c = read(entry); c && c->gpus >= 256 && c->gpus <= 1024)
+      jobs[fmt::format("{} {} {} {} {}", model::text(c->model), c->machine, c->network, c->gpus,
+                       c->plan.global_batch)]
+          .push_back(*c);
+  for (const auto& [_, alike] : jobs) compare_plans(alike);
+}
+
+void compare(const json& published, bool each) {
   Ratios times, memory, states;
   Series series;
   int left_out = 0;
-  const json published = json::parse(file);
   for (const json& entry : published.at("cases")) {
     const std::optional<Case> c = read(entry);
     const std::optional<double> seconds = c ? published_s(*c) : std::nullopt,
@@ -309,16 +385,7 @@ void compare(const std::string& path, bool each) {
       ++left_out;
       continue;
     }
-    deck::GroupKeys group;
-    group.machine = c->machine;
-    group.network = c->network;
-    group.devices_per_node = deck::load_machine(c->machine).devices_per_node;
-    hardware::Profile profile = hardware::machine_profile(group);
-    if (c->differs == first_flash_attention)
-      for (hardware::EfficiencyRow& row : profile.efficiencies)
-        if (row.kind == "attention")
-          row.efficiency = std::min(row.efficiency, first_flash_attention_share);
-    const hardware::Machine machine(profile);
+    const hardware::Machine machine(profile_of(*c));
     const analyzer::Prediction predicted = analyzer::analyze(c->plan, c->model, machine);
     double peak = 0.0;
     for (const analyzer::StagePrediction& stage : predicted.stages)
@@ -366,10 +433,16 @@ void compare(const std::string& path, bool each) {
 int main(int argc, char** argv) {
   try {
     std::string path = BRUME_PUBLISHED;
-    bool each = false;
-    for (const std::string argument : std::span(argv + 1, argv + argc))
-      argument == "--cases" ? void(each = true) : void(path = argument);
-    compare(path, each);
+    bool each = false, plans = false;
+    for (const std::string argument : std::span(argv + 1, argv + argc)) {
+      each = each || argument == "--cases";
+      plans = plans || argument == "--plans";
+      if (!argument.starts_with("--")) path = argument;
+    }
+    if (plans)
+      compare_plans(load(path));
+    else
+      compare(load(path), each);
     return 0;
   } catch (const std::exception& error) {
     std::cerr << error.what() << '\n';

@@ -244,6 +244,10 @@ TEST(ConfigFile, KeysOfTheDeckWin) {
 }
 
 TEST(ConfigFile, RefusesWhatDoesNotRun) {
+  deck::ModelKeys other = of_length(4096);
+  other.family = "gpt";
+  other.given.emplace_back("family");
+  expect_refused(llama, "this model is a llama: leave model.family = \"gpt\" out", other);
   expect_refused(with(llama, "LlamaForCausalLM", "BertModel"),
                  "architecture \"BertModel\" does not run here, but GPT2LMHeadModel, "
                  "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "

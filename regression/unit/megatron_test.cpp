@@ -86,6 +86,7 @@ TEST_F(Megatron, SaysThePlan) {
   EXPECT_EQ(value("--recompute-granularity"), "-");
   plan.stages[0].zero_level = 3;
   EXPECT_EQ(value("--data-parallel-sharding-strategy"), "optim_grads_params");
+  EXPECT_EQ(value("--ckpt-format"), "fsdp_dtensor");  // its parser refuses others beside FSDP
   plan.stages[0].zero_level = 2;
   EXPECT_EQ(value("--data-parallel-sharding-strategy"), "optim_grads");
   plan.stages[0].zero_level = 0;

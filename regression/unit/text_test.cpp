@@ -17,6 +17,7 @@ TEST(Text, SecondsPickAReadableUnit) {
   EXPECT_EQ(format_seconds(2.5e-5), "25.0 us");
   EXPECT_EQ(format_seconds(0.0123), "12.30 ms");
   EXPECT_EQ(format_seconds(180), "3.0 min");
+  EXPECT_EQ(format_seconds(9000), "2.5 hours");
 }
 
 TEST(Text, CountsCarryDecimalUnits) {

@@ -43,6 +43,7 @@ TEST_F(TorchTitan, SaysThePlan) {
   EXPECT_TRUE(says(".num_tokens_per_train_step = 524288\n"));
   EXPECT_TRUE(says("config.activation_checkpoint = None\n"));
   EXPECT_FALSE(says("num_pp_microbatches"));
+  EXPECT_TRUE(says(".disable_cuda_graphs = False\n"));
   plan.stages[0].replicas = 2;
   EXPECT_TRUE(says(".data_parallel_replicate_degree = 2\n"));
   EXPECT_TRUE(says(".data_parallel_shard_degree = 2\n"));
@@ -103,6 +104,7 @@ TEST_F(TorchTitan, StagesNameTheirModules) {
   EXPECT_TRUE(says("[f\"layers.{i}\" for i in range(17, 32)] + [\"norm\", \"lm_head\"],\n"));
   EXPECT_TRUE(says(".num_pp_microbatches = 16\n"));
   EXPECT_TRUE(says(".pipeline_parallel_degree = 2\n"));
+  EXPECT_TRUE(says(".disable_cuda_graphs = True\n"));  // its parser refuses them with stages
   plan.run_ahead = 2;
   EXPECT_NE(refusal().find("run_ahead"), std::string::npos);
 }
@@ -128,6 +130,7 @@ TEST_F(TorchTitan, RefusesWhatItHasNothingLike) {
   refused([&] { deck.training.optimizer.schedule = "wsd"; }, "wsd");
   stage.weight_offload_ratio = stage.grad_offload_ratio = stage.optim_offload_ratio = 1.0;
   EXPECT_TRUE(says(".enable_cpu_offload = True\n"));
+  EXPECT_TRUE(says(".disable_cuda_graphs = True\n"));
   refused([&] { stage.zero_level = 0; }, "not sharded");
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 
+#include "../../src/tuner/search.hpp"
 #include "analyzer/messages.hpp"
 #include "base/error.hpp"
 #include "plan/knobs.hpp"
@@ -593,13 +594,31 @@ TEST(Tuner, ReturnsPlansThatCheckAndFit) {
   for (std::int64_t memory_bytes :
        {std::int64_t{1} << 30, std::int64_t{2'500'000}, std::int64_t{1'600'000}}) {
     p.cluster.groups[0].memory_bytes = memory_bytes;
-    for (const Candidate& candidate : tune(p).best) {
+    const Result result = tune(p);
+    EXPECT_LE(result.search.feasible, result.search.policies);
+    for (const Candidate& candidate : result.best) {
       EXPECT_NO_THROW(plan::check(candidate.plan, p.model, p.cluster));
       EXPECT_TRUE(can_be_placed(p, candidate.plan));
       EXPECT_LE(candidate.placed_device_bytes(), memory_bytes);
       EXPECT_LE(candidate.placed_host_bytes(), p.cluster.groups[0].host_memory_bytes);
     }
   }
+}
+
+// Large clusters have thousands of frames: the first plan does not wait until all are bounded.
+TEST(Tuner, KnowsAPlanBeforeAllFramesAreBounded) {
+  Problem p = roomy();
+  p.search.stages = {2, 3, 4};
+  const hardware::Machine machine = p.machine();
+  const Deadline never;
+  AllRows rows(p.cluster);
+  Team team(p.model, machine, never, 1);
+  Searcher searcher({p.model, p.global_batch, p.cluster, machine, p.search, 64, never, &rows},
+                    team);
+  const std::optional<Found> first = searcher.next(infinity);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->offer.plan.num_stages(), 2);
+  EXPECT_EQ(searcher.bound_s(), 0.0);  // frames of more stages have not begun
 }
 
 TEST(Tuner, RanksPlansBySimulationAndRepeatsNone) {
@@ -774,9 +793,13 @@ TEST(Tuner, ReportNamesTheTimeLimit) {
   EXPECT_EQ(untried.find("would be missed"), std::string::npos) << untried;
   result.search.cut_short = true;
   result.search.gap = 0.18;
+  result.search.least_work_s = 0.0;
   const std::string cut_short = report(result, roomy().cluster);
   EXPECT_NE(cut_short.find("a plan may be up to 18 % faster; raise it"), std::string::npos)
       << cut_short;
+  result.search.least_work_s = 0.95 * result.best[0].seconds();
+  EXPECT_NE(report(result, roomy().cluster).find("a plan may be up to 5 % faster"),
+            std::string::npos);
 }
 
 }  // namespace

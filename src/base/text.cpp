@@ -66,7 +66,8 @@ std::string format_seconds(double time_s) {
   if (size_s < 1e-3) return fmt::format("{:.1f} us", time_s * 1e6);
   if (size_s < 1.0) return fmt::format("{:.2f} ms", time_s * 1e3);
   if (size_s < 120.0) return fmt::format("{:.2f} s", time_s);
-  return fmt::format("{:.1f} min", time_s / 60.0);
+  if (size_s < 7200.0) return fmt::format("{:.1f} min", time_s / 60.0);
+  return fmt::format("{:.1f} hours", time_s / 3600.0);
 }
 
 std::string wrapped(std::string_view text, std::size_t columns) {

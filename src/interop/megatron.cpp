@@ -150,7 +150,8 @@ void add_sharding(Arguments& arguments, const plan::Stage& stage) {
     arguments.insert(arguments.end(),
                      {{"--use-megatron-fsdp"},
                       {"--data-parallel-sharding-strategy",
-                       stage.zero_level == 2 ? "optim_grads" : "optim_grads_params"}});
+                       stage.zero_level == 2 ? "optim_grads" : "optim_grads_params"},
+                      {"--ckpt-format", "fsdp_dtensor"}});  // its parser asks for it
   if (sharded && stage.replicas > 1)
     arguments.push_back({"--num-distributed-optimizer-instances", as_argument(stage.replicas)});
   if (stage.dp > 1) arguments.push_back({"--overlap-grad-reduce"});

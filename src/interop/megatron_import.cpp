@@ -234,6 +234,7 @@ std::vector<int> stage_layers(GivenArguments& given, int num_layers, int num_sta
 int zero_level(GivenArguments& given) {
   const std::string strategy =
       given.text("data-parallel-sharding-strategy").value_or("optim_grads_params");
+  given.text("ckpt-format");  // that of checkpoints, which FSDP asks for
   const bool fsdp = given.has("use-megatron-fsdp"), torch = given.has("use-torch-fsdp2"),
              sharded = given.has("use-distributed-optimizer");
   if (torch) return 3;

@@ -127,6 +127,9 @@ std::string training(const deck::Deck& deck, const model::Config& model, const p
       fmt::format("training.precision = \"{}\"", model::name(model.precision)));
   require_there(keys.epochs == 0.0, "training.epochs: say steps or tokens");
   require_there(keys.optimizer.groups.empty(), "training.optimizer.groups");
+  const bool offloads = stage.weight_offload_ratio > 0.0;
+  // Neither stages nor waits for the host go into its CUDA graphs.
+  const bool no_graphs = offloads || plan.num_stages() > 1;
   const std::int64_t batch_tokens = std::int64_t{plan.global_batch} * model.seq_len;
   const std::int64_t steps =
       keys.steps > 0 ? keys.steps : std::llround(std::ceil(keys.tokens / double(batch_tokens)));
@@ -138,12 +141,13 @@ std::string training(const deck::Deck& deck, const model::Config& model, const p
       "    training.steps = {}\n"
       "    training.max_norm = {}\n"
       "    training.enable_cpu_offload = {}\n"
+      "    training.disable_cuda_graphs = {}\n"
       "    training.dtype = \"float32\"\n"
       "    training.mixed_precision_param = \"{}\"\n"
       "    config.activation_checkpoint = {}\n"
       "    config.debug.seed = {}\n",
       model.seq_len, std::int64_t{stage.microbatch} * model.seq_len, batch_tokens, steps,
-      keys.optimizer.clip_norm, bool_of(stage.weight_offload_ratio > 0.0),
+      keys.optimizer.clip_norm, bool_of(offloads), bool_of(no_graphs),
       model.precision == model::Precision::bf16 ? "bfloat16" : "float32",
       stage.ckpt_layers > 0 ? "FullAC.Config()" : "None", keys.seed);
 }

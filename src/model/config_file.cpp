@@ -172,6 +172,9 @@ void refuse_activation(ConfigFile& file, const char* key, const std::string& usu
 
 void set_common(ConfigFile& file, KeyWriter& out, const char* family, bool tied_head) {
   out.set("family", &Keys::family, std::string(family), "architectures");
+  file.needs(out.keys().family == family,
+             "this model is a {}: leave model.family = \"{}\" out of the deck", family,
+             out.keys().family);
   out.set("tied_head", &Keys::tied_head, file.truth("tie_word_embeddings", tied_head),
           "tie_word_embeddings");
   out.set("vocab_size", &Keys::vocab_size, file.size("vocab_size"), "vocab_size");

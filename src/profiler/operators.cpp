@@ -168,13 +168,21 @@ Chosen choose_operators(const model::Config& model, const Shapes& shapes, const 
   return choice.chosen();
 }
 
+double expected_s(const Item& item, const hardware::Profile& rates) {
+  return std::max(item.flops / std::max(rates.flops_per_s, 1.0),
+                  item.bytes / std::max(rates.bytes_per_s, 1.0));
+}
+
 std::vector<hardware::OperatorRow> measure_operators(Bench& bench, const model::Config& model,
-                                                     const std::vector<Item>& items) {
+                                                     const std::vector<Item>& items,
+                                                     const hardware::Profile& rates) {
   OperatorBench operators(bench, model);
-  Progress shown("measuring operators", double(items.size()), bench.world().rank() == 0);
+  double all_s = 0.0;
+  for (const Item& item : items) all_s += expected_s(item, rates);
+  Progress shown("measuring operators", all_s, bench.world().rank() == 0);
   for (const Item& item : items) {
     operators.measure(item);
-    shown.add(1.0);
+    shown.add(expected_s(item, rates));
   }
   return operators.rows();
 }

@@ -30,8 +30,13 @@ Chosen choose_operators(const model::Config& model, const Shapes& shapes, const 
 /// One row for each of `items`. Calls the kernels that a segment's tasks call; parts of a segment
 /// that its operators do not list are timed with their neighbours, so that the rows of a segment
 /// add up to it. One operator's operands at a time are in memory.
+/// @param rates  what `measure_rates` found, for the share that is said to be done
 std::vector<hardware::OperatorRow> measure_operators(Bench& bench, const model::Config& model,
-                                                     const std::vector<Item>& items);
+                                                     const std::vector<Item>& items,
+                                                     const hardware::Profile& rates);
+
+/// A call of it at these rates [s].
+double expected_s(const Item& item, const hardware::Profile& rates);
 
 /// Elements of the largest block's flat buffer, not split.
 std::int64_t largest_block_elements(const model::Config& model);

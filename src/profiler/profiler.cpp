@@ -90,9 +90,7 @@ std::int64_t rank_bytes(Bench& bench) {
 void announce(Bench& bench, const Chosen& chosen, const hardware::Profile& rates) {
   constexpr double long_s = 20.0, calls = 5.0;
   double time_s = 0.0;
-  for (const Item& item : chosen.items)
-    time_s += calls * std::max(item.flops / std::max(rates.flops_per_s, 1.0),
-                               item.bytes / std::max(rates.bytes_per_s, 1.0));
+  for (const Item& item : chosen.items) time_s += calls * expected_s(item, rates);
   if (bench.world().rank() != 0) return;
   if (chosen.left_out > 0)
     log::warn(
@@ -157,7 +155,7 @@ hardware::Profile measure_once(Bench& bench, const hardware::ProfileKey& key,
     const device::BoundThread bound = bench.bound();
     measure_rates(bench, model, profile);
     if (first) announce(bench, chosen, profile);
-    profile.operators = measure_operators(bench, model, chosen.items);
+    profile.operators = measure_operators(bench, model, chosen.items, profile);
   }
   measure_transfers(bench, key, model, shapes, sizes, profile);
   return profile;

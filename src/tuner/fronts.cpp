@@ -67,7 +67,6 @@ void Fronts::prepare(Grid& grid, const Seat& seat, int least_layers, int most_la
   for (const int layers : struck) found[layers] = everything(grid, seat, layers);
   // Kept once they are whole: the search may be out of time before.
   for (auto& [layers, points] : found) {
-    feasible_ += std::int64_t(points.size());
     std::vector<Point> front = pareto_front(std::move(points), host_matters_);
     const std::lock_guard lock(mutex_);
     fronts_[key(seat, layers)] = std::move(front);
@@ -155,6 +154,7 @@ Fronts::Found Fronts::climb(Grid& grid, const Seat& seat, const std::vector<int>
     std::vector<Point> next = drop_slow(grid, known, seat, level, threshold_s, found);
     strategies_ += std::int64_t(level.size());
     const std::vector<Fit> fits = known.fits(grid, seat, level);
+    feasible_ += std::ranges::count_if(fits, [](const Fit& fit) { return !fit.points.empty(); });
     std::vector<Rows::Step> doubtful;  // they save nothing that is short
     for (std::size_t i = 0; i < level.size(); ++i) {
       std::vector<Point>& all = found[level[i].layers];
@@ -213,6 +213,7 @@ std::vector<Point> Fronts::everything(Grid& grid, const Seat& seat, int layers) 
     grid.price_memory(seat, all);
     std::erase_if(all,
                   [&](const Point& p) { return !limits.hold(p, seat.mesh()) || struck(seat, p); });
+    feasible_ += all.empty() ? 0 : 1;
     grid.price_time(seat, all);
     found.insert(found.end(), all.begin(), all.end());
   }

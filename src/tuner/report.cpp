@@ -100,14 +100,16 @@ std::string ablation_lines(const Result& result) {
 }
 
 /// What the search did not come to.
-std::string limit_line(const Search& search) {
+std::string limit_line(const Search& search, double best_s) {
   if (!search.cut_short)
     return search.interrupted ? "limit   interrupted by a signal when the plan was found\n" : "";
-  return fmt::format("limit   {} ended the search: {}{}\n", ended_by(search),
-                     search.gap > 0.0
-                         ? fmt::format("a plan may be up to {} faster", format_percent(search.gap))
-                         : "fewer plans were simulated than search.simulate_top asks for",
-                     search.interrupted ? "" : "; raise it");
+  return fmt::format(
+      "limit   {} ended the search: {}{}\n", ended_by(search),
+      search.gap > 0.0
+          ? fmt::format("a plan may be up to {} faster",
+                        format_percent(std::min(search.gap, 1.0 - search.least_work_s / best_s)))
+          : "fewer plans were simulated than search.simulate_top asks for",
+      search.interrupted ? "" : "; raise it");
 }
 
 std::string next_best(const Result& result, std::size_t columns) {
@@ -156,7 +158,7 @@ std::string report(const Result& result, const hardware::Cluster& cluster, std::
                      next_best(result, columns);
   if (!result.nearest_infeasible.empty()) text += "misses  " + result.nearest_infeasible;
   const Search& s = result.search;
-  return text + limit_line(s) +
+  return text + limit_line(s, best.seconds()) +
          fmt::format(
              "search  {} strategies ({} fit), {} evaluations, {} dynamic programs, {} plans "
              "simulated, {} refused by placement, {}; no plan is faster by more than {}{} in a "

@@ -9,6 +9,7 @@ namespace {
 
 constexpr double worth_knowing = 0.003;     ///< relative, of the time of the fastest plan known
 constexpr std::size_t frames_at_once = 16;  ///< whatever the number of threads
+constexpr std::size_t frames_at_first = 2;  ///< until a plan is known
 constexpr double about = 1.03;              ///< as much as a step raises a bound
 
 Bounds::key_type key(const Frame& frame) {
@@ -47,25 +48,26 @@ Searcher::Searcher(Question question, Team& team, const Bounds& known)
 }
 
 /// The open frames of about the least bound below `known_s`; at first those of one stage, which are
-/// settled at once and show which others matter. Where some have not begun, all of these.
+/// settled at once and show which others matter, and of fewest stages until a plan is known. Where
+/// some have not begun, all of these.
 std::vector<std::size_t> Searcher::most_promising(double known_s) const {
   const auto rank = [&](std::size_t i) {
     const FrameSearch& frame = frames_[i];
-    return std::tuple(frame.frame().num_stages > 1, frame.begun(), frame.bound_s(), i);
+    const int stages = frame.frame().num_stages;
+    return std::tuple(offered_ ? std::min(stages, 2) : stages, frame.begun(), frame.bound_s(), i);
   };
   std::vector<std::size_t> found;
   for (std::size_t i = 0; i < frames_.size(); ++i)
     if (frames_[i].open() && frames_[i].bound_s() < known_s) found.push_back(i);
   if (found.empty()) return found;
   std::ranges::sort(found, {}, rank);
-  const auto [several, begun, least_s, first] = rank(found[0]);
+  const auto [stages, begun, least_s, first] = rank(found[0]);
   const auto last = std::ranges::find_if(found, [&](std::size_t i) {
-    const FrameSearch& frame = frames_[i];
-    return (frame.frame().num_stages > 1) != several || frame.begun() != begun ||
-           (begun && frame.bound_s() > least_s * about);
+    const auto [other_stages, other_begun, bound_s, other] = rank(i);
+    return other_stages != stages || other_begun != begun || (begun && bound_s > least_s * about);
   });
   found.erase(last, found.end());
-  if (begun) found.resize(std::min(found.size(), frames_at_once));
+  if (begun) found.resize(std::min(found.size(), offered_ ? frames_at_once : frames_at_first));
   return found;
 }
 
@@ -109,6 +111,7 @@ void Searcher::look_at(const std::vector<std::size_t>& round, double known_s) {
   for (std::size_t r = 0; r < round.size(); ++r) {
     frames_[round[r]].settle();
     for (Offer& offer : found[r]) offers_.push_back({std::move(offer), round[r]});
+    offered_ = offered_ || !offers_.empty();
   }
 }
 
