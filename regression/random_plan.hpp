@@ -135,8 +135,8 @@ inline void choose_nodes(std::mt19937& random, plan::Stage& stage) {
 }
 
 /// Chooses how far stages run ahead, puts some of what some stages offload on disk, lets some keep
-/// several replicas of what they shard, some store layers, and some lie on several nodes; the
-/// generator stays as it is.
+/// several replicas of what they shard, some store layers, some lie on several nodes, and some step
+/// on the host what they offload; the generator stays as it is.
 inline void choose_later_knobs(std::mt19937 random, plan::Plan& plan) {
   plan.run_ahead = pick(random, {1, 2});
   for (plan::Stage& stage : plan.stages) {
@@ -153,6 +153,9 @@ inline void choose_later_knobs(std::mt19937 random, plan::Plan& plan) {
       stage.stored_layers =
           std::uniform_int_distribution<int>(0, stage.layers - stage.ckpt_layers)(random);
   for (plan::Stage& stage : plan.stages) choose_nodes(random, stage);
+  for (plan::Stage& stage : plan.stages)
+    stage.host_update_ratio =
+        pick(random, {0, 0, 1, 2}) / 2.0 * (stage.optim_offload_ratio - stage.optim_disk_ratio);
 }
 
 /// A plan of stages that are cut so, with any number of layers and any combination of knobs.

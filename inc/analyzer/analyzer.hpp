@@ -29,6 +29,7 @@ struct StageRole {
   int after = 0;
   int frozen = 0;     ///< of its blocks, the first ones, which are not trained
   bool disk = false;  ///< some of what is offloaded may lie on disk; else od and ad do not count
+  bool host_update = false;  ///< the node's processor may step some; else oh does not count
 
   bool trains_embedding() const { return first && frozen == 0; }
   /// Layers without a backward. Where there are none, formulas stay as short as they are then.

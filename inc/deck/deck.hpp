@@ -162,8 +162,9 @@ struct SearchKeys {
   std::vector<double> act_offload = {0.0, 0.5, 1.0};
   std::vector<double> optim_disk = {0.0, 1.0};  ///< of what is offloaded, as the next one
   std::vector<double> act_disk = {0.0, 1.0};
-  bool unequal_stages = true;  ///< stages may differ in devices, microbatch, dp and tp
-  double gap = 1e-6;           ///< the search may stop when no plan is faster by more
+  std::vector<double> host_update = {0.0};  ///< of offloaded optimizer state
+  bool unequal_stages = true;               ///< stages may differ in devices, microbatch, dp and tp
+  double gap = 1e-6;                        ///< the search may stop when no plan is faster by more
   double time_limit_s = 60.0;
   int simulate_top = 5;  ///< plans re-ranked by simulation
 };

@@ -147,9 +147,12 @@ struct Profile {
   double fp32_flops_per_s = 0.0;  ///< the same in fp32; 0: flops_per_s
   double fp8_flops_per_s = 0.0;   ///< the same of factors in 8 bits; 0: flops_per_s
   double bytes_per_s = 0.0;       ///< measured memory bandwidth, per rank
-  double task_overhead_s = 0.0;   ///< per task: hand-over between channels
-  double launch_s = 0.0;          ///< between the starts of two kernels, at least
-  double error = 0.0;  ///< of predicted times, relative: half of a usual deviation's span
+  /// Parameters that the node's processor steps beside a device, per rank; 0: ranks compute on the
+  /// processor itself, or nobody measured it.
+  double host_updates_per_s = 0.0;
+  double task_overhead_s = 0.0;  ///< per task: hand-over between channels
+  double launch_s = 0.0;         ///< between the starts of two kernels, at least
+  double error = 0.0;            ///< of predicted times, relative: half of a usual deviation's span
   std::int64_t reserved_bytes =
       0;  ///< of a device's memory, what libraries and the driver take beside a plan
   std::vector<OperatorRow> operators;

@@ -34,4 +34,12 @@ template <Narrow Storage>
 void adamw_step(const AdamW& step, const double* squares, ConstVector grad, Vector master, Vector m,
                 Vector v, VectorOf<Storage> weight);
 
+/// Both by the node's processor, in host memory, also where `adamw_step` is a device's: the same
+/// bits, because neither fuses a product with a sum, and roots and quotients are rounded exactly.
+void adamw_step_on_host(const AdamW& step, const double* squares, ConstVector grad, Vector weight,
+                        Vector m, Vector v);
+template <Narrow Storage>
+void adamw_step_on_host(const AdamW& step, const double* squares, ConstVector grad, Vector master,
+                        Vector m, Vector v, VectorOf<Storage> weight);
+
 }  // namespace brume::kernels

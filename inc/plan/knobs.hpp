@@ -43,7 +43,8 @@ struct Knob {
   SearchMember search = {};  ///< the deck's key, whose bounds are the knob's
   double min = -std::numeric_limits<double>::infinity();  ///< of a knob without such bounds
   double max = std::numeric_limits<double>::infinity();
-  double Stage::*part_of = nullptr;  ///< the share of which it is a part: what lies on disk
+  double Stage::*part_of = nullptr;  ///< the share of which it is a part
+  bool on_disk = false;              ///< ... the one that lies on disk
   bool required = false;             ///< in a plan's text
   const char* unit = "";
   const char* help = "";      ///< for a plan's text
@@ -220,6 +221,7 @@ inline constexpr Knob knobs[] = {
      .member = &Stage::optim_disk_ratio,
      .search = &SearchKeys::optim_disk,
      .part_of = &Stage::optim_offload_ratio,
+     .on_disk = true,
      .help = "share of optimizer state kept on disk, part of optim_offload_ratio",
      .if_not_least = true,
      .without = "disk",
@@ -229,10 +231,23 @@ inline constexpr Knob knobs[] = {
      .member = &Stage::act_disk_ratio,
      .search = &SearchKeys::act_disk,
      .part_of = &Stage::act_offload_ratio,
+     .on_disk = true,
      .help = "share of saved activations kept on disk, part of act_offload_ratio",
      .if_not_least = true,
      .without = "disk",
      .turn = 8},
+    {.name = "host_update_ratio",
+     .symbol = "oh",
+     .member = &Stage::host_update_ratio,
+     .search = &SearchKeys::host_update,
+     .part_of = &Stage::optim_offload_ratio,
+     .help =
+         "share of optimizer state stepped by the node's processor, part of optim_offload_ratio",
+     .if_not_least = true,
+     .column = "host update",
+     .rare = true,
+     .without = "updates on the host",
+     .turn = 17},
 };
 
 using Knobs = std::span<const Knob>;
@@ -244,14 +259,14 @@ constexpr const char* symbol(auto member) {
   return "";
 }
 
-/// A knob that is a share of what does not stay on the device, or of that, of what lies on disk.
+/// A knob that is a share of what does not stay on the device, or a part of such a share.
 struct Share {
   const Knob* knob;
   double Stage::*ratio;
   std::optional<std::size_t> whole;  ///< among the shares, the one of which it is a part
 
-  bool on_disk() const { return whole.has_value(); }
-  /// What the search tries; for shares on disk relative to what is offloaded.
+  bool on_disk() const { return knob->on_disk; }
+  /// What the search tries; for parts relative to what they are parts of.
   std::vector<double> SearchKeys::*list() const {
     return std::get<std::vector<double> SearchKeys::*>(knob->search);
   }
@@ -290,7 +305,7 @@ void for_members(Knobs rows, const auto& visit) {
 }
 
 /// The ratios of a stage joined by "/": "0/0/1/0.5" of what leaves the device, or of what lies on
-/// disk; their symbols alike: "w/g/o/a", "o/a".
+/// disk; their symbols alike: "w/g/o/a", "o/a". Other parts have columns of their own.
 std::string ratios(const Stage& stage, bool on_disk);
 std::string symbols(bool on_disk);
 
@@ -301,7 +316,7 @@ double number(const Knob& knob, const Plan& plan, int stage);
 deck::Schema<Stage> stage_schema(Knobs rows = knobs);
 deck::Schema<Plan> plan_schema(Knobs rows = knobs);
 
-/// Checks that each number is within its bounds, and a part of a share within its whole.
+/// Checks that each number is within its bounds, and the parts of a share together within it.
 /// @throws Error(input) naming the stage, the key, what was expected and found
 void check_ranges(const Plan& plan, Knobs rows = knobs);
 

@@ -34,7 +34,8 @@ struct Stage {
   double act_offload_ratio = 0.0;
   double optim_disk_ratio = 0.0;  ///< on disk, a part of what is offloaded
   double act_disk_ratio = 0.0;
-  std::string group = {};  ///< of the cluster; empty where it has one only
+  double host_update_ratio = 0.0;  ///< stepped by the node's processor, a part of what is offloaded
+  std::string group = {};          ///< of the cluster; empty where it has one only
 
   int devices() const { return dp * tp; }
   int shard_ranks() const { return dp / replicas; }

@@ -30,6 +30,7 @@ struct StateKnobs {
   N grad_offload_ratio;
   N optim_offload_ratio;
   N optim_disk_ratio;
+  N host_update_ratio;
 };
 
 /// @param value  of a member of Stage
@@ -40,7 +41,8 @@ StateKnobs<N> state_knobs(const auto& value) {
           .weight_offload_ratio = value(&Stage::weight_offload_ratio),
           .grad_offload_ratio = value(&Stage::grad_offload_ratio),
           .optim_offload_ratio = value(&Stage::optim_offload_ratio),
-          .optim_disk_ratio = value(&Stage::optim_disk_ratio)};
+          .optim_disk_ratio = value(&Stage::optim_disk_ratio),
+          .host_update_ratio = value(&Stage::host_update_ratio)};
 }
 
 inline StateKnobs<double> state_knobs(const Stage& stage) {
@@ -137,18 +139,21 @@ struct KeptState {
   N host_grads;              ///< of those kept
   N offloaded_optimizer;     ///< of what is kept, on the host and on disk
   N disk_optimizer;          ///< of what is offloaded
+  N host_updated;            ///< ... what the node's processor steps: the end of the range
+  N grads_down;              ///< of these, whose gradients go to the host for it
   N weights_staged;          ///< 1 where kernels work on a copy of the whole block, made for a slot
   N grads_staged;            ///< 1 where a backward writes a buffer of its own, added up afterwards
 };
 
 /// A range is all of a part, or part / shard_ranks where it is sharded. Weights and gradients are
 /// staged where they are sharded or partly on the host; what is not staged is used in place.
+/// Gradients that go down are those of the first shard, which has fewest on the host.
 ///
 /// @param whole   of the block's layout, both multiples of 16 dp
 /// @source        src/schedule/README.md, "State"
 template <class N>
 KeptState<N> kept_state(const StateKnobs<N>& knobs, const Elements<N>& whole) {
-  using numbers::less, numbers::select, std::max;
+  using numbers::less, numbers::select, std::max, std::min;
   const Sharded<N> shards = sharded(knobs.zero_level, knobs.shard_ranks);
   const auto kept = [&](const N& part, const N& is_sharded) {
     return N(part / select(is_sharded, knobs.shard_ranks, 1.0));
@@ -161,15 +166,22 @@ KeptState<N> kept_state(const StateKnobs<N>& knobs, const Elements<N>& whole) {
   const Elements<N> host_weights{on_host(weights.trained), on_host(weights.frozen)};
   const N grads = kept(whole.trained, shards.grads),
           optimizer = kept(whole.trained, shards.optimizer);
-  const N host_grads = offloaded_elements(knobs.grad_offload_ratio, grads);
+  const N host_grads = offloaded_elements(knobs.grad_offload_ratio, grads),
+          offloaded = offloaded_elements(knobs.optim_offload_ratio, optimizer),
+          on_disk = offloaded_elements(knobs.optim_disk_ratio, optimizer),
+          in_memory = offloaded - on_disk,
+          host_updated = min(offloaded_elements(knobs.host_update_ratio, optimizer), in_memory);
+  const N none = 0.0, before_them = grads - host_grads - (optimizer - host_updated);
   return {.whole = whole,
           .weights = weights,
           .host_weights = host_weights,
           .grads = grads,
           .optimizer = optimizer,
           .host_grads = host_grads,
-          .offloaded_optimizer = offloaded_elements(knobs.optim_offload_ratio, optimizer),
-          .disk_optimizer = offloaded_elements(knobs.optim_disk_ratio, optimizer),
+          .offloaded_optimizer = offloaded,
+          .disk_optimizer = on_disk,
+          .host_updated = host_updated,
+          .grads_down = max(none, min(before_them, host_updated)),
           .weights_staged =
               max(shards.weights, N(less(0.0, N(host_weights.trained + host_weights.frozen)))),
           .grads_staged = max(shards.grads, N(less(0.0, host_grads)))};

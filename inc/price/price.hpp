@@ -52,6 +52,17 @@ double segment_s(const model::Config& model, const hardware::Profile& profile,
 /// Seconds of the optimizer step over `elements` parameters on one rank.
 double optimizer_s(const hardware::Profile& profile, double elements);
 
+/// Whether the node's processor works beside the device: not where ranks compute on it themselves,
+/// nor where a profile does not know.
+bool host_is_apart(const hardware::Profile& profile);
+/// The same step by the node's processor, of all ranks of the node at once:
+///
+///   elements / host_updates_per_s
+///
+/// Where it is not apart it takes compute's time, and is not taken to be better than a step there:
+/// as long as one with the copies that it saves.
+double host_update_s(const model::Config& model, const hardware::Profile& profile, double elements);
+
 // --- passes over the device's memory ------------------------------------------------------------
 // A pass reads or writes `bytes` once, at the measured bandwidth of memory. Without a measured
 // bandwidth passes cost nothing.

@@ -21,8 +21,9 @@ enum class Channel : std::uint8_t {
   h2d,
   d2h,
   disk,  ///< reads and writes, between host memory and the disk
+  host,  ///< what the node's processor steps
 };
-inline constexpr int num_channels = 8;
+inline constexpr int num_channels = 9;
 const char* name(Channel channel);
 
 enum class Tier : std::uint8_t { device, host, disk };
@@ -80,6 +81,7 @@ enum class Operation : std::uint8_t {
   accumulate,  ///< destination += source
   norm,        ///< this rank's share of a block's squared gradient norm, and of the loss
   optimizer_step,
+  host_step,  ///< the same by the node's processor, in host memory
 };
 const char* name(Operation operation);
 /// Whether it is a forward, a backward or a part of one, or a recompute.
@@ -107,9 +109,9 @@ enum class Role : std::uint8_t {
              ///< parts d output, and `output` is d input
   products,  ///< gradients of what a segment's products make, from the first part to the second
   saved,     ///< the segment's saved tensors, numbered as in model::Segment
-  weights,   ///< flat block; index 1: the tied token table
+  weights,   ///< flat block; index 1: the tied token table. In an update: the part that is stepped
   grads,     ///< flat block; index 1: the gradient of the tied token table. In an update: the part
-             ///< that stays on the device; index 1: the part that is kept on the host
+             ///< that is kept on the device; index 1: the part that is kept on the host
   moments,   ///< first and second moments, side by side, in the same two parts
   workspace,
   targets,    ///< tokens to predict, for the head

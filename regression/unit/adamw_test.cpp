@@ -116,6 +116,36 @@ TEST(AdamW, TakesTheLossScaleOutOfTheGradient) {
   }
 }
 
+// By a device's kernels too, as `portable.adamw` shows: which one steps a parameter changes no bit.
+TEST(AdamW, TheHostStepsToTheSameBits) {
+  for (const int count : {1, 100, 4097, 20000}) {
+    Case here(count), host(count);
+    std::vector<bfloat16> rounded_here(std::size_t(count), 0.0f), rounded_host = rounded_here;
+    for (int t = 1; t <= 4; ++t) {
+      Array grad = random_array(1, count, 10 + t);
+      const AdamW step = step_number(t);
+      if (t % 2 == 0) {
+        adamw_step(step, squares.get(), grad.vector(), here.weight.vector(), here.m.vector(),
+                   here.v.vector());
+        adamw_step_on_host(step, squares.get(), grad.vector(), host.weight.vector(),
+                           host.m.vector(), host.v.vector());
+        continue;
+      }
+      adamw_step<bfloat16>(step, squares.get(), grad.vector(), here.weight.vector(),
+                           here.m.vector(), here.v.vector(),
+                           VectorOf<bfloat16>(rounded_here.data(), rounded_here.size()));
+      adamw_step_on_host<bfloat16>(step, squares.get(), grad.vector(), host.weight.vector(),
+                                   host.m.vector(), host.v.vector(),
+                                   VectorOf<bfloat16>(rounded_host.data(), rounded_host.size()));
+    }
+    EXPECT_EQ(here.weight.values(), host.weight.values());
+    EXPECT_EQ(here.m.values(), host.m.values());
+    EXPECT_EQ(here.v.values(), host.v.values());
+    for (int i = 0; i < count; ++i)
+      EXPECT_EQ(float(rounded_here[std::size_t(i)]), float(rounded_host[std::size_t(i)]));
+  }
+}
+
 TEST(AdamW, RepeatsBitwiseAlsoAmongThreads) {
   reference::expect_same_bits([] {
     Case c(9001);

@@ -58,10 +58,12 @@ plan::Plan mixed_plan() {
   return plan;
 }
 
-/// The same with these shares of what is offloaded on disk.
+/// The same with these shares of what is offloaded on disk, and a half of what stays in memory
+/// stepped there.
 plan::Plan with_disk(plan::Plan plan, double optim_disk, double act_disk) {
   for (plan::Stage& stage : plan.stages) {
     stage.optim_disk_ratio = optim_disk * stage.optim_offload_ratio;
+    stage.host_update_ratio = (stage.optim_offload_ratio - stage.optim_disk_ratio) / 2.0;
     stage.act_disk_ratio = act_disk * stage.act_offload_ratio;
   }
   return plan;

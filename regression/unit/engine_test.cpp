@@ -437,7 +437,7 @@ TEST_P(OnDisk, PlansTrainToTheSameBits) {
   plan::Plan plan = test::plan_number(GetParam(), random, model);
   for (plan::Stage& stage : plan.stages) {
     stage.optim_offload_ratio = stage.act_offload_ratio = 1.0;
-    stage.optim_disk_ratio = stage.act_disk_ratio = 0.0;
+    stage.optim_disk_ratio = stage.act_disk_ratio = stage.host_update_ratio = 0.0;
   }
   const test::TokenFixture tokens(model.vocab_size);
   const data::Sampler data = tokens.sampler(model.seq_len);
@@ -455,6 +455,43 @@ TEST_P(OnDisk, PlansTrainToTheSameBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Engine, OnDisk, ::testing::Values(0, 3, 6, 9, 12, 17, 25, 30));
+
+class HostUpdate : public ::testing::TestWithParam<int> {};
+
+// Who steps what changes no bit: with clipped norms, groups of parameters, gradients and weights of
+// which parts are on the host, and a part of the state on disk.
+TEST_P(HostUpdate, PlansTrainToTheSameBits) {
+  const int i = GetParam();
+  std::mt19937 random(unsigned(i) + 1);
+  model::Config model = test::random_family_model(random);
+  if (i % 2 == 1) model.precision = model::Precision::bf16;
+  plan::Plan plan = i % 3 == 0   ? test::interleaved_plan(random, model, 6)
+                    : i % 3 == 1 ? test::zero_bubble_plan(random, model, 6)
+                                 : test::plan_number(i, random, model);
+  const auto set = [&](double offloaded, double on_disk, double on_host) {
+    for (plan::Stage& stage : plan.stages) {
+      stage.optim_offload_ratio = offloaded;
+      stage.optim_disk_ratio = on_disk;
+      stage.host_update_ratio = on_host;
+    }
+  };
+  const test::TokenFixture tokens(model.vocab_size);
+  const data::Sampler data = tokens.sampler(model.seq_len);
+  Settings settings = test::contract_settings(5);
+  set(0.7, 0.0, 0.0);
+  const test::Trained on_device = test::train(plan, model, settings, data);
+  for (const auto& [on_disk, on_host] : {std::pair(0.0, 0.7), std::pair(0.2, 0.3)}) {
+    set(0.7, on_disk, on_host);
+    const test::Trained on_the_host = test::train(plan, model, settings, data);
+    EXPECT_EQ(on_the_host.losses, on_device.losses) << plan::text(plan);
+    EXPECT_EQ(on_the_host.norms, on_device.norms) << plan::text(plan);
+  }
+  settings.overlap = false;
+  set(1.0, 0.0, 1.0);
+  EXPECT_EQ(test::train(plan, model, settings, data).losses, on_device.losses) << plan::text(plan);
+}
+
+INSTANTIATE_TEST_SUITE_P(Engine, HostUpdate, ::testing::Range(0, test::trials(6)));
 
 // Before anything is trained, and by its own name.
 TEST(Engine, ADirectoryThatCannotHoldTheDiskTierIsAnError) {

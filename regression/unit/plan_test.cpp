@@ -69,12 +69,24 @@ TEST(Plan, SharesOnDiskAreWrittenWhereThereAreAny) {
   EXPECT_NE(table(plan).find("0.1/0.333333"), std::string::npos) << table(plan);
 }
 
+TEST(Plan, UpdatesOnTheHostAreWrittenWhereThereAreAny) {
+  EXPECT_EQ(text(sample()).find("host_update"), std::string::npos);
+  EXPECT_EQ(table(sample()).find("host update"), std::string::npos);
+  Plan plan = sample();
+  plan.stages[1].host_update_ratio = 0.25;
+  EXPECT_NE(text(plan).find("host_update_ratio"), std::string::npos);
+  EXPECT_TRUE(parse(text(plan), "plan.toml") == plan);
+  EXPECT_NE(table(plan).find("host update"), std::string::npos) << table(plan);
+  EXPECT_FALSE(uses_disk(plan.stages[1]));
+}
+
 TEST(Plan, EqualityLooksAtEveryKnob) {
   for (const auto& change : std::vector<std::function<void(Plan&)>>{
            [](Plan& p) { p.microbatches = 5; }, [](Plan& p) { p.stages[1].ckpt_layers = 0; },
            [](Plan& p) { p.stages[0].act_offload_ratio = 0; },
            [](Plan& p) { p.stages[1].optim_disk_ratio = 0.1; },
            [](Plan& p) { p.stages[1].act_disk_ratio = 0.1; },
+           [](Plan& p) { p.stages[1].host_update_ratio = 0.1; },
            [](Plan& p) { p.stages.pop_back(); }}) {
     Plan other = sample();
     change(other);
@@ -156,6 +168,10 @@ TEST(PlanCheck, NamesWhatIsWrong) {
        "act_offload_ratio must be from 0 to 1"},
       {[](Plan& p) { p.stages[1].optim_disk_ratio = 0.5; },
        "stage 1: optim_disk_ratio must be from 0 to optim_offload_ratio = 0.3"},
+      {[](Plan& p) { p.stages[0].host_update_ratio = 0.4; },
+       "stage 0: host_update_ratio must be from 0 to optim_offload_ratio = 0.3"},
+      {[](Plan& p) { p.stages[1].optim_disk_ratio = p.stages[1].host_update_ratio = 0.2; },
+       "stage 1: optim_disk_ratio + host_update_ratio must be at most optim_offload_ratio = 0.3"},
       {[](Plan& p) { p.stages[0].act_disk_ratio = -0.1; },
        "act_disk_ratio must be from 0 to act_offload_ratio = 0.3333333333333333, of which it is a "
        "part, found -0.1"},

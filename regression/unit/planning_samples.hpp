@@ -109,6 +109,13 @@ inline plan::Plan with_moved_state(std::mt19937& random, plan::Plan plan) {
   return plan;
 }
 
+/// The same plan with none, half or all of what is offloaded stepped on the host.
+inline plan::Plan with_host_updates(std::mt19937& random, plan::Plan plan) {
+  for (plan::Stage& stage : plan.stages)
+    stage.host_update_ratio = pick<double>(random, {0.0, 0.5, 1.0}) * stage.optim_offload_ratio;
+  return plan;
+}
+
 /// The same plan with none, half or all of what is offloaded on disk.
 inline plan::Plan with_disk(std::mt19937& random, plan::Plan plan) {
   for (plan::Stage& stage : plan.stages) {

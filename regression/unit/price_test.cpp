@@ -22,6 +22,17 @@ TEST(Price, EachTaskTakesItsOverhead) {
   EXPECT_DOUBLE_EQ(task_s(profile, 1.0, 2), 1.0 + 2e-6);
 }
 
+// Beside a device by the rate that was measured; else nothing is gained over the device's step.
+TEST(Price, TheProcessorStepsApartOnlyWhereItsRateIsKnown) {
+  EXPECT_FALSE(host_is_apart(profile));
+  EXPECT_DOUBLE_EQ(host_update_s({}, profile, 1e6),
+                   optimizer_s(profile, 1e6) + copy_in_s(profile, 8e6) + copy_out_s(profile, 8e6));
+  hardware::Profile beside = profile;
+  beside.host_updates_per_s = 2e8;
+  EXPECT_TRUE(host_is_apart(beside));
+  EXPECT_DOUBLE_EQ(host_update_s({}, beside, 1e6), 5e-3);
+}
+
 TEST(Price, RanksOfAPlanFillNodes) {
   EXPECT_EQ(world_ranks(profile, 1), (Ranks{1, 1}));
   EXPECT_EQ(world_ranks(profile, 2), (Ranks{1, 2}));

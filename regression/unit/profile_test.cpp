@@ -20,6 +20,7 @@ Profile sample() {
   profile.origin = "a test";
   profile.flops_per_s = 1e11 / 3.0;
   profile.bytes_per_s = 1e10;
+  profile.host_updates_per_s = 1e9 / 7.0;
   profile.task_overhead_s = 5.1e-6;
   profile.operators = {{"matmul", {100, 64, 32}, 1e-3, 2e-3},
                        {"matmul", {300, 64, 32}, 2e-3, 6e-3},
@@ -41,6 +42,7 @@ TEST(Profile, MediansLeaveOutWhatWasSlowOnce) {
   rounds[0].operators[1].forward_s *= 10.0;
   rounds[1].operators[1].backward_s *= 10.0;
   rounds[1].flops_per_s /= 10.0;
+  rounds[2].host_updates_per_s /= 10.0;
   rounds[2].links[4].time_s *= 10.0;
   rounds[1].waits[1].share *= 10.0;
   rounds[2].copies[0].time_s *= 10.0;

@@ -11,13 +11,16 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <optional>
 #include <set>
 #include <vector>
 
 #include "../../src/profiler/network.hpp"
+#include "../../src/profiler/operators.hpp"
 #include "../../src/profiler/transfers.hpp"
 #include "base/error.hpp"
 #include "comm/communicator.hpp"
+#include "device/device.hpp"
 #include "device/memory.hpp"
 #include "model/model.hpp"
 #include "refusal.hpp"
@@ -132,6 +135,21 @@ TEST(Profiler, ProductsInEightBitsHaveRowsOfTheirOwn) {
   EXPECT_EQ(narrow, (Rows{{32, 192, 64}, {32, 64, 64}, {32, 256, 64}, {32, 64, 256}}));
   EXPECT_EQ(wide, (Rows{{32, 96, 64}}));
   EXPECT_GT(profile.fp8_flops_per_s, 0.0);
+  // Where ranks compute on the processor, nothing is beside them.
+  EXPECT_EQ(profile.host_updates_per_s > 0.0, device::on_device());
+}
+
+// A parameter takes 30 bytes of memory, which no computer moves 1e12 times a second.
+TEST(ProfilerBench, UpdatesOfTheHostHaveARate) {
+  model::Config model = tiny;
+  model.precision = model::Precision::bf16;
+  comm::run_local(1, [&](comm::Communicator& world) {
+    Bench bench(world, 1, 1);
+    const std::optional<double> rate = measure_host_updates(bench, model);
+    ASSERT_TRUE(rate.has_value());
+    EXPECT_GT(*rate, 1e6);
+    EXPECT_LT(*rate, 1e12);
+  });
 }
 
 // The other rank is in the same collective, and nothing would wake it.

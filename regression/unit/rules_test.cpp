@@ -18,14 +18,20 @@ const StateKnobs<Expr> variable_knobs{.shard_ranks = Expr::variable("shard_ranks
                                       .weight_offload_ratio = Expr::variable("w"),
                                       .grad_offload_ratio = Expr::variable("g"),
                                       .optim_offload_ratio = Expr::variable("o"),
-                                      .optim_disk_ratio = Expr::variable("od")};
+                                      .optim_disk_ratio = Expr::variable("od"),
+                                      .host_update_ratio = Expr::variable("oh")};
 
 std::map<std::string, double, std::less<>> values_of(const StateKnobs<double>& knobs,
                                                      const Elements<double>& whole) {
-  return {{"shard_ranks", knobs.shard_ranks}, {"z", knobs.zero_level},
-          {"w", knobs.weight_offload_ratio},  {"g", knobs.grad_offload_ratio},
-          {"o", knobs.optim_offload_ratio},   {"od", knobs.optim_disk_ratio},
-          {"trained", whole.trained},         {"frozen", whole.frozen}};
+  return {{"shard_ranks", knobs.shard_ranks},
+          {"z", knobs.zero_level},
+          {"w", knobs.weight_offload_ratio},
+          {"g", knobs.grad_offload_ratio},
+          {"o", knobs.optim_offload_ratio},
+          {"od", knobs.optim_disk_ratio},
+          {"oh", knobs.host_update_ratio},
+          {"trained", whole.trained},
+          {"frozen", whole.frozen}};
 }
 
 /// The parts in which the two instances must agree.
@@ -33,8 +39,8 @@ template <class N>
 std::vector<N> parts(const KeptState<N>& s) {
   return {s.whole.trained, s.whole.frozen,        s.weights.trained,      s.weights.frozen,
           s.grads,         s.optimizer,           s.host_weights.trained, s.host_weights.frozen,
-          s.host_grads,    s.offloaded_optimizer, s.disk_optimizer,       s.weights_staged,
-          s.grads_staged};
+          s.host_grads,    s.offloaded_optimizer, s.disk_optimizer,       s.host_updated,
+          s.grads_down,    s.weights_staged,      s.grads_staged};
 }
 
 TEST(Rules, ExpressionsAndNumbersAgree) {
@@ -44,13 +50,14 @@ TEST(Rules, ExpressionsAndNumbersAgree) {
       variable_knobs, Elements<Expr>{Expr::variable("trained"), Expr::variable("frozen")}));
   for (int trial = 0; trial < 2000; ++trial) {
     const double ranks = test::pick(random, {1, 2, 3, 4, 6, 8});
-    const double o = share();
+    const double o = share(), od = o * share();
     const StateKnobs<double> knobs{.shard_ranks = ranks,
                                    .zero_level = double(test::pick(random, {0, 1, 2, 3})),
                                    .weight_offload_ratio = share(),
                                    .grad_offload_ratio = share(),
                                    .optim_offload_ratio = o,
-                                   .optim_disk_ratio = o * share()};
+                                   .optim_disk_ratio = od,
+                                   .host_update_ratio = (o - od) * share()};
     const Elements<double> whole{16.0 * ranks * double(random() % 100000),
                                  16.0 * ranks * double(random() % 100000)};
     const std::vector<double> numbers = parts(kept_state(knobs, whole));
@@ -88,10 +95,36 @@ TEST(Rules, StateOfABlockByHand) {
                                                       .weight_offload_ratio = 0.5,
                                                       .grad_offload_ratio = 0.5,
                                                       .optim_offload_ratio = 1.0,
-                                                      .optim_disk_ratio = 0.35}),
+                                                      .optim_disk_ratio = 0.35,
+                                                      .host_update_ratio = 0.6}),
                                          Elements<double>{640.0, 64.0});
-  const std::vector<double> by_hand{640, 64, 640, 64, 160, 160, 320, 32, 80, 160, 48, 1, 1};
+  const std::vector<double> by_hand{640, 64, 640, 64, 160, 160, 320, 32, 80, 160, 48, 96, 16, 1, 1};
   EXPECT_EQ(parts(s), by_hand);
+}
+
+// Of 640 elements over 4 ranks at level 1 the first shard has 160, whose last 64 the host steps; of
+// the gradients of all 640 the last 480, 512 or 576 are on the host already.
+TEST(Rules, GradientsThatAreOnTheHostDoNotGoDown) {
+  const auto down = [](double on_host) {
+    return kept_state(state_knobs({.dp = 4,
+                                   .zero_level = 1,
+                                   .grad_offload_ratio = on_host,
+                                   .optim_offload_ratio = 0.5,
+                                   .host_update_ratio = 0.4}),
+                      Elements<double>{640.0, 0.0})
+        .grads_down;
+  };
+  EXPECT_EQ(down(0.75), 64.0);
+  EXPECT_EQ(down(0.8), 32.0);
+  EXPECT_EQ(down(0.9), 0.0);
+}
+
+// 0.1 + 0.2 is a little more than 0.3: no element is both on disk and stepped on the host.
+TEST(Rules, PartsStayWithinTheirShare) {
+  const KeptState<double> s = kept_state(
+      state_knobs({.optim_offload_ratio = 0.3, .optim_disk_ratio = 0.1, .host_update_ratio = 0.2}),
+      Elements<double>{160.0, 0.0});
+  EXPECT_LE(s.disk_optimizer + s.host_updated, s.offloaded_optimizer);
 }
 
 // Two replicas of the same block: each shard is twice as large.

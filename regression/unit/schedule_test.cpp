@@ -151,7 +151,8 @@ TEST(Compile, FrozenBlocksHaveForwardsOnly) {
       const plan::BlockRange range = plan::block_range(plan, plan::place(plan, program.rank).stage);
       std::set<int> updated, backward;
       for (const Task& task : program.tasks) {
-        if (task.operation == Operation::optimizer_step) updated.insert(task.block);
+        if (task.operation == Operation::optimizer_step || task.operation == Operation::host_step)
+          updated.insert(task.block);
         if (task.operation == Operation::backward) backward.insert(task.block);
         const bool gradient = task.channel == Channel::p2p_backward;
         if (gradient && task.operation == Operation::send) {
@@ -671,6 +672,91 @@ TEST(Verify, MissingWaitOfTheDiskIsFound) {
       ++tried;
     }
   EXPECT_GE(tried, 10);
+}
+
+/// One stage whose processor steps this share of the optimizer state, all of which is offloaded.
+plan::Plan host_update_plan(double share) {
+  plan::Plan plan = small_plan(1, 1, 1, 2);
+  plan.stages[0].optim_offload_ratio = 1.0;
+  plan.stages[0].host_update_ratio = share;
+  return plan;
+}
+
+const Task& only(const Program& program, Operation operation, int block) {
+  const auto is = [&](const Task& t) { return t.operation == operation && t.block == block; };
+  EXPECT_EQ(std::ranges::count_if(program.tasks, is), 1);
+  return *std::ranges::find_if(program.tasks, is);
+}
+
+// Of n elements of a layer of which the host steps all: 4 n bytes of gradients go down and 2 n of
+// weights come up, where 12 n of moments and masters would have come and gone. In fp32 the weights
+// go down, too, because there is no master. Block 1 is a layer.
+TEST(Compile, GradientsGoDownAndWeightsComeUpForTheHost) {
+  model::Config model = small_model();
+  const std::int64_t n = model::layout(model::blocks(model)[1], 1, 0, 1).elements;
+  for (const auto& [precision, down, up] :
+       {std::tuple(model::Precision::bf16, 4, 2), std::tuple(model::Precision::fp32, 8, 4)}) {
+    model.precision = precision;
+    const Program program = compile(host_update_plan(1.0), model, 0);
+    EXPECT_EQ(amount_bytes(only(program, Operation::copy_out, 1)), down * n);
+    EXPECT_EQ(amount_bytes(only(program, Operation::copy_in, 1)), up * n);
+    EXPECT_EQ(only(program, Operation::host_step, 1).channel, Channel::host);
+    EXPECT_EQ(count(host_update_plan(1.0), Operation::optimizer_step, 1), 0);
+  }
+  EXPECT_EQ(count(host_update_plan(0.5), Operation::optimizer_step, 1), 1);
+  EXPECT_EQ(count(host_update_plan(0.5), Operation::host_step, 1), 1);
+}
+
+// What the host steps of gradients that it keeps does not travel.
+TEST(Compile, GradientsOnTheHostAreSteppedThere) {
+  model::Config model = small_model();
+  model.precision = model::Precision::bf16;
+  plan::Plan plan = host_update_plan(1.0);
+  plan.stages[0].grad_offload_ratio = 1.0;
+  const Program program = compile(plan, model, 0);
+  for (const Task& task : program.tasks) {
+    EXPECT_FALSE(task.phase == Phase::update && task.operation == Operation::copy_out)
+        << label(task);
+    if (task.operation == Operation::host_step)
+      for (const Operand& operand : task.operands)
+        EXPECT_EQ(program.buffer(operand).tier, Tier::host);
+  }
+}
+
+// Neither a gradient that is not down, nor a weight that is not stepped, nor one that is not up is
+// used.
+TEST(Verify, MissingWaitOfTheHostIsFound) {
+  for (const double share : {0.5, 1.0}) {
+    const Program whole = compile(host_update_plan(share), small_model(), 0);
+    int tried = 0;
+    for (std::size_t id = 0; id < whole.tasks.size(); ++id)
+      for (std::size_t i = 0; i < whole.tasks[id].waits.size(); ++i) {
+        const Task& other = whole.task(whole.tasks[id].waits[i]);
+        if (whole.tasks[id].channel != Channel::host && other.channel != Channel::host) continue;
+        Program broken = whole;
+        auto& waits = broken.tasks[id].waits;
+        waits.erase(waits.begin() + std::ptrdiff_t(i));
+        EXPECT_FALSE(verify(broken).empty()) << label(whole.tasks[id]);
+        ++tried;
+      }
+    EXPECT_GE(tried, 6);
+  }
+}
+
+// A processor beside the device takes the update off it. One that computes everything itself, or of
+// which nothing is known, gains nothing, whatever stays on the host.
+TEST(Simulate, AHostStepsBesideADeviceOnly) {
+  const model::Config model = samples::small_model(4, false);
+  hardware::Profile profile = samples::round_profile(1);
+  plan::Plan plan = plan::equal_stages(model, 4, 1, {.microbatch = 4});
+  const auto seconds = [&](double offloaded, double on_host) {
+    plan.stages[0].optim_offload_ratio = offloaded;
+    plan.stages[0].host_update_ratio = on_host;
+    return simulate(compile_all(plan, model), plan, model, profile).iteration_s;
+  };
+  for (const double share : {0.25, 0.5, 1.0}) EXPECT_GE(seconds(share, share), seconds(share, 0.0));
+  profile.host_updates_per_s = 1e9;
+  for (const double share : {0.25, 0.5, 1.0}) EXPECT_LT(seconds(share, share), seconds(share, 0.0));
 }
 
 // What is kept on the device shrinks to the shard, less what lies on the host.

@@ -70,7 +70,7 @@ TEST(StageMemory, MatchesLiveBytesOfStagesThatDiffer) {
     for (plan::Stage& stage : plan.stages) {  // the knobs that the formulas know
       stage.zero_level = std::min(stage.zero_level, 1);
       stage.weight_offload_ratio = stage.grad_offload_ratio = 0.0;
-      stage.optim_disk_ratio = stage.act_disk_ratio = 0.0;
+      stage.optim_disk_ratio = stage.act_disk_ratio = stage.host_update_ratio = 0.0;
     }
     compare(plan, model);
   }
@@ -119,6 +119,30 @@ TEST(StageMemory, ComesCloseForEveryKnob) {
     compare_state(plan, model, all);
   }
   EXPECT_GE(all.close, 98 * all.compared / 100) << all.close << " of " << all.compared;
+}
+
+// What the processor steps takes no place on the device; gradients and weights pass through the
+// host's memory, of which the first rank has most.
+TEST(StageMemory, ComesCloseForUpdatesOnTheHost) {
+  std::mt19937 random(9);
+  Comparison all;
+  for (int trial = 0; trial < 24; ++trial) {
+    const int num_layers = 1 + int(random() % (trial % 2 == 0 ? 5 : 12));
+    plan::Plan plan = samples::random_plan(random, num_layers, 4);
+    if (trial % 3 == 0) plan = samples::with_moved_state(random, plan);
+    for (plan::Stage& stage : plan.stages)
+      stage.optim_offload_ratio = samples::pick<double>(random, {0.5, 1.0});
+    plan = samples::with_host_updates(random, plan);
+    model::Config model = samples::small_model(num_layers, random() % 2 == 0);
+    if (trial % 2 == 1) model.precision = model::Precision::bf16;
+    model.hidden_size = 1024;
+    model.num_heads = 16;
+    model.ffn_size = 4096;
+    model.seq_len = samples::pick<int>(random, {128, 512});
+    model.vocab_size = samples::pick<int>(random, {8192, 32000});
+    compare_state(plan, model, all);
+  }
+  EXPECT_GE(all.close, 97 * all.compared / 100) << all.close << " of " << all.compared;
 }
 
 // Ranks that hold several stages, of few layers and with all knobs but the disk. What passes

@@ -455,6 +455,29 @@ TEST(StageTime, StagesOnDiskAreCloseToTheSimulation) {
   EXPECT_LE(off.mean, 0.02);
 }
 
+// By a processor beside the device, fast and slow, and by the cores that compute everything. Where
+// the processor takes most of the time the formula errs on the slow side.
+TEST(StageTime, UpdatesOnTheHostAreCloseToTheSimulation) {
+  std::mt19937 random(13);
+  double mean = 0.0;
+  constexpr int trials = 48;
+  for (int trial = 0; trial < trials; ++trial) {
+    const int num_layers = 1 + int(random() % 6);
+    plan::Plan plan = samples::random_plan(random, num_layers, 1);
+    plan.stages[0].optim_offload_ratio = samples::pick<double>(random, {0.5, 1.0});
+    plan = samples::with_host_updates(random, plan);
+    model::Config model = samples::small_model(num_layers);
+    if (trial % 2 == 1) model.precision = model::Precision::bf16;
+    hardware::Profile profile = faster(trial % 2 ? 1 : 10);
+    profile.host_updates_per_s = samples::pick<double>(random, {0.0, 2e8, 2e9});
+    const double found = ratio(plan, model, profile);
+    EXPECT_GE(found, 0.96) << plan::text(plan) << profile.host_updates_per_s;
+    EXPECT_LE(found, 1.09) << plan::text(plan) << profile.host_updates_per_s;
+    mean += std::abs(found - 1.0) / trials;
+  }
+  EXPECT_LE(mean, 0.01);
+}
+
 TEST(StageTime, AProfileWithoutADiskIsNamed) {
   hardware::Profile profile = samples::round_profile();
   std::erase_if(profile.copies, [](const auto& row) { return is_of_disk(row.kind); });

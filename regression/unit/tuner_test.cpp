@@ -65,6 +65,10 @@ Problem random_problem(std::mt19937& random) {
   // From a copy: what follows stays as it was.
   if (std::mt19937(random)() % 4 != 0) p.search.run_ahead = {1};
   p.search.store = std::mt19937(random)() % 3 != 0;
+  if (std::mt19937 later(random); later() % 5 == 1) {
+    p.search.host_update = {0.0, 1.0};
+    p.profile.host_updates_per_s = samples::pick<double>(later, {0.0, 1e9, 1e10});
+  }
   p.search.unequal_stages = false;
   p.search.simulate_top = 1;
   p.search.gap = 0.0;
@@ -110,6 +114,7 @@ std::vector<Costed> strategies(const Problem& p, const hardware::Machine& machin
   analyzer::StageRole role = analyzer::role_of(frame, index, p.model, machine);
   const hardware::NodeGroup& group = p.cluster.groups[std::size_t(role.group)];
   role.disk = group.disk_bytes > 0;
+  role.host_update = p.search.host_update.size() > 1;
   const std::vector<double> none{0.0}, &optim_disk = role.disk ? p.search.optim_disk : none,
                                        &act_disk = role.disk ? p.search.act_disk : none;
   if (!tapes.contains(role))
@@ -131,16 +136,19 @@ std::vector<Costed> strategies(const Problem& p, const hardware::Machine& machin
               s.weight_offload_ratio = w, s.grad_offload_ratio = g;
               s.optim_offload_ratio = o, s.act_offload_ratio = a;
               for (double od : optim_disk)
-                for (double ad : act_disk) {
-                  s.optim_disk_ratio = o * od, s.act_disk_ratio = a * ad;
-                  const std::vector<double> v = evaluate(tape, analyzer::bindings(frame, index));
-                  if (std::max(v[0], v[1]) > double(group.memory_bytes)) continue;
-                  if (v[3] * group.devices_per_node > double(group.disk_bytes)) continue;
-                  analyzer::PassTimes time;
-                  for (std::size_t i = 0; i < time.num_parts; ++i)
-                    time.*time.parts()[i].time = v[4 + i];
-                  found.push_back({s, time, std::max(v[0], v[1]), v[2]});
-                }
+                for (double ad : act_disk)
+                  for (double oh : p.search.host_update) {
+                    if (od + oh > 1.0) continue;
+                    s.optim_disk_ratio = o * od, s.act_disk_ratio = a * ad;
+                    s.host_update_ratio = o * oh;
+                    const std::vector<double> v = evaluate(tape, analyzer::bindings(frame, index));
+                    if (std::max(v[0], v[1]) > double(group.memory_bytes)) continue;
+                    if (v[3] * group.devices_per_node > double(group.disk_bytes)) continue;
+                    analyzer::PassTimes time;
+                    for (std::size_t i = 0; i < time.num_parts; ++i)
+                      time.*time.parts()[i].time = v[4 + i];
+                    found.push_back({s, time, std::max(v[0], v[1]), v[2]});
+                  }
             }
   return found;
 }

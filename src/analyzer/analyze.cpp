@@ -64,7 +64,8 @@ StageRole role_of(const plan::Plan& plan, int stage, const model::Config& model,
       .before = first ? own : group(stage - 1),
       .after = last ? own : group(stage + 1),
       .frozen = std::clamp(model.frozen_blocks - blocks.first, 0, blocks.last - blocks.first + 1),
-      .disk = plan::uses_disk(plan.stages[std::size_t(stage)])};
+      .disk = plan::uses_disk(plan.stages[std::size_t(stage)]),
+      .host_update = plan.stages[std::size_t(stage)].host_update_ratio > 0.0};
 }
 
 std::map<std::string, double, std::less<>> bindings(const plan::Plan& plan, int stage) {

@@ -22,6 +22,8 @@ Load& Load::operator+=(const Load& other) {
   out_s += other.out_s;
   read_s += other.read_s;
   write_s += other.write_s;
+  host_s += other.host_s;
+  down_s += other.down_s;
   return *this;
 }
 
@@ -32,7 +34,7 @@ Load operator*(const Expr& factor, const Load& load) {
           factor * load.copies_s,  factor * load.moves_s,  factor * load.sums_s,
           factor * load.reduce_s,  factor * load.gather_s, factor * load.weights_in_s,
           factor * load.in_s,      factor * load.out_s,    factor * load.read_s,
-          factor * load.write_s};
+          factor * load.write_s,   factor * load.host_s,   factor * load.down_s};
 }
 
 Expr window(const Costs& costs, const Load& load) {
@@ -50,8 +52,9 @@ Expr window(const Costs& costs, const Load& load) {
       costs.overlapped(compute_s, comm_s, in_s, out_s) +
       costs.overlapped(0.0, max(load.tp_s, comm_beside_tp_s), in_beside_tp_s, out_beside_tp_s);
   const Expr before_s = max(max(load.weights_in_s, load.copies_s), load.reduce_s);
-  const Expr all = max(together, before_s + load.moves_s + max(load.gather_s, load.sums_s));
-  return costs.disk() ? max(all, load.read_s + load.write_s) : all;
+  Expr all = max(together, before_s + load.moves_s + max(load.gather_s, load.sums_s));
+  if (costs.disk()) all = max(all, load.read_s + load.write_s);
+  return costs.host_update() ? max(all, load.host_s) : all;
 }
 
 namespace {
@@ -64,23 +67,35 @@ Load update(const model::Config& model, const Costs& costs, const KeptState& s) 
   const Expr device_weights = s.weights_staged * (s.weights.trained - s.host_weights.trained);
   const Expr frozen_weights = s.weights_staged * (s.weights.frozen - s.host_weights.frozen);
   const double optimizer_bytes = model::optimizer_bytes(model.precision);
-  const Expr moments_bytes = optimizer_bytes * s.offloaded_optimizer;
+  const bool fp32 = model.precision == model::Precision::fp32;
+  const Expr on_host = costs.host_update() ? s.host_updated : Expr(0.0);
+  const Expr moments_bytes = optimizer_bytes * (s.offloaded_optimizer - on_host);
   const Expr disk_bytes = optimizer_bytes * s.disk_optimizer;
   const Expr sharded_weights = Variables().sharded().weights;
+  Expr fetched_grads = min(s.host_grads, s.optimizer);
+  if (costs.host_update()) fetched_grads = max(fetched_grads - on_host, 0.0);
+  const Expr down_s =
+      costs.host_update()
+          ? costs.copy_out(grad_bytes * s.grads_down + (fp32 ? weight_bytes : 0.0) * s.host_updated)
+          : Expr(0.0);
+  const Expr host_s = costs.host_update(on_host);
   return {
-      .moves_s = costs.optimizer(s.optimizer) +
+      .moves_s = costs.optimizer(s.optimizer - on_host) +
+                 (costs.host_is_apart() ? Expr(0.0) : host_s) +
                  costs.copy(weight_bytes * (min(device_weights, s.optimizer) + frozen_weights)) +
                  costs.copy(weight_bytes * device_weights),
       .gather_s = costs.weight_gather(weight_bytes * s.whole.trained) +
                   costs.weight_gather(weight_bytes * sharded_weights * s.whole.frozen),
       .in_s = costs.copy_in(weight_bytes *
                             (min(s.host_weights.trained, s.optimizer) + s.host_weights.frozen)) +
-              costs.copy_in(grad_bytes * min(s.host_grads, s.optimizer)) +
-              costs.copy_in(moments_bytes),
-      .out_s =
-          costs.copy_out(moments_bytes) + costs.copy_out(weight_bytes * s.host_weights.trained),
+              costs.copy_in(grad_bytes * fetched_grads) + costs.copy_in(moments_bytes) +
+              costs.copy_in(weight_bytes * on_host),
+      .out_s = down_s + costs.copy_out(moments_bytes) +
+               costs.copy_out(weight_bytes * s.host_weights.trained),
       .read_s = costs.disk_read(disk_bytes),
-      .write_s = costs.disk_write(disk_bytes)};
+      .write_s = costs.disk_write(disk_bytes),
+      .host_s = costs.host_is_apart() ? host_s : Expr(0.0),
+      .down_s = down_s};
 }
 
 }  // namespace

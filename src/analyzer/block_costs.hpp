@@ -19,6 +19,8 @@ struct Load {
   Expr weights_in_s = 0.0;           ///< copied in before they are gathered
   Expr in_s = 0.0, out_s = 0.0;      ///< other copies
   Expr read_s = 0.0, write_s = 0.0;  ///< on the disk
+  Expr host_s = 0.0;                 ///< steps of the node's processor beside a device
+  Expr down_s = 0.0;                 ///< of `out_s`, what these wait for
 
   Load& operator+=(const Load& other);
 };
@@ -30,7 +32,7 @@ Load operator+(Load a, const Load& b);
 ///
 ///   moved = copies + moves + sums
 ///   max(I(compute + max(0, moved - wait), reduce + gather, weights in + in, out),
-///       max(weights in, copies, reduce) + moves + max(gather, sums), read + write)
+///       max(weights in, copies, reduce) + moves + max(gather, sums), read + write, host)
 ///
 /// Over tp ranks communicate between their kernels, so transfers stand beside both, and
 ///

@@ -92,6 +92,9 @@ Costs::Costs(const model::Config& model, const hardware::Machine& machine, Stage
   };
   optimizer_ =
       priced("adamw", [p = profile_](Arguments x) { return price::optimizer_s(*p, x[0]); });
+  host_update_ = priced("host_adamw", [p = profile_, m = model_](Arguments x) {
+    return price::host_update_s(*m, *p, x[0]);
+  });
   all_reduce_ = collective("all_reduce", all_reduce);
   reduce_scatter_ = collective("reduce_scatter", reduce_scatter);
   all_gather_ = collective("all_gather", all_gather);
@@ -149,6 +152,10 @@ Expr Costs::segment(model::SegmentKind kind, Pass pass) const {
 }
 
 Expr Costs::optimizer(const Expr& elements) const { return Expr::call(optimizer_, {elements}); }
+
+Expr Costs::host_update(const Expr& elements) const {
+  return role_.host_update ? Expr::call(host_update_, {elements}) : Expr(0.0);
+}
 
 Expr Costs::tp_all_reduce(const Expr& bytes) const {
   return Expr::call(all_reduce_, {spreads_.tp.nodes, spreads_.tp.per_node, bytes});

@@ -48,6 +48,9 @@ class Costs {
 
   Expr segment(model::SegmentKind kind, Pass pass) const;  ///< at (b, tp)
   Expr optimizer(const Expr& elements) const;
+  Expr host_update(const Expr& elements) const;  ///< 0 where nothing is stepped on the host
+  bool host_update() const { return role_.host_update; }
+  bool host_is_apart() const { return price::host_is_apart(*profile_); }
   Expr tp_all_reduce(const Expr& bytes) const;
   Expr tp_reduce_scatter(const Expr& bytes) const;
   Expr tp_all_gather(const Expr& bytes) const;
@@ -82,9 +85,9 @@ class Costs {
   StageRole role_;
   Variables v_;
   plan::Spreads<Expr> spreads_;
-  std::shared_ptr<const symbolic::Function> optimizer_, all_reduce_, reduce_scatter_, all_gather_,
-      gradient_reduction_, send_, world_all_reduce_, copy_in_, copy_out_, disk_read_, disk_write_,
-      copy_, clear_or_add_, norm_, overlapped_;
+  std::shared_ptr<const symbolic::Function> optimizer_, host_update_, all_reduce_, reduce_scatter_,
+      all_gather_, gradient_reduction_, send_, world_all_reduce_, copy_in_, copy_out_, disk_read_,
+      disk_write_, copy_, clear_or_add_, norm_, overlapped_;
   std::array<std::shared_ptr<const symbolic::Function>, 3> compute_share_;  ///< [Transfer]
 };
 

@@ -511,10 +511,11 @@ Expr StageMemoryBuilder::moved_in_flight(const LayerBytes& bytes) const {
 }
 
 /// What stays there, and what is on its way to the disk or from it: in passes of two layers, of
-/// three where a backward follows another microbatch's forward; of two or three blocks in updates.
+/// three where a backward follows another microbatch's forward; of two or three blocks in updates,
+/// where there is also what the processor steps.
 Expr StageMemoryBuilder::host_bytes() const {
   const Expr stays = state_.host_bytes();
-  if (!role_.disk) return stays + moved_in_flight(moved_);
+  if (!role_.disk && !role_.host_update) return stays + moved_in_flight(moved_);
   const LayerBytes here = moved_ - to_disk_;
   const Expr layer = max(less(0.0, v_.k) * at_most(v_.l - v_.c, v_.k) * to_disk_.stored,
                          max(less(v_.k + v_.c, v_.l) * to_disk_.selective, to_disk_.recomputed));

@@ -303,10 +303,14 @@ Expr StageTimeBuilder::head_s(Direction direction, Microbatch which) const {
 Expr StageTimeBuilder::first_updates_s() const {
   if (role_.frozen > 0) return 0.0;
   const Load &embedding = embedding_.update, &block = block_.update;
-  if (!role_.first) return block.read_s + block.in_s + block.moves_s + block.gather_s;
+  // What the processor steps comes down before it; of two blocks it steps one after the other.
+  const Expr host_s =
+      (role_.first ? embedding.host_s + embedding.down_s : block.down_s) + block.host_s;
+  if (!role_.first) return block.read_s + host_s + block.in_s + block.moves_s + block.gather_s;
   Expr embedding_s = embedding.in_s + costs_.overlapped(embedding.moves_s, 0.0, block.in_s, 0.0);
   if (role_.disk) embedding_s = embedding.read_s + max(embedding_s, block.read_s + block.in_s);
-  return embedding_s + costs_.overlapped(block.moves_s, embedding.gather_s, 0.0, embedding.out_s);
+  return host_s + embedding_s +
+         costs_.overlapped(block.moves_s, embedding.gather_s, 0.0, embedding.out_s);
 }
 
 /// What a stage that waits for its first input does of the updates beside its first forward: the

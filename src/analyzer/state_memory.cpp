@@ -13,13 +13,16 @@ StateMemory::StateMemory(const model::Config& model, StageRole role)
       late_(v_.sharded().grads) {
   const StageBlocks blocks(model);
   const double weight_bytes = model::weight_bytes(model.precision),
-               optimizer_bytes = model::optimizer_bytes(model.precision);
+               optimizer_bytes = model::optimizer_bytes(model.precision),
+               grad_bytes = model::grad_bytes;
   const auto of_block = [&](const model::Block& block) {
     const KeptState s = kept_state(block);
     const Expr weights = s.weights.trained + s.weights.frozen,
                host_weights = s.host_weights.trained + s.host_weights.frozen;
-    const double grad_bytes = model::grad_bytes;
     const Expr on_disk = role.disk ? s.disk_optimizer : Expr(0.0);
+    const bool fp32 = model.precision == model::Precision::fp32;
+    const Expr host_updated = role.host_update ? s.host_updated : Expr(0.0),
+               down = role.host_update ? grad_bytes * s.grads_down : Expr(0.0);
     return Bytes{
         .device = weight_bytes * (weights - host_weights) + grad_bytes * (s.grads - s.host_grads) +
                   optimizer_bytes * (s.optimizer - s.offloaded_optimizer),
@@ -31,7 +34,12 @@ StateMemory::StateMemory(const model::Config& model, StageRole role)
         .host_grads = grad_bytes * s.host_grads,
         // The host holds the end of the block: the last shard has most of it.
         .stepped_grads = grad_bytes * min(s.host_grads, s.optimizer),
-        .staged_moments = optimizer_bytes * s.offloaded_optimizer};
+        .fetched_grads =
+            grad_bytes * (role.host_update ? max(min(s.host_grads, s.optimizer) - host_updated, 0.0)
+                                           : min(s.host_grads, s.optimizer)),
+        .staged_moments = optimizer_bytes * (s.offloaded_optimizer - host_updated),
+        .sent_down = down + (fp32 ? weight_bytes : 0.0) * host_updated,
+        .for_host = down + weight_bytes * host_updated};
   };
   if (role_.first) embedding_ = of_block(blocks.embedding);
   layer_ = of_block(blocks.layer);
@@ -60,14 +68,18 @@ Expr StateMemory::device_bytes() const { return sum(&Bytes::device); }
 Expr StateMemory::host_bytes() const { return sum(&Bytes::host); }
 Expr StateMemory::disk_bytes() const { return sum(&Bytes::disk); }
 
-/// The first two are written when the third has been read.
+/// The first two are written when the third has been read. While the processor steps the first one
+/// what the second one's step needs comes down.
 Expr StateMemory::through_host_first() const {
-  return of(&Bytes::disk, first_) + of(&Bytes::disk, first_ + 1.0) + of(&Bytes::disk, first_ + 2.0);
+  return of(&Bytes::disk, first_) + of(&Bytes::disk, first_ + 1.0) +
+         of(&Bytes::disk, first_ + 2.0) +
+         max(of(&Bytes::for_host, first_) + of(&Bytes::sent_down, first_ + 1.0),
+             of(&Bytes::for_host, first_ + 1.0));
 }
 
 Expr StateMemory::through_host_last() const {
   const Expr last = v_.l + (role_.last ? 1.0 : 0.0);
-  return of(&Bytes::disk, last - 1.0) + of(&Bytes::disk, last);
+  return of(&Bytes::disk, last - 1.0) + of(&Bytes::disk, last) + of(&Bytes::for_host, last);
 }
 
 // --- weights ------------------------------------------------------------------------------------
@@ -115,7 +127,7 @@ Expr StateMemory::beside_first_forward(const Expr& block) const {
     ahead = select(less(after, trained_), of(&Bytes::whole_weights, next),
                    select(less(next, trained_), of(&Bytes::whole_weights, after), ahead));
   return weights_of_pass(block) + ahead + of_first + of(&Bytes::staged_moments, next) +
-         of(&Bytes::staged_moments, after) + of(&Bytes::stepped_grads, after) +
+         of(&Bytes::staged_moments, after) + of(&Bytes::fetched_grads, after) +
          at_most(v_.l, block) * tied_weights(next) +
          less(0.0, v_.p) * before_next_microbatch(block);
 }
@@ -124,14 +136,14 @@ Expr StateMemory::at_first_update() const {
   Expr bytes = 0.0;
   for (const Expr& block : {first_, first_ + 1.0})
     bytes += of(&Bytes::whole_weights, block) + of(&Bytes::staged_moments, block) +
-             of(&Bytes::stepped_grads, block);
+             of(&Bytes::fetched_grads, block);
   return bytes;
 }
 
 Expr StateMemory::at_last_update() const {
   const Expr last = v_.l + (role_.last ? 1.0 : 0.0);
   return of(&Bytes::whole_weights, last - 1.0) + of(&Bytes::whole_weights, last) +
-         of(&Bytes::staged_moments, last) + of(&Bytes::stepped_grads, last);
+         of(&Bytes::staged_moments, last) + of(&Bytes::fetched_grads, last);
 }
 
 /// The gradients are let go of after the step.

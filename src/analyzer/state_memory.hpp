@@ -15,8 +15,8 @@ class StateMemory {
   Expr device_bytes() const;  ///< lives from step to step
   Expr host_bytes() const;    ///< what passes through it to the disk included
   Expr disk_bytes() const;
-  /// Host memory through which optimizer state passes to the disk and back, in the updates of the
-  /// first and of the last blocks.
+  /// Host memory through which optimizer state passes to the disk and back, and what the processor
+  /// steps to the device, in the updates of the first and of the last blocks.
   Expr through_host_first() const;
   Expr through_host_last() const;
 
@@ -59,7 +59,10 @@ class StateMemory {
     Expr whole_grads;         ///< what a backward writes, when staged
     Expr host_grads;          ///< part of what is kept that lies on the host
     Expr stepped_grads;       ///< of this, what this rank's update needs
-    Expr staged_moments;      ///< offloaded optimizer state
+    Expr fetched_grads;       ///< ... on the device
+    Expr staged_moments;      ///< offloaded optimizer state that comes to the device
+    Expr sent_down;           ///< what comes to the host for the processor's step
+    Expr for_host;            ///< all that it takes beside what stays
   };
   Expr of(Expr Bytes::*what, const Expr& block) const;
   Expr sum(Expr Bytes::*what) const;

@@ -37,7 +37,8 @@ struct Neighbour {
 };
 
 /// What a rank is measured at alone; in collectives and messages it waits for others.
-constexpr std::array own_channels{Channel::compute, Channel::h2d, Channel::d2h, Channel::disk};
+constexpr std::array own_channels{Channel::compute, Channel::h2d, Channel::d2h, Channel::disk,
+                                  Channel::host};
 
 /// How much longer than predicted each stage's channels took, on its slowest rank.
 schedule::Pace measured_pace(const report::Run& run) {

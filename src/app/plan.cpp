@@ -52,7 +52,9 @@ json described(const plan::Plan& plan, const analyzer::Prediction& prediction) {
                                            {"peak_backward_bytes", p.peak_backward_bytes}});
     const bool on_disk = plan::uses_disk(s);
     plan::for_members<plan::Stage>(plan::knobs, [&](const plan::Knob& knob, auto member) {
-      if (on_disk || !knob.part_of) stage[knob.name] = s.*member;
+      const bool part = knob.part_of != nullptr;
+      if (!part || (knob.on_disk ? on_disk : plan::number(knob, plan, int(i)) > 0.0))
+        stage[knob.name] = s.*member;
     });
     if (on_disk) stage["disk_bytes"] = p.disk_bytes;
   }

@@ -216,6 +216,10 @@ const Schema<SearchKeys>& search_schema() {
                {.help = "shares on disk of offloaded activations, where disk_gib is above 0",
                 .min = 0,
                 .max = 1})
+          .key("host_update", &SearchKeys::host_update,
+               {.help = "shares of offloaded optimizer state that the node's processor steps",
+                .min = 0,
+                .max = 1})
           .key("unequal_stages", &SearchKeys::unequal_stages,
                {.help = "stages may differ in devices, microbatch, dp and tp"})
           .key("gap", &SearchKeys::gap,

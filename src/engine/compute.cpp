@@ -174,7 +174,8 @@ void ComputeOf<Storage>::run(const schedule::Program& program, const schedule::T
       return kernels::fill(0.0f, part(o.data(Role::grads), o.elements(Role::grads)));
     case Operation::accumulate: return accumulate(o);
     case Operation::norm: return norm(o);
-    case Operation::optimizer_step: return optimizer_step(o, step);
+    case Operation::optimizer_step:
+    case Operation::host_step: return optimizer_step(o, step);
     default: break;
   }
   throw Error(Failure::bug, "'{}' is not a compute task", schedule::label(task));
@@ -182,13 +183,32 @@ void ComputeOf<Storage>::run(const schedule::Program& program, const schedule::T
 
 // --- update -------------------------------------------------------------------------------------
 
+namespace {
+
+/// AdamW by the node's processor, or where the rank computes.
+template <class Storage>
+auto adamw_kernel(bool on_host) {
+  if constexpr (Narrow<Storage>) {
+    return on_host ? &kernels::adamw_step_on_host<Storage> : &kernels::adamw_step<Storage>;
+  } else {
+    using Kernel = void(const kernels::AdamW&, const double*, kernels::ConstVector, kernels::Vector,
+                        kernels::Vector, kernels::Vector);
+    Kernel *const of_host = kernels::adamw_step_on_host, *const here = kernels::adamw_step;
+    return on_host ? of_host : here;
+  }
+}
+
+}  // namespace
+
 template <class Storage>
 void ComputeOf<Storage>::optimizer_step(const Operands& o, const StepScalars& step) const {
   const BlockPieces& pieces = blocks_.at(o.block());
-  const double* const squares = o.data<double>(Role::totals) + 1;
+  const bool on_host = o.task.operation == Operation::host_step;
+  const double* const squares = on_host ? &step.squares : o.data<double>(Role::totals) + 1;
   kernels::AdamW adamw = step.adamw;
   const Elements<Storage> weights = o.part_of_block<Storage>(Role::weights, 0);
   constexpr bool rounds = Narrow<Storage>;
+  const auto update = adamw_kernel<Storage>(on_host);
   // Gradients and moments are in two places each: what stays on the device, what came from the
   // host.
   for (int i : {0, 1})
@@ -205,12 +225,11 @@ void ComputeOf<Storage>::optimizer_step(const Operands& o, const StepScalars& st
         adamw.lr = step.adamw.lr * rule.lr_scale;
         adamw.weight_decay = rule.weight_decay;
         if constexpr (rounds)
-          kernels::adamw_step<Storage>(adamw, squares, grads.cut(first, end),
-                                       v.next().cut(first, end), m.cut(first, end),
-                                       v.cut(first, end), weights.cut(first, end));
+          update(adamw, squares, grads.cut(first, end), v.next().cut(first, end), m.cut(first, end),
+                 v.cut(first, end), weights.cut(first, end));
         else
-          kernels::adamw_step(adamw, squares, grads.cut(first, end), weights.cut(first, end),
-                              m.cut(first, end), v.cut(first, end));
+          update(adamw, squares, grads.cut(first, end), weights.cut(first, end), m.cut(first, end),
+                 v.cut(first, end));
       }
     }
 }

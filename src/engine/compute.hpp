@@ -22,6 +22,7 @@ namespace brume::engine {
 struct StepScalars {
   float loss_scale = 1.0f;  ///< S / target tokens of the global batch
   kernels::AdamW adamw{};   ///< of the update that is applied in this step, without UpdateRules
+  double squares = 0.0;     ///< of the gradient that it applies, all of it, S^2 times too large
 };
 
 /// Runs forward, backward and optimizer tasks of one rank.

@@ -223,6 +223,7 @@ struct Engine::Impl {
                   .bias_correction2 = float(1.0 - std::pow(o.beta2, double(i + 1))),
                   .clip_norm = o.clip_norm,
                   .loss_scale = pending_scale};
+    step.squares = pending_squares;
     return step;
   }
 
@@ -252,10 +253,11 @@ struct Engine::Impl {
   Groups groups;
   std::optional<GuardCheck> guards, evaluation_guards;
   std::atomic<std::int64_t> done =
-      0;                        ///< steps whose gradients were made; channels' threads read it
-  std::int64_t samples = 0;     ///< of these steps
-  bool update_pending = false;  ///< ... and those of the last one are not applied yet
-  double pending_scale = 1.0;   ///< S of that one
+      0;                         ///< steps whose gradients were made; channels' threads read it
+  std::int64_t samples = 0;      ///< of these steps
+  bool update_pending = false;   ///< ... and those of the last one are not applied yet
+  double pending_scale = 1.0;    ///< S of that one
+  double pending_squares = 0.0;  ///< ... of its gradient, S^2 times too large
   LossScaling scaling;
   std::vector<Span> times;
   Executor executor;  ///< last: its threads use the rest
@@ -304,6 +306,7 @@ StepMetrics Engine::step(const data::Sampler& data) {
   e.samples += e.plan.global_batch;
   e.update_pending = !metrics.skipped;
   e.pending_scale = scale;
+  e.pending_squares = squared_norm;
   return metrics;
 }
 

@@ -36,12 +36,14 @@ void exchange(comm::Communicator& group, const schedule::Task& task, std::span<T
   }
 }
 
-/// Makes a stream for each channel, if this build's ranks compute on a device; files are the host's
-/// work.
+/// Makes a stream for each channel, if this build's ranks compute on a device; files and what the
+/// host steps are the host's work.
 std::vector<std::unique_ptr<device::Stream>> channel_streams() {
   std::vector<std::unique_ptr<device::Stream>> streams;
-  for (int c = 0; c < schedule::num_channels; ++c)
-    streams.push_back(Channel(c) == Channel::disk ? nullptr : device::make_stream());
+  for (int c = 0; c < schedule::num_channels; ++c) {
+    const bool on_host = Channel(c) == Channel::disk || Channel(c) == Channel::host;
+    streams.push_back(on_host ? nullptr : device::make_stream());
+  }
   return streams;
 }
 
@@ -114,11 +116,11 @@ Executor::Executor(const Arena& arena, const Compute& compute, const Groups& gro
       on_task_done_(settings.on_task_done),
       channels_(channel_names(), std::move(on_failure), channel_streams()) {
   // Only what computes is bound: transfers of a rank find room beside it.
-  channels_.enqueue(int(Channel::compute),
-                    [threads = settings.threads, first = settings.first_core] {
-                      if (first >= 0) device::bind_this_thread(first, threads);
-                      kernels::use_threads(threads);
-                    });
+  for (const Channel computes : {Channel::compute, Channel::host})
+    channels_.enqueue(int(computes), [threads = settings.threads, first = settings.first_core] {
+      if (first >= 0) device::bind_this_thread(first, threads);
+      kernels::use_threads(threads);
+    });
 }
 
 void Executor::run(const schedule::Program& program, Parts parts, const StepScalars& step,
@@ -159,7 +161,8 @@ void Executor::execute(const schedule::Program& program, int id, const StepScala
   try {
     if (task.operation == Operation::copy) return copy(program, task);
     switch (task.channel) {
-      case Channel::compute: return compute_.run(program, task, step);
+      case Channel::compute:
+      case Channel::host: return compute_.run(program, task, step);
       case Channel::h2d:
       case Channel::d2h: return copy(program, task);
       case Channel::disk: return read_or_write(program, task);

@@ -10,7 +10,8 @@ namespace {
 
 using schedule::Channel;
 
-constexpr std::array own_channels{Channel::compute, Channel::h2d, Channel::d2h, Channel::disk};
+constexpr std::array own_channels{Channel::compute, Channel::h2d, Channel::d2h, Channel::disk,
+                                  Channel::host};
 /// Of the time that a rank's longest channel works: shorter ones hold nobody up.
 constexpr double worth_a_word = 0.1;
 

@@ -39,6 +39,7 @@ Profile medians(const std::vector<Profile>& rounds) {
   of_profile(&Profile::flops_per_s);
   of_profile(&Profile::fp8_flops_per_s);
   of_profile(&Profile::bytes_per_s);
+  of_profile(&Profile::host_updates_per_s);
   of_profile(&Profile::task_overhead_s);
   of_rows(&Profile::operators, &OperatorRow::forward_s);
   of_rows(&Profile::operators, &OperatorRow::backward_s);

@@ -190,6 +190,12 @@ const deck::Schema<Profile>& profile_schema() {
               .if_not_least = true})
         .key("bytes_per_s", &Profile::bytes_per_s,
              {.unit = "bytes/s", .help = "memory bandwidth, per rank", .min = 0, .max = most_per_s})
+        .key("host_updates_per_s", &Profile::host_updates_per_s,
+             {.unit = "1/s",
+              .help = "parameters that the processor steps beside a device, per rank; 0: none",
+              .min = 0,
+              .max = most_per_s,
+              .if_not_least = true})
         .key("task_overhead_s", &Profile::task_overhead_s,
              {.unit = "s", .help = "hand-over of a task", .min = 0, .max = most_s})
         .key("launch_s", &Profile::launch_s,

@@ -39,6 +39,7 @@ SearchKeys common(SearchKeys keys) {
   keep(keys, keys.act_offload, "act_offload", {0.0});
   keep(keys, keys.optim_disk, "optim_disk", {0.0});
   keep(keys, keys.act_disk, "act_disk", {0.0});
+  keep(keys, keys.host_update, "host_update", {0.0});
   return keys;
 }
 

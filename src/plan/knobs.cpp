@@ -75,6 +75,31 @@ std::string stage_refusal(const Knob& knob, const Stage& stage, double value, Kn
                      stage.*knob.part_of, value);
 }
 
+/// Names the share whose parts are more than it is, as a sum of rounded numbers may not be; empty
+/// where there is none.
+std::string parts_refusal(const Stage& stage) {
+  constexpr double rounding = 1e-9;
+  for (const Share& whole : shares) {
+    double parts = 0.0;
+    std::string names;
+    for (const Share& share : shares)
+      if (share.whole && shares[*share.whole].ratio == whole.ratio) {
+        parts += stage.*share.ratio;
+        names += fmt::format("{}{}", names.empty() ? "" : " + ", share.knob->name);
+      }
+    if (parts > stage.*whole.ratio + rounding)
+      return fmt::format("{} must be at most {} = {}, of which they are parts, found {}", names,
+                         whole.knob->name, stage.*whole.ratio, parts);
+  }
+  return {};
+}
+
+/// Whether a share stands with others in one column of the table: those that leave the device, or
+/// their parts on disk.
+bool stand_together(const Share& share, bool on_disk) {
+  return !*share.knob->column && share.on_disk() == on_disk;
+}
+
 /// Earlier microbatches in flight on a stage that lies beside others: by going through the passes.
 int interleaved_in_flight(const Plan& plan, int stage) {
   const Rounds of = rounds(plan);
@@ -108,14 +133,14 @@ int differs_from_first(const Plan& plan, int stage) {
 std::string ratios(const Stage& stage, bool on_disk) {
   std::vector<double> found;
   for (const Share& share : shares)
-    if (share.on_disk() == on_disk) found.push_back(stage.*share.ratio);
+    if (stand_together(share, on_disk)) found.push_back(stage.*share.ratio);
   return fmt::format("{:g}", fmt::join(found, "/"));
 }
 
 std::string symbols(bool on_disk) {
   std::vector<const char*> found;
   for (const Share& share : shares)
-    if (share.on_disk() == on_disk)
+    if (stand_together(share, on_disk))
       found.push_back((on_disk ? shares[*share.whole].knob : share.knob)->symbol);
   return fmt::format("{}", fmt::join(found, "/"));
 }
@@ -141,14 +166,17 @@ void check_ranges(const Plan& plan, Knobs rows) {
     const std::string what = refusal(plan.*member, bounds(knob));
     require(what.empty(), Failure::input, "plan: {} {}", knob.name, what);
   });
-  for (int i = 0; i < plan.num_stages(); ++i)
+  for (int i = 0; i < plan.num_stages(); ++i) {
+    const Stage& stage = plan.stages[std::size_t(i)];
     for_members<Stage>(rows, [&](const Knob& knob, auto member) {
-      const Stage& stage = plan.stages[std::size_t(i)];
       if constexpr (requires { double(stage.*member); }) {
         const std::string what = stage_refusal(knob, stage, stage.*member, rows);
         require(what.empty(), Failure::input, "plan: stage {}: {} {}", i, knob.name, what);
       }
     });
+    const std::string what = parts_refusal(stage);
+    require(what.empty(), Failure::input, "plan: stage {}: {}", i, what);
+  }
 }
 
 std::vector<const Knob*> in_turn() {

@@ -130,6 +130,15 @@ double optimizer_s(const hardware::Profile& profile, double elements) {
   return elements > 0.0 ? update_time(profile, std::llround(elements)).seconds : 0.0;
 }
 
+bool host_is_apart(const hardware::Profile& profile) { return profile.host_updates_per_s > 0.0; }
+
+double host_update_s(const model::Config& model, const hardware::Profile& profile,
+                     double elements) {
+  if (host_is_apart(profile)) return elements / profile.host_updates_per_s;
+  const double bytes = model::optimizer_bytes(model.precision) * elements;
+  return optimizer_s(profile, elements) + copy_in_s(profile, bytes) + copy_out_s(profile, bytes);
+}
+
 std::vector<OperatorPrice> operator_prices(const plan::Plan& plan, const model::Config& model,
                                            const hardware::Machine& machine) {
   std::vector<OperatorPrice> prices;

@@ -19,6 +19,7 @@ namespace {
 
 /// Changes with how the profiler times: figures of another way are measured anew.
 constexpr const char* timing = "timed cold, in rounds and chains, across nodes";
+constexpr const char* beside_devices = ", updates of the host";  ///< what only these have
 
 /// 64-bit FNV-1a.
 class Fnv1a {
@@ -114,14 +115,14 @@ hardware::ProfileKey key(comm::Communicator& world, int ranks_per_node, int thre
                          const model::Config& model, const Shapes& shapes) {
   const device::Processor processor = device::this_processor();
   const device::Description device = device::describe_device();
-  return {
-      .processor = distinct(world, node_text(processor, device)),
-      .packages = distinct(world, fmt::format("{}, {}, {}", kernels::versions(),
-                                              transport(world, ranks_per_node, device), timing)),
-      .ranks_per_node = ranks_per_node,
-      .threads_per_rank = threads_per_rank,
-      .binding = fmt::format("{} ranks, {}", world.size(), distinct(world, binding(processor))),
-      .model = describe(model, shapes)};
+  return {.processor = distinct(world, node_text(processor, device)),
+          .packages = distinct(world, fmt::format("{}, {}, {}{}", kernels::versions(),
+                                                  transport(world, ranks_per_node, device), timing,
+                                                  device.name.empty() ? "" : beside_devices)),
+          .ranks_per_node = ranks_per_node,
+          .threads_per_rank = threads_per_rank,
+          .binding = fmt::format("{} ranks, {}", world.size(), distinct(world, binding(processor))),
+          .model = describe(model, shapes)};
 }
 
 std::uint64_t hash(const hardware::ProfileKey& key) {

@@ -205,4 +205,14 @@ void measure_rates(Bench& bench, const model::Config& model, hardware::Profile& 
       profile.bytes_per_s = 3.0 * sizeof(float) * double(elements) / *time_s;
 }
 
+std::optional<double> measure_host_updates(Bench& bench, const model::Config& model) {
+  constexpr const char* name = "updates of the host";
+  constexpr std::int64_t elements = std::int64_t{4} << 20;
+  Operands operands(device::Tier::host);
+  Work work;
+  if (!bench.prepared(name, [&] { work = make_host_update(elements, model, operands); })) return {};
+  const auto time_s = bench.seconds(name, work);
+  return time_s ? std::optional(double(elements) / *time_s) : std::nullopt;
+}
+
 }  // namespace brume::profiler

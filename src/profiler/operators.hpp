@@ -1,6 +1,7 @@
 /// @file Measures the operators of a model's segments and the optimizer.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "bench.hpp"
@@ -44,5 +45,9 @@ std::int64_t largest_block_elements(const model::Config& model);
 /// Sets flops_per_s, in fp8 also its own, and bytes_per_s: a large matrix product; y += x over
 /// arrays beyond the caches.
 void measure_rates(Bench& bench, const model::Config& model, hardware::Profile& profile);
+
+/// Parameters a second that the node's processor steps for each rank, all ranks at once; beyond the
+/// caches.
+std::optional<double> measure_host_updates(Bench& bench, const model::Config& model);
 
 }  // namespace brume::profiler

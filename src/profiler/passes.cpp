@@ -228,16 +228,20 @@ Passes cross_entropy(Maker<Storage> make, std::int64_t rows, std::int64_t vocab)
 }
 
 template <class Storage>
-Passes adamw(Maker<Storage> make, std::int64_t elements) {
+Work adamw(Maker<Storage> make, std::int64_t elements, bool on_host) {
   const Vector grad = make.wide_vector(elements), weight = make.wide_vector(elements);
   const Vector m = make.zeros(elements), v = make.zeros(elements);
   const kernels::AdamW step{1e-3f, 0.9, 0.95, 1e-8f, 0.1f, 0.5f, 0.5f, 1.0};
   const double* const squares = make.sum();
   if constexpr (std::is_same_v<Storage, float>) {
-    return {[=] { kernels::adamw_step(step, squares, grad, weight, m, v); }, {}};
+    if (on_host) return [=] { kernels::adamw_step_on_host(step, squares, grad, weight, m, v); };
+    return [=] { kernels::adamw_step(step, squares, grad, weight, m, v); };
   } else {
     const auto rounded = make.vector(elements);
-    return {[=] { kernels::adamw_step<Storage>(step, squares, grad, weight, m, v, rounded); }, {}};
+    if (on_host)
+      return
+          [=] { kernels::adamw_step_on_host<Storage>(step, squares, grad, weight, m, v, rounded); };
+    return [=] { kernels::adamw_step<Storage>(step, squares, grad, weight, m, v, rounded); };
   }
 }
 
@@ -259,7 +263,7 @@ Passes passes_of(const Item& item, const model::Config& model, Operands& operand
     case OperatorKind::pointwise: return pointwise(make, item.tokens, d[0] / item.tokens);
     case OperatorKind::embedding: return embedding(make, d[0], d[1], d[2], model);
     case OperatorKind::cross_entropy: return cross_entropy(make, d[0], d[1]);
-    case OperatorKind::adamw: return adamw(make, d[0]);
+    case OperatorKind::adamw: return {adamw(make, d[0], false), {}};
   }
   throw Error(Failure::bug, "operator kind {} cannot be measured", int(item.kind));
 }
@@ -275,6 +279,12 @@ std::int64_t operand_bytes(const Item& item, const model::Config& model) {
   Operands operands = Operands::counted();
   make_passes(item, model, operands);
   return operands.bytes();
+}
+
+Work make_host_update(std::int64_t elements, const model::Config& model, Operands& operands) {
+  return model::with_storage(model.precision, [&]<class Storage>() {
+    return adamw(Maker<Storage>(operands), elements, true);
+  });
 }
 
 Work make_sum(std::int64_t elements, Operands& operands) {

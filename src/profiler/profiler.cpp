@@ -154,6 +154,8 @@ hardware::Profile measure_once(Bench& bench, const hardware::ProfileKey& key,
   {
     const device::BoundThread bound = bench.bound();
     measure_rates(bench, model, profile);
+    if (device::on_device())
+      profile.host_updates_per_s = measure_host_updates(bench, model).value_or(0.0);
     if (first) announce(bench, chosen, profile);
     profile.operators = measure_operators(bench, model, chosen.items, profile);
   }

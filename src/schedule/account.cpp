@@ -64,6 +64,7 @@ Activity activity(Channel channel) {
     case Channel::h2d:
     case Channel::d2h:
     case Channel::disk: return Activity::copying;
+    case Channel::host: return Activity::updating;
   }
   return Activity::computing;
 }

@@ -16,6 +16,7 @@ const char* name(Channel channel) {
     case Channel::h2d: return "h2d";
     case Channel::d2h: return "d2h";
     case Channel::disk: return "disk";
+    case Channel::host: return "host";
   }
   return "";
 }
@@ -57,6 +58,7 @@ const char* name(Operation operation) {
     case Operation::accumulate: return "accumulate";
     case Operation::norm: return "norm";
     case Operation::optimizer_step: return "optimizer step";
+    case Operation::host_step: return "optimizer step on the host";
   }
   return "";
 }
@@ -110,7 +112,8 @@ std::int64_t amount_bytes(const Task& task) {
     case Operation::send:
     case Operation::recv: return task.operands[0].bytes;
     case Operation::norm: return sum(of(Role::grads));
-    case Operation::optimizer_step: return sum(of(Role::weights));
+    case Operation::optimizer_step:
+    case Operation::host_step: return sum(of(Role::weights));
     case Operation::copy_in:
     case Operation::copy_out:
     case Operation::read:

@@ -15,14 +15,21 @@ namespace {
 
 constexpr int no_resource = hardware::num_resources;
 
+/// How what works at once on a rank slows each other.
+struct Beside {
+  hardware::Interference slow;
+  bool host_is_apart;  ///< the node's processor is not what kernels compute on
+};
+
 /// Which of the four resources of the interference model a channel uses. The disk is none of them:
-/// it neither slows others nor is slowed.
-int resource(Channel channel) {
+/// it neither slows others nor is slowed; nor is a processor beside a device.
+int resource(Channel channel, const Beside& beside) {
   switch (channel) {
     case Channel::compute: return 0;
     case Channel::h2d: return 2;
     case Channel::d2h: return 3;
     case Channel::disk: return no_resource;
+    case Channel::host: return beside.host_is_apart ? no_resource : 0;
     default: return 1;
   }
 }
@@ -30,12 +37,12 @@ int resource(Channel channel) {
 /// Activities in flight, slowed by what else runs on their ranks.
 class Clockwork {
  public:
-  /// @param slow  [program]
+  /// @param beside  [program]
   Clockwork(std::span<const Program> programs, const Activities& activities,
-            std::vector<hardware::Interference> slow)
+            std::vector<Beside> beside)
       : programs_(programs),
         activities_(activities),
-        slow_(std::move(slow)),
+        beside_(std::move(beside)),
         busy_(programs.size()) {}
 
   void start(int activity, double work_s) {
@@ -70,23 +77,25 @@ class Clockwork {
     double slowdown = 1.0;
   };
 
-  Channel channel(const Member& member) const {
-    return programs_[std::size_t(member.program)].task(member.task).channel;
+  std::size_t resource_of(const Member& member) const {
+    const auto program = std::size_t(member.program);
+    return std::size_t(resource(programs_[program].task(member.task).channel, beside_[program]));
   }
   void count(int activity, int change) {
     for (const Member& member : activities_.members[std::size_t(activity)])
-      busy_[std::size_t(member.program)][std::size_t(resource(channel(member)))] += change;
+      busy_[std::size_t(member.program)][resource_of(member)] += change;
   }
-  /// The slowest member holds the others.
+  /// The slowest member holds the others. What shares the cores of one rank takes turns.
   double slowdown(int activity) const {
     double worst = 1.0;
     for (const Member& member : activities_.members[std::size_t(activity)]) {
-      const auto mine = std::size_t(resource(channel(member)));
+      const std::size_t mine = resource_of(member);
       if (mine == no_resource) continue;
-      double sum = 1.0;
+      const auto& busy = busy_[std::size_t(member.program)];
+      double sum = mine == 0 ? double(busy[mine]) : 1.0;
       for (std::size_t other = 0; other < hardware::num_resources; ++other)
-        if (other != mine && busy_[std::size_t(member.program)][other] > 0)
-          sum += slow_[std::size_t(member.program)].added[mine][other];
+        if (other != mine && busy[other] > 0)
+          sum += beside_[std::size_t(member.program)].slow.added[mine][other];
       worst = std::max(worst, sum);
     }
     return worst;
@@ -94,8 +103,8 @@ class Clockwork {
 
   std::span<const Program> programs_;
   const Activities& activities_;
-  std::vector<hardware::Interference> slow_;
-  /// [program] tasks in flight a resource, and on the disk
+  std::vector<Beside> beside_;
+  /// [program] tasks in flight a resource, and on none of them
   std::vector<std::array<int, hardware::num_resources + 1>> busy_;
   std::vector<Running> running_;
 };
@@ -146,13 +155,15 @@ Simulation simulate(std::span<const Program> programs, const plan::Plan& plan,
   require(activities.unmatched.empty(), Failure::bug, "{}",
           activities.unmatched.empty() ? "" : activities.unmatched[0]);
   Readiness readiness(programs, activities);
-  std::vector<hardware::Interference> slow;
+  std::vector<Beside> beside;
   for (const Program& program : programs) {
     const plan::Stage& stage = plan.stages[std::size_t(plan::place(plan, program.rank).stage)];
     const price::Ranks shards = price::shard_ranks(stage);
-    slow.push_back(machine.profile(stage.group).interference_model(shards.nodes, shards.per_node));
+    const hardware::Profile& profile = machine.profile(stage.group);
+    beside.push_back(
+        {profile.interference_model(shards.nodes, shards.per_node), price::host_is_apart(profile)});
   }
-  Clockwork clockwork(programs, activities, std::move(slow));
+  Clockwork clockwork(programs, activities, std::move(beside));
   TaskTimes times(plan, model, machine);
   Simulation simulation;
   for (const Program& program : programs) simulation.spans.emplace_back(program.tasks.size());

@@ -10,13 +10,15 @@
 namespace brume::tuner {
 namespace {
 
-/// Whether it asks for a part of nothing on disk: the same strategy as with none of it.
+/// Whether it asks for a part of nothing: the same strategy as with none of it.
 bool repeats(const Point& p) {
   for (std::size_t i = 0; i < p.ratios.size(); ++i)
     if (const auto whole = plan::shares[i].whole)
       if (p.ratios[i] > 0.0 && p.ratios[*whole] == 0.0) return true;
   return false;
 }
+
+bool is_left_out(const Point& p) { return repeats(p) || !p.parts_fit(); }
 
 /// The next value of a list; none at its end.
 const double* next_value(const std::vector<double>& list, double value) {
@@ -99,7 +101,7 @@ std::vector<Rows::Step> Fronts::steps(const Seat& seat, const Point& from) const
     if (const double* ratio = next_value(axes(seat).ratios[axis], from.ratios[axis])) {
       Rows::Step step{from, from, axis};
       step.to.ratios[axis] = *ratio;
-      if (!repeats(step.to)) found.push_back(step);
+      if (!is_left_out(step.to)) found.push_back(step);
     }
   return found;
 }
@@ -202,7 +204,7 @@ std::vector<Point> Fronts::everything(Grid& grid, const Seat& seat, int layers) 
     p.zero_level = sharding.zero_level;
     p.replicas = sharding.replicas;
   });
-  std::erase_if(rows, repeats);
+  std::erase_if(rows, is_left_out);
   strategies_ += std::int64_t(rows.size());
   const Limits& limits = rows_.limits(seat.mesh().group);
   std::vector<Point> found;

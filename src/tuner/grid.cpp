@@ -122,6 +122,14 @@ void Point::take_less_of(const Point& other) {
   alone_delta_s = alone - stable_s;
 }
 
+bool Point::parts_fit() const {
+  Ratios parts{};
+  for (std::size_t i = 0; i < ratios.size(); ++i)
+    if (const auto whole = plan::shares[i].whole)
+      if ((parts[*whole] += ratios[i]) > 1.0) return false;
+  return true;
+}
+
 void Point::apply_to(plan::Stage& stage) const {
   for (const auto& [of_stage, of_point] : chosen) stage.*of_stage = this->*of_point;
   for (std::size_t i = 0; i < ratios.size(); ++i) stage.*plan::shares[i].ratio = ratio(i);
@@ -143,7 +151,8 @@ analyzer::StageRole Seat::role() const {
           .group = own,
           .before = own,
           .after = own,
-          .disk = mesh().disk};
+          .disk = mesh().disk,
+          .host_update = mesh().host_update};
 }
 
 namespace {

@@ -19,7 +19,7 @@
 
 namespace brume::tuner {
 
-/// What does not stay on the device, in the order of plan::shares; on disk, of what leaves.
+/// What does not stay on the device, in the order of plan::shares; parts of what leaves, of that.
 using Ratios = std::array<double, plan::num_shares>;
 
 /// One strategy of a stage and what it costs.
@@ -45,6 +45,8 @@ struct Point {
     const auto whole = plan::shares[share].whole;
     return whole ? ratios[*whole] * ratios[share] : ratios[share];
   }
+  /// Whether the parts of each share are within it together.
+  bool parts_fit() const;
   /// Sets what the strategy chooses.
   void apply_to(plan::Stage& stage) const;
   /// The first forward and the last backward until their messages leave, with their updates as far

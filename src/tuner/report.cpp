@@ -142,13 +142,15 @@ std::string summary(const plan::Plan& plan) {
       most.*share.ratio = std::max(most.*share.ratio, stage.*share.ratio);
   }
   const std::string disk = plan::uses_disk(most) ? "  disk " + plan::ratios(most, true) : "";
+  const std::string host =
+      most.host_update_ratio > 0.0 ? fmt::format("  host update {:g}", most.host_update_ratio) : "";
   const std::string replicas = most.replicas > 1 ? fmt::format("  replicas {}", most.replicas) : "";
   const std::string kept = stored > 0 ? fmt::format("  stored {}", stored) : "";
-  return fmt::format("S {}{}  dp {}  tp {}  b {}  G {}  ZeRO {}{}  recomputed {}{}  offload {}{}",
+  return fmt::format("S {}{}  dp {}  tp {}  b {}  G {}  ZeRO {}{}  recomputed {}{}  offload {}{}{}",
                      plan.num_stages(), on_groups(plan), of_stages(plan, &Stage::dp),
                      of_stages(plan, &Stage::tp), of_stages(plan, &Stage::microbatch),
                      plan.microbatches, most.zero_level, replicas, recomputed, kept,
-                     plan::ratios(most, false), disk);
+                     plan::ratios(most, false), disk, host);
 }
 
 std::string report(const Result& result, const hardware::Cluster& cluster, std::size_t columns) {

@@ -23,6 +23,7 @@ std::vector<Point> corners(int layout, int layers, const Axes& axes) {
   for (std::size_t i = 0; i < axes.ratios.size(); ++i)
     both([i](Point& p, double r) { p.ratios[i] = r; }, axes.ratios[i].front(),
          axes.ratios[i].back());
+  std::erase_if(rows, [](const Point& p) { return !p.parts_fit(); });
   std::vector<Point> levels;
   for (int zero_level : axes.zero_levels)
     for (Point row : rows) {

@@ -14,6 +14,8 @@ using Layouts = std::map<int, std::vector<Layout>>;
 void add_layouts(const model::Config& model, int global_batch, const hardware::Cluster& cluster,
                  int group, const deck::SearchKeys& search, Layouts& found) {
   const bool disk = cluster.groups[std::size_t(group)].disk_bytes > 0;
+  const bool host_update =
+      std::ranges::any_of(search.host_update, [](double r) { return r > 0.0; });
   for (const plan::StageShape& shape :
        plan::stage_shapes(model, global_batch, cluster, group, search))
     found[global_batch / shape.dp / shape.microbatch].push_back(
@@ -23,7 +25,8 @@ void add_layouts(const model::Config& model, int global_batch, const hardware::C
          .microbatch = shape.microbatch,
          .dp = shape.dp,
          .tp = shape.tp,
-         .disk = disk});
+         .disk = disk,
+         .host_update = host_update});
 }
 
 /// All layouts, by number of microbatches.

@@ -15,7 +15,8 @@ struct Layout {
   int microbatch = 1;
   int dp = 1;
   int tp = 1;
-  bool disk = false;  ///< its nodes have one that a search may use
+  bool disk = false;         ///< its nodes have one that a search may use
+  bool host_update = false;  ///< the search may let their processors step
 
   int devices() const { return nodes * devices_per_node; }
   auto operator<=>(const Layout&) const = default;

@@ -188,7 +188,7 @@ std::string other_change(const Question& question, Team& team) {
   const bool disk = std::ranges::any_of(
       question.cluster.groups, [](const hardware::NodeGroup& g) { return g.disk_bytes > 0; });
   for (const plan::Knob* knob : plan::in_turn()) {
-    if (knob->part_of && !disk) continue;
+    if (knob->on_disk && !disk) continue;
     Question other = question;
     const std::string change = plan::allow(*knob, other.keys);
     if (change.empty()) continue;

@@ -7,7 +7,7 @@ namespace brume::schedule {
 bool Gradients::prefetch(const Slot& slot) {
   const BlockState& b = persistent_.block(slot.block);
   if (slot.kind == Slot::Kind::update) {
-    if (const Range host = overlap(b.grads.host, b.shard); host.count > 0)
+    if (const Range host = overlap(b.grads.host, b.device_updated()); host.count > 0)
       staged_[slot.block] = stage(slot, host);
     return true;
   }
@@ -37,7 +37,7 @@ BufferId Gradients::use(int block) const {
 std::vector<Operand> Gradients::use_in_update(int block) {
   const BlockState& b = persistent_.block(block);
   std::vector<Operand> operands;
-  if (const Range device = overlap(b.grads.device, b.shard); device.count > 0)
+  if (const Range device = overlap(b.grads.device, b.device_updated()); device.count > 0)
     operands.push_back(reads(Role::grads, build_.elements(b.grads.device_buffer, device)));
   if (const auto staged = staged_.extract(block))
     operands.push_back(reads(Role::grads, staged.mapped(), 1));

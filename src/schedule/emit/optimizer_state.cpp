@@ -15,6 +15,7 @@ void OptimizerState::read(const Slot& slot) {
 void OptimizerState::prefetch(const Slot& slot) {
   if (slot.kind != Slot::Kind::update) return;
   const TieredState& kept = persistent_.block(slot.block).moments;
+  send_down(slot);
   if (kept.offloaded().count == 0) return;
   read(slot);
   const BufferId staged = build_.add_part("staged_moments", Tier::device, Content::optimizer,
@@ -32,6 +33,47 @@ std::vector<Operand> OptimizerState::use(int block) const {
   if (kept.device.count > 0) operands.push_back(updates(Role::moments, kept.device_buffer));
   if (kept.offloaded().count > 0) operands.push_back(updates(Role::moments, staged_.at(block), 1));
   return operands;
+}
+
+/// Below fp32 the weights that are stepped are on the host, beside the moments.
+void OptimizerState::send_down(const Slot& update) {
+  const BlockState& b = persistent_.block(update.block);
+  const Range stepped = b.moments.host_updated;
+  if (stepped.count == 0) return;
+  const auto add = [&](const char* name, Content content, Range part) {
+    return build_.add_part(name, Tier::host, content, part, update.block);
+  };
+  ForHost& here = for_host_[update.block];
+  here.weights = add("stepped_weights", Content::weights, stepped);
+  std::vector<Move> moves;
+  if (const Range part = overlap(b.grads.device, stepped); part.count > 0) {
+    here.grads = add("stepped_grads", Content::grads, part);
+    moves.push_back({b.grads.device_buffer, here.grads, part});
+  }
+  if (context_.model.precision == model::Precision::fp32) {
+    const TieredState& weights = b.weights.front();
+    moves.push_back({weights.device_buffer, here.weights, overlap(weights.device, stepped)});
+    moves.push_back({weights.host_buffer, here.weights, overlap(weights.host, stepped)});
+  }
+  if (std::vector<Operand> operands = build_.moves(moves); !operands.empty())
+    build_.add(update, Operation::copy_out, std::move(operands));
+}
+
+void OptimizerState::step_on_host(const Slot& update, BufferId weights) {
+  const auto found = for_host_.extract(update.block);
+  if (!found) return;
+  const BlockState& b = persistent_.block(update.block);
+  const Range stepped = b.moments.host_updated;
+  const ForHost& here = found.mapped();
+  const bool came_down = context_.model.precision == model::Precision::fp32;
+  std::vector<Operand> operands{came_down ? updates(Role::weights, here.weights)
+                                          : writes(Role::weights, here.weights)};
+  if (here.grads != BufferId::none) operands.push_back(reads(Role::grads, here.grads));
+  if (const Range part = overlap(b.grads.host, stepped); part.count > 0)
+    operands.push_back(reads(Role::grads, build_.elements(b.grads.host_buffer, part), 1));
+  operands.push_back(updates(Role::moments, b.moments.host_updated_buffer));
+  build_.add(update, Operation::host_step, std::move(operands));
+  build_.add(update, Operation::copy_in, build_.moves({{here.weights, weights, stepped}}));
 }
 
 void OptimizerState::drain(const Slot& slot) {

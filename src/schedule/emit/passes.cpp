@@ -27,13 +27,15 @@ void Passes::run(const Slot& slot, const Slot* next) {
 }
 
 void Passes::update(const Slot& slot) {
-  const Part weights =
-      build_.elements(stores_.weights.use(slot.block), persistent_.block(slot.block).shard);
-  std::vector<Operand> operands{updates(Role::weights, weights)};
-  append(operands, stores_.gradients.use_in_update(slot.block));
-  append(operands, stores_.optimizer.use(slot.block));
-  operands.push_back(reads(Role::totals, persistent_.totals));
-  build_.add(slot, Operation::optimizer_step, std::move(operands));
+  const BufferId weights = stores_.weights.use(slot.block);
+  stores_.optimizer.step_on_host(slot, weights);
+  if (const Range here = persistent_.block(slot.block).device_updated(); here.count > 0) {
+    std::vector<Operand> operands{updates(Role::weights, build_.elements(weights, here))};
+    append(operands, stores_.gradients.use_in_update(slot.block));
+    append(operands, stores_.optimizer.use(slot.block));
+    operands.push_back(reads(Role::totals, persistent_.totals));
+    build_.add(slot, Operation::optimizer_step, std::move(operands));
+  }
   stores_.weights.gather(slot);
   if (slot.block == 0) stores_.tied.send(slot, stores_.weights);
 }

@@ -3,14 +3,17 @@
 namespace brume::schedule {
 namespace {
 
-/// Cuts off the last `offloaded` elements of `range`, and of these the last `on_disk`.
+/// Cuts off the last `offloaded` elements of `range`, of these the last `host_updated`, and of what
+/// is left of these the last `on_disk`.
 TieredState keep(ProgramBuilder& build, int block, Content content, const std::string& name,
-                 Range range, double offloaded, double on_disk = 0.0) {
-  const std::int64_t away = std::int64_t(offloaded), last = std::int64_t(on_disk);
-  const std::int64_t end = range.first + range.count;
-  TieredState state{.device = {range.first, range.count - away},
+                 Range range, double offloaded, double on_disk = 0.0, double host_updated = 0.0) {
+  const std::int64_t stepped = std::int64_t(host_updated), away = std::int64_t(offloaded) - stepped,
+                     last = std::int64_t(on_disk);
+  const std::int64_t end = range.first + range.count - stepped;
+  TieredState state{.device = {range.first, range.count - stepped - away},
                     .host = {end - away, away - last},
-                    .disk = {end - last, last}};
+                    .disk = {end - last, last},
+                    .host_updated = {end, stepped}};
   const auto part = [&](const std::string& prefix, Tier tier, Range of) {
     return of.count > 0 ? build.add_part(prefix + name, tier, content, of, block, true)
                         : BufferId::none;
@@ -18,6 +21,7 @@ TieredState keep(ProgramBuilder& build, int block, Content content, const std::s
   state.device_buffer = part("", Tier::device, state.device);
   state.host_buffer = part("host_", Tier::host, state.host);
   state.disk_buffer = part("disk_", Tier::disk, state.disk);
+  state.host_updated_buffer = part("host_updated_", Tier::host, state.host_updated);
   return state;
 }
 
@@ -60,7 +64,7 @@ BlockState make_block(const Context& context, ProgramBuilder& build, int block) 
   state.grads = keep(build, block, Content::grads, "grads",
                      kept_range(trained, context.sharded.grads), kept.host_grads);
   state.moments = keep(build, block, Content::optimizer, "moments", updated,
-                       kept.offloaded_optimizer, kept.disk_optimizer);
+                       kept.offloaded_optimizer, kept.disk_optimizer, kept.host_updated);
   return state;
 }
 

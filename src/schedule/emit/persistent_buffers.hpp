@@ -9,15 +9,20 @@
 namespace brume::schedule {
 
 /// What a rank keeps of a block's weights, gradients or optimizer state: the first elements on the
-/// device, the next ones on the host, the last ones on disk, each in a buffer where there are any.
+/// device, the next ones on the host, then those on disk, each in a buffer where there are any. The
+/// last ones, of optimizer state only, are on the host for good, whose processor steps them.
 struct TieredState {
-  Range device, host, disk;
+  Range device, host, disk, host_updated;
   BufferId device_buffer = BufferId::none;
   BufferId host_buffer = BufferId::none;
   BufferId disk_buffer = BufferId::none;
+  BufferId host_updated_buffer = BufferId::none;
 
+  /// What comes to the device for an update.
   Range offloaded() const { return {host.first, host.count + disk.count}; }
-  Range all() const { return {device.first, device.count + offloaded().count}; }
+  Range all() const {
+    return {device.first, device.count + offloaded().count + host_updated.count};
+  }
 };
 
 struct BlockState {
@@ -30,6 +35,10 @@ struct BlockState {
   /// frozen.
   std::vector<TieredState> weights;
   TieredState grads, moments;
+
+  /// Of the shard, what the device steps.
+  Range device_updated() const { return {shard.first, shard.count - moments.host_updated.count}; }
+
   bool weights_staged;  ///< kernels work on a whole copy of the weights, assembled for a slot
   bool grads_staged;    ///< a backward writes a buffer of its own, which is added up afterwards
 };

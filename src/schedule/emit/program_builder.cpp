@@ -84,6 +84,7 @@ Channel ProgramBuilder::channel(Operation operation, const TaskDetails& details)
     case Operation::copy_out: return Channel::d2h;
     case Operation::read:
     case Operation::write: return Channel::disk;
+    case Operation::host_step: return Channel::host;
     default: return details.channel;
   }
 }

@@ -47,7 +47,8 @@ class Weights : Store {
   std::map<int, BufferId> assembled_;  ///< by block: whole weights, for the slots that use them
 };
 
-/// Optimizer state of blocks: what is offloaded comes for the block's update and goes again.
+/// Optimizer state of blocks: what is offloaded comes for the block's update and goes again, but
+/// for what the node's processor steps, to which gradients go and from which weights come.
 class OptimizerState : Store {
  public:
   explicit OptimizerState(const Store& store) : Store(store) {}
@@ -55,14 +56,22 @@ class OptimizerState : Store {
   void read(const Slot& slot);                ///< from the disk, unless that was done before
   void prefetch(const Slot& slot);            ///< to the device
   std::vector<Operand> use(int block) const;  ///< by an update's step
-  void drain(const Slot& slot);               ///< to the host
-  void write(const Slot& slot);               ///< to the disk, what was drained
+  /// By the node's processor, whose new weights then go to `weights` on the device.
+  void step_on_host(const Slot& update, BufferId weights);
+  void drain(const Slot& slot);  ///< to the host
+  void write(const Slot& slot);  ///< to the disk, what was drained
 
  private:
   // By block:
   std::map<int, BufferId> read_;       ///< in host memory, from the disk
   std::map<int, BufferId> staged_;     ///< on the device, for the update
   std::map<int, BufferId> unwritten_;  ///< in host memory, for the disk
+  /// In host memory, for its processor's step: gradients that are kept on the device, and weights.
+  struct ForHost {
+    BufferId grads = BufferId::none, weights = BufferId::none;
+  };
+  std::map<int, ForHost> for_host_;
+  void send_down(const Slot& update);
 };
 
 /// One rank's messages, in the order in which it sends and receives them.
