@@ -717,9 +717,9 @@ TEST(Compile, GradientsOnTheHostAreSteppedThere) {
   for (const Task& task : program.tasks) {
     EXPECT_FALSE(task.phase == Phase::update && task.operation == Operation::copy_out)
         << label(task);
-    if (task.operation == Operation::host_step)
-      for (const Operand& operand : task.operands)
-        EXPECT_EQ(program.buffer(operand).tier, Tier::host);
+    if (task.operation != Operation::host_step) continue;
+    for (const Operand& operand : task.operands)
+      EXPECT_EQ(program.buffer(operand).tier, Tier::host);
   }
 }
 
