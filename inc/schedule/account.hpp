@@ -32,6 +32,10 @@ Activity activity(const Task& task);
 /// As far as a task's channel tells: all that computes is computing.
 Activity activity(Channel channel);
 
+/// What a rank is measured at alone; in collectives and messages it waits for others.
+inline constexpr std::array own_channels{Channel::compute, Channel::h2d, Channel::d2h,
+                                         Channel::disk, Channel::host};
+
 /// Seconds of an iteration that a rank spends on each activity.
 using Seconds = std::array<double, num_activities>;
 /// @param activities   [task]

@@ -68,19 +68,16 @@ Load update(const model::Config& model, const Costs& costs, const KeptState& s) 
   const Expr frozen_weights = s.weights_staged * (s.weights.frozen - s.host_weights.frozen);
   const double optimizer_bytes = model::optimizer_bytes(model.precision);
   const bool fp32 = model.precision == model::Precision::fp32;
-  const Expr on_host = costs.host_update() ? s.host_updated : Expr(0.0);
-  const Expr moments_bytes = optimizer_bytes * (s.offloaded_optimizer - on_host);
+  const Expr moments_bytes = optimizer_bytes * (s.offloaded_optimizer - s.host_updated);
   const Expr disk_bytes = optimizer_bytes * s.disk_optimizer;
   const Expr sharded_weights = Variables().sharded().weights;
-  Expr fetched_grads = min(s.host_grads, s.optimizer);
-  if (costs.host_update()) fetched_grads = max(fetched_grads - on_host, 0.0);
   const Expr down_s =
       costs.host_update()
           ? costs.copy_out(grad_bytes * s.grads_down + (fp32 ? weight_bytes : 0.0) * s.host_updated)
           : Expr(0.0);
-  const Expr host_s = costs.host_update(on_host);
+  const Expr host_s = costs.host_update(s.host_updated);
   return {
-      .moves_s = costs.optimizer(s.optimizer - on_host) +
+      .moves_s = costs.optimizer(s.optimizer - s.host_updated) +
                  (costs.host_is_apart() ? Expr(0.0) : host_s) +
                  costs.copy(weight_bytes * (min(device_weights, s.optimizer) + frozen_weights)) +
                  costs.copy(weight_bytes * device_weights),
@@ -88,8 +85,8 @@ Load update(const model::Config& model, const Costs& costs, const KeptState& s) 
                   costs.weight_gather(weight_bytes * sharded_weights * s.whole.frozen),
       .in_s = costs.copy_in(weight_bytes *
                             (min(s.host_weights.trained, s.optimizer) + s.host_weights.frozen)) +
-              costs.copy_in(grad_bytes * fetched_grads) + costs.copy_in(moments_bytes) +
-              costs.copy_in(weight_bytes * on_host),
+              costs.copy_in(grad_bytes * s.fetched_grads) + costs.copy_in(moments_bytes) +
+              costs.copy_in(weight_bytes * s.host_updated),
       .out_s = down_s + costs.copy_out(moments_bytes) +
                costs.copy_out(weight_bytes * s.host_weights.trained),
       .read_s = costs.disk_read(disk_bytes),
@@ -103,7 +100,7 @@ Load update(const model::Config& model, const Costs& costs, const KeptState& s) 
 BlockCosts block_costs(const model::Config& model, const Costs& costs, const model::Block& block) {
   const double weight_bytes = model::weight_bytes(model.precision);
   const Variables v;
-  const KeptState s = kept_state(block);
+  const KeptState s = kept_state(block, costs.host_update());
   const plan::Elements<Expr>&kept = s.weights, &on_host = s.host_weights;
   const Expr later = less(1.0, v.G);  // some microbatch comes before the last
   const plan::Sharded<Expr> shards = v.sharded();

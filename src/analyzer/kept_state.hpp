@@ -6,10 +6,14 @@
 
 namespace brume::analyzer {
 
-using KeptState = plan::KeptState<Expr>;
+struct KeptState : plan::KeptState<Expr> {
+  Expr fetched_grads = 0.0;  ///< on the host, of those that the device steps
+};
 
 /// What a rank keeps of one kind of block from step to step.
-KeptState kept_state(const model::Block& block);
+///
+/// @param host_update  whether the node's processor steps any; without it formulas stay shorter
+KeptState kept_state(const model::Block& block, bool host_update);
 
 /// The blocks whose sizes a stage's formulas take: a layer of the model for all that have a
 /// backward, and the same one frozen for those that have none.

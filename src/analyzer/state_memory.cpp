@@ -16,13 +16,12 @@ StateMemory::StateMemory(const model::Config& model, StageRole role)
                optimizer_bytes = model::optimizer_bytes(model.precision),
                grad_bytes = model::grad_bytes;
   const auto of_block = [&](const model::Block& block) {
-    const KeptState s = kept_state(block);
+    const KeptState s = kept_state(block, role.host_update);
     const Expr weights = s.weights.trained + s.weights.frozen,
                host_weights = s.host_weights.trained + s.host_weights.frozen;
     const Expr on_disk = role.disk ? s.disk_optimizer : Expr(0.0);
     const bool fp32 = model.precision == model::Precision::fp32;
-    const Expr host_updated = role.host_update ? s.host_updated : Expr(0.0),
-               down = role.host_update ? grad_bytes * s.grads_down : Expr(0.0);
+    const Expr down = grad_bytes * s.grads_down;
     return Bytes{
         .device = weight_bytes * (weights - host_weights) + grad_bytes * (s.grads - s.host_grads) +
                   optimizer_bytes * (s.optimizer - s.offloaded_optimizer),
@@ -34,12 +33,10 @@ StateMemory::StateMemory(const model::Config& model, StageRole role)
         .host_grads = grad_bytes * s.host_grads,
         // The host holds the end of the block: the last shard has most of it.
         .stepped_grads = grad_bytes * min(s.host_grads, s.optimizer),
-        .fetched_grads =
-            grad_bytes * (role.host_update ? max(min(s.host_grads, s.optimizer) - host_updated, 0.0)
-                                           : min(s.host_grads, s.optimizer)),
-        .staged_moments = optimizer_bytes * (s.offloaded_optimizer - host_updated),
-        .sent_down = down + (fp32 ? weight_bytes : 0.0) * host_updated,
-        .for_host = down + weight_bytes * host_updated};
+        .fetched_grads = grad_bytes * s.fetched_grads,
+        .staged_moments = optimizer_bytes * (s.offloaded_optimizer - s.host_updated),
+        .sent_down = down + (fp32 ? weight_bytes : 0.0) * s.host_updated,
+        .for_host = down + weight_bytes * s.host_updated};
   };
   if (role_.first) embedding_ = of_block(blocks.embedding);
   layer_ = of_block(blocks.layer);

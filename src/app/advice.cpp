@@ -18,6 +18,7 @@
 #include "hardware/machine.hpp"
 #include "model/model.hpp"
 #include "plan/knobs.hpp"
+#include "schedule/account.hpp"
 #include "schedule/compile.hpp"
 #include "schedule/simulate.hpp"
 
@@ -36,16 +37,12 @@ struct Neighbour {
   int stage = -1;
 };
 
-/// What a rank is measured at alone; in collectives and messages it waits for others.
-constexpr std::array own_channels{Channel::compute, Channel::h2d, Channel::d2h, Channel::disk,
-                                  Channel::host};
-
 /// How much longer than predicted each stage's channels took, on its slowest rank.
 schedule::Pace measured_pace(const report::Run& run) {
   std::array<double, schedule::num_channels> once;
   once.fill(1.0);
   schedule::Pace pace(std::size_t(run.plan.pipeline_size()), once);
-  for (const Channel channel : own_channels) {
+  for (const Channel channel : schedule::own_channels) {
     std::vector<double> measured(pace.size()), predicted(pace.size());
     const auto take = [&](const std::vector<io::RankTimeline>& timelines,
                           std::vector<double>& most_s) {

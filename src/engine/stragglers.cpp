@@ -4,14 +4,13 @@
 #include <utility>
 
 #include "base/statistics.hpp"
+#include "schedule/account.hpp"
 
 namespace brume::engine {
 namespace {
 
-using schedule::Channel;
+using schedule::Channel, schedule::own_channels;
 
-constexpr std::array own_channels{Channel::compute, Channel::h2d, Channel::d2h, Channel::disk,
-                                  Channel::host};
 /// Of the time that a rank's longest channel works: shorter ones hold nobody up.
 constexpr double worth_a_word = 0.1;
 

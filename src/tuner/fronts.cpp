@@ -118,13 +118,8 @@ std::vector<Point> Fronts::drop_slow(Grid& grid, Rows& known, const Seat& seat,
   std::vector<Point> kept, higher;
   std::vector<std::size_t> dropped;  // of least, for each of the higher ones
   const auto is_slow = [&](const Point& p) { return p.stable_s * (1.0 - bend) > threshold_s; };
-  const auto is_beaten = [&](const Point& p) {
-    return !host_matters_ && std::ranges::any_of(found.at(p.layers), [&](const Point& other) {
-      return !p.is_faster_than(other);
-    });
-  };
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (!is_slow(least[i]) && !is_beaten(least[i])) {
+    if (!is_slow(least[i]) && (host_matters_ || !is_beaten(least[i], found.at(rows[i].layers)))) {
       kept.push_back(rows[i]);
       continue;
     }
@@ -222,15 +217,6 @@ std::vector<Point> Fronts::everything(Grid& grid, const Seat& seat, int layers) 
   return found;
 }
 
-/// The levels between which times of so many layers are a line.
-std::vector<int> Fronts::ends(int layers) const {
-  const auto [least, most] = axes_.levels(layers);
-  std::vector<int> all{0};
-  if (least < 0) all.push_back(least);
-  if (most > 0) all.push_back(most);
-  return all;
-}
-
 /// Whether a row is faster than another one anywhere: from the fourth layer on each one adds as
 /// much as the one before.
 bool Fronts::is_faster(Grid& grid, const Seat& seat, int least, int most, const Rows::Step& step) {
@@ -238,7 +224,7 @@ bool Fronts::is_faster(Grid& grid, const Seat& seat, int least, int most, const 
   std::vector<Point> points;  // in pairs
   for (int layers = least; layers <= most; layers = layers < different ? layers + 1 : most + 1)
     for (const int l : {layers, most})
-      for (const int level : ends(l))
+      for (const int level : axes_.ends(l))
         for (Point p : {step.from, step.to}) {
           p.layers = l;
           p.set_level(level);
@@ -268,7 +254,7 @@ const std::vector<Point>& Fronts::unlimited(Grid& grid, const Seat& seat) {
       }
     rows.clear();
     for (row.layers = least; row.layers <= most; ++row.layers)
-      for (const int level : ends(row.layers)) rows.emplace_back(row).set_level(level);
+      for (const int level : axes_.ends(row.layers)) rows.emplace_back(row).set_level(level);
     strategies_ += std::int64_t(rows.size());
     times.price(grid, seat, rows);  // one row after the other, because they differ by layers only
     if (found.empty())

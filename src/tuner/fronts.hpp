@@ -56,7 +56,6 @@ class Fronts {
   static Key key(const Seat& seat, int layers) { return {alike(seat), layers}; }
   const Axes& axes(const Seat& seat) const { return seat.mesh().disk ? axes_ : in_memory_; }
   bool struck(const Seat& seat, const Point& point) const;
-  std::vector<int> ends(int layers) const;
   std::vector<Point> lowest(const Seat& seat, int layers) const;
   std::vector<Rows::Step> steps(const Seat& seat, const Point& from) const;
   bool is_faster(Grid& grid, const Seat& seat, int least, int most, const Rows::Step& step);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <string_view>
 #include <unordered_map>
@@ -92,11 +93,20 @@ std::vector<Axes::Sharding> Axes::shardings(const Layout& mesh) const {
   return found;
 }
 
+std::vector<int> Axes::ends(int layers) const {
+  const auto [least, most] = levels(layers);
+  std::vector<int> all{0};
+  if (least < 0) all.push_back(least);
+  if (most > 0) all.push_back(most);
+  return all;
+}
+
 std::vector<int> Axes::turning_levels(int layers) const {
   constexpr int few = 4;
+  if (layers > few) return ends(layers);
   const auto [least, most] = levels(layers);
-  std::vector<int> found;
-  for (int level = least; level <= most; level += layers > few ? layers : 1) found.push_back(level);
+  std::vector<int> found(std::size_t(most - least) + 1);
+  std::iota(found.begin(), found.end(), least);
   return found;
 }
 

@@ -111,8 +111,10 @@ struct Axes {
   bool recompute, store, store_rest, shard_within_node;
 
   Levels levels(int layers) const { return {store ? -layers : 0, recompute ? layers : 0}; }
-  /// Between these a stage's times are lines, but for what its first and last layer differ by from
-  /// others: of few layers all levels.
+  /// Levels between which times are lines, but for what a stage's first and last layer differ by
+  /// from others.
+  std::vector<int> ends(int layers) const;
+  /// The same, but of few layers all levels.
   std::vector<int> turning_levels(int layers) const;
 };
 

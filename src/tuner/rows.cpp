@@ -28,6 +28,11 @@ std::vector<Point> pareto_front(std::vector<Point> points, bool host_matters) {
   return front;
 }
 
+bool is_beaten(const Point& point, std::span<const Point> others) {
+  return std::ranges::any_of(others,
+                             [&](const Point& other) { return !point.is_faster_than(other); });
+}
+
 namespace {
 
 std::size_t hash(std::size_t sum, const Ratios& ratios) {
@@ -255,9 +260,7 @@ void Look::try_all(const std::vector<Higher>& rows) {
     for (auto& [row, points] : open) {
       const std::vector<Point>& found = fits_[row].points;
       if (!host_matters_)
-        std::erase_if(points, [&](const Point& p) {
-          return std::ranges::any_of(found, [&](const Point& q) { return !p.is_faster_than(q); });
-        });
+        std::erase_if(points, [&](const Point& p) { return is_beaten(p, found); });
       const std::vector<Point> front = host_matters_ ? points : pareto_front(points, false);
       std::erase_if(points, [&](const Point& p) {
         return std::ranges::any_of(front, [&](const Point& q) { return p.level() == q.level(); });
@@ -317,7 +320,7 @@ std::vector<Point> Rows::least(Grid& grid, const Seat& seat, std::span<const Poi
   std::vector<std::size_t> ends;
   for (const Point& row : rows) {
     known.push_back(&rows_[Key(row)]);
-    if (std::get<0>(known.back()->least) >= 0.0) continue;
+    if (known.back()->least) continue;
     fresh.push_back(known.back());
     for (const int level : axes_.turning_levels(row.layers))
       missing.emplace_back(row).set_level(level);
@@ -330,7 +333,7 @@ std::vector<Point> Rows::least(Grid& grid, const Seat& seat, std::span<const Poi
     fresh[i]->least = least.times();
   }
   std::vector<Point> found(rows.begin(), rows.end());
-  for (std::size_t i = 0; i < found.size(); ++i) found[i].times() = known[i]->least;
+  for (std::size_t i = 0; i < found.size(); ++i) found[i].times() = *known[i]->least;
   return found;
 }
 

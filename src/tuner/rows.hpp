@@ -7,6 +7,7 @@
 #include <memory>
 #include <memory_resource>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <tuple>
 #include <unordered_map>
@@ -35,6 +36,8 @@ struct Limits {
 /// nor in its shortest trip, in which the objective (pipeline.hpp) does not fall, and, where it
 /// matters, no hungrier for host memory. @return by rising stable time
 std::vector<Point> pareto_front(std::vector<Point> points, bool host_matters);
+/// Whether a point is in no time faster than one of the others.
+bool is_beaten(const Point& point, std::span<const Point> others);
 
 /// What higher ratios of a row may save: device memory, host memory.
 struct Climb {
@@ -55,8 +58,9 @@ class Times {
   /// Sets the points' times. The grid is the caller's, and may be out of time.
   void price(Grid& grid, const Seat& seat, std::span<Point> points);
 
- private:
   using Known = std::tuple<double, double, double, double>;  ///< Point::times()
+
+ private:
   struct Strategy {
     explicit Strategy(const Point& point)
         : layers(point.layers),
@@ -99,8 +103,8 @@ class Rows {
     std::size_t axis;
     bool lacks_host = false;  ///< host memory is short, or counts
   };
-  /// Of each step, whether it makes a stage faster, or, unless to the disk, needs less of the host
-  /// memory that it lacks.
+  /// Tells of each step whether it makes a stage faster, or, unless to the disk, needs less of the
+  /// host memory that it lacks.
   std::vector<bool> gains(Grid& grid, const Seat& seat, std::span<const Step> steps);
 
  private:
@@ -120,8 +124,7 @@ class Rows {
     std::size_t operator()(const Key& key) const;
   };
   struct Row {
-    std::tuple<double, double, double, double> least{-1.0, 0.0, 0.0,
-                                                     0.0};  ///< times; below 0: not known
+    std::optional<Times::Known> least;  ///< times
     bool looked_at = false;
     Climb climb;
     std::uint32_t begin = 0, end = 0;  ///< of points_

@@ -111,8 +111,8 @@ void Searcher::look_at(const std::vector<std::size_t>& round, double known_s) {
   for (std::size_t r = 0; r < round.size(); ++r) {
     frames_[round[r]].settle();
     for (Offer& offer : found[r]) offers_.push_back({std::move(offer), round[r]});
-    offered_ = offered_ || !offers_.empty();
   }
+  offered_ = offered_ || !offers_.empty();
 }
 
 bool Searcher::done(double known_s) const {

@@ -36,7 +36,7 @@ struct BlockState {
   std::vector<TieredState> weights;
   TieredState grads, moments;
 
-  /// Of the shard, what the device steps.
+  /// The part of the shard that the device steps.
   Range device_updated() const { return {shard.first, shard.count - moments.host_updated.count}; }
 
   bool weights_staged;  ///< kernels work on a whole copy of the weights, assembled for a slot

@@ -56,7 +56,7 @@ class OptimizerState : Store {
   void read(const Slot& slot);                ///< from the disk, unless that was done before
   void prefetch(const Slot& slot);            ///< to the device
   std::vector<Operand> use(int block) const;  ///< by an update's step
-  /// By the node's processor, whose new weights then go to `weights` on the device.
+  /// The node's processor steps its part; the new weights then go to `weights` on the device.
   void step_on_host(const Slot& update, BufferId weights);
   void drain(const Slot& slot);  ///< to the host
   void write(const Slot& slot);  ///< to the disk, what was drained
