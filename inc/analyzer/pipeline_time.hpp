@@ -59,6 +59,9 @@ using PassTimes = PassTimesOf<double>;
 struct TiedTimes {
   double table_s = 0.0;     ///< the first stage's table to the last one, before its first head
   double gradient_s = 0.0;  ///< the gradient home, after the last stage's last backward
+  /// The table is brought together for a slot: the first stage's layers wait until it has left,
+  /// because its bytes are then used again.
+  bool table_staged = false;
 };
 
 /// What passes and messages of a stage mean to each other.

@@ -17,7 +17,7 @@ enum class Channel : std::uint8_t {
   collective_tp,
   collective_dp,  ///< apart from tp: a gradient reduction never stands before a layer's all-reduce
   p2p_forward,    ///< activations; each p2p channel is acyclic in stage order, so none can deadlock
-  p2p_backward,   ///< gradients
+  p2p_backward,   ///< gradients; before them all, from the first stage to the last, a tied table
   h2d,
   d2h,
   disk,  ///< reads and writes, between host memory and the disk

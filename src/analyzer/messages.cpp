@@ -155,8 +155,12 @@ void MessageTimes::add(const plan::Plan& plan, Pipeline& pipeline) {
     pipeline.beside[to - 1].after = stream.sending;
     pipeline.beside[to].before = stream.receiving;
   }
-  if (model_.tied_head && model_.trains_table() && plan.num_stages() > 1)
-    pipeline.tied = tied(plan);
+  if (!model_.tied_head || !model_.trains_table() || plan.num_stages() == 1) return;
+  pipeline.tied = tied(plan);
+  const plan::Stage& first = plan.stages.front();
+  const plan::Elements table{double(model_.vocab_size) * model_.hidden_size / first.tp, 0.0};
+  pipeline.tied.table_staged =
+      plan::kept_state(plan::state_knobs(first), table).weights_staged > 0.0;
 }
 
 }  // namespace brume::analyzer

@@ -69,12 +69,11 @@ class Timeline {
   Moment moment() const;
   void skip_rounds();
 
-  // --- activities: a stage's passes, a boundary's messages down and up, the tied table ---
+  // --- activities: a stage's passes, a boundary's messages down and up ---
   std::size_t pass_of(std::size_t stage) const { return stage; }
   std::size_t message(std::size_t boundary, bool down) const {
     return num_stages_ + 2 * boundary + (down ? 0 : 1);
   }
-  std::size_t table() const { return activities_.size() - 1; }
 
   void begin(std::size_t activity, double work_s);
   void push(std::size_t activity);
@@ -138,9 +137,10 @@ Timeline::Timeline(const Pipeline& pipeline)
 }
 
 double Timeline::iteration_s() {
-  for (std::size_t i = 0; i < num_stages_; ++i) begin(pass_of(i), p_.stages[i].start_s);
-  if (num_stages_ > 1 && p_.tied.table_s > 0.0)
-    begin(table(), p_.stages[0].start_s + p_.tied.table_s);
+  for (std::size_t i = 0; i < num_stages_; ++i) {
+    const bool table_leaves = i == 0 && num_stages_ > 1 && p_.tied.table_staged;
+    begin(pass_of(i), p_.stages[i].start_s + (table_leaves ? p_.tied.table_s : 0.0));
+  }
   while (!events_.empty()) {
     const Event event = events_.top();
     events_.pop();
@@ -245,10 +245,6 @@ void Timeline::adapt(std::size_t i) {
 
 void Timeline::finish(std::size_t activity) {
   activities_[activity].runs = false;
-  if (activity == table()) {
-    look(0);
-    return look(num_stages_ - 1);
-  }
   if (activity < num_stages_) return finish_pass(activity);
   const std::size_t boundary = (activity - num_stages_) / 2;
   const bool down = activity == message(boundary, true);
@@ -325,9 +321,12 @@ void Timeline::start_pass(std::size_t i) {
   const double all_s = pass_s(i, pass);
   s.tail_s = std::clamp(tail_s(i, pass, all_s), 0.0, std::max(0.0, all_s));
   s.last_layer_s = (all_s - s.tail_s) / s.beside.layers;
-  if (s.beside.layers > 1) {
+  double before_s = s.beside.layers > 1 ? all_s - s.tail_s - s.last_layer_s : 0.0;
+  if (i + 1 == num_stages_ && i > 0 && pass == Pass{true, 0})
+    before_s = std::max(before_s, p_.stages[0].start_s + p_.tied.table_s - now_s_);
+  if (before_s > 0.0) {
     s.state = State::passes;
-    begin(pass_of(i), all_s - s.tail_s - s.last_layer_s);
+    begin(pass_of(i), before_s);
   } else {
     s.state = State::in_last_layer;
     begin(pass_of(i), s.last_layer_s);
@@ -343,8 +342,6 @@ void Timeline::start_message(std::size_t boundary, bool down) {
   if (!expects(to, {down, m})) return;
   if (down && to + 1 < num_stages_ && delivered(to, true) < m) return;
   if (!down && to > 0 && delivered(to - 1, false) < m) return;
-  const bool of_table = down && (from == 0 || to + 1 == num_stages_);
-  if (of_table && activities_[table()].runs) return;
   begin(message(boundary, down), p_.messages_s[boundary]);
   adapt(boundary);
   adapt(boundary + 1);

@@ -17,13 +17,13 @@ Part TiedTable::rows(BufferId buffer, int first, int count) const {
 
 void TiedTable::prefetch() {
   for (const plan::Message& message : weight_messages_.receives)
-    build_.receive({Slot::Kind::update, 0, 0}, Channel::p2p_forward, message.source,
+    build_.receive({Slot::Kind::update, 0, 0}, Channel::p2p_backward, message.source,
                    rows(persistent_.tied_weights, message.destination_first, message.count));
 }
 
 void TiedTable::send(const Slot& slot, const Weights& weights) {
   for (const plan::Message& message : weight_messages_.sends)
-    build_.send(slot, Channel::p2p_forward, message.destination,
+    build_.send(slot, Channel::p2p_backward, message.destination,
                 rows(weights.use(0), message.source_first, message.count));
 }
 
