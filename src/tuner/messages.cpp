@@ -3,21 +3,16 @@
 #include <algorithm>
 
 namespace brume::tuner {
-namespace {
-
-bool no_slower(const analyzer::TiedTimes& a, const analyzer::TiedTimes& b) {
-  return a.table_s <= b.table_s && a.gradient_s <= b.gradient_s;
-}
-
-}  // namespace
-
-MessageTable::MessageTable(Grid& grid, const Frame& frame) : count_(frame.layouts.size()) {
+MessageTable::MessageTable(Grid& grid, const Frame& frame, const hardware::Cluster& cluster)
+    : count_(frame.layouts.size()) {
   if (frame.num_stages == 1) return;
-  const bool tied = grid.model().tied_head;
+  const bool tied = grid.model().tied_head && grid.model().trains_table();
+  // The stages take all nodes, unless there are several kinds of them.
+  const bool ends_on_one_node = cluster.num_groups() > 1 || cluster.groups[0].nodes == 1;
   for (const Layout& from : frame.layouts)
     for (const Layout& to : frame.layouts) {
       streams_s_.push_back(grid.stream_s(from, to));
-      if (tied) tied_.push_back(grid.tied(from, to));
+      if (tied) tied_gradients_s_.push_back(grid.tied_gradient_s(from, to, ends_on_one_node));
     }
   least_stream_s_ = *std::ranges::min_element(streams_s_);
   const int count = int(count_);
@@ -27,18 +22,11 @@ MessageTable::MessageTable(Grid& grid, const Frame& frame) : count_(frame.layout
       for (int other = 0; other < count && (streams || tables); ++other) {
         streams = streams && stream_s(other, a) <= stream_s(other, b) &&
                   stream_s(a, other) <= stream_s(b, other);
-        tables =
-            tables && (!tied || tuner::no_slower(tied_[index(other, a)], tied_[index(other, b)]));
+        tables = tables && tied_gradient_s(other, a) <= tied_gradient_s(other, b);
       }
       no_slower_.push_back(streams ? 1 : 0);
       no_slower_as_last_.push_back(tables ? 1 : 0);
     }
-}
-
-analyzer::TiedTimes MessageTable::tied(int first, int last, double hidden_s) const {
-  if (tied_.empty() || last < 0) return {};
-  const analyzer::TiedTimes& times = tied_[index(first, last)];
-  return {std::max(0.0, times.table_s - hidden_s), std::max(0.0, times.gradient_s - hidden_s)};
 }
 
 }  // namespace brume::tuner

@@ -28,25 +28,27 @@ Label in_front(const Pipeline& pipeline, const Label& later, const Point& point,
               .layout = point.layout,
               .last_layout = after == 0 ? point.layout : later.last_layout,
               .point = &point};
+  const double round_s = way_s + later.trip_s;
+  const double rounds_s = in_flight + 1 < frame.microbatches
+                              ? std::max(round_s, 2.0 * round_s - point.less_s)
+                              : round_s;
   const double own_s =
-      frame.microbatches * t + point.delta_s + std::max(0.0, way_s + later.trip_s - in_flight * t);
-  const double trips_s = (trips - 1) * label.trip_s + point.whole_s() + way_s + later.trip_s;
-  const bool is_first = after > 0 && after + 1 == frame.num_stages;
-  // Neither its first forward nor its last backward is longer.
-  const double longest_s = std::max(t, point.whole_s()) + point.less_s;
-  const analyzer::TiedTimes tied =
-      is_first ? pipeline.messages.tied(label.layout, label.last_layout, longest_s)
-               : analyzer::TiedTimes{};
+      frame.microbatches * t + point.delta_s + std::max(0.0, rounds_s - in_flight * t);
+  const double trips_s = (trips - 1) * label.trip_s + point.whole_s() + round_s;
   label.least_s = std::max(own_s, trips_s);
   if (after > 0) {
     const int later_flight = frame.in_flight(after - 1);
     const int turns = (frame.microbatches - 1 - later_flight) / (in_flight - later_flight + 1) + 1;
     const double turns_s =
         turns * (point.shortest_s() + way_s + later.front_s) + later_flight * point.shortest_s();
-    label.least_s =
-        std::max({label.least_s, turns_s, point.whole_s() + way_s + later.least_s + tied.table_s});
+    label.least_s = std::max({label.least_s, turns_s, point.whole_s() + way_s + later.least_s});
   }
-  label.least_s += tied.gradient_s;
+  if (after > 0 && after + 1 == frame.num_stages) {
+    // What follows the last backward when its gradient is there is no longer than a pass.
+    const double longest_s = std::max(t, point.whole_s()) + point.less_s;
+    label.least_s += std::max(
+        0.0, pipeline.messages.tied_gradient_s(label.layout, label.last_layout) - longest_s);
+  }
   return label;
 }
 

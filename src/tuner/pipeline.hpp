@@ -7,16 +7,20 @@
 /// stage's microbatches in flight, and R_i = sum_{j>i} (2 m_{j-1} + r_j) the round trip through
 /// the stages after it, an iteration takes at least
 ///
-///   max_i [ sum_{j<i} (w_j + 2 m_j) + max((G - 1) t_i + w_i + max(0, R_i - p_i t_i),
+///   max_i [ sum_{j<i} (w_j + 2 m_j) + max((G - 1) t_i + w_i + max(0, I_i - p_i t_i),
 ///                                         (ceil(G / (p_i + 1)) - 1) (r_i + R_i) + w_i + R_i,
 ///                                         n_i (r_i + 2 m_i + r_{i+1}) + p_{i+1} r_i) ]
 ///
+///   I_i = max(R_i, 2 R_i + r_i - t_i) where p_i + 1 < G, else R_i
+///
 /// because stage i waits for the stages before it to fill, and they for it to drain; meanwhile it
-/// works on G microbatches, and the last one's way through the later stages may be longer than the
-/// backwards that are left to do; after p_i + 1 forwards it waits for a round trip; and forward f
-/// of stage i comes before forward f of stage i + 1, that before its backward f - p_{i+1}, that
-/// before the backward here, and that before forward f + c with c = p_i - p_{i+1} + 1, which makes
-/// n_i = ceil((G - p_{i+1}) / c) turns from forward p_{i+1} on.
+/// works on G microbatches. While the first one goes through the later stages and back, it has p_i
+/// forwards to do, and p_i backwards while the last one does: together p_i t_i for two round trips,
+/// but for a forward's part after its message, which t_i - r_i is no less than. After p_i + 1
+/// forwards it waits for a round trip; and forward f of stage i comes before forward f of stage
+/// i + 1, that before its backward f - p_{i+1}, that before the backward here, and that before
+/// forward f + c with c = p_i - p_{i+1} + 1, which makes n_i = ceil((G - p_{i+1}) / c) turns from
+/// forward p_{i+1} on. The gradient of a tied table comes on top, less a pass of the first stage.
 #pragma once
 
 #include <span>
