@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
-#include <queue>
+#include <limits>
 #include <utility>
 
 #include "base/error.hpp"
@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::size_t longest_round = 8;  ///< microbatches after which a pipeline may repeat itself
 constexpr double same_time = 1e-11;       ///< of what a round takes
+constexpr double never = std::numeric_limits<double>::infinity();
 
 /// The passes and messages of all stages in the order in which they end. Each begins as soon as
 /// what it waits for is there, and is slowed while something else runs beside it.
@@ -32,17 +33,6 @@ class Timeline {
     double left_s = 0.0;  ///< at full speed, when its speed last changed
     double slowdown = 1.0;
     double changed_s = 0.0;  ///< when that was
-    unsigned version = 0;    ///< of its latest event
-  };
-  /// An activity ends, unless its speed changes before.
-  struct Event {
-    double end_s;
-    std::size_t activity;
-    unsigned version;
-
-    bool operator>(const Event& other) const {
-      return std::pair(end_s, activity) > std::pair(other.end_s, other.activity);
-    }
   };
 
   enum class State { updates, waits, passes, in_last_layer, in_tail };
@@ -76,7 +66,7 @@ class Timeline {
   }
 
   void begin(std::size_t activity, double work_s);
-  void push(std::size_t activity);
+  void set_end(std::size_t activity);
   void slow(std::size_t activity, double slowdown);
   void adapt(std::size_t stage);
   void finish(std::size_t activity);
@@ -109,8 +99,8 @@ class Timeline {
   bool runs_ahead_;
   std::vector<Stage> stages_;
   std::vector<Activity> activities_;
+  std::vector<double> ends_s_;  ///< of activities, unless their speed changes before; or never
   std::vector<int> delivered_;  ///< messages of each boundary, down and up
-  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::deque<Moment> moments_;  ///< the latest ones
   double skipped_s_ = 0.0;
   double now_s_ = 0.0;
@@ -123,6 +113,7 @@ Timeline::Timeline(const Pipeline& pipeline)
       runs_ahead_(plan::messages_run_ahead(pipeline.run_ahead, count_)),
       stages_(num_stages_),
       activities_(num_stages_ + 2 * num_stages_),
+      ends_s_(activities_.size(), never),
       delivered_(2 * num_stages_, 0) {
   require(num_stages_ >= 1, Failure::bug, "a pipeline needs at least one stage");
   require(count_ >= 1, Failure::bug, "an iteration needs a microbatch");
@@ -141,13 +132,13 @@ double Timeline::iteration_s() {
     const bool table_leaves = i == 0 && num_stages_ > 1 && p_.tied.table_staged;
     begin(pass_of(i), p_.stages[i].start_s + (table_leaves ? p_.tied.table_s : 0.0));
   }
-  while (!events_.empty()) {
-    const Event event = events_.top();
-    events_.pop();
-    if (event.version != activities_[event.activity].version) continue;
-    now_s_ = event.end_s;
+  // They are few: to look at all is faster than to keep them in order.
+  while (true) {
+    const auto first = std::ranges::min_element(ends_s_);
+    if (*first == never) break;
+    now_s_ = *first;
     const int backwards = stages_[0].backwards;
-    finish(event.activity);
+    finish(std::size_t(first - ends_s_.begin()));
     if (stages_[0].backwards > backwards && skipped_s_ == 0.0) skip_rounds();
   }
   // The first stage makes room for the table's gradient when its own is done.
@@ -210,13 +201,13 @@ void Timeline::begin(std::size_t activity, double work_s) {
   a.runs = true;
   a.left_s = std::max(0.0, work_s);
   a.slowdown = 1.0;
-  push(activity);
+  set_end(activity);
 }
 
-void Timeline::push(std::size_t activity) {
+void Timeline::set_end(std::size_t activity) {
   Activity& a = activities_[activity];
   a.changed_s = now_s_;
-  events_.push({now_s_ + a.left_s * a.slowdown, activity, ++a.version});
+  ends_s_[activity] = now_s_ + a.left_s * a.slowdown;
 }
 
 void Timeline::slow(std::size_t activity, double slowdown) {
@@ -224,7 +215,7 @@ void Timeline::slow(std::size_t activity, double slowdown) {
   if (!a.runs || a.slowdown == slowdown) return;
   a.left_s = std::max(0.0, a.left_s - (now_s_ - a.changed_s) / a.slowdown);
   a.slowdown = slowdown;
-  push(activity);
+  set_end(activity);
 }
 
 /// How fast a stage's pass and the messages at its boundaries are follows from what runs.
@@ -245,6 +236,7 @@ void Timeline::adapt(std::size_t i) {
 
 void Timeline::finish(std::size_t activity) {
   activities_[activity].runs = false;
+  ends_s_[activity] = never;
   if (activity < num_stages_) return finish_pass(activity);
   const std::size_t boundary = (activity - num_stages_) / 2;
   const bool down = activity == message(boundary, true);

@@ -243,12 +243,12 @@ void DynamicProgram::offer(std::vector<int>& labels, const Label& label) {
 }
 
 void DynamicProgram::extend(int after, const States::State& from, States& next) {
+  pipeline_.deadline.check();
   const int placed = after + 1, others = pipeline_.num_layers - from.layers;
   const bool is_first = placed == pipeline_.frame.num_stages;
   const Uses& uses = capacity_->uses();
   for (const Mesh& mesh : meshes_[std::size_t(after)]) {
     if (!uses.takes(from.use, mesh.group, mesh.devices)) continue;
-    pipeline_.deadline.check();
     const int room = capacity_->first(placed, uses.with(from.use, mesh.group, mesh.devices));
     if (room < 0) continue;
     for (auto arc = std::ranges::lower_bound(mesh.arcs, others - room, {}, &Arc::layers);
