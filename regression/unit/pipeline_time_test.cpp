@@ -197,17 +197,29 @@ TEST(PipelineTime, LayersWaitForAStagedTableToLeave) {
   EXPECT_NEAR(iteration_time(p), 4.25 + 1 + 0.5 + 2 + 0.5 + 1, 1e-12);
 }
 
-// The first stage receives the table's gradient when its own is done.
-TEST(PipelineTime, TheTablesGradientComesLast) {
+// The last stage's last backward ends at 3, the first one's at 4: meanwhile the gradient comes.
+TEST(PipelineTime, TheTablesGradientComesBesideTheLastBackward) {
   Pipeline p = pipeline({passes(1.0, 1.0), passes(1.0, 1.0)}, 1);
-  p.tied.gradient_s = 3.0;
+  p.tied = {.gradient_s = 0.75, .rest_s = 0.25};
   p.stages[0].end_s = 0.5;
-  EXPECT_NEAR(iteration_time(p), 4 + 3 + 0.5, 1e-12);
+  EXPECT_NEAR(iteration_time(p), 4 + 0.25 + 0.5, 1e-12);
+  p.tied.gradient_s = 3.0;
+  EXPECT_NEAR(iteration_time(p), 3 + 3 + 0.25 + 0.5, 1e-12);
+}
+
+// Of two microbatches the last stage ends its backwards at 3 and 5, and the first one, which takes
+// longer, its own at 5 and 7: before its last one it has no room for the gradient.
+TEST(PipelineTime, TheTablesGradientWaitsForRoom) {
+  Pipeline p = pipeline({passes(1.0, 2.0), passes(1.0, 1.0)}, 2);
+  p.tied.gradient_s = 1.0;
+  EXPECT_NEAR(iteration_time(p), 7, 1e-12);
+  p.tied.gradient_s = 4.0;
+  EXPECT_NEAR(iteration_time(p), 5 + 4, 1e-12);
 }
 
 TEST(PipelineTime, OneStageSendsNoTable) {
   Pipeline p = pipeline({passes(1.0, 1.0)}, 1);
-  p.tied = {.table_s = 5.0, .gradient_s = 5.0};
+  p.tied = {.table_s = 5.0, .gradient_s = 5.0, .rest_s = 5.0};
   EXPECT_NEAR(iteration_time(p), 2.0, 1e-12);
 }
 

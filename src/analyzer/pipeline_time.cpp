@@ -102,6 +102,7 @@ class Timeline {
   std::vector<double> ends_s_;  ///< of activities, unless their speed changes before; or never
   std::vector<int> delivered_;  ///< messages of each boundary, down and up
   std::deque<Moment> moments_;  ///< the latest ones
+  double room_s_ = 0.0;         ///< when the first stage has room for the tied table's gradient
   double skipped_s_ = 0.0;
   double now_s_ = 0.0;
 };
@@ -141,10 +142,11 @@ double Timeline::iteration_s() {
     finish(std::size_t(first - ends_s_.begin()));
     if (stages_[0].backwards > backwards && skipped_s_ == 0.0) skip_rounds();
   }
-  // The first stage makes room for the table's gradient when its own is done.
-  if (num_stages_ > 1 && p_.tied.gradient_s > 0.0)
-    stages_[0].end_s = std::max(
-        stages_[0].end_s, std::max(stages_[0].sent_s, stages_.back().sent_s) + p_.tied.gradient_s);
+  if (num_stages_ > 1) {
+    const double gradient_s = std::max(room_s_, stages_.back().sent_s) + p_.tied.gradient_s;
+    stages_[0].end_s =
+        std::max(stages_[0].end_s, std::max(stages_[0].sent_s, gradient_s) + p_.tied.rest_s);
+  }
   double whole_s = 0.0;
   for (std::size_t i = 0; i < num_stages_; ++i)
     whole_s = std::max(whole_s, stages_[i].end_s + p_.stages[i].end_s);
@@ -257,6 +259,7 @@ void Timeline::finish_pass(std::size_t i) {
   if (sends) {
     ++(next_pass(s).forward ? s.forwards : s.backwards);
     s.sent_s = now_s_;
+    if (i == 0 && s.backwards + 1 == count_) room_s_ = now_s_;
   }
   if (sends && s.tail_s > 0.0) {
     s.state = State::in_tail;

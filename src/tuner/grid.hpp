@@ -132,8 +132,8 @@ class Grid {
   /// Seconds of messages between stages of these layouts, which share a node where they can
   /// (analyzer/messages.hpp).
   double stream_s(const Layout& from, const Layout& to);
-  /// Of the gradient of a tied head's table, from the last stage to the first one.
-  /// @param on_one_node  whether they may share one
+  /// What the gradient of a tied head's table takes home after the last stage's last backward.
+  /// @param on_one_node  whether the first and the last stage may share one
   double tied_gradient_s(const Layout& first, const Layout& last, bool on_one_node);
 
   /// The analyzer's prediction of a plan [s].

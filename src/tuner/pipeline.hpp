@@ -20,7 +20,8 @@
 /// forwards it waits for a round trip; and forward f of stage i comes before forward f of stage
 /// i + 1, that before its backward f - p_{i+1}, that before the backward here, and that before
 /// forward f + c with c = p_i - p_{i+1} + 1, which makes n_i = ceil((G - p_{i+1}) / c) turns from
-/// forward p_{i+1} on. The gradient of a tied table comes on top, less a pass of the first stage.
+/// forward p_{i+1} on. Nor is it shorter than what the last stage works and the gradient of a tied
+/// table takes home after that.
 #pragma once
 
 #include <span>
@@ -76,8 +77,8 @@ struct Choices {
 
 /// Dynamic program over (stages after, devices used of each group, layers used), from the last
 /// stage on, with labels that do not beat each other: in round trip, bound, what messages to the
-/// next stage and, of a tied head, to the last one take, and host bytes on each group's current
-/// node. Prices bound what is left to place.
+/// next stage take, and host bytes on each group's current node. Prices bound what is left to
+/// place.
 ///
 /// @param thresholds_s  [stages after] stable times above it are not looked at
 /// @param most_labels   of a state; more are merged into one that is at least as good as both
