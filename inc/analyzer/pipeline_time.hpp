@@ -57,8 +57,13 @@ using PassTimes = PassTimesOf<double>;
 
 /// Seconds of the messages that a tied head on another stage asks for; 0 where there is none.
 struct TiedTimes {
-  double table_s = 0.0;     ///< the first stage's table to the last one, before its first head
-  double gradient_s = 0.0;  ///< the gradient home, after the last stage's last backward
+  double table_s = 0.0;  ///< the first stage's table to the last one, before its first head
+  /// The gradient home: as much as may come beside the first stage's last backward, and what is
+  /// left to do after both.
+  double gradient_s = 0.0, rest_s = 0.0;
+  /// The table is brought together for a slot: the first stage's layers wait until it has left,
+  /// because its bytes are then used again.
+  bool table_staged = false;
 };
 
 /// What passes and messages of a stage mean to each other.

@@ -16,8 +16,10 @@ enum class Channel : std::uint8_t {
   compute,
   collective_tp,
   collective_dp,  ///< apart from tp: a gradient reduction never stands before a layer's all-reduce
-  p2p_forward,    ///< activations; each p2p channel is acyclic in stage order, so none can deadlock
-  p2p_backward,   ///< gradients
+  // Each p2p channel is acyclic in stage order, so none can deadlock, but for a tied table's first
+  // message and its gradient's last one.
+  p2p_forward,   ///< activations; after them all, from the last stage to the first, that gradient
+  p2p_backward,  ///< gradients; before them all, from the first stage to the last, that table
   h2d,
   d2h,
   disk,  ///< reads and writes, between host memory and the disk

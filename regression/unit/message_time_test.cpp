@@ -68,24 +68,30 @@ TEST_F(MessageTime, OddCutsShareARank) {
 // The table goes to each replica of the last stage's head, its gradient comes back from each.
 TEST_F(MessageTime, ATiedTableGoesToEachReplica) {
   const double table = double(model_.vocab_size) / model_.seq_len;  // sequences' bytes
-  const auto tied = [&](const plan::Stage& first, const plan::Stage& last) {
+  const auto tied_ms = [&](const plan::Stage& first, const plan::Stage& last) {
     TiedTimes times = tied_s(model_, machine_, first, last, on_one_node);
-    return std::pair(1e3 * times.table_s, 1e3 * times.gradient_s);
+    for (double* time : {&times.table_s, &times.gradient_s, &times.rest_s}) *time *= 1e3;
+    return times;
   };
   const double add_ms =
       1e3 * 12.0 * double(model_.vocab_size) * model_.hidden_size / 1e10;  // 2 reads, 1 write
-  const auto [one, one_home] = tied(stage(1, 1, 1), stage(1, 1, 1));
-  EXPECT_NEAR(one, 1 + table, 1e-9);
-  EXPECT_NEAR(one_home, 1 + table + add_ms, 1e-6);
-  // One rank serves four replicas in turn; four ranks serve one each.
-  EXPECT_NEAR(tied(stage(4, 1, 1), stage(1, 4, 1)).first, 4 * (1 + table), 1e-9);
-  EXPECT_NEAR(tied(stage(1, 4, 1), stage(1, 4, 1)).first, 1 + table, 1e-9);
-  EXPECT_NEAR(tied(stage(1, 4, 1), stage(4, 1, 1)).first, 1 + table, 1e-9);
+  const TiedTimes one = tied_ms(stage(1, 1, 1), stage(1, 1, 1));
+  EXPECT_NEAR(one.table_s, 1 + table, 1e-9);
+  EXPECT_NEAR(one.gradient_s, 1 + table, 1e-9);
+  EXPECT_NEAR(one.rest_s, add_ms, 1e-6);
+  // One rank serves four replicas in turn, and one of their gradients comes ahead; four ranks serve
+  // one each.
+  const TiedTimes four = tied_ms(stage(4, 1, 1), stage(1, 4, 1));
+  EXPECT_NEAR(four.table_s, 4 * (1 + table), 1e-9);
+  EXPECT_NEAR(four.gradient_s, 1 + table, 1e-9);
+  EXPECT_NEAR(four.rest_s, 3 * (1 + table) + 2 * add_ms, 1e-6);
+  EXPECT_NEAR(tied_ms(stage(1, 4, 1), stage(1, 4, 1)).table_s, 1 + table, 1e-9);
+  EXPECT_NEAR(tied_ms(stage(1, 4, 1), stage(4, 1, 1)).table_s, 1 + table, 1e-9);
   // Of unlike tp each rank has a part of the rows, and one that has more of them hears from more.
-  EXPECT_NEAR(tied(stage(1, 1, 2), stage(1, 1, 1)).first, 2 * (1 + table / 2), 1e-9);
-  EXPECT_NEAR(tied(stage(1, 1, 2), stage(1, 1, 2)).first, 1 + table / 2, 1e-9);
+  EXPECT_NEAR(tied_ms(stage(1, 1, 2), stage(1, 1, 1)).table_s, 2 * (1 + table / 2), 1e-9);
+  EXPECT_NEAR(tied_ms(stage(1, 1, 2), stage(1, 1, 2)).table_s, 1 + table / 2, 1e-9);
   // Two replicas hear from two ranks, and each of these from one at a time.
-  EXPECT_NEAR(tied(stage(2, 1, 2), stage(1, 2, 1)).first, 2 * (1 + table / 2), 1e-9);
+  EXPECT_NEAR(tied_ms(stage(2, 1, 2), stage(1, 2, 1)).table_s, 2 * (1 + table / 2), 1e-9);
 }
 
 // Ranks fill nodes of four in order: stages of two ranks are on one node, the third one is not.

@@ -175,28 +175,51 @@ TEST(PipelineTime, RoomForAMessageIsMadeOneLayerBefore) {
 
 // --- a tied head --------------------------------------------------------------------------------
 
-// The last stage's first input comes after the table, on the same channel.
-TEST(PipelineTime, TheTableComesBeforeTheFirstInput) {
+// The last stage's first pass reaches the head when the table is there; the table delays no input.
+TEST(PipelineTime, TheFirstHeadWaitsForTheTable) {
   Pipeline p = pipeline({passes(1.0, 1.0), passes(1.0, 1.0)}, 1, 0.5);
-  p.tied.table_s = 0.75;
-  EXPECT_NEAR(iteration_time(p), 1 + 0.5 + 2 + 0.5 + 1, 1e-12);
+  const double until_head_s = 1 + 0.5 + 0.75, head_s = 0.25, back_s = 1 + 0.5 + 1;
+  p.beside = {{}, {.layers = 4}};
+  p.tied.table_s = until_head_s;
+  EXPECT_NEAR(iteration_time(p), until_head_s + head_s + back_s, 1e-12);
   p.tied.table_s = 4.0;
-  EXPECT_NEAR(iteration_time(p), 4 + 0.5 + 2 + 0.5 + 1, 1e-12);
+  EXPECT_NEAR(iteration_time(p), 4 + head_s + back_s, 1e-12);
   p.stages[0].start_s = 0.25;
-  EXPECT_NEAR(iteration_time(p), 4.25 + 0.5 + 2 + 0.5 + 1, 1e-12);
+  EXPECT_NEAR(iteration_time(p), 4.25 + head_s + back_s, 1e-12);
+  p.beside[1].layers = 1;
+  EXPECT_NEAR(iteration_time(p), 4.25 + 1 + back_s, 1e-12);
 }
 
-// The first stage receives the table's gradient when its own is done.
-TEST(PipelineTime, TheTablesGradientComesLast) {
+TEST(PipelineTime, LayersWaitForAStagedTableToLeave) {
+  Pipeline p = pipeline({passes(1.0, 1.0), passes(1.0, 1.0)}, 1, 0.5);
+  p.tied = {.table_s = 4.0, .table_staged = true};
+  p.stages[0].start_s = 0.25;
+  EXPECT_NEAR(iteration_time(p), 4.25 + 1 + 0.5 + 2 + 0.5 + 1, 1e-12);
+}
+
+// The last stage's last backward ends at 3, the first one's at 4: meanwhile the gradient comes.
+TEST(PipelineTime, TheTablesGradientComesBesideTheLastBackward) {
   Pipeline p = pipeline({passes(1.0, 1.0), passes(1.0, 1.0)}, 1);
-  p.tied.gradient_s = 3.0;
+  p.tied = {.gradient_s = 0.75, .rest_s = 0.25};
   p.stages[0].end_s = 0.5;
-  EXPECT_NEAR(iteration_time(p), 4 + 3 + 0.5, 1e-12);
+  EXPECT_NEAR(iteration_time(p), 4 + 0.25 + 0.5, 1e-12);
+  p.tied.gradient_s = 3.0;
+  EXPECT_NEAR(iteration_time(p), 3 + 3 + 0.25 + 0.5, 1e-12);
+}
+
+// Of two microbatches the last stage ends its backwards at 3 and 5, and the first one, which takes
+// longer, its own at 5 and 7: before its last one it has no room for the gradient.
+TEST(PipelineTime, TheTablesGradientWaitsForRoom) {
+  Pipeline p = pipeline({passes(1.0, 2.0), passes(1.0, 1.0)}, 2);
+  p.tied.gradient_s = 1.0;
+  EXPECT_NEAR(iteration_time(p), 7, 1e-12);
+  p.tied.gradient_s = 4.0;
+  EXPECT_NEAR(iteration_time(p), 5 + 4, 1e-12);
 }
 
 TEST(PipelineTime, OneStageSendsNoTable) {
   Pipeline p = pipeline({passes(1.0, 1.0)}, 1);
-  p.tied = {.table_s = 5.0, .gradient_s = 5.0};
+  p.tied = {.table_s = 5.0, .gradient_s = 5.0, .rest_s = 5.0};
   EXPECT_NEAR(iteration_time(p), 2.0, 1e-12);
 }
 

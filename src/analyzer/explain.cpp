@@ -191,7 +191,7 @@ std::string messages(const Prediction& prediction) {
   if (prediction.tied.table_s > 0.0)
     lines += fmt::format("the tied head's table: {} there, its gradient: {} back\n",
                          format_seconds(prediction.tied.table_s),
-                         format_seconds(prediction.tied.gradient_s));
+                         format_seconds(prediction.tied.gradient_s + prediction.tied.rest_s));
   return lines;
 }
 

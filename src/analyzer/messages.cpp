@@ -1,6 +1,7 @@
 #include "analyzer/messages.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "plan/messages.hpp"
@@ -97,15 +98,29 @@ TiedTimes tied_s(const model::Config& model, const hardware::Machine& machine,
     table.add(m.source, m.destination,
               model::weight_bytes(model.precision) * m.count * model.hidden_size);
   const SameNode back = [&](int source, int destination) { return same_node(destination, source); };
-  Traffic gradient(machine, last, first, back);
+  Traffic ahead(machine, last, first, back), others(machine, last, first, back);
   const double row_bytes = model::grad_bytes * double(model.hidden_size);
   const auto home = plan::tied_gradient_messages(first, last, model.vocab_size);
-  for (const plan::Message& m : home) gradient.add(m.source, m.destination, row_bytes * m.count);
-  // Others are added while the next one comes.
+  std::map<int, std::vector<plan::Message>> receives, received;  // by rank
+  for (const plan::Message& m : home) receives[m.destination].push_back(m);
+  for (const plan::Message& m : home) {
+    const std::int64_t own_rows =
+        model::cut(model.vocab_size, first.tp, m.destination % first.tp).count;
+    std::vector<plan::Message>& before = received[m.destination];
+    const bool comes_ahead = before.size() < plan::num_ahead(receives[m.destination], own_rows);
+    (comes_ahead ? ahead : others).add(m.source, m.destination, row_bytes * m.count);
+    before.push_back(m);
+  }
+  // What came ahead is added then, of the others one while the next one comes.
   const hardware::Profile& profile = machine.profile(first.group);
-  const double add_s =
-      price::task_s(profile, price::accumulate_s(profile, row_bytes * home.back().count));
-  return {table.seconds(), gradient.seconds() + add_s};
+  const auto add_s = [&](double rows) {
+    return price::task_s(profile, price::accumulate_s(profile, row_bytes * rows));
+  };
+  const double table_rows = std::ceil(double(model.vocab_size) / first.tp),
+               rest_s = others.seconds() > 0.0 ? others.seconds() + add_s(home.back().count) : 0.0;
+  return {.table_s = table.seconds(),
+          .gradient_s = ahead.seconds(),
+          .rest_s = add_s(table_rows) + rest_s};
 }
 
 MessageTimes::Key MessageTimes::key(const plan::Plan& plan, int from, int to) const {
@@ -155,8 +170,12 @@ void MessageTimes::add(const plan::Plan& plan, Pipeline& pipeline) {
     pipeline.beside[to - 1].after = stream.sending;
     pipeline.beside[to].before = stream.receiving;
   }
-  if (model_.tied_head && model_.trains_table() && plan.num_stages() > 1)
-    pipeline.tied = tied(plan);
+  if (!model_.tied_head || !model_.trains_table() || plan.num_stages() == 1) return;
+  pipeline.tied = tied(plan);
+  const plan::Stage& first = plan.stages.front();
+  const plan::Elements table{double(model_.vocab_size) * model_.hidden_size / first.tp, 0.0};
+  pipeline.tied.table_staged =
+      plan::kept_state(plan::state_knobs(first), table).weights_staged > 0.0;
 }
 
 }  // namespace brume::analyzer

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
-#include <queue>
+#include <limits>
 #include <utility>
 
 #include "base/error.hpp"
@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::size_t longest_round = 8;  ///< microbatches after which a pipeline may repeat itself
 constexpr double same_time = 1e-11;       ///< of what a round takes
+constexpr double never = std::numeric_limits<double>::infinity();
 
 /// The passes and messages of all stages in the order in which they end. Each begins as soon as
 /// what it waits for is there, and is slowed while something else runs beside it.
@@ -32,17 +33,6 @@ class Timeline {
     double left_s = 0.0;  ///< at full speed, when its speed last changed
     double slowdown = 1.0;
     double changed_s = 0.0;  ///< when that was
-    unsigned version = 0;    ///< of its latest event
-  };
-  /// An activity ends, unless its speed changes before.
-  struct Event {
-    double end_s;
-    std::size_t activity;
-    unsigned version;
-
-    bool operator>(const Event& other) const {
-      return std::pair(end_s, activity) > std::pair(other.end_s, other.activity);
-    }
   };
 
   enum class State { updates, waits, passes, in_last_layer, in_tail };
@@ -69,15 +59,14 @@ class Timeline {
   Moment moment() const;
   void skip_rounds();
 
-  // --- activities: a stage's passes, a boundary's messages down and up, the tied table ---
+  // --- activities: a stage's passes, a boundary's messages down and up ---
   std::size_t pass_of(std::size_t stage) const { return stage; }
   std::size_t message(std::size_t boundary, bool down) const {
     return num_stages_ + 2 * boundary + (down ? 0 : 1);
   }
-  std::size_t table() const { return activities_.size() - 1; }
 
   void begin(std::size_t activity, double work_s);
-  void push(std::size_t activity);
+  void set_end(std::size_t activity);
   void slow(std::size_t activity, double slowdown);
   void adapt(std::size_t stage);
   void finish(std::size_t activity);
@@ -110,9 +99,10 @@ class Timeline {
   bool runs_ahead_;
   std::vector<Stage> stages_;
   std::vector<Activity> activities_;
+  std::vector<double> ends_s_;  ///< of activities, unless their speed changes before; or never
   std::vector<int> delivered_;  ///< messages of each boundary, down and up
-  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::deque<Moment> moments_;  ///< the latest ones
+  double room_s_ = 0.0;         ///< when the first stage has room for the tied table's gradient
   double skipped_s_ = 0.0;
   double now_s_ = 0.0;
 };
@@ -124,6 +114,7 @@ Timeline::Timeline(const Pipeline& pipeline)
       runs_ahead_(plan::messages_run_ahead(pipeline.run_ahead, count_)),
       stages_(num_stages_),
       activities_(num_stages_ + 2 * num_stages_),
+      ends_s_(activities_.size(), never),
       delivered_(2 * num_stages_, 0) {
   require(num_stages_ >= 1, Failure::bug, "a pipeline needs at least one stage");
   require(count_ >= 1, Failure::bug, "an iteration needs a microbatch");
@@ -138,22 +129,24 @@ Timeline::Timeline(const Pipeline& pipeline)
 }
 
 double Timeline::iteration_s() {
-  for (std::size_t i = 0; i < num_stages_; ++i) begin(pass_of(i), p_.stages[i].start_s);
-  if (num_stages_ > 1 && p_.tied.table_s > 0.0)
-    begin(table(), p_.stages[0].start_s + p_.tied.table_s);
-  while (!events_.empty()) {
-    const Event event = events_.top();
-    events_.pop();
-    if (event.version != activities_[event.activity].version) continue;
-    now_s_ = event.end_s;
+  for (std::size_t i = 0; i < num_stages_; ++i) {
+    const bool table_leaves = i == 0 && num_stages_ > 1 && p_.tied.table_staged;
+    begin(pass_of(i), p_.stages[i].start_s + (table_leaves ? p_.tied.table_s : 0.0));
+  }
+  // They are few: to look at all is faster than to keep them in order.
+  while (true) {
+    const auto first = std::ranges::min_element(ends_s_);
+    if (*first == never) break;
+    now_s_ = *first;
     const int backwards = stages_[0].backwards;
-    finish(event.activity);
+    finish(std::size_t(first - ends_s_.begin()));
     if (stages_[0].backwards > backwards && skipped_s_ == 0.0) skip_rounds();
   }
-  // The first stage makes room for the table's gradient when its own is done.
-  if (num_stages_ > 1 && p_.tied.gradient_s > 0.0)
-    stages_[0].end_s = std::max(
-        stages_[0].end_s, std::max(stages_[0].sent_s, stages_.back().sent_s) + p_.tied.gradient_s);
+  if (num_stages_ > 1) {
+    const double gradient_s = std::max(room_s_, stages_.back().sent_s) + p_.tied.gradient_s;
+    stages_[0].end_s =
+        std::max(stages_[0].end_s, std::max(stages_[0].sent_s, gradient_s) + p_.tied.rest_s);
+  }
   double whole_s = 0.0;
   for (std::size_t i = 0; i < num_stages_; ++i)
     whole_s = std::max(whole_s, stages_[i].end_s + p_.stages[i].end_s);
@@ -210,13 +203,13 @@ void Timeline::begin(std::size_t activity, double work_s) {
   a.runs = true;
   a.left_s = std::max(0.0, work_s);
   a.slowdown = 1.0;
-  push(activity);
+  set_end(activity);
 }
 
-void Timeline::push(std::size_t activity) {
+void Timeline::set_end(std::size_t activity) {
   Activity& a = activities_[activity];
   a.changed_s = now_s_;
-  events_.push({now_s_ + a.left_s * a.slowdown, activity, ++a.version});
+  ends_s_[activity] = now_s_ + a.left_s * a.slowdown;
 }
 
 void Timeline::slow(std::size_t activity, double slowdown) {
@@ -224,7 +217,7 @@ void Timeline::slow(std::size_t activity, double slowdown) {
   if (!a.runs || a.slowdown == slowdown) return;
   a.left_s = std::max(0.0, a.left_s - (now_s_ - a.changed_s) / a.slowdown);
   a.slowdown = slowdown;
-  push(activity);
+  set_end(activity);
 }
 
 /// How fast a stage's pass and the messages at its boundaries are follows from what runs.
@@ -245,10 +238,7 @@ void Timeline::adapt(std::size_t i) {
 
 void Timeline::finish(std::size_t activity) {
   activities_[activity].runs = false;
-  if (activity == table()) {
-    look(0);
-    return look(num_stages_ - 1);
-  }
+  ends_s_[activity] = never;
   if (activity < num_stages_) return finish_pass(activity);
   const std::size_t boundary = (activity - num_stages_) / 2;
   const bool down = activity == message(boundary, true);
@@ -269,6 +259,7 @@ void Timeline::finish_pass(std::size_t i) {
   if (sends) {
     ++(next_pass(s).forward ? s.forwards : s.backwards);
     s.sent_s = now_s_;
+    if (i == 0 && s.backwards + 1 == count_) room_s_ = now_s_;
   }
   if (sends && s.tail_s > 0.0) {
     s.state = State::in_tail;
@@ -325,9 +316,12 @@ void Timeline::start_pass(std::size_t i) {
   const double all_s = pass_s(i, pass);
   s.tail_s = std::clamp(tail_s(i, pass, all_s), 0.0, std::max(0.0, all_s));
   s.last_layer_s = (all_s - s.tail_s) / s.beside.layers;
-  if (s.beside.layers > 1) {
+  double before_s = s.beside.layers > 1 ? all_s - s.tail_s - s.last_layer_s : 0.0;
+  if (i + 1 == num_stages_ && i > 0 && pass == Pass{true, 0})
+    before_s = std::max(before_s, p_.stages[0].start_s + p_.tied.table_s - now_s_);
+  if (before_s > 0.0) {
     s.state = State::passes;
-    begin(pass_of(i), all_s - s.tail_s - s.last_layer_s);
+    begin(pass_of(i), before_s);
   } else {
     s.state = State::in_last_layer;
     begin(pass_of(i), s.last_layer_s);
@@ -343,8 +337,6 @@ void Timeline::start_message(std::size_t boundary, bool down) {
   if (!expects(to, {down, m})) return;
   if (down && to + 1 < num_stages_ && delivered(to, true) < m) return;
   if (!down && to > 0 && delivered(to - 1, false) < m) return;
-  const bool of_table = down && (from == 0 || to + 1 == num_stages_);
-  if (of_table && activities_[table()].runs) return;
   begin(message(boundary, down), p_.messages_s[boundary]);
   adapt(boundary);
   adapt(boundary + 1);

@@ -78,6 +78,7 @@ class StageMemoryBuilder {
   Expr steady_forward(const Expr& j) const;
   Expr first_forward() const;
   Expr head_forward() const;
+  Expr table_gradient() const;
   Expr embedding_backward() const;
   Expr highest_backward() const;
   Expr backward(const Expr& j, const Expr& others, const Expr& left, bool after_forward) const;
@@ -408,6 +409,12 @@ Expr StageMemoryBuilder::head_backward() const {
                  state_.beside_last_backward(head)));
 }
 
+/// A tied head's part of the table's gradient, which comes beside the first stage's last backward.
+Expr StageMemoryBuilder::table_gradient() const {
+  const bool comes = role_.first && !role_.last && model_.tied_head && model_.trains_table();
+  return comes ? model::grad_bytes * table_elements_ : Expr(0.0);
+}
+
 /// Nothing of its microbatch is left but the gradient of the stream.
 Expr StageMemoryBuilder::embedding_backward() const {
   const Expr one = kept_before(v_.l + 1.0);
@@ -419,12 +426,10 @@ Expr StageMemoryBuilder::embedding_backward() const {
   const Expr middle = min(v_.p, v_.G - 2.0) * one + sent + stream_ +
                       ahead_of_next(min(v_.p, v_.G - 2.0), 0.0) +
                       state_.beside_middle_backward(0.0);
-  const Expr last = state_.beside_last_backward(0.0);
-  Expr peak = max(max(stream_ + last, state_.stored_last_by_embedding()),
-                  max(less(1.0, v_.G) * first, less(2.0, v_.G) * middle));
-  // The tied table's gradient comes when what was kept is added already.
-  if (!role_.last && model_.tied_head)
-    peak = max(peak, model::grad_bytes * table_elements_ + last - state_.host_grads_of_embedding());
+  const Expr last =
+      max(stream_ + state_.beside_last_backward(0.0), state_.stored_last_by_embedding());
+  const Expr peak =
+      max(last + table_gradient(), max(less(1.0, v_.G) * first, less(2.0, v_.G) * middle));
   return peak;
 }
 
@@ -432,7 +437,8 @@ Expr StageMemoryBuilder::embedding_backward() const {
 /// how many others are on their way.
 Expr StageMemoryBuilder::highest_backward() const {
   const auto all = [&](const Expr& j) {
-    const Expr middle = state_.beside_middle_backward(j), last = state_.beside_last_backward(j);
+    const Expr middle = state_.beside_middle_backward(j),
+               last = state_.beside_last_backward(j) + table_gradient();
     Expr peak = max(
         less(1.0, v_.G) * (backward(j, v_.p, v_.G - 1.0, true) + state_.beside_first_backward(j)),
         less(2.0, v_.G) * (later_backward(j) + middle));

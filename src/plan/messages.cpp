@@ -96,6 +96,13 @@ std::vector<Message> tied_gradient_messages(const Stage& first, const Stage& las
   return in_turns(std::move(messages), last, first);
 }
 
+std::size_t num_ahead(std::span<const Message> receives, std::int64_t own_rows) {
+  std::size_t count = 0;
+  for (std::int64_t rows = 0; count < receives.size(); ++count)
+    if ((rows += receives[count].count) > own_rows) break;
+  return count;
+}
+
 std::vector<Message> stream_messages(const Plan& plan, int from, int to, int seq_len) {
   return in_job(
       plan, from, to,

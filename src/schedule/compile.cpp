@@ -57,6 +57,7 @@ Program Compiler::compile() {
     const bool received = ahead && stores_.streams.prefetch_beside(slot, rest[0]);
     // Before the copy in of the next slot, so that the disk reads on meanwhile.
     if (ahead && rest.size() > 1) read(rest[1]);
+    stores_.tied.prefetch_grads(slot);
     const bool fetched = ahead && prefetch(rest[0]);
     passes_.run(slot, fetched ? &rest[0] : nullptr);
     // Before anything else computes: a peer may send this before it receives what was just sent.

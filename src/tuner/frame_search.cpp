@@ -194,7 +194,7 @@ void FrameSearch::begin(Grid& grid) {
                                   trips * shortest_layer_s_ * question_.model.num_layers);
   bound_s_ = std::max(bound_s_, bound_s * (1.0 - bound_rounding));
   fastest_layer_s_ = std::max(fastest_layer_s_, 0.0);
-  messages_.emplace(grid, frame_);
+  messages_.emplace(grid, frame_, question_.cluster);
   step_ = Step::unlimited;
 }
 

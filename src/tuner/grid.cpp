@@ -371,12 +371,16 @@ double Grid::stream_s(const Layout& from, const Layout& to) {
   return known->second;
 }
 
-analyzer::TiedTimes Grid::tied(const Layout& first, const Layout& last) {
-  const auto [known, fresh] = tied_.try_emplace({first, last});
-  if (fresh)
-    known->second = analyzer::tied_s(model_, machine_, stage_of(first, machine_.name(first.group)),
-                                     stage_of(last, machine_.name(last.group)),
-                                     may_share_node(first, last, machine_));
+double Grid::tied_gradient_s(const Layout& first, const Layout& last, bool on_one_node) {
+  const auto [known, fresh] = tied_gradients_s_.try_emplace({first, last, on_one_node}, 0.0);
+  if (fresh) {
+    const analyzer::SameNode apart = [](int, int) { return false; };
+    const analyzer::TiedTimes times =
+        analyzer::tied_s(model_, machine_, stage_of(first, machine_.name(first.group)),
+                         stage_of(last, machine_.name(last.group)),
+                         on_one_node ? may_share_node(first, last, machine_) : apart);
+    known->second = times.gradient_s + times.rest_s;
+  }
   return known->second;
 }
 

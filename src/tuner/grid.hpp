@@ -132,7 +132,9 @@ class Grid {
   /// Seconds of messages between stages of these layouts, which share a node where they can
   /// (analyzer/messages.hpp).
   double stream_s(const Layout& from, const Layout& to);
-  analyzer::TiedTimes tied(const Layout& first, const Layout& last);
+  /// What the gradient of a tied head's table takes home after the last stage's last backward.
+  /// @param on_one_node  whether the first and the last stage may share one
+  double tied_gradient_s(const Layout& first, const Layout& last, bool on_one_node);
 
   /// The analyzer's prediction of a plan [s].
   double predicted_s(const plan::Plan& plan) { return analyzer_.analyze(plan).iteration_s; }
@@ -156,7 +158,7 @@ class Grid {
   std::map<analyzer::StageRole, std::unique_ptr<Role>> roles_;
   analyzer::Analyzer analyzer_;
   std::map<std::pair<Layout, Layout>, double> streams_s_;
-  std::map<std::pair<Layout, Layout>, analyzer::TiedTimes> tied_;
+  std::map<std::tuple<Layout, Layout, bool>, double> tied_gradients_s_;
   /// Variables of a seat, by layout, microbatches, run-ahead, stages after, whether there are
   /// others.
   std::map<std::tuple<Layout, int, int, int, bool>, std::vector<double>> values_;

@@ -2,43 +2,33 @@
 
 #include <algorithm>
 
+#include "numbers.hpp"
+
 namespace brume::tuner {
-namespace {
 
-bool no_slower(const analyzer::TiedTimes& a, const analyzer::TiedTimes& b) {
-  return a.table_s <= b.table_s && a.gradient_s <= b.gradient_s;
-}
-
-}  // namespace
-
-MessageTable::MessageTable(Grid& grid, const Frame& frame) : count_(frame.layouts.size()) {
+MessageTable::MessageTable(Grid& grid, const Frame& frame, const hardware::Cluster& cluster)
+    : count_(frame.layouts.size()) {
   if (frame.num_stages == 1) return;
-  const bool tied = grid.model().tied_head;
   for (const Layout& from : frame.layouts)
-    for (const Layout& to : frame.layouts) {
-      streams_s_.push_back(grid.stream_s(from, to));
-      if (tied) tied_.push_back(grid.tied(from, to));
-    }
+    for (const Layout& to : frame.layouts) streams_s_.push_back(grid.stream_s(from, to));
   least_stream_s_ = *std::ranges::min_element(streams_s_);
   const int count = int(count_);
   for (int a = 0; a < count; ++a)
     for (int b = 0; b < count; ++b) {
-      bool streams = true, tables = true;
-      for (int other = 0; other < count && (streams || tables); ++other) {
-        streams = streams && stream_s(other, a) <= stream_s(other, b) &&
-                  stream_s(a, other) <= stream_s(b, other);
-        tables =
-            tables && (!tied || tuner::no_slower(tied_[index(other, a)], tied_[index(other, b)]));
-      }
-      no_slower_.push_back(streams ? 1 : 0);
-      no_slower_as_last_.push_back(tables ? 1 : 0);
+      bool no_slower = true;
+      for (int other = 0; other < count && no_slower; ++other)
+        no_slower =
+            stream_s(other, a) <= stream_s(other, b) && stream_s(a, other) <= stream_s(b, other);
+      no_slower_.push_back(no_slower ? 1 : 0);
     }
-}
-
-analyzer::TiedTimes MessageTable::tied(int first, int last, double hidden_s) const {
-  if (tied_.empty() || last < 0) return {};
-  const analyzer::TiedTimes& times = tied_[index(first, last)];
-  return {std::max(0.0, times.table_s - hidden_s), std::max(0.0, times.gradient_s - hidden_s)};
+  if (!grid.model().tied_head || !grid.model().trains_table()) return;
+  // The stages take all nodes, unless there are several kinds of them.
+  const bool ends_on_one_node = cluster.num_groups() > 1 || cluster.groups[0].nodes == 1;
+  for (const Layout& last : frame.layouts) {
+    double& least_s = tied_gradients_s_.emplace_back(infinity);
+    for (const Layout& first : frame.layouts)
+      least_s = std::min(least_s, grid.tied_gradient_s(first, last, ends_on_one_node));
+  }
 }
 
 }  // namespace brume::tuner

@@ -16,7 +16,7 @@ class MessageTable {
  public:
   /// Messages that take no time.
   MessageTable() = default;
-  MessageTable(Grid& grid, const Frame& frame);
+  MessageTable(Grid& grid, const Frame& frame, const hardware::Cluster& cluster);
 
   // A layout may be -1, not known: then its messages are the fastest ones.
 
@@ -24,9 +24,10 @@ class MessageTable {
   double stream_s(int from, int to) const {
     return from < 0 || to < 0 || streams_s_.empty() ? least_stream_s_ : streams_s_[index(from, to)];
   }
-  /// What a tied head's messages add beside passes of the first stage that take at most
-  /// `hidden_s`: the table to how late the next stage begins, its gradient to the iteration.
-  analyzer::TiedTimes tied(int first, int last, double hidden_s) const;
+  /// What the gradient of a tied head's table takes at least from a last stage home.
+  double tied_gradient_s(int last) const {
+    return tied_gradients_s_.empty() ? 0.0 : tied_gradients_s_[std::size_t(last)];
+  }
   /// The least of stream_s over all pairs.
   double least_stream_s() const { return least_stream_s_; }
 
@@ -36,19 +37,14 @@ class MessageTable {
     return layout == other || layout < 0 || streams_s_.empty() ||
            (other >= 0 && no_slower_[index(layout, other)] != 0);
   }
-  /// The same of the tied head's messages, were they the last stage's.
-  bool no_slower_as_last(int layout, int other) const {
-    return layout == other || layout < 0 || tied_.empty() ||
-           (other >= 0 && no_slower_as_last_[index(layout, other)] != 0);
-  }
 
  private:
   std::size_t index(int from, int to) const { return std::size_t(from) * count_ + std::size_t(to); }
 
   std::size_t count_ = 0;
-  std::vector<double> streams_s_;                    ///< [layout, layout]
-  std::vector<analyzer::TiedTimes> tied_;            ///< [first, last], or none
-  std::vector<char> no_slower_, no_slower_as_last_;  ///< [layout, layout]
+  std::vector<double> streams_s_;         ///< [layout, layout]
+  std::vector<double> tied_gradients_s_;  ///< [last], or none
+  std::vector<char> no_slower_;           ///< [layout, layout]
   double least_stream_s_ = 0.0;
 };
 

@@ -170,11 +170,14 @@ class Formulation {
     const double trips = (frame.microbatches - 1) / (in_flight + 1) + 1;
     add_time_row(stage, frame.microbatches, 0.0);
     add_time_row(stage, frame.microbatches - in_flight, 1.0);
+    if (in_flight + 1 < frame.microbatches)
+      add_time_row(stage, frame.microbatches - in_flight, 2.0, 1.0);
     add_time_row(stage, trips, trips);
   }
 
-  /// iteration >= sum_{j<i} (w_j + 2 m) + own t_i + d_i + later sum_{j>i} (shortest_j + 2 m)
-  void add_time_row(std::size_t stage, double own, double later) {
+  /// iteration >= sum_{j<i} (w_j + 2 m) + own t_i + d_i - less (t_i - shortest_i)
+  ///              + later sum_{j>i} (shortest_j + 2 m)
+  void add_time_row(std::size_t stage, double own, double later, double less = 0.0) {
     const double way_s = 2.0 * pipeline_.messages.least_stream_s();
     const auto after = double(chosen_.size() - 1 - stage);
     Row row{.type = GLP_LO, .bound = (double(stage) + later * after) * way_s / unit_s_};
@@ -182,9 +185,10 @@ class Formulation {
     for (std::size_t j = 0; j < chosen_.size(); ++j)
       for (const Chosen& chosen : chosen_[j]) {
         const Point& point = *chosen.point;
-        const double seconds = j < stage    ? point.whole_s()
-                               : j == stage ? own * point.stable_s + point.delta_s
-                                            : later * point.shortest_s();
+        const double seconds = j < stage ? point.whole_s()
+                               : j == stage
+                                   ? own * point.stable_s + point.delta_s - less * point.less_s
+                                   : later * point.shortest_s();
         if (seconds != 0.0) row.add(chosen.column, -seconds / unit_s_);
       }
     program_.rows.push_back(std::move(row));

@@ -26,27 +26,25 @@ Label in_front(const Pipeline& pipeline, const Label& later, const Point& point,
               .least_s = 0.0,
               .alone_s = std::max(later.alone_s, (frame.microbatches - 1) * t + point.alone_s()),
               .layout = point.layout,
-              .last_layout = after == 0 ? point.layout : later.last_layout,
               .point = &point};
+  const double round_s = way_s + later.trip_s;
+  const double rounds_s = in_flight + 1 < frame.microbatches
+                              ? std::max(round_s, 2.0 * round_s - point.less_s)
+                              : round_s;
   const double own_s =
-      frame.microbatches * t + point.delta_s + std::max(0.0, way_s + later.trip_s - in_flight * t);
-  const double trips_s = (trips - 1) * label.trip_s + point.whole_s() + way_s + later.trip_s;
-  const bool is_first = after > 0 && after + 1 == frame.num_stages;
-  // Neither its first forward nor its last backward is longer.
-  const double longest_s = std::max(t, point.whole_s()) + point.less_s;
-  const analyzer::TiedTimes tied =
-      is_first ? pipeline.messages.tied(label.layout, label.last_layout, longest_s)
-               : analyzer::TiedTimes{};
+      frame.microbatches * t + point.delta_s + std::max(0.0, rounds_s - in_flight * t);
+  const double trips_s = (trips - 1) * label.trip_s + point.whole_s() + round_s;
   label.least_s = std::max(own_s, trips_s);
   if (after > 0) {
     const int later_flight = frame.in_flight(after - 1);
     const int turns = (frame.microbatches - 1 - later_flight) / (in_flight - later_flight + 1) + 1;
     const double turns_s =
         turns * (point.shortest_s() + way_s + later.front_s) + later_flight * point.shortest_s();
-    label.least_s =
-        std::max({label.least_s, turns_s, point.whole_s() + way_s + later.least_s + tied.table_s});
+    label.least_s = std::max({label.least_s, turns_s, point.whole_s() + way_s + later.least_s});
   }
-  label.least_s += tied.gradient_s;
+  if (after == 0 && frame.num_stages > 1)
+    label.alone_s = std::max(label.alone_s, frame.microbatches * t + point.delta_s +
+                                                pipeline.messages.tied_gradient_s(point.layout));
   return label;
 }
 
@@ -88,9 +86,7 @@ class DynamicProgram {
     if (a.trip_s > b.trip_s || a.front_s > b.front_s || a.least_s > b.least_s ||
         a.alone_s > b.alone_s)
       return false;
-    if (!pipeline_.messages.no_slower(a.layout, b.layout) ||
-        !pipeline_.messages.no_slower_as_last(a.last_layout, b.last_layout))
-      return false;
+    if (!pipeline_.messages.no_slower(a.layout, b.layout)) return false;
     for (int g = 0; pipeline_.host_matters && g < num_groups_; ++g)
       if (a.host_bytes[std::size_t(g)] > b.host_bytes[std::size_t(g)]) return false;
     return true;
@@ -116,7 +112,8 @@ bool DynamicProgram::no_better(const Point& point, const Point& other, bool shar
          other.shortest_s() <= point.shortest_s() && other.alone_s() <= point.alone_s() &&
          (!shares_host || other.host_bytes <= point.host_bytes) &&
          pipeline_.messages.no_slower(other.layout, point.layout) &&
-         pipeline_.messages.no_slower_as_last(other.layout, point.layout);
+         pipeline_.messages.tied_gradient_s(other.layout) <=
+             pipeline_.messages.tied_gradient_s(point.layout);
 }
 
 DynamicProgram::Meshes DynamicProgram::meshes(const std::vector<Cell>& cells,
@@ -229,7 +226,6 @@ void DynamicProgram::offer(std::vector<int>& labels, const Label& label) {
   merged_ = true;
   Label merged = labels_[std::size_t(labels.back())];
   if (merged.layout != label.layout) merged.layout = -1;
-  if (merged.last_layout != label.last_layout) merged.last_layout = -1;
   merged.trip_s = std::min(merged.trip_s, label.trip_s);
   merged.front_s = std::min(merged.front_s, label.front_s);
   merged.least_s = std::min(merged.least_s, label.least_s);
@@ -241,12 +237,12 @@ void DynamicProgram::offer(std::vector<int>& labels, const Label& label) {
 }
 
 void DynamicProgram::extend(int after, const States::State& from, States& next) {
+  pipeline_.deadline.check();
   const int placed = after + 1, others = pipeline_.num_layers - from.layers;
   const bool is_first = placed == pipeline_.frame.num_stages;
   const Uses& uses = capacity_->uses();
   for (const Mesh& mesh : meshes_[std::size_t(after)]) {
     if (!uses.takes(from.use, mesh.group, mesh.devices)) continue;
-    pipeline_.deadline.check();
     const int room = capacity_->first(placed, uses.with(from.use, mesh.group, mesh.devices));
     if (room < 0) continue;
     for (auto arc = std::ranges::lower_bound(mesh.arcs, others - room, {}, &Arc::layers);

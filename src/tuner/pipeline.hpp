@@ -7,16 +7,21 @@
 /// stage's microbatches in flight, and R_i = sum_{j>i} (2 m_{j-1} + r_j) the round trip through
 /// the stages after it, an iteration takes at least
 ///
-///   max_i [ sum_{j<i} (w_j + 2 m_j) + max((G - 1) t_i + w_i + max(0, R_i - p_i t_i),
+///   max_i [ sum_{j<i} (w_j + 2 m_j) + max((G - 1) t_i + w_i + max(0, I_i - p_i t_i),
 ///                                         (ceil(G / (p_i + 1)) - 1) (r_i + R_i) + w_i + R_i,
 ///                                         n_i (r_i + 2 m_i + r_{i+1}) + p_{i+1} r_i) ]
 ///
+///   I_i = max(R_i, 2 R_i + r_i - t_i) where p_i + 1 < G, else R_i
+///
 /// because stage i waits for the stages before it to fill, and they for it to drain; meanwhile it
-/// works on G microbatches, and the last one's way through the later stages may be longer than the
-/// backwards that are left to do; after p_i + 1 forwards it waits for a round trip; and forward f
-/// of stage i comes before forward f of stage i + 1, that before its backward f - p_{i+1}, that
-/// before the backward here, and that before forward f + c with c = p_i - p_{i+1} + 1, which makes
-/// n_i = ceil((G - p_{i+1}) / c) turns from forward p_{i+1} on.
+/// works on G microbatches. While the first one goes through the later stages and back, it has p_i
+/// forwards to do, and p_i backwards while the last one does: together p_i t_i for two round trips,
+/// but for a forward's part after its message, which t_i - r_i is no less than. After p_i + 1
+/// forwards it waits for a round trip; and forward f of stage i comes before forward f of stage
+/// i + 1, that before its backward f - p_{i+1}, that before the backward here, and that before
+/// forward f + c with c = p_i - p_{i+1} + 1, which makes n_i = ceil((G - p_{i+1}) / c) turns from
+/// forward p_{i+1} on. Nor is it shorter than what the last stage works and the gradient of a tied
+/// table takes home after that.
 #pragma once
 
 #include <span>
@@ -72,8 +77,8 @@ struct Choices {
 
 /// Dynamic program over (stages after, devices used of each group, layers used), from the last
 /// stage on, with labels that do not beat each other: in round trip, bound, what messages to the
-/// next stage and, of a tied head, to the last one take, and host bytes on each group's current
-/// node. Prices bound what is left to place.
+/// next stage take, and host bytes on each group's current node. Prices bound what is left to
+/// place.
 ///
 /// @param thresholds_s  [stages after] stable times above it are not looked at
 /// @param most_labels   of a state; more are merged into one that is at least as good as both

@@ -16,10 +16,11 @@ struct Label {
   double trip_s = 0.0;   ///< the fastest microbatch through them and back, with its messages
   double front_s = 0.0;  ///< the share of the first of them in that
   double least_s = 0.0;  ///< no iteration of them alone is faster
-  double alone_s = 0.0;  ///< the longest that one of them works, were nothing to hide its updates
-  int layout = -1, last_layout = -1;  ///< of the first and of the last of them
-  PerGroup<double> host_bytes{};      ///< on each group's node that has room for more, if shared
-  int next = -1;                      ///< label of the stages after
+  double alone_s = 0.0;  ///< the longest that one of them works, were nothing to hide its updates,
+                         ///< or the last one until the gradient of a tied table is home
+  int layout = -1;       ///< of the first of them
+  PerGroup<double> host_bytes{};  ///< on each group's node that has room for more, if shared
+  int next = -1;                  ///< label of the stages after
   const Point* point = nullptr;
 
   double bound_s() const { return std::max(least_s, alone_s); }

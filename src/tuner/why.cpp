@@ -34,21 +34,33 @@ constexpr double ablation_gap = 0.02, ablation_part = 0.25;
 std::optional<Placed> fastest_placed(const Question& question, Team& team, const Doubt& doubt,
                                      const Bounds& bounds = {}, Placed fastest = {}) {
   Searcher searcher(question, team, bounds);
+  std::vector<Found> promising;  // predicted to be faster, the fastest last; not placed yet
   const auto worth_knowing_s = [&] {
-    const double known_s = fastest.iteration_s;
+    const double known_s =
+        promising.empty() ? fastest.iteration_s : promising.back().offer.predicted_s;
     return known_s == infinity
                ? infinity
                : known_s - std::max(doubt.gap * known_s, doubt.part * (known_s - doubt.best_s));
   };
-  while (const std::optional<Found> found = searcher.next(worth_knowing_s())) {
-    if (found->offer.predicted_s >= worth_knowing_s()) break;
-    const Coarse coarse = coarsely(found->offer.plan, question.model, question.cluster,
+  // Placing a plan takes as long as several steps of the search, so only the last ones are.
+  while (true) {
+    std::optional<Found> found = searcher.next(worth_knowing_s());
+    if (found && found->offer.predicted_s < worth_knowing_s()) {
+      promising.push_back(*std::move(found));
+      continue;
+    }
+    if (promising.empty()) break;
+    const Found last = std::move(promising.back());
+    promising.pop_back();
+    const Coarse coarse = coarsely(last.offer.plan, question.model, question.cluster,
                                    question.machine, team.threads(), question.deadline);
-    const double iteration_s = coarse.iteration_s.value_or(found->offer.predicted_s);
-    if (coarse.misfit)
-      searcher.strike(*found, *coarse.misfit);
-    else if (iteration_s < fastest.iteration_s)
-      fastest = {found->offer.plan, iteration_s};
+    if (coarse.misfit) {
+      searcher.strike(last, *coarse.misfit);
+      continue;
+    }
+    const double iteration_s = coarse.iteration_s.value_or(last.offer.predicted_s);
+    if (iteration_s < fastest.iteration_s) fastest = {last.offer.plan, iteration_s};
+    promising.clear();
   }
   if (fastest.iteration_s < infinity) return fastest;
   if (!searcher.done(infinity)) throw OutOfTime();

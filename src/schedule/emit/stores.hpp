@@ -87,9 +87,10 @@ class TiedTable : Store {
  public:
   explicit TiedTable(const Store& store);
 
-  /// The last stage's copy arrives: before the first activation on this channel, as stage 0 sends
-  /// it before its first one.
-  void prefetch();
+  // Both travel on the channel of the other direction, where nothing else is on its way then: the
+  // table before all gradients, its gradient after all streams.
+
+  void prefetch();                                      ///< the last stage's copy arrives
   void send(const Slot& slot, const Weights& weights);  ///< after the update of the first stage
 
   /// The head finds the table and its gradient there: its stage's own copy, or the embedding's.
@@ -97,14 +98,19 @@ class TiedTable : Store {
   Part use(const Gradients& gradients) const;
   void clear_grads(const Slot& slot);  ///< of the copy, before the head's first backward
 
-  /// Adds the head's share to the first stage's gradients of block 0, before they are reduced.
+  /// The head's share begins to come to the first stage with its last backward: as much of it as
+  /// the stage's own part of the table.
+  void prefetch_grads(const Slot& slot);
+  /// Adds it to the gradients of block 0, before they are reduced.
   void receive_grads(const Slot& slot, BufferId grads);
   void drain(const Slot& last);  ///< after the last slot the head's share goes home
 
  private:
   Part rows(BufferId buffer, int first, int count) const;
+  BufferId receive_rows(const Slot& slot, const plan::Message& message);
 
   Messages weight_messages_, grad_messages_;  ///< in rows
+  std::vector<BufferId> incoming_;            ///< of the first messages with gradients
 };
 
 /// Gradients on their way from a backward to where they are kept: reduced over ranks, added up over

@@ -17,13 +17,13 @@ Part TiedTable::rows(BufferId buffer, int first, int count) const {
 
 void TiedTable::prefetch() {
   for (const plan::Message& message : weight_messages_.receives)
-    build_.receive({Slot::Kind::update, 0, 0}, Channel::p2p_forward, message.source,
+    build_.receive({Slot::Kind::update, 0, 0}, Channel::p2p_backward, message.source,
                    rows(persistent_.tied_weights, message.destination_first, message.count));
 }
 
 void TiedTable::send(const Slot& slot, const Weights& weights) {
   for (const plan::Message& message : weight_messages_.sends)
-    build_.send(slot, Channel::p2p_forward, message.destination,
+    build_.send(slot, Channel::p2p_backward, message.destination,
                 rows(weights.use(0), message.source_first, message.count));
 }
 
@@ -44,20 +44,38 @@ void TiedTable::clear_grads(const Slot& slot) {
   build_.add(slot, Operation::clear, {writes(Role::grads, persistent_.tied_grads)});
 }
 
+BufferId TiedTable::receive_rows(const Slot& slot, const plan::Message& message) {
+  const std::int64_t bytes =
+      std::int64_t(model::grad_bytes) * message.count * context_.model.hidden_size;
+  const BufferId incoming = build_.add("tied.incoming", Tier::device, Content::staging, bytes, 0);
+  build_.receive(slot, Channel::p2p_forward, message.source, incoming);
+  return incoming;
+}
+
+void TiedTable::prefetch_grads(const Slot& slot) {
+  if (grad_messages_.receives.empty() || slot.kind != Slot::Kind::backward ||
+      !context_.last_microbatch(slot) || !context_.begins_pass(slot) ||
+      context_.range(slot.block).first > 0)
+    return;
+  const std::vector<plan::Message>& all = grad_messages_.receives;
+  const std::int64_t own_rows = persistent_.token_table.count / context_.model.hidden_size;
+  for (std::size_t i = 0; i < plan::num_ahead(all, own_rows); ++i)
+    incoming_.push_back(receive_rows({slot.kind, slot.microbatch, 0}, all[i]));
+}
+
 void TiedTable::receive_grads(const Slot& slot, BufferId grads) {
-  for (const plan::Message& message : grad_messages_.receives) {
-    const Part part = rows(grads, message.destination_first, message.count);
-    const BufferId incoming =
-        build_.add("tied.incoming", Tier::device, Content::staging, part.bytes, 0);
-    build_.receive(slot, Channel::p2p_backward, message.source, incoming);
+  for (std::size_t i = 0; i < grad_messages_.receives.size(); ++i) {
+    const plan::Message& message = grad_messages_.receives[i];
+    const BufferId incoming = i < incoming_.size() ? incoming_[i] : receive_rows(slot, message);
     build_.add(slot, Operation::accumulate,
-               {reads(Role::source, incoming), updates(Role::destination, part)});
+               {reads(Role::source, incoming),
+                updates(Role::destination, rows(grads, message.destination_first, message.count))});
   }
 }
 
 void TiedTable::drain(const Slot& last) {
   for (const plan::Message& message : grad_messages_.sends)
-    build_.send(last, Channel::p2p_backward, message.destination,
+    build_.send(last, Channel::p2p_forward, message.destination,
                 rows(persistent_.tied_grads, message.source_first, message.count));
 }
 
