@@ -23,6 +23,7 @@ TEST(Text, SecondsPickAReadableUnit) {
 TEST(Text, CountsCarryDecimalUnits) {
   EXPECT_EQ(format_count(1'240'000), "1.24 M");
   EXPECT_EQ(format_count(7), "7");
+  EXPECT_EQ(format_count(949.232), "949.2");
   EXPECT_EQ(format_percent(0.000123), "0.012 %");
   EXPECT_EQ(format_percent(0.061), "6.1 %");
   EXPECT_EQ(format_percent(0.0999), "10 %");

@@ -16,7 +16,7 @@ std::string scaled(double value, double step, std::span<const char* const> units
     value /= step;
     ++unit;
   }
-  return unit == 0 ? fmt::format("{:g} {}", value, units[0])
+  return unit == 0 ? fmt::format("{:.4g} {}", value, units[0])
                    : fmt::format("{:.2f} {}", value, units[unit]);
 }
 

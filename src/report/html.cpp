@@ -35,6 +35,7 @@ svg {{ width: 100%; height: auto; }} svg text {{ font-size: 11px; fill: var(--so
 .fault {{ stroke: var(--c5); stroke-dasharray: none; }}
 .line {{ fill: none; stroke-width: 1.5; }} .pale {{ opacity: .45; }}
 .key {{ display: inline-block; width: 1em; height: .7em; margin-right: .3em; }}
+.wide {{ overflow-x: auto; }} .wide svg {{ min-width: 900px; }}
 .bar {{ display: flex; height: 16px; width: 100%; min-width: 320px; }}
 )";
 
