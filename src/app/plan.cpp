@@ -29,9 +29,9 @@
 #include "profiles.hpp"
 #include "report/plan_page.hpp"
 #include "run_settings.hpp"
+#include "schedule/account.hpp"
 #include "schedule/compile.hpp"
 #include "schedule/simulate.hpp"
-#include "schedule/steady.hpp"
 #include "search_watch.hpp"
 #include "tuner/tuner.hpp"
 #include "verbs.hpp"
@@ -111,7 +111,7 @@ struct Other {
     check_given(plan, given.deck, given.model, given.cluster);
     const analyzer::Prediction prediction = predict(plan, given.model, given.machine);
     misfits = app::misfits(plan, stage_needs(plan, prediction, given.cluster));
-    iteration_s = schedule::steady_time(plan, given.model, given.machine);
+    iteration_s = schedule::account(plan, given.model, given.machine).iteration_s;
   }
 
   std::string text(double best_s) const {
