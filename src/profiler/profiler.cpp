@@ -87,19 +87,26 @@ std::int64_t rank_bytes(Bench& bench) {
 }
 
 /// Says on rank 0 what is left out, and how long the rest takes where that is long.
-void announce(Bench& bench, const Chosen& chosen, const hardware::Profile& rates) {
+/// @throws Error(input) where that is longer than `longest_s`
+void announce(Bench& bench, const Chosen& chosen, const hardware::Profile& rates,
+              double longest_s) {
   constexpr double long_s = 20.0, calls = 5.0;
-  double time_s = 0.0;
-  for (const Item& item : chosen.items) time_s += calls * expected_s(item, rates);
+  std::array<double, 1> time_s{};
+  for (const Item& item : chosen.items) time_s[0] += calls * expected_s(item, rates);
+  bench.world().all_reduce(time_s, comm::Reduction::max);
+  const std::string length = fmt::format("measuring {} operators takes about {}",
+                                         chosen.items.size(), format_seconds(time_s[0]));
+  require(time_s[0] <= longest_s, Failure::input,
+          "{}, and may take {}: name the machine to plan for by cluster.machine "
+          "(for example dgx-a100-80), or what was measured there by cluster.profile",
+          length, format_seconds(longest_s));
   if (bench.world().rank() != 0) return;
   if (chosen.left_out > 0)
     log::warn(
         "profile: {} shapes of operators need more memory than this node has for a rank, and "
         "are left out: their times will follow from those of smaller shapes",
         chosen.left_out);
-  if (time_s > long_s)
-    log::info("profile: measuring {} operators takes about {}; a named cluster.profile takes none",
-              chosen.items.size(), format_seconds(time_s));
+  if (time_s[0] > long_s) log::info("profile: {}; a named cluster.profile takes none", length);
 }
 
 /// A product of at most so many tokens that takes about `time_s`, if it is not shorter.
@@ -156,7 +163,7 @@ hardware::Profile measure_once(Bench& bench, const hardware::ProfileKey& key,
     measure_rates(bench, model, profile);
     if (device::on_device())
       profile.host_updates_per_s = measure_host_updates(bench, model).value_or(0.0);
-    if (first) announce(bench, chosen, profile);
+    if (first) announce(bench, chosen, profile, shapes.longest_s);
     profile.operators = measure_operators(bench, model, chosen.items, profile);
   }
   measure_transfers(bench, key, model, shapes, sizes, profile);
