@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <ctime>
 #include <future>
 #include <limits>
@@ -55,14 +56,20 @@ Sizes transfer_sizes(const model::Config& model, const Shapes& shapes) {
 }
 
 /// "4 ranks on node17, 2024-05-01 12:00 UTC", as rank 0 sees it.
+/// Who measures, when, and beside how much other work.
 std::string origin(comm::Communicator& world) {
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
   ::gmtime_r(&now, &utc);
   std::array<char, 32> when{};
   std::strftime(when.data(), when.size(), "%Y-%m-%d %H:%M UTC", &utc);
+  std::array<double, 1> load{};
+  const bool known = ::getloadavg(load.data(), 1) == 1;
   return comm::broadcast(
-      world, fmt::format("{} ranks on {}, {}", world.size(), host_name(), when.data()), 0);
+      world,
+      fmt::format("{} ranks on {}, {}{}", world.size(), host_name(), when.data(),
+                  known ? fmt::format(", after a minute with a load of {:.1f}", load[0]) : ""),
+      0);
 }
 
 /// The widest product of a layer.
@@ -196,6 +203,7 @@ hardware::Profile measure_rounds(Bench& bench, const hardware::ProfileKey& key,
 hardware::Profile measure_here(comm::Communicator& world, const hardware::ProfileKey& key,
                                const hardware::Cluster& cluster, const model::Config& model,
                                const Shapes& shapes) {
+  const std::string measured_by = origin(world);  // before there is work of its own
   const kernels::Runtime runtime(key.threads_per_rank);
   Bench bench(world, key.ranks_per_node, key.threads_per_rank);
   const Sizes sizes = transfer_sizes(model, shapes);
@@ -205,7 +213,7 @@ hardware::Profile measure_here(comm::Communicator& world, const hardware::Profil
   comm::together(world, [&] { chosen = choose_operators(model, shapes, limits); });
   hardware::Profile profile = measure_rounds(bench, key, model, shapes, sizes, chosen);
   profile.key = key;
-  profile.origin = origin(world);
+  profile.origin = measured_by;
   profile.interference = interference(bench, key, model, shapes, sizes, profile.flops_per_s);
   bench.report("interference");
   profile.reserved_bytes = measure_reserved(bench, key.ranks_per_node);  // when all has worked once
