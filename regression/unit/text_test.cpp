@@ -14,6 +14,7 @@ TEST(Text, BytesCarryBinaryUnits) {
 }
 
 TEST(Text, SecondsPickAReadableUnit) {
+  EXPECT_EQ(format_seconds(1e-17), "0 s");
   EXPECT_EQ(format_seconds(2.5e-5), "25.0 us");
   EXPECT_EQ(format_seconds(0.0123), "12.30 ms");
   EXPECT_EQ(format_seconds(180), "3.0 min");
