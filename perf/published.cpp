@@ -1,10 +1,11 @@
-/// @file Predicted beside published times and memory, with the machines that come with Brume:
+/// @file Simulated times and predicted memory beside published ones, with the machines that come
+/// with Brume:
 /// perf_published [--cases] [FILE]; with --plans, the plans that a search finds beside the
 /// published layouts of 256 to 1,024 devices, all simulated.
 ///
 /// Nothing is fitted to a case: its layout becomes a plan, its device and network name a machine.
 /// Where the published system does something else than Brume, its row says what. Passes over
-/// attention's scores, where attention was not fused, are added to the prediction; where it was
+/// attention's scores, where attention was not fused, are added to the simulated time; where it was
 /// FlashAttention 1, it is as fast as that was.
 #include <fmt/format.h>
 
@@ -111,6 +112,8 @@ std::string differs(const json& entry) {
   }
   if (note.find("500 W") != std::string::npos) words.push_back("H100 of 2.4 TB/s at 500 W");
   if (path.find("asyncTP") != std::string::npos) words.push_back("asynchronous tp");
+  if (word(entry, "note").starts_with("VP NA"))
+    words.push_back("virtual stages of a later release");
   return fmt::format("{}", fmt::join(words, ", "));
 }
 
@@ -248,7 +251,7 @@ std::string measure(const json& entry) {
   return "allocated or reserved, not stated";
 }
 
-/// What attention that is not fused reads and writes of its scores takes beside what is predicted
+/// What attention that is not fused reads and writes of its scores takes beside what is simulated
 /// [s]: per layer and microbatch 6 passes over [b, heads / tp, s, s] forward (product, softmax,
 /// dropout, product), as many where recomputed, and 8 backward.
 double scores_s(const Case& c, const hardware::Profile& profile) {
@@ -301,7 +304,7 @@ void print(const Series& all) {
       }
     if (!slopes.empty())
       fmt::print(
-          "{}: predicted / published changes by {:+.1f} % with each doubling of ranks "
+          "{}: simulated / published changes by {:+.1f} % with each doubling of ranks "
           "(median of {} series)\n",
           source, 100.0 * median(slopes), slopes.size());
   }
@@ -366,9 +369,9 @@ void compare_plans(const std::vector<Case>& alike) {
     for (const auto& stage : analyzer::analyze(c.plan, first.model, machine).stages)
       peak = std::max(peak, stage.peak_bytes());
     const double seconds = schedule::steady_time(c.plan, first.model, machine);
-    const bool fits = peak <= cluster.groups[0].memory_bytes;
+    const std::int64_t excess = peak - cluster.groups[0].memory_bytes;
     fmt::print("  {:.3f} {}  {}  {}: {}\n", best_s / seconds,
-               !fits              ? "too large"
+               excess > 0         ? format_bytes(double(excess)) + " too large"
                : best_s > seconds ? "FASTER"
                                   : "",
                format_seconds(seconds), tuner::summary(c.plan), c.id);
@@ -403,11 +406,11 @@ void compare(const json& published, bool each) {
     // What is counted outside of the program holds libraries and the driver too.
     if (c->unit.find("nvidia-smi") != std::string::npos)
       peak += double(machine.profile(0).reserved_bytes);
-    double predicted_s = predicted.iteration_s;
+    double time_s = schedule::steady_time(c->plan, c->model, machine);
     if (c->differs.find(unfused_attention) != std::string::npos)
-      predicted_s += scores_s(*c, machine.profile(0));
+      time_s += scores_s(*c, machine.profile(0));
     if (is_state(*c)) peak = state_bytes(*c);
-    const double ratio = seconds ? predicted_s / *seconds : peak / *bytes;
+    const double ratio = seconds ? time_s / *seconds : peak / *bytes;
     const std::string name = c->machine + (c->network.empty() ? "" : " " + c->network);
     std::string words = seconds ? c->differs : measure(entry);
     if (!seconds && !c->differs.empty()) words += "; " + c->differs;
@@ -415,11 +418,11 @@ void compare(const json& published, bool each) {
     if (seconds) series[c->source][without_replicas(*c)][c->gpus] = ratio;
     if (each)
       fmt::print("{:.3f}  {:44}  {}  {}\n", ratio, c->id,
-                 seconds ? fmt::format("{:.4g} s of {:.4g}", predicted_s, *seconds)
+                 seconds ? fmt::format("{:.4g} s of {:.4g}", time_s, *seconds)
                          : fmt::format("{} of {}", format_bytes(peak), format_bytes(*bytes)),
                  name);
   }
-  print("predicted / published time", times);
+  print("simulated / published time", times);
   print("predicted / published memory", memory);
   print("predicted / published state", states);
   print(series);
