@@ -1,10 +1,11 @@
-/// @file Predicted beside published times and memory, with the machines that come with Brume:
+/// @file Simulated times and predicted memory beside published ones, with the machines that come
+/// with Brume:
 /// perf_published [--cases] [FILE]; with --plans, the plans that a search finds beside the
 /// published layouts of 256 to 1,024 devices, all simulated.
 ///
 /// Nothing is fitted to a case: its layout becomes a plan, its device and network name a machine.
 /// Where the published system does something else than Brume, its row says what. Passes over
-/// attention's scores, where attention was not fused, are added to the prediction; where it was
+/// attention's scores, where attention was not fused, are added to the simulated time; where it was
 /// FlashAttention 1, it is as fast as that was.
 #include <fmt/format.h>
 
@@ -91,8 +92,6 @@ std::string differs(const json& entry) {
   const std::string repository = word(entry["source"], "repository"),
                     path = word(entry["source"], "path"), recompute = word(entry, "recompute"),
                     note = word(entry["hardware"], "note");
-  const json& layout = entry["layout"];
-  if (layout.value("virtual_stages", 1) > 1) words.push_back("interleaved");
   const bool before_fused_attention =
       repository == "VIA-Research/vTrain" || repository == "bigscience-workshop/bigscience" ||
       repository == "calculon-ai/calculon" || path == "images/cases_april2021.png" ||
@@ -113,6 +112,8 @@ std::string differs(const json& entry) {
   }
   if (note.find("500 W") != std::string::npos) words.push_back("H100 of 2.4 TB/s at 500 W");
   if (path.find("asyncTP") != std::string::npos) words.push_back("asynchronous tp");
+  if (word(entry, "note").starts_with("VP NA"))
+    words.push_back("virtual stages of a later release");
   return fmt::format("{}", fmt::join(words, ", "));
 }
 
@@ -129,12 +130,13 @@ int stored_layers(const std::string& recompute, int not_recomputed) {
 
 std::optional<Case> read(const json& entry) {
   const json &m = entry["model"], &l = entry["layout"], &h = entry["hardware"];
+  const std::string repository = word(entry["source"], "repository");
   const std::string family = word(m, "family");
   const bool known = family == "gpt" || family == "llama";
   if (!known || word(entry["brume"], "expressible") == "no" || !entry["global_batch"].is_number())
     return std::nullopt;
   Case c{.id = entry["id"],
-         .source = word(entry["source"], "repository"),
+         .source = repository.empty() ? "a paper" : repository,
          .machine = machine_for(word(h, "gpu")),
          .network = network_for(word(h, "internode")),
          .quantity = entry["quantity"],
@@ -158,10 +160,12 @@ std::optional<Case> read(const json& entry) {
                                                              : model::Precision::bf16},
          .plan = {}};
   if (c.machine.empty()) return std::nullopt;
-  const int stages = l["pp"], dp = l["dp"], tp = l["tp"], devices = dp * tp;
+  const int dp = l["dp"], tp = l["tp"], devices = dp * tp;
   c.plan.global_batch = entry["global_batch"];
   c.plan.microbatches = c.plan.global_batch / (int(l["microbatch"]) * dp);
-  const int per_node = h.value("gpus_per_node", 8);
+  c.plan.chunks = l.value("virtual_stages", 1);
+  if (c.plan.chunks > 1) c.plan.run_ahead = 2;  // as Megatron-LM fills its pipelines
+  const int stages = int(l["pp"]) * c.plan.chunks, per_node = h.value("gpus_per_node", 8);
   for (int s = 0, first = 0; s < stages; ++s) {
     const int layers = c.model.num_layers / stages + (s < c.model.num_layers % stages ? 1 : 0);
     const int recomputed = recomputed_layers(c.recompute, layers);
@@ -220,10 +224,12 @@ double state_bytes(const Case& c) {
   using enum schedule::Content;
   const bool fsdp = c.source == "PKU-DAIR/Hetu-Galvatron";
   const plan::Stage& stage = c.plan.stages[0];
+  model::Config model = c.model;
+  if (c.source == "calculon-ai/calculon") model.vocab_size = model.seq_len = stage.tp;
   double sum = fsdp && stage.tp > 1
                    ? 4.0 * stage.microbatch * double(c.model.seq_len) * c.model.hidden_size
                    : 0.0;
-  for (const schedule::Buffer& buffer : schedule::compile(c.plan, c.model, 0).buffers)
+  for (const schedule::Buffer& buffer : schedule::compile(c.plan, model, 0).buffers)
     if (buffer.persistent && buffer.tier == schedule::Tier::device &&
         (buffer.content == grads || buffer.content == optimizer ||
          (buffer.content == weights && !fsdp)))
@@ -236,7 +242,7 @@ std::string measure(const json& entry) {
   const std::string text = word(entry, "note") + word(entry, "unit");
   const auto says = [&](const char* words) { return text.find(words) != std::string::npos; };
   if (says("not an allocator's reading"))
-    return "the paper's formula; of state: 216 h^2 a layer, no tables and no biases";
+    return "the paper's formula; of state: without tables, as here, and without biases";
   if (says("nvidia-smi"))
     return "nvidia-smi: context, NCCL and what PyTorch's allocator keeps, too";
   if (says("reserved by")) return "reserved: with what PyTorch's allocator adds";
@@ -245,19 +251,21 @@ std::string measure(const json& entry) {
   return "allocated or reserved, not stated";
 }
 
-/// What attention that is not fused reads and writes of its scores takes beside what is predicted
+/// What attention that is not fused reads and writes of its scores takes beside what is simulated
 /// [s]: per layer and microbatch 6 passes over [b, heads / tp, s, s] forward (product, softmax,
 /// dropout, product), as many where recomputed, and 8 backward.
 double scores_s(const Case& c, const hardware::Profile& profile) {
-  double slowest_s = 0.0;
-  for (const plan::Stage& stage : c.plan.stages) {
+  std::vector<double> device_s(std::size_t(c.plan.pipeline_size()), 0.0);
+  for (std::size_t i = 0; i < c.plan.stages.size(); ++i) {
+    const plan::Stage& stage = c.plan.stages[i];
     const double scores = double(stage.microbatch) * c.model.num_heads / stage.tp *
                           double(c.model.seq_len) * double(c.model.seq_len);
     const double passes = 14.0 * stage.layers + 6.0 * stage.ckpt_layers;
     constexpr double reached = 0.8;  // of the memory's bandwidth, as other passes
-    slowest_s = std::max(slowest_s, passes * 2.0 * scores / (reached * profile.bytes_per_s));
+    device_s[i % device_s.size()] += passes * 2.0 * scores / (reached * profile.bytes_per_s);
   }
-  return slowest_s * (c.plan.microbatches + c.plan.num_stages() - 1);
+  const double filling = double(c.plan.pipeline_size() - 1) / c.plan.chunks;
+  return std::ranges::max(device_s) * (c.plan.microbatches + filling);
 }
 
 /// The machine of a case, with attention as fast as it was there.
@@ -296,7 +304,7 @@ void print(const Series& all) {
       }
     if (!slopes.empty())
       fmt::print(
-          "{}: predicted / published changes by {:+.1f} % with each doubling of ranks "
+          "{}: simulated / published changes by {:+.1f} % with each doubling of ranks "
           "(median of {} series)\n",
           source, 100.0 * median(slopes), slopes.size());
   }
@@ -324,7 +332,14 @@ json load(const std::string& path) {
   return json::parse(file);
 }
 
-/// What a search finds, beside the published layouts of the same model, machine and batch.
+/// Of models that differ in heads, vocabulary and number format alone the first stands for all.
+std::string job(const Case& c) {
+  return fmt::format("{} {} {} {} {} {} {} {} {}", model::name(c.model.family), c.model.num_layers,
+                     c.model.hidden_size, c.model.ffn_size, c.model.seq_len, c.machine, c.network,
+                     c.gpus, c.plan.global_batch);
+}
+
+/// What a search finds, beside the published layouts for the first of the same jobs.
 void compare_plans(const std::vector<Case>& alike) {
   const Case& first = alike[0];
   const hardware::Machine machine(profile_of(first));
@@ -351,12 +366,12 @@ void compare_plans(const std::vector<Case>& alike) {
   for (const Case& c : alike) {
     if (!seen.insert(plan::text(c.plan)).second) continue;
     std::int64_t peak = 0;
-    for (const auto& stage : analyzer::analyze(c.plan, c.model, machine).stages)
+    for (const auto& stage : analyzer::analyze(c.plan, first.model, machine).stages)
       peak = std::max(peak, stage.peak_bytes());
-    const double seconds = schedule::steady_time(c.plan, c.model, machine);
-    const bool fits = peak <= cluster.groups[0].memory_bytes;
+    const double seconds = schedule::steady_time(c.plan, first.model, machine);
+    const std::int64_t excess = peak - cluster.groups[0].memory_bytes;
     fmt::print("  {:.3f} {}  {}  {}: {}\n", best_s / seconds,
-               !fits              ? "too large"
+               excess > 0         ? format_bytes(double(excess)) + " too large"
                : best_s > seconds ? "FASTER"
                                   : "",
                format_seconds(seconds), tuner::summary(c.plan), c.id);
@@ -367,9 +382,7 @@ void compare_plans(const json& published) {
   std::map<std::string, std::vector<Case>> jobs;
   for (const json& entry : published.at("cases"))
     if (const std::optional<Case> c = read(entry); c && c->gpus >= 256 && c->gpus <= 1024)
-      jobs[fmt::format("{} {} {} {} {}", model::text(c->model), c->machine, c->network, c->gpus,
-                       c->plan.global_batch)]
-          .push_back(*c);
+      jobs[job(*c)].push_back(*c);
   for (const auto& [_, alike] : jobs) compare_plans(alike);
 }
 
@@ -393,11 +406,11 @@ void compare(const json& published, bool each) {
     // What is counted outside of the program holds libraries and the driver too.
     if (c->unit.find("nvidia-smi") != std::string::npos)
       peak += double(machine.profile(0).reserved_bytes);
-    double predicted_s = predicted.iteration_s;
+    double time_s = schedule::steady_time(c->plan, c->model, machine);
     if (c->differs.find(unfused_attention) != std::string::npos)
-      predicted_s += scores_s(*c, machine.profile(0));
+      time_s += scores_s(*c, machine.profile(0));
     if (is_state(*c)) peak = state_bytes(*c);
-    const double ratio = seconds ? predicted_s / *seconds : peak / *bytes;
+    const double ratio = seconds ? time_s / *seconds : peak / *bytes;
     const std::string name = c->machine + (c->network.empty() ? "" : " " + c->network);
     std::string words = seconds ? c->differs : measure(entry);
     if (!seconds && !c->differs.empty()) words += "; " + c->differs;
@@ -405,19 +418,23 @@ void compare(const json& published, bool each) {
     if (seconds) series[c->source][without_replicas(*c)][c->gpus] = ratio;
     if (each)
       fmt::print("{:.3f}  {:44}  {}  {}\n", ratio, c->id,
-                 seconds ? fmt::format("{:.4g} s of {:.4g}", predicted_s, *seconds)
+                 seconds ? fmt::format("{:.4g} s of {:.4g}", time_s, *seconds)
                          : fmt::format("{} of {}", format_bytes(peak), format_bytes(*bytes)),
                  name);
   }
-  print("predicted / published time", times);
+  print("simulated / published time", times);
   print("predicted / published memory", memory);
   print("predicted / published state", states);
   print(series);
+  Ratios counted;
   std::map<std::string, std::vector<double>> alike;
   for (const auto& [key, ratios] : times)
     if (is_counted(key[2]))
-      for (const double ratio : ratios)
+      for (const double ratio : ratios) {
+        counted[{key[0], "all", ""}].push_back(ratio);
         alike[key[1].substr(0, key[1].find(' '))].push_back(std::pow(std::log(ratio), 2));
+      }
+  print("of these, where Brume does the same or counts what differs", counted);
   for (const auto& [machine, squares] : alike)
     fmt::print(
         "{}: {} times of sources that do as Brume does, or whose attention is counted, off by "

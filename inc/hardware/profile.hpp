@@ -142,6 +142,7 @@ struct GroupInterference {
 struct Profile {
   ProfileKey key;
   std::string origin;  ///< who measured what, when
+  std::string file;    ///< that it is of, as it was asked for; empty: none
   ProfileOrigins origins;
   double flops_per_s = 0.0;       ///< measured large matrix product, per rank
   double fp32_flops_per_s = 0.0;  ///< the same in fp32; 0: flops_per_s
@@ -171,6 +172,8 @@ struct Profile {
   /// The table for collectives of this group: its own; else that of the group whose number of ranks
   /// is nearest, by ratio, of those measured across nodes or within one; else the one for all.
   Interference interference_model(int nodes, int ranks_per_node) const;
+
+  const std::string& title() const { return file.empty() ? origin : file; }  ///< for messages
 };
 
 /// The first round's rows, each figure the median of what the rounds that have it say.

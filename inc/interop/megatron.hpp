@@ -27,8 +27,10 @@ struct MegatronArgument {
 std::vector<MegatronArgument> megatron_arguments(const deck::Deck& deck, const model::Config& model,
                                                  const plan::Plan& plan);
 
-/// As text for a shell, one argument a line, each line but the last continued.
-std::string megatron_text(const std::vector<MegatronArgument>& arguments);
+/// A script for each of the plan's nodes that starts pretrain_gpt.py with these arguments, and with
+/// those that the script is given behind them.
+std::string megatron_script(const deck::Deck& deck, const model::Config& model,
+                            const plan::Plan& plan);
 
 /// A training by Megatron-LM as this program would do it.
 struct MegatronJob {

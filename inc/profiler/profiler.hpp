@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/numbers.hpp"
 #include "comm/communicator.hpp"
 #include "hardware/cluster.hpp"
 #include "hardware/profile.hpp"
@@ -26,6 +27,7 @@ struct Shapes {
   std::vector<Split> splits;
   std::vector<int> groups;                            ///< ranks of collectives, from 2 to all
   std::optional<std::string> scratch = std::nullopt;  ///< directory on the disk; none: no disk
+  double longest_s = infinity;  ///< a measurement that takes longer is refused
 };
 
 /// What a profile of this machine, model and rank count is valid for. Collective over `world`.
@@ -36,6 +38,7 @@ hardware::ProfileKey key(comm::Communicator& world, int ranks_per_node, int thre
 /// find operands in memory rather than in a cache. What works alone is measured in three rounds, or
 /// in those that begin within ten seconds; each figure is their median.
 /// A measurement that fails costs its own entry only, and is named in the log.
+/// @throws Error(input) where it would take longer than it may
 hardware::Profile measure(comm::Communicator& world, const hardware::ProfileKey& key,
                           const hardware::Cluster& cluster, const model::Config& model,
                           const Shapes& shapes);

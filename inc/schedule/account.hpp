@@ -63,7 +63,8 @@ struct Account {
   double waiting_share(const plan::Plan& plan) const;
 };
 
-/// The iteration that `steady_time` says, taken apart.
+/// A simulated iteration, taken apart: of `simulated_ranks`, or where there are none that of which
+/// `steady_time` says how long it takes.
 /// @throws OutOfTime when the deadline passes
 Account account(const plan::Plan& plan, const model::Config& model,
                 const hardware::Machine& machine, const Deadline& deadline = {});

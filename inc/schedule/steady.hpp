@@ -1,5 +1,7 @@
-/// @file The simulated time of an iteration from its first microbatches and one rank of each stage.
+/// @file How much of an iteration is simulated, and its time from its first microbatches.
 #pragma once
+
+#include <vector>
 
 #include "base/deadline.hpp"
 #include "hardware/machine.hpp"
@@ -8,6 +10,10 @@
 #include "schedule/pack.hpp"
 
 namespace brume::schedule {
+
+/// Ranks of which a whole iteration can be simulated in seconds: all, of larger plans the first one
+/// of each stage, of the largest none.
+std::vector<int> simulated_ranks(const plan::Plan& plan);
 
 /// Microbatches after which all stages of a plan are busy, and later ones reuse the bytes of
 /// earlier ones.

@@ -54,6 +54,10 @@ brume_fault(wrong_type RANKS 2 RUN run ${tiny} --set training.steps="ten" EXIT 2
 brume_fault(loss_scale RUN check ${tiny} --set training.loss_scale=3 EXIT 2 SAYS "must be 0 or a power of two, found 3")
 brume_fault(no_such_parameter RUN check ${CMAKE_CURRENT_SOURCE_DIR}/fault/no_such_parameter.toml EXIT 2
   SAYS "fits no parameter of the model, whose names go from embedding.token to head.norm.bias")
+# An 8B model on a laptop, whose own speed would take hours to measure.
+brume_fault(long_measurement RUN plan ${tiny} --set model.num_layers=32 --set model.hidden_size=4096 --set model.seq_len=4096
+  --set model.vocab_size=32000 --set cluster.memory_gib=100 --set cluster.host_memory_gib=400
+  EXIT 2 SAYS "name the machine to plan for by cluster.machine")
 brume_fault(unknown_verb RUN chek EXIT 2 SAYS "verb 'chek' is not known; did you mean 'check'?")
 brume_fault(unknown_option RUN check --sett a=1 deck.toml EXIT 2 SAYS "did you mean '--set'?")
 brume_fault(no_verb RUN --verbose EXIT 2 SAYS "Plan (or take --plan), train, resume")

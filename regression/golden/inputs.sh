@@ -1,6 +1,6 @@
 #!/bin/sh
-# The decks that come with the program are valid and can be planned, but for the quick start, which other tests train. Of
-# each a part of the space is searched, to be quick.
+# The decks that come with the program are valid and can be planned, but for the quick start, which other tests train, and
+# `analyze` says of a plan what `plan` says. Of each a part of the space is searched, to be quick.
 set -eu
 inputs=$BRUME_REGRESSION_DIR/../inputs
 for deck in "$inputs"/*.toml; do
@@ -12,5 +12,7 @@ for deck in "$inputs"/*.toml; do
   [ "$(basename "$deck")" != quickstart.toml ] || continue
   "$BRUME" plan "$deck" --top 1 -o "$work/plan.toml" --set search.time_limit_s=20 --set search.store=false --set search.unequal_stages=false \
     --set search.run_ahead=[1] > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
-  grep -q '^speed ' "$work/log" && "$BRUME" analyze "$deck" --plan "$work/plan.toml" > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+  grep '^speed \|^length ' "$work/log" > "$work/planned" && "$BRUME" analyze "$deck" --plan "$work/plan.toml" > "$work/analyzed" 2>&1 ||
+    { cat "$work/log" "$work/analyzed"; exit 1; }
+  grep '^speed \|^length ' "$work/analyzed" | diff "$work/planned" -
 done

@@ -13,6 +13,14 @@ done
 "$BRUME" plan "$deck" "$@" -o plan.toml 2> /dev/null
 "$BRUME" export plan "$deck" --plan plan.toml --to megatron -o arguments.sh 2> said
 ! grep -q stored_layers said || { cat said; exit 1; }
+# The script starts its training with what it is given, but not before it knows which node it is on.
+mkdir bin
+printf '#!/bin/sh\necho "connections ${CUDA_DEVICE_MAX_CONNECTIONS-}, arguments $*"\n' > bin/torchrun
+chmod +x bin/torchrun
+! PATH=$PWD/bin:$PATH MASTER_ADDR=here sh arguments.sh > said 2>&1 || exit 1
+grep -q 'NODE_RANK: which of the nodes' said || { cat said; exit 1; }
+PATH=$PWD/bin:$PATH MASTER_ADDR=here NODE_RANK=1 sh arguments.sh --data-path 'my text' > said
+grep -q '^connections [1]*, arguments --nnodes 2 .* --node-rank 1 --master-addr here .* --data-path my text$' said || { cat said; exit 1; }
 code=0
 "$BRUME" export plan "$deck" --plan plan.toml --to torchtitan 2> said || code=$?
 [ $code = 2 ] && grep -q "brume plan $deck --set search.for=torchtitan\` searches" said || { cat said; exit 1; }

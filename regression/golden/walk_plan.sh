@@ -1,5 +1,5 @@
 #!/bin/sh
-# The walk in README, line by line: plans for machines that are not here, as text, page and arguments of Megatron-LM.
+# The walk in README, line by line: plans for machines that are not here, as text, page and script for Megatron-LM.
 set -eu
 . "$BRUME_REGRESSION_DIR/walk.sh"
 walk 'A plan for machines that you do not have' 3

@@ -7,6 +7,7 @@
 
 #include "planning_samples.hpp"
 #include "schedule/compile.hpp"
+#include "schedule/simulate.hpp"
 #include "schedule/steady.hpp"
 
 namespace brume::schedule {
@@ -45,15 +46,20 @@ TEST(Account, ActivitiesAddUpToTheIteration) {
   std::mt19937 random(5);
   for (int i = 0; i < 40; ++i) {
     plan::Plan plan = samples::random_plan(random, model.num_layers);
-    if (i % 4 == 0) plan = of_microbatches(plan, 60);  // more than are simulated
+    const bool large = i % 4 == 0;
+    if (large) plan = of_microbatches(plan, 9'000);  // more than are simulated
     SCOPED_TRACE(plan::text(plan));
     const Account found = account(plan, model, machine);
-    EXPECT_DOUBLE_EQ(found.iteration_s, steady_time(plan, model, machine));
+    EXPECT_DOUBLE_EQ(found.iteration_s,
+                     large ? steady_time(plan, model, machine)
+                           : simulate(compile_all(plan, model), plan, model, machine).iteration_s);
     ASSERT_EQ(found.stages.size(), plan.stages.size());
     for (const StageAccount& stage : found.stages) {
       const double sum = std::accumulate(stage.seconds.begin(), stage.seconds.end(), 0.0);
       EXPECT_NEAR(sum, found.iteration_s, 1e-9 * found.iteration_s);
-      for (const double part : stage.seconds) EXPECT_GE(part, -1e-9 * found.iteration_s);
+      // What is almost nothing may be extrapolated to less.
+      const double least_s = (large ? -1e-4 : -1e-9) * found.iteration_s;
+      for (const double part : stage.seconds) EXPECT_GE(part, least_s);
     }
     const double share = found.waiting_share(plan);
     EXPECT_GE(share, 0.0);

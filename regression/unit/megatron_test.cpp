@@ -50,6 +50,9 @@ struct Megatron : testing::Test {
     }
     return "";
   }
+  bool script_has(const std::string& text) const {
+    return megatron_script(deck, model, plan).find(text) != std::string::npos;
+  }
   /// Two stages of 5 and 3 layers.
   void cut() {
     plan.stages.push_back(plan.stages[0]);
@@ -97,11 +100,32 @@ TEST_F(Megatron, StagesMayDifferInLayers) {
   cut();
   EXPECT_EQ(value("--pipeline-model-parallel-size"), "2");
   EXPECT_EQ(value("--pipeline-model-parallel-layout"), "Et*5|t*3L");
-  const std::string shell = megatron_text(megatron_arguments(deck, model, plan));
-  EXPECT_NE(shell.find("--pipeline-model-parallel-layout 'Et*5|t*3L' \\\n"), std::string::npos);
-  EXPECT_TRUE(shell.ends_with("\n") && !shell.ends_with("\\\n"));
+  EXPECT_TRUE(script_has("--pipeline-model-parallel-layout 'Et*5|t*3L' \\\n"));
+  EXPECT_TRUE(script_has("\n  \"$@\"\n"));
   plan.stages[0].layers = plan.stages[1].layers = 4;
   EXPECT_EQ(value("--pipeline-model-parallel-layout"), "-");
+}
+
+// Its parser's assertions: tensor parallelism wants 1, FSDP anything else.
+TEST_F(Megatron, ItsScriptSetsHowManyQueuesADeviceHas) {
+  const char* const one = "\nexport CUDA_DEVICE_MAX_CONNECTIONS=1\n";
+  EXPECT_TRUE(script_has(one));
+  plan.stages[0].zero_level = 3;
+  EXPECT_FALSE(script_has(one));
+  EXPECT_TRUE(script_has("\nunset CUDA_DEVICE_MAX_CONNECTIONS\n"));
+  plan.stages[0].zero_level = 1;
+  plan.stages[0].dp = 8;
+  plan.stages[0].tp = 1;
+  EXPECT_FALSE(script_has("CUDA_DEVICE_MAX_CONNECTIONS"));
+}
+
+TEST_F(Megatron, ItsScriptAsksWhichNodeItIsOn) {
+  EXPECT_TRUE(script_has("torchrun --nnodes 1 --nproc-per-node 8 \\\n  pretrain_gpt.py"));
+  EXPECT_FALSE(script_has("NODE_RANK"));
+  plan.stages[0].nodes = 2;
+  plan.stages[0].dp = 8;
+  EXPECT_TRUE(script_has("torchrun --nnodes 2 --nproc-per-node 8 \\\n"));
+  EXPECT_TRUE(script_has("--node-rank \"${NODE_RANK:?"));
 }
 
 TEST_F(Megatron, StagesOnTheSameDevicesAreVirtual) {
@@ -192,7 +216,7 @@ const char* const few =
 TEST_F(MegatronArguments, WhatIsExportedComesBack) {
   const auto comes_back = [&] {
     for (plan::Stage& stage : plan.stages) stage.stored_layers = stage.layers - stage.ckpt_layers;
-    const MegatronJob job = read(megatron_text(megatron_arguments(deck, model, plan)));
+    const MegatronJob job = read(megatron_script(deck, model, plan));
     EXPECT_EQ(plan::text(job.plan), plan::text(plan));
     EXPECT_EQ(model::text(model::config(job.deck.model, job.deck.training.precision)),
               model::text(model));
@@ -210,6 +234,9 @@ TEST_F(MegatronArguments, WhatIsExportedComesBack) {
     plan.stages[0].zero_level = level;
     comes_back();
   }
+  plan.stages[0].replicas = 2;
+  comes_back();
+  plan.stages[0].replicas = 1;
   plan.stages[0].zero_level = 1;
   plan.stages[0].optim_offload_ratio = 0.5;
   deck.training.optimizer.warmup_steps = 7;
@@ -224,6 +251,13 @@ TEST_F(MegatronArguments, WhatIsExportedComesBack) {
   comes_back();
   for (plan::Stage& stage : plan.stages) stage.ckpt_layers = 2;
   model.qk_norm = deck.model.qk_norm = true;
+  comes_back();
+  plan.stages.insert(plan.stages.end(), plan.stages.begin(), plan.stages.end());
+  for (int i = 0; plan::Stage & stage : plan.stages) {
+    stage.first_layer = 2 * i++;
+    stage.layers = stage.ckpt_layers = 2;
+  }
+  plan.chunks = plan.run_ahead = 2;
   comes_back();
 }
 
@@ -273,7 +307,8 @@ TEST_F(MegatronArguments, LayoutsOfStagesAreWrittenOut) {
   };
   EXPECT_EQ(layers("Et*3|tL"), (std::vector{3, 1}));
   EXPECT_EQ(layers("E,t|(t)*3,L"), (std::vector{1, 3}));
-  EXPECT_EQ(layers("E(t|)*3tL"), (std::vector{2, 2}));  // two chunks a stage
+  EXPECT_EQ(layers("E(t|)*3tL"), (std::vector{1, 1, 1, 1}));  // two chunks a stage
+  EXPECT_EQ(layers("E|tt|t|tL"), (std::vector{1, 3}));        // one, because a part has no layers
   const auto refused = [&](const std::string& layout) {
     return refusal_of(few + ("--pipeline-model-parallel-size 2 "
                              "--pipeline-model-parallel-layout '" +
@@ -287,6 +322,25 @@ TEST_F(MegatronArguments, LayoutsOfStagesAreWrittenOut) {
   EXPECT_NE(refused("Et*99999999999|tL").find("*"), std::string::npos);
   EXPECT_NE(refused("E(((t*9999)*9999)*9999)|tL").find("longer"), std::string::npos);
   EXPECT_NE(refused("Ex|tL").find("'x'"), std::string::npos);
+}
+
+TEST_F(MegatronArguments, VirtualStagesAreChunks) {
+  const auto chunks = [&](const std::string& arguments) {
+    const plan::Plan plan =
+        read(few + ("--num-layers 4 --pipeline-model-parallel-size 2 " + arguments)).plan;
+    return std::tuple(plan.chunks, plan.run_ahead, plan.num_stages(), plan.stages.back().layers);
+  };
+  EXPECT_EQ(chunks(""), std::tuple(1, 1, 2, 2));
+  EXPECT_EQ(chunks("--num-virtual-stages-per-pipeline-rank 2"), std::tuple(2, 2, 4, 1));
+  EXPECT_EQ(chunks("--num-layers-per-virtual-pipeline-stage 1"), std::tuple(2, 2, 4, 1));
+  EXPECT_NE(refusal_of(few + std::string("--pipeline-model-parallel-size 2 "
+                                         "--num-virtual-stages-per-pipeline-rank 3"))
+                .find("3 chunks"),
+            std::string::npos);
+  EXPECT_NE(refusal_of(few + std::string("--pipeline-model-parallel-size 2 "
+                                         "--num-layers-per-virtual-pipeline-stage 3"))
+                .find("--num-layers-per-virtual-pipeline-stage 3"),
+            std::string::npos);
 }
 
 TEST_F(MegatronArguments, ThatChangeTheModelOtherwiseAreRefusedByName) {

@@ -197,6 +197,14 @@ TEST(LinkTime, WithoutAnyLinkAGroupIsAnError) {
     EXPECT_NE(said.find("profile 'a test' has no measured links"), std::string::npos) << said;
     EXPECT_NE(said.find("brume profile DECK -o FILE"), std::string::npos) << said;
   }
+  profile.file = "mine.toml";
+  EXPECT_EQ(load_profile("l4").file, "l4");
+  try {
+    copy_time(profile, CopyKind::copy_out, 1000);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "profile 'mine.toml' has no measured 'copy_out'");
+  }
   EXPECT_THROW(copy_time(sample(), CopyKind::copy_out, 1000), Error);
 }
 

@@ -171,6 +171,21 @@ TEST_F(ReportTest, HintsSayWhatThePlannerFound) {
             "microbatches twice as large would give 90 %, by the times measured");
 }
 
+TEST_F(ReportTest, HintsDoubtAProfileThatPredictsOtherTimes) {
+  const report::Run run = read_run(write_run("run", 20));
+  Summary s = summary(run);
+  const auto doubts = [&](double ratio, const std::string& machine) {
+    s.measured_s = ratio * s.predicted_s;
+    return std::ranges::any_of(hints(run, s), [&](const std::string& hint) {
+      return hint.find("the profile may be of another or a " + machine) != hint.npos;
+    });
+  };
+  EXPECT_TRUE(doubts(3.0, "quieter machine"));
+  EXPECT_TRUE(doubts(0.3, "busier machine"));
+  EXPECT_FALSE(doubts(0.9, ""));
+  EXPECT_FALSE(doubts(1.2, ""));
+}
+
 TEST_F(ReportTest, MarksResumesAndFaultsOnTheCurves) {
   const fs::path directory = write_run("run", 1000);
   {

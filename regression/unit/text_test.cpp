@@ -14,6 +14,7 @@ TEST(Text, BytesCarryBinaryUnits) {
 }
 
 TEST(Text, SecondsPickAReadableUnit) {
+  EXPECT_EQ(format_seconds(1e-17), "0 s");
   EXPECT_EQ(format_seconds(2.5e-5), "25.0 us");
   EXPECT_EQ(format_seconds(0.0123), "12.30 ms");
   EXPECT_EQ(format_seconds(180), "3.0 min");
@@ -23,6 +24,7 @@ TEST(Text, SecondsPickAReadableUnit) {
 TEST(Text, CountsCarryDecimalUnits) {
   EXPECT_EQ(format_count(1'240'000), "1.24 M");
   EXPECT_EQ(format_count(7), "7");
+  EXPECT_EQ(format_count(949.232), "949.2");
   EXPECT_EQ(format_percent(0.000123), "0.012 %");
   EXPECT_EQ(format_percent(0.061), "6.1 %");
   EXPECT_EQ(format_percent(0.0999), "10 %");

@@ -627,6 +627,10 @@ TEST(Tuner, KnowsAPlanBeforeAllFramesAreBounded) {
   ASSERT_TRUE(first);
   EXPECT_EQ(first->offer.plan.num_stages(), 2);
   EXPECT_EQ(searcher.bound_s(), 0.0);  // frames of more stages have not begun
+  // Nor have they where the first plan is refused.
+  searcher.strike(*first, 0);
+  ASSERT_TRUE(searcher.next(infinity));
+  EXPECT_EQ(searcher.bound_s(), 0.0);
 }
 
 TEST(Tuner, RanksPlansBySimulationAndRepeatsNone) {

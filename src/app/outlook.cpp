@@ -119,15 +119,16 @@ double peak_flops_per_s(const plan::Plan& plan, const model::Config& model,
 }
 
 Outlook outlook(const deck::Deck& deck, const model::Config& model,
-                const hardware::Machine& machine, const plan::Plan& plan, double iteration_s) {
-  Outlook outlook{.iteration_s = iteration_s,
-                  .tokens_per_s = double(plan.global_batch) * model.seq_len / iteration_s,
+                const hardware::Machine& machine, const plan::Plan& plan) {
+  const schedule::Account account = schedule::account(plan, model, machine);
+  const double sequences_per_s = plan.global_batch / account.iteration_s;
+  Outlook outlook{.tokens_per_s = sequences_per_s * model.seq_len,
                   .devices = plan.devices(),
-                  .flops_per_s = plan.global_batch * model::flops_per_sequence(model) / iteration_s,
+                  .flops_per_s = sequences_per_s * model::flops_per_sequence(model),
                   .peak_flops_per_s = peak_flops_per_s(plan, model, machine),
                   .steps = steps_of(deck, model),
                   .frozen = model::frozen_text(model),
-                  .account = schedule::account(plan, model, machine)};
+                  .account = account};
   for (const plan::Stage& stage : plan.stages) {
     const hardware::Profile& profile = machine.profile(stage.group);
     outlook.error = std::max(outlook.error, profile.error);
@@ -149,10 +150,11 @@ std::string text(const Outlook& outlook, const plan::Plan& plan) {
       percent(outlook.account.waiting_share(plan)));
   const std::string error =
       outlook.error > 0.0
-          ? fmt::format(" +- {}", format_seconds(outlook.error * outlook.iteration_s))
+          ? fmt::format(" +- {}", format_seconds(outlook.error * outlook.account.iteration_s))
           : "";
   if (outlook.steps > 0.0 || !error.empty())
-    lines += fmt::format("length  {}{} an iteration", format_seconds(outlook.iteration_s), error);
+    lines += fmt::format("length  {}{} an iteration", format_seconds(outlook.account.iteration_s),
+                         error);
   if (outlook.steps > 0.0)
     lines += fmt::format("; {:.0f} steps take {}, {:.3g} device hours", outlook.steps,
                          outlook.hours() < 1.0 ? format_seconds(3600.0 * outlook.hours())

@@ -19,8 +19,7 @@ namespace brume::app {
 
 /// Of one plan on one machine.
 struct Outlook {
-  double iteration_s = 0.0;
-  double error = 0.0;  ///< of it, relative, as the profiles say; 0: they say none
+  double error = 0.0;  ///< of the iteration's time, relative, as the profiles say; 0: they say none
   double tokens_per_s = 0.0;
   int devices = 1;
   double flops_per_s = 0.0;           ///< model FLOPs, of all devices
@@ -31,7 +30,7 @@ struct Outlook {
   schedule::Account account;
 
   double mfu() const { return peak_flops_per_s > 0.0 ? flops_per_s / peak_flops_per_s : 0.0; }
-  double hours() const { return steps * iteration_s / 3600.0; }
+  double hours() const { return steps * account.iteration_s / 3600.0; }
 };
 
 /// What a plan's devices reach together in large matrix products, as their profiles say; 0: they
@@ -39,9 +38,9 @@ struct Outlook {
 double peak_flops_per_s(const plan::Plan& plan, const model::Config& model,
                         const hardware::Machine& machine);
 
-/// @param iteration_s  as simulated or predicted
+/// As simulated.
 Outlook outlook(const deck::Deck& deck, const model::Config& model,
-                const hardware::Machine& machine, const plan::Plan& plan, double iteration_s);
+                const hardware::Machine& machine, const plan::Plan& plan);
 
 /// Lines on speed, length and the share of time in which devices wait.
 std::string text(const Outlook& outlook, const plan::Plan& plan);

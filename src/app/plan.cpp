@@ -29,6 +29,7 @@
 #include "profiles.hpp"
 #include "report/plan_page.hpp"
 #include "run_settings.hpp"
+#include "schedule/account.hpp"
 #include "schedule/compile.hpp"
 #include "schedule/simulate.hpp"
 #include "search_watch.hpp"
@@ -110,8 +111,7 @@ struct Other {
     check_given(plan, given.deck, given.model, given.cluster);
     const analyzer::Prediction prediction = predict(plan, given.model, given.machine);
     misfits = app::misfits(plan, stage_needs(plan, prediction, given.cluster));
-    iteration_s = outlook(given.deck, given.model, given.machine, plan, prediction.iteration_s)
-                      .account.iteration_s;
+    iteration_s = schedule::account(plan, given.model, given.machine).iteration_s;
   }
 
   std::string text(double best_s) const {
@@ -235,7 +235,7 @@ int plan(const PlanOptions& options) {
     return search(given.deck, keys, given.model, given.cluster, given.machine, watch.options());
   }();
   const tuner::Candidate& best = result.best.front();
-  const Outlook look = outlook(given.deck, given.model, given.machine, best.plan, best.seconds());
+  const Outlook look = outlook(given.deck, given.model, given.machine, best.plan);
   const auto said = [&](std::size_t columns) {
     return text(result, look, given.deck, given.machine, given.cluster, columns);
   };
@@ -288,8 +288,7 @@ int analyze(const PlanOptions& options) {
   const analyzer::Prediction prediction = predict(plan, given.model, given.machine);
   const std::vector<StageNeed> needs = stage_needs(plan, prediction, given.cluster);
   const bool fits = misfits(plan, needs).empty();
-  const Outlook look =
-      outlook(given.deck, given.model, given.machine, plan, prediction.iteration_s);
+  const Outlook look = outlook(given.deck, given.model, given.machine, plan);
   if (options.json) {
     json object = described(plan, prediction);
     for (std::size_t i = 0; i < needs.size(); ++i)

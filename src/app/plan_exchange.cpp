@@ -2,8 +2,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
-
 #include "base/error.hpp"
 #include "base/files.hpp"
 #include "base/log.hpp"
@@ -41,9 +39,8 @@ namespace {
 std::string settings_for(const deck::Deck& deck, const model::Config& model, const plan::Plan& plan,
                          const ExportPlanOptions& options) {
   const auto settings = [&](const plan::Plan& any) {
-    return options.trainer == "torchtitan"
-               ? interop::torchtitan_module(deck, model, any)
-               : interop::megatron_text(interop::megatron_arguments(deck, model, any));
+    return options.trainer == "torchtitan" ? interop::torchtitan_module(deck, model, any)
+                                           : interop::megatron_script(deck, model, any);
   };
   try {
     return settings(plan);
@@ -70,17 +67,14 @@ int export_plan(const ExportPlanOptions& options) {
   const std::string untold =
       interop::untold(plan, titan ? interop::torchtitan_version : interop::megatron_version);
   if (!untold.empty()) log::warn("{}: {}", options.plan, untold);
-  const plan::Stage& stage = plan.stages[0];
-  const int per_node = stage.nodes > 1 ? stage.devices_per_node : deck.cluster.devices_per_node;
   if (titan)
     log::info("{}: run its training with MODULE=(this file's) CONFIG=plan on {} devices",
               interop::torchtitan_version, plan.devices());
   else
     log::info(
-        "{}: torchrun --nnodes {} --nproc-per-node {} pretrain_gpt.py with these and your data, "
-        "tokenizer and checkpoints",
-        interop::megatron_version, (plan.devices() + per_node - 1) / per_node,
-        std::min(per_node, plan.devices()));
+        "{}: run this script in its folder, with arguments for your data, tokenizer and "
+        "checkpoints",
+        interop::megatron_version);
   if (options.output.empty())
     print(settings);
   else

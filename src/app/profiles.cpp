@@ -46,7 +46,8 @@ hardware::ProfileKey profile_key(comm::Communicator& world, int ranks_per_node,
 }  // namespace
 
 hardware::Profile measure_profile(comm::Communicator& world, int ranks_per_node,
-                                  const deck::Deck& deck, const model::Config& model) {
+                                  const deck::Deck& deck, const model::Config& model,
+                                  double longest_s) {
   require(
       deck.cluster.all_groups().size() == 1, Failure::input,
       "a cluster of several groups cannot be measured at once: give each of [[cluster.groups]] "
@@ -58,7 +59,9 @@ hardware::Profile measure_profile(comm::Communicator& world, int ranks_per_node,
     log::info(
         "measuring this machine for the model ... (to plan for another one, name it by "
         "cluster.machine, or what was measured there by cluster.profile)");
-  return profiler::measure(world, key, hardware::cluster(deck.cluster), model, shapes(deck, model));
+  profiler::Shapes needed = shapes(deck, model);
+  needed.longest_s = longest_s;
+  return profiler::measure(world, key, hardware::cluster(deck.cluster), model, needed);
 }
 
 namespace {
@@ -91,7 +94,8 @@ Cached look_up(const hardware::ProfileKey& key) {
 
 /// Finds the profile in the cache or measures it.
 hardware::Profile find_profile(comm::Communicator& world, int ranks_per_node,
-                               const deck::Deck& deck, const model::Config& model) {
+                               const deck::Deck& deck, const model::Config& model,
+                               double longest_s) {
   const hardware::ProfileKey key = profile_key(world, ranks_per_node, deck, model);
   const std::string path = profiler::cache_path(key);
   const bool leader = world.rank() == 0;
@@ -102,7 +106,7 @@ hardware::Profile find_profile(comm::Communicator& world, int ranks_per_node,
         "profile: {} is not there, which would be of the same nodes, ranks, libraries and model",
         path);
   if (!text.empty()) return hardware::profile_schema().read(deck::Document::parse(text, path));
-  hardware::Profile profile = measure_profile(world, ranks_per_node, deck, model);
+  hardware::Profile profile = measure_profile(world, ranks_per_node, deck, model, longest_s);
   if (leader && cached.usable) try {
       profiler::cache(profile);
       log::info("profile: measured, kept in {}", path);
@@ -121,12 +125,13 @@ void say_stand_ins(const hardware::Machine& machine) {
 }  // namespace
 
 hardware::Machine obtain_machine(comm::Communicator& world, int ranks_per_node,
-                                 const deck::Deck& deck, const model::Config& model) {
+                                 const deck::Deck& deck, const model::Config& model,
+                                 double longest_s) {
   std::optional<hardware::Machine> machine;
   if (has_files(deck))
     comm::together(world, [&] { machine = hardware::load_machine(deck.cluster); });
   else
-    machine = find_profile(world, ranks_per_node, deck, model);
+    machine = find_profile(world, ranks_per_node, deck, model, longest_s);
   if (world.rank() == 0) say_stand_ins(*machine);
   return *machine;
 }
@@ -142,7 +147,8 @@ hardware::Machine obtain_machine_alone(const deck::Deck& deck, const model::Conf
   device::share_cores(ranks);
   comm::run_local(ranks, [&](comm::Communicator& world) {
     device::use_device(world.rank(), world.size());
-    const hardware::Machine mine = obtain_machine(world, world.size(), deck, model);
+    constexpr double longest_s = 600.0;
+    const hardware::Machine mine = obtain_machine(world, world.size(), deck, model, longest_s);
     if (world.rank() == 0) machine = mine;
   });
   return *machine;

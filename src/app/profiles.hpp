@@ -1,6 +1,7 @@
 /// @file Where the profile comes from: the deck's file, the cache, or a measurement now.
 #pragma once
 
+#include "base/numbers.hpp"
 #include "comm/communicator.hpp"
 #include "deck/deck.hpp"
 #include "hardware/machine.hpp"
@@ -9,16 +10,20 @@
 namespace brume::app {
 
 /// The profiles a search needs. Collective over `world`; measured at most once and cached.
+///
+/// @param longest_s  that measuring may take
 hardware::Machine obtain_machine(comm::Communicator& world, int ranks_per_node,
-                                 const deck::Deck& deck, const model::Config& model);
+                                 const deck::Deck& deck, const model::Config& model,
+                                 double longest_s = infinity);
 
-/// The same for a process without MPI: the deck's files, the cache, or this machine measured with
-/// ranks that are threads.
+/// The same for a process without MPI: the deck's files, the cache, or this machine measured for
+/// some minutes with ranks that are threads.
 hardware::Machine obtain_machine_alone(const deck::Deck& deck, const model::Config& model);
 
 /// Measures now, whatever is cached. Collective over `world`.
 /// @throws Error(input) for a cluster of several groups, which are measured one by one
 hardware::Profile measure_profile(comm::Communicator& world, int ranks_per_node,
-                                  const deck::Deck& deck, const model::Config& model);
+                                  const deck::Deck& deck, const model::Config& model,
+                                  double longest_s = infinity);
 
 }  // namespace brume::app

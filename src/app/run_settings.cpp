@@ -95,11 +95,16 @@ io::Yardstick yardstick(const Prepared& run) {
           .peak_flops_per_s = peak_flops_per_s(run.plan, run.model, *run.machine)};
 }
 
-Expectation expectation(double iteration_s, const io::RankTimeline& rank_0, int ranks_per_node) {
-  Expectation expected{.iteration_s = iteration_s,
-                       .busy_s = {},
-                       .ranks_per_node = ranks_per_node,
-                       .cores = int(std::thread::hardware_concurrency())};
+Expectation expectation(const Prepared& run, double iteration_s, const io::RankTimeline& rank_0,
+                        int ranks_per_node) {
+  const deck::GroupKeys group = run.deck.cluster.all_groups()[0];
+  const std::string& named = group.profile.empty() ? group.machine : group.profile;
+  Expectation expected{
+      .iteration_s = iteration_s,
+      .busy_s = {},
+      .ranks_per_node = ranks_per_node,
+      .cores = int(std::thread::hardware_concurrency()),
+      .profile = named.empty() ? "measured by " + run.machine->profile(0).origin : named};
   for (int c = 0; c < schedule::num_channels; ++c)
     expected.busy_s[std::size_t(c)] = io::busy_s(rank_0, schedule::Channel(c));
   return expected;

@@ -36,6 +36,7 @@ std::string head(const RunOptions& options, const deck::Deck& deck,
 io::Yardstick yardstick(const Prepared& run);
 
 /// @param rank_0  its predicted iteration
-Expectation expectation(double iteration_s, const io::RankTimeline& rank_0, int ranks_per_node);
+Expectation expectation(const Prepared& run, double iteration_s, const io::RankTimeline& rank_0,
+                        int ranks_per_node);
 
 }  // namespace brume::app

@@ -17,7 +17,8 @@
 namespace brume::app {
 namespace {
 
-constexpr double slow_ratio = 1.25;  ///< measured to predicted from which on a reason is given
+/// Measured to predicted, beyond which a reason is given.
+constexpr double slow_ratio = 1.25, fast_ratio = 0.8;
 
 /// A column of the table of steps.
 struct Column {
@@ -214,23 +215,27 @@ void Screen::report_time() const {
   report(fmt::format("iteration time: predicted {}, measured {} (median of {}), ratio {:.2f}",
                      format_seconds(expected_.iteration_s), format_seconds(typical_s),
                      measured_s_.size(), ratio));
-  if (ratio < slow_ratio) return;
-  if (expected_.ranks_per_node > expected_.cores)
+  if (ratio > fast_ratio && ratio < slow_ratio) return;
+  const bool slow = ratio >= slow_ratio;
+  const char* const which = slow ? "slower" : "faster";
+  if (slow && expected_.ranks_per_node > expected_.cores)
     report(fmt::format("slower: {} share {}", counted(expected_.ranks_per_node, "rank"),
                        counted(expected_.cores, "core")));
-  std::size_t slowest = 0;
-  double excess_s = 0.0, busy_s = 0.0;
+  std::size_t channel = 0;
+  double most_s = 0.0, busy_s = 0.0;
   for (std::size_t c = 0; c < sum_.busy_s.size(); ++c) {
     const double mean_s = sum_.busy_s[c] / double(measured_s_.size());
-    if (mean_s - expected_.busy_s[c] <= excess_s) continue;
-    slowest = c;
+    const double off_s = (slow ? 1.0 : -1.0) * (mean_s - expected_.busy_s[c]);
+    if (off_s <= most_s) continue;
+    channel = c;
     busy_s = mean_s;
-    excess_s = mean_s - expected_.busy_s[c];
+    most_s = off_s;
   }
-  if (excess_s > 0.0)
-    report(fmt::format("slower: {} of rank 0 is busy for {} an iteration, predicted {}",
-                       schedule::name(schedule::Channel(int(slowest))), format_seconds(busy_s),
-                       format_seconds(expected_.busy_s[slowest])));
+  if (most_s > 0.0)
+    report(fmt::format("{}: {} of rank 0 is busy for {} an iteration, predicted {}", which,
+                       schedule::name(schedule::Channel(int(channel))), format_seconds(busy_s),
+                       format_seconds(expected_.busy_s[channel])));
+  report(fmt::format("{}: predicted by the profile {}", which, expected_.profile));
 }
 
 void Screen::report_memory(const io::RunDescription& description) const {

@@ -20,6 +20,7 @@ struct Expectation {
   std::array<double, schedule::num_channels> busy_s{};  ///< each channel of rank 0 at work
   int ranks_per_node = 1;                               ///< of rank 0's
   int cores = 1;                                        ///< of this node
+  std::string profile;                                  ///< where it comes from, in words
 };
 
 struct ScreenSettings {

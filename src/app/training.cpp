@@ -225,7 +225,7 @@ class Training {
                                    .last_step = run_.last_step,
                                    .log_every = run_.deck.output.log_every,
                                    .json = options_.log == "json"},
-                    expectation(description_.predicted_iteration_s, predicted_.front(),
+                    expectation(run_, description_.predicted_iteration_s, predicted_.front(),
                                 session_.ranks_per_node()),
                     yardstick(run_));
   }

@@ -16,7 +16,7 @@ std::string scaled(double value, double step, std::span<const char* const> units
     value /= step;
     ++unit;
   }
-  return unit == 0 ? fmt::format("{:g} {}", value, units[0])
+  return unit == 0 ? fmt::format("{:.4g} {}", value, units[0])
                    : fmt::format("{:.2f} {}", value, units[unit]);
 }
 
@@ -62,7 +62,7 @@ std::string format_percent(double share) {
 
 std::string format_seconds(double time_s) {
   const double size_s = std::abs(time_s);
-  if (size_s == 0.0) return "0 s";
+  if (size_s < 5e-8) return "0 s";  // what rounding leaves of nothing, too
   if (size_s < 1e-3) return fmt::format("{:.1f} us", time_s * 1e6);
   if (size_s < 1.0) return fmt::format("{:.2f} ms", time_s * 1e3);
   if (size_s < 120.0) return fmt::format("{:.2f} s", time_s);

@@ -119,7 +119,7 @@ double network_s(const Profile& profile, LinkKind kind, Shape shape, double byte
   const NetworkRow* between = network(profile, "cluster");
   require(
       (shape.nodes == 1 || between != nullptr) && (shape.ranks_per_node == 1 || within != nullptr),
-      Failure::input, "profile '{}' has no network between {}", profile.origin,
+      Failure::input, "profile '{}' has no network between {}", profile.title(),
       shape.nodes > 1 && between == nullptr ? "nodes: name one by cluster.network"
                                             : "the devices of a node");
   const auto reached = [&](const NetworkRow& row, int peers) {
@@ -168,7 +168,7 @@ double stand_in_s(const Profile& profile, LinkKind kind, Shape wanted, double by
           "profile '{}' has no measured links, which a group of {} ranks needs for '{}': leave "
           "cluster.profile empty, or measure the machine with mpirun -n {} brume profile DECK -o "
           "FILE",
-          profile.origin, wanted.ranks(), name(kind), std::max(2, profile.key.ranks_per_node));
+          profile.title(), wanted.ranks(), name(kind), std::max(2, profile.key.ranks_per_node));
   const auto other_s = [&](double size) {
     return link_time(profile, *other, wanted.nodes, wanted.ranks_per_node, size);
   };
@@ -252,7 +252,7 @@ double copy_time(const Profile& profile, CopyKind kind, double bytes) {
     if (row.kind == kind) curve.emplace(double(row.bytes), row.time_s);
   const auto line = std::ranges::find(profile.transfers, name(kind), &TransferRow::kind);
   if (curve.empty() && line != profile.transfers.end()) return line_s(*line, bytes);
-  require(!curve.empty(), Failure::input, "profile '{}' has no measured '{}'{}", profile.origin,
+  require(!curve.empty(), Failure::input, "profile '{}' has no measured '{}'{}", profile.title(),
           name(kind),
           is_of_disk(kind)
               ? ", which cluster.disk_gib needs: measure the machine with brume profile DECK -o "

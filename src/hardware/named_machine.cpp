@@ -57,6 +57,7 @@ Profile machine_profile(const deck::GroupKeys& group) {
   const NetworkFile within_node = load_network(machine.fabric, "node");
   const NetworkFile within_cluster = load_network(between, "cluster");
   profile.networks = {within_node, within_cluster};
+  profile.file = group.machine;
   profile.origin = machine.device + ": " + profile.origin;
   profile.origins.transfers += "; " + machine.fabric + ": " + within_node.origin + "; " + between +
                                ": " + within_cluster.origin;

@@ -165,7 +165,7 @@ Time operator_time(const Profile& profile, const std::string& kind,
   if (const OperatorRow* row = nearest_row(profile, kind, dims, backward))
     return {time_of(*row, backward) * work(kind, dims) / work(kind, row->dims), Source::roofline};
   require(profile.flops_per_s > 0.0 && profile.bytes_per_s > 0.0, Failure::input,
-          "profile '{}' has neither a '{}' row nor flops_per_s and bytes_per_s", profile.origin,
+          "profile '{}' has neither a '{}' row nor flops_per_s and bytes_per_s", profile.title(),
           kind);
   const double kernels = backward ? 2.0 : 1.0;
   return {

@@ -238,8 +238,9 @@ const deck::Schema<Profile>& profile_schema() {
 
 Profile load_profile(const std::string& name) {
   const std::string path = deck::shipped_path(deck::Shipped::profile, name);
-  const Profile profile = profile_schema().read(deck::Document::load(path));
+  Profile profile = profile_schema().read(deck::Document::load(path));
   check_sizes(profile, path);
+  profile.file = name;
   return profile;
 }
 

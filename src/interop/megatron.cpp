@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.hpp"
+#include "base/text.hpp"
 
 namespace brume::interop {
 namespace {
@@ -201,6 +202,18 @@ void add_training(Arguments& arguments, const deck::Deck& deck, const model::Con
                                                         : std::max<std::int64_t>(1, steps / 10))}});
 }
 
+/// Lines of a script that set how many queues of work a device takes, where its parser asks for a
+/// number.
+std::string connections(const plan::Stage& stage) {
+  if (stage.dp > 1 && stage.zero_level >= 2)
+    return "# FSDP refuses 1.\n"
+           "unset CUDA_DEVICE_MAX_CONNECTIONS\n";
+  if (stage.tp > 1)
+    return "# Tensor parallelism wants this on devices before Blackwell.\n"
+           "export CUDA_DEVICE_MAX_CONNECTIONS=1\n";
+  return "";
+}
+
 }  // namespace
 
 std::vector<MegatronArgument> megatron_arguments(const deck::Deck& deck, const model::Config& model,
@@ -221,15 +234,33 @@ std::vector<MegatronArgument> megatron_arguments(const deck::Deck& deck, const m
   return arguments;
 }
 
-std::string megatron_text(const std::vector<MegatronArgument>& arguments) {
-  std::string text;
-  for (const MegatronArgument& argument : arguments) {
-    if (!text.empty()) text += " \\\n";
-    text += argument.name + (argument.value.empty() ? "" : " ");
-    text += argument.value.find_first_of("|*") == std::string::npos ? argument.value
-                                                                    : "'" + argument.value + "'";
+std::string megatron_script(const deck::Deck& deck, const model::Config& model,
+                            const plan::Plan& plan) {
+  const Arguments arguments = megatron_arguments(deck, model, plan);
+  const int per_node = std::min(deck.cluster.devices_per_node, plan.devices());
+  const auto nodes = ceil_div(plan.devices(), per_node);
+  std::string text = fmt::format(
+      "#!/bin/sh\n"
+      "# For {}: run this in its folder,\n"
+      "# on {}, with arguments for data, tokenizer and checkpoints.\n"
+      "{}exec torchrun --nnodes {} --nproc-per-node {}",
+      megatron_version, nodes > 1 ? fmt::format("each of {} nodes", nodes) : "one node",
+      connections(plan.stages[0]), nodes, per_node);
+  if (nodes > 1)
+    text +=
+        " \\\n"
+        "  --node-rank \"${NODE_RANK:?which of the nodes this is, from 0}\" \\\n"
+        "  --master-addr \"${MASTER_ADDR:?the host name of node 0}\" \\\n"
+        "  --master-port \"${MASTER_PORT:-29500}\"";
+  text += " \\\n  pretrain_gpt.py";
+  for (const auto& [name, value] : arguments) {
+    const bool quoted = value.find_first_of("|*") != std::string::npos;
+    text += fmt::format(" \\\n  {}{}", name,
+                        value.empty() ? ""
+                        : quoted      ? " '" + value + "'"
+                                      : " " + value);
   }
-  return text + "\n";
+  return text + " \\\n  \"$@\"\n";
 }
 
 }  // namespace brume::interop

@@ -37,7 +37,6 @@ constexpr std::pair<const char*, const char*> unlike[] = {
     {"fp32-residual-connection", ""},
     {"cpu-offloading-num-layers", "0"},
     {"fine-grained-activation-offloading", ""},
-    {"num-distributed-optimizer-instances", "1"},
     {"account-for-embedding-in-pipeline-split", ""},
     {"account-for-loss-in-pipeline-split", ""},
     {"freeze-all-layers", ""},
@@ -202,6 +201,7 @@ class DeckText {
   void add_cluster() {
     line<int>("cluster.nodes", "nnodes", 1);
     line<int>("cluster.devices_per_node", "nproc-per-node", 1);
+    for (const char* place : {"node-rank", "master-addr", "master-port"}) given_.has(place);
   }
 
   GivenArguments& given_;
@@ -209,11 +209,33 @@ class DeckText {
   std::string text_;
 };
 
-/// Layers of each stage.
-std::vector<int> stage_layers(GivenArguments& given, int num_layers, int num_stages) {
+constexpr const char* one_chunk =
+    "the plan has one chunk of layers a stage, so its pipeline fills more slowly";
+
+/// Chunks of layers of each stage.
+int num_chunks(GivenArguments& given, int num_layers, int num_stages) {
+  const int chunks = given.number<int>("num-virtual-stages-per-pipeline-rank").value_or(1);
+  const std::optional<int> layers = given.number<int>("num-layers-per-virtual-pipeline-stage");
+  if (!layers || num_stages == 1) return num_stages == 1 ? 1 : chunks;
+  if (num_layers % (std::int64_t{*layers} * num_stages) != 0)
+    given.refuse("--num-layers-per-virtual-pipeline-stage {}: {} layers do not go into {} stages",
+                 *layers, num_layers, num_stages);
+  return num_layers / (*layers * num_stages);
+}
+
+/// Layers of each stage, of the first chunk of all stages first.
+std::vector<int> stage_layers(GivenArguments& given, int num_layers, int num_stages,
+                              std::vector<std::string>& notes) {
+  const int chunks = num_chunks(given, num_layers, num_stages);
   if (const std::optional<std::string> layout = given.text("pipeline-model-parallel-layout")) {
     try {
-      return layers_of_layout(*layout, num_layers, num_stages);
+      const PipelineLayout read = read_layout(*layout, num_layers, num_stages);
+      if (read.joined)
+        notes.push_back(
+            fmt::format("--pipeline-model-parallel-layout: a part without layers runs "
+                        "nowhere here, and {}",
+                        one_chunk));
+      return read.layers;
     } catch (const Error& error) {
       given.refuse("--pipeline-model-parallel-layout: {}", error.what());
     }
@@ -228,7 +250,15 @@ std::vector<int> stage_layers(GivenArguments& given, int num_layers, int num_sta
   std::vector<int> layers(std::size_t(num_stages), alike > 0 ? int(rest / alike) : 0);
   if (first) layers.front() = *first;
   if (last) layers.back() = *last;
-  return layers;
+  if (chunks == 1) return layers;
+  for (int& of_stage : layers) {
+    if (of_stage % chunks != 0)
+      given.refuse("{} layers of a stage do not go into {} chunks", of_stage, chunks);
+    of_stage /= chunks;
+  }
+  std::vector<int> all;
+  for (int i = 0; i < chunks; ++i) all.insert(all.end(), layers.begin(), layers.end());
+  return all;
 }
 
 int zero_level(GivenArguments& given) {
@@ -291,7 +321,10 @@ plan::Plan read_plan(GivenArguments& given, const deck::Deck& deck, const model:
   plan::Plan plan{
       .global_batch = batch, .microbatches = int(batch / (std::int64_t{b} * dp)), .stages = {}};
   int first_layer = 0;
-  for (const int layers : stage_layers(given, model.num_layers, stages)) {
+  const std::vector<int> all_layers = stage_layers(given, model.num_layers, stages, notes);
+  plan.chunks = int(all_layers.size()) / stages;
+  if (plan.chunks > 1) plan.run_ahead = 2;  // as its pipelines fill
+  for (const int layers : all_layers) {
     const int recomputed = ckpt_layers(given, layers, notes);
     plan.stages.push_back({.first_layer = first_layer,
                            .layers = layers,
@@ -308,12 +341,6 @@ plan::Plan read_plan(GivenArguments& given, const deck::Deck& deck, const model:
                            .optim_offload_ratio = offloaded});
     first_layer += layers;
   }
-  for (const char* chunks :
-       {"num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank"})
-    if (given.has(chunks))
-      notes.push_back(fmt::format(
-          "--{}: the plan has one chunk of layers a stage, so its pipeline fills more slowly",
-          chunks));
   if (!given.has("sequence-parallel") && tp > 1)
     notes.push_back("tensor parallelism is always with --sequence-parallel here");
   if (!given.has("overlap-grad-reduce") && dp > 1)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <numeric>
 #include <string_view>
 
 #include "base/error.hpp"
@@ -43,7 +44,7 @@ std::string written_out(std::string_view& rest, char end) {
 
 }  // namespace
 
-std::vector<int> layers_of_layout(const std::string& layout, int num_layers, int num_stages) {
+PipelineLayout read_layout(const std::string& layout, int num_layers, int num_stages) {
   std::string_view rest = layout;
   require(layout.size() <= most_characters, Failure::input, "it is longer than {} characters",
           most_characters);
@@ -51,24 +52,26 @@ std::vector<int> layers_of_layout(const std::string& layout, int num_layers, int
   const std::string all = written_out(rest, '\0');
   require(all.find('m') == std::string::npos, Failure::input,
           "nothing here is like layers that predict several tokens (m)");
-  const auto chunks = std::ranges::count(all, '|') + 1;
-  require(chunks % num_stages == 0, Failure::input, "it has {} parts for {} stages", chunks,
-          num_stages);
-  std::vector<int> layers(std::size_t(num_stages), 0);
-  std::size_t chunk = 0;
+  std::vector<int> layers{0};
   for (const char c : all)
     if (c == '|')
-      ++chunk;
+      layers.push_back(0);
     else if (c == 't')
-      ++layers[chunk % layers.size()];
-  int sum = 0;
-  for (const int of_stage : layers) {
-    require(of_stage > 0, Failure::input, "a stage without layers runs nowhere here");
-    sum += of_stage;
+      ++layers.back();
+  const std::size_t stages = std::size_t(num_stages);
+  require(layers.size() % stages == 0, Failure::input, "it has {} parts for {} stages",
+          layers.size(), num_stages);
+  const auto has_empty = [&] { return std::ranges::find(layers, 0) != layers.end(); };
+  const bool joined = layers.size() > stages && has_empty();
+  if (joined) {
+    for (std::size_t i = stages; i < layers.size(); ++i) layers[i % stages] += layers[i];
+    layers.resize(stages);
   }
+  require(!has_empty(), Failure::input, "a stage without layers runs nowhere here");
+  const int sum = std::accumulate(layers.begin(), layers.end(), 0);
   require(sum == num_layers, Failure::input, "it has {} layers, --num-layers says {}", sum,
           num_layers);
-  return layers;
+  return {layers, joined};
 }
 
 }  // namespace brume::interop

@@ -6,11 +6,15 @@
 
 namespace brume::interop {
 
-/// Layers of each stage by a text such as "Et*16|(t*15|)*2t*15L": E embedding, t layer, L loss, |
-/// between stages, *N behind a character or (...) for N of them; commas mean nothing. Where it has
-/// several chunks of layers a stage, a stage has those of its own, as many stages apart.
-///
+/// Layers of the parts that a text names, such as "Et*16|(t*15|)*2t*15L": E embedding, t layer, L
+/// loss, | between parts, *N behind a character or (...) for N of them; commas mean nothing. Parts
+/// lie on stages in turn.
+struct PipelineLayout {
+  std::vector<int> layers;
+  bool joined = false;  ///< some parts have no layers, so each number is that of a stage
+};
+
 /// @throws Error(input)  for anything else, or where layers and stages are not as many as given
-std::vector<int> layers_of_layout(const std::string& layout, int num_layers, int num_stages);
+PipelineLayout read_layout(const std::string& layout, int num_layers, int num_stages);
 
 }  // namespace brume::interop

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <ctime>
 #include <future>
 #include <limits>
@@ -55,14 +56,20 @@ Sizes transfer_sizes(const model::Config& model, const Shapes& shapes) {
 }
 
 /// "4 ranks on node17, 2024-05-01 12:00 UTC", as rank 0 sees it.
+/// Who measures, when, and beside how much other work.
 std::string origin(comm::Communicator& world) {
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
   ::gmtime_r(&now, &utc);
   std::array<char, 32> when{};
   std::strftime(when.data(), when.size(), "%Y-%m-%d %H:%M UTC", &utc);
+  std::array<double, 1> load{};
+  const bool known = ::getloadavg(load.data(), 1) == 1;
   return comm::broadcast(
-      world, fmt::format("{} ranks on {}, {}", world.size(), host_name(), when.data()), 0);
+      world,
+      fmt::format("{} ranks on {}, {}{}", world.size(), host_name(), when.data(),
+                  known ? fmt::format(", after a minute with a load of {:.1f}", load[0]) : ""),
+      0);
 }
 
 /// The widest product of a layer.
@@ -87,19 +94,26 @@ std::int64_t rank_bytes(Bench& bench) {
 }
 
 /// Says on rank 0 what is left out, and how long the rest takes where that is long.
-void announce(Bench& bench, const Chosen& chosen, const hardware::Profile& rates) {
+/// @throws Error(input) where that is longer than `longest_s`
+void announce(Bench& bench, const Chosen& chosen, const hardware::Profile& rates,
+              double longest_s) {
   constexpr double long_s = 20.0, calls = 5.0;
-  double time_s = 0.0;
-  for (const Item& item : chosen.items) time_s += calls * expected_s(item, rates);
+  std::array<double, 1> time_s{};
+  for (const Item& item : chosen.items) time_s[0] += calls * expected_s(item, rates);
+  bench.world().all_reduce(time_s, comm::Reduction::max);
+  const std::string length = fmt::format("measuring {} operators takes about {}",
+                                         chosen.items.size(), format_seconds(time_s[0]));
+  require(time_s[0] <= longest_s, Failure::input,
+          "{}, and may take {}: name the machine to plan for by cluster.machine "
+          "(for example dgx-a100-80), or what was measured there by cluster.profile",
+          length, format_seconds(longest_s));
   if (bench.world().rank() != 0) return;
   if (chosen.left_out > 0)
     log::warn(
         "profile: {} shapes of operators need more memory than this node has for a rank, and "
         "are left out: their times will follow from those of smaller shapes",
         chosen.left_out);
-  if (time_s > long_s)
-    log::info("profile: measuring {} operators takes about {}; a named cluster.profile takes none",
-              chosen.items.size(), format_seconds(time_s));
+  if (time_s[0] > long_s) log::info("profile: {}; a named cluster.profile takes none", length);
 }
 
 /// A product of at most so many tokens that takes about `time_s`, if it is not shorter.
@@ -156,7 +170,7 @@ hardware::Profile measure_once(Bench& bench, const hardware::ProfileKey& key,
     measure_rates(bench, model, profile);
     if (device::on_device())
       profile.host_updates_per_s = measure_host_updates(bench, model).value_or(0.0);
-    if (first) announce(bench, chosen, profile);
+    if (first) announce(bench, chosen, profile, shapes.longest_s);
     profile.operators = measure_operators(bench, model, chosen.items, profile);
   }
   measure_transfers(bench, key, model, shapes, sizes, profile);
@@ -189,6 +203,7 @@ hardware::Profile measure_rounds(Bench& bench, const hardware::ProfileKey& key,
 hardware::Profile measure_here(comm::Communicator& world, const hardware::ProfileKey& key,
                                const hardware::Cluster& cluster, const model::Config& model,
                                const Shapes& shapes) {
+  const std::string measured_by = origin(world);  // before there is work of its own
   const kernels::Runtime runtime(key.threads_per_rank);
   Bench bench(world, key.ranks_per_node, key.threads_per_rank);
   const Sizes sizes = transfer_sizes(model, shapes);
@@ -198,7 +213,7 @@ hardware::Profile measure_here(comm::Communicator& world, const hardware::Profil
   comm::together(world, [&] { chosen = choose_operators(model, shapes, limits); });
   hardware::Profile profile = measure_rounds(bench, key, model, shapes, sizes, chosen);
   profile.key = key;
-  profile.origin = origin(world);
+  profile.origin = measured_by;
   profile.interference = interference(bench, key, model, shapes, sizes, profile.flops_per_s);
   bench.report("interference");
   profile.reserved_bytes = measure_reserved(bench, key.ranks_per_node);  // when all has worked once

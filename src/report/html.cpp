@@ -23,7 +23,8 @@ constexpr const char* head = R"(<!DOCTYPE html>
 body {{ font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back);
   max-width: 1180px; margin: 2rem auto; padding: 0 1rem; }}
 h1 {{ font-size: 1.4rem; }} h2 {{ font-size: 1.1rem; margin-top: 2rem; }}
-table {{ border-collapse: collapse; }} th, td {{ padding: .2rem .9rem .2rem 0; text-align: right; }}
+table {{ border-collapse: collapse; display: block; overflow-x: auto; }}
+td:not(:first-child) {{ white-space: nowrap; }} th, td {{ padding: .2rem .9rem .2rem 0; text-align: right; }}
 th {{ color: var(--soft); font-weight: normal; }} th:first-child, td:first-child {{ text-align: left; }}
 pre {{ overflow-x: auto; font-size: 12px; }} figcaption, .legend, p.note {{ color: var(--soft); }}
 .legend {{ margin: .2rem 0; }} .legend > span {{ display: inline-block; margin-right: .8em; }}
@@ -35,6 +36,7 @@ svg {{ width: 100%; height: auto; }} svg text {{ font-size: 11px; fill: var(--so
 .fault {{ stroke: var(--c5); stroke-dasharray: none; }}
 .line {{ fill: none; stroke-width: 1.5; }} .pale {{ opacity: .45; }}
 .key {{ display: inline-block; width: 1em; height: .7em; margin-right: .3em; }}
+.wide {{ overflow-x: auto; }} .wide svg {{ min-width: 900px; }}
 .bar {{ display: flex; height: 16px; width: 100%; min-width: 320px; }}
 )";
 

@@ -45,8 +45,8 @@ std::string stages_picture(const plan::Plan& plan) {
     right = std::max(right, x + (devices > most ? 90.0 : 0.0));
   }
   return fmt::format(
-      "<svg class=\"stages\" viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" "
-      "aria-label=\"stages on devices\">{}</svg>\n",
+      "<div class=\"wide\"><svg class=\"stages\" viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" "
+      "aria-label=\"stages on devices\">{}</svg></div>\n",
       std::max(right, 1100.0), y, boxes);
 }
 

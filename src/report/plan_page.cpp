@@ -70,7 +70,7 @@ std::string alternatives(const PlanPage& page) {
   Chart chart{
       .title = "iteration [s]", .x_name = "memory of a device [GiB]", .series = {}, .marks = {}};
   std::string rows =
-      html_row({"plan", "iteration", "device memory", "host memory of a rank"}, "th");
+      html_row({"plan", "iteration", "device memory", "host memory of a node"}, "th");
   for (std::size_t i = 0; i < page.alternatives.size(); ++i) {
     const Alternative& plan = page.alternatives[i];
     if (i < 2)

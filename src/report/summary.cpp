@@ -171,8 +171,14 @@ std::vector<std::string> hints(const Run& run, const Summary& s) {
   if (s.ratio() > 1.25)
     found.emplace_back(1.0 - 1.0 / s.ratio(),
                        fmt::format("an iteration takes {:.2f} times as long as predicted: the "
-                                   "profile may be of another or a quieter machine (--replan "
-                                   "measures again), or ranks share cores",
+                                   "profile may be of another or a quieter machine (`brume "
+                                   "profile` measures again), or ranks share cores",
+                                   s.ratio()));
+  if (s.ratio() > 0.0 && s.ratio() < 0.8)
+    found.emplace_back(1.0 - s.ratio(),
+                       fmt::format("an iteration takes {:.2f} times as long as predicted: the "
+                                   "profile may be of another or a busier machine (`brume "
+                                   "profile` measures again), and another plan may be faster",
                                    s.ratio()));
   if (s.slow_s > unusual * s.measured_s)
     found.emplace_back(0.1 * (s.slow_s / s.measured_s - 1.0),

@@ -228,8 +228,9 @@ std::string svg(const io::RankTimeline& timeline, double end_s) {
         lanes += fmt::format("<path class=\"fill s{}\" d=\"{}\"/>", shade_of(schedule::Activity(a)),
                              boxes(spans[a], y, end_s));
   }
-  return fmt::format("<svg class=\"lanes\" viewBox=\"0 0 {} {}\">{}</svg>\n", picture,
-                     std::max(rows, 1) * (lane + gap), lanes);
+  return fmt::format(
+      "<div class=\"wide\"><svg class=\"lanes\" viewBox=\"0 0 {} {}\">{}</svg></div>\n", picture,
+      std::max(rows, 1) * (lane + gap), lanes);
 }
 
 }  // namespace brume::report

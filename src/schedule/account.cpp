@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "schedule/compile.hpp"
+#include "schedule/steady.hpp"
 #include "steady_part.hpp"
 
 namespace brume::schedule {
@@ -148,7 +150,15 @@ Account account(const plan::Plan& plan, const model::Config& model,
     return all;
   };
   Packings packings;
-  const std::vector<double> all = extrapolated(plan, model, machine, deadline, 1, packings, values);
+  FirstPart whole;
+  for (const int rank : simulated_ranks(plan))
+    whole.programs.push_back(
+        compile(plan, model, rank, {.deadline = deadline, .packings = &packings}));
+  if (!whole.programs.empty())
+    whole.simulation = simulate(whole.programs, plan, model, machine, deadline);
+  const std::vector<double> all =
+      whole.programs.empty() ? extrapolated(plan, model, machine, deadline, 1, packings, values)
+                             : values(plan, whole);
   account.iteration_s = all[0];
   for (std::size_t i = 0; i < account.stages.size(); ++i)
     std::copy_n(all.begin() + 1 + std::ptrdiff_t(i) * num_activities, num_activities,

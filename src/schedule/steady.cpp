@@ -13,28 +13,34 @@
 namespace brume::schedule {
 namespace {
 
-/// Passes over layers, of all ranks, up to which all ranks are simulated.
-constexpr std::int64_t most_passes = 3'000;
+// Passes over layers up to which ranks are simulated, whole iterations and parts.
+constexpr std::int64_t most_passes = 50'000, most_of_part = 3'000;
+constexpr int most_ranks = 64;
 
-std::int64_t layer_passes(const plan::Plan& plan) {
+std::int64_t layer_passes(const plan::Plan& plan, bool all_ranks) {
   std::int64_t sum = 0;
   for (const plan::Stage& s : plan.stages)
-    sum += std::int64_t{s.devices()} * s.layers * plan.microbatches;
+    sum += std::int64_t{all_ranks ? s.devices() : 1} * s.layers * plan.microbatches;
   return sum;
 }
 
-/// All ranks of a small part of a plan, else the first one of each stage.
-std::vector<int> simulated_ranks(const plan::Plan& part) {
-  const bool all = layer_passes(part) <= most_passes;
+/// All ranks of a plan, or the first one of each stage.
+std::vector<int> ranks_of(const plan::Plan& plan, bool all) {
   std::vector<int> ranks;
-  for (int rank = 0; rank < part.devices(); ++rank) {
-    const plan::Place place = plan::place(part, rank);
+  for (int rank = 0; rank < plan.devices(); ++rank) {
+    const plan::Place place = plan::place(plan, rank);
     if (all || (place.dp_rank == 0 && place.tp_rank == 0)) ranks.push_back(rank);
   }
   return ranks;
 }
 
 }  // namespace
+
+std::vector<int> simulated_ranks(const plan::Plan& plan) {
+  const bool all = plan.devices() <= most_ranks && layer_passes(plan, true) <= most_passes;
+  if (!all && layer_passes(plan, false) > most_passes) return {};
+  return ranks_of(plan, all);
+}
 
 int steady_microbatches(const plan::Plan& plan) {
   if (plan.chunks > 1) {
@@ -66,7 +72,7 @@ std::vector<double> extrapolated(
   std::vector<Rank> ranks;
   std::vector<FirstPart> simulated(parts.size());
   for (std::size_t part = 0; part < parts.size(); ++part)
-    for (const int rank : simulated_ranks(parts[part])) {
+    for (const int rank : ranks_of(parts[part], layer_passes(parts[part], true) <= most_of_part)) {
       ranks.push_back({part, simulated[part].programs.size(), rank});
       simulated[part].programs.emplace_back();
     }

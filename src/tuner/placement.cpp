@@ -12,10 +12,6 @@
 namespace brume::tuner {
 namespace {
 
-/// Of larger plans two ranks of each stage are placed and one of each is simulated.
-constexpr std::int64_t most_whole_ranks = 64;
-constexpr std::int64_t most_simulated_passes = 50'000;  ///< of layers, over all Programs
-
 using schedule::Tier;
 
 /// Arena bytes of a rank, by tier.
@@ -63,26 +59,6 @@ plan::Plan shortened(const plan::Plan& plan) {
       plan, std::min(plan.microbatches, schedule::steady_microbatches(plan)));
 }
 
-/// Passes over layers of one iteration, of so many ranks of each stage.
-template <typename Ranks>
-std::int64_t passes(const plan::Plan& plan, Ranks&& ranks) {
-  std::int64_t sum = 0;
-  for (const plan::Stage& s : plan.stages)
-    sum += std::int64_t{ranks(s)} * s.layers * plan.microbatches;
-  return sum;
-}
-
-/// Whether all ranks of a plan can be simulated in seconds.
-bool whole_is_small(const plan::Plan& plan) {
-  return plan.devices() <= most_whole_ranks &&
-         passes(plan, [](const plan::Stage& s) { return s.devices(); }) <= most_simulated_passes;
-}
-
-/// Whether one rank of each stage can.
-bool few_are_small(const plan::Plan& plan) {
-  return passes(plan, [](const plan::Stage&) { return 1; }) <= most_simulated_passes;
-}
-
 /// Whether the plan is one that executes.
 bool executes(const plan::Plan& plan, const model::Config& model,
               const hardware::Cluster& cluster) {
@@ -94,17 +70,15 @@ bool executes(const plan::Plan& plan, const model::Config& model,
   return true;
 }
 
-/// A sample, with the Programs of one rank of each stage where the plan executes and simulating
-/// them is a matter of seconds.
+/// A sample, with the Programs of some ranks where it fits.
 Placement place_some(const plan::Plan& plan, const model::Config& model,
-                     const hardware::Cluster& cluster, int threads, const Deadline& deadline,
-                     bool simulated) {
+                     const hardware::Cluster& cluster, const std::vector<int>& ranks, int threads,
+                     const Deadline& deadline) {
   Placement placement = sample(plan, model, cluster, threads, deadline);
-  if (!simulated || placement.misfit || !few_are_small(plan)) return placement;
-  placement.programs.resize(plan.stages.size());
-  parallel_for(plan.stages.size(), threads, [&](std::size_t stage, std::size_t) {
-    placement.programs[stage] = schedule::compile(
-        plan, model, plan::rank_of(plan, int(stage), 0, 0), {.deadline = deadline});
+  if (placement.misfit) return placement;
+  placement.programs.resize(ranks.size());
+  parallel_for(ranks.size(), threads, [&](std::size_t i, std::size_t) {
+    placement.programs[i] = schedule::compile(plan, model, ranks[i], {.deadline = deadline});
   });
   return placement;
 }
@@ -171,10 +145,10 @@ Coarse coarsely(const plan::Plan& plan, const model::Config& model,
 
 Placement place(const plan::Plan& plan, const model::Config& model,
                 const hardware::Cluster& cluster, int threads, const Deadline& deadline) {
-  const bool all_simulated = whole_is_small(plan);
-  const bool executed = executes(plan, model, cluster);
-  if (!all_simulated || !executed)
-    return place_some(plan, model, cluster, threads, deadline, executed);
+  std::vector<int> ranks;
+  if (executes(plan, model, cluster)) ranks = schedule::simulated_ranks(plan);
+  if (int(ranks.size()) < plan.devices())
+    return place_some(plan, model, cluster, ranks, threads, deadline);
   schedule::Packings packings;
   // One rank a stage tells most misfits.
   for (int stage = 0; stage < plan.num_stages(); ++stage) {

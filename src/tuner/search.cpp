@@ -51,10 +51,11 @@ Searcher::Searcher(Question question, Team& team, const Bounds& known)
 /// settled at once and show which others matter, and of fewest stages until a plan is known. Where
 /// some have not begun, all of these.
 std::vector<std::size_t> Searcher::most_promising(double known_s) const {
+  const bool known = known_s < infinity;
   const auto rank = [&](std::size_t i) {
     const FrameSearch& frame = frames_[i];
     const int stages = frame.frame().num_stages;
-    return std::tuple(offered_ ? std::min(stages, 2) : stages, frame.begun(), frame.bound_s(), i);
+    return std::tuple(known ? std::min(stages, 2) : stages, frame.begun(), frame.bound_s(), i);
   };
   std::vector<std::size_t> found;
   for (std::size_t i = 0; i < frames_.size(); ++i)
@@ -67,7 +68,7 @@ std::vector<std::size_t> Searcher::most_promising(double known_s) const {
     return other_stages != stages || other_begun != begun || (begun && bound_s > least_s * about);
   });
   found.erase(last, found.end());
-  if (begun) found.resize(std::min(found.size(), offered_ ? frames_at_once : frames_at_first));
+  if (begun) found.resize(std::min(found.size(), known ? frames_at_once : frames_at_first));
   return found;
 }
 
@@ -112,7 +113,6 @@ void Searcher::look_at(const std::vector<std::size_t>& round, double known_s) {
     frames_[round[r]].settle();
     for (Offer& offer : found[r]) offers_.push_back({std::move(offer), round[r]});
   }
-  offered_ = offered_ || !offers_.empty();
 }
 
 bool Searcher::done(double known_s) const {

@@ -81,7 +81,6 @@ class Searcher {
   std::map<std::tuple<int, int, std::vector<Layout>>, std::shared_ptr<Fronts>> fronts_;
   std::deque<FrameSearch> frames_;
   std::vector<Found> offers_;  ///< not yet returned
-  bool offered_ = false;       ///< a plan is known, or was
   int milp_solves_ = 0;
 };
 
