@@ -156,7 +156,7 @@ std::vector<Costed> strategies(const Problem& p, const hardware::Machine& machin
 /// The fastest plans by prediction, each put together stage by stage.
 class Oracle {
  public:
-  explicit Oracle(const Problem& p) : p_(p), machine_(p.machine()) {
+  explicit Oracle(const Problem& p) : p_(p), machine_(p.machine()), messages_(p.model, machine_) {
     const int devices = p.cluster.devices();
     for (int microbatches = 1; microbatches <= p.global_batch; ++microbatches)
       for (int stages = 1; stages <= std::min(p.model.num_layers, devices); ++stages) {
@@ -288,13 +288,14 @@ class Oracle {
                                 .tied = {},
                                 .microbatches = plan_.microbatches,
                                 .run_ahead = plan_.run_ahead};
-    analyzer::MessageTimes(p_.model, machine_).add(plan_, pipeline);
+    messages_.add(plan_, pipeline);
     fastest_.emplace(analyzer::iteration_time(pipeline), plan_);
     if (fastest_.size() > most_kept) fastest_.erase(std::prev(fastest_.end()));
   }
 
   const Problem& p_;
   hardware::Machine machine_;
+  analyzer::MessageTimes messages_;
   plan::Plan plan_;
   std::vector<analyzer::PassTimes> times_;
   std::vector<int> used_;                  ///< devices, by group
