@@ -2,8 +2,8 @@
 
 add_library(failing_files MODULE fault/failing_files.c)
 target_link_libraries(failing_files PRIVATE ${CMAKE_DL_LIBS})
-brume_script(failing_disk LABEL mpi RANKS 4)
-brume_script(failing_files LABEL fault RANKS 2)
+brume_script(failing_disk LABEL mpi)
+brume_script(failing_files LABEL fault)
 brume_add_test(slow.failing_files slow 2 ${CMAKE_CURRENT_SOURCE_DIR}/fault/failing_files.sh 60)
 set_property(TEST mpi.failing_disk fault.failing_files slow.failing_files APPEND PROPERTY ENVIRONMENT
   BRUME_FAILING_FILES=$<TARGET_FILE:failing_files>)
@@ -24,23 +24,23 @@ set_tests_properties(slow.fuzz PROPERTIES TIMEOUT 7200)
 
 add_library(failing_memory MODULE fault/failing_memory.cpp)
 target_link_libraries(failing_memory PRIVATE ${CMAKE_DL_LIBS})
-brume_script(failing_memory LABEL fault RANKS 2)
+brume_script(failing_memory LABEL fault)
 brume_add_test(slow.failing_memory slow 2 ${CMAKE_CURRENT_SOURCE_DIR}/fault/failing_memory.sh 200)
 set_property(TEST fault.failing_memory slow.failing_memory APPEND PROPERTY ENVIRONMENT
   BRUME_FAILING_MEMORY=$<TARGET_FILE:failing_memory>)
 set_tests_properties(slow.failing_memory PROPERTIES TIMEOUT 3600)
 
 add_library(early_signal MODULE fault/early_signal.c)
-brume_script(early_signal LABEL fault RANKS 1)
+brume_script(early_signal LABEL fault)
 set_property(TEST fault.early_signal APPEND PROPERTY ENVIRONMENT
   BRUME_EARLY_SIGNALS=$<TARGET_FILE:early_signal>)
 
-brume_script(node_memory LABEL fault RANKS 4)
-brume_script(outputs LABEL fault RANKS 1)
-brume_script(folders LABEL fault RANKS 2)
+brume_script(node_memory LABEL fault)
+brume_script(outputs LABEL fault)
+brume_script(folders LABEL fault)
 # Where cores are shared.
 set_tests_properties(fault.failing_memory fault.failing_files fault.folders mpi.elastic PROPERTIES TIMEOUT 900)
-brume_script(ctrl_c LABEL fault RANKS 1)
+brume_script(ctrl_c LABEL fault)
 # Those with two labels take minutes: `ctest -L fault` runs them, `make check` does not.
 brume_add_test(fault.kills "fault;slow" 4 ${CMAKE_CURRENT_SOURCE_DIR}/slow/soak.sh 1500)
 set_tests_properties(fault.kills PROPERTIES TIMEOUT 1200)

@@ -81,6 +81,29 @@ TEST(Channels, WaitsAcrossChannelsAreHonoured) {
   }
 }
 
+// Where others keep all cores busy, a channel that waits does not give its core away for a turn of
+// theirs, of milliseconds, at each hand-over.
+TEST(Channels, HandOversAreShortBesideBusyThreads) {
+  std::atomic<bool> done = false;
+  std::vector<std::jthread> busy;
+  for (unsigned core = 0; core < std::thread::hardware_concurrency(); ++core)
+    busy.emplace_back([&done] {
+      while (!done) {
+      }
+    });
+  Channels channels({"a", "b"});
+  const auto begin = std::chrono::steady_clock::now();
+  constexpr int hand_overs = 500;
+  for (int i = 0; i < hand_overs; ++i) {
+    channels.wait(i % 2, channels.record((i + 1) % 2));
+    channels.enqueue(i % 2, [] {});
+  }
+  channels.synchronize();
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+  done = true;
+  EXPECT_LT(elapsed.count() / hand_overs, 1e-3);
+}
+
 // Two buffers filled by one channel and emptied by another, as a prefetch does it.
 TEST(Channels, DoubleBufferingMovesEveryValue) {
   Channels channels({"h2d", "compute"});

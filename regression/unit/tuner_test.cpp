@@ -95,17 +95,29 @@ symbolic::Tape compiled(const analyzer::StageExpressions& e) {
   return symbolic::Tape(outputs, analyzer::variables());
 }
 
-std::vector<double> evaluate(const symbolic::Tape& tape,
-                             const std::map<std::string, double, std::less<>>& values) {
-  std::vector<const double*> inputs;
-  for (const std::string& name : analyzer::variables())
-    inputs.push_back(&values.find(name)->second);
-  std::vector<double> results(4 + analyzer::PassTimes::num_parts);
-  std::vector<double*> outputs;
-  for (double& result : results) outputs.push_back(&result);
-  tape.evaluate(inputs, outputs, 1);
-  return results;
-}
+/// Candidates of a tape, a column for each of its variables.
+class Columns {
+ public:
+  void add(const std::map<std::string, double, std::less<>>& values) {
+    for (std::size_t i = 0; i < columns_.size(); ++i)
+      columns_[i].push_back(values.find(analyzer::variables()[i])->second);
+  }
+  /// Columns of what the tape gives.
+  std::vector<std::vector<double>> evaluate(const symbolic::Tape& tape) const {
+    const std::size_t count = columns_[0].size();
+    std::vector<std::vector<double>> results(4 + analyzer::PassTimes::num_parts,
+                                             std::vector<double>(count));
+    std::vector<const double*> inputs;
+    std::vector<double*> outputs;
+    for (const std::vector<double>& column : columns_) inputs.push_back(column.data());
+    for (std::vector<double>& column : results) outputs.push_back(column.data());
+    tape.evaluate(inputs, outputs, count);
+    return results;
+  }
+
+ private:
+  std::vector<std::vector<double>> columns_{analyzer::variables().size()};
+};
 
 /// All strategies of stage `index` of a plan like `frame`, whose layers and layout are set.
 std::vector<Costed> strategies(const Problem& p, const hardware::Machine& machine,
@@ -120,7 +132,8 @@ std::vector<Costed> strategies(const Problem& p, const hardware::Machine& machin
   if (!tapes.contains(role))
     tapes.emplace(role, compiled(analyzer::stage_expressions(p.model, machine, role)));
   const symbolic::Tape& tape = tapes.at(role);
-  std::vector<Costed> found;
+  std::vector<plan::Stage> stages;
+  Columns columns;
   plan::Stage& s = frame.stages[std::size_t(index)];
   const int least = p.search.store ? -s.layers : 0, most = p.search.recompute ? s.layers : 0;
   for (int level = least; level <= most; ++level)
@@ -141,22 +154,26 @@ std::vector<Costed> strategies(const Problem& p, const hardware::Machine& machin
                     if (od + oh > 1.0) continue;
                     s.optim_disk_ratio = o * od, s.act_disk_ratio = a * ad;
                     s.host_update_ratio = o * oh;
-                    const std::vector<double> v = evaluate(tape, analyzer::bindings(frame, index));
-                    if (std::max(v[0], v[1]) > double(group.memory_bytes)) continue;
-                    if (v[3] * group.devices_per_node > double(group.disk_bytes)) continue;
-                    analyzer::PassTimes time;
-                    for (std::size_t i = 0; i < time.num_parts; ++i)
-                      time.*time.parts()[i].time = v[4 + i];
-                    found.push_back({s, time, std::max(v[0], v[1]), v[2]});
+                    stages.push_back(s);
+                    columns.add(analyzer::bindings(frame, index));
                   }
             }
+  const std::vector<std::vector<double>> v = columns.evaluate(tape);
+  std::vector<Costed> found;
+  for (std::size_t k = 0; k < stages.size(); ++k) {
+    if (std::max(v[0][k], v[1][k]) > double(group.memory_bytes)) continue;
+    if (v[3][k] * group.devices_per_node > double(group.disk_bytes)) continue;
+    analyzer::PassTimes time;
+    for (std::size_t i = 0; i < time.num_parts; ++i) time.*time.parts()[i].time = v[4 + i][k];
+    found.push_back({stages[k], time, std::max(v[0][k], v[1][k]), v[2][k]});
+  }
   return found;
 }
 
 /// The fastest plans by prediction, each put together stage by stage.
 class Oracle {
  public:
-  explicit Oracle(const Problem& p) : p_(p), machine_(p.machine()) {
+  explicit Oracle(const Problem& p) : p_(p), machine_(p.machine()), messages_(p.model, machine_) {
     const int devices = p.cluster.devices();
     for (int microbatches = 1; microbatches <= p.global_batch; ++microbatches)
       for (int stages = 1; stages <= std::min(p.model.num_layers, devices); ++stages) {
@@ -288,13 +305,14 @@ class Oracle {
                                 .tied = {},
                                 .microbatches = plan_.microbatches,
                                 .run_ahead = plan_.run_ahead};
-    analyzer::MessageTimes(p_.model, machine_).add(plan_, pipeline);
+    messages_.add(plan_, pipeline);
     fastest_.emplace(analyzer::iteration_time(pipeline), plan_);
     if (fastest_.size() > most_kept) fastest_.erase(std::prev(fastest_.end()));
   }
 
   const Problem& p_;
   hardware::Machine machine_;
+  analyzer::MessageTimes messages_;
   plan::Plan plan_;
   std::vector<analyzer::PassTimes> times_;
   std::vector<int> used_;                  ///< devices, by group

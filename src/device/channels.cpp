@@ -21,11 +21,25 @@ namespace {
 
 /// Looks for a short while before the caller goes to sleep, giving its core away between looks.
 /// Measured on a virtual machine: with a core to spare a hand-over takes 2-4 us, where waking a
-/// sleeper on another core takes 25-40 us; with more busy threads than cores both take 10-35 us.
+/// sleeper on another core takes 25-40 us.
+///
+/// Beside busy threads of others the core comes back when their turn is over, milliseconds later,
+/// while a sleeper that is woken goes before them. Where that happened nobody looks for a second:
+/// measured on two cores beside two busy threads, hand-overs take 0.04 ms instead of 3 ms.
 template <typename Condition>
 void look_briefly(const Condition& holds) {
-  const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(20);
-  while (!holds() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  using Clock = std::chrono::steady_clock;
+  static std::atomic<Clock::duration> sleeps_until{};  // since the clock's epoch
+  const auto begin = Clock::now();
+  if (begin.time_since_epoch() < sleeps_until.load(std::memory_order_relaxed)) return;
+  for (auto last = begin; !holds() && last - begin < std::chrono::microseconds(20);) {
+    std::this_thread::yield();
+    const auto now = Clock::now();
+    if (now - last > std::chrono::microseconds(500))
+      sleeps_until.store((now + std::chrono::seconds(1)).time_since_epoch(),
+                         std::memory_order_relaxed);
+    last = now;
+  }
 }
 
 /// What a worker takes off its queue.

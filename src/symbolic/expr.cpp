@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <optional>
+#include <unordered_map>
+#include <vector>
 
 #include "arithmetic.hpp"
 #include "base/error.hpp"
@@ -118,18 +121,22 @@ std::string Expr::text() const {
 }
 
 double Expr::evaluate(const std::map<std::string, double, std::less<>>& values) const {
-  std::vector<std::string> names;
-  std::vector<double> numbers;
-  std::vector<const double*> columns;
-  for (const auto& [name, value] : values) {
-    names.push_back(name);
-    numbers.push_back(value);
-  }
-  for (const double& number : numbers) columns.push_back(&number);
-  double result = 0.0;
-  double* output = &result;
-  Tape(std::span(this, 1), names).evaluate(columns, std::span(&output, 1), 1);
-  return result;
+  std::unordered_map<const Node*, double> known;  // what several parts share is computed once
+  const std::function<double(const Expr&)> value_of = [&](const Expr& e) -> double {
+    const Node& n = e.node();
+    if (n.op == Op::constant) return n.constant;
+    if (n.op == Op::variable) {
+      const auto found = values.find(n.name);
+      require(found != values.end(), Failure::bug, "no value for variable '{}'", n.name);
+      return found->second;
+    }
+    if (const auto found = known.find(&n); found != known.end()) return found->second;
+    std::vector<double> arguments;
+    for (const Expr& argument : n.arguments) arguments.push_back(value_of(argument));
+    return known[&n] = n.op == Op::call ? n.function->value(arguments)
+                                        : apply(n.op, arguments.front(), arguments.back());
+  };
+  return value_of(*this);
 }
 
 }  // namespace brume::symbolic
