@@ -1,9 +1,6 @@
 /// @file Who sends what to whom between pipeline stages, whose b, dp and tp may differ.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <span>
 #include <vector>
 
 #include "plan/plan.hpp"
@@ -48,8 +45,12 @@ std::vector<Message> tied_weight_messages(const Plan& plan, int vocab_size);
 /// reduction over dp of the first stage then sums all.
 std::vector<Message> tied_gradient_messages(const Stage& first, const Stage& last, int vocab_size);
 std::vector<Message> tied_gradient_messages(const Plan& plan, int vocab_size);
-/// How many of those that one rank receives, in their order, have room beside its last backward: as
-/// many rows as its own part of the table. The others follow when these are added.
-std::size_t num_ahead(std::span<const Message> receives, std::int64_t own_rows);
+/// The same in two parts: what each rank of the first stage has room for beside its last backward,
+/// as many rows as its own part of the table, and the rest.
+struct TiedGradients {
+  std::vector<Message> ahead, rest;
+};
+TiedGradients tied_gradients(const Stage& first, const Stage& last, int vocab_size);
+TiedGradients tied_gradients(const Plan& plan, int vocab_size);
 
 }  // namespace brume::plan

@@ -55,5 +55,30 @@ TEST_F(PipelineModel, FirstMicrobatchesTellTheSimulatedTime) {
   EXPECT_LE(steady.back(), 0.02);
 }
 
+// Where the last stage has more replicas, only one's gradient of a tied table comes ahead, though
+// one rank of each stage is simulated.
+TEST(PipelineModelOfATiedHead, FirstMicrobatchesKnowWhatComesLater) {
+  constexpr int most_devices = 32;
+  test::ClusterPlans samples(1);
+  const auto fits = [](const test::ClusterPlan& sample) {
+    if (!sample.model.tied_head || sample.plan.num_stages() == 1 ||
+        sample.plan.stages.back().dp < 4 * sample.plan.stages.front().dp)
+      return false;
+    const Prediction prediction = analyze(sample.plan, sample.model, sample.machine);
+    return prediction.tied.rest_s > 0.1 * prediction.iteration_s;
+  };
+  constexpr int plans = 6;
+  for (int i = 0; i < plans;) {
+    const test::ClusterPlan sample = samples.next(most_devices);
+    if (!fits(sample)) continue;
+    SCOPED_TRACE(++i);
+    const auto programs = schedule::compile_all(sample.plan, sample.model, {.tight = false});
+    const double simulated_s =
+        schedule::simulate(programs, sample.plan, sample.model, sample.machine).iteration_s;
+    EXPECT_NEAR(schedule::steady_time(sample.plan, sample.model, sample.machine), simulated_s,
+                0.02 * simulated_s);
+  }
+}
+
 }  // namespace
 }  // namespace brume::analyzer

@@ -100,27 +100,17 @@ TiedTimes tied_s(const model::Config& model, const hardware::Machine& machine,
   const SameNode back = [&](int source, int destination) { return same_node(destination, source); };
   Traffic ahead(machine, last, first, back), others(machine, last, first, back);
   const double row_bytes = model::grad_bytes * double(model.hidden_size);
-  const auto home = plan::tied_gradient_messages(first, last, model.vocab_size);
-  std::map<int, std::vector<plan::Message>> receives, received;  // by rank
-  for (const plan::Message& m : home) receives[m.destination].push_back(m);
-  for (const plan::Message& m : home) {
-    const std::int64_t own_rows =
-        model::cut(model.vocab_size, first.tp, m.destination % first.tp).count;
-    std::vector<plan::Message>& before = received[m.destination];
-    const bool comes_ahead = before.size() < plan::num_ahead(receives[m.destination], own_rows);
-    (comes_ahead ? ahead : others).add(m.source, m.destination, row_bytes * m.count);
-    before.push_back(m);
-  }
+  const plan::TiedGradients home = plan::tied_gradients(first, last, model.vocab_size);
+  for (const plan::Message& m : home.ahead) ahead.add(m.source, m.destination, row_bytes * m.count);
+  for (const plan::Message& m : home.rest) others.add(m.source, m.destination, row_bytes * m.count);
   // What came ahead is added then, of the others one while the next one comes.
   const hardware::Profile& profile = machine.profile(first.group);
   const auto add_s = [&](double rows) {
     return price::task_s(profile, price::accumulate_s(profile, row_bytes * rows));
   };
-  const double table_rows = std::ceil(double(model.vocab_size) / first.tp),
-               rest_s = others.seconds() > 0.0 ? others.seconds() + add_s(home.back().count) : 0.0;
-  return {.table_s = table.seconds(),
-          .gradient_s = ahead.seconds(),
-          .rest_s = add_s(table_rows) + rest_s};
+  double rest_s = add_s(std::ceil(double(model.vocab_size) / first.tp));
+  if (!home.rest.empty()) rest_s += others.seconds() + add_s(home.rest.back().count);
+  return {.table_s = table.seconds(), .gradient_s = ahead.seconds(), .rest_s = rest_s};
 }
 
 MessageTimes::Key MessageTimes::key(const plan::Plan& plan, int from, int to) const {

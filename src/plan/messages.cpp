@@ -96,11 +96,16 @@ std::vector<Message> tied_gradient_messages(const Stage& first, const Stage& las
   return in_turns(std::move(messages), last, first);
 }
 
-std::size_t num_ahead(std::span<const Message> receives, std::int64_t own_rows) {
-  std::size_t count = 0;
-  for (std::int64_t rows = 0; count < receives.size(); ++count)
-    if ((rows += receives[count].count) > own_rows) break;
-  return count;
+TiedGradients tied_gradients(const Stage& first, const Stage& last, int vocab_size) {
+  TiedGradients parts;
+  std::vector<std::int64_t> rows(std::size_t(first.devices()), 0);
+  for (const Message& message : tied_gradient_messages(first, last, vocab_size)) {
+    const auto rank = std::size_t(message.destination);
+    rows[rank] += message.count;
+    const model::Cut own = model::cut(vocab_size, first.tp, message.destination % first.tp);
+    (rows[rank] <= own.count ? parts.ahead : parts.rest).push_back(message);
+  }
+  return parts;
 }
 
 std::vector<Message> stream_messages(const Plan& plan, int from, int to, int seq_len) {
@@ -117,6 +122,13 @@ std::vector<Message> tied_weight_messages(const Plan& plan, int vocab_size) {
 std::vector<Message> tied_gradient_messages(const Plan& plan, int vocab_size) {
   return in_job(plan, plan.num_stages() - 1, 0,
                 tied_gradient_messages(plan.stages.front(), plan.stages.back(), vocab_size));
+}
+
+TiedGradients tied_gradients(const Plan& plan, int vocab_size) {
+  TiedGradients parts = tied_gradients(plan.stages.front(), plan.stages.back(), vocab_size);
+  for (std::vector<Message>* part : {&parts.ahead, &parts.rest})
+    *part = in_job(plan, plan.num_stages() - 1, 0, std::move(*part));
+  return parts;
 }
 
 }  // namespace brume::plan

@@ -65,6 +65,8 @@ class Meetings {
       if (task.operation == Operation::recv) std::swap(key.parties[0], key.parties[1]);
       if (!all_) key.microbatch = task.microbatch;
       if (!all_ && plan_.chunks > 1) key.boundary = boundary(task);
+      // What comes ahead of a tied table's gradient, and the rest, are two messages.
+      if (!all_ && task.block <= 0) key.boundary = task.block;
     }
     key.sequence = count_[rank][key]++;
     return key;

@@ -22,12 +22,16 @@ MessageTable::MessageTable(Grid& grid, const Frame& frame, const hardware::Clust
       no_slower_.push_back(no_slower ? 1 : 0);
     }
   if (!grid.model().tied_head || !grid.model().trains_table()) return;
-  // The stages take all nodes, unless there are several kinds of them.
-  const bool ends_on_one_node = cluster.num_groups() > 1 || cluster.groups[0].nodes == 1;
+  // Stages stand in order and take all devices, unless there are several kinds of them.
+  const auto on_one_node = [&](const Layout& first, const Layout& last) {
+    if (cluster.num_groups() > 1) return true;
+    const int of_node = grid.machine().profile(0).key.ranks_per_node;
+    return (first.devices() - 1) / of_node == (cluster.devices() - last.devices()) / of_node;
+  };
   for (const Layout& last : frame.layouts) {
     double& least_s = tied_gradients_s_.emplace_back(infinity);
     for (const Layout& first : frame.layouts)
-      least_s = std::min(least_s, grid.tied_gradient_s(first, last, ends_on_one_node));
+      least_s = std::min(least_s, grid.tied_gradient_s(first, last, on_one_node(first, last)));
   }
 }
 

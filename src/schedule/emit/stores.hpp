@@ -98,8 +98,7 @@ class TiedTable : Store {
   Part use(const Gradients& gradients) const;
   void clear_grads(const Slot& slot);  ///< of the copy, before the head's first backward
 
-  /// The head's share begins to come to the first stage with its last backward: as much of it as
-  /// the stage's own part of the table.
+  /// The head's share comes to the first stage with its last backward, as far as there is room.
   void prefetch_grads(const Slot& slot);
   /// Adds it to the gradients of block 0, before they are reduced.
   void receive_grads(const Slot& slot, BufferId grads);
@@ -107,10 +106,11 @@ class TiedTable : Store {
 
  private:
   Part rows(BufferId buffer, int first, int count) const;
-  BufferId receive_rows(const Slot& slot, const plan::Message& message);
+  BufferId receive(const Slot& slot, const plan::Message& message);
+  void add(const Slot& slot, BufferId grads, const plan::Message& message, BufferId incoming);
 
-  Messages weight_messages_, grad_messages_;  ///< in rows
-  std::vector<BufferId> incoming_;            ///< of the first messages with gradients
+  Messages weights_, grads_ahead_, other_grads_;  ///< in rows
+  std::vector<BufferId> incoming_;                ///< what comes ahead
 };
 
 /// Gradients on their way from a backward to where they are kept: reduced over ranks, added up over

@@ -5,8 +5,10 @@ namespace brume::schedule {
 TiedTable::TiedTable(const Store& store) : Store(store) {
   if (!context_.tied_across_stages() || !context_.model.trains_table()) return;
   const int vocab_size = context_.model.vocab_size;
-  weight_messages_.add(plan::tied_weight_messages(context_.plan, vocab_size), context_.rank);
-  grad_messages_.add(plan::tied_gradient_messages(context_.plan, vocab_size), context_.rank);
+  weights_.add(plan::tied_weight_messages(context_.plan, vocab_size), context_.rank);
+  const plan::TiedGradients grads = plan::tied_gradients(context_.plan, vocab_size);
+  grads_ahead_.add(grads.ahead, context_.rank);
+  other_grads_.add(grads.rest, context_.rank);
 }
 
 /// Rows of this rank's part of the token table, in a buffer that holds it.
@@ -16,13 +18,13 @@ Part TiedTable::rows(BufferId buffer, int first, int count) const {
 }
 
 void TiedTable::prefetch() {
-  for (const plan::Message& message : weight_messages_.receives)
+  for (const plan::Message& message : weights_.receives)
     build_.receive({Slot::Kind::update, 0, 0}, Channel::p2p_backward, message.source,
                    rows(persistent_.tied_weights, message.destination_first, message.count));
 }
 
 void TiedTable::send(const Slot& slot, const Weights& weights) {
-  for (const plan::Message& message : weight_messages_.sends)
+  for (const plan::Message& message : weights_.sends)
     build_.send(slot, Channel::p2p_backward, message.destination,
                 rows(weights.use(0), message.source_first, message.count));
 }
@@ -44,7 +46,14 @@ void TiedTable::clear_grads(const Slot& slot) {
   build_.add(slot, Operation::clear, {writes(Role::grads, persistent_.tied_grads)});
 }
 
-BufferId TiedTable::receive_rows(const Slot& slot, const plan::Message& message) {
+namespace {
+
+/// A message's block is that of a tied table: -1 of what comes ahead, else 0.
+Slot part(const Slot& slot, bool ahead) { return {slot.kind, slot.microbatch, ahead ? -1 : 0}; }
+
+}  // namespace
+
+BufferId TiedTable::receive(const Slot& slot, const plan::Message& message) {
   const std::int64_t bytes =
       std::int64_t(model::grad_bytes) * message.count * context_.model.hidden_size;
   const BufferId incoming = build_.add("tied.incoming", Tier::device, Content::staging, bytes, 0);
@@ -52,31 +61,33 @@ BufferId TiedTable::receive_rows(const Slot& slot, const plan::Message& message)
   return incoming;
 }
 
+void TiedTable::add(const Slot& slot, BufferId grads, const plan::Message& message,
+                    BufferId incoming) {
+  build_.add(slot, Operation::accumulate,
+             {reads(Role::source, incoming),
+              updates(Role::destination, rows(grads, message.destination_first, message.count))});
+}
+
 void TiedTable::prefetch_grads(const Slot& slot) {
-  if (grad_messages_.receives.empty() || slot.kind != Slot::Kind::backward ||
-      !context_.last_microbatch(slot) || !context_.begins_pass(slot) ||
-      context_.range(slot.block).first > 0)
-    return;
-  const std::vector<plan::Message>& all = grad_messages_.receives;
-  const std::int64_t own_rows = persistent_.token_table.count / context_.model.hidden_size;
-  for (std::size_t i = 0; i < plan::num_ahead(all, own_rows); ++i)
-    incoming_.push_back(receive_rows({slot.kind, slot.microbatch, 0}, all[i]));
+  const bool begins_last = slot.kind == Slot::Kind::backward && context_.last_microbatch(slot) &&
+                           context_.begins_pass(slot) && context_.range(slot.block).first == 0;
+  if (!begins_last) return;
+  for (const plan::Message& message : grads_ahead_.receives)
+    incoming_.push_back(receive(part(slot, true), message));
 }
 
 void TiedTable::receive_grads(const Slot& slot, BufferId grads) {
-  for (std::size_t i = 0; i < grad_messages_.receives.size(); ++i) {
-    const plan::Message& message = grad_messages_.receives[i];
-    const BufferId incoming = i < incoming_.size() ? incoming_[i] : receive_rows(slot, message);
-    build_.add(slot, Operation::accumulate,
-               {reads(Role::source, incoming),
-                updates(Role::destination, rows(grads, message.destination_first, message.count))});
-  }
+  for (std::size_t i = 0; i < incoming_.size(); ++i)
+    add(slot, grads, grads_ahead_.receives[i], incoming_[i]);
+  for (const plan::Message& message : other_grads_.receives)
+    add(slot, grads, message, receive(part(slot, false), message));
 }
 
 void TiedTable::drain(const Slot& last) {
-  for (const plan::Message& message : grad_messages_.sends)
-    build_.send(last, Channel::p2p_forward, message.destination,
-                rows(persistent_.tied_grads, message.source_first, message.count));
+  for (const Messages* messages : {&grads_ahead_, &other_grads_})
+    for (const plan::Message& message : messages->sends)
+      build_.send(part(last, messages == &grads_ahead_), Channel::p2p_forward, message.destination,
+                  rows(persistent_.tied_grads, message.source_first, message.count));
 }
 
 }  // namespace brume::schedule
