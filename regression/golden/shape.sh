@@ -5,15 +5,15 @@ cp "$deck" tiny.toml
 cp "$BRUME_REGRESSION_DIR/decks/profile.toml" .
 
 # Numbers become #, units that depend on them too; sentences are joined again, because where they break depends on
-# the length of numbers; what is only said on some machines, or where times were such, is left out; a warning amid the steps,
-# whose stream mpirun may pass on sooner or later, comes last.
+# the length of numbers; what is only said on some machines, or where times were such, is left out; messages before and amid
+# the steps, whose stream mpirun may pass on sooner or later, come last.
 shape() {
   sed -e 's/^.*\x1b\[K//' -e 's/\x1b\[[0-9;]*m//g' -e 's/\r//g' "$1" | grep -v '^Script ' |
     sed -e ':next' -e '$!N' -e 's/\n        \([^ ]\)/ \1/' -e 'tnext' -e 'P' -e 'D' | grep -v '^\(slower\|faster\): ' |
     sed -E -e "s/\($(hostname)\)/(HOST)/" -e 's/[0-9]+([.:][0-9]+)*(e[-+][0-9]+)?/#/g' -e 's/# (us|ms|s|min)\>/# s/g' \
       -e 's/# ([KMGT]i)?B\>/# B/g' -e 's/# [kMGT]\>/#/g' -e 's/[-+]#/#/g' -e 's/^ +//' -e 's/ {2,}/  /g' -e 's/by [a-z, ]*, seed/by TRANSPORT, seed/' |
     grep -v -E '^(run|other): ' |  # hints, which measured times give
-    awk '/^all weights are/ { late = late $0 "\n"; next } { print } END { printf "%s", late }'
+    awk '/^all weights are|^results of an earlier run/ { late = late $0 "\n"; next } { print } END { printf "%s", late }'
 }
 # ended <code> <name> <command...>: what it prints at each width, standard error in the order of a terminal, as it ends with
 # that code. No line is wider than its terminal, or than 100 columns ($without_terminal: messages stay whole there, so that
