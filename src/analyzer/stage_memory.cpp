@@ -428,9 +428,7 @@ Expr StageMemoryBuilder::embedding_backward() const {
                       state_.beside_middle_backward(0.0);
   const Expr last =
       max(stream_ + state_.beside_last_backward(0.0), state_.stored_last_by_embedding());
-  const Expr peak =
-      max(last + table_gradient(), max(less(1.0, v_.G) * first, less(2.0, v_.G) * middle));
-  return peak;
+  return max(last + table_gradient(), max(less(1.0, v_.G) * first, less(2.0, v_.G) * middle));
 }
 
 /// In the first, a middle and the last microbatch, which differ in what has to be added up and in

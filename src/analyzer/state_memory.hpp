@@ -43,7 +43,6 @@ class StateMemory {
   /// needs no scratch, so that may be more than while it computes.
   Expr stored_by_embedding() const;
   Expr stored_last_by_embedding() const;
-  Expr host_grads_of_embedding() const { return less(1.0, v_.G) * embedding_.host_grads; }
   /// Beside the backward of the stage's last block, by an earlier microbatch's backward.
   Expr left_by_backward(const Expr& block) const;
   Expr when_stored(const Expr& block) const;
