@@ -55,8 +55,8 @@ Sizes transfer_sizes(const model::Config& model, const Shapes& shapes) {
                                  activation_bytes * tokens * model.ffn_size)};
 }
 
-/// "4 ranks on node17, 2024-05-01 12:00 UTC", as rank 0 sees it.
-/// Who measures, when, and beside how much other work.
+/// Who measures, when, and beside how much other work, as rank 0 sees it: "4 ranks on node17,
+/// 2024-05-01 12:00 UTC, after a minute with a load of 0.3".
 std::string origin(comm::Communicator& world) {
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
