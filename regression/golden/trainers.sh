@@ -42,10 +42,9 @@ if command -v python3 > /dev/null; then python3 -m py_compile settings.py; fi
 # What is searched for a trainer goes out to it, with one stage and with several; the report says what that costs.
 for trainer in megatron torchtitan; do
   for stages in '[]' '[2]'; do
-    set -- --set "search.for=$trainer" --set "search.stages=$stages" --set training.global_batch=32
-    "$BRUME" plan "$deck" "$@" -o found.toml 2> said
+    "$BRUME" plan "$deck" --set "search.for=$trainer" --set "search.stages=$stages" -o found.toml 2> said
     grep -q "^for $trainer: .* an iteration; the best plan of all takes" said || { cat said; exit 1; }
-    "$BRUME" export plan "$deck" "$@" --plan found.toml --to "$trainer" -o out 2> said || { cat said; exit 1; }
+    "$BRUME" export plan "$deck" --plan found.toml --to "$trainer" -o out 2> said || { cat said; exit 1; }
   done
 done
 code=0
