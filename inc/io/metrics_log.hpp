@@ -15,6 +15,9 @@ namespace brume::io {
 class AppendedFile;
 class EventFile;
 
+/// Measured to predicted time of an iteration, beyond which whoever shows both gives a reason.
+inline constexpr double slow_ratio = 1.25, fast_ratio = 0.8;
+
 /// What the speed of a run is measured by.
 struct Yardstick {
   int devices = 1;

@@ -17,9 +17,6 @@
 namespace brume::app {
 namespace {
 
-/// Measured to predicted, beyond which a reason is given.
-constexpr double slow_ratio = 1.25, fast_ratio = 0.8;
-
 /// A column of the table of steps.
 struct Column {
   const char* name;
@@ -215,8 +212,8 @@ void Screen::report_time() const {
   report(fmt::format("iteration time: predicted {}, measured {} (median of {}), ratio {:.2f}",
                      format_seconds(expected_.iteration_s), format_seconds(typical_s),
                      measured_s_.size(), ratio));
-  if (ratio > fast_ratio && ratio < slow_ratio) return;
-  const bool slow = ratio >= slow_ratio;
+  if (ratio > io::fast_ratio && ratio < io::slow_ratio) return;
+  const bool slow = ratio >= io::slow_ratio;
   const char* const which = slow ? "slower" : "faster";
   if (slow && expected_.ranks_per_node > expected_.cores)
     report(fmt::format("slower: {} share {}", counted(expected_.ranks_per_node, "rank"),

@@ -9,6 +9,7 @@
 
 #include "base/statistics.hpp"
 #include "base/text.hpp"
+#include "io/metrics_log.hpp"
 
 namespace brume::report {
 namespace {
@@ -168,13 +169,13 @@ std::vector<std::string> hints(const Run& run, const Summary& s) {
     add_exposed(run.plan, s, found);
     add_changes(run, found);
   }
-  if (s.ratio() > 1.25)
+  if (s.ratio() > io::slow_ratio)
     found.emplace_back(1.0 - 1.0 / s.ratio(),
                        fmt::format("an iteration takes {:.2f} times as long as predicted: the "
                                    "profile may be of another or a quieter machine (`brume "
                                    "profile` measures again), or ranks share cores",
                                    s.ratio()));
-  if (s.ratio() > 0.0 && s.ratio() < 0.8)
+  if (s.ratio() > 0.0 && s.ratio() < io::fast_ratio)
     found.emplace_back(1.0 - s.ratio(),
                        fmt::format("an iteration takes {:.2f} times as long as predicted: the "
                                    "profile may be of another or a busier machine (`brume "
