@@ -112,6 +112,10 @@ class Analyzer {
 Prediction analyze(const plan::Plan& plan, const model::Config& model,
                    const hardware::Machine& machine);
 
+/// What a microbatch keeps on the device between the two parts of a backward that is split [bytes],
+/// of all layers of a stage: what their products read, and gradients of what they made.
+double between_parts_bytes(const plan::Stage& stage, const model::Config& model);
+
 StageRole role_of(const plan::Plan& plan, int stage, const model::Config& model,
                   const hardware::Machine& machine);
 

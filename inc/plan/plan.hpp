@@ -66,6 +66,9 @@ struct Plan {
 
 bool uses_disk(const Stage& stage);
 
+/// Whether stages work in the order of 1F1B, ahead or not: no chunks, whole backwards.
+bool is_1f1b(const Plan& plan);
+
 /// The text form: TOML, exact. `parse` names origin, line and key of what is wrong.
 std::string text(const Plan& plan);
 Plan parse(const std::string& text, const std::string& origin);

@@ -30,9 +30,10 @@ struct Search {
   std::int64_t evaluations = 0;  ///< expression evaluations
   std::int64_t dynamic_programs = 0;
   int milp_solves = 0;
-  int simulated = 0;  ///< plans that were simulated, most of them coarsely
-  /// The distance of the model's bound for all plans from the best plan's time, relative to that;
-  /// where it bounds not all, that of `least_work_s`.
+  int simulated = 0;     ///< plans that were simulated, most of them coarsely
+  int other_orders = 0;  ///< frames of other orders than 1F1B, which nothing is proven of
+  /// The distance of the model's bound for all plans of 1F1B from the best plan's time, relative to
+  /// that; where it bounds not all, that of `least_work_s`.
   double gap = 0.0;
   bool bounds_all = true;  ///< false: stages among others, of which layers are frozen, were priced
                            ///< as if they were trained

@@ -70,6 +70,8 @@ Problem random_problem(std::mt19937& random) {
     p.profile.host_updates_per_s = samples::pick<double>(later, {0.0, 1e9, 1e10});
   }
   p.search.unequal_stages = false;
+  p.search.chunks = {1};  // the oracle knows 1F1B only
+  p.search.zero_bubble = false;
   p.search.simulate_top = 1;
   p.search.gap = 0.0;
   p.search.time_limit_s = 3600.0;  // on a busy machine too the search comes to its end

@@ -168,7 +168,8 @@ void Analyzer::split(const plan::Plan& plan, int stage, StagePrediction& predict
   prediction.time.backward_s += price::task_s(profile, 0.0, part.tasks);
   auto alone = bindings(plan, stage);
   alone[plan::symbol(plan::stage_in_flight)] = 0.0;
-  const Peaks peaks = split_peaks(plan, stage, tape(plan, stage).at(alone).bytes, part.kept_bytes);
+  const Peaks peaks = split_peaks(plan, stage, tape(plan, stage).at(alone).bytes,
+                                  between_parts_bytes(plan.stages[std::size_t(stage)], model_));
   prediction.peak_forward_bytes = std::llround(peaks.forward);
   prediction.peak_backward_bytes = std::llround(peaks.backward);
 }

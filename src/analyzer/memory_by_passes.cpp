@@ -2,6 +2,7 @@
 #include <map>
 #include <string>
 
+#include "analyzer/analyzer.hpp"
 #include "other_orders.hpp"
 #include "plan/knobs.hpp"
 #include "plan/passes.hpp"
@@ -28,32 +29,44 @@ Peaks interleaved_peaks(const plan::Plan& plan, int first, const std::vector<Chu
   return peaks;
 }
 
+namespace {
+
+/// Calls `visit` with each segment of a stage's layers, and whether its layer is stored.
+void each_segment(const plan::Stage& s, const model::Config& model, const auto& visit) {
+  for (int layer = 0; layer < s.layers; ++layer)
+    for (const model::SegmentKind kind : model::segment_kinds(
+             model, model::BlockKind::layer, model.layer_kind(s.first_layer + layer)))
+      visit(kind, layer < s.stored_layers);
+}
+
+}  // namespace
+
 SecondPart second_part(const plan::Plan& plan, int stage, const model::Config& model,
                        const hardware::Profile& profile) {
   const plan::Stage& s = plan.stages[std::size_t(stage)];
-  const std::map<std::string, double, std::less<>> values{{"b", s.microbatch}, {"tp", s.tp}};
   const auto seconds = [&](model::SegmentKind kind, price::Pass pass) {
     return price::segment_s(model, profile, kind, pass, s.microbatch, s.tp);
   };
   SecondPart part{};
   if (stage == 0) part.work_s = seconds(model::SegmentKind::embedding, price::Pass::backward);
-  model::Expr kept = 0.0;
-  for (int layer = 0; layer < s.layers; ++layer) {
-    const bool stores = layer < s.stored_layers;
-    for (model::SegmentKind kind : model::segment_kinds(model, model::BlockKind::layer,
-                                                        model.layer_kind(s.first_layer + layer))) {
-      part.work_s += seconds(
-          kind, stores ? price::Pass::stored_backward_weights : price::Pass::backward_weights);
-      ++part.tasks;
-      const model::Segment segment = model::segment(model, kind);
-      kept += segment.product_grads_bytes() + model::stream_bytes(model);  // and the input
-      if (!model.post_norms()) kept += model::stream_bytes(model);         // the output's gradient
-      for (const model::Saved& saved : segment.saved)
-        if (saved.for_weights && (stores || !saved.cheap)) kept += saved.bytes();
-    }
-  }
-  part.kept_bytes = kept.evaluate(values);
+  each_segment(s, model, [&](model::SegmentKind kind, bool stores) {
+    part.work_s += seconds(
+        kind, stores ? price::Pass::stored_backward_weights : price::Pass::backward_weights);
+    ++part.tasks;
+  });
   return part;
+}
+
+double between_parts_bytes(const plan::Stage& s, const model::Config& model) {
+  model::Expr kept = 0.0;
+  each_segment(s, model, [&](model::SegmentKind kind, bool stores) {
+    const model::Segment segment = model::segment(model, kind);
+    kept += segment.product_grads_bytes() + model::stream_bytes(model);  // and the input
+    if (!model.post_norms()) kept += model::stream_bytes(model);         // the output's gradient
+    for (const model::Saved& saved : segment.saved)
+      if (saved.for_weights && (stores || !saved.cheap)) kept += saved.bytes();
+  });
+  return kept.evaluate({{"b", s.microbatch}, {"tp", s.tp}});
 }
 
 Peaks split_peaks(const plan::Plan& plan, int stage, const ChunkBytes& bytes,

@@ -29,9 +29,8 @@ Peaks interleaved_peaks(const plan::Plan& plan, int first, const std::vector<Chu
 
 /// Second parts of a stage's backwards.
 struct SecondPart {
-  double work_s;      ///< of a microbatch
-  int tasks;          ///< ... that it takes beside those of a whole backward
-  double kept_bytes;  ///< by a microbatch between the two parts
+  double work_s;  ///< of a microbatch
+  int tasks;      ///< ... that it takes beside those of a whole backward
 };
 SecondPart second_part(const plan::Plan& plan, int stage, const model::Config& model,
                        const hardware::Profile& profile);

@@ -24,8 +24,7 @@ analyzer::Prediction predict(const plan::Plan& plan, const model::Config& model,
   analyzer::Prediction prediction = analyzer::analyze(plan, model, machine);
   // Of several stages the formulas of models that are frozen in part are less exact.
   const bool trained_alike = model::trains_layers_alike(model) && model.frozen_blocks == 0;
-  const bool by_formula =
-      plan.chunks == 1 && plan.zero_bubble == 0 && (trained_alike || plan.num_stages() == 1);
+  const bool by_formula = plan::is_1f1b(plan) && (trained_alike || plan.num_stages() == 1);
   for (int first = 0; !by_formula && first < plan.pipeline_size(); ++first) {
     const plan::Stage& s = plan.stages[std::size_t(first)];
     analyzer::StagePrediction placed{};

@@ -187,6 +187,12 @@ const Schema<SearchKeys>& search_schema() {
                 .help = "a stage is ahead of the next one; 2 hides messages, 1 saves memory",
                 .min = 1,
                 .max = 2})
+          .key("chunks", &SearchKeys::chunks,
+               {.help = "that a stage's layers may be cut into, so that a pipeline fills sooner; "
+                        "[]: all even ones; [1]: none",
+                .min = 1})
+          .key("zero_bubble", &SearchKeys::zero_bubble,
+               {.help = "backwards may be in two parts, of which the second one fills waits"})
           .key("zero_levels", &SearchKeys::zero_levels,
                {.help = "0 none; 1 shards optimizer state, 2 also gradients, 3 also weights",
                 .min = 0,

@@ -36,6 +36,8 @@ SearchKeys common(SearchKeys keys) {
   keys.unequal_stages = false;
   keys.store = false;
   keys.store_rest = true;
+  keys.chunks = {1};
+  keys.zero_bubble = false;
   keep(keys, keys.act_offload, "act_offload", {0.0});
   keep(keys, keys.optim_disk, "optim_disk", {0.0});
   keep(keys, keys.act_disk, "act_disk", {0.0});

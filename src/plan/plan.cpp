@@ -10,6 +10,8 @@
 
 namespace brume::plan {
 
+bool is_1f1b(const Plan& plan) { return plan.chunks == 1 && plan.zero_bubble == 0; }
+
 bool uses_disk(const Stage& stage) {
   return std::ranges::any_of(
       shares, [&](const Share& share) { return share.on_disk() && stage.*share.ratio > 0.0; });

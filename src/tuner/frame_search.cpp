@@ -1,6 +1,7 @@
 #include "frame_search.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -23,6 +24,9 @@ constexpr int threshold_rounds = 3;
 constexpr std::size_t most_offers = 4;
 
 constexpr double worth_steps = 1.03;  ///< steps gain so much, of the time of the fastest plan known
+
+// Errors of memory: frames of the same one share fronts; with more a frame is given up.
+constexpr double memory_error_step = 0.01, most_memory_error = 0.5;
 
 constexpr std::size_t most_labels_grow = 8;  ///< times as many where a merged choice does not fit
 
@@ -121,7 +125,8 @@ FrameSearch::Thresholds FrameSearch::thresholds(double cutoff_s) const {
       for (const Room& room : rooms[after]) most = std::max(most, room.layers);
       later_layers += most;
       const int earlier_layers = std::max(0, question_.model.num_layers - later_layers);
-      thresholds_s[after] = (cutoff_s - fastest_layer_s_ * earlier_layers) / frame_.microbatches;
+      thresholds_s[after] = (cutoff_s - frame_.fill_share() * fastest_layer_s_ * earlier_layers) /
+                            frame_.microbatches;
     }
   }
   return thresholds_s;
@@ -172,8 +177,8 @@ void FrameSearch::begin(Grid& grid) {
       if (points.empty())
         std::ranges::copy_if(fronts_->unlimited(grid, {frame_, layout, after}),
                              std::back_inserter(points), [&](const Point& p) {
-                               return p.layers <=
-                                      question_.model.num_layers - frame_.num_stages + 1;
+                               return p.layers >= frame_.least_layers() &&
+                                      p.layers <= frame_.most_layers(question_.model.num_layers);
                              });
       for (const Point& p : points) {
         ends.push_back(p.stable_s);
@@ -188,10 +193,9 @@ void FrameSearch::begin(Grid& grid) {
     return !enough(rooms(all), question_.model.num_layers, question_.cluster, question_.deadline);
   });
   if (fastest == ends.end()) return hold_nothing();  // devices do not add up
-  const int in_flight = frame_.in_flight(frame_.num_stages - 1);
-  const int trips = (frame_.microbatches - 1) / (in_flight + 1) + 1;
-  const double bound_s = std::max(frame_.microbatches * *fastest - longest_less_s_,
-                                  trips * shortest_layer_s_ * question_.model.num_layers);
+  const double bound_s = std::max(
+      frame_.microbatches * *fastest - longest_less_s_,
+      trips(frame_, frame_.num_stages - 1) * shortest_layer_s_ * question_.model.num_layers);
   bound_s_ = std::max(bound_s_, bound_s * (1.0 - bound_rounding));
   fastest_layer_s_ = std::max(fastest_layer_s_, 0.0);
   messages_.emplace(grid, frame_, question_.cluster);
@@ -228,7 +232,7 @@ std::vector<FrameSearch::Part> FrameSearch::parts(const Thresholds& thresholds_s
       const int most_here = most_layers(unlimited(layout, after), threshold_s);
       if (most_here == 0) continue;
       const int others = most_of_others(room, layout, after);
-      const int least_here = std::max(1, num_layers - others);
+      const int least_here = std::max(frame_.least_layers(), num_layers - others);
       if (others < 0 || least_here > most_here) continue;
       parts.push_back({layout, after, least_here, most_here, threshold_s});
     }
@@ -249,7 +253,8 @@ Pipeline FrameSearch::limited_pipeline(const std::vector<Part>& parts) {
 
 const std::vector<FrameSearch::Part>& FrameSearch::plan(double known_s) {
   double cutoff_s = bound_s_ * cutoffs[ends_tried_];
-  if (known_s <= bound_s_ * near) cutoff_s = known_s;
+  // In other orders the bound tells little of which layers stages should have.
+  if (known_s <= bound_s_ * near || !frame_.is_1f1b()) cutoff_s = known_s;
   Prepared next{known_s, std::min(cutoff_s, known_s), {}, {}};
   next.thresholds_s = thresholds(next.cutoff_s);
   if (step_ == Step::limited) next.parts = parts(next.thresholds_s);
@@ -318,8 +323,16 @@ void FrameSearch::strike(int after, const Point& point) {
   ends_tried_ = 0;
 }
 
+void FrameSearch::take_less_memory(double share) {
+  const double error = (1.0 + frame_.memory_error) / share - 1.0;
+  frame_.memory_error = std::ceil(error / memory_error_step) * memory_error_step;
+  if (frame_.memory_error > most_memory_error) return hold_nothing();
+  step_ = Step::limited;
+  ends_tried_ = 0;
+}
+
 std::optional<double> FrameSearch::confirm(Grid& grid, double known_s) {
-  if (frame_.num_stages == 1 || frame_.microbatches == 1) return std::nullopt;
+  if (frame_.num_stages == 1 || frame_.microbatches == 1 || !frame_.is_1f1b()) return std::nullopt;
   if (double(frame_.num_stages) * double(frame_.layouts.size()) > double(small_points))
     return std::nullopt;
   const std::vector<Part> all = parts(thresholds(known_s));

@@ -80,6 +80,8 @@ class FrameSearch {
 
   /// Takes one stage's strategy out: it was seen not to fit.
   void strike(int after, const Point& point);
+  /// From now on what its formulas say has to fit into this share of what had to hold it.
+  void take_less_memory(double share);
 
   /// The bound that GLPK proves, where few strategies may be part of a plan below `known_s`.
   /// @throws OutOfTime

@@ -37,7 +37,7 @@ struct ByStrategy {
 
 Fronts::Alike Fronts::alike(const Seat& seat) {
   const analyzer::StageRole role = seat.role();
-  return {role.first, role.last, seat.frame.in_flight(seat.after), seat.layout};
+  return {role.first, role.last, seat.frame.kept(seat.after), seat.layout};
 }
 
 const std::vector<Point>& Fronts::front(const Seat& seat, int layers) const {

@@ -26,7 +26,7 @@ class Fronts {
       : axes_(axes), in_memory_(axes.in_memory()), rows_(rows) {}
 
   /// Seats that are alike have the same fronts.
-  using Alike = std::tuple<bool, bool, int, int>;  ///< first, last, in flight, layout
+  using Alike = std::tuple<bool, bool, Kept, int>;  ///< first, last, kept, layout
   static Alike alike(const Seat& seat);
 
   /// Computes what is missing among [least, most] layers of strategies whose stable time is at most

@@ -117,6 +117,16 @@ Axes Axes::in_memory() const {
   return axes;
 }
 
+Axes Axes::of_split_backwards() const {
+  Axes axes = *this;
+  std::erase_if(axes.zero_levels, [](int level) { return level > 1; });
+  if (axes.zero_levels.empty()) axes.zero_levels = {0};
+  for (std::size_t i = 0; i < ratios.size(); ++i)
+    if (plan::shares[i].ratio == &plan::Stage::grad_offload_ratio) axes.ratios[i] = {0.0};
+  axes.recompute = false;
+  return axes;
+}
+
 bool Point::is_faster_than(const Point& other) const {
   return falls(other.stable_s, stable_s) || falls(other.whole_s(), whole_s()) ||
          falls(other.shortest_s(), shortest_s()) || falls(other.alone_s(), alone_s());
@@ -138,6 +148,21 @@ bool Point::parts_fit() const {
     if (const auto whole = plan::shares[i].whole)
       if ((parts[*whole] += ratios[i]) > 1.0) return false;
   return true;
+}
+
+Point Point::of_chunk(int chunk, int chunks) const {
+  const auto layers_before = [&](int count) {
+    return count * (layers / chunks) + std::min(count, layers % chunks);
+  };
+  // Of what some layers do each chunk has its part.
+  const int first = layers_before(chunk), end = layers_before(chunk + 1);
+  const auto part_of = [&](int count) { return count * end / layers - count * first / layers; };
+  Point part = *this;
+  part.layers = end - first;
+  part.ckpt_layers = part_of(ckpt_layers);
+  part.stored_layers = ckpt_layers + stored_layers == layers ? part.layers - part.ckpt_layers
+                                                             : part_of(stored_layers);
+  return part;
 }
 
 void Point::apply_to(plan::Stage& stage) const {
@@ -269,14 +294,16 @@ Grid::Role& Grid::role(analyzer::StageRole wanted) {
 const std::vector<double>& Grid::values(const Seat& seat) {
   const Frame& frame = seat.frame;
   const bool several = frame.num_stages > 1;
-  std::vector<double>& values =
-      values_[{seat.mesh(), frame.microbatches, frame.run_ahead, seat.after, several}];
+  std::vector<double>& values = values_[{seat.mesh(), frame.microbatches, frame.run_ahead,
+                                         frame.in_flight(seat.after), several}];
   if (!values.empty()) return values;
   const plan::Plan plan = plan_from(seat);
   for (const Variable& variable : variables()) {
     double& value = values.emplace_back(0.0);
     if (std::string_view(variable.knob->symbol) == "S")
       value = several ? 2.0 : 1.0;  // at least: what is known of a seat holds for more, too
+    else if (variable.knob->member == decltype(variable.knob->member)(plan::stage_in_flight))
+      value = frame.in_flight(seat.after);
     else if (!variable.choice && !variable.share)
       value = plan::number(*variable.knob, plan, 0);
   }
@@ -341,10 +368,31 @@ void Grid::price_time(const Seat& seat, std::span<Point> points) {
   }
 }
 
+/// Adds to the peaks what waits for the second part of its backward. The first part of a microbatch
+/// ends with that of all layers but the last in the place of what its forward kept.
+void Grid::add_between_parts(const Seat& seat, std::span<const Point> points) {
+  const auto layer_bytes = [&](int stored) {
+    plan::Stage stage = stage_of(seat.mesh(), {});
+    stage.layers = 1;
+    stage.stored_layers = stored;
+    return analyzer::between_parts_bytes(stage, model_);
+  };
+  const double bytes = layer_bytes(0), stored_bytes = layer_bytes(1);
+  const int lag = seat.frame.kept(seat.after).lag;
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    const Point& p = points[i];
+    const double all = (p.layers - p.stored_layers) * bytes + p.stored_layers * stored_bytes;
+    outputs_[0][i] += lag * all;
+    outputs_[1][i] += (lag + 1.0 - 1.0 / p.layers) * all;
+  }
+}
+
 void Grid::price_memory(const Seat& seat, std::span<Point> points) {
   evaluate(role(seat.role()).memory, seat, points);
+  if (seat.frame.zero_bubble) add_between_parts(seat, points);
   for (std::size_t i = 0; i < points.size(); ++i) {
-    points[i].device_bytes = std::max(outputs_[0][i], outputs_[1][i]);
+    points[i].device_bytes =
+        std::max(outputs_[0][i], outputs_[1][i]) * (1.0 + seat.frame.memory_error);
     points[i].host_bytes = outputs_[2][i];
     points[i].disk_bytes = outputs_[3][i];
   }

@@ -47,6 +47,9 @@ struct Point {
   }
   /// Whether the parts of each share are within it together.
   bool parts_fit() const;
+  /// The same strategy of one of so many chunks of its layers, the first of which may have one
+  /// layer more than others.
+  Point of_chunk(int chunk, int chunks) const;
   /// Sets what the strategy chooses.
   void apply_to(plan::Stage& stage) const;
   /// The first forward and the last backward until their messages leave, with their updates as far
@@ -99,6 +102,9 @@ struct Axes {
   Axes(const deck::SearchKeys& search);
   /// Without a disk.
   Axes in_memory() const;
+  /// Of backwards in two parts: gradients are added up where they are kept, and between the two
+  /// parts a layer that is recomputed keeps all.
+  Axes of_split_backwards() const;
 
   /// How a stage of this layout may shard its state; the first one shards least.
   struct Sharding {
@@ -151,6 +157,7 @@ class Grid {
   Role& role(analyzer::StageRole wanted);
   const std::vector<double>& values(const Seat& seat);
   void evaluate(Priced& priced, const Seat& seat, std::span<const Point> points);
+  void add_between_parts(const Seat& seat, std::span<const Point> points);
 
   const model::Config& model_;
   const hardware::Machine& machine_;
@@ -159,9 +166,9 @@ class Grid {
   analyzer::Analyzer analyzer_;
   std::map<std::pair<Layout, Layout>, double> streams_s_;
   std::map<std::tuple<Layout, Layout, bool>, double> tied_gradients_s_;
-  /// Variables of a seat, by layout, microbatches, run-ahead, stages after, whether there are
+  /// Variables of a seat, by layout, microbatches, run-ahead, those in flight, whether there are
   /// others.
-  std::map<std::tuple<Layout, int, int, int, bool>, std::vector<double>> values_;
+  std::map<std::tuple<Layout, int, int, double, bool>, std::vector<double>> values_;
   std::array<std::vector<double>, 4> outputs_;  ///< columns of the last evaluation
   std::array<std::vector<double>, 4> results_;  ///< the same in the order of its batches
   std::vector<std::vector<double>> columns_;    ///< of its last batch

@@ -166,8 +166,8 @@ class Formulation {
   /// are all taken to be as short as the shortest.
   void add_time_rows(std::size_t stage) {
     const Frame& frame = pipeline_.frame;
-    const int after = frame.num_stages - 1 - int(stage), in_flight = frame.in_flight(after);
-    const double trips = (frame.microbatches - 1) / (in_flight + 1) + 1;
+    const int after = frame.num_stages - 1 - int(stage), in_flight = int(frame.in_flight(after));
+    const double trips = tuner::trips(frame, after);
     add_time_row(stage, frame.microbatches, 0.0);
     add_time_row(stage, frame.microbatches - in_flight, 1.0);
     if (in_flight + 1 < frame.microbatches)

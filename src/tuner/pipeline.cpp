@@ -12,36 +12,47 @@
 namespace brume::tuner {
 namespace {
 
+/// For how long a stage waits while the first microbatch goes through those after it and back, and
+/// while the last one does.
+double idle_s(const Frame& frame, const Point& point, double round_s, int after) {
+  const int in_flight = int(frame.in_flight(after));
+  const double rounds_s = in_flight + 1 < frame.microbatches
+                              ? std::max(round_s, 2.0 * round_s - point.less_s)
+                              : round_s;
+  return std::max(0.0, rounds_s - in_flight * point.stable_s);
+}
+
+/// What the turns of a label's first stage and the next one take.
+double turns_s(const Frame& frame, const Label& label, const Label& later, double way_s,
+               int after) {
+  const int in_flight = int(frame.in_flight(after)), later_flight = int(frame.in_flight(after - 1));
+  const int turns = (frame.microbatches - 1 - later_flight) / (in_flight - later_flight + 1) + 1;
+  return turns * (label.front_s + way_s + later.front_s) + later_flight * label.front_s;
+}
+
 /// The objective of pipeline.hpp with one stage more in front of those of a label.
 /// @param after  stages after the new one
 Label in_front(const Pipeline& pipeline, const Label& later, const Point& point, int after) {
   const Frame& frame = pipeline.frame;
   const double way_s =
       after == 0 ? 0.0 : 2.0 * pipeline.messages.stream_s(point.layout, later.layout);
-  const int in_flight = frame.in_flight(after),
-            trips = (frame.microbatches - 1) / (in_flight + 1) + 1;
+  const double ways_s = frame.chunks * way_s;
   const double t = point.stable_s;
-  Label label{.trip_s = point.shortest_s() + way_s + later.trip_s,
+  Label label{.trip_s = point.shortest_s() + ways_s + later.trip_s,
               .front_s = point.shortest_s(),
               .least_s = 0.0,
               .alone_s = std::max(later.alone_s, (frame.microbatches - 1) * t + point.alone_s()),
               .layout = point.layout,
               .point = &point};
-  const double round_s = way_s + later.trip_s;
-  const double rounds_s = in_flight + 1 < frame.microbatches
-                              ? std::max(round_s, 2.0 * round_s - point.less_s)
-                              : round_s;
-  const double own_s =
-      frame.microbatches * t + point.delta_s + std::max(0.0, rounds_s - in_flight * t);
-  const double trips_s = (trips - 1) * label.trip_s + point.whole_s() + round_s;
-  label.least_s = std::max(own_s, trips_s);
-  if (after > 0) {
-    const int later_flight = frame.in_flight(after - 1);
-    const int turns = (frame.microbatches - 1 - later_flight) / (in_flight - later_flight + 1) + 1;
-    const double turns_s =
-        turns * (point.shortest_s() + way_s + later.front_s) + later_flight * point.shortest_s();
-    label.least_s = std::max({label.least_s, turns_s, point.whole_s() + way_s + later.least_s});
-  }
+  const double round_s = ways_s + later.trip_s, own_s = frame.microbatches * t + point.delta_s;
+  const double trips_s = (trips(frame, after) - 1) * label.trip_s + point.whole_s() + round_s;
+  label.least_s =
+      std::max(trips_s, own_s + (frame.is_1f1b() ? idle_s(frame, point, round_s, after) : 0.0));
+  if (after > 0)
+    label.least_s = std::max({label.least_s,
+                              frame.is_1f1b() ? turns_s(frame, label, later, way_s, after)
+                                              : frame.microbatches * ways_s / 2.0,
+                              frame.fill_share() * point.whole_s() + way_s + later.least_s});
   if (after == 0 && frame.num_stages > 1)
     label.alone_s = std::max(label.alone_s, frame.microbatches * t + point.delta_s +
                                                 pipeline.messages.tied_gradient_s(point.layout));
@@ -193,8 +204,9 @@ double DynamicProgram::rest_s(std::size_t placed, std::size_t use, int layers) c
     priced_s -= prices_.device_s[std::size_t(g)] * capacity_->uses().left(use, g);
   const int messages = pipeline_.frame.num_stages - int(placed);
   return 2.0 * messages * pipeline_.messages.least_stream_s() +
-         std::max({rest_s_[placed], layers == 0 ? 0.0 : layers * rest_layer_s_[placed],
-                   priced_s * (1.0 - bound_rounding)});
+         pipeline_.frame.fill_share() *
+             std::max({rest_s_[placed], layers == 0 ? 0.0 : layers * rest_layer_s_[placed],
+                       priced_s * (1.0 - bound_rounding)});
 }
 
 /// Counts host bytes on the node that a stage's mesh shares. @return whether they fit
@@ -291,6 +303,11 @@ Choices DynamicProgram::solve() {
 }
 
 }  // namespace
+
+int trips(const Frame& frame, int after) {
+  if (!frame.is_1f1b()) return 1;
+  return (frame.microbatches - 1) / (int(frame.in_flight(after)) + 1) + 1;
+}
 
 double least_s(const Pipeline& pipeline, const std::vector<Point>& stages) {
   Label label;

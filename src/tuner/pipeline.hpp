@@ -22,6 +22,14 @@
 /// forward f + c with c = p_i - p_{i+1} + 1, which makes n_i = ceil((G - p_{i+1}) / c) turns from
 /// forward p_{i+1} on. Nor is it shorter than what the last stage works and the gradient of a tied
 /// table takes home after that.
+///
+/// Where a stage's layers are cut into v chunks, others wait for its first chunk only, so w_j of
+/// the first sum is divided by v, and messages pass between two stages v times each way. What is
+/// said of p_i does not hold then; an iteration takes at least
+///
+///   max_i [ sum_{j<i} (w_j / v + 2 m_j) + max((G - 1) t_i + w_i, v G m_i, w_i + R_i) ]
+///
+/// with v m_j in the place of m_j in R_i.
 #pragma once
 
 #include <span>
@@ -59,6 +67,10 @@ struct Choice {
   std::vector<Point> stages;
   double least_s = infinity;
 };
+
+/// In how many trips through the stages from this one on and back microbatches go at least, where
+/// each of these waits for the one before it.
+int trips(const Frame& frame, int after);
 
 /// The objective of a choice [s].
 double least_s(const Pipeline& pipeline, const std::vector<Point>& stages);

@@ -20,7 +20,7 @@ using Arenas = std::array<std::int64_t, schedule::num_tiers>;
 /// Adds up what each node's ranks take, and looks for what does not fit.
 void count(Placement& placement, const plan::Plan& plan, const hardware::Cluster& cluster,
            const std::function<Arenas(int rank)>& arenas) {
-  placement.stage_bytes.assign(plan.stages.size(), 0);
+  placement.stage_bytes.assign(std::size_t(plan.pipeline_size()), 0);
   placement.groups.assign(cluster.groups.size(), {});
   for (const auto& [node, ranks] : plan::ranks_of_nodes(plan, cluster)) {
     const hardware::NodeGroup& group = cluster.groups[std::size_t(node.group)];
@@ -107,7 +107,7 @@ Placement sample(const plan::Plan& whole, const model::Config& model,
     return fits ? loose : placed(true);
   };
   std::vector<int> ranks;
-  for (int stage = 0; stage < plan.num_stages(); ++stage) {
+  for (int stage = 0; stage < plan.pipeline_size(); ++stage) {
     const plan::Stage& s = plan.stages[std::size_t(stage)];
     ranks.push_back(plan::rank_of(plan, stage, 0, 0));
     if (s.devices() > 1) ranks.push_back(plan::rank_of(plan, stage, s.dp - 1, s.tp - 1));
@@ -116,7 +116,7 @@ Placement sample(const plan::Plan& whole, const model::Config& model,
   parallel_for(ranks.size(), threads, [&](std::size_t i, std::size_t) {
     of_ranks[i] = arenas(plan::place(plan, ranks[i]).stage, ranks[i]);
   });
-  std::vector<Arenas> largest(plan.stages.size(), Arenas{});
+  std::vector<Arenas> largest(std::size_t(plan.pipeline_size()), Arenas{});
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     Arenas& most = largest[std::size_t(plan::place(plan, ranks[i]).stage)];
     for (std::size_t tier = 0; tier < most.size(); ++tier)
@@ -151,7 +151,7 @@ Placement place(const plan::Plan& plan, const model::Config& model,
     return place_some(plan, model, cluster, ranks, threads, deadline);
   schedule::Packings packings;
   // One rank a stage tells most misfits.
-  for (int stage = 0; stage < plan.num_stages(); ++stage) {
+  for (int stage = 0; stage < plan.pipeline_size(); ++stage) {
     const auto program = schedule::compile(plan, model, plan::rank_of(plan, stage, 0, 0),
                                            {.deadline = deadline, .packings = &packings});
     const int group = cluster.index(plan.stages[std::size_t(stage)].group);

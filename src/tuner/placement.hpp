@@ -16,7 +16,8 @@ namespace brume::tuner {
 struct Placement {
   std::vector<schedule::Program> programs;  ///< of all ranks, of one rank of each stage, or none
   std::vector<Held> groups;                 ///< by group
-  std::vector<std::int64_t> stage_bytes;    ///< [stage] largest arena of its ranks
+  std::vector<std::int64_t> stage_bytes;    ///< [stage] largest arena of its ranks, among the first
+                                            ///< stages, on whose ranks all others lie
   std::optional<int> misfit;  ///< a stage that does not fit; `programs` may then be empty
 };
 

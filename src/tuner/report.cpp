@@ -99,6 +99,9 @@ std::string ablation_lines(const Result& result) {
   return text;
 }
 
+/// Whether a bound is one of all plans.
+const char* of_1f1b(const Search& search) { return search.other_orders > 0 ? " of 1F1B" : ""; }
+
 /// What the search did not come to.
 std::string limit_line(const Search& search, double best_s) {
   if (!search.cut_short)
@@ -106,7 +109,7 @@ std::string limit_line(const Search& search, double best_s) {
   return fmt::format(
       "limit   {} ended the search: {}{}\n", ended_by(search),
       search.gap > 0.0
-          ? fmt::format("a plan may be up to {} faster",
+          ? fmt::format("a plan{} may be up to {} faster", of_1f1b(search),
                         format_percent(std::min(search.gap, 1.0 - search.least_work_s / best_s)))
           : "fewer plans were simulated than search.simulate_top asks for",
       search.interrupted ? "" : "; raise it");
@@ -146,11 +149,14 @@ std::string summary(const plan::Plan& plan) {
       most.host_update_ratio > 0.0 ? fmt::format("  host update {:g}", most.host_update_ratio) : "";
   const std::string replicas = most.replicas > 1 ? fmt::format("  replicas {}", most.replicas) : "";
   const std::string kept = stored > 0 ? fmt::format("  stored {}", stored) : "";
-  return fmt::format("S {}{}  dp {}  tp {}  b {}  G {}  ZeRO {}{}  recomputed {}{}  offload {}{}{}",
-                     plan.num_stages(), on_groups(plan), of_stages(plan, &Stage::dp),
-                     of_stages(plan, &Stage::tp), of_stages(plan, &Stage::microbatch),
-                     plan.microbatches, most.zero_level, replicas, recomputed, kept,
-                     plan::ratios(most, false), disk, host);
+  const std::string order = plan.chunks > 1    ? fmt::format(" x {} chunks", plan.chunks)
+                            : plan.zero_bubble ? " zero bubble"
+                                               : "";
+  return fmt::format(
+      "S {}{}{}  dp {}  tp {}  b {}  G {}  ZeRO {}{}  recomputed {}{}  offload {}{}{}",
+      plan.pipeline_size(), order, on_groups(plan), of_stages(plan, &Stage::dp),
+      of_stages(plan, &Stage::tp), of_stages(plan, &Stage::microbatch), plan.microbatches,
+      most.zero_level, replicas, recomputed, kept, plan::ratios(most, false), disk, host);
 }
 
 std::string report(const Result& result, const hardware::Cluster& cluster, std::size_t columns) {
@@ -163,15 +169,16 @@ std::string report(const Result& result, const hardware::Cluster& cluster, std::
   return text + limit_line(s, best.seconds()) +
          fmt::format(
              "search  {} strategies ({} fit), {} evaluations, {} dynamic programs, {} plans "
-             "simulated, {} refused by placement, {}; no plan is faster by more than {}{} in a "
+             "simulated, {} refused by placement, {}; no plan{} by more than {} in a "
              "simulation: computing alone takes {}\n",
              format_count(double(s.policies)), format_count(double(s.feasible)),
              format_count(double(s.evaluations)), s.dynamic_programs, s.simulated, s.struck,
              format_seconds(s.seconds),
              s.bounds_all
-                 ? fmt::format("{} by the model's bound{}, and none by more than ",
-                               format_percent(s.gap), s.confirmed ? ", confirmed by GLPK" : "")
-                 : "",
+                 ? fmt::format("{} is faster by more than {} by the model's bound{}, and none",
+                               of_1f1b(s), format_percent(s.gap),
+                               s.confirmed ? ", confirmed by GLPK" : "")
+                 : " is faster",
              format_percent(1.0 - s.least_work_s / result.best[0].seconds()),
              format_seconds(s.least_work_s));
 }

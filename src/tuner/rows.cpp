@@ -416,8 +416,8 @@ Rows& AllRows::of(const Seat& seat, const Axes& axes, bool host_matters) {
   const std::lock_guard lock(mutex_);
   const Frame& frame = seat.frame;
   std::unique_ptr<Rows>& rows =
-      rows_[{seat.role(), seat.mesh(), frame.microbatches, frame.run_ahead,
-             frame.in_flight(seat.after), axes.recompute, axes.store, host_matters}];
+      rows_[{seat.role(), seat.mesh(), frame.microbatches, frame.run_ahead, frame.kept(seat.after),
+             axes.recompute, axes.store, host_matters}];
   if (!rows) rows = std::make_unique<Rows>(limits(seat.mesh().group), times, axes, host_matters);
   return *rows;
 }

@@ -153,9 +153,9 @@ class AllRows {
   const Limits& limits(int group) const { return limits_[std::size_t(group)]; }
 
  private:
-  /// Role, layout, microbatches, run-ahead, in flight; whether layers may be recomputed, and
-  /// stored, and a node's stages share its host memory.
-  using Key = std::tuple<analyzer::StageRole, Layout, int, int, int, bool, bool, bool>;
+  /// Role, layout, microbatches, run-ahead, kept; whether layers may be recomputed, and stored, and
+  /// a node's stages share its host memory.
+  using Key = std::tuple<analyzer::StageRole, Layout, int, int, Kept, bool, bool, bool>;
 
   std::vector<Limits> limits_;  ///< [group]
   std::mutex mutex_;

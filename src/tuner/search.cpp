@@ -22,25 +22,32 @@ plan::Plan plan_of(const Question& question, const Frame& frame, const std::vect
   plan::Plan plan{.global_batch = question.global_batch,
                   .microbatches = frame.microbatches,
                   .run_ahead = frame.run_ahead,
+                  .chunks = frame.chunks,
+                  .zero_bubble = frame.zero_bubble ? 1 : 0,
                   .stages = {}};
   int first_layer = 0;
-  for (const Point& point : stages) {
-    const Layout& mesh = frame.layouts[std::size_t(point.layout)];
-    const std::string& group = question.cluster.groups[std::size_t(mesh.group)].name;
-    plan::Stage& stage = plan.stages.emplace_back(stage_of(mesh, group));
-    stage.first_layer = first_layer;
-    point.apply_to(stage);
-    first_layer += point.layers;
-  }
+  for (int chunk = 0; chunk < frame.chunks; ++chunk)
+    for (const Point& point : stages) {
+      const Layout& mesh = frame.layouts[std::size_t(point.layout)];
+      const std::string& group = question.cluster.groups[std::size_t(mesh.group)].name;
+      plan::Stage& stage = plan.stages.emplace_back(stage_of(mesh, group));
+      stage.first_layer = first_layer;
+      point.of_chunk(chunk, frame.chunks).apply_to(stage);
+      first_layer += stage.layers;
+    }
   return question.conform ? question.conform(std::move(plan)) : plan;
 }
 
-Searcher::Searcher(Question question, Team& team, const Bounds& known)
-    : question_(std::move(question)), team_(team), axes_(question_.keys) {
-  for (Frame& frame :
-       frames(question_.model, question_.global_batch, question_.cluster, question_.keys)) {
-    std::shared_ptr<Fronts>& fronts = fronts_[{frame.microbatches, frame.run_ahead, frame.layouts}];
-    if (!fronts) fronts = std::make_shared<Fronts>(axes_, *question_.rows);
+Searcher::Searcher(Question question, Team& team, std::vector<Frame> frames, const Bounds& known)
+    : question_(std::move(question)),
+      team_(team),
+      axes_(question_.keys),
+      split_axes_(axes_.of_split_backwards()) {
+  for (Frame& frame : frames) {
+    std::shared_ptr<Fronts>& fronts =
+        fronts_[{frame.microbatches, frame.run_ahead, frame.zero_bubble, frame.layouts}];
+    const Axes& axes = frame.zero_bubble ? split_axes_ : axes_;
+    if (!fronts) fronts = std::make_shared<Fronts>(axes, *question_.rows);
     const auto bound = known.find(key(frame));
     frames_.emplace_back(question_, fronts, std::move(frame),
                          bound == known.end() ? 0.0 : bound->second);
@@ -165,8 +172,21 @@ std::optional<Found> Searcher::next(double known_s) {
 void Searcher::strike(const Found& found, int stage) {
   FrameSearch& frame = frames_[found.frame];
   frame.strike(frame.frame().num_stages - 1 - stage, found.offer.stages[std::size_t(stage)]);
-  // What it offered beside may hold the same strategy; what does not is offered again.
-  std::erase_if(offers_, [&](const Found& other) { return other.frame == found.frame; });
+  forget_offers(found.frame);
+}
+
+void Searcher::take_less_memory(const Found& found, double share) {
+  frames_[found.frame].take_less_memory(share);
+  forget_offers(found.frame);
+}
+
+/// What a frame offered beside may hold the same strategy; what does not is offered again.
+void Searcher::forget_offers(std::size_t frame) {
+  std::erase_if(offers_, [&](const Found& other) { return other.frame == frame; });
+}
+
+std::vector<Frame> frames(const Question& question) {
+  return frames(question.model, question.global_batch, question.cluster, question.keys);
 }
 
 bool Searcher::confirms(const Found& found) {

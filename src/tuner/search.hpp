@@ -37,6 +37,9 @@ plan::Plan plan_of(const Question& question, const Frame& frame, const std::vect
 /// @throws OutOfTime when none is known by then
 std::optional<plan::Plan> smallest_plan(const Question& question, Grid& grid);
 
+/// Those of 1F1B that a question asks for.
+std::vector<Frame> frames(const Question& question);
+
 /// Bounds of frames, by stages, microbatches and run-ahead [s].
 using Bounds = std::map<std::tuple<int, int, int>, double>;
 
@@ -45,12 +48,14 @@ using Bounds = std::map<std::tuple<int, int, int>, double>;
 /// next.
 class Searcher {
  public:
-  /// @param known  bounds that a search over these plans and others has proven
-  Searcher(Question question, Team& team, const Bounds& known = {});
+  /// @param known  bounds that a search over these frames and others has proven
+  Searcher(Question question, Team& team, std::vector<Frame> frames, const Bounds& known = {});
 
   /// The next plan by prediction, were plans of `known_s` no longer of interest; when the deadline
   /// has passed, the fastest known. None when none is left, see done(), or known.
   std::optional<Found> next(double known_s);
+
+  const Frame& frame(const Found& found) const { return frames_[found.frame].frame(); }
 
   /// Whether all frames were looked at as far as plans faster than `known_s` ask for.
   bool done(double known_s) const;
@@ -62,6 +67,8 @@ class Searcher {
 
   /// Takes a stage's strategy out of the search: it was seen not to fit.
   void strike(const Found& found, int stage);
+  /// From now on what formulas say of a plan's frame has to fit into this share of the memory.
+  void take_less_memory(const Found& found, double share);
 
   /// Whether GLPK comes to the same bound for the frame of a plan.
   bool confirms(const Found& found);
@@ -72,13 +79,15 @@ class Searcher {
   std::vector<std::size_t> most_promising(double known_s) const;
   void begin(const std::vector<std::size_t>& round);
   void prepare(const std::vector<std::size_t>& round, double known_s);
+  void forget_offers(std::size_t frame);
   void look_at(const std::vector<std::size_t>& round, double known_s);
 
   Question question_;
   Team& team_;
   Axes axes_;
-  /// [microbatches, run-ahead, layouts]
-  std::map<std::tuple<int, int, std::vector<Layout>>, std::shared_ptr<Fronts>> fronts_;
+  Axes split_axes_;  ///< of backwards in two parts
+  /// [microbatches, run-ahead, zero bubble, layouts]
+  std::map<std::tuple<int, int, bool, std::vector<Layout>>, std::shared_ptr<Fronts>> fronts_;
   std::deque<FrameSearch> frames_;
   std::vector<Found> offers_;  ///< not yet returned
   int milp_solves_ = 0;

@@ -67,8 +67,7 @@ struct Lean {
 
 std::vector<Lean> leanest_frames(const Question& question, Grid& grid, const Axes& axes) {
   std::vector<Lean> all;
-  for (const Frame& frame :
-       frames(question.model, question.global_batch, question.cluster, question.keys)) {
+  for (const Frame& frame : frames(question)) {
     const int layers = (question.model.num_layers + frame.num_stages - 1) / frame.num_stages;
     double fullest = 0.0;
     for (int after : {0, frame.num_stages - 1}) {

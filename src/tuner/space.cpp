@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <map>
 
+#include "base/numbers.hpp"
+#include "plan/passes.hpp"
 #include "plan/shapes.hpp"
 
 namespace brume::tuner {
 namespace {
 
 using Layouts = std::map<int, std::vector<Layout>>;
+
+constexpr double least_memory_error = 0.04;  ///< in other orders
 
 /// Adds the layouts of one group, by number of microbatches.
 void add_layouts(const model::Config& model, int global_batch, const hardware::Cluster& cluster,
@@ -49,9 +53,37 @@ void add_frames(Frame frame, const deck::SearchKeys& search, std::vector<Frame>&
   }
 }
 
+/// How many chunks, of several, the layers of each stage may be cut into. Even ones fill a pipeline
+/// best, so these numbers divide the layers of a stage, of which some have one more than others.
+std::vector<int> numbers_of_chunks(int num_layers, int num_stages, const deck::SearchKeys& search) {
+  const int fewest = num_layers / num_stages, most = ceil_div(num_layers, num_stages);
+  std::vector<int> found;
+  for (int count = 2; count <= fewest; ++count)
+    if (plan::allows(search.chunks, count) && (fewest % count == 0 || most % count == 0))
+      found.push_back(count);
+  return found;
+}
+
+/// Backwards in two parts need gradients on the device, whole.
+bool may_split_backwards(const deck::SearchKeys& search) {
+  return search.zero_bubble && plan::allows(search.run_ahead, 1) &&
+         plan::allows(search.grad_offload, 0.0) &&
+         (plan::allows(search.zero_levels, 0) || plan::allows(search.zero_levels, 1));
+}
+
 }  // namespace
 
-int Frame::in_flight(int after) const { return plan::in_flight(run_ahead, after, microbatches); }
+double Frame::in_flight(int after) const {
+  if (chunks == 1) return plan::in_flight(run_ahead, after, microbatches);
+  const plan::Rounds rounds{microbatches, num_stages, chunks};
+  const int passes = plan::passes_in_flight(rounds, run_ahead, num_stages - 1 - after);
+  return double(passes + 1) / chunks - 1.0;
+}
+
+Kept Frame::kept(int after) const {
+  const int lag = std::min(num_stages - 1 - after, microbatches - 1);
+  return {in_flight(after), zero_bubble ? lag : 0, memory_error};
+}
 
 bool may_begin(int first_device, int devices, int devices_per_node) {
   const int on_node = first_device % devices_per_node;
@@ -75,6 +107,33 @@ std::vector<Frame> frames(const model::Config& model, int global_batch,
         frame.layouts.clear();
       }
       if (!frame.layouts.empty()) add_frames(frame, search, found);
+    }
+  return found;
+}
+
+std::vector<Frame> frames_in_other_orders(const model::Config& model, int global_batch,
+                                          const hardware::Cluster& cluster,
+                                          const deck::SearchKeys& search) {
+  std::vector<Frame> found;
+  if (cluster.num_groups() > 1 || model.frozen_blocks > 0) return found;
+  for (const auto& [microbatches, all] : layouts(model, global_batch, cluster, search))
+    for (const Layout& layout : all) {
+      const int num_stages = cluster.devices() / layout.devices();
+      if (num_stages == 1 || num_stages * layout.devices() != cluster.devices() ||
+          num_stages > microbatches || !plan::allows(search.stages, num_stages))
+        continue;
+      Frame frame{.num_stages = num_stages,
+                  .microbatches = microbatches,
+                  .memory_error = least_memory_error,
+                  .layouts = {layout}};
+      for (const int chunks : numbers_of_chunks(model.num_layers, num_stages, search)) {
+        frame.chunks = chunks;
+        add_frames(frame, search, found);
+      }
+      if (!may_split_backwards(search)) continue;
+      frame.chunks = 1;
+      frame.zero_bubble = true;
+      found.push_back(frame);
     }
   return found;
 }

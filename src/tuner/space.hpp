@@ -1,6 +1,7 @@
 /// @file The outer loops of the search: what all stages of a plan share, and where a stage may run.
 #pragma once
 
+#include <compare>
 #include <vector>
 
 #include "tuner/tuner.hpp"
@@ -22,22 +23,50 @@ struct Layout {
   auto operator<=>(const Layout&) const = default;
 };
 
-/// Stages and microbatches of a plan, and the layouts its stages choose from; b dp G = B in each.
-struct Frame {
-  int num_stages = 1;
-  int microbatches = 1;
-  int run_ahead = 1;
-  std::vector<Layout> layouts;
+/// What of its frame a stage's memory depends on.
+struct Kept {
+  /// Earlier microbatches in flight; of several chunks what their passes in flight add up to.
+  double in_flight;
+  int lag;       ///< microbatches that wait for the second part of their backward
+  double error;  ///< the share by which memory may exceed the formula
 
-  /// Earlier microbatches in flight on a stage with so many stages after it.
-  int in_flight(int after) const;
+  auto operator<=>(const Kept&) const = default;
 };
 
-/// All frames the search lists allow and the model and cluster can take. Stages of one layout each,
-/// or, with `search.unequal_stages` or several groups, all layouts of a number of microbatches
-/// together.
+/// Stages and microbatches of a plan, the order of its passes, and the layouts its stages choose
+/// from; b dp G = B in each.
+struct Frame {
+  int num_stages = 1;  ///< with devices of their own: Plan::pipeline_size()
+  int microbatches = 1;
+  int run_ahead = 1;
+  int chunks = 1;             ///< of a stage's layers, as in plan::Plan
+  bool zero_bubble = false;   ///< as in plan::Plan
+  double memory_error = 0.0;  ///< Kept::error; formulas know neither chunks nor parts of backwards
+  std::vector<Layout> layouts;
+
+  bool is_1f1b() const { return chunks == 1 && !zero_bubble; }
+  /// Of a stage with so many stages after it.
+  double in_flight(int after) const;
+  Kept kept(int after) const;
+  /// Of a stage's first forward and last backward the part that others wait for at least: its first
+  /// chunk; a forward and the part by which the first part of a backward is longer than the second.
+  double fill_share() const { return zero_bubble ? 1.0 / 3.0 : 1.0 / chunks; }
+  /// Of a stage with so many others, each of which has a layer for each chunk.
+  int least_layers() const { return chunks; }
+  int most_layers(int of_model) const { return of_model - (num_stages - 1) * chunks; }
+};
+
+/// All frames of 1F1B that the search lists allow and the model and cluster can take.
+/// Stages of one layout each, or, with `search.unequal_stages` or several groups, all layouts of a
+/// number of microbatches together.
 std::vector<Frame> frames(const model::Config& model, int global_batch,
                           const hardware::Cluster& cluster, const deck::SearchKeys& search);
+
+/// The same of other orders, all stages of one layout: several chunks a stage, and backwards in two
+/// parts. They fill a pipeline from as many microbatches on as there are stages.
+std::vector<Frame> frames_in_other_orders(const model::Config& model, int global_batch,
+                                          const hardware::Cluster& cluster,
+                                          const deck::SearchKeys& search);
 
 /// Whether a mesh may begin at this device: within a node, or at a node's first device.
 bool may_begin(int first_device, int devices, int devices_per_node);

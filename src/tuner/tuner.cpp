@@ -8,6 +8,7 @@
 #include "base/parallel.hpp"
 #include "base/units.hpp"
 #include "least_work.hpp"
+#include "other_orders.hpp"
 #include "placement.hpp"
 #include "schedule/simulate.hpp"
 #include "search.hpp"
@@ -29,7 +30,8 @@ std::optional<std::int64_t> take_placed_peaks(analyzer::Prediction& prediction,
   bool any = false;
   for (std::size_t i = 0; i < prediction.stages.size(); ++i) {
     analyzer::StagePrediction& stage = prediction.stages[i];
-    const std::int64_t bytes = placed.stage_bytes[i], peak = stage.peak_bytes();
+    const std::int64_t bytes = placed.stage_bytes[i % placed.stage_bytes.size()];
+    const std::int64_t peak = stage.peak_bytes();
     if (std::abs(double(bytes - peak)) <= std::max(0.01 * double(bytes), bytes_per_mib)) continue;
     any = true;
     for (std::int64_t* one : {&stage.peak_forward_bytes, &stage.peak_backward_bytes})
@@ -81,11 +83,12 @@ Candidate candidate(const Question& question, Team& team, const plan::Plan& plan
 /// fastest; then the best of them in full.
 class BestPlans {
  public:
-  BestPlans(const Question& question, Team& team, Searcher& searcher, Search& statistics,
-            Budget& budget)
+  BestPlans(const Question& question, Team& team, Searcher& searcher, OtherOrders& other_orders,
+            Search& statistics, Budget& budget)
       : question_(question),
         team_(team),
         searcher_(searcher),
+        other_orders_(other_orders),
         statistics_(statistics),
         budget_(budget),
         wanted_(std::size_t(std::max(1, question.keys.simulate_top))) {}
@@ -131,6 +134,8 @@ class BestPlans {
         if (found->offer.predicted_s > fastest_s_ * (1.0 + prediction_error)) break;
         if (!repeats(*found)) take(*found);
       }
+      if (!simulated_.empty())
+        while (const std::optional<Found> found = other_orders_.next(fastest_s_)) take(*found);
       // The next best, for people.
       while (simulated_.size() < wanted_)
         if (const std::optional<Found> found = searcher_.next(infinity); !found)
@@ -157,16 +162,21 @@ class BestPlans {
     });
   }
 
+  void strike(const Found& found, int stage) {
+    ++statistics_.struck;
+    if (plan::is_1f1b(found.offer.plan))
+      searcher_.strike(found, stage);
+    else
+      other_orders_.strike(found);
+  }
+
   void take(const Found& found) {
     const bool first = simulated_.empty();
     if (first) budget_.grant(budget_.left_s() + placing_s);
     const Coarse coarse = coarsely(found.offer.plan, question_.model, question_.cluster,
                                    question_.machine, team_.threads(), question_.deadline);
     if (first) budget_.allow(search_end_s_ - budget_.seconds());
-    if (coarse.misfit) {
-      ++statistics_.struck;
-      return searcher_.strike(found, *coarse.misfit);
-    }
+    if (coarse.misfit) return strike(found, *coarse.misfit);
     ++statistics_.simulated;
     simulated_.push_back({found, coarse.iteration_s.value_or(found.offer.predicted_s),
                           coarse.iteration_s.has_value()});
@@ -195,8 +205,7 @@ class BestPlans {
         placement = sampled(plan, Deadline());  // it is known to fit
       }
       if (placement.misfit) {
-        ++statistics_.struck;
-        searcher_.strike(found, *placement.misfit);
+        strike(found, *placement.misfit);
         simulated_.erase(simulated_.begin() + std::ptrdiff_t(i));
         fastest_s_ = infinity;
         for (const Simulated& other : simulated_) fastest_s_ = std::min(fastest_s_, other.seconds);
@@ -216,7 +225,7 @@ class BestPlans {
 
   void confirm(const Candidate& best) {
     for (const auto& [found, seconds, coarse] : simulated_)
-      if (found.offer.plan == best.plan) {
+      if (plan::is_1f1b(best.plan) && found.offer.plan == best.plan) {
         try {
           statistics_.confirmed = searcher_.confirms(found);
         } catch (const OutOfTime&) {
@@ -228,6 +237,7 @@ class BestPlans {
   const Question& question_;
   Team& team_;
   Searcher& searcher_;
+  OtherOrders& other_orders_;
   Search& statistics_;
   Budget& budget_;
   std::size_t wanted_;
@@ -298,10 +308,11 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
                     options.progress,
                     options.conform};
   Team team(model, machine, budget.deadline(), options.threads > 0 ? options.threads : num_cores());
-  Searcher searcher(question, team);
+  Searcher searcher(question, team, frames(question));
+  OtherOrders other_orders(question, team);
   Result result;
   result.search.limit_s = search.time_limit_s;
-  BestPlans plans(question, team, searcher, result.search, budget);
+  BestPlans plans(question, team, searcher, other_orders, result.search, budget);
   result.best = plans.collect();
   question.progress = nullptr;  // what follows are other searches
   budget.allow(budget.left_s());
@@ -311,7 +322,8 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
   }
 
   searcher.add_to(result.search);
-  const std::vector<Frame> all = frames(model, global_batch, cluster, search);
+  other_orders.add_to(result.search);
+  const std::vector<Frame> all = frames(question);
   result.search.least_work_s = least_work_s(all, model, global_batch, cluster, machine);
   // With one stage the formulas know which first blocks are frozen, but not other unlike layers.
   const auto one_stage = [](const Frame& frame) { return frame.num_stages == 1; };

@@ -10,6 +10,7 @@
 
 #include "base/text.hpp"
 #include "base/units.hpp"
+#include "other_orders.hpp"
 #include "placement.hpp"
 #include "plan/knobs.hpp"
 
@@ -28,12 +29,14 @@ constexpr double ablation_gap = 0.02, ablation_part = 0.25;
 
 /// The plan than which none is faster by more than a doubt by the model's bound or prediction.
 ///
-/// @param bounds   of a search over these plans and others
-/// @param fastest  of these plans known so far
+/// @param bounds        of a search over these plans and others
+/// @param fastest       of these plans known so far
+/// @param other_orders  than 1F1B are looked at, too
 /// @throws OutOfTime when none is known by then
 std::optional<Placed> fastest_placed(const Question& question, Team& team, const Doubt& doubt,
-                                     const Bounds& bounds = {}, Placed fastest = {}) {
-  Searcher searcher(question, team, bounds);
+                                     const Bounds& bounds = {}, Placed fastest = {},
+                                     bool other_orders = false) {
+  Searcher searcher(question, team, frames(question), bounds);
   std::vector<Found> promising;  // predicted to be faster, the fastest last; not placed yet
   const auto worth_knowing_s = [&] {
     const double known_s =
@@ -41,6 +44,15 @@ std::optional<Placed> fastest_placed(const Question& question, Team& team, const
     return known_s == infinity
                ? infinity
                : known_s - std::max(doubt.gap * known_s, doubt.part * (known_s - doubt.best_s));
+  };
+  // @return the stage that does not fit
+  const auto place = [&](const Found& found) {
+    const Coarse coarse = coarsely(found.offer.plan, question.model, question.cluster,
+                                   question.machine, team.threads(), question.deadline);
+    const double iteration_s = coarse.iteration_s.value_or(found.offer.predicted_s);
+    if (!coarse.misfit && iteration_s < fastest.iteration_s)
+      fastest = {found.offer.plan, iteration_s};
+    return coarse.misfit;
   };
   // Placing a plan takes as long as several steps of the search, so only the last ones are.
   while (true) {
@@ -52,15 +64,15 @@ std::optional<Placed> fastest_placed(const Question& question, Team& team, const
     if (promising.empty()) break;
     const Found last = std::move(promising.back());
     promising.pop_back();
-    const Coarse coarse = coarsely(last.offer.plan, question.model, question.cluster,
-                                   question.machine, team.threads(), question.deadline);
-    if (coarse.misfit) {
-      searcher.strike(last, *coarse.misfit);
-      continue;
-    }
-    const double iteration_s = coarse.iteration_s.value_or(last.offer.predicted_s);
-    if (iteration_s < fastest.iteration_s) fastest = {last.offer.plan, iteration_s};
-    promising.clear();
+    if (const std::optional<int> misfit = place(last))
+      searcher.strike(last, *misfit);
+    else
+      promising.clear();
+  }
+  if (other_orders) {
+    OtherOrders others(question, team);
+    while (const std::optional<Found> found = others.next(worth_knowing_s()))
+      if (place(*found)) others.strike(*found);
   }
   if (fastest.iteration_s < infinity) return fastest;
   if (!searcher.done(infinity)) throw OutOfTime();
@@ -124,7 +136,7 @@ Reasons reasons(const Question& question, Team& team, const Candidate& best, con
         if (one.iteration_s < fastest.iteration_s && !without.used(one.plan)) fastest = one;
       without.fastest =
           fastest_placed(without.question, team, {ablation_gap, ablation_part, best.seconds()},
-                         bounds, std::move(fastest));
+                         bounds, std::move(fastest), !plan::is_1f1b(best.plan));
       without.tried = true;
       if (without.fastest && without.narrower) known.push_back(*without.fastest);
     } catch (const OutOfTime&) {
@@ -170,7 +182,7 @@ std::string nearest_infeasible(const Question& question, Team& team, double best
   AllRows rows(unlimited.cluster);
   unlimited.rows = &rows;
   unlimited.keys = saving_nothing(question.keys);
-  const std::optional<Found> found = Searcher(unlimited, team).next(infinity);
+  const std::optional<Found> found = Searcher(unlimited, team, frames(unlimited)).next(infinity);
   if (!found || found->offer.predicted_s > (1.0 - least_gain) * best_s) return {};
   const plan::Plan& plan = found->offer.plan;
   const auto prediction = team.grid().analyzer().analyze(plan);

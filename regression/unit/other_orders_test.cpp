@@ -1,0 +1,213 @@
+// Plans of several chunks a stage, and of backwards in two parts, that the search finds.
+#include "../../src/tuner/other_orders.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "plan/passes.hpp"
+#include "planning_samples.hpp"
+#include "schedule/steady.hpp"
+#include "tuner/tuner.hpp"
+
+namespace brume::tuner {
+namespace {
+
+hardware::Cluster of_devices(int devices, std::int64_t memory_bytes = std::int64_t{1} << 40) {
+  return hardware::NodeGroup{.nodes = 1,
+                             .devices_per_node = devices,
+                             .memory_bytes = memory_bytes,
+                             .host_memory_bytes = std::int64_t{1} << 40};
+}
+
+/// One device a stage, and nothing that a device could save.
+deck::SearchKeys pipelines(int num_stages) {
+  deck::SearchKeys keys;
+  keys.stages = {num_stages};
+  keys.microbatch = {1};
+  keys.tp = keys.dp = {1};
+  keys.weight_offload = keys.grad_offload = keys.optim_offload = keys.act_offload = {0.0};
+  return keys;
+}
+
+/// Computing takes nearly all time.
+hardware::Profile slow_kernels(int devices) {
+  hardware::Profile profile = samples::round_profile(devices);
+  profile.flops_per_s /= 10.0;
+  return profile;
+}
+
+TEST(OtherOrders, FramesFollowTheLists) {
+  const model::Config model = samples::small_model(8);
+  deck::SearchKeys keys = pipelines(4);
+  const auto found = [&](const hardware::Cluster& cluster, const model::Config& of) {
+    std::multiset<int> all;  // chunks; 0: backwards in two parts
+    for (const Frame& frame : frames_in_other_orders(of, 8, cluster, keys)) {
+      EXPECT_EQ(frame.layouts.size(), 1u);
+      EXPECT_FALSE(frame.is_1f1b());
+      all.insert(frame.zero_bubble ? 0 : frame.chunks);
+    }
+    return all;
+  };
+  const hardware::Cluster four = of_devices(4);
+  EXPECT_EQ(found(four, model), (std::multiset<int>{0, 2, 2}));  // 2 with each run-ahead
+  keys.run_ahead = {2};
+  EXPECT_EQ(found(four, model), (std::multiset<int>{2}));
+  keys = pipelines(2);
+  keys.chunks = {1, 4};
+  keys.run_ahead = {1};
+  EXPECT_EQ(found(of_devices(2), model), (std::multiset<int>{0, 4}));
+  keys.zero_bubble = false;
+  EXPECT_EQ(found(of_devices(2), model), (std::multiset<int>{4}));
+  keys.chunks = {1};
+  EXPECT_TRUE(found(of_devices(2), model).empty());
+  keys = pipelines(4);
+  keys.zero_levels = {2, 3};  // shards gradients, which are then whole for a part only
+  EXPECT_EQ(found(four, model).count(0), 0u);
+  model::Config frozen = model;
+  frozen.frozen_blocks = 1;
+  EXPECT_TRUE(found(four, frozen).empty());
+  keys.stages = {1};
+  EXPECT_TRUE(found(of_devices(1), model).empty());
+}
+
+TEST(OtherOrders, PassesInFlightAreThoseOfTheOrder) {
+  for (const int stages : {2, 3, 4, 8})
+    for (const int chunks : {2, 3, 5})
+      for (const int microbatches : {8, 9, 13, 40})
+        for (const int run_ahead : {1, 2})
+          for (int after = 0; after < stages; ++after) {
+            const plan::Rounds rounds{microbatches, stages, chunks};
+            const int ahead = plan::passes_in_flight(rounds, run_ahead, stages - 1 - after);
+            int most = 0;
+            for (int forwards = 0, backwards = 0; backwards < rounds.passes();) {
+              ++(plan::next_pass(forwards, backwards, ahead, rounds).forward ? forwards
+                                                                             : backwards);
+              most = std::max(most, forwards - backwards);
+            }
+            const Frame frame{.num_stages = stages,
+                              .microbatches = microbatches,
+                              .run_ahead = run_ahead,
+                              .chunks = chunks,
+                              .layouts = {}};
+            // The one that is worked on counts as a whole microbatch.
+            EXPECT_NEAR((frame.in_flight(after) + 1.0) * chunks, most, 1e-9);
+          }
+}
+
+TEST(OtherOrders, ChunksAreAllOfAStrategy) {
+  std::mt19937 random(3);
+  for (int trial = 0; trial < 500; ++trial) {
+    Point all;
+    all.layers = 2 + int(random() % 30);
+    all.stores_rest = random() % 2 == 0;
+    all.set_level(int(random() % unsigned(2 * all.layers + 1)) - all.layers);
+    const int chunks = 2 + int(random() % unsigned(all.layers - 1));
+    int layers = 0, recomputed = 0, stored = 0;
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      const Point part = all.of_chunk(chunk, chunks);
+      EXPECT_TRUE(part.layers == all.layers / chunks || part.layers == all.layers / chunks + 1);
+      EXPECT_GE(part.stored_layers, 0);
+      EXPECT_LE(part.ckpt_layers + part.stored_layers, part.layers);
+      layers += part.layers;
+      recomputed += part.ckpt_layers;
+      stored += part.stored_layers;
+    }
+    EXPECT_EQ(layers, all.layers);
+    EXPECT_EQ(recomputed, all.ckpt_layers);
+    EXPECT_EQ(stored, all.stored_layers);
+  }
+}
+
+/// The fastest plan of equal stages in a given order, each of which stores all layers.
+double fastest_equal_s(const model::Config& model, int stages, int microbatches,
+                       const hardware::Machine& machine, bool zero_bubble,
+                       const std::vector<int>& numbers_of_chunks) {
+  double fastest_s = infinity;
+  for (const int chunks : numbers_of_chunks)
+    for (int run_ahead = 1; run_ahead <= (zero_bubble ? 1 : 2); ++run_ahead) {
+      plan::Plan plan = plan::equal_stages(model, microbatches, stages * chunks, {.microbatch = 1});
+      plan.chunks = chunks;
+      plan.run_ahead = run_ahead;
+      plan.zero_bubble = zero_bubble;
+      for (plan::Stage& stage : plan.stages) stage.stored_layers = stage.layers;
+      fastest_s = std::min(fastest_s, schedule::steady_time(plan, model, machine));
+    }
+  return fastest_s;
+}
+
+// Where a pipeline has few microbatches and memory for all, chunks fill it sooner: the search finds
+// a plan as fast as any of equal chunks, and says what it would cost to do without.
+TEST(OtherOrders, TheSearchFindsChunks) {
+  const model::Config model = samples::small_model(16, false);
+  for (const int stages : {2, 4}) {
+    const hardware::Machine machine(slow_kernels(stages));
+    deck::SearchKeys keys = pipelines(stages);
+    const hardware::Cluster cluster = of_devices(stages);
+    const Result found = tune(model, 2 * stages, cluster, machine, keys);
+    const Candidate& best = found.best[0];
+    EXPECT_GT(best.plan.chunks, 1);
+    EXPECT_EQ(best.plan.pipeline_size(), stages);
+    EXPECT_LE(best.seconds(),
+              1.01 * fastest_equal_s(model, stages, 2 * stages, machine, false, {2, 4}));
+    EXPECT_GT(found.search.other_orders, 0);
+    EXPECT_NE(report(found, cluster).find("no plan of 1F1B is faster"), std::string::npos);
+    const auto without = std::ranges::find(found.ablations, "chunks", &Ablation::knob);
+    ASSERT_NE(without, found.ablations.end());
+
+    keys.chunks = {1};
+    const Result one_chunk = tune(model, 2 * stages, cluster, machine, keys, {.reasons = false});
+    EXPECT_EQ(one_chunk.best[0].plan.chunks, 1);
+    EXPECT_LT(best.seconds(), 0.98 * one_chunk.best[0].seconds());
+    EXPECT_NEAR(*without->iteration_s, one_chunk.best[0].seconds(),
+                0.03 * one_chunk.best[0].seconds());
+  }
+}
+
+TEST(OtherOrders, TheSearchFindsBackwardsInTwoParts) {
+  const model::Config model = samples::small_model(16, false);
+  const hardware::Machine machine(slow_kernels(4));
+  deck::SearchKeys keys = pipelines(4);
+  keys.chunks = {1};
+  const Result found = tune(model, 4, of_devices(4), machine, keys);
+  EXPECT_EQ(found.best[0].plan.zero_bubble, 1);
+  EXPECT_LE(found.best[0].seconds(), 1.01 * fastest_equal_s(model, 4, 4, machine, true, {1}));
+  keys.zero_bubble = false;
+  const Result whole = tune(model, 4, of_devices(4), machine, keys, {.reasons = false});
+  EXPECT_EQ(whole.search.other_orders, 0);
+  EXPECT_LT(found.best[0].seconds(), 0.98 * whole.best[0].seconds());
+}
+
+// However scarce memory is, what is returned fits as it is placed, and is no slower than without
+// other orders.
+TEST(OtherOrders, PlansFit) {
+  const model::Config model = samples::small_model(12, false);
+  const hardware::Machine machine(slow_kernels(4));
+  int in_other_orders = 0;
+  for (int part = 4; part <= 10; ++part) {
+    const std::int64_t memory_bytes = 700'000 * part;
+    const hardware::Cluster cluster = of_devices(4, memory_bytes);
+    deck::SearchKeys keys = pipelines(4);
+    keys.optim_offload = keys.act_offload = {0.0, 0.5, 1.0};
+    const auto seconds = [&] {
+      const Candidate best = tune(model, 4, cluster, machine, keys, {.reasons = false}).best[0];
+      EXPECT_LE(best.placed_device_bytes(), memory_bytes);
+      in_other_orders += !plan::is_1f1b(best.plan);
+      return best.seconds();
+    };
+    const double all_s = seconds();
+    keys.chunks = {1};
+    const double one_chunk_s = seconds();
+    keys.zero_bubble = false;
+    const double only_1f1b_s = seconds();
+    EXPECT_LE(all_s, only_1f1b_s);
+    EXPECT_LE(one_chunk_s, only_1f1b_s);
+  }
+  EXPECT_GE(in_other_orders, 4);
+}
+
+}  // namespace
+}  // namespace brume::tuner

@@ -1,0 +1,75 @@
+#include "other_orders.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace brume::tuner {
+namespace {
+
+constexpr double least_gain = 0.02;  ///< of the time of the fastest plan known
+constexpr int most_placed = 12;
+constexpr double refused_share = 0.97;  ///< what formulas may fill after a plan did not fit
+
+/// Its bounds are none that others may read.
+Question without_progress(Question question) {
+  question.progress = nullptr;
+  return question;
+}
+
+}  // namespace
+
+OtherOrders::OtherOrders(const Question& question, Team& team)
+    : OtherOrders(question, team,
+                  frames_in_other_orders(question.model, question.global_batch, question.cluster,
+                                         question.keys)) {}
+
+OtherOrders::OtherOrders(const Question& question, Team& team, std::vector<Frame> frames)
+    : question_(question),
+      team_(team),
+      num_frames_(int(frames.size())),
+      searcher_(without_progress(question), team, std::move(frames)) {}
+
+std::optional<Found> OtherOrders::next(double known_s) {
+  const double worth_s = known_s * (1.0 - least_gain);
+  while (placed_ < most_placed) {
+    std::optional<Found> found = searcher_.next(worth_s);
+    if (!found || found->offer.predicted_s >= worth_s) return std::nullopt;
+    if (seen_.contains(kind_of(*found))) continue;
+    // The analyzer goes through all passes, which the formulas that found the plan do not.
+    const double fits = fitting_share(team_.grid().analyzer().analyze(found->offer.plan));
+    if (fits < 1.0) {
+      searcher_.take_less_memory(*found, fits);
+      continue;
+    }
+    seen_.insert(kind_of(*found));
+    ++placed_;
+    return found;
+  }
+  return std::nullopt;
+}
+
+OtherOrders::Kind OtherOrders::kind_of(const Found& found) const {
+  const Frame& frame = searcher_.frame(found);
+  return {frame.layouts[0], frame.microbatches, frame.chunks, frame.zero_bubble};
+}
+
+/// The share of a prediction that a device has room for.
+double OtherOrders::fitting_share(const analyzer::Prediction& prediction) const {
+  double share = infinity;
+  for (const analyzer::StagePrediction& stage : prediction.stages)
+    share = std::min(share,
+                     double(question_.cluster.groups[0].memory_bytes) / double(stage.peak_bytes()));
+  return share;
+}
+
+void OtherOrders::add_to(Search& statistics) const {
+  searcher_.add_to(statistics);
+  statistics.other_orders += num_frames_;
+}
+
+void OtherOrders::strike(const Found& found) {
+  seen_.erase(kind_of(found));
+  searcher_.take_less_memory(found, refused_share);
+}
+
+}  // namespace brume::tuner

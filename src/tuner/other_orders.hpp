@@ -1,0 +1,47 @@
+/// @file Plans whose passes go in another order than 1F1B: several chunks a stage, or backwards in
+/// two parts.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "search.hpp"
+
+namespace brume::tuner {
+
+/// These plans wait less for a pipeline to fill, so their bounds are low and tell hardly anything,
+/// and predictions of chunks are up to a tenth too low where messages count. So nothing is proven
+/// of them: once the fastest plan of 1F1B is known, those are placed and simulated that are
+/// predicted to be faster by some percent: the best one that fits of frames that differ in
+/// run-ahead only, and of few of these.
+class OtherOrders {
+ public:
+  OtherOrders(const Question& question, Team& team);
+
+  /// The plan that should be placed next, were plans of `known_s` known; none when none is worth
+  /// it.
+  std::optional<Found> next(double known_s);
+
+  /// It was seen not to fit.
+  void strike(const Found& found);
+
+  void add_to(Search& statistics) const;
+
+ private:
+  OtherOrders(const Question& question, Team& team, std::vector<Frame> frames);
+  /// Layout, microbatches, chunks, whether backwards are in two parts.
+  using Kind = std::tuple<Layout, int, int, bool>;
+  Kind kind_of(const Found& found) const;
+  double fitting_share(const analyzer::Prediction& prediction) const;
+
+  const Question& question_;
+  Team& team_;
+  int num_frames_;
+  Searcher searcher_;
+  std::set<Kind> seen_;  ///< of the plans that were returned
+  int placed_ = 0;
+};
+
+}  // namespace brume::tuner
