@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "analyzer/messages.hpp"
@@ -98,13 +99,22 @@ class Analyzer {
 
  private:
   class RoleTape;
+  /// A microbatch's backward in two parts.
+  struct SplitBackward {
+    double weights_s;      ///< of the second part
+    double overhead_s;     ///< of its tasks, beside a whole backward
+    double between_bytes;  ///< kept between the two parts
+  };
   RoleTape& tape(const plan::Plan& plan, int stage);
   void split(const plan::Plan& plan, int stage, StagePrediction& prediction, Pipeline& pipeline);
+  const SplitBackward& split_backward(const plan::Plan& plan, int stage);
   void take_together(const plan::Plan& plan, int first, Prediction& prediction);
 
   const model::Config& model_;
   const hardware::Machine& machine_;
   std::map<StageRole, std::unique_ptr<RoleTape>> tapes_;
+  /// By group, first layer, layers, stored layers, microbatch, tp.
+  std::map<std::tuple<std::string, int, int, int, int, int>, SplitBackward> splits_;
   MessageTimes messages_;
 };
 

@@ -641,8 +641,8 @@ TEST(Tuner, KnowsAPlanBeforeAllFramesAreBounded) {
   const Deadline never;
   AllRows rows(p.cluster);
   Team team(p.model, machine, never, 1);
-  Searcher searcher({p.model, p.global_batch, p.cluster, machine, p.search, 64, never, &rows},
-                    team);
+  const Question question{p.model, p.global_batch, p.cluster, machine, p.search, 64, never, &rows};
+  Searcher searcher(question, team, frames(question));
   const std::optional<Found> first = searcher.next(infinity);
   ASSERT_TRUE(first);
   EXPECT_EQ(first->offer.plan.num_stages(), 2);

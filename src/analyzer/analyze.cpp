@@ -159,17 +159,30 @@ void Analyzer::take_together(const plan::Plan& plan, int first, Prediction& pred
   }
 }
 
+const Analyzer::SplitBackward& Analyzer::split_backward(const plan::Plan& plan, int stage) {
+  const plan::Stage& s = plan.stages[std::size_t(stage)];
+  const auto [known, fresh] =
+      splits_.try_emplace({s.group, s.first_layer, s.layers, s.stored_layers, s.microbatch, s.tp});
+  if (fresh) {
+    const hardware::Profile& profile = machine_.profile(s.group);
+    const SecondPart part = second_part(plan, stage, model_, profile);
+    known->second = {.weights_s = price::task_s(profile, part.work_s, part.tasks),
+                     .overhead_s = price::task_s(profile, 0.0, part.tasks),
+                     .between_bytes = between_parts_bytes(s, model_)};
+  }
+  return known->second;
+}
+
 /// Sets the time and memory of a stage whose backwards are in two parts.
 void Analyzer::split(const plan::Plan& plan, int stage, StagePrediction& prediction,
                      Pipeline& pipeline) {
-  const hardware::Profile& profile = machine_.profile(plan.stages[std::size_t(stage)].group);
-  const SecondPart part = second_part(plan, stage, model_, profile);
-  pipeline.weights_s.push_back(price::task_s(profile, part.work_s, part.tasks));
-  prediction.time.backward_s += price::task_s(profile, 0.0, part.tasks);
+  const SplitBackward& parts = split_backward(plan, stage);
+  pipeline.weights_s.push_back(parts.weights_s);
+  prediction.time.backward_s += parts.overhead_s;
   auto alone = bindings(plan, stage);
   alone[plan::symbol(plan::stage_in_flight)] = 0.0;
-  const Peaks peaks = split_peaks(plan, stage, tape(plan, stage).at(alone).bytes,
-                                  between_parts_bytes(plan.stages[std::size_t(stage)], model_));
+  const Peaks peaks =
+      split_peaks(plan, stage, tape(plan, stage).at(alone).bytes, parts.between_bytes);
   prediction.peak_forward_bytes = std::llround(peaks.forward);
   prediction.peak_backward_bytes = std::llround(peaks.backward);
 }

@@ -22,6 +22,7 @@ constexpr int threshold_rounds = 3;
 
 /// Plans that a frame offers; more would only differ in knobs that hardly matter.
 constexpr std::size_t most_offers = 4;
+constexpr std::size_t most_offers_of_others = 1;  ///< in other orders only the best one is placed
 
 constexpr double worth_steps = 1.03;  ///< steps gain so much, of the time of the fastest plan known
 
@@ -297,17 +298,18 @@ std::vector<Offer> FrameSearch::offers(Grid& grid, const Pipeline& pipeline, con
   const auto predicted_s = [&](const std::vector<Point>& stages) {
     return grid.predicted_s(plan_of(question_, frame_, stages));
   };
+  const std::size_t most = frame_.is_1f1b() ? most_offers : most_offers_of_others;
   std::vector<Timed> found;
   for (const Choice& choice : choices.best) {
-    if (found.size() == most_offers && choice.least_s >= found.back().seconds) break;
+    if (found.size() == most && choice.least_s >= found.back().seconds) break;
     if (!fits_host(pipeline, choice.stages)) continue;
     const double seconds = predicted_s(choice.stages);
     found.insert(std::ranges::upper_bound(found, seconds, {}, &Timed::seconds),
                  {choice.stages, seconds});
-    if (found.size() > most_offers) found.pop_back();
+    if (found.size() > most) found.pop_back();
   }
   if (!found.empty() && frame_.num_stages > 1 && found[0].seconds < known_s * worth_steps)
-    for (Timed& beside : descend(pipeline, predicted_s, found, most_offers, known_s))
+    for (Timed& beside : descend(pipeline, predicted_s, found, most, known_s))
       found.push_back(std::move(beside));
   std::vector<Offer> offers;
   for (Timed& choice : found) {

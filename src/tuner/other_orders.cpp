@@ -6,8 +6,8 @@
 namespace brume::tuner {
 namespace {
 
-constexpr double least_gain = 0.02;  ///< of the time of the fastest plan known
-constexpr int most_placed = 12;
+constexpr double least_gain = 0.02;     ///< of the time of the fastest plan known
+constexpr int most_placed = 12;         ///< plans
 constexpr double refused_share = 0.97;  ///< what formulas may fill after a plan did not fit
 
 /// Its bounds are none that others may read.
@@ -18,10 +18,8 @@ Question without_progress(Question question) {
 
 }  // namespace
 
-OtherOrders::OtherOrders(const Question& question, Team& team)
-    : OtherOrders(question, team,
-                  frames_in_other_orders(question.model, question.global_batch, question.cluster,
-                                         question.keys)) {}
+OtherOrders::OtherOrders(const Question& question, Team& team, const plan::Plan* like)
+    : OtherOrders(question, team, frames_of(question, like)) {}
 
 OtherOrders::OtherOrders(const Question& question, Team& team, std::vector<Frame> frames)
     : question_(question),
@@ -29,28 +27,40 @@ OtherOrders::OtherOrders(const Question& question, Team& team, std::vector<Frame
       num_frames_(int(frames.size())),
       searcher_(without_progress(question), team, std::move(frames)) {}
 
+OtherOrders::Kind OtherOrders::kind_of(const plan::Plan& plan) {
+  const plan::Stage& stage = plan.stages[0];
+  return {plan.microbatches, plan.chunks, plan.zero_bubble != 0, stage.dp, stage.tp};
+}
+
+std::vector<Frame> OtherOrders::frames_of(const Question& question, const plan::Plan* like) {
+  std::vector<Frame> frames = frames_in_other_orders(question.model, question.global_batch,
+                                                     question.cluster, question.keys);
+  if (like)
+    std::erase_if(frames, [&](const Frame& frame) {
+      const Layout& layout = frame.layouts[0];
+      return Kind{frame.microbatches, frame.chunks, frame.zero_bubble, layout.dp, layout.tp} !=
+             kind_of(*like);
+    });
+  return frames;
+}
+
 std::optional<Found> OtherOrders::next(double known_s) {
   const double worth_s = known_s * (1.0 - least_gain);
   while (placed_ < most_placed) {
     std::optional<Found> found = searcher_.next(worth_s);
     if (!found || found->offer.predicted_s >= worth_s) return std::nullopt;
-    if (seen_.contains(kind_of(*found))) continue;
+    if (seen_.contains(kind_of(found->offer.plan))) continue;
     // The analyzer goes through all passes, which the formulas that found the plan do not.
     const double fits = fitting_share(team_.grid().analyzer().analyze(found->offer.plan));
     if (fits < 1.0) {
       searcher_.take_less_memory(*found, fits);
       continue;
     }
-    seen_.insert(kind_of(*found));
+    seen_.insert(kind_of(found->offer.plan));
     ++placed_;
     return found;
   }
   return std::nullopt;
-}
-
-OtherOrders::Kind OtherOrders::kind_of(const Found& found) const {
-  const Frame& frame = searcher_.frame(found);
-  return {frame.layouts[0], frame.microbatches, frame.chunks, frame.zero_bubble};
 }
 
 /// The share of a prediction that a device has room for.
@@ -68,7 +78,7 @@ void OtherOrders::add_to(Search& statistics) const {
 }
 
 void OtherOrders::strike(const Found& found) {
-  seen_.erase(kind_of(found));
+  seen_.erase(kind_of(found.offer.plan));
   searcher_.take_less_memory(found, refused_share);
 }
 

@@ -18,7 +18,8 @@ namespace brume::tuner {
 /// run-ahead only, and of few of these.
 class OtherOrders {
  public:
-  OtherOrders(const Question& question, Team& team);
+  /// @param like  only plans that are cut as this one is, in its order, but for run-ahead
+  OtherOrders(const Question& question, Team& team, const plan::Plan* like = nullptr);
 
   /// The plan that should be placed next, were plans of `known_s` known; none when none is worth
   /// it.
@@ -31,9 +32,10 @@ class OtherOrders {
 
  private:
   OtherOrders(const Question& question, Team& team, std::vector<Frame> frames);
-  /// Layout, microbatches, chunks, whether backwards are in two parts.
-  using Kind = std::tuple<Layout, int, int, bool>;
-  Kind kind_of(const Found& found) const;
+  /// Microbatches, chunks, whether backwards are in two parts, dp, tp.
+  using Kind = std::tuple<int, int, bool, int, int>;
+  static Kind kind_of(const plan::Plan& plan);
+  static std::vector<Frame> frames_of(const Question& question, const plan::Plan* like);
   double fitting_share(const analyzer::Prediction& prediction) const;
 
   const Question& question_;

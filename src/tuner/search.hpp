@@ -55,8 +55,6 @@ class Searcher {
   /// has passed, the fastest known. None when none is left, see done(), or known.
   std::optional<Found> next(double known_s);
 
-  const Frame& frame(const Found& found) const { return frames_[found.frame].frame(); }
-
   /// Whether all frames were looked at as far as plans faster than `known_s` ask for.
   bool done(double known_s) const;
 

@@ -29,13 +29,13 @@ constexpr double ablation_gap = 0.02, ablation_part = 0.25;
 
 /// The plan than which none is faster by more than a doubt by the model's bound or prediction.
 ///
-/// @param bounds        of a search over these plans and others
-/// @param fastest       of these plans known so far
-/// @param other_orders  than 1F1B are looked at, too
+/// @param bounds   of a search over these plans and others
+/// @param fastest  of these plans known so far
+/// @param like     a plan whose order is looked at, too, where it is another one than 1F1B
 /// @throws OutOfTime when none is known by then
 std::optional<Placed> fastest_placed(const Question& question, Team& team, const Doubt& doubt,
                                      const Bounds& bounds = {}, Placed fastest = {},
-                                     bool other_orders = false) {
+                                     const plan::Plan* like = nullptr) {
   Searcher searcher(question, team, frames(question), bounds);
   std::vector<Found> promising;  // predicted to be faster, the fastest last; not placed yet
   const auto worth_knowing_s = [&] {
@@ -69,8 +69,8 @@ std::optional<Placed> fastest_placed(const Question& question, Team& team, const
     else
       promising.clear();
   }
-  if (other_orders) {
-    OtherOrders others(question, team);
+  if (like && !plan::is_1f1b(*like)) {
+    OtherOrders others(question, team, like);
     while (const std::optional<Found> found = others.next(worth_knowing_s()))
       if (place(*found)) others.strike(*found);
   }
@@ -136,7 +136,7 @@ Reasons reasons(const Question& question, Team& team, const Candidate& best, con
         if (one.iteration_s < fastest.iteration_s && !without.used(one.plan)) fastest = one;
       without.fastest =
           fastest_placed(without.question, team, {ablation_gap, ablation_part, best.seconds()},
-                         bounds, std::move(fastest), !plan::is_1f1b(best.plan));
+                         bounds, std::move(fastest), &best.plan);
       without.tried = true;
       if (without.fastest && without.narrower) known.push_back(*without.fastest);
     } catch (const OutOfTime&) {
