@@ -827,10 +827,10 @@ TEST(Tuner, ReportNamesTheTimeLimit) {
   result.search.gap = 0.18;
   result.search.least_work_s = 0.0;
   const std::string cut_short = report(result, roomy().cluster);
-  EXPECT_NE(cut_short.find("a plan may be up to 18 % faster; raise it"), std::string::npos)
+  EXPECT_NE(cut_short.find("a plan of 1F1B may be up to 18 % faster; raise it"), std::string::npos)
       << cut_short;
   result.search.least_work_s = 0.95 * result.best[0].seconds();
-  EXPECT_NE(report(result, roomy().cluster).find("a plan may be up to 5 % faster"),
+  EXPECT_NE(report(result, roomy().cluster).find("a plan of 1F1B may be up to 5 % faster"),
             std::string::npos);
 }
 
