@@ -120,7 +120,8 @@ std::vector<Frame> frames_in_other_orders(const model::Config& model, int global
     for (const Layout& layout : all) {
       const int num_stages = cluster.devices() / layout.devices();
       if (num_stages == 1 || num_stages * layout.devices() != cluster.devices() ||
-          num_stages > microbatches || !plan::allows(search.stages, num_stages))
+          num_stages > std::min(microbatches, model.num_layers) ||
+          !plan::allows(search.stages, num_stages))
         continue;
       Frame frame{.num_stages = num_stages,
                   .microbatches = microbatches,
