@@ -42,7 +42,8 @@ class Session {
   void set_silence_limit(double limit_s);        ///< [s] after which a silent rank's job has ended
   void set_doing(std::function<Doing()> doing);  ///< see Heartbeat
 
-  /// What this rank does from now on, and how long nothing of it may move [s] (see Heartbeat).
+  /// What this rank does from now on, as all ranks do, and how long nothing of it may move [s] (see
+  /// Heartbeat).
   void begin_phase(const std::string& doing, double still_limit_s);
 
   /// Ends all processes of the job, where MPI has started in this one. Any thread.
@@ -56,6 +57,7 @@ class Session {
 
  private:
   int place_ = 0;  ///< among all ranks
+  int num_ranks_ = 1;
   int ranks_per_node_ = 1;
   int node_rank_ = 0;
   int num_nodes_ = 1;

@@ -122,8 +122,9 @@ Session::Session() {
   check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
   double first_rank = rank;
   node.all_reduce(std::span(&first_rank, 1), Reduction::min);
-  place_ =
-      places_by_node(gather_from_all(static_cast<int>(first_rank)))[static_cast<std::size_t>(rank)];
+  const std::vector<int> places = places_by_node(gather_from_all(static_cast<int>(first_rank)));
+  num_ranks_ = static_cast<int>(places.size());
+  place_ = places[static_cast<std::size_t>(rank)];
   divide_cores(node);
   double nodes = node_rank_ == 0 ? 1 : 0;
   world()->all_reduce(std::span(&nodes, 1), Reduction::sum);
@@ -162,7 +163,13 @@ void Session::set_doing(std::function<Doing()> doing) {
 }
 
 void Session::begin_phase(const std::string& doing, double still_limit_s) {
-  set_doing([doing] { return Doing{doing, {}}; });
+  std::vector<int> others;
+  for (int place = 0; place < num_ranks_; ++place)
+    if (place != place_) others.push_back(place);
+  // All do the same, so who waits for any rank gets no further without all of them.
+  set_doing([doing, others = std::move(others)] {
+    return Doing{doing, waits().running > 0 ? others : std::vector<int>()};
+  });
   if (heartbeat_) heartbeat_->set_still_limit(still_limit_s);
 }
 
