@@ -125,5 +125,6 @@ brume_fault(no_disk_times RUN plan ${tiny} --set cluster.profile=l4 --set cluste
 # What breaks from outside, wherever its tests stand.
 set_property(TEST unit.watchdog unit.memory unit.replicas unit.stragglers unit.run_lock unit.checkpoint
   unit.run_file unit.checkpoint_clock unit.checkpoint_fault unit.checkpoint_kill unit.metrics_log unit.token_file unit.safetensors
-  mpi.agree_on_4 mpi.heartbeat_on_4 mpi.stop mpi.signals mpi.silence mpi.directory mpi.tokens mpi.template
+  mpi.agree_on_4 mpi.heartbeat_on_4 mpi.stop mpi.signals mpi.left_out mpi.silence mpi.silence_between_steps mpi.directory
+  mpi.tokens mpi.template
   mpi.failing_disk mpi.nonfinite mpi.straggler mpi.elastic APPEND PROPERTY LABELS fault)
