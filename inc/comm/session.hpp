@@ -34,7 +34,8 @@ class Session {
 
   int ranks_per_node() const { return ranks_per_node_; }  ///< on this rank's node
   int node_rank() const { return node_rank_; }            ///< this rank's place on its node
-  int num_nodes() const { return num_nodes_; }
+  int num_nodes() const { return static_cast<int>(ranks_of_nodes_.size()); }
+  const std::vector<int>& ranks_of_nodes() const { return ranks_of_nodes_; }  ///< in their order
 
   /// Lets ranks listen to each other (see Heartbeat) until the session ends. Collective.
   void watch_peers(double limit_s, std::function<void(const SilentRank&)> on_silence,
@@ -57,10 +58,9 @@ class Session {
 
  private:
   int place_ = 0;  ///< among all ranks
-  int num_ranks_ = 1;
   int ranks_per_node_ = 1;
   int node_rank_ = 0;
-  int num_nodes_ = 1;
+  std::vector<int> ranks_of_nodes_;
   std::optional<Heartbeat> heartbeat_;
 };
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <optional>
@@ -146,13 +147,33 @@ bool is_introduced() {
 /// Where MPI does not know of the launcher each of its processes believes to be the only rank, or
 /// ends with a page of its own words.
 void refuse_lone_copies(int ranks) {
-  const int copies = number("SLURM_STEP_NUM_TASKS");
-  if (ranks > 1 || copies < 2) return;
-  log::start(number("SLURM_PROCID"), copies, log::verbose());  // one of them speaks for all
-  throw comm::AgreedError(Failure::input,
-                          "srun started {} processes, of which MPI makes as many jobs of one rank: "
-                          "start them by srun --mpi=pmix, or by mpirun",
-                          copies);
+  if (ranks > 1) return;
+  struct Launcher {
+    const char *copies, *place;  ///< variables
+    std::string better;
+  };
+  const std::string own = "the mpirun of " + comm::Session::library_version();
+  for (const Launcher& launcher :
+       {Launcher{"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "srun --mpi=pmix, or by mpirun"},
+        Launcher{"PMI_SIZE", "PMI_RANK", own},
+        Launcher{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", own}}) {
+    const int copies = number(launcher.copies);
+    if (copies < 2) continue;
+    log::start(number(launcher.place), copies, log::verbose());  // one of them speaks for all
+    throw comm::AgreedError(Failure::input,
+                            "{} processes were started, of which MPI makes as many jobs of one "
+                            "rank: start them by {}",
+                            copies, launcher.better);
+  }
+}
+
+/// Of this process, without the program's own name.
+std::string command_line() {
+  std::ifstream words("/proc/self/cmdline");
+  std::string text = "brume", word;
+  std::getline(words, word, '\0');
+  while (std::getline(words, word, '\0')) text += " " + word;
+  return text;
 }
 
 }  // namespace
@@ -172,6 +193,7 @@ int on_all_ranks(const std::function<int(comm::Session&, comm::Communicator&)>& 
     comm::require_same(*world, "is",
                        fmt::format("brume {} of sources {}", BRUME_VERSION, sources_id));
     require_one_program_a_node(*world);
+    comm::require_same(*world, "was started by", command_line());
     use_devices(*session, *world);
     warn_of_binding(*session);
     return body(*session, *world);
