@@ -35,6 +35,7 @@ brume_script(early_signal LABEL fault)
 set_property(TEST fault.early_signal APPEND PROPERTY ENVIRONMENT
   BRUME_EARLY_SIGNALS=$<TARGET_FILE:early_signal>)
 
+brume_script(process_limit LABEL fault)
 brume_script(node_memory LABEL fault)
 brume_script(outputs LABEL fault)
 brume_script(folders LABEL fault)

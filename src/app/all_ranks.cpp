@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -111,6 +112,11 @@ std::string who_waits(const std::vector<comm::WaitingRank>& waiting) {
   std::_Exit(int(Failure::network));
 }
 
+/// Of ranks that fail alike one is enough to say so.
+void let_rank_0_end_job(int rank) {
+  if (rank > 0) std::this_thread::sleep_for(std::chrono::seconds(1));
+}
+
 void end_silence(const comm::SilentRank& peer) {
   log::error(
       "brume: rank {} on {} has given no sign of life for {}: it was stopped, or its node is "
@@ -121,8 +127,7 @@ void end_silence(const comm::SilentRank& peer) {
 }
 
 void end_standstill(const comm::Standstill& rank) {
-  // Where all stand before the same file one of them is enough.
-  if (rank.rank > 0) std::this_thread::sleep_for(std::chrono::seconds(1));
+  let_rank_0_end_job(rank.rank);  // where all stand before the same file
   log::error("brume: rank {} on {} has not moved for {} in {}: {}", rank.rank, host_name(),
              format_seconds(rank.still_s), rank.doing,
              rank.waits
@@ -167,6 +172,16 @@ void refuse_lone_copies(int ranks) {
   }
 }
 
+/// MPI and its helpers end in their own ways where they cannot start a thread, so it is tried
+/// before whether as many may be had. @throws std::system_error
+void try_threads() {
+  constexpr int of_mpi = 8;
+  std::vector<std::jthread> threads;
+  std::promise<void> end;  // broken before the threads are waited for, which ends them
+  const std::shared_future<void> ended = end.get_future().share();
+  for (int i = 0; i < of_mpi; ++i) threads.emplace_back([ended] { ended.wait(); });
+}
+
 /// Of this process, without the program's own name.
 std::string command_line() {
   std::ifstream words("/proc/self/cmdline");
@@ -183,6 +198,7 @@ int on_all_ranks(const std::function<int(comm::Session&, comm::Communicator&)>& 
   std::unique_ptr<comm::Communicator> world;
   try {
     device::require_address_space(0);  // or MPI ends in its own ways
+    try_threads();
     if (!is_introduced()) refuse_lone_copies(1);
     session.emplace().watch_peers(deck::TrainingKeys{}.silence_limit_s, end_silence,
                                   end_standstill);
@@ -202,7 +218,9 @@ int on_all_ranks(const std::function<int(comm::Session&, comm::Communicator&)>& 
     return int(error.failure());
   } catch (const std::exception& error) {
     const Error meant = error_of(error);
-    if (!session) comm::Session::let_rank_0_speak();
+    if (!world) comm::Session::let_rank_0_speak();
+    // Resources mostly end for all ranks at once.
+    if (world && meant.failure() == Failure::resource) let_rank_0_end_job(world->rank());
     log::error("brume: {}", meant.what());
     comm::Session::abort(int(meant.failure()));
     return int(meant.failure());
