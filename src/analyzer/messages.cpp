@@ -5,6 +5,7 @@
 #include <map>
 
 #include "plan/messages.hpp"
+#include "plan/rules.hpp"
 #include "price/price.hpp"
 #include "symbolic/expr.hpp"
 
