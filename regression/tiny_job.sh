@@ -21,3 +21,23 @@ same_likelihoods() {
     END { exit bad || n != NR || n < 3 }' || { cat "$1" "$2"; return 1; }
 }
 on_host() { [ -z "${BRUME_ON_DEVICE-}" ]; }
+# refused_soon <code> <sentence> <command...>: one line of brume's has the sentence, and comes within two seconds, or where
+# cores are shared in one of three attempts; the command ends with that code.
+refused_soon() {
+  expected=$1 sentence=$2
+  shift 2
+  for attempt in 1 2 3; do
+    code=0
+    begin=$(date +%s%N)
+    timeout 60 "$@" > log 2>&1 &
+    process=$!
+    until grep -qF -- "$sentence" log || ! kill -0 "$process" 2> /dev/null; do sleep 0.02; done
+    took=$((($(date +%s%N) - begin) / 1000000))
+    wait "$process" || code=$?
+    [ "$code" -eq "$expected" ] && [ "$(grep -c 'brume:' log)" -eq 1 ] && grep -qF -- "$sentence" log ||
+      { cat log; echo "exit code $code, expected $expected and one line with '$sentence'"; exit 1; }
+    echo "after $took ms: $sentence"
+    [ "$took" -gt 2000 ] || return 0
+  done
+  exit 1
+}

@@ -34,7 +34,8 @@ class Session {
 
   int ranks_per_node() const { return ranks_per_node_; }  ///< on this rank's node
   int node_rank() const { return node_rank_; }            ///< this rank's place on its node
-  int num_nodes() const { return num_nodes_; }
+  int num_nodes() const { return static_cast<int>(ranks_of_nodes_.size()); }
+  const std::vector<int>& ranks_of_nodes() const { return ranks_of_nodes_; }  ///< in their order
 
   /// Lets ranks listen to each other (see Heartbeat) until the session ends. Collective.
   void watch_peers(double limit_s, std::function<void(const SilentRank&)> on_silence,
@@ -42,7 +43,8 @@ class Session {
   void set_silence_limit(double limit_s);        ///< [s] after which a silent rank's job has ended
   void set_doing(std::function<Doing()> doing);  ///< see Heartbeat
 
-  /// What this rank does from now on, and how long nothing of it may move [s] (see Heartbeat).
+  /// What this rank does from now on, as all ranks do, and how long nothing of it may move [s] (see
+  /// Heartbeat).
   void begin_phase(const std::string& doing, double still_limit_s);
 
   /// Ends all processes of the job, where MPI has started in this one. Any thread.
@@ -58,7 +60,7 @@ class Session {
   int place_ = 0;  ///< among all ranks
   int ranks_per_node_ = 1;
   int node_rank_ = 0;
-  int num_nodes_ = 1;
+  std::vector<int> ranks_of_nodes_;
   std::optional<Heartbeat> heartbeat_;
 };
 

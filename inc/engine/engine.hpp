@@ -187,7 +187,7 @@ class Engine {
 
   const schedule::Program& program() const;               ///< of training
   const std::vector<schedule::Span>& last_times() const;  ///< of the last step, by task
-  std::string in_flight() const;     ///< tasks running now, for the watchdog; any thread
+  std::string in_flight() const;     ///< tasks running now, if any, for the watchdog; any thread
   std::vector<int> awaited() const;  ///< other ranks without which these do not end; any thread
 
  private:

@@ -35,9 +35,11 @@ brume_script(early_signal LABEL fault)
 set_property(TEST fault.early_signal APPEND PROPERTY ENVIRONMENT
   BRUME_EARLY_SIGNALS=$<TARGET_FILE:early_signal>)
 
+brume_script(process_limit LABEL fault)
 brume_script(node_memory LABEL fault)
 brume_script(outputs LABEL fault)
 brume_script(folders LABEL fault)
+brume_script(launches LABEL fault)
 # Where cores are shared.
 set_tests_properties(fault.failing_memory fault.failing_files fault.folders mpi.elastic PROPERTIES TIMEOUT 900)
 brume_script(ctrl_c LABEL fault)
@@ -72,7 +74,6 @@ brume_fault(selftest_profile RANKS 2 RUN selftest --profile nowhere EXIT 2 SAYS 
 brume_fault(missing_deck RANKS 2 RUN run nowhere.toml EXIT 2 SAYS "nowhere.toml")
 brume_fault(missing_tokens RANKS 4 RUN run ${tiny} --set data.train=nowhere.tok EXIT 2 SAYS "nowhere.tok")
 brume_fault(broken_tokens RANKS 4 RUN run ${tiny} --set data.train=broken.tok EXIT 2 SAYS "broken.tok")
-brume_fault(world_size RANKS 2 RUN run ${tiny} EXIT 2 SAYS "the job has 2 ranks: start 4 ranks")
 brume_fault(nothing_fits RANKS 4 RUN run ${tiny} ${with_profile} --set cluster.memory_gib=0.001 --set model.hidden_size=256
   EXIT 3 SAYS "memory_gib")
 set(exploding --set training.optimizer.lr=1e30 --set output.checkpoint_every=1)
@@ -125,5 +126,5 @@ brume_fault(no_disk_times RUN plan ${tiny} --set cluster.profile=l4 --set cluste
 # What breaks from outside, wherever its tests stand.
 set_property(TEST unit.watchdog unit.memory unit.replicas unit.stragglers unit.run_lock unit.checkpoint
   unit.run_file unit.checkpoint_clock unit.checkpoint_fault unit.checkpoint_kill unit.metrics_log unit.token_file unit.safetensors
-  mpi.agree_on_4 mpi.heartbeat_on_4 mpi.stop mpi.signals mpi.silence mpi.directory mpi.tokens mpi.template
-  mpi.failing_disk mpi.nonfinite mpi.straggler mpi.elastic APPEND PROPERTY LABELS fault)
+  mpi.agree_on_4 mpi.heartbeat_on_4 mpi.stop mpi.signals mpi.left_out mpi.nodes mpi.silence
+  mpi.silence_between_steps mpi.directory mpi.tokens mpi.template mpi.failing_disk mpi.nonfinite mpi.straggler mpi.elastic APPEND PROPERTY LABELS fault)

@@ -1,7 +1,6 @@
 #!/bin/sh
 # What a run directory promises: it belongs to one job; damage to all checkpoints is no reason to start anew in
-# silence; data that are others than those trained on are noticed; samples are neither skipped nor repeated; ranks
-# started unlike each other are refused.
+# silence; data that are others than those trained on are noticed; samples are neither skipped nor repeated.
 set -eu
 . "$BRUME_REGRESSION_DIR/tiny_job.sh"
 refused() { # <code> <sentence> <command...>
@@ -66,24 +65,3 @@ refused 75 'stopped after 2 of 12 steps' tiny_job --set output.directory=late --
 # So does the time that Slurm gives a job.
 (export SLURM_JOB_END_TIME="$(date +%s)"
 refused 75 'stopped after 3 of 12 steps' tiny_job --set output.directory=late)
-
-refused 2 "rank 2 was started by" mpirun -n 2 --oversubscribe "$BRUME" run "$deck" --set "$profile" --steps 1 : \
-  -n 2 --oversubscribe "$BRUME" run "$deck" --set "$profile" --steps 2
-
-# Binaries for different processors may train together, those of different sources, or on one node, may not.
-sources=$("$BRUME" --version | sed 's/.* of sources //')
-others=$(echo "$sources" | tr 0-9a-f 1-9a-f0)
-LC_ALL=C sed "s/$sources/$others/" "$BRUME" > other_brume
-chmod +x other_brume
-refused 2 "rank 2 is 'brume" mpirun -n 2 --oversubscribe "$BRUME" run "$deck" --set "$profile" : \
-  -n 2 --oversubscribe ./other_brume run "$deck" --set "$profile"
-cp "$BRUME" other_brume
-echo 'another build' >> other_brume
-refused 2 "ranks 0 and 2 on $(hostname) run two builds of brume" mpirun -n 2 --oversubscribe "$BRUME" run "$deck" --set "$profile" : \
-  -n 2 --oversubscribe ./other_brume run "$deck" --set "$profile"
-
-# srun without PMIx: four jobs of one rank, of which one says why none begins.
-refused 2 "start them by srun --mpi=pmix" env SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 "$BRUME" run "$deck" --set "$profile"
-code=0
-SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=3 "$BRUME" run "$deck" --set "$profile" > log 2>&1 || code=$?
-[ "$code" -eq 2 ] && [ ! -s log ] || { cat log; echo "process 3: exit code $code"; exit 1; }

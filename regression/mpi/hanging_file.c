@@ -1,10 +1,12 @@
-/* To be preloaded: who opens a file waits for ever, as on a server that does not answer.
+/* To be preloaded: who opens a file waits for ever, as on a server that does not answer, or is stopped.
  *
  *   BRUME_HANGS_AT    end of its path
- *   BRUME_HANGS_RANK  of the job, in which it does */
+ *   BRUME_HANGS_RANK  of the job, in which it does
+ *   BRUME_STOPS       set: after a second, in which others hear of it, the whole process is stopped */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +19,10 @@ static void may_hang(const char* path) {
   if (asked == NULL || rank == NULL || end == NULL || strcmp(asked, rank) != 0) return;
   const size_t length = strlen(path), tail = strlen(end);
   if (length < tail || strcmp(path + length - tail, end) != 0) return;
+  if (getenv("BRUME_STOPS") != NULL) {
+    sleep(1);
+    raise(SIGSTOP);
+  }
   for (;;) pause();
 }
 

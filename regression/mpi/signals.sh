@@ -1,7 +1,7 @@
 #!/bin/sh
 # Requests to stop, whenever they come: before the first step they end the job with 75; one that is delivered
-# twice is one; a second one ends it at once with 71; while the last checkpoint is written it is finished; ranks
-# that the plan leaves out survive them. A request to save makes a checkpoint, and training goes on.
+# twice is one; a second one ends it at once with 71; while the last checkpoint is written it is finished. A request
+# to save makes a checkpoint, and training goes on.
 set -eu
 . "$BRUME_REGRESSION_DIR/tiny_job.sh"
 long="--set training.steps=100000"
@@ -80,21 +80,3 @@ for wish in USR1 TERM INT; do
   ends_with 0
   [ -f "late$wish/checkpoints/step-12/manifest.json" ] || { echo "the last checkpoint is lost"; exit 1; }
 done
-
-# Two groups of two ranks, of which the plan takes one.
-decks=$BRUME_REGRESSION_DIR/decks
-. "$BRUME_REGRESSION_DIR/two_groups.sh"
-sed 's/^ranks_per_node   = 4/ranks_per_node   = 2/' "$decks/profile.toml" | tee one.toml > other.toml
-two_groups one other
-. "$BRUME_REGRESSION_DIR/plans.sh"
-plan '' 4 other 2 1 > plan.toml
-deck=deck.toml start left_out --plan plan.toml $long --set output.directory=left_out
-wait_for "$a_step"
-for process in $(ranks); do  # the first two do not train
-  ! tr '\0' '\n' < "/proc/$process/environ" | grep -q '^OMPI_COMM_WORLD_RANK=[01]$' || kill -USR1 "$process"
-done
-sleep 2
-kill -0 "$job" || { cat "$log"; echo "a rank that does not train has ended the job"; exit 1; }
-kill -USR1 "$job"
-ends_with 75
-has_stopped left_out

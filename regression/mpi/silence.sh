@@ -1,6 +1,6 @@
 #!/bin/sh
-# A rank that is stopped, in training or before it, ends the job with 5 and is named with its host, and in training with
-# what it did when it was last heard of, and who waits for it. One that lives but comes to no end of reading a file says so
+# A rank that is stopped, in training or before it, ends the job with 5 and is named with its host, with what it did when
+# it was last heard of, and who waits for it. One that lives but comes to no end of reading a file says so
 # and ends the job. A job that is suspended as a whole goes on.
 set -eu
 . "$BRUME_REGRESSION_DIR/tiny_job.sh"
@@ -17,13 +17,16 @@ start() { # <pattern to wait for> <flag...>
   echo "never said '$pattern'"
   exit 1
 }
-one_falls_silent() {
+one_falls_silent() { # <what it and those that wait for it do>
+  sleep 1  # in which others hear of it
   kill -STOP "$(pgrep -P "$job" | sed -n 3p)"
   code=0
   wait "$job" || code=$?
   cat log
   [ "$code" -eq 5 ] || { echo "expected exit code 5, got $code"; exit 1; }
   grep -q "rank [0-3] on $(hostname) has given no sign of life for 3" log || { echo "nobody named it"; exit 1; }
+  grep -Eq "last heard of in $1; ranks? [0-3](, [0-3])* waits? for it, rank [0-3] in $1" log ||
+    { echo "nobody said what it did, or who waits for it"; exit 1; }
 }
 
 start "$a_step" --set "$profile"
@@ -33,10 +36,7 @@ sleep 6
 kill -CONT $processes
 sleep 2
 kill -0 "$job" || { cat log; echo "a suspended job was ended"; exit 1; }
-one_falls_silent
-doing='stage [0-9]*, step [0-9]*: [a-z0-9_]*[: ].*'
-grep -Eq "last heard of in $doing; ranks? [0-3](, [0-3])* waits? for it, rank [0-3] in $doing" log ||
-  { echo "nobody said what it did, or who waits for it"; exit 1; }
+one_falls_silent 'stage [0-9]*, step [0-9]*: [a-z0-9_]*[: ].*'
 
 # One that lives, but waits for ever in front of a file.
 stands_still() { # <rank> <what it does> <flag...>
@@ -55,4 +55,4 @@ stands_still 2 'opening data train.tok  valid.tok' --set "$profile"
 
 export XDG_CACHE_HOME=$PWD/cache
 start 'measuring this machine' --set output.directory=measured
-one_falls_silent
+one_falls_silent 'reading or measuring the profile'

@@ -95,6 +95,12 @@ TEST(Document, TextOutsideQuotesIsAscii) {
   EXPECT_EQ(read("\xef\xbb\xbfsteps = 1 # \u00e9").steps, 1);
 }
 
+// A quote in a word begins no string, so what follows is outside quotes.
+TEST(Document, AQuoteBeginsAWord) {
+  EXPECT_EQ(refused("steps = 0%'\u00b8'"), "a.toml:1:11: a quote within a word");
+  EXPECT_EQ(read("'steps' = 1\nwords = [ 'a', # b\r\n\t\"c\"]\n").words.size(), 2u);
+}
+
 // The library's own checks would end the program here.
 TEST(Document, WhatTheParserGivesUpOnHasItsLine) {
   EXPECT_EQ(refused("steps = 1\n\nword = ''\n[inner]\nratio = 1979-05-27T:\n"),

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "plan/messages.hpp"
+#include "plan/rules.hpp"
 #include "price/price.hpp"
 #include "symbolic/expr.hpp"
 
@@ -163,7 +164,8 @@ void MessageTimes::add(const plan::Plan& plan, Pipeline& pipeline) {
   if (!model_.tied_head || !model_.trains_table() || plan.num_stages() == 1) return;
   pipeline.tied = tied(plan);
   const plan::Stage& first = plan.stages.front();
-  const plan::Elements table{double(model_.vocab_size) * model_.hidden_size / first.tp, 0.0};
+  const plan::Elements<double> table{double(model_.vocab_size) * model_.hidden_size / first.tp,
+                                     0.0};
   pipeline.tied.table_staged =
       plan::kept_state(plan::state_knobs(first), table).weights_staged > 0.0;
 }

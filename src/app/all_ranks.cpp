@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -110,6 +112,11 @@ std::string who_waits(const std::vector<comm::WaitingRank>& waiting) {
   std::_Exit(int(Failure::network));
 }
 
+/// Of ranks that fail alike one is enough to say so.
+void let_rank_0_end_job(int rank) {
+  if (rank > 0) std::this_thread::sleep_for(std::chrono::seconds(1));
+}
+
 void end_silence(const comm::SilentRank& peer) {
   log::error(
       "brume: rank {} on {} has given no sign of life for {}: it was stopped, or its node is "
@@ -120,8 +127,7 @@ void end_silence(const comm::SilentRank& peer) {
 }
 
 void end_standstill(const comm::Standstill& rank) {
-  // Where all stand before the same file one of them is enough.
-  if (rank.rank > 0) std::this_thread::sleep_for(std::chrono::seconds(1));
+  let_rank_0_end_job(rank.rank);  // where all stand before the same file
   log::error("brume: rank {} on {} has not moved for {} in {}: {}", rank.rank, host_name(),
              format_seconds(rank.still_s), rank.doing,
              rank.waits
@@ -146,13 +152,43 @@ bool is_introduced() {
 /// Where MPI does not know of the launcher each of its processes believes to be the only rank, or
 /// ends with a page of its own words.
 void refuse_lone_copies(int ranks) {
-  const int copies = number("SLURM_STEP_NUM_TASKS");
-  if (ranks > 1 || copies < 2) return;
-  log::start(number("SLURM_PROCID"), copies, log::verbose());  // one of them speaks for all
-  throw comm::AgreedError(Failure::input,
-                          "srun started {} processes, of which MPI makes as many jobs of one rank: "
-                          "start them by srun --mpi=pmix, or by mpirun",
-                          copies);
+  if (ranks > 1) return;
+  struct Launcher {
+    const char *copies, *place;  ///< variables
+    std::string better;
+  };
+  const std::string own = "the mpirun of " + comm::Session::library_version();
+  for (const Launcher& launcher :
+       {Launcher{"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "srun --mpi=pmix, or by mpirun"},
+        Launcher{"PMI_SIZE", "PMI_RANK", own},
+        Launcher{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", own}}) {
+    const int copies = number(launcher.copies);
+    if (copies < 2) continue;
+    log::start(number(launcher.place), copies, log::verbose());  // one of them speaks for all
+    throw comm::AgreedError(Failure::input,
+                            "{} processes were started, of which MPI makes as many jobs of one "
+                            "rank: start them by {}",
+                            copies, launcher.better);
+  }
+}
+
+/// MPI and its helpers end in their own ways where they cannot start a thread, so it is tried
+/// before whether as many may be had. @throws std::system_error
+void try_threads() {
+  constexpr int of_mpi = 8;
+  std::vector<std::jthread> threads;
+  std::promise<void> end;  // broken before the threads are waited for, which ends them
+  const std::shared_future<void> ended = end.get_future().share();
+  for (int i = 0; i < of_mpi; ++i) threads.emplace_back([ended] { ended.wait(); });
+}
+
+/// Of this process, without the program's own name.
+std::string command_line() {
+  std::ifstream words("/proc/self/cmdline");
+  std::string text = "brume", word;
+  std::getline(words, word, '\0');
+  while (std::getline(words, word, '\0')) text += " " + word;
+  return text;
 }
 
 }  // namespace
@@ -162,6 +198,7 @@ int on_all_ranks(const std::function<int(comm::Session&, comm::Communicator&)>& 
   std::unique_ptr<comm::Communicator> world;
   try {
     device::require_address_space(0);  // or MPI ends in its own ways
+    try_threads();
     if (!is_introduced()) refuse_lone_copies(1);
     session.emplace().watch_peers(deck::TrainingKeys{}.silence_limit_s, end_silence,
                                   end_standstill);
@@ -172,6 +209,7 @@ int on_all_ranks(const std::function<int(comm::Session&, comm::Communicator&)>& 
     comm::require_same(*world, "is",
                        fmt::format("brume {} of sources {}", BRUME_VERSION, sources_id));
     require_one_program_a_node(*world);
+    comm::require_same(*world, "was started by", command_line());
     use_devices(*session, *world);
     warn_of_binding(*session);
     return body(*session, *world);
@@ -180,7 +218,9 @@ int on_all_ranks(const std::function<int(comm::Session&, comm::Communicator&)>& 
     return int(error.failure());
   } catch (const std::exception& error) {
     const Error meant = error_of(error);
-    if (!session) comm::Session::let_rank_0_speak();
+    if (!world) comm::Session::let_rank_0_speak();
+    // Resources mostly end for all ranks at once.
+    if (world && meant.failure() == Failure::resource) let_rank_0_end_job(world->rank());
     log::error("brume: {}", meant.what());
     comm::Session::abort(int(meant.failure()));
     return int(meant.failure());

@@ -23,14 +23,6 @@
 namespace brume::app {
 namespace {
 
-std::string text(const RunOptions& o) {
-  return fmt::format(
-      "brume run {} --set '{}' --plan '{}' --steps {} --resume '{}' --replan {} "
-      "--elastic {} --new-data {} --max-minutes {} --dry-run {}",
-      o.deck, fmt::join(o.sets, " "), o.plan, o.steps.value_or(-1), o.resume, o.replan, o.elastic,
-      o.new_data, o.max_minutes, o.dry_run);
-}
-
 /// @param key  that names the file, for errors
 data::TokenFile open_tokens(const std::string& path, const char* key, const deck::DataKeys& keys,
                             const model::Config& model) {
@@ -68,7 +60,6 @@ class Preparation {
       : options_(options), session_(session), job_(job), leader_(job.rank() == 0) {}
 
   Prepared run() {
-    comm::require_same(job_, "was started by", text(options_));
     begin("reading " + options_.deck);
     read_deck();
     open_data();
@@ -110,6 +101,7 @@ class Preparation {
               "--elastic",
               made_.cluster.text(), counted(job_.size(), "rank"),
               counted(made_.cluster.devices(), "rank"));
+      require_placed();
     });
     if (!leader_) return;
     warn_of_precision(deck, made_.model);
@@ -120,15 +112,14 @@ class Preparation {
 
   /// A job that lost nodes, or was given more of them, goes on with those that it has.
   void take_launch(deck::ClusterKeys& cluster) {
-    const double mine = session_.ranks_per_node();
-    std::array<double, 2> least_and_most{-mine, mine};
-    job_.all_reduce(least_and_most, comm::Reduction::max);
+    const int mine = session_.ranks_per_node();
+    const auto [least, most] = std::ranges::minmax(session_.ranks_of_nodes());
     comm::together(job_, [&] {
       require(cluster.groups.empty(), Failure::input,
               "--elastic is for a cluster of equal nodes, this deck has cluster.groups");
-      require(-least_and_most[0] == least_and_most[1], Failure::input,
+      require(least == most, Failure::input,
               "--elastic is for as many ranks on each node, here some nodes have {} and some {}",
-              -least_and_most[0], least_and_most[1]);
+              least, most);
     });
     if (leader_ && (cluster.nodes != session_.num_nodes() || cluster.devices_per_node != mine))
       log::warn(
@@ -136,7 +127,25 @@ class Preparation {
           "there",
           session_.num_nodes(), mine, cluster.nodes, cluster.devices_per_node);
     cluster.nodes = session_.num_nodes();
-    cluster.devices_per_node = session_.ranks_per_node();
+    cluster.devices_per_node = mine;
+  }
+
+  /// Plans count on what the deck says of each node, as its memory and what stays within it.
+  void require_placed() const {
+    std::vector<int> devices;
+    for (const hardware::NodeGroup& group : made_.cluster.groups)
+      devices.insert(devices.end(), std::size_t(group.nodes), group.devices_per_node);
+    const std::vector<int>& ranks = session_.ranks_of_nodes();
+    if (ranks.size() != devices.size()) return;  // one machine may pass for others
+    for (std::size_t node = 0; node < ranks.size(); ++node)
+      require(ranks[node] == devices[node], Failure::input,
+              "{} started on node {} of {}, which has {} in the deck: start as many as that{}",
+              counted(ranks[node], "rank") + (ranks[node] == 1 ? " was" : " were"), node + 1,
+              ranks.size(), counted(devices[node], "device"),
+              made_.cluster.num_groups() > 1
+                  ? ""
+                  : fmt::format(", by mpirun --map-by ppr:{}:node or srun --ntasks-per-node={}",
+                                devices[node], devices[node]));
   }
 
   void open_data() {

@@ -60,6 +60,18 @@ class Doing {
   comm::Session& session_;
 };
 
+/// Says what all ranks do together between two steps, for as long as it lives.
+class BetweenSteps {
+ public:
+  BetweenSteps(std::atomic<const char*>& said, const char* what) : said_(said) { said_ = what; }
+  ~BetweenSteps() { said_ = nullptr; }
+  BetweenSteps(const BetweenSteps&) = delete;
+  BetweenSteps& operator=(const BetweenSteps&) = delete;
+
+ private:
+  std::atomic<const char*>& said_;
+};
+
 class Training {
  public:
   Training(const RunOptions& options, const Prepared& prepared, comm::Session& session,
@@ -238,20 +250,22 @@ class Training {
 
   /// What this rank does, and which ranks of the job it waits for.
   comm::Doing doing() const {
-    const bool shares = shares_;
+    const char* const between = between_steps_;
+    const std::string tasks = engine_->in_flight();
+    std::string what = between ? between : tasks.empty() ? "nothing in flight" : tasks;
+    if (between && !tasks.empty()) what += ", " + tasks;
     comm::Doing now{fmt::format("stage {}, step {}: {}", plan::place(run_.plan, crew_.rank()).stage,
-                                engine_->steps_done() + (shares ? 0 : 1),
-                                shares ? "telling all ranks of it" : engine_->in_flight()),
+                                engine_->steps_done() + (between ? 0 : 1), what),
                     engine_->awaited()};
-    for (int rank = 0; shares && rank < crew_.size(); ++rank)
+    for (int rank = 0; between && tasks.empty() && rank < crew_.size(); ++rank)
       if (rank != crew_.rank()) now.awaited.push_back(rank);
     for (int& rank : now.awaited) rank = plan::job_rank(run_.plan, run_.cluster, rank);
     return now;
   }
 
   void report_silence(double silence_s) {
-    log::error("brume: rank {}, step {}: no task was finished for {}: {}", crew_.rank(),
-               engine_->steps_done() + 1, format_seconds(silence_s), engine_->in_flight());
+    log::error("brume: rank {}: no task was finished for {} in {}", crew_.rank(),
+               format_seconds(silence_s), doing().text);
     crew_.abort(int(Failure::network));
   }
 
@@ -276,9 +290,10 @@ class Training {
     shared[2] = saving_->longest_write_s();
     shared[3] = signals_.take_save() || due ? 1.0 : 0.0;
     shared[4 + std::size_t(crew_.rank())] = double(device::peak_resident_bytes());
-    shares_ = true;
-    crew_.all_reduce(shared, comm::Reduction::max);
-    shares_ = false;
+    {
+      const BetweenSteps telling(between_steps_, "telling all ranks of it");
+      crew_.all_reduce(shared, comm::Reduction::max);
+    }
     metrics.iteration_s = shared[0];
     // A running mean over about ten steps follows a change of speed, but no single slow step.
     iteration_s_ += 0.1 * (metrics.iteration_s - iteration_s_);
@@ -322,6 +337,7 @@ class Training {
   }
 
   void evaluate() {
+    const BetweenSteps evaluating(between_steps_, "evaluating");
     valid_loss_ = engine_->evaluate(*run_.valid_data, 0, run_.deck.data.eval_sequences);
     if (!leader_) return;
     const io::EvaluationRow row{engine_->steps_done(), *valid_loss_};
@@ -331,6 +347,7 @@ class Training {
   }
 
   void checkpoint() {
+    const BetweenSteps writing(between_steps_, "writing a checkpoint");
     checkpoint_due_ = false;
     saving_->write(description_, valid_loss_);
     if (leader_) run_file_->write_or_warn();
@@ -340,9 +357,10 @@ class Training {
 
   void finish(int code) {
     signals_.ignore();
-    saving_->finish();
+    finish_saving();
     if (run_.deck.output.trace && !engine_->last_times().empty()) write_trace();
     watchdog_.reset();
+    doing_.reset();
     session_.begin_phase("writing the results", task_limit_s() + saving_->limit_s());
     if (!leader_) return;
     run_file_->write();
@@ -359,7 +377,13 @@ class Training {
                                 output.tensorboard ? ", tensorboard/" : ""));
   }
 
+  void finish_saving() {
+    const BetweenSteps writing(between_steps_, "writing a checkpoint");
+    saving_->finish();
+  }
+
   void write_trace() {
+    const BetweenSteps writing(between_steps_, "writing the trace");
     const io::RankTimeline mine = io::timeline(engine_->program(), engine_->last_times());
     std::vector<io::RankTimeline> measured;
     for (const std::string& text : crew_.gather(io::pack(mine)))
@@ -395,7 +419,7 @@ class Training {
   std::optional<Recovery> recovery_;
   std::optional<RankChecks> checks_;
   bool checkpoint_due_ = false;
-  std::atomic<bool> shares_ = false;  ///< waits in share() for all ranks
+  std::atomic<const char*> between_steps_ = nullptr;  ///< what all ranks do, where it is no step
   std::optional<double> valid_loss_;  ///< of the weights as they are, where it was measured
   std::optional<Screen> screen_;
 };

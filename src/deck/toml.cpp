@@ -51,7 +51,10 @@ class Guard {
 
  private:
   void step(char c) {
-    if (c == '"' || c == '\'') return skip_string(c);
+    if (c == '"' || c == '\'') {
+      if (!begins_) fail(at_, "a quote within a word");  // where toml++ sees no string
+      return skip_string(c);
+    }
     if (c == '#') {
       at_ = std::min(text_.find('\n', at_), text_.size());
       return;
@@ -63,12 +66,14 @@ class Guard {
     if (values_ > max_values) fail(at_, "more than 1048576 values");
     if (tables_ > max_tables) fail(at_, "more than 65536 tables and dotted keys");
     if (std::string_view("=,[]{}\n").find(c) != std::string_view::npos) dots_ = 0;
+    if (c != ' ' && c != '\t' && c != '\r')
+      begins_ = std::string_view("=,[{.\n").find(c) != std::string_view::npos;
     line_is_blank_ = c == '\n' || (line_is_blank_ && (c == ' ' || c == '\t'));
     ++at_;
   }
 
   void skip_string(char quote) {
-    line_is_blank_ = false;
+    line_is_blank_ = begins_ = false;
     const std::string block(3, quote);
     const bool is_block = text_.substr(at_, 3) == block;
     const std::string_view closing = std::string_view(block).substr(0, is_block ? 3 : 1);
@@ -108,6 +113,7 @@ class Guard {
   int tables_ = 0;
   int values_ = 0;
   bool line_is_blank_ = true;
+  bool begins_ = true;  ///< a word or a string, here
 };
 
 Place place_of(const toml::source_region& source) {

@@ -379,7 +379,7 @@ std::string Engine::in_flight() const {
   for (const schedule::Task& task : impl_->executor.in_flight())
     text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", schedule::name(task.channel),
                         schedule::label(task));
-  return text.empty() ? "nothing in flight" : text;
+  return text;
 }
 
 std::vector<int> Engine::awaited() const {
