@@ -22,19 +22,14 @@ std::vector<int> counted_ranks(const Task& task, const Program& program, const p
   return ranks.front() == program.rank ? ranks : std::vector<int>();
 }
 
-hardware::Machine without_slow_pairs(const hardware::Machine& machine) {
-  hardware::Profile profile = machine.profile(0);
-  profile.slow_pairs.clear();
-  return profile;
-}
-
 }  // namespace
 
 std::vector<NodeTraffic> node_traffic(const plan::Plan& whole, const model::Config& model,
                                       const hardware::Machine& machine, const Deadline& deadline) {
   plan::Plan plan = whole;
   plan.node_order.clear();
-  const hardware::Machine alike = without_slow_pairs(machine);
+  hardware::Machine alike = machine;
+  alike.forget_slow_pairs();
   std::map<std::vector<int>, double> seconds;  // by places
   // Each microbatch after the first one adds what the second one does.
   const int more = plan.microbatches - 1;

@@ -59,10 +59,9 @@ class Budget {
 };
 
 /// A plan that was placed, with its prediction and, if there is time, its simulation.
-Candidate candidate(const Question& question, Team& team, const plan::Plan& plan,
-                    const Placement& placed) {
+Candidate candidate(const Question& question, const plan::Plan& plan, const Placement& placed) {
   Candidate found{.plan = plan,
-                  .prediction = team.grid().analyzer().analyze(plan),
+                  .prediction = analyzer::analyze(plan, question.model, question.machine),
                   .simulated_s = std::nullopt,
                   .placed = placed.groups,
                   .closed_form_bytes = std::nullopt};
@@ -202,7 +201,7 @@ class BestPlans {
         for (const Simulated& other : simulated_) fastest_s_ = std::min(fastest_s_, other.seconds);
         return {};
       }
-      best.push_back(candidate(question_, team_, plan, placement));
+      best.push_back(candidate(question_, plan, placement));
       Candidate& last = best.back();
       if (!last.simulated_s && coarse) last.simulated_s = seconds;
       if (in_full) fastest_in_full_s = std::min(fastest_in_full_s, last.seconds());
@@ -243,7 +242,7 @@ double take_if_faster(const Question& question, Team& team, const plan::Plan& pl
   const Placement placement =
       place(plan, question.model, question.cluster, team.threads(), question.deadline);
   if (placement.misfit) return infinity;
-  Candidate found = candidate(question, team, plan, placement);
+  Candidate found = candidate(question, plan, placement);
   const double before_s = result.best[0].seconds();
   const double found_s = found.seconds();
   if (found_s >= before_s) return found_s;
@@ -311,7 +310,10 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
                     &rows,
                     options.progress,
                     options.conform};
-  Team team(model, machine, budget.deadline(), options.threads > 0 ? options.threads : num_cores());
+  // Which links are slow counts once a plan lies on its nodes: what is predicted before is a bound.
+  hardware::Machine alike = machine;
+  alike.forget_slow_pairs();
+  Team team(model, alike, budget.deadline(), options.threads > 0 ? options.threads : num_cores());
   Searcher searcher(question, team);
   Result result;
   result.search.limit_s = search.time_limit_s;
