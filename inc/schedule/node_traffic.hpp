@@ -16,11 +16,11 @@ struct NodeTraffic {
   double seconds = 0.0;     ///< [s] an iteration, were no pair of nodes slow
 };
 
-/// The messages and collectives between nodes in the Programs that a simulation would run, those
-/// between the same nodes together, in the order of their places.
+/// The messages and collectives between nodes of the first rank of each stage on each of its nodes,
+/// those between the same nodes together, in the order of their places.
 /// @throws OutOfTime when the deadline passes
 std::vector<NodeTraffic> node_traffic(const plan::Plan& plan, const model::Config& model,
-                                      const hardware::Machine& machine,
+                                      const hardware::Machine& machine, int threads = 1,
                                       const Deadline& deadline = {});
 
 }  // namespace brume::schedule

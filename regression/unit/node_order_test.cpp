@@ -144,7 +144,7 @@ TEST_F(NodeOrderOfPlan, WithoutSlowPairsNodesStayAsTheyAre) {
     for (int b = a + 1; b < 4; ++b) slow.slow_pairs.push_back({a, b, 2.0});
   EXPECT_TRUE(on_best_nodes(plan_, slow) == plan_);
   EXPECT_TRUE(on_best_nodes(plan_, with_slow({{0, 1, 20.0}}, 2)) == plan_);
-  EXPECT_TRUE(tuner::on_best_nodes(plan_, model_, cluster_, with_slow({{0, 1, 20.0}}),
+  EXPECT_TRUE(tuner::on_best_nodes(plan_, model_, cluster_, with_slow({{0, 1, 20.0}}), 1,
                                    Deadline(0.0)) == plan_);
 }
 

@@ -397,7 +397,7 @@ TEST(SlowPairs, AreNotCountedTwice) {
   EXPECT_EQ(times_s, (std::vector{1.0, 2.0 / 4.0, 3.0 / 8.0, 4.0}));
 }
 
-/// Messages between ranks 1 and 3 take 20 ms.
+/// Messages between ranks 1 and 2 take 20 ms.
 class WithSlowLink final : public comm::HostHalf {
  public:
   using HostHalf::HostHalf;
@@ -408,7 +408,7 @@ class WithSlowLink final : public comm::HostHalf {
   void reduce_scatter(comm::Values values) override { host_->reduce_scatter(values); }
   void all_gather(comm::Values values) override { host_->all_gather(values); }
   void send(comm::ConstValues values, int peer) override {
-    if (rank() * peer == 3) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    if (rank() * peer == 2) std::this_thread::sleep_for(std::chrono::milliseconds(20));
     host_->send(values, peer);
   }
   void recv(comm::Values values, int peer) override { host_->recv(values, peer); }
@@ -430,12 +430,30 @@ TEST(SlowPairs, AreFoundAmongNodesOfARank) {
     ASSERT_FALSE(profile.slow_pairs.empty());
     const auto slowest =
         std::ranges::max_element(profile.slow_pairs, {}, &hardware::SlowPair::times);
-    EXPECT_EQ(std::pair(slowest->first, slowest->second), std::pair(1, 3));
+    EXPECT_EQ(std::pair(slowest->first, slowest->second), std::pair(1, 2));
     EXPECT_GT(slowest->times, 2.0);
     const std::string mine = hardware::profile_schema().write(profile);
     for (const std::string& other : world.gather(mine)) EXPECT_EQ(other, mine);
   });
-  // Two nodes have one link, and nothing to compare it with.
+}
+
+TEST(SlowPairs, AreAPartOfWhatIsMeasuredOnSeveralNodes) {
+  if (device::on_device()) GTEST_SKIP() << "threads share no device";
+  const hardware::Cluster cluster =
+      hardware::NodeGroup{.nodes = 3, .memory_bytes = std::int64_t{64} << 20};
+  comm::run_local(3, [&](comm::Communicator& world) {
+    WithSlowLink slow(world.split(0, world.rank()));
+    const ProfileKey own = key(slow, 1, 1, tiny, {});
+    EXPECT_NE(own.packages.find("each two nodes"), std::string::npos);
+    const hardware::Profile profile = measure(slow, own, cluster, tiny, {});
+    EXPECT_EQ(profile.hosts.size(), 3u);
+    const std::vector<int> pair{1, 2};
+    ASSERT_NE(hardware::slowest_pair(profile, pair), nullptr);
+    EXPECT_GT(hardware::slowest_pair(profile, pair)->times, 2.0);
+  });
+}
+
+TEST(SlowPairs, NeedMoreThanOneLink) {
   comm::run_local(2, [&](comm::Communicator& world) {
     hardware::Profile profile;
     measure_slow_pairs(world, profile);

@@ -118,11 +118,15 @@ std::string slowest_pair(const plan::Plan& plan, const Given& given) {
     slowest = pair;
   }
   if (!slowest) return "slowest link between nodes: as fast as most, no slow one is used\n";
+  const auto node = [&](int i) {
+    return i < std::ssize(profile.hosts) ? fmt::format("{} ({})", i, profile.hosts[std::size_t(i)])
+                                         : fmt::format("{}", i);
+  };
   return fmt::format(
       "slowest link between nodes: of {} and {}, {:.3g} times as long as most, which holds up {} "
       "of "
       "an iteration's transfers\n",
-      slowest->first, slowest->second, slowest->times, format_seconds(taken_s));
+      node(slowest->first), node(slowest->second), slowest->times, format_seconds(taken_s));
 }
 
 std::string explained(const plan::Plan& plan, const Given& given) {

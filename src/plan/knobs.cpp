@@ -158,6 +158,7 @@ deck::Schema<Stage> stage_schema(Knobs rows) { return schema<Stage>(rows); }
 
 deck::Schema<Plan> plan_schema(Knobs rows) {
   deck::Schema<Plan> keys = schema<Plan>(rows);
+  // No number, and so no row.
   keys.key("node_order", &Plan::node_order,
            {.help = "nodes on which the pipeline lies, in its order; none: the cluster's",
             .min = 0,

@@ -206,8 +206,9 @@ void find_slow_pairs(Bench& bench, hardware::Profile& profile) {
   profile.slow_pairs = measure_slow_pairs(bench, profile.key.ranks_per_node);
   profile.hosts = hosts(bench.world(), profile.key.ranks_per_node);
   if (!profile.hosts.empty())
-    bench.report(fmt::format("links between {} nodes, {} of which are slow", profile.hosts.size(),
-                             profile.slow_pairs.size()));
+    bench.report(fmt::format("{} between {} nodes",
+                             counted(int(profile.slow_pairs.size()), "slow link"),
+                             profile.hosts.size()));
 }
 
 hardware::Profile measure_here(comm::Communicator& world, const hardware::ProfileKey& key,
@@ -268,6 +269,7 @@ std::vector<std::string> hosts(comm::Communicator& world, int ranks_per_node) {
 }
 
 void measure_slow_pairs(comm::Communicator& world, hardware::Profile& profile) {
+  const kernels::Runtime runtime(profile.key.threads_per_rank);
   profile = on_own_thread(world, profile.key.ranks_per_node, [&] {
     Bench bench(world, profile.key.ranks_per_node, profile.key.threads_per_rank);
     hardware::Profile anew = profile;

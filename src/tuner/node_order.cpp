@@ -113,7 +113,7 @@ NodeOrders::Order NodeOrders::near(const Deadline& deadline) const {
 
 plan::Plan on_best_nodes(plan::Plan plan, const model::Config& model,
                          const hardware::Cluster& cluster, const hardware::Machine& machine,
-                         const Deadline& deadline) {
+                         int threads, const Deadline& deadline) {
   const hardware::Profile& profile = machine.profile(0);
   const hardware::NodeGroup& group = cluster.groups[0];
   const int nodes = group.nodes;
@@ -121,7 +121,8 @@ plan::Plan on_best_nodes(plan::Plan plan, const model::Config& model,
       profile.key.ranks_per_node != group.devices_per_node)
     return plan;
   try {
-    const NodeOrders orders(profile, nodes, schedule::node_traffic(plan, model, machine, deadline));
+    const NodeOrders orders(profile, nodes,
+                            schedule::node_traffic(plan, model, machine, threads, deadline));
     NodeOrders::Order best = nodes <= most_exact ? orders.exact() : orders.near(deadline);
     if (!std::ranges::is_sorted(best)) plan.node_order = std::move(best);
   } catch (const OutOfTime&) {

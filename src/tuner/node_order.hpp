@@ -51,6 +51,6 @@ class NodeOrders {
 /// it is where no order is better, or the deadline passes.
 plan::Plan on_best_nodes(plan::Plan plan, const model::Config& model,
                          const hardware::Cluster& cluster, const hardware::Machine& machine,
-                         const Deadline& deadline = {});
+                         int threads = 1, const Deadline& deadline = {});
 
 }  // namespace brume::tuner

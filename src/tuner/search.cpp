@@ -145,8 +145,9 @@ std::optional<Found> Searcher::next(double known_s) {
     if (fastest == offers_.end()) return std::nullopt;
     Found found = std::move(*fastest);
     offers_.erase(fastest);
-    found.offer.plan = on_best_nodes(std::move(found.offer.plan), question_.model,
-                                     question_.cluster, question_.machine, question_.deadline);
+    found.offer.plan =
+        on_best_nodes(std::move(found.offer.plan), question_.model, question_.cluster,
+                      question_.machine, team_.threads(), question_.deadline);
     return found;
   };
   try {
