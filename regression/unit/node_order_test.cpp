@@ -148,6 +148,29 @@ TEST_F(NodeOrderOfPlan, WithoutSlowPairsNodesStayAsTheyAre) {
                                    Deadline(0.0)) == plan_);
 }
 
+// Before there is an order only what is on all nodes meets a slow pair: predictions say so, and
+// bounds.
+TEST_F(NodeOrderOfPlan, WhatIsOnAllNodesIsSlowInAnyOrder) {
+  const hardware::Machine slow = with_slow({{0, 1, 20.0}, {1, 2, 10.0}});
+  const hardware::Machine before = before_nodes(slow, cluster_);
+  const auto predicted = [&](const plan::Plan& plan, const hardware::Machine& machine) {
+    return analyzer::analyze(plan, model_, machine);
+  };
+  plan::Plan whole = plan::equal_stages(model_, 8, 1, {.microbatch = 1, .dp = 4});
+  whole.stages[0].nodes = 4, whole.stages[0].devices_per_node = 1;
+  EXPECT_GT(predicted(whole, slow).iteration_s, 1.2 * predicted(whole, fast_).iteration_s);
+  EXPECT_EQ(predicted(whole, before).iteration_s, predicted(whole, slow).iteration_s);
+  EXPECT_NE(predicted(plan_, slow).messages_s, predicted(plan_, fast_).messages_s);
+  EXPECT_EQ(predicted(plan_, before).messages_s, predicted(plan_, fast_).messages_s);
+  const auto least = [&](int nodes, int tp, const hardware::Machine& machine) {
+    return least_times({.nodes = nodes, .dp = 4 / tp, .tp = tp}, cluster_, machine);
+  };
+  EXPECT_EQ(least(4, 1, slow), 20.0);
+  EXPECT_EQ(least(4, 1, fast_), 1.0);
+  EXPECT_EQ(least(3, 1, slow), 1.0);
+  EXPECT_EQ(least(4, 2, slow), 1.0);
+}
+
 // The traffic of all microbatches follows from that of two.
 TEST_F(NodeOrderOfPlan, TrafficIsThatOfAllMicrobatches) {
   std::map<std::vector<int>, double> sent_s;

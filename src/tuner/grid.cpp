@@ -162,7 +162,8 @@ analyzer::StageRole Seat::role() const {
           .before = own,
           .after = own,
           .disk = mesh().disk,
-          .host_update = mesh().host_update};
+          .host_update = mesh().host_update,
+          .times = mesh().times};
 }
 
 namespace {

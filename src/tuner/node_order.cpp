@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "price/price.hpp"
 
 namespace brume::tuner {
 namespace {
@@ -109,6 +110,24 @@ NodeOrders::Order NodeOrders::near(const Deadline& deadline) const {
       }
   }
   return order;
+}
+
+double least_times(const Layout& layout, const hardware::Cluster& cluster,
+                   const hardware::Machine& machine) {
+  // Groups of tp over nodes are on some of them only.
+  if (cluster.num_groups() > 1 || layout.nodes < cluster.nodes() ||
+      layout.tp > layout.devices_per_node)
+    return 1.0;
+  return price::times_as_long(machine.profile(0), as_given(std::size_t(cluster.nodes())));
+}
+
+hardware::Machine before_nodes(const hardware::Machine& machine, const hardware::Cluster& cluster) {
+  if (cluster.num_groups() > 1 || machine.profile(0).slow_pairs.empty()) return machine;
+  hardware::Profile profile = machine.profile(0);
+  const int nodes = cluster.nodes();
+  const double times = price::times_as_long(profile, as_given(std::size_t(nodes)));
+  profile.slow_pairs = {{0, nodes - 1, times}};
+  return profile;
 }
 
 plan::Plan on_best_nodes(plan::Plan plan, const model::Config& model,

@@ -10,6 +10,7 @@
 #include "model/model.hpp"
 #include "plan/plan.hpp"
 #include "schedule/node_traffic.hpp"
+#include "space.hpp"
 
 namespace brume::tuner {
 
@@ -46,6 +47,16 @@ class NodeOrders {
   std::vector<schedule::NodeTraffic> traffic_;
   std::vector<std::vector<std::size_t>> at_;  ///< [place] the traffic that it takes part in
 };
+
+// Before plans lie on nodes only what takes all of these meets a slow pair for sure, the slowest
+// one.
+
+/// How many times as long as between most nodes the collectives of a stage take at least.
+double least_times(const Layout& layout, const hardware::Cluster& cluster,
+                   const hardware::Machine& machine);
+/// The machine for predictions of plans that lie on no nodes yet: the slowest pair stands between
+/// the first and the last node.
+hardware::Machine before_nodes(const hardware::Machine& machine, const hardware::Cluster& cluster);
 
 /// The plan with the order of nodes that takes least by `NodeOrders`: of up to 8 nodes exactly. As
 /// it is where no order is better, or the deadline passes.

@@ -41,6 +41,8 @@ Searcher::Searcher(Question question, Team& team, const Bounds& known)
     : question_(std::move(question)), team_(team), axes_(question_.keys) {
   for (Frame& frame :
        frames(question_.model, question_.global_batch, question_.cluster, question_.keys)) {
+    for (Layout& layout : frame.layouts)
+      layout.times = least_times(layout, question_.cluster, question_.machine);
     std::shared_ptr<Fronts>& fronts = fronts_[{frame.microbatches, frame.run_ahead, frame.layouts}];
     if (!fronts) fronts = std::make_shared<Fronts>(axes_, *question_.rows);
     const auto bound = known.find(key(frame));

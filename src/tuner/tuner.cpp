@@ -8,6 +8,7 @@
 #include "base/parallel.hpp"
 #include "base/units.hpp"
 #include "least_work.hpp"
+#include "node_order.hpp"
 #include "placement.hpp"
 #include "schedule/simulate.hpp"
 #include "search.hpp"
@@ -310,10 +311,8 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
                     &rows,
                     options.progress,
                     options.conform};
-  // Which links are slow counts once a plan lies on its nodes: what is predicted before is a bound.
-  hardware::Machine alike = machine;
-  alike.forget_slow_pairs();
-  Team team(model, alike, budget.deadline(), options.threads > 0 ? options.threads : num_cores());
+  const hardware::Machine before = before_nodes(machine, cluster);
+  Team team(model, before, budget.deadline(), options.threads > 0 ? options.threads : num_cores());
   Searcher searcher(question, team);
   Result result;
   result.search.limit_s = search.time_limit_s;
