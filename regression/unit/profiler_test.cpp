@@ -459,6 +459,11 @@ TEST(SlowPairs, NeedMoreThanOneLink) {
     measure_slow_pairs(world, profile);
     EXPECT_TRUE(profile.slow_pairs.empty() && profile.hosts.empty());
   });
+  // Of nodes that have unlike numbers of ranks nobody says which rank is where.
+  comm::run_local(6, [&](comm::Communicator& world) {
+    EXPECT_TRUE(hosts(world, world.rank() == 5 ? 1 : 2).empty());
+    EXPECT_EQ(hosts(world, 2).size(), 3u);
+  });
 }
 
 }  // namespace

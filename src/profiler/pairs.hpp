@@ -21,8 +21,7 @@ int opponent(int nodes, int round, int node);
 std::vector<hardware::SlowPair> slow_pairs(const std::vector<double>& times_s, int nodes);
 
 /// Sends messages to and fro between each two nodes, in rounds in which all nodes have one to meet;
-/// of more than 64 nodes in 63 of their rounds. Collective over the bench's world, none for less
-/// than three nodes.
+/// of more than 64 nodes in 63 of their rounds. Collective over the bench's world.
 std::vector<hardware::SlowPair> measure_slow_pairs(Bench& bench, int ranks_per_node);
 
 /// Makes rows of groups over several nodes what they would be without slow pairs, which held the

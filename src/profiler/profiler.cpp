@@ -203,12 +203,13 @@ hardware::Profile measure_rounds(Bench& bench, const hardware::ProfileKey& key,
 }
 
 void find_slow_pairs(Bench& bench, hardware::Profile& profile) {
-  profile.slow_pairs = measure_slow_pairs(bench, profile.key.ranks_per_node);
   profile.hosts = hosts(bench.world(), profile.key.ranks_per_node);
-  if (!profile.hosts.empty())
-    bench.report(fmt::format("{} between {} nodes",
-                             counted(int(profile.slow_pairs.size()), "slow link"),
-                             profile.hosts.size()));
+  profile.slow_pairs.clear();
+  if (profile.hosts.empty()) return;
+  profile.slow_pairs = measure_slow_pairs(bench, profile.key.ranks_per_node);
+  bench.report(fmt::format("{} between {} nodes",
+                           counted(std::int64_t(profile.slow_pairs.size()), "slow link"),
+                           profile.hosts.size()));
 }
 
 hardware::Profile measure_here(comm::Communicator& world, const hardware::ProfileKey& key,
@@ -262,10 +263,14 @@ hardware::Profile measure(comm::Communicator& world, const hardware::ProfileKey&
 
 std::vector<std::string> hosts(comm::Communicator& world, int ranks_per_node) {
   const std::vector<std::string> all = world.gather(host_name());
+  std::array<double, 2> least_and_most{-double(ranks_per_node), double(ranks_per_node)};
+  world.all_reduce(least_and_most, comm::Reduction::max);
+  const int nodes = world.size() / ranks_per_node;
   std::vector<std::string> first;
-  for (int node = 0; node < world.size() / ranks_per_node; ++node)
+  if (nodes < 3 || -least_and_most[0] < least_and_most[1]) return first;
+  for (int node = 0; node < nodes; ++node)
     first.push_back(all[std::size_t(node) * std::size_t(ranks_per_node)]);
-  return first.size() < 3 ? std::vector<std::string>() : first;
+  return first;
 }
 
 void measure_slow_pairs(comm::Communicator& world, hardware::Profile& profile) {
