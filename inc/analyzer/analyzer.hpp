@@ -31,6 +31,8 @@ struct StageRole {
   int frozen = 0;     ///< of its blocks, the first ones, which are not trained
   bool disk = false;  ///< some of what is offloaded may lie on disk; else od and ad do not count
   bool host_update = false;  ///< the node's processor may step some; else oh does not count
+  /// As long as between most nodes: collectives of the stage over nodes, and those of all ranks.
+  double times = 1.0, world_times = 1.0;
 
   bool trains_embedding() const { return first && frozen == 0; }
   /// Layers without a backward. Where there are none, formulas stay as short as they are then.

@@ -1,7 +1,6 @@
 /// @file How long messages between pipeline stages take, whose b, dp and tp may differ.
 #pragma once
 
-#include <array>
 #include <functional>
 #include <map>
 #include <vector>
@@ -10,21 +9,23 @@
 #include "hardware/machine.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
+#include "price/price.hpp"
 
 namespace brume::analyzer {
 
-/// Whether the i-th rank of one stage and the j-th of another are on the same node.
-using SameNode = std::function<bool(int, int)>;
+/// Where messages go from the i-th rank of one stage to the j-th of another.
+using EndsOf = std::function<price::Ends(int, int)>;
 
 /// Seconds until a microbatch's stream has passed from one stage to another, or its gradient back:
 /// each rank sends and receives its messages one after the other, and the busiest one counts.
 double stream_s(const model::Config& model, const hardware::Machine& machine,
-                const plan::Stage& from, const plan::Stage& to, const SameNode& same_node);
+                const plan::Stage& from, const plan::Stage& to, const EndsOf& ends);
 
 /// Seconds of the messages of a tied head between a first and a last stage, adding the gradients
 /// that come home included.
+/// @param ends  from the first stage's ranks to the last one's
 TiedTimes tied_s(const model::Config& model, const hardware::Machine& machine,
-                 const plan::Stage& first, const plan::Stage& last, const SameNode& same_node);
+                 const plan::Stage& first, const plan::Stage& last, const EndsOf& ends);
 
 /// What the messages of plans of one model on one machine take, found once for stages that are
 /// alike and stand on their nodes alike.
@@ -38,8 +39,8 @@ class MessageTimes {
   void add(const plan::Plan& plan, Pipeline& pipeline);
 
  private:
-  /// Of both stages: group, microbatch, dp, tp, first device.
-  using Key = std::array<int, 10>;
+  /// Of both stages: group, microbatch, dp, tp, first device; the order of the nodes.
+  using Key = std::vector<int>;
   struct Stream {
     double seconds;
     double sending, receiving;  ///< how much of that the busiest rank sends, receives

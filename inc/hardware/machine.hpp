@@ -33,6 +33,9 @@ class Machine {
   const Profile& profile(int group) const { return profiles_[std::size_t(group)]; }
   const Profile& profile(const std::string& group) const { return profile(index(group)); }
 
+  /// Whichever nodes they are: the links between all of them are alike from here on.
+  void forget_slow_pairs();
+
   /// Seconds of a message between devices of two groups: by their link, or else the slower of what
   /// both groups need between nodes of their own. 0 for no bytes.
   double crossing_s(int from, int to, double bytes) const;

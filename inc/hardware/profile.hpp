@@ -90,6 +90,14 @@ struct NetworkRow {
   double hop_s = 0.0;           ///< from a rank to the next one
 };
 
+/// Two nodes between which transfers take longer than between most. What else a profile says of
+/// transfers between nodes is for nodes that no such pair joins.
+struct SlowPair {
+  int first = 0;  ///< by its place among the nodes of the group
+  int second = 0;
+  double times = 1.0;  ///< as long
+};
+
 /// Who measured what, when; empty where the profile's own origin says it.
 struct ProfileOrigins {
   std::string operators;
@@ -163,6 +171,8 @@ struct Profile {
   std::vector<CopyRow> copies;
   std::vector<TransferRow> transfers;
   std::vector<NetworkRow> networks;
+  std::vector<SlowPair> slow_pairs;
+  std::vector<std::string> hosts;  ///< that slow pairs are of, in their order; none: any
   std::vector<double> interference =
       std::vector<double>(num_resources * num_resources, 0.0);  ///< a, row by row
   std::vector<GroupInterference> group_interference;
@@ -227,6 +237,10 @@ Time operator_time(const Profile& profile, const std::string& kind,
 /// @throws Error(input) when a group of several ranks finds no link at all
 double link_time(const Profile& profile, LinkKind kind, int nodes, int ranks_per_node,
                  double bytes);
+
+/// Of the slow pairs among some nodes the slowest one; null where none is.
+/// @param nodes  of the group, in rising order
+const SlowPair* slowest_pair(const Profile& profile, std::span<const int> nodes);
 
 /// What ranks that meet after each computation add to its time, as a share: by the row whose number
 /// of ranks is nearest, by ratio. 0 without rows, and for one rank.

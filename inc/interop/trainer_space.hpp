@@ -28,10 +28,10 @@ TrainerSpace trainer_space(const deck::Deck& deck, const model::Config& model,
 
 /// What another trainer does otherwise than the plan says, though it trains the same: of each layer
 /// that it does not recompute it keeps the outputs of norms and activations, which a plan's layers
-/// make again unless they are stored.
+/// make again unless they are stored. And what its settings do not say: the order of the nodes.
 ///
 /// @param trainer  its name
-/// @return         a sentence; "" where all layers are stored or recomputed
+/// @return         a sentence; "" where there is nothing to say
 std::string untold(const plan::Plan& plan, const std::string& trainer);
 
 /// Checks that the trainer of `search.for` takes the plan.

@@ -53,6 +53,9 @@ struct Plan {
   int chunks = 1;
   /// 1: backwards are in two parts, of which gradients of weights fill what would be idle (ZB-H1).
   int zero_bubble = 0;
+  /// [nodes] the node on which the devices lie that stages count as those of the i-th one; none:
+  /// nodes in the cluster's order.
+  std::vector<int> node_order = {};
   /// In the order of the model's layers. Stages i, i + pipeline_size(), ... lie on the same
   /// devices.
   std::vector<Stage> stages;
@@ -108,6 +111,9 @@ Plan equal_stages(const model::Config& model, int global_batch, int num_stages, 
 /// The first device of a stage among those of its group, which its stages own in their order in the
 /// pipeline.
 int first_device(const Plan& plan, int stage);
+
+/// The node of its group on which the devices lie that stages count as those of the `place`-th one.
+int node_at(const Plan& plan, int place);
 
 /// A node of a cluster.
 struct Node {

@@ -7,6 +7,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -89,6 +90,7 @@ double disk_write_s(const hardware::Profile& profile, double bytes);  ///< host 
 struct Ranks {
   int nodes = 1;
   int per_node = 1;
+  double times = 1.0;  ///< as long as between most nodes, see times_as_long
 
   auto operator<=>(const Ranks&) const = default;
 };
@@ -99,6 +101,17 @@ Ranks shard_ranks(const plan::Stage& stage);
 Ranks replica_ranks(const plan::Stage& stage);
 /// All ranks of a plan, as nodes of this profile hold them.
 Ranks world_ranks(const hardware::Profile& profile, int devices);
+
+/// The node that a rank of a plan is on, as profiles count nodes.
+plan::Node node_of(const plan::Plan& plan, const hardware::Machine& machine, int rank);
+
+/// How many times as long as between most nodes what some nodes of a group exchange takes: their
+/// slowest pair holds the others up.
+/// @param nodes  in rising order
+double times_as_long(const hardware::Profile& profile, std::span<const int> nodes);
+/// The same of the nodes that ranks of a plan are on.
+double times_as_long(const plan::Plan& plan, const hardware::Machine& machine,
+                     std::span<const int> ranks);
 
 enum class Collective { all_reduce, reduce_scatter, all_gather };
 
@@ -116,6 +129,7 @@ struct Ends {
   int group = 0;  ///< of the machine, that of the rank whose task it is
   int peer_group = 0;
   bool leaves_node = false;  ///< within a group
+  double times = 1.0;        ///< as long as between most nodes, see times_as_long
 
   auto operator<=>(const Ends&) const = default;
 };

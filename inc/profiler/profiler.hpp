@@ -43,6 +43,14 @@ hardware::Profile measure(comm::Communicator& world, const hardware::ProfileKey&
                           const hardware::Cluster& cluster, const model::Config& model,
                           const Shapes& shapes);
 
+/// The hosts of a job's nodes in their order; none where there is no more than one link between
+/// them, or they have unlike numbers of ranks. Collective over `world`.
+std::vector<std::string> hosts(comm::Communicator& world, int ranks_per_node);
+
+/// Measures anew which pairs of nodes are slow: other jobs have other nodes. Collective over
+/// `world`.
+void measure_slow_pairs(comm::Communicator& world, hardware::Profile& profile);
+
 /// 64-bit FNV-1a over all fields of the key.
 std::uint64_t hash(const hardware::ProfileKey& key);
 

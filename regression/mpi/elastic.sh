@@ -18,6 +18,7 @@ mpirun -n 2 --oversubscribe "$BRUME" run "$deck" $long --set output.directory=re
 
 run() { # <ranks>
   rm -f killed/lock  # kills may come before a checkpoint, again and again
+  : > killed.log     # or a kill goes by what the job before has said
   mpirun -n "$1" --oversubscribe "$BRUME" run "$deck" --elastic $long --set output.directory=killed > killed.log 2>&1 &
   job=$!
 }

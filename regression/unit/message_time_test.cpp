@@ -29,12 +29,13 @@ plan::Stage stage(int microbatch, int dp, int tp) {
   return {.layers = 1, .devices_per_node = dp * tp, .microbatch = microbatch, .dp = dp, .tp = tp};
 }
 
-bool on_one_node(int, int) { return true; }
+price::Ends on_one_node(int, int) { return {}; }
+price::Ends on_two_nodes(int, int) { return {.leaves_node = true}; }
 
 class MessageTime : public testing::Test {
  protected:
-  double ms(const plan::Stage& from, const plan::Stage& to, const SameNode& same_node) const {
-    return 1e3 * stream_s(model_, machine_, from, to, same_node);
+  double ms(const plan::Stage& from, const plan::Stage& to, const EndsOf& ends) const {
+    return 1e3 * stream_s(model_, machine_, from, to, ends);
   }
   model::Config model_ = samples::small_model(2);
   hardware::Machine machine_{profile(model_)};
@@ -45,7 +46,7 @@ TEST_F(MessageTime, EqualMeshesExchangeTheirShards) {
   EXPECT_NEAR(ms(stage(2, 1, 1), stage(2, 1, 1), on_one_node), 1 + 2, 1e-9);
   EXPECT_NEAR(ms(stage(2, 4, 1), stage(2, 4, 1), on_one_node), 1 + 2, 1e-9);
   EXPECT_NEAR(ms(stage(2, 1, 4), stage(2, 1, 4), on_one_node), 1 + 0.5, 1e-9);
-  EXPECT_NEAR(ms(stage(2, 1, 1), stage(2, 1, 1), [](int, int) { return false; }), 30, 1e-9);
+  EXPECT_NEAR(ms(stage(2, 1, 1), stage(2, 1, 1), on_two_nodes), 30, 1e-9);
 }
 
 // One rank sends to four, or receives from them, one after the other.
@@ -54,7 +55,7 @@ TEST_F(MessageTime, OneRankSendsToSeveralInTurn) {
   EXPECT_NEAR(ms(stage(1, 4, 1), stage(4, 1, 1), on_one_node), 4 * (1 + 1), 1e-9);
   EXPECT_NEAR(ms(stage(4, 1, 1), stage(4, 1, 2), on_one_node), 2 * (1 + 2), 1e-9);
   // Two of them on another node.
-  const SameNode split = [](int, int to) { return to < 2; };
+  const EndsOf split = [](int, int to) { return price::Ends{.leaves_node = to >= 2}; };
   EXPECT_NEAR(ms(stage(4, 1, 1), stage(1, 4, 1), split), 2 * 2 + 2 * 20, 1e-9);
 }
 
@@ -114,6 +115,25 @@ TEST_F(MessageTime, PlacesFollowFromThePlan) {
   EXPECT_EQ(pipeline.beside[1].slowed, 0.1);  // by what round_profile() says of all groups
   EXPECT_EQ(pipeline.beside[1].slows, 0.2);
   EXPECT_EQ(pipeline.beside[1].before, 1.0);
+}
+
+// Three nodes of four ranks, a stage on each: messages take the links of the nodes that they are
+// on.
+TEST_F(MessageTime, SlowPairsOfNodesFollowTheOrder) {
+  hardware::Profile slow = profile(model_);
+  slow.slow_pairs = {{0, 1, 3.0}};
+  const hardware::Machine machine(slow);
+  MessageTimes times(model_, machine);
+  plan::Plan plan{.microbatches = 2, .stages = std::vector(3, stage(1, 4, 1))};
+  const auto messages_ms = [&](const std::vector<int>& order) {
+    plan.node_order = order;
+    Pipeline pipeline{.stages = {}, .messages_s = {}, .tied = {}};
+    times.add(plan, pipeline);
+    return std::pair(1e3 * pipeline.messages_s[0], 1e3 * pipeline.messages_s[1]);
+  };
+  EXPECT_EQ(messages_ms({}), std::pair(60.0, 20.0));
+  EXPECT_EQ(messages_ms({2, 0, 1}), std::pair(20.0, 60.0));
+  EXPECT_EQ(messages_ms({0, 2, 1}), std::pair(20.0, 20.0));
 }
 
 // Each of four ranks hears from the one before for a fourth of the message's time.

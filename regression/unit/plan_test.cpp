@@ -452,6 +452,58 @@ TEST(Plan, JobRanksAreNumberedGroupByGroup) {
   EXPECT_EQ(nodes.at({1, 1}), (std::vector<int>{6, 7}));
 }
 
+/// Three nodes of two devices; two stages on the first node, then one on each other.
+const hardware::Cluster three_nodes = hardware::NodeGroup{.nodes = 3, .devices_per_node = 2};
+Plan ordered() {
+  Plan plan{.global_batch = 4, .microbatches = 2, .stages = {}};
+  for (int i = 0; i < 4; ++i) {
+    const int devices = i < 2 ? 1 : 2;
+    plan.stages.push_back({.first_layer = i,
+                           .layers = i < 3 ? 1 : 2,
+                           .devices_per_node = devices,
+                           .microbatch = 2 / devices,
+                           .dp = devices});
+  }
+  plan.node_order = {2, 0, 1};
+  return plan;
+}
+
+TEST(Plan, NodesHaveAnOrder) {
+  EXPECT_EQ(text(sample()).find("node_order"), std::string::npos);
+  const Plan plan = ordered();
+  EXPECT_NO_THROW(check(plan, small, three_nodes));
+  EXPECT_TRUE(parse(text(plan), "plan.toml") == plan);
+  EXPECT_NE(table(plan).find("; on nodes 2, 0, 1\n"), std::string::npos);
+  std::vector<int> ranks;
+  for (int rank = 0; rank < 6; ++rank) ranks.push_back(job_rank(plan, three_nodes, rank));
+  EXPECT_EQ(ranks, (std::vector<int>{4, 5, 0, 1, 2, 3}));
+  const auto nodes = ranks_of_nodes(plan, three_nodes);
+  EXPECT_EQ(nodes.at({0, 0}), (std::vector<int>{2, 3}));
+  EXPECT_EQ(nodes.at({0, 2}), (std::vector<int>{0, 1}));
+}
+
+TEST(PlanCheck, AnOrderOfNodesHasEachOnce) {
+  const auto refused = [](const std::vector<int>& order) {
+    Plan plan = ordered();
+    plan.node_order = order;
+    return test::refusal([&] { check(plan, small, three_nodes); });
+  };
+  const std::string said =
+      "plan: node_order must be the cluster's 3 nodes, counted from 0, in any order, found ";
+  EXPECT_EQ(refused({0, 1}), said + "[0, 1]");
+  EXPECT_EQ(refused({0, 1, 1}), said + "[0, 1, 1]");
+  EXPECT_EQ(refused({0, 1, 3}), said + "[0, 1, 3]");
+  EXPECT_EQ(refused({0, 1, 2, 3}), said + "[0, 1, 2, 3]");
+  EXPECT_EQ(refused({-1, 0, 1}), said + "[-1, 0, 1]");
+  std::string wrong = text(ordered());
+  wrong.replace(wrong.find("2, 0, 1"), 7, "2, 0,-1");
+  EXPECT_THROW(parse(wrong, "plan.toml"), Error);
+  Plan grouped = on_groups();
+  grouped.node_order = {1, 0, 2};
+  EXPECT_EQ(test::refusal([&] { check(grouped, small, two_kinds); }),
+            "plan: node_order is for clusters of one group, this one has 2");
+}
+
 TEST(Plan, GroupsHoldWholeNodesOfStages) {
   const auto refused = [](const std::function<void(Plan&)>& spoil) -> std::string {
     Plan plan = on_groups();

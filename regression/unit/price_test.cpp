@@ -57,6 +57,32 @@ TEST(Price, AMessageIsPricedByWhereItsEndsAre) {
             hardware::link_time(profile, hardware::LinkKind::send, 2, 1, 1e6));
 }
 
+// Four stages on nodes of two ranks, so ranks 0 and 1 are on the first node: of four nodes the
+// links of 0 with 2 and of 1 with 2 are slow.
+TEST(Price, TheSlowestPairOfNodesHoldsTransfersUp) {
+  hardware::Profile slow = profile;
+  slow.slow_pairs = {{2, 0, 2.0}, {1, 2, 5.0}, {3, 3, 9.0}};
+  const hardware::Machine machine(slow);
+  plan::Plan plan = on_groups({"", "", "", "", "", "", "", ""});
+  EXPECT_EQ(ends(plan, machine, 0, 2), (Ends{0, 0, true}));
+  EXPECT_EQ(ends(plan, machine, 4, 0), (Ends{0, 0, true, 2.0}));
+  EXPECT_EQ(ends(plan, machine, 6, 7), (Ends{0, 0, false}));
+  EXPECT_DOUBLE_EQ(send_s(machine, Ends{0, 0, true, 2.0}, 1e6),
+                   2.0 * send_s(machine, Ends{0, 0, true}, 1e6));
+  EXPECT_DOUBLE_EQ(collective_s(slow, Collective::all_reduce, {2, 1, 5.0}, 1e6),
+                   5.0 * collective_s(slow, Collective::all_reduce, {2, 1}, 1e6));
+  const auto times = [&](const std::vector<int>& ranks) {
+    return times_as_long(plan, machine, ranks);
+  };
+  EXPECT_EQ(times({0, 1}), 1.0);
+  EXPECT_EQ(times({0, 2, 6}), 1.0);
+  EXPECT_EQ(times({0, 4}), 2.0);
+  EXPECT_EQ(times({0, 2, 4, 6}), 5.0);
+  plan.node_order = {0, 1, 3, 2};
+  EXPECT_EQ(times({0, 4}), 1.0);
+  EXPECT_EQ(times({0, 6}), 2.0);
+}
+
 TEST(Price, AMessageBetweenGroupsTakesTheirLink) {
   const hardware::Machine machine(
       hardware::Cluster(std::vector<hardware::NodeGroup>{{.name = "a"}, {.name = "b"}}),

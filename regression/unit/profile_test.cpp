@@ -227,6 +227,35 @@ TEST(ProfileFile, ComesBackExactly) {
   fs::remove_all(directory);
 }
 
+TEST(ProfileFile, SlowPairsOfNodesComeBackAndStandOnlyWhereThereAreAny) {
+  Profile profile = sample();
+  for (const char* key : {"slow_pairs", "hosts"})
+    EXPECT_EQ(profile_schema().write(profile).find(key), std::string::npos) << key;
+  profile.slow_pairs = {{0, 2, 1.0 / 0.3}, {3, 1, 2.0}};
+  profile.hosts = {"a", "b", "c", "d"};
+  const std::string text = profile_schema().write(profile);
+  const Profile back = profile_schema().read(deck::Document::parse(text, "text"));
+  EXPECT_EQ(profile_schema().write(back), text);
+  EXPECT_EQ(back.hosts, profile.hosts);
+  const std::vector<int> all{0, 1, 2, 3}, other{1, 3}, none{0, 1};
+  EXPECT_EQ(slowest_pair(back, all)->times, 1.0 / 0.3);
+  EXPECT_EQ(slowest_pair(back, other)->first, 3);
+  EXPECT_EQ(slowest_pair(back, none), nullptr);
+}
+
+TEST(ProfileFile, SlowPairsThatCannotBeAreRefused) {
+  const auto read = [](const std::string& row) {
+    profile_schema().read(deck::Document::parse("[[slow_pairs]]\n" + row, "text"));
+  };
+  EXPECT_NO_THROW(read("first = 0\nsecond = 2000000000\ntimes = 1e6"));
+  for (const char* row :
+       {"first = 0\nsecond = 1", "first = -1\nsecond = 1\ntimes = 2.0",
+        "first = 0\nsecond = 1\ntimes = 0.5", "first = 0\nsecond = 1\ntimes = inf",
+        "first = 0\nsecond = 1\ntimes = nan", "first = 0\nsecond = 3000000000\ntimes = 2.0",
+        "first = 0\nsecond = 1\ntimes = 2.0\nthird = 2"})
+    EXPECT_THROW(read(row), Error) << row;
+}
+
 TEST(ProfileFile, AShortInterferenceTableIsRefused) {
   const fs::path path = fs::path(testing::TempDir()) / "brume_profile_short.toml";
   std::ofstream(path) << "interference = [0.0, 0.0]\n";

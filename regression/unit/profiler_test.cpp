@@ -6,19 +6,28 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <set>
+#include <span>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include "../../src/comm/host_half.hpp"
 #include "../../src/profiler/network.hpp"
 #include "../../src/profiler/operators.hpp"
+#include "../../src/profiler/pairs.hpp"
 #include "../../src/profiler/transfers.hpp"
 #include "base/error.hpp"
+#include "base/host.hpp"
 #include "comm/communicator.hpp"
 #include "device/device.hpp"
 #include "device/memory.hpp"
@@ -328,6 +337,133 @@ TEST_F(ProfileCache, ATimeThatNoClockShowsIsRefused) {
     cache(profile_);
     EXPECT_NE(refused(Failure::input).find("forward_s"), std::string::npos);
   }
+}
+
+// --- pairs of nodes ------------------------------------------------------------------------------
+
+TEST(Tournament, InEachRoundAllMeetAndEachMeetsEachOtherOnce) {
+  for (int nodes = 2; nodes <= 65; ++nodes) {
+    std::set<std::pair<int, int>> met;
+    for (int round = 0; round < rounds_of(nodes); ++round) {
+      int idle = 0;
+      for (int node = 0; node < nodes; ++node) {
+        const int other = opponent(nodes, round, node);
+        ASSERT_TRUE(other >= 0 && other < nodes) << nodes;
+        ASSERT_EQ(opponent(nodes, round, other), node) << nodes;
+        idle += other == node;
+        if (node < other && !met.insert({node, other}).second) FAIL() << nodes;
+      }
+      EXPECT_EQ(idle, nodes % 2);
+    }
+    EXPECT_EQ(int(met.size()), nodes * (nodes - 1) / 2);
+  }
+}
+
+/// Of four nodes, [first, second] of each pair.
+std::vector<double> times_of_four(const std::map<std::pair<int, int>, double>& times_s) {
+  std::vector<double> all(16, 0.0);
+  for (const auto& [pair, time_s] : times_s)
+    all[std::size_t(4 * pair.first + pair.second)] = time_s;
+  return all;
+}
+
+TEST(SlowPairs, AreThoseThatTakeATenthLongerThanMost) {
+  std::map<std::pair<int, int>, double> times_s{{{0, 1}, 1.0}, {{0, 2}, 0.9},  {{0, 3}, 1.09},
+                                                {{1, 2}, 1.0}, {{1, 3}, 1.05}, {{2, 3}, 1.0}};
+  EXPECT_TRUE(slow_pairs(times_of_four(times_s), 4).empty());
+  times_s[{1, 3}] = 4.0;
+  times_s.erase({0, 1});  // not measured
+  const std::vector<hardware::SlowPair> slow = slow_pairs(times_of_four(times_s), 4);
+  ASSERT_EQ(slow.size(), 1u);
+  EXPECT_EQ(slow[0].first, 1);
+  EXPECT_EQ(slow[0].second, 3);
+  EXPECT_EQ(slow[0].times, 4.0);
+  EXPECT_TRUE(slow_pairs(times_of_four({}), 4).empty());
+}
+
+// What was measured comes back as the price of the groups that it was measured in.
+TEST(SlowPairs, AreNotCountedTwice) {
+  using hardware::LinkKind;
+  hardware::Profile profile;
+  profile.links = {{LinkKind::send, 2, 1, 1000, 1.0},
+                   {LinkKind::all_reduce, 3, 2, 1000, 2.0},
+                   {LinkKind::all_reduce, 6, 2, 1000, 3.0},
+                   {LinkKind::all_reduce, 1, 2, 1000, 4.0}};
+  profile.slow_pairs = {{1, 2, 4.0}, {2, 5, 8.0}};
+  leave_out_slow_pairs(profile, 6);
+  std::vector<double> times_s;
+  for (const hardware::LinkRow& row : profile.links) times_s.push_back(row.time_s);
+  // Neither pair is one of consecutive nodes 0 1, 2 3, 4 5; the first one is among 0 1 2.
+  EXPECT_EQ(times_s, (std::vector{1.0, 2.0 / 4.0, 3.0 / 8.0, 4.0}));
+}
+
+/// Messages between ranks 1 and 2 take 20 ms.
+class WithSlowLink final : public comm::HostHalf {
+ public:
+  using HostHalf::HostHalf;
+  void all_reduce(comm::Values values) override { host_->all_reduce(values); }
+  void all_reduce(std::span<double> values, comm::Reduction reduction) override {
+    host_->all_reduce(values, reduction);
+  }
+  void reduce_scatter(comm::Values values) override { host_->reduce_scatter(values); }
+  void all_gather(comm::Values values) override { host_->all_gather(values); }
+  void send(comm::ConstValues values, int peer) override {
+    if (rank() * peer == 2) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    host_->send(values, peer);
+  }
+  void recv(comm::Values values, int peer) override { host_->recv(values, peer); }
+  std::unique_ptr<comm::Communicator> split(int colour, int key) override {
+    auto group = host_->split(colour, key);
+    return group ? std::make_unique<WithSlowLink>(std::move(group)) : nullptr;
+  }
+};
+
+TEST(SlowPairs, AreFoundAmongNodesOfARank) {
+  if (device::on_device()) GTEST_SKIP() << "threads share no device";
+  comm::run_local(5, [&](comm::Communicator& world) {
+    WithSlowLink slow(world.split(0, world.rank()));
+    hardware::Profile profile;
+    profile.key = one_key;
+    profile.key.ranks_per_node = profile.key.threads_per_rank = 1;
+    measure_slow_pairs(slow, profile);
+    EXPECT_EQ(profile.hosts, std::vector(5, host_name()));
+    ASSERT_FALSE(profile.slow_pairs.empty());
+    const auto slowest =
+        std::ranges::max_element(profile.slow_pairs, {}, &hardware::SlowPair::times);
+    EXPECT_EQ(std::pair(slowest->first, slowest->second), std::pair(1, 2));
+    EXPECT_GT(slowest->times, 2.0);
+    const std::string mine = hardware::profile_schema().write(profile);
+    for (const std::string& other : world.gather(mine)) EXPECT_EQ(other, mine);
+  });
+}
+
+TEST(SlowPairs, AreAPartOfWhatIsMeasuredOnSeveralNodes) {
+  if (device::on_device()) GTEST_SKIP() << "threads share no device";
+  const hardware::Cluster cluster =
+      hardware::NodeGroup{.nodes = 3, .memory_bytes = std::int64_t{64} << 20};
+  comm::run_local(3, [&](comm::Communicator& world) {
+    WithSlowLink slow(world.split(0, world.rank()));
+    const ProfileKey own = key(slow, 1, 1, tiny, {});
+    EXPECT_NE(own.packages.find("each two nodes"), std::string::npos);
+    const hardware::Profile profile = measure(slow, own, cluster, tiny, {});
+    EXPECT_EQ(profile.hosts.size(), 3u);
+    const std::vector<int> pair{1, 2};
+    ASSERT_NE(hardware::slowest_pair(profile, pair), nullptr);
+    EXPECT_GT(hardware::slowest_pair(profile, pair)->times, 2.0);
+  });
+}
+
+TEST(SlowPairs, NeedMoreThanOneLink) {
+  comm::run_local(2, [&](comm::Communicator& world) {
+    hardware::Profile profile;
+    measure_slow_pairs(world, profile);
+    EXPECT_TRUE(profile.slow_pairs.empty() && profile.hosts.empty());
+  });
+  // Of nodes that have unlike numbers of ranks nobody says which rank is where.
+  comm::run_local(6, [&](comm::Communicator& world) {
+    EXPECT_TRUE(hosts(world, world.rank() == 5 ? 1 : 2).empty());
+    EXPECT_EQ(hosts(world, 2).size(), 3u);
+  });
 }
 
 }  // namespace

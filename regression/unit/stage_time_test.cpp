@@ -431,6 +431,28 @@ TEST(StageTime, TensorParallelismOverNodesTakesTheirLinks) {
   EXPECT_NEAR(ratio(plan, model, profile), 1.0, 0.02);
 }
 
+// A slow pair under a stage's nodes holds its collectives up as slow links between all of them do.
+TEST(StageTime, CollectivesTakeAsLongAsTheSlowestPairOfNodesLetsThem) {
+  const model::Config model = samples::small_model(3);
+  hardware::Profile profile = samples::round_profile(2), slow = profile;
+  for (const auto kind : hardware::all_links)
+    for (std::int64_t bytes : {1000, 1000000}) {
+      const double time_s = hardware::link_time(profile, kind, 1, 4, double(bytes));
+      profile.links.push_back({kind, 2, 2, bytes, time_s});
+      slow.links.push_back({kind, 2, 2, bytes, 100.0 * time_s});
+    }
+  plan::Plan plan = one_stage(3);
+  plan.stages[0].nodes = plan.stages[0].devices_per_node = 2;
+  plan.stages[0].dp = plan.stages[0].microbatch = 2;
+  plan.stages[0].tp = 2;
+  plan.global_batch = 4 * plan.microbatches;
+  const double slow_s = analyze(plan, model, slow).iteration_s;
+  EXPECT_GT(slow_s, 1.05 * analyze(plan, model, profile).iteration_s);
+  profile.slow_pairs = {{0, 1, 100.0}};
+  EXPECT_NEAR(analyze(plan, model, profile).iteration_s, slow_s, 1e-9 * slow_s);
+  EXPECT_NEAR(ratio(plan, model, profile), 1.0, 0.02);
+}
+
 TEST(StageTime, OneStageIsWithinTwoPercentOfTheSimulation) {
   const Off off = one_stage_off(4, 40, [](std::mt19937&, plan::Plan plan) { return plan; });
   EXPECT_LE(off.most, 0.02);

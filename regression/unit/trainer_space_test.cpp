@@ -124,6 +124,12 @@ TEST(Untold, CountsTheLayersThatKeepMoreThere) {
   EXPECT_EQ(untold(plan, "Another"), "");
 }
 
+TEST(Untold, NamesTheNodesInTheirOrder) {
+  plan::Plan plan{.stages = {{.layers = 1, .stored_layers = 1}}};
+  plan.node_order = {2, 0, 1};
+  EXPECT_EQ(untold(plan, "Another"), "start it on nodes 2, 0, 1, in this order");
+}
+
 INSTANTIATE_TEST_SUITE_P(Interop, TrainerSpaces, testing::Values("megatron", "torchtitan"));
 
 }  // namespace

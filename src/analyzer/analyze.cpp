@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "analyzer/messages.hpp"
@@ -57,6 +58,12 @@ StageRole role_of(const plan::Plan& plan, int stage, const model::Config& model,
   const auto group = [&](int i) { return machine.index(plan.stages[std::size_t(i)].group); };
   const int own = group(stage);
   const plan::BlockRange blocks = plan::block_range(plan, stage);
+  const auto times = [&](int rank, int count) {
+    if (machine.profile(own).slow_pairs.empty()) return 1.0;
+    std::vector<int> ranks(std::size_t(count), 0);
+    std::iota(ranks.begin(), ranks.end(), rank);
+    return price::times_as_long(plan, machine, ranks);
+  };
   return {
       .first = first,
       .last = last,
@@ -65,7 +72,9 @@ StageRole role_of(const plan::Plan& plan, int stage, const model::Config& model,
       .after = last ? own : group(stage + 1),
       .frozen = std::clamp(model.frozen_blocks - blocks.first, 0, blocks.last - blocks.first + 1),
       .disk = plan::uses_disk(plan.stages[std::size_t(stage)]),
-      .host_update = plan.stages[std::size_t(stage)].host_update_ratio > 0.0};
+      .host_update = plan.stages[std::size_t(stage)].host_update_ratio > 0.0,
+      .times = times(plan::rank_of(plan, stage, 0, 0), plan.stages[std::size_t(stage)].devices()),
+      .world_times = times(0, plan.devices())};
 }
 
 std::map<std::string, double, std::less<>> bindings(const plan::Plan& plan, int stage) {

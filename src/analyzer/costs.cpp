@@ -84,8 +84,10 @@ Costs::Costs(const model::Config& model, const hardware::Machine& machine, Stage
     return priced(name, [p = profile_, seconds](Arguments x) { return seconds(*p, x[0]); });
   };
   using enum price::Collective;
-  const auto collective_s = [p = profile_](price::Collective collective, Arguments x) {
-    return price::collective_s(*p, collective, {whole(x[0]), whole(x[1])}, x[2]);
+  const auto collective_s = [p = profile_, role](price::Collective collective, Arguments x) {
+    const int nodes = whole(x[0]);
+    return price::collective_s(*p, collective, {nodes, whole(x[1]), nodes > 1 ? role.times : 1.0},
+                               x[2]);
   };
   const auto collective = [&](const char* name, price::Collective which) {
     return priced(name, [=](Arguments x) { return collective_s(which, x); });
@@ -103,8 +105,10 @@ Costs::Costs(const model::Config& model, const hardware::Machine& machine, Stage
     return collective_s(shards ? reduce_scatter : all_reduce, x);
   });
   send_ = priced("send", [p = profile_](Arguments x) { return send_s(*p, x[0], x[1], x[2]); });
-  world_all_reduce_ = priced("all_reduce_world", [p = profile_](Arguments x) {
-    return price::collective_s(*p, all_reduce, price::world_ranks(*p, whole(x[0])), x[1]);
+  world_all_reduce_ = priced("all_reduce_world", [p = profile_, role](Arguments x) {
+    price::Ranks ranks = price::world_ranks(*p, whole(x[0]));
+    ranks.times = role.world_times;
+    return price::collective_s(*p, all_reduce, ranks, x[1]);
   });
   copy_in_ = of_bytes("copy_in", price::copy_in_s);
   copy_out_ = of_bytes("copy_out", price::copy_out_s);

@@ -17,11 +17,9 @@ namespace {
 class Traffic {
  public:
   Traffic(const hardware::Machine& machine, const plan::Stage& from, const plan::Stage& to,
-          const SameNode& same_node)
+          const EndsOf& ends)
       : machine_(machine),
-        from_(machine.index(from.group)),
-        to_(machine.index(to.group)),
-        same_node_(same_node),
+        ends_(ends),
         sent_s_(std::size_t(from.devices()), 0.0),
         received_s_(std::size_t(to.devices()), 0.0),
         sending_s_(sent_s_),
@@ -31,7 +29,7 @@ class Traffic {
   void add(int source, int destination, double bytes) {
     double &sent_s = sent_s_[std::size_t(source)],
            &received_s = received_s_[std::size_t(destination)];
-    const double seconds = message_s(same_node_(source, destination), bytes);
+    const double seconds = message_s(ends_(source, destination), bytes);
     sent_s = received_s = std::max(sent_s, received_s) + seconds;
     sending_s_[std::size_t(source)] += seconds;
     receiving_s_[std::size_t(destination)] += seconds;
@@ -48,57 +46,59 @@ class Traffic {
   double share(const std::vector<double>& busy_s) const {
     return end_s_ > 0.0 ? std::ranges::max(busy_s) / end_s_ : 1.0;
   }
-  double message_s(bool same_node, double bytes) {
-    const auto [known, fresh] = known_s_.try_emplace({same_node, bytes}, 0.0);
+  double message_s(const price::Ends& ends, double bytes) {
+    const auto [known, fresh] = known_s_.try_emplace({ends, bytes}, 0.0);
     if (fresh)
-      known->second = price::task_s(machine_.profile(from_),
-                                    price::send_s(machine_, {from_, to_, !same_node}, bytes));
+      known->second =
+          price::task_s(machine_.profile(ends.group), price::send_s(machine_, ends, bytes));
     return known->second;
   }
 
   const hardware::Machine& machine_;
-  int from_, to_;
-  const SameNode& same_node_;
+  const EndsOf& ends_;
   std::vector<double> sent_s_, received_s_;      ///< [rank of the stage] when it is free again
   std::vector<double> sending_s_, receiving_s_;  ///< [rank of the stage] in all
   double end_s_ = 0.0;
-  std::map<std::pair<bool, double>, double> known_s_;
+  std::map<std::pair<price::Ends, double>, double> known_s_;
 };
 
 /// A microbatch's stream from one stage to another.
 Traffic stream(const model::Config& model, const hardware::Machine& machine,
-               const plan::Stage& from, const plan::Stage& to, const SameNode& same_node) {
+               const plan::Stage& from, const plan::Stage& to, const EndsOf& ends) {
   const std::map<std::string, double, std::less<>> one{{"b", 1.0}, {"tp", 1.0}};
   const double token_bytes = model::stream_bytes(model).evaluate(one) / double(model.seq_len);
-  Traffic traffic(machine, from, to, same_node);
+  Traffic traffic(machine, from, to, ends);
   for (const plan::Message& m : plan::stream_messages(from, to, model.seq_len))
     traffic.add(m.source, m.destination, token_bytes * m.count);
   return traffic;
 }
 
-/// Places of ranks on a group's nodes.
-SameNode same_node(const plan::Plan& plan, const hardware::Machine& machine, int from, int to) {
-  const plan::Stage& source = plan.stages[std::size_t(from)];
-  if (source.group != plan.stages[std::size_t(to)].group) return [](int, int) { return false; };
-  const int of_node = machine.profile(source.group).key.ranks_per_node;
-  const int first = plan::first_device(plan, from), other = plan::first_device(plan, to);
-  return [=](int i, int j) { return (first + i) / of_node == (other + j) / of_node; };
+/// As the ranks of two stages of a plan stand on their nodes.
+EndsOf ends(const plan::Plan& plan, const hardware::Machine& machine, int from, int to) {
+  const int first = plan::rank_of(plan, from, 0, 0), other = plan::rank_of(plan, to, 0, 0);
+  return [&plan, &machine, first, other](int i, int j) {
+    return price::ends(plan, machine, first + i, other + j);
+  };
 }
 
 }  // namespace
 
 double stream_s(const model::Config& model, const hardware::Machine& machine,
-                const plan::Stage& from, const plan::Stage& to, const SameNode& same_node) {
-  return stream(model, machine, from, to, same_node).seconds();
+                const plan::Stage& from, const plan::Stage& to, const EndsOf& ends) {
+  return stream(model, machine, from, to, ends).seconds();
 }
 
 TiedTimes tied_s(const model::Config& model, const hardware::Machine& machine,
-                 const plan::Stage& first, const plan::Stage& last, const SameNode& same_node) {
-  Traffic table(machine, first, last, same_node);
+                 const plan::Stage& first, const plan::Stage& last, const EndsOf& ends) {
+  Traffic table(machine, first, last, ends);
   for (const plan::Message& m : plan::tied_weight_messages(first, last, model.vocab_size))
     table.add(m.source, m.destination,
               model::weight_bytes(model.precision) * m.count * model.hidden_size);
-  const SameNode back = [&](int source, int destination) { return same_node(destination, source); };
+  const EndsOf back = [&](int source, int destination) {
+    price::Ends there = ends(destination, source);
+    std::swap(there.group, there.peer_group);
+    return there;
+  };
   Traffic ahead(machine, last, first, back), others(machine, last, first, back);
   const double row_bytes = model::grad_bytes * double(model.hidden_size);
   const plan::TiedGradients home = plan::tied_gradients(first, last, model.vocab_size);
@@ -115,14 +115,11 @@ TiedTimes tied_s(const model::Config& model, const hardware::Machine& machine,
 }
 
 MessageTimes::Key MessageTimes::key(const plan::Plan& plan, int from, int to) const {
-  Key key;
-  auto at = key.begin();
+  Key key = plan.node_order;
   for (const int i : {from, to}) {
     const plan::Stage& stage = plan.stages[std::size_t(i)];
-    at = std::ranges::copy(std::array{machine_.index(stage.group), stage.microbatch, stage.dp,
-                                      stage.tp, plan::first_device(plan, i)},
-                           at)
-             .out;
+    key.insert(key.end(), {machine_.index(stage.group), stage.microbatch, stage.dp, stage.tp,
+                           plan::first_device(plan, i)});
   }
   return key;
 }
@@ -132,7 +129,7 @@ const MessageTimes::Stream& MessageTimes::stream(const plan::Plan& plan, int fro
   if (fresh) {
     const Traffic traffic =
         analyzer::stream(model_, machine_, plan.stages[std::size_t(from)],
-                         plan.stages[std::size_t(to)], same_node(plan, machine_, from, to));
+                         plan.stages[std::size_t(to)], ends(plan, machine_, from, to));
     known->second = {traffic.seconds(), traffic.sending(), traffic.receiving()};
   }
   return known->second;
@@ -143,7 +140,7 @@ const TiedTimes& MessageTimes::tied(const plan::Plan& plan) {
   const auto [known, fresh] = tied_.try_emplace(key(plan, 0, last));
   if (fresh)
     known->second = tied_s(model_, machine_, plan.stages.front(), plan.stages.back(),
-                           same_node(plan, machine_, 0, last));
+                           ends(plan, machine_, 0, last));
   return known->second;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -31,6 +32,7 @@
 #include "run_settings.hpp"
 #include "schedule/account.hpp"
 #include "schedule/compile.hpp"
+#include "schedule/node_traffic.hpp"
 #include "schedule/simulate.hpp"
 #include "search_watch.hpp"
 #include "tuner/tuner.hpp"
@@ -59,9 +61,11 @@ json described(const plan::Plan& plan, const analyzer::Prediction& prediction) {
     });
     if (on_disk) stage["disk_bytes"] = p.disk_bytes;
   }
-  return {{"iteration_s", prediction.iteration_s},
-          {"microbatches", plan.microbatches},
-          {"stages", stages}};
+  json object{{"iteration_s", prediction.iteration_s},
+              {"microbatches", plan.microbatches},
+              {"stages", stages}};
+  if (!plan.node_order.empty()) object["node_order"] = plan.node_order;
+  return object;
 }
 
 json described(const StageNeed& needs) {
@@ -97,6 +101,38 @@ struct Given {
   hardware::Machine machine;
   hardware::Cluster cluster;
 };
+
+/// The slowest pair of nodes that the plan's transfers take; empty where the profile knows of none.
+std::string slowest_pair(const plan::Plan& plan, const Given& given) {
+  const hardware::Profile& profile = given.machine.profile(0);
+  if (given.machine.num_groups() > 1 || profile.slow_pairs.empty()) return {};
+  const hardware::SlowPair* slowest = nullptr;
+  double taken_s = 0.0;
+  for (const auto& [places, seconds] : schedule::node_traffic(plan, given.model, given.machine)) {
+    std::vector<int> nodes;
+    for (const int place : places) nodes.push_back(plan::node_at(plan, place));
+    std::ranges::sort(nodes);
+    const hardware::SlowPair* pair = hardware::slowest_pair(profile, nodes);
+    if (!pair || (slowest && pair->times < slowest->times)) continue;
+    taken_s = (slowest && pair->times == slowest->times ? taken_s : 0.0) + pair->times * seconds;
+    slowest = pair;
+  }
+  if (!slowest) return "slowest link between nodes: as fast as most, no slow one is used\n";
+  const auto node = [&](int i) {
+    return i < std::ssize(profile.hosts) ? fmt::format("{} ({})", i, profile.hosts[std::size_t(i)])
+                                         : fmt::format("{}", i);
+  };
+  return fmt::format(
+      "slowest link between nodes: of {} and {}, {:.3g} times as long as most, which holds up {} "
+      "of "
+      "an iteration's transfers\n",
+      node(slowest->first), node(slowest->second), slowest->times, format_seconds(taken_s));
+}
+
+std::string explained(const plan::Plan& plan, const Given& given) {
+  return analyzer::explain(plan, given.model, given.machine, given.cluster) +
+         slowest_pair(plan, given);
+}
 
 plan::Plan load_plan(const PlanOptions& options, const Given& given) {
   plan::Plan plan = plan::load(options.plan);
@@ -244,8 +280,7 @@ int plan(const PlanOptions& options) {
     write_file(options.html, report::html(pictured(given, result, look, "Plan for " + options.deck,
                                                    said(usual_columns))));
   if (other) log::info("{}", other->text(best.seconds()));
-  if (options.explain)
-    log::info("{}", analyzer::explain(best.plan, given.model, given.machine, given.cluster));
+  if (options.explain) log::info("{}", explained(best.plan, given));
   if (!options.output.empty()) keep(best.plan, options.output);
   if (options.json) {
     json object = described(best.plan, best.prediction);
@@ -306,7 +341,7 @@ int analyze(const PlanOptions& options) {
             format_seconds(look.account.iteration_s), text(look, plan),
             tables(look, plan, given.machine, hardware::cluster(given.deck.cluster), columns)),
         columns));
-    if (options.explain) print(analyzer::explain(plan, given.model, given.machine, given.cluster));
+    if (options.explain) print(explained(plan, given));
   }
   return fits ? 0 : int(Failure::infeasible);
 }

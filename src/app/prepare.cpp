@@ -210,6 +210,10 @@ class Preparation {
       if (made_.cluster.num_groups() > 1 || made_.plan.devices() == job_.size()) {
         made_.machine =
             hardware::parse_machine(resume->profile_text, "checkpoint", made_.deck.cluster);
+        // The order of nodes was for those of the job before.
+        if (leave_out_other_nodes(job_, session_.ranks_per_node(), *made_.machine) ||
+            std::ssize(made_.plan.node_order) != made_.cluster.nodes())
+          made_.plan.node_order.clear();
         if (leader_)
           log::debug("plan: the checkpoint's, for as many ranks; --replan searches another one");
         return;

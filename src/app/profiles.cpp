@@ -105,8 +105,14 @@ hardware::Profile find_profile(comm::Communicator& world, int ranks_per_node,
     log::debug(
         "profile: {} is not there, which would be of the same nodes, ranks, libraries and model",
         path);
-  if (!text.empty()) return hardware::profile_schema().read(deck::Document::parse(text, path));
-  hardware::Profile profile = measure_profile(world, ranks_per_node, deck, model, longest_s);
+  hardware::Profile profile;
+  if (!text.empty()) {
+    profile = hardware::profile_schema().read(deck::Document::parse(text, path));
+    if (profile.hosts == profiler::hosts(world, ranks_per_node)) return profile;
+    profiler::measure_slow_pairs(world, profile);
+  } else {
+    profile = measure_profile(world, ranks_per_node, deck, model, longest_s);
+  }
   if (leader && cached.usable) try {
       profiler::cache(profile);
       log::info("profile: measured, kept in {}", path);
@@ -124,14 +130,29 @@ void say_stand_ins(const hardware::Machine& machine) {
 
 }  // namespace
 
+bool leave_out_other_nodes(comm::Communicator& world, int ranks_per_node,
+                           hardware::Machine& machine) {
+  const hardware::Profile& profile = machine.profile(0);
+  if (machine.num_groups() > 1 || profile.hosts.empty()) return false;
+  if (profile.hosts == profiler::hosts(world, ranks_per_node)) return false;
+  if (world.rank() == 0 && !profile.slow_pairs.empty())
+    log::info(
+        "profile: which links between nodes are slow was measured on other nodes, and is "
+        "left out");
+  machine.forget_slow_pairs();
+  return true;
+}
+
 hardware::Machine obtain_machine(comm::Communicator& world, int ranks_per_node,
                                  const deck::Deck& deck, const model::Config& model,
                                  double longest_s) {
   std::optional<hardware::Machine> machine;
-  if (has_files(deck))
+  if (has_files(deck)) {
     comm::together(world, [&] { machine = hardware::load_machine(deck.cluster); });
-  else
+    leave_out_other_nodes(world, ranks_per_node, *machine);
+  } else {
     machine = find_profile(world, ranks_per_node, deck, model, longest_s);
+  }
   if (world.rank() == 0) say_stand_ins(*machine);
   return *machine;
 }

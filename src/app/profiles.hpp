@@ -20,6 +20,11 @@ hardware::Machine obtain_machine(comm::Communicator& world, int ranks_per_node,
 /// some minutes with ranks that are threads.
 hardware::Machine obtain_machine_alone(const deck::Deck& deck, const model::Config& model);
 
+/// Takes from a machine what it knows of pairs of nodes, where they are not those of the job.
+/// Collective over `world`. @return whether they are not
+bool leave_out_other_nodes(comm::Communicator& world, int ranks_per_node,
+                           hardware::Machine& machine);
+
 /// Measures now, whatever is cached. Collective over `world`.
 /// @throws Error(input) for a cluster of several groups, which are measured one by one
 hardware::Profile measure_profile(comm::Communicator& world, int ranks_per_node,

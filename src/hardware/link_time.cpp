@@ -237,6 +237,16 @@ double link_time(const Profile& profile, LinkKind kind, int nodes, int ranks_per
   return kind == LinkKind::send ? measured_s : measured_s * ring_share(wanted) / ring_share(shape);
 }
 
+const SlowPair* slowest_pair(const Profile& profile, std::span<const int> nodes) {
+  const SlowPair* slowest = nullptr;
+  const auto among = [&](int node) { return std::ranges::binary_search(nodes, node); };
+  for (const SlowPair& pair : profile.slow_pairs)
+    if (pair.first != pair.second && among(pair.first) && among(pair.second) &&
+        (!slowest || pair.times > slowest->times))
+      slowest = &pair;
+  return slowest;
+}
+
 double wait_share(const Profile& profile, int ranks) {
   if (ranks < 2 || profile.waits.empty()) return 0.0;
   const auto far = [ranks](const WaitRow& row) {

@@ -52,6 +52,13 @@ int Machine::index(const std::string& group) const {
   return int(found - names_.begin());
 }
 
+void Machine::forget_slow_pairs() {
+  for (Profile& profile : profiles_) {
+    profile.slow_pairs.clear();
+    profile.hosts.clear();
+  }
+}
+
 double Machine::crossing_s(int from, int to, double bytes) const {
   if (bytes <= 0.0) return 0.0;
   if (const auto& own = link(from, to))

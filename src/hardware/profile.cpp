@@ -143,6 +143,20 @@ deck::Schema<NetworkRow> network_schema() {
   return schema;
 }
 
+deck::Schema<SlowPair> slow_pair_schema() {
+  deck::Schema<SlowPair> schema;
+  schema
+      .key("first", &SlowPair::first,
+           {.help = "node, by its place in the group", .required = true, .min = 0})
+      .key("second", &SlowPair::second, {.help = "the other one", .required = true, .min = 0})
+      .key("times", &SlowPair::times,
+           {.help = "as long as between most nodes",
+            .required = true,
+            .min = 1,
+            .max = most_slowdown});
+  return schema;
+}
+
 deck::Schema<ProfileOrigins> origins_schema() {
   deck::Schema<ProfileOrigins> schema;
   schema.key("operators", &ProfileOrigins::operators, {.help = "of the rows of operators"})
@@ -220,6 +234,8 @@ const deck::Schema<Profile>& profile_schema() {
              {.help = "factors of sets of resources, for conventions mist",
               .min = 0,
               .max = most_slowdown})
+        .key("hosts", &Profile::hosts,
+             {.help = "nodes that slow_pairs is of, in their order; none: any", .if_given = true})
         .table("origins", &Profile::origins, origins_schema(), "who measured what, when")
         .tables("operators", &Profile::operators, operator_schema(), "measured operators")
         .tables("links", &Profile::links, link_schema(), "measured collectives and messages")
@@ -227,6 +243,8 @@ const deck::Schema<Profile>& profile_schema() {
         .tables("copies", &Profile::copies, copy_schema(), "measured copies")
         .tables("transfers", &Profile::transfers, transfer_schema(), "transfers as lines")
         .tables("networks", &Profile::networks, network_schema(), "networks by rate and hops")
+        .tables("slow_pairs", &Profile::slow_pairs, slow_pair_schema(),
+                "of nodes, where transfers take longer than the rows above say")
         .tables("group_interference", &Profile::group_interference, group_interference_schema(),
                 "interference beside collectives of one group shape")
         .tables("efficiencies", &Profile::efficiencies, efficiency_schema(),

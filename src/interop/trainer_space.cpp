@@ -1,6 +1,7 @@
 #include "interop/trainer_space.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -168,7 +169,9 @@ TrainerSpace trainer_space(const deck::Deck& deck, const model::Config& model,
           nearest_torchtitan};
 }
 
-std::string untold(const plan::Plan& plan, const std::string& trainer) {
+namespace {
+
+std::string untold_layers(const plan::Plan& plan, const std::string& trainer) {
   int layers = 0, stored = 0, made_again = 0;
   for (const Stage& stage : plan.stages) {
     layers += stage.layers;
@@ -181,6 +184,16 @@ std::string untold(const plan::Plan& plan, const std::string& trainer) {
       "activations of all layers that it does not recompute. {} of them make these again in the "
       "plan, and need more memory there",
       trainer, stored, layers, made_again);
+}
+
+}  // namespace
+
+std::string untold(const plan::Plan& plan, const std::string& trainer) {
+  std::string said = untold_layers(plan, trainer);
+  if (!plan.node_order.empty())
+    said += fmt::format("{}start it on nodes {}, in this order", said.empty() ? "" : "; ",
+                        fmt::join(plan.node_order, ", "));
+  return said;
 }
 
 void check_for_trainer(const deck::Deck& deck, const model::Config& model, const plan::Plan& plan) {

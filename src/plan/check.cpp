@@ -1,6 +1,8 @@
 /// @file Whether a plan can run: against itself, the model and the cluster.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <tuple>
 #include <utility>
 
@@ -139,6 +141,21 @@ void check_meshes(const Plan& plan, const hardware::Cluster& cluster) {
   }
 }
 
+/// The pipeline goes over each node once.
+void check_node_order(const Plan& plan, const hardware::Cluster& cluster) {
+  if (plan.node_order.empty()) return;
+  require(cluster.num_groups() == 1, Failure::input,
+          "plan: node_order is for clusters of one group, this one has {}", cluster.num_groups());
+  std::vector<int> nodes = plan.node_order;
+  std::ranges::sort(nodes);
+  bool each_once = std::ssize(nodes) == cluster.nodes();
+  for (std::size_t i = 0; i < nodes.size(); ++i) each_once = each_once && nodes[i] == int(i);
+  require(each_once, Failure::input,
+          "plan: node_order must be the cluster's {} nodes, counted from 0, in any order, found "
+          "[{}]",
+          cluster.nodes(), fmt::join(plan.node_order, ", "));
+}
+
 /// Replicas lie alike on their nodes, several on each or each on several.
 void check_replicas(const Plan& plan) {
   for (int i = 0; i < plan.num_stages(); ++i) {
@@ -195,6 +212,7 @@ void check(const Plan& plan, const model::Config& model, const hardware::Cluster
   check_zero_bubble(plan, model);
   check_layers(plan, model);
   check_meshes(plan, cluster);
+  check_node_order(plan, cluster);
   check_replicas(plan);
   check_split(plan, model);
 }

@@ -157,8 +157,14 @@ double number(const Knob& knob, const Plan& plan, int stage) {
 deck::Schema<Stage> stage_schema(Knobs rows) { return schema<Stage>(rows); }
 
 deck::Schema<Plan> plan_schema(Knobs rows) {
-  return schema<Plan>(rows).tables("stages", &Plan::stages, stage_schema(rows),
-                                   "pipeline stages, first stage first");
+  deck::Schema<Plan> keys = schema<Plan>(rows);
+  // No number, and so no row.
+  keys.key("node_order", &Plan::node_order,
+           {.help = "nodes on which the pipeline lies, in its order; none: the cluster's",
+            .min = 0,
+            .if_given = true});
+  return keys.tables("stages", &Plan::stages, stage_schema(rows),
+                     "pipeline stages, first stage first");
 }
 
 void check_ranges(const Plan& plan, Knobs rows) {

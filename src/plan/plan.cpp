@@ -1,6 +1,7 @@
 #include "plan/plan.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -49,14 +50,16 @@ std::string table(const Plan& plan, std::size_t columns) {
     table.add(row);
   }
   return fmt::format(
-      "{}global batch {} = b x dp x {} microbatches{}{}{}\n", table.text(columns),
+      "{}global batch {} = b x dp x {} microbatches{}{}{}{}\n", table.text(columns),
       plan.global_batch, plan.microbatches,
       plan.run_ahead > 1 ? fmt::format("; each stage runs {} ahead of the next", plan.run_ahead)
                          : "",
       plan.chunks > 1
           ? fmt::format("; stages i and i + {} lie on the same devices", plan.pipeline_size())
           : "",
-      plan.zero_bubble ? "; gradients of weights fill waits (ZB-H1)" : "");
+      plan.zero_bubble ? "; gradients of weights fill waits (ZB-H1)" : "",
+      plan.node_order.empty() ? ""
+                              : fmt::format("; on nodes {}", fmt::join(plan.node_order, ", ")));
 }
 
 Place place(const Plan& plan, int rank) {
@@ -97,6 +100,10 @@ int first_device(const Plan& plan, int stage) {
   return first;
 }
 
+int node_at(const Plan& plan, int place) {
+  return place < std::ssize(plan.node_order) ? plan.node_order[std::size_t(place)] : place;
+}
+
 std::map<Node, std::vector<int>> ranks_of_nodes(const Plan& plan,
                                                 const hardware::Cluster& cluster) {
   std::map<Node, std::vector<int>> nodes;
@@ -106,7 +113,7 @@ std::map<Node, std::vector<int>> ranks_of_nodes(const Plan& plan,
     const int group = cluster.index(stage.group), first = first_device(plan, i);
     const int per_node = cluster.groups[std::size_t(group)].devices_per_node;
     for (int d = 0; d < stage.devices(); ++d)
-      nodes[{group, (first + d) / per_node}].push_back(rank++);
+      nodes[{group, node_at(plan, (first + d) / per_node)}].push_back(rank++);
   }
   return nodes;
 }
@@ -114,9 +121,11 @@ std::map<Node, std::vector<int>> ranks_of_nodes(const Plan& plan,
 int job_rank(const Plan& plan, const hardware::Cluster& cluster, int rank) {
   const int stage = place(plan, rank).stage;
   const int group = cluster.index(plan.stages[std::size_t(stage)].group);
-  int first = first_device(plan, stage) + rank - rank_of(plan, stage, 0, 0);
-  for (int i = 0; i < group; ++i) first += cluster.groups[std::size_t(i)].devices();
-  return first;
+  const int device = first_device(plan, stage) + rank - rank_of(plan, stage, 0, 0);
+  const int per_node = cluster.groups[std::size_t(group)].devices_per_node;
+  int job_rank = node_at(plan, device / per_node) * per_node + device % per_node;
+  for (int i = 0; i < group; ++i) job_rank += cluster.groups[std::size_t(i)].devices();
+  return job_rank;
 }
 
 Plan equal_stages(const model::Config& model, int global_batch, int num_stages, const Stage& like) {

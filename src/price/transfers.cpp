@@ -1,6 +1,9 @@
 /// @file Seconds of what a rank moves: within its memory, to and from host and disk, to other
 /// ranks.
 #include <algorithm>
+#include <array>
+#include <map>
+#include <set>
 
 #include "base/text.hpp"
 #include "plan/rules.hpp"
@@ -23,12 +26,6 @@ LinkKind kind_of(Collective collective) {
     case Collective::all_gather: return LinkKind::all_gather;
   }
   return LinkKind::send;
-}
-
-/// Which node of its group a rank is on.
-int node_of(const plan::Plan& plan, int rank, int node_ranks) {
-  const int stage = plan::place(plan, rank).stage;
-  return (plan::first_device(plan, stage) + rank - plan::rank_of(plan, stage, 0, 0)) / node_ranks;
 }
 
 }  // namespace
@@ -79,9 +76,34 @@ Ranks world_ranks(const hardware::Profile& profile, int devices) {
   return {int(ceil_div(devices, per_node)), per_node};
 }
 
+plan::Node node_of(const plan::Plan& plan, const hardware::Machine& machine, int rank) {
+  const int stage = plan::place(plan, rank).stage;
+  const int group = machine.index(plan.stages[std::size_t(stage)].group);
+  const int device = plan::first_device(plan, stage) + rank - plan::rank_of(plan, stage, 0, 0);
+  return {group, plan::node_at(plan, device / machine.profile(group).key.ranks_per_node)};
+}
+
+double times_as_long(const hardware::Profile& profile, std::span<const int> nodes) {
+  const hardware::SlowPair* slowest = hardware::slowest_pair(profile, nodes);
+  return slowest ? slowest->times : 1.0;
+}
+
+double times_as_long(const plan::Plan& plan, const hardware::Machine& machine,
+                     std::span<const int> ranks) {
+  std::set<plan::Node> nodes;
+  for (const int rank : ranks) nodes.insert(node_of(plan, machine, rank));
+  std::map<int, std::vector<int>> of_groups;
+  for (const plan::Node& node : nodes) of_groups[node.group].push_back(node.index);
+  double slowest = 1.0;
+  for (const auto& [group, of_group] : of_groups)
+    slowest = std::max(slowest, times_as_long(machine.profile(group), of_group));
+  return slowest;
+}
+
 double collective_s(const hardware::Profile& profile, Collective collective, Ranks ranks,
                     double bytes) {
-  return hardware::link_time(profile, kind_of(collective), ranks.nodes, ranks.per_node, bytes);
+  return ranks.times *
+         hardware::link_time(profile, kind_of(collective), ranks.nodes, ranks.per_node, bytes);
 }
 
 double send_s(const hardware::Profile& profile, bool leaves_node, double bytes) {
@@ -90,19 +112,19 @@ double send_s(const hardware::Profile& profile, bool leaves_node, double bytes) 
 }
 
 Ends ends(const plan::Plan& plan, const hardware::Machine& machine, int rank, int peer) {
-  const auto group = [&](int of) {
-    return machine.index(plan.stages[std::size_t(plan::place(plan, of).stage)].group);
-  };
-  const int own = group(rank), other = group(peer);
-  const int node_ranks = machine.profile(own).key.ranks_per_node;
-  const bool leaves =
-      own == other && node_of(plan, rank, node_ranks) != node_of(plan, peer, node_ranks);
-  return {own, other, leaves};
+  const plan::Node own = node_of(plan, machine, rank), other = node_of(plan, machine, peer);
+  Ends ends{.group = own.group, .peer_group = other.group};
+  ends.leaves_node = own.group == other.group && own.index != other.index;
+  if (ends.leaves_node)
+    ends.times = times_as_long(
+        machine.profile(own.group),
+        std::array{std::min(own.index, other.index), std::max(own.index, other.index)});
+  return ends;
 }
 
 double send_s(const hardware::Machine& machine, const Ends& ends, double bytes) {
   return ends.group == ends.peer_group
-             ? send_s(machine.profile(ends.group), ends.leaves_node, bytes)
+             ? ends.times * send_s(machine.profile(ends.group), ends.leaves_node, bytes)
              : machine.crossing_s(ends.group, ends.peer_group, bytes);
 }
 

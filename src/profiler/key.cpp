@@ -20,6 +20,7 @@ namespace {
 /// Changes with how the profiler times: figures of another way are measured anew.
 constexpr const char* timing = "timed cold, in rounds and chains, across nodes";
 constexpr const char* beside_devices = ", updates of the host";  ///< what only these have
+constexpr const char* of_many_nodes = ", each two nodes";        ///< what only jobs on these have
 
 /// 64-bit FNV-1a.
 class Fnv1a {
@@ -116,9 +117,11 @@ hardware::ProfileKey key(comm::Communicator& world, int ranks_per_node, int thre
   const device::Processor processor = device::this_processor();
   const device::Description device = device::describe_device();
   return {.processor = distinct(world, node_text(processor, device)),
-          .packages = distinct(world, fmt::format("{}, {}, {}{}", kernels::versions(),
-                                                  transport(world, ranks_per_node, device), timing,
-                                                  device.name.empty() ? "" : beside_devices)),
+          .packages =
+              distinct(world, fmt::format("{}, {}, {}{}{}", kernels::versions(),
+                                          transport(world, ranks_per_node, device), timing,
+                                          device.name.empty() ? "" : beside_devices,
+                                          world.size() < 3 * ranks_per_node ? "" : of_many_nodes)),
           .ranks_per_node = ranks_per_node,
           .threads_per_rank = threads_per_rank,
           .binding = fmt::format("{} ranks, {}", world.size(), distinct(world, binding(processor))),

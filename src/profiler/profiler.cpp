@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdlib>
 #include <ctime>
+#include <functional>
 #include <future>
 #include <limits>
 #include <set>
@@ -21,6 +22,7 @@
 #include "kernels/types.hpp"
 #include "operators.hpp"
 #include "overlap.hpp"
+#include "pairs.hpp"
 #include "transfers.hpp"
 
 namespace brume::profiler {
@@ -200,6 +202,16 @@ hardware::Profile measure_rounds(Bench& bench, const hardware::ProfileKey& key,
   return hardware::medians(rounds);
 }
 
+void find_slow_pairs(Bench& bench, hardware::Profile& profile) {
+  profile.hosts = hosts(bench.world(), profile.key.ranks_per_node);
+  profile.slow_pairs.clear();
+  if (profile.hosts.empty()) return;
+  profile.slow_pairs = measure_slow_pairs(bench, profile.key.ranks_per_node);
+  bench.report(fmt::format("{} between {} nodes",
+                           counted(std::int64_t(profile.slow_pairs.size()), "slow link"),
+                           profile.hosts.size()));
+}
+
 hardware::Profile measure_here(comm::Communicator& world, const hardware::ProfileKey& key,
                                const hardware::Cluster& cluster, const model::Config& model,
                                const Shapes& shapes) {
@@ -214,6 +226,8 @@ hardware::Profile measure_here(comm::Communicator& world, const hardware::Profil
   hardware::Profile profile = measure_rounds(bench, key, model, shapes, sizes, chosen);
   profile.key = key;
   profile.origin = measured_by;
+  find_slow_pairs(bench, profile);
+  leave_out_slow_pairs(profile, int(profile.hosts.size()));
   profile.interference = interference(bench, key, model, shapes, sizes, profile.flops_per_s);
   bench.report("interference");
   profile.reserved_bytes = measure_reserved(bench, key.ranks_per_node);  // when all has worked once
@@ -223,22 +237,50 @@ hardware::Profile measure_here(comm::Communicator& world, const hardware::Profil
   return hardware::profile_schema().read(deck::Document::parse(text, "measured profile"));
 }
 
-}  // namespace
-
-hardware::Profile measure(comm::Communicator& world, const hardware::ProfileKey& key,
-                          const hardware::Cluster& cluster, const model::Config& model,
-                          const Shapes& shapes) {
-  // What libraries keep on a device for a thread goes with it: training finds it free.
+/// What libraries keep on a device for a thread goes with it: training finds it free.
+hardware::Profile on_own_thread(comm::Communicator& world, int ranks_per_node,
+                                const std::function<hardware::Profile()>& body) {
   std::promise<hardware::Profile> profile;
   std::thread([&] {
     try {
-      device::use_device(world.rank() % key.ranks_per_node, world.size());
-      profile.set_value(measure_here(world, key, cluster, model, shapes));
+      device::use_device(world.rank() % ranks_per_node, world.size());
+      profile.set_value(body());
     } catch (...) {
       profile.set_exception(std::current_exception());
     }
   }).join();
   return profile.get_future().get();
+}
+
+}  // namespace
+
+hardware::Profile measure(comm::Communicator& world, const hardware::ProfileKey& key,
+                          const hardware::Cluster& cluster, const model::Config& model,
+                          const Shapes& shapes) {
+  return on_own_thread(world, key.ranks_per_node,
+                       [&] { return measure_here(world, key, cluster, model, shapes); });
+}
+
+std::vector<std::string> hosts(comm::Communicator& world, int ranks_per_node) {
+  const std::vector<std::string> all = world.gather(host_name());
+  std::array<double, 2> least_and_most{-double(ranks_per_node), double(ranks_per_node)};
+  world.all_reduce(least_and_most, comm::Reduction::max);
+  const int nodes = world.size() / ranks_per_node;
+  std::vector<std::string> first;
+  if (nodes < 3 || -least_and_most[0] < least_and_most[1]) return first;
+  for (int node = 0; node < nodes; ++node)
+    first.push_back(all[std::size_t(node) * std::size_t(ranks_per_node)]);
+  return first;
+}
+
+void measure_slow_pairs(comm::Communicator& world, hardware::Profile& profile) {
+  const kernels::Runtime runtime(profile.key.threads_per_rank);
+  profile = on_own_thread(world, profile.key.ranks_per_node, [&] {
+    Bench bench(world, profile.key.ranks_per_node, profile.key.threads_per_rank);
+    hardware::Profile anew = profile;
+    find_slow_pairs(bench, anew);
+    return anew;
+  });
 }
 
 }  // namespace brume::profiler

@@ -107,13 +107,6 @@ std::unique_ptr<comm::Communicator> split(comm::Communicator& world, int colour)
   return host ? comm::device_group(std::move(host)) : nullptr;
 }
 
-/// Ranks with the same place on all nodes.
-Group make_group_across(comm::Communicator& world, int ranks_per_node) {
-  const int nodes = world.size() / ranks_per_node;
-  const bool left_over = world.rank() >= nodes * ranks_per_node;
-  return {nodes, 1, split(world, left_over ? -1 : world.rank() % ranks_per_node)};
-}
-
 /// Pairs of ranks with the same place on neighbouring nodes.
 Group make_pair_across(comm::Communicator& world, int ranks_per_node) {
   const int nodes = world.size() / ranks_per_node;
@@ -145,6 +138,12 @@ Group make_group(comm::Communicator& world, int ranks, int ranks_per_node) {
   const bool left_over = first + (index + 1) * ranks > end;
   return {within ? 1 : ranks / ranks_per_node, within ? ranks : ranks_per_node,
           split(world, left_over ? -1 : first + index)};
+}
+
+Group make_group_across(comm::Communicator& world, int ranks_per_node) {
+  const int nodes = world.size() / ranks_per_node;
+  const bool left_over = world.rank() >= nodes * ranks_per_node;
+  return {nodes, 1, split(world, left_over ? -1 : world.rank() % ranks_per_node)};
 }
 
 std::vector<hardware::LinkRow> measure_links(Bench& bench, Chain& chain,

@@ -25,6 +25,9 @@ struct Group {
 /// @return  nodes = 0 when there is no such group
 Group make_group(comm::Communicator& world, int ranks, int ranks_per_node);
 
+/// Ranks with the same place on all nodes. Collective over `world`.
+Group make_group_across(comm::Communicator& world, int ranks_per_node);
+
 /// A transfer with peers for `Bench::seconds`: a rank on which it fails alone would leave them
 /// waiting, so whatever it throws becomes Error(network), which ends the job.
 Work with_peers(const std::string& name, const Work& transfer);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "schedule/simulate.hpp"
+
 namespace brume::schedule {
 namespace {
 
@@ -24,7 +26,13 @@ double TaskTimes::of(const Task& task, int rank) {
   return entry->second;
 }
 
-TaskTimes::Key TaskTimes::key(const Task& task, int rank) const {
+double TaskTimes::times_as_long(int rank, Group group) {
+  const auto [known, fresh] = times_as_long_.try_emplace({rank, group}, 1.0);
+  if (fresh) known->second = price::times_as_long(plan_, machine_, group_ranks(plan_, rank, group));
+  return known->second;
+}
+
+TaskTimes::Key TaskTimes::key(const Task& task, int rank) {
   const int index = plan::place(plan_, rank).stage;
   const plan::Stage& stage = plan_.stages[std::size_t(index)];
   Key key{.stage = index,
@@ -43,6 +51,7 @@ TaskTimes::Key TaskTimes::key(const Task& task, int rank) const {
       key.ranks = price::world_ranks(machine_.profile(stage.group), plan_.devices());
       break;
   }
+  if (task.group != Group::none) key.ranks.times = times_as_long(rank, task.group);
   if (task.peer >= 0) key.ends = price::ends(plan_, machine_, rank, task.peer);
   return key;
 }

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 #include <map>
-#include <tuple>
+#include <utility>
 
 #include "hardware/machine.hpp"
 #include "model/model.hpp"
@@ -34,13 +34,15 @@ class TaskTimes {
 
     auto operator<=>(const Key&) const = default;
   };
-  Key key(const Task& task, int rank) const;
+  Key key(const Task& task, int rank);
+  double times_as_long(int rank, Group group);
   double work_s(const Key& key) const;
 
   const plan::Plan& plan_;
   const model::Config& model_;
   const hardware::Machine& machine_;
   std::map<Key, double> known_s_;
+  std::map<std::pair<int, Group>, double> times_as_long_;  ///< by rank and group
 };
 
 }  // namespace brume::schedule

@@ -187,7 +187,8 @@ analyzer::StageRole Seat::role() const {
           .before = own,
           .after = own,
           .disk = mesh().disk,
-          .host_update = mesh().host_update};
+          .host_update = mesh().host_update,
+          .times = mesh().times};
 }
 
 namespace {
@@ -400,12 +401,13 @@ void Grid::price_memory(const Seat& seat, std::span<Point> points) {
 
 namespace {
 
-/// Whether stages of two layouts may stand on one node.
-analyzer::SameNode may_share_node(const Layout& a, const Layout& b,
-                                  const hardware::Machine& machine) {
+/// As stages of two layouts stand on nodes: on one, if they may.
+analyzer::EndsOf ends(const Layout& a, const Layout& b, const hardware::Machine& machine,
+                      bool on_one_node = true) {
   const int per_node = machine.profile(a.group).key.ranks_per_node;
-  const bool share = a.group == b.group && a.devices() < per_node && b.devices() < per_node;
-  return [share](int, int) { return share; };
+  const bool share = on_one_node && a.devices() < per_node && b.devices() < per_node;
+  const bool leaves_node = a.group == b.group && !share;
+  return [=](int, int) { return price::Ends{a.group, b.group, leaves_node}; };
 }
 
 }  // namespace
@@ -413,20 +415,18 @@ analyzer::SameNode may_share_node(const Layout& a, const Layout& b,
 double Grid::stream_s(const Layout& from, const Layout& to) {
   const auto [known, fresh] = streams_s_.try_emplace({from, to}, 0.0);
   if (fresh)
-    known->second = analyzer::stream_s(model_, machine_, stage_of(from, machine_.name(from.group)),
-                                       stage_of(to, machine_.name(to.group)),
-                                       may_share_node(from, to, machine_));
+    known->second =
+        analyzer::stream_s(model_, machine_, stage_of(from, machine_.name(from.group)),
+                           stage_of(to, machine_.name(to.group)), ends(from, to, machine_));
   return known->second;
 }
 
 double Grid::tied_gradient_s(const Layout& first, const Layout& last, bool on_one_node) {
   const auto [known, fresh] = tied_gradients_s_.try_emplace({first, last, on_one_node}, 0.0);
   if (fresh) {
-    const analyzer::SameNode apart = [](int, int) { return false; };
-    const analyzer::TiedTimes times =
-        analyzer::tied_s(model_, machine_, stage_of(first, machine_.name(first.group)),
-                         stage_of(last, machine_.name(last.group)),
-                         on_one_node ? may_share_node(first, last, machine_) : apart);
+    const analyzer::TiedTimes times = analyzer::tied_s(
+        model_, machine_, stage_of(first, machine_.name(first.group)),
+        stage_of(last, machine_.name(last.group)), ends(first, last, machine_, on_one_node));
     known->second = times.gradient_s + times.rest_s;
   }
   return known->second;

@@ -4,6 +4,8 @@
 #include <tuple>
 #include <utility>
 
+#include "node_order.hpp"
+
 namespace brume::tuner {
 namespace {
 
@@ -44,6 +46,8 @@ Searcher::Searcher(Question question, Team& team, std::vector<Frame> frames, con
       axes_(question_.keys),
       split_axes_(axes_.of_split_backwards()) {
   for (Frame& frame : frames) {
+    for (Layout& layout : frame.layouts)
+      layout.times = least_times(layout, question_.cluster, question_.machine);
     std::shared_ptr<Fronts>& fronts =
         fronts_[{frame.microbatches, frame.run_ahead, frame.zero_bubble, frame.layouts}];
     const Axes& axes = frame.zero_bubble ? split_axes_ : axes_;
@@ -150,6 +154,9 @@ std::optional<Found> Searcher::next(double known_s) {
     if (fastest == offers_.end()) return std::nullopt;
     Found found = std::move(*fastest);
     offers_.erase(fastest);
+    found.offer.plan =
+        on_best_nodes(std::move(found.offer.plan), question_.model, question_.cluster,
+                      question_.machine, team_.threads(), question_.deadline);
     return found;
   };
   try {

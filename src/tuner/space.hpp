@@ -18,6 +18,7 @@ struct Layout {
   int tp = 1;
   bool disk = false;         ///< its nodes have one that a search may use
   bool host_update = false;  ///< the search may let their processors step
+  double times = 1.0;        ///< as analyzer::StageRole has it, in any order of the nodes
 
   int devices() const { return nodes * devices_per_node; }
   auto operator<=>(const Layout&) const = default;

@@ -8,6 +8,7 @@
 #include "base/parallel.hpp"
 #include "base/units.hpp"
 #include "least_work.hpp"
+#include "node_order.hpp"
 #include "other_orders.hpp"
 #include "placement.hpp"
 #include "schedule/simulate.hpp"
@@ -61,10 +62,9 @@ class Budget {
 };
 
 /// A plan that was placed, with its prediction and, if there is time, its simulation.
-Candidate candidate(const Question& question, Team& team, const plan::Plan& plan,
-                    const Placement& placed) {
+Candidate candidate(const Question& question, const plan::Plan& plan, const Placement& placed) {
   Candidate found{.plan = plan,
-                  .prediction = team.grid().analyzer().analyze(plan),
+                  .prediction = analyzer::analyze(plan, question.model, question.machine),
                   .simulated_s = std::nullopt,
                   .placed = placed.groups,
                   .closed_form_bytes = std::nullopt};
@@ -211,7 +211,7 @@ class BestPlans {
         for (const Simulated& other : simulated_) fastest_s_ = std::min(fastest_s_, other.seconds);
         return {};
       }
-      best.push_back(candidate(question_, team_, plan, placement));
+      best.push_back(candidate(question_, plan, placement));
       Candidate& last = best.back();
       if (!last.simulated_s && coarse) last.simulated_s = seconds;
       if (in_full) fastest_in_full_s = std::min(fastest_in_full_s, last.seconds());
@@ -247,15 +247,17 @@ class BestPlans {
 };
 
 /// A search without a knob looks at fewer plans, and may so come upon one that is faster than the
-/// best of all: that takes its place.
-void take_if_faster(const Question& question, Team& team, const plan::Plan& plan, Result& result) {
+/// best of all: that takes its place. @return its seconds; infinity where it does not fit
+double take_if_faster(const Question& question, Team& team, const plan::Plan& plan,
+                      Result& result) {
   const Placement placement =
       place(plan, question.model, question.cluster, team.threads(), question.deadline);
-  if (placement.misfit) return;
-  Candidate found = candidate(question, team, plan, placement);
+  if (placement.misfit) return infinity;
+  Candidate found = candidate(question, plan, placement);
   const double before_s = result.best[0].seconds();
-  if (found.seconds() >= before_s) return;
-  result.search.gap = std::max(0.0, 1.0 - before_s * (1.0 - result.search.gap) / found.seconds());
+  const double found_s = found.seconds();
+  if (found_s >= before_s) return found_s;
+  result.search.gap = std::max(0.0, 1.0 - before_s * (1.0 - result.search.gap) / found_s);
   const std::size_t wanted = result.best.size();
   std::erase_if(result.best, [&](const Candidate& other) { return other.plan == plan; });
   result.best.insert(result.best.begin(), std::move(found));
@@ -264,6 +266,17 @@ void take_if_faster(const Question& question, Team& team, const plan::Plan& plan
   std::erase_if(result.ablations, [&](const Ablation& without) {
     return without.iteration_s && *without.iteration_s <= result.best[0].seconds();
   });
+  return found_s;
+}
+
+/// What the best plan takes on nodes in the cluster's order, where it has one of its own.
+void add_node_order(const Question& question, Team& team, Result& result) {
+  plan::Plan plan = result.best[0].plan;
+  if (plan.node_order.empty()) return;
+  plan.node_order.clear();
+  const double without_s = take_if_faster(question, team, plan, result);
+  if (without_s > result.best[0].seconds())
+    result.ablations.push_back({"an order of nodes", without_s});
 }
 
 void add_reasons(const Question& question, Team& team, const Bounds& bounds,
@@ -273,6 +286,7 @@ void add_reasons(const Question& question, Team& team, const Bounds& bounds,
   result.untried = std::move(found.untried);
   try {
     if (found.faster) take_if_faster(question, team, *found.faster, result);
+    add_node_order(question, team, result);
     result.nearest_infeasible = nearest_infeasible(question, team, result.best[0].seconds());
   } catch (const OutOfTime&) {
   }
@@ -307,7 +321,8 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
                     &rows,
                     options.progress,
                     options.conform};
-  Team team(model, machine, budget.deadline(), options.threads > 0 ? options.threads : num_cores());
+  const hardware::Machine before = before_nodes(machine, cluster);
+  Team team(model, before, budget.deadline(), options.threads > 0 ? options.threads : num_cores());
   Searcher searcher(question, team, frames(question));
   OtherOrders other_orders(question, team);
   Result result;
