@@ -107,7 +107,7 @@ void Packer::choose(int id) {
     if (offset_[std::size_t(other)] >= 0)
       taken_.emplace_back(offset_[std::size_t(other)], end(other));
   steps_ += std::int64_t(neighbours(id).size() + 4 * taken_.size());
-  std::ranges::sort(taken_);
+  std::ranges::sort(taken_, {}, &std::pair<std::int64_t, std::int64_t>::first);
   std::int64_t free = 0;
   for (const auto& [begin, end] : taken_) {
     if (begin >= free + at(id).bytes) break;
