@@ -14,8 +14,8 @@ namespace brume::tuner {
 /// These plans wait less for a pipeline to fill, so their bounds are low and tell hardly anything,
 /// and predictions of chunks are up to a tenth too low where messages count. So nothing is proven
 /// of them: once the fastest plan of 1F1B is known, those are placed and simulated that are
-/// predicted to be faster by some percent: the best one that fits of frames that differ in
-/// run-ahead only, and of few of these.
+/// predicted to be faster by some percent, and count where they are simulated to be: the best one
+/// that fits of frames that differ in run-ahead only, and of few of these.
 class OtherOrders {
  public:
   /// @param like  only plans that are cut as this one is, in its order, but for run-ahead
@@ -24,6 +24,9 @@ class OtherOrders {
   /// The plan that should be placed next, were plans of `known_s` known; none when none is worth
   /// it.
   std::optional<Found> next(double known_s);
+
+  /// Whether a time is that much better than another one, predicted or simulated.
+  static bool is_worth(double seconds, double known_s);
 
   /// It was seen not to fit.
   void strike(const Found& found);

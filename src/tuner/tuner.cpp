@@ -156,6 +156,13 @@ class BestPlans {
     return searcher_.next(known_s());
   }
 
+  double fastest_1f1b_s() const {
+    double fastest_s = infinity;
+    for (const Simulated& one : simulated_)
+      if (plan::is_1f1b(one.found.offer.plan)) fastest_s = std::min(fastest_s, one.seconds);
+    return fastest_s;
+  }
+
   bool repeats(const Found& found) const {
     return std::ranges::any_of(simulated_, [&](const Simulated& other) {
       return other.found.offer.plan == found.offer.plan;
@@ -178,9 +185,11 @@ class BestPlans {
     if (first) budget_.allow(search_end_s_ - budget_.seconds());
     if (coarse.misfit) return strike(found, *coarse.misfit);
     ++statistics_.simulated;
-    simulated_.push_back({found, coarse.iteration_s.value_or(found.offer.predicted_s),
-                          coarse.iteration_s.has_value()});
-    fastest_s_ = std::min(fastest_s_, simulated_.back().seconds);
+    const double seconds = coarse.iteration_s.value_or(found.offer.predicted_s);
+    if (!plan::is_1f1b(found.offer.plan) && !OtherOrders::is_worth(seconds, fastest_1f1b_s()))
+      return;
+    simulated_.push_back({found, seconds, coarse.iteration_s.has_value()});
+    fastest_s_ = std::min(fastest_s_, seconds);
     if (question_.progress) question_.progress->best_s = fastest_s_;
   }
 
