@@ -44,14 +44,12 @@ std::vector<Frame> OtherOrders::frames_of(const Question& question, const plan::
   return frames;
 }
 
-bool OtherOrders::is_worth(double seconds, double known_s) {
-  return seconds < known_s * (1.0 - least_gain);
-}
+double OtherOrders::worth_s(double known_s) { return known_s * (1.0 - least_gain); }
 
 std::optional<Found> OtherOrders::next(double known_s) {
   while (placed_ < most_placed) {
-    std::optional<Found> found = searcher_.next(known_s * (1.0 - least_gain));
-    if (!found || !is_worth(found->offer.predicted_s, known_s)) return std::nullopt;
+    std::optional<Found> found = searcher_.next(worth_s(known_s));
+    if (!found || found->offer.predicted_s >= worth_s(known_s)) return std::nullopt;
     if (seen_.contains(kind_of(found->offer.plan))) continue;
     // The analyzer goes through all passes, which the formulas that found the plan do not.
     const double fits = fitting_share(team_.grid().analyzer().analyze(found->offer.plan));

@@ -25,8 +25,8 @@ class OtherOrders {
   /// it.
   std::optional<Found> next(double known_s);
 
-  /// Whether a time is that much better than another one, predicted or simulated.
-  static bool is_worth(double seconds, double known_s);
+  /// What they have to be faster than, predicted and simulated, where plans of `known_s` are known.
+  static double worth_s(double known_s);
 
   /// It was seen not to fit.
   void strike(const Found& found);

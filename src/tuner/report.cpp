@@ -99,7 +99,7 @@ std::string ablation_lines(const Result& result) {
   return text;
 }
 
-/// Whether a bound is one of all plans.
+/// The words that say which plans a bound is of, where it is not one of all.
 const char* of_1f1b(const Search& search) { return search.other_orders > 0 ? " of 1F1B" : ""; }
 
 /// What the search did not come to.

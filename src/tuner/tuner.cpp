@@ -186,7 +186,7 @@ class BestPlans {
     if (coarse.misfit) return strike(found, *coarse.misfit);
     ++statistics_.simulated;
     const double seconds = coarse.iteration_s.value_or(found.offer.predicted_s);
-    if (!plan::is_1f1b(found.offer.plan) && !OtherOrders::is_worth(seconds, fastest_1f1b_s()))
+    if (!plan::is_1f1b(found.offer.plan) && seconds >= OtherOrders::worth_s(fastest_1f1b_s()))
       return;
     simulated_.push_back({found, seconds, coarse.iteration_s.has_value()});
     fastest_s_ = std::min(fastest_s_, seconds);
