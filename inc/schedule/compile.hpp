@@ -18,6 +18,7 @@ struct Options {
   bool overlap = true;          ///< false: transfers run only while nothing computes
   bool one_collective = false;  ///< collectives of all groups run one after the other
   bool tight = true;            ///< false: buffers are placed at once, in a few per cent more bytes
+  Arenas enough = {};           ///< tight placing ends where arenas are this small
   Deadline deadline = {};       ///< placing many buffers tightly takes long
   int threads = 1;              ///< of compile_all
   Packings* packings = nullptr;  ///< of other ranks, which may be alike

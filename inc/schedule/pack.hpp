@@ -29,37 +29,46 @@ struct Parcel {
   std::int64_t end() const { return offset + bytes; }
 };
 
+/// How far to look for a lower end than that of first fit.
+struct Effort {
+  bool tight = true;              ///< false: not at all
+  std::int64_t enough_bytes = 0;  ///< until the end is this low
+
+  bool operator==(const Effort&) const = default;
+};
+
 /// Gives parcels that meet different bytes. First fit in several orders; then those at the top of
 /// the best one, and what they stand on, choose in other orders, until the end is within 0.5 % of
 /// the bytes that live at once, or within 64 KiB, or the effort is spent. Always the same for the
 /// same parcels.
 ///
 /// @param beside_bytes  what lives beside all of them, for the 0.5 %
-/// @param tight         false: only first fit
 /// @return the end of the last one
 /// @throws OutOfTime when the deadline passes
-std::int64_t pack(std::span<Parcel> parcels, std::int64_t beside_bytes, bool tight = true,
+std::int64_t pack(std::span<Parcel> parcels, std::int64_t beside_bytes, Effort effort = {},
                   const Deadline& deadline = {});
 
-/// Remembers what pack() found: most ranks of a stage have the same parcels. For all threads.
+/// Remembers what pack() found: most ranks of a stage, and many plans of a search, have the same
+/// parcels. For all threads.
 class Packings {
  public:
   /// What pack() says.
-  std::int64_t pack(std::span<Parcel> parcels, std::int64_t beside_bytes, bool tight,
+  std::int64_t pack(std::span<Parcel> parcels, std::int64_t beside_bytes, Effort effort,
                     const Deadline& deadline);
 
  private:
   struct Known {
     std::int64_t beside_bytes;
-    bool tight;
+    Effort effort;
     std::vector<Parcel> parcels;  ///< with their offsets
     std::int64_t end;
 
-    bool is_of(std::span<const Parcel> parcels, std::int64_t beside_bytes, bool tight) const;
+    bool is_of(std::span<const Parcel> parcels, std::int64_t beside_bytes, Effort effort) const;
   };
 
   std::mutex mutex_;
   std::unordered_multimap<std::size_t, Known> known_;  ///< by hash of the parcels
+  std::size_t num_parcels_ = 0;                        ///< of all known
 };
 
 }  // namespace brume::schedule

@@ -18,10 +18,11 @@ inline constexpr std::int64_t guard_bytes = 64;
 /// meet share bytes.
 ///
 /// @param tight     whether to look for better placements than the first good one
+/// @param enough    until arenas are this small
 /// @param packings  what is known from ranks that are alike
 /// @throws OutOfTime when the deadline passes
-void place(Program& program, bool tight = true, const Deadline& deadline = {},
-           Packings* packings = nullptr);
+void place(Program& program, bool tight = true, const Arenas& enough = {},
+           const Deadline& deadline = {}, Packings* packings = nullptr);
 
 /// Bytes of its arena that a task touches with an operand: [first, end). One that reaches its
 /// buffer's end may also write and check the guard behind it; the first task of a buffer takes all

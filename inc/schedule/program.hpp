@@ -30,6 +30,7 @@ const char* name(Channel channel);
 
 enum class Tier : std::uint8_t { device, host, disk };
 inline constexpr int num_tiers = 3;
+using Arenas = std::array<std::int64_t, num_tiers>;  ///< bytes of a rank, by tier
 
 /// What a buffer holds.
 enum class Content : std::uint8_t {
@@ -162,9 +163,9 @@ using brume::Span;
 struct Program {
   int rank = 0;
   std::vector<Buffer> buffers;
-  std::vector<Task> tasks;  ///< in an order in which one thread could run them
-  std::array<std::int64_t, num_tiers> arena_bytes{};      ///< set by place(), guards included
-  std::array<std::int64_t, num_tiers> live_peak_bytes{};  ///< largest sum of live buffers
+  std::vector<Task> tasks;                    ///< in an order in which one thread could run them
+  Arenas arena_bytes{};                       ///< set by place(), guards included
+  Arenas live_peak_bytes{};                   ///< largest sum of live buffers
   std::int64_t live_peak_forward_bytes = 0;   ///< device, over forward passes and updates
   std::int64_t live_peak_backward_bytes = 0;  ///< device, over backward passes
 

@@ -132,7 +132,7 @@ Program compile(const plan::Plan& plan, const model::Config& model, int rank,
                 const Options& options) {
   options.deadline.check();
   Program program = Compiler(plan, model, rank, options).compile();
-  place(program, options.tight, options.deadline, options.packings);
+  place(program, options.tight, options.enough, options.deadline, options.packings);
   link(program, options.overlap);
   return program;
 }

@@ -15,7 +15,8 @@ namespace {
 
 // Steps of a nanosecond or a few: the bounds on effort.
 constexpr std::int64_t most_skyline_steps = 60'000'000, most_climb_steps = 60'000'000;
-constexpr std::int64_t worth_bytes = 64 << 10;  ///< fewer are not worth any effort
+constexpr std::size_t most_known_parcels = 4'000'000;  ///< a hundred megabytes
+constexpr std::int64_t worth_bytes = 64 << 10;         ///< fewer are not worth any effort
 constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max();
 
 using Order = std::vector<int>;  ///< of parcels
@@ -27,6 +28,8 @@ class Packer {
   Packer(std::span<const Parcel> parcels, std::int64_t beside_bytes, const Deadline& deadline);
 
   bool done() const { return best_end_ <= good_end_; }
+  /// Such an end is good, too.
+  void accept(std::int64_t end) { good_end_ = std::max(good_end_, end); }
   const Offsets& best() const { return best_; }
   std::int64_t best_end() const { return best_end_; }
   void try_orders();
@@ -81,22 +84,25 @@ void Packer::find_neighbours() {
   Order by_first(parcels_.size());
   std::iota(by_first.begin(), by_first.end(), 0);
   std::ranges::stable_sort(by_first, {}, [&](int id) { return at(id).first_task; });
-  std::vector<std::vector<int>> meets(parcels_.size());
   std::vector<int> alive;
-  for (int id : by_first) {
-    deadline_.check();
-    std::erase_if(alive, [&](int other) { return at(other).last_task < at(id).first_task; });
-    for (int other : alive) {
-      meets[std::size_t(id)].push_back(other);
-      meets[std::size_t(other)].push_back(id);
+  const auto each_pair = [&](auto&& body) {
+    alive.clear();
+    for (int id : by_first) {
+      deadline_.check();
+      std::erase_if(alive, [&](int other) { return at(other).last_task < at(id).first_task; });
+      for (int other : alive) body(std::size_t(id), std::size_t(other));
+      alive.push_back(id);
     }
-    alive.push_back(id);
-  }
-  first_.push_back(0);
-  for (const auto& of_one : meets) {
-    meets_.insert(meets_.end(), of_one.begin(), of_one.end());
-    first_.push_back(meets_.size());
-  }
+  };
+  first_.assign(parcels_.size() + 1, 0);
+  each_pair([&](std::size_t id, std::size_t other) { ++first_[id + 1], ++first_[other + 1]; });
+  std::partial_sum(first_.begin(), first_.end(), first_.begin());
+  meets_.resize(first_.back());
+  std::vector<std::size_t> next(first_.begin(), first_.end() - 1);
+  each_pair([&](std::size_t id, std::size_t other) {
+    meets_[next[id]++] = int(other);
+    meets_[next[other]++] = int(id);
+  });
 }
 
 /// The lowest offset that is free during the parcel's whole life.
@@ -235,25 +241,30 @@ void Packer::climb() {
 
 }  // namespace
 
-std::int64_t pack(std::span<Parcel> parcels, std::int64_t beside_bytes, bool tight,
+std::int64_t pack(std::span<Parcel> parcels, std::int64_t beside_bytes, Effort effort,
                   const Deadline& deadline) {
   if (parcels.empty()) return 0;
   Packer packer(parcels, beside_bytes, deadline);
   packer.try_orders();
-  if (tight && !packer.done()) packer.try_skylines();
-  if (tight && !packer.done()) packer.climb();
+  packer.accept(effort.enough_bytes);
+  if (effort.tight && !packer.done()) packer.try_skylines();
+  if (effort.tight && !packer.done()) packer.climb();
   for (std::size_t i = 0; i < parcels.size(); ++i) parcels[i].offset = packer.best()[i];
   return packer.best_end();
 }
 
 bool Packings::Known::is_of(std::span<const Parcel> others, std::int64_t beside,
-                            bool tightly) const {
-  return beside_bytes == beside && tight == tightly &&
+                            Effort wanted) const {
+  return beside_bytes == beside && effort == wanted &&
          std::ranges::equal(parcels, others, &Parcel::is_like);
 }
 
-std::int64_t Packings::pack(std::span<Parcel> parcels, std::int64_t beside_bytes, bool tight,
+std::int64_t Packings::pack(std::span<Parcel> parcels, std::int64_t beside_bytes, Effort effort,
                             const Deadline& deadline) {
+  if (effort.tight && effort.enough_bytes > 0) {
+    const std::int64_t end = pack(parcels, beside_bytes, {.tight = false}, deadline);
+    if (end <= effort.enough_bytes) return end;
+  }
   std::size_t hash = 0;
   for (const Parcel& p : parcels)
     for (const std::int64_t number :
@@ -262,14 +273,19 @@ std::int64_t Packings::pack(std::span<Parcel> parcels, std::int64_t beside_bytes
   {
     const std::lock_guard lock(mutex_);
     for (auto [at, end] = known_.equal_range(hash); at != end; ++at)
-      if (at->second.is_of(parcels, beside_bytes, tight)) {
+      if (at->second.is_of(parcels, beside_bytes, effort)) {
         std::ranges::copy(at->second.parcels, parcels.begin());
         return at->second.end;
       }
   }
-  const std::int64_t end = schedule::pack(parcels, beside_bytes, tight, deadline);
+  const std::int64_t end = schedule::pack(parcels, beside_bytes, effort, deadline);
   const std::lock_guard lock(mutex_);
-  known_.emplace(hash, Known{beside_bytes, tight, {parcels.begin(), parcels.end()}, end});
+  if (num_parcels_ > most_known_parcels) {
+    known_.clear();
+    num_parcels_ = 0;
+  }
+  num_parcels_ += parcels.size();
+  known_.emplace(hash, Known{beside_bytes, effort, {parcels.begin(), parcels.end()}, end});
   return end;
 }
 

@@ -29,7 +29,7 @@ bool uses_disk(const Program& program) {
 /// Places the transient buffers `ids` behind `base`; those with the same life as one, side by side.
 /// @return the end of the last one
 std::int64_t place_transient(std::vector<Buffer>& buffers, const std::vector<int>& ids,
-                             std::int64_t base, std::int64_t alignment_bytes, bool tight,
+                             std::int64_t base, std::int64_t alignment_bytes, Effort effort,
                              const Deadline& deadline, Packings& packings) {
   std::map<std::pair<int, int>, int> by_life;
   std::vector<Parcel> parcels;
@@ -45,7 +45,8 @@ std::int64_t place_transient(std::vector<Buffer>& buffers, const std::vector<int
     buffer.offset = base + parcel.bytes;  // the parcel's own offset is added below
     parcel.bytes += slot_bytes(buffer, alignment_bytes);
   }
-  const std::int64_t bytes = packings.pack(parcels, base, tight, deadline);
+  effort.enough_bytes = std::max<std::int64_t>(0, effort.enough_bytes - base);
+  const std::int64_t bytes = packings.pack(parcels, base, effort, deadline);
   for (int id : ids) {
     Buffer& buffer = buffers[std::size_t(id)];
     buffer.offset += parcel_of(buffer).offset;
@@ -137,7 +138,8 @@ std::pair<std::int64_t, std::int64_t> touched_bytes(const Buffer& buffer, const 
   return {first, first + operand.bytes + (reaches_end ? guard_bytes : 0)};
 }
 
-void place(Program& program, bool tight, const Deadline& deadline, Packings* packings) {
+void place(Program& program, bool tight, const Arenas& enough, const Deadline& deadline,
+           Packings* packings) {
   Packings own;
   if (!packings) packings = &own;
   const bool pages = uses_disk(program);
@@ -169,7 +171,8 @@ void place(Program& program, bool tight, const Deadline& deadline, Packings* pac
     }
     end = round_up(end, transient.empty() ? 1 : alignment);
     program.arena_bytes[std::size_t(t)] =
-        place_transient(program.buffers, transient, end, alignment, tight, deadline, *packings);
+        place_transient(program.buffers, transient, end, alignment, {tight, enough[std::size_t(t)]},
+                        deadline, *packings);
   }
 }
 

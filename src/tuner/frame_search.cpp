@@ -298,7 +298,9 @@ std::vector<Offer> FrameSearch::offers(Grid& grid, const Pipeline& pipeline, con
   const auto predicted_s = [&](const std::vector<Point>& stages) {
     return grid.predicted_s(plan_of(question_, frame_, stages));
   };
-  const std::size_t most = frame_.is_1f1b() ? most_offers : most_offers_of_others;
+  const std::size_t most = question_.roughly  ? 1
+                           : frame_.is_1f1b() ? most_offers
+                                              : most_offers_of_others;
   std::vector<Timed> found;
   for (const Choice& choice : choices.best) {
     if (found.size() == most && choice.least_s >= found.back().seconds) break;

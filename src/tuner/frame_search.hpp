@@ -1,7 +1,6 @@
 /// @file One frame of a search: its strategies, the bounds that follow from them, what was found.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -9,22 +8,9 @@
 #include "capacity.hpp"
 #include "fronts.hpp"
 #include "pipeline.hpp"
+#include "question.hpp"
 
 namespace brume::tuner {
-
-/// What a search is about, and how long it may take.
-struct Question {
-  const model::Config& model;
-  int global_batch;
-  hardware::Cluster cluster;
-  const hardware::Machine& machine;
-  deck::SearchKeys keys;
-  std::size_t most_labels;  ///< of a state of the dynamic program before some are merged
-  const Deadline& deadline;
-  AllRows* rows;  ///< known to all searches in this memory
-  Progress* progress = nullptr;
-  std::function<plan::Plan(plan::Plan)> conform = {};  ///< as tuner::Options has it
-};
 
 /// A choice of a frame as a plan.
 struct Offer {

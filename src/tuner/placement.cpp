@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <limits>
 
 #include "base/error.hpp"
 #include "base/parallel.hpp"
@@ -12,10 +13,8 @@
 namespace brume::tuner {
 namespace {
 
+using schedule::Arenas;
 using schedule::Tier;
-
-/// Arena bytes of a rank, by tier.
-using Arenas = std::array<std::int64_t, schedule::num_tiers>;
 
 /// Adds up what each node's ranks take, and looks for what does not fit.
 void count(Placement& placement, const plan::Plan& plan, const hardware::Cluster& cluster,
@@ -92,19 +91,14 @@ Placement sample(const plan::Plan& whole, const model::Config& model,
   schedule::Packings own;
   if (!packings) packings = &own;
   // Tight placement takes long, and matters only where memory is short.
-  const auto arenas = [&](int stage, int rank) {
-    const plan::Stage& s = plan.stages[std::size_t(stage)];
-    const auto& group = cluster.groups[std::size_t(cluster.index(s.group))];
-    const auto placed = [&](bool tight) {
-      return schedule::compile(plan, model, rank,
-                               {.tight = tight, .deadline = deadline, .packings = packings})
-          .arena_bytes;
-    };
-    const Arenas loose = placed(false);
-    const bool fits =
-        loose[std::size_t(Tier::device)] <= group.memory_bytes &&
-        loose[std::size_t(Tier::host)] * s.devices_per_node <= group.host_memory_bytes;
-    return fits ? loose : placed(true);
+  const auto arenas = [&](int rank) {
+    const plan::Stage& stage = plan.stages[std::size_t(plan::place(plan, rank).stage)];
+    const auto& group = cluster.groups[std::size_t(cluster.index(stage.group))];
+    const Arenas enough{group.memory_bytes, group.host_memory_bytes / stage.devices_per_node,
+                        std::numeric_limits<std::int64_t>::max()};
+    return schedule::compile(plan, model, rank,
+                             {.enough = enough, .deadline = deadline, .packings = packings})
+        .arena_bytes;
   };
   std::vector<int> ranks;
   for (int stage = 0; stage < plan.pipeline_size(); ++stage) {
@@ -113,9 +107,8 @@ Placement sample(const plan::Plan& whole, const model::Config& model,
     if (s.devices() > 1) ranks.push_back(plan::rank_of(plan, stage, s.dp - 1, s.tp - 1));
   }
   std::vector<Arenas> of_ranks(ranks.size());
-  parallel_for(ranks.size(), threads, [&](std::size_t i, std::size_t) {
-    of_ranks[i] = arenas(plan::place(plan, ranks[i]).stage, ranks[i]);
-  });
+  parallel_for(ranks.size(), threads,
+               [&](std::size_t i, std::size_t) { of_ranks[i] = arenas(ranks[i]); });
   std::vector<Arenas> largest(std::size_t(plan.pipeline_size()), Arenas{});
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     Arenas& most = largest[std::size_t(plan::place(plan, ranks[i]).stage)];
@@ -133,13 +126,14 @@ Placement sample(const plan::Plan& whole, const model::Config& model,
   return placement;
 }
 
-Coarse coarsely(const plan::Plan& plan, const model::Config& model,
-                const hardware::Cluster& cluster, const hardware::Machine& machine, int threads,
-                const Deadline& deadline) {
-  schedule::Packings packings;
-  Coarse found{sample(plan, model, cluster, threads, deadline, &packings).misfit, std::nullopt};
-  if (found.misfit || !executes(plan, model, cluster)) return found;
-  found.iteration_s = schedule::steady_time(plan, model, machine, deadline, threads, &packings);
+Coarse coarsely(const Question& question, const plan::Plan& plan, int threads) {
+  Coarse found{
+      sample(plan, question.model, question.cluster, threads, question.deadline, question.packings)
+          .misfit,
+      std::nullopt};
+  if (found.misfit || !executes(plan, question.model, question.cluster)) return found;
+  found.iteration_s = schedule::steady_time(plan, question.model, question.machine,
+                                            question.deadline, threads, question.packings);
   return found;
 }
 
@@ -149,22 +143,9 @@ Placement place(const plan::Plan& plan, const model::Config& model,
   if (executes(plan, model, cluster)) ranks = schedule::simulated_ranks(plan);
   if (int(ranks.size()) < plan.devices())
     return place_some(plan, model, cluster, ranks, threads, deadline);
-  schedule::Packings packings;
-  // One rank a stage tells most misfits.
-  for (int stage = 0; stage < plan.pipeline_size(); ++stage) {
-    const auto program = schedule::compile(plan, model, plan::rank_of(plan, stage, 0, 0),
-                                           {.deadline = deadline, .packings = &packings});
-    const int group = cluster.index(plan.stages[std::size_t(stage)].group);
-    const std::int64_t device = program.arena_bytes[std::size_t(Tier::device)];
-    if (device <= cluster.groups[std::size_t(group)].memory_bytes) continue;
-    Placement placement{.programs = {}, .groups = {}, .stage_bytes = {}, .misfit = stage};
-    placement.groups.assign(cluster.groups.size(), {});
-    placement.groups[std::size_t(group)].device_bytes = device;
-    return placement;
-  }
   Placement placement;
-  placement.programs = schedule::compile_all(
-      plan, model, {.deadline = deadline, .threads = threads, .packings = &packings});
+  placement.programs =
+      schedule::compile_all(plan, model, {.deadline = deadline, .threads = threads});
   count(placement, plan, cluster,
         [&](int rank) { return placement.programs[std::size_t(rank)].arena_bytes; });
   return placement;

@@ -6,6 +6,7 @@
 
 #include "base/deadline.hpp"
 #include "hardware/machine.hpp"
+#include "question.hpp"
 #include "schedule/pack.hpp"
 #include "schedule/program.hpp"
 #include "tuner/tuner.hpp"
@@ -39,9 +40,7 @@ struct Coarse {
 
 /// Places two ranks of each stage, tightly only where they need it, and simulates as `place` would.
 /// @throws OutOfTime
-Coarse coarsely(const plan::Plan& plan, const model::Config& model,
-                const hardware::Cluster& cluster, const hardware::Machine& machine, int threads,
-                const Deadline& deadline);
+Coarse coarsely(const Question& question, const plan::Plan& plan, int threads);
 
 /// From all ranks; from a sample where they are many, with one Program of each stage, or where the
 /// plan is one that does not execute. @throws OutOfTime

@@ -98,8 +98,7 @@ void Searcher::begin(const std::vector<std::size_t>& round) {
 void Searcher::prepare(const std::vector<std::size_t>& round, double known_s) {
   using Task = std::pair<FrameSearch*, const FrameSearch::Part*>;
   std::vector<const std::vector<FrameSearch::Part>*> parts(round.size());
-  team_.each(round.size(),
-             [&](std::size_t r, Grid&) { parts[r] = &frames_[round[r]].plan(known_s); });
+  for (std::size_t r = 0; r < round.size(); ++r) parts[r] = &frames_[round[r]].plan(known_s);
   std::map<std::pair<const Fronts*, Fronts::Alike>, std::vector<Task>> alike;
   for (std::size_t r = 0; r < round.size(); ++r) {
     FrameSearch& frame = frames_[round[r]];

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <tuple>
 
 #include "base/error.hpp"
 #include "base/parallel.hpp"
@@ -21,6 +22,9 @@ namespace {
 /// Predictions are this near to simulations, mostly: plans predicted to be slower than the fastest
 /// simulation by more are not simulated.
 constexpr double prediction_error = 0.04;
+/// The same where plans of as many stages and microbatches, run ahead as far, were simulated: their
+/// predictions are off alike.
+constexpr double shape_error = 0.005;
 
 /// Sets the peaks of stages that placement finds off by more than 1 % and 1 MiB to what it takes.
 /// @return the largest peak before that, where any was
@@ -132,7 +136,7 @@ class BestPlans {
       budget_.allow(search_end_s_ - budget_.seconds());
       while (const std::optional<Found> found = next()) {
         if (found->offer.predicted_s > fastest_s_ * (1.0 + prediction_error)) break;
-        if (!repeats(*found)) take(*found);
+        if (!repeats(*found) && may_be_fastest(*found)) take(*found);
       }
       if (!simulated_.empty())
         while (const std::optional<Found> found = other_orders_.next(fastest_s_)) take(*found);
@@ -169,6 +173,18 @@ class BestPlans {
     });
   }
 
+  using Shape = std::tuple<int, int, int>;
+  static Shape shape(const plan::Plan& plan) {
+    return {plan.num_stages(), plan.microbatches, plan.run_ahead};
+  }
+
+  /// By how plans of its shape were predicted; always, as long as people want more plans.
+  bool may_be_fastest(const Found& found) const {
+    const auto known = least_over_predicted_.find(shape(found.offer.plan));
+    return known == least_over_predicted_.end() || simulated_.size() < wanted_ ||
+           found.offer.predicted_s * known->second < fastest_s_ * (1.0 + shape_error);
+  }
+
   void strike(const Found& found, int stage) {
     ++statistics_.struck;
     if (plan::is_1f1b(found.offer.plan))
@@ -180,8 +196,7 @@ class BestPlans {
   void take(const Found& found) {
     const bool first = simulated_.empty();
     if (first) budget_.grant(budget_.left_s() + placing_s);
-    const Coarse coarse = coarsely(found.offer.plan, question_.model, question_.cluster,
-                                   question_.machine, team_.threads(), question_.deadline);
+    const Coarse coarse = coarsely(question_, found.offer.plan, team_.threads());
     if (first) budget_.allow(search_end_s_ - budget_.seconds());
     if (coarse.misfit) return strike(found, *coarse.misfit);
     ++statistics_.simulated;
@@ -189,6 +204,9 @@ class BestPlans {
     if (!plan::is_1f1b(found.offer.plan) && seconds >= OtherOrders::worth_s(fastest_1f1b_s()))
       return;
     simulated_.push_back({found, seconds, coarse.iteration_s.has_value()});
+    double& least =
+        least_over_predicted_.try_emplace(shape(found.offer.plan), infinity).first->second;
+    least = std::min(least, seconds / found.offer.predicted_s);
     fastest_s_ = std::min(fastest_s_, seconds);
     if (question_.progress) question_.progress->best_s = fastest_s_;
   }
@@ -251,8 +269,9 @@ class BestPlans {
   Budget& budget_;
   std::size_t wanted_;
   std::vector<Simulated> simulated_;
-  double fastest_s_ = infinity;  ///< of them
-  double search_end_s_ = 0.0;    ///< of the budget's seconds
+  std::map<Shape, double> least_over_predicted_;  ///< of plans simulated: simulated / predicted
+  double fastest_s_ = infinity;                   ///< of them
+  double search_end_s_ = 0.0;                     ///< of the budget's seconds
 };
 
 /// A search without a knob looks at fewer plans, and may so come upon one that is faster than the
@@ -320,16 +339,10 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
             const Options& options) {
   Budget budget(search.time_limit_s, options.stop);
   AllRows rows(cluster);
-  Question question{model,
-                    global_batch,
-                    cluster,
-                    machine,
-                    search,
-                    options.most_labels,
-                    budget.deadline(),
-                    &rows,
-                    options.progress,
-                    options.conform};
+  schedule::Packings packings;
+  Question question{model,     global_batch,        cluster,           machine,
+                    search,    options.most_labels, budget.deadline(), &rows,
+                    &packings, options.progress,    options.conform};
   const hardware::Machine before = before_nodes(machine, cluster);
   Team team(model, before, budget.deadline(), options.threads > 0 ? options.threads : num_cores());
   Searcher searcher(question, team, frames(question));

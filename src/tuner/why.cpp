@@ -47,8 +47,7 @@ std::optional<Placed> fastest_placed(const Question& question, Team& team, const
   };
   // @return the stage that does not fit
   const auto place = [&](const Found& found) {
-    const Coarse coarse = coarsely(found.offer.plan, question.model, question.cluster,
-                                   question.machine, team.threads(), question.deadline);
+    const Coarse coarse = coarsely(question, found.offer.plan, team.threads());
     const double iteration_s = coarse.iteration_s.value_or(found.offer.predicted_s);
     if (!coarse.misfit && iteration_s < fastest.iteration_s)
       fastest = {found.offer.plan, iteration_s};
@@ -96,6 +95,8 @@ struct Without {
 /// Only knobs and groups that the best plan uses: without another one it stays what it is.
 std::vector<Without> searches(const Question& question, const plan::Plan& best) {
   std::vector<Without> found;
+  Question rough = question;
+  rough.roughly = true;
   for (const plan::Knob* knob : plan::in_turn()) {
     const std::string name = knob->without;
     if (name.empty() || std::ranges::find(found, name, &Without::name) != found.end()) continue;
@@ -108,7 +109,7 @@ std::vector<Without> searches(const Question& question, const plan::Plan& best) 
     const bool given = question.keys.store_rest &&
                        knob->search == decltype(knob->search)(&deck::SearchKeys::store);
     if (given || !used(best)) continue;
-    Without& without = found.emplace_back(Without{name, question, used});
+    Without& without = found.emplace_back(Without{name, rough, used});
     for (const plan::Knob& other : plan::knobs)
       if (other.without == name)
         without.narrower = plan::forbid(other, without.question.keys) && without.narrower;
@@ -119,7 +120,7 @@ std::vector<Without> searches(const Question& question, const plan::Plan& best) 
       return std::ranges::find(plan.stages, name, &plan::Stage::group) != plan.stages.end();
     };
     if (question.cluster.groups.size() == 1 || !used(best)) continue;
-    found.push_back({name, question, used});
+    found.push_back({name, rough, used});
     found.back().question.cluster.groups[i].nodes = 0;
   }
   return found;
@@ -214,6 +215,7 @@ std::string other_change(const Question& question, Team& team) {
   for (const plan::Knob* knob : plan::in_turn()) {
     if (knob->on_disk && !disk) continue;
     Question other = question;
+    other.roughly = true;
     const std::string change = plan::allow(*knob, other.keys);
     if (change.empty()) continue;
     if (const auto any = fastest_placed(other, team, {.gap = 1.0}))  // any plan will do

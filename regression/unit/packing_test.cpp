@@ -1,0 +1,106 @@
+// Parcels of random lives: none shares bytes with one that it meets, and tight packing goes as far
+// as it is asked to.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "schedule/pack.hpp"
+
+namespace brume::schedule {
+namespace {
+
+using Parcels = std::vector<Parcel>;
+
+/// Lives and sizes as unlike as those of a pipeline's activations and of what a kernel needs.
+Parcels random_parcels(unsigned seed) {
+  std::mt19937 random(seed);
+  const auto up_to = [&](int most) { return int(random() % unsigned(most)) + 1; };
+  Parcels parcels;
+  const int tasks = 60 + up_to(200);
+  for (int i = 20 + up_to(150); i > 0; --i) {
+    const int first = up_to(tasks);
+    const int length = random() % 3 == 0 ? up_to(tasks / 2) : up_to(5);
+    parcels.push_back({first, first + length, std::int64_t{up_to(64)} << (16 + random() % 6)});
+  }
+  return parcels;
+}
+
+std::int64_t live_bytes(const Parcels& parcels) {
+  std::int64_t most = 0;
+  for (const Parcel& at : parcels) {
+    std::int64_t live = 0;
+    for (const Parcel& other : parcels)
+      if (other.first_task <= at.first_task && at.first_task <= other.last_task)
+        live += other.bytes;
+    most = std::max(most, live);
+  }
+  return most;
+}
+
+void expect_packed(const Parcels& parcels, std::int64_t end) {
+  std::int64_t last = 0;
+  for (std::size_t i = 0; i < parcels.size(); ++i) {
+    const Parcel& one = parcels[i];
+    EXPECT_GE(one.offset, 0);
+    last = std::max(last, one.end());
+    for (std::size_t j = 0; j < i; ++j) {
+      const Parcel& other = parcels[j];
+      if (!one.meets(other)) continue;
+      EXPECT_TRUE(one.end() <= other.offset || other.end() <= one.offset);
+    }
+  }
+  EXPECT_EQ(last, end);
+}
+
+TEST(Packing, GivesParcelsThatMeetBytesOfTheirOwn) {
+  for (unsigned seed = 1; seed <= 40; ++seed) {
+    Parcels parcels = random_parcels(seed);
+    const std::int64_t end = pack(parcels, 0, {.tight = false});
+    expect_packed(parcels, end);
+    EXPECT_GE(end, live_bytes(parcels));
+  }
+}
+
+TEST(Packing, GoesAsFarAsItIsAskedTo) {
+  int looser = 0;
+  for (unsigned seed = 1; seed <= 12; ++seed) {
+    Parcels first_fit = random_parcels(seed), tight = first_fit;
+    const std::int64_t loose_end = pack(first_fit, 0, {.tight = false});
+    const std::int64_t tight_end = pack(tight, 0);
+    expect_packed(tight, tight_end);
+    ASSERT_LE(tight_end, loose_end);
+    // What first fit reaches is enough: no effort.
+    Parcels parcels = random_parcels(seed);
+    EXPECT_EQ(pack(parcels, 0, {.enough_bytes = loose_end}), loose_end);
+    EXPECT_TRUE(std::ranges::equal(parcels, first_fit, {}, &Parcel::offset, &Parcel::offset));
+    // Half of what can be won.
+    parcels = random_parcels(seed);
+    const std::int64_t enough = (loose_end + tight_end) / 2;
+    const std::int64_t end = pack(parcels, 0, {.enough_bytes = enough});
+    expect_packed(parcels, end);
+    EXPECT_LE(end, enough);
+    looser += end > tight_end;
+  }
+  EXPECT_GT(looser, 0);
+}
+
+TEST(Packing, OfKnownParcelsIsTheSame) {
+  Packings packings;
+  for (int time = 0; time < 2; ++time)
+    for (unsigned seed = 1; seed <= 6; ++seed) {
+      Parcels first_fit = random_parcels(seed);
+      const std::int64_t loose_end = pack(first_fit, 0, {.tight = false});
+      for (const Effort effort :
+           {Effort{.tight = false}, Effort{}, Effort{.enough_bytes = loose_end},
+            Effort{.enough_bytes = loose_end - 1}}) {
+        Parcels alone = random_parcels(seed), known = alone;
+        EXPECT_EQ(packings.pack(known, 0, effort, {}), pack(alone, 0, effort));
+        EXPECT_TRUE(std::ranges::equal(known, alone, {}, &Parcel::offset, &Parcel::offset));
+      }
+    }
+}
+
+}  // namespace
+}  // namespace brume::schedule
