@@ -80,5 +80,33 @@ TEST(PipelineModelOfATiedHead, FirstMicrobatchesKnowWhatComesLater) {
   }
 }
 
+// The busier first stage computes while the last one, with a third of the layers less and the head,
+// still uses up what it is behind: each microbatch adds less at first than later.
+TEST(PipelineModelOfNearlyEqualStages, FirstMicrobatchesKnowWhenTheBusiestOneTakesOver) {
+  constexpr int microbatches = 48;
+  const hardware::Machine machine(hardware::load_profile("a100-40"));
+  model::Config model{.num_layers = 32,
+                      .hidden_size = 4096,
+                      .num_heads = 32,
+                      .seq_len = 2048,
+                      .vocab_size = 65024};
+  model.ffn_size = 4 * model.hidden_size;
+  model.precision = model::Precision::bf16;
+  plan::Plan plan{
+      .global_batch = microbatches, .microbatches = microbatches, .run_ahead = 2, .stages = {}};
+  for (const int layers : {17, 15})
+    plan.stages.push_back({.first_layer = layers == 17 ? 0 : 17,
+                           .layers = layers,
+                           .nodes = 1,
+                           .devices_per_node = 1,
+                           .microbatch = 1,
+                           .dp = 1,
+                           .tp = 1,
+                           .stored_layers = layers});
+  const auto programs = schedule::compile_all(plan, model, {.tight = false});
+  const double simulated_s = schedule::simulate(programs, plan, model, machine).iteration_s;
+  EXPECT_NEAR(schedule::steady_time(plan, model, machine), simulated_s, 0.002 * simulated_s);
+}
+
 }  // namespace
 }  // namespace brume::analyzer

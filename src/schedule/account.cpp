@@ -7,29 +7,11 @@
 #include "base/error.hpp"
 #include "schedule/compile.hpp"
 #include "schedule/steady.hpp"
+#include "spans.hpp"
 #include "steady_part.hpp"
 
 namespace brume::schedule {
 namespace {
-
-/// Spans apart from each other, in order.
-using Spans = std::vector<Span>;
-
-Spans united(Spans spans) {
-  std::ranges::sort(spans, {}, &Span::start_s);
-  Spans apart;
-  for (const Span& span : spans)
-    if (apart.empty() || span.start_s > apart.back().end_s)
-      apart.push_back(span);
-    else
-      apart.back().end_s = std::max(apart.back().end_s, span.end_s);
-  return apart;
-}
-
-double length(const Spans& apart) {
-  return std::transform_reduce(apart.begin(), apart.end(), 0.0, std::plus<>(),
-                               [](const Span& span) { return span.end_s - span.start_s; });
-}
 
 /// The first of the programs that stands for a stage.
 std::size_t of_stage(const plan::Plan& plan, const FirstPart& part, int stage) {

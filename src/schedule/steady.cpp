@@ -1,6 +1,8 @@
 #include "schedule/steady.hpp"
 
+#include <algorithm>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -8,6 +10,7 @@
 #include "plan/passes.hpp"
 #include "schedule/compile.hpp"
 #include "schedule/simulate.hpp"
+#include "spans.hpp"
 #include "steady_part.hpp"
 
 namespace brume::schedule {
@@ -32,6 +35,58 @@ std::vector<int> ranks_of(const plan::Plan& plan, bool all) {
     if (all || (place.dp_rank == 0 && place.tp_rank == 0)) ranks.push_back(rank);
   }
   return ranks;
+}
+
+std::vector<FirstPart> simulate_parts(const std::vector<plan::Plan>& parts,
+                                      const model::Config& model, const hardware::Machine& machine,
+                                      const Deadline& deadline, int threads, Packings& packings) {
+  struct Rank {
+    std::size_t part, place;
+    int rank;
+  };
+  std::vector<Rank> ranks;
+  std::vector<FirstPart> simulated(parts.size());
+  for (std::size_t part = 0; part < parts.size(); ++part)
+    for (const int rank : ranks_of(parts[part], layer_passes(parts[part], true) <= most_of_part)) {
+      ranks.push_back({part, simulated[part].programs.size(), rank});
+      simulated[part].programs.emplace_back();
+    }
+  parallel_for(ranks.size(), threads, [&](std::size_t i, std::size_t) {
+    const auto [part, place, rank] = ranks[i];
+    simulated[part].programs[place] = compile(
+        parts[part], model, rank, {.tight = false, .deadline = deadline, .packings = &packings});
+  });
+  parallel_for(parts.size(), threads, [&](std::size_t part, std::size_t) {
+    FirstPart& first = simulated[part];
+    first.simulation = simulate(first.programs, parts[part], model, machine, deadline);
+  });
+  return simulated;
+}
+
+/// Seconds in which a program's device computes or waits for others to add up what it computed.
+double working_s(const Program& program, std::span<const Span> spans) {
+  Spans working;
+  for (std::size_t task = 0; task < spans.size(); ++task)
+    if (const Channel channel = program.tasks[task].channel;
+        channel == Channel::compute || channel == Channel::collective_tp)
+      working.push_back(spans[task]);
+  return length(united(std::move(working)));
+}
+
+/// Whether a part took as much longer than one of fewer microbatches as each rank worked longer.
+/// Until then the busiest stage still uses up what others are ahead.
+bool is_steady(const FirstPart& more, const FirstPart& fewer) {
+  constexpr double least_share = 0.998;
+  const double added_s = more.simulation.iteration_s - fewer.simulation.iteration_s;
+  for (std::size_t i = 0; i < more.programs.size(); ++i) {
+    const auto same = std::ranges::find(fewer.programs, more.programs[i].rank, &Program::rank);
+    if (same == fewer.programs.end()) continue;
+    const auto j = std::size_t(same - fewer.programs.begin());
+    const double worked_s = working_s(more.programs[i], more.simulation.spans[i]) -
+                            working_s(fewer.programs[j], fewer.simulation.spans[j]);
+    if (added_s < least_share * worked_s) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -61,36 +116,21 @@ std::vector<double> extrapolated(
     const plan::Plan& plan, const model::Config& model, const hardware::Machine& machine,
     const Deadline& deadline, int threads, Packings& packings,
     const std::function<std::vector<double>(const plan::Plan&, const FirstPart&)>& values) {
-  const int steady = steady_microbatches(plan), more = steady + steady / 2;
-  std::vector<plan::Plan> parts{plan};
-  if (plan.microbatches > more)
-    parts = {of_microbatches(plan, more), of_microbatches(plan, steady)};
-  struct Rank {
-    std::size_t part, place;
-    int rank;
-  };
-  std::vector<Rank> ranks;
-  std::vector<FirstPart> simulated(parts.size());
-  for (std::size_t part = 0; part < parts.size(); ++part)
-    for (const int rank : ranks_of(parts[part], layer_passes(parts[part], true) <= most_of_part)) {
-      ranks.push_back({part, simulated[part].programs.size(), rank});
-      simulated[part].programs.emplace_back();
-    }
-  parallel_for(ranks.size(), threads, [&](std::size_t i, std::size_t) {
-    const auto [part, place, rank] = ranks[i];
-    simulated[part].programs[place] = compile(
-        parts[part], model, rank, {.tight = false, .deadline = deadline, .packings = &packings});
-  });
-  parallel_for(parts.size(), threads, [&](std::size_t part, std::size_t) {
-    FirstPart& first = simulated[part];
-    first.simulation = simulate(first.programs, parts[part], model, machine, deadline);
-  });
-  std::vector<double> all = values(parts[0], simulated[0]);
-  if (parts.size() == 1) return all;
-  const std::vector<double> fewer = values(parts[1], simulated[1]);
-  for (std::size_t i = 0; i < all.size(); ++i)
-    all[i] += (plan.microbatches - more) * (all[i] - fewer[i]) / (more - steady);
-  return all;
+  for (int steady = steady_microbatches(plan);; steady *= 2) {
+    const int more = steady + steady / 2;
+    std::vector<plan::Plan> parts{plan};
+    if (plan.microbatches > more)
+      parts = {of_microbatches(plan, more), of_microbatches(plan, steady)};
+    const std::vector<FirstPart> simulated =
+        simulate_parts(parts, model, machine, deadline, threads, packings);
+    if (parts.size() > 1 && !is_steady(simulated[0], simulated[1])) continue;
+    std::vector<double> all = values(parts[0], simulated[0]);
+    if (parts.size() == 1) return all;
+    const std::vector<double> fewer = values(parts[1], simulated[1]);
+    for (std::size_t i = 0; i < all.size(); ++i)
+      all[i] += (plan.microbatches - more) * (all[i] - fewer[i]) / (more - steady);
+    return all;
+  }
 }
 
 double steady_time(const plan::Plan& plan, const model::Config& model,
