@@ -67,6 +67,6 @@ struct Account {
 /// `steady_time` says how long it takes.
 /// @throws OutOfTime when the deadline passes
 Account account(const plan::Plan& plan, const model::Config& model,
-                const hardware::Machine& machine, const Deadline& deadline = {});
+                const hardware::Machine& machine, int threads = 1, const Deadline& deadline = {});
 
 }  // namespace brume::schedule

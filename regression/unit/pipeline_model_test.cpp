@@ -85,11 +85,8 @@ TEST(PipelineModelOfATiedHead, FirstMicrobatchesKnowWhatComesLater) {
 TEST(PipelineModelOfNearlyEqualStages, FirstMicrobatchesKnowWhenTheBusiestOneTakesOver) {
   constexpr int microbatches = 48;
   const hardware::Machine machine(hardware::load_profile("a100-40"));
-  model::Config model{.num_layers = 32,
-                      .hidden_size = 4096,
-                      .num_heads = 32,
-                      .seq_len = 2048,
-                      .vocab_size = 65024};
+  model::Config model{
+      .num_layers = 32, .hidden_size = 4096, .num_heads = 32, .seq_len = 2048, .vocab_size = 65024};
   model.ffn_size = 4 * model.hidden_size;
   model.precision = model::Precision::bf16;
   plan::Plan plan{

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/parallel.hpp"
 #include "base/text.hpp"
 #include "base/units.hpp"
 
@@ -120,7 +121,7 @@ double peak_flops_per_s(const plan::Plan& plan, const model::Config& model,
 
 Outlook outlook(const deck::Deck& deck, const model::Config& model,
                 const hardware::Machine& machine, const plan::Plan& plan) {
-  const schedule::Account account = schedule::account(plan, model, machine);
+  const schedule::Account account = schedule::account(plan, model, machine, num_cores());
   const double sequences_per_s = plan.global_batch / account.iteration_s;
   Outlook outlook{.tokens_per_s = sequences_per_s * model.seq_len,
                   .devices = plan.devices(),

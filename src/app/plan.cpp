@@ -15,6 +15,7 @@
 #include "base/error.hpp"
 #include "base/files.hpp"
 #include "base/log.hpp"
+#include "base/parallel.hpp"
 #include "base/terminal.hpp"
 #include "base/text.hpp"
 #include "comm/agree.hpp"
@@ -147,7 +148,7 @@ struct Other {
     check_given(plan, given.deck, given.model, given.cluster);
     const analyzer::Prediction prediction = predict(plan, given.model, given.machine);
     misfits = app::misfits(plan, stage_needs(plan, prediction, given.cluster));
-    iteration_s = schedule::account(plan, given.model, given.machine).iteration_s;
+    iteration_s = schedule::account(plan, given.model, given.machine, num_cores()).iteration_s;
   }
 
   std::string text(double best_s) const {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "base/parallel.hpp"
 #include "schedule/compile.hpp"
 #include "schedule/steady.hpp"
 #include "spans.hpp"
@@ -115,7 +116,7 @@ double Account::waiting_share(const plan::Plan& plan) const {
 }
 
 Account account(const plan::Plan& plan, const model::Config& model,
-                const hardware::Machine& machine, const Deadline& deadline) {
+                const hardware::Machine& machine, int threads, const Deadline& deadline) {
   Account account;
   account.stages.resize(std::size_t(plan.pipeline_size()));
   const auto values = [&](const plan::Plan& of, const FirstPart& part) {
@@ -132,15 +133,16 @@ Account account(const plan::Plan& plan, const model::Config& model,
     return all;
   };
   Packings packings;
-  FirstPart whole;
-  for (const int rank : simulated_ranks(plan))
-    whole.programs.push_back(
-        compile(plan, model, rank, {.deadline = deadline, .packings = &packings}));
-  if (!whole.programs.empty())
-    whole.simulation = simulate(whole.programs, plan, model, machine, deadline);
+  const std::vector<int> ranks = simulated_ranks(plan);
+  FirstPart whole{std::vector<Program>(ranks.size()), {}};
+  parallel_for(ranks.size(), threads, [&](std::size_t i, std::size_t) {
+    whole.programs[i] =
+        compile(plan, model, ranks[i], {.deadline = deadline, .packings = &packings});
+  });
+  if (!ranks.empty()) whole.simulation = simulate(whole.programs, plan, model, machine, deadline);
   const std::vector<double> all =
-      whole.programs.empty() ? extrapolated(plan, model, machine, deadline, 1, packings, values)
-                             : values(plan, whole);
+      ranks.empty() ? extrapolated(plan, model, machine, deadline, threads, packings, values)
+                    : values(plan, whole);
   account.iteration_s = all[0];
   for (std::size_t i = 0; i < account.stages.size(); ++i)
     std::copy_n(all.begin() + 1 + std::ptrdiff_t(i) * num_activities, num_activities,
