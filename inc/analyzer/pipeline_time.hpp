@@ -26,6 +26,10 @@ struct PassTimesOf {
   /// How long a stage's own ranks communicate in a middle microbatch. Another message slows
   /// nothing then.
   T communication_s{};
+  /// What a middle forward or backward copies from or to the host, alone, in the direction that
+  /// takes longer. Another stage's message slows that, too.
+  T forward_copies_s{}, backward_copies_s{};
+  T head_s{};  ///< of a backward what the head takes: a tied table's gradient leaves then
 
   T stable_s() const { return forward_s + backward_s; }  ///< a middle microbatch
   /// What the first and the last microbatch add.
@@ -35,7 +39,7 @@ struct PassTimesOf {
     const char* name;
     T PassTimesOf::*time;
   };
-  static constexpr std::size_t num_parts = 12;
+  static constexpr std::size_t num_parts = 15;
   /// Each of them, with its name.
   static constexpr std::array<Part, num_parts> parts() {
     using Of = PassTimesOf;
@@ -50,7 +54,10 @@ struct PassTimesOf {
              {"forward's end", &Of::forward_tail_s},
              {"backward's end", &Of::backward_tail_s},
              {"last's end", &Of::last_tail_s},
-             {"communication", &Of::communication_s}}};
+             {"communication", &Of::communication_s},
+             {"forward's copies", &Of::forward_copies_s},
+             {"backward's copies", &Of::backward_copies_s},
+             {"head's backward", &Of::head_s}}};
   }
 };
 using PassTimes = PassTimesOf<double>;
@@ -71,6 +78,7 @@ struct Beside {
   int layers = 1;       ///< of the stage
   double slowed = 0.0;  ///< what a pass takes longer, as a share, while a message travels beside it
   double slows = 0.0;   ///< what a message takes longer while a pass runs beside it
+  double copies = 0.0;  ///< what copies take longer while kernels and a message are beside them
   /// How much of a message's time its busiest rank takes part in it, at the boundary to the stage
   /// before and to the stage after.
   double before = 1.0, after = 1.0;

@@ -197,14 +197,16 @@ TEST(PipelineTime, LayersWaitForAStagedTableToLeave) {
   EXPECT_NEAR(iteration_time(p), 4.25 + 1 + 0.5 + 2 + 0.5 + 1, 1e-12);
 }
 
-// The last stage's last backward ends at 3, the first one's at 4: meanwhile the gradient comes.
+// The last stage's last backward begins at 2, with the head, the first one's ends at 4: meanwhile
+// the gradient comes.
 TEST(PipelineTime, TheTablesGradientComesBesideTheLastBackward) {
   Pipeline p = pipeline({passes(1.0, 1.0), passes(1.0, 1.0)}, 1);
   p.tied = {.gradient_s = 0.75, .rest_s = 0.25};
   p.stages[0].end_s = 0.5;
+  p.stages[1].head_s = 0.5;
   EXPECT_NEAR(iteration_time(p), 4 + 0.25 + 0.5, 1e-12);
   p.tied.gradient_s = 3.0;
-  EXPECT_NEAR(iteration_time(p), 3 + 3 + 0.25 + 0.5, 1e-12);
+  EXPECT_NEAR(iteration_time(p), 2.5 + 3 + 0.25 + 0.5, 1e-12);
 }
 
 // Of two microbatches the last stage ends its backwards at 3 and 5, and the first one, which takes
@@ -262,6 +264,7 @@ class Twin {
   double message_end_s(int boundary, bool down, int m) {
     return message_s_[{boundary, down, m}] + p_.messages_s[std::size_t(boundary)];
   }
+  bool runs_ahead() const { return p_.run_ahead > 1 && p_.microbatches > 2; }
   static bool raise(double& value, double least) {
     if (least <= value) return false;
     value = least;
@@ -276,6 +279,12 @@ class Twin {
         const auto [forward, m] = order[k];
         double least_s = 0.0;
         if (k > 0) least_s = pass_end_s(i, order[k - 1].first, order[k - 1].second);
+        if (runs_ahead() && p_.run_ahead == 2 && k > 1) {
+          const auto [sent_forward, sent] = order[k - 2];
+          if (sent_forward ? i + 1 < stages_ : i > 0)
+            least_s =
+                std::max(least_s, message_end_s(sent_forward ? i : i - 1, sent_forward, sent));
+        }
         const bool needs = forward ? i > 0 : i + 1 < stages_;
         if (needs) {
           changed |= relax_message(i, forward, m, k);
@@ -295,10 +304,9 @@ class Twin {
       least_s = std::max(least_s, message_end_s(boundary, down, m - 1));
       const bool sends_on = down ? to + 1 < stages_ : to > 0;
       if (sends_on) least_s = std::max(least_s, message_end_s(down ? to : to - 1, down, m - 1));
-      if (p_.run_ahead > 1 && p_.microbatches > 2)
-        least_s = std::max(least_s, pass_end_s(to, down, m - 1));
+      if (runs_ahead()) least_s = std::max(least_s, pass_end_s(to, down, m - 1));
     }
-    if (k > 0 && (m == 0 || p_.run_ahead == 1 || p_.microbatches <= 2)) {
+    if (k > 0 && (m == 0 || !runs_ahead())) {
       const auto [forward, before] = orders_[std::size_t(to)][k - 1];
       least_s = std::max(least_s, pass_s_[{to, forward, before}]);
     }

@@ -149,8 +149,11 @@ void MessageTimes::add(const plan::Plan& plan, Pipeline& pipeline) {
     const price::Ranks shards = price::shard_ranks(stage);
     const hardware::Interference slow = machine_.profile(machine_.index(stage.group))
                                             .interference_model(shards.nodes, shards.per_node);
-    pipeline.beside.push_back(
-        {.layers = stage.layers, .slowed = slow.added[0][1], .slows = slow.added[1][0]});
+    pipeline.beside.push_back({.layers = stage.layers,
+                               .slowed = slow.added[0][1],
+                               .slows = slow.added[1][0],
+                               .copies = std::max(slow.added[2][0] + slow.added[2][1],
+                                                  slow.added[3][0] + slow.added[3][1])});
   }
   for (std::size_t to = 1; to < plan.stages.size(); ++to) {
     const Stream& stream = this->stream(plan, int(to) - 1, int(to));

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <deque>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "base/error.hpp"
@@ -40,7 +41,9 @@ class Timeline {
     State state = State::updates;
     int ahead = 0;                     ///< microbatches in flight before its first backward
     int forwards = 0, backwards = 0;   ///< done
-    double last_layer_s = 0.0;         ///< of the pass at work, until its message leaves
+    std::optional<Pass> last, before;  ///< the last pass that began, the one before it
+    double slowed = 0.0;               ///< by how much a message slows the pass at work
+    double last_layer_s = 0.0;         ///< of it, until its message leaves
     double tail_s = 0.0;               ///< of it
     double sent_s = 0.0, end_s = 0.0;  ///< of its last pass
     Beside beside;
@@ -87,8 +90,10 @@ class Timeline {
     return plan::next_pass(stage.forwards, stage.backwards, stage.ahead, count_);
   }
   double pass_s(std::size_t stage, Pass pass) const;
+  double slowed(std::size_t stage, Pass pass, double all_s) const;
   double tail_s(std::size_t stage, Pass pass, double all_s) const;
   bool expects(std::size_t stage, Pass pass) const;
+  bool has_left(std::size_t stage, const std::optional<Pass>& pass);
   void start_pass(std::size_t stage);
   void start_message(std::size_t boundary, bool down);
   void look(std::size_t stage);
@@ -103,6 +108,7 @@ class Timeline {
   std::vector<int> delivered_;  ///< messages of each boundary, down and up
   std::deque<Moment> moments_;  ///< the latest ones
   double room_s_ = 0.0;         ///< when the first stage has room for the tied table's gradient
+  double made_s_ = 0.0;         ///< when the last stage has made its last part of that
   double skipped_s_ = 0.0;
   double now_s_ = 0.0;
 };
@@ -143,11 +149,13 @@ double Timeline::iteration_s() {
     if (stages_[0].backwards > backwards && skipped_s_ == 0.0) skip_rounds();
   }
   if (num_stages_ > 1) {
-    const double gradient_s = std::max(room_s_, stages_.back().sent_s) + p_.tied.gradient_s;
+    const double gradient_s = std::max(room_s_, made_s_) + p_.tied.gradient_s;
     stages_[0].end_s =
         std::max(stages_[0].end_s, std::max(stages_[0].sent_s, gradient_s) + p_.tied.rest_s);
   }
   double whole_s = 0.0;
+  for (const Stage& s : stages_)
+    require(s.backwards == count_, Failure::bug, "the order of passes deadlocks");
   for (std::size_t i = 0; i < num_stages_; ++i)
     whole_s = std::max(whole_s, stages_[i].end_s + p_.stages[i].end_s);
   return whole_s + skipped_s_;
@@ -226,7 +234,7 @@ void Timeline::adapt(std::size_t i) {
   double taking_part = 0.0;
   if (i > 0 && messages_run(i - 1)) taking_part = beside.before;
   if (i + 1 < num_stages_ && messages_run(i)) taking_part = std::max(taking_part, beside.after);
-  if (passes(i)) slow(pass_of(i), 1.0 + taking_part * beside.slowed);
+  if (passes(i)) slow(pass_of(i), 1.0 + taking_part * stages_[i].slowed);
   for (std::size_t boundary = i > 0 ? i - 1 : 0; boundary <= i && boundary + 1 < num_stages_;
        ++boundary) {
     double added = 0.0;
@@ -282,6 +290,17 @@ double Timeline::pass_s(std::size_t i, Pass pass) const {
   return t.forward_s + t.first_s - std::clamp(now_s_ - t.start_s, 0.0, ahead_s);
 }
 
+/// By how much a message slows a pass that takes so long: its kernels, or its copies where these
+/// are then what takes longest.
+double Timeline::slowed(std::size_t i, Pass pass, double all_s) const {
+  const Beside& beside = stages_[i].beside;
+  const PassTimes& t = p_.stages[i];
+  if (all_s <= 0.0) return beside.slowed;
+  const double copies_s =
+      (pass.forward ? t.forward_copies_s : t.backward_copies_s) * (1.0 + beside.copies);
+  return std::max(beside.slowed, copies_s / all_s - 1.0);
+}
+
 /// How long a pass that takes so long goes on when its message has left.
 double Timeline::tail_s(std::size_t i, Pass pass, double all_s) const {
   const PassTimes& t = p_.stages[i];
@@ -306,14 +325,25 @@ bool Timeline::expects(std::size_t i, Pass pass) const {
   return next_pass(after) == pass;
 }
 
+/// Whether a stage that runs ahead has the bytes again that a pass sent from. Further ahead than 2
+/// stages may wait for each other, which verify() tells of a plan's Programs.
+bool Timeline::has_left(std::size_t i, const std::optional<Pass>& pass) {
+  if (!pass || !runs_ahead_ || p_.run_ahead > 2) return true;
+  if (pass->forward) return i + 1 == num_stages_ || delivered(i, true) > pass->microbatch;
+  return i == 0 || delivered(i - 1, false) > pass->microbatch;
+}
+
 void Timeline::start_pass(std::size_t i) {
   Stage& s = stages_[i];
   if (s.state != State::waits || s.backwards == count_) return;
   const Pass pass = next_pass(s);
   const bool arrived = pass.forward ? i == 0 || delivered(i - 1, true) > pass.microbatch
                                     : i + 1 == num_stages_ || delivered(i, false) > pass.microbatch;
-  if (!arrived) return;
+  if (!arrived || !has_left(i, s.before)) return;
+  s.before = std::exchange(s.last, pass);
   const double all_s = pass_s(i, pass);
+  s.slowed = slowed(i, pass, all_s);
+  if (i + 1 == num_stages_ && !pass.forward) made_s_ = now_s_ + p_.stages[i].head_s;
   s.tail_s = std::clamp(tail_s(i, pass, all_s), 0.0, std::max(0.0, all_s));
   s.last_layer_s = (all_s - s.tail_s) / s.beside.layers;
   double before_s = s.beside.layers > 1 ? all_s - s.tail_s - s.last_layer_s : 0.0;

@@ -35,6 +35,8 @@ class StageTimeBuilder {
   LayerCosts last_layer(const Expr& layers, const Expr& stored, const Expr& recomputed) const;
   Expr layers_s(Direction direction, Microbatch which) const;
   Expr layers_s(Direction direction, Microbatch which, const Expr& layers) const;
+  template <typename Of>
+  Expr over_layers(const Expr& layers, Of&& of) const;
   bool has_embedding(Direction direction) const {
     return direction == Direction::forward ? role_.first : role_.trains_embedding();
   }
@@ -57,6 +59,7 @@ class StageTimeBuilder {
   void ends(TimeTerms& terms) const;
   void tails(TimeTerms& terms) const;
   void communication(TimeTerms& terms) const;
+  void copies(TimeTerms& terms) const;
 
   Expr window(const Load& load) const { return analyzer::window(costs_, load); }
   /// What follows a block's backward.
@@ -220,9 +223,16 @@ Expr StageTimeBuilder::layers_s(Direction direction, Microbatch which) const {
          (1.0 - share) * layers_s(direction, Microbatch::middle, v_.l);
 }
 
+Expr StageTimeBuilder::layers_s(Direction direction, Microbatch which, const Expr& layers) const {
+  return over_layers(layers, [&](const LayerCosts& layer, const Expr& first, const Expr& last) {
+    return layer_s(direction, which, layer, first, last);
+  });
+}
+
 /// Sum over so many layers, the stage's last ones. Of the stage's the first k are stored and the
 /// last c recomputed.
-Expr StageTimeBuilder::layers_s(Direction direction, Microbatch which, const Expr& layers) const {
+template <typename Of>
+Expr StageTimeBuilder::over_layers(const Expr& layers, Of&& of) const {
   const bool all = role_.trains_all_layers();
   const Expr c = all ? v_.c : min(v_.c, layers), k = all ? v_.k : max(v_.k - (v_.l - layers), 0.0);
   const Expr several = less(1.0, layers);
@@ -230,11 +240,10 @@ Expr StageTimeBuilder::layers_s(Direction direction, Microbatch which, const Exp
   const Expr recomputed = c - less(0.0, c) - several * at_most(layers, c),
              stored = k - several * less(0.0, k) - at_most(layers, k),
              selective = layers - 1.0 - several - recomputed - stored;
-  return stored * layer_s(direction, which, stored_, 0.0, 0.0) +
-         selective * layer_s(direction, which, selective_, 0.0, 0.0) +
-         recomputed * layer_s(direction, which, recomputed_, 0.0, 0.0) +
-         several * layer_s(direction, which, first_layer(layers, k, c), 1.0, 0.0) +
-         layer_s(direction, which, last_layer(layers, k, c), 1.0 - several, 1.0);
+  return stored * of(stored_, 0.0, 0.0) + selective * of(selective_, 0.0, 0.0) +
+         recomputed * of(recomputed_, 0.0, 0.0) +
+         several * of(first_layer(layers, k, c), 1.0, 0.0) +
+         of(last_layer(layers, k, c), 1.0 - several, 1.0);
 }
 
 /// How long a window goes on when its compute is done, and with it what leaves for another stage.
@@ -426,12 +435,29 @@ void StageTimeBuilder::communication(TimeTerms& terms) const {
   terms.communication_s.push_back({"over dp", over_dp.gather_s + over_dp.reduce_s});
 }
 
+void StageTimeBuilder::copies(TimeTerms& terms) const {
+  const auto of = [&](Direction direction) {
+    const auto sum = [&](auto&& part) {
+      return over_layers(v_.l, [&](const LayerCosts& layer, const Expr& first, const Expr& last) {
+        return part(layer_load(direction, Microbatch::middle, layer, first, last));
+      });
+    };
+    return max(sum([](const Load& load) { return load.weights_in_s + load.in_s; }),
+               sum([](const Load& load) { return load.out_s; }));
+  };
+  terms.forward_copies_s.push_back({"copies beside a forward", of(Direction::forward)});
+  terms.backward_copies_s.push_back({"copies beside a backward", of(Direction::backward)});
+}
+
 TimeTerms StageTimeBuilder::build() {
   TimeTerms terms;
   middle(terms);
   ends(terms);
   tails(terms);
   communication(terms);
+  copies(terms);
+  if (role_.last)
+    terms.head_s.push_back({"head and loss", head_s(Direction::backward, Microbatch::last)});
   return terms;
 }
 

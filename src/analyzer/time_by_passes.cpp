@@ -77,6 +77,7 @@ class Walk {
   std::array<std::vector<double>, 2> there_s_;  ///< by direction, stage, microbatch: its input
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::size_t count_ = 0;
+  double made_s_ = 0.0;  ///< when the last stage has made its last part of a tied gradient
   double now_s_ = 0.0;
 };
 
@@ -163,6 +164,7 @@ bool Walk::start_pass(std::size_t r) {
   rank.done.add(pass);
   rank.passes = true;
   rank.free_s = begin_s + all_s;
+  if (stage + 1 == p_.stages.size() && !pass.forward) made_s_ = begin_s + t.head_s;
   add(begin_s + all_s - tail_s, What::pass, r, {pass.forward, stage, pass.microbatch});
   return true;
 }
@@ -182,7 +184,6 @@ void Walk::start_messages() {
 
 double Walk::iteration_s() {
   for (std::size_t r = 0; r < ranks_.size(); ++r) start_pass(r);
-  double sent_s = 0.0;  // when the last stage is done
   double room_s = 0.0;  // when the first stage has room for the tied table's gradient
   while (!events_.empty()) {
     const Event event = events_.top();
@@ -193,7 +194,6 @@ double Walk::iteration_s() {
     if (event.what != What::message) {
       ranks_[event.rank].passes = false;
       if (!ends && event.what == What::pass) ranks_[event.rank].to_send[m.forward].push_back(m);
-      if (m.stage + 1 == p_.stages.size()) sent_s = now_s_;
       if (ends && !m.forward && m.microbatch + 2 == p_.microbatches) room_s = now_s_;
     } else {
       there_s(m.forward, receiver(m), m.microbatch) = now_s_;
@@ -208,7 +208,7 @@ double Walk::iteration_s() {
     require(is_done(ranks_[r]), Failure::bug, "the order of passes deadlocks");
     double end_s = ranks_[r].free_s;
     if (r == 0)
-      end_s = std::max(end_s, std::max(room_s, sent_s) + p_.tied.gradient_s) + p_.tied.rest_s;
+      end_s = std::max(end_s, std::max(room_s, made_s_) + p_.tied.gradient_s) + p_.tied.rest_s;
     whole_s = std::max(whole_s, end_s + p_.stages[r].end_s);
   }
   return whole_s;

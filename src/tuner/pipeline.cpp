@@ -54,7 +54,7 @@ Label in_front(const Pipeline& pipeline, const Label& later, const Point& point,
                                               : frame.microbatches * ways_s / 2.0,
                               frame.fill_share() * point.whole_s() + way_s + later.least_s});
   if (after == 0 && frame.num_stages > 1)
-    label.alone_s = std::max(label.alone_s, frame.microbatches * t + point.delta_s +
+    label.alone_s = std::max(label.alone_s, (frame.microbatches - 1) * t +
                                                 pipeline.messages.tied_gradient_s(point.layout));
   return label;
 }

@@ -20,8 +20,8 @@
 /// forwards it waits for a round trip; and forward f of stage i comes before forward f of stage
 /// i + 1, that before its backward f - p_{i+1}, that before the backward here, and that before
 /// forward f + c with c = p_i - p_{i+1} + 1, which makes n_i = ceil((G - p_{i+1}) / c) turns from
-/// forward p_{i+1} on. Nor is it shorter than what the last stage works and the gradient of a tied
-/// table takes home after that.
+/// forward p_{i+1} on. Nor is it shorter than what the last stage works on all microbatches but
+/// one and the gradient of a tied table takes home, for that leaves after the last one's head.
 ///
 /// Where a stage's layers are cut into v chunks, others wait for its first chunk only, so w_j of
 /// the first sum is divided by v, and messages pass between two stages v times each way. What is
