@@ -7,8 +7,10 @@
 
 namespace brume::comm {
 
-/// A thread that calls `on_silence` once when no `beat` came for `deadline_s`. Time in which the
-/// process itself was suspended does not count.
+/// A thread that calls `on_silence` once when no `beat` came for `deadline_s`, nor for as long as
+/// beats had come since the deadline was set: whoever works for longer than was thought may have to
+/// wait as long for others who do the same. Time in which the process itself was suspended does not
+/// count.
 class Watchdog {
  public:
   /// @param deadline_s  [s] on the monotonic clock; counted from the last beat, to half a second

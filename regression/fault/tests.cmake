@@ -39,6 +39,7 @@ brume_script(process_limit LABEL fault)
 brume_script(node_memory LABEL fault)
 brume_script(outputs LABEL fault)
 brume_script(folders LABEL fault)
+brume_script(profile_cache LABEL fault)
 brume_script(launches LABEL fault)
 # Where cores are shared.
 set_tests_properties(fault.failing_memory fault.failing_files fault.folders mpi.elastic PROPERTIES TIMEOUT 900)

@@ -52,7 +52,10 @@ refused 2 'was trained on other data, or in another order' tiny_job --set data.t
 cp -r run other
 tiny_job --set output.directory=other --set training.seed=2 --steps 14 --new-data
 grep -q '"samples": 16,' other/checkpoints/step-14/manifest.json || { echo "new data begin at their first sample"; exit 1; }
-tiny_job --set output.directory=other --set training.seed=2 --steps 15
+# What changes the course of the training is said.
+tiny_job --set output.directory=other --set training.seed=2 --set training.optimizer.lr=1e-3 --steps 15 > log 2>&1
+cat log
+grep -qx 'training.optimizer.lr = 0.001 from here on, it was 0.003' log || { echo "nobody said that the rate is another one"; exit 1; }
 
 # Twelve steps of 8 samples, then two of 4.
 refused 2 'on resume --replan' tiny_job --set training.global_batch=4 --steps 14

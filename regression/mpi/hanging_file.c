@@ -1,8 +1,9 @@
 /* To be preloaded: who opens a file waits for ever, as on a server that does not answer, or is stopped.
  *
- *   BRUME_HANGS_AT    end of its path
- *   BRUME_HANGS_RANK  of the job, in which it does
- *   BRUME_STOPS       set: after a second, in which others hear of it, the whole process is stopped */
+ *   BRUME_HANGS_AT     end of its path
+ *   BRUME_HANGS_AFTER  set: a file that has to be there
+ *   BRUME_HANGS_RANK   of the job, in which it does
+ *   BRUME_STOPS        set: after a second, in which others hear of it, the whole process is stopped */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -19,6 +20,8 @@ static void may_hang(const char* path) {
   if (asked == NULL || rank == NULL || end == NULL || strcmp(asked, rank) != 0) return;
   const size_t length = strlen(path), tail = strlen(end);
   if (length < tail || strcmp(path + length - tail, end) != 0) return;
+  const char* first = getenv("BRUME_HANGS_AFTER");
+  if (first != NULL && access(first, F_OK) != 0) return;
   if (getenv("BRUME_STOPS") != NULL) {
     sleep(1);
     raise(SIGSTOP);

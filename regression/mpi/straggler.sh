@@ -15,7 +15,7 @@ done
 for process in $(pgrep -P "$job"); do
   ! tr '\0' '\n' < "/proc/$process/environ" | grep -q '^OMPI_COMM_WORLD_RANK=1$' || slow=$process
 done
-while ! grep -q 'slower than the others' log && kill -0 "$job" 2> /dev/null; do
+while ! grep -q 'rank 1 is slower than the others' log && kill -0 "$job" 2> /dev/null; do
   kill -STOP "$slow" && sleep 0.02 && kill -CONT "$slow" && sleep 0.01 || break
 done
 kill -CONT "$slow" 2> /dev/null || true

@@ -1,5 +1,6 @@
 #!/bin/sh
-# jobs/mpirun.sh goes on after a killed rank, and ends with a checkpoint and 75, leaving nobody behind, on a signal.
+# jobs/mpirun.sh goes on after a killed or a silent rank, and after nothing else; on a signal it ends with a checkpoint and
+# 75, leaving nobody behind.
 set -eu
 . "$BRUME_REGRESSION_DIR/tiny_job.sh"
 sed "s/^steps  .*/steps = 400/; s/^checkpoint_every.*/checkpoint_every = 20/; s/^log_every .*/log_every = 10/" "$deck" > deck.toml
@@ -37,5 +38,23 @@ for process in $launcher $ranks; do
   case "$(ps -o stat= -p "$process" || true)" in
     "" | Z*) ;;
     *) echo "process $process was left behind"; exit 1 ;;
+  esac
+done
+
+# A program that ends with one code after the other.
+cat > program << 'EOF'
+#!/bin/sh
+read -r code < codes
+sed -i 1d codes
+exit "$code"
+EOF
+chmod +x program
+for codes in '5 0' '6 0' '4 0'; do
+  echo "$codes" | tr ' ' '\n' > codes
+  code=0
+  BRUME=./program bash "$BRUME_REGRESSION_DIR/../jobs/mpirun.sh" any.toml 1 --oversubscribe > log 2>&1 || code=$?
+  case "$codes: $code, $(wc -l < codes) left" in
+    '5 0: 0, 0 left' | '6 0: 6, 1 left' | '4 0: 4, 1 left') ;;
+    *) cat log; echo "after $codes it ends with $code"; exit 1 ;;
   esac
 done

@@ -49,6 +49,20 @@ TEST(Watchdog, BeatsFromAnyThreadKeepItQuiet) {
   EXPECT_EQ(told, 0);
 }
 
+// Whoever was busy for longer than anybody thought may have to wait as long for others who do the
+// same.
+TEST(Watchdog, WhatWasBusyForLongMayRestAsLong) {
+  std::promise<double> silence_s;
+  Watchdog watchdog(1.0, [&](double silence) { silence_s.set_value(silence); });
+  for (int i = 0; i < 160; ++i) {
+    watchdog.beat();
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  const double silence = silence_s.get_future().get();
+  EXPECT_GE(silence, 1.5);
+  EXPECT_LE(silence, 4.0);
+}
+
 TEST(Watchdog, TheDeadlineMayMoveBothWays) {
   std::promise<double> silence_s;
   const auto begin = std::chrono::steady_clock::now();

@@ -26,6 +26,8 @@ struct Watchdog::Impl {
   std::condition_variable changed;  // the deadline, or the end has come
   Silence silence{look_s};
   double deadline_s;
+  Silence since_set{look_s};  // not beaten: how long ago the deadline was set
+  double busy_s = 0.0;        // from then to the last beat
   bool ending = false;
   std::thread thread;
 
@@ -36,6 +38,8 @@ struct Watchdog::Impl {
     require(s > 0, Failure::bug, "a watchdog's deadline of {} s", s);
     const std::lock_guard lock(mutex);
     deadline_s = s;
+    since_set.look(true);
+    busy_s = 0.0;
     changed.notify_all();
   }
 
@@ -50,8 +54,11 @@ struct Watchdog::Impl {
     std::unique_lock lock(mutex);
     while (!ending) {
       silence_s = silence.look(beaten.exchange(false));
-      if (silence_s >= deadline_s) return true;
-      changed.wait_for(lock, Seconds(std::min(deadline_s - silence_s, look_s)));
+      const double set_ago_s = since_set.look(false);
+      if (silence_s == 0.0) busy_s = set_ago_s;
+      const double limit_s = std::max(deadline_s, busy_s);
+      if (silence_s >= limit_s) return true;
+      changed.wait_for(lock, Seconds(std::min(limit_s - silence_s, look_s)));
     }
     return false;
   }
