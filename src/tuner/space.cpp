@@ -81,8 +81,8 @@ double Frame::in_flight(int after) const {
 }
 
 Kept Frame::kept(int after) const {
-  const int lag = std::min(num_stages - 1 - after, microbatches - 1);
-  return {in_flight(after), zero_bubble ? lag : 0, memory_error};
+  const double ahead = in_flight(after);
+  return {ahead, zero_bubble ? int(in_flight(num_stages - 1) - ahead) : 0, memory_error};
 }
 
 bool may_begin(int first_device, int devices, int devices_per_node) {
