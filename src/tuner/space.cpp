@@ -66,8 +66,7 @@ std::vector<int> numbers_of_chunks(int num_layers, int num_stages, const deck::S
 
 /// Backwards in two parts need gradients on the device, whole.
 bool may_split_backwards(const deck::SearchKeys& search) {
-  return search.zero_bubble && plan::allows(search.run_ahead, 1) &&
-         plan::allows(search.grad_offload, 0.0) &&
+  return search.zero_bubble && plan::allows(search.grad_offload, 0.0) &&
          (plan::allows(search.zero_levels, 0) || plan::allows(search.zero_levels, 1));
 }
 
@@ -134,7 +133,7 @@ std::vector<Frame> frames_in_other_orders(const model::Config& model, int global
       if (!may_split_backwards(search)) continue;
       frame.chunks = 1;
       frame.zero_bubble = true;
-      found.push_back(frame);
+      add_frames(frame, search, found);
     }
   return found;
 }
