@@ -56,6 +56,14 @@ TEST(OtherOrders, FramesFollowTheLists) {
   EXPECT_EQ(found(four, model), (std::multiset<int>{0, 0, 2, 2}));  // with each run-ahead
   keys.run_ahead = {2};
   EXPECT_EQ(found(four, model), (std::multiset<int>{0, 2}));
+  keys = pipelines(4);
+  keys.whole_rounds = true;
+  keys.zero_bubble = false;
+  keys.run_ahead = {1};
+  const std::vector<Frame> ahead = frames_in_other_orders(model, 8, four, keys);
+  ASSERT_EQ(ahead.size(), 1u);
+  EXPECT_EQ(ahead[0].run_ahead, 2);
+  EXPECT_TRUE(frames_in_other_orders(model, 9, four, keys).empty());
   keys = pipelines(2);
   keys.chunks = {1, 4};
   keys.run_ahead = {1};

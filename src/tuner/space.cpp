@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "base/numbers.hpp"
 #include "plan/passes.hpp"
@@ -51,6 +52,14 @@ void add_frames(Frame frame, const deck::SearchKeys& search, std::vector<Frame>&
     frame.run_ahead = run_ahead;
     found.push_back(frame);
   }
+}
+
+/// The same of several chunks.
+void add_frames_of_chunks(Frame frame, const deck::SearchKeys& search, std::vector<Frame>& found) {
+  if (!search.whole_rounds) return add_frames(std::move(frame), search, found);
+  if (frame.microbatches % frame.num_stages != 0) return;
+  frame.run_ahead = 2;
+  found.push_back(std::move(frame));
 }
 
 /// How many chunks, of several, the layers of each stage may be cut into. Even ones fill a pipeline
@@ -128,7 +137,7 @@ std::vector<Frame> frames_in_other_orders(const model::Config& model, int global
                   .layouts = {layout}};
       for (const int chunks : numbers_of_chunks(model.num_layers, num_stages, search)) {
         frame.chunks = chunks;
-        add_frames(frame, search, found);
+        add_frames_of_chunks(frame, search, found);
       }
       if (!may_split_backwards(search)) continue;
       frame.chunks = 1;
