@@ -4,10 +4,11 @@
 ///
 /// One rank a stage, with few microbatches (2 S) and with many (8 S). Plans take steps in turn, and
 /// the machine is profiled in turn with them. `in theory` is (G + (S - 1) / v) / (G + S - 1), of
-/// split backwards (G + (S - 1) (F + B - W) / (F + B + W)) / (G + S - 1) by a layer's prices: equal
-/// chunks, nothing for messages, embedding and head.
+/// split backwards what plan::next_split_pass says, over (G + S - 1) (F + B + W), by a layer's
+/// prices: equal chunks, nothing for messages, embedding and head.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -54,28 +55,38 @@ std::vector<plan::Plan> orders(const model::Config& model, int size, int microba
       plan.chunks = chunks;
       plan.run_ahead = run_ahead;
     }
-  plan::Plan& split = all.emplace_back(all.front());
-  split.zero_bubble = 1;
+  for (const int run_ahead : {1, 2}) {
+    plan::Plan& split = all.emplace_back(all.front());
+    split.zero_bubble = 1;
+    split.run_ahead = run_ahead;
+  }
   return all;
 }
 
-/// What a layer's gradients of weights take of its passes.
-double weights_share(const model::Config& model, const hardware::Profile& profile) {
-  double all_s = 0.0, weights_s = 0.0;
+/// What a forward and a layer's gradients of weights take of its passes.
+struct Shares {
+  double forward, weights;
+};
+Shares shares(const model::Config& model, const hardware::Profile& profile) {
+  double all_s = 0.0, forward_s = 0.0, weights_s = 0.0;
   for (const model::SegmentKind kind : model::segment_kinds(model, model::BlockKind::layer)) {
     const auto seconds = [&](price::Pass pass) {
       return price::segment_s(model, profile, kind, pass, 1, 1);
     };
     weights_s += seconds(price::Pass::backward_weights);
+    forward_s += seconds(price::Pass::forward);
     all_s += seconds(price::Pass::forward) + seconds(price::Pass::backward);
   }
-  return weights_s / all_s;
+  return {forward_s / all_s, weights_s / all_s};
 }
 
 /// In passes of a microbatch over all layers of a rank.
-double theory(const plan::Plan& plan, double weights_share) {
-  const double bubble = plan.zero_bubble ? 1.0 - 2.0 * weights_share : 1.0 / plan.chunks;
-  return plan.microbatches + (plan.pipeline_size() - 1) * bubble;
+double theory(const plan::Plan& plan, const Shares& of) {
+  const int others = plan.pipeline_size() - 1;
+  if (!plan.zero_bubble) return plan.microbatches + double(others) / plan.chunks;
+  const int more = plan.run_ahead > 1 ? std::min(plan.microbatches - others - 1, others) : 0;
+  return plan.microbatches +
+         std::max(others * of.forward, others * (1.0 - 2.0 * of.weights) - more * of.weights);
 }
 
 void run(comm::Session& session, comm::Communicator& world, int rounds) {
@@ -89,7 +100,7 @@ void run(comm::Session& session, comm::Communicator& world, int rounds) {
         [&] { profiles.push_back(perf::measured_profile(session, world, model, {1})); });
     if (world.rank() != 0) continue;
     const hardware::Profile profile = hardware::medians(profiles);
-    const double share = weights_share(model, profile);
+    const Shares of = shares(model, profile);
     Table table({"S", "G", "chunks", "run_ahead", "zero bubble", "formula", "simulated", "measured",
                  "simulated / measured", "of 1F1B: in theory", "simulated", "measured"});
     double first_simulated_s = 0.0;
@@ -100,11 +111,11 @@ void run(comm::Session& session, comm::Communicator& world, int rounds) {
       if (i == 0) first_simulated_s = simulated_s;
       table.add({fmt::format("{}", plan.pipeline_size()), fmt::format("{}", plan.microbatches),
                  fmt::format("{}", plan.chunks), fmt::format("{}", plan.run_ahead),
-                 plan.zero_bubble ? "ZB-H1" : "",
+                 plan.zero_bubble ? fmt::format("ZB-H{}", plan.run_ahead) : "",
                  format_seconds(analyzer::analyze(plan, model, profile).iteration_s),
                  format_seconds(simulated_s), format_seconds(measured[i].iteration_s),
                  fmt::format("{:.3f}", simulated_s / measured[i].iteration_s),
-                 fmt::format("{:.3f}", theory(plan, share) / theory(all.front(), share)),
+                 fmt::format("{:.3f}", theory(plan, of) / theory(all.front(), of)),
                  fmt::format("{:.3f}", simulated_s / first_simulated_s),
                  fmt::format("{:.3f}", measured[i].iteration_s / measured[0].iteration_s)});
     }

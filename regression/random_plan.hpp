@@ -238,7 +238,7 @@ inline plan::Plan zero_bubble_plan(std::mt19937& random, model::Config& model, i
   } while (ranks > max_ranks);
   model.num_layers = int(splits.size()) + pick(random, {0, 1, 2, 3});
   plan::Plan plan = plan_of(random, model, splits);
-  plan.zero_bubble = plan.run_ahead = 1;
+  plan.zero_bubble = 1;
   plan.microbatches = pick(random, {1, 2, 3, 4, 5, 6, 7, 9});
   plan.global_batch = sequences * plan.microbatches;
   for (plan::Stage& stage : plan.stages) {

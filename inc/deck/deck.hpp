@@ -151,7 +151,8 @@ struct SearchKeys {
   std::vector<int> microbatch = {};
   std::vector<int> run_ahead = {1, 2};
   std::vector<int> chunks = {};  ///< of a stage's layers, beside one
-  bool zero_bubble = true;       ///< backwards may be in two parts
+  bool whole_rounds = false;  ///< no key: chunks only run ahead, where stages divide microbatches
+  bool zero_bubble = true;    ///< backwards may be in two parts
   std::vector<int> zero_levels = {0, 1, 2, 3};
   bool shard_within_node = true;  ///< ZeRO may shard within each node, with replicas between them
   bool recompute = true;

@@ -88,7 +88,8 @@ inline constexpr Knob knobs[] = {
      .search = &SearchKeys::zero_bubble,
      .min = 0,
      .max = 1,
-     .help = "1: gradients of weights are made apart, where a stage would wait (ZB-H1)",
+     .help = "1: gradients of weights are made apart, where a stage would wait (ZB-H1, run ahead "
+             "ZB-H2)",
      .if_not_least = true,
      .without = "zero bubble",
      .turn = 19},

@@ -37,26 +37,25 @@ struct Done {
   void add(const Pass& pass) { ++(pass.forward ? forwards : pass.weights ? weights : backwards); }
 };
 
-/// What a stage with split backwards does next: forwards and backwards as in 1F1B, of which only
-/// the first part, the gradient of the stream (B), is waited for. Second parts, the gradients of
-/// weights (W), are `lag` microbatches behind; at the end they follow. Stage s has s of them to do,
-/// so that all stages keep as many microbatches as the first one does in 1F1B. For equal stages
-/// without messages an iteration takes
+/// What a stage with split backwards does next: forwards and backwards as above, of which only the
+/// first part, the gradient of the stream (B), is waited for. Second parts, the gradients of
+/// weights (W), are so many microbatches behind that all stages keep as many as the first one; at
+/// the end they follow. From the first stage's begin to the last one's end an iteration of equal
+/// stages without messages takes
 ///
-///   G (F + B + W) + (S - 1) (F + B - W),  where G >= S and W is no longer than F and B
+///   G (F + B + W) + max((S - 1) F, (S - 1) (F + B - W) - (r - 1) min(G - S, S - 1) W)
+///
+/// where G >= S and W is no longer than F. With r = 1, and W no longer than B, the second part is
+/// (S - 1) (F + B - W); with r = 2 it is (S - 1) max(F, F + B - 2 W) from G = 2 S - 1 on.
 ///
 /// @param ahead  in_flight()
-/// @param lag    s
-/// @source  Qi et al. 2023, "Zero Bubble Pipeline Parallelism", 2.1: ZB-H1
-constexpr Pass next_split_pass(const Done& done, int ahead, int lag, int microbatches) {
-  if (done.backwards > done.weights + lag || done.backwards == microbatches)
+/// @param most   that of the first stage
+/// @source  Qi et al. 2023, "Zero Bubble Pipeline Parallelism", 2.1 and 2.2: with r = 1 ZB-H1, with
+///          r = 2 ZB-H2
+constexpr Pass next_split_pass(const Done& done, int ahead, int most, int microbatches) {
+  if (done.backwards > done.weights + most - ahead || done.backwards == microbatches)
     return {.forward = false, .microbatch = done.weights, .weights = true};
   return next_pass(done.forwards, done.backwards, ahead, microbatches);
-}
-
-/// The lag of a stage.
-inline int weights_lag(const Plan& plan, int stage) {
-  return std::min(stage, plan.microbatches - 1);
 }
 
 /// Microbatches go through the chunks of a pipeline in rounds: those of a round one after the other

@@ -51,7 +51,8 @@ struct Plan {
   int run_ahead = 1;
   /// Stages that lie on the same devices, each a chunk of the layers there (interleaved 1F1B).
   int chunks = 1;
-  /// 1: backwards are in two parts, of which gradients of weights fill what would be idle (ZB-H1).
+  /// 1: backwards are in two parts, of which gradients of weights fill what would be idle: ZB-H1,
+  /// with run_ahead 2 ZB-H2.
   int zero_bubble = 0;
   /// [nodes] the node on which the devices lie that stages count as those of the i-th one; none:
   /// nodes in the cluster's order.

@@ -53,9 +53,17 @@ TEST(OtherOrders, FramesFollowTheLists) {
     return all;
   };
   const hardware::Cluster four = of_devices(4);
-  EXPECT_EQ(found(four, model), (std::multiset<int>{0, 2, 2}));  // 2 with each run-ahead
+  EXPECT_EQ(found(four, model), (std::multiset<int>{0, 0, 2, 2}));  // with each run-ahead
   keys.run_ahead = {2};
-  EXPECT_EQ(found(four, model), (std::multiset<int>{2}));
+  EXPECT_EQ(found(four, model), (std::multiset<int>{0, 2}));
+  keys = pipelines(4);
+  keys.whole_rounds = true;
+  keys.zero_bubble = false;
+  keys.run_ahead = {1};
+  const std::vector<Frame> ahead = frames_in_other_orders(model, 8, four, keys);
+  ASSERT_EQ(ahead.size(), 1u);
+  EXPECT_EQ(ahead[0].run_ahead, 2);
+  EXPECT_TRUE(frames_in_other_orders(model, 9, four, keys).empty());
   keys = pipelines(2);
   keys.chunks = {1, 4};
   keys.run_ahead = {1};
@@ -128,7 +136,7 @@ double fastest_equal_s(const model::Config& model, int stages, int microbatches,
                        const std::vector<int>& numbers_of_chunks) {
   double fastest_s = infinity;
   for (const int chunks : numbers_of_chunks)
-    for (int run_ahead = 1; run_ahead <= (zero_bubble ? 1 : 2); ++run_ahead) {
+    for (const int run_ahead : {1, 2}) {
       plan::Plan plan = plan::equal_stages(model, microbatches, stages * chunks, {.microbatch = 1});
       plan.chunks = chunks;
       plan.run_ahead = run_ahead;
@@ -171,15 +179,19 @@ TEST(OtherOrders, TheSearchFindsChunks) {
 TEST(OtherOrders, TheSearchFindsBackwardsInTwoParts) {
   const model::Config model = samples::small_model(16, false);
   const hardware::Machine machine(slow_kernels(4));
-  deck::SearchKeys keys = pipelines(4);
-  keys.chunks = {1};
-  const Result found = tune(model, 4, of_devices(4), machine, keys);
-  EXPECT_EQ(found.best[0].plan.zero_bubble, 1);
-  EXPECT_LE(found.best[0].seconds(), 1.01 * fastest_equal_s(model, 4, 4, machine, true, {1}));
-  keys.zero_bubble = false;
-  const Result whole = tune(model, 4, of_devices(4), machine, keys, {.reasons = false});
-  EXPECT_EQ(whole.search.other_orders, 0);
-  EXPECT_LT(found.best[0].seconds(), 0.98 * whole.best[0].seconds());
+  for (const int microbatches : {4, 8}) {
+    deck::SearchKeys keys = pipelines(4);
+    keys.chunks = {1};
+    const Result found = tune(model, microbatches, of_devices(4), machine, keys);
+    EXPECT_EQ(found.best[0].plan.zero_bubble, 1);
+    EXPECT_LE(found.best[0].seconds(),
+              1.01 * fastest_equal_s(model, 4, microbatches, machine, true, {1}));
+    keys.zero_bubble = false;
+    const Result whole =
+        tune(model, microbatches, of_devices(4), machine, keys, {.reasons = false});
+    EXPECT_EQ(whole.search.other_orders, 0);
+    EXPECT_LT(found.best[0].seconds(), 0.98 * whole.best[0].seconds());
+  }
 }
 
 // However scarce memory is, what is returned fits as it is placed, and is no slower than without

@@ -30,15 +30,21 @@ T pick(std::mt19937& random, const std::vector<T>& values) {
 
 /// A plan that one of these searches may find, each stage by itself.
 plan::Plan random_plan(std::mt19937& random, const deck::SearchKeys& keys) {
-  const int drawn = pick(random, keys.stages), num_stages = drawn > 2 ? 4 : drawn,
-            devices = 16 / num_stages;
+  const int drawn = pick(random, keys.stages), size = drawn > 2 ? 4 : drawn, devices = 16 / size,
+            chunks = size > 1 && keys.chunks.empty() ? pick<int>(random, {1, 2, 4}) : 1,
+            num_stages = size * chunks;
   int tp, dp;
   do {
     tp = pick<int>(random, {1, 2, 4});
     dp = devices / tp;
   } while (!keys.dp.empty() && std::ranges::find(keys.dp, dp) == keys.dp.end());
   plan::Plan plan{.global_batch = 64, .microbatches = 64 / dp, .stages = {}};
-  if (num_stages > 1) plan.run_ahead = pick(random, keys.run_ahead);
+  if (size > 1) plan.run_ahead = pick(random, keys.run_ahead);
+  plan.chunks = chunks;
+  if (chunks > 1) {
+    EXPECT_TRUE(keys.whole_rounds);
+    plan.run_ahead = 2;
+  }
   for (int i = 0; i < num_stages; ++i) {
     plan::Stage& stage = plan.stages.emplace_back();
     stage.layers = 32 / num_stages + (i == 0 ? 1 : i == 1 ? -1 : 0);
@@ -52,6 +58,10 @@ plan::Plan random_plan(std::mt19937& random, const deck::SearchKeys& keys) {
     stage.tp = tp;
     stage.zero_level = pick(random, keys.zero_levels);
     stage.replicas = stage.zero_level > 0 && stage.nodes > 1 && random() % 2 == 0 ? 2 : 1;
+    if (i >= size) {
+      stage.zero_level = plan.stages[std::size_t(i % size)].zero_level;
+      stage.replicas = plan.stages[std::size_t(i % size)].replicas;
+    }
     stage.ckpt_layers = int(random() % std::size_t(stage.layers + 1));
     stage.weight_offload_ratio = pick(random, keys.weight_offload);
     stage.grad_offload_ratio = pick(random, keys.grad_offload);
@@ -107,7 +117,11 @@ TEST_P(TrainerSpaces, NameTheKeyThatLeavesNothing) {
     EXPECT_EQ(keys.act_offload, std::vector{0.0});
     EXPECT_EQ(keys.stages, std::vector{2});
     EXPECT_EQ(keys.run_ahead, std::vector{1});
+    EXPECT_EQ(keys.chunks.empty(), GetParam() == "megatron");
   }
+  deck.search.run_ahead = {1};
+  for (const deck::SearchKeys& keys : trainer_space(deck, model, cluster).searches)
+    EXPECT_EQ(keys.chunks, std::vector{1});
 }
 
 // Layers that make outputs of norms and activations again keep them there; others are as planned.

@@ -188,11 +188,18 @@ void Analyzer::split(const plan::Plan& plan, int stage, StagePrediction& predict
   const SplitBackward& parts = split_backward(plan, stage);
   pipeline.weights_s.push_back(parts.weights_s);
   prediction.time.backward_s += parts.overhead_s;
-  auto alone = bindings(plan, stage);
-  alone[plan::symbol(plan::stage_in_flight)] = 0.0;
-  const Peaks peaks =
-      split_peaks(plan, stage, tape(plan, stage).at(alone).bytes, parts.between_bytes);
-  prediction.peak_forward_bytes = std::llround(peaks.forward);
+  auto values = bindings(plan, stage);
+  const auto bytes_beside = [&](double in_flight) {
+    values[plan::symbol(plan::stage_in_flight)] = in_flight;
+    return tape(plan, stage).at(values).bytes;
+  };
+  ChunkBytes bytes = bytes_beside(0.0);
+  // That of the first microbatch may be its updates', beside which nothing is kept.
+  const double first = bytes.forward;
+  constexpr double many = 1000.0;
+  bytes.forward = bytes_beside(many).forward - many * bytes.kept;
+  const Peaks peaks = split_peaks(plan, stage, bytes, parts.between_bytes);
+  prediction.peak_forward_bytes = std::llround(std::max(first, peaks.forward));
   prediction.peak_backward_bytes = std::llround(peaks.backward);
 }
 

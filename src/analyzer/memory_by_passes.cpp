@@ -71,7 +71,7 @@ double between_parts_bytes(const plan::Stage& s, const model::Config& model) {
 
 Peaks split_peaks(const plan::Plan& plan, int stage, const ChunkBytes& bytes,
                   double between_parts) {
-  const int ahead = plan::stage_in_flight(plan, stage), lag = plan::weights_lag(plan, stage);
+  const int ahead = plan::stage_in_flight(plan, stage), most = plan::stage_in_flight(plan, 0);
   // At the last layer of a first part, the stage's first one, all others have done theirs.
   const double others = 1.0 - 1.0 / plan.stages[std::size_t(stage)].layers;
   const double own = bytes.backward - bytes.persistent + others * (between_parts - bytes.kept);
@@ -79,7 +79,7 @@ Peaks split_peaks(const plan::Plan& plan, int stage, const ChunkBytes& bytes,
   Peaks peaks;
   plan::Pass pass{};
   for (plan::Done done; done.weights < plan.microbatches; done.add(pass)) {
-    pass = plan::next_split_pass(done, ahead, lag, plan.microbatches);
+    pass = plan::next_split_pass(done, ahead, most, plan.microbatches);
     if (pass.weights) {
       kept -= between_parts;
     } else if (pass.forward) {

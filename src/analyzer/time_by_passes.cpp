@@ -113,7 +113,7 @@ double Walk::slowed(std::size_t stage) const {
 
 plan::Pass Walk::next_pass(std::size_t rank) const {
   const plan::Done& done = ranks_[rank].done;
-  return splits() ? plan::next_split_pass(done, ahead_[rank], int(rank), p_.microbatches)
+  return splits() ? plan::next_split_pass(done, ahead_[rank], ahead_[0], p_.microbatches)
                   : plan::next_pass(done.forwards, done.backwards, ahead_[rank], rounds_);
 }
 

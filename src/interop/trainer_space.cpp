@@ -32,12 +32,14 @@ void keep(const SearchKeys& search, std::vector<T>& list, const char* key,
           search.trainer);
 }
 
-/// What neither trainer has, and that both keep outputs of norms and activations.
+/// What neither trainer has, and that both keep outputs of norms and activations. Chunks run ahead
+/// in Megatron-LM, stages of one chunk do not.
 SearchKeys common(SearchKeys keys) {
   keys.unequal_stages = false;
   keys.store = false;
   keys.store_rest = true;
-  keys.chunks = {1};
+  keys.whole_rounds = true;
+  if (keys.trainer != "megatron" || !allows(keys.run_ahead, 2)) keys.chunks = {1};
   keys.zero_bubble = false;
   keep(keys, keys.act_offload, "act_offload", {0.0});
   keep(keys, keys.optim_disk, "optim_disk", {0.0});

@@ -98,7 +98,7 @@ void check_chunks(const Plan& plan, const model::Config& model) {
   }
 }
 
-/// A split backward keeps what it has not done yet until later, in the order of ZB-H1.
+/// A split backward keeps what it has not done yet until later.
 void check_zero_bubble(const Plan& plan, const model::Config& model) {
   if (plan.zero_bubble == 0) return;
   const auto needs = [](bool holds, const char* what) {
@@ -106,7 +106,6 @@ void check_zero_bubble(const Plan& plan, const model::Config& model) {
   };
   needs(plan.num_stages() > 1, "is for pipelines: a plan of one stage never waits for another");
   needs(plan.chunks == 1, "has an order of its own: chunks must be 1");
-  needs(plan.run_ahead == 1, "has an order of its own: run_ahead must be 1");
   needs(model.frozen_blocks == 0,
         "is not for models whose first blocks are frozen: their stages have no backward to split");
   for (int i = 0; i < plan.num_stages(); ++i) {

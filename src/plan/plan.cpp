@@ -57,7 +57,8 @@ std::string table(const Plan& plan, std::size_t columns) {
       plan.chunks > 1
           ? fmt::format("; stages i and i + {} lie on the same devices", plan.pipeline_size())
           : "",
-      plan.zero_bubble ? "; gradients of weights fill waits (ZB-H1)" : "",
+      plan.zero_bubble ? fmt::format("; gradients of weights fill waits (ZB-H{})", plan.run_ahead)
+                       : "",
       plan.node_order.empty() ? ""
                               : fmt::format("; on nodes {}", fmt::join(plan.node_order, ", ")));
 }

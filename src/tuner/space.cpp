@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "base/numbers.hpp"
 #include "plan/passes.hpp"
@@ -53,6 +54,14 @@ void add_frames(Frame frame, const deck::SearchKeys& search, std::vector<Frame>&
   }
 }
 
+/// The same of several chunks.
+void add_frames_of_chunks(Frame frame, const deck::SearchKeys& search, std::vector<Frame>& found) {
+  if (!search.whole_rounds) return add_frames(std::move(frame), search, found);
+  if (frame.microbatches % frame.num_stages != 0) return;
+  frame.run_ahead = 2;
+  found.push_back(std::move(frame));
+}
+
 /// How many chunks, of several, the layers of each stage may be cut into. Even ones fill a pipeline
 /// best, so these numbers divide the layers of a stage, of which some have one more than others.
 std::vector<int> numbers_of_chunks(int num_layers, int num_stages, const deck::SearchKeys& search) {
@@ -66,8 +75,7 @@ std::vector<int> numbers_of_chunks(int num_layers, int num_stages, const deck::S
 
 /// Backwards in two parts need gradients on the device, whole.
 bool may_split_backwards(const deck::SearchKeys& search) {
-  return search.zero_bubble && plan::allows(search.run_ahead, 1) &&
-         plan::allows(search.grad_offload, 0.0) &&
+  return search.zero_bubble && plan::allows(search.grad_offload, 0.0) &&
          (plan::allows(search.zero_levels, 0) || plan::allows(search.zero_levels, 1));
 }
 
@@ -81,8 +89,8 @@ double Frame::in_flight(int after) const {
 }
 
 Kept Frame::kept(int after) const {
-  const int lag = std::min(num_stages - 1 - after, microbatches - 1);
-  return {in_flight(after), zero_bubble ? lag : 0, memory_error};
+  const double ahead = in_flight(after);
+  return {ahead, zero_bubble ? int(in_flight(num_stages - 1) - ahead) : 0, memory_error};
 }
 
 bool may_begin(int first_device, int devices, int devices_per_node) {
@@ -129,12 +137,12 @@ std::vector<Frame> frames_in_other_orders(const model::Config& model, int global
                   .layouts = {layout}};
       for (const int chunks : numbers_of_chunks(model.num_layers, num_stages, search)) {
         frame.chunks = chunks;
-        add_frames(frame, search, found);
+        add_frames_of_chunks(frame, search, found);
       }
       if (!may_split_backwards(search)) continue;
       frame.chunks = 1;
       frame.zero_bubble = true;
-      found.push_back(frame);
+      add_frames(frame, search, found);
     }
   return found;
 }

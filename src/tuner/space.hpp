@@ -50,8 +50,9 @@ struct Frame {
   double in_flight(int after) const;
   Kept kept(int after) const;
   /// Of a stage's first forward and last backward the part that others wait for at least: its first
-  /// chunk; a forward and the part by which the first part of a backward is longer than the second.
-  double fill_share() const { return zero_bubble ? 1.0 / 3.0 : 1.0 / chunks; }
+  /// chunk; a forward and the part by which the first part of a backward is longer than the second,
+  /// run ahead a forward alone, of which a backward may do another one again.
+  double fill_share() const { return zero_bubble ? 1.0 / (2 + run_ahead) : 1.0 / chunks; }
   /// Of a stage with so many others, each of which has a layer for each chunk.
   int least_layers() const { return chunks; }
   int most_layers(int of_model) const { return of_model - (num_stages - 1) * chunks; }

@@ -54,6 +54,11 @@ bool Context::offloads(int index) const {
   return !is_head(index + 1);
 }
 
+int Context::last_backward(int block) const {
+  const int embedding = plan.zero_bubble ? 1 : 0;  // of two parts it has the second one
+  return std::max({range(block).first, model.frozen_blocks, embedding});
+}
+
 bool Context::begins_pass(const Slot& slot) const {
   return (slot.kind == Slot::Kind::forward && slot.block == range(slot.block).first) ||
          (slot.kind == Slot::Kind::backward && slot.block == range(slot.block).last);
@@ -61,8 +66,7 @@ bool Context::begins_pass(const Slot& slot) const {
 
 bool Context::ends_pass(const Slot& slot) const {
   return (slot.kind == Slot::Kind::forward && slot.block == range(slot.block).last) ||
-         (slot.kind == Slot::Kind::backward &&
-          slot.block == std::max(range(slot.block).first, model.frozen_blocks));
+         (slot.kind == Slot::Kind::backward && slot.block == last_backward(slot.block));
 }
 
 bool Context::receives(const Slot& slot) const {
@@ -72,7 +76,9 @@ bool Context::receives(const Slot& slot) const {
 
 bool Context::sends(const Slot& slot) const {
   const bool forward = slot.kind == Slot::Kind::forward;
-  return ends_pass(slot) && (forward ? !is_head(slot.block) : passes_gradient_on(slot.block));
+  return ends_pass(slot) &&
+         (forward ? !is_head(slot.block)
+                  : range(slot.block).first > 0 && passes_gradient_on(slot.block));
 }
 
 }  // namespace brume::schedule

@@ -89,6 +89,8 @@ struct Context {
   bool tied_within_stage() const { return model.tied_head && plan.num_stages() == 1; }
 
   bool last_microbatch(const Slot& slot) const { return slot.microbatch == plan.microbatches - 1; }
+  /// The block with which a backward ends on the stage of a block.
+  int last_backward(int block) const;
   /// Whether a slot is the first, or the last, of its microbatch's pass through the stage.
   bool begins_pass(const Slot& slot) const;
   bool ends_pass(const Slot& slot) const;

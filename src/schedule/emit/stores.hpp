@@ -224,7 +224,7 @@ class Streams : Store {
 
   Lane forward_{.channel = Channel::p2p_forward}, backward_{.channel = Channel::p2p_backward};
   std::vector<Sent> sent_;                        ///< where stages run further ahead
-  std::vector<std::vector<Exchange>> exchanges_;  ///< of ranks of several stages, by passes done
+  std::vector<std::vector<Exchange>> exchanges_;  ///< by passes done, where they have one order
   std::size_t exchanged_ = 0;
 };
 

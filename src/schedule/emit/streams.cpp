@@ -30,7 +30,8 @@ Streams::Streams(const Store& store) : Store(store) {
       between(backward_, stage + 1, stage);
     }
   }
-  if (plan.chunks > 1) exchanges_ = exchanges(plan, context_.place.stage, context_.options);
+  if (plan.chunks > 1 || (plan.zero_bubble && context_.runs_ahead()))
+    exchanges_ = exchanges(plan, context_.place.stage, context_.options);
 }
 
 void Streams::prefetch(const Slot& slot) {
@@ -83,7 +84,7 @@ BufferId Streams::scatter(const Slot& slot, BufferId part, std::string_view what
 /// computes meanwhile finds no bytes to wait for.
 void Streams::sum_gradient(const Slot& slot, bool last_segment) {
   if (last_segment && !context_.passes_gradient_on(slot.block)) return;
-  if (last_segment && context_.ends_pass(slot)) {
+  if (last_segment && context_.sends(slot)) {
     put(slot, scatter(slot, use(slot), "gradient"));
   } else if (context_.stage.tp > 1) {
     build_.add(slot, Operation::all_reduce, {updates(Role::destination, use(slot))},

@@ -14,6 +14,7 @@ class Timetable {
  public:
   Timetable(const plan::Plan& plan, const Options& options);
 
+  /// Of a backward in two parts the end of the first one.
   int end(bool forward, int stage, int microbatch) const {
     return (forward ? forwards_ : backwards_)[at(stage, microbatch)];
   }
@@ -55,10 +56,14 @@ Timetable::Timetable(const plan::Plan& plan, const Options& options)
       Rank& rank = ranks[std::size_t(first)];
       for (; rank.done < rank.passes.size(); ++rank.done, moves = true) {
         const plan::Pass& pass = rank.passes[rank.done];
+        if (pass.weights) {
+          ++rank.now;
+          continue;
+        }
         const int stage = first + pass.chunk * plan.pipeline_size();
         const std::optional<int> there = input(pass, stage);
         if (!there) break;
-        rank.now = std::max(rank.now, *there) + (pass.forward ? 1 : 2);
+        rank.now = std::max(rank.now, *there) + (pass.forward || plan.zero_bubble ? 1 : 2);
         (pass.forward ? forwards_ : backwards_)[at(stage, pass.microbatch)] = rank.now;
       }
     }
@@ -90,6 +95,7 @@ std::vector<std::vector<Exchange>> exchanges(const plan::Plan& plan, int first,
                     sends}});
   };
   for (const plan::Pass& pass : own) {
+    if (pass.weights) continue;
     const int stage = first + pass.chunk * size, next = pass.forward ? stage + 1 : stage - 1,
               before = pass.forward ? stage - 1 : stage + 1;
     const auto is_there = [&](int other) { return other >= 0 && other < plan.num_stages(); };
@@ -100,7 +106,7 @@ std::vector<std::vector<Exchange>> exchanges(const plan::Plan& plan, int first,
   std::ranges::stable_sort(all, {}, [](const auto& exchange) {
     return std::pair(std::get<0>(exchange), std::get<1>(exchange));
   });
-  std::vector<std::vector<Exchange>> after(own.size() + 1);
+  std::vector<std::vector<Exchange>> after(ends.size() + 1);
   for (const auto& [moment, turn, exchange] : all)
     after[std::size_t(std::ranges::upper_bound(ends, moment) - ends.begin())].push_back(exchange);
   return after;

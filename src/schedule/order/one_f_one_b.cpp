@@ -2,16 +2,13 @@
 
 #include <algorithm>
 
-#include "plan/knobs.hpp"
-
 namespace brume::schedule {
 namespace {
 
-std::vector<plan::Pass> split_passes(const plan::Plan& plan, int stage) {
+std::vector<plan::Pass> split_passes(int ahead, int most, int microbatches) {
   std::vector<plan::Pass> all;
-  const int ahead = plan::stage_in_flight(plan, stage), lag = plan::weights_lag(plan, stage);
-  for (plan::Done done; done.weights < plan.microbatches; done.add(all.back()))
-    all.push_back(plan::next_split_pass(done, ahead, lag, plan.microbatches));
+  for (plan::Done done; done.weights < microbatches; done.add(all.back()))
+    all.push_back(plan::next_split_pass(done, ahead, most, microbatches));
   return all;
 }
 
@@ -24,8 +21,11 @@ std::vector<plan::Pass> passes(const plan::Plan& plan, int first, const Options&
     for (int k = 0; k < rounds.passes(); ++k) all.push_back(rounds.forward(k));
     return all;
   }
-  if (plan.zero_bubble) return split_passes(plan, first);
-  const int ahead = plan::passes_in_flight(rounds, options.overlap ? plan.run_ahead : 1, first);
+  const auto ahead_of = [&](int stage) {
+    return plan::passes_in_flight(rounds, options.overlap ? plan.run_ahead : 1, stage);
+  };
+  const int ahead = ahead_of(first);
+  if (plan.zero_bubble) return split_passes(ahead, ahead_of(0), plan.microbatches);
   int forwards = 0, backwards = 0;
   while (backwards < rounds.passes()) {
     all.push_back(plan::next_pass(forwards, backwards, ahead, rounds));

@@ -24,7 +24,7 @@ struct Slot {
 /// ranks of `first`, one of the first stages. Without overlap a stage waits for each of its
 /// messages to arrive, so none may run further ahead than in 1F1B: two would wait for each other.
 ///
-/// Backwards in two parts: ZB-H1 (plan::next_split_pass).
+/// Backwards in two parts: ZB-H1, run ahead ZB-H2 (plan::next_split_pass).
 ///
 /// @source  Narayanan et al. 2021, "PipeDream-Flush" and interleaved 1F1B; how far stages run
 /// ahead:
@@ -48,14 +48,15 @@ struct Exchange {
   bool operator==(const Exchange&) const = default;
 };
 
-/// What ranks of several stages send and receive before their first pass and after each one.
+/// What ranks send and receive before their first pass and after each one, second parts of
+/// backwards aside.
 ///
 /// Messages of a pipeline with several chunks go round in a circle, so their order in a channel
 /// must be one for all ranks: that of the ends of the passes that send them, if a forward takes one
-/// unit of time, a backward two, and messages none; those of the same moment in two or three turns,
-/// in which each rank has one neighbour. A rank sends and receives what ends up to the end of its
-/// next pass. So all that anything waits for comes before it in this time, and nothing waits in a
-/// circle.
+/// unit of time, a backward two, or one a part, and messages none; those of the same moment in two
+/// or three turns, in which each rank has one neighbour. A rank sends and receives what ends up to
+/// the end of its next pass. So all that anything waits for comes before it in this time, and
+/// nothing waits in a circle.
 std::vector<std::vector<Exchange>> exchanges(const plan::Plan& plan, int first,
                                              const Options& options);
 
