@@ -6,7 +6,7 @@
 namespace brume::tuner {
 namespace {
 
-constexpr double least_gain = 0.02;     ///< of the time of the fastest plan known
+constexpr double least_gain = 0.005;    ///< of the time of the fastest plan known
 constexpr int most_placed = 12;         ///< plans
 constexpr double refused_share = 0.97;  ///< what formulas may fill after a plan did not fit
 
