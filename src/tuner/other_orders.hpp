@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "search.hpp"
@@ -14,8 +15,8 @@ namespace brume::tuner {
 /// These plans wait less for a pipeline to fill, so their bounds are low and tell hardly anything,
 /// and predictions of chunks are up to a tenth too low where messages count. So nothing is proven
 /// of them: once the fastest plan of 1F1B is known, those are placed and simulated that are
-/// predicted to be faster by some percent, and count where they are simulated to be: the best one
-/// that fits of frames that differ in run-ahead only, and of few of these.
+/// predicted to be faster, and count where they are simulated to be: the best one that fits of each
+/// frame, and of few of these.
 class OtherOrders {
  public:
   /// @param like  only plans that are cut as this one is, in its order, but for run-ahead
@@ -45,7 +46,7 @@ class OtherOrders {
   Team& team_;
   int num_frames_;
   Searcher searcher_;
-  std::set<Kind> seen_;  ///< of the plans that were returned
+  std::set<std::pair<Kind, int>> seen_;  ///< and run-ahead, of the plans that were returned
   int placed_ = 0;
 };
 

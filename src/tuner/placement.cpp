@@ -86,16 +86,17 @@ Placement place_some(const plan::Plan& plan, const model::Config& model,
 
 Placement sample(const plan::Plan& whole, const model::Config& model,
                  const hardware::Cluster& cluster, int threads, const Deadline& deadline,
-                 schedule::Packings* packings) {
+                 schedule::Packings* packings, bool until_it_fits) {
   const plan::Plan plan = shortened(whole);
   schedule::Packings own;
   if (!packings) packings = &own;
-  // Tight placement takes long, and matters only where memory is short.
   const auto arenas = [&](int rank) {
     const plan::Stage& stage = plan.stages[std::size_t(plan::place(plan, rank).stage)];
     const auto& group = cluster.groups[std::size_t(cluster.index(stage.group))];
-    const Arenas enough{group.memory_bytes, group.host_memory_bytes / stage.devices_per_node,
-                        std::numeric_limits<std::int64_t>::max()};
+    Arenas enough{};
+    if (until_it_fits)
+      enough = {group.memory_bytes, group.host_memory_bytes / stage.devices_per_node,
+                std::numeric_limits<std::int64_t>::max()};
     return schedule::compile(plan, model, rank,
                              {.enough = enough, .deadline = deadline, .packings = packings})
         .arena_bytes;
@@ -127,10 +128,11 @@ Placement sample(const plan::Plan& whole, const model::Config& model,
 }
 
 Coarse coarsely(const Question& question, const plan::Plan& plan, int threads) {
-  Coarse found{
-      sample(plan, question.model, question.cluster, threads, question.deadline, question.packings)
-          .misfit,
-      std::nullopt};
+  // Tight placement takes long, and matters only where memory is short.
+  Coarse found{sample(plan, question.model, question.cluster, threads, question.deadline,
+                      question.packings, true)
+                   .misfit,
+               std::nullopt};
   if (found.misfit || !executes(plan, question.model, question.cluster)) return found;
   found.iteration_s = schedule::steady_time(plan, question.model, question.machine,
                                             question.deadline, threads, question.packings);

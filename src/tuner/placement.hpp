@@ -28,9 +28,11 @@ inline constexpr double placing_s = 1.0;
 /// From the first and last rank of each stage, which differ only in their places (the others are
 /// like the larger one), over the first microbatches, in which the peak is reached. Leaves no
 /// Programs. @throws OutOfTime
+///
+/// @param until_it_fits  placing ends there, though fewer bytes might do
 Placement sample(const plan::Plan& whole, const model::Config& model,
                  const hardware::Cluster& cluster, int threads, const Deadline& deadline,
-                 schedule::Packings* packings = nullptr);
+                 schedule::Packings* packings = nullptr, bool until_it_fits = false);
 
 /// What a plan takes, in a few hundredths of the time that placing it takes.
 struct Coarse {
