@@ -80,8 +80,8 @@ TEST(PipelineModelOfATiedHead, FirstMicrobatchesKnowWhatComesLater) {
   }
 }
 
-// The busier first stage computes while the last one, with a third of the layers less and the head,
-// still uses up what it is behind: each microbatch adds less at first than later.
+// The first stage, a few per cent busier than the last one, is ahead at first. Until it has used
+// that up each microbatch adds less than it does later.
 TEST(PipelineModelOfNearlyEqualStages, FirstMicrobatchesKnowWhenTheBusiestOneTakesOver) {
   constexpr int microbatches = 48;
   const hardware::Machine machine(hardware::load_profile("a100-40"));
