@@ -58,6 +58,10 @@ constexpr Pass next_split_pass(const Done& done, int ahead, int most, int microb
   return next_pass(done.forwards, done.backwards, ahead, microbatches);
 }
 
+/// The first block of a model that a backward may pass over: of two parts an embedding has only the
+/// second one.
+constexpr int first_backward_block(const Plan& plan) { return plan.zero_bubble ? 1 : 0; }
+
 /// Microbatches go through the chunks of a pipeline in rounds: those of a round one after the other
 /// through the first chunk, then through the next one. A round has at least as many microbatches as
 /// the pipeline has ranks, so that the first one comes back when the last one has left; rounds are

@@ -290,8 +290,8 @@ double Timeline::pass_s(std::size_t i, Pass pass) const {
   return t.forward_s + t.first_s - std::clamp(now_s_ - t.start_s, 0.0, ahead_s);
 }
 
-/// By how much a message slows a pass that takes so long: its kernels, or its copies where these
-/// are then what takes longest.
+/// A message slows the kernels of a pass that takes so long by a share, and its copies by another:
+/// the pass is slowed by whichever takes longer then.
 double Timeline::slowed(std::size_t i, Pass pass, double all_s) const {
   const Beside& beside = stages_[i].beside;
   const PassTimes& t = p_.stages[i];

@@ -20,9 +20,9 @@ constexpr double near = 1.12;  ///< a plan known that is nearer to the bound is 
 
 constexpr int threshold_rounds = 3;
 
-/// Plans that a frame offers; more would only differ in knobs that hardly matter.
+/// Plans that a frame of 1F1B offers; more would only differ in knobs that hardly matter. A frame
+/// of another order, of which only the best plan is placed, offers that one.
 constexpr std::size_t most_offers = 4;
-constexpr std::size_t most_offers_of_others = 1;  ///< in other orders only the best one is placed
 
 constexpr double worth_steps = 1.03;  ///< steps gain so much, of the time of the fastest plan known
 
@@ -298,9 +298,7 @@ std::vector<Offer> FrameSearch::offers(Grid& grid, const Pipeline& pipeline, con
   const auto predicted_s = [&](const std::vector<Point>& stages) {
     return grid.predicted_s(plan_of(question_, frame_, stages));
   };
-  const std::size_t most = question_.roughly  ? 1
-                           : frame_.is_1f1b() ? most_offers
-                                              : most_offers_of_others;
+  const std::size_t most = frame_.is_1f1b() && !question_.roughly ? most_offers : 1;
   std::vector<Timed> found;
   for (const Choice& choice : choices.best) {
     if (found.size() == most && choice.least_s >= found.back().seconds) break;

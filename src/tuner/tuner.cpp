@@ -178,7 +178,8 @@ class BestPlans {
     return {plan.num_stages(), plan.microbatches, plan.run_ahead};
   }
 
-  /// By how plans of its shape were predicted; always, as long as people want more plans.
+  /// Whether a plan may be the fastest, if it is predicted as well as others of its shape were. As
+  /// long as people want more plans, any may.
   bool may_be_fastest(const Found& found) const {
     const auto known = least_over_predicted_.find(shape(found.offer.plan));
     return known == least_over_predicted_.end() || simulated_.size() < wanted_ ||
@@ -340,9 +341,17 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
   Budget budget(search.time_limit_s, options.stop);
   AllRows rows(cluster);
   schedule::Packings packings;
-  Question question{model,     global_batch,        cluster,           machine,
-                    search,    options.most_labels, budget.deadline(), &rows,
-                    &packings, options.progress,    options.conform};
+  Question question{.model = model,
+                    .global_batch = global_batch,
+                    .cluster = cluster,
+                    .machine = machine,
+                    .keys = search,
+                    .most_labels = options.most_labels,
+                    .deadline = budget.deadline(),
+                    .rows = &rows,
+                    .packings = &packings,
+                    .progress = options.progress,
+                    .conform = options.conform};
   const hardware::Machine before = before_nodes(machine, cluster);
   Team team(model, before, budget.deadline(), options.threads > 0 ? options.threads : num_cores());
   Searcher searcher(question, team, frames(question));

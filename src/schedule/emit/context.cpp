@@ -55,8 +55,7 @@ bool Context::offloads(int index) const {
 }
 
 int Context::last_backward(int block) const {
-  const int embedding = plan.zero_bubble ? 1 : 0;  // of two parts it has the second one
-  return std::max({range(block).first, model.frozen_blocks, embedding});
+  return std::max({range(block).first, model.frozen_blocks, plan::first_backward_block(plan)});
 }
 
 bool Context::begins_pass(const Slot& slot) const {

@@ -14,7 +14,7 @@ class Timetable {
  public:
   Timetable(const plan::Plan& plan, const Options& options);
 
-  /// Of a backward in two parts the end of the first one.
+  /// When a pass ends; a backward in two parts has the end of its first one.
   int end(bool forward, int stage, int microbatch) const {
     return (forward ? forwards_ : backwards_)[at(stage, microbatch)];
   }

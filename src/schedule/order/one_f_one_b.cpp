@@ -50,8 +50,8 @@ std::vector<Slot> one_f_one_b(const plan::Plan& plan, int first,
     }
   };
   const auto backward = [&](int m, const plan::BlockRange& blocks) {
-    const int embedding = plan.zero_bubble ? 1 : 0;  // of two parts it has the second one
-    for (int block = blocks.last; block >= std::max({blocks.first, lowest, embedding}); --block)
+    const int last = std::max({blocks.first, lowest, plan::first_backward_block(plan)});
+    for (int block = blocks.last; block >= last; --block)
       order.push_back({Kind::backward, m, block});
   };
   const auto weights = [&](int stage, int m, const plan::BlockRange& blocks) {
