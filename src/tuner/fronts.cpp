@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <set>
 
 #include "base/error.hpp"
@@ -95,11 +96,11 @@ std::vector<Point> Fronts::lowest(const Seat& seat, int layers) const {
 }
 
 /// The steps from a strategy to the next ratio along each axis.
-std::vector<Rows::Step> Fronts::steps(const Seat& seat, const Point& from) const {
-  std::vector<Rows::Step> found;
+std::vector<Step> Fronts::steps(const Seat& seat, const Point& from) const {
+  std::vector<Step> found;
   for (std::size_t axis = 0; axis < from.ratios.size(); ++axis)
     if (const double* ratio = next_value(axes(seat).ratios[axis], from.ratios[axis])) {
-      Rows::Step step{from, from, axis};
+      Step step{from, from, axis};
       step.to.ratios[axis] = *ratio;
       if (!is_left_out(step.to)) found.push_back(step);
     }
@@ -108,28 +109,39 @@ std::vector<Rows::Step> Fronts::steps(const Seat& seat, const Point& from) const
 
 /// Leaves out rows that, whatever is recomputed, are too slow, or in no time faster than what was
 /// found to fit. @return of these the next ones that take less time
-std::vector<Point> Fronts::drop_slow(Grid& grid, Rows& known, const Seat& seat,
-                                     std::vector<Point>& rows, double threshold_s,
-                                     const Found& found) const {
+std::vector<Point> Fronts::drop_slow(Grid& grid, const Seat& seat, std::vector<Point>& rows,
+                                     double threshold_s, const Found& found) const {
   // Between none and all layers recomputed a stage's time is a line, but for its first and last
   // one.
   constexpr double bend = 0.01;
-  const std::vector<Point> least = known.least(grid, seat, rows);
+  RowTimes& times = rows_.row_times(seat, axes_);
+  const std::vector<Point> least = times.least(grid, seat, rows);
   std::vector<Point> kept, higher;
   std::vector<std::size_t> dropped;  // of least, for each of the higher ones
   const auto is_slow = [&](const Point& p) { return p.stable_s * (1.0 - bend) > threshold_s; };
+  std::vector<Step> gaining;  // of the last row that was dropped
+  std::optional<Point> last;
+  const auto same_steps = [](const Point& a, const Point& b) {
+    return std::tie(a.zero_level, a.replicas, a.ratios) ==
+           std::tie(b.zero_level, b.replicas, b.ratios);
+  };
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (!is_slow(least[i]) && (host_matters_ || !is_beaten(least[i], found.at(rows[i].layers)))) {
       kept.push_back(rows[i]);
       continue;
     }
-    for (const Rows::Step& step : steps(seat, rows[i])) {
-      higher.push_back(step.to);
+    if (!last || !same_steps(*last, rows[i])) {
+      gaining = steps(seat, rows[i]);
+      std::erase_if(gaining, [&](const Step& step) { return !times.gains(grid, seat, step); });
+      last = rows[i];
+    }
+    for (const Step& step : gaining) {
+      higher.emplace_back(rows[i]).ratios = step.to.ratios;
       dropped.push_back(i);
     }
   }
   rows = std::move(kept);
-  const std::vector<Point> higher_least = known.least(grid, seat, higher);
+  const std::vector<Point> higher_least = times.least(grid, seat, higher);
   std::vector<Point> faster;
   for (std::size_t i = 0; i < higher.size(); ++i)
     if (higher_least[i].is_faster_than(least[dropped[i]])) faster.push_back(higher[i]);
@@ -148,11 +160,11 @@ Fronts::Found Fronts::climb(Grid& grid, const Seat& seat, const std::vector<int>
   }
   std::ranges::sort(level, ByStrategy{});
   while (!level.empty()) {
-    std::vector<Point> next = drop_slow(grid, known, seat, level, threshold_s, found);
+    std::vector<Point> next = drop_slow(grid, seat, level, threshold_s, found);
     strategies_ += std::int64_t(level.size());
     const std::vector<Fit> fits = known.fits(grid, seat, level);
     feasible_ += std::ranges::count_if(fits, [](const Fit& fit) { return !fit.points.empty(); });
-    std::vector<Rows::Step> doubtful;  // they save nothing that is short
+    std::vector<Step> doubtful;  // they save nothing that is short
     for (std::size_t i = 0; i < level.size(); ++i) {
       std::vector<Point>& all = found[level[i].layers];
       all.insert(all.end(), fits[i].points.begin(), fits[i].points.end());
@@ -161,7 +173,7 @@ Fronts::Found Fronts::climb(Grid& grid, const Seat& seat, const std::vector<int>
         from.set_level(fits[i].points[0].level());
       else
         from.set_level(axes_.levels(from.layers).most);
-      for (Rows::Step& step : steps(seat, from)) {
+      for (Step& step : steps(seat, from)) {
         const bool saves =
             plan::shares[step.axis].on_disk() ? fits[i].climb.host : fits[i].climb.device;
         if (saves)
@@ -217,38 +229,20 @@ std::vector<Point> Fronts::everything(Grid& grid, const Seat& seat, int layers) 
   return found;
 }
 
-/// Whether a row is faster than another one anywhere: from the fourth layer on each one adds as
-/// much as the one before.
-bool Fronts::is_faster(Grid& grid, const Seat& seat, int least, int most, const Rows::Step& step) {
-  constexpr int different = 4;
-  std::vector<Point> points;  // in pairs
-  for (int layers = least; layers <= most; layers = layers < different ? layers + 1 : most + 1)
-    for (const int l : {layers, most})
-      for (const int level : axes_.ends(l))
-        for (Point p : {step.from, step.to}) {
-          p.layers = l;
-          p.set_level(level);
-          points.push_back(p);
-        }
-  rows_.times(seat).price(grid, seat, points);
-  for (std::size_t i = 0; i < points.size(); i += 2)
-    if (points[i + 1].is_faster_than(points[i])) return true;
-  return false;
-}
-
 const std::vector<Point>& Fronts::unlimited(Grid& grid, const Seat& seat) {
   const analyzer::StageRole role = seat.role();
   std::vector<Point>& fastest = unlimited_[{role.first, role.last, seat.layout}];
   if (!fastest.empty()) return fastest;
   Times& times = rows_.times(seat);
+  RowTimes& row_times = rows_.row_times(seat, axes_);
   const int most = grid.model().num_layers, least = role.first && role.last ? most : 1;
   std::vector<Point> found, rows, open = lowest(seat, least);
   std::set<Point, ByStrategy> seen(open.begin(), open.end());
   while (!open.empty()) {
     Point row = open.back();
     open.pop_back();
-    for (Rows::Step& step : steps(seat, row))
-      if (!seen.contains(step.to) && is_faster(grid, seat, least, most, step)) {
+    for (Step& step : steps(seat, row))
+      if (!seen.contains(step.to) && row_times.gains(grid, seat, step)) {
         seen.insert(step.to);
         open.push_back(step.to);
       }

@@ -57,11 +57,10 @@ class Fronts {
   const Axes& axes(const Seat& seat) const { return seat.mesh().disk ? axes_ : in_memory_; }
   bool struck(const Seat& seat, const Point& point) const;
   std::vector<Point> lowest(const Seat& seat, int layers) const;
-  std::vector<Rows::Step> steps(const Seat& seat, const Point& from) const;
-  bool is_faster(Grid& grid, const Seat& seat, int least, int most, const Rows::Step& step);
+  std::vector<Step> steps(const Seat& seat, const Point& from) const;
   using Found = std::map<int, std::vector<Point>>;  ///< what fits, by layers
   Found climb(Grid& grid, const Seat& seat, const std::vector<int>& layers, double threshold_s);
-  std::vector<Point> drop_slow(Grid& grid, Rows& known, const Seat& seat, std::vector<Point>& rows,
+  std::vector<Point> drop_slow(Grid& grid, const Seat& seat, std::vector<Point>& rows,
                                double threshold_s, const Found& found) const;
   std::vector<Point> everything(Grid& grid, const Seat& seat, int layers);
 

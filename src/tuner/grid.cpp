@@ -372,13 +372,14 @@ void Grid::price_time(const Seat& seat, std::span<Point> points) {
 /// Adds to the peaks what waits for the second part of its backward. The first part of a microbatch
 /// ends with that of all layers but the last in the place of what its forward kept.
 void Grid::add_between_parts(const Seat& seat, std::span<const Point> points) {
-  const auto layer_bytes = [&](int stored) {
+  const auto [known, fresh] = between_parts_bytes_.try_emplace(seat.mesh());
+  for (int stored = 0; fresh && stored <= 1; ++stored) {
     plan::Stage stage = stage_of(seat.mesh(), {});
     stage.layers = 1;
     stage.stored_layers = stored;
-    return analyzer::between_parts_bytes(stage, model_);
-  };
-  const double bytes = layer_bytes(0), stored_bytes = layer_bytes(1);
+    known->second[std::size_t(stored)] = analyzer::between_parts_bytes(stage, model_);
+  }
+  const auto [bytes, stored_bytes] = known->second;
   const int lag = seat.frame.kept(seat.after).lag;
   for (std::size_t i = 0; i < points.size(); ++i) {
     const Point& p = points[i];

@@ -166,6 +166,7 @@ class Grid {
   analyzer::Analyzer analyzer_;
   std::map<std::pair<Layout, Layout>, double> streams_s_;
   std::map<std::tuple<Layout, Layout, bool>, double> tied_gradients_s_;
+  std::map<Layout, std::array<double, 2>> between_parts_bytes_;  ///< of a layer, of a stored one
   /// Variables of a seat, by layout, microbatches, run-ahead, those in flight, whether there are
   /// others.
   std::map<std::tuple<Layout, int, int, double, bool>, std::vector<double>> values_;

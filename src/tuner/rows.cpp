@@ -307,34 +307,61 @@ void Times::price(Grid& grid, const Seat& seat, std::span<Point> points) {
   for (std::size_t i = 0; i < points.size(); ++i) points[i].times() = *known[i];
 }
 
-std::size_t Rows::Hash::operator()(const Key& key) const {
+std::size_t RowKey::Hash::operator()(const RowKey& key) const {
   return hash(
       std::size_t(key.replicas) << 12 ^ std::size_t(key.layers) << 2 ^ std::size_t(key.zero_level),
       key.ratios);
 }
 
-std::vector<Point> Rows::least(Grid& grid, const Seat& seat, std::span<const Point> rows) {
+std::vector<Point> RowTimes::least(Grid& grid, const Seat& seat, std::span<const Point> rows) {
   const std::lock_guard lock(mutex_);
-  std::vector<Row*> known, fresh;
-  std::vector<Point> missing;
-  std::vector<std::size_t> ends;
-  for (const Point& row : rows) {
-    known.push_back(&rows_[Key(row)]);
-    if (known.back()->least) continue;
-    fresh.push_back(known.back());
-    for (const int level : axes_.turning_levels(row.layers))
-      missing.emplace_back(row).set_level(level);
-    ends.push_back(missing.size());
+  std::vector<Point> found(rows.begin(), rows.end()), levels;
+  std::vector<std::size_t> missing, ends;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (const auto known = least_.find(RowKey(rows[i])); known != least_.end()) {
+      found[i].times() = known->second;
+      continue;
+    }
+    missing.push_back(i);
+    for (const int level : axes_.turning_levels(rows[i].layers))
+      levels.emplace_back(rows[i]).set_level(level);
+    ends.push_back(levels.size());
   }
-  times_.price(grid, seat, missing);
-  for (std::size_t i = 0, at = 0; i < fresh.size(); ++i) {
-    Point least = missing[at];
-    for (; at < ends[i]; ++at) least.take_less_of(missing[at]);
-    fresh[i]->least = least.times();
+  grid.price_time(seat, levels);
+  for (std::size_t i = 0, at = 0; i < missing.size(); ++i) {
+    Point least = levels[at];
+    for (; at < ends[i]; ++at) least.take_less_of(levels[at]);
+    found[missing[i]].times() = least.times();
+    least_.emplace(RowKey(rows[missing[i]]), least.times());
   }
-  std::vector<Point> found(rows.begin(), rows.end());
-  for (std::size_t i = 0; i < found.size(); ++i) found[i].times() = *known[i]->least;
   return found;
+}
+
+/// A row with the numbers of layers that tell of all others: from the fourth layer on each one adds
+/// as much as the one before.
+const std::vector<Point>& RowTimes::samples(Grid& grid, const Seat& seat, Point row) {
+  constexpr int different = 4;
+  row.layers = 0;
+  const RowKey key(row);
+  if (const auto known = samples_.find(key); known != samples_.end()) return known->second;
+  const analyzer::StageRole role = seat.role();
+  const int most = grid.model().num_layers, least = role.first && role.last ? most : 1;
+  std::vector<Point> points;
+  for (row.layers = least; row.layers <= most;
+       row.layers = row.layers < different ? row.layers + 1 : std::max(most, row.layers + 1))
+    for (const int level : axes_.turning_levels(row.layers))
+      points.emplace_back(row).set_level(level);
+  grid.price_time(seat, points);
+  return samples_.emplace(key, std::move(points)).first->second;
+}
+
+bool RowTimes::gains(Grid& grid, const Seat& seat, const Step& step) {
+  const std::lock_guard lock(mutex_);
+  const std::vector<Point>& from = samples(grid, seat, step.from);
+  const std::vector<Point>& to = samples(grid, seat, step.to);
+  for (std::size_t i = 0; i < to.size(); ++i)
+    if (to[i].is_faster_than(from[i])) return true;
+  return false;
 }
 
 std::vector<Fit> Rows::fits(Grid& grid, const Seat& seat, std::span<const Point> rows) {
@@ -342,7 +369,7 @@ std::vector<Fit> Rows::fits(Grid& grid, const Seat& seat, std::span<const Point>
   std::vector<Row*> known;
   std::vector<Point> missing;
   for (const Point& row : rows) {
-    known.push_back(&rows_[Key(row)]);
+    known.push_back(&rows_[RowKey(row)]);
     if (!known.back()->looked_at) missing.push_back(row);
   }
   look_at(grid, seat, missing);
@@ -364,7 +391,7 @@ std::vector<bool> Rows::gains(Grid& grid, const Seat& seat, std::span<const Step
   std::vector<const Step*> missing, saving;
   std::vector<Point> points, bytes;
   for (const Step& step : steps)
-    if (!known(step).contains(Key(step.to))) {
+    if (!known(step).contains(RowKey(step.to))) {
       missing.push_back(&step);
       points.push_back(step.from);
       points.push_back(step.to);
@@ -374,7 +401,7 @@ std::vector<bool> Rows::gains(Grid& grid, const Seat& seat, std::span<const Step
     const Step& step = *missing[i];
     const Point &from = points[2 * i], &to = points[2 * i + 1];
     const bool is_faster = to.is_faster_than(from);
-    known(step)[Key(to)] = is_faster;
+    known(step)[RowKey(to)] = is_faster;
     if (is_faster || !step.lacks_host || plan::shares[step.axis].on_disk()) continue;
     saving.push_back(&step);
     bytes.push_back(from);
@@ -382,16 +409,17 @@ std::vector<bool> Rows::gains(Grid& grid, const Seat& seat, std::span<const Step
   }
   grid.price_memory(seat, bytes);
   for (std::size_t i = 0; i < saving.size(); ++i)
-    known(*saving[i])[Key(saving[i]->to)] = bytes[2 * i + 1].host_bytes < bytes[2 * i].host_bytes;
+    known(*saving[i])[RowKey(saving[i]->to)] =
+        bytes[2 * i + 1].host_bytes < bytes[2 * i].host_bytes;
   std::vector<bool> found;
-  for (const Step& step : steps) found.push_back(known(step).at(Key(step.to)));
+  for (const Step& step : steps) found.push_back(known(step).at(RowKey(step.to)));
   return found;
 }
 
 void Rows::look_at(Grid& grid, const Seat& seat, const std::vector<Point>& rows) {
   const std::vector<Fit> found = Look(grid, times_, seat, limits_, axes_, host_matters_).at(rows);
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    Row& row = rows_[Key(rows[i])];
+    Row& row = rows_[RowKey(rows[i])];
     row.looked_at = true;
     row.climb = found[i].climb;
     row.begin = std::uint32_t(points_.size());
@@ -409,6 +437,16 @@ AllRows::AllRows(const hardware::Cluster& cluster) {
 Times& AllRows::times(const Seat& seat) {
   const std::lock_guard lock(mutex_);
   return times_[{seat.role(), seat.mesh(), seat.frame.microbatches, seat.frame.num_stages > 1}];
+}
+
+RowTimes& AllRows::row_times(const Seat& seat, const Axes& axes) {
+  const std::lock_guard lock(mutex_);
+  const Frame& frame = seat.frame;
+  return row_times_
+      .try_emplace({seat.role(), seat.mesh(), frame.microbatches, frame.num_stages > 1,
+                    axes.recompute, axes.store},
+                   axes)
+      .first->second;
 }
 
 Rows& AllRows::of(const Seat& seat, const Axes& axes, bool host_matters) {

@@ -7,7 +7,6 @@
 #include <memory>
 #include <memory_resource>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <tuple>
 #include <unordered_map>
@@ -82,6 +81,52 @@ class Times {
   std::pmr::unordered_map<Strategy, Known, Hash> known_{&memory_};
 };
 
+/// A strategy but for its level.
+struct RowKey {
+  explicit RowKey(const Point& row)
+      : layers(row.layers),
+        zero_level(row.zero_level),
+        replicas(row.replicas),
+        ratios(row.ratios) {}
+  bool operator==(const RowKey&) const = default;
+  struct Hash {
+    std::size_t operator()(const RowKey& key) const;
+  };
+
+  int layers, zero_level, replicas;
+  Ratios ratios;
+};
+
+/// A strategy, and one with a larger ratio along one axis.
+struct Step {
+  Point from, to;
+  std::size_t axis;
+  bool lacks_host = false;  ///< host memory is short, or counts
+};
+
+/// How fast rows may be, at whichever level: for all threads. Rows of a role and a layout share it,
+/// however much memory their stages have.
+class RowTimes {
+ public:
+  explicit RowTimes(const Axes& axes) : axes_(axes) {}
+
+  // The grid is the caller's, and may be out of time.
+
+  /// Each row with the least that each time is at any level.
+  std::vector<Point> least(Grid& grid, const Seat& seat, std::span<const Point> rows);
+  /// Whether a step makes a stage faster, of whichever number of layers.
+  bool gains(Grid& grid, const Seat& seat, const Step& step);
+
+ private:
+  const std::vector<Point>& samples(Grid& grid, const Seat& seat, Point row);
+
+  Axes axes_;
+  std::mutex mutex_;
+  std::unordered_map<RowKey, Times::Known, RowKey::Hash> least_;
+  /// By row, whose number of layers is 0 there.
+  std::unordered_map<RowKey, std::vector<Point>, RowKey::Hash> samples_;
+};
+
 /// Rows of seats that are alike. Each is looked at once, whichever search asks first: for all
 /// threads.
 class Rows {
@@ -91,40 +136,14 @@ class Rows {
 
   // The grid is the caller's, and may be out of time.
 
-  // Rows stand at their least level.
-
-  /// Each row with the least that each time is at any level.
-  std::vector<Point> least(Grid& grid, const Seat& seat, std::span<const Point> rows);
+  /// Of rows that stand at their least level.
   std::vector<Fit> fits(Grid& grid, const Seat& seat, std::span<const Point> rows);
-
-  /// A strategy, and one with a larger ratio along one axis.
-  struct Step {
-    Point from, to;
-    std::size_t axis;
-    bool lacks_host = false;  ///< host memory is short, or counts
-  };
   /// Tells of each step whether it makes a stage faster, or, unless to the disk, needs less of the
   /// host memory that it lacks.
   std::vector<bool> gains(Grid& grid, const Seat& seat, std::span<const Step> steps);
 
  private:
-  /// A strategy but for its level.
-  struct Key {
-    explicit Key(const Point& row)
-        : layers(row.layers),
-          zero_level(row.zero_level),
-          replicas(row.replicas),
-          ratios(row.ratios) {}
-    bool operator==(const Key&) const = default;
-
-    int layers, zero_level, replicas;
-    Ratios ratios;
-  };
-  struct Hash {
-    std::size_t operator()(const Key& key) const;
-  };
   struct Row {
-    std::optional<Times::Known> least;  ///< times
     bool looked_at = false;
     Climb climb;
     std::uint32_t begin = 0, end = 0;  ///< of points_
@@ -137,9 +156,9 @@ class Rows {
   Axes axes_;
   bool host_matters_;
   std::mutex mutex_;
-  std::unordered_map<Key, Row, Hash> rows_;
+  std::unordered_map<RowKey, Row, RowKey::Hash> rows_;
   std::vector<Point> points_;
-  std::map<std::pair<int, std::size_t>, std::unordered_map<Key, bool, Hash>>
+  std::map<std::pair<int, std::size_t>, std::unordered_map<RowKey, bool, RowKey::Hash>>
       gains_;  ///< of steps to a row, by level and axis
 };
 
@@ -150,6 +169,7 @@ class AllRows {
 
   Rows& of(const Seat& seat, const Axes& axes, bool host_matters);
   Times& times(const Seat& seat);
+  RowTimes& row_times(const Seat& seat, const Axes& axes);
   const Limits& limits(int group) const { return limits_[std::size_t(group)]; }
 
  private:
@@ -161,6 +181,8 @@ class AllRows {
   std::mutex mutex_;
   /// By role, layout, microbatches, whether there are other stages.
   std::map<std::tuple<analyzer::StageRole, Layout, int, bool>, Times> times_;
+  /// The same, and whether layers may be recomputed, and stored.
+  std::map<std::tuple<analyzer::StageRole, Layout, int, bool, bool, bool>, RowTimes> row_times_;
   std::map<Key, std::unique_ptr<Rows>> rows_;
 };
 
