@@ -32,7 +32,7 @@ struct Parcel {
 /// How far to look for a lower end than that of first fit.
 struct Effort {
   bool tight = true;              ///< false: not at all
-  std::int64_t enough_bytes = 0;  ///< until the end is this low
+  std::int64_t enough_bytes = 0;  ///< until the end is this low, be it of first fit
 
   bool operator==(const Effort&) const = default;
 };

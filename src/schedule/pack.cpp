@@ -37,6 +37,12 @@ class Packer {
   void climb();
 
  private:
+  /// The bytes that a parcel took, and when.
+  struct Taken {
+    std::int64_t begin, end;
+    int first_task, last_task;
+  };
+
   const Parcel& at(int id) const { return parcels_[std::size_t(id)]; }
   std::int64_t end(int id) const { return offset_[std::size_t(id)] + at(id).bytes; }
   std::span<const int> neighbours(int id) const {
@@ -44,6 +50,8 @@ class Packer {
     return std::span(meets_).subspan(first, first_[std::size_t(id) + 1] - first);
   }
   void find_neighbours();
+  Taken taken(int id) const;
+  void take(int id, std::int64_t offset);
   void choose(int id);
   std::int64_t first_fit(const Order& order, std::size_t from, std::int64_t most_over);
   std::vector<int> blamed() const;
@@ -56,8 +64,9 @@ class Packer {
   std::vector<std::int64_t> crowd_;  ///< [parcel] most bytes that live at once during its life
   std::int64_t good_end_ = 0;        ///< nothing left to win
   Offsets offset_;                   ///< -1: not placed
-  std::vector<std::pair<std::int64_t, std::int64_t>> taken_;
-  std::int64_t steps_ = 0;  ///< of first fit
+  bool crowded_ = false;             ///< most parcels meet so many that it is faster to look at all
+  std::vector<Taken> taken_;         ///< by rising begin; of all, or those that the next one meets
+  std::int64_t steps_ = 0;           ///< of first fit
   std::int64_t best_end_ = unlimited;
   Offsets best_;
 };
@@ -78,6 +87,8 @@ Packer::Packer(std::span<const Parcel> parcels, std::int64_t beside_bytes, const
   good_end_ =
       live_bytes + std::max(worth_bytes, std::int64_t(0.005 * double(live_bytes + beside_bytes)));
   find_neighbours();
+  constexpr std::size_t sorting = 12;  // to sort one takes as long as to look at so many
+  crowded_ = parcels.size() * parcels.size() < sorting * meets_.size();
 }
 
 void Packer::find_neighbours() {
@@ -105,26 +116,42 @@ void Packer::find_neighbours() {
   });
 }
 
+Packer::Taken Packer::taken(int id) const {
+  return {offset_[std::size_t(id)], end(id), at(id).first_task, at(id).last_task};
+}
+
+void Packer::take(int id, std::int64_t offset) {
+  offset_[std::size_t(id)] = offset;
+  if (crowded_)
+    taken_.insert(std::ranges::upper_bound(taken_, offset, {}, &Taken::begin), taken(id));
+}
+
 /// The lowest offset that is free during the parcel's whole life.
 void Packer::choose(int id) {
   deadline_.check();
-  taken_.clear();
-  for (int other : neighbours(id))
-    if (offset_[std::size_t(other)] >= 0)
-      taken_.emplace_back(offset_[std::size_t(other)], end(other));
-  steps_ += std::int64_t(neighbours(id).size() + 4 * taken_.size());
-  std::ranges::sort(taken_, {}, &std::pair<std::int64_t, std::int64_t>::first);
-  std::int64_t free = 0;
-  for (const auto& [begin, end] : taken_) {
-    if (begin >= free + at(id).bytes) break;
-    free = std::max(free, end);
+  if (!crowded_) {
+    taken_.clear();
+    for (int other : neighbours(id))
+      if (offset_[std::size_t(other)] >= 0) taken_.push_back(taken(other));
+    steps_ += std::int64_t(neighbours(id).size() + 4 * taken_.size());
+    std::ranges::sort(taken_, {}, &Taken::begin);
   }
-  offset_[std::size_t(id)] = free;
+  const Parcel& mine = at(id);
+  std::int64_t free = 0;
+  for (const Taken& other : taken_) {
+    if (other.begin >= free + mine.bytes) break;
+    const bool meets = other.first_task <= mine.last_task && mine.first_task <= other.last_task;
+    free = std::max(free, meets ? other.end : 0);
+    ++steps_;
+  }
+  take(id, free);
 }
 
 /// Places what stands from position `from` on once more.
 /// @return how far parcels end above the good end, summed; gives up above `most_over`
 std::int64_t Packer::first_fit(const Order& order, std::size_t from, std::int64_t most_over) {
+  taken_.clear();
+  for (std::size_t i = 0; i < from; ++i) take(order[i], offset_[std::size_t(order[i])]);
   for (std::size_t i = from; i < order.size(); ++i) offset_[std::size_t(order[i])] = -1;
   std::int64_t over = 0, top = 0;
   for (std::size_t i = 0; i < order.size(); ++i) {
@@ -245,8 +272,8 @@ std::int64_t pack(std::span<Parcel> parcels, std::int64_t beside_bytes, Effort e
                   const Deadline& deadline) {
   if (parcels.empty()) return 0;
   Packer packer(parcels, beside_bytes, deadline);
-  packer.try_orders();
   packer.accept(effort.enough_bytes);
+  packer.try_orders();
   if (effort.tight && !packer.done()) packer.try_skylines();
   if (effort.tight && !packer.done()) packer.climb();
   for (std::size_t i = 0; i < parcels.size(); ++i) parcels[i].offset = packer.best()[i];
@@ -262,7 +289,8 @@ bool Packings::Known::is_of(std::span<const Parcel> others, std::int64_t beside,
 std::int64_t Packings::pack(std::span<Parcel> parcels, std::int64_t beside_bytes, Effort effort,
                             const Deadline& deadline) {
   if (effort.tight && effort.enough_bytes > 0) {
-    const std::int64_t end = pack(parcels, beside_bytes, {.tight = false}, deadline);
+    const std::int64_t end = pack(parcels, beside_bytes,
+                                  {.tight = false, .enough_bytes = effort.enough_bytes}, deadline);
     if (end <= effort.enough_bytes) return end;
   }
   std::size_t hash = 0;
