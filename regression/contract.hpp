@@ -2,8 +2,11 @@
 /// MPI test.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <random>
 #include <string>
 #include <vector>
@@ -106,6 +109,49 @@ inline plan::Plan one_rank_plan(const model::Config& model, int global_batch) {
   return plan::equal_stages(model, global_batch, 1, {.microbatch = global_batch});
 }
 
+using brume::largest_difference;
+
+/// Whether a training has the losses and norms of one rank.
+inline bool trains_like(const Trained& one, const Trained& other) {
+  return largest_difference(other.losses, one.losses) <= 1e-5 &&
+         largest_difference(other.norms, one.norms) <= 1e-4;
+}
+
+/// Whether one rank alone does not train like itself when it adds its sums in another order, a
+/// sequence a microbatch, with a learning rate that differs by one rounding.
+inline bool enlarges_roundings(const model::Config& model, int global_batch,
+                               engine::Settings settings, const data::Sampler& data,
+                               const Trained& one) {
+  settings.optimizer.lr *= 1.0 + 0x1p-23;
+  const plan::Plan sequences = plan::equal_stages(model, global_batch, 1, {.microbatch = 1});
+  return !trains_like(one, train(sequences, model, settings, data));
+}
+
+/// Expects that a plan trains like one rank, whose head takes all tokens at once. Where it does
+/// not, and one rank says that the training enlarges roundings, which tells nothing of the plan,
+/// both start from other weights, twice at most.
+///
+/// @param train_plan  trains the plan with such settings
+/// @return            what the one rank gave
+inline Trained expect_contract(const model::Config& model, const plan::Plan& plan,
+                               const data::Sampler& data,
+                               const std::function<Trained(const engine::Settings&)>& train_plan) {
+  engine::Settings settings = contract_settings(20);
+  for (const std::uint64_t last_seed = settings.seed + 2;; ++settings.seed) {
+    const Trained one = train(one_rank_plan(model, plan.global_batch), model, settings, data);
+    const Trained all = train_plan(settings);
+    const bool alike = trains_like(one, all);
+    if (!alike && settings.seed < last_seed &&
+        enlarges_roundings(model, plan.global_batch, settings, data, one))
+      continue;
+    EXPECT_TRUE(alike) << "losses differ by " << largest_difference(all.losses, one.losses)
+                       << ", norms by " << largest_difference(all.norms, one.norms) << "\n"
+                       << model::text(model) << "\n"
+                       << plan::text(plan);
+    return one;
+  }
+}
+
 /// Of the plans of the contract the first ones have equal stages and at most 4 ranks, then they
 /// differ in b, dp, tp and mesh. Beyond num_plans both kinds take turns, on up to 8 ranks.
 constexpr int num_equal_plans = 24, num_plans = 40;
@@ -128,8 +174,6 @@ inline std::vector<int> plan_numbers() {
 /// Tokens of a piece of the head, by the number of a plan: all, and such that the last one is
 /// smaller.
 inline int head_tokens(int i) { return i % 3 == 0 ? 1024 : i % 3 == 1 ? 16 : 5; }
-
-using brume::largest_difference;
 
 /// median_i |a_i - b_i| / |b_i|; infinite when the lengths differ.
 inline double median_difference(const std::vector<double>& a, const std::vector<double>& b) {
