@@ -50,16 +50,14 @@ std::optional<Found> OtherOrders::next(double known_s) {
   while (placed_ < most_placed) {
     std::optional<Found> found = searcher_.next(worth_s(known_s));
     if (!found || found->offer.predicted_s >= worth_s(known_s)) return std::nullopt;
-    const std::pair one{kind_of(found->offer.plan), found->offer.plan.run_ahead};
-    if (seen_.contains(one)) continue;
     // The analyzer goes through all passes, which the formulas that found the plan do not.
     const double fits = fitting_share(team_.grid().analyzer().analyze(found->offer.plan));
     if (fits < 1.0) {
-      searcher_.take_less_memory(*found, fits);
+      refuse(*found, fits);
       continue;
     }
-    seen_.insert(one);
     ++placed_;
+    ++accepted_[found->frame];
     return found;
   }
   return std::nullopt;
@@ -80,8 +78,13 @@ void OtherOrders::add_to(Search& statistics) const {
 }
 
 void OtherOrders::strike(const Found& found) {
-  seen_.erase({kind_of(found.offer.plan), found.offer.plan.run_ahead});
-  searcher_.take_less_memory(found, refused_share);
+  --accepted_[found.frame];
+  refuse(found, refused_share);
+}
+
+/// Where the frame's other plan fits, that one will do.
+void OtherOrders::refuse(const Found& found, double fits) {
+  if (accepted_[found.frame] == 0) searcher_.take_less_memory(found, fits);
 }
 
 }  // namespace brume::tuner

@@ -2,10 +2,10 @@
 /// two parts.
 #pragma once
 
+#include <cstddef>
+#include <map>
 #include <optional>
-#include <set>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "search.hpp"
@@ -15,8 +15,8 @@ namespace brume::tuner {
 /// These plans wait less for a pipeline to fill, so their bounds are low and tell hardly anything,
 /// and predictions of chunks are up to a tenth too low where messages count. So nothing is proven
 /// of them: once the fastest plan of 1F1B is known, those are placed and simulated that are
-/// predicted to be faster, and count where they are simulated to be: the best one that fits of each
-/// frame, and of few of these.
+/// predicted to be faster, and count where they are simulated to be: of each frame the best one
+/// that fits and the best one beside it, and few in all.
 class OtherOrders {
  public:
   /// @param like  only plans that are cut as this one is, in its order, but for run-ahead
@@ -41,12 +41,13 @@ class OtherOrders {
   static Kind kind_of(const plan::Plan& plan);
   static std::vector<Frame> frames_of(const Question& question, const plan::Plan* like);
   double fitting_share(const analyzer::Prediction& prediction) const;
+  void refuse(const Found& found, double fits);
 
   const Question& question_;
   Team& team_;
   int num_frames_;
   Searcher searcher_;
-  std::set<std::pair<Kind, int>> seen_;  ///< and run-ahead, of the plans that were returned
+  std::map<std::size_t, int> accepted_;  ///< plans that fit, as far as is known, by frame
   int placed_ = 0;
 };
 
