@@ -2,8 +2,6 @@
 /// two parts.
 #pragma once
 
-#include <cstddef>
-#include <map>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -41,14 +39,12 @@ class OtherOrders {
   static Kind kind_of(const plan::Plan& plan);
   static std::vector<Frame> frames_of(const Question& question, const plan::Plan* like);
   double fitting_share(const analyzer::Prediction& prediction) const;
-  void refuse(const Found& found, double fits);
 
   const Question& question_;
   Team& team_;
   int num_frames_;
   Searcher searcher_;
-  std::map<std::size_t, int> accepted_;  ///< plans that fit, as far as is known, by frame
-  int placed_ = 0;
+  std::vector<plan::Plan> placed_;  ///< those that were returned
 };
 
 }  // namespace brume::tuner
