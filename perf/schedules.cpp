@@ -2,14 +2,16 @@
 ///
 ///   mpirun -n 2|4 perf_schedules [rounds]
 ///
-/// One rank a stage, with few microbatches (2 S) and with many (8 S). Plans take steps in turn, and
-/// the machine is profiled in turn with them. `in theory` is (G + (S - 1) / v) / (G + S - 1), of
-/// split backwards what plan::next_split_pass says, over (G + S - 1) (F + B + W), by a layer's
-/// prices: equal chunks, nothing for messages, embedding and head.
+/// One rank a stage, with few microbatches (2 S) and with many (8 S). In each round (3 of them, if
+/// not told otherwise) the machine is profiled, and each plan takes a step. `in theory` is (G + (S
+/// - 1) / v) / (G + S - 1), of split backwards what plan::next_split_pass says, over (G + S - 1) (F
+/// + B + W), by a layer's prices: equal chunks, nothing for messages, embedding and head.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -89,38 +91,47 @@ double theory(const plan::Plan& plan, const Shares& of) {
          std::max(others * of.forward, others * (1.0 - 2.0 * of.weights) - more * of.weights);
 }
 
+/// Prints the plans of as many microbatches, 1F1B first.
+void print(std::span<const plan::Plan> plans, std::span<const perf::Measurement> measured,
+           const model::Config& model, const hardware::Profile& profile) {
+  const Shares of = shares(model, profile);
+  Table table({"S", "G", "chunks", "run_ahead", "zero bubble", "formula", "simulated", "measured",
+               "simulated / measured", "of 1F1B: in theory", "simulated", "measured"});
+  double first_simulated_s = 0.0;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    const plan::Plan& plan = plans[i];
+    const double simulated_s =
+        schedule::simulate(schedule::compile_all(plan, model), plan, model, profile).iteration_s;
+    if (i == 0) first_simulated_s = simulated_s;
+    table.add({fmt::format("{}", plan.pipeline_size()), fmt::format("{}", plan.microbatches),
+               fmt::format("{}", plan.chunks), fmt::format("{}", plan.run_ahead),
+               plan.zero_bubble ? fmt::format("ZB-H{}", plan.run_ahead) : "",
+               format_seconds(analyzer::analyze(plan, model, profile).iteration_s),
+               format_seconds(simulated_s), format_seconds(measured[i].iteration_s),
+               fmt::format("{:.3f}", simulated_s / measured[i].iteration_s),
+               fmt::format("{:.3f}", theory(plan, of) / theory(plans[0], of)),
+               fmt::format("{:.3f}", simulated_s / first_simulated_s),
+               fmt::format("{:.3f}", measured[i].iteration_s / measured[0].iteration_s)});
+  }
+  fmt::print("{}\n", table.text());
+}
+
 void run(comm::Session& session, comm::Communicator& world, int rounds) {
   const model::Config model = bench_model();
   const kernels::Runtime runtime(device::threads_per_rank(session.ranks_per_node()));
-  for (const int times : {2, 8}) {
-    const std::vector<plan::Plan> all = orders(model, world.size(), times * world.size());
-    std::vector<hardware::Profile> profiles;
-    const std::vector<perf::Measurement> measured = perf::measure(
-        all, model, session, world, rounds,
-        [&] { profiles.push_back(perf::measured_profile(session, world, model, {1})); });
-    if (world.rank() != 0) continue;
-    const hardware::Profile profile = hardware::medians(profiles);
-    const Shares of = shares(model, profile);
-    Table table({"S", "G", "chunks", "run_ahead", "zero bubble", "formula", "simulated", "measured",
-                 "simulated / measured", "of 1F1B: in theory", "simulated", "measured"});
-    double first_simulated_s = 0.0;
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      const plan::Plan& plan = all[i];
-      const double simulated_s =
-          schedule::simulate(schedule::compile_all(plan, model), plan, model, profile).iteration_s;
-      if (i == 0) first_simulated_s = simulated_s;
-      table.add({fmt::format("{}", plan.pipeline_size()), fmt::format("{}", plan.microbatches),
-                 fmt::format("{}", plan.chunks), fmt::format("{}", plan.run_ahead),
-                 plan.zero_bubble ? fmt::format("ZB-H{}", plan.run_ahead) : "",
-                 format_seconds(analyzer::analyze(plan, model, profile).iteration_s),
-                 format_seconds(simulated_s), format_seconds(measured[i].iteration_s),
-                 fmt::format("{:.3f}", simulated_s / measured[i].iteration_s),
-                 fmt::format("{:.3f}", theory(plan, of) / theory(all.front(), of)),
-                 fmt::format("{:.3f}", simulated_s / first_simulated_s),
-                 fmt::format("{:.3f}", measured[i].iteration_s / measured[0].iteration_s)});
-    }
-    fmt::print("{}\n", table.text());
-  }
+  std::vector<plan::Plan> all;
+  for (const int times : {2, 8})
+    std::ranges::copy(orders(model, world.size(), times * world.size()), std::back_inserter(all));
+  std::vector<hardware::Profile> profiles;
+  const std::vector<perf::Measurement> measured = perf::measure(
+      all, model, session, world, rounds,
+      [&] { profiles.push_back(perf::measured_profile(session, world, model, {1})); });
+  if (world.rank() != 0) return;
+  const hardware::Profile profile = hardware::medians(profiles);
+  const std::size_t half = all.size() / 2;
+  for (const std::size_t first : {std::size_t{0}, half})
+    print(std::span(all).subspan(first, half), std::span(measured).subspan(first, half), model,
+          profile);
 }
 
 }  // namespace
@@ -129,5 +140,5 @@ int main(int argc, char** argv) {
   comm::Session session;
   const auto world = session.world();
   device::use_device(session.node_rank(), world->size());
-  run(session, *world, argc > 1 ? std::atoi(argv[1]) : 7);
+  run(session, *world, argc > 1 ? std::atoi(argv[1]) : 3);
 }
