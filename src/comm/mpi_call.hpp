@@ -32,6 +32,10 @@ int mpi_count(std::size_t count);
 /// time waited, to 200 us.
 MPI_Status wait(MPI_Request request, std::source_location where = std::source_location::current());
 
+/// The same for a message: while this process computes, it looks less often.
+MPI_Status wait_for_message(MPI_Request request,
+                            std::source_location where = std::source_location::current());
+
 /// The same for several requests: until all are done.
 void wait(std::span<MPI_Request> requests,
           std::source_location where = std::source_location::current());

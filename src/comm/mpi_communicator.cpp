@@ -117,7 +117,7 @@ void MpiCommunicator::send_values(std::span<const T> values, int peer) {
     MPI_Request request;
     check_mpi(MPI_Isend(piece.data(), mpi_count(piece.size()), mpi_type<T>(), peer, 0, group_.get(),
                         &request));
-    wait(request);
+    wait_for_message(request);
   });
 }
 
@@ -127,7 +127,7 @@ void MpiCommunicator::receive_values(std::span<T> values, int peer) {
     MPI_Request request;
     check_mpi(MPI_Irecv(piece.data(), mpi_count(piece.size()), mpi_type<T>(), peer, 0, group_.get(),
                         &request));
-    const MPI_Status status = wait(request);
+    const MPI_Status status = wait_for_message(request);
     int received = 0;
     check_mpi(MPI_Get_count(&status, mpi_type<T>(), &received));
     require(static_cast<std::size_t>(received) == piece.size(), Failure::bug,

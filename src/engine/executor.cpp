@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.hpp"
+#include "comm/computing.hpp"
 #include "comm/device_group.hpp"
 #include "device/device.hpp"
 #include "device/memory.hpp"
@@ -162,7 +163,10 @@ void Executor::execute(const schedule::Program& program, int id, const StepScala
     if (task.operation == Operation::copy) return copy(program, task);
     switch (task.channel) {
       case Channel::compute:
-      case Channel::host: return compute_.run(program, task, step);
+      case Channel::host: {
+        const comm::Computing now;
+        return compute_.run(program, task, step);
+      }
       case Channel::h2d:
       case Channel::d2h: return copy(program, task);
       case Channel::disk: return read_or_write(program, task);
