@@ -41,8 +41,9 @@ inline bool takes_copy(std::int64_t owned_bytes, std::int64_t max_copy_bytes) {
   return owned_bytes <= max_copy_bytes;
 }
 
-/// Sets `values` to those of slab n from its element `first` on.
-using GetValues = std::function<void(std::size_t n, std::int64_t first, std::span<float> values)>;
+/// Values of slab n from its element `first` on, as many as `room` holds: there, or where they lie.
+using GetValues =
+    std::function<std::span<const float>(std::size_t n, std::int64_t first, std::span<float> room)>;
 
 /// Which checkpoints stay when a new one has been read back and found whole.
 struct Retention {

@@ -131,6 +131,7 @@ TEST_P(Pretrained, ComesBackWithItsBytes) {
     info.deck_text = "deck";
     writer.write(info, slabs, [&](std::size_t n, std::int64_t first, std::span<float> values) {
       weights.get(slabs[n], first, values);
+      return values;
     });
     const io::CheckpointInfo checkpoint = io::find_checkpoint(world, folder.path()).value();
     io::CheckpointReader reader(checkpoint);

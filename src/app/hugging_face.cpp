@@ -120,6 +120,7 @@ class HuggingFaceImport {
                  mine, [&](std::size_t n, std::int64_t first, std::span<float> values) {
                    weights_->get(mine[n], first, values);
                    shown.add(double(values.size()));
+                   return values;
                  });
   }
 

@@ -62,8 +62,9 @@ void move_into_place(const fs::path& made, const fs::path& final_name) {
 
 /// Values of slabs as they are when asked for.
 GetValues current(const std::vector<engine::Slab>& slabs) {
-  return [slabs](std::size_t n, std::int64_t first, std::span<float> values) {
-    engine::get_values(slabs[n], first, values);
+  return [slabs](std::size_t n, std::int64_t first, std::span<float> room) {
+    engine::get_values(slabs[n], first, room);
+    return room;
   };
 }
 
@@ -125,8 +126,8 @@ GetValues CheckpointWriter::Impl::copied(const std::vector<engine::Slab>& slabs)
     copies[n].resize(std::size_t(slabs[n].elements));
     engine::get_values(slabs[n], 0, copies[n]);
   }
-  return [this](std::size_t n, std::int64_t first, std::span<float> values) {
-    std::copy_n(copies[n].begin() + first, values.size(), values.begin());
+  return [this](std::size_t n, std::int64_t first, std::span<float> room) {
+    return std::span<const float>(copies[n]).subspan(std::size_t(first), room.size());
   };
 }
 

@@ -95,8 +95,7 @@ void write_rank_file(NewFile& file, std::int64_t step, int rank,
     append_frame(file, frame, written, frame.first_bytes[n]);
     for (std::int64_t first = 0; first < slabs[n].elements; first += piece_elements) {
       buffer.resize(std::size_t(std::min(piece_elements, slabs[n].elements - first)));
-      get_values(n, first, buffer);
-      write_values(file, buffer, slabs[n].storage);
+      write_values(file, get_values(n, first, buffer), slabs[n].storage);
     }
     written = frame.first_bytes[n] + slabs[n].elements * model::weight_bytes(slabs[n].storage);
   }
