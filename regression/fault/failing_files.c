@@ -6,7 +6,8 @@
  *   BRUME_FAILING_CALL    N: the N-th such call of the process fails; with N = 0 none does, and the process says at its end
  *                         how many there were
  *   BRUME_FAILING_STAYS   set: so do all that come after it
- *   BRUME_FAILING_ERROR   the error's number (5: EIO, 28: ENOSPC) */
+ *   BRUME_FAILING_ERROR   the error's number (5: EIO, 28: ENOSPC)
+ *   BRUME_SLOW_SYNC_US    set: each fsync takes so many microseconds longer */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -54,14 +55,16 @@ static int path_fails(const char* path) {
   return fails(is_below(whole));
 }
 
-static int file_fails(int file) {
+static int file_is_below(int file) {
   char link[64], path[PATH_MAX];
   snprintf(link, sizeof link, "/proc/self/fd/%d", file);
   const ssize_t length = readlink(link, path, sizeof path - 1);
   if (length < 0) return 0;
   path[length] = '\0';
-  return fails(is_below(path));
+  return is_below(path);
 }
+
+static int file_fails(int file) { return fails(file_is_below(file)); }
 
 __attribute__((destructor)) static void say(void) {
   const char* which = getenv("BRUME_FAILING_CALL");
@@ -101,7 +104,10 @@ ssize_t write(int file, const void* data, size_t bytes) {
 
 int fsync(int file) {
   REAL(int, fsync, int);
-  return file_fails(file) ? -1 : real(file);
+  const char* slow = getenv("BRUME_SLOW_SYNC_US");
+  if (file_fails(file)) return -1;
+  if (slow != NULL && file_is_below(file)) usleep((useconds_t)atol(slow));
+  return real(file);
 }
 
 int mkdir(const char* path, mode_t mode) {

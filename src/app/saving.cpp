@@ -117,6 +117,12 @@ void Saving::start_clock() {
                  write_s_, Clock::now());
 }
 
+double Saving::last_ends_after_s(bool due) const {
+  const double under_way_s =
+      begun_ ? write_s_ - std::chrono::duration<double>(Clock::now() - *begun_).count() : 0.0;
+  return std::max(under_way_s, 0.0) + (due ? 2.0 : 1.0) * write_s_;
+}
+
 bool Saving::due() const { return clock_->due(engine_->steps_done(), Clock::now()); }
 
 void Saving::write(const io::RunDescription& description, std::optional<double> valid_loss) {
@@ -153,6 +159,7 @@ void Saving::start() {
     forgive_once(error);
     writer_->start(last_, engine_->slabs());
   }
+  begun_ = Clock::now();
 }
 
 void Saving::finish() {

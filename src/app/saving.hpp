@@ -42,7 +42,9 @@ class Saving {
 
   const std::vector<std::int64_t>& copy_bytes() const { return copy_bytes_; }  ///< [rank]
   std::int64_t beside_bytes() const;  ///< that this rank takes beside its plan, with libraries
-  double write_s() const { return write_s_; }  ///< that one takes: as expected, then as measured
+  /// How long it takes until a last one is on the disk, after the one under way.
+  /// @param due  yet another one begins before it
+  double last_ends_after_s(bool due) const;
   double limit_s() const { return limit_s_; }  ///< beyond which the disk counts as broken
 
   /// Makes the folder, and removes what a killed job left in it. `engine`, whose state will be
@@ -70,11 +72,12 @@ class Saving {
   engine::Engine* engine_ = nullptr;  ///< from open() on
   std::vector<std::int64_t> copy_bytes_;
   std::int64_t max_copy_bytes_ = 0;
-  double write_s_ = 0.0;
+  double write_s_ = 0.0;  ///< that one takes: as expected, then as measured
   double limit_s_ = 0.0;
   std::optional<io::CheckpointWriter> writer_;
   std::optional<io::CheckpointClock> clock_;
   io::CheckpointInfo last_;
+  std::optional<std::chrono::steady_clock::time_point> begun_;  ///< when writing last_ began
   bool failed_ = false;  ///< the one before could not be written at first
 };
 

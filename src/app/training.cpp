@@ -277,8 +277,9 @@ class Training {
   }
 
   /// Whether another step and a checkpoint would end after the time that was given.
-  bool out_of_time() const {
-    return seconds_since(start_) + iteration_s_ + saving_->write_s() > limit_s_;
+  /// @param due  another checkpoint is to be written before
+  bool out_of_time(bool due) const {
+    return seconds_since(start_) + iteration_s_ + saving_->last_ends_after_s(due) > limit_s_;
   }
 
   /// Tells all ranks of each other's step. @return whether any rank is to stop
@@ -286,7 +287,7 @@ class Training {
     const bool due = leader_ && saving_->due();
     std::vector<double> shared(4 + std::size_t(crew_.size()), 0.0);
     shared[0] = metrics.iteration_s;
-    shared[1] = signals_.pending() || out_of_time() ? 1.0 : 0.0;
+    shared[1] = signals_.pending() || out_of_time(due || checkpoint_due_) ? 1.0 : 0.0;
     shared[2] = saving_->longest_write_s();
     shared[3] = signals_.take_save() || due ? 1.0 : 0.0;
     shared[4 + std::size_t(crew_.rank())] = double(device::peak_resident_bytes());
