@@ -59,13 +59,13 @@ name=lone
   fail "srun without PMIx: exit code $code"
 
 for n in 2 4; do
-  begin "signalled-$n" "$n" 5000
+  begin "signalled-$n" "$n" 12000
   for turn in 0 1 2 3 4; do
     in_turn "$turn"
     scancel --signal=USR1 "$id"
   done
   ends
-  [ "$(grep -c 'stopped after .* of 5000 steps' "$name.log")" -eq 5 ] || fail "five signals did not stop it five times"
+  [ "$(grep -c 'stopped after .* of 12000 steps' "$name.log")" -eq 5 ] || fail "five signals did not stop it five times"
 done
 
 begin killed 2 3000
@@ -75,7 +75,7 @@ in_turn 1
 ends
 
 # The signals come to the template's shell, to srun and to the ranks.
-begin full 2 3000
+begin full 2 6000
 in_turn 0
 scancel --full --signal=USR1 "$id"
 in_turn 1
@@ -105,9 +105,9 @@ stopped=$(sed -n 's/^stopped after \([0-9]*\) of.*/\1/p' cancelled.log)
 [ -z "$(squeue -h)" ] || fail "a cancelled job went on"
 
 # The limit of one minute: a signal ahead of it, or none, where the job knows its end.
-begin warned 2 40000 --time=1 --signal=USR1@40
+begin warned 2 80000 --time=1 --signal=USR1@40
 ends
-[ "$(turns)" -ge 1 ] || fail "40000 steps took less than the limit"
-begin limited 2 40000 --time=1 --signal=CONT@20
+[ "$(turns)" -ge 1 ] || fail "80000 steps took less than the limit"
+begin limited 2 80000 --time=1 --signal=CONT@20
 ends
-[ "$(turns)" -ge 1 ] || fail "40000 steps took less than the limit"
+[ "$(turns)" -ge 1 ] || fail "80000 steps took less than the limit"
