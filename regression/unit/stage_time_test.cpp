@@ -308,6 +308,27 @@ double ratio(const plan::Plan& plan, const model::Config& model, const hardware:
          schedule::simulate(schedule::compile_all(plan, model), plan, model, machine).iteration_s;
 }
 
+// A microbatch's gradients are reduced in far more time than they are computed or added up in: each
+// sum runs beside the next reduction.
+TEST(StageTime, SumsOfGradientsRunBesideTheNextReduction) {
+  const model::Config model = samples::small_model(8);
+  hardware::Profile profile = unit_profile(model);
+  for (hardware::OperatorRow& row : profile.operators) row.forward_s = row.backward_s = 0.0;
+  plan::Plan plan = one_stage(8);
+  plan.stages[0].dp = plan.stages[0].devices_per_node = 2;
+  plan.stages[0].zero_level = 2;
+  const double bytes = 4.0 * double(elements(model, 1));
+  // Of three passes over its bytes, a sum takes a third of a reduction.
+  profile.bytes_per_s =
+      9.0 * bytes / hardware::link_time(profile, hardware::LinkKind::reduce_scatter, 1, 2, bytes);
+  const auto simulated_s = [&](int microbatches) {
+    plan.microbatches = microbatches, plan.global_batch = 2 * microbatches;
+    return schedule::simulate(schedule::compile_all(plan, model), plan, model, profile).iteration_s;
+  };
+  const double added_s = (simulated_s(12) - simulated_s(8)) / 4.0;
+  EXPECT_NEAR(times(plan, model, profile).stable_s() / added_s, 1.0, 0.03);
+}
+
 // --- groups --------------------------------------------------------------------------------------
 
 const hardware::Cluster two_kinds = std::vector<hardware::NodeGroup>{{.name = "a"}, {.name = "b"}};

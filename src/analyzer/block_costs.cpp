@@ -52,7 +52,7 @@ Expr window(const Costs& costs, const Load& load) {
       costs.overlapped(compute_s, comm_s, in_s, out_s) +
       costs.overlapped(0.0, max(load.tp_s, comm_beside_tp_s), in_beside_tp_s, out_beside_tp_s);
   const Expr before_s = max(max(load.weights_in_s, load.copies_s), load.reduce_s);
-  Expr all = max(together, before_s + load.moves_s + max(load.gather_s, load.sums_s));
+  Expr all = max(together, before_s + load.moves_s + load.gather_s);
   if (costs.disk()) all = max(all, load.read_s + load.write_s);
   return costs.host_update() ? max(all, load.host_s) : all;
 }
