@@ -11,6 +11,7 @@
 #include "model/model.hpp"
 #include "plan/plan.hpp"
 #include "schedule/program.hpp"
+#include "schedule/simulate.hpp"
 
 namespace brume::schedule {
 
@@ -63,7 +64,11 @@ struct Account {
   double waiting_share(const plan::Plan& plan) const;
 };
 
-/// A simulated iteration, taken apart: of `simulated_ranks`, or where there are none that of which
+/// A simulated iteration, taken apart.
+/// @param programs  in the order of ranks, the first one of each stage among them
+Account account(const plan::Plan& plan, std::span<const Program> programs,
+                const Simulation& simulation);
+/// The same: of `simulated_ranks`, or where there are none that of which
 /// `steady_time` says how long it takes.
 /// @throws OutOfTime when the deadline passes
 Account account(const plan::Plan& plan, const model::Config& model,

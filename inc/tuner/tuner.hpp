@@ -19,6 +19,7 @@
 #include "hardware/machine.hpp"
 #include "model/model.hpp"
 #include "plan/plan.hpp"
+#include "schedule/account.hpp"
 
 namespace brume::tuner {
 
@@ -66,7 +67,8 @@ struct Candidate {
   analyzer::Prediction prediction;
   /// Event simulation of all ranks' Programs, or of one of each stage; none: too large.
   std::optional<double> simulated_s;
-  std::vector<Held> placed;  ///< by group
+  std::optional<schedule::Account> account;  ///< of these Programs
+  std::vector<Held> placed;                  ///< by group
   /// What the closed form says of the largest stage, where placement is off by more than 1 % and
   /// 1 MiB: the prediction's peaks are then the placed ones.
   std::optional<std::int64_t> closed_form_bytes;

@@ -120,8 +120,10 @@ double peak_flops_per_s(const plan::Plan& plan, const model::Config& model,
 }
 
 Outlook outlook(const deck::Deck& deck, const model::Config& model,
-                const hardware::Machine& machine, const plan::Plan& plan) {
-  const schedule::Account account = schedule::account(plan, model, machine, num_cores());
+                const hardware::Machine& machine, const plan::Plan& plan,
+                const std::optional<schedule::Account>& known) {
+  const schedule::Account account =
+      known ? *known : schedule::account(plan, model, machine, num_cores());
   const double sequences_per_s = plan.global_batch / account.iteration_s;
   Outlook outlook{.tokens_per_s = sequences_per_s * model.seq_len,
                   .devices = plan.devices(),

@@ -39,8 +39,10 @@ double peak_flops_per_s(const plan::Plan& plan, const model::Config& model,
                         const hardware::Machine& machine);
 
 /// As simulated.
+/// @param known  that simulation, taken apart; none: it is made here
 Outlook outlook(const deck::Deck& deck, const model::Config& model,
-                const hardware::Machine& machine, const plan::Plan& plan);
+                const hardware::Machine& machine, const plan::Plan& plan,
+                const std::optional<schedule::Account>& known = {});
 
 /// Lines on speed, length and the share of time in which devices wait.
 std::string text(const Outlook& outlook, const plan::Plan& plan);

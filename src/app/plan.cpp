@@ -272,7 +272,7 @@ int plan(const PlanOptions& options) {
     return search(given.deck, keys, given.model, given.cluster, given.machine, watch.options());
   }();
   const tuner::Candidate& best = result.best.front();
-  const Outlook look = outlook(given.deck, given.model, given.machine, best.plan);
+  const Outlook look = outlook(given.deck, given.model, given.machine, best.plan, best.account);
   const auto said = [&](std::size_t columns) {
     return text(result, look, given.deck, given.machine, given.cluster, columns);
   };

@@ -165,7 +165,7 @@ plan::Plan search_plan(const deck::Deck& deck, const model::Config& model,
     return search(deck, deck.search, model, cluster, machine, watch.options());
   }();
   const tuner::Candidate& best = result.best.front();
-  const Outlook look = outlook(deck, model, machine, best.plan);
+  const Outlook look = outlook(deck, model, machine, best.plan, best.account);
   log::info("{}", text(result, look, deck, machine, cluster, terminal::columns(STDERR_FILENO)));
   return best.plan;
 }

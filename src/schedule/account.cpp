@@ -15,12 +15,12 @@ namespace brume::schedule {
 namespace {
 
 /// The first of the programs that stands for a stage.
-std::size_t of_stage(const plan::Plan& plan, const FirstPart& part, int stage) {
-  const auto found = std::ranges::find_if(part.programs, [&](const Program& program) {
+std::size_t of_stage(const plan::Plan& plan, std::span<const Program> programs, int stage) {
+  const auto found = std::ranges::find_if(programs, [&](const Program& program) {
     return plan::place(plan, program.rank).stage == stage;
   });
-  require(found != part.programs.end(), Failure::bug, "no rank of stage {} was simulated", stage);
-  return std::size_t(found - part.programs.begin());
+  require(found != programs.end(), Failure::bug, "no rank of stage {} was simulated", stage);
+  return std::size_t(found - programs.begin());
 }
 
 }  // namespace
@@ -115,39 +115,46 @@ double Account::waiting_share(const plan::Plan& plan) const {
   return waiting_s / (plan.devices() * iteration_s);
 }
 
+Account account(const plan::Plan& plan, std::span<const Program> programs,
+                const Simulation& simulation) {
+  Account account{.iteration_s = simulation.iteration_s, .stages = {}};
+  for (int stage = 0; stage < plan.pipeline_size(); ++stage) {
+    const std::size_t rank = of_stage(plan, programs, stage);
+    std::vector<Activity> activities;
+    for (const Task& task : programs[rank].tasks) activities.push_back(activity(task));
+    account.stages.push_back(
+        {.seconds = seconds(activities, simulation.spans[rank], simulation.iteration_s),
+         .device_bytes = live_by_content(programs[rank])});
+  }
+  return account;
+}
+
 Account account(const plan::Plan& plan, const model::Config& model,
                 const hardware::Machine& machine, int threads, const Deadline& deadline) {
-  Account account;
-  account.stages.resize(std::size_t(plan.pipeline_size()));
-  const auto values = [&](const plan::Plan& of, const FirstPart& part) {
-    std::vector<double> all{part.simulation.iteration_s};
-    for (int stage = 0; stage < of.pipeline_size(); ++stage) {
-      const std::size_t rank = of_stage(of, part, stage);
-      std::vector<Activity> activities;
-      for (const Task& task : part.programs[rank].tasks) activities.push_back(activity(task));
-      const Seconds added =
-          seconds(activities, part.simulation.spans[rank], part.simulation.iteration_s);
-      all.insert(all.end(), added.begin(), added.end());
-      account.stages[std::size_t(stage)].device_bytes = live_by_content(part.programs[rank]);
-    }
-    return all;
-  };
   Packings packings;
   const std::vector<int> ranks = simulated_ranks(plan);
-  FirstPart whole{std::vector<Program>(ranks.size()), {}};
-  parallel_for(ranks.size(), threads, [&](std::size_t i, std::size_t) {
-    whole.programs[i] =
-        compile(plan, model, ranks[i], {.deadline = deadline, .packings = &packings});
-  });
-  if (!ranks.empty()) whole.simulation = simulate(whole.programs, plan, model, machine, deadline);
+  if (!ranks.empty()) {
+    std::vector<Program> programs(ranks.size());
+    parallel_for(ranks.size(), threads, [&](std::size_t i, std::size_t) {
+      programs[i] = compile(plan, model, ranks[i], {.deadline = deadline, .packings = &packings});
+    });
+    return account(plan, programs, simulate(programs, plan, model, machine, deadline));
+  }
+  Account found;
+  const auto values = [&](const plan::Plan& of, const FirstPart& part) {
+    found = account(of, part.programs, part.simulation);
+    std::vector<double> all{found.iteration_s};
+    for (const StageAccount& stage : found.stages)
+      all.insert(all.end(), stage.seconds.begin(), stage.seconds.end());
+    return all;
+  };
   const std::vector<double> all =
-      ranks.empty() ? extrapolated(plan, model, machine, deadline, threads, packings, values)
-                    : values(plan, whole);
-  account.iteration_s = all[0];
-  for (std::size_t i = 0; i < account.stages.size(); ++i)
+      extrapolated(plan, model, machine, deadline, threads, packings, values);
+  found.iteration_s = all[0];
+  for (std::size_t i = 0; i < found.stages.size(); ++i)
     std::copy_n(all.begin() + 1 + std::ptrdiff_t(i) * num_activities, num_activities,
-                account.stages[i].seconds.begin());
-  return account;
+                found.stages[i].seconds.begin());
+  return found;
 }
 
 }  // namespace brume::schedule

@@ -122,7 +122,8 @@ class RowTimes {
 
   Axes axes_;
   std::mutex mutex_;
-  std::unordered_map<RowKey, Times::Known, RowKey::Hash> least_;
+  std::pmr::monotonic_buffer_resource memory_;
+  std::pmr::unordered_map<RowKey, Times::Known, RowKey::Hash> least_{&memory_};
   /// By row, whose number of layers is 0 there.
   std::unordered_map<RowKey, std::vector<Point>, RowKey::Hash> samples_;
 };
@@ -156,7 +157,8 @@ class Rows {
   Axes axes_;
   bool host_matters_;
   std::mutex mutex_;
-  std::unordered_map<RowKey, Row, RowKey::Hash> rows_;
+  std::pmr::monotonic_buffer_resource memory_;
+  std::pmr::unordered_map<RowKey, Row, RowKey::Hash> rows_{&memory_};
   std::vector<Point> points_;
   std::map<std::pair<int, std::size_t>, std::unordered_map<RowKey, bool, RowKey::Hash>>
       gains_;  ///< of steps to a row, by level and axis

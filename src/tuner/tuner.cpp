@@ -70,14 +70,16 @@ Candidate candidate(const Question& question, const plan::Plan& plan, const Plac
   Candidate found{.plan = plan,
                   .prediction = analyzer::analyze(plan, question.model, question.machine),
                   .simulated_s = std::nullopt,
+                  .account = std::nullopt,
                   .placed = placed.groups,
                   .closed_form_bytes = std::nullopt};
   found.closed_form_bytes = take_placed_peaks(found.prediction, placed);
   if (placed.programs.empty()) return found;
   try {
-    found.simulated_s = schedule::simulate(placed.programs, plan, question.model, question.machine,
-                                           question.deadline)
-                            .iteration_s;
+    const schedule::Simulation simulation = schedule::simulate(
+        placed.programs, plan, question.model, question.machine, question.deadline);
+    found.simulated_s = simulation.iteration_s;
+    found.account = schedule::account(plan, placed.programs, simulation);
   } catch (const OutOfTime&) {
   }
   return found;
