@@ -124,7 +124,7 @@ class RowTimes {
   std::mutex mutex_;
   std::pmr::monotonic_buffer_resource memory_;
   std::pmr::unordered_map<RowKey, Times::Known, RowKey::Hash> least_{&memory_};
-  /// By row, whose number of layers is 0 there.
+  /// What samples() priced, by a row whose number of layers is 0.
   std::unordered_map<RowKey, std::vector<Point>, RowKey::Hash> samples_;
 };
 
@@ -137,7 +137,7 @@ class Rows {
 
   // The grid is the caller's, and may be out of time.
 
-  /// Of rows that stand at their least level.
+  /// Finds what fits of each row. Rows stand at their least level.
   std::vector<Fit> fits(Grid& grid, const Seat& seat, std::span<const Point> rows);
   /// Tells of each step whether it makes a stage faster, or, unless to the disk, needs less of the
   /// host memory that it lacks.
