@@ -89,7 +89,7 @@ set(gpu_profile --set cluster.profile=${PROJECT_SOURCE_DIR}/perf/decks/gpu_profi
 brume_fault(time_limit RUN plan ${PROJECT_SOURCE_DIR}/perf/decks/llama-70b.toml ${gpu_profile} --set cluster.nodes=4
   --set cluster.memory_gib=0.5 --set search.time_limit_s=0.5 EXIT 3 SAYS "search.time_limit_s = 0.5 ended the search")
 brume_fault(time_limit_of_many_layers RUN plan ${tiny} ${with_profile} --set model.num_layers=2000 --set cluster.memory_gib=1
-  --set cluster.host_memory_gib=1 --set search.time_limit_s=0.5 EXIT 3 SAYS "search.time_limit_s = 0.5 ended the search")
+  --set cluster.host_memory_gib=1 --set search.time_limit_s=0.05 EXIT 3 SAYS "search.time_limit_s = 0.05 ended the search")
 brume_fault(missing_config RUN check ${tiny} --set model.config=nowhere.json EXIT 2
   SAYS "--set model.config=nowhere.json: 'model.config': nowhere.json: cannot be opened")
 brume_fault(top RUN plan ${tiny} --top -3 EXIT 2 SAYS "--top: Value -3 not in range")
