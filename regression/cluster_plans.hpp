@@ -42,6 +42,13 @@ struct ClusterPlan {
   }
 };
 
+/// The same with backwards in two parts, which need all gradients in their place.
+inline ClusterPlan split_backwards(ClusterPlan sample) {
+  sample.plan.zero_bubble = 1;
+  for (plan::Stage& stage : sample.plan.stages) stage.zero_level = std::min(stage.zero_level, 1);
+  return sample;
+}
+
 /// Draws plans of 2 to 8 stages whose memory nobody limits. In half of them all stages have the
 /// same mesh and strategy, and numbers of layers that differ by a few at most.
 class ClusterPlans {

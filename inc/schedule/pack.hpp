@@ -13,26 +13,38 @@
 
 namespace brume::schedule {
 
+/// The last tasks that touch bytes; -1: none.
+struct LastTasks {
+  int compute = -1;   ///< on that channel
+  int transfer = -1;  ///< on any other one
+
+  bool operator==(const LastTasks&) const = default;
+};
+
 /// Bytes that are needed from a first to a last task, side by side.
 struct Parcel {
   int first_task, last_task;
   std::int64_t bytes;
   std::int64_t offset = 0;  ///< set by pack()
+  bool computed = true;     ///< the first task is on the compute channel
+  LastTasks last = {};
 
   bool meets(const Parcel& other) const {
     return first_task <= other.last_task && other.first_task <= last_task;
   }
   /// Whether it is the same but for its offset.
   bool is_like(const Parcel& other) const {
-    return first_task == other.first_task && last_task == other.last_task && bytes == other.bytes;
+    return first_task == other.first_task && last_task == other.last_task && bytes == other.bytes &&
+           computed == other.computed && last == other.last;
   }
   std::int64_t end() const { return offset + bytes; }
 };
 
-/// How far to look for a lower end than that of first fit.
+/// How far to look for a lower end than that of first fit, and for fewer waits below it.
 struct Effort {
-  bool tight = true;              ///< false: not at all
+  bool tight = true;              ///< false: no further than first fit
   std::int64_t enough_bytes = 0;  ///< until the end is this low, be it of first fit
+  bool spread = false;            ///< then parcels move to bytes that were left long before
 
   bool operator==(const Effort&) const = default;
 };

@@ -13,16 +13,21 @@ namespace brume::schedule {
 /// Bytes left free behind each buffer, filled with a pattern that the executor checks.
 inline constexpr std::int64_t guard_bytes = 64;
 
+/// What to look for beyond the first good placement.
+struct Placing {
+  bool tight = true;    ///< smaller arenas,
+  Arenas enough = {};   ///< until they are this small
+  bool spread = false;  ///< fewer waits for bytes that another buffer has just left
+};
+
 /// Sets offsets, arena and live-peak bytes. Persistent buffers come first, in the order in which
 /// they were made, so all Programs of a rank agree on where they are; buffers whose lives do not
 /// meet share bytes.
 ///
-/// @param tight     whether to look for better placements than the first good one
-/// @param enough    until arenas are this small
 /// @param packings  what is known from ranks that are alike
 /// @throws OutOfTime when the deadline passes
-void place(Program& program, bool tight = true, const Arenas& enough = {},
-           const Deadline& deadline = {}, Packings* packings = nullptr);
+void place(Program& program, const Placing& how = {}, const Deadline& deadline = {},
+           Packings* packings = nullptr);
 
 /// Bytes of its arena that a task touches with an operand: [first, end). One that reaches its
 /// buffer's end may also write and check the guard behind it; the first task of a buffer takes all

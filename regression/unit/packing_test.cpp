@@ -86,6 +86,57 @@ TEST(Packing, GoesAsFarAsItIsAskedTo) {
   EXPECT_GT(looser, 0);
 }
 
+/// A copy of so many bytes, each of which lives for two tasks of its own.
+Parcel copy(int number, std::int64_t bytes) {
+  const int first = 2 * number;
+  return {first, first + 1, bytes, 0, false, {.transfer = first + 1}};
+}
+
+TEST(Packing, SpreadsWhatTransfersFillOverBytesThatWereLeftLongBefore) {
+  constexpr std::int64_t bytes = 1 << 20;
+  Parcels parcels;
+  for (int i = 0; i < 5; ++i) parcels.push_back(copy(i, bytes));
+  parcels.push_back(copy(5, 3 * bytes));  // it makes room for three
+  EXPECT_EQ(pack(parcels, 0, {.tight = false}), 3 * bytes);
+  for (const Parcel& parcel : parcels) EXPECT_EQ(parcel.offset, 0);
+
+  EXPECT_EQ(pack(parcels, 0, {.tight = false, .spread = true}), 3 * bytes);
+  expect_packed(parcels, 3 * bytes);
+  for (int i = 0; i < 2; ++i)  // to where nobody was, then to where one was longest ago
+    EXPECT_EQ(parcels[std::size_t(i)].offset, parcels[std::size_t(i) + 3].offset);
+}
+
+TEST(Packing, SpreadsNothingThatTheOrderOfAChannelHoldsAnyway) {
+  Parcels parcels{copy(0, 1 << 20), copy(1, 1 << 20), copy(2, 2 << 20)};
+  for (Parcel& parcel : parcels) {
+    parcel.computed = true;
+    std::swap(parcel.last.compute, parcel.last.transfer);
+  }
+  pack(parcels, 0, {.tight = false, .spread = true});
+  for (const Parcel& parcel : parcels) EXPECT_EQ(parcel.offset, 0);
+}
+
+TEST(Packing, SpreadParcelsTakeNoMoreBytes) {
+  std::mt19937 random(1);
+  int moved = 0;
+  for (unsigned seed = 1; seed <= 40; ++seed) {
+    Parcels packed = random_parcels(seed);
+    for (Parcel& parcel : packed) {
+      parcel.computed = random() % 2 == 0;
+      (random() % 2 == 0 ? parcel.last.compute : parcel.last.transfer) = parcel.last_task;
+    }
+    Parcels spread = packed;
+    const std::int64_t end = pack(packed, 0, {.tight = false});
+    EXPECT_EQ(pack(spread, 0, {.tight = false, .spread = true}), end);
+    for (std::size_t i = 0; i < packed.size(); ++i) moved += spread[i].offset != packed[i].offset;
+    for (const Parcel& parcel : spread) EXPECT_LE(parcel.end(), end);
+    std::int64_t last = 0;
+    for (const Parcel& parcel : spread) last = std::max(last, parcel.end());
+    expect_packed(spread, last);
+  }
+  EXPECT_GT(moved, 0);
+}
+
 TEST(Packing, OfKnownParcelsIsTheSame) {
   Packings packings;
   for (int time = 0; time < 2; ++time)
@@ -94,7 +145,7 @@ TEST(Packing, OfKnownParcelsIsTheSame) {
       const std::int64_t loose_end = pack(first_fit, 0, {.tight = false});
       for (const Effort effort :
            {Effort{.tight = false}, Effort{}, Effort{.enough_bytes = loose_end},
-            Effort{.enough_bytes = loose_end - 1}}) {
+            Effort{.enough_bytes = loose_end - 1}, Effort{.tight = false, .spread = true}}) {
         Parcels alone = random_parcels(seed), known = alone;
         EXPECT_EQ(packings.pack(known, 0, effort, {}), pack(alone, 0, effort));
         EXPECT_TRUE(std::ranges::equal(known, alone, {}, &Parcel::offset, &Parcel::offset));

@@ -56,7 +56,7 @@ class Walk {
   }
   std::size_t receiver(const Message& m) const { return m.forward ? m.stage + 1 : m.stage - 1; }
   double message_s(const Message& m) const;
-  double slowed(std::size_t stage) const;
+  double slowed_s(std::size_t stage, double pass_s) const;
   bool splits() const { return !p_.weights_s.empty(); }
   bool is_done(const Rank& rank) const {
     return (splits() ? rank.done.weights : rank.done.backwards) == rounds_.passes();
@@ -101,14 +101,15 @@ double Walk::message_s(const Message& m) const {
   return p_.messages_s[std::min(m.stage, receiver(m))] * (1.0 + slows);
 }
 
-/// What the messages of a pass, one in and one out, add to it.
-double Walk::slowed(std::size_t stage) const {
+/// What the messages of a pass, one in and one out, add to it: at most the share by which they slow
+/// it all the time.
+double Walk::slowed_s(std::size_t stage, double pass_s) const {
   if (stage >= p_.beside.size()) return 0.0;
   const Beside& beside = p_.beside[stage];
-  double sum = 0.0;
-  if (stage > 0) sum += beside.before * p_.messages_s[stage - 1];
-  if (stage + 1 < p_.stages.size()) sum += beside.after * p_.messages_s[stage];
-  return beside.slowed * sum;
+  double sum_s = 0.0;
+  if (stage > 0) sum_s += beside.before * p_.messages_s[stage - 1];
+  if (stage + 1 < p_.stages.size()) sum_s += beside.after * p_.messages_s[stage];
+  return beside.slowed * std::min(std::max(0.0, pass_s), sum_s / (1.0 + beside.slowed));
 }
 
 plan::Pass Walk::next_pass(std::size_t rank) const {
@@ -155,7 +156,7 @@ bool Walk::start_pass(std::size_t r) {
   if (pass.forward && first)
     all_s -=
         std::clamp(arrived_s - ready_s, 0.0, std::clamp(t.ahead_s, 0.0, std::max(0.0, t.first_s)));
-  all_s += slowed(stage);
+  all_s += slowed_s(stage, all_s);
   const double backward_tail_s = splits() ? 0.0 : last ? t.last_tail_s : t.backward_tail_s;
   const double tail_s =
       std::clamp(pass.forward ? (first ? t.first_tail_s : t.forward_tail_s) : backward_tail_s, 0.0,

@@ -132,7 +132,9 @@ Program compile(const plan::Plan& plan, const model::Config& model, int rank,
                 const Options& options) {
   options.deadline.check();
   Program program = Compiler(plan, model, rank, options).compile();
-  place(program, options.tight, options.enough, options.deadline, options.packings);
+  // What 1F1B waits for where buffers take each other's bytes is in the analyzer's closed forms.
+  const bool spread = !plan::is_1f1b(plan);
+  place(program, {options.tight, options.enough, spread}, options.deadline, options.packings);
   link(program, options.overlap);
   return program;
 }

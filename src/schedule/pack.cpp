@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "skyline.hpp"
+#include "spread.hpp"
 
 namespace brume::schedule {
 namespace {
@@ -277,6 +278,7 @@ std::int64_t pack(std::span<Parcel> parcels, std::int64_t beside_bytes, Effort e
   if (effort.tight && !packer.done()) packer.try_skylines();
   if (effort.tight && !packer.done()) packer.climb();
   for (std::size_t i = 0; i < parcels.size(); ++i) parcels[i].offset = packer.best()[i];
+  if (effort.spread) spread(parcels, packer.best_end(), deadline);
   return packer.best_end();
 }
 
@@ -289,8 +291,9 @@ bool Packings::Known::is_of(std::span<const Parcel> others, std::int64_t beside,
 std::int64_t Packings::pack(std::span<Parcel> parcels, std::int64_t beside_bytes, Effort effort,
                             const Deadline& deadline) {
   if (effort.tight && effort.enough_bytes > 0) {
-    const std::int64_t end = pack(parcels, beside_bytes,
-                                  {.tight = false, .enough_bytes = effort.enough_bytes}, deadline);
+    Effort first_fit = effort;
+    first_fit.tight = false;
+    const std::int64_t end = pack(parcels, beside_bytes, first_fit, deadline);
     if (end <= effort.enough_bytes) return end;
   }
   std::size_t hash = 0;

@@ -26,11 +26,25 @@ bool uses_disk(const Program& program) {
                              [](const Task& task) { return task.channel == Channel::disk; });
 }
 
+bool computes(const Task& task) { return task.channel == Channel::compute; }
+
+std::vector<LastTasks> last_tasks(const Program& program) {
+  std::vector<LastTasks> last(program.buffers.size());
+  for (std::size_t id = 0; id < program.tasks.size(); ++id)
+    for (const Operand& operand : program.tasks[id].operands) {
+      LastTasks& of_buffer = last[std::size_t(operand.buffer)];
+      (computes(program.tasks[id]) ? of_buffer.compute : of_buffer.transfer) = int(id);
+    }
+  return last;
+}
+
 /// Places the transient buffers `ids` behind `base`; those with the same life as one, side by side.
-/// @return the end of the last one
-std::int64_t place_transient(std::vector<Buffer>& buffers, const std::vector<int>& ids,
-                             std::int64_t base, std::int64_t alignment_bytes, Effort effort,
-                             const Deadline& deadline, Packings& packings) {
+/// @param last  of each buffer
+/// @return      the end of the last one
+std::int64_t place_transient(Program& program, const std::vector<int>& ids,
+                             const std::vector<LastTasks>& last, std::int64_t base,
+                             std::int64_t alignment_bytes, Effort effort, const Deadline& deadline,
+                             Packings& packings) {
   std::map<std::pair<int, int>, int> by_life;
   std::vector<Parcel> parcels;
   const auto parcel_of = [&](const Buffer& buffer) -> Parcel& {
@@ -40,15 +54,19 @@ std::int64_t place_transient(std::vector<Buffer>& buffers, const std::vector<int
     return parcels[std::size_t(entry->second)];
   };
   for (int id : ids) {
-    Buffer& buffer = buffers[std::size_t(id)];
+    Buffer& buffer = program.buffers[std::size_t(id)];
     Parcel& parcel = parcel_of(buffer);
     buffer.offset = base + parcel.bytes;  // the parcel's own offset is added below
     parcel.bytes += slot_bytes(buffer, alignment_bytes);
+    parcel.computed = computes(program.task(buffer.first_task));
+    const LastTasks& of_buffer = last[std::size_t(id)];
+    parcel.last = {std::max(parcel.last.compute, of_buffer.compute),
+                   std::max(parcel.last.transfer, of_buffer.transfer)};
   }
   effort.enough_bytes = std::max<std::int64_t>(0, effort.enough_bytes - base);
   const std::int64_t bytes = packings.pack(parcels, base, effort, deadline);
   for (int id : ids) {
-    Buffer& buffer = buffers[std::size_t(id)];
+    Buffer& buffer = program.buffers[std::size_t(id)];
     buffer.offset += parcel_of(buffer).offset;
   }
   return base + bytes;
@@ -138,11 +156,11 @@ std::pair<std::int64_t, std::int64_t> touched_bytes(const Buffer& buffer, const 
   return {first, first + operand.bytes + (reaches_end ? guard_bytes : 0)};
 }
 
-void place(Program& program, bool tight, const Arenas& enough, const Deadline& deadline,
-           Packings* packings) {
+void place(Program& program, const Placing& how, const Deadline& deadline, Packings* packings) {
   Packings own;
   if (!packings) packings = &own;
   const bool pages = uses_disk(program);
+  const std::vector<LastTasks> last = last_tasks(program);
   for (int t = 0; t < num_tiers; ++t) {
     const Tier tier = Tier(t);
     const std::int64_t persistent_alignment = tier == Tier::disk ? page_bytes : line_bytes;
@@ -171,8 +189,8 @@ void place(Program& program, bool tight, const Arenas& enough, const Deadline& d
     }
     end = round_up(end, transient.empty() ? 1 : alignment);
     program.arena_bytes[std::size_t(t)] =
-        place_transient(program.buffers, transient, end, alignment, {tight, enough[std::size_t(t)]},
-                        deadline, *packings);
+        place_transient(program, transient, last, end, alignment,
+                        {how.tight, how.enough[std::size_t(t)], how.spread}, deadline, *packings);
   }
 }
 
@@ -201,9 +219,8 @@ void link(Program& program, bool overlap) {
       });
     }
     if (!overlap) {
-      const bool computes = task.channel == Channel::compute;
       for (int c = 0; c < num_channels; ++c)
-        if (computes != (Channel(c) == Channel::compute) && last[std::size_t(c)] >= 0)
+        if (computes(task) != (Channel(c) == Channel::compute) && last[std::size_t(c)] >= 0)
           needed.push_back(last[std::size_t(c)]);
     }
     // Latest first: it usually implies the earlier ones.

@@ -1,0 +1,97 @@
+#include "spread.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <map>
+#include <numeric>
+#include <vector>
+
+namespace brume::schedule {
+namespace {
+
+/// The last users of bytes so far.
+class LastUsers {
+ public:
+  explicit LastUsers(std::int64_t end) { users_[0] = {}, users_[end] = {}; }
+
+  /// The last task that a parcel waits for if it begins at `first`; -1: none.
+  int wait(const Parcel& parcel, std::int64_t first) const {
+    int last = -1;
+    const auto end = users_.lower_bound(first + parcel.bytes);
+    for (auto at = std::prev(users_.upper_bound(first)); at != end; ++at)
+      last = std::max({last, at->second.transfer, parcel.computed ? -1 : at->second.compute});
+    return last;
+  }
+  void take(const Parcel& parcel) {
+    const auto end = cut(parcel.end());
+    users_.erase(cut(parcel.offset), end);
+    users_[parcel.offset] = parcel.last;
+  }
+  /// Calls `visit` with each place in (first, end) where other users' bytes begin.
+  template <typename Visit>
+  void borders(std::int64_t first, std::int64_t end, Visit&& visit) const {
+    for (auto at = users_.upper_bound(first); at != users_.end() && at->first < end; ++at)
+      visit(at->first);
+  }
+
+ private:
+  using Users = std::map<std::int64_t, LastTasks>;  ///< by first byte, up to the next one's
+  Users::iterator cut(std::int64_t where) {
+    const auto after = users_.upper_bound(where);
+    return users_.try_emplace(where, std::prev(after)->second).first;
+  }
+  Users users_;
+};
+
+/// The place among the free ones, below `end`, whose users the parcel waits for least.
+///
+/// @param taken  parcels that it meets, by offset
+std::int64_t best_place(const Parcel& parcel, const std::vector<const Parcel*>& taken,
+                        std::int64_t end, const LastUsers& users) {
+  std::int64_t best = parcel.offset, free = 0;
+  int least = users.wait(parcel, best);
+  const auto consider = [&](std::int64_t place) {
+    if (const int wait = users.wait(parcel, place); wait < least) least = wait, best = place;
+  };
+  const auto consider_gap = [&](std::int64_t gap_end) {
+    const std::int64_t last = gap_end - parcel.bytes;
+    if (last < free) return;
+    consider(free);
+    users.borders(free, last, consider);
+    consider(last);
+  };
+  for (const Parcel* other : taken) {
+    consider_gap(other->offset);
+    free = std::max(free, other->end());
+  }
+  consider_gap(end);
+  return best;
+}
+
+}  // namespace
+
+void spread(std::span<Parcel> parcels, std::int64_t end, const Deadline& deadline) {
+  std::vector<Parcel*> by_first;
+  for (Parcel& parcel : parcels) by_first.push_back(&parcel);
+  std::ranges::stable_sort(by_first, {}, &Parcel::first_task);
+  LastUsers users(end);
+  std::vector<const Parcel*> alive, taken;
+  for (std::size_t i = 0; i < by_first.size(); ++i) {
+    deadline.check();
+    Parcel& parcel = *by_first[i];
+    std::erase_if(alive, [&](const Parcel* other) { return !other->meets(parcel); });
+    if (users.wait(parcel, parcel.offset) >= 0) {
+      taken = alive;
+      for (std::size_t later = i + 1; later < by_first.size() && by_first[later]->meets(parcel);
+           ++later)
+        taken.push_back(by_first[later]);
+      std::ranges::sort(taken, {}, &Parcel::offset);
+      parcel.offset = best_place(parcel, taken, end, users);
+    }
+    users.take(parcel);
+    alive.push_back(&parcel);
+  }
+}
+
+}  // namespace brume::schedule
