@@ -149,15 +149,10 @@ void expect_contract(const model::Config& model, const plan::Plan& plan) {
                            model.isolated);
 
   const std::unique_ptr<comm::Communicator> members = crew(plan);
-  if (members) {
-    const test::Trained one =
-        test::expect_contract(model, plan, data, [&](const Settings& settings) {
-          return test::train(plan, model, settings, *members, data);
-        });
-    if (test::trains_all(model)) {
-      EXPECT_LT(one.losses[19], 0.9 * one.losses[0]);
-    }
-  }
+  if (members)
+    test::expect_contract(model, plan, data, [&](const Settings& settings) {
+      return test::train(plan, model, settings, *members, data);
+    });
   world().barrier();
 }
 

@@ -61,13 +61,9 @@ void expect_contract(const model::Config& model, const plan::Plan& plan, int hea
   const data::Sampler data = tokens.sampler(model.seq_len, model.isolated);
   model::Config in_pieces = model;
   in_pieces.head_tokens = head_tokens;
-  const test::Trained one = test::expect_contract(model, plan, data, [&](const Settings& settings) {
+  test::expect_contract(model, plan, data, [&](const Settings& settings) {
     return test::train(plan, in_pieces, settings, data);
   });
-  // Where little is trained, little is learned.
-  if (test::trains_all(model)) {
-    EXPECT_LT(one.losses[19], 0.95 * one.losses[0]);
-  }
 }
 
 TEST_P(Contract, RandomPlanTrainsLikeOneRank) {

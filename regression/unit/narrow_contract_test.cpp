@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <random>
@@ -103,14 +104,15 @@ First first_difference(const test::Trained& found, const test::Trained& expected
 /// a plan have, instead of one. Products of some processors round by their number of rows (tiles of
 /// AMX do); with the same rows and an uncut stream a plan has no other roundings than one rank.
 First rounding_by_shape(const plan::Plan& plan, const model::Config& model,
-                        const data::Sampler& data, const test::Trained& one) {
+                        const data::Sampler& data, const test::Trained& one, std::uint64_t seed) {
+  Settings settings = test::contract_settings(1);
+  settings.seed = seed;
   First most{};
   for (const plan::Stage& stage : plan.stages) {
     plan::Plan alone = test::one_rank_plan(model, plan.global_batch);
     alone.stages[0].microbatch = stage.microbatch;
     alone.microbatches = plan.global_batch / stage.microbatch;
-    const First now =
-        first_difference(test::train(alone, model, test::contract_settings(1), data), one);
+    const First now = first_difference(test::train(alone, model, settings, data), one);
     most = {std::max(most.loss, now.loss), std::max(most.norm, now.norm)};
   }
   return most;
@@ -124,6 +126,34 @@ int narrow_plan(int trial) {
                                     : test::num_plans + trial - int(chosen.size());
 }
 
+/// By what losses and norms differ: the first ones, then the losses' median and maximum.
+using Differences = std::array<double, 4>;
+
+Differences differences(const test::Trained& found, const test::Trained& expected) {
+  const First first = first_difference(found, expected);
+  return {first.loss, first.norm, test::median_difference(found.losses, expected.losses),
+          test::largest_difference(found.losses, expected.losses)};
+}
+
+/// Whether whatever of a plan's differences is above its bound is, where one rank's weights are
+/// moved by a rounding, above what the bound is a margin over: such a training enlarges roundings.
+bool moves_too(const Differences& found, const Differences& bounds,
+               const std::vector<test::Trained>& moved, const test::Trained& one) {
+  Differences most{};
+  for (const test::Trained& other : moved) {
+    const Differences now = differences(other, one);
+    for (std::size_t i = 0; i < most.size(); ++i) most[i] = std::max(most[i], now[i]);
+  }
+  for (std::size_t i = 0; i < most.size(); ++i)
+    if (found[i] > bounds[i] && most[i] <= bounds[i] / margin) return false;
+  return true;
+}
+
+/// What a weight is moved by: a sum over ranks that is rounded as it is stored, or one in fp32.
+double rounding(model::Precision precision, bool cut) {
+  return !cut ? 0x1p-23 : precision == fp16 ? 0x1p-12 : 0x1p-9;
+}
+
 /// Differences of a plan from one rank, within those that were measured.
 /// @return whether the plan cuts the stream, and by how much it differs
 std::pair<bool, Spread> expect_narrow(model::Precision precision, model::Config model,
@@ -131,31 +161,41 @@ std::pair<bool, Spread> expect_narrow(model::Precision precision, model::Config 
   const plan::Plan alone = test::one_rank_plan(model, plan.global_batch);
   const test::TokenFixture tokens(model.vocab_size, false);  // what was measured learned them all
   const data::Sampler data = tokens.sampler(model.seq_len);
-  const Settings settings = test::contract_settings(20);
-  Settings steady = settings;  // no step is left out because S must fall
-  steady.loss_scale = 256.0;
-  const test::Trained fp32 = test::train(alone, model, steady, data);
-
-  model.precision = precision;
-  const test::Trained one = test::train(alone, model, settings, data);
-  const test::Trained never_left_out = test::train(alone, model, steady, data);
-  model.head_tokens = head_tokens;
-  const test::Trained all = test::train(plan, model, settings, data);
   const bool cut = std::ranges::any_of(plan.stages, [](const auto& stage) { return stage.tp > 1; });
-
-  const Spread found{first_difference(all, one), test::median_difference(all.losses, one.losses),
-                     test::largest_difference(all.losses, one.losses),
-                     test::median_difference(never_left_out.losses, fp32.losses)};
   const Spread& usual = measured(precision, cut);
-  const First shape = cut ? usual.first : rounding_by_shape(plan, model, data, one);
   const std::string both = model::text(model) + "\n" + plan::text(plan);
-  EXPECT_LT(one.losses[19], 0.9 * one.losses[0]);
-  EXPECT_LE(found.first.loss, 1e-6 + margin * shape.loss) << both;
-  EXPECT_LE(found.first.norm, 1e-6 + margin * shape.norm) << both;
-  EXPECT_LE(found.usual, margin * usual.usual) << both;
-  EXPECT_LE(found.largest, margin * usual.largest) << both;
-  EXPECT_LE(found.precision, margin * usual.precision) << both;
-  return {cut, found};
+  const model::Config wide = model;
+  model.precision = precision;
+  model::Config in_pieces = model;
+  in_pieces.head_tokens = head_tokens;
+  Settings settings = test::contract_settings(20);
+  for (const std::uint64_t last_seed = settings.seed + test::other_weights;; ++settings.seed) {
+    const test::Trained one = test::train(alone, model, settings, data);
+    const test::Trained all = test::train(plan, in_pieces, settings, data);
+    const First shape =
+        cut ? usual.first : rounding_by_shape(plan, in_pieces, data, one, settings.seed);
+    const Differences found = differences(all, one),
+                      bounds{1e-6 + margin * shape.loss, 1e-6 + margin * shape.norm,
+                             margin * usual.usual, margin * usual.largest};
+    const bool alike = std::ranges::equal(found, bounds, std::less_equal());
+    if (!alike && settings.seed < last_seed &&
+        moves_too(found, bounds,
+                  test::train_moved(alone, model, settings, data, rounding(precision, cut)), one))
+      continue;
+
+    Settings steady = settings;  // no step is left out because S must fall
+    steady.loss_scale = 256.0;
+    const test::Trained fp32 = test::train(alone, wide, steady, data),
+                        never_left_out = test::train(alone, model, steady, data);
+    const double precise = test::median_difference(never_left_out.losses, fp32.losses);
+    EXPECT_TRUE(test::learns(one, model))
+        << "a loss of " << one.untrained << " becomes " << one.losses.back() << "\n"
+        << both;
+    for (std::size_t i = 0; i < found.size(); ++i)
+      EXPECT_LE(found[i], bounds[i]) << "difference " << i << "\n" << both;
+    EXPECT_LE(precise, margin * usual.precision) << both;
+    return {cut, {{found[0], found[1]}, found[2], found[3], precise}};
+  }
 }
 
 TEST_P(NarrowContract, RandomPlanTrainsLikeOneRank) {
