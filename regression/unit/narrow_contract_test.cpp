@@ -135,18 +135,16 @@ Differences differences(const test::Trained& found, const test::Trained& expecte
           test::largest_difference(found.losses, expected.losses)};
 }
 
-/// Whether whatever of a plan's differences is above its bound is, where one rank's weights are
-/// moved by a rounding, above what the bound is a margin over: such a training enlarges roundings.
-bool moves_too(const Differences& found, const Differences& bounds,
-               const std::vector<test::Trained>& moved, const test::Trained& one) {
-  Differences most{};
+/// Whether whatever of a plan's differences is above its bound is within the same margin over what
+/// one rank differs from itself by when its weights are moved by a rounding.
+bool differs_by_roundings(const Differences& found, Differences bounds,
+                          const std::vector<test::Trained>& moved, const test::Trained& one) {
   for (const test::Trained& other : moved) {
     const Differences now = differences(other, one);
-    for (std::size_t i = 0; i < most.size(); ++i) most[i] = std::max(most[i], now[i]);
+    for (std::size_t i = 0; i < bounds.size(); ++i)
+      bounds[i] = std::max(bounds[i], margin * now[i]);
   }
-  for (std::size_t i = 0; i < most.size(); ++i)
-    if (found[i] > bounds[i] && most[i] <= bounds[i] / margin) return false;
-  return true;
+  return std::ranges::equal(found, bounds, std::less_equal());
 }
 
 /// What a weight is moved by: a sum over ranks that is rounded as it is stored, or one in fp32.
@@ -179,8 +177,9 @@ std::pair<bool, Spread> expect_narrow(model::Precision precision, model::Config 
                              margin * usual.usual, margin * usual.largest};
     const bool alike = std::ranges::equal(found, bounds, std::less_equal());
     if (!alike && settings.seed < last_seed &&
-        moves_too(found, bounds,
-                  test::train_moved(alone, model, settings, data, rounding(precision, cut)), one))
+        differs_by_roundings(
+            found, bounds,
+            test::train_moved(alone, model, settings, data, rounding(precision, cut)), one))
       continue;
 
     Settings steady = settings;  // no step is left out because S must fall
