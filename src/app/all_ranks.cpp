@@ -185,6 +185,7 @@ void try_threads() {
 /// Of this process, without the program's own name.
 std::string command_line() {
   std::ifstream words("/proc/self/cmdline");
+  words.exceptions(std::ios::badbit);  // a lack of memory would else end the line early
   std::string text = "brume", word;
   std::getline(words, word, '\0');
   while (std::getline(words, word, '\0')) text += " " + word;

@@ -5,9 +5,11 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
+#include <exception>
 #include <functional>
 #include <iostream>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -15,6 +17,7 @@
 #include "base/log.hpp"
 #include "base/terminal.hpp"
 #include "base/text.hpp"
+#include "comm/session.hpp"
 #include "completion.hpp"
 #include "exchange.hpp"
 #include "manual.hpp"
@@ -319,9 +322,29 @@ int called(int argc, char** argv) {
   return code;
 }
 
+/// Where nobody catches it, before main() as in a thread: a lack of memory ends the job as
+/// elsewhere.
+std::terminate_handler end_otherwise = nullptr;
+void end_uncaught() {
+  try {
+    if (std::current_exception()) throw;
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "brume: %s\n", memory_ran_out);
+    comm::Session::abort(int(Failure::resource));
+    ::_exit(int(Failure::resource));
+  } catch (...) {
+  }
+  end_otherwise();
+}
+
+void before_libraries() {
+  app::hold_signals();
+  end_otherwise = std::set_terminate(end_uncaught);
+}
+
 /// The loader calls it before libraries initialise themselves, which takes a good part of the time
 /// until main(): a request that comes meanwhile would kill the process.
-[[gnu::section(".preinit_array"), gnu::used]] void (*const before_libraries)() = app::hold_signals;
+[[gnu::section(".preinit_array"), gnu::used]] void (*const preinit)() = before_libraries;
 
 }  // namespace
 

@@ -8,9 +8,7 @@ namespace brume {
 Error error_of(const std::exception& error) {
   if (const auto* own = dynamic_cast<const Error*>(&error)) return *own;
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr)
-    return Error(Failure::resource,
-                 "memory ran out: run fewer ranks on the node, or lower cluster.memory_gib and "
-                 "cluster.host_memory_gib");
+    return Error(Failure::resource, memory_ran_out);
   const auto* system = dynamic_cast<const std::system_error*>(&error);
   if (system != nullptr && system->code() == std::errc::resource_unavailable_try_again)
     return Error(

@@ -204,7 +204,7 @@ struct Heartbeat::Impl {
     pthread_setname_np(pthread_self(), "heartbeat");
     try {
       exchange_signs();
-    } catch (const std::exception&) {
+    } catch (const Error&) {
       tell();  // MPI cannot reach a neighbour any more
     }
   }

@@ -65,7 +65,8 @@ void require_host_memory(std::int64_t bytes) {
   const std::int64_t available = available_bytes();
   require(available < 0 || bytes <= available, Failure::resource,
           "a block of {} ({} bytes) was asked for, but this node, or this job's part of it, has {} "
-          "left",
+          "left: run fewer ranks on the node, or lower cluster.memory_gib and "
+          "cluster.host_memory_gib",
           format_bytes(static_cast<double>(bytes)), bytes,
           format_bytes(static_cast<double>(available)));
 }

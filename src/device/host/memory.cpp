@@ -18,9 +18,11 @@ Memory::Memory(std::int64_t bytes, Tier tier) : data_(nullptr, Free{tier}), byte
   require_host_memory(bytes);
   const auto rounded = static_cast<std::size_t>(round_up(bytes, page_bytes));
   data_.reset(static_cast<std::byte*>(std::aligned_alloc(page_bytes, rounded)));
-  require(data_ != nullptr, Failure::resource,
-          "a block of {} ({} bytes) was asked for, but the system does not give it",
-          format_bytes(static_cast<double>(bytes)), bytes);
+  require(
+      data_ != nullptr, Failure::resource,
+      "a block of {} ({} bytes) was asked for, but the system does not give it: run fewer ranks "
+      "on the node, or lower cluster.memory_gib and cluster.host_memory_gib",
+      format_bytes(static_cast<double>(bytes)), bytes);
   madvise(data_.get(), rounded, MADV_HUGEPAGE);  // a hint: fewer faults now, fewer TLB misses later
   volatile std::byte* const block = data_.get();
   for (std::size_t at = 0; at < rounded; at += page_bytes) block[at] = std::byte{0};
