@@ -3,10 +3,18 @@
 
 #include <cuda_runtime_api.h>
 
+#include <string>
+
 namespace brume::device {
 
-/// @throws Error(resource) naming what was tried, and CUDA's own words
+/// @throws Error(resource) naming what was tried, and CUDA's own words; where memory is missing
+/// also
+///                         how much there is
 void cuda_check(cudaError_t result, const char* what);
+
+/// For the user whom a device, or a library there, has given no memory: what it has left, and what
+/// to do.
+std::string cuda_memory_left();
 
 int cuda_devices();  ///< 0 where there is no device or no driver
 

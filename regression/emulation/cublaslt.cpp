@@ -127,6 +127,7 @@ void read(Value& value, const void* from, std::size_t bytes) {
 
 template <class Handle, class Object>
 cublasStatus_t make(Handle* handle, Object object) {
+  if (next_call_fails("cublas")) return CUBLAS_STATUS_ALLOC_FAILED;
   *handle = reinterpret_cast<Handle>(new Object(object));
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -145,7 +146,10 @@ const Object& constant_of(Handle handle) {
 using namespace brume::emulation;
 
 size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
-const char* cublasLtGetStatusString(cublasStatus_t) { return "an emulated status"; }
+const char* cublasLtGetStatusString(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_ALLOC_FAILED ? "CUBLAS_STATUS_ALLOC_FAILED"
+                                              : "an emulated status";
+}
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) { return make(handle, 0); }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
   delete &object_of<int>(handle);

@@ -230,6 +230,8 @@ namespace {
 cudaError_t take(void** block, std::size_t bytes, Kind kind) {
   const Locked locked;
   if (bytes == 0) report("a block of 0 bytes was asked for");
+  if (next_call_fails(kind == Kind::pinned ? "pinned" : "device"))
+    return failed(cudaErrorMemoryAllocation);
   if (kind == Kind::device && bytes > device_bytes - allocated_bytes(device))
     return failed(cudaErrorMemoryAllocation);
   const Allocation* const made = allocate(bytes, kind, device);
@@ -296,6 +298,7 @@ cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   if (flags != cudaStreamNonBlocking)
     report("a stream that waits for the legacy default stream, which is not emulated");
+  if (next_call_fails("stream")) return failed(cudaErrorMemoryAllocation);
   const OwnMemory memory;
   *stream = reinterpret_cast<cudaStream_t>(new Stream(device));
   return cudaSuccess;
@@ -317,6 +320,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
   return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  if (next_call_fails("event")) return failed(cudaErrorMemoryAllocation);
   *event = reinterpret_cast<cudaEvent_t>(
       new Event{(flags & cudaEventDisableTiming) == 0, device, nullptr});
   return cudaSuccess;

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <memory>
 
+#include "../fault/failing_calls.hpp"
+
 namespace brume::emulation {
 namespace {
 
@@ -60,6 +62,14 @@ int planted(std::string_view kind) {
   const auto colon = fault.find(':');
   if (fault.substr(0, colon) != kind) return 0;
   return std::atoi(fault.c_str() + colon + 1);
+}
+
+bool next_call_fails(const char* kind) {
+  const OwnMemory own;
+  static std::mutex calls_mutex;
+  static std::map<std::string, fault::Calls> calls;
+  const std::lock_guard lock(calls_mutex);
+  return calls.try_emplace(kind, kind, false).first->second.next_fails();
 }
 
 void join(Clock& clock, const Clock& other) {

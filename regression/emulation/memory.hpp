@@ -22,6 +22,10 @@ inline constexpr int fault_code = 86;  ///< the exit code of a program that a ch
 /// Which fault a test has planted: BRUME_EMULATED_FAULT=<kind>:<n>. @return n, or 0 without one
 int planted(std::string_view kind);
 
+/// Whether this call fails for want of memory, as fault/failing_calls.hpp says. Kinds are "device",
+/// "pinned", "stream", "event", "cublas" and "nccl".
+bool next_call_fails(const char* kind);
+
 /// While one lives, the calling thread takes memory of the host's own, even where a test's heap is
 /// the emulation's.
 extern thread_local bool takes_own_memory;

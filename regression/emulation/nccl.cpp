@@ -157,7 +157,9 @@ ncclResult_t ncclGetVersion(int* version) {
   *version = NCCL_VERSION_CODE;
   return ncclSuccess;
 }
-const char* ncclGetErrorString(ncclResult_t) { return "an emulated error"; }
+const char* ncclGetErrorString(ncclResult_t error) {
+  return error == ncclUnhandledCudaError ? "unhandled cuda error" : "an emulated error";
+}
 const char* ncclGetLastError(ncclComm_t) { return ""; }
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   std::random_device random;
@@ -172,6 +174,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
                                     ncclConfig_t*) {
   if (ranks > most_ranks)
     report(fmt::format("a communicator of {} ranks, of at most {} emulated", ranks, most_ranks));
+  if (next_call_fails("nccl")) return ncclUnhandledCudaError;
   const OwnMemory memory;
   *comm = reinterpret_cast<ncclComm_t>(new Handle{std::make_shared<Group>(id, ranks, rank)});
   return ncclInProgress;

@@ -2,27 +2,9 @@
 # A job on two emulated devices, whose ranks communicate through NCCL: stopped and resumed it gives the bits of one
 # never stopped, with all that can be offloaded; and on one device, which both share through the host, the same losses.
 set -eu
-. "$BRUME_REGRESSION_DIR/plans.sh"
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work"
-"$BRUME" import tokens "$BRUME_REGRESSION_DIR/decks" -o .
-job() {
-  mpirun -n 2 --oversubscribe "$BRUME" run "$BRUME_REGRESSION_DIR/decks/tiny.toml" --plan everything.toml \
-    --set cluster.profile="$BRUME_REGRESSION_DIR/decks/profile.toml" --set cluster.devices_per_node=2 \
-    --set cluster.disk_gib=0.1 --set cluster.scratch=. --set model.num_layers=2 --set model.seq_len=8 \
-    --set training.steps=6 --set output.checkpoint_every=2 --set output.trace=false "$@"
-}
+. "$BRUME_REGRESSION_DIR/emulation/small_job.sh"
+job() { mpirun -n 2 --oversubscribe "$BRUME" run $small --set training.steps=6 "$@"; }
 losses() { h5dump -y -m %.17g -d /steps/loss "$1/run.h5" | sed -n '/DATA/,/}/p' | grep -E '[0-9]'; }
-plan 'zero_level = 3
-ckpt_layers = 1
-weight_offload_ratio = 0.5
-grad_offload_ratio = 0.5
-optim_offload_ratio = 0.5
-act_offload_ratio = 0.5
-optim_disk_ratio = 0.25
-act_disk_ratio = 0.25' 2 - 2 1 > everything.toml
-
 job --set output.directory=whole > log 2>&1 || { cat log; exit 1; }
 cat log
 grep -q 'through NCCL' log

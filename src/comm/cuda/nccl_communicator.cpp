@@ -16,8 +16,11 @@ namespace {
 
 void nccl_check(ncclResult_t result, const char* what) {
   if (result == ncclSuccess || result == ncclInProgress) return;
-  throw Error(Failure::network, "NCCL: {} failed: {} ({})", what, ncclGetErrorString(result),
-              ncclGetLastError(nullptr));
+  // What CUDA refuses NCCL is mostly memory for its buffers.
+  const bool lacks = result == ncclUnhandledCudaError;
+  throw Error(lacks ? Failure::resource : Failure::network, "NCCL: {} failed: {} ({}){}", what,
+              ncclGetErrorString(result), ncclGetLastError(nullptr),
+              lacks ? "; " + device::cuda_memory_left() : "");
 }
 
 template <typename T>

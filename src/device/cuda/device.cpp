@@ -6,14 +6,26 @@
 #include <cstdlib>
 
 #include "base/error.hpp"
+#include "base/text.hpp"
 #include "device/cuda.hpp"
 
 namespace brume::device {
 
 void cuda_check(cudaError_t result, const char* what) {
   if (result == cudaSuccess) return;
-  throw Error(Failure::resource, "CUDA: {} failed: {} ({})", what, cudaGetErrorString(result),
-              cudaGetErrorName(result));
+  throw Error(Failure::resource, "CUDA: {} failed: {} ({}){}", what, cudaGetErrorString(result),
+              cudaGetErrorName(result),
+              result == cudaErrorMemoryAllocation ? "; " + cuda_memory_left() : "");
+}
+
+std::string cuda_memory_left() {
+  std::size_t free_bytes = 0, total_bytes = 0;
+  std::string left = "the device has no memory";
+  if (cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess)
+    left = fmt::format("the device has {} of {} free", format_bytes(double(free_bytes)),
+                       format_bytes(double(total_bytes)));
+  cudaGetLastError();  // told here, and so no failure of what comes next
+  return left + ": let nothing else run on it, or lower cluster.memory_gib";
 }
 
 int cuda_devices() {

@@ -5,7 +5,6 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 #include "device/cuda.hpp"
-#include "device/device.hpp"
 
 namespace brume::device {
 namespace {
@@ -14,11 +13,8 @@ void* take_on_device(std::int64_t bytes) {
   void* block = nullptr;
   if (cudaMalloc(&block, std::size_t(bytes)) == cudaSuccess) return block;
   cudaGetLastError();  // told here, and so no failure of what comes next
-  const Description device = describe_device();
-  throw Error(Failure::resource,
-              "a block of {} ({} bytes) was asked for on {}, which has {} of {} free",
-              format_bytes(double(bytes)), bytes, device.name,
-              format_bytes(double(device.free_bytes)), format_bytes(double(device.memory_bytes)));
+  throw Error(Failure::resource, "a block of {} ({} bytes) of device memory was asked for; {}",
+              format_bytes(double(bytes)), bytes, cuda_memory_left());
 }
 
 void* take_pinned(std::int64_t bytes) {
@@ -28,8 +24,9 @@ void* take_pinned(std::int64_t bytes) {
   cudaGetLastError();
   throw Error(Failure::resource,
               "a block of {} ({} bytes) of pinned memory was asked for, but the system does not "
-              "give it",
-              format_bytes(double(bytes)), bytes);
+              "give it, though {} are left: raise the limit of locked memory (ulimit -l), or lower "
+              "cluster.host_memory_gib",
+              format_bytes(double(bytes)), bytes, format_bytes(double(available_bytes())));
 }
 
 }  // namespace

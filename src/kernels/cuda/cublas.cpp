@@ -7,13 +7,15 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "device/cuda.hpp"
 
 namespace brume::kernels {
 namespace {
 
 void check(cublasStatus_t status, const char* what) {
-  require(status == CUBLAS_STATUS_SUCCESS, Failure::resource, "cuBLASLt: {} failed: {}", what,
-          cublasLtGetStatusString(status));
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw Error(Failure::resource, "cuBLASLt: {} failed: {}{}", what, cublasLtGetStatusString(status),
+              status == CUBLAS_STATUS_ALLOC_FAILED ? "; " + device::cuda_memory_left() : "");
 }
 
 cudaDataType_t data_type(ElementType type) {
