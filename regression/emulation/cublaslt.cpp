@@ -147,8 +147,7 @@ using namespace brume::emulation;
 
 size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
 const char* cublasLtGetStatusString(cublasStatus_t status) {
-  return status == CUBLAS_STATUS_ALLOC_FAILED ? "CUBLAS_STATUS_ALLOC_FAILED"
-                                              : "an emulated status";
+  return status == CUBLAS_STATUS_ALLOC_FAILED ? "CUBLAS_STATUS_ALLOC_FAILED" : "an emulated status";
 }
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) { return make(handle, 0); }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {

@@ -5,6 +5,7 @@ set -eu
 . "$BRUME_REGRESSION_DIR/emulation/small_job.sh"
 . "$BRUME_REGRESSION_DIR/fault/failing_calls.sh"
 says='free: let nothing else run|left: .*host_memory_gib'
+spares=
 
 job() {
   rm -rf run

@@ -4,6 +4,7 @@ set -eu
 . "$BRUME_REGRESSION_DIR/tiny_job.sh"
 . "$BRUME_REGRESSION_DIR/fault/failing_calls.sh"
 says='lower cluster|raise the limit'
+spares=yes
 
 "$BRUME" plan "$deck" --set "$profile" --set cluster.devices_per_node=2 -o plan.toml > /dev/null 2>&1
 
