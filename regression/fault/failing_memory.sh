@@ -14,7 +14,7 @@ job() {
   code=0
   given=
   [ "$2" -eq 0 ] || given='--plan plan.toml'
-  BRUME_FAILING_CALL=$1 BRUME_FAILING_RANK=$2 timeout -k 5 60 mpirun -n 2 --oversubscribe -x BRUME_FAILING_CALL -x BRUME_FAILING_RANK \
+  BRUME_FAILING_CALL=$1 BRUME_FAILING_RANK=$2 timeout -k 5 300 mpirun -n 2 --oversubscribe -x BRUME_FAILING_CALL -x BRUME_FAILING_RANK \
     -x LD_PRELOAD="$BRUME_FAILING_MEMORY" "$BRUME" run "$deck" --set "$profile" --set cluster.devices_per_node=2 \
     --set training.steps=4 $given > log 2>&1 || code=$?
 }
