@@ -34,7 +34,11 @@ struct Options {
 Program compile(const plan::Plan& plan, const model::Config& model, int rank,
                 const Options& options = {});
 
-/// Those of all ranks.
+/// The arenas of that Program.
+Arenas arena_bytes(const plan::Plan& plan, const model::Config& model, int rank,
+                   const Options& options = {});
+
+/// The Programs of all ranks.
 std::vector<Program> compile_all(const plan::Plan& plan, const model::Config& model,
                                  const Options& options = {});
 

@@ -1,6 +1,7 @@
 #include "schedule/compile.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <span>
 
 #include "base/error.hpp"
@@ -139,6 +140,14 @@ Program compile(const plan::Plan& plan, const model::Config& model, int rank,
   return program;
 }
 
+Arenas arena_bytes(const plan::Plan& plan, const model::Config& model, int rank,
+                   const Options& options) {
+  options.deadline.check();
+  Program program = Compiler(plan, model, rank, options).compile();
+  place(program, {options.tight, options.enough}, options.deadline, options.packings);
+  return program.arena_bytes;
+}
+
 std::vector<Program> compile_all(const plan::Plan& plan, const model::Config& model,
                                  const Options& options) {
   // A pass takes some 8 KiB: a plan of millions of microbatches would fill any memory.
@@ -155,8 +164,16 @@ std::vector<Program> compile_all(const plan::Plan& plan, const model::Config& mo
   Packings packings;
   Options shared = options;
   if (!shared.packings) shared.packings = &packings;
-  parallel_for(programs.size(), options.threads, [&](std::size_t rank, std::size_t) {
-    programs[rank] = compile(plan, model, int(rank), shared);
+  // One rank of each stage first: most others are like it, and find its packing.
+  std::vector<int> turns(programs.size());
+  std::iota(turns.begin(), turns.end(), 0);
+  std::ranges::stable_sort(turns, {}, [&](int rank) {
+    const plan::Place place = plan::place(plan, rank);
+    return std::pair(place.dp_rank, place.tp_rank);
+  });
+  parallel_for(turns.size(), options.threads, [&](std::size_t turn, std::size_t) {
+    const int rank = turns[turn];
+    programs[std::size_t(rank)] = compile(plan, model, rank, shared);
   });
   return programs;
 }

@@ -97,16 +97,17 @@ Placement sample(const plan::Plan& whole, const model::Config& model,
     if (until_it_fits)
       enough = {group.memory_bytes, group.host_memory_bytes / stage.devices_per_node,
                 std::numeric_limits<std::int64_t>::max()};
-    return schedule::compile(plan, model, rank,
-                             {.enough = enough, .deadline = deadline, .packings = packings})
-        .arena_bytes;
+    return schedule::arena_bytes(plan, model, rank,
+                                 {.enough = enough, .deadline = deadline, .packings = packings});
   };
+  // The last ranks after all first ones: most are like these, and find their packing.
   std::vector<int> ranks;
-  for (int stage = 0; stage < plan.pipeline_size(); ++stage) {
-    const plan::Stage& s = plan.stages[std::size_t(stage)];
-    ranks.push_back(plan::rank_of(plan, stage, 0, 0));
-    if (s.devices() > 1) ranks.push_back(plan::rank_of(plan, stage, s.dp - 1, s.tp - 1));
-  }
+  for (const bool last : {false, true})
+    for (int stage = 0; stage < plan.pipeline_size(); ++stage) {
+      const plan::Stage& s = plan.stages[std::size_t(stage)];
+      if (!last) ranks.push_back(plan::rank_of(plan, stage, 0, 0));
+      if (last && s.devices() > 1) ranks.push_back(plan::rank_of(plan, stage, s.dp - 1, s.tp - 1));
+    }
   std::vector<Arenas> of_ranks(ranks.size());
   parallel_for(ranks.size(), threads,
                [&](std::size_t i, std::size_t) { of_ranks[i] = arenas(ranks[i]); });
