@@ -4,15 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstddef>
-#include <map>
-#include <optional>
 #include <random>
 #include <set>
 #include <vector>
 
-#include "../../src/tuner/rows.hpp"
-#include "../../src/tuner/team.hpp"
 #include "plan/passes.hpp"
 #include "planning_samples.hpp"
 #include "schedule/steady.hpp"
@@ -133,40 +128,6 @@ TEST(OtherOrders, ChunksAreAllOfAStrategy) {
     EXPECT_EQ(recomputed, all.ckpt_layers);
     EXPECT_EQ(stored, all.stored_layers);
   }
-}
-
-// Each frame has the best choice of its dynamic program and the best one beside it, once each.
-TEST(OtherOrders, AFrameHasTwoPlans) {
-  const model::Config model = samples::small_model(12, false);
-  const hardware::Machine machine(slow_kernels(4));
-  const Deadline deadline;
-  int frames_of_two = 0;
-  for (const int microbatches : {4, 6, 8}) {
-    const hardware::Cluster cluster = of_devices(4, 5'000'000);
-    deck::SearchKeys keys = pipelines(4);
-    keys.optim_offload = keys.act_offload = {0.0, 0.5, 1.0};
-    AllRows rows(cluster);
-    const Question question{.model = model,
-                            .global_batch = microbatches,
-                            .cluster = cluster,
-                            .machine = machine,
-                            .keys = keys,
-                            .most_labels = Options{}.most_labels,
-                            .deadline = deadline,
-                            .rows = &rows};
-    Team team(model, machine, deadline, 1);
-    OtherOrders other_orders(question, team);
-    std::map<std::size_t, std::vector<plan::Plan>> found;
-    while (const std::optional<Found> next = other_orders.next(infinity))
-      found[next->frame].push_back(next->offer.plan);
-    EXPECT_FALSE(found.empty());
-    for (const auto& [frame, plans] : found) {
-      if (plans.size() < 2) continue;
-      EXPECT_NE(plans[0], plans[1]);
-      ++frames_of_two;
-    }
-  }
-  EXPECT_GT(frames_of_two, 0);
 }
 
 /// The fastest plan of equal stages in a given order, each of which stores all layers.

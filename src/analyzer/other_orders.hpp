@@ -8,7 +8,7 @@ namespace brume::analyzer {
 /// Time of one iteration [s] in the order of plan::next_pass of several chunks, or of
 /// plan::next_split_pass. Each pass waits for the one before it on its ranks and for its message;
 /// messages wait for those before them in their direction, at either end. What runs beside passes
-/// and messages slows them by its mean.
+/// and messages slows them by its mean. Nothing waits for bytes that another buffer has left.
 double time_by_passes(const Pipeline& pipeline);
 
 /// What a stage holds on the device [bytes].

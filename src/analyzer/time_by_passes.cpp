@@ -185,7 +185,6 @@ void Walk::start_messages() {
 
 double Walk::iteration_s() {
   for (std::size_t r = 0; r < ranks_.size(); ++r) start_pass(r);
-  double room_s = 0.0;  // when the first stage has room for the tied table's gradient
   while (!events_.empty()) {
     const Event event = events_.top();
     events_.pop();
@@ -195,7 +194,6 @@ double Walk::iteration_s() {
     if (event.what != What::message) {
       ranks_[event.rank].passes = false;
       if (!ends && event.what == What::pass) ranks_[event.rank].to_send[m.forward].push_back(m);
-      if (ends && !m.forward && m.microbatch + 2 == p_.microbatches) room_s = now_s_;
     } else {
       there_s(m.forward, receiver(m), m.microbatch) = now_s_;
       for (std::size_t end : {m.stage, receiver(m)})
@@ -208,8 +206,7 @@ double Walk::iteration_s() {
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
     require(is_done(ranks_[r]), Failure::bug, "the order of passes deadlocks");
     double end_s = ranks_[r].free_s;
-    if (r == 0)
-      end_s = std::max(end_s, std::max(room_s, made_s_) + p_.tied.gradient_s) + p_.tied.rest_s;
+    if (r == 0) end_s = std::max(end_s, made_s_ + p_.tied.gradient_s) + p_.tied.rest_s;
     whole_s = std::max(whole_s, end_s + p_.stages[r].end_s);
   }
   return whole_s;

@@ -6,9 +6,9 @@
 namespace brume::tuner {
 namespace {
 
-constexpr double least_gain = 0.005;     ///< of the time of the fastest plan known
-constexpr std::size_t most_placed = 12;  ///< plans
-constexpr double refused_share = 0.97;   ///< what formulas may fill after a plan did not fit
+constexpr double least_gain = 0.005;    ///< of the time of the fastest plan known
+constexpr int most_placed = 12;         ///< plans
+constexpr double refused_share = 0.97;  ///< what formulas may fill after a plan did not fit
 
 /// Its bounds are none that others may read.
 Question without_progress(Question question) {
@@ -47,17 +47,19 @@ std::vector<Frame> OtherOrders::frames_of(const Question& question, const plan::
 double OtherOrders::worth_s(double known_s) { return known_s * (1.0 - least_gain); }
 
 std::optional<Found> OtherOrders::next(double known_s) {
-  while (placed_.size() < most_placed) {
+  while (placed_ < most_placed) {
     std::optional<Found> found = searcher_.next(worth_s(known_s));
     if (!found || found->offer.predicted_s >= worth_s(known_s)) return std::nullopt;
-    if (std::ranges::find(placed_, found->offer.plan) != placed_.end()) continue;
+    const std::pair one{kind_of(found->offer.plan), found->offer.plan.run_ahead};
+    if (seen_.contains(one)) continue;
     // The analyzer goes through all passes, which the formulas that found the plan do not.
     const double fits = fitting_share(team_.grid().analyzer().analyze(found->offer.plan));
     if (fits < 1.0) {
       searcher_.take_less_memory(*found, fits);
       continue;
     }
-    placed_.push_back(found->offer.plan);
+    seen_.insert(one);
+    ++placed_;
     return found;
   }
   return std::nullopt;
@@ -77,6 +79,9 @@ void OtherOrders::add_to(Search& statistics) const {
   statistics.other_orders += num_frames_;
 }
 
-void OtherOrders::strike(const Found& found) { searcher_.take_less_memory(found, refused_share); }
+void OtherOrders::strike(const Found& found) {
+  seen_.erase({kind_of(found.offer.plan), found.offer.plan.run_ahead});
+  searcher_.take_less_memory(found, refused_share);
+}
 
 }  // namespace brume::tuner

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "search.hpp"
@@ -13,8 +15,8 @@ namespace brume::tuner {
 /// These plans wait less for a pipeline to fill, so their bounds are low and tell hardly anything,
 /// and predictions of chunks are up to a tenth too low where messages count. So nothing is proven
 /// of them: once the fastest plan of 1F1B is known, those are placed and simulated that are
-/// predicted to be faster, and count where they are simulated to be: of each frame the best one
-/// that fits and the best one beside it, and few in all.
+/// predicted to be faster, and count where they are simulated to be: the best one that fits of each
+/// frame, and of few of these.
 class OtherOrders {
  public:
   /// @param like  only plans that are cut as this one is, in its order, but for run-ahead
@@ -44,7 +46,8 @@ class OtherOrders {
   Team& team_;
   int num_frames_;
   Searcher searcher_;
-  std::vector<plan::Plan> placed_;  ///< those that were returned
+  std::set<std::pair<Kind, int>> seen_;  ///< and run-ahead, of the plans that were returned
+  int placed_ = 0;
 };
 
 }  // namespace brume::tuner

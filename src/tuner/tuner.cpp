@@ -206,25 +206,12 @@ class BestPlans {
     const double seconds = coarse.iteration_s.value_or(found.offer.predicted_s);
     if (!plan::is_1f1b(found.offer.plan) && seconds >= OtherOrders::worth_s(fastest_1f1b_s()))
       return;
-    keep({found, seconds, coarse.iteration_s.has_value()});
+    simulated_.push_back({found, seconds, coarse.iteration_s.has_value()});
     double& least =
         least_over_predicted_.try_emplace(shape(found.offer.plan), infinity).first->second;
     least = std::min(least, seconds / found.offer.predicted_s);
     fastest_s_ = std::min(fastest_s_, seconds);
     if (question_.progress) question_.progress->best_s = fastest_s_;
-  }
-
-  /// Of the plans of a frame of another order only the fastest counts.
-  void keep(Simulated one) {
-    const plan::Plan& plan = one.found.offer.plan;
-    const auto of_its_frame = std::ranges::find_if(simulated_, [&](const Simulated& other) {
-      return !plan::is_1f1b(plan) && !plan::is_1f1b(other.found.offer.plan) &&
-             other.found.frame == one.found.frame;
-    });
-    if (of_its_frame == simulated_.end())
-      simulated_.push_back(std::move(one));
-    else if (one.seconds < of_its_frame->seconds)
-      *of_its_frame = std::move(one);
   }
 
   /// The best of those simulated; the fastest is placed and simulated in full, and so is each next
