@@ -7,9 +7,8 @@
 
 namespace brume::device {
 
-/// @throws Error(resource) naming what was tried, and CUDA's own words; where memory is missing
-/// also
-///                         how much there is
+/// @throws Error(resource) that names what was tried, CUDA's own words and, where memory is
+///                         missing, how much is left
 void cuda_check(cudaError_t result, const char* what);
 
 /// For the user whom a device, or a library there, has given no memory: what it has left, and what
