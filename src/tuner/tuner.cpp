@@ -249,8 +249,11 @@ class BestPlans {
     return best;
   }
 
+  /// Many buffers, as of other orders, take long to place more tightly than the search did.
   Placement sampled(const plan::Plan& plan, const Deadline& deadline) const {
-    return sample(plan, question_.model, question_.cluster, team_.threads(), deadline);
+    const bool until_it_fits = !plan::is_1f1b(plan);
+    return sample(plan, question_.model, question_.cluster, team_.threads(), deadline,
+                  question_.packings, until_it_fits);
   }
 
   void confirm(const Candidate& best) {
