@@ -65,7 +65,7 @@ class Walk {
   double pass_s(const plan::Pass& pass, std::size_t stage) const;
   void start_weights(std::size_t rank, const plan::Pass& pass);
   bool start_pass(std::size_t rank);
-  void start_messages();
+  void start_messages(bool forward);
   void add(double end_s, What what, std::size_t rank, const Message& message) {
     events_.push({end_s, count_++, what, rank, message});
   }
@@ -170,17 +170,16 @@ bool Walk::start_pass(std::size_t r) {
   return true;
 }
 
-void Walk::start_messages() {
-  for (Rank& rank : ranks_)
-    for (const bool forward : {true, false}) {
-      if (rank.exchanges[forward] || rank.to_send[forward].empty()) continue;
-      const Message message = rank.to_send[forward].front();
-      Rank& other = ranks_[rank_of(receiver(message))];
-      if (other.exchanges[forward]) continue;
-      rank.to_send[forward].pop_front();
-      rank.exchanges[forward] = other.exchanges[forward] = true;
-      add(now_s_ + message_s(message), What::message, rank_of(message.stage), message);
-    }
+void Walk::start_messages(bool forward) {
+  for (Rank& rank : ranks_) {
+    if (rank.exchanges[forward] || rank.to_send[forward].empty()) continue;
+    const Message message = rank.to_send[forward].front();
+    Rank& other = ranks_[rank_of(receiver(message))];
+    if (other.exchanges[forward]) continue;
+    rank.to_send[forward].pop_front();
+    rank.exchanges[forward] = other.exchanges[forward] = true;
+    add(now_s_ + message_s(message), What::message, rank_of(message.stage), message);
+  }
 }
 
 double Walk::iteration_s() {
@@ -191,16 +190,18 @@ double Walk::iteration_s() {
     now_s_ = event.end_s;
     const Message& m = event.message;
     const bool ends = m.forward ? m.stage + 1 == p_.stages.size() : m.stage == 0;
+    std::size_t waiting = event.rank;  // may go on now
     if (event.what != What::message) {
       ranks_[event.rank].passes = false;
       if (!ends && event.what == What::pass) ranks_[event.rank].to_send[m.forward].push_back(m);
     } else {
+      waiting = rank_of(receiver(m));
       there_s(m.forward, receiver(m), m.microbatch) = now_s_;
       for (std::size_t end : {m.stage, receiver(m)})
         ranks_[rank_of(end)].exchanges[m.forward] = false;
     }
-    start_messages();
-    for (std::size_t r = 0; r < ranks_.size(); ++r) start_pass(r);
+    start_messages(m.forward);
+    start_pass(waiting);
   }
   double whole_s = 0.0;
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
