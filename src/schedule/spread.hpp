@@ -9,9 +9,9 @@
 
 namespace brume::schedule {
 
-/// Moves packed parcels, in the order of their lives, to free bytes below `end`: each to those that
-/// tasks it would have to wait for have left the longest time ago. Tasks on the compute channel run
-/// in order, so a parcel that these fill waits for transfers only.
+/// Moves packed parcels to other free bytes below `end`, in the order of their lives: each to those
+/// whose last users are the longest ago. One that is filled on the compute channel does not count
+/// users on that channel, because it never waits for them.
 ///
 /// @throws OutOfTime when the deadline passes
 void spread(std::span<Parcel> parcels, std::int64_t end, const Deadline& deadline);
