@@ -26,7 +26,8 @@ struct Parcel {
   int first_task, last_task;
   std::int64_t bytes;
   std::int64_t offset = 0;  ///< set by pack()
-  bool computed = true;     ///< the first task is on the compute channel
+  // For spreading only:
+  bool computed = true;  ///< the first task is on the compute channel
   LastTasks last = {};
 
   bool meets(const Parcel& other) const {

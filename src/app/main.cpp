@@ -322,8 +322,7 @@ int called(int argc, char** argv) {
   return code;
 }
 
-/// Where nobody catches it, before main() as in a thread: a lack of memory ends the job as
-/// elsewhere.
+/// A lack of memory that nobody catches, before main() or in a thread, ends the job as elsewhere.
 std::terminate_handler end_otherwise = nullptr;
 void end_uncaught() {
   try {

@@ -127,25 +127,28 @@ void Compiler::finish() {
              {.group = Group::world});
 }
 
+Program placed(const plan::Plan& plan, const model::Config& model, int rank, const Options& options,
+               bool spread) {
+  options.deadline.check();
+  Program program = Compiler(plan, model, rank, options).compile();
+  place(program, {options.tight, options.enough, spread}, options.deadline, options.packings);
+  return program;
+}
+
 }  // namespace
 
 Program compile(const plan::Plan& plan, const model::Config& model, int rank,
                 const Options& options) {
-  options.deadline.check();
-  Program program = Compiler(plan, model, rank, options).compile();
   // What 1F1B waits for where buffers take each other's bytes is in the analyzer's closed forms.
   const bool spread = !plan::is_1f1b(plan);
-  place(program, {options.tight, options.enough, spread}, options.deadline, options.packings);
+  Program program = placed(plan, model, rank, options, spread);
   link(program, options.overlap);
   return program;
 }
 
 Arenas arena_bytes(const plan::Plan& plan, const model::Config& model, int rank,
                    const Options& options) {
-  options.deadline.check();
-  Program program = Compiler(plan, model, rank, options).compile();
-  place(program, {options.tight, options.enough}, options.deadline, options.packings);
-  return program.arena_bytes;
+  return placed(plan, model, rank, options, false).arena_bytes;
 }
 
 std::vector<Program> compile_all(const plan::Plan& plan, const model::Config& model,

@@ -39,7 +39,7 @@ std::vector<LastTasks> last_tasks(const Program& program) {
 }
 
 /// Places the transient buffers `ids` behind `base`; those with the same life as one, side by side.
-/// @param last  of each buffer
+/// @param last  of each buffer, where they are spread
 /// @return      the end of the last one
 std::int64_t place_transient(Program& program, const std::vector<int>& ids,
                              const std::vector<LastTasks>& last, std::int64_t base,
@@ -58,6 +58,7 @@ std::int64_t place_transient(Program& program, const std::vector<int>& ids,
     Parcel& parcel = parcel_of(buffer);
     buffer.offset = base + parcel.bytes;  // the parcel's own offset is added below
     parcel.bytes += slot_bytes(buffer, alignment_bytes);
+    if (!effort.spread) continue;
     parcel.computed = computes(program.task(buffer.first_task));
     const LastTasks& of_buffer = last[std::size_t(id)];
     parcel.last = {std::max(parcel.last.compute, of_buffer.compute),
@@ -160,7 +161,7 @@ void place(Program& program, const Placing& how, const Deadline& deadline, Packi
   Packings own;
   if (!packings) packings = &own;
   const bool pages = uses_disk(program);
-  const std::vector<LastTasks> last = last_tasks(program);
+  const std::vector<LastTasks> last = how.spread ? last_tasks(program) : std::vector<LastTasks>();
   for (int t = 0; t < num_tiers; ++t) {
     const Tier tier = Tier(t);
     const std::int64_t persistent_alignment = tier == Tier::disk ? page_bytes : line_bytes;

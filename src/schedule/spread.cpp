@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <iterator>
 #include <map>
-#include <numeric>
 #include <vector>
 
 namespace brume::schedule {
