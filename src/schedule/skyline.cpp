@@ -5,6 +5,11 @@
 #include <limits>
 
 namespace brume::schedule {
+namespace {
+
+constexpr auto done = std::numeric_limits<std::int64_t>::max();  ///< where nothing is to come
+
+}  // namespace
 
 Skyline::Skyline(std::span<const Parcel> parcels) : parcels_(parcels) {
   std::vector<int> cuts;
@@ -30,19 +35,14 @@ Skyline::Skyline(std::span<const Parcel> parcels) : parcels_(parcels) {
   }
 }
 
-/// The first lowest part of the skyline, of sections where something is still to come.
+/// The first lowest part of the skyline.
 Skyline::Sections Skyline::valley(std::int64_t& floor) const {
-  const int count = int(floor_.size());
-  int lowest = -1;
-  for (int s = 0; s < count; ++s)
-    if (to_come_[std::size_t(s)] > 0 &&
-        (lowest < 0 || floor_[std::size_t(s)] < floor_[std::size_t(lowest)]))
-      lowest = s;
-  floor = floor_[std::size_t(lowest)];
-  Sections found{lowest, lowest + 1};
-  while (found.first > 0 && floor_[std::size_t(found.first) - 1] <= floor) --found.first;
-  while (found.end < count && floor_[std::size_t(found.end)] <= floor) ++found.end;
-  return found;
+  std::int64_t lowest = done;
+  for (const std::int64_t of_section : floor_) lowest = std::min(lowest, of_section);
+  const auto first = std::ranges::find(floor_, lowest);
+  const auto end = std::find_if(first, floor_.end(), [=](std::int64_t f) { return f > lowest; });
+  floor = lowest;
+  return {int(first - floor_.begin()), int(end - floor_.begin())};
 }
 
 std::optional<int> Skyline::choose(const Taste& taste, Sections valley) {
@@ -66,7 +66,7 @@ std::optional<int> Skyline::choose(const Taste& taste, Sections valley) {
 
 /// Nothing fits into the valley: fills it up to its lower side.
 void Skyline::raise(Sections valley) {
-  std::int64_t side = std::numeric_limits<std::int64_t>::max();
+  std::int64_t side = done;
   if (valley.first > 0) side = floor_[std::size_t(valley.first) - 1];
   if (valley.end < int(floor_.size())) side = std::min(side, floor_[std::size_t(valley.end)]);
   std::fill(floor_.begin() + valley.first, floor_.begin() + valley.end, side);
@@ -76,13 +76,14 @@ void Skyline::raise(Sections valley) {
 std::int64_t Skyline::top(Sections part) const {
   std::int64_t highest = 0;
   for (auto s = std::size_t(part.first); s < std::size_t(part.end); ++s)
-    if (to_come_[s] > 0) highest = std::max(highest, floor_[s] + to_come_[s]);
+    highest = std::max(highest, floor_[s] + to_come_[s]);
   return highest;
 }
 
 std::optional<std::vector<std::int64_t>> Skyline::build(const Taste& taste, std::int64_t most_end) {
-  floor_.assign(begins_.size(), 0);
   to_come_ = all_bytes_;
+  floor_.clear();
+  for (const std::int64_t bytes : to_come_) floor_.push_back(bytes > 0 ? 0 : done);
   placed_.assign(parcels_.size(), 0);
   std::vector<std::int64_t> offsets(parcels_.size());
   for (std::size_t left = parcels_.size(); left > 0;) {
@@ -100,8 +101,8 @@ std::optional<std::vector<std::int64_t>> Skyline::build(const Taste& taste, std:
     offsets[i] = floor;
     --left;
     for (auto s = std::size_t(life_[i].first); s < std::size_t(life_[i].end); ++s) {
-      floor_[s] = floor + parcels_[i].bytes;
       to_come_[s] -= parcels_[i].bytes;
+      floor_[s] = to_come_[s] > 0 ? floor + parcels_[i].bytes : done;
     }
   }
   return offsets;

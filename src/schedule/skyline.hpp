@@ -44,7 +44,8 @@ class Skyline {
   std::vector<double> log_length_, log_bytes_;  ///< [parcel] of the sections it lives, of its bytes
   std::vector<std::vector<int>> begins_;        ///< [section] parcels whose life begins there
   std::vector<std::int64_t> all_bytes_;         ///< [section] of all parcels
-  std::vector<std::int64_t> floor_, to_come_;   ///< [section] placed so far; bytes not yet placed
+  std::vector<std::int64_t> floor_,
+      to_come_;  ///< [section] top of what is placed; bytes that are not
   std::vector<char> placed_;
   std::int64_t steps_ = 0;
 };
