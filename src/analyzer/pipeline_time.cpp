@@ -1,6 +1,7 @@
 #include "analyzer/pipeline_time.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <deque>
 #include <limits>
@@ -18,6 +19,7 @@ namespace {
 constexpr std::size_t longest_round = 8;  ///< microbatches after which a pipeline may repeat itself
 constexpr double same_time = 1e-11;       ///< of what a round takes
 constexpr double never = std::numeric_limits<double>::infinity();
+constexpr std::size_t lanes = 4;  ///< ends that are compared at once
 
 /// The passes and messages of all stages in the order in which they end. Each begins as soon as
 /// what it waits for is there, and is slowed while something else runs beside it.
@@ -68,6 +70,7 @@ class Timeline {
     return num_stages_ + 2 * boundary + (down ? 0 : 1);
   }
 
+  std::size_t next_end() const;
   void begin(std::size_t activity, double work_s);
   void set_end(std::size_t activity);
   void slow(std::size_t activity, double slowdown);
@@ -120,7 +123,7 @@ Timeline::Timeline(const Pipeline& pipeline)
       runs_ahead_(plan::messages_run_ahead(pipeline.run_ahead, count_)),
       stages_(num_stages_),
       activities_(num_stages_ + 2 * num_stages_),
-      ends_s_(activities_.size(), never),
+      ends_s_((activities_.size() + lanes - 1) / lanes * lanes, never),
       delivered_(2 * num_stages_, 0) {
   require(num_stages_ >= 1, Failure::bug, "a pipeline needs at least one stage");
   require(count_ >= 1, Failure::bug, "an iteration needs a microbatch");
@@ -139,13 +142,12 @@ double Timeline::iteration_s() {
     const bool table_leaves = i == 0 && num_stages_ > 1 && p_.tied.table_staged;
     begin(pass_of(i), p_.stages[i].start_s + (table_leaves ? p_.tied.table_s : 0.0));
   }
-  // They are few: to look at all is faster than to keep them in order.
   while (true) {
-    const auto first = std::ranges::min_element(ends_s_);
-    if (*first == never) break;
-    now_s_ = *first;
+    const std::size_t first = next_end();
+    if (ends_s_[first] == never) break;
+    now_s_ = ends_s_[first];
     const int backwards = stages_[0].backwards;
-    finish(std::size_t(first - ends_s_.begin()));
+    finish(first);
     if (stages_[0].backwards > backwards && skipped_s_ == 0.0) skip_rounds();
   }
   if (num_stages_ > 1) {
@@ -159,6 +161,18 @@ double Timeline::iteration_s() {
   for (std::size_t i = 0; i < num_stages_; ++i)
     whole_s = std::max(whole_s, stages_[i].end_s + p_.stages[i].end_s);
   return whole_s + skipped_s_;
+}
+
+/// The activity that ends first. They are few: to look at all, four at once, is faster than to keep
+/// them in order.
+std::size_t Timeline::next_end() const {
+  std::array<double, lanes> least_s;
+  least_s.fill(never);
+  for (std::size_t i = 0; i < ends_s_.size(); i += lanes)
+    for (std::size_t lane = 0; lane < lanes; ++lane)
+      least_s[lane] = std::min(least_s[lane], ends_s_[i + lane]);
+  const double first_s = std::ranges::min(least_s);
+  return std::size_t(std::ranges::find(ends_s_, first_s) - ends_s_.begin());
 }
 
 // --- rounds -------------------------------------------------------------------------------------
