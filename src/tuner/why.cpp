@@ -53,6 +53,12 @@ std::optional<Placed> fastest_placed(const Question& question, Team& team, const
       fastest = {found.offer.plan, iteration_s};
     return coarse.misfit;
   };
+  // They are few, and the faster the plan that they find, the fewer of 1F1B matter.
+  if (like && !plan::is_1f1b(*like)) {
+    OtherOrders others(question, team, like);
+    while (const std::optional<Found> found = others.next(worth_knowing_s()))
+      if (place(*found)) others.strike(*found);
+  }
   // Placing a plan takes as long as several steps of the search, so only the last ones are.
   while (true) {
     std::optional<Found> found = searcher.next(worth_knowing_s());
@@ -67,11 +73,6 @@ std::optional<Placed> fastest_placed(const Question& question, Team& team, const
       searcher.strike(last, *misfit);
     else
       promising.clear();
-  }
-  if (like && !plan::is_1f1b(*like)) {
-    OtherOrders others(question, team, like);
-    while (const std::optional<Found> found = others.next(worth_knowing_s()))
-      if (place(*found)) others.strike(*found);
   }
   if (fastest.iteration_s < infinity) return fastest;
   if (!searcher.done(infinity)) throw OutOfTime();
@@ -88,9 +89,17 @@ struct Without {
   Question question;
   std::function<bool(const plan::Plan&)> used;
   std::optional<Placed> fastest = std::nullopt;
-  bool narrower = true;  ///< its plans are among those of the whole search
+  bool narrower = true;   ///< its plans are among those of the whole search
+  bool searched = false;  ///< ... which went through all of them
   bool tried = false;
 };
+
+/// Whether plans that use a knob are of another order than 1F1B.
+bool is_order(const plan::Knob& knob) {
+  using Search = decltype(knob.search);
+  return knob.search == Search(&deck::SearchKeys::chunks) ||
+         knob.search == Search(&deck::SearchKeys::zero_bubble);
+}
 
 /// Only knobs and groups that the best plan uses: without another one it stays what it is.
 std::vector<Without> searches(const Question& question, const plan::Plan& best) {
@@ -110,6 +119,7 @@ std::vector<Without> searches(const Question& question, const plan::Plan& best) 
                        knob->search == decltype(knob->search)(&deck::SearchKeys::store);
     if (given || !used(best)) continue;
     Without& without = found.emplace_back(Without{name, rough, used});
+    without.searched = is_order(*knob);
     for (const plan::Knob& other : plan::knobs)
       if (other.without == name)
         without.narrower = plan::forbid(other, without.question.keys) && without.narrower;
@@ -135,9 +145,12 @@ Reasons reasons(const Question& question, Team& team, const Candidate& best, con
       Placed fastest;
       for (const Placed& one : known)
         if (one.iteration_s < fastest.iteration_s && !without.used(one.plan)) fastest = one;
-      without.fastest =
-          fastest_placed(without.question, team, {ablation_gap, ablation_part, best.seconds()},
-                         bounds, std::move(fastest), &best.plan);
+      if (without.searched && fastest.iteration_s < infinity)
+        without.fastest = std::move(fastest);
+      else
+        without.fastest =
+            fastest_placed(without.question, team, {ablation_gap, ablation_part, best.seconds()},
+                           bounds, std::move(fastest), &best.plan);
       without.tried = true;
       if (without.fastest && without.narrower) known.push_back(*without.fastest);
     } catch (const OutOfTime&) {
