@@ -29,7 +29,11 @@ struct PassTimesOf {
   /// What a middle forward or backward copies from or to the host, alone, in the direction that
   /// takes longer. Another stage's message slows that, too.
   T forward_copies_s{}, backward_copies_s{};
+  /// The same of the first forward, and what its kernels and collectives take.
+  T first_copies_s{}, first_kernels_s{};
   T head_s{};  ///< of a backward what the head takes: a tied table's gradient leaves then
+  /// What a backward makes again before it needs its gradient; the same of each recomputed layer.
+  T again_s{};
 
   T stable_s() const { return forward_s + backward_s; }  ///< a middle microbatch
   /// What the first and the last microbatch add.
@@ -39,7 +43,7 @@ struct PassTimesOf {
     const char* name;
     T PassTimesOf::*time;
   };
-  static constexpr std::size_t num_parts = 15;
+  static constexpr std::size_t num_parts = 18;
   /// Each of them, with its name.
   static constexpr std::array<Part, num_parts> parts() {
     using Of = PassTimesOf;
@@ -57,7 +61,10 @@ struct PassTimesOf {
              {"communication", &Of::communication_s},
              {"forward's copies", &Of::forward_copies_s},
              {"backward's copies", &Of::backward_copies_s},
-             {"head's backward", &Of::head_s}}};
+             {"first's copies", &Of::first_copies_s},
+             {"first's kernels", &Of::first_kernels_s},
+             {"head's backward", &Of::head_s},
+             {"again", &Of::again_s}}};
   }
 };
 using PassTimes = PassTimesOf<double>;
@@ -71,16 +78,19 @@ struct TiedTimes {
   /// The table is brought together for a slot: the first stage's layers wait until it has left,
   /// because its bytes are then used again.
   bool table_staged = false;
+  /// How much of that time the busiest tensor-parallel group of either stage takes part.
+  double first = 1.0, last = 1.0;
 };
 
 /// What passes and messages of a stage mean to each other.
 struct Beside {
   int layers = 1;       ///< of the stage
+  int recomputed = 0;   ///< of these, the last ones
   double slowed = 0.0;  ///< what a pass takes longer, as a share, while a message travels beside it
   double slows = 0.0;   ///< what a message takes longer while a pass runs beside it
   double copies = 0.0;  ///< what copies take longer while kernels and a message are beside them
-  /// How much of a message's time its busiest rank takes part in it, at the boundary to the stage
-  /// before and to the stage after.
+  /// How much of a message's time the busiest of its tensor-parallel groups takes part in it, at
+  /// the boundary to the stage before and to the stage after.
   double before = 1.0, after = 1.0;
 };
 

@@ -41,11 +41,12 @@ class PipelineModel : public testing::Test {
   static inline std::vector<double> analyzed, steady;
 };
 
-// Of 500 plans the median is off by 0.7 %, nine of ten by at most 2.6 %, the worst by 6.4 %.
+// Of 500 plans the median is off by 0.6 %, nine of ten by at most 2.1 %, the worst by 5.7 %.
 TEST_F(PipelineModel, AnalyzerIsCloseToTheSimulation) {
   RecordProperty("median", std::to_string(analyzed[plans / 2]));
-  EXPECT_LE(analyzed[plans / 2], 0.008);
-  EXPECT_LE(analyzed[plans * 9 / 10], 0.03);
+  RecordProperty("worst", std::to_string(analyzed.back()));
+  EXPECT_LE(analyzed[plans / 2], 0.006);
+  EXPECT_LE(analyzed[plans * 9 / 10], 0.025);
   EXPECT_LE(analyzed.back(), 0.08);
 }
 
@@ -55,7 +56,7 @@ TEST_F(PipelineModel, FirstMicrobatchesTellTheSimulatedTime) {
   EXPECT_LE(steady.back(), 0.02);
 }
 
-// The median is off by 1.4 %, nine of ten by at most 9.5 %, the worst by 20 %: more than the closed
+// The median is off by 1.4 %, nine of ten by at most 7.6 %, the worst by 20 %: more than the closed
 // forms of 1F1B.
 TEST(PipelineModelOfSplitBackwards, AnalyzerIsCloseToTheSimulation) {
   constexpr int most_devices = 16;
@@ -76,7 +77,7 @@ TEST(PipelineModelOfSplitBackwards, AnalyzerIsCloseToTheSimulation) {
   for (const std::size_t i : {plans / 2, plans * 9 / 10, plans - 1})
     RecordProperty("off" + std::to_string(i), std::to_string(off[i]));
   EXPECT_LE(off[plans / 2], 0.02);
-  EXPECT_LE(off[plans * 9 / 10], 0.1);
+  EXPECT_LE(off[plans * 9 / 10], 0.09);
   EXPECT_LE(off.back(), 0.25);
 }
 

@@ -103,6 +103,27 @@ TEST(PipelineTime, MessagesLeaveBeforeTheTail) {
   EXPECT_NEAR(time_s(2), 3.5 + 2 + 1, 1e-12);
 }
 
+// The first stage is done with its forward at 1 and waits until 1 + 4 for its gradient, of which it
+// makes 0.75 s again meanwhile, or the 0.25 s that it makes again at all.
+TEST(PipelineTime, WaitingHidesWhatIsMadeAgain) {
+  const auto with = [](double again_s) {
+    PassTimes first = passes(1.0, 2.0);
+    first.again_s = again_s;
+    return iteration_time(pipeline({first, passes(2.0, 2.0)}, 1));
+  };
+  EXPECT_NEAR(with(0.0), 1 + 4 + 2, 1e-12);
+  EXPECT_NEAR(with(0.25), 1 + 4 + 1.75, 1e-12);
+  EXPECT_NEAR(with(2.0), 1 + 4, 1e-12);
+}
+
+// Of two microbatches the first stage waits 0.5 s for the first one's gradient, which came before
+// it had made all again, and not at all for the second one's.
+TEST(PipelineTime, WhatIsMadeAgainTakesItsTimeWhereNobodyWaits) {
+  PassTimes first = passes(1.0, 4.0);
+  first.again_s = 1.0;
+  EXPECT_NEAR(iteration_time(pipeline({first, passes(1.0, 0.5)}, 2)), 2 + 4 + 4, 1e-12);
+}
+
 // --- messages -----------------------------------------------------------------------------------
 
 // One microbatch goes forward and back over S - 1 boundaries.
@@ -173,6 +194,22 @@ TEST(PipelineTime, RoomForAMessageIsMadeOneLayerBefore) {
   EXPECT_NEAR(iteration_time(p), early_s + 0.5, 1e-12);
 }
 
+// The room is made while a stage passes over its first layer. That takes 1 s of this backward
+// where others are recomputed or the head takes the rest, else a quarter of 8 s.
+TEST(PipelineTime, TheLastLayerOfABackwardMayBeShort) {
+  Pipeline p = pipeline({passes(1.0, 1.0), passes(4.0, 8.0)}, 2, 2.0);
+  p.beside = {{}, {.layers = 4}};
+  const double equal_s = iteration_time(p);
+  p.stages[1].head_s = 4.0;
+  EXPECT_NEAR(iteration_time(p), equal_s + 1, 1e-12);
+  p.stages[1].head_s = 0.0;
+  p.stages[1].again_s = 2.0;
+  p.beside[1].recomputed = 2;
+  EXPECT_NEAR(iteration_time(p), equal_s + 1, 1e-12);
+  p.beside[1].recomputed = 4;
+  EXPECT_NEAR(iteration_time(p), equal_s, 1e-12);
+}
+
 // --- a tied head --------------------------------------------------------------------------------
 
 // The last stage's first pass reaches the head when the table is there; the table delays no input.
@@ -197,6 +234,20 @@ TEST(PipelineTime, LayersWaitForAStagedTableToLeave) {
   EXPECT_NEAR(iteration_time(p), 4.25 + 1 + 0.5 + 2 + 0.5 + 1, 1e-12);
 }
 
+// The table takes 4 s, of which the first stage's forward runs at half its speed, and so does the
+// last stage's, which the message delays to 2.5 s; its head waits.
+TEST(PipelineTime, TheTableSlowsPasses) {
+  Pipeline p = pipeline({passes(1.0, 1.0), passes(1.0, 1.0)}, 1, 0.5);
+  p.tied.table_s = 4.0;
+  for (PassTimes& stage : p.stages) stage.first_kernels_s = stage.forward_s;
+  p.beside = {{.slowed = 1.0}, {.layers = 2, .slowed = 1.0}};
+  EXPECT_NEAR(iteration_time(p), 4 + 0.5 + 1 + 0.5 + 1, 1e-12);
+  p.tied.table_s = 2.0;
+  EXPECT_NEAR(iteration_time(p), 2.5 + 1 + 1 + 0.5 + 1, 1e-12);
+  p.tied.first = 0.0;
+  EXPECT_NEAR(iteration_time(p), 1.5 + 0.75 + 0.5 + 1 + 0.5 + 1, 1e-12);
+}
+
 // The last stage's last backward begins at 2, with the head, the first one's ends at 4: meanwhile
 // the gradient comes.
 TEST(PipelineTime, TheTablesGradientComesBesideTheLastBackward) {
@@ -217,6 +268,18 @@ TEST(PipelineTime, TheTablesGradientWaitsForRoom) {
   EXPECT_NEAR(iteration_time(p), 7, 1e-12);
   p.tied.gradient_s = 4.0;
   EXPECT_NEAR(iteration_time(p), 5 + 4, 1e-12);
+}
+
+// It leaves after 3 s and takes 3 s: the rest of the last stage's backward then takes twice as
+// long, and of the first one's the part that is left until 6 s.
+TEST(PipelineTime, TheTablesGradientSlowsPasses) {
+  Pipeline p = pipeline({passes(1.0, 4.0), passes(1.0, 1.5)}, 1);
+  p.stages[1].head_s = 1.0;
+  p.tied.gradient_s = 3.0;
+  p.beside = {{.slowed = 1.0}, {.slowed = 1.0}};
+  EXPECT_NEAR(iteration_time(p), 4 + 2 + 3, 1e-12);
+  p.tied.last = 0.0;
+  EXPECT_NEAR(iteration_time(p), 3.5 + 2.5 + 2.75, 1e-12);
 }
 
 TEST(PipelineTime, OneStageSendsNoTable) {
@@ -257,9 +320,12 @@ class Twin {
  private:
   using Key = std::tuple<int, bool, int>;  // stage or boundary, forward, microbatch
 
+  /// What is made again does not wait for the gradient.
   double pass_end_s(int i, bool forward, int m) {
     const PassTimes& t = p_.stages[std::size_t(i)];
-    return pass_s_[{i, forward, m}] + (forward ? t.forward_s : t.backward_s);
+    const double begin_s = pass_s_[{i, forward, m}];
+    if (forward || i + 1 == stages_) return begin_s + (forward ? t.forward_s : t.backward_s);
+    return std::max(begin_s + t.again_s, message_end_s(i, false, m)) + t.backward_s - t.again_s;
   }
   double message_end_s(int boundary, bool down, int m) {
     return message_s_[{boundary, down, m}] + p_.messages_s[std::size_t(boundary)];
@@ -288,7 +354,8 @@ class Twin {
         const bool needs = forward ? i > 0 : i + 1 < stages_;
         if (needs) {
           changed |= relax_message(i, forward, m, k);
-          least_s = std::max(least_s, message_end_s(forward ? i - 1 : i, forward, m));
+          if (forward || p_.stages[std::size_t(i)].again_s == 0.0)
+            least_s = std::max(least_s, message_end_s(forward ? i - 1 : i, forward, m));
         }
         changed |= raise(pass_s_[{i, forward, m}], least_s);
       }
@@ -328,7 +395,10 @@ TEST(PipelineTime, ANaiveTwinAgrees) {
     Pipeline p = pipeline({}, 1 + int(random() % most_microbatches));
     p.run_ahead = 1 + int(random() % (most_microbatches > 9 ? 2 : 3));
     const std::size_t stages = 1 + random() % 6;
-    for (std::size_t i = 0; i < stages; ++i) p.stages.push_back(passes(number(8), number(16)));
+    for (std::size_t i = 0; i < stages; ++i) {
+      p.stages.push_back(passes(number(8), number(16)));
+      if (random() % 2 == 0) p.stages[i].again_s = std::min(number(8), p.stages[i].backward_s);
+    }
     for (std::size_t i = 1; i < stages; ++i)
       p.messages_s.push_back(random() % 3 == 0 ? 0.0 : number(12));
     EXPECT_NEAR(iteration_time(p), Twin(p).iteration_s(), 1e-9) << trial;

@@ -22,29 +22,42 @@ class Traffic {
         ends_(ends),
         sent_s_(std::size_t(from.devices()), 0.0),
         received_s_(std::size_t(to.devices()), 0.0),
-        sending_s_(sent_s_),
-        receiving_s_(received_s_) {}
+        from_tp_(from.tp),
+        to_tp_(to.tp),
+        sending_(std::size_t(from.dp)),
+        receiving_(std::size_t(to.dp)) {}
 
   /// From the i-th rank of the one stage to the j-th of the other.
   void add(int source, int destination, double bytes) {
     double &sent_s = sent_s_[std::size_t(source)],
            &received_s = received_s_[std::size_t(destination)];
     const double seconds = message_s(ends_(source, destination), bytes);
-    sent_s = received_s = std::max(sent_s, received_s) + seconds;
-    sending_s_[std::size_t(source)] += seconds;
-    receiving_s_[std::size_t(destination)] += seconds;
+    const double begin_s = std::max(sent_s, received_s);
+    sent_s = received_s = begin_s + seconds;
+    sending_[std::size_t(source / from_tp_)].add(begin_s, sent_s);
+    receiving_[std::size_t(destination / to_tp_)].add(begin_s, sent_s);
     end_s_ = std::max(end_s_, sent_s);
   }
 
   /// When the last one is there.
   double seconds() const { return end_s_; }
-  /// How much of that time the busiest rank of each stage sends, receives.
-  double sending() const { return share(sending_s_); }
-  double receiving() const { return share(receiving_s_); }
+  /// How much of that time the busiest tensor-parallel group of each stage sends, receives.
+  double sending() const { return share(sending_); }
+  double receiving() const { return share(receiving_); }
 
  private:
-  double share(const std::vector<double>& busy_s) const {
-    return end_s_ > 0.0 ? std::ranges::max(busy_s) / end_s_ : 1.0;
+  /// A tensor-parallel group, whose ranks wait for each other: all are slowed while one exchanges.
+  struct Busy {
+    double sum_s = 0.0, until_s = 0.0;
+
+    void add(double begin_s, double end_s) {
+      sum_s += std::max(0.0, end_s - std::max(begin_s, until_s));
+      until_s = std::max(until_s, end_s);
+    }
+  };
+
+  double share(const std::vector<Busy>& groups) const {
+    return end_s_ > 0.0 ? std::ranges::max(groups, {}, &Busy::sum_s).sum_s / end_s_ : 1.0;
   }
   double message_s(const price::Ends& ends, double bytes) {
     const auto [known, fresh] = known_s_.try_emplace({ends, bytes}, 0.0);
@@ -56,8 +69,9 @@ class Traffic {
 
   const hardware::Machine& machine_;
   const EndsOf& ends_;
-  std::vector<double> sent_s_, received_s_;      ///< [rank of the stage] when it is free again
-  std::vector<double> sending_s_, receiving_s_;  ///< [rank of the stage] in all
+  std::vector<double> sent_s_, received_s_;  ///< [rank of the stage] when it is free again
+  int from_tp_, to_tp_;
+  std::vector<Busy> sending_, receiving_;  ///< [data-parallel rank]
   double end_s_ = 0.0;
   std::map<std::pair<price::Ends, double>, double> known_s_;
 };
@@ -111,7 +125,11 @@ TiedTimes tied_s(const model::Config& model, const hardware::Machine& machine,
   };
   double rest_s = add_s(std::ceil(double(model.vocab_size) / first.tp));
   if (!home.rest.empty()) rest_s += others.seconds() + add_s(home.rest.back().count);
-  return {.table_s = table.seconds(), .gradient_s = ahead.seconds(), .rest_s = rest_s};
+  return {.table_s = table.seconds(),
+          .gradient_s = ahead.seconds(),
+          .rest_s = rest_s,
+          .first = table.sending(),
+          .last = table.receiving()};
 }
 
 MessageTimes::Key MessageTimes::key(const plan::Plan& plan, int from, int to) const {
@@ -150,6 +168,7 @@ void MessageTimes::add(const plan::Plan& plan, Pipeline& pipeline) {
     const hardware::Interference slow = machine_.profile(machine_.index(stage.group))
                                             .interference_model(shards.nodes, shards.per_node);
     pipeline.beside.push_back({.layers = stage.layers,
+                               .recomputed = stage.ckpt_layers,
                                .slowed = slow.added[0][1],
                                .slows = slow.added[1][0],
                                .copies = std::max(slow.added[2][0] + slow.added[2][1],

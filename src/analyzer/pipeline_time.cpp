@@ -30,7 +30,8 @@ class Timeline {
 
  private:
   using Pass = plan::Pass;
-  /// What takes time: the updates before a stage's first pass, a part of a pass, or a message.
+  /// What takes time: the updates before a stage's first pass, a part of a pass, a message, or the
+  /// tied table or its gradient on its way.
   struct Activity {
     bool runs = false;
     double left_s = 0.0;  ///< at full speed, when its speed last changed
@@ -38,7 +39,7 @@ class Timeline {
     double changed_s = 0.0;  ///< when that was
   };
 
-  enum class State { updates, waits, passes, in_last_layer, in_tail };
+  enum class State { updates, waits, makes_again, has_made_again, passes, in_last_layer, in_tail };
   struct Stage {
     State state = State::updates;
     int ahead = 0;                     ///< microbatches in flight before its first backward
@@ -69,18 +70,25 @@ class Timeline {
   std::size_t message(std::size_t boundary, bool down) const {
     return num_stages_ + 2 * boundary + (down ? 0 : 1);
   }
+  std::size_t table() const { return 3 * num_stages_; }
+  std::size_t head() const { return 3 * num_stages_ + 1; }
+  std::size_t gradient() const { return 3 * num_stages_ + 2; }
 
   std::size_t next_end() const;
   void begin(std::size_t activity, double work_s);
   void set_end(std::size_t activity);
   void slow(std::size_t activity, double slowdown);
+  double slows(std::size_t from, std::size_t to) const;
   void adapt(std::size_t stage);
   void finish(std::size_t activity);
   void finish_pass(std::size_t stage);
+  void finish_tied(std::size_t activity);
 
   // --- what waits for what ---
   bool passes(std::size_t i) const {
-    return stages_[i].state == State::passes || stages_[i].state == State::in_last_layer;
+    const State state = stages_[i].state;
+    return activities_[pass_of(i)].runs &&
+           (state == State::makes_again || state == State::passes || state == State::in_last_layer);
   }
   bool messages_run(std::size_t boundary) const {
     return activities_[message(boundary, true)].runs || activities_[message(boundary, false)].runs;
@@ -93,10 +101,13 @@ class Timeline {
     return plan::next_pass(stage.forwards, stage.backwards, stage.ahead, count_);
   }
   double pass_s(std::size_t stage, Pass pass) const;
+  double last_layer_s(std::size_t stage, Pass pass, double all_s) const;
   double slowed(std::size_t stage, Pass pass, double all_s) const;
   double tail_s(std::size_t stage, Pass pass, double all_s) const;
   bool expects(std::size_t stage, Pass pass) const;
   bool has_left(std::size_t stage, const std::optional<Pass>& pass);
+  void start_last_layer(std::size_t stage);
+  void start_gradient();
   void start_pass(std::size_t stage);
   void start_message(std::size_t boundary, bool down);
   void look(std::size_t stage);
@@ -110,8 +121,9 @@ class Timeline {
   std::vector<double> ends_s_;  ///< of activities, unless their speed changes before; or never
   std::vector<int> delivered_;  ///< messages of each boundary, down and up
   std::deque<Moment> moments_;  ///< the latest ones
-  double room_s_ = 0.0;         ///< when the first stage has room for the tied table's gradient
-  double made_s_ = 0.0;         ///< when the last stage has made its last part of that
+  bool table_there_ = false;    ///< the tied table, on the last stage
+  bool gradient_made_ = false;  ///< and there its gradient
+  double gradient_s_ = 0.0;     ///< when that is on the first stage
   double skipped_s_ = 0.0;
   double now_s_ = 0.0;
 };
@@ -122,7 +134,7 @@ Timeline::Timeline(const Pipeline& pipeline)
       count_(std::max(0, pipeline.microbatches)),
       runs_ahead_(plan::messages_run_ahead(pipeline.run_ahead, count_)),
       stages_(num_stages_),
-      activities_(num_stages_ + 2 * num_stages_),
+      activities_(3 * num_stages_ + 3),
       ends_s_((activities_.size() + lanes - 1) / lanes * lanes, never),
       delivered_(2 * num_stages_, 0) {
   require(num_stages_ >= 1, Failure::bug, "a pipeline needs at least one stage");
@@ -138,10 +150,7 @@ Timeline::Timeline(const Pipeline& pipeline)
 }
 
 double Timeline::iteration_s() {
-  for (std::size_t i = 0; i < num_stages_; ++i) {
-    const bool table_leaves = i == 0 && num_stages_ > 1 && p_.tied.table_staged;
-    begin(pass_of(i), p_.stages[i].start_s + (table_leaves ? p_.tied.table_s : 0.0));
-  }
+  for (std::size_t i = 0; i < num_stages_; ++i) begin(pass_of(i), p_.stages[i].start_s);
   while (true) {
     const std::size_t first = next_end();
     if (ends_s_[first] == never) break;
@@ -150,11 +159,9 @@ double Timeline::iteration_s() {
     finish(first);
     if (stages_[0].backwards > backwards && skipped_s_ == 0.0) skip_rounds();
   }
-  if (num_stages_ > 1) {
-    const double gradient_s = std::max(room_s_, made_s_) + p_.tied.gradient_s;
+  if (num_stages_ > 1)
     stages_[0].end_s =
-        std::max(stages_[0].end_s, std::max(stages_[0].sent_s, gradient_s) + p_.tied.rest_s);
-  }
+        std::max(stages_[0].end_s, std::max(stages_[0].sent_s, gradient_s_) + p_.tied.rest_s);
   double whole_s = 0.0;
   for (const Stage& s : stages_)
     require(s.backwards == count_, Failure::bug, "the order of passes deadlocks");
@@ -242,18 +249,31 @@ void Timeline::slow(std::size_t activity, double slowdown) {
   set_end(activity);
 }
 
+/// What a message between two stages takes longer by what they do now.
+double Timeline::slows(std::size_t from, std::size_t to) const {
+  double added = 0.0;
+  for (std::size_t end : {from, to})
+    if (passes(end)) added = std::max(added, stages_[end].beside.slows);
+  return added;
+}
+
 /// How fast a stage's pass and the messages at its boundaries are follows from what runs.
 void Timeline::adapt(std::size_t i) {
   const Beside& beside = stages_[i].beside;
   double taking_part = 0.0;
   if (i > 0 && messages_run(i - 1)) taking_part = beside.before;
   if (i + 1 < num_stages_ && messages_run(i)) taking_part = std::max(taking_part, beside.after);
+  const std::size_t last = num_stages_ - 1;
+  if (activities_[table()].runs || activities_[gradient()].runs) {
+    if (i == 0) taking_part = std::max(taking_part, p_.tied.first);
+    if (i == last) taking_part = std::max(taking_part, p_.tied.last);
+  }
   if (passes(i)) slow(pass_of(i), 1.0 + taking_part * stages_[i].slowed);
+  if (i == 0 || i == last)
+    for (std::size_t message : {table(), gradient()}) slow(message, 1.0 + slows(0, last));
   for (std::size_t boundary = i > 0 ? i - 1 : 0; boundary <= i && boundary + 1 < num_stages_;
        ++boundary) {
-    double added = 0.0;
-    for (std::size_t end : {boundary, boundary + 1})
-      if (passes(end)) added = std::max(added, stages_[end].beside.slows);
+    const double added = slows(boundary, boundary + 1);
     for (bool down : {true, false}) slow(message(boundary, down), 1.0 + added);
   }
 }
@@ -262,6 +282,7 @@ void Timeline::finish(std::size_t activity) {
   activities_[activity].runs = false;
   ends_s_[activity] = never;
   if (activity < num_stages_) return finish_pass(activity);
+  if (activity >= table()) return finish_tied(activity);
   const std::size_t boundary = (activity - num_stages_) / 2;
   const bool down = activity == message(boundary, true);
   ++delivered(boundary, down);
@@ -269,19 +290,42 @@ void Timeline::finish(std::size_t activity) {
   look(boundary + 1);
 }
 
+void Timeline::finish_tied(std::size_t activity) {
+  if (activity == head()) {
+    gradient_made_ = true;
+    return start_gradient();
+  }
+  if (activity == table())
+    table_there_ = true;
+  else
+    gradient_s_ = now_s_;
+  start_last_layer(num_stages_ - 1);
+  look(0);
+  look(num_stages_ - 1);
+}
+
 /// A part of a pass that takes no time is left out.
 void Timeline::finish_pass(std::size_t i) {
   Stage& s = stages_[i];
-  if (s.state == State::passes) {
-    s.state = State::in_last_layer;
-    begin(pass_of(i), s.last_layer_s);
+  if (s.state == State::makes_again) {
+    s.state = State::has_made_again;
     return look(i);
+  }
+  if (s.state == State::passes) {
+    start_last_layer(i);
+    return look(i);
+  }
+  if (s.state == State::updates && i == 0) {
+    if (num_stages_ > 1 && p_.tied.table_s > 0.0)
+      begin(table(), p_.tied.table_s);
+    else
+      table_there_ = true;
   }
   const bool sends = s.state == State::in_last_layer;
   if (sends) {
     ++(next_pass(s).forward ? s.forwards : s.backwards);
     s.sent_s = now_s_;
-    if (i == 0 && s.backwards + 1 == count_) room_s_ = now_s_;
+    if (i == 0) start_gradient();
   }
   if (sends && s.tail_s > 0.0) {
     s.state = State::in_tail;
@@ -310,9 +354,13 @@ double Timeline::slowed(std::size_t i, Pass pass, double all_s) const {
   const Beside& beside = stages_[i].beside;
   const PassTimes& t = p_.stages[i];
   if (all_s <= 0.0) return beside.slowed;
-  const double copies_s =
-      (pass.forward ? t.forward_copies_s : t.backward_copies_s) * (1.0 + beside.copies);
-  return std::max(beside.slowed, copies_s / all_s - 1.0);
+  const bool first = pass.forward && pass.microbatch == 0;
+  const double copies_s = first          ? t.first_copies_s
+                          : pass.forward ? t.forward_copies_s
+                                         : t.backward_copies_s;
+  const double kernels_s = first ? t.first_kernels_s : pass.forward ? t.forward_s : t.backward_s;
+  return std::max({0.0, std::min(1.0, kernels_s / all_s) * (1.0 + beside.slowed) - 1.0,
+                   copies_s * (1.0 + beside.copies) / all_s - 1.0});
 }
 
 /// How long a pass that takes so long goes on when its message has left.
@@ -331,9 +379,11 @@ bool Timeline::expects(std::size_t i, Pass pass) const {
   const int done = pass.forward ? s.forwards : s.backwards;
   if (runs_ahead_ && pass.microbatch > 0) return done >= pass.microbatch;
   const Pass next = next_pass(s);
-  if (s.state != State::passes && s.state != State::in_last_layer) return next == pass;
+  if (s.state != State::passes && s.state != State::in_last_layer && next == pass) return true;
   // The pass at work is the one before, and in its last layer.
-  if (s.state != State::in_last_layer) return false;
+  const bool last_layer =
+      s.state == State::in_last_layer || (s.state == State::makes_again && s.beside.layers == 1);
+  if (!last_layer) return false;
   Stage after = s;
   ++(next.forward ? after.forwards : after.backwards);
   return next_pass(after) == pass;
@@ -347,29 +397,60 @@ bool Timeline::has_left(std::size_t i, const std::optional<Pass>& pass) {
   return i == 0 || delivered(i - 1, false) > pass->microbatch;
 }
 
+/// The last layer's part of a pass. In a backward that is the stage's first one.
+double Timeline::last_layer_s(std::size_t i, Pass pass, double all_s) const {
+  const Beside& beside = stages_[i].beside;
+  if (pass.forward) return all_s / beside.layers;
+  const double again_s = p_.stages[i].again_s;
+  const double others_s = p_.stages[i].head_s + beside.recomputed * again_s;
+  return std::max(0.0, all_s - others_s) / beside.layers +
+         (beside.recomputed == beside.layers ? again_s : 0.0);
+}
+
 void Timeline::start_pass(std::size_t i) {
   Stage& s = stages_[i];
-  if (s.state != State::waits || s.backwards == count_) return;
+  const bool made_again = s.state == State::has_made_again;
+  if ((s.state != State::waits && !made_again) || s.backwards == count_) return;
   const Pass pass = next_pass(s);
   const bool arrived = pass.forward ? i == 0 || delivered(i - 1, true) > pass.microbatch
                                     : i + 1 == num_stages_ || delivered(i, false) > pass.microbatch;
-  if (!arrived || !has_left(i, s.before)) return;
-  s.before = std::exchange(s.last, pass);
+  if (i == 0 && p_.tied.table_staged && !table_there_) return;
+  const double again_s = pass.forward ? 0.0 : p_.stages[i].again_s;
+  if (!arrived && (made_again || again_s <= 0.0)) return;
+  if (!made_again && !has_left(i, s.before)) return;
+  if (!made_again) s.before = std::exchange(s.last, pass);
   const double all_s = pass_s(i, pass);
   s.slowed = slowed(i, pass, all_s);
-  if (i + 1 == num_stages_ && !pass.forward) made_s_ = now_s_ + p_.stages[i].head_s;
-  s.tail_s = std::clamp(tail_s(i, pass, all_s), 0.0, std::max(0.0, all_s));
-  s.last_layer_s = (all_s - s.tail_s) / s.beside.layers;
-  double before_s = s.beside.layers > 1 ? all_s - s.tail_s - s.last_layer_s : 0.0;
-  if (i + 1 == num_stages_ && i > 0 && pass == Pass{true, 0})
-    before_s = std::max(before_s, p_.stages[0].start_s + p_.tied.table_s - now_s_);
-  if (before_s > 0.0) {
-    s.state = State::passes;
-    begin(pass_of(i), before_s);
-  } else {
-    s.state = State::in_last_layer;
-    begin(pass_of(i), s.last_layer_s);
+  if (!arrived) {
+    s.state = State::makes_again;
+    return begin(pass_of(i), again_s);
   }
+  if (i + 1 == num_stages_ && i > 0 && !pass.forward && pass.microbatch + 1 == count_)
+    begin(head(), p_.stages[i].head_s);
+  s.tail_s = std::clamp(tail_s(i, pass, all_s), 0.0, std::max(0.0, all_s));
+  s.state = State::passes;
+  const double left_s = all_s - s.tail_s - (made_again ? again_s : 0.0);
+  s.last_layer_s = std::min(last_layer_s(i, pass, all_s - s.tail_s), left_s);
+  if (left_s > s.last_layer_s)
+    begin(pass_of(i), left_s - s.last_layer_s);
+  else
+    start_last_layer(i);
+}
+
+/// Behind it is the last stage's head, which waits for the tied table.
+void Timeline::start_last_layer(std::size_t i) {
+  Stage& s = stages_[i];
+  if (s.state != State::passes || activities_[pass_of(i)].runs) return;
+  if (i > 0 && i + 1 == num_stages_ && s.last == Pass{true, 0} && !table_there_) return;
+  s.state = State::in_last_layer;
+  begin(pass_of(i), s.last_layer_s);
+}
+
+void Timeline::start_gradient() {
+  if (!gradient_made_ || stages_[0].backwards + 1 != count_ || activities_[gradient()].runs) return;
+  begin(gradient(), p_.tied.gradient_s);
+  adapt(0);
+  adapt(num_stages_ - 1);
 }
 
 /// A stage sends on what came before it receives the next.

@@ -53,6 +53,7 @@ class StageTimeBuilder {
   Expr head_s(Direction direction, Microbatch which) const;
   Expr first_updates_s() const;
   Expr updates_ahead_s() const;
+  Expr again_s() const;
   Expr pass_s(Direction direction, Microbatch which) const;
 
   void middle(TimeTerms& terms) const;
@@ -339,6 +340,11 @@ Expr StageTimeBuilder::updates_ahead_s() const {
                 window_s * min(v_.l - 1.0, 1.0));
 }
 
+/// What a stage makes again of the layer that takes a gradient, before it needs that.
+Expr StageTimeBuilder::again_s() const {
+  return less(0.0, min(v_.c, trained_layers())) * recomputed_.again_s;
+}
+
 Expr StageTimeBuilder::pass_s(Direction direction, Microbatch which) const {
   Expr sum = layers_s(direction, which);
   if (has_embedding(direction)) sum += embedding_s(direction, which);
@@ -436,17 +442,27 @@ void StageTimeBuilder::communication(TimeTerms& terms) const {
 }
 
 void StageTimeBuilder::copies(TimeTerms& terms) const {
-  const auto of = [&](Direction direction) {
-    const auto sum = [&](auto&& part) {
-      return over_layers(v_.l, [&](const LayerCosts& layer, const Expr& first, const Expr& last) {
-        return part(layer_load(direction, Microbatch::middle, layer, first, last));
-      });
-    };
-    return max(sum([](const Load& load) { return load.weights_in_s + load.in_s; }),
-               sum([](const Load& load) { return load.out_s; }));
+  const auto sum = [&](Direction direction, Microbatch which, auto&& part) {
+    return over_layers(v_.l, [&](const LayerCosts& layer, const Expr& first, const Expr& last) {
+      return part(layer_load(direction, which, layer, first, last));
+    });
+  };
+  const auto of = [&](Direction direction, Microbatch which = Microbatch::middle) {
+    return max(
+        sum(direction, which, [](const Load& load) { return load.weights_in_s + load.in_s; }),
+        sum(direction, which, [](const Load& load) { return load.out_s; }));
   };
   terms.forward_copies_s.push_back({"copies beside a forward", of(Direction::forward)});
   terms.backward_copies_s.push_back({"copies beside a backward", of(Direction::backward)});
+  terms.first_copies_s.push_back(
+      {"copies beside the first forward", of(Direction::forward, Microbatch::first)});
+  const auto kernels_s = [](const Load& load) {
+    return load.compute_s + load.tp_s + load.copies_s + load.moves_s;
+  };
+  Expr kernels = sum(Direction::forward, Microbatch::first, kernels_s);
+  if (role_.first) kernels += embedding_forward_s_;
+  if (role_.last) kernels += head_forward_s_;
+  terms.first_kernels_s.push_back({"kernels of the first forward", kernels});
 }
 
 TimeTerms StageTimeBuilder::build() {
@@ -458,6 +474,7 @@ TimeTerms StageTimeBuilder::build() {
   copies(terms);
   if (role_.last)
     terms.head_s.push_back({"head and loss", head_s(Direction::backward, Microbatch::last)});
+  terms.again_s.push_back({"recomputed before a gradient is needed", again_s()});
   return terms;
 }
 

@@ -263,8 +263,10 @@ Grid::Role& Grid::role(analyzer::StageRole wanted) {
       return sends ? max(pass_s - tail_s, 0.0) : pass_s;
     };
     const Expr forward_s = sent_s(!wanted.last, t.forward_s, t.forward_tail_s);
-    const Expr backward_s = sent_s(!wanted.first, t.backward_s, t.backward_tail_s);
-    const Expr last_s = sent_s(!wanted.first, t.backward_s + t.last_s, t.last_tail_s);
+    // A stage that waits for a gradient recomputes meanwhile.
+    const Expr needs_gradient_s = wanted.last ? t.backward_s : t.backward_s - t.again_s;
+    const Expr backward_s = sent_s(!wanted.first, needs_gradient_s, t.backward_tail_s);
+    const Expr last_s = sent_s(!wanted.first, needs_gradient_s + t.last_s, t.last_tail_s);
     Expr first_s = sent_s(!wanted.last, t.forward_s + t.first_s, t.first_tail_s);
     const Expr shortest_s = min(first_s, forward_s) + min(backward_s, last_s);
     // While a later stage waits for its first input it does its first updates; while it waits for

@@ -2,10 +2,11 @@
 /// an iteration is short.
 ///
 /// Its objective is a bound that follows from what each stage has to do. With t_i the stable time
-/// of stage i, w_i its first forward and last backward until their messages leave, r_i the same of
-/// the microbatch that is fastest there, m_i the stream's way between stages i and i + 1, p_i the
-/// stage's microbatches in flight, and R_i = sum_{j>i} (2 m_{j-1} + r_j) the round trip through
-/// the stages after it, an iteration takes at least
+/// of stage i, w_i its first forward and last backward until their messages leave, without what it
+/// can recompute before a gradient is there, r_i the same of the microbatch that is fastest there,
+/// m_i the stream's way between stages i and i + 1, p_i the stage's microbatches in flight, and R_i
+/// = sum_{j>i} (2 m_{j-1} + r_j) the round trip through the stages after it, an iteration takes at
+/// least
 ///
 ///   max_i [ sum_{j<i} (w_j + 2 m_j) + max((G - 1) t_i + w_i + max(0, I_i - p_i t_i),
 ///                                         (ceil(G / (p_i + 1)) - 1) (r_i + R_i) + w_i + R_i,
