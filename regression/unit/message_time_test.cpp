@@ -136,17 +136,20 @@ TEST_F(MessageTime, SlowPairsOfNodesFollowTheOrder) {
   EXPECT_EQ(messages_ms({0, 2, 1}), std::pair(20.0, 20.0));
 }
 
-// Each of four ranks hears from the one before for a fourth of the message's time.
+// Each of four ranks hears from the one before for a fourth of the message's time; those that are
+// tensor-parallel wait for each other meanwhile.
 TEST_F(MessageTime, ManyRanksTakePartForAPartOfTheTime) {
-  plan::Plan plan{.microbatches = 2, .stages = {stage(4, 1, 1), stage(1, 4, 1)}};
-  plan.stages[1].first_layer = 1;
   model_.tied_head = false;
-  Pipeline pipeline{.stages = {}, .messages_s = {}, .tied = {}};
   const hardware::Machine larger(samples::round_profile(8));
-  MessageTimes(model_, larger).add(plan, pipeline);
-  EXPECT_NEAR(pipeline.beside[0].after, 1.0, 1e-12);
-  EXPECT_NEAR(pipeline.beside[1].before, 0.25, 1e-12);
-  EXPECT_EQ(pipeline.tied.table_s, 0.0);
+  for (const int tp : {1, 2, 4}) {
+    plan::Plan plan{.microbatches = 2, .stages = {stage(4, 1, 1), stage(tp, 4 / tp, tp)}};
+    plan.stages[1].first_layer = 1;
+    Pipeline pipeline{.stages = {}, .messages_s = {}, .tied = {}};
+    MessageTimes(model_, larger).add(plan, pipeline);
+    EXPECT_NEAR(pipeline.beside[0].after, 1.0, 1e-12);
+    EXPECT_NEAR(pipeline.beside[1].before, 0.25 * tp, 1e-12);
+    EXPECT_EQ(pipeline.tied.table_s, 0.0);
+  }
 }
 
 }  // namespace

@@ -173,6 +173,19 @@ TEST(PipelineTime, MessagesSlowPasses) {
   EXPECT_LE(slowed_s, alone_s + 0.5 * 2 * 4.0);
 }
 
+// Updates are copied beside the first forward for 1 s longer than its kernels take, so these have
+// time to be slow while the table is on its way, until its share of that is more than 1 s.
+TEST(PipelineTime, MessagesSlowNoCopiesOfUpdates) {
+  PassTimes first = passes(1.0, 1.0);
+  first.first_s = first.first_kernels_s = 1.0;
+  Pipeline p = pipeline({first, passes(1.0, 1.0)}, 1);
+  p.tied.table_s = 2.0;
+  p.beside = {{.slowed = 1.0}, {}};
+  EXPECT_NEAR(iteration_time(p), 2 + 1 + 1 + 1, 1e-12);
+  p.beside[0].slowed = 1.5;
+  EXPECT_NEAR(iteration_time(p), 2.4 + 1 + 1 + 1, 1e-12);
+}
+
 // The first stage computes its second forward while the first one's message is on its way: the
 // message takes twice as long for the 4 s that this takes.
 TEST(PipelineTime, PassesSlowMessages) {
