@@ -1,7 +1,16 @@
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <hdf5.h>
+#include <linux/magic.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <unistd.h>
 #include <xxhash.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -11,11 +20,34 @@
 #include <string>
 #include <vector>
 
+#include "base/descriptor.hpp"
 #include "base/error.hpp"
 #include "checkpoint_samples.hpp"
 #include "device/memory.hpp"
 #include "io/checkpoint.hpp"
 #include "refusal.hpp"
+
+namespace {
+
+/// Transfers past the system's cache that were refused, as some file systems do after they have
+/// taken the flag; -1: they are not refused.
+std::atomic<int> refused = -1;
+
+bool refuses(int file) {
+  if (refused < 0 || (::fcntl(file, F_GETFL) & O_DIRECT) == 0) return false;
+  ++refused;
+  errno = EINVAL;
+  return true;
+}
+
+}  // namespace
+
+extern "C" ssize_t write(int file, const void* data, std::size_t bytes) {
+  return refuses(file) ? -1 : ::syscall(SYS_write, file, data, bytes);
+}
+extern "C" ssize_t pread(int file, void* data, std::size_t bytes, off_t at) {
+  return refuses(file) ? -1 : ::syscall(SYS_pread64, file, data, bytes, at);
+}
 
 namespace brume::io {
 namespace {
@@ -49,6 +81,82 @@ TEST_F(CheckpointFault, WrittenFromWhereValuesLieTheFilesAreTheSame) {
   EXPECT_EQ(files(), copied);
 }
 
+constexpr std::int64_t large_elements = (std::int64_t{12} << 20) + 5;  // 48 MiB
+
+engine::Slab large_table(std::vector<float>& values) {
+  const auto elements = std::int64_t(values.size());
+  return {.name = "table",
+          .kind = "weight",
+          .global_shape = {elements},
+          .offset = {0},
+          .shape = {elements},
+          .elements = elements,
+          .data = values.data(),
+          .owned = true};
+}
+
+/// One rank writes step 10.
+void save_large(const fs::path& directory, std::vector<float>& values, bool copies) {
+  comm::run_local(1, [&](comm::Communicator& world) {
+    CheckpointWriter writer(directory, world, copies ? std::int64_t{1} << 40 : 0);
+    writer.start(info_of(10), {large_table(values)});
+    writer.finish();
+  });
+}
+
+/// What is read of it.
+std::vector<float> load_large(const fs::path& directory) {
+  std::vector<float> read(large_elements, -1.0f);
+  std::vector<engine::Slab> slabs{large_table(read)};
+  load_slabs(find(directory).value(), slabs);
+  return read;
+}
+
+std::vector<float> large_values() {
+  std::vector<float> values(large_elements);
+  std::iota(values.begin(), values.end(), 1.0f);
+  return values;
+}
+
+/// Bytes of a file that the system's cache holds.
+std::int64_t cached_bytes(const fs::path& path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY));
+  const std::size_t bytes = fs::file_size(path), page = 4096;
+  void* const mapped = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.get(), 0);
+  std::vector<unsigned char> pages((bytes + page - 1) / page);
+  EXPECT_EQ(::mincore(mapped, bytes, pages.data()), 0);
+  ::munmap(mapped, bytes);
+  return std::ranges::count_if(pages, [](unsigned char there) { return (there & 1) != 0; }) *
+         std::int64_t(page);
+}
+
+/// Whether files in a folder can be opened so that they pass the system's cache by.
+bool has_direct_files(const fs::path& folder) {
+  return Descriptor(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_DIRECT, 0600)).get() >= 0;
+}
+
+TEST_F(CheckpointFault, LeavesTheCacheAndItsTimeToTheTraining) {
+  struct statfs system = {};
+  ::statfs(directory_.c_str(), &system);
+  if (system.f_type == TMPFS_MAGIC || !has_direct_files(directory_))
+    GTEST_SKIP() << "this file system has nothing but a cache";
+  std::vector<float> values = large_values();
+  for (const bool copies : {false, true}) {
+    save_large(directory_, values, copies);
+    EXPECT_LE(cached_bytes(step(10) / "rank-0.h5"), 8 << 20);
+  }
+  EXPECT_EQ(load_large(directory_), values);
+}
+
+TEST_F(CheckpointFault, GoesThroughTheCacheWhereAFileSystemRefusesToPassItBy) {
+  if (!has_direct_files(directory_)) GTEST_SKIP() << "this file system does not take the flag";
+  std::vector<float> values = large_values();
+  refused = 0;
+  save_large(directory_, values, true);
+  EXPECT_EQ(refused.exchange(-1), 2);  // writing, and reading back
+  EXPECT_EQ(load_large(directory_), values);
+}
+
 /// The peak of this process while `work` runs, above what it held before [bytes].
 template <typename Work>
 std::int64_t growth(Work&& work) {
@@ -62,32 +170,16 @@ TEST_F(CheckpointFault, TakesLittleMemoryForLargeTensors) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "the sanitizer adds memory to what is touched";
 #endif
-  constexpr std::int64_t elements = (std::int64_t{12} << 20) + 5, half = elements / 2;  // 48 MiB
-  std::vector<float> values(elements);
-  std::iota(values.begin(), values.end(), 1.0f);
-  std::vector<engine::Slab> whole{{.name = "table",
-                                   .kind = "weight",
-                                   .global_shape = {elements},
-                                   .offset = {0},
-                                   .shape = {elements},
-                                   .elements = elements,
-                                   .data = values.data(),
-                                   .owned = true}};
-  const std::int64_t writing = growth([&] {
-    comm::run_local(1, [&](comm::Communicator& world) {
-      CheckpointWriter writer(directory_, world, 0);
-      writer.start(info_of(10), whole);
-      writer.finish();
-    });
-  });
+  std::vector<float> values = large_values();
+  const std::int64_t writing = growth([&] { save_large(directory_, values, false); });
   EXPECT_LE(writing, 16 << 20);
 
-  std::vector<float> read(elements, -1.0f);
-  std::vector<engine::Slab> halves{whole[0], whole[0]};
+  std::vector<float> read(large_elements, -1.0f);
+  constexpr std::int64_t half = large_elements / 2;
+  std::vector<engine::Slab> halves{large_table(read), large_table(read)};
   halves[0].elements = halves[1].first = half;
-  halves[1].elements = elements - half;
-  halves[0].data = read.data();
-  halves[1].data = read.data() + half;
+  halves[1].elements = large_elements - half;
+  halves[1].data += half;
   const std::int64_t reading = growth([&] { load_slabs(find(directory_).value(), halves); });
   EXPECT_LE(reading, 16 << 20);
   EXPECT_EQ(read, values);

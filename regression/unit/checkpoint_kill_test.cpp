@@ -87,6 +87,33 @@ TEST_F(CheckpointFault, FullDiskAtTheManifestLeavesTheOneBefore) {
   expect_failure(directory_, info, 100'000);
 }
 
+// The bytes before the limit are no whole blocks, as those that pass the system's cache by must be.
+TEST_F(CheckpointFault, FullDiskWithinALargeFileLeavesTheOneBefore) {
+  save(directory_, {10});
+  std::vector<float> values(4 << 20, 1.0f);
+  const auto elements = std::int64_t(values.size());
+  comm::run_local(1, [&](comm::Communicator& world) {
+    CheckpointWriter writer(directory_, world);
+    const FileLimit full(10'000'001);
+    writer.start(info_of(20), {{.name = "table",
+                                .kind = "weight",
+                                .global_shape = {elements},
+                                .offset = {0},
+                                .shape = {elements},
+                                .elements = elements,
+                                .data = values.data(),
+                                .owned = true}});
+    try {
+      writer.finish();
+      ADD_FAILURE() << "nothing failed";
+    } catch (const comm::AgreedError& error) {
+      EXPECT_TRUE(std::string(error.what()).ends_with("File too large")) << error.what();
+    }
+  });
+  EXPECT_EQ(newest(directory_), 10);
+  EXPECT_EQ(names_in(checkpoints()), std::set<std::string>{"step-10"});
+}
+
 TEST_F(CheckpointFault, FailureIsToldByTheNextStart) {
   comm::run_local(num_ranks, [&](comm::Communicator& world) {
     CheckpointWriter writer(directory_, world);

@@ -185,6 +185,7 @@ RankEntry CheckpointWriter::Impl::write_mine() {
   NewFile file(temporary() / rank_file_name(rank()));
   failpoint("checkpoint_after_open", rank());
   write_rank_file(file, manifest.info.step, rank(), entry.slabs, get_values);
+  file.flush();
   failpoint("after_write", rank());
   file.sync();
   file.close();

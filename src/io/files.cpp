@@ -6,9 +6,11 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <new>
 #include <system_error>
+#include <utility>
 
 namespace brume::io {
 namespace {
@@ -19,15 +21,25 @@ std::string hexadecimal(XXH128_hash_t hash) {
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
 }
 
+/// @return  whether the file's bytes go past the system's cache from now on
+bool pass_cache_by(const Descriptor& file, bool wanted) {
+  const int flags = ::fcntl(file.get(), F_GETFL);
+  return ::fcntl(file.get(), F_SETFL, wanted ? flags | O_DIRECT : flags & ~O_DIRECT) == 0 && wanted;
+}
+
 /// The digest of the first `bytes` of a file, or of fewer when it ends before.
 Digest digest_of(const Descriptor& file, std::int64_t bytes, const std::string& name,
-                 Failure failure) {
-  Bytes buffer(std::size_t{1} << 20);
+                 Failure failure, bool direct = false) {
+  const DirectBuffer buffer;
   Hasher hasher;
   for (std::int64_t at = 0; at < bytes;) {
     const auto room =
-        std::span(buffer).first(std::size_t(std::min(std::int64_t(buffer.size()), bytes - at)));
-    const std::size_t got = read_at(file, at, room, name, failure);
+        buffer.room().first(std::size_t(std::min(std::int64_t(DirectBuffer::bytes), bytes - at)));
+    if (direct &&
+        (room.size() < DirectBuffer::bytes ||
+         ::pread(file.get(), room.data(), room.size(), off_t(at)) != ssize_t(room.size())))
+      direct = pass_cache_by(file, false);
+    const std::size_t got = direct ? room.size() : read_at(file, at, room, name, failure);
     if (got == 0) break;
     hasher.add(room.first(got));
     at += std::int64_t(got);
@@ -64,24 +76,54 @@ Digest Hasher::digest() const {
   return {state_->bytes, hexadecimal(XXH3_128bits_digest(state_->xxh.get()))};
 }
 
+DirectBuffer::DirectBuffer() : memory_(static_cast<std::byte*>(std::aligned_alloc(4096, bytes))) {
+  if (!memory_) throw std::bad_alloc();
+}
+
+void DirectBuffer::Free::operator()(std::byte* memory) const { std::free(memory); }
+
 NewFile::NewFile(const fs::path& path)
     : name_(path.string()),
       descriptor_(
           ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0640)) {
   require(descriptor_.get() >= 0, Failure::storage, "{}: cannot be created: {}", name_,
           last_error());
+  direct_ = pass_cache_by(descriptor_, true);
 }
 
 void NewFile::write(std::span<const std::byte> bytes) {
   hasher_.add(bytes);
-  write_all(descriptor_, bytes, name_);
-  // The disk works from now on, and sync() waits for the rest only; where it cannot, nothing is
-  // lost.
-  ::sync_file_range(descriptor_.get(), written_, off_t(bytes.size()), SYNC_FILE_RANGE_WRITE);
-  written_ += std::int64_t(bytes.size());
+  while (!bytes.empty()) {
+    const auto room = buffer_.room().subspan(filled_);
+    const auto part = bytes.first(std::min(bytes.size(), room.size()));
+    std::ranges::copy(part, room.begin());
+    filled_ += part.size();
+    bytes = bytes.subspan(part.size());
+    if (filled_ == DirectBuffer::bytes) flush();
+  }
 }
 
-void NewFile::sync() { brume::sync(descriptor_, name_); }
+void NewFile::flush() {
+  std::span<const std::byte> rest = buffer_.room().first(std::exchange(filled_, 0));
+  if (direct_ && rest.size() == DirectBuffer::bytes) {
+    const ssize_t done = ::write(descriptor_.get(), rest.data(), rest.size());
+    rest = rest.subspan(std::size_t(std::max<ssize_t>(done, 0)));
+    written_ += std::max<ssize_t>(done, 0);
+  }
+  if (rest.empty()) return;
+  // The file's end, or a file system that refuses after all, or a failure that shows once more.
+  direct_ = direct_ && pass_cache_by(descriptor_, false);
+  write_all(descriptor_, rest, name_);
+  // The disk works from now on, and sync() waits for the rest only; where it cannot, nothing is
+  // lost.
+  ::sync_file_range(descriptor_.get(), written_, off_t(rest.size()), SYNC_FILE_RANGE_WRITE);
+  written_ += std::int64_t(rest.size());
+}
+
+void NewFile::sync() {
+  flush();
+  brume::sync(descriptor_, name_);
+}
 
 void NewFile::close() { brume::close(descriptor_, name_); }
 
@@ -94,7 +136,8 @@ Digest digest(std::span<const std::byte> bytes) {
 Digest digest_of_file(const fs::path& path, bool from_disk) {
   const Descriptor file = open_regular(path, Failure::storage);
   if (from_disk) ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
-  return digest_of(file, length(file), path.string(), Failure::storage);
+  return digest_of(file, length(file), path.string(), Failure::storage,
+                   from_disk && pass_cache_by(file, true));
 }
 
 void seal(Bytes& file) {

@@ -47,6 +47,22 @@ class Hasher {
   std::unique_ptr<State> state_;
 };
 
+/// A buffer that files can be written from and read into past the system's cache, whose pages would
+/// take several times as long of a processor as hashes do.
+class DirectBuffer {
+ public:
+  static constexpr std::size_t bytes = std::size_t{4} << 20;
+
+  DirectBuffer();  ///< @throws std::bad_alloc
+  std::span<std::byte> room() const { return {memory_.get(), bytes}; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const;
+  };
+  std::unique_ptr<std::byte[], Free> memory_;
+};
+
 /// A file in the making. Its name must be free; nothing is promised before close() returned.
 ///
 /// @throws Error(storage)  from every call, naming the file and the system's reason
@@ -55,6 +71,7 @@ class NewFile {
   explicit NewFile(const std::filesystem::path& path);
 
   void write(std::span<const std::byte> bytes);
+  void flush();  ///< gives the system what it does not have yet
   void sync();
   void close();  ///< a network file system may say only here that writing failed
   Digest digest() const { return hasher_.digest(); }  ///< of all that was written
@@ -63,7 +80,10 @@ class NewFile {
   std::string name_;
   Descriptor descriptor_;
   Hasher hasher_;
-  std::int64_t written_ = 0;  ///< bytes
+  DirectBuffer buffer_;
+  std::size_t filled_ = 0;    ///< bytes of the buffer
+  std::int64_t written_ = 0;  ///< bytes of the file
+  bool direct_;               ///< past the system's cache
 };
 
 /// Moves names of a directory to its folder <reason>-K, K the first free number.
