@@ -2,15 +2,20 @@
 
 #include <gtest/gtest.h>
 #include <hdf5.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <new>
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.hpp"
@@ -464,6 +469,71 @@ TEST_F(RunFileTest, LeavesNothingButTheFile) {
     run.write();
   }
   EXPECT_EQ(names(), (std::set<fs::path>{"run.h5", "steps"}));
+}
+
+/// From now on the system gives this process nothing but `left` bytes in small blocks.
+void take_all_memory_but(std::size_t left) {
+  std::ifstream statm("/proc/self/statm");
+  rlim_t pages = 0;
+  statm >> pages;
+  const rlimit limit{pages * 4096 + (8 << 20), RLIM_INFINITY};
+  ::setrlimit(RLIMIT_AS, &limit);
+  struct Block {
+    Block* next;
+    std::size_t bytes;
+  };
+  Block* taken = nullptr;
+  for (std::size_t bytes = 1 << 16; bytes >= sizeof(Block);
+       bytes = bytes > 1024 ? bytes / 2 : bytes - sizeof(Block))
+    while (void* const memory = std::malloc(bytes))
+      taken = new (memory) Block{std::exchange(taken, nullptr), bytes};
+  for (std::size_t given = 0; taken != nullptr && given < left;) {
+    given += taken->bytes;
+    std::free(std::exchange(taken, taken->next));
+  }
+}
+
+/// How a child process ends that does `work` and then exits.
+template <typename Work>
+int status_of_child(Work&& work) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    try {
+      work();
+    } catch (const std::exception& error) {
+      std::exit(int(error_of(error).failure()));
+    }
+    std::exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return status;
+}
+
+// HDF5 crashes, or ends the process, where the C library gives it nothing.
+TEST_F(RunFileTest, HoweverLittleMemoryIsLeftItsLackIsSaid) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers have an allocator of their own";
+#endif
+  for (std::size_t left = 1 << 12; left <= 1 << 22; left += left / 4) {
+    const int status = status_of_child([&] {
+      take_all_memory_but(left);
+      const RunFile file(directory_, description(), 0);
+    });
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == int(Failure::resource))
+        << left << " bytes: status " << status;
+  }
+}
+
+// There it crashes over what a lack of memory has left, after the reason has been said.
+TEST_F(RunFileTest, Hdf5IsNotCalledAtTheEndOfTheProcess) {
+  const int status = status_of_child([&] {
+    const RunFile file(directory_, description(), 0);
+    const auto called = [](hid_t, void*) -> herr_t { ::_exit(1); };
+    H5Pcreate(H5Pcreate_class(H5P_ROOT, "told of its end", nullptr, nullptr, nullptr, nullptr,
+                              called, nullptr));
+  });
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace

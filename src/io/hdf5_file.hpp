@@ -44,6 +44,8 @@ class Handle {
 
 /// The right to call HDF5, which is not safe for threads: one owner in the process at a time.
 /// Makes the library silent and forbids it to load plugins.
+///
+/// @throws std::bad_alloc  where there may be too little memory for what HDF5 takes
 class Hdf5Turn {
  public:
   Hdf5Turn();
