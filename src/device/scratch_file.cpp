@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "base/error.hpp"
 #include "base/files.hpp"
@@ -77,8 +78,7 @@ ScratchFile::ScratchFile(const std::string& directory, std::int64_t bytes)
           format_bytes(double(bytes_)), bytes_, directory_, last_error(cause));
   bounce_.reset(static_cast<std::byte*>(
       std::aligned_alloc(std::size_t(page_bytes), std::size_t(bounce_bytes))));
-  require(bounce_ != nullptr, Failure::resource, "{} bytes of host memory cannot be had",
-          bounce_bytes);
+  if (!bounce_) throw std::bad_alloc();
   direct_ = pass_cache_by(file_.get(), bounce_.get());
 }
 

@@ -4,6 +4,7 @@
 #include <pcre2.h>
 
 #include <array>
+#include <new>
 
 #include "base/error.hpp"
 
@@ -122,7 +123,7 @@ Pattern::Pattern(std::string_view onig, const std::string& where) {
   }
   pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);  // without it matching is slower, no more
   data_.reset(pcre2_match_data_create(1, nullptr));
-  require(data_ != nullptr, Failure::resource, "no memory for a pattern");
+  if (!data_) throw std::bad_alloc();
 }
 
 Pattern::Match Pattern::find(std::string_view text, std::size_t from) const {

@@ -36,7 +36,7 @@ void gemm(std::int64_t m, std::int64_t n, std::int64_t k, float alpha, Factor a,
   const dnnl_status_t status = dnnl_sgemm(char(a.transpose), char(b.transpose), m, n, k, alpha,
                                           a.data, a.stride, b.data, b.stride, beta, c, stride);
   require(status != dnnl_out_of_memory, Failure::resource,
-          "no memory for the matrix product [{} x {}] [{} x {}]", m, k, k, n);
+          "the matrix product [{} x {}] [{} x {}]: {}", m, k, k, n, memory_ran_out);
   require(
       status == dnnl_success, Failure::bug,
       "oneDNN refused the matrix product [{} x {}] [{} x {}] with strides {}, {}, {}: status {}", m,

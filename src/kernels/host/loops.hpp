@@ -22,7 +22,7 @@ void with_memory(const char* name, Body body) {
   try {
     body();
   } catch (const std::bad_alloc&) {
-    throw Error(Failure::resource, "{}: no memory for its intermediate values", name);
+    throw Error(Failure::resource, "{}: {}", name, memory_ran_out);
   }
 }
 
