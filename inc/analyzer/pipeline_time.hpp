@@ -32,8 +32,9 @@ struct PassTimesOf {
   /// The same of the first forward, and what its kernels and collectives take.
   T first_copies_s{}, first_kernels_s{};
   T head_s{};  ///< of a backward what the head takes: a tied table's gradient leaves then
-  /// What a backward makes again before it needs its gradient; the same of each recomputed layer.
-  T again_s{};
+  /// What a backward recomputes before it needs its gradient. It is the same of each recomputed
+  /// layer.
+  T recompute_ahead_s{};
 
   T stable_s() const { return forward_s + backward_s; }  ///< a middle microbatch
   /// What the first and the last microbatch add.
@@ -64,7 +65,7 @@ struct PassTimesOf {
              {"first's copies", &Of::first_copies_s},
              {"first's kernels", &Of::first_kernels_s},
              {"head's backward", &Of::head_s},
-             {"again", &Of::again_s}}};
+             {"recomputed ahead", &Of::recompute_ahead_s}}};
   }
 };
 using PassTimes = PassTimesOf<double>;

@@ -106,9 +106,9 @@ TEST(PipelineTime, MessagesLeaveBeforeTheTail) {
 // The first stage is done with its forward at 1 and waits until 1 + 4 for its gradient, of which it
 // makes 0.75 s again meanwhile, or the 0.25 s that it makes again at all.
 TEST(PipelineTime, WaitingHidesWhatIsMadeAgain) {
-  const auto with = [](double again_s) {
+  const auto with = [](double recompute_ahead_s) {
     PassTimes first = passes(1.0, 2.0);
-    first.again_s = again_s;
+    first.recompute_ahead_s = recompute_ahead_s;
     return iteration_time(pipeline({first, passes(2.0, 2.0)}, 1));
   };
   EXPECT_NEAR(with(0.0), 1 + 4 + 2, 1e-12);
@@ -120,7 +120,7 @@ TEST(PipelineTime, WaitingHidesWhatIsMadeAgain) {
 // it had made all again, and not at all for the second one's.
 TEST(PipelineTime, WhatIsMadeAgainTakesItsTimeWhereNobodyWaits) {
   PassTimes first = passes(1.0, 4.0);
-  first.again_s = 1.0;
+  first.recompute_ahead_s = 1.0;
   EXPECT_NEAR(iteration_time(pipeline({first, passes(1.0, 0.5)}, 2)), 2 + 4 + 4, 1e-12);
 }
 
@@ -216,7 +216,7 @@ TEST(PipelineTime, TheLastLayerOfABackwardMayBeShort) {
   p.stages[1].head_s = 4.0;
   EXPECT_NEAR(iteration_time(p), equal_s + 1, 1e-12);
   p.stages[1].head_s = 0.0;
-  p.stages[1].again_s = 2.0;
+  p.stages[1].recompute_ahead_s = 2.0;
   p.beside[1].recomputed = 2;
   EXPECT_NEAR(iteration_time(p), equal_s + 1, 1e-12);
   p.beside[1].recomputed = 4;
@@ -338,7 +338,8 @@ class Twin {
     const PassTimes& t = p_.stages[std::size_t(i)];
     const double begin_s = pass_s_[{i, forward, m}];
     if (forward || i + 1 == stages_) return begin_s + (forward ? t.forward_s : t.backward_s);
-    return std::max(begin_s + t.again_s, message_end_s(i, false, m)) + t.backward_s - t.again_s;
+    return std::max(begin_s + t.recompute_ahead_s, message_end_s(i, false, m)) + t.backward_s -
+           t.recompute_ahead_s;
   }
   double message_end_s(int boundary, bool down, int m) {
     return message_s_[{boundary, down, m}] + p_.messages_s[std::size_t(boundary)];
@@ -367,7 +368,7 @@ class Twin {
         const bool needs = forward ? i > 0 : i + 1 < stages_;
         if (needs) {
           changed |= relax_message(i, forward, m, k);
-          if (forward || p_.stages[std::size_t(i)].again_s == 0.0)
+          if (forward || p_.stages[std::size_t(i)].recompute_ahead_s == 0.0)
             least_s = std::max(least_s, message_end_s(forward ? i - 1 : i, forward, m));
         }
         changed |= raise(pass_s_[{i, forward, m}], least_s);
@@ -410,7 +411,8 @@ TEST(PipelineTime, ANaiveTwinAgrees) {
     const std::size_t stages = 1 + random() % 6;
     for (std::size_t i = 0; i < stages; ++i) {
       p.stages.push_back(passes(number(8), number(16)));
-      if (random() % 2 == 0) p.stages[i].again_s = std::min(number(8), p.stages[i].backward_s);
+      if (random() % 2 == 0)
+        p.stages[i].recompute_ahead_s = std::min(number(8), p.stages[i].backward_s);
     }
     for (std::size_t i = 1; i < stages; ++i)
       p.messages_s.push_back(random() % 3 == 0 ? 0.0 : number(12));

@@ -22,7 +22,7 @@ LayerCosts by_part(const Of& of) {
           of(&LayerCosts::backward_wait_s),
           of(&LayerCosts::hidden_tp_s),
           of(&LayerCosts::arriving_tp_s),
-          of(&LayerCosts::again_s),
+          of(&LayerCosts::recompute_ahead_s),
           of(&LayerCosts::inputs_tp_s),
           of(&LayerCosts::beside_forward_s),
           of(&LayerCosts::beside_backward_s),
@@ -63,7 +63,7 @@ LayerCosts costs_of(const model::Config& model, const Costs& costs, Recompute re
                    .backward_wait_s = all_reduce_s,
                    .hidden_tp_s = 0.0,
                    .arriving_tp_s = 0.0,
-                   .again_s = 0.0,
+                   .recompute_ahead_s = 0.0,
                    .inputs_tp_s = count * gather_s,
                    .beside_forward_s = beside(kinds.back(), Pass::forward),
                    .beside_backward_s = beside(kinds.front(), backward),
@@ -80,7 +80,8 @@ LayerCosts costs_of(const model::Config& model, const Costs& costs, Recompute re
     const Expr first_s = costs.segment(kinds.front(), Pass::recompute);
     layer.hidden_tp_s = min(all_reduce_s, first_s);
     layer.arriving_tp_s = min(gather_s, first_s);
-    layer.again_s = select(less(1.0, v.tp), max(first_s - gather_s, 0.0), all(Pass::recompute));
+    layer.recompute_ahead_s =
+        select(less(1.0, v.tp), max(first_s - gather_s, 0.0), all(Pass::recompute));
   }
   return layer;
 }

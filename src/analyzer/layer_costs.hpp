@@ -10,10 +10,10 @@ struct LayerCosts {
   Expr forward_s, backward_s;            ///< compute
   Expr forward_tp_s, backward_tp_s;      ///< collectives
   Expr forward_wait_s, backward_wait_s;  ///< collectives between two segments
-  Expr hidden_tp_s;    ///< how much of them hides behind a recompute that needs no gradient yet
-  Expr arriving_tp_s;  ///< the same for a gradient that comes from the next stage
-  Expr again_s;        ///< what a backward makes again before it needs such a gradient
-  Expr inputs_tp_s;    ///< collectives that bring inputs of a backward together beside compute
+  Expr hidden_tp_s;        ///< how much of them hides behind a recompute that needs no gradient yet
+  Expr arriving_tp_s;      ///< the same for a gradient that comes from the next stage
+  Expr recompute_ahead_s;  ///< what a backward recomputes before it needs such a gradient
+  Expr inputs_tp_s;        ///< collectives that bring inputs of a backward together beside compute
   Expr beside_forward_s, beside_backward_s;  ///< what gathering the next block's input adds to the
                                              ///< pass's last segment
   Expr out_s, in_s;                          ///< copies of what is offloaded

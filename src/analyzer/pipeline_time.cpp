@@ -39,7 +39,7 @@ class Timeline {
     double changed_s = 0.0;  ///< when that was
   };
 
-  enum class State { updates, waits, makes_again, has_made_again, passes, in_last_layer, in_tail };
+  enum class State { updates, waits, recomputes, has_recomputed, passes, in_last_layer, in_tail };
   struct Stage {
     State state = State::updates;
     int ahead = 0;                     ///< microbatches in flight before its first backward
@@ -88,7 +88,7 @@ class Timeline {
   bool passes(std::size_t i) const {
     const State state = stages_[i].state;
     return activities_[pass_of(i)].runs &&
-           (state == State::makes_again || state == State::passes || state == State::in_last_layer);
+           (state == State::recomputes || state == State::passes || state == State::in_last_layer);
   }
   bool messages_run(std::size_t boundary) const {
     return activities_[message(boundary, true)].runs || activities_[message(boundary, false)].runs;
@@ -307,8 +307,8 @@ void Timeline::finish_tied(std::size_t activity) {
 /// A part of a pass that takes no time is left out.
 void Timeline::finish_pass(std::size_t i) {
   Stage& s = stages_[i];
-  if (s.state == State::makes_again) {
-    s.state = State::has_made_again;
+  if (s.state == State::recomputes) {
+    s.state = State::has_recomputed;
     return look(i);
   }
   if (s.state == State::passes) {
@@ -382,7 +382,7 @@ bool Timeline::expects(std::size_t i, Pass pass) const {
   if (s.state != State::passes && s.state != State::in_last_layer && next == pass) return true;
   // The pass at work is the one before, and in its last layer.
   const bool last_layer =
-      s.state == State::in_last_layer || (s.state == State::makes_again && s.beside.layers == 1);
+      s.state == State::in_last_layer || (s.state == State::recomputes && s.beside.layers == 1);
   if (!last_layer) return false;
   Stage after = s;
   ++(next.forward ? after.forwards : after.backwards);
@@ -401,35 +401,35 @@ bool Timeline::has_left(std::size_t i, const std::optional<Pass>& pass) {
 double Timeline::last_layer_s(std::size_t i, Pass pass, double all_s) const {
   const Beside& beside = stages_[i].beside;
   if (pass.forward) return all_s / beside.layers;
-  const double again_s = p_.stages[i].again_s;
-  const double others_s = p_.stages[i].head_s + beside.recomputed * again_s;
+  const double recompute_ahead_s = p_.stages[i].recompute_ahead_s;
+  const double others_s = p_.stages[i].head_s + beside.recomputed * recompute_ahead_s;
   return std::max(0.0, all_s - others_s) / beside.layers +
-         (beside.recomputed == beside.layers ? again_s : 0.0);
+         (beside.recomputed == beside.layers ? recompute_ahead_s : 0.0);
 }
 
 void Timeline::start_pass(std::size_t i) {
   Stage& s = stages_[i];
-  const bool made_again = s.state == State::has_made_again;
-  if ((s.state != State::waits && !made_again) || s.backwards == count_) return;
+  const bool recomputed = s.state == State::has_recomputed;
+  if ((s.state != State::waits && !recomputed) || s.backwards == count_) return;
   const Pass pass = next_pass(s);
   const bool arrived = pass.forward ? i == 0 || delivered(i - 1, true) > pass.microbatch
                                     : i + 1 == num_stages_ || delivered(i, false) > pass.microbatch;
   if (i == 0 && p_.tied.table_staged && !table_there_) return;
-  const double again_s = pass.forward ? 0.0 : p_.stages[i].again_s;
-  if (!arrived && (made_again || again_s <= 0.0)) return;
-  if (!made_again && !has_left(i, s.before)) return;
-  if (!made_again) s.before = std::exchange(s.last, pass);
+  const double recompute_ahead_s = pass.forward ? 0.0 : p_.stages[i].recompute_ahead_s;
+  if (!arrived && (recomputed || recompute_ahead_s <= 0.0)) return;
+  if (!recomputed && !has_left(i, s.before)) return;
+  if (!recomputed) s.before = std::exchange(s.last, pass);
   const double all_s = pass_s(i, pass);
   s.slowed = slowed(i, pass, all_s);
   if (!arrived) {
-    s.state = State::makes_again;
-    return begin(pass_of(i), again_s);
+    s.state = State::recomputes;
+    return begin(pass_of(i), recompute_ahead_s);
   }
   if (i + 1 == num_stages_ && i > 0 && !pass.forward && pass.microbatch + 1 == count_)
     begin(head(), p_.stages[i].head_s);
   s.tail_s = std::clamp(tail_s(i, pass, all_s), 0.0, std::max(0.0, all_s));
   s.state = State::passes;
-  const double left_s = all_s - s.tail_s - (made_again ? again_s : 0.0);
+  const double left_s = all_s - s.tail_s - (recomputed ? recompute_ahead_s : 0.0);
   s.last_layer_s = std::min(last_layer_s(i, pass, all_s - s.tail_s), left_s);
   if (left_s > s.last_layer_s)
     begin(pass_of(i), left_s - s.last_layer_s);

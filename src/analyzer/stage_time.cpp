@@ -53,7 +53,7 @@ class StageTimeBuilder {
   Expr head_s(Direction direction, Microbatch which) const;
   Expr first_updates_s() const;
   Expr updates_ahead_s() const;
-  Expr again_s() const;
+  Expr recompute_ahead_s() const;
   Expr pass_s(Direction direction, Microbatch which) const;
 
   void middle(TimeTerms& terms) const;
@@ -340,9 +340,9 @@ Expr StageTimeBuilder::updates_ahead_s() const {
                 window_s * min(v_.l - 1.0, 1.0));
 }
 
-/// What a stage makes again of the layer that takes a gradient, before it needs that.
-Expr StageTimeBuilder::again_s() const {
-  return less(0.0, min(v_.c, trained_layers())) * recomputed_.again_s;
+/// What a stage recomputes of the layer that takes a gradient, before it needs that.
+Expr StageTimeBuilder::recompute_ahead_s() const {
+  return less(0.0, min(v_.c, trained_layers())) * recomputed_.recompute_ahead_s;
 }
 
 Expr StageTimeBuilder::pass_s(Direction direction, Microbatch which) const {
@@ -474,7 +474,8 @@ TimeTerms StageTimeBuilder::build() {
   copies(terms);
   if (role_.last)
     terms.head_s.push_back({"head and loss", head_s(Direction::backward, Microbatch::last)});
-  terms.again_s.push_back({"recomputed before a gradient is needed", again_s()});
+  terms.recompute_ahead_s.push_back(
+      {"recomputed before a gradient is needed", recompute_ahead_s()});
   return terms;
 }
 

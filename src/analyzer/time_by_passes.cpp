@@ -156,7 +156,7 @@ bool Walk::start_pass(std::size_t r) {
   if (pass.forward && first)
     all_s -=
         std::clamp(arrived_s - ready_s, 0.0, std::clamp(t.ahead_s, 0.0, std::max(0.0, t.first_s)));
-  if (!pass.forward) all_s -= std::clamp(arrived_s - ready_s, 0.0, t.again_s);
+  if (!pass.forward) all_s -= std::clamp(arrived_s - ready_s, 0.0, t.recompute_ahead_s);
   all_s += slowed_s(stage, all_s);
   const double backward_tail_s = splits() ? 0.0 : last ? t.last_tail_s : t.backward_tail_s;
   const double tail_s =

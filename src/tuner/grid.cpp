@@ -264,7 +264,7 @@ Grid::Role& Grid::role(analyzer::StageRole wanted) {
     };
     const Expr forward_s = sent_s(!wanted.last, t.forward_s, t.forward_tail_s);
     // A stage that waits for a gradient recomputes meanwhile.
-    const Expr needs_gradient_s = wanted.last ? t.backward_s : t.backward_s - t.again_s;
+    const Expr needs_gradient_s = wanted.last ? t.backward_s : t.backward_s - t.recompute_ahead_s;
     const Expr backward_s = sent_s(!wanted.first, needs_gradient_s, t.backward_tail_s);
     const Expr last_s = sent_s(!wanted.first, needs_gradient_s + t.last_s, t.last_tail_s);
     Expr first_s = sent_s(!wanted.last, t.forward_s + t.first_s, t.first_tail_s);
