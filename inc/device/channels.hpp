@@ -26,7 +26,7 @@ struct Event {
 ///
 /// Work that throws ends the run: what is enqueued on any channel is then skipped, not executed,
 /// `on_failure` is called once on the failing thread, and `synchronize` rethrows the exception.
-/// Enqueue, record, wait and synchronize belong to one thread, the owner's.
+/// Enqueue, record, wait, run and synchronize belong to one thread, the owner's.
 class Channels {
  public:
   using Work = std::function<void()>;
@@ -48,11 +48,25 @@ class Channels {
   void synchronize();                          ///< all channels idle; rethrows the first failure
   void start_clock();                          ///< spans count from now; all channels must be idle
 
+  /// Calls `give`, which enqueues, and synchronizes. What `give` throws, say for lack of memory, is
+  /// a failure like one of the work: that may refer to whatever lives until this returns.
+  template <typename Give>
+  void run(const Give& give) {
+    try {
+      give();
+    } catch (...) {
+      fail(std::current_exception());
+    }
+    synchronize();
+  }
+
   /// The span of the timed work that `channel` does now, null: none. Any thread; the span itself is
   /// not touched, and may be gone already.
   const Span* in_flight(int channel) const;
 
  private:
+  void fail(std::exception_ptr thrown);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <new>
 #include <random>
 #include <stdexcept>
 #include <thread>
@@ -194,6 +195,25 @@ TEST(Channels, TheFirstFailureIsTheOneThatIsKept) {
     EXPECT_STREQ(error.what(), "first");
   }
   EXPECT_EQ(told, std::vector<std::string>{"first"});
+}
+
+// What was given before may refer to what goes when run() is left.
+TEST(Channels, WorkHasEndedWhenTheOneWhoGivesItFails) {
+  Channels channels({"a"});
+  std::atomic<bool> begun = false, ended = false, followed = false;
+  EXPECT_THROW(channels.run([&] {
+    channels.enqueue(0, [&] {
+      begun = true;
+      std::this_thread::sleep_for(microseconds(20'000));
+      ended = true;
+    });
+    channels.enqueue(0, [&] { followed = true; });
+    while (!begun) std::this_thread::yield();
+    throw std::bad_alloc();
+  }),
+               std::bad_alloc);
+  EXPECT_TRUE(ended);
+  EXPECT_FALSE(followed);
 }
 
 TEST(Channels, AFailedObjectStaysFailed) {

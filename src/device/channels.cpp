@@ -338,6 +338,8 @@ void Channels::synchronize() {
   if (impl_->failure) std::rethrow_exception(impl_->failure);
 }
 
+void Channels::fail(std::exception_ptr thrown) { impl_->fail(std::move(thrown)); }
+
 void Channels::start_clock() { impl_->start_clock(); }
 
 const Span* Channels::in_flight(int channel) const { return impl_->at(channel).in_flight(); }

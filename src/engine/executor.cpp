@@ -135,7 +135,7 @@ void Executor::run(const schedule::Program& program, Parts parts, const StepScal
     for (int other : task.waits) waited_for[std::size_t(other)] = 1;
 
   std::vector<device::Event> events(program.tasks.size());
-  for (std::size_t id = 0; id < program.tasks.size(); ++id) {
+  const auto give = [&](std::size_t id) {
     const schedule::Task& task = program.tasks[id];
     const int channel = int(task.channel);
     for (int other : task.waits) channels_.wait(channel, events[std::size_t(other)]);
@@ -152,8 +152,10 @@ void Executor::run(const schedule::Program& program, Parts parts, const StepScal
           },
           &times[id]);
     if (waited_for[id]) events[id] = channels_.record(channel);
-  }
-  channels_.synchronize();
+  };
+  channels_.run([&] {
+    for (std::size_t id = 0; id < program.tasks.size(); ++id) give(id);
+  });
 }
 
 void Executor::execute(const schedule::Program& program, int id, const StepScalars& step) {

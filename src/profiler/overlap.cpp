@@ -67,15 +67,16 @@ PerResource Streams::run(const Counts& counts) {
   bench_.world().barrier();
   const double start_s = now_s();
   channels_.start_clock();
-  for (int q = 0; q < num_resources; ++q)
-    if (counts[q] > 0)
-      channels_.enqueue(
-          q,
-          [&, q] {
-            for (int i = 0; i < counts[q]; ++i) tasks_[q]();
-          },
-          &spans[q]);
-  channels_.synchronize();
+  channels_.run([&] {
+    for (int q = 0; q < num_resources; ++q)
+      if (counts[q] > 0)
+        channels_.enqueue(
+            q,
+            [&, q] {
+              for (int i = 0; i < counts[q]; ++i) tasks_[q]();
+            },
+            &spans[q]);
+  });
   for (int q = 0; q < num_resources; ++q) done_s[q] = start_s + spans[q].end_s;
   bench_.agree(start_s, done_s);
   for (int q = 0; q < num_resources; ++q)
