@@ -10,9 +10,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <future>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -176,10 +176,11 @@ void refuse_lone_copies(int ranks) {
 /// before whether as many may be had. @throws std::system_error
 void try_threads() {
   constexpr int of_mpi = 8;
+  std::mutex gate;
   std::vector<std::jthread> threads;
-  std::promise<void> end;  // broken before the threads are waited for, which ends them
-  const std::shared_future<void> ended = end.get_future().share();
-  for (int i = 0; i < of_mpi; ++i) threads.emplace_back([ended] { ended.wait(); });
+  const std::lock_guard closed(gate);  // it opens before the threads are waited for
+  for (int i = 0; i < of_mpi; ++i)
+    threads.emplace_back([&gate] { const std::lock_guard open(gate); });
 }
 
 /// Of this process, without the program's own name.

@@ -16,8 +16,8 @@ std::mutex one_caller;
 constexpr std::size_t most_memory = std::size_t{48} << 20;
 
 void check(std::int64_t result, const std::string& what) {
-  require(result >= 0, Failure::resource, "{} of an HDF5 image cannot be made: {}", what,
-          hdf5_message());
+  require(result >= 0, Failure::resource, "{} of an HDF5 image cannot be made: {}: {}", what,
+          hdf5_message(), memory_ran_out);
 }
 
 Handle made(hid_t id, Handle::Close close, const std::string& what) {
