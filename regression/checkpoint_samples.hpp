@@ -64,6 +64,19 @@ struct Memory {
   std::vector<engine::Slab> slabs;
 };
 
+/// A weight of one rank.
+inline engine::Slab table_of(std::vector<float>& values) {
+  const auto elements = std::int64_t(values.size());
+  return {.name = "table",
+          .kind = "weight",
+          .global_shape = {elements},
+          .offset = {0},
+          .shape = {elements},
+          .elements = elements,
+          .data = values.data(),
+          .owned = true};
+}
+
 inline CheckpointInfo info_of(std::int64_t step) {
   CheckpointInfo info;
   info.step = step;

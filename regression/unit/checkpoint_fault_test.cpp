@@ -83,23 +83,11 @@ TEST_F(CheckpointFault, WrittenFromWhereValuesLieTheFilesAreTheSame) {
 
 constexpr std::int64_t large_elements = (std::int64_t{12} << 20) + 5;  // 48 MiB
 
-engine::Slab large_table(std::vector<float>& values) {
-  const auto elements = std::int64_t(values.size());
-  return {.name = "table",
-          .kind = "weight",
-          .global_shape = {elements},
-          .offset = {0},
-          .shape = {elements},
-          .elements = elements,
-          .data = values.data(),
-          .owned = true};
-}
-
 /// One rank writes step 10.
 void save_large(const fs::path& directory, std::vector<float>& values, bool copies) {
   comm::run_local(1, [&](comm::Communicator& world) {
     CheckpointWriter writer(directory, world, copies ? std::int64_t{1} << 40 : 0);
-    writer.start(info_of(10), {large_table(values)});
+    writer.start(info_of(10), {table_of(values)});
     writer.finish();
   });
 }
@@ -107,7 +95,7 @@ void save_large(const fs::path& directory, std::vector<float>& values, bool copi
 /// What is read of it.
 std::vector<float> load_large(const fs::path& directory) {
   std::vector<float> read(large_elements, -1.0f);
-  std::vector<engine::Slab> slabs{large_table(read)};
+  std::vector<engine::Slab> slabs{table_of(read)};
   load_slabs(find(directory).value(), slabs);
   return read;
 }
@@ -176,7 +164,7 @@ TEST_F(CheckpointFault, TakesLittleMemoryForLargeTensors) {
 
   std::vector<float> read(large_elements, -1.0f);
   constexpr std::int64_t half = large_elements / 2;
-  std::vector<engine::Slab> halves{large_table(read), large_table(read)};
+  std::vector<engine::Slab> halves{table_of(read), table_of(read)};
   halves[0].elements = halves[1].first = half;
   halves[1].elements = large_elements - half;
   halves[1].data += half;

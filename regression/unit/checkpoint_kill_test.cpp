@@ -91,18 +91,10 @@ TEST_F(CheckpointFault, FullDiskAtTheManifestLeavesTheOneBefore) {
 TEST_F(CheckpointFault, FullDiskWithinALargeFileLeavesTheOneBefore) {
   save(directory_, {10});
   std::vector<float> values(4 << 20, 1.0f);
-  const auto elements = std::int64_t(values.size());
   comm::run_local(1, [&](comm::Communicator& world) {
     CheckpointWriter writer(directory_, world);
     const FileLimit full(10'000'001);
-    writer.start(info_of(20), {{.name = "table",
-                                .kind = "weight",
-                                .global_shape = {elements},
-                                .offset = {0},
-                                .shape = {elements},
-                                .elements = elements,
-                                .data = values.data(),
-                                .owned = true}});
+    writer.start(info_of(20), {table_of(values)});
     try {
       writer.finish();
       ADD_FAILURE() << "nothing failed";

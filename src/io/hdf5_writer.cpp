@@ -52,8 +52,7 @@ std::string hdf5_message() {
 Hdf5Turn::Hdf5Turn() : lock_(one_caller) {
   ::operator delete(::operator new(most_memory));
   // It would tidy up at the end of the process, where nothing is left to do.
-  static const herr_t told = H5dont_atexit();
-  static_cast<void>(told);
+  [[maybe_unused]] static const herr_t told = H5dont_atexit();
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   H5PLset_loading_state(0);
 }
