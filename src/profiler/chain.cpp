@@ -73,14 +73,15 @@ Chain::Chain(Bench& bench, const Product& product, double hand_over_s)
 }
 
 void Chain::run(int links, const Work& transfer) {
-  for (int i = 0; i < links; ++i) {
-    channels_.enqueue(products, product_);
-    if (!transfer) continue;
-    channels_.wait(transfers, channels_.record(products));
-    channels_.enqueue(transfers, transfer);
-    channels_.wait(products, channels_.record(transfers));
-  }
-  channels_.synchronize();
+  channels_.run([&] {
+    for (int i = 0; i < links; ++i) {
+      channels_.enqueue(products, product_);
+      if (!transfer) continue;
+      channels_.wait(transfers, channels_.record(products));
+      channels_.enqueue(transfers, transfer);
+      channels_.wait(products, channels_.record(transfers));
+    }
+  });
 }
 
 double Chain::seconds(const std::string& name, const Work& transfer, double alone_s) {
