@@ -96,9 +96,8 @@ struct Without {
 
 /// Whether plans that use a knob are of another order than 1F1B.
 bool is_order(const plan::Knob& knob) {
-  using Search = decltype(knob.search);
-  return knob.search == Search(&deck::SearchKeys::chunks) ||
-         knob.search == Search(&deck::SearchKeys::zero_bubble);
+  return knob.search == plan::SearchMember(&deck::SearchKeys::chunks) ||
+         knob.search == plan::SearchMember(&deck::SearchKeys::zero_bubble);
 }
 
 /// Only knobs and groups that the best plan uses: without another one it stays what it is.
@@ -115,8 +114,8 @@ std::vector<Without> searches(const Question& question, const plan::Plan& best) 
       });
     };
     // Not a choice there: another trainer stores what it does not recompute.
-    const bool given = question.keys.store_rest &&
-                       knob->search == decltype(knob->search)(&deck::SearchKeys::store);
+    const bool given =
+        question.keys.store_rest && knob->search == plan::SearchMember(&deck::SearchKeys::store);
     if (given || !used(best)) continue;
     Without& without = found.emplace_back(Without{name, rough, used});
     without.searched = is_order(*knob);
