@@ -75,21 +75,22 @@ void spread(std::span<Parcel> parcels, std::int64_t end, const Deadline& deadlin
   for (Parcel& parcel : parcels) by_first.push_back(&parcel);
   std::ranges::stable_sort(by_first, {}, &Parcel::first_task);
   LastUsers users(end);
-  std::vector<const Parcel*> alive, taken;
+  std::vector<const Parcel*> alive, later, taken;  // by offset
   for (std::size_t i = 0; i < by_first.size(); ++i) {
     deadline.check();
     Parcel& parcel = *by_first[i];
     std::erase_if(alive, [&](const Parcel* other) { return !other->meets(parcel); });
     if (users.wait(parcel, parcel.offset) >= 0) {
-      taken = alive;
-      for (std::size_t later = i + 1; later < by_first.size() && by_first[later]->meets(parcel);
-           ++later)
-        taken.push_back(by_first[later]);
-      std::ranges::sort(taken, {}, &Parcel::offset);
+      later.clear();
+      for (std::size_t k = i + 1; k < by_first.size() && by_first[k]->meets(parcel); ++k)
+        later.push_back(by_first[k]);
+      std::ranges::sort(later, {}, &Parcel::offset);
+      taken.resize(alive.size() + later.size());
+      std::ranges::merge(alive, later, taken.begin(), {}, &Parcel::offset, &Parcel::offset);
       parcel.offset = best_place(parcel, taken, end, users);
     }
     users.take(parcel);
-    alive.push_back(&parcel);
+    alive.insert(std::ranges::upper_bound(alive, parcel.offset, {}, &Parcel::offset), &parcel);
   }
 }
 

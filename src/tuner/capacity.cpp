@@ -27,9 +27,9 @@ class Steps {
   /// before that one can take exactly the other devices.
   template <class Visit>
   void each(std::size_t after, const std::vector<int>& reached, Visit visit) const {
+    deadline_.check();
     for (std::size_t use = 0; use < uses_.size(); ++use) {
       if (reached[use] < 0) continue;
-      deadline_.check();
       for (const Room& room : rooms_[after]) {
         if (!uses_.takes(use, room.group, room.devices)) continue;
         const int rest = uses_.left(use, room.group) - room.devices;

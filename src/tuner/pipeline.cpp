@@ -12,49 +12,69 @@
 namespace brume::tuner {
 namespace {
 
+/// What the objective asks of a frame for a stage with so many after it.
+struct Counts {
+  Counts(const Frame& frame, int after)
+      : after(after),
+        microbatches(frame.microbatches),
+        is_1f1b(frame.is_1f1b()),
+        is_only(frame.num_stages == 1),
+        fill_share(frame.fill_share()),
+        trips(tuner::trips(frame, after)) {
+    if (!is_1f1b) return;
+    in_flight = int(frame.in_flight(after));
+    if (after == 0) return;
+    later_flight = int(frame.in_flight(after - 1));
+    turns = (microbatches - 1 - later_flight) / (in_flight - later_flight + 1) + 1;
+  }
+
+  int after, microbatches;
+  bool is_1f1b, is_only;
+  double fill_share;
+  int trips;                            ///< through this stage and those after it
+  int in_flight = 0, later_flight = 0;  ///< here, and in the next stage
+  int turns = 0;                        ///< with the next stage
+};
+
 /// For how long a stage waits while the first microbatch goes through those after it and back, and
 /// while the last one does.
-double idle_s(const Frame& frame, const Point& point, double round_s, int after) {
-  const int in_flight = int(frame.in_flight(after));
-  const double rounds_s = in_flight + 1 < frame.microbatches
+double idle_s(const Counts& counts, const Point& point, double round_s) {
+  const double rounds_s = counts.in_flight + 1 < counts.microbatches
                               ? std::max(round_s, 2.0 * round_s - point.less_s)
                               : round_s;
-  return std::max(0.0, rounds_s - in_flight * point.stable_s);
+  return std::max(0.0, rounds_s - counts.in_flight * point.stable_s);
 }
 
 /// What the turns of a label's first stage and the next one take.
-double turns_s(const Frame& frame, const Label& label, const Label& later, double way_s,
-               int after) {
-  const int in_flight = int(frame.in_flight(after)), later_flight = int(frame.in_flight(after - 1));
-  const int turns = (frame.microbatches - 1 - later_flight) / (in_flight - later_flight + 1) + 1;
-  return turns * (label.front_s + way_s + later.front_s) + later_flight * label.front_s;
+double turns_s(const Counts& counts, const Label& label, const Label& later, double way_s) {
+  return counts.turns * (label.front_s + way_s + later.front_s) +
+         counts.later_flight * label.front_s;
 }
 
 /// The objective of pipeline.hpp with one stage more in front of those of a label.
-/// @param after  stages after the new one
-Label in_front(const Pipeline& pipeline, const Label& later, const Point& point, int after) {
-  const Frame& frame = pipeline.frame;
-  const double way_s =
-      after == 0 ? 0.0 : 2.0 * pipeline.messages.stream_s(point.layout, later.layout);
-  const double ways_s = frame.chunks * way_s;
+Label in_front(const Pipeline& pipeline, const Counts& counts, const Label& later,
+               const Point& point) {
+  const bool is_last = counts.after == 0;
+  const double way_s = is_last ? 0.0 : 2.0 * pipeline.messages.stream_s(point.layout, later.layout);
+  const double ways_s = pipeline.frame.chunks * way_s;
   const double t = point.stable_s;
   Label label{.trip_s = point.shortest_s() + ways_s + later.trip_s,
               .front_s = point.shortest_s(),
               .least_s = 0.0,
-              .alone_s = std::max(later.alone_s, (frame.microbatches - 1) * t + point.alone_s()),
+              .alone_s = std::max(later.alone_s, (counts.microbatches - 1) * t + point.alone_s()),
               .layout = point.layout,
               .point = &point};
-  const double round_s = ways_s + later.trip_s, own_s = frame.microbatches * t + point.delta_s;
-  const double trips_s = (trips(frame, after) - 1) * label.trip_s + point.whole_s() + round_s;
+  const double round_s = ways_s + later.trip_s, own_s = counts.microbatches * t + point.delta_s;
+  const double trips_s = (counts.trips - 1) * label.trip_s + point.whole_s() + round_s;
   label.least_s =
-      std::max(trips_s, own_s + (frame.is_1f1b() ? idle_s(frame, point, round_s, after) : 0.0));
-  if (after > 0)
-    label.least_s = std::max({label.least_s,
-                              frame.is_1f1b() ? turns_s(frame, label, later, way_s, after)
-                                              : frame.microbatches * ways_s / 2.0,
-                              frame.fill_share() * point.whole_s() + way_s + later.least_s});
-  if (after == 0 && frame.num_stages > 1)
-    label.alone_s = std::max(label.alone_s, (frame.microbatches - 1) * t +
+      std::max(trips_s, own_s + (counts.is_1f1b ? idle_s(counts, point, round_s) : 0.0));
+  if (!is_last)
+    label.least_s = std::max(
+        {label.least_s,
+         counts.is_1f1b ? turns_s(counts, label, later, way_s) : counts.microbatches * ways_s / 2.0,
+         counts.fill_share * point.whole_s() + way_s + later.least_s});
+  if (is_last && !counts.is_only)
+    label.alone_s = std::max(label.alone_s, (counts.microbatches - 1) * t +
                                                 pipeline.messages.tied_gradient_s(point.layout));
   return label;
 }
@@ -68,8 +88,10 @@ class DynamicProgram {
         cutoff_s_(cutoff_s),
         prices_(prices),
         most_labels_(most_labels) {
-    for (std::size_t after = 0; after < pipeline.cells.size(); ++after)
+    for (std::size_t after = 0; after < pipeline.cells.size(); ++after) {
+      counts_.emplace_back(pipeline.frame, int(after));
       meshes_.push_back(meshes(pipeline.cells[after], thresholds_s[after]));
+    }
     capacity_.emplace(rooms(), pipeline.cluster, pipeline.deadline);
     bound_rest();
   }
@@ -92,11 +114,9 @@ class DynamicProgram {
                 const Mesh& mesh) const;
   void extend(int after, const States::State& from, States& next);
   void extend(int after, const States::State& from, const Mesh& mesh, const Arc& arc, States& next);
-  void offer(std::vector<int>& labels, const Label& label);
-  bool beats(const Label& a, const Label& b) const {
-    if (a.trip_s > b.trip_s || a.front_s > b.front_s || a.least_s > b.least_s ||
-        a.alone_s > b.alone_s)
-      return false;
+  void offer(std::vector<Entry>& labels, const Label& label);
+  /// Whether a label whose times are no longer is at least as good in all else.
+  bool no_worse(const Label& a, const Label& b) const {
     if (!pipeline_.messages.no_slower(a.layout, b.layout)) return false;
     for (int g = 0; pipeline_.host_matters && g < num_groups_; ++g)
       if (a.host_bytes[std::size_t(g)] > b.host_bytes[std::size_t(g)]) return false;
@@ -109,6 +129,7 @@ class DynamicProgram {
   Prices prices_;
   std::size_t most_labels_;
   bool merged_ = false;
+  std::vector<Counts> counts_;  ///< [stages after]
   std::vector<Meshes> meshes_;  ///< [stages after]
   std::optional<Capacity> capacity_;
   std::vector<double> rest_s_;  ///< [stages placed] least sum of the other stages' whole times
@@ -225,18 +246,33 @@ bool DynamicProgram::add_host(Label& label, const Label& later, std::size_t from
   return true;
 }
 
-void DynamicProgram::offer(std::vector<int>& labels, const Label& label) {
-  for (int id : labels)
-    if (beats(labels_[std::size_t(id)], label)) return;
-  std::erase_if(labels, [&](int id) { return beats(label, labels_[std::size_t(id)]); });
+/// Whether none of the times is longer than the other label's.
+bool no_longer(const Label::Times& a, const Label::Times& b) {
+  return a[0] <= b[0] && a[1] <= b[1] && a[2] <= b[2] && a[3] <= b[3];
+}
+
+void DynamicProgram::offer(std::vector<Entry>& labels, const Label& label) {
+  const Label::Times times_s = label.times_s();
+  const auto known = [&](const Entry& entry) -> Label& {
+    return labels_[std::size_t(entry.label)];
+  };
+  for (std::size_t i = 0; i < labels.size(); ++i)
+    if (no_longer(labels[i].times_s, times_s) && no_worse(known(labels[i]), label)) {
+      std::swap(labels[i], labels[i / 2]);  // what beats one label beats others soon
+      return;
+    }
+  std::erase_if(labels, [&](const Entry& other) {
+    return no_longer(times_s, other.times_s) && no_worse(label, known(other));
+  });
+  const auto id = int(labels_.size());
   if (labels.size() < most_labels_) {
-    labels.push_back(int(labels_.size()));
+    labels.push_back({times_s, id});
     labels_.push_back(label);
     return;
   }
   // One that is at least as good as both keeps the bound a bound.
   merged_ = true;
-  Label merged = labels_[std::size_t(labels.back())];
+  Label merged = known(labels.back());
   if (merged.layout != label.layout) merged.layout = -1;
   merged.trip_s = std::min(merged.trip_s, label.trip_s);
   merged.front_s = std::min(merged.front_s, label.front_s);
@@ -244,7 +280,7 @@ void DynamicProgram::offer(std::vector<int>& labels, const Label& label) {
   merged.alone_s = std::min(merged.alone_s, label.alone_s);
   for (std::size_t g = 0; g < merged.host_bytes.size(); ++g)
     merged.host_bytes[g] = std::min(merged.host_bytes[g], label.host_bytes[g]);
-  labels.back() = int(labels_.size());
+  labels.back() = {merged.times_s(), id};
   labels_.push_back(merged);
 }
 
@@ -268,10 +304,11 @@ void DynamicProgram::extend(int after, const States::State& from, const Mesh& me
   const std::size_t use = capacity_->uses().with(from.use, mesh.group, mesh.devices);
   const double rest_s =
       this->rest_s(std::size_t(after) + 1, use, pipeline_.num_layers - from.layers - arc.layers);
-  std::vector<int>* labels = nullptr;
-  for (const int id : from.labels)
+  const Counts& counts = counts_[std::size_t(after)];
+  std::vector<Entry>* labels = nullptr;
+  for (const auto& [times_s, id] : from.labels)
     for (const Point* point : arc.points) {
-      Label label = in_front(pipeline_, labels_[std::size_t(id)], *point, after);
+      Label label = in_front(pipeline_, counts, labels_[std::size_t(id)], *point);
       label.next = id;
       if (std::max(label.least_s + rest_s, label.alone_s) >= cutoff_s_) continue;
       if (pipeline_.host_matters && !add_host(label, labels_[std::size_t(id)], from.use, use, mesh))
@@ -286,11 +323,11 @@ Choices DynamicProgram::solve() {
   if (capacity_->first(0, 0) < pipeline_.num_layers) return {};
   States next(capacity_->uses().size(), pipeline_.num_layers);
   labels_.emplace_back();
-  next.labels(0, 0) = {0};
+  next.labels(0, 0) = {{{}, 0}};
   for (int after = 0; after < pipeline_.frame.num_stages; ++after)
     for (const States::State& state : next.take()) extend(after, state, next);
   for (const States::State& state : next.take())
-    for (int id : state.labels) {
+    for (auto [times_s, id] : state.labels) {
       Choice& choice = found.best.emplace_back();
       choice.least_s = labels_[std::size_t(id)].bound_s();
       for (; labels_[std::size_t(id)].point; id = labels_[std::size_t(id)].next)
@@ -312,7 +349,8 @@ int trips(const Frame& frame, int after) {
 double least_s(const Pipeline& pipeline, const std::vector<Point>& stages) {
   Label label;
   for (int after = 0; after < int(stages.size()); ++after)
-    label = in_front(pipeline, label, stages[stages.size() - 1 - std::size_t(after)], after);
+    label = in_front(pipeline, Counts(pipeline.frame, after), label,
+                     stages[stages.size() - 1 - std::size_t(after)]);
   return label.bound_s();
 }
 

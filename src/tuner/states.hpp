@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <tuple>
 #include <utility>
@@ -24,6 +25,15 @@ struct Label {
   const Point* point = nullptr;
 
   double bound_s() const { return std::max(least_s, alone_s); }
+  using Times = std::array<double, 4>;
+  /// In which labels compete.
+  Times times_s() const { return {trip_s, front_s, least_s, alone_s}; }
+};
+
+/// A label of a state. Times alone decide most comparisons, so they stand beside each other here.
+struct Entry {
+  Label::Times times_s;
+  int label;
 };
 
 /// Points of one number of layers under the threshold.
@@ -45,14 +55,14 @@ class States {
   struct State {
     std::size_t use;
     int layers;
-    std::vector<int> labels;
+    std::vector<Entry> labels;
   };
 
   States(std::size_t uses, int layers)
       : width_(std::size_t(layers) + 1), places_(uses * width_, -1) {}
 
   /// Valid until another state is asked for.
-  std::vector<int>& labels(std::size_t use, int layers) {
+  std::vector<Entry>& labels(std::size_t use, int layers) {
     int& at = place(use, layers);
     if (at < 0) {
       at = int(all_.size());
