@@ -27,6 +27,7 @@ struct Parcel {
   std::int64_t bytes;
   std::int64_t offset = 0;  ///< set by pack()
   // For spreading only:
+  bool moves = true;     ///< else it stays where it was packed
   bool computed = true;  ///< the first task is on the compute channel
   LastTasks last = {};
 
@@ -36,7 +37,7 @@ struct Parcel {
   /// Whether it is the same but for its offset.
   bool is_like(const Parcel& other) const {
     return first_task == other.first_task && last_task == other.last_task && bytes == other.bytes &&
-           computed == other.computed && last == other.last;
+           moves == other.moves && computed == other.computed && last == other.last;
   }
   std::int64_t end() const { return offset + bytes; }
 };

@@ -13,11 +13,18 @@ namespace brume::schedule {
 /// Bytes left free behind each buffer, filled with a pattern that the executor checks.
 inline constexpr std::int64_t guard_bytes = 64;
 
+/// Which buffers look for bytes that another one did not just leave, so as not to wait for it.
+enum class Spread {
+  none,
+  received,  ///< those of streams and gradients that another stage sends
+  all
+};
+
 /// What to look for beyond the first good placement.
 struct Placing {
-  bool tight = true;    ///< smaller arenas,
-  Arenas enough = {};   ///< until they are this small
-  bool spread = false;  ///< fewer waits for bytes that another buffer has just left
+  bool tight = true;   ///< smaller arenas,
+  Arenas enough = {};  ///< until they are this small
+  Spread spread = Spread::none;
 };
 
 /// Sets offsets, arena and live-peak bytes. Persistent buffers come first, in the order in which

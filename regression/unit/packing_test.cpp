@@ -89,7 +89,7 @@ TEST(Packing, GoesAsFarAsItIsAskedTo) {
 /// A copy of so many bytes, each of which lives for two tasks of its own.
 Parcel copy(int number, std::int64_t bytes) {
   const int first = 2 * number;
-  return {first, first + 1, bytes, 0, false, {.transfer = first + 1}};
+  return {first, first + 1, bytes, 0, true, false, {.transfer = first + 1}};
 }
 
 TEST(Packing, SpreadsWhatTransfersFillOverBytesThatWereLeftLongBefore) {
@@ -114,6 +114,14 @@ TEST(Packing, SpreadsNothingThatTheOrderOfAChannelHoldsAnyway) {
   }
   pack(parcels, 0, {.tight = false, .spread = true});
   for (const Parcel& parcel : parcels) EXPECT_EQ(parcel.offset, 0);
+}
+
+TEST(Packing, SpreadsNothingThatIsToStay) {
+  Parcels parcels{copy(0, 1 << 20), copy(1, 1 << 20), copy(2, 1 << 20), copy(3, 3 << 20)};
+  parcels[1].moves = false;
+  pack(parcels, 0, {.tight = false, .spread = true});
+  EXPECT_EQ(parcels[1].offset, 0);
+  EXPECT_GT(parcels[2].offset, 0);
 }
 
 TEST(Packing, SpreadParcelsTakeNoMoreBytes) {

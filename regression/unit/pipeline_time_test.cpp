@@ -207,6 +207,14 @@ TEST(PipelineTime, RoomForAMessageIsMadeOneLayerBefore) {
   EXPECT_NEAR(iteration_time(p), early_s + 0.5, 1e-12);
 }
 
+// The second microbatch's gradient comes while the first stage is at the first one's backward of
+// 8 s, in whose last layer it would find no time.
+TEST(PipelineTime, AGradientFindsRoomAtOnce) {
+  Pipeline p = pipeline({passes(1.0, 8.0), passes(1.0, 1.0)}, 2, 2.0);
+  p.beside = {Beside{.layers = 8}, Beside{}};
+  EXPECT_NEAR(iteration_time(p), (1 + 2 + 1) + (1 + 2) + 8 + 8, 1e-12);
+}
+
 // The room is made while a stage passes over its first layer. That takes 1 s of this backward
 // where others are recomputed or the head takes the rest, else a quarter of 8 s.
 TEST(PipelineTime, TheLastLayerOfABackwardMayBeShort) {
@@ -385,9 +393,9 @@ class Twin {
       least_s = std::max(least_s, message_end_s(boundary, down, m - 1));
       const bool sends_on = down ? to + 1 < stages_ : to > 0;
       if (sends_on) least_s = std::max(least_s, message_end_s(down ? to : to - 1, down, m - 1));
-      if (runs_ahead()) least_s = std::max(least_s, pass_end_s(to, down, m - 1));
+      if (down && runs_ahead()) least_s = std::max(least_s, pass_end_s(to, true, m - 1));
     }
-    if (k > 0 && (m == 0 || !runs_ahead())) {
+    if (down && k > 0 && (m == 0 || !runs_ahead())) {
       const auto [forward, before] = orders_[std::size_t(to)][k - 1];
       least_s = std::max(least_s, pass_s_[{to, forward, before}]);
     }

@@ -373,11 +373,12 @@ double Timeline::tail_s(std::size_t i, Pass pass, double all_s) const {
   return std::min(t.first_tail_s, all_s - soonest_s);
 }
 
-/// Whether a stage has room for what another one sends for a pass.
+/// Whether a stage has room for what another one sends for a pass. Memory is fullest in backwards,
+/// so a gradient, which comes before one, always finds bytes that have long been free.
 bool Timeline::expects(std::size_t i, Pass pass) const {
+  if (!pass.forward) return true;
   const Stage& s = stages_[i];
-  const int done = pass.forward ? s.forwards : s.backwards;
-  if (runs_ahead_ && pass.microbatch > 0) return done >= pass.microbatch;
+  if (runs_ahead_ && pass.microbatch > 0) return s.forwards >= pass.microbatch;
   const Pass next = next_pass(s);
   if (s.state != State::passes && s.state != State::in_last_layer && next == pass) return true;
   // The pass at work is the one before, and in its last layer.

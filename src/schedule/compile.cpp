@@ -128,7 +128,7 @@ void Compiler::finish() {
 }
 
 Program placed(const plan::Plan& plan, const model::Config& model, int rank, const Options& options,
-               bool spread) {
+               Spread spread) {
   options.deadline.check();
   Program program = Compiler(plan, model, rank, options).compile();
   place(program, {options.tight, options.enough, spread}, options.deadline, options.packings);
@@ -139,8 +139,8 @@ Program placed(const plan::Plan& plan, const model::Config& model, int rank, con
 
 Program compile(const plan::Plan& plan, const model::Config& model, int rank,
                 const Options& options) {
-  // What 1F1B waits for where buffers take each other's bytes is in the analyzer's closed forms.
-  const bool spread = !plan::is_1f1b(plan);
+  // What else 1F1B waits for where buffers take each other's bytes is in the analyzer's formulas.
+  const Spread spread = plan::is_1f1b(plan) ? Spread::received : Spread::all;
   Program program = placed(plan, model, rank, options, spread);
   link(program, options.overlap);
   return program;
@@ -148,7 +148,7 @@ Program compile(const plan::Plan& plan, const model::Config& model, int rank,
 
 Arenas arena_bytes(const plan::Plan& plan, const model::Config& model, int rank,
                    const Options& options) {
-  return placed(plan, model, rank, options, false).arena_bytes;
+  return placed(plan, model, rank, options, Spread::none).arena_bytes;
 }
 
 std::vector<Program> compile_all(const plan::Plan& plan, const model::Config& model,

@@ -28,6 +28,11 @@ bool uses_disk(const Program& program) {
 
 bool computes(const Task& task) { return task.channel == Channel::compute; }
 
+bool is_received_stream(const Program& program, const Buffer& buffer) {
+  return buffer.content == Content::stream &&
+         program.task(buffer.first_task).operation == Operation::recv;
+}
+
 std::vector<LastTasks> last_tasks(const Program& program) {
   std::vector<LastTasks> last(program.buffers.size());
   for (std::size_t id = 0; id < program.tasks.size(); ++id)
@@ -43,8 +48,8 @@ std::vector<LastTasks> last_tasks(const Program& program) {
 /// @return      the end of the last one
 std::int64_t place_transient(Program& program, const std::vector<int>& ids,
                              const std::vector<LastTasks>& last, std::int64_t base,
-                             std::int64_t alignment_bytes, Effort effort, const Deadline& deadline,
-                             Packings& packings) {
+                             std::int64_t alignment_bytes, Effort effort, Spread spread,
+                             const Deadline& deadline, Packings& packings) {
   std::map<std::pair<int, int>, int> by_life;
   std::vector<Parcel> parcels;
   const auto parcel_of = [&](const Buffer& buffer) -> Parcel& {
@@ -58,7 +63,9 @@ std::int64_t place_transient(Program& program, const std::vector<int>& ids,
     Parcel& parcel = parcel_of(buffer);
     buffer.offset = base + parcel.bytes;  // the parcel's own offset is added below
     parcel.bytes += slot_bytes(buffer, alignment_bytes);
-    if (!effort.spread) continue;
+    if (spread == Spread::none) continue;
+    parcel.moves = spread == Spread::all || is_received_stream(program, buffer);
+    effort.spread |= parcel.moves;
     parcel.computed = computes(program.task(buffer.first_task));
     const LastTasks& of_buffer = last[std::size_t(id)];
     parcel.last = {std::max(parcel.last.compute, of_buffer.compute),
@@ -161,7 +168,8 @@ void place(Program& program, const Placing& how, const Deadline& deadline, Packi
   Packings own;
   if (!packings) packings = &own;
   const bool pages = uses_disk(program);
-  const std::vector<LastTasks> last = how.spread ? last_tasks(program) : std::vector<LastTasks>();
+  const std::vector<LastTasks> last =
+      how.spread == Spread::none ? std::vector<LastTasks>() : last_tasks(program);
   for (int t = 0; t < num_tiers; ++t) {
     const Tier tier = Tier(t);
     const std::int64_t persistent_alignment = tier == Tier::disk ? page_bytes : line_bytes;
@@ -191,7 +199,7 @@ void place(Program& program, const Placing& how, const Deadline& deadline, Packi
     end = round_up(end, transient.empty() ? 1 : alignment);
     program.arena_bytes[std::size_t(t)] =
         place_transient(program, transient, last, end, alignment,
-                        {how.tight, how.enough[std::size_t(t)], how.spread}, deadline, *packings);
+                        {how.tight, how.enough[std::size_t(t)]}, how.spread, deadline, *packings);
   }
 }
 

@@ -80,7 +80,7 @@ void spread(std::span<Parcel> parcels, std::int64_t end, const Deadline& deadlin
     deadline.check();
     Parcel& parcel = *by_first[i];
     std::erase_if(alive, [&](const Parcel* other) { return !other->meets(parcel); });
-    if (users.wait(parcel, parcel.offset) >= 0) {
+    if (parcel.moves && users.wait(parcel, parcel.offset) >= 0) {
       later.clear();
       for (std::size_t k = i + 1; k < by_first.size() && by_first[k]->meets(parcel); ++k)
         later.push_back(by_first[k]);
