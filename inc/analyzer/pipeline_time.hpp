@@ -12,6 +12,7 @@ namespace brume::analyzer {
 template <class T>
 struct PassTimesOf {
   T start_s{};     ///< updates that stand before its first forward
+  T table_s{};     ///< of the first stage, until a token table that leaves is updated
   T ahead_s{};     ///< by which the first forward is shorter after a long enough wait
   T first_s{};     ///< by which the first forward, with its updates, is longer than others
   T forward_s{};   ///< a middle microbatch's forward
@@ -44,11 +45,12 @@ struct PassTimesOf {
     const char* name;
     T PassTimesOf::*time;
   };
-  static constexpr std::size_t num_parts = 18;
+  static constexpr std::size_t num_parts = 19;
   /// Each of them, with its name.
   static constexpr std::array<Part, num_parts> parts() {
     using Of = PassTimesOf;
     return {{{"before", &Of::start_s},
+             {"table's update", &Of::table_s},
              {"waiting", &Of::ahead_s},
              {"first", &Of::first_s},
              {"forward", &Of::forward_s},

@@ -242,16 +242,25 @@ TEST(PipelineTime, TheFirstHeadWaitsForTheTable) {
   EXPECT_NEAR(iteration_time(p), until_head_s + head_s + back_s, 1e-12);
   p.tied.table_s = 4.0;
   EXPECT_NEAR(iteration_time(p), 4 + head_s + back_s, 1e-12);
-  p.stages[0].start_s = 0.25;
+  p.stages[0].start_s = p.stages[0].table_s = 0.25;
   EXPECT_NEAR(iteration_time(p), 4.25 + head_s + back_s, 1e-12);
   p.beside[1].layers = 1;
   EXPECT_NEAR(iteration_time(p), 4.25 + 1 + back_s, 1e-12);
 }
 
+// It leaves after 0.25 s, while the first layer is still updated, and is there after 4.25 s.
+TEST(PipelineTime, TheTableWaitsForNoUpdateButItsOwn) {
+  Pipeline p = pipeline({passes(1.0, 1.0), passes(1.0, 1.0)}, 1);
+  p.tied.table_s = 4.0;
+  p.stages[0].start_s = 2.0;
+  p.stages[0].table_s = 0.25;
+  EXPECT_NEAR(iteration_time(p), 4.25 + 3 * 1, 1e-12);
+}
+
 TEST(PipelineTime, LayersWaitForAStagedTableToLeave) {
   Pipeline p = pipeline({passes(1.0, 1.0), passes(1.0, 1.0)}, 1, 0.5);
   p.tied = {.table_s = 4.0, .table_staged = true};
-  p.stages[0].start_s = 0.25;
+  p.stages[0].start_s = p.stages[0].table_s = 0.25;
   EXPECT_NEAR(iteration_time(p), 4.25 + 1 + 0.5 + 2 + 0.5 + 1, 1e-12);
 }
 

@@ -30,8 +30,8 @@ class Timeline {
 
  private:
   using Pass = plan::Pass;
-  /// What takes time: the updates before a stage's first pass, a part of a pass, a message, or the
-  /// tied table or its gradient on its way.
+  /// What takes time: the updates before a stage's first pass, a part of a pass, a message, the
+  /// tied table's update, or it or its gradient on its way.
   struct Activity {
     bool runs = false;
     double left_s = 0.0;  ///< at full speed, when its speed last changed
@@ -71,6 +71,7 @@ class Timeline {
     return num_stages_ + 2 * boundary + (down ? 0 : 1);
   }
   std::size_t table() const { return 3 * num_stages_; }
+  std::size_t update_of_table() const { return 3 * num_stages_ + 3; }
   std::size_t head() const { return 3 * num_stages_ + 1; }
   std::size_t gradient() const { return 3 * num_stages_ + 2; }
 
@@ -134,7 +135,7 @@ Timeline::Timeline(const Pipeline& pipeline)
       count_(std::max(0, pipeline.microbatches)),
       runs_ahead_(plan::messages_run_ahead(pipeline.run_ahead, count_)),
       stages_(num_stages_),
-      activities_(3 * num_stages_ + 3),
+      activities_(3 * num_stages_ + 4),
       ends_s_((activities_.size() + lanes - 1) / lanes * lanes, never),
       delivered_(2 * num_stages_, 0) {
   require(num_stages_ >= 1, Failure::bug, "a pipeline needs at least one stage");
@@ -151,6 +152,8 @@ Timeline::Timeline(const Pipeline& pipeline)
 
 double Timeline::iteration_s() {
   for (std::size_t i = 0; i < num_stages_; ++i) begin(pass_of(i), p_.stages[i].start_s);
+  table_there_ = num_stages_ == 1 || p_.tied.table_s <= 0.0;
+  if (!table_there_) begin(update_of_table(), p_.stages[0].table_s);
   while (true) {
     const std::size_t first = next_end();
     if (ends_s_[first] == never) break;
@@ -291,6 +294,11 @@ void Timeline::finish(std::size_t activity) {
 }
 
 void Timeline::finish_tied(std::size_t activity) {
+  if (activity == update_of_table()) {
+    begin(table(), p_.tied.table_s);
+    adapt(0);
+    return adapt(num_stages_ - 1);
+  }
   if (activity == head()) {
     gradient_made_ = true;
     return start_gradient();
@@ -314,12 +322,6 @@ void Timeline::finish_pass(std::size_t i) {
   if (s.state == State::passes) {
     start_last_layer(i);
     return look(i);
-  }
-  if (s.state == State::updates && i == 0) {
-    if (num_stages_ > 1 && p_.tied.table_s > 0.0)
-      begin(table(), p_.tied.table_s);
-    else
-      table_there_ = true;
   }
   const bool sends = s.state == State::in_last_layer;
   if (sends) {

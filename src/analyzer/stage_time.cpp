@@ -52,6 +52,7 @@ class StageTimeBuilder {
   }
   Expr head_s(Direction direction, Microbatch which) const;
   Expr first_updates_s() const;
+  Expr table_update_s() const;
   Expr updates_ahead_s() const;
   Expr recompute_ahead_s() const;
   Expr pass_s(Direction direction, Microbatch which) const;
@@ -317,10 +318,21 @@ Expr StageTimeBuilder::first_updates_s() const {
   const Expr host_s =
       (role_.first ? embedding.host_s + embedding.down_s : block.down_s) + block.host_s;
   if (!role_.first) return block.read_s + host_s + block.in_s + block.moves_s + block.gather_s;
-  Expr embedding_s = embedding.in_s + costs_.overlapped(embedding.moves_s, 0.0, block.in_s, 0.0);
-  if (role_.disk) embedding_s = embedding.read_s + max(embedding_s, block.read_s + block.in_s);
-  return host_s + embedding_s +
-         costs_.overlapped(block.moves_s, embedding.gather_s, 0.0, embedding.out_s);
+  // The layer's state comes in beside the embedding's step, and then beside what leaves of that.
+  const Expr in_s = max(block.in_s - embedding.moves_s, 0.0);
+  Expr both_s = embedding.in_s + embedding.moves_s +
+                max(costs_.overlapped(block.moves_s, embedding.gather_s, in_s, embedding.out_s),
+                    in_s + block.moves_s);
+  if (role_.disk)
+    both_s = embedding.read_s + max(both_s, block.read_s + block.in_s + block.moves_s);
+  return host_s + both_s;
+}
+
+/// What a token table waits for before it leaves for another stage.
+Expr StageTimeBuilder::table_update_s() const {
+  const Load& update = embedding_.update;
+  return update.read_s + update.down_s + update.host_s + update.in_s + update.moves_s +
+         update.gather_s;
 }
 
 /// What a stage that waits for its first input does of the updates beside its first forward: the
@@ -370,6 +382,8 @@ void StageTimeBuilder::ends(TimeTerms& terms) const {
     return pass_s(direction, which) - pass_s(direction, Microbatch::middle);
   };
   terms.start_s.push_back({"first updates", first_updates_s()});
+  if (model_.tied_head && role_.trains_embedding() && !role_.last)
+    terms.table_s.push_back({"update of the tied table", table_update_s()});
   terms.first_s.push_back(
       {"updates beside the first forward", added_s(Direction::forward, Microbatch::first)});
   terms.last_s.push_back({"gradient reduction beside the last backward",
