@@ -1,6 +1,6 @@
 /// @file One call of a kind fails in a process, as where there is no memory.
 ///
-///   BRUME_FAILING_RANK  of the job, in which it fails
+///   BRUME_FAILING_RANK  of the job, in which it fails, or "all"
 ///   BRUME_FAILING_CALL  KIND:N: the N-th call of that kind
 ///                       KIND@PLACE: the first one that is made there
 ///                       count: none; the process says at its end how many calls of each kind there
@@ -28,7 +28,8 @@ class Calls {
     const char* failing_rank = std::getenv("BRUME_FAILING_RANK");
     const char* call = std::getenv("BRUME_FAILING_CALL");
     if (call == nullptr || failing_rank == nullptr ||
-        std::strcmp(rank != nullptr ? rank : "0", failing_rank) != 0)
+        (std::strcmp(failing_rank, "all") != 0 &&
+         std::strcmp(rank != nullptr ? rank : "0", failing_rank) != 0))
       return;
     counts_ = std::strcmp(call, "count") == 0;
     const std::size_t length = std::strlen(name);

@@ -13,12 +13,17 @@ job() {
   rm -rf run
   code=0
   given=
-  [ "$2" -eq 0 ] || given='--plan plan.toml'
+  [ "$2" = 0 ] || given='--plan plan.toml'
   BRUME_FAILING_CALL=$1 BRUME_FAILING_RANK=$2 timeout -k 5 300 mpirun -n 2 --oversubscribe -x BRUME_FAILING_CALL -x BRUME_FAILING_RANK \
     -x LD_PRELOAD="$BRUME_FAILING_MEMORY" "$BRUME" run "$deck" --set "$profile" --set cluster.devices_per_node=2 \
     --set training.steps=4 $given > log 2>&1 || code=$?
 }
 fail_each "${1:-6}" new aligned thread
+
+# Where all ranks find none at once, before they know of each other, one of them speaks for all.
+job new:1 all
+[ "$code" -eq 4 ] && [ "$(grep -c 'brume: memory ran out' log)" -eq 1 ] ||
+  { cat log; echo "exit code $code where no rank found memory"; exit 1; }
 
 # Where the system gives no address space MPI and other libraries end in their own ways: that is refused before.
 for mib in 140 280 500; do

@@ -15,6 +15,7 @@ refused 'the job has 3 ranks: start 4 ranks' -n 3 $job
 refused 'the job has 5 ranks: start 4 ranks' -n 5 $job
 "$BRUME" plan "$deck" --set "$profile" --set cluster.devices_per_node=2 -o plan.toml > log 2>&1
 refused 'the plan is for 2 ranks, the job has 4' -n 4 $job --plan plan.toml
+refused 'deck is required' -n 4 "$BRUME" run
 
 unlike="rank 2 was started by 'brume"
 refused "$unlike run $deck --set $profile --steps 2', rank 0 'brume run $deck --set $profile --steps 1'" \

@@ -328,6 +328,7 @@ void end_uncaught() {
   try {
     if (std::current_exception()) throw;
   } catch (const std::bad_alloc&) {
+    comm::Session::let_rank_0_speak();  // memory mostly ends for all ranks at once
     std::fprintf(stderr, "brume: %s\n", memory_ran_out);
     comm::Session::abort(int(Failure::resource));
     ::_exit(int(Failure::resource));
@@ -353,6 +354,7 @@ int main(int argc, char** argv) {
     return called(argc, argv);
   } catch (const std::exception& error) {
     const Error meant = error_of(error);
+    comm::Session::let_rank_0_speak();  // all ranks have the same command line
     log::error("brume: {}", meant.what());
     return int(meant.failure());
   }
