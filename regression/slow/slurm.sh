@@ -71,15 +71,15 @@ done
 begin killed 2 3000
 for _ in $(seq 600); do [ ! -d killed/checkpoints/step-1000 ] || break; sleep 0.1; done
 kill -9 "$(pgrep -n -f 'brume run killed.toml')"
-in_turn 1
 ends
+[ "$(turns)" -ge 1 ] || fail "it was not started again"
 
 # The signals come to the template's shell, to srun and to the ranks.
 begin full 2 6000
 in_turn 0
 scancel --full --signal=USR1 "$id"
-in_turn 1
 ends
+[ "$(turns)" -ge 1 ] || fail "it was not started again"
 
 # The batch system stops all of its processes, for longer than a rank may be silent, and lets them go on.
 keys='--set training.silence_limit_s=3'
