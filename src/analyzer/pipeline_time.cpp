@@ -71,9 +71,9 @@ class Timeline {
     return num_stages_ + 2 * boundary + (down ? 0 : 1);
   }
   std::size_t table() const { return 3 * num_stages_; }
-  std::size_t update_of_table() const { return 3 * num_stages_ + 3; }
   std::size_t head() const { return 3 * num_stages_ + 1; }
   std::size_t gradient() const { return 3 * num_stages_ + 2; }
+  std::size_t update_of_table() const { return 3 * num_stages_ + 3; }
 
   std::size_t next_end() const;
   void begin(std::size_t activity, double work_s);

@@ -52,7 +52,6 @@ class StageTimeBuilder {
   }
   Expr head_s(Direction direction, Microbatch which) const;
   Expr first_updates_s() const;
-  Expr table_update_s() const;
   Expr updates_ahead_s() const;
   Expr recompute_ahead_s() const;
   Expr pass_s(Direction direction, Microbatch which) const;
@@ -310,14 +309,19 @@ Expr StageTimeBuilder::head_s(Direction direction, Microbatch which) const {
   return window(load);
 }
 
+/// An update beside which nothing stands, until its weights are gathered.
+Expr update_s(const Load& update) {
+  return update.read_s + (update.down_s + update.host_s) + update.in_s + update.moves_s +
+         update.gather_s;
+}
+
 /// Updates that no forward hides: the first block's, and beside an embedding's the first layer's.
 Expr StageTimeBuilder::first_updates_s() const {
   if (role_.frozen > 0) return 0.0;
   const Load &embedding = embedding_.update, &block = block_.update;
+  if (!role_.first) return update_s(block);
   // What the processor steps comes down before it; of two blocks it steps one after the other.
-  const Expr host_s =
-      (role_.first ? embedding.host_s + embedding.down_s : block.down_s) + block.host_s;
-  if (!role_.first) return block.read_s + host_s + block.in_s + block.moves_s + block.gather_s;
+  const Expr host_s = embedding.host_s + embedding.down_s + block.host_s;
   // The layer's state comes in beside the embedding's step, and then beside what leaves of that.
   const Expr in_s = max(block.in_s - embedding.moves_s, 0.0);
   Expr both_s = embedding.in_s + embedding.moves_s +
@@ -326,13 +330,6 @@ Expr StageTimeBuilder::first_updates_s() const {
   if (role_.disk)
     both_s = embedding.read_s + max(both_s, block.read_s + block.in_s + block.moves_s);
   return host_s + both_s;
-}
-
-/// What a token table waits for before it leaves for another stage.
-Expr StageTimeBuilder::table_update_s() const {
-  const Load& update = embedding_.update;
-  return update.read_s + update.down_s + update.host_s + update.in_s + update.moves_s +
-         update.gather_s;
 }
 
 /// What a stage that waits for its first input does of the updates beside its first forward: the
@@ -383,7 +380,7 @@ void StageTimeBuilder::ends(TimeTerms& terms) const {
   };
   terms.start_s.push_back({"first updates", first_updates_s()});
   if (model_.tied_head && role_.trains_embedding() && !role_.last)
-    terms.table_s.push_back({"update of the tied table", table_update_s()});
+    terms.table_s.push_back({"update of the tied table", update_s(embedding_.update)});
   terms.first_s.push_back(
       {"updates beside the first forward", added_s(Direction::forward, Microbatch::first)});
   terms.last_s.push_back({"gradient reduction beside the last backward",

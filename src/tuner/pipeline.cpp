@@ -15,31 +15,25 @@ namespace {
 /// What the objective asks of a frame for a stage with so many after it.
 struct Counts {
   Counts(const Frame& frame, int after)
-      : after(after),
-        microbatches(frame.microbatches),
-        is_1f1b(frame.is_1f1b()),
-        is_only(frame.num_stages == 1),
-        fill_share(frame.fill_share()),
-        trips(tuner::trips(frame, after)) {
-    if (!is_1f1b) return;
+      : after(after), trips(tuner::trips(frame, after)), fill_share(frame.fill_share()) {
+    if (!frame.is_1f1b()) return;
     in_flight = int(frame.in_flight(after));
     if (after == 0) return;
     later_flight = int(frame.in_flight(after - 1));
-    turns = (microbatches - 1 - later_flight) / (in_flight - later_flight + 1) + 1;
+    turns = (frame.microbatches - 1 - later_flight) / (in_flight - later_flight + 1) + 1;
   }
 
-  int after, microbatches;
-  bool is_1f1b, is_only;
+  int after;
+  int trips;  ///< through this stage and those after it
   double fill_share;
-  int trips;                            ///< through this stage and those after it
   int in_flight = 0, later_flight = 0;  ///< here, and in the next stage
   int turns = 0;                        ///< with the next stage
 };
 
 /// For how long a stage waits while the first microbatch goes through those after it and back, and
 /// while the last one does.
-double idle_s(const Counts& counts, const Point& point, double round_s) {
-  const double rounds_s = counts.in_flight + 1 < counts.microbatches
+double idle_s(const Frame& frame, const Counts& counts, const Point& point, double round_s) {
+  const double rounds_s = counts.in_flight + 1 < frame.microbatches
                               ? std::max(round_s, 2.0 * round_s - point.less_s)
                               : round_s;
   return std::max(0.0, rounds_s - counts.in_flight * point.stable_s);
@@ -54,27 +48,28 @@ double turns_s(const Counts& counts, const Label& label, const Label& later, dou
 /// The objective of pipeline.hpp with one stage more in front of those of a label.
 Label in_front(const Pipeline& pipeline, const Counts& counts, const Label& later,
                const Point& point) {
+  const Frame& frame = pipeline.frame;
   const bool is_last = counts.after == 0;
   const double way_s = is_last ? 0.0 : 2.0 * pipeline.messages.stream_s(point.layout, later.layout);
-  const double ways_s = pipeline.frame.chunks * way_s;
+  const double ways_s = frame.chunks * way_s;
   const double t = point.stable_s;
   Label label{.trip_s = point.shortest_s() + ways_s + later.trip_s,
               .front_s = point.shortest_s(),
               .least_s = 0.0,
-              .alone_s = std::max(later.alone_s, (counts.microbatches - 1) * t + point.alone_s()),
+              .alone_s = std::max(later.alone_s, (frame.microbatches - 1) * t + point.alone_s()),
               .layout = point.layout,
               .point = &point};
-  const double round_s = ways_s + later.trip_s, own_s = counts.microbatches * t + point.delta_s;
+  const double round_s = ways_s + later.trip_s, own_s = frame.microbatches * t + point.delta_s;
   const double trips_s = (counts.trips - 1) * label.trip_s + point.whole_s() + round_s;
   label.least_s =
-      std::max(trips_s, own_s + (counts.is_1f1b ? idle_s(counts, point, round_s) : 0.0));
+      std::max(trips_s, own_s + (frame.is_1f1b() ? idle_s(frame, counts, point, round_s) : 0.0));
   if (!is_last)
     label.least_s = std::max(
         {label.least_s,
-         counts.is_1f1b ? turns_s(counts, label, later, way_s) : counts.microbatches * ways_s / 2.0,
+         frame.is_1f1b() ? turns_s(counts, label, later, way_s) : frame.microbatches * ways_s / 2.0,
          counts.fill_share * point.whole_s() + way_s + later.least_s});
-  if (is_last && !counts.is_only)
-    label.alone_s = std::max(label.alone_s, (counts.microbatches - 1) * t +
+  if (is_last && frame.num_stages > 1)
+    label.alone_s = std::max(label.alone_s, (frame.microbatches - 1) * t +
                                                 pipeline.messages.tied_gradient_s(point.layout));
   return label;
 }
