@@ -83,12 +83,16 @@ std::vector<std::size_t> Searcher::most_promising(double known_s) const {
   return found;
 }
 
-/// The first step of some frames.
+/// The first step of some frames. Those that ask for the same times, as all do that share fronts,
+/// go one after the other, so that threads do not wait for each other.
 void Searcher::begin(const std::vector<std::size_t>& round) {
-  std::map<const Fronts*, std::vector<FrameSearch*>> sharing;
-  for (const std::size_t i : round) sharing[&frames_[i].fronts()].push_back(&frames_[i]);
+  std::map<std::pair<int, Layout>, std::vector<FrameSearch*>> sharing;
+  for (const std::size_t i : round) {
+    const Frame& frame = frames_[i].frame();
+    sharing[{frame.microbatches, frame.layouts[0]}].push_back(&frames_[i]);
+  }
   std::vector<const std::vector<FrameSearch*>*> groups;
-  for (const auto& [fronts, frames] : sharing) groups.push_back(&frames);
+  for (const auto& [times, frames] : sharing) groups.push_back(&frames);
   team_.each(groups.size(), [&](std::size_t g, Grid& grid) {
     for (FrameSearch* const frame : *groups[g]) frame->begin(grid);
   });
