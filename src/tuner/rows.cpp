@@ -291,7 +291,7 @@ void Times::price(Grid& grid, const Seat& seat, std::span<Point> points) {
   std::vector<Point> asked;
   known.reserve(points.size());
   for (const Point& point : points) {
-    const auto [entry, is_new] = known_.try_emplace(Strategy(point));
+    const auto [entry, is_new] = known_->try_emplace(Strategy(point));
     known.push_back(&entry->second);
     if (!is_new) continue;
     fresh.emplace_back(entry->first, &entry->second);
@@ -300,7 +300,7 @@ void Times::price(Grid& grid, const Seat& seat, std::span<Point> points) {
   try {
     grid.price_time(seat, asked);
   } catch (...) {
-    for (const auto& [strategy, times] : fresh) known_.erase(strategy);
+    for (const auto& [strategy, times] : fresh) known_->erase(strategy);
     throw;
   }
   for (std::size_t i = 0; i < fresh.size(); ++i) *fresh[i].second = asked[i].times();
@@ -318,7 +318,7 @@ std::vector<Point> RowTimes::least(Grid& grid, const Seat& seat, std::span<const
   std::vector<Point> found(rows.begin(), rows.end()), levels;
   std::vector<std::size_t> missing, ends;
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (const auto known = least_.find(RowKey(rows[i])); known != least_.end()) {
+    if (const auto known = least_->find(RowKey(rows[i])); known != least_->end()) {
       found[i].times() = known->second;
       continue;
     }
@@ -332,7 +332,7 @@ std::vector<Point> RowTimes::least(Grid& grid, const Seat& seat, std::span<const
     Point least = levels[at];
     for (; at < ends[i]; ++at) least.take_less_of(levels[at]);
     found[missing[i]].times() = least.times();
-    least_.emplace(RowKey(rows[missing[i]]), least.times());
+    least_->emplace(RowKey(rows[missing[i]]), least.times());
   }
   return found;
 }
@@ -369,7 +369,7 @@ std::vector<Fit> Rows::fits(Grid& grid, const Seat& seat, std::span<const Point>
   std::vector<Row*> known;
   std::vector<Point> missing;
   for (const Point& row : rows) {
-    known.push_back(&rows_[RowKey(row)]);
+    known.push_back(&(*rows_)[RowKey(row)]);
     if (!known.back()->looked_at) missing.push_back(row);
   }
   look_at(grid, seat, missing);
@@ -386,7 +386,7 @@ std::vector<Fit> Rows::fits(Grid& grid, const Seat& seat, std::span<const Point>
 std::vector<bool> Rows::gains(Grid& grid, const Seat& seat, std::span<const Step> steps) {
   const std::lock_guard lock(mutex_);
   const auto known = [&](const Step& step) -> auto& {
-    return gains_[{step.from.level(), step.axis}];
+    return *gains_[{step.from.level(), step.axis}];
   };
   std::vector<const Step*> missing, saving;
   std::vector<Point> points, bytes;
@@ -419,7 +419,7 @@ std::vector<bool> Rows::gains(Grid& grid, const Seat& seat, std::span<const Step
 void Rows::look_at(Grid& grid, const Seat& seat, const std::vector<Point>& rows) {
   const std::vector<Fit> found = Look(grid, times_, seat, limits_, axes_, host_matters_).at(rows);
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    Row& row = rows_[RowKey(rows[i])];
+    Row& row = (*rows_)[RowKey(rows[i])];
     row.looked_at = true;
     row.climb = found[i].climb;
     row.begin = std::uint32_t(points_.size());
