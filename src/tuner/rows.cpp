@@ -103,8 +103,7 @@ class Look {
 int Look::Bracket::middle(double limit_bytes) const {
   constexpr int most_tries = 3;
   const int width = fit.level() - unfit;
-  if (tries >= most_tries || unfit_bytes == infinity || unfit_bytes <= limit_bytes)
-    return unfit + width / 2;
+  if (tries >= most_tries || unfit_bytes <= limit_bytes) return unfit + width / 2;
   const double part = (unfit_bytes - limit_bytes) / (unfit_bytes - fit.device_bytes);
   return unfit + std::clamp(int(std::ceil(part * width)), 1, width - 1);
 }
@@ -156,7 +155,7 @@ std::vector<Look::Bracket> Look::brackets() {
   next(higher, [](const Point& row) { return row.layers; });
   for (std::size_t i = 0; i < points.size(); ++i)
     if (limits_.hold(points[i], mesh_))
-      open.push_back({higher[i].row, 0, infinity, points[i]});
+      open.push_back({higher[i].row, 0, higher[i].unfit_bytes, points[i]});
     else if (limits_.lack_host(points[i], mesh_))
       fits_[higher[i].row].climb.device = false;
   return open;
@@ -187,7 +186,9 @@ void Look::bisect(std::vector<Bracket> open) {
       Bracket& b = open[i];
       const Point& m = middle[i];
       const double slack = sum_rounding * m.device_bytes;
-      if (m.device_bytes > b.unfit_bytes + slack || m.device_bytes < b.fit.device_bytes - slack) {
+      // The first layer that is recomputed needs room for what it computes again.
+      const bool rises = b.unfit != 0 && m.device_bytes > b.unfit_bytes + slack;
+      if (rises || m.device_bytes < b.fit.device_bytes - slack) {
         bent.push_back({b.row, rows_[b.row].level() + 1});
         continue;
       }
