@@ -214,37 +214,54 @@ class BestPlans {
     if (question_.progress) question_.progress->best_s = fastest_s_;
   }
 
+  /// What placing a plan told; neither: time ended.
+  struct Look {
+    std::optional<Candidate> candidate;
+    std::optional<int> misfit;  ///< a stage
+  };
+
+  Look look(const Simulated& one, bool in_full, const Deadline& deadline) const {
+    const plan::Plan& plan = one.found.offer.plan;
+    try {
+      const Placement placement =
+          in_full ? place(plan, question_.model, question_.cluster, team_.threads(), deadline)
+                  : sampled(plan, deadline);
+      if (placement.misfit) return {std::nullopt, placement.misfit};
+      Look found{candidate(question_, plan, placement), std::nullopt};
+      if (!found.candidate->simulated_s && one.coarse) found.candidate->simulated_s = one.seconds;
+      return found;
+    } catch (const OutOfTime&) {
+      return {};
+    }
+  }
+
   /// The best of those simulated; the fastest is placed and simulated in full, and so is each next
   /// one that may then be faster. None when one does not fit after all: it is struck, and the
   /// search has to go on.
   std::vector<Candidate> placed() {
-    std::vector<Candidate> best;
     std::ranges::stable_sort(simulated_, {}, &Simulated::seconds);
+    std::vector<Look> looks(std::min(wanted_, simulated_.size()));
+    // The first one, whose simulation in full takes one core, beside the others.
+    parallel_for(looks.size(), team_.threads(), [&](std::size_t i, std::size_t) {
+      looks[i] = look(simulated_[i], i == 0, question_.deadline);
+    });
+    if (!looks[0].candidate && !looks[0].misfit)
+      looks[0] = look(simulated_[0], false, Deadline());  // it is known to fit
+    std::vector<Candidate> best;
     double fastest_in_full_s = infinity;
-    for (std::size_t i = 0; i < simulated_.size() && best.size() < wanted_; ++i) {
-      const auto& [found, seconds, coarse] = simulated_[i];
-      const plan::Plan& plan = found.offer.plan;
-      const bool in_full = best.empty() || seconds < fastest_in_full_s;
-      Placement placement;
-      try {
-        placement = in_full ? place(plan, question_.model, question_.cluster, team_.threads(),
-                                    question_.deadline)
-                            : sampled(plan, question_.deadline);
-      } catch (const OutOfTime&) {
-        if (!best.empty()) break;
-        placement = sampled(plan, Deadline());  // it is known to fit
-      }
-      if (placement.misfit) {
-        strike(found, *placement.misfit);
+    for (std::size_t i = 0; i < looks.size(); ++i) {
+      const bool in_full = i == 0 || simulated_[i].seconds < fastest_in_full_s;
+      if (in_full && i > 0) looks[i] = look(simulated_[i], true, question_.deadline);
+      if (looks[i].misfit) {
+        strike(simulated_[i].found, *looks[i].misfit);
         simulated_.erase(simulated_.begin() + std::ptrdiff_t(i));
         fastest_s_ = infinity;
         for (const Simulated& other : simulated_) fastest_s_ = std::min(fastest_s_, other.seconds);
         return {};
       }
-      best.push_back(candidate(question_, plan, placement));
-      Candidate& last = best.back();
-      if (!last.simulated_s && coarse) last.simulated_s = seconds;
-      if (in_full) fastest_in_full_s = std::min(fastest_in_full_s, last.seconds());
+      if (!looks[i].candidate) break;
+      best.push_back(*std::move(looks[i].candidate));
+      if (in_full) fastest_in_full_s = std::min(fastest_in_full_s, best.back().seconds());
     }
     return best;
   }
