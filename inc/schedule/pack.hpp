@@ -26,8 +26,8 @@ struct Parcel {
   int first_task, last_task;
   std::int64_t bytes;
   std::int64_t offset = 0;  ///< set by pack()
-  // For spreading only:
-  bool moves = true;     ///< else it stays where it was packed
+  bool moves = false;  ///< to bytes that were left long before; else it stays where it was packed
+  // For those that move:
   bool computed = true;  ///< the first task is on the compute channel
   LastTasks last = {};
 
@@ -42,11 +42,10 @@ struct Parcel {
   std::int64_t end() const { return offset + bytes; }
 };
 
-/// How far to look for a lower end than that of first fit, and for fewer waits below it.
+/// How far to look for a lower end than that of first fit.
 struct Effort {
   bool tight = true;              ///< false: no further than first fit
   std::int64_t enough_bytes = 0;  ///< until the end is this low, be it of first fit
-  bool spread = false;            ///< then parcels move to bytes that were left long before
 
   bool operator==(const Effort&) const = default;
 };

@@ -86,10 +86,14 @@ TEST(Packing, GoesAsFarAsItIsAskedTo) {
   EXPECT_GT(looser, 0);
 }
 
+void let_all_move(Parcels& parcels) {
+  for (Parcel& parcel : parcels) parcel.moves = true;
+}
+
 /// A copy of so many bytes, each of which lives for two tasks of its own.
 Parcel copy(int number, std::int64_t bytes) {
   const int first = 2 * number;
-  return {first, first + 1, bytes, 0, true, false, {.transfer = first + 1}};
+  return {first, first + 1, bytes, 0, false, false, {.transfer = first + 1}};
 }
 
 TEST(Packing, SpreadsWhatTransfersFillOverBytesThatWereLeftLongBefore) {
@@ -100,7 +104,8 @@ TEST(Packing, SpreadsWhatTransfersFillOverBytesThatWereLeftLongBefore) {
   EXPECT_EQ(pack(parcels, 0, {.tight = false}), 3 * bytes);
   for (const Parcel& parcel : parcels) EXPECT_EQ(parcel.offset, 0);
 
-  EXPECT_EQ(pack(parcels, 0, {.tight = false, .spread = true}), 3 * bytes);
+  let_all_move(parcels);
+  EXPECT_EQ(pack(parcels, 0, {.tight = false}), 3 * bytes);
   expect_packed(parcels, 3 * bytes);
   for (int i = 0; i < 2; ++i)  // to where nobody was, then to where one was longest ago
     EXPECT_EQ(parcels[std::size_t(i)].offset, parcels[std::size_t(i) + 3].offset);
@@ -112,14 +117,16 @@ TEST(Packing, SpreadsNothingThatTheOrderOfAChannelHoldsAnyway) {
     parcel.computed = true;
     std::swap(parcel.last.compute, parcel.last.transfer);
   }
-  pack(parcels, 0, {.tight = false, .spread = true});
+  let_all_move(parcels);
+  pack(parcels, 0, {.tight = false});
   for (const Parcel& parcel : parcels) EXPECT_EQ(parcel.offset, 0);
 }
 
 TEST(Packing, SpreadsNothingThatIsToStay) {
   Parcels parcels{copy(0, 1 << 20), copy(1, 1 << 20), copy(2, 1 << 20), copy(3, 3 << 20)};
+  let_all_move(parcels);
   parcels[1].moves = false;
-  pack(parcels, 0, {.tight = false, .spread = true});
+  pack(parcels, 0, {.tight = false});
   EXPECT_EQ(parcels[1].offset, 0);
   EXPECT_GT(parcels[2].offset, 0);
 }
@@ -135,7 +142,8 @@ TEST(Packing, SpreadParcelsTakeNoMoreBytes) {
     }
     Parcels spread = packed;
     const std::int64_t end = pack(packed, 0, {.tight = false});
-    EXPECT_EQ(pack(spread, 0, {.tight = false, .spread = true}), end);
+    let_all_move(spread);
+    EXPECT_EQ(pack(spread, 0, {.tight = false}), end);
     for (std::size_t i = 0; i < packed.size(); ++i) moved += spread[i].offset != packed[i].offset;
     for (const Parcel& parcel : spread) EXPECT_LE(parcel.end(), end);
     std::int64_t last = 0;
@@ -153,11 +161,14 @@ TEST(Packing, OfKnownParcelsIsTheSame) {
       const std::int64_t loose_end = pack(first_fit, 0, {.tight = false});
       for (const Effort effort :
            {Effort{.tight = false}, Effort{}, Effort{.enough_bytes = loose_end},
-            Effort{.enough_bytes = loose_end - 1}, Effort{.tight = false, .spread = true}}) {
-        Parcels alone = random_parcels(seed), known = alone;
-        EXPECT_EQ(packings.pack(known, 0, effort, {}), pack(alone, 0, effort));
-        EXPECT_TRUE(std::ranges::equal(known, alone, {}, &Parcel::offset, &Parcel::offset));
-      }
+            Effort{.enough_bytes = loose_end - 1}})
+        for (const bool moves : {false, true}) {
+          Parcels alone = random_parcels(seed);
+          if (moves) let_all_move(alone);
+          Parcels known = alone;
+          EXPECT_EQ(packings.pack(known, 0, effort, {}), pack(alone, 0, effort));
+          EXPECT_TRUE(std::ranges::equal(known, alone, {}, &Parcel::offset, &Parcel::offset));
+        }
     }
 }
 

@@ -278,7 +278,7 @@ std::int64_t pack(std::span<Parcel> parcels, std::int64_t beside_bytes, Effort e
   if (effort.tight && !packer.done()) packer.try_skylines();
   if (effort.tight && !packer.done()) packer.climb();
   for (std::size_t i = 0; i < parcels.size(); ++i) parcels[i].offset = packer.best()[i];
-  if (effort.spread) spread(parcels, packer.best_end(), deadline);
+  if (std::ranges::any_of(parcels, &Parcel::moves)) spread(parcels, packer.best_end(), deadline);
   return packer.best_end();
 }
 

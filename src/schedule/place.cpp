@@ -65,7 +65,6 @@ std::int64_t place_transient(Program& program, const std::vector<int>& ids,
     parcel.bytes += slot_bytes(buffer, alignment_bytes);
     if (spread == Spread::none) continue;
     parcel.moves = spread == Spread::all || is_received_stream(program, buffer);
-    effort.spread |= parcel.moves;
     parcel.computed = computes(program.task(buffer.first_task));
     const LastTasks& of_buffer = last[std::size_t(id)];
     parcel.last = {std::max(parcel.last.compute, of_buffer.compute),
