@@ -13,7 +13,7 @@ shape() {
     sed -E -e "s/\($(hostname)\)/(HOST)/" -e 's/[0-9]+([.:][0-9]+)*(e[-+][0-9]+)?/#/g' -e 's/# (us|ms|s|min)\>/# s/g' \
       -e 's/# ([KMGT]i)?B\>/# B/g' -e 's/# [kMGT]\>/#/g' -e 's/[-+]#/#/g' -e 's/^ +//' -e 's/ {2,}/  /g' -e 's/by [a-z, ]*, seed/by TRANSPORT, seed/' |
     grep -v -E '^(run|other): ' |  # hints, which measured times give
-    awk '/^all weights are|^results of an earlier run/ { late = late $0 "\n"; next } { print } END { printf "%s", late }'
+    awk '/^brume: |^all weights are|^results of an earlier run/ { late = late $0 "\n"; next } { print } END { printf "%s", late }'
 }
 # ended <code> <name> <command...>: what it prints at each width, standard error in the order of a terminal, as it ends with
 # that code. No line is wider than its terminal, or than 100 columns ($without_terminal: messages stay whole there, so that
