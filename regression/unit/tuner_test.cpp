@@ -587,6 +587,23 @@ TEST(Tuner, NoPlanIsFasterWhereLabelsAreMerged) {
   EXPECT_GE(reached.feasible, trials / 2);
 }
 
+/// The problem that comes after so many others.
+Problem problem_after(int others, unsigned seed, Problem (*random_one)(std::mt19937&)) {
+  std::mt19937 random(seed);
+  for (int i = 0; i < others; ++i) random_one(random);
+  return random_one(random);
+}
+
+// To make room for another layer to store may cost less than storing it takes off; and offloaded
+// state that costs time takes some off where the host steps a part of it.
+TEST(Tuner, RaisesRatiosThatGainWithOthersOnly) {
+  Reached reached;
+  compare_with_oracle(problem_after(75, 2, random_problem), reached);
+  compare_with_oracle(problem_after(52, 18, random_shared_problem), reached,
+                      {.reasons = false, .threads = 1, .most_labels = 1});
+  EXPECT_EQ(reached.feasible, 2);
+}
+
 Problem roomy() {
   std::mt19937 random(1);
   Problem p = random_problem(random);

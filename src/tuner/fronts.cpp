@@ -95,15 +95,28 @@ std::vector<Point> Fronts::lowest(const Seat& seat, int layers) const {
   return rows;
 }
 
-/// The steps from a strategy to the next ratio along each axis.
+/// The steps from a strategy to the next ratio along each axis; to the first one also together with
+/// a part of it, because offloaded state may cost time, and take some off once the host steps it.
+/// On the disk no part does.
 std::vector<Step> Fronts::steps(const Seat& seat, const Point& from) const {
   std::vector<Step> found;
-  for (std::size_t axis = 0; axis < from.ratios.size(); ++axis)
-    if (const double* ratio = next_value(axes(seat).ratios[axis], from.ratios[axis])) {
-      Step step{from, from, axis};
-      step.to.ratios[axis] = *ratio;
-      if (!is_left_out(step.to)) found.push_back(step);
-    }
+  const auto add = [&](const Step& step) {
+    if (!is_left_out(step.to)) found.push_back(step);
+  };
+  const auto raise = [&](Step step, std::size_t axis) -> std::optional<Step> {
+    const double* ratio = next_value(axes(seat).ratios[axis], from.ratios[axis]);
+    if (!ratio) return std::nullopt;
+    step.to.ratios[axis] = *ratio;
+    return step;
+  };
+  for (std::size_t axis = 0; axis < from.ratios.size(); ++axis) {
+    const std::optional<Step> step = raise({from, from, axis}, axis);
+    if (!step) continue;
+    add(*step);
+    for (std::size_t part = 0; from.ratios[axis] == 0.0 && part < from.ratios.size(); ++part)
+      if (plan::shares[part].whole == axis && !plan::shares[part].on_disk())
+        if (const std::optional<Step> both = raise(*step, part)) add(*both);
+  }
   return found;
 }
 

@@ -16,7 +16,7 @@ namespace brume::tuner {
 /// asked for and kept.
 ///
 /// Time rises with most ratios, so a strategy that fits hides those that save more: the search
-/// climbs from the smallest ratios and stops where a stage fits without recomputation, or is too
+/// climbs from the smallest ratios and stops where a stage fits with all layers stored, or is too
 /// slow, unless a next ratio is seen to take less time. Shares on disk save host memory only: they
 /// are climbed where that is short, or counts.
 class Fronts {

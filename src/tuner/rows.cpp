@@ -109,8 +109,8 @@ int Look::Bracket::middle(double limit_bytes) const {
 }
 
 /// Levels between which a row begins to fit: with all of its layers recomputed selectively, else
-/// with all of them in full. What fits without recomputing any asks for no higher ratios, which
-/// cost more time than stored layers take off.
+/// with all of them in full. Only what fits with all of them stored asks for no higher ratios:
+/// these may cost less time than the layers that they make room for take off.
 std::vector<Look::Bracket> Look::brackets() {
   grid_.price_memory(seat_, rows_);
   std::vector<Bracket> open, higher;
@@ -139,7 +139,6 @@ std::vector<Look::Bracket> Look::brackets() {
     for (std::size_t i = 0; i < points.size(); ++i) {
       const Bracket& b = higher[i];
       if (limits_.hold(points[i], mesh_)) {
-        fits_[b.row].climb.device = false;
         open.push_back({b.row, b.unfit, b.unfit_bytes, points[i]});
       } else {
         still.push_back({b.row, 0, points[i].device_bytes, {}});
