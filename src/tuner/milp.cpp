@@ -105,9 +105,9 @@ double solve(const Program& program) {
 
 // --- the program --------------------------------------------------------------------------------
 
-/// Binaries: one for each (stage, mesh size and number of layers) and one for each point; the time
-/// of an iteration is the only other column. Times are in units of `unit_s`, so numbers lie near
-/// one.
+/// Binaries: one for each (stage, mesh size and number of layers) and one for each point. The other
+/// columns are the time of an iteration, and by how much the stream between two stages is slower
+/// than the fastest one. Times are in units of `unit_s`, so numbers lie near one.
 class Formulation {
  public:
   Formulation(const Pipeline& pipeline, double unit_s) : pipeline_(pipeline), unit_s_(unit_s) {
@@ -119,6 +119,7 @@ class Formulation {
           stage.push_back({program_.add_column(0.0, true), &point});
     }
     add_sum_rows();
+    for (std::size_t stage = 0; stage + 1 < chosen_.size(); ++stage) add_message_rows(stage);
     for (std::size_t stage = 0; stage < chosen_.size(); ++stage) add_time_rows(stage);
   }
 
@@ -162,42 +163,108 @@ class Formulation {
     for (Row& row : devices) program_.rows.push_back(std::move(row));
   }
 
-  /// The terms of pipeline.hpp's maximum that stand for one stage: iteration >= each of them. Trips
-  /// are all taken to be as short as the shortest.
+  /// slower >= (m(a, b) - least m) (x_a + y_b - 1) for layouts a of a stage and b of the next one,
+  /// x and y telling whether they are chosen.
+  void add_message_rows(std::size_t stage) {
+    const int slower = program_.add_column(0.0, false);
+    slower_.push_back(slower);
+    const auto columns_of = [&](std::size_t of) {
+      std::map<int, std::vector<int>> columns;  // by layout
+      for (const Chosen& chosen : chosen_[of])
+        columns[chosen.point->layout].push_back(chosen.column);
+      return columns;
+    };
+    const auto next = columns_of(stage + 1);
+    for (const auto& [from, these] : columns_of(stage))
+      for (const auto& [to, those] : next) {
+        const double by =
+            (pipeline_.messages.stream_s(from, to) - pipeline_.messages.least_stream_s()) / unit_s_;
+        if (by <= 0.0) continue;
+        Row row{.type = GLP_LO, .bound = -by};
+        row.add(slower, 1.0);
+        for (const auto* columns : {&these, &those})
+          for (const int column : *columns) row.add(column, -by);
+        program_.rows.push_back(std::move(row));
+      }
+  }
+
+  /// What an iteration takes at least beside the stages before one.
+  struct Terms {
+    double stable, less;  ///< this stage's stable time, and what its shortest trip is less
+    double later;         ///< round trips through all later stages
+    double next = 0.0;    ///< and through the next one alone
+    bool whole = true;    ///< with what its first and last pass take more
+  };
+
+  /// The terms of pipeline.hpp's maximum that stand for one stage: iteration >= each of them.
   void add_time_rows(std::size_t stage) {
     const Frame& frame = pipeline_.frame;
     const int after = frame.num_stages - 1 - int(stage), in_flight = int(frame.in_flight(after));
-    const double trips = tuner::trips(frame, after);
-    add_time_row(stage, frame.microbatches, 0.0);
-    add_time_row(stage, frame.microbatches - in_flight, 1.0);
+    const double trips = tuner::trips(frame, after), all = frame.microbatches;
+    add_time_row(stage, {.stable = all, .less = 0.0, .later = 0.0});
+    add_time_row(stage, {.stable = all - in_flight, .less = 0.0, .later = 1.0});
     if (in_flight + 1 < frame.microbatches)
-      add_time_row(stage, frame.microbatches - in_flight, 2.0, 1.0);
-    add_time_row(stage, trips, trips);
+      add_time_row(stage, {.stable = all - in_flight, .less = 1.0, .later = 2.0});
+    add_time_row(stage, {.stable = trips, .less = trips - 1.0, .later = trips});
+    if (after > 0) {
+      const Turns turns(frame, after);
+      const double own = turns.count + turns.later_flight;
+      add_time_row(
+          stage,
+          {.stable = own, .less = own, .later = 0.0, .next = double(turns.count), .whole = false});
+    }
+    add_alone_row(stage, after == 0 && frame.num_stages > 1);
   }
 
-  /// iteration >= sum_{j<i} (w_j + 2 m) + own t_i + d_i - less (t_i - shortest_i)
-  ///              + later sum_{j>i} (shortest_j + 2 m)
-  void add_time_row(std::size_t stage, double own, double later, double less = 0.0) {
+  /// iteration >= sum_{j<i} (w_j + 2 m_j) + stable t_i - less (t_i - r_i) + (w_i - t_i if whole)
+  ///              + later sum_{j>i} (2 m_{j-1} + r_j) + next (2 m_i + r_{i+1})
+  void add_time_row(std::size_t stage, const Terms& terms) {
     const double way_s = 2.0 * pipeline_.messages.least_stream_s();
-    const auto after = double(chosen_.size() - 1 - stage);
-    Row row{.type = GLP_LO, .bound = (double(stage) + later * after) * way_s / unit_s_};
+    Row row{.type = GLP_LO};
     row.add(iteration_, 1.0);
-    for (std::size_t j = 0; j < chosen_.size(); ++j)
+    for (std::size_t j = 0; j < chosen_.size(); ++j) {
+      const double trips = terms.later + (j == stage + 1 ? terms.next : 0.0);
+      if (j > 0) {  // the messages before stage j
+        const double ways = j <= stage ? 1.0 : trips;
+        row.bound += ways * way_s / unit_s_;
+        if (ways != 0.0) row.add(slower_[j - 1], -2.0 * ways);
+      }
       for (const Chosen& chosen : chosen_[j]) {
         const Point& point = *chosen.point;
         const double seconds = j < stage ? point.whole_s()
                                : j == stage
-                                   ? own * point.stable_s + point.delta_s - less * point.less_s
-                                   : later * point.shortest_s();
+                                   ? terms.stable * point.stable_s - terms.less * point.less_s +
+                                         (terms.whole ? point.delta_s : 0.0)
+                                   : trips * point.shortest_s();
         if (seconds != 0.0) row.add(chosen.column, -seconds / unit_s_);
       }
+    }
     program_.rows.push_back(std::move(row));
+  }
+
+  /// iteration >= (G - 1) t_i + what the stage takes once alone; for the last stage also + the way
+  /// of a tied table's gradient.
+  void add_alone_row(std::size_t stage, bool is_last) {
+    for (const bool tied : {false, true}) {
+      if (tied && !is_last) continue;
+      Row row{.type = GLP_LO};
+      row.add(iteration_, 1.0);
+      for (const Chosen& chosen : chosen_[stage]) {
+        const Point& point = *chosen.point;
+        const double alone_s =
+            tied ? pipeline_.messages.tied_gradient_s(point.layout) : point.alone_s();
+        row.add(chosen.column,
+                -((pipeline_.frame.microbatches - 1) * point.stable_s + alone_s) / unit_s_);
+      }
+      program_.rows.push_back(std::move(row));
+    }
   }
 
   const Pipeline& pipeline_;
   double unit_s_;
   Program program_;
   int iteration_;
+  std::vector<int> slower_;                  ///< [stage] column of the messages behind it
   std::vector<std::vector<Chosen>> chosen_;  ///< [stage]
 };
 

@@ -18,16 +18,14 @@ struct Counts {
       : after(after), trips(tuner::trips(frame, after)), fill_share(frame.fill_share()) {
     if (!frame.is_1f1b()) return;
     in_flight = int(frame.in_flight(after));
-    if (after == 0) return;
-    later_flight = int(frame.in_flight(after - 1));
-    turns = (frame.microbatches - 1 - later_flight) / (in_flight - later_flight + 1) + 1;
+    if (after > 0) turns.emplace(frame, after);
   }
 
   int after;
   int trips;  ///< through this stage and those after it
   double fill_share;
-  int in_flight = 0, later_flight = 0;  ///< here, and in the next stage
-  int turns = 0;                        ///< with the next stage
+  int in_flight = 0;
+  std::optional<Turns> turns;  ///< of 1F1B, where there is a next stage
 };
 
 /// For how long a stage waits while the first microbatch goes through those after it and back, and
@@ -41,8 +39,8 @@ double idle_s(const Frame& frame, const Counts& counts, const Point& point, doub
 
 /// What the turns of a label's first stage and the next one take.
 double turns_s(const Counts& counts, const Label& label, const Label& later, double way_s) {
-  return counts.turns * (label.front_s + way_s + later.front_s) +
-         counts.later_flight * label.front_s;
+  return counts.turns->count * (label.front_s + way_s + later.front_s) +
+         counts.turns->later_flight * label.front_s;
 }
 
 /// The objective of pipeline.hpp with one stage more in front of those of a label.
@@ -335,6 +333,12 @@ Choices DynamicProgram::solve() {
 }
 
 }  // namespace
+
+Turns::Turns(const Frame& frame, int after)
+    : later_flight(int(frame.in_flight(after - 1))),
+      count((frame.microbatches - 1 - later_flight) /
+                (int(frame.in_flight(after)) - later_flight + 1) +
+            1) {}
 
 int trips(const Frame& frame, int after) {
   if (!frame.is_1f1b()) return 1;

@@ -74,6 +74,14 @@ struct Choice {
 /// each of these waits for the one before it.
 int trips(const Frame& frame, int after);
 
+/// The turns that a stage of 1F1B and the next one take.
+struct Turns {
+  Turns(const Frame& frame, int after);
+
+  int later_flight;  ///< in the next stage
+  int count;
+};
+
 /// The objective of a choice [s].
 double least_s(const Pipeline& pipeline, const std::vector<Point>& stages);
 
@@ -101,8 +109,8 @@ Choices best_choices(const Pipeline& pipeline, const std::vector<double>& thresh
                      double cutoff_s, const Prices& prices, std::size_t most_labels);
 
 /// The least objective of the mixed-integer program, by GLPK: -infinity where it does not get
-/// there. Meshes may straddle nodes in it and messages are the fastest ones, so it bounds from
-/// below. An abort of GLPK costs this solve only.
+/// there. Meshes may straddle nodes in it, so it bounds from below. An abort of GLPK costs this
+/// solve only.
 double milp_bound_s(const Pipeline& pipeline, double time_limit_s);
 
 }  // namespace brume::tuner
