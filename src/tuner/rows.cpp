@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <numeric>
+#include <unordered_set>
 
 #include "numbers.hpp"
 
@@ -317,22 +318,27 @@ std::vector<Point> RowTimes::least(Grid& grid, const Seat& seat, std::span<const
   const std::lock_guard lock(mutex_);
   std::vector<Point> found(rows.begin(), rows.end()), levels;
   std::vector<std::size_t> missing, ends;
+  std::unordered_set<RowKey, RowKey::Hash> asked;  // a row may come twice
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (const auto known = least_->find(RowKey(rows[i])); known != least_->end()) {
       found[i].times() = known->second;
       continue;
     }
     missing.push_back(i);
-    for (const int level : axes_.turning_levels(rows[i].layers))
-      levels.emplace_back(rows[i]).set_level(level);
+    if (asked.insert(RowKey(rows[i])).second)
+      for (const int level : axes_.turning_levels(rows[i].layers))
+        levels.emplace_back(rows[i]).set_level(level);
     ends.push_back(levels.size());
   }
   grid.price_time(seat, levels);
-  for (std::size_t i = 0, at = 0; i < missing.size(); ++i) {
-    Point least = levels[at];
-    for (; at < ends[i]; ++at) least.take_less_of(levels[at]);
-    found[missing[i]].times() = least.times();
-    least_->emplace(RowKey(rows[missing[i]]), least.times());
+  for (std::size_t m = 0, at = 0; m < missing.size(); ++m) {
+    Point& row = found[missing[m]];
+    if (at < ends[m]) {
+      Point least = levels[at];
+      for (; at < ends[m]; ++at) least.take_less_of(levels[at]);
+      least_->emplace(RowKey(row), least.times());
+    }
+    row.times() = least_->at(RowKey(row));
   }
   return found;
 }
