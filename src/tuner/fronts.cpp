@@ -100,22 +100,24 @@ std::vector<Point> Fronts::lowest(const Seat& seat, int layers) const {
 /// On the disk no part does.
 std::vector<Step> Fronts::steps(const Seat& seat, const Point& from) const {
   std::vector<Step> found;
+  const auto raise = [&](Point& to, std::size_t axis) {
+    const double* ratio = next_value(axes(seat).ratios[axis], from.ratios[axis]);
+    if (ratio) to.ratios[axis] = *ratio;
+    return ratio != nullptr;
+  };
   const auto add = [&](const Step& step) {
     if (!is_left_out(step.to)) found.push_back(step);
   };
-  const auto raise = [&](Step step, std::size_t axis) -> std::optional<Step> {
-    const double* ratio = next_value(axes(seat).ratios[axis], from.ratios[axis]);
-    if (!ratio) return std::nullopt;
-    step.to.ratios[axis] = *ratio;
-    return step;
-  };
   for (std::size_t axis = 0; axis < from.ratios.size(); ++axis) {
-    const std::optional<Step> step = raise({from, from, axis}, axis);
-    if (!step) continue;
-    add(*step);
-    for (std::size_t part = 0; from.ratios[axis] == 0.0 && part < from.ratios.size(); ++part)
-      if (plan::shares[part].whole == axis && !plan::shares[part].on_disk())
-        if (const std::optional<Step> both = raise(*step, part)) add(*both);
+    Step step{from, from, axis};
+    if (!raise(step.to, axis)) continue;
+    add(step);
+    if (from.ratios[axis] > 0.0) continue;
+    for (std::size_t part = 0; part < from.ratios.size(); ++part) {
+      if (plan::shares[part].whole != axis || plan::shares[part].on_disk()) continue;
+      Step both = step;
+      if (raise(both.to, part)) add(both);
+    }
   }
   return found;
 }

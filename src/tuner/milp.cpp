@@ -213,7 +213,7 @@ class Formulation {
           stage,
           {.stable = own, .less = own, .later = 0.0, .next = double(turns.count), .whole = false});
     }
-    add_alone_row(stage, after == 0 && frame.num_stages > 1);
+    add_alone_row(stage);
   }
 
   /// iteration >= sum_{j<i} (w_j + 2 m_j) + stable t_i - less (t_i - r_i) + (w_i - t_i if whole)
@@ -242,22 +242,20 @@ class Formulation {
     program_.rows.push_back(std::move(row));
   }
 
-  /// iteration >= (G - 1) t_i + what the stage takes once alone; for the last stage also + the way
-  /// of a tied table's gradient.
-  void add_alone_row(std::size_t stage, bool is_last) {
-    for (const bool tied : {false, true}) {
-      if (tied && !is_last) continue;
-      Row row{.type = GLP_LO};
-      row.add(iteration_, 1.0);
-      for (const Chosen& chosen : chosen_[stage]) {
-        const Point& point = *chosen.point;
-        const double alone_s =
-            tied ? pipeline_.messages.tied_gradient_s(point.layout) : point.alone_s();
-        row.add(chosen.column,
-                -((pipeline_.frame.microbatches - 1) * point.stable_s + alone_s) / unit_s_);
-      }
-      program_.rows.push_back(std::move(row));
+  /// iteration >= (G - 1) t_i + what the stage takes once alone, or the last one a tied table's way
+  void add_alone_row(std::size_t stage) {
+    const bool sends_table = stage > 0 && stage + 1 == chosen_.size();
+    Row row{.type = GLP_LO};
+    row.add(iteration_, 1.0);
+    for (const Chosen& chosen : chosen_[stage]) {
+      const Point& point = *chosen.point;
+      double seconds = point.alone_s();
+      if (sends_table)
+        seconds = std::max(seconds, pipeline_.messages.tied_gradient_s(point.layout));
+      seconds += (pipeline_.frame.microbatches - 1) * point.stable_s;
+      row.add(chosen.column, -seconds / unit_s_);
     }
+    program_.rows.push_back(std::move(row));
   }
 
   const Pipeline& pipeline_;

@@ -51,7 +51,7 @@ struct Fit {
   std::vector<Point> points;  ///< priced
 };
 
-/// A map of which nobody forgets an entry: they lie in a few large blocks, which are given back
+/// A map whose entries stay: they lie in a few large blocks, which are given back
 /// whole at its end. To destroy millions of them one by one took a fortieth of a search.
 template <class Key, class Value, class Hash>
 class Lasting {
@@ -175,7 +175,7 @@ class Rows {
   std::mutex mutex_;
   Lasting<RowKey, Row, RowKey::Hash> rows_;
   std::vector<Point> points_;
-  /// Of steps to a row, by level and axis.
+  /// Whether steps to a row gain, by level and axis.
   std::map<std::pair<int, std::size_t>, Lasting<RowKey, bool, RowKey::Hash>> gains_;
 };
 

@@ -214,20 +214,20 @@ class BestPlans {
     if (question_.progress) question_.progress->best_s = fastest_s_;
   }
 
-  /// What placing a plan told; neither: time ended.
-  struct Look {
+  /// What placing a plan came to; neither: time ended.
+  struct Outcome {
     std::optional<Candidate> candidate;
     std::optional<int> misfit;  ///< a stage
   };
 
-  Look look(const Simulated& one, bool in_full, const Deadline& deadline) const {
+  Outcome outcome(const Simulated& one, bool in_full, const Deadline& deadline) const {
     const plan::Plan& plan = one.found.offer.plan;
     try {
       const Placement placement =
           in_full ? place(plan, question_.model, question_.cluster, team_.threads(), deadline)
                   : sampled(plan, deadline);
       if (placement.misfit) return {std::nullopt, placement.misfit};
-      Look found{candidate(question_, plan, placement), std::nullopt};
+      Outcome found{candidate(question_, plan, placement), std::nullopt};
       if (!found.candidate->simulated_s && one.coarse) found.candidate->simulated_s = one.seconds;
       return found;
     } catch (const OutOfTime&) {
@@ -240,27 +240,27 @@ class BestPlans {
   /// search has to go on.
   std::vector<Candidate> placed() {
     std::ranges::stable_sort(simulated_, {}, &Simulated::seconds);
-    std::vector<Look> looks(std::min(wanted_, simulated_.size()));
+    std::vector<Outcome> outcomes(std::min(wanted_, simulated_.size()));
     // The first one, whose simulation in full takes one core, beside the others.
-    parallel_for(looks.size(), team_.threads(), [&](std::size_t i, std::size_t) {
-      looks[i] = look(simulated_[i], i == 0, question_.deadline);
+    parallel_for(outcomes.size(), team_.threads(), [&](std::size_t i, std::size_t) {
+      outcomes[i] = outcome(simulated_[i], i == 0, question_.deadline);
     });
-    if (!looks[0].candidate && !looks[0].misfit)
-      looks[0] = look(simulated_[0], false, Deadline());  // it is known to fit
+    if (!outcomes[0].candidate && !outcomes[0].misfit)
+      outcomes[0] = outcome(simulated_[0], false, Deadline());  // it is known to fit
     std::vector<Candidate> best;
     double fastest_in_full_s = infinity;
-    for (std::size_t i = 0; i < looks.size(); ++i) {
+    for (std::size_t i = 0; i < outcomes.size(); ++i) {
       const bool in_full = i == 0 || simulated_[i].seconds < fastest_in_full_s;
-      if (in_full && i > 0) looks[i] = look(simulated_[i], true, question_.deadline);
-      if (looks[i].misfit) {
-        strike(simulated_[i].found, *looks[i].misfit);
+      if (in_full && i > 0) outcomes[i] = outcome(simulated_[i], true, question_.deadline);
+      if (outcomes[i].misfit) {
+        strike(simulated_[i].found, *outcomes[i].misfit);
         simulated_.erase(simulated_.begin() + std::ptrdiff_t(i));
         fastest_s_ = infinity;
         for (const Simulated& other : simulated_) fastest_s_ = std::min(fastest_s_, other.seconds);
         return {};
       }
-      if (!looks[i].candidate) break;
-      best.push_back(*std::move(looks[i].candidate));
+      if (!outcomes[i].candidate) break;
+      best.push_back(*std::move(outcomes[i].candidate));
       if (in_full) fastest_in_full_s = std::min(fastest_in_full_s, best.back().seconds());
     }
     return best;
