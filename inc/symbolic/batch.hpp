@@ -36,19 +36,36 @@ class BatchTape {
                 std::span<double* const> outputs, std::size_t count) const;
 
  private:
-  /// An operation on registers, or, where an operand is negative, on ~operand of what is common.
-  struct Step {
+  struct Operand {
+    bool shared;         ///< among what is common, else in a register
+    std::int32_t place;  ///< there
+  };
+  struct Kind {
     Op op;
-    std::int32_t to = 0, a = 0, b = 0;  ///< of a call: a operands from the b-th
+    bool shared_a, shared_b;  ///< where the operands of arithmetic are
+    auto operator<=>(const Kind&) const = default;
+  };
+  /// Of arithmetic: the places of its operands. Of a variable: which one, as a.
+  struct Step {
+    std::int32_t to = 0, a = 0, b = 0;
+  };
+  /// Steps of one kind, one after the other.
+  struct Run {
+    Kind kind;
+    std::size_t length;
+  };
+  struct Call {
+    std::shared_ptr<const Function> function;
+    std::vector<Operand> operands;
   };
 
   std::vector<bool> reads_;
   std::vector<Tape::Step> shared_;  ///< steps of what is common
   std::vector<std::size_t> kept_;   ///< of them, those that the others or the outputs need
   std::vector<Step> steps_;
-  std::vector<std::int32_t> operands_;                      ///< of calls
-  std::vector<std::shared_ptr<const Function>> functions_;  ///< of calls, in the order of steps
-  std::vector<std::int32_t> outputs_;                       ///< operands
+  std::vector<Run> runs_;    ///< of all steps
+  std::vector<Call> calls_;  ///< in the order of their steps
+  std::vector<Operand> outputs_;
   std::size_t num_registers_ = 0;
 };
 
