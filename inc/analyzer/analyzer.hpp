@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -108,9 +109,12 @@ class Analyzer {
     double between_bytes;  ///< kept between the two parts
   };
   RoleTape& tape(const plan::Plan& plan, int stage);
-  void split(const plan::Plan& plan, int stage, StagePrediction& prediction, Pipeline& pipeline);
   const SplitBackward& split_backward(const plan::Plan& plan, int stage);
-  void take_together(const plan::Plan& plan, int first, Prediction& prediction);
+  // Of stages in the order of variables().
+  using Numbers = std::span<const std::vector<double>>;
+  void split(const plan::Plan& plan, int stage, std::vector<double> numbers,
+             StagePrediction& prediction, Pipeline& pipeline);
+  void take_together(const plan::Plan& plan, int first, Numbers numbers, Prediction& prediction);
 
   const model::Config& model_;
   const hardware::Machine& machine_;

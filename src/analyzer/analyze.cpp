@@ -77,10 +77,30 @@ StageRole role_of(const plan::Plan& plan, int stage, const model::Config& model,
       .world_times = times(0, plan.devices())};
 }
 
+namespace {
+
+/// The values of variables() for one stage, in their order.
+std::vector<double> numbers_of(const plan::Plan& plan, int stage) {
+  std::vector<double> found;
+  found.reserve(variables().size());
+  for (const plan::Knob& knob : plan::knobs)
+    if (*knob.symbol) found.push_back(plan::number(knob, plan, stage));
+  return found;
+}
+
+/// Where the microbatches in flight stand among variables().
+std::size_t place_of_in_flight() {
+  static const auto place = std::size_t(
+      std::ranges::find(variables(), plan::symbol(plan::stage_in_flight)) - variables().begin());
+  return place;
+}
+
+}  // namespace
+
 std::map<std::string, double, std::less<>> bindings(const plan::Plan& plan, int stage) {
   std::map<std::string, double, std::less<>> values;
-  for (const plan::Knob& knob : plan::knobs)
-    if (*knob.symbol) values.emplace(knob.symbol, plan::number(knob, plan, stage));
+  const std::vector<double> numbers = numbers_of(plan, stage);
+  for (std::size_t i = 0; i < numbers.size(); ++i) values.emplace(variables()[i], numbers[i]);
   return values;
 }
 
@@ -98,11 +118,10 @@ class Analyzer::RoleTape {
     StagePrediction stage;
     ChunkBytes bytes;
   };
-  const Known& at(const std::map<std::string, double, std::less<>>& values) {
-    std::vector<double> inputs;
-    for (const std::string& name : variables()) inputs.push_back(values.at(name));
-    const auto [known, fresh] = known_.try_emplace(inputs);
-    if (fresh) known->second = predict(inputs);
+  /// @param values  of variables()
+  const Known& at(const std::vector<double>& values) {
+    const auto [known, fresh] = known_.try_emplace(values);
+    if (fresh) known->second = predict(values);
     return known->second;
   }
 
@@ -148,13 +167,14 @@ Analyzer::RoleTape& Analyzer::tape(const plan::Plan& plan, int stage) {
 }
 
 /// Sets the memory of the stages that lie on the ranks of `first` to what these hold in all.
-void Analyzer::take_together(const plan::Plan& plan, int first, Prediction& prediction) {
+void Analyzer::take_together(const plan::Plan& plan, int first, Numbers numbers,
+                             Prediction& prediction) {
   const std::vector<int> stages = plan::stages_beside(plan, first);
   std::vector<ChunkBytes> chunks;
   std::int64_t host_bytes = 0, disk_bytes = 0;
   for (int stage : stages) {
-    auto alone = bindings(plan, stage);
-    alone[plan::symbol(plan::stage_in_flight)] = 0.0;
+    std::vector<double> alone = numbers[std::size_t(stage)];
+    alone[place_of_in_flight()] = 0.0;
     chunks.push_back(tape(plan, stage).at(alone).bytes);
     host_bytes += prediction.stages[std::size_t(stage)].host_bytes;
     disk_bytes += prediction.stages[std::size_t(stage)].disk_bytes;
@@ -183,15 +203,14 @@ const Analyzer::SplitBackward& Analyzer::split_backward(const plan::Plan& plan, 
 }
 
 /// Sets the time and memory of a stage whose backwards are in two parts.
-void Analyzer::split(const plan::Plan& plan, int stage, StagePrediction& prediction,
-                     Pipeline& pipeline) {
+void Analyzer::split(const plan::Plan& plan, int stage, std::vector<double> numbers,
+                     StagePrediction& prediction, Pipeline& pipeline) {
   const SplitBackward& parts = split_backward(plan, stage);
   pipeline.weights_s.push_back(parts.weights_s);
   prediction.time.backward_s += parts.overhead_s;
-  auto values = bindings(plan, stage);
   const auto bytes_beside = [&](double in_flight) {
-    values[plan::symbol(plan::stage_in_flight)] = in_flight;
-    return tape(plan, stage).at(values).bytes;
+    numbers[place_of_in_flight()] = in_flight;
+    return tape(plan, stage).at(numbers).bytes;
   };
   ChunkBytes bytes = bytes_beside(0.0);
   // That of the first microbatch may be its updates', beside which nothing is kept.
@@ -211,13 +230,15 @@ Prediction Analyzer::analyze(const plan::Plan& plan) {
                     .microbatches = plan.microbatches,
                     .run_ahead = plan.run_ahead,
                     .chunks = plan.chunks};
+  std::vector<std::vector<double>> numbers;  // [stage]
   for (int i = 0; i < plan.num_stages(); ++i) {
-    prediction.stages.push_back(tape(plan, i).at(bindings(plan, i)).stage);
-    if (plan.zero_bubble) split(plan, i, prediction.stages.back(), pipeline);
+    numbers.push_back(numbers_of(plan, i));
+    prediction.stages.push_back(tape(plan, i).at(numbers.back()).stage);
+    if (plan.zero_bubble) split(plan, i, numbers.back(), prediction.stages.back(), pipeline);
     pipeline.stages.push_back(prediction.stages.back().time);
   }
   for (int first = 0; plan.chunks > 1 && first < plan.pipeline_size(); ++first)
-    take_together(plan, first, prediction);
+    take_together(plan, first, numbers, prediction);
   messages_.add(plan, pipeline);
   prediction.messages_s = pipeline.messages_s;
   prediction.tied = pipeline.tied;
