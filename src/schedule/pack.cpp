@@ -38,10 +38,14 @@ class Packer {
   void climb();
 
  private:
-  /// The bytes that a parcel took, and when.
+  /// The bytes that parcels took, and when, by rising begin.
   struct Taken {
-    std::int64_t begin, end;
-    int first_task, last_task;
+    std::vector<std::int64_t> begin, end;
+    std::vector<int> first_task, last_task;
+
+    void clear();
+    void add(std::int64_t offset, const Parcel& parcel);
+    std::int64_t first_free(const Parcel& parcel, std::int64_t& steps) const;
   };
 
   const Parcel& at(int id) const { return parcels_[std::size_t(id)]; }
@@ -51,8 +55,8 @@ class Packer {
     return std::span(meets_).subspan(first, first_[std::size_t(id) + 1] - first);
   }
   void find_neighbours();
-  Taken taken(int id) const;
   void take(int id, std::int64_t offset);
+  std::int64_t free_among_neighbours(int id);
   void choose(int id);
   std::int64_t first_fit(const Order& order, std::size_t from, std::int64_t most_over);
   std::vector<int> blamed() const;
@@ -66,8 +70,10 @@ class Packer {
   std::int64_t good_end_ = 0;        ///< nothing left to win
   Offsets offset_;                   ///< -1: not placed
   bool crowded_ = false;             ///< most parcels meet so many that it is faster to look at all
-  std::vector<Taken> taken_;         ///< by rising begin; of all, or those that the next one meets
-  std::int64_t steps_ = 0;           ///< of first fit
+  Taken taken_;                      ///< by all that are placed, where crowded
+  /// Else where each that the next one meets begins and ends.
+  std::vector<std::pair<std::int64_t, std::int64_t>> met_;
+  std::int64_t steps_ = 0;  ///< of first fit
   std::int64_t best_end_ = unlimited;
   Offsets best_;
 };
@@ -88,7 +94,7 @@ Packer::Packer(std::span<const Parcel> parcels, std::int64_t beside_bytes, const
   good_end_ =
       live_bytes + std::max(worth_bytes, std::int64_t(0.005 * double(live_bytes + beside_bytes)));
   find_neighbours();
-  constexpr std::size_t sorting = 12;  // to sort one takes as long as to look at so many
+  constexpr std::size_t sorting = 40;  // to sort one takes as long as to look at so many
   crowded_ = parcels.size() * parcels.size() < sorting * meets_.size();
 }
 
@@ -117,35 +123,64 @@ void Packer::find_neighbours() {
   });
 }
 
-Packer::Taken Packer::taken(int id) const {
-  return {offset_[std::size_t(id)], end(id), at(id).first_task, at(id).last_task};
+void Packer::Taken::clear() {
+  begin.clear(), end.clear();
+  first_task.clear(), last_task.clear();
+}
+
+void Packer::Taken::add(std::int64_t offset, const Parcel& parcel) {
+  const auto at = std::ranges::upper_bound(begin, offset) - begin.begin();
+  begin.insert(begin.begin() + at, offset);
+  end.insert(end.begin() + at, offset + parcel.bytes);
+  first_task.insert(first_task.begin() + at, parcel.first_task);
+  last_task.insert(last_task.begin() + at, parcel.last_task);
+}
+
+/// The lowest offset that is free during a parcel's whole life.
+std::int64_t Packer::Taken::first_free(const Parcel& parcel, std::int64_t& steps) const {
+  constexpr std::size_t together = 16;  // where all of them begin low enough, side by side
+  std::int64_t free = 0;
+  const auto end_of = [&](std::size_t i) {
+    const bool meets = first_task[i] <= parcel.last_task && parcel.first_task <= last_task[i];
+    return meets ? end[i] : 0;
+  };
+  std::size_t i = 0;
+  for (; i + together <= begin.size() && begin[i + together - 1] < free + parcel.bytes;
+       i += together) {
+    std::int64_t top = 0;
+    for (std::size_t k = 0; k < together; ++k) top = std::max(top, end_of(i + k));
+    free = std::max(free, top);
+  }
+  for (; i < begin.size() && begin[i] < free + parcel.bytes; ++i) free = std::max(free, end_of(i));
+  steps += std::int64_t(i);
+  return free;
+}
+
+/// The same, from those alone that it meets.
+std::int64_t Packer::free_among_neighbours(int id) {
+  met_.clear();
+  for (int other : neighbours(id))
+    if (const std::int64_t begin = offset_[std::size_t(other)]; begin >= 0)
+      met_.emplace_back(begin, end(other));
+  steps_ += std::int64_t(neighbours(id).size() + 4 * met_.size());
+  std::ranges::sort(met_);
+  std::int64_t free = 0;
+  for (const auto& [begin, end] : met_) {
+    if (begin >= free + at(id).bytes) break;
+    free = std::max(free, end);
+    ++steps_;
+  }
+  return free;
 }
 
 void Packer::take(int id, std::int64_t offset) {
   offset_[std::size_t(id)] = offset;
-  if (crowded_)
-    taken_.insert(std::ranges::upper_bound(taken_, offset, {}, &Taken::begin), taken(id));
+  if (crowded_) taken_.add(offset, at(id));
 }
 
-/// The lowest offset that is free during the parcel's whole life.
 void Packer::choose(int id) {
   deadline_.check();
-  if (!crowded_) {
-    taken_.clear();
-    for (int other : neighbours(id))
-      if (offset_[std::size_t(other)] >= 0) taken_.push_back(taken(other));
-    steps_ += std::int64_t(neighbours(id).size() + 4 * taken_.size());
-    std::ranges::sort(taken_, {}, &Taken::begin);
-  }
-  const Parcel& mine = at(id);
-  std::int64_t free = 0;
-  for (const Taken& other : taken_) {
-    if (other.begin >= free + mine.bytes) break;
-    const bool meets = other.first_task <= mine.last_task && mine.first_task <= other.last_task;
-    free = std::max(free, meets ? other.end : 0);
-    ++steps_;
-  }
-  take(id, free);
+  take(id, crowded_ ? taken_.first_free(at(id), steps_) : free_among_neighbours(id));
 }
 
 /// Places what stands from position `from` on once more.
