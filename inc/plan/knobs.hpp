@@ -52,6 +52,7 @@ struct Knob {
   const char* column = "";    ///< heading in the table of stages; shares stand together
   bool rare = false;          ///< its column stands only where it is used
   const char* without = "";   ///< what a plan lacks where this is at its lower bound
+  bool order = false;         ///< its use makes the order of passes another one than 1F1B
   int turn = 0;  ///< its search key's, where nothing fits; what costs least comes first
 };
 
@@ -82,6 +83,7 @@ inline constexpr Knob knobs[] = {
      .help = "of layers on the same devices: stages i, i + S / chunks, ... lie there",
      .if_not_least = true,
      .without = "chunks",
+     .order = true,
      .turn = 18},
     {.name = "zero_bubble",
      .member = &Plan::zero_bubble,
@@ -92,6 +94,7 @@ inline constexpr Knob knobs[] = {
              "ZB-H2)",
      .if_not_least = true,
      .without = "zero bubble",
+     .order = true,
      .turn = 19},
     {.name = "num_stages",
      .symbol = "S",

@@ -72,6 +72,8 @@ bool uses_disk(const Stage& stage);
 
 /// Whether stages work in the order of 1F1B, ahead or not: no chunks, whole backwards.
 bool is_1f1b(const Plan& plan);
+/// What makes a plan's order another one: "chunks = 2"; empty where it is 1F1B.
+std::string order_text(const Plan& plan);
 
 /// The text form: TOML, exact. `parse` names origin, line and key of what is wrong.
 std::string text(const Plan& plan);

@@ -48,6 +48,17 @@ TEST(Knobs, EveryMemberHasOneRow) {
     for (const auto& [place, count] : rows) EXPECT_EQ(count, 1) << "at byte " << place;
 }
 
+TEST(Knobs, TellWhichOrdersAreNot1F1B) {
+  for_members<Plan>(knobs, [](const Knob& knob, auto member) {
+    if (!knob.order) return;
+    Plan plan{.stages = std::vector<Stage>(2)};
+    EXPECT_TRUE(is_1f1b(plan) && order_text(plan).empty());
+    plan.*member = 2;
+    EXPECT_FALSE(is_1f1b(plan)) << knob.name;
+    EXPECT_EQ(order_text(plan), std::string(knob.name) + " = 2");
+  });
+}
+
 TEST(Knobs, NamesSymbolsAndTurnsAreTheirOwn) {
   std::set<std::string> names, symbols;
   std::set<int> turns;

@@ -172,7 +172,7 @@ TEST_F(Megatron, RefusesWhatItHasNothingLike) {
   refused([&] { stage().grad_offload_ratio = 0.5; }, "grad_offload_ratio");
   refused([&] { stage().act_offload_ratio = 0.5; }, "act_offload_ratio");
   refused([&] { cut(), plan.run_ahead = 2; }, "run_ahead");
-  refused([&] { cut(), plan.zero_bubble = 1; }, "zero_bubble = 0");
+  refused([&] { cut(), plan.zero_bubble = 1; }, "zero_bubble = 1");
   refused([&] { cut(), plan.stages[1].tp = 1; }, "tp");
   refused([&] { cut(), plan.stages[1].microbatch = 2; }, "microbatch");
   refused([&] { cut(), plan.stages[0].zero_level = plan.stages[1].zero_level = 3; },

@@ -247,6 +247,7 @@ TEST(Plan, SplitBackwardsAreWrittenWhereThereAreAny) {
   EXPECT_NE(text(plan).find("zero_bubble"), std::string::npos);
   EXPECT_EQ(parse(text(plan), "plan.toml"), plan);
   EXPECT_NE(table(plan).find("gradients of weights fill waits (ZB-H1)"), std::string::npos);
+  EXPECT_EQ(order_text(plan), "zero_bubble = 1");
   plan.run_ahead = 2;
   EXPECT_NE(table(plan).find("gradients of weights fill waits (ZB-H2)"), std::string::npos);
 }

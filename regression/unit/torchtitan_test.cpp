@@ -120,7 +120,7 @@ TEST_F(TorchTitan, RefusesWhatItHasNothingLike) {
   };
   plan::Stage& stage = plan.stages[0];
   refused([&] { stage.zero_level = 1; }, "search.zero_levels");
-  refused([&] { plan.zero_bubble = 1; }, "zero_bubble = 0");
+  refused([&] { plan.zero_bubble = 1; }, "zero_bubble = 1");
   refused([&] { stage.ckpt_layers = 5; }, "search.recompute");
   refused([&] { stage.act_offload_ratio = 0.5; }, "search.act_offload");
   refused([&] { stage.optim_offload_ratio = 1.0; }, "search.weight_offload");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <random>
+#include <string_view>
 
 #include "interop/megatron.hpp"
 #include "interop/torchtitan.hpp"
@@ -117,7 +118,7 @@ TEST_P(TrainerSpaces, NameTheKeyThatLeavesNothing) {
     EXPECT_EQ(keys.act_offload, std::vector{0.0});
     EXPECT_EQ(keys.stages, std::vector{2});
     EXPECT_EQ(keys.run_ahead, std::vector{1});
-    EXPECT_EQ(keys.chunks.empty(), GetParam() == "megatron");
+    EXPECT_EQ(keys.chunks.empty(), std::string_view(GetParam()) == "megatron");
   }
   deck.search.run_ahead = {1};
   for (const deck::SearchKeys& keys : trainer_space(deck, model, cluster).searches)

@@ -45,7 +45,8 @@ void check_stages(const plan::Plan& plan) {
                  "act_offload_ratio above 0 (search.act_offload = [0.0])");
     require_like(!plan::uses_disk(s), "state on disk (cluster.disk_gib = 0)");
   }
-  require_like(plan.zero_bubble == 0, "backwards in two parts (zero_bubble = 0)");
+  require_like(plan.chunks > 1 || plan::is_1f1b(plan),
+               plan::order_text(plan) + " (search.for = \"megatron\")");
   if (plan.chunks > 1) {
     require_like(plan.run_ahead == 2, "run_ahead = 1 with several chunks (run_ahead = 2)");
     require_like(plan.microbatches % plan.pipeline_size() == 0,

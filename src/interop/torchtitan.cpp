@@ -72,8 +72,7 @@ void check_alike(const plan::Plan& plan) {
                   "act_offload_ratio above 0 (search.act_offload = [0.0])");
     require_there(!plan::uses_disk(s), "state on disk (cluster.disk_gib = 0)");
   }
-  require_there(plan.chunks == 1, "several chunks of layers on the same devices (chunks = 1)");
-  require_there(plan.zero_bubble == 0, "backwards in two parts (zero_bubble = 0)");
+  require_there(plan::is_1f1b(plan), plan::order_text(plan) + " (search.for = \"torchtitan\")");
   require_there(plan.num_stages() == 1 || plan.run_ahead == 1,
                 "run_ahead = 2 (search.run_ahead = [1])");
   require_there(first.dp == 1 || first.zero_level != 1,

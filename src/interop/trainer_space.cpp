@@ -8,6 +8,7 @@
 #include "base/error.hpp"
 #include "interop/megatron.hpp"
 #include "interop/torchtitan.hpp"
+#include "plan/knobs.hpp"
 #include "plan/shapes.hpp"
 
 namespace brume::interop {
@@ -39,8 +40,10 @@ SearchKeys common(SearchKeys keys) {
   keys.store = false;
   keys.store_rest = true;
   keys.whole_rounds = true;
-  if (keys.trainer != "megatron" || !allows(keys.run_ahead, 2)) keys.chunks = {1};
-  keys.zero_bubble = false;
+  const std::vector<int> chunks = keys.chunks;
+  for (const plan::Knob& knob : plan::knobs)
+    if (knob.order) plan::forbid(knob, keys);
+  if (keys.trainer == "megatron" && allows(keys.run_ahead, 2)) keys.chunks = chunks;
   keep(keys, keys.act_offload, "act_offload", {0.0});
   keep(keys, keys.optim_disk, "optim_disk", {0.0});
   keep(keys, keys.act_disk, "act_disk", {0.0});

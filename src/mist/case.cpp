@@ -121,10 +121,8 @@ Case case_of(const plan::Plan& plan, const model::Config& model, const hardware:
   require(!plan.stages.empty(), Failure::bug, "a plan has stages");
   require(plan.run_ahead == 1, Failure::input,
           "conventions mist count 1F1B only: run_ahead must be 1, found {}", plan.run_ahead);
-  require(plan.chunks == 1, Failure::input,
-          "conventions mist count 1F1B only: chunks must be 1, found {}", plan.chunks);
-  require(plan.zero_bubble == 0, Failure::input,
-          "conventions mist count 1F1B only: zero_bubble must be 0, found {}", plan.zero_bubble);
+  require(plan::is_1f1b(plan), Failure::input, "conventions mist count 1F1B only, found {}",
+          plan::order_text(plan));
   Case mist;
   mist.model = model_of(model, options.plain_attention);
   mist.hardware = hardware_of(profile, cluster);

@@ -13,6 +13,15 @@ namespace brume::plan {
 
 bool is_1f1b(const Plan& plan) { return plan.chunks == 1 && plan.zero_bubble == 0; }
 
+std::string order_text(const Plan& plan) {
+  std::string found;
+  for (const Knob& knob : knobs)
+    if (knob.order && used(knob, plan))
+      found +=
+          fmt::format("{}{} = {}", found.empty() ? "" : ", ", knob.name, number(knob, plan, 0));
+  return found;
+}
+
 bool uses_disk(const Stage& stage) {
   return std::ranges::any_of(
       shares, [&](const Share& share) { return share.on_disk() && stage.*share.ratio > 0.0; });

@@ -94,12 +94,6 @@ struct Without {
   bool tried = false;
 };
 
-/// Whether plans that use a knob are of another order than 1F1B.
-bool is_order(const plan::Knob& knob) {
-  return knob.search == plan::SearchMember(&deck::SearchKeys::chunks) ||
-         knob.search == plan::SearchMember(&deck::SearchKeys::zero_bubble);
-}
-
 /// Only knobs and groups that the best plan uses: without another one it stays what it is.
 std::vector<Without> searches(const Question& question, const plan::Plan& best) {
   std::vector<Without> found;
@@ -118,7 +112,7 @@ std::vector<Without> searches(const Question& question, const plan::Plan& best) 
         question.keys.store_rest && knob->search == plan::SearchMember(&deck::SearchKeys::store);
     if (given || !used(best)) continue;
     Without& without = found.emplace_back(Without{name, rough, used});
-    without.searched = is_order(*knob);
+    without.searched = knob->order;
     for (const plan::Knob& other : plan::knobs)
       if (other.without == name)
         without.narrower = plan::forbid(other, without.question.keys) && without.narrower;
