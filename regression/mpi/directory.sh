@@ -56,6 +56,10 @@ grep -q '"samples": 16,' other/checkpoints/step-14/manifest.json || { echo "new 
 tiny_job --set output.directory=other --set training.seed=2 --set training.optimizer.lr=1e-3 --steps 15 > log 2>&1
 cat log
 grep -qx 'training.optimizer.lr = 0.001 from here on, it was 0.003' log || { echo "nobody said that the rate is another one"; exit 1; }
+# No step is left for another rate; without one a job has nothing to do.
+refused 2 'is after all of 15 steps, so training.optimizer.lr = 0.002 would change nothing, it was 0.001' \
+  tiny_job --set output.directory=other --set training.seed=2 --set training.optimizer.lr=2e-3 --steps 15
+tiny_job --set output.directory=other --set training.seed=2 --set training.optimizer.lr=1e-3 --steps 15
 
 # Twelve steps of 8 samples, then two of 4.
 refused 2 'on resume --replan' tiny_job --set training.global_batch=4 --steps 14

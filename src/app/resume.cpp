@@ -57,14 +57,31 @@ std::map<std::string, std::string> values_of(const std::string& deck_text) {
   return values;
 }
 
-/// Says what changes the course of the training from here on.
-void say_changes(const std::string& before_text, const std::string& now_text) {
+struct Change {
+  std::string key, before, now;
+};
+
+/// What changes the course of the training.
+std::vector<Change> changes(const std::string& before_text, const std::string& now_text) {
   const std::map<std::string, std::string> before = values_of(before_text);
+  std::vector<Change> found;
   for (const auto& [key, value] : values_of(now_text)) {
     const auto old = before.find(key);
     if (key.starts_with("training.") && old != before.end() && old->second != value)
-      log::info("{} = {} from here on, it was {}", key, value, old->second);
+      found.push_back({key, old->second, value});
   }
+  return found;
+}
+
+/// Refuses an optimizer that would have no step to do.
+void check_steps_left(const io::CheckpointInfo& checkpoint, std::int64_t last_step,
+                      const std::vector<Change>& changes) {
+  if (checkpoint.step < last_step) return;
+  for (const auto& [key, before, now] : changes)
+    require(!key.starts_with("training.optimizer."), Failure::input,
+            "checkpoint {} is after all of {} steps, so {} = {} would change nothing, it was {}: "
+            "raise training.steps, or use --resume none or another output.directory",
+            checkpoint.directory.string(), last_step, key, now, before);
 }
 
 }  // namespace
@@ -96,18 +113,24 @@ std::optional<io::CheckpointInfo> find_resume(comm::Communicator& world, const R
                                               const std::string& run_directory,
                                               const std::string& model_text,
                                               const std::string& data_text,
-                                              const std::string& deck_text) {
+                                              const std::string& deck_text,
+                                              std::int64_t last_step) {
   if (options.resume == "none") return std::nullopt;
   const std::optional<io::CheckpointInfo> found =
       options.resume == "auto" ? io::find_checkpoint(world, run_directory)
                                : std::optional(io::open_checkpoint(world, options.resume));
   if (!found) return std::nullopt;
-  comm::together(world, [&] { check(*found, model_text, data_text, options.new_data); });
+  const std::vector<Change> changed = changes(found->deck_text, deck_text);
+  comm::together(world, [&] {
+    check(*found, model_text, data_text, options.new_data);
+    check_steps_left(*found, last_step, changed);
+  });
   if (log::leads()) {
     log::info("resuming from {} after {} steps", found->directory.string(), found->step);
     if (of_other_data(*found, data_text))
       log::info("the data are others from here on: {}, from the first sample", data_text);
-    say_changes(found->deck_text, deck_text);
+    for (const auto& [key, before, now] : changed)
+      log::info("{} = {} from here on, it was {}", key, now, before);
   }
   return found;
 }

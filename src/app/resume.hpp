@@ -20,12 +20,13 @@ std::string data_text(const data::Sampler& data, const deck::Deck& deck);
 /// The checkpoint that `options` ask for; nothing for a new training. Where keys of [training] are
 /// others than its job's, the log says so. Collective.
 /// @throws AgreedError(storage) when it is damaged
-/// @throws AgreedError(input)   when it is of another model or, without --new-data, of other data
+/// @throws AgreedError(input)   when it is of another model or, without --new-data, of other data;
+///                              when no step is left until `last_step` for another optimizer
 std::optional<io::CheckpointInfo> find_resume(comm::Communicator& world, const RunOptions& options,
                                               const std::string& run_directory,
                                               const std::string& model_text,
                                               const std::string& data_text,
-                                              const std::string& deck_text);
+                                              const std::string& deck_text, std::int64_t last_step);
 
 /// Elements of all slabs, for what shows progress.
 double elements(const std::vector<engine::Slab>& slabs);
