@@ -45,7 +45,7 @@ class BatchTape {
     bool shared_a, shared_b;  ///< where the operands of arithmetic are
     auto operator<=>(const Kind&) const = default;
   };
-  /// Of arithmetic: the places of its operands. Of a variable: which one, as a.
+  /// In arithmetic `a` and `b` are the places of its operands; of a variable `a` says which one.
   struct Step {
     std::int32_t to = 0, a = 0, b = 0;
   };

@@ -79,7 +79,7 @@ StageRole role_of(const plan::Plan& plan, int stage, const model::Config& model,
 
 namespace {
 
-/// The values of variables() for one stage, in their order.
+/// Finds the values of variables() for one stage, in their order.
 std::vector<double> numbers_of(const plan::Plan& plan, int stage) {
   std::vector<double> found;
   found.reserve(variables().size());
@@ -88,7 +88,7 @@ std::vector<double> numbers_of(const plan::Plan& plan, int stage) {
   return found;
 }
 
-/// Where the microbatches in flight stand among variables().
+/// Says where the microbatches in flight stand among variables().
 std::size_t place_of_in_flight() {
   static const auto place = std::size_t(
       std::ranges::find(variables(), plan::symbol(plan::stage_in_flight)) - variables().begin());

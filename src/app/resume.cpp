@@ -57,11 +57,12 @@ std::map<std::string, std::string> values_of(const std::string& deck_text) {
   return values;
 }
 
+/// A key whose value is another one than the checkpoint's job had.
 struct Change {
   std::string key, before, now;
 };
 
-/// What changes the course of the training.
+/// Finds what changes the course of the training.
 std::vector<Change> changes(const std::string& before_text, const std::string& now_text) {
   const std::map<std::string, std::string> before = values_of(before_text);
   std::vector<Change> found;
