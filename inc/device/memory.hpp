@@ -55,10 +55,11 @@ struct Processor {
   std::string name;
   int sockets = 1;
   int numa_nodes = 1;
-  int cores = 1;             ///< cores this process may run on
-  int given_cores = 1;       ///< cores that the system lets processes like it be bound to
-  int node_cores = 1;        ///< cores of the node
-  std::string allowed = {};  ///< the node's hardware threads that it may run on: "0-3,8"
+  int cores = 1;                 ///< cores this process may run on
+  int given_cores = 1;           ///< cores that the system lets processes like it be bound to
+  int node_cores = 1;            ///< cores of the node
+  std::int64_t cache_bytes = 0;  ///< of the node's outermost caches together; 0: unknown
+  std::string allowed = {};      ///< the node's hardware threads that it may run on: "0-3,8"
 };
 Processor this_processor();
 

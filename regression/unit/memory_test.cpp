@@ -101,6 +101,14 @@ void bind_process(const cpu_set_t& cores) {
     ASSERT_EQ(sched_setaffinity(std::stoi(thread.path().filename()), sizeof(cores), &cores), 0);
 }
 
+TEST(Processor, CachesOfTheNodeAddUp) {
+  std::ifstream first("/sys/devices/system/cpu/cpu0/cache/index3/size");
+  std::int64_t kibibytes = 0;
+  if (!(first >> kibibytes)) GTEST_SKIP() << "the system shows no third level of caches";
+  EXPECT_GE(this_processor().cache_bytes, kibibytes << 10);
+  EXPECT_EQ(this_processor().cache_bytes % (kibibytes << 10), 0);
+}
+
 TEST(Processor, CoresFollowTheBinding) {
   const Processor unbound = this_processor();
   EXPECT_FALSE(unbound.name.empty());

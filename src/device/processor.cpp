@@ -56,6 +56,18 @@ std::string text(hwloc_const_bitmap_t set) {
 
 std::atomic<int> ranks_on_these_cores = 1;
 
+/// Bytes of the node's outermost caches, or 0 where none is known.
+std::int64_t cache_bytes(hwloc_topology_t topology) {
+  std::int64_t bytes = 0;
+  for (const hwloc_obj_type_t level : {HWLOC_OBJ_L4CACHE, HWLOC_OBJ_L3CACHE, HWLOC_OBJ_L2CACHE}) {
+    hwloc_obj_t cache = nullptr;
+    while ((cache = hwloc_get_next_obj_by_type(topology, level, cache)) != nullptr)
+      bytes += std::int64_t(cache->attr->cache.size);
+    if (bytes > 0) break;
+  }
+  return bytes;
+}
+
 std::string model_name(hwloc_topology_t topology) {
   const hwloc_obj_t package = hwloc_get_obj_by_type(topology, HWLOC_OBJ_PACKAGE, 0);
   const char* name = package ? hwloc_obj_get_info_by_name(package, "CPUModel") : nullptr;
@@ -82,6 +94,7 @@ Processor this_processor() {
       .cores = count_cores(topology.get(), bound.get()),
       .given_cores = count_cores(topology.get(), hwloc_topology_get_allowed_cpuset(topology.get())),
       .node_cores = count_cores(topology.get(), node),
+      .cache_bytes = cache_bytes(topology.get()),
       .allowed = text(bound.get())};
 }
 

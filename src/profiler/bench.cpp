@@ -22,6 +22,13 @@ constexpr double most_calls = 5000.0;
 /// A longer call has averaged over more by itself.
 int repetitions(double call_s) { return call_s < window_s ? 5 : call_s < 0.1 ? 3 : 1; }
 
+/// Twice a rank's share of the caches, as far as that is worth its time to fill.
+std::int64_t bytes_beyond_caches(int ranks_per_node) {
+  constexpr std::int64_t least = 8 << 20, most = 128 << 20;
+  if (device::on_device()) return most;
+  return std::clamp(2 * device::this_processor().cache_bytes / ranks_per_node, least, most);
+}
+
 /// Mixes the bits of a number, cheaply and well enough for operands.
 std::uint32_t scramble(std::uint32_t i) {
   i *= 0x9E3779B1u;
@@ -48,6 +55,7 @@ Bench::Bench(comm::Communicator& world, int ranks_per_node, int threads)
     : world_(world),
       threads_(threads),
       first_core_(device::first_core(ranks_per_node, world.rank() % ranks_per_node)),
+      turn_bytes_(bytes_beyond_caches(ranks_per_node)),
       node_(world.split(world.rank() / ranks_per_node, world.rank())),
       stream_(device::make_stream()) {
   if (stream_) stream_->bind();
@@ -122,8 +130,6 @@ std::optional<double> Bench::seconds(const std::string& name, const Work& work) 
   }
   return all(fine) ? std::optional(median(times_s)) : std::nullopt;
 }
-
-std::int64_t turn_bytes() { return std::int64_t{device::on_device() ? 128 : 8} << 20; }
 
 Operands Operands::counted() {
   Operands operands;

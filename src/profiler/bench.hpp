@@ -40,6 +40,10 @@ class Bench {
   void compute_here() const;
   device::BoundThread bound() const { return {first_core_, threads_}; }
 
+  /// Calls in turn use other memory until so many bytes were met: in training an operator finds
+  /// neither its weights nor what was saved for it in a cache.
+  std::int64_t turn_bytes() const { return turn_bytes_; }
+
   /// Logs on rank 0 what was measured since the last call, with the time it took.
   void report(const std::string& what);
 
@@ -68,14 +72,11 @@ class Bench {
   comm::Communicator& world_;
   int threads_;
   int first_core_;  ///< -1: wherever the system puts it
+  std::int64_t turn_bytes_;
   std::unique_ptr<comm::Communicator> node_;
   std::unique_ptr<device::Stream> stream_;  ///< of the calling thread; null on hosts
   double reported_s_ = now_s();
 };
-
-/// Calls in turn use other memory until so many bytes were met: in training an operator finds
-/// neither its weights nor what was saved for it in a cache.
-std::int64_t turn_bytes();
 
 /// Arrays of one measurement after another. The k-th array takes the memory of the last one's k-th
 /// when that is large enough, so the system is asked for memory only when something grows.

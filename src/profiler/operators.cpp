@@ -64,7 +64,7 @@ void OperatorBench::measure(const Item& item) {
   std::vector<Passes> turns;
   const auto prepare = [&] {
     std::int64_t bytes = 0;
-    while (bytes < turn_bytes() && std::ssize(turns) < most_turns) {
+    while (bytes < bench_.turn_bytes() && std::ssize(turns) < most_turns) {
       Operands& operands = operands_[turns.size()];
       turns.push_back(make_passes(item, model_, operands));
       bytes += operands.bytes();

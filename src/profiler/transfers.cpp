@@ -48,7 +48,7 @@ void measure_sizes(Bench& bench, Chain* chain, LinkKind kind, const Group& at, i
     const std::int64_t elements = elements_of(size, parts);
     const std::string name = fmt::format("{} of {} x {} ranks, {} bytes", hardware::name(kind),
                                          at.nodes, at.ranks_per_node, elements * 4);
-    const std::int64_t turns = ceil_div(turn_bytes(), size), row_bytes = elements * 4;
+    const std::int64_t turns = ceil_div(bench.turn_bytes(), size), row_bytes = elements * 4;
     std::span<float> values;
     const auto prepare = [&] {
       operands.restart();
