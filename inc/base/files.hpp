@@ -20,6 +20,11 @@ using Bytes = std::vector<std::byte>;
 /// The system's words for an error of its calls, as a rule of the last one of this thread.
 std::string last_error(int code = errno);
 
+/// What to throw, by errno, when the system did not open a file for reading: `missing` when there
+/// is none of that name, resource when a process may have no more files, storage when the system
+/// forbids it or fails, which no other name in a deck would mend.
+Error unopened(const std::string& name, Failure missing);
+
 inline std::span<const std::byte> as_bytes(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
@@ -80,18 +85,18 @@ Descriptor unnamed_file(const std::filesystem::path& directory);
 
 enum class Links { refuse, follow };
 
-/// A regular file, open for reading. @throws Error(failure)
+/// A regular file, open for reading. @throws `unopened`, or Error(failure) when it is none
 Descriptor open_regular(const std::filesystem::path& path, Failure failure,
                         Links links = Links::refuse);
 std::int64_t length(const Descriptor& file);  ///< bytes
 
 /// Reads from byte `first` on until `room` is full or the file ends. @return bytes read
-/// @throws Error(failure)
+/// @throws Error(storage)
 std::size_t read_at(const Descriptor& file, std::int64_t first, std::span<std::byte> room,
-                    const std::string& name, Failure failure);
+                    const std::string& name);
 
-/// All of a regular file. @throws Error(failure) when it cannot be read or is longer than
-/// `max_bytes`
+/// All of a regular file. @throws as `open_regular` and `read_at` do, and Error(failure) when it is
+/// longer than `max_bytes`
 Bytes read_file(const std::filesystem::path& path, Failure failure, std::int64_t max_bytes,
                 Links links = Links::refuse);
 

@@ -147,7 +147,8 @@ TEST(Document, SetIsNamedInMessages) {
 }
 
 TEST(Document, FilesThatCannotBeReadAreNamed) {
-  EXPECT_EQ(refusal([] { Document::load("no/such.toml"); }), "no/such.toml: cannot be opened");
+  EXPECT_EQ(refusal([] { Document::load("no/such.toml"); }),
+            "no/such.toml: cannot be opened: No such file or directory");
   EXPECT_EQ(refusal([] { Document::load("."); }), ".: cannot be read");
 }
 

@@ -178,6 +178,41 @@ TEST_F(Files, WhatCannotBeWrittenIsAStorageError) {
   EXPECT_NE(refused(path_).find("Is a directory"), std::string::npos);
 }
 
+TEST_F(Files, WhyAFileWasNotOpenedDecidesWhatFailed) {
+  const auto failure = [&] {
+    try {
+      open_regular(path_, Failure::input);
+    } catch (const Error& error) {
+      EXPECT_TRUE(std::string(error.what()).starts_with(path_.string() + ": cannot be opened: "));
+      return error.failure();
+    }
+    return Failure::bug;  // no failure: no case of this test
+  };
+  EXPECT_EQ(failure(), Failure::input) << "there is none";
+
+  put(path_, "text");
+  ::chmod(path_.c_str(), 0);
+  ::chmod(directory_.c_str(), 0711);
+  const auto root = ::geteuid();  // whom rights do not bind
+  if (root == 0) {
+    ASSERT_EQ(::seteuid(other_user), 0);
+  }
+  EXPECT_EQ(failure(), Failure::storage) << "its rights forbid it";
+  if (root == 0) {
+    ASSERT_EQ(::seteuid(root), 0);
+  }
+  ::chmod(path_.c_str(), 0600);
+
+  struct rlimit before = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  struct rlimit none = before;
+  none.rlim_cur = 0;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const Failure of_many = failure();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(of_many, Failure::resource) << "a process may have no more";
+}
+
 TEST_F(Files, NothingOfAnotherUserIsFollowedWhereEverybodyMayWrite) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can make files of another user";
   put(directory_ / "precious", "precious");

@@ -90,6 +90,16 @@ bool is_special(const fs::path& target, const std::string& name) {
 
 std::string last_error(int code) { return std::generic_category().message(code); }
 
+Error unopened(const std::string& name, Failure missing) {
+  const int code = errno;
+  Failure failure = missing;
+  if (code == EMFILE || code == ENFILE || code == ENOMEM)
+    failure = Failure::resource;
+  else if (code == EACCES || code == EPERM || code == EIO || code == ESTALE || code == ETIMEDOUT)
+    failure = Failure::storage;
+  return {failure, fmt::format("{}: cannot be opened: {}", name, last_error(code))};
+}
+
 OutputFile::OutputFile(const fs::path& path)
     : name_(path.string()), target_(followed(path)), file_(-1) {
   if (is_special(target_, name_)) {
@@ -184,7 +194,7 @@ Descriptor open_regular(const fs::path& path, Failure failure, Links links) {
   // O_NONBLOCK: a pipe without a writer must not hang the job.
   const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | (links == Links::refuse ? O_NOFOLLOW : 0);
   Descriptor file(::open(path.c_str(), flags));
-  require(file.get() >= 0, failure, "{}: cannot be opened: {}", path.string(), last_error());
+  if (file.get() < 0) throw unopened(path.string(), failure);
   struct stat status = {};
   const bool known = ::fstat(file.get(), &status) == 0;
   require(known && S_ISREG(status.st_mode), failure, "{}: is not a regular file, but a {}",
@@ -199,13 +209,13 @@ std::int64_t length(const Descriptor& file) {
 }
 
 std::size_t read_at(const Descriptor& file, std::int64_t first, std::span<std::byte> room,
-                    const std::string& name, Failure failure) {
+                    const std::string& name) {
   std::size_t filled = 0;
   while (filled < room.size()) {
     const ssize_t got = ::pread(file.get(), room.data() + filled, room.size() - filled,
                                 off_t(first + std::int64_t(filled)));
     if (got < 0 && errno == EINTR) continue;
-    require(got >= 0, failure, "{}: cannot be read: {}", name, last_error());
+    check(got >= 0, name, "cannot be read");
     if (got == 0) break;
     filled += std::size_t(got);
   }
@@ -218,7 +228,7 @@ Bytes read_file(const fs::path& path, Failure failure, std::int64_t max_bytes, L
   require(bytes <= max_bytes, failure, "{}: has {} bytes, expected at most {}", path.string(),
           bytes, max_bytes);
   Bytes content(std::size_t(bytes), std::byte{});
-  content.resize(read_at(file, 0, content, path.string(), failure));
+  content.resize(read_at(file, 0, content, path.string()));
   return content;
 }
 

@@ -37,8 +37,7 @@ struct Source {
 
   template <class T>
   void values(std::int64_t byte, std::span<T> room) const {
-    const std::size_t got =
-        read_at(*file, byte, std::as_writable_bytes(room), name, Failure::input);
+    const std::size_t got = read_at(*file, byte, std::as_writable_bytes(room), name);
     require(got == room.size_bytes(), Failure::input, "{}: ends within its header", name);
   }
 

@@ -17,7 +17,7 @@ namespace {
 /// Fills `room` from a byte of a file on that was long enough when it was opened.
 void read_all(const Descriptor& file, std::int64_t byte, std::span<std::byte> room,
               const std::string& name) {
-  const std::size_t got = read_at(file, byte, room, name, Failure::storage);
+  const std::size_t got = read_at(file, byte, room, name);
   require(got == room.size(), Failure::storage,
           "{}: ends before byte {}, although it was longer when it was opened: it was changed "
           "while the job read it; restore it and start the job again",
@@ -148,8 +148,7 @@ class MarkedDocuments {
 /// The header of a file of ours; none when it does not begin as one.
 std::optional<Header> read_header(const Descriptor& file, const std::string& name) {
   Header header{.magic = {}};
-  const std::size_t got =
-      read_at(file, 0, std::as_writable_bytes(std::span(&header, 1)), name, Failure::input);
+  const std::size_t got = read_at(file, 0, std::as_writable_bytes(std::span(&header, 1)), name);
   if (header.magic != Header{}.magic) return std::nullopt;
   require(got == sizeof(Header), Failure::input, "{}: is no token file: {} bytes, a header has {}",
           name, got, sizeof(Header));

@@ -40,7 +40,7 @@ class WaitingNumbers {
     for (std::int64_t first = 0; first < in_file_; first += std::ssize(piece)) {
       const auto room = std::as_writable_bytes(std::span(piece));
       const std::int64_t byte = first * std::int64_t(sizeof(std::int64_t));
-      const std::size_t got = read_at(*file_, byte, room, name_, Failure::storage);
+      const std::size_t got = read_at(*file_, byte, room, name_);
       require(got == room.size(), Failure::storage, "{}: the file beside it was cut", name_);
       use(std::as_bytes(std::span(piece)));
     }

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "base/error.hpp"
+#include "base/files.hpp"
 #include "deck/node.hpp"
 #include "deck/text.hpp"
 
@@ -89,7 +90,7 @@ Document Document::parse(std::string_view text, std::string origin) {
 
 Document Document::load(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  require(file.is_open(), Failure::input, "{}: cannot be opened", path);
+  if (!file.is_open()) throw unopened(path, Failure::input);
   std::string text(max_bytes + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   require(!file.bad() && (file.gcount() > 0 || file.eof()), Failure::input, "{}: cannot be read",

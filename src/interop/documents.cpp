@@ -66,7 +66,7 @@ std::string lines_of(const Descriptor& file, const std::string& name, std::int64
     const std::size_t before = text.size();
     text.resize(before + std::size_t(bytes));
     const auto room = std::as_writable_bytes(std::span(text).subspan(before));
-    text.resize(before + read_at(file, first + std::int64_t(before), room, name, Failure::input));
+    text.resize(before + read_at(file, first + std::int64_t(before), room, name));
     return text.size() > before;
   };
   constexpr std::int64_t more = 1 << 16;
@@ -83,7 +83,7 @@ std::int64_t line_number(const Descriptor& file, const std::string& name, std::i
   std::string piece;
   for (std::int64_t first = 0; first < byte; first += part_bytes) {
     piece.resize(std::size_t(std::min(part_bytes, byte - first)));
-    read_at(file, first, std::as_writable_bytes(std::span(piece)), name, Failure::input);
+    read_at(file, first, std::as_writable_bytes(std::span(piece)), name);
     number += std::ranges::count(piece, '\n');
   }
   return number;

@@ -40,7 +40,7 @@ std::string header_text(const Descriptor& file, const std::string& name, std::in
   require(file_bytes >= length_bytes, Failure::input, "has {} bytes, a header's length takes {}",
           file_bytes, length_bytes);
   std::array<std::byte, length_bytes> start{};
-  read_at(file, 0, start, name, Failure::input);
+  read_at(file, 0, start, name);
   const auto bytes = std::bit_cast<std::uint64_t>(start);
   require(bytes <= std::uint64_t(most_header_bytes), Failure::input,
           "its header would have {} bytes, at most {} are read", bytes, most_header_bytes);
@@ -50,7 +50,7 @@ std::string header_text(const Descriptor& file, const std::string& name, std::in
           bytes, file_bytes - length_bytes);
   std::string text(bytes, '\0');
   const std::size_t got =
-      read_at(file, length_bytes, std::as_writable_bytes(std::span(text)), name, Failure::input);
+      read_at(file, length_bytes, std::as_writable_bytes(std::span(text)), name);
   require(got == text.size() && text.starts_with('{'), Failure::input,
           "its header does not begin with '{{'");
   return text;
@@ -106,7 +106,7 @@ void TensorFile::read(const std::string& tensor, std::int64_t first,
       const auto count = std::min(std::ssize(stored), std::ssize(values) - done);
       const auto part = std::as_writable_bytes(std::span(stored).first(std::size_t(count)));
       const std::int64_t at = entry.first_byte + (first + done) * std::int64_t(sizeof(Value));
-      require(read_at(file_, at, part, name_, Failure::input) == part.size(), Failure::input,
+      require(read_at(file_, at, part, name_) == part.size(), Failure::input,
               "{}: has become shorter while it is read", name_);
       std::copy_n(stored.begin(), count, values.begin() + done);
       done += count;

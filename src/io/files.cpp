@@ -29,7 +29,7 @@ bool pass_cache_by(const Descriptor& file, bool wanted) {
 
 /// The digest of the first `bytes` of a file, or of fewer when it ends before.
 Digest digest_of(const Descriptor& file, std::int64_t bytes, const std::string& name,
-                 Failure failure, bool direct = false) {
+                 bool direct = false) {
   const DirectBuffer buffer;
   Hasher hasher;
   for (std::int64_t at = 0; at < bytes;) {
@@ -39,7 +39,7 @@ Digest digest_of(const Descriptor& file, std::int64_t bytes, const std::string& 
         (room.size() < DirectBuffer::bytes ||
          ::pread(file.get(), room.data(), room.size(), off_t(at)) != ssize_t(room.size())))
       direct = pass_cache_by(file, false);
-    const std::size_t got = direct ? room.size() : read_at(file, at, room, name, failure);
+    const std::size_t got = direct ? room.size() : read_at(file, at, room, name);
     if (got == 0) break;
     hasher.add(room.first(got));
     at += std::int64_t(got);
@@ -136,8 +136,7 @@ Digest digest(std::span<const std::byte> bytes) {
 Digest digest_of_file(const fs::path& path, bool from_disk) {
   const Descriptor file = open_regular(path, Failure::storage);
   if (from_disk) ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
-  return digest_of(file, length(file), path.string(), Failure::storage,
-                   from_disk && pass_cache_by(file, true));
+  return digest_of(file, length(file), path.string(), from_disk && pass_cache_by(file, true));
 }
 
 void seal(Bytes& file) {
@@ -150,8 +149,8 @@ std::int64_t check_seal(const Descriptor& file, const std::string& name, Failure
   std::string line = seal_line(digest({}));
   const std::int64_t bytes = length(file) - std::int64_t(line.size());
   require(bytes >= 0, failure, "{}: is damaged: it has no hash at its end", name);
-  const std::string expected = seal_line(digest_of(file, bytes, name, failure));
-  read_at(file, bytes, std::as_writable_bytes(std::span(line)), name, failure);
+  const std::string expected = seal_line(digest_of(file, bytes, name));
+  read_at(file, bytes, std::as_writable_bytes(std::span(line)), name);
   require(line.starts_with(seal_begin), failure,
           "{}: is damaged, or of an older version: it has no hash at its end", name);
   require(line == expected, failure, "{}: is damaged: the hash at its end does not fit", name);

@@ -52,7 +52,7 @@ std::int64_t bytes_until(const fs::path& path, std::int64_t steps) {
   Bytes room(std::size_t(2 * max_line_bytes));
   std::int64_t kept = 0;
   for (;;) {
-    const std::size_t read = read_at(file, kept, room, path.string(), Failure::storage);
+    const std::size_t read = read_at(file, kept, room, path.string());
     const std::string_view text(reinterpret_cast<const char*>(room.data()), read);
     std::size_t begin = 0;
     for (std::size_t end; (end = text.find('\n', begin)) != text.npos; begin = end + 1) {

@@ -55,7 +55,7 @@ bool is_at(const Descriptor& file, const fs::path& path) {
 
 std::string content(const Descriptor& file, const fs::path& path) {
   std::array<std::byte, 1024> bytes{};
-  const std::size_t length = read_at(file, 0, bytes, path.string(), Failure::storage);
+  const std::size_t length = read_at(file, 0, bytes, path.string());
   return {reinterpret_cast<const char*>(bytes.data()), length};
 }
 
