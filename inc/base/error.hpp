@@ -16,7 +16,7 @@ enum class Failure : int {
   infeasible = 3,  ///< no plan fits the machine
   resource = 4,    ///< memory, cores or a device could not be had
   network = 5,     ///< MPI or NCCL failed, or a peer fell silent
-  storage = 6,     ///< a file that is there could not be read, or could not be written
+  storage = 6,     ///< a file could not be written, or is there but could not be read
   bug = 70,        ///< a promise of our own code is broken
   interrupted =
       71,        ///< stopped at once by a second signal: steps since the last checkpoint are lost

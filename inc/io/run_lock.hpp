@@ -34,7 +34,8 @@ class RunLock {
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
-  /// Notes that this job goes on after `step` steps.
+  /// Removes what killed jobs left unfinished in the directory, and notes that this one goes on
+  /// after `step` steps.
   /// @throws Error(resource) when the last `most_starts` jobs began there too and were killed
   void begin(std::int64_t step);
 

@@ -1,5 +1,6 @@
 #include "io/run_lock.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -65,6 +66,29 @@ TEST_F(RunLocks, JobsKilledInTheSamePlaceAreCounted) {
   for (int i = 0; i < RunLock::most_starts; ++i) killed(40);  // a checkpoint later
   fs::remove(directory_ / "lock");
   killed(40);
+}
+
+TEST_F(RunLocks, WhatKilledJobsLeftGoesEvenWhereAnotherIsRefused) {
+  const std::string kept = fmt::format("host a, process 1\n0 {}\n", RunLock::most_starts);
+  const std::vector<fs::path> leftovers{"brume-a1b2c3d4e5f6.tmp", "steps/brume-000000000000.tmp",
+                                        "checkpoints/step-5.tmp/rank-0.h5"};
+  for (const bool refused : {false, true}) {
+    for (const fs::path& name : leftovers) {
+      fs::create_directories((directory_ / name).parent_path());
+      put(directory_ / name, "of a killed job");
+    }
+    put(directory_ / "notes.tmp", "of the user");
+    put(directory_ / "lock", refused ? kept : "");
+    RunLock lock(directory_);
+    if (refused)
+      test::refusal([&] { lock.begin(0); }, Failure::resource);
+    else
+      lock.begin(0);
+    for (const fs::path& name : leftovers)
+      EXPECT_FALSE(fs::exists(directory_ / name)) << name << ", refused: " << refused;
+    EXPECT_TRUE(fs::is_empty(directory_ / "checkpoints"));
+    EXPECT_TRUE(fs::exists(directory_ / "notes.tmp"));
+  }
 }
 
 TEST_F(RunLocks, WhatIsNotOursInTheFileIsNoCount) {

@@ -54,7 +54,7 @@ constexpr std::pair<int, const char*> exit_codes[] = {
     {3, "no plan fits the machine"},
     {4, "memory, cores or a device could not be had"},
     {5, "the network failed, or a rank fell silent"},
-    {6, "a file that is there could not be read, or could not be written"},
+    {6, "a file could not be written, or is there but could not be read"},
     {70, "the program broke a promise of its own"},
     {71, "a second signal ended it at once: steps since the last checkpoint are lost"},
     {75, "a signal or the time limit ended it with a checkpoint: start it again"},

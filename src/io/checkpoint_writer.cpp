@@ -32,21 +32,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Removes what killed jobs and replaced generations leave: all step-*.tmp.
-void remove_leftovers(const fs::path& checkpoints) {
-  std::error_code error;
-  std::vector<fs::path> found;
-  for (fs::directory_iterator at(checkpoints, error), end; !error && at != end;
-       at.increment(error)) {
-    const std::string name = at->path().filename().string();
-    if (name.starts_with("step-") && name.ends_with(".tmp")) found.push_back(at->path());
-  }
-  for (const fs::path& path : found) {
-    fs::remove_all(path, error);
-    if (error) log::warn("{}: cannot be removed: {}", path.string(), error.message());
-  }
-}
-
 /// Gives `made` its final name. What had that name before has that of `made` afterwards.
 void move_into_place(const fs::path& made, const fs::path& final_name) {
   std::error_code error;
@@ -224,7 +209,7 @@ void CheckpointWriter::Impl::discard() {
     fs::rename(final_name(), final_name().string() + ".old.tmp", error);
     fs::rename(temporary(), final_name(), error);  // what had the name before, if anything
   }
-  remove_leftovers(root);
+  remove_unfinished_steps(root);
 }
 
 /// Steps whose checkpoints stay however old they are.
@@ -267,7 +252,7 @@ void CheckpointWriter::Impl::retain() {
     }
     if (!stay.contains(step)) remove(step);
   }
-  remove_leftovers(root);
+  remove_unfinished_steps(root);
 }
 
 /// Removes a generation, which is renamed first so that a kill leaves no half of it.
@@ -296,7 +281,6 @@ CheckpointWriter::CheckpointWriter(fs::path directory, comm::Communicator& world
     if (world.rank() != 0) return;
     make_directory(impl_->root);
     sync_directory(impl_->root.parent_path());
-    remove_leftovers(impl_->root);
   });
 }
 

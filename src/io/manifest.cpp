@@ -5,6 +5,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "base/log.hpp"
 #include "checkpoint_format.hpp"
 #include "slab_map.hpp"
 
@@ -222,6 +223,20 @@ std::vector<std::int64_t> steps_in(const fs::path& checkpoints) {
     if (const std::int64_t step = step_of(at->path()); step >= 0) steps.push_back(step);
   std::ranges::sort(steps, std::greater<>());
   return steps;
+}
+
+void remove_unfinished_steps(const fs::path& checkpoints) {
+  std::error_code error;
+  std::vector<fs::path> found;
+  for (fs::directory_iterator at(checkpoints, error), end; !error && at != end;
+       at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (name.starts_with("step-") && name.ends_with(".tmp")) found.push_back(at->path());
+  }
+  for (const fs::path& path : found) {
+    fs::remove_all(path, error);
+    if (error) log::warn("{}: cannot be removed: {}", path.string(), error.message());
+  }
 }
 
 fs::path step_directory(const fs::path& checkpoints, std::int64_t step) {

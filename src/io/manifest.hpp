@@ -48,6 +48,9 @@ std::int64_t step_of(const std::filesystem::path& directory);
 /// Steps of the directories step-N, newest first.
 std::vector<std::int64_t> steps_in(const std::filesystem::path& checkpoints);
 
+/// Removes what killed jobs and replaced generations leave: all step-*.tmp.
+void remove_unfinished_steps(const std::filesystem::path& checkpoints);
+
 /// Reads and verifies all of directory/step-N. @throws Error(storage)
 Manifest open_step(const std::filesystem::path& checkpoints, std::int64_t step);
 std::filesystem::path step_directory(const std::filesystem::path& checkpoints, std::int64_t step);

@@ -164,8 +164,6 @@ RunFile::RunFile(fs::path directory, RunDescription description, std::int64_t re
       description_(std::move(description)),
       rows_per_part_(rows_per_part) {
   make_directory(path_.parent_path());
-  remove_unfinished(path_.parent_path());
-  remove_unfinished(path_.parent_path() / "steps");
   std::error_code error;
   if (resumed_step > 0 && fs::exists(fs::symlink_status(path_, error)))
     or_begin_anew([&] {

@@ -19,6 +19,7 @@
 #include "base/host.hpp"
 #include "base/log.hpp"
 #include "files.hpp"
+#include "manifest.hpp"
 
 namespace brume::io {
 namespace {
@@ -119,6 +120,10 @@ RunLock::~RunLock() {
 }
 
 void RunLock::begin(std::int64_t step) {
+  const std::filesystem::path directory = path_.parent_path();
+  remove_unfinished(directory);
+  remove_unfinished(directory / "steps");
+  remove_unfinished_steps(directory / "checkpoints");
   starts_ = step == step_ ? starts_ + 1 : 1;
   step_ = step;
   if (starts_ > most_starts) {
