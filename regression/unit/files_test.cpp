@@ -179,9 +179,9 @@ TEST_F(Files, WhatCannotBeWrittenIsAStorageError) {
 }
 
 TEST_F(Files, WhyAFileWasNotOpenedDecidesWhatFailed) {
-  const auto failure = [&] {
+  const auto failure = [&](Failure of_reader = Failure::input) {
     try {
-      open_regular(path_, Failure::input);
+      open_regular(path_, of_reader);
     } catch (const Error& error) {
       EXPECT_TRUE(std::string(error.what()).starts_with(path_.string() + ": cannot be opened: "));
       return error.failure();
@@ -208,9 +208,10 @@ TEST_F(Files, WhyAFileWasNotOpenedDecidesWhatFailed) {
   struct rlimit none = before;
   none.rlim_cur = 0;
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
-  const Failure of_many = failure();
+  const Failure of_many = failure(), of_checkpoint = failure(Failure::storage);
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_EQ(of_many, Failure::resource) << "a process may have no more";
+  EXPECT_EQ(of_checkpoint, Failure::storage) << "whoever writes may try once more";
 }
 
 TEST_F(Files, NothingOfAnotherUserIsFollowedWhereEverybodyMayWrite) {

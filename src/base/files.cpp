@@ -86,18 +86,29 @@ bool is_special(const fs::path& target, const std::string& name) {
   return true;
 }
 
+/// What failed where an input was not opened, by errno.
+Failure unopened_input(int code) {
+  switch (code) {
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM: return Failure::resource;
+    case EACCES:
+    case EPERM:
+    case EIO:
+    case ESTALE:
+    case ETIMEDOUT: return Failure::storage;
+    default: return Failure::input;
+  }
+}
+
 }  // namespace
 
 std::string last_error(int code) { return std::generic_category().message(code); }
 
-Error unopened(const std::string& name, Failure missing) {
+Error unopened(const std::string& name, Failure failure) {
   const int code = errno;
-  Failure failure = missing;
-  if (code == EMFILE || code == ENFILE || code == ENOMEM)
-    failure = Failure::resource;
-  else if (code == EACCES || code == EPERM || code == EIO || code == ESTALE || code == ETIMEDOUT)
-    failure = Failure::storage;
-  return {failure, fmt::format("{}: cannot be opened: {}", name, last_error(code))};
+  return {failure == Failure::input ? unopened_input(code) : failure,
+          fmt::format("{}: cannot be opened: {}", name, last_error(code))};
 }
 
 OutputFile::OutputFile(const fs::path& path)
