@@ -20,9 +20,9 @@ using Bytes = std::vector<std::byte>;
 /// The system's words for an error of its calls, as a rule of the last one of this thread.
 std::string last_error(int code = errno);
 
-/// What to throw, by errno, when the system did not open a file for reading. An input that is not
-/// there stays one; it is a resource that failed when a process may have no more files, and storage
-/// when the system forbids it or fails, which no other name in a deck would mend.
+/// What to throw, by errno, when the system did not open a file for reading. Of an input it is a
+/// resource that failed when a process may have no more files, and storage when the system forbids
+/// it or fails, which no other name in a deck would mend; any other failure stays what it is.
 Error unopened(const std::string& name, Failure failure);
 
 inline std::span<const std::byte> as_bytes(std::string_view text) {
