@@ -36,7 +36,7 @@ TEST(OnGpu, KnobsAloneAndTogetherTrainLikeOneRank) {
   const data::Sampler data = tokens.sampler(model.seq_len);
   const Settings settings = test::contract_settings(5);
   const test::Trained one = test::train(test::one_rank_plan(model, 8), model, settings, data);
-  EXPECT_LT(one.losses[4], 0.98 * one.losses[0]);
+  EXPECT_LT(one.losses[4], 0.97 * one.losses[0]);
   const std::vector<plan::Stage> knobs{{.ckpt_layers = 1},
                                        {.weight_offload_ratio = 0.5},
                                        {.grad_offload_ratio = 0.5},
