@@ -242,7 +242,9 @@ bool DynamicProgram::add_host(Label& label, const Label& later, std::size_t from
 /// Whether none of the times is longer than the other label's. Without branches: which of them is
 /// longer follows no pattern.
 bool no_longer(const Label::Times& a, const Label::Times& b) {
-  return (a[0] <= b[0]) & (a[1] <= b[1]) & (a[2] <= b[2]) & (a[3] <= b[3]);
+  std::size_t no_longer = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) no_longer += a[i] <= b[i];
+  return no_longer == a.size();
 }
 
 void DynamicProgram::offer(std::vector<Entry>& labels, const Label& label) {
