@@ -11,8 +11,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
@@ -194,6 +196,28 @@ TEST_F(CheckpointFault, KeepsTheBestByValidation) {
   EXPECT_EQ(names_in(checkpoints()), (std::set<std::string>{"step-20", "step-50"}));
   save(directory_, {60}, {}, true, retention, {{60, 1.5}});
   EXPECT_EQ(names_in(checkpoints()), (std::set<std::string>{"step-60"}));
+}
+
+// JSON cannot carry such a loss. The weights are whole, and no loss is less than one that is
+// finite.
+TEST_F(CheckpointFault, ALossThatIsNotFiniteLeavesTheCheckpointWhole) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  save(directory_, {10, 20, 30, 40}, {}, true, {.last = 1, .best = true},
+       {{10, 3.0}, {20, NAN}, {30, -infinity}, {40, infinity}});
+  EXPECT_EQ(names_in(checkpoints()), (std::set<std::string>{"step-10", "step-40"}));
+  EXPECT_EQ(newest(directory_), 40);
+  EXPECT_EQ(content(step(40) / "manifest.json").find("valid_loss"), std::string::npos);
+}
+
+// As older programs wrote it.
+TEST_F(CheckpointFault, ALossOfNullIsNone) {
+  save(directory_, {10});
+  nlohmann::json manifest = nlohmann::json::parse(content(step(10) / "manifest.json"));
+  manifest["valid_loss"] = nullptr;
+  put(step(10) / "manifest.json", manifest.dump());
+  reseal(step(10), "rank-0.h5");
+  EXPECT_EQ(newest(directory_), 10);
+  EXPECT_EQ(find(directory_).value().valid_loss, std::nullopt);
 }
 
 // The damaged one does not count as a generation, so the one before it stays.

@@ -1,6 +1,7 @@
 #include "manifest.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <system_error>
@@ -107,6 +108,14 @@ json parse_levels(std::string_view text) {
   }
 }
 
+/// A number without which a checkpoint is whole. JSON has no NaN and no infinity: older programs
+/// wrote them as null.
+std::optional<double> number_if_any(const json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_number()) return std::nullopt;
+  return found->get<double>();
+}
+
 /// Hash of a manifest: of its JSON without spaces, keys sorted, its own hash left out.
 std::string own_hash(const json& object) { return digest(as_bytes(object.dump())).hash; }
 
@@ -127,8 +136,7 @@ Manifest parse_manifest(json object) {
   engine::LossScaling& scaling = manifest.info.scaling;
   scaling.scale = object.value("loss_scale", scaling.scale);
   scaling.good_steps = object.value("good_steps", scaling.good_steps);
-  if (object.contains("valid_loss"))
-    manifest.info.valid_loss = object.at("valid_loss").get<double>();
+  manifest.info.valid_loss = number_if_any(object, "valid_loss");
   object.at("deck").get_to(manifest.info.deck_text);
   object.at("plan").get_to(manifest.info.plan_text);
   object.at("profile").get_to(manifest.info.profile_text);
@@ -173,7 +181,8 @@ std::string manifest_text(const Manifest& manifest) {
     if (const engine::LossScaling& scaling = manifest.info.scaling;
         scaling != engine::LossScaling{})
       object["loss_scale"] = scaling.scale, object["good_steps"] = scaling.good_steps;
-    if (manifest.info.valid_loss) object["valid_loss"] = *manifest.info.valid_loss;
+    if (const auto& loss = manifest.info.valid_loss; loss && std::isfinite(*loss))
+      object["valid_loss"] = *loss;
     object["manifest_xxh3_128"] = own_hash(object);
     return lines(object);
   });
