@@ -5,13 +5,31 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "refusal.hpp"
+
+namespace {
+
+int directory_error = 0;  ///< that a directory's fsync answers; 0: it is synced
+
+}  // namespace
+
+extern "C" int fsync(int file) {
+  struct stat status = {};
+  if (directory_error == 0 || ::fstat(file, &status) != 0 || !S_ISDIR(status.st_mode))
+    return ::fdatasync(file);
+  errno = directory_error;
+  return -1;
+}
 
 namespace brume {
 namespace {
@@ -53,6 +71,19 @@ class Files : public testing::Test {
   fs::path directory_;
   fs::path path_;
 };
+
+// As file systems in user space say it.
+TEST_F(Files, AFileSystemWithoutFsyncOfDirectoriesIsNoFailure) {
+  for (const int unknown : {EINVAL, ENOTSUP, ENOSYS}) {
+    directory_error = unknown;
+    write_file(path_, "new");
+    EXPECT_EQ(content(path_), "new");
+  }
+  directory_error = EIO;
+  const std::string said = test::refusal([&] { sync_directory(directory_); }, Failure::storage);
+  directory_error = 0;
+  EXPECT_NE(said.find("the directory cannot be synced: Input/output error"), said.npos) << said;
+}
 
 TEST_F(Files, AFileIsMadeOrReplaced) {
   for (const char* text : {"first", "", "second"}) {

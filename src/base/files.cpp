@@ -262,9 +262,10 @@ void rename_to(const fs::path& from, const fs::path& to) {
 void sync_directory(const fs::path& path) {
   const Descriptor directory(
       ::open(path.empty() ? "." : path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // Some file systems know no fsync of a directory and say EINVAL: there is nothing more to do.
-  check(directory.get() >= 0 && (::fsync(directory.get()) == 0 || errno == EINVAL), path.string(),
-        "the directory cannot be synced");
+  const bool opened = directory.get() >= 0, synced = opened && ::fsync(directory.get()) == 0;
+  // Some file systems know no fsync of a directory: there is nothing more to do.
+  const bool unknown = opened && (errno == EINVAL || errno == ENOTSUP || errno == ENOSYS);
+  check(synced || unknown, path.string(), "the directory cannot be synced");
 }
 
 }  // namespace brume
