@@ -3,6 +3,7 @@
 #include <hdf5.h>
 #include <linux/magic.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -464,6 +465,34 @@ TEST_F(CheckpointFault, WhatIsNotContinuedIsSetAside) {
   EXPECT_EQ(newest(directory_), -1);
   EXPECT_EQ(newest(directory_ / "previous-2"), 5);
   EXPECT_EQ(content(directory_ / "previous-2" / "run.h5"), "metrics");
+}
+
+// As sites advise: checkpoints/ leads to another file system, to which nothing can be renamed.
+TEST_F(CheckpointFault, WhatIsSetAsideStaysOnItsFileSystem) {
+  std::string scratch = "/dev/shm/brume-fault-XXXXXX";
+  if (::mkdtemp(scratch.data()) == nullptr) GTEST_SKIP() << "there is no other file system";
+  struct stat here = {}, there = {};
+  ::stat(directory_.c_str(), &here);
+  ::stat(scratch.c_str(), &there);
+  if (here.st_dev != there.st_dev) {
+    fs::create_directory_symlink(scratch, checkpoints());
+    put(directory_ / "run.h5", "metrics");
+    for (const char* previous : {"previous-1", "previous-2"}) {
+      save(directory_, {5, 10});
+      EXPECT_EQ(set_aside(directory_, std::nullopt), directory_ / previous);
+      EXPECT_EQ(newest(directory_), -1);
+      EXPECT_EQ(newest(directory_ / previous), 10);
+      EXPECT_EQ(names_in(directory_ / previous / "checkpoints"),
+                (std::set<std::string>{"step-5", "step-10"}));
+    }
+    EXPECT_EQ(content(directory_ / "previous-1" / "run.h5"), "metrics");
+    // Whoever deletes the folder of the link loses no number.
+    fs::remove_all(directory_ / "previous-2");
+    save(directory_, {5});
+    EXPECT_EQ(set_aside(directory_, std::nullopt), directory_ / "previous-3");
+  }
+  fs::remove_all(scratch);
+  if (here.st_dev == there.st_dev) GTEST_SKIP() << "there is one file system";
 }
 
 /// A checkpoint of step 0 is of weights that a run may begin with.

@@ -47,6 +47,23 @@ Digest digest_of(const Descriptor& file, std::int64_t bytes, const std::string& 
   return hasher.digest();
 }
 
+/// Moves a name of `directory` to its folder `aside`.
+void move_aside(const fs::path& directory, const fs::path& aside, const fs::path& name) {
+  const fs::path from = directory / name, to = directory / aside / name;
+  make_directory(to.parent_path());
+  if (::rename(from.c_str(), to.c_str()) == 0) return;
+  if (errno != EXDEV || !name.has_parent_path()) return rename_to(from, to);
+  std::error_code error;
+  const fs::path there = fs::canonical(from.parent_path(), error);
+  if (!error) make_directory(there / aside);
+  if (!error) fs::remove(to.parent_path(), error);
+  if (!error) fs::create_directory_symlink(there / aside, to.parent_path(), error);
+  require(!error, Failure::storage, "{}: cannot become a link to {}: {}", to.parent_path().string(),
+          (there / aside).string(), error.message());
+  rename_to(from, to);
+  sync_directory(there);
+}
+
 constexpr std::string_view seal_begin = "brume xxh3_128 ";
 
 std::string seal_line(const Digest& digest) {
@@ -159,16 +176,19 @@ std::int64_t check_seal(const Descriptor& file, const std::string& name, Failure
 
 fs::path set_aside(const fs::path& directory, std::string_view reason,
                    std::span<const fs::path> names) {
-  std::error_code error;
-  fs::path folder;
-  for (int number = 1; folder.empty() || fs::exists(fs::symlink_status(folder, error)); ++number)
-    folder = directory / fmt::format("{}-{}", reason, number);
-  for (const fs::path& name : names) {
-    make_directory((folder / name).parent_path());
-    rename_to(directory / name, folder / name);
-  }
+  const auto taken = [&](const fs::path& aside) {
+    std::error_code error;
+    return fs::exists(fs::symlink_status(directory / aside, error)) ||
+           std::ranges::any_of(names, [&](const fs::path& name) {
+             return fs::exists(directory / name.parent_path() / aside, error);
+           });
+  };
+  fs::path aside;
+  for (int number = 1; aside.empty() || taken(aside); ++number)
+    aside = fmt::format("{}-{}", reason, number);
+  for (const fs::path& name : names) move_aside(directory, aside, name);
   sync_directory(directory);
-  return folder;
+  return directory / aside;
 }
 
 }  // namespace brume::io

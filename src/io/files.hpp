@@ -86,7 +86,9 @@ class NewFile {
   bool direct_;               ///< past the system's cache
 };
 
-/// Moves names of a directory to its folder <reason>-K, K the first free number.
+/// Moves names of a directory to its folder <reason>-K, K the first free number. Names that lie on
+/// another file system, as below a link, move to <reason>-K beside them, where the folder has a
+/// link to.
 /// @return  the folder
 /// @throws Error(storage)
 std::filesystem::path set_aside(const std::filesystem::path& directory, std::string_view reason,
