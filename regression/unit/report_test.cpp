@@ -261,6 +261,16 @@ TEST_F(ReportTest, LongRunsStaySmall) {
   EXPECT_NE(page.substr(loss, page.find("/>", loss) - loss).find(" 10.0"), page.npos);  // the top
 }
 
+// Many ranks write more than a report can take, which is no reason to have none.
+TEST_F(ReportTest, ATraceThatIsTooLongIsLeftOut) {
+  const fs::path directory = write_run("long", 20);
+  fs::resize_file(directory / "trace.json", std::uintmax_t(io::max_trace_bytes) + 1);
+  const report::Run run = read_run(directory);
+  EXPECT_TRUE(run.trace.measured.empty());
+  EXPECT_EQ(run.rows.size(), 20u);
+  expect_well_formed(html(std::vector{run}));
+}
+
 TEST_F(ReportTest, RefusesWhatIsNoRun) {
   EXPECT_THROW(read_run(directory_), Error);
   const fs::path run = write_run("run", 3);

@@ -87,9 +87,8 @@ void write_trace(const std::filesystem::path& path, std::span<const RankTimeline
 }
 
 Trace read_trace(const std::filesystem::path& path) {
-  constexpr std::int64_t max_bytes = 256 << 20;
   constexpr double us_per_s = 1e6;
-  const Bytes bytes = read_file(path, Failure::input, max_bytes);
+  const Bytes bytes = read_file(path, Failure::input, max_trace_bytes);
   try {
     const json whole = json::parse(as_text(bytes));
     std::map<int, RankTimeline> processes;

@@ -1,6 +1,8 @@
 #include <utility>
 
 #include "base/error.hpp"
+#include "base/log.hpp"
+#include "base/text.hpp"
 #include "report/report.hpp"
 
 namespace brume::report {
@@ -25,8 +27,16 @@ Run read_run(const fs::path& directory) {
   for (const io::RunPart& part : content.parts)
     for (io::Row& row : io::read_part(directory, part)) run.rows.push_back(std::move(row));
   for (io::Row& row : content.rows) run.rows.push_back(std::move(row));
-  if (fs::exists(directory / "trace.json", missing))
-    run.trace = io::read_trace(directory / "trace.json");
+  const fs::path trace = directory / "trace.json";
+  const std::uintmax_t bytes = fs::file_size(trace, missing);
+  // Many ranks write more than a report can take.
+  if (!missing && bytes > std::uintmax_t(io::max_trace_bytes))
+    log::warn(
+        "{}: is too long for a report: found {}, expected at most {}. The report has no "
+        "timeline.",
+        trace.string(), format_bytes(double(bytes)), format_bytes(io::max_trace_bytes));
+  else if (fs::exists(trace, missing))
+    run.trace = io::read_trace(trace);
   return run;
 }
 
