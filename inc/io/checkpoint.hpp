@@ -80,6 +80,10 @@ class CheckpointWriter {
 
   double longest_write_s() const;  ///< of those that have ended; 0: none has
 
+  /// The newest step whose checkpoint this writer has found whole, as rank 0 knows while nothing is
+  /// written; -1: none.
+  std::int64_t newest_whole() const;
+
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;

@@ -156,7 +156,7 @@ void Saving::start() {
     writer_->start(last_, engine_->slabs());
     failed_ = false;
   } catch (const comm::AgreedError& error) {
-    forgive_once(error);
+    forgive_once(error, "now once more");
     writer_->start(last_, engine_->slabs());
   }
   begun_ = Clock::now();
@@ -166,19 +166,20 @@ void Saving::finish() {
   try {
     writer_->finish();
   } catch (const comm::AgreedError& error) {
-    forgive_once(error);
+    forgive_once(error, "now once more");
     writer_->start(last_, engine_->slabs());
     writer_->finish();
   }
 }
 
 /// Only while `error` is handled. @throws it, unless it is the disk's first failure in a row
-void Saving::forgive_once(const comm::AgreedError& error) {
+void Saving::forgive_once(const comm::AgreedError& error, const char* next) {
   if (failed_ || error.failure() != Failure::storage) throw;
   failed_ = true;
-  if (crew_.rank() == 0)
-    log::warn("a checkpoint was not written, the one before it is whole: {}; now once more",
-              error.what());
+  if (crew_.rank() != 0) return;
+  const std::int64_t whole = writer_->newest_whole();
+  log::warn("a checkpoint was not written{}: {}; {}",
+            whole < 0 ? "" : fmt::format(", that of step {} is whole", whole), error.what(), next);
 }
 
 }  // namespace brume::app

@@ -65,7 +65,7 @@ class Saving {
  private:
   std::int64_t copy_that_fits(const HostBytes& bytes) const;
   void start();
-  void forgive_once(const comm::AgreedError& error);
+  void forgive_once(const comm::AgreedError& error, const char* next);
 
   const Prepared& run_;
   comm::Communicator& crew_;

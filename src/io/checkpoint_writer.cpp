@@ -320,4 +320,10 @@ void CheckpointWriter::finish() { impl_->wait(); }
 
 double CheckpointWriter::longest_write_s() const { return impl_->longest_write_s; }
 
+std::int64_t CheckpointWriter::newest_whole() const {
+  for (const std::int64_t step : steps_in(impl_->root))
+    if (impl_->proven.contains(step)) return step;
+  return -1;
+}
+
 }  // namespace brume::io
