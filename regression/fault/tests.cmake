@@ -6,7 +6,7 @@ brume_script(failing_disk LABEL mpi)
 brume_script(failing_files LABEL fault)
 brume_script(slow_disk LABEL fault)
 brume_add_test(slow.failing_files slow 2 ${CMAKE_CURRENT_SOURCE_DIR}/fault/failing_files.sh 60)
-set_property(TEST mpi.failing_disk fault.failing_files fault.slow_disk slow.failing_files APPEND PROPERTY ENVIRONMENT
+set_property(TEST mpi.failing_disk mpi.nonfinite fault.failing_files fault.slow_disk slow.failing_files APPEND PROPERTY ENVIRONMENT
   BRUME_FAILING_FILES=$<TARGET_FILE:failing_files>)
 set_tests_properties(slow.failing_files PROPERTIES TIMEOUT 3600)
 
@@ -84,7 +84,7 @@ set(exploding --set training.optimizer.lr=1e30 --set output.checkpoint_every=1)
 brume_fault(exploding_skip RANKS 4 RUN run ${tiny} ${with_profile} ${exploding} --set training.max_skipped=5
   EXIT 2 SAYS "are not finite, now 5 steps in a row")
 brume_fault(exploding_rollback RANKS 4 RUN run ${tiny} ${with_profile} ${exploding}
-  --set training.on_nonfinite=rollback EXIT 2 SAYS "no checkpoint that the run has not gone back to")
+  --set training.on_nonfinite=rollback --set training.max_skipped=3 EXIT 2 SAYS "no checkpoint left to go back to")
 brume_fault(exploding_stop RANKS 4 RUN run ${tiny} ${with_profile} ${exploding}
   --set training.on_nonfinite=stop EXIT 2 SAYS "are not finite: lower training.optimizer.lr")
 set(gpu_profile --set cluster.profile=${PROJECT_SOURCE_DIR}/perf/decks/gpu_profile.toml)

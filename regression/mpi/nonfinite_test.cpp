@@ -41,12 +41,17 @@ class Nonfinite : public ::testing::Test {
   Nonfinite() {
     std::string pattern = (fs::temp_directory_path() / "brume-nonfinite-XXXXXX").string();
     directory_ = ::mkdtemp(pattern.data());
-    std::vector<std::int32_t> tokens(global_batch * seq_len * (steps + 1), 0);
-    for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = std::int32_t(i % 17);
-    tokens[bad_step * global_batch * seq_len + 3 * seq_len + 5] = bad_token;
-    data::write_token_file(directory_ / "train.tok", tokens, vocab_size);
+    write_tokens({bad_step});
   }
   ~Nonfinite() override { fs::remove_all(directory_); }
+
+  void write_tokens(const std::vector<int>& bad_steps) const {
+    std::vector<std::int32_t> tokens(global_batch * seq_len * (steps + 1), 0);
+    for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = std::int32_t(i % 17);
+    for (const int bad : bad_steps)
+      tokens[std::size_t(bad * global_batch * seq_len + 3 * seq_len + 5)] = bad_token;
+    data::write_token_file(directory_ / "train.tok", tokens, vocab_size);
+  }
 
   /// Writes a checkpoint after `first_step` steps as the first of a run.
   void spoil(const char* run, const engine::LossScaling& scaling = {}) const {
@@ -75,10 +80,12 @@ class Nonfinite : public ::testing::Test {
   }
 
   /// @return the exit code; the log is in `log()`
-  int train(const char* run, const char* on_nonfinite, const char* precision = "fp32") const {
+  /// @param launched  options of mpirun
+  int train(const char* run, const char* on_nonfinite, const char* precision = "fp32",
+            const std::string& launched = {}) const {
     std::string line =
-        "cd " + directory_.string() + " && mpirun -n 4 --oversubscribe " + std::getenv("BRUME") +
-        " run " + tiny.string() + " --set output.directory=" + run +
+        "cd " + directory_.string() + " && mpirun -n 4 --oversubscribe " + launched + " " +
+        std::getenv("BRUME") + " run " + tiny.string() + " --set output.directory=" + run +
         " --set training.on_nonfinite=" + on_nonfinite + " --set training.precision=" + precision;
     for (const std::string& assignment : overrides) line += " --set '" + assignment + "'";
     const int status = std::system((line + " > log 2>&1").c_str());
@@ -128,6 +135,34 @@ TEST_F(Nonfinite, SkippedGoneBackOrStoppedAndResumedTheBitsAreTheSame) {
   const std::vector<double> skipped = results("skip");
   EXPECT_EQ(results("rollback"), skipped);
   EXPECT_EQ(results("stop"), skipped);
+}
+
+// A batch that was left out stays so: the run goes back to the same checkpoint, not to ever older
+// ones.
+TEST_F(Nonfinite, SeveralBadBatchesLeadBackToOneCheckpoint) {
+  write_tokens({5, 6, 7});
+  spoil("rollback");
+  ASSERT_EQ(train("rollback", "rollback"), 0) << log();
+  for (const char* step : {"6", "7", "8"})
+    EXPECT_NE(log().find(std::string("step-4 and leaving out the batch of step ") + step),
+              std::string::npos)
+        << log();
+}
+
+// The disk takes no file of step-4 once. Later steps would try again, but the run goes back first.
+TEST_F(Nonfinite, AWriteThatFailsBeforeARollbackIsForgiven) {
+  spoil("failed");
+  const fs::path folder = fs::canonical(directory_) / "failed/checkpoints/step-4.tmp";
+  ASSERT_EQ(
+      train("failed", "rollback", "fp32",
+            std::string("-x BRUME_FAILING_CALL=1 -x BRUME_FAILING_RANK=1 -x LD_PRELOAD=") +
+                std::getenv("BRUME_FAILING_FILES") + " -x BRUME_FAILING_FOLDER=" + folder.string()),
+      0)
+      << log();
+  EXPECT_NE(log().find("a checkpoint was not written, that of step 2 is whole: "),
+            std::string::npos)
+      << log();
+  EXPECT_NE(log().find("step-2 and leaving out the batch of step 7"), std::string::npos) << log();
 }
 
 // Of 256 tokens the gradients of the logits reach S / 256, which is beyond fp16 for 2^25 and above.

@@ -27,8 +27,9 @@ bool Recovery::went_back(const engine::StepMetrics& metrics) {
   if (metrics.scaled_down) return false;  // no fault, and S does not fall for ever
   skipped_in_row_ = metrics.skipped ? skipped_in_row_ + 1 : 0;
   if (!metrics.skipped || left_out_.contains(metrics.step)) return false;
-  if (skipped_in_row_ == 1) report_nonfinite(engine_, model_, world_);
   const deck::TrainingKeys& keys = deck_.training;
+  if (skipped_in_row_ == 1 || keys.on_nonfinite == "rollback")
+    report_nonfinite(engine_, model_, world_);
   std::string why;
   if (keys.on_nonfinite == "skip") {
     if (skipped_in_row_ < keys.max_skipped) return false;
@@ -36,8 +37,10 @@ bool Recovery::went_back(const engine::StepMetrics& metrics) {
   }
   if (keys.on_nonfinite == "rollback") {
     left_out_[metrics.step] = metrics;
-    if (roll_back()) return true;
-    why = ", and there is no checkpoint that the run has not gone back to";
+    // So many bad batches in a row: the weights that the run went back to are bad.
+    if (skipped_in_row_ >= keys.max_skipped && gone_back_to_) spoilt_.insert(*gone_back_to_);
+    if (roll_back(metrics.step)) return true;
+    why = ", and there is no checkpoint left to go back to";
   }
   throw comm::AgreedError(
       Failure::input,
@@ -47,18 +50,18 @@ bool Recovery::went_back(const engine::StepMetrics& metrics) {
 }
 
 /// @return whether there was a checkpoint to go back to
-bool Recovery::roll_back() {
-  writer_.finish();
-  const auto checkpoint = io::find_checkpoint(world_, deck_.output.directory, used_);
+bool Recovery::roll_back(std::int64_t bad_step) {
+  saving_.settle();
+  const auto checkpoint = io::find_checkpoint(world_, deck_.output.directory, spoilt_);
   if (!checkpoint) return false;
   load(*checkpoint, data_text_, engine_, world_);
-  used_.insert(checkpoint->step);
+  gone_back_to_ = checkpoint->step;
   comm::together(world_, [&] {
     if (world_.rank() != 0) return;
     // Later generations are of weights that led here.
     io::set_aside(deck_.output.directory, checkpoint->step);
     log::warn("going back to {} and leaving out the batch of step {}",
-              checkpoint->directory.string(), left_out_.rbegin()->first + 1);
+              checkpoint->directory.string(), bad_step + 1);
   });
   skipped_in_row_ = 0;
   return true;

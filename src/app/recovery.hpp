@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -12,6 +13,7 @@
 #include "engine/engine.hpp"
 #include "io/checkpoint.hpp"
 #include "model/model.hpp"
+#include "saving.hpp"
 
 namespace brume::app {
 
@@ -21,13 +23,13 @@ class Recovery {
  public:
   /// All arguments must outlive the object.
   Recovery(const deck::Deck& deck, const model::Config& model, const std::string& data_text,
-           comm::Communicator& world, engine::Engine& engine, io::CheckpointWriter& writer)
+           comm::Communicator& world, engine::Engine& engine, Saving& saving)
       : deck_(deck),
         model_(model),
         data_text_(data_text),
         world_(world),
         engine_(engine),
-        writer_(writer) {}
+        saving_(saving) {}
 
   /// Trains on the next batch, or leaves it out when the run went back because of it. Collective.
   engine::StepMetrics step(const data::Sampler& data);
@@ -42,17 +44,20 @@ class Recovery {
   bool in_doubt() const { return skipped_in_row_ > 0; }
 
  private:
-  bool roll_back();
+  bool roll_back(std::int64_t bad_step);
 
   const deck::Deck& deck_;
   const model::Config& model_;
   const std::string& data_text_;
   comm::Communicator& world_;
   engine::Engine& engine_;
-  io::CheckpointWriter& writer_;
+  Saving& saving_;
   int skipped_in_row_ = 0;
   std::map<std::int64_t, engine::StepMetrics> left_out_;  ///< by step
-  std::set<std::int64_t> used_;  ///< checkpoints: to each the run goes back once, so it ends
+  std::optional<std::int64_t> gone_back_to_;              ///< checkpoint of the last time
+  /// Checkpoints behind which training.max_skipped batches in a row were bad. The run goes back to
+  /// none of them again, so it ends.
+  std::set<std::int64_t> spoilt_;
 };
 
 }  // namespace brume::app

@@ -102,11 +102,11 @@ std::int64_t Saving::beside_bytes() const {
   return library_bytes + copy_bytes_[std::size_t(crew_.rank())];
 }
 
-io::CheckpointWriter& Saving::open(engine::Engine& engine) {
+void Saving::open(engine::Engine& engine) {
   engine_ = &engine;
   const deck::OutputKeys& output = run_.deck.output;
-  return writer_.emplace(output.directory, crew_, max_copy_bytes_,
-                         io::Retention{output.keep_last, output.keep_every, output.keep_best});
+  writer_.emplace(output.directory, crew_, max_copy_bytes_,
+                  io::Retention{output.keep_last, output.keep_every, output.keep_best});
 }
 
 void Saving::start_clock() {
@@ -160,6 +160,14 @@ void Saving::start() {
     writer_->start(last_, engine_->slabs());
   }
   begun_ = Clock::now();
+}
+
+void Saving::settle() {
+  try {
+    writer_->finish();
+  } catch (const comm::AgreedError& error) {
+    forgive_once(error, "the next one must succeed");
+  }
 }
 
 void Saving::finish() {

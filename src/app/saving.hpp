@@ -49,7 +49,7 @@ class Saving {
 
   /// Makes the folder, and removes what a killed job left in it. `engine`, whose state will be
   /// written, must outlive the object. @throws AgreedError(storage)
-  io::CheckpointWriter& open(engine::Engine& engine);
+  void open(engine::Engine& engine);
 
   void start_clock();
   bool due() const;  ///< by steps or time, as this rank sees it
@@ -58,6 +58,9 @@ class Saving {
 
   /// Begins to write one of the engine as it is. @throws AgreedError(storage)
   void write(const io::RunDescription& description, std::optional<double> valid_loss);
+
+  /// Waits for the one under way, after which others will come. @throws AgreedError(storage)
+  void settle();
 
   /// Waits for the last one. @throws AgreedError(storage)
   void finish();

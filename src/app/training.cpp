@@ -196,8 +196,8 @@ class Training {
       metrics_log_.emplace(directory, description_, yardstick(run_), engine_->steps_done(),
                            run_.deck.output.tensorboard);
     });
-    recovery_.emplace(run_.deck, run_.model, run_.data_text, crew_, *engine_,
-                      saving_->open(*engine_));
+    saving_->open(*engine_);
+    recovery_.emplace(run_.deck, run_.model, run_.data_text, crew_, *engine_, *saving_);
     checks_.emplace(run_.plan, run_.deck.training.compare_replicas_every, *engine_, crew_);
   }
 

@@ -102,7 +102,8 @@ const Schema<TrainingKeys>& training_schema() {
                 .choices = {"skip", "rollback", "stop"}})
           .key("max_skipped", &TrainingKeys::max_skipped,
                {.unit = "iterations",
-                .help = "the run stops when so many in a row were skipped",
+                .help = "skipped steps in a row that stop the run; rollback: left-out batches in "
+                        "a row after which it goes back to an earlier checkpoint",
                 .min = 1})
           .key("compare_replicas_every", &TrainingKeys::compare_replicas_every,
                {.unit = "iterations",
