@@ -153,6 +153,8 @@ TEST_P(Communicators, TextsOfAnyLengthAreGatheredAndBroadcast) {
     for (int r = 0; r < comm.size(); ++r) {
       EXPECT_TRUE(all.at(static_cast<std::size_t>(r)) == text(r)) << "text of rank " << r;
       EXPECT_TRUE(broadcast(comm, comm.rank() == r ? text(r) : "other", r) == text(r));
+      const std::vector<std::string> there = comm.gather_at(text(comm.rank()), r);
+      EXPECT_TRUE(there == (comm.rank() == r ? all : std::vector<std::string>())) << "at " << r;
     }
   });
 }

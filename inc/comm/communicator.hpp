@@ -57,6 +57,9 @@ class Communicator {
   /// Each rank gives a text of any length; every rank gets all of them, in rank order.
   virtual std::vector<std::string> gather(const std::string& mine) = 0;
 
+  /// The same, but `root` alone gets them; the others get nothing.
+  virtual std::vector<std::string> gather_at(const std::string& mine, int root) = 0;
+
   /// Messages of a pair of ranks arrive in the order they were sent; recv's count must be send's.
   /// A send may wait for its recv.
   virtual void send(ConstValues values, int peer) = 0;

@@ -12,6 +12,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.hpp"
@@ -359,12 +360,14 @@ class Training {
   void finish(int code) {
     signals_.ignore();
     finish_saving();
+    comm::together(crew_, [&] {
+      if (leader_) run_file_->write();
+    });
     if (run_.deck.output.trace && !engine_->last_times().empty()) write_trace();
     watchdog_.reset();
     doing_.reset();
     session_.begin_phase("writing the results", task_limit_s() + saving_->limit_s());
     if (!leader_) return;
-    run_file_->write();
     screen_->close(description_);
     const deck::OutputKeys& output = run_.deck.output;
     if (code != 0)
@@ -387,9 +390,9 @@ class Training {
     const BetweenSteps writing(between_steps_, "writing the trace");
     const io::RankTimeline mine = io::timeline(engine_->program(), engine_->last_times());
     std::vector<io::RankTimeline> measured;
-    for (const std::string& text : crew_.gather(io::pack(mine)))
-      measured.push_back(io::unpack(text));
+    std::vector<std::string> texts = crew_.gather_at(io::pack(mine), 0);
     comm::together(crew_, [&] {
+      for (std::string& text : texts) measured.push_back(io::unpack(std::exchange(text, {})));
       if (leader_)
         io::write_trace(std::filesystem::path(run_.deck.output.directory) / "trace.json", measured,
                         predicted_);

@@ -21,6 +21,9 @@ class HostHalf : public Communicator {
   void barrier() override { host_->barrier(); }
   void broadcast(std::span<std::byte> bytes, int root) override { host_->broadcast(bytes, root); }
   std::vector<std::string> gather(const std::string& mine) override { return host_->gather(mine); }
+  std::vector<std::string> gather_at(const std::string& mine, int root) override {
+    return host_->gather_at(mine, root);
+  }
   void abort(int exit_code) override { host_->abort(exit_code); }
 
  protected:

@@ -80,10 +80,15 @@ class LocalCommunicator final : public Communicator {
   }
 
   std::vector<std::string> gather(const std::string& mine) override {
+    return gather_at(mine, rank_);
+  }
+
+  std::vector<std::string> gather_at(const std::string& mine, int root) override {
     std::vector<std::string> texts;
     std::string_view shown = mine;
     group_->meet("gather", rank_, shown, [&](const auto& all) {
-      for (const std::string_view* text : all) texts.emplace_back(*text);
+      for (const std::string_view* text : all)
+        if (rank_ == root) texts.emplace_back(*text);
     });
     return texts;
   }

@@ -21,6 +21,7 @@ template <typename T>
 MPI_Datatype mpi_type() {
   if constexpr (std::is_same_v<T, float>) return MPI_FLOAT;
   if constexpr (std::is_same_v<T, double>) return MPI_DOUBLE;
+  if constexpr (std::is_same_v<T, std::byte>) return MPI_BYTE;
   if constexpr (Narrow<T>) return MPI_UINT16_T;
 }
 

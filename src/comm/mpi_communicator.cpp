@@ -1,6 +1,6 @@
 #include "comm/mpi_communicator.hpp"
 
-#include <algorithm>
+#include <cstdint>
 #include <numeric>
 
 #include "base/error.hpp"
@@ -79,27 +79,51 @@ void MpiCommunicator::broadcast(std::span<std::byte> bytes, int root) {
   });
 }
 
-std::vector<std::string> MpiCommunicator::gather(const std::string& mine) {
-  const auto ranks = static_cast<std::size_t>(size_);
-  std::vector<int> lengths(ranks);
-  const int my_length = mpi_count(mine.size());
+std::vector<std::uint64_t> MpiCommunicator::gather_lengths(const std::string& mine) {
+  const std::uint64_t length = mine.size();
+  std::vector<std::uint64_t> lengths(static_cast<std::size_t>(size_));
   MPI_Request request;
-  check_mpi(
-      MPI_Iallgather(&my_length, 1, MPI_INT, lengths.data(), 1, MPI_INT, group_.get(), &request));
+  check_mpi(MPI_Iallgather(&length, 1, MPI_UINT64_T, lengths.data(), 1, MPI_UINT64_T, group_.get(),
+                           &request));
   wait(request);
+  return lengths;
+}
 
-  mpi_count(std::accumulate(lengths.begin(), lengths.end(), std::size_t{0}));
-  std::vector<int> offsets(ranks);
-  std::exclusive_scan(lengths.begin(), lengths.end(), offsets.begin(), 0);
-  std::string all(static_cast<std::size_t>(offsets.back() + lengths.back()), '\0');
-  check_mpi(MPI_Iallgatherv(mine.data(), my_length, MPI_CHAR, all.data(), lengths.data(),
-                            offsets.data(), MPI_CHAR, group_.get(), &request));
-  wait(request);
-
+std::vector<std::string> MpiCommunicator::gather(const std::string& mine) {
+  const std::vector<std::uint64_t> bytes = gather_lengths(mine);
+  const std::uint64_t all_bytes = std::accumulate(bytes.begin(), bytes.end(), std::uint64_t{0});
   std::vector<std::string> texts;
-  for (std::size_t r = 0; r < ranks; ++r) {
+  if (all_bytes > longest_) {
+    for (int root = 0; root < size_; ++root)
+      texts.push_back(comm::broadcast(*this, rank_ == root ? mine : std::string(), root));
+    return texts;
+  }
+  const std::vector<int> lengths(bytes.begin(), bytes.end());
+  std::vector<int> offsets(lengths.size());
+  std::exclusive_scan(lengths.begin(), lengths.end(), offsets.begin(), 0);
+  std::string all(all_bytes, '\0');
+  MPI_Request request;
+  check_mpi(MPI_Iallgatherv(mine.data(), mpi_count(mine.size()), MPI_CHAR, all.data(),
+                            lengths.data(), offsets.data(), MPI_CHAR, group_.get(), &request));
+  wait(request);
+  for (std::size_t r = 0; r < lengths.size(); ++r)
     texts.push_back(
         all.substr(static_cast<std::size_t>(offsets[r]), static_cast<std::size_t>(lengths[r])));
+  return texts;
+}
+
+std::vector<std::string> MpiCommunicator::gather_at(const std::string& mine, int root) {
+  const std::vector<std::uint64_t> bytes = gather_lengths(mine);
+  if (rank_ != root) {
+    send_values(std::as_bytes(std::span(mine)), root);
+    return {};
+  }
+  std::vector<std::string> texts;
+  for (int rank = 0; rank < size_; ++rank) {
+    std::string& text = texts.emplace_back(rank == root ? mine : std::string());
+    if (rank == root) continue;
+    text.resize(bytes[static_cast<std::size_t>(rank)]);
+    receive_values(std::as_writable_bytes(std::span(text)), rank);
   }
   return texts;
 }

@@ -4,6 +4,7 @@
 #include <mpi.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -48,12 +49,14 @@ class MpiCommunicator final : public Communicator {
   void all_gather(Values values) override;
   void broadcast(std::span<std::byte> bytes, int root) override;
   std::vector<std::string> gather(const std::string& mine) override;
+  std::vector<std::string> gather_at(const std::string& mine, int root) override;
   void send(ConstValues values, int peer) override;
   void recv(Values values, int peer) override;
   std::unique_ptr<Communicator> split(int colour, int key) override;
   void abort(int exit_code) override;
 
  private:
+  std::vector<std::uint64_t> gather_lengths(const std::string& mine);  ///< [bytes], by rank
   template <typename T>
   void gather_parts(std::span<T> values);
   template <typename T>

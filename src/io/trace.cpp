@@ -75,15 +75,21 @@ void add_timeline(std::string& out, const RankTimeline& timeline, const char* ki
 
 void write_trace(const std::filesystem::path& path, std::span<const RankTimeline> measured,
                  std::span<const RankTimeline> predicted) {
+  constexpr std::string_view end = ",\n";  // of an event, unless it is the last
+  OutputFile file(path);
   std::string out = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+  // The events of many ranks take more memory than one rank should hold.
+  const auto add = [&](const RankTimeline& timeline, const char* kind, int process) {
+    add_timeline(out, timeline, kind, process);
+    file.write(as_bytes(std::string_view(out).substr(0, out.size() - end.size())));
+    out = end;
+  };
   // Odd and even process numbers put prediction and measurement of a rank one below the other.
-  for (const RankTimeline& timeline : measured)
-    add_timeline(out, timeline, "measured", 2 * timeline.rank);
-  for (const RankTimeline& timeline : predicted)
-    add_timeline(out, timeline, "predicted", 2 * timeline.rank + 1);
-  if (out.ends_with(",\n")) out.resize(out.size() - 2);
-  out += "\n]}\n";
-  write_file(path, out);
+  for (const RankTimeline& timeline : measured) add(timeline, "measured", 2 * timeline.rank);
+  for (const RankTimeline& timeline : predicted) add(timeline, "predicted", 2 * timeline.rank + 1);
+  if (out == end) out.clear();
+  file.write(as_bytes(out + "\n]}\n"));
+  file.commit();
 }
 
 Trace read_trace(const std::filesystem::path& path) {
