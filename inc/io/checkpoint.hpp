@@ -78,6 +78,9 @@ class CheckpointWriter {
   /// Waits until the checkpoint is committed. Collective. @throws AgreedError(storage)
   void finish();
 
+  /// Takes note of a checkpoint that the job has just opened, and so checked.
+  void trust(const CheckpointInfo& checkpoint);
+
   double longest_write_s() const;  ///< of those that have ended; 0: none has
 
   /// The newest step whose checkpoint this writer has found whole, as rank 0 knows while nothing is
@@ -102,14 +105,12 @@ std::optional<CheckpointInfo> find_checkpoint(comm::Communicator& world,
 /// @throws AgreedError(storage) naming what is damaged
 CheckpointInfo open_checkpoint(comm::Communicator& world, const std::filesystem::path& checkpoint);
 
-/// Reads a checkpoint's values, whatever plan wrote them; checks each file before it first reads
-/// from it.
+/// Reads the values of a checkpoint that the job has just opened, and so checked, whatever plan
+/// wrote them.
 class CheckpointReader {
  public:
-  /// @param checked  whether the job has checked all files just now, as open_checkpoint does: then
-  ///                 none is read twice
   /// @throws Error(storage)
-  explicit CheckpointReader(const CheckpointInfo& info, bool checked = false);
+  explicit CheckpointReader(const CheckpointInfo& info);
   ~CheckpointReader();
 
   /// Fills all slabs, owned or not. Each tensor must be covered completely; where the checkpoint

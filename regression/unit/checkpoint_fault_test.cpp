@@ -16,11 +16,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <map>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/descriptor.hpp"
@@ -43,12 +46,47 @@ bool refuses(int file) {
   return true;
 }
 
+/// Notes which threads read which files, as long as it lives.
+class Watch {
+ public:
+  Watch() { watch_ = this; }
+  ~Watch() { watch_ = nullptr; }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+  static void note(int file) {
+    Watch* const watch = watch_;
+    struct stat status = {};
+    if (watch == nullptr || ::fstat(file, &status) != 0) return;
+    const std::lock_guard lock(watch->mutex_);
+    watch->readers_[status.st_ino].insert(std::this_thread::get_id());
+  }
+
+  /// The one thread that has read a file.
+  std::thread::id reader(const std::filesystem::path& path) const {
+    struct stat status = {};
+    ::stat(path.c_str(), &status);
+    const auto found = readers_.find(status.st_ino);
+    if (found == readers_.end() || found->second.size() != 1) {
+      ADD_FAILURE() << path << " was not read by one thread";
+      return {};
+    }
+    return *found->second.begin();
+  }
+
+ private:
+  static inline std::atomic<Watch*> watch_ = nullptr;
+  std::mutex mutex_;
+  std::map<ino_t, std::set<std::thread::id>> readers_;
+};
+
 }  // namespace
 
 extern "C" ssize_t write(int file, const void* data, std::size_t bytes) {
   return refuses(file) ? -1 : ::syscall(SYS_write, file, data, bytes);
 }
 extern "C" ssize_t pread(int file, void* data, std::size_t bytes, off_t at) {
+  Watch::note(file);
   return refuses(file) ? -1 : ::syscall(SYS_pread64, file, data, bytes, at);
 }
 
@@ -174,6 +212,42 @@ TEST_F(CheckpointFault, TakesLittleMemoryForLargeTensors) {
   const std::int64_t reading = growth([&] { load_slabs(find(directory_).value(), halves); });
   EXPECT_LE(reading, 16 << 20);
   EXPECT_EQ(read, values);
+}
+
+/// A checkpoint of many ranks, whose files are empty, with so many slabs each.
+std::int64_t put_manifest(const fs::path& checkpoint, int ranks, int slabs) {
+  const auto hash = [](const std::string& bytes) {
+    const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+    return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+  };
+  std::string list, text = R"({"data":"","deck":"","files":[)";
+  for (int n = 0; n < slabs; ++n)
+    list += fmt::format(R"({}["layers.{}.mlp.weight","weight",[8192,8192],[0,0],[8192,8192],0,8])",
+                        n > 0 ? "," : "", n);
+  for (int rank = 0; rank < ranks; ++rank) {
+    text += fmt::format(R"({}{{"bytes":0,"name":"rank-{}.h5","slabs":[{}],"xxh3_128":"{}"}})",
+                        rank > 0 ? "," : "", rank, list, hash(""));
+    put(checkpoint / fmt::format("rank-{}.h5", rank), "");
+  }
+  text += R"(],"filetype":"brume checkpoint",)";
+  const std::string rest = fmt::format(
+      R"("model":"gpt","plan":"","profile":"","ranks":{},"step":10,"version":[1,1]}})", ranks);
+  put(checkpoint / "manifest.json",
+      text + fmt::format(R"("manifest_xxh3_128":"{}",)", hash(text + rest)) + rest);
+  return std::int64_t(text.size());
+}
+
+// Each rank of a node reads a manifest, in which all ranks' slabs are.
+TEST_F(CheckpointFault, AManifestTakesAboutAsMuchMemoryAsItsText) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the sanitizer adds memory to what is touched";
+#endif
+  save(directory_, {10});
+  const std::int64_t bytes = put_manifest(step(10), 256, 384);
+  ASSERT_GT(bytes, 6 << 20);
+  CheckpointInfo info;
+  EXPECT_LE(growth([&] { info = open(step(10)); }), 2 * bytes);
+  EXPECT_EQ(info.ranks, 256);
 }
 
 TEST_F(CheckpointFault, KeepsTwoGenerations) {
@@ -344,17 +418,41 @@ TEST_F(CheckpointFault, LinksInPlaceOfFilesAreNotFollowed) {
   EXPECT_EQ(newest(directory_), 10);
 }
 
-// Damage between finding and loading is found while loading.
-TEST_F(CheckpointFault, LoadingVerifiesWhatItReads) {
-  save(directory_, {10});
+/// Writes step 30 and keeps so many, after it was told that a checkpoint is whole.
+void save_after(const fs::path& directory, const CheckpointInfo& trusted, int last) {
+  comm::run_local(num_ranks, [&](comm::Communicator& world) {
+    CheckpointWriter writer(directory, world, std::int64_t{1} << 40, {.last = last});
+    writer.trust(trusted);
+    Memory memory(world.rank() * rows / num_ranks, rows / num_ranks);
+    memory.fill(30);
+    writer.start(info_of(30), memory.slabs);
+    writer.finish();
+  });
+}
+
+// Reading it once more would show the damage.
+TEST_F(CheckpointFault, WhatAJobResumesFromIsNotReadAgain) {
+  save(directory_, {10, 20});
   const CheckpointInfo info = find(directory_).value();
-  std::string damaged = content(step(10) / "rank-1.h5");
-  damaged[damaged.size() / 2] ^= 1;
-  put(step(10) / "rank-1.h5", damaged);
-  Memory first_half(0, rows / num_ranks), all(0, rows);
-  load_slabs(info, first_half.slabs);  // needs rank-0.h5 only
-  EXPECT_TRUE(first_half.holds(10));
-  EXPECT_THROW(load_slabs(info, all.slabs), Error);
+  fs::create_directory(directory_ / "other");
+  fs::copy(checkpoints(), directory_ / "other/checkpoints", fs::copy_options::recursive);
+  put(step(20) / "rank-1.h5", "damaged");
+  save_after(directory_, info, 2);
+  EXPECT_EQ(names_in(checkpoints()), (std::set<std::string>{"step-20", "step-30"}));
+  // That of another folder says nothing of this one's.
+  put(directory_ / "other/checkpoints/step-20/rank-1.h5", "damaged");
+  save_after(directory_ / "other", info, 2);
+  EXPECT_EQ(names_in(directory_ / "other/checkpoints"),
+            (std::set<std::string>{"step-10", "step-30"}));
+}
+
+// One rank alone would need as many times as long.
+TEST_F(CheckpointFault, OlderGenerationsAreCheckedByAllRanks) {
+  save(directory_, {10, 20});
+  const Watch watch;
+  save_after(directory_, info_of(20), 3);
+  for (const int number : {10, 20})
+    EXPECT_NE(watch.reader(step(number) / "rank-0.h5"), watch.reader(step(number) / "rank-1.h5"));
 }
 
 // A tensor that was frozen has no moments: they begin at zero. One without a weight is missing.

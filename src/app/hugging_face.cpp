@@ -193,7 +193,7 @@ void export_model(const ExportHuggingFaceOptions& options, comm::Communicator& j
     deck = deck::parse(found->deck_text, found->directory.string());
     writer.emplace(options.output, model::config(deck.model, "fp32"),
                    dtype_of(options.dtype, deck.training.precision), options.max_file_bytes);
-    io::CheckpointReader reader(*found, true);  // by find_weights
+    io::CheckpointReader reader(*found);
     Progress shown("exporting", writer->num_files(), leader);
     for (int file = job.rank(); file < writer->num_files(); file += job.size()) {
       writer->write_file(file, [&](std::vector<engine::Slab>& slabs) { reader.fill(slabs); });

@@ -54,6 +54,7 @@ bool Recovery::roll_back(std::int64_t bad_step) {
   saving_.settle();
   const auto checkpoint = io::find_checkpoint(world_, deck_.output.directory, spoilt_);
   if (!checkpoint) return false;
+  saving_.trust(*checkpoint);
   load(*checkpoint, data_text_, engine_, world_);
   gone_back_to_ = checkpoint->step;
   comm::together(world_, [&] {

@@ -107,6 +107,7 @@ void Saving::open(engine::Engine& engine) {
   const deck::OutputKeys& output = run_.deck.output;
   writer_.emplace(output.directory, crew_, max_copy_bytes_,
                   io::Retention{output.keep_last, output.keep_every, output.keep_best});
+  if (run_.resume) trust(*run_.resume);
 }
 
 void Saving::start_clock() {

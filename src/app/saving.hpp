@@ -59,6 +59,9 @@ class Saving {
   /// Begins to write one of the engine as it is. @throws AgreedError(storage)
   void write(const io::RunDescription& description, std::optional<double> valid_loss);
 
+  /// Takes note of a checkpoint that the job has just opened. @see io::CheckpointWriter
+  void trust(const io::CheckpointInfo& checkpoint) { writer_->trust(checkpoint); }
+
   /// Waits for the one under way, after which others will come. @throws AgreedError(storage)
   void settle();
 

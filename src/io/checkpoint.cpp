@@ -16,12 +16,6 @@
 
 namespace brume::io {
 
-/// A slab of the checkpoint: slab `index` of file `rank`.
-struct StoredSlab {
-  int rank;
-  std::size_t index;
-};
-
 namespace {
 
 using engine::Slab;
@@ -32,37 +26,20 @@ struct Copy {
   std::vector<Run> runs;
 };
 
-using Tensor = std::pair<std::string, std::string>;                      // name, kind
-using Copies = std::map<int, std::map<std::size_t, std::vector<Copy>>>;  // rank, index
+/// A slab of a file, and what is taken of it.
+struct Source {
+  Slab stored;
+  std::vector<Copy> copies;
+};
 
-std::map<Tensor, std::vector<StoredSlab>> sources_by_tensor(const Manifest& manifest) {
-  std::map<Tensor, std::vector<StoredSlab>> sources;
-  for (int rank = 0; rank < manifest.info.ranks; ++rank) {
-    const std::vector<Slab>& slabs = manifest.files[std::size_t(rank)].slabs;
-    for (std::size_t n = 0; n < slabs.size(); ++n)
-      sources[{slabs[n].name, slabs[n].kind}].push_back({rank, n});
-  }
-  return sources;
-}
+using Tensor = std::pair<std::string, std::string>;            // name, kind
+using Sources = std::map<int, std::map<std::size_t, Source>>;  // rank, index in its file
 
-/// Finds the sources of one slab. @throws Error(storage) unless each element has one
-void add_copies(Copies& copies, Slab& slab, const std::vector<StoredSlab>& sources,
-                const Manifest& manifest) {
-  std::vector<Run> all;
-  for (const StoredSlab& source : sources) {
-    const Slab& stored = manifest.files[std::size_t(source.rank)].slabs[source.index];
-    require(stored.global_shape == slab.global_shape, Failure::storage,
-            "{}: {} has shape [{}], expected [{}]", manifest.info.directory.string(), slab.name,
-            fmt::join(stored.global_shape, ", "), fmt::join(slab.global_shape, ", "));
-    std::vector<Run> runs = shared_runs(stored, slab);
-    if (runs.empty()) continue;
-    all.insert(all.end(), runs.begin(), runs.end());
-    copies[source.rank][source.index].push_back({&slab, std::move(runs)});
-  }
-  require(covers_once(std::move(all), slab.elements), Failure::storage,
-          "{}: the files do not hold each element of {} of {} once",
-          manifest.info.directory.string(), slab.kind, slab.name);
-}
+/// A slab to fill, and the runs that fill it.
+struct Wanted {
+  Slab* slab;
+  std::vector<Run> runs;
+};
 
 void fill_with_zeros(const Slab& slab) {
   const std::vector<float> zeros(std::size_t(std::min(slab.elements, piece_elements)));
@@ -72,8 +49,9 @@ void fill_with_zeros(const Slab& slab) {
         std::span(zeros).first(std::size_t(std::min(piece_elements, slab.elements - first))));
 }
 
-/// Puts values of slab n where they belong.
-void run_copy(RankFile& file, std::size_t n, const Copy& copy, Progress* progress) {
+/// Puts values of slab n of a file, which is stored so, where they belong.
+void run_copy(RankFile& file, std::size_t n, const Slab& stored, const Copy& copy,
+              Progress* progress) {
   std::vector<Run> runs = copy.runs;
   std::ranges::sort(runs, {}, &Run::from);  // so that each piece is read once
   const std::int64_t end = runs.back().from + runs.back().count;
@@ -84,7 +62,7 @@ void run_copy(RankFile& file, std::size_t n, const Copy& copy, Progress* progres
       const std::int64_t from = run.from + done;
       if (from >= piece_first + std::int64_t(piece.size())) {
         piece_first = from;
-        piece = file.piece(n, piece_first, end);
+        piece = file.piece(n, stored, piece_first, end);
       }
       const auto rest = piece.subspan(std::size_t(from - piece_first));
       const auto part = rest.first(std::min(rest.size(), std::size_t(run.count - done)));
@@ -97,10 +75,17 @@ void run_copy(RankFile& file, std::size_t n, const Copy& copy, Progress* progres
 }  // namespace
 
 CheckpointInfo open_checkpoint(comm::Communicator& world, const std::filesystem::path& checkpoint) {
+  // Of all slabs only those are of use to a rank that it comes to read.
+  std::string text;
+  comm::together(world, [&] {
+    if (world.rank() == 0) text = text_without_slabs(read_manifest(checkpoint));
+  });
+  text = comm::broadcast(world, std::move(text), 0);
   CheckpointInfo info;
   comm::together(world, [&] {
-    const Manifest manifest = read_manifest(checkpoint);
-    verify_files(manifest, world.rank(), world.size());
+    const Manifest manifest = parse_manifest(text, checkpoint);
+    for (int rank = world.rank(); rank < manifest.info.ranks; rank += world.size())
+      verify_file(checkpoint, rank, manifest.files[std::size_t(rank)]);
     info = manifest.info;
   });
   return info;
@@ -141,56 +126,74 @@ std::optional<CheckpointInfo> find_checkpoint(comm::Communicator& world,
 }
 
 struct CheckpointReader::Impl {
-  Manifest manifest;
-  std::map<Tensor, std::vector<StoredSlab>> sources;
-  std::set<int> verified{};  ///< files, by rank
+  CheckpointInfo info;
+  Bytes manifest;
 
-  Copies plan_copies(std::vector<Slab>& slabs) const;
+  std::string path(int rank) const { return (info.directory / rank_file_name(rank)).string(); }
+  Sources find_sources(std::vector<Slab>& slabs) const;
 };
 
 /// Finds where the values of slabs are. A parameter that was frozen has no moments: they become
-/// zero. @throws Error(storage) where it has one of them only
-Copies CheckpointReader::Impl::plan_copies(std::vector<Slab>& slabs) const {
-  Copies copies;
+/// zero. @throws Error(storage) where it has one of them only, or not each element once
+Sources CheckpointReader::Impl::find_sources(std::vector<Slab>& slabs) const {
+  std::map<Tensor, std::vector<Wanted>> wanted;
   for (Slab& slab : slabs) {
     require(is_sound(slab), Failure::bug, "a slab of {} lies outside its tensor", slab.name);
-    const auto found = sources.find({slab.name, slab.kind});
-    if (slab.kind != "weight" && found == sources.end()) {
-      const char* const other = slab.kind == "m" ? "v" : "m";
-      require(!sources.contains({slab.name, other}), Failure::storage,
-              "{}: holds {} of {}, but not {}", manifest.info.directory.string(), other, slab.name,
-              slab.kind);
-      fill_with_zeros(slab);
-      continue;
-    }
-    require(found != sources.end(), Failure::storage, "{}: holds no {} of {}",
-            manifest.info.directory.string(), slab.kind, slab.name);
-    add_copies(copies, slab, found->second, manifest);
+    wanted[{slab.name, slab.kind}].push_back({&slab, {}});
   }
-  return copies;
+  Sources sources;
+  std::set<Tensor> held;
+  const auto add = [&](int rank, std::size_t n, const Slab& stored) {
+    const Tensor tensor(stored.name, stored.kind);
+    held.insert(tensor);
+    const auto found = wanted.find(tensor);
+    if (found == wanted.end()) return;
+    for (auto& [slab, all_runs] : found->second) {
+      require(stored.global_shape == slab->global_shape, Failure::storage,
+              "{} has shape [{}], expected [{}]", slab->name, fmt::join(stored.global_shape, ", "),
+              fmt::join(slab->global_shape, ", "));
+      std::vector<Run> runs = shared_runs(stored, *slab);
+      if (runs.empty()) continue;
+      all_runs.insert(all_runs.end(), runs.begin(), runs.end());
+      Source& source = sources[rank][n];
+      source.stored = stored;
+      source.copies.push_back({slab, std::move(runs)});
+    }
+  };
+  const Manifest whole = parse_manifest(as_text(manifest), info.directory, add);
+  const std::string name = info.directory.string();
+  require(whole.info.step == info.step, Failure::storage, "{}: holds step {}, expected {}", name,
+          whole.info.step, info.step);
+
+  for (auto& [tensor, parts] : wanted) {
+    const auto& [parameter, kind] = tensor;
+    const bool frozen = kind != "weight" && !held.contains(tensor);
+    const char* const other = kind == "m" ? "v" : "m";
+    require(!frozen || !held.contains({parameter, other}), Failure::storage,
+            "{}: holds {} of {}, but not {}", name, other, parameter, kind);
+    require(frozen || held.contains(tensor), Failure::storage, "{}: holds no {} of {}", name, kind,
+            parameter);
+    for (const Wanted& part : parts) {
+      if (frozen) fill_with_zeros(*part.slab);
+      require(frozen || covers_once(part.runs, part.slab->elements), Failure::storage,
+              "{}: the files do not hold each element of {} of {} once", name, kind, parameter);
+    }
+  }
+  return sources;
 }
 
-CheckpointReader::CheckpointReader(const CheckpointInfo& info, bool checked)
+CheckpointReader::CheckpointReader(const CheckpointInfo& info)
     : impl_(
-          std::make_unique<Impl>(Impl{.manifest = read_manifest(info.directory), .sources = {}})) {
-  Impl& my = *impl_;
-  require(my.manifest.info.step == info.step, Failure::storage, "{}: holds step {}, expected {}",
-          info.directory.string(), my.manifest.info.step, info.step);
-  my.sources = sources_by_tensor(my.manifest);
-  for (int rank = 0; checked && rank < info.ranks; ++rank) my.verified.insert(rank);
-}
+          std::make_unique<Impl>(Impl{.info = info, .manifest = manifest_bytes(info.directory)})) {}
 
 CheckpointReader::~CheckpointReader() = default;
 
 void CheckpointReader::fill(std::vector<Slab>& slabs, Progress* progress) {
   Impl& my = *impl_;
-  for (const auto& [rank, by_index] : my.plan_copies(slabs)) {
-    if (!my.verified.contains(rank)) verify_file(my.manifest, rank);
-    my.verified.insert(rank);
-    RankFile file(my.manifest.info.directory / rank_file_name(rank),
-                  my.manifest.files[std::size_t(rank)].slabs);
-    for (const auto& [n, copies] : by_index)
-      for (const Copy& copy : copies) run_copy(file, n, copy, progress);
+  for (const auto& [rank, by_index] : my.find_sources(slabs)) {
+    RankFile file(open_regular(my.path(rank), Failure::storage), my.path(rank));
+    for (const auto& [n, source] : by_index)
+      for (const Copy& copy : source.copies) run_copy(file, n, source.stored, copy, progress);
   }
 }
 

@@ -65,47 +65,46 @@ struct CheckpointWriter::Impl {
   std::set<std::int64_t> proven;  ///< steps this writer has read back and found whole
 
   // What is being written.
-  Manifest manifest;
+  CheckpointInfo info;
+  std::vector<engine::Slab> slabs;  ///< that this rank owns
+  Digest digest;                    ///< of this rank's file
   GetValues get_values;
   std::vector<std::vector<float>> copies;  ///< [slab], kept: new memory takes longer than copying
   bool in_place = false;                   ///< rank 0: step-N has been renamed
   std::atomic<double> longest_write_s = 0.0;
 
   int rank() const { return comm->rank(); }
-  fs::path final_name() const { return step_directory(root, manifest.info.step); }
+  fs::path final_name() const { return step_directory(root, info.step); }
   fs::path temporary() const { return final_name().string() + ".tmp"; }
 
-  std::vector<engine::Slab> begin(const CheckpointInfo& info,
-                                  const std::vector<engine::Slab>& slabs);
-  GetValues copied(const std::vector<engine::Slab>& slabs);
+  void begin(const CheckpointInfo& next, const std::vector<engine::Slab>& all);
+  GetValues copied();
   void wait();
   void run() noexcept;
   void write();
   void commit();
   void prepare();
-  RankEntry write_mine();
+  void write_mine();
   void publish(const std::vector<std::string>& entries);
   void prove() const;
   void discard();
   void retain();
+  std::int64_t next_to_prove(const std::set<std::int64_t>& damaged) const;
   std::set<std::int64_t> lasting() const;
   void remove(std::int64_t step);
 };
 
-/// Begins a new manifest. @return the owned slabs
-std::vector<engine::Slab> CheckpointWriter::Impl::begin(const CheckpointInfo& info,
-                                                        const std::vector<engine::Slab>& slabs) {
+/// Takes the owned ones of all slabs.
+void CheckpointWriter::Impl::begin(const CheckpointInfo& next,
+                                   const std::vector<engine::Slab>& all) {
   wait();
-  manifest = {};
-  manifest.info = info;
-  manifest.files.resize(std::size_t(comm->size()));
-  std::vector<engine::Slab>& mine = manifest.files[std::size_t(rank())].slabs;
-  std::ranges::copy_if(slabs, std::back_inserter(mine), &engine::Slab::owned);
-  return mine;
+  info = next;
+  slabs.clear();
+  std::ranges::copy_if(all, std::back_inserter(slabs), &engine::Slab::owned);
 }
 
-/// Values of slabs as they are now.
-GetValues CheckpointWriter::Impl::copied(const std::vector<engine::Slab>& slabs) {
+/// Values of the slabs as they are now.
+GetValues CheckpointWriter::Impl::copied() {
   copies.resize(slabs.size());
   for (std::size_t n = 0; n < slabs.size(); ++n) {
     copies[n].resize(std::size_t(slabs[n].elements));
@@ -143,7 +142,7 @@ void CheckpointWriter::Impl::write() {
     if (rank() == 0) discard();
     throw;
   }
-  if (rank() == 0) retain();
+  retain();
 }
 
 void CheckpointWriter::Impl::commit() {
@@ -151,8 +150,11 @@ void CheckpointWriter::Impl::commit() {
     if (rank() == 0) prepare();
   });
   std::string mine;
-  comm::together(*comm, [&] { mine = entry_text(write_mine()); });
-  const std::vector<std::string> entries = comm->gather(mine);
+  comm::together(*comm, [&] {
+    write_mine();
+    mine = entry_text(rank(), digest, slabs);
+  });
+  const std::vector<std::string> entries = comm->gather_at(mine, 0);
   comm::together(*comm, [&] {
     if (rank() == 0) publish(entries);
   });
@@ -165,24 +167,21 @@ void CheckpointWriter::Impl::prepare() {
   make_directory(temporary());
 }
 
-RankEntry CheckpointWriter::Impl::write_mine() {
-  RankEntry entry = std::move(manifest.files[std::size_t(rank())]);
+void CheckpointWriter::Impl::write_mine() {
   NewFile file(temporary() / rank_file_name(rank()));
   failpoint("checkpoint_after_open", rank());
-  write_rank_file(file, manifest.info.step, rank(), entry.slabs, get_values);
+  write_rank_file(file, info.step, rank(), slabs, get_values);
   file.flush();
   failpoint("after_write", rank());
   file.sync();
   file.close();
-  entry.digest = file.digest();
+  digest = file.digest();
   failpoint("after_fsync", rank());
-  return entry;
 }
 
 void CheckpointWriter::Impl::publish(const std::vector<std::string>& entries) {
-  for (std::size_t r = 0; r < entries.size(); ++r) manifest.files[r] = parse_entry(entries[r]);
   NewFile file(temporary() / manifest_name);
-  file.write(as_bytes(manifest_text(manifest)));
+  file.write(as_bytes(manifest_text(info, entries)));
   file.sync();
   file.close();
   sync_directory(temporary());
@@ -196,11 +195,13 @@ void CheckpointWriter::Impl::publish(const std::vector<std::string>& entries) {
 
 /// Reads back what this rank wrote.
 void CheckpointWriter::Impl::prove() const {
-  const Manifest stored = read_manifest(final_name());
-  require(stored.info.step == manifest.info.step && stored.info.ranks == comm->size(),
-          Failure::storage, "{}: holds step {} of {} ranks", final_name().string(),
-          stored.info.step, stored.info.ranks);
-  verify_file(stored, rank(), true);
+  if (rank() == 0) {
+    const Manifest stored = read_manifest(final_name());
+    require(stored.info.step == info.step && stored.info.ranks == comm->size(), Failure::storage,
+            "{}: holds step {} of {} ranks", final_name().string(), stored.info.step,
+            stored.info.ranks);
+  }
+  verify_file(final_name(), rank(), digest, true);
 }
 
 void CheckpointWriter::Impl::discard() {
@@ -231,27 +232,43 @@ std::set<std::int64_t> CheckpointWriter::Impl::lasting() const {
   return steps;
 }
 
-/// Removes all but the one just proven, the newest whole ones before it, and those that last.
-void CheckpointWriter::Impl::retain() {
-  proven.insert(manifest.info.step);
-  const std::set<std::int64_t> stay = lasting();
-  int kept = 1;
+/// The newest generation of which rank 0 must know whether it is whole to keep as many as it is to;
+/// -1: none.
+std::int64_t CheckpointWriter::Impl::next_to_prove(const std::set<std::int64_t>& damaged) const {
+  int kept = 0;
   for (const std::int64_t step : steps_in(root)) {
-    if (step >= manifest.info.step) continue;
-    try {
-      if (kept < retention.last) {
-        if (!proven.contains(step)) open_step(root, step);
-        proven.insert(step);
-        ++kept;
-        continue;
-      }
-    } catch (const std::exception& error) {
+    if (step > info.step || damaged.contains(step)) continue;
+    if (kept == retention.last) break;
+    if (!proven.contains(step)) return step;
+    ++kept;
+  }
+  return -1;
+}
+
+/// Removes all but the one just proven, the newest whole ones before it, and those that last.
+/// Collective: all ranks check an older one, as one of them would need hours for it.
+void CheckpointWriter::Impl::retain() {
+  proven.insert(info.step);
+  std::set<std::int64_t> damaged;
+  const auto next = [&] {
+    return comm::broadcast(*comm, rank() == 0 ? std::to_string(next_to_prove(damaged)) : "", 0);
+  };
+  for (std::int64_t step; (step = std::stoll(next())) >= 0;) try {
+      const CheckpointInfo found = open_checkpoint(*comm, step_directory(root, step));
+      if (found.step != step)
+        throw comm::AgreedError(Failure::storage, "it holds step {}", found.step);
+      proven.insert(step);
+    } catch (const comm::AgreedError& error) {
+      damaged.insert(step);
+      if (rank() != 0) continue;
       log::warn("checkpoint of step {} is removed: {}", step, error.what());
       remove(step);
-      continue;
     }
-    if (!stay.contains(step)) remove(step);
-  }
+  if (rank() != 0) return;
+  const std::set<std::int64_t> stay = lasting();
+  int kept = 0;
+  for (const std::int64_t step : steps_in(root))
+    if (step <= info.step && ++kept > retention.last && !stay.contains(step)) remove(step);
   remove_unfinished_steps(root);
 }
 
@@ -293,10 +310,10 @@ CheckpointWriter::~CheckpointWriter() {
 }
 
 void CheckpointWriter::start(const CheckpointInfo& info, const std::vector<engine::Slab>& slabs) {
-  const std::vector<engine::Slab> mine = impl_->begin(info, slabs);
-  const bool copies = takes_copy(owned_bytes(mine), impl_->max_copy_bytes);
+  impl_->begin(info, slabs);
+  const bool copies = takes_copy(owned_bytes(slabs), impl_->max_copy_bytes);
   comm::together(*impl_->comm,
-                 [&] { impl_->get_values = copies ? impl_->copied(mine) : current(mine); });
+                 [&] { impl_->get_values = copies ? impl_->copied() : current(impl_->slabs); });
   if (copies)
     impl_->thread = std::thread([this] {
       ::pthread_setname_np(::pthread_self(), "checkpoint");
@@ -317,6 +334,12 @@ void CheckpointWriter::write(const CheckpointInfo& info, const std::vector<engin
 }
 
 void CheckpointWriter::finish() { impl_->wait(); }
+
+void CheckpointWriter::trust(const CheckpointInfo& checkpoint) {
+  std::error_code error;
+  const fs::path own = step_directory(impl_->root, checkpoint.step);
+  if (fs::equivalent(own, checkpoint.directory, error)) impl_->proven.insert(checkpoint.step);
+}
 
 double CheckpointWriter::longest_write_s() const { return impl_->longest_write_s; }
 

@@ -115,6 +115,8 @@ enum class Checked { by_caller, by_seal };
 class Hdf5Reader {
  public:
   Hdf5Reader(const std::filesystem::path& path, Failure failure, Checked checked);
+  /// @param file  which HDF5 opens once more, so that it may be closed
+  Hdf5Reader(const Descriptor& file, std::string name, Failure failure, Checked checked);
 
   std::vector<hsize_t> shape(const std::string& dataset) const;
   /// Elements [first, first + values.size()) of a dataset of one dimension whose values are as
@@ -146,7 +148,6 @@ class Hdf5Reader {
   Hdf5Turn turn_;
   std::string name_;
   Failure failure_;
-  Descriptor regular_;  ///< HDF5 reads from here; before file_, which must close first
   std::int64_t bytes_;
   Handle file_;
 };

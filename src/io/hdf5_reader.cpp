@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <type_traits>
+#include <utility>
 
 #include "hdf5_file.hpp"
 #include "model/storage.hpp"
@@ -24,11 +25,13 @@ Handle Hdf5Reader::opened(hid_t id, Handle::Close close, const std::string& what
 }
 
 Hdf5Reader::Hdf5Reader(const std::filesystem::path& path, Failure failure, Checked checked)
-    : name_(path.string()),
+    : Hdf5Reader(open_regular(path, failure), path.string(), failure, checked) {}
+
+Hdf5Reader::Hdf5Reader(const Descriptor& file, std::string name, Failure failure, Checked checked)
+    : name_(std::move(name)),
       failure_(failure),
-      regular_(open_regular(path, failure)),
-      bytes_(checked == Checked::by_seal ? check_seal(regular_, name_, failure) : length(regular_)),
-      file_(opened(open_hdf5(regular_), H5Fclose, "the file")) {}
+      bytes_(checked == Checked::by_seal ? check_seal(file, name_, failure) : length(file)),
+      file_(opened(open_hdf5(file), H5Fclose, "the file")) {}
 
 /// Refuses names that lead out of the file. Only names that are used are looked at, because a file
 /// may have more and deeper ones than the library can walk over.

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
-#include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "base/log.hpp"
 #include "checkpoint_format.hpp"
@@ -16,15 +17,20 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr std::int64_t max_manifest_bytes = std::int64_t{1} << 30;
+constexpr const char* files_key = "files";
+constexpr const char* hash_key = "manifest_xxh3_128";
+constexpr std::size_t hash_digits = 32;
+constexpr std::string_view spaces = " \t\r\n";
 
-/// Runs `body`; what JSON does not like becomes an Error(storage) with `name`.
+/// Runs `body`; what fails in it names the place.
 template <typename Body>
 auto storing(const std::string& name, Body&& body) {
   try {
     return body();
   } catch (const json::exception& error) {
     throw Error(Failure::storage, "{}: {}", name, error.what());
+  } catch (const Error& error) {
+    throw Error(error.failure(), "{}: {}", name, error.what());
   }
 }
 
@@ -58,50 +64,95 @@ engine::Slab parse_slab(const json& array) {
   return slab;
 }
 
-json entry_json(const RankEntry& entry) {
-  json slabs = json::array();
-  for (const engine::Slab& slab : entry.slabs) slabs.push_back(slab_json(slab));
-  return {
-      {"bytes", entry.digest.bytes}, {"xxh3_128", entry.digest.hash}, {"slabs", std::move(slabs)}};
-}
-
-RankEntry parse_entry(const json& object) {
-  RankEntry entry;
-  object.at("bytes").get_to(entry.digest.bytes);
-  object.at("xxh3_128").get_to(entry.digest.hash);
-  require(entry.digest.hash.size() == digest({}).hash.size(), Failure::storage,
-          "is damaged: a hash has {} digits", entry.digest.hash.size());
-  for (const json& slab : object.at("slabs")) entry.slabs.push_back(parse_slab(slab));
-  return entry;
+Digest parse_digest(const json& file) {
+  Digest found;
+  file.at("bytes").get_to(found.bytes);
+  file.at("xxh3_128").get_to(found.hash);
+  require(found.hash.size() == hash_digits, Failure::storage, "is damaged: a hash has {} digits",
+          found.hash.size());
+  return found;
 }
 
 /// JSON with a line for each key and each file.
-std::string lines(const json& object) {
+std::string lines(const json& object, const std::vector<std::string>& files) {
   std::string out;
   for (const auto& [key, value] : object.items()) {
     out += (out.empty() ? "{\n" : ",\n") + json(key).dump() + ": ";
-    if (key != "files") {
+    if (key == files_key)
+      out += fmt::format("[\n{}\n]", fmt::join(files, ",\n"));
+    else
       out += value.dump();
-      continue;
-    }
-    for (std::size_t i = 0; i < value.size(); ++i)
-      out += (i == 0 ? "[\n" : ",\n") + value[i].dump();
-    out += "\n]";
   }
   return out + "\n}\n";
 }
 
-/// Parses a manifest, whose hash is not known to fit yet. JSON calls itself for each level when it
-/// writes the text that is hashed, so the levels of a file that somebody damaged must be few.
-json parse_levels(std::string_view text) {
-  static constexpr int max_levels = 8;  // a manifest has 6
-  const auto check_level = [](int level, json::parse_event_t, json&) {
+/// Where the text of a manifest has its own hash.
+struct OwnHash {
+  std::size_t begin;   ///< of the key
+  std::size_t digits;  ///< first of the value's
+  std::size_t end;     ///< behind the comma that follows
+};
+
+/// @throws Error(storage) where there is none
+OwnHash find_own_hash(std::string_view text) {
+  const auto token = [&](std::size_t from) {
+    return std::min(text.find_first_not_of(spaces, from), text.size());
+  };
+  const std::string key = json(hash_key).dump();
+  const std::size_t begin = text.find(key);
+  require(begin != text.npos, Failure::storage, "is damaged: it has no hash of its own");
+  const std::size_t digits = token(token(begin + key.size()) + 1) + 1;
+  const std::size_t end = token(digits + hash_digits + 1) + 1;
+  require(end <= text.size(), Failure::storage, "is damaged: it ends in its own hash");
+  return {begin, digits, end};
+}
+
+/// Hash of a manifest: of its text without spaces between tokens, its own hash left out.
+std::string hash_of(std::string_view text, const OwnHash& own) {
+  Hasher hasher;
+  std::size_t begin = 0;  // of what is to be hashed
+  const auto leave_out = [&](std::size_t from, std::size_t end) {
+    hasher.add(as_bytes(text.substr(begin, from - begin)));
+    begin = end;
+  };
+  bool quoted = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (i == own.begin) {
+      leave_out(i, own.end);
+      i = own.end - 1;
+    } else if (quoted) {
+      if (text[i] == '\\')
+        ++i;
+      else
+        quoted = text[i] != '"';
+    } else if (text[i] == '"') {
+      quoted = true;
+    } else if (spaces.find(text[i]) != spaces.npos) {
+      leave_out(i, i + 1);
+    }
+  }
+  leave_out(text.size(), text.size());
+  return hasher.digest().hash;
+}
+
+/// Parses a manifest whose hash fits. Files and slabs go to the two functions one by one: the tree
+/// of many ranks' slabs would take ten times as much memory as their text.
+template <typename TakeFile, typename TakeArray>
+json parse_apart(std::string_view text, const TakeFile& take_file, const TakeArray& take_slab) {
+  static constexpr int file_level = 2, slab_level = 4, max_levels = 8;  // a manifest has 6
+  bool in_files = false;
+  const auto each = [&](int level, json::parse_event_t event, json& parsed) {
     require(level <= max_levels, Failure::storage, "is damaged: it has more than {} levels",
             max_levels);
-    return true;
+    if (event == json::parse_event_t::key && level == 1) in_files = parsed == files_key;
+    const bool slab = event == json::parse_event_t::array_end && level == slab_level;
+    const bool file = event == json::parse_event_t::object_end && level == file_level;
+    if (in_files && slab) take_slab(parsed);
+    if (in_files && file) take_file(parsed);
+    return !(in_files && (slab || file));
   };
   try {
-    return json::parse(text, check_level);
+    return json::parse(text, each);
   } catch (const json::parse_error& error) {
     // The library's own message quotes all that it has read.
     throw Error(Failure::storage, "is damaged: it is not JSON from byte {} on", error.byte);
@@ -116,15 +167,25 @@ std::optional<double> number_if_any(const json& object, const char* key) {
   return found->get<double>();
 }
 
-/// Hash of a manifest: of its JSON without spaces, keys sorted, its own hash left out.
-std::string own_hash(const json& object) { return digest(as_bytes(object.dump())).hash; }
-
-Manifest parse_manifest(json object) {
-  const std::string stored = object.at("manifest_xxh3_128").get<std::string>();
-  object.erase("manifest_xxh3_128");
-  const std::string found = own_hash(object);
+Manifest parse(std::string_view text, const TakeSlab& take) {
+  const OwnHash own = find_own_hash(text);
+  const std::string found = hash_of(text, own);
+  const std::string_view stored = text.substr(own.digits, hash_digits);
   require(found == stored, Failure::storage, "is damaged: its hash is {}, expected {}", found,
           stored);
+  std::vector<Digest> files;
+  std::size_t slabs = 0;  // of the file that is being read
+  const json object = parse_apart(
+      text,
+      [&](const json& file) {
+        files.push_back(parse_digest(file));
+        slabs = 0;
+      },
+      [&](const json& array) {
+        engine::Slab slab = parse_slab(array);
+        if (take) take(int(files.size()), slabs, std::move(slab));
+        ++slabs;
+      });
   require(object.at("filetype") == checkpoint_filetype &&
               object.at("version").at(0) == checkpoint_version[0],
           Failure::storage, "is of version {}, this program reads {}", object.at("version").dump(),
@@ -141,7 +202,7 @@ Manifest parse_manifest(json object) {
   object.at("plan").get_to(manifest.info.plan_text);
   object.at("profile").get_to(manifest.info.profile_text);
   object.at("model").get_to(manifest.info.model_text);
-  for (const json& file : object.at("files")) manifest.files.push_back(parse_entry(file));
+  manifest.files = std::move(files);
   manifest.info.ranks = int(manifest.files.size());
   require(object.at("ranks") == manifest.info.ranks, Failure::storage, "lists {} files",
           manifest.files.size());
@@ -152,67 +213,72 @@ Manifest parse_manifest(json object) {
 
 std::string rank_file_name(int rank) { return fmt::format("rank-{}.h5", rank); }
 
-std::string entry_text(const RankEntry& entry) {
-  return storing("a slab", [&] { return entry_json(entry).dump(); });
+std::string entry_text(int rank, const Digest& digest, const std::vector<engine::Slab>& slabs) {
+  return storing("a slab", [&] {
+    json all = json::array();
+    for (const engine::Slab& slab : slabs) all.push_back(slab_json(slab));
+    return json{{"name", rank_file_name(rank)},
+                {"bytes", digest.bytes},
+                {"xxh3_128", digest.hash},
+                {"slabs", std::move(all)}}
+        .dump();
+  });
 }
 
-RankEntry parse_entry(const std::string& text) {
-  return storing("a slab", [&] { return parse_entry(json::parse(text)); });
-}
-
-std::string manifest_text(const Manifest& manifest) {
+std::string manifest_text(const CheckpointInfo& info, const std::vector<std::string>& entries) {
   return storing(manifest_name, [&] {
-    json files = json::array();
-    for (std::size_t rank = 0; rank < manifest.files.size(); ++rank) {
-      files.push_back(entry_json(manifest.files[rank]));
-      files.back()["name"] = rank_file_name(int(rank));
-    }
     json object = {{"filetype", checkpoint_filetype},
                    {"version", checkpoint_version},
-                   {"step", manifest.info.step},
-                   {"samples", manifest.info.samples},
-                   {"data", manifest.info.data_text},
-                   {"ranks", manifest.files.size()},
-                   {"deck", manifest.info.deck_text},
-                   {"plan", manifest.info.plan_text},
-                   {"profile", manifest.info.profile_text},
-                   {"model", manifest.info.model_text},
-                   {"files", std::move(files)}};
-    if (const engine::LossScaling& scaling = manifest.info.scaling;
-        scaling != engine::LossScaling{})
-      object["loss_scale"] = scaling.scale, object["good_steps"] = scaling.good_steps;
-    if (const auto& loss = manifest.info.valid_loss; loss && std::isfinite(*loss))
-      object["valid_loss"] = *loss;
-    object["manifest_xxh3_128"] = own_hash(object);
-    return lines(object);
+                   {"step", info.step},
+                   {"samples", info.samples},
+                   {"data", info.data_text},
+                   {"ranks", entries.size()},
+                   {"deck", info.deck_text},
+                   {"plan", info.plan_text},
+                   {"profile", info.profile_text},
+                   {"model", info.model_text},
+                   {files_key, nullptr},
+                   {hash_key, std::string(hash_digits, '0')}};
+    if (info.scaling != engine::LossScaling{})
+      object["loss_scale"] = info.scaling.scale, object["good_steps"] = info.scaling.good_steps;
+    if (info.valid_loss && std::isfinite(*info.valid_loss)) object["valid_loss"] = *info.valid_loss;
+    std::string text = lines(object, entries);
+    const OwnHash own = find_own_hash(text);
+    text.replace(own.digits, hash_digits, hash_of(text, own));
+    return text;
   });
+}
+
+std::string text_without_slabs(const Manifest& manifest) {
+  std::vector<std::string> entries;
+  for (std::size_t rank = 0; rank < manifest.files.size(); ++rank)
+    entries.push_back(entry_text(int(rank), manifest.files[rank], {}));
+  return manifest_text(manifest.info, entries);
+}
+
+Manifest parse_manifest(std::string_view text, const fs::path& checkpoint, const TakeSlab& take) {
+  return storing((checkpoint / manifest_name).string(), [&] {
+    Manifest manifest = parse(text, take);
+    manifest.info.directory = checkpoint;
+    return manifest;
+  });
+}
+
+Bytes manifest_bytes(const fs::path& checkpoint) {
+  return read_file(checkpoint / manifest_name, Failure::storage,
+                   std::numeric_limits<std::int64_t>::max());
 }
 
 Manifest read_manifest(const fs::path& checkpoint) {
-  const fs::path path = checkpoint / manifest_name;
-  const Bytes bytes = read_file(path, Failure::storage, max_manifest_bytes);
-  return storing(path.string(), [&] {
-    try {
-      Manifest manifest = parse_manifest(parse_levels(as_text(bytes)));
-      manifest.info.directory = checkpoint;
-      return manifest;
-    } catch (const Error& error) {
-      throw Error(error.failure(), "{}: {}", path.string(), error.what());
-    }
-  });
+  return parse_manifest(as_text(manifest_bytes(checkpoint)), checkpoint);
 }
 
-void verify_file(const Manifest& manifest, int rank, bool from_disk) {
-  const fs::path path = manifest.info.directory / rank_file_name(rank);
-  const Digest& expected = manifest.files[std::size_t(rank)].digest;
+void verify_file(const fs::path& checkpoint, int rank, const Digest& expected, bool from_disk) {
+  const fs::path path = checkpoint / rank_file_name(rank);
   const Digest found = digest_of_file(path, from_disk);
   require(found == expected, Failure::storage,
           "{}: is damaged: {} bytes with hash {}, the manifest has {} bytes with {}", path.string(),
           found.bytes, found.hash, expected.bytes, expected.hash);
-}
-
-void verify_files(const Manifest& manifest, int first, int stride) {
-  for (int rank = first; rank < manifest.info.ranks; rank += stride) verify_file(manifest, rank);
 }
 
 std::int64_t step_of(const fs::path& directory) {
@@ -250,14 +316,6 @@ void remove_unfinished_steps(const fs::path& checkpoints) {
 
 fs::path step_directory(const fs::path& checkpoints, std::int64_t step) {
   return checkpoints / fmt::format("step-{}", step);
-}
-
-Manifest open_step(const fs::path& checkpoints, std::int64_t step) {
-  Manifest manifest = read_manifest(step_directory(checkpoints, step));
-  require(manifest.info.step == step, Failure::storage, "{}: holds step {}",
-          manifest.info.directory.string(), manifest.info.step);
-  verify_files(manifest);
-  return manifest;
 }
 
 }  // namespace brume::io

@@ -2,8 +2,11 @@
 /// has one that verifies.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "files.hpp"
@@ -11,36 +14,38 @@
 
 namespace brume::io {
 
-/// One file of a checkpoint.
-struct RankEntry {
-  Digest digest;
-  std::vector<engine::Slab> slabs;  ///< in the file's order; without data
-};
-
 struct Manifest {
   CheckpointInfo info;
-  std::vector<RankEntry> files;  ///< [rank]
+  std::vector<Digest> files;  ///< [rank]
 };
 
 std::string rank_file_name(int rank);  ///< "rank-3.h5"
 inline constexpr const char* manifest_name = "manifest.json";
 
-/// An entry as text and back, to gather it. @throws Error(storage)
-std::string entry_text(const RankEntry& entry);
-RankEntry parse_entry(const std::string& text);
+/// What a manifest says of a rank's file. @throws Error(storage)
+std::string entry_text(int rank, const Digest& digest, const std::vector<engine::Slab>& slabs);
 
 /// The JSON, with the hash of its own content in it.
-std::string manifest_text(const Manifest& manifest);
+/// @param entries  [rank], by entry_text
+std::string manifest_text(const CheckpointInfo& info, const std::vector<std::string>& entries);
 
-/// Reads a manifest and checks its own hash, not those of the files.
-/// @throws Error(storage)
+/// The same without slabs, whose text does not grow with them.
+std::string text_without_slabs(const Manifest& manifest);
+
+/// Told of slab n of a rank's file, which has no data.
+using TakeSlab = std::function<void(int rank, std::size_t n, engine::Slab slab)>;
+
+/// Checks a manifest's own hash, not those of the files. Keeps no slabs: those of many ranks take
+/// more memory than a rank has use for. @throws Error(storage)
+Manifest parse_manifest(std::string_view text, const std::filesystem::path& checkpoint,
+                        const TakeSlab& take = {});
 Manifest read_manifest(const std::filesystem::path& checkpoint);
+Bytes manifest_bytes(const std::filesystem::path& checkpoint);  ///< @throws Error(storage)
 
-/// Reads a rank's file, see `digest_of_file`, and compares it with the manifest.
+/// Reads a rank's file, see `digest_of_file`, and compares it with what the manifest says.
 /// @throws Error(storage)
-void verify_file(const Manifest& manifest, int rank, bool from_disk = false);
-/// The same with every `stride`-th file from `first` on.
-void verify_files(const Manifest& manifest, int first = 0, int stride = 1);
+void verify_file(const std::filesystem::path& checkpoint, int rank, const Digest& expected,
+                 bool from_disk = false);
 
 /// N of a directory step-N; -1 when the name is another.
 std::int64_t step_of(const std::filesystem::path& directory);
@@ -51,8 +56,6 @@ std::vector<std::int64_t> steps_in(const std::filesystem::path& checkpoints);
 /// Removes what killed jobs and replaced generations leave: all step-*.tmp.
 void remove_unfinished_steps(const std::filesystem::path& checkpoints);
 
-/// Reads and verifies all of directory/step-N. @throws Error(storage)
-Manifest open_step(const std::filesystem::path& checkpoints, std::int64_t step);
 std::filesystem::path step_directory(const std::filesystem::path& checkpoints, std::int64_t step);
 
 }  // namespace brume::io

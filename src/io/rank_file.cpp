@@ -102,15 +102,15 @@ void write_rank_file(NewFile& file, std::int64_t step, int rank,
   append_frame(file, frame, written, frame.file.length());
 }
 
-RankFile::RankFile(const std::filesystem::path& path, const std::vector<engine::Slab>& slabs)
-    : name_(path.string()), slabs_(slabs), reader_(path, Failure::storage, Checked::by_caller) {
+RankFile::RankFile(const Descriptor& file, std::string name)
+    : name_(std::move(name)), reader_(file, name_, Failure::storage, Checked::by_caller) {
   require(reader_.text("/", "filetype") == checkpoint_filetype &&
               reader_.integers("/", "version").at(0) == checkpoint_version[0],
           Failure::storage, "{}: is no checkpoint of version {}", name_, checkpoint_version[0]);
 }
 
-std::span<const float> RankFile::piece(std::size_t n, std::int64_t first, std::int64_t end) {
-  const engine::Slab& slab = slabs_[n];
+std::span<const float> RankFile::piece(std::size_t n, const engine::Slab& slab, std::int64_t first,
+                                       std::int64_t end) {
   const std::string path = dataset_name(n);
   require(is_described(reader_, path, slab) &&
               reader_.shape(path) == std::vector{hsize_t(slab.elements)},

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,17 +27,16 @@ void write_rank_file(NewFile& file, std::int64_t step, int rank,
 /// @throws Error(storage)  from every call, when the file and the manifest disagree
 class RankFile {
  public:
-  /// @param path   of a file whose hash was checked
-  /// @param slabs  all that the manifest says are in it, in order
-  RankFile(const std::filesystem::path& path, const std::vector<engine::Slab>& slabs);
+  /// @param file  whose hash was checked
+  RankFile(const Descriptor& file, std::string name);
 
-  /// Values of slab n from its element `first` on: up to element `end`, or so many as a piece has.
-  /// They last until the next call.
-  std::span<const float> piece(std::size_t n, std::int64_t first, std::int64_t end);
+  /// Values of slab n, as the manifest describes it, from its element `first` on: up to element
+  /// `end`, or so many as a piece has. They last until the next call.
+  std::span<const float> piece(std::size_t n, const engine::Slab& slab, std::int64_t first,
+                               std::int64_t end);
 
  private:
   std::string name_;
-  const std::vector<engine::Slab>& slabs_;
   Hdf5Reader reader_;
   std::vector<float> buffer_;
 };
