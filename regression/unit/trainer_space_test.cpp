@@ -125,6 +125,42 @@ TEST_P(TrainerSpaces, NameTheKeyThatLeavesNothing) {
     EXPECT_EQ(keys.chunks, std::vector{1});
 }
 
+// A list that leaves nothing of one half of the space leaves the other half.
+TEST_P(TrainerSpaces, SearchTheHalfThatAListLeaves) {
+  const bool megatron = std::string_view(GetParam()) == "megatron";
+  const auto searches = [&](auto change) {
+    deck::Deck changed = deck;
+    change(changed.search);
+    const std::vector<deck::SearchKeys> found = trainer_space(changed, model, cluster).searches;
+    EXPECT_FALSE(found.empty());
+    return found;
+  };
+  if (megatron) {
+    for (const deck::SearchKeys& keys :
+         searches([](deck::SearchKeys& search) { search.optim_offload = {0.5}; })) {
+      EXPECT_EQ(keys.optim_offload, std::vector{0.5});
+      EXPECT_EQ(keys.zero_levels, (std::vector{0, 1}));
+    }
+  } else {
+    for (const deck::SearchKeys& keys :
+         searches([](deck::SearchKeys& search) { search.zero_levels = {0}; }))
+      EXPECT_EQ(keys.optim_offload, std::vector{0.0});
+  }
+  for (const deck::SearchKeys& keys :
+       searches([](deck::SearchKeys& search) { search.run_ahead = {2}; }))
+    EXPECT_EQ(keys.stages, std::vector{1});
+}
+
+TEST_P(TrainerSpaces, NameTheKeysThatTogetherLeaveNothing) {
+  const bool megatron = std::string_view(GetParam()) == "megatron";
+  deck.search.zero_levels = {megatron ? 2 : 0};
+  deck.search.optim_offload = {megatron ? 0.5 : 1.0};
+  const std::string what = test::refusal([&] { trainer_space(deck, model, cluster); });
+  EXPECT_NE(what.find("search.optim_offload and search.zero_levels: leave one of them out"),
+            std::string::npos)
+      << what;
+}
+
 // Layers that make outputs of norms and activations again keep them there; others are as planned.
 TEST(Untold, CountsTheLayersThatKeepMoreThere) {
   plan::Plan plan{.stages = {{.layers = 20, .ckpt_layers = 12, .stored_layers = 5},

@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "base/error.hpp"
 #include "interop/megatron.hpp"
@@ -19,19 +21,52 @@ using plan::allows;
 using plan::Stage;
 
 /// Leaves those of a list that are among these values; an empty list holds all.
-/// @throws Error(input) where nothing is left
+/// @return whether any is left
 template <class T>
-void keep(const SearchKeys& search, std::vector<T>& list, const char* key,
-          const std::vector<T>& values) {
-  if (list.empty()) {
+bool keep(std::vector<T>& list, const std::vector<T>& values) {
+  if (list.empty())
     list = values;
-    return;
-  }
-  std::erase_if(list, [&](T value) { return std::ranges::find(values, value) == values.end(); });
-  require(!list.empty(), Failure::input,
+  else
+    std::erase_if(list, [&](T value) { return std::ranges::find(values, value) == values.end(); });
+  return !list.empty();
+}
+
+/// The same of a key that every plan of a trainer has. @throws Error(input) where nothing is left
+template <class T>
+void keep_some(const SearchKeys& search, std::vector<T>& list, const char* key,
+               const std::vector<T>& values) {
+  require(keep(list, values), Failure::input,
           "search.{} holds nothing that search.for = \"{}\" has: leave the key out", key,
           search.trainer);
 }
+
+/// Searches that together hold what a trainer can run. Lists of the deck may leave nothing of some.
+class Parts {
+ public:
+  explicit Parts(std::string trainer) : trainer_(std::move(trainer)) {}
+
+  /// Narrows a list of a part that is not added yet. @return whether anything is left
+  template <class T>
+  bool keep(std::vector<T>& list, const char* key, const std::vector<T>& values) {
+    const bool any = interop::keep(list, values);
+    if (!any && !values.empty()) emptied_.insert(fmt::format("search.{}", key));
+    return any;
+  }
+  void add(SearchKeys part) { found_.push_back(std::move(part)); }
+
+  /// @throws Error(input) where there is none
+  std::vector<SearchKeys> all() && {
+    require(!found_.empty(), Failure::input,
+            "search.for = \"{}\" has no plan with these values of {}: leave {} out", trainer_,
+            fmt::join(emptied_, " and "), emptied_.size() > 1 ? "one of them" : "the key");
+    return std::move(found_);
+  }
+
+ private:
+  std::string trainer_;
+  std::vector<SearchKeys> found_;
+  std::set<std::string> emptied_;  ///< keys
+};
 
 /// What neither trainer has, and that both keep outputs of norms and activations. Chunks run ahead
 /// in Megatron-LM, stages of one chunk do not.
@@ -44,32 +79,27 @@ SearchKeys common(SearchKeys keys) {
   for (const plan::Knob& knob : plan::knobs)
     if (knob.order) plan::forbid(knob, keys);
   if (keys.trainer == "megatron" && allows(keys.run_ahead, 2)) keys.chunks = chunks;
-  keep(keys, keys.act_offload, "act_offload", {0.0});
-  keep(keys, keys.optim_disk, "optim_disk", {0.0});
-  keep(keys, keys.act_disk, "act_disk", {0.0});
-  keep(keys, keys.host_update, "host_update", {0.0});
+  keep_some(keys, keys.act_offload, "act_offload", {0.0});
+  keep_some(keys, keys.optim_disk, "optim_disk", {0.0});
+  keep_some(keys, keys.act_disk, "act_disk", {0.0});
+  keep_some(keys, keys.host_update, "host_update", {0.0});
   return keys;
 }
 
-/// Whole numbers from `first` to `last`, of those of a list where it has any.
-std::vector<int> from_to(const std::vector<int>& list, int first, int last) {
+std::vector<int> from_to(int first, int last) {
   std::vector<int> found;
-  for (int value = first; value <= last; ++value)
-    if (allows(list, value)) found.push_back(value);
+  for (int value = first; value <= last; ++value) found.push_back(value);
   return found;
 }
 
 /// The search with one stage, and the one with several, as far as the deck asks for them.
-std::vector<SearchKeys> one_and_several(const SearchKeys& keys, int most_stages) {
+std::vector<SearchKeys> one_and_several(const SearchKeys& keys, int most_stages, Parts& parts) {
   std::vector<SearchKeys> found;
-  for (const bool several : {false, true}) {
-    const std::vector<int> stages =
-        several ? from_to(keys.stages, 2, most_stages) : from_to(keys.stages, 1, 1);
-    if (stages.empty()) continue;
-    found.push_back(keys);
-    found.back().stages = stages;
-    if (several) keep(keys, found.back().run_ahead, "run_ahead", {1});
-  }
+  SearchKeys one = keys, several = keys;
+  if (parts.keep(one.stages, "stages", {1})) found.push_back(one);
+  if (parts.keep(several.stages, "stages", from_to(2, most_stages)) &&
+      parts.keep(several.run_ahead, "run_ahead", {1}))
+    found.push_back(several);
   return found;
 }
 
@@ -120,46 +150,35 @@ plan::Plan nearest_torchtitan(plan::Plan plan) {
 
 /// Optimizer state may be offloaded up to ZeRO 1; with stages there is no more than that.
 std::vector<SearchKeys> megatron_searches(SearchKeys keys, int most_stages) {
-  keep(keys, keys.weight_offload, "weight_offload", {0.0});
-  keep(keys, keys.grad_offload, "grad_offload", {0.0});
-  std::vector<SearchKeys> found;
-  for (SearchKeys search : one_and_several(keys, most_stages)) {
-    const std::vector<int> levels = search.zero_levels;
-    if (allows(levels, 0) || allows(levels, 1)) {
-      keep(search, search.zero_levels, "zero_levels", {0, 1});
-      found.push_back(search);
-    }
-    if (search.stages != std::vector{1} || !(allows(levels, 2) || allows(levels, 3))) continue;
-    search.zero_levels = levels;
-    keep(search, search.zero_levels, "zero_levels", {2, 3});
-    keep(search, search.optim_offload, "optim_offload", {0.0});
-    found.push_back(search);
+  keep_some(keys, keys.weight_offload, "weight_offload", {0.0});
+  keep_some(keys, keys.grad_offload, "grad_offload", {0.0});
+  Parts parts(keys.trainer);
+  for (const SearchKeys& some : one_and_several(keys, most_stages, parts)) {
+    SearchKeys low = some, high = some;
+    if (parts.keep(low.zero_levels, "zero_levels", {0, 1})) parts.add(low);
+    if (some.stages == std::vector{1} && parts.keep(high.zero_levels, "zero_levels", {2, 3}) &&
+        parts.keep(high.optim_offload, "optim_offload", {0.0}))
+      parts.add(high);
   }
-  require(!found.empty(), Failure::input,
-          "search.zero_levels holds nothing that search.for = \"megatron\" has with these "
-          "search.stages: leave one of them out");
-  return found;
+  return std::move(parts).all();
 }
 
 /// State is offloaded all or none, where it is sharded.
 std::vector<SearchKeys> torchtitan_searches(const SearchKeys& keys, int most_stages, int devices) {
-  std::vector<SearchKeys> found;
-  for (const SearchKeys& search : one_and_several(keys, most_stages))
+  Parts parts(keys.trainer);
+  for (const SearchKeys& some : one_and_several(keys, most_stages, parts))
     for (const double share : {0.0, 1.0}) {
-      SearchKeys one = search;
-      if (!allows(one.weight_offload, share) || !allows(one.grad_offload, share) ||
-          !allows(one.optim_offload, share))
+      SearchKeys part = some;
+      const bool sharded = share > 0.0;
+      if (!parts.keep(part.weight_offload, "weight_offload", {share}) ||
+          !parts.keep(part.grad_offload, "grad_offload", {share}) ||
+          !parts.keep(part.optim_offload, "optim_offload", {share}) ||
+          !parts.keep(part.zero_levels, "zero_levels",
+                      sharded ? std::vector{2, 3} : std::vector{0, 2, 3}))
         continue;
-      one.weight_offload = one.grad_offload = one.optim_offload = {share};
-      keep(search, one.zero_levels, "zero_levels",
-           share > 0.0 ? std::vector{2, 3} : std::vector{0, 2, 3});
-      if (share > 0.0) one.dp = from_to(one.dp, 2, devices);
-      if (share == 0.0 || !one.dp.empty()) found.push_back(one);
+      if (!sharded || parts.keep(part.dp, "dp", from_to(2, devices))) parts.add(part);
     }
-  require(!found.empty(), Failure::input,
-          "search.for = \"torchtitan\" offloads all state or none, which the lists of [search] "
-          "leave no way to: leave weight_offload, grad_offload and optim_offload out");
-  return found;
+  return std::move(parts).all();
 }
 
 }  // namespace
