@@ -184,6 +184,36 @@ TEST(ShippedMachines, AreComplete) {
   }
 }
 
+// Libraries and the driver take as much of the same card, whoever measured its times.
+TEST(ShippedMachines, LeaveMemoryToTheDriver) {
+  const auto reserved = [](const char* machine) {
+    deck::GroupKeys group;
+    group.machine = machine;
+    group.devices_per_node = 8;
+    return machine_profile(group).reserved_bytes;
+  };
+  EXPECT_EQ(reserved("cloud-a100-40"), reserved("dgx-a100-40"));
+  EXPECT_EQ(load_profile("h200").reserved_bytes, reserved("dgx-h200"));
+}
+
+// Shares of the peak compare between machines, so it is that of the data sheet everywhere.
+TEST(ShippedMachines, HaveTheDataSheetsPeak) {
+  for (const char* name : {"l4", "l4-backup"}) {
+    const Profile profile = load_profile(name);
+    EXPECT_EQ(profile.flops_per_s, 121e12) << name;
+    ASSERT_EQ(profile.efficiencies.size(), 1u) << name;
+    double largest = 0.0, reached = 0.0;
+    for (const OperatorRow& row : profile.operators) {
+      if (row.kind != "matmul") continue;
+      const double flops = 2.0 * double(row.dims[0]) * double(row.dims[1]) * double(row.dims[2]);
+      if (flops <= largest) continue;
+      largest = flops;
+      reached = flops / row.forward_s;
+    }
+    EXPECT_NEAR(profile.efficiencies[0].efficiency, reached / profile.flops_per_s, 1e-4) << name;
+  }
+}
+
 TEST(ShippedMachines, TakeAnotherNetworkByName) {
   deck::GroupKeys group;
   group.machine = "dgx-a100-80";

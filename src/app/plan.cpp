@@ -96,7 +96,9 @@ struct Given {
       : deck(load_deck(options.deck, options.sets)),
         model(isolated(model::config(deck.model, deck.training.precision), deck)),
         machine(obtain_machine_alone(deck, model)),
-        cluster(hardware::usable(hardware::cluster(deck.cluster), machine)) {}
+        cluster(hardware::cluster(deck.cluster)) {
+    if (!deck.analysis.mist()) cluster = hardware::usable(std::move(cluster), machine);
+  }
   deck::Deck deck;
   model::Config model;
   hardware::Machine machine;
