@@ -38,6 +38,7 @@ brume_script(early_signal LABEL fault)
 set_property(TEST fault.early_signal APPEND PROPERTY ENVIRONMENT
   BRUME_EARLY_SIGNALS=$<TARGET_FILE:early_signal>)
 
+brume_script(analyze_fits LABEL fault)
 brume_script(process_limit LABEL fault)
 brume_script(node_memory LABEL fault)
 brume_script(outputs LABEL fault)
@@ -106,7 +107,7 @@ set(fault ${CMAKE_CURRENT_SOURCE_DIR}/fault)
 brume_fault(other_batch RUN analyze ${tiny} ${with_profile} --plan ${fault}/on_disk.toml --set training.global_batch=16
   EXIT 2 SAYS "the deck asks for training.global_batch = 16")
 brume_fault(analyze_misfit RUN analyze ${tiny} ${with_profile} --plan ${fault}/on_disk.toml --set cluster.memory_gib=0.001
-  --set model.hidden_size=64 --set cluster.disk_gib=1 EXIT 3 SAYS "more than cluster.memory_gib gives")
+  --set model.hidden_size=64 --set cluster.disk_gib=1 EXIT 3 SAYS "more than cluster.memory_gib leaves")
 brume_fault(huge_mesh RUN analyze ${tiny} ${with_profile} --plan ${fault}/huge_mesh.toml EXIT 2
   SAYS "dp x tp = 1 x 4 must be the 2147483647 x 4 devices of its mesh")
 brume_fault(many_devices RUN analyze ${tiny} ${with_profile} --plan ${fault}/many_devices.toml EXIT 2

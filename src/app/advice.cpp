@@ -146,7 +146,7 @@ bool can_run(const plan::Plan& plan, const model::Config& model, const hardware:
   } catch (const Error&) {
     return false;
   }
-  const analyzer::Prediction prediction = predict(plan, model, machine);
+  const analyzer::Prediction prediction = predict(plan, model, machine, cluster);
   return misfits(plan, stage_needs(plan, prediction, cluster)).empty();
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <set>
 #include <utility>
 
@@ -20,12 +21,20 @@ void keep_fullest(Need& need, std::int64_t bytes, std::int64_t limit_bytes) {
 }  // namespace
 
 analyzer::Prediction predict(const plan::Plan& plan, const model::Config& model,
-                             const hardware::Machine& machine) {
+                             const hardware::Machine& machine, const hardware::Cluster& cluster) {
+  constexpr double formula_error = 0.15;  // of memory
   analyzer::Prediction prediction = analyzer::analyze(plan, model, machine);
   // Of several stages the formulas of models that are frozen in part are less exact.
   const bool trained_alike = model::trains_layers_alike(model) && model.frozen_blocks == 0;
   const bool by_formula = plan::is_1f1b(plan) && (trained_alike || plan.num_stages() == 1);
-  for (int first = 0; !by_formula && first < plan.pipeline_size(); ++first) {
+  const auto is_clear = [&](int stage) {
+    const auto group = std::size_t(cluster.index(plan.stages[std::size_t(stage)].group));
+    const double limit = double(cluster.groups[group].memory_bytes);
+    const double peak = double(prediction.stages[std::size_t(stage)].peak_bytes());
+    return std::abs(peak - limit) > formula_error * limit;
+  };
+  for (int first = 0; first < plan.pipeline_size(); ++first) {
+    if (by_formula && is_clear(first)) continue;
     const plan::Stage& s = plan.stages[std::size_t(first)];
     analyzer::StagePrediction placed{};
     for (int rank :
@@ -77,16 +86,16 @@ std::vector<std::string> misfits(const plan::Plan& plan, const std::vector<Stage
   std::vector<std::string> found;
   for (std::size_t i = 0; i < needs.size(); ++i) {
     const std::string& group = plan.stages[i].group;
-    const auto compare = [&](const Need& need, const char* where, const char* key) {
+    const auto compare = [&](const Need& need, const char* where, const char* gives) {
       if (need.bytes <= need.limit_bytes) return;
       found.push_back(fmt::format(
-          "stage {} needs {} {}, {} more than {}{} gives", i, format_bytes(double(need.bytes)),
-          where, format_bytes(double(need.bytes - need.limit_bytes)),
-          group.empty() ? "cluster." : "group '" + group + "' of [[cluster.groups]]: ", key));
+          "stage {} needs {} {}, {} more than {}{}", i, format_bytes(double(need.bytes)), where,
+          format_bytes(double(need.bytes - need.limit_bytes)),
+          group.empty() ? "cluster." : "group '" + group + "' of [[cluster.groups]]: ", gives));
     };
-    compare(needs[i].device, "on a device", "memory_gib");
-    compare(needs[i].host, "of a node's host memory", "host_memory_gib");
-    compare(needs[i].disk, "of a node's disk", "disk_gib");
+    compare(needs[i].device, "on a device", "memory_gib leaves");
+    compare(needs[i].host, "of a node's host memory", "host_memory_gib gives");
+    compare(needs[i].disk, "of a node's disk", "disk_gib gives");
   }
   return found;
 }

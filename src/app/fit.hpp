@@ -1,4 +1,4 @@
-/// @file Whether a given plan fits: what its stages take by the closed form beside what there is.
+/// @file Whether a given plan fits: what its stages take beside what there is.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,11 @@
 
 namespace brume::app {
 
-/// What the analyzer says of a given plan. Of ranks that hold several stages, or split backwards,
-/// whose memory its formulas only come near to, what their Programs take in placement instead.
+/// What the analyzer says of a given plan. Of stages whose memory its formulas only come near to,
+/// what their Programs take in placement instead: of ranks that hold several stages, or split
+/// backwards, and of all that may or may not fit.
 analyzer::Prediction predict(const plan::Plan& plan, const model::Config& model,
-                             const hardware::Machine& machine);
+                             const hardware::Machine& machine, const hardware::Cluster& cluster);
 
 /// Bytes of one kind of memory.
 struct Need {

@@ -148,7 +148,8 @@ struct Other {
   Other(const PlanOptions& options, const Given& given) : path(options.against) {
     plan = plan::load(path);
     check_given(plan, given.deck, given.model, given.cluster);
-    const analyzer::Prediction prediction = predict(plan, given.model, given.machine);
+    const analyzer::Prediction prediction =
+        predict(plan, given.model, given.machine, given.cluster);
     misfits = app::misfits(plan, stage_needs(plan, prediction, given.cluster));
     iteration_s = schedule::account(plan, given.model, given.machine, num_cores()).iteration_s;
   }
@@ -323,7 +324,7 @@ int analyze(const PlanOptions& options) {
   const Given given(options);
   if (given.deck.analysis.mist()) return analyze_as_mist(options, given);
   const plan::Plan plan = load_plan(options, given);
-  const analyzer::Prediction prediction = predict(plan, given.model, given.machine);
+  const analyzer::Prediction prediction = predict(plan, given.model, given.machine, given.cluster);
   const std::vector<StageNeed> needs = stage_needs(plan, prediction, given.cluster);
   const bool fits = misfits(plan, needs).empty();
   const Outlook look = outlook(given.deck, given.model, given.machine, plan);
@@ -359,7 +360,7 @@ int simulate(const PlanOptions& options) {
       schedule::simulate(programs, plan, given.model, given.machine);
   if (!options.trace.empty()) io::write_trace(options.trace, {}, timelines(programs, simulation));
   if (options.json) {
-    json object = described(plan, predict(plan, given.model, given.machine));
+    json object = described(plan, predict(plan, given.model, given.machine, given.cluster));
     object["iteration_s"] = simulation.iteration_s;
     print(object.dump(2) + "\n");
     return 0;

@@ -201,12 +201,13 @@ void check_memory(const std::vector<schedule::Program>& programs, const plan::Pl
     for (int rank : ranks) {
       const schedule::Program& program = programs[std::size_t(rank)];
       const std::int64_t needed = program.arena_bytes[std::size_t(schedule::Tier::device)];
-      require(needed <= group.memory_bytes, Failure::infeasible,
-              "the plan needs {} of device memory on rank {} (stage {}), {}memory_gib gives {}: {} "
-              "too little; most is {}",
-              format_bytes(double(needed)), rank, plan::place(plan, rank).stage, table,
-              format_bytes(double(group.memory_bytes)),
-              format_bytes(double(needed - group.memory_bytes)), largest_contributors(program));
+      require(
+          needed <= group.memory_bytes, Failure::infeasible,
+          "the plan needs {} of device memory on rank {} (stage {}), {}memory_gib leaves {}: {} "
+          "too little; most is {}",
+          format_bytes(double(needed)), rank, plan::place(plan, rank).stage, table,
+          format_bytes(double(group.memory_bytes)),
+          format_bytes(double(needed - group.memory_bytes)), largest_contributors(program));
       host_bytes += program.arena_bytes[std::size_t(schedule::Tier::host)];
       disk_bytes += program.arena_bytes[std::size_t(schedule::Tier::disk)];
     }
