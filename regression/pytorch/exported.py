@@ -3,14 +3,19 @@
 python exported.py same <directory> <directory>...     both of each pair load, and give the same logits
 python exported.py loss <directory> <tokens>            prints the loss over all windows of tokens of 16 bits
 python exported.py likely <directory> <lines>           prints each completion's log-likelihood and whether it is greedy
+python exported.py expected <directory>...              each gives the loss of the tokens in its expected.json
 """
 
 import json
+import pathlib
 import sys
 
 import torch
 import torch.nn.functional as F
 import transformers
+
+transformers.logging.disable_progress_bar()
+
 
 def load(folder):
     model, info = transformers.AutoModelForCausalLM.from_pretrained(
@@ -63,8 +68,29 @@ def likely(folder, lines):
             print(json.dumps(likelihood(model, *ids)))
 
 
+def expected(folders):
+    """Checks all before it fails, so that one run names every model that differs."""
+    wrong = []
+    for folder in folders:
+        said = json.loads(pathlib.Path(folder, "expected.json").read_text())
+        tokens = torch.tensor(said["tokens"])
+        try:
+            model = load(folder)
+            with torch.no_grad():
+                found = F.cross_entropy(model(tokens[:, :-1]).logits.flatten(0, 1), tokens[:, 1:].flatten()).item()
+            difference = abs(found / said["loss"] - 1.0)
+            if not difference <= 1e-5:
+                wrong.append(f"{said['model']}: ours {said['loss']}, Transformers {found}")
+        except Exception as error:
+            wrong.append(f"{said['model']}: {type(error).__name__}: {error}"[:500])
+    print(len(folders), "models,", len(wrong), "wrong", *wrong, sep="\n")
+    sys.exit(len(wrong) > 0)
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "same":
+    if sys.argv[1] == "expected":
+        expected(sys.argv[2:])
+    elif sys.argv[1] == "same":
         for pair in zip(sys.argv[2::2], sys.argv[3::2]):
             same(*pair)
     elif sys.argv[1] == "likely":

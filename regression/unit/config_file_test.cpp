@@ -268,11 +268,98 @@ TEST(ConfigFile, RefusesWhatDoesNotRun) {
   expect_refused(with(llama, "\"num_key_value_heads\": 8", "\"num_key_value_heads\": 5"),
                  "num_kv_heads = 5 must divide num_heads = 32");
   expect_refused(with(llama, "4096,", "\"wide\","), "'hidden_size' must be a whole number");
-  expect_refused(with(llama, "\"hidden_size\": 4096,", ""), "missing key 'hidden_size'");
   expect_refused("[1]", "must be a JSON object, found a list");
   expect_refused("{\n  \"a\" 1}", ":2:7: is not JSON from here on");
   expect_refused("{}", "neither 'architectures' nor 'model_type' says what kind of model it is");
   expect_refused(R"({"architectures": []})", "'architectures' must be a list of one name, found");
+}
+
+// A key that is left out has the value of its class; null is another thing.
+TEST(ConfigFile, HasTheValuesOfItsClassWhereKeysAreLeftOut) {
+  const auto of = [](const std::string& architecture, const std::string& more = "") {
+    return fp32(read("{\"architectures\": [\"" + architecture + "\"]" + more + "}", of_length(64)));
+  };
+  EXPECT_EQ(of("LlamaForCausalLM").kv_heads(), 32);
+  EXPECT_EQ(of("LlamaForCausalLM", ", \"num_attention_heads\": 16").kv_heads(), 16);
+  EXPECT_EQ(of("MistralForCausalLM").kv_heads(), 8);
+  EXPECT_EQ(of("MistralForCausalLM", ", \"num_attention_heads\": 16").kv_heads(), 8);
+  EXPECT_EQ(of("MistralForCausalLM", ", \"num_key_value_heads\": null").kv_heads(), 32);
+  EXPECT_EQ(of("MistralForCausalLM").window, 4096);
+  EXPECT_EQ(of("MistralForCausalLM", ", \"sliding_window\": null").window, 0);
+  EXPECT_EQ(of("Qwen2ForCausalLM", ", \"num_attention_heads\": 64").kv_heads(), 32);
+  EXPECT_EQ(of("Qwen3ForCausalLM", ", \"num_attention_heads\": 64").head_dim(), 128);
+  EXPECT_EQ(of("Qwen3ForCausalLM", ", \"head_dim\": null").head_dim(), 128);
+  EXPECT_EQ(of("FalconForCausalLM").kv_heads(), 1);
+  EXPECT_EQ(of("FalconForCausalLM", ", \"multi_query\": null").kv_heads(), 71);
+  EXPECT_EQ(of("GPTNeoXForCausalLM").rotary_dim(), 24);
+  EXPECT_EQ(of("Gemma2ForCausalLM").attention_cap, 50.0);
+  EXPECT_EQ(of("Gemma2ForCausalLM", ", \"attn_logit_softcapping\": null").attention_cap, 0.0);
+  EXPECT_EQ(of("Gemma3ForCausalLM").rope_theta, 1e6);
+  EXPECT_EQ(fp32(read(R"({"model_type": "llama"})")).seq_len, 2048);
+  expect_refused(R"({"model_type": "gemma2", "num_key_value_heads": null})",
+                 "'num_key_value_heads' must be a whole number from 1 on, found null");
+  expect_refused(R"({"model_type": "llama", "rms_norm_eps": null})",
+                 "'rms_norm_eps' must be a number, found null");
+}
+
+// The Transformers library ignores keys that a class does not read.
+TEST(ConfigFile, KeysThatItsClassDoesNotReadChangeNothing) {
+  const auto ignores = [](const std::string& text, const std::string& key) {
+    EXPECT_EQ(brume::model::text(fp32(read(and_also(text, key), of_length(64)))),
+              brume::model::text(fp32(read(text, of_length(64)))))
+        << key;
+  };
+  const std::string window = "\"sliding_window\": 16, \"use_sliding_window\": true";
+  ignores(llama, window);
+  ignores(llama, window + ", \"max_window_layers\": 0");
+  ignores(llama, "\"add_cross_attention\": true");
+  const std::string mistral = with(llama, "LlamaForCausalLM", "MistralForCausalLM");
+  for (const char* key : {"\"use_sliding_window\": false", "\"max_window_layers\": 9",
+                          "\"layer_types\": []", "\"sliding_window_pattern\": 2"})
+    ignores(and_also(mistral, "\"sliding_window\": 16"), key);
+  ignores(with(mistral, "\"attention_bias\": false, \"mlp_bias\": false,", ""),
+          "\"attention_bias\": true, \"mlp_bias\": true");
+  ignores(falcon, "\"head_dim\": 32");
+  const std::string gemma3 = R"({"architectures": ["Gemma3ForCausalLM"], "hidden_size": 2304})";
+  ignores(gemma3, "\"use_sliding_window\": false");
+  ignores(gemma3, "\"attn_logit_softcapping\": 20.0");
+  ignores(gemma3, "\"rope_parameters\": {\"rope_theta\": 5.0}");
+  const std::string neox = R"({"architectures": ["GPTNeoXForCausalLM"], "hidden_size": 512})";
+  ignores(neox, "\"partial_rotary_factor\": 0.5, \"rope_theta\": 5.0");
+  // Only a neox turns a part of a head; where angles are scaled the library fails in the others.
+  const std::string plain = with(llama, "\"rope_type\": \"llama3\"", "\"rope_type\": \"default\"");
+  for (const std::string& text :
+       {plain, with(plain, "LlamaForCausalLM", "Qwen2ForCausalLM"), falcon})
+    ignores(text, "\"partial_rotary_factor\": 0.5");
+  expect_refused(and_also(llama, "\"partial_rotary_factor\": 0.5"),
+                 "'partial_rotary_factor' must be 1 beside 'llama3' scaling");
+}
+
+TEST(ConfigFile, ReadsRotaryAnglesAsTheLibraryDoes) {
+  const auto rope = [](const std::string& keys) {
+    return fp32(read(R"({"model_type": "llama", )" + keys + "}", of_length(64)));
+  };
+  const std::string linear = R"({"rope_type": "linear", "factor": 4.0, "rope_theta": 9.0})";
+  EXPECT_EQ(rope("\"rope_theta\": null, \"rope_parameters\": " + linear).rope_theta, 9.0);
+  const Config both = rope(
+      "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}, "
+      "\"rope_parameters\": " +
+      linear);
+  EXPECT_EQ(both.rope_scaling.factor, 2.0) << "the older key takes the place of the newer one";
+  EXPECT_EQ(both.rope_theta, 10000.0);
+  const std::string llama3 = R"("rope_scaling": {"rope_type": "llama3", "factor": 8.0,
+    "low_freq_factor": 1.0, "high_freq_factor": 4.0})";
+  EXPECT_EQ(rope(llama3).rope_scaling.original_seq_len, 2048);
+  EXPECT_EQ(rope(llama3 + ", \"max_position_embeddings\": 77").rope_scaling.original_seq_len, 77);
+  EXPECT_EQ(
+      rope(llama3 + ", \"original_max_position_embeddings\": 9").rope_scaling.original_seq_len, 9);
+  expect_refused(
+      "{\"model_type\": \"llama\", " + with(llama3, "\"low_freq_factor\": 1.0,", "") + "}",
+      "rope_scaling: missing key 'low_freq_factor'");
+  expect_refused("{\"model_type\": \"llama\", \"rope_theta\": null}",
+                 "'rope_theta' must be a number, found null");
+  expect_refused(R"({"model_type": "llama", "rope_parameters": {"full_attention": {}}})",
+                 "'full_attention' must be a number or a word");
 }
 
 TEST(ConfigFile, IsMissed) {

@@ -56,6 +56,8 @@ json gpt2(const Config& m) {
 /// The sizes of a family with rotary positions. Newer versions read rope_parameters, older ones
 /// the other two.
 json rotary(const Config& m) {
+  needs(m.rotary_dim() == m.head_dim() || m.family == Family::neox,
+        "only GPT-NeoX turns a part of a head, {} turns all", model::name(m.family));
   json rope{{"rope_theta", m.rope_theta}, {"rope_type", "default"}};
   const model::RopeScaling& scaling = m.rope_scaling;
   if (scaling.kind != model::RopeScaling::Kind::none) {
@@ -93,6 +95,8 @@ void set_window(json& config, const Config& m) {
 
 json llama(const Config& m) {
   const bool mistral = m.window > 0 && !m.qk_norm && !m.qkv_bias;
+  const bool plain = m.window == 0 && !m.qk_norm && !m.qkv_bias;
+  needs(!plain || m.hidden_size % m.num_heads == 0, "Llama's heads divide its hidden_size");
   needs(!mistral || m.layer_kinds.empty(), "all layers of Mistral have a window");
   needs(m.window_rope_theta == 0.0, "its layers have one base of rotary angles");
   needs(!(m.qk_norm && m.qkv_bias), "Qwen3 has no biases of queries, keys and values");
@@ -122,7 +126,7 @@ json llama(const Config& m) {
     config["max_window_layers"] = 0;
   }
   if (!m.qkv_bias) config["attention_bias"] = false;
-  if (!m.qkv_bias && !m.qk_norm) config["mlp_bias"] = false;
+  if (plain) config["mlp_bias"] = false;
   return config;
 }
 
@@ -132,6 +136,8 @@ json gemma(const Config& m) {
   needs(!third || m.attention_cap == 0.0, "Gemma 3 caps no scores");
   needs(!m.qkv_bias, "Gemma has no biases");
   needs(m.hidden_size % m.num_heads == 0, "Gemma's heads divide its hidden_size");
+  const double scalar = m.query_scalar > 0.0 ? m.query_scalar : m.head_dim();
+  needs(scalar == std::floor(scalar), "Gemma's query_scalar is a whole number, found {}", scalar);
   json config = rotary(m);
   config.update({{"architectures", {third ? "Gemma3ForCausalLM" : "Gemma2ForCausalLM"}},
                  {"model_type", third ? "gemma3_text" : "gemma2"},
@@ -140,22 +146,21 @@ json gemma(const Config& m) {
                  {"intermediate_size", m.ffn_size},
                  {"hidden_activation", "gelu_pytorch_tanh"},
                  {"rms_norm_eps", m.norm_eps},
-                 {"query_pre_attn_scalar", m.query_scalar > 0.0 ? m.query_scalar : m.head_dim()},
+                 {"query_pre_attn_scalar", std::int64_t(scalar)},
                  {"attn_logit_softcapping", nullptr},
                  {"final_logit_softcapping", nullptr},
                  {"attention_bias", false},
                  {"attention_dropout", 0.0}});
   if (m.attention_cap > 0.0) config["attn_logit_softcapping"] = m.attention_cap;
   if (m.logits_cap > 0.0) config["final_logit_softcapping"] = m.logits_cap;
-  if (const double scalar = config["query_pre_attn_scalar"]; scalar == std::floor(scalar))
-    config["query_pre_attn_scalar"] = std::int64_t(scalar);
   set_window(config, m);
   if (third) {
-    const double local = m.window_rope_theta > 0.0 ? m.window_rope_theta : m.rope_theta;
-    config["rope_local_base_freq"] = local;
-    config["rope_parameters"] = {
-        {"full_attention", config["rope_parameters"]},
-        {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", local}}}};
+    const bool own = m.window_rope_theta > 0.0;
+    const json full = config["rope_parameters"];
+    const json local{{"rope_type", "default"}, {"rope_theta", m.window_rope_theta}};
+    config["rope_local_base_freq"] = own ? m.window_rope_theta : m.rope_theta;
+    config["rope_parameters"] = {{"full_attention", full},
+                                 {"sliding_attention", own ? local : full}};
   }
   return config;
 }
@@ -189,6 +194,7 @@ json neox(const Config& m) {
   needs(m.qkv_bias && m.linear_bias, "all linear layers of GPT-NeoX have a bias");
   json config = rotary(m);
   const json& rope = config["rope_parameters"];
+  config.erase("rope_theta");
   config.update({{"architectures", {"GPTNeoXForCausalLM"}},
                  {"model_type", "gpt_neox"},
                  {"intermediate_size", m.ffn_size},
@@ -223,6 +229,8 @@ bool describes(const fs::path& path, const Config& m) {
 }  // namespace
 
 json hugging_face_config(const Config& m, Dtype dtype) {
+  needs(m.family == Family::gemma || m.query_scalar == 0.0 || m.query_scalar == m.head_dim(),
+        "only Gemma has a query_scalar of its own");
   json config;
   switch (m.family) {
     case Family::gpt: config = gpt2(m); break;
@@ -231,9 +239,8 @@ json hugging_face_config(const Config& m, Dtype dtype) {
     case Family::neox: config = neox(m); break;
     case Family::gemma: config = gemma(m); break;
   }
-  config.update({{"vocab_size", m.vocab_size},
-                 {"tie_word_embeddings", m.tied_head},
-                 {"initializer_range", m.init_std}});
+  config.update({{"vocab_size", m.vocab_size}, {"tie_word_embeddings", m.tied_head}});
+  if (m.init_std <= 1.0) config["initializer_range"] = m.init_std;  // Llama takes no other
   set_dtype(config, dtype);
   return config;
 }
