@@ -114,6 +114,9 @@ TEST(Deck, WhatFollowsFromTheFamily) {
   const Deck deck = parse(text, "a.toml");
   EXPECT_EQ(deck.model.num_layers, 0);
   EXPECT_EQ(deck.model.given, (std::vector<std::string>{"config", "seq_len"}));
+  for (const std::string key : {"num_layers", "hidden_size", "num_heads", "seq_len", "vocab_size"})
+    EXPECT_EQ(refused(text, {"model." + key + "=0"}),
+              "--set model." + key + "=0: 'model." + key + "' must be at least 1, found 0");
 }
 
 TEST(Deck, OverridesApplyInOrder) {
@@ -136,8 +139,7 @@ TEST(Deck, KeysAreCheckedTogether) {
             "a.toml:4:15: 'model.num_heads' must divide hidden_size = 30 unless head_dim is given, "
             "found 4");
   EXPECT_EQ(refused(smallest, {"model.vocab_size=0"}),
-            "--set model.vocab_size=0: 'model.vocab_size' must be at least 1 without model.config, "
-            "found 0");
+            "--set model.vocab_size=0: 'model.vocab_size' must be at least 1, found 0");
   EXPECT_EQ(
       refused(smallest, {"training.optimizer.warmup_steps=11"}),
       "--set training.optimizer.warmup_steps=11: 'training.optimizer.warmup_steps' must be at "

@@ -74,6 +74,10 @@ TEST_F(Megatron, SaysTheModel) {
   EXPECT_EQ(value("--position-embedding-type"), "rope");
   EXPECT_EQ(value("--train-iters"), "100");
   EXPECT_EQ(value("--bf16"), "");
+  model.rope_theta = 2804339835.0;  // more than 31 bits have
+  EXPECT_EQ(value("--rotary-base"), "2804339835");
+  model.rope_theta = 10000.5;
+  EXPECT_NE(refusal().find("--rotary-base is a whole number"), std::string::npos);
   model.family = model::Family::falcon;
   EXPECT_NE(refusal().find("falcon"), std::string::npos);
 }

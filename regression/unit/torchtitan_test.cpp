@@ -64,6 +64,8 @@ TEST_F(TorchTitan, KnowsQwen3) {
   model.vocab_size = 151936;
   model.head_size = 128;
   model.num_kv_heads = 8;
+  model.norm_eps = 1e-6;
+  model.rope_theta = 1e6;
   const auto size = [&](int layers, int hidden, int heads, int ffn, bool tied) {
     model.num_layers = plan.stages[0].layers = layers;
     model.hidden_size = hidden;
@@ -93,6 +95,26 @@ TEST_F(TorchTitan, KnowsQwen3) {
   plan.stages.push_back(plan.stages[0]);
   plan.stages[0].layers = plan.stages[1].layers = plan.stages[1].first_layer = 14;
   EXPECT_NE(refusal().find("search.stages = [1]"), std::string::npos);
+}
+
+// As its models have them: rotary angles are set where they are others, norms are not.
+TEST_F(TorchTitan, ItsModelsAreThoseOfThePlan) {
+  model.rope_theta = 500000.0;
+  EXPECT_TRUE(says("        rope = layer.attention.rope\n"));
+  EXPECT_TRUE(says("        rope.theta = 500000\n        rope.scaling = \"none\"\n"));
+  EXPECT_FALSE(says("scaling_factor"));
+  model.rope_scaling = {.kind = model::RopeScaling::Kind::llama3, .factor = 8.0};
+  EXPECT_FALSE(says("rope"));
+  model.rope_scaling.factor = 32.0;
+  EXPECT_TRUE(says("        rope.scaling = \"llama\"\n        rope.scaling_factor = 32\n"));
+  model.rope_scaling.kind = model::RopeScaling::Kind::linear;
+  EXPECT_NE(refusal().find("linear scaling of rotary angles"), std::string::npos);
+  model.rope_scaling = {};
+  model.rotary_size = 64;
+  EXPECT_NE(refusal().find("a part of a head"), std::string::npos);
+  model.rotary_size = 0;
+  model.norm_eps = 1e-3;
+  EXPECT_NE(refusal().find("norm_eps = 0.001, it is 1e-05 there"), std::string::npos);
 }
 
 TEST_F(TorchTitan, StagesNameTheirModules) {

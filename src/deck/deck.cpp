@@ -295,8 +295,8 @@ const Schema<OutputKeys>& output_schema() {
   return schema;
 }
 
-/// Sizes that only a config.json may leave to itself.
-void check_given(const ModelKeys& model, const Document& document) {
+/// Checks sizes, which only a config.json may leave to itself.
+void check_sizes(const ModelKeys& model, const Document& document) {
   const std::pair<const char*, int> sizes[] = {{"num_layers", model.num_layers},
                                                {"hidden_size", model.hidden_size},
                                                {"num_heads", model.num_heads},
@@ -304,10 +304,11 @@ void check_given(const ModelKeys& model, const Document& document) {
                                                {"vocab_size", model.vocab_size}};
   for (const auto& [name, size] : sizes) {
     const std::string path = std::string("model.") + name;
-    require(document.has(path), Failure::input,
+    const bool given = document.has(path);
+    require(given || !model.config.empty(), Failure::input,
             "{}: table 'model': missing key '{}', which only model.config can stand for",
             document.where("model"), name);
-    require(size >= 1, Failure::input, "{}: '{}' must be at least 1 without model.config, found 0",
+    require(!given || size >= 1, Failure::input, "{}: '{}' must be at least 1, found 0",
             document.where(path), path);
   }
 }
@@ -333,8 +334,8 @@ Deck resolved(Deck deck, const Document& document) {
     model.config = (std::filesystem::path(model.weights) / "config.json").string();
     model.config_place = document.where("model.weights");
   }
+  check_sizes(model, document);
   if (model.config.empty()) {
-    check_given(model, document);
     check(model.head_dim > 0 || model.hidden_size % model.num_heads == 0, "model.num_heads",
           fmt::format("must divide hidden_size = {} unless head_dim is given, found {}",
                       model.hidden_size, model.num_heads));

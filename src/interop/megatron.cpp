@@ -96,7 +96,12 @@ void add_model(Arguments& arguments, const model::Config& model) {
   if (!model.linear_bias) arguments.push_back({"--disable-bias-linear"});
   if (model.qkv_bias && !model.linear_bias) arguments.push_back({"--add-qkv-bias"});
   require_like(model.qkv_bias || !model.linear_bias, "linear_bias without qkv_bias");
-  if (model.rotary()) arguments.push_back({"--rotary-base", as_argument(int(model.rope_theta))});
+  if (model.rotary()) {
+    const auto base = std::int64_t(model.rope_theta);
+    require_like(double(base) == model.rope_theta,
+                 fmt::format("rope_theta = {}: --rotary-base is a whole number", model.rope_theta));
+    arguments.push_back({"--rotary-base", as_argument(base)});
+  }
   if (model.rope_scaling.kind == model::RopeScaling::Kind::llama3) {
     const model::RopeScaling& scaling = model.rope_scaling;
     require_like(scaling.low_freq_factor == 1.0 && scaling.high_freq_factor == 4.0 &&

@@ -34,6 +34,10 @@ constexpr Shipped shipped[] = {
     {"qwen3", "qwen3_14b", "", 40, 5120, 40, 8, 128, 17408, 151936, false, true},
     {"qwen3", "qwen3_32b", "", 64, 5120, 64, 8, 128, 25600, 151936, false, true}};
 
+/// Bases of rotary angles and norms of the models above.
+double rope_theta_of(const Shipped& s) { return s.qk_norm ? 1e6 : 500000.0; }
+double norm_eps_of(const Shipped& s) { return s.qk_norm ? 1e-6 : 1e-5; }
+
 const Shipped& shipped_model(const model::Config& m) {
   const auto found = std::ranges::find_if(shipped, [&](const Shipped& s) {
     return m.num_layers == s.num_layers && m.hidden_size == s.hidden_size &&
@@ -45,7 +49,44 @@ const Shipped& shipped_model(const model::Config& m) {
                     m.window == 0,
                 "a model of these sizes; it comes with Llama 3 of 8B, 70B and 405B and Qwen3 of "
                 "0.6B, 1.7B, 4B, 8B, 14B and 32B");
+  require_there(m.norm_eps == norm_eps_of(*found),
+                fmt::format("norm_eps = {}, it is {} there", m.norm_eps, norm_eps_of(*found)));
+  require_there(m.rotary_dim() == m.head_dim(), "positions that turn a part of a head");
+  require_there(m.query_scalar == 0.0 || m.query_scalar == m.head_dim(),
+                "scores with a scale of their own");
+  using Kind = model::RopeScaling::Kind;
+  require_there(m.rope_scaling.kind != Kind::linear, "linear scaling of rotary angles");
+  require_there(m.rope_scaling.kind == Kind::none || !found->qk_norm,
+                "scaling of a Qwen3's rotary angles");
   return *found;
+}
+
+/// Lines that set the rotary angles, where they are not those of the shipped model.
+std::string rotary(const Shipped& base, const model::Config& m) {
+  const model::RopeScaling llama3{.kind = model::RopeScaling::Kind::llama3, .factor = 8.0};
+  const model::RopeScaling& scaling = m.rope_scaling;
+  const bool scaled = scaling.kind == llama3.kind;
+  if (m.rope_theta == rope_theta_of(base) &&
+      (base.qk_norm || (scaled && scaling.factor == llama3.factor &&
+                        scaling.low_freq_factor == llama3.low_freq_factor &&
+                        scaling.high_freq_factor == llama3.high_freq_factor &&
+                        scaling.original_seq_len == llama3.original_seq_len)))
+    return "";
+  std::string text = fmt::format(
+      "    for layer in config.model_spec.model.layers:\n"
+      "        rope = layer.attention.rope\n"
+      "        rope.theta = {}\n"
+      "        rope.scaling = \"{}\"\n",
+      m.rope_theta, scaled ? "llama" : "none");
+  if (scaled)
+    text += fmt::format(
+        "        rope.scaling_factor = {}\n"
+        "        rope.low_freq_factor = {}\n"
+        "        rope.high_freq_factor = {}\n"
+        "        rope.original_max_position_embeddings = {}\n",
+        scaling.factor, scaling.low_freq_factor, scaling.high_freq_factor,
+        scaling.original_seq_len);
+  return text;
 }
 
 /// What all stages must have alike there.
@@ -196,7 +237,7 @@ std::string torchtitan_module(const deck::Deck& deck, const model::Config& model
                  ? fmt::format("    config.model_spec = model_registry(\"{}\")\n", base.flavor)
                  : "") +
          parallelism(plan) + training(deck, model, plan) + optimizer(deck.training.optimizer) +
-         "    return config\n";
+         rotary(base, model) + "    return config\n";
 }
 
 }  // namespace brume::interop
