@@ -363,6 +363,20 @@ TEST(Model, CheapTensorsOfEachFamily) {
   EXPECT_EQ(cheap(m), 2.0 * (2 * 64 + 100));
 }
 
+// As in the Transformers library, which keeps the factor in the format of the weights.
+TEST(Model, AnEmbeddingsFactorIsRoundedAsWeightsAre) {
+  Config m{.family = Family::gemma, .hidden_size = 1152};  // sqrt: 33.9411
+  EXPECT_EQ(m.embedding_scale(), 33.941124f);
+  m.precision = Precision::bf16;
+  EXPECT_EQ(m.embedding_scale(), 34.0f);
+  m.precision = Precision::fp8;
+  EXPECT_EQ(m.embedding_scale(), 34.0f);
+  m.precision = Precision::fp16;
+  EXPECT_EQ(m.embedding_scale(), 33.9375f);
+  m.family = Family::llama;
+  EXPECT_EQ(m.embedding_scale(), 1.0f);
+}
+
 // Of an attention segment's saved tensors only qkv and attended shrink with the precision.
 TEST(Model, StatisticsStayWide) {
   const std::map<std::string, double, std::less<>> values{{"b", 1.0}, {"tp", 1.0}};

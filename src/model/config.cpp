@@ -11,6 +11,7 @@
 
 #include "base/error.hpp"
 #include "model/model.hpp"
+#include "model/storage.hpp"
 
 namespace brume::model {
 namespace {
@@ -134,7 +135,9 @@ bool Config::reads_documents(SegmentKind kind) const {
 }
 
 float Config::embedding_scale() const {
-  return family == Family::gemma ? float(std::sqrt(double(hidden_size))) : 1.0f;
+  if (family != Family::gemma) return 1.0f;
+  const auto scale = float(std::sqrt(double(hidden_size)));  // rounded as weights are
+  return with_storage(precision, [&]<class Storage>() { return float(Storage(scale)); });
 }
 
 float Config::score_scale() const {
