@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -26,6 +27,8 @@ struct Window {
   std::span<std::int32_t> begins;   ///< place in the window where each input's document begins; may
                                     ///< be left out
 };
+
+class Mixture;
 
 /// Cuts token files into windows of seq_len + 1 tokens, seq_len apart, and puts them in an order.
 ///
@@ -63,22 +66,16 @@ class Sampler {
   const std::vector<double>& shares() const { return shares_; }  ///< of samples, by file
 
  private:
-  struct Place {
-    std::size_t file;
-    std::int64_t index;  ///< among the samples of this file
-  };
   struct First {
     const TokenFile& file;
     std::int64_t token;  ///< of the window
   };
-  Place place(std::int64_t index) const;
   First first_token(std::int64_t index) const;
-  std::int64_t samples_before(std::int64_t block, std::size_t file) const;
 
   std::vector<TokenFile> files_;
   std::vector<std::int64_t> windows_;  ///< of each file
   std::vector<double> shares_;
-  std::int64_t block_;  ///< samples in which each file has its share
+  std::shared_ptr<const Mixture> mixture_;  ///< of several files
   Order order_;
   std::uint64_t seed_;
   int seq_len_;

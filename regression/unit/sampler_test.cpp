@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <ctime>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -225,6 +226,50 @@ TEST(Sampler, SharesHoldHoweverSmall) {
   }
   EXPECT_NEAR(double(seen[0]), 32768, 1.0);
   EXPECT_NEAR(double(seen[2]), 3 * 3.2768, 1.0);
+}
+
+// Before block k a file has its share of 1024 k samples, rounded down, and up for the files that
+// lose most by that.
+TEST(Sampler, EachBlockHoldsTheSharesOfAllBefore) {
+  const std::vector<double> weights{1.0, 2.5, 1.0, 0.7, 0.1, 3.3, 1.0};
+  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  std::vector<WeightedFile> files;
+  for (const double weight : weights)
+    files.push_back({counting(9, int(1000 * files.size())), weight});
+  const Sampler mixed(std::move(files), Order::sequential, 5, 1);
+  std::vector<std::int64_t> seen(weights.size());
+  for (int block = 1; block <= 6; ++block) {
+    for (int i = 1024 * (block - 1); i < 1024 * block; ++i)
+      ++seen[std::size_t(Sample(mixed, i, 1).inputs[0] / 1000)];
+    const auto lost = [&](std::size_t file) {
+      const double all = 1024 * block * (weights[file] / sum);
+      return all - std::floor(all);
+    };
+    std::int64_t left = 1024 * block;
+    for (const double weight : weights) left -= std::int64_t(1024 * block * (weight / sum));
+    for (std::size_t file = 0; file < weights.size(); ++file) {
+      std::int64_t before = 0;
+      for (std::size_t i = 0; i < weights.size(); ++i)
+        before += lost(i) > lost(file) || (lost(i) == lost(file) && i < file);
+      EXPECT_EQ(seen[file], std::int64_t(1024 * block * (weights[file] / sum)) + (before < left))
+          << "file " << file << " before block " << block;
+    }
+  }
+}
+
+// 4000 files take a sample about as long as 40 do. By a walk over all pairs of files it took 10,000
+// times as long.
+TEST(Sampler, ManyFilesTakeNoLongerThanFew) {
+  const TokenFile file = counting(9);
+  const auto spent = [&](int count) {
+    const Sampler mixed(std::vector<WeightedFile>(std::size_t(count), {file}), Order::shuffled, 5,
+                        1);
+    const std::clock_t begin = std::clock();
+    EXPECT_EQ(mixed.num_targets(0, 16384), 16384);
+    return double(std::clock() - begin) / CLOCKS_PER_SEC;
+  };
+  const double few = spent(40);
+  EXPECT_LT(spent(4000), 20.0 * few + 0.05);
 }
 
 }  // namespace

@@ -7,6 +7,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
+#include <mutex>
+#include <numeric>
 #include <random>
 #include <string>
 #include <utility>
@@ -75,6 +78,71 @@ std::vector<Document> parts(const First& first, int seq_len, bool isolated) {
 
 }  // namespace
 
+/// Deals samples out to files, block by block: each file has its share of the samples before a
+/// block, rounded down or, for the files that lose most by that, up. The samples of a block are
+/// those of each file, one file after the other, in an order of the seed's. Threads may ask at
+/// once.
+class Mixture {
+ public:
+  struct Place {
+    std::size_t file;
+    std::int64_t index;  ///< among the samples of this file
+  };
+
+  /// @param shares   of the samples, by file; their sum is 1
+  /// @param samples  of a block; each file has two of them, so that rounding takes none back
+  Mixture(std::vector<double> shares, std::int64_t samples, std::uint64_t seed)
+      : shares_(std::move(shares)), samples_(samples), key_(mix(seed + 0x2545f4914f6cdd1d)) {}
+
+  Place place(std::int64_t index) const {
+    const std::int64_t number = index / samples_;
+    const auto block = block_of(number);
+    const std::int64_t within =
+        permute(index % samples_, samples_, mix(key_ + std::uint64_t(number)));
+    const auto end = std::ranges::upper_bound(block->ends, within);
+    const auto file = std::size_t(end - block->ends.begin());
+    return {file, block->before[file] + within - (file == 0 ? 0 : block->ends[file - 1])};
+  }
+
+ private:
+  struct Block {
+    std::int64_t number;
+    std::vector<std::int64_t> before;  ///< samples of each file in earlier blocks
+    std::vector<std::int64_t> ends;    ///< samples in this block of each file and those before it
+  };
+
+  /// Neighbouring samples ask for the same block, so the last one is kept.
+  std::shared_ptr<const Block> block_of(std::int64_t number) const {
+    const std::lock_guard lock(mutex_);
+    if (last_ && last_->number == number) return last_;
+    Block block{number, samples_before(number), samples_before(number + 1)};
+    std::ranges::transform(block.ends, block.before, block.ends.begin(), std::minus());
+    std::partial_sum(block.ends.begin(), block.ends.end(), block.ends.begin());
+    return last_ = std::make_shared<const Block>(std::move(block));
+  }
+
+  std::vector<std::int64_t> samples_before(std::int64_t block) const {
+    const double all = double(block * samples_);
+    std::vector<std::int64_t> samples(shares_.size());
+    std::ranges::transform(shares_, samples.begin(),
+                           [&](double share) { return std::int64_t(std::floor(all * share)); });
+    const std::int64_t left =
+        block * samples_ - std::accumulate(samples.begin(), samples.end(), std::int64_t{0});
+    std::vector<std::size_t> files(shares_.size());
+    std::iota(files.begin(), files.end(), std::size_t{0});
+    const auto lost = [&](std::size_t file) { return all * shares_[file] - double(samples[file]); };
+    std::ranges::stable_sort(files, std::greater(), lost);
+    for (std::int64_t i = 0; i < left; ++i) ++samples[files[std::size_t(i)]];
+    return samples;
+  }
+
+  std::vector<double> shares_;
+  std::int64_t samples_;  ///< of a block
+  std::uint64_t key_;
+  mutable std::mutex mutex_;
+  mutable std::shared_ptr<const Block> last_;
+};
+
 Sampler::Sampler(TokenFile file, Order order, std::uint64_t seed, int seq_len, bool isolated)
     : Sampler(std::vector<WeightedFile>{{std::move(file)}}, order, seed, seq_len, isolated) {}
 
@@ -104,9 +172,9 @@ Sampler::Sampler(std::vector<WeightedFile> files, Order order, std::uint64_t see
     shares_.push_back(of.weight);
   }
   for (double& share : shares_) share /= sum;
-  // Each file has two samples in a block, so that what was rounded never takes one back.
-  block_ =
-      std::int64_t(std::bit_ceil(std::uint64_t(std::max(1024.0, std::ceil(2.0 * sum / least)))));
+  if (files_.size() == 1) return;
+  const auto block = std::bit_ceil(std::uint64_t(std::max(1024.0, std::ceil(2.0 * sum / least))));
+  mixture_ = std::make_shared<const Mixture>(shares_, std::int64_t(block), seed);
 }
 
 void Sampler::sample(std::int64_t index, const Window& window) const {
@@ -155,37 +223,9 @@ std::vector<TokenFileIdentity> Sampler::identities() const {
   return all;
 }
 
-/// Samples of a file before the `block`-th: its share, rounded down or, for the files that lose
-/// most by that, up.
-std::int64_t Sampler::samples_before(std::int64_t block, std::size_t file) const {
-  const double all = double(block * block_);
-  const auto lost = [&](std::size_t i) { return all * shares_[i] - std::floor(all * shares_[i]); };
-  std::int64_t left = block * block_;
-  std::size_t before = 0;  // files that lose more
-  for (std::size_t i = 0; i < shares_.size(); ++i) {
-    left -= std::int64_t(std::floor(all * shares_[i]));
-    before += lost(i) > lost(file) || (lost(i) == lost(file) && i < file);
-  }
-  return std::int64_t(std::floor(all * shares_[file])) + (std::int64_t(before) < left);
-}
-
-/// A block's samples are those of each file, side by side, in an order of the seed's.
-Sampler::Place Sampler::place(std::int64_t index) const {
-  if (files_.size() == 1) return {0, index};
-  const std::int64_t block = index / block_;
-  std::int64_t within =
-      permute(index % block_, block_, mix(mix(seed_ + 0x2545f4914f6cdd1d) + std::uint64_t(block)));
-  for (std::size_t file = 0;; ++file) {
-    const std::int64_t before = samples_before(block, file);
-    const std::int64_t here = samples_before(block + 1, file) - before;
-    if (within < here || file + 1 == files_.size()) return {file, before + within};
-    within -= here;
-  }
-}
-
 Sampler::First Sampler::first_token(std::int64_t index) const {
   require(index >= 0, Failure::bug, "sample {}", index);
-  const auto [file, sample] = place(index);
+  const auto [file, sample] = mixture_ ? mixture_->place(index) : Mixture::Place{0, index};
   const std::int64_t windows = windows_[file], within = sample % windows;
   if (order_ == Order::sequential) return {files_[file], within * seq_len_};
   const auto epoch = static_cast<std::uint64_t>(sample / windows);
