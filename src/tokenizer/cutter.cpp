@@ -17,7 +17,14 @@ using nlohmann::json;
 constexpr std::string_view gpt2_pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr std::string_view digit = R"(\p{N})";
-constexpr std::string_view punctuation = R"([\p{P}$+<=>\^`|~])";
+/// Unicode 8's, as the reference library has it: all but what lies in ranges where later versions
+/// added some and version 8 had none, with two that are none any more. In one class with ASCII's.
+/// @source  the Unicode Character Database, DerivedAge.txt and DerivedGeneralCategory.txt
+constexpr std::string_view punctuation =
+    R"([\p{P}\x{166d}\x{111c9}$+<=>\^`|~&&[^\x{61d}\x{9fd}-\x{a76}\x{c77}-\x{c84})"
+    R"(\x{1b4e}-\x{1b4f}\x{1b7d}-\x{1b7f}\x{2e43}-\x{2e5d}\x{10d6e}-\x{10f89}\x{113d4}-\x{1145d})"
+    R"(\x{11660}-\x{116b9}\x{1183b}-\x{11fff}\x{12ff1}-\x{12ff2}\x{16d6d}-\x{16fe2})"
+    R"(\x{1e5ff}-\x{1e95f}]])";
 
 /// A string as a pattern that matches it.
 std::string quoted(const std::string& plain) {
@@ -139,14 +146,19 @@ void Cutter::cut(std::string_view text, std::size_t number, const Use& use) cons
     text.remove_prefix(bytes);
   };
   std::size_t begin = 0;  // of the next piece
-  for (std::size_t at = 0; at < seen.size();) {
-    const Pattern::Match match = step.pattern.find(seen, at);
-    require(match.end > match.begin || match.begin == seen.size(), Failure::input,
-            "a pattern of the pre_tokenizer matches nothing at byte {} of a text", match.begin);
+  std::optional<std::size_t> last;
+  for (std::size_t at = 0; at <= seen.size();) {
+    const std::optional<Pattern::Match> match = step.pattern.find(seen, at);
+    if (!match) break;
+    if (match->begin == match->end && match->end == last) {  // nothing, where a match ended
+      at += at < seen.size() ? character_bytes(seen.substr(at)) : 1;
+      continue;
+    }
     if (step.behavior != Behavior::merged_with_previous)
-      next(begin, match.begin), begin = match.begin;
-    if (step.behavior != Behavior::merged_with_next) next(begin, match.end), begin = match.end;
-    at = match.end;
+      next(begin, match->begin), begin = match->begin;
+    if (step.behavior != Behavior::merged_with_next) next(begin, match->end), begin = match->end;
+    at = match->end;
+    last = at;
   }
   next(begin, seen.size());
 }
