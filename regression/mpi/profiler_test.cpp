@@ -22,7 +22,7 @@ const model::Config tiny{.num_layers = 2,
                          .ffn_size = 256,
                          .seq_len = 32,
                          .vocab_size = 96};
-const Shapes few{.splits = {{1, 1}, {1, 8}, {2, 1}, {2, 8}}, .groups = {2}, .scratch = "/tmp"};
+const Shapes few{.splits = {{1, 1}, {1, 8}, {2, 1}, {2, 8}}, .groups = {2}, .scratch = "."};
 
 const hardware::Cluster cluster =
     hardware::NodeGroup{.nodes = 1, .devices_per_node = 2, .memory_bytes = std::int64_t{64} << 20};
@@ -159,7 +159,7 @@ TEST(ProfilerKey, IsTheSameOnAllRanksAndNamesWhatMatters) {
   for (const std::string& text : world().gather(std::to_string(hash(mine))))
     EXPECT_EQ(text, std::to_string(hash(mine)));
   EXPECT_EQ(mine.model,
-            "gpt C64 H4 F256 T32 V96 tied; tp 1: b 1 8; tp 2: b 1 8; groups 2; disk '/tmp'");
+            "gpt C64 H4 F256 T32 V96 tied; tp 1: b 1 8; tp 2: b 1 8; groups 2; disk '.'");
   Shapes in_memory = few;
   in_memory.scratch.reset();
   EXPECT_EQ(key(world(), 2, 1, tiny, in_memory).model,

@@ -7,6 +7,7 @@
 #include "base/units.hpp"
 #include "deck/machine.hpp"
 #include "hardware/machine.hpp"
+#include "own_folder.hpp"
 
 namespace brume::hardware {
 namespace {
@@ -230,7 +231,8 @@ TEST(ShippedMachines, TakeAnotherNetworkByName) {
 }
 
 TEST(ShippedMachines, AllNetworksAreReadable) {
-  const std::string path = fs::path(testing::TempDir()) / "brume_machine.toml";
+  const test::OwnFolder folder;
+  const std::string path = folder / "machine.toml";
   for (const std::string& name : names("networks")) {
     SCOPED_TRACE(name);
     const std::string file = deck::shipped_path(deck::Shipped::network, name);
@@ -247,15 +249,14 @@ TEST(ShippedMachines, AllNetworksAreReadable) {
     group.devices_per_node = 8;
     EXPECT_GT(link_time(machine_profile(group), LinkKind::all_reduce, 2, 8, 1e6), 0.0);
   }
-  fs::remove(path);
 }
 
 TEST(ShippedMachines, AMachineIsEitherMeasuredOrComposed) {
-  const std::string path = fs::path(testing::TempDir()) / "brume_machine.toml";
+  const test::OwnFolder folder;
+  const std::string path = folder / "machine.toml";
   std::ofstream(path) << "origin = \"t\"\ndevice = \"a100-80-sxm\"\n"
                          "devices_per_node = 8\nmemory_gib = 1\nhost_memory_gib = 1\n";
   EXPECT_THROW(deck::load_machine(path), Error);
-  fs::remove(path);
   try {
     deck::load_machine("dgx-h10");
     FAIL();

@@ -8,6 +8,7 @@
 #include "base/error.hpp"
 #include "deck/machine.hpp"
 #include "hardware/machine.hpp"
+#include "own_folder.hpp"
 
 namespace brume::hardware {
 namespace {
@@ -214,17 +215,15 @@ TEST(CopyTime, ReadsItsOwnCurve) {
 }
 
 TEST(ProfileFile, ComesBackExactly) {
-  const fs::path directory = fs::path(testing::TempDir()) / "brume_profile_test";
-  fs::create_directories(directory);
-  const std::string path = directory / "profile.toml";
+  const test::OwnFolder folder;
+  const std::string path = folder / "profile.toml";
   save_profile(sample(), path);
   const Profile back = load_profile(path);
   EXPECT_EQ(profile_schema().write(back), profile_schema().write(sample()));
   EXPECT_EQ(back.flops_per_s, 1e11 / 3.0);
   EXPECT_EQ(back.interference[1], 0.1 + 0.2);
   EXPECT_EQ(back.operators[2].dims, sample().operators[2].dims);
-  EXPECT_EQ(std::distance(fs::directory_iterator(directory), fs::directory_iterator()), 1);
-  fs::remove_all(directory);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 1);
 }
 
 TEST(ProfileFile, SlowPairsOfNodesComeBackAndStandOnlyWhereThereAreAny) {
@@ -257,10 +256,10 @@ TEST(ProfileFile, SlowPairsThatCannotBeAreRefused) {
 }
 
 TEST(ProfileFile, AShortInterferenceTableIsRefused) {
-  const fs::path path = fs::path(testing::TempDir()) / "brume_profile_short.toml";
+  const test::OwnFolder folder;
+  const fs::path path = folder / "short.toml";
   std::ofstream(path) << "interference = [0.0, 0.0]\n";
   EXPECT_THROW(load_profile(path), Error);
-  fs::remove(path);
 }
 
 TEST(ShippedProfiles, LoadByTheirNames) {
@@ -286,18 +285,17 @@ TEST(ShippedProfiles, OthersAreRefusedWithTheNamesThereAre) {
 }
 
 TEST(ShippedProfiles, AFolderOfOnesOwnComesFirst) {
-  const fs::path folder = fs::path(testing::TempDir()) / "brume_own_profiles";
-  fs::create_directories(folder);
+  const test::OwnFolder folder;
   save_profile(sample(), folder / "l4.toml");
-  ::setenv("BRUME_PROFILES", folder.c_str(), 1);
+  ::setenv("BRUME_PROFILES", folder.path().c_str(), 1);
   EXPECT_EQ(load_profile("l4").origin, "a test");
   ::unsetenv("BRUME_PROFILES");
-  fs::remove_all(folder);
 }
 
 TEST(ProfileFile, AFolderThatIsNotThereIsAStorageError) {
+  const test::OwnFolder folder;
   try {
-    save_profile(sample(), "/nonexistent/profile.toml");
+    save_profile(sample(), folder / "missing/profile.toml");
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.failure(), Failure::storage);

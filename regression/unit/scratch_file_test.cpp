@@ -8,9 +8,11 @@
 #include <array>
 #include <csignal>
 #include <filesystem>
+#include <optional>
 #include <random>
 #include <vector>
 
+#include "own_folder.hpp"
 #include "refusal.hpp"
 
 namespace brume::device {
@@ -18,17 +20,16 @@ namespace {
 
 constexpr std::int64_t mib = std::int64_t{1} << 20, page = ScratchFile::page_bytes;
 
-/// A folder of its own, removed at the end.
-class ScratchFileTest : public ::testing::TestWithParam<const char*> {
+/// A folder on a file system of each kind.
+class ScratchFileTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     if (!std::filesystem::is_directory(GetParam())) GTEST_SKIP() << "there is no " << GetParam();
-    std::string path = std::string(GetParam()) + "/brume-test-XXXXXX";
-    ASSERT_NE(::mkdtemp(path.data()), nullptr);
-    directory = path;
+    folder.emplace(GetParam());
+    directory = folder->path();
   }
-  void TearDown() override { std::filesystem::remove_all(directory); }
 
+  std::optional<test::OwnFolder> folder;
   std::string directory;
 };
 
@@ -154,14 +155,20 @@ TEST_P(ScratchFileTest, AFileThatLostItsEndIsAnError) {
 }
 
 // The second file system has no way past the page cache, or had none for long.
-INSTANTIATE_TEST_SUITE_P(On, ScratchFileTest, ::testing::Values("/tmp", "/dev/shm"));
+INSTANTIATE_TEST_SUITE_P(On, ScratchFileTest,
+                         ::testing::Values(std::filesystem::temp_directory_path(), "/dev/shm"));
 
 TEST(ScratchFile, NamesADirectoryThatIsNotThere) {
-  const std::string what = test::refusal([] { ScratchFile("/nowhere", 1); }, Failure::storage);
-  EXPECT_NE(what.find("'/nowhere': No such file or directory"), std::string::npos) << what;
+  const test::OwnFolder folder;
+  const std::string missing = folder / "missing";
+  const std::string what = test::refusal([&] { ScratchFile(missing, 1); }, Failure::storage);
+  EXPECT_NE(what.find("'" + missing + "': No such file or directory"), std::string::npos) << what;
 }
 
-TEST(ScratchFile, NoBytesNeedNoFile) { EXPECT_EQ(ScratchFile("/nowhere", 0).bytes(), 0); }
+TEST(ScratchFile, NoBytesNeedNoFile) {
+  const test::OwnFolder folder;
+  EXPECT_EQ(ScratchFile(folder / "missing", 0).bytes(), 0);
+}
 
 }  // namespace
 }  // namespace brume::device
