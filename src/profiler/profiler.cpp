@@ -230,7 +230,8 @@ hardware::Profile measure_here(comm::Communicator& world, const hardware::Profil
   leave_out_slow_pairs(profile, int(profile.hosts.size()));
   profile.interference = interference(bench, key, model, shapes, sizes, profile.flops_per_s);
   bench.report("interference");
-  profile.reserved_bytes = measure_reserved(bench, key.ranks_per_node);  // when all has worked once
+  // When all has worked once.
+  profile.reserved_bytes = measure_reserved(bench, key.ranks_per_node, sizes.block_bytes);
 
   // All ranks plan with the same numbers, bit by bit.
   const std::string text = comm::broadcast(world, hardware::profile_schema().write(profile), 0);

@@ -191,38 +191,56 @@ std::vector<hardware::CopyRow> measure_copies(Bench& bench, std::int64_t most_by
 
 namespace {
 
-/// Passes values on as stages do: what NCCL keeps for messages is beside what it keeps for
-/// collectives.
-void pass_to_neighbour(comm::Communicator& group, std::span<float> values) {
-  const int neighbour = group.rank() ^ 1;
-  if (neighbour >= group.size()) return;
-  if (group.rank() < neighbour)
-    group.send(values, neighbour);
-  else
-    group.recv(values, neighbour);
+/// Makes each kind of collective, of few values and of all: NCCL connects ranks for each algorithm,
+/// and takes other ones for short messages.
+void sum_and_gather(comm::Communicator& group, std::span<float> few, std::span<float> all) {
+  for (const std::span<float> values : {few, all}) {
+    group.all_reduce(values);
+    group.reduce_scatter(values);
+    group.all_gather(values);
+  }
+}
+
+/// Passes values on in a circle: like a stage each rank has two neighbours. For messages NCCL has
+/// other buffers than for collectives.
+void pass_on(comm::Communicator& group, std::span<float> values) {
+  const int rank = group.rank(), ranks = group.size();
+  if (ranks == 1) return;
+  const auto send = [&] { group.send(values, (rank + 1) % ranks); };
+  const auto receive = [&] { group.recv(values, (rank + ranks - 1) % ranks); };
+  // Even ranks send first, so that nobody waits in a circle.
+  rank % 2 == 0 ? send() : receive();
+  rank % 2 == 0 ? receive() : send();
 }
 
 }  // namespace
 
-std::int64_t measure_reserved(Bench& bench, int ranks_per_node) {
-  constexpr int groups_of_training = 5;
-  std::vector<std::unique_ptr<comm::Communicator>> groups;
+std::int64_t measure_reserved(Bench& bench, int ranks_per_node, std::int64_t block_bytes) {
+  // As many as a training may have: tp, dp, shards, replicas, world; and one for messages each way.
+  std::array<std::unique_ptr<comm::Communicator>, 5> collectives;
+  std::array<std::unique_ptr<comm::Communicator>, 2> messages;
   Operands operands;
   const bool on_device = device::on_device();
   std::array<double, 1> reserved{};
   const auto work = [&] {
     if (!on_device) return;
-    const std::span<float> values = operands.zeros(elements_of(1 << 20, bench.world().size()));
-    for (const auto& group : groups) group->all_reduce(values);
-    pass_to_neighbour(*groups[0], values);
-    pass_to_neighbour(*groups[1], values);
+    const auto elements = [&](std::int64_t bytes) {
+      return elements_of(std::min({bytes, block_bytes, most_link_bytes}), bench.world().size());
+    };
+    const std::span<float> all = operands.zeros(elements(most_link_bytes));
+    const std::span<float> few = all.first(std::size_t(elements(4096)));
+    for (const auto& group : collectives) sum_and_gather(*group, few, all);
+    for (const auto& group : messages) pass_on(*group, few);
     device::finish();
     const device::Description device = device::describe_device();
     const int sharing = std::max<int>(1, int(ceil_div(ranks_per_node, device.on_node)));
-    reserved[0] = double(device.memory_bytes - device.free_bytes) / sharing;
+    reserved[0] =
+        double(device.memory_bytes - device.free_bytes) / sharing - double(operands.bytes());
   };
-  for (int i = 0; on_device && i < groups_of_training; ++i)
-    groups.push_back(split(bench.world(), 0));
+  if (on_device) {
+    for (auto& group : collectives) group = split(bench.world(), 0);
+    for (auto& group : messages) group = split(bench.world(), 0);
+  }
   if (!bench.prepared("memory of libraries", work)) return 0;
   bench.world().all_reduce(reserved, comm::Reduction::max);
   return std::int64_t(reserved[0]);

@@ -43,8 +43,8 @@ std::vector<hardware::CopyRow> measure_copies(Bench& bench, std::int64_t most_by
 
 /// Bytes of a device's memory that are gone beside plans, for each rank that shares it: what the
 /// driver, kernels with their workspaces, and as many groups as training has take once they have
-/// worked. 0 on hosts.
-std::int64_t measure_reserved(Bench& bench, int ranks_per_node);
+/// worked, with up to `block_bytes`. Stages with more neighbours than two take more. 0 on hosts.
+std::int64_t measure_reserved(Bench& bench, int ranks_per_node, std::int64_t block_bytes);
 
 /// Writes and reads of up to `most_bytes`, by all ranks of a node to its disk.
 void measure_disk(Bench& bench, const std::string& scratch, std::int64_t most_bytes,
