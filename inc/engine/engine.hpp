@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -77,6 +78,9 @@ struct Progress {
   std::int64_t steps = 0;    ///< done
   std::int64_t samples = 0;  ///< that these trained on, in the sampler's order
   LossScaling scaling{};     ///< of the next step; precisions other than fp16 only keep it
+  std::int64_t updates = 0;  ///< of the weights: steps that were not skipped
+  /// Updates before a parameter's first one, by name, where it was frozen until then.
+  std::map<std::string, std::int64_t> missed{};
 
   bool operator==(const Progress&) const = default;
 };

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -23,6 +24,8 @@ struct CheckpointInfo {
   std::int64_t step = 0;          ///< steps done
   std::int64_t samples = -1;      ///< that these trained on; -1: an older checkpoint does not say
   engine::LossScaling scaling{};  ///< of the next step
+  std::int64_t updates = -1;      ///< of the weights; -1: an older checkpoint does not say
+  std::map<std::string, std::int64_t> missed{};  ///< see engine::Progress
   std::optional<double> valid_loss{};  ///< [nat/token] of these weights, where it was measured
   std::string data_text;  ///< what they are samples of; empty: an older one does not say
   std::string deck_text;
@@ -30,7 +33,8 @@ struct CheckpointInfo {
   std::string profile_text;
   std::string model_text;  ///< what must not change: sizes of the model
   std::filesystem::path directory;
-  int ranks = 0;  ///< files rank-0.h5 ... in it
+  int ranks = 0;                    ///< files rank-0.h5 ... in it
+  std::set<std::string> trained{};  ///< parameters of whose moments it has some; known when read
 };
 
 /// What the owned ones of a rank's slabs take in a checkpoint, and so a copy of them.

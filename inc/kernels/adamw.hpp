@@ -12,7 +12,7 @@ struct AdamW {
   double beta2;
   float eps;
   float weight_decay;       ///< 0 for parameters that do not decay
-  float bias_correction1;   ///< 1 - beta1^t, t = 1 at the first step
+  float bias_correction1;   ///< 1 - beta1^t, t = 1 in the parameter's first update
   float bias_correction2;   ///< 1 - beta2^t
   double clip_norm;         ///< what the norm of the whole gradient is cut to; 0: nothing
   double loss_scale = 1.0;  ///< S, a power of two: the gradients are so many times too large

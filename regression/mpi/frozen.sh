@@ -68,6 +68,24 @@ tiny_job --set output.directory=parts --set training.steps=16
 "$BRUME" check parts.toml 2>&1 | grep -q 'embedding without gradients, optimizer state and backward; .* without gradients and optimizer state$' ||
   fail "check does not say what is frozen"
 
+# The first update of what is trained anew moves it by the learning rate, as AdamW's from the first step on.
+printf '\n[[training.optimizer.groups]]\npattern = "head.weight"\nfrozen = true\n' > head.group
+sed '/^\[training.optimizer\]$/,$d' "$usual" > head.toml
+printf '\n[training.optimizer]\nlr = 1e-3\nschedule = "constant"\nweight_decay = 0.0\nclip_norm = 0.0\nbeta2 = 0.999\n' >> head.toml
+cat head.toml head.group > head_frozen.toml
+one() { "$BRUME" run "$@" --set "$profile" --set cluster.devices_per_node=1 --set model.tied_head=false --set output.directory=head; }
+one head_frozen.toml
+one head.toml --steps 13 --set training.steps=13
+head_weights() { # <step>: of one rank's file, whose slabs the manifest lists in order
+  number=$(grep -o '\["[a-z0-9._]*","[a-z]*"' "head/checkpoints/step-$1/manifest.json" | grep -n '"head.weight","weight"' | cut -d: -f1)
+  h5dump -y -m %.9g -d "/slabs/$((number - 1))" "head/checkpoints/step-$1/rank-0.h5" | sed -n '/DATA/,/}/p' |
+    grep -oE -- '-?[0-9]+\.?[0-9]*(e-[0-9]+)?'
+}
+head_weights 12 > a
+head_weights 13 > b
+paste a b | awk '{ d = ($1 - $2) / 1e-3; if (d < 0) d = -d; sum += d } END { print "moved by", sum / NR; exit !(NR > 1000 && sum / NR > 0.9 && sum / NR < 1.1) }' ||
+  fail "the first update of an unfrozen head is not of its first step"
+
 # Several stages are searched, too; then no bound is claimed.
 "$BRUME" plan frozen.toml --set "$profile" --set 'search.stages=[2]' > log 2>&1 || { cat log; fail "no plan of two stages"; }
 grep -q '^frozen ' log && ! grep -q "by the model's bound" log || { cat log; fail "what is said of two stages"; }

@@ -177,7 +177,11 @@ Part train(const fs::path& directory, const plan::Plan& plan, bool resume, std::
     if (resume) {
       const CheckpointInfo info = find_checkpoint(world, directory).value();
       load_slabs(info, slabs);
-      engine.resume({.steps = info.step, .samples = info.samples, .scaling = info.scaling});
+      engine.resume({.steps = info.step,
+                     .samples = info.samples,
+                     .scaling = info.scaling,
+                     .updates = info.updates,
+                     .missed = info.missed});
     } else {
       engine.resume({.scaling = {32.0, engine::steps_before_growth - 4}});  // S grows after 4 steps
     }
@@ -199,11 +203,30 @@ Part train(const fs::path& directory, const plan::Plan& plan, bool resume, std::
     info.step = last_step;
     info.samples = engine.progress().samples;
     info.scaling = engine.progress().scaling;
+    info.updates = engine.progress().updates;
     info.plan_text = plan::text(plan);
     writer.start(info, slabs);
     writer.finish();
   });
   return part;
+}
+
+// A checkpoint without them is an older one.
+TEST_F(CheckpointTest, KeepsCountsOfUpdates) {
+  Memory memory(0, rows);
+  for (const bool counted : {true, false}) {
+    CheckpointInfo info = info_of(counted ? 10 : 20);
+    if (counted) info.updates = 7, info.missed = {{"table", 3}, {"head.weight", 5}};
+    comm::run_local(1, [&](comm::Communicator& world) {
+      CheckpointWriter writer(directory_, world);
+      writer.start(info, memory.slabs);
+      writer.finish();
+    });
+    const CheckpointInfo found = find(directory_).value();
+    EXPECT_EQ(found.updates, counted ? 7 : -1);
+    EXPECT_EQ(found.missed, info.missed);
+    EXPECT_EQ(found.trained, std::set<std::string>{"table"});
+  }
 }
 
 class AnyPlan : public CheckpointTest, public ::testing::WithParamInterface<int> {};

@@ -658,7 +658,7 @@ Continued train_past(bool poisoned, const plan::Plan& plan, const model::Config&
       EXPECT_TRUE(engine.step(data).skipped) << "rank " << world.rank();
       heal(engine, before);
     } else {
-      engine.resume({.steps = 3, .samples = std::int64_t{3} * plan.global_batch});
+      engine.resume({.steps = 3, .samples = std::int64_t{3} * plan.global_batch, .updates = 2});
     }
     for (int i = 3; i < 6; ++i) step();
     result.states[std::size_t(world.rank())] = state(engine);
@@ -682,6 +682,60 @@ TEST_P(Skip, AStepThatIsNotFiniteLeavesNoTrace) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Engine, Skip, ::testing::Range(0, test::num_plans, 4));
+
+class Updates : public ::testing::TestWithParam<int> {};
+
+// AdamW's t counts the updates of a parameter: neither steps that were skipped, nor those before it
+// was trained. With moments of zero an update moves weights by at most lr (1 - b1) / (1 - b1^t)
+// sqrt((1 - b2^t) / (1 - b2)), and those whose gradient is far above eps by as much.
+TEST_P(Updates, AreCountedForEachParameter) {
+  constexpr std::int64_t updates = 6;  // before
+  std::mt19937 random(unsigned(GetParam()) * 31 + 7);
+  const model::Config model = test::random_model(random);
+  const plan::Plan plan = test::plan_number(GetParam(), random, model);
+  const test::TokenFixture tokens(model.vocab_size);
+  const data::Sampler data = tokens.sampler(model.seq_len);
+  Settings settings = test::contract_settings(40);
+  settings.optimizer = {.lr = 1e-2, .schedule = LrSchedule::constant, .beta2 = 0.999, .eps = 1e-12};
+  settings.optimizer.weight_decay = settings.optimizer.clip_norm = 0.0;
+  const Optimizer& o = settings.optimizer;
+  const auto moved_by = [&](double t) {
+    return o.lr * (1.0 - o.beta1) / (1.0 - std::pow(o.beta1, t)) *
+           std::sqrt((1.0 - std::pow(o.beta2, t)) / (1.0 - o.beta2));
+  };
+  const std::string late = "layers.0.mlp.out.weight", usual = "layers.0.mlp.in.weight";
+  comm::run_local(plan.devices(), [&](comm::Communicator& world) {
+    Engine engine(plan, model, settings, world);
+    engine.resume({.steps = 9, .updates = updates, .missed = {{late, updates}}});
+    const auto weights = [&] {
+      std::vector<std::vector<float>> all;
+      for (const Slab& slab : engine.slabs())
+        if (slab.kind == "weight" && (slab.name == late || slab.name == usual))
+          all.push_back(values(slab));
+      return all;
+    };
+    const auto before = weights();
+    engine.step(data);
+    engine.flush();
+    const auto after = weights();
+    std::size_t i = 0;
+    for (const Slab& slab : engine.slabs()) {
+      if (slab.kind != "weight" || (slab.name != late && slab.name != usual)) continue;
+      double most = 0.0;
+      for (std::size_t at = 0; at < before[i].size(); ++at)
+        most = std::max(most, std::abs(double(after[i][at]) - double(before[i][at])));
+      const double expected = moved_by(slab.name == late ? 1.0 : double(updates + 1));
+      EXPECT_NEAR(most, expected, 1e-3 * expected) << slab.name << "\n" << plan::text(plan);
+      ++i;
+    }
+    EXPECT_EQ(engine.progress(), (Progress{.steps = 10,
+                                           .samples = plan.global_batch,
+                                           .updates = updates + 1,
+                                           .missed = {{late, updates}}}));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Engine, Updates, ::testing::Range(0, test::num_plans, 5));
 
 // The first update throws the weights far away; from then on all ranks skip, and nothing moves.
 TEST(Engine, AnExplodedTrainingStandsStill) {

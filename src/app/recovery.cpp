@@ -55,7 +55,7 @@ bool Recovery::roll_back(std::int64_t bad_step) {
   const auto checkpoint = io::find_checkpoint(world_, deck_.output.directory, spoilt_);
   if (!checkpoint) return false;
   saving_.trust(*checkpoint);
-  load(*checkpoint, data_text_, engine_, world_);
+  load(*checkpoint, data_text_, model_, engine_, world_);
   gone_back_to_ = checkpoint->step;
   comm::together(world_, [&] {
     if (world_.rank() != 0) return;

@@ -18,14 +18,37 @@ bool of_other_data(const io::CheckpointInfo& checkpoint, const std::string& data
   return !checkpoint.data_text.empty() && checkpoint.data_text != data_text;
 }
 
-engine::Progress progress(const io::CheckpointInfo& checkpoint, const std::string& data_text) {
+/// Updates that parameters trained now have missed: all of them where a checkpoint has no moments.
+std::map<std::string, std::int64_t> missed(const io::CheckpointInfo& checkpoint,
+                                           std::int64_t updates, const model::Config& model) {
+  std::map<std::string, std::int64_t> all;
+  for (const model::Block& block : model::blocks(model))
+    for (const model::Parameter& parameter : block.parameters) {
+      const auto before = checkpoint.missed.find(parameter.name);
+      if (parameter.frozen || updates == 0) continue;
+      if (!checkpoint.trained.contains(parameter.name))
+        all[parameter.name] = updates;
+      else if (before != checkpoint.missed.end())
+        all.insert(*before);
+    }
+  return all;
+}
+
+engine::Progress progress(const io::CheckpointInfo& checkpoint, const std::string& data_text,
+                          const model::Config& model) {
   std::int64_t samples = checkpoint.samples;
   if (of_other_data(checkpoint, data_text))
     samples = 0;
   else if (samples < 0)  // an older checkpoint, all of whose steps were alike
     samples = checkpoint.step *
               plan::parse(checkpoint.plan_text, checkpoint.directory.string()).global_batch;
-  return {.steps = checkpoint.step, .samples = samples, .scaling = checkpoint.scaling};
+  // An older checkpoint does not know how many of its steps were skipped.
+  const std::int64_t updates = checkpoint.updates < 0 ? checkpoint.step : checkpoint.updates;
+  return {.steps = checkpoint.step,
+          .samples = samples,
+          .scaling = checkpoint.scaling,
+          .updates = updates,
+          .missed = missed(checkpoint, updates, model)};
 }
 
 void check(const io::CheckpointInfo& checkpoint, const std::string& model_text,
@@ -137,12 +160,12 @@ std::optional<io::CheckpointInfo> find_resume(comm::Communicator& world, const R
 }
 
 void load(const io::CheckpointInfo& checkpoint, const std::string& data_text,
-          engine::Engine& engine, comm::Communicator& world) {
+          const model::Config& model, engine::Engine& engine, comm::Communicator& world) {
   comm::together(world, [&] {
     std::vector<engine::Slab> slabs = engine.slabs();
     Progress shown("reading the checkpoint", elements(slabs), log::leads());
     io::load_slabs(checkpoint, slabs, &shown);
-    engine.resume(progress(checkpoint, data_text));
+    engine.resume(progress(checkpoint, data_text, model));
   });
 }
 

@@ -34,6 +34,6 @@ double elements(const std::vector<engine::Slab>& slabs);
 /// Fills the engine from a checkpoint; of other data than `data_text` it goes on with the first
 /// sample. Collective. @throws AgreedError(storage)
 void load(const io::CheckpointInfo& checkpoint, const std::string& data_text,
-          engine::Engine& engine, comm::Communicator& world);
+          const model::Config& model, engine::Engine& engine, comm::Communicator& world);
 
 }  // namespace brume::app

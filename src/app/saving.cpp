@@ -134,6 +134,8 @@ void Saving::write(const io::RunDescription& description, std::optional<double> 
     last_ = {.step = progress.steps,
              .samples = progress.samples,
              .scaling = progress.scaling,
+             .updates = progress.updates,
+             .missed = progress.missed,
              .valid_loss = valid_loss,
              .data_text = run_.data_text,
              .deck_text = description.deck_text,

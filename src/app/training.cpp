@@ -182,7 +182,7 @@ class Training {
                 format_bytes(double(device.memory_bytes - device.free_bytes)),
                 format_bytes(double(device.memory_bytes)));
     if (run_.resume)
-      load(*run_.resume, run_.data_text, *engine_, crew_);
+      load(*run_.resume, run_.data_text, run_.model, *engine_, crew_);
     else if (run_.first_weights)
       load_weights(*run_.first_weights, run_.model, *engine_, crew_);
     const std::string& directory = run_.deck.output.directory;

@@ -1,6 +1,7 @@
 #include "compute.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "base/error.hpp"
@@ -198,6 +199,12 @@ auto adamw_kernel(bool on_host) {
   }
 }
 
+/// Updates of a parameter, with the one of this step.
+std::int64_t updates_of(const std::string& parameter, const StepScalars& step) {
+  const auto missed = step.missed.find(parameter);
+  return step.updates - (missed == step.missed.end() ? 0 : missed->second);
+}
+
 }  // namespace
 
 template <class Storage>
@@ -224,6 +231,9 @@ void ComputeOf<Storage>::optimizer_step(const Operands& o, const StepScalars& st
         const UpdateRule& rule = pieces.rules[std::size_t(piece.parameter)];
         adamw.lr = step.adamw.lr * rule.lr_scale;
         adamw.weight_decay = rule.weight_decay;
+        const double t = double(updates_of(pieces.parameter(piece).name, step));
+        adamw.bias_correction1 = float(1.0 - std::pow(adamw.beta1, t));
+        adamw.bias_correction2 = float(1.0 - std::pow(adamw.beta2, t));
         if constexpr (rounds)
           update(adamw, squares, grads.cut(first, end), v.next().cut(first, end), m.cut(first, end),
                  v.cut(first, end), weights.cut(first, end));

@@ -20,9 +20,11 @@ namespace brume::engine {
 
 /// What changes from step to step.
 struct StepScalars {
-  float loss_scale = 1.0f;  ///< S / target tokens of the global batch
-  kernels::AdamW adamw{};   ///< of the update that is applied in this step, without UpdateRules
-  double squares = 0.0;     ///< of the gradient that it applies, all of it, S^2 times too large
+  float loss_scale = 1.0f;   ///< S / target tokens of the global batch
+  kernels::AdamW adamw{};    ///< of the update that is applied in this step, without UpdateRules
+  std::int64_t updates = 0;  ///< with that one: t of AdamW
+  std::map<std::string, std::int64_t> missed{};  ///< as in Progress
+  double squares = 0.0;  ///< of the gradient that it applies, all of it, S^2 times too large
 };
 
 /// Runs forward, backward and optimizer tasks of one rank.

@@ -210,7 +210,7 @@ struct Engine::Impl {
     return 1.0 / double(std::max<std::int64_t>(1, data.num_targets(first, count)));
   }
 
-  /// Constants of the update that step `i` asked for.
+  /// Constants of the update that step `i` asked for, the last one so far.
   StepScalars scalars(std::int64_t i) const {
     const Optimizer& o = settings.optimizer;
     StepScalars step;
@@ -219,10 +219,12 @@ struct Engine::Impl {
                   .beta2 = o.beta2,
                   .eps = float(o.eps),
                   .weight_decay = 0.0f,
-                  .bias_correction1 = float(1.0 - std::pow(o.beta1, double(i + 1))),
-                  .bias_correction2 = float(1.0 - std::pow(o.beta2, double(i + 1))),
+                  .bias_correction1 = 1.0f,
+                  .bias_correction2 = 1.0f,
                   .clip_norm = o.clip_norm,
                   .loss_scale = pending_scale};
+    step.updates = updates;
+    step.missed = missed;
     step.squares = pending_squares;
     return step;
   }
@@ -253,8 +255,10 @@ struct Engine::Impl {
   Groups groups;
   std::optional<GuardCheck> guards, evaluation_guards;
   std::atomic<std::int64_t> done =
-      0;                         ///< steps whose gradients were made; channels' threads read it
-  std::int64_t samples = 0;      ///< of these steps
+      0;                     ///< steps whose gradients were made; channels' threads read it
+  std::int64_t samples = 0;  ///< of these steps
+  std::int64_t updates = 0;  ///< that they asked for
+  std::map<std::string, std::int64_t> missed;  ///< of these, by parameters that were frozen then
   bool update_pending = false;   ///< ... and those of the last one are not applied yet
   double pending_scale = 1.0;    ///< S of that one
   double pending_squares = 0.0;  ///< ... of its gradient, S^2 times too large
@@ -305,6 +309,7 @@ StepMetrics Engine::step(const data::Sampler& data) {
   ++e.done;
   e.samples += e.plan.global_batch;
   e.update_pending = !metrics.skipped;
+  e.updates += e.update_pending;
   e.pending_scale = scale;
   e.pending_squares = squared_norm;
   return metrics;
@@ -350,7 +355,10 @@ OwnLoss Engine::evaluate_own(const data::Sampler& data, std::int64_t first) {
   return {.loss = sums[0], .misses = std::int64_t(sums[1])};
 }
 
-Progress Engine::progress() const { return {impl_->done, impl_->samples, impl_->scaling}; }
+Progress Engine::progress() const {
+  const Impl& e = *impl_;
+  return {e.done, e.samples, e.scaling, e.updates, e.missed};
+}
 
 std::int64_t Engine::steps_done() const { return impl_->done; }
 
@@ -358,6 +366,8 @@ void Engine::resume(const Progress& progress) {
   impl_->done = progress.steps;
   impl_->samples = progress.samples;
   impl_->scaling = progress.scaling;
+  impl_->updates = progress.updates;
+  impl_->missed = progress.missed;
   impl_->update_pending = false;
 }
 

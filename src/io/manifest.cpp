@@ -175,6 +175,7 @@ Manifest parse(std::string_view text, const TakeSlab& take) {
           stored);
   std::vector<Digest> files;
   std::size_t slabs = 0;  // of the file that is being read
+  std::set<std::string> trained;
   const json object = parse_apart(
       text,
       [&](const json& file) {
@@ -183,6 +184,7 @@ Manifest parse(std::string_view text, const TakeSlab& take) {
       },
       [&](const json& array) {
         engine::Slab slab = parse_slab(array);
+        if (slab.kind != "weight") trained.insert(slab.name);
         if (take) take(int(files.size()), slabs, std::move(slab));
         ++slabs;
       });
@@ -198,11 +200,14 @@ Manifest parse(std::string_view text, const TakeSlab& take) {
   scaling.scale = object.value("loss_scale", scaling.scale);
   scaling.good_steps = object.value("good_steps", scaling.good_steps);
   manifest.info.valid_loss = number_if_any(object, "valid_loss");
+  manifest.info.updates = object.value("updates", manifest.info.updates);
+  manifest.info.missed = object.value("missed_updates", manifest.info.missed);
   object.at("deck").get_to(manifest.info.deck_text);
   object.at("plan").get_to(manifest.info.plan_text);
   object.at("profile").get_to(manifest.info.profile_text);
   object.at("model").get_to(manifest.info.model_text);
   manifest.files = std::move(files);
+  manifest.info.trained = std::move(trained);
   manifest.info.ranks = int(manifest.files.size());
   require(object.at("ranks") == manifest.info.ranks, Failure::storage, "lists {} files",
           manifest.files.size());
@@ -241,6 +246,8 @@ std::string manifest_text(const CheckpointInfo& info, const std::vector<std::str
                    {hash_key, std::string(hash_digits, '0')}};
     if (info.scaling != engine::LossScaling{})
       object["loss_scale"] = info.scaling.scale, object["good_steps"] = info.scaling.good_steps;
+    if (info.updates >= 0) object["updates"] = info.updates;
+    if (!info.missed.empty()) object["missed_updates"] = info.missed;
     if (info.valid_loss && std::isfinite(*info.valid_loss)) object["valid_loss"] = *info.valid_loss;
     std::string text = lines(object, entries);
     const OwnHash own = find_own_hash(text);
