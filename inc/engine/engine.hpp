@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -60,9 +61,12 @@ struct Settings {
   Optimizer optimizer;
   double loss_scale = 0.0;  ///< a power of two; 0: LossScaling's in fp16, 1 else
   std::uint64_t seed = 1;
-  int threads = 1;                ///< cores this rank computes with
-  int first_core = -1;            ///< of those on its node; -1: wherever the system puts them
-  std::string scratch;            ///< directory for what lies on disk; empty: $TMPDIR, else /tmp
+  int threads = 1;      ///< cores this rank computes with
+  int first_core = -1;  ///< of those on its node; -1: wherever the system puts them
+  std::string scratch;  ///< directory for what lies on disk; empty: $TMPDIR, else /tmp
+  /// Frozen parameters, by name, whose weights slabs() keeps in fp32, on disk; below fp32 the
+  /// others' weights are rounded.
+  std::set<std::string> exact = {};
   std::int64_t beside_bytes = 0;  ///< host memory that the rank will take beside its plan
   bool overlap = true;            ///< false: transfers run only while nothing computes
   bool one_collective =
@@ -113,7 +117,7 @@ struct StepMetrics {
 /// [first, first + elements) of the slice [offset, offset + shape) of the whole tensor. Below fp32
 /// a weight is its fp32 master, kept with the moments; of what layers compute with there are slabs
 /// with `rounded` in the place of `data`, so that a checkpoint's masters fill both; these are owned
-/// only where a parameter is not trained and so has no master.
+/// only where a parameter has no master, because it is not trained and not in Settings::exact.
 /// Either may be memory of a device, and what lies on disk has neither: these functions
 /// reach all of them.
 struct Slab {

@@ -33,8 +33,10 @@ struct CheckpointInfo {
   std::string profile_text;
   std::string model_text;  ///< what must not change: sizes of the model
   std::filesystem::path directory;
-  int ranks = 0;                    ///< files rank-0.h5 ... in it
-  std::set<std::string> trained{};  ///< parameters of whose moments it has some; known when read
+  int ranks = 0;  ///< files rank-0.h5 ... in it
+  // Known when read.
+  std::set<std::string> trained{};                    ///< parameters of whose moments it has some
+  std::map<std::string, model::Precision> formats{};  ///< in which it has weights, by parameter
 };
 
 /// What the owned ones of a rank's slabs take in a checkpoint, and so a copy of them.

@@ -86,6 +86,15 @@ head_weights 13 > b
 paste a b | awk '{ d = ($1 - $2) / 1e-3; if (d < 0) d = -d; sum += d } END { print "moved by", sum / NR; exit !(NR > 1000 && sum / NR > 0.9 && sum / NR < 1.1) }' ||
   fail "the first update of an unfrozen head is not of its first step"
 
+# Frozen weights of an fp32 model go as they came, though layers compute in bf16: only the last norm's two vectors change.
+"$BRUME" import hf "$BRUME_REGRESSION_DIR/data/hugging_face/gpt2" -o own > log 2>&1 || { cat log; fail "import"; }
+mpirun -n 2 --oversubscribe "$BRUME" run own/deck.toml --set "$profile" --set training.precision=bf16 --set training.steps=2 \
+  --set data.train=train.tok --set data.valid= --set training.optimizer.lr=1e-2 --set cluster.devices_per_node=2 \
+  --set 'training.optimizer.groups=[{pattern="embedding.*", frozen=true}, {pattern="layers.*", frozen=true}]'
+for step in 0 2; do "$BRUME" export hf "own/checkpoints/step-$step" --dtype f32 -o "out-$step" > log 2>&1 || { cat log; fail "export"; }; done
+changed=$(cmp -l out-0/model.safetensors out-2/model.safetensors | wc -l)
+[ "$changed" -gt 0 ] && [ "$changed" -le $((2 * 45 * 4)) ] || fail "$changed bytes changed"
+
 # Several stages are searched, too; then no bound is claimed.
 "$BRUME" plan frozen.toml --set "$profile" --set 'search.stages=[2]' > log 2>&1 || { cat log; fail "no plan of two stages"; }
 grep -q '^frozen ' log && ! grep -q "by the model's bound" log || { cat log; fail "what is said of two stages"; }

@@ -27,15 +27,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-model::Precision precision_of(interop::Dtype dtype) {
-  switch (dtype) {
-    case interop::Dtype::f32: break;
-    case interop::Dtype::bf16: return model::Precision::bf16;
-    case interop::Dtype::f16: return model::Precision::fp16;
-  }
-  return model::Precision::fp32;
-}
-
 /// The slabs that a rank writes: neighbours, about as many bytes as the others have.
 std::vector<engine::Slab> share(const std::vector<engine::Slab>& slabs, int rank, int ranks) {
   double all = 0.0, before = 0.0;

@@ -168,6 +168,7 @@ class Training {
     all.on_task_done = [this] {
       if (watchdog_) watchdog_->beat();
     };
+    all.exact = kept_exactly(run_.resume, run_.first_weights, run_.model, crew_);
     saving_.emplace(run_, session_, crew_, host_bytes_);
     description_.copy_bytes = saving_->copy_bytes();
     all.beside_bytes = saving_->beside_bytes();

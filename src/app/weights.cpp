@@ -81,6 +81,15 @@ deck::Deck pretrained_deck(const std::string& directory, int ranks,
   return deck;
 }
 
+model::Precision precision_of(interop::Dtype dtype) {
+  switch (dtype) {
+    case interop::Dtype::f32: break;
+    case interop::Dtype::bf16: return model::Precision::bf16;
+    case interop::Dtype::f16: return model::Precision::fp16;
+  }
+  return model::Precision::fp32;
+}
+
 FirstWeights find_first_weights(const std::string& directory, const model::Config& model,
                                 comm::Communicator& world) {
   if (!is_hugging_face(world, directory))
@@ -89,6 +98,31 @@ FirstWeights find_first_weights(const std::string& directory, const model::Confi
     if (world.rank() == 0) interop::PretrainedWeights(directory, model).require_tied();
   });
   return {directory, std::nullopt};
+}
+
+std::set<std::string> kept_exactly(const std::optional<io::CheckpointInfo>& resume,
+                                   const std::optional<FirstWeights>& first,
+                                   const model::Config& model, comm::Communicator& world) {
+  using model::Precision;
+  std::set<std::string> names;
+  if (model.precision == Precision::fp32) return names;
+  for (const model::Block& block : model::blocks(model))
+    for (const model::Parameter& parameter : block.parameters)
+      if (parameter.frozen) names.insert(parameter.name);
+  if (names.empty() || (!resume && !first)) return {};
+  const Precision computed = model.precision == Precision::fp8 ? Precision::bf16 : model.precision;
+  comm::together(world, [&] {
+    const io::CheckpointInfo* const checkpoint = resume              ? &*resume
+                                                 : first->checkpoint ? &*first->checkpoint
+                                                                     : nullptr;
+    std::optional<interop::PretrainedWeights> files;
+    if (!checkpoint) files.emplace(first->directory, model);
+    std::erase_if(names, [&](const std::string& name) {
+      return computed ==
+             (checkpoint ? checkpoint->formats.at(name) : precision_of(files->dtype(name)));
+    });
+  });
+  return names;
 }
 
 void load_weights(const FirstWeights& weights, const model::Config& model, engine::Engine& engine,

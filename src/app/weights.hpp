@@ -2,12 +2,14 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "comm/communicator.hpp"
 #include "deck/deck.hpp"
 #include "engine/engine.hpp"
+#include "interop/safetensors.hpp"
 #include "io/checkpoint.hpp"
 #include "model/model.hpp"
 
@@ -23,6 +25,8 @@ std::optional<io::CheckpointInfo> find_weights(comm::Communicator& world,
 deck::Deck pretrained_deck(const std::string& directory, int ranks,
                            const std::vector<std::string>& sets);
 
+model::Precision precision_of(interop::Dtype dtype);
+
 /// What model.weights names, found and checked.
 struct FirstWeights {
   std::string directory;
@@ -33,6 +37,13 @@ struct FirstWeights {
 /// @throws AgreedError(input), AgreedError(storage)
 FirstWeights find_first_weights(const std::string& directory, const model::Config& model,
                                 comm::Communicator& world);
+
+/// Frozen parameters whose weights come in another format than the model computes with: they go as
+/// they came. Collective. @throws AgreedError(input)
+/// @param resume  the checkpoint that the training goes on from, in place of first weights
+std::set<std::string> kept_exactly(const std::optional<io::CheckpointInfo>& resume,
+                                   const std::optional<FirstWeights>& first,
+                                   const model::Config& model, comm::Communicator& world);
 
 /// Fills the engine's weights and leaves moments and progress as they are. Collective.
 /// @throws AgreedError(input), AgreedError(storage)

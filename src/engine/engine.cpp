@@ -99,6 +99,7 @@ struct Engine::Impl {
         evaluation(schedule::compile(plan, model, world.rank(),
                                      options(settings, schedule::Mode::evaluate))),
         arena(reserve(largest(train.arena_bytes, evaluation.arena_bytes), settings, world)),
+        exact(reserve_exact(world)),
         compute(make_compute(this->plan, this->model, world.rank(), settings.optimizer, arena)),
         groups(this->plan, world),
         executor(arena, *compute, groups, settings, model.precision,
@@ -107,7 +108,7 @@ struct Engine::Impl {
       guards.emplace(train, arena);
       evaluation_guards.emplace(evaluation, arena);
     }
-    std::vector<Slab> state = engine::slabs(train, plan, model, &arena);
+    std::vector<Slab> state = slabs();
     initialise(state, model, settings.seed, settings.threads);
   }
 
@@ -155,6 +156,21 @@ struct Engine::Impl {
     require_on_node(world, bytes, settings.beside_bytes);
     comm::together(world, [&] { arena.emplace(bytes, settings.scratch); });
     return std::move(*arena);
+  }
+
+  /// Takes disk for weights that are kept as they came, on all ranks or on none.
+  device::ScratchFile reserve_exact(comm::Communicator& world) const {
+    std::vector<Slab> state = engine::slabs(train, plan, model, &arena);
+    const std::int64_t bytes = keep_exactly(state, settings.exact, nullptr);
+    std::optional<device::ScratchFile> file;
+    comm::together(world, [&] { file.emplace(settings.scratch, bytes); });
+    return std::move(*file);
+  }
+
+  std::vector<Slab> slabs() {
+    std::vector<Slab> all = engine::slabs(train, plan, model, &arena);
+    keep_exactly(all, settings.exact, &exact);
+    return all;
   }
 
   /// Ends the job. Nobody can agree any more: peers may wait for this rank in any channel. Called
@@ -251,6 +267,7 @@ struct Engine::Impl {
   Program train;
   Program evaluation;
   Arena arena;
+  device::ScratchFile exact;  ///< see Settings
   std::unique_ptr<Compute> compute;
   Groups groups;
   std::optional<GuardCheck> guards, evaluation_guards;
@@ -371,9 +388,7 @@ void Engine::resume(const Progress& progress) {
   impl_->update_pending = false;
 }
 
-std::vector<Slab> Engine::slabs() {
-  return engine::slabs(impl_->train, impl_->plan, impl_->model, &impl_->arena);
-}
+std::vector<Slab> Engine::slabs() { return impl_->slabs(); }
 
 NonFinite Engine::nonfinite() {
   const Impl& e = *impl_;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <future>
+#include <iterator>
 #include <map>
 #include <thread>
 #include <tuple>
@@ -175,6 +176,24 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
     }
   }
   return all;
+}
+
+std::int64_t keep_exactly(std::vector<Slab>& slabs, const std::set<std::string>& names,
+                          device::ScratchFile* disk) {
+  std::int64_t bytes = 0;
+  std::vector<Slab> exact;
+  for (Slab& slab : slabs) {
+    if (!slab.rounded || !slab.owned || !names.contains(slab.name)) continue;
+    Slab& whole = exact.emplace_back(slab);
+    slab.owned = false;
+    whole.rounded = nullptr;
+    whole.storage = model::Precision::fp32;
+    whole.disk = disk;
+    whole.disk_byte = bytes;
+    bytes += whole.elements * std::int64_t(sizeof(float));
+  }
+  std::ranges::move(exact, std::back_inserter(slabs));
+  return bytes;
 }
 
 std::vector<Slab> gradients(const schedule::Program& program, const plan::Plan& plan,

@@ -1,6 +1,9 @@
 /// @file What a rank holds between steps, by parameter: initial values, slabs for checkpoints.
 #pragma once
 
+#include <cstdint>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "arena.hpp"
@@ -11,6 +14,11 @@ namespace brume::engine {
 /// Slabs of all parameters and moments this rank holds; without an arena they have no memory.
 std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan,
                         const model::Config& model, const Arena* arena);
+
+/// Gives weights that this rank writes and `names` has a place in `disk` as they are in fp32.
+/// @return bytes of it that they take
+std::int64_t keep_exactly(std::vector<Slab>& slabs, const std::set<std::string>& names,
+                          device::ScratchFile* disk);
 
 /// The same of gradients as the last step left them, by parameter, of kind "grad".
 std::vector<Slab> gradients(const schedule::Program& program, const plan::Plan& plan,

@@ -78,7 +78,7 @@ CheckpointInfo open_checkpoint(comm::Communicator& world, const std::filesystem:
   // Of all slabs only those are of use to a rank that it comes to read.
   std::string text;
   comm::together(world, [&] {
-    if (world.rank() == 0) text = text_without_slabs(read_manifest(checkpoint));
+    if (world.rank() == 0) text = brief_text(read_manifest(checkpoint));
   });
   text = comm::broadcast(world, std::move(text), 0);
   CheckpointInfo info;

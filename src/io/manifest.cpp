@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -175,7 +176,8 @@ Manifest parse(std::string_view text, const TakeSlab& take) {
           stored);
   std::vector<Digest> files;
   std::size_t slabs = 0;  // of the file that is being read
-  std::set<std::string> trained;
+  std::set<std::pair<std::string, std::string>> seen;
+  std::vector<engine::Slab> firsts;
   const json object = parse_apart(
       text,
       [&](const json& file) {
@@ -184,7 +186,7 @@ Manifest parse(std::string_view text, const TakeSlab& take) {
       },
       [&](const json& array) {
         engine::Slab slab = parse_slab(array);
-        if (slab.kind != "weight") trained.insert(slab.name);
+        if (seen.emplace(slab.name, slab.kind).second) firsts.push_back(slab);
         if (take) take(int(files.size()), slabs, std::move(slab));
         ++slabs;
       });
@@ -207,7 +209,12 @@ Manifest parse(std::string_view text, const TakeSlab& take) {
   object.at("profile").get_to(manifest.info.profile_text);
   object.at("model").get_to(manifest.info.model_text);
   manifest.files = std::move(files);
-  manifest.info.trained = std::move(trained);
+  manifest.firsts = std::move(firsts);
+  for (const engine::Slab& slab : manifest.firsts)
+    if (slab.kind == "weight")
+      manifest.info.formats.emplace(slab.name, slab.storage);
+    else
+      manifest.info.trained.insert(slab.name);
   manifest.info.ranks = int(manifest.files.size());
   require(object.at("ranks") == manifest.info.ranks, Failure::storage, "lists {} files",
           manifest.files.size());
@@ -256,10 +263,11 @@ std::string manifest_text(const CheckpointInfo& info, const std::vector<std::str
   });
 }
 
-std::string text_without_slabs(const Manifest& manifest) {
+std::string brief_text(const Manifest& manifest) {
   std::vector<std::string> entries;
   for (std::size_t rank = 0; rank < manifest.files.size(); ++rank)
-    entries.push_back(entry_text(int(rank), manifest.files[rank], {}));
+    entries.push_back(entry_text(int(rank), manifest.files[rank],
+                                 rank == 0 ? manifest.firsts : std::vector<engine::Slab>()));
   return manifest_text(manifest.info, entries);
 }
 

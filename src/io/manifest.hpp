@@ -16,7 +16,8 @@ namespace brume::io {
 
 struct Manifest {
   CheckpointInfo info;
-  std::vector<Digest> files;  ///< [rank]
+  std::vector<Digest> files;         ///< [rank]
+  std::vector<engine::Slab> firsts;  ///< first slab of each parameter and kind
 };
 
 std::string rank_file_name(int rank);  ///< "rank-3.h5"
@@ -29,8 +30,8 @@ std::string entry_text(int rank, const Digest& digest, const std::vector<engine:
 /// @param entries  [rank], by entry_text
 std::string manifest_text(const CheckpointInfo& info, const std::vector<std::string>& entries);
 
-/// The same without slabs, whose text does not grow with them.
-std::string text_without_slabs(const Manifest& manifest);
+/// The same with the first slab of each parameter and kind only: it does not grow with ranks.
+std::string brief_text(const Manifest& manifest);
 
 /// Told of slab n of a rank's file, which has no data.
 using TakeSlab = std::function<void(int rank, std::size_t n, engine::Slab slab)>;
