@@ -119,6 +119,10 @@ class CheckpointReader {
   explicit CheckpointReader(const CheckpointInfo& info);
   ~CheckpointReader();
 
+  /// Opens the files now, half as many as the process may have open, for a reader that takes long:
+  /// a job that goes on may remove them meanwhile. @throws Error(storage)
+  void hold();
+
   /// Fills all slabs, owned or not. Each tensor must be covered completely; where the checkpoint
   /// holds neither moment of a parameter, both become zero. @throws Error(storage)
   ///

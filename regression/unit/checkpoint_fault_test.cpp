@@ -418,6 +418,20 @@ TEST_F(CheckpointFault, LinksInPlaceOfFilesAreNotFollowed) {
   EXPECT_EQ(newest(directory_), 10);
 }
 
+// A job that goes on removes the checkpoint that another one reads.
+TEST_F(CheckpointFault, AReaderThatHoldsItsFilesOutlivesThem) {
+  save(directory_, {10});
+  const CheckpointInfo info = find(directory_).value();
+  CheckpointReader reader(info);
+  reader.hold();
+  fs::remove_all(step(10));
+  Memory all(0, rows);
+  reader.fill(all.slabs);
+  EXPECT_TRUE(all.holds(10));
+  const std::string said = test::refusal([&] { CheckpointReader again(info); }, Failure::storage);
+  EXPECT_NE(said.find("cannot be opened: No such file"), std::string::npos) << said;
+}
+
 /// Writes step 30 and keeps so many, after it was told that a checkpoint is whole.
 void save_after(const fs::path& directory, const CheckpointInfo& trusted, int last) {
   comm::run_local(num_ranks, [&](comm::Communicator& world) {

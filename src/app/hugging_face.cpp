@@ -175,19 +175,29 @@ void export_model(const ExportHuggingFaceOptions& options, comm::Communicator& j
     require_no_model(options.output);
     make_directory(options.output);
   });
-  const std::optional<io::CheckpointInfo> found = find_weights(job, options.run);
+  std::optional<io::CheckpointInfo> found;
+  std::optional<io::CheckpointReader> reader;
+  while (!reader) try {
+      found = find_weights(job, options.run);
+      comm::together(job, [&] {
+        require(found.has_value(), Failure::input,
+                "{}: is neither a run directory with checkpoints nor one of these", options.run);
+        reader.emplace(*found).hold();
+      });
+    } catch (const comm::AgreedError&) {
+      reader.reset();
+      if (!found || !has_left(job, *found)) throw;
+      found.reset();
+    }
   std::optional<interop::HuggingFaceWriter> writer;
   deck::Deck deck;
   comm::together(job, [&] {
-    require(found.has_value(), Failure::input,
-            "{}: is neither a run directory with checkpoints nor one of these", options.run);
     deck = deck::parse(found->deck_text, found->directory.string());
     writer.emplace(options.output, model::config(deck.model, "fp32"),
                    dtype_of(options.dtype, deck.training.precision), options.max_file_bytes);
-    io::CheckpointReader reader(*found);
     Progress shown("exporting", writer->num_files(), leader);
     for (int file = job.rank(); file < writer->num_files(); file += job.size()) {
-      writer->write_file(file, [&](std::vector<engine::Slab>& slabs) { reader.fill(slabs); });
+      writer->write_file(file, [&](std::vector<engine::Slab>& slabs) { reader->fill(slabs); });
       shown.add(job.size());
     }
   });

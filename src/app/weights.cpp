@@ -65,6 +65,14 @@ std::optional<io::CheckpointInfo> find_weights(comm::Communicator& world,
   return std::nullopt;
 }
 
+bool has_left(comm::Communicator& world, const io::CheckpointInfo& checkpoint) {
+  if (exists(world, checkpoint.directory / "manifest.json")) return false;
+  if (log::leads())
+    log::warn("{}: was removed while it was read: looking for a newer one",
+              checkpoint.directory.string());
+  return true;
+}
+
 deck::Deck pretrained_deck(const std::string& directory, int ranks,
                            const std::vector<std::string>& sets) {
   // A basic string of TOML knows the escapes of JSON.
@@ -125,17 +133,24 @@ std::set<std::string> kept_exactly(const std::optional<io::CheckpointInfo>& resu
   return names;
 }
 
-void load_weights(const FirstWeights& weights, const model::Config& model, engine::Engine& engine,
+void load_weights(FirstWeights weights, const model::Config& model, engine::Engine& engine,
                   comm::Communicator& world) {
   std::vector<engine::Slab> slabs = engine.slabs();
   std::erase_if(slabs, [](const engine::Slab& slab) { return slab.kind != "weight"; });
-  comm::together(world, [&] {
+  const auto fill = [&] {
     Progress shown("reading the weights", elements(slabs), log::leads());
     if (weights.checkpoint)
       io::load_slabs(*weights.checkpoint, slabs, &shown);
     else
       interop::PretrainedWeights(weights.directory, model).fill(slabs, &shown);
-  });
+  };
+  for (bool filled = false; !filled;) try {
+      comm::together(world, fill);
+      filled = true;
+    } catch (const comm::AgreedError&) {
+      if (!weights.checkpoint || !has_left(world, *weights.checkpoint)) throw;
+      weights.checkpoint = checkpoint_for(weights.directory, model, world);
+    }
   if (log::leads()) log::info("the weights are those of {}", weights.directory);
 }
 

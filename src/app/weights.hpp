@@ -20,6 +20,10 @@ namespace brume::app {
 std::optional<io::CheckpointInfo> find_weights(comm::Communicator& world,
                                                const std::string& directory);
 
+/// Whether a checkpoint that was found has left since, as a job that goes on removes it; says so.
+/// Collective.
+bool has_left(comm::Communicator& world, const io::CheckpointInfo& checkpoint);
+
 /// A deck for a Hugging Face model: its sizes, and for the rest what a user will want to change.
 /// @param sets  "key=value"  @throws Error(input)
 deck::Deck pretrained_deck(const std::string& directory, int ranks,
@@ -45,9 +49,10 @@ std::set<std::string> kept_exactly(const std::optional<io::CheckpointInfo>& resu
                                    const std::optional<FirstWeights>& first,
                                    const model::Config& model, comm::Communicator& world);
 
-/// Fills the engine's weights and leaves moments and progress as they are. Collective.
+/// Fills the engine's weights and leaves moments and progress as they are; from the newest
+/// checkpoint where that which was found has left. Collective.
 /// @throws AgreedError(input), AgreedError(storage)
-void load_weights(const FirstWeights& weights, const model::Config& model, engine::Engine& engine,
+void load_weights(FirstWeights weights, const model::Config& model, engine::Engine& engine,
                   comm::Communicator& world);
 
 }  // namespace brume::app

@@ -1,5 +1,7 @@
 #include "io/checkpoint.hpp"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -128,6 +130,7 @@ std::optional<CheckpointInfo> find_checkpoint(comm::Communicator& world,
 struct CheckpointReader::Impl {
   CheckpointInfo info;
   Bytes manifest;
+  std::map<int, Descriptor> held{};  ///< files, by rank
 
   std::string path(int rank) const { return (info.directory / rank_file_name(rank)).string(); }
   Sources find_sources(std::vector<Slab>& slabs) const;
@@ -188,10 +191,22 @@ CheckpointReader::CheckpointReader(const CheckpointInfo& info)
 
 CheckpointReader::~CheckpointReader() = default;
 
+void CheckpointReader::hold() {
+  Impl& my = *impl_;
+  rlimit limit = {};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  const int most = int(std::min<rlim_t>(limit.rlim_cur / 2, 1 << 20));
+  for (int rank = 0; rank < std::min(my.info.ranks, most); ++rank)
+    my.held.emplace(rank, open_regular(my.path(rank), Failure::storage));
+}
+
 void CheckpointReader::fill(std::vector<Slab>& slabs, Progress* progress) {
   Impl& my = *impl_;
   for (const auto& [rank, by_index] : my.find_sources(slabs)) {
-    RankFile file(open_regular(my.path(rank), Failure::storage), my.path(rank));
+    const auto held = my.held.find(rank);
+    RankFile file = held != my.held.end()
+                        ? RankFile(held->second, my.path(rank))
+                        : RankFile(open_regular(my.path(rank), Failure::storage), my.path(rank));
     for (const auto& [n, source] : by_index)
       for (const Copy& copy : source.copies) run_copy(file, n, source.stored, copy, progress);
   }

@@ -9,10 +9,11 @@ namespace brume::io {
 namespace {
 
 /// Opens a file by its descriptor, so that it is the one whose hash was checked, and without locks,
-/// which some network file systems lack.
+/// which some network file systems lack. Of HDF5's drivers this one does not ask for the file's
+/// name, which it may have lost.
 hid_t open_hdf5(const Descriptor& file) {
   const Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
-  if (H5Pset_fapl_sec2(access.get()) < 0 || H5Pset_file_locking(access.get(), false, true) < 0)
+  if (H5Pset_fapl_stdio(access.get()) < 0 || H5Pset_file_locking(access.get(), false, true) < 0)
     return -1;
   return H5Fopen(fmt::format("/proc/self/fd/{}", file.get()).c_str(), H5F_ACC_RDONLY, access.get());
 }
