@@ -17,7 +17,9 @@ struct NodeGroup {
   std::int64_t memory_bytes = 0;       ///< per device, what a plan may use
   std::int64_t host_memory_bytes = 0;  ///< per node, for what is offloaded
   std::int64_t disk_bytes = 0;         ///< per node, of this what host memory does not hold
+  std::int64_t reserved_bytes = 0;     ///< per device, what `usable` took off memory_bytes
 
+  std::int64_t given_bytes() const { return memory_bytes + reserved_bytes; }  ///< by memory_gib
   int devices() const { return nodes * devices_per_node; }
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <set>
@@ -11,6 +12,8 @@
 #include "../../src/tuner/search.hpp"
 #include "analyzer/messages.hpp"
 #include "base/error.hpp"
+#include "base/units.hpp"
+#include "deck/machine.hpp"
 #include "plan/knobs.hpp"
 #include "planning_samples.hpp"
 #include "schedule/compile.hpp"
@@ -713,6 +716,16 @@ TEST(Tuner, SearchListsFixChoices) {
 }
 
 TEST(Tuner, NothingFitsSaysWhatWould) {
+/// What a refusal says would fit [bytes].
+std::int64_t advised_bytes(const std::string& message) {
+  const auto at = message.find("memory_gib = ", message.find("allows"));
+  if (at == std::string::npos) {
+    ADD_FAILURE() << message;
+    return 0;
+  }
+  return std::int64_t(std::stod(message.substr(at + 13)) * bytes_per_gib);
+}
+
   Problem p = roomy();
   p.cluster.groups[0].memory_bytes = 300'000;
   try {
@@ -723,14 +736,69 @@ TEST(Tuner, NothingFitsSaysWhatWould) {
     const std::string message = error.what();
     EXPECT_NE(message.find("no plan fits"), std::string::npos) << message;
     // The advice holds: with that much memory there is a plan.
-    const auto at = message.find("memory_gib = ", message.find("allows"));
-    ASSERT_NE(at, std::string::npos) << message;
-    p.cluster.groups[0].memory_bytes = std::int64_t(std::stod(message.substr(at + 13)) * (1 << 30));
+    p.cluster.groups[0].memory_bytes = advised_bytes(message);
     EXPECT_NO_THROW(tune(p));
   }
 }
 
 // One device, one layer, primes, one sequence, hardly a vocabulary: a plan or a clear refusal.
+// The stated memory does fit, and a little less does not, whatever a machine's libraries take.
+TEST(Tuner, WhatWouldFitDoesOnEveryShippedMachine) {
+  namespace fs = std::filesystem;
+  model::Config model = samples::small_model(2);
+  model.hidden_size = 512;
+  model.ffn_size = 2048;
+  model.vocab_size = 8192;
+  int reserving = 0;
+  const fs::path known = deck::shipped_path(deck::Shipped::machine, "dgx-h100");
+  for (const auto& entry : fs::directory_iterator(known.parent_path())) {
+    deck::GroupKeys group;
+    group.machine = entry.path().stem();
+    group.devices_per_node = 1;
+    SCOPED_TRACE(group.machine);
+    const hardware::Machine machine = hardware::machine_profile(group);
+    const std::int64_t reserved = machine.profile(0).reserved_bytes;
+    reserving += reserved > 0;
+    const auto search = [&](std::int64_t given_bytes) {
+      const hardware::Cluster given =
+          hardware::NodeGroup{.nodes = 1, .devices_per_node = 1, .memory_bytes = given_bytes};
+      tuner::tune(model, 4, hardware::usable(given, machine), machine, {.time_limit_s = 3600.0},
+                  {.reasons = false});
+    };
+    const auto advised = [&](std::int64_t given_bytes) -> std::int64_t {
+      try {
+        search(given_bytes);
+      } catch (const Infeasible& error) {
+        return advised_bytes(error.what());
+      }
+      return 0;
+    };
+    const std::int64_t enough = advised(reserved + (std::int64_t{1} << 20));
+    EXPECT_GT(enough, reserved);
+    EXPECT_NO_THROW(search(enough));
+    EXPECT_EQ(advised(enough - (enough - reserved) / 100), enough);
+  }
+  EXPECT_GE(reserving, 11);
+}
+
+// Memory is looked at before time is, so that little time suffices to know that nothing fits: the
+// search without that took a minute.
+TEST(Tuner, ThatNothingFitsIsKnownBeforeTheSearch) {
+  Problem p = roomy();
+  p.model = samples::small_model(16);
+  p.cluster.groups[0].nodes = 2;
+  p.cluster.groups[0].memory_bytes = 400'000;
+  p.cluster.groups[0].host_memory_bytes = 1'000'000;
+  p.global_batch = 64;
+  try {
+    tune(p);
+    FAIL();
+  } catch (const Infeasible& error) {
+    EXPECT_EQ(error.word(), "memory");
+    EXPECT_EQ(std::string(error.what()).find("raise"), std::string::npos) << error.what();
+  }
+}
+
 TEST(Tuner, TakesWhatIsSmallOddOrPrime) {
   const auto expect_answer = [](auto change) {
     for (bool unequal : {false, true}) {

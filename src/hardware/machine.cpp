@@ -75,6 +75,7 @@ Cluster usable(Cluster cluster, const Machine& machine) {
             "memory_gib gives a device {}, of which libraries and the driver take {}",
             format_bytes(double(group.memory_bytes)), format_bytes(double(reserved)));
     group.memory_bytes -= reserved;
+    group.reserved_bytes = reserved;
   }
   return cluster;
 }

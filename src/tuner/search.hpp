@@ -33,8 +33,11 @@ struct Found {
 
 plan::Plan plan_of(const Question& question, const Frame& frame, const std::vector<Point>& stages);
 
-/// A plan that needs little memory, whatever the limit of a device; none when nothing can be split.
-/// @throws OutOfTime when none is known by then
+/// Whether some plan of 1F1B fits by the formulas; true where there is no time to know.
+bool may_fit(const Question& question, Grid& grid);
+
+/// The plan of 1F1B that needs least of its devices' memory, whatever their limit; none where
+/// nothing can be split. @throws OutOfTime
 std::optional<plan::Plan> smallest_plan(const Question& question, Grid& grid);
 
 /// Those of 1F1B that a question asks for.

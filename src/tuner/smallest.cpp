@@ -1,151 +1,181 @@
-/// @file The plan that needs least memory, to say what would fit where nothing does.
+/// @file Whether anything fits, and the plan that needs least memory, to say what would fit where
+/// nothing does.
 #include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
 
+#include "plan/shapes.hpp"
 #include "search.hpp"
 
 namespace brume::tuner {
 namespace {
 
-constexpr std::size_t frames_looked_at = 4;
-
-/// Ends of all ratios in all combinations, with no and with all layers recomputed. A whole block
-/// beside its shard may need more than is saved, so all ZeRO levels are looked at.
-std::vector<Point> corners(int layout, int layers, const Axes& axes) {
-  std::vector<Point> rows{{.layout = layout, .layers = layers, .stores_rest = axes.store_rest}};
-  const auto both = [&](auto set, auto low, auto high) {
+/// All ratios in all combinations, with no and with all layers recomputed. A whole block beside its
+/// shard may need more than is saved, so all ZeRO levels are looked at.
+std::vector<Point> rows(const Seat& seat, int layers, const Axes& axes) {
+  std::vector<Point> rows{
+      {.layout = seat.layout, .layers = layers, .stores_rest = axes.store_rest}};
+  const auto spread = [&](const auto& values, const auto& set) {
     std::vector<Point> all;
-    for (const Point& row : rows) {
-      set(all.emplace_back(row), low);
-      if (high != low) set(all.emplace_back(row), high);
-    }
+    for (const Point& row : rows)
+      for (const auto& value : values) set(all.emplace_back(row), value);
     rows = std::move(all);
   };
   for (std::size_t i = 0; i < axes.ratios.size(); ++i)
-    both([i](Point& p, double r) { p.ratios[i] = r; }, axes.ratios[i].front(),
-         axes.ratios[i].back());
+    spread(axes.ratios[i], [i](Point& p, double ratio) { p.ratios[i] = ratio; });
   std::erase_if(rows, [](const Point& p) { return !p.parts_fit(); });
-  std::vector<Point> levels;
-  for (int zero_level : axes.zero_levels)
-    for (Point row : rows) {
-      row.zero_level = zero_level;
-      levels.push_back(row);
-    }
-  rows = std::move(levels);
-  both([](Point& p, int level) { p.set_level(level); }, 0, axes.recompute ? layers : 0);
+  spread(axes.shardings(seat.mesh()), [](Point& p, const Axes::Sharding& sharding) {
+    p.zero_level = sharding.zero_level;
+    p.replicas = sharding.replicas;
+  });
+  std::erase_if(rows, [](const Point& p) { return p.replicas > 1; });
+  std::vector<int> levels{0};
+  if (axes.recompute) levels.push_back(layers);
+  spread(levels, [](Point& p, int level) { p.set_level(level); });
   return rows;
 }
 
-/// For each number of layers the strategy that needs least device memory within the host's. Bytes
-/// stand in the place of seconds, so that the dynamic program minimises them; of another group than
-/// the first as many as fill as much of a device.
-std::vector<Point> leanest(const Question& question, Grid& grid, const Axes& axes, const Seat& seat,
-                           int least_layers, int most_layers) {
-  std::vector<Point> found;
-  const hardware::NodeGroup& group = question.cluster.groups[std::size_t(seat.mesh().group)];
-  const double scale = double(question.cluster.groups[0].memory_bytes) / double(group.memory_bytes);
-  for (int layers = least_layers; layers <= most_layers; ++layers) {
-    std::vector<Point> rows =
-        corners(seat.layout, layers, seat.mesh().disk ? axes : axes.in_memory());
-    grid.price_memory(seat, rows);
-    std::erase_if(rows, [&](const Point& p) {
-      return p.host_bytes * seat.mesh().devices_per_node > double(group.host_memory_bytes) ||
-             p.disk_bytes * group.devices_per_node > double(group.disk_bytes);
+/// Which strategies need least memory, of all frames of 1F1B.
+class Leanest {
+ public:
+  Leanest(const Question& question, Grid& grid)
+      : question_(question), grid_(grid), axes_(question.keys), in_memory_(axes_.in_memory()) {}
+
+  /// The frames of few stages and small microbatches come first. To run ahead takes memory only.
+  std::vector<Frame> frames() const {
+    std::vector<Frame> all = tuner::frames(question_);
+    if (plan::allows(question_.keys.run_ahead, 1))
+      std::erase_if(all, [](const Frame& frame) { return frame.run_ahead > 1; });
+    std::ranges::stable_sort(all, {}, [](const Frame& frame) {
+      return std::pair{frame.num_stages, -frame.microbatches};
     });
-    if (rows.empty()) continue;
-    Point& least = *std::ranges::min_element(rows, {}, &Point::device_bytes);
-    least.stable_s = least.device_bytes * scale;
-    least.delta_s = 0.0;
-    found.push_back(least);
+    return all;
   }
-  return found;
-}
 
-struct Lean {
-  Frame frame;
-  double guess_bytes;  ///< of its fullest stage, were layers spread evenly
-};
-
-std::vector<Lean> leanest_frames(const Question& question, Grid& grid, const Axes& axes) {
-  std::vector<Lean> all;
-  for (const Frame& frame : frames(question)) {
-    const int layers = (question.model.num_layers + frame.num_stages - 1) / frame.num_stages;
-    double fullest = 0.0;
-    for (int after : {0, frame.num_stages - 1}) {
-      double least = infinity;
+  /// A choice whose devices each need at most this share of what their group has; none: {}.
+  ///
+  /// @param exactly  false: also where a node's host memory may not do for all of its stages
+  std::vector<Point> choice(const Frame& frame, double share, bool exactly) {
+    const MessageTable no_messages;
+    Pipeline pipeline{.frame = frame,
+                      .messages = no_messages,
+                      .num_layers = question_.model.num_layers,
+                      .cluster = question_.cluster,
+                      .deadline = question_.deadline,
+                      .host_matters = true,
+                      .cells = {}};
+    std::vector<std::vector<Point>> points;  // [stages after x layout]
+    const int most = frame.most_layers(pipeline.num_layers);
+    for (int after = 0; after < frame.num_stages; ++after)
       for (int layout = 0; layout < int(frame.layouts.size()); ++layout)
-        for (const Point& p : leanest(question, grid, axes, {frame, layout, after}, layers, layers))
-          least = std::min(least, p.stable_s);
-      fullest = std::max(fullest, least);
+        points.push_back(
+            within({frame, layout, after}, frame.num_stages == 1 ? most : 1, most, share));
+    for (int after = 0; after < frame.num_stages; ++after) {
+      auto& cells = pipeline.cells.emplace_back();
+      for (std::size_t layout = 0; layout < frame.layouts.size(); ++layout)
+        for (const Point& p : points[std::size_t(after) * frame.layouts.size() + layout])
+          cells.push_back({int(layout), p.layers, std::span(&p, 1)});
     }
-    if (fullest < infinity) all.push_back({frame, fullest});
-  }
-  std::ranges::stable_sort(all, {}, &Lean::guess_bytes);
-  return all;
-}
-
-/// The choice of a frame whose fullest device needs least.
-std::vector<Point> emptiest(const Question& question, Grid& grid, const Axes& axes,
-                            const Frame& frame) {
-  const MessageTable no_messages;
-  Pipeline pipeline{.frame = frame,
-                    .messages = no_messages,
-                    .num_layers = question.model.num_layers,
-                    .cluster = question.cluster,
-                    .deadline = question.deadline,
-                    .host_matters = true,
-                    .cells = {}};
-  std::vector<double> sizes;
-  std::vector<std::vector<Point>> points;  // [stages after x layout]
-  const int most = pipeline.num_layers - frame.num_stages + 1;
-  for (int after = 0; after < frame.num_stages; ++after)
-    for (int layout = 0; layout < int(frame.layouts.size()); ++layout)
-      points.push_back(leanest(question, grid, axes, {frame, layout, after},
-                               frame.num_stages == 1 ? most : 1, most));
-  for (int after = 0; after < frame.num_stages; ++after) {
-    auto& cells = pipeline.cells.emplace_back();
-    for (std::size_t layout = 0; layout < frame.layouts.size(); ++layout)
-      for (const Point& p : points[std::size_t(after) * frame.layouts.size() + layout]) {
-        cells.push_back({int(layout), p.layers, std::span(&p, 1)});
-        sizes.push_back(p.stable_s);
-      }
-  }
-  std::ranges::sort(sizes);
-  const auto choice = [&](double bytes) {
-    std::vector<Choice> found = best_choices(pipeline, std::vector(pipeline.cells.size(), bytes),
-                                             infinity, {}, question.most_labels)
+    std::vector<Choice> found = best_choices(pipeline, std::vector(pipeline.cells.size(), infinity),
+                                             infinity, {}, question_.most_labels)
                                     .best;
+    if (found.empty()) return {};
     // Choices of merged labels may need more host memory than they counted.
     const auto fitting =
         std::ranges::find_if(found, [&](const Choice& c) { return fits_host(pipeline, c.stages); });
-    return fitting == found.end() ? std::vector<Point>{} : std::move(fitting->stages);
-  };
-  const auto least =
-      std::ranges::partition_point(sizes, [&](double bytes) { return choice(bytes).empty(); });
-  return least == sizes.end() ? std::vector<Point>{} : choice(*least);
-}
+    if (fitting != found.end()) return std::move(fitting->stages);
+    return exactly ? std::vector<Point>{} : std::move(found[0].stages);
+  }
+
+  /// All shares that a device of a frame may need.
+  std::vector<double> shares(const Frame& frame) {
+    std::vector<double> all;
+    const int most = frame.most_layers(question_.model.num_layers);
+    for (int after = 0; after < frame.num_stages; ++after)
+      for (int layout = 0; layout < int(frame.layouts.size()); ++layout)
+        for (int layers = frame.num_stages == 1 ? most : 1; layers <= most; ++layers)
+          for (const Point& p : front({frame, layout, after}, layers))
+            all.push_back(p.device_bytes / memory_bytes({frame, layout, after}));
+    std::ranges::sort(all);
+    return all;
+  }
+
+ private:
+  /// Role, layout, kept, run-ahead, layers.
+  using Key = std::tuple<analyzer::StageRole, Layout, Kept, int, int>;
+
+  double memory_bytes(const Seat& seat) const {
+    return double(question_.cluster.groups[std::size_t(seat.mesh().group)].memory_bytes);
+  }
+
+  /// For each number of layers the strategy that needs least host memory within a share.
+  std::vector<Point> within(const Seat& seat, int least_layers, int most_layers, double share) {
+    std::vector<Point> found;
+    for (int layers = least_layers; layers <= most_layers; ++layers) {
+      const std::vector<Point>& points = front(seat, layers);
+      const auto end = std::ranges::find_if(
+          points, [&](const Point& p) { return p.device_bytes / memory_bytes(seat) > share; });
+      if (end == points.begin()) break;  // nor do more layers fit
+      found.push_back(*std::prev(end));
+      found.back().layout = seat.layout;
+    }
+    return found;
+  }
+
+  /// Strategies by rising device and falling host memory.
+  const std::vector<Point>& front(const Seat& seat, int layers) {
+    const Key key{seat.role(), seat.mesh(), seat.frame.kept(seat.after), seat.frame.run_ahead,
+                  layers};
+    const auto [entry, fresh] = known_.try_emplace(key);
+    if (!fresh) return entry->second;
+    question_.deadline.check();
+    const Limits limits = question_.rows->limits(seat.mesh().group);
+    std::vector<Point> points = rows(seat, layers, seat.mesh().disk ? axes_ : in_memory_);
+    grid_.price_memory(seat, points);
+    std::erase_if(points, [&](const Point& p) {
+      return limits.lack_host(p, seat.mesh()) || p.disk_bytes > limits.rank_disk_bytes;
+    });
+    std::ranges::sort(points, {}, [](const Point& p) {
+      return std::tuple{p.device_bytes, p.host_bytes};
+    });
+    for (const Point& p : points)
+      if (entry->second.empty() || p.host_bytes < entry->second.back().host_bytes)
+        entry->second.push_back(p);
+    return entry->second;
+  }
+
+  const Question& question_;
+  Grid& grid_;
+  Axes axes_, in_memory_;
+  std::map<Key, std::vector<Point>> known_;
+};
 
 }  // namespace
 
+bool may_fit(const Question& question, Grid& grid) try {
+  Leanest leanest(question, grid);
+  const std::vector<Frame> frames = leanest.frames();
+  return frames.empty() || std::ranges::any_of(frames, [&](const Frame& frame) {
+           return !leanest.choice(frame, 1.0, false).empty();
+         });
+} catch (const OutOfTime&) {
+  return true;
+}
+
 std::optional<plan::Plan> smallest_plan(const Question& question, Grid& grid) {
-  const Axes axes(question.keys);
+  Leanest leanest(question, grid);
   std::optional<plan::Plan> smallest;
-  double least_bytes = infinity;
-  std::size_t looked_at = 0;
-  for (const Lean& lean : leanest_frames(question, grid, axes)) {
-    if (looked_at == frames_looked_at) break;
-    std::vector<Point> stages;
-    try {
-      stages = emptiest(question, grid, axes, lean.frame);
-    } catch (const OutOfTime&) {
-      if (!smallest) throw;
-      break;
-    }
-    if (stages.empty()) continue;
-    ++looked_at;
-    const double bytes = std::ranges::max_element(stages, {}, &Point::stable_s)->stable_s;
-    if (bytes >= least_bytes) continue;
-    least_bytes = bytes;
-    smallest = plan_of(question, lean.frame, stages);
+  double least = infinity;
+  for (const Frame& frame : leanest.frames()) {
+    constexpr double worth_knowing = 0.999;
+    const auto choice = [&](double share) { return leanest.choice(frame, share, true); };
+    if (choice(least * worth_knowing).empty()) continue;
+    const std::vector<double> shares = leanest.shares(frame);
+    const auto enough =
+        std::ranges::partition_point(shares, [&](double s) { return choice(s).empty(); });
+    least = *enough;
+    smallest = plan_of(question, frame, choice(least));
   }
   return smallest;
 }

@@ -381,12 +381,16 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
   Result result;
   result.search.limit_s = search.time_limit_s;
   BestPlans plans(question, team, searcher, other_orders, result.search, budget);
-  result.best = plans.collect();
+  const bool may_fit = tuner::may_fit(question, team.grid());
+  if (may_fit) result.best = plans.collect();
   question.progress = nullptr;  // what follows are other searches
   budget.allow(budget.left_s());
   if (result.best.empty()) {
-    if (searcher.done(infinity)) nothing_fits(question, team);
-    nothing_found(question, searcher, result.search.struck);
+    if (may_fit && !searcher.done(infinity))
+      nothing_found(question, searcher, result.search.struck);
+    const auto [plan, placed] = smallest_that_fits(question, team);
+    result.best.push_back(candidate(question, plan, placed));
+    result.search.gap = 1.0;
   }
 
   searcher.add_to(result.search);

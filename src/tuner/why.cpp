@@ -65,6 +65,7 @@ std::optional<Placed> fastest_placed(const Question& question, Team& team, const
     if (found && found->offer.predicted_s < worth_knowing_s()) {
       promising.push_back(*std::move(found));
       continue;
+  if (fastest.iteration_s == infinity && !may_fit(question, team.grid())) return std::nullopt;
     }
     if (promising.empty()) break;
     const Found last = std::move(promising.back());
@@ -245,13 +246,15 @@ std::string missing_memory(const plan::Plan& smallest, const Placement& placed,
   const std::string key =
       group.name.empty() ? "cluster.memory_gib" : "memory_gib of group '" + group.name + "'";
   return fmt::format(
-      "no plan fits: the one that needs least takes {} ({} bytes) per device, {} bytes more "
+      "no plan fits: the one that needs least takes {} ({} bytes) per device{}, {} bytes more "
       "than {} = {:g} allows; memory_gib = {:.4f} would fit (host: {} a node of {}){}\n{}",
-      format_bytes(double(held.device_bytes)), held.device_bytes,
-      held.device_bytes - group.memory_bytes, key, double(group.memory_bytes) / bytes_per_gib,
-      std::ceil(double(held.device_bytes) / bytes_per_gib * 1e4) / 1e4,
-      format_bytes(double(held.host_bytes)), format_bytes(double(group.host_memory_bytes)), advice,
-      plan::table(smallest));
+      format_bytes(double(needed)), needed,
+      group.reserved_bytes > 0 ? fmt::format(", {} of them for libraries and the driver",
+                                             format_bytes(double(group.reserved_bytes)))
+                               : "",
+      needed - group.given_bytes(), key, double(group.given_bytes()) / bytes_per_gib,
+      std::ceil(double(needed) / bytes_per_gib * 1e4) / 1e4, format_bytes(double(held.host_bytes)),
+      format_bytes(double(group.host_memory_bytes)), advice, plan::table(smallest));
 }
 
 }  // namespace
@@ -260,26 +263,27 @@ std::string ended_by(bool interrupted, double limit_s) {
   return interrupted ? "a signal" : fmt::format("search.time_limit_s = {:g}", limit_s);
 }
 
-void nothing_fits(const Question& question, Team& team) {
+std::pair<plan::Plan, Placement> smallest_that_fits(const Question& question, Team& team) {
   std::optional<plan::Plan> smallest;
   std::optional<Placement> placed;
   std::string advice;
   try {
     smallest = smallest_plan(question, team.grid());
-    if (smallest)
-      placed =
-          place(*smallest, question.model, question.cluster, team.threads(), Deadline(placing_s));
+    if (smallest) {
+      const Deadline deadline(std::max(placing_s, question.deadline.left_s()));
+      placed = place(*smallest, question.model, question.cluster, team.threads(), deadline);
+      if (!placed->misfit) return {*std::move(smallest), *std::move(placed)};
+    }
     const std::string other = other_change(question, team);
     if (!other.empty()) advice = "; " + other;
   } catch (const OutOfTime&) {
-    const bool interrupted = question.deadline.stopped();
-    advice = fmt::format("; {} ended the search for what would fit{}",
-                         ended_by(interrupted, question.keys.time_limit_s),
-                         interrupted ? "" : ": raise it to know more");
+    advice = fmt::format("; {} ended the search for what would fit",
+                         ended_by(question.deadline.stopped(), question.keys.time_limit_s));
   }
   if (placed)
     throw Infeasible("memory", missing_memory(*smallest, *placed, question.cluster, advice));
-  if (question.deadline.left_s() == 0.0) throw Infeasible("memory", "no plan fits" + advice);
+  if (smallest || question.deadline.left_s() == 0.0)
+    throw Infeasible("memory", "no plan fits" + advice);
   throw Infeasible(
       "split",
       fmt::format("no plan: stages, dp, tp and microbatch of [search] leave no way to split {} "
@@ -302,3 +306,4 @@ void nothing_found(const Question& question, const Searcher& searcher, int struc
 }
 
 }  // namespace brume::tuner
+  const std::int64_t needed = held.device_bytes + group.reserved_bytes;

@@ -3,8 +3,10 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "placement.hpp"
 #include "search.hpp"
 
 namespace brume::tuner {
@@ -35,8 +37,9 @@ std::string nearest_infeasible(const Question& question, Team& team, double best
 /// What ends a search before it is done, in words.
 std::string ended_by(bool interrupted, double limit_s);
 
-/// @throws Infeasible saying what misses by least, and what would fit
-[[noreturn]] void nothing_fits(const Question& question, Team& team);
+/// The plan that needs least memory, which formulas may have counted as more than it takes.
+/// @throws Infeasible where it does not fit, saying by how much, and what would
+std::pair<plan::Plan, Placement> smallest_that_fits(const Question& question, Team& team);
 
 /// @throws Infeasible saying that no plan is known by the end of the time, and what is
 [[noreturn]] void nothing_found(const Question& question, const Searcher& searcher, int struck);
