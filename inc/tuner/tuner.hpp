@@ -34,7 +34,7 @@ struct Search {
   int simulated = 0;     ///< plans that were simulated, most of them coarsely
   int other_orders = 0;  ///< frames of other orders than 1F1B, which nothing is proven of
   /// The distance of the model's bound for all plans of 1F1B from the best plan's time, relative to
-  /// that; where it bounds not all, that of `least_work_s`.
+  /// that; at most that of `least_work_s`, which it is where the model bounds not all.
   double gap = 0.0;
   bool bounds_all = true;  ///< false: stages among others, of which layers are frozen, were priced
                            ///< as if they were trained

@@ -99,20 +99,28 @@ std::string ablation_lines(const Result& result) {
   return text;
 }
 
-/// The words that say which plans a bound is of, where it is not one of all.
-const char* of_1f1b(const Search& search) { return search.other_orders > 0 ? " of 1F1B" : ""; }
-
 /// What the search did not come to.
-std::string limit_line(const Search& search, double best_s) {
+std::string limit_line(const Search& search) {
   if (!search.cut_short)
     return search.interrupted ? "limit   interrupted by a signal when the plan was found\n" : "";
   return fmt::format(
-      "limit   {} ended the search: {}{}\n", ended_by(search),
-      search.gap > 0.0
-          ? fmt::format("a plan{} may be up to {} faster", of_1f1b(search),
-                        format_percent(std::min(search.gap, 1.0 - search.least_work_s / best_s)))
-          : "fewer plans were simulated than search.simulate_top asks for",
+      "limit   {} ended the search{}{}\n", ended_by(search),
+      search.gap > 0.0 ? "" : ": fewer plans were simulated than search.simulate_top asks for",
       search.interrupted ? "" : "; raise it");
+}
+
+/// How much faster another plan may be: by the model's bound, where that says more than what
+/// computing alone takes.
+std::string bounds_text(const Search& search, double best_s) {
+  const double least = 1.0 - search.least_work_s / best_s;
+  return fmt::format(
+      "no plan{} by more than {} in a simulation: computing alone takes {}",
+      search.bounds_all && search.gap < least
+          ? fmt::format("{} is faster by more than {} by the model's bound{}, and none",
+                        search.other_orders > 0 ? " of 1F1B" : "", format_percent(search.gap),
+                        search.confirmed ? ", confirmed by GLPK" : "")
+          : " is faster",
+      format_percent(least), format_seconds(search.least_work_s));
 }
 
 std::string next_best(const Result& result, std::size_t columns) {
@@ -164,21 +172,13 @@ std::string report(const Result& result, const hardware::Cluster& cluster, std::
                      next_best(result, columns);
   if (!result.nearest_infeasible.empty()) text += "misses  " + result.nearest_infeasible;
   const Search& s = result.search;
-  return text + limit_line(s, best.seconds()) +
+  return text + limit_line(s) +
          fmt::format(
              "search  {} strategies ({} fit), {} evaluations, {} dynamic programs, {} plans "
-             "simulated, {} refused by placement, {}; no plan{} by more than {} in a "
-             "simulation: computing alone takes {}\n",
+             "simulated, {} refused by placement, {}; {}\n",
              format_count(double(s.policies)), format_count(double(s.feasible)),
              format_count(double(s.evaluations)), s.dynamic_programs, s.simulated, s.struck,
-             format_seconds(s.seconds),
-             s.bounds_all
-                 ? fmt::format("{} is faster by more than {} by the model's bound{}, and none",
-                               of_1f1b(s), format_percent(s.gap),
-                               s.confirmed ? ", confirmed by GLPK" : "")
-                 : " is faster",
-             format_percent(1.0 - s.least_work_s / result.best[0].seconds()),
-             format_seconds(s.least_work_s));
+             format_seconds(s.seconds), bounds_text(s, best.seconds()));
 }
 
 }  // namespace brume::tuner

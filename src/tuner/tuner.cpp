@@ -402,8 +402,8 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
   result.search.bounds_all = model.frozen_parameters.empty()
                                  ? model.frozen_blocks == 0 || std::ranges::all_of(all, one_stage)
                                  : model.frozen_blocks == 0 && model::trains_layers_alike(model);
-  if (!result.search.bounds_all)
-    result.search.gap = 1.0 - result.search.least_work_s / result.best[0].seconds();
+  const double gap = 1.0 - result.search.least_work_s / result.best[0].seconds();
+  result.search.gap = result.search.bounds_all ? std::min(result.search.gap, gap) : gap;
   if (options.reasons) add_reasons(question, team, searcher.bounds(), plans.simulated(), result);
   result.search.interrupted = budget.stopped();
   result.search.seconds = budget.seconds();
