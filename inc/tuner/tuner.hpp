@@ -81,7 +81,7 @@ struct Candidate {
   double seconds() const { return simulated_s.value_or(prediction.iteration_s); }
 };
 
-/// What the best plan would cost without one knob.
+/// What the best plan would cost at most without one knob.
 struct Ablation {
   std::string knob;                   ///< "recomputation", "optimizer offload", ...
   std::optional<double> iteration_s;  ///< none: nothing fits without it

@@ -194,6 +194,29 @@ TEST(OtherOrders, TheSearchFindsBackwardsInTwoParts) {
   }
 }
 
+// What a plan would take without data parallelism is what a search without it finds, though that is
+// of another order, and the best plan is of 1F1B.
+TEST(OtherOrders, ReasonsLookAtThem) {
+  const model::Config model = samples::small_model(16, false);
+  const hardware::Machine machine(slow_kernels(4));
+  deck::SearchKeys keys = pipelines(4);
+  keys.stages = {};
+  keys.dp = {};
+  const Result found = tune(model, 8, of_devices(4), machine, keys);
+  EXPECT_TRUE(plan::is_1f1b(found.best[0].plan));
+  const auto without = std::ranges::find(found.ablations, "data parallelism", &Ablation::knob);
+  ASSERT_NE(without, found.ablations.end());
+  keys.dp = {1};
+  const Result searched = tune(model, 8, of_devices(4), machine, keys, {.reasons = false});
+  EXPECT_FALSE(plan::is_1f1b(searched.best[0].plan));
+  const double most_s = 1.05 * searched.best[0].seconds();
+  EXPECT_LE(*without->iteration_s, most_s);
+  keys.chunks = {1};
+  keys.zero_bubble = false;
+  EXPECT_GT(tune(model, 8, of_devices(4), machine, keys, {.reasons = false}).best[0].seconds(),
+            most_s);
+}
+
 // However scarce memory is, what is returned fits as it is placed, and is no slower than without
 // other orders.
 TEST(OtherOrders, PlansFit) {

@@ -152,11 +152,11 @@ std::string text(const Outlook& outlook, const plan::Plan& plan) {
                           : "",
       percent(outlook.account.waiting_share(plan)));
   const std::string error =
-      outlook.error > 0.0
-          ? fmt::format(" +- {}", format_seconds(outlook.error * outlook.account.iteration_s))
-          : "";
+      outlook.error > 0.0 ? fmt::format(" +- {} (1 in 3 lie outside)",
+                                        format_seconds(outlook.error * outlook.account.iteration_s))
+                          : "";
   if (outlook.steps > 0.0 || !error.empty())
-    lines += fmt::format("length  {}{} an iteration", format_seconds(outlook.account.iteration_s),
+    lines += fmt::format("length  {} an iteration{}", format_seconds(outlook.account.iteration_s),
                          error);
   if (outlook.steps > 0.0)
     lines += fmt::format("; {:.0f} steps take {}, {:.3g} device hours", outlook.steps,

@@ -90,7 +90,7 @@ std::string alternatives(const PlanPage& page) {
 std::string reasons(const PlanPage& page) {
   if (page.without.empty()) return "";
   std::string out = "<h2>What each knob is worth</h2>\n<table>" +
-                    html_row({"the best plan", "iteration", "more"}, "th");
+                    html_row({"the best plan", "iteration, at most", "more"}, "th");
   for (const Amount& without : page.without)
     out += html_row(
         {"without " + without.name, format_seconds(without.value),

@@ -89,7 +89,7 @@ std::string ablation_lines(const Result& result) {
   const double base_s = result.best[0].seconds();
   std::string text;
   for (const Ablation& ablation : result.ablations)
-    text += ablation.iteration_s ? fmt::format("why     without {}: {} ({:+.1f} %)\n",
+    text += ablation.iteration_s ? fmt::format("why     without {}: at most {} ({:+.1f} %)\n",
                                                ablation.knob, format_seconds(*ablation.iteration_s),
                                                100.0 * (*ablation.iteration_s / base_s - 1.0))
                                  : fmt::format("why     without {}: nothing fits\n", ablation.knob);

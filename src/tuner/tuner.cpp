@@ -45,26 +45,6 @@ std::optional<std::int64_t> take_placed_peaks(analyzer::Prediction& prediction,
   return any ? std::optional(largest) : std::nullopt;
 }
 
-/// search.time_limit_s, of which a step of the search may take a part; over when somebody ends it.
-class Budget {
- public:
-  Budget(double limit_s, const std::atomic<bool>* stop)
-      : limit_s_(limit_s), stop_(stop), deadline_(limit_s, stop) {}
-  double seconds() const { return watch_.seconds(); }
-  double left_s() const { return stopped() ? 0.0 : std::max(0.0, limit_s_ - seconds()); }
-  bool stopped() const { return stop_ && *stop_; }
-  void allow(double time_s) { deadline_ = Deadline(time_s, stop_); }
-  /// Whatever happens.
-  void grant(double time_s) { deadline_ = Deadline(time_s); }
-  const Deadline& deadline() const { return deadline_; }
-
- private:
-  double limit_s_;
-  const std::atomic<bool>* stop_;
-  Stopwatch watch_;
-  Deadline deadline_;
-};
-
 /// A plan that was placed, with its prediction and, if there is time, its simulation.
 Candidate candidate(const Question& question, const plan::Plan& plan, const Placement& placed) {
   Candidate found{.plan = plan,
@@ -330,9 +310,9 @@ void add_node_order(const Question& question, Team& team, Result& result) {
     result.ablations.push_back({"an order of nodes", without_s});
 }
 
-void add_reasons(const Question& question, Team& team, const Bounds& bounds,
+void add_reasons(const Question& question, Team& team, Budget& budget, const Bounds& bounds,
                  std::vector<Placed> known, Result& result) {
-  Reasons found = reasons(question, team, result.best[0], bounds, std::move(known));
+  Reasons found = reasons(question, team, budget, result.best[0], bounds, std::move(known));
   result.ablations = std::move(found.ablations);
   result.untried = std::move(found.untried);
   try {
@@ -404,7 +384,8 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
                                  : model.frozen_blocks == 0 && model::trains_layers_alike(model);
   const double gap = 1.0 - result.search.least_work_s / result.best[0].seconds();
   result.search.gap = result.search.bounds_all ? std::min(result.search.gap, gap) : gap;
-  if (options.reasons) add_reasons(question, team, searcher.bounds(), plans.simulated(), result);
+  if (options.reasons)
+    add_reasons(question, team, budget, searcher.bounds(), plans.simulated(), result);
   result.search.interrupted = budget.stopped();
   result.search.seconds = budget.seconds();
   return result;

@@ -22,10 +22,36 @@ namespace {
 struct Doubt {
   double gap, part = 0.0;
   double best_s = 0.0;
+
+  /// What a plan has to be faster than, where plans of `known_s` are known.
+  double worth_knowing_s(double known_s) const {
+    if (known_s == infinity) return infinity;
+    return known_s - std::max(gap * known_s, part * (known_s - best_s));
+  }
 };
 
 // What it costs to do without a knob is known to a quarter, or to 2 % of an iteration.
 constexpr double ablation_gap = 0.02, ablation_part = 0.25;
+// Where it is said to be more than this, all other orders are looked at, in this part of the time.
+constexpr double worth_all_orders = 0.03, all_orders_part = 0.2;
+
+/// Places a plan. @return the stage that does not fit
+std::optional<int> keep_if_faster(const Question& question, Team& team, const Found& found,
+                                  Placed& fastest) {
+  const Coarse coarse = coarsely(question, found.offer.plan, team.threads());
+  const double iteration_s = coarse.iteration_s.value_or(found.offer.predicted_s);
+  if (!coarse.misfit && iteration_s < fastest.iteration_s)
+    fastest = {found.offer.plan, iteration_s};
+  return coarse.misfit;
+}
+
+/// Plans of other orders, or of that of one plan only. @throws OutOfTime
+void look_at_other_orders(const Question& question, Team& team, const Doubt& doubt,
+                          const plan::Plan* like, Placed& fastest) {
+  OtherOrders others(question, team, like);
+  while (const std::optional<Found> found = others.next(doubt.worth_knowing_s(fastest.iteration_s)))
+    if (keep_if_faster(question, team, *found, fastest)) others.strike(*found);
+}
 
 /// The plan than which none is faster by more than a doubt by the model's bound or prediction.
 ///
@@ -36,41 +62,26 @@ constexpr double ablation_gap = 0.02, ablation_part = 0.25;
 std::optional<Placed> fastest_placed(const Question& question, Team& team, const Doubt& doubt,
                                      const Bounds& bounds = {}, Placed fastest = {},
                                      const plan::Plan* like = nullptr) {
+  if (fastest.iteration_s == infinity && !may_fit(question, team.grid())) return std::nullopt;
   Searcher searcher(question, team, frames(question), bounds);
   std::vector<Found> promising;  // predicted to be faster, the fastest last; not placed yet
   const auto worth_knowing_s = [&] {
-    const double known_s =
-        promising.empty() ? fastest.iteration_s : promising.back().offer.predicted_s;
-    return known_s == infinity
-               ? infinity
-               : known_s - std::max(doubt.gap * known_s, doubt.part * (known_s - doubt.best_s));
-  };
-  // @return the stage that does not fit
-  const auto place = [&](const Found& found) {
-    const Coarse coarse = coarsely(question, found.offer.plan, team.threads());
-    const double iteration_s = coarse.iteration_s.value_or(found.offer.predicted_s);
-    if (!coarse.misfit && iteration_s < fastest.iteration_s)
-      fastest = {found.offer.plan, iteration_s};
-    return coarse.misfit;
+    return doubt.worth_knowing_s(promising.empty() ? fastest.iteration_s
+                                                   : promising.back().offer.predicted_s);
   };
   // They are few, and the faster the plan that they find, the fewer of 1F1B matter.
-  if (like && !plan::is_1f1b(*like)) {
-    OtherOrders others(question, team, like);
-    while (const std::optional<Found> found = others.next(worth_knowing_s()))
-      if (place(*found)) others.strike(*found);
-  }
+  if (like && !plan::is_1f1b(*like)) look_at_other_orders(question, team, doubt, like, fastest);
   // Placing a plan takes as long as several steps of the search, so only the last ones are.
   while (true) {
     std::optional<Found> found = searcher.next(worth_knowing_s());
     if (found && found->offer.predicted_s < worth_knowing_s()) {
       promising.push_back(*std::move(found));
       continue;
-  if (fastest.iteration_s == infinity && !may_fit(question, team.grid())) return std::nullopt;
     }
     if (promising.empty()) break;
     const Found last = std::move(promising.back());
     promising.pop_back();
-    if (const std::optional<int> misfit = place(last))
+    if (const std::optional<int> misfit = keep_if_faster(question, team, last, fastest))
       searcher.strike(last, *misfit);
     else
       promising.clear();
@@ -132,8 +143,9 @@ std::vector<Without> searches(const Question& question, const plan::Plan& best) 
 
 }  // namespace
 
-Reasons reasons(const Question& question, Team& team, const Candidate& best, const Bounds& bounds,
-                std::vector<Placed> known) {
+Reasons reasons(const Question& question, Team& team, Budget& budget, const Candidate& best,
+                const Bounds& bounds, std::vector<Placed> known) {
+  const Doubt doubt{ablation_gap, ablation_part, best.seconds()};
   std::vector<Without> all = searches(question, best.plan);
   for (Without& without : all) try {
       Placed fastest;
@@ -143,12 +155,19 @@ Reasons reasons(const Question& question, Team& team, const Candidate& best, con
         without.fastest = std::move(fastest);
       else
         without.fastest =
-            fastest_placed(without.question, team, {ablation_gap, ablation_part, best.seconds()},
-                           bounds, std::move(fastest), &best.plan);
+            fastest_placed(without.question, team, doubt, bounds, std::move(fastest), &best.plan);
       without.tried = true;
       if (without.fastest && without.narrower) known.push_back(*without.fastest);
     } catch (const OutOfTime&) {
     }
+  budget.allow(std::min(budget.left_s(), all_orders_part * budget.limit_s()));
+  for (Without& without : all) try {
+      if (!without.searched && without.fastest &&
+          without.fastest->iteration_s > (1.0 + worth_all_orders) * best.seconds())
+        look_at_other_orders(without.question, team, doubt, nullptr, *without.fastest);
+    } catch (const OutOfTime&) {
+    }
+  budget.allow(budget.left_s());
   Reasons found;
   double fastest_s = best.seconds();
   for (const Without& without : all) {
@@ -243,6 +262,7 @@ std::string missing_memory(const plan::Plan& smallest, const Placement& placed,
     if (share(i) > share(fullest)) fullest = i;
   const hardware::NodeGroup& group = cluster.groups[fullest];
   const Held& held = placed.groups[fullest];
+  const std::int64_t needed = held.device_bytes + group.reserved_bytes;
   const std::string key =
       group.name.empty() ? "cluster.memory_gib" : "memory_gib of group '" + group.name + "'";
   return fmt::format(
@@ -306,4 +326,3 @@ void nothing_found(const Question& question, const Searcher& searcher, int struc
 }
 
 }  // namespace brume::tuner
-  const std::int64_t needed = held.device_bytes + group.reserved_bytes;

@@ -23,10 +23,11 @@ struct Placed {
   double iteration_s = infinity;  ///< simulated coarsely
 };
 
+/// @param budget  whose deadline the question's is
 /// @param bounds  of the search that found the best plan
 /// @param known   plans of that search
-Reasons reasons(const Question& question, Team& team, const Candidate& best, const Bounds& bounds,
-                std::vector<Placed> known);
+Reasons reasons(const Question& question, Team& team, Budget& budget, const Candidate& best,
+                const Bounds& bounds, std::vector<Placed> known);
 
 /// The fastest plan of an unlimited machine, where it is faster by more than 3 % and misses this
 /// one by no more memory than some device has. @throws OutOfTime
