@@ -87,12 +87,20 @@ struct Ablation {
   std::optional<double> iteration_s;  ///< none: nothing fits without it
 };
 
+/// A key of the deck with which an iteration would take less time.
+struct Faster {
+  std::string key;
+  int value;
+  double iteration_s;
+};
+
 struct Result {
   std::vector<Candidate> best;  ///< best first, at least one
   std::vector<Ablation> ablations;
   std::vector<std::string> untried;  ///< knobs that there was no time to look for a plan without
   std::string
-      nearest_infeasible;  ///< the fastest plan that misses the limit, and by how many bytes
+      nearest_infeasible;      ///< the fastest plan that misses the limit, and by how many bytes
+  std::vector<Faster> faster;  ///< fewer nodes, or a larger batch that divides better
   Search search;
 };
 

@@ -935,5 +935,44 @@ TEST(Tuner, ReportHasOneBoundWhereTheModelHasNone) {
   EXPECT_EQ(text.find("may be"), std::string::npos) << text;
 }
 
+// One device needs no messages, which take longest on this machine.
+TEST(Tuner, SaysThatFewerNodesAreFaster) {
+  Problem p = roomy();
+  p.cluster.groups[0].nodes = 4;
+  p.cluster.groups[0].devices_per_node = 1;
+  p.profile.key.ranks_per_node = 1;
+  p.search.chunks = {1};
+  p.search.zero_bubble = false;
+  EXPECT_TRUE(tune(roomy()).faster.empty());
+  for (hardware::LinkRow& row : p.profile.links) row.time_s *= 3000.0;
+  const Result result = tune(p);
+  ASSERT_EQ(result.faster.size(), 1u);
+  EXPECT_EQ(result.faster[0].key, "cluster.nodes");
+  EXPECT_EQ(result.faster[0].value, 1);
+  EXPECT_NE(report(result, p.cluster).find("faster  cluster.nodes = 1: "), std::string::npos);
+  p.cluster.groups[0].nodes = 1;
+  const double alone_s = tune(p).best[0].seconds();
+  EXPECT_NEAR(result.faster[0].iteration_s, alone_s, 0.03 * alone_s);
+  EXPECT_LT(alone_s, 0.97 * result.best[0].seconds());
+}
+
+// Three sequences leave four devices nothing but a pipeline that waits; of four each has one.
+TEST(Tuner, SaysThatALargerBatchIsFaster) {
+  Problem p = roomy();
+  p.global_batch = 3;
+  p.search.tp = {1};
+  p.search.chunks = {1};
+  p.search.zero_bubble = false;
+  for (hardware::LinkRow& row : p.profile.links) row.time_s *= 0.1;
+  const Result result = tune(p);
+  ASSERT_EQ(result.faster.size(), 1u);
+  EXPECT_EQ(result.faster[0].key, "training.global_batch");
+  EXPECT_EQ(result.faster[0].value, 4);
+  p.global_batch = 4;
+  const double four_s = tune(p).best[0].seconds();
+  EXPECT_NEAR(result.faster[0].iteration_s, four_s, 0.03 * four_s);
+  EXPECT_LT(four_s, 0.97 * result.best[0].seconds());
+}
+
 }  // namespace
 }  // namespace brume::tuner

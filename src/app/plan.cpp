@@ -308,6 +308,8 @@ int plan(const PlanOptions& options) {
       object["without"][ablation.knob] =
           ablation.iteration_s ? json(*ablation.iteration_s) : json();
     if (!result.untried.empty()) object["untried"] = result.untried;
+    for (const tuner::Faster& other : result.faster)
+      object["faster"][other.key] = {{"value", other.value}, {"iteration_s", other.iteration_s}};
     object["outlook"] = described(look, best.plan);
     if (other)
       object["against"] = {{"iteration_s", other->iteration_s}, {"misfits", other->misfits}};

@@ -123,6 +123,15 @@ std::string bounds_text(const Search& search, double best_s) {
       format_percent(least), format_seconds(search.least_work_s));
 }
 
+std::string faster_lines(const Result& result) {
+  std::string lines;
+  for (const Faster& other : result.faster)
+    lines += fmt::format("faster  {} = {}: {} ({:+.1f} %)\n", other.key, other.value,
+                         format_seconds(other.iteration_s),
+                         100.0 * (other.iteration_s / result.best[0].seconds() - 1.0));
+  return lines;
+}
+
 std::string next_best(const Result& result, std::size_t columns) {
   if (result.best.size() < 2) return {};
   Table table({"next", "predicted", "simulated", "device memory", "host memory", "plan"});
@@ -172,7 +181,7 @@ std::string report(const Result& result, const hardware::Cluster& cluster, std::
                      next_best(result, columns);
   if (!result.nearest_infeasible.empty()) text += "misses  " + result.nearest_infeasible;
   const Search& s = result.search;
-  return text + limit_line(s) +
+  return text + faster_lines(result) + limit_line(s) +
          fmt::format(
              "search  {} strategies ({} fit), {} evaluations, {} dynamic programs, {} plans "
              "simulated, {} refused by placement, {}; {}\n",

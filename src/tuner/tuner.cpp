@@ -319,6 +319,7 @@ void add_reasons(const Question& question, Team& team, Budget& budget, const Bou
     if (found.faster) take_if_faster(question, team, *found.faster, result);
     add_node_order(question, team, result);
     result.nearest_infeasible = nearest_infeasible(question, team, result.best[0].seconds());
+    result.faster = faster_beside(question, team, result.best[0].seconds());
   } catch (const OutOfTime&) {
   }
 }

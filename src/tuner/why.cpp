@@ -7,9 +7,12 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <set>
 
+#include "base/numbers.hpp"
 #include "base/text.hpp"
 #include "base/units.hpp"
+#include "least_work.hpp"
 #include "other_orders.hpp"
 #include "placement.hpp"
 #include "plan/knobs.hpp"
@@ -230,6 +233,54 @@ std::string nearest_infeasible(const Question& question, Team& team, double best
       "{} an iteration if each device{}{} had {} ({} bytes) more; stage {} is the fullest\n{}",
       format_seconds(found->offer.predicted_s), group.empty() ? "" : " of ", group,
       format_bytes(double(missing)), missing, fullest, plan::table(plan));
+}
+
+namespace {
+
+/// Another question's plan of 1F1B, where it is faster than a time. @throws OutOfTime
+std::optional<double> faster_than(const Question& question, Team& team, double known_s) {
+  const double least_s = least_work_s(frames(question), question.model, question.global_batch,
+                                      question.cluster, question.machine);
+  if (least_s >= known_s) return std::nullopt;
+  Question rough = question;
+  rough.roughly = true;
+  const auto found =
+      fastest_placed(rough, team, {.gap = 0.0}, {}, {.plan = {}, .iteration_s = known_s});
+  return found && found->iteration_s < known_s ? std::optional(found->iteration_s) : std::nullopt;
+}
+
+/// Larger batches that a divisor of the number of devices divides, but not the batch: the next one
+/// for each divisor.
+std::set<int> batches_that_divide(int global_batch, int devices) {
+  std::set<int> found;
+  for (const int divisor : divisors(devices))
+    if (global_batch % divisor != 0) found.insert(ceil_div(global_batch, divisor) * divisor);
+  return found;
+}
+
+}  // namespace
+
+std::vector<Faster> faster_beside(const Question& question, Team& team, double best_s) {
+  constexpr double least_gain = 0.03;
+  best_s *= 1.0 - least_gain;
+  std::vector<Faster> found;
+  Question fewer = question;
+  hardware::NodeGroup& group = fewer.cluster.groups[0];
+  double fewest_s = best_s;
+  while (question.cluster.num_groups() == 1 && (group.nodes /= 2) > 0)
+    if (const auto seconds = faster_than(fewer, team, fewest_s)) {
+      found = {{"cluster.nodes", group.nodes, *seconds}};
+      fewest_s = *seconds;
+    }
+  Question larger = question;
+  for (const int batch : batches_that_divide(question.global_batch, question.cluster.devices())) {
+    larger.global_batch = batch;
+    if (const auto seconds = faster_than(larger, team, best_s)) {
+      found.push_back({"training.global_batch", batch, *seconds});
+      break;
+    }
+  }
+  return found;
 }
 
 namespace {

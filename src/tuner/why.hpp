@@ -35,6 +35,12 @@ Reasons reasons(const Question& question, Team& team, Budget& budget, const Cand
 /// @param best_s  seconds of the best plan that fits
 std::string nearest_infeasible(const Question& question, Team& team, double best_s);
 
+/// Fewer nodes of an only group, and the next larger batch of which more data-parallel degrees are
+/// divisors, where they are faster by more than 3 %. @throws OutOfTime
+///
+/// @param best_s  seconds of the best plan
+std::vector<Faster> faster_beside(const Question& question, Team& team, double best_s);
+
 /// What ends a search before it is done, in words.
 std::string ended_by(bool interrupted, double limit_s);
 
