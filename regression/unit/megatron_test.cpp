@@ -299,6 +299,45 @@ torchrun ${DISTRIBUTED[@]} pretrain_gpt.py ${MODEL[@]}     --micro-batch-size 1 
   EXPECT_FALSE(notes(job, "--sequence-parallel"));
 }
 
+// Which branch a shell takes is not known from its script.
+TEST_F(MegatronArguments, BranchesOfAScriptAreNamed) {
+  const std::string tp = few + std::string("--tensor-model-parallel-size $TP");
+  const auto said = [&](const std::string& script) {
+    const std::string found = refusal_of(script);
+    EXPECT_NE(found.find("--tensor-model-parallel-size is $TP, which has several values by branch"),
+              std::string::npos)
+        << found;
+    EXPECT_NE(found.find("found 1, 2"), std::string::npos) << found;
+  };
+  said("TP=1\nif [ $LARGE = 1 ]; then\n  TP=2\nfi\n" + tp);
+  said("TP=1\n[ $LARGE = 1 ] && TP=2\n" + tp);
+  said("case $1 in\n  small) TP=1 ;;\n  large) export TP=2 ;;\nesac\n" + tp);
+  said("TP=1\nfor x in a b; do TP=2; done\n" + tp);
+  EXPECT_EQ(read("TP=1\nif a; then TP=1; fi\n" + tp).plan.stages[0].tp, 1);
+  EXPECT_EQ(read("TP=1\nif a; then b; fi\nTP=2\n" + tp).plan.stages[0].tp, 2);
+  EXPECT_EQ(read("TP=1\ncd a && TP=2\n" + tp).plan.stages[0].tp, 2);
+  EXPECT_EQ(read("if a; then if b; then c; fi; TP=1; fi; TP=2; echo if; " + tp).plan.stages[0].tp,
+            2);
+  EXPECT_NE(refusal_of("ARGS=\"--seed 1\"\nif a; then ARGS=\"--seed 2\"; fi\n" + std::string(few) +
+                       "$ARGS")
+                .find("$ARGS has arguments by branch"),
+            std::string::npos);
+  const MegatronJob job =
+      read("if a; then\n MORE=(--bf16 --logging 2)\nfi\n" + std::string(few) + "${MORE[@]}");
+  EXPECT_TRUE(notes(job, "branches (if, case, a loop or a test) decide: --bf16"));
+  EXPECT_TRUE(notes(job, "unknown here, so not read: --logging"));
+}
+
+// A value in quotes may be several arguments.
+TEST_F(MegatronArguments, AreReadOutOfVariables) {
+  const MegatronJob job = read("A=\"--tensor-model-parallel-size 2 --seed 7\"\nB=\"$A --bf16\"\n" +
+                               std::string(few) + "$B --lr 1e-3");
+  EXPECT_EQ(job.plan.stages[0].tp, 2);
+  EXPECT_EQ(job.deck.training.seed, 7);
+  EXPECT_EQ(job.deck.training.precision, "bf16");
+  EXPECT_EQ(job.deck.training.optimizer.lr, 1e-3);
+}
+
 TEST_F(MegatronArguments, LayoutsOfStagesAreWrittenOut) {
   const auto layers = [&](const std::string& layout) {
     std::vector<int> found;

@@ -16,16 +16,28 @@ constexpr std::int64_t most_script_bytes = std::int64_t{1} << 20;
 
 GivenArguments::GivenArguments(const std::string& path) : path_(path) {
   const Bytes bytes = read_file(path, Failure::input, most_script_bytes);
-  const std::vector<std::string> words = shell_words(as_text(bytes));
+  const ShellScript script = shell_script(as_text(bytes));
+  const std::vector<ShellWord>& words = script.words;
   for (std::size_t i = 0; i < words.size(); ++i) {
-    if (!words[i].starts_with("--")) continue;
-    const std::size_t equals = words[i].find('=');
-    std::string name = words[i].substr(2, equals - std::min<std::size_t>(equals, 2));
+    const std::string& word = words[i].text;
+    if (!word.starts_with("--")) continue;
+    const std::size_t equals = word.find('=');
+    std::string name = word.substr(2, equals - std::min<std::size_t>(equals, 2));
     std::ranges::replace(name, '_', '-');  // torchrun takes both
-    const bool has_next = i + 1 < words.size() && !words[i + 1].starts_with("--");
-    values_[name].insert(equals != std::string::npos ? words[i].substr(equals + 1)
-                         : has_next                  ? words[i + 1]
+    const bool has_next = i + 1 < words.size() && !words[i + 1].text.starts_with("--");
+    values_[name].insert(equals != std::string::npos ? word.substr(equals + 1)
+                         : has_next                  ? words[i + 1].text
                                                      : "");
+    if (words[i].in_branch) in_branches_.insert(name);
+  }
+  for (const auto& [name, values] : script.ambiguous) {
+    ambiguous_["$" + name] = fmt::format("{:.200}", fmt::format("{}", fmt::join(values, ", ")));
+    for (const std::string& value : values)
+      if (value.starts_with("--"))
+        refuse(
+            "${} has arguments by branch (if, case, a loop or a test): found {}. Write the ones "
+            "that you mean",
+            name, ambiguous_["$" + name]);
   }
   require(!values_.empty(), Failure::input, "{}: holds no arguments that begin with --", path);
 }
@@ -45,10 +57,22 @@ std::optional<std::string> GivenArguments::text(const std::string& name) {
   if (values.begin()->size() > longest)
     refuse("--{} is given {} characters, at most {} are read", name, values.begin()->size(),
            longest);
-  if (values.begin()->starts_with('$'))
+  if (const auto branches = ambiguous_.find(*values.begin()); branches != ambiguous_.end())
+    refuse(
+        "--{} is {}, which has several values by branch (if, case, a loop or a test): found {}. "
+        "Write the one that you mean",
+        name, branches->first, branches->second);
+  if (values.begin()->find('$') != std::string::npos)
     refuse("--{} is {:.80}, to which the file gives no value: write it there", name,
            *values.begin());
   return *values.begin();
+}
+
+std::vector<std::string> GivenArguments::in_branches() const {
+  std::vector<std::string> names;
+  for (const std::string& name : in_branches_)
+    if (asked_.contains(name)) names.push_back("--" + name);
+  return names;
 }
 
 std::vector<std::string> GivenArguments::others() const {

@@ -62,13 +62,16 @@ class GivenArguments {
     return *found;
   }
 
+  /// Those that were asked for and that the script may leave out, with their dashes.
+  std::vector<std::string> in_branches() const;
   /// Those that nobody asked for, with their dashes.
   std::vector<std::string> others() const;
 
  private:
   std::string path_;
   std::map<std::string, std::set<std::string>> values_;
-  std::set<std::string> asked_;
+  std::set<std::string> asked_, in_branches_;
+  std::map<std::string, std::string> ambiguous_;  ///< "$NAME": its values
 };
 
 }  // namespace brume::interop

@@ -374,8 +374,13 @@ MegatronJob read_megatron(const std::string& path, const std::vector<std::string
   const auto same = std::ranges::unique(job.notes);
   job.notes.erase(same.begin(), same.end());
   if (const std::vector<std::string> others = given.others(); !others.empty())
-    job.notes.push_back(fmt::format("not read, for they should change neither model nor plan: {}",
-                                    fmt::join(others, " ")));
+    job.notes.push_back(
+        fmt::format("unknown here, so not read: {}. Check that none changes the model or the plan",
+                    fmt::join(others, " ")));
+  if (const std::vector<std::string> perhaps = given.in_branches(); !perhaps.empty())
+    job.notes.push_back(
+        fmt::format("read as given, though branches (if, case, a loop or a test) decide: {}",
+                    fmt::join(perhaps, " ")));
   return job;
 }
 
