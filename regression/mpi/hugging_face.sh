@@ -61,6 +61,11 @@ refused 'is neither a Hugging Face model' --set model.weights=nowhere --set mode
 refused 'are of another model' --set model.weights=imported --set model.config="$model/../gpt2/config.json"
 refused 'has shape \[259, 45\], the model needs \[300, 45\]' --set model.vocab_size=300
 
+# All verbs check a head beside a tied one.
+code=0
+"$BRUME" eval model --data valid.tok --set model.tied_head=true > log 2>&1 || code=$?
+[ $code -eq 2 ] && grep -q 'tensor "lm_head.weight" is not the token table' log || { cat log; fail "eval tied a head"; }
+
 # And out again: what no step has touched has its bytes. A number format of its own, and files in parallel.
 "$BRUME" export hf imported/checkpoints/step-0 -o out
 mpirun -n 3 --oversubscribe "$BRUME" export hf imported/checkpoints/step-0 -o shards --max-shard 20kB

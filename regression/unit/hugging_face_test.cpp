@@ -314,6 +314,40 @@ TEST_F(ModelFiles, NamesMayLackTheModelsPrefixAndBuffersDoNotCount) {
   EXPECT_EQ(values(weights, "head.weight")[5], 11005.0f);
 }
 
+TEST_F(ModelFiles, NamesMayHaveMoreBeforeThem) {
+  for (const std::string before : {"_orig_mod.", "module.", "a.b."})
+    for (const bool head_too : {true, false}) {
+      Files files = Files::llama(true);
+      for (test::RawTensor& tensor : files.tensors)
+        if (head_too || tensor.name != "lm_head.weight") tensor.name = before + tensor.name;
+      write(files);
+      const PretrainedWeights weights(folder.path(), small_llama(false));
+      EXPECT_EQ(values(weights, "embedding.token")[3], 3.0f);
+      EXPECT_EQ(values(weights, "head.weight")[5], 11005.0f);
+    }
+  Files files = Files::llama(true);
+  for (test::RawTensor& tensor : files.tensors)
+    if (tensor.name.starts_with("model.")) tensor.name.insert(6, "language_model.");
+  write(files);
+  EXPECT_EQ(values(PretrainedWeights(folder.path(), small_llama(false)), "head.weight")[5],
+            11005.0f);
+  // Not if some names do not have it: then some that are there are shown.
+  files.at("model.language_model.norm.weight").name = "model.norm.weight";
+  write(files);
+  expect_refusal(
+      R"(lacks 1 tensor of the model: "model.language_model.norm.weight"; others are there: )"
+      R"("model.norm.weight": )");
+}
+
+TEST_F(ModelFiles, OtherFormatsThanSafetensorsAreNamed) {
+  for (const char* name : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+    test::put(folder / name, "");
+    EXPECT_TRUE(is_hugging_face(folder.path()));
+    expect_refusal(fmt::format("format: found {}, expected model.safetensors or", name));
+    fs::remove(folder / name);
+  }
+}
+
 TEST_F(ModelFiles, ATiedHeadMayBeThereIfItIsTheTable) {
   Files files = Files::llama(true);
   files.at("lm_head.weight").bytes = files.at("model.embed_tokens.weight").bytes;

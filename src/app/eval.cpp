@@ -214,6 +214,7 @@ class Evaluation {
                           : pretrained_deck(options_.weights, job_.size(), options_.sets);
       model_ = model::config(deck_.model, deck_.training.precision);
     });
+    if (!checkpoint_) find_first_weights(options_.weights, model_, job_);
     session_.set_silence_limit(deck_.training.silence_limit_s);
     kernels::allow_tf32(deck_.training.tf32);
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -23,6 +24,8 @@ using nlohmann::json;
 
 constexpr const char* single_file = "model.safetensors";
 constexpr const char* index_file = "model.safetensors.index.json";
+constexpr const char* pickled_file = "pytorch_model.bin";
+constexpr const char* pickled_index = "pytorch_model.bin.index.json";
 constexpr std::size_t largest_index_bytes = std::size_t{64} << 20;
 constexpr std::int64_t piece_elements = std::int64_t{1} << 21;
 
@@ -103,7 +106,9 @@ class SlabRows {
 
 bool is_hugging_face(const fs::path& directory) {
   std::error_code none;
-  return fs::exists(directory / single_file, none) || fs::exists(directory / index_file, none);
+  return std::ranges::any_of(
+      std::initializer_list<const char*>{single_file, index_file, pickled_file, pickled_index},
+      [&](const char* name) { return fs::exists(directory / name, none); });
 }
 
 struct PretrainedWeights::Impl {
@@ -112,6 +117,7 @@ struct PretrainedWeights::Impl {
   void open(const fs::path& directory);
   void open_files_of_index(const fs::path& directory);
   void add_file(const fs::path& path);
+  void find_names();
   void check_tensors() const;
   void check_shapes() const;
   std::string name_in_files(const std::string& tensor) const;
@@ -128,15 +134,14 @@ struct PretrainedWeights::Impl {
   std::vector<std::unique_ptr<TensorFile>> files;
   std::map<std::string, const TensorFile*> places;  ///< of all tensors, by their names there
   std::map<std::string, const Placed*> parameters;
-  bool bare = false;  ///< the names have no prefix
+  std::string prefix, head;  ///< in the files, of the layout's
 };
 
 PretrainedWeights::Impl::Impl(const fs::path& directory, const model::Config& config)
     : name(directory.string()), tied(config.tied_head), layout(hugging_face_layout(config)) {
   for (const Placed& placed : layout.parameters) parameters[placed.parameter.name] = &placed;
   open(directory);
-  bare = std::ranges::none_of(
-      places, [&](const auto& place) { return place.first.starts_with(layout.prefix); });
+  find_names();
   check_tensors();
   check_shapes();
 }
@@ -144,6 +149,12 @@ PretrainedWeights::Impl::Impl(const fs::path& directory, const model::Config& co
 void PretrainedWeights::Impl::open(const fs::path& directory) {
   std::error_code none;
   if (fs::exists(directory / single_file, none)) return add_file(directory / single_file);
+  for (const char* pickled : {pickled_file, pickled_index})
+    require(!fs::exists(directory / pickled, none) || fs::exists(directory / index_file, none),
+            Failure::input,
+            "{}: has its weights in Python's pickle format: found {}, expected {} or {}. Load the "
+            "model with the Transformers library and write it with save_pretrained",
+            name, pickled, single_file, index_file);
   require(fs::exists(directory / index_file, none), Failure::input,
           "{}: holds neither {} nor {}: files of other formats are not read, but the Transformers "
           "library's save_pretrained writes these",
@@ -170,8 +181,27 @@ void PretrainedWeights::Impl::add_file(const fs::path& path) {
   }
 }
 
+/// Finds what stands before the token table's name: nothing in files of a model without a head, and
+/// more than the layout's prefix where the model was saved as a part of something, such as
+/// torch.compile's "_orig_mod.". The head is such a part too, or stands alone.
+void PretrainedWeights::Impl::find_names() {
+  prefix = layout.prefix;
+  head = layout.head;
+  const std::string table = layout.tensors.front().name.substr(prefix.size());
+  std::vector<std::string> found;
+  for (const auto& [tensor, file] : places)
+    if (tensor == table || tensor.ends_with("." + table))
+      found.push_back(tensor.substr(0, tensor.size() - table.size()));
+  if (found.size() != 1) return;
+  prefix = found[0];
+  if (!prefix.ends_with(layout.prefix)) return;
+  const std::string whole = prefix.substr(0, prefix.size() - layout.prefix.size()) + layout.head;
+  if (places.contains(whole)) head = whole;
+}
+
 std::string PretrainedWeights::Impl::name_in_files(const std::string& tensor) const {
-  return bare && tensor.starts_with(layout.prefix) ? tensor.substr(layout.prefix.size()) : tensor;
+  if (tensor == layout.head) return head;
+  return prefix + tensor.substr(layout.prefix.size());
 }
 
 /// That each tensor of the model is there, and no other.
@@ -180,16 +210,17 @@ void PretrainedWeights::Impl::check_tensors() const {
   std::set<std::string> known;
   for (const NewTensor& tensor : layout.tensors) {
     known.insert(name_in_files(tensor.name));
-    if (!places.contains(name_in_files(tensor.name))) missing.push_back(tensor.name);
+    if (!places.contains(name_in_files(tensor.name))) missing.push_back(name_in_files(tensor.name));
   }
   for (const auto& [tensor, file] : places)
-    if (!known.contains(tensor) && !is_buffer(tensor) && !(tied && tensor == layout.head))
+    if (!known.contains(tensor) && !is_buffer(tensor) && !(tied && tensor == head))
       extra.push_back(tensor);
   require(missing.empty(), Failure::input,
-          "{}: lacks {} of the model: {}: a file is missing, or config.json and [model] describe "
+          "{}: lacks {} of the model: {}{}: a file is missing, or config.json and [model] describe "
           "another model{}",
           name, plural(missing.size(), "tensor"), few(missing),
-          missing.size() == 1 && missing[0] == layout.head
+          extra.empty() ? "" : "; others are there: " + few(extra),
+          missing.size() == 1 && missing[0] == head
               ? "; with tied_head = true the head is the token table"
               : "");
   require(
@@ -299,7 +330,7 @@ void PretrainedWeights::fill(const std::vector<Slab>& slabs, Progress* progress)
 }
 
 void PretrainedWeights::require_tied() const {
-  const std::string& head_tensor = impl_->layout.head;
+  const std::string& head_tensor = impl_->head;
   if (!impl_->tied || !impl_->places.contains(head_tensor)) return;
   const std::string table = impl_->layout.tensors.front().name;
   const auto& head = impl_->file_of(head_tensor).tensors().at(head_tensor);
@@ -310,7 +341,7 @@ void PretrainedWeights::require_tied() const {
     ours.resize(std::size_t(std::min(piece_elements, head.elements - first)));
     theirs.resize(ours.size());
     impl_->read(table, first, ours);
-    impl_->read(head_tensor, first, theirs);
+    impl_->read(impl_->layout.head, first, theirs);
     same = std::memcmp(ours.data(), theirs.data(), ours.size() * sizeof(float)) == 0;
   }
   require(same, Failure::input,
