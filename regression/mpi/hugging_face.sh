@@ -61,6 +61,17 @@ refused 'is neither a Hugging Face model' --set model.weights=nowhere --set mode
 refused 'are of another model' --set model.weights=imported --set model.config="$model/../gpt2/config.json"
 refused 'has shape \[259, 45\], the model needs \[300, 45\]' --set model.vocab_size=300
 
+# Weights that no step has changed go with sequences of another length; later ones do not, but can be named.
+"$BRUME" import hf "$model" -o other_length
+"$BRUME" import hf "$model" -o of_eleven --set model.seq_len=11
+train other_length/deck.toml --plan plan.toml --set model.seq_len=11
+train of_eleven/deck.toml --plan plan.toml
+same other_length of_eleven
+code=0
+train other_length/deck.toml --plan plan.toml > log 2>&1 || code=$?
+[ $code -eq 2 ] && grep -q 'set model.weights = "other_length/checkpoints/step-4" and another' log && ! grep -q 'resume none' log ||
+  { cat log; fail "another length after steps"; }
+
 # All verbs check a head beside a tied one.
 code=0
 "$BRUME" eval model --data valid.tok --set model.tied_head=true > log 2>&1 || code=$?

@@ -66,9 +66,8 @@ class Preparation {
     count_steps();
     lock_directory();
     begin("looking for checkpoints in " + made_.deck.output.directory);
-    made_.resume =
-        find_resume(job_, options_, made_.deck.output.directory, model::text(made_.model),
-                    made_.data_text, deck::schema().write(made_.deck), made_.last_step);
+    made_.resume = find_resume(job_, options_, made_.deck.output.directory, made_.model,
+                               made_.data_text, deck::schema().write(made_.deck), made_.last_step);
     count_start();
     if (const std::string& weights = made_.deck.model.weights; !made_.resume && !weights.empty())
       made_.first_weights = find_first_weights(weights, made_.model, job_);

@@ -10,6 +10,7 @@
 #include "base/log.hpp"
 #include "comm/agree.hpp"
 #include "plan/plan.hpp"
+#include "weights.hpp"
 
 namespace brume::app {
 namespace {
@@ -51,13 +52,24 @@ engine::Progress progress(const io::CheckpointInfo& checkpoint, const std::strin
           .missed = missed(checkpoint, updates, model)};
 }
 
-void check(const io::CheckpointInfo& checkpoint, const std::string& model_text,
-           const std::string& data_text, bool new_data) {
+/// Weights that no step has changed go with sequences of any length.
+void check_model(const io::CheckpointInfo& checkpoint, const model::Config& model) {
+  const std::string name = checkpoint.directory.string(), asked = model::text(model);
+  if (checkpoint.model_text == asked) return;
+  const bool other_length = model_text_at(checkpoint, model.seq_len) == asked;
+  require(!other_length || checkpoint.step == 0, Failure::input,
+          "checkpoint {}: trained with another model.seq_len: found ({}), the deck asks for ({}). "
+          "To train on with its weights, set model.weights = \"{}\" and another output.directory",
+          name, checkpoint.model_text, asked, name);
+  require(other_length, Failure::input,
+          "checkpoint {}: holds another model: found ({}), the deck asks for ({}). Set another "
+          "output.directory{}",
+          name, checkpoint.model_text, asked,
+          checkpoint.step == 0 ? ", or import the model again with --set for each key" : "");
+}
+
+void check_data(const io::CheckpointInfo& checkpoint, const std::string& data_text, bool new_data) {
   const std::string name = checkpoint.directory.string();
-  require(checkpoint.model_text == model_text, Failure::input,
-          "checkpoint {} is of another model ({}), the deck asks for ({}): use --resume none or "
-          "another output.directory",
-          name, checkpoint.model_text, model_text);
   require(
       new_data || !of_other_data(checkpoint, data_text), Failure::input,
       "checkpoint {} was trained on other data, or in another order ({}), than the deck has now "
@@ -104,8 +116,10 @@ void check_steps_left(const io::CheckpointInfo& checkpoint, std::int64_t last_st
   for (const auto& [key, before, now] : changes)
     require(!key.starts_with("training.optimizer."), Failure::input,
             "checkpoint {} is after all of {} steps, so {} = {} would change nothing, it was {}: "
-            "raise training.steps, or use --resume none or another output.directory",
-            checkpoint.directory.string(), last_step, key, now, before);
+            "raise training.steps, or set another output.directory and model.weights = \"{}\" to "
+            "begin with these weights",
+            checkpoint.directory.string(), last_step, key, now, before,
+            checkpoint.directory.string());
 }
 
 }  // namespace
@@ -135,7 +149,7 @@ std::string data_text(const data::Sampler& data, const deck::Deck& deck) {
 
 std::optional<io::CheckpointInfo> find_resume(comm::Communicator& world, const RunOptions& options,
                                               const std::string& run_directory,
-                                              const std::string& model_text,
+                                              const model::Config& model,
                                               const std::string& data_text,
                                               const std::string& deck_text,
                                               std::int64_t last_step) {
@@ -146,7 +160,8 @@ std::optional<io::CheckpointInfo> find_resume(comm::Communicator& world, const R
   if (!found) return std::nullopt;
   const std::vector<Change> changed = changes(found->deck_text, deck_text);
   comm::together(world, [&] {
-    check(*found, model_text, data_text, options.new_data);
+    check_model(*found, model);
+    check_data(*found, data_text, options.new_data);
     check_steps_left(*found, last_step, changed);
   });
   if (log::leads()) {

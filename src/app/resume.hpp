@@ -20,11 +20,12 @@ std::string data_text(const data::Sampler& data, const deck::Deck& deck);
 /// The checkpoint that `options` ask for; nothing for a new training. Where keys of [training] are
 /// others than its job's, the log says so. Collective.
 /// @throws AgreedError(storage) when it is damaged
-/// @throws AgreedError(input)   when it is of another model or, without --new-data, of other data;
+/// @throws AgreedError(input)   when it is of another model or, without --new-data, of other data
+///                              (a length of sequences is another model's unless it is of step 0);
 ///                              when no step is left until `last_step` for another optimizer
 std::optional<io::CheckpointInfo> find_resume(comm::Communicator& world, const RunOptions& options,
                                               const std::string& run_directory,
-                                              const std::string& model_text,
+                                              const model::Config& model,
                                               const std::string& data_text,
                                               const std::string& deck_text, std::int64_t last_step);
 

@@ -30,12 +30,6 @@ bool is_hugging_face(comm::Communicator& world, const std::string& directory) {
   return !comm::broadcast(world, mine ? "y" : "", 0).empty();
 }
 
-/// A model is the same for sequences of another length, unless their positions are learned.
-std::string text_for(model::Config model, int seq_len) {
-  if (model.rotary()) model.seq_len = seq_len;
-  return model::text(model);
-}
-
 /// @throws AgreedError
 io::CheckpointInfo checkpoint_for(const std::string& directory, const model::Config& model,
                                   comm::Communicator& world) {
@@ -45,8 +39,7 @@ io::CheckpointInfo checkpoint_for(const std::string& directory, const model::Con
             "model.weights = {}: is neither a Hugging Face model, with model.safetensors or its "
             "index, nor a run directory with checkpoints, nor one of these",
             directory);
-    const deck::Deck deck = deck::parse(found->deck_text, found->directory.string());
-    const std::string theirs = text_for(model::config(deck.model, "fp32"), model.seq_len);
+    const std::string theirs = model_text_at(*found, model.seq_len);
     require(theirs == model::text(model), Failure::input,
             "model.weights = {}: are of another model ({}), the deck asks for ({})", directory,
             theirs, model::text(model));
@@ -71,6 +64,13 @@ bool has_left(comm::Communicator& world, const io::CheckpointInfo& checkpoint) {
     log::warn("{}: was removed while it was read: looking for a newer one",
               checkpoint.directory.string());
   return true;
+}
+
+std::string model_text_at(const io::CheckpointInfo& checkpoint, int seq_len) {
+  const deck::Deck deck = deck::parse(checkpoint.deck_text, checkpoint.directory.string());
+  model::Config model = model::config(deck.model, "fp32");
+  if (model.rotary()) model.seq_len = seq_len;
+  return model::text(model);
 }
 
 deck::Deck pretrained_deck(const std::string& directory, int ranks,

@@ -24,6 +24,9 @@ std::optional<io::CheckpointInfo> find_weights(comm::Communicator& world,
 /// Collective.
 bool has_left(comm::Communicator& world, const io::CheckpointInfo& checkpoint);
 
+/// A checkpoint's model as text, for sequences of another length. Learned positions keep theirs.
+std::string model_text_at(const io::CheckpointInfo& checkpoint, int seq_len);
+
 /// A deck for a Hugging Face model: its sizes, and for the rest what a user will want to change.
 /// @param sets  "key=value"  @throws Error(input)
 deck::Deck pretrained_deck(const std::string& directory, int ranks,
