@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -61,9 +62,10 @@ using FillSlabs = std::function<void(std::vector<engine::Slab>& slabs)>;
 /// that share the work write different files.
 class HuggingFaceWriter {
  public:
+  /// @param own  number formats of the parameters that have another one than `dtype`
   /// @throws Error(input)  for a model that the library has no counterpart of
   HuggingFaceWriter(std::filesystem::path directory, const model::Config& config, Dtype dtype,
-                    std::int64_t max_file_bytes);
+                    std::int64_t max_file_bytes, const std::map<std::string, Dtype>& own = {});
   ~HuggingFaceWriter();
 
   int num_files() const;

@@ -66,25 +66,30 @@ class TensorFile {
 struct NewTensor {
   std::string name;
   std::vector<std::int64_t> shape;
+  Dtype dtype = Dtype::f32;
+
+  std::int64_t elements() const;
 };
 
-/// Writes a file whose tensors all have one dtype: first the header, then values in its order.
-/// The file takes its place by commit().
+/// Writes a file: first the header, then values in the order of the tensors. The file takes its
+/// place by commit().
 ///
 /// @throws Error(storage)  from every call
 class TensorWriter {
  public:
-  TensorWriter(const std::filesystem::path& path, Dtype dtype,
-               const std::vector<NewTensor>& tensors);
+  TensorWriter(const std::filesystem::path& path, std::vector<NewTensor> tensors);
 
   /// The next values of the tensors, which follow each other; rounded to nearest, ties to even.
   void write(std::span<const float> values);
   void commit();
 
  private:
+  void write_as(Dtype dtype, std::span<const float> values);
+
   OutputFile file_;
-  Dtype dtype_;
-  std::int64_t missing_ = 0;  ///< values that are still to come
+  std::vector<NewTensor> tensors_;
+  std::size_t next_ = 0;      ///< tensor that values go to
+  std::int64_t written_ = 0;  ///< values of it
 };
 
 /// A name from a file in a message: in quotes, short, without control characters.

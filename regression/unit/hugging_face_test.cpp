@@ -339,6 +339,43 @@ TEST_F(ModelFiles, NamesMayHaveMoreBeforeThem) {
       R"("model.norm.weight": )");
 }
 
+/// Norms in fp32 beside matrices in bf16, through a checkpoint.
+TEST_F(ModelFiles, NumberFormatsComeBackAsTheyWere) {
+  Files files = Files::llama(true);
+  for (test::RawTensor& tensor : files.tensors) {
+    if (tensor.name.find("norm") != std::string::npos) continue;
+    tensor.dtype = "BF16";
+    tensor.bytes.resize(tensor.bytes.size() / 2);
+  }
+  write(files);
+  model::Config model = small_llama(false);
+  model.window = 5;  // a Mistral, whose heads need not divide its hidden_size
+  const PretrainedWeights weights(folder.path(), model);
+  std::vector<Slab> slabs = whole_weights(model);
+  for (Slab& slab : slabs)
+    if (weights.dtype(slab.name) == Dtype::bf16) slab.storage = model::Precision::bf16;
+  fs::create_directory(folder / "run");
+  comm::run_local(1, [&](comm::Communicator& world) {
+    io::CheckpointInfo info;
+    info.deck_text = "deck";
+    io::CheckpointWriter(folder / "run", world)
+        .write(info, slabs, [&](std::size_t n, std::int64_t first, std::span<float> room) {
+          weights.get(slabs[n], first, room);
+          return room;
+        });
+    io::CheckpointReader reader(io::find_checkpoint(world, folder / "run").value());
+    std::map<std::string, Dtype> own;
+    for (const Slab& slab : slabs) {
+      EXPECT_EQ(reader.storage(slab.name), slab.storage) << slab.name;
+      if (slab.storage == model::Precision::fp32) own[slab.name] = Dtype::f32;
+    }
+    fs::create_directory(folder / "out");
+    const HuggingFaceWriter out(folder / "out", model, Dtype::bf16, 1 << 30, own);
+    out.write_file(0, [&](std::vector<Slab>& filled) { reader.fill(filled); });
+  });
+  EXPECT_TRUE(raw_tensors(folder / "out") == raw_tensors(folder.path()));
+}
+
 TEST_F(ModelFiles, OtherFormatsThanSafetensorsAreNamed) {
   for (const char* name : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
     test::put(folder / name, "");

@@ -66,11 +66,27 @@ TEST(Safetensors, SpacesAndMetadataAreNoTensors) {
   EXPECT_EQ(TensorFile(folder / "a").tensors().size(), 1u);
 }
 
+TEST(Safetensors, TensorsHaveFormatsOfTheirOwn) {
+  const Folder folder;
+  TensorWriter writer(folder / "out",
+                      {{"a", {3}, Dtype::bf16}, {"b", {2}, Dtype::f32}, {"c", {1}, Dtype::f16}});
+  const std::vector<float> values{1.0f, 2.0f, 3.0f, 1.00000012f, -1.0f, 0.5f};
+  writer.write(std::span(values).first(4));
+  writer.write(std::span(values).subspan(4));
+  writer.commit();
+  const TensorFile file(folder / "out");
+  EXPECT_EQ(file.dtype("a"), Dtype::bf16);
+  EXPECT_EQ(all_of(file, "a"), (std::vector<float>{1.0f, 2.0f, 3.0f}));
+  EXPECT_EQ(all_of(file, "b"), (std::vector<float>{1.00000012f, -1.0f}));
+  EXPECT_EQ(file.tensors().at("c").bytes, 2);
+  EXPECT_EQ(all_of(file, "c"), (std::vector<float>{0.5f}));
+}
+
 TEST(Safetensors, WhatIsWrittenIsReadByTheFormatsRules) {
   const Folder folder;
   const std::vector<float> values{1.0f, 1.00390625f, 1.01171875f, -0x1p-133f, 3.0f, INFINITY};
   for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16}) {
-    TensorWriter writer(folder / "out", dtype, {{"b", {2, 2}}, {"a", {2}}});
+    TensorWriter writer(folder / "out", {{"b", {2, 2}, dtype}, {"a", {2}, dtype}});
     writer.write(std::span(values).first(3));
     writer.write(std::span(values).subspan(3));
     writer.commit();

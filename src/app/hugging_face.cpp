@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -193,8 +194,14 @@ void export_model(const ExportHuggingFaceOptions& options, comm::Communicator& j
   deck::Deck deck;
   comm::together(job, [&] {
     deck = deck::parse(found->deck_text, found->directory.string());
-    writer.emplace(options.output, model::config(deck.model, "fp32"),
-                   dtype_of(options.dtype, deck.training.precision), options.max_file_bytes);
+    const model::Config model = model::config(deck.model, "fp32");
+    std::map<std::string, interop::Dtype> own;
+    // Imported weights leave as they came: norms may be wider than matrices.
+    if (options.dtype.empty() && found->plan_text.empty())
+      for (const engine::Slab& slab : interop::whole_weights(model))
+        own[slab.name] = dtype_of("", model::name(reader->storage(slab.name)));
+    writer.emplace(options.output, model, dtype_of(options.dtype, deck.training.precision),
+                   options.max_file_bytes, own);
     Progress shown("exporting", writer->num_files(), leader);
     for (int file = job.rank(); file < writer->num_files(); file += job.size()) {
       writer->write_file(file, [&](std::vector<engine::Slab>& slabs) { reader->fill(slabs); });

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "base/error.hpp"
@@ -24,10 +25,8 @@ using nlohmann::json;
 constexpr std::int64_t rows_piece_elements = std::int64_t{2} << 20;
 constexpr std::int64_t columns_piece_elements = std::int64_t{32} << 20;
 
-std::int64_t tensor_bytes(const NewTensor& tensor, Dtype dtype) {
-  std::int64_t bytes = dtype_bytes(dtype);
-  for (const std::int64_t extent : tensor.shape) bytes *= extent;
-  return bytes;
+std::int64_t tensor_bytes(const NewTensor& tensor) {
+  return tensor.elements() * dtype_bytes(tensor.dtype);
 }
 
 /// A slab of a whole parameter's weights at `data`.
@@ -53,6 +52,7 @@ struct HuggingFaceWriter::Impl {
 
   void divide(std::int64_t max_file_bytes);
   void find_sections();
+  void set_dtypes(const std::map<std::string, Dtype>& own);
   std::string file_name(std::size_t number) const;
   std::string index_text() const;
   void write(TensorWriter& file, const NewTensor& tensor, const FillSlabs& fill) const;
@@ -72,7 +72,7 @@ struct HuggingFaceWriter::Impl {
 void HuggingFaceWriter::Impl::divide(std::int64_t max_file_bytes) {
   std::int64_t room = 0;
   for (const NewTensor& tensor : layout.tensors) {
-    const std::int64_t bytes = tensor_bytes(tensor, dtype);
+    const std::int64_t bytes = tensor_bytes(tensor);
     if (files.empty() || bytes > room) {
       files.emplace_back();
       room = max_file_bytes;
@@ -93,6 +93,18 @@ void HuggingFaceWriter::Impl::find_sections() {
   for (auto& [tensor, all] : sections) std::ranges::sort(all, {}, &Section::first);
 }
 
+/// A tensor of several parameters with different formats gets the one that holds all of them.
+void HuggingFaceWriter::Impl::set_dtypes(const std::map<std::string, Dtype>& own) {
+  for (NewTensor& tensor : layout.tensors) {
+    std::set<Dtype> found;
+    for (const Section& section : sections.at(tensor.name)) {
+      const auto at = own.find(section.placed->parameter.name);
+      found.insert(at == own.end() ? dtype : at->second);
+    }
+    tensor.dtype = found.size() == 1 ? *found.begin() : Dtype::f32;
+  }
+}
+
 std::string HuggingFaceWriter::Impl::file_name(std::size_t number) const {
   if (files.size() == 1) return "model.safetensors";
   return fmt::format("model-{:05}-of-{:05}.safetensors", number + 1, files.size());
@@ -104,7 +116,7 @@ std::string HuggingFaceWriter::Impl::index_text() const {
   for (std::size_t number = 0; number < files.size(); ++number)
     for (const NewTensor& tensor : files[number]) {
       map[tensor.name] = file_name(number);
-      bytes += tensor_bytes(tensor, dtype);
+      bytes += tensor_bytes(tensor);
     }
   return json{{"metadata", {{"total_size", bytes}}}, {"weight_map", map}}.dump(2) + "\n";
 }
@@ -166,15 +178,17 @@ void HuggingFaceWriter::Impl::write_transposed(TensorWriter& file, const Placed&
 }
 
 HuggingFaceWriter::HuggingFaceWriter(fs::path directory, const model::Config& config, Dtype dtype,
-                                     std::int64_t max_file_bytes)
+                                     std::int64_t max_file_bytes,
+                                     const std::map<std::string, Dtype>& own)
     : impl_(std::make_unique<Impl>()) {
   hugging_face_config(config, dtype);  // refuses what has no counterpart
   impl_->directory = std::move(directory);
   impl_->config = config;
   impl_->dtype = dtype;
   impl_->layout = hugging_face_layout(config);
-  impl_->divide(max_file_bytes);
   impl_->find_sections();
+  impl_->set_dtypes(own);
+  impl_->divide(max_file_bytes);
 }
 
 HuggingFaceWriter::~HuggingFaceWriter() = default;
@@ -183,8 +197,7 @@ int HuggingFaceWriter::num_files() const { return int(impl_->files.size()); }
 
 void HuggingFaceWriter::write_file(int number, const FillSlabs& fill) const {
   const std::vector<NewTensor>& tensors = impl_->files[std::size_t(number)];
-  TensorWriter file(impl_->directory / impl_->file_name(std::size_t(number)), impl_->dtype,
-                    tensors);
+  TensorWriter file(impl_->directory / impl_->file_name(std::size_t(number)), tensors);
   // A header has its names in order, but says itself where values lie.
   for (const NewTensor& tensor : tensors) impl_->write(file, tensor, fill);
   file.commit();

@@ -114,23 +114,23 @@ void TensorFile::read(const std::string& tensor, std::int64_t first,
   });
 }
 
-namespace {
-
-std::int64_t elements(const NewTensor& tensor) {
+std::int64_t NewTensor::elements() const {
   std::int64_t product = 1;
-  for (const std::int64_t extent : tensor.shape) product *= extent;
+  for (const std::int64_t extent : shape) product *= extent;
   return product;
 }
 
+namespace {
+
 /// The length, and the header padded with spaces so that values begin at a multiple of 8.
-std::string header_of(Dtype dtype, const std::vector<NewTensor>& tensors) {
+std::string header_of(const std::vector<NewTensor>& tensors) {
   json header = json::object();
   header["__metadata__"] = {{"format", "pt"}};  // without it Transformers refuses the file
   std::int64_t reached = 0;
   for (const NewTensor& tensor : tensors) {
-    const std::int64_t end = reached + elements(tensor) * dtype_bytes(dtype);
+    const std::int64_t end = reached + tensor.elements() * dtype_bytes(tensor.dtype);
     header[tensor.name] = {
-        {"dtype", name(dtype)}, {"shape", tensor.shape}, {"data_offsets", {reached, end}}};
+        {"dtype", name(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {reached, end}}};
     reached = end;
   }
   std::string text = header.dump();
@@ -141,16 +141,28 @@ std::string header_of(Dtype dtype, const std::vector<NewTensor>& tensors) {
 
 }  // namespace
 
-TensorWriter::TensorWriter(const fs::path& path, Dtype dtype, const std::vector<NewTensor>& tensors)
-    : file_(path), dtype_(dtype) {
-  for (const NewTensor& tensor : tensors) missing_ += elements(tensor);
-  file_.write(as_bytes(header_of(dtype, tensors)));
+TensorWriter::TensorWriter(const fs::path& path, std::vector<NewTensor> tensors)
+    : file_(path), tensors_(std::move(tensors)) {
+  file_.write(as_bytes(header_of(tensors_)));
 }
 
 void TensorWriter::write(std::span<const float> values) {
-  missing_ -= std::ssize(values);
-  if (dtype_ == Dtype::f32) return file_.write(std::as_bytes(values));
-  with_values(dtype_, [&]<typename Value>(Value) {
+  while (!values.empty()) {
+    require(next_ < tensors_.size(), Failure::bug, "a safetensors file gets {} values too many",
+            values.size());
+    const NewTensor& tensor = tensors_[next_];
+    const std::int64_t left = tensor.elements() - written_;
+    const auto part = values.first(std::size_t(std::min(left, std::ssize(values))));
+    write_as(tensor.dtype, part);
+    written_ += std::ssize(part);
+    values = values.subspan(part.size());
+    if (std::ssize(part) == left) ++next_, written_ = 0;
+  }
+}
+
+void TensorWriter::write_as(Dtype dtype, std::span<const float> values) {
+  if (dtype == Dtype::f32) return file_.write(std::as_bytes(values));
+  with_values(dtype, [&]<typename Value>(Value) {
     std::vector<Value> narrow(std::size_t(std::min(buffer_elements, std::ssize(values))));
     while (!values.empty()) {
       const auto part = values.first(std::min(values.size(), narrow.size()));
@@ -162,7 +174,8 @@ void TensorWriter::write(std::span<const float> values) {
 }
 
 void TensorWriter::commit() {
-  require(missing_ == 0, Failure::bug, "a safetensors file lacks {} values", missing_);
+  require(next_ == tensors_.size(), Failure::bug, "a safetensors file lacks values of {}",
+          next_ < tensors_.size() ? tensors_[next_].name : "");
   file_.commit();
 }
 
