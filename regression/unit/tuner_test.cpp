@@ -397,8 +397,12 @@ void compare_with_oracle(const Problem& p, Reached& reached,
   const Fastest expected = fastest(p);
   if (!expected.known) return;
   if (!expected.predicted_s) {
-    EXPECT_THROW(tune(p), Error);
     ++reached.infeasible;
+    try {  // what needs least may take less than formulas say
+      const Result result = tune(p);
+      EXPECT_TRUE(can_be_placed(p, result.best[0].plan)) << plan::text(result.best[0].plan);
+    } catch (const Infeasible&) {
+    }
     return;
   }
   Result result;
