@@ -29,6 +29,13 @@ near "$(loss_of 2 model --data valid.tok)" "$trained" 1e-6 "exported"
 other=$("$BRUME" eval run --sequences 3 --json 2> eval.log | sed -n 's/.*"loss":\([^,}]*\).*/\1/p')
 test "$other" != "$trained"
 
+# A training judges by each sequence once where its file has fewer than it asks for.
+LC_ALL=C awk 'BEGIN { for (i = 0; i < 5 * 32 + 1; i++) printf "%c%c", 65 + (i * i) % 23, 0 }' > few.u16
+tiny_job --set output.directory=few --set data.valid=few.u16 --set data.eval_sequences=64 --set training.steps=2 > few.log 2>&1
+said=$(sed -n 's/.*"valid_loss":\([0-9.e-]*\).*/\1/p' few/metrics.jsonl | tail -1)
+every=$(mpirun -n 4 --oversubscribe "$BRUME" eval few --data few.u16 --json 2> eval.log | sed -n 's/.*"loss":\([^,}]*\).*/\1/p')
+near "$every" "$said" 1e-9 "each sequence once"
+
 refused() { # exit code, sentence, arguments
   code=0; "$BRUME" eval $3 > refused.log 2>&1 || code=$?
   test "$code" = "$1" && grep -q "$2" refused.log || { cat refused.log; exit 1; }

@@ -339,9 +339,14 @@ class Training {
     if (writes) checkpoint();
   }
 
+  /// Each sequence once, where there are fewer than asked for.
+  std::int64_t eval_sequences() const {
+    return std::min<std::int64_t>(run_.deck.data.eval_sequences, run_.valid_data->num_windows());
+  }
+
   void evaluate() {
     const BetweenSteps evaluating(between_steps_, "evaluating");
-    valid_loss_ = engine_->evaluate(*run_.valid_data, 0, run_.deck.data.eval_sequences);
+    valid_loss_ = engine_->evaluate(*run_.valid_data, 0, eval_sequences());
     if (!leader_) return;
     const io::EvaluationRow row{engine_->steps_done(), *valid_loss_};
     screen_->show(row);
