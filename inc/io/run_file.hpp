@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/engine.hpp"
@@ -20,6 +21,7 @@ struct RunDescription {
   std::string profile_text;
   std::string version;  ///< of brume
   int ranks = 1;
+  std::string ended;  ///< what ended the job before its last step; empty: nothing did so far
   double predicted_iteration_s = 0.0;
   std::vector<std::int64_t> predicted_bytes;  ///< [rank] placed device memory
   std::vector<std::int64_t> host_bytes;       ///< [rank] placed host memory
@@ -71,6 +73,7 @@ class RunFile {
   /// Forgets what came after so many steps, or all when a part cannot be read: then what is there
   /// is set aside with a warning. @throws Error(storage)
   void rewind(std::int64_t steps);
+  void end(std::string what) { description_.ended = std::move(what); }  ///< see RunDescription
   void write();          ///< now. @throws Error(storage)
   void write_or_warn();  ///< now, e.g. with a checkpoint; where that fails, with a later one
 

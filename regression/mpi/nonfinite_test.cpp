@@ -129,6 +129,10 @@ TEST_F(Nonfinite, SkippedGoneBackOrStoppedAndResumedTheBitsAreTheSame) {
   EXPECT_NE(log().find("step-4 and leaving out the batch of step 7"), std::string::npos) << log();
 
   ASSERT_EQ(train("stop", "stop"), 2) << log();
+  const io::RunContent stopped = io::read_run_file(directory_ / "stop" / "run.h5");
+  ASSERT_EQ(stopped.rows.size(), std::size_t(bad_step + 1 - first_step));
+  EXPECT_TRUE(stopped.rows.back().metrics.skipped);
+  EXPECT_TRUE(stopped.description.ended.starts_with("step 7: loss")) << stopped.description.ended;
   ASSERT_EQ(train("stop", "skip"), 0) << log();
   EXPECT_NE(log().find("step-4 after 4 steps"), std::string::npos) << log();
 

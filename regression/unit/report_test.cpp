@@ -143,6 +143,18 @@ TEST_F(ReportTest, ReadsWhatRunsWrite) {
   EXPECT_NEAR(s.stages[1].measured[0], 0.03, 1e-9);
 }
 
+TEST_F(ReportTest, WithoutStepsThereAreNoNumbers) {
+  report::Run run = read_run(write_run("run", 0, false));
+  run.description.ended = "step 1: <loss> nan";
+  run.evaluations.clear();
+  const std::string said = text({&run, 1}, 200);
+  EXPECT_NE(said.find("run: ended: step 1: <loss> nan"), std::string::npos) << said;
+  EXPECT_EQ(said.find("0.0"), std::string::npos) << said;
+  const std::string page = html({&run, 1});
+  expect_well_formed(page);
+  EXPECT_EQ(count(page, "Ended: step 1: &lt;loss&gt; nan"), 1u);
+}
+
 TEST_F(ReportTest, HintsNameWhatStandsOut) {
   const report::Run run = read_run(write_run("run", 20));
   const std::vector<std::string> all = hints(run, summary(run));

@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -132,6 +133,7 @@ TEST_F(RunFileTest, GivesBackWhatWasWritten) {
   for (int step = 0; step < 7; ++step) run.add(row(step));
   run.add(EvaluationRow{4, 2.5});
   run.add(EvaluationRow{7, 2.25});
+  run.end("step 8: loss nan");
   run.write();
 
   const RunContent content = read_run_file(directory_ / "made" / "anew" / "run.h5");
@@ -139,6 +141,7 @@ TEST_F(RunFileTest, GivesBackWhatWasWritten) {
   EXPECT_EQ(content.description.plan_text, description().plan_text);
   EXPECT_EQ(content.description.profile_text, description().profile_text);
   EXPECT_EQ(content.description.version, "0.1.0");
+  EXPECT_EQ(content.description.ended, "step 8: loss nan");
   EXPECT_EQ(content.description.ranks, 2);
   EXPECT_EQ(content.description.predicted_iteration_s, 0.75);
   EXPECT_EQ(content.description.predicted_bytes, description().predicted_bytes);
@@ -152,6 +155,25 @@ TEST_F(RunFileTest, GivesBackWhatWasWritten) {
   ASSERT_EQ(content.evaluations.size(), 2u);
   EXPECT_EQ(content.evaluations[1].step, 7);
   EXPECT_EQ(content.evaluations[1].loss, 2.25);
+}
+
+TEST_F(RunFileTest, ReadsOlderFiles) {
+  {
+    RunFile run(directory_, description(), 0);
+    run.add(row(1));
+    run.write();
+  }
+  edit([](hid_t file) {
+    const hid_t version = H5Aopen(file, "version", H5P_DEFAULT);
+    const std::array<std::int64_t, 2> older{1, 6};
+    EXPECT_GE(H5Awrite(version, H5T_NATIVE_INT64, older.data()), 0);
+    H5Aclose(version);
+    EXPECT_GE(H5Adelete(file, "ended"), 0);
+  });
+  const RunContent content = read_run_file(file());
+  ASSERT_EQ(content.rows.size(), 1u);
+  EXPECT_EQ(content.rows[0].metrics.loss, row(1).metrics.loss);
+  EXPECT_EQ(content.description.ended, "");
 }
 
 TEST_F(RunFileTest, IsThereBeforeTheFirstStep) {

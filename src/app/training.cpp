@@ -91,9 +91,14 @@ class Training {
     predict();
     if (options_.dry_run) return 0;
     start_engine();
-    const int code = train();
-    finish(code);
-    return code;
+    try {
+      const int code = train();
+      finish(code);
+      return code;
+    } catch (const std::exception& error) {
+      note_end(error.what());
+      throw;
+    }
   }
 
  private:
@@ -365,6 +370,8 @@ class Training {
 
   void finish(int code) {
     signals_.ignore();
+    if (code != 0)
+      note_end(fmt::format("stopped after {} of {} steps", engine_->steps_done(), run_.last_step));
     finish_saving();
     comm::together(crew_, [&] {
       if (leader_) run_file_->write();
@@ -385,6 +392,13 @@ class Training {
                                 output.checkpoints ? ", checkpoints/" : "",
                                 output.trace ? ", trace.json" : "",
                                 output.tensorboard ? ", tensorboard/" : ""));
+  }
+
+  /// Says in run.h5 what ends the job before its last step.
+  void note_end(const std::string& what) {
+    if (!run_file_) return;
+    run_file_->end(what);
+    run_file_->write_or_warn();
   }
 
   void finish_saving() {

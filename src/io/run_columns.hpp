@@ -10,7 +10,7 @@ namespace brume::io {
 
 inline constexpr const char* run_filetype = "brume run";
 inline constexpr const char* part_filetype = "brume run part";
-inline constexpr std::array<std::int64_t, 2> run_version = {1, 6};
+inline constexpr std::array<std::int64_t, 2> run_version = {1, 7};
 inline constexpr std::int64_t oldest_run_minor = 6;  ///< that readers know; 5 counted steps from 0
 inline constexpr const char* skipped_path = "/steps/skipped";
 inline constexpr const char* parts_path = "/parts";

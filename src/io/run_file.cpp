@@ -51,6 +51,7 @@ void put_description(Hdf5Writer& file, const RunDescription& d) {
   file.attribute("/", "profile", d.profile_text);
   file.attribute("/", "ranks", std::span(&ranks, 1));
   file.attribute("/", "iteration_predicted_s", d.predicted_iteration_s);
+  file.attribute("/", "ended", d.ended);
   put(file, "/memory/placed_device_bytes", "B", "[rank] device memory of the placed Program",
       d.predicted_bytes, {d.predicted_bytes.size()});
   put(file, "/memory/placed_host_bytes", "B", "[rank] pinned host memory of the placed Program",

@@ -28,7 +28,8 @@ hsize_t length(const Hdf5Reader& file, const std::string& path) {
   return shape[0];
 }
 
-void check_version(const Hdf5Reader& file, const std::string& name, const char* filetype) {
+/// @return the minor version
+std::int64_t check_version(const Hdf5Reader& file, const std::string& name, const char* filetype) {
   require(file.text("/", "filetype") == filetype, Failure::input, "{}: is no {} file", name,
           filetype);
   const std::vector<std::int64_t> version = file.integers("/", "version");
@@ -36,9 +37,10 @@ void check_version(const Hdf5Reader& file, const std::string& name, const char* 
           Failure::input,
           "{}: has layout version {}, this program reads {}.{} and later ones of {}", name,
           fmt::join(version, "."), run_version[0], oldest_run_minor, run_version[0]);
+  return version[1];
 }
 
-RunDescription get_description(const Hdf5Reader& file) {
+RunDescription get_description(const Hdf5Reader& file, std::int64_t minor) {
   RunDescription d;
   d.version = file.text("/", "brume_version");
   d.deck_text = file.text("/", "deck");
@@ -48,6 +50,7 @@ RunDescription get_description(const Hdf5Reader& file) {
   require(ranks.size() == 1 && ranks[0] >= 1 && ranks[0] <= std::numeric_limits<int>::max(),
           Failure::input, "run.h5: ranks is no number of ranks");
   d.ranks = int(ranks[0]);
+  if (minor >= 7) d.ended = file.text("/", "ended");
   d.predicted_iteration_s = file.real("/", "iteration_predicted_s");
   file.read("/memory/placed_device_bytes", d.predicted_bytes);
   file.read("/memory/placed_host_bytes", d.host_bytes);
@@ -123,8 +126,8 @@ std::vector<EvaluationRow> get_evaluations(const Hdf5Reader& file) {
 
 RunContent read_run_file(const std::filesystem::path& path) {
   const Hdf5Reader file(path, Failure::input, Checked::by_seal);
-  check_version(file, path.string(), run_filetype);
-  RunContent content{.description = get_description(file),
+  const std::int64_t minor = check_version(file, path.string(), run_filetype);
+  RunContent content{.description = get_description(file, minor),
                      .parts = get_parts(file),
                      .rows = {},
                      .evaluations = get_evaluations(file)};

@@ -29,6 +29,16 @@ const std::vector<std::string> columns = {"run",
                                           "predicted",
                                           "measured / predicted"};
 std::vector<std::string> cells(const Run& run, const Summary& s) {
+  if (run.rows.empty())
+    return {run.name,
+            std::to_string(run.description.ranks),
+            "0",
+            "-",
+            number(s.best_valid_loss),
+            "-",
+            "-",
+            "-",
+            "-"};
   return {run.name,
           std::to_string(run.description.ranks),
           std::to_string(s.steps),
@@ -250,7 +260,10 @@ std::string memory(const Run& run) {
 }
 
 std::string details(const Run& run, const Summary& s) {
-  std::string out = times(s) + timelines(run, s);
+  std::string out;
+  if (!run.description.ended.empty())
+    out += fmt::format("<p class=\"note\">Ended: {}</p>\n", escaped(run.description.ended));
+  out += times(s) + timelines(run, s);
   if (s.stages.empty())
     out +=
         "<p class=\"note\">With output.trace = true a run that ends keeps its last iteration task "
@@ -306,6 +319,8 @@ std::string text(std::span<const Run> runs, std::size_t room) {
       rest += fmt::format("\nlast iteration of {}\n{}", run.name, time.text(room));
     for (const std::string& hint : hints(run, s)) rest += fmt::format("{}: {}\n", run.name, hint);
     for (const Mark& mark : marks(run)) rest += fmt::format("{}: {}\n", run.name, mark.text);
+    if (!run.description.ended.empty())
+      rest += fmt::format("{}: ended: {}\n", run.name, run.description.ended);
   }
   return wrapped(table.text(room) + rest, room);
 }

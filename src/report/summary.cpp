@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "base/statistics.hpp"
@@ -54,7 +53,9 @@ schedule::Seconds seconds(const io::RankTimeline& timeline, double iteration_s) 
   return schedule::seconds(activities, timeline.times, iteration_s);
 }
 
-double median_of(std::vector<double> values) { return values.empty() ? 0.0 : median(values); }
+double median_of(std::vector<double> values) {
+  return values.empty() ? std::nan("") : median(values);
+}
 
 std::string would_give(const Change& change) {
   return fmt::format("{} would give {}", change.what, format_percent(change.gain));
@@ -130,7 +131,7 @@ double end_s(const std::vector<io::RankTimeline>& timelines) {
 
 Summary summary(const Run& run) {
   Summary s;
-  s.best_valid_loss = std::numeric_limits<double>::quiet_NaN();
+  s.loss = s.best_valid_loss = std::nan("");
   for (const io::EvaluationRow& row : run.evaluations)
     s.best_valid_loss = std::fmin(s.best_valid_loss, row.loss);
   std::vector<double> iterations, speeds;

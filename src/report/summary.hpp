@@ -20,8 +20,9 @@ inline constexpr double unusual = 1.5;
 struct Summary {
   std::int64_t steps = 0;  ///< done
   std::int64_t skipped = 0;
-  double loss = 0.0;              ///< of the last step
-  double best_valid_loss = 0.0;   ///< NaN: never measured
+  // NaN: never measured.
+  double loss = 0.0;  ///< of the last step
+  double best_valid_loss = 0.0;
   double tokens_per_s = 0.0;      ///< median, as what follows
   double measured_s = 0.0;        ///< of an iteration
   double slow_s = 0.0;            ///< that a tenth of the iterations exceeds
