@@ -104,9 +104,10 @@ struct StepMetrics {
   double loss = 0.0;       ///< mean over the target tokens of the global batch, before the update
   double grad_norm = 0.0;  ///< before clipping
   double lr = 0.0;
-  double loss_scale = 1.0;  ///< S of this step, already taken out of loss and norm
-  bool skipped = false;     ///< loss or norm is not finite, so no update will follow from this step
+  double loss_scale = 1.0;   ///< S of this step, already taken out of loss and norm
+  bool skipped = false;      ///< no update will follow: loss or norm is not finite, or
   bool scaled_down = false;  ///< ... because S was too large: the next one is half of it
+  bool left_out = false;     ///< ... the batch was bad before, so this time nothing ran
   double iteration_s = 0.0;
   std::array<double, schedule::num_channels> busy_s{};  ///< each channel at work
   std::array<double, schedule::num_channels>

@@ -127,6 +127,8 @@ TEST_F(Nonfinite, SkippedGoneBackOrStoppedAndResumedTheBitsAreTheSame) {
 
   ASSERT_EQ(train("rollback", "rollback"), 0) << log();
   EXPECT_NE(log().find("step-4 and leaving out the batch of step 7"), std::string::npos) << log();
+  EXPECT_NE(log().find("not finite before: batch left out"), std::string::npos) << log();
+  EXPECT_NE(log().find("1 of 10 steps had no update"), std::string::npos) << log();
 
   ASSERT_EQ(train("stop", "stop"), 2) << log();
   const io::RunContent stopped = io::read_run_file(directory_ / "stop" / "run.h5");

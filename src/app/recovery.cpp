@@ -20,7 +20,13 @@ engine::StepMetrics Recovery::step(const data::Sampler& data) {
   ++after.steps;
   after.samples += deck_.training.global_batch;
   engine_.resume(after);
-  return known->second;
+  return {.step = known->first,
+          .loss = known->second.loss,
+          .grad_norm = known->second.grad_norm,
+          .lr = known->second.lr,
+          .loss_scale = known->second.loss_scale,
+          .skipped = true,
+          .left_out = true};
 }
 
 bool Recovery::went_back(const engine::StepMetrics& metrics) {

@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <utility>
 
 #include "base/log.hpp"
 #include "base/statistics.hpp"
@@ -120,14 +121,14 @@ void Screen::report(const std::string& line) const {
 
 void Screen::show(const io::Row& row) {
   const engine::StepMetrics& m = row.metrics;
-  if (measured_s_.empty()) first_done_ = Clock::now();
-  measured_s_.push_back(m.iteration_s);
+  if (tries_++ == 0) first_done_ = Clock::now();
+  steps_.push_back({m.left_out ? std::nan("") : m.iteration_s, m.scaled_down ? Outcome::scaled_down
+                                                               : m.skipped   ? Outcome::nonfinite
+                                                                             : Outcome::updated});
   for (std::size_t c = 0; c < sum_.busy_s.size(); ++c) {
     sum_.busy_s[c] += m.busy_s[c];
     sum_.hidden_s[c] += m.hidden_s[c];
   }
-  scaled_down_ += m.scaled_down;
-  skipped_ += m.skipped && !m.scaled_down;
   last_ = row;
   clear_progress();
   const std::int64_t done = m.step + 1;
@@ -149,6 +150,7 @@ void Screen::show(const io::Row& row) {
           columns_));
       if (m.skipped)
         say(m.scaled_down ? "        gradients too large for fp16: scaled down, update skipped"
+            : m.left_out  ? "        not finite before: batch left out"
                           : "        not finite: update skipped");
     }
   }
@@ -166,9 +168,18 @@ void Screen::show(const io::EvaluationRow& row) {
   }
 }
 
+void Screen::rewind(std::int64_t steps) {
+  settings_.first_step = std::min(settings_.first_step, steps);
+  steps_.resize(std::size_t(steps - settings_.first_step));
+}
+
+std::int64_t Screen::count(Outcome outcome) const {
+  return std::ranges::count(steps_, outcome, &Step::outcome);
+}
+
 /// By what the steps after the first took so far, with evaluations and checkpoints between them.
 double Screen::left_s(const io::Row& row) const {
-  const double done = double(measured_s_.size()) - 1.0;
+  const double done = double(tries_) - 1.0;
   const double each_s =
       done > 0.0 ? std::chrono::duration<double>(Clock::now() - first_done_).count() / done
                  : row.metrics.iteration_s;
@@ -194,24 +205,27 @@ void Screen::clear_progress() {
 
 void Screen::close(const io::RunDescription& description) {
   clear_progress();
-  if (measured_s_.empty()) return;
+  if (tries_ == 0) return;
   report("");
-  if (skipped_ > 0)
-    report(fmt::format("{} of {} steps had no update: loss or gradient was not finite", skipped_,
-                       measured_s_.size()));
-  if (scaled_down_ > 0)
-    report(fmt::format("{} of {} steps had no update: scaled gradients were too large for fp16",
-                       scaled_down_, measured_s_.size()));
+  for (const auto& [outcome, why] :
+       {std::pair(Outcome::nonfinite, "loss or gradient was not finite"),
+        std::pair(Outcome::scaled_down, "scaled gradients were too large for fp16")})
+    if (const std::int64_t found = count(outcome); found > 0)
+      report(fmt::format("{} of {} steps had no update: {}", found, steps_.size(), why));
   report_time();
   report_memory(description);
   report_channels();
 }
 
 void Screen::report_time() const {
-  const double typical_s = median(measured_s_), ratio = typical_s / expected_.iteration_s;
+  std::vector<double> measured_s;
+  for (const Step& step : steps_)
+    if (!std::isnan(step.iteration_s)) measured_s.push_back(step.iteration_s);
+  if (measured_s.empty()) return;
+  const double typical_s = median(measured_s), ratio = typical_s / expected_.iteration_s;
   report(fmt::format("iteration time: predicted {}, measured {} (median of {}), ratio {:.2f}",
                      format_seconds(expected_.iteration_s), format_seconds(typical_s),
-                     measured_s_.size(), ratio));
+                     measured_s.size(), ratio));
   if (ratio > io::fast_ratio && ratio < io::slow_ratio) return;
   const bool slow = ratio >= io::slow_ratio;
   const char* const which = slow ? "slower" : "faster";
@@ -221,7 +235,7 @@ void Screen::report_time() const {
   std::size_t channel = 0;
   double most_s = 0.0, busy_s = 0.0;
   for (std::size_t c = 0; c < sum_.busy_s.size(); ++c) {
-    const double mean_s = sum_.busy_s[c] / double(measured_s_.size());
+    const double mean_s = sum_.busy_s[c] / double(tries_);
     const double off_s = (slow ? 1.0 : -1.0) * (mean_s - expected_.busy_s[c]);
     if (off_s <= most_s) continue;
     channel = c;
@@ -256,8 +270,7 @@ void Screen::report_channels() const {
     if (sum_.busy_s[i] == 0.0) continue;
     const bool computes = schedule::Channel(c) == schedule::Channel::compute;
     channels.add(
-        {schedule::name(schedule::Channel(c)),
-         format_seconds(sum_.busy_s[i] / double(measured_s_.size())),
+        {schedule::name(schedule::Channel(c)), format_seconds(sum_.busy_s[i] / double(tries_)),
          computes ? "-" : fmt::format("{:.0f} %", 100.0 * sum_.hidden_s[i] / sum_.busy_s[i])});
   }
   report(channels.text(columns_));

@@ -39,6 +39,8 @@ class Screen {
 
   void show(const io::Row& row);
   void show(const io::EvaluationRow& row);
+  /// Counts no step after so many: they will be shown again.
+  void rewind(std::int64_t steps);
   /// A line for people, on standard error where standard output has JSON.
   void report(const std::string& line) const;
   /// Predicted against measured time and memory, and how much of each channel's work was hidden.
@@ -46,8 +48,14 @@ class Screen {
 
  private:
   using Clock = std::chrono::steady_clock;
+  enum class Outcome { updated, nonfinite, scaled_down };
+  struct Step {
+    double iteration_s;  ///< NaN: it was left out
+    Outcome outcome;
+  };
 
   void say(const std::string& line) const;
+  std::int64_t count(Outcome outcome) const;
   void report_time() const;
   void report_memory(const io::RunDescription& description) const;
   void report_channels() const;
@@ -62,10 +70,10 @@ class Screen {
   std::FILE* progress_to_;  ///< where the table goes too, because mpirun keeps no order of streams
   std::size_t columns_;     ///< of standard output
   bool progress_shown_ = false;
-  Clock::time_point first_done_;                ///< when the first step shown was
-  std::vector<double> measured_s_;              ///< iteration times of the steps shown
-  engine::StepMetrics sum_;                     ///< of busy and hidden time over them
-  std::int64_t skipped_ = 0, scaled_down_ = 0;  ///< steps without an update
+  Clock::time_point first_done_;  ///< when the first step shown was
+  std::vector<Step> steps_;       ///< from `settings_.first_step` on
+  std::int64_t tries_ = 0;        ///< of these and of those that were undone
+  engine::StepMetrics sum_;       ///< of busy and hidden time over the tries
   io::Row last_;
 };
 

@@ -304,15 +304,16 @@ class Training {
     }
     metrics.iteration_s = shared[0];
     // A running mean over about ten steps follows a change of speed, but no single slow step.
-    iteration_s_ += 0.1 * (metrics.iteration_s - iteration_s_);
+    if (!metrics.left_out) iteration_s_ += 0.1 * (metrics.iteration_s - iteration_s_);
     if (shared[2] > 0.0) saving_->note_write_s(shared[2]);
     checkpoint_due_ = checkpoint_due_ || shared[3] > 0.0;
     const std::vector<std::string> stragglers = checks_->after_step(metrics);
     if (leader_) {
-      io::Row row{
-          .metrics = metrics,
-          .tokens_per_s = double(run_.plan.global_batch) * run_.model.seq_len / metrics.iteration_s,
-          .peak_bytes = std::vector<std::int64_t>(shared.begin() + 4, shared.end())};
+      io::Row row{.metrics = metrics,
+                  .tokens_per_s = metrics.left_out ? 0.0
+                                                   : double(run_.plan.global_batch) *
+                                                         run_.model.seq_len / metrics.iteration_s,
+                  .peak_bytes = std::vector<std::int64_t>(shared.begin() + 4, shared.end())};
       screen_->show(row);
       metrics_log_->add(row);
       run_file_->add(std::move(row));
@@ -325,6 +326,7 @@ class Training {
   /// @param bad_step  whose batch is left out from now on
   void rewind_metrics(std::int64_t bad_step) {
     const std::int64_t done = engine_->steps_done();
+    screen_->rewind(done);
     run_file_->rewind(done);
     metrics_log_->rewind(done);
     metrics_log_->add(io::Event{
