@@ -108,7 +108,8 @@ struct StepMetrics {
   bool skipped = false;      ///< no update will follow: loss or norm is not finite, or
   bool scaled_down = false;  ///< ... because S was too large: the next one is half of it
   bool left_out = false;     ///< ... the batch was bad before, so this time nothing ran
-  double iteration_s = 0.0;
+  double iteration_s = 0.0;  ///< its tasks; in a training from one step's end to the next's
+  double data_s = 0.0;       ///< that it waited for its batch
   std::array<double, schedule::num_channels> busy_s{};  ///< each channel at work
   std::array<double, schedule::num_channels>
       hidden_s{};  ///< of this, while compute was at work too
@@ -171,6 +172,7 @@ class Engine {
   /// One iteration: applies the last one's update, trains on the next global batch. Collective.
   /// A step whose loss or norm is not finite has no update: weights and moments stay as they are.
   /// S of a dynamic LossScaling falls, if it can, when only the norm is not finite.
+  /// The next batch is read meanwhile: `data` must outlive the engine.
   StepMetrics step(const data::Sampler& data);
 
   /// Applies the update that is still to come, so that weights are final. Collective.

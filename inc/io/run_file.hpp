@@ -30,7 +30,7 @@ struct RunDescription {
 
 /// One step of the whole job, as rank 0 knows it.
 struct Row {
-  engine::StepMetrics metrics;  ///< rank 0's, with the slowest rank's iteration time
+  engine::StepMetrics metrics;  ///< rank 0's, with the slowest rank's time and wait for data
   double tokens_per_s = 0.0;
   std::vector<std::int64_t> peak_bytes;  ///< [rank] resident set
   double predicted_s = 0.0;  ///< iteration time of the plan of that step; 0: the description's

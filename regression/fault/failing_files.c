@@ -7,7 +7,8 @@
  *                         how many there were
  *   BRUME_FAILING_STAYS   set: so do all that come after it
  *   BRUME_FAILING_ERROR   the error's number (5: EIO, 28: ENOSPC)
- *   BRUME_SLOW_SYNC_US    set: each fsync takes so many microseconds longer */
+ *   BRUME_SLOW_SYNC_US    set: each fsync takes so many microseconds longer
+ *   BRUME_SLOW_READ_US    set: so does each pread of less than 4 KiB, which is not one of a whole file */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -96,6 +97,16 @@ OPEN(open64)
   }
 PWRITE(pwrite)
 PWRITE(pwrite64)
+
+#define PREAD(name)                                                             \
+  ssize_t name(int file, void* data, size_t bytes, off_t at) {                  \
+    REAL(ssize_t, name, int, void*, size_t, off_t);                             \
+    const char* slow = getenv("BRUME_SLOW_READ_US");                            \
+    if (slow != NULL && bytes < 4096 && file_is_below(file)) usleep((useconds_t)atol(slow)); \
+    return real(file, data, bytes, at);                                         \
+  }
+PREAD(pread)
+PREAD(pread64)
 
 ssize_t write(int file, const void* data, size_t bytes) {
   REAL(ssize_t, write, int, const void*, size_t);

@@ -5,8 +5,9 @@ target_link_libraries(failing_files PRIVATE ${CMAKE_DL_LIBS})
 brume_script(failing_disk LABEL mpi)
 brume_script(failing_files LABEL fault)
 brume_script(slow_disk LABEL fault)
+brume_script(slow_data LABEL fault)
 brume_add_test(slow.failing_files slow 2 ${CMAKE_CURRENT_SOURCE_DIR}/fault/failing_files.sh 60)
-set_property(TEST mpi.failing_disk mpi.nonfinite fault.failing_files fault.slow_disk slow.failing_files APPEND PROPERTY ENVIRONMENT
+set_property(TEST mpi.failing_disk mpi.nonfinite fault.failing_files fault.slow_disk fault.slow_data slow.failing_files APPEND PROPERTY ENVIRONMENT
   BRUME_FAILING_FILES=$<TARGET_FILE:failing_files>)
 set_tests_properties(slow.failing_files PROPERTIES TIMEOUT 3600)
 

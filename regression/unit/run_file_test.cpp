@@ -105,6 +105,7 @@ Row row(std::int64_t step) {
   row.metrics.loss_scale = 1024.0;
   row.metrics.skipped = step % 3 == 2;
   row.metrics.iteration_s = 0.5;
+  row.metrics.data_s = 0.01 * double(step);
   for (std::size_t c = 0; c < row.metrics.busy_s.size(); ++c) {
     row.metrics.busy_s[c] = double(step) + 0.01 * double(c);
     row.metrics.hidden_s[c] = row.metrics.busy_s[c] / 3.0;
@@ -122,6 +123,7 @@ void expect_equal(const Row& a, const Row& b) {
   EXPECT_EQ(a.metrics.lr, b.metrics.lr);
   EXPECT_EQ(a.metrics.skipped, b.metrics.skipped);
   EXPECT_EQ(a.metrics.iteration_s, b.metrics.iteration_s);
+  EXPECT_EQ(a.metrics.data_s, b.metrics.data_s);
   EXPECT_EQ(a.metrics.busy_s, b.metrics.busy_s);
   EXPECT_EQ(a.metrics.hidden_s, b.metrics.hidden_s);
   EXPECT_EQ(a.tokens_per_s, b.tokens_per_s);
@@ -169,10 +171,12 @@ TEST_F(RunFileTest, ReadsOlderFiles) {
     EXPECT_GE(H5Awrite(version, H5T_NATIVE_INT64, older.data()), 0);
     H5Aclose(version);
     EXPECT_GE(H5Adelete(file, "ended"), 0);
+    EXPECT_GE(H5Ldelete(file, "/steps/data_s", H5P_DEFAULT), 0);
   });
   const RunContent content = read_run_file(file());
   ASSERT_EQ(content.rows.size(), 1u);
   EXPECT_EQ(content.rows[0].metrics.loss, row(1).metrics.loss);
+  EXPECT_EQ(content.rows[0].metrics.data_s, 0.0);
   EXPECT_EQ(content.description.ended, "");
 }
 

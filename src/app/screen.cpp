@@ -125,6 +125,8 @@ void Screen::show(const io::Row& row) {
   steps_.push_back({m.left_out ? std::nan("") : m.iteration_s, m.scaled_down ? Outcome::scaled_down
                                                                : m.skipped   ? Outcome::nonfinite
                                                                              : Outcome::updated});
+  sum_.iteration_s += m.iteration_s;
+  sum_.data_s += m.data_s;
   for (std::size_t c = 0; c < sum_.busy_s.size(); ++c) {
     sum_.busy_s[c] += m.busy_s[c];
     sum_.hidden_s[c] += m.hidden_s[c];
@@ -226,6 +228,9 @@ void Screen::report_time() const {
   report(fmt::format("iteration time: predicted {}, measured {} (median of {}), ratio {:.2f}",
                      format_seconds(expected_.iteration_s), format_seconds(typical_s),
                      measured_s.size(), ratio));
+  report(fmt::format("data: an iteration waits {} for its batch, {:.1f} % of its time",
+                     format_seconds(sum_.data_s / double(tries_)),
+                     100.0 * sum_.data_s / sum_.iteration_s));
   if (ratio > io::fast_ratio && ratio < io::slow_ratio) return;
   const bool slow = ratio >= io::slow_ratio;
   const char* const which = slow ? "slower" : "faster";
@@ -242,7 +247,10 @@ void Screen::report_time() const {
     busy_s = mean_s;
     most_s = off_s;
   }
-  if (most_s > 0.0)
+  if (slow && sum_.data_s / double(tries_) > most_s)
+    report(fmt::format("slower: an iteration waits {} for its batch, predicted without",
+                       format_seconds(sum_.data_s / double(tries_))));
+  else if (most_s > 0.0)
     report(fmt::format("{}: {} of rank 0 is busy for {} an iteration, predicted {}", which,
                        schedule::name(schedule::Channel(int(channel))), format_seconds(busy_s),
                        format_seconds(expected_.busy_s[channel])));

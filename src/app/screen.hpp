@@ -73,7 +73,7 @@ class Screen {
   Clock::time_point first_done_;  ///< when the first step shown was
   std::vector<Step> steps_;       ///< from `settings_.first_step` on
   std::int64_t tries_ = 0;        ///< of these and of those that were undone
-  engine::StepMetrics sum_;       ///< of busy and hidden time over the tries
+  engine::StepMetrics sum_;       ///< of times over the tries
   io::Row last_;
 };
 

@@ -219,16 +219,19 @@ class Training {
     doing_.emplace(session_, [this] { return doing(); });
     watchdog_.emplace(task_limit_s(), [this](double silence_s) { report_silence(silence_s); });
     bool stopped = false;
+    last_end_ = Clock::now();
     while (engine_->steps_done() < run_.last_step && !stopped) {
       watch(task_limit_s());
       const engine::StepMetrics metrics = recovery_->step(*run_.train_data);
       stopped = share(metrics);
       if (stopped) signals_.ignore();  // what is left is the last checkpoint
       watch(task_limit_s() + saving_->limit_s());
+      const Clock::time_point between = Clock::now();
       if (!recovery_->went_back(metrics))
         after_step(stopped);
       else if (leader_)
         rewind_metrics(metrics.step + 1);
+      last_end_ += Clock::now() - between;  // no step's time
     }
     return stopped && engine_->steps_done() < run_.last_step ? int(Failure::stopped) : 0;
   }
@@ -291,20 +294,26 @@ class Training {
 
   /// Tells all ranks of each other's step. @return whether any rank is to stop
   bool share(engine::StepMetrics metrics) {
+    metrics.iteration_s = seconds_since(std::exchange(last_end_, Clock::now()));
+    // A running mean over about ten steps follows a change of speed, but no single slow step.
+    if (!metrics.left_out)
+      iteration_s_ +=
+          std::max(0.1, 1.0 / double(++measured_)) * (metrics.iteration_s - iteration_s_);
     const bool due = leader_ && saving_->due();
-    std::vector<double> shared(4 + std::size_t(crew_.size()), 0.0);
+    constexpr std::size_t all = 5;  // what is not of one rank
+    std::vector<double> shared(all + std::size_t(crew_.size()), 0.0);
     shared[0] = metrics.iteration_s;
     shared[1] = signals_.pending() || out_of_time(due || checkpoint_due_) ? 1.0 : 0.0;
     shared[2] = saving_->longest_write_s();
     shared[3] = signals_.take_save() || due ? 1.0 : 0.0;
-    shared[4 + std::size_t(crew_.rank())] = double(device::peak_resident_bytes());
+    shared[4] = metrics.data_s;
+    shared[all + std::size_t(crew_.rank())] = double(device::peak_resident_bytes());
     {
       const BetweenSteps telling(between_steps_, "telling all ranks of it");
       crew_.all_reduce(shared, comm::Reduction::max);
     }
     metrics.iteration_s = shared[0];
-    // A running mean over about ten steps follows a change of speed, but no single slow step.
-    if (!metrics.left_out) iteration_s_ += 0.1 * (metrics.iteration_s - iteration_s_);
+    metrics.data_s = shared[4];
     if (shared[2] > 0.0) saving_->note_write_s(shared[2]);
     checkpoint_due_ = checkpoint_due_ || shared[3] > 0.0;
     const std::vector<std::string> stragglers = checks_->after_step(metrics);
@@ -313,7 +322,7 @@ class Training {
                   .tokens_per_s = metrics.left_out ? 0.0
                                                    : double(run_.plan.global_batch) *
                                                          run_.model.seq_len / metrics.iteration_s,
-                  .peak_bytes = std::vector<std::int64_t>(shared.begin() + 4, shared.end())};
+                  .peak_bytes = std::vector<std::int64_t>(shared.begin() + all, shared.end())};
       screen_->show(row);
       metrics_log_->add(row);
       run_file_->add(std::move(row));
@@ -431,9 +440,11 @@ class Training {
 
   std::vector<io::RankTimeline> predicted_;
   io::RunDescription description_;
-  double iteration_s_ = 0.0;  ///< as predicted, then as measured of late
-  double limit_s_;            ///< of the whole job, from its start
-  int threads_ = 1;           ///< of this rank
+  double iteration_s_ = 0.0;    ///< as predicted, then as measured of late
+  std::int64_t measured_ = 0;   ///< steps
+  Clock::time_point last_end_;  ///< of a step, later by what came between it and the next one
+  double limit_s_;              ///< of the whole job, from its start
+  int threads_ = 1;             ///< of this rank
   HostBytes host_bytes_;
   std::optional<kernels::Runtime> runtime_;
   std::optional<comm::Watchdog> watchdog_;  ///< before the engine, whose threads beat it

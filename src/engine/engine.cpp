@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <numbers>
 #include <numeric>
@@ -15,6 +16,7 @@
 #include "base/host.hpp"
 #include "base/log.hpp"
 #include "base/text.hpp"
+#include "batches.hpp"
 #include "comm/agree.hpp"
 #include "comm/device_group.hpp"
 #include "device/device.hpp"
@@ -78,8 +80,6 @@ void add_times(const Program& program, const std::vector<Span>& times, StepMetri
   }
 }
 
-constexpr std::int32_t not_learned = -1;  ///< in the place of a target
-
 const Buffer* named(const Program& program, std::string_view name) {
   for (const Buffer& buffer : program.buffers)
     if (buffer.persistent && buffer.name == name) return &buffer;
@@ -102,6 +102,7 @@ struct Engine::Impl {
         exact(reserve_exact(world)),
         compute(make_compute(this->plan, this->model, world.rank(), settings.optimizer, arena)),
         groups(this->plan, world),
+        batches(this->plan, this->model, world.rank()),
         executor(arena, *compute, groups, settings, model.precision,
                  [this, &world](std::exception_ptr failure) { leave(world, failure); }) {
     if (settings.check_memory) {
@@ -185,45 +186,21 @@ struct Engine::Impl {
     }
   }
 
-  /// Loads this rank's tokens of `plan.global_batch` samples; those from `count` on are ignored.
-  void load_batch(const data::Sampler& data, std::int64_t first, std::int64_t count) {
-    const plan::Stage& stage = plan.stages[std::size_t(place.stage)];
-    const auto seq_len = std::size_t(model.seq_len);
-    const std::size_t mine = std::size_t(plan.microbatches * stage.microbatch) * seq_len;
-    std::vector<std::int32_t> in(mine), out(mine), begins(mine);
-    for (int m = 0; m < plan.microbatches; ++m)
-      for (int j = 0; j < stage.microbatch; ++j) {
-        const std::int64_t in_batch =
-            std::int64_t(m) * stage.dp * stage.microbatch + place.dp_rank * stage.microbatch + j;
-        const std::size_t slot = std::size_t(m * stage.microbatch + j) * seq_len;
-        const auto part = [&](std::vector<std::int32_t>& all) {
-          return std::span(all).subspan(slot, seq_len);
-        };
-        data.sample(first + in_batch, {part(in), part(out), part(begins)});
-        check_tokens(part(in), 0), check_tokens(part(out), not_learned);
-        if (in_batch >= count) std::ranges::fill(part(out), not_learned);
-      }
+  /// Puts a batch where tasks look for it.
+  void load(const Batch& batch) {
     const auto copy_to = [&](const char* buffer, const std::vector<std::int32_t>& values) {
       if (const Buffer* const found = named(train, buffer))
         device::copy_now(arena.at(*found), values.data(),
-                         std::int64_t(mine * sizeof(std::int32_t)));
+                         std::int64_t(values.size() * sizeof(std::int32_t)));
     };
-    copy_to("inputs", in);
-    copy_to("targets", out);
-    copy_to("documents", begins);
+    copy_to("inputs", batch.inputs);
+    copy_to("targets", batch.targets);
+    copy_to("documents", batch.begins);
   }
 
-  /// Kernels trust what they are given.
-  void check_tokens(std::span<const std::int32_t> tokens, std::int32_t least) const {
-    const auto [lowest, highest] = std::ranges::minmax_element(tokens);
-    require(*lowest >= least && *highest < model.vocab_size, Failure::input,
-            "the data hold tokens {} to {}, the model has a vocabulary of {}", *lowest, *highest,
-            model.vocab_size);
-  }
-
-  /// 1 / target tokens of `count` samples.
-  static double mean_of_targets(const data::Sampler& data, std::int64_t first, std::int64_t count) {
-    return 1.0 / double(std::max<std::int64_t>(1, data.num_targets(first, count)));
+  /// Makes a sum over so many targets a mean; over none there is nothing to sum.
+  static float mean_of(std::int64_t targets) {
+    return float(1.0 / double(std::max<std::int64_t>(1, targets)));
   }
 
   /// Constants of the update that step `i` asked for, the last one so far.
@@ -270,6 +247,7 @@ struct Engine::Impl {
   device::ScratchFile exact;  ///< see Settings
   std::unique_ptr<Compute> compute;
   Groups groups;
+  BatchReader batches;  ///< of training
   std::optional<GuardCheck> guards, evaluation_guards;
   std::atomic<std::int64_t> done =
       0;                     ///< steps whose gradients were made; channels' threads read it
@@ -295,17 +273,21 @@ Engine::~Engine() = default;
 
 StepMetrics Engine::step(const data::Sampler& data) {
   Impl& e = *impl_;
-  e.load_batch(data, e.samples, e.plan.global_batch);
+  StepMetrics metrics;
+  const auto begin = std::chrono::steady_clock::now();
+  const Batch batch = e.batches.take(data, e.samples, e.plan.global_batch);
+  metrics.data_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  e.load(batch);
+  if (e.done + 1 < e.settings.steps)
+    e.batches.read_ahead(data, e.samples + e.plan.global_batch, e.plan.global_batch);
   // The update of the last step is part of this one's first forward.
   StepScalars scalars = e.scalars(e.done - 1);
   const double scale = e.loss_scale();
-  scalars.loss_scale =
-      float(Impl::mean_of_targets(data, e.samples, e.plan.global_batch)) * float(scale);
+  scalars.loss_scale = Impl::mean_of(batch.learned) * float(scale);
   const auto parts = e.update_pending ? Parts::both : Parts::train;
   const GuardCheck* guards = e.guards ? &*e.guards : nullptr;
   e.executor.run(e.train, parts, scalars, guards, e.times);
 
-  StepMetrics metrics;
   metrics.step = e.done;
   const auto [scaled_loss, squared_norm] = e.totals();
   metrics.loss_scale = scale;
@@ -345,11 +327,14 @@ double Engine::evaluate(const data::Sampler& data, std::int64_t first, std::int6
   flush();
   Impl& e = *impl_;
   StepScalars scalars = e.scalars(0);
-  scalars.loss_scale = float(Impl::mean_of_targets(data, first, sequences));
+  scalars.loss_scale = Impl::mean_of(data.num_targets(first, sequences));
   double loss = 0.0;
   std::vector<Span> times;
+  BatchReader batches(e.plan, e.model, e.train.rank);
   for (std::int64_t done = 0; done < sequences; done += e.plan.global_batch) {
-    e.load_batch(data, first + done, sequences - done);
+    e.load(batches.take(data, first + done, sequences - done));
+    if (const std::int64_t next = done + e.plan.global_batch; next < sequences)
+      batches.read_ahead(data, first + next, sequences - next);
     e.executor.run(e.evaluation, Parts::train, scalars,
                    e.evaluation_guards ? &*e.evaluation_guards : nullptr, times);
     loss += e.totals()[0];
@@ -362,7 +347,7 @@ OwnLoss Engine::evaluate_own(const data::Sampler& data, std::int64_t first) {
   Impl& e = *impl_;
   StepScalars scalars = e.scalars(0);
   scalars.loss_scale = 1.0f;
-  e.load_batch(data, first, e.plan.global_batch);
+  e.load(BatchReader(e.plan, e.model, e.train.rank).take(data, first, e.plan.global_batch));
   std::vector<Span> times;
   e.executor.run(e.evaluation, Parts::train, scalars,
                  e.evaluation_guards ? &*e.evaluation_guards : nullptr, times);
@@ -404,6 +389,7 @@ std::string Engine::in_flight() const {
   for (const schedule::Task& task : impl_->executor.in_flight())
     text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", schedule::name(task.channel),
                         schedule::label(task));
+  if (text.empty() && impl_->batches.waits()) text = "reading its batch";
   return text;
 }
 

@@ -75,6 +75,7 @@ std::vector<Scalar> scalars(const Row& row, const Yardstick& yardstick) {
       {"lr", m.lr},
       {"loss_scale", m.loss_scale},
       {"iteration_s", m.iteration_s},
+      {"data_s", m.data_s},
       {"tokens_per_s", row.tokens_per_s},
       {"tokens_per_s_per_device", row.tokens_per_s / devices},
       {"tflops_per_device", yardstick.flops_per_s(row.tokens_per_s) / devices / 1e12},

@@ -25,6 +25,7 @@ struct Column {
   const char* units;
   const char* description;
   double& (*at)(Row&);
+  std::int64_t since = oldest_run_minor;  ///< minor version; older files have none
 };
 
 inline constexpr std::array columns = {
@@ -40,8 +41,12 @@ inline constexpr std::array columns = {
            [](Row& row) -> double& { return row.metrics.loss_scale; }},
     Column{"/steps/tokens_per_s", "tokens/s", "tokens trained on in a second by the whole job",
            [](Row& row) -> double& { return row.tokens_per_s; }},
-    Column{"/steps/iteration_measured_s", "s", "time of the step on the slowest rank",
+    Column{"/steps/iteration_measured_s", "s",
+           "from the end of the step before to that of this one on the slowest rank, without "
+           "evaluations and checkpoints",
            [](Row& row) -> double& { return row.metrics.iteration_s; }},
+    Column{"/steps/data_s", "s", "of that, the longest wait of a rank for its batch",
+           [](Row& row) -> double& { return row.metrics.data_s; }, 7},
     Column{"/steps/iteration_predicted_s", "s", "time of a step that the plan promised",
            [](Row& row) -> double& { return row.predicted_s; }},
 };

@@ -86,12 +86,13 @@ void get_skipped(const Hdf5Reader& file, const std::string& group, std::vector<R
 }
 
 /// @param group  where "/steps" is
-std::vector<Row> get_rows(const Hdf5Reader& file, const std::string& group) {
+std::vector<Row> get_rows(const Hdf5Reader& file, const std::string& group, std::int64_t minor) {
   const hsize_t count = length(file, group + "/steps/step");
   const auto steps = get<std::int64_t>(file, group + "/steps/step", {count});
   std::vector<Row> rows(count);
   for (std::size_t i = 0; i < count; ++i) rows[i].metrics.step = steps[i] - 1;
   for (const Column& column : columns) {
+    if (minor < column.since) continue;
     const auto values = get<double>(file, group + column.path, {count});
     for (std::size_t i = 0; i < count; ++i) column.at(rows[i]) = values[i];
   }
@@ -131,15 +132,15 @@ RunContent read_run_file(const std::filesystem::path& path) {
                      .parts = get_parts(file),
                      .rows = {},
                      .evaluations = get_evaluations(file)};
-  content.rows = get_rows(file, content.parts.empty() ? "" : recent_group);
+  content.rows = get_rows(file, content.parts.empty() ? "" : recent_group, minor);
   return content;
 }
 
 std::vector<Row> read_part(const std::filesystem::path& directory, const RunPart& part) {
   const std::filesystem::path path = directory / part.name();
   const Hdf5Reader file(path, Failure::input, Checked::by_seal);
-  check_version(file, path.string(), part_filetype);
-  std::vector<Row> rows = get_rows(file, "");
+  const std::int64_t minor = check_version(file, path.string(), part_filetype);
+  std::vector<Row> rows = get_rows(file, "", minor);
   require(std::int64_t(rows.size()) == part.rows && rows.front().metrics.step == part.first_step,
           Failure::input, "{}: holds {} steps, run.h5 says {} after step {}", path.string(),
           rows.size(), part.rows, part.first_step);

@@ -135,11 +135,15 @@ Summary summary(const Run& run) {
   for (const io::EvaluationRow& row : run.evaluations)
     s.best_valid_loss = std::fmin(s.best_valid_loss, row.loss);
   std::vector<double> iterations, speeds;
+  double all_s = 0.0;
   for (const io::Row& row : run.rows) {
     iterations.push_back(row.metrics.iteration_s);
     speeds.push_back(row.tokens_per_s);
     s.skipped += row.metrics.skipped;
+    s.data_share += row.metrics.data_s;
+    all_s += row.metrics.iteration_s;
   }
+  if (all_s > 0.0) s.data_share /= all_s;
   if (!run.rows.empty()) {
     s.steps = run.rows.back().metrics.step + 1;
     s.loss = run.rows.back().metrics.loss;
@@ -187,6 +191,12 @@ std::vector<std::string> hints(const Run& run, const Summary& s) {
                        fmt::format("a tenth of the iterations takes more than {}, {:.1f} times the "
                                    "usual one: look for other work on these nodes",
                                    format_seconds(s.slow_s), s.slow_s / s.measured_s));
+  if (s.data_share > worth_a_hint)
+    found.emplace_back(
+        s.data_share,
+        fmt::format("{:.0f} % of the time steps wait for their batches: put data on a "
+                    "faster disk, or into fewer files",
+                    100.0 * s.data_share));
   if (s.skipped > 0)
     found.emplace_back(double(s.skipped) / double(run.rows.size()),
                        fmt::format("{} changed no weight, because loss or gradient was not finite: "

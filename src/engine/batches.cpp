@@ -1,0 +1,81 @@
+#include "batches.hpp"
+
+#include <algorithm>
+#include <system_error>
+
+#include "base/error.hpp"
+
+namespace brume::engine {
+namespace {
+
+constexpr std::int32_t not_learned = -1;  ///< in the place of a target
+
+}  // namespace
+
+Batch BatchReader::take(const data::Sampler& data, std::int64_t first, std::int64_t count) {
+  const Asked asked{&data, first, count};
+  struct Waiting {
+    explicit Waiting(std::atomic<bool>& flag) : flag(flag) { flag = true; }
+    ~Waiting() { flag = false; }
+    std::atomic<bool>& flag;
+  } const waiting(waits_);
+  if (coming_.valid() && ahead_ == asked) return coming_.get();
+  drop();
+  return read(asked, {});
+}
+
+void BatchReader::read_ahead(const data::Sampler& data, std::int64_t first, std::int64_t count) {
+  drop();
+  ahead_ = {&data, first, count};
+  stop_ = std::stop_source();
+  try {
+    coming_ = std::async(std::launch::async, [this, asked = ahead_, stop = stop_.get_token()] {
+      return read(asked, stop);
+    });
+  } catch (const std::system_error&) {
+    // Without a thread it is read when it is taken.
+  }
+}
+
+/// Ends reading ahead, between two samples.
+void BatchReader::drop() {
+  stop_.request_stop();
+  if (coming_.valid()) coming_.wait();
+  coming_ = {};
+}
+
+Batch BatchReader::read(const Asked& asked, const std::stop_token& stop) const {
+  const plan::Stage& stage = plan_.stages[std::size_t(place_.stage)];
+  const auto seq_len = std::size_t(model_.seq_len);
+  const std::size_t mine = std::size_t(plan_.microbatches * stage.microbatch) * seq_len;
+  Batch batch;
+  for (std::vector<std::int32_t>* all : {&batch.inputs, &batch.targets, &batch.begins})
+    all->resize(mine);
+  for (int m = 0; m < plan_.microbatches; ++m)
+    for (int j = 0; j < stage.microbatch && !stop.stop_requested(); ++j) {
+      const std::int64_t in_batch =
+          std::int64_t(m) * stage.dp * stage.microbatch + place_.dp_rank * stage.microbatch + j;
+      const std::size_t slot = std::size_t(m * stage.microbatch + j) * seq_len;
+      const auto part = [&](std::vector<std::int32_t>& all) {
+        return std::span(all).subspan(slot, seq_len);
+      };
+      asked.data->sample(asked.first + in_batch,
+                         {part(batch.inputs), part(batch.targets), part(batch.begins)});
+      check_tokens(part(batch.inputs), 0), check_tokens(part(batch.targets), not_learned);
+      if (in_batch >= asked.count) std::ranges::fill(part(batch.targets), not_learned);
+    }
+  if (!stop.stop_requested())
+    batch.learned = asked.data->num_targets(
+        asked.first, std::min<std::int64_t>(asked.count, plan_.global_batch));
+  return batch;
+}
+
+/// Kernels trust what they are given.
+void BatchReader::check_tokens(std::span<const std::int32_t> tokens, std::int32_t least) const {
+  const auto [lowest, highest] = std::ranges::minmax_element(tokens);
+  require(*lowest >= least && *highest < model_.vocab_size, Failure::input,
+          "the data hold tokens {} to {}, the model has a vocabulary of {}", *lowest, *highest,
+          model_.vocab_size);
+}
+
+}  // namespace brume::engine

@@ -1,0 +1,61 @@
+/// @file This rank's part of global batches, read while a step runs.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <future>
+#include <span>
+#include <stop_token>
+#include <vector>
+
+#include "data/sampler.hpp"
+#include "model/model.hpp"
+#include "plan/plan.hpp"
+
+namespace brume::engine {
+
+/// Tokens of a rank's sequences, [microbatch, sequence, T].
+struct Batch {
+  std::vector<std::int32_t> inputs, targets, begins;
+  std::int64_t learned = 0;  ///< target tokens of the whole batch, all ranks'
+};
+
+/// Reads batches, the next one by a thread of its own.
+class BatchReader {
+ public:
+  BatchReader(const plan::Plan& plan, const model::Config& model, int rank)
+      : plan_(plan), model_(model), place_(plan::place(plan, rank)) {}
+  ~BatchReader() { drop(); }
+  BatchReader(const BatchReader&) = delete;
+  BatchReader& operator=(const BatchReader&) = delete;
+
+  /// The batch of samples from `first` on; of those from `count` on nothing is learned.
+  /// @throws Error(input) for tokens that the model does not know, Error(storage)
+  Batch take(const data::Sampler& data, std::int64_t first, std::int64_t count);
+
+  /// Begins to read the batch that is probably taken next. `data` must live until another one is
+  /// taken.
+  void read_ahead(const data::Sampler& data, std::int64_t first, std::int64_t count);
+
+  bool waits() const { return waits_; }  ///< for a batch; any thread
+
+ private:
+  struct Asked {
+    const data::Sampler* data = nullptr;
+    std::int64_t first = 0, count = 0;
+    bool operator==(const Asked&) const = default;
+  };
+  Batch read(const Asked& asked, const std::stop_token& stop) const;
+  void check_tokens(std::span<const std::int32_t> tokens, std::int32_t least) const;
+  void drop();
+
+  const plan::Plan& plan_;
+  const model::Config& model_;
+  plan::Place place_;
+  std::atomic<bool> waits_ = false;
+  Asked ahead_;
+  std::stop_source stop_;
+  std::future<Batch> coming_;  ///< what `ahead_` asks for, if valid
+};
+
+}  // namespace brume::engine
