@@ -104,12 +104,13 @@ struct StepMetrics {
   double loss = 0.0;       ///< mean over the target tokens of the global batch, before the update
   double grad_norm = 0.0;  ///< before clipping
   double lr = 0.0;
-  double loss_scale = 1.0;   ///< S of this step, already taken out of loss and norm
-  bool skipped = false;      ///< no update will follow: loss or norm is not finite, or
-  bool scaled_down = false;  ///< ... because S was too large: the next one is half of it
-  bool left_out = false;     ///< ... the batch was bad before, so this time nothing ran
-  double iteration_s = 0.0;  ///< its tasks; in a training from one step's end to the next's
-  double data_s = 0.0;       ///< that it waited for its batch
+  double loss_scale = 1.0;       ///< S of this step, already taken out of loss and norm
+  bool skipped = false;          ///< no update will follow: loss or norm is not finite, or
+  bool scaled_down = false;      ///< ... because S was too large: the next one is half of it
+  bool nothing_learned = false;  ///< ... no token of the batch is to be learned: both are NaN
+  bool left_out = false;         ///< ... the batch was bad before, so this time nothing ran
+  double iteration_s = 0.0;      ///< its tasks; in a training from one step's end to the next's
+  double data_s = 0.0;           ///< that it waited for its batch
   std::array<double, schedule::num_channels> busy_s{};  ///< each channel at work
   std::array<double, schedule::num_channels>
       hidden_s{};  ///< of this, while compute was at work too
@@ -178,7 +179,8 @@ class Engine {
   /// Applies the update that is still to come, so that weights are final. Collective.
   void flush();
 
-  /// Mean loss over `sequences` samples from sample `first` on; flushes first. Collective.
+  /// Mean loss over `sequences` samples from sample `first` on, NaN where nothing of them is to be
+  /// learned; flushes first. Collective.
   double evaluate(const data::Sampler& data, std::int64_t first, std::int64_t sequences);
 
   /// Of this rank's own sequences among a batch of samples from `first` on: those of one if the

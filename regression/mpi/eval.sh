@@ -36,6 +36,18 @@ said=$(sed -n 's/.*"valid_loss":\([0-9.e-]*\).*/\1/p' few/metrics.jsonl | tail -
 every=$(mpirun -n 4 --oversubscribe "$BRUME" eval few --data few.u16 --json 2> eval.log | sed -n 's/.*"loss":\([^,}]*\).*/\1/p')
 near "$every" "$said" 1e-9 "each sequence once"
 
+# A mean over nothing is no loss: null and one line, in an evaluation and in a training, which changes no weight.
+prompt=$(head -c 600 /dev/zero | tr '\0' q)
+echo "{\"prompt\": \"$prompt\", \"completion\": \"a\"}" > pair.jsonl
+"$BRUME" import tokens pair.jsonl -o pair --valid 0 2> pair.log
+"$BRUME" eval run --data pair/train.tok --sequences 8 --json > eval.out 2> eval.log
+grep -q '"loss":null.*"perplexity":null' eval.out && [ "$(grep -c 'to be learned' eval.log)" -eq 1 ] || { cat eval.out eval.log; exit 1; }
+tiny_job --set output.directory=pair --set data.train=pair/train.tok --set data.valid=pair/train.tok --set data.order=sequential \
+  --set training.steps=2 --set output.keep_best=true > pair.log 2>&1
+[ "$(grep -c '"loss":null,"grad_norm":null.*"skipped":true' pair/metrics.jsonl)" -eq 2 ] && grep -q '"valid_loss":null' pair/metrics.jsonl &&
+  ! grep -q '"valid_loss"' pair/checkpoints/step-2/manifest.json && [ "$(grep -c '2 of 2 steps had no update: no token' pair.log)" -eq 1 ] ||
+  { cat pair.log pair/metrics.jsonl; exit 1; }
+
 refused() { # exit code, sentence, arguments
   code=0; "$BRUME" eval $3 > refused.log 2>&1 || code=$?
   test "$code" = "$1" && grep -q "$2" refused.log || { cat refused.log; exit 1; }

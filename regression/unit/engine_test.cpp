@@ -728,6 +728,30 @@ TEST_P(Skip, AStepThatIsNotFiniteLeavesNoTrace) {
 
 INSTANTIATE_TEST_SUITE_P(Engine, Skip, ::testing::Range(0, test::num_plans, 4));
 
+// A mean over no token is no loss: such a batch changes no weight.
+TEST(Engine, ABatchWithNothingToLearnHasNoLoss) {
+  std::mt19937 random(9);
+  const model::Config model = test::random_model(random);
+  const plan::Plan plan = test::random_plan(random, model, 4);
+  const std::int64_t batch = std::int64_t{plan.global_batch} * model.seq_len;
+  const std::vector<std::int32_t> tokens(std::size_t(3 * batch + 1), 1);
+  const data::Sampler data =
+      data::sampler_of(tokens, model.vocab_size, {{3 * batch + 1}, {batch + 1}}, model.seq_len);
+  comm::run_local(plan.devices(), [&](comm::Communicator& world) {
+    Engine engine(plan, model, test::contract_settings(3), world);
+    const Values before = state(engine);
+    EXPECT_TRUE(std::isnan(engine.evaluate(data, 0, plan.global_batch)));
+    const StepMetrics nothing = engine.step(data);
+    EXPECT_TRUE(nothing.nothing_learned && nothing.skipped && !nothing.scaled_down);
+    EXPECT_TRUE(std::isnan(nothing.loss) && std::isnan(nothing.grad_norm));
+    EXPECT_EQ(state(engine), before);
+    const StepMetrics learned = engine.step(data);
+    EXPECT_FALSE(learned.nothing_learned || learned.skipped);
+    EXPECT_GT(learned.loss, 0.0);
+    EXPECT_EQ(engine.progress().updates, 1);
+  });
+}
+
 class Updates : public ::testing::TestWithParam<int> {};
 
 // AdamW's t counts the updates of a parameter: neither steps that were skipped, nor those before it

@@ -155,12 +155,14 @@ TEST_F(ReportTest, WithoutStepsThereAreNoNumbers) {
   EXPECT_EQ(count(page, "Ended: step 1: &lt;loss&gt; nan"), 1u);
 }
 
-TEST_F(ReportTest, HintsTellWaitsForData) {
+TEST_F(ReportTest, HintsTellWaitsForDataAndBatchesWithoutTargets) {
   report::Run run = read_run(write_run("run", 20, false));
   for (io::Row& row : run.rows) row.metrics.data_s = 0.4 * row.metrics.iteration_s;
+  run.rows[7].metrics.nothing_learned = true;
   const std::vector<std::string> all = hints(run, summary(run));
   ASSERT_EQ(all.size(), 2u);
   EXPECT_TRUE(all[0].starts_with("40 % of the time steps wait for their batches")) << all[0];
+  EXPECT_TRUE(all[1].starts_with("1 step changed no weight, because no token")) << all[1];
 }
 
 TEST_F(ReportTest, HintsNameWhatStandsOut) {

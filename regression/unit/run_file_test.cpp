@@ -104,6 +104,7 @@ Row row(std::int64_t step) {
   row.metrics.lr = 3e-4;
   row.metrics.loss_scale = 1024.0;
   row.metrics.skipped = step % 3 == 2;
+  row.metrics.nothing_learned = step % 6 == 2;
   row.metrics.iteration_s = 0.5;
   row.metrics.data_s = 0.01 * double(step);
   for (std::size_t c = 0; c < row.metrics.busy_s.size(); ++c) {
@@ -122,6 +123,7 @@ void expect_equal(const Row& a, const Row& b) {
   EXPECT_EQ(a.metrics.loss_scale, b.metrics.loss_scale);
   EXPECT_EQ(a.metrics.lr, b.metrics.lr);
   EXPECT_EQ(a.metrics.skipped, b.metrics.skipped);
+  EXPECT_EQ(a.metrics.nothing_learned, b.metrics.nothing_learned);
   EXPECT_EQ(a.metrics.iteration_s, b.metrics.iteration_s);
   EXPECT_EQ(a.metrics.data_s, b.metrics.data_s);
   EXPECT_EQ(a.metrics.busy_s, b.metrics.busy_s);

@@ -265,6 +265,9 @@ class Evaluation {
 
   void print(const data::Sampler& data, double loss, std::int64_t sequences, double seconds) const {
     const double tokens = double(data.num_targets(0, sequences));
+    if (tokens == 0.0)
+      log::warn("none of the tokens of {} is to be learned: there is no loss",
+                counted(sequences, "sequence"));
     const std::optional<double> bytes = text_bytes(data, sequences);
     const double bits = bytes ? loss * tokens / std::numbers::ln2 / *bytes : 0.0;
     if (options_.json) {
@@ -277,9 +280,11 @@ class Evaluation {
       fmt::print("{}\n", all.dump());
       return;
     }
-    fmt::print("loss        {:.6f} nats a token\nperplexity  {:.4f}\nbits        {:.4f} a token\n",
-               loss, std::exp(loss), loss / std::numbers::ln2);
-    if (bytes) fmt::print("            {:.4f} a byte\n", bits);
+    if (tokens > 0.0)
+      fmt::print(
+          "loss        {:.6f} nats a token\nperplexity  {:.4f}\nbits        {:.4f} a token\n", loss,
+          std::exp(loss), loss / std::numbers::ln2);
+    if (bytes && *bytes > 0.0) fmt::print("            {:.4f} a byte\n", bits);
     fmt::print("tokens      {} in {} sequences, {}\n", format_count(tokens), sequences,
                format_seconds(seconds));
   }

@@ -30,7 +30,8 @@ engine::StepMetrics Recovery::step(const data::Sampler& data) {
 }
 
 bool Recovery::went_back(const engine::StepMetrics& metrics) {
-  if (metrics.scaled_down) return false;  // no fault, and S does not fall for ever
+  // No fault: S does not fall for ever, and a batch without targets spoils nothing.
+  if (metrics.scaled_down || metrics.nothing_learned) return false;
   skipped_in_row_ = metrics.skipped ? skipped_in_row_ + 1 : 0;
   if (!metrics.skipped || left_out_.contains(metrics.step)) return false;
   const deck::TrainingKeys& keys = deck_.training;

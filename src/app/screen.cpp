@@ -123,8 +123,10 @@ void Screen::show(const io::Row& row) {
   const engine::StepMetrics& m = row.metrics;
   if (tries_++ == 0) first_done_ = Clock::now();
   steps_.push_back({m.left_out ? std::nan("") : m.iteration_s, m.scaled_down ? Outcome::scaled_down
-                                                               : m.skipped   ? Outcome::nonfinite
-                                                                             : Outcome::updated});
+                                                               : m.nothing_learned
+                                                                   ? Outcome::nothing_learned
+                                                               : m.skipped ? Outcome::nonfinite
+                                                                           : Outcome::updated});
   sum_.iteration_s += m.iteration_s;
   sum_.data_s += m.data_s;
   for (std::size_t c = 0; c < sum_.busy_s.size(); ++c) {
@@ -134,7 +136,8 @@ void Screen::show(const io::Row& row) {
   last_ = row;
   clear_progress();
   const std::int64_t done = m.step + 1;
-  if (m.skipped || m.step == settings_.first_step || done % settings_.log_every == 0 ||
+  const bool stands_out = m.skipped && (!m.nothing_learned || count(Outcome::nothing_learned) == 1);
+  if (stands_out || m.step == settings_.first_step || done % settings_.log_every == 0 ||
       done == settings_.last_step) {
     if (settings_.json) {
       std::string line = io::json_line(row, yardstick_);
@@ -152,8 +155,9 @@ void Screen::show(const io::Row& row) {
           columns_));
       if (m.skipped)
         say(m.scaled_down ? "        gradients too large for fp16: scaled down, update skipped"
-            : m.left_out  ? "        not finite before: batch left out"
-                          : "        not finite: update skipped");
+            : m.nothing_learned ? "        no token of the batch is to be learned: update skipped"
+            : m.left_out        ? "        not finite before: batch left out"
+                                : "        not finite: update skipped");
     }
   }
   if (terminal_) progress(row);
@@ -211,7 +215,8 @@ void Screen::close(const io::RunDescription& description) {
   report("");
   for (const auto& [outcome, why] :
        {std::pair(Outcome::nonfinite, "loss or gradient was not finite"),
-        std::pair(Outcome::scaled_down, "scaled gradients were too large for fp16")})
+        std::pair(Outcome::scaled_down, "scaled gradients were too large for fp16"),
+        std::pair(Outcome::nothing_learned, "no token of their batches was to be learned")})
     if (const std::int64_t found = count(outcome); found > 0)
       report(fmt::format("{} of {} steps had no update: {}", found, steps_.size(), why));
   report_time();

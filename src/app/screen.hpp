@@ -48,7 +48,7 @@ class Screen {
 
  private:
   using Clock = std::chrono::steady_clock;
-  enum class Outcome { updated, nonfinite, scaled_down };
+  enum class Outcome { updated, nonfinite, scaled_down, nothing_learned };
   struct Step {
     double iteration_s;  ///< NaN: it was left out
     Outcome outcome;

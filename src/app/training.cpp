@@ -239,6 +239,9 @@ class Training {
   /// Says what runs where, and begins the table of steps. Collective.
   void show_head() {
     const std::vector<std::string> hosts = crew_.gather(host_name());
+    if (leader_ && run_.valid_data && run_.valid_data->num_targets(0, eval_sequences()) == 0)
+      log::warn("data.valid: none of the tokens of its first {} is to be learned: it has no loss",
+                counted(eval_sequences(), "sequence"));
     const std::string transport =
         device::on_device() ? comm::device_transport(crew_) : crew_.transport();
     if (!leader_) return;
@@ -362,9 +365,10 @@ class Training {
 
   void evaluate() {
     const BetweenSteps evaluating(between_steps_, "evaluating");
-    valid_loss_ = engine_->evaluate(*run_.valid_data, 0, eval_sequences());
+    const double loss = engine_->evaluate(*run_.valid_data, 0, eval_sequences());
+    if (std::isfinite(loss)) valid_loss_ = loss;
     if (!leader_) return;
-    const io::EvaluationRow row{engine_->steps_done(), *valid_loss_};
+    const io::EvaluationRow row{engine_->steps_done(), loss};
     screen_->show(row);
     metrics_log_->add(row);
     run_file_->add(row);

@@ -295,6 +295,8 @@ StepMetrics Engine::step(const data::Sampler& data) {
   const auto shown = [](double value) { return std::isnan(value) ? std::abs(value) : value; };
   metrics.loss = shown(scaled_loss / scale);
   metrics.grad_norm = shown(std::sqrt(squared_norm) / scale);
+  metrics.nothing_learned = batch.learned == 0;
+  if (metrics.nothing_learned) metrics.loss = metrics.grad_norm = std::nan("");
   // All ranks hold the same sums, so all decide alike.
   metrics.skipped = !std::isfinite(metrics.loss) || !std::isfinite(metrics.grad_norm);
   metrics.lr = learning_rate(e.settings.optimizer, e.done, e.settings.steps);
@@ -326,8 +328,10 @@ void Engine::flush() {
 double Engine::evaluate(const data::Sampler& data, std::int64_t first, std::int64_t sequences) {
   flush();
   Impl& e = *impl_;
+  const std::int64_t targets = data.num_targets(first, sequences);
+  if (targets == 0) return std::nan("");
   StepScalars scalars = e.scalars(0);
-  scalars.loss_scale = Impl::mean_of(data.num_targets(first, sequences));
+  scalars.loss_scale = Impl::mean_of(targets);
   double loss = 0.0;
   std::vector<Span> times;
   BatchReader batches(e.plan, e.model, e.train.rank);

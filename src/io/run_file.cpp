@@ -69,9 +69,11 @@ class RowsWriter {
   void put_all() {
     put<std::int64_t>("/steps/step", "1", "number of the step, from 1",
                       [](const Row& row) { return row.metrics.step + 1; });
-    put<std::int64_t>(skipped_path, "1",
-                      "1: loss or gradient norm is not finite, so there was no update",
-                      [](const Row& row) { return row.metrics.skipped; });
+    put<std::int64_t>(
+        skipped_path, "1",
+        "there was no update; 1: loss or gradient norm is not finite; 2: no token of "
+        "the batch is to be learned",
+        [](const Row& row) { return row.metrics.skipped + row.metrics.nothing_learned; });
     for (const Column& column : columns)
       put<double>(column.path, column.units, column.description,
                   [&](Row& row) { return column.at(row); });

@@ -82,7 +82,10 @@ void get_peaks(const Hdf5Reader& file, const std::string& group, std::vector<Row
 
 void get_skipped(const Hdf5Reader& file, const std::string& group, std::vector<Row>& rows) {
   const auto skipped = get<std::int64_t>(file, group + skipped_path, {rows.size()});
-  for (std::size_t i = 0; i < rows.size(); ++i) rows[i].metrics.skipped = skipped[i] != 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    rows[i].metrics.skipped = skipped[i] != 0;
+    rows[i].metrics.nothing_learned = skipped[i] == 2;
+  }
 }
 
 /// @param group  where "/steps" is

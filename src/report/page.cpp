@@ -104,7 +104,9 @@ std::vector<Mark> marks(const Run& run) {
   for (const io::Row& row : run.rows)
     if (row.metrics.skipped)
       all.push_back({double(row.metrics.step + 1),
-                     fmt::format("step {}: not finite, no update", row.metrics.step + 1), true});
+                     fmt::format("step {}: {}, no update", row.metrics.step + 1,
+                                 row.metrics.nothing_learned ? "nothing to learn" : "not finite"),
+                     true});
   std::ranges::stable_sort(all, {}, &Mark::x);
   return all;
 }

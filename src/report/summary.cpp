@@ -139,7 +139,8 @@ Summary summary(const Run& run) {
   for (const io::Row& row : run.rows) {
     iterations.push_back(row.metrics.iteration_s);
     speeds.push_back(row.tokens_per_s);
-    s.skipped += row.metrics.skipped;
+    s.nothing_learned += row.metrics.nothing_learned;
+    s.skipped += row.metrics.skipped && !row.metrics.nothing_learned;
     s.data_share += row.metrics.data_s;
     all_s += row.metrics.iteration_s;
   }
@@ -197,6 +198,12 @@ std::vector<std::string> hints(const Run& run, const Summary& s) {
         fmt::format("{:.0f} % of the time steps wait for their batches: put data on a "
                     "faster disk, or into fewer files",
                     100.0 * s.data_share));
+  if (s.nothing_learned > 0)
+    found.emplace_back(
+        double(s.nothing_learned) / double(run.rows.size()),
+        fmt::format("{} changed no weight, because no token of their batches is to be "
+                    "learned: look at the prompts in data.train",
+                    counted(s.nothing_learned, "step")));
   if (s.skipped > 0)
     found.emplace_back(double(s.skipped) / double(run.rows.size()),
                        fmt::format("{} changed no weight, because loss or gradient was not finite: "

@@ -18,9 +18,10 @@ struct StageTimes {
 inline constexpr double unusual = 1.5;
 
 struct Summary {
-  std::int64_t steps = 0;  ///< done
-  std::int64_t skipped = 0;
-  double data_share = 0.0;  ///< of the steps' time: waited for batches
+  std::int64_t steps = 0;            ///< done
+  std::int64_t skipped = 0;          ///< because loss or gradient was not finite
+  std::int64_t nothing_learned = 0;  ///< skipped because their batches had nothing to learn
+  double data_share = 0.0;           ///< of the steps' time: waited for batches
   // NaN: never measured.
   double loss = 0.0;  ///< of the last step
   double best_valid_loss = 0.0;
