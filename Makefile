@@ -18,7 +18,7 @@ JOBS   := $(shell nproc)
 PACKAGES := g++ cmake ninja-build pkg-config clang-format libopenmpi-dev openmpi-bin libhdf5-dev hdf5-tools \
   libglpk-dev libdnnl-dev libtrilinos-kokkos-dev libtomlplusplus-dev libcli11-dev nlohmann-json3-dev \
   libyaml-cpp-dev libfmt-dev libspdlog-dev libhwloc-dev libxxhash-dev libonig-dev libutf8proc-dev \
-  libsentencepiece-dev libgtest-dev
+  libarchive-dev libsentencepiece-dev libgtest-dev
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 # Open MPI refuses to start for root unless told twice.

@@ -40,4 +40,5 @@ door 'cublas' 'kernels'
 door 'cuda_runtime' 'device comm kernels'
 door 'toml\+\+' 'deck'
 door 'CLI/' 'app'
+door 'archive\.h' 'interop'
 exit $status

@@ -4,28 +4,33 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace brume::interop {
 
 struct PackOptions {
-  double valid_ratio = 0.1;              ///< share held out, 0 <= valid_ratio < 1
-  int block_tokens = 4096;               ///< held out together
-  std::filesystem::path tokenizer = {};  ///< tokenizer.json or its folder; empty: bytes are tokens
-  std::string begin = {};                ///< the token before each document; empty: none
-  std::string end = {};                  ///< the token after each document; empty: none
-  std::string field = "text";            ///< of each line of JSON
-  int threads = 0;                       ///< 0: as many as there are cores
+  double valid_ratio = 0.1;               ///< share held out, 0 <= valid_ratio < 1
+  int block_tokens = 4096;                ///< held out together
+  std::filesystem::path tokenizer = {};   ///< tokenizer.json or its folder; empty: bytes are tokens
+  std::string begin = {};                 ///< the token before each document; empty: none
+  std::string end = {};                   ///< the token after each document; empty: none
+  std::optional<std::string> field = {};  ///< of each line of JSON, "text" unless given; one that
+                                          ///< is given must be in some file
+  int threads = 0;                        ///< 0: as many as there are cores
   std::function<void(double)> progress = {};  ///< told the share of all bytes that is packed
 };
 
 /// A document's tokens, of which the first `given` ones are not to be learned.
 struct TokenDocument {
-  std::vector<std::int32_t> tokens;
+  std::vector<std::int32_t> tokens = {};
   std::int64_t given = 0;
   std::int64_t bytes = 0;         ///< of its text
   std::int64_t answer_bytes = 0;  ///< ... behind what is given
+  bool begins = true;             ///< it does not go on with the document before it
+  bool pair = false;              ///< of a prompt and its completion
+  bool replaced = false;          ///< bytes of its text that are no UTF-8 became U+FFFD
 };
 
 struct PackedText {
@@ -35,22 +40,28 @@ struct PackedText {
   std::int64_t valid_tokens = 0;
   std::filesystem::path train;
   std::filesystem::path valid;
-  std::int64_t left_out = 0;                   ///< files of directories that are no text
-  std::vector<std::filesystem::path> no_text;  ///< files that were named, and packed, but are none
+  std::int64_t left_out = 0;  ///< files of directories that are no text
+  std::vector<std::filesystem::path> no_text =
+      {};  ///< files that were named, and packed, but are none
+  std::vector<std::filesystem::path> raw_json = {};  ///< ... named .json, packed as text
+  std::vector<std::filesystem::path> replaced = {};  ///< files of which bytes became U+FFFD
 };
 
 /// Packs files, on all cores: the tokens of each document in the given order, cut into blocks; an
 /// evenly spaced share of the blocks is held out, so both parts see every kind of text. A file is a
-/// document; in a file named .jsonl each line is one, and where it has no text in its field but a
-/// "prompt" and a "completion", the tokens of the prompt are not to be learned. Both files say
-/// where documents end; one of which a part is held out ends there too. In memory are the texts
-/// that are being encoded, one a core, and a few tens of MiB a core beside them.
+/// document. Where it is named .jsonl or .ndjson, or its first line is an object of JSON with the
+/// field, each line is a document; one that has a "prompt" and a "completion" instead stays whole,
+/// and the tokens of its prompt are not to be learned. What gzip, zstd, bzip2 or xz compressed is
+/// decompressed. Both files say where documents end; one of which a part is held out ends there
+/// too. Tokens are those of each whole document, but in memory are pieces of a few MiB, a few a
+/// core.
 ///
 /// @param files        read whole, in order; directories are walked in name order, without hidden
 ///                     files and those with a zero byte near their beginning, which are no text
 /// @param directory    train.tok and valid.tok are written there, made when missing
 /// @throws Error(input) for a file that cannot be read, a line of JSON without a text in its field,
-///                      or a tokenizer that is not supported; Error(storage) when writing fails
+///                      a field that is given for files without lines of JSON, or a tokenizer that
+///                      is not supported; Error(storage) when writing fails
 PackedText pack_text(const std::vector<std::filesystem::path>& files,
                      const std::filesystem::path& directory, const PackOptions& options = {});
 

@@ -129,9 +129,6 @@ class CheckpointReader {
   /// @param progress  told of each element that was read
   void fill(std::vector<engine::Slab>& slabs, Progress* progress = nullptr);
 
-  /// The format of all values of a parameter; fp32 where they differ.
-  model::Precision storage(const std::string& parameter) const;
-
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;

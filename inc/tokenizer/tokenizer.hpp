@@ -51,4 +51,7 @@ class Tokenizer {
   std::unique_ptr<Scheme> scheme_;
 };
 
+/// Whether a text is UTF-8, so that encoding it replaces nothing.
+bool is_utf8(std::string_view text);
+
 }  // namespace brume::tokenizer

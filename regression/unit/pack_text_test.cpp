@@ -1,3 +1,5 @@
+#include <archive.h>
+#include <archive_entry.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -7,8 +9,10 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <ctime>
 #include <fstream>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -82,20 +86,24 @@ TEST_F(PackText, DocumentsEndWhereTheyOrTheirPartsDo) {
   EXPECT_EQ(documents_of(packed.valid), (Documents{{0, 0, 4}, {4, 4, 8}}));
 }
 
-// The prompt of the second line reaches over what is held out into the third block.
-TEST_F(PackText, PromptsAreNotLearned) {
+// Of 24 tokens in pairs of 4 a quarter, to half a pair, is held out; a pair is never cut, though a
+// block has 2 tokens.
+TEST_F(PackText, PromptsStayWithTheirCompletions) {
   using Documents = std::vector<data::Document>;
-  const PackedText packed = pack_text({put("a.jsonl",
-                                           "{\"text\": \"ab\"}\n"
-                                           "{\"prompt\": \"pppppppp\", \"completion\": \"cccc\"}\n"
-                                           "{\"prompt\": \"\", \"completion\": \"dd\"}\n")},
-                                      directory_ / "out", {.valid_ratio = 0.25, .block_tokens = 4});
-  EXPECT_EQ(text_of(packed.train), "abppppccccdd");
+  std::string lines = "{\"text\": \"ab\"}\n";
+  for (const char c : std::string("pqrst"))
+    lines +=
+        fmt::format("{{\"prompt\": \"{0}{0}{0}\", \"completion\": \"{1}\"}}\n", c, char(c - 32));
+  lines += "{\"prompt\": \"\", \"completion\": \"uuuu\"}\n";
+  const PackedText packed = pack_text({put("a.jsonl", lines)}, directory_ / "out",
+                                      {.valid_ratio = 0.25, .block_tokens = 2});
+  EXPECT_EQ(text_of(packed.train), "abpppPrrrRsssStttT");
   EXPECT_EQ(documents_of(packed.train),
-            (Documents{{0, 0, 2}, {2, 4, 4}, {4, 6, 10}, {10, 10, 12}}));
-  EXPECT_EQ(documents_of(packed.valid), (Documents{{0, 4, 4}}));
-  EXPECT_EQ(packed.documents, 3);
-  EXPECT_EQ(packed.bytes, 16);
+            (Documents{{0, 0, 2}, {2, 5, 6}, {6, 9, 10}, {10, 13, 14}, {14, 17, 18}}));
+  EXPECT_EQ(text_of(packed.valid), "qqqQuuuu");
+  EXPECT_EQ(documents_of(packed.valid), (Documents{{0, 3, 4}, {4, 4, 8}}));
+  EXPECT_EQ(packed.documents, 7);
+  EXPECT_EQ(packed.bytes, 26);
   EXPECT_THROW(pack_text({put("b.jsonl", "{\"prompt\": \"p\"}\n")}, directory_ / "out", {}), Error);
 }
 
@@ -161,16 +169,17 @@ std::int64_t memory_of(const std::function<void()>& pack) {
   return std::int64_t{WEXITSTATUS(status)} << 20;
 }
 
-// Memory does not grow with the text, and any number of threads makes the same files. 130 MB of
-// text would be 520 MB of tokens in memory.
+// Memory does not grow with the text, nor with a file, and any number of threads makes the same
+// files. 130 MB of text would be 520 MB of tokens in memory, one file of 60 MB alone 300 MB.
 TEST_F(PackText, TokensGoToTheDiskAsTheyCome) {
   std::string lines;
   for (int i = 0; std::ssize(lines) < 20'000'000; ++i)
     lines += fmt::format("{{\"text\": \"{}\"}}\n", std::string(std::size_t(i * 37 % 5000), 'x'));
   std::vector<fs::path> files;
-  for (int i = 0; i < 6; ++i) files.push_back(put(fmt::format("{}.jsonl", i), lines));
+  for (int i = 0; i < 3; ++i) files.push_back(put(fmt::format("{}.jsonl", i), lines));
   for (int i = 0; i < 3; ++i)
     files.push_back(put(fmt::format("{}.txt", i), sample_text(3'000'000)));
+  files.push_back(put("long.txt", sample_text(60'000'000)));
   const std::int64_t memory =
       memory_of([&] { pack_text(files, directory_ / "2", {.threads = 2}); });
   EXPECT_LT(memory, std::int64_t{240} << 20);
@@ -243,6 +252,85 @@ TEST_F(PackText, FilesOfDirectoriesThatAreNoTextAreLeftOut) {
   EXPECT_EQ(named.no_text, std::vector{directory_ / "text" / "b.bin"});
 }
 
+// The name or the first line says that lines are JSON. A field that is given is never forgotten.
+TEST_F(PackText, LinesOfJsonHaveAnyName) {
+  const auto pack = [&](const std::vector<fs::path>& files, std::optional<std::string> field) {
+    return pack_text(files, directory_ / "out", {.valid_ratio = 0.0, .field = std::move(field)});
+  };
+  const auto packed = [&](const std::string& name, const std::string& text,
+                          std::optional<std::string> field) {
+    const PackedText made = pack({put(name, text)}, std::move(field));
+    return text_of(made.train) + (made.raw_json.empty() ? "" : " raw");
+  };
+  const std::string lines = "\xef\xbb\xbf{\"body\": \"ab\"}\r\n\n{\"body\": \"c\"}";
+  for (const char* name : {"a.json", "a.ndjson", "a.JSONL", "a.Json", "a.txt", "a"})
+    EXPECT_EQ(packed(name, lines, "body"), "abc") << name;
+  EXPECT_EQ(packed("a", "{\"prompt\": \"a\", \"completion\": \"b\"}", {}), "ab");
+  const std::string list = "[{\"body\": \"ab\"}]", other = "{\"text\": \"ab\"}\n";
+  EXPECT_EQ(packed("a.json", list, {}), list + " raw");
+  EXPECT_EQ(packed("a.txt", lines, {}), lines);
+  EXPECT_THROW(packed("a.json", lines, {}), Error);
+  EXPECT_THROW(packed("a.json", other, "body"), Error);
+  EXPECT_THROW(packed("a.json", list, "body"), Error);
+  EXPECT_THROW(packed("a.txt", other, "body"), Error);
+  EXPECT_THROW(packed("a.txt", "plain", "text"), Error);
+
+  // Sources that are JSON lie in directories, beside lines of JSON.
+  fs::remove_all(directory_ / "text");
+  put("a.json", list);
+  put("b.json", "{\"key\": 1}\n");
+  put("c.json", lines);
+  const PackedText walked = pack({directory_ / "text"}, "body");
+  EXPECT_EQ(text_of(walked.train), list + "{\"key\": 1}\nabc");
+  EXPECT_TRUE(walked.raw_json.empty());
+}
+
+/// What a program that compresses makes of a text.
+std::string compressed(const std::string& text, const char* format) {
+  std::string made(text.size() + 4096, '\0');
+  std::size_t size = 0;
+  archive* const writer = archive_write_new();
+  archive_write_add_filter_by_name(writer, format);
+  archive_write_set_format_raw(writer);
+  archive_write_set_bytes_in_last_block(writer, 1);
+  archive_write_open_memory(writer, made.data(), made.size(), &size);
+  archive_entry* const entry = archive_entry_new();
+  archive_entry_set_filetype(entry, AE_IFREG);
+  archive_write_header(writer, entry);
+  archive_write_data(writer, text.data(), text.size());
+  archive_entry_free(entry);
+  archive_write_free(writer);
+  made.resize(size);
+  return made;
+}
+
+// Texts and lines, in one part or in two behind each other; more than is read at once.
+TEST_F(PackText, CompressedFilesAreDecompressed) {
+  std::string text, lines;
+  for (int i = 0; text.size() < 1'200'000; ++i) {
+    const std::string word = fmt::format("{} ", i);
+    text += word;
+    lines += "{\"text\": \"" + word + "\"}\n";
+  }
+  const auto packed = [&](const std::string& name, const std::string& bytes) {
+    const PackedText made = pack_text({put(name, bytes)}, directory_ / "out", {.valid_ratio = 0.0});
+    EXPECT_TRUE(made.no_text.empty());
+    return text_of(made.train);
+  };
+  for (const char* format : {"gzip", "zstd", "bzip2", "xz"}) {
+    const std::string whole = compressed(text, format);
+    EXPECT_LT(whole.size(), text.size() / 2);
+    EXPECT_TRUE(packed("a.txt." + std::string(format), whole) == text) << format;
+    EXPECT_TRUE(packed("b.gz", whole + whole) == text + text) << format;
+    EXPECT_TRUE(packed("c.jsonl.zst", compressed(lines, format)) == text) << format;
+    EXPECT_THROW(packed("d.txt.gz", whole.substr(0, whole.size() / 2)), Error) << format;
+  }
+  const std::string binary = compressed(std::string("MZ\0\1", 4), "gzip");
+  EXPECT_EQ(
+      pack_text({put("e.gz", binary)}, directory_ / "out", {.valid_ratio = 0.0}).no_text.size(),
+      1u);
+}
+
 const fs::path gpt2 = fs::path(BRUME_REGRESSION_DIR) / "data/tokenizers/gpt2.json";
 
 // What the tokenizer makes of each document, its end after it.
@@ -266,6 +354,74 @@ TEST_F(PackText, DocumentsBecomeTokens) {
   EXPECT_EQ(packed.documents, 3);
   EXPECT_EQ(packed.bytes, 20 + 18 + 1);
   EXPECT_EQ(packed.train_tokens, std::ssize(expected));
+}
+
+/// Words, numbers, marks and blank lines in several scripts, in no order that returns.
+std::string mixed_text(std::size_t size) {
+  const std::vector<std::string> parts = {
+      "cloud",   "the",          "Drop",    "I'll",
+      "don't",   "12345",        "7",       "3.14",
+      "x+=1",    "(a)",          "<|end|>", "\u00e9t\u00e9",
+      "e\u0301", "\u6c34\u6ef4", "\u3001",  "\u0421\u043d\u0435\u0433",
+      "\u2014",  "\u00a0",       "...",     "A"};
+  const std::vector<std::string> gaps = {" ",   " ",    " ", " ",  "\n",     "  ",
+                                         " \n", "\n\n", "",  "\t", "\n    ", "\r\n"};
+  std::string text;
+  for (std::uint32_t random = 1; text.size() < size;) {
+    random = random * 1664525 + 1013904223;
+    text += parts[(random >> 8) % parts.size()] + gaps[(random >> 20) % gaps.size()];
+  }
+  return text;
+}
+
+// A text that is read in several pieces has the tokens that it has as a whole, one begin and one
+// end.
+TEST_F(PackText, APieceHasTheTokensOfTheWhole) {
+  const std::string text = mixed_text(2'200'000);
+  const fs::path path = put("a.txt", text);
+  for (const char* name :
+       {"gpt2.json", "llama2.json", "gemma.json", "bpe.model", "unigram.model"}) {
+    const fs::path of = gpt2.parent_path() / name;
+    std::vector<std::int32_t> expected;
+    tokenizer::Tokenizer tokenizer(of);
+    tokenizer.encode(text, expected);
+    const std::vector<TokenDocument> found = read_documents(path, {.tokenizer = of});
+    ASSERT_EQ(found.size(), 1u) << name;
+    EXPECT_EQ(found[0].tokens.size(), expected.size()) << name;
+    EXPECT_TRUE(found[0].tokens == expected) << name;
+    EXPECT_EQ(found[0].bytes, std::ssize(text));
+  }
+  const PackedText packed = pack_text(
+      {path, path}, directory_ / "out",
+      {.valid_ratio = 0.0, .tokenizer = gpt2, .begin = "<|endoftext|>", .end = "<|endoftext|>"});
+  std::vector<std::int32_t> tokens(std::size_t(packed.train_tokens));
+  data::TokenFile(packed.train).read(0, tokens);
+  EXPECT_EQ(std::ranges::count(tokens, 0), 4);
+  EXPECT_EQ(packed.documents, 2);
+  EXPECT_EQ(documents_of(packed.train).size(), 2u);
+}
+
+// Without a tokenizer bytes are tokens, whatever they stand for.
+TEST_F(PackText, FilesThatAreNoUtf8AreNamed) {
+  const std::vector<fs::path> files = {put("a", "caf\xc3\xa9 \xef\xbf\xbd"), put("b", "caf\xe9"),
+                                       put("c", "cr\xe8me")};
+  const PackOptions how{.valid_ratio = 0.0, .tokenizer = gpt2};
+  EXPECT_EQ(pack_text(files, directory_ / "out", how).replaced, (std::vector{files[1], files[2]}));
+  EXPECT_TRUE(pack_text(files, directory_ / "out", {}).replaced.empty());
+  EXPECT_THROW(pack_text({put("d.jsonl", "{\"text\": \"caf\xe9\"}")}, directory_ / "out", how),
+               Error);
+}
+
+// By parts that read to the line's end each, 64 MiB took 40 times as long as 8 MiB.
+TEST_F(PackText, OneLongLineTakesTimeInProportion) {
+  const auto spent = [&](std::size_t mib) {
+    const fs::path path = put("a.jsonl", "{\"text\": \"" + std::string(mib << 20, 'x') + "\"}\n");
+    const std::clock_t begin = std::clock();
+    pack_text({path}, directory_ / "out", {});
+    return double(std::clock() - begin) / CLOCKS_PER_SEC;
+  };
+  const double few = spent(8);
+  EXPECT_LT(spent(64), 16.0 * few);
 }
 
 TEST_F(PackText, LinesOfJsonAreDocuments) {

@@ -50,8 +50,10 @@ void ExchangeVerbs::add_tokens(CLI::App* import) {
                    "Token before each document, for example '<s>', which is not learned (default: "
                    "none)")
       ->type_name("TOKEN");
-  tokens->add_option("--field", tokens_.pack.field, "Field of .jsonl files that holds the text")
-      ->capture_default_str();
+  tokens
+      ->add_option("--field", tokens_.pack.field,
+                   "Field of each line of JSON that holds the text (default: text)")
+      ->type_name("FIELD");
   on(tokens, [this] { return import_tokens(tokens_); });
 }
 

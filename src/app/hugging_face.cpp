@@ -199,7 +199,7 @@ void export_model(const ExportHuggingFaceOptions& options, comm::Communicator& j
     // Imported weights leave as they came: norms may be wider than matrices.
     if (options.dtype.empty() && found->plan_text.empty())
       for (const engine::Slab& slab : interop::whole_weights(model))
-        own[slab.name] = dtype_of("", model::name(reader->storage(slab.name)));
+        own[slab.name] = dtype_of("", model::name(found->formats.at(slab.name)));
     writer.emplace(options.output, model, dtype_of(options.dtype, deck.training.precision),
                    options.max_file_bytes, own);
     Progress shown("exporting", writer->num_files(), leader);

@@ -88,6 +88,7 @@ int init(const InitOptions& options) {
     vocab_size = data::TokenFile(train.string()).vocab_size();
     log::info("packed {} documents into {} tokens for training and {} for validation",
               packed.documents, packed.train_tokens, packed.valid_tokens);
+    say_kinds(packed, how);
   }
   const Size& size =
       *std::ranges::find_if(sizes, [&](const Size& s) { return tokens <= s.most_tokens; });

@@ -131,6 +131,9 @@ int keys(const KeysOptions& options);
 int profile(const DeckOptions& options, const std::string& output);
 int selftest(const SelftestOptions& options);
 int import_tokens(const ImportOptions& options);
+/// Says which files were left out of a packed text, and warns of those that became other tokens
+/// than their names promise.
+void say_kinds(const interop::PackedText& packed, const interop::PackOptions& how);
 int import_hugging_face(const ImportHuggingFaceOptions& options);
 int export_hugging_face(const ExportHuggingFaceOptions& options);
 int import_plan(const ImportPlanOptions& options);

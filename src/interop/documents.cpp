@@ -1,107 +1,35 @@
 #include "documents.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <array>
-#include <fstream>
-#include <limits>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "base/error.hpp"
-#include "base/files.hpp"
 #include "deck/json.hpp"
 
 namespace brume::interop {
 namespace {
 
-namespace fs = std::filesystem;
+/// Bytes of text around a cut that decide whether it is one.
+constexpr std::size_t look_bytes = 1024;
 
-constexpr std::int64_t part_bytes = 8 << 20;
+bool is_space(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
-/// Whether a file begins as no text does: with a zero byte in its first 4 KiB.
-bool is_binary(const fs::path& path) {
-  std::array<char, 4096> start{};
-  std::ifstream file(path, std::ios::binary);
-  file.read(start.data(), std::ssize(start));
-  return std::ranges::count(std::span(start).first(std::size_t(file.gcount())), '\0') > 0;
+/// Of a letter or a digit, or of a character beyond ASCII.
+bool ends_word(char c) {
+  return (c & 0x80) != 0 || (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z');
 }
 
-void add_path(const fs::path& path, TextParts& all);
-
-void add_directory(const fs::path& directory, TextParts& all) {
-  std::vector<fs::path> entries;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
-    const bool hidden = entry.path().filename().string().starts_with('.');
-    // A linked directory may lead back here; pipes and devices have no end.
-    const bool walked = entry.is_regular_file() || (entry.is_directory() && !entry.is_symlink());
-    if (!hidden && walked) entries.push_back(entry.path());
-  }
-  std::ranges::sort(entries);
-  for (const fs::path& entry : entries)
-    if (fs::is_regular_file(entry) && is_binary(entry))
-      ++all.left_out;
-    else
-      add_path(entry, all);
-}
-
-void add_path(const fs::path& path, TextParts& all) {
-  try {
-    if (fs::is_directory(path)) return add_directory(path, all);
-    require(fs::is_regular_file(path), Failure::input, "{}: no such file", path.string());
-    const auto bytes = std::int64_t(fs::file_size(path));
-    const bool lines = path.extension() == ".jsonl";
-    const std::int64_t step = lines ? part_bytes : std::max<std::int64_t>(bytes, 1);
-    for (std::int64_t first = 0; first < bytes; first += step)
-      all.parts.push_back({path, lines, first, std::min(first + step, bytes)});
-    all.bytes += bytes;
-  } catch (const fs::filesystem_error& error) {
-    throw Error(Failure::input, "{}: cannot be read: {}", path.string(), error.code().message());
-  }
-}
-
-/// Bytes of a file from `first` up to the end of the line that byte `end` - 1 lies in.
-std::string lines_of(const Descriptor& file, const std::string& name, std::int64_t first,
-                     std::int64_t end) {
-  std::string text;
-  const auto read = [&](std::int64_t bytes) {
-    const std::size_t before = text.size();
-    text.resize(before + std::size_t(bytes));
-    const auto room = std::as_writable_bytes(std::span(text).subspan(before));
-    text.resize(before + read_at(file, first + std::int64_t(before), room, name));
-    return text.size() > before;
-  };
-  constexpr std::int64_t more = 1 << 16;
-  for (bool any = read(end - first); any; any = read(more)) {
-    const std::size_t last = text.find('\n', std::size_t(end - first - 1));
-    if (last != std::string::npos) return text.substr(0, last);
-  }
-  return text;
-}
-
-/// The number of the line that begins at a byte.
-std::int64_t line_number(const Descriptor& file, const std::string& name, std::int64_t byte) {
-  std::int64_t number = 1;
-  std::string piece;
-  for (std::int64_t first = 0; first < byte; first += part_bytes) {
-    piece.resize(std::size_t(std::min(part_bytes, byte - first)));
-    read_at(file, first, std::as_writable_bytes(std::span(piece)), name);
-    number += std::ranges::count(piece, '\n');
-  }
-  return number;
+const std::string* text_in(const nlohmann::json& object, const std::string& field) {
+  const auto found = object.is_object() ? object.find(field) : object.end();
+  return found == object.end() ? nullptr : found->get_ptr<const std::string*>();
 }
 
 }  // namespace
 
-TextParts text_parts(const std::vector<fs::path>& files) {
-  TextParts all;
-  for (const fs::path& path : files) {
-    add_path(path, all);
-    std::error_code none;
-    if (fs::is_regular_file(path, none) && is_binary(path)) all.no_text.push_back(path);
-  }
-  return all;
-}
-
-Encoder::Encoder(const PackOptions& options) : field_(options.field) {
+Encoder::Encoder(const PackOptions& options) : field_(options.field.value_or("text")) {
   if (!options.tokenizer.empty()) tokenizer_.emplace(options.tokenizer);
   const auto find = [&](const std::string& token, const char* what) -> std::optional<std::int32_t> {
     if (token.empty()) return std::nullopt;
@@ -115,28 +43,56 @@ Encoder::Encoder(const PackOptions& options) : field_(options.field) {
   end_ = find(options.end, "end");
 }
 
-std::vector<TokenDocument> Encoder::encode(const TextPart& part) {
-  const std::string name = part.path.string();
-  if (!part.lines) {
-    const Bytes content = read_file(part.path, Failure::input,
-                                    std::numeric_limits<std::int64_t>::max(), Links::follow);
-    return {document("", as_text(content))};
+bool Encoder::is_object(std::string_view line) {
+  try {
+    return deck::parse_json(line, "").is_object();
+  } catch (const Error&) {
+    return false;
   }
-  const Descriptor file = open_regular(part.path, Failure::input, Links::follow);
-  // A part begins behind the first end of a line at or before its first byte.
-  const std::int64_t from = std::max<std::int64_t>(part.first - 1, 0);
-  const std::string text = lines_of(file, name, from, part.end);
-  std::size_t at = part.first == 0 ? 0 : std::min(text.find('\n'), text.size() - 1) + 1;
+}
+
+bool Encoder::has_text(std::string_view line) const {
+  if (!is_object(line)) return false;
+  const nlohmann::json object = deck::parse_json(line, "");
+  return text_in(object, field_) || (text_in(object, "prompt") && text_in(object, "completion"));
+}
+
+std::size_t Encoder::context_begin(std::string_view text, std::size_t cut) {
+  std::size_t begin = cut - std::min(cut, look_bytes);
+  while (begin < cut && (text[begin] & 0xc0) == 0x80) ++begin;
+  return begin;
+}
+
+std::size_t Encoder::last_cut(std::string_view text, std::size_t from) {
+  if (!tokenizer_) return text.size() - 1;
+  int tries = 16;
+  for (std::size_t at = text.size() - std::min(text.size(), look_bytes); at > from && tries > 0;
+       --at) {
+    if (!is_space(text[at]) || !ends_word(text[at - 1])) continue;
+    --tries;
+    const std::size_t begin = context_begin(text, at);
+    std::vector<std::int32_t> before, both;
+    append(text.substr(begin, at - begin), before);
+    append(text.substr(begin, at - begin + look_bytes), both);
+    if (both.size() > before.size() && std::equal(before.begin(), before.end(), both.begin()))
+      return at;
+  }
+  return 0;
+}
+
+std::vector<TokenDocument> Encoder::encode(const TextPiece& piece) {
+  if (!piece.lines) return {part(piece)};
+  const std::string_view text = piece.text;
   std::vector<TokenDocument> documents;
-  while (at < text.size()) {
+  for (std::size_t at = 0, number = 0; at < text.size(); ++number) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
-    const std::string_view found = std::string_view(text).substr(at, end - at);
-    if (found.find_first_not_of(" \t\r") != std::string_view::npos) {
+    const std::string_view found = text.substr(at, end - at);
+    if (found.find_first_not_of(" \t\r") != found.npos) {
       try {
         documents.push_back(line(found, ""));
       } catch (const Error&) {  // once more, with the number of the line
-        const std::int64_t number = line_number(file, name, from + std::int64_t(at));
-        line(found, fmt::format("{}, line {}", name, number));
+        line(found, fmt::format("{}, line {}", piece.path.string(),
+                                piece.first_line + std::int64_t(number)));
       }
     }
     at = end + 1;
@@ -144,20 +100,36 @@ std::vector<TokenDocument> Encoder::encode(const TextPart& part) {
   return documents;
 }
 
+/// What a piece adds to its document: its tokens behind those of the text before it.
+TokenDocument Encoder::part(const TextPiece& piece) {
+  const std::string_view text = piece.text;
+  TokenDocument made{.begins = piece.begins};
+  if (piece.begins && begin_) made.tokens.push_back(*begin_);
+  made.given = std::ssize(made.tokens);
+  std::vector<std::int32_t> before, both;
+  append(text.substr(0, piece.before), before);
+  append(text, both);
+  require(std::ranges::equal(before, std::span(both).first(std::min(before.size(), both.size()))),
+          Failure::bug, "{}: a text was cut within a token", piece.path.string());
+  made.tokens.insert(made.tokens.end(), both.begin() + std::ssize(before), both.end());
+  if (piece.ends && end_) made.tokens.push_back(*end_);
+  made.bytes = made.answer_bytes = std::ssize(text) - std::int64_t(piece.before);
+  made.replaced = tokenizer_ && !tokenizer::is_utf8(text);
+  return made;
+}
+
 TokenDocument Encoder::line(std::string_view line, const std::string& where) {
   const nlohmann::json object = deck::parse_json(line, where);
-  const auto text_in = [&](const std::string& field) {
-    const bool has = object.is_object() && object.contains(field) && object[field].is_string();
-    return has ? object[field].get_ptr<const std::string*>() : nullptr;
-  };
-  if (const std::string* const whole = text_in(field_)) return document("", *whole);
-  const std::string* const prompt = text_in("prompt");
-  const std::string* const completion = text_in("completion");
+  if (const std::string* const whole = text_in(object, field_)) return document("", *whole);
+  const std::string* const prompt = text_in(object, "prompt");
+  const std::string* const completion = text_in(object, "completion");
   require(prompt && completion, Failure::input,
           "{}: has no text in the field '{}', nor a prompt with its completion: name another "
           "field with --field",
           where, field_);
-  return document(*prompt, *completion);
+  TokenDocument made = document(*prompt, *completion);
+  made.pair = true;
+  return made;
 }
 
 TokenDocument Encoder::document(std::string_view prompt, std::string_view text) {

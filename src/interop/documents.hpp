@@ -1,4 +1,4 @@
-/// @file Text files as documents of tokens, a part of a file at a time.
+/// @file Text as documents of tokens, a piece of a file at a time.
 #pragma once
 
 #include <cstdint>
@@ -13,23 +13,17 @@
 
 namespace brume::interop {
 
-/// A text file, which is one document, or those lines of JSON that begin in bytes [first, end) of a
-/// file.
-struct TextPart {
+/// A part of a file: whole lines of JSON, each of them a document, or a part of a text, which is
+/// one document.
+struct TextPiece {
   std::filesystem::path path;
   bool lines = false;
-  std::int64_t first = 0, end = 0;
+  std::int64_t first_line = 1;      ///< the number of the first line
+  std::size_t before = 0;           ///< bytes that are the end of the piece before
+  bool begins = true, ends = true;  ///< ... of the file
+  std::string text;
+  std::int64_t done = 0;  ///< bytes of all files that were read up to its end
 };
-
-/// The files in order, directories walked in name order; long files of lines are several parts.
-struct TextParts {
-  std::vector<TextPart> parts;
-  std::int64_t bytes = 0;
-  std::int64_t left_out = 0;                   ///< files of directories that are no text
-  std::vector<std::filesystem::path> no_text;  ///< files that were named, but are none either
-};
-/// @throws Error(input) for a file that is not there
-TextParts text_parts(const std::vector<std::filesystem::path>& files);
 
 /// Turns text into tokens: those of a tokenizer, or its bytes. For one thread at a time.
 class Encoder {
@@ -37,13 +31,25 @@ class Encoder {
   /// @throws Error(input)
   explicit Encoder(const PackOptions& options);
 
-  /// Documents without a text to learn are left out.
-  /// @throws Error(input) for a file that cannot be read, or a line without a text
-  std::vector<TokenDocument> encode(const TextPart& part);
+  /// The documents of a piece, or what it adds to one.
+  /// @throws Error(input) for a line without a text
+  std::vector<TokenDocument> encode(const TextPiece& piece);
+
+  /// Whether a line is JSON that `encode` takes as a document.
+  bool has_text(std::string_view line) const;
+  static bool is_object(std::string_view line);
+
+  /// The last place behind `from` before which, with what follows, a text has the tokens that it
+  /// has alone: it may be encoded in two parts. The text around a place decides; 0: none was found.
+  std::size_t last_cut(std::string_view text, std::size_t from);
+
+  /// Where the text begins that a piece behind a cut has as `before`.
+  static std::size_t context_begin(std::string_view text, std::size_t cut);
 
   int vocab_size() const { return tokenizer_ ? tokenizer_->vocab_size() : 256; }
 
  private:
+  TokenDocument part(const TextPiece& piece);
   TokenDocument document(std::string_view prompt, std::string_view text);
   TokenDocument line(std::string_view line, const std::string& where);
   void append(std::string_view text, std::vector<std::int32_t>& tokens);

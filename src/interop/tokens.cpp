@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <condition_variable>
+#include <deque>
 #include <exception>
-#include <iterator>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -15,6 +15,7 @@
 #include "base/files.hpp"
 #include "data/token_writer.hpp"
 #include "documents.hpp"
+#include "text_reader.hpp"
 
 namespace brume::interop {
 namespace {
@@ -66,14 +67,15 @@ class Dealer {
 
   void add(const TokenDocument& document) {
     any_given = any_given || document.given > 0;
+    if (document.begins) before_ = nullptr;
+    if (document.pair) return add_whole(document);
     std::span<const std::int32_t> tokens = document.tokens;
     std::int64_t given = document.given;
-    const Stream* before = nullptr;
     while (!tokens.empty()) {
       const std::size_t part = std::min(tokens.size(), block_ - filled_);
       Stream& stream = held_out() ? valid : train;
-      stream.add(tokens.first(part), given, &stream != before);
-      before = &stream;
+      stream.add(tokens.first(part), given, &stream != before_);
+      before_ = &stream;
       tokens = tokens.subspan(part);
       given -= std::int64_t(part);
       filled_ += part;
@@ -94,24 +96,33 @@ class Dealer {
     return std::floor((blocks_ + 1) * ratio_ + 0.5) > std::floor(blocks_ * ratio_ + 0.5);
   }
 
+  /// A document of which no part is held out without the rest. Those that are held out have their
+  /// share of the tokens of all such documents, to half a document.
+  void add_whole(const TokenDocument& document) {
+    const auto size = double(document.tokens.size());
+    whole_ += size;
+    const bool held_out = whole_held_out_ + size / 2.0 <= whole_ * ratio_;
+    if (held_out) whole_held_out_ += size;
+    (held_out ? valid : train).add(document.tokens, document.given, true);
+  }
+
   double ratio_;
   std::size_t block_;
-  std::size_t filled_ = 0;  ///< tokens in the present block
-  double blocks_ = 0;       ///< blocks before it
+  const Stream* before_ = nullptr;             ///< that has the part before of the present document
+  std::size_t filled_ = 0;                     ///< tokens in the present block
+  double blocks_ = 0;                          ///< blocks before it
+  double whole_ = 0.0, whole_held_out_ = 0.0;  ///< tokens of documents that stay whole
 };
 
-/// Encodes parts on all cores, and hands their documents out in the parts' order.
+/// Encodes pieces on all cores, and hands their documents out in the pieces' order.
 class ParallelEncoding {
  public:
-  ParallelEncoding(const std::vector<TextPart>& parts, const PackOptions& options)
-      : parts_(parts), options_(options), made_(parts.size()) {
+  ParallelEncoding(TextReader& reader, const PackOptions& options)
+      : reader_(reader), options_(options) {
     const std::size_t cores = std::thread::hardware_concurrency();
-    const std::size_t threads =
-        std::clamp<std::size_t>(options.threads > 0 ? std::size_t(options.threads) : cores, 1,
-                                std::max<std::size_t>(parts.size(), 1));
-    threads_ahead_ = threads;
-    bytes_ahead_ = std::int64_t(threads) * bytes_ahead;
-    for (std::size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+    threads_ahead_ =
+        std::max<std::size_t>(options.threads > 0 ? std::size_t(options.threads) : cores, 1);
+    for (std::size_t i = 0; i < threads_ahead_; ++i) threads_.emplace_back([this] { work(); });
   }
   ~ParallelEncoding() {
     const std::lock_guard lock(mutex_);
@@ -119,64 +130,87 @@ class ParallelEncoding {
     changed_.notify_all();
   }
 
-  /// The documents of the next part. @throws what reading it threw
-  std::vector<TokenDocument> take() {
-    std::unique_lock lock(mutex_);
-    Made& made = made_[taken_];
-    changed_.wait(lock, [&] { return made.done; });
-    held_ -= bytes_of(taken_++);
-    changed_.notify_all();
-    if (made.failure) std::rethrow_exception(made.failure);
-    return std::move(made.documents);
-  }
-
- private:
   struct Made {
+    TextPiece piece = {};  ///< without its text, once it is done
     std::vector<TokenDocument> documents = {};
     std::exception_ptr failure = {};
     bool done = false;
+    std::size_t bytes = 0;  ///< of its text
   };
 
-  static constexpr std::int64_t bytes_ahead = 8 << 20;  ///< a thread
+  /// The next piece; none: that was all. @throws what reading or encoding it threw
+  std::optional<Made> take() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return made_.empty() ? read_all_ : made_.front().done; });
+    if (made_.empty()) return std::nullopt;
+    Made made = std::move(made_.front());
+    made_.pop_front();
+    held_ -= made.bytes;
+    changed_.notify_all();
+    if (made.failure) std::rethrow_exception(made.failure);
+    return made;
+  }
 
-  std::int64_t bytes_of(std::size_t part) const { return parts_[part].end - parts_[part].first; }
+ private:
+  static constexpr std::size_t bytes_ahead = 4 << 20;  ///< a thread
 
-  /// Whether another part may be begun: a thread has one in its hands, and few bytes wait.
-  bool has_room() const { return begun_ < taken_ + threads_ahead_ || held_ < bytes_ahead_; }
+  /// Whether another piece may be read: a thread has one in its hands, and few bytes wait.
+  bool has_room() const {
+    return made_.size() < threads_ahead_ || held_ < threads_ahead_ * bytes_ahead;
+  }
 
-  /// Takes part after part, not far ahead of what was taken; each thread has an encoder of its own.
+  /// Takes piece after piece, not far ahead of what was taken; each thread has an encoder of its
+  /// own.
   void work() {
     std::optional<Encoder> encoder;
-    for (;;) {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return stopped_ || begun_ == parts_.size() || has_room(); });
-      if (stopped_ || begun_ == parts_.size()) return;
-      const std::size_t number = begun_++;
-      held_ += bytes_of(number);
-      lock.unlock();
-      Made made{.done = true};
+    while (Made* const made = next(encoder)) {
       try {
-        if (!encoder) encoder.emplace(options_);
-        made.documents = encoder->encode(parts_[number]);
+        if (!made->failure) made->documents = encoder->encode(made->piece);
       } catch (...) {
-        made.failure = std::current_exception();
+        made->failure = std::current_exception();
       }
-      lock.lock();
-      made_[number] = std::move(made);
+      made->piece.text = {};
+      const std::lock_guard lock(mutex_);
+      made->done = true;
       changed_.notify_all();
     }
   }
 
-  const std::vector<TextPart>& parts_;
+  /// The place of the next piece, which is read by one thread after the other. None: that was all.
+  Made* next(std::optional<Encoder>& encoder) {
+    const std::lock_guard reading(reading_);
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return stopped_ || read_all_ || has_room(); });
+      if (stopped_ || read_all_) return nullptr;
+    }
+    Made made;
+    std::optional<TextPiece> piece;
+    try {
+      if (!encoder) encoder.emplace(options_);
+      piece = reader_.next(*encoder);
+    } catch (...) {
+      made.failure = std::current_exception();
+    }
+    const std::lock_guard lock(mutex_);
+    read_all_ = !piece;
+    changed_.notify_all();
+    if (!piece && !made.failure) return nullptr;
+    if (piece) made.piece = std::move(*piece);
+    made.bytes = made.piece.text.size();
+    held_ += made.bytes;
+    return &made_.emplace_back(std::move(made));
+  }
+
+  TextReader& reader_;
   const PackOptions& options_;
   std::size_t threads_ahead_ = 0;
-  std::int64_t bytes_ahead_ = 0;
-  std::mutex mutex_;
+  std::mutex reading_;  ///< of the reader; taken before the other one
+  std::mutex mutex_;    ///< of what follows
   std::condition_variable changed_;
-  std::vector<Made> made_;             ///< by part; with what follows, under the mutex
-  std::size_t begun_ = 0, taken_ = 0;  ///< parts
-  std::int64_t held_ = 0;              ///< bytes of parts that were begun, not taken
-  bool stopped_ = false;
+  std::deque<Made> made_;  ///< pieces in order that were read, not taken
+  std::size_t held_ = 0;   ///< bytes of these
+  bool read_all_ = false, stopped_ = false;
   std::vector<std::jthread> threads_;  ///< last: they use the rest
 };
 
@@ -188,29 +222,35 @@ PackedText pack_text(const std::vector<fs::path>& files, const fs::path& directo
           "the share held out must be in 0..1, below 1, found {}", options.valid_ratio);
   require(options.block_tokens >= 1, Failure::input, "a block must have at least 1 token, found {}",
           options.block_tokens);
-  const TextParts text = text_parts(files);
+  TextReader reader(files);
   const int vocab_size = Encoder(options).vocab_size();
-  PackedText packed{.train = directory / "train.tok",
-                    .valid = directory / "valid.tok",
-                    .left_out = text.left_out,
-                    .no_text = text.no_text};
+  PackedText packed{.train = directory / "train.tok", .valid = directory / "valid.tok"};
   make_directory(directory);
   Dealer dealer(options, packed, vocab_size);
-  std::int64_t read = 0;
-  ParallelEncoding encoding(text.parts, options);
-  for (const TextPart& part : text.parts) {
-    for (const TokenDocument& document : encoding.take()) {
-      if (document.answer_bytes == 0) continue;
-      dealer.add(document);
-      ++packed.documents;
-      packed.bytes += document.bytes;
+  {
+    ParallelEncoding encoding(reader, options);
+    while (const std::optional<ParallelEncoding::Made> part = encoding.take()) {
+      for (const TokenDocument& document : part->documents) {
+        if (document.answer_bytes == 0) continue;
+        dealer.add(document);
+        packed.documents += document.begins;
+        packed.bytes += document.bytes;
+        const fs::path& path = part->piece.path;
+        const bool known = !packed.replaced.empty() && packed.replaced.back() == path;
+        if (document.replaced && !known) packed.replaced.push_back(path);
+      }
+      if (options.progress) options.progress(double(part->piece.done) / double(reader.bytes()));
     }
-    read += part.end - part.first;
-    if (options.progress) options.progress(double(read) / double(text.bytes));
   }
   packed.train_tokens = dealer.train.size();
   packed.valid_tokens = dealer.valid.size();
+  packed.left_out = reader.left_out();
+  packed.no_text = reader.no_text();
+  packed.raw_json = reader.raw_json();
   require(packed.documents > 0, Failure::input, "the files to pack hold no text");
+  require(!options.field || reader.any_lines(), Failure::input,
+          "--field {}: no file has lines of JSON with a text in that field",
+          options.field.value_or(""));
   dealer.train.commit(dealer.any_given);
   dealer.valid.commit(dealer.any_given);
   return packed;
@@ -218,9 +258,19 @@ PackedText pack_text(const std::vector<fs::path>& files, const fs::path& directo
 
 std::vector<TokenDocument> read_documents(const fs::path& file, const PackOptions& options) {
   Encoder encoder(options);
+  TextReader reader({file});
   std::vector<TokenDocument> documents;
-  for (const TextPart& part : text_parts({file}).parts)
-    std::ranges::move(encoder.encode(part), std::back_inserter(documents));
+  while (const std::optional<TextPiece> piece = reader.next(encoder))
+    for (TokenDocument& document : encoder.encode(*piece)) {
+      if (document.begins) {
+        documents.push_back(std::move(document));
+        continue;
+      }
+      TokenDocument& whole = documents.back();
+      whole.tokens.insert(whole.tokens.end(), document.tokens.begin(), document.tokens.end());
+      whole.bytes += document.bytes;
+      whole.answer_bytes += document.answer_bytes;
+    }
   return documents;
 }
 

@@ -212,14 +212,6 @@ void CheckpointReader::fill(std::vector<Slab>& slabs, Progress* progress) {
   }
 }
 
-model::Precision CheckpointReader::storage(const std::string& parameter) const {
-  std::set<model::Precision> found;
-  if (const auto at = impl_->sources.find({parameter, "weight"}); at != impl_->sources.end())
-    for (const StoredSlab& source : at->second)
-      found.insert(impl_->manifest.files[std::size_t(source.rank)].slabs[source.index].storage);
-  return found.size() == 1 ? *found.begin() : model::Precision::fp32;
-}
-
 void load_slabs(const CheckpointInfo& info, std::vector<Slab>& slabs, Progress* progress) {
   CheckpointReader(info).fill(slabs, progress);
 }

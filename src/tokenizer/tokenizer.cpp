@@ -172,4 +172,6 @@ std::optional<std::int32_t> Tokenizer::find(std::string_view token) const {
   return scheme_->find(token);
 }
 
+bool is_utf8(std::string_view text) { return with_valid_utf8(text) == text; }
+
 }  // namespace brume::tokenizer

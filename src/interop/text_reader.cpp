@@ -1,0 +1,212 @@
+#include "text_reader.hpp"
+
+#include <archive.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/files.hpp"
+
+namespace brume::interop {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t piece_bytes = std::size_t{1} << 20;
+
+/// Whether a file begins as no text does: with a zero byte in its first 4 KiB.
+bool is_binary(std::string_view start) { return start.substr(0, 4096).find('\0') != start.npos; }
+
+/// The end of a name, without that of a compressed file, in small letters: ".jsonl".
+std::string kind_of(fs::path path) {
+  const auto end = [&] {
+    std::string letters = path.extension().string();
+    std::ranges::transform(letters, letters.begin(),
+                           [](unsigned char c) { return char(std::tolower(c)); });
+    return letters;
+  };
+  constexpr std::array compressed = {".gz", ".zst", ".bz2", ".xz"};
+  if (std::ranges::find(compressed, end()) != compressed.end()) path = path.stem();
+  return end();
+}
+
+bool begins_with_brace(std::string_view text) {
+  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  return first != text.npos && text[first] == '{';
+}
+
+}  // namespace
+
+void TextFile::Free::operator()(archive* reader) const { archive_read_free(reader); }
+
+TextFile::TextFile(const fs::path& path)
+    : name_(path.string()),
+      file_(open_regular(path, Failure::input, Links::follow)),
+      reader_(archive_read_new()) {
+  require(reader_ != nullptr, Failure::resource, "{}: no memory to read it", name_);
+  archive* const reader = reader_.get();
+  archive_read_support_filter_gzip(reader);
+  archive_read_support_filter_zstd(reader);
+  archive_read_support_filter_bzip2(reader);
+  archive_read_support_filter_xz(reader);
+  archive_read_support_format_empty(reader);
+  archive_read_support_format_raw(reader);
+  archive_entry* entry = nullptr;
+  if (archive_read_open_fd(reader, file_.get(), 1 << 18) < ARCHIVE_WARN) fail();
+  const int code = archive_read_next_header(reader, &entry);
+  if (code < ARCHIVE_WARN) fail();
+  ended_ = code == ARCHIVE_EOF;
+}
+
+void TextFile::fail() const {
+  const int code = archive_errno(reader_.get());
+  const char* const reason = archive_error_string(reader_.get());
+  throw Error(code == EIO || code == ESTALE ? Failure::storage : Failure::input,
+              "{}: cannot be read: {}", name_, reason ? reason : "it is damaged");
+}
+
+bool TextFile::read(std::size_t bytes, std::string& text) {
+  const std::size_t before = text.size(), end = before + bytes;
+  text.resize(end);
+  std::size_t at = before;
+  while (at < end && !ended_) {
+    const la_ssize_t got = archive_read_data(reader_.get(), text.data() + at, end - at);
+    if (got == ARCHIVE_RETRY) continue;
+    if (got < 0) fail();
+    ended_ = got == 0;
+    at += std::size_t(got);
+  }
+  text.resize(at);
+  return at == end;
+}
+
+std::int64_t TextFile::position() const { return ::lseek(file_.get(), 0, SEEK_CUR); }
+
+/// The file that pieces are cut from.
+struct TextReader::Open {
+  Open(const Named& named) : of(named), file(named.path) {}
+
+  const Named& of;
+  TextFile file;
+  std::string text = {};        ///< what was read, but for what was handed out
+  std::size_t before = 0;       ///< bytes of it that were handed out too
+  bool more = true;             ///< the file may go on
+  bool lines = false;           ///< of JSON
+  std::int64_t first_line = 1;  ///< the number of the text's first line
+  bool begins = true;           ///< nothing was handed out
+};
+
+TextReader::TextReader(const std::vector<fs::path>& files) {
+  for (const fs::path& path : files) add_path(path, false);
+}
+
+TextReader::~TextReader() = default;
+
+void TextReader::add_directory(const fs::path& directory) {
+  std::vector<fs::path> entries;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+    const bool hidden = entry.path().filename().string().starts_with('.');
+    // A linked directory may lead back here; pipes and devices have no end.
+    const bool walked = entry.is_regular_file() || (entry.is_directory() && !entry.is_symlink());
+    if (!hidden && walked) entries.push_back(entry.path());
+  }
+  std::ranges::sort(entries);
+  for (const fs::path& entry : entries) add_path(entry, true);
+}
+
+void TextReader::add_path(const fs::path& path, bool walked) {
+  try {
+    if (fs::is_directory(path)) return add_directory(path);
+    require(fs::is_regular_file(path), Failure::input, "{}: no such file", path.string());
+    files_.push_back({path, std::int64_t(fs::file_size(path)), walked});
+    bytes_ += files_.back().bytes;
+  } catch (const fs::filesystem_error& error) {
+    throw Error(Failure::input, "{}: cannot be read: {}", path.string(), error.code().message());
+  }
+}
+
+/// Opens the next file that has a text. @return whether there is one
+bool TextReader::open_next(Encoder& encoder) {
+  for (; opened_ < files_.size(); bytes_before_ += files_[opened_ - 1].bytes) {
+    const Named& named = files_[opened_++];
+    auto open = std::make_unique<Open>(named);
+    open->more = open->file.read(piece_bytes, open->text);
+    if (open->text.empty()) continue;
+    if (is_binary(open->text)) {
+      if (named.walked) {
+        ++left_out_;
+        continue;
+      }
+      no_text_.push_back(named.path);
+    }
+    const std::string kind = kind_of(named.path);
+    open->lines = kind == ".jsonl" || kind == ".ndjson";
+    if (!open->lines && begins_with_brace(open->text)) {
+      // The name does not say it, so the first line does, which is whole in a text of lines.
+      const std::size_t start = open->text.find('{');
+      while (open->more && open->text.find('\n', start) == open->text.npos)
+        open->more = open->file.read(open->text.size(), open->text);
+      const std::string_view first =
+          std::string_view(open->text).substr(0, open->text.find('\n', start));
+      open->lines = encoder.has_text(first) ||
+                    (kind == ".json" && !named.walked && Encoder::is_object(first));
+    }
+    if (!open->lines && kind == ".json" && !named.walked) raw_json_.push_back(named.path);
+    any_lines_ = any_lines_ || open->lines;
+    open_ = std::move(open);
+    return true;
+  }
+  return false;
+}
+
+std::optional<TextPiece> TextReader::next(Encoder& encoder) {
+  for (;;) {
+    if (!open_ && !open_next(encoder)) return std::nullopt;
+    std::optional<TextPiece> piece = piece_of(*open_, encoder);
+    if (!piece || piece->ends) {
+      bytes_before_ += open_->of.bytes;
+      open_.reset();
+    }
+    if (piece) return piece;
+  }
+}
+
+/// The next piece of a file, none at its end.
+std::optional<TextPiece> TextReader::piece_of(Open& open, Encoder& encoder) const {
+  std::string& text = open.text;
+  std::size_t end = 0;
+  // Where a line, or a text that cannot be cut, goes on, twice as much is read each time.
+  for (std::size_t wanted = piece_bytes, looked = open.before; end == 0; wanted *= 2) {
+    if (open.more && text.size() < wanted) open.more = open.file.read(wanted - text.size(), text);
+    if (!open.more) {
+      end = text.size();
+      if (end == open.before) return std::nullopt;
+    } else if (open.lines) {
+      const std::size_t last = std::string_view(text).substr(looked).rfind('\n');
+      if (last != text.npos) end = looked + last + 1;
+    } else {
+      end = encoder.last_cut(text, looked);
+    }
+    looked = text.size();
+  }
+  TextPiece piece{.path = open.of.path,
+                  .lines = open.lines,
+                  .first_line = open.first_line,
+                  .before = open.before,
+                  .begins = open.begins,
+                  .ends = !open.more,
+                  .text = text.substr(0, end),
+                  .done = bytes_before_ + (open.more ? open.file.position() : open.of.bytes)};
+  open.begins = false;
+  open.first_line += std::ranges::count(piece.text, '\n');
+  open.before = open.lines ? 0 : end - Encoder::context_begin(text, end);
+  text.erase(0, end - open.before);
+  return piece;
+}
+
+}  // namespace brume::interop
