@@ -48,9 +48,14 @@ lines --set data.end_token=10 --steps 4
 [ "$(losses lines)" != "$(losses alone8 | head -4)" ] || complain "lines are no documents"
 refused 'was trained on other data, or in another order' --set output.directory=lines --set data.train=bare.u16 \
   --set data.documents=isolate --set data.end_token=32
+# The seed decides which file of several a sample is of, in any order.
 mixed() {
-  tiny_job --set data.train= --set 'data.files=["train.tok", "valid.tok"]' --set 'data.weights=[1.0, 3.0]' "$@"
+  tiny_job --set data.order=sequential --set data.train= --set 'data.files=["train.tok", "valid.tok"]' --set 'data.weights=[1.0, 3.0]' "$@"
 }
 mixed --set output.directory=mixed --steps 4 && mixed --set output.directory=mixed --steps 8
 mixed --set output.directory=mixed8 --steps 8
 [ "$(losses mixed)" = "$(losses mixed8)" ] || complain "mixed files do not go on"
+code=0
+mixed --set output.directory=mixed8 --steps 9 --set training.seed=2 > log 2>&1 || code=$?
+[ "$code" -eq 2 ] && grep -q 'was trained on other data, or in another order' log ||
+  { cat log; complain "a mixture goes on with another seed: exit code $code"; }

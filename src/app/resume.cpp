@@ -138,7 +138,9 @@ std::string data_text(const data::Sampler& data, const deck::Deck& deck) {
     if (files.size() > 1) text += fmt::format("share {}, ", data.shares()[i]);
   }
   text += deck.data.order;
-  if (deck.data.order == "shuffled") text += fmt::format(" by seed {}", deck.training.seed);
+  // The seed also decides which file of several each sample is of.
+  if (deck.data.order == "shuffled" || files.size() > 1)
+    text += fmt::format(" by seed {}", deck.training.seed);
   if (deck.data.documents == "isolate") {
     text += ", isolated documents";
     if (deck.data.begin_token >= 0) text += fmt::format(" from token {}", deck.data.begin_token);
