@@ -59,3 +59,11 @@ code=0
 mixed --set output.directory=mixed8 --steps 9 --set training.seed=2 > log 2>&1 || code=$?
 [ "$code" -eq 2 ] && grep -q 'was trained on other data, or in another order' log ||
   { cat log; complain "a mixture goes on with another seed: exit code $code"; }
+
+# More files than the soft limit of open ones allows are read, more than the hard one are refused with the remedy.
+mkdir many
+for i in $(seq 300); do ln -s ../train.tok many/$i.tok; done
+files="data.files=[$(for i in $(seq 300); do printf '"many/%s.tok", ' "$i"; done)]"
+(ulimit -Sn 256 && tiny_job --dry-run --set output.directory=many/run --set data.train= --set "$files") > log 2>&1 ||
+  { cat log; complain "files beyond the soft limit are refused"; }
+(ulimit -n 256 && refused 'Raise the limit by ulimit -n' --set data.train= --set "$files")

@@ -1,8 +1,10 @@
 /// @file The command line: reads options, calls a verb, turns its end into an exit code.
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -294,6 +296,16 @@ struct CommandLine {
   }
 };
 
+/// A job may keep open as many files as this process may allow itself: hundreds of token files are
+/// more than the usual 1024. No library makes a table of many entries for so many.
+void allow_open_files() {
+  constexpr rlim_t enough = 1 << 16;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= enough) return;
+  limit.rlim_cur = std::min(limit.rlim_max, enough);
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 /// Reads the command line and calls its verb. @return the exit code
 int called(int argc, char** argv) {
   CommandLine line;
@@ -314,6 +326,7 @@ int called(int argc, char** argv) {
   }
   log::start(0, 1, line.verbose);
   if (!line.cli.got_subcommand("run")) app::release_signals();  // run answers them
+  allow_open_files();
   // A file size limit then shows as a failed write, which names the file.
   std::signal(SIGXFSZ, SIG_IGN);
   const int code = line.verb();

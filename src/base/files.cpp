@@ -108,7 +108,8 @@ std::string last_error(int code) { return std::generic_category().message(code);
 Error unopened(const std::string& name, Failure failure) {
   const int code = errno;
   return {failure == Failure::input ? unopened_input(code) : failure,
-          fmt::format("{}: cannot be opened: {}", name, last_error(code))};
+          fmt::format("{}: cannot be opened: {}{}", name, last_error(code),
+                      code == EMFILE ? ". Raise the limit by ulimit -n" : "")};
 }
 
 OutputFile::OutputFile(const fs::path& path)
