@@ -24,7 +24,8 @@ class Scheme;
 class Tokenizer {
  public:
   /// @param path  a tokenizer.json, a model of SentencePiece (named .model), or a directory with
-  /// one
+  ///              one; tokens that tokenizer_config.json, added_tokens.json and
+  ///              special_tokens_map.json in the same folder add are known too
   /// @throws Error(input) when the file cannot be read, is none, or asks for what is not supported;
   ///                      the message names the file and the part
   explicit Tokenizer(const std::filesystem::path& path);
@@ -33,6 +34,8 @@ class Tokenizer {
 
   /// Appends the tokens of a text. Each part of it that is no UTF-8 counts as U+FFFD, as where
   /// Python reads a file with errors="replace".
+  /// @throws Error(input) for a text with a token that files beside the tokenizer's add without an
+  ///                      id, or to a model of SentencePiece
   void encode(std::string_view text, std::vector<std::int32_t>& tokens);
 
   /// The bytes of the tokens, one after the other. @throws Error(input) for a token that is none

@@ -176,14 +176,23 @@ class FileKinds {
   }
 
   void add_tokenizers() {
+    const auto encode = [](const fs::path& path) {
+      std::vector<std::int32_t> tokens;
+      tokenizer::Tokenizer(path.string())
+          .encode("A cloud of 10 drops\n\n lies \xe2\x82\xac over it.", tokens);
+    };
     for (const char* name :
-         {"gpt2.json", "llama2.json", "gemma.json", "bpe.model", "unigram.model"})
-      add_file(name, name, {shipped(std::string("data/tokenizers/") + name)},
-               [](const fs::path& path) {
-                 std::vector<std::int32_t> tokens;
-                 tokenizer::Tokenizer(path.string())
-                     .encode("A cloud of 10 drops\n\n lies \xe2\x82\xac over it.", tokens);
-               });
+         {"gpt2.json", "llama3.json", "llama2.json", "gemma.json", "bpe.model", "unigram.model"})
+      add_file(name, name, {shipped(std::string("data/tokenizers/") + name)}, encode);
+    const auto add_beside = [&](const std::string& file, const std::string& seed) {
+      add_file(file, file, {seed}, [encode](const fs::path& path) { encode(path.parent_path()); });
+      put(folder_ / file / "tokenizer.json", shipped("data/tokenizers/gpt2.json"));
+    };
+    add_beside("tokenizer_config.json",
+               R"({"added_tokens_decoder": {"902": {"content": "cloud", "lstrip": true}},)"
+               R"( "pad_token": "rain", "extra_special_tokens": ["under"]})");
+    add_beside("added_tokens.json", R"({"cloud": 902, "drops": 903})");
+    add_beside("special_tokens_map.json", R"({"eos_token": {"content": "rain"}})");
   }
 
   static void read_tokens(const fs::path& path) {

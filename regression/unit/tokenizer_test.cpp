@@ -166,6 +166,15 @@ class Folder : public testing::Test {
   void put(const std::string& name, const json& content) const {
     std::ofstream(path_ / name) << content;
   }
+  std::string refused() const {
+    try {
+      const Tokenizer tokenizer(path_);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.failure(), Failure::input);
+      return std::string(error.what()).substr(path_.string().size() + 1);
+    }
+    return "";
+  }
 
   fs::path path_;
 };
@@ -248,6 +257,98 @@ TEST_F(Folder, PunctuationIsThatOfUnicode8) {
   for (char32_t c = 0x21; c < 0x1f000; ++c)
     cuts += c != 0x7f && (c < 0xd800 || c >= 0xe000) && is_cut(c);
   EXPECT_EQ(cuts, 726);
+}
+
+json added(const std::string& content, bool lstrip = false) {
+  return {{"content", content},  {"lstrip", lstrip},     {"rstrip", false},
+          {"normalized", false}, {"single_word", false}, {"special", false}};
+}
+
+// Ids as transformers 5.24 gives them for gpt2.json with these files beside it.
+TEST_F(Folder, FilesBesideATokenizerAddTokens) {
+  put("tokenizer.json", json::parse(all_of(folder / "gpt2.json")));
+  const auto ids = [&] {
+    Tokenizer tokenizer(path_);
+    const Tokens tokens = encoded(tokenizer, "a <tool> b <x> c");
+    fs::remove(path_ / "tokenizer_config.json");
+    fs::remove(path_ / "added_tokens.json");
+    return tokens;
+  };
+  const Tokens plain = {65, 221, 901, 464, 302, 88, 30, 360};
+  const Tokens with_x = {65, 221, 901, 464, 221, 902, 360};
+  const auto decoder = [&](const std::string& id, const json& token) {
+    put("tokenizer_config.json", {{"added_tokens_decoder", {{id, token}}}});
+  };
+  EXPECT_EQ(ids(), plain);
+  decoder("902", added("<x>"));
+  EXPECT_EQ(ids(), with_x);
+  decoder("901", added("<tool>", true));
+  EXPECT_EQ(ids(), (Tokens{65, 901, 464, 302, 88, 30, 360}));
+  decoder("66", added("b"));
+  put("added_tokens.json", {{"<x>", 902}});  // which the decoder makes forgotten
+  EXPECT_EQ(ids(), (Tokens{65, 221, 901, 221, 66, 302, 88, 30, 360}));
+  put("added_tokens.json", {{"<tool>", 901}, {"<x>", 902}});
+  EXPECT_EQ(ids(), with_x);
+  put("tokenizer_config.json", {{"pad_token", "b"}});
+  EXPECT_EQ(ids(), (Tokens{65, 221, 901, 221, 66, 302, 88, 30, 360}));
+}
+
+TEST_F(Folder, TokensWithoutAnIdAreRefusedWhereATextHasThem) {
+  put("tokenizer.json", json::parse(all_of(folder / "gpt2.json")));
+  const auto said = [&] {
+    Tokenizer tokenizer(path_);
+    EXPECT_EQ(encoded(tokenizer, "a <tool> b").size(), 4u);
+    EXPECT_EQ(tokenizer.vocab_size(), 902);
+    try {
+      encoded(tokenizer, "a <tool> b <x> c");
+    } catch (const Error& error) {
+      EXPECT_EQ(error.failure(), Failure::input);
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const auto about = [&](const char* file) {
+    return "a text has '<x>', a token that " + (path_ / file).string() + " adds to " +
+           (path_ / "tokenizer.json").string();
+  };
+  put("special_tokens_map.json", {{"pad_token", added("<x>")}});
+  EXPECT_TRUE(said().starts_with(about("special_tokens_map.json"))) << said();
+  put("tokenizer_config.json", {{"added_tokens_decoder", json::object()}});
+  EXPECT_EQ(said(), "");
+  put("tokenizer_config.json", {{"additional_special_tokens", {"<x>"}}});
+  EXPECT_TRUE(said().starts_with(about("tokenizer_config.json"))) << said();
+}
+
+TEST_F(Folder, ContradictionsOfFilesBesideATokenizerAreRefused) {
+  put("tokenizer.json", json::parse(all_of(folder / "gpt2.json")));
+  const auto decoder = [&](const std::string& id, const json& token) {
+    put("tokenizer_config.json", {{"added_tokens_decoder", {{id, token}}}});
+    return refused();
+  };
+  const auto other = [&](const std::string& token, const std::string& found,
+                         const std::string& expected) {
+    return "tokenizer_config.json: the token '" + token +
+           "' has another id than Transformers gives it in " + (path_ / "tokenizer.json").string() +
+           ": found " + found + ", expected " + expected + ". Correct one of the files.";
+  };
+  EXPECT_EQ(decoder("950", added("<tool>")), other("<tool>", "950", "901"));
+  EXPECT_EQ(decoder("902", added("b")), other("b", "902", "66"));
+  EXPECT_EQ(decoder("910", added("<x>")), other("<x>", "910", "902"));
+  EXPECT_EQ(decoder("9x", added("<x>")),
+            "tokenizer_config.json: the token '<x>' has the id \"9x\", expected 0 to 16777215");
+  EXPECT_EQ(decoder("902", 5), "tokenizer_config.json: a token has no content");
+  put("tokenizer_config.json", json::array());
+  EXPECT_EQ(refused(), "tokenizer_config.json: must be an object");
+}
+
+TEST_F(Folder, FilesBesideAModelOfSentencePieceAddTokens) {
+  fs::copy(folder / "bpe.model", path_ / "tokenizer.model");
+  put("added_tokens.json", {{"</s>", 2}, {"<x>", 800}});
+  Tokenizer tokenizer(path_);
+  EXPECT_EQ(tokenizer.find("<x>"), 800);
+  EXPECT_EQ(tokenizer.vocab_size(), 801);
+  EXPECT_FALSE(encoded(tokenizer, "a </s>").empty());
+  EXPECT_THROW(encoded(tokenizer, "a <x>"), Error);
 }
 
 class Models : public testing::TestWithParam<const char*> {};

@@ -7,6 +7,7 @@
 
 #include "base/error.hpp"
 #include "byte_letters.hpp"
+#include "json_text.hpp"
 #include "unicode.hpp"
 
 namespace brume::tokenizer {
@@ -14,9 +15,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t most_met = 1 << 18;   // words
-constexpr std::size_t longest_met = 64;     // bytes
-constexpr std::int64_t most_ids = 1 << 24;  // as of a model
+constexpr std::size_t most_met = 1 << 18;  // words
+constexpr std::size_t longest_met = 64;    // bytes
 
 const json& at(const json& object, const char* key, const std::string& where) {
   const auto found = object.find(key);
@@ -62,9 +62,8 @@ void Merges::read_vocabulary(const json& model, const std::string& where) {
   const json& vocabulary = at(model, "vocab", where);
   require(vocabulary.is_object(), Failure::input, "{}: 'vocab' must be an object", where);
   for (const auto& [word, id] : vocabulary.items()) {
-    require(id.is_number_integer() && id >= 0 && id < most_ids, Failure::input,
-            "{}: token '{:.200}' has the id {:.200}, expected 0 to {}", where, word, id.dump(),
-            most_ids - 1);
+    require(is_id(id), Failure::input, "{}: token '{:.200}' has the id {:.200}, expected 0 to {}",
+            where, word, id.dump(), most_ids - 1);
     ids_.emplace(written(word), id.get<std::int32_t>());
   }
   read_bytes(where);
@@ -79,6 +78,11 @@ void Merges::read_vocabulary(const json& model, const std::string& where) {
 /// A word as `ids_` has it.
 std::string Merges::written(const std::string& word) const {
   return byte_fallback_ ? word : bytes_of(word).value_or(word);
+}
+
+std::optional<std::int32_t> Merges::find(const std::string& word) const {
+  const auto found = ids_.find(written(word));
+  return found == ids_.end() ? std::nullopt : std::optional(found->second);
 }
 
 void Merges::read_bytes(const std::string& where) {

@@ -35,6 +35,9 @@ class Merges {
   /// Appends the tokens of a piece.
   void encode(std::string_view piece, std::vector<std::int32_t>& tokens);
 
+  /// The id of a word of the vocabulary, as the file has it.
+  std::optional<std::int32_t> find(const std::string& word) const;
+
   /// Tokens by their bytes; with byte fallback by their words, as the file has them.
   const ByText<std::int32_t>& vocabulary() const { return ids_; }
   bool byte_fallback() const { return byte_fallback_; }

@@ -5,10 +5,26 @@
 namespace brume::tokenizer {
 
 const std::string& Scheme::text(std::int32_t token) const {
-  const bool known = token >= 0 && std::size_t(token) < texts_.size();
-  require(known && texts_[std::size_t(token)], Failure::input,
-          "token {} is none of the tokenizer's", token);
+  require(has(token), Failure::input, "token {} is none of the tokenizer's", token);
   return *texts_[std::size_t(token)];
+}
+
+bool Scheme::has(std::int32_t id) const {
+  return id >= 0 && std::size_t(id) < texts_.size() && texts_[std::size_t(id)];
+}
+
+void Scheme::add_unknown(const CompanionToken& token, const std::string& whole) {
+  unknown_.add({.text = token.content, .id = std::int32_t(refusals_.size())});
+  refusals_.push_back(fmt::format(
+      "a text has '{:.200}', a token that {} adds to {}. Save the tokenizer by save_pretrained() "
+      "of Transformers 5 and name the new tokenizer.json.",
+      token.content, token.where, whole));
+}
+
+void Scheme::require_known(std::string_view text) const {
+  const AddedTokens::Found found = unknown_.find(text, 0);
+  require(found.bytes == 0, Failure::input, "{}",
+          found.bytes == 0 ? "" : refusals_[std::size_t(found.id)]);
 }
 
 void Scheme::put(std::int32_t id, const std::string& bytes) {

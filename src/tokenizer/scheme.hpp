@@ -8,6 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include "added_tokens.hpp"
+#include "companion_tokens.hpp"
+
 namespace brume::tokenizer {
 
 /// How vocabularies of SentencePiece write a space.
@@ -27,14 +30,22 @@ class Scheme {
   bool is_added(std::int32_t token) const { return added_.contains(token); }
   bool drops_space() const { return drops_space_; }  ///< that a decoded text begins with
 
+  /// Refuses a text with a token that only files beside this one's know. @throws Error(input)
+  void require_known(std::string_view text) const;
+
  protected:
   void put(std::int32_t id, const std::string& bytes);
+  bool has(std::int32_t id) const;
+  /// Takes a token that cannot be made of text here. @param whole  the tokenizer's file
+  void add_unknown(const CompanionToken& token, const std::string& whole);
 
   std::set<std::int32_t> added_;
   bool drops_space_ = false;
 
  private:
   std::vector<std::optional<std::string>> texts_;  ///< bytes of each id
+  AddedTokens unknown_;                            ///< numbered as ...
+  std::vector<std::string> refusals_;
 };
 
 }  // namespace brume::tokenizer

@@ -46,6 +46,16 @@ SentencePiece::SentencePiece(const std::filesystem::path& path)
             : special          ? piece
                                : replaced(piece, written_space, " "));
   }
+  for (const CompanionToken& token : companion_tokens(path.parent_path())) {
+    if (model_->IdToPiece(model_->PieceToId(token.content)) == token.content) continue;
+    add_unknown(token, name);
+    if (!token.id) continue;
+    require(!has(*token.id), Failure::input, "{}: gives '{:.200}' the id {}, which {} has already",
+            token.where, token.content, *token.id, name);
+    put(*token.id, token.content);
+    added_.insert(*token.id);
+    beside_.emplace(token.content, *token.id);
+  }
   // A model that puts no space before a text keeps the one that is there.
   std::vector<int> first;
   drops_space_ =
@@ -62,6 +72,7 @@ void SentencePiece::encode(std::string_view text, std::vector<std::int32_t>& tok
 }
 
 std::optional<std::int32_t> SentencePiece::find(std::string_view token) const {
+  if (const auto found = beside_.find(token); found != beside_.end()) return found->second;
   const int id = model_->PieceToId(token);
   return model_->IdToPiece(id) == token && is_added(id) ? std::optional(id) : std::nullopt;
 }

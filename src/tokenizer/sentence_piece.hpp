@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <memory>
 
 #include "scheme.hpp"
@@ -12,7 +13,9 @@ class SentencePieceProcessor;
 
 namespace brume::tokenizer {
 
-/// Tokens by SentencePiece; its control symbols (<s>, </s>) are never made of text.
+/// Tokens by SentencePiece; its control symbols (<s>, </s>) are never made of text. Tokens that
+/// files beside it add are known, but a text with one is refused: versions of Transformers differ
+/// in how they encode the text behind it.
 class SentencePiece : public Scheme {
  public:
   /// @throws Error(input) when the file cannot be read or is no such model
@@ -24,6 +27,7 @@ class SentencePiece : public Scheme {
 
  private:
   std::unique_ptr<sentencepiece::SentencePieceProcessor> model_;
+  std::map<std::string, std::int32_t, std::less<>> beside_;  ///< tokens of files beside it
 };
 
 }  // namespace brume::tokenizer

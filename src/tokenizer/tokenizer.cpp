@@ -6,6 +6,7 @@
 
 #include "added_tokens.hpp"
 #include "base/error.hpp"
+#include "companion_tokens.hpp"
 #include "cutter.hpp"
 #include "deck/json.hpp"
 #include "json_text.hpp"
@@ -48,10 +49,11 @@ bool drops_first_space(const json& decoder) {
   return std::ranges::any_of(steps, drops_first_space);
 }
 
-/// What a tokenizer.json says.
+/// What a tokenizer.json says, and files beside it.
 class JsonScheme : public Scheme {
  public:
-  JsonScheme(const json& file, const std::string& where)
+  JsonScheme(const json& file, const std::string& where,
+             const std::vector<CompanionToken>& companions)
       : normalizer(part(file, "normalizer"), where),
         cutter(part(file, "pre_tokenizer"), where),
         merges(part(file, "model"), where) {
@@ -61,17 +63,46 @@ class JsonScheme : public Scheme {
             "supported",
             where);
     for (const auto& [word, id] : merges.vocabulary()) put(id, bytes_of_word(word));
-    const json list = part(file, "added_tokens");
+    json list = part(file, "added_tokens");
     require(list.is_null() || list.is_array(), Failure::input, "{}: 'added_tokens' must be a list",
             where);
+    for (const CompanionToken& token : companions) add_companion(token, list, where);
     for (const json& token : list) add(token, where);
+  }
+
+  /// Puts a token that a file beside the tokenizer's names into the list of added ones, as
+  /// Transformers does, if it is not there.
+  void add_companion(const CompanionToken& token, json& list, const std::string& where) {
+    std::int64_t id = merges.find(token.content).value_or(-1);  // below 0: none
+    std::int64_t next = vocab_size();
+    auto known = list.end();
+    for (auto other = list.begin(); other != list.end(); ++other) {
+      const json number = other->is_object() ? other->value("id", json()) : json();
+      if (!is_id(number)) continue;  // refused by add()
+      next = std::max(next, number.get<std::int64_t>() + 1);
+      if (text_at(*other, "content") != token.content) continue;
+      known = other;
+      id = number.get<std::int64_t>();
+    }
+    if (id < 0 && token.id) id = next;
+    require(!token.id || id == *token.id, Failure::input,
+            "{}: the token '{:.200}' has another id than Transformers gives it in {}: found {}, "
+            "expected {}. Correct one of the files.",
+            token.where, token.content, where, token.id.value_or(-1), id);
+    if (id < 0) return add_unknown(token, where);
+    json made = token.token;
+    made["id"] = id;
+    if (known == list.end())
+      list.push_back(std::move(made));
+    else if (token.decides)
+      *known = std::move(made);
   }
 
   void add(const json& token, const std::string& where) {
     const json content = token.is_object() ? token.value("content", json()) : json();
     const json id = token.is_object() ? token.value("id", json()) : json();
-    require(content.is_string() && id.is_number_integer() && id >= 0 && id < 1 << 24,
-            Failure::input, "{}: an added token has no content or no id", where);
+    require(content.is_string() && is_id(id), Failure::input,
+            "{}: an added token has no content or no id", where);
     const auto text = content.get<std::string>();
     const auto has = [&](const char* key) { return token.value(key, json()) == true; };
     const auto number = id.get<std::int32_t>();
@@ -142,13 +173,14 @@ Tokenizer::Tokenizer(const fs::path& path) {
   const json file = deck::load_json(name, most_file_bytes);
   require(file.is_object() && file.contains("model"), Failure::input,
           "{}: is no tokenizer.json: it has no 'model'", name);
-  scheme_ = std::make_unique<JsonScheme>(file, name);
+  scheme_ = std::make_unique<JsonScheme>(file, name, companion_tokens(named.parent_path()));
 }
 
 Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
 void Tokenizer::encode(std::string_view text, std::vector<std::int32_t>& tokens) {
+  scheme_->require_known(text);
   scheme_->encode(text, tokens);
 }
 
