@@ -15,6 +15,10 @@ namespace brume::tokenizer {
 
 class Scheme;
 
+/// The file of the tokenizer that is kept in a model's folder, or in the folder hf of an imported
+/// one: tokenizer.json, tokenizer.model or spiece.model.
+std::optional<std::filesystem::path> find_tokenizer(const std::filesystem::path& folder);
+
 /// Byte-pair encoding, byte-level (GPT-2, Llama 3, Qwen, SmolLM, Falcon) or of characters with
 /// bytes for those that are no token (Llama 2, Mistral, Gemma).
 ///

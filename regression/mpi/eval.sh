@@ -83,6 +83,17 @@ for ranks in 1 3; do
     { cat eval.log; exit 1; }
   same_likelihoods ours theirs
 done
+# A run that began with weights of a model finds its tokenizer, of SentencePiece too.
+mkdir of_model
+cp "$gpt2"/*.safetensors* "$gpt2/config.json" of_model
+cp "$BRUME_REGRESSION_DIR/data/tokenizers/bpe.model" of_model/tokenizer.model
+"$BRUME" import hf of_model -o imported > /dev/null 2>&1
+echo '{"prompt": "<", "completion": ">"}' > few.jsonl
+for weights in of_model imported imported/checkpoints/step-0; do
+  refused 2 "few.jsonl: its tokenizer makes token" "$weights --completions few.jsonl"
+done
+rm of_model/tokenizer.model
+refused 2 "of_model: no tokenizer.json, tokenizer.model or spiece.model is kept" "of_model --completions few.jsonl"
 echo '{"prompt": "", "completion": "a"}' > alone.jsonl
 refused 2 "has no token before it" "run --completions alone.jsonl"
 echo '{"prompt": "a"}' > half.jsonl

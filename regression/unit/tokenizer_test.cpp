@@ -351,6 +351,18 @@ TEST_F(Folder, FilesBesideAModelOfSentencePieceAddTokens) {
   EXPECT_THROW(encoded(tokenizer, "a <x>"), Error);
 }
 
+TEST_F(Folder, ATokenizerIsFoundInAModelsFolder) {
+  EXPECT_EQ(find_tokenizer(path_), std::nullopt);
+  EXPECT_EQ(refused(),
+            " has no tokenizer: expected tokenizer.json, tokenizer.model or spiece.model");
+  fs::create_directory(path_ / "hf");
+  for (const char* name :
+       {"hf/spiece.model", "hf/tokenizer.model", "hf/tokenizer.json", "tokenizer.model"}) {
+    put(name, 1);
+    EXPECT_EQ(find_tokenizer(path_), path_ / name);
+  }
+}
+
 class Models : public testing::TestWithParam<const char*> {};
 
 TEST_P(Models, OfSentencePieceHaveItsIds) {

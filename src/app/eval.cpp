@@ -168,14 +168,15 @@ class Evaluation {
     return data::sampler_of(tokens, model_.vocab_size, ends, model_.seq_len, model_.isolated);
   }
 
-  /// That which is given, or lies beside the weights; empty where tokens are bytes.
+  /// That which is given, or is kept with the weights; empty where tokens are bytes.
   fs::path tokenizer_path() const {
     if (!options_.tokenizer.empty()) return options_.tokenizer;
-    std::error_code none;
-    for (const fs::path& beside : {fs::path(options_.weights), fs::path(options_.weights) / "hf"})
-      if (fs::exists(beside / "tokenizer.json", none)) return beside;
+    for (const fs::path& folder : model_folders(options_.weights, checkpoint_, deck_))
+      if (const auto found = tokenizer::find_tokenizer(folder)) return *found;
     require(model_.vocab_size == 256, Failure::input,
-            "{}: has no tokenizer.json beside it: name one by --tokenizer", options_.weights);
+            "{}: no tokenizer.json, tokenizer.model or spiece.model is kept with the weights. Name "
+            "a tokenizer by --tokenizer.",
+            options_.weights);
     return {};
   }
 

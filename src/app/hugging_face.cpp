@@ -147,14 +147,8 @@ interop::Dtype dtype_of(const std::string& name, const std::string& precision) {
 /// were taken from beside them. @return the first directory that is there, or nothing
 fs::path companions(const ExportHuggingFaceOptions& options, const io::CheckpointInfo& checkpoint,
                     const deck::Deck& deck) {
-  const fs::path run_directory = checkpoint.directory.parent_path().parent_path();
-  std::vector<fs::path> places{fs::path(options.run) / "hf", run_directory / "hf"};
-  if (!deck.model.weights.empty()) {
-    places.push_back(fs::path(deck.model.weights) / "hf");
-    places.emplace_back(deck.model.weights);
-  }
   std::error_code none;
-  for (const fs::path& place : places)
+  for (const fs::path& place : model_folders(options.run, checkpoint, deck))
     if (fs::exists(place / "config.json", none)) return place;
   return {};
 }

@@ -164,7 +164,8 @@ struct CommandLine {
         ->type_name("FILE");
     verb_eval
         ->add_option("--tokenizer", eval.tokenizer,
-                     "tokenizer.json, or a directory with one (default: the weights' own)")
+                     "tokenizer.json, a model of SentencePiece, or a directory with one (default: "
+                     "the weights' own)")
         ->type_name("FILE|DIR");
     verb_eval
         ->add_option("--begin", eval.begin,

@@ -73,6 +73,17 @@ std::string model_text_at(const io::CheckpointInfo& checkpoint, int seq_len) {
   return model::text(model);
 }
 
+std::vector<fs::path> model_folders(const std::string& directory,
+                                    const std::optional<io::CheckpointInfo>& checkpoint,
+                                    const deck::Deck& deck) {
+  std::vector<fs::path> folders{directory};
+  if (checkpoint) folders.push_back(checkpoint->directory.parent_path().parent_path());
+  if (!deck.model.weights.empty()) folders.emplace_back(deck.model.weights);
+  for (std::size_t i = 0; i < folders.size(); i += 2)
+    folders.insert(folders.begin() + std::ptrdiff_t(i) + 1, folders[i] / "hf");
+  return folders;
+}
+
 deck::Deck pretrained_deck(const std::string& directory, int ranks,
                            const std::vector<std::string>& sets) {
   // A basic string of TOML knows the escapes of JSON.

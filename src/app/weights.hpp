@@ -1,6 +1,7 @@
 /// @file The weights that a new training begins with, where they are not random.
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <set>
 #include <string>
@@ -26,6 +27,13 @@ bool has_left(comm::Communicator& world, const io::CheckpointInfo& checkpoint);
 
 /// A checkpoint's model as text, for sequences of another length. Learned positions keep theirs.
 std::string model_text_at(const io::CheckpointInfo& checkpoint, int seq_len);
+
+/// Folders in which the files of a model may be, the nearest first: that of its weights, that of
+/// their run, and those of the weights that its training began with.
+/// @param checkpoint  that `directory` is or has
+std::vector<std::filesystem::path> model_folders(
+    const std::string& directory, const std::optional<io::CheckpointInfo>& checkpoint,
+    const deck::Deck& deck);
 
 /// A deck for a Hugging Face model: its sizes, and for the rest what a user will want to change.
 /// @param sets  "key=value"  @throws Error(input)

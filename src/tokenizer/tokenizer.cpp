@@ -27,10 +27,11 @@ constexpr std::size_t most_file_bytes = std::size_t{1} << 28;
 fs::path file_of(const fs::path& path) {
   std::error_code none;
   if (!fs::is_directory(path, none)) return path;
-  for (const char* name : {"tokenizer.model", "spiece.model"})
-    if (!fs::exists(path / "tokenizer.json", none) && fs::exists(path / name, none))
-      return path / name;
-  return path / "tokenizer.json";
+  const std::optional<fs::path> found = find_tokenizer(path);
+  require(found.has_value(), Failure::input,
+          "{}: has no tokenizer: expected tokenizer.json, tokenizer.model or spiece.model",
+          path.string());
+  return *found;
 }
 
 json part(const json& file, const char* key) {
@@ -162,6 +163,14 @@ class JsonScheme : public Scheme {
 };
 
 }  // namespace
+
+std::optional<fs::path> find_tokenizer(const fs::path& folder) {
+  std::error_code none;
+  for (const fs::path& place : {folder, folder / "hf"})
+    for (const char* name : {"tokenizer.json", "tokenizer.model", "spiece.model"})
+      if (fs::exists(place / name, none)) return place / name;
+  return std::nullopt;
+}
 
 Tokenizer::Tokenizer(const fs::path& path) {
   const fs::path named = file_of(path);
