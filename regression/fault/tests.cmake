@@ -40,6 +40,12 @@ set_property(TEST fault.early_signal APPEND PROPERTY ENVIRONMENT
   BRUME_EARLY_SIGNALS=$<TARGET_FILE:early_signal>)
 
 brume_script(analyze_fits LABEL fault)
+add_library(leaving_checkpoint MODULE fault/leaving_checkpoint.c)
+target_link_libraries(leaving_checkpoint PRIVATE ${CMAKE_DL_LIBS})
+brume_script(leaving_checkpoint LABEL fault)
+set_property(TEST fault.leaving_checkpoint APPEND PROPERTY ENVIRONMENT
+  BRUME_LEAVING_CHECKPOINT_LIBRARY=$<TARGET_FILE:leaving_checkpoint>)
+
 brume_script(process_limit LABEL fault)
 brume_script(node_memory LABEL fault)
 brume_script(outputs LABEL fault)
