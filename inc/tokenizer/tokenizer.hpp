@@ -42,6 +42,12 @@ class Tokenizer {
   ///                      id, or to a model of SentencePiece
   void encode(std::string_view text, std::vector<std::int32_t>& tokens);
 
+  /// Appends the tokens of a prompt and a text that follows it, which are encoded as one.
+  /// @return how many of them stand for the prompt alone; one that stands for its end and more does
+  ///         not
+  std::int64_t encode(std::string_view prompt, std::string_view text,
+                      std::vector<std::int32_t>& tokens);
+
   /// The bytes of the tokens, one after the other. @throws Error(input) for a token that is none
   std::string decode(std::span<const std::int32_t> tokens) const;
 

@@ -10,6 +10,7 @@ import json
 import pathlib
 import sys
 
+import tokenizers
 import torch
 import torch.nn.functional as F
 import transformers
@@ -50,6 +51,13 @@ def loss(folder, tokens):
     print(F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()).item())
 
 
+def pair(tokenizer, prompt, completion):
+    """Tokens of a prompt and of its completion, which are encoded as one."""
+    both = tokenizer.encode(prompt + completion, add_special_tokens=False)
+    given = sum(end <= len(prompt) for _, end in both.offsets)
+    return both.ids[:given], both.ids[given:]
+
+
 def likelihood(model, prompt, completion):
     """What harnesses that evaluate models ask for, of tokens."""
     with torch.no_grad():
@@ -61,11 +69,10 @@ def likelihood(model, prompt, completion):
 
 def likely(folder, lines):
     model = load(folder)
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=f"{folder}/tokenizer.json")
+    tokenizer = tokenizers.Tokenizer.from_file(f"{folder}/tokenizer.json")
     with open(lines) as file:
         for line in map(json.loads, file):
-            ids = [tokenizer.encode(line[key], add_special_tokens=False) for key in ("prompt", "completion")]
-            print(json.dumps(likelihood(model, *ids)))
+            print(json.dumps(likelihood(model, *pair(tokenizer, line["prompt"], line["completion"]))))
 
 
 def expected(folders):

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from exported import likelihood, load
+from exported import likelihood, load, pair
 
 SEQUENCES, T, V = 6, 19, 67
 BYTES = 259  # a vocabulary that text of bytes fits in
@@ -172,18 +172,19 @@ def write_tokenizer(folder):
 def write_completions(folder):
     """Some completions, and some that the model itself would say first, as far as they are text."""
     model, tokenizer = load(folder), write_tokenizer(folder)
-    lines = [("int ", "main("), ("the", " theme"), ("e is ", "tha"), ("Grüße ", "an alle")]
+    lines = [("int ", "main("), ("the", " theme"), ("e is ", "tha"), ("Grüße ", "an alle"),
+             ("cut in t", "he")]
     for first in "aefq":
         tokens = tokenizer.encode(f"{first} is ").ids
         given = len(tokens)
         for _ in range(2):
             tokens.append(model(torch.tensor([tokens])).logits[0, -1].argmax().item())
             answer = tokenizer.decode(tokens[given:])
-            if answer.isprintable() and tokenizer.encode(answer).ids == tokens[given:]:
+            if answer.isprintable() and pair(tokenizer, f"{first} is ", answer)[1] == tokens[given:]:
                 lines.append((f"{first} is ", answer))
     with open(folder / "completions.jsonl", "w") as file:
         for prompt, completion in lines:
-            said = likelihood(model, tokenizer.encode(prompt).ids, tokenizer.encode(completion).ids)
+            said = likelihood(model, *pair(tokenizer, prompt, completion))
             print(json.dumps(dict(prompt=prompt, completion=completion) | said), file=file)
 
 

@@ -107,6 +107,23 @@ TEST_F(PackText, PromptsStayWithTheirCompletions) {
   EXPECT_THROW(pack_text({put("b.jsonl", "{\"prompt\": \"p\"}\n")}, directory_ / "out", {}), Error);
 }
 
+// No space is put before the completion.
+TEST_F(PackText, APromptAndItsCompletionAreOneText) {
+  const fs::path llama = fs::path(BRUME_REGRESSION_DIR) / "data/tokenizers/llama2.json";
+  const fs::path lines = put("a.jsonl", R"({"prompt": "the do", "completion": "gs <|end|>"})");
+  const PackedText packed = pack_text({lines}, directory_ / "out",
+                                      {.valid_ratio = 0.0, .tokenizer = llama, .begin = "<s>"});
+  const data::TokenFile file(packed.train);
+  std::vector<std::int32_t> expected = {1}, tokens(std::size_t(file.size()));
+  tokenizer::Tokenizer tokenizer(llama);
+  tokenizer.encode("the dogs <|end|>", expected);
+  file.read(0, tokens);
+  EXPECT_EQ(tokens, expected);
+  const auto document = documents_of(packed.train).front();
+  EXPECT_EQ(tokenizer.decode(std::span(tokens).subspan(std::size_t(document.answer))),
+            "gs <|end|>");
+}
+
 // Lines of many parts of a file, some longer than a part, packed on all cores: all come once, in
 // order, and a wrong one is named by its number.
 TEST_F(PackText, LongFilesOfLinesKeepTheirOrder) {

@@ -363,6 +363,37 @@ TEST_F(Folder, ATokenizerIsFoundInAModelsFolder) {
   }
 }
 
+// A token is the prompt's if the reference library says that it ends within the prompt.
+TEST(Tokenizer, APromptAndItsTextAreEncodedAsOne) {
+  struct Case {
+    const char *name, *prompt, *text;
+    std::int64_t given;
+  };
+  const Case cases[] = {
+      {"llama2", "int main", "() of", 3},
+      {"mistral", "int main", "() of", 3},
+      {"metaspace", "int main", "() of", 3},
+      {"gemma", "int main", "() of", 2},
+      {"gpt2", "int main", "() of", 3},
+      {"gpt2", "a\n\n", "b", 3},
+      {"gpt2", "a ", "the", 1},
+      {"llama2", "", "the", 0},
+      {"gpt2", "a <", "tool> b", 2},
+  };
+  for (const auto& [name, prompt, text, given] : cases) {
+    Tokenizer tokenizer(folder / (std::string(name) + ".json"));
+    Tokens tokens = {7};
+    EXPECT_EQ(tokenizer.encode(prompt, text, tokens), given) << name << ": " << prompt << text;
+    EXPECT_EQ(tokens.front(), 7);
+    tokens.erase(tokens.begin());
+    EXPECT_EQ(tokens, encoded(tokenizer, std::string(prompt) + text)) << name;
+  }
+  Tokenizer model(folder / "bpe.model");
+  Tokens tokens;
+  const std::int64_t given = model.encode("the dogs ", "50%", tokens);
+  EXPECT_EQ(model.decode(std::span(tokens).first(std::size_t(given))), "the dogs ");
+}
+
 class Models : public testing::TestWithParam<const char*> {};
 
 TEST_P(Models, OfSentencePieceHaveItsIds) {

@@ -128,7 +128,8 @@ class Evaluation {
       interop::TokenDocument& document = documents[i];
       const std::int64_t excess = std::ssize(document.tokens) - model_.seq_len;
       const std::string where = fmt::format("{}: completion {}", options_.completions, i + 1);
-      require(document.given < std::ssize(document.tokens), Failure::input, "{} is empty", where);
+      require(document.given < std::ssize(document.tokens), Failure::input,
+              "{} has no token of its own", where);
       require(document.given > 0, Failure::input,
               "{} has no token before it, so its first one has no likelihood: give it a prompt, or "
               "name a token by --begin",

@@ -135,19 +135,21 @@ TokenDocument Encoder::line(std::string_view line, const std::string& where) {
 TokenDocument Encoder::document(std::string_view prompt, std::string_view text) {
   TokenDocument made;
   if (begin_) made.tokens.push_back(*begin_);
-  append(prompt, made.tokens);
-  made.given = std::ssize(made.tokens);
-  append(text, made.tokens);
+  made.given = std::ssize(made.tokens) + append(prompt, text, made.tokens);
   if (!text.empty() && end_) made.tokens.push_back(*end_);
   made.bytes = std::ssize(prompt) + std::ssize(text);
   made.answer_bytes = std::ssize(text);
   return made;
 }
 
-void Encoder::append(std::string_view text, std::vector<std::int32_t>& tokens) {
-  if (tokenizer_) return tokenizer_->encode(text, tokens);
-  tokens.reserve(tokens.size() + text.size() + 1);
-  for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
+std::int64_t Encoder::append(std::string_view prompt, std::string_view text,
+                             std::vector<std::int32_t>& tokens) {
+  if (tokenizer_ && !prompt.empty()) return tokenizer_->encode(prompt, text, tokens);
+  if (tokenizer_) return tokenizer_->encode(text, tokens), 0;
+  tokens.reserve(tokens.size() + prompt.size() + text.size() + 1);
+  for (const std::string_view part : {prompt, text})
+    for (const char c : part) tokens.push_back(static_cast<unsigned char>(c));
+  return std::ssize(prompt);
 }
 
 }  // namespace brume::interop

@@ -52,7 +52,9 @@ class Encoder {
   TokenDocument part(const TextPiece& piece);
   TokenDocument document(std::string_view prompt, std::string_view text);
   TokenDocument line(std::string_view line, const std::string& where);
-  void append(std::string_view text, std::vector<std::int32_t>& tokens);
+  /// @return tokens of the prompt
+  std::int64_t append(std::string_view prompt, std::string_view text,
+                      std::vector<std::int32_t>& tokens);
 
   std::string field_;
   std::optional<tokenizer::Tokenizer> tokenizer_;

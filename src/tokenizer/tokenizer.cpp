@@ -193,6 +193,26 @@ void Tokenizer::encode(std::string_view text, std::vector<std::int32_t>& tokens)
   scheme_->encode(text, tokens);
 }
 
+std::int64_t Tokenizer::encode(std::string_view prompt, std::string_view text,
+                               std::vector<std::int32_t>& tokens) {
+  std::vector<std::int32_t> both, alone;
+  encode(std::string(prompt).append(text), both);
+  encode(prompt, alone);
+  std::string spelled;
+  for (const std::int32_t token : alone) spelled += scheme_->text(token);
+  // Models of SentencePiece leave a space out that a text ends with.
+  if (prompt.ends_with(' ') && !spelled.ends_with(' ')) spelled += ' ';
+  std::string_view rest = spelled;
+  const auto beyond = std::ranges::find_if(both, [&](std::int32_t token) {
+    const std::string& next = scheme_->text(token);
+    const bool known = rest.starts_with(next);
+    if (known) rest.remove_prefix(next.size());
+    return !known;
+  });
+  tokens.insert(tokens.end(), both.begin(), both.end());
+  return beyond - both.begin();
+}
+
 std::string Tokenizer::decode(std::span<const std::int32_t> tokens) const {
   std::string text;
   for (const std::int32_t token : tokens) text += scheme_->text(token);
