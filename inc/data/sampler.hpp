@@ -55,6 +55,10 @@ class Sampler {
   }
 
   /// Targets that are to be learned among `count` samples from `first` on. Reads no token.
+  /// The documents of a sample's seq_len + 1 tokens, by their places among them; `answer` is the
+  /// first one that is a target, 1 at the earliest.
+  std::vector<Document> documents(std::int64_t index) const;
+
   std::int64_t num_targets(std::int64_t first, std::int64_t count) const;
 
   /// Of the pairs of an input and one before it, the share that is within a document, in the mean

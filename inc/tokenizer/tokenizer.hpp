@@ -51,9 +51,10 @@ class Tokenizer {
   /// The bytes of the tokens, one after the other. @throws Error(input) for a token that is none
   std::string decode(std::span<const std::int32_t> tokens) const;
 
-  /// Bytes of text that the tokens stand for; added tokens stand for none.
+  /// Bytes of text that a document's tokens from number `first` on stand for; added tokens stand
+  /// for none, and a space that encoding puts before a text does not count.
   /// @throws Error(input) for a token that is none
-  std::int64_t text_bytes(std::span<const std::int32_t> tokens) const;
+  std::int64_t text_bytes(std::span<const std::int32_t> tokens, std::size_t first = 0) const;
 
   int vocab_size() const;  ///< the largest id and 1
 

@@ -160,6 +160,7 @@ TEST(Sampler, DocumentsAreJoinedOrIsolated) {
   EXPECT_EQ(Sample(joined, 1, 4).targets, (Row{-1, -1, -1, -1}));
   EXPECT_EQ(Sample(joined, 2, 4).targets, (Row{-1, -1, 11, 12}));
   EXPECT_EQ(Sample(joined, 0, 4).begins, (Row{0, 0, 0, 0}));
+  EXPECT_EQ(joined.documents(0), (std::vector<Document>{{0, 1, 3}, {3, 3, 4}, {4, 11, 5}}));
   EXPECT_EQ(joined.num_targets(0, 3), 5);
   EXPECT_EQ(joined.num_targets(1, 1), 0);
   EXPECT_EQ(joined.document_share(), 1.0);

@@ -394,6 +394,29 @@ TEST(Tokenizer, APromptAndItsTextAreEncodedAsOne) {
   EXPECT_EQ(model.decode(std::span(tokens).first(std::size_t(given))), "the dogs ");
 }
 
+// The space that is put before a text is none of its bytes, unlike one of the text.
+TEST(Tokenizer, BytesOfATextAreThoseThatWereWritten) {
+  struct Case {
+    const char *name, *begin, *text;
+    std::int64_t bytes;
+  };
+  const Case cases[] = {
+      {"llama2", "", "the dogs", 8},        {"llama2", "", " the dogs", 9},
+      {"llama2", "<|end|>", "dogs", 4},     {"llama2", "the <|end|>", "dogs", 8},
+      {"mistral", "", "the dogs", 8},       {"mistral", "the <|end|>", " dogs", 9},
+      {"metaspace", "the <|end|>", "a", 5}, {"gemma", "", " the dogs", 9},
+      {"gpt2", "<|end|>", " the dogs", 9}};
+  for (const auto& [name, begin, text, bytes] : cases) {
+    Tokenizer tokenizer(folder / (std::string(name) + ".json"));
+    const Tokens tokens = encoded(tokenizer, std::string(begin) + text);
+    EXPECT_EQ(tokenizer.text_bytes(tokens), bytes) << name << ": " << begin << text;
+  }
+  Tokenizer tokenizer(folder / "llama2.json");
+  const Tokens tokens = encoded(tokenizer, "the dogs");
+  EXPECT_EQ(tokenizer.text_bytes(tokens, 1),
+            8 - (std::ssize(tokenizer.decode(std::span(tokens).first(1)))));
+}
+
 class Models : public testing::TestWithParam<const char*> {};
 
 TEST_P(Models, OfSentencePieceHaveItsIds) {
@@ -414,7 +437,7 @@ TEST_P(Models, OfSentencePieceHaveItsIds) {
   EXPECT_EQ(tokenizer.decode(encoded(tokenizer, words)), words);
   const std::int32_t control = 2;
   EXPECT_EQ(tokenizer.text_bytes(std::span(&control, 1)), 0);
-  EXPECT_EQ(tokenizer.text_bytes(encoded(tokenizer, "dogs")), 5);  // with the space before it
+  EXPECT_EQ(tokenizer.text_bytes(encoded(tokenizer, "dogs")), 4);  // without the space before it
 }
 
 INSTANTIATE_TEST_SUITE_P(OfSentencePiece, Models, testing::Values("bpe", "unigram"));

@@ -189,11 +189,17 @@ class Evaluation {
       if (path.empty()) return double(data.num_targets(0, sequences));
       const tokenizer::Tokenizer tokenizer(path);
       double bytes = 0.0;
-      std::vector<std::int32_t> inputs(std::size_t(model_.seq_len)), targets(inputs.size());
+      std::vector<std::int32_t> tokens(std::size_t(model_.seq_len)), targets(tokens.size());
       for (std::int64_t i = 0; i < sequences; ++i) {
-        data.sample(i, inputs, targets);
-        const auto rest = std::ranges::partition(targets, [](int token) { return token >= 0; });
-        bytes += double(tokenizer.text_bytes({targets.begin(), rest.begin()}));
+        tokens.resize(targets.size());
+        data.sample(i, tokens, targets);
+        if (targets.back() >= 0) tokens.push_back(targets.back());
+        for (const data::Document& part : data.documents(i)) {
+          if (part.answer >= part.end) continue;
+          const auto first = tokens.begin() + part.first;
+          bytes += double(tokenizer.text_bytes({first, tokens.begin() + part.end},
+                                               std::size_t(part.answer - part.first)));
+        }
       }
       return bytes;
     } catch (const Error& error) {

@@ -61,8 +61,7 @@ struct Removed {
   }
 };
 
-/// The documents of a window's tokens, by their places in it; its answer begins at 1 at the
-/// earliest, where isolated behind the document's first token.
+/// As Sampler::documents(); of an isolated one the answer begins behind its first token.
 template <class First>
 std::vector<Document> parts(const First& first, int seq_len, bool isolated) {
   const std::int64_t begin = first.token, end = begin + seq_len + 1;
@@ -199,7 +198,11 @@ void Sampler::sample(std::int64_t index, const Window& window) const {
 std::int64_t Sampler::num_targets(std::int64_t first, std::int64_t count) const {
   std::int64_t targets = 0;
   for (std::int64_t index = first; index < first + count; ++index)
-    for (const Document& part : parts(first_token(index), seq_len_, isolated_))
+    for (const Document& part : documents(index))
+std::vector<Document> Sampler::documents(std::int64_t index) const {
+  return parts(first_token(index), seq_len_, isolated_);
+}
+
       targets += std::max<std::int64_t>(0, part.end - part.answer);
   return targets;
 }
@@ -210,7 +213,7 @@ double Sampler::document_share() const {
   const std::int64_t count = std::min(num_windows_, most);
   double pairs = 0.0;
   for (std::int64_t index = 0; index < count; ++index)
-    for (const Document& part : parts(first_token(index), seq_len_, isolated_)) {
+    for (const Document& part : documents(index)) {
       const double length = double(std::min<std::int64_t>(part.end, seq_len_) - part.first);
       pairs += length * (length + 1.0);
     }

@@ -29,6 +29,8 @@ class Scheme {
   int vocab_size() const { return int(texts_.size()); }
   bool is_added(std::int32_t token) const { return added_.contains(token); }
   bool drops_space() const { return drops_space_; }  ///< that a decoded text begins with
+  /// Whether encoding puts such a space behind added tokens too.
+  bool spaces_after_added() const { return spaces_after_added_; }
 
   /// Refuses a text with a token that only files beside this one's know. @throws Error(input)
   void require_known(std::string_view text) const;
@@ -41,6 +43,7 @@ class Scheme {
 
   std::set<std::int32_t> added_;
   bool drops_space_ = false;
+  bool spaces_after_added_ = false;
 
  private:
   std::vector<std::optional<std::string>> texts_;  ///< bytes of each id

@@ -69,6 +69,8 @@ class JsonScheme : public Scheme {
             where);
     for (const CompanionToken& token : companions) add_companion(token, list, where);
     for (const json& token : list) add(token, where);
+    cutter.cut(normalizer.apply("a"), false,
+               [&](std::string_view piece) { spaces_after_added_ |= !piece.starts_with('a'); });
   }
 
   /// Puts a token that a file beside the tokenizer's names into the list of added ones, as
@@ -220,10 +222,16 @@ std::string Tokenizer::decode(std::span<const std::int32_t> tokens) const {
   return text;
 }
 
-std::int64_t Tokenizer::text_bytes(std::span<const std::int32_t> tokens) const {
+std::int64_t Tokenizer::text_bytes(std::span<const std::int32_t> tokens, std::size_t first) const {
   std::int64_t bytes = 0;
-  for (const std::int32_t token : tokens)
-    if (!scheme_->is_added(token)) bytes += std::ssize(scheme_->text(token));
+  bool begins = true;  // a text, so that a space was put there
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const std::string& text = scheme_->text(tokens[i]);
+    const bool added = scheme_->is_added(tokens[i]);
+    const bool put = begins && scheme_->drops_space() && text.starts_with(' ');
+    if (i >= first && !added) bytes += std::ssize(text) - (put ? 1 : 0);
+    begins = added && (begins || scheme_->spaces_after_added());
+  }
   return bytes;
 }
 
