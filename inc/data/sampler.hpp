@@ -41,9 +41,10 @@ class Mixture;
 /// first token is no target, as nothing precedes it.
 class Sampler {
  public:
+  /// @param apart  from one window's beginning to the next one's; 0: seq_len tokens
   /// @throws Error(input) when a file holds less than one window
   Sampler(std::vector<WeightedFile> files, Order order, std::uint64_t seed, int seq_len,
-          bool isolated = false);
+          bool isolated = false, int apart = 0);
   Sampler(TokenFile file, Order order, std::uint64_t seed, int seq_len, bool isolated = false);
 
   /// The window for sample `index` = step * global_batch + position in the batch.
@@ -54,11 +55,11 @@ class Sampler {
     sample(index, {inputs, targets, {}});
   }
 
-  /// Targets that are to be learned among `count` samples from `first` on. Reads no token.
   /// The documents of a sample's seq_len + 1 tokens, by their places among them; `answer` is the
   /// first one that is a target, 1 at the earliest.
   std::vector<Document> documents(std::int64_t index) const;
 
+  /// Targets that are to be learned among `count` samples from `first` on. Reads no token.
   std::int64_t num_targets(std::int64_t first, std::int64_t count) const;
 
   /// Of the pairs of an input and one before it, the share that is within a document, in the mean
@@ -84,10 +85,11 @@ class Sampler {
   std::uint64_t seed_;
   int seq_len_;
   bool isolated_;
+  int apart_;
   std::int64_t num_windows_ = 0;
 };
 
-/// Windows of tokens, one after the other, that no file has.
+/// Windows of seq_len + 1 tokens, one after the other, of tokens that no file has.
 /// @throws Error(storage) when the temporary folder cannot hold them for a moment
 Sampler sampler_of(std::span<const std::int32_t> tokens, int vocab_size,
                    const DocumentEnds& documents, int seq_len, bool isolated = false);

@@ -60,8 +60,9 @@ def pair(tokenizer, prompt, completion):
 
 def likelihood(model, prompt, completion):
     """What harnesses that evaluate models ask for, of tokens."""
+    inputs = (prompt + completion)[:-1][-length(model):]
     with torch.no_grad():
-        logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1:-1]
+        logits = model(torch.tensor([inputs])).logits[0, -len(completion):]
     chosen = logits.log_softmax(-1)[range(len(completion)), completion]
     greedy = logits.argmax(-1).tolist() == completion
     return dict(log_likelihood=chosen.sum().item(), is_greedy=greedy)

@@ -173,7 +173,7 @@ def write_completions(folder):
     """Some completions, and some that the model itself would say first, as far as they are text."""
     model, tokenizer = load(folder), write_tokenizer(folder)
     lines = [("int ", "main("), ("the", " theme"), ("e is ", "tha"), ("Grüße ", "an alle"),
-             ("cut in t", "he")]
+             ("cut in t", "he"), ("a prompt that does not fit ", "in"), ("a", "b" * T)]
     for first in "aefq":
         tokens = tokenizer.encode(f"{first} is ").ids
         given = len(tokens)

@@ -177,6 +177,16 @@ TEST(Sampler, DocumentsAreJoinedOrIsolated) {
   EXPECT_THROW(Sampler(counting(9), Order::shuffled, 1, 4, true), Error);
 }
 
+// Windows of tokens that no file has share none of them.
+TEST(Sampler, WindowsOfTokensInMemoryAreApart) {
+  using Row = std::vector<std::int32_t>;
+  const Sampler sampler = sampler_of(Row{0, 1, 2, 3, 4, 5, 6, 7}, 8, {}, 2);
+  EXPECT_EQ(sampler.num_windows(), 2);
+  EXPECT_EQ(Sample(sampler, 0, 2).targets, (Row{1, 2}));
+  EXPECT_EQ(Sample(sampler, 1, 2).inputs, (Row{3, 4}));
+  EXPECT_EQ(Sample(sampler, 1, 2).targets, (Row{4, 5}));
+}
+
 // Files of 400, 30 and 7 windows whose tokens are below 1000, from 1000 and from 2000 on.
 TEST(Sampler, FilesAreMixedByTheirWeights) {
   const std::vector<int> windows{400, 30, 7};

@@ -120,13 +120,13 @@ class Evaluation {
                                 .zero_level = 3});
   }
 
-  /// Prompts lose what is too much before the completion.
+  /// Prompts lose what is too much before the completion: of T + 1 tokens the last is no input.
   std::vector<interop::TokenDocument> read_completions() const {
     std::vector<interop::TokenDocument> documents = interop::read_documents(
         options_.completions, {.tokenizer = tokenizer_path(), .begin = options_.begin});
     for (std::size_t i = 0; i < documents.size(); ++i) {
       interop::TokenDocument& document = documents[i];
-      const std::int64_t excess = std::ssize(document.tokens) - model_.seq_len;
+      const std::int64_t excess = std::ssize(document.tokens) - (model_.seq_len + 1);
       const std::string where = fmt::format("{}: completion {}", options_.completions, i + 1);
       require(document.given < std::ssize(document.tokens), Failure::input,
               "{} has no token of its own", where);
@@ -134,8 +134,7 @@ class Evaluation {
               "{} has no token before it, so its first one has no likelihood: give it a prompt, or "
               "name a token by --begin",
               where);
-      require(excess < document.given, Failure::input,
-              "{} has {} tokens, of which and of one before them seq_len = {} must have room",
+      require(excess < document.given, Failure::input, "{} has {} tokens: at most seq_len = {} fit",
               where, std::ssize(document.tokens) - document.given, model_.seq_len);
       if (excess <= 0) continue;
       document.tokens.erase(document.tokens.begin(), document.tokens.begin() + excess);
@@ -157,11 +156,9 @@ class Evaluation {
       const std::int64_t first = std::ssize(tokens);
       tokens.insert(tokens.end(), document.tokens.begin(), document.tokens.end());
       end_here(first + document.given);
-      tokens.resize(std::size_t(first + model_.seq_len));
+      tokens.resize(std::size_t(first + model_.seq_len + 1));
       end_here(std::ssize(tokens));
     }
-    tokens.push_back(0);
-    end_here(std::ssize(tokens));
     for (const std::int32_t token : tokens)
       require(token < model_.vocab_size, Failure::input,
               "{}: its tokenizer makes token {}, the model has a vocabulary of {}",

@@ -146,8 +146,12 @@ Sampler::Sampler(TokenFile file, Order order, std::uint64_t seed, int seq_len, b
     : Sampler(std::vector<WeightedFile>{{std::move(file)}}, order, seed, seq_len, isolated) {}
 
 Sampler::Sampler(std::vector<WeightedFile> files, Order order, std::uint64_t seed, int seq_len,
-                 bool isolated)
-    : order_(order), seed_(seed), seq_len_(seq_len), isolated_(isolated) {
+                 bool isolated, int apart)
+    : order_(order),
+      seed_(seed),
+      seq_len_(seq_len),
+      isolated_(isolated),
+      apart_(apart > 0 ? apart : seq_len) {
   require(seq_len >= 1 && !files.empty(), Failure::bug, "a window of {} tokens of {} files",
           seq_len, files.size());
   double sum = 0.0, least = files.front().weight;
@@ -165,7 +169,7 @@ Sampler::Sampler(std::vector<WeightedFile> files, Order order, std::uint64_t see
     require(of.weight > 0.0, Failure::bug, "{}: the weight {}", name, of.weight);
     sum += of.weight;
     least = std::min(least, of.weight);
-    windows_.push_back((count - 1) / seq_len);
+    windows_.push_back((count - 1 - seq_len) / apart_ + 1);
     num_windows_ += windows_.back();
     files_.push_back(std::move(of.file));
     shares_.push_back(of.weight);
@@ -195,14 +199,14 @@ void Sampler::sample(std::int64_t index, const Window& window) const {
   }
 }
 
-std::int64_t Sampler::num_targets(std::int64_t first, std::int64_t count) const {
-  std::int64_t targets = 0;
-  for (std::int64_t index = first; index < first + count; ++index)
-    for (const Document& part : documents(index))
 std::vector<Document> Sampler::documents(std::int64_t index) const {
   return parts(first_token(index), seq_len_, isolated_);
 }
 
+std::int64_t Sampler::num_targets(std::int64_t first, std::int64_t count) const {
+  std::int64_t targets = 0;
+  for (std::int64_t index = first; index < first + count; ++index)
+    for (const Document& part : documents(index))
       targets += std::max<std::int64_t>(0, part.end - part.answer);
   return targets;
 }
@@ -230,10 +234,10 @@ Sampler::First Sampler::first_token(std::int64_t index) const {
   require(index >= 0, Failure::bug, "sample {}", index);
   const auto [file, sample] = mixture_ ? mixture_->place(index) : Mixture::Place{0, index};
   const std::int64_t windows = windows_[file], within = sample % windows;
-  if (order_ == Order::sequential) return {files_[file], within * seq_len_};
+  if (order_ == Order::sequential) return {files_[file], within * apart_};
   const auto epoch = static_cast<std::uint64_t>(sample / windows);
   const std::uint64_t key = mix(mix(seed_ + 0x9e3779b97f4a7c15) + epoch) + file;
-  return {files_[file], permute(within, windows, key) * seq_len_};
+  return {files_[file], permute(within, windows, key) * apart_};
 }
 
 Sampler sampler_of(std::span<const std::int32_t> tokens, int vocab_size,
@@ -245,7 +249,8 @@ Sampler sampler_of(std::span<const std::int32_t> tokens, int vocab_size,
   const Removed at_the_end{folder};
   const std::filesystem::path path = std::filesystem::path(folder) / "a.tok";
   write_token_file(path, tokens, vocab_size, documents);
-  return Sampler(TokenFile(path), Order::sequential, 1, seq_len, isolated);  // which keeps it open
+  std::vector<WeightedFile> files{{TokenFile(path)}};  // which keeps it open
+  return Sampler(std::move(files), Order::sequential, 1, seq_len, isolated, seq_len + 1);
 }
 
 Sampler random_tokens(int vocab_size, int seq_len, std::int64_t count) {
