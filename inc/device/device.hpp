@@ -11,13 +11,22 @@
 
 namespace brume::device {
 
+/// Sets what the driver reads from the environment when it starts, but for what somebody has set.
+/// To be called before MPI starts: one that knows devices starts the driver. On hosts nothing is to
+/// be done.
+///
+/// @param with_peers  all kernels of all libraries are loaded at once, before any of them can wait
+///                    for a peer's; a rank alone loads each when it calls it first
+void set_environment(bool with_peers);
+
 /// Gives the calling thread its rank's device: devices are dealt out by the rank's place on its
 /// node, and shared when there are more ranks. Memory and streams that the thread makes later are
 /// of this device. On hosts nothing is to be done.
 ///
-/// @param ranks  of the job: with peers all kernels of all libraries are loaded at once, before any
-///               of them can wait for a peer's; a rank alone loads each when it calls it first
+/// @param ranks  of the job
 /// @throws Error(resource) when this node has no device
+/// @throws Error(input)    when the environment lets the streams of ranks with peers wait for each
+///                         other
 void use_device(int node_rank, int ranks);
 
 /// The calling thread's device.

@@ -1,6 +1,7 @@
 /// @file NCCL between processes of one node, through shared memory. A message waits until its peer
 /// takes it, and sums are made in rank order.
 #include <fcntl.h>
+#include <mpi.h>
 #include <nccl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -280,4 +281,12 @@ ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t type, int peer, ncc
       message.full = 0;
     }
   });
+}
+
+// ---- MPI, which may start the driver
+
+int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
+  if (std::getenv("CUDA_DEVICE_MAX_CONNECTIONS") == nullptr)
+    report("MPI starts before the driver's environment is set");
+  return PMPI_Init_thread(argc, argv, required, provided);
 }

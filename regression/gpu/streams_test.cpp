@@ -7,6 +7,7 @@
 #include "base/error.hpp"
 #include "device/channels.hpp"
 #include "gpu.hpp"
+#include "refusal.hpp"
 
 namespace brume::device {
 namespace {
@@ -22,13 +23,26 @@ TEST(Streams, KernelsAreLoadedAtOnceForRanksWithPeersOnly) {
   BRUME_NEEDS_GPU();
   const auto loading = [] { return std::getenv("CUDA_MODULE_LOADING"); };
   ::unsetenv("CUDA_MODULE_LOADING");
-  use_device(0, 1);
+  set_environment(false);
   EXPECT_EQ(loading(), nullptr);
-  use_device(0, 2);
+  set_environment(true);
   EXPECT_STREQ(loading(), "EAGER");
   ::setenv("CUDA_MODULE_LOADING", "LAZY", 1);
-  use_device(0, 2);
+  set_environment(true);
   EXPECT_STREQ(loading(), "LAZY");  // somebody's own choice stays
+}
+
+/// With one queue, as scripts for Megatron-LM ask for, transfers wait for each other in the order
+/// of their launches, which no two ranks need to have alike.
+TEST(Streams, TooFewQueuesAreRefusedWherePeersWait) {
+  BRUME_NEEDS_GPU();
+  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);
+  EXPECT_NO_THROW(use_device(0, 1));
+  const std::string what = test::refusal([] { use_device(0, 2); });
+  EXPECT_NE(what.find("CUDA_DEVICE_MAX_CONNECTIONS"), std::string::npos) << what;
+  ::unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  set_environment(true);
+  EXPECT_NO_THROW(use_device(0, 2));
 }
 
 /// Host -> device -> device -> host on four channels, many times through the same memory: any copy

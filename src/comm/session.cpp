@@ -19,6 +19,7 @@
 #include "comm/mpi_call.hpp"
 #include "comm/mpi_communicator.hpp"
 #include "comm/watchdog.hpp"
+#include "device/device.hpp"
 #include "device/memory.hpp"
 
 namespace brume::comm {
@@ -47,12 +48,24 @@ void find_packed_mpi() {
   ::setenv("PMIX_INSTALL_PREFIX", (packed / "pmix").c_str(), 0);
 }
 
+/// The number of ranks by the launcher's word; 0 without one.
+int ranks_by_launcher() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"})
+    if (const char* ranks = std::getenv(name)) return std::max(std::atoi(ranks), 0);
+  return 0;
+}
+
+/// Also where a launcher gives no number.
+bool may_have_peers() {
+  const int ranks = ranks_by_launcher();
+  return ranks > 1 || (ranks == 0 && std::getenv("PMIX_NAMESPACE") != nullptr);
+}
+
 /// How long all ranks may take until they have met [s]: thousands take minutes. Where no launcher
 /// says how many there are, there may be as many.
 double start_limit_s() {
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"})
-    if (const char* ranks = std::getenv(name)) return 40.0 + 0.1 * std::max(std::atoi(ranks), 0);
-  return 300.0;
+  const int ranks = ranks_by_launcher();
+  return ranks > 0 ? 40.0 + 0.1 * ranks : 300.0;
 }
 
 /// The verdict comes a second before the limit, because mpirun takes as long to end a job; short
@@ -61,6 +74,7 @@ double verdict_s(double limit_s) { return std::max(limit_s - 1.0, std::min(limit
 
 void start_mpi() {
   find_packed_mpi();
+  device::set_environment(may_have_peers());
   int started = 0;
   check_mpi(MPI_Initialized(&started));
   require(!started, Failure::bug, "a process has one MPI session, this is a second one");

@@ -35,13 +35,28 @@ int cuda_devices() {
   return 0;
 }
 
-void use_device(int node_rank, int ranks) {
+namespace {
+
+constexpr const char* queues = "CUDA_DEVICE_MAX_CONNECTIONS";
+constexpr int least_queues = 8;  ///< a rank's channels have 7 streams
+
+}  // namespace
+
+void set_environment(bool with_peers) {
   // Streams that share a queue of the device wait for each other's work, and with peers in a
   // circle.
-  ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  ::setenv(queues, "32", 0);
   // A kernel that is loaded when it is first called waits for all that runs, and so for peers whose
   // part of a collective may stand behind a first call of their own.
-  if (ranks > 1) ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  if (with_peers) ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
+void use_device(int node_rank, int ranks) {
+  if (const char* asked = std::getenv(queues); asked != nullptr && ranks > 1)
+    require(std::atoi(asked) >= least_queues, Failure::input,
+            "{}: streams that share a queue wait for each other, and ranks may then wait for ever: "
+            "found {}, expected {} to 32. Unset it",
+            queues, asked, least_queues);
   const int devices = cuda_devices();
   require(devices > 0, Failure::resource,
           "this build is for NVIDIA devices, and this node shows none to the job: ask the batch "

@@ -5,6 +5,7 @@
 
 namespace brume::device {
 
+void set_environment(bool) {}
 void use_device(int, int) {}
 Description describe_device() { return {}; }
 std::unique_ptr<Stream> make_stream() { return nullptr; }
