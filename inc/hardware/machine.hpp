@@ -51,7 +51,8 @@ class Machine {
 };
 
 /// The cluster as plans find it: of each device's memory less what its group's profile says is
-/// reserved. @throws Error(infeasible) when nothing is left
+/// reserved, which is nothing where ranks compute on a node's processor. @throws Error(infeasible)
+/// when nothing is left
 Cluster usable(Cluster cluster, const Machine& machine);
 
 /// What the files of a cluster's groups say: of each its profile, else its machine's.

@@ -82,9 +82,12 @@ Plan load(const std::string& path);
 
 /// Checks a plan against the model and the cluster: layers add up, each mesh lies
 /// within a node or on whole nodes of its group, meshes fill the cluster, or of several groups
-/// whole nodes, tp divides heads and FFN, every knob is in its range.
+/// whole nodes, tp divides heads and FFN, every knob is in its range, GPUs have kernels for it.
 /// @throws Error(input) naming the stage, the key, what was expected and found
 void check(const Plan& plan, const model::Config& model, const hardware::Cluster& cluster);
+
+/// The part of it that all plans for a model have in common: whether GPUs have kernels for it.
+void check_model(const model::Config& model, const hardware::Cluster& cluster);
 
 /// A table for people, one line a stage.
 std::string table(const Plan& plan, std::size_t columns = usual_columns);

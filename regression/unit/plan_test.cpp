@@ -220,6 +220,40 @@ TEST(Plan, ChunksLieOnTheSameDevices) {
   EXPECT_EQ(ranks_of_nodes(plan, two_nodes).at({0, 1}), (std::vector{4, 5, 6, 7}));
 }
 
+// What hosts' kernels do without limits.
+TEST(PlanCheck, NamesWhatKernelsOfDevicesDoNotTake) {
+  hardware::Cluster devices = two_nodes;
+  devices.groups[0].on_device = true;
+  model::Config model = small;
+  Plan plan = sample();
+  const auto refused = [&] {
+    EXPECT_NO_THROW(check(plan, model, two_nodes));
+    return test::refusal([&] { check(plan, model, devices); });
+  };
+  EXPECT_NO_THROW(check(plan, model, devices));
+
+  model.head_size = 256;
+  EXPECT_NO_THROW(check(plan, model, devices));
+  model.head_size = 257;
+  EXPECT_NE(refused().find("found 257 features, expected at most 256"), std::string::npos);
+
+  model = small;
+  model.num_kv_heads = 2;
+  model.seq_len = 1 << 22;
+  model.frozen_parameters = {"embedding.token"};
+  EXPECT_NO_THROW(check(plan, model, devices));
+  model.seq_len += 2;
+  EXPECT_NE(refused().find("found 2 query heads per key head x 4194306 tokens"), std::string::npos);
+
+  model = small;
+  model.seq_len = 1 << 21;
+  EXPECT_NO_THROW(check(plan, model, devices));
+  model.seq_len += 2;
+  EXPECT_NE(refused().find("stage 0: microbatch has too many tokens"), std::string::npos);
+  model.frozen_parameters = {"embedding.token"};
+  EXPECT_NO_THROW(check(plan, model, devices));
+}
+
 TEST(PlanCheck, ChunksHaveTheMeshOfTheirDevices) {
   check(two_chunks(), small, two_nodes);
   const auto refused = [](const std::function<void(Plan&)>& spoil) {

@@ -347,11 +347,13 @@ TEST(Machine, PlansGetWhatIsNotReserved) {
   EXPECT_EQ(profile_schema().write(profile).find("reserved_bytes"), std::string::npos);
   const Cluster cluster = NodeGroup{.memory_bytes = 1000, .host_memory_bytes = 500};
   EXPECT_EQ(usable(cluster, profile).groups[0].memory_bytes, 1000);
+  EXPECT_FALSE(usable(cluster, profile).groups[0].on_device);
 
   profile.reserved_bytes = 300;
   const std::string text = profile_schema().write(profile);
   profile = profile_schema().read(deck::Document::parse(text, "text"));
   EXPECT_EQ(usable(cluster, profile).groups[0].memory_bytes, 700);
+  EXPECT_TRUE(usable(cluster, profile).groups[0].on_device);
   EXPECT_EQ(usable(cluster, profile).groups[0].host_memory_bytes, 500);
 
   profile.reserved_bytes = 1000;

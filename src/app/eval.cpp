@@ -17,6 +17,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "comm/agree.hpp"
+#include "device/device.hpp"
 #include "device/memory.hpp"
 #include "engine/engine.hpp"
 #include "interop/hugging_face.hpp"
@@ -233,7 +234,8 @@ class Evaluation {
                               .devices_per_node = job_.size() / session_.num_nodes(),
                               .memory_bytes = no_limit,
                               .host_memory_bytes = no_limit,
-                              .disk_bytes = no_limit}};
+                              .disk_bytes = no_limit,
+                              .on_device = device::on_device()}};
       if (!options_.plan.empty()) {
         plan_ = plan::load(options_.plan);
       } else if (checkpoint_ && !checkpoint_->plan_text.empty()) {

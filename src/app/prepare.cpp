@@ -13,6 +13,7 @@
 #include "base/log.hpp"
 #include "base/text.hpp"
 #include "comm/agree.hpp"
+#include "device/device.hpp"
 #include "kernels/narrow.hpp"
 #include "kernels/types.hpp"
 #include "planning.hpp"
@@ -243,6 +244,8 @@ class Preparation {
     comm::together(job_, [&] {
       const plan::Plan& plan = made_.plan;
       made_.cluster = hardware::usable(made_.cluster, *made_.machine);
+      for (hardware::NodeGroup& group : made_.cluster.groups)
+        group.on_device = device::on_device();  // whatever machine the profile is of
       require(made_.cluster.num_groups() > 1 || plan.devices() == job_.size(), Failure::input,
               "the plan is for {} ranks, the job has {}", plan.devices(), job_.size());
       check_given(plan, made_.deck, made_.model, made_.cluster);

@@ -76,6 +76,7 @@ Cluster usable(Cluster cluster, const Machine& machine) {
             format_bytes(double(group.memory_bytes)), format_bytes(double(reserved)));
     group.memory_bytes -= reserved;
     group.reserved_bytes = reserved;
+    group.on_device = reserved > 0;
   }
   return cluster;
 }

@@ -3,11 +3,11 @@
 
 #include <cstdint>
 
+#include "base/device_limits.hpp"
+
 namespace brume::kernels {
 
-// What cuBLASLt's fastest products ask for on the largest devices; and more partial sums than keep
-// these busy.
-inline constexpr std::int64_t workspace_bytes = std::int64_t{32} << 20;
+using device_limits::workspace_bytes;
 
 /// The calling thread's workspace, taken from its device at the first call and kept: one for all
 /// kernels, because a channel's kernels run one after another.

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/device_limits.hpp"
 #include "base/error.hpp"
 #include "plan/knobs.hpp"
 #include "plan/rules.hpp"
@@ -202,7 +203,33 @@ void check_split(const Plan& plan, const model::Config& model) {
   }
 }
 
+/// The first stage adds up the gradient of the token table.
+void check_embedding(const Plan& plan, const model::Config& model,
+                     const hardware::Cluster& cluster) {
+  const hardware::NodeGroup& group = cluster.groups[std::size_t(group_of(plan, 0, cluster))];
+  if (!group.on_device || !model.trains_table()) return;
+  const int sequences = plan.stages[0].microbatch;
+  stage_needs(std::int64_t{sequences} * model.seq_len <= device_limits::sorted_tokens, 0,
+              "microbatch has too many tokens for the kernels of GPUs: found {} x {}, expected at "
+              "most {}. Lower microbatch",
+              sequences, model.seq_len, device_limits::sorted_tokens);
+}
+
 }  // namespace
+
+void check_model(const model::Config& model, const hardware::Cluster& cluster) {
+  if (std::ranges::none_of(cluster.groups, &hardware::NodeGroup::on_device)) return;
+  require(model.head_dim() <= device_limits::head_size, Failure::input,
+          "model.num_heads: heads are too large for the kernels of GPUs: found {} features, "
+          "expected at most {}. Use more heads, or train on CPUs",
+          model.head_dim(), device_limits::head_size);
+  const int sharing = model.num_heads / model.kv_heads();
+  require(std::int64_t{sharing} * model.seq_len <= device_limits::queries_of_key_head,
+          Failure::input,
+          "model.seq_len: sequences are too long for the kernels of GPUs: found {} query heads per "
+          "key head x {} tokens, expected at most {}. Lower model.seq_len, or train on CPUs",
+          sharing, model.seq_len, device_limits::queries_of_key_head);
+}
 
 void check(const Plan& plan, const model::Config& model, const hardware::Cluster& cluster) {
   require(!plan.stages.empty(), Failure::input, "plan: it needs at least one stage");
@@ -214,6 +241,8 @@ void check(const Plan& plan, const model::Config& model, const hardware::Cluster
   check_node_order(plan, cluster);
   check_replicas(plan);
   check_split(plan, model);
+  check_model(model, cluster);
+  check_embedding(plan, model, cluster);
 }
 
 }  // namespace brume::plan

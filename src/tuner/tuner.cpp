@@ -341,6 +341,7 @@ std::int64_t Candidate::placed_disk_bytes() const {
 Result tune(const model::Config& model, int global_batch, const hardware::Cluster& cluster,
             const hardware::Machine& machine, const deck::SearchKeys& search,
             const Options& options) {
+  plan::check_model(model, cluster);
   Budget budget(search.time_limit_s, options.stop);
   AllRows rows(cluster);
   schedule::Packings packings;

@@ -37,7 +37,8 @@ std::int64_t query_heads_before(const AttentionShape& shape, std::int64_t key) {
 
 /// The largest piece from a key head on whose means a workspace holds, or one key head's.
 Piece piece_from(const AttentionShape& shape, std::int64_t first_key) {
-  constexpr std::int64_t room = workspace_bytes / std::int64_t(sizeof(float));
+  constexpr std::int64_t room = device_limits::queries_of_key_head;
+  static_assert(room * sizeof(float) == workspace_bytes);
   const std::int64_t keys = std::int64_t(shape.batch) * shape.keys();
   const auto unit = [&](std::int64_t key) {
     return query_heads_before(shape, key) * shape.seq_len;

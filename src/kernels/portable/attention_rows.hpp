@@ -96,14 +96,15 @@ struct Running {
 /// Calls body(std::integral_constant<int, held>) with room for a head's features.
 template <class Body>
 void with_features_held(const char* kernel, const AttentionShape& shape, const Body& body) {
-  promise(shape.head_dim <= 256, kernel, "heads have up to 256 features");
+  constexpr int most = device_limits::head_size;
+  promise(shape.head_dim <= most, kernel, "a head has more features than devices take");
   const auto with = [&](auto features) {
     body(std::integral_constant<int, decltype(features)::value / unit_lanes>{});
   };
   if (shape.head_dim <= 32) return with(std::integral_constant<int, 32>{});
   if (shape.head_dim <= 64) return with(std::integral_constant<int, 64>{});
   if (shape.head_dim <= 128) return with(std::integral_constant<int, 128>{});
-  with(std::integral_constant<int, 256>{});
+  with(std::integral_constant<int, most>{});
 }
 
 }  // namespace brume::kernels

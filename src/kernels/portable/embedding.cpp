@@ -10,6 +10,8 @@ namespace {
 /// A token and its place n, in one number that is larger for a larger token, then for a later
 /// place.
 using Place = std::uint64_t;
+static_assert(sizeof(Place) * device_limits::sorted_tokens == workspace_bytes);
+static_assert(std::has_single_bit(std::uint64_t(device_limits::sorted_tokens)));
 
 KOKKOS_INLINE_FUNCTION int token_of(Place place) { return int(std::uint32_t(place >> 32)); }
 KOKKOS_INLINE_FUNCTION int index_of(Place place) { return int(std::uint32_t(place)); }
