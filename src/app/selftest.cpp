@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "all_ranks.hpp"
 #include "base/error.hpp"
@@ -20,6 +21,7 @@
 #include "profiler/profiler.hpp"
 #include "profiles.hpp"
 #include "schedule/compile.hpp"
+#include "selftest_values.hpp"
 #include "verbs.hpp"
 
 namespace brume::app {
@@ -38,12 +40,6 @@ model::Config test_model() {
 }
 
 // --- collectives ---------------------------------------------------------------------------------
-
-/// Rank r gives (r + 1) (i % 13 + 1): sums are exact in fp32 up to a thousand ranks.
-float term(int rank, std::size_t i) { return float(rank + 1) * float(i % 13 + 1); }
-float sum_of_terms(int ranks, std::size_t i) {
-  return float(ranks) * float(ranks + 1) / 2.0f * float(i % 13 + 1);
-}
 
 template <typename Expected>
 double wrong(std::span<const float> values, std::size_t first, Expected&& expected) {
@@ -65,11 +61,9 @@ class Exchanged {
   void set(const std::vector<float>& values) const {
     device::copy_now(memory_.data(), values.data(), memory_.bytes());
   }
-  std::vector<float> get() const {
+  void get(std::vector<float>& values) const {
     device::finish();
-    std::vector<float> values(there().size());
     device::copy_now(values.data(), memory_.data(), memory_.bytes());
-    return values;
   }
 
  private:
@@ -81,36 +75,42 @@ class Exchanged {
 std::vector<double> wrong_values(comm::Communicator& group, std::size_t part) {
   const int rank = group.rank(), ranks = group.size();
   const std::size_t first = part * std::size_t(rank);
-  std::vector<float> mine(part * std::size_t(ranks));
-  for (std::size_t i = 0; i < mine.size(); ++i) mine[i] = term(rank, i);
+  std::vector<float> values(part * std::size_t(ranks));
+  const Exchanged exchanged(values.size());
+  const std::span<float> there = exchanged.there();
+  const auto set = [&](auto&& value) {
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = value(i);
+    exchanged.set(values);
+  };
+  const auto mine = [&](std::size_t i) { return term(rank, i); };
   const auto sum = [&](std::size_t i) { return sum_of_terms(ranks, i); };
   std::vector<double> counts;
 
-  const Exchanged exchanged(mine.size());
-  exchanged.set(mine);
-  group.all_reduce(exchanged.there());
-  counts.push_back(wrong(exchanged.get(), 0, sum));
+  set(mine);
+  group.all_reduce(there);
+  exchanged.get(values);
+  counts.push_back(wrong(values, 0, sum));
 
-  exchanged.set(mine);
-  group.reduce_scatter(exchanged.there());
-  counts.push_back(wrong(std::span<const float>(exchanged.get()).subspan(first, part), first, sum));
+  set(mine);
+  group.reduce_scatter(there);
+  exchanged.get(values);
+  counts.push_back(wrong(std::span<const float>(values).subspan(first, part), first, sum));
 
-  std::vector<float> own(mine.size(), -1.0f);
-  std::copy_n(mine.begin() + std::ptrdiff_t(first), part, own.begin() + std::ptrdiff_t(first));
-  exchanged.set(own);
-  group.all_gather(exchanged.there());
-  counts.push_back(
-      wrong(exchanged.get(), 0, [&](std::size_t i) { return term(int(i / part), i); }));
+  set([&](std::size_t i) { return i / part == std::size_t(rank) ? mark(rank, i) : -1.0f; });
+  group.all_gather(there);
+  exchanged.get(values);
+  counts.push_back(wrong(values, 0, [&](std::size_t i) { return mark(int(i / part), i); }));
 
   // Even ranks send first, so that nobody waits in a circle.
   const int next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;
-  const Exchanged given(mine.size());
-  given.set(mine);
-  const auto send = [&] { group.send(given.there(), next); };
-  const auto receive = [&] { group.recv(exchanged.there(), before); };
+  set([&](std::size_t i) { return i < part ? mark(rank, i) : -1.0f; });
+  const auto send = [&] { group.send(there.first(part), next); };
+  const auto receive = [&] { group.recv(there.last(part), before); };
   rank % 2 == 0 ? send() : receive();
   rank % 2 == 0 ? receive() : send();
-  counts.push_back(wrong(exchanged.get(), 0, [&](std::size_t i) { return term(before, i); }));
+  exchanged.get(values);
+  counts.push_back(wrong(std::span<const float>(values).last(part), 0,
+                         [&](std::size_t i) { return mark(before, i); }));
   return counts;
 }
 
@@ -122,14 +122,20 @@ void check_collectives(comm::Communicator& world, int ranks_per_node) {
   double all_wrong = 0.0;
   for (comm::Communicator* group : {node.get(), everyone.get()}) {
     if (group->size() == 1 || (group == everyone.get() && node->size() == world.size())) continue;
-    for (const std::size_t part : {std::size_t{1}, std::size_t{1000}, std::size_t{300'000}}) {
+    // Of each array a rank has two, of 16 MiB at most.
+    constexpr std::size_t most_values = std::size_t{1} << 22;
+    const std::size_t most_part =
+        std::max<std::size_t>(1, most_values / std::size_t(group->size()));
+    for (const std::size_t wanted : {std::size_t{1}, std::size_t{1000}, std::size_t{300'000}}) {
+      const std::size_t part = std::min(wanted, most_part);
       std::vector<double> counts = wrong_values(*group, part);
       world.all_reduce(counts, comm::Reduction::sum);
-      const char* const names[] = {"all-reduce", "reduce-scatter", "all-gather", "messages"};
+      const std::size_t all = part * std::size_t(group->size());
+      const std::pair<const char*, std::size_t> kinds[] = {
+          {"all-reduce", all}, {"reduce-scatter", all}, {"all-gather", all}, {"messages", part}};
       for (std::size_t i = 0; i < counts.size(); ++i) {
         all_wrong += counts[i];
-        table.add({names[i], std::to_string(group->size()),
-                   std::to_string(part * std::size_t(group->size())),
+        table.add({kinds[i].first, std::to_string(group->size()), std::to_string(kinds[i].second),
                    fmt::format("{:.0f}", counts[i])});
       }
     }
