@@ -8,6 +8,8 @@
 
 namespace brume::comm {
 
+enum class Carries { collectives, messages };
+
 /// A group of the ranks of `host` for what lies in device::Memory. In a build for hosts it is
 /// `host` itself.
 ///
@@ -20,16 +22,18 @@ namespace brume::comm {
 /// sum is rounded; the staged path has the bits of `host`.
 ///
 /// Collective over `host`.
+/// @param at_once  groups of which a rank may have a transfer on its device at once: the kernels of
+///                 as many find room on it side by side
 /// @throws Error(input)    for another transport, or NCCL between ranks that share a device
 /// @throws Error(network)  when NCCL does not start
-std::unique_ptr<Communicator> device_group(std::unique_ptr<Communicator> host);
+std::unique_ptr<Communicator> device_group(std::unique_ptr<Communicator> host, int at_once = 1,
+                                           Carries carries = Carries::collectives);
 
 /// The staged path: copies out, communicates over `host`, copies in. Same bits as `host`.
 std::unique_ptr<Communicator> staged_communicator(std::unique_ptr<Communicator> host);
 
-/// Whether collectives of different groups are to run one after the other: BRUME_TRANSPORT =
-/// nccl_serial. NCCL's kernels of several groups hold parts of a device while they wait for peers;
-/// where not all of them find room, devices could wait for each other.
+/// Whether collectives of different groups are to run one after the other, as BRUME_TRANSPORT =
+/// nccl_serial asks. Messages have no part in that order.
 bool one_collective_at_a_time();
 
 /// What carries it between these ranks, for the log. Collective over `host`.

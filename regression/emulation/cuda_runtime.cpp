@@ -191,6 +191,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   switch (attribute) {
     case cudaDevAttrComputeCapabilityMajor: *value = emulated_capability() / 10; break;
     case cudaDevAttrComputeCapabilityMinor: *value = emulated_capability() % 10; break;
+    case cudaDevAttrMultiProcessorCount: *value = multiprocessors; break;
     default: report(fmt::format("attribute {} of a device is not emulated", int(attribute)));
   }
   return cudaSuccess;

@@ -18,6 +18,8 @@ struct Range {
   bool known;       ///< it lies in a block; else it is the host's own
   std::vector<Interval> intervals;
 };
+inline constexpr int multiprocessors = 64;  ///< of a device
+
 /// 90, a Hopper's, or what BRUME_EMULATED_CAPABILITY says.
 int emulated_capability();
 

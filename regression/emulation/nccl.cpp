@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstring>
 #include <random>
+#include <set>
 
 #include "base/narrow.hpp"
 #include "handles.hpp"
@@ -79,6 +80,8 @@ struct Group {
   const std::string name;
   Common* common;
   std::atomic<bool> aborted = false;
+  int blocks = 32;                    ///< that a transfer takes
+  std::set<std::string> connections;  ///< that transfers have needed so far
 };
 
 /// A communicator's handle; its work keeps the group.
@@ -135,15 +138,39 @@ Range device_range(const void* address, std::size_t bytes, Access access, const 
   return made;
 }
 
+/// What meets other ranks holds its part of the device until they come. So the kernels of all
+/// streams must find room side by side, and where ranks are connected, which may wait for the whole
+/// device, no other stream may wait for peers.
+void check_room(Stream& stream, Group& group, const std::string& connection) {
+  stream.most_blocks = std::max(stream.most_blocks, group.blocks);
+  const bool connects = group.connections.insert(connection).second;
+  int blocks = 0;
+  for (const Stream* other : Stream::all()) {
+    if (other->device() != stream.device()) continue;
+    blocks += other->most_blocks;
+    if (connects && other != &stream && other->meetings > 0)
+      report(
+          fmt::format("ranks are connected for {} while other streams wait for peers", connection));
+  }
+  if (blocks > multiprocessors)
+    report(fmt::format("transfers of several streams take {} blocks of {} multiprocessors", blocks,
+                       multiprocessors));
+}
+
 /// Puts into a stream what meets other ranks, body(group).
+/// @param peer  of a message
 template <class Body>
 ncclResult_t meet(Locked& locked, Stream& stream, ncclComm_t handle, const char* what,
-                  std::vector<Interval> touched, Body body) {
-  put(locked, stream, what, [group = group_of(handle), touched = std::move(touched), body] {
+                  std::vector<Interval> touched, Body body, int peer = -1) {
+  const std::shared_ptr<Group>& group = group_of(handle);
+  check_room(stream, *group, peer < 0 ? what : fmt::format("{} with {}", what, peer));
+  ++stream.meetings;
+  put(locked, stream, what, [group, &stream, touched = std::move(touched), body] {
     try {
       body(*group);
     } catch (const Aborted&) {
     }
+    --stream.meetings;
     return touched;
   });
   return ncclSuccess;
@@ -172,12 +199,15 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank,
-                                    ncclConfig_t*) {
+                                    ncclConfig_t* config) {
   if (ranks > most_ranks)
     report(fmt::format("a communicator of {} ranks, of at most {} emulated", ranks, most_ranks));
   if (next_call_fails("nccl")) return ncclUnhandledCudaError;
   const OwnMemory memory;
-  *comm = reinterpret_cast<ncclComm_t>(new Handle{std::make_shared<Group>(id, ranks, rank)});
+  auto group = std::make_shared<Group>(id, ranks, rank);
+  if (config->maxCTAs != NCCL_CONFIG_UNDEF_INT)
+    group->blocks = std::min(group->blocks, config->maxCTAs);
+  *comm = reinterpret_cast<ncclComm_t>(new Handle{std::move(group)});
   return ncclInProgress;
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
@@ -257,14 +287,17 @@ ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t type, int p
   Locked locked;
   const std::size_t bytes = count * bytes_of(type);
   const Range in = device_range(from, bytes, Access::read, "a send");
-  return meet(locked, stream, comm, "a send", in.intervals, [=](Group& group) {
-    auto& message = group.common->messages[group.rank][peer];
-    for (std::size_t at = 0; at < bytes; at += slot_bytes) {
-      std::memcpy(message.slot.bytes, in.host + at, std::min(slot_bytes, bytes - at));
-      message.full = 1;
-      group.wait([&] { return message.full == 0; });
-    }
-  });
+  return meet(
+      locked, stream, comm, "a send", in.intervals,
+      [=](Group& group) {
+        auto& message = group.common->messages[group.rank][peer];
+        for (std::size_t at = 0; at < bytes; at += slot_bytes) {
+          std::memcpy(message.slot.bytes, in.host + at, std::min(slot_bytes, bytes - at));
+          message.full = 1;
+          group.wait([&] { return message.full == 0; });
+        }
+      },
+      peer);
 }
 
 ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
@@ -273,14 +306,17 @@ ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t type, int peer, ncc
   Locked locked;
   const std::size_t bytes = count * bytes_of(type);
   const Range out = device_range(to, bytes, Access::write, "a receive");
-  return meet(locked, stream, comm, "a receive", out.intervals, [=](Group& group) {
-    auto& message = group.common->messages[peer][group.rank];
-    for (std::size_t at = 0; at < bytes; at += slot_bytes) {
-      group.wait([&] { return message.full == 1; });
-      std::memcpy(out.host + at, message.slot.bytes, std::min(slot_bytes, bytes - at));
-      message.full = 0;
-    }
-  });
+  return meet(
+      locked, stream, comm, "a receive", out.intervals,
+      [=](Group& group) {
+        auto& message = group.common->messages[peer][group.rank];
+        for (std::size_t at = 0; at < bytes; at += slot_bytes) {
+          group.wait([&] { return message.full == 1; });
+          std::memcpy(out.host + at, message.slot.bytes, std::min(slot_bytes, bytes - at));
+          message.full = 0;
+        }
+      },
+      peer);
 }
 
 // ---- MPI, which may start the driver

@@ -2,7 +2,6 @@
 
 #include <cstdlib>
 #include <random>
-#include <set>
 
 namespace brume::emulation {
 namespace {
@@ -94,6 +93,8 @@ void Stream::finish(Locked& locked, Moment& moment) {
   moment.reaching.wait(locked.lock(), [&] { return moment.reached; });
   join(moment.giver == std::this_thread::get_id() ? seen_here : common().seen, moment.clock);
 }
+
+const std::set<Stream*>& Stream::all() { return common().streams; }
 
 void Stream::finish_all(Locked& locked) {
   for (bool again = true; again;) {

@@ -1,11 +1,13 @@
 /// @file Streams of emulated devices, and what orders their work.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <set>
 #include <thread>
 
 #include "memory.hpp"
@@ -40,6 +42,11 @@ class Stream {
 
   int device() const { return device_; }
 
+  /// Of the work that meets other ranks: what is not done yet, and the most blocks that any piece
+  /// of it takes on the device.
+  std::atomic<int> meetings = 0;
+  int most_blocks = 0;
+
   // All of these need the lock.
   void put(std::string_view name, Work work);
   std::shared_ptr<Moment> record();
@@ -48,6 +55,7 @@ class Stream {
 
   static void finish(Locked& locked, Moment& moment);  ///< blocks the host until it is reached
   static void finish_all(Locked& locked);              ///< the same for all, which orders nothing
+  static const std::set<Stream*>& all();               ///< that there are now
 
  private:
   struct Operation {

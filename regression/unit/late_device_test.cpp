@@ -70,7 +70,7 @@ void copy_now(void* to, const void* from, std::int64_t bytes) {
 
 namespace brume::comm {
 
-std::unique_ptr<Communicator> device_group(std::unique_ptr<Communicator> host) {
+std::unique_ptr<Communicator> device_group(std::unique_ptr<Communicator> host, int, Carries) {
   return staged_communicator(std::move(host));
 }
 bool one_collective_at_a_time() { return false; }

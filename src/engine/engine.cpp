@@ -105,6 +105,8 @@ struct Engine::Impl {
         batches(this->plan, this->model, world.rank()),
         executor(arena, *compute, groups, settings, model.precision,
                  [this, &world](std::exception_ptr failure) { leave(world, failure); }) {
+    if (device::on_device())
+      for (const Program* program : {&train, &evaluation}) executor.connect(*program);
     if (settings.check_memory) {
       guards.emplace(train, arena);
       evaluation_guards.emplace(evaluation, arena);

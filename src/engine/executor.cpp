@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 
 #include "base/error.hpp"
 #include "comm/computing.hpp"
@@ -48,14 +50,21 @@ std::vector<std::unique_ptr<device::Stream>> channel_streams() {
   return streams;
 }
 
+/// Channels that may have a transfer on a rank's device at once.
+int channels_that_communicate(const plan::Plan& plan) {
+  const bool tp = std::ranges::any_of(plan.stages, [](const plan::Stage& s) { return s.tp > 1; });
+  return 1 + int(tp) + (plan.pipeline_size() > 1 ? 2 : 0);
+}
+
 }  // namespace
 
 Groups::Groups(const plan::Plan& plan, comm::Communicator& world) {
+  const int at_once = channels_that_communicate(plan);
   const plan::Place place = plan::place(plan, world.rank());
   const plan::Stage& stage = plan.stages[std::size_t(place.stage)];
   // A colour is the first rank of the group: unlike for different groups of one split.
   const auto split = [&](int colour, int key) {
-    return comm::device_group(world.split(colour, key));
+    return comm::device_group(world.split(colour, key), at_once);
   };
   tp_ = split(plan::rank_of(plan, place.stage, place.dp_rank, 0), place.tp_rank);
   dp_ = split(plan::rank_of(plan, place.stage, 0, place.tp_rank), place.dp_rank);
@@ -67,8 +76,8 @@ Groups::Groups(const plan::Plan& plan, comm::Communicator& world) {
     replicas_ = split(plan::rank_of(plan, place.stage, shard, place.tp_rank), replica);
   }
   world_ = split(0, world.rank());
-  p2p_forward_ = split(0, world.rank());
-  p2p_backward_ = split(0, world.rank());
+  for (auto* messages : {&p2p_forward_, &p2p_backward_})
+    *messages = comm::device_group(world.split(0, world.rank()), at_once, comm::Carries::messages);
   require(tp_->size() == stage.tp && dp_->size() == stage.dp, Failure::bug, "groups of wrong size");
 }
 
@@ -122,6 +131,30 @@ Executor::Executor(const Arena& arena, const Compute& compute, const Groups& gro
       if (first >= 0) device::bind_this_thread(first, threads);
       kernels::use_threads(threads);
     });
+}
+
+void Executor::connect(const schedule::Program& program) {
+  // In one order on all ranks: group by group, pair by pair, then as the Program has them.
+  using Kind = std::tuple<Channel, schedule::Group, int, int>;  // the last two: sender, receiver
+  std::map<Kind, std::vector<const schedule::Task*>> kinds;
+  const auto same = [&](const schedule::Task& a, const schedule::Task& b) {
+    return a.operation == b.operation && a.operands[0].bytes == b.operands[0].bytes &&
+           format(program.buffer(a.operands[0])) == format(program.buffer(b.operands[0]));
+  };
+  for (const schedule::Task& task : program.tasks) {
+    if (task.group == schedule::Group::none && task.peer < 0) continue;
+    const bool sends = task.operation == Operation::send;
+    const int from = sends ? program.rank : task.peer, to = sends ? task.peer : program.rank;
+    std::vector<const schedule::Task*>& found = kinds[{task.channel, task.group, from, to}];
+    const bool is_new = std::ranges::none_of(
+        found, [&](const schedule::Task* other) { return same(*other, task); });
+    if (found.empty() || (task.peer < 0 && is_new)) found.push_back(&task);
+  }
+  for (const auto& [kind, tasks] : kinds)
+    for (const schedule::Task* task : tasks)
+      channels_.run([&] {
+        channels_.enqueue(int(task->channel), [&, task] { communicate(program, *task); });
+      });
 }
 
 void Executor::run(const schedule::Program& program, Parts parts, const StepScalars& step,

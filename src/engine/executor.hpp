@@ -39,6 +39,10 @@ class Executor {
            const Settings& settings, model::Precision precision,
            std::function<void(std::exception_ptr)> on_failure);
 
+  /// Makes each kind of transfer of `program` once, alone, with whatever is in its memory: a
+  /// library connects ranks when they first need it, and may wait for all of a device meanwhile.
+  void connect(const schedule::Program& program);
+
   /// Runs `program` to its end; `times` gets an entry per task. @throws what a task threw
   void run(const schedule::Program& program, Parts parts, const StepScalars& step,
            const GuardCheck* guards, std::vector<schedule::Span>& times);

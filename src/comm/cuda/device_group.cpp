@@ -3,6 +3,8 @@
 
 #include <nccl.h>
 
+#include <algorithm>
+#include <bit>
 #include <cstdlib>
 #include <set>
 #include <string_view>
@@ -31,6 +33,21 @@ bool takes_nccl(Communicator& host) {
   return wish().empty() ? devices_differ(host) : wish() != "staged";
 }
 
+/// Blocks that one transfer may take, where each may have a multiprocessor of its own beside those
+/// of other groups, on all ranks. Collective over `host`.
+int most_blocks(Communicator& host, int at_once, Carries carries) {
+  int device = 0, multiprocessors = 0;
+  device::cuda_check(cudaGetDevice(&device), "asking for the device");
+  device::cuda_check(
+      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device),
+      "asking for the device's multiprocessors");
+  double least = std::max(1, multiprocessors / at_once);
+  host.all_reduce(std::span(&least, 1), Reduction::min);
+  const auto blocks = unsigned(least);
+  // For messages NCCL rounds the number of its channels up to a power of two.
+  return int(carries == Carries::messages ? std::bit_floor(blocks) : blocks);
+}
+
 }  // namespace
 
 bool devices_differ(Communicator& host) {
@@ -42,10 +59,12 @@ bool devices_differ(Communicator& host) {
   return std::set<std::string>(all.begin(), all.end()).size() == all.size();
 }
 
-std::unique_ptr<Communicator> device_group(std::unique_ptr<Communicator> host) {
+std::unique_ptr<Communicator> device_group(std::unique_ptr<Communicator> host, int at_once,
+                                           Carries carries) {
   // A group of one has nothing to carry: NCCL would keep buffers for it.
   if (host->size() == 1 || !takes_nccl(*host)) return staged_communicator(std::move(host));
-  return nccl_communicator(std::move(host));
+  const int blocks = at_once > 1 ? most_blocks(*host, at_once, carries) : 0;
+  return nccl_communicator(std::move(host), blocks);
 }
 
 bool one_collective_at_a_time() { return wish() == "nccl_serial"; }

@@ -2,6 +2,7 @@
 #include <nccl.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <thread>
 #include <type_traits>
 
@@ -48,13 +49,14 @@ struct Group {
 
 class NcclCommunicator final : public HostHalf {
  public:
-  NcclCommunicator(std::unique_ptr<Communicator> host, double timeout_s)
-      : HostHalf(std::move(host)), timeout_s_(timeout_s) {
+  NcclCommunicator(std::unique_ptr<Communicator> host, int most_blocks, double timeout_s)
+      : HostHalf(std::move(host)), most_blocks_(most_blocks), timeout_s_(timeout_s) {
     ncclUniqueId id{};
     if (rank() == 0) nccl_check(ncclGetUniqueId(&id), "making a unique id");
     host_->broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;  // so that a lost peer is an error and not a hang
+    if (most_blocks > 0) config.maxCTAs = most_blocks;
     nccl_check(ncclCommInitRankConfig(&group_.comm, size(), id, rank(), &config), "starting");
     settle("starting");
   }
@@ -80,7 +82,7 @@ class NcclCommunicator final : public HostHalf {
 
   std::unique_ptr<Communicator> split(int colour, int key) override {
     auto host = host_->split(colour, key);
-    return host ? nccl_communicator(std::move(host), timeout_s_) : nullptr;
+    return host ? nccl_communicator(std::move(host), most_blocks_, timeout_s_) : nullptr;
   }
 
  private:
@@ -152,16 +154,36 @@ class NcclCommunicator final : public HostHalf {
   }
 
   Group group_;
+  int most_blocks_;
   double timeout_s_;
 };
 
+/// Refuses what somebody asks NCCL for that lets ranks wait for each other for ever: channels
+/// launch in no one order, and in the room that each gets.
+void check_environment(int most_blocks) {
+  const auto asked = [](const char* name) {
+    const char* text = std::getenv(name);
+    return text ? std::atoi(text) : 0;
+  };
+  require(
+      asked("NCCL_LAUNCH_ORDER_IMPLICIT") == 0, Failure::input,
+      "NCCL_LAUNCH_ORDER_IMPLICIT: transfers would wait for each other in an order that differs "
+      "between ranks: found {}, expected 0. Unset it",
+      asked("NCCL_LAUNCH_ORDER_IMPLICIT"));
+  require(most_blocks == 0 || asked("NCCL_MAX_CTAS") <= most_blocks, Failure::input,
+          "NCCL_MAX_CTAS: the transfers of this plan would not find room on a device together: "
+          "found {}, expected at most {}. Lower it, or unset it",
+          asked("NCCL_MAX_CTAS"), most_blocks);
+}
+
 }  // namespace
 
-std::unique_ptr<Communicator> nccl_communicator(std::unique_ptr<Communicator> host,
+std::unique_ptr<Communicator> nccl_communicator(std::unique_ptr<Communicator> host, int most_blocks,
                                                 double timeout_s) {
+  check_environment(most_blocks);
   require(devices_differ(*host), Failure::input,
           "NCCL: ranks share a device, which it does not support: start one rank per device");
-  return std::make_unique<NcclCommunicator>(std::move(host), timeout_s);
+  return std::make_unique<NcclCommunicator>(std::move(host), most_blocks, timeout_s);
 }
 
 }  // namespace brume::comm

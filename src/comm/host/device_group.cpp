@@ -3,7 +3,9 @@
 
 namespace brume::comm {
 
-std::unique_ptr<Communicator> device_group(std::unique_ptr<Communicator> host) { return host; }
+std::unique_ptr<Communicator> device_group(std::unique_ptr<Communicator> host, int, Carries) {
+  return host;
+}
 
 bool one_collective_at_a_time() { return false; }
 
