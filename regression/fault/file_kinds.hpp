@@ -219,6 +219,16 @@ class FileKinds {
     add_file("jsonl", "text.jsonl",
              {"{\"text\": \"a cloud\"}\n{\"prompt\": \"one\", \"completion\": \" two\"}\n"},
              [](const fs::path& path) { interop::read_documents(path, {}); });
+    // {"text": "a cloud"}, by gzip and by zstd.
+    const auto bytes = [](auto&... text) {
+      return std::vector{std::string(text, sizeof(text) - 1)...};
+    };
+    add_file(
+        "compressed", "text.gz",
+        bytes("\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\xff\xab\x56\x2a\x49\xad\x28\x51\xb2\x52\x50"
+              "\x4a\x54\x48\xce\xc9\x2f\x4d\x51\xaa\xe5\x02\x00\x84\x38\x99\x81\x14\x00\x00\x00",
+              "\x28\xb5\x2f\xfd\x04\x58\xa1\x00\x00{\"text\": \"a cloud\"}\n\xd8\xd4\x37\xf1"),
+        [](const fs::path& path) { interop::read_documents(path, {}); });
   }
 
   static constexpr const char* megatron_script = R"(#!/bin/bash
