@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -42,18 +43,28 @@ struct DocumentMarks {
   int end = -1;    ///< last token of each document
 };
 
+/// What reading all of a token file tells about it.
+struct TokenCheck {
+  std::uint64_t checksum = 0;
+  int vocab_size = 0;
+};
+/// ... by TokenFile::key().
+using TokenChecks = std::map<std::string, TokenCheck>;
+
 class DocumentTable;
+struct Header;
 
 /// A token file opened for reading: one of ours, or one of Megatron (.bin with its .idx), llm.c,
 /// numpy (.npy) or nanoGPT (named .u16 or .u32). The layouts are in src/data/README.md.
 class TokenFile {
  public:
-  /// Reads all of the file once to check it. Documents that are told apart by marks take 8 bytes
-  /// each in memory.
+  /// Reads all of the file once to check it, unless `known` has what that tells and no documents
+  /// are told apart by marks. Those take 8 bytes each in memory.
   /// @throws Error(input)  when the file is missing or of no known kind, has a length that does not
   ///                       match its header, or holds a token outside its vocabulary, or none of
   ///                       the marks; the message names the file
-  explicit TokenFile(const std::filesystem::path& path, DocumentMarks marks = {});
+  explicit TokenFile(const std::filesystem::path& path, DocumentMarks marks = {},
+                     const TokenChecks& known = {});
 
   /// Reads tokens from number `first` on. Threads may do so at once.
   /// @throws Error(storage)  when the file cannot be read, or was cut since it was opened
@@ -70,7 +81,13 @@ class TokenFile {
   const std::filesystem::path& path() const { return path_; }
   TokenFileIdentity identity() const;
 
+  /// The name of the file's content: where it lies, which file it is, how long, when it was changed
+  /// last, and how its tokens lie in it. Empty: it was changed while it was read.
+  const std::string& key() const { return key_; }
+
  private:
+  /// Reads all behind the header, if there is one. Finds documents by marks that are not -1.
+  void read_through(const Header* header, DocumentMarks marks);
   void read_bytes(std::int64_t first, std::span<std::byte> bytes) const;
 
   std::filesystem::path path_;
@@ -81,6 +98,7 @@ class TokenFile {
   std::shared_ptr<const DocumentTable> documents_;  ///< none: the file has no ends
   std::uint64_t checksum_ = 0;
   int vocab_size_ = 0;
+  std::string key_;
 };
 
 }  // namespace brume::data

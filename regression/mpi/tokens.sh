@@ -67,3 +67,17 @@ files="data.files=[$(for i in $(seq 300); do printf '"many/%s.tok", ' "$i"; done
 (ulimit -Sn 256 && tiny_job --dry-run --set output.directory=many/run --set data.train= --set "$files") > log 2>&1 ||
   { cat log; complain "files beyond the soft limit are refused"; }
 (ulimit -n 256 && refused 'Raise the limit by ulimit -n' --set data.train= --set "$files")
+
+# What one job read of a long file the next one trusts until the file is written to.
+export XDG_CACHE_HOME=$PWD/cache
+head -c 3000000 /dev/zero > long.u16
+checksum() {
+  tiny_job --dry-run -v --set output.directory=long --set data.train=long.u16 > log 2>&1 || { cat log; exit 1; }
+  grep -o 'data: 1500000 tokens, checksum [0-9a-f]*' log
+}
+first=$(checksum)
+[ "$(wc -l < cache/brume/tokens)" -eq 1 ] || complain "not each long file was kept, and no other"
+sed -i 's/^[0-9a-f]*/00000000000000ff/' cache/brume/tokens
+[ "$(checksum)" = 'data: 1500000 tokens, checksum 00000000000000ff' ] || complain "a known file was read again"
+touch long.u16
+[ "$(checksum)" = "$first" ] || complain "a file that was written to was not read"

@@ -5,10 +5,12 @@
 #include <sys/stat.h>
 
 #include <bit>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/error.hpp"
@@ -135,6 +137,35 @@ TEST_F(TokenFiles, LargeVocabulariesTakeWideTokens) {
   put(damaged);
   EXPECT_NE(refused().find("holds token 131072, outside its vocabulary of 65537"),
             std::string::npos);
+}
+
+// What an earlier reading told is trusted until the file is another one, or was written to.
+TEST_F(TokenFiles, AKnownFileIsNotReadAgain) {
+  write_token_file(path_, counting(9), 16);
+  const TokenFile first(path_);
+  const TokenChecks known{{first.key(), {.checksum = 5, .vocab_size = 7}}};
+  const auto checksum = [&] { return TokenFile(path_, {}, known).identity().checksum; };
+  EXPECT_EQ(checksum(), 5u);
+  EXPECT_EQ(TokenFile(path_, {}, known).vocab_size(), 7);
+  EXPECT_EQ(all_of(TokenFile(path_, {}, known)), counting(9));
+  EXPECT_EQ(TokenFile(path_).identity(), first.identity());
+  EXPECT_EQ(TokenFile(path_, {.begin = -1, .end = 3}, known).identity(), first.identity());
+
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // file systems count time in steps
+  fs::last_write_time(path_, fs::last_write_time(path_));
+  EXPECT_EQ(checksum(), first.identity().checksum);
+  write_token_file(path_, std::vector<std::int32_t>(9, 3), 16);
+  EXPECT_EQ(TokenFile(path_, {}, known).identity(), TokenFile(path_).identity());
+  put(std::string(bytes().size(), 'x'));
+  EXPECT_THROW(TokenFile(path_, {}, known), Error);
+
+  // The same bytes under another layout.
+  const fs::path wide = directory_ / "a.u32", narrow = directory_ / "a.u16";
+  put("12345678");
+  fs::copy_file(path_, wide);
+  const TokenChecks of_wide{{TokenFile(wide).key(), {.checksum = 5, .vocab_size = 7}}};
+  fs::rename(wide, narrow);
+  EXPECT_NE(TokenFile(narrow, {}, of_wide).identity().checksum, 5u);
 }
 
 TEST_F(TokenFiles, AnOpenFileOutlivesItsReplacement) {

@@ -48,8 +48,7 @@ class Evaluation {
     read();
     if (!options_.completions.empty()) return score();
     choose_plan();
-    std::optional<data::Sampler> data;
-    comm::together(job_, [&] { data.emplace(open_data()); });
+    const std::optional<data::Sampler> data = open_data();
     const std::int64_t sequences =
         std::min(options_.sequences.value_or(data->num_windows()), data->num_windows());
     if (leader_)
@@ -255,11 +254,19 @@ class Evaluation {
     });
   }
 
-  data::Sampler open_data() const {
-    const std::string& path = options_.data.empty() ? deck_.data.valid : options_.data;
-    require(!path.empty(), Failure::input,
-            "{}: was trained without data.valid: name a token file by --data", options_.weights);
-    return open_validation(path, options_.data.empty() ? "data.valid" : "--data", deck_, model_);
+  std::optional<data::Sampler> open_data() const {
+    const bool given = !options_.data.empty();
+    const NamedTokens file{given ? "--data" : "data.valid",
+                           given ? options_.data : deck_.data.valid};
+    comm::together(job_, [&] {
+      require(!file.path.empty(), Failure::input,
+              "{}: was trained without data.valid: name a token file by --data", options_.weights);
+    });
+    const data::TokenChecks known = check_tokens({file}, deck_, model_, job_);
+    std::optional<data::Sampler> data;
+    comm::together(
+        job_, [&] { data.emplace(open_validation(file.path, file.key, deck_, model_, known)); });
+    return data;
   }
 
   engine::Settings settings(int threads) const {

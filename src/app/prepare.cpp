@@ -20,17 +20,18 @@
 #include "profiles.hpp"
 #include "resume.hpp"
 #include "run_settings.hpp"
+#include "token_checks.hpp"
 
 namespace brume::app {
 namespace {
 
 /// @param key  that names the file, for errors
 data::TokenFile open_tokens(const std::string& path, const char* key, const deck::DataKeys& keys,
-                            const model::Config& model) {
+                            const model::Config& model, const data::TokenChecks& known) {
   const data::DocumentMarks marks{keys.begin_token, keys.end_token};
   data::TokenFile file = [&] {
     try {
-      return data::TokenFile(path, model.isolated ? marks : data::DocumentMarks{});
+      return data::TokenFile(path, model.isolated ? marks : data::DocumentMarks{}, known);
     } catch (const Error& error) {
       throw Error(error.failure(), "{}: {}", key, error.what());
     }
@@ -151,12 +152,16 @@ class Preparation {
   void open_data() {
     const deck::DataKeys& keys = made_.deck.data;
     begin(fmt::format("opening data {} {} {}", keys.train, fmt::join(keys.files, " "), keys.valid));
+    std::vector<NamedTokens> files;
+    if (!keys.train.empty()) files.push_back({"data.train", keys.train});
+    for (const std::string& path : keys.files) files.push_back({"data.files", path});
+    if (!keys.valid.empty()) files.push_back({"data.valid", keys.valid});
+    const data::TokenChecks known = check_tokens(files, made_.deck, made_.model, job_);
     comm::together(job_, [&] {
-      const deck::DataKeys& data = made_.deck.data;
-      made_.train_data.emplace(open_training(made_.deck, made_.model));
-      if (!data.valid.empty())
+      made_.train_data.emplace(open_training(made_.deck, made_.model, known));
+      if (!keys.valid.empty())
         made_.valid_data.emplace(
-            open_validation(data.valid, "data.valid", made_.deck, made_.model));
+            open_validation(keys.valid, "data.valid", made_.deck, made_.model, known));
     });
     made_.model.document_share = made_.train_data->document_share();
     made_.data_text = data_text(*made_.train_data, made_.deck);
@@ -266,21 +271,44 @@ double still_limit_s(const deck::Deck& deck) { return 2.0 * deck.training.silenc
 model::Config isolated(model::Config model, const deck::Deck& deck) {
   if (!model.isolated) return model;
   try {
-    model.document_share = open_training(deck, model).document_share();
+    data::TokenChecks known;
+    add_checks(kept_checks(), known);
+    model.document_share = open_training(deck, model, known).document_share();
   } catch (const Error& error) {
     log::warn("attention counts as that of whole sequences: {}", error.what());
   }
   return model;
 }
 
-data::Sampler open_training(const deck::Deck& deck, const model::Config& model) {
+data::TokenChecks check_tokens(const std::vector<NamedTokens>& files, const deck::Deck& deck,
+                               const model::Config& model, comm::Communicator& job) {
+  data::TokenChecks known;
+  const bool leader = job.rank() == 0;
+  add_checks(comm::broadcast(job, leader ? kept_checks() : "", 0), known);
+  std::string mine;
+  comm::together(job, [&] {
+    for (auto i = std::size_t(job.rank()); i < files.size(); i += std::size_t(job.size())) {
+      const data::TokenFile file =
+          open_tokens(files[i].path, files[i].key, deck.data, model, known);
+      if (!known.contains(file.key())) mine += check_line(file);
+    }
+  });
+  const std::string read = fmt::format("{}", fmt::join(job.gather(mine), ""));
+  if (leader) keep_checks(read);
+  add_checks(read, known);
+  return known;
+}
+
+data::Sampler open_training(const deck::Deck& deck, const model::Config& model,
+                            const data::TokenChecks& known) {
   const auto order =
       deck.data.order == "shuffled" ? data::Order::shuffled : data::Order::sequential;
   const deck::DataKeys& keys = deck.data;
   std::vector<data::WeightedFile> files;
-  if (!keys.train.empty()) files.push_back({open_tokens(keys.train, "data.train", keys, model)});
+  if (!keys.train.empty())
+    files.push_back({open_tokens(keys.train, "data.train", keys, model, known)});
   for (std::size_t i = 0; i < keys.files.size(); ++i) {
-    data::TokenFile file = open_tokens(keys.files[i], "data.files", keys, model);
+    data::TokenFile file = open_tokens(keys.files[i], "data.files", keys, model, known);
     const double weight = keys.weights.empty() ? double(file.size()) : keys.weights[i];
     files.push_back({std::move(file), weight});
   }
@@ -289,9 +317,9 @@ data::Sampler open_training(const deck::Deck& deck, const model::Config& model) 
 }
 
 data::Sampler open_validation(const std::string& path, const char* key, const deck::Deck& deck,
-                              const model::Config& model) {
+                              const model::Config& model, const data::TokenChecks& known) {
   constexpr std::uint64_t seed = 0;
-  return data::Sampler(open_tokens(path, key, deck.data, model), data::Order::shuffled, seed,
+  return data::Sampler(open_tokens(path, key, deck.data, model, known), data::Order::shuffled, seed,
                        model.seq_len, model.isolated);
 }
 

@@ -1,6 +1,7 @@
 #include "data/token_file.hpp"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <optional>
@@ -156,9 +157,23 @@ std::optional<Header> read_header(const Descriptor& file, const std::string& nam
   return header;
 }
 
+/// What TokenFile::key() says. Ranks on other nodes know the same file by the same key; the number
+/// of its device may be another one there.
+std::string key_of(const Descriptor& file, const std::filesystem::path& path,
+                   const TokenLayout& layout) {
+  struct ::stat status = {};
+  require(::fstat(file.get(), &status) == 0, Failure::bug, "a file has no status");
+  const auto& [changed_s, changed_ns] = status.st_ctim;
+  const auto& [written_s, written_ns] = status.st_mtim;
+  return fmt::format("{} {} {}.{:09} {}.{:09} {} {} {} {}", status.st_ino, status.st_size,
+                     changed_s, changed_ns, written_s, written_ns, layout.first_byte, layout.count,
+                     layout.token_bytes, std::filesystem::canonical(path).string());
+}
+
 }  // namespace
 
-TokenFile::TokenFile(const std::filesystem::path& path, DocumentMarks marks)
+TokenFile::TokenFile(const std::filesystem::path& path, DocumentMarks marks,
+                     const TokenChecks& known)
     : path_(path),
       file_(std::make_shared<const Descriptor>(open_regular(path, Failure::input, Links::follow))) {
   const std::string name = path.string();
@@ -172,8 +187,23 @@ TokenFile::TokenFile(const std::filesystem::path& path, DocumentMarks marks)
   size_ = layout.count;
   documents_ = layout.documents;
 
+  key_ = key_of(*file_, path, layout);
   const bool ends = documents_ || (header && header->documents > 0);
-  MarkedDocuments marked(ends ? DocumentMarks{} : marks);
+  if (ends) marks = {};
+  const auto found = known.find(key_);
+  if (found == known.end() || MarkedDocuments(marks).wanted()) {
+    read_through(header ? &*header : nullptr, marks);
+    if (key_of(*file_, path, layout) != key_) key_.clear();
+  } else {
+    checksum_ = found->second.checksum;
+    vocab_size_ = found->second.vocab_size;
+  }
+  if (header && header->documents > 0) documents_ = documents_of(*header, file_, name);
+}
+
+void TokenFile::read_through(const Header* header, DocumentMarks marks) {
+  const std::string name = path_.string();
+  MarkedDocuments marked(marks);
   Checksum sum;
   std::uint64_t highest = 0;
   const std::int64_t token_bytes = size_ * token_bytes_;
@@ -200,7 +230,6 @@ TokenFile::TokenFile(const std::filesystem::path& path, DocumentMarks marks)
   require(size_ == 0 || highest < most, Failure::input,
           "{}: holds token {}, outside {} vocabulary of {}", name, highest,
           header ? "its" : "the largest", most);
-  if (header && header->documents > 0) documents_ = documents_of(*header, file_, name);
   if (marked.wanted()) documents_ = marked.table(name);
 }
 
