@@ -45,7 +45,7 @@ ended_without_plan() {
   [ "$code" = 3 ] && grep -q 'no plan is known to fit: a signal ended the search' screen && [ ! -e plan.toml ]
 }
 ended_with_plan() {
-  [ "$code" = 0 ] && grep -q 'a signal ended the search: a plan of 1F1B may be up to' screen && grep -q '^global_batch = 512' plan.toml
+  [ "$code" = 0 ] && grep -q 'limit   a signal ended the search' screen && grep -q '^global_batch = 512' plan.toml
 }
 
 # At once: the first plan may or may not have been found.
