@@ -115,11 +115,13 @@ Config config_of(const fs::path& directory) {
 TEST(Exported, TransformersComputeTheSameLoss) {
   const char* python = std::getenv("BRUME_PYTHON");
   const std::string call = python != nullptr ? python : "python3";
-  const std::string imports = "import torch, transformers; assert transformers.__version__ >= '5'";
+  const std::string imports =
+      "from importlib.metadata import version; version('torch'); assert version('transformers') >= "
+      "'5'";
   if (std::system((call + " -c \"" + imports + "\" 2> /dev/null").c_str()) != 0)
     GTEST_SKIP() << call << " has no transformers of version 5";
 
-  constexpr int models = 72, sequences = 3;
+  constexpr int models = 40, sequences = 3;
   const test::Folder folder;
   std::mt19937 random(50);
   std::map<Family, int> exported, refused;
@@ -155,7 +157,7 @@ TEST(Exported, TransformersComputeTheSameLoss) {
   }
   for (const Family family :
        {Family::gpt, Family::llama, Family::falcon, Family::neox, Family::gemma}) {
-    EXPECT_GT(exported[family], 3) << model::name(family);
+    EXPECT_GE(exported[family], 3) << model::name(family);
     EXPECT_GT(refused[family], 0) << model::name(family);
   }
   const std::string script = std::string(BRUME_REGRESSION_DIR) + "/pytorch/exported.py";

@@ -299,7 +299,8 @@ void set_rope(ConfigFile& file, KeyWriter& out, const RopeNames& names = {}) {
   out.set("rope_theta", &Keys::rope_theta, *theta, names.theta);
 
   const std::optional<double> own_share = rope.number_if("partial_rotary_factor");
-  const double share = own_share ? *own_share : file.number_if(names.share).value_or(1.0);
+  const std::optional<double> older_share = file.number_if(names.share);
+  const double share = own_share ? *own_share : older_share.value_or(1.0);
   file.needs(share > 0.0 && share <= 1.0, "'{}' must be above 0 and at most 1, found {}",
              names.share, share);
   if (share == 1.0) return;
