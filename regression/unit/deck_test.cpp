@@ -1,9 +1,12 @@
 #include "deck/deck.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <random>
 #include <sstream>
 
@@ -127,6 +130,35 @@ TEST(Deck, OverridesApplyInOrder) {
   EXPECT_EQ(deck.training.optimizer.lr, 1e-2);
   EXPECT_EQ(deck.search.dp, (std::vector<int>{2}));
   EXPECT_EQ(deck.output.directory, "runs/b");
+}
+
+// A folder "~" would be made in the working directory.
+TEST(Deck, PathsThatOnlyAShellExpandsAreRefused) {
+  std::string name = (std::filesystem::temp_directory_path() / "brume-deck-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(name.data()), nullptr);
+  const std::string file = name + "/a.toml";
+  const auto refusal = [&](const std::string& text) -> std::string {
+    std::ofstream(file) << text;
+    try {
+      load(file);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.failure(), Failure::input);
+      return error.what();
+    }
+    return "";
+  };
+  const std::string said = refusal(smallest + "[output]\ndirectory = \"~/run\"\n");
+  EXPECT_TRUE(said.starts_with(file + ":19:13: 'output.directory' has a word")) << said;
+  EXPECT_EQ(refusal(smallest + "[output]\ndirectory = \"a~/5$/$1\"\n"), "");
+  for (const char* line :
+       {"model.weights=~", "data.valid=/data/$USER/valid.tok", "data.train=${HOME}/train.tok",
+        "data.files=[\"a.tok\", \"~me/b.tok\"]", "cluster.scratch=$TMPDIR",
+        "cluster.profile=~/p.toml", "model.config=/x/$_y/config.json"})
+    EXPECT_NE(refused(smallest, {line}).find("only a shell expands"), std::string::npos) << line;
+  // The deck of a run that was begun by an older version.
+  EXPECT_EQ(parse(smallest + "[output]\ndirectory = \"~/run\"\n", "checkpoint").output.directory,
+            "~/run");
+  std::filesystem::remove_all(name);
 }
 
 TEST(Deck, KeysAreCheckedTogether) {

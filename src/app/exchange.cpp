@@ -63,7 +63,9 @@ void ExchangeVerbs::add_hugging_face(CLI::App* import, CLI::App* out) {
       "Weights of a Hugging Face model, as a run's first checkpoint with a deck to start from");
   model_in->add_option("model", import_hf_.directory, "Directory with config.json and safetensors")
       ->required();
-  model_in->add_option("-o,--output", import_hf_.output, "Run directory to write to")->required();
+  model_in->add_option("-o,--output", import_hf_.output, "Run directory to write to")
+      ->required()
+      ->type_name("DIR");
   model_in
       ->add_option("--set", import_hf_.sets,
                    "Set a key of the deck, for example model.seq_len=1024")
@@ -76,7 +78,9 @@ void ExchangeVerbs::add_hugging_face(CLI::App* import, CLI::App* out) {
       "where they are known");
   model_out->add_option("run", export_hf_.run, "Run directory, or one of its checkpoints")
       ->required();
-  model_out->add_option("-o,--output", export_hf_.output, "Directory to write to")->required();
+  model_out->add_option("-o,--output", export_hf_.output, "Directory to write to")
+      ->required()
+      ->type_name("DIR");
   model_out
       ->add_option("--dtype", export_hf_.dtype,
                    "Number format of the values (default: that of training.precision)")
@@ -103,7 +107,9 @@ void ExchangeVerbs::add_plan(CLI::App* import, CLI::App* out) {
       ->required()
       ->type_name("megatron")
       ->check(CLI::IsMember({"megatron"}));
-  plan_in->add_option("-o,--output", import_plan_.directory, "Directory to write to")->required();
+  plan_in->add_option("-o,--output", import_plan_.directory, "Directory to write to")
+      ->required()
+      ->type_name("DIR");
   plan_in
       ->add_option("--set", import_plan_.sets,
                    "Set a key of the deck, above all the machine: cluster.machine=dgx-h100")
@@ -130,7 +136,9 @@ void ExchangeVerbs::add_mist(CLI::App* import) {
       "mist", "A configuration of Mist: deck.toml, plan.toml and, for other links, profile.toml");
   configuration->add_option("configuration", mist_.configuration, "Resolved, YAML or JSON")
       ->required();
-  configuration->add_option("-o,--output", mist_.directory, "Directory to write to")->required();
+  configuration->add_option("-o,--output", mist_.directory, "Directory to write to")
+      ->required()
+      ->type_name("DIR");
   configuration->add_option("--profile", mist_.profile, "Where operator times come from")
       ->type_name("NAME|FILE")
       ->capture_default_str();

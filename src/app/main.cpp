@@ -17,6 +17,7 @@
 
 #include "base/error.hpp"
 #include "base/log.hpp"
+#include "base/path.hpp"
 #include "base/terminal.hpp"
 #include "base/text.hpp"
 #include "comm/session.hpp"
@@ -94,6 +95,20 @@ struct CommandLine {
                                              : "argument",
                        word, meant.empty() ? "" : fmt::format("did you mean '{}'? ", meant),
                        verbs.empty() ? "" : app.get_name() + " ");
+  }
+
+  /// Refuses paths that a shell would have to expand, as it does after a space, but not after "=".
+  static void require_whole_paths(const CLI::App& app) {
+    for (const CLI::Option* option : app.get_options()) {
+      const std::string kind = option->get_type_name();
+      if (kind.find("FILE") == kind.npos && kind.find("DIR") == kind.npos) continue;
+      const std::string name = option->get_name();
+      for (const std::string& path : option->results())
+        require(!has_shell_word(path), Failure::input,
+                "{}={}: only a shell expands ~ and $NAME, and only after a space. Write {} {}",
+                name, path, name, path);
+    }
+    for (const CLI::App* verb : app.get_subcommands()) require_whole_paths(*verb);
   }
 
   void add_init() {
@@ -321,6 +336,7 @@ int called(int argc, char** argv) {
     require(bool(std::cout.flush()), Failure::storage, "standard output cannot be written");
     return 0;
   }
+  CommandLine::require_whole_paths(line.cli);
   if (!line.verb) {
     std::fputs(line.cli.help().c_str(), stderr);
     return int(Failure::input);

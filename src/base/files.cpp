@@ -5,10 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstdlib>
 #include <random>
 #include <system_error>
+
+#include "base/path.hpp"
 
 namespace brume {
 namespace {
@@ -59,24 +62,6 @@ void require_trusted(const struct stat& status, const std::string& name, const f
       name, at.string(), status.st_uid);
 }
 
-/// Follows the links of a path. One in /proc is kept: it leads to an open file, which may have no
-/// name.
-fs::path followed(const fs::path& path) {
-  constexpr int max_links = 40;  // as the system's
-  fs::path at = path;
-  for (int links = 0; links < max_links; ++links) {
-    struct stat status = {};
-    if (::lstat(at.c_str(), &status) != 0 || !S_ISLNK(status.st_mode)) return at;
-    require_trusted(status, path.string(), at);
-    if (at.native().starts_with("/proc/")) return at;
-    std::error_code error;
-    at = at.parent_path() / fs::read_symlink(at, error);
-    require(!error, Failure::storage, "{}: its link cannot be read: {}", path.string(),
-            error.message());
-  }
-  throw Error(Failure::storage, "{}: leads through more than {} links", path.string(), max_links);
-}
-
 /// Whether something is there that a file must not take the place of.
 bool is_special(const fs::path& target, const std::string& name) {
   struct stat status = {};
@@ -110,6 +95,30 @@ Error unopened(const std::string& name, Failure failure) {
   return {failure == Failure::input ? unopened_input(code) : failure,
           fmt::format("{}: cannot be opened: {}{}", name, last_error(code),
                       code == EMFILE ? ". Raise the limit by ulimit -n" : "")};
+}
+
+fs::path followed(const fs::path& path) {
+  constexpr int max_links = 40;  // as the system's
+  fs::path at = path;
+  for (int links = 0; links < max_links; ++links) {
+    struct stat status = {};
+    if (::lstat(at.c_str(), &status) != 0 || !S_ISLNK(status.st_mode)) return at;
+    require_trusted(status, path.string(), at);
+    // A link in /proc leads to an open file, which may have no name.
+    if (at.native().starts_with("/proc/")) return at;
+    std::error_code error;
+    at = at.parent_path() / fs::read_symlink(at, error);
+    require(!error, Failure::storage, "{}: its link cannot be read: {}", path.string(),
+            error.message());
+  }
+  throw Error(Failure::storage, "{}: leads through more than {} links", path.string(), max_links);
+}
+
+bool has_shell_word(std::string_view path) {
+  const auto begins_name = [](unsigned char c) { return std::isalpha(c) || c == '_' || c == '{'; };
+  for (std::size_t i = 1; i < path.size(); ++i)
+    if (path[i - 1] == '$' && begins_name(static_cast<unsigned char>(path[i]))) return true;
+  return path.starts_with('~');
 }
 
 OutputFile::OutputFile(const fs::path& path)

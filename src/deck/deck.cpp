@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "base/error.hpp"
+#include "base/path.hpp"
 #include "cluster.hpp"
 #include "training.hpp"
 
@@ -414,9 +415,30 @@ void set_memory_keys(Document& document, const MemoryAtHand& memory) {
   unless_given("cluster.host_memory_gib", memory.node_gib);
 }
 
-Deck read(Document& document, const std::vector<std::string>& overrides,
-          const MemoryAtHand& memory) {
+/// Refuses paths that a shell would have to expand: a folder "~" would be made in their place.
+/// @param all  also those that no override gives: a run's own deck is read as it was written
+void refuse_shell_words(const Document& document, bool all) {
+  std::vector<std::string> keys{"model.config",    "model.weights",   "data.train",
+                                "data.valid",      "cluster.profile", "cluster.scratch",
+                                "output.directory"};
+  const auto has = [&](const std::string& item) { return document.has(item); };
+  for (int i = 0; has(fmt::format("data.files.{}", i)); ++i)
+    keys.push_back(fmt::format("data.files.{}", i));
+  for (int i = 0; has(fmt::format("cluster.groups.{}", i)); ++i)
+    for (const char* path : {"profile", "scratch"})
+      keys.push_back(fmt::format("cluster.groups.{}.{}", i, path));
+  for (const std::string& key : keys)
+    if (const auto path = document.word(key); path && (all || document.was_set(key)))
+      require(!has_shell_word(*path), Failure::input,
+              "{}: '{}' has a word that only a shell expands: found \"{}\", expected no ~ and no "
+              "$NAME. Write the whole path",
+              document.where(key), key, *path);
+}
+
+Deck read(Document& document, const std::vector<std::string>& overrides, const MemoryAtHand& memory,
+          bool from_file) {
   for (const std::string& assignment : overrides) document.set(assignment);
+  refuse_shell_words(document, from_file);
   set_machine_keys(document);
   set_memory_keys(document, memory);
   return resolved(schema().read(document), document);
@@ -440,7 +462,7 @@ const Schema<Deck>& schema() {
 Deck load(const std::string& path, const std::vector<std::string>& overrides,
           const MemoryAtHand& memory) {
   Document document = Document::load(path);
-  Deck deck = read(document, overrides, memory);
+  Deck deck = read(document, overrides, memory, true);
   find_beside(deck, document);
   return deck;
 }
@@ -448,7 +470,7 @@ Deck load(const std::string& path, const std::vector<std::string>& overrides,
 Deck parse(const std::string& text, const std::string& origin,
            const std::vector<std::string>& overrides, const MemoryAtHand& memory) {
   Document document = Document::parse(text, origin);
-  return read(document, overrides, memory);
+  return read(document, overrides, memory, false);
 }
 
 }  // namespace brume::deck
