@@ -132,6 +132,21 @@ TEST(Deck, OverridesApplyInOrder) {
   EXPECT_EQ(deck.output.directory, "runs/b");
 }
 
+TEST(Deck, AStringThatTomlReadsAsSomethingElseIsToldItsQuotes) {
+  for (const char* value : {"2024", "1.5", "true", "2024-11-28"}) {
+    const std::string said = refused(smallest, {fmt::format("output.directory={}", value)});
+    EXPECT_NE(said.find(fmt::format("Write --set 'output.directory=\"{}\"'", value)), said.npos)
+        << said;
+    EXPECT_EQ(
+        parse(smallest, "a.toml", {fmt::format("output.directory=\"{}\"", value)}).output.directory,
+        value);
+  }
+  EXPECT_NE(
+      refused(smallest + "[output]\ndirectory = 2024\n").find("found 2024. Write it in quotes"),
+      std::string::npos);
+  EXPECT_EQ(refused(smallest, {"output.directory=[1]"}).find("quotes"), std::string::npos);
+}
+
 // A folder "~" would be made in the working directory.
 TEST(Deck, PathsThatOnlyAShellExpandsAreRefused) {
   std::string name = (std::filesystem::temp_directory_path() / "brume-deck-XXXXXX").string();

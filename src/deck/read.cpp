@@ -180,7 +180,19 @@ class Reader {
     if (const auto* word = std::get_if<std::string>(&node.value); word && word->size() <= 64)
       if (const std::string near = nearest(*word, key.choices); !near.empty())
         what += "; did you mean \"" + near + "\"?";
+    if (std::is_same_v<T, std::string> && key.choices.empty()) what += in_quotes(node, path);
     fail(&node, what);
+  }
+
+  /// How to write a string that TOML reads as something else; nothing where the node is no value.
+  static std::string in_quotes(const Node& node, const std::string& path) {
+    if (std::holds_alternative<Node::List>(node.value) ||
+        std::holds_alternative<Node::Table>(node.value))
+      return "";
+    if (!node.assignment) return ". Write it in quotes";
+    const std::string value = node.assignment->substr(node.assignment->find('=') + 1);
+    return value.starts_with('[') ? ". Write it in quotes"
+                                  : fmt::format(". Write --set '{}=\"{}\"'", path, value);
   }
 
   const Document& document_;
