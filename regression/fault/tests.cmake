@@ -102,6 +102,8 @@ brume_fault(time_limit_of_many_layers RUN plan ${tiny} ${with_profile} --set mod
   --set cluster.host_memory_gib=1 --set search.time_limit_s=0.05 EXIT 3 SAYS "search.time_limit_s = 0.05 ended the search")
 brume_fault(missing_config RUN check ${tiny} --set model.config=nowhere.json EXIT 2
   SAYS "--set model.config=nowhere.json: 'model.config': nowhere.json: cannot be opened")
+brume_fault(no_steps RUN run ${tiny} --steps 0 EXIT 2 SAYS "--steps: must be above 0, found 0")
+brume_fault(no_minutes RUN run ${tiny} --max-minutes -1 EXIT 2 SAYS "--max-minutes: must be above 0, found -1")
 brume_fault(home_after_equals RUN plan ${tiny} --output=~/plan.toml EXIT 2 SAYS "--output=~/plan.toml: only a shell expands")
 brume_fault(top RUN plan ${tiny} --top -3 EXIT 2 SAYS "--top: Value -3 not in range")
 brume_fault(sweep_without_output RUN plan ${tiny} --sweep cluster.nodes=1 -o plan.toml EXIT 2

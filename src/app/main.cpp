@@ -44,6 +44,15 @@ class Help : public CLI::Formatter {
   }
 };
 
+/// Takes numbers above 0 only.
+const CLI::Validator above_0(
+    [](const std::string& text) {
+      double value = 0.0;
+      const bool holds = CLI::detail::lexical_cast(text, value) && value > 0.0;
+      return holds ? std::string() : fmt::format("must be above 0, found {}", text);
+    },
+    "");
+
 /// Everything the command line can say, and the verb it asked for.
 struct CommandLine {
   CLI::App cli{"Brume plans and runs the training of transformers in one MPI batch job.", "brume"};
@@ -133,7 +142,8 @@ struct CommandLine {
     verb_run->add_option("--plan", run.plan, "Train with this plan instead of searching one")
         ->type_name("FILE");
     verb_run->add_option("--steps", run.steps, "Stop after this many iterations in all")
-        ->type_name("N");
+        ->type_name("N")
+        ->check(above_0);
     verb_run
         ->add_option("--resume", run.resume,
                      "auto: newest good checkpoint of the run; none; or a checkpoint directory")
@@ -148,7 +158,8 @@ struct CommandLine {
     verb_run
         ->add_option("--max-minutes", run.max_minutes,
                      "Checkpoint and leave with 75 so that the process ends within this time")
-        ->type_name("M");
+        ->type_name("M")
+        ->check(above_0);
     verb_run->add_flag("--dry-run", run.dry_run, "Stop before the first iteration");
     verb_run
         ->add_option("--log", run.log,
@@ -188,7 +199,7 @@ struct CommandLine {
         ->type_name("TOKEN");
     verb_eval->add_option("--sequences", eval.sequences, "Read only so many sequences")
         ->type_name("N")
-        ->check(CLI::PositiveNumber);
+        ->check(above_0);
     verb_eval
         ->add_option("--plan", eval.plan,
                      "Evaluate with this plan (default: the run's, or ZeRO 3 over all ranks)")
