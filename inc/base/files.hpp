@@ -34,7 +34,7 @@ inline std::string_view as_text(const Bytes& bytes) {
 
 /// A file in the making that takes the place of another, or of none, by commit(). Until then its
 /// bytes lie beside the target under a name that nobody can guess, so that a failure leaves the
-/// target as it was.
+/// target as it was, and locked, so that remove_unfinished() leaves them alone.
 ///
 /// A device or a pipe is never replaced, but written in place, and a link is followed. In a folder
 /// that everybody may write to, links and pipes of users other than this one and the folder's owner
@@ -66,8 +66,8 @@ class OutputFile {
 void write_file(const std::filesystem::path& path, std::span<const std::byte> bytes);
 void write_file(const std::filesystem::path& path, std::string_view text);
 
-/// Removes what killed processes left of their OutputFiles in a folder to which nobody else is
-/// writing; a folder that is missing has none.
+/// Removes what killed processes left of their OutputFiles in a folder, not what others are writing
+/// there; a folder that is missing has none.
 void remove_unfinished(const std::filesystem::path& directory);
 
 /// Writes all bytes, in as many calls as it takes.

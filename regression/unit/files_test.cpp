@@ -263,15 +263,22 @@ TEST_F(Files, NothingOfAnotherUserIsFollowedWhereEverybodyMayWrite) {
   EXPECT_EQ(content(directory_ / "precious"), "new");
 }
 
+// A report may be writing its page when a job begins on the same folder.
+TEST_F(Files, WhatIsBeingWrittenIsNotRemoved) {
+  OutputFile page(path_);
+  page.write(as_bytes("page"));
+  remove_unfinished(directory_);
+  page.commit();
+  EXPECT_EQ(content(path_), "page");
+}
+
 TEST_F(Files, OnlyWhatIsUnfinishedIsRemoved) {
   write_file(path_, "whole");
   put(directory_ / "brume-notes.tmp", "of the user");
   put(directory_ / "brume-a1b2c3d4e5f6.txt", "of the user");
-  {
-    OutputFile killed(path_);
-    remove_unfinished(directory_);
-    EXPECT_EQ(files(), 3);
-  }
+  put(directory_ / "brume-a1b2c3d4e5f6.tmp", "of a process that was killed");
+  remove_unfinished(directory_);
+  EXPECT_EQ(files(), 3);
   remove_unfinished(directory_ / "missing");
   EXPECT_EQ(files(), 3);
 }

@@ -1,6 +1,7 @@
 #include "base/files.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -134,7 +135,10 @@ OutputFile::OutputFile(const fs::path& path)
     file_ = Descriptor(
         ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0640));
   } while (file_.get() < 0 && errno == EEXIST);
-  if (file_.get() >= 0) return;
+  if (file_.get() >= 0) {
+    ::flock(file_.get(), LOCK_EX | LOCK_NB);  // until it has its name, or the process ends
+    return;
+  }
   temporary_.clear();
   check(false, name_, "cannot be created");
 }
@@ -164,6 +168,7 @@ void OutputFile::write_at(std::int64_t first, std::span<const std::byte> bytes) 
 void OutputFile::commit() {
   const bool in_place = temporary_.empty();
   if (!in_place) sync(file_, name_);
+  const Descriptor locked(in_place ? -1 : ::fcntl(file_.get(), F_DUPFD_CLOEXEC, 0));
   close(file_, name_);
   if (in_place) return;
   check(::rename(temporary_.c_str(), target_.c_str()) == 0, name_, "cannot be replaced");
@@ -184,7 +189,10 @@ void remove_unfinished(const fs::path& directory) {
   std::vector<fs::path> found;
   for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error))
     if (is_unfinished_name(at->path().filename().string())) found.push_back(at->path());
-  for (const fs::path& path : found) ::unlink(path.c_str());
+  for (const fs::path& path : found) {
+    const Descriptor file(::open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    if (::flock(file.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) ::unlink(path.c_str());
+  }
 }
 
 void write_all(const Descriptor& file, std::span<const std::byte> bytes, const std::string& name) {
