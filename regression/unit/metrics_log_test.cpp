@@ -265,8 +265,17 @@ TEST_F(MetricsLogTest, AFullDiskLeavesOutWholeLines) {
 }
 
 TEST_F(MetricsLogTest, RefusesWhatItCannotOpen) {
-  fs::create_symlink("elsewhere", file());
+  fs::create_directory(file());
   EXPECT_THROW(begin(0), Error);
+}
+
+TEST_F(MetricsLogTest, ALinkStaysAndItsTargetIsContinued) {
+  fs::create_symlink("elsewhere", file());
+  begin(0).add(row(0));
+  begin(1).add(row(1));
+  EXPECT_EQ(told(), "0 start, 1, 1 start, 2");
+  EXPECT_TRUE(fs::is_symlink(file()));
+  EXPECT_TRUE(fs::is_regular_file(directory_ / "elsewhere"));
 }
 
 TEST_F(MetricsLogTest, TensorBoardsFilesSayTheSame) {

@@ -132,6 +132,18 @@ void expect_equal(const Row& a, const Row& b) {
   EXPECT_EQ(a.peak_bytes, b.peak_bytes);
 }
 
+TEST_F(RunFileTest, ALinkStaysAndItsTargetIsContinued) {
+  fs::create_symlink("elsewhere.h5", file());
+  {
+    RunFile first(directory_, description(), 0);
+    first.add(row(0));
+    first.write();
+  }
+  RunFile(directory_, description(), 1);
+  EXPECT_TRUE(fs::is_symlink(file()));
+  EXPECT_EQ(read_run_file(file()).rows.size(), 1u);
+}
+
 TEST_F(RunFileTest, GivesBackWhatWasWritten) {
   RunFile run(directory_ / "made" / "anew", description(), 0);
   for (int step = 0; step < 7; ++step) run.add(row(step));

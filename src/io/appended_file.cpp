@@ -3,12 +3,13 @@
 #include <fcntl.h>
 
 #include "base/files.hpp"
+#include "base/path.hpp"
 
 namespace brume::io {
 
 AppendedFile::AppendedFile(const std::filesystem::path& path)
     : name_(path.string()),
-      file_(::open(path.c_str(),
+      file_(::open(followed(path).c_str(),
                    O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0640)) {
   require(file_.get() >= 0, Failure::storage, "{}: cannot be opened: {}", name_, last_error());
   bytes_ = length(file_);

@@ -12,7 +12,7 @@
 namespace brume::io {
 
 /// A record is whole or not there, whether its write fails or is repeated; a kill may cut the last
-/// one. Links are not followed. @throws Error(storage) from every call
+/// one. A link is followed as OutputFile does. @throws Error(storage) from every call
 class AppendedFile {
  public:
   /// Opens the file, or makes it with the rights 0640 less those of the umask.

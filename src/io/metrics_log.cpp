@@ -48,7 +48,7 @@ std::string text_of(const nlohmann::json& object) {
 /// How many bytes lines of the first `steps` steps take: those before the first line of a later
 /// step, or that is not whole.
 std::int64_t bytes_until(const fs::path& path, std::int64_t steps) {
-  const Descriptor file = open_regular(path, Failure::storage);
+  const Descriptor file = open_regular(path, Failure::storage, Links::follow);
   Bytes room(std::size_t(2 * max_line_bytes));
   std::int64_t kept = 0;
   for (;;) {
