@@ -34,6 +34,10 @@ class RunLock {
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
+  /// Removes the file of the lock that this process holds, as its end does: for a handler of
+  /// signals.
+  static void remove_held() noexcept;
+
   /// Removes what killed jobs left unfinished in the directory, and notes that this one goes on
   /// after `step` steps.
   /// @throws Error(resource) when the last `most_starts` jobs began there too and were killed

@@ -39,6 +39,7 @@ wait_for 'measuring this machine'
 kill -USR1 "$job"
 ends_with 75
 grep -q 'before the first step' "$log"
+[ ! -e run/lock ] || { echo "a stop counts as a kill"; exit 1; }
 
 # mpirun passes on what everybody has got already.
 start twice --set "$profile" $long --set output.directory=twice

@@ -46,6 +46,20 @@ TEST_F(RunLocks, AnEarlierTurnOfTheSameJobIsWaitedFor) {
   ::unsetenv("SLURM_JOB_ID");
 }
 
+// A handler of signals ends the process without the lock's own end.
+TEST_F(RunLocks, TheHeldOneMayBeRemovedAtOnce) {
+  RunLock::remove_held();
+  {
+    RunLock lock(directory_);
+    lock.begin(0);
+    RunLock::remove_held();
+    EXPECT_FALSE(fs::exists(directory_ / "lock"));
+  }
+  put(directory_ / "lock", "of the next job");
+  RunLock::remove_held();
+  EXPECT_TRUE(fs::exists(directory_ / "lock"));
+}
+
 TEST_F(RunLocks, JobsKilledInTheSamePlaceAreCounted) {
   const auto killed = [&](std::int64_t step) {
     // A process that is killed leaves the file, and the system takes the lock off it.

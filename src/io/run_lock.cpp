@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -97,6 +98,9 @@ Descriptor lock(const fs::path& path, const RunLock::Patience& patience) {
   }
 }
 
+std::atomic<const char*> held = nullptr;  ///< the file of the process's lock
+static_assert(std::atomic<const char*>::is_always_lock_free);
+
 Descriptor make_and_lock(const fs::path& path, const RunLock::Patience& patience) {
   make_directory(path.parent_path());
   return lock(path, patience);
@@ -113,10 +117,16 @@ RunLock::RunLock(const fs::path& directory, const Patience& patience)
     if (!(rest >> step_ >> starts_)) step_ = -1, starts_ = 0;
   }
   write();
+  held = path_.c_str();
 }
 
 RunLock::~RunLock() {
+  held = nullptr;
   if (!keeps_file_) ::unlink(path_.c_str());
+}
+
+void RunLock::remove_held() noexcept {
+  if (const char* const path = held) ::unlink(path);
 }
 
 void RunLock::begin(std::int64_t step) {
@@ -128,6 +138,7 @@ void RunLock::begin(std::int64_t step) {
   step_ = step;
   if (starts_ > most_starts) {
     keeps_file_ = true;
+    held = nullptr;
     throw Error(Failure::resource,
                 "{}: the last {} jobs began after step {} and were killed before they wrote a "
                 "checkpoint: find out why (often memory ran out), then delete this file and start "
