@@ -1,6 +1,7 @@
 #include "screen.hpp"
 
 #include <fmt/format.h>
+#include <stdio_ext.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "base/files.hpp"
 #include "base/log.hpp"
 #include "base/statistics.hpp"
 #include "base/terminal.hpp"
@@ -107,9 +109,16 @@ Screen::Screen(const ScreenSettings& settings, const Expectation& expected,
 }
 
 /// A line of the results, at once, because standard output may be a pipe.
-void Screen::say(const std::string& line) const {
-  fmt::print("{}\n", line);
-  std::fflush(stdout);
+void Screen::say(const std::string& line) const { put(stdout, line + "\n"); }
+
+/// What cannot be shown is no reason to end a training: its numbers are in files too.
+void Screen::put(std::FILE* out, const std::string& text) const {
+  if (std::fwrite(text.data(), 1, text.size(), out) == text.size() && std::fflush(out) == 0) return;
+  const std::string why = last_error();
+  __fpurge(out);
+  std::clearerr(out);
+  if (!std::exchange(warned_, true))
+    log::warn("the steps cannot be shown: {}. metrics.jsonl has them", why);
 }
 
 void Screen::report(const std::string& line) const {
@@ -198,14 +207,14 @@ void Screen::progress(const io::Row& row) {
       double(row.metrics.step + 1 - settings_.first_step) /
       double(std::max<std::int64_t>(1, settings_.last_step - settings_.first_step));
   const int filled = int(share * width);
-  fmt::print(progress_to_, "\r[{:=<{}}>{: <{}}] {}/{}  {} left ", "", filled, "", width - filled,
-             row.metrics.step + 1, settings_.last_step, format_left(left_s(row)));
-  std::fflush(progress_to_);
+  put(progress_to_,
+      fmt::format("\r[{:=<{}}>{: <{}}] {}/{}  {} left ", "", filled, "", width - filled,
+                  row.metrics.step + 1, settings_.last_step, format_left(left_s(row))));
   progress_shown_ = true;
 }
 
 void Screen::clear_progress() {
-  if (progress_shown_) fmt::print(progress_to_, "\r\033[K");
+  if (progress_shown_) put(progress_to_, "\r\033[K");
   progress_shown_ = false;
 }
 

@@ -56,6 +56,7 @@ class Screen {
 
   void say(const std::string& line) const;
   std::int64_t count(Outcome outcome) const;
+  void put(std::FILE* out, const std::string& text) const;
   void report_time() const;
   void report_memory(const io::RunDescription& description) const;
   void report_channels() const;
@@ -69,6 +70,7 @@ class Screen {
   bool terminal_;           ///< that a person watches
   std::FILE* progress_to_;  ///< where the table goes too, because mpirun keeps no order of streams
   std::size_t columns_;     ///< of standard output
+  mutable bool warned_ = false;  ///< that steps cannot be shown
   bool progress_shown_ = false;
   Clock::time_point first_done_;  ///< when the first step shown was
   std::vector<Step> steps_;       ///< from `settings_.first_step` on

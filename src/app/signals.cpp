@@ -81,6 +81,7 @@ Signals::Signals() {
   save_requested = false;
   for (int signal : stop_signals) std::signal(signal, handle);
   std::signal(save_signal, note_save);
+  std::signal(SIGPIPE, SIG_IGN);  // a reader of the log that ends is no reason to stop
   release_signals();
 }
 

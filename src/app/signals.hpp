@@ -16,8 +16,9 @@ void release_signals();
 /// After remember() a request is only noted, for the job to make a checkpoint. One request may
 /// reach a process more than once, because mpirun forwards what a batch system sends to everyone:
 /// only one that comes more than 2 s after the first is a second one. It ends the process at once
-/// with Failure::interrupted. After ignore() requests change nothing: the process is at its end.
-/// A request to save is noted after remember() only: before, there is nothing to save.
+/// with Failure::interrupted. A process that ends at once removes its RunLock. After ignore()
+/// requests change nothing: the process is at its end. A request to save is noted after remember()
+/// only: before, there is nothing to save. A pipe that nobody reads gives an error, not a signal.
 class Signals {
  public:
   Signals();
