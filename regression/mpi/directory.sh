@@ -69,6 +69,3 @@ grep -q '"samples": 104,' run/checkpoints/step-14/manifest.json || { echo "sampl
 # Time counts from the start of the process: none is left, but each turn makes a step.
 refused 75 'stopped after 1 of 12 steps' tiny_job --set output.directory=late --max-minutes 0.001
 refused 75 'stopped after 2 of 12 steps' tiny_job --set output.directory=late --max-minutes 0.001
-# So does the time that Slurm gives a job.
-(export SLURM_JOB_END_TIME="$(date +%s)"
-refused 75 'stopped after 3 of 12 steps' tiny_job --set output.directory=late)

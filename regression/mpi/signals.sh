@@ -47,6 +47,7 @@ wait_for "$a_step"
 kill -USR1 "$job" $(ranks)
 ends_with 75
 has_stopped twice
+grep -q 'of 100000 steps because of a signal; start the same job again' "$log"
 
 # Saved on request, and trained on.
 start save --set "$profile" $long --set output.checkpoint_every=0 --set output.directory=save

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/error.hpp"
+#include "base/log.hpp"
 #include "model/model.hpp"
 #include "outlook.hpp"
 
@@ -28,18 +29,24 @@ std::string nodes_of(const std::vector<std::string>& host_of_rank) {
 
 }  // namespace
 
-double time_limit_s(double max_minutes, std::chrono::steady_clock::time_point start) {
-  double limit_s = std::numeric_limits<double>::infinity();
-  if (max_minutes > 0.0) limit_s = 60.0 * max_minutes;
+TimeLimit time_limit(double max_minutes, std::chrono::steady_clock::time_point start) {
+  TimeLimit limit;
+  if (max_minutes > 0.0) limit.s = 60.0 * max_minutes;
+  const char* const end = std::getenv("SLURM_JOB_END_TIME");  // seconds since 1970
+  const double end_s = end != nullptr ? std::strtod(end, nullptr) : 0.0;
+  if (!(end_s > 0.0)) return limit;
   const double spent_s =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (const char* end = std::getenv("SLURM_JOB_END_TIME")) {  // seconds since 1970
-    const double now_s =
-        std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-    if (const double end_s = std::strtod(end, nullptr); end_s > 0.0)
-      limit_s = std::min(limit_s, spent_s + end_s - now_s);
+  const double now_s =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const double slurms_s = spent_s + end_s - now_s;
+  if (slurms_s <= 0.0) {
+    if (log::leads())
+      log::warn("SLURM_JOB_END_TIME = {} is before the job's start: it sets no limit", end);
+  } else if (slurms_s < limit.s) {
+    limit = {slurms_s, true};
   }
-  return limit_s;
+  return limit;
 }
 
 void require_groups_fit(const deck::Deck& deck, const model::Config& model) {

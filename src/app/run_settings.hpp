@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -15,9 +16,15 @@
 
 namespace brume::app {
 
-/// How long a job may take from `start` on [s]: --max-minutes or, where that ends sooner, what
-/// Slurm gives it.
-double time_limit_s(double max_minutes, std::chrono::steady_clock::time_point start);
+/// How long a job may take.
+struct TimeLimit {
+  double s = std::numeric_limits<double>::infinity();  ///< from its start on
+  bool is_slurms = false;                              ///< and not that of --max-minutes
+};
+
+/// --max-minutes, or the end of Slurm's time where that comes sooner. An end that was before the
+/// job's start is left over from another one: the log says that it sets no limit.
+TimeLimit time_limit(double max_minutes, std::chrono::steady_clock::time_point start);
 
 /// @throws Error(input) where a pattern of training.optimizer.groups fits no parameter
 void require_groups_fit(const deck::Deck& deck, const model::Config& model);

@@ -73,6 +73,19 @@ class BetweenSteps {
   std::atomic<const char*>& said_;
 };
 
+/// Why a training ends before its last step; where there are several reasons, the last one counts.
+enum class Stop { none, max_minutes, slurm, signal };
+
+const char* text(Stop stop) {
+  switch (stop) {
+    case Stop::none: break;
+    case Stop::max_minutes: return "--max-minutes";
+    case Stop::slurm: return "the end of Slurm's time (SLURM_JOB_END_TIME)";
+    case Stop::signal: return "a signal";
+  }
+  return "";
+}
+
 class Training {
  public:
   Training(const RunOptions& options, const Prepared& prepared, comm::Session& session,
@@ -84,7 +97,7 @@ class Training {
         signals_(signals),
         start_(start),
         leader_(crew.rank() == 0),
-        limit_s_(time_limit_s(options.max_minutes, start)) {}
+        limit_(time_limit(options.max_minutes, start)) {}
 
   int run() {
     session_.begin_phase("making the engine", still_limit_s(run_.deck));
@@ -218,12 +231,12 @@ class Training {
     session_.begin_phase("training", std::numeric_limits<double>::infinity());
     doing_.emplace(session_, [this] { return doing(); });
     watchdog_.emplace(task_limit_s(), [this](double silence_s) { report_silence(silence_s); });
-    bool stopped = false;
     last_end_ = Clock::now();
-    while (engine_->steps_done() < run_.last_step && !stopped) {
+    while (engine_->steps_done() < run_.last_step && stop_ == Stop::none) {
       watch(task_limit_s());
       const engine::StepMetrics metrics = recovery_->step(*run_.train_data);
-      stopped = share(metrics);
+      stop_ = share(metrics);
+      const bool stopped = stop_ != Stop::none;
       if (stopped) signals_.ignore();  // what is left is the last checkpoint
       watch(task_limit_s() + saving_->limit_s());
       const Clock::time_point between = Clock::now();
@@ -233,7 +246,8 @@ class Training {
         rewind_metrics(metrics.step + 1);
       last_end_ += Clock::now() - between;  // no step's time
     }
-    return stopped && engine_->steps_done() < run_.last_step ? int(Failure::stopped) : 0;
+    return stop_ != Stop::none && engine_->steps_done() < run_.last_step ? int(Failure::stopped)
+                                                                         : 0;
   }
 
   /// Says what runs where, and begins the table of steps. Collective.
@@ -292,11 +306,18 @@ class Training {
   /// Whether another step and a checkpoint would end after the time that was given.
   /// @param due  another checkpoint is to be written before
   bool out_of_time(bool due) const {
-    return seconds_since(start_) + iteration_s_ + saving_->last_ends_after_s(due) > limit_s_;
+    return seconds_since(start_) + iteration_s_ + saving_->last_ends_after_s(due) > limit_.s;
+  }
+
+  /// Whether, and why, this rank is to stop.
+  Stop wish(bool due) const {
+    if (signals_.pending()) return Stop::signal;
+    if (!out_of_time(due)) return Stop::none;
+    return limit_.is_slurms ? Stop::slurm : Stop::max_minutes;
   }
 
   /// Tells all ranks of each other's step. @return whether any rank is to stop
-  bool share(engine::StepMetrics metrics) {
+  Stop share(engine::StepMetrics metrics) {
     metrics.iteration_s = seconds_since(std::exchange(last_end_, Clock::now()));
     // A running mean over about ten steps follows a change of speed, but no single slow step.
     if (!metrics.left_out)
@@ -306,7 +327,7 @@ class Training {
     constexpr std::size_t all = 5;  // what is not of one rank
     std::vector<double> shared(all + std::size_t(crew_.size()), 0.0);
     shared[0] = metrics.iteration_s;
-    shared[1] = signals_.pending() || out_of_time(due || checkpoint_due_) ? 1.0 : 0.0;
+    shared[1] = double(wish(due || checkpoint_due_));
     shared[2] = saving_->longest_write_s();
     shared[3] = signals_.take_save() || due ? 1.0 : 0.0;
     shared[4] = metrics.data_s;
@@ -332,7 +353,7 @@ class Training {
       for (const std::string& said : stragglers)
         metrics_log_->add(io::Event{metrics.step + 1, io::Event::Kind::straggler, said});
     }
-    return shared[1] > 0.0;
+    return Stop(int(shared[1]));
   }
 
   /// @param bad_step  whose batch is left out from now on
@@ -399,10 +420,10 @@ class Training {
     screen_->close(description_);
     const deck::OutputKeys& output = run_.deck.output;
     if (code != 0)
-      screen_->report(fmt::format(
-          "stopped after {} of {} steps; {}", engine_->steps_done(), run_.last_step,
-          output.checkpoints ? "start the same job again to go on"
-                             : "output.checkpoints = false kept nothing to go on from"));
+      screen_->report(fmt::format("stopped after {} of {} steps because of {}; {}",
+                                  engine_->steps_done(), run_.last_step, text(stop_),
+                                  output.checkpoints ? "start the same job again to go on"
+                                     : "output.checkpoints = false kept nothing to go on from"));
     screen_->report(fmt::format("results in {}: run.h5, metrics.jsonl{}{}{}", output.directory,
                                 output.checkpoints ? ", checkpoints/" : "",
                                 output.trace ? ", trace.json" : "",
@@ -447,7 +468,8 @@ class Training {
   double iteration_s_ = 0.0;    ///< as predicted, then as measured of late
   std::int64_t measured_ = 0;   ///< steps
   Clock::time_point last_end_;  ///< of a step, later by what came between it and the next one
-  double limit_s_;              ///< of the whole job, from its start
+  TimeLimit limit_;             ///< of the whole job
+  Stop stop_ = Stop::none;
   int threads_ = 1;             ///< of this rank
   HostBytes host_bytes_;
   std::optional<kernels::Runtime> runtime_;
