@@ -19,7 +19,7 @@ enum class Failure : int {
   storage = 6,     ///< a file could not be written, or is there but could not be read
   bug = 70,        ///< a promise of our own code is broken
   interrupted =
-      71,        ///< stopped at once by a second signal: steps since the last checkpoint are lost
+      71,        ///< stopped at once by a second signal, or without any checkpoint: steps are lost
   stopped = 75,  ///< stopped by a signal with nothing lost: requeue me
 };
 

@@ -56,7 +56,7 @@ constexpr std::pair<int, const char*> exit_codes[] = {
     {5, "the network failed, or a rank fell silent"},
     {6, "a file could not be written, or is there but could not be read"},
     {70, "the program broke a promise of its own"},
-    {71, "a second signal ended it at once: steps since the last checkpoint are lost"},
+    {71, "a second signal ended it at once, or it kept no checkpoints: steps are lost"},
     {75, "a signal or the time limit ended it with a checkpoint: start it again"},
 };
 

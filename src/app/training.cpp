@@ -223,7 +223,7 @@ class Training {
 
   // --- training ---
 
-  /// @return 0, or 75 when stopped early
+  /// @return 0, or when stopped early 75, and 71 where that loses what was trained
   int train() {
     signals_.remember();
     show_head();
@@ -246,8 +246,8 @@ class Training {
         rewind_metrics(metrics.step + 1);
       last_end_ += Clock::now() - between;  // no step's time
     }
-    return stop_ != Stop::none && engine_->steps_done() < run_.last_step ? int(Failure::stopped)
-                                                                         : 0;
+    if (stop_ == Stop::none || engine_->steps_done() >= run_.last_step) return 0;
+    return int(run_.deck.output.checkpoints ? Failure::stopped : Failure::interrupted);
   }
 
   /// Says what runs where, and begins the table of steps. Collective.
