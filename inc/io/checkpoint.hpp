@@ -107,6 +107,9 @@ std::optional<CheckpointInfo> find_checkpoint(comm::Communicator& world,
                                               const std::filesystem::path& run_directory,
                                               std::set<std::int64_t> except = {});
 
+/// Whether a run directory holds a checkpoint, whole or not.
+bool has_checkpoint(const std::filesystem::path& run_directory);
+
 /// Opens one checkpoint directory and checks all of it. Collective, in the same way.
 /// @throws AgreedError(storage) naming what is damaged
 CheckpointInfo open_checkpoint(comm::Communicator& world, const std::filesystem::path& checkpoint);

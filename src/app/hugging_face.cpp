@@ -65,10 +65,10 @@ class HuggingFaceImport {
     deck_.training.precision = model::name(precision_of(weights_->dtype()));
     log::info("reading {} parameters of {}", format_count(double(model::num_parameters(model_))),
               options_.directory);
-    write_checkpoint();
     comm::together(job_, [&] {
       if (leader_) write_deck();
     });
+    write_checkpoint();  // last: where an import was killed before, the next one finds none
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
     log::info("{}: its weights, {} in the files, are a checkpoint after {}", options_.output,
               interop::name(weights_->dtype()), format_seconds(taken.count()));
@@ -85,9 +85,7 @@ class HuggingFaceImport {
 
   /// Weights must not take the place of a training's.
   void require_new() const {
-    std::error_code none;
-    const fs::path checkpoints = fs::path(options_.output) / "checkpoints";
-    require(!fs::exists(checkpoints, none) || fs::is_empty(checkpoints, none), Failure::input,
+    require(!io::has_checkpoint(options_.output), Failure::input,
             "{}: holds checkpoints already: name another run directory", options_.output);
   }
 

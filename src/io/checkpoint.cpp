@@ -127,6 +127,10 @@ std::optional<CheckpointInfo> find_checkpoint(comm::Communicator& world,
   }
 }
 
+bool has_checkpoint(const std::filesystem::path& run_directory) {
+  return !steps_in(run_directory / "checkpoints").empty();
+}
+
 struct CheckpointReader::Impl {
   CheckpointInfo info;
   Bytes manifest;
