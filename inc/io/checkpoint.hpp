@@ -27,6 +27,7 @@ struct CheckpointInfo {
   std::int64_t updates = -1;      ///< of the weights; -1: an older checkpoint does not say
   std::map<std::string, std::int64_t> missed{};  ///< see engine::Progress
   std::optional<double> valid_loss{};  ///< [nat/token] of these weights, where it was measured
+  std::string run{};      ///< its name, as RunDescription has it; empty: an older checkpoint
   std::string data_text;  ///< what they are samples of; empty: an older one does not say
   std::string deck_text;
   std::string plan_text;  ///< empty, as the next one: weights that came from elsewhere
@@ -107,8 +108,9 @@ std::optional<CheckpointInfo> find_checkpoint(comm::Communicator& world,
                                               const std::filesystem::path& run_directory,
                                               std::set<std::int64_t> except = {});
 
-/// Whether a run directory holds a checkpoint, whole or not.
+/// Whether a run directory holds a checkpoint, whole or not; whether `checkpoint` is one of those.
 bool has_checkpoint(const std::filesystem::path& run_directory);
+bool is_in(const std::filesystem::path& run_directory, const CheckpointInfo& checkpoint);
 
 /// Opens one checkpoint directory and checks all of it. Collective, in the same way.
 /// @throws AgreedError(storage) naming what is damaged
@@ -143,11 +145,13 @@ void load_slabs(const CheckpointInfo& info, std::vector<engine::Slab>& slabs,
 
 /// Moves what a run that resumed after `resumed_step` does not continue, or one that starts anew,
 /// to previous-K of the run directory, K the first free number: checkpoints of later steps, or all,
-/// and run.h5 too where no step is done. Nothing is deleted.
+/// and run.h5 too where no step is done. So do files and checkpoints of another run than `run`,
+/// unless it is empty. Nothing is deleted.
 ///
 /// @return  the folder, if anything was moved
 /// @throws Error(storage)
 std::optional<std::filesystem::path> set_aside(const std::filesystem::path& run_directory,
-                                               std::optional<std::int64_t> resumed_step);
+                                               std::optional<std::int64_t> resumed_step,
+                                               const std::string& run = {});
 
 }  // namespace brume::io

@@ -16,6 +16,7 @@ namespace brume::io {
 
 /// What is known before the first step; stored as attributes.
 struct RunDescription {
+  std::string run;        ///< name of the run, which no other one has; empty: an older file
   std::string deck_text;  ///< resolved deck
   std::string plan_text;
   std::string profile_text;
@@ -27,6 +28,9 @@ struct RunDescription {
   std::vector<std::int64_t> host_bytes;       ///< [rank] placed host memory
   std::vector<std::int64_t> copy_bytes;       ///< [rank] held while a checkpoint is written
 };
+
+/// A name for a run that begins.
+std::string new_run();
 
 /// One step of the whole job, as rank 0 knows it.
 struct Row {

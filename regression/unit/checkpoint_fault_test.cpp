@@ -607,6 +607,22 @@ TEST_F(CheckpointFault, WhatIsSetAsideStaysOnItsFileSystem) {
   if (here.st_dev == there.st_dev) GTEST_SKIP() << "there is one file system";
 }
 
+TEST_F(CheckpointFault, WhatAnotherRunLeftIsSetAside) {
+  CheckpointInfo theirs = info_of(0), mine = info_of(0);
+  theirs.run = "theirs";
+  mine.run = "mine";
+  save(directory_, {5, 10}, theirs);
+  save(directory_, {20}, mine, true, {.last = 9});
+  put(directory_ / "metrics.jsonl", "{\"step\":0,\"event\":\"start\"}\n");  // of an older version
+  EXPECT_EQ(set_aside(directory_, 20, "mine"), std::nullopt);
+  put(directory_ / "metrics.jsonl", "{\"step\":0,\"event\":\"start\",\"run\":\"theirs\"}\n");
+  EXPECT_EQ(set_aside(directory_, 20, "mine"), directory_ / "previous-1");
+  EXPECT_EQ(names_in(directory_ / "checkpoints"), (std::set<std::string>{"step-20"}));
+  EXPECT_EQ(names_in(directory_ / "previous-1"),
+            (std::set<std::string>{"checkpoints", "metrics.jsonl"}));
+  EXPECT_EQ(open(step(20)).run, "mine");
+}
+
 /// A checkpoint of step 0 is of weights that a run may begin with.
 TEST_F(CheckpointFault, WeightsThatARunBeginsWithStay) {
   save(directory_, {0, 5});

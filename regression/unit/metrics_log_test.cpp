@@ -124,6 +124,7 @@ class MetricsLogTest : public ::testing::Test {
 
   MetricsLog begin(std::int64_t resumed_step, bool tensorboard = false) const {
     RunDescription description;
+    description.run = "0123456789abcdef";
     description.version = "1.2.3";
     description.ranks = 4;
     return {directory_, description, yardstick, resumed_step, tensorboard};
@@ -182,6 +183,7 @@ TEST_F(MetricsLogTest, ALineSaysWhatAStepDid) {
   const std::vector<json> lines = this->lines();
   ASSERT_EQ(lines.size(), 4u);
   EXPECT_EQ(lines[0].at("event"), "start");
+  EXPECT_EQ(lines[0].at("run"), "0123456789abcdef");
   EXPECT_EQ(lines[0].at("version"), "1.2.3");
   EXPECT_EQ(lines[1].at("skipped"), true);
   EXPECT_TRUE(lines[1].at("grad_norm").is_null());

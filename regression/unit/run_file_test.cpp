@@ -84,6 +84,7 @@ class RunFileTest : public ::testing::Test {
 
 RunDescription description() {
   RunDescription d;
+  d.run = "0123456789abcdef";
   d.deck_text = "[model]\nfamily = \"gpt\"  # größe\n";
   d.plan_text = "version = 1\n";
   d.profile_text = std::string(200'000, 'p');  // more than an attribute of fixed length can hold
@@ -142,6 +143,19 @@ TEST_F(RunFileTest, ALinkStaysAndItsTargetIsContinued) {
   RunFile(directory_, description(), 1);
   EXPECT_TRUE(fs::is_symlink(file()));
   EXPECT_EQ(read_run_file(file()).rows.size(), 1u);
+}
+
+TEST_F(RunFileTest, AFileOfAnOlderVersionNamesNoRun) {
+  RunFile(directory_, description(), 0);
+  EXPECT_EQ(read_run_file(file()).description.run, description().run);
+  edit([](hid_t opened) {
+    const std::int64_t version[] = {1, 6};
+    const hid_t attribute = H5Aopen(opened, "version", H5P_DEFAULT);
+    H5Awrite(attribute, H5T_NATIVE_INT64, version);
+    H5Aclose(attribute);
+    H5Adelete(opened, "run");
+  });
+  EXPECT_EQ(read_run_file(file()).description.run, "");
 }
 
 TEST_F(RunFileTest, GivesBackWhatWasWritten) {

@@ -100,6 +100,7 @@ class HuggingFaceImport {
                   .samples = 0,
                   .scaling = {},
                   .valid_loss = {},
+                  .run = {},
                   .data_text = {},
                   .deck_text = deck::schema().write(deck_),
                   .plan_text = {},

@@ -137,6 +137,7 @@ void Saving::write(const io::RunDescription& description, std::optional<double> 
              .updates = progress.updates,
              .missed = progress.missed,
              .valid_loss = valid_loss,
+             .run = description.run,
              .data_text = run_.data_text,
              .deck_text = description.deck_text,
              .plan_text = description.plan_text,

@@ -207,9 +207,13 @@ class Training {
     const std::string& directory = run_.deck.output.directory;
     comm::together(crew_, [&] {
       if (!leader_) return;
+      // A checkpoint from elsewhere begins another run here.
+      const bool goes_on = run_.resume && io::is_in(directory, *run_.resume);
+      description_.run = goes_on ? run_.resume->run : std::string();
+      if (description_.run.empty()) description_.run = io::new_run();
       const auto resumed_step =
-          run_.resume ? std::optional(engine_->steps_done()) : std::optional<std::int64_t>();
-      if (const auto folder = io::set_aside(directory, resumed_step))
+          goes_on ? std::optional(engine_->steps_done()) : std::optional<std::int64_t>();
+      if (const auto folder = io::set_aside(directory, resumed_step, description_.run))
         log::info("results of an earlier run that this one does not continue are now in {}",
                   folder->string());
       run_file_.emplace(directory, description_, engine_->steps_done());

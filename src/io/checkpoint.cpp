@@ -131,6 +131,12 @@ bool has_checkpoint(const std::filesystem::path& run_directory) {
   return !steps_in(run_directory / "checkpoints").empty();
 }
 
+bool is_in(const std::filesystem::path& run_directory, const CheckpointInfo& checkpoint) {
+  std::error_code none;
+  return std::filesystem::equivalent(step_directory(run_directory / "checkpoints", checkpoint.step),
+                                     checkpoint.directory, none);
+}
+
 struct CheckpointReader::Impl {
   CheckpointInfo info;
   Bytes manifest;

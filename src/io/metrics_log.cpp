@@ -120,6 +120,7 @@ MetricsLog::MetricsLog(const fs::path& directory, const RunDescription& descript
   open_at(resumed_step);
   ordered_json line = stamped(resumed_step);
   line["event"] = kinds[std::size_t(Event::Kind::start)];
+  line["run"] = description.run;
   line["version"] = description.version;
   line["ranks"] = description.ranks;
   lines_->append(text(line));

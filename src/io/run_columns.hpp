@@ -12,6 +12,7 @@ inline constexpr const char* run_filetype = "brume run";
 inline constexpr const char* part_filetype = "brume run part";
 inline constexpr std::array<std::int64_t, 2> run_version = {1, 7};
 inline constexpr std::int64_t oldest_run_minor = 6;  ///< that readers know; 5 counted steps from 0
+inline constexpr std::int64_t named_run_minor = 7;   ///< from which on a file names its run
 inline constexpr const char* skipped_path = "/steps/skipped";
 inline constexpr const char* parts_path = "/parts";
 inline constexpr const char* copies_path = "/memory/checkpoint_copy_bytes";

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <random>
 #include <system_error>
 #include <utility>
 
@@ -45,6 +46,7 @@ void put_description(Hdf5Writer& file, const RunDescription& d) {
   const std::int64_t ranks = d.ranks;
   file.attribute("/", "filetype", std::string(run_filetype));
   file.attribute("/", "version", run_version);
+  file.attribute("/", "run", d.run);
   file.attribute("/", "brume_version", d.version);
   file.attribute("/", "deck", d.deck_text);
   file.attribute("/", "plan", d.plan_text);
@@ -158,6 +160,11 @@ void put_evaluations(Hdf5Writer& file, const std::vector<EvaluationRow>& rows) {
 }
 
 }  // namespace
+
+std::string new_run() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}", random(), random());
+}
 
 fs::path RunPart::name() const { return fs::path("steps") / fmt::format("{}.h5", first_step); }
 

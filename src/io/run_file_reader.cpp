@@ -42,6 +42,7 @@ std::int64_t check_version(const Hdf5Reader& file, const std::string& name, cons
 
 RunDescription get_description(const Hdf5Reader& file, std::int64_t minor) {
   RunDescription d;
+  if (file.integers("/", "version")[1] >= named_run_minor) d.run = file.text("/", "run");
   d.version = file.text("/", "brume_version");
   d.deck_text = file.text("/", "deck");
   d.plan_text = file.text("/", "plan");
