@@ -28,6 +28,7 @@ struct CheckpointInfo {
   std::map<std::string, std::int64_t> missed{};  ///< see engine::Progress
   std::optional<double> valid_loss{};  ///< [nat/token] of these weights, where it was measured
   std::string run{};      ///< its name, as RunDescription has it; empty: an older checkpoint
+  std::string job{};      ///< of the batch system, that wrote it; empty: none
   std::string data_text;  ///< what they are samples of; empty: an older one does not say
   std::string deck_text;
   std::string plan_text;  ///< empty, as the next one: weights that came from elsewhere
@@ -108,8 +109,10 @@ std::optional<CheckpointInfo> find_checkpoint(comm::Communicator& world,
                                               const std::filesystem::path& run_directory,
                                               std::set<std::int64_t> except = {});
 
-/// Whether a run directory holds a checkpoint, whole or not; whether `checkpoint` is one of those.
+/// Whether a run directory holds a checkpoint, whole or not; one that a job of this number of the
+/// batch system wrote; whether `checkpoint` is one of those in it.
 bool has_checkpoint(const std::filesystem::path& run_directory);
+bool has_checkpoint_of(const std::filesystem::path& run_directory, const std::string& job);
 bool is_in(const std::filesystem::path& run_directory, const CheckpointInfo& checkpoint);
 
 /// Opens one checkpoint directory and checks all of it. Collective, in the same way.

@@ -3,10 +3,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 
 #include "base/descriptor.hpp"
 
 namespace brume::io {
+
+/// The batch system's number of this job; empty outside of one.
+std::string batch_job();
 
 /// Holds RUN_DIR/lock, a file that names its owner, for the life of a job; for one rank of it. The
 /// system unlocks the file when its process ends, however that comes, so no lock outlives its job.

@@ -623,6 +623,22 @@ TEST_F(CheckpointFault, WhatAnotherRunLeftIsSetAside) {
   EXPECT_EQ(open(step(20)).run, "mine");
 }
 
+TEST_F(CheckpointFault, AJobKnowsItsOwnCheckpoints) {
+  EXPECT_FALSE(has_checkpoint(directory_));
+  fs::create_directories(directory_ / "checkpoints" / "step-5.tmp");
+  EXPECT_FALSE(has_checkpoint(directory_));
+  CheckpointInfo info = info_of(0);
+  info.job = "7";
+  save(directory_, {5}, info);
+  save(directory_, {10});
+  EXPECT_TRUE(has_checkpoint(directory_));
+  EXPECT_TRUE(has_checkpoint_of(directory_, "7"));
+  EXPECT_FALSE(has_checkpoint_of(directory_, "8"));
+  EXPECT_FALSE(has_checkpoint_of(directory_, ""));
+  EXPECT_TRUE(is_in(directory_, open(step(10))));
+  EXPECT_FALSE(is_in(directory_ / "other", open(step(10))));
+}
+
 /// A checkpoint of step 0 is of weights that a run may begin with.
 TEST_F(CheckpointFault, WeightsThatARunBeginsWithStay) {
   save(directory_, {0, 5});

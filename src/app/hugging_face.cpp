@@ -101,6 +101,7 @@ class HuggingFaceImport {
                   .scaling = {},
                   .valid_loss = {},
                   .run = {},
+                  .job = {},
                   .data_text = {},
                   .deck_text = deck::schema().write(deck_),
                   .plan_text = {},

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <map>
 #include <sstream>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "comm/agree.hpp"
+#include "io/run_lock.hpp"
 #include "plan/plan.hpp"
 #include "weights.hpp"
 
@@ -149,16 +151,35 @@ std::string data_text(const data::Sampler& data, const deck::Deck& deck) {
   return text;
 }
 
+namespace {
+
+/// How the run begins. What the command line says of it is meant for the first turn of a batch job:
+/// a later one, which has the same line, goes on from what an earlier one wrote. Collective.
+std::string resume_of_turn(comm::Communicator& world, const RunOptions& options,
+                           const std::string& run_directory) {
+  if (options.resume == "auto") return options.resume;
+  const char* const turns = std::getenv("SLURM_RESTART_COUNT");
+  const bool goes_on = world.rank() == 0 && turns != nullptr && std::atoi(turns) > 0 &&
+                       io::has_checkpoint_of(run_directory, io::batch_job());
+  if (comm::broadcast(world, goes_on ? "y" : "", 0).empty()) return options.resume;
+  if (log::leads())
+    log::info("--resume {} was for the first turn of job {}, which wrote checkpoints: it goes on",
+              options.resume, io::batch_job());
+  return "auto";
+}
+
+}  // namespace
+
 std::optional<io::CheckpointInfo> find_resume(comm::Communicator& world, const RunOptions& options,
                                               const std::string& run_directory,
                                               const model::Config& model,
                                               const std::string& data_text,
                                               const std::string& deck_text,
                                               std::int64_t last_step) {
-  if (options.resume == "none") return std::nullopt;
+  const std::string resume = resume_of_turn(world, options, run_directory);
+  if (resume == "none") return std::nullopt;
   const std::optional<io::CheckpointInfo> found =
-      options.resume == "auto" ? io::find_checkpoint(world, run_directory)
-                               : std::optional(io::open_checkpoint(world, options.resume));
+      resume == "auto" ? io::find_checkpoint(world, run_directory) : std::optional(io::open_checkpoint(world, resume));
   if (!found) return std::nullopt;
   const std::vector<Change> changed = changes(found->deck_text, deck_text);
   comm::together(world, [&] {

@@ -138,6 +138,7 @@ void Saving::write(const io::RunDescription& description, std::optional<double> 
              .missed = progress.missed,
              .valid_loss = valid_loss,
              .run = description.run,
+             .job = io::batch_job(),
              .data_text = run_.data_text,
              .deck_text = description.deck_text,
              .plan_text = description.plan_text,

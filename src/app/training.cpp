@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <limits>
 #include <optional>
@@ -426,8 +427,7 @@ class Training {
     if (code != 0)
       screen_->report(fmt::format("stopped after {} of {} steps because of {}; {}",
                                   engine_->steps_done(), run_.last_step, text(stop_),
-                                  output.checkpoints ? "start the same job again to go on"
-                                     : "output.checkpoints = false kept nothing to go on from"));
+                                  how_to_go_on()));
     screen_->report(fmt::format("results in {}: run.h5, metrics.jsonl{}{}{}", output.directory,
                                 output.checkpoints ? ", checkpoints/" : "",
                                 output.trace ? ", trace.json" : "",
@@ -439,6 +439,15 @@ class Training {
     if (!run_file_) return;
     run_file_->end(what);
     run_file_->write_or_warn();
+  }
+
+  std::string how_to_go_on() const {
+    if (!run_.deck.output.checkpoints)
+      return "output.checkpoints = false kept nothing to go on from";
+    if (options_.resume == "auto") return "start the same job again to go on";
+    return fmt::format(
+        "to go on start it again without --resume{}",
+        std::getenv("SLURM_JOB_ID") == nullptr ? "" : ", or requeue this job as it is");
   }
 
   void finish_saving() {

@@ -131,6 +131,17 @@ bool has_checkpoint(const std::filesystem::path& run_directory) {
   return !steps_in(run_directory / "checkpoints").empty();
 }
 
+bool has_checkpoint_of(const std::filesystem::path& run_directory, const std::string& job) {
+  const std::filesystem::path checkpoints = run_directory / "checkpoints";
+  return !job.empty() && std::ranges::any_of(steps_in(checkpoints), [&](std::int64_t step) {
+    try {
+      return read_manifest(step_directory(checkpoints, step)).info.job == job;
+    } catch (const Error&) {
+      return false;
+    }
+  });
+}
+
 bool is_in(const std::filesystem::path& run_directory, const CheckpointInfo& checkpoint) {
   std::error_code none;
   return std::filesystem::equivalent(step_directory(run_directory / "checkpoints", checkpoint.step),

@@ -198,6 +198,7 @@ Manifest parse(std::string_view text, const TakeSlab& take) {
   object.at("step").get_to(manifest.info.step);
   manifest.info.samples = object.value("samples", manifest.info.samples);
   manifest.info.run = object.value("run", manifest.info.run);
+  manifest.info.job = object.value("job", manifest.info.job);
   manifest.info.data_text = object.value("data", manifest.info.data_text);
   engine::LossScaling& scaling = manifest.info.scaling;
   scaling.scale = object.value("loss_scale", scaling.scale);
@@ -255,6 +256,7 @@ std::string manifest_text(const CheckpointInfo& info, const std::vector<std::str
     if (info.scaling != engine::LossScaling{})
       object["loss_scale"] = info.scaling.scale, object["good_steps"] = info.scaling.good_steps;
     if (!info.run.empty()) object["run"] = info.run;
+    if (!info.job.empty()) object["job"] = info.job;
     if (info.updates >= 0) object["updates"] = info.updates;
     if (!info.missed.empty()) object["missed_updates"] = info.missed;
     if (info.valid_loss && std::isfinite(*info.valid_loss)) object["valid_loss"] = *info.valid_loss;

@@ -27,12 +27,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The batch system's number of this job, if there is one.
+/// ", job ID", or nothing outside of a batch system.
 std::string job_name() {
-  for (const char* name : {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"})
-    if (const char* job = std::getenv(name); job != nullptr && *job != '\0')
-      return fmt::format(", job {}", job);
-  return {};
+  const std::string job = batch_job();
+  return job.empty() ? job : ", job " + job;
 }
 
 /// "host HOST, process PID, job ID", in the first line of the file.
@@ -107,6 +105,12 @@ Descriptor make_and_lock(const fs::path& path, const RunLock::Patience& patience
 }
 
 }  // namespace
+
+std::string batch_job() {
+  for (const char* name : {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"})
+    if (const char* job = std::getenv(name); job != nullptr && *job != '\0') return job;
+  return {};
+}
 
 RunLock::RunLock(const fs::path& directory, const Patience& patience)
     : path_(directory / "lock"), file_(make_and_lock(path_, patience)) {
