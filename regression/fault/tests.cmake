@@ -46,6 +46,7 @@ brume_script(leaving_checkpoint LABEL fault)
 set_property(TEST fault.leaving_checkpoint APPEND PROPERTY ENVIRONMENT
   BRUME_LEAVING_CHECKPOINT_LIBRARY=$<TARGET_FILE:leaving_checkpoint>)
 
+brume_script(turns LABEL fault)
 brume_script(process_limit LABEL fault)
 brume_script(node_memory LABEL fault)
 brume_script(outputs LABEL fault)

@@ -145,8 +145,11 @@ struct CommandLine {
         ->type_name("N")
         ->check(above_0);
     verb_run
-        ->add_option("--resume", run.resume,
-                     "auto: newest good checkpoint of the run; none; or a checkpoint directory")
+        ->add_option(
+            "--resume", run.resume,
+            "auto: newest good checkpoint of the run; none; or a run directory, or one of its "
+            "checkpoints")
+        ->type_name("auto|none|DIR")
         ->capture_default_str();
     verb_run->add_flag("--replan", run.replan,
                        "On resume search a new plan instead of the checkpoint's");

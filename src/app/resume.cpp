@@ -168,6 +168,17 @@ std::string resume_of_turn(comm::Communicator& world, const RunOptions& options,
   return "auto";
 }
 
+/// @throws AgreedError
+io::CheckpointInfo find_named(comm::Communicator& world, const std::string& directory) {
+  const std::optional<io::CheckpointInfo> found = find_weights(world, directory);
+  if (!found)
+    throw comm::AgreedError(Failure::input,
+                            "--resume {}: holds no checkpoint: found neither manifest.json nor "
+                            "checkpoints/step-N. Name a run directory or one of its checkpoints",
+                            directory);
+  return *found;
+}
+
 }  // namespace
 
 std::optional<io::CheckpointInfo> find_resume(comm::Communicator& world, const RunOptions& options,
@@ -179,7 +190,7 @@ std::optional<io::CheckpointInfo> find_resume(comm::Communicator& world, const R
   const std::string resume = resume_of_turn(world, options, run_directory);
   if (resume == "none") return std::nullopt;
   const std::optional<io::CheckpointInfo> found =
-      resume == "auto" ? io::find_checkpoint(world, run_directory) : std::optional(io::open_checkpoint(world, resume));
+      resume == "auto" ? io::find_checkpoint(world, run_directory) : find_named(world, resume);
   if (!found) return std::nullopt;
   const std::vector<Change> changed = changes(found->deck_text, deck_text);
   comm::together(world, [&] {

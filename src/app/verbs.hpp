@@ -19,7 +19,7 @@ struct DeckOptions {
 struct RunOptions : DeckOptions {
   std::string plan;  ///< file; empty: search
   std::optional<int> steps;
-  std::string resume = "auto";  ///< auto | none | a checkpoint directory
+  std::string resume = "auto";  ///< auto | none | a run directory or a checkpoint
   bool replan = false;
   bool elastic = false;      ///< the launcher's nodes and ranks replace those of the deck's cluster
   bool new_data = false;     ///< on resume the deck's data may be others than the checkpoint's
