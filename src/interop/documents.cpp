@@ -72,8 +72,8 @@ std::size_t Encoder::last_cut(std::string_view text, std::size_t from) {
     --tries;
     const std::size_t begin = context_begin(text, at);
     std::vector<std::int32_t> before, both;
-    append(text.substr(begin, at - begin), before);
-    append(text.substr(begin, at - begin + look_bytes), both);
+    append("", text.substr(begin, at - begin), before);
+    append("", text.substr(begin, at - begin + look_bytes), both);
     if (both.size() > before.size() && std::equal(before.begin(), before.end(), both.begin()))
       return at;
   }
@@ -107,8 +107,8 @@ TokenDocument Encoder::part(const TextPiece& piece) {
   if (piece.begins && begin_) made.tokens.push_back(*begin_);
   made.given = std::ssize(made.tokens);
   std::vector<std::int32_t> before, both;
-  append(text.substr(0, piece.before), before);
-  append(text, both);
+  append("", text.substr(0, piece.before), before);
+  append("", text, both);
   require(std::ranges::equal(before, std::span(both).first(std::min(before.size(), both.size()))),
           Failure::bug, "{}: a text was cut within a token", piece.path.string());
   made.tokens.insert(made.tokens.end(), both.begin() + std::ssize(before), both.end());
@@ -135,7 +135,8 @@ TokenDocument Encoder::line(std::string_view line, const std::string& where) {
 TokenDocument Encoder::document(std::string_view prompt, std::string_view text) {
   TokenDocument made;
   if (begin_) made.tokens.push_back(*begin_);
-  made.given = std::ssize(made.tokens) + append(prompt, text, made.tokens);
+  made.given = std::ssize(made.tokens);
+  made.given += append(prompt, text, made.tokens);
   if (!text.empty() && end_) made.tokens.push_back(*end_);
   made.bytes = std::ssize(prompt) + std::ssize(text);
   made.answer_bytes = std::ssize(text);
