@@ -38,7 +38,7 @@ FUZZ_SECONDS  ?= 20
 FUZZ_CLANG    ?= 16
 FUZZ_PACKAGES := clang-$(FUZZ_CLANG) libclang-rt-$(FUZZ_CLANG)-dev libomp-$(FUZZ_CLANG)-dev
 
-.PHONY: all program deps deps-slurm deps-pack configure run check fuzz golden-update perf format format-check install dist-binary clean
+.PHONY: all program deps deps-slurm deps-pack configure run check fuzz golden-update perf figures format format-check install dist-binary clean
 
 all: configure
 	cmake --build $(BUILD) -j $(JOBS)
@@ -107,6 +107,11 @@ perf: all
 	for ranks in 1 2; do mpirun -n $$ranks --bind-to none $(BUILD)/perf/perf_checkpoint; done
 	mpirun -n 2 --bind-to none $(BUILD)/perf/perf_alternatives
 	$(BUILD)/perf/perf_scale perf/decks/llama-70b.toml 1 8 128
+
+# The pictures of pages: a plan, and benchmark results from perf/data.
+figures: all
+	mkdir -p inputs/figures
+	regression/figures.sh $(BUILD)/brume $(BUILD)/perf/perf_figures inputs/figures
 
 SOURCES = $(wildcard $(shell git ls-files -co --exclude-standard '*.cpp' '*.hpp'))
 format:

@@ -1,7 +1,8 @@
 /// @file Simulated times and predicted memory beside published ones, with the machines that come
 /// with Brume:
-/// perf_published [--cases] [FILE]; with --plans, the plans that a search finds beside the
-/// published layouts of 256 to 1,024 devices, all simulated.
+/// perf_published [--cases] [FILE]; with --csv, machine, published and simulated seconds of the
+/// cases that count, for perf/data/published.csv; with --plans, the plans that a search finds
+/// beside the published layouts of 256 to 1,024 devices, all simulated.
 ///
 /// Nothing is fitted to a case: its layout becomes a plan, its device and network name a machine.
 /// Where the published system does something else than Brume, its row says what. Passes over
@@ -282,6 +283,14 @@ hardware::Profile profile_of(const Case& c) {
   return profile;
 }
 
+/// A step of the published layout, with the passes over scores that its attention makes [s].
+double simulated_s(const Case& c) {
+  const hardware::Machine machine(profile_of(c));
+  const double time_s = schedule::steady_time(c.plan, c.model, machine);
+  const bool unfused = c.differs.find(unfused_attention) != std::string::npos;
+  return unfused ? time_s + scores_s(c, machine.profile(0)) : time_s;
+}
+
 /// Ratios of one model and microbatch on more and more ranks, by source.
 using Series = std::map<std::string, std::map<std::string, std::map<int, double>>>;
 
@@ -386,6 +395,17 @@ void compare_plans(const json& published) {
   for (const auto& [_, alike] : jobs) compare_plans(alike);
 }
 
+/// The cases that count, as lines of a table.
+void print_csv(const json& published) {
+  fmt::print("machine,published_s,simulated_s\n");
+  for (const json& entry : published.at("cases")) {
+    const std::optional<Case> c = read(entry);
+    const std::optional<double> seconds = c ? published_s(*c) : std::nullopt;
+    if (!seconds || !is_counted(c->differs)) continue;
+    fmt::print("{},{:.6g},{:.6g}\n", c->machine, *seconds, simulated_s(*c));
+  }
+}
+
 void compare(const json& published, bool each) {
   Ratios times, memory, states;
   Series series;
@@ -406,9 +426,7 @@ void compare(const json& published, bool each) {
     // What is counted outside of the program holds libraries and the driver too.
     if (c->unit.find("nvidia-smi") != std::string::npos)
       peak += double(machine.profile(0).reserved_bytes);
-    double time_s = schedule::steady_time(c->plan, c->model, machine);
-    if (c->differs.find(unfused_attention) != std::string::npos)
-      time_s += scores_s(*c, machine.profile(0));
+    const double time_s = simulated_s(*c);
     if (is_state(*c)) peak = state_bytes(*c);
     const double ratio = seconds ? time_s / *seconds : peak / *bytes;
     const std::string name = c->machine + (c->network.empty() ? "" : " " + c->network);
@@ -450,14 +468,17 @@ void compare(const json& published, bool each) {
 int main(int argc, char** argv) {
   try {
     std::string path = BRUME_PUBLISHED;
-    bool each = false, plans = false;
+    bool each = false, plans = false, csv = false;
     for (const std::string argument : std::span(argv + 1, argv + argc)) {
       each = each || argument == "--cases";
       plans = plans || argument == "--plans";
+      csv = csv || argument == "--csv";
       if (!argument.starts_with("--")) path = argument;
     }
     if (plans)
       compare_plans(load(path));
+    else if (csv)
+      print_csv(load(path));
     else
       compare(load(path), each);
     return 0;

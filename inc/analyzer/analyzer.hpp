@@ -22,17 +22,18 @@ namespace brume::analyzer {
 
 using symbolic::Expr;
 
-/// What is fixed while a stage's strategy varies.
+/// The inputs that stay fixed while a stage's strategy varies.
 struct StageRole {
   bool first = true;  ///< holds the embedding
   bool last = true;   ///< holds the head
-  int group = 0;      ///< of the machine, whose times it takes
+  int group = 0;      ///< group of the machine, which gives the times
   int before = 0;     ///< groups of the stages beside it; its own where there is none
   int after = 0;
-  int frozen = 0;     ///< of its blocks, the first ones, which are not trained
+  int frozen = 0;     ///< number of first blocks that are not trained
   bool disk = false;  ///< some of what is offloaded may lie on disk; else od and ad do not count
   bool host_update = false;  ///< the node's processor may step some; else oh does not count
-  /// As long as between most nodes: collectives of the stage over nodes, and those of all ranks.
+  /// Slowdowns against most node pairs: collectives of the stage over nodes, and those of all
+  /// ranks.
   double times = 1.0, world_times = 1.0;
 
   bool trains_embedding() const { return first && frozen == 0; }
@@ -65,7 +66,7 @@ struct StageExpressions {
   Expr peak_backward_bytes;
   Expr host_bytes;        ///< host memory per rank
   Expr disk_bytes;        ///< per rank
-  Expr persistent_bytes;  ///< of the device, from step to step
+  Expr persistent_bytes;  ///< device bytes that stay from step to step
   Expr kept_bytes;        ///< ... by a microbatch between its forward and its backward
 };
 
@@ -87,14 +88,14 @@ struct StagePrediction {
 struct Prediction {
   double iteration_s;
   std::vector<StagePrediction> stages;
-  std::vector<double> messages_s = {};  ///< as in Pipeline
+  std::vector<double> messages_s = {};  ///< messages_s of Pipeline
   TiedTimes tied = {};
 };
 
 /// Predicts plans of one model on one machine. For one thread.
 class Analyzer {
  public:
-  /// What it is given must outlive it.
+  /// The arguments must outlive the object.
   Analyzer(const model::Config& model, const hardware::Machine& machine);
   ~Analyzer();
 
@@ -104,8 +105,8 @@ class Analyzer {
   class RoleTape;
   /// A microbatch's backward in two parts.
   struct SplitBackward {
-    double weights_s;      ///< of the second part
-    double overhead_s;     ///< of its tasks, beside a whole backward
+    double weights_s;      ///< time of the second part
+    double overhead_s;     ///< task overhead in addition to a whole backward
     double between_bytes;  ///< kept between the two parts
   };
   RoleTape& tape(const plan::Plan& plan, int stage);
@@ -119,7 +120,7 @@ class Analyzer {
   const model::Config& model_;
   const hardware::Machine& machine_;
   std::map<StageRole, std::unique_ptr<RoleTape>> tapes_;
-  /// By group, first layer, layers, stored layers, microbatch, tp.
+  /// Key: group, first layer, layers, stored layers, microbatch, tp.
   std::map<std::tuple<std::string, int, int, int, int, int>, SplitBackward> splits_;
   MessageTimes messages_;
 };
@@ -128,8 +129,8 @@ class Analyzer {
 Prediction analyze(const plan::Plan& plan, const model::Config& model,
                    const hardware::Machine& machine);
 
-/// What a microbatch keeps on the device between the two parts of a backward that is split [bytes],
-/// of all layers of a stage: what their products read, and gradients of what they made.
+/// Device bytes that a microbatch keeps between the two parts of a split backward, for all layers
+/// of a stage: inputs of their products, and gradients of the products' outputs.
 double between_parts_bytes(const plan::Stage& stage, const model::Config& model);
 
 StageRole role_of(const plan::Plan& plan, int stage, const model::Config& model,

@@ -13,7 +13,7 @@
 
 namespace brume::analyzer {
 
-/// Where messages go from the i-th rank of one stage to the j-th of another.
+/// Location of the messages from the i-th rank of one stage to the j-th of another.
 using EndsOf = std::function<price::Ends(int, int)>;
 
 /// Seconds until a microbatch's stream has passed from one stage to another, or its gradient back:
@@ -27,11 +27,11 @@ double stream_s(const model::Config& model, const hardware::Machine& machine,
 TiedTimes tied_s(const model::Config& model, const hardware::Machine& machine,
                  const plan::Stage& first, const plan::Stage& last, const EndsOf& ends);
 
-/// What the messages of plans of one model on one machine take, found once for stages that are
-/// alike and stand on their nodes alike.
+/// Times of the messages between stages, for plans of one model on one machine; each is found once
+/// for equal stages at equal places.
 class MessageTimes {
  public:
-  /// What it is given must outlive it.
+  /// The arguments must outlive the object.
   MessageTimes(const model::Config& model, const hardware::Machine& machine)
       : model_(model), machine_(machine) {}
 
@@ -39,7 +39,7 @@ class MessageTimes {
   void add(const plan::Plan& plan, Pipeline& pipeline);
 
  private:
-  /// Of both stages: group, microbatch, dp, tp, first device; the order of the nodes.
+  /// Key: group, microbatch, dp, tp, first device of both stages; the order of the nodes.
   using Key = std::vector<int>;
   struct Stream {
     double seconds;

@@ -7,38 +7,38 @@
 
 namespace brume::analyzer {
 
-/// Of one stage's passes: seconds, expressions of them, or the terms that they are sums of. Overlap
-/// is already taken off, messages between stages are left out.
+/// Times of one stage's passes: seconds, expressions of them, or the terms of their sums. Overlap
+/// is already subtracted; messages between stages are not included.
 template <class T>
 struct PassTimesOf {
   T start_s{};     ///< updates that stand before its first forward
-  T table_s{};     ///< of the first stage, until a token table that leaves is updated
-  T ahead_s{};     ///< by which the first forward is shorter after a long enough wait
-  T first_s{};     ///< by which the first forward, with its updates, is longer than others
+  T table_s{};     ///< first stage: time until a token table that leaves is updated
+  T ahead_s{};     ///< time that the first forward saves after a long enough wait
+  T first_s{};     ///< extra time of the first forward, with its updates
   T forward_s{};   ///< a middle microbatch's forward
   T backward_s{};  ///< a middle microbatch's backward
-  T last_s{};      ///< by which the last backward is longer: gradients are reduced
-  T end_s{};       ///< what follows the last backward
+  T last_s{};      ///< extra time of the last backward, which reduces gradients
+  T end_s{};       ///< work after the last backward
   // Of these, how long transfers that the stage waits for go on when its message has left:
-  T first_tail_s{};     ///< of the first forward
-  T forward_tail_s{};   ///< of another one
-  T backward_tail_s{};  ///< of a backward
-  T last_tail_s{};      ///< of the last one
+  T first_tail_s{};     ///< tail of the first forward
+  T forward_tail_s{};   ///< tail of another forward
+  T backward_tail_s{};  ///< tail of a backward
+  T last_tail_s{};      ///< tail of the last backward
   /// How long a stage's own ranks communicate in a middle microbatch. Another message slows
   /// nothing then.
   T communication_s{};
-  /// What a middle forward or backward copies from or to the host, alone, in the direction that
-  /// takes longer. Another stage's message slows that, too.
+  /// Host-device copies of a middle forward or backward, alone, in the slower direction. Another
+  /// stage's message slows them, too.
   T forward_copies_s{}, backward_copies_s{};
   /// The same of the first forward, and what its kernels and collectives take.
   T first_copies_s{}, first_kernels_s{};
-  T head_s{};  ///< of a backward what the head takes: a tied table's gradient leaves then
-  /// What a backward recomputes before it needs its gradient. It is the same of each recomputed
+  T head_s{};  ///< the head's share of a backward: a tied table's gradient leaves then
+  /// Recomputation of a backward before it needs its gradient. It is the same of each recomputed
   /// layer.
   T recompute_ahead_s{};
 
   T stable_s() const { return forward_s + backward_s; }  ///< a middle microbatch
-  /// What the first and the last microbatch add.
+  /// Extra times of the first and the last microbatch.
   T delta_s() const { return start_s + first_s + last_s + end_s; }
 
   struct Part {
@@ -85,28 +85,28 @@ struct TiedTimes {
   double first = 1.0, last = 1.0;
 };
 
-/// What passes and messages of a stage mean to each other.
+/// Mutual slowdown of a stage's passes and messages.
 struct Beside {
-  int layers = 1;       ///< of the stage
-  int recomputed = 0;   ///< of these, the last ones
-  double slowed = 0.0;  ///< what a pass takes longer, as a share, while a message travels beside it
-  double slows = 0.0;   ///< what a message takes longer while a pass runs beside it
-  double copies = 0.0;  ///< what copies take longer while kernels and a message are beside them
+  int layers = 1;       ///< layers of the stage
+  int recomputed = 0;   ///< last layers with full recomputation
+  double slowed = 0.0;  ///< extra time of a pass during a message, as a share
+  double slows = 0.0;   ///< extra time of a message during a pass, as a share
+  double copies = 0.0;  ///< extra time of copies during kernels and a message, as a share
   /// How much of a message's time the busiest of its tensor-parallel groups takes part in it, at
   /// the boundary to the stage before and to the stage after.
   double before = 1.0, after = 1.0;
 };
 
-/// What the time of an iteration follows from.
+/// Inputs of the step time.
 struct Pipeline {
   std::vector<PassTimes> stages;   ///< first stage first, at least one
   std::vector<double> messages_s;  ///< [boundary] a microbatch's way to the next stage, or back
   TiedTimes tied;
   int microbatches = 1;             ///< an iteration
-  int run_ahead = 1;                ///< as in plan::Plan
-  int chunks = 1;                   ///< as in plan::Plan
+  int run_ahead = 1;                ///< plan::Plan::run_ahead
+  int chunks = 1;                   ///< plan::Plan::chunks
   std::vector<Beside> beside = {};  ///< [stage]; where there is none, nothing slows anything
-  /// [stage] Of backward_s the second part, where backwards are in two; else none.
+  /// [stage] Second part of backward_s, if backwards are split; otherwise none.
   std::vector<double> weights_s = {};
 };
 

@@ -1,4 +1,4 @@
-/// @file What this user keeps from one job to the next.
+/// @file Files that this user keeps between jobs.
 #pragma once
 
 #include <filesystem>

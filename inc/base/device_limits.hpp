@@ -1,12 +1,11 @@
-/// @file What the kernels of devices can take, for them and for who checks plans. Hosts' kernels
-/// have no such limits.
+/// @file Limits of device kernels, for the kernels and for checks of plans. CPU kernels have none.
 #pragma once
 
 #include <cstdint>
 
 namespace brume::device_limits {
 
-/// For what a kernel needs only while it runs, of each thread that gives a device work: what
+/// Workspace of a kernel while it runs, for each thread that gives a device work: what
 /// cuBLASLt's fastest products ask for on the largest devices; and more partial sums than keep
 /// these busy.
 inline constexpr std::int64_t workspace_bytes = std::int64_t{32} << 20;

@@ -37,13 +37,13 @@ class Error : public std::runtime_error {
   Failure failure_;
 };
 
-/// What is to be said where memory ran out.
+/// The message when memory ran out.
 inline constexpr const char* memory_ran_out =
     "memory ran out: run fewer ranks on the node, or lower cluster.memory_gib and "
     "cluster.host_memory_gib";
 
-/// What an exception means for the job: an Error is itself, memory or a thread that could not be
-/// had is a lack of resources, and all else is a bug.
+/// The meaning of an exception for the job: an Error is itself, missing memory or threads are a
+/// lack of resources, and everything else is a bug.
 Error error_of(const std::exception& error);
 
 /// Throws `Error(failure, message)` unless `holds`; the message is formatted only then.

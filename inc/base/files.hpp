@@ -20,9 +20,9 @@ using Bytes = std::vector<std::byte>;
 /// The system's words for an error of its calls, as a rule of the last one of this thread.
 std::string last_error(int code = errno);
 
-/// What to throw, by errno, when the system did not open a file for reading. Of an input it is a
-/// resource that failed when a process may have no more files, and storage when the system forbids
-/// it or fails, which no other name in a deck would mend; any other failure stays what it is.
+/// The error, by errno, when the system did not open a file for reading. An input failed for want
+/// of resources if the process may open no more files, and is storage if the system forbids it or
+/// fails; no other name in a deck would help then. Any other failure stays as it is.
 Error unopened(const std::string& name, Failure failure);
 
 inline std::span<const std::byte> as_bytes(std::string_view text) {
@@ -50,13 +50,13 @@ class OutputFile {
   ~OutputFile();  ///< removes what was not committed
 
   void write(std::span<const std::byte> bytes);
-  /// Over bytes that were written before; a pipe and a device take none.
+  /// Overwrites bytes that were written before; a pipe or a device accepts none.
   void write_at(std::int64_t first, std::span<const std::byte> bytes);
   void commit();  ///< brings the bytes to the disk, then puts the file in its place
 
  private:
   std::string name_;
-  std::filesystem::path target_;     ///< with its links followed
+  std::filesystem::path target_;     ///< the path with its links followed
   std::filesystem::path temporary_;  ///< empty when written in place, or committed
   Descriptor file_;
   std::int64_t written_ = 0;  ///< bytes
@@ -75,7 +75,7 @@ void remove_unfinished(const std::filesystem::path& directory);
 void write_all(const Descriptor& file, std::span<const std::byte> bytes, const std::string& name);
 
 void sync(const Descriptor& file,
-          const std::string& name);  ///< to the disk. @throws Error(storage)
+          const std::string& name);  ///< writes to the disk. @throws Error(storage)
 /// A network file system may say only here that writing failed. @throws Error(storage)
 void close(Descriptor& file, const std::string& name);
 

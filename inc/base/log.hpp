@@ -18,7 +18,7 @@ using spdlog::warn;
 /// @param verbose  also debug lines
 void start(int rank, int size, bool verbose);
 
-/// What the last start() asked for.
+/// The verbosity that the last start() requested.
 bool verbose();
 
 /// Whether the last start() made this rank the one that speaks for the job.

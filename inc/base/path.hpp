@@ -1,4 +1,4 @@
-/// @file Where a path leads.
+/// @file Targets and contents of paths.
 #pragma once
 
 #include <filesystem>

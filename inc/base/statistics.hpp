@@ -1,4 +1,4 @@
-/// @file What is said of repeated measurements.
+/// @file Statistics of repeated measurements.
 #pragma once
 
 #include <vector>

@@ -15,7 +15,7 @@ namespace brume::comm {
 
 enum class Reduction { sum, min, max };
 
-/// What weights, activations and gradients are stored as.
+/// Storage of weights, activations and gradients.
 using Values = std::variant<std::span<float>, std::span<bfloat16>, std::span<float16>>;
 using ConstValues =
     std::variant<std::span<const float>, std::span<const bfloat16>, std::span<const float16>>;
@@ -37,12 +37,12 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  /// What carries messages between hosts' memories: "Open MPI v4.1.4", or "threads" of one process.
+  /// The carrier between hosts' memories: "Open MPI v4.1.4", or "threads" of one process.
   virtual std::string transport() const = 0;
 
   virtual void barrier() = 0;
   virtual void all_reduce(Values values) = 0;                                  ///< sum, in place
-  virtual void all_reduce(std::span<double> values, Reduction reduction) = 0;  ///< in place
+  virtual void all_reduce(std::span<double> values, Reduction reduction) = 0;  ///< works in place
 
   /// Sums `values` over the ranks; this rank gets part `rank` of `size` equal parts, in place: the
   /// other parts are undefined afterwards. There must be a multiple of size() values.

@@ -1,4 +1,4 @@
-/// @file What communication has to know of computation.
+/// @file Facts about computation that communication needs.
 #pragma once
 
 namespace brume::comm {

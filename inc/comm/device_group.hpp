@@ -13,7 +13,7 @@ enum class Carries { collectives, messages };
 /// A group of the ranks of `host` for what lies in device::Memory. In a build for hosts it is
 /// `host` itself.
 ///
-/// With devices, values are device memory and calls work in the order of the calling thread's
+/// A group over device memory; calls work in the order of the calling thread's
 /// channel: they return when the transfer is in its stream, and the memory may be used again in
 /// stream order. Barrier, broadcast and gather stay on the host. NCCL carries it where each rank
 /// has a device of its own, else MPI with a stop in pinned memory; $BRUME_TRANSPORT = nccl,
@@ -36,7 +36,7 @@ std::unique_ptr<Communicator> staged_communicator(std::unique_ptr<Communicator> 
 /// nccl_serial asks. Messages have no part in that order.
 bool one_collective_at_a_time();
 
-/// What carries it between these ranks, for the log. Collective over `host`.
+/// The carrier between these ranks, for the log. Collective over `host`.
 std::string device_transport(Communicator& host);
 
 }  // namespace brume::comm

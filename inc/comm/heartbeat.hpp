@@ -8,33 +8,33 @@
 
 namespace brume::comm {
 
-/// What a rank does at the moment.
+/// The present activity of a rank.
 struct Doing {
-  std::string text;          ///< for people; others hear up to 250 letters of it
+  std::string text;          ///< text for people; peers receive up to 250 letters of it
   std::vector<int> awaited;  ///< ranks of the job without which it does not get any further
 };
 
 /// A rank that waits for another one.
 struct WaitingRank {
-  int rank;           ///< in the job
-  std::string doing;  ///< in which it waits
+  int rank;           ///< rank in the job
+  std::string doing;  ///< the activity in which it waits
 };
 
 /// A rank that gave no sign of life.
 struct SilentRank {
-  int rank;                          ///< in the job
-  std::string host;                  ///< where it runs
+  int rank;                          ///< rank in the job
+  std::string host;                  ///< its node
   double silence_s;                  ///< [s] since it was last heard of
-  std::string doing;                 ///< what it did at its last sign, as it said
-  std::vector<WaitingRank> waiting;  ///< for it, in their order, as far as they answered in time
+  std::string doing;                 ///< its activity in its last heartbeat
+  std::vector<WaitingRank> waiting;  ///< ranks that wait for it, in order, if they answered in time
 };
 
 /// A job that gets no further, though its ranks are alive.
 struct Standstill {
-  int rank;           ///< in the job, this one
+  int rank;           ///< this rank in the job
   double still_s;     ///< [s] since this rank, or else any rank, was seen to get on
   bool waits;         ///< this rank, for another one, as all do; else for no rank, but for a file
-  std::string doing;  ///< what it does
+  std::string doing;  ///< its activity
 };
 
 /// A thread on each rank sends a sign of life to the next rank every half second and listens to the
@@ -65,9 +65,8 @@ class Heartbeat {
   /// How long nothing may move from now on [s]; infinite at first. Any thread.
   void set_still_limit(double limit_s);
 
-  /// What this rank says with each sign of life that it does, and answers those that ask; nothing
-  /// by default. `doing` is called by the heartbeat's thread, and never again once another one is
-  /// set.
+  /// Sets the function that gives the activity for each heartbeat and for ranks that ask; nothing
+  /// by default. The heartbeat's thread calls `doing`, and never again once another one is set.
   void set_doing(std::function<Doing()> doing);
 
  private:

@@ -32,26 +32,27 @@ class Session {
   /// order the launcher has dealt them out: tensor parallelism stays within a node.
   std::unique_ptr<Communicator> world();
 
-  int ranks_per_node() const { return ranks_per_node_; }  ///< on this rank's node
+  int ranks_per_node() const { return ranks_per_node_; }  ///< ranks on this rank's node
   int node_rank() const { return node_rank_; }            ///< this rank's place on its node
   int num_nodes() const { return static_cast<int>(ranks_of_nodes_.size()); }
-  const std::vector<int>& ranks_of_nodes() const { return ranks_of_nodes_; }  ///< in their order
+  const std::vector<int>& ranks_of_nodes() const {
+    return ranks_of_nodes_;
+  }  ///< node of each rank, in rank order
 
   /// Lets ranks listen to each other (see Heartbeat) until the session ends. Collective.
   void watch_peers(double limit_s, std::function<void(const SilentRank&)> on_silence,
                    std::function<void(const Standstill&)> on_still);
-  void set_silence_limit(double limit_s);        ///< [s] after which a silent rank's job has ended
+  void set_silence_limit(double limit_s);        ///< seconds after which a silent rank's job ends
   void set_doing(std::function<Doing()> doing);  ///< see Heartbeat
 
-  /// What this rank does from now on, as all ranks do, and how long nothing of it may move [s] (see
-  /// Heartbeat).
+  /// Sets the phase of all ranks, and the longest time without progress in it [s] (see Heartbeat).
   void begin_phase(const std::string& doing, double still_limit_s);
 
   /// Ends all processes of the job, where MPI has started in this one. Any thread.
   static void abort(int exit_code);
 
-  /// Before MPI has started ranks most likely fail alike, and mpirun ends all two seconds after the
-  /// first: all but rank 0 wait for that here.
+  /// Waits on all ranks but 0: before MPI starts, ranks most likely fail alike, and mpirun ends all
+  /// of them two seconds after the first.
   static void let_rank_0_speak();
 
   static std::string library_version();  ///< e.g. "Open MPI v4.1.4"

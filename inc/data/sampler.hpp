@@ -1,5 +1,5 @@
-/// @file Which tokens each step trains on: a pure function of seed and step, so a resumed run goes
-/// on exactly.
+/// @file The tokens of each training step: a pure function of seed and step, so a resumed run
+/// continues exactly.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,10 @@ enum class Order { sequential, shuffled };
 /// A token file and how often its windows are taken, relative to those of others.
 struct WeightedFile {
   TokenFile file;
-  double weight = 1.0;  ///< above 0
+  double weight = 1.0;  ///< relative weight, above 0
 };
 
-/// Which tokens of a sample are inputs, which of them are learned, and where documents begin.
-/// Each is [T].
+/// Input tokens of a sample, their learned targets, and the starts of documents. Each is [T].
 struct Window {
   std::span<std::int32_t> inputs;
   std::span<std::int32_t> targets;  ///< the tokens that follow; -1: not to be learned
@@ -62,25 +61,27 @@ class Sampler {
   /// Targets that are to be learned among `count` samples from `first` on. Reads no token.
   std::int64_t num_targets(std::int64_t first, std::int64_t count) const;
 
-  /// Of the pairs of an input and one before it, the share that is within a document, in the mean
-  /// over windows (of many files' windows, over some); 1 unless documents are isolated.
+  /// Mean share of the pairs of an input and an earlier one that are within a document (over all
+  /// windows, or over some of many files' windows); 1 unless documents are isolated.
   double document_share() const;
 
-  std::int64_t num_windows() const { return num_windows_; }      ///< of all files
-  std::vector<TokenFileIdentity> identities() const;             ///< of the files
-  const std::vector<double>& shares() const { return shares_; }  ///< of samples, by file
+  std::int64_t num_windows() const { return num_windows_; }  ///< windows of all files
+  std::vector<TokenFileIdentity> identities() const;         ///< identities of the files
+  const std::vector<double>& shares() const {
+    return shares_;
+  }  ///< shares of the samples, per file
 
  private:
   struct First {
     const TokenFile& file;
-    std::int64_t token;  ///< of the window
+    std::int64_t token;  ///< first token of the window
   };
   First first_token(std::int64_t index) const;
 
   std::vector<TokenFile> files_;
-  std::vector<std::int64_t> windows_;  ///< of each file
+  std::vector<std::int64_t> windows_;  ///< windows per file
   std::vector<double> shares_;
-  std::shared_ptr<const Mixture> mixture_;  ///< of several files
+  std::shared_ptr<const Mixture> mixture_;  ///< several files only
   Order order_;
   std::uint64_t seed_;
   int seq_len_;

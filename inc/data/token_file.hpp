@@ -14,13 +14,13 @@
 
 namespace brume::data {
 
-/// What tells one token file from another: two files with the same checksum, number of tokens and
-/// vocabulary hold the same tokens, wherever they lie.
+/// Identity of a token file: two files with the same checksum, number of tokens and vocabulary hold
+/// the same tokens.
 struct TokenFileIdentity {
-  std::string path;            ///< as it was given
-  std::uint64_t checksum = 0;  ///< of the header and of all tokens, as src/data/README.md says
+  std::string path;            ///< path as given
+  std::uint64_t checksum = 0;  ///< checksum of header and tokens (src/data/README.md)
   std::int64_t tokens = 0;     ///< number of tokens
-  int vocab_size = 0;          ///< of a file that does not say it: its largest token and 1
+  int vocab_size = 0;  ///< vocabulary size; if the file does not have it: its largest token + 1
   bool operator==(const TokenFileIdentity&) const = default;
 };
 
@@ -30,11 +30,10 @@ struct Document {
   bool operator==(const Document&) const = default;
 };
 
-/// Where the documents of a token file end, and where their answers begin.
+/// Ends of a token file's documents, and starts of their answers.
 struct DocumentEnds {
-  std::vector<std::int64_t> ends;  ///< the last one is the number of tokens
-  std::vector<std::int64_t>
-      answers;  ///< as many, each within its document; or none: all is learned
+  std::vector<std::int64_t> ends;     ///< the last one is the number of tokens
+  std::vector<std::int64_t> answers;  ///< one per document, within it; or none: all is learned
 };
 
 /// Tokens by which documents are told apart in a file that does not say where they end; -1: none.
@@ -43,7 +42,7 @@ struct DocumentMarks {
   int end = -1;    ///< last token of each document
 };
 
-/// What reading all of a token file tells about it.
+/// Facts that a pass over a whole token file gives.
 struct TokenCheck {
   std::uint64_t checksum = 0;
   int vocab_size = 0;

@@ -13,16 +13,16 @@ namespace brume::deck {
 struct RopeScalingKeys {
   std::string kind = "none";  ///< none | linear | llama3
   double factor = 1.0;
-  double low_freq_factor = 1.0;  ///< of llama3, as the next two
+  double low_freq_factor = 1.0;  ///< llama3 only, like the next two
   double high_freq_factor = 4.0;
   int original_seq_len = 8192;
 };
 
 /// Parameters that are updated in a way of their own.
 struct ParameterGroupKeys {
-  std::string pattern;         ///< of their names
-  double lr_scale = 1.0;       ///< of the learning rate
-  double weight_decay = -1.0;  ///< below 0: as without a group
+  std::string pattern;         ///< pattern of parameter names
+  double lr_scale = 1.0;       ///< factor of the learning rate
+  double weight_decay = -1.0;  ///< negative: as without a group
   bool frozen = false;         ///< not trained: no gradient, no optimizer state
 };
 
@@ -31,7 +31,7 @@ struct ModelKeys {
   std::string config_place;  ///< not a key itself: where `config` got its value
   std::string weights;       ///< directory that a new training takes its weights from; empty: none
   std::string family = "gpt";
-  int num_layers = 0;  ///< with `config` these may be 0: what the file says
+  int num_layers = 0;  ///< may be 0, like the next ones, if `config` gives it
   int hidden_size = 0;
   int num_heads = 0;
   int num_kv_heads = 0;  ///< 0: num_heads
@@ -41,17 +41,17 @@ struct ModelKeys {
   int vocab_size = 0;
   bool tied_head = true;          ///< the output head shares the token embedding's weights
   bool qkv_bias = true;           ///< but for gpt and neox: false, unless given
-  bool linear_bias = true;        ///< of the other linear layers, alike
+  bool linear_bias = true;        ///< bias of the other linear layers
   int layer_norms = 0;            ///< norms a layer has; 0: 1 for falcon, else 2
   bool qk_norm = false;           ///< queries and keys are normalised, each head alone
-  bool parallel_residual = true;  ///< of neox: attention and MLP read the same input
+  bool parallel_residual = true;  ///< neox: attention and MLP read the same input
   double norm_eps = 1e-5;
   double rope_theta = 10000.0;
   int rotary_dim = 0;  ///< features of a head that positions turn; 0: all
   int window = 0;      ///< keys that a query of a windowed layer sees, its own included; 0: all
   std::vector<std::string> layer_kinds;  ///< full | window, which layers take in turn; empty: all
                                          ///< window where that is given
-  double window_rope_theta = 0.0;        ///< of windowed layers, unscaled; 0: as the others
+  double window_rope_theta = 0.0;        ///< windowed layers, unscaled; 0: as the others
   RopeScalingKeys rope_scaling;
   double query_scalar = 0.0;   ///< scores are divided by its root; 0: head_dim
   double attention_cap = 0.0;  ///< c, scores become c tanh(score / c); 0: they stay
@@ -66,10 +66,10 @@ struct ModelKeys {
 struct OptimizerKeys {
   std::string name = "adamw";
   double lr = 3e-4;
-  std::string schedule = "cosine";  ///< of lr after warm-up: cosine | linear | constant | wsd
-  double min_lr_ratio = 0.1;        ///< of lr, reached at the last step
+  std::string schedule = "cosine";  ///< lr after warm-up: cosine | linear | constant | wsd
+  double min_lr_ratio = 0.1;        ///< share of lr at the last step
   int warmup_steps = 0;
-  int decay_steps = 0;  ///< of wsd; 0: a tenth of all
+  int decay_steps = 0;  ///< wsd only; 0: a tenth of all
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
@@ -91,24 +91,24 @@ struct TrainingKeys {
   std::string on_nonfinite = "skip";  ///< skip | rollback | stop
   int max_skipped = 10;               ///< steps in a row
   int compare_replicas_every = 100;   ///< iterations; 0: never
-  double silence_limit_s = 30.0;      ///< without a sign of life or a finished task
+  double silence_limit_s = 30.0;      ///< longest time without a heartbeat or a finished task
   OptimizerKeys optimizer;
 };
 
 struct DataKeys {
   std::string train;               ///< one file, or
   std::vector<std::string> files;  ///< several, whose samples are mixed
-  std::vector<double> weights;     ///< of these; empty: their sizes
+  std::vector<double> weights;     ///< mixture weights of the files; empty: their sizes
   std::string valid;               ///< empty: no validation
   std::string order = "shuffled";  ///< sequential | shuffled
   std::string documents = "join";  ///< join | isolate
-  int begin_token = -1;  ///< of each document, in files that do not say where they end; -1: none
+  int begin_token = -1;  ///< first token of each document, for files without boundaries; -1: none
   int end_token = -1;    ///< the same
   int eval_every = 0;    ///< iterations; 0: at the end only
   int eval_sequences = 64;
 };
 
-inline constexpr std::size_t most_groups = 4;  ///< of a cluster
+inline constexpr std::size_t most_groups = 4;  ///< largest number of groups
 
 /// Nodes that are alike.
 struct GroupKeys {
@@ -121,13 +121,13 @@ struct GroupKeys {
   std::string scratch;            ///< directory of the disk; empty: $TMPDIR, else /tmp
   std::string profile;            ///< empty: measured when needed and cached
   std::string machine;  ///< gives the keys above that are left out, and times to plan with
-  std::string network;  ///< between nodes instead of the machine's; empty: its own
+  std::string network;  ///< network between nodes; empty: the machine's own
 };
 
 /// How devices of two groups reach each other.
 struct LinkKeys {
   std::vector<std::string> between;  ///< names of two groups
-  double gib_per_s = 0.0;            ///< of a message between two devices
+  double gib_per_s = 0.0;            ///< bandwidth of a message between two devices
   double latency_s = 0.0;
 };
 
@@ -144,13 +144,13 @@ struct ClusterKeys : GroupKeys {
 /// Each list is searched whole; one entry fixes the choice; an empty list searches all that make
 /// sense.
 struct SearchKeys {
-  std::string trainer = "";  ///< of another project, that has to be able to run the plan
+  std::string trainer = "";  ///< target trainer, which must be able to run the plan
   std::vector<int> stages = {};
   std::vector<int> dp = {};
   std::vector<int> tp = {};
   std::vector<int> microbatch = {};
   std::vector<int> run_ahead = {1, 2};
-  std::vector<int> chunks = {};  ///< of a stage's layers, beside one
+  std::vector<int> chunks = {};  ///< virtual stages per device, besides one
   bool whole_rounds = false;  ///< no key: chunks only run ahead, where stages divide microbatches
   bool zero_bubble = true;    ///< backwards may be in two parts
   std::vector<int> zero_levels = {0, 1, 2, 3};
@@ -158,14 +158,14 @@ struct SearchKeys {
   bool recompute = true;
   bool store = true;           ///< layers may keep what selective recomputation makes again
   bool store_rest = false;     ///< no key: all layers that are not recomputed are stored
-  bool recompute_all = false;  ///< of conventions "mist": every layer in every plan
+  bool recompute_all = false;  ///< conventions "mist": every layer in every plan
   std::vector<double> weight_offload = {0.0, 0.5, 1.0};
   std::vector<double> grad_offload = {0.0, 0.5, 1.0};
   std::vector<double> optim_offload = {0.0, 0.5, 1.0};
   std::vector<double> act_offload = {0.0, 0.5, 1.0};
-  std::vector<double> optim_disk = {0.0, 1.0};  ///< of what is offloaded, as the next one
+  std::vector<double> optim_disk = {0.0, 1.0};  ///< shares of the offloaded part, like the next one
   std::vector<double> act_disk = {0.0, 1.0};
-  std::vector<double> host_update = {0.0};  ///< of offloaded optimizer state
+  std::vector<double> host_update = {0.0};  ///< shares of the offloaded optimizer state
   bool unequal_stages = true;               ///< stages may differ in devices, microbatch, dp and tp
   double gap = 1e-6;                        ///< the search may stop when no plan is faster by more
   double time_limit_s = 60.0;
@@ -190,7 +190,7 @@ struct OutputKeys {
   double mtbf_hours = 24.0;         ///< mean time between failures of the job
   int keep_last = 2;                ///< checkpoints
   int keep_every = 0;               ///< iterations; 0: none for ever
-  bool keep_best = false;           ///< by validation loss
+  bool keep_best = false;           ///< keep the checkpoint with the lowest validation loss
   int log_every = 1;
   bool trace = false;        ///< trace.json of the last step
   bool tensorboard = false;  ///< event files

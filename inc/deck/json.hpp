@@ -16,7 +16,7 @@ nlohmann::json parse_json(std::string_view text, const std::string& origin);
 /// A regular file of at most so many bytes. @throws Error(input)
 nlohmann::json load_json(const std::string& path, std::size_t most_bytes);
 
-/// What stands there, for a message, in one short line: a value as JSON, or "a list".
+/// One short line for a message: a value as JSON, or "a list".
 std::string describe_json(const nlohmann::json& value);
 
 }  // namespace brume::deck

@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "deck/schema.hpp"
+
 namespace brume::deck {
 
 /// Kinds of files that come with the program: measured profiles, and machines with the devices and
@@ -16,9 +18,9 @@ enum class Shipped { profile, machine, device, network };
 /// @throws Error(input) with the names that there are
 std::string shipped_path(Shipped kind, const std::string& name);
 
-/// What a machine's name stands for.
+/// Content of a machine's file.
 struct MachineKeys {
-  std::string origin;   ///< of these numbers
+  std::string origin;   ///< source of these numbers
   std::string profile;  ///< name of a Shipped::profile, which was measured on it; or else:
   std::string device;   ///< name of a Shipped::device
   std::string fabric;   ///< name of a Shipped::network: between the devices of a node
@@ -26,8 +28,10 @@ struct MachineKeys {
   int devices_per_node = 1;
   double memory_gib = 0.0;       ///< per device
   double host_memory_gib = 0.0;  ///< per node, for what is offloaded
-  double error = 0.0;            ///< of predicted times, relative
+  double error = 0.0;            ///< expected relative error of predicted times
 };
+
+const Schema<MachineKeys>& machine_schema();
 
 /// @throws Error(input)
 MachineKeys load_machine(const std::string& name);

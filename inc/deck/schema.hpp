@@ -14,6 +14,10 @@
 
 namespace brume::deck {
 
+namespace detail {
+struct Fields;
+}
+
 /// A parsed TOML text that remembers where each value stood. toml++ stays behind this door.
 class Document {
  public:
@@ -28,6 +32,11 @@ class Document {
   /// Replaces one value, as `--set training.steps=10` does; the right side is TOML, or a bare
   /// string.
   void set(std::string_view assignment);
+
+  /// Gives keys under one of their aliases the present name; an assignment wins over the text.
+  /// @return a line for each such key that names its place and its present name
+  /// @throws Error(input) when a text has a key under two names
+  std::vector<std::string> rename_aliases(const detail::Fields& fields);
 
   const std::string& origin() const { return origin_; }
 
@@ -54,27 +63,28 @@ class Document {
   std::shared_ptr<Node> root_;
 };
 
-/// What the schema says about one key besides its type.
+/// Everything about one key except its type.
 struct Key {
   std::string unit = {};  ///< "tokens", "GiB", "s"; empty for a plain number or a name
   std::string help = {};  ///< one sentence
   bool required = false;
-  double min =
-      -std::numeric_limits<double>::infinity();  ///< for a number, or each number of a list
+  double min = -std::numeric_limits<double>::infinity();  ///< bound of a number, or of each
+                                                          ///< number of a list
   double max = std::numeric_limits<double>::infinity();
-  std::vector<std::string> choices = {};  ///< for a word, or each word of a list
+  std::vector<std::string> choices = {};  ///< words that are allowed, also in each item of a list
   bool if_given = false;      ///< not written while it is empty, or a number out of its bounds
   bool if_not_least = false;  ///< not written while it is at its lower bound
+  std::vector<std::string> aliases = {};  ///< former names, and the names of other programs
 };
 
-/// What people may know of a key.
+/// Description of a key for people.
 struct KeyText {
   std::string key;    ///< "training.optimizer.lr"; of a list of tables "cluster.groups[].name"
   std::string type;   ///< "list of integers"
   std::string unit;   ///< empty: none
   std::string usual;  ///< its default as TOML has it, or "required"
-  std::string help;   ///< with its bounds or words
-  std::string table;  ///< what the table that it is in holds
+  std::string help;   ///< help, with bounds or words
+  std::string table;  ///< description of its table
 };
 
 namespace detail {
@@ -85,8 +95,10 @@ struct Choice {
   std::function<void(std::size_t)> set;
 
   const std::string& word() const { return words->at(number); }
-  const Choice& operator*() const { return *this; }  ///< as the pointers beside it
-  bool operator==(const Choice& other) const { return words == other.words; }  ///< of one key
+  const Choice& operator*() const { return *this; }  ///< dereferences like the pointers next to it
+  bool operator==(const Choice& other) const {
+    return words == other.words;
+  }  ///< compares the words: equal for one key
 };
 using Value = std::variant<bool*, int*, std::int64_t*, double*, std::string*, std::vector<int>*,
                            std::vector<std::int64_t>*, std::vector<double>*,
@@ -178,8 +190,8 @@ class Schema {
     return value;
   }
 
-  /// What is wrong with the value of "table.key" that came from elsewhere than a document: "must be
-  /// an integer in 1..10000, found 0"; empty where nothing is.
+  /// The fault of a value of "table.key" that did not come from a document: "must be an integer in
+  /// 1..10000, found 0"; empty: none.
   std::string refusal(std::string_view path, T value) const {
     return detail::refusal(*fields_, path, &value);
   }

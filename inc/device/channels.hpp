@@ -18,7 +18,7 @@ struct Event {
   int channel = -1;
   std::int64_t sequence = 0;
   std::shared_ptr<Mark> mark =
-      nullptr;  ///< of the channel's stream, if it has one; set by its worker
+      nullptr;  ///< stream of the channel, if it has one; its worker sets it
 };
 
 /// A worker thread per channel. On the host it does the work itself; on an accelerator it puts the
@@ -43,7 +43,7 @@ class Channels {
 
   /// @param span  gets when the work ran, since start_clock(), once synchronize() returns; or null
   void enqueue(int channel, Work work, Span* span = nullptr);
-  Event record(int channel);                   ///< after all that is enqueued on `channel` so far
+  Event record(int channel);  ///< event after everything that is enqueued on `channel` so far
   void wait(int channel, const Event& event);  ///< later work on `channel` starts after `event`
   void synchronize();                          ///< all channels idle; rethrows the first failure
   void start_clock();                          ///< spans count from now; all channels must be idle

@@ -6,16 +6,16 @@
 
 namespace brume::device {
 
-/// What this process's control groups (cgroup, versions 1 and 2) leave of memory, as all of its
-/// processes together use it [bytes]: the least, over its group and those above, of
-/// limit - (usage - pages of files that need not stay). The largest number where none has a limit.
+/// Memory that this process's control groups (cgroup, versions 1 and 2) leave [bytes]: the least,
+/// over its group and its parents, of limit - (usage - reclaimable pages). The largest number if
+/// none has a limit.
 ///
 /// @param membership  which groups the process is in, as /proc/self/cgroup says
 /// @param root        where the groups are mounted: of version 2 here, of version 1 in memory/
 std::int64_t control_group_free_bytes(const std::filesystem::path& membership = "/proc/self/cgroup",
                                       const std::filesystem::path& root = "/sys/fs/cgroup");
 
-/// What they allow at most, whatever is used of it [bytes].
+/// Memory limit of the control groups [bytes], whatever is in use.
 std::int64_t control_group_limit_bytes(
     const std::filesystem::path& membership = "/proc/self/cgroup",
     const std::filesystem::path& root = "/sys/fs/cgroup");

@@ -1,4 +1,4 @@
-/// @file What only code for NVIDIA devices sees: the calling thread's stream, checked calls.
+/// @file Device code only: the calling thread's stream, checked calls.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,8 +11,7 @@ namespace brume::device {
 ///                         missing, how much is left
 void cuda_check(cudaError_t result, const char* what);
 
-/// For the user whom a device, or a library there, has given no memory: what it has left, and what
-/// to do.
+/// Text for a user whose device, or a library there, has no memory: the rest, and the remedy.
 std::string cuda_memory_left();
 
 int cuda_devices();  ///< 0 where there is no device or no driver

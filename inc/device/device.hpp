@@ -33,8 +33,8 @@ void use_device(int node_rank, int ranks);
 struct Description {
   std::string name;               ///< "NVIDIA H200"; empty: ranks compute on the host
   std::string driver = {};        ///< "driver of CUDA 13.0"
-  std::int64_t memory_bytes = 0;  ///< of the device, whoever uses it
-  std::int64_t free_bytes = 0;    ///< of these, now
+  std::int64_t memory_bytes = 0;  ///< memory of the device, whoever uses it
+  std::int64_t free_bytes = 0;    ///< free part of it, now
   int on_node = 0;                ///< devices that this node shows the process
 };
 Description describe_device();

@@ -38,7 +38,7 @@ std::int64_t available_bytes();
 /// Host memory of this node, or what a batch system or a container gives of it, whatever is used of
 /// it now [bytes]; -1: not known.
 std::int64_t installed_bytes();
-/// What this process may still map under its limit (ulimit -v) [bytes]; without one the largest
+/// Bytes that this process may still map under its limit (ulimit -v); without a limit the largest
 /// number.
 std::int64_t address_space_left();
 /// @throws Error(resource) where `bytes` and what libraries and threads map exceed that
@@ -58,7 +58,7 @@ struct Processor {
   int cores = 1;                 ///< cores this process may run on
   int given_cores = 1;           ///< cores that the system lets processes like it be bound to
   int node_cores = 1;            ///< cores of the node
-  std::int64_t cache_bytes = 0;  ///< of the node's outermost caches together; 0: unknown
+  std::int64_t cache_bytes = 0;  ///< outermost caches of the node together; 0: unknown
   std::string allowed = {};      ///< the node's hardware threads that it may run on: "0-3,8"
 };
 Processor this_processor();
@@ -71,7 +71,7 @@ void share_cores(int ranks);
 ///
 /// @param sharing  ranks that may run on the same cores, `cores`
 int threads_per_rank(const Processor& processor, int ranks_per_node, int sharing);
-int threads_per_rank(int ranks_per_node);  ///< of this process, as `share_cores` says
+int threads_per_rank(int ranks_per_node);  ///< threads of this process, as `share_cores` decides
 
 /// First of these cores for the rank in place `node_rank` of its node; -1 where the batch system
 /// has bound the rank already, or ranks outnumber cores.

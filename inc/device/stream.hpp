@@ -5,7 +5,7 @@
 
 namespace brume::device {
 
-/// What was in a stream when it was recorded.
+/// The state of a stream when it was recorded.
 using Mark = std::shared_ptr<const void>;
 
 /// A queue that works by itself: what is put into it runs later, in order. A channel that has one
@@ -18,7 +18,7 @@ class Stream {
   virtual void bind() = 0;  ///< the calling thread will use this stream
   virtual Mark record() = 0;
   virtual Mark record_time() = 0;           ///< a mark that also knows when it was reached
-  virtual void wait(const Mark& mark) = 0;  ///< what comes later runs after `mark`
+  virtual void wait(const Mark& mark) = 0;  ///< later work runs after `mark`
   virtual void synchronize() = 0;  ///< blocks the caller until all that is in the queue is done
   virtual void synchronize(const Mark& mark) = 0;    ///< ... until `mark` is; any thread
   virtual bool reached(const Mark& mark) const = 0;  ///< whether `mark` is done; any thread

@@ -30,18 +30,19 @@ LrSchedule lr_schedule(std::string_view name);
 
 /// Parameters that are updated in a way of their own.
 struct ParameterGroup {
-  std::string pattern;    ///< of their names, with * ? and [] as a shell has them for files
+  std::string pattern;    ///< pattern of parameter names, with * ? and [] as in a shell
   double lr_scale = 1.0;  ///< times the learning rate of each step
-  std::optional<double> weight_decay = {};  ///< of all that fit, also of norms and biases
+  std::optional<double> weight_decay =
+      {};  ///< weight decay of all matching parameters, norms and biases too
 };
 
 /// AdamW, and the learning rate's way.
 struct Optimizer {
   double lr = 3e-4;
   LrSchedule schedule = LrSchedule::cosine;
-  double min_lr_ratio = 0.1;  ///< of lr, reached at the last step
+  double min_lr_ratio = 0.1;  ///< share of lr at the last step
   int warmup_steps = 0;
-  int decay_steps = 0;  ///< of wsd (warm-up, stable, decay); 0: a tenth of all steps
+  int decay_steps = 0;  ///< wsd (warm-up, stable, decay) only; 0: a tenth of all steps
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
@@ -50,19 +51,19 @@ struct Optimizer {
   std::vector<ParameterGroup> groups = {};  ///< a parameter is in the first one that fits
 };
 
-/// What the update of one parameter differs in from that of others.
+/// Deviations of one parameter's update from the others.
 struct UpdateRule {
   float lr_scale, weight_decay;
 };
 UpdateRule update_rule(const Optimizer& optimizer, const model::Parameter& parameter);
 
 struct Settings {
-  std::int64_t steps = 1;  ///< of the whole training, for the learning rate
+  std::int64_t steps = 1;  ///< length of the whole training, for the learning rate
   Optimizer optimizer;
   double loss_scale = 0.0;  ///< a power of two; 0: LossScaling's in fp16, 1 else
   std::uint64_t seed = 1;
   int threads = 1;      ///< cores this rank computes with
-  int first_core = -1;  ///< of those on its node; -1: wherever the system puts them
+  int first_core = -1;  ///< first core on its node; -1: the system chooses
   std::string scratch;  ///< directory for what lies on disk; empty: $TMPDIR, else /tmp
   /// Frozen parameters, by name, whose weights slabs() keeps in fp32, on disk; below fp32 the
   /// others' weights are rounded.
@@ -80,9 +81,9 @@ struct Settings {
 /// How far a training has come: with weights and moments all that a run goes on from.
 struct Progress {
   std::int64_t steps = 0;    ///< done
-  std::int64_t samples = 0;  ///< that these trained on, in the sampler's order
-  LossScaling scaling{};     ///< of the next step; precisions other than fp16 only keep it
-  std::int64_t updates = 0;  ///< of the weights: steps that were not skipped
+  std::int64_t samples = 0;  ///< samples of these steps, in the sampler's order
+  LossScaling scaling{};     ///< scaling of the next step; only fp16 uses it
+  std::int64_t updates = 0;  ///< updates of the weights: steps that were not skipped
   /// Updates before a parameter's first one, by name, where it was frozen until then.
   std::map<std::string, std::int64_t> missed{};
 
@@ -98,11 +99,11 @@ struct Progress {
 ///   wsd                  lr, and the last d steps linear with p = (i - (N - 1 - d)) / d
 double learning_rate(const Optimizer& optimizer, std::int64_t step, std::int64_t steps);
 
-/// What a step gave. Times are this rank's; loss and norm are the same on all ranks.
+/// Result of a step. Times are this rank's; loss and norm are the same on all ranks.
 struct StepMetrics {
   std::int64_t step = 0;   ///< counted from 0
   double loss = 0.0;       ///< mean over the target tokens of the global batch, before the update
-  double grad_norm = 0.0;  ///< before clipping
+  double grad_norm = 0.0;  ///< norm before clipping
   double lr = 0.0;
   double loss_scale = 1.0;       ///< S of this step, already taken out of loss and norm
   bool skipped = false;          ///< no update will follow: loss or norm is not finite, or
@@ -110,10 +111,10 @@ struct StepMetrics {
   bool nothing_learned = false;  ///< ... no token of the batch is to be learned: both are NaN
   bool left_out = false;         ///< ... the batch was bad before, so this time nothing ran
   double iteration_s = 0.0;      ///< its tasks; in a training from one step's end to the next's
-  double data_s = 0.0;           ///< that it waited for its batch
+  double data_s = 0.0;           ///< wait for its batch
   std::array<double, schedule::num_channels> busy_s{};  ///< each channel at work
   std::array<double, schedule::num_channels>
-      hidden_s{};  ///< of this, while compute was at work too
+      hidden_s{};  ///< part of busy_s that overlaps with compute
 };
 
 /// A piece of a parameter or of its optimizer state on this rank. It is the flat range
@@ -124,7 +125,7 @@ struct StepMetrics {
 /// Either may be memory of a device, and what lies on disk has neither: these functions
 /// reach all of them.
 struct Slab {
-  std::string name;  ///< of the parameter
+  std::string name;  ///< name of the parameter
   std::string kind;  ///< "weight", "m" or "v"
   std::vector<std::int64_t> global_shape;
   std::vector<std::int64_t> offset;
@@ -133,9 +134,10 @@ struct Slab {
   std::int64_t elements = 0;
   float* data = nullptr;
   std::byte* rounded = nullptr;
-  model::Precision storage = model::Precision::fp32;  ///< of what is `rounded`, and in a file
+  model::Precision storage =
+      model::Precision::fp32;  ///< storage of `rounded` values, and in a file
   device::ScratchFile* disk = nullptr;
-  std::int64_t disk_byte = 0;  ///< of the file, where it begins
+  std::int64_t disk_byte = 0;  ///< start in the file
   bool owned = false;          ///< this rank writes it to a checkpoint; others hold a copy
 };
 
@@ -183,8 +185,8 @@ class Engine {
   /// learned; flushes first. Collective.
   double evaluate(const data::Sampler& data, std::int64_t first, std::int64_t sequences);
 
-  /// Of this rank's own sequences among a batch of samples from `first` on: those of one if the
-  /// plan gives it one. Flushes first. Collective.
+  /// Results of this rank's own sequences in a batch of samples from `first` on; one per sequence
+  /// if the plan gives it one. Flushes first. Collective.
   OwnLoss evaluate_own(const data::Sampler& data, std::int64_t first);
 
   Progress progress() const;
@@ -198,8 +200,8 @@ class Engine {
   /// Looks through weights and the last step's gradients; not while a step runs.
   NonFinite nonfinite();
 
-  const schedule::Program& program() const;               ///< of training
-  const std::vector<schedule::Span>& last_times() const;  ///< of the last step, by task
+  const schedule::Program& program() const;               ///< the Program of training
+  const std::vector<schedule::Span>& last_times() const;  ///< times of the last step, by task
   std::string in_flight() const;     ///< tasks running now, if any, for the watchdog; any thread
   std::vector<int> awaited() const;  ///< other ranks without which these do not end; any thread
 

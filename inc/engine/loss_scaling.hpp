@@ -13,10 +13,10 @@ inline constexpr double least_loss_scale = 1.0;
 inline constexpr double largest_loss_scale = 0x1p40;
 inline constexpr std::int64_t steps_before_growth = 2000;
 
-/// What the next step's gradients are multiplied by. Part of the state of a training.
+/// Loss scale of the next step. Part of the state of a training.
 struct LossScaling {
   double scale = first_loss_scale;  ///< S, a power of two: no bit of a fraction changes with it
-  std::int64_t good_steps = 0;      ///< in a row, since S changed
+  std::int64_t good_steps = 0;      ///< good steps in a row since S changed
 
   bool operator==(const LossScaling&) const = default;
 };

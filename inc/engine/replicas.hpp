@@ -14,7 +14,7 @@ namespace brume::engine {
 /// A parameter whose copies differ.
 struct Difference {
   std::string parameter;
-  std::vector<std::vector<int>> ranks;  ///< those whose copies are alike, the most first
+  std::vector<std::vector<int>> ranks;  ///< groups of ranks with equal copies, the largest first
 };
 
 /// Compares, by hash, the weights of which each data-parallel rank holds a copy: those of stages

@@ -1,4 +1,4 @@
-/// @file Which ranks are slower than those that do the same work.
+/// @file Detection of ranks that are slower than their peers.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ namespace brume::engine {
 struct Straggler {
   int rank;
   schedule::Channel channel;
-  double typical_s;  ///< that the channel works in a step
+  double typical_s;  ///< usual work of the channel per step
   double peers_s;    ///< the same of its peers
 };
 
@@ -29,7 +29,7 @@ class Stragglers {
   static constexpr std::size_t window = 20;
   static constexpr double block_s = 0.5;
   static constexpr std::size_t every = 5;  ///< blocks between comparisons
-  static constexpr double excess = 1.1;    ///< of the time that peers take
+  static constexpr double excess = 1.1;    ///< factor of the peers' time
 
   using BusyTimes = std::array<double, schedule::num_channels>;  ///< [s]
 
@@ -46,9 +46,9 @@ class Stragglers {
 
  private:
   std::vector<int> stage_of_;      ///< [rank]
-  std::vector<BusyTimes> blocks_;  ///< those of the next comparison so far: means of their steps
-  BusyTimes sum_{};                ///< over the steps of the next block
-  int steps_ = 0;                  ///< of these
+  std::vector<BusyTimes> blocks_;  ///< blocks of the next comparison so far: means of their steps
+  BusyTimes sum_{};                ///< sum over the steps of the next block
+  int steps_ = 0;                  ///< number of these steps
   double time_s_ = 0.0;
   std::vector<std::array<bool, schedule::num_channels>> named_;  ///< [rank]
 };

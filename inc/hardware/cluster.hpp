@@ -20,7 +20,7 @@ struct NodeGroup {
   std::int64_t reserved_bytes = 0;     ///< per device, what `usable` took off memory_bytes
   bool on_device = false;  ///< ranks compute on GPUs, whose kernels have limits of their own
 
-  std::int64_t given_bytes() const { return memory_bytes + reserved_bytes; }  ///< by memory_gib
+  std::int64_t given_bytes() const { return memory_bytes + reserved_bytes; }  ///< memory_gib
   int devices() const { return nodes * devices_per_node; }
 };
 

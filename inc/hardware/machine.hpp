@@ -1,4 +1,4 @@
-/// @file What was measured of each group of a cluster, and of the links between them.
+/// @file Profiles of a cluster's groups, and of the links between them.
 #pragma once
 
 #include <optional>
@@ -55,7 +55,7 @@ class Machine {
 /// when nothing is left
 Cluster usable(Cluster cluster, const Machine& machine);
 
-/// What the files of a cluster's groups say: of each its profile, else its machine's.
+/// The profiles of a cluster's groups: each group's own, otherwise its machine's.
 /// @throws Error(input) when one names neither, or what it names cannot be read
 Machine load_machine(const deck::ClusterKeys& keys);
 

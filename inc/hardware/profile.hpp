@@ -22,8 +22,8 @@ struct OperatorRow {
   int group = 0;  ///< ranks it was measured as a part of; 0: as part of none
 };
 
-/// What an operator reaches of flops_per_s and bytes_per_s where no row of its kind tells; by size
-/// where a kind has rows with one, see operator_time.
+/// Share of flops_per_s and bytes_per_s that an operator reaches without a measured row; by size if
+/// its kind has rows with one, see operator_time.
 struct EfficiencyRow {
   std::string kind;
   double efficiency = 1.0;
@@ -48,14 +48,14 @@ struct LinkRow {
   LinkKind kind = LinkKind::send;
   int nodes = 1;           ///< nodes the group spans
   int ranks_per_node = 1;  ///< ranks of the group on each
-  std::int64_t bytes = 0;  ///< of the whole buffer
+  std::int64_t bytes = 0;  ///< bytes of the whole buffer
   double time_s = 0.0;
 };
 
 /// How much longer the slowest of some ranks computes than they do on average, of computations that
 /// take them all about a millisecond.
 struct WaitRow {
-  int ranks = 2;  ///< of one node
+  int ranks = 2;  ///< ranks of one node
   double share = 0.0;
 };
 
@@ -85,20 +85,20 @@ struct TransferRow {
 struct NetworkRow {
   std::string span;             ///< "node": between the devices of a node; "cluster": between nodes
   double gib_per_s = 1.0;       ///< one way, as large messages reach it: of a device, of a node
-  double peer_gib_per_s = 0.0;  ///< to each other one at most; 0: all of it
-  double start_s = 0.0;         ///< of a collective or a message
-  double hop_s = 0.0;           ///< from a rank to the next one
+  double peer_gib_per_s = 0.0;  ///< largest rate to one peer; 0: all of it
+  double start_s = 0.0;         ///< start of a collective or a message
+  double hop_s = 0.0;           ///< hop from a rank to the next
 };
 
 /// Two nodes between which transfers take longer than between most. What else a profile says of
 /// transfers between nodes is for nodes that no such pair joins.
 struct SlowPair {
-  int first = 0;  ///< by its place among the nodes of the group
+  int first = 0;  ///< position among the nodes of the group
   int second = 0;
-  double times = 1.0;  ///< as long
+  double times = 1.0;  ///< slowdown
 };
 
-/// Who measured what, when; empty where the profile's own origin says it.
+/// Sources of the measurements; empty: the profile's own origin.
 struct ProfileOrigins {
   std::string operators;
   std::string rates;  ///< flops_per_s and bytes_per_s
@@ -107,7 +107,7 @@ struct ProfileOrigins {
   std::string interference;
 };
 
-/// What a profile is valid for; a cached one is used again only under an equal key.
+/// Validity of a profile; a cached one is reused only under an equal key.
 struct ProfileKey {
   std::string processor;  ///< CPU or GPU
   std::string packages;   ///< versions that matter for speed
@@ -149,8 +149,8 @@ struct GroupInterference {
 
 struct Profile {
   ProfileKey key;
-  std::string origin;  ///< who measured what, when
-  std::string file;    ///< that it is of, as it was asked for; empty: none
+  std::string origin;  ///< source of the measurements
+  std::string file;    ///< its file, as it was requested; empty: none
   ProfileOrigins origins;
   double flops_per_s = 0.0;       ///< measured large matrix product, per rank
   double fp32_flops_per_s = 0.0;  ///< the same in fp32; 0: flops_per_s
@@ -160,10 +160,10 @@ struct Profile {
   /// processor itself, or nobody measured it.
   double host_updates_per_s = 0.0;
   double task_overhead_s = 0.0;  ///< per task: hand-over between channels
-  double launch_s = 0.0;         ///< between the starts of two kernels, at least
-  double error = 0.0;            ///< of predicted times, relative: half of a usual deviation's span
+  double launch_s = 0.0;         ///< least time between the starts of two kernels
+  double error = 0.0;            ///< expected relative error of predicted times
   std::int64_t reserved_bytes =
-      0;  ///< of a device's memory, what libraries and the driver take beside a plan
+      0;  ///< device memory of libraries and driver, in addition to a plan
   std::vector<OperatorRow> operators;
   std::vector<EfficiencyRow> efficiencies;
   std::vector<LinkRow> links;
@@ -172,7 +172,7 @@ struct Profile {
   std::vector<TransferRow> transfers;
   std::vector<NetworkRow> networks;
   std::vector<SlowPair> slow_pairs;
-  std::vector<std::string> hosts;  ///< that slow pairs are of, in their order; none: any
+  std::vector<std::string> hosts;  ///< nodes of the slow pairs, in order; none: any
   std::vector<double> interference =
       std::vector<double>(num_resources * num_resources, 0.0);  ///< a, row by row
   std::vector<GroupInterference> group_interference;
@@ -183,7 +183,7 @@ struct Profile {
   /// is nearest, by ratio, of those measured across nodes or within one; else the one for all.
   Interference interference_model(int nodes, int ranks_per_node) const;
 
-  const std::string& title() const { return file.empty() ? origin : file; }  ///< for messages
+  const std::string& title() const { return file.empty() ? origin : file; }  ///< name in messages
 };
 
 /// The first round's rows, each figure the median of what the rounds that have it say.
@@ -227,23 +227,24 @@ Time operator_time(const Profile& profile, const std::string& kind,
 /// group in `transfers`; without that, by `networks`; without these, another kind's times
 /// (`stand_ins`). 0 for a group of one.
 ///
-/// In a ring of q ranks an all-gather of B bytes is q - 1 messages of B / q, a reduce-scatter as
-/// much, an all-reduce twice that. By networks, over n nodes of r ranks each, the ring's steps are
-/// n - 1 hops between nodes and q - n within them; a tree has the rate's tree_share and for an
-/// all-reduce 2 (r - 1) hops within a node and 2 log2(n) between; the cheaper counts. All groups
-/// of a node are taken to communicate at once: of a node's rate r ranks have r / ranks_per_node.
+/// Links as rings: with q ranks an all-gather of B bytes is q - 1 messages of B / q, a
+/// reduce-scatter as much, an all-reduce twice that. By networks, over n nodes of r ranks each, the
+/// ring's steps are n - 1 hops between nodes and q - n within them; a tree has the rate's
+/// tree_share and for an all-reduce 2 (r - 1) hops within a node and 2 log2(n) between; the cheaper
+/// counts. All groups of a node are taken to communicate at once: of a node's rate r ranks have r /
+/// ranks_per_node.
 ///
 /// @source  NCCL's own model of its algorithms (src/graph/tuning.cc)
 /// @throws Error(input) when a group of several ranks finds no link at all
 double link_time(const Profile& profile, LinkKind kind, int nodes, int ranks_per_node,
                  double bytes);
 
-/// Of the slow pairs among some nodes the slowest one; null where none is.
+/// The slowest of the slow pairs among some nodes; null: none.
 /// @param nodes  of the group, in rising order
 const SlowPair* slowest_pair(const Profile& profile, std::span<const int> nodes);
 
-/// What ranks that meet after each computation add to its time, as a share: by the row whose number
-/// of ranks is nearest, by ratio. 0 without rows, and for one rank.
+/// Extra time of ranks that meet after each computation, as a share: from the row with the nearest
+/// number of ranks, by ratio. 0 without rows, and for one rank.
 double wait_share(const Profile& profile, int ranks);
 
 /// A line for each kind of link that a profile with links lacks: whose times are taken instead.
@@ -261,6 +262,9 @@ void check_sizes(const Profile& profile, const std::string& origin);
 /// @param group  with a machine
 /// @throws Error(input)
 Profile machine_profile(const deck::GroupKeys& group);
+
+/// The keys of a network's file.
+std::vector<deck::KeyText> network_keys();
 
 /// @param name  a file, or the name of a profile that comes with the program (deck::shipped_path)
 Profile load_profile(const std::string& name);

@@ -42,7 +42,7 @@ class PretrainedWeights {
   /// are read for. @throws Error(input)
   void require_tied() const;
 
-  Dtype dtype() const;  ///< of most values
+  Dtype dtype() const;  ///< storage of most values
   /// The one of all values of a parameter of ours; f32 where they differ.
   Dtype dtype(const std::string& parameter) const;
 

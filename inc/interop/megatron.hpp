@@ -10,13 +10,14 @@
 
 namespace brume::interop {
 
-/// What was looked at: names and value ranges are those of its megatron/training/arguments.py,
-/// megatron/training/config/*.py and megatron/core/transformer/transformer_config.py.
+/// The version that was read: names and value ranges are those of its
+/// megatron/training/arguments.py, megatron/training/config/*.py and
+/// megatron/core/transformer/transformer_config.py.
 inline constexpr const char* megatron_version = "Megatron-LM, core 0.20.0 (d98e8a6)";
 
 /// An argument, with its value where it has one.
 struct MegatronArgument {
-  std::string name;  ///< with its dashes
+  std::string name;  ///< name with its dashes
   std::string value = {};
 };
 
@@ -36,7 +37,7 @@ std::string megatron_script(const deck::Deck& deck, const model::Config& model,
 struct MegatronJob {
   deck::Deck deck;
   plan::Plan plan;
-  std::vector<std::string> notes;  ///< what differs there, and what was not read
+  std::vector<std::string> notes;  ///< differences, and arguments that were not read
 };
 
 /// Reads the arguments of pretrain_gpt.py, and those of torchrun, wherever they stand in a script

@@ -12,7 +12,7 @@
 
 namespace brume::interop {
 
-/// What Mist knows of a machine. Sizes and ranges are checked on reading.
+/// Mist's description of a machine. Sizes and ranges are checked on reading.
 struct MistMachine {
   int nodes = 1;
   int devices_per_node = 1;
@@ -53,7 +53,7 @@ struct MistConfiguration {
   deck::Deck deck;  ///< conventions mist, profile l4
   std::optional<plan::Plan> plan;
   MistMachine machine;
-  std::vector<std::string> notes;  ///< what the deck does not say
+  std::vector<std::string> notes;  ///< facts that the deck lacks
 };
 
 /// Reads a resolved configuration, YAML or JSON.

@@ -18,14 +18,14 @@ namespace brume::interop {
 /// Number formats whose values can be read as fp32 without a rounding.
 enum class Dtype { f32, bf16, f16 };
 inline constexpr std::int64_t dtype_bytes(Dtype dtype) { return dtype == Dtype::f32 ? 4 : 2; }
-const char* name(Dtype dtype);  ///< as a file says it: "F32", "BF16", "F16"
+const char* name(Dtype dtype);  ///< name in a file: "F32", "BF16", "F16"
 
 /// A tensor of a file, as its header describes it.
 struct TensorEntry {
-  std::string dtype;                ///< as the file says it, one of those that the format knows
+  std::string dtype;                ///< name in the file, one that the format knows
   std::vector<std::int64_t> shape;  ///< slowest index first
   std::int64_t elements = 0;
-  std::int64_t first_byte = 0;  ///< of the file
+  std::int64_t first_byte = 0;  ///< start in the file
   std::int64_t bytes = 0;
 };
 

@@ -16,8 +16,8 @@ struct PackOptions {
   std::filesystem::path tokenizer = {};   ///< tokenizer.json or its folder; empty: bytes are tokens
   std::string begin = {};                 ///< the token before each document; empty: none
   std::string end = {};                   ///< the token after each document; empty: none
-  std::optional<std::string> field = {};  ///< of each line of JSON, "text" unless given; one that
-                                          ///< is given must be in some file
+  std::optional<std::string> field = {};  ///< field of each JSON line, "text" unless given; a given
+                                          ///< one must be in some file
   int threads = 0;                        ///< 0: as many as there are cores
   std::function<void(double)> progress = {};  ///< told the share of all bytes that is packed
 };
@@ -26,10 +26,10 @@ struct PackOptions {
 struct TokenDocument {
   std::vector<std::int32_t> tokens = {};
   std::int64_t given = 0;
-  std::int64_t bytes = 0;         ///< of its text
+  std::int64_t bytes = 0;         ///< bytes of its text
   std::int64_t answer_bytes = 0;  ///< ... behind what is given
   bool begins = true;             ///< it does not go on with the document before it
-  bool pair = false;              ///< of a prompt and its completion
+  bool pair = false;              ///< a prompt and its completion
   bool replaced = false;          ///< bytes of its text that are no UTF-8 became U+FFFD
 };
 

@@ -19,29 +19,30 @@
 
 namespace brume::io {
 
-/// What a checkpoint says about itself.
+/// Description of a checkpoint.
 struct CheckpointInfo {
   std::int64_t step = 0;          ///< steps done
-  std::int64_t samples = -1;      ///< that these trained on; -1: an older checkpoint does not say
-  engine::LossScaling scaling{};  ///< of the next step
-  std::int64_t updates = -1;      ///< of the weights; -1: an older checkpoint does not say
+  std::int64_t samples = -1;      ///< samples of these steps; -1: an older checkpoint lacks it
+  engine::LossScaling scaling{};  ///< scaling of the next step
+  std::int64_t updates = -1;      ///< updates of the weights; -1: an older checkpoint lacks it
   std::map<std::string, std::int64_t> missed{};  ///< see engine::Progress
-  std::optional<double> valid_loss{};  ///< [nat/token] of these weights, where it was measured
+  std::optional<double>
+      valid_loss{};       ///< validation loss of these weights [nat/token], if measured
   std::string run{};      ///< its name, as RunDescription has it; empty: an older checkpoint
-  std::string job{};      ///< of the batch system, that wrote it; empty: none
-  std::string data_text;  ///< what they are samples of; empty: an older one does not say
+  std::string job{};      ///< job of the batch system that wrote it; empty: none
+  std::string data_text;  ///< identity of the data; empty: an older one lacks it
   std::string deck_text;
   std::string plan_text;  ///< empty, as the next one: weights that came from elsewhere
   std::string profile_text;
-  std::string model_text;  ///< what must not change: sizes of the model
+  std::string model_text;  ///< sizes of the model, which must not change
   std::filesystem::path directory;
   int ranks = 0;  ///< files rank-0.h5 ... in it
   // Known when read.
   std::set<std::string> trained{};                    ///< parameters of whose moments it has some
-  std::map<std::string, model::Precision> formats{};  ///< in which it has weights, by parameter
+  std::map<std::string, model::Precision> formats{};  ///< storage of the weights, by parameter
 };
 
-/// What the owned ones of a rank's slabs take in a checkpoint, and so a copy of them.
+/// Bytes of a rank's owned slabs in a checkpoint, and so of a copy.
 std::int64_t owned_bytes(const std::vector<engine::Slab>& slabs);
 
 /// Whether a rank that may hold `max_copy_bytes` beside what it trains with copies what it writes.
@@ -53,10 +54,10 @@ inline bool takes_copy(std::int64_t owned_bytes, std::int64_t max_copy_bytes) {
 using GetValues =
     std::function<std::span<const float>(std::size_t n, std::int64_t first, std::span<float> room)>;
 
-/// Which checkpoints stay when a new one has been read back and found whole.
+/// The checkpoints that stay when a new one has been verified.
 struct Retention {
   int last = 2;       ///< so many of the newest whole ones
-  int every = 0;      ///< those of steps that are multiples of it; 0: none
+  int every = 0;      ///< steps that are multiples of it stay; 0: none
   bool best = false;  ///< the one of the least validation loss
 };
 
@@ -89,7 +90,7 @@ class CheckpointWriter {
   /// Takes note of a checkpoint that the job has just opened, and so checked.
   void trust(const CheckpointInfo& checkpoint);
 
-  double longest_write_s() const;  ///< of those that have ended; 0: none has
+  double longest_write_s() const;  ///< longest finished write; 0: none has ended
 
   /// The newest step whose checkpoint this writer has found whole, as rank 0 knows while nothing is
   /// written; -1: none.

@@ -6,10 +6,10 @@
 
 namespace brume::io {
 
-/// What a deck asks for.
+/// The deck's checkpoint interval.
 struct CheckpointIntervals {
-  int steps = 0;             ///< after steps that are multiples of it; 0: at no particular ones
-  double minutes = 0.0;      ///< between two checkpoints; 0: no fixed time
+  int steps = 0;             ///< steps between checkpoints; 0: none in particular
+  double minutes = 0.0;      ///< time between checkpoints; 0: not fixed
   double mtbf_hours = 24.0;  ///< mean time between failures of the job, where neither is given
 };
 

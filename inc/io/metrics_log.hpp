@@ -18,11 +18,11 @@ class EventFile;
 /// Measured to predicted time of an iteration, beyond which whoever shows both gives a reason.
 inline constexpr double slow_ratio = 1.25, fast_ratio = 0.8;
 
-/// What the speed of a run is measured by.
+/// Units of a run's speed.
 struct Yardstick {
   int devices = 1;
   double flops_per_token = 0.0;   ///< model FLOPs
-  double peak_flops_per_s = 0.0;  ///< of all devices together; 0: not known
+  double peak_flops_per_s = 0.0;  ///< peak of all devices together; 0: unknown
 
   double flops_per_s(double tokens_per_s) const { return tokens_per_s * flops_per_token; }
   /// Model FLOPs utilisation, a share of the peak; 0: not known.
@@ -42,12 +42,12 @@ std::vector<Scalar> scalars(const Row& row, const Yardstick& yardstick);
 std::string json_line(const Row& row, const Yardstick& yardstick);
 std::string json_line(const EvaluationRow& row);
 
-/// What happened to a run beside its steps.
+/// Events of a run other than its steps.
 struct Event {
   enum class Kind { start, rollback, straggler };
   std::int64_t step;  ///< steps done by then
   Kind kind;
-  std::string text;  ///< for people
+  std::string text;  ///< text for people
 
   bool operator==(const Event&) const = default;
 };
@@ -78,7 +78,7 @@ class MetricsLog {
   template <typename Write>
   void or_warn(Write&& write);
 
-  std::filesystem::path path_;  ///< of the lines
+  std::filesystem::path path_;  ///< path of the lines
   Yardstick yardstick_;
   std::unique_ptr<AppendedFile> lines_;
   std::unique_ptr<EventFile> events_;  ///< none where not asked for

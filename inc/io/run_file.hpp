@@ -14,15 +14,15 @@
 
 namespace brume::io {
 
-/// What is known before the first step; stored as attributes.
+/// Facts that are known before the first step; stored as attributes.
 struct RunDescription {
   std::string run;        ///< name of the run, which no other one has; empty: an older file
   std::string deck_text;  ///< resolved deck
   std::string plan_text;
   std::string profile_text;
-  std::string version;  ///< of brume
+  std::string version;  ///< version of brume
   int ranks = 1;
-  std::string ended;  ///< what ended the job before its last step; empty: nothing did so far
+  std::string ended;  ///< reason why the job ended before its last step; empty: none so far
   double predicted_iteration_s = 0.0;
   std::vector<std::int64_t> predicted_bytes;  ///< [rank] placed device memory
   std::vector<std::int64_t> host_bytes;       ///< [rank] placed host memory
@@ -73,7 +73,7 @@ class RunFile {
   /// Written at most every 10 s and in at most a twentieth of the time, and when a part is full; a
   /// failure to write is logged and tried again, because the rows are still here.
   void add(Row row);
-  void add(EvaluationRow row);  ///< in place of one of the same step
+  void add(EvaluationRow row);  ///< replaces a row of the same step
   /// Forgets what came after so many steps, or all when a part cannot be read: then what is there
   /// is set aside with a warning. @throws Error(storage)
   void rewind(std::int64_t steps);
@@ -89,17 +89,17 @@ class RunFile {
   std::filesystem::path path_;
   RunDescription description_;
   std::size_t rows_per_part_;
-  std::vector<RunPart> parts_;  ///< before rows_
+  std::vector<RunPart> parts_;  ///< parts before rows_
   std::vector<Row> rows_;
   std::vector<EvaluationRow> evaluations_;
-  std::int64_t next_write_ns_ = 0;  ///< on the monotonic clock
+  std::int64_t next_write_ns_ = 0;  ///< next write on the monotonic clock
 };
 
-/// What a run.h5 holds.
+/// Content of a run.h5.
 struct RunContent {
   RunDescription description;
   std::vector<RunPart> parts;
-  std::vector<Row> rows;  ///< after those of the parts
+  std::vector<Row> rows;  ///< rows after the parts
   std::vector<EvaluationRow> evaluations;
 };
 

@@ -52,7 +52,7 @@ class RunLock {
 
   std::filesystem::path path_;
   Descriptor file_;
-  std::int64_t step_ = -1;  ///< where the last job of this directory began
+  std::int64_t step_ = -1;  ///< first step of this directory's last job
   int starts_ = 0;          ///< how many jobs in a row did
   bool keeps_file_ = false;
 };

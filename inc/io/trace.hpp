@@ -13,13 +13,13 @@
 
 namespace brume::io {
 
-/// What is known of a task beside its times.
+/// Facts about a task other than its times.
 struct TracedTask {
   std::string label;
   schedule::Channel channel = schedule::Channel::compute;
   schedule::Activity activity = schedule::Activity::computing;
-  std::string buffer = {};  ///< that it moves, updates or clears; "": none
-  std::int64_t bytes = 0;   ///< of that
+  std::string buffer = {};  ///< buffer that it moves, updates or clears; "": none
+  std::int64_t bytes = 0;   ///< bytes of that buffer
   bool operator==(const TracedTask&) const = default;
 };
 
@@ -44,7 +44,8 @@ void write_trace(const std::filesystem::path& path, std::span<const RankTimeline
 struct Trace {
   std::vector<RankTimeline> measured, predicted;
 };
-inline constexpr std::int64_t max_trace_bytes = std::int64_t{256} << 20;  ///< that are read
+inline constexpr std::int64_t max_trace_bytes = std::int64_t{256}
+                                                << 20;  ///< largest size that is read
 /// Reads what write_trace wrote. Tasks are in no order. @throws Error(input)
 Trace read_trace(const std::filesystem::path& path);
 

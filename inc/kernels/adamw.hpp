@@ -8,13 +8,13 @@ namespace brume::kernels {
 /// Constants of one optimizer step.
 struct AdamW {
   float lr;
-  double beta1;  ///< in double, because 1 - beta is rounded to fp32 only once
+  double beta1;  ///< double, because 1 - beta is rounded to fp32 only once
   double beta2;
   float eps;
   float weight_decay;       ///< 0 for parameters that do not decay
   float bias_correction1;   ///< 1 - beta1^t, t = 1 in the parameter's first update
   float bias_correction2;   ///< 1 - beta2^t
-  double clip_norm;         ///< what the norm of the whole gradient is cut to; 0: nothing
+  double clip_norm;         ///< largest norm of the whole gradient; 0: no clipping
   double loss_scale = 1.0;  ///< S, a power of two: the gradients are so many times too large
 };
 

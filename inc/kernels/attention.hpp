@@ -15,9 +15,9 @@ struct AttentionShape {
   int head_dim;              ///< features a head, D
   int kv_heads = 0;          ///< key and value heads on this rank, K; 0: as many as query heads
   int group = 1;             ///< query heads that share one of them
-  int first_head = 0;        ///< of the query heads, counted from the first that shares key head 0
+  int first_head = 0;        ///< first query head, counted from the first that shares key head 0
   int window = 0;            ///< keys that a query sees, its own included; 0: all up to its own
-  float scale = 0.0f;        ///< of scores; 0: 1 / sqrt(D)
+  float scale = 0.0f;        ///< factor of scores; 0: 1 / sqrt(D)
   float cap = 0.0f;          ///< c, scores become c tanh(score / c); 0: they stay
   Documents documents = {};  ///< a query sees no key before its document's
 
@@ -32,13 +32,13 @@ struct AttentionShape {
   constexpr int key_head(int head) const { return (first_head + head) / group; }
   constexpr int width() const {
     return (heads + 2 * keys()) * head_dim;
-  }  ///< of q, k and v side by side
+  }  ///< q, k and v side by side
 };
 
 /// o[n,h,:] = sum_{f(n) <= m <= n} softmax_m(q[n,h,:] . k[m,h,:] / sqrt(D)) v[m,h,:]  within each
 /// sequence, f = first_key; with another scale, or capped scores, where the shape says so
 ///
-/// With fewer key heads than query heads, k and v are those of key head (first_head + h) / group.
+/// Key head (first_head + h) / group serves query head h, if there are fewer key heads.
 ///
 /// @param qkv        [N, (H + 2 K) * D] q, k and v side by side, heads in order in each
 /// @param o          [N, H * D]

@@ -8,8 +8,8 @@ namespace brume::kernels {
 /// *loss = scale sum_n (log sum_v exp(logits[n,v]) - logits[n,targets[n]])  over n with targets[n]
 /// >= 0  (+ *loss when accumulating), summed in double precision, in a fixed order
 ///
-/// With `with_gradient` the logits are replaced by d loss / d logits = scale (softmax - onehot),
-/// zero for ignored tokens; otherwise they may be capped but are else what they were.
+/// Replaces the logits by d loss / d logits = scale (softmax - onehot) if `with_gradient`, with
+/// zero for ignored tokens; otherwise the logits may be capped and stay as they were.
 ///
 /// @param logits   [N, V] in; gradient out
 /// @param targets  [N] below 0: ignored; from V on: the loss is NaN

@@ -21,11 +21,11 @@ struct DeviceMatrix {
   std::int64_t columns = 0;
   ElementType type = ElementType::fp32;
   std::int64_t stride = columns;  ///< elements from one row to the next
-  /// In device memory, of a factor of 8 bits: what its elements are multiplied by; null: 1
+  /// Scale of an 8-bit operand, in device memory; null: 1
   const float* scale = nullptr;
 };
 
-/// What is done beside a product.
+/// Work that is fused with a product.
 enum class Epilogue {
   none,
   bias,      ///< d[i,j] += side[j]

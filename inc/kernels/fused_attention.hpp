@@ -18,7 +18,7 @@ struct FusedOperands {
   bool bf16 = true;  ///< else fp16
   Rows qkv, o;
   float* lse = nullptr;
-  Rows d_o, dqkv;  ///< of a backward
+  Rows d_o, dqkv;  ///< rows of a backward
 };
 
 enum class Pass { forward, backward };

@@ -1,4 +1,4 @@
-/// @file What this processor can do with formats of fewer bits than fp32.
+/// @file This processor's abilities in formats with fewer bits than fp32.
 #pragma once
 
 namespace brume::kernels {

@@ -64,7 +64,7 @@ struct Documents {
   }
 };
 
-/// What a kernel does with what its output already holds.
+/// Treatment of the output's present content by a kernel.
 enum class Write { replace, accumulate };
 
 /// Starts Kokkos for the whole process: the first Runtime starts it, later ones find it running,

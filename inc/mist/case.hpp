@@ -1,4 +1,4 @@
-/// @file From our model, plan, cluster and profile to what Mist's counting takes.
+/// @file Conversion of model, plan, cluster and profile to the input of Mist's counting.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace brume::mist {
 
-/// What Mist's counting asks for beside model, plan and machine: deck table `analysis`.
+/// Options of Mist's counting in addition to model, plan and machine: deck table `analysis`.
 struct Options {
   bool plain_attention = false;     ///< attention keeps its matrix of scores
   bool ends_data_parallel = false;  ///< embedding and head over all devices of the last stage

@@ -123,7 +123,7 @@ struct Case {
   Hardware hardware;
   int microbatches = 1;
   std::vector<Stage> stages;
-  Strategy ends;  ///< of embedding and head
+  Strategy ends;  ///< strategy of embedding and head
   LayerTime embedding;
   LayerTime head;
 };
@@ -141,7 +141,7 @@ struct Prediction {
   std::vector<StagePrediction> stages;
 };
 
-/// What stages may need: 0.88 of the memory.
+/// Memory that stages may use: 0.88 of all.
 double usable_mib(const Hardware& hardware);
 
 /// G t + d for one stage, else sum t + (G - 1) max t + max_i (d_i - sum_{j<i} t_j).

@@ -1,4 +1,4 @@
-/// @file Between decks, profiles and plans and the search by Mist's counting.
+/// @file Conversion between decks, profiles and plans and the search by Mist's counting.
 #pragma once
 
 #include "deck/deck.hpp"
@@ -11,7 +11,7 @@ namespace brume::mist {
 Job job_of(const model::Config& model, int global_batch, const hardware::Cluster& cluster,
            const hardware::Profile& profile, bool plain_attention);
 
-/// What the lists allow; empty: tp in powers of two up to a node, microbatches 1, 2 and 4.
+/// Values that the lists allow; empty: tp in powers of two up to a node, microbatches 1, 2 and 4.
 Space space_of(const deck::Deck& deck);
 
 /// The plan's text form.

@@ -9,7 +9,7 @@
 
 namespace brume::mist {
 
-/// Where a stage stands.
+/// Position of a stage.
 struct Place {
   bool first = true;
   bool last = true;
@@ -31,7 +31,7 @@ struct Time {
 /// t and d of a strategy, for any layers and place.
 struct StageTime {
   std::array<Bundles, 2> stable, delta;  ///< [recomputed]
-  Time embedding;                        ///< what the first stage has more
+  Time embedding;                        ///< extra time of the first stage
   std::array<Time, 2> head;              ///< the last stage, [does it recompute a layer]
 
   Time at(int layers, int recomputed, const Place& place) const;
@@ -105,7 +105,7 @@ class StageMemory {
 
   Peaks peaks(int layers, int recomputed, const Place& place) const;
 
-  /// What fragmentation makes of a byte.
+  /// Growth of a byte by fragmentation.
   double margin(const Place& place) const;
 
  private:
@@ -116,7 +116,7 @@ class StageMemory {
   double offload_saved_ = 0.0;
   double full_ = 0.0, input_ = 0.0;  ///< saved by a layer and staying on the device
   double rings_ = 0.0;
-  double weights_and_grads_ = 0.0, optimizer_ = 0.0;  ///< of a layer
+  double weights_and_grads_ = 0.0, optimizer_ = 0.0;  ///< bytes of a layer
   double stepping_ = 0.0;                             ///< optimizer state of the layer that steps
   double embedding_ = 0.0, embedding_saved_ = 0.0;
   double head_state_ = 0.0;

@@ -13,7 +13,7 @@ namespace brume::mist {
 /// How many layers of a stage may be recomputed.
 enum class Recompute { none, some, all };
 
-/// What a search may choose from. As it stands: Mist's own space, without tensor parallelism.
+/// Choices of a search. The defaults are Mist's own space, without tensor parallelism.
 ///
 /// Stages share mesh, microbatch, dp and tp; each has its own layers, recomputed layers, ZeRO level
 /// and offload ratios. Weights are offloaded with gradients only.
@@ -51,15 +51,15 @@ struct Job {
 struct Search {
   double seconds = 0.0;
   int shapes = 0;               ///< ways to cut devices and batch
-  int searched = 0;             ///< of these, not excluded by their bound
-  std::int64_t strategies = 0;  ///< of stages, priced
+  int searched = 0;             ///< searched ones that their bound did not exclude
+  std::int64_t strategies = 0;  ///< strategies of stages that were priced
   std::int64_t candidates = 0;  ///< (strategy, layers, recomputed layers) that fit and may win
   std::int64_t programs = 0;    ///< dynamic programs over stages and layers
 };
 
 struct Tuned {
   Case plan;
-  Prediction prediction;  ///< of that plan, by `predict`
+  Prediction prediction;  ///< prediction of that plan by `predict`
   Search search;
 };
 

@@ -27,7 +27,7 @@ const char* name(Family family);
 enum class NormKind { layer, rms };
 enum class MlpKind { gelu_tanh, gelu_erf, swiglu, geglu };
 
-/// What a layer's queries see: all earlier tokens, or those within a window.
+/// Keys that a layer's queries see: all earlier tokens, or a window of them.
 enum class LayerKind { full, window };
 
 /// How rotary angles are stretched for sequences longer than those of an earlier training.
@@ -45,7 +45,7 @@ struct RopeScaling {
 /// attention and the head, take their factors in 8 bits.
 enum class Precision { fp32, bf16, fp16, fp8 };
 
-/// What a deck calls it.
+/// Name in a deck.
 const char* name(Precision precision);
 /// @throws Error(input) where no precision is called so
 Precision precision(std::string_view name);
@@ -75,7 +75,7 @@ struct Config {
   int vocab_size = 0;    ///< V
   bool tied_head = true;
   bool qkv_bias = true;
-  bool linear_bias = true;  ///< of the other linear layers
+  bool linear_bias = true;  ///< bias of the other linear layers
   int layer_norms = 2;      ///< norms of a layer; falcon's attention and MLP may share one
   bool qk_norm = false;     ///< RMS norms of queries and keys, each head alone, before positions
   bool parallel_residual = true;  ///< neox: attention beside MLP
@@ -84,17 +84,19 @@ struct Config {
   int rotary_size = 0;  ///< R, features of a head that positions turn; 0: D
   RopeScaling rope_scaling = {};
   int window = 0;  ///< W, keys that a query of a windowed layer sees, its own included; 0: all
-  std::vector<LayerKind> layer_kinds = {};  ///< which layers take in turn; none: all are windowed
-  double window_rope_theta = 0.0;  ///< of windowed layers, without scaling; 0: as the others
+  std::vector<LayerKind> layer_kinds =
+      {};                          ///< kinds of the layers, repeated; none: all are windowed
+  double window_rope_theta = 0.0;  ///< windowed layers, without scaling; 0: as the others
   double query_scalar = 0.0;       ///< scores are divided by its root; 0: D
   double attention_cap = 0.0;      ///< c, scores become c tanh(score / c); 0: they stay
   double logits_cap = 0.0;         ///< the same of logits
   double init_std = 0.02;
   bool isolated = false;        ///< a token sees its document only, and positions begin with it
   double document_share = 1.0;  ///< pairs of a query and a key before it in one document, of all
-  int frozen_blocks = 0;        ///< of blocks(), the first ones: no gradient, state or backward
-  std::vector<std::string> frozen_parameters = {};  ///< of other blocks, in rising order: without
-                                                    ///< gradient and state of their own
+  int frozen_blocks = 0;        ///< number of first blocks() without gradient, state or backward
+  std::vector<std::string> frozen_parameters =
+      {};                  ///< parameters of other blocks, in rising order, without
+                           ///< gradient and state of their own
   int head_tokens = 1024;  ///< most tokens of a microbatch whose logits exist at once
   Precision precision = Precision::fp32;
 
@@ -176,7 +178,7 @@ struct Parameter {
   bool tp_partial = false;  ///< each tp rank's gradient is a part of the sum
   bool decays = false;      ///< weight decay applies
   Init init = Init::zeros;
-  double std = 0.0;              ///< of a normal initialisation
+  double std = 0.0;              ///< standard deviation of a normal initialisation
   bool frozen = false;           ///< not trained
   std::int64_t first_index = 0;  ///< global index of its first element, for initial values
 
@@ -198,7 +200,7 @@ Cut cut(std::int64_t extent, int parts, int index);
 struct Piece {
   int parameter;                     ///< index into Block::parameters
   std::vector<std::int64_t> shape;   ///< local
-  std::vector<std::int64_t> offset;  ///< of the piece in the global tensor
+  std::vector<std::int64_t> offset;  ///< offset of the piece in the global tensor
   std::int64_t first;                ///< first element in the flat block
   std::int64_t elements;
 };
@@ -208,7 +210,7 @@ enum class BlockKind { embedding, layer, head };
 /// The unit of placement, sharding, prefetch and update: the embedding, one layer, or the head.
 struct Block {
   BlockKind kind;
-  int layer = -1;    ///< for a layer
+  int layer = -1;    ///< layer index, for a layer
   std::string name;  ///< "embedding", "layers.3", "head"
   std::vector<Parameter> parameters;
 
@@ -240,7 +242,7 @@ inline constexpr std::int64_t alignment_elements = 16;
 /// of `shards` * 16 so that ZeRO can cut them into equal aligned shards. Where tp cuts unevenly
 /// each rank has room for the first one's piece, the largest: all ranks' layouts are alike.
 struct Layout {
-  std::vector<Piece> pieces;      ///< in flat order
+  std::vector<Piece> pieces;      ///< pieces in flat order
   std::int64_t partial_elements;  ///< leading elements whose gradients are partial over tp
   std::int64_t trained_elements;  ///< leading elements, padding included
   std::int64_t elements;          ///< all, padding included
@@ -282,7 +284,7 @@ struct Branch {
 /// Branches of a layer's segment, those of one norm next to each other; none for other segments.
 std::vector<Branch> branches(const Config& config, SegmentKind kind);
 
-/// What an operator is, for the profile: its kind and dims name a row of measured times.
+/// Identity of an operator: kind and dims name a row of measured times.
 enum class OperatorKind {
   matmul,
   matmul_fp8,
@@ -314,15 +316,15 @@ struct Operator {
   Expr forward_bytes;  ///< read and written in fp32
   Expr backward_bytes;
   bool output_only = false;  ///< not needed where a layer's last segment is recomputed
-  double share = 1.0;        ///< of FLOPs and time that is done: attention within a window
+  double share = 1.0;        ///< share of FLOPs and time that is done: attention within a window
   bool again = false;        ///< its backward makes its output again, unless that is kept
   double trained = 1.0;      ///< share of its parameters that is, over blocks with a backward
 };
 
-/// What of a layer its backward makes again.
+/// Recomputation of a layer in its backward.
 enum class Recompute {
   none,       ///< nothing
-  selective,  ///< what is cheap: outputs of norms and of the MLP's activation, which no product and
+  selective,  ///< cheap outputs of norms and of the MLP's activation function, which no product and
               ///< no attention makes
   full        ///< all but the layer's input
 };
@@ -332,7 +334,7 @@ inline constexpr Recompute all_recomputes[] = {Recompute::none, Recompute::selec
 /// A tensor that a segment's forward keeps for its backward, beside its input.
 struct Saved {
   std::string name;
-  Expr elements;             ///< on one tp rank, in "b" and "tp"; none: it is not kept
+  Expr elements;             ///< elements on one tp rank, in "b" and "tp"; none: it is not saved
   int element_bytes;         ///< statistics are fp32 whatever the precision
   bool cheap = false;        ///< made again in a backward, but for Recompute::none
   bool for_weights = false;  ///< gradients of weights need it
@@ -343,11 +345,11 @@ struct Saved {
 struct Segment {
   SegmentKind kind;
   std::vector<Operator> operators;
-  std::vector<Saved> saved;          ///< in the order in which kernels expect them; cheap ones last
+  std::vector<Saved> saved;          ///< saved tensors in the order of the kernels; cheap ones last
   Expr forward_workspace_elements;   ///< scratch during forward, beside input, saved, output
   Expr backward_workspace_elements;  ///< scratch during backward, beside input, saved, d
                                      ///< output, d input
-  int activation_bytes = 0;          ///< of an element of the scratch
+  int activation_bytes = 0;          ///< bytes per element of the scratch
   // Of a layer's backward in two parts: the first makes the gradient of its input and those of
   // norms, the second those of linear layers. The scratch of the first is what its gradients leave
   // of backward_workspace_elements.
@@ -391,9 +393,9 @@ struct Kept {
   Expr bytes;
 };
 
-/// What a layer keeps, in the order in which activation offload takes it, large tensors first: with
-/// ratio a the longest prefix that holds at most a of all bytes moves to the host. A layer that is
-/// recomputed in full keeps its input.
+/// Saved tensors of a layer, in the order of activation offload, large ones first: with ratio a,
+/// the longest prefix with at most a of all bytes moves to CPU memory. A layer with full
+/// recomputation keeps its input.
 std::vector<Kept> kept_tensors(const Config& config, Recompute recompute,
                                LayerKind layer = LayerKind::full);
 

@@ -38,49 +38,55 @@ using SearchMember =
 /// A row. What a row leaves out it does not have.
 struct Knob {
   const char* name;         ///< key of a plan's text and of JSON
+  const char* former = "";  ///< the key in older plans
   const char* symbol = "";  ///< variable of the analyzer's expressions
   std::variant<int Stage::*, double Stage::*, std::string Stage::*, int Plan::*, Derived> member;
   SearchMember search = {};  ///< the deck's key, whose bounds are the knob's
-  double min = -std::numeric_limits<double>::infinity();  ///< of a knob without such bounds
+  double min =
+      -std::numeric_limits<double>::infinity();  ///< lower bound of a knob without such a key
   double max = std::numeric_limits<double>::infinity();
   double Stage::*part_of = nullptr;  ///< the share of which it is a part
   bool on_disk = false;              ///< ... the one that lies on disk
-  bool required = false;             ///< in a plan's text
+  bool required = false;             ///< required in a plan's text
   const char* unit = "";
-  const char* help = "";      ///< for a plan's text
+  const char* help = "";      ///< help for a plan's text
   bool if_not_least = false;  ///< a plan's text has it only above its lower bound
   const char* column = "";    ///< heading in the table of stages; shares stand together
   bool rare = false;          ///< its column stands only where it is used
-  const char* without = "";   ///< what a plan lacks where this is at its lower bound
+  const char* without = "";   ///< feature that a plan lacks at the lower bound
   bool order = false;         ///< its use makes the order of passes another one than 1F1B
   int turn = 0;  ///< its search key's, where nothing fits; what costs least comes first
 };
 
 inline constexpr Knob knobs[] = {
-    {.name = "version", .member = &Plan::version, .required = true, .help = "of this format"},
+    {.name = "version",
+     .member = &Plan::version,
+     .required = true,
+     .help = "version of this format"},
     {.name = "global_batch",
      .member = &Plan::global_batch,
      .min = 1,
      .required = true,
      .unit = "sequences",
-     .help = "an iteration"},
+     .help = "global batch per step"},
     {.name = "microbatches",
      .symbol = "G",
      .member = &Plan::microbatches,
      .min = 1,
      .required = true,
-     .help = "an iteration"},
+     .help = "microbatches per step"},
     {.name = "run_ahead",
      .symbol = "r",
      .member = &Plan::run_ahead,
      .search = &SearchKeys::run_ahead,
      .unit = "microbatches",
-     .help = "a stage is ahead of the next one; 2 hides messages between stages",
+     .help = "1: 1F1B; 2: eager 1F1B, twice the microbatches in flight",
      .turn = 10},
-    {.name = "chunks",
+    {.name = "virtual_stages",
+     .former = "chunks",
      .member = &Plan::chunks,
      .search = &SearchKeys::chunks,
-     .help = "of layers on the same devices: stages i, i + S / chunks, ... lie there",
+     .help = "virtual stages per device: stages i, i + S / virtual_stages, ... share devices",
      .if_not_least = true,
      .without = "chunks",
      .order = true,
@@ -90,8 +96,7 @@ inline constexpr Knob knobs[] = {
      .search = &SearchKeys::zero_bubble,
      .min = 0,
      .max = 1,
-     .help = "1: gradients of weights are made apart, where a stage would wait (ZB-H1, run ahead "
-             "ZB-H2)",
+     .help = "1: split backwards that fill idle time (ZB-H1; with run_ahead = 2 ZB-H2)",
      .if_not_least = true,
      .without = "zero bubble",
      .order = true,
@@ -113,32 +118,28 @@ inline constexpr Knob knobs[] = {
      .member = &Stage::first_layer,
      .min = 0,
      .required = true,
-     .help = "its first layer"},
-    {.name = "group", .member = &Stage::group, .help = "group of nodes it lies on"},
+     .help = "first layer of the stage"},
+    {.name = "group", .member = &Stage::group, .help = "group of nodes"},
     {.name = "layers",
      .symbol = "l",
      .member = &Stage::layers,
      .min = 1,
      .required = true,
-     .help = "layers it holds"},
-    {.name = "nodes",
-     .symbol = "n",
-     .member = &Stage::nodes,
-     .min = 1,
-     .help = "nodes of its mesh"},
+     .help = "number of layers"},
+    {.name = "nodes", .symbol = "n", .member = &Stage::nodes, .min = 1, .help = "number of nodes"},
     {.name = "devices_per_node",
      .symbol = "m",
      .member = &Stage::devices_per_node,
      .min = 1,
      .required = true,
-     .help = "devices of its mesh on each node"},
+     .help = "devices on each node"},
     {.name = "microbatch",
      .symbol = "b",
      .member = &Stage::microbatch,
      .search = &SearchKeys::microbatch,
      .required = true,
      .unit = "sequences",
-     .help = "per microbatch and data-parallel rank",
+     .help = "sequences per microbatch and data-parallel rank",
      .column = "b",
      .turn = 9},
     {.name = "dp",
@@ -163,7 +164,7 @@ inline constexpr Knob knobs[] = {
      .symbol = "z",
      .member = &Stage::zero_level,
      .search = &SearchKeys::zero_levels,
-     .help = "0 none, 1 optimizer state sharded",
+     .help = "0: none; 1: optimizer state sharded; 2: also gradients; 3: also weights",
      .column = "ZeRO",
      .without = "ZeRO",
      .turn = 2},
@@ -172,26 +173,28 @@ inline constexpr Knob knobs[] = {
      .member = &Stage::replicas,
      .search = &SearchKeys::shard_within_node,
      .min = 1,
-     .help = "of what ZeRO shards, each over dp / replicas ranks",
+     .help = "copies of the sharded state, each over dp / replicas ranks (HSDP)",
      .column = "replicas",
      .rare = true,
      .without = "shards within nodes",
      .turn = 15},
-    {.name = "ckpt_layers",
+    {.name = "full_recompute_layers",
+     .former = "ckpt_layers",
      .symbol = "c",
      .member = &Stage::ckpt_layers,
      .search = &SearchKeys::recompute,
      .min = 0,
-     .help = "last layers of the stage, recomputed in backward",
+     .help = "last layers of the stage with full recomputation",
      .column = "recomputed",
      .without = "recomputation",
      .turn = 1},
-    {.name = "stored_layers",
+    {.name = "no_recompute_layers",
+     .former = "stored_layers",
      .symbol = "k",
      .member = &Stage::stored_layers,
      .search = &SearchKeys::store,
      .min = 0,
-     .help = "first layers of the stage, not even recomputed selectively",
+     .help = "first layers of the stage without any recomputation",
      .if_not_least = true,
      .column = "stored",
      .rare = true,
@@ -201,28 +204,28 @@ inline constexpr Knob knobs[] = {
      .symbol = "w",
      .member = &Stage::weight_offload_ratio,
      .search = &SearchKeys::weight_offload,
-     .help = "share of weights kept in host memory",
+     .help = "share of weights in CPU memory",
      .without = "weight offload",
      .turn = 5},
     {.name = "grad_offload_ratio",
      .symbol = "g",
      .member = &Stage::grad_offload_ratio,
      .search = &SearchKeys::grad_offload,
-     .help = "share of gradients kept in host memory",
+     .help = "share of gradients in CPU memory",
      .without = "gradient offload",
      .turn = 6},
     {.name = "optim_offload_ratio",
      .symbol = "o",
      .member = &Stage::optim_offload_ratio,
      .search = &SearchKeys::optim_offload,
-     .help = "share of optimizer state kept in host memory",
+     .help = "share of optimizer state in CPU memory or on disk",
      .without = "optimizer offload",
      .turn = 3},
     {.name = "act_offload_ratio",
      .symbol = "a",
      .member = &Stage::act_offload_ratio,
      .search = &SearchKeys::act_offload,
-     .help = "share of saved activations kept in host memory",
+     .help = "share of saved activations in CPU memory or on disk",
      .without = "activation offload",
      .turn = 4},
     {.name = "optim_disk_ratio",
@@ -231,7 +234,7 @@ inline constexpr Knob knobs[] = {
      .search = &SearchKeys::optim_disk,
      .part_of = &Stage::optim_offload_ratio,
      .on_disk = true,
-     .help = "share of optimizer state kept on disk, part of optim_offload_ratio",
+     .help = "share of optimizer state on disk, part of optim_offload_ratio",
      .if_not_least = true,
      .without = "disk",
      .turn = 7},
@@ -241,7 +244,7 @@ inline constexpr Knob knobs[] = {
      .search = &SearchKeys::act_disk,
      .part_of = &Stage::act_offload_ratio,
      .on_disk = true,
-     .help = "share of saved activations kept on disk, part of act_offload_ratio",
+     .help = "share of saved activations on disk, part of act_offload_ratio",
      .if_not_least = true,
      .without = "disk",
      .turn = 8},
@@ -250,8 +253,7 @@ inline constexpr Knob knobs[] = {
      .member = &Stage::host_update_ratio,
      .search = &SearchKeys::host_update,
      .part_of = &Stage::optim_offload_ratio,
-     .help =
-         "share of optimizer state stepped by the node's processor, part of optim_offload_ratio",
+     .help = "share of optimizer state that the CPU updates, part of optim_offload_ratio",
      .if_not_least = true,
      .column = "host update",
      .rare = true,
@@ -275,7 +277,7 @@ struct Share {
   std::optional<std::size_t> whole;  ///< among the shares, the one of which it is a part
 
   bool on_disk() const { return knob->on_disk; }
-  /// What the search tries; for parts relative to what they are parts of.
+  /// Values that the search tries; for parts relative to their whole.
   std::vector<double> SearchKeys::*list() const {
     return std::get<std::vector<double> SearchKeys::*>(knob->search);
   }
@@ -287,7 +289,7 @@ inline constexpr std::size_t num_shares = [] {
   return count;
 }();
 
-/// In the order of their rows.
+/// All shares, in the order of their rows.
 inline constexpr auto shares = [] {
   std::array<Share, num_shares> all{};
   std::size_t count = 0;

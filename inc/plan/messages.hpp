@@ -1,4 +1,4 @@
-/// @file Who sends what to whom between pipeline stages, whose b, dp and tp may differ.
+/// @file Messages between pipeline stages, whose b, dp and tp may differ.
 #pragma once
 
 #include <vector>

@@ -12,14 +12,14 @@ namespace brume::plan {
 struct Pass {
   bool forward;
   int microbatch;
-  int chunk = 0;         ///< which of the stages that lie on the same devices
+  int chunk = 0;         ///< virtual stage among the ones on the same devices
   bool weights = false;  ///< a backward's second part, the gradients of weights, where it is split
 
   bool operator==(const Pass&) const = default;
 };
 
-/// What a stage does after so many forwards and backwards. Early stages run ahead so that late ones
-/// have work; then one forward and one backward in turn (1F1B).
+/// The next pass of a stage after some forwards and backwards. Early stages run ahead so that late
+/// ones have work; then one forward and one backward alternate (1F1B).
 ///
 ///   forward f where f < G and f <= b + p, else backward b
 ///
@@ -37,9 +37,9 @@ struct Done {
   void add(const Pass& pass) { ++(pass.forward ? forwards : pass.weights ? weights : backwards); }
 };
 
-/// What a stage with split backwards does next: forwards and backwards as above, of which only the
-/// first part, the gradient of the stream (B), is waited for. Second parts, the gradients of
-/// weights (W), are so many microbatches behind that all stages keep as many as the first one; at
+/// The next pass of a stage with split backwards: forwards and backwards as above. Other stages
+/// wait only for the first part, the gradient of the stream (B). Second parts, the gradients of
+/// weights (W), follow so many microbatches later that all stages keep as many as the first one; at
 /// the end they follow. From the first stage's begin to the last one's end an iteration of equal
 /// stages without messages takes
 ///
@@ -104,8 +104,8 @@ constexpr int passes_in_flight(const Rounds& rounds, int run_ahead, int first) {
       rounds.passes() - 1);
 }
 
-/// What a rank with several chunks does after so many forwards and backwards over chunks: the order
-/// above, in rounds. An iteration of equal chunks without messages takes
+/// The next pass of a rank with several virtual stages: the order above, in rounds. A step of equal
+/// virtual stages without messages takes
 ///
 ///   (G + (S - 1) / v) (F + B),  where G >= S
 ///

@@ -23,7 +23,7 @@ struct Stage {
   int dp = 1;
   int tp = 1;
   int zero_level = 0;   ///< 1 shards optimizer state over dp, 2 also gradients, 3 also weights
-  int replicas = 1;     ///< of what is sharded, each over dp / replicas neighbouring ranks
+  int replicas = 1;     ///< copies of the sharded state, each over dp / replicas neighbouring ranks
   int ckpt_layers = 0;  ///< last layers of the stage whose activations are recomputed
   /// First layers of the stage that keep all they can. The ones between are recomputed selectively:
   /// outputs of norms and activations are made again.
@@ -32,10 +32,10 @@ struct Stage {
   double grad_offload_ratio = 0.0;
   double optim_offload_ratio = 0.0;
   double act_offload_ratio = 0.0;
-  double optim_disk_ratio = 0.0;  ///< on disk, a part of what is offloaded
+  double optim_disk_ratio = 0.0;  ///< share on disk, a part of optim_offload_ratio
   double act_disk_ratio = 0.0;
   double host_update_ratio = 0.0;  ///< stepped by the node's processor, a part of what is offloaded
-  std::string group = {};          ///< of the cluster; empty where it has one only
+  std::string group = {};          ///< group of the cluster; empty if it has one only
 
   int devices() const { return dp * tp; }
   int shard_ranks() const { return dp / replicas; }
@@ -57,8 +57,7 @@ struct Plan {
   /// [nodes] the node on which the devices lie that stages count as those of the i-th one; none:
   /// nodes in the cluster's order.
   std::vector<int> node_order = {};
-  /// In the order of the model's layers. Stages i, i + pipeline_size(), ... lie on the same
-  /// devices.
+  /// Stages in the order of the model's layers. Stages i, i + pipeline_size(), ... share devices.
   std::vector<Stage> stages;
 
   int num_stages() const { return int(stages.size()); }
@@ -72,7 +71,7 @@ bool uses_disk(const Stage& stage);
 
 /// Whether stages work in the order of 1F1B, ahead or not: no chunks, whole backwards.
 bool is_1f1b(const Plan& plan);
-/// What makes a plan's order another one: "chunks = 2"; empty where it is 1F1B.
+/// The knobs that make a plan's order another one: "virtual_stages = 2"; empty: 1F1B.
 std::string order_text(const Plan& plan);
 
 /// The text form: TOML, exact. `parse` names origin, line and key of what is wrong.
@@ -92,7 +91,7 @@ void check_model(const model::Config& model, const hardware::Cluster& cluster);
 /// A table for people, one line a stage.
 std::string table(const Plan& plan, std::size_t columns = usual_columns);
 
-/// Where a rank stands: the first stages in order own consecutive ranks; tp ranks are neighbours.
+/// Position of a rank: the first stages in order own consecutive ranks; tp ranks are neighbours.
 struct Place {
   int stage;  ///< the first one of those that it holds
   int dp_rank;
@@ -104,7 +103,7 @@ int rank_of(const Plan& plan, int stage, int dp_rank, int tp_rank);
 /// The stages that lie on the devices of `first`, one of the first pipeline_size() ones.
 std::vector<int> stages_beside(const Plan& plan, int first);
 
-/// Where a data-parallel rank stands among those that shard a replica of the stage's state.
+/// Position of a data-parallel rank among the ranks that shard a replica of the stage's state.
 struct ShardPlace {
   int replica;
   int shard;
@@ -124,7 +123,7 @@ int node_at(const Plan& plan, int place);
 /// A node of a cluster.
 struct Node {
   int group;
-  int index;  ///< in its group
+  int index;  ///< index in its group
 
   auto operator<=>(const Node&) const = default;
 };

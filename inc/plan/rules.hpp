@@ -15,7 +15,7 @@
 
 namespace brume::plan {
 
-/// What expressions have by the same names.
+/// The same functions for expressions.
 namespace numbers {
 inline double less(double a, double b) { return a < b ? 1.0 : 0.0; }
 inline double select(double condition, double yes, double no) { return condition > 0.0 ? yes : no; }
@@ -74,14 +74,14 @@ inline Sharded<bool> sharded(const Stage& stage) {
   return {.optimizer = of.optimizer > 0.0, .grads = of.grads > 0.0, .weights = of.weights > 0.0};
 }
 
-/// Where the ranks of a collective are: on how many nodes, and how many on each.
+/// Spread of a collective's ranks: number of nodes, and ranks on each.
 template <class N>
 struct Spread {
   N nodes;
   N per_node;
 };
 
-/// Where the ranks of a stage's groups are. Tensor-parallel ranks are neighbours, and so are the
+/// Spread of a stage's groups. Tensor-parallel ranks are neighbours, and so are the
 /// data-parallel ones that shard one replica; with one replica these are all of dp. Ranks of all
 /// replicas that hold the same shard lie apart.
 template <class N>
@@ -127,20 +127,20 @@ struct Elements {
   N frozen;
 };
 
-/// What a rank keeps of a block from step to step, in elements of the block's flat layout. What is
-/// frozen has weights alone.
+/// The part of a block that a rank keeps from step to step, in elements of its flat layout. Frozen
+/// parameters have weights only.
 template <class N>
 struct KeptState {
   Elements<N> whole;         ///< the block on this tensor-parallel rank
   Elements<N> weights;       ///< kept: all, or the shard
-  Elements<N> host_weights;  ///< of those kept
+  Elements<N> host_weights;  ///< share of the kept weights
   N grads;                   ///< kept: all, or the shard
   N optimizer;               ///< kept, and what this rank updates: all, or the shard
-  N host_grads;              ///< of those kept
-  N offloaded_optimizer;     ///< of what is kept, on the host and on disk
-  N disk_optimizer;          ///< of what is offloaded
+  N host_grads;              ///< share of the kept gradients
+  N offloaded_optimizer;     ///< share of the kept state, in CPU memory and on disk
+  N disk_optimizer;          ///< part of the offloaded state
   N host_updated;            ///< ... what the node's processor steps: the end of the range
-  N grads_down;              ///< of these, whose gradients go to the host for it
+  N grads_down;              ///< part of these whose gradients go to the host for it
   N weights_staged;          ///< 1 where kernels work on a copy of the whole block, made for a slot
   N grads_staged;            ///< 1 where a backward writes a buffer of its own, added up afterwards
 };

@@ -60,8 +60,8 @@ bool host_is_apart(const hardware::Profile& profile);
 ///
 ///   elements / host_updates_per_s
 ///
-/// Where it is not apart it takes compute's time, and is not taken to be better than a step there:
-/// as long as one with the copies that it saves.
+/// If the host is not apart, it uses compute's time, and its price is at least that of a step with
+/// the copies that it saves.
 double host_update_s(const model::Config& model, const hardware::Profile& profile, double elements);
 
 // --- passes over the device's memory ------------------------------------------------------------
@@ -90,7 +90,7 @@ double disk_write_s(const hardware::Profile& profile, double bytes);  ///< host 
 struct Ranks {
   int nodes = 1;
   int per_node = 1;
-  double times = 1.0;  ///< as long as between most nodes, see times_as_long
+  double times = 1.0;  ///< slowdown against most node pairs, see times_as_long
 
   auto operator<=>(const Ranks&) const = default;
 };
@@ -126,10 +126,10 @@ double send_s(const hardware::Profile& profile, bool leaves_node, double bytes);
 
 /// The two ends of a message between ranks of a plan.
 struct Ends {
-  int group = 0;  ///< of the machine, that of the rank whose task it is
+  int group = 0;  ///< group of the machine of the task's rank
   int peer_group = 0;
-  bool leaves_node = false;  ///< within a group
-  double times = 1.0;        ///< as long as between most nodes, see times_as_long
+  bool leaves_node = false;  ///< leaves the node, within a group
+  double times = 1.0;        ///< slowdown against most node pairs, see times_as_long
 
   auto operator<=>(const Ends&) const = default;
 };
@@ -142,7 +142,7 @@ double send_s(const hardware::Machine& machine, const Ends& ends, double bytes);
 
 /// An operator of a layer under a profile: its times, and where each comes from.
 struct OperatorPrice {
-  std::string part;  ///< of the model
+  std::string part;  ///< part of the model
   std::string kind;
   std::vector<std::int64_t> dims;
   hardware::Time forward;

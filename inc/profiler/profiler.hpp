@@ -22,7 +22,7 @@ struct Split {
   auto operator<=>(const Split&) const = default;
 };
 
-/// What a search may need to know about: the profiler measures these shapes and no others.
+/// Shapes that a search may need: the profiler measures these and no others.
 struct Shapes {
   std::vector<Split> splits;
   std::vector<int> groups;                            ///< ranks of collectives, from 2 to all
@@ -30,7 +30,7 @@ struct Shapes {
   double longest_s = infinity;  ///< a measurement that takes longer is refused
 };
 
-/// What a profile of this machine, model and rank count is valid for. Collective over `world`.
+/// The key of a profile of this machine, model and rank count. Collective over `world`.
 hardware::ProfileKey key(comm::Communicator& world, int ranks_per_node, int threads_per_rank,
                          const model::Config& model, const Shapes& shapes);
 

@@ -17,7 +17,7 @@ struct Amount {
   double value;
 };
 
-/// What the fullest device of a stage holds.
+/// Memory of the fullest device of a stage.
 struct StageBytes {
   std::vector<Amount> kinds;  ///< the same ones for each stage
   double limit = 0.0;
@@ -35,13 +35,12 @@ struct PlanPage {
   std::string title;
   plan::Plan plan;
   schedule::Account account;
-  std::vector<StageBytes> memory;  ///< of each stage
-  std::vector<io::RankTimeline>
-      timelines;                          ///< of the first rank of each stage; none: not simulated
-  double end_s = 0.0;                     ///< of these
-  std::vector<Alternative> alternatives;  ///< the best first, which is the plan
-  std::vector<Amount> without;            ///< an iteration without each knob [s]
-  std::string text;                       ///< what the search says of it
+  std::vector<StageBytes> memory;           ///< memory per stage
+  std::vector<io::RankTimeline> timelines;  ///< first rank of each stage; none: not simulated
+  double end_s = 0.0;                       ///< end of the timelines
+  std::vector<Alternative> alternatives;    ///< the best first, which is the plan
+  std::vector<Amount> without;              ///< an iteration without each knob [s]
+  std::string text;                         ///< the search's explanation
 };
 
 /// One page without scripts that asks no network for anything.

@@ -1,4 +1,4 @@
-/// @file What runs did, as a page to look at or as text: from run.h5, metrics.jsonl and trace.json.
+/// @file Runs as a page or as text: from run.h5, metrics.jsonl and trace.json.
 #pragma once
 
 #include <cstdint>
@@ -20,17 +20,17 @@ namespace brume::report {
 struct Change {
   std::string what;  ///< "one layer from stage 2 to stage 1"
   double gain;       ///< share of an iteration
-  int stage = -1;    ///< that it relieves; -1: all
+  int stage = -1;    ///< stage that it relieves; -1: all
 };
 
 struct Run {
   std::string name;
   io::RunDescription description;
   plan::Plan plan;
-  std::vector<io::Row> rows;  ///< of all steps
+  std::vector<io::Row> rows;  ///< rows of all steps
   std::vector<io::EvaluationRow> evaluations;
   std::vector<io::Event> events;
-  io::Trace trace;  ///< of the last step; empty where the run wrote none
+  io::Trace trace;  ///< trace of the last step; empty if the run wrote none
   /// The best first; nothing where no planner was asked.
   std::optional<std::vector<Change>> changes;
 };

@@ -1,4 +1,4 @@
-/// @file Where the time of an iteration and the memory of a device go, stage by stage.
+/// @file Accounts of step time and device memory, per stage.
 #pragma once
 
 #include <array>
@@ -15,25 +15,26 @@
 
 namespace brume::schedule {
 
-/// What a rank is at. Of several at once the first of these counts, so the later ones are what
-/// nothing before them hides.
+/// Activity of a rank. If several are concurrent, the first in this list counts, so later ones are
+/// exposed.
 enum class Activity : std::uint8_t {
   computing,
   recomputing,
   updating,  ///< optimizer, norm, and other passes over state and gradients
   collective_tp,
   collective_dp,
-  copying,    ///< to and from host and disk
-  messaging,  ///< between stages
+  copying,    ///< copies to and from CPU memory and disk
+  messaging,  ///< messages between stages
   waiting,
 };
 inline constexpr int num_activities = 8;
 const char* name(Activity activity);
 Activity activity(const Task& task);
-/// As far as a task's channel tells: all that computes is computing.
+/// Activity that a task's channel implies: everything that computes is computing.
 Activity activity(Channel channel);
 
-/// What a rank is measured at alone; in collectives and messages it waits for others.
+/// True for activities that a rank can measure alone; in collectives and messages it waits for
+/// others.
 inline constexpr std::array own_channels{Channel::compute, Channel::h2d, Channel::d2h,
                                          Channel::disk, Channel::host};
 
@@ -50,7 +51,7 @@ inline constexpr int num_contents = int(Content::totals) + 1;
 /// Bytes on the device at its fullest moment, by what they hold.
 std::array<std::int64_t, num_contents> live_by_content(const Program& program);
 
-/// Of the first rank of a stage, with all stages that lie on it.
+/// Account of the first rank of a stage, with all stages on it.
 struct StageAccount {
   Seconds seconds{};                                      ///< they add up to the iteration
   std::array<std::int64_t, num_contents> device_bytes{};  ///< live at its fullest moment

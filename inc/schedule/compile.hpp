@@ -20,8 +20,8 @@ struct Options {
   bool tight = true;            ///< false: buffers are placed at once, in a few per cent more bytes
   Arenas enough = {};           ///< tight placing ends where arenas are this small
   Deadline deadline = {};       ///< placing many buffers tightly takes long
-  int threads = 1;              ///< of compile_all
-  Packings* packings = nullptr;  ///< of other ranks, which may be alike
+  int threads = 1;              ///< threads of compile_all
+  Packings* packings = nullptr;  ///< packings of other ranks, which may be alike
 };
 
 /// Compiles, places and links the Program of one rank. Pure: any process can make any rank's.

@@ -1,4 +1,4 @@
-/// @file What an iteration moves between the nodes of a cluster of one group.
+/// @file Traffic of a step between the nodes of a cluster of one group.
 #pragma once
 
 #include <vector>
@@ -12,7 +12,7 @@ namespace brume::schedule {
 
 /// Transfers that take the links between some nodes.
 struct NodeTraffic {
-  std::vector<int> places;  ///< at least two, rising: nodes as stages count them (plan::node_at)
+  std::vector<int> places;  ///< two or more positions, rising (plan::node_at)
   double seconds = 0.0;     ///< [s] an iteration, were no pair of nodes slow
 };
 

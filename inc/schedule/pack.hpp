@@ -15,8 +15,8 @@ namespace brume::schedule {
 
 /// The last tasks that touch bytes; -1: none.
 struct LastTasks {
-  int compute = -1;   ///< on that channel
-  int transfer = -1;  ///< on any other one
+  int compute = -1;   ///< task on the compute channel
+  int transfer = -1;  ///< task on any other channel
 
   bool operator==(const LastTasks&) const = default;
 };
@@ -26,7 +26,8 @@ struct Parcel {
   int first_task, last_task;
   std::int64_t bytes;
   std::int64_t offset = 0;  ///< set by pack()
-  bool moves = false;  ///< to bytes that were left long before; else it stays where it was packed
+  bool moves =
+      false;  ///< true: moves to bytes that were left long before; false: stays where it was packed
   // For those that move:
   bool computed = true;  ///< the first task is on the compute channel
   LastTasks last = {};
@@ -65,7 +66,7 @@ std::int64_t pack(std::span<Parcel> parcels, std::int64_t beside_bytes, Effort e
 /// parcels. For all threads.
 class Packings {
  public:
-  /// What pack() says.
+  /// Result of pack().
   std::int64_t pack(std::span<Parcel> parcels, std::int64_t beside_bytes, Effort effort,
                     const Deadline& deadline);
 
@@ -73,15 +74,15 @@ class Packings {
   struct Known {
     std::int64_t beside_bytes;
     Effort effort;
-    std::vector<Parcel> parcels;  ///< with their offsets
+    std::vector<Parcel> parcels;  ///< groups with their offsets
     std::int64_t end;
 
     bool is_of(std::span<const Parcel> parcels, std::int64_t beside_bytes, Effort effort) const;
   };
 
   std::mutex mutex_;
-  std::unordered_multimap<std::size_t, Known> known_;  ///< by hash of the parcels
-  std::size_t num_parcels_ = 0;                        ///< of all known
+  std::unordered_multimap<std::size_t, Known> known_;  ///< known packings, by hash of the groups
+  std::size_t num_parcels_ = 0;                        ///< groups of all known packings
 };
 
 }  // namespace brume::schedule

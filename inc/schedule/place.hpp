@@ -13,14 +13,14 @@ namespace brume::schedule {
 /// Bytes left free behind each buffer, filled with a pattern that the executor checks.
 inline constexpr std::int64_t guard_bytes = 64;
 
-/// Which buffers look for bytes that another one did not just leave, so as not to wait for it.
+/// The buffers that look for bytes that were not just left, to avoid a wait.
 enum class Spread {
   none,
-  received,  ///< those of streams and gradients that another stage sends
+  received,  ///< streams and gradients from another stage
   all
 };
 
-/// What to look for beyond the first good placement.
+/// The goal beyond the first good placement.
 struct Placing {
   bool tight = true;   ///< smaller arenas,
   Arenas enough = {};  ///< until they are this small

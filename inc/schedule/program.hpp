@@ -23,7 +23,7 @@ enum class Channel : std::uint8_t {
   h2d,
   d2h,
   disk,  ///< reads and writes, between host memory and the disk
-  host,  ///< what the node's processor steps
+  host,  ///< work of the CPU next to a device
 };
 inline constexpr int num_channels = 9;
 const char* name(Channel channel);
@@ -32,7 +32,7 @@ enum class Tier : std::uint8_t { device, host, disk };
 inline constexpr int num_tiers = 3;
 using Arenas = std::array<std::int64_t, num_tiers>;  ///< bytes of a rank, by tier
 
-/// What a buffer holds.
+/// Content of a buffer.
 enum class Content : std::uint8_t {
   weights,
   grads,
@@ -57,10 +57,10 @@ struct Buffer {
   std::int64_t bytes;
   bool persistent = false;  ///< lives from step to step; else from its first to its last task
   int block = -1;           ///< model block it belongs to
-  std::int64_t first_element = 0;  ///< in the block's flat layout, of what it holds
-  int first_task = -1;             ///< of its life, in the order of Program::tasks
+  std::int64_t first_element = 0;  ///< start of its content in the block's flat layout
+  int first_task = -1;             ///< first task of its life, in the order of Program::tasks
   int last_task = -1;
-  std::int64_t offset = -1;  ///< in the arena of its tier, set by place()
+  std::int64_t offset = -1;  ///< offset in the arena of its tier; place() sets it
 };
 
 enum class Operation : std::uint8_t {
@@ -69,10 +69,10 @@ enum class Operation : std::uint8_t {
   backward_input,  ///< the first part of one: output gradient -> input gradient, gradients of norms
   backward_weights,  ///< the second part: gradients of linear layers
   recompute,         ///< forward again for what it saves; without an output when nobody needs it
-  loss,              ///< of the head's forward with tp > 1, from the statistics of all tp ranks
+  loss,              ///< the head's forward with tp > 1, from the statistics of all tp ranks
   all_reduce,
-  reduce_scatter,  ///< in place; with a second operand, the rank's shard ends there
-  all_gather,      ///< in place; with a second operand, the rank's shard comes from there
+  reduce_scatter,  ///< works in place; with a second operand, the rank's shard ends there
+  all_gather,      ///< works in place; with a second operand, the rank's shard comes from there
   send,
   recv,
   copy_in,     ///< host -> device
@@ -94,8 +94,8 @@ enum class Group : std::uint8_t {
   none,
   tp,
   dp,
-  shards,    ///< of dp, those that shard one replica
-  replicas,  ///< of dp, those of each replica that hold the same shard
+  shards,    ///< dp ranks that shard one replica
+  replicas,  ///< dp ranks of all replicas that hold the same shard
   world,
 };
 
@@ -104,7 +104,7 @@ enum class Group : std::uint8_t {
 /// Tasks of phase `both` bring together weights that the update changes and the first forward uses.
 enum class Phase : std::uint8_t { train, update, both };
 
-/// What an operand is to its task.
+/// Role of an operand in its task.
 enum class Role : std::uint8_t {
   input,     ///< residual stream into the segment [N, C]; tokens for the embedding
   output,    ///< residual stream out of it
@@ -114,11 +114,11 @@ enum class Role : std::uint8_t {
   saved,     ///< the segment's saved tensors, numbered as in model::Segment
   weights,   ///< flat block; index 1: the tied token table. In an update: the part that is stepped
   grads,     ///< flat block; index 1: the gradient of the tied token table. In an update: the part
-             ///< that is kept on the device; index 1: the part that is kept on the host
+             ///< index 0: the part that is kept on the device; index 1: the part in CPU memory
   moments,   ///< first and second moments, side by side, in the same two parts
   workspace,
   targets,    ///< tokens to predict, for the head
-  documents,  ///< where each token's document begins, where the segment asks for it
+  documents,  ///< start of each token's document, if the segment needs it
   loss,       ///< this rank's part of {loss, misses} so far, doubles
   totals,     ///< {loss, squared gradient norm} of the iteration, doubles
   source,
@@ -128,11 +128,11 @@ enum class Role : std::uint8_t {
 struct Operand {
   Role role;
   BufferId buffer;
-  std::int64_t first_byte;  ///< of the range within the buffer
+  std::int64_t first_byte;  ///< first byte of the range within the buffer
   std::int64_t bytes;
   bool reads;
   bool writes;
-  int index = 0;  ///< of a saved tensor, of a pair of source and destination
+  int index = 0;  ///< index of a saved tensor, or of a pair of source and destination
 };
 
 struct Task {
@@ -154,7 +154,7 @@ struct Task {
 };
 
 std::string label(const Task& task);  ///< "backward block 3 mlp, microbatch 5"
-/// What a task moves, updates or clears; 0 for passes over segments.
+/// Bytes that a task moves, updates or clears; 0 for passes over segments.
 std::int64_t amount_bytes(const Task& task);
 
 using brume::Span;
@@ -163,7 +163,7 @@ using brume::Span;
 struct Program {
   int rank = 0;
   std::vector<Buffer> buffers;
-  std::vector<Task> tasks;                    ///< in an order in which one thread could run them
+  std::vector<Task> tasks;                    ///< tasks in an order that one thread could run
   Arenas arena_bytes{};                       ///< set by place(), guards included
   Arenas live_peak_bytes{};                   ///< largest sum of live buffers
   std::int64_t live_peak_forward_bytes = 0;   ///< device, over forward passes and updates

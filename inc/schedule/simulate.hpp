@@ -19,7 +19,7 @@ struct Simulation {
   std::vector<std::vector<Span>> spans;  ///< [program][task]
 };
 
-/// By how many times its price the tasks of a stage's channel take longer: [stage][channel].
+/// Slowdown of the tasks of a stage's channel against their price: [stage][channel].
 using Pace = std::vector<std::array<double, num_channels>>;
 
 /// Ranks of a group that `rank` belongs to, in group order.

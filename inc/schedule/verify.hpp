@@ -10,12 +10,11 @@
 
 namespace brume::schedule {
 
-/// What is wrong with one rank's Program: every pair of tasks on different channels, not ordered by
-/// waits, that touch the same bytes while one writes; buffers that overlap while both live. Empty:
-/// none.
+/// The faults of one rank's Program: pairs of tasks on different channels, not ordered by waits,
+/// that touch the same bytes while one writes; buffers that overlap while both live. Empty: none.
 std::vector<std::string> verify(const Program& program);
 
-/// What is wrong between the ranks' Programs (all of them, in rank order): transfers that do not
+/// The faults between the ranks' Programs (all of them, in rank order): transfers that do not
 /// match, and tasks that can never start. Empty: none.
 std::vector<std::string> verify(std::span<const Program> programs, const plan::Plan& plan);
 

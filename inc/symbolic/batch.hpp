@@ -21,7 +21,7 @@ class BatchTape {
   /// Whether anything depends on a variable.
   bool reads(std::size_t variable) const { return reads_[variable]; }
 
-  /// What all candidates of a batch have in common.
+  /// The common part of all candidates of a batch.
   ///
   /// @param values  [V] those of variables that are not shared are not read
   std::vector<double> common(std::span<const double> values) const;
@@ -42,10 +42,10 @@ class BatchTape {
   };
   struct Kind {
     Op op;
-    bool shared_a, shared_b;  ///< where the operands of arithmetic are
+    bool shared_a, shared_b;  ///< location of the operands of arithmetic
     auto operator<=>(const Kind&) const = default;
   };
-  /// In arithmetic `a` and `b` are the places of its operands; of a variable `a` says which one.
+  /// The operands: in arithmetic `a` and `b` are their places; for a variable `a` is its number.
   struct Step {
     std::int32_t to = 0, a = 0, b = 0;
   };
@@ -61,10 +61,10 @@ class BatchTape {
 
   std::vector<bool> reads_;
   std::vector<Tape::Step> shared_;  ///< steps of what is common
-  std::vector<std::size_t> kept_;   ///< of them, those that the others or the outputs need
+  std::vector<std::size_t> kept_;   ///< steps that the others or the outputs need
   std::vector<Step> steps_;
-  std::vector<Run> runs_;    ///< of all steps
-  std::vector<Call> calls_;  ///< in the order of their steps
+  std::vector<Run> runs_;    ///< runs of all steps
+  std::vector<Call> calls_;  ///< calls in the order of their steps
   std::vector<Operand> outputs_;
   std::size_t num_registers_ = 0;
 };

@@ -55,8 +55,8 @@ class Expr {
 struct Expr::Node {
   Op op;
   double constant = 0.0;
-  std::string name;                          ///< of a variable
-  std::shared_ptr<const Function> function;  ///< of a call
+  std::string name;                          ///< name of a variable
+  std::shared_ptr<const Function> function;  ///< function of a call
   std::vector<Expr> arguments;
 };
 

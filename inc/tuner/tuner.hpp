@@ -27,7 +27,7 @@ namespace brume::tuner {
 struct Search {
   double seconds = 0.0;
   std::int64_t policies = 0;     ///< stage strategies evaluated
-  std::int64_t feasible = 0;     ///< of these, within the memory limits
+  std::int64_t feasible = 0;     ///< strategies within the memory limits
   std::int64_t evaluations = 0;  ///< expression evaluations
   std::int64_t dynamic_programs = 0;
   int milp_solves = 0;
@@ -36,9 +36,8 @@ struct Search {
   /// The distance of the model's bound for all plans of 1F1B from the best plan's time, relative to
   /// that; at most that of `least_work_s`, which it is where the model bounds not all.
   double gap = 0.0;
-  bool bounds_all = true;  ///< false: stages among others, of which layers are frozen, were priced
-                           ///< as if they were trained
-  /// What computing alone takes at least [s]: no plan is simulated below that.
+  bool bounds_all = true;  ///< false: stages with frozen layers were priced as if all were trained
+  /// Least time of computing alone [s]: no plan is simulated below that.
   double least_work_s = 0.0;
   bool confirmed = false;  ///< GLPK came to the same bound as the dynamic program
   int struck = 0;          ///< plans that placement refused
@@ -48,13 +47,13 @@ struct Search {
   bool interrupted = false;  ///< somebody did
 };
 
-/// What others may read while a search goes on.
+/// Values that other threads may read during a search.
 struct Progress {
-  std::atomic<double> best_s = infinity;  ///< of the plans that were simulated
+  std::atomic<double> best_s = infinity;  ///< fastest simulated plan
   std::atomic<double> bound_s = 0.0;      ///< no plan is faster by the model
 };
 
-/// What a group's ranks hold.
+/// Memory that a group's ranks hold.
 struct Held {
   std::int64_t device_bytes = 0;  ///< largest arena of a rank
   std::int64_t host_bytes = 0;    ///< largest sum over a node's ranks
@@ -67,9 +66,9 @@ struct Candidate {
   analyzer::Prediction prediction;
   /// Event simulation of all ranks' Programs, or of one of each stage; none: too large.
   std::optional<double> simulated_s;
-  std::optional<schedule::Account> account;  ///< of these Programs
-  std::vector<Held> placed;                  ///< by group
-  /// What the closed form says of the largest stage, where placement is off by more than 1 % and
+  std::optional<schedule::Account> account;  ///< account of these Programs
+  std::vector<Held> placed;                  ///< memory per group
+  /// The closed form's bytes for the largest stage, if placement is off by more than 1 % and
   /// 1 MiB: the prediction's peaks are then the placed ones.
   std::optional<std::int64_t> closed_form_bytes;
 
@@ -77,11 +76,11 @@ struct Candidate {
   std::int64_t placed_host_bytes() const;    ///< largest sum over a node's ranks
   std::int64_t placed_disk_bytes() const;    ///< the same
 
-  /// What plans are ranked by [s].
+  /// The time by which plans are ranked [s].
   double seconds() const { return simulated_s.value_or(prediction.iteration_s); }
 };
 
-/// What the best plan would cost at most without one knob.
+/// Largest cost of the best plan without one knob.
 struct Ablation {
   std::string knob;                   ///< "recomputation", "optimizer offload", ...
   std::optional<double> iteration_s;  ///< none: nothing fits without it
@@ -119,7 +118,7 @@ class Infeasible : public Error {
 struct Options {
   bool reasons = true;           ///< also look for ablations and the nearest infeasible plan
   int threads = 0;               ///< 0: all cores; the result does not depend on it
-  std::size_t most_labels = 64;  ///< of a state of the dynamic program before some are merged
+  std::size_t most_labels = 64;  ///< labels per state of the dynamic program before some are merged
   /// Every plan is taken as this makes it; bounds are those of all plans. None: as it is.
   std::function<plan::Plan(plan::Plan)> conform = {};
   Progress* progress = nullptr;
@@ -137,8 +136,8 @@ Result tune(const model::Config& model, int global_batch, const hardware::Cluste
 /// A plan in one line.
 std::string summary(const plan::Plan& plan);
 
-/// For people: the plan as a table, why it was chosen, next best, what did not fit; tables of at
-/// most so many columns.
+/// Report for people: the plan as a table, its reasons, next plans, plans that did not fit; tables
+/// have at most so many columns.
 std::string report(const Result& result, const hardware::Cluster& cluster,
                    std::size_t columns = usual_columns);
 

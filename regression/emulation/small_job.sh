@@ -6,7 +6,7 @@ trap 'rm -rf "$work"' EXIT
 cd "$work"
 "$BRUME" import tokens "$BRUME_REGRESSION_DIR/decks" -o .
 plan 'zero_level = 3
-ckpt_layers = 1
+full_recompute_layers = 1
 weight_offload_ratio = 0.5
 grad_offload_ratio = 0.5
 optim_offload_ratio = 0.5

@@ -22,6 +22,6 @@ values time > times
 values iteration_s | paste times - | awk -v begin="$(cat begin)" '
   ends > 9.5 { print "a step begins that would end after", ends, "s of 9"; exit 1 }
   { sum += $2; ends = $1 - begin + sum / NR }'
-grep -q '^data: an iteration waits .* s for its batch' log || { cat log; exit 1; }
+grep -q '^data: per step waits .* s for its batch' log || { cat log; exit 1; }
 "$BRUME" report run --text > report.txt
 grep -q 'of the time steps wait for their batches' report.txt || { cat report.txt; exit 1; }

@@ -83,7 +83,7 @@ brume_fault(mist_does_not_run RANKS 2 RUN run ${tiny} ${with_profile} --set anal
 brume_fault(mist_does_not_simulate RUN simulate ${tiny} ${with_profile} --set analysis.conventions=mist --plan any.toml
   EXIT 2 SAYS "is for comparisons with Mist only")
 brume_fault(unknown_profile RUN plan ${tiny} --set cluster.profile=l5 EXIT 2 SAYS "did you mean 'l4'?")
-brume_fault(selftest_profile RANKS 2 RUN selftest --profile nowhere EXIT 2 SAYS "no such file, and none that comes with brume")
+brume_fault(selftest_profile RANKS 2 RUN selftest --profile nowhere EXIT 2 SAYS "profile 'nowhere' not found. Shipped: ")
 brume_fault(missing_deck RANKS 2 RUN run nowhere.toml EXIT 2 SAYS "nowhere.toml")
 brume_fault(missing_tokens RANKS 4 RUN run ${tiny} --set data.train=nowhere.tok EXIT 2 SAYS "nowhere.tok")
 brume_fault(broken_tokens RANKS 4 RUN run ${tiny} --set data.train=broken.tok EXIT 2 SAYS "broken.tok")
@@ -124,7 +124,7 @@ brume_fault(huge_mesh RUN analyze ${tiny} ${with_profile} --plan ${fault}/huge_m
 brume_fault(many_devices RUN analyze ${tiny} ${with_profile} --plan ${fault}/many_devices.toml EXIT 2
   SAYS "may use 1073741824 devices")
 brume_fault(many_microbatches RUN simulate ${tiny} ${with_profile} --plan ${fault}/many_microbatches.toml
-  --set training.global_batch=16777216 EXIT 2 SAYS "passes over layers in an iteration")
+  --set training.global_batch=16777216 EXIT 2 SAYS "passes over layers in a step")
 foreach(verb plan check)
   brume_fault(full_output_of_${verb} RUN ${verb} ${tiny} ${with_profile} EXIT 6 SAYS "standard output cannot be written")
   set_property(TEST fault.full_output_of_${verb} APPEND PROPERTY ENVIRONMENT BRUME_STDOUT=/dev/full)

@@ -9,7 +9,7 @@ data=$BRUME_REGRESSION_DIR/data
 fixed="tiny.toml --set cluster.profile=profile.toml"
 mpirun -n 4 --oversubscribe "$BRUME" run $fixed --steps 4 > log 2>&1 || { cat log; exit 1; }
 cp -r run other
-"$BRUME" plan $fixed --set search.for=megatron -o plan.toml > log 2>&1 || { cat log; exit 1; }
+"$BRUME" plan $fixed --set search.trainer=megatron -o plan.toml > log 2>&1 || { cat log; exit 1; }
 "$BRUME" export plan $fixed --plan plan.toml --to megatron -o train.sh > log 2>&1 || { cat log; exit 1; }
 cp -r "$data/hugging_face/llama_grouped" llama
 mkdir notes

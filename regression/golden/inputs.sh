@@ -10,7 +10,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 for deck in "$inputs"/*.toml; do
   [ "$(basename "$deck")" != quickstart.toml ] || continue
-  "$BRUME" plan "$deck" --top 1 -o "$work/plan.toml" --set search.time_limit_s=20 --set search.store=false --set search.unequal_stages=false \
+  "$BRUME" plan "$deck" --top 1 -o "$work/plan.toml" --set search.time_limit_s=20 --set search.no_recompute=false --set search.unequal_stages=false \
     --set search.run_ahead=[1] > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
   grep '^speed \|^length ' "$work/log" > "$work/planned" && "$BRUME" analyze "$deck" --plan "$work/plan.toml" > "$work/analyzed" 2>&1 ||
     { cat "$work/log" "$work/analyzed"; exit 1; }

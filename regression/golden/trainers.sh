@@ -12,7 +12,7 @@ for key in 'unequal_stages=false' 'run_ahead=[1]' 'zero_levels=[1]' 'stages=[2]'
 done
 "$BRUME" plan "$deck" "$@" -o plan.toml 2> /dev/null
 "$BRUME" export plan "$deck" --plan plan.toml --to megatron -o arguments.sh 2> said
-! grep -q stored_layers said || { cat said; exit 1; }
+! grep -q no_recompute_layers said || { cat said; exit 1; }
 # The script starts its training with what it is given, but not before it knows which node it is on.
 mkdir bin
 printf '#!/bin/sh\necho "connections ${CUDA_DEVICE_MAX_CONNECTIONS-}, arguments $*"\n' > bin/torchrun
@@ -23,7 +23,7 @@ PATH=$PWD/bin:$PATH MASTER_ADDR=here NODE_RANK=1 sh arguments.sh --data-path 'my
 grep -q '^connections [1]*, arguments --nnodes 2 .* --node-rank 1 --master-addr here .* --data-path my text$' said || { cat said; exit 1; }
 code=0
 "$BRUME" export plan "$deck" --plan plan.toml --to torchtitan 2> said || code=$?
-[ $code = 2 ] && grep -q "brume plan $deck --set search.for=torchtitan\` searches" said || { cat said; exit 1; }
+[ $code = 2 ] && grep -q "brume plan $deck --set search.trainer=torchtitan\` searches" said || { cat said; exit 1; }
 machine=$(sed -n 's/^machine *= *"\(.*\)".*/\1/p' "$deck") nodes=$(sed -n 's/^nodes *= *\([0-9]*\).*/\1/p' "$deck")
 "$BRUME" import plan arguments.sh --from megatron -o back --set "cluster.machine=$machine" --set "cluster.nodes=$nodes" 2> said
 diff plan.toml back/plan.toml
@@ -34,7 +34,7 @@ grep -q '"against"' found.json
 grep -q 'times as fast' said || { cat said; exit 1; }
 
 # The same plan with sharded weights is a module for TorchTitan that Python can read.
-"$BRUME" plan "$deck" "$@" --set search.stages='[1]' --set search.optim_offload='[0.0]' --set search.zero_levels='[3]' --set search.for=torchtitan -o sharded.toml 2> said
+"$BRUME" plan "$deck" "$@" --set search.stages='[1]' --set search.optim_offload='[0.0]' --set search.zero_levels='[3]' --set search.trainer=torchtitan -o sharded.toml 2> said
 "$BRUME" export plan "$deck" --plan sharded.toml --to torchtitan -o settings.py 2> said
 grep -q 'parallelism.data_parallel_shard_degree = ' settings.py || { cat settings.py; exit 1; }
 if command -v python3 > /dev/null; then python3 -m py_compile settings.py; fi
@@ -42,14 +42,14 @@ if command -v python3 > /dev/null; then python3 -m py_compile settings.py; fi
 # What is searched for a trainer goes out to it, with one stage and with several; the report says what that costs.
 for trainer in megatron torchtitan; do
   for stages in '[]' '[2]'; do
-    "$BRUME" plan "$deck" --set "search.for=$trainer" --set "search.stages=$stages" -o found.toml 2> said
-    grep -q "^for $trainer: .* an iteration; the best plan of all takes" said || { cat said; exit 1; }
+    "$BRUME" plan "$deck" --set "search.trainer=$trainer" --set "search.stages=$stages" -o found.toml 2> said
+    grep -q "^for $trainer: .* per step; the best plan of all takes" said || { cat said; exit 1; }
     "$BRUME" export plan "$deck" --plan found.toml --to "$trainer" -o out 2> said || { cat said; exit 1; }
   done
 done
 code=0
-"$BRUME" plan "$deck" --set search.for=megatron --set 'search.weight_offload=[1.0]' 2> said || code=$?
-[ $code = 2 ] && grep -q 'search.weight_offload holds nothing that search.for = "megatron" has' said || { cat said; exit 1; }
+"$BRUME" plan "$deck" --set search.trainer=megatron --set 'search.weight_offload=[1.0]' 2> said || code=$?
+[ $code = 2 ] && grep -q 'search.weight_offload holds nothing that search.trainer = "megatron" has' said || { cat said; exit 1; }
 code=0
-"$BRUME" plan "$deck" --set search.for=torchtitan --set model.num_layers=16 2> said || code=$?
-[ $code = 2 ] && grep -q 'TorchTitan .* has nothing like it: a model of these sizes' said || { cat said; exit 1; }
+"$BRUME" plan "$deck" --set search.trainer=torchtitan --set model.num_layers=16 2> said || code=$?
+[ $code = 2 ] && grep -q 'TorchTitan .* cannot express a model of these sizes' said || { cat said; exit 1; }

@@ -44,7 +44,7 @@ in_bare chroot .. /opt/brume/bin/brume report /work/run
 END
 unshare -m --propagation private sh -eu inside > log 2>&1 || { cat log; exit 1; }
 cat log
-grep -q '^iteration time: predicted' log && [ -f bare/work/run/report.html ] && [ -f bare/work/plan.toml ]
+grep -q '^step time: predicted' log && [ -f bare/work/run/report.html ] && [ -f bare/work/plan.toml ]
 # The same numbers as here.
 sed "s|profile.toml|$BRUME_REGRESSION_DIR/decks/profile.toml|" bare/work/tiny.toml > tiny.toml
 mv tokens/*.tok . && mpirun -n 2 --oversubscribe "$BRUME" run tiny.toml > log 2>&1 || { cat log; exit 1; }

@@ -52,7 +52,7 @@ refused() { # exit code, sentence, arguments
   code=0; "$BRUME" eval $3 > refused.log 2>&1 || code=$?
   test "$code" = "$1" && grep -q "$2" refused.log || { cat refused.log; exit 1; }
 }
-refused 2 "is neither a run directory with checkpoints" nowhere
+refused 2 "holds no checkpoints and no Hugging Face model" nowhere
 refused 2 "name a token file by --data" "model"
 refused 2 "nowhere.tok" "run --data nowhere.tok"
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The walk in README, line by line: a small model in Hugging Face's format is fine-tuned on text with its
+# The walk in the tutorial, line by line: a small model in Hugging Face's format is fine-tuned on text with its
 # tokenizer, predicts that better, and goes out to Transformers. The last line of the walk needs
 # $BRUME_PYTHON (default: python3) with torch and transformers 5, else it is left out.
 set -eu
@@ -7,7 +7,7 @@ set -eu
 ln -s "$BRUME_REGRESSION_DIR/data/hugging_face/gpt2" gpt2
 
 # The commands below the heading; this model is random, so it learns at a higher rate.
-walk 'A model of Hugging Face, fine-tuned on your own text' 6
+walk 'A Hugging Face model, fine-tuned on your own text' 6
 export HF_HUB_OFFLINE=1
 own="--set cluster.profile=$BRUME_REGRESSION_DIR/decks/profile.toml --set training.optimizer.lr=1e-2"
 python=${BRUME_PYTHON:-python3}

@@ -27,7 +27,7 @@ weight_offload_ratio = 0.5
 grad_offload_ratio = 0.5
 optim_offload_ratio = 0.5
 act_offload_ratio = 1.0
-ckpt_layers = 1'
+full_recompute_layers = 1'
 plan "$knobs" 4 - 2 2 > one.toml
 plan "$knobs" 2 - 1 2 2 - 2 1 > two.toml
 tiny_job --set output.directory=searched

@@ -21,7 +21,7 @@ same() { # <run> <run>: losses within 1e-5, step by step
     END { if (n < 12) bad = 1; exit bad }'
 }
 knobs='zero_level = 1
-ckpt_layers = 1
+full_recompute_layers = 1
 act_offload_ratio = 0.5'
 
 run "$decks/tiny.toml" --set "cluster.profile=$decks/profile.toml" --set output.directory=whole

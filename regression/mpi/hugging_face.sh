@@ -100,4 +100,4 @@ code=0
 [ $code -eq 2 ] && grep -q 'wide: holds a model already' log || fail "wrote over a model"
 code=0
 "$BRUME" export hf nowhere -o empty 2> log || code=$?
-[ $code -eq 2 ] && grep -q 'nowhere: is neither a run directory' log || { cat log; fail "exported nothing"; }
+[ $code -eq 2 ] && grep -q 'nowhere: holds no checkpoints' log || { cat log; fail "exported nothing"; }

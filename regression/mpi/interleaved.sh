@@ -12,7 +12,7 @@ alike() {
     END { if (n < 1) bad = 1; exit bad }'
 }
 
-{ echo 'chunks = 2'; plan 'zero_level = 1
+{ echo 'virtual_stages = 2'; plan 'zero_level = 1
 optim_offload_ratio = 0.5
 act_offload_ratio = 0.5' 1 - 2 1 1 - 2 1 1 - 2 1 1 - 2 1; } > interleaved.toml
 plan '' 4 - 2 2 > other.toml

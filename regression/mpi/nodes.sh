@@ -24,7 +24,7 @@ set -- "$BRUME" run "$deck" --set cluster.profile=profile.toml --set cluster.nod
 refused_soon 2 'start as many as that, by mpirun --map-by ppr:2:node or srun --ntasks-per-node=2' \
   mpirun -n 4 --host one:3,other:1 "$@"
 
-mpirun -n 4 --host one:4,other:4 --map-by node "$@" --set training.steps=100000 --set training.silence_limit_s=3 > log 2>&1 &
+mpirun -n 4 --host one:4,other:4 --map-by node "$@" --set training.steps=100000 --set training.heartbeat_timeout_s=3 > log 2>&1 &
 job=$!
 for _ in $(seq 600); do
   if grep -q "$a_step" log; then break; fi
@@ -39,5 +39,5 @@ done
 code=0
 wait "$job" || code=$?
 [ "$code" -eq 5 ] &&
-  grep -q 'rank 2 on other has given no sign of life for 3.* last heard of in stage 1, .*; ranks .*3 wait for it' log ||
+  grep -q 'rank 2 on other has sent no heartbeat for 3.* last activity was stage 1, .*; ranks .*3 wait for it' log ||
   complain "exit code $code"

@@ -10,7 +10,7 @@ trap 'rm -rf "$work"' EXIT
 cd "$work"
 
 code=0
-"$BRUME" plan "$deck" --set "$profile" --set search.zero_levels='[0]' --set search.recompute=false \
+"$BRUME" plan "$deck" --set "$profile" --set search.zero_levels='[0]' --set search.full_recompute=false \
   --set search.optim_offload='[0.0]' --set search.act_offload='[0.0]' --set search.tp='[1]' \
   --set search.stages='[1]' 2> refused || code=$?
 cat refused

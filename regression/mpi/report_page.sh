@@ -13,7 +13,7 @@ job --set training.loss_scale=1024
 has_browser || exit 77
 in_browser page.html
 pictures '<figure>' 6
-pictures 'class="line c' 10      # one each, two of the iteration's time, one a rank of memory
+pictures 'class="line c' 10      # one each, two of the step's time, one a rank of memory
 pictures '<circle' 2             # evaluations
 pictures 'class="mark"' 6        # the resume, on each
 pictures 'class="mark fault"' 12 # steps 1 and 2 without an update; 3 is where the resume is

@@ -36,7 +36,7 @@ if has_browser; then
 fi
 
 plan 'zero_level = 3
-ckpt_layers = 2
+full_recompute_layers = 2
 weight_offload_ratio = 0.5
 grad_offload_ratio = 0.5
 optim_offload_ratio = 0.5

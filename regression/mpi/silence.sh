@@ -7,7 +7,7 @@ set -eu
 start() { # <pattern to wait for> <flag...>
   pattern=$1
   shift
-  mpirun -n 4 --oversubscribe "$BRUME" run "$deck" --set training.steps=1000000 --set training.silence_limit_s=3 "$@" > log 2>&1 &
+  mpirun -n 4 --oversubscribe "$BRUME" run "$deck" --set training.steps=1000000 --set training.heartbeat_timeout_s=3 "$@" > log 2>&1 &
   job=$!
   for _ in $(seq 600); do
     if grep -q "$pattern" log; then return; fi
@@ -24,8 +24,8 @@ one_falls_silent() { # <what it and those that wait for it do>
   wait "$job" || code=$?
   cat log
   [ "$code" -eq 5 ] || { echo "expected exit code 5, got $code"; exit 1; }
-  grep -q "rank [0-3] on $(hostname) has given no sign of life for 3" log || { echo "nobody named it"; exit 1; }
-  grep -Eq "last heard of in $1; ranks? [0-3](, [0-3])* waits? for it, rank [0-3] in $1" log ||
+  grep -q "rank [0-3] on $(hostname) has sent no heartbeat for 3" log || { echo "nobody named it"; exit 1; }
+  grep -Eq "last activity was $1; ranks? [0-3](, [0-3])* waits? for it, rank [0-3] in $1" log ||
     { echo "nobody said what it did, or who waits for it"; exit 1; }
 }
 
@@ -43,8 +43,8 @@ stands_still() { # <rank> <what it does> <flag...>
   code=0
   rank=$1 doing=$2
   shift 2
-  mpirun -n 4 --oversubscribe ${hanging-} "$BRUME" run "$deck" --set output.directory=still --set training.silence_limit_s=2 "$@" > log 2>&1 || code=$?
-  [ "$code" -eq 5 ] && grep -q "rank $rank on $(hostname) has not moved for [4-9].* s in $doing: a file system" log ||
+  mpirun -n 4 --oversubscribe ${hanging-} "$BRUME" run "$deck" --set output.directory=still --set training.heartbeat_timeout_s=2 "$@" > log 2>&1 || code=$?
+  [ "$code" -eq 5 ] && grep -q "rank $rank on $(hostname) made no progress for [4-9].* s in $doing: a file system" log ||
     { cat log; echo "a rank before a file that does not answer: exit code $code"; exit 1; }
 }
 mkfifo pipe

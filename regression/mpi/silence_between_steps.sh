@@ -9,7 +9,7 @@ start() { # <name> <flag...>
   name=$1
   shift
   timeout 60 mpirun -n 4 --oversubscribe "$BRUME" run "$deck" --set "$profile" --set "output.directory=$name" \
-    --set output.checkpoint_every=1 --set training.silence_limit_s=3 "$@" > "$name.log" 2>&1
+    --set output.checkpoint_every=1 --set training.heartbeat_timeout_s=3 "$@" > "$name.log" 2>&1
 }
 start_with_disk() { # <step in whose checkpoint rank 2 is stopped> <name>
   LD_PRELOAD=$BRUME_HANGING_FILE BRUME_STOPS=1 BRUME_HANGS_RANK=2 BRUME_HANGS_AT="step-$1.tmp/rank-2.h5" start "$2"
@@ -21,7 +21,7 @@ start_with_results() { # rank 0 is stopped when it writes run.h5 for the last ti
 ended() { # <name> <process> <rank> <where it was last heard of> <who waits> <the first of them, and in what>
   code=0
   wait "$2" || code=$?
-  said="rank $3 on $(hostname) has given no sign of life for 3.* last heard of in $4; ranks $5 wait for it, rank $6"
+  said="rank $3 on $(hostname) has sent no heartbeat for 3.* last activity was $4; ranks $5 wait for it, rank $6"
   [ "$code" -eq 5 ] && [ "$(grep -c 'brume:' "$1.log")" -eq 1 ] && grep -q "$said" "$1.log" ||
     { cat "$1.log"; echo "$1: exit code $code"; exit 1; }
 }

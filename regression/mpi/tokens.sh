@@ -50,7 +50,7 @@ refused 'was trained on other data, or in another order' --set output.directory=
   --set data.documents=isolate --set data.end_token=32
 # The seed decides which file of several a sample is of, in any order.
 mixed() {
-  tiny_job --set data.order=sequential --set data.train= --set 'data.files=["train.tok", "valid.tok"]' --set 'data.weights=[1.0, 3.0]' "$@"
+  tiny_job --set data.order=sequential --set data.train= --set 'data.files=["train.tok", "valid.tok"]' --set 'data.mixture=[1.0, 3.0]' "$@"
 }
 mixed --set output.directory=mixed --steps 4 && mixed --set output.directory=mixed --steps 8
 mixed --set output.directory=mixed8 --steps 8

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The walks in README, line by line: a training on one's own text on two ranks, which four ranks go on with. This machine
+# The walks in the tutorial, line by line: a training on one's own text on two ranks, which four ranks go on with. This machine
 # is measured as a stranger's would be.
 set -eu
 . "$BRUME_REGRESSION_DIR/walk.sh"
@@ -22,7 +22,7 @@ cat said
 grep -q "resuming from .* after $first steps" log || { cat log; fail "it did not go on"; }
 grep -q ' on 4 ranks of ' said || fail "not on four ranks"
 grep -q "^ *$((first + 1))  " said || fail "step $((first + 1)) is not the first line"
-grep -q "step $((first + 1)) is the first line" "$BRUME_REGRESSION_DIR/../README.md" || fail "README names another step"
+grep -q "step $((first + 1)) is the first line" "$BRUME_REGRESSION_DIR/../inputs/tutorial.md" || fail "the tutorial names another step"
 steps > on-four
 [ "$(head -n "$first" on-four)" = "$(cat on-two)" ] && [ "$(wc -l < on-four)" -eq "$all" ] || fail "$(wc -l < on-four) steps of $all"
 # No jump where the ranks changed: the next loss lies within what single steps do.

@@ -82,7 +82,7 @@ ends
 [ "$(turns)" -ge 1 ] || fail "it was not started again"
 
 # The batch system stops all of its processes, for longer than a rank may be silent, and lets them go on.
-keys='--set training.silence_limit_s=3'
+keys='--set training.heartbeat_timeout_s=3'
 begin suspended 2 5000
 keys=
 in_turn 0

@@ -183,7 +183,7 @@ TEST(ConfigFile, ReadsGemmas) {
   expect_refused(and_also(with(gemma3, "\"model_type\": \"gemma3_text\"",
                                "\"architectures\": [\"Gemma3ForConditionalGeneration\"]"),
                           "\"vision_config\": {}"),
-                 "(it asks for images)");
+                 "it has images");
 }
 
 // The sizes of Pythia 70M.
@@ -208,7 +208,7 @@ TEST(ConfigFile, GoesByModelTypeWithoutArchitectures) {
       with(llama, "\"architectures\": [\"LlamaForCausalLM\"]", "\"model_type\": \"llama\"");
   EXPECT_EQ(text(fp32(read(nameless, of_length(64)))), text(fp32(read(llama, of_length(64)))));
   expect_refused(with(nameless, "\"llama\"", "\"bert\""),
-                 "model_type \"bert\" does not run here, but gpt2, llama,");
+                 "model_type \"bert\" is not supported. Supported: gpt2, llama,");
 }
 
 TEST(ConfigFile, AsksHowLongSequencesAreWhereTheyMayBeVeryLong) {
@@ -249,15 +249,15 @@ TEST(ConfigFile, RefusesWhatDoesNotRun) {
   other.given.emplace_back("family");
   expect_refused(llama, "this model is a llama: leave model.family = \"gpt\" out", other);
   expect_refused(with(llama, "LlamaForCausalLM", "BertModel"),
-                 "architecture \"BertModel\" does not run here, but GPT2LMHeadModel, "
+                 "architecture \"BertModel\" is not supported. Supported: GPT2LMHeadModel, "
                  "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
                  "FalconForCausalLM, "
                  "GPTNeoXForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM do");
   expect_refused(gpt2, "'resid_pdrop' is 0.1, but training here has no dropout: say dropout = 0");
-  expect_refused(with(falcon, "\"alibi\": false", "\"alibi\": true"), "asks for ALiBi positions");
+  expect_refused(with(falcon, "\"alibi\": false", "\"alibi\": true"), "it has ALiBi positions");
   expect_refused(and_also(with(llama, "LlamaForCausalLM", "DeepseekV3ForCausalLM"),
                           "\"n_routed_experts\": 256, \"kv_lora_rank\": 512"),
-                 "does not run here (it asks for mixtures of experts and latent attention), but");
+                 "is not supported: it has mixtures of experts and latent attention. Supported:");
   expect_refused(with(falcon, "\"parallel_attn\": true", "\"parallel_attn\": false"),
                  "'parallel_attn' must be true");
   expect_refused(and_also(llama, "\"num_local_experts\": 8"), "mixtures of experts");

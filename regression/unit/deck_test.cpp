@@ -206,12 +206,12 @@ TEST(Deck, KeysAreCheckedTogether) {
   EXPECT_NE(refused(smallest, {"data.train="}).find("must name a file"), std::string::npos);
   EXPECT_NE(refused(smallest, {"data.files=[\"a.tok\"]"}).find("left out beside data.files"),
             std::string::npos);
-  EXPECT_NE(refused(smallest, {"data.train=", "data.files=[\"a.tok\"]", "data.weights=[1.0, 2.0]"})
+  EXPECT_NE(refused(smallest, {"data.train=", "data.files=[\"a.tok\"]", "data.mixture=[1.0, 2.0]"})
                 .find("must be one a file, found 2 for 1"),
             std::string::npos);
   const Deck mixed = parse(smallest, "a.toml",
                            {"data.train=", "data.files=[\"a.tok\", \"b.tok\"]",
-                            "data.weights=[0.7, 0.3]", "data.documents=isolate"});
+                            "data.mixture=[0.7, 0.3]", "data.documents=isolate"});
   EXPECT_EQ(mixed.data.files, (std::vector<std::string>{"a.tok", "b.tok"}));
   EXPECT_TRUE(mixed.model.isolated);
   EXPECT_NE(refused(smallest, {"output.directory="}).find("must name a directory"),

@@ -733,10 +733,10 @@ TEST(Engine, ABatchWithNothingToLearnHasNoLoss) {
   std::mt19937 random(9);
   const model::Config model = test::random_model(random);
   const plan::Plan plan = test::random_plan(random, model, 4);
-  const std::int64_t batch = std::int64_t{plan.global_batch} * model.seq_len;
-  const std::vector<std::int32_t> tokens(std::size_t(3 * batch + 1), 1);
+  const std::int64_t batch = std::int64_t{plan.global_batch} * (model.seq_len + 1);
+  const std::vector<std::int32_t> tokens(std::size_t(3 * batch), 1);
   const data::Sampler data =
-      data::sampler_of(tokens, model.vocab_size, {{3 * batch + 1}, {batch + 1}}, model.seq_len);
+      data::sampler_of(tokens, model.vocab_size, {{3 * batch}, {batch}}, model.seq_len);
   comm::run_local(plan.devices(), [&](comm::Communicator& world) {
     Engine engine(plan, model, test::contract_settings(3), world);
     const Values before = state(engine);

@@ -363,10 +363,11 @@ TEST_F(ModelFiles, NumberFormatsComeBackAsTheyWere) {
           weights.get(slabs[n], first, room);
           return room;
         });
-    io::CheckpointReader reader(io::find_checkpoint(world, folder / "run").value());
+    const io::CheckpointInfo found = io::find_checkpoint(world, folder / "run").value();
+    io::CheckpointReader reader(found);
     std::map<std::string, Dtype> own;
     for (const Slab& slab : slabs) {
-      EXPECT_EQ(reader.storage(slab.name), slab.storage) << slab.name;
+      EXPECT_EQ(found.formats.at(slab.name), slab.storage) << slab.name;
       if (slab.storage == model::Precision::fp32) own[slab.name] = Dtype::f32;
     }
     fs::create_directory(folder / "out");

@@ -158,7 +158,7 @@ TEST_F(Megatron, RecomputesAllLayersOrAsManyInEachStage) {
   EXPECT_EQ(value("--recompute-method"), "uniform");
   plan.stages[0].ckpt_layers = 3;
   plan.stages[1].ckpt_layers = 2;
-  EXPECT_NE(refusal().find("ckpt_layers"), std::string::npos);
+  EXPECT_NE(refusal().find("full_recompute_layers"), std::string::npos);
   plan.stages[1].ckpt_layers = 3;
   EXPECT_EQ(value("--recompute-method"), "block");
   EXPECT_EQ(value("--recompute-num-layers"), "3");

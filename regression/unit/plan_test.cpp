@@ -151,13 +151,14 @@ TEST(PlanCheck, NamesWhatIsWrong) {
        },
        "stage 1: replicas must be 1 where zero_level = 0 shards nothing"},
       {[](Plan& p) { p.stages[1].ckpt_layers = 3; },
-       "stage 1: ckpt_layers must be from 0 to its 2 layers"},
+       "stage 1: full_recompute_layers must be from 0 to its 2 layers"},
       {[](Plan& p) { p.stages[1].ckpt_layers = 1, p.stages[1].stored_layers = 2; },
-       "stage 1: stored_layers must be from 0 to the 1 of its layers that are not recomputed, "
+       "stage 1: no_recompute_layers must be from 0 to the 1 of its layers that are not "
+       "recomputed, "
        "found "
        "2"},
       {[](Plan& p) { p.stages[1].stored_layers = -1; },
-       "stage 1: stored_layers must be at least 0, found -1"},
+       "stage 1: no_recompute_layers must be at least 0, found -1"},
       {[](Plan& p) { p.stages[0].weight_offload_ratio = -0.5; },
        "weight_offload_ratio must be from 0 to 1"},
       {[](Plan& p) { p.stages[0].grad_offload_ratio = 2.0; },
@@ -265,13 +266,14 @@ TEST(PlanCheck, ChunksHaveTheMeshOfTheirDevices) {
             "plan: stage 3: it lies on the devices of stage 1, so nodes, devices_per_node, "
             "microbatch, dp, tp, zero_level, replicas and group must be those of stage 1");
   EXPECT_EQ(refused([](Plan& plan) { plan.chunks = 3; }),
-            "plan: chunks = 3 must divide its 4 stages into at least 2 that have devices of their "
+            "plan: virtual_stages = 3 must divide its 4 stages into at least 2 that have devices "
+            "of their "
             "own");
   EXPECT_NE(refused([](Plan& plan) { plan.chunks = 4; }).find("at least 2"), std::string::npos);
   Plan plan = two_chunks();
   plan.chunks = 3;
   EXPECT_EQ(test::refusal([&] { parse(text(plan), "plan.toml"); }),
-            "plan.toml: chunks = 3 must divide the 4 stages of a plan");
+            "plan.toml: virtual_stages = 3 must divide the 4 stages of a plan");
 }
 
 TEST(Plan, SplitBackwardsAreWrittenWhereThereAreAny) {
@@ -366,7 +368,7 @@ TEST(Plan, ATableHasReplicasWhereThereAreAny) {
 TEST(Plan, StoredLayersAreWrittenWhereThereAreAny) {
   Plan plan = sample();
   plan.stages[0].ckpt_layers = 0;
-  EXPECT_EQ(text(plan).find("stored_layers"), std::string::npos) << text(plan);
+  EXPECT_EQ(text(plan).find("no_recompute_layers"), std::string::npos) << text(plan);
   EXPECT_EQ(table(plan).find("stored"), std::string::npos) << table(plan);
   plan.stages[0].stored_layers = 2;
   EXPECT_EQ(parse(text(plan), "plan.toml"), plan) << text(plan);

@@ -143,7 +143,7 @@ TEST_F(TorchTitan, RefusesWhatItHasNothingLike) {
   plan::Stage& stage = plan.stages[0];
   refused([&] { stage.zero_level = 1; }, "search.zero_levels");
   refused([&] { plan.zero_bubble = 1; }, "zero_bubble = 1");
-  refused([&] { stage.ckpt_layers = 5; }, "search.recompute");
+  refused([&] { stage.ckpt_layers = 5; }, "search.full_recompute");
   refused([&] { stage.act_offload_ratio = 0.5; }, "search.act_offload");
   refused([&] { stage.optim_offload_ratio = 1.0; }, "search.weight_offload");
   refused([&] { stage.weight_offload_ratio = 0.5; }, "search.weight_offload");

@@ -166,7 +166,7 @@ TEST(Untold, CountsTheLayersThatKeepMoreThere) {
   plan::Plan plan{.stages = {{.layers = 20, .ckpt_layers = 12, .stored_layers = 5},
                              {.first_layer = 20, .layers = 12}}};
   const std::string said = untold(plan, "Another");
-  EXPECT_NE(said.find("Another has nothing like stored_layers (here 5 of 32 layers)"),
+  EXPECT_NE(said.find("Another has nothing like no_recompute_layers (here 5 of 32 layers)"),
             std::string::npos)
       << said;
   EXPECT_NE(said.find("15 of them make these again"), std::string::npos) << said;

@@ -834,7 +834,8 @@ TEST(Tuner, TakesWhatIsSmallOddOrPrime) {
   expect_answer([](Problem& p) { p.search.optim_offload.clear(), p.search.act_offload.clear(); });
 }
 
-/// Lets the search try all of the key that a refusal names: "search.recompute = true would fit".
+/// Lets the search try all of the key that a refusal names: "search.full_recompute = true would
+/// fit".
 void follow_advice(const std::string& says, deck::SearchKeys& keys) {
   for (const plan::Knob& knob : plan::knobs) {
     deck::SearchKeys changed = keys;

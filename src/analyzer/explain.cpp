@@ -204,7 +204,7 @@ std::string explain(const plan::Plan& plan, const model::Config& model,
   for (const StagePrediction& stage : prediction.stages)
     slowest_s = std::max(slowest_s, stage.time.stable_s());
   std::string text = fmt::format(
-      "iteration {}: {} microbatches of {}, which the slowest stage takes, and {} beside them\n",
+      "step time {}: {} microbatches of {}, which the slowest stage takes, and {} beside them\n",
       format_seconds(prediction.iteration_s), plan.microbatches, format_seconds(slowest_s),
       format_seconds(prediction.iteration_s - plan.microbatches * slowest_s));
   text += binding(plan, prediction, model, machine) + messages(prediction);

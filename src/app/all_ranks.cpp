@@ -119,21 +119,19 @@ void let_rank_0_end_job(int rank) {
 
 void end_silence(const comm::SilentRank& peer) {
   log::error(
-      "brume: rank {} on {} has given no sign of life for {}: it was stopped, or its node is "
-      "lost{}{}",
+      "brume: rank {} on {} has sent no heartbeat for {}: it was stopped, or its node is lost{}{}",
       peer.rank, peer.host, format_seconds(peer.silence_s),
-      peer.doing.empty() ? "" : "; it was last heard of in " + peer.doing, who_waits(peer.waiting));
+      peer.doing.empty() ? "" : "; its last activity was " + peer.doing, who_waits(peer.waiting));
   end_job();
 }
 
 void end_standstill(const comm::Standstill& rank) {
   let_rank_0_end_job(rank.rank);  // where all stand before the same file
-  log::error("brume: rank {} on {} has not moved for {} in {}: {}", rank.rank, host_name(),
+  log::error("brume: rank {} on {} made no progress for {} in {}: {}", rank.rank, host_name(),
              format_seconds(rank.still_s), rank.doing,
-             rank.waits
-                 ? "all ranks wait for each other"
-                 : "a file system or a device does not answer (training.silence_limit_s waits for "
-                   "longer)");
+             rank.waits ? "all ranks wait for each other"
+                        : "a file system or a device does not respond. Raise "
+                          "training.heartbeat_timeout_s to wait longer");
   end_job();
 }
 
@@ -165,10 +163,10 @@ void refuse_lone_copies(int ranks) {
     const int copies = number(launcher.copies);
     if (copies < 2) continue;
     log::start(number(launcher.place), copies, log::verbose());  // one of them speaks for all
-    throw comm::AgreedError(Failure::input,
-                            "{} processes were started, of which MPI makes as many jobs of one "
-                            "rank: start them by {}",
-                            copies, launcher.better);
+    throw comm::AgreedError(
+        Failure::input,
+        "{} processes were started, but each is an MPI job of its own. Start them with {}", copies,
+        launcher.better);
   }
 }
 

@@ -209,11 +209,8 @@ class Evaluation {
   void read() {
     checkpoint_ = find_weights(job_, options_.weights);
     comm::together(job_, [&] {
-      require(
-          checkpoint_ || interop::is_hugging_face(options_.weights), Failure::input,
-          "{}: is neither a run directory with checkpoints, nor one of these, nor a Hugging Face "
-          "model",
-          options_.weights);
+      require(checkpoint_ || interop::is_hugging_face(options_.weights), Failure::input,
+              "{}: holds no checkpoints and no Hugging Face model", options_.weights);
       deck_ = checkpoint_ ? deck::parse(checkpoint_->deck_text, checkpoint_->directory.string(),
                                         options_.sets)
                           : pretrained_deck(options_.weights, job_.size(), options_.sets);

@@ -13,8 +13,9 @@ void add_deck(CLI::App* verb, DeckOptions& options) {
 
 void ExchangeVerbs::add(CLI::App& cli, std::function<int()>& verb) {
   verb_ = &verb;
-  CLI::App* import = cli.add_subcommand("import", "Bring other people's formats in");
-  CLI::App* out = cli.add_subcommand("export", "Take what was trained or planned out");
+  CLI::App* import =
+      cli.add_subcommand("import", "Import text, weights and plans in other programs' formats");
+  CLI::App* out = cli.add_subcommand("export", "Export weights and plans to other programs");
   for (CLI::App* both : {import, out}) both->require_subcommand(1);
   add_tokens(import);
   add_hugging_face(import, out);
@@ -32,7 +33,7 @@ void ExchangeVerbs::add_tokens(CLI::App* import) {
   tokens->add_option("files", tokens_.files, "Files or directories")->required();
   tokens
       ->add_option("-o,--output", tokens_.directory,
-                   "Directory to write to (default: data, where that has no tokens yet)")
+                   "Directory to write to (default: data, if it has no tokens yet)")
       ->type_name("DIR");
   tokens->add_option("--valid", tokens_.pack.valid_ratio, "Share held out for validation")
       ->capture_default_str();
@@ -59,8 +60,7 @@ void ExchangeVerbs::add_tokens(CLI::App* import) {
 
 void ExchangeVerbs::add_hugging_face(CLI::App* import, CLI::App* out) {
   CLI::App* model_in = import->add_subcommand(
-      "hf",
-      "Weights of a Hugging Face model, as a run's first checkpoint with a deck to start from");
+      "hf", "Import a Hugging Face model as a run's first checkpoint, with a deck to start from");
   model_in->add_option("model", import_hf_.directory, "Directory with config.json and safetensors")
       ->required();
   model_in->add_option("-o,--output", import_hf_.output, "Run directory to write to")
@@ -74,8 +74,7 @@ void ExchangeVerbs::add_hugging_face(CLI::App* import, CLI::App* out) {
 
   CLI::App* model_out = out->add_subcommand(
       "hf",
-      "A run's newest weights as a Hugging Face model: config.json, safetensors, tokenizer files "
-      "where they are known");
+      "Write a run's newest weights as a Hugging Face model: config.json, safetensors, tokenizer");
   model_out->add_option("run", export_hf_.run, "Run directory, or one of its checkpoints")
       ->required();
   model_out->add_option("-o,--output", export_hf_.output, "Directory to write to")
@@ -88,7 +87,7 @@ void ExchangeVerbs::add_hugging_face(CLI::App* import, CLI::App* out) {
       ->check(CLI::IsMember({"f32", "bf16", "f16"}));
   model_out
       ->add_option("--max-shard", export_hf_.max_file_bytes,
-                   "Largest file, for example 2GB: what is more goes to further ones")
+                   "Largest size of a file, for example 2GB")
       ->type_name("BYTES")
       ->transform(CLI::AsSizeValue(true))
       ->check(CLI::PositiveNumber)
@@ -98,7 +97,7 @@ void ExchangeVerbs::add_hugging_face(CLI::App* import, CLI::App* out) {
 
 void ExchangeVerbs::add_plan(CLI::App* import, CLI::App* out) {
   CLI::App* plan_in = import->add_subcommand(
-      "plan", "The arguments of another trainer as a plan with its deck, to analyze and to beat");
+      "plan", "Read the arguments of another trainer as a plan with its deck");
   plan_in
       ->add_option("arguments", import_plan_.arguments,
                    "File with the arguments, for example the script that starts the training")
@@ -117,7 +116,7 @@ void ExchangeVerbs::add_plan(CLI::App* import, CLI::App* out) {
   on(plan_in, [this] { return import_plan(import_plan_); });
 
   CLI::App* plan_out = out->add_subcommand(
-      "plan", "A plan as the settings of another trainer, or which knob it has nothing like");
+      "plan", "Write a plan as a Megatron-LM script or TorchTitan configuration");
   add_deck(plan_out, export_plan_);
   plan_out->add_option("--plan", export_plan_.plan, "The plan, as brume plan -o wrote it")
       ->required()
@@ -133,7 +132,8 @@ void ExchangeVerbs::add_plan(CLI::App* import, CLI::App* out) {
 
 void ExchangeVerbs::add_mist(CLI::App* import) {
   CLI::App* configuration = import->add_subcommand(
-      "mist", "A configuration of Mist: deck.toml, plan.toml and, for other links, profile.toml");
+      "mist",
+      "Read a configuration of Mist as deck.toml, plan.toml and, for other links, profile.toml");
   configuration->add_option("configuration", mist_.configuration, "Resolved, YAML or JSON")
       ->required();
   configuration->add_option("-o,--output", mist_.directory, "Directory to write to")
@@ -144,16 +144,16 @@ void ExchangeVerbs::add_mist(CLI::App* import) {
       ->capture_default_str();
   on(configuration, [this] { return import_mist(mist_); });
 
-  CLI::App* times = import->add_subcommand("mist-profile", "Operator times of Mist, as a profile");
+  CLI::App* times =
+      import->add_subcommand("mist-profile", "Read operator times of Mist as a profile");
   times->add_option("file", mist_profile_.file, "Operator times (JSON)")->required();
   times->add_option("-o,--output", mist_profile_.output, "Profile to write")
       ->required()
       ->type_name("FILE");
-  times->add_option("--name", mist_profile_.name, "What was measured, for example 'NVIDIA L4'");
-  times->add_option("--database", mist_profile_.database,
-                    "The source to take, when the file has several");
+  times->add_option("--name", mist_profile_.name, "Name of the device, for example 'NVIDIA L4'");
+  times->add_option("--database", mist_profile_.database, "Source to use if the file has several");
   times->add_option("--hardware", mist_profile_.hardware,
-                    "The template of links, copies and slowdowns to take (default: none)");
+                    "Template of links, copies and slowdowns (default: none)");
   on(times, [this] { return import_mist_profile(mist_profile_); });
 }
 

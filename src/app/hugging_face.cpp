@@ -175,8 +175,7 @@ void export_model(const ExportHuggingFaceOptions& options, comm::Communicator& j
   while (!reader) try {
       found = find_weights(job, options.run);
       comm::together(job, [&] {
-        require(found.has_value(), Failure::input,
-                "{}: is neither a run directory with checkpoints nor one of these", options.run);
+        require(found.has_value(), Failure::input, "{}: holds no checkpoints", options.run);
         reader.emplace(*found).hold();
       });
     } catch (const comm::AgreedError&) {

@@ -126,8 +126,8 @@ int init(const InitOptions& options) {
   const auto training = [&](double steps) {
     return fmt::format(
         "[training]\n"
-        "steps        = {:<17} # iterations\n"
-        "global_batch = {:<17} # sequences an iteration\n"
+        "steps        = {:<17} # steps\n"
+        "global_batch = {:<17} # sequences per step\n"
         "precision    = \"fp32\"\n\n"
         "[training.optimizer]\n"
         "lr           = {:<17} # reached after the warm-up; it falls to a tenth by a cosine\n"

@@ -75,7 +75,7 @@ struct CommandLine {
     cli.fallthrough();
     cli.set_version_flag("--version",
                          fmt::format("brume {} of sources {}", BRUME_VERSION, app::sources_id));
-    cli.add_flag("-v,--verbose", verbose, "Say what is decided, and why");
+    cli.add_flag("-v,--verbose", verbose, "Print decisions and their reasons");
     add_init();
     add_run();
     add_eval();
@@ -137,18 +137,18 @@ struct CommandLine {
 
   void add_run() {
     CLI::App* verb_run =
-        cli.add_subcommand("run", "Plan (or take --plan), train, resume; under mpirun or srun");
+        cli.add_subcommand("run", "Plan (or use --plan), train and resume; under mpirun or srun");
     app::add_deck(verb_run, run);
     verb_run->add_option("--plan", run.plan, "Train with this plan instead of searching one")
         ->type_name("FILE");
-    verb_run->add_option("--steps", run.steps, "Stop after this many iterations in all")
+    verb_run->add_option("--steps", run.steps, "Number of steps in all after which to stop")
         ->type_name("N")
         ->check(above_0);
     verb_run
         ->add_option(
             "--resume", run.resume,
-            "auto: newest good checkpoint of the run; none; or a run directory, or one of its "
-            "checkpoints")
+            "auto: newest complete checkpoint; none: start again; or a run directory, or a "
+            "checkpoint")
         ->type_name("auto|none|DIR")
         ->capture_default_str();
     verb_run->add_flag("--replan", run.replan,
@@ -163,7 +163,7 @@ struct CommandLine {
                      "Checkpoint and leave with 75 so that the process ends within this time")
         ->type_name("M")
         ->check(above_0);
-    verb_run->add_flag("--dry-run", run.dry_run, "Stop before the first iteration");
+    verb_run->add_flag("--dry-run", run.dry_run, "Stop before the first step");
     verb_run
         ->add_option("--log", run.log,
                      "Steps on standard output as a table, or as the lines of metrics.jsonl")
@@ -176,8 +176,8 @@ struct CommandLine {
 
   void add_eval() {
     CLI::App* verb_eval = cli.add_subcommand("eval",
-                                             "Loss and perplexity of trained weights on a token "
-                                             "file, or log-likelihoods of completions; "
+                                             "Compute loss and perplexity of trained weights on a "
+                                             "token file, or log-likelihoods of completions; "
                                              "one rank, mpirun or srun");
     verb_eval
         ->add_option("weights", eval.weights,
@@ -200,7 +200,7 @@ struct CommandLine {
         ->add_option("--begin", eval.begin,
                      "Token before each prompt, for example '<s>' (default: none)")
         ->type_name("TOKEN");
-    verb_eval->add_option("--sequences", eval.sequences, "Read only so many sequences")
+    verb_eval->add_option("--sequences", eval.sequences, "Largest number of sequences to read")
         ->type_name("N")
         ->check(above_0);
     verb_eval
@@ -216,8 +216,8 @@ struct CommandLine {
   }
 
   void add_report() {
-    CLI::App* verb_report = cli.add_subcommand(
-        "report", "What runs did, as one HTML page: curves, where time went, what stands out");
+    CLI::App* verb_report =
+        cli.add_subcommand("report", "Write one HTML page about runs: curves, step times, hints");
     verb_report->add_option("runs", report.runs, "Run directories; several are compared")
         ->required();
     verb_report
@@ -229,17 +229,20 @@ struct CommandLine {
   }
 
   void add_planning() {
-    CLI::App* verb_plan = cli.add_subcommand("plan", "Search a plan only: no MPI launch, no GPU");
+    CLI::App* verb_plan =
+        cli.add_subcommand("plan", "Search the fastest plan; needs no MPI launch and no GPU");
     app::add_deck(verb_plan, plan);
     verb_plan
         ->add_option("-o,--output", plan.output, "Write the plan here (default: standard output)")
         ->type_name("FILE");
-    verb_plan->add_option("--top", plan.top, "Show so many of the next best plans")
+    verb_plan->add_option("--top", plan.top, "Number of next best plans to show")
         ->type_name("K")
         ->check(CLI::Range(1, 1000));
     verb_plan
         ->add_option("--html", plan.html,
                      "Write a page with pictures: stages, time, memory, others")
+        ->type_name("FILE");
+    verb_plan->add_option("--svg", plan.svg, "Write one picture: stages, memory, timeline")
         ->type_name("FILE");
     verb_plan->add_option("--against", plan.against, "Compare the best plan with this one")
         ->type_name("FILE");
@@ -256,8 +259,7 @@ struct CommandLine {
 
     CLI::App* verb_analyze =
         cli.add_subcommand("analyze", "Predict time and memory of a given plan");
-    CLI::App* verb_simulate =
-        cli.add_subcommand("simulate", "Simulate the Programs of a given plan, event by event");
+    CLI::App* verb_simulate = cli.add_subcommand("simulate", "Simulate a given plan task by task");
     for (CLI::App* verb_given : {verb_analyze, verb_simulate}) {
       app::add_deck(verb_given, plan);
       verb_given->add_option("--plan", plan.plan, "The plan")->required()->type_name("FILE");
@@ -268,7 +270,8 @@ struct CommandLine {
       any->add_flag("--json", plan.json, "Print one JSON object");
     for (CLI::App* any : {verb_plan, verb_analyze})
       any->add_flag("--explain", plan.explain, "Print the formulas with numbers");
-    for (const char* of_one_plan : {"--output", "--top", "--explain", "--against", "--html"})
+    for (const char* of_one_plan :
+         {"--output", "--top", "--explain", "--against", "--html", "--svg"})
       sweep->excludes(verb_plan->get_option(of_one_plan));
     verb_analyze->callback([this] { verb = [this] { return app::analyze(plan); }; });
     verb_simulate->callback([this] { verb = [this] { return app::simulate(plan); }; });
@@ -286,17 +289,23 @@ struct CommandLine {
 
     CLI::App* verb_selftest = cli.add_subcommand(
         "selftest",
-        "Check this cluster: collectives by value, speed, plans against one rank and their "
-        "prediction; under mpirun or srun");
+        "Check this cluster: correctness of collectives, speed, training under several plans "
+        "against one rank, accuracy of predictions; under mpirun or srun");
     verb_selftest
-        ->add_option("--profile", selftest.profile, "Show its speeds beside the measured ones")
+        ->add_option("--profile", selftest.profile,
+                     "Profile whose speeds to compare with the measured ones")
         ->type_name("NAME|FILE");
     verb_selftest->callback([this] { verb = [this] { return app::selftest(selftest); }; });
 
     CLI::App* verb_keys =
         cli.add_subcommand("keys", "List the keys of a deck with units, defaults and meaning");
-    verb_keys->add_option("prefix", keys.prefix, "Only those that begin so, for example cluster.");
-    verb_keys->add_flag("--markdown", keys.markdown, "As the reference in inputs/README.md");
+    verb_keys->add_option("prefix", keys.prefix,
+                          "Show only keys with this prefix, for example cluster.");
+    verb_keys->add_option("--of", keys.kind, "Kind of file")
+        ->type_name("KIND")
+        ->check(CLI::IsMember({"deck", "plan", "profile", "machine", "network"}))
+        ->capture_default_str();
+    verb_keys->add_flag("--markdown", keys.markdown, "Print Markdown tables");
     verb_keys->callback([this] { verb = [this] { return app::keys(keys); }; });
 
     CLI::App* verb_manual =
@@ -308,8 +317,8 @@ struct CommandLine {
       };
     });
 
-    CLI::App* verb_completion = cli.add_subcommand(
-        "completion", "Print what makes bash and zsh complete brume's command line");
+    CLI::App* verb_completion =
+        cli.add_subcommand("completion", "Print the completion script for bash and zsh");
     verb_completion->callback([this] {
       verb = [this] {
         fmt::print("{}", app::bash_completion(cli));
@@ -345,7 +354,7 @@ int called(int argc, char** argv) {
     throw Error(Failure::input, line.unexpected());
   } catch (const CLI::ParseError& error) {
     require(error.get_exit_code() == 0, Failure::input,
-            "{}\n`brume --help` and `brume VERB --help` say what there is", error.what());
+            "{}\n`see `brume --help` and `brume VERB --help`", error.what());
     line.cli.exit(error);
     require(bool(std::cout.flush()), Failure::storage, "standard output cannot be written");
     return 0;

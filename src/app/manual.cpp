@@ -11,53 +11,56 @@ namespace {
 struct Example {
   const char* verb;  ///< with those above it
   const char* command;
-  const char* what;
+  const char* purpose;
 };
 
 constexpr Example examples[] = {
     {"init", "brume init my-texts/ -o mine", "pack a text, write a deck of a size that fits it"},
-    {"run", "mpirun -n 4 brume run mine/deck.toml", "plan, train; the same line again resumes"},
-    {"run", "srun brume run deck.toml --max-minutes 110", "leave with a checkpoint in time"},
-    {"run", "mpirun -n 8 brume run deck.toml --replan", "go on with other ranks, by a new plan"},
+    {"run", "mpirun -n 4 brume run mine/deck.toml",
+     "plan and train; the same command again resumes"},
+    {"run", "srun brume run deck.toml --max-minutes 110", "stop with a checkpoint in time"},
+    {"run", "mpirun -n 8 brume run deck.toml --replan", "resume on other ranks with a new plan"},
     {"run", "srun brume run deck.toml --set training.compare_replicas_every=20",
      "compare replicas of weights more often"},
     {"eval", "mpirun -n 4 brume eval runs/run --data other.tok",
      "loss and perplexity on other text"},
     {"report", "brume report runs/a runs/b -o both.html", "two runs on one page"},
     {"plan", "brume plan deck.toml -o plan.toml --html plan.html", "keep the plan and its picture"},
-    {"plan", "brume plan deck.toml --sweep cluster.nodes=1..16", "what more nodes would bring"},
+    {"plan", "brume plan deck.toml --sweep cluster.nodes=1..16", "plans for one to sixteen nodes"},
     {"plan", "brume plan deck.toml --set cluster.machine=dgx-h200 --against plan.toml",
-     "a known plan beside the best one on another machine"},
+     "compare a known plan with the best one on another machine"},
     {"analyze", "brume analyze deck.toml --plan plan.toml --explain",
      "time and memory by formulas"},
     {"simulate", "brume simulate deck.toml --plan plan.toml --trace trace.json",
      "every task, for ui.perfetto.dev"},
     {"profile", "srun brume profile deck.toml -o profile.toml", "measure this machine once"},
-    {"selftest", "mpirun -n 4 brume selftest", "whether this machine is fit for it"},
+    {"selftest", "mpirun -n 4 brume selftest",
+     "check collectives, speed and training on this machine"},
     {"check", "brume check deck.toml", "a deck with all its defaults and their meaning"},
-    {"keys", "brume keys training.optimizer", "what a deck may say there"},
+    {"keys", "brume keys training.optimizer", "the keys of a table"},
     {"import tokens", "brume import tokens notes/ code.jsonl --tokenizer gpt2/ -o data",
      "text to token files"},
     {"import hf", "mpirun -n 4 brume import hf Llama-3.2-1B -o runs/llama",
      "pretrained weights as a checkpoint"},
     {"import plan",
      "brume import plan train.sh --from megatron -o mine --set cluster.machine=dgx-h100",
-     "what somebody runs today, as a deck and a plan"},
+     "a Megatron-LM script as a deck and a plan"},
     {"export hf", "brume export hf runs/llama -o tuned --dtype bf16", "weights for Transformers"},
     {"export plan", "brume export plan deck.toml --plan plan.toml --to megatron",
      "a plan as arguments"},
 };
 
 constexpr std::pair<int, const char*> exit_codes[] = {
-    {0, "all is done"},
-    {2, "the deck, the plan, the data or the command line is wrong"},
-    {3, "no plan fits the machine"},
-    {4, "memory, cores or a device could not be had"},
-    {5, "the network failed, or a rank fell silent"},
-    {6, "a file could not be written, or is there but could not be read"},
-    {70, "the program broke a promise of its own"},
-    {71, "a second signal ended it at once, or it kept no checkpoints: steps are lost"},
-    {75, "a signal or the time limit ended it with a checkpoint: start it again"},
+    {0, "done"},
+    {2, "deck, plan, data or command line are wrong"},
+    {3, "no plan fits, or none was found in time"},
+    {4, "memory, threads, cores or a device are missing; or three jobs in a row were killed"},
+    {5, "MPI or NCCL failed, a rank stopped responding, or replicas of a weight differ"},
+    {6, "a file cannot be written, or exists and cannot be read"},
+    {70, "a bug in Brume"},
+    {71,
+     "a second signal stopped the job, or it stopped early without checkpoints; steps are lost"},
+    {75, "a signal or a time limit stopped the job; nothing is lost: start it again"},
 };
 
 /// Text in which nothing is an instruction.
@@ -107,7 +110,7 @@ void add_examples(CLI::App& cli) {
     std::string footer = app->get_footer();
     if (footer.find("Examples:") == std::string::npos)
       footer += (footer.empty() ? "" : "\n\n") + std::string("Examples:");
-    app->footer(footer + fmt::format("\n  {}\n      {}", example.command, example.what));
+    app->footer(footer + fmt::format("\n  {}\n      {}", example.command, example.purpose));
   }
 }
 
@@ -125,7 +128,7 @@ std::string manual_page(const CLI::App& cli, const std::string& version) {
     page += fmt::format(".TP\n.B {}\n{}.\n", code, plain(meaning));
   page += ".SH EXAMPLES\n";
   for (const Example& example : examples)
-    page += fmt::format(".TP\n.B {}\n{}.\n", plain(example.command), plain(example.what));
+    page += fmt::format(".TP\n.B {}\n{}.\n", plain(example.command), plain(example.purpose));
   return page;
 }
 

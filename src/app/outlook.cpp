@@ -48,7 +48,7 @@ std::string time_table(const Outlook& outlook, std::size_t columns) {
   std::vector<std::string> header{"stage"};
   for (int a = 0; a < schedule::num_activities; ++a)
     header.emplace_back(schedule::name(schedule::Activity(a)));
-  header.emplace_back("iteration");
+  header.emplace_back("step time");
   Table table(header);
   for (std::size_t i = 0; i < outlook.account.stages.size(); ++i) {
     std::vector<std::string> row{std::to_string(i)};
@@ -156,8 +156,8 @@ std::string text(const Outlook& outlook, const plan::Plan& plan) {
                                         format_seconds(outlook.error * outlook.account.iteration_s))
                           : "";
   if (outlook.steps > 0.0 || !error.empty())
-    lines += fmt::format("length  {} an iteration{}", format_seconds(outlook.account.iteration_s),
-                         error);
+    lines +=
+        fmt::format("length  {} per step{}", format_seconds(outlook.account.iteration_s), error);
   if (outlook.steps > 0.0)
     lines += fmt::format("; {:.0f} steps take {}, {:.3g} device hours", outlook.steps,
                          outlook.hours() < 1.0 ? format_seconds(3600.0 * outlook.hours())

@@ -29,6 +29,7 @@
 #include "planning.hpp"
 #include "prepare.hpp"
 #include "profiles.hpp"
+#include "report/figure.hpp"
 #include "report/plan_page.hpp"
 #include "run_settings.hpp"
 #include "schedule/account.hpp"
@@ -128,7 +129,7 @@ std::string slowest_pair(const plan::Plan& plan, const Given& given) {
   return fmt::format(
       "slowest link between nodes: of {} and {}, {:.3g} times as long as most, which holds up {} "
       "of "
-      "an iteration's transfers\n",
+      "a step's transfers\n",
       node(slowest->first), node(slowest->second), slowest->times, format_seconds(taken_s));
 }
 
@@ -183,7 +184,7 @@ int analyze_as_mist(const PlanOptions& options, const Given& given) {
     print(described(plan, prediction).dump(2) + "\n");
     return 0;
   }
-  print(fmt::format("{}iteration time by Mist's counting: {:.9f} s\n",
+  print(fmt::format("{}step time by Mist's counting: {:.9f} s\n",
                     plan::table(plan, terminal::columns(STDOUT_FILENO)), prediction.iteration_s));
   if (options.explain) print(mist::explain(plan, mist, given.machine.profile(0)));
   return 0;
@@ -196,7 +197,7 @@ int plan_as_mist(const PlanOptions& options, const Given& given) {
   const mist::Tuned tuned = mist::tune(job, mist::space_of(given.deck));
   const plan::Plan plan = mist::plan_of(tuned.plan);
   plan::check(plan, given.model, given.cluster);
-  log::info("{}iteration time by Mist's counting: {:.9f} s; searched {} of {} shapes in {}",
+  log::info("{}step time by Mist's counting: {:.9f} s; searched {} of {} shapes in {}",
             plan::table(plan, terminal::columns(STDERR_FILENO)), tuned.prediction.iteration_s,
             tuned.search.searched, tuned.search.shapes, format_seconds(tuned.search.seconds));
   if (options.explain) log::info("{}", mist::explain(plan, tuned.plan, given.machine.profile(0)));
@@ -254,7 +255,7 @@ std::string without_trainer(const Given& given, deck::SearchKeys keys, double be
       search(given.deck, keys, given.model, given.cluster, given.machine, {.reasons = false})
           .best[0]
           .seconds();
-  return fmt::format("for {}: {} an iteration; the best plan of all takes {} ({:+.1f} %)", trainer,
+  return fmt::format("for {}: {} per step; the best plan of all takes {} ({:+.1f} %)", trainer,
                      format_seconds(best_s), format_seconds(free_s),
                      100.0 * (free_s / best_s - 1.0));
 }
@@ -262,7 +263,7 @@ std::string without_trainer(const Given& given, deck::SearchKeys keys, double be
 }  // namespace
 
 int plan(const PlanOptions& options) {
-  for (const std::string& file : {options.output, options.html})
+  for (const std::string& file : {options.output, options.html, options.svg})
     if (!file.empty()) check_writable(file);
   const Given given(options);
   if (given.deck.analysis.mist()) return plan_as_mist(options, given);
@@ -280,9 +281,12 @@ int plan(const PlanOptions& options) {
     return text(result, look, given.deck, given.machine, given.cluster, columns);
   };
   log::info("{}", said(terminal::columns(STDERR_FILENO)));
-  if (!options.html.empty())
-    write_file(options.html, report::html(pictured(given, result, look, "Plan for " + options.deck,
-                                                   said(usual_columns))));
+  if (!options.html.empty() || !options.svg.empty()) {
+    const report::PlanPage page =
+        pictured(given, result, look, "Plan for " + options.deck, said(usual_columns));
+    if (!options.html.empty()) write_file(options.html, report::html(page));
+    if (!options.svg.empty()) write_file(options.svg, report::figure(page));
+  }
   if (other) log::info("{}", other->text(best.seconds()));
   if (options.explain) log::info("{}", explained(best.plan, given));
   if (!options.output.empty()) keep(best.plan, options.output);
@@ -342,7 +346,7 @@ int analyze(const PlanOptions& options) {
     const std::size_t columns = terminal::columns(STDOUT_FILENO);
     print(wrapped(
         fmt::format(
-            "{}{}iteration time: {} predicted, {} simulated\n{}{}", plan::table(plan, columns),
+            "{}{}step time: {} predicted, {} simulated\n{}{}", plan::table(plan, columns),
             fit_text(plan, needs, columns), format_seconds(prediction.iteration_s),
             format_seconds(look.account.iteration_s), text(look, plan),
             tables(look, plan, given.machine, hardware::cluster(given.deck.cluster), columns)),
@@ -367,7 +371,7 @@ int simulate(const PlanOptions& options) {
     print(object.dump(2) + "\n");
     return 0;
   }
-  print(fmt::format("{}simulated iteration time: {}\n",
+  print(fmt::format("{}simulated step time: {}\n",
                     plan::table(plan, terminal::columns(STDOUT_FILENO)),
                     format_seconds(simulation.iteration_s)));
   return 0;

@@ -47,10 +47,11 @@ std::string settings_for(const deck::Deck& deck, const model::Config& model, con
   } catch (const Error& error) {
     // Where it is the model or its training that the trainer has nothing like, no plan helps.
     settings(plan::equal_stages(model, plan.global_batch, 1, {}));
-    throw Error(Failure::input,
-                fmt::format("{}; `brume plan {} --set search.for={}` searches the best plan that "
-                            "can go there",
-                            error.what(), options.deck, options.trainer));
+    throw Error(
+        Failure::input,
+        fmt::format("{}; `brume plan {} --set search.trainer={}` searches the best plan that "
+                    "can go there",
+                    error.what(), options.deck, options.trainer));
   }
 }
 

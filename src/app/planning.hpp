@@ -38,8 +38,8 @@ void refuse_mist(const deck::Deck& deck, const char* verb);
 void check_given(const plan::Plan& plan, const deck::Deck& deck, const model::Config& model,
                  const hardware::Cluster& cluster);
 
-/// The best plans for the deck, of those that the trainer of `search.for` can run where it names
-/// one.
+/// The best plans for the deck, of those that the trainer of `search.trainer` can run where it
+/// names one.
 ///
 /// @param keys  the deck's, or a part of them
 /// @throws Error(infeasible), and Error(input) where the trainer has nothing like the model

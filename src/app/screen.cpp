@@ -29,7 +29,7 @@ struct Column {
 constexpr std::array step_columns{
     Column{"step", 7, 0},    Column{"loss", 8, 0},     Column{"grad_norm", 9, 0},
     Column{"lr", 9, 2},      Column{"tokens/s", 8, 0}, Column{"a device", 8, 6},
-    Column{"TFLOP/s", 7, 4}, Column{"MFU", 6, 3},      Column{"iteration", 9, 0},
+    Column{"TFLOP/s", 7, 4}, Column{"MFU", 6, 3},      Column{"step time", 9, 0},
     Column{"left", 8, 1},    Column{"memory", 11, 5},
 };
 using StepCells = std::array<std::string, step_columns.size()>;
@@ -239,10 +239,10 @@ void Screen::report_time() const {
     if (!std::isnan(step.iteration_s)) measured_s.push_back(step.iteration_s);
   if (measured_s.empty()) return;
   const double typical_s = median(measured_s), ratio = typical_s / expected_.iteration_s;
-  report(fmt::format("iteration time: predicted {}, measured {} (median of {}), ratio {:.2f}",
+  report(fmt::format("step time: predicted {}, measured {} (median of {}), ratio {:.2f}",
                      format_seconds(expected_.iteration_s), format_seconds(typical_s),
                      measured_s.size(), ratio));
-  report(fmt::format("data: an iteration waits {} for its batch, {:.1f} % of its time",
+  report(fmt::format("data: per step waits {} for its batch, {:.1f} % of its time",
                      format_seconds(sum_.data_s / double(tries_)),
                      100.0 * sum_.data_s / sum_.iteration_s));
   if (ratio > io::fast_ratio && ratio < io::slow_ratio) return;
@@ -262,10 +262,10 @@ void Screen::report_time() const {
     most_s = off_s;
   }
   if (slow && sum_.data_s / double(tries_) > most_s)
-    report(fmt::format("slower: an iteration waits {} for its batch, predicted without",
+    report(fmt::format("slower: per step waits {} for its batch, predicted without",
                        format_seconds(sum_.data_s / double(tries_))));
   else if (most_s > 0.0)
-    report(fmt::format("{}: {} of rank 0 is busy for {} an iteration, predicted {}", which,
+    report(fmt::format("{}: {} of rank 0 is busy for {} per step, predicted {}", which,
                        schedule::name(schedule::Channel(int(channel))), format_seconds(busy_s),
                        format_seconds(expected_.busy_s[channel])));
   report(fmt::format("{}: predicted by the profile {}", which, expected_.profile));
@@ -280,13 +280,13 @@ void Screen::report_memory(const io::RunDescription& description) const {
          format_bytes(double(description.copy_bytes[rank])),
          rank < last_.peak_bytes.size() ? format_bytes(double(last_.peak_bytes[rank])) : "-"});
   report(
-      "memory: reserved = allocated = predicted; beside it what a checkpoint takes and what the "
-      "process holds in all");
+      "memory per rank: planned (reserved as predicted), checkpoint copy, and resident set of the "
+      "process");
   report(memory.text(columns_));
 }
 
 void Screen::report_channels() const {
-  Table channels({"channel of rank 0", "busy per iteration", "hidden behind computation"});
+  Table channels({"channel of rank 0", "busy per step", "hidden behind computation"});
   for (int c = 0; c < schedule::num_channels; ++c) {
     const auto i = std::size_t(c);
     if (sum_.busy_s[i] == 0.0) continue;

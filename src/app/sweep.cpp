@@ -103,7 +103,7 @@ std::string plan_cell(const json& row) {
 int sweep(const PlanOptions& options) {
   const Sweep sweep = parse(options.sweep);
   json rows = json::array();
-  Table table({sweep.key, "devices", "iteration", "tokens/s", "plan"});
+  Table table({sweep.key, "devices", "step time", "tokens/s", "plan"});
   for (const std::string& value : sweep.values) {
     json row = planned(options, sweep.key + "=" + value);
     row["value"] = value;

@@ -150,7 +150,7 @@ class Training {
       description_.host_bytes.push_back(program.arena_bytes[std::size_t(schedule::Tier::host)]);
     }
     if (!run_.searched) log::info("{}", plan::table(run_.plan, terminal::columns(STDERR_FILENO)));
-    log::info("{} parameters, {} tokens to train on; predicted iteration time {}",
+    log::info("{} parameters, {} tokens to train on; predicted step time {}",
               format_count(double(model::num_parameters(run_.model))),
               format_count(double(run_.train_data->num_windows()) * run_.model.seq_len),
               format_seconds(simulation.iteration_s));
@@ -483,7 +483,7 @@ class Training {
   Clock::time_point last_end_;  ///< of a step, later by what came between it and the next one
   TimeLimit limit_;             ///< of the whole job
   Stop stop_ = Stop::none;
-  int threads_ = 1;             ///< of this rank
+  int threads_ = 1;  ///< of this rank
   HostBytes host_bytes_;
   std::optional<kernels::Runtime> runtime_;
   std::optional<comm::Watchdog> watchdog_;  ///< before the engine, whose threads beat it

@@ -54,6 +54,7 @@ struct PlanOptions : DeckOptions {
   bool explain = false;
   int top = 3;
   std::string html;     ///< file for a page with pictures; empty: none
+  std::string svg;      ///< file for one picture; empty: none
   std::string against;  ///< file of a plan to compare the best one with; empty: none
   std::string sweep;    ///< "key=a,b,c" or "key=a..b": a plan for each value
 };
@@ -66,6 +67,7 @@ struct InitOptions {
 
 struct KeysOptions {
   std::string prefix;
+  std::string kind = "deck";
   bool markdown = false;
 };
 

@@ -13,12 +13,11 @@ namespace brume::deck {
 namespace {
 
 constexpr const char* memory_help =
-    "per device, what a plan may use; for the machine at hand it may be left out: what a GPU has, "
-    "or a rank's part of a third of installed memory";
+    "device memory that a plan may use; default on this machine: that of the GPU, or an equal "
+    "share per rank of a third of installed memory";
 constexpr const char* host_memory_help =
-    "per node, for what is offloaded; a checkpoint in the making uses what is left; for the "
-    "machine "
-    "at hand it may be left out: a third of installed memory";
+    "CPU memory per node for offloading; checkpoint copies use the rest; default on this machine: "
+    "a third of installed memory";
 
 /// The keys of a group; `required`: none of them may be left out.
 template <typename T>
@@ -28,16 +27,17 @@ Schema<T>& add_group_keys(Schema<T>& schema, bool required) {
         of_group);
   };
   return schema
-      .key("nodes", member(&GroupKeys::nodes), {.help = "computers", .min = 1, .max = 100000})
+      .key("nodes", member(&GroupKeys::nodes), {.help = "number of nodes", .min = 1, .max = 100000})
       .key("devices_per_node", member(&GroupKeys::devices_per_node),
-           {.help = "GPUs, or ranks on processors", .min = 1, .max = 1024})
+           {.help = "GPUs per node, or ranks on CPU-only nodes", .min = 1, .max = 1024})
       .key("memory_gib", member(&GroupKeys::memory_gib),
            {.unit = "GiB",
             .help = memory_help,
             .required = required,
             .min = 0.001,
             .max = 1e6,
-            .if_given = true})
+            .if_given = true,
+            .aliases = {"device_memory_gib"}})
       .key("host_memory_gib", member(&GroupKeys::host_memory_gib),
            {.unit = "GiB",
             .help = host_memory_help,
@@ -47,31 +47,27 @@ Schema<T>& add_group_keys(Schema<T>& schema, bool required) {
             .if_given = true})
       .key("disk_gib", member(&GroupKeys::disk_gib),
            {.unit = "GiB",
-            .help = "per node, for optimizer state and activations that leave host memory too; 0: "
-                    "no disk",
+            .help = "disk per node for offloaded optimizer state and activations; 0: no disk",
             .min = 0,
             .max = 1e9})
       .key("scratch", member(&GroupKeys::scratch),
-           {.help = "directory on that disk; empty: $TMPDIR, else /tmp"})
-      .key(
-          "profile", member(&GroupKeys::profile),
-          {.help =
-               "measured times: a name that comes with brume, or a file, beside the deck or in the "
-               "working directory; empty: measured when needed and cached"})
+           {.help = "directory on that disk; empty: $TMPDIR, otherwise /tmp"})
+      .key("profile", member(&GroupKeys::profile),
+           {.help = "measured times: name of a shipped profile, or a file relative to the deck or "
+                    "the working directory; empty: measured and cached"})
       .key("machine", member(&GroupKeys::machine),
-           {.help = "a name that comes with brume, as dgx-h100: what of the keys above is left "
-                    "out, and where there is no profile the times to plan with",
+           {.help = "shipped machine, for example dgx-h100; supplies the keys above that are not "
+                    "set and, without a profile, the times",
             .if_given = true})
       .key("network", member(&GroupKeys::network),
-           {.help = "a name that comes with brume, as 8x400g: between the machine's nodes instead "
-                    "of its own",
+           {.help = "shipped network between nodes, for example 8x400g, instead of the machine's",
             .if_given = true});
 }
 
 const Schema<GroupKeys>& group_schema() {
   static const auto schema = [] {
     Schema<GroupKeys> s;
-    s.key("name", &GroupKeys::name, {.help = "of the group, as plans say it"});
+    s.key("name", &GroupKeys::name, {.help = "name of the group in plans"});
     return add_group_keys(s, true);
   }();
   return schema;
@@ -83,12 +79,12 @@ const Schema<LinkKeys>& link_schema() {
           .key("between", &LinkKeys::between, {.help = "names of two groups", .required = true})
           .key("gib_per_s", &LinkKeys::gib_per_s,
                {.unit = "GiB/s",
-                .help = "of a message between two devices",
+                .help = "bandwidth of a message between two devices",
                 .required = true,
                 .min = 1e-6,
                 .max = 1e6})
           .key("latency_s", &LinkKeys::latency_s,
-               {.unit = "s", .help = "before it", .min = 0, .max = 60});
+               {.unit = "s", .help = "latency of a message", .min = 0, .max = 60});
   return schema;
 }
 
@@ -99,9 +95,9 @@ const Schema<ClusterKeys>& cluster_schema() {
     Schema<ClusterKeys> s;
     return add_group_keys(s, false)
         .tables("groups", &ClusterKeys::groups, group_schema(),
-                "Nodes that are alike, instead of the keys above")
+                "Groups of equal nodes, instead of the keys above")
         .tables("links", &ClusterKeys::links, link_schema(),
-                "Between groups; else the slower of both groups' links between nodes");
+                "Links between groups; default: the slower of both groups' networks");
   }();
   return schema;
 }

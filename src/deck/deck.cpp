@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "base/error.hpp"
+#include "base/log.hpp"
 #include "base/path.hpp"
 #include "cluster.hpp"
 #include "training.hpp"
@@ -18,17 +19,23 @@ const Schema<RopeScalingKeys>& rope_scaling_schema() {
   static const auto schema =
       Schema<RopeScalingKeys>()
           .key("kind", &RopeScalingKeys::kind,
-               {.help = "linear divides all frequencies, llama3 the low ones",
+               {.help = "scaling of rotary frequencies: linear (all), llama3 (low ones); Hugging "
+                        "Face: rope_scaling.rope_type",
                 .choices = {"none", "linear", "llama3"}})
           .key("factor", &RopeScalingKeys::factor,
-               {.help = "what frequencies are divided by", .min = 1, .max = 1e6})
+               {.help = "divisor of the frequencies", .min = 1, .max = 1e6})
           .key("low_freq_factor", &RopeScalingKeys::low_freq_factor,
-               {.help = "llama3: fewer turns than this are divided whole", .min = 1e-3, .max = 1e6})
+               {.help = "llama3: frequencies with fewer turns than this are fully divided",
+                .min = 1e-3,
+                .max = 1e6})
           .key("high_freq_factor", &RopeScalingKeys::high_freq_factor,
-               {.help = "llama3: more turns than this are left alone", .min = 1e-3, .max = 1e6})
+               {.help = "llama3: frequencies with more turns than this are unchanged",
+                .min = 1e-3,
+                .max = 1e6})
           .key("original_seq_len", &RopeScalingKeys::original_seq_len,
                {.unit = "tokens",
-                .help = "llama3: length in which turns are counted",
+                .help = "llama3: length in which turns are counted; Hugging Face: "
+                        "original_max_position_embeddings",
                 .min = 1,
                 .max = 1 << 24});
   return schema;
@@ -39,93 +46,123 @@ const Schema<RopeScalingKeys>& rope_scaling_schema() {
 const Schema<ModelKeys>& model_schema() {
   static const auto schema =
       Schema<ModelKeys>()
-          .key(
-              "config", &ModelKeys::config,
-              {.help =
-                   "config.json of a Hugging Face model, beside the deck; keys given here win over "
-                   "it"})
+          .key("config", &ModelKeys::config,
+               {.help = "config.json of a Hugging Face model, relative to the deck; keys in the "
+                        "deck win over it"})
           .key("weights", &ModelKeys::weights,
-               {.help = "directory that a new training takes its weights from instead of random "
-                        "ones: a Hugging Face model, whose config.json `config` is then by itself, "
-                        "a run directory or one of its checkpoints",
+               {.help = "initial weights: directory of a Hugging Face model (its config.json also "
+                        "gives the sizes), a run, or a checkpoint; empty: random",
                 .if_given = true})
           .key("family", &ModelKeys::family,
-               {.help = "kind of transformer",
+               {.help = "kind of transformer; Hugging Face: model_type",
                 .choices = {"gpt", "llama", "falcon", "neox", "gemma"}})
           .key("num_layers", &ModelKeys::num_layers,
-               {.help = "transformer layers", .min = 0, .max = 10000})
+               {.help = "transformer layers; Hugging Face: num_hidden_layers",
+                .min = 0,
+                .max = 10000,
+                .aliases = {"num_hidden_layers"}})
           .key("hidden_size", &ModelKeys::hidden_size,
-               {.help = "width of a token's state", .min = 0, .max = 1 << 20})
+               {.help = "width of the residual stream", .min = 0, .max = 1 << 20})
           .key("num_heads", &ModelKeys::num_heads,
-               {.help = "attention heads; divides hidden_size unless head_dim is given",
+               {.help = "query heads, which divide hidden_size unless head_dim is set; Hugging "
+                        "Face: num_attention_heads",
                 .min = 0,
-                .max = 1 << 16})
+                .max = 1 << 16,
+                .aliases = {"num_attention_heads"}})
           .key("num_kv_heads", &ModelKeys::num_kv_heads,
-               {.help = "key and value heads, shared by groups of heads; 0: num_heads",
+               {.help = "key and value heads; 0: num_heads; Hugging Face: num_key_value_heads",
                 .min = 0,
-                .max = 1 << 16})
+                .max = 1 << 16,
+                .aliases = {"num_key_value_heads"}})
           .key("head_dim", &ModelKeys::head_dim,
-               {.help = "features a head; 0: hidden_size / num_heads", .min = 0, .max = 1 << 16})
+               {.help = "features per head; 0: hidden_size / num_heads", .min = 0, .max = 1 << 16})
           .key("ffn_size", &ModelKeys::ffn_size,
-               {.help = "width inside the MLP; 0: 4 hidden_size", .min = 0, .max = 1 << 22})
+               {.help = "inner width of the MLP; 0: 4 hidden_size; Hugging Face: intermediate_size",
+                .min = 0,
+                .max = 1 << 22,
+                .aliases = {"intermediate_size"}})
           .key("seq_len", &ModelKeys::seq_len,
-               {.unit = "tokens", .help = "length of a sequence", .min = 0, .max = 1 << 24})
+               {.unit = "tokens",
+                .help = "length of a sequence; Megatron-LM: --seq-length",
+                .min = 0,
+                .max = 1 << 24})
           .key("vocab_size", &ModelKeys::vocab_size,
-               {.help = "different tokens", .min = 0, .max = 1 << 24})
+               {.help = "number of token ids", .min = 0, .max = 1 << 24})
           .key("tied_head", &ModelKeys::tied_head,
-               {.help = "the output head shares the token embedding's weights"})
+               {.help = "output head shares the token embedding; Hugging Face: tie_word_embeddings",
+                .aliases = {"tie_word_embeddings"}})
           .key("qkv_bias", &ModelKeys::qkv_bias,
-               {.help = "queries, keys and values have a bias; but for gpt and neox: false unless "
-                        "given"})
+               {.help = "bias in the query, key and value projections; default: true for gpt and "
+                        "neox, otherwise false; Hugging Face: attention_bias"})
           .key("linear_bias", &ModelKeys::linear_bias,
-               {.help =
-                    "the other linear layers have one; but for gpt and neox: false unless given"})
-          .key("layer_norms", &ModelKeys::layer_norms,
-               {.help = "norms a layer has, 1 or 2; 0: 1 for falcon, else 2", .min = 0, .max = 2})
+               {.help = "bias in the other linear layers; default: true for gpt and neox, "
+                        "otherwise false; Hugging Face: mlp_bias"})
+          .key(
+              "layer_norms", &ModelKeys::layer_norms,
+              {.help = "norms per layer, 1 or 2; 0: 1 for falcon, otherwise 2", .min = 0, .max = 2})
           .key("qk_norm", &ModelKeys::qk_norm,
-               {.help = "queries and keys are normalised, each head alone; llama and gemma only"})
+               {.help = "norms of queries and keys per head; llama and gemma only"})
           .key("parallel_residual", &ModelKeys::parallel_residual,
-               {.help = "neox: attention and MLP read the same input"})
+               {.help = "neox: attention and MLP read the same input; Hugging Face: "
+                        "use_parallel_residual"})
           .key("norm_eps", &ModelKeys::norm_eps,
-               {.help = "added to the variance in norms", .min = 1e-12, .max = 1})
+               {.help = "epsilon of the norms; Hugging Face: rms_norm_eps, layer_norm_eps",
+                .min = 1e-12,
+                .max = 1})
           .key("rope_theta", &ModelKeys::rope_theta,
                {.help = "base of the rotary angles", .min = 1, .max = 1e12})
           .key("rotary_dim", &ModelKeys::rotary_dim,
-               {.help = "features of a head that positions turn, the first ones; 0: all",
+               {.help = "rotated features per head, the first ones; 0: all; Hugging Face: "
+                        "partial_rotary_factor",
                 .min = 0,
                 .max = 1 << 16})
           .key("window", &ModelKeys::window,
                {.unit = "tokens",
-                .help = "keys that a query of a windowed layer sees, its own included; 0: all; "
-                        "llama and gemma only",
+                .help = "sliding window: tokens that each query attends to, itself included; 0: "
+                        "full attention; llama and gemma only; Hugging Face: sliding_window",
                 .min = 0,
-                .max = 1 << 24})
+                .max = 1 << 24,
+                .aliases = {"sliding_window"}})
           .key("layer_kinds", &ModelKeys::layer_kinds,
-               {.help = "which layers have a window, taken in turn; []: all where window is given",
-                .choices = {"full", "window"}})
+               {.help = "attention per layer, as a repeating pattern; []: all layers use the "
+                        "window if it is set; Hugging Face: layer_types",
+                .choices = {"full", "window"},
+                .aliases = {"layer_types"}})
           .key("window_rope_theta", &ModelKeys::window_rope_theta,
-               {.help = "base of the rotary angles of windowed layers, which are not scaled; 0: as "
-                        "in all others",
+               {.help = "base of the rotary angles in windowed layers, without scaling; 0: as in "
+                        "other layers; Hugging Face: rope_local_base_freq",
                 .min = 0,
                 .max = 1e12})
           .table("rope_scaling", &ModelKeys::rope_scaling, rope_scaling_schema(),
                  "Rotary angles for longer sequences")
           .key("query_scalar", &ModelKeys::query_scalar,
-               {.help = "attention's scores are divided by its root; 0: head_dim",
+               {.help = "divisor of attention scores before its square root; 0: head_dim; Hugging "
+                        "Face: query_pre_attn_scalar",
                 .min = 0,
-                .max = 1e6})
+                .max = 1e6,
+                .aliases = {"query_pre_attn_scalar"}})
           .key("attention_cap", &ModelKeys::attention_cap,
-               {.help = "c: attention's scores become c tanh(score / c); 0: they stay; gemma only",
+               {.help = "soft cap c of attention scores, c tanh(x / c); 0: none; gemma only; "
+                        "Hugging Face: attn_logit_softcapping",
                 .min = 0,
-                .max = 1e6})
+                .max = 1e6,
+                .aliases = {"attn_logit_softcapping"}})
           .key("logits_cap", &ModelKeys::logits_cap,
-               {.help = "the same of logits", .min = 0, .max = 1e6})
+               {.help = "soft cap c of the output logits, c tanh(x / c); 0: none; Hugging Face: "
+                        "final_logit_softcapping",
+                .min = 0,
+                .max = 1e6,
+                .aliases = {"final_logit_softcapping"}})
           .key("dropout", &ModelKeys::dropout,
-               {.help = "0, which a config.json with another value must be told",
+               {.help = "must be 0: Brume trains without dropout; set it explicitly if config.json "
+                        "has another value",
                 .min = 0,
                 .max = 0})
           .key("init_std", &ModelKeys::init_std,
-               {.help = "standard deviation of the first weights", .min = 0, .max = 10});
+               {.help = "standard deviation of initial weights; Hugging Face: initializer_range",
+                .min = 0,
+                .max = 10,
+                .aliases = {"initializer_range"}});
   return schema;
 }
 
@@ -134,35 +171,36 @@ namespace {
 const Schema<DataKeys>& data_schema() {
   static const auto schema =
       Schema<DataKeys>()
-          .key("train", &DataKeys::train, {.help = "token file to train on", .if_given = true})
+          .key("train", &DataKeys::train, {.help = "token file for training", .if_given = true})
           .key("files", &DataKeys::files,
-               {.help = "token files to train on instead, whose samples are mixed; [] with train"})
-          .key("weights", &DataKeys::weights,
-               {.help = "of files: how many samples come from each, relative to each other; []: as "
-                        "they have tokens",
+               {.help = "token files for training instead of train, whose samples are mixed"})
+          .key("mixture", &DataKeys::weights,
+               {.help = "mixture weights of files, relative; []: by number of tokens",
                 .min = 1e-6,
-                .max = 1e12})
-          .key("valid", &DataKeys::valid, {.help = "token file to evaluate on; empty: none"})
+                .max = 1e12,
+                .aliases = {"weights"}})
+          .key("valid", &DataKeys::valid, {.help = "token file for validation; empty: none"})
           .key("order", &DataKeys::order,
-               {.help = "order of the windows", .choices = {"sequential", "shuffled"}})
-          .key(
-              "documents", &DataKeys::documents,
-              {.help =
-                   "of a sequence: joined, or isolated: attention stays within each document, "
-                   "on GPUs by Brume's own kernels instead of cuDNN's, and positions begin with it",
-               .choices = {"join", "isolate"}})
+               {.help = "order of the samples", .choices = {"sequential", "shuffled"}})
+          .key("documents", &DataKeys::documents,
+               {.help = "packed documents; join: attention crosses documents; isolate: it does "
+                        "not, and positions restart (on GPUs with Brume's kernels, not cuDNN's)",
+                .choices = {"join", "isolate"}})
           .key("begin_token", &DataKeys::begin_token,
-               {.help = "number of the token that each document begins with, in files that do not "
-                        "say where documents end; -1: none",
-                .min = -1})
+               {.help = "id of the token that starts a document, for token files without document "
+                        "boundaries; -1: none",
+                .min = -1,
+                .aliases = {"bos_token"}})
           .key("end_token", &DataKeys::end_token,
-               {.help = "number of the token that each document ends with, in such files; -1: none",
-                .min = -1})
+               {.help = "id of the token that ends a document, for token files without document "
+                        "boundaries; -1: none",
+                .min = -1,
+                .aliases = {"eos_token"}})
           .key("eval_every", &DataKeys::eval_every,
-               {.unit = "iterations", .help = "between evaluations; 0: at the end only", .min = 0})
+               {.unit = "steps", .help = "steps between validations; 0: only at the end", .min = 0})
           .key("eval_sequences", &DataKeys::eval_sequences,
                {.unit = "sequences",
-                .help = "read by an evaluation: the same ones each time, whatever the seed",
+                .help = "sequences per validation, the same each time; at most the file's",
                 .min = 1,
                 .max = 1 << 24});
   return schema;
@@ -173,72 +211,88 @@ const Schema<DataKeys>& data_schema() {
 const Schema<SearchKeys>& search_schema() {
   static const auto schema =
       Schema<SearchKeys>()
-          .key("for", &SearchKeys::trainer,
-               {.help = "another trainer that has to be able to run the plan; empty: none",
-                .choices = {"", "megatron", "torchtitan"}})
-          .key("stages", &SearchKeys::stages, {.help = "pipeline stages; []: all", .min = 1})
-          .key("dp", &SearchKeys::dp, {.help = "data-parallel sizes; []: all", .min = 1})
+          .key("trainer", &SearchKeys::trainer,
+               {.help = "target trainer, which must be able to run the plan; empty: Brume",
+                .choices = {"", "megatron", "torchtitan"},
+                .aliases = {"for"}})
+          .key("stages", &SearchKeys::stages,
+               {.help = "numbers of pipeline stages to try; []: all", .min = 1})
+          .key("dp", &SearchKeys::dp, {.help = "data-parallel degrees to try; []: all", .min = 1})
           .key("tp", &SearchKeys::tp,
-               {.help = "tensor-parallel sizes; []: all within a node; others take whole nodes",
+               {.help = "tensor-parallel degrees to try; []: all within a node; larger ones use "
+                        "whole nodes",
                 .min = 1})
           .key("microbatch", &SearchKeys::microbatch,
-               {.unit = "sequences", .help = "per device and microbatch; []: all", .min = 1})
+               {.unit = "sequences",
+                .help = "sequences per microbatch and data-parallel rank to try; []: all; "
+                        "Megatron-LM: --micro-batch-size",
+                .min = 1,
+                .aliases = {"micro_batch_size"}})
           .key("run_ahead", &SearchKeys::run_ahead,
                {.unit = "microbatches",
-                .help = "a stage is ahead of the next one; 2 hides messages, 1 saves memory",
+                .help = "1: 1F1B; 2: eager 1F1B, twice the microbatches in flight, so that "
+                        "messages overlap with computation",
                 .min = 1,
                 .max = 2})
-          .key("chunks", &SearchKeys::chunks,
-               {.help = "that a stage's layers may be cut into, so that a pipeline fills sooner; "
-                        "[]: all even ones; [1]: none",
-                .min = 1})
+          .key("virtual_stages", &SearchKeys::chunks,
+               {.help = "virtual stages per device to try (interleaved 1F1B); []: all that divide "
+                        "a stage's layers; [1]: none",
+                .min = 1,
+                .aliases = {"chunks"}})
           .key("zero_bubble", &SearchKeys::zero_bubble,
-               {.help = "backwards may be in two parts, of which the second one fills waits"})
+               {.help = "allow backwards in two parts, of which the second fills idle time (zero "
+                        "bubble)"})
           .key("zero_levels", &SearchKeys::zero_levels,
-               {.help = "0 none; 1 shards optimizer state, 2 also gradients, 3 also weights",
+               {.help = "ZeRO levels to try; 0: none; 1: optimizer state; 2: also gradients; 3: "
+                        "also weights",
                 .min = 0,
                 .max = 3})
           .key("shard_within_node", &SearchKeys::shard_within_node,
-               {.help = "ZeRO may shard within each node, with replicas between nodes"})
-          .key("recompute", &SearchKeys::recompute,
-               {.help = "layers may be recomputed in backward"})
-          .key("store", &SearchKeys::store,
-               {.help = "layers may keep outputs of norms and activations, which are recomputed "
-                        "selectively else"})
+               {.help = "allow ZeRO shards within a node and replicas between nodes (HSDP)"})
+          .key("full_recompute", &SearchKeys::recompute,
+               {.help = "allow layers with full recomputation", .aliases = {"recompute"}})
+          .key("no_recompute", &SearchKeys::store,
+               {.help = "allow layers without selective recomputation: they keep the outputs of "
+                        "norms and activation functions",
+                .aliases = {"store"}})
           .key("recompute_all", &SearchKeys::recompute_all,
-               {.help = "every layer is recomputed (conventions mist)"})
+               {.help = "full recomputation of every layer (conventions mist)"})
           .key("weight_offload", &SearchKeys::weight_offload,
-               {.help = "shares of weights on the host", .min = 0, .max = 1})
+               {.help = "shares of weights in CPU memory to try", .min = 0, .max = 1})
           .key("grad_offload", &SearchKeys::grad_offload,
-               {.help = "shares of gradients on the host", .min = 0, .max = 1})
+               {.help = "shares of gradients in CPU memory to try", .min = 0, .max = 1})
           .key("optim_offload", &SearchKeys::optim_offload,
-               {.help = "shares of optimizer state on the host", .min = 0, .max = 1})
+               {.help = "shares of optimizer state in CPU memory to try", .min = 0, .max = 1})
           .key("act_offload", &SearchKeys::act_offload,
-               {.help = "shares of saved activations on the host", .min = 0, .max = 1})
-          .key("optim_disk", &SearchKeys::optim_disk,
-               {.help = "shares on disk of offloaded optimizer state, where disk_gib is above 0",
-                .min = 0,
-                .max = 1})
-          .key("act_disk", &SearchKeys::act_disk,
-               {.help = "shares on disk of offloaded activations, where disk_gib is above 0",
-                .min = 0,
-                .max = 1})
+               {.help = "shares of saved activations in CPU memory to try", .min = 0, .max = 1})
+          .key(
+              "optim_disk", &SearchKeys::optim_disk,
+              {.help =
+                   "shares of the offloaded optimizer state on disk to try, if disk_gib is above 0",
+               .min = 0,
+               .max = 1})
+          .key(
+              "act_disk", &SearchKeys::act_disk,
+              {.help = "shares of the offloaded activations on disk to try, if disk_gib is above 0",
+               .min = 0,
+               .max = 1})
           .key("host_update", &SearchKeys::host_update,
-               {.help = "shares of offloaded optimizer state that the node's processor steps",
+               {.help = "shares of the offloaded optimizer state that the CPU updates, to try",
                 .min = 0,
                 .max = 1})
           .key("unequal_stages", &SearchKeys::unequal_stages,
-               {.help = "stages may differ in devices, microbatch, dp and tp"})
+               {.help = "allow stages with different devices, microbatch, dp and tp"})
           .key("gap", &SearchKeys::gap,
-               {.help = "relative; the search may stop when no plan is faster by more",
+               {.help = "relative gap at which the search may stop: no plan is faster by more",
                 .min = 0,
                 .max = 1})
           .key("time_limit_s", &SearchKeys::time_limit_s,
                {.unit = "s",
-                .help = "of the search, which then takes the best plan known, or none: exit code 3",
+                .help = "search time limit; it returns the best plan so far, or exit code 3 if "
+                        "there is none",
                 .min = 0})
           .key("simulate_top", &SearchKeys::simulate_top,
-               {.help = "plans re-ranked by simulation", .min = 0, .max = 1000});
+               {.help = "number of plans to rank by simulation", .min = 0, .max = 1000});
   return schema;
 }
 
@@ -248,51 +302,50 @@ const Schema<AnalysisKeys>& analysis_schema() {
   static const auto schema =
       Schema<AnalysisKeys>()
           .key("conventions", &AnalysisKeys::conventions,
-               {.help = "mist: count as Mist does, for comparisons with it",
+               {.help = "cost model; mist: as Mist counts, for comparisons with it",
                 .choices = {"default", "mist"}})
           .key("ends", &AnalysisKeys::ends,
                {.help = "spread of embedding and head: as the last stage, or over all its devices "
                         "(conventions mist)",
                 .choices = {"last_stage", "dp"}})
           .key("plain_attention", &AnalysisKeys::plain_attention,
-               {.help = "attention keeps its matrix of scores (conventions mist)"});
+               {.help = "attention with a stored score matrix (conventions mist)"});
   return schema;
 }
 
 const Schema<OutputKeys>& output_schema() {
   static const auto schema =
       Schema<OutputKeys>()
-          .key("directory", &OutputKeys::directory, {.help = "where the run's files go"})
+          .key("directory", &OutputKeys::directory, {.help = "directory of the run's files"})
           .key("checkpoints", &OutputKeys::checkpoints,
-               {.help = "false: none is written, and what was trained is lost with the job"})
+               {.help = "false: no checkpoints; the job's result is lost with it"})
           .key("checkpoint_every", &OutputKeys::checkpoint_every,
-               {.unit = "iterations",
-                .help = "between checkpoints; 0: as checkpoint_minutes says",
+               {.unit = "steps",
+                .help = "steps between checkpoints; 0: as checkpoint_minutes",
                 .min = 0})
           .key("checkpoint_minutes", &OutputKeys::checkpoint_minutes,
                {.unit = "min",
-                .help = "between checkpoints; 0: after checkpoint_every or, without it too, after "
-                        "the time that loses least by what a checkpoint costs and mtbf_hours, a "
-                        "minute at least",
+                .help = "time between checkpoints; 0: use checkpoint_every; both 0: Young's "
+                        "formula from measured cost and mtbf_hours, at least a minute",
                 .min = 0})
           .key("mtbf_hours", &OutputKeys::mtbf_hours,
                {.unit = "h",
-                .help = "mean time between failures of such a job",
+                .help = "mean time between failures of the job",
                 .min = 1e-3,
                 .max = 1e6})
           .key("keep_last", &OutputKeys::keep_last,
-               {.help = "so many of the newest checkpoints stay", .min = 1})
-          .key("keep_every", &OutputKeys::keep_every,
-               {.unit = "iterations",
-                .help = "checkpoints of its multiples stay for ever; 0: none",
-                .min = 0})
+               {.help = "number of newest checkpoints that stay", .min = 1})
+          .key(
+              "keep_every", &OutputKeys::keep_every,
+              {.unit = "steps", .help = "checkpoints at multiples of this stay; 0: none", .min = 0})
           .key("keep_best", &OutputKeys::keep_best,
-               {.help = "the checkpoint of the least validation loss stays; evaluates before each"})
+               {.help = "keep the checkpoint with the lowest validation loss; validates before "
+                        "each checkpoint"})
           .key("log_every", &OutputKeys::log_every,
-               {.unit = "iterations", .help = "between log lines", .min = 1})
+               {.unit = "steps", .help = "steps between log lines", .min = 1})
           .key("trace", &OutputKeys::trace, {.help = "write trace.json of the last step"})
           .key("tensorboard", &OutputKeys::tensorboard,
-               {.help = "write TensorBoard's event files below tensorboard/"});
+               {.help = "write TensorBoard event files to tensorboard/"});
   return schema;
 }
 
@@ -307,7 +360,7 @@ void check_sizes(const ModelKeys& model, const Document& document) {
     const std::string path = std::string("model.") + name;
     const bool given = document.has(path);
     require(given || !model.config.empty(), Failure::input,
-            "{}: table 'model': missing key '{}', which only model.config can stand for",
+            "{}: [model] lacks '{}'. Set it, or set model.config to a Hugging Face config.json",
             document.where("model"), name);
     require(!given || size >= 1, Failure::input, "{}: '{}' must be at least 1, found 0",
             document.where(path), path);
@@ -368,7 +421,7 @@ Deck resolved(Deck deck, const Document& document) {
       document.where("data"));
   check(data.train.empty() != data.files.empty(), "data.train",
         data.files.empty() ? "must name a file, found \"\"" : "must be left out beside data.files");
-  check(data.weights.empty() || data.weights.size() == data.files.size(), "data.weights",
+  check(data.weights.empty() || data.weights.size() == data.files.size(), "data.mixture",
         fmt::format("must be one a file, found {} for {}", data.weights.size(), data.files.size()));
   model.isolated = data.documents == "isolate";
   model.groups = deck.training.optimizer.groups;
@@ -435,9 +488,18 @@ void refuse_shell_words(const Document& document, bool all) {
               document.where(key), key, *path);
 }
 
-Deck read(Document& document, const std::vector<std::string>& overrides, const MemoryAtHand& memory,
-          bool from_file) {
-  for (const std::string& assignment : overrides) document.set(assignment);
+/// Applies overrides, and gives keys their present names. @return a line per key with another one
+std::vector<std::string> apply(Document& document, const std::vector<std::string>& overrides) {
+  std::vector<std::string> renamed = document.rename_aliases(*schema().fields());
+  for (const std::string& assignment : overrides) {
+    document.set(assignment);
+    for (std::string& note : document.rename_aliases(*schema().fields()))
+      renamed.push_back(std::move(note));
+  }
+  return renamed;
+}
+
+Deck read(Document& document, const MemoryAtHand& memory, bool from_file) {
   refuse_shell_words(document, from_file);
   set_machine_keys(document);
   set_memory_keys(document, memory);
@@ -450,19 +512,21 @@ const Schema<Deck>& schema() {
   static const auto schema =
       Schema<Deck>()
           .table("model", &Deck::model, model_schema(), "The transformer")
-          .table("training", &Deck::training, training_schema(), "How it is trained")
-          .table("data", &Deck::data, data_schema(), "On what")
+          .table("training", &Deck::training, training_schema(),
+                 "Length, precision and safety of the training")
+          .table("data", &Deck::data, data_schema(), "Token files and their order")
           .table("cluster", &Deck::cluster, cluster_schema(), "The machine")
-          .table("search", &Deck::search, search_schema(), "The plans to look at")
-          .table("analysis", &Deck::analysis, analysis_schema(), "How plans are counted")
-          .table("output", &Deck::output, output_schema(), "What a run leaves behind");
+          .table("search", &Deck::search, search_schema(), "Plans to search")
+          .table("analysis", &Deck::analysis, analysis_schema(), "Cost model")
+          .table("output", &Deck::output, output_schema(), "Files of a run");
   return schema;
 }
 
 Deck load(const std::string& path, const std::vector<std::string>& overrides,
           const MemoryAtHand& memory) {
   Document document = Document::load(path);
-  Deck deck = read(document, overrides, memory, true);
+  for (const std::string& note : apply(document, overrides)) log::info("{}", note);
+  Deck deck = read(document, memory, true);
   find_beside(deck, document);
   return deck;
 }
@@ -470,7 +534,8 @@ Deck load(const std::string& path, const std::vector<std::string>& overrides,
 Deck parse(const std::string& text, const std::string& origin,
            const std::vector<std::string>& overrides, const MemoryAtHand& memory) {
   Document document = Document::parse(text, origin);
-  return read(document, overrides, memory, false);
+  apply(document, overrides);
+  return read(document, memory, false);
 }
 
 }  // namespace brume::deck

@@ -128,6 +128,56 @@ void Document::set(std::string_view assignment) {
   *table = std::move(value);
 }
 
+namespace {
+
+using Table = Document::Node::Table;
+
+/// The entries of a table, or of each table in a list.
+void for_tables(Document::Node& node, const std::string& path, const auto& visit) {
+  if (auto* table = std::get_if<Table>(&node.value)) visit(*table, path);
+  if (auto* list = std::get_if<Document::Node::List>(&node.value))
+    for (std::size_t i = 0; i < list->items.size(); ++i)
+      for_tables(list->items[i], fmt::format("{}[{}]", path, i), visit);
+}
+
+void rename_in(const Document& document, const detail::Fields& fields, Document::Node& node,
+               const std::string& path, std::vector<std::string>& notes) {
+  for_tables(node, path, [&](Table& table, const std::string& at) {
+    const std::string prefix = at.empty() ? "" : at + ".";
+    const auto entry = [&](const std::string& key) {
+      return std::ranges::find(table.items, key, &Document::Node::key);
+    };
+    for (const detail::Fields::Field& field : fields.fields) {
+      for (const std::string& alias : field.key.aliases) {
+        const auto old = entry(alias);
+        if (old == table.items.end()) continue;
+        notes.push_back(fmt::format("{}: '{}{}' is now '{}{}'",
+                                    describe_place(document, &*old, true), prefix, alias, prefix,
+                                    field.name));
+        const auto present = entry(field.name);
+        old->key = field.name;
+        if (present == table.items.end()) continue;
+        require(old->assignment != nullptr, Failure::input, "{}, which is set too: remove one",
+                notes.back());
+        *present = std::move(*old);
+        table.items.erase(old);
+      }
+      if (field.table)
+        if (const auto found = entry(field.name); found != table.items.end())
+          rename_in(document, *field.table, *found, prefix + field.name, notes);
+    }
+  });
+}
+
+}  // namespace
+
+std::vector<std::string> Document::rename_aliases(const detail::Fields& fields) {
+  root_ = std::make_shared<Node>(*root_);  // copies of this document keep their tree
+  std::vector<std::string> notes;
+  rename_in(*this, fields, *root_, "", notes);
+  return notes;
+}
+
 std::string Document::where(std::string_view path) const {
   return describe_place(*this, find(path), false);
 }

@@ -32,7 +32,7 @@ bool is_allowed(const Key& key, const T& value) {
            (static_cast<double>(value) >= key.min && static_cast<double>(value) <= key.max);
 }
 
-/// "an integer >= 1 (iterations)"
+/// "an integer >= 1 (steps)"
 template <typename T>
 std::string expected(const Key& key) {
   std::string text =

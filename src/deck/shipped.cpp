@@ -65,10 +65,9 @@ std::string shipped_path(Shipped kind, const std::string& name) {
         return path.string();
   const std::vector<std::string> names = shipped_names(kind);
   const std::string near = bare ? nearest(name, names) : "";
-  throw Error(Failure::input, "{} '{}': no such file, and none that comes with brume: {}{}",
-              kind_of(kind).word, name,
-              names.empty() ? "there are none" : fmt::format("{}", fmt::join(names, ", ")),
-              near.empty() ? "" : "; did you mean '" + near + "'?");
+  throw Error(Failure::input, "{} '{}' not found{} Shipped: {}", kind_of(kind).word, name,
+              near.empty() ? "." : "; did you mean '" + near + "'?",
+              names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
 }
 
 }  // namespace brume::deck

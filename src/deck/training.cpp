@@ -11,39 +11,40 @@ const Schema<ParameterGroupKeys>& parameter_group_schema() {
   static const auto schema =
       Schema<ParameterGroupKeys>()
           .key("pattern", &ParameterGroupKeys::pattern,
-               {.help = "names of parameters in a checkpoint, with * ? [] as a shell has them for "
-                        "files: \"layers.*.bias\"",
+               {.help = "pattern of parameter names in a checkpoint, with * ? [] as in a shell: "
+                        "\"layers.*.bias\"",
                 .required = true})
           .key("lr_scale", &ParameterGroupKeys::lr_scale,
-               {.help = "times the learning rate; 0: they stay as they are", .min = 0})
+               {.help = "factor of the learning rate; 0: values stay fixed", .min = 0})
           .key("weight_decay", &ParameterGroupKeys::weight_decay,
-               {.help = "of all that fit, also of norms and biases; left out: as without a group",
+               {.help = "weight decay of the matching parameters, norms and biases included; "
+                        "default: as without a group",
                 .min = 0,
                 .if_given = true})
           .key("frozen", &ParameterGroupKeys::frozen,
-               {.help = "they stay as they are, without gradients and optimizer state; where they "
-                        "are the first blocks as a whole (\"embedding.*\", \"layers.[0-9].*\"), "
-                        "without a backward, too"});
+               {.help =
+                    "keep the values, without gradients and optimizer state; first blocks frozen "
+                    "as a whole (\"embedding.*\", \"layers.[0-9].*\") have no backward either"});
   return schema;
 }
 
 const Schema<OptimizerKeys>& optimizer_schema() {
   static const auto schema =
       Schema<OptimizerKeys>()
-          .key("name", &OptimizerKeys::name, {.help = "update rule", .choices = {"adamw"}})
+          .key("name", &OptimizerKeys::name, {.help = "optimizer", .choices = {"adamw"}})
           .key("lr", &OptimizerKeys::lr, {.help = "learning rate after warm-up", .min = 0})
           .key("schedule", &OptimizerKeys::schedule,
-               {.help = "of lr after warm-up: cosine or linear to min_lr_ratio at the last step, "
-                        "constant, or wsd: constant, then linear over the last decay_steps",
+               {.help = "learning-rate schedule after warm-up: cosine or linear to min_lr_ratio, "
+                        "constant, or wsd: constant, then linear over decay_steps",
                 .choices = {"cosine", "linear", "constant", "wsd"}})
           .key("min_lr_ratio", &OptimizerKeys::min_lr_ratio,
-               {.help = "share of lr left at the last step", .min = 0, .max = 1})
+               {.help = "share of lr at the last step", .min = 0, .max = 1})
           .key("warmup_steps", &OptimizerKeys::warmup_steps,
-               {.unit = "iterations", .help = "lr rises linearly over these", .min = 0})
+               {.unit = "steps", .help = "steps of linear warm-up", .min = 0})
           .key("decay_steps", &OptimizerKeys::decay_steps,
-               {.unit = "iterations",
-                .help = "wsd: lr falls over the last ones; 0: over a tenth of all. To decay from a "
-                        "checkpoint on, set steps to its step and decay_steps more",
+               {.unit = "steps",
+                .help = "wsd: final steps over which lr falls; 0: a tenth of the training. To "
+                        "decay from a checkpoint, set steps to its step + decay_steps",
                 .min = 0})
           .key("beta1", &OptimizerKeys::beta1,
                {.help = "decay of the first moment, below 1", .min = 0, .max = 1})
@@ -51,12 +52,14 @@ const Schema<OptimizerKeys>& optimizer_schema() {
                {.help = "decay of the second moment, below 1", .min = 0, .max = 1})
           .key("eps", &OptimizerKeys::eps,
                {.help = "added to the root of the second moment", .min = 1e-30, .max = 1})
-          .key("weight_decay", &OptimizerKeys::weight_decay,
-               {.help = "decoupled from the gradient", .min = 0})
+          .key(
+              "weight_decay", &OptimizerKeys::weight_decay,
+              {.help = "decoupled weight decay, for all parameters but norms and biases", .min = 0})
           .key("clip_norm", &OptimizerKeys::clip_norm,
-               {.help = "largest global gradient norm; 0: no clipping", .min = 0})
+               {.help = "largest global gradient norm; 0: no clipping; Megatron-LM: --clip-grad",
+                .min = 0})
           .tables("groups", &OptimizerKeys::groups, parameter_group_schema(),
-                  "Parameters that are updated otherwise; the first group that fits counts");
+                  "Exceptions for some parameters; the first matching group counts");
   return schema;
 }
 
@@ -66,57 +69,55 @@ const Schema<TrainingKeys>& training_schema() {
   static const auto schema =
       Schema<TrainingKeys>()
           .key("steps", &TrainingKeys::steps,
-               {.unit = "iterations",
-                .help = "length of the training; one of steps, tokens and epochs is above 0",
+               {.unit = "steps",
+                .help = "length of the training; set exactly one of steps, tokens and epochs",
                 .min = 0})
-          .key("tokens", &TrainingKeys::tokens,
-               {.unit = "tokens", .help = "length instead of steps, rounded up to one", .min = 0})
+          .key(
+              "tokens", &TrainingKeys::tokens,
+              {.unit = "tokens", .help = "length instead of steps, rounded up to a step", .min = 0})
           .key("epochs", &TrainingKeys::epochs,
-               {.help = "length instead of steps: how many times all of data.train is read",
-                .min = 0})
+               {.help = "length instead of steps: passes over the training data", .min = 0})
           .key("global_batch", &TrainingKeys::global_batch,
                {.unit = "sequences",
-                .help = "batch of an iteration, over all devices",
+                .help = "sequences per step, over all devices; Megatron-LM: --global-batch-size",
                 .required = true,
                 .min = 1,
-                .max = 1 << 24})
+                .max = 1 << 24,
+                .aliases = {"global_batch_size"}})
           .key("precision", &TrainingKeys::precision,
-               {.help =
-                    "number format of weights and activations; fp8: bf16, with products of linear "
-                    "layers in 8 bits",
+               {.help = "number format of weights and activations; fp8: bf16 with 8-bit products "
+                        "in linear layers",
                 .choices = {"fp32", "bf16", "fp16", "fp8"}})
           .key("tf32", &TrainingKeys::tf32,
-               {.help = "matrix products of fp32 may round their factors to 10 bits of mantissa, "
-                        "which tensor cores of NVIDIA devices multiply many times faster"})
-          .key(
-              "loss_scale", &TrainingKeys::loss_scale,
-              {.help = "what gradients are computed so many times too large by, a power of two; 0: "
-                       "dynamic in fp16, 1 in others",
-               .min = 0,
-               .max = 0x1p40})
+               {.help = "fp32 products in TF32 on NVIDIA tensor cores: 10 bits of mantissa, many "
+                        "times faster"})
+          .key("loss_scale", &TrainingKeys::loss_scale,
+               {.help = "loss scale, a power of two; 0: dynamic for fp16, 1 otherwise",
+                .min = 0,
+                .max = 0x1p40})
           .key("seed", &TrainingKeys::seed,
-               {.help = "of the first weights and of the data's order", .min = 0})
+               {.help = "seed of initial weights and data order", .min = 0})
           .key("on_nonfinite", &TrainingKeys::on_nonfinite,
-               {.help = "when loss or gradient is not finite: skip the update, go back to a "
-                        "checkpoint and leave the batch out, or stop",
+               {.help = "reaction to a non-finite loss or gradient: skip the update, roll back to "
+                        "a checkpoint and omit the batch, or stop",
                 .choices = {"skip", "rollback", "stop"}})
           .key("max_skipped", &TrainingKeys::max_skipped,
-               {.unit = "iterations",
-                .help = "skipped steps in a row that stop the run; rollback: left-out batches in "
-                        "a row after which it goes back to an earlier checkpoint",
+               {.unit = "steps",
+                .help = "skipped steps in a row that stop the run; rollback: omitted batches in a "
+                        "row before an earlier checkpoint",
                 .min = 1})
           .key("compare_replicas_every", &TrainingKeys::compare_replicas_every,
-               {.unit = "iterations",
-                .help = "between comparisons of the weights that data-parallel ranks hold copies "
-                        "of, which end the job where a copy differs; 0: never",
+               {.unit = "steps",
+                .help = "steps between checks that data-parallel replicas have identical weights; "
+                        "a difference ends the job; 0: never",
                 .min = 0})
-          .key("silence_limit_s", &TrainingKeys::silence_limit_s,
+          .key("heartbeat_timeout_s", &TrainingKeys::silence_limit_s,
                {.unit = "s",
-                .help = "a rank that gives no sign of life for so long, or finishes no task for so "
-                        "long and for five iterations, ends the job: raise it to debug a rank",
-                .min = 1})
-          .table("optimizer", &TrainingKeys::optimizer, optimizer_schema(),
-                 "How weights are updated");
+                .help = "heartbeat timeout; a rank that completes no task for 1.5 times this and "
+                        "for 5 steps also ends the job; raise it to debug",
+                .min = 1,
+                .aliases = {"silence_limit_s"}})
+          .table("optimizer", &TrainingKeys::optimizer, optimizer_schema(), "Optimizer");
   return schema;
 }
 
@@ -128,7 +129,7 @@ void check_training(const TrainingKeys& training, const Checker& check) {
   const OptimizerKeys& optimizer = training.optimizer;
   check(int(training.steps > 0) + int(training.tokens > 0.0) + int(training.epochs > 0.0) == 1,
         "training.steps",
-        fmt::format("one of steps, tokens and epochs must be above 0, found {}, {} and {}",
+        fmt::format("exactly one of steps, tokens and epochs must be above 0: found {}, {} and {}",
                     training.steps, training.tokens, training.epochs));
   check(optimizer.decay_steps == 0 || optimizer.schedule == "wsd", "training.optimizer.decay_steps",
         fmt::format("belongs to schedule = \"wsd\", found \"{}\"", optimizer.schedule));

@@ -11,26 +11,36 @@ struct NetworkFile : NetworkRow {
   std::string origin;
 };
 
-NetworkFile load_network(const std::string& name, const char* span) {
+const deck::Schema<NetworkFile>& network_file_schema() {
   static const auto schema =
       deck::Schema<NetworkFile>()
-          .key("origin", &NetworkFile::origin, {.help = "of these numbers", .required = true})
+          .key("origin", &NetworkFile::origin,
+               {.help = "source of these numbers", .required = true})
           .key("span", static_cast<std::string NetworkFile::*>(&NetworkRow::span),
-               {.help = "what it joins", .required = true, .choices = {"node", "cluster"}})
+               {.help = "devices of a node, or nodes of a cluster",
+                .required = true,
+                .choices = {"node", "cluster"}})
           .key("gib_per_s", static_cast<double NetworkFile::*>(&NetworkRow::gib_per_s),
                {.unit = "GiB/s",
-                .help = "one way, of a device, or of a node",
+                .help = "bandwidth in one direction, per device or per node",
                 .required = true,
                 .min = 1e-6,
                 .max = 1e6})
           .key("peer_gib_per_s", static_cast<double NetworkFile::*>(&NetworkRow::peer_gib_per_s),
-               {.unit = "GiB/s", .help = "to each other one at most; 0: all", .min = 0, .max = 1e6})
+               {.unit = "GiB/s",
+                .help = "largest bandwidth to one peer; 0: all",
+                .min = 0,
+                .max = 1e6})
           .key("start_s", static_cast<double NetworkFile::*>(&NetworkRow::start_s),
-               {.unit = "s", .help = "of a collective or message", .min = 0, .max = 1})
+               {.unit = "s", .help = "start of a collective or message", .min = 0, .max = 1})
           .key("hop_s", static_cast<double NetworkFile::*>(&NetworkRow::hop_s),
-               {.unit = "s", .help = "to the next rank", .min = 0, .max = 1});
+               {.unit = "s", .help = "hop to the next rank", .min = 0, .max = 1});
+  return schema;
+}
+
+NetworkFile load_network(const std::string& name, const char* span) {
   const std::string path = deck::shipped_path(deck::Shipped::network, name);
-  NetworkFile file = schema.read(deck::Document::load(path));
+  NetworkFile file = network_file_schema().read(deck::Document::load(path));
   require(file.span == span, Failure::input,
           "{}: joins the {}, and is named where the {} are joined", path,
           file.span == "node" ? "devices of a node" : "nodes of a cluster",
@@ -39,6 +49,8 @@ NetworkFile load_network(const std::string& name, const char* span) {
 }
 
 }  // namespace
+
+std::vector<deck::KeyText> network_keys() { return network_file_schema().help(); }
 
 Profile machine_profile(const deck::GroupKeys& group) {
   const deck::MachineKeys machine = deck::load_machine(group.machine);

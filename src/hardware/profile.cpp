@@ -13,19 +13,20 @@ constexpr double most_s = 1e6, most_per_s = 1e24, most_slowdown = 1e6;
 deck::Schema<ProfileKey> key_schema() {
   deck::Schema<ProfileKey> schema;
   schema.key("processor", &ProfileKey::processor, {.help = "CPU or GPU"})
-      .key("packages", &ProfileKey::packages, {.help = "versions that matter for speed"})
+      .key("packages", &ProfileKey::packages, {.help = "versions that affect speed"})
       .key("ranks_per_node", &ProfileKey::ranks_per_node, {.help = "ranks on each node", .min = 1})
       .key("threads_per_rank", &ProfileKey::threads_per_rank,
            {.help = "threads that compute", .min = 1})
       .key("binding", &ProfileKey::binding, {.help = "how ranks are pinned"})
-      .key("model", &ProfileKey::model, {.help = "the shapes that were measured"});
+      .key("model", &ProfileKey::model, {.help = "shapes that were measured"});
   return schema;
 }
 
 deck::Schema<OperatorRow> operator_schema() {
   deck::Schema<OperatorRow> schema;
   schema.key("kind", &OperatorRow::kind, {.help = "kind of operator", .required = true})
-      .key("dims", &OperatorRow::dims, {.help = "its sizes", .required = true, .min = 0})
+      .key("dims", &OperatorRow::dims,
+           {.help = "sizes of the operator", .required = true, .min = 0})
       .key("group", &OperatorRow::group,
            {.help = "ranks it was measured as a part of; 0: none", .min = 0})
       .key("forward_s", &OperatorRow::forward_s,
@@ -70,7 +71,7 @@ deck::Schema<WaitRow> wait_schema() {
   deck::Schema<WaitRow> schema;
   schema.key("ranks", &WaitRow::ranks, {.help = "that meet", .required = true, .min = 2})
       .key("share", &WaitRow::share,
-           {.help = "of a computation's time, what the slowest takes beyond it",
+           {.help = "extra time of the slowest rank, as a share of a computation",
             .required = true,
             .min = 0,
             .max = most_slowdown});
@@ -92,7 +93,7 @@ deck::Schema<EfficiencyRow> efficiency_schema() {
   deck::Schema<EfficiencyRow> schema;
   schema.key("kind", &EfficiencyRow::kind, {.help = "kind of operator", .required = true})
       .key("size", &EfficiencyRow::size,
-           {.help = "of the operator; 0: any", .min = 0, .max = 1e18, .if_not_least = true})
+           {.help = "size of the operator; 0: any", .min = 0, .max = 1e18, .if_not_least = true})
       .key("efficiency", &EfficiencyRow::efficiency,
            {.help = "share of flops_per_s and bytes_per_s",
             .required = true,
@@ -105,16 +106,16 @@ deck::Schema<TransferRow> transfer_schema() {
   deck::Schema<TransferRow> schema;
   schema
       .key("kind", &TransferRow::kind,
-           {.help = "what moves",
+           {.help = "kind of transfer",
             .required = true,
             .choices = {"collective", "copy_in", "copy_out", "disk_read", "disk_write"}})
       .key("nodes", &TransferRow::nodes, {.help = "nodes the group spans", .min = 1})
       .key("ranks_per_node", &TransferRow::ranks_per_node,
-           {.help = "ranks of the group on each", .min = 1})
+           {.help = "ranks of the group on each node", .min = 1})
       .key("gib_per_s", &TransferRow::gib_per_s,
            {.unit = "GiB/s", .help = "rate", .required = true, .min = 1e-9, .max = most_per_s})
       .key("latency_s", &TransferRow::latency_s,
-           {.unit = "s", .help = "before it", .min = 0, .max = most_s});
+           {.unit = "s", .help = "latency", .min = 0, .max = most_s});
   return schema;
 }
 
@@ -127,19 +128,19 @@ deck::Schema<NetworkRow> network_schema() {
             .choices = {"node", "cluster"}})
       .key("gib_per_s", &NetworkRow::gib_per_s,
            {.unit = "GiB/s",
-            .help = "one way, of a device, or of a node",
+            .help = "bandwidth in one direction, per device or per node",
             .required = true,
             .min = 1e-9,
             .max = most_per_s})
       .key("peer_gib_per_s", &NetworkRow::peer_gib_per_s,
            {.unit = "GiB/s",
-            .help = "to each other one at most; 0: all",
+            .help = "largest bandwidth to one peer; 0: all",
             .min = 0,
             .max = most_per_s})
       .key("start_s", &NetworkRow::start_s,
-           {.unit = "s", .help = "of a collective or message", .min = 0, .max = most_s})
+           {.unit = "s", .help = "start of a collective or message", .min = 0, .max = most_s})
       .key("hop_s", &NetworkRow::hop_s,
-           {.unit = "s", .help = "to the next rank", .min = 0, .max = most_s});
+           {.unit = "s", .help = "hop to the next rank", .min = 0, .max = most_s});
   return schema;
 }
 
@@ -147,10 +148,10 @@ deck::Schema<SlowPair> slow_pair_schema() {
   deck::Schema<SlowPair> schema;
   schema
       .key("first", &SlowPair::first,
-           {.help = "node, by its place in the group", .required = true, .min = 0})
-      .key("second", &SlowPair::second, {.help = "the other one", .required = true, .min = 0})
+           {.help = "node, by its position in the group", .required = true, .min = 0})
+      .key("second", &SlowPair::second, {.help = "the other node", .required = true, .min = 0})
       .key("times", &SlowPair::times,
-           {.help = "as long as between most nodes",
+           {.help = "slowdown against most node pairs",
             .required = true,
             .min = 1,
             .max = most_slowdown});
@@ -159,11 +160,12 @@ deck::Schema<SlowPair> slow_pair_schema() {
 
 deck::Schema<ProfileOrigins> origins_schema() {
   deck::Schema<ProfileOrigins> schema;
-  schema.key("operators", &ProfileOrigins::operators, {.help = "of the rows of operators"})
-      .key("rates", &ProfileOrigins::rates, {.help = "of flops_per_s and bytes_per_s"})
-      .key("efficiencies", &ProfileOrigins::efficiencies, {.help = "of the efficiencies"})
-      .key("transfers", &ProfileOrigins::transfers, {.help = "of links, copies and transfers"})
-      .key("interference", &ProfileOrigins::interference, {.help = "of the slowdowns"});
+  schema.key("operators", &ProfileOrigins::operators, {.help = "source of the operator rows"})
+      .key("rates", &ProfileOrigins::rates, {.help = "source of flops_per_s and bytes_per_s"})
+      .key("efficiencies", &ProfileOrigins::efficiencies, {.help = "source of the efficiencies"})
+      .key("transfers", &ProfileOrigins::transfers,
+           {.help = "source of links, copies and transfers"})
+      .key("interference", &ProfileOrigins::interference, {.help = "source of the slowdowns"});
   return schema;
 }
 
@@ -186,19 +188,22 @@ void check_sizes(const Profile& profile, const std::string& path) {
 const deck::Schema<Profile>& profile_schema() {
   static const deck::Schema<Profile> schema = [] {
     deck::Schema<Profile> s;
-    s.table("key", &Profile::key, key_schema(), "what the profile is valid for")
-        .key("origin", &Profile::origin, {.help = "who measured what, when"})
+    s.table("key", &Profile::key, key_schema(), "machine and model for which the profile is valid")
+        .key("origin", &Profile::origin, {.help = "who measured, and when"})
         .key("flops_per_s", &Profile::flops_per_s,
-             {.unit = "1/s", .help = "large matrix product, per rank", .min = 0, .max = most_per_s})
+             {.unit = "1/s",
+              .help = "speed of a large matrix product, per rank",
+              .min = 0,
+              .max = most_per_s})
         .key("fp32_flops_per_s", &Profile::fp32_flops_per_s,
              {.unit = "1/s",
-              .help = "the same in fp32; 0: as flops_per_s",
+              .help = "speed of a large fp32 product, per rank; 0: flops_per_s",
               .min = 0,
               .max = most_per_s,
               .if_not_least = true})
         .key("fp8_flops_per_s", &Profile::fp8_flops_per_s,
              {.unit = "1/s",
-              .help = "the same of factors in 8 bits; 0: as flops_per_s",
+              .help = "speed of a large 8-bit product, per rank; 0: flops_per_s",
               .min = 0,
               .max = most_per_s,
               .if_not_least = true})
@@ -206,23 +211,26 @@ const deck::Schema<Profile>& profile_schema() {
              {.unit = "bytes/s", .help = "memory bandwidth, per rank", .min = 0, .max = most_per_s})
         .key("host_updates_per_s", &Profile::host_updates_per_s,
              {.unit = "1/s",
-              .help = "parameters that the processor steps beside a device, per rank; 0: none",
+              .help = "parameters that the CPU updates next to a device, per rank; 0: none",
               .min = 0,
               .max = most_per_s,
               .if_not_least = true})
         .key("task_overhead_s", &Profile::task_overhead_s,
-             {.unit = "s", .help = "hand-over of a task", .min = 0, .max = most_s})
+             {.unit = "s", .help = "time to hand over a task", .min = 0, .max = most_s})
         .key("launch_s", &Profile::launch_s,
              {.unit = "s",
-              .help = "between the starts of two kernels, at least",
+              .help = "least time between the starts of two kernels",
               .min = 0,
               .max = most_s,
               .if_not_least = true})
         .key("error", &Profile::error,
-             {.help = "of predicted times, relative", .min = 0, .max = 10, .if_not_least = true})
+             {.help = "expected relative error of predicted times",
+              .min = 0,
+              .max = 10,
+              .if_not_least = true})
         .key("reserved_bytes", &Profile::reserved_bytes,
              {.unit = "bytes",
-              .help = "of a device's memory, what libraries and the driver take beside a plan",
+              .help = "device memory of libraries and driver, in addition to a plan",
               .min = 1,
               .if_given = true})
         .key("interference", &Profile::interference,
@@ -231,24 +239,25 @@ const deck::Schema<Profile>& profile_schema() {
               .min = 0,
               .max = most_slowdown})
         .key("slowdowns", &Profile::slowdowns,
-             {.help = "factors of sets of resources, for conventions mist",
+             {.help = "factors of sets of resources (conventions mist)",
               .min = 0,
               .max = most_slowdown})
         .key("hosts", &Profile::hosts,
-             {.help = "nodes that slow_pairs is of, in their order; none: any", .if_given = true})
-        .table("origins", &Profile::origins, origins_schema(), "who measured what, when")
+             {.help = "nodes of slow_pairs, in order; none: any", .if_given = true})
+        .table("origins", &Profile::origins, origins_schema(), "sources")
         .tables("operators", &Profile::operators, operator_schema(), "measured operators")
         .tables("links", &Profile::links, link_schema(), "measured collectives and messages")
-        .tables("waits", &Profile::waits, wait_schema(), "for the slowest of a group")
-        .tables("copies", &Profile::copies, copy_schema(), "measured copies")
-        .tables("transfers", &Profile::transfers, transfer_schema(), "transfers as lines")
+        .tables("waits", &Profile::waits, wait_schema(), "waits for the slowest rank of a group")
+        .tables("copies", &Profile::copies, copy_schema(), "measured host-device copies")
+        .tables("transfers", &Profile::transfers, transfer_schema(),
+                "transfers by rate and latency")
         .tables("networks", &Profile::networks, network_schema(), "networks by rate and hops")
         .tables("slow_pairs", &Profile::slow_pairs, slow_pair_schema(),
-                "of nodes, where transfers take longer than the rows above say")
+                "node pairs with slower transfers than the rows above")
         .tables("group_interference", &Profile::group_interference, group_interference_schema(),
-                "interference beside collectives of one group shape")
+                "interference with collectives of one group shape")
         .tables("efficiencies", &Profile::efficiencies, efficiency_schema(),
-                "where no row of the kind tells");
+                "efficiencies for kinds without a measured row");
     return s;
   }();
   return schema;

@@ -13,7 +13,7 @@ namespace {
 using Arguments = std::vector<MegatronArgument>;
 
 void require_like(bool holds, const std::string& what) {
-  require(holds, Failure::input, "{} has nothing like it: {}", megatron_version, what);
+  require(holds, Failure::input, "{} cannot express {}", megatron_version, what);
 }
 
 /// A value as the shortest text that reads back the same.
@@ -46,13 +46,13 @@ void check_stages(const plan::Plan& plan) {
     require_like(!plan::uses_disk(s), "state on disk (cluster.disk_gib = 0)");
   }
   require_like(plan.chunks > 1 || plan::is_1f1b(plan),
-               plan::order_text(plan) + " (search.for = \"megatron\")");
+               plan::order_text(plan) + " (search.trainer = \"megatron\")");
   if (plan.chunks > 1) {
-    require_like(plan.run_ahead == 2, "run_ahead = 1 with several chunks (run_ahead = 2)");
-    require_like(plan.microbatches % plan.pipeline_size() == 0,
-                 fmt::format("{} microbatches that the {} ranks of a pipeline with several chunks "
-                             "do not divide",
-                             plan.microbatches, plan.pipeline_size()));
+    require_like(plan.run_ahead == 2, "run_ahead = 1 with virtual stages (run_ahead = 2)");
+    require_like(
+        plan.microbatches % plan.pipeline_size() == 0,
+        fmt::format("interleaving of {} microbatches over {} stages: the number must be a multiple",
+                    plan.microbatches, plan.pipeline_size()));
   }
   require_like(plan.num_stages() == 1 || plan.chunks > 1 || plan.run_ahead == 1,
                "run_ahead = 2 (search.run_ahead = [1])");
@@ -142,7 +142,7 @@ void add_recomputation(Arguments& arguments, const plan::Plan& plan) {
   }
   for (const plan::Stage& stage : plan.stages)
     require_like(stage.ckpt_layers == layers,
-                 "stages with different ckpt_layers: it has one number for all");
+                 "stages with different full_recompute_layers: it has one number for all");
   // It recomputes the first so many layers of a stage where the plan has the last: the same work.
   if (layers > 0)
     arguments.insert(arguments.end(), {{"--recompute-granularity", "full"},

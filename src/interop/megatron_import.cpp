@@ -48,7 +48,7 @@ void refuse_unlike(GivenArguments& given) {
     const std::string value = given.text(name).value_or("");
     const bool same = *off != '\0' && parsed<double>(value) == parsed<double>(off);
     if (!same)
-      given.refuse("--{}{}: nothing here is like it", name, value.empty() ? "" : " " + value);
+      given.refuse("--{}{}: Brume has no such feature", name, value.empty() ? "" : " " + value);
   }
 }
 
@@ -187,9 +187,8 @@ class DeckText {
     const int decays = decay_samples ? iterations(*decay_samples)
                                      : given_.number<int>("lr-decay-iters").value_or(steps);
     if (decays != steps)
-      notes_.push_back(
-          fmt::format("the rate reaches its end after {} steps there, with the last of {} here",
-                      decays, steps));
+      notes_.push_back(fmt::format(
+          "Megatron-LM ends the learning-rate decay at step {}, Brume at step {}", decays, steps));
     const std::optional<double> share = given_.number<double>("lr-warmup-fraction", 0.0);
     const std::optional<double> samples = given_.number<double>("lr-warmup-samples", 0.0);
     const int warmup = share     ? int(std::min(1.0, *share) * decays)

@@ -12,7 +12,7 @@ namespace {
 
 /// Refuses what TorchTitan has nothing like.
 void require_there(bool holds, const std::string& what) {
-  require(holds, Failure::input, "{} has nothing like it: {}", torchtitan_version, what);
+  require(holds, Failure::input, "{} cannot express {}", torchtitan_version, what);
 }
 
 /// A model that comes with it.
@@ -47,8 +47,8 @@ const Shipped& shipped_model(const model::Config& m) {
   });
   require_there(m.family == model::Family::llama && found != std::end(shipped) && !m.qkv_bias &&
                     m.window == 0,
-                "a model of these sizes; it comes with Llama 3 of 8B, 70B and 405B and Qwen3 of "
-                "0.6B, 1.7B, 4B, 8B, 14B and 32B");
+                "a model of these sizes. It has Llama 3 (8B, 70B, 405B) and Qwen3 (0.6B, 1.7B, 4B, "
+                "8B, 14B, 32B)");
   require_there(m.norm_eps == norm_eps_of(*found),
                 fmt::format("norm_eps = {}, it is {} there", m.norm_eps, norm_eps_of(*found)));
   require_there(m.rotary_dim() == m.head_dim(), "positions that turn a part of a head");
@@ -101,19 +101,20 @@ void check_alike(const plan::Plan& plan) {
                   "stages with different replicas (search.shard_within_node = false)");
     require_there(s.zero_level == first.zero_level,
                   "stages with different zero_level (one of search.zero_levels)");
-    require_there((s.ckpt_layers > 0) == (first.ckpt_layers > 0) &&
-                      (s.ckpt_layers == 0 || s.ckpt_layers == s.layers),
-                  "ckpt_layers between none and all layers (search.recompute = false)");
+    require_there(
+        (s.ckpt_layers > 0) == (first.ckpt_layers > 0) &&
+            (s.ckpt_layers == 0 || s.ckpt_layers == s.layers),
+        "full_recompute_layers between none and all layers (search.full_recompute = false)");
     const double whole = offloads ? 1.0 : 0.0;
     require_there(s.weight_offload_ratio == whole && s.grad_offload_ratio == whole &&
                       s.optim_offload_ratio == whole,
-                  "weights, gradients and optimizer state that are not offloaded all or none "
-                  "(search.weight_offload, grad_offload and optim_offload = [0.0])");
+                  "partial offload: it offloads all of weights, gradients and optimizer state, or "
+                  "nothing (search.weight_offload, grad_offload and optim_offload = [0.0])");
     require_there(s.act_offload_ratio == 0.0,
                   "act_offload_ratio above 0 (search.act_offload = [0.0])");
     require_there(!plan::uses_disk(s), "state on disk (cluster.disk_gib = 0)");
   }
-  require_there(plan::is_1f1b(plan), plan::order_text(plan) + " (search.for = \"torchtitan\")");
+  require_there(plan::is_1f1b(plan), plan::order_text(plan) + " (search.trainer = \"torchtitan\")");
   require_there(plan.num_stages() == 1 || plan.run_ahead == 1,
                 "run_ahead = 2 (search.run_ahead = [1])");
   require_there(first.dp == 1 || first.zero_level != 1,

@@ -36,7 +36,7 @@ template <class T>
 void keep_some(const SearchKeys& search, std::vector<T>& list, const char* key,
                const std::vector<T>& values) {
   require(keep(list, values), Failure::input,
-          "search.{} holds nothing that search.for = \"{}\" has: leave the key out", key,
+          "search.{} holds nothing that search.trainer = \"{}\" has: leave the key out", key,
           search.trainer);
 }
 
@@ -57,7 +57,7 @@ class Parts {
   /// @throws Error(input) where there is none
   std::vector<SearchKeys> all() && {
     require(!found_.empty(), Failure::input,
-            "search.for = \"{}\" has no plan with these values of {}: leave {} out", trainer_,
+            "search.trainer = \"{}\" has no plan with these values of {}: leave {} out", trainer_,
             fmt::join(emptied_, " and "), emptied_.size() > 1 ? "one of them" : "the key");
     return std::move(found_);
   }
@@ -204,7 +204,8 @@ std::string untold_layers(const plan::Plan& plan, const std::string& trainer) {
   }
   if (made_again == 0) return {};
   return fmt::format(
-      "{} has nothing like stored_layers (here {} of {} layers): it keeps outputs of norms and "
+      "{} has nothing like no_recompute_layers (here {} of {} layers): it keeps outputs of norms "
+      "and "
       "activations of all layers that it does not recompute. {} of them make these again in the "
       "plan, and need more memory there",
       trainer, stored, layers, made_again);

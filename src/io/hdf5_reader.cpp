@@ -26,9 +26,9 @@ Handle Hdf5Reader::opened(hid_t id, Handle::Close close, const std::string& what
 }
 
 Hdf5Reader::Hdf5Reader(const std::filesystem::path& path, Failure failure, Checked checked)
-    : Hdf5Reader(open_regular(path, failure,
-                              checked == Checked::by_seal ? Links::follow : Links::refuse),
-                 path.string(), failure, checked) {}
+    : Hdf5Reader(
+          open_regular(path, failure, checked == Checked::by_seal ? Links::follow : Links::refuse),
+          path.string(), failure, checked) {}
 
 Hdf5Reader::Hdf5Reader(const Descriptor& file, std::string name, Failure failure, Checked checked)
     : name_(std::move(name)),

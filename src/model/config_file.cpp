@@ -561,11 +561,10 @@ const Architecture& architecture(ConfigFile& file) {
   std::vector<std::string> known;
   for (const Architecture& one : architectures)
     known.push_back(names != nullptr ? one.name : one.model_type);
-  file.needs(found != architectures.end(), "{} \"{:.40}\" does not run here{}, but {} do",
+  file.needs(found != architectures.end(), "{} \"{:.40}\" is not supported{}. Supported: {}",
              names != nullptr ? "architecture" : "model_type", name,
-             without.empty() ? "" : fmt::format(" (it asks for {})", without),
-             fmt::join(known, ", "));
-  file.needs(without.empty(), "it asks for {}, which do not run here", without);
+             without.empty() ? "" : fmt::format(": it has {}", without), fmt::join(known, ", "));
+  file.needs(without.empty(), "it has {}, which Brume does not support", without);
   return *found;
 }
 

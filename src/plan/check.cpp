@@ -79,11 +79,13 @@ void check_mesh(const Plan& plan, int i, const hardware::NodeGroup& group) {
 void check_chunks(const Plan& plan, const model::Config& model) {
   if (plan.chunks == 1) return;
   require(model.frozen_blocks == 0, Failure::input,
-          "plan: chunks = {} is not for models whose first blocks are frozen: their stages have no "
+          "plan: virtual_stages = {} is not for models whose first blocks are frozen: their stages "
+          "have no "
           "backward to wait for",
           plan.chunks);
   require(plan.num_stages() % plan.chunks == 0 && plan.pipeline_size() > 1, Failure::input,
-          "plan: chunks = {} must divide its {} stages into at least 2 that have devices of their "
+          "plan: virtual_stages = {} must divide its {} stages into at least 2 that have devices "
+          "of their "
           "own",
           plan.chunks, plan.num_stages());
   const auto cut = [](const Stage& s) {
@@ -177,11 +179,13 @@ void check_split(const Plan& plan, const model::Config& model) {
   for (int i = 0; i < plan.num_stages(); ++i) {
     const Stage& s = plan.stages[std::size_t(i)];
     stage_needs(s.ckpt_layers <= s.layers, i,
-                "ckpt_layers must be from 0 to its {} layers, found {}", s.layers, s.ckpt_layers);
-    stage_needs(s.stored_layers <= s.layers - s.ckpt_layers, i,
-                "stored_layers must be from 0 to the {} of its layers that are not recomputed, "
-                "found {}",
-                s.layers - s.ckpt_layers, s.stored_layers);
+                "full_recompute_layers must be from 0 to its {} layers, found {}", s.layers,
+                s.ckpt_layers);
+    stage_needs(
+        s.stored_layers <= s.layers - s.ckpt_layers, i,
+        "no_recompute_layers must be from 0 to the {} of its layers that are not recomputed, "
+        "found {}",
+        s.layers - s.ckpt_layers, s.stored_layers);
     const std::int64_t sequences = std::int64_t{s.microbatch} * s.dp;
     stage_needs(plan.global_batch % plan.microbatches == 0 &&
                     sequences == plan.global_batch / plan.microbatches,

@@ -40,13 +40,15 @@ Bounds bounds(const Knob& knob) {
 
 deck::Key key(const Knob& knob) {
   const Bounds range = bounds(knob);
-  return {.unit = knob.unit,
-          .help = knob.help,
-          .required = knob.required,
-          .min = range.min,
-          .max = range.max,
-          .if_given = std::holds_alternative<std::string Stage::*>(knob.member),
-          .if_not_least = knob.if_not_least};
+  return {
+      .unit = knob.unit,
+      .help = knob.help,
+      .required = knob.required,
+      .min = range.min,
+      .max = range.max,
+      .if_given = std::holds_alternative<std::string Stage::*>(knob.member),
+      .if_not_least = knob.if_not_least,
+      .aliases = *knob.former ? std::vector<std::string>{knob.former} : std::vector<std::string>{}};
 }
 
 template <class T>
@@ -160,7 +162,7 @@ deck::Schema<Plan> plan_schema(Knobs rows) {
   deck::Schema<Plan> keys = schema<Plan>(rows);
   // No number, and so no row.
   keys.key("node_order", &Plan::node_order,
-           {.help = "nodes on which the pipeline lies, in its order; none: the cluster's",
+           {.help = "cluster nodes of the plan's nodes, in order; none: the cluster's own order",
             .min = 0,
             .if_given = true});
   return keys.tables("stages", &Plan::stages, stage_schema(rows),

@@ -1,5 +1,6 @@
 /// @file The text form of a plan.
 #include "base/error.hpp"
+#include "base/log.hpp"
 #include "plan/knobs.hpp"
 
 namespace brume::plan {
@@ -21,8 +22,8 @@ Plan read(const deck::Document& document) {
   require(!plan.stages.empty(), Failure::input, "{}: a plan needs at least one [[stages]]",
           document.origin());
   require(plan.num_stages() % plan.chunks == 0, Failure::input,
-          "{}: chunks = {} must divide the {} stages of a plan", document.origin(), plan.chunks,
-          plan.num_stages());
+          "{}: virtual_stages = {} must divide the {} stages of a plan", document.origin(),
+          plan.chunks, plan.num_stages());
   std::int64_t devices = 0;
   for (const Stage& stage : plan.stages) {
     const std::int64_t of_stage = std::int64_t{stage.dp} * stage.tp;
@@ -38,9 +39,15 @@ Plan read(const deck::Document& document) {
 std::string text(const Plan& plan) { return schema().write(plan); }
 
 Plan parse(const std::string& text, const std::string& origin) {
-  return read(deck::Document::parse(text, origin));
+  deck::Document document = deck::Document::parse(text, origin);
+  document.rename_aliases(*schema().fields());
+  return read(document);
 }
 
-Plan load(const std::string& path) { return read(deck::Document::load(path)); }
+Plan load(const std::string& path) {
+  deck::Document document = deck::Document::load(path);
+  for (const std::string& note : document.rename_aliases(*schema().fields())) log::info("{}", note);
+  return read(document);
+}
 
 }  // namespace brume::plan

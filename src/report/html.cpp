@@ -7,6 +7,16 @@
 namespace brume::report {
 namespace {
 
+/// The colours of pages and pictures, light and dark.
+constexpr const char* palette =
+    R"(:root { color-scheme: light dark; --text: #1c2430; --soft: #6b7685; --grid: #e3e7ec; --back: #ffffff;
+  --c0: #2463c4; --c1: #d3621b; --c2: #2c8f57; --c3: #8b4cc2; --c4: #b8860b; --c5: #c23a5e;
+  --s0: #2c8f57; --s1: #d3621b; --s2: #c23a5e; --s3: #8b4cc2; --s4: #2463c4; --s5: #c9d0d8;
+  --s6: #8fcf9f; --s7: #2aa5a0; }
+@media (prefers-color-scheme: dark) { :root { --text: #dfe5ec; --soft: #93a0b0; --grid: #2b333d;
+  --back: #12171d; --s5: #3a444f; } }
+)";
+
 /// Nothing is asked of a network, whatever the files of a run say.
 constexpr const char* head = R"(<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8">
@@ -14,13 +24,7 @@ constexpr const char* head = R"(<!DOCTYPE html>
 <meta name="viewport" content="width=device-width">
 <title>{}</title>
 <style>
-:root {{ color-scheme: light dark; --text: #1c2430; --soft: #6b7685; --grid: #e3e7ec; --back: #ffffff;
-  --c0: #2463c4; --c1: #d3621b; --c2: #2c8f57; --c3: #8b4cc2; --c4: #b8860b; --c5: #c23a5e;
-  --s0: #2c8f57; --s1: #d3621b; --s2: #c23a5e; --s3: #8b4cc2; --s4: #2463c4; --s5: #c9d0d8;
-  --s6: #8fcf9f; --s7: #2aa5a0; }}
-@media (prefers-color-scheme: dark) {{ :root {{ --text: #dfe5ec; --soft: #93a0b0; --grid: #2b333d;
-  --back: #12171d; --s5: #3a444f; }} }}
-body {{ font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back);
+{}body {{ font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back);
   max-width: 1180px; margin: 2rem auto; padding: 0 1rem; }}
 h1 {{ font-size: 1.4rem; }} h2 {{ font-size: 1.1rem; margin-top: 2rem; }}
 table {{ border-collapse: collapse; display: block; overflow-x: auto; }}
@@ -54,8 +58,16 @@ std::string colours() {
 }  // namespace
 
 std::string page(const std::string& title, const std::string& body) {
-  return fmt::format(fmt::runtime(head), escaped(title)) + colours() + "</style></head><body>\n" +
-         body + "</body></html>\n";
+  return fmt::format(fmt::runtime(head), escaped(title), palette) + colours() +
+         "</style></head><body>\n" + body + "</body></html>\n";
+}
+
+std::string figure_style() {
+  return std::string(palette) +
+         "text { font: 12px system-ui, sans-serif; fill: var(--soft); }\n"
+         ".title { font-size: 16px; fill: var(--text); }\n"
+         ".grid { stroke: var(--grid); } .mark { stroke: var(--soft); stroke-dasharray: 4 3; }\n" +
+         colours();
 }
 
 std::string html_row(const std::vector<std::string>& cells, const char* tag) {

@@ -13,6 +13,9 @@ inline constexpr int num_colours = 6;  ///< of lines and dots
 /// A page that needs nothing but itself: no scripts, no network.
 std::string page(const std::string& title, const std::string& body);
 
+/// The style of a picture that is a file of its own.
+std::string figure_style();
+
 /// A row of a table. @param tag  th or td
 std::string html_row(const std::vector<std::string>& cells, const char* tag);
 

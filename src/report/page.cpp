@@ -25,7 +25,7 @@ const std::vector<std::string> columns = {"run",
                                           "loss",
                                           "best validation loss",
                                           "tokens/s",
-                                          "iteration",
+                                          "step time",
                                           "predicted",
                                           "measured / predicted"};
 std::vector<std::string> cells(const Run& run, const Summary& s) {
@@ -75,7 +75,7 @@ std::vector<std::string> time_header() {
   std::vector<std::string> header{"stage"};
   for (int a = 0; a < schedule::num_activities; ++a)
     header.emplace_back(schedule::name(schedule::Activity(a)));
-  header.emplace_back("iteration");
+  header.emplace_back("step time");
   return header;
 }
 
@@ -182,7 +182,7 @@ std::string charts(std::span<const Run> runs) {
     loss.series.push_back(std::move(valid));
   }
   if (runs.size() == 1) loss.series[0].name = "training";
-  Chart time = chart(runs, "iteration [s]", [](const io::Row& r) { return r.metrics.iteration_s; });
+  Chart time = chart(runs, "step time [s]", [](const io::Row& r) { return r.metrics.iteration_s; });
   for (std::size_t i = 0; i < runs.size(); ++i) {
     Series predicted =
         series(runs[i], runs.size() == 1 ? "predicted" : runs[i].name + ", predicted",
@@ -204,7 +204,7 @@ std::string charts(std::span<const Run> runs) {
 std::string times(const Summary& s) {
   if (s.stages.empty()) return "";
   std::string out =
-      "<h2>Where the last iteration's time went</h2>\n<p class=\"note\">On the first rank of each "
+      "<h2>Where the last step's time went</h2>\n<p class=\"note\">On the first rank of each "
       "stage. What computes hides what moves, so tp, dp, copies and messages are what was left "
       "exposed; a row adds up.</p>\n<table>" +
       html_row(time_header(), "th");
@@ -212,7 +212,7 @@ std::string times(const Summary& s) {
   out += "</table>\n" + activity_legend();
   if (!s.last_is_usual())
     out += fmt::format(
-        "<p class=\"note\">This iteration took {:.1f} times as long as the usual one, so it says "
+        "<p class=\"note\">This step took {:.1f} times as long as the usual one, so it says "
         "little of the others.</p>\n",
         s.last_measured_s / s.measured_s);
   for (const StageTimes& stage : s.stages)
@@ -226,7 +226,7 @@ std::string timelines(const Run& run, const Summary& s) {
   constexpr std::size_t most = 8;  // stages
   const double end = std::max(s.last_measured_s, s.last_predicted_s);
   std::string out = fmt::format(
-      "<h2>The last iteration</h2>\n<p class=\"note\">From 0 to {} on the first rank of {}; "
+      "<h2>The last step</h2>\n<p class=\"note\">From 0 to {} on the first rank of {}; "
       "trace.json has all ranks and tasks.</p>\n",
       format_seconds(end), s.stages.size() > most ? "the first stages" : "each stage");
   for (std::size_t i = 0; i < std::min(most, s.stages.size()); ++i) {
@@ -268,7 +268,7 @@ std::string details(const Run& run, const Summary& s) {
   out += times(s) + timelines(run, s);
   if (s.stages.empty())
     out +=
-        "<p class=\"note\">With output.trace = true a run that ends keeps its last iteration task "
+        "<p class=\"note\">With output.trace = true a run that ends keeps its last step task "
         "by task, and this page shows where its time went.</p>\n";
   out += fmt::format("<h2>Plan</h2>\n{}<pre>{}</pre>\n", stages_picture(run.plan),
                      escaped(plan::table(run.plan)));
@@ -318,7 +318,7 @@ std::string text(std::span<const Run> runs, std::size_t room) {
     Table time(time_header());
     for (std::vector<std::string>& row : time_rows(s)) time.add(std::move(row));
     if (!s.stages.empty())
-      rest += fmt::format("\nlast iteration of {}\n{}", run.name, time.text(room));
+      rest += fmt::format("\nlast step time of {}\n{}", run.name, time.text(room));
     for (const std::string& hint : hints(run, s)) rest += fmt::format("{}: {}\n", run.name, hint);
     for (const Mark& mark : marks(run)) rest += fmt::format("{}: {}\n", run.name, mark.text);
     if (!run.description.ended.empty())

@@ -18,36 +18,51 @@ std::string layers(const plan::Stage& stage) {
 
 }  // namespace
 
+StageBoxes stage_boxes(const plan::Plan& plan, std::size_t i, double left, double y) {
+  constexpr double box = 13, gap = 2, between = 7;
+  constexpr int most = 32;  // boxes of a stage
+  const plan::Stage& stage = plan.stages[i];
+  StageBoxes out{
+      .name = fmt::format("stage {}: layers {}, dp {}, tp {}, b {}, ZeRO {}{}", i, layers(stage),
+                          stage.dp, stage.tp, stage.microbatch, stage.zero_level,
+                          stage.group.empty() ? "" : ", " + stage.group),
+      .path = {},
+      .rest = {},
+      .right = left};
+  const int devices = stage.nodes * stage.devices_per_node;
+  for (int device = 0; device < std::min(devices, most); ++device) {
+    if (device > 0 && device % stage.devices_per_node == 0) out.right += between;
+    out.path += fmt::format("M{:.0f} {:.0f}h{}v{}h{}z", out.right, y, box, box, -box);
+    out.right += box + gap;
+  }
+  if (devices > most) {
+    out.rest = fmt::format("<text x=\"{:.0f}\" y=\"{:.0f}\">and {} more</text>", out.right + gap,
+                           y + box - 2, devices - most);
+    out.right += 90.0;
+  }
+  return out;
+}
+
 std::string stages_picture(const plan::Plan& plan) {
-  constexpr double box = 13, gap = 2, between = 7, names = 300, row = 20;
-  constexpr int most = 64;  // boxes of a stage
+  constexpr double names = 300;
   std::string boxes;
   double right = names, y = 0.0;
-  for (std::size_t i = 0; i < plan.stages.size(); ++i, y += row) {
-    const plan::Stage& stage = plan.stages[i];
-    const std::string name = fmt::format(
-        "stage {}: layers {}, dp {}, tp {}, b {}, ZeRO {}{}", i, layers(stage), stage.dp, stage.tp,
-        stage.microbatch, stage.zero_level, stage.group.empty() ? "" : ", " + stage.group);
-    boxes += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>", names - 8,
-                         y + box - 2, escaped(name));
-    double x = names;
-    std::string path;
-    const int devices = stage.nodes * stage.devices_per_node;
-    for (int device = 0; device < std::min(devices, most); ++device) {
-      if (device > 0 && device % stage.devices_per_node == 0) x += between;
-      path += fmt::format("M{:.0f} {:.0f}h{}v{}h{}z", x, y, box, box, -box);
-      x += box + gap;
-    }
-    boxes += fmt::format("<path class=\"fill c{}\" d=\"{}\"/>", i % num_colours, path);
-    if (devices > most)
-      boxes += fmt::format("<text x=\"{:.0f}\" y=\"{}\">and {} more</text>", x + gap, y + box - 2,
-                           devices - most);
-    right = std::max(right, x + (devices > most ? 90.0 : 0.0));
+  for (std::size_t i = 0; i < plan.stages.size(); ++i, y += stage_row) {
+    const StageBoxes stage = stage_boxes(plan, i, names, y);
+    boxes += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>", names - 8, y + 11,
+                         escaped(stage.name));
+    boxes += fmt::format("<path class=\"fill c{}\" d=\"{}\"/>", i % num_colours, stage.path) +
+             stage.rest;
+    right = std::max(right, stage.right);
   }
   return fmt::format(
       "<div class=\"wide\"><svg class=\"stages\" viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" "
       "aria-label=\"stages on devices\">{}</svg></div>\n",
       std::max(right, 1100.0), y, boxes);
+}
+
+int memory_shade(std::size_t kind) {
+  return shade_of(schedule::Activity(kind % schedule::num_activities));
 }
 
 int shade_of(schedule::Activity activity) {

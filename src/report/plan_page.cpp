@@ -15,9 +15,9 @@ namespace {
 
 std::string times(const PlanPage& page) {
   std::string out = fmt::format(
-      "<h2>Where an iteration's time goes</h2>\n<p class=\"note\">{} on the first rank of each "
-      "stage. What computes hides what moves, so tp, dp, copies and messages are what is left "
-      "exposed.</p>\n{}",
+      "<h2>Step time per stage</h2>\n<p class=\"note\">{} on the first rank of each "
+      "stage. Communication that overlaps with computation counts as computation: tp, dp, copies "
+      "and messages show exposed time only.</p>\n{}",
       format_seconds(page.account.iteration_s), activity_legend());
   for (std::size_t i = 0; i < page.account.stages.size(); ++i)
     out += fmt::format("<p class=\"note\">stage {}</p>{}\n", i,
@@ -34,13 +34,13 @@ std::string memory(const PlanPage& page) {
     for (const Amount& kind : stage.kinds) sum += kind.value;
     most = std::max({most, sum, stage.limit});
   }
-  std::string out = "<h2>What lies on a device</h2>\n";
+  std::string out = "<h2>Memory per device</h2>\n";
   for (std::size_t i = 0; i < page.memory.size(); ++i) {
     const StageBytes& stage = page.memory[i];
     std::vector<Slice> slices;
     std::vector<std::pair<int, std::string>> keys;
     for (std::size_t k = 0; k < stage.kinds.size(); ++k) {
-      const int shade = shade_of(schedule::Activity(k % schedule::num_activities));
+      const int shade = memory_shade(k);
       keys.emplace_back(shade, stage.kinds[k].name);
       slices.push_back({shade, stage.kinds[k].value / most,
                         stage.kinds[k].name + ": " + format_bytes(stage.kinds[k].value)});
@@ -57,9 +57,8 @@ std::string memory(const PlanPage& page) {
 std::string timelines(const PlanPage& page) {
   if (page.timelines.empty()) return "";
   std::string out = fmt::format(
-      "<h2>One iteration</h2>\n<p class=\"note\">As it is simulated, from 0 to {}, on the first "
-      "rank "
-      "of each stage.</p>\n",
+      "<h2>Timeline of a step</h2>\n<p class=\"note\">Simulated, from 0 to {}, on the first "
+      "rank of each stage.</p>\n",
       format_seconds(page.end_s));
   for (std::size_t i = 0; i < page.timelines.size(); ++i)
     out += fmt::format("<p class=\"note\">stage {}</p>{}", i, svg(page.timelines[i], page.end_s));
@@ -68,9 +67,9 @@ std::string timelines(const PlanPage& page) {
 
 std::string alternatives(const PlanPage& page) {
   Chart chart{
-      .title = "iteration [s]", .x_name = "memory of a device [GiB]", .series = {}, .marks = {}};
+      .title = "step time [s]", .x_name = "memory of a device [GiB]", .series = {}, .marks = {}};
   std::string rows =
-      html_row({"plan", "iteration", "device memory", "host memory of a node"}, "th");
+      html_row({"", "plan", "step time", "device memory", "host memory of a node"}, "th");
   for (std::size_t i = 0; i < page.alternatives.size(); ++i) {
     const Alternative& plan = page.alternatives[i];
     if (i < 2)
@@ -78,19 +77,20 @@ std::string alternatives(const PlanPage& page) {
                               .colour = i == 0 ? 1 : 0,
                               .dots = true,
                               .points = {}});
-    chart.series.back().points.push_back({plan.device_bytes / bytes_per_gib, plan.iteration_s});
-    rows += html_row({plan.summary, format_seconds(plan.iteration_s),
+    chart.series.back().points.push_back(
+        {plan.device_bytes / bytes_per_gib, plan.iteration_s, std::to_string(i + 1)});
+    rows += html_row({std::to_string(i + 1), plan.summary, format_seconds(plan.iteration_s),
                       format_bytes(plan.device_bytes), format_bytes(plan.host_bytes)},
                      "td");
   }
-  return "<h2>What else there was</h2>\n<div style=\"max-width:620px\">" + svg(chart) +
-         "</div>\n<table>" + rows + "</table>\n";
+  return "<h2>Alternatives</h2>\n<div style=\"max-width:620px\">" + svg(chart) + "</div>\n<table>" +
+         rows + "</table>\n";
 }
 
 std::string reasons(const PlanPage& page) {
   if (page.without.empty()) return "";
-  std::string out = "<h2>What each knob is worth</h2>\n<table>" +
-                    html_row({"the best plan", "iteration, at most", "more"}, "th");
+  std::string out = "<h2>Worth of each technique</h2>\n<table>" +
+                    html_row({"the best plan", "step time, at most", "more"}, "th");
   for (const Amount& without : page.without)
     out += html_row(
         {"without " + without.name, format_seconds(without.value),
@@ -110,7 +110,7 @@ std::string html(const PlanPage& page) {
           escaped(page.title), stages_picture(page.plan), page.plan.global_batch,
           page.plan.microbatches) +
           times(page) + memory(page) + timelines(page) + alternatives(page) + reasons(page) +
-          fmt::format("<h2>In words</h2>\n<pre>{}</pre>\n<h2>Plan</h2>\n<pre>{}</pre>\n",
+          fmt::format("<h2>Report</h2>\n<pre>{}</pre>\n<h2>Plan</h2>\n<pre>{}</pre>\n",
                       escaped(page.text), escaped(plan::text(page.plan))));
 }
 

@@ -30,7 +30,7 @@ std::pair<const char*, const char*> advice(Activity activity, const plan::Plan& 
       return {"collectives of tensor parallelism", "a smaller tp avoids them"};
     case Activity::collective_dp:
       return {"collectives of data parallelism",
-              "more microbatches an iteration, or a lower ZeRO level, hide them better"};
+              "more microbatches per step, or a lower ZeRO level, hide them better"};
     case Activity::copying:
       return {"copies", "more device memory makes them fewer, larger microbatches hide them"};
     case Activity::messaging:
@@ -107,11 +107,10 @@ void add_exposed(const plan::Plan& plan, const Summary& s, std::vector<Hint>& hi
     if (!(share > worth_a_hint)) continue;
     const auto [what, helps] = advice(Activity(k), plan);
     hints.emplace_back(
-        share,
-        fmt::format("{}: {:.0f} % of the last iteration on stage {} ({}, predicted {}), with "
-                    "nothing beside them that computes; {}",
-                    what, 100.0 * share, longest->stage, format_seconds(exposed_s),
-                    format_seconds(longest->predicted[k]), helps));
+        share, fmt::format("{}: {:.0f} % of the last step on stage {} ({}, predicted {}), with "
+                           "nothing beside them that computes; {}",
+                           what, 100.0 * share, longest->stage, format_seconds(exposed_s),
+                           format_seconds(longest->predicted[k]), helps));
   }
 }
 
@@ -177,19 +176,19 @@ std::vector<std::string> hints(const Run& run, const Summary& s) {
   }
   if (s.ratio() > io::slow_ratio)
     found.emplace_back(1.0 - 1.0 / s.ratio(),
-                       fmt::format("an iteration takes {:.2f} times as long as predicted: the "
+                       fmt::format("a step takes {:.2f} times as long as predicted: the "
                                    "profile may be of another or a quieter machine (`brume "
                                    "profile` measures again), or ranks share cores",
                                    s.ratio()));
   if (s.ratio() > 0.0 && s.ratio() < io::fast_ratio)
     found.emplace_back(1.0 - s.ratio(),
-                       fmt::format("an iteration takes {:.2f} times as long as predicted: the "
+                       fmt::format("a step takes {:.2f} times as long as predicted: the "
                                    "profile may be of another or a busier machine (`brume "
                                    "profile` measures again), and another plan may be faster",
                                    s.ratio()));
   if (s.slow_s > unusual * s.measured_s)
     found.emplace_back(0.1 * (s.slow_s / s.measured_s - 1.0),
-                       fmt::format("a tenth of the iterations takes more than {}, {:.1f} times the "
+                       fmt::format("a tenth of the steps takes more than {}, {:.1f} times the "
                                    "usual one: look for other work on these nodes",
                                    format_seconds(s.slow_s), s.slow_s / s.measured_s));
   if (s.data_share > worth_a_hint)

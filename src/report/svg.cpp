@@ -107,13 +107,24 @@ void add_grid(std::string& out, const Axes& axes) {
                    axes.at_x(value), height - bottom + 18, label(value));
 }
 
+/// A dot's label, on the side that has room.
+void add_label(std::string& out, const Point& p, const Axes& axes) {
+  const double x = axes.at_x(p.x);
+  const bool before = x > 0.5 * width;
+  fmt::format_to(
+      std::back_inserter(out), "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>",
+      before ? x - 6 : x + 6, axes.at_y(p.y) + 4, before ? "end" : "start", escaped(p.label));
+}
+
 void add_series(std::string& out, const Series& series, const Axes& axes) {
   const auto to = std::back_inserter(out);
   if (series.dots) {
     for (const Point& p : series.points)
-      if (std::isfinite(p.y))
+      if (std::isfinite(p.y)) {
         fmt::format_to(to, "<circle class=\"fill c{}\" r=\"3\" cx=\"{:.1f}\" cy=\"{:.1f}\"/>",
                        series.colour, axes.at_x(p.x), axes.at_y(p.y));
+        if (!p.label.empty()) add_label(out, p, axes);
+      }
     return;
   }
   std::string path;
@@ -184,12 +195,28 @@ std::string svg(const Chart& chart) {
 
 namespace {
 
-constexpr double lane = 14, gap = 3, names = 110, picture = 1100;  // pixels
+constexpr double lane = 14, gap = 3, names = 130, picture = 1100;  // pixels
+
+/// A channel's name for people.
+const char* title(schedule::Channel channel) {
+  switch (channel) {
+    case schedule::Channel::compute: return "compute";
+    case schedule::Channel::collective_tp: return "tp collectives";
+    case schedule::Channel::collective_dp: return "dp collectives";
+    case schedule::Channel::p2p_forward: return "messages forward";
+    case schedule::Channel::p2p_backward: return "messages back";
+    case schedule::Channel::h2d: return "copies to device";
+    case schedule::Channel::d2h: return "copies to host";
+    case schedule::Channel::disk: return "disk";
+    case schedule::Channel::host: return "CPU updates";
+  }
+  return "";
+}
 
 /// Boxes in a lane; those that touch to the eye are one.
-std::string boxes(std::vector<schedule::Span> spans, double y, double end_s) {
+std::string boxes(std::vector<schedule::Span> spans, double y, double end_s, double right) {
   constexpr double seen = 0.3, thinnest = 0.2;  // pixels
-  const auto at = [&](double time_s) { return names + (picture - names) * time_s / end_s; };
+  const auto at = [&](double time_s) { return names + (right - names) * time_s / end_s; };
   std::ranges::sort(spans, {}, &schedule::Span::start_s);
   std::string path;
   double begin = at(spans[0].start_s), end = begin;
@@ -211,7 +238,7 @@ std::string boxes(std::vector<schedule::Span> spans, double y, double end_s) {
 
 }  // namespace
 
-std::string svg(const io::RankTimeline& timeline, double end_s) {
+Lanes timeline_lanes(const io::RankTimeline& timeline, double end_s, double width) {
   std::string lanes;
   int rows = 0;
   for (int c = 0; c < schedule::num_channels; ++c) {
@@ -222,15 +249,20 @@ std::string svg(const io::RankTimeline& timeline, double end_s) {
     if (std::ranges::all_of(spans, &std::vector<schedule::Span>::empty)) continue;
     const double y = rows++ * (lane + gap);
     lanes += fmt::format("<text x=\"{}\" y=\"{:.0f}\" text-anchor=\"end\">{}</text>", names - 6,
-                         y + lane - 3, schedule::name(schedule::Channel(c)));
+                         y + lane - 3, title(schedule::Channel(c)));
     for (std::size_t a = 0; a < spans.size(); ++a)
       if (!spans[a].empty())
         lanes += fmt::format("<path class=\"fill s{}\" d=\"{}\"/>", shade_of(schedule::Activity(a)),
-                             boxes(spans[a], y, end_s));
+                             boxes(spans[a], y, end_s, width));
   }
+  return {lanes, std::max(rows, 1) * (lane + gap)};
+}
+
+std::string svg(const io::RankTimeline& timeline, double end_s) {
+  const Lanes lanes = timeline_lanes(timeline, end_s, picture);
   return fmt::format(
       "<div class=\"wide\"><svg class=\"lanes\" viewBox=\"0 0 {} {}\">{}</svg></div>\n", picture,
-      std::max(rows, 1) * (lane + gap), lanes);
+      lanes.height, lanes.body);
 }
 
 }  // namespace brume::report

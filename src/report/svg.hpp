@@ -13,6 +13,7 @@ namespace brume::report {
 
 struct Point {
   double x, y;
+  std::string label = {};  ///< next to a dot; empty: none
 };
 
 struct Series {
@@ -44,5 +45,12 @@ std::string svg(const Chart& chart);
 
 /// A lane for each channel at work, from 0 to `end_s`, in the shades of activities.
 std::string svg(const io::RankTimeline& timeline, double end_s);
+
+/// The same without its frame.
+struct Lanes {
+  std::string body;
+  double height;
+};
+Lanes timeline_lanes(const io::RankTimeline& timeline, double end_s, double width);
 
 }  // namespace brume::report

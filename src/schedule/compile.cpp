@@ -158,11 +158,10 @@ std::vector<Program> compile_all(const plan::Plan& plan, const model::Config& mo
   double passes = 0.0;
   for (const plan::Stage& stage : plan.stages)
     passes += double(stage.devices()) * stage.layers * plan.microbatches;
-  require(
-      passes <= double(most_passes), Failure::input,
-      "the plan's ranks make more than {} passes over layers in an iteration, which is too much "
-      "to simulate: give it fewer microbatches, or fewer devices",
-      most_passes);
+  require(passes <= double(most_passes), Failure::input,
+          "the plan's ranks make more than {} passes over layers in a step, which is too much "
+          "to simulate: give it fewer microbatches, or fewer devices",
+          most_passes);
   std::vector<Program> programs(std::size_t(plan.devices()));
   Packings packings;
   Options shared = options;

@@ -230,7 +230,7 @@ std::string nearest_infeasible(const Question& question, Team& team, double best
   if (missing == 0) return {};
   const std::string& group = plan.stages[fullest].group;
   return fmt::format(
-      "{} an iteration if each device{}{} had {} ({} bytes) more; stage {} is the fullest\n{}",
+      "{} per step if each device{}{} had {} ({} bytes) more; stage {} is the fullest\n{}",
       format_seconds(found->offer.predicted_s), group.empty() ? "" : " of ", group,
       format_bytes(double(missing)), missing, fullest, plan::table(plan));
 }
@@ -296,7 +296,7 @@ std::string other_change(const Question& question, Team& team) {
     const std::string change = plan::allow(*knob, other.keys);
     if (change.empty()) continue;
     if (const auto any = fastest_placed(other, team, {.gap = 1.0}))  // any plan will do
-      return fmt::format("search.{} would fit: {} an iteration", change,
+      return fmt::format("search.{} would fit: {} per step", change,
                          format_seconds(any->iteration_s));
   }
   return {};
