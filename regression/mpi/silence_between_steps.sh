@@ -14,9 +14,9 @@ start() { # <name> <flag...>
 start_with_disk() { # <step in whose checkpoint rank 2 is stopped> <name>
   LD_PRELOAD=$BRUME_HANGING_FILE BRUME_STOPS=1 BRUME_HANGS_RANK=2 BRUME_HANGS_AT="step-$1.tmp/rank-2.h5" start "$2"
 }
-start_with_results() { # rank 0 is stopped when it writes run.h5 for the last time, which it does after the trace
+start_with_results() { # rank 0 is stopped when it writes run.h5 for the last time, which it does after the last checkpoint
   LD_PRELOAD=$BRUME_HANGING_FILE BRUME_STOPS=1 BRUME_HANGS_RANK=0 BRUME_HANGS_AT=.tmp \
-    BRUME_HANGS_AFTER=results/trace.json start results
+    BRUME_HANGS_AFTER=results/checkpoints/step-12/manifest.json start results
 }
 ended() { # <name> <process> <rank> <where it was last heard of> <who waits> <the first of them, and in what>
   code=0

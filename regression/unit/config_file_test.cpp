@@ -252,7 +252,7 @@ TEST(ConfigFile, RefusesWhatDoesNotRun) {
                  "architecture \"BertModel\" is not supported. Supported: GPT2LMHeadModel, "
                  "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
                  "FalconForCausalLM, "
-                 "GPTNeoXForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM do");
+                 "GPTNeoXForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM");
   expect_refused(gpt2, "'resid_pdrop' is 0.1, but training here has no dropout: say dropout = 0");
   expect_refused(with(falcon, "\"alibi\": false", "\"alibi\": true"), "it has ALiBi positions");
   expect_refused(and_also(with(llama, "LlamaForCausalLM", "DeepseekV3ForCausalLM"),

@@ -62,12 +62,11 @@ TEST(Deck, EachRequiredKeyIsMissed) {
     std::string text = smallest;
     const std::size_t start = text.find(std::string("\n") + key + " ") + 1;
     text.erase(start, text.find('\n', start) + 1 - start);
-    EXPECT_NE(refused(text).find(std::string("missing key '") + key + "'"), std::string::npos)
-        << key;
+    EXPECT_NE(refused(text).find(std::string("'") + key + "'"), std::string::npos) << key;
   }
   EXPECT_EQ(refused(""),
-            "a.toml: table 'training': missing key 'global_batch': batch of an iteration, over all "
-            "devices");
+            "a.toml: table 'training': missing key 'global_batch': sequences per step, over all "
+            "devices; Megatron-LM: --global-batch-size");
 }
 
 TEST(Deck, WithoutMemoryItIsTheDevices) {

@@ -200,8 +200,8 @@ Plan two_chunks() {
 }
 
 TEST(Plan, ChunksAreWrittenWhereThereAreSeveral) {
-  EXPECT_EQ(text(sample()).find("chunks"), std::string::npos);
-  EXPECT_NE(text(two_chunks()).find("chunks"), std::string::npos);
+  EXPECT_EQ(text(sample()).find("virtual_stages"), std::string::npos);
+  EXPECT_NE(text(two_chunks()).find("virtual_stages"), std::string::npos);
   EXPECT_EQ(parse(text(two_chunks()), "plan.toml"), two_chunks());
   EXPECT_NE(table(two_chunks()).find("stages i and i + 2 lie on the same devices"),
             std::string::npos);

@@ -414,9 +414,7 @@ class Training {
     if (code != 0)
       note_end(fmt::format("stopped after {} of {} steps", engine_->steps_done(), run_.last_step));
     finish_saving();
-    comm::together(crew_, [&] {
-      if (leader_) run_file_->write();
-    });
+    write_results();
     if (run_.deck.output.trace && !engine_->last_times().empty()) write_trace();
     watchdog_.reset();
     doing_.reset();
@@ -453,6 +451,13 @@ class Training {
   void finish_saving() {
     const BetweenSteps writing(between_steps_, "writing a checkpoint");
     saving_->finish();
+  }
+
+  void write_results() {
+    const BetweenSteps writing(between_steps_, "writing the results");
+    comm::together(crew_, [&] {
+      if (leader_) run_file_->write();
+    });
   }
 
   void write_trace() {
