@@ -44,5 +44,5 @@ copies='all=
 for rank in 0 1 2 3; do env "$1=4" "$2=$rank" $3 & all="$all $!"; done
 for process in $all; do code=0; wait $process || code=$?; [ $code -eq 2 ] || exit 1; done
 exit 2'
-refused_soon 2 'start them by srun --mpi=pmix, or by mpirun' sh -c "$copies" - SLURM_STEP_NUM_TASKS SLURM_PROCID "$job"
-refused_soon 2 'start them by the mpirun of Open MPI' sh -c "$copies" - PMI_SIZE PMI_RANK "$job"
+refused_soon 2 'Start them with srun --mpi=pmix, or by mpirun' sh -c "$copies" - SLURM_STEP_NUM_TASKS SLURM_PROCID "$job"
+refused_soon 2 'Start them with the mpirun of Open MPI' sh -c "$copies" - PMI_SIZE PMI_RANK "$job"

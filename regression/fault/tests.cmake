@@ -75,7 +75,7 @@ brume_fault(long_measurement RUN plan ${tiny} --set model.num_layers=32 --set mo
   EXIT 2 SAYS "name the machine to plan for by cluster.machine")
 brume_fault(unknown_verb RUN chek EXIT 2 SAYS "verb 'chek' is not known; did you mean 'check'?")
 brume_fault(unknown_option RUN check --sett a=1 deck.toml EXIT 2 SAYS "did you mean '--set'?")
-brume_fault(no_verb RUN --verbose EXIT 2 SAYS "Plan (or take --plan), train, resume")
+brume_fault(no_verb RUN --verbose EXIT 2 SAYS "Plan (or use --plan), train and resume")
 brume_fault(rollback_to_nothing RUN check ${tiny} --set training.on_nonfinite=rollback --set output.checkpoints=false
   EXIT 2 SAYS "rollback needs output.checkpoints")
 brume_fault(mist_does_not_run RANKS 2 RUN run ${tiny} ${with_profile} --set analysis.conventions=mist

@@ -55,7 +55,7 @@ ends() {
 code=0
 srun --mpi=none -n 4 "$BRUME" run "$deck" --set "$profile" > lone.log 2>&1 || code=$?
 name=lone
-[ "$code" -eq 2 ] && [ "$(grep -c 'brume: .*start them by srun --mpi=pmix' lone.log)" -eq 1 ] && [ "$(grep -vc '^srun: ' lone.log)" -eq 1 ] ||
+[ "$code" -eq 2 ] && [ "$(grep -c 'brume: .*Start them with srun --mpi=pmix' lone.log)" -eq 1 ] && [ "$(grep -vc '^srun: ' lone.log)" -eq 1 ] ||
   fail "srun without PMIx: exit code $code"
 
 for n in 2 4; do
