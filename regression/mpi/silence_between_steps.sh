@@ -48,4 +48,4 @@ kill -STOP "$(pgrep -P "$(pgrep -P "$(pgrep -P "$evaluation")")" | sed -n 3p)"
 rank_2_ended early $early '5: writing a checkpoint'
 rank_2_ended late $late '12: writing a checkpoint'
 rank_2_ended evaluation $evaluation '1: evaluating'
-ended results $results 0 'writing the results' '1, 2, 3' '1 in writing the results'
+ended results $results 0 'stage [0-9], step 12: writing the results' '1, 2, 3' '1 in stage [0-9], step 12: writing the results'
