@@ -1,6 +1,7 @@
 /* To be preloaded: the folder BRUME_LEAVING_CHECKPOINT gets another name when a process opens its
  * manifest for the second time, after it has been found whole. */
 #define _GNU_SOURCE
+#undef _FORTIFY_SOURCE /* fortified headers declare __open_2 with two arguments */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -36,5 +37,5 @@ static void note(const char* path) {
   }
 OPEN(open)
 OPEN(open64)
-OPEN(__open_2) /* of two arguments, in hardened builds */
+OPEN(__open_2) /* hardened builds call it for open */
 OPEN(__open64_2)
