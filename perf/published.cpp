@@ -2,7 +2,7 @@
 /// with Brume:
 /// perf_published [--cases] [FILE]; with --csv, machine, published and simulated seconds of the
 /// cases that count, for perf/data/published.csv; with --plans, the plans that a search finds
-/// beside the published layouts of 256 to 1,024 devices, all simulated.
+/// next to the published layouts of 256 to 1,024 devices, all simulated.
 ///
 /// Nothing is fitted to a case: its layout becomes a plan, its device and network name a machine.
 /// Where the published system does something else than Brume, its row says what. Passes over
@@ -348,7 +348,7 @@ std::string job(const Case& c) {
                      c.gpus, c.plan.global_batch);
 }
 
-/// What a search finds, beside the published layouts for the first of the same jobs.
+/// Prints the plan that a search finds for the first of the jobs, next to the published layouts.
 void compare_plans(const std::vector<Case>& alike) {
   const Case& first = alike[0];
   const hardware::Machine machine(profile_of(first));

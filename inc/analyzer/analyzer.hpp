@@ -32,8 +32,8 @@ struct StageRole {
   int frozen = 0;     ///< number of first blocks that are not trained
   bool disk = false;  ///< some of what is offloaded may lie on disk; else od and ad do not count
   bool host_update = false;  ///< the node's processor may step some; else oh does not count
-  /// Slowdowns against most node pairs: collectives of the stage over nodes, and those of all
-  /// ranks.
+  /// Slowdowns against most node pairs, of the stage's collectives over nodes and of collectives of
+  /// all ranks.
   double times = 1.0, world_times = 1.0;
 
   bool trains_embedding() const { return first && frozen == 0; }

@@ -6,7 +6,7 @@
 
 namespace brume {
 
-/// A path in the folder of what is kept: $XDG_CACHE_HOME or ~/.cache, then brume/NAME.
+/// A path in the cache folder: brume/NAME in $XDG_CACHE_HOME, or in ~/.cache.
 std::filesystem::path cache_path(const std::string& name);
 
 /// Makes that folder, for this user alone, unless it is there.

@@ -35,9 +35,8 @@ class Session {
   int ranks_per_node() const { return ranks_per_node_; }  ///< ranks on this rank's node
   int node_rank() const { return node_rank_; }            ///< this rank's place on its node
   int num_nodes() const { return static_cast<int>(ranks_of_nodes_.size()); }
-  const std::vector<int>& ranks_of_nodes() const {
-    return ranks_of_nodes_;
-  }  ///< node of each rank, in rank order
+  /// Node of each rank, in rank order.
+  const std::vector<int>& ranks_of_nodes() const { return ranks_of_nodes_; }
 
   /// Lets ranks listen to each other (see Heartbeat) until the session ends. Collective.
   void watch_peers(double limit_s, std::function<void(const SilentRank&)> on_silence,

@@ -67,9 +67,8 @@ class Sampler {
 
   std::int64_t num_windows() const { return num_windows_; }  ///< windows of all files
   std::vector<TokenFileIdentity> identities() const;         ///< identities of the files
-  const std::vector<double>& shares() const {
-    return shares_;
-  }  ///< shares of the samples, per file
+  /// Shares of the samples, per file.
+  const std::vector<double>& shares() const { return shares_; }
 
  private:
   struct First {

@@ -96,9 +96,8 @@ struct Choice {
 
   const std::string& word() const { return words->at(number); }
   const Choice& operator*() const { return *this; }  ///< dereferences like the pointers next to it
-  bool operator==(const Choice& other) const {
-    return words == other.words;
-  }  ///< compares the words: equal for one key
+  /// Compares the words: equal for one key.
+  bool operator==(const Choice& other) const { return words == other.words; }
 };
 using Value = std::variant<bool*, int*, std::int64_t*, double*, std::string*, std::vector<int>*,
                            std::vector<std::int64_t>*, std::vector<double>*,

@@ -17,8 +17,8 @@ namespace brume::device {
 struct Event {
   int channel = -1;
   std::int64_t sequence = 0;
-  std::shared_ptr<Mark> mark =
-      nullptr;  ///< stream of the channel, if it has one; its worker sets it
+  /// Stream of the channel, if it has one; its worker sets it.
+  std::shared_ptr<Mark> mark = nullptr;
 };
 
 /// A worker thread per channel. On the host it does the work itself; on an accelerator it puts the

@@ -32,8 +32,8 @@ LrSchedule lr_schedule(std::string_view name);
 struct ParameterGroup {
   std::string pattern;    ///< pattern of parameter names, with * ? and [] as in a shell
   double lr_scale = 1.0;  ///< times the learning rate of each step
-  std::optional<double> weight_decay =
-      {};  ///< weight decay of all matching parameters, norms and biases too
+  /// Weight decay of all matching parameters, norms and biases too.
+  std::optional<double> weight_decay = {};
 };
 
 /// AdamW, and the learning rate's way.
@@ -70,12 +70,12 @@ struct Settings {
   std::set<std::string> exact = {};
   std::int64_t beside_bytes = 0;  ///< host memory that the rank will take beside its plan
   bool overlap = true;            ///< false: transfers run only while nothing computes
-  bool one_collective =
-      false;  ///< one at a time, of all groups; also where BRUME_TRANSPORT says so
-  bool check_memory =
-      false;  ///< poison buffers at birth, check the guards behind them after each task
-  std::function<void()>
-      on_task_done;  ///< called by channels' threads after each task; may be empty
+  /// One at a time, of all groups; also where BRUME_TRANSPORT says so.
+  bool one_collective = false;
+  /// Poison buffers at birth, check the guards behind them after each task.
+  bool check_memory = false;
+  /// Called by channels' threads after each task; may be empty.
+  std::function<void()> on_task_done;
 };
 
 /// How far a training has come: with weights and moments all that a run goes on from.
@@ -113,8 +113,8 @@ struct StepMetrics {
   double iteration_s = 0.0;      ///< its tasks; in a training from one step's end to the next's
   double data_s = 0.0;           ///< wait for its batch
   std::array<double, schedule::num_channels> busy_s{};  ///< each channel at work
-  std::array<double, schedule::num_channels>
-      hidden_s{};  ///< part of busy_s that overlaps with compute
+  /// Part of busy_s that overlaps with compute.
+  std::array<double, schedule::num_channels> hidden_s{};
 };
 
 /// A piece of a parameter or of its optimizer state on this rank. It is the flat range
@@ -134,8 +134,8 @@ struct Slab {
   std::int64_t elements = 0;
   float* data = nullptr;
   std::byte* rounded = nullptr;
-  model::Precision storage =
-      model::Precision::fp32;  ///< storage of `rounded` values, and in a file
+  /// Storage of `rounded` values, and in a file.
+  model::Precision storage = model::Precision::fp32;
   device::ScratchFile* disk = nullptr;
   std::int64_t disk_byte = 0;  ///< start in the file
   bool owned = false;          ///< this rank writes it to a checkpoint; others hold a copy

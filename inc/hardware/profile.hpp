@@ -162,8 +162,8 @@ struct Profile {
   double task_overhead_s = 0.0;  ///< per task: hand-over between channels
   double launch_s = 0.0;         ///< least time between the starts of two kernels
   double error = 0.0;            ///< expected relative error of predicted times
-  std::int64_t reserved_bytes =
-      0;  ///< device memory of libraries and driver, in addition to a plan
+  /// Device memory of libraries and driver, in addition to a plan.
+  std::int64_t reserved_bytes = 0;
   std::vector<OperatorRow> operators;
   std::vector<EfficiencyRow> efficiencies;
   std::vector<LinkRow> links;
@@ -173,8 +173,8 @@ struct Profile {
   std::vector<NetworkRow> networks;
   std::vector<SlowPair> slow_pairs;
   std::vector<std::string> hosts;  ///< nodes of the slow pairs, in order; none: any
-  std::vector<double> interference =
-      std::vector<double>(num_resources * num_resources, 0.0);  ///< a, row by row
+  /// The matrix a, row by row.
+  std::vector<double> interference = std::vector<double>(num_resources * num_resources, 0.0);
   std::vector<GroupInterference> group_interference;
   std::vector<double> slowdowns;  ///< 28, as analyzer::MistSlowdowns, or none; Mist's counting only
 

@@ -10,7 +10,7 @@
 
 namespace brume::interop {
 
-/// The version that was read: names and value ranges are those of its
+/// The version whose names and value ranges hold here, as in its
 /// megatron/training/arguments.py, megatron/training/config/*.py and
 /// megatron/core/transformer/transformer_config.py.
 inline constexpr const char* megatron_version = "Megatron-LM, core 0.20.0 (d98e8a6)";

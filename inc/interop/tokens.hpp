@@ -41,8 +41,8 @@ struct PackedText {
   std::filesystem::path train;
   std::filesystem::path valid;
   std::int64_t left_out = 0;  ///< files of directories that are no text
-  std::vector<std::filesystem::path> no_text =
-      {};  ///< files that were named, and packed, but are none
+  /// Files that were named, and packed, but are none.
+  std::vector<std::filesystem::path> no_text = {};
   std::vector<std::filesystem::path> raw_json = {};  ///< ... named .json, packed as text
   std::vector<std::filesystem::path> replaced = {};  ///< files of which bytes became U+FFFD
 };
@@ -53,8 +53,7 @@ struct PackedText {
 /// field, each line is a document; one that has a "prompt" and a "completion" instead stays whole,
 /// and the tokens of its prompt are not to be learned. What gzip, zstd, bzip2 or xz compressed is
 /// decompressed. Both files say where documents end; one of which a part is held out ends there
-/// too. Tokens are those of each whole document, but in memory are pieces of a few MiB, a few a
-/// core.
+/// too. Each document is tokenized as a whole; memory holds a few pieces of a few MiB a core.
 ///
 /// @param files        read whole, in order; directories are walked in name order, without hidden
 ///                     files and those with a zero byte near their beginning, which are no text

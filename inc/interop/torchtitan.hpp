@@ -9,7 +9,7 @@
 
 namespace brume::interop {
 
-/// The version that was read: names and value ranges are those of its torchtitan/config/configs.py,
+/// The version whose names and value ranges hold here, as in its torchtitan/config/configs.py,
 /// torchtitan/distributed/activation_checkpoint.py, torchtitan/components/optimizer/ and
 /// torchtitan/models/llama3/ and qwen3/.
 inline constexpr const char* torchtitan_version = "TorchTitan (b5bcd76)";

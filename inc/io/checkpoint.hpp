@@ -26,8 +26,8 @@ struct CheckpointInfo {
   engine::LossScaling scaling{};  ///< scaling of the next step
   std::int64_t updates = -1;      ///< updates of the weights; -1: an older checkpoint lacks it
   std::map<std::string, std::int64_t> missed{};  ///< see engine::Progress
-  std::optional<double>
-      valid_loss{};       ///< validation loss of these weights [nat/token], if measured
+  /// Validation loss of these weights [nat/token], if measured.
+  std::optional<double> valid_loss{};
   std::string run{};      ///< its name, as RunDescription has it; empty: an older checkpoint
   std::string job{};      ///< job of the batch system that wrote it; empty: none
   std::string data_text;  ///< identity of the data; empty: an older one lacks it

@@ -44,8 +44,7 @@ void write_trace(const std::filesystem::path& path, std::span<const RankTimeline
 struct Trace {
   std::vector<RankTimeline> measured, predicted;
 };
-inline constexpr std::int64_t max_trace_bytes = std::int64_t{256}
-                                                << 20;  ///< largest size that is read
+inline constexpr std::int64_t max_trace_bytes = 256ll << 20;  ///< largest size that is read
 /// Reads what write_trace wrote. Tasks are in no order. @throws Error(input)
 Trace read_trace(const std::filesystem::path& path);
 

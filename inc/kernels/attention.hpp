@@ -30,9 +30,8 @@ struct AttentionShape {
   }
   float score_scale() const { return scale > 0.0f ? scale : 1.0f / std::sqrt(float(head_dim)); }
   constexpr int key_head(int head) const { return (first_head + head) / group; }
-  constexpr int width() const {
-    return (heads + 2 * keys()) * head_dim;
-  }  ///< q, k and v side by side
+  /// Features of q, k and v, which lie side by side.
+  constexpr int width() const { return (heads + 2 * keys()) * head_dim; }
 };
 
 /// o[n,h,:] = sum_{f(n) <= m <= n} softmax_m(q[n,h,:] . k[m,h,:] / sqrt(D)) v[m,h,:]  within each

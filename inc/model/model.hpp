@@ -84,8 +84,8 @@ struct Config {
   int rotary_size = 0;  ///< R, features of a head that positions turn; 0: D
   RopeScaling rope_scaling = {};
   int window = 0;  ///< W, keys that a query of a windowed layer sees, its own included; 0: all
-  std::vector<LayerKind> layer_kinds =
-      {};                          ///< kinds of the layers, repeated; none: all are windowed
+  /// Kinds of the layers, repeated; none: all are windowed.
+  std::vector<LayerKind> layer_kinds = {};
   double window_rope_theta = 0.0;  ///< windowed layers, without scaling; 0: as the others
   double query_scalar = 0.0;       ///< scores are divided by its root; 0: D
   double attention_cap = 0.0;      ///< c, scores become c tanh(score / c); 0: they stay
@@ -94,9 +94,8 @@ struct Config {
   bool isolated = false;        ///< a token sees its document only, and positions begin with it
   double document_share = 1.0;  ///< pairs of a query and a key before it in one document, of all
   int frozen_blocks = 0;        ///< number of first blocks() without gradient, state or backward
-  std::vector<std::string> frozen_parameters =
-      {};                  ///< parameters of other blocks, in rising order, without
-                           ///< gradient and state of their own
+  /// Parameters of other blocks, in rising order, without gradient and state of their own.
+  std::vector<std::string> frozen_parameters = {};
   int head_tokens = 1024;  ///< most tokens of a microbatch whose logits exist at once
   Precision precision = Precision::fp32;
 

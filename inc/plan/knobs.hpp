@@ -42,8 +42,8 @@ struct Knob {
   const char* symbol = "";  ///< variable of the analyzer's expressions
   std::variant<int Stage::*, double Stage::*, std::string Stage::*, int Plan::*, Derived> member;
   SearchMember search = {};  ///< the deck's key, whose bounds are the knob's
-  double min =
-      -std::numeric_limits<double>::infinity();  ///< lower bound of a knob without such a key
+  /// Lower bound of a knob without such a key.
+  double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
   double Stage::*part_of = nullptr;  ///< the share of which it is a part
   bool on_disk = false;              ///< ... the one that lies on disk
@@ -88,7 +88,7 @@ inline constexpr Knob knobs[] = {
      .search = &SearchKeys::chunks,
      .help = "virtual stages per device: stages i, i + S / virtual_stages, ... share devices",
      .if_not_least = true,
-     .without = "chunks",
+     .without = "virtual stages",
      .order = true,
      .turn = 18},
     {.name = "zero_bubble",

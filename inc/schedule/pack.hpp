@@ -26,8 +26,8 @@ struct Parcel {
   int first_task, last_task;
   std::int64_t bytes;
   std::int64_t offset = 0;  ///< set by pack()
-  bool moves =
-      false;  ///< true: moves to bytes that were left long before; false: stays where it was packed
+  /// True: moves to bytes that were left long before; false: stays where it was packed.
+  bool moves = false;
   // For those that move:
   bool computed = true;  ///< the first task is on the compute channel
   LastTasks last = {};
@@ -74,15 +74,15 @@ class Packings {
   struct Known {
     std::int64_t beside_bytes;
     Effort effort;
-    std::vector<Parcel> parcels;  ///< groups with their offsets
+    std::vector<Parcel> parcels;  ///< with their offsets
     std::int64_t end;
 
     bool is_of(std::span<const Parcel> parcels, std::int64_t beside_bytes, Effort effort) const;
   };
 
   std::mutex mutex_;
-  std::unordered_multimap<std::size_t, Known> known_;  ///< known packings, by hash of the groups
-  std::size_t num_parcels_ = 0;                        ///< groups of all known packings
+  std::unordered_multimap<std::size_t, Known> known_;  ///< known packings, by hash of their parcels
+  std::size_t num_parcels_ = 0;                        ///< parcels of all known packings
 };
 
 }  // namespace brume::schedule

@@ -112,9 +112,9 @@ enum class Role : std::uint8_t {
              ///< parts d output, and `output` is d input
   products,  ///< gradients of what a segment's products make, from the first part to the second
   saved,     ///< the segment's saved tensors, numbered as in model::Segment
-  weights,   ///< flat block; index 1: the tied token table. In an update: the part that is stepped
-  grads,     ///< flat block; index 1: the gradient of the tied token table. In an update: the part
-             ///< index 0: the part that is kept on the device; index 1: the part in CPU memory
+  weights,   ///< flat block; index 1: the tied token table. In an update: the part that is stepped,
+             ///< index 0 on the device, index 1 in CPU memory
+  grads,     ///< flat block; index 1: the gradient of the tied token table. In an update as weights
   moments,   ///< first and second moments, side by side, in the same two parts
   workspace,
   targets,    ///< tokens to predict, for the head

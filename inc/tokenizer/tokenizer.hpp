@@ -38,8 +38,8 @@ class Tokenizer {
 
   /// Appends the tokens of a text. Each part of it that is no UTF-8 counts as U+FFFD, as where
   /// Python reads a file with errors="replace".
-  /// @throws Error(input) for a text with a token that files beside the tokenizer's add without an
-  ///                      id, or to a model of SentencePiece
+  /// @throws Error(input) for a text with a token that another file adds to the tokenizer, if that
+  ///                      file gives no id or the tokenizer is a model of SentencePiece
   void encode(std::string_view text, std::vector<std::int32_t>& tokens);
 
   /// Appends the tokens of a prompt and a text that follows it, which are encoded as one.

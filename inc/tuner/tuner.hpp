@@ -80,10 +80,10 @@ struct Candidate {
   double seconds() const { return simulated_s.value_or(prediction.iteration_s); }
 };
 
-/// Largest cost of the best plan without one knob.
+/// An upper bound of the iteration time of the best plan without one knob.
 struct Ablation {
   std::string knob;                   ///< "recomputation", "optimizer offload", ...
-  std::optional<double> iteration_s;  ///< none: nothing fits without it
+  std::optional<double> iteration_s;  ///< the bound [s]; none: nothing fits without the knob
 };
 
 /// A key of the deck with which an iteration would take less time.
@@ -97,8 +97,8 @@ struct Result {
   std::vector<Candidate> best;  ///< best first, at least one
   std::vector<Ablation> ablations;
   std::vector<std::string> untried;  ///< knobs that there was no time to look for a plan without
-  std::string
-      nearest_infeasible;      ///< the fastest plan that misses the limit, and by how many bytes
+  /// The fastest plan that misses the limit, and by how many bytes.
+  std::string nearest_infeasible;
   std::vector<Faster> faster;  ///< fewer nodes, or a larger batch that divides better
   Search search;
 };

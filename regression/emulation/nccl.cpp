@@ -138,9 +138,9 @@ Range device_range(const void* address, std::size_t bytes, Access access, const 
   return made;
 }
 
-/// What meets other ranks holds its part of the device until they come. So the kernels of all
-/// streams must find room side by side, and where ranks are connected, which may wait for the whole
-/// device, no other stream may wait for peers.
+/// A kernel that meets other ranks holds its part of the device until they come. So the kernels of
+/// all streams must find room side by side. A connection of ranks may wait for the whole device, so
+/// no other stream may wait for peers then.
 void check_room(Stream& stream, Group& group, const std::string& connection) {
   stream.most_blocks = std::max(stream.most_blocks, group.blocks);
   const bool connects = group.connections.insert(connection).second;

@@ -42,8 +42,8 @@ class Stream {
 
   int device() const { return device_; }
 
-  /// Of the work that meets other ranks: what is not done yet, and the most blocks that any piece
-  /// of it takes on the device.
+  /// Unfinished pieces of work that meet other ranks, and the most blocks that any such piece
+  /// takes on the device.
   std::atomic<int> meetings = 0;
   int most_blocks = 0;
 

@@ -394,7 +394,7 @@ TEST(Engine, WhatIsFrozenStaysAndDoesNotCount) {
   }
 }
 
-// What is frozen goes as it came where asked, though layers compute with rounded weights: the parts
+// Frozen tensors keep their bits where asked, though layers compute with rounded weights. The parts
 // that ranks write to a checkpoint make up each of its tensors once.
 TEST(Engine, WhatIsFrozenKeepsItsBits) {
   constexpr float value = 1.0F + 0x1p-20F;  // no value of 16 bits

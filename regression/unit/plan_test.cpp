@@ -221,7 +221,7 @@ TEST(Plan, ChunksLieOnTheSameDevices) {
   EXPECT_EQ(ranks_of_nodes(plan, two_nodes).at({0, 1}), (std::vector{4, 5, 6, 7}));
 }
 
-// What hosts' kernels do without limits.
+// Kernels of hosts have no such limits.
 TEST(PlanCheck, NamesWhatKernelsOfDevicesDoNotTake) {
   hardware::Cluster devices = two_nodes;
   devices.groups[0].on_device = true;

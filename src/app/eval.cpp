@@ -120,7 +120,7 @@ class Evaluation {
                                 .zero_level = 3});
   }
 
-  /// Prompts lose what is too much before the completion: of T + 1 tokens the last is no input.
+  /// Prompts lose their first tokens until prompt and completion have T + 1; the last is no input.
   std::vector<interop::TokenDocument> read_completions() const {
     std::vector<interop::TokenDocument> documents = interop::read_documents(
         options_.completions, {.tokenizer = tokenizer_path(), .begin = options_.begin});

@@ -1,4 +1,4 @@
-/// @file Whether a given plan fits: what its stages take beside what there is.
+/// @file Memory that the stages of a given plan take, and whether it fits.
 #pragma once
 
 #include <cstdint>

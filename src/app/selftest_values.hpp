@@ -13,7 +13,7 @@ inline float sum_of_terms(int ranks, std::size_t i) {
   for (int rank = ranks / 13 * 13; rank < ranks; ++rank) sum += term(rank, i);
   return sum;
 }
-/// What a rank passes on: another number than those of thousands of ranks near it.
+/// Number that a rank passes on. Thousands of ranks near it have other ones.
 inline float mark(int rank, std::size_t i) {
   return float((std::size_t(rank) * 64 + i % 64) % (1 << 20));
 }

@@ -37,7 +37,7 @@ std::int64_t now_ns() {
 }
 
 [[noreturn]] void leave(Failure failure, std::string_view why) {
-  io::RunLock::remove_held();  // what is left of it would count as a kill
+  io::RunLock::remove_held();  // a lock that stays would count as a kill
   // One rank speaks for all those that a request reaches. If it cannot, nobody can be told.
   [[maybe_unused]] const auto written =
       log::leads() ? ::write(STDERR_FILENO, why.data(), why.size()) : 0;

@@ -329,7 +329,7 @@ class Training {
       iteration_s_ +=
           std::max(0.1, 1.0 / double(++measured_)) * (metrics.iteration_s - iteration_s_);
     const bool due = leader_ && saving_->due();
-    constexpr std::size_t all = 5;  // what is not of one rank
+    constexpr std::size_t all = 5;  // values that belong to no one rank
     std::vector<double> shared(all + std::size_t(crew_.size()), 0.0);
     shared[0] = metrics.iteration_s;
     shared[1] = double(wish(due || checkpoint_due_));
