@@ -17,6 +17,7 @@
 
 #include "comm/communicator.hpp"
 #include "io/checkpoint.hpp"
+#include "own_folder.hpp"
 
 namespace brume::io {
 
@@ -151,15 +152,11 @@ inline void put(const fs::path& path, const std::string& text) {
 /// Checkpoints in a run directory of its own, removed at the end.
 class CheckpointFault : public ::testing::Test {
  protected:
-  CheckpointFault() {
-    std::string pattern = (fs::temp_directory_path() / "brume-fault-XXXXXX").string();
-    directory_ = ::mkdtemp(pattern.data());
-  }
-  ~CheckpointFault() override { fs::remove_all(directory_); }
   fs::path checkpoints() const { return directory_ / "checkpoints"; }
   fs::path step(int number) const { return checkpoints() / ("step-" + std::to_string(number)); }
 
-  fs::path directory_;
+  test::OwnFolder folder_;
+  fs::path directory_ = folder_.path();
 };
 
 }  // namespace brume::io

@@ -4,6 +4,7 @@
 #include <iostream>
 
 #include "file_kinds.hpp"
+#include "own_folder.hpp"
 
 namespace {
 
@@ -14,7 +15,7 @@ test::FileKind kind;
 }  // namespace
 
 extern "C" int LLVMFuzzerInitialize(int* count, char*** arguments) {
-  static const test::Folder folder;
+  static const test::OwnFolder folder;
   const char* asked = std::getenv("BRUME_KIND");
   for (test::FileKind& known : test::FileKinds(folder.path()).all())
     if (asked != nullptr && known.name == asked)

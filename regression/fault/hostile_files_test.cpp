@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "file_kinds.hpp"
+#include "own_folder.hpp"
 
 namespace brume {
 namespace {
@@ -166,7 +167,7 @@ class HostileFiles : public testing::Test {
     return false;
   }
 
-  test::Folder folder_;
+  test::OwnFolder folder_;
 };
 
 TEST_F(HostileFiles, AreReadOrRefused) {

@@ -15,6 +15,7 @@
 #include "deck/deck.hpp"
 #include "io/checkpoint.hpp"
 #include "io/run_file.hpp"
+#include "own_folder.hpp"
 
 namespace brume {
 namespace {
@@ -38,12 +39,7 @@ const fs::path tiny = fs::path(BRUME_REGRESSION_DIR) / "decks" / "tiny.toml";
 
 class Nonfinite : public ::testing::Test {
  protected:
-  Nonfinite() {
-    std::string pattern = (fs::temp_directory_path() / "brume-nonfinite-XXXXXX").string();
-    directory_ = ::mkdtemp(pattern.data());
-    write_tokens({bad_step});
-  }
-  ~Nonfinite() override { fs::remove_all(directory_); }
+  Nonfinite() { write_tokens({bad_step}); }
 
   void write_tokens(const std::vector<int>& bad_steps) const {
     std::vector<std::int32_t> tokens(global_batch * seq_len * (steps + 1), 0);
@@ -113,7 +109,8 @@ class Nonfinite : public ::testing::Test {
     return values;
   }
 
-  fs::path directory_;
+  test::OwnFolder folder_;
+  fs::path directory_ = folder_.path();
 };
 
 TEST_F(Nonfinite, SkippedGoneBackOrStoppedAndResumedTheBitsAreTheSame) {

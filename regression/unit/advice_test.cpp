@@ -14,6 +14,7 @@
 #include "io/run_file.hpp"
 #include "io/trace.hpp"
 #include "model/model.hpp"
+#include "own_folder.hpp"
 #include "plan/plan.hpp"
 #include "schedule/compile.hpp"
 #include "schedule/simulate.hpp"
@@ -43,12 +44,6 @@ plan::Plan stages(const std::vector<int>& layers) {
 
 class Advice : public ::testing::Test {
  protected:
-  Advice() {
-    std::string pattern = (fs::temp_directory_path() / "brume-advice-XXXXXX").string();
-    directory_ = ::mkdtemp(pattern.data());
-  }
-  ~Advice() override { fs::remove_all(directory_); }
-
   schedule::Simulation simulated(const plan::Plan& plan, const schedule::Pace& pace) const {
     return schedule::simulate(schedule::compile_all(plan, model_, {.tight = false}), plan, model_,
                               machine_, {}, pace);
@@ -99,7 +94,8 @@ class Advice : public ::testing::Test {
                  {"cluster.machine=dgx-h100", "cluster.nodes=1", "training.global_batch=16"});
   model::Config model_ = model::config(deck_.model, deck_.training.precision);
   hardware::Machine machine_{hardware::machine_profile(deck_.cluster.all_groups()[0])};
-  fs::path directory_;
+  test::OwnFolder folder_;
+  fs::path directory_ = folder_.path();
 };
 
 schedule::Pace usual(const plan::Plan& plan) {

@@ -31,6 +31,7 @@
 #include "checkpoint_samples.hpp"
 #include "device/memory.hpp"
 #include "io/checkpoint.hpp"
+#include "own_folder.hpp"
 #include "refusal.hpp"
 
 namespace {
@@ -284,7 +285,7 @@ TEST_F(CheckpointFault, ALossThatIsNotFiniteLeavesTheCheckpointWhole) {
   EXPECT_EQ(content(step(40) / "manifest.json").find("valid_loss"), std::string::npos);
 }
 
-// As older programs wrote it.
+// Older programs wrote null.
 TEST_F(CheckpointFault, ALossOfNullIsNone) {
   save(directory_, {10});
   nlohmann::json manifest = nlohmann::json::parse(content(step(10) / "manifest.json"));
@@ -579,32 +580,28 @@ TEST_F(CheckpointFault, WhatIsNotContinuedIsSetAside) {
   EXPECT_EQ(content(directory_ / "previous-2" / "run.h5"), "metrics");
 }
 
-// As sites advise: checkpoints/ leads to another file system, to which nothing can be renamed.
+// Sites advise a link: checkpoints/ leads to another file system, to which nothing can be renamed.
 TEST_F(CheckpointFault, WhatIsSetAsideStaysOnItsFileSystem) {
-  std::string scratch = "/dev/shm/brume-fault-XXXXXX";
-  if (::mkdtemp(scratch.data()) == nullptr) GTEST_SKIP() << "there is no other file system";
+  const test::OwnFolder scratch("/dev/shm");
   struct stat here = {}, there = {};
   ::stat(directory_.c_str(), &here);
-  ::stat(scratch.c_str(), &there);
-  if (here.st_dev != there.st_dev) {
-    fs::create_directory_symlink(scratch, checkpoints());
-    put(directory_ / "run.h5", "metrics");
-    for (const char* previous : {"previous-1", "previous-2"}) {
-      save(directory_, {5, 10});
-      EXPECT_EQ(set_aside(directory_, std::nullopt), directory_ / previous);
-      EXPECT_EQ(newest(directory_), -1);
-      EXPECT_EQ(newest(directory_ / previous), 10);
-      EXPECT_EQ(names_in(directory_ / previous / "checkpoints"),
-                (std::set<std::string>{"step-5", "step-10"}));
-    }
-    EXPECT_EQ(content(directory_ / "previous-1" / "run.h5"), "metrics");
-    // Whoever deletes the folder of the link loses no number.
-    fs::remove_all(directory_ / "previous-2");
-    save(directory_, {5});
-    EXPECT_EQ(set_aside(directory_, std::nullopt), directory_ / "previous-3");
-  }
-  fs::remove_all(scratch);
+  ::stat(scratch.path().c_str(), &there);
   if (here.st_dev == there.st_dev) GTEST_SKIP() << "there is one file system";
+  fs::create_directory_symlink(scratch.path(), checkpoints());
+  put(directory_ / "run.h5", "metrics");
+  for (const char* previous : {"previous-1", "previous-2"}) {
+    save(directory_, {5, 10});
+    EXPECT_EQ(set_aside(directory_, std::nullopt), directory_ / previous);
+    EXPECT_EQ(newest(directory_), -1);
+    EXPECT_EQ(newest(directory_ / previous), 10);
+    EXPECT_EQ(names_in(directory_ / previous / "checkpoints"),
+              (std::set<std::string>{"step-5", "step-10"}));
+  }
+  EXPECT_EQ(content(directory_ / "previous-1" / "run.h5"), "metrics");
+  // Whoever deletes the folder of the link loses no number.
+  fs::remove_all(directory_ / "previous-2");
+  save(directory_, {5});
+  EXPECT_EQ(set_aside(directory_, std::nullopt), directory_ / "previous-3");
 }
 
 TEST_F(CheckpointFault, WhatAnotherRunLeftIsSetAside) {

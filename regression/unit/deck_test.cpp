@@ -12,6 +12,8 @@
 
 #include "base/error.hpp"
 #include "deck/machine.hpp"
+#include "own_folder.hpp"
+#include "refusal.hpp"
 
 namespace brume::deck {
 namespace {
@@ -148,22 +150,13 @@ TEST(Deck, AStringThatTomlReadsAsSomethingElseIsToldItsQuotes) {
 
 // A folder "~" would be made in the working directory.
 TEST(Deck, PathsThatOnlyAShellExpandsAreRefused) {
-  std::string name = (std::filesystem::temp_directory_path() / "brume-deck-XXXXXX").string();
-  ASSERT_NE(::mkdtemp(name.data()), nullptr);
-  const std::string file = name + "/a.toml";
-  const auto refusal = [&](const std::string& text) -> std::string {
-    std::ofstream(file) << text;
-    try {
-      load(file);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.failure(), Failure::input);
-      return error.what();
-    }
-    return "";
-  };
-  const std::string said = refusal(smallest + "[output]\ndirectory = \"~/run\"\n");
+  const test::OwnFolder folder;
+  const std::string file = folder / "a.toml";
+  std::ofstream(file) << smallest + "[output]\ndirectory = \"~/run\"\n";
+  const std::string said = test::refusal([&] { load(file); });
   EXPECT_TRUE(said.starts_with(file + ":19:13: 'output.directory' has a word")) << said;
-  EXPECT_EQ(refusal(smallest + "[output]\ndirectory = \"a~/5$/$1\"\n"), "");
+  std::ofstream(file) << smallest + "[output]\ndirectory = \"a~/5$/$1\"\n";
+  EXPECT_EQ(load(file).output.directory, "a~/5$/$1");
   for (const char* line :
        {"model.weights=~", "data.valid=/data/$USER/valid.tok", "data.train=${HOME}/train.tok",
         "data.files=[\"a.tok\", \"~me/b.tok\"]", "cluster.scratch=$TMPDIR",
@@ -172,7 +165,6 @@ TEST(Deck, PathsThatOnlyAShellExpandsAreRefused) {
   // The deck of a run that was begun by an older version.
   EXPECT_EQ(parse(smallest + "[output]\ndirectory = \"~/run\"\n", "checkpoint").output.directory,
             "~/run");
-  std::filesystem::remove_all(name);
 }
 
 TEST(Deck, KeysAreCheckedTogether) {

@@ -18,6 +18,7 @@
 #include "interop/hugging_face.hpp"
 #include "io/checkpoint.hpp"
 #include "kernels/types.hpp"
+#include "own_folder.hpp"
 
 namespace brume::interop {
 namespace {
@@ -122,7 +123,7 @@ TEST(Exported, TransformersComputeTheSameLoss) {
     GTEST_SKIP() << call << " has no transformers of version 5";
 
   constexpr int models = 40, sequences = 3;
-  const test::Folder folder;
+  const test::OwnFolder folder;
   std::mt19937 random(50);
   std::map<Family, int> exported, refused;
   std::string folders;

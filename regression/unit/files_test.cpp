@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "own_folder.hpp"
 #include "refusal.hpp"
 
 namespace {
@@ -41,14 +42,6 @@ constexpr unsigned other_user = 65534;
 /// Files in a folder of their own, removed at the end.
 class Files : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "brume-files-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    directory_ = name;
-    path_ = directory_ / "out";
-  }
-  void TearDown() override { fs::remove_all(directory_); }
-
   static std::string content(const fs::path& path) {
     std::ifstream file(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
@@ -68,11 +61,12 @@ class Files : public testing::Test {
     return "";
   }
 
-  fs::path directory_;
-  fs::path path_;
+  test::OwnFolder folder_;
+  fs::path directory_ = folder_.path();
+  fs::path path_ = directory_ / "out";
 };
 
-// As file systems in user space say it.
+// File systems in user space answer so.
 TEST_F(Files, AFileSystemWithoutFsyncOfDirectoriesIsNoFailure) {
   for (const int unknown : {EINVAL, ENOTSUP, ENOSYS}) {
     directory_error = unknown;

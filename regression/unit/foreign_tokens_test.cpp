@@ -13,6 +13,7 @@
 #include "data/token_file.hpp"
 #include "data/token_writer.hpp"
 #include "foreign_token_files.hpp"
+#include "own_folder.hpp"
 
 namespace brume::data {
 namespace {
@@ -21,13 +22,6 @@ namespace fs = std::filesystem;
 using namespace test;
 class ForeignTokens : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "brume-foreign-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    directory_ = name;
-  }
-  void TearDown() override { fs::remove_all(directory_); }
-
   fs::path put(const std::string& name, const std::string& bytes) const {
     std::ofstream(directory_ / name, std::ios::binary | std::ios::trunc) << bytes;
     return directory_ / name;
@@ -65,7 +59,8 @@ class ForeignTokens : public testing::Test {
     EXPECT_NE(said.find(words), std::string::npos) << said;
   }
 
-  fs::path directory_;
+  test::OwnFolder folder_;
+  fs::path directory_ = folder_.path();
 };
 
 const Tokens small = {3, 1, 4, 1, 5, 9, 50256};

@@ -18,6 +18,7 @@
 #include "hugging_face_files.hpp"
 #include "io/checkpoint.hpp"
 #include "kernels/types.hpp"
+#include "own_folder.hpp"
 #include "refusal.hpp"
 
 namespace brume::interop {
@@ -26,7 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 using engine::Slab;
 using nlohmann::json;
-using test::Folder;
+using test::OwnFolder;
 
 const fs::path models = fs::path(BRUME_REGRESSION_DIR) / "data" / "hugging_face";
 
@@ -40,7 +41,7 @@ model::Config config_of(const fs::path& directory) {
 std::vector<double> losses(const model::Config& model, const PretrainedWeights& weights,
                            const std::vector<std::vector<std::int32_t>>& sequences) {
   std::vector<double> losses;
-  const Folder folder;
+  const OwnFolder folder;
   comm::run_local(1, [&](comm::Communicator& world) {
     engine::Engine engine(test::one_rank_plan(model, 1), model, {}, world);
     std::vector<Slab> slabs = engine.slabs();
@@ -121,7 +122,7 @@ std::map<std::string, std::string> raw_tensors(const fs::path& directory) {
 
 /// Through a checkpoint of three ranks and back, in small files or one.
 TEST_P(Pretrained, ComesBackWithItsBytes) {
-  const Folder folder;
+  const OwnFolder folder;
   comm::run_local(3, [&](comm::Communicator& world) {
     std::vector<Slab> slabs;
     for (Slab& slab : whole_weights(model))
@@ -157,7 +158,7 @@ TEST_P(Pretrained, ComesBackWithItsBytes) {
 }
 
 TEST_P(Pretrained, AConfigIsKeptOrMadeAnew) {
-  const Folder folder;
+  const OwnFolder folder;
   const HuggingFaceWriter exported(folder.path(), model, Dtype::f16, 1);
   const json original = json::parse(test::content(directory / "config.json"));
   exported.finish(directory / "config.json");
@@ -282,7 +283,7 @@ class ModelFiles : public testing::Test {
     EXPECT_NE(said.find(says), std::string::npos) << said;
   }
 
-  const Folder folder;
+  const OwnFolder folder;
 };
 
 TEST_F(ModelFiles, KeysAndValuesLieBehindEachOther) {
@@ -481,7 +482,7 @@ TEST(LearnedPositions, MayBeMoreThanTheModelHas) {
 }
 
 TEST(HuggingFaceConfig, ModelsWithoutCounterpartAreRefused) {
-  const Folder folder;
+  const OwnFolder folder;
   const auto refused = [&](const model::Config& model) {
     return test::refusal([&] { HuggingFaceWriter(folder.path(), model, Dtype::f32, 1 << 20); });
   };

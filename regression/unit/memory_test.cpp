@@ -20,6 +20,7 @@
 #include "base/error.hpp"
 #include "device/control_group.hpp"
 #include "device/device.hpp"
+#include "own_folder.hpp"
 
 namespace brume::device {
 namespace {
@@ -221,13 +222,6 @@ TEST(Processor, ABoundThreadGetsItsCoresBack) {
 
 class ControlGroups : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "brume-groups-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    root_ = name;
-  }
-  void TearDown() override { fs::remove_all(root_); }
-
   void put(const fs::path& name, const std::string& text) const {
     fs::create_directories((root_ / name).parent_path());
     std::ofstream(root_ / name) << text;
@@ -238,7 +232,8 @@ class ControlGroups : public testing::Test {
     return control_group_limit_bytes(root_ / "membership", root_);
   }
 
-  fs::path root_;
+  test::OwnFolder folder_;
+  fs::path root_ = folder_.path();
 };
 
 TEST_F(ControlGroups, TheLeastOfAllAboveCountsInVersion2) {

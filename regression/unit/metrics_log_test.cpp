@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "own_folder.hpp"
 
 namespace brume::io {
 namespace {
@@ -116,12 +117,6 @@ Event parse(std::string_view record) {
 
 class MetricsLogTest : public ::testing::Test {
  protected:
-  MetricsLogTest() {
-    std::string pattern = (fs::temp_directory_path() / "brume-metrics-XXXXXX").string();
-    directory_ = ::mkdtemp(pattern.data());
-  }
-  ~MetricsLogTest() override { fs::remove_all(directory_); }
-
   MetricsLog begin(std::int64_t resumed_step, bool tensorboard = false) const {
     RunDescription description;
     description.run = "0123456789abcdef";
@@ -167,7 +162,8 @@ class MetricsLogTest : public ::testing::Test {
     return events;
   }
 
-  fs::path directory_;
+  test::OwnFolder folder_;
+  fs::path directory_ = folder_.path();
 };
 
 TEST_F(MetricsLogTest, ALineSaysWhatAStepDid) {

@@ -363,7 +363,7 @@ TEST(Model, CheapTensorsOfEachFamily) {
   EXPECT_EQ(cheap(m), 2.0 * (2 * 64 + 100));
 }
 
-// As in the Transformers library, which keeps the factor in the format of the weights.
+// The Transformers library keeps the factor in the format of the weights.
 TEST(Model, AnEmbeddingsFactorIsRoundedAsWeightsAre) {
   Config m{.family = Family::gemma, .hidden_size = 1152};  // sqrt: 33.9411
   EXPECT_EQ(m.embedding_scale(), 33.941124f);

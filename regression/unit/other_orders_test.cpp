@@ -164,7 +164,7 @@ TEST(OtherOrders, TheSearchFindsChunks) {
               1.01 * fastest_equal_s(model, stages, 2 * stages, machine, false, {2, 4}));
     EXPECT_GT(found.search.other_orders, 0);
     EXPECT_NE(report(found, cluster).find("no plan of 1F1B is faster"), std::string::npos);
-    const auto without = std::ranges::find(found.ablations, "chunks", &Ablation::knob);
+    const auto without = std::ranges::find(found.ablations, "virtual stages", &Ablation::knob);
     ASSERT_NE(without, found.ablations.end());
 
     keys.chunks = {1};
@@ -194,8 +194,8 @@ TEST(OtherOrders, TheSearchFindsBackwardsInTwoParts) {
   }
 }
 
-// What a plan would take without data parallelism is what a search without it finds, though that is
-// of another order, and the best plan is of 1F1B.
+// The reason for data parallelism is the time of the plan that a search without it finds. That plan
+// is of another order, though the best plan is of 1F1B.
 TEST(OtherOrders, ReasonsLookAtThem) {
   const model::Config model = samples::small_model(16, false);
   const hardware::Machine machine(slow_kernels(4));

@@ -19,6 +19,7 @@
 #include "base/error.hpp"
 #include "data/token_file.hpp"
 #include "interop/tokens.hpp"
+#include "own_folder.hpp"
 #include "tokenizer/tokenizer.hpp"
 
 namespace brume::interop {
@@ -28,13 +29,6 @@ namespace fs = std::filesystem;
 
 class PackText : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "brume-pack-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    directory_ = name;
-  }
-  void TearDown() override { fs::remove_all(directory_); }
-
   fs::path put(const std::string& name, const std::string& text) const {
     const fs::path path = directory_ / "text" / name;
     fs::create_directories(path.parent_path());
@@ -42,7 +36,8 @@ class PackText : public testing::Test {
     return path;
   }
 
-  fs::path directory_;
+  test::OwnFolder folder_;
+  fs::path directory_ = folder_.path();
 };
 
 std::string text_of(const fs::path& path) {
@@ -86,8 +81,8 @@ TEST_F(PackText, DocumentsEndWhereTheyOrTheirPartsDo) {
   EXPECT_EQ(documents_of(packed.valid), (Documents{{0, 0, 4}, {4, 4, 8}}));
 }
 
-// Of 24 tokens in pairs of 4 a quarter, to half a pair, is held out; a pair is never cut, though a
-// block has 2 tokens.
+// A quarter of 24 tokens in pairs of 4 is held out, give or take half a pair. No pair is cut,
+// though a block has 2 tokens.
 TEST_F(PackText, PromptsStayWithTheirCompletions) {
   using Documents = std::vector<data::Document>;
   std::string lines = "{\"text\": \"ab\"}\n";
@@ -302,7 +297,7 @@ TEST_F(PackText, LinesOfJsonHaveAnyName) {
   EXPECT_TRUE(walked.raw_json.empty());
 }
 
-/// What a program that compresses makes of a text.
+/// A text as a compressing program writes it.
 std::string compressed(const std::string& text, const char* format) {
   std::string made(text.size() + 4096, '\0');
   std::size_t size = 0;
@@ -429,7 +424,7 @@ TEST_F(PackText, FilesThatAreNoUtf8AreNamed) {
                Error);
 }
 
-// By parts that read to the line's end each, 64 MiB took 40 times as long as 8 MiB.
+// Parts that each read to the line's end took 40 times as long for 64 MiB as for 8 MiB.
 TEST_F(PackText, OneLongLineTakesTimeInProportion) {
   const auto spent = [&](std::size_t mib) {
     const fs::path path = put("a.jsonl", "{\"text\": \"" + std::string(mib << 20, 'x') + "\"}\n");

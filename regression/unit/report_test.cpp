@@ -14,6 +14,7 @@
 #include "../../src/report/summary.hpp"
 #include "base/error.hpp"
 #include "io/metrics_log.hpp"
+#include "own_folder.hpp"
 #include "report/plan_page.hpp"
 
 namespace brume::report {
@@ -49,12 +50,6 @@ io::RankTimeline timeline(int rank, const std::vector<std::pair<Channel, schedul
 
 class ReportTest : public ::testing::Test {
  protected:
-  ReportTest() {
-    std::string pattern = (fs::temp_directory_path() / "brume-report-XXXXXX").string();
-    directory_ = ::mkdtemp(pattern.data());
-  }
-  ~ReportTest() override { fs::remove_all(directory_); }
-
   fs::path write_run(const std::string& name, int steps, bool trace = true) const {
     const fs::path directory = directory_ / name;
     io::RunDescription d;
@@ -93,7 +88,8 @@ class ReportTest : public ::testing::Test {
     return directory;
   }
 
-  fs::path directory_;
+  test::OwnFolder folder_;
+  fs::path directory_ = folder_.path();
 };
 
 /// Complains of tags that are not closed in order, as a browser never does.

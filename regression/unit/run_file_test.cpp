@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "own_folder.hpp"
 
 namespace brume::io {
 namespace {
@@ -37,11 +38,6 @@ std::string sealed(const std::string& bytes) {
 /// A directory of its own, removed at the end.
 class RunFileTest : public ::testing::Test {
  protected:
-  RunFileTest() {
-    std::string pattern = (fs::temp_directory_path() / "brume-run-file-XXXXXX").string();
-    directory_ = ::mkdtemp(pattern.data());
-  }
-  ~RunFileTest() override { fs::remove_all(directory_); }
   fs::path file() const { return directory_ / "run.h5"; }
   std::string content() const {
     std::ifstream in(file(), std::ios::binary);
@@ -79,7 +75,8 @@ class RunFileTest : public ::testing::Test {
     return names;
   }
 
-  fs::path directory_;
+  test::OwnFolder folder_;
+  fs::path directory_ = folder_.path();
 };
 
 RunDescription description() {

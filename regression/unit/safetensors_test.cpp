@@ -10,6 +10,7 @@
 #include "base/bfloat16.hpp"
 #include "base/float16.hpp"
 #include "hugging_face_files.hpp"
+#include "own_folder.hpp"
 #include "refusal.hpp"
 
 namespace brume::interop {
@@ -17,8 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using test::Folder;
 using test::framed;
+using test::OwnFolder;
 using test::put;
 using test::safetensors;
 
@@ -36,7 +37,7 @@ std::vector<float> all_of(const TensorFile& file, const std::string& tensor) {
 }
 
 TEST(Safetensors, TensorsOfEachDtypeAreReadToTheBit) {
-  const Folder folder;
+  const OwnFolder folder;
   put(folder / "a",
       safetensors(
           {{"wide", "F32", {2, 3}, bytes_of(std::vector<float>{1, -2, 3e-40f, 4, 5, 6e30f})},
@@ -59,7 +60,7 @@ TEST(Safetensors, TensorsOfEachDtypeAreReadToTheBit) {
 }
 
 TEST(Safetensors, SpacesAndMetadataAreNoTensors) {
-  const Folder folder;
+  const OwnFolder folder;
   put(folder / "a", framed(R"({"__metadata__":{"format":"pt","a":"b"},"x":{"shape":[2],)"
                            R"("data_offsets":[0,8],"dtype":"F32"}}     )",
                            std::string(8, '\0')));
@@ -67,7 +68,7 @@ TEST(Safetensors, SpacesAndMetadataAreNoTensors) {
 }
 
 TEST(Safetensors, TensorsHaveFormatsOfTheirOwn) {
-  const Folder folder;
+  const OwnFolder folder;
   TensorWriter writer(folder / "out",
                       {{"a", {3}, Dtype::bf16}, {"b", {2}, Dtype::f32}, {"c", {1}, Dtype::f16}});
   const std::vector<float> values{1.0f, 2.0f, 3.0f, 1.00000012f, -1.0f, 0.5f};
@@ -83,7 +84,7 @@ TEST(Safetensors, TensorsHaveFormatsOfTheirOwn) {
 }
 
 TEST(Safetensors, WhatIsWrittenIsReadByTheFormatsRules) {
-  const Folder folder;
+  const OwnFolder folder;
   const std::vector<float> values{1.0f, 1.00390625f, 1.01171875f, -0x1p-133f, 3.0f, INFINITY};
   for (const Dtype dtype : {Dtype::f32, Dtype::bf16, Dtype::f16}) {
     TensorWriter writer(folder / "out", {{"b", {2, 2}, dtype}, {"a", {2}, dtype}});
@@ -212,7 +213,7 @@ const std::vector<Broken>& broken_files() {
 }
 
 TEST(Safetensors, EachKindOfBrokenFileIsRefusedInOneLine) {
-  const Folder folder;
+  const OwnFolder folder;
   for (const Broken& file : broken_files()) {
     put(folder / "bad.safetensors", file.bytes);
     const std::string said = test::refusal([&] { TensorFile(folder / "bad.safetensors"); });
@@ -223,7 +224,7 @@ TEST(Safetensors, EachKindOfBrokenFileIsRefusedInOneLine) {
 }
 
 TEST(Safetensors, AGoodFileCutAnywhereIsRefused) {
-  const Folder folder;
+  const OwnFolder folder;
   const std::string whole =
       safetensors({{"x", "F32", {2}, std::string(8, 'x')}, {"y", "F16", {3}, std::string(6, 'y')}});
   put(folder / "whole", whole);
@@ -236,7 +237,7 @@ TEST(Safetensors, AGoodFileCutAnywhereIsRefused) {
 
 /// Whatever becomes of a header, it is read or refused, and what is read lies within the file.
 TEST(Safetensors, NoDamagedHeaderDoesMoreThanFail) {
-  const Folder folder;
+  const OwnFolder folder;
   const std::string whole = safetensors({{"x", "F32", {2}, std::string(8, 'x')},
                                          {"y", "F16", {3, 1}, std::string(6, 'y')},
                                          {"z", "BF16", {0}, ""}});
@@ -265,7 +266,7 @@ TEST(Safetensors, NoDamagedHeaderDoesMoreThanFail) {
 }
 
 TEST(Safetensors, AFileThatBecomesShorterIsNoticed) {
-  const Folder folder;
+  const OwnFolder folder;
   put(folder / "a", safetensors({{"x", "F32", {2}, std::string(8, 'x')}}));
   const TensorFile file(folder / "a");
   fs::resize_file(folder / "a", fs::file_size(folder / "a") - 1);
@@ -274,7 +275,7 @@ TEST(Safetensors, AFileThatBecomesShorterIsNoticed) {
 }
 
 TEST(Safetensors, FoldersAndMissingFilesAreNamed) {
-  const Folder folder;
+  const OwnFolder folder;
   EXPECT_NE(test::refusal([&] { TensorFile(folder / "none"); }).find("none: cannot be opened"),
             std::string::npos);
   EXPECT_NE(test::refusal([&] { TensorFile{folder.path()}; }).find("is not a regular file"),

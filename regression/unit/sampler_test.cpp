@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "own_folder.hpp"
 
 namespace brume::data {
 namespace {
@@ -22,15 +23,11 @@ namespace fs = std::filesystem;
 
 /// A file whose token i is `first` + i, so the first token of a window tells which window it is.
 TokenFile counting(std::size_t count, int first = 0) {
-  std::string directory = (fs::temp_directory_path() / "brume-sampler-XXXXXX").string();
-  require(::mkdtemp(directory.data()) != nullptr, Failure::storage, "no temporary directory");
+  const test::OwnFolder folder;
   std::vector<std::int32_t> tokens(count);
   std::iota(tokens.begin(), tokens.end(), first);
-  const fs::path path = fs::path(directory) / "a.tok";
-  write_token_file(path, tokens, 65536);
-  TokenFile file(path);
-  fs::remove_all(directory);  // the open file stays
-  return file;
+  write_token_file(folder / "a.tok", tokens, 65536);
+  return TokenFile(folder / "a.tok");  // the open file stays
 }
 
 /// The windows of one epoch, in the order they are visited.

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "own_folder.hpp"
 
 namespace brume::data {
 namespace {
@@ -22,14 +23,6 @@ namespace fs = std::filesystem;
 
 class TokenFiles : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "brume-tokens-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    directory_ = name;
-    path_ = directory_ / "a.tok";
-  }
-  void TearDown() override { fs::remove_all(directory_); }
-
   std::string bytes() const {
     std::ifstream file(path_, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
@@ -50,8 +43,9 @@ class TokenFiles : public testing::Test {
     return "";
   }
 
-  fs::path directory_;
-  fs::path path_;
+  test::OwnFolder folder_;
+  fs::path directory_ = folder_.path();
+  fs::path path_ = directory_ / "a.tok";
 };
 
 std::vector<std::int32_t> counting(std::size_t count) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/error.hpp"
+#include "own_folder.hpp"
 
 namespace brume::tokenizer {
 namespace {
@@ -156,13 +157,6 @@ TEST(Tokenizer, AddedTokensTakeTheSpaceTheyAskFor) {
 /// A folder for files of one tokenizer.
 class Folder : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (fs::temp_directory_path() / "brume-tokenizer-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    path_ = name;
-  }
-  void TearDown() override { fs::remove_all(path_); }
-
   void put(const std::string& name, const json& content) const {
     std::ofstream(path_ / name) << content;
   }
@@ -176,7 +170,8 @@ class Folder : public testing::Test {
     return "";
   }
 
-  fs::path path_;
+  test::OwnFolder folder_;
+  fs::path path_ = folder_.path();
 };
 
 // Cuts as tokenizers 0.23.3 makes them, which show in what is merged. In its syntax {1,2}+ repeats,
