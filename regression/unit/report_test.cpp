@@ -169,7 +169,7 @@ TEST_F(ReportTest, HintsNameWhatStandsOut) {
     return std::ranges::any_of(all, [&](const std::string& h) { return h.find(words) != h.npos; });
   };
   EXPECT_TRUE(said("stage 0 computes 100 % longer than the others (60.00 ms beside 30.00 ms)"));
-  EXPECT_TRUE(said("collectives of data parallelism: 30 % of the last iteration on stage 1"));
+  EXPECT_TRUE(said("collectives of data parallelism: 30 % of the last step on stage 1"));
 }
 
 TEST_F(ReportTest, HintsSayWhatThePlannerFound) {
@@ -243,7 +243,7 @@ TEST_F(ReportTest, APageHasAllPicturesAndNothingFromElsewhere) {
     EXPECT_NE(page.find("&lt;script&gt;alert(1)&lt;/script&gt; &amp; more"), page.npos);
   }
   EXPECT_NE(html(runs).find("other &lt;b&gt;"), std::string::npos);
-  EXPECT_NE(text(runs).find("last iteration of"), std::string::npos);
+  EXPECT_NE(text(runs).find("last step time of"), std::string::npos);
 }
 
 // More ranks than colours: the largest, the middle and the smallest one.
