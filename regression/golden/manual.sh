@@ -8,7 +8,7 @@ cd "$work"
 if command -v groff > /dev/null; then
   groff -man -ww -Tutf8 brume.1 > page 2> warned
   [ ! -s warned ] || { cat warned; exit 1; }
-  grep -q 'promise of its own' page
+  grep -q 'a bug in Brume' page
 fi
 sed -n '/^.SH EXAMPLES/,$s/^.B //p' brume.1 | sed 's/\\-/-/g' > examples
 [ "$(wc -l < examples)" -ge 15 ] || { echo "examples are missing"; exit 1; }
