@@ -40,12 +40,11 @@ grep -q 'parallelism.data_parallel_shard_degree = ' settings.py || { cat setting
 if command -v python3 > /dev/null; then python3 -m py_compile settings.py; fi
 
 # What is searched for a trainer goes out to it, with one stage and with several; the report says what that costs.
-for trainer in megatron torchtitan; do
-  for stages in '[]' '[2]'; do
-    "$BRUME" plan "$deck" --set "search.trainer=$trainer" --set "search.stages=$stages" -o found.toml 2> said
-    grep -q "^for $trainer: .* per step; the best plan of all takes" said || { cat said; exit 1; }
-    "$BRUME" export plan "$deck" --plan found.toml --to "$trainer" -o out 2> said || { cat said; exit 1; }
-  done
+for search in 'megatron [2]' 'torchtitan []'; do
+  trainer=${search% *} stages=${search#* }
+  "$BRUME" plan "$deck" --set "search.trainer=$trainer" --set "search.stages=$stages" -o found.toml 2> said
+  grep -q "^for $trainer: .* per step; the best plan of all takes" said || { cat said; exit 1; }
+  "$BRUME" export plan "$deck" --plan found.toml --to "$trainer" -o out 2> said || { cat said; exit 1; }
 done
 code=0
 "$BRUME" plan "$deck" --set search.trainer=megatron --set 'search.weight_offload=[1.0]' 2> said || code=$?

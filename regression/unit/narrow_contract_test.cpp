@@ -209,7 +209,7 @@ TEST_P(NarrowContract, RandomPlanTrainsLikeOneRank) {
 
 INSTANTIATE_TEST_SUITE_P(Engine, NarrowContract,
                          ::testing::Combine(::testing::Values(bf16, fp16, fp8),
-                                            ::testing::Range(0, test::trials(12))));
+                                            ::testing::Range(0, test::trials(6))));
 
 class InterleavedNarrow : public ::testing::TestWithParam<int> {};
 
@@ -221,7 +221,7 @@ TEST_P(InterleavedNarrow, RandomPlanTrainsLikeOneRank) {
   expect_narrow(bf16, model, plan, test::head_tokens(i));
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, InterleavedNarrow, ::testing::Range(0, test::trials(12)));
+INSTANTIATE_TEST_SUITE_P(Engine, InterleavedNarrow, ::testing::Range(0, test::trials(6)));
 
 // Roundings to 8 bits are noise that training averages out: after some hundred steps the loss is
 // bf16's, far below where it began.

@@ -108,7 +108,7 @@ std::optional<double> chosen_by_best(const std::string& text) {
 
 TEST(PlanConsistency, NoNarrowedSearchFindsAFasterPlan) {
   std::mt19937 random(11);
-  const int decks = test::trials(6);
+  const int decks = test::trials(3);
   int with_plans = 0;
   double worst = 1.0;
   for (int trial = 0; trial < decks; ++trial) {

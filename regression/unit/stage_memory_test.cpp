@@ -8,6 +8,7 @@
 #include "planning_samples.hpp"
 #include "random_plan.hpp"
 #include "schedule/compile.hpp"
+#include "trials.hpp"
 
 namespace brume::analyzer {
 namespace {
@@ -16,7 +17,9 @@ namespace {
 /// tightly, which takes longer than all else here.
 schedule::Program program_of(const plan::Plan& plan, const model::Config& model, int stage,
                              int dp_rank) {
-  return schedule::compile(plan, model, plan::rank_of(plan, stage, dp_rank, 0), {.tight = false});
+  return schedule::compile(
+      plan, model, plan::first_rank(plan, stage) + dp_rank * plan.stages[std::size_t(stage)].tp,
+      {.tight = false});
 }
 
 /// Within 1 %, the promise of the design. The 1 MiB it also allows would hide everything at this
@@ -44,7 +47,7 @@ void compare(const plan::Plan& plan, const model::Config& model) {
 
 TEST(StageMemory, MatchesLiveBytesOfRandomPlans) {
   std::mt19937 random(1);
-  for (int trial = 0; trial < 300 && !testing::Test::HasFailure(); ++trial) {
+  for (int trial = 0; trial < test::trials(60) && !testing::Test::HasFailure(); ++trial) {
     const int num_layers = 1 + int(random() % 7);
     const plan::Plan plan = samples::random_plan(random, num_layers);
     model::Config model = samples::small_model(num_layers, random() % 2 == 0);
@@ -59,7 +62,7 @@ TEST(StageMemory, MatchesLiveBytesOfRandomPlans) {
 // A falcon's layer is one segment; a llama's key heads are cut or repeated by tp.
 TEST(StageMemory, MatchesLiveBytesOfOtherFamilies) {
   std::mt19937 random(2);
-  for (int trial = 0; trial < 200 && !testing::Test::HasFailure(); ++trial) {
+  for (int trial = 0; trial < test::trials(40) && !testing::Test::HasFailure(); ++trial) {
     const int num_layers = 1 + int(random() % 7), kv_heads = 1 << (random() % 3);
     const plan::Plan plan = samples::random_plan(random, num_layers);
     if (random() % 3 == 0)
@@ -71,7 +74,7 @@ TEST(StageMemory, MatchesLiveBytesOfOtherFamilies) {
 
 TEST(StageMemory, MatchesLiveBytesOfStagesThatDiffer) {
   std::mt19937 random(2);
-  for (int trial = 0; trial < 200 && !testing::Test::HasFailure(); ++trial) {
+  for (int trial = 0; trial < test::trials(40) && !testing::Test::HasFailure(); ++trial) {
     const model::Config model = samples::small_model(2 + int(random() % 5), random() % 2 == 0);
     plan::Plan plan = test::mixed_plan(random, model, 16);
     for (plan::Stage& stage : plan.stages) {  // the knobs that the formulas know
@@ -112,7 +115,7 @@ void compare_state(const plan::Plan& plan, const model::Config& model, Compariso
 TEST(StageMemory, ComesCloseForEveryKnob) {
   std::mt19937 random(3);
   Comparison all;
-  for (int trial = 0; trial < 160; ++trial) {
+  for (int trial = 0; trial < test::trials(40); ++trial) {
     const int num_layers = 1 + int(random() % (trial % 2 == 0 ? 5 : 16));
     const plan::Plan plan =
         samples::with_moved_state(random, samples::random_plan(random, num_layers, 5));
@@ -132,7 +135,7 @@ TEST(StageMemory, ComesCloseForEveryKnob) {
 TEST(StageMemory, ComesCloseForUpdatesOnTheHost) {
   std::mt19937 random(9);
   Comparison all;
-  for (int trial = 0; trial < 24; ++trial) {
+  for (int trial = 0; trial < test::trials(8); ++trial) {
     const int num_layers = 1 + int(random() % (trial % 2 == 0 ? 5 : 12));
     plan::Plan plan = samples::random_plan(random, num_layers, 4);
     if (trial % 3 == 0) plan = samples::with_moved_state(random, plan);
@@ -157,7 +160,7 @@ TEST(StageMemory, ComesCloseForUpdatesOnTheHost) {
 TEST(StageMemory, ComesCloseForRanksOfSeveralStages) {
   std::mt19937 random(5);
   int compared = 0, near = 0;
-  for (int trial = 0; trial < 60; ++trial) {
+  for (int trial = 0; trial < test::trials(24); ++trial) {
     model::Config model = samples::small_model(2, random() % 2 == 0);
     model.hidden_size = 1024;
     model.num_heads = 16;
@@ -186,7 +189,7 @@ TEST(StageMemory, ComesCloseForRanksOfSeveralStages) {
 TEST(StageMemory, ComesCloseForSplitBackwards) {
   std::mt19937 random(7);
   int compared = 0, near = 0;
-  for (int trial = 0; trial < 40; ++trial) {
+  for (int trial = 0; trial < test::trials(16); ++trial) {
     model::Config model = samples::small_model(2, random() % 2 == 0);
     model.hidden_size = 1024;
     model.num_heads = 16;
@@ -236,7 +239,7 @@ SmallCase small_case(std::mt19937& random, int max_stages) {
 TEST(StageMemory, ComesCloseForFrozenBlocks) {
   std::mt19937 random(5);
   Comparison one, several;
-  for (int trial = 0; trial < 120; ++trial) {
+  for (int trial = 0; trial < test::trials(40); ++trial) {
     auto [plan, model] = small_case(random, trial % 3 == 0 ? 4 : 1);
     model.frozen_blocks = 1 + int(random() % unsigned(model.num_layers + 1));
     const bool alone = plan.num_stages() == 1;
@@ -253,7 +256,7 @@ TEST(StageMemory, ComesCloseForFrozenParts) {
   std::mt19937 random(8);
   Comparison all;
   constexpr const char* parts[] = {"weight", "norm", "mlp", "attention", "head.", "bias"};
-  for (int trial = 0; trial < 60; ++trial) {
+  for (int trial = 0; trial < test::trials(24); ++trial) {
     auto [plan, model] = small_case(random, trial % 3 == 0 ? 4 : 1);
     test::freeze(model, parts[trial % 6]);
     compare_state(plan, model, all, 0.12);

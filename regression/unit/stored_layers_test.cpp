@@ -53,7 +53,7 @@ TEST_P(StoredLayers, TrainToTheSameBits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, StoredLayers, ::testing::Range(0, test::trials(20)));
+INSTANTIATE_TEST_SUITE_P(Engine, StoredLayers, ::testing::Range(0, test::trials(10)));
 
 }  // namespace
 }  // namespace brume::engine

@@ -438,7 +438,7 @@ void compare_with_oracle(const Problem& p, Reached& reached,
 TEST(Tuner, NoPlanIsFasterThanTheOneFound) {
   std::mt19937 random(2);
   Reached reached;
-  const int trials = test::trials(40);
+  const int trials = test::trials(14);
   for (int trial = 0; trial < trials; ++trial) {
     SCOPED_TRACE(trial);
     compare_with_oracle(random_problem(random), reached);
@@ -471,7 +471,7 @@ Problem random_unequal_problem(std::mt19937& random) {
 TEST(Tuner, NoPlanOfUnequalStagesIsFaster) {
   std::mt19937 random(5);
   Reached reached;
-  const int trials = test::trials(40);
+  const int trials = test::trials(14);
   for (int trial = 0; trial < trials; ++trial) {
     SCOPED_TRACE(trial);
     compare_with_oracle(random_unequal_problem(random), reached);
@@ -505,7 +505,7 @@ Problem random_disk_problem(std::mt19937& random) {
 TEST(Tuner, NoPlanOnDiskIsFaster) {
   std::mt19937 random(7);
   Reached reached;
-  const int trials = test::trials(12);
+  const int trials = test::trials(5);
   for (int trial = 0; trial < trials; ++trial) {
     SCOPED_TRACE(trial);
     compare_with_oracle(random_disk_problem(random), reached);
@@ -552,7 +552,7 @@ Problem random_grouped_problem(std::mt19937& random) {
 TEST(Tuner, NoPlanOnSeveralGroupsIsFaster) {
   std::mt19937 random(11);
   Reached reached;
-  const int trials = test::trials(16);
+  const int trials = test::trials(6);
   for (int trial = 0; trial < trials; ++trial) {
     SCOPED_TRACE(trial);
     compare_with_oracle(random_grouped_problem(random), reached);
@@ -585,7 +585,7 @@ Problem random_shared_problem(std::mt19937& random) {
 TEST(Tuner, NoPlanIsFasterWhereLabelsAreMerged) {
   std::mt19937 random(18);
   Reached reached;
-  const int trials = test::trials(18);
+  const int trials = test::trials(7);
   for (int trial = 0; trial < trials; ++trial) {
     SCOPED_TRACE(trial);
     compare_with_oracle(random_shared_problem(random), reached,
