@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "deck/deck.hpp"
+#include "model/axes.hpp"
 #include "symbolic/expr.hpp"
 
 namespace brume::model {
@@ -214,6 +215,9 @@ struct Block {
   std::vector<Parameter> parameters;
 
   bool trains() const { return !std::ranges::all_of(parameters, &Parameter::frozen); }
+  /// Axes along which ranks hold the same weights and compute with different tokens. Gradients are
+  /// summed over their group, and ZeRO shards state over it.
+  AxisSet reduction_axes() const { return data_axes; }
 };
 
 /// All blocks of a model: embedding, layers in order, head. A tied head has no token table of its

@@ -10,6 +10,7 @@
 #include "base/text.hpp"
 #include "hardware/cluster.hpp"
 #include "model/model.hpp"
+#include "plan/axes.hpp"
 
 namespace brume::plan {
 
@@ -91,24 +92,28 @@ void check_model(const model::Config& model, const hardware::Cluster& cluster);
 /// A table for people, one line a stage.
 std::string table(const Plan& plan, std::size_t columns = usual_columns);
 
-/// Position of a rank: the first stages in order own consecutive ranks; tp ranks are neighbours.
+Mesh<int> mesh(const Stage& stage);
+
+/// Position of a rank: the first stages in order own consecutive ranks.
 struct Place {
   int stage;  ///< the first one of those that it holds
-  int dp_rank;
-  int tp_rank;
+  Mesh<int> mesh;
+  Coordinates at;
+
+  int index(AxisSet axes) const { return plan::index(mesh, at, axes); }
 };
 Place place(const Plan& plan, int rank);
-int rank_of(const Plan& plan, int stage, int dp_rank, int tp_rank);
+int stage_index(const Plan& plan, int rank);  ///< the stage of its place
+int first_rank(const Plan& plan, int stage);
+
+/// Ranks of a rank's group, in order. A group along the stages is the whole job.
+std::vector<int> members(const Plan& plan, int rank, AxisSet axes);
+
+/// A block's flat buffer on a rank.
+model::Layout layout(const model::Block& block, const Place& place);
 
 /// The stages that lie on the devices of `first`, one of the first pipeline_size() ones.
 std::vector<int> stages_beside(const Plan& plan, int first);
-
-/// Position of a data-parallel rank among the ranks that shard a replica of the stage's state.
-struct ShardPlace {
-  int replica;
-  int shard;
-};
-ShardPlace shard_place(const Stage& stage, int dp_rank);
 
 /// `num_stages` stages of as many layers each, which divide the model's; all else as in `like`.
 Plan equal_stages(const model::Config& model, int global_batch, int num_stages, const Stage& like);

@@ -74,41 +74,6 @@ inline Sharded<bool> sharded(const Stage& stage) {
   return {.optimizer = of.optimizer > 0.0, .grads = of.grads > 0.0, .weights = of.weights > 0.0};
 }
 
-/// Spread of a collective's ranks: number of nodes, and ranks on each.
-template <class N>
-struct Spread {
-  N nodes;
-  N per_node;
-};
-
-/// Spread of a stage's groups. Tensor-parallel ranks are neighbours, and so are the
-/// data-parallel ones that shard one replica; with one replica these are all of dp. Ranks of all
-/// replicas that hold the same shard lie apart.
-template <class N>
-struct Spreads {
-  Spread<N> tp;
-  Spread<N> dp;
-  Spread<N> shards;
-  Spread<N> replicas;
-};
-
-/// @param devices_per_node  of the stage's mesh; it divides tp or is a multiple of it
-template <class N>
-Spreads<N> spreads(const N& devices_per_node, const N& dp, const N& tp, const N& replicas) {
-  using std::min;
-  const N tp_on_node = min(tp, devices_per_node), dp_on_node = devices_per_node / tp_on_node,
-          ranks = dp / replicas, shards_on_node = min(ranks, dp_on_node),
-          beside = dp_on_node / shards_on_node;  // replicas on a node
-  return {.tp = {tp / tp_on_node, tp_on_node},
-          .dp = {dp / dp_on_node, dp_on_node},
-          .shards = {ranks / shards_on_node, shards_on_node},
-          .replicas = {replicas / beside, beside}};
-}
-
-inline Spreads<int> spreads(const Stage& stage) {
-  return spreads(stage.devices_per_node, stage.dp, stage.tp, stage.replicas);
-}
-
 /// Elements at the end of a range that do not stay on the device, or of these on disk: whole cache
 /// lines, so that copies are aligned.
 ///

@@ -94,11 +94,8 @@ struct Ranks {
 
   auto operator<=>(const Ranks&) const = default;
 };
-/// plan::spreads says where they are.
-Ranks tp_ranks(const plan::Stage& stage);
-Ranks dp_ranks(const plan::Stage& stage);
-Ranks shard_ranks(const plan::Stage& stage);
-Ranks replica_ranks(const plan::Stage& stage);
+/// A group of a stage's ranks.
+Ranks ranks(const plan::Stage& stage, model::AxisSet axes);
 /// All ranks of a plan, as nodes of this profile hold them.
 Ranks world_ranks(const hardware::Profile& profile, int devices);
 

@@ -74,7 +74,7 @@ class Packings {
   struct Known {
     std::int64_t beside_bytes;
     Effort effort;
-    std::vector<Parcel> parcels;  ///< with their offsets
+    std::vector<Parcel> parcels;  ///< offsets are set
     std::int64_t end;
 
     bool is_of(std::span<const Parcel> parcels, std::int64_t beside_bytes, Effort effort) const;

@@ -90,15 +90,6 @@ const char* name(Operation operation);
 /// Whether it is a forward, a backward or a part of one, or a recompute.
 bool computes_segment(Operation operation);
 
-enum class Group : std::uint8_t {
-  none,
-  tp,
-  dp,
-  shards,    ///< dp ranks that shard one replica
-  replicas,  ///< dp ranks of all replicas that hold the same shard
-  world,
-};
-
 /// Tasks of phase `update` apply the last iteration's gradients: the executor skips them while
 /// there are none, and runs them alone when weights must be final (checkpoint, evaluation, end).
 /// Tasks of phase `both` bring together weights that the update changes and the first forward uses.
@@ -142,7 +133,7 @@ struct Task {
   model::SegmentKind segment = model::SegmentKind::embedding;
   int block = -1;  ///< model block
   int microbatch = -1;
-  Group group = Group::none;
+  model::AxisSet group = {};   ///< axes of a collective; empty: none
   int peer = -1;               ///< rank in the job, of send and recv
   bool backward_pass = false;  ///< part of a backward pass, for the peaks
   bool replaces = false;       ///< the first contribution to gradients, loss or totals: replace

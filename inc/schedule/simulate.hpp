@@ -22,9 +22,6 @@ struct Simulation {
 /// Slowdown of the tasks of a stage's channel against their price: [stage][channel].
 using Pace = std::vector<std::array<double, num_channels>>;
 
-/// Ranks of a group that `rank` belongs to, in group order.
-std::vector<int> group_ranks(const plan::Plan& plan, int rank, Group group);
-
 /// Time of a task by itself [s], from the profile of its rank's group.
 double task_s(const Task& task, const Program& program, const plan::Plan& plan,
               const model::Config& model, const hardware::Machine& machine);

@@ -106,7 +106,7 @@ TEST(Account, MemoryAddsUpToWhatIsLiveAtOnce) {
     SCOPED_TRACE(plan::text(plan));
     const Account found = account(plan, model, machine);
     for (int stage = 0; stage < plan.num_stages(); ++stage) {
-      const Program whole = compile(plan, model, plan::rank_of(plan, stage, 0, 0));
+      const Program whole = compile(plan, model, plan::first_rank(plan, stage));
       const auto& bytes = found.stages[std::size_t(stage)].device_bytes;
       EXPECT_EQ(std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0}),
                 whole.live_peak_bytes[std::size_t(Tier::device)]);

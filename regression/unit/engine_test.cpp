@@ -113,7 +113,7 @@ TEST_P(InterleavedContract, RandomPlanTrainsLikeOneRank) {
   expect_contract(model, plan, test::head_tokens(i));
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, InterleavedContract, ::testing::Range(0, test::trials(28)));
+INSTANTIATE_TEST_SUITE_P(Engine, InterleavedContract, ::testing::Range(0, test::trials(14)));
 
 class ZeroBubbleContract : public ::testing::TestWithParam<int> {};
 
@@ -143,7 +143,7 @@ TEST_P(ZeroBubbleContract, RandomPlanTrainsAsWithWholeBackwards) {
   EXPECT_EQ(split.norms, whole.norms) << both;
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, ZeroBubbleContract, ::testing::Range(0, test::trials(10)));
+INSTANTIATE_TEST_SUITE_P(Engine, ZeroBubbleContract, ::testing::Range(0, test::trials(6)));
 
 class ReplicasContract : public ::testing::TestWithParam<int> {};
 
@@ -865,22 +865,22 @@ TEST(Executor, KnowsWithWhomATaskCommunicates) {
   plan.stages[1].replicas = 2;
   schedule::Task task{.channel = schedule::Channel::collective_dp,
                       .operation = schedule::Operation::all_reduce};
-  const auto of = [&](int rank, schedule::Group group, int peer = -1) {
+  const auto of = [&](int rank, model::AxisSet group, int peer = -1) {
     task.group = group;
     task.peer = peer;
     return partners(plan, rank, task);
   };
-  using enum schedule::Group;
+  using enum model::Axis;
   using Ranks = std::vector<int>;
   EXPECT_EQ(of(1, tp), Ranks({0}));
-  EXPECT_EQ(of(1, dp), Ranks({3}));
+  EXPECT_EQ(of(1, model::data_axes), Ranks({3}));
   EXPECT_EQ(of(5, tp), Ranks());
-  EXPECT_EQ(of(5, dp), Ranks({4, 6, 7}));
-  EXPECT_EQ(of(5, shards), Ranks({4}));
-  EXPECT_EQ(of(5, replicas), Ranks({7}));
-  EXPECT_EQ(of(2, world), Ranks({0, 1, 3, 4, 5, 6, 7}));
-  EXPECT_EQ(of(2, none, 5), Ranks({5}));
-  EXPECT_EQ(of(2, none), Ranks());
+  EXPECT_EQ(of(5, model::data_axes), Ranks({4, 6, 7}));
+  EXPECT_EQ(of(5, shard), Ranks({4}));
+  EXPECT_EQ(of(5, replica), Ranks({7}));
+  EXPECT_EQ(of(2, model::all_axes), Ranks({0, 1, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(of(2, {}, 5), Ranks({5}));
+  EXPECT_EQ(of(2, {}), Ranks());
 }
 
 // What they are does not depend on how many cores make them, or on who holds which part of them.

@@ -22,7 +22,7 @@ std::vector<Plan> mixed_plans() {
 }
 
 const Stage& stage_of(const Plan& plan, int rank) {
-  return plan.stages[std::size_t(place(plan, rank).stage)];
+  return plan.stages[std::size_t(stage_index(plan, rank))];
 }
 
 /// Tokens that a rank holds of a microbatch.
@@ -33,9 +33,7 @@ int shard_of(const Plan& plan, int rank, int seq_len) {
 
 /// Place within the microbatch of all data-parallel ranks.
 int global_token(const Plan& plan, int rank, int seq_len, int token) {
-  const Place at = place(plan, rank);
-  return (at.dp_rank * stage_of(plan, rank).tp + at.tp_rank) * shard_of(plan, rank, seq_len) +
-         token;
+  return place(plan, rank).index(model::all_axes) * shard_of(plan, rank, seq_len) + token;
 }
 
 /// Turns that messages take when all begin as early as the order of the list allows, and how many
@@ -65,8 +63,8 @@ void expect_each_token_once(const Plan& plan, int from, int to) {
   expect_few_turns(messages);
   std::set<std::pair<int, int>> reached;  // rank, its token
   for (const Message& m : messages) {
-    EXPECT_EQ(place(plan, m.source).stage, from);
-    EXPECT_EQ(place(plan, m.destination).stage, to);
+    EXPECT_EQ(stage_index(plan, m.source), from);
+    EXPECT_EQ(stage_index(plan, m.destination), to);
     for (int i = 0; i < m.count; ++i) {
       const int mine = m.source_first + i, theirs = m.destination_first + i;
       ASSERT_TRUE(mine >= 0 && mine < shard_of(plan, m.source, seq_len));
@@ -137,7 +135,7 @@ TEST(StreamMessages, TensorParallelRanksSendTheirShards) {
 /// Rows of the table that a rank holds: a vocabulary that few degrees divide.
 constexpr int vocab = 29;
 model::Cut rows_of(const Plan& plan, int rank) {
-  return model::cut(vocab, stage_of(plan, rank).tp, place(plan, rank).tp_rank);
+  return model::cut(vocab, stage_of(plan, rank).tp, place(plan, rank).at[Axis::tp]);
 }
 
 /// How often each row goes to what `key` makes of a message and the row.
@@ -161,8 +159,8 @@ TEST(TiedMessages, EveryRankOfTheLastStageGetsItsRowsOnce) {
   for (const Plan& plan : mixed_plans()) {
     const std::vector<Message> messages = tied_weight_messages(plan, vocab);
     for (const Message& m : messages) {
-      EXPECT_EQ(place(plan, m.source).stage, 0);
-      EXPECT_EQ(place(plan, m.destination).stage, plan.num_stages() - 1);
+      EXPECT_EQ(stage_index(plan, m.source), 0);
+      EXPECT_EQ(stage_index(plan, m.destination), plan.num_stages() - 1);
     }
     const auto received = count_rows(
         plan, messages, [](const Message& m, int row) { return std::pair(m.destination, row); });
@@ -175,11 +173,11 @@ TEST(TiedMessages, EveryPartOfTheGradientComesHomeOnce) {
   for (const Plan& plan : mixed_plans()) {
     const std::vector<Message> messages = tied_gradient_messages(plan, vocab);
     for (const Message& m : messages) {
-      EXPECT_EQ(place(plan, m.source).stage, plan.num_stages() - 1);
-      EXPECT_EQ(place(plan, m.destination).stage, 0);
+      EXPECT_EQ(stage_index(plan, m.source), plan.num_stages() - 1);
+      EXPECT_EQ(stage_index(plan, m.destination), 0);
     }
     const auto counted = count_rows(plan, messages, [&](const Message& m, int row) {
-      return std::pair(place(plan, m.source).dp_rank, row);
+      return std::pair(place(plan, m.source).index(model::data_axes), row);
     });
     EXPECT_EQ(int(counted.size()), plan.stages.back().dp * vocab);
   }

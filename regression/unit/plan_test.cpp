@@ -211,8 +211,8 @@ TEST(Plan, ChunksLieOnTheSameDevices) {
   const Plan plan = two_chunks();
   EXPECT_EQ(plan.devices(), 8);
   EXPECT_EQ(plan.pipeline_size(), 2);
-  EXPECT_EQ(place(plan, 6).stage, 1);
-  EXPECT_EQ(rank_of(plan, 3, 1, 0), 6);
+  EXPECT_EQ(stage_index(plan, 6), 1);
+  EXPECT_EQ(first_rank(plan, 3), 4);
   EXPECT_EQ(stages_beside(plan, 1), (std::vector{1, 3}));
   EXPECT_EQ(first_device(plan, 2), 0);
   EXPECT_EQ(block_range(plan, 0).first, 0);
@@ -427,12 +427,12 @@ TEST(PlanCheck, UsesEveryDevice) {
 TEST(Plan, PlaceAndRankAreInverse) {
   for (int rank = 0; rank < sample().devices(); ++rank) {
     const Place where = place(sample(), rank);
-    EXPECT_EQ(rank_of(sample(), where.stage, where.dp_rank, where.tp_rank), rank);
+    EXPECT_EQ(first_rank(sample(), where.stage) + where.index(model::all_axes), rank);
   }
   const Place where = place(sample(), 6);  // stage 1 owns 4..7; tp ranks are neighbours
   EXPECT_EQ(where.stage, 1);
-  EXPECT_EQ(where.dp_rank, 1);
-  EXPECT_EQ(where.tp_rank, 0);
+  EXPECT_EQ(where.index(model::data_axes), 1);
+  EXPECT_EQ(where.at[Axis::tp], 0);
   EXPECT_THROW(place(sample(), 8), Error);
 }
 

@@ -32,6 +32,8 @@ class Replicas : public ::testing::TestWithParam<std::tuple<int, model::Precisio
     plan_.stages[0].zero_level = zero_level;
   }
   model::Config model_;
+  int rank_of(int dp_rank, int tp_rank) const { return dp_rank * plan_.stages[0].tp + tp_rank; }
+
   plan::Plan plan_;
 };
 
@@ -45,7 +47,7 @@ TEST_P(Replicas, AreAlikeUntilABitFlips) {
       EXPECT_FALSE(compare_replicas(engine, plan_, world));
     }
     // One element of a matrix that tensor parallelism splits, on one rank.
-    const int spoilt = plan::rank_of(plan_, 0, 1, 1);
+    const int spoilt = rank_of(1, 1);
     std::string name;
     for (const Slab& slab : engine.slabs()) {
       const bool computes = model_.precision == model::Precision::fp32 || slab.rounded;
@@ -66,7 +68,7 @@ TEST_P(Replicas, AreAlikeUntilABitFlips) {
     if (world.rank() == spoilt) {
       EXPECT_EQ(difference->parameter, name);
     }
-    const int first = plan::rank_of(plan_, 0, 0, 1), third = plan::rank_of(plan_, 0, 2, 1);
+    const int first = rank_of(0, 1), third = rank_of(2, 1);
     EXPECT_EQ(difference->ranks, (Ranks{{first, third}, {spoilt}}));
   });
 }

@@ -138,39 +138,6 @@ TEST(Rules, AReplicaIsShardedOverItsOwnRanks) {
   EXPECT_FALSE(sharded({.dp = 4, .zero_level = 3, .replicas = 4}).optimizer);
 }
 
-std::array<double, 8> numbers_of(const auto& spreads, auto&& value) {
-  return {value(spreads.tp.nodes),       value(spreads.tp.per_node),
-          value(spreads.dp.nodes),       value(spreads.dp.per_node),
-          value(spreads.shards.nodes),   value(spreads.shards.per_node),
-          value(spreads.replicas.nodes), value(spreads.replicas.per_node)};
-}
-
-// Nodes and ranks on each, of tp, dp, the shards of a replica, and of replicas.
-TEST(Rules, GroupsLieOnNodesByHand) {
-  struct Case {
-    int per_node, dp, tp, replicas;
-    std::array<double, 8> expected;
-  };
-  for (const Case& c : {Case{8, 32, 1, 1, {1, 1, 4, 8, 4, 8, 1, 1}},
-                        Case{8, 32, 1, 4, {1, 1, 4, 8, 1, 8, 4, 1}},   // one replica a node
-                        Case{8, 32, 1, 2, {1, 1, 4, 8, 2, 8, 2, 1}},   // each on two
-                        Case{8, 32, 1, 16, {1, 1, 4, 8, 1, 2, 4, 4}},  // four on each
-                        Case{8, 8, 4, 4, {1, 4, 4, 2, 1, 2, 4, 1}},
-                        Case{4, 2, 8, 1, {2, 4, 2, 1, 2, 1, 1, 1}},  // tp of two nodes
-                        Case{4, 4, 8, 2, {2, 4, 4, 1, 2, 1, 2, 1}}}) {
-    EXPECT_EQ(numbers_of(spreads(c.per_node, c.dp, c.tp, c.replicas),
-                         [](int number) { return double(number); }),
-              c.expected);
-    const std::map<std::string, double, std::less<>> at{{"m", double(c.per_node)},
-                                                        {"dp", double(c.dp)},
-                                                        {"tp", double(c.tp)},
-                                                        {"R", double(c.replicas)}};
-    const auto expressions = spreads(Expr::variable("m"), Expr::variable("dp"),
-                                     Expr::variable("tp"), Expr::variable("R"));
-    EXPECT_EQ(numbers_of(expressions, [&](const Expr& e) { return e.evaluate(at); }), c.expected);
-  }
-}
-
 // A share of less than a cache line stays where it is, so nothing has to be brought together.
 TEST(Rules, AShareThatIsCutAwayStagesNothing) {
   const KeptState<double> s =

@@ -46,7 +46,7 @@ plan::Plan small_plan(int stages, int dp, int tp, int microbatches) {
 /// The first ones have equal stages; of the last ones two of three have several on the same ranks,
 /// the third has split backwards.
 constexpr int num_equal_plans = 60, num_plain_plans = 120;
-const int num_plans = num_plain_plans + test::trials(36);
+const int num_plans = num_plain_plans + test::trials(18);
 
 class RandomPlans : public ::testing::TestWithParam<int> {
  protected:
@@ -150,7 +150,7 @@ TEST(Compile, FrozenBlocksHaveForwardsOnly) {
     const plan::Plan plan = test::random_plan(random, model, 8);
     model.frozen_blocks = 1 + trial % (model.num_layers + 1);
     for (const Program& program : compile_all(plan, model)) {
-      const plan::BlockRange range = plan::block_range(plan, plan::place(plan, program.rank).stage);
+      const plan::BlockRange range = plan::block_range(plan, plan::stage_index(plan, program.rank));
       std::set<int> updated, backward;
       for (const Task& task : program.tasks) {
         if (task.operation == Operation::optimizer_step || task.operation == Operation::host_step)
@@ -186,12 +186,12 @@ TEST(Compile, FrozenParametersHaveWeightsOnly) {
     test::freeze(model, parts[trial % 7]);
     const std::vector<model::Block> blocks = model::blocks(model);
     for (const Program& program : compile_all(plan, model)) {
-      const plan::Stage& stage = plan.stages[std::size_t(plan::place(plan, program.rank).stage)];
+      const plan::Stage& stage = plan.stages[std::size_t(plan::stage_index(plan, program.rank))];
       std::map<std::pair<int, Content>, std::int64_t> bytes;
       for (const Buffer& buffer : program.buffers)
         if (buffer.persistent && !buffer.name.starts_with("tied"))
           bytes[{buffer.block, buffer.content}] += buffer.bytes;
-      for (auto [block, last] = plan::block_range(plan, plan::place(plan, program.rank).stage);
+      for (auto [block, last] = plan::block_range(plan, plan::stage_index(plan, program.rank));
            block <= last; ++block) {
         const model::Layout layout =
             model::layout(blocks[std::size_t(block)], stage.tp, 0, stage.dp);
@@ -224,7 +224,7 @@ TEST(Place, ArenaIsCloseToLiveBytes) {
     const plan::Plan plan =
         i % 2 == 0 ? test::random_plan(random, model, 8) : test::mixed_plan(random, model, 8);
     for (int stage = 0; stage < plan.num_stages(); ++stage) {
-      const Program program = compile(plan, model, plan::rank_of(plan, stage, 0, 0));
+      const Program program = compile(plan, model, plan::first_rank(plan, stage));
       const double ratio = double(program.arena_bytes[0]) / double(program.live_peak_bytes[0]);
       EXPECT_GE(ratio, 1.0);
       EXPECT_LE(ratio, 1.03) << plan::text(plan);
@@ -256,7 +256,7 @@ TEST(Simulate, OneRankOfEachStageTellsTheTime) {
       const std::vector<Program> all = compile_all(plan, model);
       std::vector<Program> some;
       for (int stage = 0; stage < plan.num_stages(); ++stage)
-        some.push_back(all[std::size_t(plan::rank_of(plan, stage, 0, 0))]);
+        some.push_back(all[std::size_t(plan::first_rank(plan, stage))]);
       const double whole_s = simulate(all, plan, model, profile).iteration_s;
       EXPECT_NEAR(simulate(some, plan, model, profile).iteration_s, whole_s, most_off * whole_s)
           << plan::text(plan);
@@ -305,7 +305,7 @@ TEST(Verify, SwappedMessagesAreFound) {
 TEST(Verify, MissingPartnerIsFound) {
   const plan::Plan plan = small_plan(1, 2, 1, 1);
   std::vector<Program> programs = compile_all(plan, small_model());
-  std::erase_if(programs[1].tasks, [](const Task& task) { return task.group == Group::world; });
+  std::erase_if(programs[1].tasks, [](const Task& task) { return task.group == model::all_axes; });
   EXPECT_FALSE(verify(programs, plan).empty());
 }
 
@@ -455,7 +455,7 @@ TEST(Simulate, MessagesArePricedByWhereRanksAre) {
         {hardware::LinkKind::all_reduce, nodes, nodes == 1 ? 4 : 2, 1000, 100.0 * nodes});
   }
   const plan::Plan plan = small_plan(2, 2, 1, 1);
-  const auto seconds = [&](Operation operation, Group group) {
+  const auto seconds = [&](Operation operation, model::AxisSet group) {
     const Program program = compile(plan, small_model(), 0);
     for (const Task& task : program.tasks)
       if (task.operation == operation && task.group == group)
@@ -463,11 +463,11 @@ TEST(Simulate, MessagesArePricedByWhereRanksAre) {
     return -1.0;
   };
   profile.key.ranks_per_node = 2;
-  const double across_s = seconds(Operation::send, Group::none);
-  EXPECT_DOUBLE_EQ(seconds(Operation::all_reduce, Group::world), 200.0);
+  const double across_s = seconds(Operation::send, model::AxisSet());
+  EXPECT_DOUBLE_EQ(seconds(Operation::all_reduce, model::all_axes), 200.0);
   profile.key.ranks_per_node = 4;
-  EXPECT_DOUBLE_EQ(across_s, 10.0 * seconds(Operation::send, Group::none));
-  EXPECT_DOUBLE_EQ(seconds(Operation::all_reduce, Group::world), 100.0);
+  EXPECT_DOUBLE_EQ(across_s, 10.0 * seconds(Operation::send, model::AxisSet()));
+  EXPECT_DOUBLE_EQ(seconds(Operation::all_reduce, model::all_axes), 100.0);
 }
 
 /// Tasks of an operation on a block in rank 0's Program.
@@ -525,7 +525,7 @@ TEST(Compile, ShardedWeightsAreGatheredForEachUse) {
 /// What a collective of a layer is over, and how much it moves.
 struct Moved {
   Operation operation;
-  Group group;
+  model::AxisSet group;
   int microbatch;
   std::int64_t bytes;
   bool operator==(const Moved&) const = default;
@@ -547,8 +547,8 @@ TEST(Compile, ReplicasSumTheirShardsOnce) {
   plan::Plan plan = small_plan(1, 4, 1, 2);
   plan.stages[0].replicas = 2;
   const std::int64_t all = 4 * model::layout(model::blocks(small_model())[1], 1, 0, 4).elements;
-  const Moved scattered{Operation::reduce_scatter, Group::shards, 1, all},
-      summed{Operation::all_reduce, Group::replicas, 1, all / 2};
+  const Moved scattered{Operation::reduce_scatter, model::Axis::shard, 1, all},
+      summed{Operation::all_reduce, model::Axis::replica, 1, all / 2};
   Moved before = scattered;
   before.microbatch = 0;
   for (int rank = 0; rank < 4; ++rank) {
@@ -559,8 +559,8 @@ TEST(Compile, ReplicasSumTheirShardsOnce) {
       EXPECT_EQ(gradient_collectives(plan, rank), (std::vector{before, scattered, summed}));
     }
   }
-  EXPECT_EQ(group_ranks(plan, 2, Group::shards), (std::vector{2, 3}));
-  EXPECT_EQ(group_ranks(plan, 2, Group::replicas), (std::vector{0, 2}));
+  EXPECT_EQ(plan::members(plan, 2, model::Axis::shard), (std::vector{2, 3}));
+  EXPECT_EQ(plan::members(plan, 2, model::Axis::replica), (std::vector{0, 2}));
 }
 
 TEST(Compile, OffloadedWeightsAndGradientsTravel) {

@@ -136,7 +136,7 @@ TEST_P(ZeroBubblePlans, EachLayerHasBothPartsOfEachMicrobatch) {
       EXPECT_EQ(count.first, count.second);
       layers += count.second;
     }
-    const plan::Stage& stage = plan.stages[std::size_t(plan::place(plan, program.rank).stage)];
+    const plan::Stage& stage = plan.stages[std::size_t(plan::stage_index(plan, program.rank))];
     EXPECT_EQ(layers, stage.layers * plan.microbatches * (model.parallel() ? 1 : 2));
   }
 }

@@ -73,7 +73,7 @@ StageRole role_of(const plan::Plan& plan, int stage, const model::Config& model,
       .frozen = std::clamp(model.frozen_blocks - blocks.first, 0, blocks.last - blocks.first + 1),
       .disk = plan::uses_disk(plan.stages[std::size_t(stage)]),
       .host_update = plan.stages[std::size_t(stage)].host_update_ratio > 0.0,
-      .times = times(plan::rank_of(plan, stage, 0, 0), plan.stages[std::size_t(stage)].devices()),
+      .times = times(plan::first_rank(plan, stage), plan.stages[std::size_t(stage)].devices()),
       .world_times = times(0, plan.devices())};
 }
 

@@ -72,7 +72,8 @@ Costs::Costs(const model::Config& model, const hardware::Machine& machine, Stage
       machine_(std::make_shared<hardware::Machine>(machine)),
       profile_(machine_, &machine_->profile(role.group)),
       role_(role),
-      spreads_(plan::spreads(v_.m, v_.dp, v_.tp, v_.R)) {
+      mesh_(plan::stage_mesh(v_.dp, v_.tp, v_.R)),
+      shards_(mesh_.spread(model::Axis::shard, v_.m)) {
   // The functions outlive this object, so they hold what they read.
   const auto priced = [p = profile_](const char* name, auto seconds) {
     return remembering(name, [=](Arguments x) {
@@ -97,9 +98,9 @@ Costs::Costs(const model::Config& model, const hardware::Machine& machine, Stage
   host_update_ = priced("host_adamw", [p = profile_, m = model_](Arguments x) {
     return price::host_update_s(*m, *p, x[0]);
   });
-  all_reduce_ = collective("all_reduce", all_reduce);
-  reduce_scatter_ = collective("reduce_scatter", reduce_scatter);
-  all_gather_ = collective("all_gather", all_gather);
+  collectives_ = {collective("all_reduce", all_reduce),
+                  collective("reduce_scatter", reduce_scatter),
+                  collective("all_gather", all_gather)};
   gradient_reduction_ = priced("reduce_gradients", [=](Arguments x) {
     const bool shards = plan::sharded(x[3], x[0] * x[1]).optimizer > 0.0;
     return collective_s(shards ? reduce_scatter : all_reduce, x);
@@ -161,31 +162,22 @@ Expr Costs::host_update(const Expr& elements) const {
   return role_.host_update ? Expr::call(host_update_, {elements}) : Expr(0.0);
 }
 
-Expr Costs::tp_all_reduce(const Expr& bytes) const {
-  return Expr::call(all_reduce_, {spreads_.tp.nodes, spreads_.tp.per_node, bytes});
-}
-
-Expr Costs::tp_reduce_scatter(const Expr& bytes) const {
-  return Expr::call(reduce_scatter_, {spreads_.tp.nodes, spreads_.tp.per_node, bytes});
-}
-
-Expr Costs::tp_all_gather(const Expr& bytes) const {
-  return Expr::call(all_gather_, {spreads_.tp.nodes, spreads_.tp.per_node, bytes});
+Expr Costs::collective(price::Collective which, model::AxisSet axes, const Expr& bytes) const {
+  const auto [nodes, per_node] = mesh_.spread(axes, v_.m);
+  return Expr::call(collectives_[std::size_t(which)], {nodes, per_node, bytes});
 }
 
 Expr Costs::gradient_reduction(const Expr& bytes) const {
-  const auto& [nodes, per_node] = spreads_.shards;
-  return Expr::call(gradient_reduction_, {nodes, per_node, bytes, v_.z});
+  return Expr::call(gradient_reduction_, {shards_.nodes, shards_.per_node, bytes, v_.z});
 }
 
 Expr Costs::replica_reduction(const Expr& bytes) const {
-  const auto& [nodes, per_node] = spreads_.replicas;
-  return Expr::call(all_reduce_, {nodes, per_node, bytes * v_.R / v_.dp});
+  return collective(price::Collective::all_reduce, model::Axis::replica, bytes * v_.R / v_.dp);
 }
 
 Expr Costs::weight_gather(const Expr& bytes) const {
-  const auto& [nodes, per_node] = spreads_.shards;
-  return Expr::call(all_gather_, {nodes, per_node, bytes * v_.sharded().optimizer});
+  return collective(price::Collective::all_gather, model::Axis::shard,
+                    bytes * v_.sharded().optimizer);
 }
 
 Expr Costs::send(const Expr& bytes) const { return Expr::call(send_, {v_.n, v_.m, bytes}); }
@@ -213,14 +205,13 @@ Expr Costs::norm(const Expr& bytes) const { return Expr::call(norm_, {bytes}); }
 
 Expr Costs::overlapped(const Expr& compute_s, const Expr& comm_s, const Expr& in_s,
                        const Expr& out_s) const {
-  return Expr::call(overlapped_, {compute_s, comm_s, in_s, out_s, spreads_.shards.nodes,
-                                  spreads_.shards.per_node});
+  return Expr::call(overlapped_, {compute_s, comm_s, in_s, out_s, shards_.nodes, shards_.per_node});
 }
 
 Expr Costs::compute_share(Transfer transfer, const Expr& compute_s,
                           const Expr& collectives_s) const {
   return Expr::call(compute_share_[std::size_t(transfer)],
-                    {compute_s, collectives_s, spreads_.shards.nodes, spreads_.shards.per_node});
+                    {compute_s, collectives_s, shards_.nodes, shards_.per_node});
 }
 
 }  // namespace brume::analyzer

@@ -51,9 +51,7 @@ class Costs {
   Expr host_update(const Expr& elements) const;  ///< 0 where nothing is stepped on the host
   bool host_update() const { return role_.host_update; }
   bool host_is_apart() const { return price::host_is_apart(*profile_); }
-  Expr tp_all_reduce(const Expr& bytes) const;
-  Expr tp_reduce_scatter(const Expr& bytes) const;
-  Expr tp_all_gather(const Expr& bytes) const;
+  Expr collective(price::Collective which, model::AxisSet axes, const Expr& bytes) const;
   /// Over dp: an all-reduce, with ZeRO a reduce-scatter over the ranks that shard a replica.
   Expr gradient_reduction(const Expr& bytes) const;
   /// An all-reduce over replicas of the shards of so many bytes.
@@ -84,10 +82,12 @@ class Costs {
   std::shared_ptr<const hardware::Profile> profile_;  ///< of the role's group, a part of it
   StageRole role_;
   Variables v_;
-  plan::Spreads<Expr> spreads_;
-  std::shared_ptr<const symbolic::Function> optimizer_, host_update_, all_reduce_, reduce_scatter_,
-      all_gather_, gradient_reduction_, send_, world_all_reduce_, copy_in_, copy_out_, disk_read_,
-      disk_write_, copy_, clear_or_add_, norm_, overlapped_;
+  plan::Mesh<Expr> mesh_;
+  plan::Spread<Expr> shards_;  ///< of the ranks that shard a replica
+  std::shared_ptr<const symbolic::Function> optimizer_, host_update_, gradient_reduction_, send_,
+      world_all_reduce_, copy_in_, copy_out_, disk_read_, disk_write_, copy_, clear_or_add_, norm_,
+      overlapped_;
+  std::array<std::shared_ptr<const symbolic::Function>, 3> collectives_;    ///< [Collective]
   std::array<std::shared_ptr<const symbolic::Function>, 3> compute_share_;  ///< [Transfer]
 };
 

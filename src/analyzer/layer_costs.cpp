@@ -44,9 +44,12 @@ LayerCosts costs_of(const model::Config& model, const Costs& costs, Recompute re
     for (SegmentKind kind : kinds) sum += costs.segment(kind, pass);
     return sum;
   };
-  const Expr gather_s = costs.tp_all_gather(stream_bytes);
-  const Expr both_s = costs.tp_reduce_scatter(stream_bytes) + gather_s;
-  const Expr all_reduce_s = costs.tp_all_reduce(stream_bytes);
+  const Expr gather_s =
+      costs.collective(price::Collective::all_gather, model::Axis::tp, stream_bytes);
+  const Expr both_s =
+      costs.collective(price::Collective::reduce_scatter, model::Axis::tp, stream_bytes) + gather_s;
+  const Expr all_reduce_s =
+      costs.collective(price::Collective::all_reduce, model::Axis::tp, stream_bytes);
   // While a segment of a backward computes, the input of the next one is brought together.
   const auto beside = [&](SegmentKind kind, Pass pass) {
     const Expr alone_s = costs.segment(kind, pass);

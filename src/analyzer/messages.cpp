@@ -89,7 +89,7 @@ Traffic stream(const model::Config& model, const hardware::Machine& machine,
 
 /// As the ranks of two stages of a plan stand on their nodes.
 EndsOf ends(const plan::Plan& plan, const hardware::Machine& machine, int from, int to) {
-  const int first = plan::rank_of(plan, from, 0, 0), other = plan::rank_of(plan, to, 0, 0);
+  const int first = plan::first_rank(plan, from), other = plan::first_rank(plan, to);
   return [&plan, &machine, first, other](int i, int j) {
     return price::ends(plan, machine, first + i, other + j);
   };
@@ -164,7 +164,7 @@ const TiedTimes& MessageTimes::tied(const plan::Plan& plan) {
 
 void MessageTimes::add(const plan::Plan& plan, Pipeline& pipeline) {
   for (const plan::Stage& stage : plan.stages) {
-    const price::Ranks shards = price::shard_ranks(stage);
+    const price::Ranks shards = price::ranks(stage, model::Axis::shard);
     const hardware::Interference slow = machine_.profile(machine_.index(stage.group))
                                             .interference_model(shards.nodes, shards.per_node);
     pipeline.beside.push_back({.layers = stage.layers,

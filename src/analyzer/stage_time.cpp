@@ -98,15 +98,19 @@ StageTimeBuilder::StageTimeBuilder(const model::Config& model, const hardware::M
   recomputed_ = layer_costs(model, costs_, model::Recompute::full);
   const auto segment_s = [&](SegmentKind kind, Pass pass) { return costs_.segment(kind, pass); };
   const Expr stream_bytes = model::stream_bytes(model);
-  const Expr gather_s = costs_.tp_all_gather(stream_bytes);
-  const Expr scatter_s = costs_.tp_reduce_scatter(stream_bytes);
-  const Expr all_reduce_s = costs_.tp_all_reduce(stream_bytes);
+  using enum price::Collective;
+  const auto over_tp = [&](price::Collective which, const Expr& bytes) {
+    return costs_.collective(which, model::Axis::tp, bytes);
+  };
+  const Expr gather_s = over_tp(all_gather, stream_bytes);
+  const Expr scatter_s = over_tp(reduce_scatter, stream_bytes);
+  const Expr all_reduce_s = over_tp(all_reduce, stream_bytes);
   arriving_s_ = gather_s, leaving_s_ = scatter_s - all_reduce_s;
   embedding_forward_s_ = segment_s(SegmentKind::embedding, Pass::forward) + scatter_s;
   embedding_backward_s_ = segment_s(SegmentKind::embedding, Pass::backward);
   const Expr statistics_bytes = model::segment(model, SegmentKind::head).saved.back().bytes();
   const Expr piece_s =
-      segment_s(SegmentKind::head, Pass::forward) + costs_.tp_all_gather(statistics_bytes);
+      segment_s(SegmentKind::head, Pass::forward) + over_tp(all_gather, statistics_bytes);
   head_forward_s_ = gather_s + piece_s;
   // Beside a microbatch's backward stand the forwards of all pieces but the first. Its input is
   // still here; that of the last layer is brought together beside the first piece.
@@ -390,16 +394,15 @@ void StageTimeBuilder::ends(TimeTerms& terms) const {
   terms.end_s.push_back(
       {"last gradient reduction", reduction.reduce_s + reduction.sums_s + reduction.out_s});
   // It stands before the next block's all-reduces, which wait for that block's last segment anyway.
-  const Expr partial_s =
-      costs_.tp_all_reduce(grad_bytes * model::layout_partial_elements(blocks_.layer));
+  const auto partial_sum_s = [&](const model::Block& block) {
+    return costs_.collective(price::Collective::all_reduce, model::Axis::tp,
+                             grad_bytes * model::layout_partial_elements(block));
+  };
+  const Expr partial_s = partial_sum_s(blocks_.layer);
   const Expr last_backward_s = costs_.segment(kinds_.back(), Pass::backward);
   Expr exposed_s =
       trained_layers() * max(partial_s - last_backward_s, 0.0) + min(partial_s, last_backward_s);
-  if (role_.last)
-    exposed_s +=
-        max(costs_.tp_all_reduce(grad_bytes * model::layout_partial_elements(blocks_.head)) -
-                last_backward_s,
-            0.0);
+  if (role_.last) exposed_s += max(partial_sum_s(blocks_.head) - last_backward_s, 0.0);
   terms.last_s.push_back({"gradients partial over tp", exposed_s});
 
   const auto norm = [&](const model::Block& block) {

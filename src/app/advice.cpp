@@ -48,7 +48,7 @@ schedule::Pace measured_pace(const report::Run& run) {
                           std::vector<double>& most_s) {
       for (const io::RankTimeline& timeline : timelines) {
         if (timeline.rank >= run.plan.devices()) continue;
-        double& most = most_s[std::size_t(plan::place(run.plan, timeline.rank).stage)];
+        double& most = most_s[std::size_t(plan::stage_index(run.plan, timeline.rank))];
         most = std::max(most, io::busy_s(timeline, channel));
       }
     };
@@ -133,7 +133,7 @@ double iteration_s(const plan::Plan& plan, const model::Config& model,
                    const Deadline& deadline) {
   std::vector<schedule::Program> programs;
   for (int stage = 0; stage < plan.pipeline_size(); ++stage)
-    programs.push_back(schedule::compile(plan, model, plan::rank_of(plan, stage, 0, 0),
+    programs.push_back(schedule::compile(plan, model, plan::first_rank(plan, stage),
                                          {.tight = false, .deadline = deadline}));
   return schedule::simulate(programs, plan, model, machine, deadline, pace).iteration_s;
 }

@@ -84,7 +84,7 @@ class Evaluation {
     const auto count = std::int64_t(documents.size());
     std::vector<double> likelihoods(documents.size()), misses(documents.size());
     with_engine([&](engine::Engine& engine) {
-      const int own = plan::place(plan_, job_.rank()).dp_rank;
+      const int own = plan::place(plan_, job_.rank()).index(model::data_axes);
       for (std::int64_t first = 0; first < count; first += job_.size()) {
         const engine::OwnLoss sum = engine.evaluate_own(*data, first);
         if (first + own >= count) continue;

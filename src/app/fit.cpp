@@ -38,7 +38,7 @@ analyzer::Prediction predict(const plan::Plan& plan, const model::Config& model,
     const plan::Stage& s = plan.stages[std::size_t(first)];
     analyzer::StagePrediction placed{};
     for (int rank :
-         {plan::rank_of(plan, first, 0, 0), plan::rank_of(plan, first, s.dp - 1, s.tp - 1)}) {
+         {plan::first_rank(plan, first), plan::first_rank(plan, first) + s.devices() - 1}) {
       const schedule::Program program = schedule::compile(plan, model, rank);
       const bool forward = program.live_peak_forward_bytes > program.live_peak_backward_bytes;
       const auto take = [](std::int64_t& most, std::int64_t bytes) {
@@ -67,7 +67,7 @@ std::vector<StageNeed> stage_needs(const plan::Plan& plan, const analyzer::Predi
     std::int64_t host_bytes = 0, disk_bytes = 0;
     std::set<int> stages;
     for (int rank : ranks) {
-      const int stage = plan::place(plan, rank).stage;
+      const int stage = plan::stage_index(plan, rank);
       host_bytes += prediction.stages[std::size_t(stage)].host_bytes;
       disk_bytes += prediction.stages[std::size_t(stage)].disk_bytes;
       stages.insert(stage);

@@ -236,7 +236,7 @@ report::PlanPage pictured(const Given& given, const tuner::Result& result, const
     const std::vector<io::RankTimeline> all = timelines(programs, simulation);
     page.end_s = simulation.iteration_s;
     for (int stage = 0; stage < best.plan.pipeline_size(); ++stage)
-      page.timelines.push_back(all[std::size_t(plan::rank_of(best.plan, stage, 0, 0))]);
+      page.timelines.push_back(all[std::size_t(plan::first_rank(best.plan, stage))]);
   }
   for (const tuner::Candidate& other : result.best)
     page.alternatives.push_back({tuner::summary(other.plan), other.seconds(),

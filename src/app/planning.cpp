@@ -205,7 +205,7 @@ void check_memory(const std::vector<schedule::Program>& programs, const plan::Pl
           needed <= group.memory_bytes, Failure::infeasible,
           "the plan needs {} of device memory on rank {} (stage {}), {}memory_gib leaves {}: {} "
           "too little; most is {}",
-          format_bytes(double(needed)), rank, plan::place(plan, rank).stage, table,
+          format_bytes(double(needed)), rank, plan::stage_index(plan, rank), table,
           format_bytes(double(group.memory_bytes)),
           format_bytes(double(needed - group.memory_bytes)), largest_contributors(program));
       host_bytes += program.arena_bytes[std::size_t(schedule::Tier::host)];

@@ -181,7 +181,7 @@ class Training {
     engine::Settings all = engine_settings(run_.deck, run_.steps, threads_,
                                            device::first_core(ranks, session_.node_rank()));
     const plan::Stage& stage =
-        run_.plan.stages[std::size_t(plan::place(run_.plan, crew_.rank()).stage)];
+        run_.plan.stages[std::size_t(plan::stage_index(run_.plan, crew_.rank()))];
     all.scratch =
         run_.deck.cluster.all_groups()[std::size_t(run_.cluster.index(stage.group))].scratch;
     all.on_task_done = [this] {
@@ -286,7 +286,7 @@ class Training {
     const std::string tasks = engine_->in_flight();
     std::string what = between ? between : tasks.empty() ? "nothing in flight" : tasks;
     if (between && !tasks.empty()) what += ", " + tasks;
-    comm::Doing now{fmt::format("stage {}, step {}: {}", plan::place(run_.plan, crew_.rank()).stage,
+    comm::Doing now{fmt::format("stage {}, step {}: {}", plan::stage_index(run_.plan, crew_.rank()),
                                 engine_->steps_done() + (between ? 0 : 1), what),
                     engine_->awaited()};
     for (int rank = 0; between && tasks.empty() && rank < crew_.size(); ++rank)

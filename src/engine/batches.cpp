@@ -53,8 +53,8 @@ Batch BatchReader::read(const Asked& asked, const std::stop_token& stop) const {
     all->resize(mine);
   for (int m = 0; m < plan_.microbatches; ++m)
     for (int j = 0; j < stage.microbatch && !stop.stop_requested(); ++j) {
-      const std::int64_t in_batch =
-          std::int64_t(m) * stage.dp * stage.microbatch + place_.dp_rank * stage.microbatch + j;
+      const std::int64_t in_batch = std::int64_t(m) * stage.dp * stage.microbatch +
+                                    place_.index(model::data_axes) * stage.microbatch + j;
       const std::size_t slot = std::size_t(m * stage.microbatch + j) * seq_len;
       const auto part = [&](std::vector<std::int32_t>& all) {
         return std::span(all).subspan(slot, seq_len);

@@ -22,11 +22,12 @@ ComputeOf<Storage>::ComputeOf(const plan::Plan& plan, const model::Config& model
     : arena_(arena), place_(plan::place(plan, rank)) {
   const plan::Stage& stage = plan.stages[std::size_t(place_.stage)];
   tp_ = stage.tp;
+  tp_rank_ = place_.at[model::Axis::tp];
   tokens_ = stage.microbatch * model.seq_len;
   hidden_ = model.hidden_size;
   attended_tp_ = model.attention_size() / stage.tp;
   ffn_tp_ = model.ffn_size / stage.tp;
-  const model::Cut rows = model::cut(model.vocab_size, tp_, place_.tp_rank);
+  const model::Cut rows = model::cut(model.vocab_size, tp_, tp_rank_);
   vocabulary_ = {.first = int(rows.first), .vocab = model.vocab_size};
   rows_ = int(rows.count);
   eps_ = float(model.norm_eps);
@@ -70,7 +71,7 @@ void ComputeOf<Storage>::describe_attention(const plan::Stage& stage, const mode
                 .head_dim = model.head_dim(),
                 .kv_heads = cut ? keys / stage.tp : keys,
                 .group = model.num_heads / keys,
-                .first_head = cut ? 0 : place_.tp_rank * heads,
+                .first_head = cut ? 0 : tp_rank_ * heads,
                 .scale = model.score_scale(),
                 .cap = float(model.attention_cap)};
   windowed_ = attention_;
@@ -94,7 +95,7 @@ void ComputeOf<Storage>::describe_blocks(const plan::Plan& plan, const model::Co
   for (int block : here) {
     BlockPieces& pieces = blocks_[block];
     pieces.block = all[std::size_t(block)];
-    pieces.layout = model::layout(pieces.block, stage.tp, place_.tp_rank, stage.dp);
+    pieces.layout = plan::layout(pieces.block, place_);
     for (const model::Parameter& parameter : pieces.block.parameters)
       pieces.rules.push_back(update_rule(optimizer, parameter));
     for (const model::Piece& piece : pieces.layout.pieces) {
@@ -260,14 +261,14 @@ void ComputeOf<Storage>::norm(const Operands& o) const {
   double* totals = o.data<double>(Role::totals);
   if (o.task.replaces) device::fill(totals, std::byte{0}, 2 * sizeof(double));
   // Tensor-parallel ranks compute the same loss: one of them counts it.
-  if (place_.tp_rank == 0 && o.task.find(Role::loss))
+  if (tp_rank_ == 0 && o.task.find(Role::loss))
     device::copy(totals, o.data<double>(Role::loss), sizeof(double));
   if (!o.task.find(Role::grads)) return;
   const BlockPieces& pieces = blocks_.at(o.block());
   const Elements<> grads = o.part_of_block(Role::grads, 0);
   for (const model::Piece& piece : pieces.layout.pieces) {
     const model::Parameter& parameter = pieces.parameter(piece);
-    if (!parameter.splits(tp_) && place_.tp_rank != 0) continue;
+    if (!parameter.splits(tp_) && tp_rank_ != 0) continue;
     const std::int64_t first = std::max(piece.first, grads.first);
     const std::int64_t end = std::min(piece.first + piece.elements, grads.end);
     if (first < end) kernels::sum_squares(grads.cut(first, end), Write::accumulate, totals + 1);

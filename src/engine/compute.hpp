@@ -211,7 +211,7 @@ class ComputeOf final : public Compute {
 
   const Arena& arena_;
   plan::Place place_;
-  int tp_;
+  int tp_, tp_rank_;
   int tokens_;       ///< N, of a microbatch
   int hidden_;       ///< C
   int attended_tp_;  ///< features of this rank's query heads

@@ -60,7 +60,7 @@ template <class Storage>
 void ComputeOf<Storage>::embedding_forward(const Operands& o) const {
   const Storage* w = weights(o);
   // Tensor-parallel ranks' parts of the stream are summed: one of them adds the positions.
-  const bool adds_positions = !rotary() && place_.tp_rank == 0;
+  const bool adds_positions = !rotary() && tp_rank_ == 0;
   kernels::embedding_forward<Storage>(
       tokens(o, Role::input), matrix(w, o.block(), "token"),
       adds_positions ? matrix(w, o.block(), "position") : ConstMatrix(), stream(o, Role::output),
@@ -101,7 +101,7 @@ void ComputeOf<Storage>::head_forward(const Operands& o, const StepScalars& step
                                            o.data<double>(Role::loss), logits_cap_,
                                            o.data<double>(Role::loss) + 1);
   const std::int64_t columns = std::int64_t{kernels::num_statistics} * count;
-  float* const mine = statistic(o, "statistics").data() + place_.tp_rank * columns;
+  float* const mine = statistic(o, "statistics").data() + tp_rank_ * columns;
   kernels::cross_entropy_part<Storage>(part, targets, vocabulary_,
                                        rows(mine, count, kernels::num_statistics), logits_cap_);
 }
@@ -112,10 +112,9 @@ void ComputeOf<Storage>::loss(const Operands& o, const StepScalars& step) const 
   const kernels::ConstTokens targets = tokens(o, Role::targets);
   const kernels::Matrix statistics =
       rows(statistic(o, "statistics").data(), tp_, kernels::num_statistics * targets.extent_int(0));
-  kernels::cross_entropy_combine<Storage>(logits(o, targets.extent(0)), targets, vocabulary_,
-                                          statistics, place_.tp_rank, step.loss_scale, o.write(),
-                                          o.data<double>(Role::loss), logits_cap_,
-                                          o.data<double>(Role::loss) + 1);
+  kernels::cross_entropy_combine<Storage>(
+      logits(o, targets.extent(0)), targets, vocabulary_, statistics, tp_rank_, step.loss_scale,
+      o.write(), o.data<double>(Role::loss), logits_cap_, o.data<double>(Role::loss) + 1);
 }
 
 template <class Storage>

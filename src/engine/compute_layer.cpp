@@ -134,7 +134,7 @@ void ComputeOf<Storage>::write_output(const Operands& o) const {
   const Storage* w = weights(o);
   if (post_norms_) return write_normed_output(o, branches.front());
   const Matrix output = stream(o, Role::output);
-  const bool carries_residual = place_.tp_rank == 0;
+  const bool carries_residual = tp_rank_ == 0;
   ConstMatrix so_far = carries_residual ? ConstMatrix(stream(o, Role::input)) : ConstMatrix();
   for (const model::Branch& branch : branches) {
     const std::string name = output_name(branch);
@@ -214,7 +214,7 @@ void ComputeOf<Storage>::layer_backward(const Operands& o) const {
   // What comes past the branches is tensor-parallel rank 0's to pass on; after the first norm the
   // gradient holds its part.
   const Matrix d_input = o.task.find(Role::output) ? stream(o, Role::output) : stream_gradient;
-  ConstMatrix residual = place_.tp_rank == 0 ? ConstMatrix(stream_gradient) : ConstMatrix();
+  ConstMatrix residual = tp_rank_ == 0 ? ConstMatrix(stream_gradient) : ConstMatrix();
   for (std::size_t first = 0, last = 0; first < branches.size(); first = last) {
     while (last < branches.size() && branches[last].norm == branches[first].norm) ++last;
     const std::string name = norm_name(branches[first]);

@@ -60,60 +60,39 @@ int channels_that_communicate(const plan::Plan& plan) {
 
 Groups::Groups(const plan::Plan& plan, comm::Communicator& world) {
   const int at_once = channels_that_communicate(plan);
-  const plan::Place place = plan::place(plan, world.rank());
-  const plan::Stage& stage = plan.stages[std::size_t(place.stage)];
-  // A colour is the first rank of the group: unlike for different groups of one split.
-  const auto split = [&](int colour, int key) {
-    return comm::device_group(world.split(colour, key), at_once);
+  const auto add = [&](model::AxisSet axes) {
+    const std::vector<int> ranks = plan::members(plan, world.rank(), axes);
+    const auto mine = std::ranges::find(ranks, world.rank()) - ranks.begin();
+    // A colour is the first rank of the group: unlike for different groups of one split.
+    auto group = comm::device_group(world.split(ranks.front(), int(mine)), at_once);
+    require(group->size() == std::ssize(ranks), Failure::bug, "a group of wrong size");
+    groups_.emplace(axes, std::move(group));
   };
-  tp_ = split(plan::rank_of(plan, place.stage, place.dp_rank, 0), place.tp_rank);
-  dp_ = split(plan::rank_of(plan, place.stage, 0, place.tp_rank), place.dp_rank);
+  add(model::Axis::tp);
+  add(model::data_axes);
   // All ranks of the job take part in a split.
   if (std::ranges::any_of(plan.stages, [](const plan::Stage& s) { return s.replicas > 1; })) {
-    const auto [replica, shard] = plan::shard_place(stage, place.dp_rank);
-    const int first = replica * stage.shard_ranks();
-    shards_ = split(plan::rank_of(plan, place.stage, first, place.tp_rank), shard);
-    replicas_ = split(plan::rank_of(plan, place.stage, shard, place.tp_rank), replica);
+    add(model::Axis::shard);
+    add(model::Axis::replica);
   }
-  world_ = split(0, world.rank());
+  add(model::all_axes);
   for (auto* messages : {&p2p_forward_, &p2p_backward_})
     *messages = comm::device_group(world.split(0, world.rank()), at_once, comm::Carries::messages);
-  require(tp_->size() == stage.tp && dp_->size() == stage.dp, Failure::bug, "groups of wrong size");
 }
 
 comm::Communicator& Groups::of(const schedule::Task& task) const {
-  switch (task.group) {
-    case schedule::Group::tp: return *tp_;
-    case schedule::Group::dp: return *dp_;
-    case schedule::Group::shards: return shards_ ? *shards_ : *dp_;
-    case schedule::Group::replicas: return *replicas_;
-    case schedule::Group::world: return *world_;
-    case schedule::Group::none: break;
-  }
-  return task.channel == Channel::p2p_forward ? *p2p_forward_ : *p2p_backward_;
+  if (task.group.empty())
+    return task.channel == Channel::p2p_forward ? *p2p_forward_ : *p2p_backward_;
+  const auto found = groups_.find(task.group);
+  // Without replicas all of a stage's data-parallel ranks shard one.
+  return found != groups_.end() ? *found->second : *groups_.at(model::data_axes);
 }
 
 std::vector<int> partners(const plan::Plan& plan, int rank, const schedule::Task& task) {
   if (task.peer >= 0) return {task.peer};
-  const plan::Place mine = plan::place(plan, rank);
-  const plan::Stage& stage = plan.stages[std::size_t(mine.stage)];
-  const plan::ShardPlace place = plan::shard_place(stage, mine.dp_rank);
-  const auto meets = [&](int other) {
-    if (other == rank || task.group == schedule::Group::none) return false;
-    if (task.group == schedule::Group::world) return true;
-    const plan::Place theirs = plan::place(plan, other);
-    if (theirs.stage != mine.stage) return false;
-    if (task.group == schedule::Group::tp) return theirs.dp_rank == mine.dp_rank;
-    if (theirs.tp_rank != mine.tp_rank) return false;
-    const plan::ShardPlace of_other = plan::shard_place(stage, theirs.dp_rank);
-    if (task.group == schedule::Group::shards) return of_other.replica == place.replica;
-    if (task.group == schedule::Group::replicas) return of_other.shard == place.shard;
-    return true;
-  };
-  std::vector<int> found;
-  for (int other = 0; other < plan.devices(); ++other)
-    if (meets(other)) found.push_back(other);
-  return found;
+  std::vector<int> others = plan::members(plan, rank, task.group);
+  std::erase(others, rank);
+  return others;
 }
 
 Executor::Executor(const Arena& arena, const Compute& compute, const Groups& groups,
@@ -135,14 +114,14 @@ Executor::Executor(const Arena& arena, const Compute& compute, const Groups& gro
 
 void Executor::connect(const schedule::Program& program) {
   // In one order on all ranks: group by group, pair by pair, then as the Program has them.
-  using Kind = std::tuple<Channel, schedule::Group, int, int>;  // the last two: sender, receiver
+  using Kind = std::tuple<Channel, model::AxisSet, int, int>;  // the last two: sender, receiver
   std::map<Kind, std::vector<const schedule::Task*>> kinds;
   const auto same = [&](const schedule::Task& a, const schedule::Task& b) {
     return a.operation == b.operation && a.operands[0].bytes == b.operands[0].bytes &&
            format(program.buffer(a.operands[0])) == format(program.buffer(b.operands[0]));
   };
   for (const schedule::Task& task : program.tasks) {
-    if (task.group == schedule::Group::none && task.peer < 0) continue;
+    if (task.group.empty() && task.peer < 0) continue;
     const bool sends = task.operation == Operation::send;
     const int from = sends ? program.rank : task.peer, to = sends ? task.peer : program.rank;
     std::vector<const schedule::Task*>& found = kinds[{task.channel, task.group, from, to}];

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -22,8 +23,8 @@ class Groups {
   comm::Communicator& of(const schedule::Task& task) const;
 
  private:
-  std::unique_ptr<comm::Communicator> tp_, dp_, world_, p2p_forward_, p2p_backward_;
-  std::unique_ptr<comm::Communicator> shards_, replicas_;  ///< where some stage has replicas
+  std::map<model::AxisSet, std::unique_ptr<comm::Communicator>> groups_;
+  std::unique_ptr<comm::Communicator> p2p_forward_, p2p_backward_;
 };
 
 /// The other ranks without which a task that communicates does not end; none for other tasks.

@@ -10,8 +10,6 @@
 #include <new>
 #include <set>
 #include <sstream>
-#include <tuple>
-#include <utility>
 
 #include "plan/rules.hpp"
 
@@ -36,10 +34,16 @@ std::string hash(const Slab& slab) {
   return fmt::format("{:016x}", XXH3_64bits_digest(state.get()));
 }
 
+/// Ranks with copies of the same weights, or of the same shard of them.
+model::AxisSet holders(const plan::Stage& stage) {
+  return plan::sharded(stage).weights ? model::data_axes.without(model::Axis::shard)
+                                      : model::data_axes;
+}
+
 /// Name and hash of each weight that this rank computes with and its data-parallel peers hold too.
 std::vector<std::string> copies(Engine& engine, const plan::Stage& stage) {
   std::vector<std::string> lines;
-  if (stage.dp == 1 || (plan::sharded(stage).weights && stage.replicas == 1)) return lines;
+  if (plan::mesh(stage).size(holders(stage)) == 1) return lines;
   const std::vector<Slab> slabs = engine.slabs();
   const bool rounds = std::ranges::any_of(slabs, [](const Slab& slab) { return slab.rounded; });
   for (const Slab& slab : slabs)
@@ -73,18 +77,12 @@ std::optional<Difference> compare_replicas(Engine& engine, const plan::Plan& pla
   const auto digest = fmt::format("{:016x}", XXH3_64bits(lines.data(), lines.size()));
   const std::vector<std::string> digests = world.gather(digest);
 
-  // Ranks with one place in stage and tensor parallelism hold copies of the same weights, or of the
-  // same shard of them.
-  using Holding = std::tuple<int, int, int>;
-  const auto holding = [&](const plan::Place& place) -> Holding {
-    const plan::Stage& stage = plan.stages[std::size_t(place.stage)];
-    const bool sharded = plan::sharded(stage).weights;
-    return {place.stage, place.tp_rank,
-            sharded ? plan::shard_place(stage, place.dp_rank).shard : 0};
+  const auto first_holder = [&](int rank) {
+    const plan::Stage& stage = plan.stages[std::size_t(plan::stage_index(plan, rank))];
+    return plan::members(plan, rank, holders(stage)).front();
   };
-  std::map<Holding, std::vector<int>> peers;
-  for (int rank = 0; rank < world.size(); ++rank)
-    peers[holding(plan::place(plan, rank))].push_back(rank);
+  std::map<int, std::vector<int>> peers;  // by the first one
+  for (int rank = 0; rank < world.size(); ++rank) peers[first_holder(rank)].push_back(rank);
   const auto differs = [&](const auto& group) {
     return std::ranges::any_of(group.second, [&](int rank) {
       return digests[std::size_t(rank)] != digests[std::size_t(group.second.front())];
@@ -93,7 +91,7 @@ std::optional<Difference> compare_replicas(Engine& engine, const plan::Plan& pla
   const auto group = std::ranges::find_if(peers, differs);
   if (group == peers.end()) return std::nullopt;
 
-  const bool concerned = group->first == holding(mine);
+  const bool concerned = group->first == first_holder(world.rank());
   const std::vector<std::string> all = world.gather(concerned ? lines : std::string());
   std::vector<std::istringstream> of_rank;
   for (const int rank : group->second) of_rank.emplace_back(all[std::size_t(rank)]);

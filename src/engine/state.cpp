@@ -128,19 +128,19 @@ std::vector<Slab> slabs(const schedule::Program& program, const plan::Plan& plan
     const bool weights = buffer.content == Content::weights;
     if (!buffer.persistent || !(weights || buffer.content == Content::optimizer)) continue;
     const model::Block& block = blocks[std::size_t(buffer.block)];
-    const model::Layout layout = model::layout(block, stage.tp, place.tp_rank, stage.dp);
+    const model::Layout layout = plan::layout(block, place);
     const bool sharded = weights ? shards.weights : shards.optimizer;
     // A tied head has a copy of the table of another stage's embedding.
     const bool copy = std::ranges::none_of(here, [&](const plan::BlockRange& blocks) {
       return blocks.first <= buffer.block && buffer.block <= blocks.last;
     });
     // Of what several ranks hold each writes a part.
-    const int holders = sharded ? stage.replicas : stage.dp;
-    const int holder = sharded ? plan::shard_place(stage, place.dp_rank).replica : place.dp_rank;
+    const model::AxisSet holders =
+        sharded ? block.reduction_axes().without(model::Axis::shard) : block.reduction_axes();
     const auto owns = [&](int parameter) {
       const bool split = block.parameters[std::size_t(parameter)].splits(stage.tp);
-      return !copy && (split || place.tp_rank == 0) &&
-             (buffer.block + parameter) % holders == holder;
+      return !copy && (split || place.at[model::Axis::tp] == 0) &&
+             (buffer.block + parameter) % place.mesh.size(holders) == place.index(holders);
     };
     const bool rounds = model.precision != model::Precision::fp32;
     const std::int64_t elements =
@@ -205,7 +205,7 @@ std::vector<Slab> gradients(const schedule::Program& program, const plan::Plan& 
   for (const Buffer& buffer : program.buffers) {
     if (!buffer.persistent || buffer.content != Content::grads) continue;
     const model::Block& block = blocks[std::size_t(buffer.block)];
-    add_range(all, block, model::layout(block, stage.tp, place.tp_rank, stage.dp), "grad",
+    add_range(all, block, plan::layout(block, place), "grad",
               {buffer.first_element, buffer.bytes / model::grad_bytes,
                reinterpret_cast<float*>(arena.at(buffer))},
               [](int) { return false; });

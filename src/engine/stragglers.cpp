@@ -39,7 +39,7 @@ double lower_quartile(std::vector<double> values) {
 
 Stragglers::Stragglers(const plan::Plan& plan) : named_(std::size_t(plan.devices())) {
   for (int rank = 0; rank < plan.devices(); ++rank)
-    stage_of_.push_back(plan::place(plan, rank).stage);
+    stage_of_.push_back(plan::stage_index(plan, rank));
 }
 
 std::vector<Straggler> Stragglers::add(const BusyTimes& busy_s, double iteration_s,

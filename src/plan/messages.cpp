@@ -47,8 +47,8 @@ std::vector<Message> in_turns(std::vector<Message> messages, const Stage& from, 
 /// Ranks of stages as ranks of the job.
 std::vector<Message> in_job(const Plan& plan, int from, int to, std::vector<Message> messages) {
   for (Message& message : messages) {
-    message.source += rank_of(plan, from, 0, 0);
-    message.destination += rank_of(plan, to, 0, 0);
+    message.source += first_rank(plan, from);
+    message.destination += first_rank(plan, to);
   }
   return messages;
 }

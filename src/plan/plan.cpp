@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.hpp"
 #include "base/text.hpp"
@@ -72,33 +73,53 @@ std::string table(const Plan& plan, std::size_t columns) {
                               : fmt::format("; on nodes {}", fmt::join(plan.node_order, ", ")));
 }
 
-Place place(const Plan& plan, int rank) {
-  int first = 0;
+Mesh<int> mesh(const Stage& stage) { return stage_mesh(stage.dp, stage.tp, stage.replicas); }
+
+int stage_index(const Plan& plan, int rank) {
+  int end = 0;
   for (int i = 0; i < plan.pipeline_size(); ++i) {
-    const Stage& stage = plan.stages[std::size_t(i)];
-    const int within = rank - first;
-    if (within >= 0 && within < stage.devices())
-      return {.stage = i, .dp_rank = within / stage.tp, .tp_rank = within % stage.tp};
-    first += stage.devices();
+    end += plan.stages[std::size_t(i)].devices();
+    if (0 <= rank && rank < end) return i;
   }
   throw Error(Failure::bug, "rank {} is not one of the plan's {}", rank, plan.devices());
 }
 
-int rank_of(const Plan& plan, int stage, int dp_rank, int tp_rank) {
+int first_rank(const Plan& plan, int stage) {
   int first = 0;
   for (int i = 0; i < stage % plan.pipeline_size(); ++i)
     first += plan.stages[std::size_t(i)].devices();
-  return first + dp_rank * plan.stages[std::size_t(stage)].tp + tp_rank;
+  return first;
+}
+
+Place place(const Plan& plan, int rank) {
+  const int stage = stage_index(plan, rank);
+  const Mesh<int> mesh = plan::mesh(plan.stages[std::size_t(stage)]);
+  return {stage, mesh, coordinates(mesh, rank - first_rank(plan, stage))};
+}
+
+std::vector<int> members(const Plan& plan, int rank, AxisSet axes) {
+  std::vector<int> ranks;
+  if (axes.contains(Axis::stage)) {
+    ranks.resize(std::size_t(plan.devices()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
+  }
+  const Place place = plan::place(plan, rank);
+  ranks = members(place.mesh, place.at, axes);
+  const int first = first_rank(plan, place.stage);
+  for (int& member : ranks) member += first;
+  return ranks;
+}
+
+model::Layout layout(const model::Block& block, const Place& place) {
+  return model::layout(block, place.mesh.size(Axis::tp), place.at[Axis::tp],
+                       place.mesh.size(block.reduction_axes()));
 }
 
 std::vector<int> stages_beside(const Plan& plan, int first) {
   std::vector<int> stages;
   for (int i = first; i < plan.num_stages(); i += plan.pipeline_size()) stages.push_back(i);
   return stages;
-}
-
-ShardPlace shard_place(const Stage& stage, int dp_rank) {
-  return {.replica = dp_rank / stage.shard_ranks(), .shard = dp_rank % stage.shard_ranks()};
 }
 
 int first_device(const Plan& plan, int stage) {
@@ -129,9 +150,9 @@ std::map<Node, std::vector<int>> ranks_of_nodes(const Plan& plan,
 }
 
 int job_rank(const Plan& plan, const hardware::Cluster& cluster, int rank) {
-  const int stage = place(plan, rank).stage;
+  const int stage = stage_index(plan, rank);
   const int group = cluster.index(plan.stages[std::size_t(stage)].group);
-  const int device = first_device(plan, stage) + rank - rank_of(plan, stage, 0, 0);
+  const int device = first_device(plan, stage) + rank - first_rank(plan, stage);
   const int per_node = cluster.groups[std::size_t(group)].devices_per_node;
   int job_rank = node_at(plan, device / per_node) * per_node + device % per_node;
   for (int i = 0; i < group; ++i) job_rank += cluster.groups[std::size_t(i)].devices();

@@ -60,16 +60,10 @@ double disk_write_s(const hardware::Profile& profile, double bytes) {
   return hardware::copy_time(profile, CopyKind::disk_write, bytes);
 }
 
-namespace {
-
-Ranks ranks(const plan::Spread<int>& spread) { return {spread.nodes, spread.per_node}; }
-
-}  // namespace
-
-Ranks tp_ranks(const plan::Stage& stage) { return ranks(plan::spreads(stage).tp); }
-Ranks dp_ranks(const plan::Stage& stage) { return ranks(plan::spreads(stage).dp); }
-Ranks shard_ranks(const plan::Stage& stage) { return ranks(plan::spreads(stage).shards); }
-Ranks replica_ranks(const plan::Stage& stage) { return ranks(plan::spreads(stage).replicas); }
+Ranks ranks(const plan::Stage& stage, model::AxisSet axes) {
+  const auto [nodes, per_node] = plan::mesh(stage).spread(axes, stage.devices_per_node);
+  return {nodes, per_node};
+}
 
 Ranks world_ranks(const hardware::Profile& profile, int devices) {
   const int per_node = std::max(1, std::min(devices, profile.key.ranks_per_node));
@@ -77,9 +71,9 @@ Ranks world_ranks(const hardware::Profile& profile, int devices) {
 }
 
 plan::Node node_of(const plan::Plan& plan, const hardware::Machine& machine, int rank) {
-  const int stage = plan::place(plan, rank).stage;
+  const int stage = plan::stage_index(plan, rank);
   const int group = machine.index(plan.stages[std::size_t(stage)].group);
-  const int device = plan::first_device(plan, stage) + rank - plan::rank_of(plan, stage, 0, 0);
+  const int device = plan::first_device(plan, stage) + rank - plan::first_rank(plan, stage);
   return {group, plan::node_at(plan, device / machine.profile(group).key.ranks_per_node)};
 }
 

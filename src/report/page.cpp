@@ -230,7 +230,7 @@ std::string timelines(const Run& run, const Summary& s) {
       "trace.json has all ranks and tasks.</p>\n",
       format_seconds(end), s.stages.size() > most ? "the first stages" : "each stage");
   for (std::size_t i = 0; i < std::min(most, s.stages.size()); ++i) {
-    const int stage = s.stages[i].stage, rank = plan::rank_of(run.plan, stage, 0, 0);
+    const int stage = s.stages[i].stage, rank = plan::first_rank(run.plan, stage);
     out += fmt::format("<p class=\"note\">stage {}, measured</p>{}", stage,
                        svg(*timeline_of(run.trace.measured, rank), end));
     out += fmt::format("<p class=\"note\">stage {}, predicted</p>{}", stage,

@@ -157,7 +157,7 @@ Summary summary(const Run& run) {
   s.last_measured_s = end_s(run.trace.measured);
   s.last_predicted_s = end_s(run.trace.predicted);
   for (int stage = 0; stage < run.plan.pipeline_size(); ++stage) {
-    const int rank = plan::rank_of(run.plan, stage, 0, 0);
+    const int rank = plan::first_rank(run.plan, stage);
     const io::RankTimeline* measured = timeline_of(run.trace.measured, rank);
     const io::RankTimeline* predicted = timeline_of(run.trace.predicted, rank);
     if (!measured || !predicted) continue;

@@ -17,7 +17,7 @@ namespace {
 /// The first of the programs that stands for a stage.
 std::size_t of_stage(const plan::Plan& plan, std::span<const Program> programs, int stage) {
   const auto found = std::ranges::find_if(programs, [&](const Program& program) {
-    return plan::place(plan, program.rank).stage == stage;
+    return plan::stage_index(plan, program.rank) == stage;
   });
   require(found != programs.end(), Failure::bug, "no rank of stage {} was simulated", stage);
   return std::size_t(found - programs.begin());

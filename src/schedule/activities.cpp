@@ -28,7 +28,7 @@ std::int64_t transfer_bytes(const Task& task) {
   return task.operands.empty() ? 0 : task.operands[0].bytes;
 }
 
-bool is_transfer(const Task& task) { return task.group != Group::none || task.peer >= 0; }
+bool is_transfer(const Task& task) { return !task.group.empty() || task.peer >= 0; }
 
 /// The upper one of the blocks between which a stream passes; 0 of a tied table and its gradient.
 int boundary(const Task& task) {
@@ -57,8 +57,8 @@ class Meetings {
 
   Key key(const Task& task, int rank) {
     Key key{int(task.channel), {}, 0, 0, 0};
-    if (task.group != Group::none) {
-      key.parties = group_ranks(plan_, rank, task.group);
+    if (!task.group.empty()) {
+      key.parties = plan::members(plan_, rank, task.group);
     } else {
       key.parties =
           all_ ? std::vector{rank, task.peer} : std::vector{stage(rank), stage(task.peer)};
@@ -75,24 +75,23 @@ class Meetings {
   /// How many members the transfer must have at least, at most.
   std::pair<std::size_t, std::size_t> members(const Task& task, int rank) const {
     if (!is_transfer(task)) return {1, 1};
-    if (task.group == Group::none) return {all_ ? 2 : 1, 2};
-    const std::vector<int> ranks = group_ranks(plan_, rank, task.group);
+    if (task.group.empty()) return {all_ ? 2 : 1, 2};
+    const std::vector<int> ranks = plan::members(plan_, rank, task.group);
     if (all_) return {ranks.size(), ranks.size()};
-    const std::size_t here = task.group == Group::world ? std::size_t(plan_.pipeline_size()) : 1;
+    const std::size_t here =
+        task.group.contains(model::Axis::stage) ? std::size_t(plan_.pipeline_size()) : 1;
     return {here, here};
   }
 
   /// Whether a task is one part of a message between representatives, whose key is the same but for
   /// the sequence in all parts.
-  bool is_part(const Task& task) const {
-    return !all_ && task.group == Group::none && task.peer >= 0;
-  }
+  bool is_part(const Task& task) const { return !all_ && task.group.empty() && task.peer >= 0; }
 
   /// Representatives of stages that differ exchange other parts than they will.
-  bool same_bytes(const Task& task) const { return all_ || task.group != Group::none; }
+  bool same_bytes(const Task& task) const { return all_ || !task.group.empty(); }
 
  private:
-  int stage(int rank) const { return plan::place(plan_, rank).stage; }
+  int stage(int rank) const { return plan::stage_index(plan_, rank); }
 
   const plan::Plan& plan_;
   bool all_;

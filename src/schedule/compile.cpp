@@ -124,7 +124,7 @@ void Compiler::finish() {
   stores_.gradients.finish(last);
   if (context_.plan.devices() == 1) return;
   build_.add(last, Operation::all_reduce, {updates(Role::totals, persistent_.totals)},
-             {.group = Group::world});
+             {.group = model::all_axes});
 }
 
 Program placed(const plan::Plan& plan, const model::Config& model, int rank, const Options& options,
@@ -170,8 +170,7 @@ std::vector<Program> compile_all(const plan::Plan& plan, const model::Config& mo
   std::vector<int> turns(programs.size());
   std::iota(turns.begin(), turns.end(), 0);
   std::ranges::stable_sort(turns, {}, [&](int rank) {
-    const plan::Place place = plan::place(plan, rank);
-    return std::pair(place.dp_rank, place.tp_rank);
+    return rank - plan::first_rank(plan, plan::stage_index(plan, rank));
   });
   parallel_for(turns.size(), options.threads, [&](std::size_t turn, std::size_t) {
     const int rank = turns[turn];

@@ -18,7 +18,7 @@ std::vector<int> first_ranks(const plan::Plan& plan, const hardware::Machine& ma
   std::vector<int> ranks;
   std::pair<int, plan::Node> last{-1, {}};
   for (int rank = 0; rank < plan.devices(); ++rank) {
-    const std::pair place{plan::place(plan, rank).stage, price::node_of(plan, machine, rank)};
+    const std::pair place{plan::stage_index(plan, rank), price::node_of(plan, machine, rank)};
     if (place != last) ranks.push_back(rank);
     last = place;
   }
@@ -29,8 +29,8 @@ std::vector<int> first_ranks(const plan::Plan& plan, const hardware::Machine& ma
 /// another rank.
 std::vector<int> counted_ranks(const Task& task, const Program& program, const plan::Plan& plan) {
   if (task.operation == Operation::send) return {program.rank, task.peer};
-  if (task.group == Group::none) return {};
-  std::vector<int> ranks = group_ranks(plan, program.rank, task.group);
+  if (task.group.empty()) return {};
+  std::vector<int> ranks = plan::members(plan, program.rank, task.group);
   return ranks.front() == program.rank ? ranks : std::vector<int>();
 }
 

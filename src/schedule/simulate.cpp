@@ -111,38 +111,6 @@ class Clockwork {
 
 }  // namespace
 
-std::vector<int> group_ranks(const plan::Plan& plan, int rank, Group group) {
-  const plan::Place place = plan::place(plan, rank);
-  const plan::Stage& stage = plan.stages[std::size_t(place.stage)];
-  std::vector<int> ranks;
-  switch (group) {
-    case Group::none: return {rank};
-    case Group::tp:
-      for (int t = 0; t < stage.tp; ++t)
-        ranks.push_back(plan::rank_of(plan, place.stage, place.dp_rank, t));
-      return ranks;
-    case Group::dp:
-      for (int d = 0; d < stage.dp; ++d)
-        ranks.push_back(plan::rank_of(plan, place.stage, d, place.tp_rank));
-      return ranks;
-    case Group::shards:
-    case Group::replicas: {
-      const auto [replica, shard] = plan::shard_place(stage, place.dp_rank);
-      for (int d = 0; d < stage.dp; ++d) {
-        const plan::ShardPlace other = plan::shard_place(stage, d);
-        if (group == Group::shards ? other.replica == replica : other.shard == shard)
-          ranks.push_back(plan::rank_of(plan, place.stage, d, place.tp_rank));
-      }
-      return ranks;
-    }
-    case Group::world:
-      ranks.resize(std::size_t(plan.devices()));
-      std::iota(ranks.begin(), ranks.end(), 0);
-      return ranks;
-  }
-  return ranks;
-}
-
 double task_s(const Task& task, const Program& program, const plan::Plan& plan,
               const model::Config& model, const hardware::Machine& machine) {
   return TaskTimes(plan, model, machine).of(task, program.rank);
@@ -157,8 +125,8 @@ Simulation simulate(std::span<const Program> programs, const plan::Plan& plan,
   Readiness readiness(programs, activities);
   std::vector<Beside> beside;
   for (const Program& program : programs) {
-    const plan::Stage& stage = plan.stages[std::size_t(plan::place(plan, program.rank).stage)];
-    const price::Ranks shards = price::shard_ranks(stage);
+    const plan::Stage& stage = plan.stages[std::size_t(plan::stage_index(plan, program.rank))];
+    const price::Ranks shards = price::ranks(stage, model::Axis::shard);
     const hardware::Profile& profile = machine.profile(stage.group);
     beside.push_back(
         {profile.interference_model(shards.nodes, shards.per_node), price::host_is_apart(profile)});
@@ -176,11 +144,9 @@ Simulation simulate(std::span<const Program> programs, const plan::Plan& plan,
         const Program& program = programs[std::size_t(m.program)];
         const Task& task = program.task(m.task);
         const double once_s = times.of(task, program.rank);
-        work_s +=
-            pace.empty()
-                ? once_s
-                : once_s * pace.at(std::size_t(
-                               plan::place(plan, program.rank).stage))[std::size_t(task.channel)];
+        work_s += pace.empty() ? once_s
+                               : once_s * pace.at(std::size_t(plan::stage_index(
+                                              plan, program.rank)))[std::size_t(task.channel)];
       }
       clockwork.start(activity, work_s);
       for (const Member& m : activities.members[std::size_t(activity)])

@@ -30,10 +30,8 @@ std::int64_t layer_passes(const plan::Plan& plan, bool all_ranks) {
 /// All ranks of a plan, or the first one of each stage.
 std::vector<int> ranks_of(const plan::Plan& plan, bool all) {
   std::vector<int> ranks;
-  for (int rank = 0; rank < plan.devices(); ++rank) {
-    const plan::Place place = plan::place(plan, rank);
-    if (all || (place.dp_rank == 0 && place.tp_rank == 0)) ranks.push_back(rank);
-  }
+  for (int rank = 0; rank < plan.devices(); ++rank)
+    if (all || rank == plan::first_rank(plan, plan::stage_index(plan, rank))) ranks.push_back(rank);
   return ranks;
 }
 

@@ -26,14 +26,15 @@ double TaskTimes::of(const Task& task, int rank) {
   return entry->second;
 }
 
-double TaskTimes::times_as_long(int rank, Group group) {
+double TaskTimes::times_as_long(int rank, model::AxisSet group) {
   const auto [known, fresh] = times_as_long_.try_emplace({rank, group}, 1.0);
-  if (fresh) known->second = price::times_as_long(plan_, machine_, group_ranks(plan_, rank, group));
+  if (fresh)
+    known->second = price::times_as_long(plan_, machine_, plan::members(plan_, rank, group));
   return known->second;
 }
 
 TaskTimes::Key TaskTimes::key(const Task& task, int rank) {
-  const int index = plan::place(plan_, rank).stage;
+  const int index = plan::stage_index(plan_, rank);
   const plan::Stage& stage = plan_.stages[std::size_t(index)];
   Key key{.stage = index,
           .operation = task.operation,
@@ -41,17 +42,12 @@ TaskTimes::Key TaskTimes::key(const Task& task, int rank) {
           .amount = amount_of(task),
           .ranks = {},
           .ends = {}};
-  switch (task.group) {
-    case Group::none: break;
-    case Group::tp: key.ranks = price::tp_ranks(stage); break;
-    case Group::dp: key.ranks = price::dp_ranks(stage); break;
-    case Group::shards: key.ranks = price::shard_ranks(stage); break;
-    case Group::replicas: key.ranks = price::replica_ranks(stage); break;
-    case Group::world:
-      key.ranks = price::world_ranks(machine_.profile(stage.group), plan_.devices());
-      break;
+  if (!task.group.empty()) {
+    key.ranks = task.group.contains(model::Axis::stage)
+                    ? price::world_ranks(machine_.profile(stage.group), plan_.devices())
+                    : price::ranks(stage, task.group);
+    key.ranks.times = times_as_long(rank, task.group);
   }
-  if (task.group != Group::none) key.ranks.times = times_as_long(rank, task.group);
   if (task.peer >= 0) key.ends = price::ends(plan_, machine_, rank, task.peer);
   return key;
 }

@@ -35,14 +35,14 @@ class TaskTimes {
     auto operator<=>(const Key&) const = default;
   };
   Key key(const Task& task, int rank);
-  double times_as_long(int rank, Group group);
+  double times_as_long(int rank, model::AxisSet group);
   double work_s(const Key& key) const;
 
   const plan::Plan& plan_;
   const model::Config& model_;
   const hardware::Machine& machine_;
   std::map<Key, double> known_s_;
-  std::map<std::pair<int, Group>, double> times_as_long_;  ///< by rank and group
+  std::map<std::pair<int, model::AxisSet>, double> times_as_long_;  ///< by rank and group
 };
 
 }  // namespace brume::schedule

@@ -29,7 +29,7 @@ void count(Placement& placement, const plan::Plan& plan, const hardware::Cluster
     for (int rank : ranks) {
       const Arenas bytes = arenas(rank);
       const std::int64_t device = bytes[std::size_t(Tier::device)];
-      const int stage = plan::place(plan, rank).stage;
+      const int stage = plan::stage_index(plan, rank);
       held.device_bytes = std::max(held.device_bytes, device);
       std::int64_t& of_stage = placement.stage_bytes[std::size_t(stage)];
       of_stage = std::max(of_stage, device);
@@ -91,7 +91,7 @@ Placement sample(const plan::Plan& whole, const model::Config& model,
   schedule::Packings own;
   if (!packings) packings = &own;
   const auto arenas = [&](int rank) {
-    const plan::Stage& stage = plan.stages[std::size_t(plan::place(plan, rank).stage)];
+    const plan::Stage& stage = plan.stages[std::size_t(plan::stage_index(plan, rank))];
     const auto& group = cluster.groups[std::size_t(cluster.index(stage.group))];
     Arenas enough{};
     if (until_it_fits)
@@ -105,15 +105,15 @@ Placement sample(const plan::Plan& whole, const model::Config& model,
   for (const bool last : {false, true})
     for (int stage = 0; stage < plan.pipeline_size(); ++stage) {
       const plan::Stage& s = plan.stages[std::size_t(stage)];
-      if (!last) ranks.push_back(plan::rank_of(plan, stage, 0, 0));
-      if (last && s.devices() > 1) ranks.push_back(plan::rank_of(plan, stage, s.dp - 1, s.tp - 1));
+      if (!last) ranks.push_back(plan::first_rank(plan, stage));
+      if (last && s.devices() > 1) ranks.push_back(plan::first_rank(plan, stage) + s.devices() - 1);
     }
   std::vector<Arenas> of_ranks(ranks.size());
   parallel_for(ranks.size(), threads,
                [&](std::size_t i, std::size_t) { of_ranks[i] = arenas(ranks[i]); });
   std::vector<Arenas> largest(std::size_t(plan.pipeline_size()), Arenas{});
   for (std::size_t i = 0; i < ranks.size(); ++i) {
-    Arenas& most = largest[std::size_t(plan::place(plan, ranks[i]).stage)];
+    Arenas& most = largest[std::size_t(plan::stage_index(plan, ranks[i]))];
     for (std::size_t tier = 0; tier < most.size(); ++tier)
       most[tier] = std::max(most[tier], of_ranks[i][tier]);
   }
@@ -124,7 +124,7 @@ Placement sample(const plan::Plan& whole, const model::Config& model,
         left_out * plan.stages[end].microbatch * model.seq_len * std::int64_t{sizeof(std::int32_t)};
   Placement placement;
   count(placement, plan, cluster,
-        [&](int rank) { return largest[std::size_t(plan::place(plan, rank).stage)]; });
+        [&](int rank) { return largest[std::size_t(plan::stage_index(plan, rank))]; });
   return placement;
 }
 

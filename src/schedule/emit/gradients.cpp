@@ -100,20 +100,21 @@ bool Gradients::reduce(const Slot& slot) {
   if (over_tp)
     build_.add(slot, Operation::all_reduce,
                {updates(Role::destination, build_.elements(grads, {0, partial}))},
-               {.group = Group::tp});
-  if (context_.stage.dp == 1) return over_tp;
+               {.group = model::Axis::tp});
+  const model::AxisSet holders = context_.block(slot.block).reduction_axes();
+  if (context_.place.mesh.size(holders) == 1) return over_tp;
   if (!context_.sharded.optimizer) {
     build_.add(slot, Operation::all_reduce, {updates(Role::destination, grads)},
-               {.group = Group::dp});
+               {.group = holders});
     return true;
   }
   build_.add(slot, Operation::reduce_scatter, {updates(Role::destination, grads)},
-             {.group = Group::shards});
-  if (last && context_.stage.replicas > 1)
+             {.group = holders.without(model::Axis::replica)});
+  if (last && context_.place.mesh.size(model::Axis::replica) > 1)
     build_.add(
         slot, Operation::all_reduce,
         {updates(Role::destination, build_.elements(grads, persistent_.block(slot.block).shard))},
-        {.group = Group::replicas});
+        {.group = model::Axis::replica});
   return true;
 }
 
@@ -131,11 +132,12 @@ void Gradients::settle(int block) {
   const BlockState& b = persistent_.block(block);
   const bool staged = gradients.fresh != BufferId::none;
   if (context_.last_microbatch(gradients.slot)) {
-    const plan::Stage& stage = context_.stage;
-    const auto [replica, shard] = plan::shard_place(stage, context_.place.dp_rank);
-    const std::int64_t count = b.trained.count / stage.dp;
-    norm(gradients.slot, build_.elements(staged ? gradients.fresh : b.grads.device_buffer,
-                                         {(shard * stage.replicas + replica) * count, count}));
+    const auto& [stage, mesh, at] = context_.place;
+    const std::int64_t count = b.trained.count / mesh.size(context_.block(block).reduction_axes());
+    const int part =
+        at[model::Axis::shard] * mesh.size(model::Axis::replica) + at[model::Axis::replica];
+    norm(gradients.slot,
+         build_.elements(staged ? gradients.fresh : b.grads.device_buffer, {part * count, count}));
   }
   if (staged) store(gradients);
 }

@@ -119,7 +119,7 @@ void Passes::run_loss(const Slot& slot, int piece) {
   const Part statistics{saved.back(), 0, token_bytes * tokens_of(piece)};
   const bool first = slot.microbatch == 0 && piece == 0;
   build_.add(slot, Operation::all_gather, {updates(Role::destination, statistics)},
-             {.group = Group::tp});
+             {.group = model::Axis::tp});
   build_.add(slot, Operation::loss,
              {updates(Role::saved, saved[std::size_t(last - 1)], last - 1),
               reads(Role::saved, statistics, last),

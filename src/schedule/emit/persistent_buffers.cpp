@@ -27,14 +27,13 @@ TieredState keep(ProgramBuilder& build, int block, Content content, const std::s
 
 BlockState make_block(const Context& context, ProgramBuilder& build, int block) {
   const plan::Stage& stage = context.stage_of(block);
-  const model::Layout layout =
-      model::layout(context.block(block), stage.tp, context.place.tp_rank, stage.dp);
+  const model::Layout layout = plan::layout(context.block(block), context.place);
   const Range whole{0, layout.elements}, trained{0, layout.trained_elements},
       frozen{trained.count, whole.count - trained.count};
   const plan::KeptState<double> kept =
       plan::kept_state(plan::state_knobs(stage),
                        plan::Elements<double>{double(trained.count), double(frozen.count)});
-  const int shard = plan::shard_place(stage, context.place.dp_rank).shard;
+  const int shard = context.place.at[model::Axis::shard];
   const auto kept_range = [&](Range all, bool is_sharded) {
     const std::int64_t count = all.count / stage.shard_ranks();
     return is_sharded ? Range{all.first + shard * count, count} : all;

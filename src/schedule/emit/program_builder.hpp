@@ -43,7 +43,7 @@ struct Move {
 struct TaskDetails {
   SegmentKind segment = SegmentKind::embedding;
   Phase phase = Phase::train;  ///< of a task of an update: `update`, unless it is `both`
-  Group group = Group::none;
+  model::AxisSet group = {};
   int peer = -1;
   Channel channel = Channel::compute;  ///< of a message; of others it follows
   bool replaces = false;

@@ -67,7 +67,8 @@ BufferId Streams::gather(const Slot& slot, BufferId shard) {
   if (context_.stage.tp == 1) return shard;
   const BufferId whole = make(slot, "whole");
   build_.add(slot, Operation::all_gather,
-             {writes(Role::destination, whole), reads(Role::source, shard)}, {.group = Group::tp});
+             {writes(Role::destination, whole), reads(Role::source, shard)},
+             {.group = model::Axis::tp});
   return whole;
 }
 
@@ -75,7 +76,8 @@ BufferId Streams::scatter(const Slot& slot, BufferId part, std::string_view what
   if (context_.stage.tp == 1) return part;
   const BufferId shard = build_.add_made(slot, what, Content::stream, context_.stream_shard_bytes);
   build_.add(slot, Operation::reduce_scatter,
-             {updates(Role::source, part), writes(Role::destination, shard)}, {.group = Group::tp});
+             {updates(Role::source, part), writes(Role::destination, shard)},
+             {.group = model::Axis::tp});
   return shard;
 }
 
@@ -88,7 +90,7 @@ void Streams::sum_gradient(const Slot& slot, bool last_segment) {
     put(slot, scatter(slot, use(slot), "gradient"));
   } else if (context_.stage.tp > 1) {
     build_.add(slot, Operation::all_reduce, {updates(Role::destination, use(slot))},
-               {.group = Group::tp});
+               {.group = model::Axis::tp});
   }
 }
 

@@ -62,11 +62,13 @@ void Weights::assemble(const Slot& slot, Range of_trained) {
 void Weights::all_gather(const Slot& slot) {
   const BlockState& b = persistent_.block(slot.block);
   const bool staged_update = b.weights_staged && slot.kind == Slot::Kind::update;
+  const model::AxisSet holders =
+      context_.block(slot.block).reduction_axes().without(model::Axis::replica);
   const auto gather = [&](Range part) {
     if (part.count > 0)
       build_.add(slot, Operation::all_gather,
                  {updates(Role::destination, build_.elements(use(slot.block), part))},
-                 {.phase = staged_update ? Phase::both : Phase::train, .group = Group::shards});
+                 {.phase = staged_update ? Phase::both : Phase::train, .group = holders});
   };
   gather(b.trained);
   if (context_.sharded.weights) gather(b.frozen);

@@ -1,0 +1,52 @@
+/// @file Names of the axes along which ranks differ.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <initializer_list>
+
+namespace brume::model {
+
+enum class Axis : std::uint8_t {
+  tp,       ///< tensor parallelism
+  cp,       ///< context parallelism
+  ep,       ///< expert parallelism
+  shard,    ///< ranks that shard one replica of a stage's state
+  replica,  ///< replicas of a stage's state
+  stage,    ///< pipeline stages
+};
+inline constexpr int num_axes = 6;
+
+/// Names a group of ranks: they differ along these axes only.
+class AxisSet {
+ public:
+  constexpr AxisSet() = default;
+  constexpr AxisSet(Axis axis) : bits_(bit(axis)) {}
+  constexpr AxisSet(std::initializer_list<Axis> axes) {
+    for (const Axis axis : axes) bits_ = std::uint8_t(bits_ | bit(axis));
+  }
+
+  constexpr bool empty() const { return bits_ == 0; }
+  constexpr bool contains(Axis axis) const { return (bits_ & bit(axis)) != 0; }
+  constexpr AxisSet without(AxisSet other) const {
+    AxisSet rest;
+    rest.bits_ = std::uint8_t(bits_ & ~other.bits_);
+    return rest;
+  }
+
+  auto operator<=>(const AxisSet&) const = default;
+
+ private:
+  static constexpr std::uint8_t bit(Axis axis) { return std::uint8_t(1 << int(axis)); }
+
+  std::uint8_t bits_ = 0;
+};
+
+/// Ranks that compute with different sequences: data parallelism.
+inline constexpr AxisSet data_axes{Axis::shard, Axis::replica};
+
+/// All ranks of a job.
+inline constexpr AxisSet all_axes{Axis::tp,    Axis::cp,      Axis::ep,
+                                  Axis::shard, Axis::replica, Axis::stage};
+
+}  // namespace brume::model
