@@ -168,7 +168,7 @@ TEST_F(ReportTest, HintsNameWhatStandsOut) {
   const auto said = [&](const std::string& words) {
     return std::ranges::any_of(all, [&](const std::string& h) { return h.find(words) != h.npos; });
   };
-  EXPECT_TRUE(said("stage 0 computes 100 % longer than the others (60.00 ms beside 30.00 ms)"));
+  EXPECT_TRUE(said("stage 0 computes 100 % longer than the others (60.00 ms against 30.00 ms)"));
   EXPECT_TRUE(said("collectives of data parallelism: 30 % of the last step on stage 1"));
 }
 

@@ -276,7 +276,7 @@ TEST(StageTime, ExplainSaysTheFormulasThatMatter) {
         EXPECT_LT(line.size(), 600u) << line;
         sum += share, last = share;
       }
-      here = here || line.starts_with("what makes 95 %");
+      here = here || line.starts_with("terms of 95 %");
     }
     EXPECT_GE(sum, 94.9);
     EXPECT_LE(sum, 100.1);

@@ -25,8 +25,9 @@ int import_plan(const ImportPlanOptions& options) {
   write_file(deck, deck::schema().write(job.deck, true));
   write_file(plan, plan::text(job.plan));
   log::info(
-      "{}\n{}plan {} of {}: `brume analyze {} --plan {}` says what it takes, `brume plan {} "
-      "--against {}` whether there is a faster one",
+      "{}\n{}plan {} of {}: `brume analyze {} --plan {}` predicts its time and memory; `brume plan "
+      "{} "
+      "--against {}` looks for a faster plan",
       interop::megatron_version, plan::table(job.plan, terminal::columns(STDERR_FILENO)), plan,
       options.arguments, deck, plan, deck, plan);
   return 0;

@@ -70,7 +70,7 @@ Saving::Saving(const Prepared& run, const comm::Session& session, comm::Communic
   limit_s_ = least_write_limit_s + node_bytes / slowest_disk_bytes_per_s;
   if (crew.rank() == 0 && run.deck.output.checkpoints)
     log::debug("checkpoints: this rank writes {}; {}", format_bytes(double(own_bytes)),
-               copy_bytes_[0] > 0 ? "training goes on beside a copy of it"
+               copy_bytes_[0] > 0 ? "training goes on while a copy is written"
                                   : "training waits, because there is no memory for a copy");
 }
 

@@ -205,8 +205,8 @@ std::string times(const Summary& s) {
   if (s.stages.empty()) return "";
   std::string out =
       "<h2>Where the last step's time went</h2>\n<p class=\"note\">On the first rank of each "
-      "stage. What computes hides what moves, so tp, dp, copies and messages are what was left "
-      "exposed; a row adds up.</p>\n<table>" +
+      "stage. Communication that overlaps with computation counts as computation: tp, dp, copies "
+      "and messages show exposed time only.</p>\n<table>" +
       html_row(time_header(), "th");
   for (const std::vector<std::string>& row : time_rows(s)) out += html_row(row, "td");
   out += "</table>\n" + activity_legend();
@@ -294,9 +294,8 @@ std::string html(std::span<const Run> runs) {
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const std::vector<std::string> advice = hints(runs[i], summaries[i]);
     if (advice.empty()) continue;
-    out += runs.size() == 1
-               ? "<h2>What stands out</h2>\n<ul>"
-               : fmt::format("<h2>What stands out in {}</h2>\n<ul>", escaped(runs[i].name));
+    out += runs.size() == 1 ? "<h2>Findings</h2>\n<ul>"
+                            : fmt::format("<h2>Findings in {}</h2>\n<ul>", escaped(runs[i].name));
     for (const std::string& hint : advice) out += fmt::format("<li>{}</li>\n", escaped(hint));
     out += "</ul>\n";
   }

@@ -91,7 +91,7 @@ void add_unequal_stages(const Run& run, const Summary& s, std::vector<Hint>& hin
   }
   hints.emplace_back(
       (computing(*slowest) - others_s) / s.last_measured_s,
-      fmt::format("stage {} computes {:.0f} % longer than the others ({} beside {}): {}",
+      fmt::format("stage {} computes {:.0f} % longer than the others ({} against {}): {}",
                   slowest->stage, 100.0 * more, format_seconds(computing(*slowest)),
                   format_seconds(others_s), remedy));
 }
@@ -107,8 +107,8 @@ void add_exposed(const plan::Plan& plan, const Summary& s, std::vector<Hint>& hi
     if (!(share > worth_a_hint)) continue;
     const auto [what, helps] = advice(Activity(k), plan);
     hints.emplace_back(
-        share, fmt::format("{}: {:.0f} % of the last step on stage {} ({}, predicted {}), with "
-                           "nothing beside them that computes; {}",
+        share, fmt::format("{}: {:.0f} % of the last step on stage {} ({}, predicted {}) while "
+                           "nothing computes; {}",
                            what, 100.0 * share, longest->stage, format_seconds(exposed_s),
                            format_seconds(longest->predicted[k]), helps));
   }

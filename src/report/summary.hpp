@@ -39,7 +39,7 @@ struct Summary {
 };
 Summary summary(const Run& run);
 
-/// What stands out most, three sentences at most.
+/// The most important findings, three sentences at most.
 std::vector<std::string> hints(const Run& run, const Summary& summary);
 
 /// The timeline of a rank; none where there is none.
