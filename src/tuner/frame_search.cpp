@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "descent.hpp"
-#include "search.hpp"
 
 namespace brume::tuner {
 namespace {

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "analyzer/messages.hpp"
 #include "numbers.hpp"
 #include "symbolic/batch.hpp"
 

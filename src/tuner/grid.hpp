@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "analyzer/messages.hpp"
+#include "analyzer/analyzer.hpp"
 #include "base/deadline.hpp"
 #include "plan/knobs.hpp"
 #include "space.hpp"

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "hardware/machine.hpp"
 #include "space.hpp"
 
 namespace brume::tuner {

@@ -9,7 +9,7 @@
 #include "question.hpp"
 #include "schedule/pack.hpp"
 #include "schedule/program.hpp"
-#include "tuner/tuner.hpp"
+#include "tuner/result.hpp"
 
 namespace brume::tuner {
 

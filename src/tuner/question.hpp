@@ -3,14 +3,25 @@
 
 #include <cstddef>
 #include <functional>
+#include <vector>
 
 #include "base/deadline.hpp"
-#include "schedule/pack.hpp"
-#include "tuner/tuner.hpp"
+#include "deck/deck.hpp"
+#include "hardware/cluster.hpp"
+#include "hardware/machine.hpp"
+#include "model/model.hpp"
+#include "plan/plan.hpp"
+
+namespace brume::schedule {
+class Packings;
+}
 
 namespace brume::tuner {
 
 class AllRows;
+struct Frame;
+struct Point;
+struct Progress;
 
 /// What a search is about, and how long it may take.
 struct Question {
@@ -27,5 +38,11 @@ struct Question {
   std::function<plan::Plan(plan::Plan)> conform = {};  ///< as tuner::Options has it
   bool roughly = false;                                ///< the best of each frame will do
 };
+
+/// Those of 1F1B that a question asks for.
+std::vector<Frame> frames(const Question& question);
+
+/// A choice of a frame as a plan: one point per stage, first stage first.
+plan::Plan plan_of(const Question& question, const Frame& frame, const std::vector<Point>& stages);
 
 }  // namespace brume::tuner

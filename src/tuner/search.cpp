@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "node_order.hpp"
+#include "tuner/progress.hpp"
 
 namespace brume::tuner {
 namespace {
@@ -19,26 +20,6 @@ Bounds::key_type key(const Frame& frame) {
 }
 
 }  // namespace
-
-plan::Plan plan_of(const Question& question, const Frame& frame, const std::vector<Point>& stages) {
-  plan::Plan plan{.global_batch = question.global_batch,
-                  .microbatches = frame.microbatches,
-                  .run_ahead = frame.run_ahead,
-                  .chunks = frame.chunks,
-                  .zero_bubble = frame.zero_bubble ? 1 : 0,
-                  .stages = {}};
-  int first_layer = 0;
-  for (int chunk = 0; chunk < frame.chunks; ++chunk)
-    for (const Point& point : stages) {
-      const Layout& mesh = frame.layouts[std::size_t(point.layout)];
-      const std::string& group = question.cluster.groups[std::size_t(mesh.group)].name;
-      plan::Stage& stage = plan.stages.emplace_back(stage_of(mesh, group));
-      stage.first_layer = first_layer;
-      point.of_chunk(chunk, frame.chunks).apply_to(stage);
-      first_layer += stage.layers;
-    }
-  return question.conform ? question.conform(std::move(plan)) : plan;
-}
 
 Searcher::Searcher(Question question, Team& team, std::vector<Frame> frames, const Bounds& known)
     : question_(std::move(question)),
@@ -193,10 +174,6 @@ void Searcher::take_less_memory(const Found& found, double share) {
 /// What a frame offered beside may hold the same strategy; what does not is offered again.
 void Searcher::forget_offers(std::size_t frame) {
   std::erase_if(offers_, [&](const Found& other) { return other.frame == frame; });
-}
-
-std::vector<Frame> frames(const Question& question) {
-  return frames(question.model, question.global_batch, question.cluster, question.keys);
 }
 
 bool Searcher::confirms(const Found& found) {

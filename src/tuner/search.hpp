@@ -13,6 +13,7 @@
 
 #include "frame_search.hpp"
 #include "team.hpp"
+#include "tuner/result.hpp"
 
 namespace brume::tuner {
 
@@ -53,18 +54,6 @@ struct Found {
   Offer offer;
   std::size_t frame;
 };
-
-plan::Plan plan_of(const Question& question, const Frame& frame, const std::vector<Point>& stages);
-
-/// Whether some plan of 1F1B fits by the formulas; true where there is no time to know.
-bool may_fit(const Question& question, Grid& grid);
-
-/// The plan of 1F1B that needs least of its devices' memory, whatever their limit; none where
-/// nothing can be split. @throws OutOfTime
-std::optional<plan::Plan> smallest_plan(const Question& question, Grid& grid);
-
-/// Those of 1F1B that a question asks for.
-std::vector<Frame> frames(const Question& question);
 
 /// Bounds of frames, by stages, microbatches and run-ahead [s].
 using Bounds = std::map<std::tuple<int, int, int>, double>;

@@ -1,12 +1,14 @@
-/// @file Whether anything fits, and the plan that needs least memory, to say what would fit where
-/// nothing does.
+#include "smallest.hpp"
+
 #include <algorithm>
 #include <map>
 #include <tuple>
 #include <utility>
 
+#include "pipeline.hpp"
 #include "plan/shapes.hpp"
-#include "search.hpp"
+#include "question.hpp"
+#include "rows.hpp"
 
 namespace brume::tuner {
 namespace {

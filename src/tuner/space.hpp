@@ -4,7 +4,9 @@
 #include <compare>
 #include <vector>
 
-#include "tuner/tuner.hpp"
+#include "deck/deck.hpp"
+#include "hardware/cluster.hpp"
+#include "model/model.hpp"
 
 namespace brume::tuner {
 

@@ -8,7 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "pipeline.hpp"
+#include "grid.hpp"
+#include "prices.hpp"
 
 namespace brume::tuner {
 

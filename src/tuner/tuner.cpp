@@ -14,6 +14,7 @@
 #include "placement.hpp"
 #include "schedule/simulate.hpp"
 #include "search.hpp"
+#include "smallest.hpp"
 #include "why.hpp"
 
 namespace brume::tuner {
@@ -325,18 +326,6 @@ void add_reasons(const Question& question, Team& team, Budget& budget, const Bou
 }
 
 }  // namespace
-
-std::int64_t Candidate::placed_device_bytes() const {
-  return std::ranges::max_element(placed, {}, &Held::device_bytes)->device_bytes;
-}
-
-std::int64_t Candidate::placed_host_bytes() const {
-  return std::ranges::max_element(placed, {}, &Held::host_bytes)->host_bytes;
-}
-
-std::int64_t Candidate::placed_disk_bytes() const {
-  return std::ranges::max_element(placed, {}, &Held::disk_bytes)->disk_bytes;
-}
 
 Result tune(const model::Config& model, int global_batch, const hardware::Cluster& cluster,
             const hardware::Machine& machine, const deck::SearchKeys& search,

@@ -16,6 +16,7 @@
 #include "other_orders.hpp"
 #include "placement.hpp"
 #include "plan/knobs.hpp"
+#include "smallest.hpp"
 
 namespace brume::tuner {
 namespace {
