@@ -6,8 +6,10 @@
 #include <random>
 #include <vector>
 
+#include "../../src/tuner/grid.hpp"
 #include "../../src/tuner/other_orders.hpp"
 #include "../../src/tuner/pipeline.hpp"
+#include "../../src/tuner/rows.hpp"
 #include "planning_samples.hpp"
 #include "trials.hpp"
 
@@ -32,17 +34,13 @@ hardware::Profile random_profile(std::mt19937& random, int ranks_per_node) {
 
 /// Any strategy that axes allow.
 Point random_point(std::mt19937& random, const Axes& axes, const Seat& seat, int layers) {
-  Point point;
-  point.layout = seat.layout;
-  point.layers = layers;
+  Strategy strategy{.layers = layers};
   const auto [least, most] = axes.levels(layers);
-  point.set_level(least + int(random() % unsigned(most - least + 1)));
-  const auto sharding = samples::pick(random, axes.shardings(seat.mesh()));
-  point.zero_level = sharding.zero_level;
-  point.replicas = sharding.replicas;
-  for (std::size_t i = 0; i < point.ratios.size(); ++i)
-    if (!plan::shares[i].whole) point.ratios[i] = samples::pick(random, axes.ratios[i]);
-  return point;
+  strategy.level = least + int(random() % unsigned(most - least + 1));
+  strategy.sharding = samples::pick(random, axes.shardings(seat.mesh()));
+  for (std::size_t i = 0; i < strategy.ratios.size(); ++i)
+    if (!plan::shares[i].whole) strategy.ratios[i] = samples::pick(random, axes.ratios[i]);
+  return {seat.layout, strategy};
 }
 
 /// A choice for a frame, whose layers and devices add up; none where a few attempts find none.

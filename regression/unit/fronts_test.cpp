@@ -8,7 +8,9 @@
 #include <random>
 
 #include "../../src/tuner/grid.hpp"
+#include "../../src/tuner/rows.hpp"
 #include "../../src/tuner/space.hpp"
+#include "base/numbers.hpp"
 #include "planning_samples.hpp"
 
 namespace brume::tuner {
@@ -29,13 +31,15 @@ TEST(ParetoFront, KeepsWhatNothingBeatsAndNoMore) {
   for (int trial = 0; trial < 300; ++trial) {
     const bool host_matters = trial % 2 == 1;
     std::vector<Point> points;
-    for (unsigned left = 1 + random() % 40; left > 0; --left)
-      points.push_back({.layers = int(points.size()),  // tells them apart
-                        .stable_s = double(random() % 5),
-                        .delta_s = double(random() % 3),
-                        .less_s = double(random() % 3),
-                        .alone_delta_s = double(random() % 3),
-                        .host_bytes = double(random() % 3)});
+    for (unsigned left = 1 + random() % 40; left > 0; --left) {
+      const Strategy different{.layers = int(points.size())};
+      Point& point = points.emplace_back(0, different);
+      point.times() = {.stable_s = double(random() % 5),
+                       .delta_s = double(random() % 3),
+                       .less_s = double(random() % 3),
+                       .alone_delta_s = double(random() % 3)};
+      point.host_bytes = double(random() % 3);
+    }
     const std::vector<Point> front = pareto_front(points, host_matters);
     EXPECT_TRUE(std::ranges::is_sorted(front, {}, &Point::stable_s));
     for (const Point& point : points)
@@ -43,7 +47,7 @@ TEST(ParetoFront, KeepsWhatNothingBeatsAndNoMore) {
           front, [&](const Point& kept) { return no_worse(kept, point, host_matters); }));
     for (const Point& one : front)
       for (const Point& other : front)
-        EXPECT_TRUE(one.layers == other.layers || !no_worse(one, other, host_matters));
+        EXPECT_TRUE(one.layers() == other.layers() || !no_worse(one, other, host_matters));
   }
 }
 
@@ -53,20 +57,16 @@ std::vector<Point> all_strategies(Grid& grid, const Seat& seat, int layers,
   std::vector<Point> all;
   const auto [least, most] = Axes(keys).levels(layers);
   for (int level = least; level <= most; ++level)
-    for (const auto& [zero, replicas] : Axes(keys).shardings(seat.mesh()))
+    for (const Sharding& sharding : Axes(keys).shardings(seat.mesh()))
       for (double w : keys.weight_offload)
         for (double g : keys.grad_offload)
           for (double o : keys.optim_offload)
             for (double a : keys.act_offload)
-              all.push_back(
-                  {.layout = seat.layout,
-                   .layers = layers,
-                   .ckpt_layers = std::max(level, 0),
-                   .stored_layers = keys.store_rest ? layers - level : std::max(-level, 0),
-                   .stores_rest = keys.store_rest,
-                   .zero_level = zero,
-                   .replicas = replicas,
-                   .ratios = {w, g, o, a}});
+              all.emplace_back(seat.layout, Strategy{.sharding = sharding,
+                                                     .ratios = {w, g, o, a},
+                                                     .layers = layers,
+                                                     .level = level,
+                                                     .stores_rest = keys.store_rest});
   grid.price_time(seat, all);
   grid.price_memory(seat, all);
   return all;
@@ -116,7 +116,8 @@ TEST(Fronts, NoStrategyThatFitsIsFaster) {
           return std::ranges::any_of(
               front, [&](const Point& kept) { return no_worse(kept, point, false, share); });
         };
-        (keys.store && point.stored_layers > 0 ? missed_stored : missed) += !covered(1e-12);
+        (keys.store && point.strategy.stored_layers() > 0 ? missed_stored : missed) +=
+            !covered(1e-12);
         EXPECT_TRUE(covered(0.1));
       }
     }
@@ -146,13 +147,13 @@ TEST(Grid, NoStrategyTakesLongerThanItsPlan) {
   for (const Frame& frame : frames(model, 8, cluster, {})) {
     if (frame.num_stages > 1) continue;
     for (int layout = 0; layout < int(frame.layouts.size()); ++layout) {
-      Point point{.layout = layout, .layers = model.num_layers};
+      Point point(layout, {.layers = model.num_layers});
       const Layout& mesh = frame.layouts[std::size_t(layout)];
       plan::Plan plan{.global_batch = 8,
                       .microbatches = frame.microbatches,
                       .run_ahead = frame.run_ahead,
                       .stages = {stage_of(mesh, cluster.groups[std::size_t(mesh.group)].name)}};
-      point.apply_to(plan.stages[0]);
+      point.strategy.apply_to(plan.stages[0]);
       grid.price_time({frame, layout, 0}, std::span(&point, 1));
       EXPECT_LE(frame.microbatches * point.stable_s + point.delta_s,
                 grid.predicted_s(plan) * (1.0 + 1e-9))

@@ -106,30 +106,6 @@ TEST(OtherOrders, PassesInFlightAreThoseOfTheOrder) {
           }
 }
 
-TEST(OtherOrders, ChunksAreAllOfAStrategy) {
-  std::mt19937 random(3);
-  for (int trial = 0; trial < 500; ++trial) {
-    Point all;
-    all.layers = 2 + int(random() % 30);
-    all.stores_rest = random() % 2 == 0;
-    all.set_level(int(random() % unsigned(2 * all.layers + 1)) - all.layers);
-    const int chunks = 2 + int(random() % unsigned(all.layers - 1));
-    int layers = 0, recomputed = 0, stored = 0;
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-      const Point part = all.of_chunk(chunk, chunks);
-      EXPECT_TRUE(part.layers == all.layers / chunks || part.layers == all.layers / chunks + 1);
-      EXPECT_GE(part.stored_layers, 0);
-      EXPECT_LE(part.ckpt_layers + part.stored_layers, part.layers);
-      layers += part.layers;
-      recomputed += part.ckpt_layers;
-      stored += part.stored_layers;
-    }
-    EXPECT_EQ(layers, all.layers);
-    EXPECT_EQ(recomputed, all.ckpt_layers);
-    EXPECT_EQ(stored, all.stored_layers);
-  }
-}
-
 /// The fastest plan of equal stages in a given order, each of which stores all layers.
 double fastest_equal_s(const model::Config& model, int stages, int microbatches,
                        const hardware::Machine& machine, bool zero_bubble,

@@ -9,7 +9,9 @@
 #include <optional>
 #include <set>
 
+#include "../../src/tuner/rows.hpp"
 #include "../../src/tuner/search.hpp"
+#include "../../src/tuner/team.hpp"
 #include "analyzer/messages.hpp"
 #include "base/error.hpp"
 #include "base/units.hpp"

@@ -13,9 +13,9 @@ constexpr std::size_t most_timed = 32;  ///< neighbours of a choice, those of th
 constexpr int most_steps = 16, most_in_vain = 4;
 constexpr int most_far = 1;  ///< in vain, while nothing is faster than the fastest plan known
 
-struct ByKnobs {
+struct ByKey {
   bool operator()(const std::vector<Point>& a, const std::vector<Point>& b) const {
-    return std::ranges::lexicographical_compare(a, b, {}, &Point::knobs, &Point::knobs);
+    return std::ranges::lexicographical_compare(a, b, {}, &Point::key, &Point::key);
   }
 };
 
@@ -58,18 +58,18 @@ class Neighbours {
   }
 
   void change(std::size_t i) {
-    const auto shares = [](const Point& a, const Point& b) { return a.knobs() == b.knobs(); };
+    const auto shares = [](const Point& a, const Point& b) { return a.key() == b.key(); };
     const Point& now = stages_[i];
     std::vector<std::size_t> alike;
     for (std::size_t j = 0; j < stages_.size(); ++j)
       if (shares(stages_[j], now)) alike.push_back(j);
-    each_point(i, now.layers, [&](const Point& point) {
+    each_point(i, now.layers(), [&](const Point& point) {
       std::vector<Point> stages = stages_;
       stages[i] = point;
       add(stages);
       if (alike.size() == 1 || alike[0] != i) return;
       for (const std::size_t j : alike)
-        each_point(j, now.layers, [&](const Point& there) {
+        each_point(j, now.layers(), [&](const Point& there) {
           if (shares(there, point)) stages[j] = there;
         });
       add(stages);
@@ -78,9 +78,9 @@ class Neighbours {
 
   void give(std::size_t from, std::size_t to, int layers) {
     std::vector<Point> stages = stages_;
-    each_point(from, stages_[from].layers - layers, [&](const Point& fewer) {
+    each_point(from, stages_[from].layers() - layers, [&](const Point& fewer) {
       stages[from] = fewer;
-      each_point(to, stages_[to].layers + layers, [&](const Point& more) {
+      each_point(to, stages_[to].layers() + layers, [&](const Point& more) {
         stages[to] = more;
         add(stages);
       });
@@ -97,7 +97,7 @@ class Neighbours {
 
 std::vector<Timed> descend(const Pipeline& pipeline, const TimeOf& time, std::vector<Timed> from,
                            std::size_t width, double known_s) {
-  std::set<std::vector<Point>, ByKnobs> seen;
+  std::set<std::vector<Point>, ByKey> seen;
   for (const Timed& choice : from) seen.insert(choice.stages);
   const auto keep_fastest = [](std::vector<Timed>& choices, std::size_t count) {
     std::ranges::stable_sort(choices, {}, &Timed::seconds);

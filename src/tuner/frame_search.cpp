@@ -7,6 +7,9 @@
 #include <utility>
 
 #include "descent.hpp"
+#include "fronts.hpp"
+#include "grid.hpp"
+#include "pipeline.hpp"
 
 namespace brume::tuner {
 namespace {
@@ -41,7 +44,7 @@ std::size_t role_of(const Frame& frame, int after) {
 /// Most layers of a stage whose points (one a number of layers) take at most this long.
 int most_layers(const std::vector<Point>& points, double threshold_s) {
   for (auto point = points.rbegin(); point != points.rend(); ++point)
-    if (point->stable_s <= threshold_s) return point->layers;
+    if (point->stable_s <= threshold_s) return point->layers();
   return 0;
 }
 
@@ -80,7 +83,8 @@ Pipeline FrameSearch::unlimited_pipeline() {
     for (int layout = 0; layout < int(frame_.layouts.size()); ++layout) {
       question_.deadline.check();
       for (const Point& point : unlimited(layout, after))
-        pipeline.cells[std::size_t(after)].push_back({layout, point.layers, std::span(&point, 1)});
+        pipeline.cells[std::size_t(after)].push_back(
+            {layout, point.layers(), std::span(&point, 1)});
     }
   return pipeline;
 }
@@ -145,7 +149,7 @@ Prices FrameSearch::prices(double threshold_s) const {
       const Layout& mesh = frame_.layouts[std::size_t(layout)];
       for (const Point& p : unlimited(layout, after))
         if (p.stable_s <= threshold_s) {
-          const std::tuple key{mesh.group, mesh.devices(), p.layers};
+          const std::tuple key{mesh.group, mesh.devices(), p.layers()};
           const auto known = fastest_s.try_emplace(key, p.whole_s()).first;
           known->second = std::min(known->second, p.whole_s());
         }
@@ -177,14 +181,14 @@ void FrameSearch::begin(Grid& grid) {
       if (points.empty())
         std::ranges::copy_if(fronts_->unlimited(grid, {frame_, layout, after}),
                              std::back_inserter(points), [&](const Point& p) {
-                               return p.layers >= frame_.least_layers() &&
-                                      p.layers <= frame_.most_layers(question_.model.num_layers);
+                               return p.layers() >= frame_.least_layers() &&
+                                      p.layers() <= frame_.most_layers(question_.model.num_layers);
                              });
       for (const Point& p : points) {
         ends.push_back(p.stable_s);
-        fastest_layer_s_ = std::min(fastest_layer_s_, p.whole_s() / p.layers);
+        fastest_layer_s_ = std::min(fastest_layer_s_, p.whole_s() / p.layers());
         longest_less_s_ = std::max(longest_less_s_, p.less_s);
-        shortest_layer_s_ = std::min(shortest_layer_s_, p.shortest_s() / p.layers);
+        shortest_layer_s_ = std::min(shortest_layer_s_, p.shortest_s() / p.layers());
       }
     }
   std::ranges::sort(ends);
@@ -261,6 +265,14 @@ const std::vector<FrameSearch::Part>& FrameSearch::plan(double known_s) {
   return prepared_.emplace(std::move(next)).parts;
 }
 
+void FrameSearch::prepare(Grid& grid, const Part& part) {
+  fronts_->prepare(grid, seat(part), part.least_layers, part.most_layers, part.threshold_s);
+}
+
+void FrameSearch::settle() {
+  if (host_matters_) fronts_->count_host();
+}
+
 std::vector<Offer> FrameSearch::work(Grid& grid) {
   const auto [known_s, cutoff_s, thresholds_s, parts] = *std::exchange(prepared_, std::nullopt);
   const Pipeline pipeline =
@@ -319,7 +331,7 @@ std::vector<Offer> FrameSearch::offers(Grid& grid, const Pipeline& pipeline, con
 }
 
 void FrameSearch::strike(int after, const Point& point) {
-  fronts_->strike({frame_, point.layout, after}, point);
+  fronts_->strike({frame_, point.layout, after}, point.strategy);
   step_ = Step::limited;
   ends_tried_ = 0;
 }

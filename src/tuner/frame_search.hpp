@@ -5,12 +5,20 @@
 #include <optional>
 #include <vector>
 
+#include "base/numbers.hpp"
 #include "capacity.hpp"
-#include "fronts.hpp"
-#include "pipeline.hpp"
+#include "messages.hpp"
+#include "plan/plan.hpp"
+#include "point.hpp"
 #include "question.hpp"
 
 namespace brume::tuner {
+
+class Fronts;
+class Grid;
+struct Choices;
+struct Pipeline;
+struct Prices;
 
 /// A choice of a frame as a plan.
 struct Offer {
@@ -54,15 +62,11 @@ class FrameSearch {
   /// What to prepare.
   const std::vector<Part>& plan(double known_s);
   Seat seat(const Part& part) const { return {frame_, part.layout, part.after}; }
-  void prepare(Grid& grid, const Part& part) {
-    fronts_->prepare(grid, seat(part), part.least_layers, part.most_layers, part.threshold_s);
-  }
+  void prepare(Grid& grid, const Part& part);
   /// What follows from the fronts, which nobody changes meanwhile. @return new plans
   std::vector<Offer> work(Grid& grid);
   /// Has the next fronts count host bytes, where the step found that they matter.
-  void settle() {
-    if (host_matters_) fronts_->count_host();
-  }
+  void settle();
 
   /// Takes one stage's strategy out: it was seen not to fit.
   void strike(int after, const Point& point);

@@ -1,38 +1,25 @@
 #include "fronts.hpp"
 
 #include <algorithm>
-#include <limits>
-#include <optional>
+#include <iterator>
 #include <set>
+#include <tuple>
+#include <utility>
 
 #include "base/error.hpp"
-#include "numbers.hpp"
+#include "base/numbers.hpp"
+#include "grid.hpp"
 
 namespace brume::tuner {
 namespace {
 
-/// Whether it asks for a part of nothing: the same strategy as with none of it.
-bool repeats(const Point& p) {
-  for (std::size_t i = 0; i < p.ratios.size(); ++i)
-    if (const auto whole = plan::shares[i].whole)
-      if (p.ratios[i] > 0.0 && p.ratios[*whole] == 0.0) return true;
-  return false;
-}
-
-bool is_left_out(const Point& p) { return repeats(p) || !p.parts_fit(); }
+bool is_left_out(const Strategy& s) { return s.repeats() || !s.parts_fit(); }
 
 /// The next value of a list; none at its end.
 const double* next_value(const std::vector<double>& list, double value) {
   const auto at = std::ranges::upper_bound(list, value);
   return at == list.end() ? nullptr : &*at;
 }
-
-// Those of equal ratios beside each other: then few functions of costs are asked anew.
-auto strategy(const Point& p) { return std::tie(p.zero_level, p.replicas, p.ratios, p.layers); }
-
-struct ByStrategy {
-  bool operator()(const Point& a, const Point& b) const { return strategy(a) < strategy(b); }
-};
 
 }  // namespace
 
@@ -47,11 +34,9 @@ const std::vector<Point>& Fronts::front(const Seat& seat, int layers) const {
   return found->second;
 }
 
-bool Fronts::struck(const Seat& seat, const Point& point) const {
-  const auto list = struck_.find(key(seat, point.layers));
-  return list != struck_.end() && std::ranges::any_of(list->second, [&](const Point& p) {
-           return p.knobs() == point.knobs();
-         });
+bool Fronts::struck(const Seat& seat, const Strategy& strategy) const {
+  const auto list = struck_.find(key(seat, strategy.layers));
+  return list != struck_.end() && std::ranges::find(list->second, strategy) != list->second.end();
 }
 
 void Fronts::prepare(Grid& grid, const Seat& seat, int least_layers, int most_layers,
@@ -78,29 +63,12 @@ void Fronts::prepare(Grid& grid, const Seat& seat, int least_layers, int most_la
   }
 }
 
-/// Strategies without savings, one for each way to shard.
-std::vector<Point> Fronts::lowest(const Seat& seat, int layers) const {
-  std::vector<Point> rows;
-  for (const auto [zero_level, replicas] : axes_.shardings(seat.mesh())) {
-    Point& row = rows.emplace_back();
-    row.layout = seat.layout;
-    row.layers = layers;
-    row.stores_rest = axes_.store_rest;
-    row.set_level(axes_.levels(layers).least);
-    row.zero_level = zero_level;
-    row.replicas = replicas;
-    for (std::size_t axis = 0; axis < row.ratios.size(); ++axis)
-      row.ratios[axis] = axes(seat).ratios[axis].front();
-  }
-  return rows;
-}
-
 /// The steps from a strategy to the next ratio along each axis; to the first one also together with
 /// a part of it, because offloaded state may cost time, and take some off once the host steps it.
 /// On the disk no part does.
-std::vector<Step> Fronts::steps(const Seat& seat, const Point& from) const {
+std::vector<Step> Fronts::steps(const Seat& seat, const Strategy& from) const {
   std::vector<Step> found;
-  const auto raise = [&](Point& to, std::size_t axis) {
+  const auto raise = [&](Strategy& to, std::size_t axis) {
     const double* ratio = next_value(axes(seat).ratios[axis], from.ratios[axis]);
     if (ratio) to.ratios[axis] = *ratio;
     return ratio != nullptr;
@@ -124,21 +92,20 @@ std::vector<Step> Fronts::steps(const Seat& seat, const Point& from) const {
 
 /// Leaves out rows that, whatever is recomputed, are too slow, or in no time faster than what was
 /// found to fit. @return of these the next ones that take less time
-std::vector<Point> Fronts::drop_slow(Grid& grid, const Seat& seat, std::vector<Point>& rows,
-                                     double threshold_s, const Found& found) const {
+std::vector<Strategy> Fronts::drop_slow(Grid& grid, const Seat& seat, std::vector<Strategy>& rows,
+                                        double threshold_s, const Found& found) const {
   // Between none and all layers recomputed a stage's time is a line, but for its first and last
   // one.
   constexpr double bend = 0.01;
   RowTimes& times = rows_.row_times(seat, axes_);
-  const std::vector<Point> least = times.least(grid, seat, rows);
-  std::vector<Point> kept, higher;
+  const std::vector<StageTimes> least = times.least(grid, seat, rows);
+  std::vector<Strategy> kept, higher;
   std::vector<std::size_t> dropped;  // of least, for each of the higher ones
-  const auto is_slow = [&](const Point& p) { return p.stable_s * (1.0 - bend) > threshold_s; };
+  const auto is_slow = [&](const StageTimes& t) { return t.stable_s * (1.0 - bend) > threshold_s; };
   std::vector<Step> gaining;  // of the last row that was dropped
-  std::optional<Point> last;
-  const auto same_steps = [](const Point& a, const Point& b) {
-    return std::tie(a.zero_level, a.replicas, a.ratios) ==
-           std::tie(b.zero_level, b.replicas, b.ratios);
+  const Strategy* last = nullptr;
+  const auto same_steps = [](const Strategy& a, const Strategy& b) {
+    return std::tie(a.sharding, a.ratios) == std::tie(b.sharding, b.ratios);
   };
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (!is_slow(least[i]) && (host_matters_ || !is_beaten(least[i], found.at(rows[i].layers)))) {
@@ -148,7 +115,7 @@ std::vector<Point> Fronts::drop_slow(Grid& grid, const Seat& seat, std::vector<P
     if (!last || !same_steps(*last, rows[i])) {
       gaining = steps(seat, rows[i]);
       std::erase_if(gaining, [&](const Step& step) { return !times.gains(grid, seat, step); });
-      last = rows[i];
+      last = &rows[i];
     }
     for (const Step& step : gaining) {
       higher.emplace_back(rows[i]).ratios = step.to.ratios;
@@ -156,8 +123,8 @@ std::vector<Point> Fronts::drop_slow(Grid& grid, const Seat& seat, std::vector<P
     }
   }
   rows = std::move(kept);
-  const std::vector<Point> higher_least = times.least(grid, seat, higher);
-  std::vector<Point> faster;
+  const std::vector<StageTimes> higher_least = times.least(grid, seat, higher);
+  std::vector<Strategy> faster;
   for (std::size_t i = 0; i < higher.size(); ++i)
     if (higher_least[i].is_faster_than(least[dropped[i]])) faster.push_back(higher[i]);
   return faster;
@@ -167,43 +134,39 @@ Fronts::Found Fronts::climb(Grid& grid, const Seat& seat, const std::vector<int>
                             double threshold_s) {
   Rows& known = rows_.of(seat, axes_, host_matters_);
   Found found;
-  std::vector<Point> level;
+  std::vector<Strategy> level;
   for (int l : layers) {
     found[l] = {};
-    const std::vector<Point> rows = lowest(seat, l);
+    const std::vector<Strategy> rows = axes(seat).lowest(seat.mesh(), l);
     level.insert(level.end(), rows.begin(), rows.end());
   }
-  std::ranges::sort(level, ByStrategy{});
+  std::ranges::sort(level);
   while (!level.empty()) {
-    std::vector<Point> next = drop_slow(grid, seat, level, threshold_s, found);
+    std::vector<Strategy> next = drop_slow(grid, seat, level, threshold_s, found);
     strategies_ += std::int64_t(level.size());
     const std::vector<Fit> fits = known.fits(grid, seat, level);
     feasible_ += std::ranges::count_if(fits, [](const Fit& fit) { return !fit.points.empty(); });
     std::vector<Step> doubtful;  // they save nothing that is short
     for (std::size_t i = 0; i < level.size(); ++i) {
+      const Fit& fit = fits[i];
       std::vector<Point>& all = found[level[i].layers];
-      all.insert(all.end(), fits[i].points.begin(), fits[i].points.end());
-      Point from = level[i];
-      if (!fits[i].points.empty())
-        from.set_level(fits[i].points[0].level());
-      else
-        from.set_level(axes_.levels(from.layers).most);
-      for (Step& step : steps(seat, from)) {
-        const bool saves =
-            plan::shares[step.axis].on_disk() ? fits[i].climb.host : fits[i].climb.device;
+      all.insert(all.end(), fit.points.begin(), fit.points.end());
+      const int from =
+          fit.points.empty() ? axes_.levels(level[i].layers).most : fit.points[0].strategy.level;
+      for (Step& step : steps(seat, level[i].at_level(from))) {
+        const bool saves = plan::shares[step.axis].on_disk() ? fit.climb.host : fit.climb.device;
         if (saves)
           next.push_back(step.to);
         else
-          doubtful.emplace_back(std::move(step)).lacks_host = fits[i].climb.host;
+          doubtful.emplace_back(std::move(step)).lacks_host = fit.climb.host;
       }
     }
     const std::vector<bool> gains = known.gains(grid, seat, doubtful);
     for (std::size_t i = 0; i < doubtful.size(); ++i)
       if (gains[i]) next.push_back(doubtful[i].to);
-    for (Point& row : next) row.set_level(axes_.levels(row.layers).least);
-    std::ranges::sort(next, ByStrategy{});
-    const auto repeated = std::ranges::unique(
-        next, [](const Point& a, const Point& b) { return strategy(a) == strategy(b); });
+    for (Strategy& row : next) row.level = axes_.levels(row.layers).least;
+    std::ranges::sort(next);
+    const auto repeated = std::ranges::unique(next);
     next.erase(repeated.begin(), repeated.end());
     level = std::move(next);
   }
@@ -212,31 +175,20 @@ Fronts::Found Fronts::climb(Grid& grid, const Seat& seat, const std::vector<int>
 
 /// All strategies that fit and are not struck.
 std::vector<Point> Fronts::everything(Grid& grid, const Seat& seat, int layers) {
-  std::vector<Point> rows{
-      {.layout = seat.layout, .layers = layers, .stores_rest = axes_.store_rest}};
-  const auto spread = [&](const auto& values, const auto& set) {
-    std::vector<Point> all;
-    for (const Point& row : rows)
-      for (auto value : values) set(all.emplace_back(row), value);
-    rows = std::move(all);
-  };
-  for (std::size_t axis = 0; axis < axes_.ratios.size(); ++axis)
-    spread(axes(seat).ratios[axis], [&](Point& p, double ratio) { p.ratios[axis] = ratio; });
-  spread(axes_.shardings(seat.mesh()), [](Point& p, const Axes::Sharding& sharding) {
-    p.zero_level = sharding.zero_level;
-    p.replicas = sharding.replicas;
-  });
+  std::vector<Strategy> rows = axes(seat).rows(seat.mesh(), layers);
   std::erase_if(rows, is_left_out);
   strategies_ += std::int64_t(rows.size());
   const Limits& limits = rows_.limits(seat.mesh().group);
   std::vector<Point> found;
-  for (Point row : rows) {
+  for (const Strategy& row : rows) {
     std::vector<Point> all;
     const auto [least, most] = axes_.levels(layers);
-    for (int level = least; level <= most; ++level) all.emplace_back(row).set_level(level);
+    for (int level = least; level <= most; ++level)
+      all.emplace_back(seat.layout, row.at_level(level));
     grid.price_memory(seat, all);
-    std::erase_if(all,
-                  [&](const Point& p) { return !limits.hold(p, seat.mesh()) || struck(seat, p); });
+    std::erase_if(all, [&](const Point& p) {
+      return !limits.hold(p, seat.mesh()) || struck(seat, p.strategy);
+    });
     feasible_ += all.empty() ? 0 : 1;
     grid.price_time(seat, all);
     found.insert(found.end(), all.begin(), all.end());
@@ -251,32 +203,34 @@ const std::vector<Point>& Fronts::unlimited(Grid& grid, const Seat& seat) {
   Times& times = rows_.times(seat);
   RowTimes& row_times = rows_.row_times(seat, axes_);
   const int most = grid.model().num_layers, least = role.first && role.last ? most : 1;
-  std::vector<Point> found, rows, open = lowest(seat, least);
-  std::set<Point, ByStrategy> seen(open.begin(), open.end());
+  std::vector<Point> found, points;
+  std::vector<Strategy> open = axes(seat).lowest(seat.mesh(), least);
+  std::set<Strategy> seen(open.begin(), open.end());
   while (!open.empty()) {
-    Point row = open.back();
+    Strategy row = open.back();
     open.pop_back();
     for (Step& step : steps(seat, row))
       if (!seen.contains(step.to) && row_times.gains(grid, seat, step)) {
         seen.insert(step.to);
         open.push_back(step.to);
       }
-    rows.clear();
+    points.clear();
     for (row.layers = least; row.layers <= most; ++row.layers)
-      for (const int level : axes_.ends(row.layers)) rows.emplace_back(row).set_level(level);
-    strategies_ += std::int64_t(rows.size());
-    times.price(grid, seat, rows);  // one row after the other, because they differ by layers only
+      for (const int level : axes_.ends(row.layers))
+        points.emplace_back(seat.layout, row.at_level(level));
+    strategies_ += std::int64_t(points.size());
+    times.price(grid, seat, points);  // row by row, because they differ by layers only
     if (found.empty())
-      std::ranges::copy_if(rows, std::back_inserter(found),
-                           [](const Point& p) { return p.level() == 0; });
-    for (const Point& p : rows) found[std::size_t(p.layers - least)].take_less_of(p);
+      std::ranges::copy_if(points, std::back_inserter(found),
+                           [](const Point& p) { return p.strategy.level == 0; });
+    for (const Point& p : points) found[std::size_t(p.layers() - least)].take_less_of(p);
   }
   return fastest = std::move(found);
 }
 
-void Fronts::strike(const Seat& seat, const Point& point) {
-  const Key cell = key(seat, point.layers);
-  struck_[cell].push_back(point);
+void Fronts::strike(const Seat& seat, const Strategy& strategy) {
+  const Key cell = key(seat, strategy.layers);
+  struck_[cell].push_back(strategy);
   fronts_.erase(cell);
   threshold_s_.erase(cell);
 }

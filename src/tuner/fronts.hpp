@@ -42,7 +42,7 @@ class Fronts {
   const std::vector<Point>& unlimited(Grid& grid, const Seat& seat);
 
   /// Never offers a strategy again for stages as far from the end.
-  void strike(const Seat& seat, const Point& point);
+  void strike(const Seat& seat, const Strategy& strategy);
 
   /// From now on a node's stages share its host memory, so its bytes count in the fronts.
   void count_host();
@@ -55,13 +55,12 @@ class Fronts {
 
   static Key key(const Seat& seat, int layers) { return {alike(seat), layers}; }
   const Axes& axes(const Seat& seat) const { return seat.mesh().disk ? axes_ : in_memory_; }
-  bool struck(const Seat& seat, const Point& point) const;
-  std::vector<Point> lowest(const Seat& seat, int layers) const;
-  std::vector<Step> steps(const Seat& seat, const Point& from) const;
+  bool struck(const Seat& seat, const Strategy& strategy) const;
+  std::vector<Step> steps(const Seat& seat, const Strategy& from) const;
   using Found = std::map<int, std::vector<Point>>;  ///< what fits, by layers
   Found climb(Grid& grid, const Seat& seat, const std::vector<int>& layers, double threshold_s);
-  std::vector<Point> drop_slow(Grid& grid, const Seat& seat, std::vector<Point>& rows,
-                               double threshold_s, const Found& found) const;
+  std::vector<Strategy> drop_slow(Grid& grid, const Seat& seat, std::vector<Strategy>& rows,
+                                  double threshold_s, const Found& found) const;
   std::vector<Point> everything(Grid& grid, const Seat& seat, int layers);
 
   const Axes& axes_;
@@ -72,7 +71,7 @@ class Fronts {
   std::map<Key, std::vector<Point>> fronts_;
   std::map<std::tuple<bool, bool, int>, std::vector<Point>> unlimited_;  ///< by role, layout
   std::map<Key, double> threshold_s_;  ///< up to which a front is complete
-  std::map<Key, std::vector<Point>> struck_;
+  std::map<Key, std::vector<Strategy>> struck_;
   std::atomic<std::int64_t> strategies_ = 0, feasible_ = 0;
 };
 

@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/numbers.hpp"
 #include "price/price.hpp"
 
 namespace brume::tuner {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "grid.hpp"
 #include "numbers.hpp"
 
 namespace brume::tuner {

@@ -4,10 +4,12 @@
 #include <cstddef>
 #include <vector>
 
-#include "analyzer/messages.hpp"
-#include "grid.hpp"
+#include "hardware/cluster.hpp"
 
 namespace brume::tuner {
+
+class Grid;
+struct Frame;
 
 /// Seconds of messages between any two layouts of a frame that stand beside each other, and of
 /// those of a tied head. Meshes smaller than a node are taken to share one, so that no plan's

@@ -146,11 +146,11 @@ class Formulation {
       Row one{.type = GLP_FX, .bound = 1.0};
       for (const Chosen& chosen : stage) {
         const Layout& mesh = pipeline_.layout(*chosen.point);
-        const Key key{mesh.devices(), chosen.point->layers, mesh.group};
+        const Key key{mesh.devices(), chosen.point->layers(), mesh.group};
         if (!group.contains(key)) {
           const int column = group[key] = program_.add_column(0.0, true);
           one.add(column, 1.0);
-          layers.add(column, chosen.point->layers);
+          layers.add(column, chosen.point->layers());
           devices[std::size_t(mesh.group)].add(column, mesh.devices());
           points_of[key] = Row().add(column, -1.0);
         }

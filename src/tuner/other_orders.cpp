@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "grid.hpp"
+#include "team.hpp"
+#include "tuner/result.hpp"
+
 namespace brume::tuner {
 namespace {
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "analyzer/analyzer.hpp"
 #include "search.hpp"
 
 namespace brume::tuner {

@@ -37,9 +37,11 @@
 #include <span>
 #include <vector>
 
-#include "grid.hpp"
+#include "base/deadline.hpp"
+#include "hardware/cluster.hpp"
 #include "messages.hpp"
 #include "numbers.hpp"
+#include "point.hpp"
 #include "prices.hpp"
 
 namespace brume::tuner {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "grid.hpp"
+#include "point.hpp"
 
 namespace brume::tuner {
 
@@ -24,7 +24,7 @@ plan::Plan plan_of(const Question& question, const Frame& frame, const std::vect
       const std::string& group = question.cluster.groups[std::size_t(mesh.group)].name;
       plan::Stage& stage = plan.stages.emplace_back(stage_of(mesh, group));
       stage.first_layer = first_layer;
-      point.of_chunk(chunk, frame.chunks).apply_to(stage);
+      point.strategy.of_chunk(chunk, frame.chunks).apply_to(stage);
       first_layer += stage.layers;
     }
   return question.conform ? question.conform(std::move(plan)) : plan;

@@ -1,48 +1,15 @@
 #include "rows.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <numeric>
 #include <unordered_set>
 
+#include "grid.hpp"
 #include "numbers.hpp"
 
 namespace brume::tuner {
 
-std::vector<Point> pareto_front(std::vector<Point> points, bool host_matters) {
-  std::ranges::stable_sort(points, {}, [](const Point& p) {
-    // Of equal ones the first is kept: the one that saves least.
-    return std::tuple{p.stable_s,     p.whole_s(),
-                      p.shortest_s(), p.alone_s(),
-                      p.host_bytes,   std::accumulate(p.ratios.begin(), p.ratios.end(), 0.0)};
-  });
-  std::vector<Point> front;
-  for (const Point& point : points) {
-    const auto beats = [&](const Point& other) {
-      return other.whole_s() <= point.whole_s() && other.shortest_s() <= point.shortest_s() &&
-             other.alone_s() <= point.alone_s() &&
-             (!host_matters || other.host_bytes <= point.host_bytes);
-    };
-    if (std::ranges::none_of(front, beats)) front.push_back(point);  // they are no slower
-  }
-  return front;
-}
-
-bool is_beaten(const Point& point, std::span<const Point> others) {
-  return std::ranges::any_of(others,
-                             [&](const Point& other) { return !point.is_faster_than(other); });
-}
-
 namespace {
-
-std::size_t hash(std::size_t sum, const Ratios& ratios) {
-  for (const double ratio : ratios) {
-    sum = (sum ^ std::bit_cast<std::uint64_t>(ratio)) * 0x9E3779B97F4A7C15u;
-    sum ^= sum >> 32;
-  }
-  return sum;
-}
 
 /// Looks at rows of one seat.
 class Look {
@@ -57,8 +24,8 @@ class Look {
         axes_(axes),
         host_matters_(host_matters) {}
 
-  std::vector<Fit> at(const std::vector<Point>& rows) {
-    rows_ = rows;
+  std::vector<Fit> at(const std::vector<Strategy>& rows) {
+    rows_ = points_of(seat_.layout, rows);
     fits_.assign(rows.size(), {});
     bisect(brackets());
     price_fewest();
@@ -73,7 +40,7 @@ class Look {
     Point fit;
     int tries = 0;
 
-    bool closed() const { return fit.level() - unfit == 1; }
+    bool closed() const { return fit.strategy.level - unfit == 1; }
     int middle(double limit_bytes) const;
   };
 
@@ -103,7 +70,7 @@ class Look {
 /// Where a line through the ends would meet the limit; what is no line ends by bisection.
 int Look::Bracket::middle(double limit_bytes) const {
   constexpr int most_tries = 3;
-  const int width = fit.level() - unfit;
+  const int width = fit.strategy.level - unfit;
   if (tries >= most_tries || unfit_bytes <= limit_bytes) return unfit + width / 2;
   const double part = (unfit_bytes - limit_bytes) / (unfit_bytes - fit.device_bytes);
   return unfit + std::clamp(int(std::ceil(part * width)), 1, width - 1);
@@ -120,7 +87,7 @@ std::vector<Look::Bracket> Look::brackets() {
     points.clear();
     for (const Bracket& b : from) {
       points.push_back(rows_[b.row]);
-      points.back().set_level(level(rows_[b.row]));
+      points.back().strategy.level = level(rows_[b.row]);
     }
     grid_.price_memory(seat_, points);
   };
@@ -131,7 +98,7 @@ std::vector<Look::Bracket> Look::brackets() {
       climb.device = false;
       fewest_.push_back(i);
     } else {
-      higher.push_back({i, rows_[i].level(), rows_[i].device_bytes, {}});
+      higher.push_back({i, rows_[i].strategy.level, rows_[i].device_bytes, {}});
     }
   }
   if (axes_.store) {
@@ -152,7 +119,7 @@ std::vector<Look::Bracket> Look::brackets() {
       if (b.unfit_bytes <= limits_.device_bytes) fits_[b.row].climb.device = false;
     return open;
   }
-  next(higher, [](const Point& row) { return row.layers; });
+  next(higher, [](const Point& row) { return row.layers(); });
   for (std::size_t i = 0; i < points.size(); ++i)
     if (limits_.hold(points[i], mesh_))
       open.push_back({higher[i].row, 0, higher[i].unfit_bytes, points[i]});
@@ -178,7 +145,7 @@ void Look::bisect(std::vector<Bracket> open) {
     std::vector<Point> middle;
     for (const Bracket& b : open) {
       middle.push_back(rows_[b.row]);
-      middle.back().set_level(b.middle(limits_.device_bytes));
+      middle.back().strategy.level = b.middle(limits_.device_bytes);
     }
     grid_.price_memory(seat_, middle);
     std::vector<Bracket> still;
@@ -189,13 +156,13 @@ void Look::bisect(std::vector<Bracket> open) {
       // The first layer that is recomputed needs room for what it computes again.
       const bool rises = b.unfit != 0 && m.device_bytes > b.unfit_bytes + slack;
       if (rises || m.device_bytes < b.fit.device_bytes - slack) {
-        bent.push_back({b.row, rows_[b.row].level() + 1});
+        bent.push_back({b.row, rows_[b.row].strategy.level + 1});
         continue;
       }
       if (limits_.hold(m, mesh_)) {
         b.fit = m;
       } else {
-        b.unfit = m.level();
+        b.unfit = m.strategy.level;
         b.unfit_bytes = m.device_bytes;
       }
       ++b.tries;
@@ -212,10 +179,10 @@ void Look::price_fewest() {
   std::vector<Point> priced;
   for (const std::size_t row : fewest_) {
     const Point& p = rows_[row];
-    const int level = p.level(), most = axes_.levels(p.layers).most;
+    const int level = p.strategy.level, most = axes_.levels(p.layers()).most;
     for (int next : {level, std::min(level + 1, most), most}) {
       priced.push_back(p);
-      priced.back().set_level(next);
+      priced.back().strategy.level = next;
     }
   }
   times_.price(grid_, seat_, priced);
@@ -229,7 +196,7 @@ void Look::price_fewest() {
       const Point &from = three[k], &to = three[k + 1];
       falls |= to.is_faster_than(from) || (host_matters_ && to.host_bytes < from.host_bytes);
     }
-    if (falls) falling.push_back({fewest_[i], three[0].level() + 1});
+    if (falls) falling.push_back({fewest_[i], three[0].strategy.level + 1});
   }
   try_all(falling);
 }
@@ -240,9 +207,9 @@ void Look::try_all(const std::vector<Higher>& rows) {
   std::vector<Point> all;
   std::vector<std::size_t> ends;
   for (const auto& [row, from] : rows) {
-    for (int level = from; level <= axes_.levels(rows_[row].layers).most; ++level) {
+    for (int level = from; level <= axes_.levels(rows_[row].layers()).most; ++level) {
       all.push_back(rows_[row]);
-      all.back().set_level(level);
+      all.back().strategy.level = level;
     }
     ends.push_back(all.size());
   }
@@ -264,7 +231,8 @@ void Look::try_all(const std::vector<Higher>& rows) {
         std::erase_if(points, [&](const Point& p) { return is_beaten(p, found); });
       const std::vector<Point> front = host_matters_ ? points : pareto_front(points, false);
       std::erase_if(points, [&](const Point& p) {
-        return std::ranges::any_of(front, [&](const Point& q) { return p.level() == q.level(); });
+        return std::ranges::any_of(
+            front, [&](const Point& q) { return p.strategy.level == q.strategy.level; });
       });
       next.insert(next.end(), front.begin(), front.end());
       ends.push_back(next.size());
@@ -279,20 +247,14 @@ void Look::try_all(const std::vector<Higher>& rows) {
 
 }  // namespace
 
-std::size_t Times::Hash::operator()(const Strategy& strategy) const {
-  return hash(std::size_t(strategy.replicas) << 24 ^ std::size_t(strategy.level) << 12 ^
-                  std::size_t(strategy.layers) << 2 ^ std::size_t(strategy.zero_level),
-              strategy.ratios);
-}
-
 void Times::price(Grid& grid, const Seat& seat, std::span<Point> points) {
   const std::lock_guard lock(mutex_);
-  std::vector<std::pair<Strategy, Known*>> fresh;
-  std::vector<const Known*> known;
+  std::vector<std::pair<Strategy, StageTimes*>> fresh;
+  std::vector<const StageTimes*> known;
   std::vector<Point> asked;
   known.reserve(points.size());
   for (const Point& point : points) {
-    const auto [entry, is_new] = known_->try_emplace(Strategy(point));
+    const auto [entry, is_new] = known_->try_emplace(point.strategy);
     known.push_back(&entry->second);
     if (!is_new) continue;
     fresh.emplace_back(entry->first, &entry->second);
@@ -308,47 +270,43 @@ void Times::price(Grid& grid, const Seat& seat, std::span<Point> points) {
   for (std::size_t i = 0; i < points.size(); ++i) points[i].times() = *known[i];
 }
 
-std::size_t RowKey::Hash::operator()(const RowKey& key) const {
-  return hash(
-      std::size_t(key.replicas) << 12 ^ std::size_t(key.layers) << 2 ^ std::size_t(key.zero_level),
-      key.ratios);
-}
-
-std::vector<Point> RowTimes::least(Grid& grid, const Seat& seat, std::span<const Point> rows) {
+std::vector<StageTimes> RowTimes::least(Grid& grid, const Seat& seat,
+                                        std::span<const Strategy> rows) {
   const std::lock_guard lock(mutex_);
-  std::vector<Point> found(rows.begin(), rows.end()), levels;
+  std::vector<StageTimes> found(rows.size());
+  std::vector<Point> levels;
   std::vector<std::size_t> missing, ends;
-  std::unordered_set<RowKey, RowKey::Hash> asked;  // a row may come twice
+  std::unordered_set<Strategy, Strategy::Hash> asked;  // a row may come twice
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (const auto known = least_->find(RowKey(rows[i])); known != least_->end()) {
-      found[i].times() = known->second;
+    if (const auto known = least_->find(rows[i].row()); known != least_->end()) {
+      found[i] = known->second;
       continue;
     }
     missing.push_back(i);
-    if (asked.insert(RowKey(rows[i])).second)
+    if (asked.insert(rows[i].row()).second)
       for (const int level : axes_.turning_levels(rows[i].layers))
-        levels.emplace_back(rows[i]).set_level(level);
+        levels.emplace_back(seat.layout, rows[i].at_level(level));
     ends.push_back(levels.size());
   }
   grid.price_time(seat, levels);
   for (std::size_t m = 0, at = 0; m < missing.size(); ++m) {
-    Point& row = found[missing[m]];
+    const Strategy row = rows[missing[m]].row();
     if (at < ends[m]) {
-      Point least = levels[at];
+      StageTimes least = levels[at];
       for (; at < ends[m]; ++at) least.take_less_of(levels[at]);
-      least_->emplace(RowKey(row), least.times());
+      least_->emplace(row, least);
     }
-    row.times() = least_->at(RowKey(row));
+    found[missing[m]] = least_->at(row);
   }
   return found;
 }
 
 /// A row with the numbers of layers that tell of all others: from the fourth layer on each one adds
 /// as much as the one before.
-const std::vector<Point>& RowTimes::samples(Grid& grid, const Seat& seat, Point row) {
+const std::vector<Point>& RowTimes::samples(Grid& grid, const Seat& seat, Strategy row) {
   constexpr int different = 4;
   row.layers = 0;
-  const RowKey key(row);
+  const Strategy key = row.row();
   if (const auto known = samples_.find(key); known != samples_.end()) return known->second;
   const analyzer::StageRole role = seat.role();
   const int most = grid.model().num_layers, least = role.first && role.last ? most : 1;
@@ -356,7 +314,7 @@ const std::vector<Point>& RowTimes::samples(Grid& grid, const Seat& seat, Point 
   for (row.layers = least; row.layers <= most;
        row.layers = row.layers < different ? row.layers + 1 : std::max(most, row.layers + 1))
     for (const int level : axes_.turning_levels(row.layers))
-      points.emplace_back(row).set_level(level);
+      points.emplace_back(seat.layout, row.at_level(level));
   grid.price_time(seat, points);
   return samples_.emplace(key, std::move(points)).first->second;
 }
@@ -370,12 +328,12 @@ bool RowTimes::gains(Grid& grid, const Seat& seat, const Step& step) {
   return false;
 }
 
-std::vector<Fit> Rows::fits(Grid& grid, const Seat& seat, std::span<const Point> rows) {
+std::vector<Fit> Rows::fits(Grid& grid, const Seat& seat, std::span<const Strategy> rows) {
   const std::lock_guard lock(mutex_);
   std::vector<Row*> known;
-  std::vector<Point> missing;
-  for (const Point& row : rows) {
-    known.push_back(&(*rows_)[RowKey(row)]);
+  std::vector<Strategy> missing;
+  for (const Strategy& row : rows) {
+    known.push_back(&(*rows_)[row.row()]);
     if (!known.back()->looked_at) missing.push_back(row);
   }
   look_at(grid, seat, missing);
@@ -391,23 +349,20 @@ std::vector<Fit> Rows::fits(Grid& grid, const Seat& seat, std::span<const Point>
 
 std::vector<bool> Rows::gains(Grid& grid, const Seat& seat, std::span<const Step> steps) {
   const std::lock_guard lock(mutex_);
-  const auto known = [&](const Step& step) -> auto& {
-    return *gains_[{step.from.level(), step.axis}];
-  };
   std::vector<const Step*> missing, saving;
   std::vector<Point> points, bytes;
   for (const Step& step : steps)
-    if (!known(step).contains(RowKey(step.to))) {
+    if (!gains_[step.axis]->contains(step.to)) {
       missing.push_back(&step);
-      points.push_back(step.from);
-      points.push_back(step.to);
+      points.emplace_back(seat.layout, step.from);
+      points.emplace_back(seat.layout, step.to);
     }
   times_.price(grid, seat, points);
   for (std::size_t i = 0; i < missing.size(); ++i) {
     const Step& step = *missing[i];
     const Point &from = points[2 * i], &to = points[2 * i + 1];
     const bool is_faster = to.is_faster_than(from);
-    known(step)[RowKey(to)] = is_faster;
+    (*gains_[step.axis])[step.to] = is_faster;
     if (is_faster || !step.lacks_host || plan::shares[step.axis].on_disk()) continue;
     saving.push_back(&step);
     bytes.push_back(from);
@@ -415,17 +370,17 @@ std::vector<bool> Rows::gains(Grid& grid, const Seat& seat, std::span<const Step
   }
   grid.price_memory(seat, bytes);
   for (std::size_t i = 0; i < saving.size(); ++i)
-    known(*saving[i])[RowKey(saving[i]->to)] =
+    (*gains_[saving[i]->axis])[saving[i]->to] =
         bytes[2 * i + 1].host_bytes < bytes[2 * i].host_bytes;
   std::vector<bool> found;
-  for (const Step& step : steps) found.push_back(known(step).at(RowKey(step.to)));
+  for (const Step& step : steps) found.push_back(gains_[step.axis]->at(step.to));
   return found;
 }
 
-void Rows::look_at(Grid& grid, const Seat& seat, const std::vector<Point>& rows) {
+void Rows::look_at(Grid& grid, const Seat& seat, const std::vector<Strategy>& rows) {
   const std::vector<Fit> found = Look(grid, times_, seat, limits_, axes_, host_matters_).at(rows);
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    Row& row = (*rows_)[RowKey(rows[i])];
+    Row& row = (*rows_)[rows[i].row()];
     row.looked_at = true;
     row.climb = found[i].climb;
     row.begin = std::uint32_t(points_.size());

@@ -13,31 +13,12 @@
 #include <unordered_map>
 #include <vector>
 
-#include "grid.hpp"
+#include "analyzer/analyzer.hpp"
+#include "point.hpp"
 
 namespace brume::tuner {
 
-/// What a stage may take.
-struct Limits {
-  double device_bytes;
-  double node_host_bytes;
-  double rank_disk_bytes;  ///< an equal share of its node's disk
-
-  bool lack_host(const Point& point, const Layout& mesh) const {
-    return point.host_bytes * mesh.devices_per_node > node_host_bytes;
-  }
-  bool hold(const Point& point, const Layout& mesh) const {
-    return point.device_bytes <= device_bytes && !lack_host(point, mesh) &&
-           point.disk_bytes <= rank_disk_bytes;
-  }
-};
-
-/// Drops points that another one beats: no slower in a middle microbatch, alone with its update,
-/// nor in its shortest trip, in which the objective (pipeline.hpp) does not fall, and, where it
-/// matters, no hungrier for host memory. @return by rising stable time
-std::vector<Point> pareto_front(std::vector<Point> points, bool host_matters);
-/// Whether a point is in no time faster than one of the others.
-bool is_beaten(const Point& point, std::span<const Point> others);
+class Grid;
 
 /// What higher ratios of a row may save: device memory, host memory.
 struct Climb {
@@ -75,48 +56,14 @@ class Times {
   /// Sets the points' times. The grid is the caller's, and may be out of time.
   void price(Grid& grid, const Seat& seat, std::span<Point> points);
 
-  using Known = std::tuple<double, double, double, double>;  ///< Point::times()
-
  private:
-  struct Strategy {
-    explicit Strategy(const Point& point)
-        : layers(point.layers),
-          level(point.level()),
-          zero_level(point.zero_level),
-          replicas(point.replicas),
-          ratios(point.ratios) {}
-    bool operator==(const Strategy&) const = default;
-
-    int layers, level, zero_level, replicas;
-    Ratios ratios;
-  };
-  struct Hash {
-    std::size_t operator()(const Strategy& strategy) const;
-  };
-
   std::mutex mutex_;
-  Lasting<Strategy, Known, Hash> known_;
-};
-
-/// A strategy but for its level.
-struct RowKey {
-  explicit RowKey(const Point& row)
-      : layers(row.layers),
-        zero_level(row.zero_level),
-        replicas(row.replicas),
-        ratios(row.ratios) {}
-  bool operator==(const RowKey&) const = default;
-  struct Hash {
-    std::size_t operator()(const RowKey& key) const;
-  };
-
-  int layers, zero_level, replicas;
-  Ratios ratios;
+  Lasting<Strategy, StageTimes, Strategy::Hash> known_;
 };
 
 /// A strategy, and one with a larger ratio along one axis.
 struct Step {
-  Point from, to;
+  Strategy from, to;
   std::size_t axis;
   bool lacks_host = false;  ///< host memory is short, or counts
 };
@@ -129,19 +76,19 @@ class RowTimes {
 
   // The grid is the caller's, and may be out of time.
 
-  /// Each row with the least that each time is at any level.
-  std::vector<Point> least(Grid& grid, const Seat& seat, std::span<const Point> rows);
+  /// The least that each time of each row is at any level.
+  std::vector<StageTimes> least(Grid& grid, const Seat& seat, std::span<const Strategy> rows);
   /// Whether a step makes a stage faster, of whichever number of layers.
   bool gains(Grid& grid, const Seat& seat, const Step& step);
 
  private:
-  const std::vector<Point>& samples(Grid& grid, const Seat& seat, Point row);
+  const std::vector<Point>& samples(Grid& grid, const Seat& seat, Strategy row);
 
   Axes axes_;
   std::mutex mutex_;
-  Lasting<RowKey, Times::Known, RowKey::Hash> least_;
+  Lasting<Strategy, StageTimes, Strategy::Hash> least_;  ///< by Strategy::row()
   /// What samples() priced, by a row whose number of layers is 0.
-  std::unordered_map<RowKey, std::vector<Point>, RowKey::Hash> samples_;
+  std::unordered_map<Strategy, std::vector<Point>, Strategy::Hash> samples_;
 };
 
 /// Rows of seats that are alike. Each is looked at once, whichever search asks first: for all
@@ -154,7 +101,7 @@ class Rows {
   // The grid is the caller's, and may be out of time.
 
   /// Finds what fits of each row. Rows stand at their least level.
-  std::vector<Fit> fits(Grid& grid, const Seat& seat, std::span<const Point> rows);
+  std::vector<Fit> fits(Grid& grid, const Seat& seat, std::span<const Strategy> rows);
   /// Tells of each step whether it makes a stage faster, or, unless to the disk, needs less of the
   /// host memory that it lacks.
   std::vector<bool> gains(Grid& grid, const Seat& seat, std::span<const Step> steps);
@@ -166,17 +113,17 @@ class Rows {
     std::uint32_t begin = 0, end = 0;  ///< of points_
   };
 
-  void look_at(Grid& grid, const Seat& seat, const std::vector<Point>& rows);
+  void look_at(Grid& grid, const Seat& seat, const std::vector<Strategy>& rows);
 
   Limits limits_;
   Times& times_;
   Axes axes_;
   bool host_matters_;
   std::mutex mutex_;
-  Lasting<RowKey, Row, RowKey::Hash> rows_;
+  Lasting<Strategy, Row, Strategy::Hash> rows_;  ///< by Strategy::row()
   std::vector<Point> points_;
-  /// Whether steps to a row gain, by level and axis.
-  std::map<std::pair<int, std::size_t>, Lasting<RowKey, bool, RowKey::Hash>> gains_;
+  /// Whether steps to a strategy gain, by axis.
+  std::map<std::size_t, Lasting<Strategy, bool, Strategy::Hash>> gains_;
 };
 
 /// The rows of all seats, for searches in the same memory.

@@ -4,8 +4,12 @@
 #include <tuple>
 #include <utility>
 
+#include "fronts.hpp"
+#include "grid.hpp"
 #include "node_order.hpp"
+#include "team.hpp"
 #include "tuner/progress.hpp"
+#include "tuner/result.hpp"
 
 namespace brume::tuner {
 namespace {

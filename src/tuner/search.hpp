@@ -11,11 +11,15 @@
 #include <tuple>
 #include <vector>
 
+#include "base/deadline.hpp"
 #include "frame_search.hpp"
-#include "team.hpp"
-#include "tuner/result.hpp"
+#include "question.hpp"
+#include "strategy.hpp"
 
 namespace brume::tuner {
+
+class Team;
+struct Search;
 
 /// Seconds since it was made.
 class Stopwatch {

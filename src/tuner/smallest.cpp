@@ -5,6 +5,8 @@
 #include <tuple>
 #include <utility>
 
+#include "analyzer/analyzer.hpp"
+#include "grid.hpp"
 #include "pipeline.hpp"
 #include "plan/shapes.hpp"
 #include "question.hpp"
@@ -13,29 +15,16 @@
 namespace brume::tuner {
 namespace {
 
-/// All ratios in all combinations, with no and with all layers recomputed. A whole block beside its
-/// shard may need more than is saved, so all ZeRO levels are looked at.
-std::vector<Point> rows(const Seat& seat, int layers, const Axes& axes) {
-  std::vector<Point> rows{
-      {.layout = seat.layout, .layers = layers, .stores_rest = axes.store_rest}};
-  const auto spread = [&](const auto& values, const auto& set) {
-    std::vector<Point> all;
-    for (const Point& row : rows)
-      for (const auto& value : values) set(all.emplace_back(row), value);
-    rows = std::move(all);
-  };
-  for (std::size_t i = 0; i < axes.ratios.size(); ++i)
-    spread(axes.ratios[i], [i](Point& p, double ratio) { p.ratios[i] = ratio; });
-  std::erase_if(rows, [](const Point& p) { return !p.parts_fit(); });
-  spread(axes.shardings(seat.mesh()), [](Point& p, const Axes::Sharding& sharding) {
-    p.zero_level = sharding.zero_level;
-    p.replicas = sharding.replicas;
-  });
-  std::erase_if(rows, [](const Point& p) { return p.replicas > 1; });
+/// Each ratio at each ZeRO level, with no and with all layers recomputed: a whole block next to its
+/// shard may need more memory than the shard saves.
+std::vector<Point> extremes(const Seat& seat, int layers, const Axes& axes) {
   std::vector<int> levels{0};
   if (axes.recompute) levels.push_back(layers);
-  spread(levels, [](Point& p, int level) { p.set_level(level); });
-  return rows;
+  std::vector<Point> found;
+  for (const Strategy& row : axes.rows(seat.mesh(), layers))
+    if (row.sharding.replicas == 1)
+      for (const int level : levels) found.emplace_back(seat.layout, row.at_level(level));
+  return found;
 }
 
 /// Which strategies need least memory, of all frames of 1F1B.
@@ -77,7 +66,7 @@ class Leanest {
       auto& cells = pipeline.cells.emplace_back();
       for (std::size_t layout = 0; layout < frame.layouts.size(); ++layout)
         for (const Point& p : points[std::size_t(after) * frame.layouts.size() + layout])
-          cells.push_back({int(layout), p.layers, std::span(&p, 1)});
+          cells.push_back({int(layout), p.layers(), std::span(&p, 1)});
     }
     std::vector<Choice> found = best_choices(pipeline, std::vector(pipeline.cells.size(), infinity),
                                              infinity, {}, question_.most_labels)
@@ -133,7 +122,7 @@ class Leanest {
     if (!fresh) return entry->second;
     question_.deadline.check();
     const Limits limits = question_.rows->limits(seat.mesh().group);
-    std::vector<Point> points = rows(seat, layers, seat.mesh().disk ? axes_ : in_memory_);
+    std::vector<Point> points = extremes(seat, layers, seat.mesh().disk ? axes_ : in_memory_);
     grid_.price_memory(seat, points);
     std::erase_if(points, [&](const Point& p) {
       return limits.lack_host(p, seat.mesh()) || p.disk_bytes > limits.rank_disk_bytes;

@@ -4,6 +4,7 @@
 #include <map>
 #include <utility>
 
+#include "analyzer/analyzer.hpp"
 #include "base/numbers.hpp"
 #include "plan/passes.hpp"
 #include "plan/shapes.hpp"
@@ -91,6 +92,27 @@ double Frame::in_flight(int after) const {
 Kept Frame::kept(int after) const {
   const double ahead = in_flight(after);
   return {ahead, zero_bubble ? int(in_flight(num_stages - 1) - ahead) : 0, memory_error};
+}
+
+plan::Stage stage_of(const Layout& mesh, const std::string& group) {
+  return {.nodes = mesh.nodes,
+          .devices_per_node = mesh.devices_per_node,
+          .microbatch = mesh.microbatch,
+          .dp = mesh.dp,
+          .tp = mesh.tp,
+          .group = group};
+}
+
+analyzer::StageRole Seat::role() const {
+  const int own = mesh().group;
+  return {.first = after + 1 == frame.num_stages,
+          .last = after == 0,
+          .group = own,
+          .before = own,
+          .after = own,
+          .disk = mesh().disk,
+          .host_update = mesh().host_update,
+          .times = mesh().times};
 }
 
 bool may_begin(int first_device, int devices, int devices_per_node) {

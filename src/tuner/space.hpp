@@ -2,11 +2,18 @@
 #pragma once
 
 #include <compare>
+#include <cstddef>
+#include <string>
 #include <vector>
 
 #include "deck/deck.hpp"
 #include "hardware/cluster.hpp"
 #include "model/model.hpp"
+#include "plan/plan.hpp"
+
+namespace brume::analyzer {
+struct StageRole;
+}
 
 namespace brume::tuner {
 
@@ -58,6 +65,20 @@ struct Frame {
   /// Of a stage with so many others, each of which has a layer for each chunk.
   int least_layers() const { return chunks; }
   int most_layers(int of_model) const { return of_model - (num_stages - 1) * chunks; }
+};
+
+/// A stage of this layout, without savings.
+plan::Stage stage_of(const Layout& mesh, const std::string& group);
+
+/// Where in a pipeline a stage stands.
+struct Seat {
+  const Frame& frame;
+  int layout;
+  int after;  ///< stages after it
+
+  const Layout& mesh() const { return frame.layouts[std::size_t(layout)]; }
+  /// Its neighbours are taken to be of its own group; MessageTable knows what others cost.
+  analyzer::StageRole role() const;
 };
 
 /// All frames of 1F1B that the search lists allow and the model and cluster can take.

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "grid.hpp"
+#include "point.hpp"
 #include "prices.hpp"
 
 namespace brume::tuner {

@@ -1,12 +1,15 @@
 #include "team.hpp"
 
 #include "base/parallel.hpp"
+#include "grid.hpp"
 
 namespace brume::tuner {
 
 Team::Team(const model::Config& model, const hardware::Machine& machine, const Deadline& deadline,
            int threads)
     : model_(model), machine_(machine), deadline_(deadline), grids_(std::size_t(threads)) {}
+
+Team::~Team() = default;
 
 Grid& Team::of_thread(std::size_t thread) {
   std::unique_ptr<Grid>& grid = grids_[thread];

@@ -8,13 +8,16 @@
 #include "base/error.hpp"
 #include "base/parallel.hpp"
 #include "base/units.hpp"
+#include "grid.hpp"
 #include "least_work.hpp"
 #include "node_order.hpp"
 #include "other_orders.hpp"
 #include "placement.hpp"
+#include "rows.hpp"
 #include "schedule/simulate.hpp"
 #include "search.hpp"
 #include "smallest.hpp"
+#include "team.hpp"
 #include "why.hpp"
 
 namespace brume::tuner {

@@ -12,11 +12,14 @@
 #include "base/numbers.hpp"
 #include "base/text.hpp"
 #include "base/units.hpp"
+#include "grid.hpp"
 #include "least_work.hpp"
 #include "other_orders.hpp"
 #include "placement.hpp"
 #include "plan/knobs.hpp"
+#include "rows.hpp"
 #include "smallest.hpp"
+#include "team.hpp"
 
 namespace brume::tuner {
 namespace {

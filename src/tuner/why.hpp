@@ -8,6 +8,7 @@
 
 #include "placement.hpp"
 #include "search.hpp"
+#include "tuner/result.hpp"
 
 namespace brume::tuner {
 
