@@ -55,7 +55,7 @@ double least_sum(const Problem& p) {
           int& of_group = left[std::size_t(option.group)];
           if (of_group < option.devices) continue;
           of_group -= option.devices;
-          choose(kind, chosen + 1, layers + option.layers, sum_s + option.stable_s);
+          choose(kind, chosen + 1, layers + option.layers, sum_s + option.whole_s);
           of_group += option.devices;
         }
       };
@@ -71,7 +71,7 @@ double bound(const Problem& p, const Prices& prices) {
   for (const Alike& alike : p.stages) {
     double least_s = std::numeric_limits<double>::infinity();
     for (const Option& option : alike.options)
-      least_s = std::min(least_s, option.stable_s +
+      least_s = std::min(least_s, option.whole_s +
                                       prices.device_s[std::size_t(option.group)] * option.devices -
                                       prices.layer_s * option.layers);
     sum_s += alike.stages * least_s;

@@ -8,6 +8,8 @@
 #include <set>
 
 #include "../../src/tuner/space.hpp"
+#include "../../src/tuner/times.hpp"
+#include "base/deadline.hpp"
 #include "planning_samples.hpp"
 
 namespace brume::tuner {
@@ -89,6 +91,42 @@ TEST(Strategy, IsTheSumOfItsChunks) {
     EXPECT_EQ(recomputed, all.ckpt_layers());
     EXPECT_EQ(stored, all.stored_layers());
   }
+}
+
+TEST(Memo, FindsEachValueOnceAndForgetsWhatAnErrorLeftOpen) {
+  Memo<Strategy, int> memo;
+  std::vector<Strategy> keys;
+  for (const int layers : {1, 2, 1, 3}) keys.push_back({.layers = layers});
+  int found = 0;
+  const auto layers_of = [&](const std::vector<Strategy>& missing) {
+    std::vector<int> values;
+    for (const Strategy& one : missing) values.push_back(one.layers), ++found;
+    return values;
+  };
+  const auto throws = [](const std::vector<Strategy>&) -> std::vector<int> { throw OutOfTime(); };
+  const std::span<const Strategy> all(keys), first_two(keys.data(), 2);
+  EXPECT_THROW(memo.of(all, &Strategy::row, throws), OutOfTime);
+  memo.of(first_two, &Strategy::row, layers_of);
+  EXPECT_THROW(memo.of(all, &Strategy::row, throws), OutOfTime);
+  const std::vector<const int*> values = memo.of(all, &Strategy::row, layers_of);
+  for (std::size_t i = 0; i < keys.size(); ++i) EXPECT_EQ(*values[i], keys[i].layers);
+  EXPECT_EQ(values[0], values[2]);
+  EXPECT_EQ(found, 3);
+}
+
+TEST(PointGroups, AreReadOneByOneAndPricedTogether) {
+  PointGroups groups;
+  for (const int size : {2, 0, 1}) {
+    groups.begin_group();
+    for (int i = 0; i < size; ++i) groups.add({i, {.layers = size}});
+  }
+  for (Point& point : groups.all()) point.stable_s = point.layers();
+  ASSERT_EQ(groups[0].size(), 2u);
+  EXPECT_TRUE(groups[1].empty());
+  ASSERT_EQ(groups[2].size(), 1u);
+  EXPECT_EQ(groups[0][1].layout, 1);
+  EXPECT_EQ(groups[0][1].stable_s, 2.0);
+  EXPECT_EQ(groups[2][0].stable_s, 1.0);
 }
 
 TEST(Axes, ListsEachRowOnceAndTheLowestAmongThem) {

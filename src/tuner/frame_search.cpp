@@ -154,9 +154,9 @@ Prices FrameSearch::prices(double threshold_s) const {
           known->second = std::min(known->second, p.whole_s());
         }
     }
-    for (const auto& [key, stable_s] : fastest_s) {
+    for (const auto& [key, whole_s] : fastest_s) {
       const auto [group, devices, layers] = key;
-      alike.options.push_back({group, devices, layers, stable_s});
+      alike.options.push_back({group, devices, layers, whole_s});
     }
   }
   std::vector<int> devices;

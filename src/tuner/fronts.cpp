@@ -100,7 +100,7 @@ std::vector<Strategy> Fronts::drop_slow(Grid& grid, const Seat& seat, std::vecto
   RowTimes& times = rows_.row_times(seat, axes_);
   const std::vector<StageTimes> least = times.least(grid, seat, rows);
   std::vector<Strategy> kept, higher;
-  std::vector<std::size_t> dropped;  // of least, for each of the higher ones
+  std::vector<StageTimes> lower;  // of the row that each of the higher ones follows
   const auto is_slow = [&](const StageTimes& t) { return t.stable_s * (1.0 - bend) > threshold_s; };
   std::vector<Step> gaining;  // of the last row that was dropped
   const Strategy* last = nullptr;
@@ -119,14 +119,14 @@ std::vector<Strategy> Fronts::drop_slow(Grid& grid, const Seat& seat, std::vecto
     }
     for (const Step& step : gaining) {
       higher.emplace_back(rows[i]).ratios = step.to.ratios;
-      dropped.push_back(i);
+      lower.push_back(least[i]);
     }
   }
   rows = std::move(kept);
   const std::vector<StageTimes> higher_least = times.least(grid, seat, higher);
   std::vector<Strategy> faster;
   for (std::size_t i = 0; i < higher.size(); ++i)
-    if (higher_least[i].is_faster_than(least[dropped[i]])) faster.push_back(higher[i]);
+    if (higher_least[i].is_faster_than(lower[i])) faster.push_back(higher[i]);
   return faster;
 }
 
@@ -144,16 +144,14 @@ Fronts::Found Fronts::climb(Grid& grid, const Seat& seat, const std::vector<int>
   while (!level.empty()) {
     std::vector<Strategy> next = drop_slow(grid, seat, level, threshold_s, found);
     strategies_ += std::int64_t(level.size());
-    const std::vector<Fit> fits = known.fits(grid, seat, level);
-    feasible_ += std::ranges::count_if(fits, [](const Fit& fit) { return !fit.points.empty(); });
     std::vector<Step> doubtful;  // they save nothing that is short
-    for (std::size_t i = 0; i < level.size(); ++i) {
-      const Fit& fit = fits[i];
-      std::vector<Point>& all = found[level[i].layers];
+    for (const Fit& fit : known.fits(grid, seat, level)) {
+      feasible_ += fit.points.empty() ? 0 : 1;
+      std::vector<Point>& all = found[fit.row.layers];
       all.insert(all.end(), fit.points.begin(), fit.points.end());
       const int from =
-          fit.points.empty() ? axes_.levels(level[i].layers).most : fit.points[0].strategy.level;
-      for (Step& step : steps(seat, level[i].at_level(from))) {
+          fit.points.empty() ? axes_.levels(fit.row.layers).most : fit.points[0].strategy.level;
+      for (Step& step : steps(seat, fit.row.at_level(from))) {
         const bool saves = plan::shares[step.axis].on_disk() ? fit.climb.host : fit.climb.device;
         if (saves)
           next.push_back(step.to);
@@ -161,9 +159,7 @@ Fronts::Found Fronts::climb(Grid& grid, const Seat& seat, const std::vector<int>
           doubtful.emplace_back(std::move(step)).lacks_host = fit.climb.host;
       }
     }
-    const std::vector<bool> gains = known.gains(grid, seat, doubtful);
-    for (std::size_t i = 0; i < doubtful.size(); ++i)
-      if (gains[i]) next.push_back(doubtful[i].to);
+    for (const Step& step : known.that_gain(grid, seat, doubtful)) next.push_back(step.to);
     for (Strategy& row : next) row.level = axes_.levels(row.layers).least;
     std::ranges::sort(next);
     const auto repeated = std::ranges::unique(next);

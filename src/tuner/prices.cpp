@@ -21,7 +21,7 @@ class Relaxation {
              const Deadline& deadline)
       : stages_(stages), num_layers_(num_layers), devices_(devices), deadline_(deadline) {
     for (const Alike& alike : stages)
-      for (const Option& option : alike.options) longest_s_ = std::max(longest_s_, option.stable_s);
+      for (const Option& option : alike.options) longest_s_ = std::max(longest_s_, option.whole_s);
   }
 
   double longest_s() const { return longest_s_; }
@@ -54,7 +54,7 @@ class Relaxation {
       double least_s = 0.0;
       int layers = 0;
       for (const Option& option : alike.options) {
-        const double s = option.stable_s + device_s[std::size_t(option.group)] * option.devices -
+        const double s = option.whole_s + device_s[std::size_t(option.group)] * option.devices -
                          layer_s * option.layers;
         if (layers > 0 && s >= least_s) continue;
         least_s = s;

@@ -13,12 +13,12 @@ namespace brume::tuner {
 template <typename T>
 using PerGroup = std::array<T, deck::most_groups>;
 
-/// What a stage may take: a mesh of so many devices, so many layers, and the stable time.
+/// A mesh that a stage may take, its layers, and the time of its first and last pass.
 struct Option {
   int group;
   int devices;
   int layers;
-  double stable_s;
+  double whole_s;
 };
 
 /// Stages that choose from the same options.

@@ -1,0 +1,86 @@
+/// @file Search for the levels at which rows fit.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "point.hpp"
+
+namespace brume::tuner {
+
+class Grid;
+class Times;
+
+/// What higher ratios of a row may save: device memory, host memory.
+struct Climb {
+  bool device = true, host = false;
+};
+
+/// What fits of a row. The lowest level that fits counts, found by bisection; where time or host
+/// bytes fall with higher levels, or device bytes do not, all that fit.
+struct Fit {
+  Strategy row;
+  Climb climb{};
+  std::vector<Point> points;  ///< priced
+};
+
+/// Looks at rows of one seat.
+class RowSearch {
+ public:
+  /// The arguments must outlive the object.
+  RowSearch(Grid& grid, Times& times, const Seat& seat, const Limits& limits, const Axes& axes,
+            bool host_matters)
+      : grid_(grid),
+        times_(times),
+        seat_(seat),
+        mesh_(seat.mesh()),
+        limits_(limits),
+        axes_(axes),
+        host_matters_(host_matters) {}
+
+  /// Finds what fits of each row. Rows are at their least level.
+  std::vector<Fit> fits(std::span<const Strategy> rows);
+
+ private:
+  struct Row {
+    Point point;  ///< at the level that was last tried
+    Fit fit;
+  };
+  /// Two levels of a row between which it begins to fit.
+  struct Bracket {
+    Row* row;
+    int unfit;  ///< level
+    double unfit_bytes;
+    Point fit = {};
+    Point tried = {};
+    int tries = 0;
+
+    bool closed() const { return fit.strategy.level - unfit == 1; }
+    int middle(double limit_bytes) const;
+  };
+  /// Levels of a row, from one on.
+  struct Higher {
+    Row* row;
+    int from;
+  };
+
+  void try_levels(std::vector<Bracket>& brackets, const auto& level_of);
+  std::vector<Bracket> brackets();
+  void close(std::vector<Bracket>& open);
+  void bisect(std::vector<Bracket> open);
+  void price_fewest();
+  void try_all(const std::vector<Higher>& rows);
+
+  Grid& grid_;
+  Times& times_;
+  const Seat& seat_;
+  const Layout& mesh_;
+  const Limits& limits_;
+  const Axes& axes_;
+  bool host_matters_;
+  std::vector<Row> rows_;
+  std::vector<Row*> fewest_;  ///< rows that are at their least level that fits
+};
+
+}  // namespace brume::tuner
