@@ -175,16 +175,15 @@ double left_out_s(const Case& mist) {
 std::optional<analyzer::Prediction> by_default(const Plan& given) {
   const Model& m = given.mist.model;
   if (!m.flash) return std::nullopt;
-  model::Config config{
-      .family = m.family == Family::llama ? model::Family::llama : model::Family::gpt,
-      .hidden_size = int(m.hidden),
-      .num_heads = int(m.heads),
-      .ffn_size = int(m.ffn),
-      .seq_len = int(m.sequence),
-      .vocab_size = int(m.vocab),
-      .tied_head = false,
-      .precision = model::Precision::fp16};
-  config.qkv_bias = config.linear_bias = config.family == model::Family::gpt;
+  model::Config config{.family = &model::family(m.family == Family::llama ? "llama" : "gpt"),
+                       .hidden_size = int(m.hidden),
+                       .num_heads = int(m.heads),
+                       .ffn_size = int(m.ffn),
+                       .seq_len = int(m.sequence),
+                       .vocab_size = int(m.vocab),
+                       .tied_head = false,
+                       .precision = model::Precision::fp16};
+  config.qkv_bias = config.linear_bias = config.family->biased;
   plan::Plan plan;
   plan.microbatches = given.mist.microbatches;
   for (const Stage& from : given.mist.stages) {

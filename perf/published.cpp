@@ -146,7 +146,7 @@ std::optional<Case> read(const json& entry) {
          .differs = differs(entry),
          .value = entry["value"],
          .gpus = l["gpus"],
-         .model = {.family = family == "gpt" ? model::Family::gpt : model::Family::llama,
+         .model = {.family = &model::family(family == "gpt" ? "gpt" : "llama"),
                    .num_layers = m["layers"],
                    .hidden_size = m["hidden"],
                    .num_heads = m["heads"],
@@ -343,7 +343,7 @@ json load(const std::string& path) {
 
 /// Of models that differ in heads, vocabulary and number format alone the first stands for all.
 std::string job(const Case& c) {
-  return fmt::format("{} {} {} {} {} {} {} {} {}", model::name(c.model.family), c.model.num_layers,
+  return fmt::format("{} {} {} {} {} {} {} {} {}", c.model.family->name, c.model.num_layers,
                      c.model.hidden_size, c.model.ffn_size, c.model.seq_len, c.machine, c.network,
                      c.gpus, c.plan.global_batch);
 }

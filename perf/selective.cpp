@@ -36,7 +36,7 @@ std::vector<Named> families() {
                     .vocab_size = 50304,
                     .precision = model::Precision::bf16};
   model::Config llama = gpt;
-  llama.family = model::Family::llama;
+  llama.family = &model::family("llama");
   llama.num_layers = 32;
   llama.hidden_size = 4096;
   llama.num_heads = 32;
@@ -44,7 +44,7 @@ std::vector<Named> families() {
   llama.ffn_size = 14336;
   llama.qkv_bias = llama.linear_bias = false;
   model::Config falcon = llama;
-  falcon.family = model::Family::falcon;
+  falcon.family = &model::family("falcon");
   falcon.hidden_size = 4544;
   falcon.num_heads = 71;
   falcon.num_kv_heads = 1;

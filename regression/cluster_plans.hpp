@@ -90,7 +90,7 @@ class ClusterPlans {
     model.ffn_size = 4 * model.hidden_size;
     model.precision = model::Precision::bf16;
     if (pick<int>({0, 1}) == 1) {
-      model.family = model::Family::llama;
+      model.family = &model::family("llama");
       model.num_kv_heads = 8;
       model.qkv_bias = model.linear_bias = false;
       model.ffn_size = 7 * model.hidden_size / 2;

@@ -29,7 +29,7 @@ inline model::Config random_model(std::mt19937& random) {
 /// A small model of one of the families that share key heads, or not, and of every other choice.
 inline model::Config random_family_model(std::mt19937& random) {
   model::Config model = random_model(random);
-  model.family = pick(random, {0, 1}) == 1 ? model::Family::llama : model::Family::falcon;
+  model.family = &model::family(pick(random, {0, 1}) == 1 ? "llama" : "falcon");
   model.num_kv_heads = pick(random, {1, 2, model.num_heads});
   if (pick(random, {0, 1, 2}) == 0) model.head_size = 10;
   model.qkv_bias = pick(random, {0, 1}) == 1;
@@ -50,12 +50,12 @@ inline std::vector<model::Config> special_models() {
                              .qkv_bias = false,
                              .linear_bias = false};
   model::Config qwen3 = common;
-  qwen3.family = model::Family::llama;
+  qwen3.family = &model::family("llama");
   qwen3.num_kv_heads = 2;
   qwen3.head_size = 10;
   qwen3.qk_norm = true;
   model::Config neox = common;
-  neox.family = model::Family::neox;
+  neox.family = &model::family("neox");
   neox.head_size = 10;
   neox.rotary_size = 4;
   neox.qkv_bias = neox.linear_bias = true;
@@ -63,7 +63,7 @@ inline std::vector<model::Config> special_models() {
   sequential.parallel_residual = false;
   sequential.tied_head = true;
   model::Config windowed = common;  // of two kinds of layers, which no stage has in equal numbers
-  windowed.family = model::Family::llama;
+  windowed.family = &model::family("llama");
   windowed.num_kv_heads = 1;
   windowed.head_size = 10;
   windowed.num_layers = 5;
@@ -75,7 +75,7 @@ inline std::vector<model::Config> special_models() {
   mistral.layer_kinds.clear();
   mistral.window_rope_theta = 0.0;
   model::Config gemma2 = windowed;
-  gemma2.family = model::Family::gemma;
+  gemma2.family = &model::family("gemma");
   gemma2.tied_head = true;
   gemma2.layer_kinds = {model::LayerKind::window, model::LayerKind::full};
   gemma2.window_rope_theta = 0.0;
@@ -83,7 +83,7 @@ inline std::vector<model::Config> special_models() {
   gemma2.attention_cap = 2.0;
   gemma2.logits_cap = 3.0;
   model::Config gemma3 = windowed;
-  gemma3.family = model::Family::gemma;
+  gemma3.family = &model::family("gemma");
   gemma3.qk_norm = true;
   gemma3.tied_head = true;
   // Smaller weights leave outputs so small that norms of them enlarge what was rounded.

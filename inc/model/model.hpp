@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "deck/deck.hpp"
+#include "families/families.hpp"
 #include "model/axes.hpp"
 #include "symbolic/expr.hpp"
 
@@ -16,17 +17,10 @@ namespace brume::model {
 
 using symbolic::Expr;
 
-/// gpt: learned positions, layer norms, GELU (tanh); attention, then MLP.
-/// llama: rotary positions, RMS norms, SwiGLU; attention, then MLP.
-/// falcon: rotary positions, layer norms, GELU (erf); attention beside MLP, from one input.
-/// neox: the same with two norms of that input, or attention, then MLP.
-/// gemma: as llama with GELU (tanh) in place of SwiGLU's SiLU, norms also behind attention and MLP,
-/// gains kept as what they are above 1, and an embedding that is multiplied by sqrt(C).
-enum class Family { gpt, llama, falcon, neox, gemma };
-const char* name(Family family);
-
-enum class NormKind { layer, rms };
-enum class MlpKind { gelu_tanh, gelu_erf, swiglu, geglu };
+using families::Family;
+using families::family;
+using families::MlpKind;
+using families::NormKind;
 
 /// Keys that a layer's queries see: all earlier tokens, or a window of them.
 enum class LayerKind { full, window };
@@ -65,7 +59,7 @@ enum class SegmentKind { embedding, attention, window, mlp, parallel, head };
 
 /// Sizes of a model, all per whole model (not per rank).
 struct Config {
-  Family family = Family::gpt;
+  const Family* family = &families::family("gpt");  ///< never null
   int num_layers = 0;
   int hidden_size = 0;   ///< C
   int num_heads = 0;     ///< H
@@ -103,7 +97,7 @@ struct Config {
   int head_dim() const { return head_size > 0 ? head_size : hidden_size / num_heads; }
   int kv_heads() const { return num_kv_heads > 0 ? num_kv_heads : num_heads; }
   int attention_size() const { return num_heads * head_dim(); }  ///< H D, of all query heads
-  bool rotary() const { return family != Family::gpt; }
+  bool rotary() const { return family->rotary; }
   /// A window that is as long as a sequence hides nothing, but its layers may turn by other angles.
   bool windowed() const { return window > 0 && (window < seq_len || window_rope_theta > 0.0); }
   /// Whether a block has a backward, because it or a block below it is trained.
@@ -119,17 +113,17 @@ struct Config {
   }
   int rotary_dim() const { return rotary_size > 0 ? rotary_size : head_dim(); }
   bool parallel() const {
-    return family == Family::falcon || (family == Family::neox && parallel_residual);
+    using families::ParallelBlock;
+    return family->parallel == ParallelBlock::always ||
+           (family->parallel == ParallelBlock::by_choice && parallel_residual);
   }
-  NormKind norm() const {
-    return family == Family::llama || family == Family::gemma ? NormKind::rms : NormKind::layer;
-  }
-  float gain_base() const { return family == Family::gemma ? 1.0f : 0.0f; }
+  NormKind norm() const { return family->norm; }
+  float gain_base() const { return family->gain_base; }
   /// A norm of what attention and MLP add to the stream needs all of it: tp must be 1.
-  bool post_norms() const { return family == Family::gemma; }
+  bool post_norms() const { return family->post_norms; }
   float embedding_scale() const;
   float score_scale() const;  ///< 1 / sqrt(query_scalar)
-  MlpKind mlp() const;
+  MlpKind mlp() const { return family->mlp; }
   bool gated() const { return mlp() == MlpKind::swiglu || mlp() == MlpKind::geglu; }
   /// Width of what the MLP's first product makes: where it is gated, gate and value side by side.
   int mlp_in_size() const { return gated() ? 2 * ffn_size : ffn_size; }

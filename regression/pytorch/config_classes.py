@@ -1,38 +1,33 @@
-"""Prints src/model/config_classes.hpp: the keys of config.json that each configuration class of the
+"""Checks `class_keys` in src/families/families.cpp: the keys of config.json that each configuration class of the
 Transformers library reads, with the value of a key that a file leaves out.
 
-Run:  python config_classes.py > ../../src/model/config_classes.hpp        (needs transformers 5, no GPU)
-The committed file was made with transformers 5.24.0. mpi.transformers compares it with the library that it finds.
+Run:  python config_classes.py                                             (needs transformers 5, no GPU)
+It prints the keys of each architecture whose row differs, and fails if one does. For a new architecture, leave its
+`class_keys` empty and paste the printed ones. The committed keys are those of transformers 5.24.0. mpi.transformers
+compares them with the library that it finds.
 """
 
 import dataclasses
 import json
+import pathlib
+import re
+import sys
 import textwrap
 
 import transformers
 
-CLASSES = {
-    "GPT2LMHeadModel": transformers.GPT2Config,
-    "LlamaForCausalLM": transformers.LlamaConfig,
-    "MistralForCausalLM": transformers.MistralConfig,
-    "Qwen2ForCausalLM": transformers.Qwen2Config,
-    "Qwen3ForCausalLM": transformers.Qwen3Config,
-    "FalconForCausalLM": transformers.FalconConfig,
-    "GPTNeoXForCausalLM": transformers.GPTNeoXConfig,
-    "Gemma2ForCausalLM": transformers.Gemma2Config,
-    "Gemma3ForCausalLM": transformers.Gemma3TextConfig,
-}
+ROWS = pathlib.Path(__file__).parents[2] / "src/families/families.cpp"
+ROW = re.compile(r'\.name = "(\w+)",\s*\.model_type = "(\w+)",\s*\.class_keys =\s*R"\((.*?)\)"', re.S)
 BASE = {field.name for field in dataclasses.fields(transformers.PreTrainedConfig)}
 # No loss depends on these.
 SILENT = {"use_cache", "pretraining_tp", "reorder_and_upcast_attn", "classifier_dropout", "is_decoder"}
 
 
-def by_other_ways(name):
+def by_other_ways(name, made):
     """Keys that a class reads without a field of their own."""
-    made = CLASSES[name]()
-    if name == "GPT2LMHeadModel":
+    rope = getattr(made, "rope_parameters", None)
+    if rope is None:
         return {}
-    rope = made.rope_parameters
     keys = {"rope_scaling": None, "original_max_position_embeddings": None}
     if name == "GPTNeoXForCausalLM":
         return keys | {"rotary_emb_base": rope["rope_theta"], "rotary_pct": rope["partial_rotary_factor"]}
@@ -46,31 +41,27 @@ def by_other_ways(name):
     return keys | {"rope_theta": rope["rope_theta"]}
 
 
-def keys(name):
-    fields = {field.name: field.default for field in dataclasses.fields(CLASSES[name])
+def keys(name, model_type):
+    kind = transformers.CONFIG_MAPPING[model_type]
+    fields = {field.name: field.default for field in dataclasses.fields(kind)
               if field.name not in BASE | SILENT and not field.name.endswith("_token_id")
               and not field.name.startswith("summary_")}
-    return fields | by_other_ways(name)
+    return fields | by_other_ways(name, kind())
 
 
 def main():
-    tables = []
-    for name in CLASSES:
-        text = json.dumps(keys(name), sort_keys=True).replace('": ', '":~')  # a key stays with its value
-        text = textwrap.fill(f'  "{name}": {text}', 99, subsequent_indent="    ", break_long_words=False)
-        tables.append(text.replace("~", " "))
-    print("""/// @file Keys that the configuration classes of the Transformers library read, with the value of a
-/// key that a file leaves out: printed by regression/pytorch/config_classes.py.
-#pragma once
-
-namespace brume::model {
-
-/// JSON: an object for each architecture.
-inline constexpr const char* config_classes = R"({""")
-    print(",\n".join(tables))
-    print("""})";
-
-}  // namespace brume::model""")
+    rows = ROW.findall(ROWS.read_text())
+    if not rows:
+        sys.exit(f"{ROWS}: no architecture found")
+    differ = False
+    for name, model_type, found in rows:
+        expected = json.loads(json.dumps(keys(name, model_type)))
+        if json.loads(found or "{}") == expected:
+            continue
+        differ = True
+        text = json.dumps(expected, sort_keys=True)[1:-1].replace('": ', '":~')  # a key stays with its value
+        print(f"{name}:\n{textwrap.fill(text, 86, break_long_words=False).replace('~', ' ')}")
+    sys.exit(differ)
 
 
 if __name__ == "__main__":

@@ -236,7 +236,7 @@ struct Files {
 };
 
 model::Config small_llama(bool tied) {
-  return {.family = model::Family::llama,
+  return {.family = &model::family("llama"),
           .num_layers = 1,
           .hidden_size = 6,
           .num_heads = 4,

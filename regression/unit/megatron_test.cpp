@@ -78,7 +78,7 @@ TEST_F(Megatron, SaysTheModel) {
   EXPECT_EQ(value("--rotary-base"), "2804339835");
   model.rope_theta = 10000.5;
   EXPECT_NE(refusal().find("--rotary-base is a whole number"), std::string::npos);
-  model.family = model::Family::falcon;
+  model.family = &model::family("falcon");
   EXPECT_NE(refusal().find("falcon"), std::string::npos);
 }
 

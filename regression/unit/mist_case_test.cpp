@@ -17,10 +17,10 @@ model::Config config_of(const Expectation& e) {
   const Model& m = e.mist.model;
   int layers = 0;
   for (const Stage& stage : e.mist.stages) layers += stage.layers;
-  const auto family = m.family == Family::llama    ? model::Family::llama
-                      : m.family == Family::falcon ? model::Family::falcon
-                                                   : model::Family::gpt;
-  return {.family = family,
+  const char* const family = m.family == Family::llama    ? "llama"
+                             : m.family == Family::falcon ? "falcon"
+                                                          : "gpt";
+  return {.family = &model::family(family),
           .num_layers = layers,
           .hidden_size = int(m.hidden),
           .num_heads = int(m.heads),

@@ -120,11 +120,11 @@ TEST(Model, FrozenBlocksHaveNoBackward) {
 /// A llama whose two key heads tp = 4 does not divide, and falcons with one norm and with two.
 std::vector<Config> other_families() {
   Config llama = small(false);
-  llama.family = Family::llama;
+  llama.family = &family("llama");
   llama.num_kv_heads = 2;
   llama.linear_bias = false;
   Config falcon = small();
-  falcon.family = Family::falcon;
+  falcon.family = &family("falcon");
   falcon.num_kv_heads = falcon.layer_norms = 1;
   Config grouped = falcon;
   grouped.num_kv_heads = grouped.layer_norms = 2;
@@ -139,7 +139,7 @@ std::vector<Config> all_families() {
 
 // The published sizes of Llama 2 7B, Llama 3 8B, Falcon 7B and Falcon 40B.
 TEST(Model, CountsTheParametersOfOtherFamilies) {
-  Config llama{.family = Family::llama,
+  Config llama{.family = &family("llama"),
                .num_layers = 32,
                .hidden_size = 4096,
                .num_heads = 32,
@@ -154,7 +154,7 @@ TEST(Model, CountsTheParametersOfOtherFamilies) {
   llama.ffn_size = 14336;
   llama.vocab_size = 128256;
   EXPECT_EQ(num_parameters(llama), 8'030'261'248);
-  Config falcon{.family = Family::falcon,
+  Config falcon{.family = &family("falcon"),
                 .num_layers = 32,
                 .hidden_size = 4544,
                 .num_heads = 71,
@@ -348,24 +348,24 @@ TEST(Model, CheapTensorsOfEachFamily) {
            .seq_len = 8,
            .vocab_size = 30};
   EXPECT_EQ(cheap(m), 2.0 * (2 * 64 + 100));  // gpt: two norms
-  m.family = Family::llama;
+  m.family = &family("llama");
   EXPECT_EQ(cheap(m), 2.0 * (2 * 64 + 100));
   m.qk_norm = true;  // qwen3
   EXPECT_EQ(cheap(m), 2.0 * (2 * 64 + 100 + (4 + 2 * 2) * 20));
   m.qk_norm = false;
-  m.family = Family::gemma;
+  m.family = &family("gemma");
   EXPECT_EQ(cheap(m), 2.0 * (2 * 64 + 100));
-  m.family = Family::falcon;
+  m.family = &family("falcon");
   m.layer_norms = 1;
   EXPECT_EQ(cheap(m), 2.0 * (64 + 100));
-  m.family = Family::neox;
+  m.family = &family("neox");
   m.layer_norms = 2;
   EXPECT_EQ(cheap(m), 2.0 * (2 * 64 + 100));
 }
 
 // The Transformers library keeps the factor in the format of the weights.
 TEST(Model, AnEmbeddingsFactorIsRoundedAsWeightsAre) {
-  Config m{.family = Family::gemma, .hidden_size = 1152};  // sqrt: 33.9411
+  Config m{.family = &family("gemma"), .hidden_size = 1152};  // sqrt: 33.9411
   EXPECT_EQ(m.embedding_scale(), 33.941124f);
   m.precision = Precision::bf16;
   EXPECT_EQ(m.embedding_scale(), 34.0f);
@@ -373,7 +373,7 @@ TEST(Model, AnEmbeddingsFactorIsRoundedAsWeightsAre) {
   EXPECT_EQ(m.embedding_scale(), 34.0f);
   m.precision = Precision::fp16;
   EXPECT_EQ(m.embedding_scale(), 33.9375f);
-  m.family = Family::llama;
+  m.family = &family("llama");
   EXPECT_EQ(m.embedding_scale(), 1.0f);
 }
 

@@ -23,14 +23,14 @@ inline model::Config small_model(int num_layers = 4, bool tied_head = true) {
 /// The same sizes in another family, with so many key heads.
 inline model::Config small_llama(int num_layers, int kv_heads) {
   model::Config model = small_model(num_layers, false);
-  model.family = model::Family::llama;
+  model.family = &model::family("llama");
   model.num_kv_heads = kv_heads;
   model.qkv_bias = model.linear_bias = false;
   return model;
 }
 inline model::Config small_falcon(int num_layers, int kv_heads, int layer_norms) {
   model::Config model = small_model(num_layers, true);
-  model.family = model::Family::falcon;
+  model.family = &model::family("falcon");
   model.num_kv_heads = kv_heads;
   model.layer_norms = layer_norms;
   model.qkv_bias = model.linear_bias = false;

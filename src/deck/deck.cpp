@@ -10,6 +10,7 @@
 #include "base/log.hpp"
 #include "base/path.hpp"
 #include "cluster.hpp"
+#include "families/families.hpp"
 #include "training.hpp"
 
 namespace brume::deck {
@@ -41,9 +42,16 @@ const Schema<RopeScalingKeys>& rope_scaling_schema() {
   return schema;
 }
 
+std::vector<std::string> family_names() {
+  std::vector<std::string> names;
+  for (const families::Family& family : families::families()) names.push_back(family.name);
+  return names;
+}
+
 }  // namespace
 
 const Schema<ModelKeys>& model_schema() {
+  using families::Family;
   static const auto schema =
       Schema<ModelKeys>()
           .key("config", &ModelKeys::config,
@@ -54,8 +62,7 @@ const Schema<ModelKeys>& model_schema() {
                         "gives the sizes), a run, or a checkpoint; empty: random",
                 .if_given = true})
           .key("family", &ModelKeys::family,
-               {.help = "kind of transformer; Hugging Face: model_type",
-                .choices = {"gpt", "llama", "falcon", "neox", "gemma"}})
+               {.help = "kind of transformer; Hugging Face: model_type", .choices = family_names()})
           .key("num_layers", &ModelKeys::num_layers,
                {.help = "transformer layers; Hugging Face: num_hidden_layers",
                 .min = 0,
@@ -92,19 +99,28 @@ const Schema<ModelKeys>& model_schema() {
                {.help = "output head shares the token embedding; Hugging Face: tie_word_embeddings",
                 .aliases = {"tie_word_embeddings"}})
           .key("qkv_bias", &ModelKeys::qkv_bias,
-               {.help = "bias in the query, key and value projections; default: true for gpt and "
-                        "neox, otherwise false; Hugging Face: attention_bias"})
+               {.help = fmt::format("bias in the query, key and value projections; default: true "
+                                    "for {}, otherwise false; Hugging Face: attention_bias",
+                                    families::names(&Family::biased))})
           .key("linear_bias", &ModelKeys::linear_bias,
-               {.help = "bias in the other linear layers; default: true for gpt and neox, "
-                        "otherwise false; Hugging Face: mlp_bias"})
-          .key(
-              "layer_norms", &ModelKeys::layer_norms,
-              {.help = "norms per layer, 1 or 2; 0: 1 for falcon, otherwise 2", .min = 0, .max = 2})
+               {.help = fmt::format("bias in the other linear layers; default: true for {}, "
+                                    "otherwise false; Hugging Face: mlp_bias",
+                                    families::names(&Family::biased))})
+          .key("layer_norms", &ModelKeys::layer_norms,
+               {.help = fmt::format(
+                    "norms per layer, 1 or 2; 0: 1 for {}, otherwise 2",
+                    families::names([](const Family& one) { return one.layer_norms == 1; })),
+                .min = 0,
+                .max = 2})
           .key("qk_norm", &ModelKeys::qk_norm,
-               {.help = "norms of queries and keys per head; llama and gemma only"})
+               {.help = fmt::format("norms of queries and keys per head; {} only",
+                                    families::names(&Family::qk_norms))})
           .key("parallel_residual", &ModelKeys::parallel_residual,
-               {.help = "neox: attention and MLP read the same input; Hugging Face: "
-                        "use_parallel_residual"})
+               {.help = fmt::format("{}: attention and MLP read the same input; Hugging Face: "
+                                    "use_parallel_residual",
+                                    families::names([](const Family& one) {
+                                      return one.parallel == families::ParallelBlock::by_choice;
+                                    }))})
           .key("norm_eps", &ModelKeys::norm_eps,
                {.help = "epsilon of the norms; Hugging Face: rms_norm_eps, layer_norm_eps",
                 .min = 1e-12,
@@ -118,8 +134,10 @@ const Schema<ModelKeys>& model_schema() {
                 .max = 1 << 16})
           .key("window", &ModelKeys::window,
                {.unit = "tokens",
-                .help = "sliding window: tokens that each query attends to, itself included; 0: "
-                        "full attention; llama and gemma only; Hugging Face: sliding_window",
+                .help = fmt::format("sliding window: tokens that each query attends to, itself "
+                                    "included; 0: full attention; {} only; Hugging Face: "
+                                    "sliding_window",
+                                    families::names(&Family::windows)),
                 .min = 0,
                 .max = 1 << 24,
                 .aliases = {"sliding_window"}})
@@ -142,8 +160,9 @@ const Schema<ModelKeys>& model_schema() {
                 .max = 1e6,
                 .aliases = {"query_pre_attn_scalar"}})
           .key("attention_cap", &ModelKeys::attention_cap,
-               {.help = "soft cap c of attention scores, c tanh(x / c); 0: none; gemma only; "
-                        "Hugging Face: attn_logit_softcapping",
+               {.help = fmt::format("soft cap c of attention scores, c tanh(x / c); 0: none; {} "
+                                    "only; Hugging Face: attn_logit_softcapping",
+                                    families::names(&Family::caps)),
                 .min = 0,
                 .max = 1e6,
                 .aliases = {"attn_logit_softcapping"}})
@@ -394,7 +413,7 @@ Deck resolved(Deck deck, const Document& document) {
           fmt::format("must divide hidden_size = {} unless head_dim is given, found {}",
                       model.hidden_size, model.num_heads));
     if (model.ffn_size == 0) model.ffn_size = 4 * model.hidden_size;
-    const bool biased = model.family == "gpt" || model.family == "neox";
+    const bool biased = families::family(model.family).biased;
     if (!biased && !document.has("model.qkv_bias")) model.qkv_bias = false;
     if (!biased && !document.has("model.linear_bias")) model.linear_bias = false;
   }

@@ -1,5 +1,8 @@
 #include "hugging_face_config.hpp"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -11,8 +14,11 @@ namespace brume::interop {
 namespace {
 
 namespace fs = std::filesystem;
+using families::Architecture;
+using families::ConfigKeys;
+using families::KeyHeads;
+using families::Limit;
 using model::Config;
-using model::Family;
 using nlohmann::json;
 
 constexpr std::size_t largest_config_bytes = std::size_t{16} << 20;
@@ -33,181 +39,177 @@ const char* torch_name(Dtype dtype) {
   return "";
 }
 
-json gpt2(const Config& m) {
-  needs(m.qkv_bias, "GPT-2 has biases of queries, keys and values");
-  needs(m.kv_heads() == m.num_heads, "GPT-2 has as many key heads as query heads");
-  needs(m.attention_size() == m.hidden_size, "GPT-2 has head_dim = hidden_size / num_heads");
-  return {{"architectures", {"GPT2LMHeadModel"}},
-          {"model_type", "gpt2"},
-          {"n_layer", m.num_layers},
-          {"n_embd", m.hidden_size},
-          {"n_head", m.num_heads},
-          {"n_inner", m.ffn_size},
-          {"n_positions", m.seq_len},
-          {"activation_function", "gelu_new"},
-          {"layer_norm_epsilon", m.norm_eps},
-          {"resid_pdrop", 0.0},
-          {"embd_pdrop", 0.0},
-          {"attn_pdrop", 0.0},
-          {"bos_token_id", nullptr},
-          {"eos_token_id", nullptr}};
+/// The last architecture of its family all of whose properties the model has.
+const Architecture& architecture(const Config& m) {
+  const std::vector<Architecture>& all = m.family->architectures;
+  const auto found = std::find_if(all.rbegin(), all.rend(), [&](const Architecture& one) {
+    return (m.qkv_bias || !one.qkv_bias) && (m.qk_norm || !one.qk_norm) &&
+           (m.window > 0 || !one.window);
+  });
+  return found == all.rend() ? all.front() : *found;
 }
 
-/// The sizes of a family with rotary positions. Newer versions read rope_parameters, older ones
-/// the other two.
-json rotary(const Config& m) {
-  needs(m.rotary_dim() == m.head_dim() || m.family == Family::neox,
-        "only GPT-NeoX turns a part of a head, {} turns all", model::name(m.family));
-  json rope{{"rope_theta", m.rope_theta}, {"rope_type", "default"}};
-  const model::RopeScaling& scaling = m.rope_scaling;
-  if (scaling.kind != model::RopeScaling::Kind::none) {
-    const bool llama3 = scaling.kind == model::RopeScaling::Kind::llama3;
-    rope["rope_type"] = llama3 ? "llama3" : "linear";
-    rope["factor"] = scaling.factor;
-    if (llama3) {
-      rope["low_freq_factor"] = scaling.low_freq_factor;
-      rope["high_freq_factor"] = scaling.high_freq_factor;
-      rope["original_max_position_embeddings"] = scaling.original_seq_len;
+/// Titles of the families whose files have a key.
+std::string titles(std::string ConfigKeys::*key) {
+  std::vector<std::string> all;
+  for (const model::Family& family : families::families())
+    if (!(family.architectures.front().keys.*key).empty()) all.push_back(family.title);
+  return fmt::format("{}", fmt::join(all, " or "));
+}
+
+double query_scalar(const Config& m) {
+  return m.query_scalar > 0.0 ? m.query_scalar : m.head_dim();
+}
+
+bool holds(Limit::Kind kind, const Config& m) {
+  switch (kind) {
+    case Limit::Kind::qkv_bias: return m.qkv_bias;
+    case Limit::Kind::no_qkv_bias: return !m.qkv_bias;
+    case Limit::Kind::all_biases: return m.qkv_bias && m.linear_bias;
+    case Limit::Kind::equal_biases: return m.qkv_bias == m.linear_bias;
+    case Limit::Kind::all_key_heads: return m.kv_heads() == m.num_heads;
+    case Limit::Kind::heads_fill_hidden: return m.attention_size() == m.hidden_size;
+    case Limit::Kind::heads_divide_hidden: return m.hidden_size % m.num_heads == 0;
+    case Limit::Kind::no_layer_kinds: return m.layer_kinds.empty();
+    case Limit::Kind::one_rope_theta: return m.window_rope_theta == 0.0;
+    case Limit::Kind::no_attention_cap: return m.attention_cap == 0.0;
+    case Limit::Kind::whole_query_scalar: return query_scalar(m) == std::floor(query_scalar(m));
+  }
+  return false;
+}
+
+/// Writes the config.json of a model as one of its family's architectures.
+class ConfigWriter {
+ public:
+  explicit ConfigWriter(const Config& m)
+      : model_(m),
+        architecture_(architecture(m)),
+        names_(architecture_.keys),
+        class_(json::parse(architecture_.class_keys)),
+        config_(json::parse(architecture_.written)) {}
+
+  json write() {
+    check();
+    config_.update({{"architectures", {architecture_.name}},
+                    {"model_type", architecture_.model_type},
+                    {names_.num_layers, model_.num_layers},
+                    {names_.hidden_size, model_.hidden_size},
+                    {names_.num_heads, model_.num_heads},
+                    {names_.seq_len, model_.seq_len},
+                    {names_.ffn_size, model_.ffn_size},
+                    {names_.norm_eps, model_.norm_eps},
+                    {names_.activation, families::activation_names(model_.mlp()).front()},
+                    {"vocab_size", model_.vocab_size},
+                    {"tie_word_embeddings", model_.tied_head}});
+    if (model_.init_std <= 1.0) config_["initializer_range"] = model_.init_std;  // Llama's most
+    for (const std::string& dropout : names_.dropouts) config_[dropout] = 0.0;
+    if (!names_.bias.empty()) config_[names_.bias] = model_.linear_bias;
+    if (!names_.parallel_residual.empty()) config_[names_.parallel_residual] = model_.parallel();
+    set_heads();
+    set_scores();
+    if (model_.rotary()) set_rotary();
+    set_window();
+    return config_;
+  }
+
+ private:
+  bool reads(const char* key) const { return class_.contains(key); }
+  bool has(Limit::Kind kind) const {
+    return std::ranges::find(architecture_.limits, kind, &Limit::kind) !=
+           architecture_.limits.end();
+  }
+
+  void check() const {
+    needs(!names_.query_scalar.empty() || model_.query_scalar == 0.0 ||
+              model_.query_scalar == model_.head_dim(),
+          "only {} has a query_scalar of its own", titles(&ConfigKeys::query_scalar));
+    for (const Limit& limit : architecture_.limits)
+      needs(holds(limit.kind, model_), "{}",
+            fmt::format(fmt::runtime(limit.text), query_scalar(model_)));
+    needs(!model_.rotary() || !names_.rotary_share.empty() ||
+              model_.rotary_dim() == model_.head_dim(),
+          "only {} turns a part of a head, {} turns all", titles(&ConfigKeys::rotary_share),
+          model_.family->name);
+  }
+
+  void set_heads() {
+    if (!has(Limit::Kind::heads_fill_hidden)) config_["head_dim"] = model_.head_dim();
+    const bool one = model_.kv_heads() == 1, all = model_.kv_heads() == model_.num_heads;
+    const bool grouped = model_.layer_norms == 2 || !(one || all);
+    switch (architecture_.key_heads) {
+      case KeyHeads::none: return;
+      case KeyHeads::optional:
+      case KeyHeads::required: config_["num_key_value_heads"] = model_.kv_heads(); return;
+      case KeyHeads::falcon:
+        config_.update({{"new_decoder_architecture", grouped},
+                        {"multi_query", one && !grouped},
+                        {"num_kv_heads", model_.kv_heads()},
+                        {"num_ln_in_parallel_attn", model_.layer_norms}});
     }
   }
-  if (m.rotary_dim() != m.head_dim())  // so that the product, rounded down, is it again
-    rope["partial_rotary_factor"] = (m.rotary_dim() + 0.5) / m.head_dim();
-  json config{{"num_hidden_layers", m.num_layers},  {"hidden_size", m.hidden_size},
-              {"num_attention_heads", m.num_heads}, {"max_position_embeddings", m.seq_len},
-              {"rope_theta", m.rope_theta},         {"rope_parameters", rope}};
-  if (rope["rope_type"] != "default") config["rope_scaling"] = rope;
-  return config;
-}
 
-/// Which layers have a window, as newer and older files say it.
-void set_window(json& config, const Config& m) {
-  json types = json::array();
-  for (int layer = 0; layer < m.num_layers; ++layer) {
-    const bool windowed =
-        m.window > 0 &&
-        (m.layer_kinds.empty() ||
-         m.layer_kinds[std::size_t(layer) % m.layer_kinds.size()] == model::LayerKind::window);
-    types.push_back(windowed ? "sliding_attention" : "full_attention");
+  void set_scores() {
+    if (!names_.query_scalar.empty())
+      config_[names_.query_scalar] = std::int64_t(query_scalar(model_));
+    const auto set_cap = [&](const std::string& key, double cap) {
+      if (!key.empty()) config_[key] = cap > 0.0 ? json(cap) : json(nullptr);
+    };
+    set_cap(names_.attention_cap, model_.attention_cap);
+    set_cap(names_.logits_cap, model_.logits_cap);
   }
-  if (m.window > 0) config["sliding_window"] = m.window;
-  config["layer_types"] = types;
-}
 
-json llama(const Config& m) {
-  const bool mistral = m.window > 0 && !m.qk_norm && !m.qkv_bias;
-  const bool plain = m.window == 0 && !m.qk_norm && !m.qkv_bias;
-  needs(!plain || m.hidden_size % m.num_heads == 0, "Llama's heads divide its hidden_size");
-  needs(!mistral || m.layer_kinds.empty(), "all layers of Mistral have a window");
-  needs(m.window_rope_theta == 0.0, "its layers have one base of rotary angles");
-  needs(!(m.qk_norm && m.qkv_bias), "Qwen3 has no biases of queries, keys and values");
-  json config = rotary(m);
-  config.update({{"architectures",
-                  {m.qk_norm    ? "Qwen3ForCausalLM"
-                   : m.qkv_bias ? "Qwen2ForCausalLM"
-                   : mistral    ? "MistralForCausalLM"
-                                : "LlamaForCausalLM"}},
-                 {"model_type", m.qk_norm    ? "qwen3"
-                                : m.qkv_bias ? "qwen2"
-                                : mistral    ? "mistral"
-                                             : "llama"},
-                 {"num_key_value_heads", m.kv_heads()},
-                 {"head_dim", m.head_dim()},
-                 {"intermediate_size", m.ffn_size},
-                 {"hidden_act", "silu"},
-                 {"rms_norm_eps", m.norm_eps},
-                 {"attention_dropout", 0.0}});
-  if (m.window > 0) set_window(config, m);
-  if (mistral) {
-    config.erase("layer_types");
-    return config;
+  /// Newer versions of the library read rope_parameters, older ones the other keys.
+  void set_rotary() {
+    json rope{{"rope_theta", model_.rope_theta}, {"rope_type", "default"}};
+    const model::RopeScaling& scaling = model_.rope_scaling;
+    if (scaling.kind != model::RopeScaling::Kind::none) {
+      const bool llama3 = scaling.kind == model::RopeScaling::Kind::llama3;
+      rope["rope_type"] = llama3 ? "llama3" : "linear";
+      rope["factor"] = scaling.factor;
+      if (llama3) {
+        rope["low_freq_factor"] = scaling.low_freq_factor;
+        rope["high_freq_factor"] = scaling.high_freq_factor;
+        rope["original_max_position_embeddings"] = scaling.original_seq_len;
+      }
+    }
+    if (model_.rotary_dim() != model_.head_dim())  // so that the product, rounded down, is it again
+      rope["partial_rotary_factor"] = (model_.rotary_dim() + 0.5) / model_.head_dim();
+    config_[names_.rope_theta] = model_.rope_theta;
+    if (!names_.rotary_share.empty())
+      config_[names_.rotary_share] = rope.value("partial_rotary_factor", 1.0);
+    config_["rope_parameters"] = rope;
+    if (rope["rope_type"] != "default") config_["rope_scaling"] = rope;
+    if (!reads("rope_local_base_freq")) return;
+    const bool own = model_.window_rope_theta > 0.0;
+    const json local{{"rope_type", "default"}, {"rope_theta", model_.window_rope_theta}};
+    config_["rope_local_base_freq"] = own ? model_.window_rope_theta : model_.rope_theta;
+    config_["rope_parameters"] = {{"full_attention", rope},
+                                  {"sliding_attention", own ? local : rope}};
   }
-  if (m.qkv_bias || m.qk_norm) {
-    config["use_sliding_window"] = m.window > 0;
-    config["max_window_layers"] = 0;
+
+  /// Newer files list the layers that have a window.
+  void set_window() {
+    const bool windows = model_.window > 0, switched = reads("use_sliding_window");
+    if (windows) config_["sliding_window"] = model_.window;
+    if (switched) config_.update({{"use_sliding_window", windows}, {"max_window_layers", 0}});
+    if (!reads("layer_types") || (switched && !windows)) return;
+    json types = json::array();
+    for (int layer = 0; layer < model_.num_layers; ++layer) {
+      const bool windowed =
+          windows && (model_.layer_kinds.empty() ||
+                      model_.layer_kinds[std::size_t(layer) % model_.layer_kinds.size()] ==
+                          model::LayerKind::window);
+      types.push_back(windowed ? "sliding_attention" : "full_attention");
+    }
+    config_["layer_types"] = types;
   }
-  if (!m.qkv_bias) config["attention_bias"] = false;
-  if (plain) config["mlp_bias"] = false;
-  return config;
-}
 
-json gemma(const Config& m) {
-  const bool third = m.qk_norm;
-  needs(third || m.window_rope_theta == 0.0, "layers of Gemma 2 have one base of rotary angles");
-  needs(!third || m.attention_cap == 0.0, "Gemma 3 caps no scores");
-  needs(!m.qkv_bias, "Gemma has no biases");
-  needs(m.hidden_size % m.num_heads == 0, "Gemma's heads divide its hidden_size");
-  const double scalar = m.query_scalar > 0.0 ? m.query_scalar : m.head_dim();
-  needs(scalar == std::floor(scalar), "Gemma's query_scalar is a whole number, found {}", scalar);
-  json config = rotary(m);
-  config.update({{"architectures", {third ? "Gemma3ForCausalLM" : "Gemma2ForCausalLM"}},
-                 {"model_type", third ? "gemma3_text" : "gemma2"},
-                 {"num_key_value_heads", m.kv_heads()},
-                 {"head_dim", m.head_dim()},
-                 {"intermediate_size", m.ffn_size},
-                 {"hidden_activation", "gelu_pytorch_tanh"},
-                 {"rms_norm_eps", m.norm_eps},
-                 {"query_pre_attn_scalar", std::int64_t(scalar)},
-                 {"attn_logit_softcapping", nullptr},
-                 {"final_logit_softcapping", nullptr},
-                 {"attention_bias", false},
-                 {"attention_dropout", 0.0}});
-  if (m.attention_cap > 0.0) config["attn_logit_softcapping"] = m.attention_cap;
-  if (m.logits_cap > 0.0) config["final_logit_softcapping"] = m.logits_cap;
-  set_window(config, m);
-  if (third) {
-    const bool own = m.window_rope_theta > 0.0;
-    const json full = config["rope_parameters"];
-    const json local{{"rope_type", "default"}, {"rope_theta", m.window_rope_theta}};
-    config["rope_local_base_freq"] = own ? m.window_rope_theta : m.rope_theta;
-    config["rope_parameters"] = {{"full_attention", full},
-                                 {"sliding_attention", own ? local : full}};
-  }
-  return config;
-}
-
-json falcon(const Config& m) {
-  needs(m.attention_size() == m.hidden_size, "Falcon has head_dim = hidden_size / num_heads");
-  needs(m.qkv_bias == m.linear_bias, "Falcon's linear layers have biases all or none");
-  const bool one = m.kv_heads() == 1, all = m.kv_heads() == m.num_heads;
-  const bool grouped = m.layer_norms == 2 || !(one || all);
-  json config = rotary(m);
-  config.update({{"architectures", {"FalconForCausalLM"}},
-                 {"model_type", "falcon"},
-                 {"new_decoder_architecture", grouped},
-                 {"multi_query", one && !grouped},
-                 {"num_kv_heads", m.kv_heads()},
-                 {"num_ln_in_parallel_attn", m.layer_norms},
-                 {"parallel_attn", true},
-                 {"alibi", false},
-                 {"bias", m.linear_bias},
-                 {"ffn_hidden_size", m.ffn_size},
-                 {"activation", "gelu"},
-                 {"layer_norm_epsilon", m.norm_eps},
-                 {"hidden_dropout", 0.0},
-                 {"attention_dropout", 0.0}});
-  return config;
-}
-
-json neox(const Config& m) {
-  needs(m.attention_size() == m.hidden_size, "GPT-NeoX has head_dim = hidden_size / num_heads");
-  needs(m.kv_heads() == m.num_heads, "GPT-NeoX has as many key heads as query heads");
-  needs(m.qkv_bias && m.linear_bias, "all linear layers of GPT-NeoX have a bias");
-  json config = rotary(m);
-  const json& rope = config["rope_parameters"];
-  config.erase("rope_theta");
-  config.update({{"architectures", {"GPTNeoXForCausalLM"}},
-                 {"model_type", "gpt_neox"},
-                 {"intermediate_size", m.ffn_size},
-                 {"hidden_act", "gelu"},
-                 {"use_parallel_residual", m.parallel()},
-                 {"attention_bias", true},
-                 {"rotary_emb_base", m.rope_theta},
-                 {"rotary_pct", rope.value("partial_rotary_factor", 1.0)},
-                 {"layer_norm_eps", m.norm_eps},
-                 {"hidden_dropout", 0.0},
-                 {"attention_dropout", 0.0}});
-  return config;
-}
+  const Config& model_;
+  const Architecture& architecture_;
+  const ConfigKeys& names_;
+  const json class_;
+  json config_;
+};
 
 void set_dtype(json& config, Dtype dtype) {
   config["dtype"] = config["torch_dtype"] = torch_name(dtype);  // newer and older name
@@ -229,18 +231,7 @@ bool describes(const fs::path& path, const Config& m) {
 }  // namespace
 
 json hugging_face_config(const Config& m, Dtype dtype) {
-  needs(m.family == Family::gemma || m.query_scalar == 0.0 || m.query_scalar == m.head_dim(),
-        "only Gemma has a query_scalar of its own");
-  json config;
-  switch (m.family) {
-    case Family::gpt: config = gpt2(m); break;
-    case Family::llama: config = llama(m); break;
-    case Family::falcon: config = falcon(m); break;
-    case Family::neox: config = neox(m); break;
-    case Family::gemma: config = gemma(m); break;
-  }
-  config.update({{"vocab_size", m.vocab_size}, {"tie_word_embeddings", m.tied_head}});
-  if (m.init_std <= 1.0) config["initializer_range"] = m.init_std;  // Llama takes no other
+  json config = ConfigWriter(m).write();
   set_dtype(config, dtype);
   return config;
 }
@@ -251,10 +242,9 @@ json hugging_face_config(const Config& m, Dtype dtype, const fs::path& original)
     return hugging_face_config(m, dtype);
   json config = deck::load_json(original.string(), largest_config_bytes);
   set_dtype(config, dtype);
-  if (m.family == Family::gpt)
-    config["n_positions"] = m.seq_len;  // the table of positions has just these
-  else if (config.value("max_position_embeddings", 0) < m.seq_len)
-    config["max_position_embeddings"] = m.seq_len;
+  const std::string& positions = architecture(m).keys.seq_len;
+  // A table of positions has just these.
+  if (!m.rotary() || config.value(positions, 0) < m.seq_len) config[positions] = m.seq_len;
   return config;
 }
 

@@ -62,15 +62,17 @@ void check_stages(const plan::Plan& plan) {
 }
 
 void add_model(Arguments& arguments, const model::Config& model) {
-  require_like(model.family == model::Family::gpt || model.family == model::Family::llama,
-               fmt::format("family {}", model::name(model.family)));
+  const model::MlpKind mlp = model.mlp();
+  require_like((mlp == model::MlpKind::gelu_tanh || mlp == model::MlpKind::swiglu) &&
+                   !model.parallel() && !model.post_norms(),
+               fmt::format("family {}", model.family->name));
   require_like(model.rotary_dim() == model.head_dim(), "positions that turn a part of a head");
   require_like(model.window == 0, "attention within a window");
   require_like(model.query_scalar == 0.0 && model.attention_cap == 0.0 && model.logits_cap == 0.0,
                "scores and logits with a scale or a cap of their own");
   require_like(model.rope_scaling.kind != model::RopeScaling::Kind::linear,
                "linear scaling of rotary angles");
-  const bool llama = model.family == model::Family::llama;
+  const bool rms = model.norm() == model::NormKind::rms;
   arguments.insert(arguments.end(),
                    {{"--num-layers", as_argument(model.num_layers)},
                     {"--hidden-size", as_argument(model.hidden_size)},
@@ -82,7 +84,7 @@ void add_model(Arguments& arguments, const model::Config& model) {
                     {"--vocab-size", as_argument(model.vocab_size)},
                     {"--make-vocab-size-divisible-by", "1"},
                     {"--position-embedding-type", model.rotary() ? "rope" : "learned_absolute"},
-                    {"--normalization", llama ? "RMSNorm" : "LayerNorm"},
+                    {"--normalization", rms ? "RMSNorm" : "LayerNorm"},
                     {"--norm-epsilon", as_argument(model.norm_eps)},
                     {"--init-method-std", as_argument(model.init_std)},
                     {"--attention-dropout", "0"},
@@ -90,7 +92,7 @@ void add_model(Arguments& arguments, const model::Config& model) {
   if (model.kv_heads() != model.num_heads)
     arguments.insert(arguments.end(), {{"--group-query-attention"},
                                        {"--num-query-groups", as_argument(model.kv_heads())}});
-  if (model.mlp() == model::MlpKind::swiglu) arguments.push_back({"--swiglu"});
+  if (mlp == model::MlpKind::swiglu) arguments.push_back({"--swiglu"});
   if (model.qk_norm) arguments.push_back({"--qk-layernorm"});
   if (!model.tied_head) arguments.push_back({"--untie-embeddings-and-output-weights"});
   if (!model.linear_bias) arguments.push_back({"--disable-bias-linear"});

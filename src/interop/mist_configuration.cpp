@@ -25,7 +25,7 @@ YamlValue load_yaml(const std::string& path) {
   }
 }
 
-std::string family(const YamlValue& model) {
+std::string family_name(const YamlValue& model) {
   const YamlValue name = model["name"];
   const std::string said = name.text();
   for (const char* known : {"gpt", "llama", "falcon"})
@@ -34,18 +34,18 @@ std::string family(const YamlValue& model) {
 }
 
 /// What Mist's counting takes for granted, and a configuration may say otherwise.
-void check_block(const YamlValue& model, const std::string& family) {
+void check_block(const YamlValue& model, const families::Family& family) {
   const auto must_be = [&](const char* key, const std::string& value) {
     if (model.has(key) && model[key].text() != value)
-      model[key].refuse("must be {} for {}, found '{:.40}'", value, family, model[key].text());
+      model[key].refuse("must be {} for {}, found '{:.40}'", value, family.name, model[key].text());
   };
   const auto must_be_set = [&](const char* key, bool set) {
     if (model.has(key) && model[key].flag() != set)
-      model[key].refuse("must be {} for {}, what is counted", set, family);
+      model[key].refuse("must be {} for {}, what is counted", set, family.name);
   };
-  must_be("mlp_type", family == "llama" ? "gated_mlp" : "mlp");
-  must_be("normalization", family == "llama" ? "rmsnorm" : "layernorm");
-  must_be_set("parallel_block", family == "falcon");
+  must_be("mlp_type", family.mlp == model::MlpKind::swiglu ? "gated_mlp" : "mlp");
+  must_be("normalization", family.norm == model::NormKind::rms ? "rmsnorm" : "layernorm");
+  must_be_set("parallel_block", family.parallel == families::ParallelBlock::always);
   must_be_set("prenorm", true);
   for (const char* key : {"qkv_proj_bias", "out_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias",
                           "tie_word_embeddings", "num_experts", "fp32_residual_connection"})
@@ -58,8 +58,9 @@ void check_block(const YamlValue& model, const std::string& family) {
 void read_model(const YamlValue& root, deck::Deck& deck) {
   const YamlValue model = root["model"];
   const YamlValue training = root["training"];
-  deck.model.family = family(model);
-  check_block(model, deck.model.family);
+  const families::Family& family = families::family(family_name(model));
+  deck.model.family = family.name;
+  check_block(model, family);
   deck.model.num_layers = model["num_hidden_layers"].integer(1, 10000);
   deck.model.hidden_size = model["hidden_size"].integer(1, 1 << 20);
   deck.model.num_heads = model["num_attention_heads"].integer(1, deck.model.hidden_size);
@@ -69,7 +70,7 @@ void read_model(const YamlValue& root, deck::Deck& deck) {
       (model.has("vocab_size") ? model : training)["vocab_size"].integer(1, many);
   deck.model.tied_head = false;
   // What the family has: Mist's blocks have none, which its counting leaves out anyway.
-  deck.model.qkv_bias = deck.model.linear_bias = deck.model.family == "gpt";
+  deck.model.qkv_bias = deck.model.linear_bias = family.biased;
   deck.analysis.plain_attention = !model["use_flash_attn"].flag();
   deck.training.steps = 1;
   deck.training.precision = "fp16";  // whatever params_dtype says: Mist counts 2 bytes

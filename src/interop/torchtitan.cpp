@@ -45,8 +45,8 @@ const Shipped& shipped_model(const model::Config& m) {
            m.head_dim() == s.head_dim && m.ffn_size == s.ffn_size && m.vocab_size == s.vocab_size &&
            m.tied_head == s.tied_head && m.qk_norm == s.qk_norm;
   });
-  require_there(m.family == model::Family::llama && found != std::end(shipped) && !m.qkv_bias &&
-                    m.window == 0,
+  require_there(m.mlp() == model::MlpKind::swiglu && m.norm() == model::NormKind::rms &&
+                    m.rotary() && found != std::end(shipped) && !m.qkv_bias && m.window == 0,
                 "a model of these sizes. It has Llama 3 (8B, 70B, 405B) and Qwen3 (0.6B, 1.7B, 4B, "
                 "8B, 14B, 32B)");
   require_there(m.norm_eps == norm_eps_of(*found),

@@ -36,20 +36,20 @@ void check(const Config& m) {
   needs(!m.rotary() || m.rotary_dim() % 2 == 0,
         "rotary positions turn pairs of features: {} must be even, found {}",
         m.rotary_size > 0 ? "rotary_dim" : "head_dim", m.rotary_dim());
-  needs(m.rotary() || m.rotary_size == 0, "rotary_dim must be 0 for {}", name(m.family));
+  needs(m.rotary() || m.rotary_size == 0, "rotary_dim must be 0 for {}", m.family->name);
   needs(m.rotary_dim() <= m.head_dim(), "rotary_dim = {} must be at most head_dim = {}",
         m.rotary_dim(), m.head_dim());
-  needs(!m.qk_norm || m.norm() == NormKind::rms, "qk_norm must be false for {}", name(m.family));
-  needs(m.window == 0 || m.norm() == NormKind::rms, "window must be 0 for {}", name(m.family));
+  needs(!m.qk_norm || m.family->qk_norms, "qk_norm must be false for {}", m.family->name);
+  needs(m.window == 0 || m.family->windows, "window must be 0 for {}", m.family->name);
   needs(m.window > 0 || (m.layer_kinds.empty() && m.window_rope_theta == 0.0),
         "layer_kinds and window_rope_theta need a window");
-  needs(m.family == Family::falcon || m.layer_norms == 2, "layer_norms must be 2 for {}, found {}",
-        name(m.family), m.layer_norms);
-  needs(m.family == Family::gemma || (m.attention_cap == 0.0 && m.logits_cap == 0.0),
-        "attention_cap and logits_cap must be 0 for {}", name(m.family));
-  needs(!m.gated() || !m.linear_bias, "linear_bias must be false for {}", name(m.family));
+  needs(m.layer_norms >= m.family->layer_norms, "layer_norms must be 2 for {}, found {}",
+        m.family->name, m.layer_norms);
+  needs(m.family->caps || (m.attention_cap == 0.0 && m.logits_cap == 0.0),
+        "attention_cap and logits_cap must be 0 for {}", m.family->name);
+  needs(!m.gated() || !m.linear_bias, "linear_bias must be false for {}", m.family->name);
   needs(m.mlp() != MlpKind::gelu_tanh || m.linear_bias, "linear_bias must be true for {}",
-        name(m.family));
+        m.family->name);
   needs(m.rope_scaling.kind != RopeScaling::Kind::llama3 ||
             m.rope_scaling.low_freq_factor < m.rope_scaling.high_freq_factor,
         "rope_scaling.low_freq_factor = {} must be below high_freq_factor = {}",
@@ -107,35 +107,13 @@ bool fits(const std::string& pattern, const std::string& name) {
   return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
 }
 
-const char* name(Family family) {
-  switch (family) {
-    case Family::gpt: return "gpt";
-    case Family::llama: return "llama";
-    case Family::falcon: return "falcon";
-    case Family::neox: return "neox";
-    case Family::gemma: return "gemma";
-  }
-  return "";
-}
-
-MlpKind Config::mlp() const {
-  switch (family) {
-    case Family::gpt: return MlpKind::gelu_tanh;
-    case Family::llama: return MlpKind::swiglu;
-    case Family::falcon:
-    case Family::neox: return MlpKind::gelu_erf;
-    case Family::gemma: return MlpKind::geglu;
-  }
-  return MlpKind::gelu_tanh;
-}
-
 bool Config::reads_documents(SegmentKind kind) const {
   if (!isolated || kind == SegmentKind::head || kind == SegmentKind::mlp) return false;
   return kind != SegmentKind::embedding || !rotary();
 }
 
 float Config::embedding_scale() const {
-  if (family != Family::gemma) return 1.0f;
+  if (!family->scaled_embedding) return 1.0f;
   const auto scale = float(std::sqrt(double(hidden_size)));  // rounded as weights are
   return with_storage(precision, [&]<class Storage>() { return float(Storage(scale)); });
 }
@@ -147,13 +125,8 @@ float Config::score_scale() const {
 
 Config config(const deck::ModelKeys& keys, std::string_view precision) {
   require(keys.config.empty(), Failure::bug, "model: config = \"{}\" was not read", keys.config);
-  const Family family = keys.family == "llama"    ? Family::llama
-                        : keys.family == "falcon" ? Family::falcon
-                        : keys.family == "neox"   ? Family::neox
-                        : keys.family == "gemma"  ? Family::gemma
-                                                  : Family::gpt;
-  const int usual_norms = family == Family::falcon ? 1 : 2;
-  Config config{.family = family,
+  const Family& family = families::family(keys.family);
+  Config config{.family = &family,
                 .num_layers = keys.num_layers,
                 .hidden_size = keys.hidden_size,
                 .num_heads = keys.num_heads,
@@ -165,7 +138,7 @@ Config config(const deck::ModelKeys& keys, std::string_view precision) {
                 .tied_head = keys.tied_head,
                 .qkv_bias = keys.qkv_bias,
                 .linear_bias = keys.linear_bias,
-                .layer_norms = keys.layer_norms == 0 ? usual_norms : keys.layer_norms,
+                .layer_norms = keys.layer_norms == 0 ? family.layer_norms : keys.layer_norms,
                 .qk_norm = keys.qk_norm,
                 .parallel_residual = keys.parallel_residual,
                 .norm_eps = keys.norm_eps,
@@ -206,7 +179,7 @@ std::string text(const Config& m) {
   std::string line = fmt::format(
       "{} layers={} hidden={} heads={} ffn={} seq={} vocab={} tied={} "
       "eps={}",
-      name(m.family), m.num_layers, m.hidden_size, m.num_heads, m.ffn_size, m.seq_len, m.vocab_size,
+      m.family->name, m.num_layers, m.hidden_size, m.num_heads, m.ffn_size, m.seq_len, m.vocab_size,
       m.tied_head, m.norm_eps);
   // What every GPT had before there were choices goes without saying.
   if (m.num_heads * m.head_dim() != m.hidden_size)
@@ -214,8 +187,9 @@ std::string text(const Config& m) {
   if (m.kv_heads() != m.num_heads) line += fmt::format(" kv_heads={}", m.kv_heads());
   if (m.rotary() || !m.qkv_bias)
     line += fmt::format(" qkv_bias={} linear_bias={}", m.qkv_bias, m.linear_bias);
-  if (m.family == Family::falcon) line += fmt::format(" layer_norms={}", m.layer_norms);
-  if (m.family == Family::neox) line += fmt::format(" parallel={}", m.parallel());
+  if (m.family->layer_norms == 1) line += fmt::format(" layer_norms={}", m.layer_norms);
+  if (m.family->parallel == families::ParallelBlock::by_choice)
+    line += fmt::format(" parallel={}", m.parallel());
   if (m.qk_norm) line += " qk_norm";
   if (m.query_scalar > 0.0 && m.query_scalar != m.head_dim())
     line += fmt::format(" query_scalar={}", m.query_scalar);

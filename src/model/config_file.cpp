@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <initializer_list>
 #include <optional>
 #include <set>
 #include <string>
@@ -14,13 +13,15 @@
 
 #include "base/error.hpp"
 #include "base/log.hpp"
-#include "config_classes.hpp"
 #include "deck/json.hpp"
 #include "model/model.hpp"
 
 namespace brume::model {
 namespace {
 
+using families::Architecture;
+using families::ConfigKeys;
+using families::KeyHeads;
 using nlohmann::json;
 
 /// Keys that say nothing about what is computed, or nothing that training would change.
@@ -51,11 +52,11 @@ class ConfigFile {
   ConfigFile(json object, std::string path) : object_(std::move(object)), path_(std::move(path)) {}
 
   /// Sets the keys that the file's class reads, with the values of those that the file leaves out.
-  void set_class(const std::string& architecture) {
-    class_ = json::parse(config_classes).at(architecture);
-  }
+  void set_class(const std::string& keys) { class_ = json::parse(keys); }
   /// Whether the file's class reads the key. The Transformers library ignores any other one.
   bool reads(const std::string& key) const { return class_.contains(key); }
+  /// Whether the class has no value of its own for the key.
+  bool is_optional(const std::string& key) const { return class_.at(key).is_null(); }
 
   template <typename... Args>
   void needs(bool holds, fmt::format_string<Args...> format, Args&&... args) const {
@@ -165,13 +166,13 @@ class KeyWriter {
   bool given(const char* key) const { return std::ranges::count(keys_.given, key) > 0; }
   /// @param from  what the file calls it
   template <typename T>
-  void set(const char* key, T deck::ModelKeys::*member, T value, const char* from) {
+  void set(const char* key, T deck::ModelKeys::*member, T value, const std::string& from) {
     if (given(key)) return;
     keys_.*member = std::move(value);
     check(key, from);
   }
   /// Refuses a value that the deck could not have given.
-  void check(const char* key, const char* from) const {
+  void check(const char* key, const std::string& from) const {
     const std::string refusal = deck::model_schema().refusal(key, keys_);
     file_.needs(refusal.empty(), "'{}' {}", from, refusal);
   }
@@ -185,9 +186,8 @@ class KeyWriter {
 using Keys = deck::ModelKeys;
 
 /// Brume trains without dropout; a file that asks for it must be told so.
-void refuse_dropout(ConfigFile& file, const KeyWriter& out,
-                    std::initializer_list<const char*> names) {
-  for (const char* name : names) {
+void refuse_dropout(ConfigFile& file, const KeyWriter& out, const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
     const double dropout = file.number_if(name).value_or(0.0);
     file.needs(dropout == 0.0 || out.given("dropout"),
                "'{}' is {}, but training here has no dropout: say dropout = 0 under [model] in the "
@@ -196,15 +196,15 @@ void refuse_dropout(ConfigFile& file, const KeyWriter& out,
   }
 }
 
-void refuse_activation(ConfigFile& file, const char* key,
-                       std::initializer_list<const char*> known) {
+void refuse_activation(ConfigFile& file, const std::string& key,
+                       const std::vector<std::string>& known) {
   const std::string found = file.word(key);
   file.needs(std::ranges::count(known, found) > 0, "'{}' must be {}, found \"{:.40}\"", key,
              fmt::join(known, " or "), found);
 }
 
-void set_common(ConfigFile& file, KeyWriter& out, const char* family) {
-  out.set("family", &Keys::family, std::string(family), "architectures");
+void set_common(ConfigFile& file, KeyWriter& out, const std::string& family) {
+  out.set("family", &Keys::family, family, "architectures");
   file.needs(out.keys().family == family,
              "this model is a {}: leave model.family = \"{}\" out of the deck", family,
              out.keys().family);
@@ -214,7 +214,7 @@ void set_common(ConfigFile& file, KeyWriter& out, const char* family) {
 }
 
 /// What a model could read is seldom what it is trained on: longer lengths must be meant.
-void set_seq_len(ConfigFile& file, KeyWriter& out, const char* key) {
+void set_seq_len(ConfigFile& file, KeyWriter& out, const std::string& key) {
   constexpr int unasked = 1 << 14;
   if (out.given("seq_len")) return void(file.find(key));
   const int longest = file.size(key);
@@ -225,26 +225,20 @@ void set_seq_len(ConfigFile& file, KeyWriter& out, const char* key) {
   out.set("seq_len", &Keys::seq_len, longest, key);
 }
 
-/// Sizes under the names that all but GPT-2 use.
-void set_sizes(ConfigFile& file, KeyWriter& out) {
-  out.set("num_layers", &Keys::num_layers, file.size("num_hidden_layers"), "num_hidden_layers");
-  out.set("hidden_size", &Keys::hidden_size, file.size("hidden_size"), "hidden_size");
-  out.set("num_heads", &Keys::num_heads, file.size("num_attention_heads"), "num_attention_heads");
+void set_sizes(ConfigFile& file, KeyWriter& out, const ConfigKeys& names) {
+  const auto set = [&](const char* key, int Keys::*member, const std::string& from) {
+    out.set(key, member, file.size(from), from);
+  };
+  set("num_layers", &Keys::num_layers, names.num_layers);
+  set("hidden_size", &Keys::hidden_size, names.hidden_size);
+  set("num_heads", &Keys::num_heads, names.num_heads);
   if (file.reads("head_dim"))
     out.set("head_dim", &Keys::head_dim, file.size_if("head_dim").value_or(0), "head_dim");
-  set_seq_len(file, out, "max_position_embeddings");
+  set_seq_len(file, out, names.seq_len);
 }
 
-/// What files call the base of the angles and the share of a head that is turned. Where kinds of
-/// layers differ, newer files have a table for each.
-struct RopeNames {
-  const char* theta = "rope_theta";
-  const char* share = "partial_rotary_factor";
-  const char* kind = nullptr;
-};
-
-/// What a file says of rotary positions: older ones in `rope_scaling`, newer ones in
-/// `rope_parameters`, which the older key takes the place of.
+/// The file's table of rotary positions: `rope_scaling` in older files, `rope_parameters` in newer
+/// ones. The older key wins. Classes whose kinds of layers differ have a table for each kind.
 json rope_table(ConfigFile& file, const char* kind) {
   const json older = file.table("rope_scaling");
   json newer = file.table("rope_parameters");
@@ -272,8 +266,9 @@ deck::RopeScalingKeys rope_scaling(ConfigFile& file, ConfigFile& rope, const std
   return keys;
 }
 
-void set_rope(ConfigFile& file, KeyWriter& out, const RopeNames& names = {}) {
-  const json table = rope_table(file, names.kind);
+void set_rope(ConfigFile& file, KeyWriter& out, const ConfigKeys& names) {
+  const json table =
+      rope_table(file, file.reads("rope_local_base_freq") ? "full_attention" : nullptr);
   ConfigFile rope(table, file.path() + ": rope_scaling");
   for (const auto& [key, value] : table.items())
     rope.needs(!value.is_object(), "'{:.40}' must be a number or a word, found an object", key);
@@ -293,49 +288,36 @@ void set_rope(ConfigFile& file, KeyWriter& out, const RopeNames& names = {}) {
       out.check(key, from);
   }
   const std::optional<double> own_theta = rope.number_if("rope_theta");
-  const std::optional<double> older_theta = file.number_if(names.theta);
+  const std::optional<double> older_theta = file.number_if(names.rope_theta);
   const std::optional<double> theta = own_theta ? own_theta : older_theta;
-  file.needs(theta.has_value(), "'{}' must be a number, found null", names.theta);
-  out.set("rope_theta", &Keys::rope_theta, *theta, names.theta);
+  file.needs(theta.has_value(), "'{}' must be a number, found null", names.rope_theta);
+  out.set("rope_theta", &Keys::rope_theta, *theta, names.rope_theta);
 
   const std::optional<double> own_share = rope.number_if("partial_rotary_factor");
-  const std::optional<double> older_share = file.number_if(names.share);
+  const bool turns_parts = !names.rotary_share.empty();
+  const std::string share_key = turns_parts ? names.rotary_share : "partial_rotary_factor";
+  const std::optional<double> older_share = file.number_if(share_key);
   const double share = own_share ? *own_share : older_share.value_or(1.0);
-  file.needs(share > 0.0 && share <= 1.0, "'{}' must be above 0 and at most 1, found {}",
-             names.share, share);
+  file.needs(share > 0.0 && share <= 1.0, "'{}' must be above 0 and at most 1, found {}", share_key,
+             share);
   if (share == 1.0) return;
   const Keys& keys = out.keys();
   const int head_dim = keys.head_dim > 0 ? keys.head_dim : keys.hidden_size / keys.num_heads;
   const int turned = std::max(1, int(head_dim * share));
-  if (keys.family == "neox") return out.set("rotary_dim", &Keys::rotary_dim, turned, names.share);
+  if (turns_parts) return out.set("rotary_dim", &Keys::rotary_dim, turned, share_key);
   // The Transformers library turns whole heads in these families, and fails where scaled angles are
   // fewer.
   file.needs(kind == "default" || turned == head_dim,
-             "'{}' must be 1 beside '{}' scaling of rotary angles, found {}", names.share, kind,
+             "'{}' must be 1 beside '{}' scaling of rotary angles, found {}", share_key, kind,
              share);
   log::warn("{}: '{}' = {} is not applied, as in the Transformers library: a {} turns whole heads",
-            file.path(), names.share, share, keys.family);
+            file.path(), share_key, share, keys.family);
 }
 
-void read_gpt2(ConfigFile& file, KeyWriter& out) {
-  set_common(file, out, "gpt");
-  out.set("num_layers", &Keys::num_layers, file.size("n_layer"), "n_layer");
-  out.set("hidden_size", &Keys::hidden_size, file.size("n_embd"), "n_embd");
-  out.set("num_heads", &Keys::num_heads, file.size("n_head"), "n_head");
-  out.set("ffn_size", &Keys::ffn_size, file.size_if("n_inner").value_or(0), "n_inner");
-  set_seq_len(file, out, "n_positions");
-  out.set("norm_eps", &Keys::norm_eps, file.number("layer_norm_epsilon"), "layer_norm_epsilon");
-  refuse_activation(file, "activation_function", {"gelu_new", "gelu_pytorch_tanh"});
-  refuse_dropout(file, out, {"resid_pdrop", "embd_pdrop", "attn_pdrop"});
-  file.needs(file.truth("scale_attn_weights"), "'scale_attn_weights' must be true");
-  for (const char* key : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"})
-    file.needs(!file.truth(key), "'{}' must be false", key);
-}
-
-/// Which of a family's layers have a window where a file does not list them.
+/// The layers that have a window, if a file does not list them.
 struct Windows {
-  int first = 0;             ///< layers before this one see all
-  int full_every = 1 << 30;  ///< so does each of so many
+  int first = 0;   ///< layers before this one see all
+  int full_every;  ///< one of so many layers sees all
 };
 
 /// The shortest list that gives each layer its kind when layers take it in turn.
@@ -371,7 +353,12 @@ std::vector<std::string> layer_kinds(ConfigFile& file, const Windows& windows) {
   return kinds;
 }
 
-void set_window(ConfigFile& file, KeyWriter& out, const Windows& windows) {
+void set_window(ConfigFile& file, KeyWriter& out, int full_every) {
+  if (!file.reads("sliding_window")) return;
+  Windows windows{.full_every = full_every};
+  if (file.reads("max_window_layers")) windows.first = file.size("max_window_layers", 0);
+  if (file.reads("sliding_window_pattern") && file.find("layer_types") == nullptr)
+    windows.full_every = file.size("sliding_window_pattern");
   if (file.reads("use_sliding_window") && !file.truth("use_sliding_window")) return;
   const std::optional<int> size = file.size_if("sliding_window");
   if (!size) return;
@@ -382,116 +369,9 @@ void set_window(ConfigFile& file, KeyWriter& out, const Windows& windows) {
     out.set("layer_kinds", &Keys::layer_kinds, kinds, "layer_types");
 }
 
-/// What models that are llamas but for their name have.
-struct LlamaKind {
-  bool qkv_bias = false;
-  bool qk_norm = false;
-};
-
-void read_llama(ConfigFile& file, KeyWriter& out, const LlamaKind& kind) {
-  set_common(file, out, "llama");
-  set_sizes(file, out);
-  set_rope(file, out);
-  out.set("num_kv_heads", &Keys::num_kv_heads, file.size_if("num_key_value_heads").value_or(0),
-          "num_key_value_heads");
-  out.set("ffn_size", &Keys::ffn_size, file.size("intermediate_size"), "intermediate_size");
-  out.set("norm_eps", &Keys::norm_eps, file.number("rms_norm_eps"), "rms_norm_eps");
-  out.set("qkv_bias", &Keys::qkv_bias, kind.qkv_bias, "architectures");
-  out.set("qk_norm", &Keys::qk_norm, kind.qk_norm, "architectures");
-  out.set("linear_bias", &Keys::linear_bias, false, "architectures");
-  refuse_activation(file, "hidden_act", {"silu", "swish"});
-  refuse_dropout(file, out, {"attention_dropout"});
-  for (const char* key : {"attention_bias", "mlp_bias"})
-    file.needs(!file.reads(key) || !file.truth(key),
-               "'{}' must be false: a llama's only biases here are those of queries, keys and "
-               "values",
-               key);
-  if (!file.reads("sliding_window")) return;
-  Windows windows;
-  if (file.reads("max_window_layers")) windows.first = file.size("max_window_layers", 0);
-  set_window(file, out, windows);
-}
-
-void read_falcon(ConfigFile& file, KeyWriter& out) {
-  set_common(file, out, "falcon");
-  set_sizes(file, out);
-  set_rope(file, out);
-  const bool grouped = file.truth("new_decoder_architecture");
-  const bool one_key_head = file.truth("multi_query") && !grouped;
-  const int key_heads = file.size_if("num_kv_heads").value_or(0);
-  out.set("num_kv_heads", &Keys::num_kv_heads,
-          one_key_head ? 1
-          : grouped    ? key_heads
-                       : 0,
-          "num_kv_heads");
-  const int norms = file.size_if("num_ln_in_parallel_attn").value_or(grouped ? 2 : 1);
-  file.needs(grouped || norms == 1,
-             "'num_ln_in_parallel_attn' must be 1 unless 'new_decoder_architecture' is true, found "
-             "{}",
-             norms);
-  out.set("layer_norms", &Keys::layer_norms, norms, "num_ln_in_parallel_attn");
-  out.set("ffn_size", &Keys::ffn_size, file.size_if("ffn_hidden_size").value_or(0),
-          "ffn_hidden_size");
-  out.set("norm_eps", &Keys::norm_eps, file.number("layer_norm_epsilon"), "layer_norm_epsilon");
-  const bool bias = file.truth("bias");
-  out.set("qkv_bias", &Keys::qkv_bias, bias, "bias");
-  out.set("linear_bias", &Keys::linear_bias, bias, "bias");
-  refuse_activation(file, "activation", {"gelu"});
-  refuse_dropout(file, out, {"hidden_dropout", "attention_dropout"});
-  file.needs(file.truth("parallel_attn"),
-             "'parallel_attn' must be true: a falcon's attention and MLP are parallel here");
-  file.needs(!file.truth("apply_residual_connection_post_layernorm"),
-             "'apply_residual_connection_post_layernorm' must be false");
-}
-
-void read_neox(ConfigFile& file, KeyWriter& out) {
-  set_common(file, out, "neox");
-  set_sizes(file, out);
-  set_rope(file, out, {.theta = "rotary_emb_base", .share = "rotary_pct"});
-  out.set("ffn_size", &Keys::ffn_size, file.size("intermediate_size"), "intermediate_size");
-  out.set("norm_eps", &Keys::norm_eps, file.number("layer_norm_eps"), "layer_norm_eps");
-  out.set("parallel_residual", &Keys::parallel_residual, file.truth("use_parallel_residual"),
-          "use_parallel_residual");
-  refuse_activation(file, "hidden_act", {"gelu"});
-  refuse_dropout(file, out, {"attention_dropout", "hidden_dropout"});
-  file.needs(file.truth("attention_bias"),
-             "'attention_bias' must be true: all linear layers of a neox have a bias");
-}
-
-/// @param third  Gemma 3; else Gemma 2
-void read_gemma(ConfigFile& file, KeyWriter& out, bool third) {
-  set_common(file, out, "gemma");
-  set_sizes(file, out);
-  set_rope(file, out, {.kind = third ? "full_attention" : nullptr});
-  out.set("num_kv_heads", &Keys::num_kv_heads, file.size("num_key_value_heads"),
-          "num_key_value_heads");
-  out.set("ffn_size", &Keys::ffn_size, file.size("intermediate_size"), "intermediate_size");
-  out.set("norm_eps", &Keys::norm_eps, file.number("rms_norm_eps"), "rms_norm_eps");
-  out.set("qkv_bias", &Keys::qkv_bias, false, "architectures");
-  out.set("linear_bias", &Keys::linear_bias, false, "architectures");
-  out.set("qk_norm", &Keys::qk_norm, third, "architectures");
-  out.set("query_scalar", &Keys::query_scalar, file.number("query_pre_attn_scalar"),
-          "query_pre_attn_scalar");
-  if (!third)  // Gemma 3 does not read it
-    out.set("attention_cap", &Keys::attention_cap,
-            file.number_if("attn_logit_softcapping").value_or(0.0), "attn_logit_softcapping");
-  out.set("logits_cap", &Keys::logits_cap, file.number_if("final_logit_softcapping").value_or(0.0),
-          "final_logit_softcapping");
-  refuse_activation(file, "hidden_activation", {"gelu_pytorch_tanh"});
-  refuse_dropout(file, out, {"attention_dropout"});
-  for (const char* key : {"attention_bias", "use_bidirectional_attention"})
-    file.needs(!file.truth(key), "'{}' must be false", key);
-}
-
-void read_gemma2(ConfigFile& file, KeyWriter& out) {
-  read_gemma(file, out, false);
-  set_window(file, out, {.full_every = 2});
-}
-
-void read_gemma3(ConfigFile& file, KeyWriter& out) {
-  read_gemma(file, out, true);
-  const bool listed = file.find("layer_types") != nullptr;
-  set_window(file, out, {.full_every = listed ? 1 : file.size("sliding_window_pattern")});
+/// Sets the base of the rotary angles in windowed layers, for a class that has one.
+void set_window_rope(ConfigFile& file, KeyWriter& out) {
+  if (!file.reads("rope_local_base_freq")) return;
   const std::optional<double> older = file.number_if("rope_local_base_freq");
   if (out.keys().window == 0) return;
   ConfigFile tables(file.table("rope_parameters"), file.path() + ": rope_parameters");
@@ -508,25 +388,89 @@ void read_gemma3(ConfigFile& file, KeyWriter& out) {
           "rope_local_base_freq");
 }
 
-using Read = void (*)(ConfigFile&, KeyWriter&);
-struct Architecture {
-  std::string name, model_type;
-  Read read;
+/// Sets the key heads of a falcon, and the number of its norms.
+void set_falcon_heads(ConfigFile& file, KeyWriter& out) {
+  const bool grouped = file.truth("new_decoder_architecture");
+  const bool one_key_head = file.truth("multi_query") && !grouped;
+  const int key_heads = file.size_if("num_kv_heads").value_or(0);
+  out.set("num_kv_heads", &Keys::num_kv_heads,
+          one_key_head ? 1
+          : grouped    ? key_heads
+                       : 0,
+          "num_kv_heads");
+  const int norms = file.size_if("num_ln_in_parallel_attn").value_or(grouped ? 2 : 1);
+  file.needs(grouped || norms == 1,
+             "'num_ln_in_parallel_attn' must be 1 unless 'new_decoder_architecture' is true, found "
+             "{}",
+             norms);
+  out.set("layer_norms", &Keys::layer_norms, norms, "num_ln_in_parallel_attn");
+}
+
+void set_key_heads(ConfigFile& file, KeyWriter& out, KeyHeads key_heads) {
+  const char* const key = "num_key_value_heads";
+  switch (key_heads) {
+    case KeyHeads::none: return;
+    case KeyHeads::optional:
+      return out.set("num_kv_heads", &Keys::num_kv_heads, file.size_if(key).value_or(0), key);
+    case KeyHeads::required:
+      return out.set("num_kv_heads", &Keys::num_kv_heads, file.size(key), key);
+    case KeyHeads::falcon: return set_falcon_heads(file, out);
+  }
+}
+
+/// An architecture, and the family whose row has it.
+struct Kind {
+  const Family& family;
+  const Architecture& architecture;
 };
-const std::vector<Architecture> architectures{
-    {"GPT2LMHeadModel", "gpt2", read_gpt2},
-    {"LlamaForCausalLM", "llama", [](ConfigFile& f, KeyWriter& out) { read_llama(f, out, {}); }},
-    {"MistralForCausalLM", "mistral",
-     [](ConfigFile& f, KeyWriter& out) { read_llama(f, out, {}); }},
-    {"Qwen2ForCausalLM", "qwen2",
-     [](ConfigFile& f, KeyWriter& out) { read_llama(f, out, {.qkv_bias = true}); }},
-    {"Qwen3ForCausalLM", "qwen3",
-     [](ConfigFile& f, KeyWriter& out) { read_llama(f, out, {.qk_norm = true}); }},
-    {"FalconForCausalLM", "falcon", read_falcon},
-    {"GPTNeoXForCausalLM", "gpt_neox", read_neox},
-    {"Gemma2ForCausalLM", "gemma2", read_gemma2},
-    {"Gemma3ForCausalLM", "gemma3_text", read_gemma3},
-};
+
+void set_biases(ConfigFile& file, KeyWriter& out, const Kind& kind) {
+  const std::string& key = kind.architecture.keys.bias;
+  const bool all = !key.empty() && file.truth(key);
+  const std::string from = key.empty() ? "architectures" : key;
+  out.set("qkv_bias", &Keys::qkv_bias, key.empty() ? kind.architecture.qkv_bias : all, from);
+  out.set("linear_bias", &Keys::linear_bias, key.empty() ? kind.family.biased : all, from);
+}
+
+/// Sets the divisor of attention scores and the caps of scores and logits.
+void set_scores(ConfigFile& file, KeyWriter& out, const ConfigKeys& names) {
+  if (!names.query_scalar.empty())
+    out.set("query_scalar", &Keys::query_scalar, file.number(names.query_scalar),
+            names.query_scalar);
+  const auto set_cap = [&](const char* key, double Keys::*member, const std::string& from) {
+    if (!from.empty()) out.set(key, member, file.number_if(from).value_or(0.0), from);
+  };
+  set_cap("attention_cap", &Keys::attention_cap, names.attention_cap);
+  set_cap("logits_cap", &Keys::logits_cap, names.logits_cap);
+}
+
+void read(ConfigFile& file, KeyWriter& out, const Kind& kind) {
+  const auto& [family, architecture] = kind;
+  const ConfigKeys& names = architecture.keys;
+  set_common(file, out, family.name);
+  set_sizes(file, out, names);
+  if (family.rotary) set_rope(file, out, names);
+  set_key_heads(file, out, architecture.key_heads);
+  // Null, if the class has no value of its own, is 4 hidden_size.
+  out.set("ffn_size", &Keys::ffn_size,
+          file.is_optional(names.ffn_size) ? file.size_if(names.ffn_size).value_or(0)
+                                           : file.size(names.ffn_size),
+          names.ffn_size);
+  out.set("norm_eps", &Keys::norm_eps, file.number(names.norm_eps), names.norm_eps);
+  if (!names.parallel_residual.empty())
+    out.set("parallel_residual", &Keys::parallel_residual, file.truth(names.parallel_residual),
+            names.parallel_residual);
+  set_biases(file, out, kind);
+  out.set("qk_norm", &Keys::qk_norm, architecture.qk_norm, "architectures");
+  set_scores(file, out, names);
+  refuse_activation(file, names.activation, families::activation_names(family.mlp));
+  refuse_dropout(file, out, names.dropouts);
+  for (const families::FixedKey& one : architecture.fixed)
+    file.needs(file.truth(one.key) == one.value, "'{}' must be {}{}", one.key, one.value,
+               one.reason);
+  set_window(file, out, architecture.full_every);
+  set_window_rope(file, out);
+}
 
 /// What a file asks for that no family here has, as far as its keys and name say.
 std::string missing(ConfigFile& file, const std::string& name) {
@@ -544,8 +488,8 @@ std::string missing(ConfigFile& file, const std::string& name) {
   return fmt::format("{}", fmt::join(parts, " and "));
 }
 
-/// Dispatches by the architecture or, where the file names none, by the type of model.
-const Architecture& architecture(ConfigFile& file) {
+/// The kind of model by its architecture or, if the file names none, by its type.
+Kind kind_of(ConfigFile& file) {
   const json* names = file.find("architectures");
   const std::string type = file.word("model_type");
   file.needs(names != nullptr || !type.empty(),
@@ -555,13 +499,15 @@ const Architecture& architecture(ConfigFile& file) {
       "'architectures' must be a list of one name, found {}",
       names ? deck::describe_json(*names) : "");
   const std::string name = names != nullptr ? (*names)[0].get<std::string>() : type;
-  const auto found = std::ranges::find(
-      architectures, name, names != nullptr ? &Architecture::name : &Architecture::model_type);
   const std::string without = missing(file, name);
+  std::optional<Kind> found;
   std::vector<std::string> known;
-  for (const Architecture& one : architectures)
-    known.push_back(names != nullptr ? one.name : one.model_type);
-  file.needs(found != architectures.end(), "{} \"{:.40}\" is not supported{}. Supported: {}",
+  for (const Family& family : families::families())
+    for (const Architecture& one : family.architectures) {
+      known.push_back(names != nullptr ? one.name : one.model_type);
+      if (known.back() == name) found.emplace(Kind{family, one});
+    }
+  file.needs(found.has_value(), "{} \"{:.40}\" is not supported{}. Supported: {}",
              names != nullptr ? "architecture" : "model_type", name,
              without.empty() ? "" : fmt::format(": it has {}", without), fmt::join(known, ", "));
   file.needs(without.empty(), "it has {}, which Brume does not support", without);
@@ -574,10 +520,10 @@ deck::ModelKeys resolved(const deck::ModelKeys& keys) {
   if (keys.config.empty()) return keys;
   deck::ModelKeys filled = keys;
   ConfigFile file = load(keys);
-  const Architecture& kind = architecture(file);
-  file.set_class(kind.name);
+  const Kind kind = kind_of(file);
+  file.set_class(kind.architecture.class_keys);
   KeyWriter writer(filled, file);
-  kind.read(file, writer);
+  read(file, writer, kind);
   if (const auto& sizes = file.sizes_of_class(); !sizes.empty())
     log::warn("{}: has not all sizes, so they are as in the Transformers library's class: {}",
               keys.config, fmt::join(sizes, ", "));

@@ -194,7 +194,7 @@ void check_split(const Plan& plan, const model::Config& model) {
     stage_needs(
         s.tp == 1 || !model.post_norms(), i,
         "tp must be 1 for {}, whose norms behind attention and MLP need whole sums, found {}",
-        model::name(model.family), s.tp);
+        model.family->name, s.tp);
     stage_needs(model.num_heads % s.tp == 0, i, "tp = {} must divide num_heads = {}", s.tp,
                 model.num_heads);
     stage_needs(model.ffn_size % s.tp == 0, i, "tp = {} must divide ffn_size = {}", s.tp,

@@ -104,10 +104,9 @@ std::string describe(const model::Config& m, const Shapes& shapes) {
   const std::string precision =
       m.precision == model::Precision::fp32 ? "" : fmt::format(" {}", model::name(m.precision));
   const std::string disk = shapes.scratch ? fmt::format("; disk '{}'", *shapes.scratch) : "";
-  return fmt::format("{} C{} {} F{} T{} V{}{}{}{}; groups {}{}", model::name(m.family),
-                     m.hidden_size, heads, m.ffn_size, m.seq_len, m.vocab_size,
-                     m.tied_head ? " tied" : "", precision, describe(shapes.splits),
-                     fmt::join(shapes.groups, " "), disk);
+  return fmt::format("{} C{} {} F{} T{} V{}{}{}{}; groups {}{}", m.family->name, m.hidden_size,
+                     heads, m.ffn_size, m.seq_len, m.vocab_size, m.tied_head ? " tied" : "",
+                     precision, describe(shapes.splits), fmt::join(shapes.groups, " "), disk);
 }
 
 }  // namespace

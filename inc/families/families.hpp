@@ -1,0 +1,135 @@
+/// @file Families of models, a row each: decks, parameters, config.json, weights and exports follow
+/// from it.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace brume::families {
+
+enum class NormKind { layer, rms };
+enum class MlpKind { gelu_tanh, gelu_erf, swiglu, geglu };
+/// Whether attention and MLP read the same input. by_choice: model.parallel_residual decides.
+enum class ParallelBlock { never, always, by_choice };
+
+/// Names of tensors in Hugging Face's files. Maps go from Brume's module, without ".weight",
+/// ".gain" and ".bias", to the tensors that hold equal parts of its rows.
+struct TensorNames {
+  using Map = std::map<std::string, std::vector<std::string>>;
+  std::string prefix;  ///< begins all names but the head's
+  std::string layers;  ///< precedes the number of a layer
+  Map ends;            ///< embedding and head
+  Map of_layer;        ///< "norm": norm1 of a layer without norm2
+  std::string head = "lm_head";
+  std::string fused_qkv = {};  ///< tensor of queries, keys and values by heads; empty: none
+  bool transposed = false;     ///< weights of layers are [inputs, outputs]
+};
+
+/// Names of keys in config.json. Empty: the architecture has no such key.
+struct ConfigKeys {
+  std::string num_layers = "num_hidden_layers";
+  std::string hidden_size = "hidden_size";
+  std::string num_heads = "num_attention_heads";
+  std::string seq_len = "max_position_embeddings";
+  std::string ffn_size = "intermediate_size";
+  std::string norm_eps = "rms_norm_eps";
+  std::string activation = "hidden_act";
+  std::string rope_theta = "rope_theta";
+  std::string rotary_share = {};  ///< share of a head that positions turn; empty: all of it
+  std::string bias = {};          ///< biases of all linear layers; empty: see Architecture
+  std::string parallel_residual = {};
+  std::string query_scalar = {};
+  std::string attention_cap = {};
+  std::string logits_cap = {};
+  std::vector<std::string> dropouts = {"attention_dropout"};
+};
+
+/// Keys of config.json that give the number of key heads.
+enum class KeyHeads {
+  none,      ///< no key: there are as many as query heads
+  optional,  ///< num_key_value_heads; null: as many as query heads
+  required,  ///< num_key_value_heads
+  falcon     ///< num_kv_heads, multi_query and new_decoder_architecture, on which norms depend, too
+};
+
+/// A key of config.json that must have this value.
+struct FixedKey {
+  std::string key;
+  bool value;
+  std::string reason = {};  ///< ends the message about another value
+};
+
+/// A property of all models of an architecture.
+struct Limit {
+  enum class Kind {
+    qkv_bias,             ///< queries, keys and values have biases
+    no_qkv_bias,          ///< queries, keys and values have no biases
+    all_biases,           ///< all linear layers have biases
+    equal_biases,         ///< all linear layers have biases, or none
+    all_key_heads,        ///< there are as many key heads as query heads
+    heads_fill_hidden,    ///< head_dim = hidden_size / num_heads
+    heads_divide_hidden,  ///< num_heads divides hidden_size
+    no_layer_kinds,       ///< all layers are of one kind
+    one_rope_theta,       ///< layers of all kinds have one base of rotary angles
+    no_attention_cap,
+    whole_query_scalar
+  };
+  Kind kind;
+  std::string text;  ///< message about a model without it; {}: query_scalar
+};
+
+/// A class of the Transformers library whose models are of the family.
+struct Architecture {
+  std::string name, model_type;
+  /// Keys that the class reads, with the value of a key that a file leaves out, as JSON. The script
+  /// regression/pytorch/config_classes.py prints them.
+  std::string class_keys;
+  ConfigKeys keys = {};
+  KeyHeads key_heads = KeyHeads::optional;
+  // Properties that tell the family's architectures apart. Exports use the last architecture all of
+  // whose properties a model has, otherwise the first one.
+  bool qkv_bias = false;
+  bool qk_norm = false;
+  bool window = false;
+  int full_every = 1 << 30;          ///< every so many layers one has no window, unless a file
+                                     ///< lists the kinds of layers
+  std::vector<FixedKey> fixed = {};  ///< checked in files that are read
+  std::string written = "{}";        ///< keys that each new file has, as JSON
+  std::vector<Limit> limits = {};    ///< checked before a file is written
+};
+
+struct Family {
+  std::string name;   ///< the word of decks
+  std::string title;  ///< the word of messages about exports
+  NormKind norm;
+  MlpKind mlp;
+  bool rotary = true;  ///< rotary positions; false: learned ones
+  ParallelBlock parallel = ParallelBlock::never;
+  int layer_norms = 2;      ///< norms of a layer by default; 1: attention and MLP may share one
+  bool post_norms = false;  ///< norms also after attention and MLP
+  float gain_base = 0.0f;   ///< norms multiply by this plus their gain
+  bool scaled_embedding = false;  ///< the embedding is multiplied by sqrt(hidden_size)
+  bool biased = false;            ///< linear layers have biases by default
+  // Choices that a deck may make:
+  bool qk_norms = false;
+  bool windows = false;
+  bool caps = false;  ///< soft caps of attention scores and logits
+  TensorNames tensors;
+  std::vector<Architecture> architectures;
+};
+
+const std::vector<Family>& families();
+
+/// @throws Error(bug) if no family has this name
+const Family& family(std::string_view name);
+
+/// Names of the families with a property, for people: "gpt, llama and neox".
+std::string names(const std::function<bool(const Family&)>& has);
+
+/// Values of an activation's key in config.json. New files have the first one.
+std::vector<std::string> activation_names(MlpKind mlp);
+
+}  // namespace brume::families
