@@ -38,7 +38,7 @@ std::vector<Plan> plans() {
       Model& m = p.mist.model;
       line >> p.name >> p.family >> m.flash >> m.hidden >> m.ffn >> m.heads >> m.sequence >>
           m.vocab >> p.mist.microbatches >> p.mist.ends >> p.measured_s;
-      m.family = mist_family(p.family);
+      set_layers(m, p.family);
       p.mist.hardware = hardware_by_name().at("l4_measured");
     } else {
       Stage& s = all.back().mist.stages.emplace_back();
@@ -54,7 +54,7 @@ std::vector<Plan> plans() {
 /// Work of an operator that its time grows with; 2 sequences of the smallest model are the unit.
 double work(const std::string& op, const Model& model, int microbatch) {
   const double b = microbatch / 2.0, h = model.hidden / 2048.0, f = model.ffn / 8192.0;
-  const bool gated = model.family == Family::llama;
+  const bool gated = model.gated;
   if (op == "qkv" || op == "projection") return b * h * h;
   if (op == "fc1") return b * h * f * (gated ? 2.0 : 1.0);
   if (op == "fc2") return b * h * f;
@@ -175,7 +175,7 @@ double left_out_s(const Case& mist) {
 std::optional<analyzer::Prediction> by_default(const Plan& given) {
   const Model& m = given.mist.model;
   if (!m.flash) return std::nullopt;
-  model::Config config{.family = &model::family(m.family == Family::llama ? "llama" : "gpt"),
+  model::Config config{.family = &model::family(m.gated ? "llama" : "gpt"),
                        .hidden_size = int(m.hidden),
                        .num_heads = int(m.heads),
                        .ffn_size = int(m.ffn),

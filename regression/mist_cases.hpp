@@ -122,9 +122,10 @@ struct Expectation {
   Prediction printed;
 };
 
-inline Family mist_family(const std::string& name) {
-  if (name == "llama") return Family::llama;
-  return name == "falcon" ? Family::falcon : Family::gpt;
+/// Sets the kind of a model's layers: gpt, llama or falcon.
+inline void set_layers(Model& model, const std::string& kind) {
+  model.gated = kind == "llama";
+  model.parallel = kind == "falcon";
 }
 
 inline Expectation mist_expectation(std::istringstream& line, const MistOperators& operators) {
@@ -135,7 +136,7 @@ inline Expectation mist_expectation(std::istringstream& line, const MistOperator
       hardware >> e.mist.microbatches >> e.mist.ends >> e.operators >> e.operators_of_ends >>
       e.printed.iteration_s;
   require(!line.fail(), Failure::bug, "a case has 25 columns");
-  m.family = mist_family(family);
+  set_layers(m, family);
   e.mist.hardware = hardware_by_name().at(hardware);
   const auto time = [&](const char* layer) {
     return operators.time(e.operators_of_ends, layer, e.mist.hardware, e.mist.ends.tp);

@@ -56,7 +56,7 @@ inline MistTuning mist_tuning(std::istringstream& line,
       table >> most_tp >> zero_2_and_3 >> recompute_some >> offload_layers >> offload_optimizer >>
       offload_saved >> t.best_s >> t.tuning_s >> t.resident_mib;
   require(!line.fail(), Failure::bug, "a tuning has 24 columns");
-  m.family = mist_family(family);
+  set_layers(m, family);
   t.job.hardware = hardware_by_name().at(hardware);
   t.job.time = mist_layer_times(std::move(operators), table, family, m, t.job.hardware);
   for (int tp = 2; tp <= most_tp; tp *= 2) t.space.tp.push_back(tp);

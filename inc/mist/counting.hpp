@@ -66,11 +66,11 @@ struct LayerTime {
 /// 50 us forward or 100 us backward, collectives included, does not count at all.
 LayerTime layer_time(std::span<const Operator> operators, double accumulate_s);
 
-enum class Family { gpt, llama, falcon };
-
+/// Mist counts three kinds of layers: gpt, llama and falcon.
 struct Model {
-  Family family = Family::gpt;
-  bool flash = false;  ///< fused attention: no matrix of scores
+  bool gated = false;     ///< llama: SwiGLU and RMS norms
+  bool parallel = false;  ///< falcon: attention beside MLP, from one norm
+  bool flash = false;     ///< fused attention: no matrix of scores
   double hidden = 0;
   double ffn = 0;
   double heads = 0;

@@ -17,9 +17,7 @@ model::Config config_of(const Expectation& e) {
   const Model& m = e.mist.model;
   int layers = 0;
   for (const Stage& stage : e.mist.stages) layers += stage.layers;
-  const char* const family = m.family == Family::llama    ? "llama"
-                             : m.family == Family::falcon ? "falcon"
-                                                          : "gpt";
+  const char* const family = m.gated ? "llama" : m.parallel ? "falcon" : "gpt";
   return {.family = &model::family(family),
           .num_layers = layers,
           .hidden_size = int(m.hidden),

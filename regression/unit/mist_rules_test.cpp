@@ -45,7 +45,7 @@ TEST(Layer, CollectivesCountWithTheirOperatorOnly) {
 /// time.
 Case two_stages(int recomputed, double offload_saved) {
   Case mist;
-  mist.model = {Family::gpt, true, 1024, 4096, 16};
+  mist.model = {.flash = true, .hidden = 1024, .ffn = 4096, .heads = 16};
   mist.hardware = hardware_by_name().at("l4");
   mist.microbatches = 4;
   Stage stage;

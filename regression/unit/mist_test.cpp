@@ -121,7 +121,7 @@ TEST(Case, Pipelines) {
 
 // Bytes of one block as its analyzer prints them for single layers.
 TEST(MistBytes, Families) {
-  Model llama{Family::llama, false, 4096, 11008, 32};
+  Model llama{.gated = true, .hidden = 4096, .ffn = 11008, .heads = 32};
   EXPECT_EQ(block_bytes(llama, 1, 1).weights, 16384.0 + 404750336.0);
   EXPECT_EQ(block_bytes(llama, 2, 1).saved, 2 * (67141632.0 + 470810624.0) + 4);
   EXPECT_EQ(block_bytes(llama, 2, 4).forward_peak, 2 * (100696064.0 + 470810624.0 / 4) + 4);
@@ -130,7 +130,7 @@ TEST(MistBytes, Families) {
   EXPECT_EQ(block_bytes(llama, 2, 2).backward_peak, 2 * (83918848.0 + 292814848.0 / 2) + 16);
   EXPECT_EQ(block_bytes(llama, 2, 8).backward_peak, 2 * (100696064.0 + 247726080.0 / 8) + 16);
 
-  Model falcon{Family::falcon, false, 4096, 16384, 32};
+  Model falcon{.parallel = true, .hidden = 4096, .ffn = 16384, .heads = 32};
   EXPECT_EQ(block_bytes(falcon, 3, 2).weights, 16384.0 + 402653184.0 / 2);
   EXPECT_EQ(block_bytes(falcon, 2, 2).saved, 2 * (33570816.0 + 469762048.0 / 2) + 4);
   EXPECT_EQ(block_bytes(falcon, 2, 1).forward_peak, 2 * (33570816.0 + 620756992.0) + 4);

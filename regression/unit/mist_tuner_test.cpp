@@ -48,7 +48,8 @@ TEST(MistTuner, QuickTest) {
 /// A small model on 2 nodes with 2 devices each.
 Job small_job(int num_layers, double memory_gib) {
   Job job;
-  job.model = {Family::gpt, true, 1024, 4096, 16, 1024, 8192};
+  job.model = {
+      .flash = true, .hidden = 1024, .ffn = 4096, .heads = 16, .sequence = 1024, .vocab = 8192};
   job.hardware = hardware_by_name().at("l4");
   job.hardware.memory_gib = memory_gib;
   job.num_layers = num_layers;

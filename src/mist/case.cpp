@@ -70,11 +70,8 @@ Model model_of(const model::Config& model, bool plain_attention) {
       "conventions mist count {} heads of {} features, each with its own keys, not {} key heads "
       "of {}",
       model.num_heads, model.hidden_size / model.num_heads, model.kv_heads(), model.head_dim());
-  const bool parallel = model.family->parallel == families::ParallelBlock::always;
-  const Family family = model.mlp() == model::MlpKind::swiglu ? Family::llama
-                        : parallel                            ? Family::falcon
-                                                              : Family::gpt;
-  return {family,
+  return {model.mlp() == model::MlpKind::swiglu,
+          model.family->parallel == families::ParallelBlock::always,
           !plain_attention,
           double(model.hidden_size),
           double(model.ffn_size),

@@ -38,8 +38,8 @@ TensorBytes tensor_bytes(const Model& model, double microbatch, double tp) {
 
 double block_weights(const Model& model, double tp) {
   const double h = model.hidden;
-  const double products = model.family == Family::llama ? 3.0 : 2.0;
-  const double norms = model.family == Family::gpt ? 4.0 : 2.0;
+  const double products = model.gated ? 3.0 : 2.0;
+  const double norms = (model.gated ? 1.0 : 2.0) * (model.parallel ? 1.0 : 2.0);
   return fp16_bytes * (norms * h + (4.0 * h * h + products * h * model.ffn) / tp);
 }
 
@@ -70,8 +70,7 @@ LayerBytes parallel_block(const TensorBytes& z) {
 }
 
 /// Scores, their softmax and, backward, its gradient beside what else lives then.
-void add_softmax_peaks(const TensorBytes& z, Family family, LayerBytes& bytes) {
-  const bool parallel = family == Family::falcon;
+void add_softmax_peaks(const TensorBytes& z, bool parallel, LayerBytes& bytes) {
   bytes.forward_peak =
       std::max(bytes.forward_peak,
                2.0 * z.stream + z.norm + 5.0 * z.sharded_stream + z.scores + z.attention);
@@ -101,10 +100,8 @@ LayerTime layer_time(std::span<const Operator> operators, double accumulate_s) {
 
 LayerBytes block_bytes(const Model& model, double microbatch, double tp) {
   const TensorBytes sizes = tensor_bytes(model, microbatch, tp);
-  LayerBytes bytes = model.family == Family::falcon
-                         ? parallel_block(sizes)
-                         : serial_block(sizes, model.family == Family::llama);
-  if (!model.flash) add_softmax_peaks(sizes, model.family, bytes);
+  LayerBytes bytes = model.parallel ? parallel_block(sizes) : serial_block(sizes, model.gated);
+  if (!model.flash) add_softmax_peaks(sizes, model.parallel, bytes);
   bytes.weights = block_weights(model, tp);
   bytes.saved_recomputed = bytes.output = sizes.stream;
   bytes.scores = sizes.scores;

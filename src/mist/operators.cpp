@@ -53,8 +53,8 @@ void add_plain_attention(const Sizes& s, std::vector<OperatorShape>& operators) 
 /// out.
 std::vector<OperatorShape> block(const Model& model, int microbatch, int tp) {
   const Sizes s(model, microbatch, tp);
-  const bool gated = model.family == Family::llama;
-  const int norms = model.family == Family::falcon ? 1 : 2;
+  const bool gated = model.gated;
+  const int norms = model.parallel ? 1 : 2;
   const Dims stream{s.tokens, s.hidden};
   std::vector<OperatorShape> operators;
   operators.push_back({gated ? "rms_norm" : "layer_norm", stream, norms});
